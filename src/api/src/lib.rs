@@ -1,1 +1,26 @@
-//! (skeleton)
+//! The words between the daemon and its callers, and a small blocking client.
+//!
+//! One connection carries one [`Call`] and its answer. A frame is a length (four bytes, big endian)
+//! and that many bytes of JSON. The daemon answers with any number of [`Reply::Progress`] frames and
+//! then one that is final. `activate` carries a pidfd as SCM_RIGHTS on its first byte.
+//!
+//! ```text
+//!   caller ── Envelope{version, call} ──► daemon
+//!   caller ◄── Progress ─ … ─ Reply ───── daemon
+//! ```
+//!
+//! The socket is root's: the daemon checks its peer's uid, and the client checks the daemon's, so
+//! that nobody who can plant a socket can hand out memory.
+
+mod client;
+mod files;
+mod frame;
+mod message;
+
+pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
+pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot, ProtectedDirectory, SnapshotCard};
+pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
+pub use message::{
+    Activate, Call, CardStatus, Engine, Envelope, GrantStatus, MpsStatus, Release, Reply, Report,
+    Reserve, ServerStatus, Status, VERSION, WireRefusal, compatible, parse_envelope,
+};

@@ -1,0 +1,260 @@
+//! Names of things: GPUs, containers, grants.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a text is no identifier.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdError {
+    /// Not a GPU UUID as NVML prints it.
+    #[error("{0:?} is not a GPU UUID")]
+    GpuUuid(String),
+    /// Empty, too long, or with characters that no runtime accepts.
+    #[error("{0:?} is not a container id")]
+    Container(String),
+    /// Not 32 hexadecimal digits.
+    #[error("{0:?} is not a grant instance")]
+    Instance(String),
+}
+
+/// A GPU's UUID as NVML prints it, `GPU-` and 32 hexadecimal digits in the usual groups.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct GpuUuid(String);
+
+impl GpuUuid {
+    /// Checks the form `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` and keeps it in lower case
+    /// after the prefix, as NVML does.
+    ///
+    /// # Errors
+    /// Any other text, quoted.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        let bad = || IdError::GpuUuid(text.to_owned());
+        let rest = text.strip_prefix("GPU-").ok_or_else(bad)?;
+        let groups: Vec<&str> = rest.split('-').collect();
+        let lengths: Vec<usize> = groups.iter().map(|g| g.len()).collect();
+        if lengths != [8, 4, 4, 4, 12]
+            || !groups.iter().all(|g| g.bytes().all(|b| b.is_ascii_hexdigit()))
+        {
+            return Err(bad());
+        }
+        Ok(Self(format!("GPU-{}", rest.to_ascii_lowercase())))
+    }
+
+    /// The UUID as NVML prints it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for GpuUuid {
+    type Error = IdError;
+    fn try_from(text: String) -> Result<Self, IdError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<GpuUuid> for String {
+    fn from(uuid: GpuUuid) -> Self {
+        uuid.0
+    }
+}
+
+impl fmt::Display for GpuUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A container's id as the engine passes it to the runtime.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ContainerId(String);
+
+impl ContainerId {
+    /// Accepts what runc accepts (`^[\w+\-.]+$`, not `.` or `..`), up to 1024 bytes.
+    ///
+    /// # Errors
+    /// Any other text, quoted.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        let fine = !text.is_empty()
+            && text.len() <= 1024
+            && text != "."
+            && text != ".."
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_+-.".contains(&b));
+        if fine { Ok(Self(text.to_owned())) } else { Err(IdError::Container(text.to_owned())) }
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for ContainerId {
+    type Error = IdError;
+    fn try_from(text: String) -> Result<Self, IdError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<ContainerId> for String {
+    fn from(id: ContainerId) -> Self {
+        id.0
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One life of a container: 128 random bits, made by the shim at `create`.
+///
+/// Docker and Podman restart a container under the same id and cgroup path, so the id alone cannot
+/// tell an old life's late `poststop` from the new life's grant.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Instance(String);
+
+impl Instance {
+    /// From random bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes.iter().map(|b| format!("{b:02x}")).collect())
+    }
+
+    /// From its text form, 32 lower-case hexadecimal digits.
+    ///
+    /// # Errors
+    /// Any other text, quoted.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        let fine = text.len() == 32
+            && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        if fine { Ok(Self(text.to_owned())) } else { Err(IdError::Instance(text.to_owned())) }
+    }
+
+    /// The instance as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Instance {
+    type Error = IdError;
+    fn try_from(text: String) -> Result<Self, IdError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Instance> for String {
+    fn from(instance: Instance) -> Self {
+        instance.0
+    }
+}
+
+/// A grant's key: which life of which container of which runtime root.
+///
+/// The root belongs to it because two roots may hold the same id at the same time (measured, runc
+/// 1.1.5).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GrantKey {
+    /// The runtime's `--root`, as the engine passed it or as the runtime defaults it.
+    pub runtime_root: String,
+    /// The container's id.
+    pub container_id: ContainerId,
+    /// The life of it.
+    pub instance: Instance,
+}
+
+/// Longest name of an exec record: `NAME_MAX` less room for a temporary suffix.
+const RECORD_NAME_MAX: usize = 240;
+
+impl GrantKey {
+    /// Whether both keys are lives of the same container.
+    #[must_use]
+    pub fn same_container(&self, other: &Self) -> bool {
+        self.runtime_root == other.runtime_root && self.container_id == other.container_id
+    }
+
+    /// File name of the record that `exec` looks up: lossless, so that no two containers share
+    /// one, or `None` where it would not fit a directory entry.
+    #[must_use]
+    pub fn record_name(runtime_root: &str, container_id: &str) -> Option<String> {
+        let mut name = String::with_capacity(runtime_root.len() + container_id.len() + 8);
+        let escape = |text: &str, name: &mut String| {
+            for byte in text.bytes() {
+                if byte.is_ascii_alphanumeric() || b"_-.".contains(&byte) {
+                    name.push(char::from(byte));
+                } else {
+                    for nibble in [byte >> 4, byte & 0xf] {
+                        name.push('%');
+                        let digit = char::from_digit(u32::from(nibble), 16);
+                        name.push(digit.unwrap_or('0'));
+                    }
+                }
+            }
+        };
+        escape(runtime_root, &mut name);
+        name.push('@');
+        escape(container_id, &mut name);
+        (name.len() <= RECORD_NAME_MAX).then_some(name)
+    }
+}
+
+impl fmt::Display for GrantKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} ({})", self.runtime_root, self.container_id, self.instance.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+
+    #[test]
+    fn accepts_only_nvmls_form_of_a_uuid() {
+        let uuid = "GPU-00000000-AAAA-bbbb-cccc-0123456789ab";
+        assert_eq!(
+            GpuUuid::parse(uuid).unwrap().as_str(),
+            uuid.to_ascii_lowercase().replacen("gpu", "GPU", 1)
+        );
+        for bad in ["", "0", "MIG-00000000-aaaa-bbbb-cccc-0123456789ab", "GPU-1", "GPU-../../etc"] {
+            assert!(GpuUuid::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn accepts_runcs_container_ids_only() {
+        for good in ["create", "a", "web.1_x+y-z", "0f3c"] {
+            assert!(ContainerId::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", "a/b", "a b", "ü", "a\0"] {
+            assert!(ContainerId::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn record_names_differ_wherever_root_or_id_differ() {
+        let name = |r, i| GrantKey::record_name(r, i).unwrap();
+        let all = [
+            name("/run/runc", "a"),
+            name("/run/runc/a", ""),
+            name("/run/runc%2f", "a"),
+            name("/run/runc@", "a"),
+            name("/run", "runc@a"),
+        ];
+        for (i, one) in all.iter().enumerate() {
+            assert!(!one.contains('/'));
+            assert!(all.iter().skip(i + 1).all(|two| one != two), "{one}");
+        }
+        assert_eq!(GrantKey::record_name(&"/x".repeat(200), "a"), None);
+    }
+}

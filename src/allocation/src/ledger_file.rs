@@ -1,0 +1,309 @@
+//! The ledger on disk: one file, replaced whole, under a lock that only one daemon can hold.
+//!
+//! The directory lies on a tmpfs (`/run`), so the file lives exactly as long as the containers can:
+//! a reboot ends both. It is written to a temporary name and renamed; a reader sees the old or the
+//! new ledger, never half of one. `fsync` is asked for all the same and costs nothing on tmpfs.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::Ledger;
+
+/// The format that this version writes. A change that an older version would misread raises it.
+pub const FORMAT: u32 = 1;
+
+/// Largest file that is read, in bytes: about 50,000 grants.
+const SIZE_LIMIT: u64 = 64 << 20;
+
+const FILE: &str = "ledger.json";
+const TEMPORARY: &str = ".ledger.json.new";
+const LOCK: &str = "lock";
+
+/// Why the ledger cannot be read or written. The file is then as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LedgerFileError {
+    /// A system call failed.
+    #[error("cannot {action} {path}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Another daemon holds the directory.
+    #[error("another mpsgated holds {path}")]
+    Locked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// Not JSON of a ledger: cut off, or not ours.
+    #[error("{path} is no ledger")]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Two entries under one key.
+    #[error("{path} holds one container twice")]
+    Duplicate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Written by a newer mpsgated.
+    #[error("{path} has format {found}, this mpsgated knows {FORMAT}")]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// Larger than any ledger of ours.
+    #[error("{path} has {bytes} bytes, a ledger has at most {SIZE_LIMIT}")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+impl LedgerFileError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Io { path, .. } => format!(
+                "check that {} is a writable tmpfs: df -h {0}",
+                path.parent().unwrap_or_else(|| Path::new("/run")).display()
+            ),
+            Self::Locked { path } => format!("find it with: fuser {}", path.display()),
+            Self::Corrupt { path, .. } | Self::Duplicate { path } | Self::TooLarge { path, .. } => {
+                format!(
+                    "stop every container that has GPU memory, then move the file away: mv {0} {0}.bad",
+                    path.display()
+                )
+            }
+            Self::NewerFormat { .. } => {
+                "install the mpsgate version that wrote it, or stop every container that has GPU \
+                 memory and remove the file"
+                    .to_owned()
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Header {
+    format: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OnDisk<L> {
+    format: u32,
+    /// Counts the writes, for people who compare two copies.
+    generation: u64,
+    #[serde(flatten)]
+    ledger: L,
+}
+
+/// The ledger's directory, locked for this process.
+#[derive(Debug)]
+pub struct LedgerFile {
+    directory: PathBuf,
+    generation: u64,
+    _lock: File,
+}
+
+impl LedgerFile {
+    /// Locks `directory`, which must exist, and reads the ledger in it; an absent file is an empty
+    /// ledger. The lock ends with the process.
+    ///
+    /// # Errors
+    /// See [`LedgerFileError`]; an unreadable file is never overwritten.
+    pub fn open(directory: &Path) -> Result<(Self, Ledger), LedgerFileError> {
+        let lock_path = directory.join(LOCK);
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(O_NOFOLLOW)
+            .open(&lock_path)
+            .map_err(io_error("open", &lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(LedgerFileError::Locked { path: lock_path });
+            }
+            Err(TryLockError::Error(e)) => return Err(io_error("lock", &lock_path)(e)),
+        }
+        let (generation, ledger) = read(&directory.join(FILE))?;
+        Ok((Self { directory: directory.to_owned(), generation, _lock: lock }, ledger))
+    }
+
+    /// Replaces the file by `ledger`.
+    ///
+    /// # Errors
+    /// Where writing fails; the old file is then still there.
+    pub fn store(&mut self, ledger: &Ledger) -> Result<(), LedgerFileError> {
+        let temporary = self.directory.join(TEMPORARY);
+        let target = self.directory.join(FILE);
+        let generation = self.generation + 1;
+        let text = serde_json::to_vec(&OnDisk { format: FORMAT, generation, ledger })
+            .map_err(|source| LedgerFileError::Corrupt { path: target.clone(), source })?;
+        let written = OpenOptions::new()
+            .create(true)
+            .truncate(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(O_NOFOLLOW)
+            .open(&temporary)
+            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_data()));
+        if let Err(source) = written {
+            // A full disk leaves a stump; the ledger itself is untouched.
+            let _ = std::fs::remove_file(&temporary);
+            return Err(io_error("write", &temporary)(source));
+        }
+        std::fs::rename(&temporary, &target).map_err(io_error("replace", &target))?;
+        self.generation = generation;
+        Ok(())
+    }
+}
+
+// `libc`'s value on Linux for every architecture that NVIDIA's driver supports but arm64.
+#[cfg(target_arch = "x86_64")]
+const O_NOFOLLOW: i32 = 0o400_000;
+#[cfg(not(target_arch = "x86_64"))]
+const O_NOFOLLOW: i32 = 0o100_000;
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LedgerFileError {
+    let path = path.to_owned();
+    move |source| LedgerFileError::Io { action, path, source }
+}
+
+fn read(path: &Path) -> Result<(u64, Ledger), LedgerFileError> {
+    let file = match OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((0, Ledger::default())),
+        Err(e) => return Err(io_error("open", path)(e)),
+    };
+    let bytes = file.metadata().map_err(io_error("read", path))?.len();
+    if bytes > SIZE_LIMIT {
+        return Err(LedgerFileError::TooLarge { path: path.to_owned(), bytes });
+    }
+    let mut text = Vec::new();
+    file.take(SIZE_LIMIT).read_to_end(&mut text).map_err(io_error("read", path))?;
+    parse(&text, path)
+}
+
+/// Reads a ledger from the bytes of its file; `path` only names it in errors.
+///
+/// # Errors
+/// Where the bytes are no ledger, or one of a newer format.
+pub fn parse(text: &[u8], path: &Path) -> Result<(u64, Ledger), LedgerFileError> {
+    let corrupt = |source| LedgerFileError::Corrupt { path: path.to_owned(), source };
+    // The format is read first: a newer file may differ in anything else.
+    let header: Header = serde_json::from_slice(text).map_err(corrupt)?;
+    if header.format != FORMAT {
+        return Err(LedgerFileError::NewerFormat { path: path.to_owned(), found: header.format });
+    }
+    let OnDisk::<Ledger> { generation, ledger, .. } =
+        serde_json::from_slice(text).map_err(corrupt)?;
+    if ledger.has_duplicates() {
+        return Err(LedgerFileError::Duplicate { path: path.to_owned() });
+    }
+    Ok((generation, ledger))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::indexing_slicing,
+        reason = "test code fails by panicking"
+    )]
+    use super::*;
+    use crate::Mib;
+    use crate::ledger::tests::grant;
+    use crate::ledger::{Capacity, ProcessId};
+
+    fn one_entry() -> Ledger {
+        let mut ledger = Ledger::default();
+        let capacity = Capacity { memory: Mib(100), max_clients: 48 };
+        let holder = ProcessId { pid: 1, start_time: 2 };
+        ledger.reserve(grant(1, 1, 0, 60), holder, &capacity, 3).unwrap();
+        ledger
+    }
+
+    #[test]
+    fn what_was_stored_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut file, empty) = LedgerFile::open(dir.path()).unwrap();
+        assert_eq!(empty, Ledger::default());
+        file.store(&one_entry()).unwrap();
+        drop(file);
+        assert_eq!(LedgerFile::open(dir.path()).unwrap().1, one_entry());
+    }
+
+    #[test]
+    fn only_one_daemon_holds_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let _held = LedgerFile::open(dir.path()).unwrap();
+        assert!(matches!(LedgerFile::open(dir.path()), Err(LedgerFileError::Locked { .. })));
+    }
+
+    #[test]
+    fn a_cut_off_ledger_is_refused_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut file, _) = LedgerFile::open(dir.path()).unwrap();
+        file.store(&one_entry()).unwrap();
+        drop(file);
+        let path = dir.path().join(FILE);
+        let whole = std::fs::read(&path).unwrap();
+        for length in 0..whole.len() {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            let error = LedgerFile::open(dir.path()).unwrap_err();
+            assert!(matches!(error, LedgerFileError::Corrupt { .. }), "{length}: {error}");
+            assert_eq!(std::fs::read(&path).unwrap(), &whole[..length]);
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_whatever_else_it_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(FILE), r#"{"format":2,"grants":"elsewhere"}"#).unwrap();
+        let error = LedgerFile::open(dir.path()).unwrap_err();
+        assert!(matches!(error, LedgerFileError::NewerFormat { found: 2, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_container_twice_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let entry = serde_json::to_value(&one_entry().entries()[0]).unwrap();
+        let text = serde_json::json!({
+            "format": 1, "generation": 1, "entries": [entry.clone(), entry], "promises": []
+        });
+        std::fs::write(dir.path().join(FILE), text.to_string()).unwrap();
+        let error = LedgerFile::open(dir.path()).unwrap_err();
+        assert!(matches!(error, LedgerFileError::Duplicate { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_symlink_in_its_place_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("elsewhere");
+        std::fs::write(&target, "{}").unwrap();
+        std::os::unix::fs::symlink(&target, dir.path().join(FILE)).unwrap();
+        assert!(matches!(LedgerFile::open(dir.path()), Err(LedgerFileError::Io { .. })));
+    }
+}

@@ -1,0 +1,499 @@
+//! A container's request, read from annotations or, for engines without annotations, from env.
+//!
+//! Strict throughout: what is not certain is an error that quotes the text.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{GpuUuid, Mib, QuantityError};
+
+/// Our annotations all begin so.
+const PREFIX: &str = "mpsgate.io/";
+const MEMORY: &str = "mpsgate.io/gpu-mem";
+const MEMORY_ACK: &str = "aliyun.com/gpu-mem";
+const GPU: &str = "mpsgate.io/gpu";
+const COMPUTE: &str = "mpsgate.io/gpu-compute";
+const PRIORITY: &str = "mpsgate.io/gpu-priority";
+const UID: &str = "mpsgate.io/gpu-uid";
+const TOKEN: &str = "mpsgate.io/grant";
+/// ACK's number of cards over which a request is spread.
+pub const MULTI_CARD_ANNOTATION: &str = "aliyun.com/gpu-count";
+/// Environment names of the same values, for engines without annotations (Docker before 24).
+pub const REQUEST_ENV_PREFIX: &str = "MPSGATE_GPU_";
+
+const KNOWN: [&str; 8] =
+    [MEMORY, MEMORY_ACK, GPU, COMPUTE, PRIORITY, UID, TOKEN, MULTI_CARD_ANNOTATION];
+
+/// Share of a card's streaming multiprocessors in percent, 1 to 100.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ComputeShare(pub u8);
+
+/// Scheduling priority among the clients of one card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// CUDA's default.
+    #[default]
+    Normal,
+    /// Below normal.
+    Low,
+}
+
+/// Which card a request names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GpuSelector {
+    /// By NVML index.
+    Index(u32),
+    /// By UUID.
+    Uuid(GpuUuid),
+}
+
+impl std::fmt::Display for GpuSelector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Index(index) => write!(f, "GPU {index}"),
+            Self::Uuid(uuid) => write!(f, "{uuid}"),
+        }
+    }
+}
+
+/// What a container asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// GPU memory.
+    pub memory: Mib,
+    /// A certain card, else the ledger chooses.
+    pub gpu: Option<GpuSelector>,
+    /// Share of the card's SMs.
+    pub compute: Option<ComputeShare>,
+    /// Scheduling priority.
+    pub priority: Priority,
+    /// The uid that the program drops to, where it is not `process.user.uid`.
+    pub uid: Option<u32>,
+    /// A device plugin's token, unread here.
+    pub token: Option<String>,
+}
+
+/// Where a value stood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// An OCI annotation.
+    Annotation,
+    /// An entry of `process.env`.
+    Env,
+}
+
+/// Why a request cannot be read. Each message quotes name and value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// An amount of memory that is none.
+    #[error("{name} is {value:?}: {why}")]
+    Memory {
+        /// Annotation or variable.
+        name: String,
+        /// As written.
+        value: String,
+        /// What is wrong.
+        why: QuantityError,
+    },
+    /// Two names give different values.
+    #[error("{first} is {first_value:?} but {second} is {second_value:?}")]
+    Conflict {
+        /// One name.
+        first: String,
+        /// Its value.
+        first_value: String,
+        /// Another name.
+        second: String,
+        /// Its value.
+        second_value: String,
+    },
+    /// Another field's value is not allowed.
+    #[error("{name} is {value:?}, which is not {allowed}")]
+    Value {
+        /// Annotation or variable.
+        name: String,
+        /// As written.
+        value: String,
+        /// What would be.
+        allowed: &'static str,
+    },
+    /// A name below our prefix that is none of ours.
+    #[error("{name} is not an annotation that mpsgate knows (did you mean {nearest}?)")]
+    Unknown {
+        /// As written.
+        name: String,
+        /// The closest one that exists.
+        nearest: &'static str,
+    },
+    /// GPU, share, priority or uid without an amount of memory.
+    #[error("{name} is set but no amount of GPU memory is")]
+    NoMemory {
+        /// The annotation that is there.
+        name: String,
+    },
+    /// More than one card.
+    #[error("{name} is {value:?}, but a CUDA process reaches one MPS daemon, hence one card")]
+    MultiCard {
+        /// Annotation.
+        name: String,
+        /// As written.
+        value: String,
+    },
+}
+
+impl RequestError {
+    /// What to write instead.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Memory { name, .. } if name == MEMORY_ACK => {
+                "write whole GiB, such as aliyun.com/gpu-mem=7, or use mpsgate.io/gpu-mem=7168Mi"
+                    .to_owned()
+            }
+            Self::Memory { name, .. } => {
+                format!(
+                    "write a whole number of MiB with its unit, such as {name}=7Gi or {name}=7168Mi"
+                )
+            }
+            Self::Conflict { second, .. } => format!("remove {second}, or make both the same"),
+            Self::Value { name, allowed, .. } => format!("set {name} to {allowed}, or remove it"),
+            Self::Unknown { name, nearest } => format!("rename {name} to {nearest}, or remove it"),
+            Self::NoMemory { .. } => "add the amount, such as mpsgate.io/gpu-mem=7Gi".to_owned(),
+            Self::MultiCard { name, .. } => format!("set {name} to 1, or remove it"),
+        }
+    }
+}
+
+/// Whether an annotation of this name belongs to a request.
+#[must_use]
+pub fn is_request_annotation(name: &str) -> bool {
+    name.starts_with("mpsgate.io/g") || name == MEMORY_ACK || name == MULTI_CARD_ANNOTATION
+}
+
+/// Whether an environment variable of this name belongs to a request.
+#[must_use]
+pub fn is_request_env(name: &str) -> bool {
+    name.starts_with(REQUEST_ENV_PREFIX) || name == "MPSGATE_GPU"
+}
+
+#[derive(Default)]
+struct Found<'a> {
+    values: Vec<(&'static str, String, &'a str)>,
+}
+
+impl<'a> Found<'a> {
+    /// Every value of one field, with the name under which it was written.
+    fn of(&self, field: &'static str) -> impl Iterator<Item = (&str, &'a str)> {
+        self.values.iter().filter(move |(f, ..)| *f == field).map(|(_, n, v)| (n.as_str(), *v))
+    }
+
+    /// The one value of a field, parsed; two that differ are a conflict.
+    fn one<T: PartialEq>(
+        &self,
+        field: &'static str,
+        parse: impl Fn(&str, &str) -> Result<T, RequestError>,
+    ) -> Result<Option<T>, RequestError> {
+        let mut first: Option<(&str, &str, T)> = None;
+        for (name, value) in self.of(field) {
+            let parsed = parse(name, value)?;
+            if let Some((first_name, first_value, first_parsed)) = &first {
+                if *first_parsed != parsed {
+                    return Err(RequestError::Conflict {
+                        first: (*first_name).to_owned(),
+                        first_value: (*first_value).to_owned(),
+                        second: name.to_owned(),
+                        second_value: value.to_owned(),
+                    });
+                }
+            } else {
+                first = Some((name, value, parsed));
+            }
+        }
+        Ok(first.map(|(_, _, parsed)| parsed))
+    }
+}
+
+/// Reads the request of a container.
+///
+/// `annotations` and `env` may hold anything; only the names that belong to a request are read.
+/// `env` is empty where requests from env are switched off. Returns `None` where nothing was asked.
+///
+/// # Errors
+/// See [`RequestError`]: the first value that cannot be taken literally.
+pub fn parse_request<'a>(
+    annotations: impl Iterator<Item = (&'a str, &'a str)>,
+    env: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Result<Option<Request>, RequestError> {
+    let mut found = Found::default();
+    for (name, value) in annotations.filter(|(name, _)| is_request_annotation(name)) {
+        let Some(field) = KNOWN.into_iter().find(|known| *known == name) else {
+            return Err(RequestError::Unknown { name: name.to_owned(), nearest: nearest(name) });
+        };
+        found.values.push((field, name.to_owned(), value));
+    }
+    for (name, value) in env.filter(|(name, _)| is_request_env(name)) {
+        let as_annotation = annotation_of_env(name);
+        let Some(field) =
+            KNOWN.into_iter().find(|k| k.starts_with(PREFIX) && **k == *as_annotation)
+        else {
+            return Err(RequestError::Unknown {
+                name: name.to_owned(),
+                nearest: env_of_annotation(nearest(&as_annotation)),
+            });
+        };
+        // As in process.env itself, a later duplicate wins.
+        found.values.retain(|(_, n, _)| n != name);
+        found.values.push((field, name.to_owned(), value));
+    }
+    let Some(any) = found.values.first().map(|(_, name, _)| name.clone()) else {
+        return Ok(None);
+    };
+
+    let memory = memory(&found)?;
+    if let Some((name, value)) = found.of(MULTI_CARD_ANNOTATION).next() {
+        match value.parse::<u32>() {
+            Ok(1) => {}
+            Ok(2..) => {
+                return Err(RequestError::MultiCard {
+                    name: name.to_owned(),
+                    value: value.to_owned(),
+                });
+            }
+            _ => return Err(value_error(name, value, "a number of cards")),
+        }
+    }
+    let gpu = found.one(GPU, parse_gpu)?;
+    let compute = found.one(COMPUTE, |name, value| {
+        let share = value.bytes().all(|b| b.is_ascii_digit()).then(|| value.parse::<u8>());
+        match share {
+            Some(Ok(percent @ 1..=100)) => Ok(ComputeShare(percent)),
+            _ => Err(value_error(name, value, "a whole percentage from 1 to 100")),
+        }
+    })?;
+    let priority = found.one(PRIORITY, |name, value| match value {
+        "normal" => Ok(Priority::Normal),
+        "low" => Ok(Priority::Low),
+        _ => Err(value_error(name, value, "\"normal\" or \"low\"")),
+    })?;
+    let uid = found.one(UID, |name, value| {
+        let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
+        match value.parse::<u32>() {
+            // (uid_t)-1 is no user: every system call takes it for "leave as it is".
+            Ok(uid) if digits && uid != u32::MAX => Ok(uid),
+            _ => Err(value_error(name, value, "a user id from 0 to 4294967294")),
+        }
+    })?;
+    let token = found.one(TOKEN, |_, value| Ok(value.to_owned()))?;
+    let Some(memory) = memory else {
+        return Err(RequestError::NoMemory { name: any });
+    };
+    Ok(Some(Request { memory, gpu, compute, priority: priority.unwrap_or_default(), uid, token }))
+}
+
+fn memory(found: &Found<'_>) -> Result<Option<Mib>, RequestError> {
+    let parse = |name: &str, value: &str| {
+        let parsed =
+            if name == MEMORY_ACK { Mib::parse_gib(value) } else { Mib::parse_quantity(value) };
+        parsed.map_err(|why| RequestError::Memory {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            why,
+        })
+    };
+    let ours = found.one(MEMORY, parse)?;
+    let ack = found.one(MEMORY_ACK, parse)?;
+    match (ours, ack) {
+        (Some(a), Some(b)) if a != b => {
+            let (first, first_value) = found.of(MEMORY).next().unwrap_or_default();
+            let (second, second_value) = found.of(MEMORY_ACK).next().unwrap_or_default();
+            Err(RequestError::Conflict {
+                first: first.to_owned(),
+                first_value: first_value.to_owned(),
+                second: second.to_owned(),
+                second_value: second_value.to_owned(),
+            })
+        }
+        (ours, ack) => Ok(ours.or(ack)),
+    }
+}
+
+fn parse_gpu(name: &str, value: &str) -> Result<GpuSelector, RequestError> {
+    if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
+        if let Ok(index) = value.parse() {
+            return Ok(GpuSelector::Index(index));
+        }
+    } else if let Ok(uuid) = GpuUuid::parse(value) {
+        return Ok(GpuSelector::Uuid(uuid));
+    }
+    Err(value_error(name, value, "a GPU's index or UUID"))
+}
+
+fn value_error(name: &str, value: &str, allowed: &'static str) -> RequestError {
+    RequestError::Value { name: name.to_owned(), value: value.to_owned(), allowed }
+}
+
+/// `MPSGATE_GPU_MEM` → `mpsgate.io/gpu-mem`.
+fn annotation_of_env(name: &str) -> String {
+    let rest = name.strip_prefix("MPSGATE_").unwrap_or(name);
+    format!("{PREFIX}{}", rest.to_ascii_lowercase().replace('_', "-"))
+}
+
+fn env_of_annotation(name: &'static str) -> &'static str {
+    match name {
+        GPU => "MPSGATE_GPU",
+        COMPUTE => "MPSGATE_GPU_COMPUTE",
+        PRIORITY => "MPSGATE_GPU_PRIORITY",
+        UID => "MPSGATE_GPU_UID",
+        _ => "MPSGATE_GPU_MEM",
+    }
+}
+
+/// The known name that shares the longest beginning with a mistyped one.
+fn nearest(name: &str) -> &'static str {
+    let shared = |known: &&str| known.bytes().zip(name.bytes()).take_while(|(a, b)| a == b).count();
+    // The first of equals is the most common mistake's cure: an amount of memory.
+    KNOWN.iter().rev().max_by_key(|known| shared(known)).copied().unwrap_or(MEMORY)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+
+    type Pairs<'a> = &'a [(&'a str, &'a str)];
+
+    fn parse(annotations: Pairs<'_>, env: Pairs<'_>) -> Result<Option<Request>, RequestError> {
+        parse_request(annotations.iter().copied(), env.iter().copied())
+    }
+
+    fn error(annotations: Pairs<'_>) -> String {
+        parse(annotations, &[]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn foreign_annotations_are_no_request() {
+        assert_eq!(
+            parse(&[("io.kubernetes.pod.name", "x"), ("mpsgate.io/note", "y")], &[("PATH", "/")]),
+            Ok(None)
+        );
+    }
+
+    #[test]
+    fn both_forms_and_env_give_the_same_memory() {
+        for (annotations, env) in [
+            (&[("aliyun.com/gpu-mem", "7")][..], &[][..]),
+            (&[("mpsgate.io/gpu-mem", "7Gi")], &[]),
+            (&[("mpsgate.io/gpu-mem", "7168Mi"), ("aliyun.com/gpu-mem", "7")], &[]),
+            (&[], &[("MPSGATE_GPU_MEM", "7Gi")]),
+            (&[("aliyun.com/gpu-mem", "7")], &[("MPSGATE_GPU_MEM", "7168Mi")]),
+            (&[], &[("MPSGATE_GPU_MEM", "1Gi"), ("MPSGATE_GPU_MEM", "7Gi")]),
+        ] {
+            assert_eq!(
+                parse(annotations, env).unwrap().unwrap().memory,
+                Mib(7168),
+                "{annotations:?} {env:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_optional_field_is_read() {
+        let uuid = "GPU-00000000-1111-2222-3333-444444444444";
+        let request = parse(
+            &[
+                ("aliyun.com/gpu-mem", "7"),
+                ("mpsgate.io/gpu", uuid),
+                ("mpsgate.io/gpu-compute", "30"),
+                ("mpsgate.io/gpu-priority", "low"),
+                ("mpsgate.io/gpu-uid", "1000"),
+                ("mpsgate.io/grant", "t"),
+                ("aliyun.com/gpu-count", "1"),
+            ],
+            &[],
+        );
+        assert_eq!(
+            request.unwrap().unwrap(),
+            Request {
+                memory: Mib(7168),
+                gpu: Some(GpuSelector::Uuid(GpuUuid::parse(uuid).unwrap())),
+                compute: Some(ComputeShare(30)),
+                priority: Priority::Low,
+                uid: Some(1000),
+                token: Some("t".to_owned()),
+            }
+        );
+    }
+
+    #[test]
+    fn every_bad_value_is_quoted() {
+        for (annotations, text) in [
+            (&[("aliyun.com/gpu-mem", "0")][..], "aliyun.com/gpu-mem is \"0\": it is zero"),
+            (&[("aliyun.com/gpu-mem", "-1")], "aliyun.com/gpu-mem is \"-1\": it is negative"),
+            (
+                &[("aliyun.com/gpu-mem", "7.5")],
+                "aliyun.com/gpu-mem is \"7.5\": it is not a whole number",
+            ),
+            (&[("aliyun.com/gpu-mem", "")], "aliyun.com/gpu-mem is \"\": it is empty"),
+            (
+                &[("mpsgate.io/gpu-mem", "7GB")],
+                "mpsgate.io/gpu-mem is \"7GB\": its unit is not one that Kubernetes knows",
+            ),
+            (&[("mpsgate.io/gpu-mem", "1e9")], "mpsgate.io/gpu-mem is \"1e9\": it has no unit"),
+            (&[("mpsgate.io/gpu-mem", "7")], "mpsgate.io/gpu-mem is \"7\": it has no unit"),
+            (
+                &[("aliyun.com/gpu-mem", "18446744073709551616")],
+                "aliyun.com/gpu-mem is \"18446744073709551616\": it is too large",
+            ),
+            (
+                &[("mpsgate.io/gpu-mem", "7Gi"), ("aliyun.com/gpu-mem", "8")],
+                "mpsgate.io/gpu-mem is \"7Gi\" but aliyun.com/gpu-mem is \"8\"",
+            ),
+            (
+                &[("aliyun.com/gpu-mem", "7"), ("aliyun.com/gpu-count", "2")],
+                "aliyun.com/gpu-count is \"2\", but a CUDA process reaches one MPS daemon, hence one card",
+            ),
+            (
+                &[("mpsgate.io/gpu-compute", "30")],
+                "mpsgate.io/gpu-compute is set but no amount of GPU memory is",
+            ),
+            (
+                &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-compute", "0")],
+                "mpsgate.io/gpu-compute is \"0\", which is not a whole percentage from 1 to 100",
+            ),
+            (
+                &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-compute", "101")],
+                "mpsgate.io/gpu-compute is \"101\", which is not a whole percentage from 1 to 100",
+            ),
+            (
+                &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-priority", "high")],
+                "mpsgate.io/gpu-priority is \"high\", which is not \"normal\" or \"low\"",
+            ),
+            (
+                &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-uid", "4294967295")],
+                "mpsgate.io/gpu-uid is \"4294967295\", which is not a user id from 0 to 4294967294",
+            ),
+            (
+                &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu", "all")],
+                "mpsgate.io/gpu is \"all\", which is not a GPU's index or UUID",
+            ),
+            (
+                &[("mpsgate.io/gpu-memory", "7Gi")],
+                "mpsgate.io/gpu-memory is not an annotation that mpsgate knows (did you mean mpsgate.io/gpu-mem?)",
+            ),
+        ] {
+            assert_eq!(error(annotations), text);
+        }
+    }
+
+    #[test]
+    fn a_mistyped_variable_names_the_right_one() {
+        let error = parse(&[], &[("MPSGATE_GPU_MEMORY", "7Gi")]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "MPSGATE_GPU_MEMORY is not an annotation that mpsgate knows (did you mean MPSGATE_GPU_MEM?)"
+        );
+    }
+}

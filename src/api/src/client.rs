@@ -1,0 +1,307 @@
+//! A blocking client with a deadline on every step; used by shim, hook and CLI.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mpsgate_policy::{Code, Refusal};
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt::PeerCredentials};
+
+use crate::{Call, Envelope, FrameError, Reply, VERSION, decode_length, encode};
+
+/// How long a caller waits for the first byte of an answer, and for each byte after it.
+pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why the daemon did not answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ApiError {
+    /// Nobody listens.
+    #[error("mpsgated is not running: no socket answers at {path}")]
+    Away {
+        /// The socket.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Something else has the socket's name.
+    #[error("{path} is not a socket")]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The one who listens is not root.
+    #[error("{path} belongs to a process of uid {uid}, not to mpsgated")]
+    NotRoot {
+        /// The socket.
+        path: PathBuf,
+        /// The listener's uid.
+        uid: u32,
+    },
+    /// No answer in time.
+    #[error("mpsgated did not answer within {seconds} s{}", doing.as_ref().map(|d| format!(" (last: {d})")).unwrap_or_default())]
+    Silent {
+        /// How long was waited.
+        seconds: u64,
+        /// The last progress that it reported.
+        doing: Option<String>,
+    },
+    /// The connection broke.
+    #[error("mpsgated closed the connection")]
+    Broken(#[source] io::Error),
+    /// The answer is none.
+    #[error("mpsgated answered what is no message of mpsgate")]
+    Garbage(#[source] FrameError),
+    /// The daemon's version is too far away.
+    #[error("mpsgated speaks version {daemon} of the socket's protocol, this program {VERSION}")]
+    Version {
+        /// The daemon's.
+        daemon: u16,
+    },
+    /// The daemon answered a question that was not asked.
+    #[error("mpsgated answered another question")]
+    Unexpected,
+}
+
+impl ApiError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Away { .. } => "systemctl start mpsgated; journalctl -u mpsgated -n 50",
+            Self::NotASocket { .. } | Self::NotRoot { .. } => {
+                "remove the file and run: systemctl restart mpsgated"
+            }
+            Self::Silent { .. } | Self::Broken(_) | Self::Unexpected => {
+                "systemctl status mpsgated; journalctl -u mpsgated -n 50"
+            }
+            Self::Garbage(_) | Self::Version { .. } => {
+                "mpsgate's programs are of different versions: reinstall the package and run: \
+                 systemctl restart mpsgated"
+            }
+        }
+    }
+
+    /// The refusal of a container that cannot be decided without the daemon.
+    #[must_use]
+    pub fn refusal(&self) -> Refusal {
+        let code = match self {
+            Self::Away { .. }
+            | Self::NotASocket { .. }
+            | Self::NotRoot { .. }
+            | Self::Broken(_) => Code::DaemonAway,
+            Self::Silent { .. } => Code::DaemonSilent,
+            Self::Garbage(_) | Self::Version { .. } | Self::Unexpected => Code::DaemonVersion,
+        };
+        Refusal::new(code, format!("it asks for GPU memory, but {self}"), self.hint())
+    }
+}
+
+/// A connection to the daemon, good for one call.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+}
+
+impl Client {
+    /// Connects to the daemon's socket and checks that root listens there.
+    ///
+    /// # Errors
+    /// Where nobody listens, or not root.
+    pub fn connect(path: &Path) -> Result<Self, ApiError> {
+        let away = |source| ApiError::Away { path: path.to_owned(), source };
+        let stream =
+            UnixStream::connect(path).map_err(|source| match std::fs::symlink_metadata(path) {
+                Ok(meta) if !meta.file_type().is_socket() => {
+                    ApiError::NotASocket { path: path.to_owned() }
+                }
+                _ => away(source),
+            })?;
+        let peer = getsockopt(&stream, PeerCredentials).map_err(|e| away(e.into()))?;
+        // Root, or whoever this program runs as: a daemon of one's own in a test.
+        if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
+            return Err(ApiError::NotRoot { path: path.to_owned(), uid: peer.uid() });
+        }
+        Ok(Self { stream })
+    }
+
+    /// Sends a call and returns its final reply. Waits [`FIRST_BYTE_TIMEOUT`] for the first frame;
+    /// a progress frame extends the wait, up to `limit` in all.
+    ///
+    /// # Errors
+    /// Where no answer comes in time, or none that is a message.
+    pub fn call(
+        mut self,
+        call: Call,
+        fd: Option<BorrowedFd<'_>>,
+        limit: Duration,
+    ) -> Result<Reply, ApiError> {
+        let started = Instant::now();
+        let bytes = encode(&Envelope { version: VERSION, call }).map_err(ApiError::Garbage)?;
+        self.stream.set_write_timeout(Some(FIRST_BYTE_TIMEOUT)).map_err(ApiError::Broken)?;
+        self.send(&bytes, fd)?;
+        let mut doing = None;
+        let mut deadline = started + FIRST_BYTE_TIMEOUT;
+        loop {
+            match self.receive(deadline, started, &doing)? {
+                Reply::Progress { doing: now } => {
+                    doing = Some(now);
+                    deadline = started + limit.max(FIRST_BYTE_TIMEOUT);
+                }
+                Reply::Version { daemon } => return Err(ApiError::Version { daemon }),
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), ApiError> {
+        let mut rest = bytes;
+        if let Some(fd) = fd {
+            let fds = [fd.as_raw_fd()];
+            let rights = [ControlMessage::ScmRights(&fds)];
+            let sent = sendmsg::<()>(
+                self.stream.as_raw_fd(),
+                &[IoSlice::new(rest)],
+                &rights,
+                MsgFlags::MSG_NOSIGNAL,
+                None,
+            )
+            .map_err(|e| ApiError::Broken(e.into()))?;
+            rest = rest.get(sent..).unwrap_or_default();
+        }
+        match self.stream.write_all(rest) {
+            Ok(()) => Ok(()),
+            // The daemon may refuse before it has read all: its answer is then there to be read.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(e) => Err(self.lost(e, Instant::now(), &None)),
+        }
+    }
+
+    fn receive(
+        &mut self,
+        deadline: Instant,
+        started: Instant,
+        doing: &Option<String>,
+    ) -> Result<Reply, ApiError> {
+        let mut prefix = [0; 4];
+        self.read_exact(&mut prefix, deadline, started, doing)?;
+        let length = decode_length(prefix).map_err(ApiError::Garbage)?;
+        let mut content = vec![0; length];
+        self.read_exact(&mut content, deadline, started, doing)?;
+        serde_json::from_slice(&content).map_err(|e| ApiError::Garbage(FrameError::Content(e)))
+    }
+
+    fn read_exact(
+        &mut self,
+        mut buffer: &mut [u8],
+        deadline: Instant,
+        started: Instant,
+        doing: &Option<String>,
+    ) -> Result<(), ApiError> {
+        while !buffer.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(silent(started, doing));
+            }
+            self.stream.set_read_timeout(Some(left)).map_err(ApiError::Broken)?;
+            match self.stream.read(buffer) {
+                Ok(0) => return Err(ApiError::Broken(io::ErrorKind::UnexpectedEof.into())),
+                Ok(n) => buffer = buffer.get_mut(n..).unwrap_or_default(),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.lost(e, started, doing)),
+            }
+        }
+        Ok(())
+    }
+
+    fn lost(&self, error: io::Error, started: Instant, doing: &Option<String>) -> ApiError {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent(started, doing),
+            _ => ApiError::Broken(error),
+        }
+    }
+}
+
+fn silent(started: Instant, doing: &Option<String>) -> ApiError {
+    let seconds = started.elapsed().as_secs().max(FIRST_BYTE_TIMEOUT.as_secs());
+    ApiError::Silent { seconds, doing: doing.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A daemon that answers one call with `bytes` and hangs up, or hangs where there are none.
+    fn daemon(bytes: Option<Vec<u8>>) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut prefix = [0; 4];
+            stream.read_exact(&mut prefix).unwrap();
+            let mut content = vec![0; decode_length(prefix).unwrap()];
+            stream.read_exact(&mut content).unwrap();
+            match bytes {
+                Some(bytes) => stream.write_all(&bytes).unwrap(),
+                None => std::thread::sleep(Duration::from_secs(20)),
+            }
+        });
+        (dir, path)
+    }
+
+    fn call(path: &Path) -> Result<Reply, ApiError> {
+        Client::connect(path)?.call(Call::Status, None, FIRST_BYTE_TIMEOUT)
+    }
+
+    #[test]
+    fn an_absent_daemon_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(call(&dir.path().join("none")), Err(ApiError::Away { .. })));
+    }
+
+    #[test]
+    fn a_plain_file_is_no_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        std::fs::write(&path, "").unwrap();
+        assert!(matches!(call(&path), Err(ApiError::NotASocket { .. })));
+    }
+
+    #[test]
+    fn a_silent_daemon_is_given_up() {
+        let (_dir, path) = daemon(None);
+        assert!(matches!(call(&path), Err(ApiError::Silent { .. })));
+    }
+
+    #[test]
+    fn garbage_is_told_from_silence() {
+        for bytes in [&b"HTTP/1.1 200 OK\r\n\r\n"[..], b"\0\0\0\x04null", b"\0\0\0\0"] {
+            let (_dir, path) = daemon(Some(bytes.to_vec()));
+            assert!(matches!(call(&path), Err(ApiError::Garbage(_))), "{bytes:?}");
+        }
+        let (_dir, path) = daemon(Some(b"\0\0".to_vec()));
+        assert!(matches!(call(&path), Err(ApiError::Broken(_))));
+    }
+
+    #[test]
+    fn a_far_version_is_named() {
+        let (_dir, path) = daemon(Some(encode(&Reply::Version { daemon: 9 }).unwrap()));
+        assert!(matches!(call(&path), Err(ApiError::Version { daemon: 9 })));
+    }
+
+    #[test]
+    fn progress_precedes_the_answer() {
+        let mut bytes = encode(&Reply::Progress { doing: "starting".to_owned() }).unwrap();
+        bytes.extend(encode(&Reply::Done { text: "ok".to_owned() }).unwrap());
+        let (_dir, path) = daemon(Some(bytes));
+        assert!(matches!(call(&path), Ok(Reply::Done { text }) if text == "ok"));
+    }
+}

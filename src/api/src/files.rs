@@ -1,0 +1,70 @@
+//! What daemon and shim tell each other through files below `/run/mpsgate`, all root's.
+//!
+//! The shim reads the snapshot only where a spec shows a signal, so that ordinary containers never
+//! depend on it; absent or unreadable means: take every card for managed.
+
+use std::collections::BTreeMap;
+
+use mpsgate_allocation::{GpuUuid, GrantKey};
+use serde::{Deserialize, Serialize};
+
+/// Format of both files.
+pub const FILES_FORMAT: u32 = 1;
+
+/// What the shim must know of the node to judge a spec; written by the daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSnapshot {
+    /// [`FILES_FORMAT`].
+    pub format: u32,
+    /// Inode of the IPC namespace that the MPS control daemons live in.
+    pub ipc_inode: u64,
+    /// Whether a kubelet runs here: then local requests are not believed by default.
+    pub kubelet: bool,
+    /// All cards.
+    pub cards: Vec<SnapshotCard>,
+    /// NVIDIA's character majors by name as in `/proc/devices` (`nvidia`, `nvidia-uvm`,
+    /// `nvidia-caps`, …).
+    pub majors: BTreeMap<String, u32>,
+    /// Our own directories, which no container may mount.
+    pub protected: Vec<ProtectedDirectory>,
+    /// Names of swarm resource variables, from the NVIDIA toolkit's `swarm-resource`.
+    pub swarm_resources: Vec<String>,
+}
+
+/// One card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotCard {
+    /// NVML's UUID.
+    pub uuid: GpuUuid,
+    /// NVML's index.
+    pub index: u32,
+    /// Minor of its device node.
+    pub minor: u32,
+    /// Whether it is handed to mpsgate.
+    pub managed: bool,
+}
+
+/// A directory by what it is, not by what it is called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProtectedDirectory {
+    /// Where we made it, for messages.
+    pub path: String,
+    /// `st_dev`.
+    pub dev: u64,
+    /// `st_ino`.
+    pub ino: u64,
+}
+
+/// What `exec` adds to a process of a granted container; written by the shim at `create`, removed
+/// by the daemon when the grant ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecRecord {
+    /// [`FILES_FORMAT`].
+    pub format: u32,
+    /// Which life of which container.
+    pub key: GrantKey,
+    /// Variables that are dropped from the process's own env.
+    pub drop: Vec<String>,
+    /// Variables that are set.
+    pub set: Vec<(String, String)>,
+}

@@ -1,0 +1,329 @@
+//! Calls, replies, and the version that both carry.
+
+use std::collections::BTreeMap;
+
+use mpsgate_allocation::ledger::CgroupId;
+use mpsgate_allocation::{Grant, GrantKey, Request};
+use mpsgate_policy::{Code, Refusal};
+use serde::{Deserialize, Serialize};
+
+use crate::FrameError;
+
+/// Version of the messages. A node has two versions at work during an upgrade, so each side
+/// understands its neighbours.
+pub const VERSION: u16 = 1;
+
+/// Whether this side understands a peer of version `other`: at most one apart.
+#[must_use]
+pub fn compatible(other: u16) -> bool {
+    other.abs_diff(VERSION) <= 1
+}
+
+/// What every caller sends.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Envelope {
+    /// The caller's [`VERSION`].
+    pub version: u16,
+    /// What it wants.
+    pub call: Call,
+}
+
+/// Whose words a request is: told by root-owned facts, never by annotations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// An engine whose user is root anyway: docker, podman, ctr, runc by hand.
+    Local,
+    /// A kubelet's engine: pod authors write annotations.
+    Kubernetes,
+}
+
+/// What a caller wants.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Call {
+    /// Hold memory for a container that is being created (the shim).
+    Reserve(Reserve),
+    /// Turn the reservation into a grant (the hook).
+    Activate(Activate),
+    /// End a grant or reservation (the hook at poststop).
+    Release(Release),
+    /// Log and count what the shim refused or stripped on its own.
+    Report(Report),
+    /// Everything that the daemon knows.
+    Status,
+    /// Hand a GPU to mpsgate: UUID or index.
+    Enable {
+        /// UUID or index.
+        gpu: String,
+    },
+    /// Take a GPU back: UUID or index.
+    Disable {
+        /// UUID or index.
+        gpu: String,
+    },
+}
+
+/// Hold memory for a container.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Reserve {
+    /// Which life of which container.
+    pub key: GrantKey,
+    /// What it asks for.
+    pub request: Request,
+    /// Host uid of its CUDA processes.
+    pub uid: u32,
+    /// Whose words the request is.
+    pub engine: Engine,
+}
+
+/// Turn a reservation into a grant. The container's pidfd goes with it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Activate {
+    /// Which life of which container.
+    pub key: GrantKey,
+    /// The container's init in the caller's pid namespace.
+    pub pid: u32,
+    /// Its cgroup.
+    pub cgroup: Option<CgroupId>,
+    /// What was reserved: to take it anew where the reservation has expired.
+    pub grant: Option<Box<Grant>>,
+}
+
+/// End a grant.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Release {
+    /// Which life of which container.
+    pub key: GrantKey,
+}
+
+/// What the shim did on its own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report {
+    /// The container.
+    pub container_id: String,
+    /// The refusal's code.
+    pub code: String,
+    /// `refused`, `stripped` or `warned`.
+    pub action: String,
+    /// The sentence.
+    pub sentence: String,
+}
+
+/// The daemon's answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// Not final: what the daemon waits for.
+    Progress {
+        /// For people.
+        doing: String,
+    },
+    /// To `reserve`.
+    Reserved {
+        /// What was given.
+        grant: Box<Grant>,
+    },
+    /// To `activate`, `release`, `report`, `enable` and `disable`.
+    Done {
+        /// What changed, for people; empty where nothing did.
+        text: String,
+    },
+    /// To `status`.
+    Status(Box<Status>),
+    /// A refusal, in any place.
+    Refused(WireRefusal),
+    /// The caller's version is too far away.
+    Version {
+        /// The daemon's.
+        daemon: u16,
+    },
+}
+
+/// A [`Refusal`] on the wire; a code of another version survives as text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireRefusal {
+    /// Stable code.
+    pub code: String,
+    /// One sentence.
+    pub sentence: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl From<Refusal> for WireRefusal {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            code: refusal.code.as_str().to_owned(),
+            sentence: refusal.sentence,
+            hint: refusal.hint,
+        }
+    }
+}
+
+impl From<WireRefusal> for Refusal {
+    fn from(wire: WireRefusal) -> Self {
+        match Code::parse(&wire.code) {
+            Some(code) => Self::new(code, wire.sentence, wire.hint),
+            None => Self::new(
+                Code::DaemonVersion,
+                format!("{} [{}]", wire.sentence, wire.code),
+                wire.hint,
+            ),
+        }
+    }
+}
+
+/// Everything that the daemon knows. Times are milliseconds since 1970, memory is MiB.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// The daemon's version.
+    pub version: String,
+    /// NVML is the simulation: no GPU is behind what follows.
+    pub simulated: bool,
+    /// The driver's version, where NVML answers.
+    pub driver: Option<String>,
+    /// Why NVML does not answer.
+    pub nvml_error: Option<String>,
+    /// Whether a kubelet runs on this node.
+    pub kubelet: bool,
+    /// All cards, managed or not.
+    pub cards: Vec<CardStatus>,
+    /// All reservations and grants.
+    pub grants: Vec<GrantStatus>,
+    /// Refused, stripped and warned containers since the daemon started, by code.
+    pub refusals: BTreeMap<String, u64>,
+}
+
+/// One card.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CardStatus {
+    /// NVML's UUID.
+    pub uuid: String,
+    /// NVML's index.
+    pub index: u32,
+    /// Minor of its device node.
+    pub minor: u32,
+    /// Product name.
+    pub name: String,
+    /// Whether it is handed to mpsgate.
+    pub managed: bool,
+    /// Memory of the card (device view).
+    pub total_mib: u64,
+    /// Memory that may be granted: whole GiB after the reserve.
+    pub memory_mib: u64,
+    /// Granted or reserved (recorded view).
+    pub granted_mib: u64,
+    /// Promised to pods that do not run now.
+    pub promised_mib: u64,
+    /// Left.
+    pub free_mib: u64,
+    /// Used on the device (device view).
+    pub used_mib: Option<u64>,
+    /// NVML's compute mode.
+    pub compute_mode: String,
+    /// Grants and reservations on it, and the most that its MPS server takes.
+    pub clients: u32,
+    /// See `clients`.
+    pub max_clients: u32,
+    /// `ready`, `unmanaged`, or why nothing can be granted.
+    pub state: String,
+    /// What to do where the state is neither.
+    pub hint: Option<String>,
+    /// The MPS control daemon (server view); absent on unmanaged cards.
+    pub mps: Option<MpsStatus>,
+}
+
+/// One card's MPS control daemon.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MpsStatus {
+    /// `running`, `dead`, `wedged`, `fault` or `starting`.
+    pub state: String,
+    /// Its pid.
+    pub pid: Option<u32>,
+    /// Default limit of a client, as set and read back.
+    pub default_limit_mib: Option<u64>,
+    /// Its servers: none before the first client, and none where the GPU is simulated.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// One MPS server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// Its pid.
+    pub pid: u32,
+    /// Whose clients it serves.
+    pub uid: Option<u32>,
+    /// `ACTIVE`, `INITIALIZING`, `FAULT`, or unknown to this driver.
+    pub status: Option<String>,
+}
+
+/// One reservation or grant.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GrantStatus {
+    /// The container's id.
+    pub container_id: String,
+    /// The runtime's root.
+    pub runtime_root: String,
+    /// The life of the container.
+    pub instance: String,
+    /// `reserved` or `active`.
+    pub state: String,
+    /// The card's UUID.
+    pub card: String,
+    /// The card's index.
+    pub card_index: u32,
+    /// GPU memory.
+    pub memory_mib: u64,
+    /// Share of the card's SMs.
+    pub compute_percent: Option<u8>,
+    /// Host uid of its CUDA processes.
+    pub uid: u32,
+    /// The container's init, or the creator of a reservation.
+    pub pid: u32,
+    /// Its cgroup.
+    pub cgroup: Option<String>,
+    /// How firmly the limit holds.
+    pub guarantee: String,
+    /// When it was reserved.
+    pub since_ms: u64,
+}
+
+/// Reads an envelope; the version first, so that a far one is told from garbage.
+///
+/// # Errors
+/// `Ok(Err(version))` for a version too far away, `Err` for what is no envelope.
+pub fn parse_envelope(bytes: &[u8]) -> Result<Result<Envelope, u16>, FrameError> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u16,
+    }
+    let Version { version } = serde_json::from_slice(bytes).map_err(FrameError::Content)?;
+    if !compatible(version) {
+        return Ok(Err(version));
+    }
+    serde_json::from_slice(bytes).map(Ok).map_err(FrameError::Content)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+
+    #[test]
+    fn a_far_version_is_told_from_garbage() {
+        let far = parse_envelope(br#"{"version":9,"call":{"teleport":{}}}"#).unwrap();
+        assert_eq!(far.err(), Some(9));
+        assert!(parse_envelope(b"GET / HTTP/1.1").is_err());
+        assert!(parse_envelope(br#"{"version":1,"call":"teleport"}"#).is_err());
+        assert!(parse_envelope(br#"{"version":1,"call":"status"}"#).unwrap().is_ok());
+    }
+
+    #[test]
+    fn every_code_survives_the_wire() {
+        for code in Code::ALL {
+            let refusal = Refusal::new(*code, "s", "h");
+            assert_eq!(Refusal::from(WireRefusal::from(refusal.clone())), refusal);
+        }
+    }
+}

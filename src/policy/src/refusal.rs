@@ -1,0 +1,153 @@
+//! A refusal: a stable code, one sentence, and a hint that can be pasted.
+
+use std::fmt;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal,)+) => {
+        /// Stable codes of refusals: they stand in messages, logs, status and pages.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Code { $($(#[$doc])* $variant,)+ }
+
+        impl Code {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The code as users see it.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
+            }
+
+            /// The code of a text, `None` where there is no such code.
+            #[must_use]
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($text => Some(Self::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+codes! {
+    // What a request says.
+    /// A value of the request cannot be taken literally.
+    Request = "E_REQUEST",
+    /// The request is for several cards.
+    MultiCard = "E_MULTI_CARD",
+    /// A request in a container that is restored from a checkpoint: its env is frozen there.
+    Restore = "E_RESTORE",
+    /// The request is not confirmed by anybody whom the daemon trusts.
+    Unconfirmed = "E_UNCONFIRMED",
+
+    // What a spec shows.
+    /// The container's IPC namespace is not the MPS server's.
+    NoHostIpc = "E_NO_HOST_IPC",
+    /// `NVIDIA_VISIBLE_DEVICES` names a managed card.
+    VisibleDevices = "E_VISIBLE_DEVICES",
+    /// NVIDIA's prestart hook would inject a managed card.
+    NvidiaHook = "E_NVIDIA_HOOK",
+    /// A device node of a managed card.
+    DeviceNode = "E_DEVICE_NODE",
+    /// A device-cgroup rule opens managed cards.
+    DeviceRule = "E_DEVICE_RULE",
+    /// A device list in the form of volume mounts.
+    VolumeDevices = "E_VOLUME_DEVICES",
+    /// A CDI annotation names a managed card.
+    CdiAnnotation = "E_CDI_ANNOTATION",
+    /// A swarm resource variable names a managed card.
+    SwarmResource = "E_SWARM_RESOURCE",
+    /// MIG capability devices or variables.
+    MigCaps = "E_MIG_CAPS",
+    /// IMEX channels.
+    ImexChannel = "E_IMEX_CHANNEL",
+    /// A privileged container with a request.
+    Privileged = "E_PRIVILEGED",
+    /// A mount of the MPS channel or of mpsgate's own directories.
+    MpsMount = "E_MPS_MOUNT",
+    /// An annotation that makes the runtime open devices or files.
+    Annotation = "E_ANNOTATION",
+    /// A path of the spec that the injection needs is taken by something else.
+    Spec = "E_SPEC",
+
+    // What the node can give.
+    /// No card has so much left.
+    NoCapacity = "E_NO_CAPACITY",
+    /// No card is so large.
+    TooLarge = "E_TOO_LARGE",
+    /// No such GPU.
+    UnknownGpu = "E_UNKNOWN_GPU",
+    /// The GPU is not managed.
+    GpuUnmanaged = "E_GPU_UNMANAGED",
+    /// The GPU cannot be shared under MPS: before Volta, or MIG.
+    GpuUnfit = "E_GPU_UNFIT",
+    /// The GPU or its MPS control daemon is not healthy.
+    GpuUnhealthy = "E_GPU_UNHEALTHY",
+    /// No card's MPS server can serve this uid.
+    Uid = "E_UID",
+    /// The MPS server did not start.
+    MpsServer = "E_MPS_SERVER",
+    /// No driver library would be in the container.
+    NoDriverLibs = "E_NO_DRIVER_LIBS",
+
+    // What stands between.
+    /// The daemon is not there.
+    DaemonAway = "E_DAEMON_AWAY",
+    /// The daemon does not answer in time.
+    DaemonSilent = "E_DAEMON_SILENT",
+    /// The daemon speaks another version, or garbage.
+    DaemonVersion = "E_DAEMON_VERSION",
+    /// Our configuration cannot be read.
+    Config = "E_CONFIG",
+    /// The bundle's config.json cannot be read.
+    Bundle = "E_BUNDLE",
+    /// The bundle's config.json, or the exec record, cannot be written.
+    Write = "E_WRITE",
+    /// The runtime is not installed.
+    NoRuntime = "E_NO_RUNTIME",
+    /// The daemon could not record the grant.
+    Ledger = "E_LEDGER",
+
+    // What the hook found in the container that came out.
+    /// The state on the hook's standard input is none.
+    HookState = "E_HOOK_STATE",
+    /// The container cannot open a device that it was granted.
+    DeviceClosed = "E_DEVICE_CLOSED",
+    /// The container can open a managed card that it was not granted.
+    DeviceOpen = "E_DEVICE_OPEN",
+    /// There is no reservation, and no room for a new one.
+    NoReservation = "E_NO_RESERVATION",
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a container is not started.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{sentence} [{code}]")]
+pub struct Refusal {
+    /// The stable code.
+    pub code: Code,
+    /// One sentence: what was found. The container is named by the edge that prints it.
+    pub sentence: String,
+    /// What to do, pasteable.
+    pub hint: String,
+}
+
+impl Refusal {
+    /// A refusal from its parts.
+    pub fn new(code: Code, sentence: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { code, sentence: sentence.into(), hint: hint.into() }
+    }
+
+    /// The two lines that the user of an engine reads: in the runtime's log file and on stderr.
+    #[must_use]
+    pub fn render(&self, container: &str) -> String {
+        format!(
+            "mpsgate: refused container {container:?}: {} [{}]\nhint: {}",
+            self.sentence, self.code, self.hint
+        )
+    }
+}
