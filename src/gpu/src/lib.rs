@@ -1,1 +1,20 @@
-//! (skeleton)
+//! NVML, loaded at run time, as plain structs.
+//!
+//! Owns the one NVML handle of a process: which cards there are, whether they can be shared under
+//! MPS, who uses them, and their compute mode. Every call blocks; an async caller goes through
+//! `spawn_blocking`. Decides nothing about grants and knows no other mpsgate crate. Called by the
+//! daemon and the operator's command, never by the shim.
+
+mod card;
+mod error;
+mod memory;
+mod nvml;
+mod process;
+mod simulated;
+
+pub use card::{Card, ComputeMode, MigState, UnknownComputeMode};
+pub use error::{CardAction, CardError, GpuError, Unfit};
+pub use memory::advertised_mib;
+pub use nvml::Nvml;
+pub use nvml_wrapper::error::NvmlError;
+pub use process::{GpuProcess, ProcessKind};

@@ -1,0 +1,200 @@
+//! One card as NVML describes it, and whether it can be shared under MPS.
+
+use std::fmt;
+use std::str::FromStr;
+
+use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
+
+use crate::Unfit;
+
+/// One card at the moment of the call. Nothing in it updates itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    /// `GPU-…`: the same across reboots, the only name that should be stored.
+    pub uuid: String,
+    /// NVML's index, as `nvidia-smi` prints it. Changes when cards come and go.
+    pub index: u32,
+    /// The `N` of `/dev/nvidiaN`. It may differ from the index.
+    pub minor: u32,
+    /// Product name, for people only.
+    pub name: String,
+    /// All memory in MiB, rounded down. Includes what driver and firmware keep for themselves.
+    pub memory_total_mib: u64,
+    /// Memory in use in MiB, rounded up. Without the part that driver and firmware keep.
+    pub memory_used_mib: u64,
+    /// CUDA compute capability as (major, minor).
+    pub compute_capability: (u32, u32),
+    /// Whether the card is cut into MIG instances now. A pending change shows only after a reset.
+    pub mig: MigState,
+    /// Who may create contexts.
+    pub compute_mode: ComputeMode,
+    /// PCI address in NVML's spelling, `00000000:3B:00.0`.
+    pub pci_bus_id: String,
+}
+
+/// Oldest compute capability with memory limits and separate address spaces under MPS: Volta.
+const VOLTA: (u32, u32) = (7, 0);
+
+impl Card {
+    /// Whether containers can share this card under MPS.
+    ///
+    /// # Errors
+    /// The reason why not. The age is told before MIG, because only MIG can be changed.
+    pub fn fitness(&self) -> Result<(), Unfit> {
+        if self.compute_capability < VOLTA {
+            return Err(Unfit::PreVolta {
+                uuid: self.uuid.clone(),
+                name: self.name.clone(),
+                compute_capability: self.compute_capability,
+            });
+        }
+        if self.mig == MigState::Enabled {
+            return Err(Unfit::MigEnabled { uuid: self.uuid.clone(), name: self.name.clone() });
+        }
+        Ok(())
+    }
+}
+
+/// State of Multi-Instance GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MigState {
+    /// The card could be cut, and is whole.
+    Disabled,
+    /// The card is cut into instances.
+    Enabled,
+    /// The card knows no MIG.
+    Unsupported,
+}
+
+/// Who may create contexts on a card, by the names of `nvidia-smi -c`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ComputeMode {
+    /// Any number of processes.
+    Default,
+    /// Removed from CUDA; still a value that old settings may hold.
+    ExclusiveThread,
+    /// Nobody.
+    Prohibited,
+    /// One process: under MPS the server, so that nobody gets past it.
+    ExclusiveProcess,
+}
+
+impl ComputeMode {
+    const ALL: [Self; 4] =
+        [Self::Default, Self::ExclusiveThread, Self::Prohibited, Self::ExclusiveProcess];
+
+    /// The name that `nvidia-smi -c` takes, `EXCLUSIVE_PROCESS`. [`FromStr`] reads it back.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Default => "DEFAULT",
+            Self::ExclusiveThread => "EXCLUSIVE_THREAD",
+            Self::Prohibited => "PROHIBITED",
+            Self::ExclusiveProcess => "EXCLUSIVE_PROCESS",
+        }
+    }
+}
+
+impl fmt::Display for ComputeMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A text that names no compute mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown compute mode `{0}` (one of DEFAULT, EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS)"
+)]
+pub struct UnknownComputeMode(pub String);
+
+impl FromStr for ComputeMode {
+    type Err = UnknownComputeMode;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| UnknownComputeMode(text.to_owned()))
+    }
+}
+
+impl From<NvmlComputeMode> for ComputeMode {
+    fn from(mode: NvmlComputeMode) -> Self {
+        match mode {
+            NvmlComputeMode::Default => Self::Default,
+            NvmlComputeMode::ExclusiveThread => Self::ExclusiveThread,
+            NvmlComputeMode::Prohibited => Self::Prohibited,
+            NvmlComputeMode::ExclusiveProcess => Self::ExclusiveProcess,
+        }
+    }
+}
+
+impl From<ComputeMode> for NvmlComputeMode {
+    fn from(mode: ComputeMode) -> Self {
+        match mode {
+            ComputeMode::Default => Self::Default,
+            ComputeMode::ExclusiveThread => Self::ExclusiveThread,
+            ComputeMode::Prohibited => Self::Prohibited,
+            ComputeMode::ExclusiveProcess => Self::ExclusiveProcess,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(compute_capability: (u32, u32), mig: MigState) -> Card {
+        Card {
+            uuid: "GPU-1".to_owned(),
+            index: 0,
+            minor: 0,
+            name: "Test".to_owned(),
+            memory_total_mib: 16384,
+            memory_used_mib: 0,
+            compute_capability,
+            mig,
+            compute_mode: ComputeMode::Default,
+            pci_bus_id: "00000000:3B:00.0".to_owned(),
+        }
+    }
+
+    #[test]
+    fn volta_and_newer_cards_that_are_whole_are_fit() {
+        for compute_capability in [(7, 0), (7, 5), (8, 0), (9, 0), (10, 0), (12, 1)] {
+            for mig in [MigState::Disabled, MigState::Unsupported] {
+                assert_eq!(card(compute_capability, mig).fitness(), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn cards_before_volta_are_unfit() {
+        for compute_capability in [(6, 2), (6, 1), (3, 5), (0, 0)] {
+            let fitness = card(compute_capability, MigState::Unsupported).fitness();
+            assert!(matches!(fitness, Err(Unfit::PreVolta { .. })), "{fitness:?}");
+        }
+    }
+
+    #[test]
+    fn a_card_cut_by_mig_is_unfit() {
+        let unfit = Unfit::MigEnabled { uuid: "GPU-1".to_owned(), name: "Test".to_owned() };
+        assert_eq!(card((9, 0), MigState::Enabled).fitness(), Err(unfit));
+    }
+
+    #[test]
+    fn compute_modes_survive_their_name() {
+        for mode in ComputeMode::ALL {
+            assert_eq!(mode.name().parse(), Ok(mode));
+            assert_eq!(ComputeMode::from(NvmlComputeMode::from(mode)), mode);
+        }
+    }
+
+    #[test]
+    fn refuses_an_unknown_compute_mode_by_name() {
+        for text in ["", "default", "EXCLUSIVE_PROCESS ", "3"] {
+            assert_eq!(text.parse::<ComputeMode>(), Err(UnknownComputeMode(text.to_owned())));
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What can go wrong with NVML and with a card, and what to do about it.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use nvml_wrapper::error::NvmlError;
+
+use crate::ComputeMode;
+
+/// A failure of NVML. The cause stands in `source()`, the remedy in [`GpuError::hint`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// The dynamic loader cannot open the library: missing, not ELF, another architecture.
+    #[error("cannot load the NVML library {}", library.display())]
+    LibraryUnavailable {
+        /// The path or name that was asked for.
+        library: PathBuf,
+        /// What the dynamic loader said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The library loads, and is not NVML (or is far too old).
+    #[error("{} is not an NVML library", library.display())]
+    NotNvml {
+        /// The path or name that was asked for.
+        library: PathBuf,
+        /// Names the missing symbol.
+        #[source]
+        source: NvmlError,
+    },
+    /// NVML loads and does not start.
+    #[error("cannot initialise NVML from {}", library.display())]
+    Init {
+        /// The path or name that was asked for.
+        library: PathBuf,
+        /// NVML's answer.
+        #[source]
+        source: NvmlError,
+    },
+    /// A call that concerns the whole node failed.
+    #[error("cannot {action}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// NVML's answer.
+        #[source]
+        source: NvmlError,
+    },
+    /// No card of this node has that UUID.
+    #[error("no card has the uuid {uuid}")]
+    UnknownCard {
+        /// The UUID as it was given.
+        uuid: String,
+    },
+    /// The UUID names a part of a card.
+    #[error("{uuid} is a MIG instance, not a card")]
+    MigInstance {
+        /// The UUID as it was given.
+        uuid: String,
+    },
+    /// The driver's process lists cannot be read without corrupting memory.
+    #[error("driver {driver_version} has process lists of an incompatible layout")]
+    UnsoundProcessLists {
+        /// Version of the driver.
+        driver_version: String,
+    },
+    /// A call on one card failed.
+    #[error(transparent)]
+    Card(#[from] CardError),
+}
+
+/// A call on one card failed; the others may be well.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {}", CardName(self))]
+pub struct CardError {
+    /// NVML's index, where known.
+    pub index: Option<u32>,
+    /// UUID, where known. NVML does not tell it for every lost card.
+    pub uuid: Option<String>,
+    /// What was tried.
+    pub action: CardAction,
+    /// NVML's answer.
+    #[source]
+    pub source: NvmlError,
+}
+
+/// What was tried on a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CardAction {
+    /// Get NVML's handle.
+    Open,
+    /// Read the named property.
+    Read(&'static str),
+    /// Change who may create contexts.
+    SetComputeMode(ComputeMode),
+}
+
+impl fmt::Display for CardAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open => f.write_str("open"),
+            Self::Read(property) => write!(f, "read the {property} of"),
+            Self::SetComputeMode(mode) => write!(f, "set compute mode {mode} on"),
+        }
+    }
+}
+
+struct CardName<'a>(&'a CardError);
+
+impl fmt::Display for CardName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.index, &self.0.uuid) {
+            (Some(index), Some(uuid)) => write!(f, "card {index} ({uuid})"),
+            (Some(index), None) => write!(f, "card {index}"),
+            (None, Some(uuid)) => write!(f, "card {uuid}"),
+            (None, None) => f.write_str("a card"),
+        }
+    }
+}
+
+impl GpuError {
+    /// What to do about it, in one line. `None` where NVML names no cause that one could act on.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::LibraryUnavailable { .. } => {
+                "install the NVIDIA driver, which brings libnvidia-ml.so.1 (check: nvidia-smi), or \
+                 set nvml.library to where it lies"
+            }
+            Self::NotNvml { .. } => {
+                "set nvml.library to the driver's libnvidia-ml.so.1 (find it: ldconfig -p | grep \
+                 libnvidia-ml)"
+            }
+            Self::UnknownCard { .. } => "list the cards of this node: nvidia-smi -L",
+            Self::MigInstance { .. } => {
+                "name the whole card by its GPU-… uuid; MIG and MPS sharing exclude each other here"
+            }
+            Self::UnsoundProcessLists { .. } => "upgrade the NVIDIA driver to 535.104.05 or newer",
+            Self::Init { source, .. } | Self::System { source, .. } => {
+                return nvml_hint(source, "N");
+            }
+            Self::Card(error) => return error.hint(),
+        };
+        Some(hint.to_owned())
+    }
+}
+
+impl CardError {
+    /// What to do about it, in one line. `None` where NVML names no cause that one could act on.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        if let (CardAction::SetComputeMode(_), NvmlError::NoPermission) =
+            (self.action, &self.source)
+        {
+            return Some(
+                "only root of the host may change the compute mode: run as root, outside \
+                         any container"
+                    .to_owned(),
+            );
+        }
+        let index = self.index.map(|index| index.to_string());
+        nvml_hint(&self.source, self.uuid.as_deref().or(index.as_deref()).unwrap_or("N"))
+    }
+}
+
+/// The remedy for an answer of NVML. `card` is what `nvidia-smi -i` takes.
+fn nvml_hint(error: &NvmlError, card: &str) -> Option<String> {
+    let hint = match error {
+        NvmlError::DriverNotLoaded => "load the kernel module: modprobe nvidia (why not: dmesg)",
+        NvmlError::LibRmVersionMismatch => {
+            "library and kernel module differ, mostly after an upgrade: reboot, or unload and load \
+             the nvidia modules"
+        }
+        NvmlError::NoPermission => {
+            "run as root; /dev/nvidiactl and /dev/nvidia* must be there and readable"
+        }
+        NvmlError::OperatingSystem => {
+            "the operating system blocks the device: let the service's DeviceAllow= and cgroup \
+             open /dev/nvidia*"
+        }
+        NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound => {
+            // Memory with `reserved` and the `_v3` lists came with 510.39.01; 535.98 lacks the lists
+            // (XuehaiPan/nvitop pull request 89, NVIDIA/nvidia-settings issue 78).
+            "upgrade the NVIDIA driver: calls that are needed came with 510.39.01, and 535.98 lacks \
+             some"
+        }
+        NvmlError::LibraryNotFound => "reinstall the NVIDIA driver: a part of it is missing",
+        NvmlError::GpuLost => {
+            return Some(format!(
+                "the card fell off the bus: look for Xid lines in dmesg, then try nvidia-smi \
+                 --gpu-reset -i {card}, or reboot"
+            ));
+        }
+        NvmlError::ResetRequired => {
+            return Some(format!(
+                "stop what uses the card, then reset it: nvidia-smi --gpu-reset -i {card}"
+            ));
+        }
+        NvmlError::InUse => {
+            return Some(format!("see what uses the card: nvidia-smi -i {card}"));
+        }
+        NvmlError::InsufficientPower => "attach the card's external power cables",
+        NvmlError::IrqIssue => {
+            "the card's interrupts do not arrive: see dmesg, and the firmware's PCI settings"
+        }
+        NvmlError::CorruptedInfoROM => "the card's infoROM is damaged: have the card serviced",
+        NvmlError::NotSupported => {
+            "this card, driver or virtual GPU lacks the call; it cannot be managed by mpsgate"
+        }
+        NvmlError::Unknown | NvmlError::Timeout | NvmlError::InsufficientMemory => {
+            "see what the driver says: nvidia-smi -q, and NVRM lines in dmesg"
+        }
+        // What is left are slips between us and NVML (bad arguments, unknown values, sizes).
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+/// Why a card cannot be shared under MPS.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// MPS before Volta has neither memory limits nor separate address spaces (NVIDIA MPS
+    /// documentation, r615).
+    #[error(
+        "{name} ({uuid}) has compute capability {}.{}, sharing needs 7.0 (Volta) or newer",
+        compute_capability.0, compute_capability.1
+    )]
+    PreVolta {
+        /// UUID of the card.
+        uuid: String,
+        /// Product name.
+        name: String,
+        /// (major, minor).
+        compute_capability: (u32, u32),
+    },
+    /// A card cut into instances has no whole to share.
+    #[error("{name} ({uuid}) is in MIG mode")]
+    MigEnabled {
+        /// UUID of the card.
+        uuid: String,
+        /// Product name.
+        name: String,
+    },
+}
+
+impl Unfit {
+    /// What to do about it, in one line.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::PreVolta { uuid, .. } => format!("leave {uuid} out of gpus.manage"),
+            Self::MigEnabled { uuid, .. } => {
+                format!("turn MIG off: nvidia-smi -i {uuid} -mig 0, or leave it out of gpus.manage")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(index: Option<u32>, uuid: Option<&str>, action: CardAction) -> CardError {
+        CardError { index, uuid: uuid.map(str::to_owned), action, source: NvmlError::GpuLost }
+    }
+
+    #[test]
+    fn a_card_error_names_all_that_is_known_of_the_card() {
+        let read = CardAction::Read("memory");
+        let set = CardAction::SetComputeMode(ComputeMode::ExclusiveProcess);
+        for (error, text) in [
+            (lost(Some(1), Some("GPU-b"), read), "cannot read the memory of card 1 (GPU-b)"),
+            (lost(Some(1), None, CardAction::Open), "cannot open card 1"),
+            (
+                lost(None, Some("GPU-b"), set),
+                "cannot set compute mode EXCLUSIVE_PROCESS on card GPU-b",
+            ),
+            (lost(None, None, CardAction::Open), "cannot open a card"),
+        ] {
+            assert_eq!(error.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn the_hint_for_a_lost_card_can_be_pasted() {
+        let by_uuid = GpuError::from(lost(Some(1), Some("GPU-b"), CardAction::Open)).hint();
+        assert!(by_uuid.is_some_and(|hint| hint.contains("--gpu-reset -i GPU-b")));
+        let by_index = lost(Some(1), None, CardAction::Open).hint();
+        assert!(by_index.is_some_and(|hint| hint.contains("--gpu-reset -i 1")));
+    }
+
+    #[test]
+    fn a_person_who_may_not_set_the_compute_mode_is_told_to_be_root() {
+        let mut error = lost(Some(0), None, CardAction::SetComputeMode(ComputeMode::Default));
+        error.source = NvmlError::NoPermission;
+        assert!(error.hint().is_some_and(|hint| hint.contains("root of the host")));
+    }
+
+    #[test]
+    fn every_answer_that_an_operator_can_cure_has_a_hint() {
+        for source in [
+            NvmlError::DriverNotLoaded,
+            NvmlError::LibRmVersionMismatch,
+            NvmlError::NoPermission,
+            NvmlError::OperatingSystem,
+            NvmlError::FailedToLoadSymbol("nvmlDeviceGetMemoryInfo_v2".to_owned()),
+            NvmlError::FunctionNotFound,
+            NvmlError::LibraryNotFound,
+            NvmlError::GpuLost,
+            NvmlError::ResetRequired,
+            NvmlError::InUse,
+            NvmlError::InsufficientPower,
+            NvmlError::IrqIssue,
+            NvmlError::CorruptedInfoROM,
+            NvmlError::NotSupported,
+            NvmlError::Unknown,
+            NvmlError::Timeout,
+            NvmlError::InsufficientMemory,
+        ] {
+            let error = GpuError::System { action: "count the cards", source };
+            assert!(error.hint().is_some(), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn the_reason_why_a_card_is_unfit_reads_as_a_sentence() {
+        let old = Unfit::PreVolta {
+            uuid: "GPU-1".to_owned(),
+            name: "Tesla P4".to_owned(),
+            compute_capability: (6, 1),
+        };
+        assert_eq!(
+            old.to_string(),
+            "Tesla P4 (GPU-1) has compute capability 6.1, sharing needs 7.0 (Volta) or newer"
+        );
+        assert_eq!(old.hint(), "leave GPU-1 out of gpus.manage");
+        let mig = Unfit::MigEnabled { uuid: "GPU-2".to_owned(), name: "H200".to_owned() };
+        assert_eq!(mig.to_string(), "H200 (GPU-2) is in MIG mode");
+        assert!(mig.hint().contains("nvidia-smi -i GPU-2 -mig 0"));
+    }
+}
