@@ -3,9 +3,26 @@
 //! Every function here takes values and returns values: no file, clock, environment, process or
 //! socket (`clippy.toml` bans them). The shim gathers facts and applies edits, the daemon holds the
 //! ledger; both ask here. Also used by `mpsgate explain`.
+//!
+//! ```text
+//!   may_matter ─no─► pass, untouched
+//!       │yes
+//!     decide ──► Pass │ Edit │ Refuse
+//!       │             └ Reserve ──► placement::choose (daemon) ──► grant_edits
+//! ```
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod decide;
+mod grant_edits;
+mod node;
+mod placement;
 mod refusal;
+mod signals;
 
+pub use decide::{Action, Decision, Input, Ipc, MountFact, MountKind, Verdict, Wanted, decide};
+pub use grant_edits::{CLIENT_DIRECTORY, Injector, grant_edits, grant_env};
+pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node, NodeCard};
+pub use placement::*;
 pub use refusal::{Code, Refusal};
+pub use signals::{Signal, has_nvidia_hook, may_matter};

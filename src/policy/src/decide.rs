@@ -1,0 +1,342 @@
+//! The table: a spec, the node and the settings in, a verdict out.
+
+use mpsgate_allocation::{ComputeShare, Mib, Request, parse_request};
+use mpsgate_config::{Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices};
+use mpsgate_oci::spec::{Edit, View};
+
+use crate::node::{NVIDIA_MAJOR, Node};
+use crate::signals::{self, Signal};
+use crate::{Code, Refusal};
+
+/// A bind mount that touches mpsgate's directories, as the caller found by device and inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountFact {
+    /// Host path, as the spec has it.
+    pub source: String,
+    /// Path inside the container.
+    pub destination: String,
+    /// What it is to us.
+    pub kind: MountKind,
+}
+
+/// What a mount's source is to mpsgate's directories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MountKind {
+    /// One of them, or something below.
+    Ours,
+    /// A directory above them, such as `/` or `/run`. Never edited: a mask over it would propagate
+    /// to the host with rshared, or fail on read-only binds (measured, runc 1.1.5).
+    Ancestor,
+}
+
+/// The IPC namespace that the container will have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ipc {
+    /// This inode.
+    Inode(u64),
+    /// A new one of its own.
+    New,
+    /// One that cannot be looked at.
+    Unreadable(String),
+    /// Not looked at: `explain` of a spec from elsewhere.
+    Unknown,
+}
+
+/// What is being done with the bundle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// `create` or `run`.
+    Create,
+    /// `restore` from a checkpoint.
+    Restore,
+}
+
+/// Everything that a decision reads.
+#[derive(Debug, Clone)]
+pub struct Input<'a> {
+    /// The spec.
+    pub view: View<'a>,
+    /// The node.
+    pub node: &'a Node,
+    /// The settings.
+    pub policy: &'a Policy,
+    /// Whether `MPSGATE_…` variables are requests.
+    pub requests_from_env: bool,
+    /// Bind mounts that touch our directories.
+    pub mounts: &'a [MountFact],
+    /// The container's IPC namespace.
+    pub ipc: Ipc,
+    /// Create or restore.
+    pub action: Action,
+    /// The runtime below is nvidia-container-runtime, which acts on the env.
+    pub runtime_is_nvidia: bool,
+}
+
+/// What to do with a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Start it as it is.
+    Pass,
+    /// Change its spec, then start it.
+    Edit(Vec<Edit>),
+    /// Ask the daemon for a grant; its edits come with [`crate::grant_edits`].
+    Reserve(Box<Wanted>),
+    /// Do not start it.
+    Refuse(Refusal),
+}
+
+/// A request that the spec itself does not forbid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// What is asked for.
+    pub request: Request,
+    /// Host uid of the container's CUDA processes.
+    pub uid: u32,
+    /// The container's own, lower limit per process.
+    pub own_limit: Option<Mib>,
+    /// The container's own, lower share of the SMs.
+    pub own_share: Option<ComputeShare>,
+    /// What takes every other way to a GPU away.
+    pub edits: Vec<Edit>,
+}
+
+/// A verdict, and everything that led to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// What to do.
+    pub verdict: Verdict,
+    /// Every signal, those too that a request or a setting answers.
+    pub signals: Vec<Signal>,
+    /// What an operator should know besides: to be logged.
+    pub notes: Vec<String>,
+}
+
+/// Decides about one container.
+#[must_use]
+pub fn decide(input: &Input<'_>) -> Decision {
+    let signals = signals::find(input.view, input.node, input.mounts, input.runtime_is_nvidia);
+    let mut notes: Vec<String> = input
+        .mounts
+        .iter()
+        .filter(|m| m.kind == MountKind::Ancestor)
+        .map(|m| format!("it mounts {}, which holds mpsgate's directories", m.source))
+        .collect();
+    let verdict = match request(input) {
+        Err(refusal) => Verdict::Refuse(refusal),
+        Ok(Some(request)) => with_request(input, request, &signals),
+        Ok(None) => without_request(input, &signals, &mut notes),
+    };
+    Decision { verdict, signals, notes }
+}
+
+/// A pause container: the pod's annotations are on it, the request is not.
+fn is_sandbox(view: View<'_>) -> bool {
+    ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"]
+        .iter()
+        .any(|name| view.annotation(name) == Some("sandbox"))
+}
+
+fn request(input: &Input<'_>) -> Result<Option<Request>, Refusal> {
+    if is_sandbox(input.view) {
+        return Ok(None);
+    }
+    let env = input.view.env().filter(|_| input.requests_from_env);
+    parse_request(input.view.annotations(), env).map_err(|error| {
+        let code = match error {
+            mpsgate_allocation::RequestError::MultiCard { .. } => Code::MultiCard,
+            _ => Code::Request,
+        };
+        Refusal::new(
+            code,
+            format!("its request for GPU memory cannot be read: {error}"),
+            error.hint(),
+        )
+    })
+}
+
+fn with_request(input: &Input<'_>, request: Request, signals: &[Signal]) -> Verdict {
+    let view = input.view;
+    if input.action == Action::Restore {
+        return Verdict::Refuse(Refusal::new(
+            Code::Restore,
+            "it asks for GPU memory but is restored from a checkpoint, whose environment cannot be changed",
+            "create the container anew instead of restoring it",
+        ));
+    }
+    if signals::is_privileged(view) {
+        return Verdict::Refuse(Refusal::new(
+            Code::Privileged,
+            "it asks for GPU memory and is privileged, so that no limit would hold",
+            "remove privileged: true from the securityContext (docker run: drop --privileged and add \
+             the capabilities it needs with --cap-add)",
+        ));
+    }
+    if let Some(refusal) = ipc_refusal(input) {
+        return Verdict::Refuse(refusal);
+    }
+    let unremovable = signals.iter().find(|s| s.remove.is_empty() || s.code == Code::Annotation);
+    if let Some(signal) = unremovable {
+        return Verdict::Refuse(refusal_of(signal, true));
+    }
+    let inside = request.uid.unwrap_or_else(|| view.uid());
+    let Some(uid) = view.host_uid(inside) else {
+        return Verdict::Refuse(Refusal::new(
+            Code::Uid,
+            format!("its uid {inside} is not mapped to a uid of the host by its user namespace"),
+            "run it as a mapped uid, or set mpsgate.io/gpu-uid to the uid that its program drops to",
+        ));
+    };
+    let mut edits: Vec<Edit> = signals.iter().flat_map(|s| s.remove.clone()).collect();
+    edits.extend(only_granted(view));
+    Verdict::Reserve(Box::new(Wanted {
+        own_limit: own_limit(view),
+        own_share: own_share(view),
+        request,
+        uid,
+        edits,
+    }))
+}
+
+/// Takes every card node away, managed or not: a granted container gets its own card and no other.
+fn only_granted(view: View<'_>) -> Vec<Edit> {
+    let others = view.devices().filter(|d| {
+        d.is_character() && d.major == NVIDIA_MAJOR && d.minor < crate::node::CTL_MINOR - 1
+    });
+    let mut edits: Vec<Edit> =
+        others.map(|d| Edit::RemoveDevice { major: d.major, minor: d.minor }).collect();
+    if view
+        .device_rules()
+        .any(|r| r.allow && r.major == Some(NVIDIA_MAJOR) && r.covers(NVIDIA_MAJOR, None))
+    {
+        edits.push(Edit::RemoveRules { major: NVIDIA_MAJOR });
+    }
+    edits
+}
+
+fn ipc_refusal(input: &Input<'_>) -> Option<Refusal> {
+    if input.policy.ipc == IpcPolicy::Any {
+        return None;
+    }
+    let found = match (&input.ipc, input.node.ipc_inode) {
+        (Ipc::Inode(inode), Some(server)) if *inode == server => return None,
+        // Without a daemon nothing is granted anyway; `explain` leaves it open.
+        (Ipc::Inode(_), None) | (Ipc::Unknown, _) => return None,
+        (Ipc::Inode(inode), Some(server)) => {
+            format!("its IPC namespace (ipc:[{inode}]) is not the MPS server's (ipc:[{server}])")
+        }
+        (Ipc::New, _) => {
+            "it has an IPC namespace of its own, and no CUDA process in it reaches the MPS server"
+                .to_owned()
+        }
+        (Ipc::Unreadable(why), _) => format!("its IPC namespace cannot be looked at: {why}"),
+    };
+    Some(Refusal::new(
+        Code::NoHostIpc,
+        format!("it asks for GPU memory but {found}"),
+        "set hostIPC: true in the pod spec (docker run --ipc=host, podman run --ipc=host)",
+    ))
+}
+
+fn without_request(input: &Input<'_>, signals: &[Signal], notes: &mut Vec<String>) -> Verdict {
+    let view = input.view;
+    if input.node.manages_nothing() {
+        return Verdict::Pass;
+    }
+    let mut edits = Vec::new();
+    for signal in signals {
+        let strip = input.policy.unallocated == Unallocated::Strip
+            || (matches!(signal.code, Code::VisibleDevices | Code::NvidiaHook)
+                && input.policy.visible_devices == VisibleDevices::Strip);
+        if strip && !signal.remove.is_empty() {
+            notes.push(format!("{}; taken away", signal.found));
+            edits.extend(signal.remove.iter().cloned());
+        } else if input.policy.unallocated == Unallocated::Warn {
+            notes.push(format!("{}; let through by policy.unallocated = \"warn\"", signal.found));
+        } else {
+            return Verdict::Refuse(refusal_of(signal, false));
+        }
+    }
+    if signals::is_privileged(view) {
+        edits.extend(privileged(input));
+    }
+    if signals::is_legacy_image(view) && (input.runtime_is_nvidia || signals::has_nvidia_hook(view))
+    {
+        edits.push(signals::set("NVIDIA_VISIBLE_DEVICES", "void"));
+    }
+    let mps: Vec<String> = view
+        .env()
+        .map(|(name, _)| name.to_owned())
+        .filter(|name| name.starts_with("CUDA_MPS_"))
+        .collect();
+    if !mps.is_empty() {
+        edits.push(Edit::Env { drop: mps, set: Vec::new() });
+    }
+    if edits.is_empty() { Verdict::Pass } else { Verdict::Edit(edits) }
+}
+
+/// A privileged container is never refused for being privileged: node agents are.
+fn privileged(input: &Input<'_>) -> Vec<Edit> {
+    let is_managed = |d: &mpsgate_oci::spec::Device<'_>| {
+        d.is_character()
+            && ((d.major == NVIDIA_MAJOR && input.node.manages_minor(d.minor))
+                || input.node.majors.caps == Some(d.major))
+    };
+    let mut edits: Vec<Edit> = input
+        .view
+        .devices()
+        .filter(is_managed)
+        .map(|d| Edit::RemoveDevice { major: d.major, minor: d.minor })
+        .collect();
+    if input.policy.privileged == Privileged::Close {
+        edits.push(Edit::CloseAllowAll { except: input.node.majors.all() });
+    }
+    edits
+}
+
+fn refusal_of(signal: &Signal, with_request: bool) -> Refusal {
+    const ASK: &str = "ask for GPU memory with the annotation aliyun.com/gpu-mem: 7 (GiB; docker run \
+                       -e MPSGATE_GPU_MEM=7Gi)";
+    let sentence = match signal.code {
+        Code::MpsMount | Code::Annotation => signal.found.clone(),
+        _ => format!("{}, but no GPU memory was granted to it", signal.found),
+    };
+    let hint = match signal.code {
+        Code::VisibleDevices | Code::NvidiaHook => format!(
+            "{ASK}, or set NVIDIA_VISIBLE_DEVICES=void; on a node where CPU jobs use CUDA images, set \
+             policy.visible_devices = \"strip\" in /etc/mpsgate/config.toml"
+        ),
+        Code::MpsMount => {
+            "remove the mount: a container with a grant gets its MPS directory by itself".to_owned()
+        }
+        Code::Annotation => "remove the annotation".to_owned(),
+        Code::DeviceRule => format!(
+            "{ASK}, or name only the devices that it needs (docker run --device-cgroup-rule)"
+        ),
+        Code::MigCaps | Code::ImexChannel => {
+            format!("remove it; {ASK}")
+        }
+        _ => format!("{ASK}, or remove it"),
+    };
+    let sentence = if with_request { signal.found.clone() } else { sentence };
+    Refusal::new(signal.code, sentence, hint)
+}
+
+/// The container's own limit of device 0 as a number; anything else in the text is dropped: an
+/// entry for a GPU that the process cannot see makes CUDA drop every limit (measured by NVIDIA's
+/// Dynamo project, driver 615.71).
+fn own_limit(view: View<'_>) -> Option<Mib> {
+    let text = view.env_value("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")?;
+    let value = text.split(',').find_map(|entry| entry.trim().strip_prefix("0="))?;
+    let digits = value.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().ok().filter(|n| *n > 0)?;
+    match value.get(digits.len()..)? {
+        "M" | "MB" => Some(Mib(number)),
+        "G" | "GB" => number.checked_mul(1024).map(Mib),
+        _ => None,
+    }
+}
+
+fn own_share(view: View<'_>) -> Option<ComputeShare> {
+    let share: u8 = view.env_value("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")?.parse().ok()?;
+    (1..=100).contains(&share).then_some(ComputeShare(share))
+}

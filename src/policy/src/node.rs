@@ -1,0 +1,202 @@
+//! What a decision must know of the node: its cards, NVIDIA's majors, the MPS servers' IPC
+//! namespace.
+
+use mpsgate_allocation::GpuUuid;
+
+/// Major of NVIDIA's card nodes, fixed since the driver's first release.
+pub const NVIDIA_MAJOR: u32 = 195;
+/// Minor of `/dev/nvidiactl`.
+pub const CTL_MINOR: u32 = 255;
+/// Minor of `/dev/nvidia-modeset`.
+const MODESET_MINOR: u32 = 254;
+
+/// One card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeCard {
+    /// NVML's UUID.
+    pub uuid: GpuUuid,
+    /// NVML's index.
+    pub index: u32,
+    /// Minor of its device node.
+    pub minor: u32,
+    /// Whether it is handed to mpsgate.
+    pub managed: bool,
+}
+
+/// The node's cards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cards {
+    /// Not known: every card that anybody names counts as managed.
+    AssumeManaged,
+    /// As the daemon found them.
+    Known(Vec<NodeCard>),
+}
+
+/// NVIDIA's dynamic character majors, as `/proc/devices` names them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Majors {
+    /// `nvidia-caps`: MIG capabilities.
+    pub caps: Option<u32>,
+    /// `nvidia-caps-imex-channels`.
+    pub imex: Option<u32>,
+    /// `nvidia-uvm`, `nvidia-nvswitch`, `nvidia-nvlink` and others.
+    pub others: Vec<u32>,
+}
+
+impl Majors {
+    /// Sorts one line of `/proc/devices` in. Names that are not NVIDIA's are ignored.
+    pub fn insert(&mut self, name: &str, major: u32) {
+        match name {
+            "nvidia-caps" => self.caps = Some(major),
+            "nvidia-caps-imex-channels" => self.imex = Some(major),
+            _ if name.starts_with("nvidia") && major != NVIDIA_MAJOR => self.others.push(major),
+            _ => {}
+        }
+    }
+
+    /// Every major of NVIDIA's.
+    #[must_use]
+    pub fn all(&self) -> Vec<u32> {
+        let dynamic = self.caps.into_iter().chain(self.imex).chain(self.others.iter().copied());
+        std::iter::once(NVIDIA_MAJOR).chain(dynamic).collect()
+    }
+}
+
+/// What a decision must know of the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// The cards.
+    pub cards: Cards,
+    /// NVIDIA's dynamic majors.
+    pub majors: Majors,
+    /// Inode of the MPS servers' IPC namespace; `None` where it is not known.
+    pub ipc_inode: Option<u64>,
+    /// Names of swarm resource variables that stand for GPUs.
+    pub swarm_resources: Vec<String>,
+}
+
+impl Node {
+    /// A node of which nothing is known: every card counts as managed.
+    #[must_use]
+    pub fn unknown() -> Self {
+        Self {
+            cards: Cards::AssumeManaged,
+            majors: Majors::default(),
+            ipc_inode: None,
+            swarm_resources: Vec::new(),
+        }
+    }
+
+    /// Whether no card is handed to mpsgate: then nothing is its business but requests.
+    #[must_use]
+    pub fn manages_nothing(&self) -> bool {
+        matches!(&self.cards, Cards::Known(cards) if cards.iter().all(|c| !c.managed))
+    }
+
+    /// Whether the card with this minor is managed; one that is not known counts as managed.
+    #[must_use]
+    pub fn manages_minor(&self, minor: u32) -> bool {
+        if matches!(minor, CTL_MINOR | MODESET_MINOR) {
+            return false;
+        }
+        match &self.cards {
+            Cards::AssumeManaged => true,
+            Cards::Known(cards) => {
+                !self.manages_nothing()
+                    && cards.iter().find(|c| c.minor == minor).is_none_or(|c| c.managed)
+            }
+        }
+    }
+
+    /// Whether a name that the NVIDIA tools understand reaches a managed card. A name that is not
+    /// known counts as reaching one.
+    #[must_use]
+    pub fn manages_name(&self, name: &str) -> bool {
+        let cards = match &self.cards {
+            Cards::AssumeManaged => return true,
+            Cards::Known(cards) => cards,
+        };
+        if self.manages_nothing() {
+            return false;
+        }
+        let device = match name.split_once('=') {
+            // A fully qualified CDI name, vendor/class=device.
+            Some((kind, device)) if kind.contains('/') => device,
+            _ => name,
+        };
+        // `0:1` is MIG instance 1 of card 0.
+        let index = device.split_once(':').map_or(device, |(index, _)| index);
+        let named = if let Ok(index) = index.parse::<u32>() {
+            cards.iter().find(|c| c.index == index)
+        } else if device.len() >= 12 && device.is_ascii() {
+            // nvidia-container-cli takes any beginning of a UUID.
+            let mut found = cards.iter().filter(|c| {
+                c.uuid.as_str().get(..device.len()).is_some_and(|u| u.eq_ignore_ascii_case(device))
+            });
+            found.next().filter(|_| found.next().is_none())
+        } else {
+            None
+        };
+        named.is_none_or(|card| card.managed)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+
+    pub(crate) fn node(managed: &[bool]) -> Node {
+        let cards = managed.iter().zip(0..).map(|(managed, index)| NodeCard {
+            uuid: GpuUuid::parse(&format!("GPU-{index:08x}-0000-0000-0000-000000000000")).unwrap(),
+            index,
+            minor: index + 4,
+            managed: *managed,
+        });
+        let mut majors = Majors::default();
+        for (name, major) in
+            [("nvidia-caps", 236), ("nvidia-uvm", 507), ("nvidia", 195), ("ttyS", 4)]
+        {
+            majors.insert(name, major);
+        }
+        Node {
+            cards: Cards::Known(cards.collect()),
+            majors,
+            ipc_inode: Some(77),
+            swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_known_count_as_managed() {
+        let node = node(&[false, true]);
+        for (name, managed) in [
+            ("0", false),
+            ("1", true),
+            ("2", true),
+            ("0:3", false),
+            ("1:0", true),
+            ("nvidia.com/gpu=0", false),
+            ("nvidia.com/gpu=1", true),
+            ("nvidia.com/gpu=all", true),
+            ("GPU-00000000-0000-0000-0000-000000000000", false),
+            ("gpu-00000000-0000", false),
+            ("GPU-00000001", true),
+            ("GPU-0000000", true),
+            ("GPU-0", true),
+            ("MIG-00000000-0000-0000-0000-000000000000", true),
+            ("all", true),
+        ] {
+            assert_eq!(node.manages_name(name), managed, "{name}");
+        }
+        assert!(!node.manages_minor(4) && node.manages_minor(5) && node.manages_minor(9));
+        assert!(!node.manages_minor(255));
+        assert_eq!(node.majors.all(), [195, 236, 507]);
+    }
+
+    #[test]
+    fn nothing_is_managed_after_installation() {
+        let node = node(&[false, false]);
+        assert!(node.manages_nothing() && !node.manages_name("all") && !node.manages_minor(9));
+    }
+}

@@ -1,0 +1,338 @@
+//! Which card serves a request, or the sentence that says why none does.
+//!
+//! A card must be managed, fit, ready, large enough, have that much left, have room for one more MPS
+//! client, and serve the uid: an MPS server serves one uid at a time, so a card with clients of
+//! another uid would make ours wait without end. Among the cards that remain, one whose grants
+//! have the same size is taken first (equal sizes leave no odd rests, and the server's cap is
+//! then exact for all of them), then the one with the least left, then the lowest index.
+
+use std::cmp::Reverse;
+use std::fmt::Write;
+
+use mpsgate_allocation::{GpuSelector, GpuUuid, Mib};
+
+use crate::{Code, Refusal};
+
+/// Holders that a refusal names for each card, and cards that it lists.
+const NAMED_HOLDERS: usize = 5;
+const NAMED_CARDS: usize = 16;
+
+/// One card as placement sees it.
+#[derive(Debug, Clone)]
+pub struct CardState<'a> {
+    /// NVML's UUID.
+    pub uuid: &'a GpuUuid,
+    /// NVML's index.
+    pub index: u32,
+    /// Whether it is handed to mpsgate.
+    pub managed: bool,
+    /// Whether grants are possible.
+    pub condition: Condition<'a>,
+    /// Memory that may be granted in all.
+    pub memory: Mib,
+    /// Memory promised to pods that do not run now.
+    pub promised: Mib,
+    /// Reservations and grants on it.
+    pub holders: Vec<Holder<'a>>,
+    /// MPS clients that its server takes.
+    pub max_clients: u32,
+    /// One server for all uids.
+    pub multiuser: bool,
+}
+
+/// Whether a managed card can take grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition<'a> {
+    /// It can.
+    Ready,
+    /// Not under MPS at all: before Volta, or MIG.
+    Unfit {
+        /// Why, as the end of a sentence that begins with the card.
+        why: &'a str,
+        /// What to do.
+        hint: &'a str,
+    },
+    /// Not now: NVML, the control daemon or the server fails.
+    Unhealthy {
+        /// Why, as the end of a sentence that begins with the card.
+        why: &'a str,
+        /// What to do.
+        hint: &'a str,
+    },
+}
+
+/// A reservation or grant on a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder<'a> {
+    /// The container's id.
+    pub container: &'a str,
+    /// What it holds.
+    pub memory: Mib,
+    /// Host uid of its CUDA processes.
+    pub uid: u32,
+}
+
+/// What a container needs of a card.
+#[derive(Debug, Clone, Copy)]
+pub struct Need<'a> {
+    /// GPU memory.
+    pub memory: Mib,
+    /// Host uid of its CUDA processes.
+    pub uid: u32,
+    /// A certain card.
+    pub gpu: Option<&'a GpuSelector>,
+}
+
+impl<'a> CardState<'a> {
+    /// Memory that nobody holds.
+    #[must_use]
+    pub fn free(&self) -> Mib {
+        let held =
+            self.holders.iter().fold(self.promised.0, |sum, h| sum.saturating_add(h.memory.0));
+        self.memory.saturating_sub(Mib(held))
+    }
+
+    fn client_left(&self) -> bool {
+        u32::try_from(self.holders.len()).is_ok_and(|clients| clients < self.max_clients)
+    }
+
+    fn serves(&self, uid: u32) -> bool {
+        self.multiuser || self.holders.iter().all(|holder| holder.uid == uid)
+    }
+
+    fn unfit(&self) -> Option<(&'a str, &'a str)> {
+        match self.condition {
+            Condition::Unfit { why, hint } => Some((why, hint)),
+            _ => None,
+        }
+    }
+
+    fn unhealthy(&self) -> Option<(&'a str, &'a str)> {
+        match self.condition {
+            Condition::Unhealthy { why, hint } => Some((why, hint)),
+            _ => None,
+        }
+    }
+
+    fn selected_by(&self, selector: &GpuSelector) -> bool {
+        match selector {
+            GpuSelector::Index(index) => self.index == *index,
+            GpuSelector::Uuid(uuid) => self.uuid == uuid,
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("GPU {} ({})", self.index, self.uuid)
+    }
+}
+
+/// The position in `cards` of the card that serves `need`.
+///
+/// # Errors
+/// A refusal with the numbers and the holders that stand in the way.
+pub fn choose(cards: &[CardState<'_>], need: &Need<'_>) -> Result<usize, Refusal> {
+    let all: Vec<(usize, &CardState<'_>)> = cards.iter().enumerate().collect();
+    let named = match need.gpu {
+        None => all,
+        Some(gpu) => {
+            let named: Vec<_> = all.into_iter().filter(|(_, c)| c.selected_by(gpu)).collect();
+            if named.is_empty() {
+                return Err(unknown_gpu(gpu, cards));
+            }
+            named
+        }
+    };
+    let managed = keep(&named, |c| c.managed).ok_or_else(|| unmanaged(&named))?;
+    let fit = keep(&managed, |c| c.unfit().is_none()).ok_or_else(|| unfit(&managed))?;
+    let large = keep(&fit, |c| c.memory >= need.memory).ok_or_else(|| too_large(&fit, need))?;
+    let ready = keep(&large, |c| c.unhealthy().is_none()).ok_or_else(|| unhealthy(&large))?;
+    let room = keep(&ready, |c| c.free() >= need.memory && c.client_left())
+        .ok_or_else(|| no_capacity(&ready, need))?;
+    let usable = keep(&room, |c| c.serves(need.uid)).ok_or_else(|| other_uid(&room, need))?;
+    let best = usable.iter().min_by_key(|(_, card)| {
+        let equal = card.holders.iter().any(|holder| holder.memory == need.memory);
+        (Reverse(equal), card.free(), card.index)
+    });
+    // `usable` is not empty, as `keep` saw to it; the refusal keeps this function total.
+    best.map(|(position, _)| *position).ok_or_else(|| no_capacity(&ready, need))
+}
+
+type Candidates<'c, 'a> = Vec<(usize, &'c CardState<'a>)>;
+
+fn keep<'c, 'a>(
+    cards: &Candidates<'c, 'a>,
+    wanted: impl Fn(&CardState<'a>) -> bool,
+) -> Option<Candidates<'c, 'a>> {
+    let kept: Candidates<'c, 'a> = cards.iter().filter(|(_, c)| wanted(c)).copied().collect();
+    (!kept.is_empty()).then_some(kept)
+}
+
+fn unknown_gpu(gpu: &GpuSelector, cards: &[CardState<'_>]) -> Refusal {
+    let sentence = if cards.is_empty() {
+        format!("it asks for {gpu}, but this node has no GPU")
+    } else {
+        let names = list(cards.iter().map(CardState::name), cards.len(), ", ");
+        format!("it asks for {gpu}, but this node has only {names}")
+    };
+    Refusal::new(
+        Code::UnknownGpu,
+        sentence,
+        "name one of these in mpsgate.io/gpu, or leave it out and mpsgate chooses",
+    )
+}
+
+fn unmanaged(named: &Candidates<'_, '_>) -> Refusal {
+    let Some((_, first)) = named.first() else {
+        return Refusal::new(
+            Code::UnknownGpu,
+            "it asks for GPU memory, but this node has no GPU",
+            "look at what the driver sees: nvidia-smi -L",
+        );
+    };
+    let sentence = match named.len() {
+        1 => format!("it asks for memory of {}, which is not handed to mpsgate", first.name()),
+        count => format!("none of the {count} GPUs of this node is handed to mpsgate"),
+    };
+    Refusal::new(Code::GpuUnmanaged, sentence, format!("mpsgate enable {}", first.uuid))
+}
+
+fn unfit(managed: &Candidates<'_, '_>) -> Refusal {
+    reasons(Code::GpuUnfit, managed, CardState::unfit, "no GPU here can be shared under MPS")
+}
+
+fn unhealthy(large: &Candidates<'_, '_>) -> Refusal {
+    reasons(Code::GpuUnhealthy, large, CardState::unhealthy, "no GPU can take grants now")
+}
+
+/// One card: its reason and hint. Several: all reasons, and the first hint.
+fn reasons<'a>(
+    code: Code,
+    cards: &Candidates<'_, 'a>,
+    reason: impl Fn(&CardState<'a>) -> Option<(&'a str, &'a str)>,
+    several: &str,
+) -> Refusal {
+    let told: Vec<(String, &str)> = cards
+        .iter()
+        .filter_map(|(_, card)| {
+            reason(card).map(|(why, hint)| (format!("{} {why}", card.name()), hint))
+        })
+        .collect();
+    let hint = told.first().map_or("mpsgate status", |(_, hint)| *hint);
+    let texts = list(told.iter().map(|(text, _)| text.clone()), told.len(), "; ");
+    let sentence = if told.len() == 1 { texts } else { format!("{several}: {texts}") };
+    Refusal::new(code, sentence, hint)
+}
+
+fn too_large(fit: &Candidates<'_, '_>, need: &Need<'_>) -> Refusal {
+    let asked = need.memory;
+    let largest = fit.iter().max_by_key(|(_, card)| (card.memory, Reverse(card.index)));
+    let (sentence, most) = match largest {
+        Some((_, card)) if need.gpu.is_some() => (
+            format!("it asks for {asked} of {}, which has {} to give", card.name(), card.memory),
+            card.memory,
+        ),
+        Some((_, card)) => (
+            format!(
+                "it asks for {asked}, but the largest card, {}, has {} to give",
+                card.name(),
+                card.memory
+            ),
+            card.memory,
+        ),
+        None => (format!("it asks for {asked}, but there is no card"), Mib(0)),
+    };
+    Refusal::new(Code::TooLarge, sentence, format!("ask for at most {}", quantity(most)))
+}
+
+fn no_capacity(ready: &Candidates<'_, '_>, need: &Need<'_>) -> Refusal {
+    let asked = need.memory;
+    let cards = list(ready.iter().map(|(_, card)| describe(card)), ready.len(), "; ");
+    let scope = if need.gpu.is_some() || ready.len() == 1 { "" } else { "no card has that: " };
+    let open: Vec<_> =
+        ready.iter().filter(|(_, c)| c.client_left() && c.serves(need.uid)).collect();
+    let most = open.iter().map(|(_, card)| card.free()).max().unwrap_or_default();
+    let hint = if most.0 == 0 {
+        "stop one of these containers and try again; all grants: mpsgate status".to_owned()
+    } else {
+        format!(
+            "ask for at most {}, or stop one of these containers; all grants: mpsgate status",
+            quantity(most)
+        )
+    };
+    Refusal::new(Code::NoCapacity, format!("it asks for {asked}, {scope}{cards}"), hint)
+}
+
+fn other_uid(room: &Candidates<'_, '_>, need: &Need<'_>) -> Refusal {
+    let cards = list(room.iter().map(|(_, card)| describe_uids(card)), room.len(), "; ");
+    let other =
+        room.iter().flat_map(|(_, card)| &card.holders).map(|h| h.uid).next().unwrap_or_default();
+    Refusal::new(
+        Code::Uid,
+        format!(
+            "its CUDA processes run as uid {}, and an MPS server serves one uid at a time: {cards}",
+            need.uid
+        ),
+        format!(
+            "run it as uid {other} (docker run --user {other}), or wait until these containers end"
+        ),
+    )
+}
+
+/// `GPU 0 (GPU-…) has 3 GiB of 15 GiB left: web holds 7 GiB, db 5 GiB`.
+fn describe(card: &CardState<'_>) -> String {
+    let mut text = format!("{} has {} of {} left", card.name(), card.free(), card.memory);
+    if !card.client_left() {
+        let _ = write!(text, " and all {} MPS clients taken", card.max_clients);
+    }
+    let mut parts = holders(card, |h| format!("{} holds {}", h.container, h.memory));
+    if card.promised.0 > 0 {
+        parts.push(format!("{} promised to pods", card.promised));
+    }
+    if !parts.is_empty() {
+        let _ = write!(text, ": {}", parts.join(", "));
+    }
+    text
+}
+
+/// `GPU 0 (GPU-…) serves uid 0 for web and db`.
+fn describe_uids(card: &CardState<'_>) -> String {
+    let mut uids: Vec<u32> = card.holders.iter().map(|h| h.uid).collect();
+    uids.sort_unstable();
+    uids.dedup();
+    let uids = list(uids.iter().map(u32::to_string), uids.len(), " and ");
+    let names = holders(card, |h| h.container.to_owned()).join(", ");
+    format!("{} serves uid {uids} for {names}", card.name())
+}
+
+/// The largest holders, each rendered, and how many are left out.
+fn holders(card: &CardState<'_>, render: impl Fn(&Holder<'_>) -> String) -> Vec<String> {
+    let mut sorted: Vec<&Holder<'_>> = card.holders.iter().collect();
+    sorted.sort_by_key(|holder| (Reverse(holder.memory), holder.container));
+    let mut parts: Vec<String> = sorted.iter().take(NAMED_HOLDERS).map(|h| render(h)).collect();
+    let rest = sorted.get(NAMED_HOLDERS..).unwrap_or_default();
+    if !rest.is_empty() {
+        let memory: u64 = rest.iter().map(|h| h.memory.0).sum();
+        parts.push(format!("{} more hold {}", rest.len(), Mib(memory)));
+    }
+    parts
+}
+
+fn list(items: impl Iterator<Item = String>, count: usize, separator: &str) -> String {
+    let mut parts: Vec<String> = items.take(NAMED_CARDS).collect();
+    if count > NAMED_CARDS {
+        parts.push(format!("and {} more", count - NAMED_CARDS));
+    }
+    parts.join(separator)
+}
+
+/// As `mpsgate.io/gpu-mem` takes it.
+fn quantity(memory: Mib) -> String {
+    if memory.0 >= 1024 && memory.0.is_multiple_of(1024) {
+        format!("{}Gi", memory.0 / 1024)
+    } else {
+        format!("{}Mi", memory.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;
