@@ -1,14 +1,19 @@
 //! A blocking client with a deadline on every step; used by shim, hook and CLI.
 
-use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::io::{self, IoSlice, Read};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mpsgate_policy::{Code, Refusal};
-use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt::PeerCredentials};
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, getsockopt,
+    sendmsg, socket,
+};
 
 use crate::{Call, Envelope, FrameError, Reply, VERSION, decode_length, encode};
 
@@ -108,25 +113,42 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon's socket and checks that root listens there.
+    /// Connects to the daemon's socket and checks that root listens there. A daemon whose backlog is
+    /// full counts as silent after [`FIRST_BYTE_TIMEOUT`].
     ///
     /// # Errors
     /// Where nobody listens, or not root.
     pub fn connect(path: &Path) -> Result<Self, ApiError> {
-        let away = |source| ApiError::Away { path: path.to_owned(), source };
-        let stream =
-            UnixStream::connect(path).map_err(|source| match std::fs::symlink_metadata(path) {
-                Ok(meta) if !meta.file_type().is_socket() => {
-                    ApiError::NotASocket { path: path.to_owned() }
-                }
-                _ => away(source),
-            })?;
-        let peer = getsockopt(&stream, PeerCredentials).map_err(|e| away(e.into()))?;
+        let silent = || ApiError::Silent { seconds: FIRST_BYTE_TIMEOUT.as_secs(), doing: None };
+        let socket = unix_socket(SockFlag::SOCK_CLOEXEC).map_err(|e| away(path, e))?;
+        // connect(2) on a UNIX socket waits for room in the backlog as long as a send would.
+        let stream = UnixStream::from(socket);
+        stream.set_write_timeout(Some(FIRST_BYTE_TIMEOUT)).map_err(ApiError::Broken)?;
+        let address = UnixAddr::new(path).map_err(|e| away(path, e))?;
+        match connect(stream.as_raw_fd(), &address) {
+            Ok(()) => {}
+            Err(Errno::EAGAIN | Errno::EINPROGRESS) => return Err(silent()),
+            Err(error) => return Err(away(path, error)),
+        }
+        let peer = getsockopt(&stream, PeerCredentials).map_err(|e| away(path, e))?;
         // Root, or whoever this program runs as: a daemon of one's own in a test.
         if peer.uid() != 0 && peer.uid() != nix::unistd::geteuid().as_raw() {
             return Err(ApiError::NotRoot { path: path.to_owned(), uid: peer.uid() });
         }
         Ok(Self { stream })
+    }
+
+    /// Sends a call without waiting for anything: what does not fit at once is lost. For reports
+    /// that must never hold up a container.
+    pub fn notify(path: &Path, call: Call) {
+        let sent = || -> Option<()> {
+            let socket = unix_socket(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK).ok()?;
+            connect(socket.as_raw_fd(), &UnixAddr::new(path).ok()?).ok()?;
+            let bytes = encode(&Envelope { version: VERSION, call }).ok()?;
+            nix::sys::socket::send(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL).ok()?;
+            Some(())
+        };
+        let _ = sent();
     }
 
     /// Sends a call and returns its final reply. Waits [`FIRST_BYTE_TIMEOUT`] for the first frame;
@@ -142,7 +164,6 @@ impl Client {
     ) -> Result<Reply, ApiError> {
         let started = Instant::now();
         let bytes = encode(&Envelope { version: VERSION, call }).map_err(ApiError::Garbage)?;
-        self.stream.set_write_timeout(Some(FIRST_BYTE_TIMEOUT)).map_err(ApiError::Broken)?;
         self.send(&bytes, fd)?;
         let mut doing = None;
         let mut deadline = started + FIRST_BYTE_TIMEOUT;
@@ -159,26 +180,30 @@ impl Client {
     }
 
     fn send(&mut self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), ApiError> {
+        let fds: Vec<_> = fd.iter().map(AsRawFd::as_raw_fd).collect();
+        let mut rights: &[_] = &[ControlMessage::ScmRights(&fds)];
+        if fds.is_empty() {
+            rights = &[];
+        }
         let mut rest = bytes;
-        if let Some(fd) = fd {
-            let fds = [fd.as_raw_fd()];
-            let rights = [ControlMessage::ScmRights(&fds)];
-            let sent = sendmsg::<()>(
+        while !rest.is_empty() {
+            let part = [IoSlice::new(rest)];
+            match sendmsg::<()>(
                 self.stream.as_raw_fd(),
-                &[IoSlice::new(rest)],
-                &rights,
+                &part,
+                rights,
                 MsgFlags::MSG_NOSIGNAL,
                 None,
-            )
-            .map_err(|e| ApiError::Broken(e.into()))?;
-            rest = rest.get(sent..).unwrap_or_default();
+            ) {
+                Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
+                Err(Errno::EINTR) => continue,
+                // The daemon may refuse before it has read all: its answer is there to be read.
+                Err(Errno::EPIPE) => return Ok(()),
+                Err(error) => return Err(lost(error.into(), Instant::now(), &None)),
+            }
+            rights = &[];
         }
-        match self.stream.write_all(rest) {
-            Ok(()) => Ok(()),
-            // The daemon may refuse before it has read all: its answer is then there to be read.
-            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            Err(e) => Err(self.lost(e, Instant::now(), &None)),
-        }
+        Ok(())
     }
 
     fn receive(
@@ -212,17 +237,28 @@ impl Client {
                 Ok(0) => return Err(ApiError::Broken(io::ErrorKind::UnexpectedEof.into())),
                 Ok(n) => buffer = buffer.get_mut(n..).unwrap_or_default(),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(self.lost(e, started, doing)),
+                Err(e) => return Err(lost(e, started, doing)),
             }
         }
         Ok(())
     }
+}
 
-    fn lost(&self, error: io::Error, started: Instant, doing: &Option<String>) -> ApiError {
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent(started, doing),
-            _ => ApiError::Broken(error),
-        }
+fn unix_socket(flags: SockFlag) -> nix::Result<OwnedFd> {
+    socket(AddressFamily::Unix, SockType::Stream, flags, None)
+}
+
+fn away(path: &Path, error: Errno) -> ApiError {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if !meta.file_type().is_socket() => ApiError::NotASocket { path: path.to_owned() },
+        _ => ApiError::Away { path: path.to_owned(), source: error.into() },
+    }
+}
+
+fn lost(error: io::Error, started: Instant, doing: &Option<String>) -> ApiError {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent(started, doing),
+        _ => ApiError::Broken(error),
     }
 }
 
@@ -234,6 +270,7 @@ fn silent(started: Instant, doing: &Option<String>) -> ApiError {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::io::Write;
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -273,6 +310,23 @@ mod tests {
         let path = dir.path().join("s");
         std::fs::write(&path, "").unwrap();
         assert!(matches!(call(&path), Err(ApiError::NotASocket { .. })));
+    }
+
+    #[test]
+    fn a_full_backlog_is_silence_not_a_hang() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let mut held = Vec::new();
+        let error = loop {
+            match Client::connect(&path) {
+                Ok(client) => held.push(client),
+                Err(error) => break error,
+            }
+            assert!(held.len() < 20_000, "the backlog never filled");
+        };
+        assert!(matches!(error, ApiError::Silent { .. }), "{error}");
+        Client::notify(&path, Call::Status);
     }
 
     #[test]

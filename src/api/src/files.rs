@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_allocation::{GpuUuid, GrantKey};
+use mpsgate_allocation::{DeviceNode, GpuUuid, Grant};
 use serde::{Deserialize, Serialize};
 
 /// Format of both files.
@@ -55,16 +55,19 @@ pub struct ProtectedDirectory {
     pub ino: u64,
 }
 
-/// What `exec` adds to a process of a granted container; written by the shim at `create`, removed
-/// by the daemon when the grant ends.
+/// A grant as it was applied to a container: what the hook checks, and what `exec` adds to a process.
+/// Written by the shim at `create`, removed by the daemon when the grant ends. Its file's name is
+/// [`mpsgate_allocation::GrantKey::record_name`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecRecord {
     /// [`FILES_FORMAT`].
     pub format: u32,
-    /// Which life of which container.
-    pub key: GrantKey,
-    /// Variables that are dropped from the process's own env.
+    /// The grant.
+    pub grant: Grant,
+    /// Variables that are dropped from a process's own env.
     pub drop: Vec<String>,
     /// Variables that are set.
     pub set: Vec<(String, String)>,
+    /// Nodes of managed cards that the container must not be able to open.
+    pub closed: Vec<DeviceNode>,
 }

@@ -1,1 +1,27 @@
-//! (skeleton)
+//! Settings, defaults, well-known paths and exit codes of mpsgate.
+//!
+//! ```text
+//! text ── toml ──► table ── keys::read ──► Config
+//! ```
+//!
+//! `keys` lists every key with what it may hold and where it goes, so that an error can name file,
+//! line, key, value and what would be right. Without serde's derived code, which could not, and which
+//! would add some 200 KiB to the shim. This crate reads the files that it is given the path of, and
+//! nothing else: no environment, no clock, no processes. All executables use it.
+
+mod error;
+mod exit;
+mod file;
+mod keys;
+pub mod paths;
+mod runtime;
+mod settings;
+
+pub use error::ConfigError;
+pub use exit::ExitCode;
+pub use file::{MAX_BYTES, Origin};
+pub use runtime::{find_runtime, runtime_for_pass_through, runtime_path_hint};
+pub use settings::{
+    ClientDir, Config, Exempt, Gpus, Inject, InjectMode, Ipc, Log, LogLevel, Manage, Mps, Nvml,
+    Policy, Privileged, Requests, Runtime, Supervisor, Switch, Trust, Unallocated, VisibleDevices,
+};

@@ -161,6 +161,7 @@ fn visible_devices(
 fn card(name: &str) -> String {
     match name {
         "all" => "every GPU".to_owned(),
+        _ if name.contains(['-', '/']) => name.to_owned(),
         _ => format!("GPU {name}"),
     }
 }

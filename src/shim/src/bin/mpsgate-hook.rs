@@ -1,2 +1,13 @@
-//! (skeleton)
-fn main() {}
+//! `mpsgate-hook`; see [`mpsgate_shim::hook`].
+#![no_main]
+#![allow(unsafe_code, reason = "C's main; see mpsgate_shim::arguments for the justification")]
+
+use std::ffi::{c_char, c_int};
+
+/// C's main.
+#[unsafe(no_mangle)]
+pub extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    // SAFETY: these are C main's own arguments.
+    let arguments = unsafe { mpsgate_shim::arguments(argc, argv) };
+    mpsgate_shim::hook::main(&arguments)
+}

@@ -1,0 +1,191 @@
+//! Reading a settings file, and the way from text to [`Config`].
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use toml::de::DeTable;
+
+use crate::{Config, ConfigError, keys};
+
+/// The longest settings file that is read.
+pub const MAX_BYTES: usize = 1 << 20;
+
+/// `O_NONBLOCK` of Linux on `x86_64` and `aarch64`: opening a pipe must not wait for its writer.
+const O_NONBLOCK: i32 = 0o4000;
+
+/// Where settings come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// There is no file.
+    Defaults,
+    /// This file.
+    File(PathBuf),
+}
+
+impl Config {
+    /// Loads settings. A missing file gives the defaults.
+    ///
+    /// # Errors
+    /// Any [`ConfigError`].
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_with_origin(path).map(|(config, _)| config)
+    }
+
+    /// Like [`Config::load`], and says whether there was a file.
+    ///
+    /// # Errors
+    /// Any [`ConfigError`].
+    pub fn load_with_origin(path: &Path) -> Result<(Self, Origin), ConfigError> {
+        let Some(bytes) = read_trusted(path)? else {
+            return Ok((Self::default(), Origin::Defaults));
+        };
+        let text = std::str::from_utf8(&bytes).map_err(|error| ConfigError::NotUtf8 {
+            file: path.to_owned(),
+            line: keys::line_at(&bytes, error.valid_up_to()),
+        })?;
+        Ok((Self::parse(text, path)?, Origin::File(path.to_owned())))
+    }
+
+    /// Reads settings from text. `file` only names the text in errors.
+    ///
+    /// # Errors
+    /// `Syntax`, `UnknownKey`, `BadValue` and `MissingKey` of [`ConfigError`].
+    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigError> {
+        let table = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
+            file: file.to_owned(),
+            line: keys::line_at(text.as_bytes(), error.span().map_or(0, |span| span.start)),
+            message: error.message().to_owned(),
+        })?;
+        keys::read(table.get_ref(), text, file)
+    }
+}
+
+/// The bytes of a file that root alone can write, where root reads it; `None` if there is no file.
+pub(crate) fn read_trusted(path: &Path) -> Result<Option<Vec<u8>>, ConfigError> {
+    let read_error = |source| ConfigError::Read { file: path.to_owned(), source };
+    let file = match OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(read_error(source)),
+    };
+    // Of the opened file, not of the path: nobody can exchange it in between.
+    let metadata = file.metadata().map_err(read_error)?;
+    if !metadata.is_file() {
+        return Err(ConfigError::NotRegular { file: path.to_owned() });
+    }
+    let (uid, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    if runs_as_root() && !is_trusted(uid, mode) {
+        return Err(ConfigError::NotTrusted { file: path.to_owned(), uid, mode });
+    }
+    read_capped(&file, &metadata)
+        .map_err(read_error)?
+        .ok_or_else(|| ConfigError::TooLong { file: path.to_owned() })
+        .map(Some)
+}
+
+fn read_capped(file: &File, metadata: &Metadata) -> std::io::Result<Option<Vec<u8>>> {
+    let expected = usize::try_from(metadata.len()).unwrap_or(MAX_BYTES).min(MAX_BYTES);
+    let mut bytes = Vec::with_capacity(expected + 1);
+    // The length that was seen above may have grown since.
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() <= MAX_BYTES).then_some(bytes))
+}
+
+/// Whether root alone could have written a file with this owner and these permission bits.
+fn is_trusted(uid: u32, mode: u32) -> bool {
+    uid == 0 && mode & 0o022 == 0
+}
+
+/// The owner of `/proc/self` is the process' effective user. Without `/proc`, the strict answer.
+fn runs_as_root() -> bool {
+    std::fs::metadata("/proc/self").map_or(true, |own| own.uid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed test is to panic")]
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    fn written(bytes: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.toml");
+        fs::write(&path, bytes).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn a_missing_file_means_the_defaults_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let loaded = Config::load_with_origin(&dir.path().join("none.toml")).unwrap();
+        assert_eq!(loaded, (Config::default(), Origin::Defaults));
+    }
+
+    #[test]
+    fn a_file_is_read_and_named_as_the_origin() {
+        let (_dir, path) = written(b"[runtime]\npath = \"crun\"\n", 0o644);
+        let (config, origin) = Config::load_with_origin(&path).unwrap();
+        assert_eq!(config.runtime.path, PathBuf::from("crun"));
+        assert_eq!(origin, Origin::File(path));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_types, reason = "the standard library makes no named pipes")]
+    fn what_is_not_a_regular_file_is_refused_without_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Config::load(dir.path()).unwrap_err();
+        assert!(matches!(error, ConfigError::NotRegular { .. }), "{error}");
+        let error = Config::load(Path::new("/dev/null")).unwrap_err();
+        assert!(matches!(error, ConfigError::NotRegular { .. }), "{error}");
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        // Would hang here without O_NONBLOCK: nobody writes.
+        let error = Config::load(&pipe).unwrap_err();
+        assert!(matches!(error, ConfigError::NotRegular { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_file_below_a_file_is_an_error_and_not_the_defaults() {
+        let (_dir, path) = written(b"", 0o644);
+        let error = Config::load(&path.join("x")).unwrap_err();
+        assert!(matches!(error, ConfigError::Read { .. }), "{error}");
+    }
+
+    #[test]
+    fn only_root_may_have_written_what_root_reads() {
+        for (uid, mode, trusted) in [
+            (0, 0o644, true),
+            (0, 0o600, true),
+            (0, 0o755, true),
+            (0, 0o664, false),
+            (0, 0o646, false),
+            (1000, 0o644, false),
+        ] {
+            assert_eq!(is_trusted(uid, mode), trusted, "owner {uid}, mode {mode:o}");
+        }
+        let (_dir, path) = written(b"", 0o666);
+        match Config::load(&path) {
+            Err(ConfigError::NotTrusted { uid: 0, mode: 0o666, .. }) => assert!(runs_as_root()),
+            other => assert!(!runs_as_root() && other.is_ok(), "{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_file_may_be_as_long_as_the_limit_and_not_a_byte_longer() {
+        let (_dir, path) = written(&vec![b'\n'; MAX_BYTES], 0o644);
+        assert_eq!(Config::load(&path).unwrap(), Config::default());
+        fs::write(&path, vec![b'\n'; MAX_BYTES + 1]).unwrap();
+        assert!(matches!(Config::load(&path), Err(ConfigError::TooLong { .. })));
+    }
+
+    #[test]
+    fn the_line_of_a_byte_that_is_not_utf8_is_named() {
+        let (_dir, path) = written(b"[runtime]\npath = \"\xff\"\n", 0o644);
+        assert!(matches!(Config::load(&path), Err(ConfigError::NotUtf8 { line: 2, .. })));
+    }
+}

@@ -1,0 +1,44 @@
+//! Every absolute path that mpsgate itself chooses, in one place.
+//!
+//! Units, packages and manual pages name the same paths; nothing else in the workspace spells one
+//! out. Paths of the driver (`/dev/nvidia*`, `/proc/devices`) belong to the crates that read them.
+
+/// The operator's settings. Missing means: all defaults.
+pub const CONFIG_FILE: &str = "/etc/mpsgate/config.toml";
+
+/// Everything that a reboot may forget; root-owned, mode 0711 so that client directories below it
+/// can be reached.
+pub const RUN_DIR: &str = "/run/mpsgate";
+
+/// The daemon's socket. Root only; the peer is checked with `SO_PEERCRED` as well.
+pub const SOCKET: &str = "/run/mpsgate/mpsgated.sock";
+
+/// The managed cards as the daemon last saw them. The shim reads it only when a spec shows a
+/// signal.
+pub const NODE_SNAPSHOT: &str = "/run/mpsgate/node.json";
+
+/// Symbolic link to the real runtime that the daemon resolved from the settings, so that verbs
+/// that need no decision are passed on without opening [`CONFIG_FILE`].
+pub const RUNTIME_LINK: &str = "/run/mpsgate/runtime";
+
+/// Applied grants, one file each, from which `exec` learns the environment to restore.
+pub const GRANTS_DIR: &str = "/run/mpsgate/grants";
+
+/// The daemon's ledger of grants and promises.
+pub const LEDGER_DIR: &str = "/run/mpsgate/ledger";
+
+/// One directory per managed card below it: pipe, log and client directories of MPS. Short, because
+/// the sockets' full paths must fit `sun_path` (107 bytes).
+pub const MPS_DIR: &str = "/run/mpsgate/mps";
+
+/// What must survive a reboot.
+pub const STATE_DIR: &str = "/var/lib/mpsgate";
+
+/// The OCI hook. In `/usr/bin` because hook files and packages of the engines name it, and an
+/// operator who reads a bundle wants to run it by hand.
+pub const HOOK: &str = "/usr/bin/mpsgate-hook";
+
+/// Where a runtime given by name is looked for, in this order. Never `$PATH`: the engine's
+/// environment is not ours to trust, and BuildKit, for one, hands down its caller's.
+pub const RUNTIME_SEARCH: &[&str] =
+    &["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];

@@ -1,0 +1,356 @@
+//! The settings as types. Each default stands once, in a `Default` impl.
+//!
+//! What a key means to an operator stands in `config/config.toml`; a test holds the two together.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// An enum whose values are words of the settings file.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $word:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[cfg_attr(test, derive(serde::Serialize))]
+        pub enum $name { $($(#[$value_doc])* #[cfg_attr(test, serde(rename = $word))] $value,)+ }
+
+        impl $name {
+            /// Every word that the settings file may hold here.
+            pub const WORDS: &[&str] = &[$($word),+];
+
+            pub(crate) fn from_word(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$value),)+ _ => None }
+            }
+
+            /// The word of the settings file.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$value => $word,)+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+/// Everything that an operator can set.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Config {
+    /// The real OCI runtime.
+    pub runtime: Runtime,
+    /// Cards.
+    pub gpus: Gpus,
+    /// Where requests may come from.
+    pub requests: Requests,
+    /// Whose requests are believed.
+    pub trust: Trust,
+    /// Who gets in.
+    pub policy: Policy,
+    /// How a card gets into a container.
+    pub inject: Inject,
+    /// The MPS control daemons.
+    pub mps: Mps,
+    /// The driver's management library.
+    pub nvml: Nvml,
+    /// What is logged.
+    pub log: Log,
+}
+
+/// `[runtime]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Runtime {
+    /// A name that [`find_runtime`](crate::find_runtime) looks up, or an absolute path.
+    pub path: PathBuf,
+}
+
+impl Default for Runtime {
+    fn default() -> Self {
+        Self { path: "runc".into() }
+    }
+}
+
+/// `[gpus]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Gpus {
+    /// The cards that mpsgate may use.
+    pub manage: Manage,
+    /// MiB of each managed card that are never granted.
+    pub reserve_mib: u64,
+}
+
+impl Default for Gpus {
+    fn default() -> Self {
+        Self { manage: Manage::Uuids(Vec::new()), reserve_mib: 1024 }
+    }
+}
+
+/// The cards that were handed to mpsgate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Manage {
+    /// `"all"`: each card of the node, those that come later too.
+    All,
+    /// These, by UUID as `nvidia-smi -L` prints it; none by default.
+    Uuids(Vec<String>),
+}
+
+impl Manage {
+    /// Whether the card with this UUID was handed over.
+    #[must_use]
+    pub fn includes(&self, uuid: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Uuids(uuids) => uuids.iter().any(|known| known.eq_ignore_ascii_case(uuid)),
+        }
+    }
+}
+
+words! {
+    /// Something that mpsgate can find out for itself.
+    Switch {
+        /// As the node is.
+        Auto = "auto",
+        /// In any case.
+        On = "on",
+        /// In no case.
+        Off = "off",
+    }
+}
+
+/// `[requests]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Requests {
+    /// Whether `MPSGATE_…` in a container's environment are requests. `Auto`: unless a kubelet runs.
+    pub from_env: Switch,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self { from_env: Switch::Auto }
+    }
+}
+
+/// `[trust]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Trust {
+    /// Whether requests of docker, podman and ctr are believed. `Auto`: unless a kubelet runs.
+    pub local: Switch,
+}
+
+impl Default for Trust {
+    fn default() -> Self {
+        Self { local: Switch::Auto }
+    }
+}
+
+/// `[policy]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Policy {
+    /// A container that could reach a managed card without a grant.
+    pub unallocated: Unallocated,
+    /// `NVIDIA_VISIBLE_DEVICES` that names a managed card, without a request.
+    pub visible_devices: VisibleDevices,
+    /// A privileged container without a request.
+    pub privileged: Privileged,
+    /// The IPC namespace of a container with a request.
+    pub ipc: Ipc,
+    /// Containers that may use cards without a grant.
+    pub exempt: Vec<Exempt>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            unallocated: Unallocated::Refuse,
+            visible_devices: VisibleDevices::Refuse,
+            privileged: Privileged::RemoveNodes,
+            ipc: Ipc::RequireHost,
+            exempt: Vec::new(),
+        }
+    }
+}
+
+words! {
+    /// What happens to a container that could reach a managed card without a grant.
+    Unallocated {
+        /// It does not start.
+        Refuse = "refuse",
+        /// It starts without the cards.
+        Strip = "strip",
+        /// It starts as it is, and a warning is logged.
+        Warn = "warn",
+    }
+}
+
+words! {
+    /// What happens where `NVIDIA_VISIBLE_DEVICES` names a managed card without a request.
+    VisibleDevices {
+        /// The container does not start.
+        Refuse = "refuse",
+        /// The variable becomes `void`.
+        Strip = "strip",
+    }
+}
+
+words! {
+    /// What is done to a privileged container without a request.
+    Privileged {
+        /// The nodes of managed cards are taken off its list of devices.
+        RemoveNodes = "remove-nodes",
+        /// Its allow-all device rule becomes a list of all devices but NVIDIA's, too.
+        Close = "close",
+    }
+}
+
+words! {
+    /// The IPC namespace that a container with a request must have.
+    Ipc {
+        /// That of the MPS daemon, which is the host's.
+        RequireHost = "require-host",
+        /// Any.
+        Any = "any",
+    }
+}
+
+/// One `[[policy.exempt]]`: both must match.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Exempt {
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Image repository without a tag, repository with digest, or digest.
+    pub image: String,
+}
+
+/// `[inject]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Inject {
+    /// How.
+    pub mode: InjectMode,
+}
+
+impl Default for Inject {
+    fn default() -> Self {
+        Self { mode: InjectMode::Auto }
+    }
+}
+
+words! {
+    /// What brings the granted card and the driver's files into a container.
+    InjectMode {
+        /// The first of the others that this node has.
+        Auto = "auto",
+        /// nvidia-container-runtime below us.
+        NvidiaRuntime = "nvidia-runtime",
+        /// The node's CDI specifications.
+        Cdi = "cdi",
+        /// Device nodes only.
+        Devices = "devices",
+    }
+}
+
+/// `[mps]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Mps {
+    /// NVIDIA's MPS control daemon, an absolute path.
+    pub control: PathBuf,
+    /// What containers see of the pipe directory.
+    pub client_dir: ClientDir,
+    /// Seconds that a server may take to start.
+    pub start_timeout_s: u32,
+    /// Whether one server serves several uids. `Auto`: if the installed binary can.
+    pub multiuser: Switch,
+    /// Clients per server; 0 means by driver: 48 before CUDA 13.1, else 60.
+    pub max_clients: u32,
+    /// What keeps the control daemons.
+    pub supervisor: Supervisor,
+}
+
+impl Default for Mps {
+    fn default() -> Self {
+        Self {
+            control: "/usr/bin/nvidia-cuda-mps-control".into(),
+            client_dir: ClientDir::Linked,
+            start_timeout_s: 60,
+            multiuser: Switch::Auto,
+            max_clients: 0,
+            supervisor: Supervisor::Auto,
+        }
+    }
+}
+
+words! {
+    /// What a container sees of its card's MPS pipe directory.
+    ClientDir {
+        /// Hard links to what a client needs; administering is impossible through them.
+        Linked = "linked",
+        /// The whole directory: for a driver whose clients cannot attach through links.
+        Full = "full",
+    }
+}
+
+words! {
+    /// What starts the MPS control daemons and keeps them apart from mpsgated.
+    Supervisor {
+        /// systemd where it runs, else fork.
+        Auto = "auto",
+        /// A unit for each card.
+        Systemd = "systemd",
+        /// A double fork.
+        Fork = "fork",
+    }
+}
+
+/// `[nvml]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Nvml {
+    /// A file name that the loader searches, or an absolute path.
+    pub library: PathBuf,
+}
+
+impl Default for Nvml {
+    fn default() -> Self {
+        Self { library: "libnvidia-ml.so.1".into() }
+    }
+}
+
+/// `[log]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Log {
+    /// The least important messages that are written.
+    pub level: LogLevel,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: LogLevel::Info }
+    }
+}
+
+words! {
+    /// How important a message is.
+    LogLevel {
+        /// Someone must act.
+        Error = "error",
+        /// Someone may have to act.
+        Warn = "warn",
+        /// A state changed.
+        Info = "info",
+        /// Why it changed.
+        Debug = "debug",
+        /// Every step.
+        Trace = "trace",
+    }
+}

@@ -1,0 +1,213 @@
+//! Every flag of the verbs that mpsgate acts on, and whether it takes a value.
+//!
+//! A flag whose value is not known to be one would be taken for the container or the verb, so the
+//! tables hold all flags of runc 1.0 to 1.5, crun 1.8 to 1.29 and youki, those without a meaning here
+//! included. Sources: `--help` of runc 1.1.5 and crun 1.8.1 (compared by a test where they are
+//! installed), runc's `*.go` at v1.5.1, crun's `src/*.c` at 1.29.1, youki's `liboci-cli`.
+
+use super::Verb;
+
+/// What a flag means to mpsgate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meaning {
+    Root,
+    Log,
+    LogFormat,
+    SystemdCgroup,
+    CgroupManager,
+    Help,
+    Bundle,
+    Config,
+    PidFile,
+    Process,
+    Env,
+    Regex,
+    KillAll,
+    Nothing,
+}
+
+/// Whether a flag takes a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// None; `--flag=false` (Go) switches it off.
+    Nothing,
+    /// One, in the same argument or the next.
+    Value,
+    /// One, in the same argument only: argp's optional values (`crun exec -tfalse`).
+    Attached,
+}
+
+/// One flag.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flag {
+    pub(super) long: &'static str,
+    /// Zero where there is none.
+    pub(super) short: u8,
+    pub(super) takes: Takes,
+    pub(super) meaning: Meaning,
+}
+
+/// The flags of one place in argv.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Table {
+    pub(super) flags: &'static [Flag],
+    pub(super) arguments: Arguments,
+}
+
+/// What stands among and behind the flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arguments {
+    /// A verb, whose own flags follow.
+    Verb,
+    /// Arguments, and flags may still follow them: runc up to 1.4 moves flags to the front.
+    AmongFlags,
+    /// A command with flags of its own from the first argument on.
+    EndFlags,
+}
+
+const fn flag(long: &'static str, short: u8, meaning: Meaning) -> Flag {
+    Flag { long, short, takes: Takes::Nothing, meaning }
+}
+
+const fn value(long: &'static str, short: u8, meaning: Meaning) -> Flag {
+    Flag { long, short, takes: Takes::Value, meaning }
+}
+
+use Meaning::Nothing;
+
+/// runc 1.5 takes the global flags behind the verb as well, so each table ends with them.
+macro_rules! with_global_flags {
+    ($($own:expr),* $(,)?) => { &[
+        $($own,)*
+        value("root", 0, Meaning::Root),
+        value("log", 0, Meaning::Log),
+        value("log-format", 0, Meaning::LogFormat),
+        value("log-level", 0, Nothing),
+        value("rootless", 0, Nothing),
+        value("criu", 0, Nothing),
+        value("cgroup-manager", 0, Meaning::CgroupManager),
+        flag("systemd-cgroup", 0, Meaning::SystemdCgroup),
+        flag("debug", 0, Nothing),
+        flag("help", b'h', Meaning::Help),
+        // argp's own.
+        flag("usage", b'?', Meaning::Help),
+    ] };
+}
+
+pub(super) const GLOBAL: Table = Table {
+    flags: with_global_flags![
+        flag("version", b'v', Meaning::Help),
+        Flag { long: "", short: b'V', takes: Takes::Nothing, meaning: Meaning::Help },
+        // youki's short forms.
+        Flag { long: "", short: b'r', takes: Takes::Value, meaning: Meaning::Root },
+        Flag { long: "", short: b'l', takes: Takes::Value, meaning: Meaning::Log },
+        Flag { long: "", short: b's', takes: Takes::Nothing, meaning: Meaning::SystemdCgroup },
+    ],
+    arguments: Arguments::Verb,
+};
+
+/// `create`, `run` and `restore` agree on every flag that they share.
+const START: Table = Table {
+    flags: with_global_flags![
+        value("bundle", b'b', Meaning::Bundle),
+        value("config", b'f', Meaning::Config),
+        value("pid-file", b'p', Meaning::PidFile),
+        value("console-socket", b'c', Nothing),
+        value("pidfd-socket", 0, Nothing),
+        value("preserve-fds", 0, Nothing),
+        flag("detach", b'd', Nothing),
+        flag("keep", 0, Nothing),
+        flag("no-pivot", 0, Nothing),
+        flag("no-new-keyring", 0, Nothing),
+        flag("no-subreaper", 0, Nothing),
+        value("image-path", 0, Nothing),
+        value("work-path", 0, Nothing),
+        value("manage-cgroups-mode", 0, Nothing),
+        value("empty-ns", 0, Nothing),
+        value("lsm-profile", 0, Nothing),
+        value("lsm-mount-context", 0, Nothing),
+        flag("network-lock", 0, Nothing),
+        flag("tcp-established", 0, Nothing),
+        flag("tcp-close", 0, Nothing),
+        flag("ext-unix-sk", 0, Nothing),
+        flag("shell-job", 0, Nothing),
+        flag("file-locks", 0, Nothing),
+        flag("auto-dedup", 0, Nothing),
+        flag("lazy-pages", 0, Nothing),
+    ],
+    arguments: Arguments::AmongFlags,
+};
+
+const EXEC: Table = Table {
+    flags: with_global_flags![
+        value("process", b'p', Meaning::Process),
+        value("pid-file", 0, Meaning::PidFile),
+        value("env", b'e', Meaning::Env),
+        value("console-socket", 0, Nothing),
+        value("pidfd-socket", 0, Nothing),
+        value("cwd", 0, Nothing),
+        value("user", b'u', Nothing),
+        value("additional-gids", b'g', Nothing),
+        value("process-label", 0, Nothing),
+        value("apparmor", 0, Nothing),
+        value("cap", b'c', Nothing),
+        value("preserve-fds", 0, Nothing),
+        value("cgroup", 0, Nothing),
+        Flag { long: "tty", short: b't', takes: Takes::Attached, meaning: Nothing },
+        flag("detach", b'd', Nothing),
+        flag("no-new-privs", 0, Nothing),
+        flag("ignore-paused", 0, Nothing),
+    ],
+    arguments: Arguments::EndFlags,
+};
+
+const KILL: Table = Table {
+    flags: with_global_flags![
+        flag("all", b'a', Meaning::KillAll),
+        flag("regex", b'r', Meaning::Regex),
+    ],
+    arguments: Arguments::AmongFlags,
+};
+
+const DELETE: Table = Table {
+    flags: with_global_flags![flag("force", b'f', Nothing), flag("regex", b'r', Meaning::Regex),],
+    arguments: Arguments::AmongFlags,
+};
+
+/// The table of a verb; `None` where nothing behind the verb matters to us.
+pub(super) const fn of(verb: Verb) -> Option<Table> {
+    match verb {
+        Verb::Create | Verb::Run | Verb::Restore => Some(START),
+        Verb::Exec => Some(EXEC),
+        Verb::Kill => Some(KILL),
+        Verb::Delete => Some(DELETE),
+        Verb::Other | Verb::None => None,
+    }
+}
+
+/// Verbs of runc, crun and youki. Only used to tell the value of an unknown global flag from a verb.
+pub(super) const VERBS: &[&str] = &[
+    "checkpoint",
+    "create",
+    "delete",
+    "events",
+    "exec",
+    "features",
+    "h",
+    "help",
+    "info",
+    "init",
+    "kill",
+    "list",
+    "mounts",
+    "pause",
+    "ps",
+    "restore",
+    "resume",
+    "run",
+    "spec",
+    "start",
+    "state",
+    "update",
+    "version",
+];

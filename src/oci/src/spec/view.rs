@@ -1,0 +1,327 @@
+//! What a decision reads of a spec. Lenient: a part that is missing, null or of another type is
+//! absent, because the runtime below will judge it and a decision must not fail on it.
+
+use serde_json::{Map, Value};
+
+/// A read-only look at a parsed `config.json`.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    root: &'a Value,
+}
+
+/// One entry of `linux.devices`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Device<'a> {
+    /// Path inside the container.
+    pub path: &'a str,
+    /// `c`, `u`, `b` or `p`.
+    pub kind: &'a str,
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+impl Device<'_> {
+    /// A character device, by either of its letters.
+    #[must_use]
+    pub fn is_character(&self) -> bool {
+        matches!(self.kind, "c" | "u")
+    }
+}
+
+/// One entry of `linux.resources.devices`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceRule<'a> {
+    /// Allow or deny.
+    pub allow: bool,
+    /// `a`, `b`, `c`; absent means all.
+    pub kind: &'a str,
+    /// Absent or negative means all.
+    pub major: Option<u32>,
+    /// Absent or negative means all.
+    pub minor: Option<u32>,
+    /// Any of `r`, `w`, `m`; absent means all.
+    pub access: &'a str,
+}
+
+impl DeviceRule<'_> {
+    /// Whether the rule is about reading or writing this character device.
+    #[must_use]
+    pub fn covers(&self, major: u32, minor: Option<u32>) -> bool {
+        matches!(self.kind, "" | "a" | "c")
+            && self.major.is_none_or(|m| m == major)
+            && (minor.is_none() || self.minor.is_none() || self.minor == minor)
+            && self.reads_or_writes()
+    }
+
+    /// Making a node alone (`m`) gives no access.
+    fn reads_or_writes(&self) -> bool {
+        self.access.is_empty() || self.access.contains(['r', 'w'])
+    }
+
+    /// The rule of a privileged container: every device.
+    #[must_use]
+    pub fn allows_all(&self) -> bool {
+        self.allow
+            && matches!(self.kind, "" | "a")
+            && self.major.is_none()
+            && self.minor.is_none()
+            && self.reads_or_writes()
+    }
+}
+
+/// One entry of `mounts`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mount<'a> {
+    /// Path inside the container.
+    pub destination: &'a str,
+    /// Host path of a bind mount.
+    pub source: &'a str,
+    /// `bind`, or by its options.
+    pub is_bind: bool,
+}
+
+/// One hook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hook<'a> {
+    /// `prestart`, `createRuntime`, …
+    pub stage: &'a str,
+    /// Program.
+    pub path: &'a str,
+}
+
+/// The container's IPC namespace as the spec asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IpcNamespace<'a> {
+    /// No entry: the caller's own.
+    Callers,
+    /// An entry without a path: a new one.
+    New,
+    /// An entry with a path: the one there.
+    At(&'a str),
+}
+
+impl<'a> View<'a> {
+    /// Looks at a parsed document.
+    #[must_use]
+    pub fn new(root: &'a Value) -> Self {
+        Self { root }
+    }
+
+    fn at(self, path: &[&str]) -> Option<&'a Value> {
+        path.iter().try_fold(self.root, |value, key| value.get(key))
+    }
+
+    fn list(self, path: &[&str]) -> impl Iterator<Item = &'a Value> + use<'a> {
+        self.at(path).and_then(Value::as_array).into_iter().flatten()
+    }
+
+    /// Annotations; a value that is no text counts as empty.
+    pub fn annotations(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        let object: Option<&Map<String, Value>> =
+            self.at(&["annotations"]).and_then(Value::as_object);
+        object.into_iter().flatten().map(|(k, v)| (k.as_str(), v.as_str().unwrap_or_default()))
+    }
+
+    /// One annotation.
+    #[must_use]
+    pub fn annotation(&self, name: &str) -> Option<&'a str> {
+        self.at(&["annotations"])?.get(name)?.as_str()
+    }
+
+    /// `process.env` as pairs, in order; an entry without `=` has an empty value.
+    pub fn env(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        self.list(&["process", "env"])
+            .filter_map(Value::as_str)
+            .map(|entry| entry.split_once('=').unwrap_or((entry, "")))
+    }
+
+    /// One variable; of duplicates the last wins, as in runc and the NVIDIA toolkit.
+    #[must_use]
+    pub fn env_value(&self, name: &str) -> Option<&'a str> {
+        self.env().filter(|(n, _)| *n == name).last().map(|(_, value)| value)
+    }
+
+    /// `linux.devices`.
+    pub fn devices(&self) -> impl Iterator<Item = Device<'a>> + use<'a> {
+        self.list(&["linux", "devices"]).filter_map(device)
+    }
+
+    /// `linux.resources.devices`, in order.
+    pub fn device_rules(&self) -> impl Iterator<Item = DeviceRule<'a>> + use<'a> {
+        self.list(&["linux", "resources", "devices"]).filter_map(device_rule)
+    }
+
+    /// Whether the rules, taken in order, let the container read or write a character device. A
+    /// minor of `None` asks for any device of the major.
+    #[must_use]
+    pub fn rules_open(&self, major: u32, minor: Option<u32>) -> bool {
+        self.device_rules().filter(|r| r.covers(major, minor)).last().is_some_and(|r| r.allow)
+    }
+
+    /// `mounts`.
+    pub fn mounts(&self) -> impl Iterator<Item = Mount<'a>> + use<'a> {
+        self.list(&["mounts"]).map(|mount| {
+            let text = |key| mount.get(key).and_then(Value::as_str).unwrap_or_default();
+            let options = mount.get("options").and_then(Value::as_array).into_iter().flatten();
+            let bind = options.filter_map(Value::as_str).any(|o| matches!(o, "bind" | "rbind"));
+            Mount {
+                destination: text("destination"),
+                source: text("source"),
+                is_bind: bind || text("type") == "bind",
+            }
+        })
+    }
+
+    /// All hooks.
+    pub fn hooks(&self) -> impl Iterator<Item = Hook<'a>> + use<'a> {
+        let stages = self.at(&["hooks"]).and_then(Value::as_object).into_iter().flatten();
+        stages.flat_map(|(stage, list)| {
+            list.as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(move |hook| Some(Hook { stage, path: hook.get("path")?.as_str()? }))
+        })
+    }
+
+    /// Whether `process.capabilities.bounding` holds a capability.
+    #[must_use]
+    pub fn may_gain(&self, capability: &str) -> bool {
+        self.list(&["process", "capabilities", "bounding"])
+            .any(|c| c.as_str().is_some_and(|c| c.eq_ignore_ascii_case(capability)))
+    }
+
+    /// The IPC namespace.
+    #[must_use]
+    pub fn ipc_namespace(&self) -> IpcNamespace<'a> {
+        let entry = self
+            .list(&["linux", "namespaces"])
+            .find(|n| n.get("type").and_then(Value::as_str) == Some("ipc"));
+        match entry.map(|e| e.get("path").and_then(Value::as_str).unwrap_or_default()) {
+            None => IpcNamespace::Callers,
+            Some("") => IpcNamespace::New,
+            Some(path) => IpcNamespace::At(path),
+        }
+    }
+
+    /// `process.user.uid`, zero where it is absent.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        let uid = self.at(&["process", "user", "uid"]).and_then(Value::as_u64);
+        uid.and_then(|uid| u32::try_from(uid).ok()).unwrap_or_default()
+    }
+
+    /// The host's uid of a uid in the container; `None` where a user namespace does not map it.
+    #[must_use]
+    pub fn host_uid(&self, uid: u32) -> Option<u32> {
+        let mut mapped = false;
+        for mapping in self.list(&["linux", "uidMappings"]) {
+            mapped = true;
+            let number = |key| mapping.get(key).and_then(Value::as_u64);
+            let (Some(inside), Some(outside), Some(size)) =
+                (number("containerID"), number("hostID"), number("size"))
+            else {
+                continue;
+            };
+            if let Some(offset) = u64::from(uid).checked_sub(inside).filter(|o| *o < size) {
+                return u32::try_from(outside.checked_add(offset)?).ok();
+            }
+        }
+        (!mapped).then_some(uid)
+    }
+
+    /// `linux.cgroupsPath`.
+    #[must_use]
+    pub fn cgroups_path(&self) -> Option<&'a str> {
+        self.at(&["linux", "cgroupsPath"])?.as_str()
+    }
+}
+
+/// Reads one entry of `linux.devices`; `None` where it is none.
+pub(super) fn device(value: &Value) -> Option<Device<'_>> {
+    Some(Device {
+        path: value.get("path")?.as_str()?,
+        kind: value.get("type")?.as_str()?,
+        major: number(value.get("major"))?,
+        minor: number(value.get("minor"))?,
+    })
+}
+
+/// Reads one entry of `linux.resources.devices`; `None` where it is none.
+pub(super) fn device_rule(value: &Value) -> Option<DeviceRule<'_>> {
+    Some(DeviceRule {
+        allow: value.get("allow")?.as_bool()?,
+        kind: value.get("type").and_then(Value::as_str).unwrap_or_default(),
+        major: number(value.get("major")),
+        minor: number(value.get("minor")),
+        access: value.get("access").and_then(Value::as_str).unwrap_or_default(),
+    })
+}
+
+fn number(value: Option<&Value>) -> Option<u32> {
+    value.and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_spec_of_nulls_shows_nothing() {
+        for spec in [
+            json!({}),
+            json!({"process": null, "linux": null, "mounts": null, "annotations": null, "hooks": null}),
+            json!({"process": {"env": null, "user": 3}, "linux": [], "mounts": {}, "hooks": []}),
+        ] {
+            let view = View::new(&spec);
+            assert_eq!(view.env().count() + view.devices().count() + view.mounts().count(), 0);
+            assert_eq!(view.annotations().count() + view.hooks().count(), 0);
+            assert_eq!(view.ipc_namespace(), IpcNamespace::Callers);
+            assert_eq!((view.uid(), view.host_uid(0)), (0, Some(0)));
+        }
+    }
+
+    #[test]
+    fn the_last_duplicate_variable_wins() {
+        let spec = json!({"process": {"env": ["A=1", "B", "A=2=3", 4]}});
+        assert_eq!(View::new(&spec).env_value("A"), Some("2=3"));
+        assert_eq!(View::new(&spec).env_value("B"), Some(""));
+        assert_eq!(View::new(&spec).env_value("C"), None);
+    }
+
+    #[test]
+    fn rules_are_taken_in_order() {
+        let spec = |rules: Value| json!({"linux": {"resources": {"devices": rules}}});
+        let open = |rules| View::new(&spec(rules)).rules_open(195, Some(0));
+        assert!(!open(json!([{"allow": false, "access": "rwm"}])));
+        assert!(open(json!([{"allow": false}, {"allow": true, "access": "rwm"}])));
+        assert!(!open(json!([{"allow": true}, {"allow": false, "type": "c", "major": 195}])));
+        assert!(
+            !open(json!([{"allow": true, "type": "c", "access": "m"}])),
+            "mknod alone opens nothing"
+        );
+        assert!(open(json!([{"allow": true, "type": "c", "major": 195, "access": "r"}])));
+        assert!(open(
+            json!([{"allow": true, "type": "c", "major": -1, "minor": -1, "access": "rw"}])
+        ));
+        assert!(!open(
+            json!([{"allow": true, "type": "c", "major": 195, "minor": 1, "access": "rw"}])
+        ));
+        assert!(!open(json!([{"allow": true, "type": "b", "access": "rw"}])));
+    }
+
+    #[test]
+    fn uids_are_mapped_to_the_hosts() {
+        let spec = json!({"linux": {"uidMappings": [
+            {"containerID": 0, "hostID": 100_000, "size": 1000},
+            {"containerID": 1000, "hostID": 1000, "size": 1}
+        ]}});
+        let view = View::new(&spec);
+        assert_eq!(view.host_uid(0), Some(100_000));
+        assert_eq!(view.host_uid(1000), Some(1000));
+        assert_eq!(view.host_uid(1001), None);
+    }
+}

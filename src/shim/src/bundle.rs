@@ -1,0 +1,152 @@
+//! The bundle's `config.json`: read once, replaced whole.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use mpsgate_oci::argv::Invocation;
+use mpsgate_policy::{Code, Refusal};
+use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
+use serde_json::Value;
+
+use crate::report::chain;
+
+/// Largest document that is parsed. runc's own tests stay below 100 KiB; a Kubernetes pod's annotations
+/// add 256 KiB at most.
+pub(crate) const SIZE_LIMIT: u64 = 16 << 20;
+
+/// A `config.json` and its content.
+pub(crate) struct Bundle {
+    path: PathBuf,
+    /// The content, or `None` where it is larger than [`SIZE_LIMIT`].
+    pub(crate) bytes: Option<Vec<u8>>,
+    size: u64,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+impl Bundle {
+    /// Where an invocation's document is: crun's `--config`, else `config.json` in the bundle.
+    pub(crate) fn path_of(invocation: &Invocation) -> PathBuf {
+        let bundle = invocation.bundle.as_deref().unwrap_or_else(|| Path::new("."));
+        bundle.join(invocation.config.as_deref().unwrap_or_else(|| Path::new("config.json")))
+    }
+
+    /// Reads the document.
+    pub(crate) fn load(path: &Path) -> Result<Self, Refusal> {
+        let refuse = |error: io::Error| {
+            let sentence = if error.kind() == io::ErrorKind::NotFound {
+                match path.parent() {
+                    Some(bundle) if !bundle.as_os_str().is_empty() && !bundle.exists() => {
+                        format!("there is no bundle {}", bundle.display())
+                    }
+                    _ => format!("there is no {}", path.display()),
+                }
+            } else {
+                format!("{} cannot be read: {error}", path.display())
+            };
+            let hint = "name the directory that holds config.json with --bundle, or make one with: runc spec";
+            Refusal::new(Code::Bundle, sentence, hint)
+        };
+        // Not to hang on a FIFO: the runtime would, but then with its own name on it.
+        let mut file = OpenOptions::new()
+            .read(true)
+            .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
+            .open(path)
+            .map_err(refuse)?;
+        let meta = file.metadata().map_err(refuse)?;
+        if !meta.is_file() {
+            return Err(refuse(io::Error::other("it is not a regular file")));
+        }
+        let bytes = if meta.len() > SIZE_LIMIT {
+            None
+        } else {
+            let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or_default() + 1);
+            (&mut file).take(SIZE_LIMIT + 1).read_to_end(&mut bytes).map_err(refuse)?;
+            Some(bytes)
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            bytes,
+            size: meta.len(),
+            mode: meta.mode() & 0o7777,
+            uid: meta.uid(),
+            gid: meta.gid(),
+        })
+    }
+
+    /// A document that cannot be judged, for a reason that is not the runtime's.
+    pub(crate) fn unreadable(&self, why: &str) -> Refusal {
+        Refusal::new(
+            Code::Bundle,
+            format!("{} cannot be judged: {why}", self.path.display()),
+            "recreate the container; if an engine wrote this file, report it to the engine's maintainers",
+        )
+    }
+
+    /// Says how large a document is that is not read.
+    pub(crate) fn too_large(&self) -> String {
+        format!("it has {} bytes, {SIZE_LIMIT} are the most", self.size)
+    }
+
+    /// Whether the document names anything of NVIDIA's or ours: asked where it cannot be parsed.
+    pub(crate) fn mentions_gpus(&self) -> Result<bool, io::Error> {
+        const WORDS: [&[u8]; 4] = [b"nvidia", b"gpu", b"cuda", b"mpsgate"];
+        let longest = 7;
+        let mut file = File::open(&self.path)?;
+        let mut window = Vec::new();
+        let mut chunk = vec![0; 1 << 16];
+        loop {
+            let n = file.read(&mut chunk)?;
+            if n == 0 {
+                return Ok(false);
+            }
+            window.extend(chunk.iter().take(n).map(u8::to_ascii_lowercase));
+            if WORDS.iter().any(|word| window.windows(word.len()).any(|w| w == *word)) {
+                return Ok(true);
+            }
+            window.drain(..window.len().saturating_sub(longest));
+        }
+    }
+
+    /// Replaces the document: beside, then rename; owner and mode stay.
+    pub(crate) fn store(&self, document: &Value) -> Result<(), Refusal> {
+        replace(&self.path, document, self.mode, (self.uid, self.gid)).map_err(|error| {
+            Refusal::new(
+                Code::Write,
+                format!("{} cannot be replaced: {}", self.path.display(), chain(&error)),
+                "make room on its file system: df -h; the file itself is unchanged",
+            )
+        })
+    }
+}
+
+/// Writes JSON beside `path` and renames it over `path`.
+pub(crate) fn replace(
+    path: &Path,
+    document: &Value,
+    mode: u32,
+    (uid, gid): (u32, u32),
+) -> io::Result<()> {
+    let bytes = serde_json::to_vec(document)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.mpsgate-{}", std::process::id()));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    let written = fchown(&file, Some(uid), Some(gid))
+        .and_then(|()| file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode)))
+        .and_then(|()| file.write_all(&bytes))
+        .and_then(|()| if on_tmpfs(&file) { Ok(()) } else { file.sync_data() })
+        .and_then(|()| std::fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// What lies on a tmpfs is lost with the power, synced or not; fsync would only cost time.
+fn on_tmpfs(file: &File) -> bool {
+    fstatfs(file.as_fd()).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC)
+}

@@ -1,0 +1,78 @@
+//! `exec`: engines build the process from their own copy of the spec, so that the env of a grant is
+//! missing there (measured, dockerd 20.10 and containerd 1.6). It is added here.
+
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use mpsgate_oci::argv::{Invocation, with_exec_env};
+use mpsgate_oci::process::rewrite_env;
+use mpsgate_policy::{Code, Refusal};
+use serde_json::Value;
+
+use crate::bundle::{SIZE_LIMIT, replace};
+use crate::record::{Found, find};
+use crate::report::chain;
+use crate::{exec, facts, process};
+
+/// Puts the grant's env into the process of a granted container. Returns changed arguments where the
+/// process is described by them; a container without a grant costs one failed stat.
+pub(crate) fn prepare(
+    args: &[OsString],
+    invocation: &Invocation,
+) -> Result<Option<Vec<OsString>>, Refusal> {
+    let Some(id) = invocation.container_id.as_deref().and_then(|id| id.to_str()) else {
+        return Ok(None);
+    };
+    // Which runtime it is matters only where no --root says so.
+    let runtime = if invocation.root.is_none() { exec::runtime_path() } else { None };
+    let root = facts::runtime_root(invocation, runtime.as_deref());
+    let record = match find(&root, id) {
+        Found::None => return Ok(None),
+        Found::Record(record) => record,
+        Found::Unusable(why) => {
+            return Err(Refusal::new(
+                Code::Write,
+                format!("a process in it would run without its memory limit: {why}"),
+                "recreate the container",
+            ));
+        }
+    };
+    process::ensure_standard_descriptors();
+    if let Some(file) = &invocation.process_file {
+        rewrite(file, &record.drop, &record.set)?;
+        return Ok(None);
+    }
+    Ok(with_exec_env(args, invocation, &record.set))
+}
+
+fn rewrite(path: &Path, drop: &[String], set: &[(String, String)]) -> Result<(), Refusal> {
+    let refuse = |code: Code, why: String| {
+        Refusal::new(
+            code,
+            format!(
+                "the process document {} cannot be given the memory limit: {why}",
+                path.display()
+            ),
+            "try again; if it stays so, look for a full file system: df -h",
+        )
+    };
+    let meta = std::fs::symlink_metadata(path).map_err(|e| refuse(Code::Bundle, e.to_string()))?;
+    if !meta.is_file() {
+        return Err(refuse(Code::Bundle, "it is not a regular file".to_owned()));
+    }
+    if meta.len() > SIZE_LIMIT {
+        return Err(refuse(Code::Bundle, format!("it has {} bytes", meta.len())));
+    }
+    let bytes = std::fs::read(path).map_err(|e| refuse(Code::Bundle, e.to_string()))?;
+    let mut document: Value =
+        mpsgate_oci::spec::parse(&bytes).map_err(|e| refuse(Code::Bundle, chain(&e)))?;
+    let drop: Vec<&str> = drop.iter().map(String::as_str).collect();
+    let changed =
+        rewrite_env(&mut document, &drop, set).map_err(|e| refuse(Code::Bundle, chain(&e)))?;
+    if !changed {
+        return Ok(());
+    }
+    replace(path, &document, meta.mode() & 0o7777, (meta.uid(), meta.gid()))
+        .map_err(|e| refuse(Code::Write, e.to_string()))
+}

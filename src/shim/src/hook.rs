@@ -1,0 +1,187 @@
+//! `mpsgate-hook`: `createRuntime` checks the container that really came out and makes its
+//! reservation a grant, or vetoes; `poststop` ends the grant.
+//!
+//! A veto is a non-zero exit with the reason on stderr, which runc and crun put into their own
+//! error. `poststop` never fails: it also runs after a veto (measured, runc 1.1.5), and the daemon
+//! notices the end of a container by itself.
+
+mod cgroup;
+mod devices;
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+use mpsgate_allocation::{ContainerId, GrantKey, Instance};
+use mpsgate_api::{Activate, ApiError, Call, Client, Release, Reply};
+use mpsgate_config::{Config, Ipc, paths};
+use mpsgate_oci::hook_state::HookState;
+use mpsgate_policy::{Code, Refusal};
+
+use crate::process;
+use crate::record::{self, Found};
+use crate::report::chain;
+
+/// Longest wait for the daemon: below the timeout that the shim gives the hook, so that a person reads
+/// our sentence instead of the runtime's.
+const DAEMON_LIMIT: Duration = Duration::from_secs(5);
+
+const USAGE: &str = "usage: mpsgate-hook createRuntime|poststop --root=DIR --instance=ID < state.json\n\
+    \n\
+    Run by an OCI runtime for containers that mpsgate-runtime granted GPU memory to.\n";
+
+const EXIT_USAGE: i32 = 64;
+
+/// Runs the program and returns its exit code.
+#[must_use]
+pub fn main(argv: &[OsString]) -> i32 {
+    process::ensure_standard_descriptors();
+    let Some(arguments) = Arguments::parse(argv) else {
+        let _ = std::io::stderr().write_all(USAGE.as_bytes());
+        return EXIT_USAGE;
+    };
+    let state = HookState::read(std::io::stdin().lock()).map_err(|error| {
+        (String::new(), Refusal::new(Code::HookState, chain(&error), error.hint()))
+    });
+    // The runtime may still be writing: it must not die of a broken pipe.
+    let _ = std::io::copy(&mut std::io::stdin().lock().take(64 << 20), &mut std::io::sink());
+    let done = state.and_then(|state| {
+        let key = arguments.key(&state.id).map_err(|refusal| (state.id.clone(), refusal))?;
+        match arguments.stage {
+            Stage::CreateRuntime => create_runtime(&state, key),
+            Stage::Poststop => poststop(key),
+        }
+        .map_err(|refusal| (state.id, refusal))
+    });
+    match (done, arguments.stage) {
+        (Ok(()), _) => 0,
+        (Err((container, refusal)), stage) => {
+            let _ = writeln!(std::io::stderr(), "{}", refusal.render(&container));
+            i32::from(stage == Stage::CreateRuntime)
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    CreateRuntime,
+    Poststop,
+}
+
+struct Arguments {
+    stage: Stage,
+    root: String,
+    instance: String,
+}
+
+impl Arguments {
+    fn parse(argv: &[OsString]) -> Option<Self> {
+        let mut words = argv.iter().skip(1).map(|word| word.to_str());
+        let stage = match words.next()?? {
+            "createRuntime" => Stage::CreateRuntime,
+            "poststop" => Stage::Poststop,
+            _ => return None,
+        };
+        let (mut root, mut instance) = (None, None);
+        for word in words {
+            let word = word?;
+            if let Some(value) = word.strip_prefix("--root=") {
+                root = Some(value.to_owned());
+            } else {
+                instance = Some(word.strip_prefix("--instance=")?.to_owned());
+            }
+        }
+        Some(Self { stage, root: root?, instance: instance? })
+    }
+
+    fn key(&self, container: &str) -> Result<GrantKey, Refusal> {
+        let bad = |error: mpsgate_allocation::IdError| {
+            Refusal::new(Code::HookState, error.to_string(), "recreate the container")
+        };
+        Ok(GrantKey {
+            runtime_root: self.root.clone(),
+            container_id: ContainerId::parse(container).map_err(bad)?,
+            instance: Instance::parse(&self.instance).map_err(bad)?,
+        })
+    }
+}
+
+fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
+    let record = match record::find(&key.runtime_root, key.container_id.as_str()) {
+        Found::Record(record) if record.grant.key == key => record,
+        Found::Unusable(why) => return Err(no_reservation(&why)),
+        _ => return Err(no_reservation("its grant is not on record")),
+    };
+    let pid = state.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
+    let Some(pid) = pid else {
+        return Err(Refusal::new(
+            Code::HookState,
+            "the container state names no pid",
+            "use runc 1.1 or crun 1.8 or newer",
+        ));
+    };
+    // Opened first: from here on the pid cannot become another process's unnoticed.
+    let pidfd = process::pidfd_open(pid);
+    check_ipc(pid)?;
+    let cgroup = cgroup::of(pid);
+    devices::check(cgroup.as_ref(), &record.grant.devices, &record.closed)?;
+    let call = Call::Activate(Activate {
+        key,
+        pid,
+        cgroup: cgroup.map(|cgroup| cgroup.id),
+        grant: Some(Box::new(record.grant)),
+    });
+    match ask(call, pidfd.as_ref().map(AsFd::as_fd)) {
+        Ok(Reply::Done { .. }) => Ok(()),
+        Ok(Reply::Refused(refusal)) => Err(refusal.into()),
+        Ok(_) => Err(ApiError::Unexpected.refusal()),
+        Err(error) => Err(error.refusal()),
+    }
+}
+
+fn poststop(key: GrantKey) -> Result<(), Refusal> {
+    match ask(Call::Release(Release { key }), None) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.refusal()),
+    }
+}
+
+fn ask(call: Call, fd: Option<std::os::fd::BorrowedFd<'_>>) -> Result<Reply, ApiError> {
+    Client::connect(Path::new(paths::SOCKET))?.call(call, fd, DAEMON_LIMIT)
+}
+
+fn no_reservation(why: &str) -> Refusal {
+    Refusal::new(
+        Code::NoReservation,
+        format!("it has no reservation: {why}"),
+        "create the container anew",
+    )
+}
+
+/// The IPC namespace of the container that came out, against the one that the daemon and its MPS
+/// control daemons live in, which is the hook's own: both are the host's.
+fn check_ipc(pid: u32) -> Result<(), Refusal> {
+    // A configuration that cannot be read is the stricter one.
+    let any = Config::load(Path::new(paths::CONFIG_FILE)).is_ok_and(|c| c.policy.ipc == Ipc::Any);
+    if any {
+        return Ok(());
+    }
+    let inode = |path: &str| std::fs::metadata(path).map(|meta| meta.ino());
+    let host = crate::facts::ipc_of_daemon().map_or_else(|| inode("/proc/self/ns/ipc"), Ok);
+    match (inode(&format!("/proc/{pid}/ns/ipc")), host) {
+        (Ok(container), Ok(host)) if container == host => Ok(()),
+        (Ok(container), Ok(host)) => Err(Refusal::new(
+            Code::NoHostIpc,
+            format!("its IPC namespace (ipc:[{container}]) is not the MPS server's (ipc:[{host}])"),
+            "set hostIPC: true in the pod spec (docker run --ipc=host, podman run --ipc=host)",
+        )),
+        (Err(error), _) | (_, Err(error)) => Err(Refusal::new(
+            Code::NoHostIpc,
+            format!("its IPC namespace cannot be looked at: {error}"),
+            "create the container anew",
+        )),
+    }
+}

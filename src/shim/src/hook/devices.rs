@@ -1,0 +1,166 @@
+//! Proof by trying: a child in the container's cgroup opens the granted nodes, and cannot open
+//! others. Device rules cannot be read on cgroup v2, where they are a BPF program.
+//!
+//! Works at createRuntime on runc and crun, cgroup v1 and v2 (measured, runc 1.1.5 and crun 1.21): a
+//! granted node gives success or, without a driver, ENXIO; a closed one EPERM.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use mpsgate_allocation::DeviceNode;
+use mpsgate_policy::{Code, Refusal};
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+use super::cgroup::Cgroup;
+
+/// A device that the child is to open, and whether it should succeed.
+struct Probe<'a> {
+    node: &'a DeviceNode,
+    path: PathBuf,
+    open: bool,
+    temporary: bool,
+}
+
+impl Drop for Probe<'_> {
+    fn drop(&mut self) {
+        if self.temporary {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What the child exits with.
+const AS_EXPECTED: u8 = 0;
+/// It could not join the cgroup.
+const NOT_JOINED: u8 = 255;
+
+/// Checks that `granted` can be opened in the cgroup and `closed` cannot.
+pub(super) fn check(
+    cgroup: Option<&Cgroup>,
+    granted: &[DeviceNode],
+    closed: &[DeviceNode],
+) -> Result<(), Refusal> {
+    if granted.is_empty() && closed.is_empty() {
+        return Ok(());
+    }
+    let Some(cgroup) = cgroup else {
+        return Err(failed("its cgroup cannot be found"));
+    };
+    let mut probes = Vec::new();
+    for (nodes, open) in [(granted, true), (closed, false)] {
+        for node in nodes {
+            probes.push(probe(node, open).map_err(|why| failed(&why))?);
+        }
+    }
+    // The exit status is the number of the first probe that came out wrong, from 1.
+    match in_cgroup(cgroup, &probes)? {
+        AS_EXPECTED => Ok(()),
+        NOT_JOINED => Err(failed(&format!("{} cannot be written", cgroup.procs.display()))),
+        wrong => match probes.get(usize::from(wrong) - 1) {
+            Some(probe) => Err(refusal(probe)),
+            None => Err(failed("the test of its devices ended without a result")),
+        },
+    }
+}
+
+fn refusal(probe: &Probe<'_>) -> Refusal {
+    let node = format!("{} ({}:{})", probe.node.path, probe.node.major, probe.node.minor);
+    if probe.open {
+        Refusal::new(
+            Code::DeviceClosed,
+            format!("it cannot open {node}, which was granted to it"),
+            "something changed its device rules after mpsgate-runtime: make mpsgate-runtime the last wrapper before runc or crun",
+        )
+    } else {
+        Refusal::new(
+            Code::DeviceOpen,
+            format!("it can open {node}, a managed GPU that was not granted to it"),
+            "remove what opens it (--device, --device-cgroup-rule, a hook or NRI plugin that adds GPUs)",
+        )
+    }
+}
+
+fn failed(why: &str) -> Refusal {
+    Refusal::new(
+        Code::DeviceClosed,
+        format!("its devices cannot be checked: {why}"),
+        "create the container anew; mpsgate doctor checks the node",
+    )
+}
+
+/// The host's node of a device, or a temporary one where the host has none (a simulated GPU).
+fn probe(node: &DeviceNode, open: bool) -> Result<Probe<'_>, String> {
+    let host = Path::new(&node.path);
+    let is_it = std::fs::symlink_metadata(host).is_ok_and(|meta| {
+        meta.file_type().is_char_device()
+            && (major(meta.rdev()), minor(meta.rdev())) == (node.major.into(), node.minor.into())
+    });
+    if is_it {
+        return Ok(Probe { node, path: host.to_owned(), open, temporary: false });
+    }
+    // Below /dev, because other directories are often mounted nodev.
+    let name = format!("/dev/.mpsgate-{}-{}-{}", std::process::id(), node.major, node.minor);
+    let path = PathBuf::from(name);
+    let device = makedev(node.major.into(), node.minor.into());
+    mknod(&path, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, device)
+        .map_err(|error| format!("{} cannot be made: {error}", path.display()))?;
+    Ok(Probe { node, path, open, temporary: true })
+}
+
+/// Runs the probes in a child that has joined the cgroup, so that this process never has to leave it.
+///
+/// JUSTIFICATION for unsafe code: nothing but fork gives a process of the same program that can join
+/// another cgroup and end. One place.
+#[allow(unsafe_code, reason = "see above")]
+fn in_cgroup(cgroup: &Cgroup, probes: &[Probe<'_>]) -> Result<u8, Refusal> {
+    // SAFETY: this program has one thread, so the child may do what the parent may.
+    match unsafe { fork() } {
+        Ok(ForkResult::Child) => {
+            let status = run(cgroup, probes);
+            // SAFETY: _exit ends the child without running anything of the parent's.
+            unsafe { nix::libc::_exit(i32::from(status)) }
+        }
+        Ok(ForkResult::Parent { child }) => loop {
+            match waitpid(child, None) {
+                Ok(WaitStatus::Exited(_, status)) => {
+                    return u8::try_from(status).map_err(|_| failed("the test ended oddly"));
+                }
+                Err(Errno::EINTR) => {}
+                Ok(status) => return Err(failed(&format!("the test ended with {status:?}"))),
+                Err(error) => return Err(failed(&error.to_string())),
+            }
+        },
+        Err(error) => Err(failed(&format!("fork: {error}"))),
+    }
+}
+
+fn run(cgroup: &Cgroup, probes: &[Probe<'_>]) -> u8 {
+    let joined =
+        OpenOptions::new().write(true).open(&cgroup.procs).and_then(|mut f| f.write_all(b"0"));
+    if joined.is_err() {
+        return NOT_JOINED;
+    }
+    for (number, probe) in (1..NOT_JOINED).zip(probes) {
+        let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW;
+        let opened =
+            OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open(&probe.path);
+        let is_open = match opened {
+            Ok(_) => true,
+            // The rule let it through, and no driver is behind it.
+            Err(error) => matches!(
+                error.raw_os_error().map(Errno::from_raw),
+                Some(Errno::ENXIO | Errno::ENODEV | Errno::EIO | Errno::EBUSY)
+            ),
+        };
+        if is_open != probe.open {
+            return number;
+        }
+    }
+    AS_EXPECTED
+}

@@ -1,0 +1,87 @@
+//! What people read: on standard error, and in the log file that the engine passed, because that is
+//! what `docker run` and `kubectl describe pod` show.
+
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use mpsgate_api::{Call, Client};
+use mpsgate_config::paths;
+use mpsgate_oci::argv::{Invocation, LogFormat};
+use mpsgate_oci::runtime_log;
+use mpsgate_policy::{Code, Refusal};
+
+/// Where to report, and about which container.
+pub(crate) struct Report {
+    log: Option<PathBuf>,
+    format: LogFormat,
+    container: String,
+}
+
+impl Report {
+    pub(crate) fn of(invocation: &Invocation) -> Self {
+        let id = invocation.container_id.as_deref().map(|id| id.to_string_lossy().into_owned());
+        Self {
+            log: invocation.log.clone(),
+            format: invocation.log_format,
+            container: id.unwrap_or_default(),
+        }
+    }
+
+    /// The container is not started.
+    pub(crate) fn refused(&self, refusal: &Refusal) {
+        self.write("error", &refusal.render(&self.container));
+        self.tell_daemon("refused", refusal.code, &refusal.sentence);
+    }
+
+    /// The container is started, but an operator should know something.
+    pub(crate) fn noted(&self, action: &str, code: Code, note: &str) {
+        let text = format!("mpsgate: container {:?}: {note} [{code}]", self.container);
+        if let Some(log) = &self.log {
+            let _ = runtime_log::append(log, self.format, "warning", &text, &now());
+        }
+        self.tell_daemon(action, code, note);
+    }
+
+    /// The real runtime did not start.
+    pub(crate) fn failed(&self, error: &dyn Error, hint: &str) {
+        self.write("error", &format!("mpsgate: {}\nhint: {hint}", chain(error)));
+    }
+
+    fn write(&self, level: &str, text: &str) {
+        let _ = writeln!(std::io::stderr(), "{text}");
+        if let Some(log) = &self.log {
+            let _ = runtime_log::append(log, self.format, level, text, &now());
+        }
+    }
+
+    /// For the daemon's log and counters. Never waited for.
+    fn tell_daemon(&self, action: &str, code: Code, sentence: &str) {
+        Client::notify(
+            Path::new(paths::SOCKET),
+            Call::Report(mpsgate_api::Report {
+                container_id: self.container.clone(),
+                code: code.as_str().to_owned(),
+                action: action.to_owned(),
+                sentence: sentence.to_owned(),
+            }),
+        );
+    }
+}
+
+fn now() -> String {
+    runtime_log::rfc3339(SystemTime::now())
+}
+
+/// An error with all its causes in one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,44 @@
+//! `mpsgate-runtime`: looks at `create`, `run`, `restore` and `exec`, and hands everything else over
+//! at once.
+
+use std::ffi::OsString;
+
+use mpsgate_oci::argv::{self, Verb};
+
+use crate::exec::exec_runtime;
+use crate::report::Report;
+use crate::{create, exec_verb};
+
+/// What runc exits with where it fails itself.
+const FAILED: i32 = 1;
+/// What a shell exits with where a program is not found; engines print the text.
+const NOT_FOUND: i32 = 127;
+
+/// Runs the program; returns its exit code only where the real runtime was not reached.
+#[must_use]
+pub fn main(argv: &[OsString]) -> i32 {
+    let args = argv.get(1..).unwrap_or_default();
+    let prepared = match argv::verb_of(args) {
+        Verb::Create | Verb::Run | Verb::Restore => {
+            create::prepare(&argv::parse(args)).map(|()| None)
+        }
+        Verb::Exec => exec_verb::prepare(args, &argv::parse(args)),
+        _ => Ok(None),
+    };
+    let changed = match prepared {
+        Ok(changed) => changed,
+        Err(refusal) => {
+            Report::of(&argv::parse(args)).refused(&refusal);
+            return FAILED;
+        }
+    };
+    let error = match (changed, argv.first()) {
+        (Some(changed), Some(name)) => {
+            let argv: Vec<OsString> = std::iter::once(name.clone()).chain(changed).collect();
+            exec_runtime(&argv)
+        }
+        _ => exec_runtime(argv),
+    };
+    Report::of(&argv::parse(args)).failed(&error, &error.hint());
+    NOT_FOUND
+}
