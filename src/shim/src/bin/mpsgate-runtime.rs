@@ -5,8 +5,11 @@
 use std::ffi::{c_char, c_int};
 
 /// C's main.
+///
+/// # Safety
+/// Called by the C library alone, with its own arguments.
 #[unsafe(no_mangle)]
-pub extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+pub unsafe extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     // SAFETY: these are C main's own arguments.
     let arguments = unsafe { mpsgate_shim::arguments(argc, argv) };
     mpsgate_shim::runtime::main(&arguments)
