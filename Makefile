@@ -1,0 +1,75 @@
+# `make` lists the targets. Everything that is built for use lies in out/ afterwards.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Debug builds of the daemon and the command: make build PROFILE=dev
+PROFILE ?= release
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+HOST := $(shell rustc -vV | sed -n 's/^host: //p')
+MUSL := $(HOST:-gnu=-musl)
+# The shim starts with every container, so it is static: musl where the target is installed, else
+# glibc. tests/env/install.sh has rustup add it; that happens before this is asked.
+shim_target = $(or $(SHIM_TARGET),$(shell [ -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)/lib" ] && echo $(MUSL) || echo $(HOST)))
+# Naming the target keeps the flag away from build scripts and procedural macros.
+shim_env = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
+LOGS := $(TARGET_DIR)/test-log
+CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
+
+.PHONY: help build demo test test-unit test-e2e bench lint fmt clippy deny shellcheck clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+build: ## build everything into out/: shim and hook static, daemon, command, test doubles
+	@tests/env/install.sh build
+	@echo "shim and hook: $(shim_target), profile shim"
+	@$(shim_env) cargo build -q --locked -p mpsgate-shim --profile shim --target $(shim_target)
+	@echo "daemon, command and test doubles: profile $(PROFILE)"
+	@cargo build -q --locked -p mpsgate-daemon -p mpsgate-cli -p fake-nvml -p fake-mps-control --profile $(PROFILE)
+	@mkdir -p out/fakes
+	@install -t out $(TARGET_DIR)/$(shim_target)/shim/mpsgate-runtime $(TARGET_DIR)/$(shim_target)/shim/mpsgate-hook
+	@install -t out $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,mpsgated mpsgate)
+	@install $(TARGET_DIR)/$(PROFILE:dev=debug)/libnvidia_ml.so out/fakes/libnvidia-ml.so.1
+	@install -t out/fakes $(TARGET_DIR)/$(PROFILE:dev=debug)/nvidia-cuda-mps-control
+	@ls -l out out/fakes | awk 'NF > 8 && !/^d/ { printf "  %9d  %s\n", $$5, $$9 }'
+
+demo: build ## show it: real runc containers that share a card, and what is refused (root)
+	@tests/env/install.sh demo
+	@tests/demo/demo.sh
+
+test: build ## all tests; without root what can run, naming what is skipped
+	@tests/env/install.sh test || true
+	@tests/env/test.sh $(LOGS)
+
+test-unit: ## unit, property and contract tests (no root)
+	@tests/env/unit.sh $(LOGS)
+
+test-e2e: ## end to end on runc and Docker 20.10, the suite first without mpsgate (root; after build)
+	@mkdir -p $(LOGS)
+	@tests/e2e/run 2>&1 | tee $(LOGS)/e2e.log
+
+bench: build ## what the shim and the hook cost, as ratios to a program that only execs (root)
+	@tests/bench/run
+
+lint: fmt clippy deny shellcheck ## format, lints with warnings denied, dependency rules, shell scripts
+
+fmt: ## is everything formatted?
+	@cargo fmt --all --check
+
+clippy: ## lints, warnings denied; the shim also for its own target
+	@cargo clippy -q --locked --workspace --all-targets -- -D warnings
+	@cargo clippy -q --locked -p mpsgate-shim --target $(shim_target) -- -D warnings
+
+deny: ## licences, sources, advisories, and who may use what (deny.toml)
+	@tests/env/install.sh lint
+	@tests/env/deny.sh $(CARGO_DENY)
+
+shellcheck: ## the shell scripts and the .bats files
+	@tests/env/install.sh lint
+	@grep -rlE --exclude-dir=target --exclude-dir=.git '^#!.*[/ ](ba)?(sh|ts)$$|shellcheck shell=' .ci deb packaging rpm tests | xargs shellcheck
+
+clean: ## remove what was built
+	@cargo clean -q
+	@rm -rf out

@@ -1,0 +1,95 @@
+#!/usr/bin/env bats
+# 200 creates at once through real runc on 8 simulated cards. Afterwards the ledger is recounted
+# against the cgroups that live.
+#
+# sandbox: MG_GPUS=8
+
+load helpers
+load mpsgate
+
+setup_file() {
+  load helpers
+  load mpsgate
+  node_start
+}
+
+teardown_file() {
+  load helpers
+  load mpsgate
+  node_stop
+}
+
+teardown() { explain_failure; }
+
+# storm N SIZE: N bundles, all created at the same time. Exit statuses in $MG/storm/ID.status.
+storm() {
+  local n=$1 size=$2 i id pids=()
+  rm -rf "$MG/storm"
+  mkdir -p "$MG/storm"
+  bundle pattern --ann "mpsgate.io/gpu-mem=$size"
+  for ((i = 0; i < n; i++)); do
+    id=s$i
+    mkdir -p "$MG/b/$id"
+    sed "s|$MG_CGROUP/pattern|$MG_CGROUP/$id|; s|\"path\": \"rootfs\"|\"path\": \"$MG/b/pattern/rootfs\"|" \
+      "$MG/b/pattern/config.json" >"$MG/b/$id/config.json"
+  done
+  for ((i = 0; i < n; i++)); do
+    id=s$i
+    (
+      mpsgate-runtime --root "$RUNC_ROOT" create --bundle "$MG/b/$id" "$id" >"$MG/storm/$id.out" 2>&1 </dev/null
+      echo $? >"$MG/storm/$id.status"
+    ) 3>&- &
+    pids+=($!)
+  done
+  wait "${pids[@]}"
+}
+
+# recount: the ledger against the cgroups with a live process, and each card against its memory.
+recount() {
+  assert_equal "grants against live cgroups" "$(status_json | jq -r '[.grants[].container_id] | sort | .[]')" "$(cgroups_live | sort)"
+  assert_equal "reservations that became no grant" "$(status_json | jq '[.grants[] | select(.state != "active")] | length')" 0
+  local wrong
+  wrong=$(status_json | jq -c '. as $all | .cards[] | . as $c
+    | ([$all.grants[] | select(.card == $c.uuid) | .memory_mib] | add // 0) as $sum
+    | select($sum != .granted_mib or $sum > .memory_mib or .free_mib != .memory_mib - $sum)
+    | {index, sum: $sum, granted_mib, free_mib, memory_mib}')
+  assert_equal "cards whose numbers do not fit" "$wrong" ""
+}
+
+succeeded() { cat "$MG/storm"/*.status | grep -cx 0; }
+delete_storm() {
+  runc --root "$RUNC_ROOT" list -q |
+    xargs -P 8 -I{} mpsgate-runtime --root "$RUNC_ROOT" delete --force {}
+}
+
+@test "200 at once that fit exactly: all get in, every card is full" {
+  storm 200 600Mi # 25 on each card of 15360 MiB
+  assert_equal "created" "$(succeeded)" 200
+  recount
+  assert_equal "grants on each card" "$(status_json | jq -c '[.grants | group_by(.card)[] | length] | unique')" "[25]"
+}
+
+@test "restart of the daemon with 200 grants: the same ledger" {
+  local before
+  before=$(status_json | jq -cS '[.grants[] | {container_id, card, memory_mib, pid, instance}] | sort_by(.container_id)')
+  daemon_stop KILL
+  daemon_start
+  assert_equal "grants" "$(status_json | jq -cS '[.grants[] | {container_id, card, memory_mib, pid, instance}] | sort_by(.container_id)')" "$before"
+  recount
+}
+
+@test "all deleted: all free, no cgroup, no record" {
+  delete_storm
+  wait_for 60 "all memory free" is_free
+  assert_equal "cgroups" "$(cgroups_live)" ""
+  wait_for 10 "no record of an applied grant" bash -c '[[ -z $(ls -A /run/mpsgate/grants 2>/dev/null) ]]'
+}
+
+@test "200 at once for 160 places: 160 get in, 40 read why not, no card over its memory" {
+  storm 200 768Mi # 20 on each card
+  recount
+  assert_equal "created" "$(succeeded)" 160
+  assert_equal "refused by name" "$(grep -l 'E_NO_CAPACITY' "$MG/storm"/*.out | wc -l)" 40
+  delete_storm
+  wait_for 60 "all memory free" is_free
+}

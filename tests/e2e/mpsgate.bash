@@ -1,0 +1,163 @@
+# mpsgate.bash: the product in the sandbox: simulated cards, settings, the daemon, what it says.
+# Loaded after helpers.bash by every file but 00_plain.bats.
+# shellcheck shell=bash
+
+NVML=$MG/nvml
+NODE_MEMORY=16384  # MiB of each simulated card; 15360 of it can be granted (whole GiB after 512)
+CARD_MEMORY=15360
+
+# uuid N: of simulated card N.
+uuid() { printf 'GPU-00000000-0000-4000-8000-%012d' "$1"; }
+
+# sim_cards [N [JQ]]: N cards (default: the sandbox's nodes) as NVML shows them, changed by JQ.
+sim_cards() {
+  local n=${1:-$MG_GPUS} filter=${2:-.}
+  mkdir -p "$NVML"
+  [[ -f $NVML/libnvidia-ml.so.1 ]] || cp "$MG_OUT/fakes/libnvidia-ml.so.1" "$NVML/"
+  jq -n --argjson n "$n" --argjson mib "$NODE_MEMORY" '{
+      driver_version: "550.163.01", cuda_driver_version: "12.4",
+      cards: [range($n) as $i | {
+        uuid: ("GPU-00000000-0000-4000-8000-" + ("000000000000" + ($i | tostring))[-12:]),
+        index: $i, minor: $i, name: "Simulated T4", memory_total_mib: $mib, memory_used_mib: 0,
+        compute_capability: "7.5", mig: "unsupported", compute_mode: "DEFAULT",
+        pci_bus_id: ("00000000:" + (["3A", "3B", "3C", "3D", "AA", "AB", "AC", "AD"][$i]) + ":00.0"), processes: []
+      }]}' | jq "$filter" >"$NVML/nvml.json.new"
+  mv "$NVML/nvml.json.new" "$NVML/nvml.json"
+}
+
+# The real control daemon where it can be had (tests/e2e/run found it), else the double.
+control_program() { echo "${MG_MPS_CONTROL:-$MG_OUT/fakes/nvidia-cuda-mps-control}"; }
+
+# settings [SED SCRIPT]: /etc/mpsgate/config.toml for this sandbox, changed by a sed script.
+settings() {
+  mkdir -p /etc/mpsgate
+  sed "${1:-}" >/etc/mpsgate/config.toml <<EOF
+[runtime]
+path = "${MG_REAL_RUNTIME:-/usr/sbin/runc}"
+[gpus]
+manage = "all"
+[inject]
+mode = "devices"
+[mps]
+control = "$(control_program)"
+supervisor = "fork"
+[nvml]
+library = "$NVML/libnvidia-ml.so.1"
+EOF
+}
+
+# daemon_start: mpsgated on /etc/mpsgate/config.toml, until it answers.
+daemon_start() {
+  mkdir -p "$MG/log"
+  mpsgated >>"$MG/log/mpsgated.log" 2>&1 3>&- &
+  echo $! >"$MG/mpsgated.pid"
+  wait_for 30 "mpsgated answers" mpsgate status || { tail -30 "$MG/log/mpsgated.log" >&2; return 1; }
+}
+
+# daemon_stop [SIGNAL]: TERM is the clean way.
+daemon_stop() {
+  local pid
+  [[ -f $MG/mpsgated.pid ]] || return 0
+  pid=$(<"$MG/mpsgated.pid")
+  rm -f "$MG/mpsgated.pid"
+  kill -CONT "$pid" 2>/dev/null || true
+  kill "-${1:-TERM}" "$pid" 2>/dev/null || true
+  wait_for 20 "mpsgated ends" gone "$pid" || { kill -KILL "$pid"; return 1; }
+}
+
+# node_start [N]: cards, settings, daemon. node_stop: the containers, the daemon, the channel.
+node_start() {
+  sim_cards "$@"
+  settings
+  daemon_start
+}
+
+node_stop() {
+  delete_all
+  daemon_stop
+  mps_kill
+  rm -rf /run/mpsgate /var/lib/mpsgate/*
+}
+
+# What outlives mpsgated by design: the control daemons.
+mps_pids() { pgrep -x nvidia-cuda-mps || true; } # the kernel keeps 15 letters of a name
+mps_kill() {
+  local pid
+  for pid in $(mps_pids); do
+    kill -KILL "$pid" 2>/dev/null || true
+    wait_for 10 "control daemon $pid ends" gone "$pid"
+  done
+}
+
+# --- what the daemon says -------------------------------------------------------------------------
+
+status_json() { mpsgate status -o json; }
+card() { status_json | jq -r --argjson i "$1" ".cards[] | select(.index == \$i) | $2"; } # INDEX FIELD
+grant() { status_json | jq -r --arg id "$1" ".grants[] | select(.container_id == \$id) | $2"; } # ID FIELD
+granted_ids() { status_json | jq -r '[.grants[].container_id] | sort | join(" ")'; }
+free_total() { status_json | jq '[.cards[] | select(.managed) | .free_mib] | add'; }
+is_free() { [[ $(free_total) == $((CARD_MEMORY * ${1:-$MG_GPUS})) && -z $(granted_ids) ]]; }
+not_granted() { [[ -z $(grant "$1" .container_id) ]]; }
+
+assert_free() { wait_for 10 "all memory free" is_free "$@" || { status_json >&2; return 1; }; }
+
+# granted ID SIZE [BUNDLE OPTION...]: a running container with a grant; its init sleeps.
+granted() {
+  local id=$1 size=$2
+  shift 2
+  bundle "$id" --ann "mpsgate.io/gpu-mem=$size" "$@"
+  create "$id"
+  assert_equal "the grant of $id" "$(grant "$id" .state)" active
+  start "$id"
+}
+
+# env_in ID NAME: NAME in the environment of the container's init, as the kernel has it.
+env_in() { tr '\0' '\n' <"/proc/$(oci state "$1" | jq .pid)/environ" | sed -n "s/^$2=//p"; }
+
+# --- refusals -------------------------------------------------------------------------------------
+
+# assert_refusal_text ID CODE: of the last `try`: on stderr and, as one JSON line, in --log.
+assert_refusal_text() {
+  local id=$1 code=$2 msg
+  assert_contains "stderr of the refusal" "$stderr" "mpsgate: refused container \"$id\": " "[$code]" "hint: "
+  [[ $stderr =~ hint:\ [^[:space:]] ]] || fail "a refusal without a hint:" "$stderr"
+  msg=$(jq -r 'select(.level == "error") | .msg' "$MG/log/oci.json" | head -c 4000) ||
+    fail "--log is not JSON:" "$(cat "$MG/log/oci.json")"
+  assert_contains "msg in --log" "$msg" "refused container \"$id\"" "[$code]" "hint: "
+  jq -e 'select(.level == "error") | .time | fromdate' "$MG/log/oci.json" >/dev/null || fail "no time in $(cat "$MG/log/oci.json")"
+}
+
+# refused ID CODE [BUNDLE OPTION...]: create fails with CODE, spec and node stay as they were.
+refused() {
+  local id=$1 code=$2 before ids
+  shift 2
+  bundle "$id" "$@"
+  before=$(sha256sum <"$MG/b/$id/config.json") ids=$(container_ids)
+  create fail "$id"
+  assert_refusal_text "$id" "$code"
+  assert_equal "config.json after a refusal" "$(sha256sum <"$MG/b/$id/config.json")" "$before"
+  assert_equal "files in the bundle" "$(cd "$MG/b/$id" && printf '%s ' *)" "config.json rootfs "
+  assert_equal "containers after a refusal" "$(container_ids)" "$ids"
+  rm -rf "${MG:?}/b/$id"
+}
+
+# allowed ID [BUNDLE OPTION...]: the neighbour of a refusal: created, started, deleted.
+allowed() {
+  local id=$1
+  shift
+  bundle "$id" "$@"
+  create "$id"
+  start "$id"
+  delete "$id"
+}
+
+# on failure, what the node knew
+explain_failure() {
+  [[ ${BATS_TEST_COMPLETED:-} == 1 ]] && return 0
+  {
+    echo "--- mpsgate status"
+    timeout 5 mpsgate status 2>&1 || true
+    echo "--- mpsgated.log"
+    tail -40 "$MG/log/mpsgated.log" 2>/dev/null || true
+  } >&2
+}

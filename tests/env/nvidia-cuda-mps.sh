@@ -1,0 +1,135 @@
+#!/bin/sh
+# Usage: nvidia-cuda-mps.sh [535|550]
+#
+# Unpacks Debian's nvidia-cuda-mps (archive area non-free; 535 is bookworm's, 550 trixie's) into the
+# cache folder of the user, without installing it, and prints the path of nvidia-cuda-mps-control
+# as the last line on stdout. The tests run that program: it needs no GPU and no libcuda.
+#
+# apt's own settings are read, never changed: the sources are a private copy of the machine's, with
+# suite and component replaced, and lists and state live in a folder that is removed at the end.
+# Works without root. Exits 3 with a sentence when the program cannot be had, 64 on wrong usage.
+set -u
+
+package=nvidia-cuda-mps
+cache=${XDG_CACHE_HOME:-${HOME:?"HOME is not set"}/.cache}/mpsgate
+major=${1:-535}
+case $major in
+535) suite=bookworm ;;
+550) suite=trixie ;;
+*)
+    echo "usage: $0 [535|550]" >&2
+    exit 64
+    ;;
+esac
+
+unavailable() {
+    echo "$package $major cannot be had here: $1" >&2
+    exit 3
+}
+
+echo "note: $package is NVIDIA's program, under NVIDIA's licence (see usr/share/doc/$package/copyright" \
+    "in the unpacked folder); it is not part of mpsgate." >&2
+
+for program in "$cache/$package-$major".*/usr/bin/nvidia-cuda-mps-control; do
+    if [ -x "$program" ]; then
+        echo "$program"
+        exit 0
+    fi
+done
+
+for tool in apt-get apt-config dpkg-deb; do
+    command -v "$tool" >/dev/null || unavailable "there is no $tool, so this is no Debian machine"
+done
+# shellcheck source=/dev/null
+codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+[ -n "$codename" ] || unavailable "/etc/os-release names no release, so no apt source can be recognised"
+
+mkdir -p "$cache" || unavailable "the cache folder $cache cannot be made"
+# Beside its final place, because the last step is a rename.
+work=$(mktemp -d "$cache/.$package.XXXXXX") || unavailable "the cache folder $cache cannot be written"
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+mkdir -p "$work/sources" "$work/state/lists/partial" "$work/archives/partial" "$work/download" "$work/root"
+: >"$work/status"
+
+# Sets etc_list to apt's one-line file and etc_parts to its folder.
+eval "$(apt-config shell etc_list Dir::Etc::sourcelist/f etc_parts Dir::Etc::sourceparts/d)"
+etc_parts=${etc_parts%/}
+
+# deb822: keep each stanza that serves this release's main area, with suite and component replaced.
+# Folded lines of a replaced field go with it; signing keys and URIs stay as they are.
+for file in "$etc_parts"/*.sources; do
+    [ -f "$file" ] || continue
+    grep -v '^#' "$file" | awk -v codename="$codename" -v suite="$suite" '
+        BEGIN { RS = ""; FS = "\n" }
+        {
+            out = ""; field = ""; suites = " "; components = " "; enabled = 1
+            for (i = 1; i <= NF; i++) {
+                value = $i
+                if ($i !~ /^[ \t]/) {
+                    field = tolower($i); sub(/:.*/, "", field); sub(/^[^:]*:/, "", value)
+                }
+                gsub(/[ \t]+/, " ", value)
+                if (field == "suites") suites = suites value " "
+                else if (field == "components") components = components value " "
+                else if (field == "types") continue
+                else {
+                    if (field == "enabled" && tolower(value) ~ /no|false|0/) enabled = 0
+                    out = out $i "\n"
+                }
+            }
+            if (enabled && index(suites, " " codename " ") && index(components, " main "))
+                print "Types: deb\nSuites: " suite "\nComponents: non-free\n" out
+        }' >"$work/sources/$(basename "$file")"
+done
+
+# Classic one-line form, with or without [options].
+for file in "$etc_list" "$etc_parts"/*.list; do
+    [ -f "$file" ] || continue
+    awk -v codename="$codename" -v suite="$suite" '
+        $1 == "deb" {
+            options = ""; line = $0; sub(/#.*/, "", line); sub(/^[ \t]*deb[ \t]+/, "", line)
+            if (line ~ /^\[/) {
+                options = line; sub(/\].*/, "] ", options); sub(/^\[[^]]*\][ \t]*/, "", line)
+            }
+            n = split(line, word, /[ \t]+/)
+            for (i = 3; i <= n; i++)
+                if (word[2] == codename && word[i] == "main")
+                    print "deb " options word[1] " " suite " non-free"
+        }' "$file" >"$work/sources/$(basename "$file" .list).list"
+done
+find "$work/sources" -type f -empty -delete
+[ -n "$(ls "$work/sources")" ] || unavailable "apt has no source for the main area of $codename to derive one from"
+
+private_apt() {
+    # An empty status file: a version that happens to be installed must not become the candidate.
+    apt-get -q -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$work/sources" \
+        -o Dir::Etc::preferences=/dev/null -o Dir::Etc::preferencesparts=/dev/null \
+        -o APT::Default-Release= -o "Dir::State=$work/state" -o "Dir::State::lists=$work/state/lists" \
+        -o "Dir::State::status=$work/status" -o "Dir::Cache=$work" -o "Dir::Cache::archives=$work/archives" \
+        -o APT::Sandbox::User= "$@" >&2
+}
+
+private_apt update || unavailable "apt-get update failed for the non-free area of $suite"
+(cd "$work/download" && private_apt download "$package") ||
+    unavailable "the non-free area of $suite does not serve $package for this architecture"
+deb=$(find "$work/download" -name "${package}_*.deb" | head -n 1)
+[ -f "$deb" ] || unavailable "apt-get download left no file"
+dpkg-deb -x "$deb" "$work/root" || unavailable "the package does not unpack"
+[ -x "$work/root/usr/bin/nvidia-cuda-mps-control" ] ||
+    unavailable "the package holds no usr/bin/nvidia-cuda-mps-control"
+
+version=$(dpkg-deb -f "$deb" Version) || unavailable "the package names no version"
+version=${version##*:}
+version=${version%%-*}
+target="$cache/$package-$version"
+case $version in
+"$major".*) ;;
+*) unavailable "$suite serves version $version" ;;
+esac
+chmod 0755 "$work/root"
+# Another run may have been quicker; its result is as good as ours.
+mv -T "$work/root" "$target" 2>/dev/null || [ -x "$target/usr/bin/nvidia-cuda-mps-control" ] ||
+    unavailable "$target is in the way"
+echo "$target/usr/bin/nvidia-cuda-mps-control"

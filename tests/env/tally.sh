@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# tally.sh DIR: sums the logs of the test runners in DIR (nextest, cargo test, TAP), names what failed
+# and what was skipped, and ends with the line `N passed, N failed`.
+# DIR/failed-stages names stages that failed, one a line. A stage whose log STAGE*.log shows no failed
+# test (it did not compile, say) is one failure itself. Exits 1 when something failed or nothing ran.
+set -euo pipefail
+shopt -s nullglob
+dir=$1
+passed=0 failed=0 skipped=0
+declare -A failures_of
+
+sum() { # PATTERN with one \(group\): the sum of what it finds on standard input
+  sed -n "s/.*$1.*/\1/p" | awk '{ n += $1 } END { print n + 0 }'
+}
+
+for log in "$dir"/*.log; do
+  text=$(sed 's/\x1b\[[0-9;]*m//g' "$log")
+  # nextest: "Summary [ 1.2s] 45 tests run: 44 passed (1 slow), 1 failed, 1 timed out, 2 skipped"
+  next=$(grep -E '^ *Summary \[' <<<"$text" || true)
+  # cargo test: "test result: ok. 3 passed; 0 failed; 1 ignored; ..."
+  cargo=$(grep -E '^test result:' <<<"$text" || true)
+  ok=$(grep -cE '^ok [0-9]' <<<"$text" || true)
+  skip=$(grep -cE '^ok [0-9].* # skip' <<<"$text" || true)
+  bad=$(grep -cE '^not ok [0-9]' <<<"$text" || true)
+  for kind in failed 'timed out' 'exec failed'; do bad=$((bad + $(sum "[ ,]\([0-9]\+\) $kind" <<<"$next"))); done
+  bad=$((bad + $(sum ' \([0-9]\+\) failed' <<<"$cargo")))
+  passed=$((passed + ok - skip + $(sum ' \([0-9]\+\) passed' <<<"$next") + $(sum ' \([0-9]\+\) passed' <<<"$cargo")))
+  skipped=$((skipped + skip + $(sum ' \([0-9]\+\) skipped' <<<"$next") + $(sum ' \([0-9]\+\) ignored' <<<"$cargo")))
+  failed=$((failed + bad))
+  stage=$(basename "$log" .log)
+  failures_of[${stage%%-*}]=$((${failures_of[${stage%%-*}]:-0} + bad))
+  grep -E '^not ok [0-9]|^ok [0-9].* # skip|^ +(FAIL|TIMEOUT|SIG[A-Z]+) \[|^test .* FAILED$' <<<"$text" | sort -u || true
+done
+if [[ -f $dir/failed-stages ]]; then
+  while read -r stage; do
+    ((${failures_of[$stage]:-0} > 0)) && continue
+    echo "failed: $stage"
+    failed=$((failed + 1))
+  done <"$dir/failed-stages"
+fi
+((skipped == 0)) || echo "$skipped skipped"
+echo "$passed passed, $failed failed"
+((failed == 0 && passed > 0))

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# test.sh LOGS: every test that this machine can run, then the sum. What `make test` does after the
+# build.
+set -euo pipefail
+logs=$1
+here=$(cd "$(dirname "$0")" && pwd)
+rm -rf "$logs"
+mkdir -p "$logs"
+"$here/unit.sh" "$logs" || echo unit >>"$logs/failed-stages"
+"$here/../e2e/run" 2>&1 | tee "$logs/e2e.log" || echo e2e >>"$logs/failed-stages"
+"$here/tally.sh" "$logs"
