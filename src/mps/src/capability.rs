@@ -1,0 +1,118 @@
+//! What the installed control program can do, found out by running it for a moment in a directory
+//! of its own. Versions are no guide: distributions patch and rename them.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::card::CardMps;
+use crate::channel::Channel;
+use crate::error::MpsError;
+use crate::layout::{CardDirs, ClientLinks};
+use crate::process::POLL;
+use crate::protocol::{Command as Mps, Percent};
+
+/// It answers or ends within milliseconds.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// What one version of `nvidia-cuda-mps-control` offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Accepts `-multiuser-server`: one server for all uids (not 535, 550).
+    pub multiuser: bool,
+    /// Refuses settings through the containers' socket. 535 does not: there any container, as any
+    /// uid, can change the default limit and share of its card (measured).
+    pub settings_protected: bool,
+    /// Knows `get_server_status` (not 535).
+    pub server_status: bool,
+}
+
+/// Ends the probed daemon and removes its directories on every way out.
+struct Probe {
+    child: Child,
+    card: CardMps,
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        // Fails only for one that has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Err(error) = self.card.dirs().remove() {
+            log::warn!(error:% = error; "probe left files");
+        }
+    }
+}
+
+impl Capabilities {
+    /// Runs `binary` below `scratch` (an existing directory) and leaves nothing there.
+    ///
+    /// # Errors
+    /// [`MpsError::Run`], [`MpsError::StartFailed`] when it does not run at all, and what
+    /// directories and channel say.
+    pub fn probe(binary: &Path, scratch: &Path) -> Result<Self, MpsError> {
+        let multiuser = Probe::start(binary, scratch, true)?.is_some();
+        let plain = Probe::start(binary, scratch, false)?;
+        let Some(probe) = plain else {
+            let reason = format!("{} -f ended at once", binary.display());
+            return Err(MpsError::StartFailed { card: 0, reason, tail: String::new() });
+        };
+        let server_status = !matches!(
+            probe.card.channel().ask(&Mps::GetServerStatus(1)),
+            Err(MpsError::UnknownCommand { .. })
+        );
+        Ok(Self { multiuser, settings_protected: probe.settings_protected()?, server_status })
+    }
+}
+
+impl Probe {
+    /// `None` when the program ends instead of serving: its words for an unknown option are those
+    /// for a missing daemon.
+    fn start(binary: &Path, scratch: &Path, multiuser: bool) -> Result<Option<Self>, MpsError> {
+        // Our pid keeps two probes apart; the directory needs no name beyond that.
+        let dirs = CardDirs::new(scratch, std::process::id(), ClientLinks::ControlOnly)?;
+        let card = CardMps::new(0, "", binary, dirs).with_multiuser(multiuser);
+        card.dirs().create()?;
+        let child = Command::new(binary)
+            .args(card.arguments())
+            .env_clear()
+            .envs(card.environment())
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let child = match child {
+            Ok(child) => child,
+            Err(source) => {
+                card.dirs().remove()?;
+                return Err(MpsError::Run { program: binary.into(), source });
+            }
+        };
+        let mut probe = Self { child, card };
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let ended = probe
+                .child
+                .try_wait()
+                .map_err(|source| MpsError::Run { program: binary.into(), source })?;
+            match probe.card.channel().server_list() {
+                _ if ended.is_some() => return Ok(None),
+                Ok(_) => return Ok(Some(probe)),
+                Err(error) if Instant::now() >= deadline => return Err(error),
+                Err(_) => std::thread::sleep(POLL),
+            }
+        }
+    }
+
+    fn settings_protected(&self) -> Result<bool, MpsError> {
+        self.card.dirs().renew_links()?;
+        let client = Channel::as_client(self.card.binary(), self.card.dirs());
+        let half = Percent::new(50).expect("50 is between 1 and 100");
+        match client.ask(&Mps::SetDefaultActiveThreadPercentage(half)) {
+            Err(MpsError::NotPermitted { .. }) => Ok(true),
+            Ok(_) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

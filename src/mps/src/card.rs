@@ -1,0 +1,333 @@
+//! One card's control daemon: find it, adopt or start it, say how it is.
+//!
+//! ```text
+//!  Dead ──ensure_running──► Running ◄──contexts made again── Fault
+//!   ▲                         │  ▲                             ▲
+//!   └── process ended ────────┤  └── holder gone ── Wedged     │
+//!                             └──────── fatal GPU error ───────┘
+//! ```
+//!
+//! How a running daemon is recognised: `find.rs`.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+
+use crate::channel::Channel;
+use crate::error::MpsError;
+use crate::holder::{WedgeCause, find_wedge_cause};
+use crate::layout::CardDirs;
+use crate::process::{POLL, Process};
+use crate::protocol::{ServerStatus, faulted_servers};
+use crate::spawner::{Spawner, Started};
+
+/// The control daemon of one card, running or not.
+#[derive(Debug)]
+pub struct CardMps {
+    card: u32,
+    uuid: String,
+    binary: PathBuf,
+    multiuser: bool,
+    dirs: CardDirs,
+    channel: Channel,
+}
+
+/// A control daemon whose program, owner and directory were checked.
+#[derive(Debug)]
+pub struct ControlDaemon {
+    /// The daemon's process.
+    pub process: Process,
+}
+
+/// Where a running daemon came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// It ran already, with its servers and clients.
+    Adopted,
+    /// We started it: limits and server are still to be set.
+    Started,
+}
+
+/// An MPS server as its control daemon describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Its pid.
+    pub pid: i32,
+    /// Whom it serves (root serves everybody in multi-user mode); `None` when it is just ending.
+    pub uid: Option<u32>,
+    /// Its state.
+    pub status: ServerStatus,
+}
+
+/// How a card's MPS is right now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MpsState {
+    /// The daemon answers; no server is at fault.
+    Running {
+        /// The control daemon.
+        pid: i32,
+        /// Its servers.
+        servers: Vec<Server>,
+    },
+    /// No daemon.
+    Dead {
+        /// Servers that outlived it and still hold the card.
+        orphans: Vec<i32>,
+    },
+    /// The daemon lives and does not answer.
+    Wedged {
+        /// The control daemon.
+        pid: i32,
+        /// Why, as far as can be seen.
+        cause: WedgeCause,
+    },
+    /// A server had a fatal GPU error and refuses clients.
+    Fault {
+        /// The control daemon.
+        pid: i32,
+        /// Its servers, at least one of them at fault.
+        servers: Vec<Server>,
+    },
+}
+
+impl CardMps {
+    /// Describes the daemon of card number `card`, run from `binary`. Touches nothing.
+    #[must_use]
+    pub fn new(
+        card: u32,
+        uuid: impl Into<String>,
+        binary: impl Into<PathBuf>,
+        dirs: CardDirs,
+    ) -> Self {
+        let binary = binary.into();
+        let channel = Channel::new(&binary, &dirs);
+        Self { card, uuid: uuid.into(), binary, multiuser: false, dirs, channel }
+    }
+
+    /// Starts it with one root server for all uids; only where [`crate::Capabilities`] says so.
+    #[must_use]
+    pub fn with_multiuser(mut self, multiuser: bool) -> Self {
+        self.multiuser = multiuser;
+        self
+    }
+
+    /// Changes the channel's time limit from its 3 s.
+    #[must_use]
+    pub fn with_channel_timeout(mut self, timeout: Duration) -> Self {
+        self.channel = self.channel.with_timeout(timeout);
+        self
+    }
+
+    /// The card's number on this node: names directory and unit.
+    #[must_use]
+    pub fn card(&self) -> u32 {
+        self.card
+    }
+
+    /// The card's UUID: becomes `CUDA_VISIBLE_DEVICES`, so the card is device 0.
+    #[must_use]
+    pub fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    /// The control program.
+    #[must_use]
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// Whether one server serves all uids.
+    #[must_use]
+    pub fn is_multiuser(&self) -> bool {
+        self.multiuser
+    }
+
+    /// The card's directories.
+    #[must_use]
+    pub fn dirs(&self) -> &CardDirs {
+        &self.dirs
+    }
+
+    /// The card's control channel.
+    #[must_use]
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// What the daemon is started with.
+    pub(crate) fn arguments(&self) -> &'static [&'static str] {
+        if self.multiuser { &["-f", "-multiuser-server"] } else { &["-f"] }
+    }
+
+    /// What the daemon finds in its environment. The server program is searched in PATH, not
+    /// beside the daemon (measured), so its directory comes first.
+    pub(crate) fn environment(&self) -> [(&'static str, std::ffi::OsString); 4] {
+        let mut path =
+            self.binary.parent().unwrap_or_else(|| Path::new("/usr/bin")).as_os_str().to_owned();
+        path.push(":");
+        path.push(crate::run::FIXED_PATH);
+        [
+            ("PATH", path),
+            ("CUDA_VISIBLE_DEVICES", self.uuid.clone().into()),
+            ("CUDA_MPS_PIPE_DIRECTORY", self.dirs.pipe_dir().into()),
+            ("CUDA_MPS_LOG_DIRECTORY", self.dirs.log_dir().into()),
+        ]
+    }
+
+    /// Adopts the running daemon or starts one, and waits until it answers. Containers cannot reach
+    /// a new one before [`CardDirs::renew_links`].
+    ///
+    /// # Errors
+    /// [`MpsError::Wedged`] when one runs and does not answer: a second one is never started.
+    /// [`MpsError::StartFailed`] with the end of the log, and what directories and spawner say.
+    pub fn ensure_running(
+        &self,
+        spawner: &dyn Spawner,
+        limit: Duration,
+    ) -> Result<(ControlDaemon, Origin), MpsError> {
+        self.dirs.create()?;
+        match self.find_running() {
+            Ok(Some(daemon)) => {
+                self.channel.server_list()?;
+                return Ok((daemon, Origin::Adopted));
+            }
+            Ok(None) => {}
+            Err(error @ MpsError::PidFileRefused { .. }) => {
+                log::warn!(card = self.card, error:% = error; "stale or forged pid file removed");
+                let path = self.dirs.pid_file();
+                std::fs::remove_file(&path)
+                    .map_err(|source| MpsError::fs("remove", path, source))?;
+            }
+            Err(error) => return Err(error),
+        }
+        let mark = self.dirs.log_file().mark();
+        let started = spawner.start(self)?;
+        let failed = match self.wait_until_it_answers(spawner, &started, limit) {
+            Ok(daemon) => {
+                let ours = started.is(daemon.process.pid());
+                return Ok((daemon, if ours { Origin::Started } else { Origin::Adopted }));
+            }
+            Err(reason) => reason,
+        };
+        if let Err(error) = spawner.abort(self, &started) {
+            log::warn!(card = self.card, error:% = error; "cannot end the daemon that failed to start");
+        }
+        Err(MpsError::StartFailed {
+            card: self.card,
+            reason: failed,
+            tail: self.dirs.log_file().tail(mark),
+        })
+    }
+
+    fn wait_until_it_answers(
+        &self,
+        spawner: &dyn Spawner,
+        started: &Started,
+        limit: Duration,
+    ) -> Result<ControlDaemon, String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let ended = spawner.has_ended(self, started).map_err(|error| error.to_string())?;
+            // Asked after that: an end of ours because another was quicker is no failure.
+            if let Some(daemon) = self.find_running().map_err(|error| error.to_string())? {
+                match self.channel.server_list() {
+                    Ok(_) => return Ok(daemon),
+                    Err(error) if Instant::now() >= deadline => return Err(error.to_string()),
+                    Err(_) => {}
+                }
+            } else if ended {
+                return Err("it ended at once".into());
+            } else if Instant::now() >= deadline {
+                return Err(format!("it does not answer after {} ms", limit.as_millis()));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// How it is now. Costs one command for each server and one for the list; up to the channel's
+    /// time limit when wedged.
+    ///
+    /// # Errors
+    /// What [`Self::find_running`] and the channel say, other than the states themselves.
+    pub fn state(&self) -> Result<MpsState, MpsError> {
+        let daemon = match self.find_running() {
+            Ok(Some(daemon)) => daemon,
+            Ok(None) | Err(MpsError::PidFileRefused { .. }) => return Ok(self.dead()),
+            Err(error) => return Err(error),
+        };
+        let pid = daemon.process.pid();
+        match self.servers() {
+            Ok(servers) if servers.iter().any(|server| server.status == ServerStatus::Fault) => {
+                Ok(MpsState::Fault { pid, servers })
+            }
+            Ok(servers) => Ok(MpsState::Running { pid, servers }),
+            Err(MpsError::Wedged { .. }) => {
+                // With our turn taken, no front-end of ours can be mistaken for the holder.
+                let turn = self.channel.take_turn();
+                let cause = turn.map_or(WedgeCause::Unknown, |_turn| {
+                    find_wedge_cause(&daemon.process, &self.dirs.log_fifo())
+                });
+                Ok(MpsState::Wedged { pid, cause })
+            }
+            Err(_) if !daemon.process.is_alive() => Ok(self.dead()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn dead(&self) -> MpsState {
+        MpsState::Dead { orphans: self.servers_alive().iter().map(Process::pid).collect() }
+    }
+
+    /// The daemon's servers with uid and status.
+    ///
+    /// # Errors
+    /// What the channel says.
+    pub fn servers(&self) -> Result<Vec<Server>, MpsError> {
+        let mut servers = Vec::new();
+        for pid in self.channel.server_list()? {
+            let status = match self.channel.server_status(pid) {
+                // 535 cannot be asked; the log can.
+                Ok(ServerStatus::Unreported)
+                    if faulted_servers(&self.dirs.log_file().since(0)?).contains(&pid) =>
+                {
+                    ServerStatus::Fault
+                }
+                Ok(status) => status,
+                // Ended between the two questions.
+                Err(MpsError::ServerNotFound { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            let uid = Process::open(pid).and_then(|server| server.uid());
+            servers.push(Server { pid, uid, status });
+        }
+        Ok(servers)
+    }
+
+    /// Empties the daemon's log FIFO, which frees a daemon that is [`WedgeCause::LogBlocked`]. It
+    /// blocks again about 500 lines later: restart it when its clients are gone.
+    ///
+    /// # Errors
+    /// [`MpsError::Fs`].
+    pub fn drain_log(&self) -> Result<(), MpsError> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let path = self.dirs.log_fifo();
+        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+        let mut fifo = File::options()
+            .read(true)
+            .custom_flags(flags)
+            .open(&path)
+            .map_err(|source| MpsError::fs("open", &path, source))?;
+        let mut chunk = [0; 4096];
+        loop {
+            match fifo.read(&mut chunk) {
+                Ok(0) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Ok(_) => {}
+                Err(source) => return Err(MpsError::fs("read", path, source)),
+            }
+        }
+    }
+}

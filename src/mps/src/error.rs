@@ -1,0 +1,341 @@
+//! Every way in which this crate can fail, with the object in the variant and the remedy apart.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What went wrong with an MPS control daemon, its directories or its channel.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MpsError {
+    /// A file operation failed.
+    #[error("cannot {action} {}", path.display())]
+    Fs {
+        /// The operation, as a verb: `open`, `create directory`.
+        action: &'static str,
+        /// What it was applied to.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A program could not be started.
+    #[error("cannot run {}", program.display())]
+    Run {
+        /// The program's path.
+        program: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The root of the directories is relative or contains `..`.
+    #[error("the MPS directory {} is not an absolute, plain path", path.display())]
+    NotPlainPath {
+        /// The path as configured.
+        path: PathBuf,
+    },
+    /// A socket path would not fit into `sockaddr_un`; the control daemon then dies without a word.
+    #[error("the socket path {} has {length} bytes, a Unix socket allows 107", path.display())]
+    SocketPathTooLong {
+        /// The longest socket path of the card.
+        path: PathBuf,
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// Something other than a directory stands where one of ours belongs.
+    #[error("{} is not a directory but {found}; it was not made by mpsgate", path.display())]
+    Planted {
+        /// Where it stands.
+        path: PathBuf,
+        /// What it is: `a symbolic link`, `a regular file`.
+        found: &'static str,
+    },
+    /// A directory belongs to somebody else.
+    #[error("{} belongs to uid {found}, expected uid {expected}", path.display())]
+    ForeignOwner {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        found: u32,
+        /// Who must own it.
+        expected: u32,
+    },
+    /// A directory can be written by others, so nothing in it can be trusted.
+    #[error("{} has mode {mode:04o}, which lets others write into it", path.display())]
+    WritableByOthers {
+        /// The directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The control daemon has not made this file, so there is nothing to link.
+    #[error("the control daemon's {} is missing", path.display())]
+    NothingToLink {
+        /// The missing socket or FIFO.
+        path: PathBuf,
+    },
+    /// Removal left something behind.
+    #[error("left behind: {}", paths.join(", "))]
+    LeftBehind {
+        /// Each path with the reason.
+        paths: Vec<String>,
+    },
+
+    /// No control daemon answers in this directory.
+    #[error("no MPS control daemon runs in {}", pipe_dir.display())]
+    NotRunning {
+        /// Its pipe directory.
+        pipe_dir: PathBuf,
+    },
+    /// The control daemon is there and did not answer in time.
+    #[error("the MPS control daemon in {} did not answer `{command}` within {after_ms} ms", pipe_dir.display())]
+    Wedged {
+        /// Its pipe directory.
+        pipe_dir: PathBuf,
+        /// The command that got no answer.
+        command: String,
+        /// How long was waited, in milliseconds.
+        after_ms: u128,
+    },
+    /// Another process of mpsgate kept the channel for too long.
+    #[error("the MPS channel is in use, {} stayed locked for {after_ms} ms", lock.display())]
+    ChannelBusy {
+        /// The lock file.
+        lock: PathBuf,
+        /// How long was waited, in milliseconds.
+        after_ms: u128,
+    },
+    /// The front-end failed in the middle of a command.
+    #[error("the MPS channel broke during `{command}`: {detail}")]
+    ChannelBroken {
+        /// The command.
+        command: String,
+        /// What the front-end said, or its exit status.
+        detail: String,
+    },
+    /// The front-end reported success and printed nothing, twice (measured when front-ends collide).
+    #[error("the MPS control daemon gave no answer to `{command}`")]
+    EmptyAnswer {
+        /// The command.
+        command: String,
+    },
+    /// The answer is longer than any real one.
+    #[error("the answer to `{command}` is longer than {limit} bytes")]
+    AnswerTooLong {
+        /// The command.
+        command: String,
+        /// The cap in bytes.
+        limit: usize,
+    },
+    /// This version of the control daemon does not know the command.
+    #[error("this MPS control daemon does not know `{command}`")]
+    UnknownCommand {
+        /// The command.
+        command: String,
+    },
+    /// The server of that pid is gone.
+    #[error("the MPS control daemon has no server {server}")]
+    ServerNotFound {
+        /// The pid that was asked for.
+        server: i32,
+    },
+    /// The control daemon refused the command to us.
+    #[error("the MPS control daemon refused `{command}`: {answer}")]
+    NotPermitted {
+        /// The command.
+        command: String,
+        /// Its words.
+        answer: String,
+    },
+    /// The answer has no known form.
+    #[error("cannot understand the answer to `{command}`: {answer:?}")]
+    Unparsable {
+        /// The command.
+        command: String,
+        /// What was printed.
+        answer: String,
+    },
+    /// The limit read back is not the one that was set.
+    #[error("the memory limit of {limit_mib} MiB was not applied, the control daemon reports {}", answer.as_deref().unwrap_or("none"))]
+    LimitNotApplied {
+        /// The limit that was sent.
+        limit_mib: u32,
+        /// The limit that was read back.
+        answer: Option<String>,
+    },
+
+    /// The control daemon did not come up.
+    #[error("the MPS control daemon of card {card} did not start: {reason}{}", tail_text(tail))]
+    StartFailed {
+        /// The card's number.
+        card: u32,
+        /// What was seen.
+        reason: String,
+        /// The end of its log.
+        tail: String,
+    },
+    /// Somebody else holds the lock of the control daemon.
+    #[error("{} is locked by pid {pid}, which is not our control daemon: {why}", lock.display())]
+    Stranger {
+        /// The lock file.
+        lock: PathBuf,
+        /// Who holds it.
+        pid: i32,
+        /// The check that failed.
+        why: String,
+    },
+    /// The pid file names a living process that is not our control daemon.
+    #[error("{} names pid {pid}, which is not our control daemon: {why}", path.display())]
+    PidFileRefused {
+        /// The pid file; anybody may write it.
+        path: PathBuf,
+        /// The pid in it.
+        pid: i32,
+        /// The check that failed.
+        why: String,
+    },
+    /// The process survived SIGKILL for as long as we waited.
+    #[error("pid {pid} is still there after SIGKILL")]
+    StillRunning {
+        /// The process.
+        pid: i32,
+    },
+    /// `systemctl` failed.
+    #[error("`systemctl {arguments}` failed: {detail}")]
+    Systemctl {
+        /// Its arguments.
+        arguments: String,
+        /// Its words or exit status.
+        detail: String,
+    },
+
+    /// The card's server runs for another uid; MPS serves one uid at a time.
+    #[error("the MPS server {server} of card {card} serves uid {serves}, not uid {wanted}")]
+    ServerOfOtherUid {
+        /// The card's number.
+        card: u32,
+        /// The server's pid.
+        server: i32,
+        /// Whom it serves.
+        serves: u32,
+        /// Who asked.
+        wanted: u32,
+    },
+    /// The server ended right after its start.
+    #[error("the MPS server of card {card} for uid {uid} ended at once{}", tail_text(tail))]
+    ServerDied {
+        /// The card's number.
+        card: u32,
+        /// Whom it was to serve.
+        uid: u32,
+        /// The end of the log.
+        tail: String,
+    },
+    /// The server did not become ready in time.
+    #[error(
+        "the MPS server of card {card} for uid {uid} is not ready: {status}{}",
+        tail_text(tail)
+    )]
+    ServerNotReady {
+        /// The card's number.
+        card: u32,
+        /// Whom it was to serve.
+        uid: u32,
+        /// The last status seen.
+        status: String,
+        /// The end of the log.
+        tail: String,
+    },
+
+    /// The GPU's UUID cannot be a file name.
+    #[error("{uuid:?} is not a GPU UUID")]
+    BadUuid {
+        /// The text as given.
+        uuid: String,
+    },
+    /// A lease file cannot be understood; it is left as it is.
+    #[error("the compute-mode lease {} cannot be read: {reason}", path.display())]
+    LeaseCorrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+fn tail_text(tail: &str) -> String {
+    if tail.is_empty() { String::new() } else { format!("\n{tail}") }
+}
+
+impl MpsError {
+    /// What an operator can do about it: a command to run or a setting to change.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Run { program, .. } => format!(
+                "install the MPS programs of the NVIDIA driver, or set mps.control_binary; looked for {}",
+                program.display()
+            ),
+            Self::NotPlainPath { .. } | Self::SocketPathTooLong { .. } => {
+                "set mps.directory to a short absolute path such as /run/mpsgate/mps".into()
+            }
+            Self::Planted { path, .. }
+            | Self::ForeignOwner { path, .. }
+            | Self::WritableByOthers { path, .. } => {
+                format!("find out who made it, then move it away: ls -ld {}", path.display())
+            }
+            Self::LeftBehind { .. } => "remove the named paths after looking at them".into(),
+            Self::NotRunning { .. } | Self::NothingToLink { .. } => {
+                "mpsgate doctor; mpsgated starts the control daemon again by itself".into()
+            }
+            Self::Wedged { .. } => {
+                "mpsgate status names the process that holds the channel; end that container".into()
+            }
+            Self::ChannelBusy { lock, .. } => {
+                format!("see who holds it: fuser -v {}", lock.display())
+            }
+            Self::ChannelBroken { .. } | Self::EmptyAnswer { .. } => {
+                "another front-end may be talking to the same control daemon; try again".into()
+            }
+            Self::UnknownCommand { .. } => "a newer NVIDIA driver knows this command".into(),
+            Self::NotPermitted { .. } => {
+                "run as root and through the private pipe directory, not the containers' one".into()
+            }
+            Self::LimitNotApplied { .. } => {
+                "mpsgate mps restart re-applies it; grants are refused until it reads back".into()
+            }
+            Self::StartFailed { .. } => "look at the log lines above and at nvidia-smi".into(),
+            Self::Stranger { pid, .. } | Self::PidFileRefused { pid, .. } => {
+                format!("look at it: ps -fp {pid}")
+            }
+            Self::StillRunning { pid } => {
+                format!("it hangs in the driver: cat /proc/{pid}/stack; only a reboot may help")
+            }
+            Self::Systemctl { .. } => "systemctl status 'mpsgate-mps@*'".into(),
+            Self::ServerOfOtherUid { serves, .. } => format!(
+                "run the container as uid {serves}, choose another card, or use a driver with multi-user MPS"
+            ),
+            Self::ServerDied { .. } | Self::ServerNotReady { .. } => {
+                "check that the GPU works and is not in use: nvidia-smi; then mpsgate doctor".into()
+            }
+            Self::LeaseCorrupt { path, .. } => format!(
+                "set the compute mode by hand (nvidia-smi -c DEFAULT), then remove {}",
+                path.display()
+            ),
+            Self::BadUuid { .. } => "nvidia-smi -L prints the UUIDs".into(),
+            Self::Fs { .. }
+            | Self::AnswerTooLong { .. }
+            | Self::ServerNotFound { .. }
+            | Self::Unparsable { .. } => return None,
+        };
+        Some(hint)
+    }
+
+    /// Wraps a failed file operation.
+    pub(crate) fn fs(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        Self::Fs { action, path: path.into(), source: source.into() }
+    }
+}

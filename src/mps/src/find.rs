@@ -1,0 +1,128 @@
+//! Recognising the processes of a card.
+//!
+//! A daemon is known by the POSIX lock that it holds on `control_lock` for as long as it lives: the
+//! kernel names the holder, so neither a stale nor a forged pid file can mislead us. 535 writes no
+//! pid file at all (measured).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+
+use crate::card::{CardMps, ControlDaemon};
+use crate::error::MpsError;
+use crate::process::{Process, all_pids};
+
+/// File name of the server program.
+const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
+
+impl CardMps {
+    /// The daemon that runs in our directory, if any. Does not ask the channel: a wedged daemon is
+    /// found too.
+    ///
+    /// # Errors
+    /// [`MpsError::Stranger`] when the lock's holder is not our daemon;
+    /// [`MpsError::PidFileRefused`] when nobody holds the lock, yet the pid file names a living
+    /// process; [`MpsError::Fs`].
+    pub fn find_running(&self) -> Result<Option<ControlDaemon>, MpsError> {
+        let lock = self.dirs().control_lock();
+        let Some(pid) =
+            lock_holder(&lock).map_err(|source| MpsError::fs("look at lock", &lock, source))?
+        else {
+            return self.refuse_pid_file().map(|()| None);
+        };
+        let Some(process) = Process::open(pid) else {
+            // Ended since, or lives in a pid namespace that we cannot see (the kernel says 0).
+            if pid > 0 {
+                return Ok(None);
+            }
+            let why = "it is in another pid namespace".into();
+            return Err(MpsError::Stranger { lock, pid, why });
+        };
+        if let Err(why) = self.check_identity(&process) {
+            if !process.is_alive() {
+                return Ok(None);
+            }
+            return Err(MpsError::Stranger { lock, pid, why });
+        }
+        if let Some(claimed) = self.pid_in_file().filter(|claimed| *claimed != pid) {
+            log::warn!(card = self.card(), pid, claimed; "pid file names another process, ignored");
+        }
+        Ok(Some(ControlDaemon { process }))
+    }
+
+    fn pid_in_file(&self) -> Option<i32> {
+        std::fs::read_to_string(self.dirs().pid_file()).ok()?.trim().parse().ok()
+    }
+
+    /// Nobody holds the lock, so whatever the pid file names is not our daemon.
+    fn refuse_pid_file(&self) -> Result<(), MpsError> {
+        let Some(process) = self.pid_in_file().and_then(Process::open) else { return Ok(()) };
+        let why = match self.check_identity(&process) {
+            Err(why) => why,
+            Ok(()) => "it does not hold control_lock".into(),
+        };
+        Err(MpsError::PidFileRefused { path: self.dirs().pid_file(), pid: process.pid(), why })
+    }
+
+    fn check_identity(&self, process: &Process) -> Result<(), String> {
+        let own = nix::unistd::geteuid().as_raw();
+        if process.uid() != Some(own) {
+            return Err(format!(
+                "it runs as uid {}, not {own}",
+                process.uid().map_or_else(String::new, |uid| uid.to_string())
+            ));
+        }
+        if !process.runs(self.binary()) {
+            let exe = process.exe().unwrap_or_default();
+            return Err(format!("it runs {}, not {}", exe.display(), self.binary().display()));
+        }
+        if process.env("CUDA_MPS_PIPE_DIRECTORY").as_deref()
+            != Some(self.dirs().pipe_dir().as_os_str())
+        {
+            return Err("it was started for another pipe directory".into());
+        }
+        Ok(())
+    }
+
+    /// Server processes of this card, whether or not their control daemon lives: by program name
+    /// and environment. A process in a container can dress up as one, so this decides only what
+    /// `stop` ends and what is reported as an orphan.
+    #[must_use]
+    pub fn servers_alive(&self) -> Vec<Process> {
+        let pipe_dir = self.dirs().pipe_dir();
+        all_pids()
+            .into_iter()
+            .filter_map(Process::open)
+            .filter(|process| process.exe().is_some_and(|exe| exe.ends_with(SERVER_PROGRAM)))
+            .filter(|process| {
+                process
+                    .env("CUDA_MPS_PIPE_DIRECTORY")
+                    .is_some_and(|dir| dir == pipe_dir.as_os_str())
+            })
+            .collect()
+    }
+}
+
+/// Who holds the daemon's lock; `None` when nobody does or there is no file.
+fn lock_holder(path: &Path) -> io::Result<Option<i32>> {
+    let file =
+        File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    let file = match file {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut lock = libc::flock {
+        l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap_or_default(),
+        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or_default(),
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(&file, FcntlArg::F_GETLK(&mut lock))?;
+    Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
+}

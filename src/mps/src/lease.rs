@@ -1,0 +1,249 @@
+//! Compute-mode leases: what a card's compute mode was before mpsgate made it EXCLUSIVE_PROCESS.
+//! One file per card, kept where a reboot does not reach it. Setting the mode is the caller's: this
+//! crate knows no NVML.
+//!
+//! Write the lease *before* changing the mode and remove it *after* the mode is back: a crash in
+//! between leaves a lease too many, never one too few.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::MpsError;
+
+/// The only format so far.
+const FORMAT: u32 = 1;
+
+/// NVML's compute modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ComputeMode {
+    /// Any number of contexts.
+    Default,
+    /// One thread's context; gone since CUDA 8.
+    ExclusiveThread,
+    /// No compute at all.
+    Prohibited,
+    /// One process's contexts: under MPS the server's.
+    ExclusiveProcess,
+}
+
+/// What must be restored, and since when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lease {
+    format: u32,
+    /// The card.
+    pub uuid: String,
+    /// The mode to go back to.
+    pub previous: ComputeMode,
+    /// Seconds since 1970.
+    pub taken_at_s: u64,
+}
+
+/// What [`LeaseDir::take`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Taken {
+    /// A new lease was written.
+    New(Lease),
+    /// One was there already, from before a crash: its `previous` is the true one.
+    Existing(Lease),
+}
+
+/// The directory of the leases, usually `/var/lib/mpsgate/compute-mode`.
+#[derive(Debug, Clone)]
+pub struct LeaseDir {
+    path: PathBuf,
+}
+
+impl LeaseDir {
+    /// Names the directory; it is made by the first [`Self::take`].
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// Records the mode that `uuid` has now, unless a lease for it exists.
+    ///
+    /// # Errors
+    /// [`MpsError::BadUuid`], [`MpsError::Fs`]; [`MpsError::LeaseCorrupt`] when the existing lease
+    /// cannot be read: it is never overwritten, because it may be the only memory of the old mode.
+    pub fn take(&self, uuid: &str, previous: ComputeMode) -> Result<Taken, MpsError> {
+        if let Some(lease) = self.read(uuid)? {
+            return Ok(Taken::Existing(lease));
+        }
+        let taken_at_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let lease = Lease { format: FORMAT, uuid: uuid.to_owned(), previous, taken_at_s };
+        let path = self.file(uuid)?;
+        fs::create_dir_all(&self.path)
+            .map_err(|source| MpsError::fs("create directory", &self.path, source))?;
+        match self.write(&path, &lease) {
+            Ok(()) => Ok(Taken::New(lease)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self
+                .read(uuid)?
+                .map(Taken::Existing)
+                .ok_or_else(|| MpsError::fs("write lease", path, error)),
+            Err(source) => Err(MpsError::fs("write lease", path, source)),
+        }
+    }
+
+    /// The lease of one card.
+    ///
+    /// # Errors
+    /// [`MpsError::BadUuid`], [`MpsError::Fs`], [`MpsError::LeaseCorrupt`].
+    pub fn read(&self, uuid: &str) -> Result<Option<Lease>, MpsError> {
+        let path = self.file(uuid)?;
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(MpsError::LeaseCorrupt { path, reason: "it is not UTF-8".into() });
+            }
+            Err(source) => return Err(MpsError::fs("read lease", path, source)),
+        };
+        let lease: Lease = serde_json::from_str(&text).map_err(|error| MpsError::LeaseCorrupt {
+            path: path.clone(),
+            reason: error.to_string(),
+        })?;
+        if lease.format != FORMAT {
+            let reason = format!("it has format {}, this version knows {FORMAT}", lease.format);
+            return Err(MpsError::LeaseCorrupt { path, reason });
+        }
+        if lease.uuid != uuid {
+            return Err(MpsError::LeaseCorrupt {
+                path,
+                reason: format!("it is for {}", lease.uuid),
+            });
+        }
+        Ok(Some(lease))
+    }
+
+    /// All leases, each readable or not: what must be restored at boot.
+    ///
+    /// # Errors
+    /// [`MpsError::Fs`] when the directory cannot be read; a missing one holds no lease.
+    pub fn read_all(&self) -> Result<Vec<Result<Lease, MpsError>>, MpsError> {
+        let failed = |source| MpsError::fs("read directory", &self.path, source);
+        let entries = match fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut leases = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(failed)?.file_name();
+            // Names with a dot are temporary files of a write that was cut short.
+            if let Some(uuid) = name.to_str().filter(|name| !name.starts_with('.')) {
+                leases.extend(self.read(uuid).transpose());
+            }
+        }
+        Ok(leases)
+    }
+
+    /// Forgets the lease, once the old mode is back. A missing one is fine.
+    ///
+    /// # Errors
+    /// [`MpsError::BadUuid`], [`MpsError::Fs`].
+    pub fn remove(&self, uuid: &str) -> Result<(), MpsError> {
+        let path = self.file(uuid)?;
+        match fs::remove_file(&path) {
+            Ok(()) => {
+                sync_dir(&self.path).map_err(|source| MpsError::fs("sync", &self.path, source))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(MpsError::fs("remove lease", path, source)),
+        }
+    }
+
+    fn file(&self, uuid: &str) -> Result<PathBuf, MpsError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        if uuid.is_empty() || uuid.len() > 96 || !uuid.bytes().all(plain) {
+            return Err(MpsError::BadUuid { uuid: uuid.to_owned() });
+        }
+        Ok(self.path.join(uuid))
+    }
+
+    /// Whole or not at all, and never over another: `link` fails where `rename` would replace.
+    fn write(&self, path: &Path, lease: &Lease) -> io::Result<()> {
+        let temporary = self.path.join(format!(".{}.{}", lease.uuid, std::process::id()));
+        let written = || -> io::Result<()> {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&temporary)?;
+            file.write_all(&serde_json::to_vec(lease)?)?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            fs::hard_link(&temporary, path)
+        };
+        let result = written();
+        let removed = fs::remove_file(&temporary);
+        result.and(removed)?;
+        sync_dir(&self.path)
+    }
+}
+
+fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    const UUID: &str = "GPU-8d4a3c5e-0000-1111-2222-333344445555";
+
+    #[test]
+    fn the_first_lease_stays_the_true_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let leases = LeaseDir::new(dir.path().join("compute-mode"));
+        assert!(leases.read_all().unwrap().is_empty());
+        let Taken::New(lease) = leases.take(UUID, ComputeMode::Default).unwrap() else {
+            panic!("not new")
+        };
+        let again = leases.take(UUID, ComputeMode::ExclusiveProcess).unwrap();
+        assert_eq!(again, Taken::Existing(lease.clone()));
+        let all: Vec<_> = leases.read_all().unwrap().into_iter().map(Result::unwrap).collect();
+        assert_eq!(all, [lease]);
+        leases.remove(UUID).unwrap();
+        leases.remove(UUID).unwrap();
+        assert!(leases.read(UUID).unwrap().is_none());
+        assert_eq!(fs::read_dir(dir.path().join("compute-mode")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_unreadable_lease_is_named_and_never_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let leases = LeaseDir::new(dir.path());
+        let newer =
+            format!(r#"{{"format":2,"uuid":"{UUID}","previous":"default","taken_at_s":1}}"#);
+        let other = r#"{"format":1,"uuid":"GPU-x","previous":"default","taken_at_s":1}"#;
+        for content in ["", "{", "\u{0}", newer.as_str(), other] {
+            fs::write(dir.path().join(UUID), content).unwrap();
+            let error = leases.take(UUID, ComputeMode::Default).unwrap_err();
+            assert!(
+                matches!(&error, MpsError::LeaseCorrupt { path, .. } if path.ends_with(UUID)),
+                "{error}"
+            );
+            assert_eq!(fs::read_to_string(dir.path().join(UUID)).unwrap(), content);
+        }
+    }
+
+    #[test]
+    fn refuses_a_uuid_that_is_a_path() {
+        let leases = LeaseDir::new("/nonexistent");
+        for uuid in ["", "../x", "a/b", "GPU x"] {
+            assert!(
+                matches!(leases.take(uuid, ComputeMode::Default), Err(MpsError::BadUuid { .. })),
+                "{uuid}"
+            );
+        }
+    }
+}

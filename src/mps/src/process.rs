@@ -1,0 +1,188 @@
+//! A process, named so that a reused pid is never taken for it: pidfd where the kernel has one,
+//! pid and start time elsewhere.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::sys;
+
+/// How often a wait looks again.
+pub(crate) const POLL: Duration = Duration::from_millis(5);
+
+/// A process that was alive when it was opened.
+#[derive(Debug)]
+pub struct Process {
+    pid: i32,
+    start_ticks: u64,
+    pidfd: Option<OwnedFd>,
+}
+
+impl Process {
+    /// `None` when no such process lives (a zombie does not).
+    #[must_use]
+    pub fn open(pid: i32) -> Option<Self> {
+        // The pidfd first: if the start time can then be read, both mean the same process.
+        let pidfd = sys::pidfd_open(Pid::from_raw(pid)).ok();
+        let start_ticks = living_since(pid)?;
+        Some(Self { pid, start_ticks, pidfd })
+    }
+
+    /// The pid, as our own pid namespace counts.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Start time in clock ticks since boot; with the pid it names the process across restarts of
+    /// ours.
+    #[must_use]
+    pub fn start_ticks(&self) -> u64 {
+        self.start_ticks
+    }
+
+    /// Whether it still runs.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        living_since(self.pid) == Some(self.start_ticks)
+    }
+
+    /// Sends a signal; a process that is gone counts as signalled.
+    ///
+    /// # Errors
+    /// What the kernel says, usually `EPERM`.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        let sent = match &self.pidfd {
+            Some(fd) => sys::pidfd_send_signal(fd.as_fd(), signal),
+            None if self.is_alive() => {
+                kill(Pid::from_raw(self.pid), signal).map_err(io::Error::from)
+            }
+            None => Ok(()),
+        };
+        match sent {
+            Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Waits for its end; `false` when the time is over first.
+    #[must_use]
+    pub fn wait_gone(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while self.is_alive() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(POLL);
+        }
+        true
+    }
+
+    /// The program it runs, without the mark of a replaced file.
+    pub(crate) fn exe(&self) -> Option<PathBuf> {
+        let target = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
+        let text = target.into_os_string().into_string().ok()?;
+        Some(PathBuf::from(text.strip_suffix(" (deleted)").unwrap_or(&text)))
+    }
+
+    /// Whether it runs `binary`: the same file, or one that a package upgrade has since replaced
+    /// under that path.
+    pub(crate) fn runs(&self, binary: &Path) -> bool {
+        let same_file = || {
+            let running = fs::metadata(format!("/proc/{}/exe", self.pid)).ok()?;
+            let wanted = fs::metadata(binary).ok()?;
+            Some((running.dev(), running.ino()) == (wanted.dev(), wanted.ino()))
+        };
+        let resolved = fs::canonicalize(binary).unwrap_or_else(|_| binary.to_path_buf());
+        same_file() == Some(true) || self.exe().is_some_and(|exe| exe == resolved)
+    }
+
+    /// A variable of the environment it was started with.
+    pub(crate) fn env(&self, name: &str) -> Option<OsString> {
+        let environ = fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
+        let prefix = [name.as_bytes(), b"="].concat();
+        let value = environ
+            .split(|byte| *byte == 0)
+            .find_map(|entry| entry.strip_prefix(prefix.as_slice()))?;
+        Some(OsString::from_vec(value.to_vec()))
+    }
+
+    /// Effective uid.
+    pub(crate) fn uid(&self) -> Option<u32> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    }
+
+    /// Short name, at most 15 bytes.
+    pub(crate) fn comm(&self) -> String {
+        let comm = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        comm.trim_end().to_owned()
+    }
+
+    /// Whether it was stopped by a signal: it then answers nobody.
+    pub(crate) fn is_stopped(&self) -> bool {
+        stat_fields(self.pid).is_some_and(|fields| fields.first().is_some_and(|state| state == "T"))
+    }
+
+    pub(crate) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// Fields of /proc/PID/stat after the name, which may itself hold spaces and brackets.
+fn stat_fields(pid: i32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    Some(rest.split_whitespace().map(str::to_owned).collect())
+}
+
+fn living_since(pid: i32) -> Option<u64> {
+    let fields = stat_fields(pid)?;
+    if matches!(fields.first()?.as_str(), "Z" | "X" | "x") {
+        return None;
+    }
+    // Field 22 of proc_pid_stat(5); the state is field 3.
+    fields.get(19)?.parse().ok()
+}
+
+/// Pids of all processes that can be seen.
+pub(crate) fn all_pids() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    #[test]
+    fn a_zombie_counts_as_gone() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let process = Process::open(pid).unwrap();
+        assert!(process.is_alive() && process.start_ticks() > 0);
+        process.signal(Signal::SIGKILL).unwrap();
+        assert!(process.wait_gone(Duration::from_secs(10)));
+        assert!(Process::open(pid).is_none());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn knows_its_own_program_and_environment() {
+        let myself = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert!(myself.runs(&std::env::current_exe().unwrap()));
+        assert!(!myself.runs(Path::new("/bin/sh")));
+        assert_eq!(myself.env("PATH"), std::env::var_os("PATH"));
+        assert_eq!(myself.uid(), Some(nix::unistd::geteuid().as_raw()));
+    }
+}

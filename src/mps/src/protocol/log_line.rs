@@ -1,0 +1,196 @@
+//! Lines of the control daemon's log. In the foreground (`-f`) it writes no files: the lines of the
+//! daemon *and* of its servers come on its stdout, told apart by the component (measured).
+
+use std::collections::BTreeSet;
+
+/// One line: `[2026-11-21 12:58:44.442 Control 27835] text`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine<'a> {
+    /// `Control`, `Server`, `Legacy Server` or `Other`.
+    pub component: &'a str,
+    /// The process that wrote it.
+    pub pid: i32,
+    /// The text after the bracket.
+    pub text: &'a str,
+}
+
+/// What a line tells us. Server lines are from NVIDIA's documentation; unverified without a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A server was forked for a uid.
+    ServerStarting {
+        /// The server's pid.
+        server: i32,
+        /// Whom it serves.
+        uid: u32,
+    },
+    /// A server connected to its control daemon.
+    ServerReady {
+        /// The server's pid.
+        server: i32,
+    },
+    /// A server ended.
+    ServerExited {
+        /// The server's pid.
+        server: i32,
+        /// Its exit status.
+        status: i32,
+    },
+    /// A client waits because the server serves another uid or is not ready: it blocks the card.
+    ClientPending {
+        /// The client's pid.
+        client: i32,
+        /// Its uid.
+        uid: u32,
+    },
+    /// The limit that the server really applied: the only exact read-back.
+    LimitApplied {
+        /// The server's pid.
+        server: i32,
+        /// Device as the server sees it.
+        device: u32,
+        /// Limit in bytes.
+        bytes: u64,
+    },
+    /// A fatal GPU fault.
+    ServerFault {
+        /// The server's pid.
+        server: i32,
+    },
+    /// A server made its contexts, at the start or after a fault.
+    ServerContext {
+        /// The server's pid.
+        server: i32,
+    },
+}
+
+impl<'a> LogLine<'a> {
+    /// `None` for lines of another form.
+    #[must_use]
+    pub fn parse(line: &'a str) -> Option<Self> {
+        let (head, text) = line.strip_prefix('[')?.split_once("] ")?;
+        let (head, pid) = head.rsplit_once(' ')?;
+        let (_date, head) = head.split_once(' ')?;
+        let (_time, component) = head.split_once(' ')?;
+        Some(Self { component: component.trim(), pid: pid.parse().ok()?, text: text.trim_end() })
+    }
+
+    /// The event of this line, if it is one that matters here.
+    #[must_use]
+    pub fn event(&self) -> Option<Event> {
+        if self.component == "Control" { control_event(self.text) } else { self.server_event() }
+    }
+
+    fn server_event(&self) -> Option<Event> {
+        let server = self.pid;
+        if let Some(rest) = self.text.strip_prefix("Device pinned memory limit for device ") {
+            let (device, rest) = rest.split_once(" set to 0x")?;
+            let bytes = u64::from_str_radix(rest.strip_suffix(" bytes")?, 16).ok()?;
+            return Some(Event::LimitApplied { server, device: device.parse().ok()?, bytes });
+        }
+        if self.text.contains("fatal GPU error") || self.text.contains("fatal exception") {
+            return Some(Event::ServerFault { server });
+        }
+        let made = self.text.starts_with("Creating server context on device ");
+        made.then_some(Event::ServerContext { server })
+    }
+}
+
+fn control_event(text: &str) -> Option<Event> {
+    if let Some(rest) = text.strip_prefix("Starting new server ") {
+        let (server, uid) = rest.split_once(" for user ")?;
+        return Some(Event::ServerStarting {
+            server: server.parse().ok()?,
+            uid: uid.parse().ok()?,
+        });
+    }
+    if let Some(rest) = text.strip_prefix("NEW SERVER ") {
+        let server = rest.strip_suffix(": Ready")?.parse().ok()?;
+        return Some(Event::ServerReady { server });
+    }
+    if let Some(rest) = text.strip_prefix("NEW CLIENT ") {
+        let (client, rest) = rest.split_once(" from user ")?;
+        let (uid, what) = rest.split_once(": ")?;
+        return what.contains("push client to pending list").then_some(Event::ClientPending {
+            client: client.parse().ok()?,
+            uid: uid.parse().ok()?,
+        });
+    }
+    let (server, status) = text.strip_prefix("Server ")?.split_once(" exited with status ")?;
+    Some(Event::ServerExited { server: server.parse().ok()?, status: status.parse().ok()? })
+}
+
+/// All events of a piece of log, oldest first.
+pub fn parse_log(log: &str) -> impl Iterator<Item = Event> {
+    log.lines().filter_map(|line| LogLine::parse(line)?.event())
+}
+
+/// Servers whose last word on faults is a fault: for control daemons (535) that cannot be asked.
+#[must_use]
+pub fn faulted_servers(log: &str) -> BTreeSet<i32> {
+    let mut faulted = BTreeSet::new();
+    for event in parse_log(log) {
+        match event {
+            Event::ServerFault { server } => {
+                faulted.insert(server);
+            }
+            Event::ServerContext { server } | Event::ServerExited { server, .. } => {
+                faulted.remove(&server);
+            }
+            _ => {}
+        }
+    }
+    faulted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_lines_of_a_real_daemon() {
+        // Captured from 550.163.01 without a GPU.
+        let log = "[2026-11-21 12:58:47.628 Control 27925] Starting new server 27925 for user 0\n\
+                   [2026-11-21 12:58:47.628 Control 27882] Server 27925 exited with status 1\n\
+                   [2026-11-21 12:58:47.628 Control 27882] Removed Shm file at \n\
+                   CUDA MPS log recorder error\n";
+        let events: Vec<_> = parse_log(log).collect();
+        assert_eq!(
+            events,
+            [
+                Event::ServerStarting { server: 27925, uid: 0 },
+                Event::ServerExited { server: 27925, status: 1 }
+            ]
+        );
+    }
+
+    #[test]
+    fn reads_the_limit_in_bytes_from_the_server() {
+        let line = "[2026-01-01 00:00:00.000 Server   82] Device pinned memory limit for device 0 set to 0x77f00000 bytes";
+        let event = LogLine::parse(line).and_then(|line| line.event());
+        assert_eq!(event, Some(Event::LimitApplied { server: 82, device: 0, bytes: 0x77f0_0000 }));
+    }
+
+    #[test]
+    fn names_a_client_that_waits_for_its_uid() {
+        let line = "[2026-01-01 00:00:00.000 Control   7] NEW CLIENT 99 from user 1000: Server is not ready, push client to pending list";
+        let event = LogLine::parse(line).and_then(|line| line.event());
+        assert_eq!(event, Some(Event::ClientPending { client: 99, uid: 1000 }));
+    }
+
+    #[test]
+    fn a_fault_ends_when_the_contexts_are_made_again() {
+        let fault =
+            "[2026-01-01 00:00:00.000 Server 8] Volta MPS: Server is handling a fatal GPU error.\n";
+        let again = "[2026-01-01 00:00:01.000 Server 8] Creating server context on device 0 (X)\n";
+        assert_eq!(faulted_servers(fault), BTreeSet::from([8]));
+        assert!(faulted_servers(&format!("{fault}{again}")).is_empty());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics_on_foreign_lines(text in "\\PC{0,120}") {
+            let _ = parse_log(&text).count();
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Starting a card's server ahead of its first client. The server holds the card in
+//! EXCLUSIVE_PROCESS mode, so a container that goes round MPS finds the card busy; and a uid that
+//! cannot be served is known before the container runs.
+
+use std::time::{Duration, Instant};
+
+use crate::card::{CardMps, Server};
+use crate::error::MpsError;
+use crate::process::POLL;
+use crate::protocol::{Command, Event, ServerStatus, parse_log};
+
+/// A server that takes clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerOutcome {
+    /// Its pid.
+    pub pid: i32,
+    /// Whether it ran before.
+    pub was_running: bool,
+    /// The limit in bytes that it reported to have applied; `None` where its log says nothing.
+    /// This is the exact proof: the channel's answer is cut to whole GiB. Unverified.
+    pub limit_bytes: Option<u64>,
+}
+
+impl CardMps {
+    /// Makes sure that a server for `uid` takes clients. The daemon must run, with its limits set:
+    /// they count for the server started here.
+    ///
+    /// # Errors
+    /// [`MpsError::ServerOfOtherUid`], [`MpsError::ServerDied`], [`MpsError::ServerNotReady`], the
+    /// last two with the end of the log; and what the channel says.
+    pub fn ensure_server(&self, uid: u32, limit: Duration) -> Result<ServerOutcome, MpsError> {
+        let deadline = Instant::now() + limit;
+        let log = self.dirs().log_file();
+        let mark = log.mark();
+        let was_running = match self.servers()?.first() {
+            Some(server) => {
+                self.check_uid(server, uid)?;
+                true
+            }
+            None => {
+                // Says nothing even when the server dies at once: the list and the log decide.
+                self.channel().ask(&Command::StartServer { uid })?;
+                false
+            }
+        };
+        let mut status = "it is not in the list of servers".to_owned();
+        loop {
+            let servers = self.servers()?;
+            let written = log.since(if was_running { 0 } else { mark })?;
+            if let Some(server) = servers.first() {
+                self.check_uid(server, uid)?;
+                if was_running && server.status == ServerStatus::Unreported
+                    || is_ready(server, &written)
+                {
+                    let limit_bytes = applied_limit(&written, server.pid);
+                    return Ok(ServerOutcome { pid: server.pid, was_running, limit_bytes });
+                }
+                status = format!("server {} is {:?}", server.pid, server.status);
+            } else if was_running || server_ended(&written) {
+                return Err(MpsError::ServerDied { card: self.card(), uid, tail: log.tail(mark) });
+            }
+            if Instant::now() >= deadline {
+                return Err(MpsError::ServerNotReady {
+                    card: self.card(),
+                    uid,
+                    status,
+                    tail: log.tail(mark),
+                });
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn check_uid(&self, server: &Server, wanted: u32) -> Result<(), MpsError> {
+        match server.uid {
+            Some(serves) if serves != wanted && !self.is_multiuser() => {
+                Err(MpsError::ServerOfOtherUid {
+                    card: self.card(),
+                    server: server.pid,
+                    serves,
+                    wanted,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn is_ready(server: &Server, log: &str) -> bool {
+    match server.status {
+        ServerStatus::Active => true,
+        // 535 cannot be asked; its log says when the server has connected.
+        ServerStatus::Unreported => {
+            parse_log(log).any(|event| event == Event::ServerReady { server: server.pid })
+        }
+        _ => false,
+    }
+}
+
+fn server_ended(log: &str) -> bool {
+    parse_log(log).any(|event| matches!(event, Event::ServerExited { .. }))
+}
+
+fn applied_limit(log: &str, wanted: i32) -> Option<u64> {
+    parse_log(log)
+        .filter_map(|event| match event {
+            Event::LimitApplied { server, device: 0, bytes } if server == wanted => Some(bytes),
+            _ => None,
+        })
+        .last()
+}

@@ -1,0 +1,244 @@
+//! Two ways to start a control daemon that outlives us: as a systemd unit, or detached by a double
+//! fork. Both run it in the foreground (`-f`), so that the process started *is* the daemon.
+
+use std::fmt;
+use std::fs;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::signal::Signal;
+
+use crate::card::CardMps;
+use crate::error::MpsError;
+use crate::process::Process;
+use crate::run::{Failure, run};
+use crate::sys;
+
+/// NVIDIA's documentation asks for this many descriptors.
+const NOFILE: u64 = 16_384;
+/// `systemctl` waits for the unit; a unit of `Type=exec` is up as soon as it runs.
+const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(30);
+/// After SIGKILL a process is gone at once, unless it hangs in the driver.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Starts control daemons and knows whether one ended. Blocking.
+pub trait Spawner: fmt::Debug + Send + Sync {
+    /// Starts the card's daemon; returns before it answers.
+    ///
+    /// # Errors
+    /// When it could not even be executed.
+    fn start(&self, card: &CardMps) -> Result<Started, MpsError>;
+
+    /// Whether what was started has ended already.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    fn has_ended(&self, card: &CardMps, started: &Started) -> Result<bool, MpsError>;
+
+    /// Ends what was started and never came up.
+    ///
+    /// # Errors
+    /// When it is still there afterwards.
+    fn abort(&self, card: &CardMps, started: &Started) -> Result<(), MpsError>;
+
+    /// Called by `stop` once the daemon is gone.
+    ///
+    /// # Errors
+    /// When the supervisor could not be told.
+    fn after_stop(&self, card: &CardMps) -> Result<(), MpsError>;
+}
+
+/// What a spawner started.
+#[derive(Debug)]
+pub enum Started {
+    /// A process; `None` when it ended before it could be looked at.
+    Process(Option<Process>),
+    /// A unit: its process is the supervisor's to know.
+    Unit,
+}
+
+impl Started {
+    /// Whether the daemon of that pid is the one that was started, and not one of somebody who was
+    /// quicker.
+    pub(crate) fn is(&self, daemon: i32) -> bool {
+        match self {
+            Self::Process(process) => {
+                process.as_ref().is_some_and(|process| process.pid() == daemon)
+            }
+            Self::Unit => true,
+        }
+    }
+}
+
+/// Detaches the daemon: own session, not our child, clean environment, stdout in its log. It stays
+/// in our cgroup, so a supervisor that kills by cgroup ends it with us; that is what
+/// [`UnitSpawner`] is for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ForkSpawner;
+
+impl Spawner for ForkSpawner {
+    fn start(&self, card: &CardMps) -> Result<Started, MpsError> {
+        let failed = |source| MpsError::Run { program: card.binary().to_path_buf(), source };
+        let log = card.dirs().log_file().open_for_daemon()?;
+        let errors = log.try_clone().map_err(failed)?;
+        let (mut report, reporter) = std::io::pipe().map_err(failed)?;
+        let mut command = Command::new(card.binary());
+        command.args(card.arguments()).env_clear().envs(card.environment()).current_dir("/");
+        command.stdin(Stdio::null()).stdout(log).stderr(errors);
+        let (soft, hard) =
+            getrlimit(Resource::RLIMIT_NOFILE).map_err(|errno| failed(errno.into()))?;
+        let wanted = (hard.max(NOFILE), hard.max(NOFILE));
+        // Raising the hard limit takes CAP_SYS_RESOURCE; else the most that we may have.
+        sys::daemonise(&mut command, OwnedFd::from(reporter), [wanted, (hard.max(soft), hard)]);
+        let mut intermediate = command.spawn().map_err(failed)?;
+        // Closes our copy of the report pipe, so that reading it ends.
+        drop(command);
+        intermediate.wait().map_err(failed)?;
+        let mut pid = [0; 4];
+        report.read_exact(&mut pid).map_err(failed)?;
+        Ok(Started::Process(Process::open(i32::from_ne_bytes(pid))))
+    }
+
+    fn has_ended(&self, _card: &CardMps, started: &Started) -> Result<bool, MpsError> {
+        Ok(!matches!(started, Started::Process(Some(process)) if process.is_alive()))
+    }
+
+    fn abort(&self, _card: &CardMps, started: &Started) -> Result<(), MpsError> {
+        let Started::Process(Some(process)) = started else { return Ok(()) };
+        let sent = process.signal(Signal::SIGKILL);
+        if sent.is_ok() && process.wait_gone(KILL_LIMIT) {
+            return Ok(());
+        }
+        Err(MpsError::StillRunning { pid: process.pid() })
+    }
+
+    fn after_stop(&self, _card: &CardMps) -> Result<(), MpsError> {
+        Ok(())
+    }
+}
+
+/// Runs the daemon as `mpsgate-mps@<n>.service`. The unit must not restart by itself
+/// (`Restart=no`: a restart without limits would serve clients without limits) and needs
+/// `EnvironmentFile=<environment_dir>/mps-%i.env`, `ExecStart=… -f $MPSGATE_MPS_FLAGS` and
+/// `StandardOutput=append:<log directory>/control.log`.
+#[derive(Debug, Clone)]
+pub struct UnitSpawner {
+    systemctl: PathBuf,
+    environment_dir: PathBuf,
+}
+
+impl UnitSpawner {
+    /// Talks through `systemctl` and leaves the units' environment in `environment_dir`.
+    #[must_use]
+    pub fn new(systemctl: impl Into<PathBuf>, environment_dir: impl Into<PathBuf>) -> Self {
+        Self { systemctl: systemctl.into(), environment_dir: environment_dir.into() }
+    }
+
+    /// Whether this machine runs systemd and has our unit.
+    #[must_use]
+    pub fn is_available(&self) -> bool {
+        Path::new("/run/systemd/system").is_dir()
+            && self.systemctl(&["cat", "mpsgate-mps@.service"]).is_ok()
+    }
+
+    fn environment_file(&self, card: &CardMps) -> PathBuf {
+        self.environment_dir.join(format!("mps-{}.env", card.card()))
+    }
+
+    fn systemctl(&self, arguments: &[&str]) -> Result<(), MpsError> {
+        let failed = |detail| MpsError::Systemctl { arguments: arguments.join(" "), detail };
+        match run(&self.systemctl, arguments, &[], "", SYSTEMCTL_LIMIT) {
+            Ok(finished) if finished.status.success() => Ok(()),
+            Ok(finished) => Err(failed(finished.detail())),
+            Err(Failure::Io(source)) => {
+                Err(MpsError::Run { program: self.systemctl.clone(), source })
+            }
+            Err(Failure::TimedOut) => {
+                Err(failed(format!("no answer within {} s", SYSTEMCTL_LIMIT.as_secs())))
+            }
+            Err(Failure::TooLong) => Err(failed("its output has no end".into())),
+        }
+    }
+
+    /// systemd's quoting: every value in double quotes, with the four characters that it knows
+    /// escaped.
+    fn write_environment(&self, card: &CardMps) -> Result<(), MpsError> {
+        let path = self.environment_file(card);
+        let mut text = String::new();
+        let flags = card.arguments()[1..].join(" ");
+        for (name, value) in
+            card.environment().into_iter().chain([("MPSGATE_MPS_FLAGS", flags.into())])
+        {
+            let mut quoted = String::new();
+            for character in value.to_string_lossy().chars() {
+                if matches!(character, '"' | '\\' | '$' | '`') {
+                    quoted.push('\\');
+                }
+                quoted.push(character);
+            }
+            text.push_str(&format!("{name}=\"{quoted}\"\n"));
+        }
+        let temporary = path.with_extension("env.new");
+        let write = || {
+            use std::io::Write;
+            let mut file = fs::OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&temporary)?;
+            file.write_all(text.as_bytes())?;
+            fs::rename(&temporary, &path)
+        };
+        write().map_err(|source| MpsError::fs("write", &path, source))
+    }
+}
+
+fn unit(card: &CardMps) -> String {
+    format!("mpsgate-mps@{}.service", card.card())
+}
+
+impl Spawner for UnitSpawner {
+    fn start(&self, card: &CardMps) -> Result<Started, MpsError> {
+        self.write_environment(card)?;
+        self.systemctl(&["start", &unit(card)])?;
+        Ok(Started::Unit)
+    }
+
+    fn has_ended(&self, card: &CardMps, _started: &Started) -> Result<bool, MpsError> {
+        match self.systemctl(&["is-active", "--quiet", &unit(card)]) {
+            Ok(()) => Ok(false),
+            Err(MpsError::Systemctl { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn abort(&self, card: &CardMps, _started: &Started) -> Result<(), MpsError> {
+        self.systemctl(&["stop", &unit(card)])
+    }
+
+    fn after_stop(&self, card: &CardMps) -> Result<(), MpsError> {
+        self.systemctl(&["stop", &unit(card)])?;
+        // It counts as failed when a server had ended badly before: the daemon exits with 1 then.
+        // An error here means that there is nothing to reset.
+        let _ = self.systemctl(&["reset-failed", &unit(card)]);
+        let path = self.environment_file(card);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(MpsError::fs("remove", path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `auto`: the unit where this machine has systemd and our unit file, else the double fork.
+#[must_use]
+pub fn choose_spawner(unit: UnitSpawner) -> Box<dyn Spawner> {
+    if unit.is_available() { Box::new(unit) } else { Box::new(ForkSpawner) }
+}

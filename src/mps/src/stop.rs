@@ -1,0 +1,91 @@
+//! Ending a card's MPS and leaving nothing: no process, no file, no directory. `quit` leaves three
+//! files and SIGTERM leaves all (measured), so the directories are cleared here in every case.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::card::{CardMps, ControlDaemon};
+use crate::error::MpsError;
+use crate::process::Process;
+use crate::spawner::Spawner;
+
+/// How long each step may take before the next, harder one.
+const STEP: Duration = Duration::from_secs(2);
+
+/// What ended the control daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoppedBy {
+    /// None ran.
+    NotRunning,
+    /// It went by itself, after `quit`.
+    Quit,
+    /// It took SIGTERM; the channel was wedged or `quit` was in vain.
+    Terminate,
+    /// It took SIGKILL.
+    Kill,
+}
+
+/// What [`CardMps::stop`] did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopReport {
+    /// How the control daemon ended.
+    pub daemon: StoppedBy,
+    /// Servers that outlived it and had to be ended.
+    pub servers_killed: Vec<i32>,
+}
+
+impl CardMps {
+    /// Ends daemon, servers and, after `grace`, their clients; then removes the card's directories.
+    ///
+    /// # Errors
+    /// [`MpsError::Stranger`] before anything is touched; [`MpsError::StillRunning`];
+    /// [`MpsError::LeftBehind`]; what the spawner says.
+    pub fn stop(&self, spawner: &dyn Spawner, grace: Duration) -> Result<StopReport, MpsError> {
+        let running = match self.find_running() {
+            // A forged pid file names somebody else, who is none of our business.
+            Err(MpsError::PidFileRefused { .. }) => None,
+            other => other?,
+        };
+        let daemon = match running {
+            Some(daemon) => self.end_daemon(&daemon, grace)?,
+            None => StoppedBy::NotRunning,
+        };
+        let mut servers_killed = Vec::new();
+        for server in self.servers_alive() {
+            end(&server)?;
+            servers_killed.push(server.pid());
+        }
+        // Each is tried, whatever became of the other.
+        let supervisor = spawner.after_stop(self);
+        self.dirs().remove()?;
+        supervisor?;
+        Ok(StopReport { daemon, servers_killed })
+    }
+
+    fn end_daemon(&self, daemon: &ControlDaemon, grace: Duration) -> Result<StoppedBy, MpsError> {
+        let process = &daemon.process;
+        match self.channel().quit(grace) {
+            Ok(()) if process.wait_gone(STEP) => return Ok(StoppedBy::Quit),
+            Ok(()) => {}
+            Err(error) => {
+                log::warn!(card = self.card(), error:% = error; "quit failed, sending SIGTERM")
+            }
+        }
+        end(process)
+    }
+}
+
+/// SIGTERM, then SIGKILL, to this process and to nobody who may have its pid later.
+fn end(process: &Process) -> Result<StoppedBy, MpsError> {
+    for (signal, by) in
+        [(Signal::SIGTERM, StoppedBy::Terminate), (Signal::SIGKILL, StoppedBy::Kill)]
+    {
+        let path = format!("/proc/{}", process.pid());
+        process.signal(signal).map_err(|source| MpsError::fs("signal", path, source))?;
+        if process.wait_gone(STEP) {
+            return Ok(by);
+        }
+    }
+    Err(MpsError::StillRunning { pid: process.pid() })
+}

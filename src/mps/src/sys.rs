@@ -1,0 +1,85 @@
+//! The system calls that neither std nor nix offers safely. The only `unsafe` of this crate.
+//!
+//! JUSTIFICATION: pidfds name a process without the races of pid reuse, `pidfd_getfd` finds the
+//! container that holds a wedged channel whatever its network namespace, and a daemon that
+//! outlives us must leave our session between `fork` and `exec`.
+#![allow(unsafe_code, reason = "see JUSTIFICATION above; each block has its SAFETY note")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::libc;
+use nix::sys::resource::{Resource, rlim_t, setrlimit};
+use nix::sys::signal::Signal;
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{ForkResult, Pid, fork, getpid, setsid, write};
+
+fn checked(result: libc::c_long) -> io::Result<libc::c_int> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    libc::c_int::try_from(result).map_err(io::Error::other)
+}
+
+/// A descriptor for the process; fails with `ENOSYS` before kernel 5.3.
+pub(crate) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: takes two integers and touches no memory of ours.
+    let fd = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })?;
+    // SAFETY: the kernel has just made this descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A copy of descriptor `target` of another process; needs ptrace rights and kernel 5.6.
+pub(crate) fn pidfd_getfd(process: BorrowedFd<'_>, target: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes three integers and touches no memory of ours.
+    let fd =
+        checked(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), target, 0) })?;
+    // SAFETY: the kernel has just made this descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sends a signal to exactly that process.
+pub(crate) fn pidfd_send_signal(process: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a null siginfo is allowed and makes the kernel fill in what kill(2) would.
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            process.as_raw_fd(),
+            signal as libc::c_int,
+            no_info,
+            0,
+        )
+    })
+    .map(drop)
+}
+
+/// Makes `command`, once spawned, a daemon: own session, not our child, nothing of ours open. Its
+/// pid arrives as four native-endian bytes in `report`. `spawn` still reports a failed exec; the
+/// child that it returns is the intermediate one and is reaped by waiting for it.
+pub(crate) fn daemonise(command: &mut Command, report: OwnedFd, nofile: [(rlim_t, rlim_t); 2]) {
+    let between_fork_and_exec = move || -> io::Result<()> {
+        // Descriptors that we inherited may lack CLOEXEC; std's own pipe to us has it already.
+        // SAFETY: three integers; only marks descriptors. Kernels before 5.11 refuse, and then
+        // only what we ourselves inherited leaks.
+        unsafe {
+            libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+        };
+        setsid()?;
+        // SAFETY: this process has one thread, the copy of the one that called fork.
+        if let ForkResult::Parent { .. } = unsafe { fork() }? {
+            // SAFETY: _exit runs no handlers; the grandchild carries on.
+            unsafe { libc::_exit(0) };
+        }
+        write(&report, &getpid().as_raw().to_ne_bytes())?;
+        umask(Mode::from_bits_truncate(0o022));
+        let [wanted, possible] = nofile;
+        setrlimit(Resource::RLIMIT_NOFILE, wanted.0, wanted.1)
+            .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, possible.0, possible.1))?;
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only: no allocation, no locks, no panics.
+    unsafe { command.pre_exec(between_fork_and_exec) };
+}

@@ -1,0 +1,62 @@
+//! What mpsgate relies on in `nvidia-cuda-mps-control`, asked of the real program (535 and 550) and
+//! of its double alike; then what only the double can show, because it needs a server.
+//!
+//! The real half is skipped, saying so, where the program is not there. Some tests need root.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+#[path = "contract/harness.rs"]
+mod harness;
+#[path = "contract/program.rs"]
+mod program;
+#[path = "contract/servers.rs"]
+mod servers;
+#[path = "contract/supervision.rs"]
+mod supervision;
+
+/// Each test once for every program.
+macro_rules! for_every_program {
+    ($($suite:ident::$test:ident),* $(,)?) => {
+        for_every_program!(@program real_535, Real, 535, $($suite::$test),*);
+        for_every_program!(@program real_550, Real, 550, $($suite::$test),*);
+        for_every_program!(@program fake_535, Fake, 535, $($suite::$test),*);
+        for_every_program!(@program fake_550, Fake, 550, $($suite::$test),*);
+    };
+    (@program $module:ident, $kind:ident, $version:literal, $($suite:ident::$test:ident),*) => {
+        mod $module {
+            $(
+                #[test]
+                fn $test() {
+                    if let Some(bench) = crate::harness::bench(crate::harness::Kind::$kind, $version) {
+                        crate::$suite::$test(&bench);
+                    }
+                }
+            )*
+        }
+    };
+}
+
+for_every_program! {
+    program::makes_its_files_with_known_modes_and_locks_one,
+    program::refuses_a_second_daemon,
+    program::refusals_come_with_exit_status_0,
+    program::reads_values_leniently,
+    program::what_the_containers_directory_lets_root_do,
+    program::what_another_uid_may_do,
+    program::quit_leaves_three_files_and_sigterm_leaves_all,
+    program::writes_its_log_to_stdout_only,
+    program::unknown_options_look_like_a_missing_daemon,
+    program::ends_without_a_word_when_a_socket_path_is_too_long,
+    supervision::limits_read_back,
+    supervision::starts_detached_with_a_clean_environment,
+    supervision::adopts_what_runs_and_stops_without_a_trace,
+    supervision::two_starters_make_one_daemon,
+    supervision::an_idle_connection_is_a_wedge_with_a_name,
+    supervision::a_stopped_daemon_is_wedged_and_still_ended,
+    supervision::a_forged_pid_file_misleads_nobody,
+    supervision::a_strangers_lock_is_named,
+    supervision::links_follow_a_restarted_daemon,
+    supervision::many_threads_share_the_channel,
+    supervision::a_missing_daemon_is_told_from_a_wedged_one,
+    supervision::capabilities_are_probed_without_a_trace,
+    supervision::a_server_that_dies_is_an_error,
+}

@@ -1,0 +1,259 @@
+//! Finds the programs, gives each test its own copy and directories, and ends what a test started.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use mpsgate_mps::{CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, Origin};
+
+/// Long enough for a loaded machine; only a failing test waits for it.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+/// Any uid that is neither root nor ours.
+pub(crate) const NOBODY: u32 = 65_534;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Real,
+    Fake,
+}
+
+/// One program under test, in a directory that ends with it.
+pub(crate) struct Bench {
+    pub(crate) kind: Kind,
+    pub(crate) version: u32,
+    pub(crate) binary: PathBuf,
+    pub(crate) dir: tempfile::TempDir,
+    children: Mutex<Vec<Child>>,
+}
+
+/// `None`, with the reason on stderr, when this machine cannot run the test.
+pub(crate) fn bench(kind: Kind, version: u32) -> Option<Bench> {
+    let program = match kind {
+        Kind::Real => real(version)?,
+        Kind::Fake => fake(),
+    };
+    let dir = tempfile::Builder::new().prefix("mpsgate").tempdir().unwrap();
+    // Servers and clients of another uid must get through.
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    let binary = dir.path().join("bin/nvidia-cuda-mps-control");
+    fs::create_dir(dir.path().join("bin")).unwrap();
+    copy(&program, &binary);
+    if kind == Kind::Fake {
+        let server = "nvidia-cuda-mps-server";
+        copy(&program.with_file_name(server), &binary.with_file_name(server));
+        // The fake learns its version from the environment, which the crate clears: a wrapper would
+        // be another program, so the version is told by a file beside it.
+        fs::write(dir.path().join("bin/fake-mps-version"), version.to_string()).unwrap();
+    }
+    Some(Bench { kind, version, binary, dir, children: Mutex::new(Vec::new()) })
+}
+
+/// By another process: a descriptor of ours, open for writing, could be inherited by what another
+/// test forks just then, and the copy could not be executed (ETXTBSY).
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+}
+
+/// Writes an executable shell script.
+pub(crate) fn script(path: &Path, body: &str) {
+    let text = path.with_extension("txt");
+    fs::write(&text, format!("#!/bin/sh\n{body}\n")).unwrap();
+    fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).unwrap();
+    copy(&text, path);
+}
+
+/// A real program that behaves as that version: the one named by `MPSGATE_TEST_MPS_CONTROL`, or one
+/// unpacked by tests/env/nvidia-cuda-mps.sh.
+fn real(version: u32) -> Option<PathBuf> {
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
+        .unwrap_or_default();
+    let cached = fs::read_dir(cache.join("mpsgate")).into_iter().flatten().flatten();
+    let cached = cached.map(|entry| entry.path().join("usr/bin/nvidia-cuda-mps-control"));
+    let found = env::var_os("MPSGATE_TEST_MPS_CONTROL")
+        .map(PathBuf::from)
+        .into_iter()
+        .chain(cached)
+        .find(|path| path.is_file() && behaves_as(path) == version);
+    if found.is_none() {
+        say_skipped(&format!(
+            "all tests of the real nvidia-cuda-mps-control {version}: it is not here, \
+             tests/env/nvidia-cuda-mps.sh {version} fetches it (NVIDIA's licence)"
+        ));
+    }
+    found
+}
+
+/// 550 brought the command and all else that these tests tell apart.
+fn behaves_as(program: &Path) -> u32 {
+    let bytes = fs::read(program).unwrap();
+    let knows_status = bytes.windows(17).any(|window| window == b"get_server_status");
+    if knows_status { 550 } else { 535 }
+}
+
+/// The fake, built once for each test run.
+fn fake() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            // <target>/<profile>/deps/contract-<hash>
+            let target = env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
+            let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+            let status = Command::new(cargo)
+                .args(["build", "--quiet", "--locked", "-p", "fake-mps-control", "--target-dir"])
+                .arg(&target)
+                .current_dir(env!("CARGO_MANIFEST_DIR"))
+                .status()
+                .unwrap();
+            assert!(status.success(), "the fake does not build");
+            target.join("debug/nvidia-cuda-mps-control")
+        })
+        .clone()
+}
+
+/// Says once what is skipped and why, past the test harness, which shows nothing of tests that pass.
+fn say_skipped(what: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if SAID.lock().unwrap().insert(what.to_owned()) {
+        let _ = writeln!(std::io::stderr(), "SKIPPED {what}");
+    }
+}
+
+/// Whether the test may go on; says by name what it would need.
+pub(crate) fn is_root(test: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        say_skipped(&format!("{test}: needs root"));
+    }
+    root
+}
+
+/// Waits for a condition, never for a duration.
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Bench {
+    pub(crate) fn dirs(&self, card: u32) -> CardDirs {
+        CardDirs::new(&self.dir.path().join("mps"), card, ClientLinks::ControlAndLog).unwrap()
+    }
+
+    pub(crate) fn card(&self) -> CardMps {
+        CardMps::new(0, "GPU-00000000-test", &self.binary, self.dirs(0))
+    }
+
+    /// A card whose wedge shows soon: the tests wait for the limit to pass.
+    pub(crate) fn impatient_card(&self) -> CardMps {
+        self.card().with_channel_timeout(Duration::from_millis(400))
+    }
+
+    pub(crate) fn started(&self) -> (CardMps, ControlDaemon) {
+        let card = self.card();
+        let (daemon, origin) = card.ensure_running(&ForkSpawner, LIMIT).unwrap();
+        assert_eq!(origin, Origin::Started);
+        (card, daemon)
+    }
+
+    /// The front-end, as anybody may run it: exit status and stdout.
+    pub(crate) fn ask(
+        &self,
+        pipe_dir: &Path,
+        uid: Option<u32>,
+        commands: &str,
+    ) -> (Option<i32>, String) {
+        let mut command = self.command(pipe_dir);
+        if let Some(uid) = uid {
+            command.uid(uid).gid(uid);
+        }
+        let output = feed(command, commands);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    }
+
+    pub(crate) fn command(&self, pipe_dir: &Path) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.env_clear().env("PATH", "/usr/bin:/bin");
+        command.env("CUDA_MPS_PIPE_DIRECTORY", pipe_dir);
+        command.env("CUDA_MPS_LOG_DIRECTORY", self.dirs(0).log_dir());
+        command
+    }
+
+    /// Runs a child that ends with the test at the latest.
+    pub(crate) fn keep(&self, mut command: Command) -> u32 {
+        let child = command.spawn().unwrap();
+        let pid = child.id();
+        self.children.lock().unwrap().push(child);
+        pid
+    }
+
+    /// Waits for a kept child's end and gives its exit status.
+    pub(crate) fn status_of(&self, pid: u32) -> Option<i32> {
+        let mut children = self.children.lock().unwrap();
+        let position = children.iter().position(|child| child.id() == pid).unwrap();
+        let mut child = children.remove(position);
+        drop(children);
+        child.wait().unwrap().code()
+    }
+}
+
+pub(crate) fn feed(mut command: Command, stdin: &str) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // A front-end without a daemon ends before it reads.
+    let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        for child in self.children.get_mut().unwrap() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // Whatever runs out of our directory was started by this test.
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            if fs::read_link(entry.path().join("exe"))
+                .is_ok_and(|exe| exe.starts_with(self.dir.path()))
+            {
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(pid),
+                    nix::sys::signal::Signal::SIGKILL,
+                );
+            }
+        }
+    }
+}
+
+/// File name to type and mode, as `ls -l` shows them.
+pub(crate) fn listing(dir: &Path) -> BTreeMap<String, String> {
+    fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let meta = entry.path().symlink_metadata().unwrap();
+            let mode = meta.permissions().mode();
+            let kind = match mode & 0o170_000 {
+                0o140_000 => 's',
+                0o010_000 => 'p',
+                0o100_000 => '-',
+                0o040_000 => 'd',
+                _ => '?',
+            };
+            (entry.file_name().into_string().unwrap(), format!("{kind}{:04o}", mode & 0o7777))
+        })
+        .collect()
+}

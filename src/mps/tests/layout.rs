@@ -1,0 +1,149 @@
+//! The card's directories: what is refused, what is made, what is left.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use mpsgate_mps::{CardDirs, ClientLinks, MpsError};
+
+fn dirs(root: &Path) -> CardDirs {
+    CardDirs::new(root, 3, ClientLinks::default()).unwrap()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn makes_each_directory_with_its_mode_whatever_the_umask() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("run/mps");
+    dirs(&root).create().unwrap();
+    dirs(&root).create().unwrap();
+    for (name, expected) in
+        [("", 0o711), ("3", 0o711), ("3/pipe", 0o711), ("3/client", 0o755), ("3/log", 0o711)]
+    {
+        assert_eq!(mode(&root.join(name)), expected, "{name}");
+    }
+    fs::set_permissions(root.join("3/pipe"), fs::Permissions::from_mode(0o700)).unwrap();
+    dirs(&root).create().unwrap();
+    assert_eq!(mode(&root.join("3/pipe")), 0o711);
+}
+
+#[test]
+fn refuses_a_planted_link_or_file_at_every_level_and_names_it() {
+    for planted in ["mps", "mps/3", "mps/3/pipe", "mps/3/client", "mps/3/log"] {
+        let temp = tempfile::tempdir().unwrap();
+        let target = temp.path().join("elsewhere");
+        fs::create_dir(&target).unwrap();
+        let path = temp.path().join(planted);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(&target, &path).unwrap();
+        let error = dirs(&temp.path().join("mps")).create().unwrap_err();
+        assert!(
+            matches!(&error, MpsError::Planted { path: named, found: "a symbolic link" } if *named == path),
+            "{error}"
+        );
+        assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        let error = dirs(&temp.path().join("mps")).create().unwrap_err();
+        assert!(
+            matches!(&error, MpsError::Planted { path: named, found: "a regular file" } if *named == path),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn refuses_directories_that_others_may_write() {
+    for open in ["mps", "mps/3", "mps/3/pipe", "mps/3/client", "mps/3/log"] {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join(open);
+        fs::create_dir_all(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        let error = dirs(&temp.path().join("mps")).create().unwrap_err();
+        assert!(
+            matches!(&error, MpsError::WritableByOthers { path: named, mode: 0o777 } if *named == path),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn refuses_directories_of_another_owner() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: refuses_directories_of_another_owner needs root");
+        return;
+    }
+    for foreign in ["mps", "mps/3", "mps/3/pipe", "mps/3/client", "mps/3/log"] {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join(foreign);
+        fs::create_dir_all(&path).unwrap();
+        std::os::unix::fs::chown(&path, Some(1000), None).unwrap();
+        let error = dirs(&temp.path().join("mps")).create().unwrap_err();
+        assert!(
+            matches!(&error, MpsError::ForeignOwner { path: named, found: 1000, expected: 0 } if *named == path),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn refuses_paths_that_no_socket_address_can_hold() {
+    let longest = format!("/{}", "r".repeat(107 - "//3/pipe/control_privileged".len()));
+    assert!(CardDirs::new(Path::new(&longest), 3, ClientLinks::default()).is_ok());
+    let error =
+        CardDirs::new(Path::new(&format!("{longest}r")), 3, ClientLinks::default()).unwrap_err();
+    assert!(matches!(error, MpsError::SocketPathTooLong { length: 108, .. }), "{error}");
+    for path in ["run/mps", "/run/../mps"] {
+        let error = CardDirs::new(Path::new(path), 3, ClientLinks::default()).unwrap_err();
+        assert!(matches!(error, MpsError::NotPlainPath { .. }), "{error}");
+    }
+}
+
+#[test]
+fn links_nothing_but_sockets_and_fifos() {
+    let temp = tempfile::tempdir().unwrap();
+    let dirs = dirs(&temp.path().join("mps"));
+    dirs.create().unwrap();
+    assert!(matches!(dirs.renew_links(), Err(MpsError::NothingToLink { .. })));
+    symlink("/etc/passwd", dirs.pipe_dir().join("control")).unwrap();
+    assert!(matches!(dirs.renew_links(), Err(MpsError::NothingToLink { .. })));
+    assert_eq!(fs::read_dir(dirs.client_dir()).unwrap().count(), 0);
+}
+
+#[test]
+fn control_only_leaves_the_log_fifo_out_and_clears_what_was_there() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("mps");
+    let both = dirs(&root);
+    both.create().unwrap();
+    for name in ["control", "log"] {
+        nix::unistd::mkfifo(&both.pipe_dir().join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    both.renew_links().unwrap();
+    assert!(both.links_current().unwrap());
+    let control_only = CardDirs::new(&root, 3, ClientLinks::ControlOnly).unwrap();
+    control_only.renew_links().unwrap();
+    assert!(control_only.links_current().unwrap() && !both.links_current().unwrap());
+    assert_eq!(fs::read_dir(both.client_dir()).unwrap().count(), 1);
+}
+
+#[test]
+fn removal_leaves_nothing_and_names_what_it_cannot_remove() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("mps");
+    let dirs = dirs(&root);
+    dirs.remove().unwrap();
+    dirs.create().unwrap();
+    fs::write(dirs.pipe_dir().join("control_lock"), "").unwrap();
+    dirs.remove().unwrap();
+    assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+    dirs.create().unwrap();
+    fs::create_dir(dirs.pipe_dir().join("surprise")).unwrap();
+    let error = dirs.remove().unwrap_err();
+    assert!(error.to_string().contains("/mps/3/pipe"), "{error}");
+    assert!(!dirs.client_dir().exists());
+}
