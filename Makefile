@@ -32,7 +32,7 @@ build: ## build everything into out/: shim and hook static, daemon, command, tes
 	@install -t out $(TARGET_DIR)/$(shim_target)/shim/mpsgate-runtime $(TARGET_DIR)/$(shim_target)/shim/mpsgate-hook
 	@install -t out $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,mpsgated mpsgate)
 	@install $(TARGET_DIR)/$(PROFILE:dev=debug)/libnvidia_ml.so out/fakes/libnvidia-ml.so.1
-	@install -t out/fakes $(TARGET_DIR)/$(PROFILE:dev=debug)/nvidia-cuda-mps-control
+	@install -t out/fakes $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,nvidia-cuda-mps-control nvidia-cuda-mps-server)
 	@ls -l out out/fakes | awk 'NF > 8 && !/^d/ { printf "  %9d  %s\n", $$5, $$9 }'
 
 demo: build ## show it: real runc containers that share a card, and what is refused (root)

@@ -1,1 +1,69 @@
-//! (skeleton)
+//! `mpsgate`, the operator's command.
+//!
+//! Owns what a person types and reads: arguments, tables, JSON documents, error lines, exit codes.
+//! The answer goes to stdout, everything else to stderr. It never changes the node itself: `enable`
+//! and `disable` ask the daemon, everything else only looks. The doctor starts the OCI runtime and the
+//! MPS control binary to ask for their versions, and nothing else.
+//!
+//! ```text
+//! args ─► status, cards ─► api::Client ─► mpsgated
+//!      ├► explain ─► policy            (no daemon, GPU or root)
+//!      └► doctor: gather ─► Facts ─► checks ─► report
+//! ```
+
+mod args;
+mod cards;
+mod daemon;
+mod doctor;
+mod error;
+mod explain;
+mod print;
+mod snapshot;
+mod status;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use mpsgate_config::ExitCode;
+
+use crate::args::{Cli, Command};
+pub use crate::error::CliError;
+pub use crate::explain::InputError;
+pub use crate::snapshot::SnapshotError;
+
+/// Runs the command line `argv` (with the program's name first) and says how it ended.
+pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(argv) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            print::error(&error);
+            error.exit_code()
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, CliError> {
+    match command {
+        Command::Status(args) => status::run(&args),
+        Command::Enable(args) => cards::enable(&args),
+        Command::Disable(args) => cards::disable(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+    }
+}
+
+/// Prints help, version or what is wrong with the arguments. clap's own status for the last is 2,
+/// which here means that something was tried and failed.
+fn usage(error: &clap::Error) -> ExitCode {
+    // Where even this cannot be printed, the exit code still tells.
+    let _ = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::Done,
+        _ => ExitCode::Usage,
+    }
+}

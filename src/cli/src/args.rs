@@ -1,0 +1,190 @@
+//! What can be typed. Values are checked here; nothing is opened or asked.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use mpsgate_allocation::GpuUuid;
+use mpsgate_config::paths;
+
+/// Shares NVIDIA GPUs between containers, each with the GPU memory that it was given.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mpsgate",
+    version,
+    arg_required_else_help = true,
+    after_long_help = "\
+Exit status:
+  0   done
+  1   the answer is no: refused, or the doctor found something broken
+  2   failed
+  64  wrong arguments
+  69  mpsgated, or the driver, does not answer
+  78  the configuration cannot be used"
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show cards, MPS daemons and grants
+    ///
+    /// Under each column stands whose view it is: what the ledger recorded, what the device reports
+    /// through NVML, what the MPS control daemon answers. In a broken system they differ.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate status
+  mpsgate status -o json | jq '.cards[] | {index, free_mib}'")]
+    Status(StatusArgs),
+    /// Hand a GPU to mpsgate
+    ///
+    /// The GPU gets its own MPS control daemon and compute mode EXCLUSIVE_PROCESS. Refused while
+    /// compute processes run on it. Containers then reach it through a grant only.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate enable 0
+  mpsgate enable GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77")]
+    Enable(CardArgs),
+    /// Take a GPU back from mpsgate
+    ///
+    /// Refused while containers hold grants on it. Its MPS control daemon is stopped, and its compute
+    /// mode is what it was before.
+    #[command(after_long_help = "\
+Example:
+  mpsgate disable 0")]
+    Disable(CardArgs),
+    /// Say what mpsgate would do with a container, and why
+    ///
+    /// Reads a config.json and prints the decision, its codes, and everything in it that could reach
+    /// a GPU. Needs no daemon, no GPU and no root. Without --node, every card counts as managed.
+    /// Exit status 1 means that the container would be refused.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate explain /run/containerd/io.containerd.runtime.v2.task/k8s.io/ID/config.json
+  runc spec && mpsgate explain config.json
+  mpsgate explain --node /run/mpsgate/node.json - < config.json")]
+    Explain(ExplainArgs),
+    /// Check this node, and say what to do about what is broken
+    ///
+    /// Each check has a name, a result (ok, warn, fail, skip), the evidence, and what to do. Works
+    /// with the daemon down. Exit status 1 means that a check failed.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate doctor
+  mpsgate doctor -o json | jq '.checks[] | select(.result == \"fail\")'")]
+    Doctor(DoctorArgs),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StatusOutput {
+    /// For people
+    Table,
+    /// For programs; the field `schema` changes with the meaning of any other
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people
+    Text,
+    /// For programs; the field `schema` changes with the meaning of any other
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SocketArgs {
+    /// The daemon's socket
+    #[arg(long, value_name = "PATH", default_value = paths::SOCKET)]
+    pub(crate) socket: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: StatusOutput,
+    #[command(flatten)]
+    pub(crate) daemon: SocketArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CardArgs {
+    /// Index or UUID, as nvidia-smi -L prints them
+    #[arg(value_parser = gpu)]
+    pub(crate) gpu: String,
+    #[command(flatten)]
+    pub(crate) daemon: SocketArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// A container's config.json, or - for standard input
+    pub(crate) file: PathBuf,
+    /// Which cards are managed, as mpsgated writes it to /run/mpsgate/node.json
+    #[arg(long, value_name = "FILE")]
+    pub(crate) node: Option<PathBuf>,
+    /// The runtime's --root, which tells the engine that calls
+    #[arg(long, value_name = "DIR")]
+    pub(crate) runtime_root: Option<PathBuf>,
+    /// The settings; a missing file means the defaults
+    #[arg(long, value_name = "FILE", default_value = paths::CONFIG_FILE)]
+    pub(crate) config: PathBuf,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: Output,
+    /// Look below DIR instead of / (for tests and for the root of a stopped machine)
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    pub(crate) root: PathBuf,
+}
+
+/// An index or a UUID, in the spelling that the daemon compares with.
+fn gpu(text: &str) -> Result<String, String> {
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return match text.parse::<u32>() {
+            Ok(index) => Ok(index.to_string()),
+            Err(_) => Err("no node has so many GPUs".to_owned()),
+        };
+    }
+    GpuUuid::parse(text)
+        .map(String::from)
+        .map_err(|_| "a GPU is named by its index or its whole UUID: nvidia-smi -L".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        for command in Cli::command().get_subcommands().filter(|c| c.get_name() != "help") {
+            let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            assert!(text.contains(&format!("mpsgate {}", command.get_name())), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_is_named_by_index_or_uuid() {
+        assert_eq!(gpu("0"), Ok("0".to_owned()));
+        assert_eq!(gpu("007"), Ok("7".to_owned()));
+        let uuid = "GPU-5D5BA0D6-d33d-2b2c-524d-9e3d8d2b8a77";
+        assert_eq!(gpu(uuid), Ok("GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77".to_owned()));
+        for bad in ["", "-1", "all", "GPU-1", "0,1", "99999999999"] {
+            assert!(gpu(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! MPS: its program, its control daemons, the mode of the cards.
+
+use mpsgate_gpu::ComputeMode;
+use mpsgate_mps::{MpsState, Server, WedgeCause};
+
+use super::{Finding, fail, failed, ok, skip, warn};
+use crate::doctor::facts::Facts;
+
+const LOGS: &str = "journalctl -u mpsgated -n 50";
+
+pub(super) fn control(facts: &Facts) -> Vec<Finding> {
+    const INSTALL: &str = "install the MPS programs of the NVIDIA driver (Debian: nvidia-cuda-mps), or \
+                           set mps.control in /etc/mpsgate/config.toml";
+    let path = facts.control.path.display();
+    let file = match &facts.control.file {
+        Ok(Some(file)) => file,
+        Ok(None) => return vec![fail(format!("{path} is missing"), INSTALL)],
+        Err(trouble) => return vec![failed(trouble, INSTALL)],
+    };
+    if file.mode & 0o111 == 0 {
+        return vec![fail(
+            format!("{path} has mode {:04o}: it cannot be run", file.mode),
+            format!("chmod 755 {path}"),
+        )];
+    }
+    if file.uid != 0 || file.mode & 0o022 != 0 {
+        return vec![fail(
+            format!(
+                "{path} (uid {}, mode {:04o}) can be written by others than root",
+                file.uid, file.mode
+            ),
+            "reinstall the package that brought it: it runs as root",
+        )];
+    }
+    let capabilities = match &facts.capabilities {
+        Some(Ok(capabilities)) => capabilities,
+        Some(Err(trouble)) => return vec![failed(trouble, INSTALL)],
+        None => return vec![skip(format!("{path} was not tried"))],
+    };
+    let multiuser =
+        if capabilities.multiuser { "one server for all uids" } else { "one server per uid" };
+    vec![if capabilities.settings_protected {
+        ok(format!("{path}: {multiuser}"))
+    } else {
+        warn(
+            format!("{path}: {multiuser}; its containers can change a card's default limit"),
+            "use MPS of driver 550 or newer",
+        )
+    }]
+}
+
+/// What the control daemons answer to us, and which managed cards mpsgated finds without one.
+pub(super) fn state(facts: &Facts) -> Vec<Finding> {
+    let channels = match &facts.channels {
+        Ok(channels) => channels,
+        Err(trouble) => return vec![failed(trouble, LOGS)],
+    };
+    let managed = facts.managed();
+    if channels.is_empty() && managed.is_empty() {
+        return vec![skip("no card is managed: mpsgate enable GPU")];
+    }
+    let mut findings: Vec<_> = channels
+        .iter()
+        .map(|(card, channel)| {
+            let finding = match &channel.state {
+                Ok(state) => judge(state, *card),
+                Err(trouble) => failed(trouble, LOGS),
+            };
+            finding.about(card)
+        })
+        .collect();
+    if channels.len() < managed.len() {
+        findings.push(fail(
+            format!(
+                "{} cards are managed, {} have a control daemon",
+                managed.len(),
+                channels.len()
+            ),
+            format!("systemctl restart mpsgated; {LOGS}"),
+        ));
+    }
+    findings
+}
+
+fn judge(state: &MpsState, card: u32) -> Finding {
+    let unit = format!("journalctl -u mpsgate-mps@{card} -n 50");
+    match state {
+        MpsState::Running { pid, servers } => {
+            ok(format!("control daemon {pid} answers, {}", list(servers)))
+        }
+        MpsState::Dead { orphans } if orphans.is_empty() => fail(
+            "no control daemon runs",
+            format!("mpsgated starts it again; if it does not last: {unit}"),
+        ),
+        MpsState::Dead { orphans } => fail(
+            format!("no control daemon runs; its servers {orphans:?} still hold the card"),
+            format!("end the containers on it (mpsgate status), then: {unit}"),
+        ),
+        MpsState::Wedged { pid, cause } => wedged(*pid, cause),
+        MpsState::Fault { pid, servers } => fail(
+            format!("control daemon {pid}: a fatal GPU error, {}", list(servers)),
+            "it recovers when the containers on this card have ended: mpsgate status; for the cause: \
+             Xid lines in dmesg",
+        ),
+    }
+}
+
+fn wedged(pid: i32, cause: &WedgeCause) -> Finding {
+    let evidence = format!("control daemon {pid} does not answer");
+    match cause {
+        WedgeCause::Stopped => {
+            fail(format!("{evidence}: somebody stopped it"), format!("kill -CONT {pid}"))
+        }
+        WedgeCause::LogBlocked => fail(
+            format!("{evidence}: its log is full and nobody reads it"),
+            format!("systemctl restart mpsgated reads it; {LOGS}"),
+        ),
+        WedgeCause::HeldBy(holders) if !holders.is_empty() => {
+            let names: Vec<_> = holders
+                .iter()
+                .map(|h| format!("pid {} ({}, uid {})", h.pid, h.name, h.uid))
+                .collect();
+            let first = holders.first().map_or(0, |h| h.pid);
+            fail(
+                format!("{evidence}: held by {}", names.join(", ")),
+                format!("end its container, which this names: cat /proc/{first}/cgroup"),
+            )
+        }
+        WedgeCause::HeldBy(_) | WedgeCause::Unknown => {
+            fail(evidence, format!("see what it does: cat /proc/{pid}/stack; {LOGS}"))
+        }
+    }
+}
+
+fn list(servers: &[Server]) -> String {
+    if servers.is_empty() {
+        return "no server yet".to_owned();
+    }
+    let one = |server: &Server| match server.uid {
+        Some(uid) => format!("server {} of uid {uid}: {:?}", server.pid, server.status),
+        None => format!("server {}: {:?}", server.pid, server.status),
+    };
+    servers.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn links(facts: &Facts) -> Vec<Finding> {
+    let Ok(channels) = &facts.channels else { return vec![skip("see mps-state")] };
+    if channels.is_empty() {
+        return vec![skip("no control daemon has a directory")];
+    }
+    channels
+        .iter()
+        .map(|(card, channel)| {
+            let finding = match &channel.links_current {
+                Ok(true) => ok("containers reach this control daemon"),
+                Ok(false) => fail(
+                    "the containers' links lead to a control daemon that is gone",
+                    format!("systemctl restart mpsgated; {LOGS}"),
+                ),
+                Err(trouble) => failed(trouble, LOGS),
+            };
+            finding.about(card)
+        })
+        .collect()
+}
+
+pub(super) fn compute_mode(facts: &Facts) -> Vec<Finding> {
+    let managed = facts.managed();
+    let mut findings: Vec<_> = facts
+        .cards()
+        .filter(|card| managed.contains(&card.uuid))
+        .map(|card| {
+            let finding = if card.compute_mode == ComputeMode::ExclusiveProcess {
+                ok("EXCLUSIVE_PROCESS")
+            } else {
+                fail(
+                    format!("{}: a process that goes round MPS gets the card", card.compute_mode),
+                    format!("systemctl restart mpsgated sets it; {LOGS}"),
+                )
+            };
+            finding.about(card.index)
+        })
+        .collect();
+    if findings.is_empty() {
+        findings.push(skip("no managed card can be seen"));
+    }
+    findings
+}
+
+pub(super) fn lease(facts: &Facts) -> Vec<Finding> {
+    let leases = match &facts.leases {
+        Ok(leases) => leases,
+        Err(trouble) => return vec![failed(trouble, LOGS)],
+    };
+    let managed = facts.managed();
+    let mut findings = Vec::new();
+    for lease in leases {
+        let lease = match lease {
+            Ok(lease) => lease,
+            Err(trouble) => {
+                findings.push(failed(trouble, LOGS));
+                continue;
+            }
+        };
+        if !managed.contains(&lease.uuid) {
+            findings.push(warn(
+                format!("{} is not managed and was not given back its mode {}", lease.uuid, lease.previous),
+                format!(
+                    "systemctl restart mpsgated gives it back; without mpsgated: nvidia-smi -i {} -c {}",
+                    lease.uuid, lease.previous
+                ),
+            ));
+        }
+    }
+    if findings.is_empty() {
+        findings.push(ok(format!("{} held, none left over", leases.len())));
+    }
+    findings
+}
+
+pub(super) fn default_daemon(facts: &Facts) -> Vec<Finding> {
+    vec![if facts.default_mps {
+        warn(
+            "/tmp/nvidia-mps exists: NVIDIA's container toolkit mounts it into every GPU container, \
+             which then share one MPS daemon without limits",
+            "stop that daemon (echo quit | nvidia-cuda-mps-control), then: rm -r /tmp/nvidia-mps",
+        )
+    } else {
+        ok("no MPS daemon in the default directory")
+    }]
+}

@@ -1,0 +1,227 @@
+//! mpsgate's own parts: settings, programs, daemon, and the files between them.
+
+use std::collections::BTreeSet;
+
+use mpsgate_api::NodeSnapshot;
+use mpsgate_config::Manage;
+
+use super::{Finding, fail, failed, ok, skip, warn};
+use crate::doctor::facts::{Facts, Linking, Program, ProgramFile};
+
+/// `sockaddr_un.sun_path` without its final zero (unix(7)).
+const SUN_PATH_MAX: usize = 107;
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+const LOGS: &str = "journalctl -u mpsgated -n 50";
+const RESTART: &str = "systemctl restart mpsgated";
+const REINSTALL: &str = "reinstall the mpsgate package";
+
+pub(super) fn root(facts: &Facts) -> Vec<Finding> {
+    vec![if facts.euid == 0 {
+        ok("run as root")
+    } else {
+        warn(
+            format!("run as uid {}: what only root may see looks broken", facts.euid),
+            "sudo mpsgate doctor",
+        )
+    }]
+}
+
+pub(super) fn config(facts: &Facts) -> Vec<Finding> {
+    let settings = match &facts.config {
+        Ok(settings) => settings,
+        Err(trouble) => return vec![failed(trouble, "compare it with the shipped file")],
+    };
+    let manage = match &settings.config.gpus.manage {
+        Manage::All => "all".to_owned(),
+        Manage::Uuids(uuids) => uuids.len().to_string(),
+    };
+    let file = settings
+        .file
+        .as_ref()
+        .map_or_else(|| "no file, all defaults".to_owned(), |file| file.display().to_string());
+    vec![ok(format!("{file}; cards in gpus.manage: {manage}"))]
+}
+
+pub(super) fn runtime(facts: &Facts) -> Vec<Finding> {
+    let runtime = &facts.runtime;
+    let Some(path) = &runtime.path else {
+        return vec![fail(
+            format!("no program {:?} was found", runtime.name.display().to_string()),
+            "install runc or crun, or set runtime.path in /etc/mpsgate/config.toml to the runtime's \
+             absolute path",
+        )];
+    };
+    vec![match &runtime.version {
+        Some(Ok(version)) => ok(format!("{}: {version}", path.display())),
+        Some(Err(trouble)) => failed(trouble, "run it by hand with --version"),
+        None => skip(format!("{}: its version was not asked", path.display())),
+    }]
+}
+
+pub(super) fn programs(facts: &Facts) -> Vec<Finding> {
+    let one = |program: &Program| {
+        let finding = match &program.file {
+            Err(trouble) => failed(trouble, REINSTALL),
+            Ok(None) => fail(format!("{} is missing", program.path.display()), REINSTALL),
+            Ok(Some(file)) => program_file(program, *file),
+        };
+        let name = program.path.file_name().unwrap_or(program.path.as_os_str());
+        finding.about(name.display())
+    };
+    facts.own_programs.iter().map(one).collect()
+}
+
+fn program_file(program: &Program, file: ProgramFile) -> Finding {
+    let path = program.path.display();
+    if file.uid != 0 {
+        return fail(
+            format!("{path} belongs to uid {}, who could replace it", file.uid),
+            format!("{REINSTALL}, or, after looking at it: chown root: {path}"),
+        );
+    }
+    if file.mode & 0o022 != 0 {
+        return fail(
+            format!("{path} has mode {:04o}: others than root can write it", file.mode),
+            format!("{REINSTALL}, or, after looking at it: chmod 755 {path}"),
+        );
+    }
+    if file.mode & 0o111 == 0 {
+        return fail(
+            format!("{path} has mode {:04o}: it cannot be run", file.mode),
+            format!("chmod 755 {path}"),
+        );
+    }
+    match file.linking {
+        Linking::Static => ok(format!("{path}, root's, static")),
+        Linking::Dynamic => warn(
+            format!("{path} is linked dynamically: slow, and LD_PRELOAD reaches it"),
+            format!("{REINSTALL}: the shipped program is static"),
+        ),
+        Linking::NotElf64 => fail(format!("{path} is no 64-bit ELF program"), REINSTALL),
+    }
+}
+
+pub(super) fn daemon(facts: &Facts) -> Vec<Finding> {
+    let status = match &facts.daemon {
+        Ok(status) => status,
+        Err(trouble) => return vec![failed(trouble, LOGS)],
+    };
+    if status.version != VERSION {
+        return vec![warn(
+            format!("it answers; it is version {}, this program {VERSION}", status.version),
+            format!("an upgrade was not finished: {RESTART}"),
+        )];
+    }
+    vec![match &status.nvml_error {
+        Some(error) => fail(
+            format!("version {VERSION}; NVML does not answer it: {error}"),
+            format!("see the check nvml; when that is well: {RESTART}"),
+        ),
+        None => ok(format!(
+            "version {VERSION}, {} cards, {} grants",
+            status.cards.len(),
+            status.grants.len()
+        )),
+    }]
+}
+
+pub(super) fn socket_paths(facts: &Facts) -> Vec<Finding> {
+    let length = |path: &std::path::PathBuf| path.as_os_str().len();
+    let Some(longest) = facts.sockets.iter().max_by_key(|path| length(path)) else {
+        return vec![skip("no socket is bound")];
+    };
+    let evidence = format!("{} has {} bytes", longest.display(), length(longest));
+    vec![if length(longest) > SUN_PATH_MAX {
+        fail(
+            format!("{evidence}, a socket's path at most {SUN_PATH_MAX}"),
+            "the MPS control daemon exits without a word there: use a shorter directory",
+        )
+    } else {
+        ok(evidence)
+    }]
+}
+
+pub(super) fn ledger(facts: &Facts) -> Vec<Finding> {
+    vec![match &facts.ledger {
+        Ok(Some(entries)) => ok(format!("{entries} entries")),
+        Ok(None) => ok("none yet: nothing was granted since boot"),
+        Err(trouble) => failed(trouble, LOGS),
+    }]
+}
+
+/// The list that `mpsgate enable` keeps across reboots.
+pub(super) fn enabled(facts: &Facts) -> Vec<Finding> {
+    vec![match &facts.enabled {
+        Ok(cards) => ok(format!("{} cards were enabled", cards.len())),
+        Err(trouble) => failed(trouble, LOGS),
+    }]
+}
+
+pub(super) fn snapshot(facts: &Facts) -> Vec<Finding> {
+    let snapshot = match &facts.snapshot {
+        Ok(Some(snapshot)) => snapshot,
+        Ok(None) if facts.daemon.is_ok() => {
+            return vec![fail("mpsgated runs and has written none", format!("{RESTART}; {LOGS}"))];
+        }
+        Ok(None) => {
+            return vec![warn(
+                "none: mpsgate-runtime takes every card for managed",
+                "systemctl start mpsgated",
+            )];
+        }
+        Err(trouble) => return vec![failed(trouble, RESTART)],
+    };
+    let noted: CardSet =
+        snapshot.cards.iter().map(|c| (c.uuid.to_string(), c.minor, c.managed)).collect();
+    let now = cards_now(facts, snapshot);
+    vec![match now {
+        Some((whose, cards)) if cards != noted => fail(
+            format!("it differs from {whose}: mpsgate-runtime decides by it"),
+            format!("{RESTART}; {LOGS}"),
+        ),
+        Some((whose, _)) => ok(format!("{} cards, as {whose}", noted.len())),
+        None => skip(format!("{} cards; nobody to compare with", noted.len())),
+    }]
+}
+
+/// UUID, minor, and whether it is managed.
+type CardSet = BTreeSet<(String, u32, bool)>;
+
+/// The cards as the daemon, or else NVML, has them now. NVML does not know which are managed.
+fn cards_now(facts: &Facts, snapshot: &NodeSnapshot) -> Option<(&'static str, CardSet)> {
+    if let Ok(status) = &facts.daemon {
+        let cards = status.cards.iter().map(|c| (c.uuid.clone(), c.minor, c.managed));
+        return Some(("mpsgated says", cards.collect()));
+    }
+    facts.nvml.as_ref().ok()?.cards.as_ref().ok()?;
+    let noted = |uuid: &str| {
+        snapshot.cards.iter().find(|c| c.uuid.as_str() == uuid).is_some_and(|c| c.managed)
+    };
+    let cards = facts.cards().map(|c| (c.uuid.clone(), c.minor, noted(&c.uuid)));
+    Some(("NVML says", cards.collect()))
+}
+
+pub(super) fn runtime_link(facts: &Facts) -> Vec<Finding> {
+    let target = match &facts.runtime_link {
+        Ok(Some(target)) => target,
+        Ok(None) if facts.daemon.is_ok() => {
+            return vec![fail("mpsgated runs and has made none", format!("{RESTART}; {LOGS}"))];
+        }
+        Ok(None) => {
+            return vec![warn(
+                "none: mpsgate-runtime reads the configuration for every verb",
+                "systemctl start mpsgated",
+            )];
+        }
+        Err(trouble) => return vec![failed(trouble, RESTART)],
+    };
+    vec![match &facts.runtime.path {
+        Some(path) if path == target => ok(format!("leads to {}", target.display())),
+        Some(path) => fail(
+            format!("leads to {}, the configuration says {}", target.display(), path.display()),
+            RESTART,
+        ),
+        None => skip(format!("leads to {}; the runtime was not found", target.display())),
+    }]
+}

@@ -1,0 +1,168 @@
+//! What the checks judge. Plain values, so that each check can be shown a broken node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use mpsgate_api::{NodeSnapshot, Status};
+use mpsgate_config::{Config, Manage};
+use mpsgate_gpu::Card;
+use mpsgate_mps::{Capabilities, MpsState};
+
+/// Why a fact is missing: an error with its causes, and its remedy where it knows one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) what: String,
+    pub(super) hint: Option<String>,
+}
+
+pub(super) type Known<T> = Result<T, Trouble>;
+
+/// Everything that was looked at. `None` inside `Known` means: is not there.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    pub(super) euid: u32,
+    pub(super) config: Known<Settings>,
+    pub(super) nvml: Known<NvmlFacts>,
+    /// NVIDIA's character devices of `/proc/devices`, by name.
+    pub(super) majors: Known<BTreeMap<String, u64>>,
+    /// `/dev/nvidia*` by path.
+    pub(super) nodes: BTreeMap<String, Node>,
+    pub(super) control: Program,
+    /// `None`: there is no binary to ask.
+    pub(super) capabilities: Option<Known<Capabilities>>,
+    pub(super) runtime: RuntimeFacts,
+    /// `mpsgate-runtime` and `mpsgate-hook`.
+    pub(super) own_programs: Vec<Program>,
+    pub(super) daemon: Known<Status>,
+    /// Entries of the ledger.
+    pub(super) ledger: Known<Option<usize>>,
+    /// UUIDs of the cards that `mpsgate enable` handed over.
+    pub(super) enabled: Known<BTreeSet<String>>,
+    pub(super) snapshot: Known<Option<NodeSnapshot>>,
+    pub(super) runtime_link: Known<Option<PathBuf>>,
+    pub(super) cgroup: Cgroup,
+    pub(super) pidfd: Known<()>,
+    pub(super) kernel: Known<String>,
+    /// Inode of our own IPC namespace.
+    pub(super) ipc_inode: Known<u64>,
+    /// The control daemons by number of their directory below `/run/mpsgate/mps`.
+    pub(super) channels: Known<BTreeMap<u32, ChannelFacts>>,
+    pub(super) leases: Known<Vec<Known<LeaseFacts>>>,
+    /// Every socket that we or MPS bind, at its longest.
+    pub(super) sockets: Vec<PathBuf>,
+    pub(super) open_files: Vec<OpenFiles>,
+    pub(super) default_mps: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) config: Config,
+    /// `None`: there is no file.
+    pub(super) file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct NvmlFacts {
+    pub(super) driver: Known<String>,
+    pub(super) simulated: bool,
+    pub(super) cards: Known<Vec<Known<Card>>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Node {
+    Char { major: u64, minor: u64 },
+    Other,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Program {
+    pub(super) path: PathBuf,
+    pub(super) file: Known<Option<ProgramFile>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ProgramFile {
+    pub(super) uid: u32,
+    /// Permission bits.
+    pub(super) mode: u32,
+    pub(super) linking: Linking,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Linking {
+    Static,
+    Dynamic,
+    /// A script, or for another kind of machine.
+    NotElf64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct RuntimeFacts {
+    /// As configured.
+    pub(super) name: PathBuf,
+    pub(super) path: Option<PathBuf>,
+    /// First line of `--version`.
+    pub(super) version: Option<Known<String>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cgroup {
+    V2,
+    /// v1 controllers beside a v2 tree without any.
+    Hybrid,
+    V1,
+    None,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct ChannelFacts {
+    pub(super) state: Known<MpsState>,
+    pub(super) links_current: Known<bool>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct LeaseFacts {
+    pub(super) uuid: String,
+    /// As `nvidia-smi -c` takes it.
+    pub(super) previous: &'static str,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct OpenFiles {
+    /// `mpsgated (pid 7)`
+    pub(super) process: String,
+    /// `None`: unlimited.
+    pub(super) hard: Known<Option<u64>>,
+}
+
+impl Facts {
+    pub(super) fn is_simulated(&self) -> bool {
+        self.nvml.as_ref().is_ok_and(|nvml| nvml.simulated)
+    }
+
+    /// The cards that NVML could read.
+    pub(super) fn cards(&self) -> impl Iterator<Item = &Card> {
+        let cards = self.nvml.iter().filter_map(|nvml| nvml.cards.as_ref().ok());
+        cards.flatten().filter_map(|card| card.as_ref().ok())
+    }
+
+    /// UUIDs of the managed cards: the daemon knows best, then what it last wrote, then what
+    /// it would start with.
+    pub(super) fn managed(&self) -> BTreeSet<String> {
+        if let Ok(status) = &self.daemon {
+            let managed = status.cards.iter().filter(|card| card.managed);
+            return managed.map(|card| card.uuid.clone()).collect();
+        }
+        if let Ok(Some(snapshot)) = &self.snapshot {
+            let managed = snapshot.cards.iter().filter(|card| card.managed);
+            return managed.map(|card| card.uuid.to_string()).collect();
+        }
+        let mut managed = self.enabled.clone().unwrap_or_default();
+        match self.config.as_ref().map(|settings| &settings.config.gpus.manage) {
+            Ok(Manage::Uuids(uuids)) => managed.extend(uuids.iter().cloned()),
+            Ok(Manage::All) => managed.extend(self.cards().map(|card| card.uuid.clone())),
+            Err(_) => {}
+        }
+        managed
+    }
+}

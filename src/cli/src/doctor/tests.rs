@@ -1,0 +1,356 @@
+//! Every check sees a healthy node, and a node with one thing broken.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use mpsgate_allocation::GpuUuid;
+use mpsgate_api::{CardStatus, FILES_FORMAT, NodeSnapshot, SnapshotCard, Status};
+use mpsgate_config::{Config, Manage};
+use mpsgate_gpu::{Card, ComputeMode, MigState};
+use mpsgate_mps::{Capabilities, Holder, MpsState, WedgeCause};
+
+use super::checks::{self, CHECKS, Finding, Outcome};
+use super::facts::*;
+use super::report;
+
+const UUID: &str = "GPU-00000000-0000-0000-0000-000000000000";
+const OTHER: &str = "GPU-11111111-1111-1111-1111-111111111111";
+const IPC: u64 = 4_026_531_839;
+
+fn trouble<T>(what: &str) -> Known<T> {
+    Err(Trouble { what: what.to_owned(), hint: None })
+}
+
+fn card() -> Card {
+    Card {
+        uuid: UUID.to_owned(),
+        index: 0,
+        minor: 0,
+        name: "Tesla T4".to_owned(),
+        memory_total_mib: 16384,
+        memory_used_mib: 0,
+        compute_capability: (7, 5),
+        mig: MigState::Unsupported,
+        compute_mode: ComputeMode::ExclusiveProcess,
+        pci_bus_id: "00000000:3B:00.0".to_owned(),
+    }
+}
+
+fn status() -> Status {
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        simulated: false,
+        driver: Some("550.163.01".to_owned()),
+        nvml_error: None,
+        kubelet: false,
+        cards: vec![CardStatus {
+            uuid: UUID.to_owned(),
+            index: 0,
+            minor: 0,
+            name: "Tesla T4".to_owned(),
+            managed: true,
+            total_mib: 16384,
+            memory_mib: 15360,
+            granted_mib: 0,
+            promised_mib: 0,
+            free_mib: 15360,
+            used_mib: Some(0),
+            compute_mode: "EXCLUSIVE_PROCESS".to_owned(),
+            clients: 0,
+            max_clients: 48,
+            state: "ready".to_owned(),
+            hint: None,
+            mps: None,
+        }],
+        grants: Vec::new(),
+        refusals: BTreeMap::new(),
+    }
+}
+
+fn snapshot() -> NodeSnapshot {
+    NodeSnapshot {
+        format: FILES_FORMAT,
+        ipc_inode: IPC,
+        kubelet: false,
+        cards: vec![SnapshotCard {
+            uuid: GpuUuid::parse(UUID).unwrap(),
+            index: 0,
+            minor: 0,
+            managed: true,
+        }],
+        majors: BTreeMap::new(),
+        protected: Vec::new(),
+        swarm_resources: Vec::new(),
+    }
+}
+
+fn program(path: &str) -> Program {
+    let file = ProgramFile { uid: 0, mode: 0o755, linking: Linking::Static };
+    Program { path: path.into(), file: Ok(Some(file)) }
+}
+
+fn healthy() -> Facts {
+    Facts {
+        euid: 0,
+        config: Ok(Settings { config: Config::default(), file: None }),
+        nvml: Ok(NvmlFacts {
+            driver: Ok("550.163.01".to_owned()),
+            simulated: false,
+            cards: Ok(vec![Ok(card())]),
+        }),
+        majors: Ok([("nvidia".to_owned(), 195), ("nvidia-uvm".to_owned(), 507)].into()),
+        nodes: [
+            ("/dev/nvidiactl".to_owned(), Node::Char { major: 195, minor: 255 }),
+            ("/dev/nvidia0".to_owned(), Node::Char { major: 195, minor: 0 }),
+            ("/dev/nvidia-uvm".to_owned(), Node::Char { major: 507, minor: 0 }),
+        ]
+        .into(),
+        control: program("/usr/bin/nvidia-cuda-mps-control"),
+        capabilities: Some(Ok(Capabilities {
+            multiuser: false,
+            settings_protected: true,
+            server_status: true,
+        })),
+        runtime: RuntimeFacts {
+            name: "runc".into(),
+            path: Some("/usr/sbin/runc".into()),
+            version: Some(Ok("runc version 1.1.5".to_owned())),
+        },
+        own_programs: vec![program("/usr/bin/mpsgate-runtime"), program("/usr/bin/mpsgate-hook")],
+        daemon: Ok(status()),
+        ledger: Ok(Some(0)),
+        enabled: Ok([UUID.to_owned()].into()),
+        snapshot: Ok(Some(snapshot())),
+        runtime_link: Ok(Some("/usr/sbin/runc".into())),
+        cgroup: Cgroup::V2,
+        pidfd: Ok(()),
+        kernel: Ok("6.1.0-28-amd64".to_owned()),
+        ipc_inode: Ok(IPC),
+        channels: Ok([(0, channel(MpsState::Running { pid: 7, servers: Vec::new() }))].into()),
+        leases: Ok(vec![Ok(LeaseFacts { uuid: UUID.to_owned(), previous: "DEFAULT" })]),
+        sockets: vec![PathBuf::from("/run/mpsgate/mpsgated.sock")],
+        open_files: vec![OpenFiles {
+            process: "mpsgated (pid 7)".to_owned(),
+            hard: Ok(Some(16384)),
+        }],
+        default_mps: false,
+    }
+}
+
+fn channel(state: MpsState) -> ChannelFacts {
+    ChannelFacts { state: Ok(state), links_current: Ok(true) }
+}
+
+fn with_cards(facts: &mut Facts, cards: Vec<Known<Card>>) {
+    facts.nvml.as_mut().unwrap().cards = Ok(cards);
+}
+
+fn with_card(facts: &mut Facts, change: impl FnOnce(&mut Card)) {
+    let mut card = card();
+    change(&mut card);
+    with_cards(facts, vec![Ok(card)]);
+}
+
+fn file(facts: &mut Facts) -> &mut ProgramFile {
+    let hook = facts.own_programs.get_mut(1).unwrap();
+    hook.file.as_mut().unwrap().as_mut().unwrap()
+}
+
+fn state(facts: &mut Facts, state: MpsState) {
+    facts.channels = Ok([(3, channel(state))].into());
+}
+
+/// Name of the check, what is broken, and what the finding then says: result, evidence, hint.
+type Broken = (&'static str, fn(&mut Facts), Outcome, &'static str, &'static str);
+
+const FAIL: Outcome = Outcome::Fail;
+const WARN: Outcome = Outcome::Warn;
+
+#[rustfmt::skip]
+const BROKEN: &[Broken] = &[
+    ("root", |f| f.euid = 1000, WARN, "uid 1000", "sudo mpsgate doctor"),
+    ("config", |f| f.config = Err(Trouble { what: "/etc/mpsgate/config.toml:3: unknown key `gpu`".into(), hint: Some("known here: gpus".into()) }), FAIL, "unknown key `gpu`", "known here: gpus"),
+    ("kernel", |f| f.kernel = Ok("3.10.0-1160.el7".into()), WARN, "3.10.0-1160.el7, older", "4.18"),
+    ("kernel", |f| f.kernel = Ok("unknown".into()), WARN, "no version", "uname -r"),
+    ("kernel", |f| f.kernel = trouble("/proc is missing"), FAIL, "missing", "mount -t proc"),
+    ("pidfd", |f| f.pidfd = trouble("pidfd_open: ENOSYS"), WARN, "ENOSYS: the end", "5.3"),
+    ("cgroup", |f| f.cgroup = Cgroup::Hybrid, WARN, "hybrid", "systemd.unified_cgroup_hierarchy=1"),
+    ("cgroup", |f| f.cgroup = Cgroup::V1, WARN, "v1", "systemd.unified_cgroup_hierarchy=1"),
+    ("cgroup", |f| f.cgroup = Cgroup::None, FAIL, "/sys/fs/cgroup", "mount -t cgroup2"),
+    ("nvml", |f| f.nvml = trouble("cannot load the NVML library"), FAIL, "cannot load", "nvidia-smi"),
+    ("nvml", |f| f.nvml.as_mut().unwrap().driver = trouble("driver gone"), FAIL, "driver gone", "nvidia-smi"),
+    ("nvml", |f| f.nvml.as_mut().unwrap().simulated = true, WARN, "SIMULATED", "nvml.library"),
+    ("card", |f| with_card(f, |c| c.compute_capability = (6, 1)), FAIL, "needs 7.0 (Volta) or newer, and is managed", "gpus.manage"),
+    ("card", |f| with_card(f, |c| c.mig = MigState::Enabled), FAIL, "is in MIG mode", "-mig 0"),
+    ("card", |f| with_cards(f, vec![Ok(card()), Ok(Card { uuid: OTHER.into(), compute_capability: (6, 0), ..card() })]), WARN, "; not managed", "gpus.manage"),
+    ("card", |f| with_cards(f, vec![Ok(card()), trouble("cannot open card 1")]), FAIL, "cannot open card 1", "nvidia-smi -L"),
+    ("card", |f| with_cards(f, Vec::new()), FAIL, "no card", "nvidia-smi -L"),
+    ("card", |f| with_card(f, |c| c.uuid = OTHER.into()), FAIL, "is managed, but NVML does not find it", "mpsgate disable GPU-00000000"),
+    ("card", |f| f.nvml.as_mut().unwrap().cards = trouble("cannot count the cards"), FAIL, "cannot count", "nvidia-smi -L"),
+    ("device-nodes", |f| { f.nodes.remove("/dev/nvidia0"); }, FAIL, "/dev/nvidia0 is missing", "nvidia-modprobe"),
+    ("device-nodes", |f| { f.nodes.insert("/dev/nvidiactl".into(), Node::Other); }, FAIL, "/dev/nvidiactl is no character device", "nvidia-modprobe"),
+    ("device-nodes", |f| { f.nodes.insert("/dev/nvidia-uvm".into(), Node::Char { major: 500, minor: 0 }); }, FAIL, "/dev/nvidia-uvm is 500:0, not 507:0", "nvidia-modprobe"),
+    ("device-nodes", |f| f.majors = Ok(BTreeMap::new()), FAIL, "no major for nvidia, /proc/devices has no major for nvidia-uvm", "nvidia-modprobe"),
+    ("device-nodes", |f| f.majors = trouble("no /proc"), FAIL, "no /proc", "mount -t proc"),
+    ("runtime", |f| f.runtime.path = None, FAIL, "no program \"runc\"", "runtime.path"),
+    ("runtime", |f| f.runtime.version = Some(trouble("runc --version failed")), FAIL, "failed", "--version"),
+    ("programs", |f| f.own_programs.get_mut(0).unwrap().file = Ok(None), FAIL, "/usr/bin/mpsgate-runtime is missing", "reinstall"),
+    ("programs", |f| f.own_programs.get_mut(0).unwrap().file = trouble("not a regular file"), FAIL, "not a regular", "reinstall"),
+    ("programs", |f| file(f).uid = 1000, FAIL, "mpsgate-hook belongs to uid 1000", "chown root: /usr/bin/mpsgate-hook"),
+    ("programs", |f| file(f).mode = 0o775, FAIL, "mode 0775", "chmod 755"),
+    ("programs", |f| file(f).mode = 0o644, FAIL, "cannot be run", "chmod 755"),
+    ("programs", |f| file(f).linking = Linking::Dynamic, WARN, "dynamically", "static"),
+    ("programs", |f| file(f).linking = Linking::NotElf64, FAIL, "no 64-bit ELF", "reinstall"),
+    ("daemon", |f| f.daemon = trouble("mpsgated is not running"), FAIL, "not running", "journalctl -u mpsgated"),
+    ("daemon", |f| f.daemon.as_mut().unwrap().version = "0.0.9".into(), WARN, "version 0.0.9", "systemctl restart mpsgated"),
+    ("daemon", |f| f.daemon.as_mut().unwrap().nvml_error = Some("driver gone".into()), FAIL, "driver gone", "check nvml"),
+    ("socket-paths", |f| f.sockets.push(format!("/{}", "x".repeat(107)).into()), FAIL, "has 108 bytes, a socket's path at most 107", "shorter"),
+    ("ledger", |f| f.ledger = trouble("ledger.json is no ledger"), FAIL, "no ledger", "journalctl"),
+    ("enabled", |f| f.enabled = trouble("managed.json is no list"), FAIL, "no list", "journalctl"),
+    ("snapshot", |f| f.snapshot = Ok(None), FAIL, "written none", "systemctl restart mpsgated"),
+    ("snapshot", |f| { f.snapshot = Ok(None); f.daemon = trouble("down"); }, WARN, "every card for managed", "systemctl start mpsgated"),
+    ("snapshot", |f| f.snapshot = trouble("node.json is no node snapshot"), FAIL, "no node snapshot", "systemctl restart mpsgated"),
+    ("snapshot", |f| f.daemon.as_mut().unwrap().cards.clear(), FAIL, "differs from mpsgated says", "systemctl restart mpsgated"),
+    ("snapshot", |f| { f.daemon = trouble("down"); with_card(f, |c| c.minor = 4); }, FAIL, "differs from NVML says", "systemctl restart mpsgated"),
+    ("runtime-link", |f| f.runtime_link = Ok(None), FAIL, "made none", "systemctl restart mpsgated"),
+    ("runtime-link", |f| { f.runtime_link = Ok(None); f.daemon = trouble("down"); }, WARN, "for every verb", "systemctl start mpsgated"),
+    ("runtime-link", |f| f.runtime_link = Ok(Some("/usr/bin/crun".into())), FAIL, "leads to /usr/bin/crun, the configuration says /usr/sbin/runc", "systemctl restart mpsgated"),
+    ("runtime-link", |f| f.runtime_link = trouble("is no link"), FAIL, "is no link", "systemctl restart mpsgated"),
+    ("ipc", |f| f.ipc_inode = Ok(1), FAIL, "here ipc:[1], the MPS servers are in ipc:[4026531839]", "PrivateIPC="),
+    ("ipc", |f| f.ipc_inode = trouble("no /proc"), FAIL, "no /proc", "mount -t proc"),
+    ("open-files", |f| f.open_files.get_mut(0).unwrap().hard = Ok(Some(4096)), FAIL, "hard limit 4096", "LimitNOFILE=16384"),
+    ("open-files", |f| f.open_files.get_mut(0).unwrap().hard = trouble("denied"), FAIL, "denied", "sudo"),
+    ("mps-control", |f| f.control.file = Ok(None), FAIL, "is missing", "nvidia-cuda-mps"),
+    ("mps-control", |f| f.control.file = trouble("denied"), FAIL, "denied", "mps.control"),
+    ("mps-control", |f| f.control.file.as_mut().unwrap().as_mut().unwrap().mode = 0o644, FAIL, "mode 0644", "chmod 755"),
+    ("mps-control", |f| f.control.file.as_mut().unwrap().as_mut().unwrap().uid = 7, FAIL, "uid 7", "reinstall"),
+    ("mps-control", |f| f.capabilities = Some(trouble("ended at once")), FAIL, "ended at once", "nvidia-cuda-mps"),
+    ("mps-control", |f| f.capabilities = Some(Ok(Capabilities { multiuser: false, settings_protected: false, server_status: false })), WARN, "can change a card's default limit", "550"),
+    ("mps-state", |f| state(f, MpsState::Dead { orphans: Vec::new() }), FAIL, "no control daemon runs", "mpsgate-mps@3"),
+    ("mps-state", |f| state(f, MpsState::Dead { orphans: vec![9] }), FAIL, "[9] still hold the card", "mpsgate status"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Stopped }), FAIL, "somebody stopped it", "kill -CONT 7"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::LogBlocked }), FAIL, "log is full", "systemctl restart mpsgated"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Unknown }), FAIL, "does not answer", "/proc/7/stack"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::HeldBy(vec![Holder { pid: 42, uid: 1000, name: "nc".into() }]) }), FAIL, "held by pid 42 (nc, uid 1000)", "/proc/42/cgroup"),
+    ("mps-state", |f| state(f, MpsState::Fault { pid: 7, servers: Vec::new() }), FAIL, "fatal GPU error", "Xid"),
+    ("mps-state", |f| f.channels = Ok(BTreeMap::new()), FAIL, "1 cards are managed, 0 have", "systemctl restart mpsgated"),
+    ("mps-state", |f| f.channels = trouble("denied"), FAIL, "denied", "journalctl"),
+    ("mps-state", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().state = trouble("locked by pid 8"), FAIL, "locked by pid 8", "journalctl"),
+    ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = Ok(false), FAIL, "is gone", "systemctl restart mpsgated"),
+    ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = trouble("planted"), FAIL, "planted", "journalctl"),
+    ("compute-mode", |f| with_card(f, |c| c.compute_mode = ComputeMode::Default), FAIL, "DEFAULT: a process that goes round MPS", "systemctl restart mpsgated"),
+    ("lease", |f| f.leases = Ok(vec![Ok(LeaseFacts { uuid: OTHER.into(), previous: "DEFAULT" })]), WARN, "not given back its mode DEFAULT", "nvidia-smi -i GPU-11111111-1111-1111-1111-111111111111 -c DEFAULT"),
+    ("lease", |f| f.leases = Ok(vec![trouble("the lease cannot be read")]), FAIL, "cannot be read", "journalctl"),
+    ("lease", |f| f.leases = trouble("denied"), FAIL, "denied", "journalctl"),
+    ("default-mps", |f| f.default_mps = true, WARN, "/tmp/nvidia-mps exists", "rm -r /tmp/nvidia-mps"),
+];
+
+fn is_red(finding: &Finding) -> bool {
+    matches!(finding.result, Outcome::Warn | Outcome::Fail)
+}
+
+#[test]
+fn a_healthy_node_has_nothing_to_do() {
+    let findings = checks::all(&healthy());
+    for finding in &findings {
+        assert_eq!((finding.result, &finding.hint), (Outcome::Ok, &None), "{finding:?}");
+    }
+    assert_eq!(
+        CHECKS.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+        {
+            let mut names: Vec<_> = findings.iter().map(|f| f.name).collect();
+            names.dedup();
+            names
+        },
+        "each check finds something"
+    );
+}
+
+#[test]
+fn each_check_turns_red_for_what_it_is_about() {
+    for (name, break_it, result, evidence, hint) in BROKEN {
+        let mut facts = healthy();
+        break_it(&mut facts);
+        let findings = checks::all(&facts);
+        let red: Vec<_> = findings.iter().filter(|f| f.name == *name && is_red(f)).collect();
+        let [finding] = red.as_slice() else { panic!("{name}, {evidence}: {red:#?}") };
+        assert_eq!(finding.result, *result, "{finding:?}");
+        assert!(finding.evidence.contains(evidence), "{evidence}: {finding:?}");
+        let found = finding.hint.as_deref().unwrap_or_default();
+        assert!(found.contains(hint), "{hint}: {finding:?}");
+    }
+}
+
+#[test]
+fn no_check_is_without_a_broken_node() {
+    for (name, _) in CHECKS {
+        assert!(BROKEN.iter().any(|(broken, ..)| broken == name), "{name}");
+    }
+}
+
+#[test]
+fn whoever_finds_something_says_what_to_do() {
+    for (_, break_it, ..) in BROKEN {
+        let mut facts = healthy();
+        break_it(&mut facts);
+        for finding in checks::all(&facts) {
+            assert_eq!(is_red(&finding), finding.hint.is_some(), "{finding:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_managed_after_installation_and_that_is_no_failure() {
+    let mut facts = healthy();
+    facts.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().managed = false;
+    facts.snapshot.as_mut().unwrap().as_mut().unwrap().cards.get_mut(0).unwrap().managed = false;
+    facts.channels = Ok(BTreeMap::new());
+    facts.leases = Ok(Vec::new());
+    with_card(&mut facts, |c| c.compute_mode = ComputeMode::Default);
+    let findings = checks::all(&facts);
+    assert!(!findings.iter().any(is_red), "{findings:#?}");
+    assert!(findings.iter().any(|f| f.evidence == "no card is managed: mpsgate enable GPU"));
+}
+
+#[test]
+fn who_manages_is_asked_of_the_daemon_then_the_snapshot_then_the_settings() {
+    let mut facts = healthy();
+    facts.daemon.as_mut().unwrap().cards.clear();
+    assert!(facts.managed().is_empty());
+    facts.daemon = trouble("down");
+    assert_eq!(facts.managed(), [UUID.to_owned()].into());
+    facts.snapshot = Ok(None);
+    assert_eq!(facts.managed(), [UUID.to_owned()].into());
+    facts.enabled = Ok(BTreeSet::new());
+    assert!(facts.managed().is_empty());
+    facts.config.as_mut().unwrap().config.gpus.manage = Manage::Uuids(vec![OTHER.to_owned()]);
+    assert_eq!(facts.managed(), [OTHER.to_owned()].into());
+    facts.config.as_mut().unwrap().config.gpus.manage = Manage::All;
+    assert_eq!(facts.managed(), [UUID.to_owned()].into());
+}
+
+#[test]
+fn the_text_says_simulated_first_and_counts_at_the_end() {
+    let mut facts = healthy();
+    facts.nvml.as_mut().unwrap().simulated = true;
+    let text = report::render_text(&checks::all(&facts), true, false);
+    assert!(text.starts_with("SIMULATED: no GPU"), "{text}");
+    assert!(text.ends_with(" ok, 1 warn, 0 fail, 1 skip\n"), "{text}");
+    assert!(!text.contains('\x1b'));
+    assert!(report::render_text(&checks::all(&facts), true, true).contains("\x1b[33mwarn\x1b[0m"));
+}
+
+#[test]
+fn the_document_has_a_schema_and_every_finding() {
+    let mut facts = healthy();
+    facts.default_mps = true;
+    let findings = checks::all(&facts);
+    let text = report::render_json(&findings, false).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["schema"], 1);
+    assert_eq!(value["checks"].as_array().unwrap().len(), findings.len());
+    let last = value["checks"].as_array().unwrap().last().unwrap();
+    assert_eq!((&last["name"], &last["result"]), (&"default-mps".into(), &"warn".into()));
+    assert!(last["hint"].as_str().unwrap().contains("rm -r"));
+}

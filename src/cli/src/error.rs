@@ -1,0 +1,78 @@
+//! Everything that ends a command, with its exit code and its remedy.
+
+use std::io;
+
+use mpsgate_api::{ApiError, WireRefusal};
+use mpsgate_config::{ConfigError, ExitCode};
+
+use crate::explain::InputError;
+use crate::snapshot::SnapshotError;
+
+/// Why a command ended without its answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CliError {
+    /// The settings cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The daemon does not answer.
+    #[error(transparent)]
+    Daemon(#[from] ApiError),
+    /// The daemon's socket is root's.
+    #[error("only root may talk to mpsgated")]
+    NotRoot {
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// The daemon said no.
+    #[error("{} [{}]", .0.sentence, .0.code)]
+    Refused(WireRefusal),
+    /// What is to be explained cannot be read.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The node snapshot that was named cannot be used.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The answer cannot be written.
+    #[error("cannot write the answer to stdout")]
+    Stdout(#[source] io::Error),
+    /// The answer is no JSON document: a slip of ours.
+    #[error("cannot write the answer as JSON")]
+    Render(#[source] serde_json::Error),
+}
+
+impl CliError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Config(error) => Some(error.hint()),
+            Self::Daemon(error) => Some(error.hint().to_owned()),
+            Self::NotRoot { .. } => Some("run it with sudo, or as root".to_owned()),
+            Self::Refused(refusal) => Some(refusal.hint.clone()).filter(|hint| !hint.is_empty()),
+            Self::Input(error) => Some(error.hint()),
+            Self::Snapshot(error) => Some(error.hint()),
+            Self::Stdout(_) => {
+                Some("check the disk that stdout is redirected to: df -h".to_owned())
+            }
+            // Nobody but us can do anything about it.
+            Self::Render(_) => None,
+        }
+    }
+
+    /// What the command exits with.
+    #[must_use]
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Config(_) => ExitCode::BadConfig,
+            Self::Daemon(_) => ExitCode::Unavailable,
+            Self::Refused(_) => ExitCode::No,
+            Self::NotRoot { .. }
+            | Self::Input(_)
+            | Self::Snapshot(_)
+            | Self::Stdout(_)
+            | Self::Render(_) => ExitCode::Failed,
+        }
+    }
+}

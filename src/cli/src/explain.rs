@@ -1,0 +1,65 @@
+//! `mpsgate explain`: the decision about a `config.json`, without daemon, GPU or root.
+//!
+//! The same pure function decides as in the shim. What only the node knows is taken from `--node`;
+//! what is missing is assumed to the container's disadvantage, and every assumption is printed.
+
+mod facts;
+mod input;
+mod report;
+
+use mpsgate_config::{Config, Switch};
+use mpsgate_oci::spec::{self, View};
+use mpsgate_policy::{Action, Input, Verdict, decide};
+
+use crate::args::{ExplainArgs, Output};
+use crate::{CliError, print, snapshot};
+use mpsgate_config::ExitCode;
+
+pub use self::input::InputError;
+
+pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
+    let config = Config::load(&args.config)?;
+    let snapshot = args.node.as_deref().map(snapshot::load).transpose()?;
+    let bytes = input::read(&args.file)?;
+    let document = spec::parse_for_decision(&bytes)
+        .map_err(|source| InputError::Content { file: args.file.clone(), source })?;
+    let view = View::new(&document);
+
+    let mut assumed = Vec::new();
+    let node = facts::node(snapshot.as_ref(), &mut assumed);
+    let kubelet = snapshot.as_ref().is_some_and(|snapshot| snapshot.kubelet);
+    let mounts = facts::mounts(view, snapshot.as_ref());
+    let decision = decide(&Input {
+        view,
+        node: &node,
+        policy: &config.policy,
+        requests_from_env: switched_on(config.requests.from_env, !kubelet),
+        mounts: &mounts,
+        ipc: facts::ipc(view, &node, &mut assumed),
+        action: Action::Create,
+        runtime_is_nvidia: facts::is_nvidia_runtime(&config.runtime.path),
+    });
+    let trust_local = switched_on(config.trust.local, !kubelet);
+    if matches!(decision.verdict, Verdict::Reserve(_)) {
+        assumed
+            .push(facts::trust(args.runtime_root.as_deref(), &args.file, trust_local).to_owned());
+    }
+    let refused = matches!(decision.verdict, Verdict::Refuse(_));
+    let text = match args.output {
+        Output::Text => report::render_text(&decision, &assumed),
+        Output::Json => report::render_json(&decision, &assumed)?,
+    };
+    print::answer(&text)?;
+    Ok(if refused { ExitCode::No } else { ExitCode::Done })
+}
+
+fn switched_on(switch: Switch, auto: bool) -> bool {
+    match switch {
+        Switch::On => true,
+        Switch::Off => false,
+        Switch::Auto => auto,
+    }
+}
+
+#[cfg(test)]
+mod tests;

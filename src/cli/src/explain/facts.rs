@@ -1,0 +1,122 @@
+//! What the decision needs besides the spec, as far as it can be had without asking anybody.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use mpsgate_api::NodeSnapshot;
+use mpsgate_config::paths;
+use mpsgate_oci::spec::{IpcNamespace, Mount, View};
+use mpsgate_policy::{Cards, Ipc, Majors, MountFact, MountKind, Node, NodeCard};
+
+/// NVIDIA's wrapper of runc, also under its names with a fixed mode (`….cdi`, `….legacy`).
+const NVIDIA_RUNTIME: &str = "nvidia-container-runtime";
+/// containerd's namespace of a kubelet's containers: a part of runtime root and bundle.
+const KUBERNETES_NAMESPACE: &str = "k8s.io";
+
+/// The node of a snapshot; without one, a node whose every card is managed.
+pub(super) fn node(snapshot: Option<&NodeSnapshot>, assumed: &mut Vec<String>) -> Node {
+    let Some(snapshot) = snapshot else {
+        assumed.push("every card is managed (--node /run/mpsgate/node.json tells)".to_owned());
+        return Node::unknown();
+    };
+    let mut majors = Majors::default();
+    for (name, major) in &snapshot.majors {
+        majors.insert(name, *major);
+    }
+    let cards = snapshot.cards.iter().map(|card| NodeCard {
+        uuid: card.uuid.clone(),
+        index: card.index,
+        minor: card.minor,
+        managed: card.managed,
+    });
+    Node {
+        cards: Cards::Known(cards.collect()),
+        majors,
+        ipc_inode: Some(snapshot.ipc_inode),
+        swarm_resources: snapshot.swarm_resources.clone(),
+    }
+}
+
+/// The IPC namespace that the container would have.
+pub(super) fn ipc(view: View<'_>, node: &Node, assumed: &mut Vec<String>) -> Ipc {
+    match view.ipc_namespace() {
+        IpcNamespace::New => Ipc::New,
+        // The engine's own, which is the host's wherever mpsgate can work.
+        IpcNamespace::Callers => node.ipc_inode.map_or(Ipc::Unknown, Ipc::Inode),
+        IpcNamespace::At(path) => {
+            let looked = node.ipc_inode.and_then(|_| std::fs::metadata(path).ok());
+            looked.map_or_else(
+                || {
+                    assumed.push(format!("the IPC namespace {path} is the MPS server's"));
+                    Ipc::Unknown
+                },
+                |namespace| Ipc::Inode(namespace.ino()),
+            )
+        }
+    }
+}
+
+/// The bind mounts that touch mpsgate's directories, by path. The shim compares device and inode,
+/// which a file from elsewhere does not have here.
+pub(super) fn mounts(view: View<'_>, snapshot: Option<&NodeSnapshot>) -> Vec<MountFact> {
+    let mut own: Vec<PathBuf> = vec![paths::RUN_DIR.into(), paths::STATE_DIR.into()];
+    own.extend(Path::new(paths::CONFIG_FILE).parent().map(Path::to_owned));
+    own.extend(snapshot.into_iter().flat_map(|s| &s.protected).map(|p| PathBuf::from(&p.path)));
+    let fact = |mount: Mount<'_>| {
+        let path = plain(Path::new(mount.source));
+        let kind = if own.iter().any(|own| path.starts_with(own)) {
+            MountKind::Ours
+        } else if own.iter().any(|own| own.starts_with(&path)) {
+            MountKind::Ancestor
+        } else {
+            return None;
+        };
+        Some(MountFact {
+            source: mount.source.to_owned(),
+            destination: mount.destination.to_owned(),
+            kind,
+        })
+    };
+    view.mounts().filter(|m| m.is_bind && m.source.starts_with('/')).filter_map(fact).collect()
+}
+
+/// Without `.`, `..` and the link that every distribution has at `/var/run`.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    match plain.strip_prefix("/var/run") {
+        Ok(rest) => Path::new("/run").join(rest),
+        Err(_) => plain,
+    }
+}
+
+pub(super) fn is_nvidia_runtime(runtime: &Path) -> bool {
+    let name = runtime.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name == NVIDIA_RUNTIME || name.starts_with("nvidia-container-runtime."))
+}
+
+/// Whose words the request would be: root and bundle tell a kubelet's containerd.
+pub(super) fn trust(runtime_root: Option<&Path>, file: &Path, trust_local: bool) -> &'static str {
+    let names_kubernetes = |path: &Path| path.iter().any(|part| part == KUBERNETES_NAMESPACE);
+    let kubernetes = names_kubernetes(file) || runtime_root.is_some_and(names_kubernetes);
+    match (kubernetes, trust_local, runtime_root) {
+        (true, ..) => {
+            "a pod asks: it counts where mpsgated confirms that the pod asked for as much"
+        }
+        (false, true, Some(_)) => "a local engine asks, whose user is root anyway: it is believed",
+        (false, true, None) => {
+            "a local engine asks, whose user is root anyway: it is believed (--runtime-root tells)"
+        }
+        (false, false, _) => {
+            "a local engine asks, which is not believed on this node (trust.local): mpsgated refuses"
+        }
+    }
+}

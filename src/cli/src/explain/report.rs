@@ -1,0 +1,162 @@
+//! The decision as text and as JSON.
+
+use std::fmt::Write as _;
+
+use mpsgate_allocation::{Priority, Request};
+use mpsgate_oci::spec::{Edit, HookStage};
+use mpsgate_policy::{Decision, Refusal, Signal, Verdict, Wanted};
+use serde::Serialize;
+
+use crate::{CliError, print};
+
+/// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
+const SCHEMA: u32 = 1;
+
+pub(super) fn render_text(decision: &Decision, assumed: &[String]) -> String {
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    match &decision.verdict {
+        Verdict::Pass => text.push_str("decision: start it as it is\n"),
+        Verdict::Edit(_) => text.push_str("decision: change it, then start it\n"),
+        Verdict::Reserve(wanted) => {
+            let _ = writeln!(
+                text,
+                "decision: ask mpsgated for a grant, then start it with the grant's limits\n\
+                 request: {}",
+                request(wanted)
+            );
+        }
+        Verdict::Refuse(Refusal { code, sentence, hint }) => {
+            let _ = write!(text, "decision: refuse [{code}]\nreason: {sentence}\nhint: {hint}\n");
+        }
+    }
+    list(&mut text, "changes", edits(&decision.verdict).iter().map(edit));
+    list(&mut text, "signals", decision.signals.iter().map(signal));
+    if decision.signals.is_empty() {
+        text.push_str("signals: none, nothing in it reaches a managed card without a grant\n");
+    }
+    list(&mut text, "notes", decision.notes.iter().cloned());
+    list(&mut text, "assumed", assumed.iter().cloned());
+    text
+}
+
+fn list(text: &mut String, title: &str, lines: impl ExactSizeIterator<Item = String>) {
+    if lines.len() > 0 {
+        let _ = writeln!(text, "{title}:");
+        for line in lines {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+}
+
+fn signal(signal: &Signal) -> String {
+    let way = if signal.remove.is_empty() { "cannot be taken away" } else { "can be taken away" };
+    format!("{} {} ({way})", signal.code, signal.found)
+}
+
+fn request(wanted: &Wanted) -> String {
+    let Request { memory, gpu, compute, priority, .. } = &wanted.request;
+    let mut parts = vec![memory.to_string()];
+    parts.push(gpu.as_ref().map_or_else(|| "any GPU".to_owned(), ToString::to_string));
+    parts.extend(compute.as_ref().map(|share| format!("{}% of the SMs", share.0)));
+    if *priority == Priority::Low {
+        parts.push("low priority".to_owned());
+    }
+    parts.push(format!("uid {}", wanted.uid));
+    parts.extend(wanted.own_limit.map(|limit| format!("its own limit {limit}")));
+    parts.extend(wanted.own_share.as_ref().map(|share| format!("its own share {}%", share.0)));
+    parts.join(", ")
+}
+
+fn edits(verdict: &Verdict) -> &[Edit] {
+    match verdict {
+        Verdict::Edit(edits) => edits,
+        Verdict::Reserve(wanted) => &wanted.edits,
+        Verdict::Pass | Verdict::Refuse(_) => &[],
+    }
+}
+
+/// A change as a person would tell it.
+fn edit(edit: &Edit) -> String {
+    match edit {
+        Edit::Env { drop, set } => {
+            let drop = drop.iter().map(|name| format!("unset {name}"));
+            let set = set.iter().map(|(name, value)| format!("set {name}={value}"));
+            drop.chain(set).collect::<Vec<_>>().join(", ")
+        }
+        Edit::Bind { source, destination, .. } => format!("mount {source} at {destination}"),
+        Edit::RemoveMount { destination } => format!("remove the mount at {destination}"),
+        Edit::AddDevice { path, major, minor, .. } => format!("add {path} ({major}:{minor})"),
+        Edit::RemoveDevice { major, minor } => format!("remove the device {major}:{minor}"),
+        Edit::RemoveRules { major } => format!("remove the rules that open the major {major}"),
+        Edit::CloseAllowAll { except } => {
+            let majors: Vec<_> = except.iter().map(u32::to_string).collect();
+            format!("open all devices but those of the majors {}", majors.join(", "))
+        }
+        Edit::AddHook { stage: HookStage::CreateRuntime, path, .. } => {
+            format!("run {path} before the container starts")
+        }
+        Edit::AddHook { stage: HookStage::Poststop, path, .. } => {
+            format!("run {path} after the container ended")
+        }
+        Edit::RemoveHooks { path } => format!("remove the hooks of {path}"),
+        Edit::RemoveAnnotation { name } => format!("remove the annotation {name}"),
+    }
+}
+
+pub(super) fn render_json(decision: &Decision, assumed: &[String]) -> Result<String, CliError> {
+    #[derive(Serialize)]
+    struct Found<'a> {
+        code: &'static str,
+        found: &'a str,
+        removable: bool,
+    }
+    #[derive(Serialize)]
+    struct Refused<'a> {
+        code: &'static str,
+        sentence: &'a str,
+        hint: &'a str,
+    }
+    #[derive(Serialize)]
+    struct Document<'a> {
+        schema: u32,
+        decision: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        refusal: Option<Refused<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        request: Option<&'a Request>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        uid: Option<u32>,
+        changes: Vec<String>,
+        signals: Vec<Found<'a>>,
+        notes: &'a [String],
+        assumed: &'a [String],
+    }
+    let (word, refusal, wanted) = match &decision.verdict {
+        Verdict::Pass => ("pass", None, None),
+        Verdict::Edit(_) => ("edit", None, None),
+        Verdict::Reserve(wanted) => ("reserve", None, Some(wanted)),
+        Verdict::Refuse(Refusal { code, sentence, hint }) => {
+            ("refuse", Some(Refused { code: code.as_str(), sentence, hint }), None)
+        }
+    };
+    print::json(&Document {
+        schema: SCHEMA,
+        decision: word,
+        refusal,
+        request: wanted.map(|wanted| &wanted.request),
+        uid: wanted.map(|wanted| wanted.uid),
+        changes: edits(&decision.verdict).iter().map(edit).collect(),
+        signals: decision
+            .signals
+            .iter()
+            .map(|signal| Found {
+                code: signal.code.as_str(),
+                found: &signal.found,
+                removable: !signal.remove.is_empty(),
+            })
+            .collect(),
+        notes: &decision.notes,
+        assumed,
+    })
+}

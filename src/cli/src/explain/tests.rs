@@ -1,0 +1,138 @@
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code fails by panicking")]
+use std::path::Path;
+
+use mpsgate_config::Policy;
+use mpsgate_oci::spec::View;
+use mpsgate_policy::{Cards, Decision, Ipc, MountKind, Node};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn explain(document: &Value) -> (Decision, Vec<String>) {
+    let view = View::new(document);
+    let mut assumed = Vec::new();
+    let node = facts::node(None, &mut assumed);
+    let decision = decide(&Input {
+        view,
+        node: &node,
+        policy: &Policy::default(),
+        requests_from_env: true,
+        mounts: &facts::mounts(view, None),
+        ipc: facts::ipc(view, &node, &mut assumed),
+        action: Action::Create,
+        runtime_is_nvidia: false,
+    });
+    (decision, assumed)
+}
+
+#[test]
+fn a_container_that_asks_for_nothing_starts_as_it_is() {
+    let (decision, assumed) = explain(&json!({"process": {"env": ["PATH=/bin"]}}));
+    assert_eq!(
+        report::render_text(&decision, &assumed),
+        "decision: start it as it is\n\
+         signals: none, nothing in it reaches a managed card without a grant\n\
+         assumed:\n  every card is managed (--node /run/mpsgate/node.json tells)\n"
+    );
+}
+
+#[test]
+fn a_refusal_has_its_code_reason_hint_and_every_signal() {
+    let document = json!({
+        "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]},
+        "mounts": [{"destination": "/m", "type": "bind", "source": "/var/run/mpsgate/mps/0/pipe"}],
+    });
+    let (decision, assumed) = explain(&document);
+    let text = report::render_text(&decision, &assumed);
+    for part in
+        ["decision: refuse [E_", "\nreason: ", "\nhint: ", "  E_VISIBLE_DEVICES ", "  E_MPS_MOUNT "]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let value: Value =
+        serde_json::from_str(&report::render_json(&decision, &assumed).unwrap()).unwrap();
+    assert_eq!(value["decision"], "refuse");
+    assert_eq!(value["schema"], 1);
+    assert_eq!(value["signals"].as_array().unwrap().len(), decision.signals.len());
+    assert!(value["refusal"]["hint"].is_string());
+}
+
+#[test]
+fn a_request_is_told_with_its_unit() {
+    let document = json!({
+        "annotations": {"mpsgate.io/gpu-mem": "7Gi", "mpsgate.io/gpu": "1", "mpsgate.io/gpu-compute": "30"},
+        "process": {"user": {"uid": 1000}},
+    });
+    let (decision, assumed) = explain(&document);
+    let text = report::render_text(&decision, &assumed);
+    assert!(text.contains("\nrequest: 7 GiB, GPU 1, 30% of the SMs, uid 1000\n"), "{text}");
+    let value: Value =
+        serde_json::from_str(&report::render_json(&decision, &assumed).unwrap()).unwrap();
+    assert_eq!(value["decision"], "reserve");
+    assert_eq!(value["uid"], 1000);
+}
+
+#[test]
+fn mounts_are_told_apart_by_path() {
+    let mount = |source: &str| json!({"destination": "/m", "type": "bind", "source": source});
+    let kinds = |source: &str| {
+        let document = json!({"mounts": [mount(source)]});
+        facts::mounts(View::new(&document), None).first().map(|fact| fact.kind)
+    };
+    for source in [
+        "/run/mpsgate",
+        "/run/mpsgate/",
+        "/var/run/mpsgate/mps",
+        "/run/x/../mpsgate",
+        "/var/lib/mpsgate",
+        "/etc/mpsgate/config.toml",
+    ] {
+        assert_eq!(kinds(source), Some(MountKind::Ours), "{source}");
+    }
+    for source in ["/", "/run", "/var/run", "/var/lib"] {
+        assert_eq!(kinds(source), Some(MountKind::Ancestor), "{source}");
+    }
+    for source in ["/run/mpsgate2", "/home", "run/mpsgate"] {
+        assert_eq!(kinds(source), None, "{source}");
+    }
+}
+
+#[test]
+fn an_ipc_namespace_that_cannot_be_looked_at_is_an_assumption() {
+    let document =
+        json!({"linux": {"namespaces": [{"type": "ipc", "path": "/proc/1234567/ns/ipc"}]}});
+    let mut assumed = Vec::new();
+    assert_eq!(facts::ipc(View::new(&document), &Node::unknown(), &mut assumed), Ipc::Unknown);
+    assert_eq!(assumed, ["the IPC namespace /proc/1234567/ns/ipc is the MPS server's"]);
+    let new = json!({"linux": {"namespaces": [{"type": "ipc"}]}});
+    assert_eq!(facts::ipc(View::new(&new), &Node::unknown(), &mut assumed), Ipc::New);
+    let known = Node { ipc_inode: Some(7), cards: Cards::AssumeManaged, ..Node::unknown() };
+    assert_eq!(facts::ipc(View::new(&json!({})), &known, &mut assumed), Ipc::Inode(7));
+    assert_eq!(assumed.len(), 1);
+}
+
+#[test]
+fn the_runtime_root_tells_whose_words_a_request_is() {
+    let (root, file) = (Path::new("/run/runc"), Path::new("config.json"));
+    let pod = Path::new("/run/containerd/io.containerd.runtime.v2.task/k8s.io/x/config.json");
+    assert!(
+        facts::trust(Some(Path::new("/run/containerd/runc/k8s.io")), file, true)
+            .contains("confirms")
+    );
+    assert!(facts::trust(None, pod, true).contains("confirms"));
+    assert!(facts::trust(Some(root), file, true).ends_with("it is believed"));
+    assert!(facts::trust(None, file, true).contains("--runtime-root"));
+    assert!(facts::trust(None, file, false).contains("trust.local"));
+}
+
+#[test]
+fn nvidias_runtime_is_known_by_its_name() {
+    for (runtime, is) in [
+        ("nvidia-container-runtime", true),
+        ("/usr/bin/nvidia-container-runtime.cdi", true),
+        ("runc", false),
+        ("/opt/nvidia-container-runtime/runc", false),
+    ] {
+        assert_eq!(facts::is_nvidia_runtime(Path::new(runtime)), is, "{runtime}");
+    }
+}

@@ -1,0 +1,230 @@
+//! `mpsgate status`: what the daemon knows, as a table or as JSON.
+//!
+//! Under each column stands whose view it is. `recorded` is the ledger, `device` is NVML, `server` is
+//! the MPS control daemon.
+
+mod columns;
+
+use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mpsgate_allocation::Mib;
+use mpsgate_api::{CardStatus, GrantStatus, Status};
+use mpsgate_config::ExitCode;
+use serde::Serialize;
+
+use self::columns::Columns;
+use crate::args::{StatusArgs, StatusOutput};
+use crate::{CliError, daemon, print};
+
+/// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
+const SCHEMA: u32 = 1;
+/// Title of the column that only a Kubernetes node has.
+const PROMISED: &str = ">PROMISED";
+
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode, CliError> {
+    let status = daemon::status(&args.daemon.socket)?;
+    let text = match args.output {
+        StatusOutput::Json => render_json(&status)?,
+        StatusOutput::Table => render_table(&status, now_ms()),
+    };
+    print::answer(&text)?;
+    Ok(ExitCode::Done)
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn render_json(status: &Status) -> Result<String, CliError> {
+    #[derive(Serialize)]
+    struct Document<'a> {
+        schema: u32,
+        #[serde(flatten)]
+        status: &'a Status,
+    }
+    print::json(&Document { schema: SCHEMA, status })
+}
+
+fn render_table(status: &Status, now_ms: u64) -> String {
+    let mut text = String::new();
+    if status.simulated {
+        text.push_str("SIMULATED: no GPU is behind these numbers\n\n");
+    }
+    text.push_str(&head(status));
+    if let Some(error) = &status.nvml_error {
+        let _ = write!(text, "NVML does not answer: {error}\nhint: mpsgate doctor\n");
+    }
+    text.push('\n');
+    text.push_str(&cards(&status.cards, status.kubelet));
+    text.push_str(&mps(&status.cards));
+    text.push_str(&grants(&status.grants, now_ms));
+    if !status.refusals.is_empty() {
+        let counts: Vec<_> = status.refusals.iter().map(|(c, n)| format!("{c} {n}")).collect();
+        let _ = write!(text, "\nREFUSALS since mpsgated started: {}\n", counts.join(", "));
+    }
+    text
+}
+
+fn head(status: &Status) -> String {
+    let mut parts = vec![format!("mpsgated {}", status.version)];
+    if let Some(driver) = &status.driver {
+        let note = if status.simulated { " (simulated)" } else { "" };
+        parts.push(format!("driver {driver}{note}"));
+    }
+    if status.kubelet {
+        parts.push("a kubelet runs here".to_owned());
+    }
+    parts.join(", ") + "\n"
+}
+
+/// Promises are Kubernetes' alone: elsewhere the column would be all zeros.
+fn cards(cards: &[CardStatus], promises: bool) -> String {
+    if cards.is_empty() {
+        return "no card was found: mpsgate doctor\n".to_owned();
+    }
+    let mut columns = vec![
+        (">GPU", "device"),
+        ("NAME", "device"),
+        (">GRANTED", "recorded"),
+        (PROMISED, "recorded"),
+        (">FREE", "recorded"),
+        (">CLIENTS", "recorded"),
+        (">USED", "device"),
+        (">TOTAL", "device"),
+        ("COMPUTE MODE", "device"),
+        ("UUID", "device"),
+        ("STATE", "mpsgated"),
+    ];
+    columns.retain(|(title, _)| promises || *title != PROMISED);
+    let mut table = Columns::new(&columns);
+    let mut hints = String::new();
+    for card in cards {
+        let recorded = |text: String| if card.managed { text } else { "-".to_owned() };
+        let mut cells =
+            vec![card.index.to_string(), card.name.clone(), recorded(memory(card.granted_mib))];
+        if promises {
+            cells.push(recorded(memory(card.promised_mib)));
+        }
+        cells.extend([
+            recorded(memory(card.free_mib)),
+            recorded(format!("{}/{}", card.clients, card.max_clients)),
+            card.used_mib.map_or_else(unknown, memory),
+            memory(card.total_mib),
+            card.compute_mode.clone(),
+            card.uuid.clone(),
+            card.state.clone(),
+        ]);
+        table.row(cells);
+        if let Some(hint) = &card.hint {
+            let _ = writeln!(hints, "hint: GPU {}: {hint}", card.index);
+        }
+    }
+    let mut text = table.render() + &hints;
+    if !cards.iter().any(|card| card.managed) {
+        text.push_str("no card is managed: mpsgate enable GPU\n");
+    }
+    text
+}
+
+fn mps(cards: &[CardStatus]) -> String {
+    let mut table = Columns::new(&[
+        (">GPU", ""),
+        ("MPS", ""),
+        (">PID", ""),
+        (">DEFAULT LIMIT", ""),
+        ("SERVERS", ""),
+    ]);
+    for card in cards {
+        let Some(mps) = &card.mps else { continue };
+        let servers: Vec<_> = mps
+            .servers
+            .iter()
+            .map(|server| {
+                let uid = server.uid.map_or_else(|| "?".to_owned(), |uid| uid.to_string());
+                let status = server.status.as_deref().unwrap_or("status unknown");
+                format!("{} (uid {uid}, {status})", server.pid)
+            })
+            .collect();
+        table.row(vec![
+            card.index.to_string(),
+            mps.state.clone(),
+            mps.pid.map_or_else(unknown, |pid| pid.to_string()),
+            mps.default_limit_mib.map_or_else(|| "none".to_owned(), memory),
+            if servers.is_empty() { "none".to_owned() } else { servers.join(", ") },
+        ]);
+    }
+    if table.is_empty() {
+        String::new()
+    } else {
+        format!("\nMPS, as the control daemons answer\n{}", table.render())
+    }
+}
+
+fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
+    if grants.is_empty() {
+        return "\nno container has a grant\n".to_owned();
+    }
+    let mut table = Columns::new(&[
+        ("CONTAINER", ""),
+        (">GPU", ""),
+        (">MEMORY", ""),
+        (">COMPUTE", ""),
+        (">UID", ""),
+        (">PID", ""),
+        ("STATE", ""),
+        (">AGE", ""),
+        ("GUARANTEE", ""),
+        ("RUNTIME ROOT", ""),
+    ]);
+    for grant in grants {
+        table.row(vec![
+            short_id(&grant.container_id).to_owned(),
+            grant.card_index.to_string(),
+            memory(grant.memory_mib),
+            grant.compute_percent.map_or_else(unknown, |percent| format!("{percent}%")),
+            grant.uid.to_string(),
+            grant.pid.to_string(),
+            grant.state.clone(),
+            age(now_ms.saturating_sub(grant.since_ms)),
+            grant.guarantee.clone(),
+            grant.runtime_root.clone(),
+        ]);
+    }
+    let mut text = format!("\nGRANTS, as the ledger records them\n{}", table.render());
+    if grants.iter().any(|grant| grant.guarantee == "mps") {
+        text.push_str(
+            "guarantee mps: MPS limits each process; a container with several may take more in sum\n",
+        );
+    }
+    text
+}
+
+fn memory(mib: u64) -> String {
+    if mib == 0 { "0".to_owned() } else { Mib(mib).to_string() }
+}
+
+fn unknown() -> String {
+    "-".to_owned()
+}
+
+/// The first twelve digits of an engine's random id, as docker and crictl print it; any other name
+/// whole.
+fn short_id(id: &str) -> &str {
+    let random = id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit());
+    if random { id.get(..12).unwrap_or(id) } else { id }
+}
+
+/// The largest unit that is not zero: what people look for is "just now" or "long ago".
+fn age(ms: u64) -> String {
+    match ms / 1000 {
+        s @ 0..60 => format!("{s}s"),
+        s @ 60..3600 => format!("{}m", s / 60),
+        s @ 3600..86400 => format!("{}h", s / 3600),
+        s => format!("{}d", s / 86400),
+    }
+}
+
+#[cfg(test)]
+mod tests;

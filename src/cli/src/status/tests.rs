@@ -1,0 +1,193 @@
+//! Golden tests: a review of `tests/golden` shows what operators will see.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code fails by panicking")]
+
+use std::collections::BTreeMap;
+
+use mpsgate_api::{MpsStatus, ServerStatus};
+
+use super::*;
+
+const NOW: u64 = 1_700_000_000_000;
+
+fn card(index: u32) -> CardStatus {
+    CardStatus {
+        uuid: format!("GPU-00000000-0000-0000-0000-00000000000{index}"),
+        index,
+        minor: index,
+        name: "Tesla T4".to_owned(),
+        managed: true,
+        total_mib: 16384,
+        memory_mib: 15360,
+        granted_mib: 0,
+        promised_mib: 0,
+        free_mib: 15360,
+        used_mib: Some(0),
+        compute_mode: "EXCLUSIVE_PROCESS".to_owned(),
+        clients: 0,
+        max_clients: 48,
+        state: "ready".to_owned(),
+        hint: None,
+        mps: Some(MpsStatus {
+            state: "running".to_owned(),
+            pid: Some(4000 + index),
+            default_limit_mib: Some(15360),
+            servers: Vec::new(),
+        }),
+    }
+}
+
+fn unmanaged(index: u32) -> CardStatus {
+    CardStatus {
+        managed: false,
+        compute_mode: "DEFAULT".to_owned(),
+        state: "unmanaged".to_owned(),
+        mps: None,
+        ..card(index)
+    }
+}
+
+fn grant(id: &str, memory_mib: u64, age_ms: u64) -> GrantStatus {
+    GrantStatus {
+        container_id: id.to_owned(),
+        runtime_root: "/run/runc".to_owned(),
+        instance: "0123456789abcdef0123456789abcdef".to_owned(),
+        state: "active".to_owned(),
+        card: card(0).uuid,
+        card_index: 0,
+        memory_mib,
+        compute_percent: None,
+        uid: 0,
+        pid: 5100,
+        cgroup: Some("/sys/fs/cgroup/web".to_owned()),
+        guarantee: "mps".to_owned(),
+        since_ms: NOW - age_ms,
+    }
+}
+
+fn status(cards: Vec<CardStatus>) -> Status {
+    Status {
+        version: "0.1.0".to_owned(),
+        simulated: false,
+        driver: Some("550.163.01".to_owned()),
+        nvml_error: None,
+        kubelet: false,
+        cards,
+        grants: Vec::new(),
+        refusals: BTreeMap::new(),
+    }
+}
+
+/// Simulated, with one card in use, one that is broken and one that is not managed.
+fn busy() -> Status {
+    let mut first = card(0);
+    first.granted_mib = 7168 + 1500;
+    first.promised_mib = 2048;
+    first.free_mib = 15360 - 7168 - 1500 - 2048;
+    first.used_mib = Some(1307);
+    first.clients = 2;
+    if let Some(mps) = &mut first.mps {
+        mps.servers = vec![
+            ServerStatus { pid: 4100, uid: Some(0), status: Some("ACTIVE".to_owned()) },
+            ServerStatus { pid: 4101, uid: None, status: None },
+        ];
+    }
+    let mut second = card(1);
+    second.name = "NVIDIA H200".to_owned();
+    second.total_mib = 143_771;
+    second.memory_mib = 142_336;
+    second.free_mib = 142_336;
+    second.used_mib = None;
+    second.state = "its MPS control daemon is dead".to_owned();
+    second.hint = Some("journalctl -u mpsgate-mps@1 -n 50".to_owned());
+    second.mps = Some(MpsStatus {
+        state: "dead".to_owned(),
+        pid: None,
+        default_limit_mib: None,
+        servers: Vec::new(),
+    });
+    let mut reserved = grant(&"0123456789abcdef".repeat(4), 1500, 3_000);
+    reserved.state = "reserved".to_owned();
+    reserved.compute_percent = Some(30);
+    reserved.uid = 1000;
+    reserved.runtime_root = "/run/containerd/runc/k8s.io".to_owned();
+    Status {
+        simulated: true,
+        kubelet: true,
+        grants: vec![grant("web", 7168, 2 * 86_400_000), reserved],
+        refusals: BTreeMap::from([
+            ("E_NO_CAPACITY".to_owned(), 12),
+            ("E_NO_HOST_IPC".to_owned(), 3),
+        ]),
+        ..status(vec![first, second, unmanaged(2)])
+    }
+}
+
+/// Compares with a golden file. With `BLESS=1` in the environment it writes the file instead.
+fn golden(name: &str, text: &str) {
+    let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(text == wanted, "{path} differs; it is now:\n{text}\nBLESS=1 writes it");
+}
+
+#[test]
+fn the_table_of_a_busy_node() {
+    golden("status-busy.txt", &render_table(&busy(), NOW));
+}
+
+#[test]
+fn the_document_of_a_busy_node() {
+    let json = render_json(&busy()).unwrap();
+    golden("status-busy.json", &json);
+    // The document is the daemon's own words and a schema number: nothing is lost on the way.
+    let back: Status = serde_json::from_str(&json).unwrap();
+    assert_eq!(render_json(&back).unwrap(), json);
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(value.get("schema"), Some(&serde_json::json!(1)));
+}
+
+#[test]
+fn the_table_after_installation() {
+    golden("status-none-managed.txt", &render_table(&status(vec![unmanaged(0)]), NOW));
+}
+
+#[test]
+fn the_table_without_a_driver() {
+    let mut bare = status(Vec::new());
+    bare.driver = None;
+    bare.nvml_error = Some("cannot load the NVML library libnvidia-ml.so.1".to_owned());
+    golden("status-no-driver.txt", &render_table(&bare, NOW));
+}
+
+#[test]
+fn simulated_is_the_first_word() {
+    assert!(render_table(&busy(), NOW).starts_with("SIMULATED: no GPU"));
+    assert!(!render_table(&status(vec![card(0)]), NOW).contains("SIMULATED"));
+}
+
+#[test]
+fn memory_is_gib_where_whole() {
+    for (mib, text) in
+        [(0, "0"), (1, "1 MiB"), (1024, "1 GiB"), (7168, "7 GiB"), (7500, "7500 MiB")]
+    {
+        assert_eq!(memory(mib), text);
+    }
+}
+
+#[test]
+fn an_age_has_one_unit() {
+    for (ms, text) in
+        [(0, "0s"), (59_999, "59s"), (60_000, "1m"), (3_600_000, "1h"), (90_000_000, "1d")]
+    {
+        assert_eq!(age(ms), text);
+    }
+}
+
+#[test]
+fn only_random_ids_are_cut() {
+    assert_eq!(short_id(&"ab".repeat(32)), "abababababab");
+    let name = "a-name-that-is-sixty-four-characters-long-and-no-random-id-at-a";
+    assert_eq!(short_id(name), name);
+}

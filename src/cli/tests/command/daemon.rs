@@ -1,0 +1,207 @@
+//! `status`, `enable` and `disable` against a thread that answers as mpsgated, or as something else.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+
+use mpsgate_api::{Call, Reply, Status, WireRefusal, decode_length, encode, parse_envelope};
+use mpsgate_policy::{Code, Refusal};
+
+use crate::{golden, mpsgate, text};
+
+/// A daemon for one call.
+struct Daemon {
+    // Holds the socket.
+    _dir: tempfile::TempDir,
+    socket: PathBuf,
+    thread: JoinHandle<Call>,
+}
+
+impl Daemon {
+    /// Answers with `bytes` and hangs up.
+    fn sending(bytes: Vec<u8>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut prefix = [0; 4];
+            stream.read_exact(&mut prefix).unwrap();
+            let mut content = vec![0; decode_length(prefix).unwrap()];
+            stream.read_exact(&mut content).unwrap();
+            stream.write_all(&bytes).unwrap();
+            parse_envelope(&content).unwrap().unwrap().call
+        });
+        Self { _dir: dir, socket, thread }
+    }
+
+    fn answering(replies: &[Reply]) -> Self {
+        Self::sending(replies.iter().flat_map(|reply| encode(reply).unwrap()).collect())
+    }
+
+    fn socket(&self) -> &str {
+        text(&self.socket)
+    }
+
+    /// What was asked.
+    fn call(self) -> Call {
+        self.thread.join().unwrap()
+    }
+}
+
+fn status() -> Status {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/status-busy.json");
+    serde_json::from_str(&std::fs::read_to_string(golden).unwrap()).unwrap()
+}
+
+#[test]
+fn status_prints_what_the_daemon_answers() {
+    let daemon = Daemon::answering(&[Reply::Status(Box::new(status()))]);
+    let ended = mpsgate(&["status", "--socket", daemon.socket()]);
+    ended.assert_code(0);
+    assert!(ended.stdout.starts_with("SIMULATED"), "{ended:#?}");
+    assert!(ended.stdout.contains("\nGRANTS, as the ledger records them\n"), "{ended:#?}");
+    assert_eq!(ended.stderr, "");
+    assert!(matches!(daemon.call(), Call::Status));
+}
+
+#[test]
+fn status_as_json_is_the_daemons_own_words() {
+    let daemon = Daemon::answering(&[Reply::Status(Box::new(status()))]);
+    let ended = mpsgate(&["status", "-o", "json", "--socket", daemon.socket()]);
+    ended.assert_code(0);
+    golden("status-busy.json", &ended.stdout);
+    drop(daemon.call());
+}
+
+#[test]
+fn an_absent_daemon_is_69_with_the_command_that_starts_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("none");
+    for args in [&["status"][..], &["status", "-o", "json"], &["enable", "0"], &["disable", "0"]] {
+        let ended = mpsgate(&[args, &["--socket", text(&socket)]].concat());
+        ended.assert_code(69).assert_stderr(&[
+            "error: mpsgated is not running: no socket answers at ",
+            "\ncause: No such file or directory",
+            "\nhint: systemctl start mpsgated; journalctl -u mpsgated -n 50\n",
+        ]);
+        assert_eq!(ended.stdout, "", "{args:?}");
+    }
+}
+
+#[test]
+fn a_plain_file_in_the_sockets_place_is_named() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    mpsgate(&["status", "--socket", text(file.path())])
+        .assert_code(69)
+        .assert_stderr(&["is not a socket", "\nhint: remove the file"]);
+}
+
+#[test]
+fn garbage_another_version_another_answer_and_silence_are_told_apart() {
+    let done = Reply::Done { text: String::new() };
+    for (bytes, parts) in [
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+            ["no message of mpsgate", "cause: a frame of"],
+        ),
+        (b"\0\0\0\x04null".to_vec(), ["no message of mpsgate", "cause: the frame is no message"]),
+        (encode(&Reply::Version { daemon: 9 }).unwrap(), ["speaks version 9", "reinstall"]),
+        (encode(&done).unwrap(), ["answered another question", "systemctl status mpsgated"]),
+        (Vec::new(), ["closed the connection", "systemctl status mpsgated"]),
+    ] {
+        let daemon = Daemon::sending(bytes);
+        let ended = mpsgate(&["status", "--socket", daemon.socket()]);
+        ended.assert_code(69).assert_stderr(&parts).assert_stderr(&["error: ", "\nhint: "]);
+        drop(daemon.call());
+    }
+}
+
+#[test]
+fn a_daemon_that_hangs_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    // Connections are queued, and nobody takes them.
+    let _listener = UnixListener::bind(&socket).unwrap();
+    mpsgate(&["status", "--socket", text(&socket)])
+        .assert_code(69)
+        .assert_stderr(&["did not answer within 2 s", "hint: systemctl status mpsgated"]);
+}
+
+#[test]
+fn enable_waits_through_progress_and_tells_what_changed() {
+    let daemon = Daemon::answering(&[
+        Reply::Progress { doing: "starting the MPS control daemon".to_owned() },
+        Reply::Done { text: "GPU 0 is managed".to_owned() },
+    ]);
+    let ended = mpsgate(&["enable", "0", "--socket", daemon.socket()]);
+    ended.assert_code(0);
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("GPU 0 is managed\n", ""));
+    assert!(matches!(daemon.call(), Call::Enable { gpu } if gpu == "0"));
+}
+
+#[test]
+fn where_nothing_changed_that_is_the_answer() {
+    for (verb, answer) in
+        [("enable", "GPU 3 is managed already\n"), ("disable", "GPU 3 is not managed\n")]
+    {
+        let daemon = Daemon::answering(&[Reply::Done { text: String::new() }]);
+        let ended = mpsgate(&[verb, "3", "--socket", daemon.socket()]);
+        ended.assert_code(0);
+        assert_eq!(ended.stdout, answer);
+        match daemon.call() {
+            Call::Enable { gpu } => assert_eq!((verb, gpu.as_str()), ("enable", "3")),
+            Call::Disable { gpu } => assert_eq!((verb, gpu.as_str()), ("disable", "3")),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_refusal_is_1_with_code_and_hint() {
+    let refusal =
+        Refusal::new(Code::GpuUnfit, "Tesla P4 has compute capability 6.1", "choose another GPU");
+    let daemon = Daemon::answering(&[Reply::Refused(WireRefusal::from(refusal))]);
+    let ended = mpsgate(&["enable", "0", "--socket", daemon.socket()]);
+    ended.assert_code(1);
+    assert_eq!(
+        ended.stderr,
+        "error: Tesla P4 has compute capability 6.1 [E_GPU_UNFIT]\nhint: choose another GPU\n"
+    );
+    drop(daemon.call());
+}
+
+#[test]
+fn who_may_not_reach_the_socket_is_told_to_be_root() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !is_root() {
+        eprintln!("skipped: only root can become somebody else");
+        return;
+    }
+    let dir = tempfile::tempdir_in("/tmp").unwrap();
+    let socket = dir.path().join("s");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o711)).unwrap();
+    std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o600)).unwrap();
+    // The build directory may be closed to others: a copy is not.
+    let program = dir.path().join("mpsgate");
+    std::fs::copy(env!("CARGO_BIN_EXE_mpsgate"), &program).unwrap();
+    let output = std::process::Command::new(&program)
+        .args(["status", "--socket", text(&socket)])
+        .current_dir("/")
+        .uid(65534)
+        .gid(65534)
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.starts_with("error: only root may talk to mpsgated\ncause: "), "{stderr}");
+    assert!(stderr.ends_with("\nhint: run it with sudo, or as root\n"), "{stderr}");
+}
+
+fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}

@@ -1,0 +1,72 @@
+//! Arguments, help, exit codes, closed outputs.
+
+use std::process::Stdio;
+
+use crate::{command, golden, mpsgate};
+
+#[test]
+fn wrong_arguments_end_with_64_and_say_what_is_right() {
+    for (args, part) in [
+        (&["stauts"][..], "a similar subcommand exists: 'status'"),
+        (&["status", "--outptu"], "--output"),
+        (&["status", "-o", "yaml"], "table"),
+        (&["status", "extra"], "unexpected argument"),
+        (&["enable"], "<GPU>"),
+        (&["enable", "all"], "nvidia-smi -L"),
+        (&["disable", "GPU-1"], "nvidia-smi -L"),
+        (&["explain"], "<FILE>"),
+    ] {
+        let ended = mpsgate(args);
+        ended.assert_code(64).assert_stderr(&["error: ", part]);
+        assert_eq!(ended.stdout, "", "{args:?}");
+    }
+}
+
+#[test]
+fn no_command_is_answered_with_the_help() {
+    mpsgate(&[]).assert_code(64).assert_stderr(&["Usage: mpsgate <COMMAND>"]);
+}
+
+#[test]
+fn help_and_version_are_answers() {
+    let mut text = String::new();
+    for args in [
+        &["-h"][..],
+        &["--help"],
+        &["status", "--help"],
+        &["enable", "--help"],
+        &["disable", "--help"],
+        &["explain", "--help"],
+        &["doctor", "--help"],
+    ] {
+        let ended = mpsgate(args);
+        ended.assert_code(0);
+        assert_eq!(ended.stderr, "", "{args:?}");
+        text.push_str(&format!("$ mpsgate {}\n{}\n", args.join(" "), ended.stdout));
+    }
+    golden("help.txt", &text);
+    assert_eq!(mpsgate(&["--version"]).stdout, format!("mpsgate {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    // The pipe's reader is closed before anything is written.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = command(&["doctor", "--root", "/nonexistent", "-o", "json"])
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = command(&["doctor", "--root", "/nonexistent"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.starts_with("error: cannot write the answer to stdout\ncause: "), "{stderr}");
+}
