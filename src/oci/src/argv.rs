@@ -115,8 +115,9 @@ pub struct Invocation {
     pub process_file_at: Option<ValueAt>,
     /// The container. `None` also where crun's `--regex` names many.
     pub container_id: Option<OsString>,
-    /// Where [`with_exec_env`] inserts, where it has to.
-    pub exec_env_at: Option<usize>,
+    /// Where [`with_exec_env`] inserts, where it has to, and the flag that the caller wrote there: `-e`
+    /// or `--env`. runc 1.1.5 refuses an argv with both.
+    pub exec_env_at: Option<(usize, &'static str)>,
     /// The signal of `kill`; `SIGTERM` unless given.
     pub signal: Signal,
     /// `kill --all`.
@@ -172,7 +173,7 @@ pub fn parse(args: &[OsString]) -> Invocation {
         (Verb::Kill, Some(text)) => Signal::parse(text),
         _ => Signal::TERM,
     };
-    let adds_env = verb == Verb::Exec && reading.gives_env && reading.process_at.is_none();
+    let env_flag = reading.env_flag.filter(|_| verb == Verb::Exec && reading.process_at.is_none());
     let path = |at: Option<ValueAt>| at.map(|at| PathBuf::from(at.get(args)));
     Invocation {
         verb,
@@ -187,7 +188,7 @@ pub fn parse(args: &[OsString]) -> Invocation {
         process_file: path(reading.process_at),
         process_file_at: reading.process_at,
         container_id,
-        exec_env_at: adds_env.then_some(flags_end),
+        exec_env_at: env_flag.map(|flag| (flags_end, flag)),
         signal,
         kill_all: reading.kill_all,
     }
@@ -209,7 +210,7 @@ pub fn with_process_file(
     Some(changed)
 }
 
-/// A copy of `args` with `--env NAME=VALUE` for each pair, behind the caller's own so that ours win.
+/// A copy of `args` with `NAME=VALUE` for each pair by the caller's own flag, behind the caller's own so that ours win.
 ///
 /// `None` means that argv is right as it is: not an `exec`, one with `--process`, or one without
 /// `--env`. In the last case runc 1.1.5 and crun 1.8.1 take the environment of `config.json`, which
@@ -221,10 +222,11 @@ pub fn with_exec_env(
     found: &Invocation,
     env: &[(String, String)],
 ) -> Option<Vec<OsString>> {
-    let (flags, rest) = args.split_at_checked(found.exec_env_at?)?;
+    let (at, flag) = found.exec_env_at?;
+    let (flags, rest) = args.split_at_checked(at)?;
     let mut changed = flags.to_vec();
     for (name, value) in env {
-        changed.push("--env".into());
+        changed.push(flag.into());
         changed.push(format!("{name}={value}").into());
     }
     changed.extend_from_slice(rest);
@@ -241,6 +243,15 @@ fn log_file(value: &OsStr) -> Option<PathBuf> {
     (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(path)))
 }
 
+/// The flag before a value of `--env`: in the argument before it, or at the value's own beginning.
+fn env_flag(args: &[OsString], value: Option<ValueAt>) -> &'static str {
+    let text = value.and_then(|at| match at.prefix {
+        0 => args.get(at.index.checked_sub(1)?).map(|arg| arg.as_bytes()),
+        prefix => args.get(at.index)?.as_bytes().get(..prefix),
+    });
+    if text.is_some_and(|text| text.windows(3).any(|part| part == b"env")) { "--env" } else { "-e" }
+}
+
 /// What the flags said so far.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
@@ -254,7 +265,7 @@ struct Reading {
     config: Option<ValueAt>,
     pid_file: Option<ValueAt>,
     process_at: Option<ValueAt>,
-    gives_env: bool,
+    env_flag: Option<&'static str>,
     regex: bool,
     kill_all: bool,
 }
@@ -278,7 +289,7 @@ impl Reading {
             Meaning::Config => self.config = non_empty,
             Meaning::PidFile => self.pid_file = non_empty,
             Meaning::Process => self.process_at = non_empty,
-            Meaning::Env => self.gives_env = true,
+            Meaning::Env => self.env_flag = Some(env_flag(args, value)),
             Meaning::Regex => self.regex = on,
             Meaning::KillAll => self.kill_all = on,
             Meaning::Nothing => {}

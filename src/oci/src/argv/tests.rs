@@ -295,18 +295,20 @@ fn the_process_file_is_replaced_in_each_form() {
 }
 
 #[test]
-fn our_env_goes_behind_the_callers_own() {
+fn our_env_goes_behind_the_callers_own_by_the_same_flag() {
     let ours = [("A".to_owned(), "1".to_owned()), ("B".to_owned(), "x=y z".to_owned())];
     let cases = [
-        ("exec -e A=0 -t c1 sh -e A=2", 4),
-        ("--root /r exec --env=A=0 c1 sh", 4),
-        ("exec -eA=0 -- c1 sh", 2),
+        ("exec -e A=0 -t c1 sh -e A=2", 4, "-e"),
+        ("exec -t --env A=0 c1 sh", 4, "--env"),
+        ("--root /r exec --env=A=0 c1 sh", 4, "--env"),
+        ("--root /r exec -env=A=0 c1 sh", 4, "--env"),
+        ("exec -eA=0 -- c1 sh", 2, "-e"),
     ];
-    for (line, at) in cases {
+    for (line, at, flag) in cases {
         let old = args(line);
         let new = with_exec_env(&old, &parse(&old), &ours).unwrap();
         assert_eq!(new[..at], old[..at], "{line}");
-        assert_eq!(new[at..at + 4], ["--env", "A=1", "--env", "B=x=y z"].map(OsString::from));
+        assert_eq!(new[at..at + 4], [flag, "A=1", flag, "B=x=y z"].map(OsString::from));
         assert_eq!(new[at + 4..], old[at..], "{line}");
     }
 }
@@ -453,7 +455,7 @@ proptest! {
             prop_assert_eq!(again.container_id, found.container_id.clone());
         }
         if let Some(new) = with_exec_env(&args, &found, &[("A".into(), "1".into())]) {
-            let at = found.exec_env_at.unwrap();
+            let (at, _) = found.exec_env_at.unwrap();
             prop_assert_eq!(&new[..at], &args[..at]);
             prop_assert_eq!(&new[at + 2..], &args[at..]);
             prop_assert_eq!(parse(&new).container_id, found.container_id);
