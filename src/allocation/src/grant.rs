@@ -45,6 +45,60 @@ pub struct DeviceNode {
     pub minor: u32,
 }
 
+/// What the node's CDI specifications say that a card needs in a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CdiEdits {
+    /// Variables.
+    pub env: Vec<(String, String)>,
+    /// Device nodes.
+    pub devices: Vec<DeviceNode>,
+    /// Files of the driver.
+    pub mounts: Vec<CdiMount>,
+    /// Programs that the runtime runs.
+    pub hooks: Vec<CdiHook>,
+    /// Supplementary groups.
+    pub gids: Vec<u32>,
+}
+
+/// The answer to what a card needs in a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cdi {
+    /// No specification of the node names the card.
+    #[default]
+    Absent,
+    /// These edits.
+    Edits(CdiEdits),
+    /// There are specifications, and they cannot be used.
+    Problem(String),
+}
+
+/// One mount of a CDI specification.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CdiMount {
+    /// Host path.
+    pub source: String,
+    /// Path inside the container.
+    pub destination: String,
+    /// Mount options.
+    pub options: Vec<String>,
+}
+
+/// One hook of a CDI specification.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CdiHook {
+    /// OCI's name of the stage: `createContainer`, …
+    pub stage: String,
+    /// Program.
+    pub path: String,
+    /// Arguments with `argv[0]`.
+    pub args: Vec<String>,
+    /// Environment.
+    pub env: Vec<String>,
+    /// Seconds.
+    pub timeout_s: Option<u32>,
+}
+
 /// What the daemon gave a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {

@@ -16,7 +16,7 @@ pub mod ledger_file;
 mod quantity;
 mod request;
 
-pub use grant::{DeviceNode, Grant, GrantedCard, Guarantee};
+pub use grant::{Cdi, CdiEdits, CdiHook, CdiMount, DeviceNode, Grant, GrantedCard, Guarantee};
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance};
 pub use quantity::{Mib, QuantityError};
 pub use request::{

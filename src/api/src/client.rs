@@ -270,6 +270,7 @@ fn silent(started: Instant, doing: &Option<String>) -> ApiError {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    #![allow(clippy::disallowed_methods, reason = "a daemon needs a thread of its own")]
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 

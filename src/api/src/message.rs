@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mpsgate_allocation::ledger::CgroupId;
-use mpsgate_allocation::{Grant, GrantKey, Request};
+use mpsgate_allocation::{Cdi, Grant, GrantKey, Request};
 use mpsgate_policy::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 
@@ -123,6 +123,10 @@ pub enum Reply {
     Reserved {
         /// What was given.
         grant: Box<Grant>,
+        /// What the node's CDI specifications say that the card needs. Not part of the grant: the ledger
+        /// would hold NVIDIA's list of driver files once per container.
+        #[serde(default)]
+        cdi: Box<Cdi>,
     },
     /// To `activate`, `release`, `report`, `enable` and `disable`.
     Done {

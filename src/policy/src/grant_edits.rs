@@ -1,6 +1,7 @@
 //! A grant as edits of the spec, and as env for `exec`.
 
-use mpsgate_allocation::{Grant, Priority};
+use mpsgate_allocation::{Cdi, CdiEdits, Grant, Priority};
+use mpsgate_config::InjectMode;
 use mpsgate_oci::spec::{Edit, HookStage, View};
 
 use crate::decide::Wanted;
@@ -14,18 +15,60 @@ const HOOK_TIMEOUT_S: u32 = 10;
 const HOOK_ENV: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What brings the card and the driver's files into the container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Injector {
     /// nvidia-container-runtime below us, or its hook in the spec: it acts on the env.
     NvidiaRuntime,
+    /// The node's CDI specifications.
+    Cdi(CdiEdits),
     /// Our own device nodes.
     Devices,
+}
+
+impl Injector {
+    /// Chooses by the setting and by what there is. Under `auto` NVIDIA's runtime is taken where it is
+    /// below us or its hook in the spec, else CDI where a specification names the card, else nodes.
+    ///
+    /// # Errors
+    /// Where CDI is to be used and no usable specification names the card.
+    pub fn choose(
+        mode: InjectMode,
+        runtime_is_nvidia: bool,
+        view: View<'_>,
+        cdi: Cdi,
+    ) -> Result<Self, Refusal> {
+        let nvidia = runtime_is_nvidia || crate::has_nvidia_hook(view);
+        match (mode, cdi) {
+            (InjectMode::NvidiaRuntime, _) => Ok(Self::NvidiaRuntime),
+            (InjectMode::Auto, _) if nvidia => Ok(Self::NvidiaRuntime),
+            (InjectMode::Devices, _) | (InjectMode::Auto, Cdi::Absent) => Ok(Self::Devices),
+            (_, Cdi::Edits(edits)) => Ok(Self::Cdi(edits)),
+            (_, Cdi::Problem(problem)) => Err(no_cdi(problem)),
+            (_, Cdi::Absent) => Err(no_cdi(
+                "no CDI specification in /etc/cdi or /var/run/cdi names the card by its UUID"
+                    .to_owned(),
+            )),
+        }
+    }
+}
+
+fn no_cdi(problem: String) -> Refusal {
+    Refusal::new(
+        Code::NoDriverLibs,
+        format!("the driver's files cannot be brought into it: {problem}"),
+        "nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml, or set \
+         inject.mode in /etc/mpsgate/config.toml",
+    )
 }
 
 /// The variables that a granted process must have, and those that it must not: for `config.json`
 /// and for every `exec`.
 #[must_use]
-pub fn grant_env(wanted: &Wanted, grant: &Grant) -> (Vec<String>, Vec<(String, String)>) {
+pub fn grant_env(
+    wanted: &Wanted,
+    grant: &Grant,
+    injector: &Injector,
+) -> (Vec<String>, Vec<(String, String)>) {
     let memory = wanted.own_limit.map_or(grant.memory, |own| own.min(grant.memory));
     let mut set = vec![
         ("CUDA_MPS_PIPE_DIRECTORY".to_owned(), CLIENT_DIRECTORY.to_owned()),
@@ -42,9 +85,12 @@ pub fn grant_env(wanted: &Wanted, grant: &Grant) -> (Vec<String>, Vec<(String, S
     if grant.priority == Priority::Low {
         set.push(("CUDA_MPS_CLIENT_PRIORITY".to_owned(), "1".to_owned()));
     }
-    if let Some(card) = grant.cards.first() {
-        set.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), card.uuid.as_str().to_owned()));
-    }
+    // What CDI brings in, NVIDIA's runtime below must not bring in again.
+    let visible = match (injector, grant.cards.first()) {
+        (Injector::Cdi(_), _) | (_, None) => "void",
+        (_, Some(card)) => card.uuid.as_str(),
+    };
+    set.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), visible.to_owned()));
     let drop = [
         "CUDA_VISIBLE_DEVICES",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
@@ -65,11 +111,14 @@ pub fn grant_edits(
     view: View<'_>,
     wanted: &Wanted,
     grant: &Grant,
-    injector: Injector,
+    injector: &Injector,
     hook: &str,
 ) -> Result<Vec<Edit>, Refusal> {
     let mut edits = wanted.edits.clone();
-    let (drop, set) = grant_env(wanted, grant);
+    let (drop, set) = grant_env(wanted, grant, injector);
+    if let Injector::Cdi(cdi) = injector {
+        edits.extend(cdi_edits(grant, cdi)?);
+    }
     edits.push(Edit::Env { drop, set });
     let removed = |destination: &str| {
         edits.iter().any(|e| matches!(e, Edit::RemoveMount { destination: d } if d == destination))
@@ -88,9 +137,11 @@ pub fn grant_edits(
     edits.push(Edit::Bind {
         source: grant.client_dir.clone(),
         destination: CLIENT_DIRECTORY.to_owned(),
-        options: vec!["bind", "ro", "nosuid", "nodev", "noexec", "rprivate"],
+        options: ["bind", "ro", "nosuid", "nodev", "noexec", "rprivate"]
+            .map(str::to_owned)
+            .to_vec(),
     });
-    if injector == Injector::Devices {
+    if *injector == Injector::Devices {
         edits.extend(grant.devices.iter().map(|device| Edit::AddDevice {
             path: device.path.clone(),
             major: device.major,
@@ -114,8 +165,58 @@ pub fn grant_edits(
                 format!("--instance={}", key.instance.as_str()),
             ],
             env: vec![HOOK_ENV.to_owned()],
-            timeout_s: HOOK_TIMEOUT_S,
+            timeout_s: Some(HOOK_TIMEOUT_S),
         });
+    }
+    Ok(edits)
+}
+
+/// What CDI asks for. A specification that would bring in another card than the granted one is wrong.
+fn cdi_edits(grant: &Grant, cdi: &CdiEdits) -> Result<Vec<Edit>, Refusal> {
+    let spec_error = |why: String| {
+        Refusal::new(
+            Code::NoDriverLibs,
+            format!("the CDI specification of its card cannot be applied: {why}"),
+            "nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml",
+        )
+    };
+    let mut edits = vec![Edit::Env { drop: Vec::new(), set: cdi.env.clone() }];
+    for device in &cdi.devices {
+        let is_card = device.major == crate::NVIDIA_MAJOR && device.minor < crate::CTL_MINOR - 1;
+        if is_card && grant.cards.iter().all(|card| card.minor != device.minor) {
+            return Err(spec_error(format!("it names {} too", device.path)));
+        }
+        edits.push(Edit::AddDevice {
+            path: device.path.clone(),
+            major: device.major,
+            minor: device.minor,
+            uid: 0,
+        });
+    }
+    for mount in &cdi.mounts {
+        // As in the reference implementation, a mount of the container's own at this place gives way.
+        edits.push(Edit::Bind {
+            source: mount.source.clone(),
+            destination: mount.destination.clone(),
+            options: mount.options.clone(),
+        });
+    }
+    for hook in &cdi.hooks {
+        let stage = HookStage::parse(&hook.stage)
+            .ok_or_else(|| spec_error(format!("it has a hook at {:?}", hook.stage)))?;
+        // Never without an environment: runc before 1.3 ran createContainer hooks in the image's own
+        // (CVE-2025-23266).
+        let env = if hook.env.is_empty() { vec![HOOK_ENV.to_owned()] } else { hook.env.clone() };
+        edits.push(Edit::AddHook {
+            stage,
+            path: hook.path.clone(),
+            args: hook.args.clone(),
+            env,
+            timeout_s: hook.timeout_s,
+        });
+    }
+    if !cdi.gids.is_empty() {
+        edits.push(Edit::AddGids(cdi.gids.clone()));
     }
     Ok(edits)
 }

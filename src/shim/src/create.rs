@@ -4,14 +4,14 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use mpsgate_allocation::{ContainerId, DeviceNode, Grant, GrantKey, Instance};
+use mpsgate_allocation::{Cdi, ContainerId, DeviceNode, Grant, GrantKey, Instance};
 use mpsgate_api::{Call, Client, ExecRecord, FILES_FORMAT, Reply, Reserve};
-use mpsgate_config::{Config, ConfigError, InjectMode, Switch, paths};
+use mpsgate_config::{Config, ConfigError, Switch, paths};
 use mpsgate_oci::argv::{Invocation, Verb};
 use mpsgate_oci::spec::{self, Edit, View};
 use mpsgate_policy::{
     Action, Cards, Code, Injector, Input, NVIDIA_MAJOR, Node, Refusal, Verdict, Wanted, decide,
-    grant_edits, grant_env, has_nvidia_hook, may_matter,
+    grant_edits, grant_env, may_matter,
 };
 
 use crate::bundle::Bundle;
@@ -68,10 +68,10 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refusal> {
         Verdict::Reserve(wanted) => {
             let settings = config.as_ref().map_err(config_refusal)?;
             let root = facts::runtime_root(invocation, runtime.as_deref());
-            let grant = reserve(invocation, root, &wanted)?;
-            let injector = injector(settings.inject.mode, view, runtime_is_nvidia);
-            let edits = grant_edits(view, &wanted, &grant, injector, paths::HOOK)?;
-            let (drop, set) = grant_env(&wanted, &grant);
+            let (grant, cdi) = reserve(invocation, root, &wanted)?;
+            let injector = Injector::choose(settings.inject.mode, runtime_is_nvidia, view, cdi)?;
+            let edits = grant_edits(view, &wanted, &grant, &injector, paths::HOOK)?;
+            let (drop, set) = grant_env(&wanted, &grant, &injector);
             let closed = closed(&node, &grant);
             record::write(&ExecRecord { format: FILES_FORMAT, grant, drop, set, closed })?;
             edit(&bundle, &edits)
@@ -119,7 +119,7 @@ fn reserve(
     invocation: &Invocation,
     runtime_root: String,
     wanted: &Wanted,
-) -> Result<Grant, Refusal> {
+) -> Result<(Grant, Cdi), Refusal> {
     let bad_id = |why: String| {
         Refusal::new(
             Code::Spec,
@@ -139,7 +139,7 @@ fn reserve(
     let reply = Client::connect(Path::new(paths::SOCKET))
         .and_then(|client| client.call(call, None, RESERVE_LIMIT));
     match reply {
-        Ok(Reply::Reserved { grant }) => Ok(*grant),
+        Ok(Reply::Reserved { grant, cdi }) => Ok((*grant, *cdi)),
         Ok(Reply::Refused(refusal)) => Err(refusal.into()),
         Ok(_) => Err(mpsgate_api::ApiError::Unexpected.refusal()),
         Err(error) => Err(error.refusal()),
@@ -156,15 +156,6 @@ fn instance() -> Result<Instance, Refusal> {
             format!("/dev/urandom cannot be read: {error}"),
             "check that /dev of the engine's mount namespace is complete",
         )),
-    }
-}
-
-/// What brings the card in. Under `auto` the NVIDIA runtime below us, or its hook in the spec, does.
-fn injector(mode: InjectMode, view: View<'_>, runtime_is_nvidia: bool) -> Injector {
-    match mode {
-        InjectMode::NvidiaRuntime => Injector::NvidiaRuntime,
-        InjectMode::Auto if runtime_is_nvidia || has_nvidia_hook(view) => Injector::NvidiaRuntime,
-        _ => Injector::Devices,
     }
 }
 

@@ -7,15 +7,43 @@ use super::view::{device, device_rule};
 /// When a hook runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HookStage {
+    /// The old name of `createRuntime`.
+    Prestart,
     /// In the runtime's namespaces, before the container's program.
     CreateRuntime,
+    /// In the container's namespaces, before its root is entered.
+    CreateContainer,
+    /// In the container, before its program.
+    StartContainer,
+    /// After the program was started.
+    Poststart,
     /// After the container is deleted.
     Poststop,
 }
 
 impl HookStage {
+    /// A stage by OCI's name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        use HookStage as S;
+        [
+            S::Prestart,
+            S::CreateRuntime,
+            S::CreateContainer,
+            S::StartContainer,
+            S::Poststart,
+            S::Poststop,
+        ]
+        .into_iter()
+        .find(|stage| stage.key() == name)
+    }
+
     fn key(self) -> &'static str {
         match self {
+            Self::Prestart => "prestart",
+            Self::CreateContainer => "createContainer",
+            Self::StartContainer => "startContainer",
+            Self::Poststart => "poststart",
             Self::CreateRuntime => "createRuntime",
             Self::Poststop => "poststop",
         }
@@ -39,7 +67,7 @@ pub enum Edit {
         /// Path inside the container.
         destination: String,
         /// Mount options.
-        options: Vec<&'static str>,
+        options: Vec<String>,
     },
     /// Removes every mount at a destination.
     RemoveMount {
@@ -91,8 +119,10 @@ pub enum Edit {
         /// and the hook would inherit the runtime's.
         env: Vec<String>,
         /// Seconds after which the runtime kills it.
-        timeout_s: u32,
+        timeout_s: Option<u32>,
     },
+    /// Adds supplementary groups of the container's process.
+    AddGids(Vec<u32>),
     /// Removes every hook of a program.
     RemoveHooks {
         /// Its path.
@@ -181,11 +211,22 @@ fn apply_one(document: &mut Value, edit: &Edit) -> Result<(), EditError> {
         }
         Edit::CloseAllowAll { except } => close_allow_all(document, except),
         Edit::AddHook { stage, path, args, env, timeout_s } => {
-            let hook = json!({ "path": path, "args": args, "env": env, "timeout": timeout_s });
+            let mut hook = json!({ "path": path, "args": args, "env": env });
+            if let (Some(seconds), Some(hook)) = (timeout_s, hook.as_object_mut()) {
+                hook.insert("timeout".to_owned(), json!(seconds));
+            }
             let hooks = list(document, &["hooks", stage.key()])?;
             replace(hooks, hook, |h| {
                 text(h, "path") == Some(path) && h.get("args") == Some(&json!(args))
             });
+        }
+        Edit::AddGids(gids) => {
+            let list = list(document, &["process", "user", "additionalGids"])?;
+            for gid in gids.iter().map(|gid| json!(gid)) {
+                if !list.contains(&gid) {
+                    list.push(gid);
+                }
+            }
         }
         Edit::RemoveHooks { path } => {
             if let Some(stages) = document.get_mut("hooks").and_then(Value::as_object_mut) {
@@ -307,7 +348,7 @@ mod tests {
             Edit::Bind {
                 source: "/s".into(),
                 destination: "/d".into(),
-                options: vec!["bind", "ro"],
+                options: vec!["bind".into(), "ro".into()],
             },
             Edit::RemoveDevice { major: 195, minor: 1 },
             Edit::RemoveRules { major: 195 },
@@ -318,8 +359,9 @@ mod tests {
                 path: "/h".into(),
                 args: vec!["h".into(), "i".into()],
                 env: vec!["PATH=/usr/bin".into()],
-                timeout_s: 10,
+                timeout_s: Some(10),
             },
+            Edit::AddGids(vec![44]),
             Edit::RemoveHooks { path: "/other".into() },
             Edit::RemoveAnnotation { name: "cdi.k8s.io/x".into() },
         ]
@@ -331,7 +373,7 @@ mod tests {
         assert_eq!(
             spec,
             json!({
-                "process": {"env": ["B=2"]},
+                "process": {"env": ["B=2"], "user": {"additionalGids": [44]}},
                 "mounts": [{"destination": "/d", "type": "bind", "source": "/s", "options": ["bind", "ro"]}],
                 "linux": {
                     "devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "fileMode": 438, "uid": 0, "gid": 0}],

@@ -1,0 +1,179 @@
+//! What a grant does to a spec, as golden text; `MPSGATE_BLESS=1` rewrites it.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
+#![allow(clippy::disallowed_methods, reason = "the golden text is a file")]
+
+use std::fmt::Write;
+
+use mpsgate_allocation::{
+    Cdi, CdiEdits, CdiHook, CdiMount, ComputeShare, ContainerId, DeviceNode, GpuUuid, Grant,
+    GrantKey, GrantedCard, Guarantee, Instance, Mib, Priority, parse_request,
+};
+use mpsgate_config::InjectMode;
+use mpsgate_oci::spec::{View, apply};
+use mpsgate_policy::{Code, Injector, Wanted, grant_edits};
+use serde_json::{Value, json};
+
+const HOOK: &str = "/usr/bin/mpsgate-hook";
+
+fn grant(compute: Option<u8>, priority: Priority) -> Grant {
+    let device = |path: &str, major, minor| DeviceNode { path: path.to_owned(), major, minor };
+    Grant {
+        key: GrantKey {
+            runtime_root: "/run/runc".to_owned(),
+            container_id: ContainerId::parse("c").unwrap(),
+            instance: Instance::from_bytes([7; 16]),
+        },
+        cards: vec![GrantedCard {
+            uuid: GpuUuid::parse("GPU-00000000-0000-4000-8000-000000000000").unwrap(),
+            index: 0,
+            minor: 0,
+        }],
+        memory: Mib(7168),
+        uid: 0,
+        compute: compute.map(ComputeShare),
+        priority,
+        client_dir: "/run/mpsgate/mps/0/client".to_owned(),
+        devices: vec![device("/dev/nvidia0", 195, 0), device("/dev/nvidiactl", 195, 255)],
+        guarantee: Guarantee::Mps,
+    }
+}
+
+fn wanted(own_limit: Option<u64>, own_share: Option<u8>) -> Wanted {
+    let request = parse_request([("aliyun.com/gpu-mem", "7")].into_iter(), [].into_iter());
+    Wanted {
+        request: request.unwrap().unwrap(),
+        uid: 0,
+        own_limit: own_limit.map(Mib),
+        own_share: own_share.map(ComputeShare),
+        edits: Vec::new(),
+    }
+}
+
+fn cdi() -> CdiEdits {
+    CdiEdits {
+        env: vec![("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned())],
+        devices: vec![DeviceNode { path: "/dev/nvidia0".to_owned(), major: 195, minor: 0 }],
+        mounts: vec![CdiMount {
+            source: "/usr/lib/libcuda.so.1".to_owned(),
+            destination: "/usr/lib/libcuda.so.1".to_owned(),
+            options: vec!["ro".to_owned(), "rbind".to_owned()],
+        }],
+        hooks: vec![CdiHook {
+            stage: "createContainer".to_owned(),
+            path: "/usr/bin/nvidia-cdi-hook".to_owned(),
+            args: vec!["nvidia-cdi-hook".to_owned(), "update-ldcache".to_owned()],
+            env: Vec::new(),
+            timeout_s: None,
+        }],
+        gids: vec![44],
+    }
+}
+
+fn applied(mut spec: Value, wanted: &Wanted, grant: &Grant, injector: &Injector) -> Value {
+    let edits = grant_edits(View::new(&spec), wanted, grant, injector, HOOK).unwrap();
+    apply(&mut spec, &edits).unwrap();
+    spec
+}
+
+#[test]
+fn a_grant_changes_the_spec_as_recorded() {
+    let normal = grant(None, Priority::Normal);
+    let spec = json!({ "process": { "env": ["PATH=/bin", "CUDA_VISIBLE_DEVICES=1", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=9G"] } });
+    let cases = [
+        ("device nodes", wanted(None, None), normal.clone(), Injector::Devices),
+        ("NVIDIA's runtime below", wanted(None, None), normal.clone(), Injector::NvidiaRuntime),
+        ("CDI", wanted(None, None), normal.clone(), Injector::Cdi(cdi())),
+        (
+            "its own lower limit and share",
+            wanted(Some(2048), Some(10)),
+            grant(Some(30), Priority::Low),
+            Injector::NvidiaRuntime,
+        ),
+        (
+            "its own higher limit and share",
+            wanted(Some(9216), Some(90)),
+            grant(Some(30), Priority::Normal),
+            Injector::NvidiaRuntime,
+        ),
+    ];
+    let mut text = String::new();
+    for (name, wanted, grant, injector) in cases {
+        let once = applied(spec.clone(), &wanted, &grant, &injector);
+        writeln!(text, "# {name}\n{}\n", serde_json::to_string_pretty(&once).unwrap()).unwrap();
+        // A bundle that is created again: an edit on its own result, by another life.
+        let mut again = grant.clone();
+        again.key.instance = Instance::from_bytes([8; 16]);
+        let removed = Wanted {
+            edits: vec![mpsgate_oci::spec::Edit::RemoveMount {
+                destination: "/run/mpsgate/mps".to_owned(),
+            }],
+            ..wanted
+        };
+        let twice = applied(once.clone(), &removed, &again, &injector);
+        let expected = once.to_string().replace(&"07".repeat(16), &"08".repeat(16));
+        let sorted = |text: &str| {
+            let mut lines: Vec<char> = text.chars().collect();
+            lines.sort_unstable();
+            lines
+        };
+        assert_eq!(sorted(&twice.to_string()), sorted(&expected), "{name}: nothing is added twice");
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/grants.txt");
+    if std::env::var_os("MPSGATE_BLESS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    assert_eq!(
+        text,
+        std::fs::read_to_string(path).unwrap_or_default(),
+        "MPSGATE_BLESS=1 records the new text"
+    );
+}
+
+#[test]
+fn a_mount_of_its_own_where_the_channel_belongs_is_refused() {
+    let spec = |destination: &str| json!({ "mounts": [{ "destination": destination, "source": "/x", "options": ["bind"] }] });
+    let refused = |destination: &str| {
+        let spec = spec(destination);
+        grant_edits(
+            View::new(&spec),
+            &wanted(None, None),
+            &grant(None, Priority::Normal),
+            &Injector::Devices,
+            HOOK,
+        )
+        .map_err(|r| r.code)
+        .err()
+    };
+    assert_eq!(refused("/run/mpsgate/mps"), Some(Code::Spec));
+    assert_eq!(refused("/run/mpsgate/mps/control"), Some(Code::Spec));
+    assert_eq!(refused("/run/mpsgate/mps-other"), None);
+}
+
+#[test]
+fn cdi_that_names_another_card_is_refused() {
+    let mut edits = cdi();
+    edits.devices.push(DeviceNode { path: "/dev/nvidia1".to_owned(), major: 195, minor: 1 });
+    let spec = json!({});
+    let grant = grant(None, Priority::Normal);
+    let error =
+        grant_edits(View::new(&spec), &wanted(None, None), &grant, &Injector::Cdi(edits), HOOK);
+    assert_eq!(error.map_err(|r| r.to_string()), Err("the CDI specification of its card cannot be applied: it names /dev/nvidia1 too [E_NO_DRIVER_LIBS]".to_owned()));
+}
+
+#[test]
+fn the_injector_follows_the_setting_and_what_there_is() {
+    use InjectMode as M;
+    let spec = json!({});
+    let choose = |mode, nvidia, cdi| {
+        Injector::choose(mode, nvidia, View::new(&spec), cdi).map_err(|r| r.code)
+    };
+    let edits = || Cdi::Edits(cdi());
+    assert_eq!(choose(M::Auto, true, edits()), Ok(Injector::NvidiaRuntime));
+    assert_eq!(choose(M::Auto, false, edits()), Ok(Injector::Cdi(cdi())));
+    assert_eq!(choose(M::Auto, false, Cdi::Absent), Ok(Injector::Devices));
+    assert_eq!(choose(M::Auto, false, Cdi::Problem("x".to_owned())), Err(Code::NoDriverLibs));
+    assert_eq!(choose(M::Cdi, true, Cdi::Absent), Err(Code::NoDriverLibs));
+    assert_eq!(choose(M::Devices, true, edits()), Ok(Injector::Devices));
+    assert_eq!(choose(M::NvidiaRuntime, false, edits()), Ok(Injector::NvidiaRuntime));
+}
