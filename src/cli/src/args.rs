@@ -74,6 +74,15 @@ Examples:
   mpsgate doctor
   mpsgate doctor -o json | jq '.checks[] | select(.result == \"fail\")'")]
     Doctor(DoctorArgs),
+    /// Allocate GPU memory until it is refused, and compare with the limit
+    ///
+    /// For the inside of a container with a grant. Exit status 1 means that more than the limit could be
+    /// had. Everything is freed again.
+    #[command(after_long_help = "\
+Examples:
+  docker run --ipc=host -e MPSGATE_GPU_MEM=7Gi -v /usr/bin/mpsgate:/mpsgate:ro IMAGE /mpsgate probe
+  mpsgate probe --max-mib 1024 -o json")]
+    Probe(ProbeArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -143,6 +152,19 @@ pub(crate) struct DoctorArgs {
     /// Look below DIR instead of / (for tests and for the root of a stopped machine)
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     pub(crate) root: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProbeArgs {
+    /// Stop at so many MiB
+    #[arg(long, value_name = "MIB")]
+    pub(crate) max_mib: Option<u64>,
+    /// The CUDA driver library
+    #[arg(long, value_name = "NAME", default_value = "libcuda.so.1")]
+    pub(crate) library: std::ffi::OsString,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: Output,
 }
 
 /// An index or a UUID, in the spelling that the daemon compares with.

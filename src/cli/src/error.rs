@@ -6,6 +6,7 @@ use mpsgate_api::{ApiError, WireRefusal};
 use mpsgate_config::{ConfigError, ExitCode};
 
 use crate::explain::InputError;
+use crate::probe::CudaError;
 use crate::snapshot::SnapshotError;
 
 /// Why a command ended without its answer.
@@ -34,6 +35,9 @@ pub enum CliError {
     /// The node snapshot that was named cannot be used.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// CUDA does not answer.
+    #[error(transparent)]
+    Cuda(CudaError),
     /// The answer cannot be written.
     #[error("cannot write the answer to stdout")]
     Stdout(#[source] io::Error),
@@ -53,6 +57,7 @@ impl CliError {
             Self::Refused(refusal) => Some(refusal.hint.clone()).filter(|hint| !hint.is_empty()),
             Self::Input(error) => Some(error.hint()),
             Self::Snapshot(error) => Some(error.hint()),
+            Self::Cuda(error) => Some(error.hint()),
             Self::Stdout(_) => {
                 Some("check the disk that stdout is redirected to: df -h".to_owned())
             }
@@ -66,7 +71,7 @@ impl CliError {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Config(_) => ExitCode::BadConfig,
-            Self::Daemon(_) => ExitCode::Unavailable,
+            Self::Daemon(_) | Self::Cuda(_) => ExitCode::Unavailable,
             Self::Refused(_) => ExitCode::No,
             Self::NotRoot { .. }
             | Self::Input(_)

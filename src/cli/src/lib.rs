@@ -8,7 +8,8 @@
 //! ```text
 //! args ─► status, cards ─► api::Client ─► mpsgated
 //!      ├► explain ─► policy            (no daemon, GPU or root)
-//!      └► doctor: gather ─► Facts ─► checks ─► report
+//!      ├► doctor: gather ─► Facts ─► checks ─► report
+//!      └► probe ─► libcuda               (inside a container)
 //! ```
 
 mod args;
@@ -18,6 +19,7 @@ mod doctor;
 mod error;
 mod explain;
 mod print;
+mod probe;
 mod snapshot;
 mod status;
 
@@ -30,6 +32,7 @@ use mpsgate_config::ExitCode;
 use crate::args::{Cli, Command};
 pub use crate::error::CliError;
 pub use crate::explain::InputError;
+pub use crate::probe::CudaError;
 pub use crate::snapshot::SnapshotError;
 
 /// Runs the command line `argv` (with the program's name first) and says how it ended.
@@ -54,6 +57,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Disable(args) => cards::disable(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Probe(args) => probe::run(&args),
     }
 }
 

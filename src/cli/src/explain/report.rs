@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use mpsgate_allocation::{Priority, Request};
-use mpsgate_oci::spec::{Edit, HookStage};
+use mpsgate_oci::spec::Edit;
 use mpsgate_policy::{Decision, Refusal, Signal, Verdict, Wanted};
 use serde::Serialize;
 
@@ -93,11 +93,10 @@ fn edit(edit: &Edit) -> String {
             let majors: Vec<_> = except.iter().map(u32::to_string).collect();
             format!("open all devices but those of the majors {}", majors.join(", "))
         }
-        Edit::AddHook { stage: HookStage::CreateRuntime, path, .. } => {
-            format!("run {path} before the container starts")
-        }
-        Edit::AddHook { stage: HookStage::Poststop, path, .. } => {
-            format!("run {path} after the container ended")
+        Edit::AddHook { stage, path, .. } => format!("run {path} at {}", stage.as_str()),
+        Edit::AddGids(gids) => {
+            let gids: Vec<_> = gids.iter().map(u32::to_string).collect();
+            format!("add the groups {}", gids.join(", "))
         }
         Edit::RemoveHooks { path } => format!("remove the hooks of {path}"),
         Edit::RemoveAnnotation { name } => format!("remove the annotation {name}"),

@@ -122,14 +122,14 @@ fn busy() -> Status {
     }
 }
 
-/// Compares with a golden file. With `BLESS=1` in the environment it writes the file instead.
+/// Compares with a golden file. With `MPSGATE_BLESS=1` in the environment it writes the file instead.
 fn golden(name: &str, text: &str) {
     let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("BLESS").is_some() {
+    if std::env::var_os("MPSGATE_BLESS").is_some() {
         std::fs::write(&path, text).unwrap();
     }
     let wanted = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(text == wanted, "{path} differs; it is now:\n{text}\nBLESS=1 writes it");
+    assert!(text == wanted, "{path} differs; it is now:\n{text}\nMPSGATE_BLESS=1 writes it");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod daemon;
 mod doctor;
 mod explain;
+mod probe;
 mod usage;
 
 use std::io::Write;
@@ -73,13 +74,13 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Compares with a golden file. With `BLESS=1` in the environment it writes the file instead.
+/// Compares with a golden file. With `MPSGATE_BLESS=1` in the environment it writes the file instead.
 #[track_caller]
 fn golden(name: &str, text: &str) {
     let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("BLESS").is_some() {
+    if std::env::var_os("MPSGATE_BLESS").is_some() {
         std::fs::write(&path, text).unwrap();
     }
     let wanted = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(text == wanted, "{path} differs; it is now:\n{text}\nBLESS=1 writes it");
+    assert!(text == wanted, "{path} differs; it is now:\n{text}\nMPSGATE_BLESS=1 writes it");
 }

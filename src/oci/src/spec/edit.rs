@@ -35,10 +35,12 @@ impl HookStage {
             S::Poststop,
         ]
         .into_iter()
-        .find(|stage| stage.key() == name)
+        .find(|stage| stage.as_str() == name)
     }
 
-    fn key(self) -> &'static str {
+    /// OCI's name of the stage.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Prestart => "prestart",
             Self::CreateContainer => "createContainer",
@@ -215,7 +217,7 @@ fn apply_one(document: &mut Value, edit: &Edit) -> Result<(), EditError> {
             if let (Some(seconds), Some(hook)) = (timeout_s, hook.as_object_mut()) {
                 hook.insert("timeout".to_owned(), json!(seconds));
             }
-            let hooks = list(document, &["hooks", stage.key()])?;
+            let hooks = list(document, &["hooks", stage.as_str()])?;
             replace(hooks, hook, |h| {
                 text(h, "path") == Some(path) && h.get("args") == Some(&json!(args))
             });

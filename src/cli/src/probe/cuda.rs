@@ -1,0 +1,177 @@
+//! The few functions of libcuda that a probe needs, looked up at run time.
+//!
+//! JUSTIFICATION for unsafe code: the CUDA driver API is C, and no crate wraps these functions without
+//! linking to it. One file; each call passes plain numbers and pointers to locals.
+#![allow(unsafe_code, reason = "see above")]
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
+
+use libloading::Library;
+
+use super::Device;
+
+/// `CUDA_SUCCESS`.
+const SUCCESS: c_int = 0;
+/// `CUDA_ERROR_OUT_OF_MEMORY`: what an allocation beyond an MPS limit gives.
+const OUT_OF_MEMORY: c_int = 2;
+const MIB: usize = 1 << 20;
+
+/// Why CUDA does not answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// No libcuda, or not one.
+    #[error("cannot use {library}")]
+    Library {
+        /// Its name.
+        library: String,
+        /// What the loader said.
+        #[source]
+        source: libloading::Error,
+    },
+    /// A function failed.
+    #[error("{function} failed: {name} ({code})")]
+    Call {
+        /// The function.
+        function: &'static str,
+        /// CUDA's name of the error.
+        name: String,
+        /// Its number.
+        code: c_int,
+    },
+}
+
+impl CudaError {
+    /// What to do about it. Numbers from the driver API's `cuda.h`.
+    pub(crate) fn hint(&self) -> String {
+        match self {
+            Self::Library { .. } => {
+                "run it where the driver's libraries are: inside a container, inject.mode nvidia-runtime or cdi \
+                 brings them in"
+            }
+            Self::Call { code: 805, .. } => {
+                "the process does not reach the MPS server: does the container have the host's IPC namespace \
+                 (docker run --ipc=host) and a grant (mpsgate status)?"
+            }
+            Self::Call { code: 800 | 807..=809, .. } => {
+                "the MPS server refuses this process: mpsgate status and mpsgate doctor, on the host, say why"
+            }
+            Self::Call { code: 100 | 101, .. } => "no GPU is visible here: does the container have a grant?",
+            Self::Call { .. } => "mpsgate doctor, on the host, checks the node",
+        }
+        .to_owned()
+    }
+}
+
+type Init = unsafe extern "C" fn(c_uint) -> c_int;
+type DeviceGet = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
+type ContextRetain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
+type ContextSetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
+type ContextRelease = unsafe extern "C" fn(c_int) -> c_int;
+type MemGetInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
+type MemAlloc = unsafe extern "C" fn(*mut u64, usize) -> c_int;
+type MemFree = unsafe extern "C" fn(u64) -> c_int;
+type ErrorName = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
+
+/// Device 0 with its primary context, and everything allocated on it.
+pub(crate) struct Cuda {
+    library: Library,
+    device: c_int,
+    allocated: Vec<u64>,
+    retained: bool,
+}
+
+impl Cuda {
+    pub(crate) fn open(name: &OsStr) -> Result<Self, CudaError> {
+        let bad =
+            |source| CudaError::Library { library: name.to_string_lossy().into_owned(), source };
+        // SAFETY: loading NVIDIA's library runs its initialisers, which is what a CUDA program does.
+        let library = unsafe { Library::new(name) }.map_err(bad)?;
+        let mut cuda = Self { library, device: 0, allocated: Vec::new(), retained: false };
+        let init: Init = cuda.symbol(b"cuInit\0")?;
+        // SAFETY: cuInit takes flags that must be zero.
+        cuda.check("cuInit", unsafe { init(0) })?;
+        let get: DeviceGet = cuda.symbol(b"cuDeviceGet\0")?;
+        let mut device = 0;
+        // SAFETY: a pointer to a local.
+        cuda.check("cuDeviceGet", unsafe { get(&raw mut device, 0) })?;
+        cuda.device = device;
+        let retain: ContextRetain = cuda.symbol(b"cuDevicePrimaryCtxRetain\0")?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a pointer to a local, and the device just given.
+        cuda.check("cuDevicePrimaryCtxRetain", unsafe { retain(&raw mut context, device) })?;
+        cuda.retained = true;
+        let set: ContextSetCurrent = cuda.symbol(b"cuCtxSetCurrent\0")?;
+        // SAFETY: the context just retained.
+        cuda.check("cuCtxSetCurrent", unsafe { set(context) })?;
+        Ok(cuda)
+    }
+
+    fn symbol<F: Copy>(&self, name: &'static [u8]) -> Result<F, CudaError> {
+        // SAFETY: every F above is the type that cuda.h gives for its name.
+        unsafe { self.library.get::<F>(name) }
+            .map(|symbol| *symbol)
+            .map_err(|source| CudaError::Library { library: "libcuda".to_owned(), source })
+    }
+
+    fn check(&self, function: &'static str, code: c_int) -> Result<(), CudaError> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        let mut name = std::ptr::null();
+        if let Ok(error_name) = self.symbol::<ErrorName>(b"cuGetErrorName\0") {
+            // SAFETY: a pointer to a local; CUDA writes a static string or null.
+            unsafe { error_name(code, &raw mut name) };
+        }
+        let name = if name.is_null() {
+            "unknown error".to_owned()
+        } else {
+            // SAFETY: not null, hence a static string of CUDA's.
+            unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+        };
+        Err(CudaError::Call { function, name, code })
+    }
+}
+
+impl Device for Cuda {
+    fn allocate(&mut self, mib: u64) -> Result<bool, CudaError> {
+        let allocate: MemAlloc = self.symbol(b"cuMemAlloc_v2\0")?;
+        let bytes = usize::try_from(mib).unwrap_or(usize::MAX).saturating_mul(MIB);
+        let mut pointer = 0;
+        // SAFETY: a pointer to a local and a size.
+        match unsafe { allocate(&raw mut pointer, bytes) } {
+            OUT_OF_MEMORY => Ok(false),
+            code => {
+                self.check("cuMemAlloc", code)?;
+                self.allocated.push(pointer);
+                Ok(true)
+            }
+        }
+    }
+
+    fn memory(&self) -> Result<(u64, u64), CudaError> {
+        let info: MemGetInfo = self.symbol(b"cuMemGetInfo_v2\0")?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: pointers to locals.
+        self.check("cuMemGetInfo", unsafe { info(&raw mut free, &raw mut total) })?;
+        let mib = |bytes: usize| u64::try_from(bytes / MIB).unwrap_or(u64::MAX);
+        Ok((mib(free), mib(total)))
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        if let Ok(free) = self.symbol::<MemFree>(b"cuMemFree_v2\0") {
+            for pointer in self.allocated.drain(..) {
+                // SAFETY: a pointer that cuMemAlloc gave, freed once.
+                unsafe { free(pointer) };
+            }
+        }
+        if let (true, Ok(release)) =
+            (self.retained, self.symbol::<ContextRelease>(b"cuDevicePrimaryCtxRelease_v2\0"))
+        {
+            // SAFETY: retained in `open`.
+            unsafe { release(self.device) };
+        }
+    }
+}
