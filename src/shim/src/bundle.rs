@@ -150,3 +150,66 @@ pub(crate) fn replace(
 fn on_tmpfs(file: &File) -> bool {
     fstatfs(file.as_fd()).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+
+    fn bundle(content: &[u8]) -> (tempfile::TempDir, Bundle) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        std::fs::write(&path, content).unwrap();
+        let bundle = Bundle::load(&path).unwrap();
+        (dir, bundle)
+    }
+
+    #[test]
+    fn a_word_is_found_wherever_it_lies_in_the_file() {
+        // Around the edges of the chunks that are read.
+        for at in [0, 1, (1 << 16) - 7, (1 << 16) - 1, 1 << 16, (1 << 17) - 3, 200_000] {
+            for word in ["nvidia", "CUDA", "gpu", "MpsGate"] {
+                let mut content = vec![b'x'; at];
+                content.extend(word.bytes());
+                content.extend(vec![b'y'; 100]);
+                assert!(bundle(&content).1.mentions_gpus().unwrap(), "{word} at {at}");
+            }
+        }
+        assert!(!bundle(&vec![b'x'; 300_000]).1.mentions_gpus().unwrap());
+    }
+
+    #[test]
+    fn a_stored_document_keeps_mode_and_leaves_nothing_beside() {
+        let (dir, bundle) = bundle(b"{}");
+        std::fs::set_permissions(&bundle.path, std::os::unix::fs::PermissionsExt::from_mode(0o640))
+            .unwrap();
+        let bundle = Bundle::load(&bundle.path).unwrap();
+        bundle.store(&serde_json::json!({"a": 1})).unwrap();
+        assert_eq!(std::fs::read(&bundle.path).unwrap(), b"{\"a\":1}");
+        assert_eq!(std::fs::metadata(&bundle.path).unwrap().mode() & 0o7777, 0o640);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_document_that_cannot_be_replaced_stays() {
+        let (dir, bundle) = bundle(b"{}");
+        // The temporary name is taken by a directory.
+        let taken = format!(".config.json.mpsgate-{}", std::process::id());
+        std::fs::create_dir(dir.path().join(taken)).unwrap();
+        let refusal = bundle.store(&serde_json::json!({"a": 1})).unwrap_err();
+        assert_eq!(refusal.code, Code::Write);
+        assert_eq!(std::fs::read(&bundle.path).unwrap(), b"{}");
+    }
+
+    #[test]
+    fn what_is_no_file_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let load = |path: PathBuf| Bundle::load(&path).err().unwrap().sentence;
+        let missing = dir.path().join("none/config.json");
+        assert!(load(missing).starts_with("there is no bundle "));
+        let missing = dir.path().join("config.json");
+        assert!(load(missing.clone()).starts_with("there is no "));
+        std::fs::create_dir(&missing).unwrap();
+        assert!(load(missing).contains("it is not a regular file"));
+    }
+}

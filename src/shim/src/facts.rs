@@ -211,3 +211,84 @@ pub(crate) fn runtime_root(invocation: &Invocation, runtime: Option<&Path>) -> S
 pub(crate) fn ipc_of_daemon() -> Option<u64> {
     snapshot().map(|snapshot| snapshot.ipc_inode)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::ffi::OsString;
+
+    use mpsgate_oci::argv;
+
+    use super::*;
+
+    fn invocation(line: &str) -> Invocation {
+        argv::parse(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_engine_is_told_by_what_it_sets_itself() {
+        for (line, engine) in [
+            ("--root /run/containerd/runc/k8s.io create --bundle /b c", Engine::Kubernetes),
+            (
+                "create --bundle /run/containerd/io.containerd.runtime.v2.task/k8s.io/c c",
+                Engine::Kubernetes,
+            ),
+            ("--root /var/run/docker/runtime-runc/moby create --bundle /b c", Engine::Local),
+            ("create --bundle /tmp/not-k8s.io/b c", Engine::Local),
+        ] {
+            assert_eq!(super::engine(&invocation(line)), engine, "{line}");
+        }
+    }
+
+    #[test]
+    fn one_state_directory_is_one_key_however_it_is_written() {
+        let root =
+            |line: &str, runtime: &str| runtime_root(&invocation(line), Some(Path::new(runtime)));
+        assert_eq!(root("--root /run/x/ create c", "/usr/bin/runc"), "/run/x");
+        assert_eq!(root("--root=/run//x create c", "/usr/bin/runc"), "/run/x");
+        assert_eq!(root("create c", "/usr/sbin/runc"), "/run/runc");
+        assert_eq!(root("create c", "/usr/bin/crun"), "/run/crun");
+    }
+
+    #[test]
+    fn only_a_parent_of_ours_is_an_ancestor() {
+        let dir = tempfile::tempdir().unwrap();
+        let ours: Vec<(&str, Inode)> = vec![(paths::RUN_DIR, (0, 0))];
+        let is = |path: &str| is_ancestor(Path::new(path), inode(Path::new(path)).unwrap(), &ours);
+        assert!(is("/") && is("/run"));
+        assert!(!is("/proc") && !is(dir.path().to_str().unwrap()));
+    }
+
+    #[test]
+    fn the_tree_of_a_directory_knows_aliases_by_inode() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("mps/0/pipe");
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::write(deep.join("control"), "").unwrap();
+        let alias = dir.path().join("alias");
+        std::os::unix::fs::symlink(&deep, &alias).unwrap();
+        let tree = tree(dir.path());
+        assert!(tree.contains(&inode(&alias).unwrap()));
+        assert!(tree.contains(&inode(&alias.join("control")).unwrap()));
+        assert!(!tree.contains(&inode(Path::new("/")).unwrap()));
+    }
+
+    #[test]
+    fn a_file_that_others_can_write_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, "x").unwrap();
+        let mode = |mode| {
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+                .unwrap()
+        };
+        mode(0o644);
+        assert_eq!(read_own(&path, 9), Some(b"x".to_vec()));
+        mode(0o666);
+        assert_eq!(read_own(&path, 9), None);
+        mode(0o644);
+        let link = dir.path().join("l");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(read_own(&link, 9), None, "nor a link");
+    }
+}

@@ -185,3 +185,26 @@ fn check_ipc(pid: u32) -> Result<(), Refusal> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_command_line_is_taken() {
+        let parse = |line: &str| {
+            Arguments::parse(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).is_some()
+        };
+        assert!(parse("h createRuntime --root=/r --instance=i"));
+        assert!(parse("h poststop --instance=i --root=/r"));
+        for line in [
+            "h",
+            "h createRuntime",
+            "h createRuntime --root=/r",
+            "h prestart --root=/r --instance=i",
+            "h poststop --root=/r --instance=i --more=x",
+        ] {
+            assert!(!parse(line), "{line}");
+        }
+    }
+}
