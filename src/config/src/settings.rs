@@ -292,8 +292,10 @@ impl Default for Mps {
 words! {
     /// What a container sees of its card's MPS pipe directory.
     ClientDir {
-        /// Hard links to what a client needs; administering is impossible through them.
+        /// Hard links to `control` and `log`; administering is impossible through them.
         Linked = "linked",
+        /// A hard link to `control` alone.
+        Control = "control",
         /// The whole directory: for a driver whose clients cannot attach through links.
         Full = "full",
     }

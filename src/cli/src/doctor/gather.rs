@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mpsgate_api::NodeSnapshot;
-use mpsgate_config::{Config, ConfigError, Origin, paths};
+use mpsgate_config::{ClientDir, Config, ConfigError, Origin, paths};
 use mpsgate_gpu::{GpuError, Nvml};
 use mpsgate_mps::{CardDirs, CardMps, ClientLinks, LeaseDir, MpsError};
 
@@ -35,6 +35,10 @@ const LARGEST_CARD: u32 = 999;
 pub(super) fn gather(root: &Path) -> Facts {
     let config = settings(root);
     let or_default = config.as_ref().map(|s| s.config.clone()).unwrap_or_default();
+    let links = match or_default.mps.client_dir {
+        ClientDir::Control => ClientLinks::ControlOnly,
+        _ => ClientLinks::ControlAndLog,
+    };
     let own_programs = programs::own(root);
     let control = programs::program(&below(root, &or_default.mps.control));
     let runtime = programs::runtime(root, &or_default.runtime.path, &own_programs);
@@ -53,7 +57,7 @@ pub(super) fn gather(root: &Path) -> Facts {
         pidfd: node::pidfd(),
         kernel: node::kernel(root),
         ipc_inode: node::ipc_inode(root),
-        channels: channels(root, &control.path),
+        channels: channels(root, &control.path, links),
         leases: leases(root),
         sockets: sockets(root),
         open_files: node::open_files(root),
@@ -167,7 +171,7 @@ fn runtime_link(root: &Path) -> Known<Option<PathBuf>> {
     }
 }
 
-fn channels(root: &Path, control: &Path) -> Known<BTreeMap<u32, ChannelFacts>> {
+fn channels(root: &Path, control: &Path, links: ClientLinks) -> Known<BTreeMap<u32, ChannelFacts>> {
     let directory = below(root, paths::MPS_DIR);
     let entries = match std::fs::read_dir(&directory) {
         Ok(entries) => entries,
@@ -175,12 +179,12 @@ fn channels(root: &Path, control: &Path) -> Known<BTreeMap<u32, ChannelFacts>> {
         Err(error) => return Err(io_trouble("read", &directory, &error)),
     };
     let numbers = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    Ok(numbers.map(|card| (card, channel(&directory, card, control))).collect())
+    Ok(numbers.map(|card| (card, channel(&directory, card, control, links))).collect())
 }
 
-fn channel(directory: &Path, card: u32, control: &Path) -> ChannelFacts {
+fn channel(directory: &Path, card: u32, control: &Path, links: ClientLinks) -> ChannelFacts {
     let failed = |e: &MpsError| trouble(e, e.hint());
-    let dirs = match CardDirs::new(directory, card, ClientLinks::default()) {
+    let dirs = match CardDirs::new(directory, card, links) {
         Ok(dirs) => dirs,
         Err(error) => {
             let trouble = failed(&error);
