@@ -1,1 +1,42 @@
-//! (skeleton)
+//! `mpsgated`, the node daemon: the ledger of grants, the cards and their MPS control daemons, and the
+//! socket by which shim, hook and the operator's command ask for them.
+//!
+//! ```text
+//!  socket ─► calls ─► node (ledger, placement, trust) ◄─ watch (pidfds, cgroups)
+//!                       ▲                 │
+//!            keeper × card ◄─ inventory   └─► snapshot (node.json, runtime link), exec records
+//!                  │              │
+//!                  └── hardware ──┘  the one seam to NVML and the MPS control daemons (control)
+//! ```
+//!
+//! One thread runs every task: a decision takes microseconds and needs the one ledger anyway, so more
+//! threads would only wait for its lock. What blocks goes to tokio's blocking pool through
+//! `Daemon::blocking`. Each task is owned by [`run`]'s loop, and its failure ends the process.
+
+mod calls;
+mod card;
+mod cgroup;
+mod control;
+mod daemon;
+mod devices;
+mod directories;
+mod error;
+mod exec_record;
+mod hardware;
+mod inventory;
+mod keeper;
+mod logging;
+mod managed;
+mod node;
+mod operator;
+mod places;
+mod process;
+mod run;
+mod snapshot;
+mod socket;
+mod status;
+mod watch;
+
+pub use error::DaemonError;
+pub use places::Places;
+pub use run::{Options, run, serve};

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::card::CardMps;
@@ -65,12 +66,19 @@ impl Capabilities {
     }
 }
 
+/// A directory of each probe's own: in a shared one the program that ends at once over its option
+/// would seem to serve, because the other probe's daemon answers. Never a number, which would be the
+/// name of a card (in a container our pid is 1).
+fn own_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("probe-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 impl Probe {
     /// `None` when the program ends instead of serving: its words for an unknown option are those
     /// for a missing daemon.
     fn start(binary: &Path, scratch: &Path, multiuser: bool) -> Result<Option<Self>, MpsError> {
-        // Our pid keeps two probes apart; the directory needs no name beyond that.
-        let dirs = CardDirs::new(scratch, std::process::id(), ClientLinks::ControlOnly)?;
+        let dirs = CardDirs::named(scratch, &own_name(), ClientLinks::ControlOnly)?;
         let card = CardMps::new(0, "", binary, dirs).with_multiuser(multiuser);
         card.dirs().create()?;
         let child = Command::new(binary)

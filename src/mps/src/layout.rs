@@ -68,11 +68,16 @@ impl CardDirs {
     /// [`MpsError::NotPlainPath`] and [`MpsError::SocketPathTooLong`]: the control daemon exits
     /// without a word when a socket path does not fit (measured).
     pub fn new(root: &Path, card: u32, links: ClientLinks) -> Result<Self, MpsError> {
+        Self::named(root, &card.to_string(), links)
+    }
+
+    /// The same for directories that belong to no card; `name` is no number.
+    pub(crate) fn named(root: &Path, name: &str, links: ClientLinks) -> Result<Self, MpsError> {
         let plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
         if !root.is_absolute() || !root.components().all(plain) {
             return Err(MpsError::NotPlainPath { path: root.to_path_buf() });
         }
-        let dirs = Self { base: root.join(card.to_string()), links };
+        let dirs = Self { base: root.join(name), links };
         let longest =
             [dirs.pipe_dir().join("control_privileged"), dirs.client_dir().join("control")];
         for path in longest {

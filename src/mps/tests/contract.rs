@@ -58,5 +58,6 @@ for_every_program! {
     supervision::many_threads_share_the_channel,
     supervision::a_missing_daemon_is_told_from_a_wedged_one,
     supervision::capabilities_are_probed_without_a_trace,
+    supervision::probes_at_once_do_not_answer_for_each_other,
     supervision::a_server_that_dies_is_an_error,
 }

@@ -123,7 +123,7 @@ fn fake() -> PathBuf {
 fn say_skipped(what: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     if SAID.lock().unwrap().insert(what.to_owned()) {
-        let _ = writeln!(std::io::stderr(), "SKIPPED {what}");
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
     }
 }
 
@@ -131,7 +131,7 @@ fn say_skipped(what: &str) {
 pub(crate) fn is_root(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        say_skipped(&format!("{test}: needs root"));
+        say_skipped(&format!("{test} needs root"));
     }
     root
 }

@@ -1,0 +1,145 @@
+//! Cgroups of containers: whether a process is in one, and whether one is empty.
+//!
+//! The same for v1 and v2: membership is read from `cgroup.procs` of the directory and of all below
+//! it, because a container's init may sit in a child (crun under systemd), and a container may
+//! make children of its own.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use mpsgate_allocation::ledger::CgroupId;
+use rustix::fs::FsWord;
+
+/// How deep a container's own tree is looked into. The kernel's own limit is
+/// `cgroup.max.depth`, without one by default.
+const DEPTH: u32 = 32;
+
+/// `CGROUP_SUPER_MAGIC` and `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+const MAGICS: [FsWord; 2] = [0x0027_e0eb, 0x6367_7270];
+
+/// Whether `pid`, in our own pid namespace, is in the cgroup or below it.
+pub(crate) fn contains(cgroup: &CgroupId, pid: u32) -> io::Result<bool> {
+    let path = Path::new(&cgroup.path);
+    let filesystem = rustix::fs::statfs(path)?;
+    if !MAGICS.contains(&filesystem.f_type) {
+        return Err(io::Error::other("it is not on a cgroup filesystem"));
+    }
+    if !is_same(cgroup)? {
+        return Err(io::Error::other("its inode is another one"));
+    }
+    any(path, DEPTH, &|procs| procs.lines().any(|line| line.parse() == Ok(pid)))
+}
+
+/// Whether it has no process; a directory that is gone or was made anew has none.
+pub(crate) fn is_empty(cgroup: &CgroupId) -> io::Result<bool> {
+    let path = Path::new(&cgroup.path);
+    if !is_same(cgroup)? {
+        return Ok(true);
+    }
+    // v2 answers for the whole tree in one line.
+    if let Ok(events) = std::fs::read_to_string(path.join("cgroup.events"))
+        && let Some(populated) = events.lines().find_map(|line| line.strip_prefix("populated "))
+    {
+        return Ok(populated == "0");
+    }
+    any(path, DEPTH, &|procs| !procs.trim().is_empty()).map(|found| !found)
+}
+
+/// Whether the directory is still the one that was named.
+fn is_same(cgroup: &CgroupId) -> io::Result<bool> {
+    match std::fs::symlink_metadata(&cgroup.path) {
+        Ok(found) => Ok(found.is_dir() && found.ino() == cgroup.inode),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether `wanted` holds for the `cgroup.procs` of the directory or of one below.
+fn any(directory: &Path, depth: u32, wanted: &impl Fn(&str) -> bool) -> io::Result<bool> {
+    let gone = |error: &io::Error| {
+        // ENODEV: removed while it was read.
+        error.kind() == io::ErrorKind::NotFound
+            || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
+    };
+    match std::fs::read_to_string(directory.join("cgroup.procs")) {
+        Ok(procs) if wanted(&procs) => return Ok(true),
+        Ok(_) => {}
+        Err(error) if gone(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    if depth == 0 {
+        return Err(io::Error::other("its tree is too deep"));
+    }
+    let children = match std::fs::read_dir(directory) {
+        Ok(children) => children,
+        Err(error) if gone(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    for child in children {
+        let child = child?;
+        if child.file_type()?.is_dir() && any(&child.path(), depth - 1, wanted)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::fs;
+
+    use super::*;
+
+    /// Directories and `cgroup.procs` as v1 has them, on a filesystem of ours.
+    fn tree(procs: &[(&str, &str)]) -> (tempfile::TempDir, CgroupId) {
+        let root = tempfile::tempdir().unwrap();
+        for (below, text) in procs {
+            let directory = root.path().join(below);
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("cgroup.procs"), text).unwrap();
+        }
+        let inode = root.path().metadata().unwrap().ino();
+        let path = root.path().to_str().unwrap().to_owned();
+        (root, CgroupId { path, inode })
+    }
+
+    #[test]
+    fn a_process_anywhere_below_keeps_it() {
+        let (_kept, empty) = tree(&[("", ""), ("a/b", "")]);
+        assert!(is_empty(&empty).unwrap());
+        let (_kept, busy) = tree(&[("", ""), ("a", ""), ("a/b", "17\n")]);
+        assert!(!is_empty(&busy).unwrap());
+    }
+
+    #[test]
+    fn v2_says_it_for_the_whole_tree() {
+        let (root, cgroup) = tree(&[("", ""), ("a", "17\n")]);
+        for (events, empty) in
+            [("populated 1\nfrozen 0\n", false), ("populated 0\nfrozen 0\n", true)]
+        {
+            fs::write(root.path().join("cgroup.events"), events).unwrap();
+            assert_eq!(is_empty(&cgroup).unwrap(), empty);
+        }
+    }
+
+    #[test]
+    fn one_that_is_gone_or_made_anew_is_empty() {
+        let (root, mut cgroup) = tree(&[("", "17\n")]);
+        assert!(!is_empty(&cgroup).unwrap());
+        cgroup.inode += 1;
+        assert!(is_empty(&cgroup).unwrap());
+        cgroup.inode -= 1;
+        drop(root);
+        assert!(is_empty(&cgroup).unwrap());
+    }
+
+    #[test]
+    fn a_directory_elsewhere_is_no_cgroup() {
+        let (_root, cgroup) = tree(&[("", "17\n")]);
+        assert!(
+            contains(&cgroup, 17).unwrap_err().to_string().contains("not on a cgroup filesystem")
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! What all tasks share: the node's state, the drivers, the keepers of the cards, and the one place
+//! where tasks are started, so that none can end unnoticed.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mpsgate_allocation::GpuUuid;
+use mpsgate_allocation::ledger::Entry;
+use mpsgate_config::Config;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::hardware::Hardware;
+use crate::keeper::Order;
+use crate::node::Node;
+use crate::snapshot::SnapshotFile;
+use crate::{DaemonError, Places};
+
+/// A task and what it does, for the message when it fails.
+pub(crate) struct Task {
+    pub(crate) name: String,
+    pub(crate) work: Pin<Box<dyn Future<Output = Result<(), DaemonError>> + Send>>,
+}
+
+/// Shared by all tasks.
+pub(crate) struct Daemon {
+    pub(crate) places: Places,
+    /// As at the start; SIGHUP changes only what [`Node`] holds of it.
+    pub(crate) config: Config,
+    pub(crate) hardware: Arc<Hardware>,
+    node: Mutex<Node>,
+    cdi: Mutex<mpsgate_cdi::Cache>,
+    keepers: Mutex<BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>>,
+    tasks: mpsc::UnboundedSender<Task>,
+    changes: watch::Sender<u64>,
+    /// `enable` and `disable` take turns.
+    pub(crate) operator: tokio::sync::Mutex<()>,
+    /// One look at NVML at a time: should it hang, the next ones do not pile up behind it.
+    pub(crate) looking: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) snapshot: SnapshotFile,
+    /// Told when the cards should be looked at now.
+    pub(crate) look: Notify,
+}
+
+impl Daemon {
+    pub(crate) fn new(
+        places: Places,
+        config: Config,
+        node: Node,
+        tasks: mpsc::UnboundedSender<Task>,
+    ) -> Self {
+        let hardware = Arc::new(Hardware::new(config.clone(), places.clone()));
+        Self {
+            places,
+            config,
+            hardware,
+            node: Mutex::new(node),
+            cdi: Mutex::new(mpsgate_cdi::Cache::new(mpsgate_cdi::DIRECTORIES)),
+            keepers: Mutex::default(),
+            tasks,
+            changes: watch::Sender::new(0),
+            operator: tokio::sync::Mutex::default(),
+            looking: Arc::default(),
+            snapshot: SnapshotFile::default(),
+            look: Notify::new(),
+        }
+    }
+
+    /// The state. Never held across an await, nor over a call to a driver.
+    pub(crate) fn node(&self) -> MutexGuard<'_, Node> {
+        // A panic ends the process (`panic = "abort"`), so nobody can have left it half changed.
+        self.node.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The node's CDI specifications.
+    pub(crate) fn cdi(&self) -> MutexGuard<'_, mpsgate_cdi::Cache> {
+        self.cdi.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn keepers(
+        &self,
+    ) -> MutexGuard<'_, BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>> {
+        self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes who waits for a change of a card.
+    pub(crate) fn tell_change(&self) {
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Wakes at each change of a card, and at once for one since this call.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Starts a task that the main loop owns: it is ended at shutdown, and its failure ends the
+    /// process.
+    pub(crate) fn spawn(
+        &self,
+        name: impl Into<String>,
+        work: impl Future<Output = Result<(), DaemonError>> + Send + 'static,
+    ) {
+        let task = Task { name: name.into(), work: Box::pin(work) };
+        // The main loop is gone only at shutdown, where no new task is wanted.
+        let _ = self.tasks.send(task);
+    }
+
+    /// Ends of entries: one line each, and the card's limit follows.
+    pub(crate) fn ended(&self, entry: &Entry, how: &'static str) {
+        log_ended(entry, how);
+        for card in &entry.grant.cards {
+            self.order(&card.uuid, Order::Cap { reply: None });
+        }
+    }
+
+    /// Gives an order to the card's keeper. `false` where the card has none.
+    pub(crate) fn order(&self, card: &GpuUuid, order: Order) -> bool {
+        self.keepers().get(card).is_some_and(|keeper| keeper.send(order).is_ok())
+    }
+
+    /// The one seam to what blocks: NVML, control daemons, their files.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&Hardware) -> T + Send + 'static,
+    ) -> Result<T, DaemonError> {
+        let hardware = Arc::clone(&self.hardware);
+        let joined = tokio::task::spawn_blocking(move || work(&hardware)).await;
+        joined.map_err(|error| DaemonError::Task { task: what.to_owned(), why: error.to_string() })
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// One line per ended entry.
+pub(crate) fn log_ended(entry: &Entry, how: &'static str) {
+    log::info!(
+        container = entry.grant.key.container_id.as_str(),
+        instance = entry.grant.key.instance.as_str(),
+        uuid = entry.grant.cards.first().map(|card| card.uuid.as_str()),
+        memory_mib = entry.grant.memory.0,
+        how;
+        "grant ended"
+    );
+}

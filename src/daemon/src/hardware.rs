@@ -1,0 +1,391 @@
+//! Everything that blocks: NVML and the control daemons. Called only through
+//! [`Daemon::blocking`](crate::daemon::Daemon::blocking), so that no answer waits for a driver.
+//!
+//! Decides nothing about grants. Bringing a card up, in this order, because a container that goes
+//! round MPS must find the card busy:
+//!
+//! ```text
+//! fit? ─► compute mode: lease, EXCLUSIVE_PROCESS ─► control daemon: adopt or start
+//!      ─► default limit set and read back ─► clients' links ─► ready ─► (server: at the first reserve)
+//! ```
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mpsgate_allocation::{GpuUuid, Mib};
+use mpsgate_config::{ClientDir, Config, Supervisor, Switch};
+use mpsgate_gpu::{ComputeMode, GpuError, Nvml, ProcessKind};
+use mpsgate_mps::{
+    Capabilities, CardDirs, CardMps, ClientLinks, ForkSpawner, LeaseDir, MpsError, Origin, Spawner,
+    Taken, UnitSpawner, choose_spawner,
+};
+
+use crate::Places;
+use crate::card::Trouble;
+use crate::control::{View, cap, mps_trouble, view};
+use crate::error::chain;
+
+/// How long a control daemon may take to answer for the first time; it needs 5 ms (measured,
+/// 550.163.01 without a GPU).
+const CONTROL_LIMIT: Duration = Duration::from_secs(10);
+/// What clients get to end by themselves when a card is taken back. None is left by then: a card
+/// with grants is not taken back.
+const QUIT_GRACE: Duration = Duration::from_secs(1);
+/// Where systemd looks for the units' environment.
+const SYSTEMCTL: &str = "/usr/bin/systemctl";
+
+/// The drivers of this node.
+#[derive(Debug)]
+pub(crate) struct Hardware {
+    config: Config,
+    places: Places,
+    nvml: Mutex<Option<Arc<Nvml>>>,
+    spawner: Box<dyn Spawner>,
+    capabilities: Mutex<Option<Capabilities>>,
+}
+
+/// What NVML sees.
+#[derive(Debug)]
+pub(crate) struct Inventory {
+    pub(crate) simulated: bool,
+    pub(crate) driver: Option<String>,
+    pub(crate) cards: Vec<mpsgate_gpu::Card>,
+    /// Cards that do not answer, by UUID where it is known.
+    pub(crate) failed: Vec<(Option<String>, Trouble)>,
+}
+
+/// A card that is ready.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) mps: Arc<CardMps>,
+    pub(crate) pid: u32,
+    pub(crate) multiuser: bool,
+    pub(crate) max_clients: u32,
+    pub(crate) client_dir: String,
+    pub(crate) simulated: bool,
+    pub(crate) adopted: bool,
+    pub(crate) view: View,
+}
+
+/// Why a card is not ready.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// It cannot be shared under MPS.
+    Unfit(Trouble),
+    /// It may be, later.
+    Failed(Trouble),
+}
+
+/// What is needed to bring a card up.
+#[derive(Debug, Clone)]
+pub(crate) struct CardId {
+    pub(crate) uuid: GpuUuid,
+    pub(crate) minor: u32,
+    pub(crate) memory: Mib,
+    /// What clients without a limit of their own are to get.
+    pub(crate) cap: Mib,
+}
+
+impl Hardware {
+    pub(crate) fn new(config: Config, places: Places) -> Self {
+        let unit = UnitSpawner::new(SYSTEMCTL, places.mps());
+        let spawner: Box<dyn Spawner> = match config.mps.supervisor {
+            Supervisor::Auto => choose_spawner(unit),
+            Supervisor::Systemd => Box::new(unit),
+            Supervisor::Fork => Box::new(ForkSpawner),
+        };
+        Self { config, places, nvml: Mutex::new(None), spawner, capabilities: Mutex::default() }
+    }
+
+    fn nvml(&self) -> Result<Arc<Nvml>, Trouble> {
+        // The mutex guards no invariant: a panic elsewhere has broken nothing.
+        let mut slot = self.nvml.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(nvml) = slot.as_ref() {
+            return Ok(Arc::clone(nvml));
+        }
+        let nvml = Arc::new(Nvml::load(&self.config.nvml.library).map_err(|e| gpu_trouble(&e))?);
+        *slot = Some(Arc::clone(&nvml));
+        Ok(nvml)
+    }
+
+    /// All cards now. After a failure of NVML as a whole it is loaded anew: the driver may have been
+    /// replaced.
+    pub(crate) fn inventory(&self) -> Result<Inventory, Trouble> {
+        let nvml = self.nvml()?;
+        let found = nvml.cards().map_err(|error| {
+            *self.nvml.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            gpu_trouble(&error)
+        })?;
+        let (mut cards, mut failed) = (Vec::new(), Vec::new());
+        for card in found {
+            match card {
+                Ok(card) => cards.push(card),
+                Err(error) => {
+                    failed.push((error.uuid.clone(), gpu_trouble(&GpuError::from(error))));
+                }
+            }
+        }
+        Ok(Inventory {
+            simulated: nvml.is_simulated(),
+            driver: nvml.driver_version().ok(),
+            cards,
+            failed,
+        })
+    }
+
+    /// Makes a managed card ready; safe to repeat.
+    pub(crate) fn bring_up(&self, card: &CardId) -> Result<Ready, Fault> {
+        let nvml = self.nvml().map_err(Fault::Failed)?;
+        let uuid = card.uuid.as_str();
+        let found = nvml.card(uuid).map_err(|error| Fault::Failed(gpu_trouble(&error)))?;
+        found
+            .fitness()
+            .map_err(|unfit| Fault::Unfit(Trouble::new(unfit_words(&unfit), unfit.hint())))?;
+        if card.memory.0 == 0 {
+            return Err(Fault::Unfit(Trouble::new(
+                format!(
+                    "has nothing left to give after the reserve of {} MiB",
+                    self.config.gpus.reserve_mib
+                ),
+                "lower gpus.reserve_mib in /etc/mpsgate/config.toml",
+            )));
+        }
+        self.take_compute_mode(&nvml, uuid, found.compute_mode).map_err(Fault::Failed)?;
+        let capabilities = self.capabilities().map_err(Fault::Failed)?;
+        let multiuser = match self.config.mps.multiuser {
+            Switch::On if !capabilities.multiuser => {
+                return Err(Fault::Failed(Trouble::new(
+                    "mps.multiuser is \"on\", but this control program knows no -multiuser-server",
+                    "set mps.multiuser = \"auto\" in /etc/mpsgate/config.toml, or install a newer driver",
+                )));
+            }
+            Switch::On => true,
+            Switch::Off => false,
+            Switch::Auto => capabilities.multiuser,
+        };
+        let mps = self.card_mps(card, multiuser).map_err(|e| Fault::Failed(mps_trouble(&e)))?;
+        let failed = |error: MpsError| Fault::Failed(mps_trouble(&error));
+        let (daemon, origin) =
+            mps.ensure_running(self.spawner.as_ref(), CONTROL_LIMIT).map_err(failed)?;
+        cap(&mps, card.cap).map_err(failed)?;
+        mps.dirs().renew_links().map_err(failed)?;
+        let client_dir = match self.config.mps.client_dir {
+            ClientDir::Linked | ClientDir::Control => mps.dirs().client_dir(),
+            ClientDir::Full => mps.dirs().pipe_dir(),
+        };
+        let view = view(&mps);
+        Ok(Ready {
+            pid: u32::try_from(daemon.process.pid()).unwrap_or_default(),
+            multiuser,
+            max_clients: self.max_clients(&nvml),
+            client_dir: client_dir.display().to_string(),
+            simulated: nvml.is_simulated(),
+            adopted: origin == Origin::Adopted,
+            view,
+            mps: Arc::new(mps),
+        })
+    }
+
+    /// Makes the compute mode of a ready card EXCLUSIVE_PROCESS again; `true` where it was another.
+    pub(crate) fn retake_compute_mode(&self, uuid: &str) -> Result<bool, Trouble> {
+        let nvml = self.nvml()?;
+        let now = nvml.compute_mode(uuid).map_err(|e| gpu_trouble(&e))?;
+        self.take_compute_mode(&nvml, uuid, now)?;
+        Ok(now != ComputeMode::ExclusiveProcess)
+    }
+
+    /// Remembers the card's compute mode and makes it EXCLUSIVE_PROCESS.
+    fn take_compute_mode(&self, nvml: &Nvml, uuid: &str, now: ComputeMode) -> Result<(), Trouble> {
+        let taken = self.leases().take(uuid, to_lease(now)).map_err(|e| mps_trouble(&e))?;
+        if let Taken::New(_) = taken {
+            log::info!(uuid, previous:% = now; "compute mode leased");
+        }
+        if now == ComputeMode::ExclusiveProcess {
+            return Ok(());
+        }
+        nvml.set_compute_mode(uuid, ComputeMode::ExclusiveProcess).map_err(|e| gpu_trouble(&e))?;
+        let set = nvml.compute_mode(uuid).map_err(|e| gpu_trouble(&e))?;
+        if set != ComputeMode::ExclusiveProcess {
+            return Err(Trouble::new(
+                format!("its compute mode is {set} although EXCLUSIVE_PROCESS was set"),
+                format!("nvidia-smi -i {uuid} -c EXCLUSIVE_PROCESS"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Ends the card's control daemon, removes its files and restores its compute mode. Goes on after
+    /// a failure and reports all of them.
+    pub(crate) fn take_down(&self, card: &CardId) -> Result<(), Trouble> {
+        let mut troubles = Vec::new();
+        match self.card_mps(card, false) {
+            Ok(mps) => match mps.stop(self.spawner.as_ref(), QUIT_GRACE) {
+                Ok(report) => log::info!(
+                    uuid = card.uuid.as_str(), ended:? = report.daemon,
+                    servers_killed = report.servers_killed.len(); "control daemon stopped"
+                ),
+                Err(error) => troubles.push(mps_trouble(&error)),
+            },
+            Err(error) => troubles.push(mps_trouble(&error)),
+        }
+        if let Err(trouble) = self.restore_compute_mode(card.uuid.as_str()) {
+            troubles.push(trouble);
+        }
+        let Some(first) = troubles.first() else { return Ok(()) };
+        let hint = first.hint.clone();
+        let whys: Vec<String> = troubles.into_iter().map(|trouble| trouble.why).collect();
+        Err(Trouble::new(whys.join("; "), hint))
+    }
+
+    /// Gives a card its old compute mode back, where we had changed it.
+    pub(crate) fn restore_compute_mode(&self, uuid: &str) -> Result<(), Trouble> {
+        let leases = self.leases();
+        let Some(lease) = leases.read(uuid).map_err(|e| mps_trouble(&e))? else { return Ok(()) };
+        let mode = from_lease(lease.previous);
+        self.nvml()?.set_compute_mode(uuid, mode).map_err(|e| gpu_trouble(&e))?;
+        leases.remove(uuid).map_err(|e| mps_trouble(&e))?;
+        log::info!(uuid, mode:% = mode; "compute mode restored");
+        Ok(())
+    }
+
+    /// UUIDs of all cards whose compute mode we changed.
+    pub(crate) fn leased(&self) -> Vec<String> {
+        let all = match self.leases().read_all() {
+            Ok(all) => all,
+            Err(error) => {
+                log::error!(reason = chain(&error); "leases cannot be listed");
+                return Vec::new();
+            }
+        };
+        let mut uuids = Vec::new();
+        for lease in all {
+            match lease {
+                Ok(lease) => uuids.push(lease.uuid),
+                Err(error) => {
+                    log::error!(reason = chain(&error), hint = error.hint(); "lease cannot be read")
+                }
+            }
+        }
+        uuids
+    }
+
+    /// Why a card cannot be handed over now, if so: unfit, or in use by somebody else.
+    pub(crate) fn objections(&self, uuid: &str) -> Result<(), Objection> {
+        let nvml = self.nvml().map_err(Objection::Failed)?;
+        let failed = |error: GpuError| Objection::Failed(gpu_trouble(&error));
+        let card = nvml.card(uuid).map_err(failed)?;
+        card.fitness()
+            .map_err(|unfit| Objection::Unfit(Trouble::new(unfit_words(&unfit), unfit.hint())))?;
+        let users: Vec<u32> = nvml
+            .processes(uuid)
+            .map_err(failed)?
+            .into_iter()
+            .filter(|process| process.kind != ProcessKind::Graphics)
+            .map(|process| process.pid)
+            .collect();
+        if users.is_empty() { Ok(()) } else { Err(Objection::InUse(users)) }
+    }
+
+    /// Servers of ours on the card, which `objections` reports as users.
+    pub(crate) fn own_servers(&self, card: &CardId) -> Vec<u32> {
+        let Ok(mps) = self.card_mps(card, false) else { return Vec::new() };
+        mps.servers_alive().iter().filter_map(|server| u32::try_from(server.pid()).ok()).collect()
+    }
+
+    /// The control daemon of a card. Makes nothing.
+    fn card_mps(&self, card: &CardId, multiuser: bool) -> Result<CardMps, MpsError> {
+        let links = match self.config.mps.client_dir {
+            ClientDir::Control => ClientLinks::ControlOnly,
+            ClientDir::Linked | ClientDir::Full => ClientLinks::ControlAndLog,
+        };
+        let dirs = CardDirs::new(&self.places.mps(), card.minor, links)?;
+        let control = self.config.mps.control.clone();
+        Ok(CardMps::new(card.minor, card.uuid.as_str(), control, dirs).with_multiuser(multiuser))
+    }
+
+    /// What the control program can do: found out once.
+    fn capabilities(&self) -> Result<Capabilities, Trouble> {
+        // Held while probing: the cards come up at the same time, and one answer serves all.
+        let mut slot = self.capabilities.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = *slot {
+            return Ok(known);
+        }
+        let control = &self.config.mps.control;
+        let found =
+            Capabilities::probe(control, &self.places.mps()).map_err(|e| mps_trouble(&e))?;
+        log::info!(
+            control:% = control.display(), multiuser = found.multiuser,
+            settings_protected = found.settings_protected; "control program probed"
+        );
+        if !found.settings_protected {
+            log::warn!(
+                control:% = control.display();
+                "this control program lets containers change the default limit of their card"
+            );
+        }
+        Ok(*slot.insert(found))
+    }
+
+    /// Clients of one server: 48, and 60 from CUDA 13.1 on (NVIDIA MPS documentation; the first
+    /// version with 60 is told by third parties only).
+    fn max_clients(&self, nvml: &Nvml) -> u32 {
+        if self.config.mps.max_clients != 0 {
+            return self.config.mps.max_clients;
+        }
+        let version = nvml.cuda_driver_version().unwrap_or_default();
+        let (major, minor) = version.split_once('.').unwrap_or_default();
+        let version = (major.parse().unwrap_or(0_u32), minor.parse().unwrap_or(0_u32));
+        if version >= (13, 1) { 60 } else { 48 }
+    }
+
+    fn leases(&self) -> LeaseDir {
+        LeaseDir::new(self.places.leases())
+    }
+
+    /// The memory that a card of `total_mib` has to give.
+    pub(crate) fn grantable(&self, total_mib: u64) -> Mib {
+        Mib(mpsgate_gpu::advertised_mib(total_mib, self.config.gpus.reserve_mib))
+    }
+}
+
+/// Why a card cannot be handed over.
+#[derive(Debug)]
+pub(crate) enum Objection {
+    Unfit(Trouble),
+    InUse(Vec<u32>),
+    Failed(Trouble),
+}
+
+/// The reason without the card's name, which the caller puts in front.
+fn unfit_words(unfit: &mpsgate_gpu::Unfit) -> String {
+    match unfit {
+        mpsgate_gpu::Unfit::PreVolta { compute_capability: (major, minor), name, .. } => format!(
+            "is a {name} of compute capability {major}.{minor}, and sharing needs 7.0 (Volta) or newer"
+        ),
+        mpsgate_gpu::Unfit::MigEnabled { .. } => "is in MIG mode".to_owned(),
+        other => format!("cannot be shared: {other}"),
+    }
+}
+
+pub(crate) fn gpu_trouble(error: &GpuError) -> Trouble {
+    let hint = error.hint().unwrap_or_else(|| "nvidia-smi -q; dmesg | grep NVRM".to_owned());
+    Trouble::new(chain(error), hint)
+}
+
+fn to_lease(mode: ComputeMode) -> mpsgate_mps::ComputeMode {
+    match mode {
+        ComputeMode::Default => mpsgate_mps::ComputeMode::Default,
+        ComputeMode::ExclusiveThread => mpsgate_mps::ComputeMode::ExclusiveThread,
+        ComputeMode::Prohibited => mpsgate_mps::ComputeMode::Prohibited,
+        ComputeMode::ExclusiveProcess => mpsgate_mps::ComputeMode::ExclusiveProcess,
+    }
+}
+
+fn from_lease(mode: mpsgate_mps::ComputeMode) -> ComputeMode {
+    match mode {
+        mpsgate_mps::ComputeMode::Default => ComputeMode::Default,
+        mpsgate_mps::ComputeMode::ExclusiveThread => ComputeMode::ExclusiveThread,
+        mpsgate_mps::ComputeMode::Prohibited => ComputeMode::Prohibited,
+        mpsgate_mps::ComputeMode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
+    }
+}

@@ -1,0 +1,250 @@
+//! Keeps the list of cards as NVML shows it: cards come and go, drivers are replaced, NVML may be
+//! missing when the daemon starts. Starts the keepers of managed cards.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_allocation::{GpuUuid, Mib};
+use mpsgate_gpu::ComputeMode;
+
+use crate::card::{Card, Health, ManagedBy, Trouble};
+use crate::daemon::Daemon;
+use crate::hardware::{CardId, Hardware, Inventory};
+use crate::keeper::Order;
+use crate::node::Node;
+use crate::{DaemonError, keeper, snapshot};
+
+/// Between two looks while NVML answers, and while it does not.
+const QUIET: Duration = Duration::from_secs(10);
+const FAILING: Duration = Duration::from_secs(5);
+/// When a call counts as hanging. It takes milliseconds while the driver is loaded, and some seconds
+/// for each card where the first one has to wake it.
+const HANG: Duration = Duration::from_secs(15);
+
+/// What is wrong before the first look.
+pub(crate) const NOT_YET: &str = "NVML has not answered yet";
+
+/// Looks for as long as the process lives.
+pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
+    daemon.node().driver.trouble = Some(Trouble::new(NOT_YET, "nvidia-smi; mpsgate status"));
+    let mut first = true;
+    loop {
+        let answers = refresh_or_tell(&daemon).await?;
+        if answers && std::mem::take(&mut first) {
+            give_back_strangers(&daemon).await?;
+        }
+        start_keepers(&daemon);
+        snapshot::publish(&daemon);
+        let wait = if answers { QUIET } else { FAILING };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = daemon.look.notified() => {}
+        }
+    }
+}
+
+/// Reads NVML, however long it takes; meanwhile nobody is granted what may not be there.
+async fn refresh_or_tell(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
+    let mut refresh = pin!(refresh(daemon));
+    tokio::select! {
+        answers = &mut refresh => return answers,
+        () = tokio::time::sleep(HANG) => {}
+    }
+    let why = format!("NVML has not answered for {} s", HANG.as_secs());
+    log::error!(reason = why.as_str(); "NVML hangs");
+    daemon.node().driver.trouble = Some(Trouble::new(
+        why,
+        "look for NVRM and Xid lines in dmesg; nvidia-smi probably hangs too",
+    ));
+    daemon.tell_change();
+    refresh.await
+}
+
+/// Reads NVML once. `false` where it does not answer.
+pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
+    let turn = Arc::clone(&daemon.looking).lock_owned().await;
+    let look = move |hardware: &Hardware| {
+        // Kept by the call itself: who waits for it may give up.
+        let _turn = turn;
+        hardware.inventory()
+    };
+    let found = daemon.blocking("read NVML", look).await?;
+    let kubelet = snapshot::has_kubelet();
+    let mut node = daemon.node();
+    if std::mem::replace(&mut node.kubelet, kubelet) != kubelet {
+        log::info!(kubelet; "kubelet looked for");
+    }
+    let answers = match found {
+        Ok(found) => {
+            take(daemon, &mut node, found);
+            true
+        }
+        Err(trouble) => {
+            if node.driver.trouble.as_ref() != Some(&trouble) {
+                log::error!(reason = trouble.why.as_str(), hint = trouble.hint.as_str(); "NVML does not answer");
+                node.driver.trouble = Some(trouble);
+            }
+            false
+        }
+    };
+    drop(node);
+    daemon.tell_change();
+    Ok(answers)
+}
+
+fn take(daemon: &Daemon, node: &mut Node, found: Inventory) {
+    if node.driver.trouble.take().is_some() {
+        log::info!(
+            cards = found.cards.len(), driver = found.driver.as_deref(), simulated = found.simulated;
+            "NVML answers"
+        );
+    }
+    node.driver.simulated = found.simulated;
+    node.driver.version = found.driver;
+    let mut seen = BTreeSet::new();
+    for card in found.cards {
+        let Ok(uuid) = GpuUuid::parse(&card.uuid) else {
+            log::warn!(uuid = card.uuid.as_str(); "card with an unknown form of UUID is left alone");
+            continue;
+        };
+        seen.insert(uuid.clone());
+        let memory = daemon.hardware.grantable(card.memory_total_mib);
+        if node.card(&uuid).is_none() {
+            let managed = who_manages(daemon, node, &uuid);
+            node.cards.push(new_card(&uuid, managed));
+            // Who looked may not be the one who starts keepers.
+            daemon.look.notify_one();
+        }
+        let Some(known) = node.card_mut(&uuid) else { continue };
+        known.index = card.index;
+        known.minor = card.minor;
+        known.name = card.name;
+        known.total = Mib(card.memory_total_mib);
+        known.memory = memory;
+        known.used = Mib(card.memory_used_mib);
+        known.compute_mode = card.compute_mode.to_string();
+        let served = known.mps.as_ref().is_some_and(|mps| mps.pid.is_some());
+        if served && card.compute_mode != ComputeMode::ExclusiveProcess {
+            daemon.order(&uuid, Order::ComputeMode);
+        }
+        if known.lost.take().is_some() {
+            log::info!(uuid = uuid.as_str(); "card is back");
+        }
+    }
+    lose(node, &seen, &found.failed);
+    node.cards.sort_by_key(|card| card.index);
+}
+
+/// Marks what NVML does not show any more; forgets it where nobody depends on it.
+fn lose(node: &mut Node, seen: &BTreeSet<GpuUuid>, failed: &[(Option<String>, Trouble)]) {
+    let missing: Vec<GpuUuid> =
+        node.cards.iter().map(|c| c.uuid.clone()).filter(|uuid| !seen.contains(uuid)).collect();
+    for uuid in missing {
+        let held = node.ledger().on_card(&uuid).next().is_some();
+        let told = failed.iter().find(|(of, _)| of.as_deref() == Some(uuid.as_str()));
+        // NVML does not tell the UUID of every lost card; with one failure it can only be that.
+        let told = told.or_else(|| failed.first().filter(|(of, _)| of.is_none()));
+        let trouble = match told {
+            Some((_, Trouble { why, hint })) => {
+                Trouble::new(format!("does not answer: {why}"), hint.clone())
+            }
+            None => Trouble::new(
+                "is not seen by the NVIDIA driver any more",
+                "look for Xid lines in dmesg; nvidia-smi -L",
+            ),
+        };
+        let Some(card) = node.card_mut(&uuid) else { continue };
+        if card.managed.is_none() && !held {
+            node.cards.retain(|card| card.uuid != uuid);
+        } else if card.lost.as_ref() != Some(&trouble) {
+            log::error!(uuid = uuid.as_str(), reason = trouble.why.as_str(), hint = trouble.hint.as_str(); "card lost");
+            card.lost = Some(trouble);
+        }
+    }
+}
+
+fn who_manages(daemon: &Daemon, node: &Node, uuid: &GpuUuid) -> Option<ManagedBy> {
+    if daemon.config.gpus.manage.includes(uuid.as_str()) {
+        return Some(ManagedBy::Settings);
+    }
+    if node.handed_over.contains(uuid) {
+        return Some(ManagedBy::Operator);
+    }
+    node.ledger().on_card(uuid).next().map(|_| {
+        log::warn!(
+            uuid = uuid.as_str(), hint = "when they have ended: mpsgate disable GPU";
+            "card was taken out of the settings while it has grants and stays managed"
+        );
+        ManagedBy::Operator
+    })
+}
+
+fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
+    Card {
+        uuid: uuid.clone(),
+        index: 0,
+        minor: 0,
+        name: String::new(),
+        total: Mib(0),
+        memory: Mib(0),
+        used: Mib(0),
+        compute_mode: String::new(),
+        managed,
+        health: Health::Starting,
+        lost: None,
+        client_dir: String::new(),
+        max_clients: 0,
+        multiuser: false,
+        server_uid: None,
+        serverless: false,
+        cap: Mib(0),
+        mps: None,
+    }
+}
+
+fn start_keepers(daemon: &Arc<Daemon>) {
+    let managed: Vec<GpuUuid> = {
+        let node = daemon.node();
+        node.cards.iter().filter(|c| c.managed.is_some()).map(|c| c.uuid.clone()).collect()
+    };
+    for uuid in managed {
+        let kept = daemon.keepers().contains_key(&uuid);
+        if !kept {
+            keeper::start(daemon, &uuid);
+        }
+    }
+}
+
+/// Cards that an earlier start of ours had, and that nobody hands over any more: their control daemon
+/// is ended and their compute mode restored. Also what a crash in the middle of `disable` left.
+async fn give_back_strangers(daemon: &Arc<Daemon>) -> Result<(), DaemonError> {
+    let _turn = daemon.operator.lock().await;
+    let leased = daemon.blocking("list leases", |hardware| hardware.leased()).await?;
+    for uuid in leased {
+        let card = {
+            let node = daemon.node();
+            let card = node.cards.iter().find(|card| card.uuid.as_str() == uuid);
+            match card {
+                Some(card) if card.managed.is_some() => continue,
+                Some(card) => CardId {
+                    uuid: card.uuid.clone(),
+                    minor: card.minor,
+                    memory: card.memory,
+                    cap: card.memory,
+                },
+                None => {
+                    log::warn!(uuid = uuid.as_str(); "a lease of a card that is not there is kept");
+                    continue;
+                }
+            }
+        };
+        log::info!(uuid = uuid.as_str(); "card is not managed any more and is given back");
+        let given = daemon.blocking("take a card down", move |h| h.take_down(&card)).await?;
+        if let Err(Trouble { why, hint }) = given {
+            log::error!(uuid = uuid.as_str(), reason = why.as_str(), hint = hint.as_str(); "card not given back");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! The cards that `mpsgate enable` handed over: a small file that survives a reboot.
+
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use mpsgate_allocation::GpuUuid;
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+const FORMAT: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OnDisk {
+    format: u32,
+    cards: BTreeSet<GpuUuid>,
+}
+
+/// The list; empty where there is no file.
+///
+/// # Errors
+/// What the kernel says, and `InvalidData` for what is no list of ours: it is never overwritten.
+pub(crate) fn read(path: &Path) -> io::Result<BTreeSet<GpuUuid>> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) => return Err(error),
+    };
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let found: OnDisk = serde_json::from_slice(&text).map_err(|e| invalid(e.to_string()))?;
+    if found.format != FORMAT {
+        return Err(invalid(format!(
+            "it has format {}, this mpsgated knows {FORMAT}",
+            found.format
+        )));
+    }
+    Ok(found.cards)
+}
+
+/// Adds or removes one card. The old list stays where writing fails.
+pub(crate) fn change(path: &Path, card: &GpuUuid, present: bool) -> io::Result<()> {
+    let mut cards = read(path)?;
+    let changed = if present { cards.insert(card.clone()) } else { cards.remove(card) };
+    if !changed {
+        return Ok(());
+    }
+    write_file(path, &serde_json::to_vec_pretty(&OnDisk { format: FORMAT, cards })?, 0o600, true)
+}
+
+/// Replaces a file whole: a reader sees the old text or the new one.
+pub(crate) fn write_file(path: &Path, text: &[u8], mode: u32, durable: bool) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.new"));
+    let written = || -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(mode)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&temporary)?;
+        file.write_all(text)?;
+        if durable {
+            file.sync_all()?;
+        }
+        std::fs::rename(&temporary, path)?;
+        match path.parent() {
+            Some(directory) if durable => std::fs::File::open(directory)?.sync_all(),
+            _ => Ok(()),
+        }
+    };
+    written().inspect_err(|_| {
+        // A full disk leaves a stump.
+        let _ = std::fs::remove_file(&temporary);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+
+    fn uuid(n: u8) -> GpuUuid {
+        GpuUuid::parse(&format!("GPU-000000{n:02x}-0000-0000-0000-000000000000")).unwrap()
+    }
+
+    #[test]
+    fn cards_are_added_and_removed_and_survive() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("managed.json");
+        assert!(read(&path).unwrap().is_empty());
+        for _ in 0..2 {
+            change(&path, &uuid(1), true).unwrap();
+            change(&path, &uuid(2), true).unwrap();
+        }
+        assert_eq!(read(&path).unwrap(), [uuid(1), uuid(2)].into());
+        change(&path, &uuid(1), false).unwrap();
+        assert_eq!(read(&path).unwrap(), [uuid(2)].into());
+        assert_eq!(dir.path().read_dir().unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn a_list_that_is_cut_off_or_newer_is_refused_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("managed.json");
+        for text in [
+            "",
+            "{\"format\":1,\"ca",
+            "{\"format\":2,\"cards\":[]}",
+            "{\"format\":1,\"cards\":[\"0\"]}",
+        ] {
+            std::fs::write(&path, text).unwrap();
+            assert_eq!(read(&path).unwrap_err().kind(), io::ErrorKind::InvalidData, "{text}");
+            assert!(change(&path, &uuid(1), true).is_err());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+}

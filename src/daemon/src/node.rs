@@ -1,0 +1,406 @@
+//! The daemon's state and every decision on it: cards, ledger, trust. Synchronous and behind one lock;
+//! its only side effects are the ledger's file and the removal of exec records.
+//!
+//! ```text
+//!            reserve                activate                 init and cgroup ended, poststop
+//!   (none) ──────────► Reserved ──────────────► Active ────────────────────────► (none)
+//!                         │ holder ended              ▲
+//!                         ▼                           │ activate with the grant, if it still fits
+//!                       (none) ───────────────────────┘
+//! ```
+//!
+//! What takes memory is written before it is answered; a write that fails changes nothing. What
+//! gives memory back counts at once, and a failed write is made good by the next one: should the
+//! daemon restart in between, it finds the entry's process gone and releases it again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use mpsgate_allocation::ledger::{Capacity, Entry, Ledger, LedgerError, ProcessId, State};
+use mpsgate_allocation::ledger_file::{LedgerFile, LedgerFileError};
+use mpsgate_allocation::{GpuSelector, GpuUuid, Grant, GrantKey, GrantedCard, Guarantee, Mib};
+use mpsgate_api::{Activate, Engine, Reserve};
+use mpsgate_config::Switch;
+use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose};
+
+use crate::card::{Card, Trouble};
+use crate::{devices, exec_record, process};
+
+/// The state.
+#[derive(Debug)]
+pub(crate) struct Node {
+    ledger: Ledger,
+    file: LedgerFile,
+    /// The file lacks a release.
+    unwritten: bool,
+    /// Where the shim records what `exec` needs.
+    records: PathBuf,
+    /// All cards by index.
+    pub(crate) cards: Vec<Card>,
+    /// Cards that `mpsgate enable` handed over, there or not.
+    pub(crate) handed_over: BTreeSet<GpuUuid>,
+    /// NVML as last seen.
+    pub(crate) driver: Driver,
+    /// Whether a kubelet runs here.
+    pub(crate) kubelet: bool,
+    /// `trust.local`.
+    pub(crate) trust_local: Switch,
+    /// Containers that were refused or changed, by code.
+    pub(crate) reports: BTreeMap<String, u64>,
+}
+
+/// NVML as last seen.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Driver {
+    /// The cards are invented.
+    pub(crate) simulated: bool,
+    /// The driver's version.
+    pub(crate) version: Option<String>,
+    /// Why there are no cards, or none that can be trusted.
+    pub(crate) trouble: Option<Trouble>,
+}
+
+/// What a reservation leads to.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    /// For the shim.
+    pub(crate) grant: Grant,
+    /// A server for the container's uid must be started first.
+    pub(crate) needs_server: bool,
+}
+
+/// What a process is asked: whether it lives. A parameter, so that tests need no processes.
+pub(crate) type Alive<'a> = &'a dyn Fn(&ProcessId) -> bool;
+
+impl Node {
+    pub(crate) fn new(ledger: Ledger, file: LedgerFile, records: PathBuf) -> Self {
+        Self {
+            ledger,
+            file,
+            unwritten: false,
+            records,
+            cards: Vec::new(),
+            handed_over: BTreeSet::new(),
+            driver: Driver::default(),
+            kubelet: false,
+            trust_local: Switch::Auto,
+            reports: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub(crate) fn card(&self, uuid: &GpuUuid) -> Option<&Card> {
+        self.cards.iter().find(|card| card.uuid == *uuid)
+    }
+
+    pub(crate) fn card_mut(&mut self, uuid: &GpuUuid) -> Option<&mut Card> {
+        self.cards.iter_mut().find(|card| card.uuid == *uuid)
+    }
+
+    /// The card of a UUID or index as a person types it.
+    pub(crate) fn find_card(&self, gpu: &str) -> Result<&Card, Refusal> {
+        let found = self.cards.iter().find(|card| {
+            card.uuid.as_str().eq_ignore_ascii_case(gpu) || card.index.to_string() == gpu
+        });
+        found.ok_or_else(|| match &self.driver.trouble {
+            Some(trouble) => nvml_refusal(trouble),
+            None => {
+                let all: Vec<String> = self.cards.iter().map(Card::label).collect();
+                let all = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
+                Refusal::new(
+                    Code::UnknownGpu,
+                    format!("there is no GPU {gpu:?}; this node has: {all}"),
+                    "name one of them by index or UUID; mpsgate status lists them",
+                )
+            }
+        })
+    }
+
+    /// Holds memory for a container that `holder` is creating.
+    pub(crate) fn reserve(
+        &mut self,
+        call: &Reserve,
+        holder: ProcessId,
+        majors: &BTreeMap<String, u32>,
+        alive: Alive<'_>,
+        now_ms: u64,
+    ) -> Result<Reserved, Refusal> {
+        self.believe(call.engine)?;
+        if let Some(trouble) = &self.driver.trouble {
+            return Err(nvml_refusal(trouble));
+        }
+        self.end_previous_life(&call.key, alive)?;
+        let need =
+            Need { memory: call.request.memory, uid: call.uid, gpu: call.request.gpu.as_ref() };
+        let card = self.place(&need)?;
+        let grant = Grant {
+            key: call.key.clone(),
+            cards: vec![GrantedCard {
+                uuid: card.uuid.clone(),
+                index: card.index,
+                minor: card.minor,
+            }],
+            memory: call.request.memory,
+            uid: call.uid,
+            compute: call.request.compute,
+            priority: call.request.priority,
+            client_dir: card.client_dir.clone(),
+            devices: devices::nodes(card.minor, majors, self.driver.simulated),
+            guarantee: Guarantee::Mps,
+        };
+        let needs_server = !card.has_server_for(call.uid);
+        let capacity = Capacity { memory: card.memory, max_clients: card.max_clients };
+        let reserved = self.ledger.reserve(grant.clone(), holder, &capacity, now_ms);
+        reserved.map_err(|error| ledger_refusal(&error))?;
+        if let Err(error) = self.file.store(&self.ledger) {
+            // Exactly what was added, instead of a copy of all for each reservation.
+            self.ledger.release(&grant.key);
+            return Err(not_recorded(&error));
+        }
+        self.unwritten = false;
+        Ok(Reserved { grant, needs_server })
+    }
+
+    /// Turns a reservation into a grant, or takes it anew where it has expired and still fits.
+    pub(crate) fn activate(
+        &mut self,
+        call: &Activate,
+        init: ProcessId,
+        alive: Alive<'_>,
+        now_ms: u64,
+    ) -> Result<Entry, Refusal> {
+        let mut next = self.ledger.clone();
+        if next.get(&call.key).is_none() {
+            let grant = call.grant.as_deref().ok_or_else(|| {
+                no_reservation("its reservation has expired and the hook did not bring the grant")
+            })?;
+            self.end_previous_life(&call.key, alive)?;
+            let capacity = self.still_fits(call, grant)?;
+            next = self.ledger.clone();
+            next.reserve(grant.clone(), init, &capacity, now_ms).map_err(|error| {
+                no_reservation(&format!("its reservation has expired, and {error}"))
+            })?;
+        }
+        let entry = next
+            .activate(&call.key, init, call.cgroup.clone())
+            .map_err(|_| no_reservation("another process of this container has the grant already"))?
+            .clone();
+        self.commit(next)?;
+        Ok(entry)
+    }
+
+    /// The capacity of the card that an expired reservation named, if everything is as it was.
+    fn still_fits(&self, call: &Activate, grant: &Grant) -> Result<Capacity, Refusal> {
+        if let Some(trouble) = &self.driver.trouble {
+            return Err(nvml_refusal(trouble));
+        }
+        let [granted] = grant.cards.as_slice() else {
+            return Err(no_reservation("its grant names no card, or several"));
+        };
+        if grant.key != call.key {
+            return Err(no_reservation("its grant is another container's"));
+        }
+        let gpu = GpuSelector::Uuid(granted.uuid.clone());
+        let need = Need { memory: grant.memory, uid: grant.uid, gpu: Some(&gpu) };
+        let card = self.place(&need).map_err(|refusal| {
+            let why = format!("its reservation has expired, and now {}", refusal.sentence);
+            Refusal::new(Code::NoReservation, why, refusal.hint)
+        })?;
+        if card.client_dir != grant.client_dir || card.minor != granted.minor {
+            return Err(no_reservation("its grant is from before the card was prepared anew"));
+        }
+        Ok(Capacity { memory: card.memory, max_clients: card.max_clients })
+    }
+
+    /// What the card's MPS should allow a client without a limit of its own: its largest grant, or all
+    /// that there is to give where nobody has one.
+    pub(crate) fn wanted_cap(&self, uuid: &GpuUuid) -> Mib {
+        let largest = self.ledger.on_card(uuid).map(|entry| entry.grant.memory).max();
+        largest.unwrap_or_else(|| self.card(uuid).map(|card| card.memory).unwrap_or_default())
+    }
+
+    /// Ends an entry, whatever its state. `None` where it is gone already.
+    pub(crate) fn release(&mut self, key: &GrantKey) -> Option<Entry> {
+        let entry = self.ledger.release(key)?;
+        self.forget(&entry);
+        Some(entry)
+    }
+
+    /// Ends a reservation whose creator has ended.
+    pub(crate) fn expire(&mut self, key: &GrantKey) -> Option<Entry> {
+        let entry = self.ledger.expire(key)?;
+        self.forget(&entry);
+        Some(entry)
+    }
+
+    /// After a start: ends what ended while nobody looked, and removes records of nobody.
+    pub(crate) fn settle(&mut self, alive: Alive<'_>) -> Vec<Entry> {
+        let gone = |entry: &&Entry| match &entry.state {
+            State::Reserved { holder } => !alive(holder),
+            // The rest of the container may outlive its init: the watch sees to that.
+            State::Active { init, cgroup: None } => !alive(init),
+            State::Active { init, cgroup: Some(cgroup) } => {
+                !alive(init) && crate::cgroup::is_empty(cgroup).unwrap_or(false)
+            }
+        };
+        let keys: Vec<GrantKey> =
+            self.ledger.entries().iter().filter(gone).map(|e| e.grant.key.clone()).collect();
+        let ended = keys.iter().filter_map(|key| self.release(key)).collect();
+        exec_record::remove_strays(&self.records, &self.ledger);
+        ended
+    }
+
+    /// Writes what an earlier failure left unwritten.
+    pub(crate) fn write_pending(&mut self) {
+        if self.unwritten {
+            self.store();
+        }
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        exec_record::remove(&self.records, &entry.grant.key);
+        self.store();
+    }
+
+    fn store(&mut self) {
+        match self.file.store(&self.ledger) {
+            Ok(()) => self.unwritten = false,
+            Err(error) => {
+                // Once per episode: each release would repeat it.
+                if !std::mem::replace(&mut self.unwritten, true) {
+                    log::error!(reason = crate::error::chain(&error), hint = error.hint(); "ledger not written");
+                }
+            }
+        }
+    }
+
+    /// Writes `next`, then takes it.
+    fn commit(&mut self, next: Ledger) -> Result<(), Refusal> {
+        self.file.store(&next).map_err(|error| not_recorded(&error))?;
+        self.unwritten = false;
+        self.ledger = next;
+        Ok(())
+    }
+
+    fn believe(&self, engine: Engine) -> Result<(), Refusal> {
+        let local = match self.trust_local {
+            Switch::On => true,
+            Switch::Off => false,
+            Switch::Auto => !self.kubelet,
+        };
+        match engine {
+            Engine::Local if local => Ok(()),
+            Engine::Local if self.trust_local == Switch::Off => Err(Refusal::new(
+                Code::Unconfirmed,
+                "requests of local engines are not believed here (trust.local = \"off\")",
+                "set trust.local = \"on\" in /etc/mpsgate/config.toml and restart mpsgated, if everybody \
+                 who can start containers on this node may have GPU memory",
+            )),
+            Engine::Local => Err(Refusal::new(
+                Code::Unconfirmed,
+                "a kubelet runs on this node, so requests of local engines are not believed",
+                "start it as a pod, or set trust.local = \"on\" in /etc/mpsgate/config.toml and restart \
+                 mpsgated",
+            )),
+            Engine::Kubernetes => Err(Refusal::new(
+                Code::Unconfirmed,
+                "it was started by a kubelet, and a pod's annotations count only with a device plugin's \
+                 confirmation, which this version of mpsgate cannot check yet",
+                "start the container with docker, podman or ctr on a node without a kubelet, or remove \
+                 the GPU memory annotation",
+            )),
+        }
+    }
+
+    /// Releases an older life of the container; refuses where it still lives.
+    fn end_previous_life(&mut self, key: &GrantKey, alive: Alive<'_>) -> Result<(), Refusal> {
+        let Some(old) = self.ledger.of_container(key) else { return Ok(()) };
+        let old_key = old.grant.key.clone();
+        let (process, what) = match &old.state {
+            State::Reserved { holder } => (*holder, "a reservation"),
+            State::Active { init, .. } => (*init, "a grant"),
+        };
+        if alive(&process) {
+            return Err(Refusal::new(
+                Code::Ledger,
+                format!(
+                    "a container of this name below {} has {what} of {} already, and its {} lives",
+                    key.runtime_root,
+                    old.grant.memory,
+                    process::describe(process.pid),
+                ),
+                "end that container first, or choose another name",
+            ));
+        }
+        if let Some(ended) = self.release(&old_key) {
+            log::info!(
+                container = key.container_id.as_str(), memory_mib = ended.grant.memory.0;
+                "grant of an earlier life released"
+            );
+        }
+        Ok(())
+    }
+
+    fn place(&self, need: &Need<'_>) -> Result<&Card, Refusal> {
+        let states: Vec<CardState<'_>> =
+            self.cards.iter().map(|card| self.card_state(card)).collect();
+        let position = choose(&states, need)?;
+        self.cards
+            .get(position)
+            .ok_or_else(|| Refusal::new(Code::NoCapacity, "no card was chosen", "mpsgate status"))
+    }
+
+    fn card_state<'a>(&'a self, card: &'a Card) -> CardState<'a> {
+        let holders = self.ledger.on_card(&card.uuid).map(|entry| Holder {
+            container: entry.grant.key.container_id.as_str(),
+            memory: entry.grant.memory,
+            uid: entry.grant.uid,
+        });
+        CardState {
+            uuid: &card.uuid,
+            index: card.index,
+            managed: card.managed.is_some(),
+            condition: card.condition(),
+            memory: card.memory,
+            promised: self.ledger.promised(&card.uuid),
+            holders: holders.collect(),
+            max_clients: card.max_clients,
+            multiuser: card.multiuser,
+        }
+    }
+}
+
+fn not_recorded(error: &LedgerFileError) -> Refusal {
+    let why = format!("the grant could not be recorded: {}", crate::error::chain(error));
+    Refusal::new(Code::Ledger, why, error.hint())
+}
+
+pub(crate) fn nvml_refusal(trouble: &Trouble) -> Refusal {
+    Refusal::new(
+        Code::GpuUnhealthy,
+        format!("it asks for GPU memory, but the NVIDIA driver cannot be asked: {}", trouble.why),
+        trouble.hint.clone(),
+    )
+}
+
+fn no_reservation(why: &str) -> Refusal {
+    Refusal::new(
+        Code::NoReservation,
+        why,
+        "create the container again; if it happens again, look at: journalctl -u mpsgated -n 50",
+    )
+}
+
+fn ledger_refusal(error: &LedgerError) -> Refusal {
+    let code = match error {
+        LedgerError::NoMemory { .. } | LedgerError::NoClient { .. } => Code::NoCapacity,
+        _ => Code::Ledger,
+    };
+    Refusal::new(code, error.to_string(), "mpsgate status")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+use mpsgate_allocation::{ContainerId, Instance, Priority, Request};
+
+use super::*;
+use crate::card::{Health, ManagedBy};
+
+const HOLDER: ProcessId = ProcessId { pid: 7, start_time: 1 };
+const INIT: ProcessId = ProcessId { pid: 8, start_time: 2 };
+
+fn uuid(n: u8) -> GpuUuid {
+    GpuUuid::parse(&format!("GPU-000000{n:02x}-0000-0000-0000-000000000000")).unwrap()
+}
+
+/// One ready card of 15 GiB, and the ledger's directory.
+fn node() -> (tempfile::TempDir, Node) {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, records) = (dir.path().join("ledger"), dir.path().join("grants"));
+    std::fs::create_dir(&ledger).unwrap();
+    std::fs::create_dir(&records).unwrap();
+    let (file, empty) = LedgerFile::open(&ledger).unwrap();
+    let mut node = Node::new(empty, file, records);
+    node.cards.push(Card {
+        uuid: uuid(0),
+        index: 0,
+        minor: 3,
+        name: "Tesla T4".to_owned(),
+        total: Mib(16 * 1024),
+        memory: Mib(15 * 1024),
+        used: Mib(0),
+        compute_mode: "EXCLUSIVE_PROCESS".to_owned(),
+        managed: Some(ManagedBy::Settings),
+        health: Health::Ready,
+        lost: None,
+        client_dir: "/run/mpsgate/mps/3/client".to_owned(),
+        max_clients: 48,
+        multiuser: false,
+        server_uid: None,
+        serverless: false,
+        cap: Mib(0),
+        mps: None,
+    });
+    (dir, node)
+}
+
+fn call(container: &str, gib: u64) -> Reserve {
+    Reserve {
+        key: GrantKey {
+            runtime_root: "/run/runc".to_owned(),
+            container_id: ContainerId::parse(container).unwrap(),
+            instance: Instance::from_bytes([1; 16]),
+        },
+        request: Request {
+            memory: Mib(gib * 1024),
+            gpu: None,
+            compute: None,
+            priority: Priority::Normal,
+            uid: None,
+            token: None,
+        },
+        uid: 0,
+        engine: Engine::Local,
+    }
+}
+
+fn reserve(node: &mut Node, call: &Reserve) -> Result<Reserved, Refusal> {
+    node.reserve(call, HOLDER, &devices::majors(), &|_| true, 0)
+}
+
+#[test]
+fn a_server_is_needed_until_one_serves_the_uid() {
+    let (_dir, mut node) = node();
+    for (server, multiuser, serverless, needed) in [
+        (None, false, false, true),
+        (Some(1000), false, false, true),
+        (Some(0), false, false, false),
+        (Some(1000), true, false, false),
+        (None, true, false, true),
+        (None, false, true, false),
+    ] {
+        let card = node.card_mut(&uuid(0)).unwrap();
+        (card.server_uid, card.multiuser, card.serverless) = (server, multiuser, serverless);
+        let reserved = reserve(&mut node, &call("web", 1)).unwrap();
+        assert_eq!(reserved.needs_server, needed, "{server:?} {multiuser} {serverless}");
+        node.release(&reserved.grant.key).unwrap();
+    }
+}
+
+#[test]
+fn local_requests_are_believed_as_the_settings_and_a_kubelet_say() {
+    let (_dir, mut node) = node();
+    for (trust, kubelet, believed) in [
+        (Switch::Auto, false, true),
+        (Switch::Auto, true, false),
+        (Switch::On, true, true),
+        (Switch::Off, false, false),
+    ] {
+        (node.trust_local, node.kubelet) = (trust, kubelet);
+        let result = reserve(&mut node, &call("web", 1));
+        assert_eq!(result.is_ok(), believed, "{trust} {kubelet}");
+        match result {
+            Ok(reserved) => drop(node.release(&reserved.grant.key).unwrap()),
+            Err(refusal) => assert_eq!(refusal.code, Code::Unconfirmed),
+        }
+        let pod = Reserve { engine: Engine::Kubernetes, ..call("web", 1) };
+        assert_eq!(reserve(&mut node, &pod).unwrap_err().code, Code::Unconfirmed);
+    }
+}
+
+#[test]
+fn a_grant_that_cannot_be_written_is_refused_and_leaves_all_as_it_was() {
+    let (dir, mut node) = node();
+    let before = reserve(&mut node, &call("old", 1)).unwrap();
+    let kept = node.ledger().clone();
+    let (ledger, away) = (dir.path().join("ledger"), dir.path().join("away"));
+    std::fs::rename(&ledger, &away).unwrap();
+    let refusal = reserve(&mut node, &call("new", 1)).unwrap_err();
+    assert_eq!(refusal.code, Code::Ledger);
+    assert!(refusal.sentence.contains("could not be recorded: cannot write"), "{refusal}");
+    assert!(refusal.hint.contains("df -h"), "{}", refusal.hint);
+    let activate = Activate { key: before.grant.key.clone(), pid: 8, cgroup: None, grant: None };
+    assert_eq!(node.activate(&activate, INIT, &|_| true, 0).unwrap_err().code, Code::Ledger);
+    assert_eq!(*node.ledger(), kept);
+
+    // Memory that is given back counts although it cannot be written, and is written when it can.
+    node.release(&before.grant.key).unwrap();
+    assert_eq!(node.ledger().committed(&uuid(0)), Mib(0));
+    std::fs::rename(&away, &ledger).unwrap();
+    node.write_pending();
+    drop(node);
+    assert_eq!(LedgerFile::open(&ledger).unwrap().1, Ledger::default());
+}
+
+#[test]
+fn the_cap_is_the_largest_grant() {
+    let (_dir, mut node) = node();
+    assert_eq!(node.wanted_cap(&uuid(0)), Mib(15 * 1024), "nobody has one");
+    let large = reserve(&mut node, &call("large", 7)).unwrap();
+    reserve(&mut node, &call("small", 2)).unwrap();
+    assert_eq!(node.wanted_cap(&uuid(0)), Mib(7 * 1024));
+    node.release(&large.grant.key).unwrap();
+    assert_eq!(node.wanted_cap(&uuid(0)), Mib(2 * 1024));
+}
+
+#[test]
+fn after_a_start_what_ended_is_released_and_the_rest_stays() {
+    let (_dir, mut node) = node();
+    let ended = reserve(&mut node, &call("ended", 1)).unwrap().grant.key;
+    let active = reserve(&mut node, &call("active", 1)).unwrap().grant.key;
+    let activate = Activate { key: active.clone(), pid: 8, cgroup: None, grant: None };
+    node.activate(&activate, INIT, &|_| true, 0).unwrap();
+    let released = node.settle(&|process| *process == INIT);
+    assert_eq!(released.iter().map(|e| &e.grant.key).collect::<Vec<_>>(), [&ended]);
+    assert!(node.ledger().get(&active).is_some());
+}
+
+#[test]
+fn the_grant_names_the_cards_own_node_by_its_minor() {
+    let (_dir, mut node) = node();
+    let grant = reserve(&mut node, &call("web", 1)).unwrap().grant;
+    let paths: Vec<&str> = grant.devices.iter().map(|device| device.path.as_str()).collect();
+    assert_eq!(paths[..2], ["/dev/nvidia3", "/dev/nvidiactl"]);
+}
+
+#[test]
+fn a_status_of_four_hundred_grants_fits_a_frame() {
+    let (_dir, mut node) = node();
+    let card = node.card_mut(&uuid(0)).unwrap();
+    (card.memory, card.max_clients) = (Mib(1 << 20), 1000);
+    for n in 0..400 {
+        let name = format!("{n:064x}");
+        reserve(&mut node, &call(&name, 1)).unwrap();
+    }
+    let bytes = mpsgate_api::encode(&mpsgate_api::Reply::Status(Box::new(node.status()))).unwrap();
+    assert!(bytes.len() < mpsgate_api::MAX_FRAME / 2, "{}", bytes.len());
+}

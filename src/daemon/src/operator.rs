@@ -1,0 +1,250 @@
+//! `mpsgate enable` and `mpsgate disable`: handing a card over and taking it back.
+
+use std::sync::Arc;
+
+use mpsgate_api::Reply;
+use mpsgate_policy::{Code, Refusal};
+use tokio::sync::oneshot;
+
+use crate::card::{Card, Health, ManagedBy, Trouble};
+use crate::daemon::Daemon;
+use crate::hardware::{CardId, Objection};
+use crate::keeper::{self, Order};
+use crate::node::Node;
+use crate::socket::Line;
+use crate::{DaemonError, managed, process, snapshot};
+
+/// Holders that a refusal names.
+const NAMED: usize = 10;
+
+type Answer = Result<Reply, Refusal>;
+
+/// Hands a card to mpsgate and waits until it is ready; where that fails, all is as before.
+pub(crate) async fn enable(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    gpu: &str,
+) -> Result<Answer, DaemonError> {
+    let _turn = daemon.operator.lock().await;
+    let (card, label) = {
+        let node = daemon.node();
+        match node.find_card(gpu) {
+            Err(refusal) => return Ok(Err(refusal)),
+            Ok(card) if card.managed.is_some() => {
+                return Ok(done(format!(
+                    "{} is managed already: {}",
+                    card.label(),
+                    card.health.text()
+                )));
+            }
+            Ok(card) => (id(&node, card), card.label()),
+        }
+    };
+    let asked = card.clone();
+    let look = daemon.blocking("look at a card", move |h| {
+        h.objections(asked.uuid.as_str()).map_err(|objection| (objection, h.own_servers(&asked)))
+    });
+    if let Err((objection, own)) = line.wait(&format!("looking at {label}"), look).await?
+        && let Some(refusal) = object(objection, &own, &label)
+    {
+        return Ok(Err(refusal));
+    }
+    if let Err(error) = managed::change(&daemon.places.managed(), &card.uuid, true) {
+        return Ok(Err(not_recorded(daemon, &error)));
+    }
+    set_managed(daemon, &card, Some(ManagedBy::Operator));
+    // Before anything is started: from now on nobody reaches the card without a grant.
+    snapshot::publish(daemon);
+    let changes = daemon.changes();
+    keeper::start(daemon, &card.uuid);
+    let health = line.wait(&format!("preparing {label}"), settled(daemon, &card, changes)).await;
+    let Some(trouble) = health.trouble() else {
+        log::info!(uuid = card.uuid.as_str(); "card enabled");
+        return Ok(done(format!("{label} is managed now: {} to give", card.memory)));
+    };
+    let undone = take_back(daemon, line, &card, &label).await;
+    let mut sentence = format!("{label} {}", trouble.why);
+    if let Err(refusal) = undone {
+        sentence = format!("{sentence}; and it could not be given back: {}", refusal.sentence);
+    }
+    let code = match health {
+        Health::Unfit(_) => Code::GpuUnfit,
+        _ => Code::GpuUnhealthy,
+    };
+    Ok(Err(Refusal::new(code, sentence, trouble.hint.clone())))
+}
+
+/// Takes a card back: no control daemon, the old compute mode, no files.
+pub(crate) async fn disable(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    gpu: &str,
+) -> Result<Answer, DaemonError> {
+    let _turn = daemon.operator.lock().await;
+    let (card, label) = {
+        let mut node = daemon.node();
+        let card = match node.find_card(gpu) {
+            Err(refusal) => return Ok(Err(refusal)),
+            Ok(card) => card,
+        };
+        let label = card.label();
+        match card.managed {
+            None => return Ok(done(format!("{label} is not managed"))),
+            Some(ManagedBy::Settings) => {
+                return Ok(Err(Refusal::new(
+                    Code::GpuUnhealthy,
+                    format!("{label} is managed because gpus.manage in the settings names it"),
+                    "take it out of gpus.manage in /etc/mpsgate/config.toml and run: systemctl restart \
+                     mpsgated",
+                )));
+            }
+            Some(ManagedBy::Operator) => {}
+        }
+        let id = id(&node, card);
+        let holders: Vec<String> = node
+            .ledger()
+            .on_card(&id.uuid)
+            .map(|entry| format!("{} ({})", entry.grant.key.container_id, entry.grant.memory))
+            .collect();
+        if !holders.is_empty() {
+            let more = holders.len().saturating_sub(NAMED);
+            let mut names = holders.into_iter().take(NAMED).collect::<Vec<_>>().join(", ");
+            if more > 0 {
+                names.push_str(&format!(" and {more} more"));
+            }
+            return Ok(Err(Refusal::new(
+                Code::NoCapacity,
+                format!("{label} has grants: {names}"),
+                "stop these containers first; mpsgate status shows when the last grant has ended",
+            )));
+        }
+        // Under the same lock as the count: no grant can slip in.
+        if let Some(card) = node.card_mut(&id.uuid) {
+            let hint = "use another card, or enable it again: mpsgate enable GPU";
+            card.health = Health::Unhealthy(Trouble::new("is being taken back", hint));
+        }
+        (id, label)
+    };
+    if let Err(refusal) = take_back(daemon, line, &card, &label).await {
+        return Ok(Err(refusal));
+    }
+    log::info!(uuid = card.uuid.as_str(); "card disabled");
+    Ok(done(format!("{label} is not managed any more")))
+}
+
+/// Stops the keeper and what it kept, then forgets that the card was handed over.
+async fn take_back(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    card: &CardId,
+    label: &str,
+) -> Result<(), Refusal> {
+    let (reply, answer) = oneshot::channel();
+    let stop = async {
+        // Both fail only where the keeper has ended by itself: then there is nothing to stop.
+        if !daemon.order(&card.uuid, Order::Stop { reply }) {
+            return Ok(());
+        }
+        answer.await.unwrap_or(Ok(()))
+    };
+    let stopped = line.wait(&format!("stopping the MPS control daemon of {label}"), stop).await;
+    if let Err(Trouble { why, hint }) = stopped {
+        return Err(Refusal::new(
+            Code::GpuUnhealthy,
+            format!("{label} could not be taken back: {why}"),
+            hint,
+        ));
+    }
+    daemon.keepers().remove(&card.uuid);
+    set_managed(daemon, card, None);
+    snapshot::publish(daemon);
+    managed::change(&daemon.places.managed(), &card.uuid, false)
+        .map_err(|error| not_recorded(daemon, &error))
+}
+
+/// Waits until the first attempt to bring a card up has ended.
+async fn settled(
+    daemon: &Daemon,
+    card: &CardId,
+    mut changes: tokio::sync::watch::Receiver<u64>,
+) -> Health {
+    loop {
+        let health = daemon.node().card(&card.uuid).map(|card| card.health.clone());
+        match health {
+            Some(Health::Starting) => {}
+            Some(health) => return health,
+            None => {
+                let hint = "look at what the driver sees: nvidia-smi -L";
+                return Health::Unhealthy(Trouble::new("is gone", hint));
+            }
+        }
+        // The sender lives as long as the daemon.
+        if changes.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn id(node: &Node, card: &Card) -> CardId {
+    let cap = node.wanted_cap(&card.uuid);
+    CardId { uuid: card.uuid.clone(), minor: card.minor, memory: card.memory, cap }
+}
+
+fn set_managed(daemon: &Daemon, card: &CardId, managed: Option<ManagedBy>) {
+    let mut node = daemon.node();
+    if managed.is_some() {
+        node.handed_over.insert(card.uuid.clone());
+    } else {
+        node.handed_over.remove(&card.uuid);
+    }
+    if let Some(card) = node.card_mut(&card.uuid) {
+        card.managed = managed;
+        card.health = Health::Starting;
+        card.mps = None;
+        card.server_uid = None;
+    }
+    drop(node);
+    daemon.tell_change();
+    daemon.look.notify_one();
+}
+
+fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {
+    match objection {
+        Objection::Unfit(Trouble { why, hint }) => {
+            Some(Refusal::new(Code::GpuUnfit, format!("{label} {why}"), hint))
+        }
+        Objection::Failed(Trouble { why, hint }) => Some(Refusal::new(
+            Code::GpuUnhealthy,
+            format!("{label} cannot be looked at: {why}"),
+            hint,
+        )),
+        Objection::InUse(pids) => {
+            let foreign: Vec<u32> = pids.into_iter().filter(|pid| !own.contains(pid)).collect();
+            let named: Vec<String> =
+                foreign.iter().take(NAMED).map(|pid| process::describe(*pid)).collect();
+            let more = foreign.len().saturating_sub(named.len());
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            (!foreign.is_empty()).then(|| {
+                let pids: Vec<String> = foreign.iter().take(NAMED).map(u32::to_string).collect();
+                Refusal::new(
+                    Code::GpuUnhealthy,
+                    format!("{label} is in use by {}{more}", named.join(", ")),
+                    format!("end these processes first: ps -fp {}", pids.join(",")),
+                )
+            })
+        }
+    }
+}
+
+fn not_recorded(daemon: &Daemon, error: &std::io::Error) -> Refusal {
+    let path = daemon.places.managed();
+    Refusal::new(
+        Code::Ledger,
+        format!("{} cannot be changed: {error}", path.display()),
+        format!("ls -ld {0}; df {0}", daemon.places.state.display()),
+    )
+}
+
+fn done(text: String) -> Answer {
+    Ok(Reply::Done { text })
+}

@@ -1,0 +1,101 @@
+//! Every path that the daemon makes, below two roots: tests move them, the product never does.
+
+use std::path::{Path, PathBuf};
+
+use mpsgate_config::paths;
+
+/// Where things lie.
+#[derive(Debug, Clone)]
+pub struct Places {
+    /// What a reboot may forget: [`paths::RUN_DIR`].
+    pub run: PathBuf,
+    /// What must survive it: [`paths::STATE_DIR`].
+    pub state: PathBuf,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { run: paths::RUN_DIR.into(), state: paths::STATE_DIR.into() }
+    }
+}
+
+impl Places {
+    /// All below `root`, as `root/run` and `root/state`.
+    #[must_use]
+    pub fn below(root: &Path) -> Self {
+        Self { run: root.join("run"), state: root.join("state") }
+    }
+
+    fn in_run(&self, product: &str) -> PathBuf {
+        // The constants are absolute; their last parts are the names below either root.
+        self.run.join(Path::new(product).file_name().unwrap_or_default())
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.in_run(paths::SOCKET)
+    }
+
+    /// The node's facts for the shim.
+    #[must_use]
+    pub fn snapshot(&self) -> PathBuf {
+        self.in_run(paths::NODE_SNAPSHOT)
+    }
+
+    /// The link to the real runtime.
+    #[must_use]
+    pub fn runtime_link(&self) -> PathBuf {
+        self.in_run(paths::RUNTIME_LINK)
+    }
+
+    /// The records of `exec`.
+    #[must_use]
+    pub fn grants(&self) -> PathBuf {
+        self.in_run(paths::GRANTS_DIR)
+    }
+
+    /// The ledger's directory.
+    #[must_use]
+    pub fn ledger(&self) -> PathBuf {
+        self.in_run(paths::LEDGER_DIR)
+    }
+
+    /// The control daemons' directories.
+    #[must_use]
+    pub fn mps(&self) -> PathBuf {
+        self.in_run(paths::MPS_DIR)
+    }
+
+    /// The cards that `mpsgate enable` handed over.
+    #[must_use]
+    pub fn managed(&self) -> PathBuf {
+        self.state.join("managed.json")
+    }
+
+    /// The compute modes to go back to.
+    #[must_use]
+    pub fn leases(&self) -> PathBuf {
+        self.state.join("compute-mode")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_places_are_the_products_paths() {
+        let places = Places::default();
+        for (ours, product) in [
+            (places.socket(), paths::SOCKET),
+            (places.snapshot(), paths::NODE_SNAPSHOT),
+            (places.runtime_link(), paths::RUNTIME_LINK),
+            (places.grants(), paths::GRANTS_DIR),
+            (places.ledger(), paths::LEDGER_DIR),
+            (places.mps(), paths::MPS_DIR),
+        ] {
+            assert_eq!(ours, Path::new(product));
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Processes, named so that a reused pid is never taken for one: pidfds, and start times beside them.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use mpsgate_allocation::ledger::ProcessId;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// How often the end of a process is looked for where the kernel has no pidfds (before 5.3).
+const POLL: Duration = Duration::from_millis(50);
+
+/// The living process `pid`; `None` where there is none, or a zombie.
+pub(crate) fn identify(pid: u32) -> Option<ProcessId> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(ProcessId { pid, start_time: start_time(&stat)? })
+}
+
+/// Whether exactly this process lives.
+pub(crate) fn is_alive(process: &ProcessId) -> bool {
+    identify(process.pid).is_some_and(|now| now == *process)
+}
+
+/// Field 22 of proc_pid_stat(5), `None` for a process that has ended. The name in field 2 may itself
+/// hold spaces and brackets.
+fn start_time(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X" | "x") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// The name of a process for messages: its command line, cut short, or else its short name.
+pub(crate) fn describe(pid: u32) -> String {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<String> = line
+        .split(|byte| *byte == 0)
+        .filter(|word| !word.is_empty())
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
+    let text = if words.is_empty() {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
+    } else {
+        words.join(" ")
+    };
+    let text: String = text.trim().chars().filter(|c| !c.is_control()).take(60).collect();
+    if text.is_empty() { format!("pid {pid}") } else { format!("pid {pid} ({text})") }
+}
+
+/// A process whose end can be waited for.
+#[derive(Debug)]
+pub(crate) enum Watched {
+    /// By descriptor.
+    PidFd(OwnedFd),
+    /// By looking again and again: the kernel has no pidfds.
+    Polled(ProcessId),
+    /// It has ended already.
+    Gone,
+}
+
+impl Watched {
+    /// Opens `process`. The descriptor comes first: if the start time is then still the same, both
+    /// mean one process.
+    pub(crate) fn open(process: &ProcessId) -> io::Result<Self> {
+        let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else {
+            return Ok(Self::Gone);
+        };
+        let watched = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => Self::PidFd(fd),
+            Err(Errno::NOSYS) => Self::Polled(*process),
+            Err(Errno::SRCH) => Self::Gone,
+            Err(errno) => return Err(errno.into()),
+        };
+        Ok(if is_alive(process) { watched } else { Self::Gone })
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn ended(self) -> io::Result<()> {
+        match self {
+            Self::Gone => Ok(()),
+            Self::PidFd(fd) => register(fd)?.readable().await.map(drop),
+            Self::Polled(process) => {
+                while is_alive(&process) {
+                    tokio::time::sleep(POLL).await;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Waits for the end of a process; by polling where a descriptor cannot be had.
+pub(crate) async fn ended(process: &ProcessId) {
+    let watched = Watched::open(process).unwrap_or_else(|error| {
+        log::warn!(pid = process.pid, reason:% = error; "process is polled");
+        Watched::Polled(*process)
+    });
+    if let Err(error) = watched.ended().await {
+        log::warn!(pid = process.pid, reason:% = error; "process is polled");
+        // `Polled` itself cannot fail.
+        let _ = Watched::Polled(*process).ended().await;
+    }
+}
+
+// JUSTIFICATION (1 block): tokio 1.54 has no safe way to wait for a descriptor of ours; its older,
+// safe one is deprecated.
+#[expect(unsafe_code, reason = "see the justification above")]
+fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` is open, always gives the same number, and is moved into the `AsyncFd`,
+    // which never hands it out for writing.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+}
+
+/// What a received pidfd refers to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Referred {
+    /// Its pid in our own pid namespace.
+    pub(crate) pid: u32,
+    /// The same process as the pid namespaces below ours count it, outermost first.
+    pub(crate) nested: Vec<u32>,
+}
+
+/// Reads `fdinfo`. `None` where the descriptor is no pidfd, or one of a process that has ended or that
+/// our pid namespace cannot see.
+pub(crate) fn refers_to(fd: impl AsFd) -> Option<Referred> {
+    let info = format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd());
+    parse_fdinfo(&std::fs::read_to_string(info).ok()?)
+}
+
+fn parse_fdinfo(text: &str) -> Option<Referred> {
+    let field = |name| text.lines().find_map(|line| line.strip_prefix(name));
+    // 0: of another pid namespace. -1: ended.
+    let pid = field("Pid:")?.trim().parse::<u32>().ok().filter(|pid| *pid != 0)?;
+    let nested = field("NSpid:").unwrap_or_default();
+    Some(Referred {
+        pid,
+        nested: nested.split_ascii_whitespace().filter_map(|p| p.parse().ok()).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    #![allow(clippy::disallowed_types, reason = "the tests start processes to look at")]
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn sleeper() -> (Child, ProcessId) {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = identify(child.id()).unwrap();
+        (child, process)
+    }
+
+    #[test]
+    fn reads_the_start_time_behind_any_name_and_none_of_a_zombie() {
+        let fields = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        assert_eq!(start_time(&format!("7 (a) b (c)) S {fields}")), Some(4711));
+        assert_eq!(start_time(&format!("7 (a) Z {fields}")), None);
+        assert_eq!(start_time("7 (a) S 1"), None);
+        assert_eq!(start_time(""), None);
+    }
+
+    #[test]
+    fn a_process_with_another_start_time_is_another_process() {
+        let (mut child, process) = sleeper();
+        assert!(is_alive(&process));
+        let reused = ProcessId { start_time: process.start_time + 1, ..process };
+        assert!(!is_alive(&reused));
+        assert!(matches!(Watched::open(&reused).unwrap(), Watched::Gone));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_end_is_seen_with_and_without_pidfds_before_the_process_is_reaped() {
+        let (mut child, process) = sleeper();
+        let by_fd = Watched::open(&process).unwrap();
+        assert!(matches!(by_fd, Watched::PidFd(_)), "{by_fd:?}");
+        let by_poll = Watched::Polled(process);
+        child.kill().unwrap();
+        by_fd.ended().await.unwrap();
+        by_poll.ended().await.unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn knows_what_a_pidfd_refers_to() {
+        let (mut child, process) = sleeper();
+        let Watched::PidFd(fd) = Watched::open(&process).unwrap() else { panic!("no pidfd") };
+        assert_eq!(refers_to(&fd).unwrap().pid, process.pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(refers_to(&fd), None, "a process that has ended");
+        assert_eq!(refers_to(io::stderr()), None, "no pidfd");
+    }
+
+    #[test]
+    fn a_process_of_a_foreign_pid_namespace_is_none() {
+        assert_eq!(parse_fdinfo("pos:\t0\nPid:\t0\nNSpid:\t0\n"), None);
+        assert_eq!(
+            parse_fdinfo("pos:\t0\nflags:\t02000002\nPid:\t42\nNSpid:\t42\t7\n"),
+            Some(Referred { pid: 42, nested: vec![42, 7] })
+        );
+    }
+}

@@ -1,0 +1,343 @@
+//! From start to end: directories, ledger, socket, tasks, signals.
+//!
+//! ```text
+//! settings ─► log ─► directories ─► ledger (lock, read, settle) ─► socket ─► cards ─► READY=1
+//!    78         2         2                     2                     2      (never ends the process)
+//! ```
+
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_allocation::ledger::Ledger;
+use mpsgate_allocation::ledger_file::{LedgerFile, LedgerFileError};
+use mpsgate_config::{Config, Origin};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::card::Health;
+use crate::daemon::{Daemon, Task, log_ended};
+use crate::node::Node;
+use crate::{
+    DaemonError, Places, directories, error, inventory, logging, managed, process, snapshot,
+    socket, watch,
+};
+
+/// How long READY=1 waits for cards: containers that are restarted at boot find them ready.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+/// How long the end waits for calls to drivers that are under way.
+const BLOCKING_LIMIT: Duration = Duration::from_secs(3);
+/// How long a lock that is still held is waited for, and how often it is tried.
+const LOCK_LIMIT: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// Between two attempts to write what could not be written.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What the command line says.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The settings file.
+    pub config: PathBuf,
+}
+
+/// Runs the daemon until SIGTERM or SIGINT. The MPS control daemons go on.
+///
+/// # Errors
+/// See [`DaemonError`].
+pub fn run(options: &Options) -> Result<(), DaemonError> {
+    let (config, origin) =
+        Config::load_with_origin(&options.config).map_err(DaemonError::Config)?;
+    logging::init(config.log.level)?;
+    log::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        settings:% = match &origin {
+            Origin::File(path) => path.display().to_string(),
+            _ => "defaults".to_owned(),
+        };
+        "mpsgated starts"
+    );
+    let system = |action| move |source| DaemonError::System { action, source };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system("make the runtime"))?;
+    let file = options.config.clone();
+    let result = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).map_err(system("catch SIGTERM"))?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(system("catch SIGINT"))?;
+        let stop = async move {
+            tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            }
+        };
+        serve(Places::default(), config, Some(file), stop).await
+    });
+    notify(&[NotifyState::Stopping]);
+    // A call that hangs in a driver must not keep the process.
+    runtime.shutdown_timeout(BLOCKING_LIMIT);
+    result
+}
+
+/// The daemon between its start and `stop`, below `places`. `reload` is the settings file that SIGHUP
+/// reads again.
+///
+/// # Errors
+/// See [`DaemonError`].
+pub async fn serve(
+    places: Places,
+    config: Config,
+    reload: Option<PathBuf>,
+    stop: impl Future<Output = &'static str>,
+) -> Result<(), DaemonError> {
+    directories::make(&places)?;
+    let (file, ledger) = open_ledger(&places).await.map_err(DaemonError::Ledger)?;
+    let handed_over = managed::read(&places.managed())
+        .map_err(|source| DaemonError::Managed { path: places.managed(), source })?;
+    let listener = socket::bind(&places.socket())?;
+    let hangup = signal(SignalKind::hangup())
+        .map_err(|source| DaemonError::System { action: "catch SIGHUP", source })?;
+
+    let mut node = Node::new(ledger, file, places.grants());
+    node.trust_local = config.trust.local;
+    node.kubelet = snapshot::has_kubelet();
+    for entry in node.settle(&process::is_alive) {
+        log_ended(&entry, "ended while mpsgated was away");
+    }
+    let (tasks, todo) = mpsc::unbounded_channel();
+    let daemon = Arc::new(Daemon::new(places, config, node, tasks));
+    snapshot::link_runtime(&daemon, &daemon.config.runtime.path);
+    daemon.node().handed_over = handed_over;
+    start(&daemon, listener, reload, hangup);
+    let result = own(todo, stop).await;
+    // The ledger is still locked, so it is ours and not a successor's.
+    let _ = std::fs::remove_file(daemon.places.socket());
+    result
+}
+
+/// Opens the ledger. What a daemon before us was just starting holds a copy of its lock until it has
+/// become another program: that is waited for.
+async fn open_ledger(places: &Places) -> Result<(LedgerFile, Ledger), LedgerFileError> {
+    let until = Instant::now() + LOCK_LIMIT;
+    loop {
+        match LedgerFile::open(&places.ledger()) {
+            Err(LedgerFileError::Locked { .. }) if Instant::now() < until => {
+                tokio::time::sleep(LOCK_PAUSE).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+fn start(
+    daemon: &Arc<Daemon>,
+    listener: tokio::net::UnixListener,
+    reload: Option<PathBuf>,
+    hangup: Signal,
+) {
+    {
+        let node = daemon.node();
+        for entry in node.ledger().entries() {
+            watch::start(daemon, entry);
+        }
+        log::info!(grants = node.ledger().entries().len(); "ledger read");
+    }
+    daemon.spawn("looks at the cards", inventory::watch(Arc::clone(daemon)));
+    daemon.spawn("listens", socket::listen(Arc::clone(daemon), listener));
+    daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
+    daemon.spawn("publishes changes", publish(Arc::clone(daemon)));
+    daemon.spawn("reloads", reload_on(Arc::clone(daemon), reload, hangup));
+    if let Some(period) = watchdog_period() {
+        daemon.spawn("feeds the watchdog", feed(period));
+    }
+}
+
+/// Runs all tasks until `stop`, or until one fails.
+async fn own(
+    mut todo: mpsc::UnboundedReceiver<Task>,
+    stop: impl Future<Output = &'static str>,
+) -> Result<(), DaemonError> {
+    let mut running: JoinSet<(String, Result<(), DaemonError>)> = JoinSet::new();
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        tokio::select! {
+            why = &mut stop => {
+                log::info!(signal = why; "mpsgated ends; the MPS control daemons go on");
+                return Ok(());
+            }
+            task = todo.recv() => match task {
+                Some(Task { name, work }) => {
+                    running.spawn(async move { (name, work.await) });
+                }
+                // Every task holds a sender; without one nothing is left to do.
+                None => {
+                    let why = "no task is left".to_owned();
+                    return Err(DaemonError::Task { task: "owns the others".to_owned(), why });
+                }
+            },
+            Some(ended) = running.join_next() => match ended {
+                Ok((_, Ok(()))) => {}
+                Ok((task, Err(error))) => {
+                    return Err(DaemonError::Task { task, why: error::chain(&error) });
+                }
+                Err(panic) => {
+                    let why = panic.to_string();
+                    return Err(DaemonError::Task { task: "was joined last".to_owned(), why });
+                }
+            },
+        }
+    }
+}
+
+/// READY=1 once every managed card has been tried.
+async fn report_ready(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
+    let mut changes = daemon.changes();
+    let tried = async {
+        loop {
+            let waiting = {
+                let node = daemon.node();
+                let starting = |card: &&crate::card::Card| {
+                    card.managed.is_some() && card.health == Health::Starting
+                };
+                // Until NVML has answered once, or failed, there may be cards that are not known.
+                node.driver.trouble.as_ref().is_some_and(|t| t.why == inventory::NOT_YET)
+                    || node.cards.iter().any(|card| starting(&card))
+            };
+            if !waiting || changes.changed().await.is_err() {
+                return;
+            }
+        }
+    };
+    if tokio::time::timeout(READY_LIMIT, tried).await.is_err() {
+        log::warn!(seconds = READY_LIMIT.as_secs(); "not every card is ready, going on without");
+    }
+    snapshot::publish(&daemon);
+    log::info!("mpsgated is ready");
+    notify(&[NotifyState::Ready]);
+    Ok(())
+}
+
+/// Keeps the snapshot as the cards are, and the ledger's file as the ledger is.
+async fn publish(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
+    let mut changes = daemon.changes();
+    loop {
+        snapshot::publish(&daemon);
+        daemon.node().write_pending();
+        // Changes are taken as they come; without any, what failed is tried again.
+        let _ = tokio::time::timeout(RETRY, changes.changed()).await;
+    }
+}
+
+/// SIGHUP: takes what is cheap to take, and names what needs a restart.
+async fn reload_on(
+    daemon: Arc<Daemon>,
+    file: Option<PathBuf>,
+    mut hangup: Signal,
+) -> Result<(), DaemonError> {
+    loop {
+        if hangup.recv().await.is_none() {
+            let source = io::Error::other("the signal's stream ended");
+            return Err(DaemonError::System { action: "catch SIGHUP", source });
+        }
+        let Some(file) = &file else { continue };
+        let config = match Config::load(file) {
+            Ok(config) => config,
+            Err(error) => {
+                log::error!(reason = error::chain(&error), hint = error.hint(); "settings not reloaded");
+                continue;
+            }
+        };
+        logging::set_level(config.log.level);
+        daemon.node().trust_local = config.trust.local;
+        snapshot::link_runtime(&daemon, &config.runtime.path);
+        log::info!(level = config.log.level.as_str(), trust_local = config.trust.local.as_str(); "settings reloaded");
+        let old = &daemon.config;
+        let restart: Vec<&str> = [
+            ("gpus", config.gpus != old.gpus),
+            ("mps", config.mps != old.mps),
+            ("nvml", config.nvml != old.nvml),
+        ]
+        .into_iter()
+        .filter_map(|(section, changed)| changed.then_some(section))
+        .collect();
+        if !restart.is_empty() {
+            log::warn!(sections = restart.join(","), hint = "systemctl restart mpsgated"; "changed settings wait for a restart");
+        }
+    }
+}
+
+/// Half of what systemd allows, where it watches us.
+fn watchdog_period() -> Option<Duration> {
+    let micros: u64 = std::env::var("WATCHDOG_USEC").ok()?.parse().ok()?;
+    // Absent where systemd watches whoever speaks.
+    let other =
+        std::env::var("WATCHDOG_PID").is_ok_and(|pid| pid != std::process::id().to_string());
+    (micros > 0 && !other).then(|| Duration::from_micros(micros / 2))
+}
+
+/// Runs on the one thread that everything runs on: if it stands, systemd notices.
+async fn feed(period: Duration) -> Result<(), DaemonError> {
+    loop {
+        notify(&[NotifyState::Watchdog]);
+        tokio::time::sleep(period).await;
+    }
+}
+
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        log::warn!(reason:% = error; "systemd not notified");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+
+    async fn own_one(
+        work: impl Future<Output = Result<(), DaemonError>> + Send + 'static,
+    ) -> Result<(), DaemonError> {
+        let (tasks, todo) = mpsc::unbounded_channel();
+        assert!(
+            tasks.send(Task { name: "does its work".to_owned(), work: Box::pin(work) }).is_ok()
+        );
+        own(todo, std::future::pending()).await
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_task_that_fails_or_panics_ends_the_process() {
+        let failed = || DaemonError::System { action: "try", source: io::Error::other("no") };
+        let error = own_one(async move { Err(failed()) }).await.unwrap_err();
+        assert_eq!(error.to_string(), "the task that does its work ended: cannot try: no");
+        assert_eq!(error.exit_code(), mpsgate_config::ExitCode::Failed);
+        let error = own_one(async { panic!("on purpose") }).await.unwrap_err();
+        assert!(error.to_string().contains("panicked"), "{error}");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_task_that_ends_well_leaves_the_others_running() {
+        let (tasks, todo) = mpsc::unbounded_channel();
+        let (done, heard) = tokio::sync::oneshot::channel();
+        let quick = Task { name: "ends".to_owned(), work: Box::pin(async { Ok(()) }) };
+        let slow = Task {
+            name: "ends later".to_owned(),
+            work: Box::pin(async move {
+                tokio::task::yield_now().await;
+                done.send(()).unwrap();
+                Ok(())
+            }),
+        };
+        assert!(tasks.send(quick).is_ok() && tasks.send(slow).is_ok());
+        own(todo, async {
+            heard.await.unwrap();
+            "test"
+        })
+        .await
+        .unwrap();
+    }
+}

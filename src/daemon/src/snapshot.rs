@@ -1,0 +1,193 @@
+//! What the daemon tells the shim through files: the node's facts, and the link to the real runtime.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use mpsgate_api::{FILES_FORMAT, NodeSnapshot, ProtectedDirectory, SnapshotCard};
+use mpsgate_config::paths;
+
+use crate::daemon::Daemon;
+use crate::{devices, managed};
+
+/// Kubelets make this socket wherever they run; k3s and RKE2 keep the first path.
+const KUBELET_SOCKETS: [&str; 2] = [
+    "/var/lib/kubelet/device-plugins/kubelet.sock",
+    "/var/snap/microk8s/common/var/lib/kubelet/device-plugins/kubelet.sock",
+];
+/// Settings of the NVIDIA container toolkit.
+const TOOLKIT_CONFIG: &str = "/etc/nvidia-container-runtime/config.toml";
+/// Larger is no settings file.
+const TOOLKIT_LIMIT: u64 = 1 << 20;
+
+/// What was written last, so that only changes are written.
+#[derive(Debug, Default)]
+pub(crate) struct SnapshotFile {
+    last: Mutex<Option<NodeSnapshot>>,
+}
+
+/// Whether a kubelet runs, or has run, on this node.
+pub(crate) fn has_kubelet() -> bool {
+    KUBELET_SOCKETS.iter().any(|path| {
+        std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+    })
+}
+
+/// Writes the snapshot where it changed.
+pub(crate) fn publish(daemon: &Daemon) {
+    let snapshot = match take(daemon) {
+        Ok(snapshot) => snapshot,
+        Err(error) => {
+            log::error!(reason:% = error; "node snapshot not taken");
+            return;
+        }
+    };
+    let mut last = daemon.snapshot.last.lock().unwrap_or_else(PoisonError::into_inner);
+    if last.as_ref() == Some(&snapshot) {
+        return;
+    }
+    let path = daemon.places.snapshot();
+    let written = serde_json::to_vec(&snapshot)
+        .map_err(io::Error::from)
+        .and_then(|text| managed::write_file(&path, &text, 0o644, false));
+    match written {
+        Ok(()) => *last = Some(snapshot),
+        // The shim then takes every card for managed; the next change tries again.
+        Err(error) => {
+            log::error!(path:% = path.display(), reason:% = error; "node snapshot not written")
+        }
+    }
+}
+
+fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
+    let ipc_inode = std::fs::metadata("/proc/self/ns/ipc")?.ino();
+    let (cards, kubelet) = {
+        let node = daemon.node();
+        let cards: Vec<SnapshotCard> = node
+            .cards
+            .iter()
+            .map(|card| SnapshotCard {
+                uuid: card.uuid.clone(),
+                index: card.index,
+                minor: card.minor,
+                managed: card.managed.is_some(),
+            })
+            .collect();
+        (cards, node.kubelet)
+    };
+    Ok(NodeSnapshot {
+        format: FILES_FORMAT,
+        ipc_inode,
+        kubelet,
+        cards,
+        majors: devices::majors(),
+        protected: protected(daemon),
+        swarm_resources: swarm_resources(),
+    })
+}
+
+/// Our directories, and each card's below them.
+fn protected(daemon: &Daemon) -> Vec<ProtectedDirectory> {
+    let places = &daemon.places;
+    let mut paths = vec![
+        places.run.clone(),
+        places.mps(),
+        places.grants(),
+        places.ledger(),
+        places.state.clone(),
+    ];
+    let below = |path: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        found.sort();
+        found
+    };
+    for card in below(&places.mps()) {
+        let parts = below(&card);
+        paths.push(card);
+        paths.extend(parts);
+    }
+    paths
+        .iter()
+        .filter_map(|path| {
+            let found = std::fs::symlink_metadata(path).ok().filter(std::fs::Metadata::is_dir)?;
+            Some(ProtectedDirectory {
+                path: path.display().to_string(),
+                dev: found.dev(),
+                ino: found.ino(),
+            })
+        })
+        .collect()
+}
+
+fn swarm_resources() -> Vec<String> {
+    let readable =
+        std::fs::metadata(TOOLKIT_CONFIG).is_ok_and(|found| found.len() <= TOOLKIT_LIMIT);
+    if !readable {
+        return Vec::new();
+    }
+    parse_swarm_resources(&std::fs::read_to_string(TOOLKIT_CONFIG).unwrap_or_default())
+}
+
+/// `swarm-resource = "DOCKER_RESOURCE_GPU,OTHER"` outside comments. By line, because the rest of
+/// the file is not ours to judge.
+fn parse_swarm_resources(text: &str) -> Vec<String> {
+    text.lines()
+        .filter_map(|line| {
+            let (key, value) = line.split_once('=')?;
+            let quoted = (key.trim() == "swarm-resource").then(|| value.trim())?;
+            let quote = quoted.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+            let (inner, _) = quoted.get(1..)?.split_once(quote)?;
+            Some(
+                inner.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()),
+            )
+        })
+        .flatten()
+        .collect()
+}
+
+/// Points the link at the real runtime; removes it where there is none.
+pub(crate) fn link_runtime(daemon: &Daemon, runtime: &Path) {
+    let link = daemon.places.runtime_link();
+    let shim = Path::new(paths::HOOK).with_file_name("mpsgate-runtime");
+    let own = std::fs::metadata(shim).ok();
+    let Some(target) = mpsgate_config::find_runtime(runtime, own.as_ref()) else {
+        log::error!(
+            runtime:% = runtime.display(), hint = "install it, or set runtime.path in /etc/mpsgate/config.toml";
+            "the real runtime is not installed"
+        );
+        let _ = std::fs::remove_file(&link);
+        return;
+    };
+    if std::fs::read_link(&link).is_ok_and(|now| now == target) {
+        return;
+    }
+    let temporary = link.with_file_name(".runtime.new");
+    let _ = std::fs::remove_file(&temporary);
+    let linked = symlink(&target, &temporary).and_then(|()| std::fs::rename(&temporary, &link));
+    match linked {
+        Ok(()) => log::info!(runtime:% = target.display(); "runtime linked"),
+        Err(error) => log::error!(path:% = link.display(), reason:% = error; "runtime not linked"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn swarm_resources_are_read_from_any_form_of_the_line_and_from_no_comment() {
+        for (text, names) in [
+            ("swarm-resource = \"DOCKER_RESOURCE_GPU\"\n", &["DOCKER_RESOURCE_GPU"][..]),
+            ("  swarm-resource='A, B' # two\n", &["A", "B"]),
+            ("#swarm-resource = \"A\"\n", &[]),
+            ("swarm-resource = \"\"\n", &[]),
+            ("swarm-resource = A\n", &[]),
+            ("swarm-resource = \"A\n", &[]),
+            ("swarm-resources = \"A\"\n[nvidia-container-cli]\n", &[]),
+        ] {
+            assert_eq!(parse_swarm_resources(text), names, "{text}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Everything that the daemon knows, for `mpsgate status`: recorded, device and server views side by
+//! side. What does not answer in time is shown as it was last seen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_allocation::Mib;
+use mpsgate_allocation::ledger::{Entry, State};
+use mpsgate_api::{CardStatus, GrantStatus, Status};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::card::Card;
+use crate::daemon::Daemon;
+use crate::keeper::Order;
+use crate::node::Node;
+use crate::{DaemonError, inventory};
+
+/// Callers wait 2 s for the first byte.
+const LIMIT: Duration = Duration::from_millis(1500);
+
+/// Looks again at cards and control daemons, as far as they answer, and tells.
+pub(crate) async fn now(daemon: &Arc<Daemon>) -> Result<Status, DaemonError> {
+    let keepers: Vec<_> = daemon.keepers().values().cloned().collect();
+    let mut views = Vec::new();
+    for keeper in keepers {
+        let (reply, answer) = oneshot::channel();
+        if keeper.send(Order::View { reply }).is_ok() {
+            views.push(answer);
+        }
+    }
+    let look = async {
+        inventory::refresh(daemon).await?;
+        for view in views {
+            // A keeper that ended has nothing to tell.
+            let _ = view.await;
+        }
+        Ok(())
+    };
+    match timeout(LIMIT, look).await {
+        Ok(looked) => looked?,
+        // Whoever watches the cards finds out whether it hangs.
+        Err(_) => daemon.look.notify_one(),
+    }
+    Ok(daemon.node().status())
+}
+
+impl Node {
+    pub(crate) fn status(&self) -> Status {
+        let mut grants: Vec<GrantStatus> =
+            self.ledger().entries().iter().filter_map(|entry| self.grant_status(entry)).collect();
+        grants.sort_by_key(|grant| (grant.card_index, grant.since_ms));
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            simulated: self.driver.simulated,
+            driver: self.driver.version.clone(),
+            nvml_error: self.driver.trouble.as_ref().map(|t| format!("{} ({})", t.why, t.hint)),
+            kubelet: self.kubelet,
+            cards: self.cards.iter().map(|card| self.card_status(card)).collect(),
+            grants,
+            refusals: self.reports.clone(),
+        }
+    }
+
+    fn card_status(&self, card: &Card) -> CardStatus {
+        let promised = self.ledger().promised(&card.uuid);
+        let committed = self.ledger().committed(&card.uuid);
+        let managed = card.managed.is_some();
+        let clients = u32::try_from(self.ledger().on_card(&card.uuid).count()).unwrap_or(u32::MAX);
+        let (state, hint) = match (&card.lost, managed) {
+            (Some(lost), _) => (lost.why.as_str(), Some(lost.hint.clone())),
+            (None, false) => ("unmanaged", None),
+            (None, true) => (card.health.text(), card.health.trouble().map(|t| t.hint.clone())),
+        };
+        CardStatus {
+            uuid: card.uuid.to_string(),
+            index: card.index,
+            minor: card.minor,
+            name: card.name.clone(),
+            managed,
+            total_mib: card.total.0,
+            memory_mib: card.memory.0,
+            granted_mib: committed.saturating_sub(promised).0,
+            promised_mib: promised.0,
+            free_mib: if managed { card.memory.saturating_sub(committed).0 } else { Mib(0).0 },
+            used_mib: card.lost.is_none().then_some(card.used.0),
+            compute_mode: card.compute_mode.clone(),
+            clients,
+            max_clients: card.max_clients,
+            state: state.to_owned(),
+            hint,
+            mps: card.mps.clone().filter(|_| managed),
+        }
+    }
+
+    fn grant_status(&self, entry: &Entry) -> Option<GrantStatus> {
+        let grant = &entry.grant;
+        let card = grant.cards.first()?;
+        let (state, pid, cgroup) = match &entry.state {
+            State::Reserved { holder } => ("reserved", holder.pid, None),
+            State::Active { init, cgroup } => ("active", init.pid, cgroup.as_ref()),
+        };
+        Some(GrantStatus {
+            container_id: grant.key.container_id.to_string(),
+            runtime_root: grant.key.runtime_root.clone(),
+            instance: grant.key.instance.as_str().to_owned(),
+            state: state.to_owned(),
+            card: card.uuid.to_string(),
+            card_index: card.index,
+            memory_mib: grant.memory.0,
+            compute_percent: grant.compute.map(|share| share.0),
+            uid: grant.uid,
+            pid,
+            cgroup: cgroup.map(|cgroup| cgroup.path.clone()),
+            guarantee: grant.guarantee.as_str().to_owned(),
+            since_ms: entry.since_ms,
+        })
+    }
+}

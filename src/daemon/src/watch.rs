@@ -1,0 +1,65 @@
+//! Ends reservations and grants when what holds them has ended. One small task per entry; a task
+//! whose entry was released otherwise finds nothing to do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_allocation::GrantKey;
+use mpsgate_allocation::ledger::{Entry, ProcessId, State};
+
+use crate::daemon::Daemon;
+use crate::process::ended;
+use crate::{DaemonError, cgroup};
+
+/// First and last pause between two looks at a cgroup whose init has ended: its processes mostly end
+/// together, and a grant is to be free 100 ms later.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+const LAST_LOOK: Duration = Duration::from_millis(50);
+
+/// Starts the watch of an entry.
+pub(crate) fn start(daemon: &Arc<Daemon>, entry: &Entry) {
+    let key = entry.grant.key.clone();
+    let shared = Arc::clone(daemon);
+    let name = format!("watches {key}");
+    match &entry.state {
+        State::Reserved { holder } => daemon.spawn(name, reservation(shared, key, *holder)),
+        State::Active { init, .. } => daemon.spawn(name, grant(shared, key, *init)),
+    }
+}
+
+async fn reservation(
+    daemon: Arc<Daemon>,
+    key: GrantKey,
+    holder: ProcessId,
+) -> Result<(), DaemonError> {
+    ended(&holder).await;
+    let expired = daemon.node().expire(&key);
+    if let Some(entry) = expired {
+        daemon.ended(&entry, "reservation expired");
+    }
+    Ok(())
+}
+
+async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<(), DaemonError> {
+    ended(&init).await;
+    let mut pause = FIRST_LOOK;
+    loop {
+        let Some(State::Active { cgroup, .. }) =
+            daemon.node().ledger().get(&key).map(|entry| entry.state.clone())
+        else {
+            return Ok(());
+        };
+        // A cgroup that cannot be read is looked at again: memory in use is never given away.
+        let empty = cgroup.is_none_or(|cgroup| cgroup::is_empty(&cgroup).unwrap_or(false));
+        if empty {
+            break;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LAST_LOOK);
+    }
+    let released = daemon.node().release(&key);
+    if let Some(entry) = released {
+        daemon.ended(&entry, "container ended");
+    }
+    Ok(())
+}

@@ -1,0 +1,384 @@
+//! A node of its own for each test: directories, simulated cards, control daemons, and the daemon in a
+//! thread.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::OnceLock;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use mpsgate_allocation::ledger::CgroupId;
+use mpsgate_allocation::{
+    ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Request,
+};
+use mpsgate_api::{
+    Activate, ApiError, Call, CardStatus, Client, Engine, Release, Reply, Reserve, Status,
+    WireRefusal,
+};
+use mpsgate_config::{Config, Manage, Supervisor};
+use mpsgate_daemon::{DaemonError, Places, serve};
+use mpsgate_mps::{CardDirs, CardMps, ClientLinks, ForkSpawner};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+/// Long enough for a loaded machine; only a failing test waits for it.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// A node with simulated cards of 15 GiB to give.
+pub(crate) struct Node {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) places: Places,
+    pub(crate) config: Config,
+    cards: u32,
+}
+
+/// The daemon of a node, in a thread. Dropping it is a crash: nothing is tidied up.
+pub(crate) struct Running {
+    pub(crate) socket: PathBuf,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), DaemonError>>>,
+}
+
+pub(crate) fn uuid(n: u32) -> String {
+    format!("GPU-{n:08x}-0000-0000-0000-000000000000")
+}
+
+impl Node {
+    /// All cards managed by the settings.
+    pub(crate) fn new(cards: u32) -> Self {
+        let dir = tempfile::Builder::new().prefix("mgd").tempdir().unwrap();
+        let places = Places::below(dir.path());
+        let state = json!({
+            "driver_version": "550.163.01",
+            "cuda_driver_version": "12.4",
+            "cards": (0..cards).map(card).collect::<Vec<_>>(),
+        });
+        let library = fake_nvml::install(dir.path(), &state.to_string()).unwrap();
+        let mut config = Config::default();
+        config.nvml.library = library;
+        config.gpus.manage = Manage::All;
+        config.mps.control = control();
+        config.mps.supervisor = Supervisor::Fork;
+        config.mps.start_timeout_s = 10;
+        Self { dir, places, config, cards }
+    }
+
+    /// No card managed yet.
+    pub(crate) fn unmanaged(cards: u32) -> Self {
+        let mut node = Self::new(cards);
+        node.config.gpus.manage = Manage::Uuids(Vec::new());
+        node
+    }
+
+    /// Changes what NVML shows.
+    pub(crate) fn nvml(&self, edit: impl FnOnce(&mut Value)) {
+        let path = self.dir.path().join("nvml.json");
+        let mut state: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        edit(&mut state);
+        let next = path.with_extension("next");
+        fs::write(&next, state.to_string()).unwrap();
+        fs::rename(next, path).unwrap();
+    }
+
+    pub(crate) fn compute_mode(&self, card: usize) -> String {
+        let state: Value =
+            serde_json::from_slice(&fs::read(self.dir.path().join("nvml.json")).unwrap()).unwrap();
+        state["cards"][card]["compute_mode"].as_str().unwrap().to_owned()
+    }
+
+    /// Starts the daemon and waits until every managed card has been tried.
+    pub(crate) fn start(&self) -> Running {
+        let running = self.start_unready();
+        wait_for("all cards are tried", || {
+            let status = running.status();
+            status.nvml_error.as_deref().is_none_or(|e| !e.contains("not answered yet"))
+                && status.cards.iter().all(|card| card.state != "starting")
+        });
+        running
+    }
+
+    /// Starts the daemon and waits until it listens.
+    pub(crate) fn start_unready(&self) -> Running {
+        // A socket of an earlier life must not be taken for this one's.
+        let _ = fs::remove_file(self.places.socket());
+        let running = self.try_start();
+        wait_for("the daemon listens", || {
+            assert!(!running.has_ended(), "the daemon ended: {:?}", running.socket);
+            Client::connect(&running.socket).is_ok()
+        });
+        running
+    }
+
+    pub(crate) fn try_start(&self) -> Running {
+        init_log();
+        let (places, config) = (self.places.clone(), self.config.clone());
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let result = runtime.block_on(serve(places, config, None, async {
+                let _ = stopped.await;
+                "test"
+            }));
+            runtime.shutdown_timeout(LIMIT);
+            result
+        });
+        Running { socket: self.places.socket(), stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// A card's control daemon, looked at from outside.
+    pub(crate) fn mps(&self, card: u32) -> CardMps {
+        let dirs = CardDirs::new(&self.places.mps(), card, ClientLinks::default()).unwrap();
+        CardMps::new(card, uuid(card), &self.config.mps.control, dirs)
+    }
+
+    pub(crate) fn control_pid(&self, card: u32) -> Option<i32> {
+        self.mps(card).find_running().unwrap().map(|daemon| daemon.process.pid())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for card in 0..self.cards {
+            let _ = self.mps(card).stop(&ForkSpawner, Duration::ZERO);
+        }
+    }
+}
+
+fn card(n: u32) -> Value {
+    json!({
+        "uuid": uuid(n), "index": n, "minor": n, "name": "Tesla T4",
+        "memory_total_mib": 16384, "memory_used_mib": 0, "compute_capability": "7.5",
+        "mig": "unsupported", "compute_mode": "DEFAULT",
+        "pci_bus_id": format!("00000000:{n:02X}:00.0"), "processes": [],
+    })
+}
+
+impl Running {
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends it as SIGTERM does.
+    pub(crate) fn stop(mut self) -> Result<(), DaemonError> {
+        drop(self.stop.take());
+        self.thread.take().unwrap().join().unwrap()
+    }
+
+    /// Waits for its own end.
+    pub(crate) fn ended(mut self) -> Result<(), DaemonError> {
+        self.thread.take().unwrap().join().unwrap()
+    }
+
+    pub(crate) fn try_call(&self, call: Call) -> Result<Reply, ApiError> {
+        Client::connect(&self.socket)?.call(call, None, LIMIT)
+    }
+
+    pub(crate) fn call(&self, call: Call) -> Reply {
+        self.try_call(call).unwrap()
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        match self.call(Call::Status) {
+            Reply::Status(status) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn card(&self, n: usize) -> CardStatus {
+        self.status().cards.swap_remove(n)
+    }
+
+    pub(crate) fn reserve(&self, call: Reserve) -> Result<Grant, WireRefusal> {
+        match self.call(Call::Reserve(call)) {
+            Reply::Reserved { grant, .. } => Ok(*grant),
+            Reply::Refused(refusal) => Err(refusal),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn done(&self, call: Call) -> Result<String, WireRefusal> {
+        match self.call(call) {
+            Reply::Done { text } => Ok(text),
+            Reply::Refused(refusal) => Err(refusal),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// As the hook does, with a pidfd.
+    pub(crate) fn activate(
+        &self,
+        grant: &Grant,
+        init: &Container,
+        cgroup: Option<CgroupId>,
+    ) -> Result<String, WireRefusal> {
+        let call = Activate {
+            key: grant.key.clone(),
+            pid: init.pid(),
+            cgroup,
+            grant: Some(Box::new(grant.clone())),
+        };
+        self.activate_with(call, init.pid())
+    }
+
+    /// With a pidfd of `pid`, whatever the call says.
+    pub(crate) fn activate_with(&self, call: Activate, pid: u32) -> Result<String, WireRefusal> {
+        use std::os::fd::AsFd;
+        let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        let client = Client::connect(&self.socket).unwrap();
+        match client.call(Call::Activate(call), Some(fd.as_fd()), LIMIT).unwrap() {
+            Reply::Done { text } => Ok(text),
+            Reply::Refused(refusal) => Err(refusal),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn release(&self, key: &GrantKey) -> String {
+        self.done(Call::Release(Release { key: key.clone() })).unwrap()
+    }
+
+    pub(crate) fn granted_mib(&self) -> u64 {
+        self.status().cards.iter().map(|card| card.granted_mib).sum()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A process in the place of a container's init.
+pub(crate) struct Container(Child);
+
+impl Container {
+    pub(crate) fn new() -> Self {
+        Self(Command::new("sleep").arg("1000").spawn().unwrap())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends it; it stays a zombie, as under a busy engine.
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().unwrap();
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn key(container: &str, life: u8) -> GrantKey {
+    GrantKey {
+        runtime_root: "/run/runc".to_owned(),
+        container_id: ContainerId::parse(container).unwrap(),
+        instance: Instance::from_bytes([life; 16]),
+    }
+}
+
+/// A request of a local engine for `gib` GiB as root.
+pub(crate) fn request(container: &str, gib: u64) -> Reserve {
+    Reserve {
+        key: key(container, 1),
+        request: Request {
+            memory: Mib(gib * 1024),
+            gpu: None,
+            compute: None,
+            priority: Priority::Normal,
+            uid: None,
+            token: None,
+        },
+        uid: 0,
+        engine: Engine::Local,
+    }
+}
+
+pub(crate) fn on_card(mut call: Reserve, index: u32) -> Reserve {
+    call.request.gpu = Some(GpuSelector::Index(index));
+    call
+}
+
+/// Waits for a condition, never for a duration.
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether the test may go on; says by name what it would need.
+pub(crate) fn is_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: {test} needs root");
+    }
+    root
+}
+
+/// Whether the control program is the double, whose servers this test needs; says so where not.
+pub(crate) fn has_servers(test: &str) -> bool {
+    let double = env::var_os("MPSGATE_TEST_DAEMON_CONTROL").is_none();
+    if !double {
+        eprintln!(
+            "SKIPPED: {test} needs the control program's double: a real one has no server here"
+        );
+    }
+    double
+}
+
+/// The control program's double, built once for each test run. `MPSGATE_TEST_DAEMON_CONTROL` names
+/// another one: the real one passes what needs no server.
+pub(crate) fn control() -> PathBuf {
+    if let Some(named) = env::var_os("MPSGATE_TEST_DAEMON_CONTROL") {
+        return named.into();
+    }
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            // <target>/<profile>/deps/daemon-<hash>
+            let target = env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
+            let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+            let status = Command::new(cargo)
+                .args(["build", "--quiet", "--locked", "-p", "fake-mps-control", "--target-dir"])
+                .arg(&target)
+                .current_dir(env!("CARGO_MANIFEST_DIR"))
+                .status()
+                .unwrap();
+            assert!(status.success(), "the control program's double does not build");
+            target.join("debug/nvidia-cuda-mps-control")
+        })
+        .clone()
+}
+
+/// `MPSGATE_TEST_LOG=1` shows the daemon's lines.
+fn init_log() {
+    if env::var_os("MPSGATE_TEST_LOG").is_some() {
+        log::set_max_level(log::LevelFilter::Debug);
+        let _ = env_logger::Builder::new().filter_level(log::LevelFilter::Debug).try_init();
+    }
+}
+
+/// Files below a directory, for "nothing is left".
+pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> =
+        fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.sort();
+    found
+}
+
+/// A uid that a server can be started for: any as root, else our own.
+pub(crate) fn server_uid() -> u32 {
+    let own = rustix::process::geteuid().as_raw();
+    if own == 0 { 65_534 } else { own }
+}
