@@ -5,6 +5,7 @@
 #
 # MPSGATE_DEMO=real uses this machine's GPUs: they are switched to EXCLUSIVE_PROCESS for the length of
 # the demo, and back. MPSGATE_DEMO=simulated never asks.
+# MG_MPS_CONTROL=PATH runs this control daemon; empty: the stand-in of the tests.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -29,7 +30,7 @@ outside() {
     ((MG_REAL_GPU)) || echo "Cards are simulated. MPSGATE_DEMO=real make demo uses the real ones."
   fi
   export MG_REAL_GPU MG_GPUS=2
-  MG_MPS_CONTROL=$("$here/../env/mps-control.sh")
+  [[ -v MG_MPS_CONTROL ]] || MG_MPS_CONTROL=$("$here/../env/mps-control.sh")
   export MG_MPS_CONTROL
   exec "$here/../env/sandbox.sh" "$0" --inside
 }
@@ -37,7 +38,8 @@ outside() {
 # --- inside the sandbox ---------------------------------------------------------------------------
 
 title() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
-ran() { printf '  %s$ %s%s\n' "$dim" "$*" "$plain"; }
+ran() { printf '  %s$ %s%s\n' "$dim" "$*" "$plain"; }            # on the node
+ran_in() { printf '  %s%s# %s%s\n' "$dim" "$1" "$2" "$plain"; } # CONTAINER COMMAND, as root in it
 seen() {
   local line
   while IFS= read -r line; do printf '  %s %s\n' "$bar" "$line"; done <<<"${1%$'\n'}"
@@ -77,6 +79,7 @@ inside() {
   trap 'on_error $LINENO' ERR
   trap cleanup EXIT
 
+  printf '%s\n' "Containers share a GPU under MPS, each with the memory that it was given, and reach it no other way."
   title "The node"
   if ((MG_REAL_GPU)); then
     settings 's/^library.*//'
@@ -84,10 +87,10 @@ inside() {
   else
     sim_cards 2
     settings
-    echo "  Cards: SIMULATED, two of 16 GiB. Not shown: a CUDA program that hits its limit."
+    echo "  Cards: SIMULATED, two of 16 GiB. Not shown: a CUDA program that attaches and hits its limit."
   fi
   if [[ -n ${MG_MPS_CONTROL:-} ]]; then
-    echo "  MPS: NVIDIA's control daemon, $MG_MPS_CONTROL"
+    echo "  MPS: NVIDIA's control daemon, one for each card: $MG_MPS_CONTROL"
   else
     echo "  MPS: a stand-in. NVIDIA's nvidia-cuda-mps-control cannot be had here; not shown: its own answers."
   fi
@@ -98,30 +101,41 @@ inside() {
   seen "$(mpsgate status)"
 
   title "(a) 7 GiB asked for, 7 GiB granted. What the container sees:"
-  ran "mpsgate-runtime run a    # annotation mpsgate.io/gpu-mem: 7Gi"
+  ran "mpsgate-runtime run a    # a bundle with the annotation mpsgate.io/gpu-mem: 7Gi"
   granted a 7Gi
-  try_oci exec a sh -c 'grep -z -E "^(CUDA|NVIDIA)_" /proc/1/environ | tr "\0" "\n" | sort'
-  seen "$stdout"
+  in_a "tr '\\0' '\\n' </proc/1/environ | grep -E '^(CUDA|NVIDIA)_'"
   assert_contains "environment" "$stdout" CUDA_MPS_PIPE_DIRECTORY=/ CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M NVIDIA_VISIBLE_DEVICES=GPU-
-  try_oci exec a sh -c 'ls -l "$CUDA_MPS_PIPE_DIRECTORY"; touch "$CUDA_MPS_PIPE_DIRECTORY/x" 2>&1 || true'
-  seen "$stdout"
-  assert_contains "client directory" "$stdout" control log "Read-only file system"
-  try_oci exec a sh -c 'ls -l /dev | grep nvidia'
-  seen "$stdout"
+  # shellcheck disable=SC2016 # for the container's shell
+  in_a 'ls $CUDA_MPS_PIPE_DIRECTORY'
+  assert_contains "client directory" "$stdout" control log
+  # shellcheck disable=SC2016
+  in_a 'touch $CUDA_MPS_PIPE_DIRECTORY/mine'
+  assert_contains "client directory" "$stdout" "Read-only file system"
+  in_a 'ls -l /dev | grep nvidia'
   ((MG_REAL_GPU)) || refute_contains "nodes" "$stdout" "nvidia$((1 - $(grant a .card_index)))"
-  ran "mpsgate status -o json | jq .cards[].mps.default_limit_mib"
+  ran "mpsgate status -o json | jq .cards[$(grant a .card_index)].mps.default_limit_mib"
+  seen "$(card "$(grant a .card_index)" .mps.default_limit_mib)"
   assert_equal "limit of the server" "$(card "$(grant a .card_index)" .mps.default_limit_mib)" 7168
-  good "limit, read back from the control daemon: 7168 MiB"
+  good "7168 MiB in the environment, and the same read back from the card's control daemon"
 
   title "(b) From inside, as root, on the MPS channel:"
-  local command
-  for command in "get_default_device_pinned_mem_limit 0" "set_default_device_pinned_mem_limit 0 15G" quit "get_default_device_pinned_mem_limit 0"; do
-    LIMIT=10 try_oci any exec a sh -c 'echo "$1" | nvidia-cuda-mps-control' x "$command"
-    ran "echo $command | nvidia-cuda-mps-control"
-    seen "$stdout$stderr"
-  done
+  in_a 'echo get_default_device_pinned_mem_limit 0 | nvidia-cuda-mps-control'
+  assert_contains "limit" "$stdout" 7G
+  if settings_protected; then
+    in_a 'echo set_default_device_pinned_mem_limit 0 15G | nvidia-cuda-mps-control'
+    assert_contains "set" "$stdout" "Insufficient privileges"
+  else
+    echo "  Left out: set_default_device_pinned_mem_limit. This control daemon (535) obeys every container; 550 refuses."
+  fi
+  in_a 'echo quit | nvidia-cuda-mps-control'
+  assert_contains "quit" "$stdout" "Not enough privilege"
+  in_a 'echo get_default_device_pinned_mem_limit 0 | nvidia-cuda-mps-control'
   assert_contains "limit after all of this" "$stdout" 7G
-  good "queries answer; set and quit are refused and change nothing"
+  if settings_protected; then
+    good "queries answer; set and quit are refused and change nothing"
+  else
+    good "queries answer; quit is refused"
+  fi
 
   title "(c) Without the host's IPC namespace:"
   show_refusal c E_NO_HOST_IPC --ann mpsgate.io/gpu-mem=1Gi --private-ipc
@@ -139,9 +153,9 @@ inside() {
   assert_contains "who holds it" "$stderr" a b
 
   title "(f) A process that joins later has the limit, too:"
-  ran mpsgate-runtime exec a env
+  ran "mpsgate-runtime exec a env | grep ^CUDA_"
   try_oci exec a env
-  seen "$(grep -E '^(CUDA|NVIDIA)_' <<<"$stdout" | sort)"
+  seen "$(grep -E '^CUDA_' <<<"$stdout")"
   assert_contains "environment of exec" "$stdout" CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
   ran mpsgate status
   seen "$(mpsgate status)"
@@ -150,10 +164,21 @@ inside() {
   delete a
   delete b
   wait_for 10 "no grant" bash -c '[[ $(mpsgate status -o json | jq ".grants | length") == 0 ]]'
-  ran mpsgate status
-  seen "$(mpsgate status)"
-  good "done in $SECONDS s; nothing is left behind"
+  ran "mpsgate status -o json | jq -c '.grants, (.cards[] | [.index, .free_mib])'"
+  seen "$(status_json | jq -c '.grants, (.cards[] | [.index, .free_mib])')"
+  good "all of it free again"
+  printf '\nDone in %s s. Containers, daemons and mounts of this demo end with it.\n' "$SECONDS"
 }
+
+# in_a COMMAND: as root in container a; $stdout is what it printed, errors included.
+in_a() {
+  LIMIT=10 try_oci any exec a sh -c "exec 2>&1; $1"
+  ran_in a "$1"
+  seen "$stdout"
+}
+
+# What mpsgated found out about the control program: does it refuse settings from containers?
+settings_protected() { grep -q 'settings_protected=true' "$MG/log/mpsgated.log"; }
 
 # show_refusal ID CODE [BUNDLE OPTION...]
 show_refusal() {

@@ -107,7 +107,9 @@ untouched() {
 @test "argv, environment, working directory and descriptors reach the runtime as they came" {
   cat >"$MG/recorder" <<'SH'
 #!/bin/sh
-{ for a; do printf 'arg %s\n' "$a"; done; env | grep ^SEEN; pwd; ls /proc/$$/fd | tr '\n' ' '; readlink /proc/$$/fd/7; } >/run/t/recorded
+{ for a; do printf 'arg %s\n' "$a"; done; env | grep -v '^_=' | sort; pwd; readlink /proc/$$/fd/7; } >/run/t/recorded
+# Of the shell's own: the file that it writes (1) and this script (10).
+for fd in /proc/$$/fd/*; do printf '%s ' "${fd##*/}"; done >>/run/t/recorded
 exit 42
 SH
   chmod +x "$MG/recorder"
@@ -115,18 +117,13 @@ SH
   bundle plain
   cd "$MG/b/plain"
   mkdir -p "$MG/log"
-  try 42 env SEEN='a b' bash -c 'exec 7<config.json; exec mpsgate-runtime --root /r --log=/run/t/log/x create --pid-file "p q" -- plain'
-  assert_equal "what the runtime got" "$(grep -v '^[0-9]' "$MG/recorded")" "arg --root
-arg /r
-arg --log=/run/t/log/x
-arg create
-arg --pid-file
-arg p q
-arg --
-arg plain
-SEEN=a b
-$MG/b/plain
-$MG/b/plain/config.json"
+  # shellcheck disable=SC2016 # for the inner shell
+  local call='exec 7<config.json; exec "$0" --root /r --log=/run/t/log/x create --pid-file "p q" -- plain' want
+  try 42 env SEEN='a b' bash -c "$call" "$MG/recorder"
+  want=$(<"$MG/recorded")
+  assert_contains "the record" "$want" "arg p q" "SEEN=a b" "$MG/b/plain/config.json"
+  try 42 env SEEN='a b' bash -c "$call" mpsgate-runtime
+  assert_equal "what the runtime got" "$(<"$MG/recorded")" "$want"
 }
 
 @test "real runtime missing: its absence is named, with a hint" {

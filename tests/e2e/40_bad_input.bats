@@ -17,7 +17,7 @@ teardown() {
   if mountpoint -q /run/mpsgate; then
     daemon_stop KILL
     mps_kill
-    umount -l /run/mpsgate
+    while mountpoint -q /run/mpsgate; do umount -l /run/mpsgate; done
   fi
   node_stop
   rm -rf /etc/mpsgate/*
@@ -114,8 +114,13 @@ WANTS="mpsgate.io/gpu-mem=1Gi"
 }
 
 @test "entries of env without = and of no string type" {
-  granted g 1Gi --jq '.process.env += ["NOEQUALS", "=x", ""]'
-  delete g
+  bundle g --ann "$WANTS" --jq '.process.env += ["NOEQUALS", "=x", ""]'
+  create fail g
+  # runc takes no such entry, and says so itself; ours is not to touch it.
+  assert_contains "stderr" "$stderr" 'invalid environment variable'
+  refute_contains "stderr" "$stderr" "mpsgate: "
+  assert_contains "env" "$(jq -c .process.env "$MG/b/g/config.json")" '"NOEQUALS","=x",""'
+  assert_free
   bundle x --ann "$WANTS" --jq '.process.env += [7, null]'
   create fail x
   refute_contains "stderr" "$stderr" panicked
@@ -144,7 +149,11 @@ WANTS="mpsgate.io/gpu-mem=1Gi"
 }
 
 @test "an unmanaged card" {
-  try mpsgate disable 1
+  daemon_stop
+  settings 's/^manage = .*/manage = []/'
+  daemon_start
+  try mpsgate enable 0
+  wait_for 20 "card 0 is ready" card_is ready 0
   refused x E_GPU_UNMANAGED --ann "$WANTS" --ann mpsgate.io/gpu=1
   allowed y --env "NVIDIA_VISIBLE_DEVICES=$(uuid 1)"
 }
@@ -167,9 +176,9 @@ WANTS="mpsgate.io/gpu-mem=1Gi"
 # fake REPLY: in place of mpsgated.
 fake() {
   [[ ! -f $MG/fake.pid ]] || { kill "$(<"$MG/fake.pid")"; wait_for 10 "the fake ends" gone "$(<"$MG/fake.pid")"; }
+  rm -f /run/mpsgate/mpsgated.sock
   "$BATS_TEST_DIRNAME/fake_daemon.pl" /run/mpsgate/mpsgated.sock "$1" 3>&- &
   echo $! >"$MG/fake.pid"
-  wait_for 10 "the fake listens" test -S /run/mpsgate/mpsgated.sock
   wait_for 10 "the fake listens" perl -MIO::Socket::UNIX -e 'IO::Socket::UNIX->new(Peer => "/run/mpsgate/mpsgated.sock") or exit 1'
 }
 
@@ -190,6 +199,7 @@ fake() {
 
 @test "the socket's path is a plain file, or a socket that nobody serves" {
   daemon_stop
+  rm -f /run/mpsgate/mpsgated.sock
   echo plain >/run/mpsgate/mpsgated.sock
   refused x E_DAEMON_AWAY --ann "$WANTS"
   rm /run/mpsgate/mpsgated.sock
@@ -207,18 +217,20 @@ fake() {
 }
 
 @test "the hook's standard input empty, huge or not JSON" {
-  local input
-  try fail bash -c 'mpsgate-hook createRuntime </dev/null'
-  assert_contains "stderr" "$stderr" E_HOOK_STATE
-  try fail bash -c 'echo "not json" | mpsgate-hook createRuntime'
-  assert_contains "stderr" "$stderr" E_HOOK_STATE
-  try fail bash -c 'echo "{\"id\": 7}" | mpsgate-hook createRuntime'
-  LIMIT=20 try fail bash -c 'head -c 100000000 /dev/zero | tr "\0" "[" | mpsgate-hook createRuntime'
-  assert_contains "stderr" "$stderr" E_HOOK_STATE
-  try fail mpsgate-hook no-such-stage
-  # poststop must never stop a runtime from deleting.
-  try any bash -c 'echo "not json" | mpsgate-hook poststop'
-  refute_contains "stderr" "$stderr" panicked
+  local input args="--root=$RUNC_ROOT --instance=0123456789abcdef0123456789abcdef"
+  for input in true 'echo "not json"' 'echo "{\"id\": 7}"' 'head -c 100000000 /dev/zero | tr "\0" "["'; do
+    LIMIT=20 try fail bash -c "$input | mpsgate-hook createRuntime $args"
+    assert_contains "stderr after $input" "$stderr" E_HOOK_STATE "hint: "
+    refute_contains "stderr after $input" "$stderr" panicked
+    # A poststop that fails would keep a runtime from deleting.
+    LIMIT=20 try bash -c "$input | mpsgate-hook poststop $args"
+    refute_contains "stderr after $input" "$stderr" panicked
+  done
+  # shellcheck disable=SC2086 # two arguments
+  for input in '' no-such-stage createRuntime "createRuntime --root=/x"; do
+    try fail mpsgate-hook $input
+    assert_contains "stderr of '$input'" "$stderr" "usage: mpsgate-hook"
+  done
 }
 
 @test "settings with an unknown key: named with file, line and the nearest known one; requests refused" {
@@ -286,12 +298,16 @@ fake() {
   mkdir /run/mpsgate
   mount -t tmpfs -o mode=711 small /run/mpsgate
   daemon_start
-  mount -o remount,ro /run/mpsgate
+  # A mount above it, made elsewhere: one with files open for writing cannot become read-only.
+  mkdir "$MG/ro"
+  mount --bind /run/mpsgate "$MG/ro"
+  mount -o remount,bind,ro "$MG/ro"
+  mount --move "$MG/ro" /run/mpsgate
   bundle x --ann "$WANTS"
   create fail x
   assert_contains "stderr" "$stderr" "[E_" "hint: "
   allowed y
-  mount -o remount,rw /run/mpsgate
+  umount /run/mpsgate
   assert_free
 }
 

@@ -36,8 +36,9 @@ storm() {
   for ((i = 0; i < n; i++)); do
     id=s$i
     (
-      mpsgate-runtime --root "$RUNC_ROOT" create --bundle "$MG/b/$id" "$id" >"$MG/storm/$id.out" 2>&1 </dev/null
-      echo $? >"$MG/storm/$id.status"
+      status=0
+      mpsgate-runtime --root "$RUNC_ROOT" create --bundle "$MG/b/$id" "$id" >"$MG/storm/$id.out" 2>&1 </dev/null || status=$?
+      echo "$status" >"$MG/storm/$id.status"
     ) 3>&- &
     pids+=($!)
   done

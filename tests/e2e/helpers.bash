@@ -80,7 +80,7 @@ rootfs() {
   mkdir -p "$1"/{bin,dev,etc,proc,sys,tmp,run,var,usr/bin,root}
   cp "$(command -v busybox)" "$1/bin/busybox"
   local applet
-  for applet in sh cat echo env grep head hostname id ls mkdir mount nc ps sleep sort stat touch tr true umount wc; do
+  for applet in sh cat echo env grep head hostname id ls mkdir mount nc ps rm sleep sort stat touch tr true umount wc; do
     ln -sf busybox "$1/bin/$applet"
   done
   echo 'root:x:0:0:root:/root:/bin/sh' >"$1/etc/passwd"
@@ -99,7 +99,7 @@ rootfs_program() {
 #   --ann K=V  --env K=V  --args CMD...(last)  --jq FILTER  --private-ipc  --caps-all
 # Without --private-ipc the container shares the caller's IPC namespace, as MPS needs it.
 bundle() {
-  local id=$1 dir=$MG/b/$1 filter='.' args='[]' ipc=host
+  local id=$1 dir=$MG/b/$1 filter='.' own='' args='[]' ipc=' | .linux.namespaces |= map(select(.type != "ipc"))'
   shift
   [[ -d $MG/rootfs ]] || rootfs "$MG/rootfs"
   mkdir -p "$dir" "$MG/out" "$MG/log"
@@ -110,18 +110,17 @@ bundle() {
     | .linux.namespaces |= map(select(.type != "network"))'
   while (($#)); do
     case $1 in
-      --ann) filter+=" | .annotations[$(jq -n --arg s "${2%%=*}" '$s')] = $(jq -n --arg s "${2#*=}" '$s')"; shift 2 ;;
-      --env) filter+=" | .process.env += [$(jq -n --arg s "$2" '$s')]"; shift 2 ;;
-      --jq) filter+=" | $2"; shift 2 ;;
-      --private-ipc) ipc=private; shift ;;
-      --caps-all) filter+=" | .process.capabilities |= map_values($(caps_all))
+      --ann) own+=" | .annotations[$(jq -n --arg s "${2%%=*}" '$s')] = $(jq -n --arg s "${2#*=}" '$s')"; shift 2 ;;
+      --env) own+=" | .process.env += [$(jq -n --arg s "$2" '$s')]"; shift 2 ;;
+      --jq) own+=" | $2"; shift 2 ;;
+      --private-ipc) ipc=''; shift ;;
+      --caps-all) own+=" | .process.capabilities |= map_values($(caps_all))
         | .linux.resources.devices = [{\"allow\": true, \"access\": \"rwm\"}]"; shift ;;
-      --args) shift; filter+=' | .process.args = $args'; args=$(json_list "$@"); break ;;
+      --args) shift; own+=' | .process.args = $args'; args=$(json_list "$@"); break ;;
       *) fail "bundle: unknown option $1"; return 1 ;;
     esac
   done
-  [[ $ipc == private ]] || filter+=' | .linux.namespaces |= map(select(.type != "ipc"))'
-  jq --arg id "$id" --arg cgroup "$MG_CGROUP/$id" --argjson args "$args" "$filter" "$MG/spec.json" >"$dir/config.json"
+  jq --arg id "$id" --arg cgroup "$MG_CGROUP/$id" --argjson args "$args" "$filter$ipc$own" "$MG/spec.json" >"$dir/config.json"
 }
 
 # json_list STRING...: a JSON array. One jq each: its --args takes a leading dash for an option.

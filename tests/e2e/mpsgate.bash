@@ -46,12 +46,15 @@ library = "$NVML/libnvidia-ml.so.1"
 EOF
 }
 
-# daemon_start: mpsgated on /etc/mpsgate/config.toml, until it answers.
+# settled: mpsgated answers, and every card is ready or has a reason not to be.
+settled() { status_json | jq -e 'all(.cards[]; .state != "starting")'; }
+
+# daemon_start: mpsgated on /etc/mpsgate/config.toml, until it is settled.
 daemon_start() {
   mkdir -p "$MG/log"
   mpsgated >>"$MG/log/mpsgated.log" 2>&1 3>&- &
   echo $! >"$MG/mpsgated.pid"
-  wait_for 30 "mpsgated answers" mpsgate status || { tail -30 "$MG/log/mpsgated.log" >&2; return 1; }
+  wait_for 30 "mpsgated has prepared its cards" settled || { tail -30 "$MG/log/mpsgated.log" >&2; return 1; }
 }
 
 # daemon_stop [SIGNAL]: TERM is the clean way.
@@ -93,6 +96,8 @@ mps_kill() {
 
 status_json() { mpsgate status -o json; }
 card() { status_json | jq -r --argjson i "$1" ".cards[] | select(.index == \$i) | $2"; } # INDEX FIELD
+card_is() { [[ $(card "$2" .state) == "$1" ]]; } # STATE INDEX
+card_is_not() { [[ $(card "$2" .state) != "$1" ]]; }
 grant() { status_json | jq -r --arg id "$1" ".grants[] | select(.container_id == \$id) | $2"; } # ID FIELD
 granted_ids() { status_json | jq -r '[.grants[].container_id] | sort | join(" ")'; }
 free_total() { status_json | jq '[.cards[] | select(.managed) | .free_mib] | add'; }

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # tally.sh DIR: sums the logs of the test runners in DIR (nextest, cargo test, TAP), names what failed
-# and what was skipped, and ends with the line `N passed, N failed`.
+# and what was skipped, and ends with the line `N passed, N failed`. A Rust test that skips itself passes
+# for its runner; by its line `SKIPPED: NAME needs root` it counts as skipped here.
 # DIR/failed-stages names stages that failed, one a line. A stage whose log STAGE*.log shows no failed
 # test (it did not compile, say) is one failure itself. Exits 1 when something failed or nothing ran.
 set -euo pipefail
 shopt -s nullglob
 dir=$1
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 ignored=0
 declare -A failures_of
 
 sum() { # PATTERN with one \(group\): the sum of what it finds on standard input
@@ -21,15 +22,19 @@ for log in "$dir"/*.log; do
   cargo=$(grep -E '^test result:' <<<"$text" || true)
   ok=$(grep -cE '^ok [0-9]' <<<"$text" || true)
   skip=$(grep -cE '^ok [0-9].* # skip' <<<"$text" || true)
+  selves=$(grep -E '^SKIPPED: ' <<<"$text" | sort -u || true)
+  self=$(grep -c . <<<"$selves" || true)
   bad=$(grep -cE '^not ok [0-9]' <<<"$text" || true)
   for kind in failed 'timed out' 'exec failed'; do bad=$((bad + $(sum "[ ,]\([0-9]\+\) $kind" <<<"$next"))); done
   bad=$((bad + $(sum ' \([0-9]\+\) failed' <<<"$cargo")))
-  passed=$((passed + ok - skip + $(sum ' \([0-9]\+\) passed' <<<"$next") + $(sum ' \([0-9]\+\) passed' <<<"$cargo")))
-  skipped=$((skipped + skip + $(sum ' \([0-9]\+\) skipped' <<<"$next") + $(sum ' \([0-9]\+\) ignored' <<<"$cargo")))
+  passed=$((passed + ok - skip - self + $(sum ' \([0-9]\+\) passed' <<<"$next") + $(sum ' \([0-9]\+\) passed' <<<"$cargo")))
+  skipped=$((skipped + skip + self))
+  # Marked #[ignore] in the source, for a reason that stands there: measurements, helper programs.
+  ignored=$((ignored + $(sum ' \([0-9]\+\) skipped' <<<"$next") + $(sum ' \([0-9]\+\) ignored' <<<"$cargo")))
   failed=$((failed + bad))
   stage=$(basename "$log" .log)
   failures_of[${stage%%-*}]=$((${failures_of[${stage%%-*}]:-0} + bad))
-  grep -E '^not ok [0-9]|^ok [0-9].* # skip|^ +(FAIL|TIMEOUT|SIG[A-Z]+) \[|^test .* FAILED$' <<<"$text" | sort -u || true
+  grep -E '^not ok [0-9]|^ok [0-9].* # skip|^SKIPPED: |^ +(FAIL|TIMEOUT|SIG[A-Z]+) \[|^test .* FAILED$' <<<"$text" | sort -u || true
 done
 if [[ -f $dir/failed-stages ]]; then
   while read -r stage; do
@@ -38,6 +43,7 @@ if [[ -f $dir/failed-stages ]]; then
     failed=$((failed + 1))
   done <"$dir/failed-stages"
 fi
+((ignored == 0)) || echo "$ignored ignored (#[ignore] in the source)"
 ((skipped == 0)) || echo "$skipped skipped"
 echo "$passed passed, $failed failed"
 ((failed == 0 && passed > 0))

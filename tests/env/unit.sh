@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # unit.sh LOGS: unit, property and contract tests of all crates, and the documentation's examples.
+# A test that cannot run here says so, `SKIPPED: NAME needs root`, and passes: those lines are shown at
+# the end and stand in the log, where tally.sh counts them.
 set -euo pipefail
 logs=$1 rc=0
+here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$logs"
 if cargo nextest --version >/dev/null 2>&1; then
-  cargo nextest run --locked --workspace --no-fail-fast 2>&1 | tee "$logs/unit.log" || rc=1
+  cargo nextest run --config-file "$here/nextest.toml" --locked --workspace --no-fail-fast 2>&1 | tee "$logs/unit.log" || rc=1
+  sed -n 's/.*\(SKIPPED: .*\)/\1/p' "${CARGO_TARGET_DIR:-target}/nextest/default/junit.xml" | sort -u | tee -a "$logs/unit.log"
 else
-  cargo test --locked --workspace --no-fail-fast --lib --bins --tests 2>&1 | tee "$logs/unit.log" || rc=1
+  cargo test --locked --workspace --no-fail-fast --lib --bins --tests -- --show-output 2>&1 | tee "$logs/unit.log" || rc=1
 fi
 cargo test --locked --workspace --no-fail-fast --doc 2>&1 | tee "$logs/unit-doc.log" || rc=1
 exit "$rc"
