@@ -92,7 +92,7 @@ pub(crate) async fn disable(
             None => return Ok(done(format!("{label} is not managed"))),
             Some(ManagedBy::Settings) => {
                 return Ok(Err(Refusal::new(
-                    Code::GpuUnhealthy,
+                    Code::GpuConfigured,
                     format!("{label} is managed because gpus.manage in the settings names it"),
                     "take it out of gpus.manage in /etc/mpsgate/config.toml and run: systemctl restart \
                      mpsgated",
@@ -113,7 +113,7 @@ pub(crate) async fn disable(
                 names.push_str(&format!(" and {more} more"));
             }
             return Ok(Err(Refusal::new(
-                Code::NoCapacity,
+                Code::GpuInUse,
                 format!("{label} has grants: {names}"),
                 "stop these containers first; mpsgate status shows when the last grant has ended",
             )));
@@ -227,7 +227,7 @@ fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {
             (!foreign.is_empty()).then(|| {
                 let pids: Vec<String> = foreign.iter().take(NAMED).map(u32::to_string).collect();
                 Refusal::new(
-                    Code::GpuUnhealthy,
+                    Code::GpuInUse,
                     format!("{label} is in use by {}{more}", named.join(", ")),
                     format!("end these processes first: ps -fp {}", pids.join(",")),
                 )

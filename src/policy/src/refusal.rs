@@ -78,6 +78,10 @@ codes! {
     UnknownGpu = "E_UNKNOWN_GPU",
     /// The GPU is not managed.
     GpuUnmanaged = "E_GPU_UNMANAGED",
+    /// The settings name the GPU, so that a command cannot take it back.
+    GpuConfigured = "E_GPU_CONFIGURED",
+    /// Processes use the GPU, or containers hold memory of it.
+    GpuInUse = "E_GPU_IN_USE",
     /// The GPU cannot be shared under MPS: before Volta, or MIG.
     GpuUnfit = "E_GPU_UNFIT",
     /// The GPU or its MPS control daemon is not healthy.

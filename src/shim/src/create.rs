@@ -15,7 +15,7 @@ use mpsgate_policy::{
 };
 
 use crate::bundle::Bundle;
-use crate::report::{Report, chain};
+use crate::report::{Refused, Report, chain};
 use crate::{exec, facts, process, record};
 
 /// How long a card may take to become ready, where the daemon reports progress. Above the daemon's own
@@ -23,7 +23,7 @@ use crate::{exec, facts, process, record};
 const RESERVE_LIMIT: Duration = Duration::from_secs(130);
 
 /// Decides about the container and leaves its bundle as the real runtime shall find it.
-pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refusal> {
+pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     process::ensure_standard_descriptors();
     let bundle = Bundle::load(&Bundle::path_of(invocation))?;
     let Some(document) = readable(&bundle)? else { return Ok(()) };
@@ -63,8 +63,8 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refusal> {
     }
     match decision.verdict {
         Verdict::Pass => Ok(()),
-        Verdict::Refuse(refusal) => Err(refusal),
-        Verdict::Edit(edits) => edit(&bundle, &edits),
+        Verdict::Refuse(refusal) => Err(refusal.into()),
+        Verdict::Edit(edits) => Ok(edit(&bundle, &edits)?),
         Verdict::Reserve(wanted) => {
             let settings = config.as_ref().map_err(config_refusal)?;
             let root = facts::runtime_root(invocation, runtime.as_deref());
@@ -74,7 +74,7 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refusal> {
             let (drop, set) = grant_env(&wanted, &grant, &injector);
             let closed = closed(&node, &grant);
             record::write(&ExecRecord { format: FILES_FORMAT, grant, drop, set, closed })?;
-            edit(&bundle, &edits)
+            Ok(edit(&bundle, &edits)?)
         }
     }
 }
@@ -119,7 +119,7 @@ fn reserve(
     invocation: &Invocation,
     runtime_root: String,
     wanted: &Wanted,
-) -> Result<(Grant, Cdi), Refusal> {
+) -> Result<(Grant, Cdi), Refused> {
     let bad_id = |why: String| {
         Refusal::new(
             Code::Spec,
@@ -140,9 +140,9 @@ fn reserve(
         .and_then(|client| client.call(call, None, RESERVE_LIMIT));
     match reply {
         Ok(Reply::Reserved { grant, cdi }) => Ok((*grant, *cdi)),
-        Ok(Reply::Refused(refusal)) => Err(refusal.into()),
-        Ok(_) => Err(mpsgate_api::ApiError::Unexpected.refusal()),
-        Err(error) => Err(error.refusal()),
+        Ok(Reply::Refused(refusal)) => Err(Refused { refusal: refusal.into(), by_daemon: true }),
+        Ok(_) => Err(mpsgate_api::ApiError::Unexpected.refusal().into()),
+        Err(error) => Err(error.refusal().into()),
     }
 }
 

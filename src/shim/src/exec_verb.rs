@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::bundle::{SIZE_LIMIT, replace};
 use crate::record::{Found, find};
-use crate::report::chain;
+use crate::report::{Refused, chain};
 use crate::{exec, facts, process};
 
 /// Puts the grant's env into the process of a granted container. Returns changed arguments where the
@@ -20,7 +20,7 @@ use crate::{exec, facts, process};
 pub(crate) fn prepare(
     args: &[OsString],
     invocation: &Invocation,
-) -> Result<Option<Vec<OsString>>, Refusal> {
+) -> Result<Option<Vec<OsString>>, Refused> {
     let Some(id) = invocation.container_id.as_deref().and_then(|id| id.to_str()) else {
         return Ok(None);
     };
@@ -35,7 +35,8 @@ pub(crate) fn prepare(
                 Code::Write,
                 format!("a process in it would run without its memory limit: {why}"),
                 "recreate the container",
-            ));
+            )
+            .into());
         }
     };
     process::ensure_standard_descriptors();

@@ -12,6 +12,18 @@ use mpsgate_oci::argv::{Invocation, LogFormat};
 use mpsgate_oci::runtime_log;
 use mpsgate_policy::{Code, Refusal};
 
+/// A refusal, and whether the daemon made it: then it has counted it already.
+pub(crate) struct Refused {
+    pub(crate) refusal: Refusal,
+    pub(crate) by_daemon: bool,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, by_daemon: false }
+    }
+}
+
 /// Where to report, and about which container.
 pub(crate) struct Report {
     log: Option<PathBuf>,
@@ -30,9 +42,11 @@ impl Report {
     }
 
     /// The container is not started.
-    pub(crate) fn refused(&self, refusal: &Refusal) {
+    pub(crate) fn refused(&self, Refused { refusal, by_daemon }: &Refused) {
         self.write("error", &refusal.render(&self.container));
-        self.tell_daemon("refused", refusal.code, &refusal.sentence);
+        if !by_daemon {
+            self.tell_daemon("refused", refusal.code, &refusal.sentence);
+        }
     }
 
     /// The container is started, but an operator should know something.

@@ -177,7 +177,7 @@ fn who_may_not_reach_the_socket_is_told_to_be_root() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !is_root() {
-        eprintln!("skipped: only root can become somebody else");
+        eprintln!("SKIPPED: who_may_not_reach_the_socket_is_told_to_be_root needs root");
         return;
     }
     let dir = tempfile::tempdir_in("/tmp").unwrap();

@@ -1,0 +1,132 @@
+//! An allocator that only moves forward: the programs here live for a fraction of a millisecond, and
+//! then their memory goes with their image.
+//!
+//! JUSTIFICATION for unsafe code: an allocator is unsafe by its interface.
+//!
+//! Large pieces (documents, the lists in them) come from the C library and go back to it, so that what
+//! a large document costs stays near its own size.
+#![allow(unsafe_code, reason = "see above")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::{Cell, UnsafeCell};
+use std::mem::MaybeUninit;
+use std::ptr;
+
+/// From here on, pieces are the C library's.
+const LARGE: usize = 32 << 10;
+/// What the program has from the start, and what is taken from the C library at once after that. Pages
+/// that are not touched cost nothing.
+const CHUNK: usize = 128 << 10;
+
+/// Memory by moving a pointer forward. For programs of one thread, as `#[global_allocator]`.
+#[derive(Debug)]
+pub struct Bump {
+    first: UnsafeCell<MaybeUninit<[u8; CHUNK]>>,
+    /// Null before the first piece.
+    next: Cell<*mut u8>,
+    /// Bytes left behind `next`.
+    left: Cell<usize>,
+}
+
+// SAFETY: the shim and the hook have one thread (`clippy.toml` denies them the second), so that no two
+// calls overlap.
+unsafe impl Sync for Bump {}
+
+impl Bump {
+    /// Owns nothing yet.
+    ///
+    /// # Safety
+    /// Only for a program that never starts a thread.
+    #[must_use]
+    pub const unsafe fn new() -> Self {
+        Self {
+            first: UnsafeCell::new(MaybeUninit::uninit()),
+            next: Cell::new(ptr::null_mut()),
+            left: Cell::new(0),
+        }
+    }
+
+    /// Whether a piece was the last one handed out, so that it can grow or go back.
+    fn is_last(&self, piece: *mut u8, size: usize) -> bool {
+        ptr::eq(piece.wrapping_add(size), self.next.get())
+    }
+
+    fn take(&self, layout: Layout) -> Option<*mut u8> {
+        let start = self.next.get();
+        let padding = start.align_offset(layout.align());
+        let taken = padding.checked_add(layout.size()).filter(|taken| *taken <= self.left.get())?;
+        self.next.set(start.wrapping_add(taken));
+        self.left.set(self.left.get() - taken);
+        Some(start.wrapping_add(padding))
+    }
+
+    #[cold]
+    fn refill(&self) -> bool {
+        if self.next.get().is_null() {
+            self.next.set(self.first.get().cast());
+            self.left.set(CHUNK);
+            return true;
+        }
+        let Ok(layout) = Layout::from_size_align(CHUNK, 16) else { return false };
+        // SAFETY: the layout is not empty.
+        let chunk = unsafe { System.alloc(layout) };
+        if chunk.is_null() {
+            return false;
+        }
+        self.next.set(chunk);
+        self.left.set(CHUNK);
+        true
+    }
+}
+
+// SAFETY: pieces are disjoint parts of chunks that live as long as the allocator, aligned as asked; or the C library's.
+// Which of the two follows from the size alone, which the caller names again when it gives one back.
+unsafe impl GlobalAlloc for Bump {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() >= LARGE {
+            // SAFETY: the caller's promises are those that `System` asks for.
+            return unsafe { System.alloc(layout) };
+        }
+        match self.take(layout) {
+            Some(piece) => piece,
+            None if self.refill() => self.take(layout).unwrap_or(ptr::null_mut()),
+            None => ptr::null_mut(),
+        }
+    }
+
+    unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
+        if layout.size() >= LARGE {
+            // SAFETY: pieces of this size came from `System`.
+            unsafe { System.dealloc(piece, layout) };
+        } else if self.is_last(piece, layout.size()) {
+            self.next.set(piece);
+            self.left.set(self.left.get() + layout.size());
+        }
+    }
+
+    unsafe fn realloc(&self, piece: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if layout.size() >= LARGE && size >= LARGE {
+            // SAFETY: pieces of this size came from `System`, and stay there.
+            return unsafe { System.realloc(piece, layout, size) };
+        }
+        if size < LARGE && self.is_last(piece, layout.size()) {
+            let room = self.left.get() + layout.size();
+            if size <= room {
+                self.next.set(piece.wrapping_add(size));
+                self.left.set(room - size);
+                return piece;
+            }
+        }
+        // SAFETY: the caller vouches for size and alignment together.
+        let moved_layout = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        // SAFETY: the new layout is not empty, by the caller's word.
+        let moved = unsafe { self.alloc(moved_layout) };
+        if !moved.is_null() {
+            // SAFETY: both pieces are at least as long, and a new one overlaps no other.
+            unsafe { ptr::copy_nonoverlapping(piece, moved, layout.size().min(size)) };
+            // SAFETY: the caller gave this piece up.
+            unsafe { self.dealloc(piece, layout) };
+        }
+        moved
+    }
+}
