@@ -31,7 +31,7 @@ pub(crate) async fn handle(
     let answer = match call {
         Call::Reserve(call) => reserve(daemon, line, &caller, &call).await?,
         Call::Activate(call) => activate(daemon, line, caller, &call).await,
-        Call::Release(call) => Ok(release(daemon, &call)),
+        Call::Release(call) => release(daemon, &call),
         Call::Report(call) => Ok(report(daemon, &call)),
         Call::Status => Ok(Reply::Status(Box::new(status::now(daemon).await?))),
         Call::Enable { gpu } => operator::enable(daemon, line, &gpu).await?,
@@ -74,6 +74,11 @@ async fn reserve(
             return Ok(Err(refusal));
         }
     };
+    if let Err(refusal) = daemon.recorded().await {
+        give_up(daemon, &call.key);
+        refused(daemon, &call.key, &refusal);
+        return Ok(Err(refusal));
+    }
     let grant = reserved.grant;
     let card = grant.cards.first().map(|card| card.uuid.clone());
     log::info!(
@@ -188,6 +193,11 @@ async fn activate(
         watch::start(daemon, &entry);
         Ok(entry)
     });
+    let entry = match entry {
+        // Where this fails the hook ends the container, and the grant ends with it.
+        Ok(entry) => daemon.recorded().await.map(|()| entry),
+        Err(refusal) => Err(refusal),
+    };
     let answer = match entry {
         Ok(entry) => {
             log::info!(
@@ -272,7 +282,7 @@ fn check_cgroup(call: &Activate, init: ProcessId) -> Result<(), Refusal> {
     }
 }
 
-fn release(daemon: &Daemon, call: &Release) -> Reply {
+fn release(daemon: &Daemon, call: &Release) -> Answer {
     let released = daemon.node().release(&call.key);
     let text = match released {
         Some(entry) => {
@@ -281,7 +291,7 @@ fn release(daemon: &Daemon, call: &Release) -> Reply {
         }
         None => String::new(),
     };
-    Reply::Done { text }
+    Ok(Reply::Done { text })
 }
 
 fn report(daemon: &Daemon, call: &Report) -> Reply {

@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use mpsgate_allocation::GpuUuid;
 use mpsgate_allocation::ledger::Entry;
 use mpsgate_config::Config;
+use mpsgate_policy::Refusal;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::hardware::Hardware;
@@ -37,6 +38,8 @@ pub(crate) struct Daemon {
     changes: watch::Sender<u64>,
     /// `enable` and `disable` take turns.
     pub(crate) operator: tokio::sync::Mutex<()>,
+    /// Told after each change that nobody waits for.
+    pub(crate) unwritten: Notify,
     /// One look at NVML at a time: should it hang, the next ones do not pile up behind it.
     pub(crate) looking: Arc<tokio::sync::Mutex<()>>,
     pub(crate) snapshot: SnapshotFile,
@@ -62,6 +65,7 @@ impl Daemon {
             tasks,
             changes: watch::Sender::new(0),
             operator: tokio::sync::Mutex::default(),
+            unwritten: Notify::new(),
             looking: Arc::default(),
             snapshot: SnapshotFile::default(),
             look: Notify::new(),
@@ -107,9 +111,21 @@ impl Daemon {
         let _ = self.tasks.send(task);
     }
 
-    /// Ends of entries: one line each, and the card's limit follows.
+    /// Returns once everything that was changed so far is in the ledger's file.
+    ///
+    /// One write serves all who have come meanwhile: of 200 callers at once, the first lets the others
+    /// change the ledger too before it writes.
+    pub(crate) async fn recorded(&self) -> Result<(), Refusal> {
+        let changes = self.node().changes();
+        tokio::task::yield_now().await;
+        let mut node = self.node();
+        if node.is_written(changes) { Ok(()) } else { node.write() }
+    }
+
+    /// Ends of entries: one line each; the ledger's file and the card's limit follow.
     pub(crate) fn ended(&self, entry: &Entry, how: &'static str) {
         log_ended(entry, how);
+        self.unwritten.notify_one();
         for card in &entry.grant.cards {
             self.order(&card.uuid, Order::Cap { reply: None });
         }

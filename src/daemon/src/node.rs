@@ -9,15 +9,16 @@
 //!                       (none) ───────────────────────┘
 //! ```
 //!
-//! What takes memory is written before it is answered; a write that fails changes nothing. What
-//! gives memory back counts at once, and a failed write is made good by the next one: should the
-//! daemon restart in between, it finds the entry's process gone and releases it again.
+//! Operations change the ledger in memory; `write` brings its file up to date, once for as many as have
+//! come together. What takes memory is answered only after that, and taken back where it fails. What
+//! gives memory back counts at once: should the daemon restart before it is written, it finds the
+//! entry's process gone and releases it again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use mpsgate_allocation::ledger::{Capacity, Entry, Ledger, LedgerError, ProcessId, State};
-use mpsgate_allocation::ledger_file::{LedgerFile, LedgerFileError};
+use mpsgate_allocation::ledger_file::LedgerFile;
 use mpsgate_allocation::{GpuSelector, GpuUuid, Grant, GrantKey, GrantedCard, Guarantee, Mib};
 use mpsgate_api::{Activate, Engine, Reserve};
 use mpsgate_config::Switch;
@@ -31,8 +32,11 @@ use crate::{devices, exec_record, process};
 pub(crate) struct Node {
     ledger: Ledger,
     file: LedgerFile,
-    /// The file lacks a release.
-    unwritten: bool,
+    /// Changes of the ledger, and how many of them are in the file.
+    changes: u64,
+    written: u64,
+    /// The last write failed.
+    failing: bool,
     /// Where the shim records what `exec` needs.
     records: PathBuf,
     /// All cards by index.
@@ -77,7 +81,9 @@ impl Node {
         Self {
             ledger,
             file,
-            unwritten: false,
+            changes: 0,
+            written: 0,
+            failing: false,
             records,
             cards: Vec::new(),
             handed_over: BTreeSet::new(),
@@ -155,12 +161,7 @@ impl Node {
         let capacity = Capacity { memory: card.memory, max_clients: card.max_clients };
         let reserved = self.ledger.reserve(grant.clone(), holder, &capacity, now_ms);
         reserved.map_err(|error| ledger_refusal(&error))?;
-        if let Err(error) = self.file.store(&self.ledger) {
-            // Exactly what was added, instead of a copy of all for each reservation.
-            self.ledger.release(&grant.key);
-            return Err(not_recorded(&error));
-        }
-        self.unwritten = false;
+        self.changes += 1;
         Ok(Reserved { grant, needs_server })
     }
 
@@ -172,23 +173,22 @@ impl Node {
         alive: Alive<'_>,
         now_ms: u64,
     ) -> Result<Entry, Refusal> {
-        let mut next = self.ledger.clone();
-        if next.get(&call.key).is_none() {
+        if self.ledger.get(&call.key).is_none() {
             let grant = call.grant.as_deref().ok_or_else(|| {
                 no_reservation("its reservation has expired and the hook did not bring the grant")
             })?;
             self.end_previous_life(&call.key, alive)?;
             let capacity = self.still_fits(call, grant)?;
-            next = self.ledger.clone();
-            next.reserve(grant.clone(), init, &capacity, now_ms).map_err(|error| {
+            self.ledger.reserve(grant.clone(), init, &capacity, now_ms).map_err(|error| {
                 no_reservation(&format!("its reservation has expired, and {error}"))
             })?;
         }
-        let entry = next
+        let entry = self
+            .ledger
             .activate(&call.key, init, call.cgroup.clone())
             .map_err(|_| no_reservation("another process of this container has the grant already"))?
             .clone();
-        self.commit(next)?;
+        self.changes += 1;
         Ok(entry)
     }
 
@@ -253,36 +253,49 @@ impl Node {
         ended
     }
 
-    /// Writes what an earlier failure left unwritten.
-    pub(crate) fn write_pending(&mut self) {
-        if self.unwritten {
-            self.store();
-        }
-    }
-
     fn forget(&mut self, entry: &Entry) {
         exec_record::remove(&self.records, &entry.grant.key);
-        self.store();
+        self.changes += 1;
     }
 
-    fn store(&mut self) {
-        match self.file.store(&self.ledger) {
-            Ok(()) => self.unwritten = false,
-            Err(error) => {
-                // Once per episode: each release would repeat it.
-                if !std::mem::replace(&mut self.unwritten, true) {
-                    log::error!(reason = crate::error::chain(&error), hint = error.hint(); "ledger not written");
+    /// Changes of the ledger so far, for [`Self::is_written`].
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether the first `changes` changes are in the file.
+    pub(crate) fn is_written(&self, changes: u64) -> bool {
+        self.written >= changes
+    }
+
+    /// Brings the file up to date.
+    ///
+    /// # Errors
+    /// A refusal for what asked for memory. The file is then as it was.
+    pub(crate) fn write(&mut self) -> Result<(), Refusal> {
+        if self.is_written(self.changes) {
+            return Ok(());
+        }
+        let stored = self.file.store(&self.ledger).map_err(|error| {
+            let why = format!("the grant could not be recorded: {}", crate::error::chain(&error));
+            Refusal::new(Code::Ledger, why, error.hint())
+        });
+        match &stored {
+            Ok(()) => {
+                if std::mem::take(&mut self.failing) {
+                    log::info!("ledger written again");
+                }
+                self.written = self.changes;
+            }
+            // One line for each episode.
+            Err(refusal) => {
+                if !std::mem::replace(&mut self.failing, true) {
+                    let (reason, hint) = (refusal.sentence.as_str(), refusal.hint.as_str());
+                    log::error!(reason, hint; "ledger not written");
                 }
             }
         }
-    }
-
-    /// Writes `next`, then takes it.
-    fn commit(&mut self, next: Ledger) -> Result<(), Refusal> {
-        self.file.store(&next).map_err(|error| not_recorded(&error))?;
-        self.unwritten = false;
-        self.ledger = next;
-        Ok(())
+        stored
     }
 
     fn believe(&self, engine: Engine) -> Result<(), Refusal> {
@@ -371,11 +384,6 @@ impl Node {
             multiuser: card.multiuser,
         }
     }
-}
-
-fn not_recorded(error: &LedgerFileError) -> Refusal {
-    let why = format!("the grant could not be recorded: {}", crate::error::chain(error));
-    Refusal::new(Code::Ledger, why, error.hint())
 }
 
 pub(crate) fn nvml_refusal(trouble: &Trouble) -> Refusal {

@@ -109,12 +109,15 @@ pub async fn serve(
     for entry in node.settle(&process::is_alive) {
         log_ended(&entry, "ended while mpsgated was away");
     }
+    // Where it fails it is said, and tried again with the next change.
+    let _ = node.write();
     let (tasks, todo) = mpsc::unbounded_channel();
     let daemon = Arc::new(Daemon::new(places, config, node, tasks));
     snapshot::link_runtime(&daemon, &daemon.config.runtime.path);
     daemon.node().handed_over = handed_over;
     start(&daemon, listener, reload, hangup);
     let result = own(todo, stop).await;
+    let _ = daemon.node().write();
     // The ledger is still locked, so it is ours and not a successor's.
     let _ = std::fs::remove_file(daemon.places.socket());
     result
@@ -151,6 +154,7 @@ fn start(
     daemon.spawn("listens", socket::listen(Arc::clone(daemon), listener));
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
     daemon.spawn("publishes changes", publish(Arc::clone(daemon)));
+    daemon.spawn("writes the ledger", write(Arc::clone(daemon)));
     daemon.spawn("reloads", reload_on(Arc::clone(daemon), reload, hangup));
     if let Some(period) = watchdog_period() {
         daemon.spawn("feeds the watchdog", feed(period));
@@ -222,14 +226,23 @@ async fn report_ready(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// Keeps the snapshot as the cards are, and the ledger's file as the ledger is.
+/// Keeps the snapshot as the cards are.
 async fn publish(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     let mut changes = daemon.changes();
     loop {
         snapshot::publish(&daemon);
-        daemon.node().write_pending();
         // Changes are taken as they come; without any, what failed is tried again.
         let _ = tokio::time::timeout(RETRY, changes.changed()).await;
+    }
+}
+
+/// Writes what nobody waits for: ends of grants and reservations.
+async fn write(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
+    loop {
+        daemon.unwritten.notified().await;
+        while daemon.recorded().await.is_err() {
+            tokio::time::sleep(RETRY).await;
+        }
     }
 }
 

@@ -107,25 +107,25 @@ fn local_requests_are_believed_as_the_settings_and_a_kubelet_say() {
 }
 
 #[test]
-fn a_grant_that_cannot_be_written_is_refused_and_leaves_all_as_it_was() {
+fn a_ledger_that_cannot_be_written_is_an_error_until_it_can() {
     let (dir, mut node) = node();
-    let before = reserve(&mut node, &call("old", 1)).unwrap();
-    let kept = node.ledger().clone();
+    let old = reserve(&mut node, &call("old", 1)).unwrap().grant.key;
+    node.write().unwrap();
     let (ledger, away) = (dir.path().join("ledger"), dir.path().join("away"));
     std::fs::rename(&ledger, &away).unwrap();
-    let refusal = reserve(&mut node, &call("new", 1)).unwrap_err();
+    let new = reserve(&mut node, &call("new", 1)).unwrap().grant.key;
+    let refusal = node.write().unwrap_err();
     assert_eq!(refusal.code, Code::Ledger);
     assert!(refusal.sentence.contains("could not be recorded: cannot write"), "{refusal}");
     assert!(refusal.hint.contains("df -h"), "{}", refusal.hint);
-    let activate = Activate { key: before.grant.key.clone(), pid: 8, cgroup: None, grant: None };
-    assert_eq!(node.activate(&activate, INIT, &|_| true, 0).unwrap_err().code, Code::Ledger);
-    assert_eq!(*node.ledger(), kept);
-
-    // Memory that is given back counts although it cannot be written, and is written when it can.
-    node.release(&before.grant.key).unwrap();
+    assert!(!node.is_written(node.changes()));
+    // Who asked takes it back; what ends meanwhile counts at once.
+    node.expire(&new).unwrap();
+    node.release(&old).unwrap();
     assert_eq!(node.ledger().committed(&uuid(0)), Mib(0));
     std::fs::rename(&away, &ledger).unwrap();
-    node.write_pending();
+    node.write().unwrap();
+    assert!(node.is_written(node.changes()));
     drop(node);
     assert_eq!(LedgerFile::open(&ledger).unwrap().1, Ledger::default());
 }

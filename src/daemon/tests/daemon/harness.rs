@@ -134,7 +134,8 @@ impl Node {
     }
 
     pub(crate) fn control_pid(&self, card: u32) -> Option<i32> {
-        self.mps(card).find_running().unwrap().map(|daemon| daemon.process.pid())
+        // One that is just ending is nobody's.
+        self.mps(card).find_running().ok().flatten().map(|daemon| daemon.process.pid())
     }
 }
 
