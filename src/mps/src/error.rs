@@ -272,11 +272,11 @@ impl MpsError {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::Run { program, .. } => format!(
-                "install the MPS programs of the NVIDIA driver, or set mps.control_binary; looked for {}",
+                "install the MPS programs of the NVIDIA driver, or set mps.control; looked for {}",
                 program.display()
             ),
             Self::NotPlainPath { .. } | Self::SocketPathTooLong { .. } => {
-                "set mps.directory to a short absolute path such as /run/mpsgate/mps".into()
+                "use a short absolute path such as /run/mpsgate/mps".into()
             }
             Self::Planted { path, .. }
             | Self::ForeignOwner { path, .. }

@@ -104,13 +104,21 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
+        let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+        let theirs = namespace(&self.child.id().to_string())
+            .filter(|n| Some(n) != namespace("self").as_ref());
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // Control daemons outlive their mpsgated. Nobody else's has our directory's pid file.
-        for card in fs::read_dir(self.run.join("mps")).into_iter().flatten().flatten() {
-            let file = card.path().join("pipe/nvidia-cuda-mps-control.pid");
-            if let Ok(pid) = fs::read_to_string(file) {
-                let _ = Command::new("kill").args(["-9", pid.trim()]).status();
+        // Control daemons and their servers outlive mpsgated. They are known by its mount namespace,
+        // where it has one of its own, else by its directory in their environment.
+        let ours = self.run.to_string_lossy().into_owned();
+        for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+            let names_ours = environment.windows(ours.len()).any(|part| part == ours.as_bytes());
+            let Ok(pid) = process.file_name().into_string() else { continue };
+            let lives_there = theirs.is_some() && namespace(&pid) == theirs;
+            if lives_there || (theirs.is_none() && names_ours) {
+                let _ = Command::new("kill").args(["-9", &pid]).status();
             }
         }
     }

@@ -287,7 +287,8 @@ pub(crate) fn key(container: &str, life: u8) -> GrantKey {
     }
 }
 
-/// A request of a local engine for `gib` GiB as root.
+/// A request of a local engine for `gib` GiB as the user of this test: for another one, only root's
+/// control daemon starts a server.
 pub(crate) fn request(container: &str, gib: u64) -> Reserve {
     Reserve {
         key: key(container, 1),
@@ -299,7 +300,7 @@ pub(crate) fn request(container: &str, gib: u64) -> Reserve {
             uid: None,
             token: None,
         },
-        uid: 0,
+        uid: rustix::process::geteuid().as_raw(),
         engine: Engine::Local,
     }
 }
