@@ -1,0 +1,323 @@
+//! A node with eight simulated cards, the real daemon, and what the measurements ask of them.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use mpsgate_api::{Call, Client, Reply, Status};
+use mpsgate_config::paths;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::time::{clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::measure::Program;
+use crate::{Failure, Workplace, fixture};
+
+/// Cards of the node.
+const CARDS: usize = 8;
+/// MiB of each, of which 15 GiB can be granted.
+const CARD_MIB: u64 = 16384;
+/// For what must come.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The daemon; it ends with this value. Its control daemons end with the sandbox.
+pub(crate) struct Node {
+    daemon: Child,
+}
+
+impl Node {
+    /// Writes the settings and starts the daemon, until all cards are ready.
+    pub(crate) fn start(at: &Workplace) -> Result<Self, Failure> {
+        let nvml = at.scratch.join("nvml");
+        std::fs::create_dir_all(&nvml)?;
+        let library = nvml.join("libnvidia-ml.so.1");
+        std::fs::copy(at.products.join("fakes/libnvidia-ml.so.1"), &library)?;
+        std::fs::write(nvml.join("nvml.json"), cards().to_string())?;
+        let control = at.products.join("fakes/nvidia-cuda-mps-control");
+        let mut settings = String::new();
+        writeln!(settings, "[runtime]\npath = {:?}", at.runtime())?;
+        writeln!(settings, "[gpus]\nmanage = \"all\"")?;
+        writeln!(settings, "[inject]\nmode = \"devices\"")?;
+        // 60 clients a card, as CUDA 13.1 has, or 400 grants would not fit on eight cards.
+        writeln!(
+            settings,
+            "[mps]\nsupervisor = \"fork\"\nmax_clients = 60\ncontrol = {control:?}"
+        )?;
+        writeln!(settings, "[nvml]\nlibrary = {library:?}")?;
+        std::fs::write(paths::CONFIG_FILE, settings)?;
+        let log = at.scratch.join("mpsgated.log");
+        let output = File::create(&log)?;
+        let daemon = Command::new(at.products.join("mpsgated"))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()?;
+        let mut node = Self { daemon };
+        let ready = wait_for("eight cards that are ready", || {
+            if let Some(status) = node.daemon.try_wait()? {
+                return Err(format!("mpsgated ended with {status}").into());
+            }
+            let Ok(status) = status() else { return Ok(false) };
+            Ok(status.cards.iter().filter(|card| card.state == "ready").count() == CARDS)
+        });
+        ready.map_err(|error| {
+            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            format!("{error}; mpsgated's log:\n{log}")
+        })?;
+        Ok(node)
+    }
+
+    /// Resident memory of the daemon in KiB.
+    pub(crate) fn resident_kib(&self) -> Result<u64, Failure> {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.daemon.id()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()).ok_or("no VmRSS")?;
+        Ok(kib.parse()?)
+    }
+
+    /// CPU time of the daemon, with the threads that have ended.
+    pub(crate) fn cpu(&self) -> Result<Duration, Failure> {
+        let clock = clock_getcpuclockid(Pid::from_raw(self.daemon.id().try_into()?))?;
+        Ok(clock_gettime(clock)?.into())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+fn cards() -> Value {
+    let card = |index: usize| {
+        json!({
+            "uuid": format!("GPU-00000000-0000-4000-8000-{index:012}"),
+            "index": index, "minor": index, "name": "Simulated", "memory_total_mib": CARD_MIB,
+            "memory_used_mib": 0, "compute_capability": "7.5", "mig": "unsupported",
+            "compute_mode": "DEFAULT", "pci_bus_id": format!("00000000:{:02X}:00.0", 0x3A + index),
+            "processes": []
+        })
+    };
+    json!({
+        "driver_version": "550.163.01", "cuda_driver_version": "12.4",
+        "cards": (0..CARDS).map(card).collect::<Vec<_>>()
+    })
+}
+
+/// Asks the daemon.
+pub(crate) fn ask(call: Call) -> Result<Reply, Failure> {
+    let client = Client::connect(Path::new(paths::SOCKET))?;
+    match client.call(call, None, LIMIT)? {
+        Reply::Refused(refusal) => Err(format!("{} [{}]", refusal.sentence, refusal.code).into()),
+        reply => Ok(reply),
+    }
+}
+
+/// What the daemon knows.
+pub(crate) fn status() -> Result<Status, Failure> {
+    match ask(Call::Status)? {
+        Reply::Status(status) => Ok(*status),
+        reply => Err(format!("not a status: {reply:?}").into()),
+    }
+}
+
+/// Waits until `is_so`.
+pub(crate) fn wait_for(
+    what: &str,
+    mut is_so: impl FnMut() -> Result<bool, Failure>,
+) -> Result<(), Failure> {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so()? {
+        if Instant::now() > deadline {
+            return Err(format!("waited {} s for {what}", LIMIT.as_secs()).into());
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok(())
+}
+
+/// Until no reservation or grant is left.
+pub(crate) fn wait_until_free() -> Result<(), Failure> {
+    wait_for("the daemon to see all memory free", || Ok(status()?.grants.is_empty()))
+}
+
+/// A bundle that holds nothing but a `config.json`, which can be put back.
+pub(crate) struct Bundle {
+    pub(crate) directory: PathBuf,
+    text: String,
+}
+
+impl Bundle {
+    pub(crate) fn new(at: &Workplace, name: &str, spec: &Value) -> Result<Self, Failure> {
+        let directory = at.scratch.join(name);
+        std::fs::create_dir_all(&directory)?;
+        let bundle = Self { directory, text: spec.to_string() };
+        bundle.restore()?;
+        Ok(bundle)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.join("config.json")
+    }
+
+    pub(crate) fn restore(&self) -> Result<(), Failure> {
+        Ok(std::fs::write(self.file(), &self.text)?)
+    }
+
+    pub(crate) fn is_untouched(&self) -> Result<bool, Failure> {
+        Ok(std::fs::read(self.file())? == self.text.as_bytes())
+    }
+
+    /// Whether a grant was applied.
+    pub(crate) fn is_granted(&self) -> Result<bool, Failure> {
+        Ok(std::fs::read_to_string(self.file())?.contains("CUDA_MPS_PIPE_DIRECTORY="))
+    }
+
+    /// What stands in it now.
+    pub(crate) fn now(&self) -> Result<Value, Failure> {
+        Ok(serde_json::from_slice(&std::fs::read(self.file())?)?)
+    }
+}
+
+/// A process that is killed with this value.
+pub(crate) struct Held(pub(crate) Pid);
+
+impl Held {
+    /// Starts a program that the stand-in runtime ends up in, and waits until it has.
+    pub(crate) fn start(at: &Workplace, program: &Program) -> Result<Self, Failure> {
+        let held = Self(program.clone().with_env("MPSGATE_BENCH_HOLD=1").spawn()?);
+        let runtime = at.runtime();
+        wait_for("the stand-in runtime", || {
+            Ok(std::fs::read_link(format!("/proc/{}/exe", held.0))? == runtime)
+        })?;
+        Ok(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGKILL);
+        let _ = waitpid(self.0, None);
+    }
+}
+
+/// A container that has a reservation: the shim has run, and its runtime is still at work.
+pub(crate) struct Reserved {
+    _holder: Held,
+    /// Arguments of the hook that the shim has added.
+    pub(crate) hook_args: Vec<String>,
+}
+
+impl Reserved {
+    pub(crate) fn new(at: &Workplace, bundle: &Bundle, id: &str) -> Result<Self, Failure> {
+        bundle.restore()?;
+        let holder = Held::start(at, &at.create(bundle, id))?;
+        let spec = bundle.now()?;
+        let args = spec["hooks"]["createRuntime"]
+            .as_array()
+            .and_then(|hooks| hooks.iter().find(|hook| hook["path"] == paths::HOOK))
+            .and_then(|hook| hook["args"].as_array())
+            .ok_or("the shim has added no hook")?;
+        let hook_args = args.iter().skip(1).filter_map(Value::as_str).map(str::to_owned).collect();
+        Ok(Self { _holder: holder, hook_args })
+    }
+
+    /// The value of one of the hook's arguments.
+    pub(crate) fn argument(&self, name: &str) -> Option<&str> {
+        self.hook_args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='))
+    }
+}
+
+/// A container made by the real runc, for its cgroup, whose device rules the hook tries.
+pub(crate) struct Container {
+    root: PathBuf,
+    /// The directory that controls its devices.
+    pub(crate) cgroup: PathBuf,
+}
+
+const CONTAINER: &str = "bench";
+
+impl Container {
+    /// Makes it; it may open the node of `minor` of NVIDIA's major and the shared nodes.
+    pub(crate) fn create(at: &Workplace, minor: u32) -> Result<Self, Failure> {
+        let (root, bundle) = (at.scratch.join("runc"), at.scratch.join("container"));
+        let rootfs = bundle.join("rootfs");
+        std::fs::create_dir_all(rootfs.join("proc"))?;
+        std::fs::copy(at.runtime(), rootfs.join("init"))?;
+        let mut rules = fixture::with_request()["linux"]["resources"]["devices"].clone();
+        if let Some(rules) = rules.as_array_mut() {
+            for minor in [Some(minor), Some(255)] {
+                rules.push(json!({"allow": true, "type": "c", "major": 195, "minor": minor, "access": "rw"}));
+            }
+            let uvm: u32 = std::env::var("MG_UVM_MAJOR")?.parse()?;
+            rules.push(json!({"allow": true, "type": "c", "major": uvm, "access": "rw"}));
+        }
+        let spec = json!({
+            "ociVersion": "1.0.2",
+            "process": {"user": {"uid": 0, "gid": 0}, "args": ["/init"], "env": [], "cwd": "/"},
+            "root": {"path": "rootfs"},
+            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+            "linux": {
+                "namespaces": [{"type": "pid"}, {"type": "mount"}],
+                "cgroupsPath": format!("{}/bench", std::env::var("MG_CGROUP")?),
+                "resources": {"devices": rules}
+            }
+        });
+        std::fs::write(bundle.join("config.json"), spec.to_string())?;
+        let log = File::create(at.scratch.join("runc.log"))?;
+        let made = Command::new("runc")
+            .arg("--root")
+            .arg(&root)
+            .args(["create", "--bundle"])
+            .arg(&bundle)
+            .arg(CONTAINER)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .status()?;
+        if !made.success() {
+            let log = std::fs::read_to_string(at.scratch.join("runc.log"))?;
+            return Err(format!("runc create: {made}: {log}").into());
+        }
+        let mut container = Self { root, cgroup: PathBuf::new() };
+        let state: Value = serde_json::from_slice(
+            &Command::new("runc")
+                .arg("--root")
+                .arg(&container.root)
+                .args(["state", CONTAINER])
+                .output()?
+                .stdout,
+        )?;
+        let text = std::fs::read_to_string(format!("/proc/{}/cgroup", state["pid"]))?;
+        // v1's own hierarchy of devices, else v2's only one: `hierarchy:controllers:path`.
+        let line =
+            |prefix: &str| text.lines().find_map(|l| Some(l.split_once(prefix)?.1.to_owned()));
+        container.cgroup = match line(":devices:") {
+            Some(path) => Path::new("/sys/fs/cgroup/devices").join(path.trim_start_matches('/')),
+            None => {
+                let path = line("0::").ok_or("the container has no cgroup")?;
+                Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'))
+            }
+        };
+        Ok(container)
+    }
+
+    /// A process in its cgroup, in place of a container's init.
+    pub(crate) fn init(&self, at: &Workplace) -> Result<Held, Failure> {
+        let init = Held::start(at, &Program::new(&at.runtime(), ["init"]))?;
+        std::fs::write(self.cgroup.join("cgroup.procs"), init.0.to_string())?;
+        Ok(init)
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let delete = ["delete", "--force", CONTAINER];
+        let _ = Command::new("runc").arg("--root").arg(&self.root).args(delete).status();
+    }
+}

@@ -1,0 +1,183 @@
+//! The figures as a table for people and as JSON.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cases::{LIVE_GRANTS, Row};
+use crate::count::Instructions;
+use crate::reserve::{CLIENTS, Outcome};
+
+/// Largest programs, in bytes.
+const PROGRAM_BYTES: u64 = 1_000_000;
+/// Fewest reservations in a second.
+const RATE: f64 = 500.0;
+/// Most resident memory of the daemon, in KiB.
+const RESIDENT_KIB: u64 = 30 * 1024;
+/// Most CPU time of the idle daemon, in percent of a core.
+const IDLE_PERCENT: f64 = 1.0;
+
+/// All that was measured.
+pub(crate) struct Report {
+    pub(crate) machine: String,
+    /// How the program in runc's place is linked.
+    pub(crate) dynamic: bool,
+    pub(crate) how: Instructions,
+    pub(crate) rows: Vec<Row>,
+    /// Names and bytes.
+    pub(crate) programs: Vec<(&'static str, u64)>,
+    pub(crate) rate_empty: Outcome,
+    pub(crate) rate_full: Outcome,
+    pub(crate) resident_kib: u64,
+    pub(crate) idle_percent: f64,
+}
+
+struct Verdict {
+    what: String,
+    figure: String,
+    budget: String,
+    met: bool,
+}
+
+impl Report {
+    /// Prints everything; whether all budgets are met.
+    pub(crate) fn print(&self) -> bool {
+        println!("{}", self.machine);
+        println!("in runc's place: a {} program that does nothing", self.linking());
+        match self.how {
+            Instructions::Hardware => println!("instructions: user and kernel, hardware counter"),
+            Instructions::Steps(error) => println!(
+                "instructions: user space by single steps (no hardware counter here: {error}); \
+                 CPU time and system calls stand for the kernel's part"
+            ),
+        }
+        println!(
+            "\neach case in turns with a static program that only execs (the floor); µs, means of CPU\n"
+        );
+        println!(
+            "{:32} {:>5} {:>8} {:>8} {:>8} {:>8} {:>6}   {:>13} {:>17} {:>9}",
+            "case",
+            "runs",
+            "floor50",
+            "p50",
+            "floor90",
+            "p90",
+            "ratio",
+            "cpu floor/it",
+            "instr. floor/it",
+            "calls"
+        );
+        for row in &self.rows {
+            println!(
+                "{:32} {:>5} {:>8} {:>8} {:>8} {:>8} {:>6.2}   {:>13} {:>17} {:>9}",
+                row.name,
+                row.times.runs(),
+                row.floor.percentile(50).as_micros(),
+                row.times.percentile(50).as_micros(),
+                row.floor.percentile(90).as_micros(),
+                row.times.percentile(90).as_micros(),
+                row.ratio(),
+                format!(
+                    "{}/{}",
+                    row.floor.cpu_per_run().as_micros(),
+                    row.times.cpu_per_run().as_micros()
+                ),
+                format!("{}/{}", row.floor_counts.instructions, row.counts.instructions),
+                format!("{}/{}", row.floor_counts.syscalls, row.counts.syscalls),
+            );
+        }
+        println!("\nbudgets");
+        let verdicts = self.verdicts();
+        for v in &verdicts {
+            let word = if v.met { "PASS" } else { "FAIL" };
+            println!("  {word}  {:44} {:>12}   budget {}", v.what, v.figure, v.budget);
+        }
+        verdicts.iter().all(|v| v.met)
+    }
+
+    fn linking(&self) -> &'static str {
+        if self.dynamic { "dynamic" } else { "static" }
+    }
+
+    fn verdicts(&self) -> Vec<Verdict> {
+        let mut all = Vec::new();
+        for row in &self.rows {
+            let Some(budget) = row.budget else { continue };
+            all.push(Verdict {
+                what: format!("{}: times the floor at p50", row.name),
+                figure: format!("{:.2}", row.ratio()),
+                budget: format!("{budget:.1}"),
+                met: row.ratio() <= budget,
+            });
+        }
+        for (name, bytes) in &self.programs {
+            all.push(Verdict {
+                what: format!("{name}: bytes"),
+                figure: bytes.to_string(),
+                budget: PROGRAM_BYTES.to_string(),
+                met: *bytes <= PROGRAM_BYTES,
+            });
+        }
+        let empty = "reservations/s, no grants".to_owned();
+        let full = format!("reservations/s, {LIVE_GRANTS} grants");
+        for (what, outcome) in [(empty, self.rate_empty), (full, self.rate_full)] {
+            let lost = outcome.refused + outcome.failed;
+            let lost = if lost == 0 { String::new() } else { format!(" ({lost} lost)") };
+            all.push(Verdict {
+                what: format!("{what}, {CLIENTS} at once"),
+                figure: format!("{:.0}{lost}", outcome.rate()),
+                budget: format!("{RATE:.0}, none lost"),
+                met: outcome.rate() >= RATE && lost.is_empty(),
+            });
+        }
+        all.push(Verdict {
+            what: format!("mpsgated resident, 8 cards, {LIVE_GRANTS} grants: KiB"),
+            figure: self.resident_kib.to_string(),
+            budget: RESIDENT_KIB.to_string(),
+            met: self.resident_kib <= RESIDENT_KIB,
+        });
+        all.push(Verdict {
+            what: format!("mpsgated idle, {LIVE_GRANTS} grants: % of a core"),
+            figure: format!("{:.2}", self.idle_percent),
+            budget: format!("{IDLE_PERCENT:.0}"),
+            met: self.idle_percent < IDLE_PERCENT,
+        });
+        all
+    }
+
+    /// The same for programs.
+    pub(crate) fn json(&self) -> Value {
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let rows = self.rows.iter().map(|row| {
+            json!({
+                "case": row.name, "runs": row.times.runs(), "budget": row.budget, "ratio": row.ratio(),
+                "floor_p50_us": us(row.floor.percentile(50)), "floor_p90_us": us(row.floor.percentile(90)),
+                "p50_us": us(row.times.percentile(50)), "p90_us": us(row.times.percentile(90)),
+                "floor_cpu_us": us(row.floor.cpu_per_run()), "cpu_us": us(row.times.cpu_per_run()),
+                "floor_instructions": row.floor_counts.instructions,
+                "instructions": row.counts.instructions,
+                "floor_syscalls": row.floor_counts.syscalls, "syscalls": row.counts.syscalls,
+            })
+        });
+        let rate = |outcome: Outcome| {
+            json!({
+                "per_second": outcome.rate(), "clients": CLIENTS,
+                "granted": outcome.granted, "refused": outcome.refused, "failed": outcome.failed
+            })
+        };
+        let verdicts = self.verdicts();
+        json!({
+            "format": 1,
+            "machine": self.machine,
+            "runtime": self.linking(),
+            "instructions_include_kernel": self.how == Instructions::Hardware,
+            "cases": rows.collect::<Vec<_>>(),
+            "program_bytes": self.programs.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
+            "reservations": {"no_grants": rate(self.rate_empty), "live_grants": rate(self.rate_full)},
+            "live_grants": LIVE_GRANTS,
+            "mpsgated_resident_kib": self.resident_kib,
+            "mpsgated_idle_percent": self.idle_percent,
+            "budgets_met": verdicts.iter().all(|v| v.met),
+        })
+    }
+}
