@@ -8,7 +8,7 @@ mod input;
 mod report;
 
 use mpsgate_config::{Config, Switch};
-use mpsgate_oci::spec::{self, View};
+use mpsgate_oci::spec;
 use mpsgate_policy::{Action, Input, Verdict, decide};
 
 use crate::args::{ExplainArgs, Output};
@@ -21,9 +21,9 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
     let config = Config::load(&args.config)?;
     let snapshot = args.node.as_deref().map(snapshot::load).transpose()?;
     let bytes = input::read(&args.file)?;
-    let document = spec::parse_for_decision(&bytes)
+    let document = spec::parse(&bytes)
         .map_err(|source| InputError::Content { file: args.file.clone(), source })?;
-    let view = View::new(&document);
+    let view = document.view();
 
     let mut assumed = Vec::new();
     let node = facts::node(snapshot.as_ref(), &mut assumed);

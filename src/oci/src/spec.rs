@@ -1,8 +1,7 @@
 //! `config.json`: reading what decides, editing without losing anything.
 //!
-//! [`parse`] turns the bytes into JSON, [`View`] names the parts that a decision needs, [`Edit`]
-//! and [`apply`] change them. The document stays a [`serde_json::Value`] throughout: fields that we
-//! do not know survive with their order, and an enum value of a newer runtime-spec is no error.
+//! [`parse`] turns the bytes into a [`Document`], [`View`] names the parts that a decision needs, [`Edit`]
+//! and [`apply`] change them. The document stays JSON throughout: fields that we do not know survive with their order, and an enum value of a newer runtime-spec is no error.
 //!
 //! Numbers keep their 64-bit value; OCI has no others. Text is written anew, so white space and the
 //! spelling of escapes may change; a document that needs no edit is never written.
@@ -12,5 +11,5 @@ mod parse;
 mod view;
 
 pub use edit::{Edit, EditError, HookStage, apply};
-pub use parse::{SpecError, parse, parse_for_decision};
+pub use parse::{Document, SpecError, parse};
 pub use view::{Device, DeviceRule, Hook, IpcNamespace, Mount, View};

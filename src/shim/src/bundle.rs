@@ -7,9 +7,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use mpsgate_oci::argv::Invocation;
+use mpsgate_oci::spec::Document;
 use mpsgate_policy::{Code, Refusal};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
-use serde_json::Value;
 
 use crate::report::chain;
 
@@ -113,8 +113,12 @@ impl Bundle {
     }
 
     /// Replaces the document: beside, then rename; owner and mode stay.
-    pub(crate) fn store(&self, document: &Value) -> Result<(), Refusal> {
-        replace(&self.path, document, self.mode, (self.uid, self.gid)).map_err(|error| {
+    pub(crate) fn store(&self, document: &Document) -> Result<(), Refusal> {
+        let written = document
+            .to_vec()
+            .map_err(io::Error::from)
+            .and_then(|text| replace(&self.path, &text, self.mode, (self.uid, self.gid)));
+        written.map_err(|error| {
             Refusal::new(
                 Code::Write,
                 format!("{} cannot be replaced: {}", self.path.display(), chain(&error)),
@@ -124,20 +128,19 @@ impl Bundle {
     }
 }
 
-/// Writes JSON beside `path` and renames it over `path`.
+/// Writes bytes beside `path` and renames them over `path`.
 pub(crate) fn replace(
     path: &Path,
-    document: &Value,
+    bytes: &[u8],
     mode: u32,
     (uid, gid): (u32, u32),
 ) -> io::Result<()> {
-    let bytes = serde_json::to_vec(document)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.mpsgate-{}", std::process::id()));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     let written = fchown(&file, Some(uid), Some(gid))
         .and_then(|()| file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode)))
-        .and_then(|()| file.write_all(&bytes))
+        .and_then(|()| file.write_all(bytes))
         .and_then(|()| if on_tmpfs(&file) { Ok(()) } else { file.sync_data() })
         .and_then(|()| std::fs::rename(&temporary, path));
     if written.is_err() {
@@ -164,6 +167,10 @@ mod tests {
         (dir, bundle)
     }
 
+    fn document() -> Document {
+        mpsgate_oci::spec::parse(b"{\"a\":1}").unwrap()
+    }
+
     #[test]
     fn a_word_is_found_wherever_it_lies_in_the_file() {
         // Around the edges of the chunks that are read.
@@ -184,7 +191,7 @@ mod tests {
         std::fs::set_permissions(&bundle.path, std::os::unix::fs::PermissionsExt::from_mode(0o640))
             .unwrap();
         let bundle = Bundle::load(&bundle.path).unwrap();
-        bundle.store(&serde_json::json!({"a": 1})).unwrap();
+        bundle.store(&document()).unwrap();
         assert_eq!(std::fs::read(&bundle.path).unwrap(), b"{\"a\":1}");
         assert_eq!(std::fs::metadata(&bundle.path).unwrap().mode() & 0o7777, 0o640);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
@@ -196,7 +203,7 @@ mod tests {
         // The temporary name is taken by a directory.
         let taken = format!(".config.json.mpsgate-{}", std::process::id());
         std::fs::create_dir(dir.path().join(taken)).unwrap();
-        let refusal = bundle.store(&serde_json::json!({"a": 1})).unwrap_err();
+        let refusal = bundle.store(&document()).unwrap_err();
         assert_eq!(refusal.code, Code::Write);
         assert_eq!(std::fs::read(&bundle.path).unwrap(), b"{}");
     }

@@ -8,7 +8,7 @@ use mpsgate_allocation::{Cdi, ContainerId, DeviceNode, Grant, GrantKey, Instance
 use mpsgate_api::{Call, Client, ExecRecord, FILES_FORMAT, Reply, Reserve};
 use mpsgate_config::{Config, ConfigError, Switch, paths};
 use mpsgate_oci::argv::{Invocation, Verb};
-use mpsgate_oci::spec::{self, Edit, View};
+use mpsgate_oci::spec::{self, Document, Edit};
 use mpsgate_policy::{
     Action, Cards, Code, Injector, Input, NVIDIA_MAJOR, Node, Refusal, Verdict, Wanted, decide,
     grant_edits, grant_env, may_matter,
@@ -26,8 +26,8 @@ const RESERVE_LIMIT: Duration = Duration::from_secs(130);
 pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     process::ensure_standard_descriptors();
     let bundle = Bundle::load(&Bundle::path_of(invocation))?;
-    let Some(document) = readable(&bundle)? else { return Ok(()) };
-    let view = View::new(&document);
+    let Some(mut document) = readable(&bundle)? else { return Ok(()) };
+    let view = document.view();
     let mounts = facts::mounts(view);
     if mounts.is_empty() && !may_matter(view) {
         return Ok(());
@@ -64,7 +64,7 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     match decision.verdict {
         Verdict::Pass => Ok(()),
         Verdict::Refuse(refusal) => Err(refusal.into()),
-        Verdict::Edit(edits) => Ok(edit(&bundle, &edits)?),
+        Verdict::Edit(edits) => Ok(edit(&bundle, &mut document, &edits)?),
         Verdict::Reserve(wanted) => {
             let settings = config.as_ref().map_err(config_refusal)?;
             let root = facts::runtime_root(invocation, runtime.as_deref());
@@ -74,17 +74,16 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
             let (drop, set) = grant_env(&wanted, &grant, &injector);
             let closed = closed(&node, &grant);
             record::write(&ExecRecord { format: FILES_FORMAT, grant, drop, set, closed })?;
-            Ok(edit(&bundle, &edits)?)
+            Ok(edit(&bundle, &mut document, &edits)?)
         }
     }
 }
 
-/// The document, parsed as far as a decision needs. `None` where it cannot be parsed but names nothing
-/// of ours: the runtime shall judge it.
-fn readable(bundle: &Bundle) -> Result<Option<serde_json::Value>, Refusal> {
+/// The document; `None` where it cannot be parsed but names nothing of ours: the runtime shall judge it.
+fn readable(bundle: &Bundle) -> Result<Option<Document>, Refusal> {
     let why = match &bundle.bytes {
         None => bundle.too_large(),
-        Some(bytes) => match spec::parse_for_decision(bytes) {
+        Some(bytes) => match spec::parse(bytes) {
             Ok(document) => return Ok(Some(document)),
             Err(error) if error.is_hopeless() => return Err(bundle.unreadable(&chain(&error))),
             Err(error) => chain(&error),
@@ -97,11 +96,9 @@ fn readable(bundle: &Bundle) -> Result<Option<serde_json::Value>, Refusal> {
     }
 }
 
-fn edit(bundle: &Bundle, edits: &[Edit]) -> Result<(), Refusal> {
-    let bytes = bundle.bytes.as_deref().unwrap_or_default();
-    let mut document = spec::parse(bytes).map_err(|e| bundle.unreadable(&chain(&e)))?;
-    spec::apply(&mut document, edits).map_err(|error| bundle.unreadable(&chain(&error)))?;
-    bundle.store(&document)
+fn edit(bundle: &Bundle, document: &mut Document, edits: &[Edit]) -> Result<(), Refusal> {
+    document.apply(edits).map_err(|error| bundle.unreadable(&chain(&error)))?;
+    bundle.store(document)
 }
 
 fn config_refusal(error: &ConfigError) -> Refusal {

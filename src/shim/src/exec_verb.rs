@@ -8,7 +8,6 @@ use std::path::Path;
 use mpsgate_oci::argv::{Invocation, with_exec_env};
 use mpsgate_oci::process::rewrite_env;
 use mpsgate_policy::{Code, Refusal};
-use serde_json::Value;
 
 use crate::bundle::{SIZE_LIMIT, replace};
 use crate::record::{Found, find};
@@ -66,14 +65,15 @@ fn rewrite(path: &Path, drop: &[String], set: &[(String, String)]) -> Result<(),
         return Err(refuse(Code::Bundle, format!("it has {} bytes", meta.len())));
     }
     let bytes = std::fs::read(path).map_err(|e| refuse(Code::Bundle, e.to_string()))?;
-    let mut document: Value =
+    let mut document =
         mpsgate_oci::spec::parse(&bytes).map_err(|e| refuse(Code::Bundle, chain(&e)))?;
     let drop: Vec<&str> = drop.iter().map(String::as_str).collect();
-    let changed =
-        rewrite_env(&mut document, &drop, set).map_err(|e| refuse(Code::Bundle, chain(&e)))?;
+    let changed = rewrite_env(document.value_mut(), &drop, set)
+        .map_err(|e| refuse(Code::Bundle, chain(&e)))?;
     if !changed {
         return Ok(());
     }
-    replace(path, &document, meta.mode() & 0o7777, (meta.uid(), meta.gid()))
+    let text = document.to_vec().map_err(|e| refuse(Code::Write, e.to_string()))?;
+    replace(path, &text, meta.mode() & 0o7777, (meta.uid(), meta.gid()))
         .map_err(|e| refuse(Code::Write, e.to_string()))
 }

@@ -27,9 +27,9 @@ pub(crate) fn write(record: &ExecRecord) -> Result<(), Refusal> {
             "use a shorter container name",
         )
     })?;
-    let written = serde_json::to_value(record)
+    let written = serde_json::to_vec(record)
         .map_err(io::Error::from)
-        .and_then(|json| replace(&path, &json, 0o600, (0, 0)));
+        .and_then(|text| replace(&path, &text, 0o600, (0, 0)));
     written.map_err(|error| {
         refuse(
             format!("its grant cannot be recorded in {}: {error}", path.display()),

@@ -1,12 +1,13 @@
-//! Bytes to JSON, with the errors that a person can act on.
+//! Bytes to JSON and back, with the errors that a person can act on.
 
+use std::cell::Cell;
 use std::fmt;
 
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use serde::de::{
-    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
-};
+use super::{Edit, EditError, View, apply};
 
 /// Why bytes are no `config.json`.
 #[derive(Debug, thiserror::Error)]
@@ -55,40 +56,104 @@ impl SpecError {
 /// Marks a duplicate key inside serde's error text; the rest of the message is the key.
 const DUPLICATE: &str = "mpsgate: duplicate key ";
 
-/// Parses the whole document, for editing.
+/// A parsed `config.json`.
+///
+/// `linux.seccomp`, which is half of a usual one and which nothing here reads, stays text: it is neither
+/// parsed nor written anew.
+#[derive(Debug)]
+pub struct Document {
+    /// With null in the place of `linux.seccomp`.
+    value: Value,
+    seccomp: Option<Box<RawValue>>,
+}
+
+/// Parses a document.
 ///
 /// # Errors
 /// See [`SpecError`].
-pub fn parse(bytes: &[u8]) -> Result<Value, SpecError> {
-    parse_with(bytes, false)
-}
-
-/// Parses the document without the parts that no decision reads (`linux.seccomp`, which is half of
-/// a usual one). Must not be written back.
-///
-/// # Errors
-/// See [`SpecError`].
-pub fn parse_for_decision(bytes: &[u8]) -> Result<Value, SpecError> {
-    parse_with(bytes, true)
-}
-
-fn parse_with(bytes: &[u8], prune: bool) -> Result<Value, SpecError> {
+pub fn parse(bytes: &[u8]) -> Result<Document, SpecError> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| SpecError::NotUtf8 { at: error.valid_up_to() })?;
     if text.trim_start().is_empty() {
         return Err(SpecError::Empty);
     }
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let seed = Node { prune: if prune { Prune::Root } else { Prune::Nothing } };
-    let value = seed
+    let seccomp = Cell::new(None);
+    let value = Node { place: Place::Root, seccomp: &seccomp }
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value))
         .map_err(classify)?;
     if value.is_object() {
-        Ok(value)
+        Ok(Document { value, seccomp: seccomp.into_inner() })
     } else {
         Err(SpecError::NotAnObject { found: crate::json_type(&value) })
     }
+}
+
+impl Document {
+    /// Looks at it.
+    #[must_use]
+    pub fn view(&self) -> View<'_> {
+        View::new(&self.value)
+    }
+
+    /// The document as JSON, for edits that are not [`Edit`]s; `linux.seccomp` is null in it.
+    pub fn value_mut(&mut self) -> &mut Value {
+        &mut self.value
+    }
+
+    /// Makes edits in order.
+    ///
+    /// # Errors
+    /// See [`apply`].
+    pub fn apply(&mut self, edits: &[Edit]) -> Result<(), EditError> {
+        apply(&mut self.value, edits)
+    }
+
+    /// The document as text, without white space.
+    ///
+    /// # Errors
+    /// None in practice: memory always takes more.
+    pub fn to_vec(&self) -> serde_json::Result<Vec<u8>> {
+        let mut text = Vec::with_capacity(32 << 10);
+        match (&self.seccomp, &self.value) {
+            (Some(seccomp), Value::Object(root)) => {
+                write_object(&mut text, root, |text, key, value| match value {
+                    Value::Object(linux) if key == "linux" => {
+                        write_object(text, linux, |text, key, value| {
+                            if key == "seccomp" && value.is_null() {
+                                text.extend_from_slice(seccomp.get().as_bytes());
+                                Ok(())
+                            } else {
+                                serde_json::to_writer(text, value)
+                            }
+                        })
+                    }
+                    _ => serde_json::to_writer(text, value),
+                })?;
+            }
+            _ => serde_json::to_writer(&mut text, &self.value)?,
+        }
+        Ok(text)
+    }
+}
+
+fn write_object(
+    text: &mut Vec<u8>,
+    object: &Map<String, Value>,
+    mut member: impl FnMut(&mut Vec<u8>, &str, &Value) -> serde_json::Result<()>,
+) -> serde_json::Result<()> {
+    text.push(b'{');
+    for (i, (key, value)) in object.iter().enumerate() {
+        if i > 0 {
+            text.push(b',');
+        }
+        serde_json::to_writer(&mut *text, key)?;
+        text.push(b':');
+        member(text, key, value)?;
+    }
+    text.push(b'}');
+    Ok(())
 }
 
 fn classify(error: serde_json::Error) -> SpecError {
@@ -107,32 +172,29 @@ fn classify(error: serde_json::Error) -> SpecError {
     SpecError::NotJson(error)
 }
 
-/// Which keys of the next object are skipped.
+/// Which object comes next.
 #[derive(Clone, Copy)]
-enum Prune {
+enum Place {
     Root,
     Linux,
-    Nothing,
+    Elsewhere,
 }
 
-impl Prune {
-    /// What to prune below `key`; `None` skips its value.
-    fn below(self, key: &str) -> Option<Self> {
-        match (self, key) {
-            (Self::Root, "linux") => Some(Self::Linux),
-            (Self::Linux, "seccomp") => None,
-            _ => Some(Self::Nothing),
-        }
+/// Like `Value`'s own `Deserialize`, but a key that stands twice is an error, and `linux.seccomp` stays
+/// text.
+#[derive(Clone, Copy)]
+struct Node<'a> {
+    place: Place,
+    seccomp: &'a Cell<Option<Box<RawValue>>>,
+}
+
+impl Node<'_> {
+    fn at(self, place: Place) -> Self {
+        Self { place, ..self }
     }
 }
 
-/// Like `Value`'s own `Deserialize`, but a key that stands twice is an error.
-#[derive(Clone, Copy)]
-struct Node {
-    prune: Prune,
-}
-
-impl<'de> DeserializeSeed<'de> for Node {
+impl<'de> DeserializeSeed<'de> for Node<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -140,7 +202,7 @@ impl<'de> DeserializeSeed<'de> for Node {
     }
 }
 
-impl<'de> Visitor<'de> for Node {
+impl<'de> Visitor<'de> for Node<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,7 +239,7 @@ impl<'de> Visitor<'de> for Node {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        let item = Self { prune: Prune::Nothing };
+        let item = self.at(Place::Elsewhere);
         while let Some(value) = seq.next_element_seed(item)? {
             items.push(value);
         }
@@ -187,15 +249,18 @@ impl<'de> Visitor<'de> for Node {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(key) = map.next_key::<String>()? {
-            if let Some(prune) = self.prune.below(&key) {
-                if object.contains_key(&key) {
-                    return Err(A::Error::custom(format_args!("{DUPLICATE}{key}")));
-                }
-                let value = map.next_value_seed(Self { prune })?;
-                object.insert(key, value);
-            } else {
-                map.next_value::<IgnoredAny>()?;
+            if object.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("{DUPLICATE}{key}")));
             }
+            let value = match (self.place, key.as_str()) {
+                (Place::Linux, "seccomp") => {
+                    self.seccomp.set(Some(map.next_value()?));
+                    Value::Null
+                }
+                (Place::Root, "linux") => map.next_value_seed(self.at(Place::Linux))?,
+                _ => map.next_value_seed(self.at(Place::Elsewhere))?,
+            };
+            object.insert(key, value);
         }
         Ok(Value::Object(object))
     }
@@ -228,10 +293,12 @@ mod tests {
     }
 
     #[test]
-    fn only_seccomp_is_left_out_for_a_decision() {
-        let text = br#"{"seccomp":1,"linux":{"seccomp":{"a":[1]},"devices":[{"seccomp":2}]}}"#;
-        let pruned = parse_for_decision(text).unwrap();
-        assert_eq!(pruned.to_string(), r#"{"seccomp":1,"linux":{"devices":[{"seccomp":2}]}}"#);
+    fn seccomp_stays_as_it_was_written() {
+        let text = r#"{"seccomp":1,"linux":{"a":2,"seccomp":{ "x" : [1.0, 18446744073709551616] },"z":null},"b":{"seccomp":[]}}"#;
+        let document = parse(text.as_bytes()).unwrap();
+        assert_eq!(String::from_utf8(document.to_vec().unwrap()).unwrap(), text);
+        let odd = r#"{"linux":{"seccomp":null}}"#;
+        assert_eq!(parse(odd.as_bytes()).unwrap().to_vec().unwrap(), odd.as_bytes());
     }
 
     pub(crate) fn json() -> impl Strategy<Value = Value> {
@@ -257,13 +324,12 @@ mod tests {
         fn whatever_is_read_is_written_the_same(value in json()) {
             let object = serde_json::json!({ "any": value });
             let text = object.to_string();
-            prop_assert_eq!(parse(text.as_bytes()).unwrap().to_string(), text);
+            prop_assert_eq!(parse(text.as_bytes()).unwrap().to_vec().unwrap(), text.as_bytes());
         }
 
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&bytes);
-            let _ = parse_for_decision(&bytes);
         }
     }
 }
