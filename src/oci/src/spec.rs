@@ -7,9 +7,11 @@
 //! spelling of escapes may change; a document that needs no edit is never written.
 
 mod edit;
+mod glance;
 mod parse;
 mod view;
 
 pub use edit::{Edit, EditError, HookStage, apply};
+pub use glance::{Seen, glance};
 pub use parse::{Document, SpecError, parse};
 pub use view::{Device, DeviceRule, Hook, IpcNamespace, Mount, View};

@@ -5,7 +5,7 @@
 //! card, with the edits that would take it away.
 
 use mpsgate_allocation::{is_request_annotation, is_request_env};
-use mpsgate_oci::spec::{Edit, View};
+use mpsgate_oci::spec::{Edit, Seen, View};
 
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::{Code, MountFact, MountKind};
@@ -35,30 +35,36 @@ pub struct Signal {
     pub remove: Vec<Edit>,
 }
 
-/// Whether a spec holds anything that mpsgate must look at. Of mounts only the forms that need no
-/// file system; [`MountFact`]s are the caller's.
+/// Whether a part of a spec is anything that mpsgate must look at. Of mounts only the forms that need
+/// no file system; [`MountFact`]s are the caller's.
 #[must_use]
-pub fn may_matter(view: View<'_>) -> bool {
-    view.annotations().any(|(name, _)| {
-        is_request_annotation(name)
-            || CDI_PREFIXES.iter().any(|p| name.starts_with(p))
-            || opens_files(name)
-    }) || view.env().any(|(name, _)| {
-        name.starts_with("NVIDIA_")
-            || name.starts_with("CUDA_MPS_")
-            || name == "CUDA_VERSION"
-            || name.starts_with(SWARM_PREFIX)
-            || is_request_env(name)
-    }) || view.devices().any(|d| {
-        d.is_character()
-            && (d.major == NVIDIA_MAJOR
-                || d.major >= FIRST_DYNAMIC_MAJOR
-                || d.path.starts_with("/dev/nvidia"))
-    }) || view.device_rules().any(|r| {
-        r.allow
-            && (r.covers(NVIDIA_MAJOR, None)
-                || r.major.is_some_and(|m| m >= FIRST_DYNAMIC_MAJOR && r.covers(m, None)))
-    }) || view.mounts().any(|m| VOLUME_LIST.iter().any(|list| m.destination.starts_with(list)))
+pub fn may_matter(seen: &Seen<'_>) -> bool {
+    match seen {
+        Seen::Annotation(name) => {
+            is_request_annotation(name)
+                || CDI_PREFIXES.iter().any(|p| name.starts_with(p))
+                || opens_files(name)
+        }
+        Seen::Variable(name) => {
+            name.starts_with("NVIDIA_")
+                || name.starts_with("CUDA_MPS_")
+                || *name == "CUDA_VERSION"
+                || name.starts_with(SWARM_PREFIX)
+                || is_request_env(name)
+        }
+        Seen::Device(d) => {
+            d.is_character()
+                && (d.major == NVIDIA_MAJOR
+                    || d.major >= FIRST_DYNAMIC_MAJOR
+                    || d.path.starts_with("/dev/nvidia"))
+        }
+        Seen::Rule(r) => {
+            r.allow
+                && (r.covers(NVIDIA_MAJOR, None)
+                    || r.major.is_some_and(|m| m >= FIRST_DYNAMIC_MAJOR && r.covers(m, None)))
+        }
+        Seen::Mount(m) => VOLUME_LIST.iter().any(|list| m.destination.starts_with(list)),
+    }
 }
 
 /// Every signal that reaches a managed card, in the order in which they are reported. What a

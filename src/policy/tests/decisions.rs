@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use mpsgate_allocation::GpuUuid;
 use mpsgate_config::{Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices};
-use mpsgate_oci::spec::{View, apply};
+use mpsgate_oci::spec::{View, apply, glance};
 use mpsgate_policy::{
     Action, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard, Verdict,
     decide, may_matter,
@@ -438,12 +438,19 @@ fn the_table_decides_as_recorded() {
     assert_eq!(text, recorded);
 }
 
+/// The cheap question, asked as the shim does.
+fn matters(spec: &Value) -> bool {
+    let mut matters = false;
+    glance(spec.to_string().as_bytes(), |seen| matters |= may_matter(&seen)).unwrap();
+    matters
+}
+
 #[test]
 fn what_is_not_passed_is_seen_by_the_cheap_question() {
     for case in cases() {
         let mounts = !case.mounts.is_empty();
         if case.decide().verdict != Verdict::Pass {
-            assert!(mounts || may_matter(View::new(&case.spec)), "{}", case.name);
+            assert!(mounts || matters(&case.spec), "{}", case.name);
         }
     }
 }
@@ -459,7 +466,7 @@ fn an_ordinary_container_of_docker_does_not_matter() {
         ] } },
         "mounts": [{ "destination": "/proc", "type": "proc" }]
     });
-    assert!(!may_matter(View::new(&spec)));
+    assert!(!matters(&spec));
 }
 
 #[test]

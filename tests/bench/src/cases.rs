@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::count::{Counts, Instructions, count};
 use crate::measure::{Program, Times, in_turns};
 use crate::node::{
-    Bundle, Container, Held, Node, Reserved, ask, status, wait_for, wait_until_free,
+    Bundle, CARDS, Container, Held, Node, Reserved, ask, status, wait_for, wait_until_left,
 };
 use crate::{Failure, Workplace, fixture};
 
@@ -97,7 +97,7 @@ impl Bench<'_> {
             if std::mem::replace(&mut has_run, true) && !bundle.is_granted()? {
                 return Err("a create was not granted".into());
             }
-            wait_until_free()?;
+            wait_until_left(CARDS)?;
             bundle.restore()?;
             Ok(create.clone())
         })?;
@@ -118,7 +118,7 @@ impl Bench<'_> {
                 drop(init);
                 at.hook("poststop", &reserved, &state).run()?;
             }
-            wait_until_free()?;
+            wait_until_left(CARDS)?;
             let reserved = Reserved::new(at, &bundle, "hooked")?;
             // runc takes much longer to come to its hooks than the daemon to set the card's limit.
             wait_for("the card's limit", || {
@@ -160,31 +160,46 @@ impl Bench<'_> {
         self.row("nvidia-container-runtime create", None, || Ok(create.clone()))
     }
 
+    /// One small grant on each card. The first and the last grant of a card change MPS's own limit, by
+    /// commands that the daemon runs beside; with a neighbour there, none is.
+    pub(crate) fn neighbours(&self) -> Result<Vec<Held>, Failure> {
+        (0..CARDS)
+            .map(|card| {
+                let mut spec = fixture::with_request();
+                spec["annotations"]["mpsgate.io/gpu"] = json!(card.to_string());
+                self.grant(&Bundle::new(self.at, "neighbour", &spec)?, &format!("neighbour-{card}"))
+            })
+            .collect()
+    }
+
     /// Makes [`LIVE_GRANTS`] active grants. They end with what is returned.
     pub(crate) fn live_grants(&self) -> Result<Vec<Held>, Failure> {
         eprintln!("making: {LIVE_GRANTS} grants");
         let bundle = Bundle::new(self.at, "live", &fixture::with_request())?;
-        let mut containers = Vec::new();
-        for number in 0..LIVE_GRANTS {
-            let id = format!("live-{number}");
-            let reserved = Reserved::new(self.at, &bundle, &id)?;
-            let init = Held::start(self.at, &Program::new(&self.at.runtime(), ["init"]))?;
-            let (root, instance) = (reserved.argument("--root"), reserved.argument("--instance"));
-            let key = GrantKey {
-                runtime_root: root.ok_or("no --root")?.to_owned(),
-                container_id: ContainerId::parse(&id)?,
-                instance: Instance::parse(instance.ok_or("no --instance")?)?,
-            };
-            let pid = init.0.as_raw().try_into()?;
-            ask(Call::Activate(Activate { key, pid, cgroup: None, grant: None }))?;
-            containers.push(init);
-        }
+        let grant = |number| self.grant(&bundle, &format!("live-{number}"));
+        let containers = (0..LIVE_GRANTS).map(grant).collect::<Result<Vec<_>, _>>()?;
         let active = status()?.grants.iter().filter(|grant| grant.state == "active").count();
         if active == containers.len() {
             Ok(containers)
         } else {
             Err(format!("{active} grants").into())
         }
+    }
+
+    /// An active grant: the shim has reserved it, and this program, in the hook's place, activates it for
+    /// a process that does nothing.
+    fn grant(&self, bundle: &Bundle, id: &str) -> Result<Held, Failure> {
+        let reserved = Reserved::new(self.at, bundle, id)?;
+        let init = Held::start(self.at, &Program::new(&self.at.runtime(), ["init"]))?;
+        let (root, instance) = (reserved.argument("--root"), reserved.argument("--instance"));
+        let key = GrantKey {
+            runtime_root: root.ok_or("no --root")?.to_owned(),
+            container_id: ContainerId::parse(id)?,
+            instance: Instance::parse(instance.ok_or("no --instance")?)?,
+        };
+        let pid = init.0.as_raw().try_into()?;
+        ask(Call::Activate(Activate { key, pid, cgroup: None, grant: None }))?;
+        Ok(init)
     }
 }
 

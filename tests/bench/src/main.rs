@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use crate::cases::{Bench, idle_percent};
 use crate::count::Instructions;
-use crate::node::{Node, wait_until_free};
+use crate::node::{Node, wait_until_left};
 use crate::report::Report;
 
 mod cases;
@@ -139,16 +139,18 @@ fn bench(options: &Options) -> Result<bool, Failure> {
     let node = Node::start(&at)?;
 
     let mut rows = bench.pass_through()?;
+    let neighbours = bench.neighbours()?;
     rows.push(bench.granted()?);
     rows.extend(bench.hook()?);
+    drop(neighbours);
     let peer = std::env::var_os("MPSGATE_BENCH_NVIDIA_RUNTIME");
     if let Some(binary) = &peer {
         rows.push(bench.peer(Path::new(binary))?);
     }
-    wait_until_free()?;
+    wait_until_left(0)?;
     eprintln!("measuring: reservations");
     let rate_empty = reserve::measure()?;
-    wait_until_free()?;
+    wait_until_left(0)?;
     let live = bench.live_grants()?;
     let resident_kib = node.resident_kib()?;
     let idle_percent = idle_percent(&node)?;

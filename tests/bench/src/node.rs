@@ -18,7 +18,7 @@ use crate::measure::Program;
 use crate::{Failure, Workplace, fixture};
 
 /// Cards of the node.
-const CARDS: usize = 8;
+pub(crate) const CARDS: usize = 8;
 /// MiB of each, of which 15 GiB can be granted.
 const CARD_MIB: u64 = 16384;
 /// For what must come.
@@ -141,9 +141,9 @@ pub(crate) fn wait_for(
     Ok(())
 }
 
-/// Until no reservation or grant is left.
-pub(crate) fn wait_until_free() -> Result<(), Failure> {
-    wait_for("the daemon to see all memory free", || Ok(status()?.grants.is_empty()))
+/// Until reservations and grants other than `standing` ones are gone.
+pub(crate) fn wait_until_left(standing: usize) -> Result<(), Failure> {
+    wait_for("the daemon to see the memory free", || Ok(status()?.grants.len() == standing))
 }
 
 /// A bundle that holds nothing but a `config.json`, which can be put back.

@@ -67,16 +67,19 @@ pub struct Document {
     seccomp: Option<Box<RawValue>>,
 }
 
+/// The bytes as the text of a document.
+pub(super) fn text(bytes: &[u8]) -> Result<&str, SpecError> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| SpecError::NotUtf8 { at: error.valid_up_to() })?;
+    if text.trim_start().is_empty() { Err(SpecError::Empty) } else { Ok(text) }
+}
+
 /// Parses a document.
 ///
 /// # Errors
 /// See [`SpecError`].
 pub fn parse(bytes: &[u8]) -> Result<Document, SpecError> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| SpecError::NotUtf8 { at: error.valid_up_to() })?;
-    if text.trim_start().is_empty() {
-        return Err(SpecError::Empty);
-    }
+    let text = text(bytes)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let seccomp = Cell::new(None);
     let value = Node { place: Place::Root, seccomp: &seccomp }
@@ -156,7 +159,7 @@ fn write_object(
     Ok(())
 }
 
-fn classify(error: serde_json::Error) -> SpecError {
+pub(super) fn classify(error: serde_json::Error) -> SpecError {
     if error.is_eof() {
         return SpecError::CutOff(error);
     }
