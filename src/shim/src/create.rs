@@ -1,6 +1,7 @@
 //! `create`, `run` and `restore`: the life of a container up to the real runtime.
 
 use std::io::Read;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::time::Duration;
 
@@ -29,7 +30,9 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     if bundle.bytes.as_deref().is_some_and(is_none_of_ours) {
         return Ok(());
     }
-    let Some(mut document) = readable(&bundle)? else { return Ok(()) };
+    let Some(document) = readable(&bundle)? else { return Ok(()) };
+    // Its memory goes with this image; to give it back piece by piece takes as long as to write it.
+    let mut document = ManuallyDrop::new(document);
     let view = document.view();
     let mounts = facts::mounts(view.mounts());
 

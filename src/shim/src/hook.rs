@@ -164,15 +164,16 @@ fn no_reservation(why: &str) -> Refusal {
 /// The IPC namespace of the container that came out, against the one that the daemon and its MPS
 /// control daemons live in, which is the hook's own: both are the host's.
 fn check_ipc(pid: u32) -> Result<(), Refusal> {
-    // A configuration that cannot be read is the stricter one.
-    let any = Config::load(Path::new(paths::CONFIG_FILE)).is_ok_and(|c| c.policy.ipc == Ipc::Any);
-    if any {
-        return Ok(());
-    }
     let inode = |path: &str| std::fs::metadata(path).map(|meta| meta.ino());
     let host = crate::facts::ipc_of_daemon().map_or_else(|| inode("/proc/self/ns/ipc"), Ok);
     match (inode(&format!("/proc/{pid}/ns/ipc")), host) {
         (Ok(container), Ok(host)) if container == host => Ok(()),
+        // Asked last, because it takes longest. A configuration that cannot be read is the stricter one.
+        _ if Config::load(Path::new(paths::CONFIG_FILE))
+            .is_ok_and(|c| c.policy.ipc == Ipc::Any) =>
+        {
+            Ok(())
+        }
         (Ok(container), Ok(host)) => Err(Refusal::new(
             Code::NoHostIpc,
             format!("its IPC namespace (ipc:[{container}]) is not the MPS server's (ipc:[{host}])"),

@@ -140,7 +140,11 @@ impl<'a> View<'a> {
     /// One variable; of duplicates the last wins, as in runc and the NVIDIA toolkit.
     #[must_use]
     pub fn env_value(&self, name: &str) -> Option<&'a str> {
-        self.env().filter(|(n, _)| *n == name).last().map(|(_, value)| value)
+        let entries = self.at(&["process", "env"]).and_then(Value::as_array)?;
+        entries.iter().rev().find_map(|entry| match entry.as_str()?.strip_prefix(name)? {
+            "" => Some(""),
+            rest => rest.strip_prefix('='),
+        })
     }
 
     /// `linux.devices`.
