@@ -183,22 +183,28 @@ fn run(cgroup: &Cgroup, probes: &[Probe<'_>]) -> u8 {
         return NOT_JOINED;
     }
     for (number, probe) in (1..NOT_JOINED).zip(probes) {
-        let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW;
-        let opened =
-            OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open(&probe.path);
-        let is_open = match opened {
-            Ok(_) => true,
-            // The rule let it through, and no driver is behind it.
-            Err(error) => matches!(
-                error.raw_os_error().map(Errno::from_raw),
-                Some(Errno::ENXIO | Errno::ENODEV | Errno::EIO | Errno::EBUSY)
-            ),
-        };
+        // What was granted opens for both at once; what is closed must not open for either.
+        let ways: &[(bool, bool)] =
+            if probe.open { &[(true, true)] } else { &[(true, false), (false, true)] };
+        let is_open = ways.iter().any(|(read, write)| opens(&probe.path, *read, *write));
         if is_open != probe.open {
             return number;
         }
     }
     AS_EXPECTED
+}
+
+/// Whether the device cgroup lets this process open a node.
+fn opens(path: &Path, read: bool, write: bool) -> bool {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW;
+    match OpenOptions::new().read(read).write(write).custom_flags(flags.bits()).open(path) {
+        Ok(_) => true,
+        // The rule let it through, and no driver is behind it.
+        Err(error) => matches!(
+            error.raw_os_error().map(Errno::from_raw),
+            Some(Errno::ENXIO | Errno::ENODEV | Errno::EIO | Errno::EBUSY)
+        ),
+    }
 }
 
 #[cfg(test)]
