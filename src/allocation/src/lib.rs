@@ -20,6 +20,6 @@ pub use grant::{Cdi, CdiEdits, CdiHook, CdiMount, DeviceNode, Grant, GrantedCard
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance};
 pub use quantity::{Mib, QuantityError};
 pub use request::{
-    ComputeShare, GpuSelector, MULTI_CARD_ANNOTATION, Origin, Priority, REQUEST_ENV_PREFIX,
-    Request, RequestError, is_request_annotation, is_request_env, parse_request,
+    ComputeShare, GpuSelector, MULTI_CARD_ANNOTATION, Priority, REQUEST_ENV_PREFIX, Request,
+    RequestError, is_request_annotation, is_request_env, parse_request,
 };

@@ -12,12 +12,6 @@ use serde::{Deserialize, Serialize};
 pub struct Mib(pub u64);
 
 impl Mib {
-    /// Sum, or `None` where it would overflow.
-    #[must_use]
-    pub fn checked_add(self, other: Self) -> Option<Self> {
-        self.0.checked_add(other.0).map(Self)
-    }
-
     /// Difference, or zero where `other` is larger.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {

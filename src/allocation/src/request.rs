@@ -75,15 +75,6 @@ pub struct Request {
     pub token: Option<String>,
 }
 
-/// Where a value stood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
-    /// An OCI annotation.
-    Annotation,
-    /// An entry of `process.env`.
-    Env,
-}
-
 /// Why a request cannot be read. Each message quotes name and value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -234,12 +234,6 @@ impl<'a> View<'a> {
         }
         (!mapped).then_some(uid)
     }
-
-    /// `linux.cgroupsPath`.
-    #[must_use]
-    pub fn cgroups_path(&self) -> Option<&'a str> {
-        self.at(&["linux", "cgroupsPath"])?.as_str()
-    }
 }
 
 /// Reads one entry of `linux.devices`; `None` where it is none.
