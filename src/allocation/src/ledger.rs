@@ -62,6 +62,11 @@ pub struct Entry {
     pub state: State,
     /// When it was reserved, milliseconds since 1970.
     pub since_ms: u64,
+    /// When the MPS control daemon of its card died under it, milliseconds since 1970: its CUDA
+    /// processes have lost the card. It counts like any other until its container ends. An older
+    /// mpsgated reads past it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken_ms: Option<u64>,
 }
 
 /// Memory that Kubernetes has bound to a pod of this node whose container does not run now.
@@ -153,17 +158,20 @@ impl Ledger {
         self.entries.iter().filter(move |e| e.grant.cards.iter().any(|c| c.uuid == *card))
     }
 
-    /// Memory on one card that entries and promises hold.
+    /// Memory on one card that entries and promises hold. A file may hold amounts whose sum does not
+    /// fit: the card is then full.
     #[must_use]
     pub fn committed(&self, card: &GpuUuid) -> Mib {
-        let granted: u64 = self.on_card(card).map(|e| e.grant.memory.0).sum();
+        let granted =
+            self.on_card(card).fold(0, |sum: u64, e| sum.saturating_add(e.grant.memory.0));
         Mib(granted.saturating_add(self.promised(card).0))
     }
 
     /// Memory on one card that only promises hold.
     #[must_use]
     pub fn promised(&self, card: &GpuUuid) -> Mib {
-        Mib(self.promises.iter().filter(|p| p.card == *card).map(|p| p.memory.0).sum())
+        let on_card = self.promises.iter().filter(|p| p.card == *card);
+        Mib(on_card.fold(0, |sum: u64, p| sum.saturating_add(p.memory.0)))
     }
 
     /// The entry of a key.
@@ -209,7 +217,12 @@ impl Ledger {
                 return Err(LedgerError::NoClient { card: card.uuid.clone(), clients });
             }
         }
-        self.entries.push(Entry { grant, state: State::Reserved { holder }, since_ms: now_ms });
+        self.entries.push(Entry {
+            grant,
+            state: State::Reserved { holder },
+            since_ms: now_ms,
+            broken_ms: None,
+        });
         Ok(())
     }
 
@@ -231,6 +244,23 @@ impl Ledger {
             State::Active { .. } => return Err(missing()),
         }
         Ok(entry)
+    }
+
+    /// Marks the grants of a card whose MPS control daemon has died, and names those that were not
+    /// marked before. Reservations stay as they are: their containers have not started yet.
+    pub fn mark_broken(&mut self, card: &GpuUuid, now_ms: u64) -> Vec<GrantKey> {
+        let mut marked = Vec::new();
+        for entry in &mut self.entries {
+            let active = matches!(entry.state, State::Active { .. });
+            if active
+                && entry.broken_ms.is_none()
+                && entry.grant.cards.iter().any(|c| c.uuid == *card)
+            {
+                entry.broken_ms = Some(now_ms);
+                marked.push(entry.grant.key.clone());
+            }
+        }
+        marked
     }
 
     /// Ends an entry, whatever its state. `None` where it is gone already.
@@ -314,6 +344,29 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn the_death_of_a_control_daemon_breaks_the_grants_of_its_card_once_and_no_reservation() {
+        let mut ledger = Ledger::default();
+        for (id, on) in [(1, 0), (2, 0), (3, 1)] {
+            ledger.reserve(grant(id, 1, on, 10), HOLDER, &capacity(), 0).unwrap();
+        }
+        for (id, on) in [(1, 0), (3, 1)] {
+            let init = ProcessId { pid: 10 + u32::from(id), start_time: 1 };
+            ledger.activate(&grant(id, 1, on, 0).key, init, None).unwrap();
+        }
+        assert_eq!(ledger.mark_broken(&card(0), 5), [grant(1, 1, 0, 0).key]);
+        assert_eq!(ledger.mark_broken(&card(0), 6), []);
+        let broken: Vec<_> = ledger.entries().iter().map(|entry| entry.broken_ms).collect();
+        assert_eq!(broken, [Some(5), None, None]);
+        assert_eq!(ledger.committed(&card(0)), Mib(20), "it counts until its container ends");
+        // What an older mpsgated writes has no such field, and what it does not know it reads past.
+        let text = serde_json::to_string(&ledger).unwrap();
+        assert_eq!(text.matches("broken_ms").count(), 1);
+        assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
+        let older = text.replace(",\"broken_ms\":5", "");
+        assert_eq!(serde_json::from_str::<Ledger>(&older).unwrap().entries()[0].broken_ms, None);
+    }
+
+    #[test]
     fn a_late_release_of_the_old_life_leaves_the_new_one() {
         let mut ledger = Ledger::default();
         ledger.reserve(grant(1, 2, 0, 60), HOLDER, &capacity(), 0).unwrap();
@@ -344,6 +397,26 @@ pub(crate) mod tests {
             ledger.reserve(grant(5, 1, 0, 1), HOLDER, &capacity(), 0),
             Err(LedgerError::NoClient { card: card(0), clients: 3 })
         );
+    }
+
+    /// Found with its fuzz target: the sum wrapped round, and the card looked empty.
+    #[test]
+    fn a_card_whose_sum_does_not_fit_is_full() {
+        let mut ledger = Ledger::default();
+        let any = Capacity { memory: Mib(u64::MAX), max_clients: 48 };
+        ledger.reserve(grant(1, 1, 0, u64::MAX), HOLDER, &any, 0).unwrap();
+        let mut read = serde_json::to_value(&ledger).unwrap();
+        let mut second = read["entries"][0].clone();
+        second["grant"]["key"]["container_id"] = "c2".into();
+        read["entries"].as_array_mut().unwrap().push(second);
+        let promise = serde_json::json!({
+            "pod_uid": "u", "container": "c", "card": card(0), "memory": u64::MAX
+        });
+        read["promises"] = serde_json::json!([promise, promise]);
+        let mut ledger: Ledger = serde_json::from_value(read).unwrap();
+        assert_eq!(ledger.committed(&card(0)), Mib(u64::MAX));
+        let more = ledger.reserve(grant(3, 1, 0, 1), HOLDER, &capacity(), 0);
+        assert!(matches!(more, Err(LedgerError::NoMemory { .. })));
     }
 
     #[derive(Debug, Clone)]

@@ -6,9 +6,10 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use mpsgate_crashpoint::crash_point;
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::Ledger;
@@ -42,6 +43,12 @@ pub enum LedgerFileError {
     #[error("another mpsgated holds {path}")]
     Locked {
         /// The lock file.
+        path: PathBuf,
+    },
+    /// The directory is no longer the one that was locked.
+    #[error("{path} was replaced while mpsgated ran")]
+    Replaced {
+        /// The directory.
         path: PathBuf,
     },
     /// Not JSON of a ledger: cut off, or not ours.
@@ -86,6 +93,11 @@ impl LedgerFileError {
                 "check that {} is a writable tmpfs: df -h {0}",
                 path.parent().unwrap_or_else(|| Path::new("/run")).display()
             ),
+            Self::Replaced { path } => format!(
+                "find out who did it (ls -ld {}), put the old one back, or restart mpsgated once no \
+                 container has GPU memory",
+                path.display()
+            ),
             Self::Locked { path } => format!("find it with: fuser {}", path.display()),
             Self::Corrupt { path, .. } | Self::Duplicate { path } | Self::TooLarge { path, .. } => {
                 format!(
@@ -120,6 +132,8 @@ struct OnDisk<L> {
 #[derive(Debug)]
 pub struct LedgerFile {
     directory: PathBuf,
+    /// Device and inode of the directory: a link or another directory in its place is not written to.
+    identity: (u64, u64),
     generation: u64,
     _lock: File,
 }
@@ -148,7 +162,8 @@ impl LedgerFile {
             Err(TryLockError::Error(e)) => return Err(io_error("lock", &lock_path)(e)),
         }
         let (generation, ledger) = read(&directory.join(FILE))?;
-        Ok((Self { directory: directory.to_owned(), generation, _lock: lock }, ledger))
+        let identity = identity(directory)?;
+        Ok((Self { directory: directory.to_owned(), identity, generation, _lock: lock }, ledger))
     }
 
     /// Replaces the file by `ledger`.
@@ -156,6 +171,12 @@ impl LedgerFile {
     /// # Errors
     /// Where writing fails; the old file is then still there.
     pub fn store(&mut self, ledger: &Ledger) -> Result<(), LedgerFileError> {
+        match identity(&self.directory) {
+            Ok(found) if found == self.identity => {}
+            // What cannot be looked at cannot be written, and that says more.
+            Err(LedgerFileError::Io { .. }) => {}
+            _ => return Err(LedgerFileError::Replaced { path: self.directory.clone() }),
+        }
         let temporary = self.directory.join(TEMPORARY);
         let target = self.directory.join(FILE);
         let generation = self.generation + 1;
@@ -168,16 +189,32 @@ impl LedgerFile {
             .mode(0o600)
             .custom_flags(O_NOFOLLOW)
             .open(&temporary)
-            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_data()));
+            .and_then(|mut file| {
+                crash_point!("ledger.created");
+                file.write_all(&text)?;
+                crash_point!("ledger.written");
+                file.sync_data()
+            });
         if let Err(source) = written {
             // A full disk leaves a stump; the ledger itself is untouched.
             let _ = std::fs::remove_file(&temporary);
             return Err(io_error("write", &temporary)(source));
         }
+        crash_point!("ledger.synced");
         std::fs::rename(&temporary, &target).map_err(io_error("replace", &target))?;
+        crash_point!("ledger.renamed");
         self.generation = generation;
         Ok(())
     }
+}
+
+/// Device and inode of a directory, not of what a link in its place leads to.
+fn identity(directory: &Path) -> Result<(u64, u64), LedgerFileError> {
+    let found = directory.symlink_metadata().map_err(io_error("look at", directory))?;
+    if !found.is_dir() {
+        return Err(LedgerFileError::Replaced { path: directory.to_owned() });
+    }
+    Ok((found.dev(), found.ino()))
 }
 
 // `libc`'s value on Linux for every architecture that NVIDIA's driver supports but arm64.
@@ -296,6 +333,23 @@ mod tests {
         std::fs::write(dir.path().join(FILE), text.to_string()).unwrap();
         let error = LedgerFile::open(dir.path()).unwrap_err();
         assert!(matches!(error, LedgerFileError::Duplicate { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_directory_that_was_replaced_is_not_written_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, elsewhere) = (dir.path().join("ledger"), dir.path().join("elsewhere"));
+        std::fs::create_dir(&place).unwrap();
+        std::fs::create_dir(&elsewhere).unwrap();
+        let (mut file, _) = LedgerFile::open(&place).unwrap();
+        std::fs::rename(&place, dir.path().join("away")).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &place).unwrap();
+        let error = file.store(&one_entry()).unwrap_err();
+        assert!(matches!(error, LedgerFileError::Replaced { .. }), "{error}");
+        assert_eq!(elsewhere.read_dir().unwrap().count(), 0);
+        std::fs::remove_file(&place).unwrap();
+        std::fs::rename(dir.path().join("away"), &place).unwrap();
+        file.store(&one_entry()).unwrap();
     }
 
     #[test]

@@ -20,6 +20,9 @@ use crate::{Call, Envelope, FrameError, Reply, VERSION, decode_length, encode};
 /// How long a caller waits for the first byte of an answer, and for each byte after it.
 pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Between two looks for a daemon that is away.
+const AWAY_PAUSE: Duration = Duration::from_millis(20);
+
 /// Why the daemon did not answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -30,6 +33,15 @@ pub enum ApiError {
         /// The socket.
         path: PathBuf,
         /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Nobody listens, and nobody came in the time that a restart takes.
+    #[error("mpsgated is down or restarting: no socket answered at {path} for {} s", FIRST_BYTE_TIMEOUT.as_secs())]
+    StillAway {
+        /// The socket.
+        path: PathBuf,
+        /// What the kernel said last.
         #[source]
         source: io::Error,
     },
@@ -81,7 +93,7 @@ impl ApiError {
             Self::NotASocket { .. } | Self::NotRoot { .. } => {
                 "remove the file and run: systemctl restart mpsgated"
             }
-            Self::Silent { .. } | Self::Broken(_) | Self::Unexpected => {
+            Self::StillAway { .. } | Self::Silent { .. } | Self::Broken(_) | Self::Unexpected => {
                 "systemctl status mpsgated; journalctl -u mpsgated -n 50"
             }
             Self::Garbage(_) | Self::Version { .. } => {
@@ -96,6 +108,7 @@ impl ApiError {
     pub fn refusal(&self) -> Refusal {
         let code = match self {
             Self::Away { .. }
+            | Self::StillAway { .. }
             | Self::NotASocket { .. }
             | Self::NotRoot { .. }
             | Self::Broken(_) => Code::DaemonAway,
@@ -119,11 +132,15 @@ impl Client {
     /// # Errors
     /// Where nobody listens, or not root.
     pub fn connect(path: &Path) -> Result<Self, ApiError> {
-        let silent = || ApiError::Silent { seconds: FIRST_BYTE_TIMEOUT.as_secs(), doing: None };
+        Self::connect_within(path, FIRST_BYTE_TIMEOUT)
+    }
+
+    fn connect_within(path: &Path, limit: Duration) -> Result<Self, ApiError> {
+        let silent = || ApiError::Silent { seconds: limit.as_secs(), doing: None };
         let socket = unix_socket(SockFlag::SOCK_CLOEXEC).map_err(|e| away(path, e))?;
         // connect(2) on a UNIX socket waits for room in the backlog as long as a send would.
         let stream = UnixStream::from(socket);
-        stream.set_write_timeout(Some(FIRST_BYTE_TIMEOUT)).map_err(ApiError::Broken)?;
+        stream.set_write_timeout(Some(limit)).map_err(ApiError::Broken)?;
         let address = UnixAddr::new(path).map_err(|e| away(path, e))?;
         match connect(stream.as_raw_fd(), &address) {
             Ok(()) => {}
@@ -151,18 +168,87 @@ impl Client {
         let _ = sent();
     }
 
+    /// Sends a call and returns its reply, all within `limit`: connecting, sending and waiting
+    /// together, whatever progress the daemon reports.
+    ///
+    /// # Errors
+    /// Where no answer comes in time, or none that is a message.
+    pub fn ask_within(path: &Path, call: Call, limit: Duration) -> Result<Reply, ApiError> {
+        let started = Instant::now();
+        let deadline = started + limit;
+        let bytes = encode(&Envelope { version: VERSION, call }).map_err(ApiError::Garbage)?;
+        let mut client = Self::connect_within(path, limit)?;
+        // The socket takes no zero for a limit; what is over by then shows at the first read.
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        client.stream.set_write_timeout(Some(left)).map_err(ApiError::Broken)?;
+        client.send(&bytes, None)?;
+        let mut doing = None;
+        loop {
+            match client.receive(deadline, started, &doing)? {
+                Reply::Progress { doing: now } => doing = Some(now),
+                Reply::Version { daemon } => return Err(ApiError::Version { daemon }),
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    /// Sends a call that does the same when it is sent twice, and returns its final reply. A daemon that
+    /// is away, or goes before it has answered, is waited for as long as for its first byte: one that is
+    /// restarted is back by then, and nobody is refused because of it.
+    ///
+    /// # Errors
+    /// As [`Self::connect`] and [`Self::call`].
+    pub fn ask(
+        path: &Path,
+        call: &Call,
+        fd: Option<BorrowedFd<'_>>,
+        limit: Duration,
+    ) -> Result<Reply, ApiError> {
+        let started = Instant::now();
+        let mut away_since = started;
+        loop {
+            let tried = Instant::now();
+            let asked = Self::connect(path)
+                .and_then(|client| client.call_since(away_since, call.clone(), fd, limit));
+            let error = match asked {
+                Err(error @ (ApiError::Away { .. } | ApiError::Broken(_))) => error,
+                other => return other,
+            };
+            // It had told of progress: this is another absence.
+            if tried.elapsed() >= FIRST_BYTE_TIMEOUT && started.elapsed() < limit {
+                away_since = Instant::now();
+            }
+            if away_since.elapsed() >= FIRST_BYTE_TIMEOUT {
+                return Err(match error {
+                    ApiError::Away { path, source } => ApiError::StillAway { path, source },
+                    other => other,
+                });
+            }
+            std::thread::sleep(AWAY_PAUSE);
+        }
+    }
+
     /// Sends a call and returns its final reply. Waits [`FIRST_BYTE_TIMEOUT`] for the first frame;
     /// a progress frame extends the wait, up to `limit` in all.
     ///
     /// # Errors
     /// Where no answer comes in time, or none that is a message.
     pub fn call(
-        mut self,
+        self,
         call: Call,
         fd: Option<BorrowedFd<'_>>,
         limit: Duration,
     ) -> Result<Reply, ApiError> {
-        let started = Instant::now();
+        self.call_since(Instant::now(), call, fd, limit)
+    }
+
+    fn call_since(
+        mut self,
+        started: Instant,
+        call: Call,
+        fd: Option<BorrowedFd<'_>>,
+        limit: Duration,
+    ) -> Result<Reply, ApiError> {
         let bytes = encode(&Envelope { version: VERSION, call }).map_err(ApiError::Garbage)?;
         self.send(&bytes, fd)?;
         let mut doing = None;
@@ -263,7 +349,8 @@ fn lost(error: io::Error, started: Instant, doing: &Option<String>) -> ApiError 
 }
 
 fn silent(started: Instant, doing: &Option<String>) -> ApiError {
-    let seconds = started.elapsed().as_secs().max(FIRST_BYTE_TIMEOUT.as_secs());
+    // A wait of 1.9996 s is one of 2 s.
+    let seconds = (started.elapsed() + Duration::from_millis(100)).as_secs();
     ApiError::Silent { seconds, doing: doing.clone() }
 }
 
@@ -306,6 +393,35 @@ mod tests {
     }
 
     #[test]
+    fn a_daemon_that_comes_back_in_time_is_asked_again_and_one_that_does_not_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let ask = |path: &Path| Client::ask(path, &Call::Status, None, FIRST_BYTE_TIMEOUT);
+        let error = ask(&path).unwrap_err();
+        assert!(matches!(error, ApiError::StillAway { .. }), "{error}");
+        // The first one ends after it has read the call; the second one, at another time, answers.
+        let done = encode(&Reply::Done { text: "ok".to_owned() }).unwrap();
+        let taken = path.clone();
+        std::thread::spawn(move || {
+            for bytes in [Vec::new(), done] {
+                let listener = UnixListener::bind(&taken).unwrap();
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut prefix = [0; 4];
+                stream.read_exact(&mut prefix).unwrap();
+                stream.read_exact(&mut vec![0; decode_length(prefix).unwrap()]).unwrap();
+                std::fs::remove_file(&taken).unwrap();
+                stream.write_all(&bytes).unwrap();
+            }
+        });
+        let answer = ask(&path);
+        assert!(matches!(&answer, Ok(Reply::Done { text }) if text == "ok"), "{answer:?}");
+        // What is there and wrong is not waited for.
+        let file = dir.path().join("f");
+        std::fs::write(&file, "").unwrap();
+        assert!(matches!(ask(&file), Err(ApiError::NotASocket { .. })));
+    }
+
+    #[test]
     fn a_plain_file_is_no_daemon() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
@@ -328,6 +444,35 @@ mod tests {
         };
         assert!(matches!(error, ApiError::Silent { .. }), "{error}");
         Client::notify(&path, Call::Status);
+    }
+
+    #[test]
+    fn a_whole_question_has_one_limit_that_progress_does_not_extend() {
+        let limit = Duration::from_millis(50);
+        let ask = |path: &Path| Client::ask_within(path, Call::Status, limit);
+        // Nobody takes the connection.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let _listener = UnixListener::bind(&path).unwrap();
+        assert!(matches!(ask(&path), Err(ApiError::Silent { .. })));
+        // Progress for as long as the caller listens.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        let progress = encode(&Reply::Progress { doing: "waiting".to_owned() }).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            while stream.write_all(&progress).is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let error = ask(&path).unwrap_err();
+        assert!(matches!(&error, ApiError::Silent { doing: Some(doing), .. } if doing == "waiting"), "{error}");
+        let done = encode(&Reply::Done { text: "ok".to_owned() }).unwrap();
+        let (_dir, path) = daemon(Some(done));
+        let answer = Client::ask_within(&path, Call::Status, Duration::from_secs(20));
+        assert!(matches!(answer, Ok(Reply::Done { text }) if text == "ok"));
+        assert!(matches!(ask(&dir.path().join("none")), Err(ApiError::Away { .. })));
     }
 
     #[test]

@@ -18,9 +18,13 @@ mod frame;
 mod message;
 
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
-pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot, ProtectedDirectory, SnapshotCard};
+pub use files::{
+    ExecRecord, FILES_FORMAT, NodeSnapshot, ProtectedDirectory, SnapshotCard, temporary_name,
+    temporary_writer,
+};
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
 pub use message::{
-    Activate, Call, CardStatus, Engine, Envelope, GrantStatus, MpsStatus, Release, Reply, Report,
-    Reserve, ServerStatus, Status, VERSION, WireRefusal, compatible, parse_envelope,
+    ACTIONS_KEPT, Action, Activate, Call, CardStatus, ClientProcess, Engine, Envelope, GrantStatus, Mps, MpsAction,
+    MpsStatus, Release, Reply, Report, Reserve, ServerClients, ServerStatus, Status, Terminate,
+    VERSION, WireRefusal, WouldEnd, compatible, parse_envelope,
 };

@@ -48,6 +48,8 @@ pub enum Call {
     Activate(Activate),
     /// End a grant or reservation (the hook at poststop).
     Release(Release),
+    /// End the GPU work of a container that is about to be killed (the shim).
+    Terminate(Terminate),
     /// Log and count what the shim refused or stripped on its own.
     Report(Report),
     /// Everything that the daemon knows.
@@ -62,6 +64,10 @@ pub enum Call {
         /// UUID or index.
         gpu: String,
     },
+    /// End a card's MPS, or end it and start it again: everything that runs on the card dies.
+    Mps(Mps),
+    /// Read the settings file again.
+    Reload,
 }
 
 /// Hold memory for a container.
@@ -97,6 +103,46 @@ pub struct Release {
     pub key: GrantKey,
 }
 
+/// End the GPU work of a container that is about to be killed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Terminate {
+    /// Which life of which container.
+    pub key: GrantKey,
+}
+
+/// End a card's MPS, for good or for a moment.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Mps {
+    /// UUID or index.
+    pub gpu: String,
+    /// What to do.
+    pub action: MpsAction,
+    /// Whether the operator has said so with the list of who dies in view. Without it nothing is done,
+    /// and the answer is that list.
+    pub confirmed: bool,
+}
+
+/// What to do with a card's MPS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MpsAction {
+    /// End it and keep the card closed, over restarts too, until a `Restart`.
+    Stop,
+    /// End it and start it anew.
+    Restart,
+}
+
+impl MpsAction {
+    /// The operator's word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Restart => "restart",
+        }
+    }
+}
+
 /// What the shim did on its own.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
@@ -128,7 +174,18 @@ pub enum Reply {
         #[serde(default)]
         cdi: Box<Cdi>,
     },
-    /// To `activate`, `release`, `report`, `enable` and `disable`.
+    /// To an `mps` that was not confirmed. Nothing was done.
+    WouldEnd {
+        /// A [`WouldEnd`] as JSON: the shim reads replies, too, and would carry the code for a list that
+        /// it never sees.
+        list: String,
+    },
+    /// To `reload`: one line for each setting that changed; none where nothing did.
+    Reloaded {
+        /// What was taken, and what waits for what.
+        lines: Vec<String>,
+    },
+    /// To every other call that was carried out.
     Done {
         /// What changed, for people; empty where nothing did.
         text: String,
@@ -197,6 +254,37 @@ pub struct Status {
     pub grants: Vec<GrantStatus>,
     /// Refused, stripped and warned containers since the daemon started, by code.
     pub refusals: BTreeMap<String, u64>,
+    /// CUDA clients whose GPU work was ended before their container was killed, since then.
+    #[serde(default)]
+    pub clients_terminated: u64,
+    /// Containers with a grant that were killed without, because their card's MPS was busy or not
+    /// healthy.
+    #[serde(default)]
+    pub kills_unprepared: u64,
+    /// What the daemon did to containers and processes, or would have done, since it started; the
+    /// latest [`ACTIONS_KEPT`], oldest first.
+    #[serde(default)]
+    pub actions: Vec<Action>,
+}
+
+/// How many [`Action`]s a daemon remembers.
+pub const ACTIONS_KEPT: usize = 64;
+
+/// The answer to who ended this container, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Action {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The container; absent where it was about a process of no container with a grant.
+    pub container_id: Option<String>,
+    /// The card's UUID.
+    pub card: String,
+    /// The card's index.
+    pub card_index: u32,
+    /// `killed`, `reported`, or `failed` where it was to be killed and lives.
+    pub what: String,
+    /// One sentence.
+    pub why: String,
 }
 
 /// One card.
@@ -262,6 +350,45 @@ pub struct ServerStatus {
     pub status: Option<String>,
 }
 
+/// Who dies with a card's MPS.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct WouldEnd {
+    /// What was asked for.
+    pub action: MpsAction,
+    /// The card's UUID.
+    pub card: String,
+    /// The card's index.
+    pub card_index: u32,
+    /// Reservations and grants on it, as the ledger records them.
+    pub grants: Vec<GrantStatus>,
+    /// Its MPS servers and their clients, as the control daemon names them.
+    pub servers: Vec<ServerClients>,
+    /// Why servers and clients could not be listed, where they could not: there may be more.
+    pub unknown: Option<String>,
+}
+
+/// One MPS server and who uses it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServerClients {
+    /// Its pid.
+    pub pid: u32,
+    /// Whose clients it serves.
+    pub uid: Option<u32>,
+    /// Its clients.
+    pub clients: Vec<ClientProcess>,
+}
+
+/// One CUDA process.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ClientProcess {
+    /// Its pid, as the host counts.
+    pub pid: u32,
+    /// The container whose grant it uses; `None` where it is in no container with a grant on the card.
+    pub container_id: Option<String>,
+    /// Its command line, cut short.
+    pub command: String,
+}
+
 /// One reservation or grant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GrantStatus {
@@ -271,8 +398,11 @@ pub struct GrantStatus {
     pub runtime_root: String,
     /// The life of the container.
     pub instance: String,
-    /// `reserved` or `active`.
+    /// `reserved`, `active`, or `broken`: active, and without the card since its control daemon died.
     pub state: String,
+    /// What to do where it is broken.
+    #[serde(default)]
+    pub hint: Option<String>,
     /// The card's UUID.
     pub card: String,
     /// The card's index.
@@ -291,6 +421,9 @@ pub struct GrantStatus {
     pub guarantee: String,
     /// When it was reserved.
     pub since_ms: u64,
+    /// When the card's MPS control daemon died under it.
+    #[serde(default)]
+    pub broken_ms: Option<u64>,
 }
 
 /// Reads an envelope; the version first, so that a far one is told from garbage.
