@@ -11,8 +11,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::ConfigError;
 use crate::settings::{
-    ClientDir, Config, Exempt, InjectMode, Ipc, LogLevel, Manage, Privileged, Supervisor, Switch,
-    Unallocated, VisibleDevices,
+    ClientDir, Config, Enforce, Exempt, InjectMode, Ipc, LogLevel, Manage, Orphan, Privileged,
+    Supervisor, Switch, Unallocated, VisibleDevices,
 };
 
 /// One key.
@@ -82,6 +82,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(policy.visible_devices, VisibleDevices),
     key!(policy.privileged, Privileged),
     key!(policy.ipc, Ipc),
+    key!(policy.enforce, Enforce),
     // `read_exemptions` reads it: its entries have keys of their own.
     key!(policy.exempt, Allowed::Exemptions, |_: &DeValue<'_>| None),
     key!(inject.mode, InjectMode),
@@ -91,6 +92,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(mps.multiuser, Switch),
     key!(mps.max_clients, "clients", 0 to 60),
     key!(mps.supervisor, Supervisor),
+    key!(mps.orphan, Orphan),
     key!(nvml.library, Allowed::NameOrPath("libnvidia-ml.so.1"), name_or_path),
     key!(log.level, LogLevel),
 ];

@@ -14,14 +14,17 @@ mod exit;
 mod file;
 mod keys;
 pub mod paths;
+mod reload;
 mod runtime;
 mod settings;
 
 pub use error::ConfigError;
 pub use exit::ExitCode;
 pub use file::{MAX_BYTES, Origin};
+pub use reload::{Change, Taken};
 pub use runtime::{find_runtime, runtime_for_pass_through, runtime_path_hint};
 pub use settings::{
-    ClientDir, Config, Exempt, Gpus, Inject, InjectMode, Ipc, Log, LogLevel, Manage, Mps, Nvml,
-    Policy, Privileged, Requests, Runtime, Supervisor, Switch, Trust, Unallocated, VisibleDevices,
+    ClientDir, Config, Enforce, Exempt, Gpus, Inject, InjectMode, Ipc, Log, LogLevel, Manage, Mps,
+    Nvml, Orphan, Policy, Privileged, Requests, Runtime, Supervisor, Switch, Trust, Unallocated,
+    VisibleDevices,
 };

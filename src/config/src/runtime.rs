@@ -18,13 +18,16 @@ use crate::{Runtime, keys, paths};
 pub fn runtime_path_hint(text: &str) -> Option<String> {
     // The parser goes on behind errors, and reads valid files as they are meant.
     let (table, errors) = DeTable::parse_recoverable(text);
-    let line = |offset| keys::line_at(text.as_bytes(), offset);
-    // On a line with an error the value is a guess of the parser's: half a path is no path.
+    // On a line with an error the value is a guess of the parser's: half a path is no path. By offsets,
+    // because there may be an error on every line.
     let is_guess = |value: &Range<usize>| {
-        let (first, last) = (line(value.start), line(value.end));
-        errors.iter().any(|error| {
-            error.span().is_none_or(|span| line(span.start) <= last && first <= line(span.end))
-        })
+        let before = text.get(..value.start).unwrap_or_default();
+        let behind = text.get(value.end..).unwrap_or_default();
+        let first = before.rfind('\n').map_or(0, |at| at + 1);
+        let last = behind.find('\n').map_or(text.len(), |at| value.end + at);
+        errors
+            .iter()
+            .any(|error| error.span().is_none_or(|span| span.start <= last && first <= span.end))
     };
     let runtime = table.get_ref().get("runtime").and_then(|value| value.get_ref().as_table());
     match runtime.and_then(path_in) {

@@ -162,6 +162,8 @@ pub struct Policy {
     pub privileged: Privileged,
     /// The IPC namespace of a container with a request.
     pub ipc: Ipc,
+    /// A granted container that takes what is not its own.
+    pub enforce: Enforce,
     /// Containers that may use cards without a grant.
     pub exempt: Vec<Exempt>,
 }
@@ -173,6 +175,7 @@ impl Default for Policy {
             visible_devices: VisibleDevices::Refuse,
             privileged: Privileged::RemoveNodes,
             ipc: Ipc::RequireHost,
+            enforce: Enforce::Kill,
             exempt: Vec::new(),
         }
     }
@@ -217,6 +220,16 @@ words! {
         RequireHost = "require-host",
         /// Any.
         Any = "any",
+    }
+}
+
+words! {
+    /// What is done to a container with a grant that takes from its neighbours what is theirs.
+    Enforce {
+        /// It is killed, and the reason is kept.
+        Kill = "kill",
+        /// It is named, and nothing is done.
+        Report = "report",
     }
 }
 
@@ -274,6 +287,8 @@ pub struct Mps {
     pub max_clients: u32,
     /// What keeps the control daemons.
     pub supervisor: Supervisor,
+    /// What is done about a server whose control daemon has died.
+    pub orphan: Orphan,
 }
 
 impl Default for Mps {
@@ -285,6 +300,7 @@ impl Default for Mps {
             multiuser: Switch::Auto,
             max_clients: 0,
             supervisor: Supervisor::Auto,
+            orphan: Orphan::Wait,
         }
     }
 }
@@ -310,6 +326,16 @@ words! {
         Systemd = "systemd",
         /// A double fork.
         Fork = "fork",
+    }
+}
+
+words! {
+    /// What is done about a server that outlived its control daemon and still holds the card.
+    Orphan {
+        /// The card waits for its end.
+        Wait = "wait",
+        /// It is ended.
+        Kill = "kill",
     }
 }
 

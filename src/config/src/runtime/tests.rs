@@ -104,6 +104,16 @@ fn a_shim_under_the_name_of_the_runtime_does_not_find_itself() {
     assert_eq!(find_in(&first.path().join("runc"), Some(&own), &dirs), None);
 }
 
+/// Found with its fuzz target: with an error on every line of a file that may have 1 MiB, looking lines up anew for
+/// each error took minutes, in every container's start.
+#[test]
+fn a_file_of_nothing_but_errors_gives_up_its_path_at_once() {
+    let text = format!("[runtime]\npath = \"crun\"\n{}", "= =\n".repeat(1 << 15));
+    assert_eq!(runtime_path_hint(&text).as_deref(), Some("crun"));
+    // An error that begins on a line above and reaches into this one still makes the value a guess.
+    assert_eq!(runtime_path_hint("[runtime]\npath = \"crun\" \"\n").as_deref(), None);
+}
+
 fn any_settings() -> impl Strategy<Value = String> {
     let path = prop_oneof![
         "[a-z]{1,8}".prop_map(|name| format!("\"{name}\"")),

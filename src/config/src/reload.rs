@@ -1,0 +1,153 @@
+//! What a changed settings file means for a daemon that runs: which keys are taken at once, and what the
+//! others wait for. A test holds the list and `keys` together, so that no key is silently ignored.
+
+use crate::settings::Config;
+
+/// When a changed key counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// For the next container: the runtime and the hook read the file for each.
+    NextContainer,
+    /// At once: the daemon takes it.
+    Now,
+    /// After these commands.
+    After(&'static str),
+}
+
+/// A key whose value differs from the one in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// As in the file: `mps.control`.
+    pub key: &'static str,
+    /// When it counts.
+    pub taken: Taken,
+}
+
+struct Rule {
+    key: &'static str,
+    taken: Taken,
+    differs: fn(&Config, &Config) -> bool,
+    copy: fn(&mut Config, &Config),
+}
+
+macro_rules! rule {
+    ($table:ident . $name:ident, $taken:expr) => {
+        Rule {
+            key: concat!(stringify!($table), ".", stringify!($name)),
+            taken: $taken,
+            differs: |left, right| left.$table.$name != right.$table.$name,
+            copy: |to, from| to.$table.$name.clone_from(&from.$table.$name),
+        }
+    };
+}
+
+const RESTART: Taken = Taken::After("systemctl restart mpsgated");
+/// A control daemon that runs is adopted as it is.
+const RESTART_BOTH: Taken = Taken::After(
+    "systemctl restart mpsgated; then, for each managed card: mpsgate mps restart GPU",
+);
+/// One of another program is not recognised as ours, so none may run.
+const BETWEEN_STOP_AND_START: Taken = Taken::After(
+    "mpsgate mps stop GPU for each managed card; systemctl restart mpsgated; mpsgate mps restart GPU \
+     for each",
+);
+
+const RULES: &[Rule] = &[
+    rule!(runtime.path, Taken::Now),
+    rule!(gpus.manage, Taken::Now),
+    rule!(gpus.reserve_mib, Taken::Now),
+    rule!(requests.from_env, Taken::NextContainer),
+    rule!(trust.local, Taken::Now),
+    rule!(policy.unallocated, Taken::NextContainer),
+    rule!(policy.visible_devices, Taken::NextContainer),
+    rule!(policy.privileged, Taken::NextContainer),
+    rule!(policy.ipc, Taken::NextContainer),
+    rule!(policy.enforce, Taken::Now),
+    rule!(policy.exempt, Taken::NextContainer),
+    rule!(inject.mode, Taken::Now),
+    rule!(mps.control, BETWEEN_STOP_AND_START),
+    rule!(mps.client_dir, RESTART),
+    rule!(mps.start_timeout_s, Taken::Now),
+    rule!(mps.multiuser, RESTART_BOTH),
+    rule!(mps.max_clients, Taken::Now),
+    rule!(mps.supervisor, RESTART_BOTH),
+    rule!(mps.orphan, Taken::Now),
+    rule!(nvml.library, RESTART),
+    rule!(log.level, Taken::Now),
+];
+
+impl Config {
+    /// Takes from `new` what can be taken while the daemon runs, and names every key that differs. What
+    /// waits keeps its old value here, so that it is named again next time.
+    pub fn adopt(&mut self, new: &Self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for rule in RULES {
+            if !(rule.differs)(self, new) {
+                continue;
+            }
+            changes.push(Change { key: rule.key, taken: rule.taken });
+            if !matches!(rule.taken, Taken::After(_)) {
+                (rule.copy)(self, new);
+            }
+        }
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::keys::KEYS;
+
+    #[test]
+    fn every_key_says_when_it_is_taken() {
+        let known: Vec<String> = KEYS.iter().map(|k| format!("{}.{}", k.table, k.name)).collect();
+        let ruled: Vec<&str> = RULES.iter().map(|rule| rule.key).collect();
+        assert_eq!(ruled, known, "one rule for each key, in the same order");
+    }
+
+    /// One other value for each key.
+    const OTHER: &str = r#"
+        runtime.path = "crun"
+        gpus = { manage = "all", reserve_mib = 1 }
+        requests.from_env = "on"
+        trust.local = "off"
+        inject.mode = "cdi"
+        nvml.library = "/lib/other.so"
+        log.level = "trace"
+        [policy]
+        unallocated = "warn"
+        visible_devices = "strip"
+        privileged = "close"
+        ipc = "any"
+        enforce = "report"
+        exempt = [{ namespace = "a", image = "b" }]
+        [mps]
+        control = "/usr/bin/other"
+        client_dir = "full"
+        start_timeout_s = 1
+        multiuser = "on"
+        max_clients = 1
+        supervisor = "fork"
+        orphan = "kill"
+    "#;
+
+    #[test]
+    fn what_cannot_be_taken_now_keeps_its_value_and_is_named_each_time() {
+        let other =
+            Config::parse(OTHER, Path::new("config.toml")).unwrap_or_else(|e| panic!("{e}"));
+        let mut config = Config::default();
+        let all: Vec<&str> = config.adopt(&other).iter().map(|change| change.key).collect();
+        assert_eq!(all, RULES.iter().map(|rule| rule.key).collect::<Vec<_>>());
+        let waiting: Vec<&str> = config.adopt(&other).iter().map(|change| change.key).collect();
+        assert_eq!(
+            waiting,
+            ["mps.control", "mps.client_dir", "mps.multiuser", "mps.supervisor", "nvml.library"]
+        );
+        assert_eq!(config.mps.control, Config::default().mps.control);
+        assert_eq!(config.log.level, other.log.level);
+        assert_eq!(Config::default().adopt(&Config::default()), []);
+    }
+}
