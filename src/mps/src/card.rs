@@ -18,11 +18,15 @@ use nix::libc;
 
 use crate::channel::Channel;
 use crate::error::MpsError;
-use crate::holder::{WedgeCause, find_wedge_cause};
+use crate::holder::{Connections, WedgeCause};
 use crate::layout::CardDirs;
 use crate::process::{POLL, Process};
 use crate::protocol::{ServerStatus, faulted_servers};
 use crate::spawner::{Spawner, Started};
+use mpsgate_crashpoint::crash_point;
+
+/// Between two attempts on a channel that glitches.
+const GLITCH: Duration = Duration::from_millis(50);
 
 /// The control daemon of one card, running or not.
 #[derive(Debug)]
@@ -40,6 +44,9 @@ pub struct CardMps {
 pub struct ControlDaemon {
     /// The daemon's process.
     pub process: Process,
+    /// Its program was replaced on disk since it was started, as an upgrade of the driver does. It
+    /// is ours all the same, with all its clients.
+    pub replaced: bool,
 }
 
 /// Where a running daemon came from.
@@ -182,6 +189,7 @@ impl CardMps {
     ///
     /// # Errors
     /// [`MpsError::Wedged`] when one runs and does not answer: a second one is never started.
+    /// [`MpsError::Orphans`] while servers of a dead one live.
     /// [`MpsError::StartFailed`] with the end of the log, and what directories and spawner say.
     pub fn ensure_running(
         &self,
@@ -189,13 +197,15 @@ impl CardMps {
         limit: Duration,
     ) -> Result<(ControlDaemon, Origin), MpsError> {
         self.dirs.create()?;
+        crash_point!("mps.directories_made");
         match self.find_running() {
             Ok(Some(daemon)) => {
                 self.channel.server_list()?;
                 return Ok((daemon, Origin::Adopted));
             }
-            Ok(None) => {}
+            Ok(None) => self.refuse_orphans()?,
             Err(error @ MpsError::PidFileRefused { .. }) => {
+                self.refuse_orphans()?;
                 log::warn!(card = self.card, error:% = error; "stale or forged pid file removed");
                 let path = self.dirs.pid_file();
                 std::fs::remove_file(&path)
@@ -205,10 +215,16 @@ impl CardMps {
         }
         let mark = self.dirs.log_file().mark();
         let started = spawner.start(self)?;
+        crash_point!("mps.spawned");
         let failed = match self.wait_until_it_answers(spawner, &started, limit) {
             Ok(daemon) => {
-                let ours = started.is(daemon.process.pid());
-                return Ok((daemon, if ours { Origin::Started } else { Origin::Adopted }));
+                if started.is(daemon.process.pid()) {
+                    return Ok((daemon, Origin::Started));
+                }
+                // Somebody was quicker. Ours may not have noticed yet, and would take the lock the
+                // moment that the other one ends, without limits.
+                spawner.abort(self, &started)?;
+                return Ok((daemon, Origin::Adopted));
             }
             Err(reason) => reason,
         };
@@ -222,6 +238,12 @@ impl CardMps {
         })
     }
 
+    /// Servers without a control daemon hold the card: another daemon's could not have it.
+    fn refuse_orphans(&self) -> Result<(), MpsError> {
+        let pids: Vec<i32> = self.servers_alive().iter().map(Process::pid).collect();
+        if pids.is_empty() { Ok(()) } else { Err(MpsError::Orphans { card: self.card, pids }) }
+    }
+
     fn wait_until_it_answers(
         &self,
         spawner: &dyn Spawner,
@@ -232,7 +254,12 @@ impl CardMps {
         loop {
             let ended = spawner.has_ended(self, started).map_err(|error| error.to_string())?;
             // Asked after that: an end of ours because another was quicker is no failure.
-            if let Some(daemon) = self.find_running().map_err(|error| error.to_string())? {
+            let running = match self.find_locked() {
+                // It has written its pid file, and takes the lock next.
+                Err(MpsError::PidFileRefused { .. }) => None,
+                other => other.map_err(|error| error.to_string())?,
+            };
+            if let Some(daemon) = running {
                 match self.channel.server_list() {
                     Ok(_) => return Ok(daemon),
                     Err(error) if Instant::now() >= deadline => return Err(error.to_string()),
@@ -259,7 +286,7 @@ impl CardMps {
             Err(error) => return Err(error),
         };
         let pid = daemon.process.pid();
-        match self.servers() {
+        match self.servers_for_sure(&daemon) {
             Ok(servers) if servers.iter().any(|server| server.status == ServerStatus::Fault) => {
                 Ok(MpsState::Fault { pid, servers })
             }
@@ -268,12 +295,35 @@ impl CardMps {
                 // With our turn taken, no front-end of ours can be mistaken for the holder.
                 let turn = self.channel.take_turn();
                 let cause = turn.map_or(WedgeCause::Unknown, |_turn| {
-                    find_wedge_cause(&daemon.process, &self.dirs.log_fifo())
+                    self.wedge_cause(&daemon, &Connections::default())
                 });
                 Ok(MpsState::Wedged { pid, cause })
             }
             Err(_) if !daemon.process.is_alive() => Ok(self.dead()),
             Err(error) => Err(error),
+        }
+    }
+
+    /// A channel that glitches is asked again for as long as an answer may take: with a flood of
+    /// connections a front-end hangs or is turned away (measured), and both are a wedge.
+    fn servers_for_sure(&self, daemon: &ControlDaemon) -> Result<Vec<Server>, MpsError> {
+        let deadline = Instant::now() + self.channel.timeout();
+        loop {
+            let error = match self.servers() {
+                Err(
+                    error @ (MpsError::NotRunning { .. }
+                    | MpsError::ChannelBroken { .. }
+                    | MpsError::EmptyAnswer { .. }),
+                ) => error,
+                other => return other,
+            };
+            if !daemon.process.is_alive() {
+                return Err(error);
+            }
+            if Instant::now() >= deadline {
+                return Err(self.channel.wedged());
+            }
+            std::thread::sleep(GLITCH);
         }
     }
 

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::num::NonZeroU32;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -67,6 +67,20 @@ impl Channel {
         self
     }
 
+    /// How long one command may take.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// That no command was answered.
+    pub(crate) fn wedged(&self) -> MpsError {
+        MpsError::Wedged {
+            pipe_dir: self.pipe_dir.clone(),
+            command: Command::GetServerList.to_string(),
+            after_ms: self.timeout.as_millis(),
+        }
+    }
+
     /// Sends one command and reads its answer. A glitch is tried once more where that is harmless.
     ///
     /// # Errors
@@ -82,6 +96,17 @@ impl Channel {
             }
             other => other,
         }
+    }
+
+    /// As [`Self::ask`], but over at `deadline`, waiting for a turn included, and never tried again: for
+    /// whom no answer is better than a late one. The front-end that is still waiting then is killed.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn ask_until(&self, command: &Command, deadline: Instant) -> Result<Answer, MpsError> {
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let (_turn, _lock) = self.take_turn_within(left())?;
+        self.ask_once(command, left())
     }
 
     /// Pids of the card's servers; MPS runs at most one.
@@ -223,10 +248,25 @@ impl Channel {
     pub(crate) fn take_turn(
         &self,
     ) -> Result<(std::sync::MutexGuard<'_, ()>, Flock<File>), MpsError> {
-        // The mutex guards no data, so a panic elsewhere has broken nothing.
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let patience = self.timeout.saturating_mul(2);
+        self.take_turn_within(self.timeout.saturating_mul(2))
+    }
+
+    fn take_turn_within(
+        &self,
+        patience: Duration,
+    ) -> Result<(std::sync::MutexGuard<'_, ()>, Flock<File>), MpsError> {
         let deadline = Instant::now() + patience;
+        let busy =
+            || MpsError::ChannelBusy { lock: self.lock.clone(), after_ms: patience.as_millis() };
+        let turn = loop {
+            match self.turn.try_lock() {
+                Ok(turn) => break turn,
+                // The mutex guards no data, so a panic elsewhere has broken nothing.
+                Err(TryLockError::Poisoned(turn)) => break turn.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return Err(busy()),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(POLL),
+            }
+        };
         loop {
             let file = OpenOptions::new()
                 .read(true)
@@ -244,10 +284,7 @@ impl Channel {
                 Err((_, errno)) => return Err(MpsError::fs("lock", &self.lock, errno)),
             }
             if Instant::now() >= deadline {
-                return Err(MpsError::ChannelBusy {
-                    lock: self.lock.clone(),
-                    after_ms: patience.as_millis(),
-                });
+                return Err(busy());
             }
             std::thread::sleep(POLL);
         }

@@ -67,6 +67,22 @@ pub enum MpsError {
         /// Its permission bits.
         mode: u32,
     },
+    /// A file that the control daemon made is gone, or something else has its place.
+    #[error("the control daemon's {} is {found}", path.display())]
+    Lost {
+        /// The file.
+        path: PathBuf,
+        /// `missing`, or what is there.
+        found: &'static str,
+    },
+    /// Something has the place of a link to the control daemon and cannot be taken away.
+    #[error("{} is {found}, where mpsgate keeps the containers' link to the control daemon", path.display())]
+    InTheWay {
+        /// Where it stands.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
     /// The control daemon has not made this file, so there is nothing to link.
     #[error("the control daemon's {} is missing", path.display())]
     NothingToLink {
@@ -173,6 +189,14 @@ pub enum MpsError {
         /// The end of its log.
         tail: String,
     },
+    /// Servers outlived their control daemon and hold the card.
+    #[error("what a dead MPS control daemon left still holds the card: server {}", list(pids, ", "))]
+    Orphans {
+        /// The card's number.
+        card: u32,
+        /// The servers.
+        pids: Vec<i32>,
+    },
     /// Somebody else holds the lock of the control daemon.
     #[error("{} is locked by pid {pid}, which is not our control daemon: {why}", lock.display())]
     Stranger {
@@ -183,13 +207,13 @@ pub enum MpsError {
         /// The check that failed.
         why: String,
     },
-    /// The pid file names a living process that is not our control daemon.
-    #[error("{} names pid {pid}, which is not our control daemon: {why}", path.display())]
+    /// The pid file names a living process that is not our control daemon, or is no file.
+    #[error("the pid file {} is refused: {why}", path.display())]
     PidFileRefused {
         /// The pid file; anybody may write it.
         path: PathBuf,
         /// The pid in it.
-        pid: i32,
+        pid: Option<i32>,
         /// The check that failed.
         why: String,
     },
@@ -262,6 +286,10 @@ pub enum MpsError {
     },
 }
 
+fn list(pids: &[i32], between: &str) -> String {
+    pids.iter().map(ToString::to_string).collect::<Vec<_>>().join(between)
+}
+
 fn tail_text(tail: &str) -> String {
     if tail.is_empty() { String::new() } else { format!("\n{tail}") }
 }
@@ -278,7 +306,13 @@ impl MpsError {
             Self::NotPlainPath { .. } | Self::SocketPathTooLong { .. } => {
                 "use a short absolute path such as /run/mpsgate/mps".into()
             }
+            Self::Lost { path, .. } => format!(
+                "find out who took it away: ls -l {}; only a new control daemon makes it again: \
+                 mpsgate mps restart GPU",
+                path.display()
+            ),
             Self::Planted { path, .. }
+            | Self::InTheWay { path, .. }
             | Self::ForeignOwner { path, .. }
             | Self::WritableByOthers { path, .. } => {
                 format!("find out who made it, then move it away: ls -ld {}", path.display())
@@ -304,8 +338,18 @@ impl MpsError {
                 "mpsgate mps restart re-applies it; grants are refused until it reads back".into()
             }
             Self::StartFailed { .. } => "look at the log lines above and at nvidia-smi".into(),
-            Self::Stranger { pid, .. } | Self::PidFileRefused { pid, .. } => {
+            Self::Stranger { pid, .. } | Self::PidFileRefused { pid: Some(pid), .. } => {
                 format!("look at it: ps -fp {pid}")
+            }
+            Self::PidFileRefused { path, pid: None, .. } => {
+                format!("look at it: ls -l {}", path.display())
+            }
+            Self::Orphans { pids, .. } => {
+                format!(
+                    "end the containers that were on this card, or the server itself: kill {}; \
+                     mps.orphan = \"kill\" does that by itself",
+                    list(pids, " ")
+                )
             }
             Self::StillRunning { pid } => {
                 format!("it hangs in the driver: cat /proc/{pid}/stack; only a reboot may help")

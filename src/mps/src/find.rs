@@ -5,7 +5,7 @@
 //! pid file at all (measured).
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -18,6 +18,9 @@ use crate::process::{Process, all_pids};
 
 /// File name of the server program.
 const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
+/// A pid and a line's end fit into it. Anybody on the node can write the pid file (mode 0666,
+/// measured on 550), so no more of it is read.
+const PID_FILE_BYTES: u64 = 32;
 
 impl CardMps {
     /// The daemon that runs in our directory, if any. Does not ask the channel: a wedged daemon is
@@ -26,8 +29,21 @@ impl CardMps {
     /// # Errors
     /// [`MpsError::Stranger`] when the lock's holder is not our daemon;
     /// [`MpsError::PidFileRefused`] when nobody holds the lock, yet the pid file names a living
-    /// process; [`MpsError::Fs`].
+    /// process or is no file; [`MpsError::Fs`].
     pub fn find_running(&self) -> Result<Option<ControlDaemon>, MpsError> {
+        match self.find_locked() {
+            // One whose lock was taken away serves its clients as before.
+            nobody @ (Ok(None) | Err(MpsError::PidFileRefused { .. })) => {
+                let Some(process) = self.unlocked_daemon() else { return nobody };
+                let replaced = !process.runs_file(self.binary());
+                Ok(Some(ControlDaemon { process, replaced }))
+            }
+            other => other,
+        }
+    }
+
+    /// The daemon that holds the lock at its place. Cheap: for a loop that waits for one.
+    pub(crate) fn find_locked(&self) -> Result<Option<ControlDaemon>, MpsError> {
         let lock = self.dirs().control_lock();
         let Some(pid) =
             lock_holder(&lock).map_err(|source| MpsError::fs("look at lock", &lock, source))?
@@ -48,27 +64,37 @@ impl CardMps {
             }
             return Err(MpsError::Stranger { lock, pid, why });
         }
-        if let Some(claimed) = self.pid_in_file().filter(|claimed| *claimed != pid) {
-            log::warn!(card = self.card(), pid, claimed; "pid file names another process, ignored");
+        match read_pid_file(&self.dirs().pid_file()) {
+            Ok(Some(claimed)) if claimed != pid => {
+                log::warn!(card = self.card(), pid, claimed; "pid file names another process, ignored");
+            }
+            Err(why) => {
+                log::warn!(card = self.card(), pid, reason = why.as_str(); "pid file ignored");
+            }
+            Ok(_) => {}
         }
-        Ok(Some(ControlDaemon { process }))
-    }
-
-    fn pid_in_file(&self) -> Option<i32> {
-        std::fs::read_to_string(self.dirs().pid_file()).ok()?.trim().parse().ok()
+        let replaced = !process.runs_file(self.binary());
+        Ok(Some(ControlDaemon { process, replaced }))
     }
 
     /// Nobody holds the lock, so whatever the pid file names is not our daemon.
     fn refuse_pid_file(&self) -> Result<(), MpsError> {
-        let Some(process) = self.pid_in_file().and_then(Process::open) else { return Ok(()) };
+        let path = self.dirs().pid_file();
+        let process = match read_pid_file(&path) {
+            Err(why) => return Err(MpsError::PidFileRefused { path, pid: None, why }),
+            Ok(pid) => pid.and_then(Process::open),
+        };
+        let Some(process) = process else { return Ok(()) };
         let why = match self.check_identity(&process) {
             Err(why) => why,
             Ok(()) => "it does not hold control_lock".into(),
         };
-        Err(MpsError::PidFileRefused { path: self.dirs().pid_file(), pid: process.pid(), why })
+        let pid = process.pid();
+        let why = format!("it names pid {pid}, which is not our control daemon: {why}");
+        Err(MpsError::PidFileRefused { path, pid: Some(pid), why })
     }
 
-    fn check_identity(&self, process: &Process) -> Result<(), String> {
+    pub(crate) fn check_identity(&self, process: &Process) -> Result<(), String> {
         let own = nix::unistd::geteuid().as_raw();
         if process.uid() != Some(own) {
             return Err(format!(
@@ -89,8 +115,7 @@ impl CardMps {
     }
 
     /// Server processes of this card, whether or not their control daemon lives: by program name
-    /// and environment. A process in a container can dress up as one, so this decides only what
-    /// `stop` ends and what is reported as an orphan.
+    /// and environment, outside every container, where anybody can dress up as one.
     #[must_use]
     pub fn servers_alive(&self) -> Vec<Process> {
         let pipe_dir = self.dirs().pipe_dir();
@@ -98,6 +123,7 @@ impl CardMps {
             .into_iter()
             .filter_map(Process::open)
             .filter(|process| process.exe().is_some_and(|exe| exe.ends_with(SERVER_PROGRAM)))
+            .filter(Process::shares_our_root)
             .filter(|process| {
                 process
                     .env("CUDA_MPS_PIPE_DIRECTORY")
@@ -105,6 +131,29 @@ impl CardMps {
             })
             .collect()
     }
+}
+
+/// The pid in the file; `None` where there is none. Never waits, and reads next to nothing.
+///
+/// # Errors
+/// What is wrong with the file, as the end of a sentence.
+fn read_pid_file(path: &Path) -> Result<Option<i32>, String> {
+    let file =
+        File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    let file = match file {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            return Err("it is a symbolic link".into());
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    if !file.metadata().map_err(|error| error.to_string())?.is_file() {
+        return Err("it is not a regular file".into());
+    }
+    let mut text = Vec::new();
+    file.take(PID_FILE_BYTES).read_to_end(&mut text).map_err(|error| error.to_string())?;
+    Ok(std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()))
 }
 
 /// Who holds the daemon's lock; `None` when nobody does or there is no file.

@@ -14,17 +14,22 @@
 //! protect its settings at all, see [`crate::Capabilities`]). Everything goes through directory
 //! descriptors without following links: a path checked and then used by name could be swapped.
 
+mod repair;
+
 use std::collections::BTreeSet;
 use std::ffi::{CString, OsStr};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
+use mpsgate_crashpoint::crash_point;
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, open, openat, renameat};
+use nix::fcntl::{AtFlags, OFlag, open, openat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, linkat, unlinkat};
+
+pub use repair::Repair;
 
 use crate::error::MpsError;
 use crate::log_file::LogFile;
@@ -32,6 +37,9 @@ use crate::log_file::LogFile;
 /// `sockaddr_un.sun_path` without its final zero.
 const SUN_PATH_MAX: usize = 107;
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// The directories of a card and their modes.
+const PARTS: [(&str, u32); 3] = [("pipe", 0o711), ("client", 0o755), ("log", 0o711)];
 
 /// What the containers' directory holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -140,8 +148,8 @@ impl CardDirs {
     /// [`MpsError::Planted`], [`MpsError::ForeignOwner`], [`MpsError::WritableByOthers`] or
     /// [`MpsError::Fs`], each naming the directory.
     pub fn create(&self) -> Result<(), MpsError> {
-        let base = open_trusted(&self.base)?;
-        for (name, mode) in [("pipe", 0o711), ("client", 0o755), ("log", 0o711)] {
+        let base = open_trusted(&self.base, Missing::Make)?;
+        for (name, mode) in PARTS {
             make_own(&base, &self.base.join(name), name.as_ref(), mode)?;
         }
         Ok(())
@@ -245,8 +253,8 @@ impl CardDirs {
 
     fn open_dir(&self, name: &str) -> Result<OwnedFd, MpsError> {
         let path = self.base.join(name);
-        let dir = open(&path, DIRECTORY, Mode::empty())
-            .map_err(|errno| not_a_directory(&path, AT_FDCWD, &path, errno))?;
+        let base = open_trusted(&self.base, Missing::Fail)?;
+        let dir = open_child(&base, &path, name.as_ref())?;
         check_own(&dir, &path)?;
         Ok(dir)
     }
@@ -258,9 +266,18 @@ fn note(left: &mut Vec<String>, path: &Path, error: &std::io::Error) {
     }
 }
 
-/// Walks from `/` to `path`, making what is missing with mode 0711. No component may be a link, or
-/// be open to strangers: who can rename a parent owns all below it.
-fn open_trusted(path: &Path) -> Result<OwnedFd, MpsError> {
+/// What a walk does where a directory is missing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// Makes it with mode 0711.
+    Make,
+    /// Says so.
+    Fail,
+}
+
+/// Walks from `/` to `path`. No component may be a link, or be open to strangers: who can rename a
+/// parent owns all below it.
+fn open_trusted(path: &Path, missing: Missing) -> Result<OwnedFd, MpsError> {
     let mut at = PathBuf::from("/");
     let mut dir =
         open(&at, DIRECTORY, Mode::empty()).map_err(|errno| MpsError::fs("open", &at, errno))?;
@@ -268,13 +285,24 @@ fn open_trusted(path: &Path) -> Result<OwnedFd, MpsError> {
     for (depth, name) in names.iter().enumerate() {
         at.push(name);
         let last = depth + 1 == names.len();
-        dir = if last { make_own(&dir, &at, name, 0o711)? } else { pass_through(&dir, &at, name)? };
+        dir = match missing {
+            Missing::Make if last => make_own(&dir, &at, name, 0o711)?,
+            _ => pass_through(&dir, &at, name, missing)?,
+        };
+        if last {
+            check_own(&dir, &at)?;
+        }
     }
     Ok(dir)
 }
 
-fn pass_through(parent: &OwnedFd, path: &Path, name: &OsStr) -> Result<OwnedFd, MpsError> {
-    let made = make_dir(parent, path, name)?;
+fn pass_through(
+    parent: &OwnedFd,
+    path: &Path,
+    name: &OsStr,
+    missing: Missing,
+) -> Result<OwnedFd, MpsError> {
+    let made = missing == Missing::Make && make_dir(parent, path, name)?;
     let dir = open_child(parent, path, name)?;
     if made {
         fchmod(&dir, Mode::from_bits_truncate(0o711))
@@ -327,16 +355,20 @@ fn not_a_directory(
     if matches!(errno, Errno::ELOOP | Errno::ENOTDIR)
         && let Ok(stat) = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)
     {
-        let found = match kind(&stat) {
-            SFlag::S_IFLNK => "a symbolic link",
-            SFlag::S_IFREG => "a regular file",
-            SFlag::S_IFSOCK => "a socket",
-            SFlag::S_IFIFO => "a FIFO",
-            _ => "something else",
-        };
-        return MpsError::Planted { path: path.into(), found };
+        return MpsError::Planted { path: path.into(), found: words(&stat) };
     }
     MpsError::fs("open directory", path, errno)
+}
+
+fn words(stat: &FileStat) -> &'static str {
+    match kind(stat) {
+        SFlag::S_IFLNK => "a symbolic link",
+        SFlag::S_IFREG => "a regular file",
+        SFlag::S_IFDIR => "a directory",
+        SFlag::S_IFSOCK => "a socket",
+        SFlag::S_IFIFO => "a FIFO",
+        _ => "something else",
+    }
 }
 
 fn kind(stat: &FileStat) -> SFlag {
@@ -387,8 +419,13 @@ fn renew_link(
         Err(errno) => return Err(MpsError::fs("remove", given.with_file_name(&temporary), errno)),
     }
     linkat(pipe, name, client, temporary.as_str(), AtFlags::empty())
-        .and_then(|()| renameat(client, temporary.as_str(), client, name))
-        .map_err(|errno| MpsError::fs("link", given, errno))
+        .and_then(|()| {
+            crash_point!("mps.links.temporary");
+            renameat(client, temporary.as_str(), client, name)
+        })
+        .map_err(|errno| MpsError::fs("link", given, errno))?;
+    crash_point!("mps.links.renamed");
+    Ok(())
 }
 
 /// Names in a directory, sorted.

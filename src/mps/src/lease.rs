@@ -4,6 +4,11 @@
 //!
 //! Write the lease *before* changing the mode and remove it *after* the mode is back: a crash in
 //! between leaves a lease too many, never one too few.
+//!
+//! While the card is EXCLUSIVE_PROCESS the lease alone knows what was before. A card that shows
+//! another mode has lost ours: it was rebooted, its driver was reloaded (NVML's modes do not survive
+//! either), or somebody set it. What it shows then is what it would have without mpsgate, so a lease
+//! taken anew remembers that, and giving the card back leaves it alone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -11,6 +16,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use mpsgate_crashpoint::crash_point;
 use serde::{Deserialize, Serialize};
 
 use crate::error::MpsError;
@@ -30,6 +36,11 @@ pub enum ComputeMode {
     Prohibited,
     /// One process's contexts: under MPS the server's.
     ExclusiveProcess,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    format: u32,
 }
 
 /// What must be restored, and since when.
@@ -52,6 +63,8 @@ pub enum Taken {
     New(Lease),
     /// One was there already, from before a crash: its `previous` is the true one.
     Existing(Lease),
+    /// One was there, and the card has lost our mode since: its present one is remembered instead.
+    Renewed(Lease),
 }
 
 /// The directory of the leases, usually `/var/lib/mpsgate/compute-mode`.
@@ -67,21 +80,33 @@ impl LeaseDir {
         Self { path: path.into() }
     }
 
-    /// Records the mode that `uuid` has now, unless a lease for it exists.
+    /// Records the mode that `uuid` has now, unless a lease for it exists and our own mode still
+    /// stands.
     ///
     /// # Errors
     /// [`MpsError::BadUuid`], [`MpsError::Fs`]; [`MpsError::LeaseCorrupt`] when the existing lease
     /// cannot be read: it is never overwritten, because it may be the only memory of the old mode.
     pub fn take(&self, uuid: &str, previous: ComputeMode) -> Result<Taken, MpsError> {
-        if let Some(lease) = self.read(uuid)? {
-            return Ok(Taken::Existing(lease));
+        let old = self.read(uuid)?;
+        self.remove_leftover(uuid);
+        if let Some(lease) = &old
+            && (previous == ComputeMode::ExclusiveProcess || previous == lease.previous)
+        {
+            return Ok(Taken::Existing(lease.clone()));
         }
         let taken_at_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let lease = Lease { format: FORMAT, uuid: uuid.to_owned(), previous, taken_at_s };
         let path = self.file(uuid)?;
         fs::create_dir_all(&self.path)
             .map_err(|source| MpsError::fs("create directory", &self.path, source))?;
-        match self.write(&path, &lease) {
+        if old.is_some() {
+            return match self.write(&lease, |temporary| fs::rename(temporary, &path)) {
+                Ok(()) => Ok(Taken::Renewed(lease)),
+                Err(source) => Err(MpsError::fs("replace lease", path, source)),
+            };
+        }
+        // Never over another: `link` fails where `rename` would replace.
+        match self.write(&lease, |temporary| fs::hard_link(temporary, &path)) {
             Ok(()) => Ok(Taken::New(lease)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self
                 .read(uuid)?
@@ -105,14 +130,17 @@ impl LeaseDir {
             }
             Err(source) => return Err(MpsError::fs("read lease", path, source)),
         };
-        let lease: Lease = serde_json::from_str(&text).map_err(|error| MpsError::LeaseCorrupt {
+        let corrupt = |error: serde_json::Error| MpsError::LeaseCorrupt {
             path: path.clone(),
             reason: error.to_string(),
-        })?;
-        if lease.format != FORMAT {
-            let reason = format!("it has format {}, this version knows {FORMAT}", lease.format);
+        };
+        // The format is read first: a newer file may differ in anything else.
+        let Header { format } = serde_json::from_str(&text).map_err(corrupt)?;
+        if format != FORMAT {
+            let reason = format!("it has format {format}, this version knows {FORMAT}");
             return Err(MpsError::LeaseCorrupt { path, reason });
         }
+        let lease: Lease = serde_json::from_str(&text).map_err(corrupt)?;
         if lease.uuid != uuid {
             return Err(MpsError::LeaseCorrupt {
                 path,
@@ -150,6 +178,7 @@ impl LeaseDir {
     /// [`MpsError::BadUuid`], [`MpsError::Fs`].
     pub fn remove(&self, uuid: &str) -> Result<(), MpsError> {
         let path = self.file(uuid)?;
+        self.remove_leftover(uuid);
         match fs::remove_file(&path) {
             Ok(()) => {
                 sync_dir(&self.path).map_err(|source| MpsError::fs("sync", &self.path, source))
@@ -167,23 +196,35 @@ impl LeaseDir {
         Ok(self.path.join(uuid))
     }
 
-    /// Whole or not at all, and never over another: `link` fails where `rename` would replace.
-    fn write(&self, path: &Path, lease: &Lease) -> io::Result<()> {
-        let temporary = self.path.join(format!(".{}.{}", lease.uuid, std::process::id()));
+    fn temporary(&self, uuid: &str) -> PathBuf {
+        self.path.join(format!(".{uuid}.new"))
+    }
+
+    /// Removes what a write left that a crash cut short. Only one mpsgated runs, so it is nobody's. Never
+    /// written over: it may be the lease itself under a second name.
+    fn remove_leftover(&self, uuid: &str) {
+        let _ = fs::remove_file(self.temporary(uuid));
+    }
+
+    /// Whole or not at all: `place` gives the complete file its name.
+    fn write(&self, lease: &Lease, place: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+        let temporary = self.temporary(&lease.uuid);
         let written = || -> io::Result<()> {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&temporary)?;
+            let mut file =
+                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
             file.write_all(&serde_json::to_vec(lease)?)?;
             file.write_all(b"\n")?;
             file.sync_all()?;
-            fs::hard_link(&temporary, path)
+            crash_point!("lease.written");
+            place(&temporary)
         };
         let result = written();
-        let removed = fs::remove_file(&temporary);
+        crash_point!("lease.linked");
+        let removed = match fs::remove_file(&temporary) {
+            // A rename has taken it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        };
         result.and(removed)?;
         sync_dir(&self.path)
     }
@@ -201,7 +242,7 @@ mod tests {
     const UUID: &str = "GPU-8d4a3c5e-0000-1111-2222-333344445555";
 
     #[test]
-    fn the_first_lease_stays_the_true_one() {
+    fn the_first_lease_stays_the_true_one_while_our_mode_stands() {
         let dir = tempfile::tempdir().unwrap();
         let leases = LeaseDir::new(dir.path().join("compute-mode"));
         assert!(leases.read_all().unwrap().is_empty());
@@ -212,10 +253,40 @@ mod tests {
         assert_eq!(again, Taken::Existing(lease.clone()));
         let all: Vec<_> = leases.read_all().unwrap().into_iter().map(Result::unwrap).collect();
         assert_eq!(all, [lease]);
+        // A crash before the mode was changed.
+        let again = leases.take(UUID, ComputeMode::Default).unwrap();
+        assert!(matches!(again, Taken::Existing(_)), "{again:?}");
         leases.remove(UUID).unwrap();
         leases.remove(UUID).unwrap();
         assert!(leases.read(UUID).unwrap().is_none());
         assert_eq!(fs::read_dir(dir.path().join("compute-mode")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_a_crash_left_of_a_lease_goes_with_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let leases = LeaseDir::new(dir.path());
+        let left = dir.path().join(format!(".{UUID}.new"));
+        fs::write(&left, "{").unwrap();
+        leases.take(UUID, ComputeMode::Default).unwrap();
+        // Killed between giving the file its name and taking the other one away.
+        fs::hard_link(dir.path().join(UUID), &left).unwrap();
+        let again = leases.take(UUID, ComputeMode::ExclusiveProcess).unwrap();
+        assert!(matches!(again, Taken::Existing(_)), "{again:?}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_card_that_lost_our_mode_is_leased_anew_with_what_it_shows() {
+        let dir = tempfile::tempdir().unwrap();
+        let leases = LeaseDir::new(dir.path());
+        leases.take(UUID, ComputeMode::Prohibited).unwrap();
+        let anew = leases.take(UUID, ComputeMode::Default).unwrap();
+        let Taken::Renewed(lease) = anew else { panic!("{anew:?}") };
+        assert_eq!(lease.previous, ComputeMode::Default);
+        let after = leases.take(UUID, ComputeMode::ExclusiveProcess).unwrap();
+        assert_eq!(after, Taken::Existing(lease));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
     }
 
     #[test]
@@ -225,13 +296,19 @@ mod tests {
         let newer =
             format!(r#"{{"format":2,"uuid":"{UUID}","previous":"default","taken_at_s":1}}"#);
         let other = r#"{"format":1,"uuid":"GPU-x","previous":"default","taken_at_s":1}"#;
-        for content in ["", "{", "\u{0}", newer.as_str(), other] {
+        let newer_fields = r#"{"format":2,"boot":"x"}"#;
+        for (content, why) in [
+            ("", "EOF"),
+            ("{", "EOF"),
+            ("\u{0}", "expected value"),
+            (newer.as_str(), "it has format 2, this version knows 1"),
+            (newer_fields, "it has format 2, this version knows 1"),
+            (other, "it is for GPU-x"),
+        ] {
             fs::write(dir.path().join(UUID), content).unwrap();
             let error = leases.take(UUID, ComputeMode::Default).unwrap_err();
-            assert!(
-                matches!(&error, MpsError::LeaseCorrupt { path, .. } if path.ends_with(UUID)),
-                "{error}"
-            );
+            let MpsError::LeaseCorrupt { path, reason } = &error else { panic!("{error}") };
+            assert!(path.ends_with(UUID) && reason.contains(why), "{error}");
             assert_eq!(fs::read_to_string(dir.path().join(UUID)).unwrap(), content);
         }
     }

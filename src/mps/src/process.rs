@@ -88,21 +88,53 @@ impl Process {
 
     /// The program it runs, without the mark of a replaced file.
     pub(crate) fn exe(&self) -> Option<PathBuf> {
-        let target = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
-        let text = target.into_os_string().into_string().ok()?;
-        Some(PathBuf::from(text.strip_suffix(" (deleted)").unwrap_or(&text)))
+        self.program().map(|(path, _)| path)
     }
 
-    /// Whether it runs `binary`: the same file, or one that a package upgrade has since replaced
-    /// under that path.
+    /// The program it runs, and whether its file is no longer there.
+    fn program(&self) -> Option<(PathBuf, bool)> {
+        let target = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
+        let text = target.into_os_string().into_string().ok()?;
+        Some(match text.strip_suffix(" (deleted)") {
+            Some(path) => (PathBuf::from(path), true),
+            None => (PathBuf::from(text), false),
+        })
+    }
+
+    /// Whether it runs `binary`, or what had its name before a package upgrade removed that file. A
+    /// path alone proves nothing, because a container has paths of its own: hence the inode, and for
+    /// a removed file the pid namespace.
     pub(crate) fn runs(&self, binary: &Path) -> bool {
-        let same_file = || {
-            let running = fs::metadata(format!("/proc/{}/exe", self.pid)).ok()?;
-            let wanted = fs::metadata(binary).ok()?;
-            Some((running.dev(), running.ino()) == (wanted.dev(), wanted.ino()))
+        let was_upgraded = || {
+            let (exe, removed) = self.program()?;
+            // An upgrade may move it to a directory of the new version.
+            Some(removed && exe.file_name() == binary.file_name() && self.shares_our_pids()?)
         };
-        let resolved = fs::canonicalize(binary).unwrap_or_else(|_| binary.to_path_buf());
-        same_file() == Some(true) || self.exe().is_some_and(|exe| exe == resolved)
+        self.runs_file(binary) || was_upgraded() == Some(true)
+    }
+
+    /// Whether it is in our own pid namespace, where no container of ours is.
+    fn shares_our_pids(&self) -> Option<bool> {
+        let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/pid")).ok();
+        Some(namespace(&self.pid.to_string())? == namespace("self")?)
+    }
+
+    /// Whether it sees the same `/` as we do: a container has another one, unless it holds the host's.
+    pub(crate) fn shares_our_root(&self) -> bool {
+        let root = |of: &str| fs::metadata(format!("/proc/{of}/root/")).ok();
+        let (Some(its), Some(own)) = (root(&self.pid.to_string()), root("self")) else {
+            return false;
+        };
+        self.shares_our_pids() == Some(true) && (its.dev(), its.ino()) == (own.dev(), own.ino())
+    }
+
+    /// Whether it runs the very file that `binary` names now.
+    pub(crate) fn runs_file(&self, binary: &Path) -> bool {
+        let running = fs::metadata(format!("/proc/{}/exe", self.pid));
+        let Ok((running, wanted)) = running.and_then(|r| Ok((r, fs::metadata(binary)?))) else {
+            return false;
+        };
+        (running.dev(), running.ino()) == (wanted.dev(), wanted.ino())
     }
 
     /// A variable of the environment it was started with.
@@ -113,6 +145,16 @@ impl Process {
             .split(|byte| *byte == 0)
             .find_map(|entry| entry.strip_prefix(prefix.as_slice()))?;
         Some(OsString::from_vec(value.to_vec()))
+    }
+
+    /// How long ago it was started.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        let uptime = fs::read_to_string("/proc/uptime").ok()?;
+        let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+        let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten()?;
+        let hertz = u32::try_from(hertz).ok()?;
+        let started = Duration::from_secs(self.start_ticks) / hertz;
+        Duration::try_from_secs_f64(uptime).ok()?.checked_sub(started)
     }
 
     /// Effective uid.
@@ -140,18 +182,32 @@ impl Process {
 
 /// Fields of /proc/PID/stat after the name, which may itself hold spaces and brackets.
 fn stat_fields(pid: i32) -> Option<Vec<String>> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    fields_of(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn fields_of(stat: &str) -> Option<Vec<String>> {
     let (_, rest) = stat.rsplit_once(')')?;
-    Some(rest.split_whitespace().map(str::to_owned).collect())
+    Some(rest.split_ascii_whitespace().map(str::to_owned).collect())
 }
 
 fn living_since(pid: i32) -> Option<u64> {
-    let fields = stat_fields(pid)?;
+    start_ticks(&stat_fields(pid)?)
+}
+
+/// `None` for a process that has ended.
+fn start_ticks(fields: &[String]) -> Option<u64> {
     if matches!(fields.first()?.as_str(), "Z" | "X" | "x") {
         return None;
     }
     // Field 22 of proc_pid_stat(5); the state is field 3.
     fields.get(19)?.parse().ok()
+}
+
+/// Door for `tests/fuzz`: the start time in the text of `/proc/PID/stat`.
+#[doc(hidden)]
+#[must_use]
+pub fn fuzz_start_ticks(stat: &str) -> Option<u64> {
+    start_ticks(&fields_of(stat)?)
 }
 
 /// Pids of all processes that can be seen.

@@ -124,8 +124,9 @@ impl Spawner for ForkSpawner {
 
 /// Runs the daemon as `mpsgate-mps@<n>.service`. The unit must not restart by itself
 /// (`Restart=no`: a restart without limits would serve clients without limits) and needs
-/// `EnvironmentFile=<environment_dir>/mps-%i.env`, `ExecStart=… -f $MPSGATE_MPS_FLAGS` and
-/// `StandardOutput=append:<log directory>/control.log`.
+/// `EnvironmentFile=<environment_dir>/mps-%i.env`, an `ExecStart=` that becomes
+/// `$MPSGATE_MPS_CONTROL -f $MPSGATE_MPS_FLAGS` and `StandardOutput=append:<log directory>/control.log`:
+/// `packaging/systemd/mpsgate-mps@.service`.
 #[derive(Debug, Clone)]
 pub struct UnitSpawner {
     systemctl: PathBuf,
@@ -171,9 +172,11 @@ impl UnitSpawner {
         let path = self.environment_file(card);
         let mut text = String::new();
         let flags = card.arguments()[1..].join(" ");
-        for (name, value) in
-            card.environment().into_iter().chain([("MPSGATE_MPS_FLAGS", flags.into())])
-        {
+        let unit = [
+            ("MPSGATE_MPS_CONTROL", card.binary().as_os_str().to_owned()),
+            ("MPSGATE_MPS_FLAGS", flags.into()),
+        ];
+        for (name, value) in card.environment().into_iter().chain(unit) {
             let mut quoted = String::new();
             for character in value.to_string_lossy().chars() {
                 if matches!(character, '"' | '\\' | '$' | '`') {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use mpsgate_crashpoint::crash_point;
 use crate::card::{CardMps, ControlDaemon};
 use crate::error::MpsError;
 use crate::process::Process;
@@ -56,9 +57,11 @@ impl CardMps {
             end(&server)?;
             servers_killed.push(server.pid());
         }
+        crash_point!("mps.daemon_ended");
         // Each is tried, whatever became of the other.
         let supervisor = spawner.after_stop(self);
         self.dirs().remove()?;
+        crash_point!("mps.directories_removed");
         supervisor?;
         Ok(StopReport { daemon, servers_killed })
     }
@@ -77,7 +80,7 @@ impl CardMps {
 }
 
 /// SIGTERM, then SIGKILL, to this process and to nobody who may have its pid later.
-fn end(process: &Process) -> Result<StoppedBy, MpsError> {
+pub(crate) fn end(process: &Process) -> Result<StoppedBy, MpsError> {
     for (signal, by) in
         [(Signal::SIGTERM, StoppedBy::Terminate), (Signal::SIGKILL, StoppedBy::Kill)]
     {

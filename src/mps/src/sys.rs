@@ -40,6 +40,16 @@ pub(crate) fn pidfd_getfd(process: BorrowedFd<'_>, target: i32) -> io::Result<Ow
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// The network namespace of a socket, whoever's it is; needs CAP_NET_ADMIN over it and kernel 4.9.
+pub(crate) fn network_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    /// `SIOCGSKNS` of linux/sockios.h.
+    const SIOCGSKNS: libc::Ioctl = 0x894C;
+    // SAFETY: this request has no argument and touches no memory of ours.
+    let fd = checked(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSKNS) }.into())?;
+    // SAFETY: the kernel has just made this descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Sends a signal to exactly that process.
 pub(crate) fn pidfd_send_signal(process: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();

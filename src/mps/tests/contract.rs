@@ -12,6 +12,8 @@ mod program;
 mod servers;
 #[path = "contract/supervision.rs"]
 mod supervision;
+#[path = "contract/trouble.rs"]
+mod trouble;
 
 /// Each test once for every program.
 macro_rules! for_every_program {
@@ -60,4 +62,12 @@ for_every_program! {
     supervision::capabilities_are_probed_without_a_trace,
     supervision::probes_at_once_do_not_answer_for_each_other,
     supervision::a_server_that_dies_is_an_error,
+    trouble::a_glance_tells_rest_work_and_stop_without_a_word,
+    trouble::a_connection_that_was_handed_on_names_who_holds_it_now,
+    trouble::a_front_end_that_stays_is_a_wedge_with_a_name,
+    trouble::a_flood_of_connections_is_a_wedge_with_a_name,
+    trouble::what_containers_see_is_made_again_whatever_took_its_place,
+    trouble::a_file_of_the_daemons_that_is_gone_is_named,
+    trouble::a_link_in_a_directorys_place_is_named_and_not_followed,
+    trouble::a_daemon_whose_lock_was_taken_away_is_found_and_never_doubled,
 }

@@ -36,6 +36,11 @@ pub enum Event {
         /// Its exit status.
         status: i32,
     },
+    /// A front-end, whoever's, ended a server without waiting for its clients.
+    ServerForcedDown {
+        /// The server's pid.
+        server: i32,
+    },
     /// A client waits because the server serves another uid or is not ready: it blocks the card.
     ClientPending {
         /// The client's pid.
@@ -56,6 +61,14 @@ pub enum Event {
     ServerFault {
         /// The server's pid.
         server: i32,
+    },
+    /// The client that caused a fatal memory fault, as the server names it (NVIDIA MPS documentation,
+    /// which does not show the line; unverified).
+    FaultCulprit {
+        /// The server's pid.
+        server: i32,
+        /// The client's pid.
+        client: i32,
     },
     /// A server made its contexts, at the start or after a fault.
     ServerContext {
@@ -91,9 +104,25 @@ impl<'a> LogLine<'a> {
         if self.text.contains("fatal GPU error") || self.text.contains("fatal exception") {
             return Some(Event::ServerFault { server });
         }
+        if let Some(client) = culprit(self.text) {
+            return Some(Event::FaultCulprit { server, client });
+        }
         let made = self.text.starts_with("Creating server context on device ");
         made.then_some(Event::ServerContext { server })
     }
+}
+
+/// The pid in a server's line about a fault: the first number after the word, as in `PID 7`,
+/// `pid: 7` and `{PID: 7, Context ID: 0}`.
+fn culprit(text: &str) -> Option<i32> {
+    let lower = text.to_ascii_lowercase();
+    if !lower.contains("fault") && !lower.contains("fatal") {
+        return None;
+    }
+    let (_, rest) = lower.split_once("pid")?;
+    let digits = rest.trim_start_matches([' ', ':', '=']);
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits.get(..end)?.parse().ok()
 }
 
 fn control_event(text: &str) -> Option<Event> {
@@ -115,6 +144,10 @@ fn control_event(text: &str) -> Option<Event> {
             client: client.parse().ok()?,
             uid: uid.parse().ok()?,
         });
+    }
+    if let Some(rest) = text.strip_prefix("Cmd:shutdown_server ") {
+        let server = rest.split_once(" -f")?.0.trim().parse().ok()?;
+        return Some(Event::ServerForcedDown { server });
     }
     let (server, status) = text.strip_prefix("Server ")?.split_once(" exited with status ")?;
     Some(Event::ServerExited { server: server.parse().ok()?, status: status.parse().ok()? })
@@ -169,6 +202,35 @@ mod tests {
         let line = "[2026-01-01 00:00:00.000 Server   82] Device pinned memory limit for device 0 set to 0x77f00000 bytes";
         let event = LogLine::parse(line).and_then(|line| line.event());
         assert_eq!(event, Some(Event::LimitApplied { server: 82, device: 0, bytes: 0x77f0_0000 }));
+    }
+
+    #[test]
+    fn names_the_client_that_a_server_blames_for_a_fault() {
+        for (text, client) in [
+            ("Fatal memory fault caused by client PID 77", Some(77)),
+            ("MPS client {PID: 77, Context ID: 1} caused a fault", Some(77)),
+            ("Volta MPS: status of client {77, 1} is INACTIVE", None),
+            ("Received new client request for {PID: 77, Context ID: 0}", None),
+            ("fault of pid x", None),
+        ] {
+            let line = format!("[2026-01-01 00:00:00.000 Server 8] {text}");
+            let event = LogLine::parse(&line).and_then(|line| line.event());
+            let expected = client.map(|client| Event::FaultCulprit { server: 8, client });
+            assert_eq!(event, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn tells_a_server_that_was_forced_down_from_one_that_was_asked_to_end() {
+        for (text, server) in [
+            ("Cmd:shutdown_server 99 -f", Some(99)),
+            ("Cmd:shutdown_server 99", None),
+            ("Cmd:shutdown_server x -f", None),
+        ] {
+            let line = format!("[2026-01-01 00:00:00.000 Control 7] {text}");
+            let event = LogLine::parse(&line).and_then(|line| line.event());
+            assert_eq!(event, server.map(|server| Event::ServerForcedDown { server }), "{text}");
+        }
     }
 
     #[test]

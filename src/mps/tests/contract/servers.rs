@@ -5,10 +5,10 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mpsgate_mps::protocol::{Command, Event, ServerStatus, parse_log};
-use mpsgate_mps::{CardMps, ForkSpawner, MpsError, MpsState, StoppedBy};
+use mpsgate_mps::{CardMps, ForkSpawner, MpsError, MpsState, Origin, StoppedBy};
 use nix::sys::signal::Signal;
 
 use crate::harness::{Bench, Kind, LIMIT, NOBODY, bench, feed, is_root, listing, wait_for};
@@ -150,6 +150,47 @@ fn terminate_client_ends_exactly_that_client() {
 }
 
 #[test]
+fn the_doomed_clients_of_a_card_are_terminated_and_no_others() {
+    let bench = fake(550);
+    let (card, server) = serving(&bench);
+    let soon = || Instant::now() + Duration::from_secs(20);
+    assert_eq!(card.terminate_clients(|_| true, soon()).unwrap(), Vec::<i32>::new());
+    let doomed = client(&bench, &card);
+    attached(&card, server, doomed);
+    let spared = client(&bench, &card);
+    wait_for("both attach", || card.channel().client_list(server).unwrap().len() == 2);
+    let pid = doomed.cast_signed();
+    assert_eq!(card.terminate_clients(|client| client == pid, soon()).unwrap(), [pid]);
+    assert_eq!(bench.status_of(doomed), Some(10));
+    attached(&card, server, spared);
+    let all = card.clients().unwrap();
+    assert_eq!(
+        all.iter().map(|(s, c)| (s.pid, c.clone())).collect::<Vec<_>>(),
+        [(server, vec![spared.cast_signed()])]
+    );
+}
+
+#[test]
+fn a_control_daemon_that_hangs_ends_a_termination_at_its_deadline() {
+    let bench = fake(550);
+    let (card, _) = serving(&bench);
+    let daemon = card.find_running().unwrap().unwrap().process;
+    daemon.signal(Signal::SIGSTOP).unwrap();
+    // The channel itself would wait for 3 s.
+    let error = card.terminate_clients(|_| true, Instant::now() + Duration::from_millis(50));
+    daemon.signal(Signal::SIGCONT).unwrap();
+    assert!(
+        matches!(&error, Err(MpsError::Wedged { after_ms, .. }) if *after_ms <= 50),
+        "{error:?}"
+    );
+    let past = card.terminate_clients(|_| true, Instant::now());
+    assert!(
+        matches!(past, Err(MpsError::Wedged { .. } | MpsError::ChannelBusy { .. })),
+        "{past:?}"
+    );
+}
+
+#[test]
 fn a_faulted_server_is_reported_until_its_contexts_are_made_again() {
     for version in [535, 550] {
         let bench = fake(version);
@@ -183,6 +224,58 @@ fn an_orphan_server_is_found_and_ended_by_stop() {
     let report = card.stop(&ForkSpawner, Duration::ZERO).unwrap();
     assert_eq!((report.daemon, report.servers_killed), (StoppedBy::NotRunning, vec![server]));
     assert_eq!(card.state().unwrap(), MpsState::Dead { orphans: vec![] });
+}
+
+/// It would not get the card, and its clients would run without MPS or not at all.
+#[test]
+fn no_control_daemon_is_started_beside_an_orphan_server() {
+    let bench = fake(550);
+    let (card, server) = serving(&bench);
+    let daemon = card.find_running().unwrap().unwrap();
+    daemon.process.signal(Signal::SIGKILL).unwrap();
+    assert!(daemon.process.wait_gone(LIMIT));
+    let refused = card.ensure_running(&ForkSpawner, LIMIT).unwrap_err();
+    let named = matches!(&refused, MpsError::Orphans { pids, .. } if *pids == [server]);
+    assert!(named && refused.hint().unwrap().contains(&format!("kill {server};")), "{refused}");
+    assert_eq!(card.end_orphans().unwrap(), [server]);
+    assert_eq!(card.ensure_running(&ForkSpawner, LIMIT).unwrap().1, Origin::Started);
+    assert_eq!(card.end_orphans().unwrap(), [] as [i32; 0]);
+}
+
+/// A container has the server program (CDI brings it) and can set any environment.
+#[test]
+fn a_process_in_a_container_that_dresses_up_as_a_server_is_none() {
+    if !is_root("a_process_in_a_container_that_dresses_up_as_a_server_is_none") {
+        return;
+    }
+    let bench = fake(550);
+    let (card, server) = serving(&bench);
+    let program = bench.binary.with_file_name("nvidia-cuda-mps-server");
+    let dressed_up = |unshare: &[&str]| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(unshare).arg(&program).env_clear().env("PATH", "/usr/sbin:/usr/bin:/bin");
+        command.env("CUDA_MPS_PIPE_DIRECTORY", card.dirs().pipe_dir());
+        let parent = bench.keep(command);
+        wait_for("it runs", || {
+            let children = format!("/proc/{parent}/task/{parent}/children");
+            let child = fs::read_to_string(children).unwrap_or_default();
+            let runs = |pid: &str| {
+                fs::read_link(format!("/proc/{pid}/exe"))
+                    .is_ok_and(|exe| exe.ends_with("nvidia-cuda-mps-server"))
+            };
+            runs(child.trim()) || runs(&parent.to_string())
+        });
+    };
+    dressed_up(&["--pid", "--fork", "--kill-child"]);
+    // With the node's pids and a root of its own, as `docker run --pid=host`.
+    let root = tempfile::tempdir().unwrap();
+    let own_root = format!(
+        "for d in bin lib lib64 usr tmp; do mkdir {0}/$d; mount --bind /$d {0}/$d; done; exec chroot {0} \"$@\"",
+        root.path().display()
+    );
+    dressed_up(&["--mount", "sh", "-c", &own_root, "sh"]);
+    let alive: Vec<i32> = card.servers_alive().iter().map(mpsgate_mps::Process::pid).collect();
+    assert_eq!(alive, [server]);
 }
 
 #[test]

@@ -5,31 +5,25 @@
 //! Prints one line for each event and holds on until it is told otherwise. Exit status: 2 allocation
 //! refused, 3 no MPS, 4 server lost, 10 terminated.
 
-use std::path::Path;
-use std::time::Duration;
-
-use nix::poll::{PollFd, PollFlags, poll};
-use std::os::fd::AsFd;
-
 use crate::{connect_to, pipe_dir, receive_text, send_text, value};
-
-const GRANULE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(arguments: &[&str]) -> u8 {
     let alloc: u64 = match arguments {
         ["--alloc", mib] => mib.parse().unwrap_or(0),
         _ => 0,
     };
-    let (daemon, reply) = loop {
-        let Ok(daemon) = connect_to(&pipe_dir().join("control")) else {
-            println!("CUDA_ERROR_MPS_CONNECTION_FAILED");
-            return 3;
-        };
-        let reply = send_text(&daemon, "CLIENT").ok().and_then(|()| receive_text(&daemon));
-        match reply.as_deref() {
-            // Real clients hang here; asking again keeps the daemon's one ear free.
-            Some("PENDING") => std::thread::sleep(GRANULE),
-            Some(reply) if reply.starts_with("SERVER ") => break (daemon, reply.to_owned()),
+    let Ok(daemon) = connect_to(&pipe_dir().join("control")) else {
+        println!("CUDA_ERROR_MPS_CONNECTION_FAILED");
+        return 3;
+    };
+    if send_text(&daemon, "CLIENT").is_err() {
+        return 3;
+    }
+    let reply = loop {
+        match receive_text(&daemon).as_deref() {
+            // Hangs, as real clients do (NVIDIA/k8s-device-plugin issue 679).
+            Some("PENDING") => println!("pending"),
+            Some(reply) if reply.starts_with("SERVER ") => break reply.to_owned(),
             Some(error) => {
                 println!("{error}");
                 return 3;
@@ -45,22 +39,23 @@ pub(crate) fn run(arguments: &[&str]) -> u8 {
         println!("CUDA_ERROR_OUT_OF_MEMORY");
         return 2;
     }
+    // The daemon hangs up with the server's end, or with its own.
+    let told = receive_text(&daemon);
+    if told.as_deref() == Some("TERMINATE") {
+        println!("CUDA_ERROR_MPS_CLIENT_TERMINATED");
+        return 10;
+    }
+    println!("CUDA_ERROR_MPS_RPC_FAILURE");
+    4
+}
+
+/// Connections that say nothing, for as long as it lives.
+pub(crate) fn hold(count: usize) -> u8 {
+    let held: Vec<_> =
+        (0..count).map_while(|_| connect_to(&pipe_dir().join("control")).ok()).collect();
+    println!("held {}", held.len());
     loop {
-        let mut fds = [PollFd::new(daemon.as_fd(), PollFlags::POLLIN)];
-        let ready = poll(&mut fds, 20u16).unwrap_or(0);
-        if ready > 0 {
-            let told = receive_text(&daemon);
-            if told.as_deref() == Some("TERMINATE") {
-                println!("CUDA_ERROR_MPS_CLIENT_TERMINATED");
-                return 10;
-            }
-            println!("CUDA_ERROR_MPS_RPC_FAILURE");
-            return 4;
-        }
-        if !Path::new(&format!("/proc/{server}")).exists() {
-            println!("CUDA_ERROR_MPS_RPC_FAILURE");
-            return 4;
-        }
+        std::thread::park();
     }
 }
 

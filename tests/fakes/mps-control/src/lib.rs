@@ -6,10 +6,14 @@
 //! leave behind. `FAKE_MPS_VERSION=535|550|580`, or that number in a file `fake-mps-version`
 //! beside the program, picks the differences.
 //!
+//! It differs in one thing: while a front-end stays, the real one turns others away, and this one
+//! makes them wait.
+//!
 //! Servers and clients are **unverified**: built from NVIDIA's documentation, checked on a real
 //! card by `tests/gpu`. The wire between its own front-end, client and daemon is its own. Files in
 //! the log directory steer servers: `fake-server-dies` (at once), `fake-server-slow`
-//! (INITIALIZING), `fake-fault` (FAULT). `CONTROL client [--alloc MIB]` is a CUDA client.
+//! (INITIALIZING), `fake-fault` (FAULT; what it holds is the pid of the client to blame). `CONTROL client
+//! [--alloc MIB]` is a CUDA client, `CONTROL hold N` opens N connections to `control` and says nothing.
 
 mod client;
 mod daemon;
@@ -37,6 +41,7 @@ pub fn main() -> u8 {
         ["-d"] => daemon::run_in_background(),
         ["-f", "-multiuser-server"] if version() >= 580 => daemon::run(true),
         ["client", rest @ ..] => client::run(rest),
+        ["hold", count] => client::hold(count.parse().unwrap_or(1)),
         // Everything else falls through to the front-end, whatever it says (measured).
         _ => front_end::run(),
     }

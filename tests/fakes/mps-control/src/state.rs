@@ -1,6 +1,6 @@
 //! The control daemon's books: limits, servers, clients, and the commands on them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,6 +41,12 @@ struct Client {
     connection: OwnedFd,
 }
 
+/// A client that waits for a server of its uid.
+struct Waiting {
+    peer: Peer,
+    connection: OwnedFd,
+}
+
 pub(crate) struct State {
     log: File,
     log_dir: PathBuf,
@@ -50,6 +56,9 @@ pub(crate) struct State {
     limits: BTreeMap<String, u64>,
     servers: Vec<Server>,
     clients: Vec<Client>,
+    /// First come, first served: one of another uid holds up all who come later
+    /// (nebuly-ai/nos issue 19).
+    pending: VecDeque<Waiting>,
     last_status: u8,
 }
 
@@ -64,6 +73,7 @@ impl State {
             limits: BTreeMap::new(),
             servers: Vec::new(),
             clients: Vec::new(),
+            pending: VecDeque::new(),
             last_status: 0,
         }
     }
@@ -97,14 +107,12 @@ impl State {
 
     /// What happened since the last look: servers that ended or are up, clients that left, faults.
     pub(crate) fn tick(&mut self) {
-        self.clients.retain(|client| {
-            let mut fds = [PollFd::new(client.connection.as_fd(), PollFlags::POLLIN)];
-            poll(&mut fds, 0u16).unwrap_or(0) == 0
-        });
+        self.clients.retain(|client| is_open(&client.connection));
         let mut ended = Vec::new();
         self.servers.retain_mut(|server| match server.child.try_wait() {
             Ok(Some(status)) => {
-                ended.push((server.child.id(), status.code().unwrap_or(0)));
+                // What is printed for one that a signal ended is not known.
+                ended.push((server.child.id(), status.code().unwrap_or(137)));
                 false
             }
             _ => true,
@@ -117,6 +125,8 @@ impl State {
         }
         let slow = self.steered("fake-server-slow") || self.steered("fake-server-dies");
         let fault = self.steered("fake-fault");
+        let culprit = std::fs::read_to_string(self.log_dir.join("fake-fault")).ok();
+        let culprit = culprit.map(|pid| pid.trim().to_owned()).filter(|pid| !pid.is_empty());
         let mut lines = Vec::new();
         for server in &mut self.servers {
             let pid = server.child.id();
@@ -150,6 +160,11 @@ impl State {
                     pid,
                     "Volta MPS: Server is handling a fatal GPU error.".to_owned(),
                 ));
+                // The documentation says that the culprit is named, not how.
+                if let Some(culprit) = &culprit {
+                    let text = format!("Fatal memory fault caused by client PID {culprit}");
+                    lines.push(("Server", pid, text));
+                }
             } else if server.faulted && !fault && !affected {
                 server.faulted = false;
                 lines.push((
@@ -162,6 +177,7 @@ impl State {
         for (component, pid, text) in lines {
             self.log(component, pid, &text);
         }
+        self.serve_pending();
     }
 
     fn start_server(&mut self, uid: u32) {
@@ -187,17 +203,15 @@ impl State {
         self.last_status
     }
 
-    pub(crate) fn attach(&mut self, connection: OwnedFd, peer: &Peer) {
+    pub(crate) fn attach(&mut self, connection: OwnedFd, peer: Peer) {
         self.tick();
         if self.servers.is_empty() {
             self.start_server(peer.uid);
             self.tick();
         }
-        let Some(server) = self.servers.first() else { return };
-        let served = self.multiuser || server.uid == peer.uid;
-        let (pid, ready, faulted) = (server.child.id(), server.ready, server.faulted);
-        let limit = server.limits.get("0").copied().unwrap_or(0);
-        let what = if served && ready {
+        let faulted = self.servers.first().is_some_and(|server| server.faulted);
+        let now = self.pending.is_empty() && self.serves(&peer);
+        let what = if now || faulted {
             "Server already exists"
         } else {
             "Server is not ready, push client to pending list"
@@ -205,12 +219,49 @@ impl State {
         self.control(&format!("NEW CLIENT {} from user {}: {what}", peer.pid, peer.uid));
         if faulted {
             let _ = send_text(&connection, "CUDA_ERROR_MPS_SERVER_NOT_READY");
-        } else if served && ready {
-            if send_text(&connection, &format!("SERVER {pid} {limit}")).is_ok() {
-                self.clients.push(Client { pid: peer.pid, server: pid, connection });
-            }
+        } else if now {
+            self.admit(peer.pid, connection);
         } else {
             let _ = send_text(&connection, "PENDING");
+            self.pending.push_back(Waiting { peer, connection });
+        }
+    }
+
+    /// Whether the server takes clients of this uid.
+    fn serves(&self, peer: &Peer) -> bool {
+        self.servers.first().is_some_and(|server| {
+            server.ready && !server.faulted && (self.multiuser || server.uid == peer.uid)
+        })
+    }
+
+    fn admit(&mut self, pid: i32, connection: OwnedFd) {
+        let Some(server) = self.servers.first() else { return };
+        let limit = server.limits.get("0").copied().unwrap_or(0);
+        let server = server.child.id();
+        if send_text(&connection, &format!("SERVER {server} {limit}")).is_ok() {
+            self.clients.push(Client { pid, server, connection });
+        }
+    }
+
+    /// Serves who waits, in their order; a server of another uid ends once its clients have.
+    fn serve_pending(&mut self) {
+        self.pending.retain(|waiting| is_open(&waiting.connection));
+        while let Some(first) = self.pending.front() {
+            if self.serves(&first.peer) {
+                let Some(Waiting { peer, connection }) = self.pending.pop_front() else { return };
+                self.admit(peer.pid, connection);
+                continue;
+            }
+            let uid = first.peer.uid;
+            let idle = self.clients.is_empty();
+            match self.servers.first_mut() {
+                Some(server) if server.uid != uid && !self.multiuser && idle => {
+                    let _ = server.child.kill();
+                }
+                None => self.start_server(uid),
+                Some(_) => {}
+            }
+            return;
         }
     }
 
@@ -364,6 +415,12 @@ impl State {
     fn server(&mut self, pid: &str) -> Option<&mut Server> {
         self.servers.iter_mut().find(|server| server.child.id().to_string() == pid)
     }
+}
+
+/// A client says nothing once it is attached: what can be read is its end.
+fn is_open(connection: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
+    poll(&mut fds, 0u16).unwrap_or(0) == 0
 }
 
 fn set_limit(limits: &mut BTreeMap<String, u64>, device: &str, value: &str) {

@@ -3,6 +3,7 @@
 
 use std::ffi::{CStr, OsStr};
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{env, io, process};
@@ -278,7 +279,12 @@ fn save_compute_mode(path: &Path, uuid: &str, mode: ComputeMode) -> Result<(), S
     fs::write(&temporary, format!("{tree:#}\n")).map_err(text)?;
     let permissions = fs::metadata(path).map_err(text)?.permissions();
     fs::set_permissions(&temporary, permissions).map_err(text)?;
-    fs::rename(&temporary, path).map_err(text)
+    fs::rename(&temporary, path).map_err(text)?;
+
+    // Who was never written to is not in it.
+    let mut writes =
+        File::options().create(true).append(true).open(beside(".writes")).map_err(text)?;
+    writeln!(writes, "{uuid} {}", mode.row().2).map_err(text)
 }
 
 #[cfg(test)]

@@ -1,0 +1,49 @@
+//! Processes that outlive what they belong to: servers without their control daemon, and a control
+//! daemon whose lock file was taken away.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::card::CardMps;
+use crate::error::MpsError;
+use crate::process::{Process, all_pids};
+use crate::stop::end;
+
+/// A daemon that starts takes its lock, or ends, within milliseconds.
+const GROWN: Duration = Duration::from_secs(2);
+
+impl CardMps {
+    /// Ends the servers of a control daemon that has died, which still hold the card; their clients
+    /// have lost them already. The pids of those ended.
+    ///
+    /// # Errors
+    /// [`MpsError::StillRunning`], [`MpsError::Fs`].
+    pub fn end_orphans(&self) -> Result<Vec<i32>, MpsError> {
+        let mut ended = Vec::new();
+        for server in self.servers_alive() {
+            end(&server)?;
+            ended.push(server.pid());
+        }
+        Ok(ended)
+    }
+
+    /// A control daemon of this card that does not hold the `control_lock` which lies there now: the
+    /// file was taken away or replaced. It serves its clients as before, and a second one could start
+    /// beside it (measured). Only where nobody holds the lock.
+    pub(crate) fn unlocked_daemon(&self) -> Option<Process> {
+        let program = self.binary().file_name()?;
+        all_pids()
+            .into_iter()
+            .filter_map(Process::open)
+            .filter(|process| process.exe().is_some_and(|exe| exe.file_name() == Some(program)))
+            .filter(|process| is_daemon(process) && process.age() >= Some(GROWN))
+            .filter(Process::shares_our_root)
+            .find(|process| self.check_identity(process).is_ok())
+    }
+}
+
+/// Not a front-end, which runs the same program in the same environment.
+fn is_daemon(process: &Process) -> bool {
+    let line = fs::read(format!("/proc/{}/cmdline", process.pid())).unwrap_or_default();
+    line.split(|byte| *byte == 0).nth(1) == Some(b"-f")
+}

@@ -1,0 +1,241 @@
+//! What an attack or an accident does to a card, and what can be seen and repaired of it.
+
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command as Process, Stdio};
+use std::time::Duration;
+
+use mpsgate_mps::{
+    CardMps, ControlDaemon, ForkSpawner, Glance, MpsError, MpsState, Origin, WedgeCause,
+};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::signal::Signal;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+
+use crate::harness::{Bench, Kind, LIMIT, is_root, wait_for};
+
+/// A connection that says nothing; `None` where the queue is full.
+fn idle_connection(control: &Path) -> Option<OwnedFd> {
+    let fd =
+        socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    match connect(fd.as_raw_fd(), &UnixAddr::new(control).unwrap()) {
+        Ok(()) => Some(fd),
+        Err(Errno::EAGAIN) => None,
+        Err(errno) => panic!("{errno}"),
+    }
+}
+
+fn linked(bench: &Bench) -> (CardMps, ControlDaemon) {
+    let (_, daemon) = bench.started();
+    let card = bench.impatient_card();
+    card.dirs().renew_links().unwrap();
+    (card, daemon)
+}
+
+pub(crate) fn a_glance_tells_rest_work_and_stop_without_a_word(bench: &Bench) {
+    let (card, daemon) = linked(bench);
+    let heard = || card.dirs().log_file().since(0).unwrap().matches("Accepting connection").count();
+    let before = heard();
+    wait_for("it rests", || card.glance(&daemon) == Glance::AtRest);
+    assert_eq!(heard(), before, "a glance is not heard");
+    let held = idle_connection(&card.dirs().client_dir().join("control"));
+    wait_for("it is busy", || card.glance(&daemon) == Glance::Busy);
+    drop(held);
+    wait_for("it rests again", || card.glance(&daemon) == Glance::AtRest);
+    daemon.process.signal(Signal::SIGSTOP).unwrap();
+    wait_for("it is stopped", || card.glance(&daemon) == Glance::Stopped);
+    daemon.process.signal(Signal::SIGKILL).unwrap();
+    wait_for("it is gone", || card.glance(&daemon) == Glance::Gone);
+}
+
+/// A process may connect, hand the connection to another one and end: its pid may then be anybody's.
+pub(crate) fn a_connection_that_was_handed_on_names_who_holds_it_now(bench: &Bench) {
+    if !is_root("a_connection_that_was_handed_on_names_who_holds_it_now") {
+        return;
+    }
+    let (card, daemon) = linked(bench);
+    let held = idle_connection(&card.dirs().client_dir().join("control")).unwrap();
+    let mut sleep = Process::new("sleep");
+    sleep.arg("1000").stdin(Stdio::from(held));
+    let holder = bench.keep(sleep).cast_signed();
+    wait_for("it is wedged by who holds it, not by who connected", || {
+        let WedgeCause::HeldBy(holders) = card.wedge_cause(&daemon, &card.connections(&daemon))
+        else {
+            return false;
+        };
+        let pids: Vec<i32> = holders.iter().map(|holder| holder.pid).collect();
+        pids == [holder] && holders[0].name == "sleep" && holders[0].start_ticks > 0
+    });
+}
+
+/// The driver's own program is enough, and the daemon looks as if it rested.
+pub(crate) fn a_front_end_that_stays_is_a_wedge_with_a_name(bench: &Bench) {
+    if !is_root("a_front_end_that_stays_is_a_wedge_with_a_name") {
+        return;
+    }
+    let (card, daemon) = linked(bench);
+    let known = card.connections(&daemon);
+    let mut stays = bench.command(&card.dirs().client_dir());
+    let (input, kept) = std::io::pipe().unwrap();
+    stays.stdin(Stdio::from(input)).stdout(Stdio::null()).stderr(Stdio::null());
+    let front_end = bench.keep(stays).cast_signed();
+    wait_for("it has connected", || card.connections(&daemon).has_more_than(&known));
+    wait_for("nobody else is served", || matches!(card.state(), Ok(MpsState::Wedged { .. })));
+    let holders = match card.wedge_cause(&daemon, &known) {
+        // The double waits for it instead.
+        WedgeCause::HeldBy(holders) if bench.kind == Kind::Fake => holders,
+        WedgeCause::OneOf(holders) if bench.kind == Kind::Real => holders,
+        other => panic!("{other:?}"),
+    };
+    let pids: Vec<i32> = holders.iter().map(|holder| holder.pid).collect();
+    assert_eq!(pids, [front_end]);
+    drop(kept);
+    wait_for("it answers", || matches!(card.state(), Ok(MpsState::Running { .. })));
+}
+
+pub(crate) fn a_flood_of_connections_is_a_wedge_with_a_name(bench: &Bench) {
+    let (card, daemon) = linked(bench);
+    let control = card.dirs().client_dir().join("control");
+    let mut flood: Vec<OwnedFd> = (0..130).map_while(|_| idle_connection(&control)).collect();
+    assert!(idle_connection(&control).is_none(), "128 wait, one is served (measured)");
+    let MpsState::Wedged { cause: WedgeCause::HeldBy(holders), .. } = card.state().unwrap() else {
+        panic!("not wedged by anybody: {:?}", card.state());
+    };
+    assert_eq!(holders[0].pid, std::process::id().cast_signed());
+    // The first one's end brings the next one's turn.
+    flood.remove(0);
+    wait_for(
+        "the next one holds it",
+        || matches!(card.wedge_cause(&daemon, &card.connections(&daemon)), WedgeCause::HeldBy(holders) if !holders.is_empty()),
+    );
+    drop(flood);
+    wait_for("it answers", || matches!(card.state(), Ok(MpsState::Running { .. })));
+}
+
+pub(crate) fn what_containers_see_is_made_again_whatever_took_its_place(bench: &Bench) {
+    let (card, _daemon) = linked(bench);
+    assert_eq!(card.dirs().repair().unwrap(), []);
+    let (dir, elsewhere) = (card.dirs().client_dir(), bench.dir.path().join("elsewhere"));
+    let control = dir.join("control");
+    let own = card.dirs().pipe_dir().join("control").metadata().unwrap().ino();
+    fs::write(&elsewhere, "mine").unwrap();
+    type Attack<'a> = &'a dyn Fn();
+    let attacks: [(&str, Attack<'_>); 7] = [
+        ("missing", &|| {}),
+        ("a regular file", &|| fs::write(&control, "x").unwrap()),
+        ("a symbolic link", &|| symlink(&elsewhere, &control).unwrap()),
+        ("a directory", &|| fs::create_dir(&control).unwrap()),
+        ("a socket that leads elsewhere", &|| {
+            std::os::unix::net::UnixListener::bind(&control).unwrap();
+        }),
+        ("a FIFO", &|| nix::unistd::mkfifo(&control, nix::sys::stat::Mode::S_IRWXU).unwrap()),
+        ("not mpsgate's", &|| {
+            fs::hard_link(card.dirs().pipe_dir().join("control"), &control).unwrap();
+            symlink(&elsewhere, dir.join("mine")).unwrap();
+        }),
+    ];
+    for (found, attack) in attacks {
+        fs::remove_file(&control).unwrap();
+        attack();
+        let repairs = card.dirs().repair().unwrap();
+        assert_eq!(repairs.len(), 1, "{found}: {repairs:?}");
+        assert_eq!(repairs[0].found, found);
+        assert_eq!(control.symlink_metadata().unwrap().ino(), own, "{found}");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "{found}");
+        assert_eq!(card.dirs().repair().unwrap(), [], "{found}: once is enough");
+    }
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "mine");
+    // What is not ours to throw away is named and left.
+    fs::remove_file(&control).unwrap();
+    fs::create_dir_all(control.join("full")).unwrap();
+    let error = card.dirs().repair().unwrap_err();
+    let named =
+        matches!(&error, MpsError::InTheWay { path, found: "a directory" } if *path == control);
+    assert!(named, "{error}");
+    fs::remove_dir_all(&control).unwrap();
+    // A directory whose mode keeps clients out.
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    let words: Vec<String> =
+        card.dirs().repair().unwrap().iter().map(ToString::to_string).collect();
+    let base = dir.parent().unwrap().display();
+    assert_eq!(
+        words,
+        [format!("{base}/client was of mode 0700"), format!("{base}/client/control was missing")]
+    );
+    card.channel().server_list().unwrap();
+}
+
+pub(crate) fn a_file_of_the_daemons_that_is_gone_is_named(bench: &Bench) {
+    let (card, daemon) = linked(bench);
+    let pipe = card.dirs().pipe_dir();
+    for name in ["control", "control_privileged", "control_lock", "log"] {
+        let (path, away) = (pipe.join(name), bench.dir.path().join("away"));
+        fs::rename(&path, &away).unwrap();
+        for (found, plant) in [("missing", false), ("a symbolic link", true)] {
+            if plant {
+                symlink(&away, &path).unwrap();
+            }
+            let error = card.dirs().repair().unwrap_err();
+            let named = matches!(&error, MpsError::Lost { path: lost, found: what }
+                if *lost == path && *what == found);
+            assert!(named, "{name}: {error}");
+        }
+        fs::remove_file(&path).unwrap();
+        fs::rename(away, path).unwrap();
+        assert_eq!(card.dirs().repair().unwrap(), [], "{name}");
+    }
+    assert!(daemon.process.is_alive());
+}
+
+pub(crate) fn a_link_in_a_directorys_place_is_named_and_not_followed(bench: &Bench) {
+    let (card, daemon) = linked(bench);
+    let base = card.dirs().client_dir().parent().unwrap().to_path_buf();
+    for place in [
+        base.parent().unwrap().to_path_buf(),
+        base.clone(),
+        base.join("pipe"),
+        base.join("client"),
+        base.join("log"),
+    ] {
+        let away = bench.dir.path().join("away");
+        fs::rename(&place, &away).unwrap();
+        symlink(&away, &place).unwrap();
+        for error in [card.dirs().repair().unwrap_err(), card.dirs().create().unwrap_err()] {
+            let named = matches!(&error, MpsError::Planted { path, found: "a symbolic link" }
+                if *path == place);
+            assert!(named, "{}: {error}", place.display());
+        }
+        fs::remove_file(&place).unwrap();
+        fs::rename(away, &place).unwrap();
+    }
+    assert_eq!(card.dirs().repair().unwrap(), []);
+    card.channel().server_list().unwrap();
+    assert!(daemon.process.is_alive());
+}
+
+/// Where only the lock file decided, a second daemon would be started beside the one that serves.
+pub(crate) fn a_daemon_whose_lock_was_taken_away_is_found_and_never_doubled(bench: &Bench) {
+    let (card, daemon) = linked(bench);
+    let lock = card.dirs().pipe_dir().join("control_lock");
+    let away = bench.dir.path().join("away");
+    type Attack<'a> = &'a dyn Fn();
+    let attacks: [Attack<'_>; 3] =
+        [&|| fs::rename(&lock, &away).unwrap(), &|| fs::write(&lock, "").unwrap(), &|| {
+            fs::remove_file(&lock).unwrap()
+        }];
+    for attack in attacks {
+        attack();
+        wait_for("it is found", || {
+            let found = card.find_running().ok().flatten();
+            found.is_some_and(|it| it.process.pid() == daemon.process.pid())
+        });
+        let (adopted, origin) = card.ensure_running(&ForkSpawner, LIMIT).unwrap();
+        assert_eq!((origin, adopted.process.pid()), (Origin::Adopted, daemon.process.pid()));
+    }
+    let report = card.stop(&ForkSpawner, Duration::ZERO).unwrap();
+    assert!(report.servers_killed.is_empty() && !daemon.process.is_alive(), "{report:?}");
+}
