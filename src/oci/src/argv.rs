@@ -122,6 +122,21 @@ pub struct Invocation {
     pub signal: Signal,
     /// `kill --all`.
     pub kill_all: bool,
+    /// `delete --force`: ends the container with SIGKILL where it still runs.
+    pub force: bool,
+}
+
+impl Invocation {
+    /// Whether the runtime will send SIGKILL: `kill ID KILL`, however the signal is spelled, and
+    /// `delete --force`. Neither runc (to 1.5) nor crun (to 1.29) has a flag for the signal.
+    #[must_use]
+    pub fn sends_sigkill(&self) -> bool {
+        match self.verb {
+            Verb::Kill => self.signal == Signal::KILL,
+            Verb::Delete => self.force,
+            _ => false,
+        }
+    }
 }
 
 /// Reads the verb alone, without allocating: all that a pass-through needs.
@@ -191,6 +206,7 @@ pub fn parse(args: &[OsString]) -> Invocation {
         exec_env_at: env_flag.map(|flag| (flags_end, flag)),
         signal,
         kill_all: reading.kill_all,
+        force: reading.force,
     }
 }
 
@@ -268,6 +284,7 @@ struct Reading {
     env_flag: Option<&'static str>,
     regex: bool,
     kill_all: bool,
+    force: bool,
 }
 
 impl Reading {
@@ -292,6 +309,7 @@ impl Reading {
             Meaning::Env => self.env_flag = Some(env_flag(args, value)),
             Meaning::Regex => self.regex = on,
             Meaning::KillAll => self.kill_all = on,
+            Meaning::Force => self.force = on,
             Meaning::Nothing => {}
         }
     }

@@ -133,10 +133,12 @@ mod tests {
     const RUNC_CREATE_RUNTIME: &str = r#"{"ociVersion":"1.0.2-dev","id":"capt","status":"creating","pid":28125,"bundle":"/tmp/b","annotations":{"mpsgate.io/gpu-mem":"7Gi","org.example.note":"a \"quoted\" ü"}}"#;
     /// The same container's poststop.
     const RUNC_POSTSTOP: &str = r#"{"ociVersion":"1.0.2-dev","id":"capt","status":"stopped","bundle":"/tmp/b","annotations":{"mpsgate.io/gpu-mem":"7Gi","org.example.note":"a \"quoted\" ü"}}"#;
-    /// Not captured: fields, order and values as `do_hooks` of crun 1.8.1 writes them.
-    const CRUN_CREATE_RUNTIME: &str = r#"{"ociVersion":"1.0","id":"capt","pid":4242,"root":"rootfs","bundle":"/b","status":"created","annotations":{"mpsgate.io/gpu-mem":"7Gi"}}"#;
-    /// Not captured either; crun gives poststop hooks pid 0.
-    const CRUN_POSTSTOP: &str = r#"{"ociVersion":"1.0","id":"capt","pid":0,"root":"rootfs","bundle":"/b","status":"stopped"}"#;
+    /// crun 1.21 (Debian 13), the same way; captured.
+    const CRUN_CREATE_RUNTIME: &str = r#"{"ociVersion":"1.0","id":"capt","pid":565,"root":"rootfs","bundle":"/b","status":"created","annotations":{"mpsgate.io/gpu-mem":"7Gi","org.example.note":"a \"quoted\" ü"}}"#;
+    /// The same container's poststop; captured.
+    const CRUN_POSTSTOP: &str = r#"{"ociVersion":"1.0","id":"capt","pid":0,"root":"rootfs","bundle":"/b","status":"stopped","annotations":{"mpsgate.io/gpu-mem":"7Gi","org.example.note":"a \"quoted\" ü"}}"#;
+    /// podman 5.4.2 runs poststop hooks from its hooks directory by itself; captured.
+    const PODMAN_POSTSTOP: &str = r#"{"ociVersion":"1.2.0","id":"0627c1529e686ba8","status":"stopped","bundle":"/c/userdata","annotations":{"mpsgate.io/gpu-mem":"7Gi"}}"#;
 
     #[test]
     fn reads_what_runc_writes_at_create_runtime() {
@@ -153,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_poststop_state_has_no_pid() {
-        for text in [RUNC_POSTSTOP, CRUN_POSTSTOP] {
+        for text in [RUNC_POSTSTOP, CRUN_POSTSTOP, PODMAN_POSTSTOP] {
             let state = HookState::parse(text.as_bytes()).unwrap();
             assert_eq!((state.pid, state.status.as_deref()), (None, Some("stopped")), "{text}");
         }
@@ -162,7 +164,8 @@ mod tests {
     #[test]
     fn reads_what_crun_writes_at_create_runtime() {
         let state = HookState::read(CRUN_CREATE_RUNTIME.as_bytes()).unwrap();
-        assert_eq!(state.pid, Some(4242));
+        assert_eq!(state.pid, Some(565));
+        assert_eq!(state.annotations["org.example.note"], "a \"quoted\" ü");
         assert_eq!(state.status.as_deref(), Some("created"));
         assert_eq!(state.root, Some(PathBuf::from("rootfs")));
     }

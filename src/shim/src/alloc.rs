@@ -20,6 +20,10 @@ const LARGE: usize = 32 << 10;
 /// that are not touched cost nothing.
 const CHUNK: usize = 128 << 10;
 
+/// C's malloc aligns every piece so, and code relies on it: nix 0.31 reads control messages, with their
+/// 8-byte lengths, in a vector of bytes.
+const LEAST_ALIGNMENT: usize = align_of::<usize>();
+
 /// Memory by moving a pointer forward. For programs of one thread, as `#[global_allocator]`.
 #[derive(Debug)]
 pub struct Bump {
@@ -55,7 +59,7 @@ impl Bump {
 
     fn take(&self, layout: Layout) -> Option<*mut u8> {
         let start = self.next.get();
-        let padding = start.align_offset(layout.align());
+        let padding = start.align_offset(layout.align().max(LEAST_ALIGNMENT));
         let taken = padding.checked_add(layout.size()).filter(|taken| *taken <= self.left.get())?;
         self.next.set(start.wrapping_add(taken));
         self.left.set(self.left.get() - taken);
@@ -156,7 +160,7 @@ mod tests {
         unsafe {
             let piece = bump.alloc(layout(size, align));
             assert!(!piece.is_null());
-            assert_eq!(piece.align_offset(align), 0);
+            assert_eq!(piece.align_offset(align.max(LEAST_ALIGNMENT)), 0);
             piece.write_bytes(byte, size);
             piece
         }

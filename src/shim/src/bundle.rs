@@ -1,16 +1,15 @@
 //! The bundle's `config.json`: read once, replaced whole.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use mpsgate_oci::argv::Invocation;
 use mpsgate_oci::spec::Document;
 use mpsgate_policy::{Code, Refusal};
-use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
+use crate::replace::{remove_leftovers, replace};
 use crate::report::chain;
 
 /// Largest document that is parsed. runc's own tests stay below 100 KiB; a Kubernetes pod's annotations
@@ -94,26 +93,14 @@ impl Bundle {
 
     /// Whether the document names anything of NVIDIA's or ours: asked where it cannot be parsed.
     pub(crate) fn mentions_gpus(&self) -> Result<bool, io::Error> {
-        const WORDS: [&[u8]; 4] = [b"nvidia", b"gpu", b"cuda", b"mpsgate"];
-        let longest = 7;
-        let mut file = File::open(&self.path)?;
-        let mut window = Vec::new();
-        let mut chunk = vec![0; 1 << 16];
-        loop {
-            let n = file.read(&mut chunk)?;
-            if n == 0 {
-                return Ok(false);
-            }
-            window.extend(chunk.iter().take(n).map(u8::to_ascii_lowercase));
-            if WORDS.iter().any(|word| window.windows(word.len()).any(|w| w == *word)) {
-                return Ok(true);
-            }
-            window.drain(..window.len().saturating_sub(longest));
-        }
+        mentions_gpus(File::open(&self.path)?)
     }
 
     /// Replaces the document: beside, then rename; owner and mode stay.
     pub(crate) fn store(&self, document: &Document) -> Result<(), Refusal> {
+        if let Some(directory) = self.path.parent() {
+            remove_leftovers(directory);
+        }
         let written = document
             .to_vec()
             .map_err(io::Error::from)
@@ -128,30 +115,24 @@ impl Bundle {
     }
 }
 
-/// Writes bytes beside `path` and renames them over `path`.
-pub(crate) fn replace(
-    path: &Path,
-    bytes: &[u8],
-    mode: u32,
-    (uid, gid): (u32, u32),
-) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.mpsgate-{}", std::process::id()));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    let written = fchown(&file, Some(uid), Some(gid))
-        .and_then(|()| file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode)))
-        .and_then(|()| file.write_all(bytes))
-        .and_then(|()| if on_tmpfs(&file) { Ok(()) } else { file.sync_data() })
-        .and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&temporary);
+/// Whether a text holds one of the words of NVIDIA's or ours, in any case; piece by piece, because it may
+/// be of any size.
+pub(crate) fn mentions_gpus(mut text: impl Read) -> io::Result<bool> {
+    const WORDS: [&[u8]; 4] = [b"nvidia", b"gpu", b"cuda", b"mpsgate"];
+    let longest = 7;
+    let mut window = Vec::new();
+    let mut chunk = vec![0; 1 << 16];
+    loop {
+        let n = text.read(&mut chunk)?;
+        if n == 0 {
+            return Ok(false);
+        }
+        window.extend(chunk.iter().take(n).map(u8::to_ascii_lowercase));
+        if WORDS.iter().any(|word| window.windows(word.len()).any(|w| w == *word)) {
+            return Ok(true);
+        }
+        window.drain(..window.len().saturating_sub(longest));
     }
-    written
-}
-
-/// What lies on a tmpfs is lost with the power, synced or not; fsync would only cost time.
-fn on_tmpfs(file: &File) -> bool {
-    fstatfs(file.as_fd()).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC)
 }
 
 #[cfg(test)]

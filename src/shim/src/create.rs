@@ -8,6 +8,7 @@ use std::time::Duration;
 use mpsgate_allocation::{Cdi, ContainerId, DeviceNode, Grant, GrantKey, Instance};
 use mpsgate_api::{Call, Client, ExecRecord, FILES_FORMAT, Reply, Reserve};
 use mpsgate_config::{Config, ConfigError, Switch, paths};
+use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::argv::{Invocation, Verb};
 use mpsgate_oci::spec::{self, Document, Edit, Mount, Seen};
 use mpsgate_policy::{
@@ -72,12 +73,16 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
             let settings = config.as_ref().map_err(config_refusal)?;
             let root = facts::runtime_root(invocation, runtime.as_deref());
             let (grant, cdi) = reserve(invocation, root, &wanted)?;
+            crash_point!("shim.reserved");
             let injector = Injector::choose(settings.inject.mode, runtime_is_nvidia, view, cdi)?;
             let edits = grant_edits(view, &wanted, &grant, &injector, paths::HOOK)?;
             let (drop, set) = grant_env(&wanted, &grant, &injector);
             let closed = closed(&node, &grant);
             record::write(&ExecRecord { format: FILES_FORMAT, grant, drop, set, closed })?;
-            Ok(edit(&bundle, &mut document, &edits)?)
+            crash_point!("shim.recorded");
+            edit(&bundle, &mut document, &edits)?;
+            crash_point!("shim.edited");
+            Ok(())
         }
     }
 }
@@ -154,9 +159,8 @@ fn reserve(
         uid: wanted.uid,
         engine: facts::engine(invocation),
     });
-    let reply = Client::connect(Path::new(paths::SOCKET))
-        .and_then(|client| client.call(call, None, RESERVE_LIMIT));
-    match reply {
+    crash_point!("shim.before_reserve");
+    match Client::ask(Path::new(paths::SOCKET), &call, None, RESERVE_LIMIT) {
         Ok(Reply::Reserved { grant, cdi }) => Ok((*grant, *cdi)),
         Ok(Reply::Refused(refusal)) => Err(Refused { refusal: refusal.into(), by_daemon: true }),
         Ok(_) => Err(mpsgate_api::ApiError::Unexpected.refusal().into()),

@@ -5,12 +5,14 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::argv::{Invocation, with_exec_env};
 use mpsgate_oci::process::rewrite_env;
 use mpsgate_policy::{Code, Refusal};
 
-use crate::bundle::{SIZE_LIMIT, replace};
+use crate::bundle::SIZE_LIMIT;
 use crate::record::{Found, find};
+use crate::replace::{remove_leftovers, replace};
 use crate::report::{Refused, chain};
 use crate::{exec, facts, process};
 
@@ -41,6 +43,7 @@ pub(crate) fn prepare(
     process::ensure_standard_descriptors();
     if let Some(file) = &invocation.process_file {
         rewrite(file, &record.drop, &record.set)?;
+        crash_point!("shim.process_edited");
         return Ok(None);
     }
     Ok(with_exec_env(args, invocation, &record.set))
@@ -74,6 +77,9 @@ fn rewrite(path: &Path, drop: &[String], set: &[(String, String)]) -> Result<(),
         return Ok(());
     }
     let text = document.to_vec().map_err(|e| refuse(Code::Write, e.to_string()))?;
+    if let Some(directory) = path.parent() {
+        remove_leftovers(directory);
+    }
     replace(path, &text, meta.mode() & 0o7777, (meta.uid(), meta.gid()))
         .map_err(|e| refuse(Code::Write, e.to_string()))
 }

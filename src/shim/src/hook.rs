@@ -1,12 +1,13 @@
 //! `mpsgate-hook`: `createRuntime` checks the container that really came out and makes its
 //! reservation a grant, or vetoes; `poststop` ends the grant.
 //!
-//! A veto is a non-zero exit with the reason on stderr, which runc and crun put into their own
-//! error. `poststop` never fails: it also runs after a veto (measured, runc 1.1.5), and the daemon
+//! A veto is a non-zero exit with the reason on stderr, which runc puts into its own error; for crun
+//! see `veto.rs`. `poststop` never fails: it also runs after a veto (measured, runc 1.1.5), and the daemon
 //! notices the end of a container by itself.
 
-mod cgroup;
-mod devices;
+pub(crate) mod cgroup;
+pub(crate) mod devices;
+mod veto;
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -18,6 +19,7 @@ use std::time::Duration;
 use mpsgate_allocation::{ContainerId, GrantKey, Instance};
 use mpsgate_api::{Activate, ApiError, Call, Client, Release, Reply};
 use mpsgate_config::{Config, Ipc, paths};
+use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_policy::{Code, Refusal};
 
@@ -59,7 +61,7 @@ pub fn main(argv: &[OsString]) -> i32 {
     match (done, arguments.stage) {
         (Ok(()), _) => 0,
         (Err((container, refusal)), stage) => {
-            let _ = writeln!(std::io::stderr(), "{}", refusal.render(&container));
+            veto::say(&refusal.render(&container));
             i32::from(stage == Stage::CreateRuntime)
         }
     }
@@ -71,14 +73,14 @@ enum Stage {
     Poststop,
 }
 
-struct Arguments {
+pub(crate) struct Arguments {
     stage: Stage,
-    root: String,
-    instance: String,
+    pub(crate) root: String,
+    pub(crate) instance: String,
 }
 
 impl Arguments {
-    fn parse(argv: &[OsString]) -> Option<Self> {
+    pub(crate) fn parse(argv: &[OsString]) -> Option<Self> {
         let mut words = argv.iter().skip(1).map(|word| word.to_str());
         let stage = match words.next()?? {
             "createRuntime" => Stage::CreateRuntime,
@@ -123,19 +125,27 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
             "use runc 1.1 or crun 1.8 or newer",
         ));
     };
+    check_proc()?;
     // Opened first: from here on the pid cannot become another process's unnoticed.
     let pidfd = process::pidfd_open(pid);
+    crash_point!("hook.started");
     check_ipc(pid)?;
     let cgroup = cgroup::of(pid);
+    crash_point!("hook.before_probe");
     devices::check(cgroup.as_ref(), &record.grant.devices, &record.closed)?;
+    crash_point!("hook.probed");
     let call = Call::Activate(Activate {
         key,
         pid,
         cgroup: cgroup.map(|cgroup| cgroup.id),
         grant: Some(Box::new(record.grant)),
     });
-    match ask(call, pidfd.as_ref().map(AsFd::as_fd)) {
-        Ok(Reply::Done { .. }) => Ok(()),
+    let pidfd = pidfd.as_ref().map(AsFd::as_fd);
+    match Client::ask(Path::new(paths::SOCKET), &call, pidfd, DAEMON_LIMIT) {
+        Ok(Reply::Done { .. }) => {
+            crash_point!("hook.activated");
+            Ok(())
+        }
         Ok(Reply::Refused(refusal)) => Err(refusal.into()),
         Ok(_) => Err(ApiError::Unexpected.refusal()),
         Err(error) => Err(error.refusal()),
@@ -143,14 +153,17 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
 }
 
 fn poststop(key: GrantKey) -> Result<(), Refusal> {
-    match ask(Call::Release(Release { key }), None) {
-        Ok(_) => Ok(()),
+    crash_point!("hook.before_release");
+    // Not waited for: the daemon sees the end of the container by itself.
+    let released = Client::connect(Path::new(paths::SOCKET))
+        .and_then(|client| client.call(Call::Release(Release { key }), None, DAEMON_LIMIT));
+    match released {
+        Ok(_) => {
+            crash_point!("hook.released");
+            Ok(())
+        }
         Err(error) => Err(error.refusal()),
     }
-}
-
-fn ask(call: Call, fd: Option<std::os::fd::BorrowedFd<'_>>) -> Result<Reply, ApiError> {
-    Client::connect(Path::new(paths::SOCKET))?.call(call, fd, DAEMON_LIMIT)
 }
 
 fn no_reservation(why: &str) -> Refusal {
@@ -159,6 +172,23 @@ fn no_reservation(why: &str) -> Refusal {
         format!("it has no reservation: {why}"),
         "create the container anew",
     )
+}
+
+/// The state's pid is one of our pid namespace. Where `/proc` shows another one, as after
+/// `unshare --pid` without `--mount-proc`, every look at the container would be one at a stranger.
+fn check_proc() -> Result<(), Refusal> {
+    let own = std::process::id().to_string();
+    match std::fs::read_link("/proc/self") {
+        Ok(shown) if shown.as_os_str() == own.as_str() => Ok(()),
+        shown => Err(Refusal::new(
+            Code::HookState,
+            format!(
+                "its runtime's /proc is of another pid namespace: /proc/self is {}, and the hook is pid {own}",
+                shown.map_or_else(|error| error.to_string(), |pid| pid.display().to_string())
+            ),
+            "mount /proc anew in the engine's pid namespace (unshare --pid --mount-proc)",
+        )),
+    }
 }
 
 /// The IPC namespace of the container that came out, against the one that the daemon and its MPS

@@ -18,9 +18,13 @@ mod entry;
 mod exec;
 mod exec_verb;
 mod facts;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod hook;
+mod kill_verb;
 mod process;
 mod record;
+mod replace;
 mod report;
 pub mod runtime;
 

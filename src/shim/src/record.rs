@@ -8,8 +8,8 @@ use mpsgate_api::{ExecRecord, FILES_FORMAT};
 use mpsgate_config::paths;
 use mpsgate_policy::{Code, Refusal};
 
-use crate::bundle::replace;
 use crate::facts::read_own;
+use crate::replace::replace;
 
 const SIZE_MAX: u64 = 1 << 20;
 

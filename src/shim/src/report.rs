@@ -58,6 +58,15 @@ impl Report {
         self.tell_daemon(action, code, note);
     }
 
+    /// What was asked for is done, but not as well as it could be. For the engine's log alone: it is
+    /// not said on standard error, which belongs to the runtime.
+    pub(crate) fn warned(&self, what: &str) {
+        if let Some(log) = &self.log {
+            let text = format!("mpsgate: container {:?} {what}", self.container);
+            let _ = runtime_log::append(log, self.format, "warning", &text, &now());
+        }
+    }
+
     /// The real runtime did not start.
     pub(crate) fn failed(&self, error: &dyn Error, hint: &str) {
         self.write("error", &format!("mpsgate: {}\nhint: {hint}", chain(error)));

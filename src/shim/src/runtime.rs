@@ -1,13 +1,14 @@
-//! `mpsgate-runtime`: looks at `create`, `run`, `restore` and `exec`, and hands everything else over
-//! at once.
+//! `mpsgate-runtime`: looks at `create`, `run`, `restore`, `exec`, `kill` and `delete`, and hands
+//! everything else over at once.
 
 use std::ffi::OsString;
 
+use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::argv::{self, Verb};
 
 use crate::exec::exec_runtime;
 use crate::report::Report;
-use crate::{create, exec_verb};
+use crate::{create, exec_verb, kill_verb};
 
 /// What runc exits with where it fails itself.
 const FAILED: i32 = 1;
@@ -23,7 +24,11 @@ pub fn main(argv: &[OsString]) -> i32 {
             create::prepare(&argv::parse(args)).map(|()| None)
         }
         Verb::Exec => exec_verb::prepare(args, &argv::parse(args)),
-        _ => Ok(None),
+        Verb::Kill | Verb::Delete => {
+            kill_verb::prepare(&argv::parse(args));
+            Ok(None)
+        }
+        Verb::Other | Verb::None => Ok(None),
     };
     let changed = match prepared {
         Ok(changed) => changed,
@@ -32,6 +37,7 @@ pub fn main(argv: &[OsString]) -> i32 {
             return FAILED;
         }
     };
+    crash_point!("shim.before_exec");
     let error = match (changed, argv.first()) {
         (Some(changed), Some(name)) => {
             let argv: Vec<OsString> = std::iter::once(name.clone()).chain(changed).collect();

@@ -23,6 +23,7 @@ pub(super) enum Meaning {
     Env,
     Regex,
     KillAll,
+    Force,
     Nothing,
 }
 
@@ -170,7 +171,10 @@ const KILL: Table = Table {
 };
 
 const DELETE: Table = Table {
-    flags: with_global_flags![flag("force", b'f', Nothing), flag("regex", b'r', Meaning::Regex),],
+    flags: with_global_flags![
+        flag("force", b'f', Meaning::Force),
+        flag("regex", b'r', Meaning::Regex),
+    ],
     arguments: Arguments::AmongFlags,
 };
 

@@ -40,6 +40,7 @@ fn summary(found: &Invocation) -> String {
     flag("json", found.log_format == LogFormat::Json);
     flag("systemd", found.systemd_cgroup);
     flag("all", found.kill_all);
+    flag("force", found.force);
     if found.signal != Signal::TERM {
         parts.push(format!("{:?}", found.signal));
     }
@@ -71,7 +72,7 @@ fn command_lines_of_engines_are_understood() {
         (
             "--root /run/containerd/runc/default --log /s/capctr/log.json --log-format json delete \
              --force capctr",
-            "Delete root=/run/containerd/runc/default log=/s/capctr/log.json id=capctr json",
+            "Delete root=/run/containerd/runc/default log=/s/capctr/log.json id=capctr json force",
         ),
         (
             "--root /run/containerd/runc/default --log /s/capctr/log.json --log-format json start \
@@ -110,8 +111,25 @@ fn command_lines_of_engines_are_understood() {
             "--root /run/runc exec --pid-file /p --process /tmp/exec-1 c1",
             "Exec root=/run/runc pid-file=/p process=/tmp/exec-1 id=c1",
         ),
+        // podman 5.4.2 and conmon 2.1.12 on crun 1.21, below a name that podman does not know: no --root, no
+        // --log; captured.
+        (
+            "--systemd-cgroup create --bundle /c/userdata --pid-file /r/userdata/pidfile df592c",
+            "Create bundle=/c/userdata pid-file=/r/userdata/pidfile id=df592c systemd",
+        ),
+        (
+            "exec --pid-file /e/exec_pid --process /e/exec-process-1320345825 --detach df592c",
+            "Exec pid-file=/e/exec_pid process=/e/exec-process-1320345825 id=df592c",
+        ),
+        (
+            "exec --pid-file /e/exec_pid --process /e/exec-process-865852994 --detach \
+             --console-socket /var/tmp/conmon-term.PWEKZ3 df592c",
+            "Exec pid-file=/e/exec_pid process=/e/exec-process-865852994 id=df592c",
+        ),
+        ("kill df592c 9", "Kill id=df592c Number(9)"),
+        ("delete --force df592c", "Delete id=df592c force"),
         // podman's calls beside conmon; from oci_conmon_common.go, not captured.
-        ("--rootless=false delete --force c1", "Delete id=c1"),
+        ("--rootless=false delete --force c1", "Delete id=c1 force"),
         ("kill --all c1 15", "Kill id=c1 all"),
         ("kill --all c1 SIGKILL", "Kill id=c1 all Number(9)"),
     ];
@@ -270,6 +288,45 @@ fn signals_are_read_by_number_and_by_name() {
     ];
     for (text, expected) in cases {
         assert_eq!(Signal::parse(OsStr::new(text)), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_sigkill_is_seen_in_every_spelling_and_nothing_else_is_taken_for_one() {
+    for line in [
+        "kill c1 KILL",
+        "kill c1 SIGKILL",
+        "kill c1 sigkill",
+        "kill c1 9",
+        "--root /r --log=/l kill c1 9",
+        "kill --all c1 KILL",
+        "kill -a c1 9",
+        "kill c1 9 --all",
+        "kill -- c1 9",
+        "delete --force c1",
+        "delete -f c1",
+        "delete c1 -f",
+        "delete --force=true c1",
+        "--root /r delete -force c1",
+    ] {
+        assert!(parse(&args(line)).sends_sigkill(), "{line}");
+    }
+    for line in [
+        "kill c1",
+        "kill KILL",
+        "kill 9",
+        "kill c1 TERM",
+        "kill c1 19",
+        "kill c1 USR1 KILL",
+        "kill --help c1 KILL",
+        "--help kill c1 KILL",
+        "delete c1",
+        "delete force",
+        "delete --force=false c1",
+        "exec c1 kill c1 KILL",
+        "state c1",
+    ] {
+        assert!(!parse(&args(line)).sends_sigkill(), "{line}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! A container's cgroup: which directory controls its devices, and how a process joins it.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use mpsgate_allocation::ledger::CgroupId;
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
@@ -28,8 +28,9 @@ pub(super) fn of(pid: u32) -> Option<Cgroup> {
     })
 }
 
-/// The directory from the text of `/proc/<pid>/cgroup`: lines `hierarchy:controllers:path`.
-fn directory(text: &str, unified: bool) -> Option<PathBuf> {
+/// The directory from the text of `/proc/<pid>/cgroup`: lines `hierarchy:controllers:path`. The path
+/// begins with `/..` where the process is outside our own cgroup namespace: it cannot be reached then.
+pub(crate) fn directory(text: &str, unified: bool) -> Option<PathBuf> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (hierarchy, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -41,7 +42,9 @@ fn directory(text: &str, unified: bool) -> Option<PathBuf> {
                 .any(|c| c == "devices")
                 .then(|| Path::new(MOUNT).join("devices"))?
         };
-        Some(mount.join(path.trim_start_matches('/')))
+        let below = Path::new(path.trim_start_matches('/'));
+        let is_plain = below.components().all(|part| matches!(part, Component::Normal(_)));
+        is_plain.then(|| mount.join(below))
     })
 }
 
@@ -59,7 +62,13 @@ mod tests {
             directory("0::/s.slice/c.scope\n", true),
             Some("/sys/fs/cgroup/s.slice/c.scope".into())
         );
+        // podman 5.4.2 with crun 1.21 and systemd: the processes are in a child of the scope; captured.
+        assert_eq!(
+            directory("0::/machine.slice/libpod-0627c152.scope/container\n", true),
+            Some("/sys/fs/cgroup/machine.slice/libpod-0627c152.scope/container".into())
+        );
         assert_eq!(directory("0::/b\n", false), None);
         assert_eq!(directory("garbage", true), None);
+        assert_eq!(directory("0::/../../elsewhere\n", true), None, "of another namespace");
     }
 }

@@ -10,6 +10,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use mpsgate_allocation::DeviceNode;
+use mpsgate_api::temporary_name;
+use mpsgate_crashpoint::crash_point;
 use mpsgate_policy::{Code, Refusal};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -18,6 +20,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
 use super::cgroup::Cgroup;
+use crate::replace::remove_leftovers;
 
 /// A device that the child is to open, and whether it should succeed.
 struct Probe<'a> {
@@ -59,7 +62,7 @@ pub(super) fn check(
         }
     }
     if let Some(rules) = Rules::read(cgroup) {
-        return match probes.iter().find(|probe| !rules.agree(probe)) {
+        return match probes.iter().find(|probe| !rules.agree(probe.node, probe.open)) {
             None => Ok(()),
             Some(probe) => Err(refusal(probe)),
         };
@@ -111,17 +114,22 @@ fn probe(node: &DeviceNode, open: bool) -> Result<Probe<'_>, String> {
         return Ok(Probe { node, path: host.to_owned(), open, temporary: false });
     }
     // Below /dev, because other directories are often mounted nodev.
-    let name = format!("/dev/.mpsgate-{}-{}-{}", std::process::id(), node.major, node.minor);
-    let path = PathBuf::from(name);
+    let dev = Path::new("/dev");
+    remove_leftovers(dev);
+    let name = temporary_name(&format!("{}-{}", node.major, node.minor), std::process::id());
+    let path = dev.join(name);
+    // Of a process that had our pid.
+    let _ = std::fs::remove_file(&path);
     let device = makedev(node.major.into(), node.minor.into());
     mknod(&path, SFlag::S_IFCHR, Mode::S_IRUSR | Mode::S_IWUSR, device)
         .map_err(|error| format!("{} cannot be made: {error}", path.display()))?;
+    crash_point!("hook.node_made");
     Ok(Probe { node, path, open, temporary: true })
 }
 
 /// Device rules of cgroup v1, which can be read, unlike those of v2. Trying costs more there: to move a
 /// process into a cgroup takes the kernel an RCU grace period, 2 to 12 ms (measured, Linux 6.18).
-struct Rules(String);
+pub(crate) struct Rules(pub(crate) String);
 
 impl Rules {
     /// `None` on v2, and where everything is allowed: the kernel then does not list what is denied.
@@ -132,8 +140,7 @@ impl Rules {
 
     /// Whether a node is as open as it should be: a granted one for reading and writing at once, one of
     /// another card not even for one of them.
-    fn agree(&self, probe: &Probe<'_>) -> bool {
-        let node = probe.node;
+    pub(crate) fn agree(&self, node: &DeviceNode, open: bool) -> bool {
         let mut found = self.0.lines().filter_map(|line| {
             // type major:minor access, as in devices.allow
             let (device, access) = line.strip_prefix("c ")?.split_once(' ')?;
@@ -141,7 +148,7 @@ impl Rules {
             let is = |text: &str, number: u32| text == "*" || text.parse() == Ok(number);
             (is(major, node.major) && is(minor, node.minor)).then_some(access)
         });
-        if probe.open {
+        if open {
             found.any(|access| access.contains('r') && access.contains('w'))
         } else {
             !found.any(|access| access.contains(['r', 'w']))
@@ -182,6 +189,7 @@ fn run(cgroup: &Cgroup, probes: &[Probe<'_>]) -> u8 {
     if joined.is_err() {
         return NOT_JOINED;
     }
+    crash_point!("hook.probe_joined");
     for (number, probe) in (1..NOT_JOINED).zip(probes) {
         // What was granted opens for both at once; what is closed must not open for either.
         let ways: &[(bool, bool)] =
@@ -216,7 +224,7 @@ mod tests {
         let rules = Rules("b *:* m\nc 1:3 rwm\nc 195:0 rw\nc 195:255 r\nc 510:* rwm\n".to_owned());
         let agrees = |major, minor, open| {
             let node = DeviceNode { path: String::new(), major, minor };
-            rules.agree(&Probe { node: &node, path: PathBuf::new(), open, temporary: false })
+            rules.agree(&node, open)
         };
         assert!(agrees(195, 0, true) && !agrees(195, 0, false));
         assert!(agrees(510, 7, true) && !agrees(510, 7, false));

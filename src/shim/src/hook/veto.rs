@@ -1,0 +1,79 @@
+//! Says why the hook vetoes. runc puts a hook's standard error into its own error. crun gives hooks
+//! `/dev/null` (crun 1.21, `run_process_child`), and a person would read no more than `error executing
+//! hook`: there the reason goes where the runtime's own words go, its standard error and its `--log`.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use mpsgate_oci::argv::{self, LogFormat, Verb};
+use mpsgate_oci::runtime_log;
+use nix::fcntl::OFlag;
+
+/// Writes `text` to standard error, or past a runtime that throws that away.
+pub(super) fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+    let device = |path| std::fs::metadata(path).map(|meta| meta.rdev());
+    let is_heard = match (device("/proc/self/fd/2"), device("/dev/null")) {
+        (Ok(ours), Ok(null)) => ours != null,
+        _ => true,
+    };
+    if !is_heard {
+        past(std::os::unix::process::parent_id(), text);
+    }
+}
+
+fn past(runtime: u32, text: &str) {
+    let Ok(cmdline) = std::fs::read(format!("/proc/{runtime}/cmdline")) else { return };
+    // The runtime may be gone, and the pid another's.
+    let Some((log, format)) = log_of(&cmdline) else { return };
+    if let Some(log) = log {
+        let now = runtime_log::rfc3339(SystemTime::now());
+        let _ = runtime_log::append(&log, format, "error", text, &now);
+    }
+    // Appended, because it may be a file. A socket cannot be opened this way: then the log is all.
+    let stderr = OpenOptions::new()
+        .append(true)
+        .custom_flags(OFlag::O_NOCTTY.bits())
+        .open(format!("/proc/{runtime}/fd/2"));
+    if let Ok(mut stderr) = stderr {
+        let _ = stderr.write_all(format!("{text}\n").as_bytes());
+    }
+}
+
+/// `--log` and `--log-format` of a runtime that is creating a container, from `/proc/<pid>/cmdline`. A
+/// relative path is left out: it is relative to where the runtime was when it started.
+fn log_of(cmdline: &[u8]) -> Option<(Option<PathBuf>, LogFormat)> {
+    let words = cmdline.strip_suffix(b"\0")?.split(|byte| *byte == 0);
+    let args: Vec<OsString> = words.skip(1).map(|word| OsStr::from_bytes(word).to_owned()).collect();
+    let invocation = argv::parse(&args);
+    matches!(invocation.verb, Verb::Create | Verb::Run | Verb::Restore)
+        .then(|| (invocation.log.filter(|log| log.is_absolute()), invocation.log_format))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_the_runtimes_log_in_its_command_line() {
+        let of = |line: &str| log_of(line.replace(' ', "\0").as_bytes());
+        assert_eq!(
+            of("/usr/bin/crun --log-format=json --log=/run/x/oci-log create --bundle /b c1 "),
+            Some((Some(PathBuf::from("/run/x/oci-log")), LogFormat::Json))
+        );
+        // podman 5.4.2 and conmon 2.1.12, for a runtime whose name they do not know; captured.
+        assert_eq!(
+            of("/usr/bin/crun --systemd-cgroup create --bundle /c/userdata --pid-file /r/pidfile 0627c152 "),
+            Some((None, LogFormat::Text))
+        );
+        assert_eq!(of("crun --log here run c1 "), Some((None, LogFormat::Text)));
+        assert_eq!(of("crun --log /l start c1 "), None);
+        assert_eq!(of("/sbin/init "), None);
+        assert_eq!(log_of(b""), None);
+    }
+}
