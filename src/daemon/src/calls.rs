@@ -7,6 +7,7 @@ use mpsgate_allocation::ledger::{Entry, ProcessId};
 use mpsgate_allocation::{Cdi, GpuUuid, Grant, GrantKey};
 use mpsgate_api::{Activate, Call, Release, Reply, Report, Reserve};
 use mpsgate_config::InjectMode;
+use mpsgate_crashpoint::crash_point;
 use mpsgate_policy::{Code, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -14,12 +15,17 @@ use tokio::time::timeout;
 use crate::daemon::{Daemon, now_ms};
 use crate::keeper::Order;
 use crate::socket::{Caller, Line};
-use crate::{DaemonError, cgroup, devices, operator, process, status, watch};
+use crate::{DaemonError, cgroup, devices, operator, process, reload, status, terminate, watch};
 
 /// Beyond `mps.start_timeout` for orders that were there before ours.
 const SERVER_SLACK: Duration = Duration::from_secs(10);
 /// For one limit: some commands of at most 3 s, after those of others.
 const CAP_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long a container waits for the last processes of its earlier life, and how often they are looked
+/// at: an engine that creates it again has killed them just before.
+const REMAINS_LIMIT: Duration = Duration::from_secs(2);
+const REMAINS_LOOK: Duration = Duration::from_millis(20);
 
 /// Answers one call. `Err` ends the process: it means that a task of ours broke.
 pub(crate) async fn handle(
@@ -32,10 +38,13 @@ pub(crate) async fn handle(
         Call::Reserve(call) => reserve(daemon, line, &caller, &call).await?,
         Call::Activate(call) => activate(daemon, line, caller, &call).await,
         Call::Release(call) => release(daemon, &call),
+        Call::Terminate(call) => terminate::clients(daemon, &call).await,
         Call::Report(call) => Ok(report(daemon, &call)),
         Call::Status => Ok(Reply::Status(Box::new(status::now(daemon).await?))),
         Call::Enable { gpu } => operator::enable(daemon, line, &gpu).await?,
         Call::Disable { gpu } => operator::disable(daemon, line, &gpu).await?,
+        Call::Mps(call) => operator::mps(daemon, line, &call).await?,
+        Call::Reload => reload::now(daemon, line).await?,
     };
     Ok(answer.unwrap_or_else(|refusal| Reply::Refused(refusal.into())))
 }
@@ -56,8 +65,8 @@ async fn reserve(
             "let the container engine and mpsgated run in the host's pid namespace",
         )));
     };
-    let reserved = {
-        let majors = devices::majors();
+    let majors = devices::majors();
+    let try_it = || {
         let mut node = daemon.node();
         let reserved = node.reserve(call, holder, &majors, &process::is_alive, now_ms());
         if let Ok(reserved) = &reserved
@@ -67,6 +76,16 @@ async fn reserve(
         }
         reserved
     };
+    let mut reserved = try_it();
+    // Nobody is refused because mpsgated has just been restarted.
+    if reserved.is_err() && daemon.is_starting() {
+        line.wait("mpsgated has just started and prepares the GPUs", daemon.started()).await;
+        reserved = try_it();
+    }
+    if reserved.is_err() && remains(daemon, &call.key) {
+        line.wait("the container's earlier life is ending", earlier_life_over(daemon, call)).await;
+        reserved = try_it();
+    }
     let reserved = match reserved {
         Ok(reserved) => reserved,
         Err(refusal) => {
@@ -74,6 +93,7 @@ async fn reserve(
             return Ok(Err(refusal));
         }
     };
+    crash_point!("daemon.reserve.changed");
     if let Err(refusal) = daemon.recorded().await {
         give_up(daemon, &call.key);
         refused(daemon, &call.key, &refusal);
@@ -98,12 +118,27 @@ async fn reserve(
         }
     }
     let cdi = Box::new(cdi_edits(daemon, &grant));
+    crash_point!("daemon.reserve.stored");
     Ok(Ok(Reply::Reserved { grant: Box::new(grant), cdi }))
+}
+
+fn remains(daemon: &Daemon, key: &GrantKey) -> bool {
+    daemon.node().remains(key, &process::is_alive).is_some()
+}
+
+/// Waits for the last processes of the container's earlier life.
+async fn earlier_life_over(daemon: &Daemon, call: &Reserve) {
+    let over = async {
+        while remains(daemon, &call.key) {
+            tokio::time::sleep(REMAINS_LOOK).await;
+        }
+    };
+    let _ = timeout(REMAINS_LIMIT, over).await;
 }
 
 /// What the node's CDI specifications say of the card, where the settings let the shim use it.
 fn cdi_edits(daemon: &Daemon, grant: &Grant) -> Cdi {
-    if !matches!(daemon.config.inject.mode, InjectMode::Auto | InjectMode::Cdi) {
+    if !matches!(daemon.settings.now().inject.mode, InjectMode::Auto | InjectMode::Cdi) {
         return Cdi::Absent;
     }
     let Some(card) = grant.cards.first() else { return Cdi::Absent };
@@ -131,7 +166,7 @@ fn give_up(daemon: &Daemon, key: &GrantKey) {
 
 /// Waits until the card's server takes clients of `uid`.
 async fn server(daemon: &Daemon, card: &GpuUuid, uid: u32) -> Result<(), Refusal> {
-    let limit = Duration::from_secs(daemon.config.mps.start_timeout_s.into()) + SERVER_SLACK;
+    let limit = Duration::from_secs(daemon.settings.now().mps.start_timeout_s.into()) + SERVER_SLACK;
     ask_keeper(daemon, card, limit, |reply| Order::Server { uid, reply }).await.unwrap_or_else(
         || {
             Err(Refusal::new(
@@ -191,6 +226,7 @@ async fn activate(
         let mut node = daemon.node();
         let entry = node.activate(call, init, &process::is_alive, now_ms())?;
         watch::start(daemon, &entry);
+        crash_point!("daemon.activate.changed");
         Ok(entry)
     });
     let entry = match entry {
@@ -200,6 +236,7 @@ async fn activate(
     };
     let answer = match entry {
         Ok(entry) => {
+            crash_point!("daemon.activate.stored");
             log::info!(
                 container = call.key.container_id.as_str(), instance = call.key.instance.as_str(),
                 uuid = entry.grant.cards.first().map(|card| card.uuid.as_str()),
@@ -209,12 +246,10 @@ async fn activate(
             );
             // The container's program starts when this is answered. Reserve has asked for the limit,
             // so mostly it is there.
-            match capped_card(daemon, &entry) {
-                Some(card) => {
-                    line.wait("the card's memory limit is being set", limit(daemon, &card)).await
-                }
-                None => Ok(()),
+            if daemon.is_starting() {
+                line.wait("mpsgated has just started and prepares the GPUs", daemon.started()).await;
             }
+            prepared(daemon, line, &entry).await
         }
         Err(refusal) => Err(refusal),
     };
@@ -224,6 +259,31 @@ async fn activate(
             refused(daemon, &call.key, &refusal);
             Err(refusal)
         }
+    }
+}
+
+/// What reserve found may be gone when the container's program starts: a control daemon that died in
+/// between was started anew in the same directory, without a server.
+async fn prepared(daemon: &Daemon, line: &mut Line, entry: &Entry) -> Result<(), Refusal> {
+    let Some(granted) = entry.grant.cards.first() else { return Ok(()) };
+    let needs_server = {
+        let node = daemon.node();
+        let Some(card) = node.card(&granted.uuid) else { return Ok(()) };
+        if let Some(trouble) = card.trouble() {
+            let sentence = format!("{} {}", card.label(), trouble.why);
+            return Err(Refusal::new(Code::GpuUnhealthy, sentence, trouble.hint.clone()));
+        }
+        !card.has_server_for(entry.grant.uid)
+    };
+    if needs_server {
+        let doing = format!("the MPS server of {} is being started", granted.uuid);
+        line.wait(&doing, server(daemon, &granted.uuid, entry.grant.uid)).await?;
+    }
+    match capped_card(daemon, entry) {
+        Some(card) => {
+            line.wait("the card's memory limit is being set", limit(daemon, &card)).await
+        }
+        None => Ok(()),
     }
 }
 
@@ -245,6 +305,13 @@ fn container_init(caller: &Caller, call: &Activate) -> Result<ProcessId, Refusal
         )
     };
     let pid = match &caller.fd {
+        // Without a descriptor a pid means something in the hook's own pid namespace alone.
+        None if !caller.pid.is_some_and(process::counts_as_we_do) => {
+            return Err(wrong(
+                "this kernel has no pidfds, and its hook is not in mpsgated's pid namespace"
+                    .to_owned(),
+            ));
+        }
         None => call.pid,
         Some(fd) => {
             let referred = process::refers_to(fd).ok_or_else(|| {
@@ -283,9 +350,15 @@ fn check_cgroup(call: &Activate, init: ProcessId) -> Result<(), Refusal> {
 }
 
 fn release(daemon: &Daemon, call: &Release) -> Answer {
-    let released = daemon.node().release(&call.key);
+    let released = {
+        let mut node = daemon.node();
+        // A runtime tells of the end although it could not remove the cgroup: the watch waits for that.
+        let ended = node.remains(&call.key, &process::is_alive).is_none();
+        if ended { node.release(&call.key) } else { None }
+    };
     let text = match released {
         Some(entry) => {
+            crash_point!("daemon.release.changed");
             daemon.ended(&entry, "released");
             format!("{} released", entry.grant.memory)
         }

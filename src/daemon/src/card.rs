@@ -29,6 +29,9 @@ pub(crate) struct Card {
     pub(crate) health: Health,
     /// NVML does not show it any more.
     pub(crate) lost: Option<Trouble>,
+    /// An operator's command has closed it, whatever its keeper thinks: it is stopped, or being restarted
+    /// or taken back.
+    pub(crate) closed: Option<Trouble>,
     /// What containers get of its MPS.
     pub(crate) client_dir: String,
     /// Clients that its server takes.
@@ -117,10 +120,28 @@ impl Health {
 impl Card {
     /// Whether grants are possible.
     pub(crate) fn condition(&self) -> Condition<'_> {
-        match &self.lost {
+        match self.lost.as_ref().or(self.closed.as_ref()) {
             Some(Trouble { why, hint }) => Condition::Unhealthy { why, hint },
             None => self.health.condition(),
         }
+    }
+
+    /// What keeps it from serving clients, where something is known to.
+    pub(crate) fn trouble(&self) -> Option<&Trouble> {
+        self.lost.as_ref().or(self.closed.as_ref()).or_else(|| self.health.trouble())
+    }
+
+    /// For `status`, of a managed card.
+    pub(crate) fn state(&self) -> &str {
+        self.trouble().map_or_else(|| self.health.text(), |trouble| &trouble.why)
+    }
+
+    /// Closes it until the operator starts its MPS again, or opens it.
+    pub(crate) fn set_stopped(&mut self, stopped: bool) {
+        self.closed = stopped.then(|| {
+            let hint = format!("mpsgate mps restart {}", self.uuid);
+            Trouble::new("was stopped by the operator", hint)
+        });
     }
 
     /// Whether a client of `uid` finds a server that takes it.

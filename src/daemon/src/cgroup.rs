@@ -4,6 +4,9 @@
 //! it, because a container's init may sit in a child (crun under systemd), and a container may
 //! make children of its own.
 
+pub(crate) mod kill;
+
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -28,7 +31,19 @@ pub(crate) fn contains(cgroup: &CgroupId, pid: u32) -> io::Result<bool> {
     if !is_same(cgroup)? {
         return Err(io::Error::other("its inode is another one"));
     }
-    any(path, DEPTH, &|procs| procs.lines().any(|line| line.parse() == Ok(pid)))
+    any(path, DEPTH, &mut |procs| procs.lines().any(|line| line.parse() == Ok(pid)))
+}
+
+/// Pids of all processes in it and below it, in our own pid namespace; none where it is gone.
+pub(crate) fn processes(cgroup: &CgroupId) -> io::Result<BTreeSet<u32>> {
+    let mut pids = BTreeSet::new();
+    if is_same(cgroup)? {
+        any(Path::new(&cgroup.path), DEPTH, &mut |procs| {
+            pids.extend(procs.lines().filter_map(|line| line.parse::<u32>().ok()));
+            false
+        })?;
+    }
+    Ok(pids)
 }
 
 /// Whether it has no process; a directory that is gone or was made anew has none.
@@ -43,7 +58,7 @@ pub(crate) fn is_empty(cgroup: &CgroupId) -> io::Result<bool> {
     {
         return Ok(populated == "0");
     }
-    any(path, DEPTH, &|procs| !procs.trim().is_empty()).map(|found| !found)
+    any(path, DEPTH, &mut |procs| !procs.trim().is_empty()).map(|found| !found)
 }
 
 /// Whether the directory is still the one that was named.
@@ -56,7 +71,7 @@ fn is_same(cgroup: &CgroupId) -> io::Result<bool> {
 }
 
 /// Whether `wanted` holds for the `cgroup.procs` of the directory or of one below.
-fn any(directory: &Path, depth: u32, wanted: &impl Fn(&str) -> bool) -> io::Result<bool> {
+fn any(directory: &Path, depth: u32, wanted: &mut impl FnMut(&str) -> bool) -> io::Result<bool> {
     let gone = |error: &io::Error| {
         // ENODEV: removed while it was read.
         error.kind() == io::ErrorKind::NotFound
@@ -109,8 +124,9 @@ mod tests {
     fn a_process_anywhere_below_keeps_it() {
         let (_kept, empty) = tree(&[("", ""), ("a/b", "")]);
         assert!(is_empty(&empty).unwrap());
-        let (_kept, busy) = tree(&[("", ""), ("a", ""), ("a/b", "17\n")]);
+        let (_kept, busy) = tree(&[("", ""), ("a", "16\n"), ("a/b", "17\n")]);
         assert!(!is_empty(&busy).unwrap());
+        assert_eq!(processes(&busy).unwrap(), [16, 17].into());
     }
 
     #[test]
@@ -122,6 +138,16 @@ mod tests {
             fs::write(root.path().join("cgroup.events"), events).unwrap();
             assert_eq!(is_empty(&cgroup).unwrap(), empty);
         }
+    }
+
+    #[test]
+    fn its_processes_are_those_of_the_whole_tree() {
+        let (root, mut cgroup) = tree(&[("", "17\n"), ("a", ""), ("a/b", "3\n17\n4\n")]);
+        assert_eq!(processes(&cgroup).unwrap(), [3, 4, 17].into());
+        cgroup.inode += 1;
+        assert_eq!(processes(&cgroup).unwrap(), BTreeSet::new(), "another one of that name");
+        drop(root);
+        assert_eq!(processes(&cgroup).unwrap(), BTreeSet::new());
     }
 
     #[test]

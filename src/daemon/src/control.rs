@@ -5,10 +5,14 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use mpsgate_allocation::Mib;
-use mpsgate_mps::protocol::Command;
-use mpsgate_mps::{CardMps, MpsError, MpsState};
+use mpsgate_allocation::ledger::{Entry, ProcessId};
+use mpsgate_mps::protocol::{Command, Event, parse_log};
+use mpsgate_mps::{
+    CardMps, Connections, ControlDaemon, Glance, MpsError, MpsState, Repair, WedgeCause,
+};
 
 use crate::card::Trouble;
+use crate::enforce::Culprit;
 use crate::error::chain;
 
 /// How long an idle server of another uid may take to end, and how often it is looked for.
@@ -22,13 +26,23 @@ const LOG_BYTES: u64 = 4 << 20;
 pub(crate) struct View {
     pub(crate) state: &'static str,
     pub(crate) servers: Vec<mpsgate_api::ServerStatus>,
+    /// Why it could not be asked, where it is not simply silent.
+    pub(crate) trouble: Option<Trouble>,
 }
 
-/// Asks the control daemon how it is; keeps its log short.
-pub(crate) fn view(mps: &CardMps) -> View {
-    if let Err(error) = mps.dirs().log_file().trim(LOG_BYTES) {
-        log::warn!(card = mps.card(), reason = chain(&error); "control log not trimmed");
+impl View {
+    fn new(state: &'static str, servers: Vec<mpsgate_api::ServerStatus>) -> Self {
+        Self { state, servers, trouble: None }
     }
+
+    /// That it does not answer.
+    pub(crate) fn wedged() -> Self {
+        Self::new("wedged", Vec::new())
+    }
+}
+
+/// Asks the control daemon how it is.
+pub(crate) fn view(mps: &CardMps) -> View {
     let servers = |servers: Vec<mpsgate_mps::Server>| {
         servers
             .into_iter()
@@ -40,14 +54,100 @@ pub(crate) fn view(mps: &CardMps) -> View {
             .collect()
     };
     match mps.state() {
-        Ok(MpsState::Running { servers: list, .. }) => {
-            View { state: "running", servers: servers(list) }
+        Ok(MpsState::Running { servers: list, .. }) => View::new("running", servers(list)),
+        Ok(MpsState::Fault { servers: list, .. }) => View::new("fault", servers(list)),
+        Ok(MpsState::Dead { .. }) => View::new("dead", Vec::new()),
+        Ok(MpsState::Wedged { .. }) => View::wedged(),
+        Err(error) => View { trouble: Some(mps_trouble(&error)), ..View::wedged() },
+    }
+}
+
+/// What can be seen of a control daemon without a word to it.
+#[derive(Debug)]
+pub(crate) struct Sight {
+    pub(crate) glance: Glance,
+    /// What was made again of its files, or what is wrong with them.
+    pub(crate) files: Result<Vec<Repair>, Trouble>,
+    /// What its log tells since the last look.
+    pub(crate) events: Vec<Event>,
+    /// Where the next look begins in the log.
+    pub(crate) mark: u64,
+    pub(crate) connections: Connections,
+}
+
+/// Looks at a control daemon, its files and its log from `mark` on; keeps the log short.
+pub(crate) fn look(mps: &CardMps, daemon: &ControlDaemon, mark: u64) -> Sight {
+    let log = mps.dirs().log_file();
+    let end = log.mark();
+    let written = if end == mark { Ok(String::new()) } else { log.since(mark) };
+    let events = written.map(|text| parse_log(&text).collect()).unwrap_or_default();
+    let mark = match log.trim(LOG_BYTES) {
+        Ok(true) => 0,
+        Ok(false) => end,
+        Err(error) => {
+            log::warn!(card = mps.card(), reason = chain(&error); "control log not trimmed");
+            end
         }
-        Ok(MpsState::Fault { servers: list, .. }) => {
-            View { state: "fault", servers: servers(list) }
+    };
+    let files = mps.dirs().repair().map_err(|error| mps_trouble(&error));
+    let connections = mps.connections(daemon);
+    Sight { glance: mps.glance(daemon), files, events, mark, connections }
+}
+
+/// Why a control daemon does not answer, with names.
+#[derive(Debug, Clone)]
+pub(crate) enum Wedge {
+    /// Somebody stopped it.
+    Stopped,
+    /// It waited for its log, which was emptied.
+    LogBlocked,
+    /// These processes hold it up; nobody that can be named where empty.
+    Held(Vec<Culprit>),
+    /// One of these processes does, and it cannot be told which.
+    OneOf(Vec<Culprit>),
+    /// Nothing can be seen.
+    Unknown,
+}
+
+/// Finds out why a control daemon does not answer, and helps where no harm can come of it.
+pub(crate) fn wedge(
+    mps: &CardMps,
+    daemon: &ControlDaemon,
+    entries: &[Entry],
+    known: &Connections,
+) -> Wedge {
+    let culprits = |holders: &[mpsgate_mps::Holder]| -> Vec<Culprit> {
+        let culprit = |holder: &mpsgate_mps::Holder| {
+            let pid = u32::try_from(holder.pid).ok()?;
+            let process = ProcessId { pid, start_time: holder.start_ticks };
+            Culprit::find(process, entries)
+        };
+        holders.iter().filter_map(culprit).collect()
+    };
+    match mps.wedge_cause(daemon, known) {
+        WedgeCause::Stopped => Wedge::Stopped,
+        WedgeCause::Unknown => Wedge::Unknown,
+        WedgeCause::LogBlocked => {
+            if let Err(error) = mps.drain_log() {
+                log::warn!(card = mps.card(), reason = chain(&error); "log FIFO not emptied");
+            }
+            Wedge::LogBlocked
         }
-        Ok(MpsState::Dead { .. }) => View { state: "dead", servers: Vec::new() },
-        Ok(MpsState::Wedged { .. }) | Err(_) => View { state: "wedged", servers: Vec::new() },
+        WedgeCause::HeldBy(holders) => Wedge::Held(culprits(&holders)),
+        WedgeCause::OneOf(holders) => {
+            let culprits = culprits(&holders);
+            let container =
+                |culprit: &Culprit| culprit.entry.as_ref().map(|entry| entry.grant.key.clone());
+            let first = culprits.first().and_then(container);
+            // All in one container: whichever it is, it is that container's.
+            if first.is_some() && culprits.iter().all(|culprit| container(culprit) == first)
+                || culprits.len() == 1
+            {
+                Wedge::Held(culprits)
+            } else {
+                Wedge::OneOf(culprits)
+            }
+        }
     }
 }
 

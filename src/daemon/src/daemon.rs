@@ -5,19 +5,24 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mpsgate_allocation::GpuUuid;
 use mpsgate_allocation::ledger::Entry;
-use mpsgate_config::Config;
 use mpsgate_policy::Refusal;
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::card::Health;
 use crate::hardware::Hardware;
 use crate::keeper::Order;
 use crate::node::Node;
+use crate::settings::Settings;
 use crate::snapshot::SnapshotFile;
-use crate::{DaemonError, Places};
+use crate::{DaemonError, Places, inventory};
+
+/// How long cards are waited for after a start: by READY=1, so that containers that are restarted at boot
+/// find them ready, and by callers.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// A task and what it does, for the message when it fails.
 pub(crate) struct Task {
@@ -28,8 +33,7 @@ pub(crate) struct Task {
 /// Shared by all tasks.
 pub(crate) struct Daemon {
     pub(crate) places: Places,
-    /// As at the start; SIGHUP changes only what [`Node`] holds of it.
-    pub(crate) config: Config,
+    pub(crate) settings: Arc<Settings>,
     pub(crate) hardware: Arc<Hardware>,
     node: Mutex<Node>,
     cdi: Mutex<mpsgate_cdi::Cache>,
@@ -50,14 +54,15 @@ pub(crate) struct Daemon {
 impl Daemon {
     pub(crate) fn new(
         places: Places,
-        config: Config,
+        settings: Settings,
         node: Node,
         tasks: mpsc::UnboundedSender<Task>,
     ) -> Self {
-        let hardware = Arc::new(Hardware::new(config.clone(), places.clone()));
+        let settings = Arc::new(settings);
+        let hardware = Arc::new(Hardware::new(Arc::clone(&settings), places.clone()));
         Self {
             places,
-            config,
+            settings,
             hardware,
             node: Mutex::new(node),
             cdi: Mutex::new(mpsgate_cdi::Cache::new(mpsgate_cdi::DIRECTORIES)),
@@ -97,6 +102,23 @@ impl Daemon {
     /// Wakes at each change of a card, and at once for one since this call.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// Whether a managed card has not been tried yet, or not even NVML has answered or failed: then there
+    /// may be cards that are not known.
+    pub(crate) fn is_starting(&self) -> bool {
+        let node = self.node();
+        node.driver.trouble.as_ref().is_some_and(|trouble| trouble.why == inventory::NOT_YET)
+            || node.cards.iter().any(|card| {
+                card.managed.is_some() && card.closed.is_none() && card.health == Health::Starting
+            })
+    }
+
+    /// Returns once every managed card has been tried, or after [`START_LIMIT`].
+    pub(crate) async fn started(&self) {
+        let mut changes = self.changes();
+        let tried = async { while self.is_starting() && changes.changed().await.is_ok() {} };
+        let _ = tokio::time::timeout(START_LIMIT, tried).await;
     }
 
     /// Starts a task that the main loop owns: it is ended at shutdown, and its failure ends the

@@ -15,7 +15,7 @@ pub(crate) fn majors() -> BTreeMap<String, u32> {
     parse_majors(&std::fs::read_to_string("/proc/devices").unwrap_or_default())
 }
 
-fn parse_majors(text: &str) -> BTreeMap<String, u32> {
+pub(crate) fn parse_majors(text: &str) -> BTreeMap<String, u32> {
     let mut majors: BTreeMap<String, u32> = text
         .lines()
         .skip_while(|line| *line != "Character devices:")

@@ -13,17 +13,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mpsgate_allocation::{GpuUuid, Mib};
-use mpsgate_config::{ClientDir, Config, Supervisor, Switch};
+use mpsgate_config::{ClientDir, Orphan, Supervisor, Switch};
+use mpsgate_crashpoint::crash_point;
 use mpsgate_gpu::{ComputeMode, GpuError, Nvml, ProcessKind};
 use mpsgate_mps::{
-    Capabilities, CardDirs, CardMps, ClientLinks, ForkSpawner, LeaseDir, MpsError, Origin, Spawner,
-    Taken, UnitSpawner, choose_spawner,
+    Capabilities, CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, LeaseDir, MpsError,
+    Origin, Spawner, Taken, UnitSpawner, choose_spawner,
 };
 
 use crate::Places;
 use crate::card::Trouble;
 use crate::control::{View, cap, mps_trouble, view};
 use crate::error::chain;
+use crate::settings::Settings;
 
 /// How long a control daemon may take to answer for the first time; it needs 5 ms (measured,
 /// 550.163.01 without a GPU).
@@ -37,7 +39,7 @@ const SYSTEMCTL: &str = "/usr/bin/systemctl";
 /// The drivers of this node.
 #[derive(Debug)]
 pub(crate) struct Hardware {
-    config: Config,
+    settings: Arc<Settings>,
     places: Places,
     nvml: Mutex<Option<Arc<Nvml>>>,
     spawner: Box<dyn Spawner>,
@@ -58,6 +60,7 @@ pub(crate) struct Inventory {
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) mps: Arc<CardMps>,
+    pub(crate) daemon: Arc<ControlDaemon>,
     pub(crate) pid: u32,
     pub(crate) multiuser: bool,
     pub(crate) max_clients: u32,
@@ -74,6 +77,10 @@ pub(crate) enum Fault {
     Unfit(Trouble),
     /// It may be, later.
     Failed(Trouble),
+    /// Servers outlived their control daemon and hold the card.
+    Orphans(Vec<u32>),
+    /// Its control daemon runs and does not answer.
+    Wedged(Arc<CardMps>, Arc<ControlDaemon>),
 }
 
 /// What is needed to bring a card up.
@@ -87,14 +94,14 @@ pub(crate) struct CardId {
 }
 
 impl Hardware {
-    pub(crate) fn new(config: Config, places: Places) -> Self {
+    pub(crate) fn new(settings: Arc<Settings>, places: Places) -> Self {
         let unit = UnitSpawner::new(SYSTEMCTL, places.mps());
-        let spawner: Box<dyn Spawner> = match config.mps.supervisor {
+        let spawner: Box<dyn Spawner> = match settings.now().mps.supervisor {
             Supervisor::Auto => choose_spawner(unit),
             Supervisor::Systemd => Box::new(unit),
             Supervisor::Fork => Box::new(ForkSpawner),
         };
-        Self { config, places, nvml: Mutex::new(None), spawner, capabilities: Mutex::default() }
+        Self { settings, places, nvml: Mutex::new(None), spawner, capabilities: Mutex::default() }
     }
 
     fn nvml(&self) -> Result<Arc<Nvml>, Trouble> {
@@ -103,7 +110,8 @@ impl Hardware {
         if let Some(nvml) = slot.as_ref() {
             return Ok(Arc::clone(nvml));
         }
-        let nvml = Arc::new(Nvml::load(&self.config.nvml.library).map_err(|e| gpu_trouble(&e))?);
+        let nvml =
+            Arc::new(Nvml::load(&self.settings.now().nvml.library).map_err(|e| gpu_trouble(&e))?);
         *slot = Some(Arc::clone(&nvml));
         Ok(nvml)
     }
@@ -145,14 +153,14 @@ impl Hardware {
             return Err(Fault::Unfit(Trouble::new(
                 format!(
                     "has nothing left to give after the reserve of {} MiB",
-                    self.config.gpus.reserve_mib
+                    self.settings.now().gpus.reserve_mib
                 ),
                 "lower gpus.reserve_mib in /etc/mpsgate/config.toml",
             )));
         }
         self.take_compute_mode(&nvml, uuid, found.compute_mode).map_err(Fault::Failed)?;
         let capabilities = self.capabilities().map_err(Fault::Failed)?;
-        let multiuser = match self.config.mps.multiuser {
+        let multiuser = match self.settings.now().mps.multiuser {
             Switch::On if !capabilities.multiuser => {
                 return Err(Fault::Failed(Trouble::new(
                     "mps.multiuser is \"on\", but this control program knows no -multiuser-server",
@@ -165,11 +173,33 @@ impl Hardware {
         };
         let mps = self.card_mps(card, multiuser).map_err(|e| Fault::Failed(mps_trouble(&e)))?;
         let failed = |error: MpsError| Fault::Failed(mps_trouble(&error));
-        let (daemon, origin) =
-            mps.ensure_running(self.spawner.as_ref(), CONTROL_LIMIT).map_err(failed)?;
+        let (daemon, origin) = match self.ensure_running(&mps) {
+            Ok(running) => running,
+            Err(MpsError::Orphans { pids, .. }) => {
+                let pids = pids.into_iter().filter_map(|pid| u32::try_from(pid).ok());
+                return Err(Fault::Orphans(pids.collect()));
+            }
+            Err(error @ MpsError::Wedged { .. }) => {
+                return Err(match mps.find_running() {
+                    Ok(Some(daemon)) => Fault::Wedged(Arc::new(mps), Arc::new(daemon)),
+                    _ => failed(error),
+                });
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        if daemon.replaced {
+            log::warn!(
+                uuid, pid = daemon.process.pid(), control:% = self.settings.now().mps.control.display(),
+                hint = "when the card has no containers any more: mpsgate mps restart GPU";
+                "the running control daemon is from before an upgrade of its program, and goes on"
+            );
+        }
+        crash_point!("mps.answers");
         cap(&mps, card.cap).map_err(failed)?;
+        crash_point!("mps.capped");
         mps.dirs().renew_links().map_err(failed)?;
-        let client_dir = match self.config.mps.client_dir {
+        crash_point!("mps.linked");
+        let client_dir = match self.settings.now().mps.client_dir {
             ClientDir::Linked | ClientDir::Control => mps.dirs().client_dir(),
             ClientDir::Full => mps.dirs().pipe_dir(),
         };
@@ -183,7 +213,26 @@ impl Hardware {
             adopted: origin == Origin::Adopted,
             view,
             mps: Arc::new(mps),
+            daemon: Arc::new(daemon),
         })
+    }
+
+    /// Adopts or starts the card's control daemon; ends what a dead one left, where the settings say so.
+    fn ensure_running(&self, mps: &CardMps) -> Result<(ControlDaemon, Origin), MpsError> {
+        match mps.ensure_running(self.spawner.as_ref(), CONTROL_LIMIT) {
+            Err(MpsError::Orphans { .. }) if self.settings.now().mps.orphan == Orphan::Kill => {
+                let ended = mps.end_orphans()?;
+                log::warn!(uuid = mps.uuid(), servers:? = ended; "orphan server ended, as mps.orphan says");
+                mps.ensure_running(self.spawner.as_ref(), CONTROL_LIMIT)
+            }
+            other => other,
+        }
+    }
+
+    /// Whether no control daemon of the card lives: its clients, if it had any, have lost it.
+    pub(crate) fn is_dead(&self, card: &CardId) -> bool {
+        let found = self.card_mps(card, false).map(|mps| mps.find_running());
+        matches!(found, Ok(Ok(None) | Err(MpsError::PidFileRefused { .. })))
     }
 
     /// Makes the compute mode of a ready card EXCLUSIVE_PROCESS again; `true` where it was another.
@@ -197,13 +246,19 @@ impl Hardware {
     /// Remembers the card's compute mode and makes it EXCLUSIVE_PROCESS.
     fn take_compute_mode(&self, nvml: &Nvml, uuid: &str, now: ComputeMode) -> Result<(), Trouble> {
         let taken = self.leases().take(uuid, to_lease(now)).map_err(|e| mps_trouble(&e))?;
-        if let Taken::New(_) = taken {
-            log::info!(uuid, previous:% = now; "compute mode leased");
+        crash_point!("lease.taken");
+        match taken {
+            Taken::New(_) => log::info!(uuid, previous:% = now; "compute mode leased"),
+            Taken::Renewed(_) => {
+                log::info!(uuid, previous:% = now; "compute mode leased anew: the card had lost ours");
+            }
+            Taken::Existing(_) => {}
         }
         if now == ComputeMode::ExclusiveProcess {
             return Ok(());
         }
         nvml.set_compute_mode(uuid, ComputeMode::ExclusiveProcess).map_err(|e| gpu_trouble(&e))?;
+        crash_point!("compute_mode.set");
         let set = nvml.compute_mode(uuid).map_err(|e| gpu_trouble(&e))?;
         if set != ComputeMode::ExclusiveProcess {
             return Err(Trouble::new(
@@ -218,15 +273,8 @@ impl Hardware {
     /// a failure and reports all of them.
     pub(crate) fn take_down(&self, card: &CardId) -> Result<(), Trouble> {
         let mut troubles = Vec::new();
-        match self.card_mps(card, false) {
-            Ok(mps) => match mps.stop(self.spawner.as_ref(), QUIT_GRACE) {
-                Ok(report) => log::info!(
-                    uuid = card.uuid.as_str(), ended:? = report.daemon,
-                    servers_killed = report.servers_killed.len(); "control daemon stopped"
-                ),
-                Err(error) => troubles.push(mps_trouble(&error)),
-            },
-            Err(error) => troubles.push(mps_trouble(&error)),
+        if let Err(trouble) = self.end_mps(card) {
+            troubles.push(trouble);
         }
         if let Err(trouble) = self.restore_compute_mode(card.uuid.as_str()) {
             troubles.push(trouble);
@@ -237,14 +285,35 @@ impl Hardware {
         Err(Trouble::new(whys.join("; "), hint))
     }
 
-    /// Gives a card its old compute mode back, where we had changed it.
+    /// Ends the card's control daemon and its servers, and removes its files. The compute mode stays.
+    pub(crate) fn end_mps(&self, card: &CardId) -> Result<(), Trouble> {
+        let stopped = self
+            .card_mps(card, false)
+            .and_then(|mps| mps.stop(self.spawner.as_ref(), QUIT_GRACE))
+            .map_err(|error| mps_trouble(&error))?;
+        log::info!(
+            uuid = card.uuid.as_str(), ended:? = stopped.daemon,
+            servers_killed = stopped.servers_killed.len(); "control daemon stopped"
+        );
+        Ok(())
+    }
+
+    /// Gives a card its old compute mode back, where we had changed it and ours still stands.
     pub(crate) fn restore_compute_mode(&self, uuid: &str) -> Result<(), Trouble> {
         let leases = self.leases();
         let Some(lease) = leases.read(uuid).map_err(|e| mps_trouble(&e))? else { return Ok(()) };
-        let mode = from_lease(lease.previous);
-        self.nvml()?.set_compute_mode(uuid, mode).map_err(|e| gpu_trouble(&e))?;
+        let nvml = self.nvml()?;
+        let now = nvml.compute_mode(uuid).map_err(|e| gpu_trouble(&e))?;
+        if now == ComputeMode::ExclusiveProcess {
+            let mode = from_lease(lease.previous);
+            nvml.set_compute_mode(uuid, mode).map_err(|e| gpu_trouble(&e))?;
+            crash_point!("compute_mode.restored");
+            log::info!(uuid, mode:% = mode; "compute mode restored");
+        } else {
+            log::info!(uuid, mode:% = now; "compute mode left alone: the card had lost ours");
+        }
         leases.remove(uuid).map_err(|e| mps_trouble(&e))?;
-        log::info!(uuid, mode:% = mode; "compute mode restored");
+        crash_point!("lease.removed");
         Ok(())
     }
 
@@ -294,12 +363,12 @@ impl Hardware {
 
     /// The control daemon of a card. Makes nothing.
     fn card_mps(&self, card: &CardId, multiuser: bool) -> Result<CardMps, MpsError> {
-        let links = match self.config.mps.client_dir {
+        let links = match self.settings.now().mps.client_dir {
             ClientDir::Control => ClientLinks::ControlOnly,
             ClientDir::Linked | ClientDir::Full => ClientLinks::ControlAndLog,
         };
         let dirs = CardDirs::new(&self.places.mps(), card.minor, links)?;
-        let control = self.config.mps.control.clone();
+        let control = self.settings.now().mps.control.clone();
         Ok(CardMps::new(card.minor, card.uuid.as_str(), control, dirs).with_multiuser(multiuser))
     }
 
@@ -310,7 +379,7 @@ impl Hardware {
         if let Some(known) = *slot {
             return Ok(known);
         }
-        let control = &self.config.mps.control;
+        let control = &self.settings.now().mps.control;
         let found =
             Capabilities::probe(control, &self.places.mps()).map_err(|e| mps_trouble(&e))?;
         log::info!(
@@ -329,13 +398,19 @@ impl Hardware {
     /// Clients of one server: 48, and 60 from CUDA 13.1 on (NVIDIA MPS documentation; the first
     /// version with 60 is told by third parties only).
     fn max_clients(&self, nvml: &Nvml) -> u32 {
-        if self.config.mps.max_clients != 0 {
-            return self.config.mps.max_clients;
+        let configured = self.settings.now().mps.max_clients;
+        if configured != 0 {
+            return configured;
         }
         let version = nvml.cuda_driver_version().unwrap_or_default();
         let (major, minor) = version.split_once('.').unwrap_or_default();
         let version = (major.parse().unwrap_or(0_u32), minor.parse().unwrap_or(0_u32));
         if version >= (13, 1) { 60 } else { 48 }
+    }
+
+    /// Clients that a server takes, as the settings say now.
+    pub(crate) fn clients(&self) -> Result<u32, Trouble> {
+        Ok(self.max_clients(self.nvml()?.as_ref()))
     }
 
     fn leases(&self) -> LeaseDir {
@@ -344,7 +419,7 @@ impl Hardware {
 
     /// The memory that a card of `total_mib` has to give.
     pub(crate) fn grantable(&self, total_mib: u64) -> Mib {
-        Mib(mpsgate_gpu::advertised_mib(total_mib, self.config.gpus.reserve_mib))
+        Mib(mpsgate_gpu::advertised_mib(total_mib, self.settings.now().gpus.reserve_mib))
     }
 }
 

@@ -16,7 +16,7 @@ use crate::keeper::Order;
 use crate::node::Node;
 use crate::{DaemonError, keeper, snapshot};
 
-/// Between two looks while NVML answers, and while it does not.
+/// Between two looks while all is well, and while something has to be tried again.
 const QUIET: Duration = Duration::from_secs(10);
 const FAILING: Duration = Duration::from_secs(5);
 /// When a call counts as hanging. It takes milliseconds while the driver is loaded, and some seconds
@@ -29,15 +29,16 @@ pub(crate) const NOT_YET: &str = "NVML has not answered yet";
 /// Looks for as long as the process lives.
 pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     daemon.node().driver.trouble = Some(Trouble::new(NOT_YET, "nvidia-smi; mpsgate status"));
-    let mut first = true;
+    let mut given_back = false;
     loop {
         let answers = refresh_or_tell(&daemon).await?;
-        if answers && std::mem::take(&mut first) {
-            give_back_strangers(&daemon).await?;
-        }
+        // First, so that a managed card that is known always has a keeper.
         start_keepers(&daemon);
+        if answers && !given_back {
+            given_back = give_back_strangers(&daemon).await?;
+        }
         snapshot::publish(&daemon);
-        let wait = if answers { QUIET } else { FAILING };
+        let wait = if answers && given_back { QUIET } else { FAILING };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = daemon.look.notified() => {}
@@ -112,8 +113,9 @@ fn take(daemon: &Daemon, node: &mut Node, found: Inventory) {
         seen.insert(uuid.clone());
         let memory = daemon.hardware.grantable(card.memory_total_mib);
         if node.card(&uuid).is_none() {
-            let managed = who_manages(daemon, node, &uuid);
-            node.cards.push(new_card(&uuid, managed));
+            let mut card = new_card(&uuid, who_manages(daemon, node, &uuid));
+            card.set_stopped(card.managed.is_some() && node.stopped.contains(&uuid));
+            node.cards.push(card);
             // Who looked may not be the one who starts keepers.
             daemon.look.notify_one();
         }
@@ -166,7 +168,7 @@ fn lose(node: &mut Node, seen: &BTreeSet<GpuUuid>, failed: &[(Option<String>, Tr
 }
 
 fn who_manages(daemon: &Daemon, node: &Node, uuid: &GpuUuid) -> Option<ManagedBy> {
-    if daemon.config.gpus.manage.includes(uuid.as_str()) {
+    if daemon.settings.now().gpus.manage.includes(uuid.as_str()) {
         return Some(ManagedBy::Settings);
     }
     if node.handed_over.contains(uuid) {
@@ -194,6 +196,7 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
         managed,
         health: Health::Starting,
         lost: None,
+        closed: None,
         client_dir: String::new(),
         max_clients: 0,
         multiuser: false,
@@ -207,7 +210,8 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
 fn start_keepers(daemon: &Arc<Daemon>) {
     let managed: Vec<GpuUuid> = {
         let node = daemon.node();
-        node.cards.iter().filter(|c| c.managed.is_some()).map(|c| c.uuid.clone()).collect()
+        let kept = |card: &&Card| card.managed.is_some() && card.closed.is_none();
+        node.cards.iter().filter(kept).map(|c| c.uuid.clone()).collect()
     };
     for uuid in managed {
         let kept = daemon.keepers().contains_key(&uuid);
@@ -218,16 +222,19 @@ fn start_keepers(daemon: &Arc<Daemon>) {
 }
 
 /// Cards that an earlier start of ours had, and that nobody hands over any more: their control daemon
-/// is ended and their compute mode restored. Also what a crash in the middle of `disable` left.
-async fn give_back_strangers(daemon: &Arc<Daemon>) -> Result<(), DaemonError> {
+/// is ended and their compute mode restored. Also what a crash in the middle of `disable` or of
+/// `mps stop` left.
+/// `false` where that failed for one.
+async fn give_back_strangers(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
     let _turn = daemon.operator.lock().await;
+    let mut done = true;
     let leased = daemon.blocking("list leases", |hardware| hardware.leased()).await?;
     for uuid in leased {
         let card = {
             let node = daemon.node();
             let card = node.cards.iter().find(|card| card.uuid.as_str() == uuid);
             match card {
-                Some(card) if card.managed.is_some() => continue,
+                Some(card) if card.managed.is_some() && card.closed.is_none() => continue,
                 Some(card) => CardId {
                     uuid: card.uuid.clone(),
                     minor: card.minor,
@@ -244,7 +251,8 @@ async fn give_back_strangers(daemon: &Arc<Daemon>) -> Result<(), DaemonError> {
         let given = daemon.blocking("take a card down", move |h| h.take_down(&card)).await?;
         if let Err(Trouble { why, hint }) = given {
             log::error!(uuid = uuid.as_str(), reason = why.as_str(), hint = hint.as_str(); "card not given back");
+            done = false;
         }
     }
-    Ok(())
+    Ok(done)
 }

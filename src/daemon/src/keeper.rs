@@ -1,64 +1,65 @@
 //! Keeps one managed card ready: one task per card, the only one that asks for changes of its MPS.
 //!
 //! ```text
-//!            fails: wait 1, 2, 4 … 60 s
-//!          ┌──────────┐
-//!          ▼          │
-//!   bring up ─────────┴──► ready ─────────── its process has ended ────────► dead
-//!      ▲                     │                                                 │
-//!      │                     └── orders: server for a uid, stop                │
-//!      └──────────────── no grant lives on it ─────────────────────────────────┘
+//!            fails, dies: wait 1, 2, 4 … 60 s
+//!          ┌───────────────────────────────────┐
+//!          ▼                                   │
+//!   bring up ──► ready ── its process has ended: grants broken
+//!      │  ▲        │  └── looks: wedged? files? pending clients? fault?   (watch)
+//!      │  │        └───── orders: server for a uid, limits, stop          (order)
+//!      │  └─ answers
+//!      └──► wedged already: who holds it?
 //! ```
 //!
-//! A dead control daemon takes its card's clients with it. With grants on the card a new one is not
-//! started: their containers would lose what they hold without a word. The card is fenced and
-//! `status` says what to do.
+//! A control daemon that dies takes the CUDA clients of its card with it. Their grants are marked
+//! broken and count until their containers end; a new daemon is started beside them, and takes no
+//! client before its limits are set and the containers' links lead to it.
+
+mod backoff;
+mod clients;
+mod health;
+mod limits;
+mod order;
+mod pending;
+mod servers;
+mod watch;
+mod wedge;
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::{GpuUuid, Mib};
-use mpsgate_api::MpsStatus;
-use mpsgate_mps::{CardMps, MpsError};
-use mpsgate_policy::{Code, Refusal};
-use tokio::sync::{mpsc, oneshot};
+use mpsgate_allocation::GpuUuid;
+use mpsgate_allocation::ledger::ProcessId;
+use mpsgate_crashpoint::crash_point;
+use mpsgate_mps::{CardMps, ControlDaemon, Glance};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::card::{Card, Health, Trouble};
-use crate::control::{View, cap, ensure_server, mps_trouble, view};
-use crate::daemon::Daemon;
+use self::backoff::Backoff;
+use self::watch::Watch;
+use crate::card::{Health, Trouble};
+use crate::daemon::{Daemon, now_ms};
 use crate::hardware::{CardId, Fault, Ready};
 use crate::{DaemonError, process};
 
-/// How often servers are looked at: their processes only, the channel where one is missing.
-const LOOK: Duration = Duration::from_secs(5);
-/// As NVML's mode is named.
-const EXCLUSIVE: &str = "EXCLUSIVE_PROCESS";
-/// First and last wait after a failure.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LAST_WAIT: Duration = Duration::from_secs(60);
+pub(crate) use clients::Clients;
+pub(crate) use order::Order;
 
-/// What a keeper is asked to do.
-#[derive(Debug)]
-pub(crate) enum Order {
-    /// A server for this uid must take clients.
-    Server { uid: u32, reply: oneshot::Sender<Result<(), Refusal>> },
-    /// The largest grant of the card may have changed: let MPS know, and say when it does.
-    Cap { reply: Option<oneshot::Sender<Result<(), Refusal>>> },
-    /// Somebody changed the card's compute mode: change it back.
-    ComputeMode,
-    /// Ask the control daemon how it is, for `status`.
-    View { reply: oneshot::Sender<()> },
-    /// Take the card down and end.
-    Stop { reply: oneshot::Sender<Result<(), Trouble>> },
-}
+/// Containers that a sentence names.
+const NAMED: usize = 10;
 
 /// Starts the keeper of a card.
 pub(crate) fn start(daemon: &Arc<Daemon>, uuid: &GpuUuid) {
     let (sender, orders) = mpsc::unbounded_channel();
     daemon.keepers().insert(uuid.clone(), sender);
-    let keeper = Keeper { daemon: Arc::clone(daemon), uuid: uuid.clone(), orders };
+    let keeper = Keeper {
+        daemon: Arc::clone(daemon),
+        uuid: uuid.clone(),
+        orders,
+        backoff: Backoff::new(),
+        watch: Watch::default(),
+    };
     daemon.spawn(format!("keeps {uuid} ready"), keeper.keep());
 }
 
@@ -66,6 +67,8 @@ struct Keeper {
     daemon: Arc<Daemon>,
     uuid: GpuUuid,
     orders: mpsc::UnboundedReceiver<Order>,
+    backoff: Backoff,
+    watch: Watch,
 }
 
 /// Why a step ended.
@@ -76,22 +79,27 @@ enum Next {
 
 impl Keeper {
     async fn keep(mut self) -> Result<(), DaemonError> {
-        let mut wait = FIRST_WAIT;
         loop {
             let Some(card) = self.card_id() else { return Ok(()) };
+            self.break_grants_of_a_dead_daemon(&card).await?;
             let again = card.clone();
             let up = self.daemon.blocking("bring a card up", move |h| h.bring_up(&again)).await?;
             let next = match up {
                 Ok(ready) => {
-                    wait = FIRST_WAIT;
+                    self.watch = Watch::of(&ready.mps);
                     self.set_ready(&ready, card.cap);
                     self.serve(&card, ready).await?
                 }
-                Err(fault) => {
-                    self.set_fault(fault);
-                    let next = self.pause(&card, wait).await?;
-                    wait = (wait * 2).min(LAST_WAIT);
-                    next
+                Err(Fault::Wedged(mps, daemon)) => self.unwedge(&card, &mps, &daemon).await?,
+                Err(Fault::Orphans(pids)) => self.wait_for_orphans(&card, &pids).await?,
+                Err(Fault::Unfit(trouble)) => {
+                    self.set_health(Health::Unfit(trouble), "dead");
+                    self.back_off(&card).await?
+                }
+                Err(Fault::Failed(Trouble { why, hint })) => {
+                    let trouble = Trouble::new(format!("is not ready: {why}"), hint);
+                    self.set_health(Health::Unhealthy(trouble), "dead");
+                    self.back_off(&card).await?
                 }
             };
             if matches!(next, Next::End) {
@@ -110,328 +118,184 @@ impl Keeper {
 
     /// While the control daemon lives.
     async fn serve(&mut self, card: &CardId, ready: Ready) -> Result<Next, DaemonError> {
+        let since = Instant::now();
         let Some(daemon) = process::identify(ready.pid) else {
-            return self.died(card).await;
+            return self.died(card, since.elapsed()).await;
         };
         let mut ended = pin!(process::ended(&daemon));
-        let mut look = Instant::now() + LOOK;
+        let mut look = self.next_look();
         loop {
             let order = tokio::select! {
                 order = self.orders.recv() => order,
-                () = &mut ended => return self.died(card).await,
+                () = &mut ended => return self.died(card, since.elapsed()).await,
                 () = sleep_until(look) => {
-                    look = Instant::now() + LOOK;
-                    if self.is_worth_a_look() {
-                        self.refresh(&ready.mps).await?;
-                    }
+                    self.look(&ready.mps, &ready.daemon).await?;
+                    look = self.next_look();
                     continue;
                 }
             };
-            match order {
-                None => return Ok(Next::End),
-                Some(Order::Server { uid, reply }) => {
-                    // Who asked may have gone; the server is wanted all the same.
-                    let _ = reply.send(self.server(&ready, uid).await?);
-                }
-                Some(Order::Cap { reply }) => {
-                    let result = self.cap(&ready.mps).await?;
-                    if let Some(reply) = reply {
-                        let _ = reply.send(result);
-                    }
-                }
-                Some(Order::ComputeMode) => self.retake_compute_mode(&ready.mps).await?,
-                Some(Order::View { reply }) => {
-                    self.refresh(&ready.mps).await?;
-                    let _ = reply.send(());
-                }
-                Some(Order::Stop { reply }) => return self.stop(card, reply).await,
+            let Some(order) = order else { return Ok(Next::End) };
+            // On a channel that is known not to answer each order would take 3 s and more.
+            let next = if self.is_wedged() {
+                self.decline(card, order).await?
+            } else {
+                self.obey(card, &ready, order).await?
+            };
+            if let Some(next) = next {
+                return Ok(next);
             }
+            // A first grant, or a trouble: the next look may be due sooner.
+            look = look.min(self.next_look());
         }
     }
 
-    /// Whether something is wrong that may have passed, or a server has ended.
-    fn is_worth_a_look(&self) -> bool {
-        let node = self.daemon.node();
-        let Some(card) = node.card(&self.uuid) else { return false };
-        let mut servers = card.mps.iter().flat_map(|mps| &mps.servers);
-        card.health != Health::Ready
-            || servers.any(|server| process::identify(server.pid).is_none())
-    }
-
-    /// Waits after a failure, refusing what needs the card.
-    async fn pause(&mut self, card: &CardId, wait: Duration) -> Result<Next, DaemonError> {
-        let until = Instant::now() + wait;
+    /// A control daemon that was there before us and does not answer: it is looked at, and acted upon, as
+    /// if it had been ready before.
+    async fn unwedge(
+        &mut self,
+        card: &CardId,
+        mps: &Arc<CardMps>,
+        running: &Arc<ControlDaemon>,
+    ) -> Result<Next, DaemonError> {
+        let since = Instant::now();
+        let pid = u32::try_from(running.process.pid()).unwrap_or_default();
+        self.watch = Watch::of(mps);
+        self.set_wedged(pid);
+        let daemon = ProcessId { pid, start_time: running.process.start_ticks() };
+        let mut ended = pin!(process::ended(&daemon));
+        let mut look = Instant::now();
         loop {
             let order = tokio::select! {
                 order = self.orders.recv() => order,
+                () = &mut ended => return self.died(card, since.elapsed()).await,
+                () = sleep_until(look) => {
+                    self.look_at_wedge(mps, running, Glance::Busy).await?;
+                    if !self.is_wedged() {
+                        return Ok(Next::BringUp);
+                    }
+                    look = self.next_look();
+                    continue;
+                }
+            };
+            let Some(order) = order else { return Ok(Next::End) };
+            if let Some(next) = self.decline(card, order).await? {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// The control daemon is gone: another one is started in a moment, less and less soon where that
+    /// happens again and again.
+    async fn died(&mut self, card: &CardId, well_for: Duration) -> Result<Next, DaemonError> {
+        self.break_grants().await;
+        let wait = self.backoff.after(well_for);
+        let why =
+            format!("lost its MPS control daemon, which is started again in {} s", wait.as_secs());
+        let hint = "mpsgate status names the containers that lost the card; try again in a moment";
+        self.set_health(Health::Unhealthy(Trouble::new(why, hint)), "dead");
+        self.pause(card, wait, &[]).await
+    }
+
+    /// Servers of a dead control daemon hold the card.
+    async fn wait_for_orphans(&mut self, card: &CardId, pids: &[u32]) -> Result<Next, DaemonError> {
+        let list: Vec<String> = pids.iter().map(u32::to_string).collect();
+        let names = self.containers();
+        let of = if names.is_empty() { String::new() } else { format!(" for {names}") };
+        let why = format!(
+            "lost its MPS control daemon, whose server still holds the card{of}: pid {}",
+            list.join(", ")
+        );
+        let hint = format!(
+            "end the containers that were on the card, or the server itself: kill {}; mps.orphan = \
+             \"kill\" does that by itself",
+            list.join(" ")
+        );
+        self.set_health(Health::Unhealthy(Trouble::new(why, hint)), "dead");
+        let wait = self.backoff.after(Duration::ZERO);
+        let orphans: Vec<ProcessId> =
+            pids.iter().filter_map(|pid| process::identify(*pid)).collect();
+        self.pause(card, wait, &orphans).await
+    }
+
+    async fn back_off(&mut self, card: &CardId) -> Result<Next, DaemonError> {
+        let wait = self.backoff.after(Duration::ZERO);
+        self.pause(card, wait, &[]).await
+    }
+
+    /// Waits, or until all of `gone` have ended where there are any, refusing what needs the card.
+    async fn pause(
+        &mut self,
+        card: &CardId,
+        wait: Duration,
+        gone: &[ProcessId],
+    ) -> Result<Next, DaemonError> {
+        let until = Instant::now() + wait;
+        let mut ended = pin!(async {
+            for process in gone {
+                process::ended(process).await;
+            }
+            if gone.is_empty() {
+                std::future::pending::<()>().await;
+            }
+        });
+        loop {
+            let order = tokio::select! {
+                order = self.orders.recv() => order,
+                () = &mut ended => return Ok(Next::BringUp),
                 () = sleep_until(until) => return Ok(Next::BringUp),
             };
-            match order {
-                None => return Ok(Next::End),
-                Some(Order::Server { reply, .. } | Order::Cap { reply: Some(reply) }) => {
-                    let _ = reply.send(Err(self.not_ready()));
-                }
-                Some(Order::Cap { reply: None } | Order::ComputeMode) => {}
-                Some(Order::View { reply }) => {
-                    let _ = reply.send(());
-                }
-                Some(Order::Stop { reply }) => return self.stop(card, reply).await,
+            let Some(order) = order else { return Ok(Next::End) };
+            if let Some(next) = self.decline(card, order).await? {
+                return Ok(next);
             }
         }
     }
 
-    fn not_ready(&self) -> Refusal {
-        let node = self.daemon.node();
-        let label =
-            node.card(&self.uuid).map_or_else(|| self.uuid.to_string(), |card| card.label());
-        let trouble = node.card(&self.uuid).and_then(|card| card.health.trouble());
-        let (why, hint) = trouble.map_or(("is not ready", "mpsgate status"), |t| (&t.why, &t.hint));
-        Refusal::new(Code::GpuUnhealthy, format!("{label} {why}"), hint)
-    }
-
-    /// The control daemon is gone: fence the card; start another where nobody is hurt.
-    async fn died(&mut self, card: &CardId) -> Result<Next, DaemonError> {
-        loop {
-            let holders = self.daemon.node().ledger().on_card(&self.uuid).count();
-            let (why, hint) = if holders == 0 {
-                (
-                    "lost its MPS control daemon, which is being started again".to_owned(),
-                    "mpsgate status".to_owned(),
-                )
-            } else {
-                (
-                    format!("lost its MPS control daemon, and its {holders} grants are broken with it"),
-                    "stop the containers that hold memory of this card (mpsgate status lists them): the \
-                     control daemon is started again when the last one has ended"
-                        .to_owned(),
-                )
-            };
-            self.set_health(Health::Unhealthy(Trouble::new(why, hint)), "dead");
-            if holders == 0 {
-                return Ok(Next::BringUp);
-            }
-            if matches!(self.pause(card, LOOK).await?, Next::End) {
-                return Ok(Next::End);
-            }
+    /// Marks the card's grants before another daemon is started: also where it died while mpsgated was
+    /// away, and whatever becomes of us in between.
+    async fn break_grants_of_a_dead_daemon(&mut self, card: &CardId) -> Result<(), DaemonError> {
+        let held = self.daemon.node().ledger().on_card(&self.uuid).next().is_some();
+        if !held {
+            return Ok(());
         }
-    }
-
-    async fn server(&self, ready: &Ready, uid: u32) -> Result<Result<(), Refusal>, DaemonError> {
-        {
-            let mut node = self.daemon.node();
-            let Some(card) = node.card_mut(&self.uuid) else { return Ok(Ok(())) };
-            if card.has_server_for(uid) {
-                return Ok(Ok(()));
-            }
-            // Until the new one takes clients no other order may count on it.
-            card.server_uid = None;
+        let asked = card.clone();
+        if self.daemon.blocking("look for a control daemon", move |h| h.is_dead(&asked)).await? {
+            self.break_grants().await;
         }
-        // The server takes the default that it finds when it starts.
-        if let Err(refusal) = self.cap(&ready.mps).await? {
-            return Ok(Err(refusal));
-        }
-        let asked = Arc::clone(&ready.mps);
-        let limit = Duration::from_secs(self.daemon.config.mps.start_timeout_s.into());
-        let started = self
-            .daemon
-            .blocking("start a server", move |_| ensure_server(&asked, uid, limit))
-            .await?;
-        let result = match started {
-            Ok(()) => Ok(()),
-            Err(MpsError::ServerDied { .. }) if ready.simulated => {
-                log::info!(uuid = self.uuid.as_str(); "no MPS server: the card is simulated");
-                if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
-                    card.serverless = true;
-                }
-                Ok(())
-            }
-            Err(error) => {
-                let Trouble { why, hint } = mps_trouble(&error);
-                log::error!(uuid = self.uuid.as_str(), uid, reason = why.as_str(); "server not ready");
-                Err(Refusal::new(Code::MpsServer, why, hint))
-            }
-        };
-        self.refresh(&ready.mps).await?;
-        Ok(result)
-    }
-
-    /// Brings the limit of clients without one of their own in line with the largest grant.
-    async fn cap(&self, mps: &Arc<CardMps>) -> Result<Result<(), Refusal>, DaemonError> {
-        let wanted = {
-            let node = self.daemon.node();
-            let wanted = node.wanted_cap(&self.uuid);
-            if node.card(&self.uuid).is_none_or(|card| card.cap == wanted) {
-                return Ok(Ok(()));
-            }
-            wanted
-        };
-        let asked = Arc::clone(mps);
-        let set = self.daemon.blocking("set a limit", move |_| cap(&asked, wanted)).await?;
-        if let Err(error) = set {
-            let Trouble { why, hint } = mps_trouble(&error);
-            log::error!(uuid = self.uuid.as_str(), limit_mib = wanted.0, reason = why.as_str(); "limit not set");
-            self.refresh(mps).await?;
-            return Ok(Err(Refusal::new(Code::GpuUnhealthy, why, hint)));
-        }
-        log::debug!(uuid = self.uuid.as_str(), limit_mib = wanted.0; "limit set");
-        if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
-            card.cap = wanted;
-            if let Some(mps) = &mut card.mps {
-                mps.default_limit_mib = Some(wanted.0);
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    async fn retake_compute_mode(&self, mps: &Arc<CardMps>) -> Result<(), DaemonError> {
-        let uuid = self.uuid.to_string();
-        let set = self
-            .daemon
-            .blocking("set a compute mode", move |h| h.retake_compute_mode(&uuid))
-            .await?;
-        match set {
-            Ok(changed) => {
-                if changed {
-                    log::warn!(
-                        uuid = self.uuid.as_str(), mode = EXCLUSIVE;
-                        "somebody changed the compute mode of a managed card; changed back"
-                    );
-                }
-                if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
-                    EXCLUSIVE.clone_into(&mut card.compute_mode);
-                }
-                self.refresh(mps).await
-            }
-            Err(trouble) => {
-                let why = format!("can be used without MPS: {}", trouble.why);
-                let mut node = self.daemon.node();
-                if let Some(card) = node.card_mut(&self.uuid) {
-                    let health = Health::Unhealthy(Trouble::new(why, trouble.hint));
-                    log_health(card, &health);
-                    card.health = health;
-                }
-                drop_and_tell(node, &self.daemon);
-                Ok(())
-            }
-        }
-    }
-
-    async fn refresh(&self, mps: &Arc<CardMps>) -> Result<(), DaemonError> {
-        let asked = Arc::clone(mps);
-        let view = self.daemon.blocking("look at a control daemon", move |_| view(&asked)).await?;
-        self.set_view(view);
         Ok(())
     }
 
-    /// Takes the card down. Where that fails it stays managed, so it is brought up again.
-    async fn stop(
-        &self,
-        card: &CardId,
-        reply: oneshot::Sender<Result<(), Trouble>>,
-    ) -> Result<Next, DaemonError> {
-        let card = card.clone();
-        let result = self.daemon.blocking("take a card down", move |h| h.take_down(&card)).await?;
-        let next = if result.is_ok() { Next::End } else { Next::BringUp };
-        let _ = reply.send(result);
-        Ok(next)
-    }
-
-    fn set_ready(&self, ready: &Ready, cap: Mib) {
-        let mut node = self.daemon.node();
-        let Some(card) = node.card_mut(&self.uuid) else { return };
-        card.multiuser = ready.multiuser;
-        card.max_clients = ready.max_clients;
-        card.client_dir.clone_from(&ready.client_dir);
-        EXCLUSIVE.clone_into(&mut card.compute_mode);
-        card.mps = Some(MpsStatus {
-            state: ready.view.state.to_owned(),
-            pid: Some(ready.pid),
-            default_limit_mib: Some(cap.0),
-            servers: Vec::new(),
-        });
-        card.cap = cap;
-        log::info!(
-            uuid = self.uuid.as_str(), gpu = card.index, control_pid = ready.pid,
-            adopted = ready.adopted, memory_mib = card.memory.0; "control daemon answers"
+    /// The card's CUDA processes have lost it: their containers must be restarted.
+    async fn break_grants(&self) {
+        crash_point!("grants.before_breaking");
+        let broken = self.daemon.node().mark_broken(&self.uuid, now_ms());
+        if broken.is_empty() {
+            return;
+        }
+        crash_point!("grants.broken");
+        let names: Vec<&str> = broken.iter().map(|key| key.container_id.as_str()).collect();
+        log::error!(
+            uuid = self.uuid.as_str(), containers = names.join(","),
+            hint = "restart these containers"; "grants broken: their MPS died"
         );
-        drop(node);
-        self.set_view(ready.view.clone());
-    }
-
-    fn set_view(&self, view: View) {
-        let mut node = self.daemon.node();
-        let Some(card) = node.card_mut(&self.uuid) else { return };
-        card.server_uid = view
-            .servers
-            .iter()
-            // A driver that cannot tell (535) has none that is known not to take clients.
-            .find(|server| server.status.as_deref().is_none_or(|word| word == "ACTIVE"))
-            .and_then(|server| server.uid);
-        if let Some(mps) = &mut card.mps {
-            mps.state = view.state.to_owned();
-            mps.servers = view.servers;
+        // A failure is logged, and tried again.
+        if self.daemon.recorded().await.is_err() {
+            self.daemon.unwritten.notify_one();
         }
-        let health = match view.state {
-            "fault" => Health::Unhealthy(Trouble::new(
-                "has an MPS server in FAULT after a fatal GPU error",
-                "stop the containers on this card: the server recovers when the last one has ended",
-            )),
-            "wedged" => Health::Unhealthy(Trouble::new(
-                "has an MPS control daemon that does not answer",
-                "mpsgate doctor names the process that holds its channel; end that container",
-            )),
-            // A container could go round MPS: `ComputeMode` decides.
-            _ if card.compute_mode != EXCLUSIVE => card.health.clone(),
-            // `dead`: the end of its process decides.
-            _ => Health::Ready,
-        };
-        log_health(card, &health);
-        card.health = health;
-        drop_and_tell(node, &self.daemon);
     }
 
-    fn set_fault(&self, fault: Fault) {
-        let health = match fault {
-            Fault::Unfit(trouble) => Health::Unfit(trouble),
-            Fault::Failed(Trouble { why, hint }) => {
-                Health::Unhealthy(Trouble::new(format!("is not ready: {why}"), hint))
-            }
-        };
-        self.set_health(health, "dead");
-    }
-
-    fn set_health(&self, health: Health, mps: &str) {
-        let mut node = self.daemon.node();
-        let Some(card) = node.card_mut(&self.uuid) else { return };
-        card.server_uid = None;
-        card.cap = Mib(0);
-        card.mps = Some(MpsStatus {
-            state: mps.to_owned(),
-            pid: None,
-            default_limit_mib: None,
-            servers: Vec::new(),
-        });
-        log_health(card, &health);
-        card.health = health;
-        drop_and_tell(node, &self.daemon);
-    }
-}
-
-/// One line per change.
-fn log_health(card: &Card, now: &Health) {
-    if card.health == *now {
-        return;
-    }
-    let (uuid, gpu) = (card.uuid.as_str(), card.index);
-    match now.trouble() {
-        Some(Trouble { why, hint }) => {
-            log::error!(uuid, gpu, reason = why.as_str(), hint = hint.as_str(); "card not ready");
+    /// Containers with a grant on the card, for a sentence; empty where there are none.
+    fn containers(&self) -> String {
+        let node = self.daemon.node();
+        let all: Vec<&str> = node
+            .ledger()
+            .on_card(&self.uuid)
+            .map(|entry| entry.grant.key.container_id.as_str())
+            .collect();
+        let mut text = all.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+        if all.len() > NAMED {
+            text.push_str(&format!(" and {} more", all.len() - NAMED));
         }
-        None => log::info!(uuid, gpu, memory_mib = card.memory.0; "card ready"),
+        text
     }
-}
-
-fn drop_and_tell(node: std::sync::MutexGuard<'_, crate::node::Node>, daemon: &Daemon) {
-    drop(node);
-    daemon.tell_change();
 }

@@ -13,6 +13,7 @@
 //! threads would only wait for its lock. What blocks goes to tokio's blocking pool through
 //! `Daemon::blocking`. Each task is owned by [`run`]'s loop, and its failure ends the process.
 
+mod arguments;
 mod calls;
 mod card;
 mod cgroup;
@@ -20,8 +21,11 @@ mod control;
 mod daemon;
 mod devices;
 mod directories;
+mod enforce;
 mod error;
 mod exec_record;
+#[doc(hidden)]
+pub mod fuzz;
 mod hardware;
 mod inventory;
 mod keeper;
@@ -31,12 +35,16 @@ mod node;
 mod operator;
 mod places;
 mod process;
+mod reload;
 mod run;
+mod settings;
 mod snapshot;
 mod socket;
 mod status;
+mod terminate;
 mod watch;
 
+pub use arguments::{Arguments, command};
 pub use error::DaemonError;
 pub use places::Places;
 pub use run::{Options, run, serve};

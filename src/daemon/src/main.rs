@@ -1,23 +1,9 @@
 //! `mpsgated`: the command line; everything else is in the library.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use mpsgate_daemon::{DaemonError, Options, run};
-
-/// The node daemon of mpsgate: gives containers GPU memory under MPS.
-#[derive(Parser)]
-#[command(
-    name = "mpsgated",
-    version,
-    after_help = "Example:\n  mpsgated --config /etc/mpsgate/config.toml"
-)]
-struct Arguments {
-    /// The settings; a missing file means: all defaults.
-    #[arg(long, value_name = "FILE", default_value = mpsgate_config::paths::CONFIG_FILE)]
-    config: PathBuf,
-}
+use mpsgate_daemon::{Arguments, DaemonError, Options, run};
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {

@@ -1,4 +1,5 @@
-//! The cards that `mpsgate enable` handed over: a small file that survives a reboot.
+//! The cards that `mpsgate enable` handed over, and those whose MPS `mpsgate mps stop` ended: a small
+//! file that survives a reboot.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -7,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use mpsgate_allocation::GpuUuid;
+use mpsgate_crashpoint::crash_point;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -17,37 +19,69 @@ const FORMAT: u32 = 1;
 struct OnDisk {
     format: u32,
     cards: BTreeSet<GpuUuid>,
+    /// Left out where there is none: an older mpsgated, which would refuse it, then reads the file.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    stopped: BTreeSet<GpuUuid>,
 }
 
-/// The list; empty where there is no file.
+/// What the operator's commands have set.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Managed {
+    /// Cards that were handed over.
+    pub(crate) cards: BTreeSet<GpuUuid>,
+    /// Cards whose MPS stays down, whoever handed them over.
+    pub(crate) stopped: BTreeSet<GpuUuid>,
+}
+
+/// The file; empty where there is none.
 ///
 /// # Errors
 /// What the kernel says, and `InvalidData` for what is no list of ours: it is never overwritten.
-pub(crate) fn read(path: &Path) -> io::Result<BTreeSet<GpuUuid>> {
+pub(crate) fn read(path: &Path) -> io::Result<Managed> {
     let text = match std::fs::read(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Managed::default()),
         Err(error) => return Err(error),
     };
+    parse(&text)
+}
+
+pub(crate) fn parse(text: &[u8]) -> io::Result<Managed> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-    let found: OnDisk = serde_json::from_slice(&text).map_err(|e| invalid(e.to_string()))?;
+    let found: OnDisk = serde_json::from_slice(text).map_err(|e| invalid(e.to_string()))?;
     if found.format != FORMAT {
         return Err(invalid(format!(
             "it has format {}, this mpsgated knows {FORMAT}",
             found.format
         )));
     }
-    Ok(found.cards)
+    Ok(Managed { cards: found.cards, stopped: found.stopped })
 }
 
-/// Adds or removes one card. The old list stays where writing fails.
+/// Adds or removes one card. One that is given back is no stopped one any more. The old file stays
+/// where writing fails.
 pub(crate) fn change(path: &Path, card: &GpuUuid, present: bool) -> io::Result<()> {
-    let mut cards = read(path)?;
-    let changed = if present { cards.insert(card.clone()) } else { cards.remove(card) };
-    if !changed {
-        return Ok(());
-    }
-    write_file(path, &serde_json::to_vec_pretty(&OnDisk { format: FORMAT, cards })?, 0o600, true)
+    let mut found = read(path)?;
+    let changed = if present {
+        found.cards.insert(card.clone())
+    } else {
+        let was_stopped = found.stopped.remove(card);
+        found.cards.remove(card) || was_stopped
+    };
+    if changed { write(path, found) } else { Ok(()) }
+}
+
+/// Remembers that the operator stopped a card's MPS, or forgets it.
+pub(crate) fn set_stopped(path: &Path, card: &GpuUuid, stopped: bool) -> io::Result<()> {
+    let mut found = read(path)?;
+    let changed =
+        if stopped { found.stopped.insert(card.clone()) } else { found.stopped.remove(card) };
+    if changed { write(path, found) } else { Ok(()) }
+}
+
+fn write(path: &Path, Managed { cards, stopped }: Managed) -> io::Result<()> {
+    let text = serde_json::to_vec_pretty(&OnDisk { format: FORMAT, cards, stopped })?;
+    write_file(path, &text, 0o600, true)
 }
 
 /// Replaces a file whole: a reader sees the old text or the new one.
@@ -66,7 +100,9 @@ pub(crate) fn write_file(path: &Path, text: &[u8], mode: u32, durable: bool) -> 
         if durable {
             file.sync_all()?;
         }
+        crash_point!("daemon.file.written");
         std::fs::rename(&temporary, path)?;
+        crash_point!("daemon.file.renamed");
         match path.parent() {
             Some(directory) if durable => std::fs::File::open(directory)?.sync_all(),
             _ => Ok(()),
@@ -91,15 +127,34 @@ mod tests {
     fn cards_are_added_and_removed_and_survive() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("managed.json");
-        assert!(read(&path).unwrap().is_empty());
+        assert_eq!(read(&path).unwrap(), Managed::default());
         for _ in 0..2 {
             change(&path, &uuid(1), true).unwrap();
             change(&path, &uuid(2), true).unwrap();
         }
-        assert_eq!(read(&path).unwrap(), [uuid(1), uuid(2)].into());
+        assert_eq!(read(&path).unwrap().cards, [uuid(1), uuid(2)].into());
         change(&path, &uuid(1), false).unwrap();
-        assert_eq!(read(&path).unwrap(), [uuid(2)].into());
+        assert_eq!(read(&path).unwrap().cards, [uuid(2)].into());
         assert_eq!(dir.path().read_dir().unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn a_stopped_card_is_remembered_until_it_is_started_or_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("managed.json");
+        change(&path, &uuid(1), true).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        set_stopped(&path, &uuid(1), true).unwrap();
+        // One that the settings manage.
+        set_stopped(&path, &uuid(2), true).unwrap();
+        let found = read(&path).unwrap();
+        assert_eq!((found.cards, found.stopped), ([uuid(1)].into(), [uuid(1), uuid(2)].into()));
+        set_stopped(&path, &uuid(2), false).unwrap();
+        set_stopped(&path, &uuid(1), false).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), before, "an older mpsgated reads it again");
+        set_stopped(&path, &uuid(1), true).unwrap();
+        change(&path, &uuid(1), false).unwrap();
+        assert_eq!(read(&path).unwrap(), Managed::default());
     }
 
     #[test]

@@ -14,17 +14,20 @@
 //! gives memory back counts at once: should the daemon restart before it is written, it finds the
 //! entry's process gone and releases it again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
-use mpsgate_allocation::ledger::{Capacity, Entry, Ledger, LedgerError, ProcessId, State};
+use mpsgate_allocation::ledger::{
+    Capacity, CgroupId, Entry, Ledger, LedgerError, ProcessId, State,
+};
 use mpsgate_allocation::ledger_file::LedgerFile;
 use mpsgate_allocation::{GpuSelector, GpuUuid, Grant, GrantKey, GrantedCard, Guarantee, Mib};
-use mpsgate_api::{Activate, Engine, Reserve};
+use mpsgate_api::{Action, Activate, Engine, Reserve};
 use mpsgate_config::Switch;
 use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose};
 
 use crate::card::{Card, Trouble};
+use crate::terminate::Kills;
 use crate::{devices, exec_record, process};
 
 /// The state.
@@ -43,14 +46,20 @@ pub(crate) struct Node {
     pub(crate) cards: Vec<Card>,
     /// Cards that `mpsgate enable` handed over, there or not.
     pub(crate) handed_over: BTreeSet<GpuUuid>,
+    /// Cards whose MPS the operator stopped, there or not.
+    pub(crate) stopped: BTreeSet<GpuUuid>,
     /// NVML as last seen.
     pub(crate) driver: Driver,
     /// Whether a kubelet runs here.
     pub(crate) kubelet: bool,
     /// `trust.local`.
     pub(crate) trust_local: Switch,
+    /// What was done to containers and processes, oldest first; bounded.
+    pub(crate) actions: VecDeque<Action>,
     /// Containers that were refused or changed, by code.
     pub(crate) reports: BTreeMap<String, u64>,
+    /// Containers that were killed.
+    pub(crate) kills: Kills,
 }
 
 /// NVML as last seen.
@@ -87,10 +96,13 @@ impl Node {
             records,
             cards: Vec::new(),
             handed_over: BTreeSet::new(),
+            stopped: BTreeSet::new(),
             driver: Driver::default(),
             kubelet: false,
             trust_local: Switch::Auto,
+            actions: VecDeque::new(),
             reports: BTreeMap::new(),
+            kills: Kills::default(),
         }
     }
 
@@ -138,6 +150,9 @@ impl Node {
         if let Some(trouble) = &self.driver.trouble {
             return Err(nvml_refusal(trouble));
         }
+        if let Some(again) = self.reserved_before(&call.key, holder) {
+            return Ok(again);
+        }
         self.end_previous_life(&call.key, alive)?;
         let need =
             Need { memory: call.request.memory, uid: call.uid, gpu: call.request.gpu.as_ref() };
@@ -163,6 +178,26 @@ impl Node {
         reserved.map_err(|error| ledger_refusal(&error))?;
         self.changes += 1;
         Ok(Reserved { grant, needs_server })
+    }
+
+    /// The reservation of a shim that asks again, because the daemon before us ended before it answered.
+    fn reserved_before(&self, key: &GrantKey, holder: ProcessId) -> Option<Reserved> {
+        let entry = self.ledger.get(key)?;
+        let same = matches!(entry.state, State::Reserved { holder: before } if before == holder);
+        let card = self.card(&entry.grant.cards.first()?.uuid).filter(|_| same)?;
+        let needs_server = !card.has_server_for(entry.grant.uid);
+        Some(Reserved { grant: entry.grant.clone(), needs_server })
+    }
+
+    /// The cgroup of an older life of the container whose init has ended and whose other processes
+    /// have not: they may hold what was granted to it.
+    pub(crate) fn remains(&self, key: &GrantKey, alive: Alive<'_>) -> Option<CgroupId> {
+        match &self.ledger.of_container(key)?.state {
+            State::Active { init, cgroup: Some(cgroup) } if !alive(init) => {
+                (!crate::cgroup::is_empty(cgroup).unwrap_or(false)).then(|| cgroup.clone())
+            }
+            _ => None,
+        }
     }
 
     /// Turns a reservation into a grant, or takes it anew where it has expired and still fits.
@@ -222,6 +257,13 @@ impl Node {
         largest.unwrap_or_else(|| self.card(uuid).map(|card| card.memory).unwrap_or_default())
     }
 
+    /// Marks the grants of a card whose MPS has died; those that were not marked before.
+    pub(crate) fn mark_broken(&mut self, card: &GpuUuid, now_ms: u64) -> Vec<GrantKey> {
+        let marked = self.ledger.mark_broken(card, now_ms);
+        self.changes += u64::from(!marked.is_empty());
+        marked
+    }
+
     /// Ends an entry, whatever its state. `None` where it is gone already.
     pub(crate) fn release(&mut self, key: &GrantKey) -> Option<Entry> {
         let entry = self.ledger.release(key)?;
@@ -233,6 +275,7 @@ impl Node {
     pub(crate) fn expire(&mut self, key: &GrantKey) -> Option<Entry> {
         let entry = self.ledger.expire(key)?;
         self.forget(&entry);
+        exec_record::remove_leftovers(&self.records);
         Some(entry)
     }
 
@@ -309,14 +352,14 @@ impl Node {
             Engine::Local if self.trust_local == Switch::Off => Err(Refusal::new(
                 Code::Unconfirmed,
                 "requests of local engines are not believed here (trust.local = \"off\")",
-                "set trust.local = \"on\" in /etc/mpsgate/config.toml and restart mpsgated, if everybody \
+                "set trust.local = \"on\" in /etc/mpsgate/config.toml and run: mpsgate reload, if everybody \
                  who can start containers on this node may have GPU memory",
             )),
             Engine::Local => Err(Refusal::new(
                 Code::Unconfirmed,
                 "a kubelet runs on this node, so requests of local engines are not believed",
-                "start it as a pod, or set trust.local = \"on\" in /etc/mpsgate/config.toml and restart \
-                 mpsgated",
+                "start it as a pod, or set trust.local = \"on\" in /etc/mpsgate/config.toml and run: \
+                 mpsgate reload",
             )),
             Engine::Kubernetes => Err(Refusal::new(
                 Code::Unconfirmed,
@@ -346,6 +389,27 @@ impl Node {
                     process::describe(process.pid),
                 ),
                 "end that container first, or choose another name",
+            ));
+        }
+        if let Some(cgroup) = self.remains(key, alive) {
+            let mut pids = crate::cgroup::processes(&cgroup).unwrap_or_default();
+            // What our pid namespace does not see.
+            pids.remove(&0);
+            let named = pids.first().map(|pid| process::describe(*pid));
+            let pids: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
+            let hint = match pids.as_slice() {
+                [] => format!("find them on the host: cat {}/cgroup.procs", cgroup.path),
+                pids => format!("end them: kill -KILL {}", pids.join(" ")),
+            };
+            return Err(Refusal::new(
+                Code::Ledger,
+                format!(
+                    "an earlier life of this container has processes left in {}, which may hold its \
+                     memory: {}",
+                    cgroup.path,
+                    named.as_deref().unwrap_or("mpsgated cannot see them"),
+                ),
+                hint,
             ));
         }
         if let Some(ended) = self.release(&old_key) {

@@ -1,10 +1,15 @@
-//! `mpsgate enable` and `mpsgate disable`: handing a card over and taking it back.
+//! What an operator changes: `mpsgate enable` and `mpsgate disable` hand a card over and take it back,
+//! `mpsgate mps` (in `mps`) ends its MPS. All take turns.
 
+mod mps;
+
+use std::future::Future;
 use std::sync::Arc;
 
 use mpsgate_api::Reply;
+use mpsgate_crashpoint::crash_point;
 use mpsgate_policy::{Code, Refusal};
-use tokio::sync::oneshot;
+use tokio::sync::{MutexGuard, oneshot};
 
 use crate::card::{Card, Health, ManagedBy, Trouble};
 use crate::daemon::Daemon;
@@ -19,14 +24,40 @@ const NAMED: usize = 10;
 
 type Answer = Result<Reply, Refusal>;
 
+pub(crate) use mps::mps;
+
+/// Who is told what is waited for.
+pub(crate) enum Told<'a> {
+    /// Whoever called.
+    Caller(&'a mut Line),
+    /// Nobody: the settings file did, at SIGHUP.
+    Nobody,
+}
+
+impl Told<'_> {
+    /// Waits for `work`.
+    pub(crate) async fn wait<T>(&mut self, doing: &str, work: impl Future<Output = T>) -> T {
+        match self {
+            Self::Caller(line) => line.wait(doing, work).await,
+            Self::Nobody => work.await,
+        }
+    }
+
+    /// Waits for the end of what another operator has begun.
+    pub(crate) async fn turn<'d>(&mut self, daemon: &'d Daemon) -> MutexGuard<'d, ()> {
+        self.wait("another command is at work", daemon.operator.lock()).await
+    }
+}
+
 /// Hands a card to mpsgate and waits until it is ready; where that fails, all is as before.
 pub(crate) async fn enable(
     daemon: &Arc<Daemon>,
     line: &mut Line,
     gpu: &str,
 ) -> Result<Answer, DaemonError> {
-    let _turn = daemon.operator.lock().await;
-    let (card, label) = {
+    let mut told = Told::Caller(line);
+    let _turn = told.turn(daemon).await;
+    let card = {
         let node = daemon.node();
         match node.find_card(gpu) {
             Err(refusal) => return Ok(Err(refusal)),
@@ -34,35 +65,52 @@ pub(crate) async fn enable(
                 return Ok(done(format!(
                     "{} is managed already: {}",
                     card.label(),
-                    card.health.text()
+                    card.state()
                 )));
             }
-            Ok(card) => (id(&node, card), card.label()),
+            Ok(card) => id(&node, card),
         }
     };
+    let handed = hand_over(daemon, &mut told, &card, ManagedBy::Operator).await?;
+    Ok(handed.and_then(done))
+}
+
+/// [`enable`] of a card that is not managed, in the caller's turn.
+pub(crate) async fn hand_over(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+    card: &CardId,
+    by: ManagedBy,
+) -> Result<Result<String, Refusal>, DaemonError> {
+    let label = label(daemon, card);
     let asked = card.clone();
     let look = daemon.blocking("look at a card", move |h| {
         h.objections(asked.uuid.as_str()).map_err(|objection| (objection, h.own_servers(&asked)))
     });
-    if let Err((objection, own)) = line.wait(&format!("looking at {label}"), look).await?
+    if let Err((objection, own)) = told.wait(&format!("looking at {label}"), look).await?
         && let Some(refusal) = object(objection, &own, &label)
     {
         return Ok(Err(refusal));
     }
-    if let Err(error) = managed::change(&daemon.places.managed(), &card.uuid, true) {
+    if by == ManagedBy::Operator
+        && let Err(error) = managed::change(&daemon.places.managed(), &card.uuid, true)
+    {
         return Ok(Err(not_recorded(daemon, &error)));
     }
-    set_managed(daemon, &card, Some(ManagedBy::Operator));
+    crash_point!("enable.recorded");
+    set_managed(daemon, card, Some(by));
     // Before anything is started: from now on nobody reaches the card without a grant.
     snapshot::publish(daemon);
+    crash_point!("enable.published");
     let changes = daemon.changes();
     keeper::start(daemon, &card.uuid);
-    let health = line.wait(&format!("preparing {label}"), settled(daemon, &card, changes)).await;
+    let health = told.wait(&format!("preparing {label}"), settled(daemon, card, changes)).await;
     let Some(trouble) = health.trouble() else {
+        crash_point!("enable.ready");
         log::info!(uuid = card.uuid.as_str(); "card enabled");
-        return Ok(done(format!("{label} is managed now: {} to give", card.memory)));
+        return Ok(Ok(format!("{label} is managed now: {} to give", card.memory)));
     };
-    let undone = take_back(daemon, line, &card, &label).await;
+    let undone = take_back(daemon, told, card, &label).await;
     let mut sentence = format!("{label} {}", trouble.why);
     if let Err(refusal) = undone {
         sentence = format!("{sentence}; and it could not be given back: {}", refusal.sentence);
@@ -80,30 +128,44 @@ pub(crate) async fn disable(
     line: &mut Line,
     gpu: &str,
 ) -> Result<Answer, DaemonError> {
-    let _turn = daemon.operator.lock().await;
-    let (card, label) = {
-        let mut node = daemon.node();
+    let mut told = Told::Caller(line);
+    let _turn = told.turn(daemon).await;
+    let card = {
+        let node = daemon.node();
         let card = match node.find_card(gpu) {
             Err(refusal) => return Ok(Err(refusal)),
             Ok(card) => card,
         };
-        let label = card.label();
         match card.managed {
-            None => return Ok(done(format!("{label} is not managed"))),
+            None => return Ok(done(format!("{} is not managed", card.label()))),
             Some(ManagedBy::Settings) => {
                 return Ok(Err(Refusal::new(
                     Code::GpuConfigured,
-                    format!("{label} is managed because gpus.manage in the settings names it"),
-                    "take it out of gpus.manage in /etc/mpsgate/config.toml and run: systemctl restart \
-                     mpsgated",
+                    format!(
+                        "{} is managed because gpus.manage in the settings names it",
+                        card.label()
+                    ),
+                    "take it out of gpus.manage in /etc/mpsgate/config.toml and run: mpsgate reload",
                 )));
             }
-            Some(ManagedBy::Operator) => {}
+            Some(ManagedBy::Operator) => id(&node, card),
         }
-        let id = id(&node, card);
+    };
+    Ok(give_back(daemon, &mut told, &card).await.and_then(done))
+}
+
+/// [`disable`] of a managed card, in the caller's turn.
+pub(crate) async fn give_back(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+    card: &CardId,
+) -> Result<String, Refusal> {
+    let label = label(daemon, card);
+    {
+        let mut node = daemon.node();
         let holders: Vec<String> = node
             .ledger()
-            .on_card(&id.uuid)
+            .on_card(&card.uuid)
             .map(|entry| format!("{} ({})", entry.grant.key.container_id, entry.grant.memory))
             .collect();
         if !holders.is_empty() {
@@ -112,30 +174,29 @@ pub(crate) async fn disable(
             if more > 0 {
                 names.push_str(&format!(" and {more} more"));
             }
-            return Ok(Err(Refusal::new(
+            return Err(Refusal::new(
                 Code::GpuInUse,
                 format!("{label} has grants: {names}"),
                 "stop these containers first; mpsgate status shows when the last grant has ended",
-            )));
+            ));
         }
         // Under the same lock as the count: no grant can slip in.
-        if let Some(card) = node.card_mut(&id.uuid) {
+        if let Some(card) = node.card_mut(&card.uuid) {
             let hint = "use another card, or enable it again: mpsgate enable GPU";
-            card.health = Health::Unhealthy(Trouble::new("is being taken back", hint));
+            card.closed = Some(Trouble::new("is being taken back", hint));
         }
-        (id, label)
-    };
-    if let Err(refusal) = take_back(daemon, line, &card, &label).await {
-        return Ok(Err(refusal));
     }
+    crash_point!("disable.fenced");
+    take_back(daemon, told, card, &label).await?;
+    crash_point!("disable.forgotten");
     log::info!(uuid = card.uuid.as_str(); "card disabled");
-    Ok(done(format!("{label} is not managed any more")))
+    Ok(format!("{label} is not managed any more"))
 }
 
 /// Stops the keeper and what it kept, then forgets that the card was handed over.
 async fn take_back(
     daemon: &Arc<Daemon>,
-    line: &mut Line,
+    told: &mut Told<'_>,
     card: &CardId,
     label: &str,
 ) -> Result<(), Refusal> {
@@ -147,17 +208,24 @@ async fn take_back(
         }
         answer.await.unwrap_or(Ok(()))
     };
-    let stopped = line.wait(&format!("stopping the MPS control daemon of {label}"), stop).await;
+    let stopped = told.wait(&format!("stopping the MPS control daemon of {label}"), stop).await;
     if let Err(Trouble { why, hint }) = stopped {
+        let mut node = daemon.node();
+        let stopped = node.stopped.contains(&card.uuid);
+        if let Some(card) = node.card_mut(&card.uuid) {
+            card.set_stopped(stopped);
+        }
         return Err(Refusal::new(
             Code::GpuUnhealthy,
             format!("{label} could not be taken back: {why}"),
             hint,
         ));
     }
+    crash_point!("disable.stopped");
     daemon.keepers().remove(&card.uuid);
     set_managed(daemon, card, None);
     snapshot::publish(daemon);
+    crash_point!("disable.published");
     managed::change(&daemon.places.managed(), &card.uuid, false)
         .map_err(|error| not_recorded(daemon, &error))
 }
@@ -185,20 +253,31 @@ async fn settled(
     }
 }
 
-fn id(node: &Node, card: &Card) -> CardId {
+fn label(daemon: &Daemon, card: &CardId) -> String {
+    daemon.node().card(&card.uuid).map_or_else(|| card.uuid.to_string(), Card::label)
+}
+
+pub(crate) fn id(node: &Node, card: &Card) -> CardId {
     let cap = node.wanted_cap(&card.uuid);
     CardId { uuid: card.uuid.clone(), minor: card.minor, memory: card.memory, cap }
 }
 
 fn set_managed(daemon: &Daemon, card: &CardId, managed: Option<ManagedBy>) {
     let mut node = daemon.node();
-    if managed.is_some() {
-        node.handed_over.insert(card.uuid.clone());
-    } else {
-        node.handed_over.remove(&card.uuid);
+    match managed {
+        Some(ManagedBy::Operator) => {
+            node.handed_over.insert(card.uuid.clone());
+        }
+        // What the settings hand over, only they take back.
+        Some(ManagedBy::Settings) => {}
+        None => {
+            node.handed_over.remove(&card.uuid);
+            node.stopped.remove(&card.uuid);
+        }
     }
     if let Some(card) = node.card_mut(&card.uuid) {
         card.managed = managed;
+        card.closed = None;
         card.health = Health::Starting;
         card.mps = None;
         card.server_uid = None;

@@ -26,7 +26,7 @@ pub(crate) fn is_alive(process: &ProcessId) -> bool {
 
 /// Field 22 of proc_pid_stat(5), `None` for a process that has ended. The name in field 2 may itself
 /// hold spaces and brackets.
-fn start_time(stat: &str) -> Option<u64> {
+pub(crate) fn start_time(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
@@ -36,8 +36,21 @@ fn start_time(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// The name of a process for messages: its command line, cut short, or else its short name.
+/// Whether a process is in our own pid namespace, so that its pids are ours.
+pub(crate) fn counts_as_we_do(pid: u32) -> bool {
+    let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/pid")).ok();
+    let own = namespace("self");
+    own.is_some() && namespace(&pid.to_string()) == own
+}
+
+/// The name of a process for messages: `pid 12 (sleep 100)`.
 pub(crate) fn describe(pid: u32) -> String {
+    let text = command(pid);
+    if text.is_empty() { format!("pid {pid}") } else { format!("pid {pid} ({text})") }
+}
+
+/// Its command line, cut short, or else its short name; empty where it has ended.
+pub(crate) fn command(pid: u32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words: Vec<String> = line
         .split(|byte| *byte == 0)
@@ -49,8 +62,7 @@ pub(crate) fn describe(pid: u32) -> String {
     } else {
         words.join(" ")
     };
-    let text: String = text.trim().chars().filter(|c| !c.is_control()).take(60).collect();
-    if text.is_empty() { format!("pid {pid}") } else { format!("pid {pid} ({text})") }
+    text.trim().chars().filter(|c| !c.is_control()).take(60).collect()
 }
 
 /// A process whose end can be waited for.
@@ -133,7 +145,7 @@ pub(crate) fn refers_to(fd: impl AsFd) -> Option<Referred> {
     parse_fdinfo(&std::fs::read_to_string(info).ok()?)
 }
 
-fn parse_fdinfo(text: &str) -> Option<Referred> {
+pub(crate) fn parse_fdinfo(text: &str) -> Option<Referred> {
     let field = |name| text.lines().find_map(|line| line.strip_prefix(name));
     // 0: of another pid namespace. -1: ended.
     let pid = field("Pid:")?.trim().parse::<u32>().ok().filter(|pid| *pid != 0)?;

@@ -6,7 +6,6 @@
 //! ```
 
 use std::future::Future;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +13,21 @@ use std::time::Duration;
 use mpsgate_allocation::ledger::Ledger;
 use mpsgate_allocation::ledger_file::{LedgerFile, LedgerFileError};
 use mpsgate_config::{Config, Origin};
+use mpsgate_crashpoint::crash_point;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::card::Health;
-use crate::daemon::{Daemon, Task, log_ended};
+use crate::daemon::{Daemon, START_LIMIT, Task, log_ended};
 use crate::node::Node;
+use crate::settings::Settings;
 use crate::{
-    DaemonError, Places, directories, error, inventory, logging, managed, process, snapshot,
+    DaemonError, Places, directories, error, inventory, logging, managed, process, reload, snapshot,
     socket, watch,
 };
 
-/// How long READY=1 waits for cards: containers that are restarted at boot find them ready.
-const READY_LIMIT: Duration = Duration::from_secs(30);
 /// How long the end waits for calls to drivers that are under way.
 const BLOCKING_LIMIT: Duration = Duration::from_secs(3);
 /// How long a lock that is still held is waited for, and how often it is tried.
@@ -84,7 +82,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     result
 }
 
-/// The daemon between its start and `stop`, below `places`. `reload` is the settings file that SIGHUP
+/// The daemon between its start and `stop`, below `places`. `settings_file` is what a reload
 /// reads again.
 ///
 /// # Errors
@@ -92,11 +90,12 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
 pub async fn serve(
     places: Places,
     config: Config,
-    reload: Option<PathBuf>,
+    settings_file: Option<PathBuf>,
     stop: impl Future<Output = &'static str>,
 ) -> Result<(), DaemonError> {
     directories::make(&places)?;
     let (file, ledger) = open_ledger(&places).await.map_err(DaemonError::Ledger)?;
+    crash_point!("daemon.start.locked");
     let handed_over = managed::read(&places.managed())
         .map_err(|source| DaemonError::Managed { path: places.managed(), source })?;
     let listener = socket::bind(&places.socket())?;
@@ -109,17 +108,25 @@ pub async fn serve(
     for entry in node.settle(&process::is_alive) {
         log_ended(&entry, "ended while mpsgated was away");
     }
+    crash_point!("daemon.start.settled");
     // Where it fails it is said, and tried again with the next change.
     let _ = node.write();
+    crash_point!("daemon.start.stored");
     let (tasks, todo) = mpsc::unbounded_channel();
-    let daemon = Arc::new(Daemon::new(places, config, node, tasks));
-    snapshot::link_runtime(&daemon, &daemon.config.runtime.path);
-    daemon.node().handed_over = handed_over;
-    start(&daemon, listener, reload, hangup);
+    let daemon = Arc::new(Daemon::new(places, Settings::new(config, settings_file), node, tasks));
+    snapshot::link_runtime(&daemon, &daemon.settings.now().runtime.path);
+    {
+        let mut node = daemon.node();
+        node.handed_over = handed_over.cards;
+        node.stopped = handed_over.stopped;
+    }
+    start(&daemon, listener, hangup);
     let result = own(todo, stop).await;
     let _ = daemon.node().write();
+    crash_point!("daemon.stop.stored");
     // The ledger is still locked, so it is ours and not a successor's.
     let _ = std::fs::remove_file(daemon.places.socket());
+    crash_point!("daemon.stop.unlinked");
     result
 }
 
@@ -140,7 +147,6 @@ async fn open_ledger(places: &Places) -> Result<(LedgerFile, Ledger), LedgerFile
 fn start(
     daemon: &Arc<Daemon>,
     listener: tokio::net::UnixListener,
-    reload: Option<PathBuf>,
     hangup: Signal,
 ) {
     {
@@ -155,7 +161,7 @@ fn start(
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
     daemon.spawn("publishes changes", publish(Arc::clone(daemon)));
     daemon.spawn("writes the ledger", write(Arc::clone(daemon)));
-    daemon.spawn("reloads", reload_on(Arc::clone(daemon), reload, hangup));
+    daemon.spawn("reloads", reload::on_hangup(Arc::clone(daemon), hangup));
     if let Some(period) = watchdog_period() {
         daemon.spawn("feeds the watchdog", feed(period));
     }
@@ -200,25 +206,9 @@ async fn own(
 
 /// READY=1 once every managed card has been tried.
 async fn report_ready(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
-    let mut changes = daemon.changes();
-    let tried = async {
-        loop {
-            let waiting = {
-                let node = daemon.node();
-                let starting = |card: &&crate::card::Card| {
-                    card.managed.is_some() && card.health == Health::Starting
-                };
-                // Until NVML has answered once, or failed, there may be cards that are not known.
-                node.driver.trouble.as_ref().is_some_and(|t| t.why == inventory::NOT_YET)
-                    || node.cards.iter().any(|card| starting(&card))
-            };
-            if !waiting || changes.changed().await.is_err() {
-                return;
-            }
-        }
-    };
-    if tokio::time::timeout(READY_LIMIT, tried).await.is_err() {
-        log::warn!(seconds = READY_LIMIT.as_secs(); "not every card is ready, going on without");
+    daemon.started().await;
+    if daemon.is_starting() {
+        log::warn!(seconds = START_LIMIT.as_secs(); "not every card is ready, going on without");
     }
     snapshot::publish(&daemon);
     log::info!("mpsgated is ready");
@@ -242,44 +232,6 @@ async fn write(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
         daemon.unwritten.notified().await;
         while daemon.recorded().await.is_err() {
             tokio::time::sleep(RETRY).await;
-        }
-    }
-}
-
-/// SIGHUP: takes what is cheap to take, and names what needs a restart.
-async fn reload_on(
-    daemon: Arc<Daemon>,
-    file: Option<PathBuf>,
-    mut hangup: Signal,
-) -> Result<(), DaemonError> {
-    loop {
-        if hangup.recv().await.is_none() {
-            let source = io::Error::other("the signal's stream ended");
-            return Err(DaemonError::System { action: "catch SIGHUP", source });
-        }
-        let Some(file) = &file else { continue };
-        let config = match Config::load(file) {
-            Ok(config) => config,
-            Err(error) => {
-                log::error!(reason = error::chain(&error), hint = error.hint(); "settings not reloaded");
-                continue;
-            }
-        };
-        logging::set_level(config.log.level);
-        daemon.node().trust_local = config.trust.local;
-        snapshot::link_runtime(&daemon, &config.runtime.path);
-        log::info!(level = config.log.level.as_str(), trust_local = config.trust.local.as_str(); "settings reloaded");
-        let old = &daemon.config;
-        let restart: Vec<&str> = [
-            ("gpus", config.gpus != old.gpus),
-            ("mps", config.mps != old.mps),
-            ("nvml", config.nvml != old.nvml),
-        ]
-        .into_iter()
-        .filter_map(|(section, changed)| changed.then_some(section))
-        .collect();
-        if !restart.is_empty() {
-            log::warn!(sections = restart.join(","), hint = "systemctl restart mpsgated"; "changed settings wait for a restart");
         }
     }
 }
@@ -310,6 +262,8 @@ fn notify(state: &[NotifyState<'_>]) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::io;
+
     use super::*;
 
     async fn own_one(

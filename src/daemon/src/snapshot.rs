@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use mpsgate_api::{FILES_FORMAT, NodeSnapshot, ProtectedDirectory, SnapshotCard};
 use mpsgate_config::paths;
+use mpsgate_crashpoint::crash_point;
 
 use crate::daemon::Daemon;
 use crate::{devices, managed};
@@ -48,11 +49,15 @@ pub(crate) fn publish(daemon: &Daemon) {
         return;
     }
     let path = daemon.places.snapshot();
+    crash_point!("daemon.snapshot.before");
     let written = serde_json::to_vec(&snapshot)
         .map_err(io::Error::from)
         .and_then(|text| managed::write_file(&path, &text, 0o644, false));
     match written {
-        Ok(()) => *last = Some(snapshot),
+        Ok(()) => {
+            crash_point!("daemon.snapshot.after");
+            *last = Some(snapshot);
+        }
         // The shim then takes every card for managed; the next change tries again.
         Err(error) => {
             log::error!(path:% = path.display(), reason:% = error; "node snapshot not written")
@@ -132,7 +137,7 @@ fn swarm_resources() -> Vec<String> {
 
 /// `swarm-resource = "DOCKER_RESOURCE_GPU,OTHER"` outside comments. By line, because the rest of
 /// the file is not ours to judge.
-fn parse_swarm_resources(text: &str) -> Vec<String> {
+pub(crate) fn parse_swarm_resources(text: &str) -> Vec<String> {
     text.lines()
         .filter_map(|line| {
             let (key, value) = line.split_once('=')?;
@@ -165,9 +170,15 @@ pub(crate) fn link_runtime(daemon: &Daemon, runtime: &Path) {
     }
     let temporary = link.with_file_name(".runtime.new");
     let _ = std::fs::remove_file(&temporary);
-    let linked = symlink(&target, &temporary).and_then(|()| std::fs::rename(&temporary, &link));
+    let linked = symlink(&target, &temporary).and_then(|()| {
+        crash_point!("daemon.link.made");
+        std::fs::rename(&temporary, &link)
+    });
     match linked {
-        Ok(()) => log::info!(runtime:% = target.display(); "runtime linked"),
+        Ok(()) => {
+            crash_point!("daemon.link.renamed");
+            log::info!(runtime:% = target.display(); "runtime linked");
+        }
         Err(error) => log::error!(path:% = link.display(), reason:% = error; "runtime not linked"),
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, encode, parse_envelope};
+use mpsgate_crashpoint::crash_point;
 use mpsgate_policy::{Code, Refusal};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::{AsyncWriteExt, Interest};
@@ -44,8 +45,12 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
     }
     let listener = UnixListener::bind(&temporary).map_err(failed("bind"))?;
     std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))
-        .and_then(|()| std::fs::rename(&temporary, path))
+        .and_then(|()| {
+            crash_point!("daemon.socket.bound");
+            std::fs::rename(&temporary, path)
+        })
         .map_err(failed("name"))?;
+    crash_point!("daemon.socket.named");
     Ok(listener)
 }
 

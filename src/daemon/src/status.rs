@@ -19,6 +19,10 @@ use crate::{DaemonError, inventory};
 /// Callers wait 2 s for the first byte.
 const LIMIT: Duration = Duration::from_millis(1500);
 
+/// What a grant that lost its control daemon needs.
+const BROKEN: &str = "its CUDA processes lost the GPU when its MPS daemon or server died: restart the \
+     container";
+
 /// Looks again at cards and control daemons, as far as they answer, and tells.
 pub(crate) async fn now(daemon: &Arc<Daemon>) -> Result<Status, DaemonError> {
     let keepers: Vec<_> = daemon.keepers().values().cloned().collect();
@@ -59,6 +63,9 @@ impl Node {
             cards: self.cards.iter().map(|card| self.card_status(card)).collect(),
             grants,
             refusals: self.reports.clone(),
+            clients_terminated: self.kills.terminated,
+            kills_unprepared: self.kills.unprepared,
+            actions: self.actions.iter().cloned().collect(),
         }
     }
 
@@ -68,9 +75,8 @@ impl Node {
         let managed = card.managed.is_some();
         let clients = u32::try_from(self.ledger().on_card(&card.uuid).count()).unwrap_or(u32::MAX);
         let (state, hint) = match (&card.lost, managed) {
-            (Some(lost), _) => (lost.why.as_str(), Some(lost.hint.clone())),
             (None, false) => ("unmanaged", None),
-            (None, true) => (card.health.text(), card.health.trouble().map(|t| t.hint.clone())),
+            _ => (card.state(), card.trouble().map(|trouble| trouble.hint.clone())),
         };
         CardStatus {
             uuid: card.uuid.to_string(),
@@ -96,9 +102,12 @@ impl Node {
     fn grant_status(&self, entry: &Entry) -> Option<GrantStatus> {
         let grant = &entry.grant;
         let card = grant.cards.first()?;
+        let broken = entry.broken_ms.is_some();
         let (state, pid, cgroup) = match &entry.state {
             State::Reserved { holder } => ("reserved", holder.pid, None),
-            State::Active { init, cgroup } => ("active", init.pid, cgroup.as_ref()),
+            State::Active { init, cgroup } => {
+                (if broken { "broken" } else { "active" }, init.pid, cgroup.as_ref())
+            }
         };
         Some(GrantStatus {
             container_id: grant.key.container_id.to_string(),
@@ -114,6 +123,8 @@ impl Node {
             cgroup: cgroup.map(|cgroup| cgroup.path.clone()),
             guarantee: grant.guarantee.as_str().to_owned(),
             since_ms: entry.since_ms,
+            hint: broken.then(|| BROKEN.to_owned()),
+            broken_ms: entry.broken_ms,
         })
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use mpsgate_allocation::GrantKey;
 use mpsgate_allocation::ledger::{Entry, ProcessId, State};
+use mpsgate_crashpoint::crash_point;
 
 use crate::daemon::Daemon;
 use crate::process::ended;
@@ -33,8 +34,10 @@ async fn reservation(
     holder: ProcessId,
 ) -> Result<(), DaemonError> {
     ended(&holder).await;
+    crash_point!("daemon.expire.before");
     let expired = daemon.node().expire(&key);
     if let Some(entry) = expired {
+        crash_point!("daemon.expire.changed");
         daemon.ended(&entry, "reservation expired");
     }
     Ok(())
@@ -57,8 +60,10 @@ async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<()
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LAST_LOOK);
     }
+    crash_point!("daemon.end.before");
     let released = daemon.node().release(&key);
     if let Some(entry) = released {
+        crash_point!("daemon.end.changed");
         daemon.ended(&entry, "container ended");
     }
     Ok(())

@@ -31,6 +31,7 @@ fn node() -> (tempfile::TempDir, Node) {
         managed: Some(ManagedBy::Settings),
         health: Health::Ready,
         lost: None,
+        closed: None,
         client_dir: "/run/mpsgate/mps/3/client".to_owned(),
         max_clients: 48,
         multiuser: false,

@@ -271,10 +271,10 @@ fn two_hundred_at_once_on_eight_cards_overcommit_none() {
 }
 
 /// A cgroup of our own in whatever hierarchy this machine has, removed at the end.
-struct Cgroup(std::path::PathBuf);
+pub(crate) struct Cgroup(std::path::PathBuf);
 
 impl Cgroup {
-    fn new(name: &str) -> Option<Self> {
+    pub(crate) fn new(name: &str) -> Option<Self> {
         if !crate::harness::is_root("a test with a cgroup") {
             return None;
         }
@@ -297,11 +297,21 @@ impl Cgroup {
         made.map(Self)
     }
 
-    fn add(&self, container: &Container) {
-        std::fs::write(self.0.join("cgroup.procs"), container.pid().to_string()).unwrap();
+    pub(crate) fn add(&self, container: &Container) {
+        self.add_pid(container.pid());
     }
 
-    fn id(&self) -> mpsgate_allocation::ledger::CgroupId {
+    pub(crate) fn add_pid(&self, pid: u32) {
+        std::fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    /// Into a cgroup of its own below.
+    pub(crate) fn add_below(&self, name: &str, pid: u32) {
+        std::fs::create_dir_all(self.0.join(name)).unwrap();
+        std::fs::write(self.0.join(name).join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    pub(crate) fn id(&self) -> mpsgate_allocation::ledger::CgroupId {
         use std::os::unix::fs::MetadataExt;
         mpsgate_allocation::ledger::CgroupId {
             path: self.0.display().to_string(),
@@ -313,7 +323,13 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         // The kernel needs a moment to forget the last process.
-        let gone = || std::fs::remove_dir(&self.0).is_ok();
+        let below = || std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let gone = || {
+            for entry in below() {
+                let _ = std::fs::remove_dir(entry.path());
+            }
+            std::fs::remove_dir(&self.0).is_ok()
+        };
         for _ in 0..500 {
             if gone() {
                 return;

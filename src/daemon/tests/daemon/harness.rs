@@ -89,7 +89,16 @@ impl Node {
 
     /// Starts the daemon and waits until every managed card has been tried.
     pub(crate) fn start(&self) -> Running {
-        let running = self.start_unready();
+        self.settled(self.start_unready())
+    }
+
+    /// The same, with a settings file that a reload reads; what it says now is in `config`, too.
+    pub(crate) fn start_with(&self, settings: &Path) -> Running {
+        let _ = fs::remove_file(self.places.socket());
+        self.settled(self.listening(self.run(Some(settings.to_owned()))))
+    }
+
+    fn settled(&self, running: Running) -> Running {
         wait_for("all cards are tried", || {
             let status = running.status();
             status.nvml_error.as_deref().is_none_or(|e| !e.contains("not answered yet"))
@@ -102,7 +111,10 @@ impl Node {
     pub(crate) fn start_unready(&self) -> Running {
         // A socket of an earlier life must not be taken for this one's.
         let _ = fs::remove_file(self.places.socket());
-        let running = self.try_start();
+        self.listening(self.try_start())
+    }
+
+    fn listening(&self, running: Running) -> Running {
         wait_for("the daemon listens", || {
             assert!(!running.has_ended(), "the daemon ended: {:?}", running.socket);
             Client::connect(&running.socket).is_ok()
@@ -111,13 +123,17 @@ impl Node {
     }
 
     pub(crate) fn try_start(&self) -> Running {
+        self.run(None)
+    }
+
+    fn run(&self, settings: Option<PathBuf>) -> Running {
         init_log();
         let (places, config) = (self.places.clone(), self.config.clone());
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let result = runtime.block_on(serve(places, config, None, async {
+            let result = runtime.block_on(serve(places, config, settings, async {
                 let _ = stopped.await;
                 "test"
             }));
@@ -264,6 +280,10 @@ impl Container {
 
     pub(crate) fn pid(&self) -> u32 {
         self.0.id()
+    }
+
+    pub(crate) fn lives(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
     }
 
     /// Ends it; it stays a zombie, as under a busy engine.

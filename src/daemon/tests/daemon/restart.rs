@@ -44,6 +44,19 @@ fn a_grant_whose_container_ended_meanwhile_is_released_and_its_record_removed() 
 }
 
 #[test]
+fn a_process_that_asks_again_after_a_restart_has_the_reservation_that_it_had() {
+    let node = Node::new(2);
+    let daemon = node.start();
+    let first = daemon.reserve(request("web", 7)).unwrap();
+    daemon.stop().unwrap();
+    // Not waiting for the cards: the daemon does.
+    let daemon = node.start_unready();
+    assert_eq!(daemon.reserve(request("web", 7)).unwrap(), first);
+    assert_eq!(daemon.reserve(request("other", 7)).unwrap().memory, first.memory);
+    assert_eq!((daemon.granted_mib(), daemon.status().grants.len()), (2 * 7168, 2));
+}
+
+#[test]
 fn a_ledger_that_is_cut_off_or_newer_keeps_the_daemon_from_starting_and_stays() {
     let node = Node::new(1);
     drop(node.start());

@@ -1,0 +1,257 @@
+//! Ends every process of a container's cgroup, and none outside it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mpsgate_allocation::ledger::{CgroupId, ProcessId};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use super::{contains, is_empty, is_same, processes};
+use crate::process::{identify, is_alive};
+
+/// Processes may fork faster than they are killed, and one in the driver dies late.
+const LIMIT: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Kills all processes of `cgroup`, the cgroup of a container whose init is `init`, and waits until
+/// they are gone. Blocks for at most 5 s.
+///
+/// # Errors
+/// Where it holds more than a container (the first process of the node, or this one), is not the
+/// directory that it was, or is not empty in the end.
+pub(crate) fn kill(cgroup: &CgroupId, init: &ProcessId) -> io::Result<()> {
+    if is_empty(cgroup)? {
+        return Ok(());
+    }
+    for (pid, who) in [(1, "the first process of this node"), (std::process::id(), "mpsgated")] {
+        if contains(cgroup, pid)? {
+            return Err(io::Error::other(format!("its cgroup {} holds {who} too", cgroup.path)));
+        }
+    }
+    let path = Path::new(&cgroup.path);
+    // Since kernel 5.14, v2 only: no process can fork its way out.
+    if is_same(cgroup)? {
+        let _ = std::fs::write(path.join("cgroup.kill"), "1");
+    }
+    let until = Instant::now() + LIMIT;
+    loop {
+        kill_once(cgroup)?;
+        thaw(init);
+        if is_empty(cgroup)? {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            let left: Vec<String> = processes(cgroup)?.iter().map(u32::to_string).collect();
+            return Err(io::Error::other(format!("pid {} lives after SIGKILL", left.join(", "))));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// One signal to whoever is in it. A process is named first and seen in the cgroup after that, so
+/// that one which has its pid later is not meant.
+fn kill_once(cgroup: &CgroupId) -> io::Result<()> {
+    let named: Vec<(u32, Named)> =
+        processes(cgroup)?.into_iter().filter_map(|pid| Some((pid, Named::of(pid)?))).collect();
+    let still = processes(cgroup)?;
+    named.iter().filter(|(pid, _)| still.contains(pid)).for_each(|(_, process)| process.kill());
+    Ok(())
+}
+
+/// Kills one process and waits for its end.
+///
+/// # Errors
+/// Where it lives after 5 s.
+pub(crate) fn kill_process(process: &ProcessId) -> io::Result<()> {
+    let named = Named::of(process.pid);
+    if let Some(named) = named.filter(|_| is_alive(process)) {
+        named.kill();
+    }
+    let until = Instant::now() + LIMIT;
+    while is_alive(process) {
+        if Instant::now() >= until {
+            return Err(io::Error::other(format!("pid {} lives after SIGKILL", process.pid)));
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// A process that a signal can be sent to without meeting another.
+enum Named {
+    PidFd(OwnedFd),
+    /// The kernel has no pidfds (before 5.3).
+    Id(ProcessId),
+}
+
+impl Named {
+    fn of(pid: u32) -> Option<Self> {
+        let raw = Pid::from_raw(pid.try_into().ok()?)?;
+        match rustix::process::pidfd_open(raw, PidfdFlags::empty()) {
+            Ok(fd) => Some(Self::PidFd(fd)),
+            Err(Errno::NOSYS) => identify(pid).map(Self::Id),
+            Err(_) => None,
+        }
+    }
+
+    /// One that has ended counts as killed.
+    fn kill(&self) {
+        let sent = match self {
+            Self::PidFd(fd) => rustix::process::pidfd_send_signal(fd, Signal::KILL),
+            Self::Id(process) => match process.pid.try_into().ok().and_then(Pid::from_raw) {
+                Some(pid) if is_alive(process) => rustix::process::kill_process(pid, Signal::KILL),
+                _ => Ok(()),
+            },
+        };
+        if let Err(errno) =
+            sent.or_else(|errno| if errno == Errno::SRCH { Ok(()) } else { Err(errno) })
+        {
+            log::warn!(reason:% = errno; "process not killed");
+        }
+    }
+}
+
+/// Under v1 a frozen process dies when it is thawed (`docker pause` freezes); under v2 at once.
+fn thaw(init: &ProcessId) {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{}/cgroup", init.pid)) else { return };
+    let freezer = text.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        controllers.split(',').any(|name| name == "freezer").then_some(path)
+    });
+    if let Some(path) = freezer
+        && is_alive(init)
+    {
+        let state = format!("/sys/fs/cgroup/freezer{path}/freezer.state");
+        if std::fs::read_to_string(&state).is_ok_and(|state| state.trim() != "THAWED") {
+            let _ = std::fs::write(state, "THAWED");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    #![allow(clippy::disallowed_types, reason = "the tests start processes to kill")]
+    use std::os::unix::fs::MetadataExt;
+    use std::path::PathBuf;
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    /// A cgroup of our own; `None`, saying so, where this machine has none to give.
+    struct Cgroup {
+        root: &'static str,
+        path: PathBuf,
+    }
+
+    impl Cgroup {
+        fn new(name: &str) -> Option<Self> {
+            let name = format!("mpsgated-unit-{name}-{}", std::process::id());
+            let made = ["/sys/fs/cgroup", "/sys/fs/cgroup/freezer"].into_iter().find_map(|root| {
+                let path = Path::new(root).join(&name);
+                std::fs::create_dir(&path).ok()?;
+                let made = Self { root, path };
+                made.path.join("cgroup.procs").exists().then_some(made)
+            });
+            if made.is_none() {
+                eprintln!("SKIPPED: {name} needs root and a cgroup hierarchy");
+            }
+            made
+        }
+
+        fn id(&self) -> CgroupId {
+            let inode = self.path.metadata().unwrap().ino();
+            CgroupId { path: self.path.to_str().unwrap().to_owned(), inode }
+        }
+
+        fn sleeper(&self, below: &str) -> Sleeper {
+            let sleeper = Sleeper(Command::new("sleep").arg("1000").spawn().unwrap());
+            std::fs::create_dir_all(self.path.join(below)).unwrap();
+            add(&self.path.join(below), sleeper.0.id());
+            sleeper
+        }
+    }
+
+    impl Drop for Cgroup {
+        fn drop(&mut self) {
+            for _ in 0..500 {
+                let _ = std::fs::remove_dir(self.path.join("below"));
+                if std::fs::remove_dir(&self.path).is_ok() {
+                    return;
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn add(cgroup: &Path, pid: u32) {
+        std::fs::write(cgroup.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn id(&self) -> ProcessId {
+            identify(self.0.id()).unwrap()
+        }
+
+        fn lives(&mut self) -> bool {
+            self.0.try_wait().unwrap().is_none()
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn ends_all_of_a_cgroup_and_nobody_else_even_where_it_is_frozen() {
+        let Some(cgroup) = Cgroup::new("all") else { return };
+        let (mut init, mut below) = (cgroup.sleeper(""), cgroup.sleeper("below"));
+        let mut outside = Sleeper(Command::new("sleep").arg("1000").spawn().unwrap());
+        let _ = std::fs::write(cgroup.path.join("freezer.state"), "FROZEN");
+        let _ = std::fs::write(cgroup.path.join("cgroup.freeze"), "1");
+        kill(&cgroup.id(), &init.id()).unwrap();
+        assert!(!init.lives() && !below.lives() && outside.lives());
+        kill(&cgroup.id(), &outside.id()).unwrap();
+        assert!(outside.lives(), "an empty one has nothing to end");
+        let other = CgroupId { inode: cgroup.id().inode + 1, ..cgroup.id() };
+        let mut later = cgroup.sleeper("");
+        kill(&other, &later.id()).unwrap();
+        assert!(later.lives(), "a directory made anew is another container's");
+    }
+
+    #[test]
+    fn never_touches_a_cgroup_that_holds_mpsgated_or_the_first_process() {
+        let Some(cgroup) = Cgroup::new("own") else { return };
+        let mut sleeper = cgroup.sleeper("");
+        add(&cgroup.path, std::process::id());
+        let refused = kill(&cgroup.id(), &sleeper.id());
+        add(Path::new(cgroup.root), std::process::id());
+        assert!(refused.unwrap_err().to_string().contains("holds mpsgated too"));
+        assert!(sleeper.lives());
+        let inode = Path::new(cgroup.root).metadata().unwrap().ino();
+        let root = CgroupId { path: cgroup.root.to_owned(), inode };
+        // Where the first process is in a cgroup of its own, as under systemd, mpsgated is not in the root.
+        if contains(&root, 1).unwrap() {
+            let refused = kill(&root, &sleeper.id()).unwrap_err();
+            assert!(refused.to_string().contains("holds the first process"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_process_is_ended_and_one_that_only_has_its_pid_is_not() {
+        let mut sleeper = Sleeper(Command::new("sleep").arg("1000").spawn().unwrap());
+        let id = sleeper.id();
+        kill_process(&ProcessId { start_time: id.start_time + 1, ..id }).unwrap();
+        assert!(sleeper.lives());
+        kill_process(&id).unwrap();
+        assert!(!sleeper.lives());
+    }
+}

@@ -1,0 +1,38 @@
+//! Doors for `tests/fuzz`: the parsers of this crate that read what others wrote, one by one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use mpsgate_allocation::GpuUuid;
+
+/// The start time in the text of `/proc/<pid>/stat`.
+#[must_use]
+pub fn start_time(stat: &str) -> Option<u64> {
+    crate::process::start_time(stat)
+}
+
+/// The pid, and the nested ones, in the `fdinfo` of a pidfd.
+#[must_use]
+pub fn fdinfo(text: &str) -> Option<(u32, Vec<u32>)> {
+    crate::process::parse_fdinfo(text).map(|found| (found.pid, found.nested))
+}
+
+/// NVIDIA's majors in the text of `/proc/devices`.
+#[must_use]
+pub fn majors(text: &str) -> BTreeMap<String, u32> {
+    crate::devices::parse_majors(text)
+}
+
+/// `swarm-resource` in the NVIDIA container toolkit's settings.
+#[must_use]
+pub fn swarm_resources(text: &str) -> Vec<String> {
+    crate::snapshot::parse_swarm_resources(text)
+}
+
+/// The cards in `managed.json`.
+///
+/// # Errors
+/// `InvalidData` for what is no list of ours.
+pub fn managed(text: &[u8]) -> io::Result<BTreeSet<GpuUuid>> {
+    crate::managed::parse(text).map(|found| found.cards)
+}

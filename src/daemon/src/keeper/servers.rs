@@ -1,0 +1,115 @@
+//! Servers of a card that ended without our asking: their clients have lost the card while the control
+//! daemon goes on (seen by sgl-project/sglang-omni, pull request 2101).
+
+use std::collections::BTreeSet;
+
+use mpsgate_allocation::ledger::ProcessId;
+
+use super::Keeper;
+use crate::process;
+
+/// What is known of a card's servers.
+#[derive(Debug, Default)]
+pub(super) struct Servers {
+    alive: Vec<ProcessId>,
+    /// Seen to have ended at the last look: the log says how a moment later.
+    ended: Vec<ProcessId>,
+    /// Pids that the log says ended with status 0, as one does that has no clients any more.
+    graceful: BTreeSet<u32>,
+    /// Pids that some front-end ended in spite of their clients. A container can do that.
+    forced: BTreeSet<u32>,
+}
+
+impl Servers {
+    /// What is there now may be ended, and that breaks nothing.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) fn exited(&mut self, server: i32, status: i32) {
+        if let (Ok(pid), 0) = (u32::try_from(server), status) {
+            self.graceful.insert(pid);
+        }
+    }
+
+    /// Its exit status says nothing then.
+    pub(super) fn forced(&mut self, server: i32) {
+        self.forced.extend(u32::try_from(server).ok());
+    }
+
+    /// Takes the pids that the control daemon named last; gives those that crashed since.
+    fn judge(&mut self, named: &[u32], alive: impl Fn(&ProcessId) -> bool) -> Vec<u32> {
+        let crashed: Vec<u32> = std::mem::take(&mut self.ended)
+            .into_iter()
+            .map(|server| server.pid)
+            .filter(|pid| !self.graceful.remove(pid) || self.forced.contains(pid))
+            .collect();
+        let (alive, ended) = std::mem::take(&mut self.alive).into_iter().partition(alive);
+        (self.alive, self.ended) = (alive, ended);
+        for pid in named {
+            if !self.alive.iter().any(|known| known.pid == *pid) {
+                self.alive.extend(process::identify(*pid));
+            }
+        }
+        crashed
+    }
+}
+
+impl Keeper {
+    /// Breaks the card's grants where a server of theirs crashed.
+    pub(super) async fn judge_servers(&mut self) {
+        let named = self.server_pids();
+        let crashed = self.watch.servers.judge(&named, process::is_alive);
+        if !crashed.is_empty() {
+            log::error!(uuid = self.uuid.as_str(), servers:? = crashed; "MPS server crashed");
+            self.break_grants().await;
+        }
+    }
+
+    /// As the control daemon named them last.
+    pub(super) fn server_pids(&self) -> Vec<u32> {
+        let node = self.daemon.node();
+        let servers = node.card(&self.uuid).and_then(|card| card.mps.as_ref());
+        servers.map(|mps| mps.servers.iter().map(|server| server.pid).collect()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_vanished_is_judged_a_look_later_by_what_the_log_says() {
+        let own = std::process::id();
+        for (status, crashed) in [(Some(0), vec![]), (Some(1), vec![own]), (None, vec![own])] {
+            let mut servers = Servers::default();
+            assert!(servers.judge(&[own], |_| true).is_empty());
+            assert!(servers.judge(&[], |_| false).is_empty(), "the log may say more");
+            if let Some(status) = status {
+                servers.exited(own.cast_signed(), status);
+            }
+            assert_eq!(servers.judge(&[], |_| false), crashed, "{status:?}");
+            assert!(servers.judge(&[], |_| false).is_empty(), "told once");
+        }
+    }
+
+    #[test]
+    fn one_that_was_forced_down_ends_with_0_and_took_its_clients_along() {
+        let own = std::process::id();
+        let mut servers = Servers::default();
+        servers.judge(&[own], |_| true);
+        servers.forced(own.cast_signed());
+        servers.exited(own.cast_signed(), 0);
+        servers.judge(&[], |_| false);
+        assert_eq!(servers.judge(&[], |_| false), [own]);
+    }
+
+    #[test]
+    fn one_that_we_ended_is_no_crash() {
+        let mut servers = Servers::default();
+        servers.judge(&[std::process::id()], |_| true);
+        servers.forget();
+        assert!(servers.judge(&[], |_| false).is_empty());
+        assert!(servers.judge(&[], |_| false).is_empty());
+    }
+}

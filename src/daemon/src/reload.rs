@@ -1,0 +1,180 @@
+//! SIGHUP and `mpsgate reload`: the settings file is read again. What can be taken is; what cannot is named
+//! with what it waits for; a file with a mistake changes nothing.
+
+use std::sync::Arc;
+
+use mpsgate_allocation::GpuUuid;
+use mpsgate_api::Reply;
+use mpsgate_config::{Change, Config, Manage, Taken};
+use mpsgate_policy::{Code, Refusal};
+use tokio::signal::unix::Signal;
+
+use crate::card::ManagedBy;
+use crate::daemon::Daemon;
+use crate::hardware::CardId;
+use crate::operator::{Told, give_back, hand_over, id};
+use crate::socket::Line;
+use crate::{DaemonError, error, logging, snapshot};
+
+/// Reloads at each SIGHUP. What comes of it is logged.
+pub(crate) async fn on_hangup(
+    daemon: Arc<Daemon>,
+    mut hangup: Signal,
+) -> Result<(), DaemonError> {
+    loop {
+        if hangup.recv().await.is_none() {
+            let source = std::io::Error::other("the signal's stream ended");
+            return Err(DaemonError::System { action: "catch SIGHUP", source });
+        }
+        // Each line and each mistake is logged below.
+        let _ = reload(&daemon, &mut Told::Nobody).await?;
+    }
+}
+
+/// `mpsgate reload`.
+pub(crate) async fn now(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+) -> Result<Result<Reply, Refusal>, DaemonError> {
+    let lines = reload(daemon, &mut Told::Caller(line)).await?;
+    Ok(lines.map(|lines| Reply::Reloaded { lines }))
+}
+
+/// Reads the file and takes what it says. One line for each key that differs from what is in force.
+async fn reload(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+) -> Result<Result<Vec<String>, Refusal>, DaemonError> {
+    let _turn = told.turn(daemon).await;
+    let Some(file) = &daemon.settings.file else { return Ok(Ok(Vec::new())) };
+    let config = match Config::load(file) {
+        Ok(config) => config,
+        Err(error) => {
+            let why = error::chain(&error);
+            log::error!(reason = why.as_str(), hint = error.hint(); "settings not reloaded");
+            let sentence = format!(
+                "{why}; mpsgated goes on with the settings that it has, and containers that ask for GPU \
+                 memory are refused until the file is right"
+            );
+            return Ok(Err(Refusal::new(Code::Config, sentence, error.hint())));
+        }
+    };
+    let changes = daemon.settings.adopt(&config);
+    let mut lines: Vec<String> = changes.iter().map(render).collect();
+    apply(daemon, &changes).await?;
+    if changes.iter().any(|change| change.key == "gpus.manage") {
+        lines.extend(manage(daemon, told, &config.gpus.manage).await?);
+    }
+    for line in &lines {
+        log::info!(what = line.as_str(); "settings reloaded");
+    }
+    if lines.is_empty() {
+        log::info!("settings reloaded: nothing has changed");
+    }
+    Ok(Ok(lines))
+}
+
+fn render(change: &Change) -> String {
+    match change.taken {
+        Taken::Now => format!("{}: taken", change.key),
+        Taken::NextContainer => format!("{}: taken, from the next container on", change.key),
+        Taken::After(what) => format!("{}: takes effect after: {what}", change.key),
+    }
+}
+
+/// Whatever holds a setting in another form gets it anew.
+async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) -> Result<(), DaemonError> {
+    let config = daemon.settings.now();
+    for change in changes {
+        match change.key {
+            "log.level" => logging::set_level(config.log.level),
+            "trust.local" => daemon.node().trust_local = config.trust.local,
+            "runtime.path" => snapshot::link_runtime(daemon, &config.runtime.path),
+            // Read at the next look at the cards, which is now.
+            "gpus.reserve_mib" => daemon.look.notify_one(),
+            "mps.max_clients" => {
+                // Without NVML no card takes grants; the keepers ask again when they bring one up.
+                if let Ok(clients) = daemon.blocking("count clients", |h| h.clients()).await? {
+                    let mut node = daemon.node();
+                    for card in node.cards.iter_mut().filter(|card| card.max_clients != 0) {
+                        card.max_clients = clients;
+                    }
+                }
+            }
+            // Read where they are used.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Hands over the cards that `gpus.manage` names anew, and gives those back that it names no more.
+async fn manage(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+    wanted: &Manage,
+) -> Result<Vec<String>, DaemonError> {
+    let mut lines = Vec::new();
+    let (mut added, mut removed) = (Vec::new(), Vec::new());
+    {
+        let mut node = daemon.node();
+        let cards: Vec<(GpuUuid, Option<ManagedBy>)> =
+            node.cards.iter().map(|card| (card.uuid.clone(), card.managed)).collect();
+        for (uuid, managed) in cards {
+            let handed_over = node.handed_over.contains(&uuid);
+            let next = match (wanted.includes(uuid.as_str()), managed) {
+                (true, None) => {
+                    added.extend(node.card(&uuid).map(|card| id(&node, card)));
+                    continue;
+                }
+                (false, Some(ManagedBy::Settings)) if !handed_over => {
+                    removed.extend(node.card(&uuid).map(|card| id(&node, card)));
+                    continue;
+                }
+                (true, Some(_)) => ManagedBy::Settings,
+                (false, Some(_)) => ManagedBy::Operator,
+                (false, None) => continue,
+            };
+            if let Some(card) = node.card_mut(&uuid) {
+                card.managed = Some(next);
+            }
+        }
+    }
+    if let Manage::Uuids(uuids) = wanted {
+        let node = daemon.node();
+        let is_there = |uuid: &String| {
+            node.cards.iter().any(|card| card.uuid.as_str().eq_ignore_ascii_case(uuid))
+        };
+        let absent = uuids.iter().filter(|uuid| !is_there(uuid));
+        lines.extend(absent.map(|uuid| format!("gpus.manage: {uuid} is not there now")));
+    }
+    for card in added {
+        let handed = hand_over(daemon, told, &card, ManagedBy::Settings).await?;
+        lines.push(match handed {
+            Ok(text) => format!("gpus.manage: {text}"),
+            Err(Refusal { sentence, hint, .. }) => {
+                format!("gpus.manage: {sentence}; takes effect after: {hint}; mpsgate enable {}", card.uuid)
+            }
+        });
+    }
+    for card in removed {
+        lines.push(format!("gpus.manage: {}", take_out(daemon, told, &card).await));
+    }
+    Ok(lines)
+}
+
+/// A card with grants stays managed, as it does over a restart, and waits for the operator.
+async fn take_out(daemon: &Arc<Daemon>, told: &mut Told<'_>, card: &CardId) -> String {
+    match give_back(daemon, told, card).await {
+        Ok(text) => text,
+        Err(Refusal { sentence, .. }) => {
+            if let Some(card) = daemon.node().card_mut(&card.uuid) {
+                card.managed = Some(ManagedBy::Operator);
+            }
+            format!(
+                "{sentence}; it stays managed, takes effect after: end these containers; mpsgate disable {}",
+                card.uuid
+            )
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `kill` with SIGKILL on a container with a grant: its CUDA clients' GPU work is ended first.
+//!
+//! ```text
+//!  shim: kill, 1 s ─► entry, its processes ─► the card's keeper: clients ∩ processes ─► terminate_client
+//!                          │ none, or ended        │ busy or not healthy, or no time left
+//!                          └─► done                └─► refused with the reason, logged, counted
+//! ```
+//!
+//! The container dies in any case, so this never waits for what is slow: a keeper that starts a server, or
+//! a channel that hangs.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use mpsgate_allocation::GpuUuid;
+use mpsgate_allocation::ledger::{CgroupId, ProcessId, State};
+use mpsgate_api::{Reply, Terminate};
+use mpsgate_crashpoint::crash_point;
+use mpsgate_policy::{Code, Refusal};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::card::Trouble;
+use crate::daemon::Daemon;
+use crate::keeper::Order;
+use crate::{cgroup, process};
+
+/// For everything: the shim gives up after 1 s, counted from before it has connected.
+const LIMIT: Duration = Duration::from_millis(800);
+/// For the keeper to begin: what it does on a healthy card takes some milliseconds, unless it starts a
+/// server.
+const TURN: Duration = Duration::from_millis(200);
+
+/// Kills of containers with a grant, since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kills {
+    /// CUDA clients whose GPU work was ended first.
+    pub(crate) terminated: u64,
+    /// Containers that were killed without.
+    pub(crate) unprepared: u64,
+}
+
+/// Whose clients are to be terminated.
+#[derive(Debug, Clone)]
+pub(crate) struct Doomed {
+    init: ProcessId,
+    cgroup: Option<CgroupId>,
+}
+
+impl Doomed {
+    /// Pids of the container's processes now. Without a cgroup on record, that of its init.
+    pub(crate) fn processes(&self) -> std::io::Result<BTreeSet<u32>> {
+        match &self.cgroup {
+            Some(cgroup) => cgroup::processes(cgroup),
+            None => Ok(process::is_alive(&self.init).then_some(self.init.pid).into_iter().collect()),
+        }
+    }
+}
+
+/// Ends the GPU work of the container's clients, as far as that is possible at once.
+pub(crate) async fn clients(daemon: &Daemon, call: &Terminate) -> Result<Reply, Refusal> {
+    let done = |text: String| Ok(Reply::Done { text });
+    let (card, doomed) = {
+        let node = daemon.node();
+        let Some(entry) = node.ledger().get(&call.key) else { return done(String::new()) };
+        // Before it is active no program of the container has run.
+        let State::Active { init, cgroup } = &entry.state else { return done(String::new()) };
+        let Some(card) = entry.grant.cards.first() else { return done(String::new()) };
+        (card.uuid.clone(), Doomed { init: *init, cgroup: cgroup.clone() })
+    };
+    // What cannot be read is for the keeper to find: there may be processes.
+    if doomed.processes().is_ok_and(|processes| processes.is_empty()) {
+        return done(String::new());
+    }
+    crash_point!("daemon.terminate.found");
+    let container = call.key.container_id.as_str();
+    match ask(daemon, &card, doomed).await {
+        Ok(None) => done(String::new()),
+        Ok(Some(terminated)) => {
+            let count = terminated.len();
+            if count == 0 {
+                return done(String::new());
+            }
+            daemon.node().kills.terminated += u64::try_from(count).unwrap_or(u64::MAX);
+            log::info!(container, uuid = card.as_str(), clients:? = terminated; "clients terminated before a kill");
+            let pids: Vec<String> = terminated.iter().map(i32::to_string).collect();
+            done(format!("{count} CUDA clients terminated: pid {}", pids.join(", ")))
+        }
+        Err(Trouble { why, hint }) => {
+            daemon.node().kills.unprepared += 1;
+            log::warn!(container, uuid = card.as_str(), reason = why.as_str(); "container is killed without ending its GPU work first");
+            Err(Refusal::new(Code::GpuUnhealthy, why, hint))
+        }
+    }
+}
+
+/// `None` where the card cannot have clients.
+async fn ask(
+    daemon: &Daemon,
+    card: &GpuUuid,
+    doomed: Doomed,
+) -> Result<Option<Vec<i32>>, Trouble> {
+    let deadline = Instant::now() + LIMIT;
+    let label = {
+        let node = daemon.node();
+        let Some(card) = node.card(card) else { return Ok(None) };
+        if let Some(trouble) = card.trouble() {
+            let why = format!("{} {}", card.label(), trouble.why);
+            return Err(Trouble::new(why, trouble.hint.clone()));
+        }
+        if card.serverless {
+            return Ok(None);
+        }
+        card.label()
+    };
+    let hint = "mpsgate status; journalctl -u mpsgated -n 50";
+    let (taken, begun) = oneshot::channel();
+    let (reply, answer) = oneshot::channel();
+    let order = Order::Terminate { doomed, deadline, taken, reply };
+    let not_taken = |why: &str| Trouble::new(format!("{label} {why}"), hint);
+    if !daemon.order(card, order) {
+        return Err(not_taken("is being taken back"));
+    }
+    match timeout(TURN, begun).await {
+        Ok(Ok(())) => {}
+        Ok(Err(_)) => return Err(not_taken("is not ready")),
+        Err(_) => return Err(not_taken("has an MPS control daemon that is busy with something else")),
+    }
+    match timeout(deadline.saturating_duration_since(Instant::now()), answer).await {
+        Ok(Ok(result)) => result.map(Some),
+        Ok(Err(_)) => Err(not_taken("is not ready")),
+        Err(_) => Err(not_taken("has an MPS control daemon that did not answer in time")),
+    }
+}

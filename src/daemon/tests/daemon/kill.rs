@@ -1,0 +1,199 @@
+//! What the daemon does before a container with a grant is killed.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+
+use mpsgate_allocation::{Grant, GrantKey};
+use mpsgate_api::{Activate, Call, Terminate, WireRefusal};
+
+use crate::grants::Cgroup;
+use crate::harness::{Container, Node, Running, has_servers, key, request, wait_for};
+
+/// A CUDA process: the double's own, attached as a container's would be.
+struct Client(Child);
+
+impl Client {
+    fn attach(node: &Node, grant: &Grant) -> Self {
+        let child = Command::new(&node.config.mps.control)
+            .arg("client")
+            .env("CUDA_MPS_PIPE_DIRECTORY", &grant.client_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let client = Self(child);
+        let pid = client.pid().cast_signed();
+        let mps = node.mps(grant.cards[0].minor);
+        wait_for("the client attaches", || {
+            mps.clients().unwrap().iter().any(|(_, clients)| clients.contains(&pid))
+        });
+        client
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Its exit status; the double's client ends with 10 where it is terminated.
+    fn ended(&mut self) -> Option<i32> {
+        self.0.wait().unwrap().code()
+    }
+
+    fn lives(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Makes `pid` the container's init.
+fn activate(daemon: &Running, grant: &Grant, pid: u32) {
+    let call = Activate { key: grant.key.clone(), pid, cgroup: None, grant: None };
+    daemon.activate_with(call, pid).unwrap();
+}
+
+fn terminate(daemon: &Running, key: &GrantKey) -> Result<String, WireRefusal> {
+    daemon.done(Call::Terminate(Terminate { key: key.clone() }))
+}
+
+/// Commands that the double was sent, oldest first.
+fn commands(node: &Node, card: u32) -> Vec<String> {
+    let log = fs::read_to_string(node.places.mps().join(format!("{card}/log/control.log"))).unwrap();
+    let lines = log.lines().filter_map(|line| line.split_once("Cmd:"));
+    lines.map(|(_, command)| command.to_owned()).collect()
+}
+
+fn terminations(node: &Node) -> usize {
+    commands(node, 0).iter().filter(|command| command.starts_with("terminate_client")).count()
+}
+
+#[test]
+fn the_clients_of_the_container_are_terminated_and_those_of_its_neighbours_live() {
+    const NAME: &str =
+        "the_clients_of_the_container_are_terminated_and_those_of_its_neighbours_live";
+    if !has_servers(NAME) {
+        return;
+    }
+    let Some(cgroup) = Cgroup::new("kill") else { return };
+    let node = Node::new(1);
+    let daemon = node.start();
+    let grant = daemon.reserve(request("web", 7)).unwrap();
+    let init = Container::new();
+    cgroup.add(&init);
+    daemon.activate(&grant, &init, Some(cgroup.id())).unwrap();
+    let (mut first, mut second) = (Client::attach(&node, &grant), Client::attach(&node, &grant));
+    let mut neighbour = Client::attach(&node, &grant);
+    cgroup.add_pid(first.pid());
+    // A container may make cgroups of its own.
+    cgroup.add_below("deep", second.pid());
+
+    let text = terminate(&daemon, &grant.key).unwrap();
+    let mut pids = [first.pid(), second.pid()];
+    assert!(pids.iter().all(|pid| text.contains(&pid.to_string())), "{text}");
+    assert!(text.starts_with("2 CUDA clients terminated"), "{text}");
+    assert_eq!((first.ended(), second.ended()), (Some(10), Some(10)));
+    assert!(neighbour.lives());
+    let status = daemon.status();
+    assert_eq!((status.clients_terminated, status.kills_unprepared), (2, 0));
+    let server = node.mps(0).servers().unwrap()[0].pid;
+    let mut asked: Vec<String> = commands(&node, 0);
+    asked.retain(|command| command.starts_with("terminate_client"));
+    asked.sort();
+    pids.sort_by_key(u32::to_string);
+    assert_eq!(asked, pids.map(|pid| format!("terminate_client {server} {pid}")));
+}
+
+#[test]
+fn without_a_cgroup_on_record_the_init_itself_is_terminated() {
+    if !has_servers("without_a_cgroup_on_record_the_init_itself_is_terminated") {
+        return;
+    }
+    let node = Node::new(1);
+    let daemon = node.start();
+    let grant = daemon.reserve(request("web", 7)).unwrap();
+    let mut init = Client::attach(&node, &grant);
+    activate(&daemon, &grant, init.pid());
+    assert!(terminate(&daemon, &grant.key).unwrap().starts_with("1 CUDA clients terminated"));
+    assert_eq!(init.ended(), Some(10));
+}
+
+#[test]
+fn what_has_no_client_is_answered_without_asking_the_control_daemon_to_end_any() {
+    if !has_servers("what_has_no_client_is_answered_without_asking_the_control_daemon_to_end_any") {
+        return;
+    }
+    let node = Node::new(1);
+    let daemon = node.start();
+    assert_eq!(terminate(&daemon, &key("nobody", 1)).unwrap(), "");
+    let grant = daemon.reserve(request("web", 7)).unwrap();
+    assert_eq!(terminate(&daemon, &grant.key).unwrap(), "", "a reservation has no process yet");
+    let mut other_life = grant.key.clone();
+    other_life.instance = key("web", 2).instance;
+    let init = Container::new();
+    daemon.activate(&grant, &init, None).unwrap();
+    assert_eq!(terminate(&daemon, &other_life).unwrap(), "");
+    assert_eq!(terminate(&daemon, &grant.key).unwrap(), "", "its init is no CUDA process");
+    assert_eq!(terminations(&node), 0);
+    assert_eq!(daemon.status().kills_unprepared, 0);
+}
+
+#[test]
+fn a_channel_that_hangs_is_given_up_and_counted() {
+    if !has_servers("a_channel_that_hangs_is_given_up_and_counted") {
+        return;
+    }
+    let node = Node::new(1);
+    let daemon = node.start();
+    let grant = daemon.reserve(request("web", 7)).unwrap();
+    let mut init = Client::attach(&node, &grant);
+    activate(&daemon, &grant, init.pid());
+    let control = node.control_pid(0).unwrap();
+    signal("-STOP", control);
+    // Its process has not ended, so it is not known yet that it hangs.
+    let refusal = terminate(&daemon, &grant.key).unwrap_err();
+    signal("-CONT", control);
+    assert_eq!(refusal.code, "E_GPU_UNHEALTHY");
+    assert!(refusal.sentence.contains("did not answer"), "{refusal:?}");
+    assert_eq!(daemon.status().kills_unprepared, 1);
+    assert!(init.lives());
+    assert_eq!(terminations(&node), 0, "nobody is terminated late");
+}
+
+#[test]
+fn a_keeper_that_is_busy_with_a_server_is_not_waited_for() {
+    if !has_servers("a_keeper_that_is_busy_with_a_server_is_not_waited_for") {
+        return;
+    }
+    let node = Node::new(1);
+    let daemon = node.start();
+    let grant = daemon.reserve(request("web", 1)).unwrap();
+    let init = Container::new();
+    daemon.activate(&grant, &init, None).unwrap();
+    // The next reservation finds no server, and the one that is started does not get ready.
+    let slow = node.places.mps().join("0/log/fake-server-slow");
+    fs::write(&slow, "").unwrap();
+    signal("-KILL", node.mps(0).servers().unwrap()[0].pid);
+    wait_for("the server's end is seen", || daemon.card(0).mps.is_some_and(|m| m.servers.is_empty()));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| daemon.reserve(request("slow", 1)));
+        let is_starting = || node.mps(0).servers().is_ok_and(|servers| !servers.is_empty());
+        wait_for("the keeper waits for another", is_starting);
+        let refusal = terminate(&daemon, &grant.key).unwrap_err();
+        assert!(refusal.sentence.contains("busy with something else"), "{refusal:?}");
+        assert!(!waiting.is_finished(), "the answer came first");
+        fs::remove_file(&slow).unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    // Taken when nobody wanted it any more.
+    daemon.status();
+    assert_eq!(terminations(&node), 0);
+}
+
+fn signal(name: &str, pid: i32) {
+    assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
+}

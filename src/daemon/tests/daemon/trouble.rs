@@ -1,0 +1,302 @@
+//! Control daemons and servers that die, and files that somebody takes away: what is broken is said,
+//! what can be repaired is, and nobody is killed for it unasked.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use mpsgate_config::Orphan;
+
+use crate::cards::kill;
+use crate::harness::{
+    Container, Node, Running, has_servers, is_root, request, server_uid, wait_for,
+};
+
+fn activated(daemon: &Running, name: &str, gib: u64) -> (mpsgate_allocation::Grant, Container) {
+    let grant = daemon.reserve(request(name, gib)).unwrap();
+    let init = Container::new();
+    daemon.activate(&grant, &init, None).unwrap();
+    (grant, init)
+}
+
+fn state_of(daemon: &Running, container: &str) -> String {
+    let mut grants = daemon.status().grants;
+    grants.retain(|grant| grant.container_id == container);
+    grants.pop().map(|grant| grant.state).unwrap_or_default()
+}
+
+/// Another control daemon than `old` runs, and the card takes grants.
+fn recovered(node: &Node, daemon: &Running, old: i32) {
+    wait_for("another control daemon is ready", || {
+        node.control_pid(0).is_some_and(|pid| pid != old) && daemon.card(0).state == "ready"
+    });
+}
+
+#[test]
+fn grants_on_a_dead_control_daemon_are_broken_and_the_card_serves_new_ones() {
+    let mut node = Node::new(1);
+    // Where a server outlives its control daemon, nothing is to wait for it here.
+    node.config.mps.orphan = Orphan::Kill;
+    let daemon = node.start();
+    let (_web, init) = activated(&daemon, "web", 7);
+    let old = node.control_pid(0).unwrap();
+    kill(old);
+    wait_for("the grant is broken", || state_of(&daemon, "web") == "broken");
+    recovered(&node, &daemon, old);
+    let grant = &daemon.status().grants[0];
+    assert!(grant.broken_ms.is_some_and(|at| at >= grant.since_ms));
+    assert!(grant.hint.as_deref().is_some_and(|hint| hint.contains("restart the container")));
+    // The limits of what still counts, and links that lead to the new one.
+    assert_eq!(daemon.card(0).mps.unwrap().default_limit_mib, Some(7168));
+    assert_eq!(node.mps(0).channel().default_limit().unwrap().as_deref(), Some("7G"));
+    assert!(node.mps(0).dirs().links_current().unwrap());
+    assert_eq!(daemon.granted_mib(), 7168, "it counts until its container ends");
+    assert_eq!(daemon.reserve(request("big", 9)).unwrap_err().code, "E_NO_CAPACITY");
+    let (_db, _other) = activated(&daemon, "db", 8);
+    assert_eq!(state_of(&daemon, "db"), "active", "it has the new one");
+    drop(init);
+    wait_for("the broken grant ends with its container", || daemon.granted_mib() == 8192);
+}
+
+#[test]
+fn what_is_broken_stays_so_over_a_restart_and_what_broke_meanwhile_is_found() {
+    let mut node = Node::new(1);
+    node.config.mps.orphan = Orphan::Kill;
+    let daemon = node.start();
+    let (_web, _init) = activated(&daemon, "web", 1);
+    daemon.stop().unwrap();
+    let old = node.control_pid(0).unwrap();
+    kill(old);
+    wait_for("it is gone", || node.control_pid(0).is_none());
+    let daemon = node.start();
+    recovered(&node, &daemon, old);
+    assert_eq!(state_of(&daemon, "web"), "broken", "it died while mpsgated was away");
+    let at = daemon.status().grants[0].broken_ms;
+    daemon.stop().unwrap();
+    let daemon = node.start();
+    assert_eq!(daemon.status().grants[0].broken_ms, at, "adopted: nothing new broke");
+    assert_eq!(state_of(&daemon, "web"), "broken");
+}
+
+#[test]
+fn a_reservation_outlives_the_control_daemon_and_its_container_is_refused_until_there_is_one() {
+    let mut node = Node::new(1);
+    node.config.mps.orphan = Orphan::Kill;
+    let daemon = node.start();
+    let (early, late) =
+        (daemon.reserve(request("early", 1)).unwrap(), daemon.reserve(request("late", 1)).unwrap());
+    let init = Container::new();
+    let old = node.control_pid(0).unwrap();
+    kill(old);
+    wait_for("the card is fenced", || daemon.card(0).state.contains("lost its MPS control daemon"));
+    let refusal = daemon.activate(&early, &init, None).unwrap_err();
+    assert_eq!(refusal.code, "E_GPU_UNHEALTHY");
+    assert!(refusal.sentence.contains("is started again in 1 s"), "{refusal:?}");
+    assert_eq!(daemon.reserve(request("new", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
+    recovered(&node, &daemon, old);
+    daemon.activate(&late, &init, None).unwrap();
+    assert_eq!(state_of(&daemon, "late"), "active");
+    if has_servers("the server of a renewed reservation") {
+        let servers = daemon.card(0).mps.unwrap().servers;
+        assert_eq!(servers.len(), 1, "started before the container's program");
+    }
+}
+
+#[test]
+fn a_control_daemon_that_dies_again_and_again_is_started_less_and_less_soon() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    for seconds in [1, 2] {
+        let old = node.control_pid(0).unwrap();
+        kill(old);
+        let expected = format!("which is started again in {seconds} s");
+        wait_for("the wait is told", || daemon.card(0).state.contains(&expected));
+        recovered(&node, &daemon, old);
+    }
+}
+
+#[test]
+fn a_control_program_that_ends_at_once_with_0_is_no_start() {
+    let mut node = Node::new(1);
+    let program = node.dir.path().join("control");
+    fs::write(&program, "#!/bin/sh\necho bye\nexit 0\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    node.config.mps.control = program;
+    let daemon = node.start();
+    let card = daemon.card(0);
+    assert!(card.state.contains("ended at once"), "{card:?}");
+    assert_eq!(daemon.reserve(request("web", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
+}
+
+#[test]
+fn an_orphan_server_keeps_its_card_closed_and_is_not_touched() {
+    const NAME: &str = "an_orphan_server_keeps_its_card_closed_and_is_not_touched";
+    if !has_servers(NAME) {
+        return;
+    }
+    let node = Node::new(1);
+    let daemon = node.start();
+    let (_web, _init) = activated(&daemon, "web", 1);
+    let server = node.mps(0).servers().unwrap()[0].pid;
+    let old = node.control_pid(0).unwrap();
+    kill(old);
+    let expected = format!("whose server still holds the card for web: pid {server}");
+    wait_for("the orphan is named", || daemon.card(0).state.contains(&expected));
+    let refusal = daemon.reserve(request("db", 1)).unwrap_err();
+    assert_eq!(refusal.code, "E_GPU_UNHEALTHY");
+    assert!(refusal.hint.contains(&format!("kill {server};")), "{refusal:?}");
+    assert!(refusal.hint.contains("mps.orphan = \"kill\""), "{refusal:?}");
+    assert_eq!(state_of(&daemon, "web"), "broken");
+    assert_eq!(node.control_pid(0), None, "none beside it");
+    // Over a restart, too: nothing is ended unasked.
+    daemon.stop().unwrap();
+    let daemon = node.start();
+    assert!(daemon.card(0).state.contains(&expected), "{:?}", daemon.card(0));
+    assert_eq!(node.mps(0).servers_alive().len(), 1);
+    kill(server);
+    recovered(&node, &daemon, old);
+    daemon.reserve(request("db", 1)).unwrap();
+}
+
+#[test]
+fn an_orphan_server_is_ended_where_the_settings_say_so() {
+    if !has_servers("an_orphan_server_is_ended_where_the_settings_say_so") {
+        return;
+    }
+    let mut node = Node::new(1);
+    node.config.mps.orphan = Orphan::Kill;
+    let daemon = node.start();
+    let (_web, mut init) = activated(&daemon, "web", 1);
+    let server = node.mps(0).servers().unwrap()[0].pid;
+    let old = node.control_pid(0).unwrap();
+    kill(old);
+    recovered(&node, &daemon, old);
+    assert!(node.mps(0).servers_alive().iter().all(|alive| alive.pid() != server));
+    assert!(init.lives(), "the container itself is left alone");
+    assert_eq!(state_of(&daemon, "web"), "broken");
+}
+
+#[test]
+fn a_server_that_crashes_breaks_the_grants_that_it_served() {
+    if !has_servers("a_server_that_crashes_breaks_the_grants_that_it_served") {
+        return;
+    }
+    let node = Node::new(1);
+    let daemon = node.start();
+    let (_web, _init) = activated(&daemon, "web", 1);
+    let server = node.mps(0).servers().unwrap()[0].pid;
+    let old = node.control_pid(0);
+    kill(server);
+    wait_for("the grant is broken", || state_of(&daemon, "web") == "broken");
+    assert_eq!(node.control_pid(0), old, "the control daemon goes on");
+    wait_for("the card takes grants", || daemon.card(0).state == "ready");
+    daemon.reserve(request("db", 1)).unwrap();
+}
+
+#[test]
+fn the_containers_links_are_made_again_and_a_lost_file_of_the_daemons_closes_the_card() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    let (_web, _init) = activated(&daemon, "web", 1);
+    let dirs = node.mps(0);
+    let (client, pipe) = (dirs.dirs().client_dir(), dirs.dirs().pipe_dir());
+    let elsewhere = node.dir.path().join("elsewhere");
+    fs::write(&elsewhere, "mine").unwrap();
+    fs::remove_file(client.join("control")).unwrap();
+    symlink(&elsewhere, client.join("control")).unwrap();
+    wait_for("the link is made again", || dirs.dirs().links_current().unwrap_or(false));
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "mine");
+    assert_eq!(daemon.card(0).state, "ready");
+
+    let (socket, away) = (pipe.join("control_privileged"), node.dir.path().join("away"));
+    fs::rename(&socket, &away).unwrap();
+    let expected = format!("{} is missing", socket.display());
+    wait_for("the card is fenced by name", || daemon.card(0).state.contains(&expected));
+    assert_eq!(daemon.reserve(request("db", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
+    fs::rename(&away, &socket).unwrap();
+    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+
+    let base = client.parent().unwrap().to_path_buf();
+    let moved = node.dir.path().join("moved");
+    fs::rename(&base, &moved).unwrap();
+    symlink(&moved, &base).unwrap();
+    let expected = format!("{} is not a directory but a symbolic link", base.display());
+    wait_for("the planted link is named", || daemon.card(0).state.contains(&expected));
+    fs::remove_file(&base).unwrap();
+    fs::rename(&moved, &base).unwrap();
+    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+}
+
+#[test]
+fn a_link_in_the_place_of_any_directory_of_ours_keeps_the_daemon_from_starting() {
+    let node = Node::unmanaged(1);
+    drop(node.start());
+    for place in [
+        node.places.run.clone(),
+        node.places.mps(),
+        node.places.grants(),
+        node.places.ledger(),
+        node.places.state.clone(),
+    ] {
+        let away = node.dir.path().join("away");
+        fs::rename(&place, &away).unwrap();
+        symlink(&away, &place).unwrap();
+        let error = node.try_start().ended().unwrap_err();
+        let named =
+            matches!(&error, mpsgate_daemon::DaemonError::Planted { path, .. } if *path == place);
+        assert!(named, "{}: {error}", place.display());
+        fs::remove_file(&place).unwrap();
+        fs::rename(&away, &place).unwrap();
+    }
+    drop(node.start());
+}
+
+#[test]
+fn a_link_in_the_ledgers_place_is_not_written_through_and_refuses_grants() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    daemon.reserve(request("web", 1)).unwrap();
+    let (place, away) = (node.places.ledger(), node.dir.path().join("away"));
+    fs::rename(&place, &away).unwrap();
+    let before = away.join("ledger.json").metadata().unwrap().ino();
+    symlink(&away, &place).unwrap();
+    let refusal = daemon.reserve(request("db", 1)).unwrap_err();
+    assert_eq!(refusal.code, "E_LEDGER");
+    assert!(refusal.sentence.contains("was replaced while mpsgated ran"), "{refusal:?}");
+    assert_eq!(away.join("ledger.json").metadata().unwrap().ino(), before);
+    assert_eq!(daemon.granted_mib(), 1024, "it was taken back");
+    fs::remove_file(&place).unwrap();
+    fs::rename(&away, &place).unwrap();
+    daemon.reserve(request("db", 1)).unwrap();
+}
+
+#[test]
+fn the_process_that_a_faulted_server_blames_is_named_by_its_container() {
+    const NAME: &str = "the_process_that_a_faulted_server_blames_is_named_by_its_container";
+    if !has_servers(NAME) || !is_root(NAME) {
+        return;
+    }
+    let node = Node::new(1);
+    let daemon = node.start();
+    let mut call = request("web", 1);
+    call.uid = server_uid();
+    let grant = daemon.reserve(call).unwrap();
+    let init = Container::new();
+    daemon.activate(&grant, &init, None).unwrap();
+    let fault = node.places.mps().join("0/log/fake-fault");
+    fs::write(&fault, init.pid().to_string()).unwrap();
+    wait_for("the culprit is named", || {
+        daemon.card(0).state.contains(&format!(
+            "in FAULT after a fatal GPU error, caused by container web, pid {}",
+            init.pid()
+        ))
+    });
+    let actions = daemon.status().actions;
+    assert_eq!(actions.len(), 1, "{actions:?}");
+    assert_eq!(
+        (actions[0].container_id.as_deref(), actions[0].what.as_str()),
+        (Some("web"), "reported")
+    );
+    assert!(actions[0].why.contains("caused a fatal GPU error"), "{actions:?}");
+    fs::remove_file(fault).unwrap();
+    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+}
