@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use mpsgate_allocation::GpuUuid;
 use mpsgate_config::paths;
 
@@ -54,6 +55,26 @@ Examples:
 Example:
   mpsgate disable 0")]
     Disable(CardArgs),
+    /// Stop or restart the MPS of a GPU
+    ///
+    /// Everything that runs on the GPU dies with its MPS control daemon. Nothing else ends one that is
+    /// healthy: restarting or upgrading mpsgated does not.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate mps restart 0          # who would die? nothing is done
+  mpsgate mps restart 0 --yes")]
+    Mps {
+        #[command(subcommand)]
+        action: MpsCommand,
+    },
+    /// Let mpsgated read its settings again
+    ///
+    /// Prints what was taken, and what takes effect only later, with the command that does it. A mistake
+    /// in the file is named with its line, and nothing changes. What SIGHUP does, too.
+    #[command(after_long_help = "\
+Example:
+  mpsgate reload")]
+    Reload(ReloadArgs),
     /// Say what mpsgate would do with a container, and why
     ///
     /// Reads a config.json and prints the decision, its codes, and everything in it that could reach
@@ -83,6 +104,39 @@ Examples:
   docker run --ipc=host -e MPSGATE_GPU_MEM=7Gi -v /usr/bin/mpsgate:/mpsgate:ro IMAGE /mpsgate probe
   mpsgate probe --max-mib 1024 -o json")]
     Probe(ProbeArgs),
+    /// Print the completions of a shell
+    ///
+    /// The packages install them; this is for where mpsgate was installed by hand.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate completions bash > /usr/share/bash-completion/completions/mpsgate
+  mpsgate completions zsh > /usr/local/share/zsh/site-functions/_mpsgate
+  mpsgate completions fish > /etc/fish/completions/mpsgate.fish")]
+    Completions(CompletionsArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MpsCommand {
+    /// End the MPS of a GPU and keep the GPU closed
+    ///
+    /// Its control daemon, its servers and all their clients end, and its compute mode is what it was
+    /// before. The GPU stays managed: no container reaches it, over a restart of mpsgated and of the node
+    /// too, until mps restart. Without --yes it prints who would die, does nothing and ends with 1.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate mps stop 0
+  mpsgate mps stop 0 --yes")]
+    Stop(MpsArgs),
+    /// End the MPS of a GPU and start it anew
+    ///
+    /// Its control daemon, its servers and all their clients end; limits are set before containers find the
+    /// new one. Grants on the GPU are broken: their containers have to be restarted. Also starts what mps
+    /// stop ended. Without --yes it prints who would die, does nothing and ends with 1.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate mps restart 0
+  mpsgate mps restart 0 --yes")]
+    Restart(MpsArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -124,6 +178,34 @@ pub(crate) struct CardArgs {
     pub(crate) gpu: String,
     #[command(flatten)]
     pub(crate) daemon: SocketArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MpsArgs {
+    /// Index or UUID, as nvidia-smi -L prints them
+    #[arg(value_parser = gpu)]
+    pub(crate) gpu: String,
+    /// Do it
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Form of the list of who would die
+    #[arg(short, long, value_enum, default_value = "text", conflicts_with = "yes")]
+    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) daemon: SocketArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    #[command(flatten)]
+    pub(crate) daemon: SocketArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// Which shell's
+    #[arg(value_parser = clap::builder::EnumValueParser::<Shell>::new())]
+    pub(crate) shell: Shell,
 }
 
 #[derive(Debug, Args)]
@@ -191,11 +273,23 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// Manual pages and completions are made of these texts.
     #[test]
-    fn every_command_has_an_example() {
-        for command in Cli::command().get_subcommands().filter(|c| c.get_name() != "help") {
+    fn every_command_and_argument_says_what_it_is() {
+        fn look(name: &str, command: &clap::Command) {
+            assert!(command.get_about().is_some(), "{name} has no short text");
+            assert!(command.get_long_about().is_some(), "{name} has no long text");
             let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-            assert!(text.contains(&format!("mpsgate {}", command.get_name())), "{text:?}");
+            assert!(text.contains(&format!("  {name}")), "{name} has no example: {text:?}");
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{name}: {} has no text", argument.get_id());
+            }
+            for command in command.get_subcommands() {
+                look(&format!("{name} {}", command.get_name()), command);
+            }
+        }
+        for command in Cli::command().get_subcommands() {
+            look(&format!("mpsgate {}", command.get_name()), command);
         }
     }
 

@@ -22,10 +22,15 @@ pub(crate) fn status(socket: &Path) -> Result<Status, CliError> {
 
 /// A call that changes something; what changed, for people.
 pub(crate) fn change(socket: &Path, call_: Call) -> Result<String, CliError> {
-    match call(socket, call_, CARD_LIMIT)? {
+    match ask(socket, call_)? {
         Reply::Done { text } => Ok(text),
         _ => Err(ApiError::Unexpected.into()),
     }
+}
+
+/// A call that may take as long as a card takes; its answer, which is no refusal.
+pub(crate) fn ask(socket: &Path, call_: Call) -> Result<Reply, CliError> {
+    call(socket, call_, CARD_LIMIT)
 }
 
 fn call(socket: &Path, call: Call, limit: Duration) -> Result<Reply, CliError> {

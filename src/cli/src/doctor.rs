@@ -31,5 +31,15 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     Ok(if failed { ExitCode::No } else { ExitCode::Done })
 }
 
+/// Whether a program's first bytes say that it is linked statically; `None` for what is no ELF program
+/// of 64 bits. Door for `tests/fuzz`.
+pub(crate) fn is_static(program: &[u8]) -> Option<bool> {
+    match elf::linking(program) {
+        facts::Linking::Static => Some(true),
+        facts::Linking::Dynamic => Some(false),
+        facts::Linking::NotElf64 => None,
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,12 @@
 //! `mpsgate`, the operator's command.
 //!
 //! Owns what a person types and reads: arguments, tables, JSON documents, error lines, exit codes.
-//! The answer goes to stdout, everything else to stderr. It never changes the node itself: `enable`
-//! and `disable` ask the daemon, everything else only looks. The doctor starts the OCI runtime and the
-//! MPS control binary to ask for their versions, and nothing else.
+//! The answer goes to stdout, everything else to stderr. It never changes the node itself: `enable`,
+//! `disable`, `mps` and `reload` ask the daemon, everything else only looks. The doctor starts the OCI
+//! runtime and the MPS control binary to ask for their versions, and nothing else.
 //!
 //! ```text
-//! args ─► status, cards ─► api::Client ─► mpsgated
+//! args ─► status, cards, mps, reload ─► api::Client ─► mpsgated
 //!      ├► explain ─► policy            (no daemon, GPU or root)
 //!      ├► doctor: gather ─► Facts ─► checks ─► report
 //!      └► probe ─► libcuda               (inside a container)
@@ -14,19 +14,24 @@
 
 mod args;
 mod cards;
+mod completions;
 mod daemon;
 mod doctor;
 mod error;
 mod explain;
+#[doc(hidden)]
+pub mod fuzz;
+mod mps;
 mod print;
 mod probe;
+mod reload;
 mod snapshot;
 mod status;
 
 use std::ffi::OsString;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use mpsgate_config::ExitCode;
 
 use crate::args::{Cli, Command};
@@ -34,6 +39,12 @@ pub use crate::error::CliError;
 pub use crate::explain::InputError;
 pub use crate::probe::CudaError;
 pub use crate::snapshot::SnapshotError;
+
+/// The command line as clap's description, for pages and completions.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
 
 /// Runs the command line `argv` (with the program's name first) and says how it ended.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -55,9 +66,12 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Status(args) => status::run(&args),
         Command::Enable(args) => cards::enable(&args),
         Command::Disable(args) => cards::disable(&args),
+        Command::Mps { action } => mps::run(&action),
+        Command::Reload(args) => reload::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Probe(args) => probe::run(&args),
+        Command::Completions(args) => completions::run(&args),
     }
 }
 

@@ -88,7 +88,7 @@ fn allocate_all(device: &mut impl Device, max_mib: Option<u64>) -> Result<u64, C
 }
 
 /// The number of `0=<n>M`, the form that a grant writes.
-fn limit(text: &str) -> Option<u64> {
+pub(crate) fn limit(text: &str) -> Option<u64> {
     text.split(',').find_map(|entry| entry.strip_prefix("0=")?.strip_suffix('M')?.parse().ok())
 }
 

@@ -3,13 +3,13 @@
 //! Under each column stands whose view it is. `recorded` is the ledger, `device` is NVML, `server` is
 //! the MPS control daemon.
 
-mod columns;
+pub(crate) mod columns;
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpsgate_allocation::Mib;
-use mpsgate_api::{CardStatus, GrantStatus, Status};
+use mpsgate_api::{Action, CardStatus, GrantStatus, Status};
 use mpsgate_config::ExitCode;
 use serde::Serialize;
 
@@ -19,6 +19,8 @@ use crate::{CliError, daemon, print};
 
 /// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
 const SCHEMA: u32 = 1;
+/// Actions that the table shows.
+const ACTIONS_SHOWN: usize = 10;
 /// Title of the column that only a Kubernetes node has.
 const PROMISED: &str = ">PROMISED";
 
@@ -60,6 +62,7 @@ fn render_table(status: &Status, now_ms: u64) -> String {
     text.push_str(&cards(&status.cards, status.kubelet));
     text.push_str(&mps(&status.cards));
     text.push_str(&grants(&status.grants, now_ms));
+    text.push_str(&actions(&status.actions, now_ms));
     if !status.refusals.is_empty() {
         let counts: Vec<_> = status.refusals.iter().map(|(c, n)| format!("{c} {n}")).collect();
         let _ = write!(text, "\nREFUSALS since mpsgated started: {}\n", counts.join(", "));
@@ -193,6 +196,11 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
         ]);
     }
     let mut text = format!("\nGRANTS, as the ledger records them\n{}", table.render());
+    for grant in grants {
+        if let Some(hint) = &grant.hint {
+            let _ = writeln!(text, "hint: {}: {hint}", short_id(&grant.container_id));
+        }
+    }
     if grants.iter().any(|grant| grant.guarantee == "mps") {
         text.push_str(
             "guarantee mps: MPS limits each process; a container with several may take more in sum\n",
@@ -201,7 +209,27 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
     text
 }
 
-fn memory(mib: u64) -> String {
+/// The latest ones; the document has all that are kept.
+fn actions(actions: &[Action], now_ms: u64) -> String {
+    if actions.is_empty() {
+        return String::new();
+    }
+    let mut table =
+        Columns::new(&[(">AGO", ""), ("CONTAINER", ""), (">GPU", ""), ("ACTION", ""), ("WHY", "")]);
+    let shown = actions.len().saturating_sub(ACTIONS_SHOWN);
+    for action in actions.iter().skip(shown) {
+        table.row(vec![
+            age(now_ms.saturating_sub(action.at_ms)),
+            action.container_id.as_deref().map_or_else(unknown, |id| short_id(id).to_owned()),
+            action.card_index.to_string(),
+            action.what.clone(),
+            action.why.clone(),
+        ]);
+    }
+    format!("\nACTIONS of mpsgated since it started\n{}", table.render())
+}
+
+pub(crate) fn memory(mib: u64) -> String {
     if mib == 0 { "0".to_owned() } else { Mib(mib).to_string() }
 }
 
@@ -211,7 +239,7 @@ fn unknown() -> String {
 
 /// The first twelve digits of an engine's random id, as docker and crictl print it; any other name
 /// whole.
-fn short_id(id: &str) -> &str {
+pub(crate) fn short_id(id: &str) -> &str {
     let random = id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit());
     if random { id.get(..12).unwrap_or(id) } else { id }
 }

@@ -65,6 +65,9 @@ fn status() -> Status {
         }],
         grants: Vec::new(),
         refusals: BTreeMap::new(),
+        clients_terminated: 0,
+        kills_unprepared: 0,
+        actions: Vec::new(),
     }
 }
 
@@ -231,8 +234,9 @@ const BROKEN: &[Broken] = &[
     ("mps-state", |f| state(f, MpsState::Dead { orphans: vec![9] }), FAIL, "[9] still hold the card", "mpsgate status"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Stopped }), FAIL, "somebody stopped it", "kill -CONT 7"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::LogBlocked }), FAIL, "log is full", "systemctl restart mpsgated"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::OneOf(vec![Holder { pid: 42, uid: 1000, name: "nc".into(), start_ticks: 1 }]) }), FAIL, "held by one of pid 42 (nc, uid 1000)", "mpsgate status"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Unknown }), FAIL, "does not answer", "/proc/7/stack"),
-    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::HeldBy(vec![Holder { pid: 42, uid: 1000, name: "nc".into() }]) }), FAIL, "held by pid 42 (nc, uid 1000)", "/proc/42/cgroup"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::HeldBy(vec![Holder { pid: 42, uid: 1000, name: "nc".into(), start_ticks: 1 }]) }), FAIL, "held by pid 42 (nc, uid 1000)", "/proc/42/cgroup"),
     ("mps-state", |f| state(f, MpsState::Fault { pid: 7, servers: Vec::new() }), FAIL, "fatal GPU error", "Xid"),
     ("mps-state", |f| f.channels = Ok(BTreeMap::new()), FAIL, "1 cards are managed, 0 have", "systemctl restart mpsgated"),
     ("mps-state", |f| f.channels = trouble("denied"), FAIL, "denied", "journalctl"),

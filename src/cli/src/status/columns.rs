@@ -10,14 +10,14 @@ struct Column {
 }
 
 /// Rows of cells below headings; every column is as wide as its widest cell.
-pub(super) struct Columns {
+pub(crate) struct Columns {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
 }
 
 impl Columns {
     /// Columns by title and view; a title that starts with `>` has its cells on the right.
-    pub(super) fn new(columns: &[(&'static str, &'static str)]) -> Self {
+    pub(crate) fn new(columns: &[(&'static str, &'static str)]) -> Self {
         let column = |&(title, view): &(&'static str, &'static str)| Column {
             title: title.trim_start_matches('>'),
             view,
@@ -26,16 +26,16 @@ impl Columns {
         Self { columns: columns.iter().map(column).collect(), rows: Vec::new() }
     }
 
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len(), "a row has a cell for each column");
         self.rows.push(cells);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    pub(super) fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let mut heads: Vec<Vec<String>> =
             vec![self.columns.iter().map(|c| c.title.to_owned()).collect()];
         if self.columns.iter().any(|c| !c.view.is_empty()) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_api::{MpsStatus, ServerStatus};
+use mpsgate_api::{Action, MpsStatus, ServerStatus};
 
 use super::*;
 
@@ -61,6 +61,8 @@ fn grant(id: &str, memory_mib: u64, age_ms: u64) -> GrantStatus {
         cgroup: Some("/sys/fs/cgroup/web".to_owned()),
         guarantee: "mps".to_owned(),
         since_ms: NOW - age_ms,
+        hint: None,
+        broken_ms: None,
     }
 }
 
@@ -74,6 +76,9 @@ fn status(cards: Vec<CardStatus>) -> Status {
         cards,
         grants: Vec::new(),
         refusals: BTreeMap::new(),
+        clients_terminated: 0,
+        kills_unprepared: 0,
+        actions: Vec::new(),
     }
 }
 
@@ -110,10 +115,29 @@ fn busy() -> Status {
     reserved.compute_percent = Some(30);
     reserved.uid = 1000;
     reserved.runtime_root = "/run/containerd/runc/k8s.io".to_owned();
+    let mut broken = grant("db", 1024, 90_000);
+    broken.state = "broken".to_owned();
+    broken.hint = Some("its CUDA processes have lost the card: restart the container".to_owned());
+    broken.broken_ms = Some(NOW - 60_000);
+    let killed = Action {
+        at_ms: NOW - 61_000,
+        container_id: Some("cafe".repeat(16)),
+        card: card(0).uuid,
+        card_index: 0,
+        what: "killed".to_owned(),
+        why: "its pid 77 (sh) held the MPS channel for 5 s".to_owned(),
+    };
+    let reported = Action {
+        container_id: None,
+        what: "reported".to_owned(),
+        why: "pid 78 (perl) holds the MPS channel".to_owned(),
+        ..killed.clone()
+    };
     Status {
         simulated: true,
         kubelet: true,
-        grants: vec![grant("web", 7168, 2 * 86_400_000), reserved],
+        grants: vec![grant("web", 7168, 2 * 86_400_000), reserved, broken],
+        actions: vec![killed, reported],
         refusals: BTreeMap::from([
             ("E_NO_CAPACITY".to_owned(), 12),
             ("E_NO_HOST_IPC".to_owned(), 3),

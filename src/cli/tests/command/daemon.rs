@@ -5,7 +5,10 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
-use mpsgate_api::{Call, Reply, Status, WireRefusal, decode_length, encode, parse_envelope};
+use mpsgate_api::{
+    Call, ClientProcess, Mps, MpsAction, Reply, ServerClients, Status, WireRefusal, WouldEnd,
+    decode_length, encode, parse_envelope,
+};
 use mpsgate_policy::{Code, Refusal};
 
 use crate::{golden, mpsgate, text};
@@ -79,7 +82,15 @@ fn status_as_json_is_the_daemons_own_words() {
 fn an_absent_daemon_is_69_with_the_command_that_starts_it() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("none");
-    for args in [&["status"][..], &["status", "-o", "json"], &["enable", "0"], &["disable", "0"]] {
+    for args in [
+        &["status"][..],
+        &["status", "-o", "json"],
+        &["enable", "0"],
+        &["disable", "0"],
+        &["mps", "stop", "0"],
+        &["mps", "restart", "0", "--yes"],
+        &["reload"],
+    ] {
         let ended = mpsgate(&[args, &["--socket", text(&socket)]].concat());
         ended.assert_code(69).assert_stderr(&[
             "error: mpsgated is not running: no socket answers at ",
@@ -169,6 +180,77 @@ fn a_refusal_is_1_with_code_and_hint() {
         ended.stderr,
         "error: Tesla P4 has compute capability 6.1 [E_GPU_UNFIT]\nhint: choose another GPU\n"
     );
+    drop(daemon.call());
+}
+
+#[test]
+fn mps_without_yes_prints_who_would_die_and_is_1() {
+    let list = WouldEnd {
+        action: MpsAction::Stop,
+        card: "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77".to_owned(),
+        card_index: 0,
+        grants: status().grants,
+        servers: vec![ServerClients {
+            pid: 4711,
+            uid: Some(1000),
+            clients: vec![ClientProcess {
+                pid: 4712,
+                container_id: Some("web".to_owned()),
+                command: "python train.py".to_owned(),
+            }],
+        }],
+        unknown: None,
+    };
+    let daemon = Daemon::answering(&[Reply::WouldEnd { list: serde_json::to_string(&list).unwrap() }]);
+    let ended = mpsgate(&["mps", "stop", "0", "--socket", daemon.socket()]);
+    ended.assert_code(1);
+    assert_eq!(ended.stderr, "");
+    golden("mps-stop.txt", &ended.stdout);
+    match daemon.call() {
+        Call::Mps(Mps { gpu, action: MpsAction::Stop, confirmed: false }) => assert_eq!(gpu, "0"),
+        other => panic!("{other:?}"),
+    }
+    let daemon = Daemon::answering(&[Reply::WouldEnd { list: serde_json::to_string(&list).unwrap() }]);
+    let ended = mpsgate(&["mps", "stop", "0", "-o", "json", "--socket", daemon.socket()]);
+    ended.assert_code(1);
+    golden("mps-stop.json", &ended.stdout);
+    drop(daemon.call());
+}
+
+#[test]
+fn mps_with_yes_says_what_was_done() {
+    let text = "the MPS of GPU 0 is restarted".to_owned();
+    let daemon = Daemon::answering(&[Reply::Done { text }]);
+    let ended = mpsgate(&["mps", "restart", "0", "--yes", "--socket", daemon.socket()]);
+    ended.assert_code(0);
+    assert_eq!(ended.stdout, "the MPS of GPU 0 is restarted\n");
+    let call = daemon.call();
+    assert!(
+        matches!(call, Call::Mps(Mps { action: MpsAction::Restart, confirmed: true, .. })),
+        "{call:?}"
+    );
+}
+
+#[test]
+fn a_reload_prints_a_line_for_each_setting_that_changed() {
+    let lines =
+        vec!["log.level: taken".to_owned(), "mps.control: takes effect after: x".to_owned()];
+    for (lines, answer) in [
+        (lines, "log.level: taken\nmps.control: takes effect after: x\n"),
+        (Vec::new(), "no setting has changed\n"),
+    ] {
+        let daemon = Daemon::answering(&[Reply::Reloaded { lines }]);
+        let ended = mpsgate(&["reload", "--socket", daemon.socket()]);
+        ended.assert_code(0);
+        assert_eq!(ended.stdout, answer);
+        assert!(matches!(daemon.call(), Call::Reload));
+    }
+    let refusal = Refusal::new(Code::Config, "config.toml:3: unknown key", "known here: level");
+    let daemon = Daemon::answering(&[Reply::Refused(WireRefusal::from(refusal))]);
+    let ended = mpsgate(&["reload", "--socket", daemon.socket()]);
+    ended
+        .assert_code(1)
+        .assert_stderr(&["error: config.toml:3: unknown key [E_CONFIG]\nhint: known"]);
     drop(daemon.call());
 }
 

@@ -15,6 +15,12 @@ fn wrong_arguments_end_with_64_and_say_what_is_right() {
         (&["enable", "all"], "nvidia-smi -L"),
         (&["disable", "GPU-1"], "nvidia-smi -L"),
         (&["explain"], "<FILE>"),
+        (&["mps", "halt", "0"], "unrecognized subcommand"),
+        (&["mps", "stop"], "<GPU>"),
+        (&["mps", "restart", "all"], "nvidia-smi -L"),
+        (&["mps", "stop", "0", "--yes", "-o", "json"], "cannot be used with"),
+        (&["reload", "now"], "unexpected argument"),
+        (&["completions", "tcsh"], "bash"),
     ] {
         let ended = mpsgate(args);
         ended.assert_code(64).assert_stderr(&["error: ", part]);
@@ -25,6 +31,7 @@ fn wrong_arguments_end_with_64_and_say_what_is_right() {
 #[test]
 fn no_command_is_answered_with_the_help() {
     mpsgate(&[]).assert_code(64).assert_stderr(&["Usage: mpsgate <COMMAND>"]);
+    mpsgate(&["mps"]).assert_code(64).assert_stderr(&["Usage: mpsgate mps <COMMAND>"]);
 }
 
 #[test]
@@ -36,6 +43,11 @@ fn help_and_version_are_answers() {
         &["status", "--help"],
         &["enable", "--help"],
         &["disable", "--help"],
+        &["mps", "--help"],
+        &["mps", "stop", "--help"],
+        &["mps", "restart", "--help"],
+        &["reload", "--help"],
+        &["completions", "--help"],
         &["explain", "--help"],
         &["doctor", "--help"],
     ] {
@@ -46,6 +58,20 @@ fn help_and_version_are_answers() {
     }
     golden("help.txt", &text);
     assert_eq!(mpsgate(&["--version"]).stdout, format!("mpsgate {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_are_an_answer_for_each_shell() {
+    for (shell, part) in [
+        ("bash", "complete -F _mpsgate"),
+        ("zsh", "#compdef mpsgate"),
+        ("fish", "complete -c mpsgate"),
+    ] {
+        let ended = mpsgate(&["completions", shell]);
+        ended.assert_code(0);
+        assert!(ended.stdout.contains(part), "{shell}");
+        assert_eq!(ended.stderr, "");
+    }
 }
 
 #[test]

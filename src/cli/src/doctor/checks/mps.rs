@@ -1,7 +1,7 @@
 //! MPS: its program, its control daemons, the mode of the cards.
 
 use mpsgate_gpu::ComputeMode;
-use mpsgate_mps::{MpsState, Server, WedgeCause};
+use mpsgate_mps::{Holder, MpsState, Server, WedgeCause};
 
 use super::{Finding, fail, failed, ok, skip, warn};
 use crate::doctor::facts::Facts;
@@ -116,20 +116,26 @@ fn wedged(pid: i32, cause: &WedgeCause) -> Finding {
             format!("systemctl restart mpsgated reads it; {LOGS}"),
         ),
         WedgeCause::HeldBy(holders) if !holders.is_empty() => {
-            let names: Vec<_> = holders
-                .iter()
-                .map(|h| format!("pid {} ({}, uid {})", h.pid, h.name, h.uid))
-                .collect();
+            let names = names(holders);
             let first = holders.first().map_or(0, |h| h.pid);
             fail(
-                format!("{evidence}: held by {}", names.join(", ")),
+                format!("{evidence}: held by {names}"),
                 format!("end its container, which this names: cat /proc/{first}/cgroup"),
             )
         }
+        WedgeCause::OneOf(holders) => fail(
+            format!("{evidence}: held by one of {}", names(holders)),
+            "mpsgate status names their containers; end them one by one".to_owned(),
+        ),
         WedgeCause::HeldBy(_) | WedgeCause::Unknown => {
             fail(evidence, format!("see what it does: cat /proc/{pid}/stack; {LOGS}"))
         }
     }
+}
+
+fn names(holders: &[Holder]) -> String {
+    let name = |h: &Holder| format!("pid {} ({}, uid {})", h.pid, h.name, h.uid);
+    holders.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 fn list(servers: &[Server]) -> String {
