@@ -1,0 +1,50 @@
+//! Messages of the daemon's socket.
+
+use mpsgate_api::{
+    Envelope, MAX_FRAME, Reply, VERSION, WireRefusal, compatible, decode_length, encode,
+    parse_envelope,
+};
+use mpsgate_policy::Refusal;
+use serde::Serialize;
+
+/// A frame's bytes are an error, a version that is too far away, or a call that is sent again the same. So
+/// is a reply. A refusal keeps its sentence and hint, and no length is read that a frame cannot have.
+pub(crate) fn message(data: &[u8]) {
+    if let Some(prefix) = data.first_chunk::<4>()
+        && let Ok(length) = decode_length(*prefix)
+    {
+        assert!((1..=MAX_FRAME).contains(&length));
+    }
+    match parse_envelope(data) {
+        Ok(Ok(envelope)) => {
+            assert!(compatible(envelope.version));
+            same_again::<Envelope>(&envelope);
+        }
+        Ok(Err(version)) => assert!(version.abs_diff(VERSION) > 1),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    if let Ok(reply) = serde_json::from_slice::<Reply>(data) {
+        same_again::<Reply>(&reply);
+        if let Reply::Refused(wire) = reply {
+            refusal(wire);
+        }
+    }
+}
+
+fn same_again<T: Serialize + serde::de::DeserializeOwned>(message: &T) {
+    let text = serde_json::to_vec(message).unwrap();
+    let again: T = serde_json::from_slice(&text).unwrap();
+    assert_eq!(serde_json::to_vec(&again).unwrap(), text);
+    let frame = encode(message).unwrap();
+    let (prefix, content) = frame.split_first_chunk::<4>().unwrap();
+    assert_eq!((decode_length(*prefix).unwrap(), content), (text.len(), &*text));
+}
+
+fn refusal(wire: WireRefusal) {
+    let (sentence, hint) = (wire.sentence.clone(), wire.hint.clone());
+    let refusal = Refusal::from(wire);
+    assert!(refusal.sentence.starts_with(&sentence));
+    assert_eq!(refusal.hint, hint);
+    // A name that a container's author chose must not make a line of its own in a log.
+    assert!(!refusal.render("c").is_empty());
+}
