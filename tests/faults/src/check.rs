@@ -1,0 +1,275 @@
+//! The node against what should be there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mpsgate_api::Status;
+use mpsgate_config::paths;
+use serde_json::Value;
+
+use crate::churn::{Churn, Live};
+use crate::container::{cgroup_of, is_alive};
+use crate::daemon::status;
+use crate::node::{MANAGED, uuid};
+use crate::{Failure, Workplace};
+
+/// How long the node may take to be as it should: what has ended is noticed, what expired is written.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What may not change while a node is hurt.
+#[derive(Debug)]
+pub(crate) struct Before {
+    mounts: usize,
+    control: BTreeMap<String, u32>,
+}
+
+impl Before {
+    pub(crate) fn take(at: &Workplace) -> Result<Self, Failure> {
+        Ok(Self { mounts: mounts(at)?, control: control_pids()? })
+    }
+
+    /// The control daemons of the cards that the settings manage, now.
+    pub(crate) fn renew_control(&mut self) -> Result<(), Failure> {
+        self.control = control_pids()?;
+        Ok(())
+    }
+}
+
+/// Waits until the node is as it should be; else says what is not. Nobody else may be at work.
+pub(crate) fn node(churn: &Churn, before: &Before, daemon: u32) -> Result<(), Failure> {
+    let live = churn.live();
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let mut wrong = grants(&live)?;
+        wrong.extend(processes(&churn.at, &live, daemon)?);
+        wrong.extend(leftovers()?);
+        let now = mounts(&churn.at)?;
+        if now != before.mounts {
+            wrong.push(format!("{now} mounts, {} before", before.mounts));
+        }
+        if wrong.is_empty() {
+            break;
+        }
+        if Instant::now() > deadline {
+            return Err(wrong.join("; ").into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let control = control_pids()?;
+    if control != before.control {
+        return Err(format!("control daemons {control:?}, before {:?}", before.control).into());
+    }
+    Ok(())
+}
+
+/// Waits until the grants of runc's own containers are what lives, while an engine makes others.
+pub(crate) fn runcs_grants(churn: &Churn) -> Result<(), Failure> {
+    let live = churn.live();
+    let wanted: BTreeMap<String, (u64, u32)> = granted(&live).collect();
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let grants = status()?.grants;
+        let ours = grants.iter().filter(|grant| grant.container_id.starts_with('w'));
+        let found: BTreeMap<String, (u64, u32)> =
+            ours.map(|g| (g.container_id.clone(), (g.memory_mib, g.pid))).collect();
+        if found == wanted {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!("grants {found:?}, containers {wanted:?}; {}", who_holds()).into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Containers that must have a grant, with size and init.
+fn granted(live: &BTreeMap<String, Live>) -> impl Iterator<Item = (String, (u64, u32))> {
+    let granted = live.iter().filter(|(_, live)| live.mib > 0);
+    granted.map(|(id, live)| (id.clone(), (live.mib, live.pid)))
+}
+
+/// The ledger, as told and on disk, against the containers that live.
+fn grants(live: &BTreeMap<String, Live>) -> Result<Vec<String>, Failure> {
+    let mut wrong = Vec::new();
+    let Ok(Status { cards, grants, .. }) = status() else {
+        return Ok(vec!["mpsgated does not answer".to_owned()]);
+    };
+    let wanted: BTreeMap<String, (u64, u32)> = granted(live).collect();
+    let found: BTreeMap<String, (u64, u32)> = grants
+        .iter()
+        .filter(|grant| grant.state == "active")
+        .map(|grant| (grant.container_id.clone(), (grant.memory_mib, grant.pid)))
+        .collect();
+    if found != wanted || grants.len() != wanted.len() {
+        let states: Vec<_> = grants
+            .iter()
+            .map(|g| format!("{} {} {}", g.container_id, g.state, g.memory_mib))
+            .collect();
+        wrong.push(format!("grants {states:?}, containers {wanted:?}"));
+    }
+    for card in &cards {
+        let sum: u64 = grants.iter().filter(|g| g.card == card.uuid).map(|g| g.memory_mib).sum();
+        if sum > card.memory_mib || sum != card.granted_mib {
+            wrong
+                .push(format!("{} MiB of {} granted on card {}", sum, card.memory_mib, card.index));
+        }
+    }
+    let file = Path::new(paths::LEDGER_DIR).join("ledger.json");
+    // A daemon that never had a grant has written none.
+    let ledger: Value = match std::fs::read(file) {
+        Ok(text) => serde_json::from_slice(&text)?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Value::Null,
+        Err(error) => return Err(error.into()),
+    };
+    let entries = ledger["entries"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let id = |entry: &Value| entry["grant"]["key"]["container_id"].as_str().map(str::to_owned);
+    let on_disk: BTreeSet<String> = entries.iter().filter_map(id).collect();
+    if entries.len() != wanted.len() || !on_disk.iter().eq(wanted.keys()) {
+        wrong.push(format!("{} holds {on_disk:?}", paths::LEDGER_DIR));
+    }
+    Ok(wrong)
+}
+
+/// Containers that should live do, and nobody else does.
+fn processes(
+    at: &Workplace,
+    live: &BTreeMap<String, Live>,
+    daemon: u32,
+) -> Result<Vec<String>, Failure> {
+    let mut wrong = Vec::new();
+    for (id, Live { pid, .. }) in live {
+        if !is_alive(at, id, *pid) {
+            wrong.push(format!("container {id}, pid {pid}, has ended"));
+        }
+    }
+    let control: BTreeSet<u32> = all_control_pids()?.into_iter().collect();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        let Some(cgroup) = cgroup_of(pid) else { continue };
+        let in_live = live.keys().any(|id| cgroup == format!("{}/{id}", at.cgroup));
+        let known = pid == 1
+            || pid == std::process::id()
+            || pid == daemon
+            || control.contains(&pid)
+            || in_live
+            || is_bystander(pid);
+        if !known {
+            wrong.push(format!("stray process {pid}: {}", command(pid)));
+        }
+    }
+    Ok(wrong)
+}
+
+/// Each card and grant, with the process behind it: for the message when something does not end.
+pub(crate) fn who_holds() -> String {
+    let Ok(status) = status() else { return "mpsgated does not answer".to_owned() };
+    let cards = status.cards.iter().map(|card| format!("card {}: {}", card.index, card.state));
+    let grants = status.grants.iter().map(|grant| {
+        let parent = std::fs::read_to_string(format!("/proc/{}/stat", grant.pid))
+            .ok()
+            .and_then(|stat| stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok())
+            .unwrap_or_default();
+        format!(
+            "{} {} on card {}: pid {} ({}), child of {parent} ({})",
+            grant.container_id,
+            grant.state,
+            grant.card_index,
+            grant.pid,
+            command(grant.pid),
+            command(parent)
+        )
+    });
+    cards.chain(grants).collect::<Vec<_>>().join("; ")
+}
+
+fn command(pid: u32) -> String {
+    let text = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&text).replace('\0', " ").trim().to_owned()
+}
+
+fn name(pid: u32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+/// The shells that this program was started by.
+fn is_bystander(pid: u32) -> bool {
+    name(pid) == "bash" || std::os::unix::process::parent_id() == pid
+}
+
+/// Control daemons of all cards, by the name that the kernel keeps 15 letters of.
+fn all_control_pids() -> Result<Vec<u32>, Failure> {
+    let mut pids = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if name(pid) == "nvidia-cuda-mps" && cgroup_of(pid).is_some() {
+            pids.push(pid);
+        }
+    }
+    Ok(pids)
+}
+
+/// The control daemons of the cards that stay managed, as the daemon names them.
+pub(crate) fn control_pids() -> Result<BTreeMap<String, u32>, Failure> {
+    let stay: Vec<String> = (0..MANAGED).map(uuid).collect();
+    let cards = status()?.cards.into_iter().filter(|card| stay.contains(&card.uuid));
+    Ok(cards.filter_map(|card| Some((card.uuid, card.mps?.pid?))).collect())
+}
+
+/// Files that a write leaves when it is cut short.
+fn leftovers() -> Result<Vec<String>, Failure> {
+    let mut wrong = Vec::new();
+    let mut look = |directory: &Path, is_left: &dyn Fn(&str) -> bool| -> Result<(), Failure> {
+        let entries = match std::fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        for entry in entries {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if is_left(&name) {
+                wrong.push(format!("left: {}/{name}", directory.display()));
+            }
+        }
+        Ok(())
+    };
+    let hidden = |name: &str| name.starts_with('.');
+    look(Path::new(paths::RUN_DIR), &hidden)?;
+    look(Path::new(paths::GRANTS_DIR), &hidden)?;
+    look(Path::new(paths::STATE_DIR), &hidden)?;
+    look(&Path::new(paths::STATE_DIR).join("compute-mode"), &hidden)?;
+    look(Path::new(paths::LEDGER_DIR), &|name| !matches!(name, "ledger.json" | "lock"))?;
+    look(Path::new("/dev"), &hidden)?;
+    for card in 0..16 {
+        let client = Path::new(paths::MPS_DIR).join(card.to_string()).join("client");
+        look(&client, &|name| !matches!(name, "control" | "log"))?;
+    }
+    let granted = status().map(|status| status.grants.len()).unwrap_or_default();
+    let records = std::fs::read_dir(paths::GRANTS_DIR).map(Iterator::count).unwrap_or_default();
+    if records != granted {
+        wrong.push(format!("{records} records of {granted} grants"));
+    }
+    Ok(wrong)
+}
+
+/// Mounts of ours and of containers; Docker's own come and go with it.
+fn mounts(at: &Workplace) -> Result<usize, Failure> {
+    let docker = at.scratch.join("docker").to_string_lossy().into_owned();
+    let text = std::fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(text.lines().filter(|line| !line.contains(&docker)).count())
+}
+
+/// Names of containers that have a cgroup, with a process in it or without.
+pub(crate) fn cgroups(at: &Workplace) -> BTreeSet<String> {
+    let hierarchies = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    let roots = hierarchies.map(|entry| entry.path()).chain(["/sys/fs/cgroup".into()]);
+    let ours = roots.map(|root| root.join(at.cgroup.trim_start_matches('/')));
+    let below = ours.filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
+    let names = below.filter(|entry| entry.path().is_dir()).map(|entry| entry.file_name());
+    names.map(|name| name.to_string_lossy().into_owned()).collect()
+}
