@@ -21,7 +21,7 @@ untouched() {
   assert_equal "inode, mtime and mode" "$(stat -c '%i %Y %a' "$MG/b/$id/config.json")" "$inode"
 }
 
-@test "with the daemon: the same life as on plain runc" {
+@test "with the daemon: the same life as on the plain runtime" {
   node_start
   life ordinary
   life create
@@ -66,7 +66,7 @@ untouched() {
   node_start
   bundle ghost --args /no/such/program
   rm -f "$MG/log/oci.json"
-  try any runc --root "$RUNC_ROOT" --log "$MG/log/oci.json" --log-format json run --bundle "$MG/b/ghost" ghost
+  try any "$REAL" --root "$RUNC_ROOT" --log "$MG/log/oci.json" --log-format json "${FLAGS[@]}" run --bundle "$MG/b/ghost" ghost
   local want_status=$status want_stderr=$stderr want_msg
   want_msg=$(jq -r .msg "$MG/log/oci.json")
   delete ghost
@@ -82,20 +82,21 @@ untouched() {
   local args
   for args in --version --help list 'no-such-verb' ''; do
     # shellcheck disable=SC2086 # the empty one is no argument
-    try any runc --root "$RUNC_ROOT" $args
+    try any "$REAL" --root "$RUNC_ROOT" $args
     local want_status=$status want_stdout=$stdout
     # shellcheck disable=SC2086
     try any mpsgate-runtime --root "$RUNC_ROOT" $args
     assert_equal "exit status of '$args'" "$status" "$want_status"
-    # runc prints the name by which it was called; nothing else may differ.
-    assert_equal "stdout of '$args'" "${stdout//mpsgate-runtime/runc}" "${want_stdout//mpsgate-runtime/runc}"
+    # It prints the name by which it was called; nothing else may differ.
+    local name=${REAL##*/}
+    assert_equal "stdout of '$args'" "${stdout//mpsgate-runtime/$name}" "${want_stdout//mpsgate-runtime/$name}"
   done
 }
 
 @test "exec, kill and delete of a container that was made without us" {
   node_start
   bundle foreign
-  try runc --root "$RUNC_ROOT" create --bundle "$MG/b/foreign" foreign
+  try "$REAL" --root "$RUNC_ROOT" "${FLAGS[@]}" create --bundle "$MG/b/foreign" foreign
   start foreign
   try_oci exec foreign hostname
   assert_equal "output of exec" "$stdout" foreign

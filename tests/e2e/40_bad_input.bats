@@ -161,6 +161,7 @@ WANTS="mpsgate.io/gpu-mem=1Gi"
 @test "daemon absent: a request is refused with the command to look, the rest goes on" {
   daemon_stop
   refused x E_DAEMON_AWAY --ann "$WANTS"
+  assert_contains "the refusal" "$stderr" "mpsgated is down or restarting" "systemctl status mpsgated"
   refused x E_VISIBLE_DEVICES --env NVIDIA_VISIBLE_DEVICES=all
   allowed y
 }
@@ -331,14 +332,14 @@ fake() {
   for i in {1..20}; do
     bundle "k$i" --ann "$WANTS"
     cp "$MG/b/k$i/config.json" "$MG/before.json"
-    mpsgate-runtime --root "$RUNC_ROOT" create --bundle "$MG/b/k$i" "k$i" >/dev/null 2>&1 3>&- &
+    mpsgate-runtime --root "$RUNC_ROOT" "${FLAGS[@]}" create --bundle "$MG/b/k$i" "k$i" >/dev/null 2>&1 3>&- &
     pid=$!
     # A different moment each time: from the exec to the running runtime.
     busybox usleep $((i * 1500))
     kill -KILL "$pid" 2>/dev/null || true
     wait "$pid" 2>/dev/null || true
     jq -e .ociVersion "$MG/b/k$i/config.json" >/dev/null || fail "half a config.json after $i"
-    runc --root "$RUNC_ROOT" delete --force "k$i" >/dev/null 2>&1 || true
+    "$REAL" --root "$RUNC_ROOT" delete --force "k$i" >/dev/null 2>&1 || true
   done
   assert_free
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# 200 creates at once through real runc on 8 simulated cards. Afterwards the ledger is recounted
-# against the cgroups that live.
+# 200 creates at once (MG_STORM) through the real runtime on 8 simulated cards. Afterwards the ledger is
+# recounted against the cgroups that live.
 #
 # sandbox: MG_GPUS=8
 
@@ -21,6 +21,8 @@ teardown_file() {
 
 teardown() { explain_failure; }
 
+N=${MG_STORM:-200} # a multiple of 40, so that cards and containers fit evenly
+
 # storm N SIZE: N bundles, all created at the same time. Exit statuses in $MG/storm/ID.status.
 storm() {
   local n=$1 size=$2 i id pids=()
@@ -30,14 +32,14 @@ storm() {
   for ((i = 0; i < n; i++)); do
     id=s$i
     mkdir -p "$MG/b/$id"
-    sed "s|$MG_CGROUP/pattern|$MG_CGROUP/$id|; s|\"path\": \"rootfs\"|\"path\": \"$MG/b/pattern/rootfs\"|" \
+    sed "s|$(cgroup_of pattern)|$(cgroup_of "$id")|; s|\"path\": \"rootfs\"|\"path\": \"$MG/b/pattern/rootfs\"|" \
       "$MG/b/pattern/config.json" >"$MG/b/$id/config.json"
   done
   for ((i = 0; i < n; i++)); do
     id=s$i
     (
       status=0
-      mpsgate-runtime --root "$RUNC_ROOT" create --bundle "$MG/b/$id" "$id" >"$MG/storm/$id.out" 2>&1 </dev/null || status=$?
+      mpsgate-runtime --root "$RUNC_ROOT" "${FLAGS[@]}" create --bundle "$MG/b/$id" "$id" >"$MG/storm/$id.out" 2>&1 </dev/null || status=$?
       echo "$status" >"$MG/storm/$id.status"
     ) 3>&- &
     pids+=($!)
@@ -59,18 +61,18 @@ recount() {
 
 succeeded() { cat "$MG/storm"/*.status | grep -cx 0; }
 delete_storm() {
-  runc --root "$RUNC_ROOT" list -q |
+  "$REAL" --root "$RUNC_ROOT" list -q |
     xargs -P 8 -I{} mpsgate-runtime --root "$RUNC_ROOT" delete --force {}
 }
 
-@test "200 at once that fit exactly: all get in, every card is full" {
-  storm 200 600Mi # 25 on each card of 15360 MiB
-  assert_equal "created" "$(succeeded)" 200
+@test "as many at once as fit exactly: all get in, every card is full" {
+  storm "$N" $((8 * CARD_MEMORY / N))Mi # of 200, 600 MiB each: 25 on each card
+  assert_equal "created" "$(succeeded)" "$N"
   recount
-  assert_equal "grants on each card" "$(status_json | jq -c '[.grants | group_by(.card)[] | length] | unique')" "[25]"
+  assert_equal "grants on each card" "$(status_json | jq -c '[.grants | group_by(.card)[] | length] | unique')" "[$((N / 8))]"
 }
 
-@test "restart of the daemon with 200 grants: the same ledger" {
+@test "restart of the daemon with all these grants: the same ledger" {
   local before
   before=$(status_json | jq -cS '[.grants[] | {container_id, card, memory_mib, pid, instance}] | sort_by(.container_id)')
   daemon_stop KILL
@@ -86,11 +88,12 @@ delete_storm() {
   wait_for 10 "no record of an applied grant" bash -c '[[ -z $(ls -A /run/mpsgate/grants 2>/dev/null) ]]'
 }
 
-@test "200 at once for 160 places: 160 get in, 40 read why not, no card over its memory" {
-  storm 200 768Mi # 20 on each card
+@test "a quarter more than there are places: every place is taken, the rest read why not, no card over its memory" {
+  local places=$((N * 4 / 5))
+  storm "$N" $((8 * CARD_MEMORY / places))Mi # of 200, 768 MiB each: 20 on each card
   recount
-  assert_equal "created" "$(succeeded)" 160
-  assert_equal "refused by name" "$(grep -l 'E_NO_CAPACITY' "$MG/storm"/*.out | wc -l)" 40
+  assert_equal "created" "$(succeeded)" "$places"
+  assert_equal "refused by name" "$(grep -l 'E_NO_CAPACITY' "$MG/storm"/*.out | wc -l)" $((N - places))
   delete_storm
   wait_for 60 "all memory free" is_free
 }

@@ -2,8 +2,9 @@
 #
 # Words: `try` runs one command under a limit and checks its exit status; `assert_*` print what was
 # expected and what came; `wait_for` polls a condition with a limit. Containers are bundles below
-# $MG/b, made by `bundle`; their output goes to $MG/out/ID. $RUNTIME is the runtime under test:
-# runc itself in 00_plain.bats, mpsgate-runtime everywhere else.
+# $MG/b, made by `bundle`; their output goes to $MG/out/ID. $REAL is the real runtime (MG_REAL_RUNTIME,
+# else runc), $RUNTIME the one under test: $REAL itself in 00_plain.bats, mpsgate-runtime everywhere
+# else. MG_PATIENCE=N makes every limit N times as long, for an emulated machine.
 # shellcheck shell=bash disable=SC2034 # status, stdout and stderr are read by the tests
 
 bats_require_minimum_version 1.5.0
@@ -13,8 +14,11 @@ bats_require_minimum_version 1.5.0
   exit 1
 }
 
+REAL=${MG_REAL_RUNTIME:-/usr/sbin/runc}
 RUNTIME=${RUNTIME:-/usr/bin/mpsgate-runtime}
 RUNC_ROOT=$MG/runc
+FLAGS=()
+[[ ${MG_SYSTEMD:-0} != 1 ]] || FLAGS=(--systemd-cgroup)
 
 # --- running and comparing ------------------------------------------------------------------------
 
@@ -30,11 +34,12 @@ try() {
   if [[ $1 =~ ^([0-9]+|any|fail)$ ]]; then want=$1; shift; fi
   local o=${TRY_OUT:-$BATS_TEST_TMPDIR/try.out} e=$BATS_TEST_TMPDIR/try.err
   status=0
-  timeout --kill-after=5 "${LIMIT:-60}" "$@" >"$o" 2>"$e" </dev/null 3>&- || status=$?
+  timeout --kill-after=5 $((${LIMIT:-60} * ${MG_PATIENCE:-1})) "$@" >"$o" 2>"$e" </dev/null 3>&- || status=$?
   stdout=$(<"$o") stderr=$(<"$e")
   case $want in
     any) return 0 ;;
-    fail) [[ $status != 0 && $status != 124 && $status -lt 128 ]] && return 0 ;;
+    # Neither out of time nor ended by a signal. crun fails with 255.
+    fail) [[ $status != 0 && $status != 124 && ($status -lt 128 || $status == 255) ]] && return 0 ;;
     *) [[ $status == "$want" ]] && return 0 ;;
   esac
   fail "command:  $*" "expected: exit status $want" "got:      $status" "stdout:   $stdout" "stderr:   $stderr"
@@ -62,7 +67,7 @@ refute_contains() { # WHAT TEXT PART...
 
 # wait_for SECONDS WHAT CMD...: until CMD succeeds.
 wait_for() {
-  local limit=$1 what=$2 end
+  local limit=$(($1 * ${MG_PATIENCE:-1})) what=$2 end
   shift 2
   end=$((SECONDS + limit))
   until "$@" >"$BATS_TEST_TMPDIR/wait.out" 2>&1 3>&-; do
@@ -104,7 +109,7 @@ bundle() {
   [[ -d $MG/rootfs ]] || rootfs "$MG/rootfs"
   mkdir -p "$dir" "$MG/out" "$MG/log"
   [[ -d $dir/rootfs ]] || cp -al "$MG/rootfs" "$dir/rootfs"
-  [[ -f $MG/spec.json ]] || (cd "$MG" && runc spec && mv config.json spec.json)
+  [[ -f $MG/spec.json ]] || (cd "$MG" && "$REAL" spec && mv config.json spec.json)
   filter+=' | .process.terminal = false | .root.readonly = false | .hostname = $id
     | .process.args = ["sleep", "600"] | .linux.cgroupsPath = $cgroup
     | .linux.namespaces |= map(select(.type != "network"))'
@@ -120,7 +125,17 @@ bundle() {
       *) fail "bundle: unknown option $1"; return 1 ;;
     esac
   done
-  jq --arg id "$id" --arg cgroup "$MG_CGROUP/$id" --argjson args "$args" "$filter$ipc$own" "$MG/spec.json" >"$dir/config.json"
+  jq --arg id "$id" --arg cgroup "$(cgroup_of "$id")" --argjson args "$args" "$filter$ipc$own" "$MG/spec.json" >"$dir/config.json"
+}
+
+# cgroup_of ID: as config.json names it: a path, or slice:prefix:name for systemd.
+cgroup_of() {
+  if [[ ${MG_SYSTEMD:-0} == 1 ]]; then echo "${MG_CGROUP#/}:mg:$1"; else echo "$MG_CGROUP/$1"; fi
+}
+
+# As engines want it: a path, or the name of a slice.
+cgroup_parent() {
+  if [[ ${MG_SYSTEMD:-0} == 1 ]]; then echo "${MG_CGROUP#/}"; else echo "$MG_CGROUP"; fi
 }
 
 # json_list STRING...: a JSON array. One jq each: its --args takes a leading dash for an option.
@@ -138,7 +153,7 @@ caps_all() {
 
 # oci ARG...: the runtime under test, as an engine calls it: own root, JSON log.
 oci() {
-  "$RUNTIME" --root "$RUNC_ROOT" --log "${OCI_LOG:-$MG/log/oci.json}" --log-format json "$@"
+  "$RUNTIME" --root "$RUNC_ROOT" --log "${OCI_LOG:-$MG/log/oci.json}" --log-format json "${FLAGS[@]}" "$@"
 }
 
 # try_oci [STATUS] ARG...: `try oci`, in a form that timeout can run; logs to $MG/log/oci.json anew.
@@ -147,7 +162,7 @@ try_oci() {
   if [[ $1 =~ ^([0-9]+|any|fail)$ ]]; then want=$1; shift; fi
   mkdir -p "$MG/log"
   rm -f "$MG/log/oci.json"
-  try "$want" "$RUNTIME" --root "$RUNC_ROOT" --log "$MG/log/oci.json" --log-format json "$@"
+  try "$want" "$RUNTIME" --root "$RUNC_ROOT" --log "$MG/log/oci.json" --log-format json "${FLAGS[@]}" "$@"
 }
 
 # create [STATUS] ID: from its bundle, with the container's output in $MG/out/ID.
@@ -174,23 +189,29 @@ delete() { # ID: whatever state it is in
 
 delete_all() {
   local id
-  for id in $(runc --root "$RUNC_ROOT" list -q 2>/dev/null); do
-    "$RUNTIME" --root "$RUNC_ROOT" delete --force "$id" >/dev/null 2>&1 || runc --root "$RUNC_ROOT" delete --force "$id" || true
+  for id in $("$REAL" --root "$RUNC_ROOT" list -q 2>/dev/null); do
+    "$RUNTIME" --root "$RUNC_ROOT" delete --force "$id" >/dev/null 2>&1 || "$REAL" --root "$RUNC_ROOT" delete --force "$id" || true
   done
   rm -rf "${MG:?}/b"
 }
 
-container_ids() { runc --root "$RUNC_ROOT" list -q | sort | tr '\n' ' '; }
+container_ids() { "$REAL" --root "$RUNC_ROOT" list -q | sort | tr '\n' ' '; }
 
 # cgroups_live: the IDs below the sandbox's cgroup that hold a process, one a line.
 cgroups_live() {
-  local dir root
+  local dir root name
   # v2 and the v1 freezer hierarchy name every container; one of them is there.
   for root in /sys/fs/cgroup/freezer /sys/fs/cgroup; do [[ -d $root$MG_CGROUP ]] && break; done
   for dir in "$root$MG_CGROUP"/*/; do
-    [[ -s $dir/cgroup.procs || -n $(cat "$dir/cgroup.procs" 2>/dev/null) ]] && basename "$dir"
+    # v2 answers for the whole tree: crun puts the processes of a systemd scope into a child of it.
+    if [[ -f $dir/cgroup.events ]]; then
+      grep -qx 'populated 1' "$dir/cgroup.events" 2>/dev/null || continue
+    else
+      [[ -n $(cat "$dir/cgroup.procs" 2>/dev/null) ]] || continue
+    fi
+    name=$(basename "$dir" .scope)
+    if [[ ${MG_SYSTEMD:-0} == 1 ]]; then echo "${name#mg-}"; else echo "$name"; fi
   done
-  return 0
 }
 
 # life ID: create, start, exec, kill, delete, each checked. What every container must be able to do.
@@ -204,14 +225,17 @@ life() {
   assert_equal "state after start" "$(state_of "$id")" running
   wait_for 10 "the container's output" grep -q 'out: yes' "$MG/out/$id"
   # shellcheck disable=SC2016
-  try_oci exec --env X=1 "$id" sh -c 'echo "exec: $X $1 $(hostname)"' x arg
+  # PATH, because a --env replaces all of the container's environment for crun before 1.29.
+  try_oci exec --env X=1 --env PATH=/bin "$id" sh -c 'echo "exec: $X $1 $(hostname)"' x arg
   assert_equal "output of exec" "$stdout" "exec: 1 arg $id"
   try_oci 7 exec "$id" sh -c 'exit 7'
   try_oci kill "$id" KILL
   wait_for 10 "state stopped" state_is "$id" stopped
   try_oci delete "$id"
   try_oci fail state "$id"
-  assert_contains "state of what is gone" "$stderr$(cat "$MG/log/oci.json")" "does not exist"
+  local word='does not exist'
+  [[ $REAL != *crun ]] || word='No such file'
+  assert_contains "state of what is gone" "$stderr$(cat "$MG/log/oci.json")" "$word"
 }
 
 state_is() { [[ $(state_of "$1") == "$2" ]]; }
@@ -233,9 +257,12 @@ try_docker() {
 # docker_start [DOCKERD OPTION...]: a dockerd with nothing but its own directories, and the image bb.
 docker_start() {
   mkdir -p "$MG/log"
+  # Only root with CAP_SYS_RESOURCE may have a lower one. Docker 26 no longer sets any.
+  local oom=(--oom-score-adjust 0)
+  dockerd --help | grep -q -- --oom-score-adjust || oom=()
   dockerd --host "unix://$DOCKER_SOCK" --data-root "$MG/docker" --exec-root "$MG/docker.exec" \
     --pidfile "$MG/docker.pid" --iptables=false --ip6tables=false --bridge=none --storage-driver vfs \
-    --userland-proxy=false --oom-score-adjust 0 --cgroup-parent "$MG_CGROUP" "$@" >"$MG/log/dockerd.log" 2>&1 3>&- &
+    --userland-proxy=false "${oom[@]}" --cgroup-parent "$(cgroup_parent)" "$@" >"$MG/log/dockerd.log" 2>&1 3>&- &
   wait_for 60 "dockerd answers" docker version || { tail -20 "$MG/log/dockerd.log" >&2; return 1; }
   [[ -d $MG/rootfs ]] || rootfs "$MG/rootfs"
   tar -C "$MG/rootfs" -c . | docker import - bb >/dev/null

@@ -2,7 +2,7 @@
 # Loaded after helpers.bash by every file but 00_plain.bats.
 # shellcheck shell=bash
 
-NVML=$MG/nvml
+NVML=${MG_NVML:-$MG/nvml}
 NODE_MEMORY=16384  # MiB of each simulated card; 15360 of it can be granted (whole GiB after 512)
 CARD_MEMORY=15360
 
@@ -33,7 +33,7 @@ settings() {
   mkdir -p /etc/mpsgate
   sed "${1:-}" >/etc/mpsgate/config.toml <<EOF
 [runtime]
-path = "${MG_REAL_RUNTIME:-/usr/sbin/runc}"
+path = "$REAL"
 [gpus]
 manage = "all"
 [inject]
@@ -46,8 +46,12 @@ library = "$NVML/libnvidia-ml.so.1"
 EOF
 }
 
-# settled: mpsgated answers, and every card is ready or has a reason not to be.
-settled() { status_json | jq -e 'all(.cards[]; .state != "starting")'; }
+# settled: mpsgated answers, has looked at NVML, and every card is ready or has a reason not to be.
+# Slurped, because jq 1.6 is content with no input at all.
+settled() {
+  status_json | jq -se '.[0] | .cards != null and (.nvml_error // "" | contains("not answered yet") | not)
+    and all(.cards[]; .state != "starting")'
+}
 
 # daemon_start: mpsgated on /etc/mpsgate/config.toml, until it is settled.
 daemon_start() {

@@ -37,12 +37,7 @@ for program in "$cache/$package-$major".*/usr/bin/nvidia-cuda-mps-control; do
     fi
 done
 
-for tool in apt-get apt-config dpkg-deb; do
-    command -v "$tool" >/dev/null || unavailable "there is no $tool, so this is no Debian machine"
-done
-# shellcheck source=/dev/null
-codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
-[ -n "$codename" ] || unavailable "/etc/os-release names no release, so no apt source can be recognised"
+command -v dpkg-deb >/dev/null || unavailable "there is no dpkg-deb, so this is no Debian machine"
 
 mkdir -p "$cache" || unavailable "the cache folder $cache cannot be made"
 # Beside its final place, because the last step is a rename.
@@ -53,54 +48,7 @@ trap 'exit 143' TERM
 mkdir -p "$work/sources" "$work/state/lists/partial" "$work/archives/partial" "$work/download" "$work/root"
 : >"$work/status"
 
-# Sets etc_list to apt's one-line file and etc_parts to its folder.
-eval "$(apt-config shell etc_list Dir::Etc::sourcelist/f etc_parts Dir::Etc::sourceparts/d)"
-etc_parts=${etc_parts%/}
-
-# deb822: keep each stanza that serves this release's main area, with suite and component replaced.
-# Folded lines of a replaced field go with it; signing keys and URIs stay as they are.
-for file in "$etc_parts"/*.sources; do
-    [ -f "$file" ] || continue
-    grep -v '^#' "$file" | awk -v codename="$codename" -v suite="$suite" '
-        BEGIN { RS = ""; FS = "\n" }
-        {
-            out = ""; field = ""; suites = " "; components = " "; enabled = 1
-            for (i = 1; i <= NF; i++) {
-                value = $i
-                if ($i !~ /^[ \t]/) {
-                    field = tolower($i); sub(/:.*/, "", field); sub(/^[^:]*:/, "", value)
-                }
-                gsub(/[ \t]+/, " ", value)
-                if (field == "suites") suites = suites value " "
-                else if (field == "components") components = components value " "
-                else if (field == "types") continue
-                else {
-                    if (field == "enabled" && tolower(value) ~ /no|false|0/) enabled = 0
-                    out = out $i "\n"
-                }
-            }
-            if (enabled && index(suites, " " codename " ") && index(components, " main "))
-                print "Types: deb\nSuites: " suite "\nComponents: non-free\n" out
-        }' >"$work/sources/$(basename "$file")"
-done
-
-# Classic one-line form, with or without [options].
-for file in "$etc_list" "$etc_parts"/*.list; do
-    [ -f "$file" ] || continue
-    awk -v codename="$codename" -v suite="$suite" '
-        $1 == "deb" {
-            options = ""; line = $0; sub(/#.*/, "", line); sub(/^[ \t]*deb[ \t]+/, "", line)
-            if (line ~ /^\[/) {
-                options = line; sub(/\].*/, "] ", options); sub(/^\[[^]]*\][ \t]*/, "", line)
-            }
-            n = split(line, word, /[ \t]+/)
-            for (i = 3; i <= n; i++)
-                if (word[2] == codename && word[i] == "main")
-                    print "deb " options word[1] " " suite " non-free"
-        }' "$file" >"$work/sources/$(basename "$file" .list).list"
-done
-find "$work/sources" -type f -empty -delete
-[ -n "$(ls "$work/sources")" ] || unavailable "apt has no source for the main area of $codename to derive one from"
+why=$("$(dirname "$0")/apt-sources.sh" "$suite" non-free "$work/sources" 2>&1) || unavailable "$why"
 
 private_apt() {
     # An empty status file: a version that happens to be installed must not become the candidate.

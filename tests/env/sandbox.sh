@@ -15,6 +15,8 @@
 # MG_GPUS=N     simulated cards (default 2). 0: no nodes.
 # MG_REAL_GPU=1 the host's own cards and its PID namespace (NVML counts in host PIDs); CMD then
 #               has to stop what it starts.
+# MG_SYSTEMD=1  the host's systemd makes the containers' cgroups: CMD sees it in /run, and has the host's
+#               PID namespace, because systemd is told pids. Needs cgroup v2, which ends what CMD leaves.
 set -euo pipefail
 umask 022
 
@@ -24,13 +26,23 @@ outer() {
   [[ $EUID == 0 ]] || { echo "sandbox.sh: needs root" >&2; exit 77; }
   grep -qw overlay /proc/filesystems || modprobe overlay 2>/dev/null ||
     { echo "sandbox.sh: this kernel has no overlayfs" >&2; exit 77; }
-  local repo pid=(--pid --fork --kill-child --mount-proc) rc=0
+  local repo own pid=(--pid --fork --kill-child --mount-proc) rc=0
   repo=$(cd "$(dirname "$0")/../.." && pwd)
-  [[ ${MG_REAL_GPU:-0} == 1 ]] && pid=()
+  [[ ${MG_REAL_GPU:-0} == 1 || ${MG_SYSTEMD:-0} == 1 ]] && pid=()
   export MG_REPO=$repo MG_OUT=${MG_OUT:-$repo/out} MG=/run/t MG_CGROUP=/mg-$$ MG_IN_SANDBOX=1
+  [[ ${MG_SYSTEMD:-0} != 1 ]] || MG_CGROUP=/mg$$.slice
   export MG_GPUS=${MG_GPUS:-2} MG_UVM_MAJOR=$SIM_UVM_MAJOR
   trap : INT TERM # the child decides; the clean-up below has to run
-  unshare --mount --propagation private "${pid[@]}" -- bash "$0" --inner "$@" || rc=$?
+  if [[ ${MG_SYSTEMD:-0} == 1 ]]; then
+    own=/sys/fs/cgroup/mg$$.own
+    mkdir "$own"
+    (echo "$BASHPID" >"$own/cgroup.procs"; exec unshare --mount --propagation private -- bash "$0" --inner "$@") || rc=$?
+    systemctl stop "${MG_CGROUP#/}" || rc=${rc/#0/1}
+    echo 1 >"$own/cgroup.kill"
+    until rmdir "$own" 2>/dev/null; do sleep 0.1; done
+  else
+    unshare --mount --propagation private "${pid[@]}" -- bash "$0" --inner "$@" || rc=$?
+  fi
   # Deepest first. The kernel needs a moment to forget the last process of a cgroup.
   local try
   for try in {1..50}; do
@@ -70,8 +82,18 @@ private_dev() {
 
 inner() {
   local dir name file
-  # Docker and runc look into /run for systemd: none here, whatever the host has.
-  mount -t tmpfs -o mode=755 run /run
+  # Docker and runc look into /run for systemd: none here, whatever the host has, unless it is asked for.
+  local run
+  run=$(mktemp -d)
+  mount -t tmpfs -o mode=755 run "$run"
+  if [[ ${MG_SYSTEMD:-0} == 1 ]]; then
+    for dir in systemd dbus; do
+      mkdir "$run/$dir"
+      mount --rbind "/run/$dir" "$run/$dir"
+    done
+  fi
+  mount --no-mtab --move "$run" /run # there is no /run/mount yet
+  rmdir "$run"
   mkdir -p "$MG" /run/lock /run/.overlay
   for dir in /etc /usr/bin /var/lib; do
     name=${dir//\//_}

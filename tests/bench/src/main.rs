@@ -141,6 +141,7 @@ fn bench(options: &Options) -> Result<bool, Failure> {
     let mut rows = bench.pass_through()?;
     let neighbours = bench.neighbours()?;
     rows.push(bench.granted()?);
+    rows.push(bench.kill_granted()?);
     rows.extend(bench.hook()?);
     drop(neighbours);
     let peer = std::env::var_os("MPSGATE_BENCH_NVIDIA_RUNTIME");

@@ -304,6 +304,12 @@ impl Container {
                 Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/'))
             }
         };
+        // Its own init would keep the cgroup in use, and with it every grant. The rules stay.
+        let init = Pid::from_raw(state["pid"].as_i64().unwrap_or_default().try_into()?);
+        kill(init, Signal::SIGKILL)?;
+        wait_for("the container's init to end", || {
+            Ok(std::fs::read_to_string(container.cgroup.join("cgroup.procs"))?.is_empty())
+        })?;
         Ok(container)
     }
 

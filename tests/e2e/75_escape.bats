@@ -1,0 +1,131 @@
+#!/usr/bin/env bats
+# The red team: tests/e2e/escape, from inside real containers that hold a grant, tries every way to the
+# control daemon, the socket, the ledger, other cards and the host. What it says is compared with what
+# stood before, from outside: a neighbour, the daemons, limits, ledger, files.
+
+load helpers
+load mpsgate
+
+# What Docker 20.10 gives root: no more and no less.
+DOCKER_CAPS='["CHOWN","DAC_OVERRIDE","FSETID","FOWNER","MKNOD","NET_RAW","SETGID","SETUID","SETFCAP","SETPCAP",
+  "NET_BIND_SERVICE","SYS_CHROOT","KILL","AUDIT_WRITE"] | map("CAP_" + .)'
+
+setup_file() {
+  load helpers
+  load mpsgate
+  [[ -x $MG_OUT/fakes/escape-try ]] || { echo "no $MG_OUT/fakes/escape-try: make build" >&2; return 1; }
+  rootfs "$MG/rootfs"
+  local applet
+  for applet in chmod chown cp find ln mv sed tail timeout touch; do ln -sf busybox "$MG/rootfs/bin/$applet"; done
+  rootfs_program "$MG/rootfs" "$(control_program)"
+  install "$MG_OUT/fakes/escape-try" "$MG/rootfs/escape-try"
+  install "$BATS_TEST_DIRNAME/escape" "$MG/rootfs/escape"
+  # A copy, beside which a test can put a server program: Debian's package has none, the double has its own.
+  mkdir -p "$MG/control"
+  cp "$(dirname "$(control_program)")"/nvidia-cuda-mps-* "$MG/control/"
+  sim_cards
+  settings "s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|"
+  daemon_start
+}
+
+teardown_file() {
+  load helpers
+  load mpsgate
+  node_stop
+}
+
+teardown() {
+  explain_failure
+  [[ -z ${shared:-} ]] || ipcrm -m "$shared"
+  rm -f /dev/mqueue/escape
+  [[ -z ${MG_MPS_CONTROL:-} ]] || rm -f "$MG/control/nvidia-cuda-mps-server"
+  delete_all
+  assert_free
+}
+
+driver() { if [[ $(control_program) == *-535.* ]]; then echo 535; else echo 550; fi; }
+
+# all_caps: every capability that this machine's root has, as linux/capability.h numbers them.
+all_caps() {
+  jq -nc --argjson bounding "$((0x$(sed -n 's/^CapBnd:\t//p' /proc/self/status)))" '
+    "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE
+     NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN
+     SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE
+     MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE" | [scan("[A-Z_]+")] | to_entries
+    | map(select((($bounding / pow(2; .key)) | floor) % 2 == 1) | "CAP_" + .value)'
+}
+
+# What must not change, whatever a container tries: the control daemons, mpsgated, limits, grants, files.
+node_facts() {
+  cat "$MG/mpsgated.pid"
+  status_json | jq -S '{grants: [.grants[] | {container_id, memory_mib, card, pid, state}],
+    cards: [.cards[] | {uuid, managed, granted_mib, free_mib, compute_mode, daemon: .mps.pid, limit: .mps.default_limit_mib}]}'
+  find /run/mpsgate /etc/mpsgate /var/lib/mpsgate /usr/bin/mpsgate* -printf '%p %y %i %m %U %s\n' |
+    grep -vE '/log/|ledger.json|node.json|mpsgate/mps/[0-9]+/(pipe|client)( |/.*\.new)|channel.lock' | sort
+  sha256sum /usr/bin/mpsgate-hook /usr/bin/mpsgate-runtime "$(readlink -f /run/mpsgate/runtime)" /etc/mpsgate/config.toml
+  cat /proc/sys/kernel/core_pattern
+}
+
+# sleeping_server: NVIDIA's server needs a GPU. One that only sleeps shows what its control daemon lets be done
+# to it. The double's own runs already.
+sleeping_server() {
+  [[ -n ${MG_MPS_CONTROL:-} ]] || return 0
+  printf '#!/bin/sh\nexec sleep 600\n' >"$MG/control/nvidia-cuda-mps-server"
+  chmod +x "$MG/control/nvidia-cuda-mps-server"
+}
+
+# red_team ID CAPS [OPTION...]: the script in a container with these capabilities and Docker's --ipc=host mounts,
+# beside a neighbour on the same card; its table is $stdout.
+red_team() {
+  local id=$1 caps=$2 before segment key pid
+  shift 2
+  granted neighbour 2Gi --ann mpsgate.io/gpu=0
+  granted "$id" 1Gi --ann mpsgate.io/gpu=0 --jq ".process.capabilities |= map_values($caps)
+    | (.mounts[] | select(.destination == \"/dev/shm\")) |= {destination: \"/dev/shm\", type: \"bind\", source: \"/dev/shm\", options: [\"rbind\", \"rw\"]}"
+  key=$((RANDOM + 70000))
+  segment=$(ipcmk -M 4096 -p 0600 | grep -oE '[0-9]+$')
+  shared=$segment
+  if [[ $* == *--harm* ]]; then sleeping_server; fi
+  key=$(awk -v id="$segment" '$2 == id { print $1 }' /proc/sysvipc/shm)
+  : >/dev/mqueue/escape
+  before=$(node_facts)
+  # A runtime that enters while the team watches.
+  (for _ in 1 2 3 4 5 6; do sleep 0.7; oci exec "$id" true; done) >/dev/null 2>&1 3>&- &
+  pid=$!
+  try any "$RUNTIME" --root "$RUNC_ROOT" exec "$id" sh /escape --control "$(driver)" --others 1 \
+    --pids "$(cat "$MG/mpsgated.pid") $(mps_pids | tr '\n' ' ')" --sysv "$key" --queue /escape --watch 4 "$@"
+  wait "$pid" || true
+  echo "$stdout"
+  assert_equal "surprises" "$(grep SURPRISE <<<"$stdout")" ""
+  assert_equal "exit status ($stderr)" "$status" 0
+  assert_equal "the node afterwards" "$(node_facts)" "$before"
+  assert_equal "the neighbour" "$(state_of neighbour)" running
+}
+
+# lines PATTERN: how many lines of the table match.
+lines() { grep -cE "$1" <<<"$stdout" || true; }
+
+@test "root with Docker's capabilities gets nowhere that SECURITY.md does not name" {
+  red_team red "$DOCKER_CAPS"
+  (($(lines '\| ok$') > 60)) || fail "only $(lines '\| ok$') attempts were stopped"
+  assert_equal "ways of CAP_SYS_ADMIN" "$(lines 'SECURITY.md 23')" 0
+}
+
+@test "with all capabilities, not privileged, the device rules and the daemons still hold" {
+  red_team red "$(all_caps)"
+  (($(lines '\| ok$') > 50)) || fail "only $(lines '\| ok$') attempts were stopped"
+  (($(lines 'SECURITY.md 23') > 0)) || fail "CAP_SYS_ADMIN opened nothing: is it there?"
+}
+
+@test "what can hurt a neighbour is what SECURITY.md says, and no more" {
+  red_team red "$DOCKER_CAPS" --harm
+  assert_contains "quit" "$(grep '^quit ' <<<"$stdout")" "| ok"
+  assert_contains "shutdown_server" "$(grep '^shut the card' <<<"$stdout")" "open, documented (SECURITY.md 21)"
+}
+
+@test "a surprise fails: told that its own card is another's, the script finds it open" {
+  granted red 1Gi --ann mpsgate.io/gpu=0 --jq ".process.capabilities |= map_values($DOCKER_CAPS)"
+  try_oci 0 exec red sh /escape --control "$(driver)" --others 1 --watch 0
+  try_oci 1 exec red sh /escape --control "$(driver)" --others 0 --watch 0
+  assert_contains "table" "$(grep SURPRISE <<<"$stdout")" "card 195:0 by a node in /tmp | blocked | open: "
+}
