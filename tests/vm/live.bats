@@ -1,0 +1,165 @@
+#!/usr/bin/env bats
+# mpsgated and its control daemons as units of a real systemd, on cgroup v2: what ends whom, and what
+# every one of them finds again.
+
+load ../e2e/helpers
+load ../e2e/mpsgate
+load live
+
+setup_file() {
+  load ../e2e/helpers
+  load ../e2e/mpsgate
+  load live
+  mkdir -p "$MG"
+  rootfs "$MG/rootfs"
+  rootfs_program "$MG/rootfs" "$(control_program)"
+  live_install
+}
+
+teardown() {
+  explain_live
+  delete_all
+  assert_free
+}
+
+# same_node PIDS GRANTS: what a new mpsgated has to find.
+same_node() {
+  wait_for 30 "mpsgated answers" settled
+  assert_equal "control daemons" "$(daemon_pids)" "$1"
+  assert_equal "grants" "$(status_json | jq -S .grants)" "$2"
+  try_oci exec g true
+}
+
+@test "the machine: cgroup v2 alone, every capability, pidfd, cgroup.kill" {
+  assert_equal "filesystem" "$(stat -fc %T /sys/fs/cgroup)" cgroup2fs
+  assert_equal "capabilities" "$(sed -n 's/^CapBnd:\t0*//p' /proc/self/status)" "$(printf '%x' $(((2 << $(</proc/sys/kernel/cap_last_cap)) - 1)))"
+  [[ -e /sys/fs/cgroup/init.scope/cgroup.kill ]] || fail "no cgroup.kill"
+  echo "# kernel $(uname -r), controllers $(</sys/fs/cgroup/cgroup.controllers), dmem $(test -e /sys/fs/cgroup/dmem.capacity && echo there || echo not there)" >&3
+}
+
+@test "systemd-analyze finds no fault in the units" {
+  try systemd-analyze verify --man=no /etc/systemd/system/mpsgated.service /etc/systemd/system/mpsgate-mps@.service
+  assert_equal "output" "$stdout$stderr" ""
+}
+
+@test "each control daemon is the main process of a unit of its own, with its descriptors, log and cgroup" {
+  local n pid
+  assert_equal "state" "$(unit_of mpsgated ActiveState) $(unit_of mpsgated Type)" "active notify"
+  for n in 0 1; do
+    pid=$(unit_of "mpsgate-mps@$n" MainPID)
+    assert_equal "control daemon of card $n" "$pid" "$(card "$n" .mps.pid)"
+    assert_contains "limits" "$(grep 'open files' "/proc/$pid/limits")" " 16384 "
+    assert_contains "cgroup" "$(<"/proc/$pid/cgroup")" "mpsgate-mps@$n.service"
+    assert_equal "card" "$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^CUDA_VISIBLE_DEVICES=//p')" "$(uuid "$n")"
+    [[ -s /run/mpsgate/mps/$n/log/control.log ]] || fail "an empty control.log"
+  done
+  refute_contains "mpsgated's cgroup" "$(<"/sys/fs/cgroup$(unit_of mpsgated ControlGroup)/cgroup.procs")" "$pid"
+}
+
+@test "a grant in a systemd scope: device rules by BPF, and they survive systemctl daemon-reload" {
+  granted g 7Gi --ann mpsgate.io/gpu=0 --jq '.process.capabilities |= map_values(. + ["CAP_MKNOD"])'
+  assert_contains "cgroup" "$(<"/proc/$(oci state g | jq .pid)/cgroup")" "0::$MG_CGROUP/mg-g.scope"
+  for round in 1 2; do
+    try_oci any exec g sh -c ': </dev/nvidia0'
+    assert_contains "open of nvidia0, look $round" "$stderr" "No such device"
+    try_oci fail exec g sh -c '[ -e /tmp/other ] || mknod /tmp/other c 195 1; : </tmp/other'
+    assert_contains "open of another card, look $round" "$stderr" "Operation not permitted"
+    systemctl daemon-reload
+  done
+}
+
+# before_ours ID COMMAND: a bundle with a grant of card 0 whose prestart hook runs COMMAND with its cgroup
+# in $cg and that of its slice in $top. It runs before our own hook.
+before_ours() {
+  local id=$1 hook
+  hook='cg=/sys/fs/cgroup$(sed -n s/^0:://p "/proc/$(jq .pid)/cgroup"); top=/sys/fs/cgroup'$MG_CGROUP"; $2"
+  bundle "$id" --ann mpsgate.io/gpu-mem=7Gi --ann mpsgate.io/gpu=0 --jq ".hooks.prestart = [{path: \"/bin/bash\",
+    args: [\"bash\", \"-ec\", $(jq -n --arg s "$hook" '$s')], env: [\"PATH=/usr/sbin:/usr/bin\"]}]"
+}
+
+@test "the hook sees what the kernel does: rules that another hook opened or closed are vetoed" {
+  before_ours quiet :
+  create quiet
+  delete quiet
+  before_ours opened 'until [ "$cg" = "$top" ]; do
+    for id in $(bpftool -j cgroup show "$cg" | jq ".[]? | select(.attach_type | test(\"device\")).id"); do
+      bpftool cgroup detach "$cg" cgroup_device id "$id"
+    done
+    cg=${cg%/*}
+  done'
+  create fail opened
+  assert_contains "stderr" "$stderr" "[E_DEVICE_OPEN]" /dev/nvidia1 "hint: "
+  before_ours closed 'cd "$cg"; scope=${cg#"$top"/}; systemctl set-property --runtime "${scope%%/*}" DevicePolicy=strict DeviceAllow='
+  create fail closed
+  assert_contains "stderr" "$stderr" "[E_DEVICE_CLOSED]" /dev/nvidia "hint: "
+}
+
+@test "systemctl restart and SIGKILL of mpsgated: control daemons keep their pids, grants stay" {
+  granted g 7Gi
+  local pids grants main
+  pids=$(daemon_pids) grants=$(status_json | jq -S .grants) main=$(main_pid)
+  systemctl restart mpsgated
+  another_pid "$main" || fail "still $main"
+  same_node "$pids" "$grants"
+  main=$(main_pid)
+  systemctl kill -s KILL mpsgated
+  wait_for 30 "another mpsgated" another_pid "$main"
+  same_node "$pids" "$grants"
+}
+
+@test "a hung mpsgated is ended by the watchdog, and the next one finds everything" {
+  granted g 7Gi
+  local pids grants main
+  pids=$(daemon_pids) grants=$(status_json | jq -S .grants) main=$(main_pid)
+  kill -STOP "$main"
+  wait_for 60 "another mpsgated" another_pid "$main"
+  assert_contains "journal" "$(journalctl --no-pager -u mpsgated | grep -i watchdog)" "Watchdog timeout"
+  same_node "$pids" "$grants"
+}
+
+@test "mpsgated stopped: control daemons, container and grant go on" {
+  granted g 7Gi
+  local pids grants
+  pids=$(daemon_pids) grants=$(status_json | jq -S .grants)
+  systemctl stop mpsgated
+  assert_equal "control daemons" "$(daemon_pids)" "$pids"
+  try_oci exec g true
+  systemctl start mpsgated
+  same_node "$pids" "$grants"
+}
+
+another_control() { [[ $(card 0 .mps.pid) =~ ^[0-9]+$ && $(card 0 .mps.pid) != "$1" ]] && card_is ready 0; } # THAN
+
+@test "systemctl stop of a control daemon's unit, and its SIGKILL: a unit again, its grants broken, new ones taken" {
+  local way pid
+  for way in stop 'kill -s KILL'; do
+    granted g 7Gi --ann mpsgate.io/gpu=0
+    pid=$(card 0 .mps.pid)
+    # shellcheck disable=SC2086 # two words
+    systemctl $way mpsgate-mps@0
+    wait_for 60 "another control daemon" another_control "$pid"
+    assert_equal "main process" "$(unit_of mpsgate-mps@0 MainPID)" "$(card 0 .mps.pid)"
+    assert_equal "the grant of before" "$(grant g .state)" broken
+    allowed y --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=0
+    delete g
+  done
+}
+
+@test "mpsgate mps restart: the unit has another process" {
+  local pid
+  pid=$(card 0 .mps.pid)
+  try mpsgate mps restart 0 --yes
+  wait_for 60 "card 0 is ready" card_is ready 0
+  [[ $(card 0 .mps.pid) != "$pid" ]] || fail "the same process: $pid"
+  assert_equal "main process" "$(unit_of mpsgate-mps@0 MainPID)" "$(card 0 .mps.pid)"
+}
+
+@test "disable ends the unit and leaves nothing of it; enable starts it" {
+  try mpsgate disable 1
+  assert_equal "unit" "$(unit_of mpsgate-mps@1 ActiveState) $(unit_of mpsgate-mps@1 Result)" "inactive success"
+  [[ ! -e /run/mpsgate/mps/mps-1.env ]] || fail "its environment is still there"
+  assert_equal "compute mode" "$(jq -r '.cards[1].compute_mode' "$NVML/nvml.json")" DEFAULT
+  try fail systemctl start mpsgate-mps@1
+  try mpsgate enable 1
+  wait_for 60 "card 1 is ready" card_is ready 1
+}
