@@ -17,7 +17,7 @@ shim_env = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
 LOGS := $(TARGET_DIR)/test-log
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help build demo test test-unit test-e2e bench lint fmt clippy deny shellcheck clean
+.PHONY: help build man demo test test-unit test-e2e test-vm test-all test-faults soak fuzz bench lint fmt clippy deny shellcheck clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -26,14 +26,21 @@ build: ## build everything into out/: shim and hook static, daemon, command, tes
 	@tests/env/install.sh build
 	@echo "shim and hook: $(shim_target), profile shim"
 	@$(shim_env) cargo build -q --locked -p mpsgate-shim --profile shim --target $(shim_target)
+	@$(shim_env) cargo build -q --locked -p mpsgate-escape --profile shim --target $(shim_target)
 	@echo "daemon, command and test doubles: profile $(PROFILE)"
 	@cargo build -q --locked -p mpsgate-daemon -p mpsgate-cli -p fake-nvml -p fake-mps-control --profile $(PROFILE)
 	@mkdir -p out/fakes
 	@install -t out $(TARGET_DIR)/$(shim_target)/shim/mpsgate-runtime $(TARGET_DIR)/$(shim_target)/shim/mpsgate-hook
 	@install -t out $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,mpsgated mpsgate)
 	@install $(TARGET_DIR)/$(PROFILE:dev=debug)/libnvidia_ml.so out/fakes/libnvidia-ml.so.1
+	@install -t out/fakes $(TARGET_DIR)/$(shim_target)/shim/escape-try
 	@install -t out/fakes $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,nvidia-cuda-mps-control nvidia-cuda-mps-server)
 	@ls -l out out/fakes | awk 'NF > 8 && !/^d/ { printf "  %9d  %s\n", $$5, $$9 }'
+
+man: ## manual pages and completions into out/man and out/completions
+	@cargo run -q --locked -p mpsgate-pages --profile $(PROFILE) -- out
+	@install -m 644 -t out/man packaging/man/*.8
+	@ls out/man out/completions
 
 demo: build ## show it: real runc containers that share a card, and what is refused (root)
 	@tests/env/install.sh demo
@@ -50,6 +57,27 @@ test-e2e: ## end to end on runc and Docker 20.10, the suite first without mpsgat
 	@mkdir -p $(LOGS)
 	@tests/e2e/run 2>&1 | tee $(LOGS)/e2e.log
 
+test-vm: ## the same in a whole Debian machine: systemd, cgroup v2, crun, Podman, Docker 26 (root; after build)
+	@mkdir -p $(LOGS)
+	@tests/vm/run $(VM) 2>&1 | tee $(LOGS)/vm.log
+
+test-all: ## make test, then make test-vm, then the sum of both
+	@$(MAKE) test || true
+	@$(MAKE) test-vm || echo vm >>$(LOGS)/failed-stages
+	@tests/env/tally.sh $(LOGS)
+
+test-faults: ## kill the product at every crash point, restart it 100 times (root; after build; MG_SEED=N repeats)
+	@mkdir -p $(LOGS)
+	@tests/faults/run points 2>&1 | tee $(LOGS)/faults.log
+	@tests/faults/run restarts 100 2>&1 | tee $(LOGS)/faults-restarts.log
+
+soak: build ## 10,000 container lives with kills at random (root; MG_SOAK_CYCLES=N, MG_SEED=N; not part of CI)
+	@tests/env/install.sh test
+	@tests/faults/run soak $(or $(MG_SOAK_CYCLES),10000)
+
+fuzz: ## fuzz every parser of foreign bytes for FUZZ_SECONDS=60 each (nightly Rust; not part of CI)
+	@tests/fuzz/run
+
 bench: build ## what the shim and the hook cost, as ratios to a program that only execs (root)
 	@tests/bench/run
 
@@ -60,6 +88,7 @@ fmt: ## is everything formatted?
 
 clippy: ## lints, warnings denied; the shim also for its own target
 	@cargo clippy -q --locked --workspace --all-targets -- -D warnings
+	@cargo clippy -q --locked -p mpsgate-shim -p mpsgate-daemon --features mpsgate-shim/crash-points,mpsgate-daemon/crash-points -- -D warnings
 	@cargo clippy -q --locked -p mpsgate-shim --target $(shim_target) -- -D warnings
 
 deny: ## licences, sources, advisories, and who may use what (deny.toml)
