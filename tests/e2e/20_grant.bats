@@ -38,6 +38,7 @@ ask() {
   LIMIT=10 try_oci any exec "$1" sh -c 'echo "$1" | nvidia-cuda-mps-control' x "$2"
 }
 
+# bats test_tags=runtime
 @test "7 GiB granted: the environment says so, once" {
   granted g 7Gi
   assert_equal "limit" "$(env_in g CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)" "0=7168M"
@@ -77,6 +78,7 @@ ask() {
   find "/run/mpsgate/mps/$index" -name control_privileged | grep -q . || fail "no control_privileged of the daemon's own to hide"
 }
 
+# bats test_tags=runtime
 @test "the granted card's nodes are there and open, another card's are not" {
   granted g 7Gi --ann mpsgate.io/gpu=0 --jq '.process.capabilities |= map_values(. + ["CAP_MKNOD"])'
   inside g sh -c 'ls /dev | grep nvidia | sort | tr "\n" " "'
@@ -98,6 +100,7 @@ ask() {
   assert_equal "exit status of a query" "$status" 0
 }
 
+# bats test_tags=runtime
 @test "from inside, as root: set is refused, and changes nothing" {
   [[ $(control_program) != *-535.* ]] || skip "control daemon 535 lets every client set limits; 550 is needed"
   granted g 7Gi
@@ -137,6 +140,7 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   wait_for 10 "cap of 2 GiB again" cap_is 2048
 }
 
+# bats test_tags=runtime
 @test "exec in its argv form has the limit, and cannot raise it" {
   granted g 7Gi
   inside g env
@@ -153,6 +157,7 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   assert_equal "output" "$stdout" "0=7168M in /tmp"
 }
 
+# bats test_tags=runtime
 @test "exec with --process has the limit, and the document keeps what else is in it" {
   granted g 7Gi
   jq '.process | .args = ["env"] | .env += ["MINE=1"] | .unknownField = {"kept": [1, 2]}' "$MG/b/g/config.json" |
@@ -229,6 +234,7 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   assert_equal "devices equal rules" "$(jq -c '[.linux.devices[] | select(.path | test("nvidia"))] | length' "$MG/b/g/config.json")" 4
 }
 
+# bats test_tags=runtime
 @test "run, and flags in every place that runc takes them" {
   bundle r --ann mpsgate.io/gpu-mem=1Gi --args sh -c 'echo $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT'
   try_oci run -b "$MG/b/r" r
@@ -244,6 +250,7 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   assert_free
 }
 
+# bats test_tags=runtime
 @test "a process that ends frees, without delete" {
   bundle g --ann mpsgate.io/gpu-mem=7Gi --args true
   create g
@@ -252,6 +259,7 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   assert_free
 }
 
+# bats test_tags=runtime
 @test "killed with SIGKILL: free, and the runtime's exit status is its own" {
   granted g 7Gi
   try_oci kill g KILL
@@ -264,6 +272,7 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   assert_free
 }
 
+# bats test_tags=runtime
 @test "a create that fails in the runtime leaves no reservation" {
   bundle g --ann mpsgate.io/gpu-mem=7Gi --jq '.mounts += [{destination: "/x", type: "bind", source: "/no/such/source", options: ["bind"]}]'
   create fail g
@@ -277,6 +286,7 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   assert_free
 }
 
+# bats test_tags=runtime
 @test "our hook's veto says why, on stderr and in --log, also where the runtime throws a hook's words away" {
   bundle g --ann mpsgate.io/gpu-mem=7Gi --jq '.hooks.prestart = [{path: "/bin/sh", args: ["sh", "-c", "rm -f /run/mpsgate/grants/*"], env: ["PATH=/bin"]}]'
   create fail g
@@ -293,6 +303,7 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   assert_free
 }
 
+# bats test_tags=runtime
 @test "the same id again is a new grant, counted once" {
   granted g 7Gi
   local first
@@ -315,6 +326,7 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   assert_equal "root of what is left" "$(grant g .runtime_root)" "$RUNC_ROOT"
 }
 
+# bats test_tags=runtime
 @test "restart of the daemon keeps grants and control daemons" {
   granted g 7Gi
   local pids before

@@ -28,6 +28,7 @@ node() { # PATH MINOR: a device entry as jq text
 }
 NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook", args: ["nvidia-container-runtime-hook", "prestart"], env: ["PATH=/bin"]}]'
 
+# bats test_tags=runtime
 @test "no host IPC with a request" {
   refused x E_NO_HOST_IPC --ann mpsgate.io/gpu-mem=1Gi --private-ipc
   assert_contains "hint" "$stderr" "--ipc=host"
@@ -35,6 +36,7 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   allowed z --private-ipc
 }
 
+# bats test_tags=runtime
 @test "another container's IPC namespace with a request; the host's by path is allowed" {
   bundle other --private-ipc
   create other
@@ -59,6 +61,7 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   allowed y --env NVIDIA_VISIBLE_DEVICES=all --env NVIDIA_VISIBLE_DEVICES=void
 }
 
+# bats test_tags=runtime
 @test "privileged with a request; privileged alone loses the cards' nodes only" {
   refused x E_PRIVILEGED --ann mpsgate.io/gpu-mem=1Gi --caps-all
   bundle p --caps-all --jq "$(node /dev/nvidia0 0)" --jq "$(node /dev/nvidiactl 255)" \
@@ -69,12 +72,14 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   refute_contains "nodes" "$(<"$MG/out/p")" nvidia0
 }
 
+# bats test_tags=runtime
 @test "a card's node without a request, under any name; another driver's node is allowed" {
   refused x E_DEVICE_NODE --jq "$(node /dev/nvidia0 0)"
   refused x E_DEVICE_NODE --jq "$(node /dev/innocent 1)"
   allowed y --jq '.linux.devices += [{path: "/dev/nvidia-like", type: "c", major: 1, minor: 5, fileMode: 438}]'
 }
 
+# bats test_tags=runtime
 @test "a device rule that opens the cards without a request" {
   refused x E_DEVICE_RULE --jq '.linux.resources.devices += [{allow: true, type: "c", major: 195, access: "rwm"}]'
   refused x E_DEVICE_RULE --jq '.linux.resources.devices += [{allow: true, type: "c", major: 195, minor: 1, access: "r"}]'
@@ -82,6 +87,7 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   allowed y --jq '.linux.resources.devices += [{allow: false, type: "c", major: 195, access: "rwm"}]'
 }
 
+# bats test_tags=runtime
 @test "NVIDIA's prestart hook with cards to inject, without a request; the hook alone is allowed" {
   install -m 755 /bin/true /usr/bin/nvidia-container-runtime-hook
   refused x E_NVIDIA_HOOK --jq "$NVIDIA_HOOK" --env NVIDIA_VISIBLE_DEVICES=all
@@ -99,6 +105,7 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   refused x E_IMEX_CHANNEL --env NVIDIA_IMEX_CHANNELS=0
 }
 
+# bats test_tags=runtime
 @test "our own directories as a mount, under any name; an ancestor is allowed" {
   granted g 1Gi
   local dir
@@ -113,6 +120,7 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   rm "$MG/alias"
 }
 
+# bats test_tags=runtime
 @test "annotations that make the runtime open devices or files" {
   refused x E_ANNOTATION --ann "org.systemd.property.DeviceAllow=[('/dev/nvidia0', 'rw')]"
   refused x E_ANNOTATION --ann run.oci.hooks.stdout=/etc/shadow --ann mpsgate.io/gpu-mem=1Gi
@@ -187,6 +195,7 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   allowed y --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=1 --jq '.process.user.uid = 1000'
 }
 
+# bats test_tags=runtime
 @test "restore with a request" {
   bundle x --ann mpsgate.io/gpu-mem=1Gi
   try_oci fail restore --bundle "$MG/b/x" --image-path "$MG" x

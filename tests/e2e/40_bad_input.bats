@@ -53,6 +53,7 @@ WANTS="mpsgate.io/gpu-mem=1Gi"
   assert_contains "stderr" "$stderr" nowhere
 }
 
+# bats test_tags=runtime
 @test "a bundle without config.json, and config.json as a directory" {
   mkdir -p "$MG/b/none" "$MG/b/dir/config.json" "$MG/out"
   create fail none
@@ -89,12 +90,14 @@ WANTS="mpsgate.io/gpu-mem=1Gi"
   bad x E_BUNDLE "127"
 }
 
+# bats test_tags=runtime
 @test "unknown fields and enum values are no error" {
   granted g 1Gi --jq '.future = {"a": [null, true]} | .process.user.newField = 1 | .linux.seccomp = {"defaultAction": "SCMP_ACT_ALLOW", "flags": [], "listenerX": "new"}'
   assert_equal "an unknown field" "$(jq -c .future "$MG/b/g/config.json")" '{"a":[null,true]}'
   delete g
 }
 
+# bats test_tags=runtime
 @test "process, linux, mounts or env missing or null, with a request: an error or a container, no panic" {
   local part what
   for part in .process .linux .mounts .process.env; do
@@ -113,6 +116,7 @@ WANTS="mpsgate.io/gpu-mem=1Gi"
   done
 }
 
+# bats test_tags=runtime
 @test "entries of env without = and of no string type" {
   bundle g --ann "$WANTS" --jq '.process.env += ["NOEQUALS", "=x", ""]'
   create fail g
@@ -211,12 +215,14 @@ fake() {
   allowed y --ann "$WANTS"
 }
 
+# bats test_tags=runtime
 @test "a second mpsgated does not take over from the first" {
   LIMIT=10 try fail mpsgated
   [[ -n $stderr ]] || fail "no word"
   allowed y --ann "$WANTS"
 }
 
+# bats test_tags=runtime
 @test "the hook's standard input empty, huge or not JSON" {
   local input args="--root=$RUNC_ROOT --instance=0123456789abcdef0123456789abcdef"
   for input in true 'echo "not json"' 'echo "{\"id\": 7}"' 'head -c 100000000 /dev/zero | tr "\0" "["'; do
@@ -312,6 +318,7 @@ fake() {
   assert_free
 }
 
+# bats test_tags=runtime
 @test "the bundle on a full disk: refused, the spec untouched, the reservation gone" {
   mkdir -p "$MG/small"
   mount -t tmpfs -o size=64k small "$MG/small"
@@ -327,6 +334,7 @@ fake() {
   assert_free
 }
 
+# bats test_tags=runtime
 @test "the shim killed in the middle: config.json is the old or the new one, the reservation expires" {
   local i pid
   for i in {1..20}; do

@@ -4,7 +4,8 @@
 # expected and what came; `wait_for` polls a condition with a limit. Containers are bundles below
 # $MG/b, made by `bundle`; their output goes to $MG/out/ID. $REAL is the real runtime (MG_REAL_RUNTIME,
 # else runc), $RUNTIME the one under test: $REAL itself in 00_plain.bats, mpsgate-runtime everywhere
-# else. MG_PATIENCE=N makes every limit N times as long, for an emulated machine.
+# else. For an emulated machine MG_PATIENCE=N makes every limit N times as long, and MG_POLL=SECONDS the
+# time between two looks. Tests tagged `runtime` are those whose outcome the runtime has a part in.
 # shellcheck shell=bash disable=SC2034 # status, stdout and stderr are read by the tests
 
 bats_require_minimum_version 1.5.0
@@ -72,7 +73,7 @@ wait_for() {
   end=$((SECONDS + limit))
   until "$@" >"$BATS_TEST_TMPDIR/wait.out" 2>&1 3>&-; do
     ((SECONDS < end)) || { fail "waited $limit s for: $what" "command:  $*" "last:     $(<"$BATS_TEST_TMPDIR/wait.out")"; return 1; }
-    sleep 0.05
+    sleep "${MG_POLL:-0.05}"
   done
 }
 

@@ -10,8 +10,8 @@ set -euo pipefail
 declare -A packages=(
   [build]=""
   [demo]="runc:runc pgrep:procps jq:jq busybox:busybox-static"
-  [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io podman:podman"
-  [lint]="shellcheck:shellcheck mandoc:mandoc"
+  [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman"
+  [lint]="shellcheck:shellcheck"
 )
 steps=("$@")
 ((${#steps[@]})) || steps=(build demo test lint)

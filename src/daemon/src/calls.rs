@@ -166,7 +166,8 @@ fn give_up(daemon: &Daemon, key: &GrantKey) {
 
 /// Waits until the card's server takes clients of `uid`.
 async fn server(daemon: &Daemon, card: &GpuUuid, uid: u32) -> Result<(), Refusal> {
-    let limit = Duration::from_secs(daemon.settings.now().mps.start_timeout_s.into()) + SERVER_SLACK;
+    let limit =
+        Duration::from_secs(daemon.settings.now().mps.start_timeout_s.into()) + SERVER_SLACK;
     ask_keeper(daemon, card, limit, |reply| Order::Server { uid, reply }).await.unwrap_or_else(
         || {
             Err(Refusal::new(
@@ -247,7 +248,8 @@ async fn activate(
             // The container's program starts when this is answered. Reserve has asked for the limit,
             // so mostly it is there.
             if daemon.is_starting() {
-                line.wait("mpsgated has just started and prepares the GPUs", daemon.started()).await;
+                line.wait("mpsgated has just started and prepares the GPUs", daemon.started())
+                    .await;
             }
             prepared(daemon, line, &entry).await
         }
@@ -280,9 +282,7 @@ async fn prepared(daemon: &Daemon, line: &mut Line, entry: &Entry) -> Result<(),
         line.wait(&doing, server(daemon, &granted.uuid, entry.grant.uid)).await?;
     }
     match capped_card(daemon, entry) {
-        Some(card) => {
-            line.wait("the card's memory limit is being set", limit(daemon, &card)).await
-        }
+        Some(card) => line.wait("the card's memory limit is being set", limit(daemon, &card)).await,
         None => Ok(()),
     }
 }

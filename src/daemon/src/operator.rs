@@ -62,11 +62,7 @@ pub(crate) async fn enable(
         match node.find_card(gpu) {
             Err(refusal) => return Ok(Err(refusal)),
             Ok(card) if card.managed.is_some() => {
-                return Ok(done(format!(
-                    "{} is managed already: {}",
-                    card.label(),
-                    card.state()
-                )));
+                return Ok(done(format!("{} is managed already: {}", card.label(), card.state())));
             }
             Ok(card) => id(&node, card),
         }

@@ -17,10 +17,7 @@ use crate::socket::Line;
 use crate::{DaemonError, error, logging, snapshot};
 
 /// Reloads at each SIGHUP. What comes of it is logged.
-pub(crate) async fn on_hangup(
-    daemon: Arc<Daemon>,
-    mut hangup: Signal,
-) -> Result<(), DaemonError> {
+pub(crate) async fn on_hangup(daemon: Arc<Daemon>, mut hangup: Signal) -> Result<(), DaemonError> {
     loop {
         if hangup.recv().await.is_none() {
             let source = std::io::Error::other("the signal's stream ended");
@@ -153,7 +150,10 @@ async fn manage(
         lines.push(match handed {
             Ok(text) => format!("gpus.manage: {text}"),
             Err(Refusal { sentence, hint, .. }) => {
-                format!("gpus.manage: {sentence}; takes effect after: {hint}; mpsgate enable {}", card.uuid)
+                format!(
+                    "gpus.manage: {sentence}; takes effect after: {hint}; mpsgate enable {}",
+                    card.uuid
+                )
             }
         });
     }

@@ -24,8 +24,8 @@ use crate::daemon::{Daemon, START_LIMIT, Task, log_ended};
 use crate::node::Node;
 use crate::settings::Settings;
 use crate::{
-    DaemonError, Places, directories, error, inventory, logging, managed, process, reload, snapshot,
-    socket, watch,
+    DaemonError, Places, directories, error, inventory, logging, managed, process, reload,
+    snapshot, socket, watch,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -144,11 +144,7 @@ async fn open_ledger(places: &Places) -> Result<(LedgerFile, Ledger), LedgerFile
     }
 }
 
-fn start(
-    daemon: &Arc<Daemon>,
-    listener: tokio::net::UnixListener,
-    hangup: Signal,
-) {
+fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signal) {
     {
         let node = daemon.node();
         for entry in node.ledger().entries() {

@@ -52,7 +52,9 @@ impl Doomed {
     pub(crate) fn processes(&self) -> std::io::Result<BTreeSet<u32>> {
         match &self.cgroup {
             Some(cgroup) => cgroup::processes(cgroup),
-            None => Ok(process::is_alive(&self.init).then_some(self.init.pid).into_iter().collect()),
+            None => {
+                Ok(process::is_alive(&self.init).then_some(self.init.pid).into_iter().collect())
+            }
         }
     }
 }
@@ -95,11 +97,7 @@ pub(crate) async fn clients(daemon: &Daemon, call: &Terminate) -> Result<Reply, 
 }
 
 /// `None` where the card cannot have clients.
-async fn ask(
-    daemon: &Daemon,
-    card: &GpuUuid,
-    doomed: Doomed,
-) -> Result<Option<Vec<i32>>, Trouble> {
+async fn ask(daemon: &Daemon, card: &GpuUuid, doomed: Doomed) -> Result<Option<Vec<i32>>, Trouble> {
     let deadline = Instant::now() + LIMIT;
     let label = {
         let node = daemon.node();
@@ -124,7 +122,9 @@ async fn ask(
     match timeout(TURN, begun).await {
         Ok(Ok(())) => {}
         Ok(Err(_)) => return Err(not_taken("is not ready")),
-        Err(_) => return Err(not_taken("has an MPS control daemon that is busy with something else")),
+        Err(_) => {
+            return Err(not_taken("has an MPS control daemon that is busy with something else"));
+        }
     }
     match timeout(deadline.saturating_duration_since(Instant::now()), answer).await {
         Ok(Ok(result)) => result.map(Some),

@@ -190,7 +190,10 @@ pub enum MpsError {
         tail: String,
     },
     /// Servers outlived their control daemon and hold the card.
-    #[error("what a dead MPS control daemon left still holds the card: server {}", list(pids, ", "))]
+    #[error(
+        "what a dead MPS control daemon left still holds the card: server {}",
+        list(pids, ", ")
+    )]
     Orphans {
         /// The card's number.
         card: u32,

@@ -50,7 +50,17 @@ impl CardMps {
         };
         let mut status = "it is not in the list of servers".to_owned();
         loop {
-            let servers = self.servers()?;
+            let servers = match self.servers() {
+                // A server that dies closes whatever connection there is, now and then two in a row
+                // (seen on 550 under load): the next look tells what became of it.
+                Err(MpsError::ChannelBroken { .. } | MpsError::EmptyAnswer { .. })
+                    if Instant::now() < deadline =>
+                {
+                    std::thread::sleep(POLL);
+                    continue;
+                }
+                other => other?,
+            };
             let written = log.since(if was_running { 0 } else { mark })?;
             if let Some(server) = servers.first() {
                 self.check_uid(server, uid)?;

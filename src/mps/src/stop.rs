@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use mpsgate_crashpoint::crash_point;
 use crate::card::{CardMps, ControlDaemon};
 use crate::error::MpsError;
 use crate::process::Process;
 use crate::spawner::Spawner;
+use mpsgate_crashpoint::crash_point;
 
 /// How long each step may take before the next, harder one.
 const STEP: Duration = Duration::from_secs(2);

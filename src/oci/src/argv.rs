@@ -188,7 +188,10 @@ pub fn parse(args: &[OsString]) -> Invocation {
         (Verb::Kill, Some(text)) => Signal::parse(text),
         _ => Signal::TERM,
     };
-    let env_flag = reading.env_flag.filter(|_| verb == Verb::Exec && reading.process_at.is_none());
+    // Without a container it is an argv that the runtime refuses, and there is no place to insert at.
+    let env_flag = reading
+        .env_flag
+        .filter(|_| verb == Verb::Exec && reading.process_at.is_none() && container_id.is_some());
     let path = |at: Option<ValueAt>| at.map(|at| PathBuf::from(at.get(args)));
     Invocation {
         verb,

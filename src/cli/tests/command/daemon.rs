@@ -201,7 +201,8 @@ fn mps_without_yes_prints_who_would_die_and_is_1() {
         }],
         unknown: None,
     };
-    let daemon = Daemon::answering(&[Reply::WouldEnd { list: serde_json::to_string(&list).unwrap() }]);
+    let daemon =
+        Daemon::answering(&[Reply::WouldEnd { list: serde_json::to_string(&list).unwrap() }]);
     let ended = mpsgate(&["mps", "stop", "0", "--socket", daemon.socket()]);
     ended.assert_code(1);
     assert_eq!(ended.stderr, "");
@@ -210,7 +211,8 @@ fn mps_without_yes_prints_who_would_die_and_is_1() {
         Call::Mps(Mps { gpu, action: MpsAction::Stop, confirmed: false }) => assert_eq!(gpu, "0"),
         other => panic!("{other:?}"),
     }
-    let daemon = Daemon::answering(&[Reply::WouldEnd { list: serde_json::to_string(&list).unwrap() }]);
+    let daemon =
+        Daemon::answering(&[Reply::WouldEnd { list: serde_json::to_string(&list).unwrap() }]);
     let ended = mpsgate(&["mps", "stop", "0", "-o", "json", "--socket", daemon.socket()]);
     ended.assert_code(1);
     golden("mps-stop.json", &ended.stdout);

@@ -109,10 +109,14 @@ async fn restart(
     label: &str,
 ) -> Result<String, Refusal> {
     // A container that is created meanwhile would lose what it is given.
-    fence(daemon, card, Some(Trouble::new(
-        "is being restarted by the operator",
-        "try again in a moment; mpsgate status shows when it is ready",
-    )));
+    fence(
+        daemon,
+        card,
+        Some(Trouble::new(
+            "is being restarted by the operator",
+            "try again in a moment; mpsgate status shows when it is ready",
+        )),
+    );
     let restarted = order(daemon, told, card, label, |reply| Order::Restart { reply }).await;
     crash_point!("mps_restart.ended");
     fence(daemon, card, None);

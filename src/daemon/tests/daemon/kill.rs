@@ -63,7 +63,8 @@ fn terminate(daemon: &Running, key: &GrantKey) -> Result<String, WireRefusal> {
 
 /// Commands that the double was sent, oldest first.
 fn commands(node: &Node, card: u32) -> Vec<String> {
-    let log = fs::read_to_string(node.places.mps().join(format!("{card}/log/control.log"))).unwrap();
+    let log =
+        fs::read_to_string(node.places.mps().join(format!("{card}/log/control.log"))).unwrap();
     let lines = log.lines().filter_map(|line| line.split_once("Cmd:"));
     lines.map(|(_, command)| command.to_owned()).collect()
 }
@@ -178,7 +179,9 @@ fn a_keeper_that_is_busy_with_a_server_is_not_waited_for() {
     let slow = node.places.mps().join("0/log/fake-server-slow");
     fs::write(&slow, "").unwrap();
     signal("-KILL", node.mps(0).servers().unwrap()[0].pid);
-    wait_for("the server's end is seen", || daemon.card(0).mps.is_some_and(|m| m.servers.is_empty()));
+    wait_for("the server's end is seen", || {
+        daemon.card(0).mps.is_some_and(|m| m.servers.is_empty())
+    });
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| daemon.reserve(request("slow", 1)));
         let is_starting = || node.mps(0).servers().is_ok_and(|servers| !servers.is_empty());

@@ -54,7 +54,10 @@ fn without_yes_who_would_die_is_listed_and_nothing_is_done() {
     let control = node.control_pid(0).unwrap();
     for action in [MpsAction::Stop, MpsAction::Restart] {
         let list = listed(&daemon, action);
-        assert_eq!((list.action, list.card.as_str(), list.card_index), (action, uuid(0).as_str(), 0));
+        assert_eq!(
+            (list.action, list.card.as_str(), list.card_index),
+            (action, uuid(0).as_str(), 0)
+        );
         let grants: Vec<_> =
             list.grants.iter().map(|g| (g.container_id.as_str(), g.memory_mib, g.pid)).collect();
         assert_eq!(grants, [("web", 7168, init.pid())]);
@@ -82,12 +85,8 @@ fn the_list_names_servers_and_clients_with_their_containers() {
             .unwrap()
     });
     let pids: Vec<u32> = clients.iter().map(std::process::Child::id).collect();
-    let call = mpsgate_api::Activate {
-        key: grant.key.clone(),
-        pid: pids[0],
-        cgroup: None,
-        grant: None,
-    };
+    let call =
+        mpsgate_api::Activate { key: grant.key.clone(), pid: pids[0], cgroup: None, grant: None };
     daemon.activate_with(call, pids[0]).unwrap();
     wait_for("both attach", || node.mps(0).clients().unwrap()[0].1.len() == 2);
     let list = listed(&daemon, MpsAction::Stop);

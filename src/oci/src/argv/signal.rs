@@ -73,3 +73,54 @@ const NAMES: &[(&str, i32)] = &[
     ("PWR", 30),
     ("SYS", 31),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use crate::argv::parse;
+
+    fn sends_sigkill(line: &str) -> bool {
+        let args: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        parse(&args).sends_sigkill()
+    }
+
+    #[test]
+    fn a_sigkill_is_seen_in_every_spelling_and_nothing_else_is_taken_for_one() {
+        for line in [
+            "kill c1 KILL",
+            "kill c1 SIGKILL",
+            "kill c1 sigkill",
+            "kill c1 9",
+            "--root /r --log=/l kill c1 9",
+            "kill --all c1 KILL",
+            "kill -a c1 9",
+            "kill c1 9 --all",
+            "kill -- c1 9",
+            "delete --force c1",
+            "delete -f c1",
+            "delete c1 -f",
+            "delete --force=true c1",
+            "--root /r delete -force c1",
+        ] {
+            assert!(sends_sigkill(line), "{line}");
+        }
+        for line in [
+            "kill c1",
+            "kill KILL",
+            "kill 9",
+            "kill c1 TERM",
+            "kill c1 19",
+            "kill c1 USR1 KILL",
+            "kill --help c1 KILL",
+            "--help kill c1 KILL",
+            "delete c1",
+            "delete force",
+            "delete --force=false c1",
+            "exec c1 kill c1 KILL",
+            "state c1",
+        ] {
+            assert!(!sends_sigkill(line), "{line}");
+        }
+    }
+}

@@ -292,45 +292,6 @@ fn signals_are_read_by_number_and_by_name() {
 }
 
 #[test]
-fn a_sigkill_is_seen_in_every_spelling_and_nothing_else_is_taken_for_one() {
-    for line in [
-        "kill c1 KILL",
-        "kill c1 SIGKILL",
-        "kill c1 sigkill",
-        "kill c1 9",
-        "--root /r --log=/l kill c1 9",
-        "kill --all c1 KILL",
-        "kill -a c1 9",
-        "kill c1 9 --all",
-        "kill -- c1 9",
-        "delete --force c1",
-        "delete -f c1",
-        "delete c1 -f",
-        "delete --force=true c1",
-        "--root /r delete -force c1",
-    ] {
-        assert!(parse(&args(line)).sends_sigkill(), "{line}");
-    }
-    for line in [
-        "kill c1",
-        "kill KILL",
-        "kill 9",
-        "kill c1 TERM",
-        "kill c1 19",
-        "kill c1 USR1 KILL",
-        "kill --help c1 KILL",
-        "--help kill c1 KILL",
-        "delete c1",
-        "delete force",
-        "delete --force=false c1",
-        "exec c1 kill c1 KILL",
-        "state c1",
-    ] {
-        assert!(!parse(&args(line)).sends_sigkill(), "{line}");
-    }
-}
-
-#[test]
 fn the_process_file_is_replaced_in_each_form() {
     let cases = [
         ("exec --process /a -d c1", "exec --process /new -d c1"),
@@ -372,7 +333,14 @@ fn our_env_goes_behind_the_callers_own_by_the_same_flag() {
 
 #[test]
 fn our_env_is_not_added_where_the_runtime_has_it_already() {
-    for line in ["exec c1 sh", "exec -e A=0 --process /p c1", "create c1", "exec c1 sh -e A=1"] {
+    for line in [
+        "exec c1 sh",
+        "exec -e A=0 --process /p c1",
+        "create c1",
+        "exec c1 sh -e A=1",
+        "exec -e",
+        "exec -e A=0",
+    ] {
         let old = args(line);
         assert_eq!(with_exec_env(&old, &parse(&old), &[]), None, "{line}");
     }

@@ -49,7 +49,8 @@ fn past(runtime: u32, text: &str) {
 /// relative path is left out: it is relative to where the runtime was when it started.
 fn log_of(cmdline: &[u8]) -> Option<(Option<PathBuf>, LogFormat)> {
     let words = cmdline.strip_suffix(b"\0")?.split(|byte| *byte == 0);
-    let args: Vec<OsString> = words.skip(1).map(|word| OsStr::from_bytes(word).to_owned()).collect();
+    let args: Vec<OsString> =
+        words.skip(1).map(|word| OsStr::from_bytes(word).to_owned()).collect();
     let invocation = argv::parse(&args);
     matches!(invocation.verb, Verb::Create | Verb::Run | Verb::Restore)
         .then(|| (invocation.log.filter(|log| log.is_absolute()), invocation.log_format))
@@ -68,7 +69,9 @@ mod tests {
         );
         // podman 5.4.2 and conmon 2.1.12, for a runtime whose name they do not know; captured.
         assert_eq!(
-            of("/usr/bin/crun --systemd-cgroup create --bundle /c/userdata --pid-file /r/pidfile 0627c152 "),
+            of(
+                "/usr/bin/crun --systemd-cgroup create --bundle /c/userdata --pid-file /r/pidfile 0627c152 "
+            ),
             Some((None, LogFormat::Text))
         );
         assert_eq!(of("crun --log here run c1 "), Some((None, LogFormat::Text)));
