@@ -150,6 +150,29 @@ killed_all_the_same() {
   [[ ! -s $MG/log/oci.json ]] || fail "something was logged: $(cat "$MG/log/oci.json")"
 }
 
+docker_is() { [[ $(docker inspect -f '{{.State.Status}}' "$1") == "$2" ]]; }
+
+@test "Docker takes a CUDA process that ends before its SIGKILL for killed" {
+  local verb
+  docker_start --add-runtime mpsgate=/usr/bin/mpsgate-runtime --default-runtime mpsgate
+  for verb in kill 'stop -t 0' 'restart -t 0' 'rm -f'; do
+    try_docker run -d --network none --ipc=host -e MPSGATE_GPU_MEM=2Gi --name cuda bb nvidia-cuda-mps-control client
+    wait_for 20 "the CUDA process" eval 'docker logs cuda | grep -q ^attached'
+    # shellcheck disable=SC2086 # a verb and its option
+    try_docker $verb cuda
+    case $verb in
+      kill | stop*)
+        wait_for 10 "the container's end" docker_is cuda exited
+        assert_contains "last words" "$(docker logs cuda)" CUDA_ERROR_MPS_CLIENT_TERMINATED
+        ;;
+      restart*) wait_for 20 "the next life" eval '(($(docker logs cuda | grep -c ^attached) == 2))' ;;
+    esac
+    docker rm -f cuda >/dev/null 2>&1 || true
+    assert_free
+  done
+  docker_stop
+}
+
 # --- mps ------------------------------------------------------------------------------------------
 
 @test "mps stop and mps restart list who would die, and do nothing without --yes" {
