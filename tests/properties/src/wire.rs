@@ -1,7 +1,7 @@
 //! Messages of the daemon's socket.
 
 use mpsgate_api::{
-    Envelope, MAX_FRAME, Reply, VERSION, WireRefusal, compatible, decode_length, encode,
+    Envelope, MAX_FRAME, Reply, VERSION, WireRefusal, WouldEnd, compatible, decode_length, encode,
     parse_envelope,
 };
 use mpsgate_policy::Refusal;
@@ -25,8 +25,15 @@ pub(crate) fn message(data: &[u8]) {
     }
     if let Ok(reply) = serde_json::from_slice::<Reply>(data) {
         same_again::<Reply>(&reply);
-        if let Reply::Refused(wire) = reply {
-            refusal(wire);
+        match reply {
+            Reply::Refused(wire) => refusal(wire),
+            // The list is text within the reply, read by the operator's command alone.
+            Reply::WouldEnd { list } => {
+                if let Ok(list) = serde_json::from_str::<WouldEnd>(&list) {
+                    same_again::<WouldEnd>(&list);
+                }
+            }
+            _ => {}
         }
     }
 }
