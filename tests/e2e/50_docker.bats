@@ -27,6 +27,7 @@ exec /usr/sbin/runc "$@"
 SH
   chmod +x "$MG/below/runc"
   export MG_REAL_RUNTIME=$MG/below/runc
+  REAL=$MG_REAL_RUNTIME # what `settings` writes
 }
 
 setup_file() {
