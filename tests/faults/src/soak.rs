@@ -101,6 +101,7 @@ pub(crate) fn run(at: &Workplace, cycles: u64) -> Result<bool, Failure> {
         // Once in a while the ledger is compared with what lives.
         if done() / 500 > said {
             said = done() / 500;
+            forgotten += engine.end_forgotten()?;
             churn.paused(|| check::runcs_grants(churn))?;
             println!(
                 "# {} containers in {} s, {kills:?}, {}",
@@ -191,6 +192,10 @@ impl EngineLives {
 }
 
 fn life(at: &Workplace, random: &mut Random, name: &str) -> Result<(), Failure> {
+    // What an engine that was away did not remove.
+    for left in docker(at, &["ps", "-aq"])?.split_whitespace() {
+        docker(at, &["rm", "-f", left])?;
+    }
     let mut create = vec!["run", "-d", "--name", name];
     create.extend(DOCKER_LIFE);
     create.extend(["bb", "sleep", "3600"]);
