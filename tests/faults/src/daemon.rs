@@ -6,7 +6,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mpsgate_api::{Call, Client, Reply, Status};
 use mpsgate_config::paths;
@@ -20,6 +20,9 @@ use crate::node::wait_for;
 /// RestartSec=).
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const PROGRAM: &str = "/usr/bin/mpsgated";
+/// For an answer to what this program itself asks. What containers are told in time is judged by what
+/// becomes of them.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Shared {
     pid: AtomicU32,
@@ -132,11 +135,17 @@ impl Shared {
     }
 }
 
-/// What the daemon knows.
+/// What the daemon knows. One that is away, or silent on a busy machine, is asked again.
 pub(crate) fn status() -> Result<Status, Failure> {
-    let limit = Duration::from_secs(10);
-    match Client::connect(Path::new(paths::SOCKET))?.call(Call::Status, None, limit)? {
-        Reply::Status(status) => Ok(*status),
-        reply => Err(format!("not a status: {reply:?}").into()),
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let asked = Client::connect(Path::new(paths::SOCKET))
+            .and_then(|client| client.call(Call::Status, None, PATIENCE));
+        match asked {
+            Ok(Reply::Status(status)) => return Ok(*status),
+            Ok(reply) => return Err(format!("not a status: {reply:?}").into()),
+            Err(error) if Instant::now() > deadline => return Err(error.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
     }
 }
