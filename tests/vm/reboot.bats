@@ -11,7 +11,7 @@ teardown() { explain_live; }
 @test "before: a grant, an exclusive card, and a lease that remembers its mode" {
   assert_equal "compute mode" "$(jq -r '.cards[0].compute_mode' "$NVML/nvml.json")" EXCLUSIVE_PROCESS
   granted g 7Gi --ann mpsgate.io/gpu=0
-  [[ -n $(find /var/lib/mpsgate -type f -name "*.json") ]] || fail "no lease:" "$(find /var/lib/mpsgate)"
+  assert_contains "the lease" "$(<"/var/lib/mpsgate/compute-mode/$(uuid 0)")" '"default"'
 }
 
 # bats test_tags=after
