@@ -119,11 +119,17 @@ WANTS="mpsgate.io/gpu-mem=1Gi"
 # bats test_tags=runtime
 @test "entries of env without = and of no string type" {
   bundle g --ann "$WANTS" --jq '.process.env += ["NOEQUALS", "=x", ""]'
-  create fail g
-  # runc takes no such entry, and says so itself; ours is not to touch it.
-  assert_contains "stderr" "$stderr" 'invalid environment variable'
+  create any g
+  # runc takes no such entry, and says so itself; crun hands it on. Ours is not to touch it.
+  if [[ $REAL == *crun ]]; then
+    assert_equal "status" "$status" 0
+  else
+    [[ $status != 0 ]] || fail "created"
+    assert_contains "stderr" "$stderr" 'invalid environment variable'
+  fi
   refute_contains "stderr" "$stderr" "mpsgate: "
   assert_contains "env" "$(jq -c .process.env "$MG/b/g/config.json")" '"NOEQUALS","=x",""'
+  delete_all
   assert_free
   bundle x --ann "$WANTS" --jq '.process.env += [7, null]'
   create fail x

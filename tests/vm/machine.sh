@@ -139,11 +139,12 @@ run() {
   : >"$out/console.log"
   while [[ $status == reboot ]]; do
     # Room for what comes back.
-    rm -f "$work/out.tar"
+    rm -f "$work/out.tar" "$out/status"
     truncate -s 256M "$work/out.tar"
     boot "$image" $((end - SECONDS)) || true
     cat "$work/console.log" >>"$out/console.log"
-    if ! tar -xf "$work/out.tar" -C "$out" 2>/dev/null; then
+    # A disk that it never wrote to is an empty archive.
+    if ! tar -xf "$work/out.tar" -C "$out" 2>/dev/null || [[ ! -s $out/status ]]; then
       cat "$work/qemu.log" >&2
       echo "machine: it handed nothing back; the end of its console:" >&2
       tail -5 "$out/console.log" >&2
