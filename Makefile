@@ -61,9 +61,8 @@ test-vm: ## the same in a whole Debian machine: systemd, cgroup v2, crun, Podman
 	@mkdir -p $(LOGS)
 	@tests/vm/run $(VM) 2>&1 | tee $(LOGS)/vm.log
 
-test-all: ## make test, then make test-vm, then the sum of both
-	@$(MAKE) test || true
-	@$(MAKE) test-vm || echo vm >>$(LOGS)/failed-stages
+test-all: build ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part)
+	@tests/env/all.sh $(LOGS)
 	@tests/env/tally.sh $(LOGS)
 
 test-faults: ## kill the product at every crash point, restart it 100 times (root; after build; MG_SEED=N repeats)

@@ -159,9 +159,11 @@ run() {
 # boot IMAGE SECONDS: until it powers off, reboots or panics.
 boot() {
   local accel=${MG_VM_ACCEL:-tcg}
-  [[ $accel != tcg ]] || accel=tcg,thread=multi
-  # Without cmpxchg16b: the kernel's allocator uses it where it is there, and qemu 7.2 with several threads
-  # came back from it with broken flags (seen: double fault in kmalloc). Without 5-level page tables: slower.
+  # Seen with qemu 7.2: with a thread for each processor, an int3 that the kernel had just patched away for a
+  # static branch was still hit (panic in get_page_from_freelist); and cmpxchg16b, which the allocator uses
+  # where it is there, came back with broken flags (double fault in kmalloc). Two machines side by side fill
+  # two cores as well. Without 5-level page tables: slower.
+  [[ $accel != tcg ]] || accel=tcg,thread=single
   timeout --foreground "$2" qemu-system-x86_64 -accel "$accel" -cpu "${MG_VM_CPU:-max,-cx16,-la57}" -smp 2 -m "${MG_VM_MEMORY:-2048}" \
     -display none -nic none -no-reboot -serial "file:$work/console.log" -serial stdio -kernel "$1/vmlinuz" -initrd "$1/initrd" \
     -append "root=/dev/vda rw console=ttyS0 quiet panic=-1 mitigations=off nokaslr audit=0 systemd.show_status=1 ${MG_VM_APPEND:-}" \

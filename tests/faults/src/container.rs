@@ -163,7 +163,8 @@ impl Container {
     }
 
     pub(crate) fn exec(&self) -> Result<Called, Failure> {
-        self.call(&["exec", "--env", "A=1", &self.id, "true"])
+        // With PATH, because a --env replaces all of the container's environment for crun before 1.29.
+        self.call(&["exec", "--env", "A=1", "--env", "PATH=/bin", &self.id, "true"])
     }
 
     /// `exec` with a process document, as containerd does it.
@@ -294,7 +295,7 @@ fn spec(at: &Workplace, id: &str, kind: Kind, mib: u64, card: u64) -> Result<Val
     Ok(spec)
 }
 
-/// What `runc spec` wrote.
+/// What the runtime's `spec` wrote.
 fn base(at: &Workplace) -> Result<Value, Failure> {
     Ok(serde_json::from_slice(&std::fs::read(at.scratch.join("spec/config.json"))?)?)
 }

@@ -39,6 +39,10 @@ pub(crate) struct Workplace {
     pub(crate) cgroup: String,
     /// The MPS control daemon.
     pub(crate) control: PathBuf,
+    /// The runtime below: runc, or crun.
+    pub(crate) runtime: PathBuf,
+    /// How much longer waiting may take than on a machine that is not emulated.
+    pub(crate) patience: u32,
     /// Repeats a run.
     pub(crate) seed: u64,
 }
@@ -55,7 +59,15 @@ impl Workplace {
             Some(seed) => seed.parse().map_err(|_| format!("MG_SEED={seed} is no number"))?,
             None => u64::from(now.subsec_nanos()),
         };
+        let patience = match from("MG_PATIENCE") {
+            Some(times) => {
+                times.parse().map_err(|_| format!("MG_PATIENCE={times} is no number"))?
+            }
+            None => 1,
+        };
         Ok(Self {
+            runtime: from("MG_REAL_RUNTIME").unwrap_or_else(|| "/usr/sbin/runc".to_owned()).into(),
+            patience,
             scratch: needed("MG")?.into(),
             crashing: needed("MG_FAULTS_OUT")?.into(),
             cgroup: needed("MG_CGROUP")?,

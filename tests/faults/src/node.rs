@@ -36,7 +36,7 @@ pub(crate) fn prepare(at: &Workplace, from: &Path) -> Result<(), Failure> {
     std::fs::write(nvml_file(at), cards().to_string())?;
     let managed: Vec<String> = (0..MANAGED).map(uuid).collect();
     let mut settings = String::new();
-    writeln!(settings, "[runtime]\npath = \"/usr/sbin/runc\"")?;
+    writeln!(settings, "[runtime]\npath = {:?}", at.runtime)?;
     writeln!(settings, "[gpus]\nmanage = {managed:?}")?;
     writeln!(settings, "[inject]\nmode = \"devices\"")?;
     writeln!(settings, "[mps]\nsupervisor = \"fork\"\ncontrol = {:?}", at.control)?;
@@ -53,7 +53,8 @@ pub(crate) fn prepare(at: &Workplace, from: &Path) -> Result<(), Failure> {
     make_rootfs(&at.scratch.join("rootfs"))?;
     let spec = at.scratch.join("spec");
     std::fs::create_dir_all(&spec)?;
-    run("/usr/sbin/runc", &["spec", "--bundle", &spec.to_string_lossy()]).map(drop)
+    // Into the directory where it is called: crun's has no --bundle.
+    run_in(&spec, &at.runtime.to_string_lossy(), &["spec"]).map(drop)
 }
 
 /// Puts a program in place as a package does: under another name, then renamed.
@@ -112,7 +113,11 @@ fn make_rootfs(root: &Path) -> Result<(), Failure> {
 
 /// Runs a program to its end; its whole output is the error where it fails.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String, Failure> {
-    let output = Command::new(program).args(arguments).output()?;
+    run_in(Path::new("/"), program, arguments)
+}
+
+fn run_in(directory: &Path, program: &str, arguments: &[&str]) -> Result<String, Failure> {
+    let output = Command::new(program).args(arguments).current_dir(directory).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         return Ok(text);

@@ -17,7 +17,7 @@ use crate::random::Random;
 use crate::third::Third;
 use crate::{Failure, Workplace};
 
-/// Containers of a run, at least.
+/// Containers of a run, at least; in an emulated machine as many times fewer as waiting may take longer.
 const CONTAINERS: u64 = 500;
 /// How long points are visited; those that are left have their turn with another seed.
 const BUDGET: Duration = Duration::from_secs(110);
@@ -117,7 +117,7 @@ pub(crate) fn run(at: &Workplace) -> Result<bool, Failure> {
                 &format!("{point} # skip cgroup v1: rules are read, nobody is forked"),
                 Ok(()),
             );
-        } else if started.elapsed() > BUDGET {
+        } else if started.elapsed() > BUDGET * at.patience {
             run.tell(
                 &format!("{point} # skip the time is up: another seed begins elsewhere"),
                 Ok(()),
@@ -268,10 +268,14 @@ impl Run<'_> {
     }
 
     fn wait_until_died(&self, point: &str) -> Result<(), Failure> {
-        let deadline = Instant::now() + REACH;
+        let deadline = Instant::now() + REACH * self.at.patience;
         while !Path::new(DIED).exists() || Path::new(ARMED).exists() {
             if Instant::now() > deadline {
-                return Err(format!("{point} was not reached in {} s", REACH.as_secs()).into());
+                return Err(format!(
+                    "{point} was not reached in {} s",
+                    (REACH * self.at.patience).as_secs()
+                )
+                .into());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -300,13 +304,12 @@ impl Run<'_> {
     fn end(&mut self, witnesses: &[Container]) -> Result<(), Failure> {
         let churn = &self.workers.churn;
         let deadline = Instant::now() + Duration::from_secs(300);
-        while churn.created() < CONTAINERS && Instant::now() < deadline {
+        let least = CONTAINERS / u64::from(self.at.patience);
+        while churn.created() < least && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(50));
         }
-        if churn.created() < CONTAINERS {
-            return Err(
-                format!("{} containers, {CONTAINERS} are the least", churn.created()).into()
-            );
+        if churn.created() < least {
+            return Err(format!("{} containers, {least} are the least", churn.created()).into());
         }
         churn.paused(|| check::node(churn, &self.before, self.daemon.pid()))?;
         for witness in witnesses {

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# all.sh LOGS: the long tests, which `make test` leaves out: each a target of its own, with its minutes and
+# the sum at the end. What `make test-all` does after the build.
+# MG_SELECT=ci: of each kind only what fits into a CI run of an hour; what is left out is named.
+set -euo pipefail
+logs=$1
+mkdir -p "$logs"
+times=()
+
+target() { # NAME MAKE-ARGUMENT...
+  local name=$1 begin=$SECONDS verdict=ok
+  shift
+  echo "=== $name $*"
+  make "$name" "$@" || { verdict=FAILED; echo "${name#test-}" >>"$logs/failed-stages"; }
+  times+=("$(printf '%-14s %3d:%02d  %s' "$name" $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60)) "$verdict")")
+}
+
+if [[ ${MG_SELECT:-} == ci ]]; then
+  target test-vm VM="crun-20_grant crun-systemd runc-systemd live engines reboot"
+  left="test-vm: the other end-to-end files on crun and on cgroup v2, the crash points there"
+else
+  target test-vm
+fi
+echo "=== minutes per target"
+printf '%s\n' "${times[@]}"
+[[ -z ${left:-} ]] || printf 'left out: %s\n' "$left"
