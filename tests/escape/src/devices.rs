@@ -7,7 +7,7 @@
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -17,7 +17,8 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use crate::{Outcome, failed, io_failed};
 
-/// Opens a file or device; a node without a driver behind it counts as open, as the kernel let us through.
+/// Opens a file or device; a node without a driver behind it counts as open, as the kernel let us through. What
+/// opens is not the file where a runtime masks it, which it does with /dev/null.
 pub(crate) fn open(path: &Path, how: &str) -> Outcome {
     let opened = OpenOptions::new()
         .read(how.contains('r'))
@@ -25,6 +26,9 @@ pub(crate) fn open(path: &Path, how: &str) -> Outcome {
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path);
     match opened {
+        Ok(file) if file.metadata().is_ok_and(|file| file.rdev() == makedev(1, 3)) => {
+            Err("masked by /dev/null".to_owned())
+        }
         Ok(_) => Ok(format!("{} opens for {how}", path.display())),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENODEV)) => {
             Ok(format!("{} opens for {how} (no driver behind it)", path.display()))
