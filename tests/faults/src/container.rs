@@ -1,6 +1,6 @@
 //! A container as an engine makes it: a bundle, and calls of `mpsgate-runtime`.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -218,7 +218,9 @@ impl Container {
 
     fn call(&self, arguments: &[&str]) -> Result<Called, Failure> {
         let log = self.log.with_extension("json");
-        let output = File::create(&self.log)?;
+        let _ = std::fs::remove_file(&self.log);
+        // Appended, because a hook that speaks past its runtime writes, too.
+        let output = OpenOptions::new().create(true).append(true).open(&self.log)?;
         let mut child = Command::new(RUNTIME)
             .arg("--root")
             .arg(&self.root)

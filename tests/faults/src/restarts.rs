@@ -31,7 +31,11 @@ struct Counts {
 pub(crate) fn run(at: &Workplace, restarts: usize) -> Result<bool, Failure> {
     node::prepare(at, &at.products)?;
     let daemon = Daemon::start(&at.scratch.join("log/mpsgated.log"))?;
-    let workers = Workers::start(at, WORKERS, Mix { greedy: 0, may_refuse: false });
+    let workers = Workers::start(
+        at,
+        if at.patience > 1 { 1 } else { WORKERS },
+        Mix { greedy: 0, may_refuse: false },
+    );
     let churn = &workers.churn;
     let witnesses =
         (0..WITNESSES).map(|number| churn.witness(number)).collect::<Result<Vec<_>, _>>()?;
