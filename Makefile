@@ -12,12 +12,13 @@ MUSL := $(HOST:-gnu=-musl)
 # The shim starts with every container, so it is static: musl where the target is installed, else
 # glibc. tests/env/install.sh has rustup add it; that happens before this is asked.
 shim_target = $(or $(SHIM_TARGET),$(shell [ -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)/lib" ] && echo $(MUSL) || echo $(HOST)))
-# Naming the target keeps the flag away from build scripts and procedural macros.
-shim_env = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static"
+# Naming the target keeps the flags away from build scripts and procedural macros. Relocations packed
+# (DT_RELR; musl 1.2.4, glibc 2.36, binutils 2.38) are 37 kB less of each program.
+shim_env = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 LOGS := $(TARGET_DIR)/test-log
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help build man demo test test-unit test-e2e test-vm test-all test-faults soak fuzz bench lint fmt clippy deny shellcheck clean
+.PHONY: help build man demo test test-unit test-e2e test-engines test-vm test-all test-faults soak fuzz bench lint fmt clippy deny shellcheck clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,6 +57,11 @@ test-unit: ## unit, property and contract tests (no root)
 test-e2e: ## end to end on runc and Docker 20.10, the suite first without mpsgate (root; after build)
 	@mkdir -p $(LOGS)
 	@tests/e2e/run 2>&1 | tee $(LOGS)/e2e.log
+
+test-engines: ## one suite on each engine and version (root; after build; MG_CELLS="ci" or names: tests/engines/run --list)
+	@tests/env/install.sh engines
+	@mkdir -p $(LOGS)
+	@tests/engines/run 2>&1 | tee $(LOGS)/engines.log
 
 test-vm: ## the same in a whole Debian machine: systemd, cgroup v2, crun, Podman, Docker 26 (root; after build)
 	@mkdir -p $(LOGS)

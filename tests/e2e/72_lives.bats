@@ -73,12 +73,12 @@ stranger() {
 
 @test "Docker, on-failure:2: three lives, one grant at a time, none at the end" {
   try_docker run -d --name got --restart on-failure:2 "${WANT[@]}" bb sh -c 'env | grep PINNED; sleep 0.3; exit 3'
-  local id most=0 now
+  local id now end=$((SECONDS + 30))
   id=$(docker_id got)
   until restarts got "2 false"; do
     now=$(granted_ids)
     [[ -z $now || $now == "$id" ]] || fail "grants: $now"
-    ((SECONDS < ${end:=SECONDS + 30})) || fail "still restarting"
+    ((SECONDS < end)) || fail "still restarting"
   done
   assert_equal "lives with the limit" "$(docker logs got | sort | uniq -c | tr -s ' ')" " 3 CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M"
   assert_free

@@ -86,7 +86,7 @@ rootfs() {
   mkdir -p "$1"/{bin,dev,etc,proc,sys,tmp,run,var,usr/bin,root}
   cp "$(command -v busybox)" "$1/bin/busybox"
   local applet
-  for applet in sh cat echo env grep head hostname id ls mkdir mount nc ps rm sleep sort stat touch tr true umount wc; do
+  for applet in sh cat echo env find grep head hostname id ls mkdir mount nc ps rm sleep sort stat touch tr true umount wc; do
     ln -sf busybox "$1/bin/$applet"
   done
   echo 'root:x:0:0:root:/root:/bin/sh' >"$1/etc/passwd"

@@ -46,6 +46,31 @@ library = "$NVML/libnvidia-ml.so.1"
 EOF
 }
 
+# runtime_below: sets $MG_REAL_RUNTIME where runc alone cannot run a privileged container: engines
+# list all capabilities, also one that root on this machine lacks, and runc fails over it.
+runtime_below() {
+  local bounding
+  bounding=$(sed -n 's/^CapBnd:\t//p' /proc/self/status)
+  (((0x$bounding >> 24) & 1)) && return 0 # CAP_SYS_RESOURCE
+  mkdir -p "$MG/below"
+  cat >"$MG/below/runc" <<'SH'
+#!/bin/bash
+before='' bundle=''
+for word; do
+  [[ $before != --bundle ]] || bundle=$word
+  before=$word
+done
+if [[ -n $bundle ]] && grep -q CAP_SYS_RESOURCE "$bundle/config.json"; then
+  less=$(jq '.process.capabilities |= map_values(. - ["CAP_SYS_RESOURCE"])' "$bundle/config.json")
+  echo "$less" >"$bundle/config.json"
+fi
+exec /usr/sbin/runc "$@"
+SH
+  chmod +x "$MG/below/runc"
+  export MG_REAL_RUNTIME=$MG/below/runc
+  REAL=$MG_REAL_RUNTIME # what `settings` writes
+}
+
 # settled: mpsgated answers, has looked at NVML, and every card is ready or has a reason not to be.
 # Slurped, because jq 1.6 is content with no input at all.
 settled() {

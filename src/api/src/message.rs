@@ -81,6 +81,10 @@ pub struct Reserve {
     pub uid: u32,
     /// Whose words the request is.
     pub engine: Engine,
+    /// Hold it for the caller's parent: the caller ends before the container is made (Podman's `precreate`
+    /// hook).
+    #[serde(default)]
+    pub for_parent: bool,
 }
 
 /// Turn a reservation into a grant. The container's pidfd goes with it.

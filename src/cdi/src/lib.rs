@@ -8,6 +8,7 @@
 //! would silently be missing.
 
 mod spec;
+mod version;
 
 use std::fs;
 use std::io::Read;
@@ -171,10 +172,12 @@ fn load(path: &Path) -> Result<Spec, String> {
     };
     let text = read().map_err(|error| format!("{name} cannot be read: {error}"))?;
     // JSON is YAML too.
-    serde_saphyr::from_str(&text).map_err(|error| {
+    let spec: Spec = serde_saphyr::from_str(&text).map_err(|error| {
         let line = error.to_string();
         format!("{name} is no CDI specification: {}", line.lines().next().unwrap_or_default())
-    })
+    })?;
+    version::check(&spec).map_err(|why| format!("{name} cannot be used: {why}"))?;
+    Ok(spec)
 }
 
 fn merge(edits: &mut CdiEdits, part: &ContainerEdits) -> Result<(), String> {
@@ -332,6 +335,39 @@ devices:
     }
 
     #[test]
+    fn a_version_must_be_known_and_have_what_is_used() {
+        let problem = |text: &str| {
+            let (_dir, mut cache) = cache(&[("run/a.yaml", text)]);
+            cache.resolve(UUID).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let spec = |version: &str, device: &str, more: &str| {
+            format!(
+                "cdiVersion: {version}\nkind: nvidia.com/gpu\n{more}\ndevices:\n- name: {UUID}\n  containerEdits:\n    env: [A=1]\n{device}"
+            )
+        };
+        for version in ["0.3.0", "v0.5.0", "0.8.0", "1.0.0", "1.1.0"] {
+            assert_eq!(problem(&spec(version, "", "")), "", "{version}");
+        }
+        for version in ["0.9.0", "1.2.0", "\"\"", "0.5"] {
+            assert!(problem(&spec(version, "", "")).contains("is none that is known"), "{version}");
+        }
+        for (needs, below, device, more) in [
+            ("0.4.0", "0.3.0", "    mounts: [{hostPath: /a, containerPath: /a, type: bind}]", ""),
+            ("0.5.0", "0.4.0", "    deviceNodes: [{path: /dev/null, hostPath: /dev/null}]", ""),
+            ("0.5.0", "0.4.0", "- name: \"0\"", ""),
+            ("0.6.0", "0.5.0", "  annotations: {a: b}", ""),
+            ("0.6.0", "0.5.0", "", "annotations: {a: b}"),
+            ("0.7.0", "0.6.0", "    additionalGids: [44]", ""),
+        ] {
+            assert_eq!(problem(&spec(needs, device, more)), "", "{needs} {device}{more}");
+            let text = problem(&spec(below, device, more));
+            assert!(text.contains(&format!("which begins with {needs}")), "{below}: {text}");
+        }
+        // Nothing is asked of what an empty map says.
+        assert_eq!(problem(&spec("0.3.0", "", "annotations: {}")), "");
+    }
+
+    #[test]
     fn what_cannot_be_applied_is_an_error() {
         for (from, to) in [
             ("deviceNodes:\n  - path: /dev/null", "deviceNodes:\n  - path: /dev/none"),
@@ -339,7 +375,8 @@ devices:
             ("type: c", "type: b"),
             ("hooks:", "netDevices: [{}]\n  hooks:"),
         ] {
-            let (_dir, mut cache) = cache(&[("run/a.yaml", &nvidia(UUID).replace(from, to))]);
+            let text = nvidia(UUID).replace("cdiVersion: 0.5.0", "cdiVersion: 1.1.0");
+            let (_dir, mut cache) = cache(&[("run/a.yaml", &text.replace(from, to))]);
             let error = cache.resolve(UUID).unwrap_err();
             assert!(matches!(error, CdiError::Unsupported { .. }), "{to}: {error}");
         }

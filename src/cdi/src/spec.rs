@@ -1,5 +1,7 @@
 //! The file format, CDI 1.1.0.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 /// Anything: a field whose content does not matter here.
@@ -12,17 +14,12 @@ pub(crate) struct Ignored(
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct Spec {
-    #[allow(
-        dead_code,
-        reason = "every version up to 1.1.0 reads the same; newer fields are refused by name"
-    )]
-    cdi_version: String,
+    pub(crate) cdi_version: String,
     pub(crate) kind: String,
-    #[allow(dead_code, reason = "for other readers")]
     #[serde(default)]
-    annotations: Option<Ignored>,
+    pub(crate) annotations: BTreeMap<String, Ignored>,
     #[serde(default)]
-    devices: Vec<Device>,
+    pub(crate) devices: Vec<Device>,
     #[serde(default)]
     pub(crate) container_edits: ContainerEdits,
 }
@@ -36,10 +33,9 @@ impl Spec {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct Device {
-    name: String,
-    #[allow(dead_code, reason = "for other readers")]
+    pub(crate) name: String,
     #[serde(default)]
-    annotations: Option<Ignored>,
+    pub(crate) annotations: BTreeMap<String, Ignored>,
     #[serde(default)]
     pub(crate) container_edits: ContainerEdits,
 }
@@ -82,9 +78,9 @@ pub(crate) struct Mount {
     pub(crate) container_path: String,
     #[serde(default)]
     pub(crate) options: Vec<String>,
-    #[allow(dead_code, reason = "CDI mounts are binds, by their options")]
+    /// CDI mounts are binds, by their options; it tells the version.
     #[serde(rename = "type")]
-    kind: Option<String>,
+    pub(crate) kind: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]

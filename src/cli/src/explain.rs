@@ -9,7 +9,7 @@ mod report;
 
 use mpsgate_config::{Config, Switch};
 use mpsgate_oci::spec;
-use mpsgate_policy::{Action, Input, Verdict, decide};
+use mpsgate_policy::{Action, Caller, Input, Users, Verdict, decide};
 
 use crate::args::{ExplainArgs, Output};
 use crate::{CliError, print, snapshot};
@@ -36,6 +36,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
         requests_from_env: switched_on(config.requests.from_env, !kubelet),
         mounts: &mounts,
         ipc: facts::ipc(view, &node, &mut assumed),
+        users: Users::OfSpec,
+        caller: Caller::Unknown,
         action: Action::Create,
         runtime_is_nvidia: facts::is_nvidia_runtime(&config.runtime.path),
     });

@@ -98,9 +98,16 @@ fn is_trusted(uid: u32, mode: u32) -> bool {
     uid == 0 && mode & 0o022 == 0
 }
 
-/// The owner of `/proc/self` is the process' effective user. Without `/proc`, the strict answer.
-fn runs_as_root() -> bool {
+/// The inode of the host's user namespace (`PROC_USER_INIT_INO` of Linux' `proc_ns.h`).
+const INITIAL_USER_NAMESPACE: u64 = 0xeffffffd;
+
+/// Whether this process is the host's root, not a rootless engine's: `root` of a user namespace of its own
+/// is none. The owner of `/proc/self` is the process' effective user. Without `/proc`, the strict answer.
+#[must_use]
+pub fn runs_as_root() -> bool {
+    let is_initial = |namespace: Metadata| namespace.ino() == INITIAL_USER_NAMESPACE;
     std::fs::metadata("/proc/self").map_or(true, |own| own.uid() == 0)
+        && std::fs::metadata("/proc/self/ns/user").map_or(true, is_initial)
 }
 
 #[cfg(test)]

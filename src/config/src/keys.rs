@@ -37,6 +37,7 @@ pub(crate) enum Allowed {
     /// The name of a file that is searched for, or an absolute path.
     NameOrPath(&'static str),
     AbsolutePath,
+    Directories,
     Cards,
     Exemptions,
 }
@@ -78,6 +79,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(gpus.reserve_mib, "MiB", 0 to 65_536),
     key!(requests.from_env, Switch),
     key!(trust.local, Switch),
+    key!(trust.kubernetes_roots, Allowed::Directories, directories),
     key!(policy.unallocated, Unallocated),
     key!(policy.visible_devices, VisibleDevices),
     key!(policy.privileged, Privileged),
@@ -132,6 +134,7 @@ impl fmt::Display for Allowed {
                 write!(f, "the name of a file (\"{example}\") or an absolute path")
             }
             Self::AbsolutePath => f.write_str("an absolute path"),
+            Self::Directories => f.write_str("a list of absolute paths"),
             Self::Cards => f.write_str(
                 "\"all\" or a list of GPU UUIDs as `nvidia-smi -L` prints them ([\"GPU-…\"])",
             ),
@@ -224,6 +227,10 @@ fn name_or_path(value: &DeValue<'_>) -> Option<PathBuf> {
 
 fn absolute_path(value: &DeValue<'_>) -> Option<PathBuf> {
     value.as_str().filter(|text| is_absolute_path(text)).map(PathBuf::from)
+}
+
+fn directories(value: &DeValue<'_>) -> Option<Vec<PathBuf>> {
+    value.as_array()?.iter().map(|path| absolute_path(path.get_ref())).collect()
 }
 
 fn cards(value: &DeValue<'_>) -> Option<Manage> {

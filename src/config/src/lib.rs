@@ -20,7 +20,7 @@ mod settings;
 
 pub use error::ConfigError;
 pub use exit::ExitCode;
-pub use file::{MAX_BYTES, Origin};
+pub use file::{MAX_BYTES, Origin, runs_as_root};
 pub use reload::{Change, Taken};
 pub use runtime::{find_runtime, runtime_for_pass_through, runtime_path_hint};
 pub use settings::{

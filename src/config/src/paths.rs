@@ -34,6 +34,12 @@ pub const MPS_DIR: &str = "/run/mpsgate/mps";
 /// What must survive a reboot.
 pub const STATE_DIR: &str = "/var/lib/mpsgate";
 
+/// What engines call in place of the real runtime.
+pub const RUNTIME: &str = "/usr/bin/mpsgate-runtime";
+
+/// What `mpsgate configure` needs to undo what it did: a folder for each engine.
+pub const CONFIGURE_DIR: &str = "/var/lib/mpsgate/configure";
+
 /// The OCI hook. In `/usr/bin` because hook files and packages of the engines name it, and an
 /// operator who reads a bundle wants to run it by hand.
 pub const HOOK: &str = "/usr/bin/mpsgate-hook";

@@ -58,6 +58,7 @@ const RULES: &[Rule] = &[
     rule!(gpus.reserve_mib, Taken::Now),
     rule!(requests.from_env, Taken::NextContainer),
     rule!(trust.local, Taken::Now),
+    rule!(trust.kubernetes_roots, Taken::NextContainer),
     rule!(policy.unallocated, Taken::NextContainer),
     rule!(policy.visible_devices, Taken::NextContainer),
     rule!(policy.privileged, Taken::NextContainer),
@@ -113,7 +114,7 @@ mod tests {
         runtime.path = "crun"
         gpus = { manage = "all", reserve_mib = 1 }
         requests.from_env = "on"
-        trust.local = "off"
+        trust = { local = "off", kubernetes_roots = [] }
         inject.mode = "cdi"
         nvml.library = "/lib/other.so"
         log.level = "trace"

@@ -142,11 +142,14 @@ impl Default for Requests {
 pub struct Trust {
     /// Whether requests of docker, podman and ctr are believed. `Auto`: unless a kubelet runs.
     pub local: Switch,
+    /// On a node with a kubelet: state or bundle directories of an engine that it drives, which cannot be
+    /// told from Podman's otherwise.
+    pub kubernetes_roots: Vec<PathBuf>,
 }
 
 impl Default for Trust {
     fn default() -> Self {
-        Self { local: Switch::Auto }
+        Self { local: Switch::Auto, kubernetes_roots: vec!["/run/containers/storage".into()] }
     }
 }
 

@@ -57,7 +57,8 @@ async fn reserve(
     caller: &Caller,
     call: &Reserve,
 ) -> Result<Answer, DaemonError> {
-    let holder = caller.pid.and_then(process::identify).filter(|_| line.is_open());
+    let pid = if call.for_parent { caller.pid.and_then(process::parent) } else { caller.pid };
+    let holder = pid.and_then(process::identify).filter(|_| line.is_open());
     let Some(holder) = holder else {
         return Ok(Err(Refusal::new(
             Code::Unconfirmed,
@@ -73,6 +74,9 @@ async fn reserve(
             && let Some(entry) = node.ledger().get(&reserved.grant.key)
         {
             watch::start(daemon, entry);
+            if call.for_parent {
+                watch::limit(daemon, entry);
+            }
         }
         reserved
     };

@@ -349,6 +349,8 @@ impl Node {
         };
         match engine {
             Engine::Local if local => Ok(()),
+            // Without a kubelet nobody but root speaks CRI; that there will be none, root has to say.
+            Engine::Kubernetes if self.trust_local == Switch::On && !self.kubelet => Ok(()),
             Engine::Local if self.trust_local == Switch::Off => Err(Refusal::new(
                 Code::Unconfirmed,
                 "requests of local engines are not believed here (trust.local = \"off\")",
@@ -366,7 +368,8 @@ impl Node {
                 "it was started by a kubelet, and a pod's annotations count only with a device plugin's \
                  confirmation, which this version of mpsgate cannot check yet",
                 "start the container with docker, podman or ctr on a node without a kubelet, or remove \
-                 the GPU memory annotation",
+                 the GPU memory annotation; where no kubelet runs and CRI is used by root, set trust.local = \
+                 \"on\" in /etc/mpsgate/config.toml and run: mpsgate reload",
             )),
         }
     }

@@ -36,6 +36,13 @@ pub(crate) fn start_time(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// The parent of a living process: field 4.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok().filter(|parent| *parent > 1)
+}
+
 /// Whether a process is in our own pid namespace, so that its pids are ours.
 pub(crate) fn counts_as_we_do(pid: u32) -> bool {
     let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/pid")).ok();

@@ -17,6 +17,10 @@ use crate::{DaemonError, cgroup};
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LAST_LOOK: Duration = Duration::from_millis(50);
 
+/// How long a reservation may be unused that a hook of the engine's took for it. The engine may be a service
+/// that runs for ever, and its runtime may fail before a hook of ours is run. Creating takes seconds.
+const UNUSED_LIMIT: Duration = Duration::from_secs(120);
+
 /// Starts the watch of an entry.
 pub(crate) fn start(daemon: &Arc<Daemon>, entry: &Entry) {
     let key = entry.grant.key.clone();
@@ -26,6 +30,20 @@ pub(crate) fn start(daemon: &Arc<Daemon>, entry: &Entry) {
         State::Reserved { holder } => daemon.spawn(name, reservation(shared, key, *holder)),
         State::Active { init, .. } => daemon.spawn(name, grant(shared, key, *init)),
     }
+}
+
+/// Ends a reservation that is none of a process's own after [`UNUSED_LIMIT`].
+pub(crate) fn limit(daemon: &Arc<Daemon>, entry: &Entry) {
+    let key = entry.grant.key.clone();
+    let shared = Arc::clone(daemon);
+    daemon.spawn(format!("limits {key}"), async move {
+        tokio::time::sleep(UNUSED_LIMIT).await;
+        let expired = shared.node().expire(&key);
+        if let Some(entry) = expired {
+            shared.ended(&entry, "reservation not used");
+        }
+        Ok(())
+    });
 }
 
 async fn reservation(

@@ -14,4 +14,4 @@ mod view;
 pub use edit::{Edit, EditError, HookStage, apply};
 pub use glance::{Seen, glance};
 pub use parse::{Document, SpecError, parse};
-pub use view::{Device, DeviceRule, Hook, IpcNamespace, Mount, View};
+pub use view::{Device, DeviceRule, Hook, IdRange, Mount, Namespace, View};

@@ -6,7 +6,8 @@ use mpsgate_oci::spec::{Edit, View};
 
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::signals::{self, Signal};
-use crate::{Code, Refusal};
+use crate::users::{self, Users};
+use crate::{Caller, Code, Refusal};
 
 /// A bind mount that touches mpsgate's directories, as the caller found by device and inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +67,10 @@ pub struct Input<'a> {
     pub mounts: &'a [MountFact],
     /// The container's IPC namespace.
     pub ipc: Ipc,
+    /// The user namespace that it joins.
+    pub users: Users,
+    /// The engine that creates it.
+    pub caller: Caller,
     /// Create or restore.
     pub action: Action,
     /// The runtime below is nvidia-container-runtime, which acts on the env.
@@ -121,7 +126,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
         .filter(|m| m.kind == MountKind::Ancestor)
         .map(|m| format!("it mounts {}, which holds mpsgate's directories", m.source))
         .collect();
-    let verdict = match request(input) {
+    let verdict = match request(input.view, input.caller, input.requests_from_env) {
         Err(refusal) => Verdict::Refuse(refusal),
         Ok(Some(request)) => with_request(input, request, &signals),
         Ok(None) => without_request(input, &signals, &mut notes),
@@ -129,19 +134,34 @@ pub fn decide(input: &Input<'_>) -> Decision {
     Decision { verdict, signals, notes }
 }
 
-/// A pause container: the pod's annotations are on it, the request is not.
-fn is_sandbox(view: View<'_>) -> bool {
-    ["io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"]
-        .iter()
-        .any(|name| view.annotation(name) == Some("sandbox"))
+/// Decides about a container of an engine that is not root's: such an engine gives its containers nothing
+/// that its user has not himself, so there is nothing to take away, and mpsgated answers root alone.
+///
+/// # Errors
+/// A refusal for a request.
+pub fn decide_rootless(view: View<'_>, requests_from_env: bool) -> Result<(), Refusal> {
+    match request(view, Caller::Unknown, requests_from_env)? {
+        None => Ok(()),
+        Some(_) => Err(Refusal::new(
+            Code::Rootless,
+            "it asks for GPU memory through a rootless engine, and mpsgated grants it to root's engines alone",
+            "run it with the rootful engine (sudo podman run, sudo docker run), or remove the request",
+        )),
+    }
 }
 
-fn request(input: &Input<'_>) -> Result<Option<Request>, Refusal> {
-    if is_sandbox(input.view) {
+/// Whether a container asks for GPU memory, however badly.
+#[must_use]
+pub fn asks(view: View<'_>, caller: Caller, from_env: bool) -> bool {
+    !matches!(request(view, caller, from_env), Ok(None))
+}
+
+fn request(view: View<'_>, caller: Caller, from_env: bool) -> Result<Option<Request>, Refusal> {
+    if caller.is_sandbox(view) {
         return Ok(None);
     }
-    let env = input.view.env().filter(|_| input.requests_from_env);
-    parse_request(input.view.annotations(), env).map_err(|error| {
+    let env = view.env().filter(|_| from_env);
+    parse_request(view.annotations(), env).map_err(|error| {
         let code = match error {
             mpsgate_allocation::RequestError::MultiCard { .. } => Code::MultiCard,
             _ => Code::Request,
@@ -179,12 +199,9 @@ fn with_request(input: &Input<'_>, request: Request, signals: &[Signal]) -> Verd
         return Verdict::Refuse(refusal_of(signal, true));
     }
     let inside = request.uid.unwrap_or_else(|| view.uid());
-    let Some(uid) = view.host_uid(inside) else {
-        return Verdict::Refuse(Refusal::new(
-            Code::Uid,
-            format!("its uid {inside} is not mapped to a uid of the host by its user namespace"),
-            "run it as a mapped uid, or set mpsgate.io/gpu-uid to the uid that its program drops to",
-        ));
+    let uid = match users::host_uid(view, &input.users, inside) {
+        Ok(uid) => uid,
+        Err(refusal) => return Verdict::Refuse(refusal),
     };
     let mut edits: Vec<Edit> = signals.iter().flat_map(|s| s.remove.clone()).collect();
     edits.extend(only_granted(view));
@@ -199,9 +216,7 @@ fn with_request(input: &Input<'_>, request: Request, signals: &[Signal]) -> Verd
 
 /// Takes every card node away, managed or not: a granted container gets its own card and no other.
 fn only_granted(view: View<'_>) -> Vec<Edit> {
-    let others = view.devices().filter(|d| {
-        d.is_character() && d.major == NVIDIA_MAJOR && d.minor < crate::node::CTL_MINOR - 1
-    });
+    let others = view.devices().filter(crate::grant_edits::is_card);
     let mut edits: Vec<Edit> =
         others.map(|d| Edit::RemoveDevice { major: d.major, minor: d.minor }).collect();
     if view
@@ -233,7 +248,7 @@ fn ipc_refusal(input: &Input<'_>) -> Option<Refusal> {
     Some(Refusal::new(
         Code::NoHostIpc,
         format!("it asks for GPU memory but {found}"),
-        "set hostIPC: true in the pod spec (docker run --ipc=host, podman run --ipc=host)",
+        "set hostIPC: true in the pod spec (docker or podman run --ipc=host, ctr run --with-ns ipc:/proc/1/ns/ipc)",
     ))
 }
 

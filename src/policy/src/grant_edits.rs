@@ -2,7 +2,7 @@
 
 use mpsgate_allocation::{Cdi, CdiEdits, Grant, Priority};
 use mpsgate_config::InjectMode;
-use mpsgate_oci::spec::{Edit, HookStage, View};
+use mpsgate_oci::spec::{Device, Edit, HookStage, View};
 
 use crate::decide::Wanted;
 use crate::{Code, Refusal};
@@ -13,51 +13,80 @@ pub const CLIENT_DIRECTORY: &str = "/run/mpsgate/mps";
 const HOOK_TIMEOUT_S: u32 = 10;
 /// The hook's whole environment. Explicit, because a hook without one inherits the runtime's.
 const HOOK_ENV: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+/// What gives a node its CDI specification.
+const GENERATE: &str =
+    "nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml";
+/// Linux' major of display nodes (`/dev/dri`), NVIDIA's among them.
+const DRM_MAJOR: u32 = 226;
 
 /// What brings the card and the driver's files into the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Injector {
     /// nvidia-container-runtime below us, or its hook in the spec: it acts on the env.
     NvidiaRuntime,
+    /// The driver's files are in the spec already, by who was asked before us: our own device nodes.
+    Present,
     /// The node's CDI specifications.
     Cdi(CdiEdits),
-    /// Our own device nodes.
+    /// Our own device nodes; the image has the driver's files.
     Devices,
 }
 
 impl Injector {
-    /// Chooses by the setting and by what there is. Under `auto` NVIDIA's runtime is taken where it is
-    /// below us or its hook in the spec, else CDI where a specification names the card, else nodes.
+    /// Chooses by the setting and by what there is. A container never gets bare nodes, with which no CUDA
+    /// program can start, unless the setting says so.
     ///
     /// # Errors
-    /// Where CDI is to be used and no usable specification names the card.
+    /// Where nothing would bring a driver library into the container.
     pub fn choose(
         mode: InjectMode,
         runtime_is_nvidia: bool,
         view: View<'_>,
         cdi: Cdi,
     ) -> Result<Self, Refusal> {
-        let nvidia = runtime_is_nvidia || crate::has_nvidia_hook(view);
-        match (mode, cdi) {
-            (InjectMode::NvidiaRuntime, _) => Ok(Self::NvidiaRuntime),
-            (InjectMode::Auto, _) if nvidia => Ok(Self::NvidiaRuntime),
-            (InjectMode::Devices, _) | (InjectMode::Auto, Cdi::Absent) => Ok(Self::Devices),
-            (_, Cdi::Edits(edits)) => Ok(Self::Cdi(edits)),
-            (_, Cdi::Problem(problem)) => Err(no_cdi(problem)),
-            (_, Cdi::Absent) => Err(no_cdi(
-                "no CDI specification in /etc/cdi or /var/run/cdi names the card by its UUID"
+        match mode {
+            InjectMode::Devices => return Ok(Self::Devices),
+            InjectMode::Cdi => {}
+            // NVIDIA's runtime takes its hook out where it injects by itself: who has it wants it run.
+            _ if crate::has_nvidia_hook(view) => return Ok(Self::NvidiaRuntime),
+            _ if crate::has_driver(view) => return Ok(Self::Present),
+            InjectMode::NvidiaRuntime => return Ok(Self::NvidiaRuntime),
+            InjectMode::Auto if runtime_is_nvidia => return Ok(Self::NvidiaRuntime),
+            InjectMode::Auto => {}
+        }
+        match cdi {
+            Cdi::Edits(edits) => Ok(Self::Cdi(edits)),
+            Cdi::Problem(problem) => Err(no_driver(format!(
+                "the driver's files cannot be brought into it: {problem}"
+            ))),
+            Cdi::Absent if mode == InjectMode::Cdi => Err(no_driver(
+                "the driver's files cannot be brought into it: no CDI specification in /etc/cdi or \
+                 /var/run/cdi names the card by its UUID or index"
+                    .to_owned(),
+            )),
+            Cdi::Absent => Err(no_driver(
+                "it would get its card without a driver library: this node has neither \
+                 nvidia-container-runtime in runtime.path nor a CDI specification of the card"
                     .to_owned(),
             )),
         }
     }
+
+    /// Whether the device nodes are ours to add.
+    fn adds_nodes(&self) -> bool {
+        matches!(self, Self::Present | Self::Devices)
+    }
 }
 
-fn no_cdi(problem: String) -> Refusal {
+fn no_driver(sentence: String) -> Refusal {
     Refusal::new(
         Code::NoDriverLibs,
-        format!("the driver's files cannot be brought into it: {problem}"),
-        "nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml, or set \
-         inject.mode in /etc/mpsgate/config.toml",
+        sentence,
+        format!(
+            "{GENERATE}; or install the NVIDIA container toolkit and set runtime.path = \
+             \"nvidia-container-runtime\" in /etc/mpsgate/config.toml; or, for images that bring the \
+             driver's libraries, set inject.mode = \"devices\" there"
+        ),
     )
 }
 
@@ -85,9 +114,9 @@ pub fn grant_env(
     if grant.priority == Priority::Low {
         set.push(("CUDA_MPS_CLIENT_PRIORITY".to_owned(), "1".to_owned()));
     }
-    // What CDI brings in, NVIDIA's runtime below must not bring in again.
+    // What CDI brings or brought in, NVIDIA's runtime below must not bring in again.
     let visible = match (injector, grant.cards.first()) {
-        (Injector::Cdi(_), _) | (_, None) => "void",
+        (Injector::Cdi(_) | Injector::Present, _) | (_, None) => "void",
         (_, Some(card)) => card.uuid.as_str(),
     };
     set.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), visible.to_owned()));
@@ -141,7 +170,10 @@ pub fn grant_edits(
             .map(str::to_owned)
             .to_vec(),
     });
-    if *injector == Injector::Devices {
+    if *injector == Injector::Present && names_other_card(view, grant) {
+        edits.extend(without_displays(view));
+    }
+    if injector.adds_nodes() {
         edits.extend(grant.devices.iter().map(|device| Edit::AddDevice {
             path: device.path.clone(),
             major: device.major,
@@ -171,13 +203,35 @@ pub fn grant_edits(
     Ok(edits)
 }
 
+/// Whether whoever injected the driver brought in another card than the granted one.
+fn names_other_card(view: View<'_>, grant: &Grant) -> bool {
+    view.devices().filter(is_card).any(|d| grant.cards.iter().all(|card| card.minor != d.minor))
+}
+
+/// A card's own node, not the driver's shared ones.
+pub(crate) fn is_card(device: &Device<'_>) -> bool {
+    device.is_character()
+        && device.major == crate::NVIDIA_MAJOR
+        && device.minor < crate::CTL_MINOR - 1
+}
+
+/// Takes the display nodes away: through them memory of a card can be had, and a spec does not say whose
+/// card each is. CUDA needs none.
+fn without_displays(view: View<'_>) -> Vec<Edit> {
+    let displays = view.devices().filter(|d| d.is_character() && d.major == DRM_MAJOR);
+    displays
+        .map(|d| Edit::RemoveDevice { major: d.major, minor: d.minor })
+        .chain([Edit::RemoveRules { major: DRM_MAJOR }])
+        .collect()
+}
+
 /// What CDI asks for. A specification that would bring in another card than the granted one is wrong.
 fn cdi_edits(grant: &Grant, cdi: &CdiEdits) -> Result<Vec<Edit>, Refusal> {
     let spec_error = |why: String| {
         Refusal::new(
             Code::NoDriverLibs,
             format!("the CDI specification of its card cannot be applied: {why}"),
-            "nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml",
+            GENERATE,
         )
     };
     let mut edits = vec![Edit::Env { drop: Vec::new(), set: cdi.env.clone() }];

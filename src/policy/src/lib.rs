@@ -13,16 +13,23 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod caller;
 mod decide;
 mod grant_edits;
 mod node;
 mod placement;
 mod refusal;
 mod signals;
+mod users;
 
-pub use decide::{Action, Decision, Input, Ipc, MountFact, MountKind, Verdict, Wanted, decide};
+pub use caller::Caller;
+pub use decide::{
+    Action, Decision, Input, Ipc, MountFact, MountKind, Verdict, Wanted, asks, decide,
+    decide_rootless,
+};
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, grant_edits, grant_env};
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node, NodeCard};
 pub use placement::*;
 pub use refusal::{Code, Refusal};
-pub use signals::{Signal, has_nvidia_hook, may_matter};
+pub use signals::{Signal, has_driver, has_nvidia_hook, is_privileged, may_matter};
+pub use users::Users;

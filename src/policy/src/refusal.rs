@@ -38,6 +38,10 @@ codes! {
     Restore = "E_RESTORE",
     /// The request is not confirmed by anybody whom the daemon trusts.
     Unconfirmed = "E_UNCONFIRMED",
+    /// The request comes through a rootless engine, and mpsgated is root's.
+    Rootless = "E_ROOTLESS",
+    /// The request comes where only the hook is installed, which cannot change a container.
+    HookOnly = "E_HOOK_ONLY",
 
     // What a spec shows.
     /// The container's IPC namespace is not the MPS server's.

@@ -105,7 +105,7 @@ pub(crate) fn find(
 
 /// A container that was started as privileged: every capability and every device.
 #[must_use]
-pub(crate) fn is_privileged(view: View<'_>) -> bool {
+pub fn is_privileged(view: View<'_>) -> bool {
     view.may_gain("CAP_SYS_ADMIN") && view.device_rules().any(|r| r.allows_all())
 }
 
@@ -124,6 +124,21 @@ pub(crate) fn is_legacy_image(view: View<'_>) -> bool {
 pub fn has_nvidia_hook(view: View<'_>) -> bool {
     view.hooks()
         .any(|hook| hook.path.rsplit('/').next().is_some_and(|name| HOOK_NAMES.contains(&name)))
+}
+
+/// Whether the driver's CUDA library is mounted into the container: by a CDI specification that the engine
+/// or nvidia-container-runtime above us has applied (`docker --gpus` from 29.2, `podman --device
+/// nvidia.com/gpu=…`), or by its user.
+#[must_use]
+pub fn has_driver(view: View<'_>) -> bool {
+    view.mounts().any(|mount| {
+        mount.is_bind
+            && mount
+                .destination
+                .rsplit('/')
+                .next()
+                .is_some_and(|name| name.starts_with("libcuda.so"))
+    })
 }
 
 /// What a value of `NVIDIA_VISIBLE_DEVICES` asks for: `void` anywhere is nothing, else the first of
@@ -235,15 +250,23 @@ fn annotations(view: View<'_>, node: &Node, signals: &mut Vec<Signal>) {
             continue;
         }
         let nri = name.starts_with("nvidia.");
-        let reaches = value.split(',').map(str::trim).any(|device| {
+        let reaches = |device: &&str| {
             let nvidia = device.split('/').next().is_some_and(|v| v.ends_with("nvidia.com"));
             (nri || nvidia) && !device.is_empty() && node.manages_name(device)
-        });
-        if reaches {
+        };
+        let (cards, others): (Vec<&str>, Vec<&str>) =
+            value.split(',').map(str::trim).partition(reaches);
+        if !cards.is_empty() {
+            let name_of = || name.to_owned();
             signals.push(Signal {
                 code: Code::CdiAnnotation,
                 found: format!("the annotation {name}={value} names a GPU"),
-                remove: vec![Edit::RemoveAnnotation { name: name.to_owned() }],
+                // Devices of other vendors in the same annotation stay.
+                remove: vec![if others.is_empty() {
+                    Edit::RemoveAnnotation { name: name_of() }
+                } else {
+                    Edit::SetAnnotation { name: name_of(), value: others.join(",") }
+                }],
             });
         }
     }

@@ -84,6 +84,7 @@ fn a_grant_changes_the_spec_as_recorded() {
         ("device nodes", wanted(None, None), normal.clone(), Injector::Devices),
         ("NVIDIA's runtime below", wanted(None, None), normal.clone(), Injector::NvidiaRuntime),
         ("CDI", wanted(None, None), normal.clone(), Injector::Cdi(cdi())),
+        ("the driver's files there already", wanted(None, None), normal.clone(), Injector::Present),
         (
             "its own lower limit and share",
             wanted(Some(2048), Some(10)),
@@ -164,16 +165,80 @@ fn cdi_that_names_another_card_is_refused() {
 #[test]
 fn the_injector_follows_the_setting_and_what_there_is() {
     use InjectMode as M;
-    let spec = json!({});
-    let choose = |mode, nvidia, cdi| {
-        Injector::choose(mode, nvidia, View::new(&spec), cdi).map_err(|r| r.code)
+    let bare = json!({});
+    let choose_for = |spec: &Value, mode, nvidia, cdi| {
+        Injector::choose(mode, nvidia, View::new(spec), cdi).map_err(|r| r.code)
     };
+    let choose = |mode, nvidia, cdi| choose_for(&bare, mode, nvidia, cdi);
     let edits = || Cdi::Edits(cdi());
+    let problem = || Cdi::Problem("x".to_owned());
     assert_eq!(choose(M::Auto, true, edits()), Ok(Injector::NvidiaRuntime));
     assert_eq!(choose(M::Auto, false, edits()), Ok(Injector::Cdi(cdi())));
-    assert_eq!(choose(M::Auto, false, Cdi::Absent), Ok(Injector::Devices));
-    assert_eq!(choose(M::Auto, false, Cdi::Problem("x".to_owned())), Err(Code::NoDriverLibs));
+    assert_eq!(choose(M::Auto, false, Cdi::Absent), Err(Code::NoDriverLibs), "never bare nodes");
+    assert_eq!(choose(M::Auto, false, problem()), Err(Code::NoDriverLibs));
     assert_eq!(choose(M::Cdi, true, Cdi::Absent), Err(Code::NoDriverLibs));
-    assert_eq!(choose(M::Devices, true, edits()), Ok(Injector::Devices));
+    assert_eq!(choose(M::Devices, true, edits()), Ok(Injector::Devices), "as root has said");
+    assert_eq!(choose(M::Devices, false, Cdi::Absent), Ok(Injector::Devices));
     assert_eq!(choose(M::NvidiaRuntime, false, edits()), Ok(Injector::NvidiaRuntime));
+
+    // nvidia-container-runtime above us in legacy mode: its hook, and nothing injected yet.
+    let hook =
+        json!({ "hooks": { "prestart": [{ "path": "/usr/bin/nvidia-container-runtime-hook" }] } });
+    assert_eq!(choose_for(&hook, M::Auto, false, Cdi::Absent), Ok(Injector::NvidiaRuntime));
+    // Above us in its other modes, or CDI by the engine: the files are mounts.
+    let mount = |destination: &str, option: &str| json!({ "mounts": [{ "destination": destination, "source": "/x", "options": [option] }] });
+    let injected = mount("/usr/lib/x86_64-linux-gnu/libcuda.so.550.163.01", "rbind");
+    for (mode, nvidia) in [(M::Auto, false), (M::Auto, true), (M::NvidiaRuntime, false)] {
+        assert_eq!(choose_for(&injected, mode, nvidia, edits()), Ok(Injector::Present));
+    }
+    assert_eq!(choose_for(&injected, M::Cdi, false, edits()), Ok(Injector::Cdi(cdi())));
+    for other in [mount("/usr/lib/libcuda.so", "ro"), mount("/usr/lib/libcudart.so.12", "bind")] {
+        assert_eq!(choose_for(&other, M::Auto, false, Cdi::Absent), Err(Code::NoDriverLibs));
+    }
+}
+
+#[test]
+fn of_what_others_injected_only_the_granted_card_stays() {
+    let node = |path: &str, major: u32, minor: u32| json!({ "path": path, "type": "c", "major": major, "minor": minor });
+    let rule = |major: u32, minor: u32| json!({ "allow": true, "type": "c", "major": major, "minor": minor, "access": "rwm" });
+    let spec = |cards: &[u32]| {
+        let mut devices =
+            vec![node("/dev/nvidiactl", 195, 255), node("/dev/dri/renderD128", 226, 128)];
+        let mut rules = vec![rule(195, 255), rule(226, 128)];
+        devices.extend(cards.iter().map(|n| node(&format!("/dev/nvidia{n}"), 195, *n)));
+        rules.extend(cards.iter().map(|n| rule(195, *n)));
+        json!({ "linux": { "devices": devices, "resources": { "devices": rules } } })
+    };
+    let after = |spec: Value| {
+        let decided = Wanted {
+            // As `decide` wants it of such a spec.
+            edits: [0, 1]
+                .map(|minor| mpsgate_oci::spec::Edit::RemoveDevice { major: 195, minor })
+                .into_iter()
+                .chain([mpsgate_oci::spec::Edit::RemoveRules { major: 195 }])
+                .collect(),
+            ..wanted(None, None)
+        };
+        applied(spec, &decided, &grant(None, Priority::Normal), &Injector::Present)
+    };
+    let seen = |spec: &Value| {
+        let view = View::new(spec);
+        let mut paths: Vec<String> = view.devices().map(|d| d.path.to_owned()).collect();
+        paths.sort();
+        (
+            paths.join(" "),
+            view.rules_open(195, Some(0)),
+            view.rules_open(195, Some(1)),
+            view.rules_open(226, Some(128)),
+        )
+    };
+    // Whose card the display node is cannot be told where several were injected.
+    assert_eq!(
+        seen(&after(spec(&[0, 1]))),
+        ("/dev/nvidia0 /dev/nvidiactl".to_owned(), true, false, false)
+    );
+    assert_eq!(
+        seen(&after(spec(&[0]))),
+        ("/dev/dri/renderD128 /dev/nvidia0 /dev/nvidiactl".to_owned(), true, false, true)
+    );
 }

@@ -4,15 +4,18 @@
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use mpsgate_api::{Engine, FILES_FORMAT, NodeSnapshot};
-use mpsgate_config::{Config, Manage, paths};
+use mpsgate_api::{FILES_FORMAT, NodeSnapshot};
+use mpsgate_config::{Config, Manage, Trust, paths};
 use mpsgate_oci::argv::Invocation;
-use mpsgate_oci::spec::{IpcNamespace, Mount, View};
-use mpsgate_policy::{Cards, Ipc, Majors, MountFact, MountKind, Node, NodeCard};
+use mpsgate_oci::spec::{Edit, IdRange, Mount, Namespace, View};
+use mpsgate_policy::{
+    Caller, Cards, Code, Ipc, Majors, MountFact, MountKind, Node, NodeCard, Refusal, Users,
+};
 use nix::fcntl::OFlag;
+use nix::sys::stat::{major, minor};
 
 /// Directories of ours that no container may mount, with everything below them.
 const OURS: [&str; 3] = [paths::RUN_DIR, paths::STATE_DIR, "/etc/mpsgate"];
@@ -95,9 +98,9 @@ fn is_ancestor(path: &Path, source: Inode, ours: &[(&str, Inode)]) -> bool {
 /// The IPC namespace that a container of this spec will have.
 pub(crate) fn ipc(view: View<'_>) -> Ipc {
     let path = match view.ipc_namespace() {
-        IpcNamespace::New => return Ipc::New,
-        IpcNamespace::Callers => "/proc/self/ns/ipc",
-        IpcNamespace::At(path) => path,
+        Namespace::New => return Ipc::New,
+        Namespace::Callers => "/proc/self/ns/ipc",
+        Namespace::At(path) => path,
     };
     match std::fs::metadata(path) {
         Ok(meta) => Ipc::Inode(meta.ino()),
@@ -179,21 +182,67 @@ pub(crate) fn read_own(path: &Path, limit: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Whose words a request is, by what the engine itself sets: a kubelet's containerd keeps its
-/// containers in the namespace `k8s.io`.
-pub(crate) fn engine(invocation: &Invocation) -> Engine {
-    let names_kubernetes = |path: &Option<PathBuf>| {
-        path.as_deref().is_some_and(|p| p.components().any(|c| c.as_os_str() == "k8s.io"))
+/// The engine that calls, by what it sets itself.
+pub(crate) fn caller(invocation: &Invocation, trust: &Trust, kubelet: bool) -> Caller {
+    let bundle = invocation.bundle.as_deref().unwrap_or_else(|| Path::new("."));
+    // Relative to where the engine started us, and without links.
+    let bundle = std::fs::canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned());
+    Caller::of(invocation.root.as_deref(), &bundle, &trust.kubernetes_roots, kubelet)
+}
+
+/// The user namespace that a spec joins. Only a process in it shows its map, and only a path below `/proc`
+/// names one.
+pub(crate) fn users(view: View<'_>) -> Users {
+    let Namespace::At(path) = view.user_namespace() else { return Users::OfSpec };
+    let pid = path.strip_prefix("/proc/").and_then(|rest| rest.strip_suffix("/ns/user"));
+    let Some(pid) = pid.filter(|pid| pid.bytes().all(|b| b.is_ascii_digit())) else {
+        return Users::Unreadable("only /proc/PID/ns/user shows its map".to_owned());
     };
-    let cwd = invocation.bundle.is_none().then(|| std::env::current_dir().ok()).flatten();
-    if names_kubernetes(&invocation.root)
-        || names_kubernetes(&invocation.bundle)
-        || names_kubernetes(&cwd)
-    {
-        Engine::Kubernetes
-    } else {
-        Engine::Local
+    match std::fs::read_to_string(format!("/proc/{pid}/uid_map")) {
+        Ok(text) => Users::Joined(text.lines().filter_map(id_range).collect()),
+        Err(error) => Users::Unreadable(format!("/proc/{pid}/uid_map cannot be read: {error}")),
     }
+}
+
+/// Whether a process can have a uid of the host's in its user namespace. True where that cannot be read.
+pub(crate) fn can_have_uid(pid: u32, uid: u32) -> bool {
+    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/uid_map")) else { return true };
+    text.lines().filter_map(id_range).any(|range| range.inside_of(uid).is_some())
+}
+
+/// A line of user_namespaces(7)'s `uid_map`.
+fn id_range(line: &str) -> Option<IdRange> {
+    let mut numbers = line.split_ascii_whitespace().map(str::parse);
+    let mut next = || numbers.next()?.ok();
+    Some(IdRange { inside: next()?, outside: next()?, size: next()? })
+}
+
+/// In a user namespace runtimes cannot make device nodes: they bind the host's of the same path (runc
+/// 1.1.5 `createDevices`, crun 1.21). One that is not there, or is another device.
+pub(crate) fn node_to_bind(view: View<'_>, edits: &[Edit]) -> Result<(), Refusal> {
+    if view.user_namespace() == Namespace::Callers {
+        return Ok(());
+    }
+    let is_there = |path: &str, numbers: (u32, u32)| {
+        std::fs::metadata(path).is_ok_and(|meta| {
+            meta.file_type().is_char_device()
+                && (major(meta.rdev()), minor(meta.rdev())) == (numbers.0.into(), numbers.1.into())
+        })
+    };
+    let missing = edits.iter().find_map(|edit| match edit {
+        Edit::AddDevice { path, major, minor, .. } if !is_there(path, (*major, *minor)) => {
+            Some(format!("{path} ({major}:{minor})"))
+        }
+        _ => None,
+    });
+    missing.map_or(Ok(()), |node| {
+        Err(Refusal::new(
+            Code::Spec,
+            format!("in its user namespace it can only be given device nodes of the host, and the host has no {node}"),
+            "make it: nvidia-modprobe -c 0 -u, or nvidia-ctk system create-device-nodes --control-devices; \
+             or do without the user namespace (docker run --userns=host)",
+        ))
+    })
 }
 
 /// The runtime's state directory: `--root`, or what the runtime takes where there is none.
@@ -203,6 +252,11 @@ pub(crate) fn runtime_root(invocation: &Invocation, runtime: Option<&Path>) -> S
         let tidy: PathBuf = root.components().collect();
         return tidy.to_string_lossy().into_owned();
     }
+    default_root(runtime)
+}
+
+/// Where a runtime keeps its state without `--root`.
+pub(crate) fn default_root(runtime: Option<&Path>) -> String {
     let name = runtime.and_then(Path::file_name).unwrap_or_default().to_string_lossy();
     format!("/run/{}", if name.contains("crun") { "crun" } else { "runc" })
 }
@@ -226,18 +280,53 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_is_told_by_what_it_sets_itself() {
-        for (line, engine) in [
-            ("--root /run/containerd/runc/k8s.io create --bundle /b c", Engine::Kubernetes),
-            (
-                "create --bundle /run/containerd/io.containerd.runtime.v2.task/k8s.io/c c",
-                Engine::Kubernetes,
-            ),
-            ("--root /var/run/docker/runtime-runc/moby create --bundle /b c", Engine::Local),
-            ("create --bundle /tmp/not-k8s.io/b c", Engine::Local),
-        ] {
-            assert_eq!(super::engine(&invocation(line)), engine, "{line}");
+    fn a_bundle_is_judged_by_where_it_really_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap().join("k8s.io/c");
+        std::fs::create_dir_all(&real).unwrap();
+        let alias = dir.path().join("b");
+        std::os::unix::fs::symlink(&real, &alias).unwrap();
+        let of = |bundle: &Path| {
+            let line = format!("create --bundle {} c", bundle.display());
+            caller(&invocation(&line), &Trust::default(), false)
+        };
+        assert_eq!(of(&alias), Caller::Containerd);
+        assert_eq!(of(dir.path()), Caller::Local);
+        assert_eq!(of(Path::new("/no/such/k8s.io/c")), Caller::Containerd);
+    }
+
+    #[test]
+    fn a_joined_user_namespace_shows_its_map_through_proc_alone() {
+        let of = |path: &str| {
+            let spec =
+                serde_json::json!({"linux": {"namespaces": [{"type": "user", "path": path}]}});
+            users(View::new(&spec))
+        };
+        let own = format!("/proc/{}/ns/user", std::process::id());
+        assert!(matches!(of(&own), Users::Joined(ranges) if !ranges.is_empty()));
+        for path in
+            ["/run/userns/x", "/proc/self/ns/user", "/proc/1/../2/ns/user", "/proc/4194305/ns/user"]
+        {
+            assert!(matches!(of(path), Users::Unreadable(_)), "{path}");
         }
+        assert_eq!(users(View::new(&serde_json::json!({}))), Users::OfSpec);
+        assert!(can_have_uid(std::process::id(), nix::unistd::geteuid().as_raw()));
+        let range = IdRange { inside: 0, outside: 100_000, size: 65_536 };
+        assert_eq!(id_range("         0     100000      65536"), Some(range));
+        assert_eq!((id_range("0 1"), id_range("0 -1 1"), id_range("")), (None, None, None));
+    }
+
+    #[test]
+    fn a_node_is_bound_only_where_the_host_has_it() {
+        let add =
+            |path: &str, minor| Edit::AddDevice { path: path.to_owned(), major: 1, minor, uid: 0 };
+        let spec = serde_json::json!({"linux": {"namespaces": [{"type": "user"}]}});
+        let check = |edits: &[Edit]| node_to_bind(View::new(&spec), edits).map_err(|r| r.code);
+        assert_eq!(check(&[add("/dev/null", 3)]), Ok(()));
+        assert_eq!(check(&[add("/dev/null", 5)]), Err(Code::Spec), "another device");
+        assert_eq!(check(&[add("/dev/null", 3), add("/no/such", 3)]), Err(Code::Spec));
+        let plain = serde_json::json!({});
+        assert!(node_to_bind(View::new(&plain), &[add("/no/such", 3)]).is_ok());
     }
 
     #[test]

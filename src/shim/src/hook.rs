@@ -5,9 +5,10 @@
 //! see `veto.rs`. `poststop` never fails: it also runs after a veto (measured, runc 1.1.5), and the daemon
 //! notices the end of a container by itself.
 
+mod alone;
 pub(crate) mod cgroup;
 pub(crate) mod devices;
-mod veto;
+pub(crate) mod veto;
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -31,9 +32,14 @@ use crate::report::chain;
 /// our sentence instead of the runtime's.
 const DAEMON_LIMIT: Duration = Duration::from_secs(5);
 
-const USAGE: &str = "usage: mpsgate-hook createRuntime|poststop --root=DIR --instance=ID < state.json\n\
+/// Who added the hook, where it was not the runtime.
+pub(crate) const BY_PRECREATE: &str = "--by=precreate";
+
+const USAGE: &str = "usage: mpsgate-hook createRuntime [--root=DIR --instance=ID] < state.json\n       \
+    mpsgate-hook poststop --root=DIR --instance=ID < state.json\n\
     \n\
-    Run by an OCI runtime for containers that mpsgate-runtime granted GPU memory to.\n";
+    Run by an OCI runtime: with root and instance for a container that mpsgate granted GPU memory to,\n\
+    without them to veto one that reaches a GPU past mpsgate.\n";
 
 const EXIT_USAGE: i32 = 64;
 
@@ -41,28 +47,32 @@ const EXIT_USAGE: i32 = 64;
 #[must_use]
 pub fn main(argv: &[OsString]) -> i32 {
     process::ensure_standard_descriptors();
-    let Some(arguments) = Arguments::parse(argv) else {
+    let alone = matches!(argv, [_, only] if only == "createRuntime");
+    let arguments = Arguments::parse(argv);
+    if arguments.is_none() && !alone {
         let _ = std::io::stderr().write_all(USAGE.as_bytes());
         return EXIT_USAGE;
-    };
+    }
     let state = HookState::read(std::io::stdin().lock()).map_err(|error| {
         (String::new(), Refusal::new(Code::HookState, chain(&error), error.hint()))
     });
     // The runtime may still be writing: it must not die of a broken pipe.
     let _ = std::io::copy(&mut std::io::stdin().lock().take(64 << 20), &mut std::io::sink());
     let done = state.and_then(|state| {
-        let key = arguments.key(&state.id).map_err(|refusal| (state.id.clone(), refusal))?;
-        match arguments.stage {
-            Stage::CreateRuntime => create_runtime(&state, key),
-            Stage::Poststop => poststop(key),
-        }
-        .map_err(|refusal| (state.id, refusal))
+        let judged = match &arguments {
+            None => alone::check(&state),
+            Some(arguments) => arguments.key(&state.id).and_then(|key| match arguments.stage {
+                Stage::CreateRuntime => create_runtime(&state, key),
+                Stage::Poststop => poststop(key),
+            }),
+        };
+        judged.map_err(|refusal| (state.id, refusal))
     });
-    match (done, arguments.stage) {
-        (Ok(()), _) => 0,
-        (Err((container, refusal)), stage) => {
+    match done {
+        Ok(()) => 0,
+        Err((container, refusal)) => {
             veto::say(&refusal.render(&container));
-            i32::from(stage == Stage::CreateRuntime)
+            i32::from(arguments.is_none_or(|arguments| arguments.stage == Stage::CreateRuntime))
         }
     }
 }
@@ -92,7 +102,7 @@ impl Arguments {
             let word = word?;
             if let Some(value) = word.strip_prefix("--root=") {
                 root = Some(value.to_owned());
-            } else {
+            } else if word != BY_PRECREATE {
                 instance = Some(word.strip_prefix("--instance=")?.to_owned());
             }
         }
@@ -130,6 +140,7 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
     let pidfd = process::pidfd_open(pid);
     crash_point!("hook.started");
     check_ipc(pid)?;
+    check_uid(pid, record.grant.uid)?;
     let cgroup = cgroup::of(pid);
     crash_point!("hook.before_probe");
     devices::check(cgroup.as_ref(), &record.grant.devices, &record.closed)?;
@@ -191,6 +202,19 @@ fn check_proc() -> Result<(), Refusal> {
     }
 }
 
+/// The user namespace that came out maps the uid whose MPS server was granted: else its processes would wait
+/// for another server, and everybody's behind them.
+fn check_uid(pid: u32, uid: u32) -> Result<(), Refusal> {
+    if crate::facts::can_have_uid(pid, uid) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Code::Uid,
+        format!("the uid {uid} of its grant is none that its user namespace has on the host"),
+        "let the engine set linux.uidMappings, or do without the user namespace (docker run --userns=host)",
+    ))
+}
+
 /// The IPC namespace of the container that came out, against the one that the daemon and its MPS
 /// control daemons live in, which is the hook's own: both are the host's.
 fn check_ipc(pid: u32) -> Result<(), Refusal> {
@@ -207,7 +231,7 @@ fn check_ipc(pid: u32) -> Result<(), Refusal> {
         (Ok(container), Ok(host)) => Err(Refusal::new(
             Code::NoHostIpc,
             format!("its IPC namespace (ipc:[{container}]) is not the MPS server's (ipc:[{host}])"),
-            "set hostIPC: true in the pod spec (docker run --ipc=host, podman run --ipc=host)",
+            "set hostIPC: true in the pod spec (docker or podman run --ipc=host, ctr run --with-ns ipc:/proc/1/ns/ipc)",
         )),
         (Err(error), _) | (_, Err(error)) => Err(Refusal::new(
             Code::NoHostIpc,
@@ -228,6 +252,7 @@ mod tests {
         };
         assert!(parse("h createRuntime --root=/r --instance=i"));
         assert!(parse("h poststop --instance=i --root=/r"));
+        assert!(parse("h createRuntime --root=/r --instance=i --by=precreate"));
         for line in [
             "h",
             "h createRuntime",

@@ -20,8 +20,11 @@ mod exec_verb;
 mod facts;
 #[doc(hidden)]
 pub mod fuzz;
+mod grant;
 pub mod hook;
+mod judge;
 mod kill_verb;
+mod precreate;
 mod process;
 mod record;
 mod replace;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_allocation::GrantKey;
 use mpsgate_api::{ExecRecord, FILES_FORMAT};
-use mpsgate_config::paths;
+use mpsgate_config::{paths, runs_as_root};
 use mpsgate_policy::{Code, Refusal};
 
 use crate::facts::read_own;
@@ -54,6 +54,10 @@ pub(crate) fn find(runtime_root: &str, container: &str) -> Found {
     match std::fs::symlink_metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Found::None,
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Found::None,
+        // Not ours to look at: a rootless engine, to which nothing is granted.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !runs_as_root() => {
+            return Found::None;
+        }
         _ => {}
     }
     let unusable = |why: &str| Found::Unusable(format!("{} {why}", path.display()));

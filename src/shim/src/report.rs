@@ -41,12 +41,27 @@ impl Report {
         }
     }
 
-    /// The container is not started.
-    pub(crate) fn refused(&self, Refused { refusal, by_daemon }: &Refused) {
-        self.write("error", &refusal.render(&self.container));
+    /// Of a hook that is told no log, and its container only later.
+    pub(crate) fn of_hook() -> Self {
+        Self { log: None, format: LogFormat::Text, container: String::new() }
+    }
+
+    pub(crate) fn name(&mut self, container: &str) {
+        container.clone_into(&mut self.container);
+    }
+
+    /// The container is not started: for the daemon to know. Returns what its user is to read.
+    pub(crate) fn told(&self, Refused { refusal, by_daemon }: &Refused) -> String {
         if !by_daemon {
             self.tell_daemon("refused", refusal.code, &refusal.sentence);
         }
+        refusal.render(&self.container)
+    }
+
+    /// The container is not started.
+    pub(crate) fn refused(&self, refused: &Refused) {
+        self.write("error", &refused.refusal.render(&self.container));
+        self.told(refused);
     }
 
     /// The container is started, but an operator should know something.

@@ -8,7 +8,7 @@ use mpsgate_oci::argv::{self, Verb};
 
 use crate::exec::exec_runtime;
 use crate::report::Report;
-use crate::{create, exec_verb, kill_verb};
+use crate::{create, exec_verb, kill_verb, precreate};
 
 /// What runc exits with where it fails itself.
 const FAILED: i32 = 1;
@@ -19,6 +19,9 @@ const NOT_FOUND: i32 = 127;
 #[must_use]
 pub fn main(argv: &[OsString]) -> i32 {
     let args = argv.get(1..).unwrap_or_default();
+    if precreate::is_meant(args) {
+        return precreate::main();
+    }
     let prepared = match argv::verb_of(args) {
         Verb::Create | Verb::Run | Verb::Restore => {
             create::prepare(&argv::parse(args)).map(|()| None)

@@ -121,6 +121,7 @@ fn reserve(id: &str) -> Result<bool, Failure> {
         },
         uid: 0,
         engine: Engine::Local,
+        for_parent: false,
     });
     let reply = Client::connect(Path::new(paths::SOCKET))?.call(call, None, FOR)?;
     match reply {

@@ -142,6 +142,8 @@ fn decided(view: View<'_>, node: &Node, policy: &Policy, action: Action) -> Deci
         requests_from_env: true,
         mounts: &[],
         ipc: Ipc::Inode(1),
+        users: mpsgate_policy::Users::OfSpec,
+        caller: mpsgate_policy::Caller::Unknown,
         action,
         runtime_is_nvidia: false,
     })

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use mpsgate_api::NodeSnapshot;
 use mpsgate_config::paths;
-use mpsgate_oci::spec::{IpcNamespace, Mount, View};
+use mpsgate_oci::spec::{Mount, Namespace, View};
 use mpsgate_policy::{Cards, Ipc, Majors, MountFact, MountKind, Node, NodeCard};
 
 /// NVIDIA's wrapper of runc, also under its names with a fixed mode (`….cdi`, `….legacy`).
@@ -40,10 +40,10 @@ pub(super) fn node(snapshot: Option<&NodeSnapshot>, assumed: &mut Vec<String>) -
 /// The IPC namespace that the container would have.
 pub(super) fn ipc(view: View<'_>, node: &Node, assumed: &mut Vec<String>) -> Ipc {
     match view.ipc_namespace() {
-        IpcNamespace::New => Ipc::New,
+        Namespace::New => Ipc::New,
         // The engine's own, which is the host's wherever mpsgate can work.
-        IpcNamespace::Callers => node.ipc_inode.map_or(Ipc::Unknown, Ipc::Inode),
-        IpcNamespace::At(path) => {
+        Namespace::Callers => node.ipc_inode.map_or(Ipc::Unknown, Ipc::Inode),
+        Namespace::At(path) => {
             let looked = node.ipc_inode.and_then(|_| std::fs::metadata(path).ok());
             looked.map_or_else(
                 || {

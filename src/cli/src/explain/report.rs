@@ -100,6 +100,7 @@ fn edit(edit: &Edit) -> String {
         }
         Edit::RemoveHooks { path } => format!("remove the hooks of {path}"),
         Edit::RemoveAnnotation { name } => format!("remove the annotation {name}"),
+        Edit::SetAnnotation { name, value } => format!("set the annotation {name} to {value}"),
     }
 }
 

@@ -19,6 +19,8 @@ fn explain(document: &Value) -> (Decision, Vec<String>) {
         requests_from_env: true,
         mounts: &facts::mounts(view, None),
         ipc: facts::ipc(view, &node, &mut assumed),
+        users: Users::OfSpec,
+        caller: Caller::Unknown,
         action: Action::Create,
         runtime_is_nvidia: false,
     });

@@ -60,6 +60,7 @@ fn call(container: &str, gib: u64) -> Reserve {
         },
         uid: 0,
         engine: Engine::Local,
+        for_parent: false,
     }
 }
 
@@ -89,11 +90,13 @@ fn a_server_is_needed_until_one_serves_the_uid() {
 #[test]
 fn local_requests_are_believed_as_the_settings_and_a_kubelet_say() {
     let (_dir, mut node) = node();
-    for (trust, kubelet, believed) in [
-        (Switch::Auto, false, true),
-        (Switch::Auto, true, false),
-        (Switch::On, true, true),
-        (Switch::Off, false, false),
+    // Through CRI: only where root says so, and there is no kubelet.
+    for (trust, kubelet, believed, through_cri) in [
+        (Switch::Auto, false, true, false),
+        (Switch::Auto, true, false, false),
+        (Switch::On, true, true, false),
+        (Switch::On, false, true, true),
+        (Switch::Off, false, false, false),
     ] {
         (node.trust_local, node.kubelet) = (trust, kubelet);
         let result = reserve(&mut node, &call("web", 1));
@@ -103,7 +106,13 @@ fn local_requests_are_believed_as_the_settings_and_a_kubelet_say() {
             Err(refusal) => assert_eq!(refusal.code, Code::Unconfirmed),
         }
         let pod = Reserve { engine: Engine::Kubernetes, ..call("web", 1) };
-        assert_eq!(reserve(&mut node, &pod).unwrap_err().code, Code::Unconfirmed);
+        match reserve(&mut node, &pod) {
+            Ok(reserved) => {
+                assert!(through_cri, "{trust} {kubelet}");
+                node.release(&reserved.grant.key).unwrap();
+            }
+            Err(refusal) => assert_eq!((refusal.code, through_cri), (Code::Unconfirmed, false)),
+        }
     }
 }
 

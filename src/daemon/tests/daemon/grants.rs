@@ -29,6 +29,20 @@ fn a_grant_names_all_that_the_container_needs() {
 }
 
 #[test]
+fn a_reservation_for_the_callers_parent_is_held_by_that() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    let mut call = request("web", 7);
+    call.for_parent = true;
+    daemon.reserve(call).unwrap();
+    let status = daemon.status();
+    assert_eq!(
+        (status.grants[0].state.as_str(), status.grants[0].pid),
+        ("reserved", std::os::unix::process::parent_id())
+    );
+}
+
+#[test]
 fn the_server_takes_the_uid_and_the_limit_of_the_grant_before_the_container_starts() {
     if !crate::harness::has_servers(
         "the_server_takes_the_uid_and_the_limit_of_the_grant_before_the_container_starts",

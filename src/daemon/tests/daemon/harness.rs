@@ -322,6 +322,7 @@ pub(crate) fn request(container: &str, gib: u64) -> Reserve {
         },
         uid: rustix::process::geteuid().as_raw(),
         engine: Engine::Local,
+        for_parent: false,
     }
 }
 

@@ -130,6 +130,13 @@ pub enum Edit {
         /// Its path.
         path: String,
     },
+    /// Gives an annotation that is there another value.
+    SetAnnotation {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: String,
+    },
     /// Removes an annotation.
     RemoveAnnotation {
         /// Its name.
@@ -235,6 +242,12 @@ fn apply_one(document: &mut Value, edit: &Edit) -> Result<(), EditError> {
                 for stage in stages.values_mut().filter_map(Value::as_array_mut) {
                     stage.retain(|hook| text(hook, "path") != Some(path));
                 }
+            }
+        }
+        Edit::SetAnnotation { name, value } => {
+            let found = document.get_mut("annotations").and_then(|all| all.get_mut(name));
+            if let Some(found) = found {
+                *found = json!(value);
             }
         }
         Edit::RemoveAnnotation { name } => {

@@ -89,11 +89,58 @@ pub struct Hook<'a> {
     pub stage: &'a str,
     /// Program.
     pub path: &'a str,
+    args: Option<&'a Value>,
 }
 
-/// The container's IPC namespace as the spec asks for it.
+impl Hook<'_> {
+    /// Whether one of its arguments is this one.
+    #[must_use]
+    pub fn has_argument(&self, argument: &str) -> bool {
+        self.arguments().any(|found| found == argument)
+    }
+
+    /// Whether one of its arguments begins so.
+    #[must_use]
+    pub fn has_option(&self, option: &str) -> bool {
+        self.arguments().any(|found| found.starts_with(option))
+    }
+
+    fn arguments(&self) -> impl Iterator<Item = &str> {
+        let args = self.args.and_then(Value::as_array).into_iter().flatten();
+        args.filter_map(Value::as_str)
+    }
+}
+
+/// A range of ids of a user namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IpcNamespace<'a> {
+pub struct IdRange {
+    /// First id inside.
+    pub inside: u32,
+    /// First id outside.
+    pub outside: u32,
+    /// How many.
+    pub size: u32,
+}
+
+impl IdRange {
+    /// The id outside of one inside; `None` where it is not of this range.
+    #[must_use]
+    pub fn outside_of(&self, inside: u32) -> Option<u32> {
+        let offset = inside.checked_sub(self.inside).filter(|offset| *offset < self.size)?;
+        self.outside.checked_add(offset)
+    }
+
+    /// The id inside of one outside; `None` where it is not of this range.
+    #[must_use]
+    pub fn inside_of(&self, outside: u32) -> Option<u32> {
+        let offset = outside.checked_sub(self.outside).filter(|offset| *offset < self.size)?;
+        self.inside.checked_add(offset)
+    }
+}
+
+/// A namespace of the container as the spec asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Namespace<'a> {
     /// No entry: the caller's own.
     Callers,
     /// An entry without a path: a new one.
@@ -182,10 +229,10 @@ impl<'a> View<'a> {
     pub fn hooks(&self) -> impl Iterator<Item = Hook<'a>> + use<'a> {
         let stages = self.at(&["hooks"]).and_then(Value::as_object).into_iter().flatten();
         stages.flat_map(|(stage, list)| {
-            list.as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(move |hook| Some(Hook { stage, path: hook.get("path")?.as_str()? }))
+            list.as_array().into_iter().flatten().filter_map(move |hook| {
+                let path = hook.get("path")?.as_str()?;
+                Some(Hook { stage, path, args: hook.get("args") })
+            })
         })
     }
 
@@ -198,14 +245,24 @@ impl<'a> View<'a> {
 
     /// The IPC namespace.
     #[must_use]
-    pub fn ipc_namespace(&self) -> IpcNamespace<'a> {
+    pub fn ipc_namespace(&self) -> Namespace<'a> {
+        self.namespace("ipc")
+    }
+
+    /// The user namespace.
+    #[must_use]
+    pub fn user_namespace(&self) -> Namespace<'a> {
+        self.namespace("user")
+    }
+
+    fn namespace(self, kind: &str) -> Namespace<'a> {
         let entry = self
             .list(&["linux", "namespaces"])
-            .find(|n| n.get("type").and_then(Value::as_str) == Some("ipc"));
+            .find(|n| n.get("type").and_then(Value::as_str) == Some(kind));
         match entry.map(|e| e.get("path").and_then(Value::as_str).unwrap_or_default()) {
-            None => IpcNamespace::Callers,
-            Some("") => IpcNamespace::New,
-            Some(path) => IpcNamespace::At(path),
+            None => Namespace::Callers,
+            Some("") => Namespace::New,
+            Some(path) => Namespace::At(path),
         }
     }
 
@@ -216,23 +273,21 @@ impl<'a> View<'a> {
         uid.and_then(|uid| u32::try_from(uid).ok()).unwrap_or_default()
     }
 
-    /// The host's uid of a uid in the container; `None` where a user namespace does not map it.
+    /// `linux.cgroupsPath`.
     #[must_use]
-    pub fn host_uid(&self, uid: u32) -> Option<u32> {
-        let mut mapped = false;
-        for mapping in self.list(&["linux", "uidMappings"]) {
-            mapped = true;
-            let number = |key| mapping.get(key).and_then(Value::as_u64);
-            let (Some(inside), Some(outside), Some(size)) =
-                (number("containerID"), number("hostID"), number("size"))
-            else {
-                continue;
-            };
-            if let Some(offset) = u64::from(uid).checked_sub(inside).filter(|o| *o < size) {
-                return u32::try_from(outside.checked_add(offset)?).ok();
-            }
-        }
-        (!mapped).then_some(uid)
+    pub fn cgroup_path(&self) -> Option<&'a str> {
+        self.at(&["linux", "cgroupsPath"])?.as_str()
+    }
+
+    /// `linux.uidMappings`; they count where there is a user namespace.
+    pub fn uid_mappings(&self) -> impl Iterator<Item = IdRange> + use<'a> {
+        self.list(&["linux", "uidMappings"]).filter_map(|mapping| {
+            Some(IdRange {
+                inside: number(mapping.get("containerID"))?,
+                outside: number(mapping.get("hostID"))?,
+                size: number(mapping.get("size"))?,
+            })
+        })
     }
 }
 
@@ -277,8 +332,8 @@ mod tests {
             let view = View::new(&spec);
             assert_eq!(view.env().count() + view.devices().count() + view.mounts().count(), 0);
             assert_eq!(view.annotations().count() + view.hooks().count(), 0);
-            assert_eq!(view.ipc_namespace(), IpcNamespace::Callers);
-            assert_eq!((view.uid(), view.host_uid(0)), (0, Some(0)));
+            assert_eq!(view.ipc_namespace(), Namespace::Callers);
+            assert_eq!((view.uid(), view.uid_mappings().count()), (0, 0));
         }
     }
 
@@ -312,14 +367,19 @@ mod tests {
     }
 
     #[test]
-    fn uids_are_mapped_to_the_hosts() {
+    fn a_range_maps_what_lies_in_it() {
         let spec = json!({"linux": {"uidMappings": [
             {"containerID": 0, "hostID": 100_000, "size": 1000},
-            {"containerID": 1000, "hostID": 1000, "size": 1}
+            {"containerID": 1000, "hostID": 1000},
+            {"containerID": 5, "hostID": u32::MAX, "size": 2}
         ]}});
-        let view = View::new(&spec);
-        assert_eq!(view.host_uid(0), Some(100_000));
-        assert_eq!(view.host_uid(1000), Some(1000));
-        assert_eq!(view.host_uid(1001), None);
+        let ranges: Vec<IdRange> = View::new(&spec).uid_mappings().collect();
+        let [first, last] = ranges[..] else { panic!("{ranges:?}") };
+        assert_eq!(first.outside_of(0), Some(100_000));
+        assert_eq!(first.outside_of(999), Some(100_999));
+        assert_eq!(first.outside_of(1000), None);
+        assert_eq!((first.inside_of(100_999), first.inside_of(0)), (Some(999), None));
+        assert_eq!((last.outside_of(4), last.outside_of(5)), (None, Some(u32::MAX)));
+        assert_eq!(last.outside_of(6), None, "beyond the last id");
     }
 }

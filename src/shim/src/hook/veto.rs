@@ -3,10 +3,11 @@
 //! hook`: there the reason goes where the runtime's own words go, its standard error and its `--log`.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -14,16 +15,30 @@ use mpsgate_oci::argv::{self, LogFormat, Verb};
 use mpsgate_oci::runtime_log;
 use nix::fcntl::OFlag;
 
+use crate::process;
+
 /// Writes `text` to standard error, or past a runtime that throws that away.
 pub(super) fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
+    if !is_heard() {
+        past(parent_id(), text);
+    }
+}
+
+/// Writes `text` to standard error, or to that of our parent, which has thrown ours away: Podman gives its
+/// `precreate` hooks `/dev/null` (4.3, `pkg/hooks/exec`).
+pub(crate) fn say_to_parent(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+    if !is_heard() {
+        to_stderr_of(parent_id(), text);
+    }
+}
+
+fn is_heard() -> bool {
     let device = |path| std::fs::metadata(path).map(|meta| meta.rdev());
-    let is_heard = match (device("/proc/self/fd/2"), device("/dev/null")) {
+    match (device("/proc/self/fd/2"), device("/dev/null")) {
         (Ok(ours), Ok(null)) => ours != null,
         _ => true,
-    };
-    if !is_heard {
-        past(std::os::unix::process::parent_id(), text);
     }
 }
 
@@ -35,13 +50,23 @@ fn past(runtime: u32, text: &str) {
         let now = runtime_log::rfc3339(SystemTime::now());
         let _ = runtime_log::append(&log, format, "error", text, &now);
     }
+    to_stderr_of(runtime, text);
+}
+
+fn to_stderr_of(pid: u32, text: &str) {
+    let text = format!("{text}\n");
+    // The very descriptor: in a file its owner would write over what was appended.
+    if let Some(stderr) = process::descriptor_of(pid, 2) {
+        let _ = File::from(stderr).write_all(text.as_bytes());
+        return;
+    }
     // Appended, because it may be a file. A socket cannot be opened this way: then the log is all.
     let stderr = OpenOptions::new()
         .append(true)
         .custom_flags(OFlag::O_NOCTTY.bits())
-        .open(format!("/proc/{runtime}/fd/2"));
+        .open(format!("/proc/{pid}/fd/2"));
     if let Ok(mut stderr) = stderr {
-        let _ = stderr.write_all(format!("{text}\n").as_bytes());
+        let _ = stderr.write_all(text.as_bytes());
     }
 }
 

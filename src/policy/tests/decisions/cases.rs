@@ -1,17 +1,11 @@
-//! The policy's table, each row with an allowed neighbour, as golden text: a review of a change
-//! shows the behaviour that changes. `MPSGATE_BLESS=1 cargo test -p mpsgate-policy` rewrites it.
-
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
-#![allow(clippy::disallowed_methods, reason = "the golden text is a file")]
-
-use std::fmt::Write;
+//! The rows: a spec, and what is known beside it.
 
 use mpsgate_allocation::GpuUuid;
 use mpsgate_config::{Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices};
-use mpsgate_oci::spec::{View, apply, glance};
+use mpsgate_oci::spec::{IdRange, View};
 use mpsgate_policy::{
-    Action, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard, Verdict,
-    decide, may_matter,
+    Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard,
+    Users, decide,
 };
 use serde_json::{Value, json};
 
@@ -37,16 +31,19 @@ fn node() -> Node {
     }
 }
 
-struct Case {
-    name: &'static str,
-    spec: Value,
-    policy: Policy,
-    node: Node,
-    mounts: Vec<MountFact>,
-    ipc: Ipc,
-    action: Action,
-    from_env: bool,
-    nvidia: bool,
+/// One row.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) spec: Value,
+    pub(crate) policy: Policy,
+    pub(crate) node: Node,
+    pub(crate) mounts: Vec<MountFact>,
+    pub(crate) ipc: Ipc,
+    pub(crate) users: Users,
+    pub(crate) caller: Caller,
+    pub(crate) action: Action,
+    pub(crate) from_env: bool,
+    pub(crate) nvidia: bool,
 }
 
 fn case(name: &'static str, spec: Value) -> Case {
@@ -57,6 +54,8 @@ fn case(name: &'static str, spec: Value) -> Case {
         node: node(),
         mounts: Vec::new(),
         ipc: Ipc::Inode(HOST_IPC),
+        users: Users::OfSpec,
+        caller: Caller::Local,
         action: Action::Create,
         from_env: true,
         nvidia: false,
@@ -72,12 +71,20 @@ impl Case {
         self.ipc = ipc;
         self
     }
+    fn by(mut self, caller: Caller) -> Self {
+        self.caller = caller;
+        self
+    }
+    fn joins(mut self, users: Users) -> Self {
+        self.users = users;
+        self
+    }
     fn mount(mut self, source: &str, destination: &str, kind: MountKind) -> Self {
         let (source, destination) = (source.to_owned(), destination.to_owned());
         self.mounts.push(MountFact { source, destination, kind });
         self
     }
-    fn decide(&self) -> Decision {
+    pub(crate) fn decide(&self) -> Decision {
         decide(&Input {
             view: View::new(&self.spec),
             node: &self.node,
@@ -85,27 +92,29 @@ impl Case {
             requests_from_env: self.from_env,
             mounts: &self.mounts,
             ipc: self.ipc.clone(),
+            users: self.users.clone(),
+            caller: self.caller,
             action: self.action,
             runtime_is_nvidia: self.nvidia,
         })
     }
 }
 
-fn env(entries: &[&str]) -> Value {
+pub(crate) fn env(entries: &[&str]) -> Value {
     json!({ "process": { "env": entries } })
 }
 
 /// A spec with a request of 7 GiB, and whatever else.
-fn asking(mut spec: Value) -> Value {
+pub(crate) fn asking(mut spec: Value) -> Value {
     spec["annotations"]["aliyun.com/gpu-mem"] = json!("7");
     spec
 }
 
-fn annotation(name: &str, value: &str) -> Value {
+pub(crate) fn annotation(name: &str, value: &str) -> Value {
     json!({ "annotations": { name: value } })
 }
 
-fn device(path: &str, major: u32, minor: u32) -> Value {
+pub(crate) fn device(path: &str, major: u32, minor: u32) -> Value {
     json!({ "linux": {
         "devices": [{ "path": path, "type": "c", "major": major, "minor": minor }],
         "resources": { "devices": [
@@ -119,7 +128,7 @@ fn rules(rules: &Value) -> Value {
     json!({ "linux": { "resources": { "devices": rules } } })
 }
 
-fn privileged() -> Value {
+pub(crate) fn privileged() -> Value {
     json!({
         "process": { "capabilities": { "bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"] } },
         "linux": {
@@ -130,6 +139,17 @@ fn privileged() -> Value {
                 { "path": "/dev/nvidiactl", "type": "c", "major": 195, "minor": 255 }
             ],
             "resources": { "devices": [{ "allow": true, "access": "rwm" }] }
+        }
+    })
+}
+
+/// In a user namespace, a new one or the one at a path, that maps root to the host's uid 1000.
+fn remapped(uid: u32, path: Option<&str>) -> Value {
+    json!({
+        "process": { "user": { "uid": uid } },
+        "linux": {
+            "namespaces": [{ "type": "user", "path": path }],
+            "uidMappings": [{ "containerID": 0, "hostID": 1000, "size": 1 }]
         }
     })
 }
@@ -146,7 +166,7 @@ fn volume(destination: &str) -> Value {
 }
 
 #[expect(clippy::too_many_lines, reason = "the table is one list")]
-fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let new = || Ipc::New;
     vec![
         case("an ordinary container passes", env(&["PATH=/bin"])),
@@ -163,7 +183,23 @@ fn cases() -> Vec<Case> {
             "a pause container of an asking pod",
             asking(annotation("io.kubernetes.cri.container-type", "sandbox")),
         )
-        .ipc(new()),
+        .ipc(new())
+        .by(Caller::Containerd),
+        case(
+            "a pause container of an asking pod under CRI-O",
+            asking(annotation("io.kubernetes.cri-o.ContainerType", "sandbox")),
+        )
+        .ipc(new())
+        .by(Caller::Crio),
+        case(
+            "containerd's annotation in a pod of CRI-O",
+            asking(annotation("io.kubernetes.cri.container-type", "sandbox")),
+        )
+        .by(Caller::Crio),
+        case(
+            "containerd's annotation under Docker",
+            asking(annotation("io.kubernetes.cri.container-type", "sandbox")),
+        ),
         case(
             "a forged pause container with a GPU",
             json!({
@@ -302,6 +338,13 @@ fn cases() -> Vec<Case> {
             annotation("cdi.k8s.io/x", "vendor.com/net=eth0"),
         ),
         case(
+            "a CDI annotation of several vendors with a request",
+            asking(annotation(
+                "cdi.k8s.io/x",
+                "vendor.com/net=eth0, nvidia.com/gpu=0,vendor.com/net=eth1",
+            )),
+        ),
+        case(
             "NVIDIA's NRI annotation",
             annotation("nvidia.cdi.k8s.io/container.a", "nvidia.com/gpu=all"),
         ),
@@ -352,18 +395,29 @@ fn cases() -> Vec<Case> {
             ])),
         ),
         // uid
+        case("a uid that is not mapped", asking(remapped(5, None))),
+        case("a uid that is mapped", asking(remapped(0, None))),
         case(
-            "a uid that is not mapped",
+            "mappings without a user namespace",
             asking(
-                json!({ "process": { "user": { "uid": 5 } }, "linux": { "uidMappings": [{ "containerID": 0, "hostID": 1000, "size": 1 }] } }),
+                json!({ "linux": { "uidMappings": [{ "containerID": 0, "hostID": 1000, "size": 1 }] } }),
             ),
         ),
+        case("a joined user namespace", asking(remapped(0, Some("/proc/7/ns/user"))))
+            .joins(Users::Joined(vec![IdRange { inside: 0, outside: 200_000, size: 1 }])),
         case(
-            "a uid that is mapped",
+            "a joined user namespace whose map only the spec tells",
+            asking(remapped(0, Some("/run/userns/x"))),
+        )
+        .joins(Users::Unreadable("only /proc/PID/ns/user shows its map".to_owned())),
+        case(
+            "a joined user namespace whose map nothing tells",
             asking(
-                json!({ "process": { "user": { "uid": 0 } }, "linux": { "uidMappings": [{ "containerID": 0, "hostID": 1000, "size": 1 }] } }),
+                json!({ "linux": { "namespaces": [{ "type": "user", "path": "/run/userns/x" }] } }),
             ),
-        ),
+        )
+        .joins(Users::Unreadable("only /proc/PID/ns/user shows its map".to_owned())),
+        case("a user namespace without a request", remapped(5, None)),
         case("the uid that the program drops to", asking(annotation("mpsgate.io/gpu-uid", "1000"))),
         // annotations that open files
         case(
@@ -382,110 +436,4 @@ fn cases() -> Vec<Case> {
         case("another annotation of crun", annotation("run.oci.keep_original_groups", "1")),
         case("the bundle's name", annotation("bundle", "/x")),
     ]
-}
-
-fn render(case: &Case) -> String {
-    let decision = case.decide();
-    let mut text = format!("# {}\n", case.name);
-    match &decision.verdict {
-        Verdict::Pass => text.push_str("pass\n"),
-        Verdict::Refuse(refusal) => {
-            writeln!(
-                text,
-                "refuse {}\n  {}\n  hint: {}",
-                refusal.code, refusal.sentence, refusal.hint
-            )
-            .unwrap();
-        }
-        Verdict::Edit(edits) => {
-            text.push_str("edit\n");
-            render_edits(&mut text, edits);
-        }
-        Verdict::Reserve(wanted) => {
-            writeln!(text, "reserve {} for uid {}", wanted.request.memory, wanted.uid).unwrap();
-            if let Some(own) = wanted.own_limit {
-                writeln!(text, "  own limit {own}").unwrap();
-            }
-            if let Some(own) = wanted.own_share {
-                writeln!(text, "  own share {} %", own.0).unwrap();
-            }
-            render_edits(&mut text, &wanted.edits);
-        }
-    }
-    for note in &decision.notes {
-        writeln!(text, "  note: {note}").unwrap();
-    }
-    text
-}
-
-fn render_edits(text: &mut String, edits: &[mpsgate_oci::spec::Edit]) {
-    for edit in edits {
-        writeln!(text, "  {edit:?}").unwrap();
-    }
-}
-
-#[test]
-fn the_table_decides_as_recorded() {
-    let text = cases().iter().map(render).collect::<Vec<_>>().join("\n");
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/decisions.txt");
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(path, &text).unwrap();
-    }
-    let recorded = std::fs::read_to_string(path).unwrap_or_default();
-    for (now, then) in text.split("\n\n").zip(recorded.split("\n\n")) {
-        assert_eq!(now, then, "\nMPSGATE_BLESS=1 records the new text");
-    }
-    assert_eq!(text, recorded);
-}
-
-/// The cheap question, asked as the shim does.
-fn matters(spec: &Value) -> bool {
-    let mut matters = false;
-    glance(spec.to_string().as_bytes(), |seen| matters |= may_matter(&seen)).unwrap();
-    matters
-}
-
-#[test]
-fn what_is_not_passed_is_seen_by_the_cheap_question() {
-    for case in cases() {
-        let mounts = !case.mounts.is_empty();
-        if case.decide().verdict != Verdict::Pass {
-            assert!(mounts || matters(&case.spec), "{}", case.name);
-        }
-    }
-}
-
-#[test]
-fn an_ordinary_container_of_docker_does_not_matter() {
-    let spec = json!({
-        "process": { "env": ["PATH=/bin", "HOME=/root"] },
-        "annotations": { "org.opencontainers.image.os": "linux" },
-        "linux": { "devices": [{ "path": "/dev/fuse", "type": "c", "major": 10, "minor": 229 }], "resources": { "devices": [
-            { "allow": false, "access": "rwm" }, { "allow": true, "type": "c", "access": "m" },
-            { "allow": true, "type": "c", "major": 136, "access": "rwm" }
-        ] } },
-        "mounts": [{ "destination": "/proc", "type": "proc" }]
-    });
-    assert!(!matters(&spec));
-}
-
-#[test]
-fn deciding_again_on_an_edited_spec_finds_nothing_left() {
-    for case in cases() {
-        if let Verdict::Edit(edits) = case.decide().verdict {
-            let mut spec = case.spec.clone();
-            apply(&mut spec, &edits).unwrap();
-            let again = Case { spec, ..case };
-            match again.decide().verdict {
-                Verdict::Pass => {}
-                // Closing an allow-all rule is found closed, and closed again to the same effect.
-                Verdict::Edit(edits) => {
-                    let mut twice = again.spec.clone();
-                    apply(&mut twice, &edits).unwrap();
-                    assert_eq!(twice, again.spec, "{}", again.name);
-                }
-                other => panic!("{}: {other:?}", again.name),
-            }
-        }
-    }
 }

@@ -1,0 +1,142 @@
+//! The policy's table, each row with an allowed neighbour, as golden text: a review of a change
+//! shows the behaviour that changes. `MPSGATE_BLESS=1 cargo test -p mpsgate-policy` rewrites it.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
+#![allow(clippy::disallowed_methods, reason = "the golden text is a file")]
+
+mod cases;
+
+use std::fmt::Write;
+
+use mpsgate_oci::spec::{View, apply, glance};
+use mpsgate_policy::{Verdict, decide_rootless, may_matter};
+use serde_json::{Value, json};
+
+use cases::{Case, annotation, asking, cases, device, env, privileged};
+
+fn render(case: &Case) -> String {
+    let decision = case.decide();
+    let mut text = format!("# {}\n", case.name);
+    match &decision.verdict {
+        Verdict::Pass => text.push_str("pass\n"),
+        Verdict::Refuse(refusal) => {
+            writeln!(
+                text,
+                "refuse {}\n  {}\n  hint: {}",
+                refusal.code, refusal.sentence, refusal.hint
+            )
+            .unwrap();
+        }
+        Verdict::Edit(edits) => {
+            text.push_str("edit\n");
+            render_edits(&mut text, edits);
+        }
+        Verdict::Reserve(wanted) => {
+            writeln!(text, "reserve {} for uid {}", wanted.request.memory, wanted.uid).unwrap();
+            if let Some(own) = wanted.own_limit {
+                writeln!(text, "  own limit {own}").unwrap();
+            }
+            if let Some(own) = wanted.own_share {
+                writeln!(text, "  own share {} %", own.0).unwrap();
+            }
+            render_edits(&mut text, &wanted.edits);
+        }
+    }
+    for note in &decision.notes {
+        writeln!(text, "  note: {note}").unwrap();
+    }
+    text
+}
+
+fn render_edits(text: &mut String, edits: &[mpsgate_oci::spec::Edit]) {
+    for edit in edits {
+        writeln!(text, "  {edit:?}").unwrap();
+    }
+}
+
+#[test]
+fn the_table_decides_as_recorded() {
+    let text = cases().iter().map(render).collect::<Vec<_>>().join("\n");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/decisions.txt");
+    if std::env::var_os("MPSGATE_BLESS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    let recorded = std::fs::read_to_string(path).unwrap_or_default();
+    for (now, then) in text.split("\n\n").zip(recorded.split("\n\n")) {
+        assert_eq!(now, then, "\nMPSGATE_BLESS=1 records the new text");
+    }
+    assert_eq!(text, recorded);
+}
+
+#[test]
+fn a_rootless_engines_container_is_refused_for_a_request_alone() {
+    let refused = |spec: &Value| decide_rootless(View::new(spec), true).map_err(|r| r.to_string());
+    let rootless = Err("it asks for GPU memory through a rootless engine, and mpsgated grants it to root's engines alone [E_ROOTLESS]".to_owned());
+    assert_eq!(refused(&asking(json!({}))), rootless);
+    assert_eq!(refused(&env(&["MPSGATE_GPU_MEM=7Gi"])), rootless);
+    assert!(
+        refused(&annotation("mpsgate.io/gpu-mem", "7GB")).unwrap_err().ends_with("[E_REQUEST]")
+    );
+    // What its user has without a container, the container may have.
+    for spec in [
+        json!({}),
+        env(&["NVIDIA_VISIBLE_DEVICES=all"]),
+        device("/dev/nvidia0", 195, 0),
+        privileged(),
+    ] {
+        assert_eq!(refused(&spec), Ok(()));
+    }
+    assert!(decide_rootless(View::new(&env(&["MPSGATE_GPU_MEM=7Gi"])), false).is_ok());
+}
+
+/// The cheap question, asked as the shim does.
+fn matters(spec: &Value) -> bool {
+    let mut matters = false;
+    glance(spec.to_string().as_bytes(), |seen| matters |= may_matter(&seen)).unwrap();
+    matters
+}
+
+#[test]
+fn what_is_not_passed_is_seen_by_the_cheap_question() {
+    for case in cases() {
+        let mounts = !case.mounts.is_empty();
+        if case.decide().verdict != Verdict::Pass {
+            assert!(mounts || matters(&case.spec), "{}", case.name);
+        }
+    }
+}
+
+#[test]
+fn an_ordinary_container_of_docker_does_not_matter() {
+    let spec = json!({
+        "process": { "env": ["PATH=/bin", "HOME=/root"] },
+        "annotations": { "org.opencontainers.image.os": "linux" },
+        "linux": { "devices": [{ "path": "/dev/fuse", "type": "c", "major": 10, "minor": 229 }], "resources": { "devices": [
+            { "allow": false, "access": "rwm" }, { "allow": true, "type": "c", "access": "m" },
+            { "allow": true, "type": "c", "major": 136, "access": "rwm" }
+        ] } },
+        "mounts": [{ "destination": "/proc", "type": "proc" }]
+    });
+    assert!(!matters(&spec));
+}
+
+#[test]
+fn deciding_again_on_an_edited_spec_finds_nothing_left() {
+    for case in cases() {
+        if let Verdict::Edit(edits) = case.decide().verdict {
+            let mut spec = case.spec.clone();
+            apply(&mut spec, &edits).unwrap();
+            let again = Case { spec, ..case };
+            match again.decide().verdict {
+                Verdict::Pass => {}
+                // Closing an allow-all rule is found closed, and closed again to the same effect.
+                Verdict::Edit(edits) => {
+                    let mut twice = again.spec.clone();
+                    apply(&mut twice, &edits).unwrap();
+                    assert_eq!(twice, again.spec, "{}", again.name);
+                }
+                other => panic!("{}: {other:?}", again.name),
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A request that the spec does not forbid becomes a grant: asked of the daemon, turned into edits, put on
+//! record for the hook and for `exec`.
+
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use mpsgate_allocation::{Cdi, ContainerId, DeviceNode, Grant, GrantKey, Instance};
+use mpsgate_api::{Call, Client, Engine, ExecRecord, FILES_FORMAT, Reply, Reserve};
+use mpsgate_config::{ConfigError, paths};
+use mpsgate_crashpoint::crash_point;
+use mpsgate_oci::spec::{Edit, View};
+use mpsgate_policy::{
+    Caller, Cards, Code, Injector, NVIDIA_MAJOR, Node, Refusal, Wanted, grant_edits, grant_env,
+};
+
+use crate::judge::Judge;
+use crate::report::{Refused, chain};
+use crate::{facts, record};
+
+/// How long a card may take to become ready, where the daemon reports progress. Above the daemon's own
+/// `mps.start_timeout_s`, whose text says more.
+const RESERVE_LIMIT: Duration = Duration::from_secs(130);
+
+/// Whose life is to begin.
+pub(crate) struct Life<'a> {
+    pub(crate) container: &'a str,
+    pub(crate) runtime_root: String,
+    pub(crate) caller: Caller,
+    /// The reservation is held by our parent, because we end before the container is made.
+    pub(crate) for_parent: bool,
+}
+
+/// Has memory reserved for a container and says what makes it its own.
+pub(crate) fn obtain(
+    life: Life<'_>,
+    judge: &Judge,
+    view: View<'_>,
+    wanted: &Wanted,
+) -> Result<Vec<Edit>, Refused> {
+    if let Some(error) = &judge.broken {
+        return Err(config_refusal(error).into());
+    }
+    let by_hook = life.for_parent;
+    let (grant, cdi) = reserve(life, wanted)?;
+    crash_point!("shim.reserved");
+    let injector =
+        Injector::choose(judge.settings.inject.mode, judge.runtime_is_nvidia, view, cdi)?;
+    let mut edits = grant_edits(view, wanted, &grant, &injector, paths::HOOK)?;
+    facts::node_to_bind(view, &edits)?;
+    if by_hook {
+        mark(&mut edits);
+    }
+    let (drop, set) = grant_env(wanted, &grant, &injector);
+    let closed = closed(&judge.node, &grant);
+    record::write(&ExecRecord { format: FILES_FORMAT, grant, drop, set, closed })?;
+    crash_point!("shim.recorded");
+    Ok(edits)
+}
+
+/// Says in the arguments of our hooks who added them.
+fn mark(edits: &mut [Edit]) {
+    for edit in edits {
+        if let Edit::AddHook { path, args, .. } = edit
+            && path == paths::HOOK
+        {
+            args.push(crate::hook::BY_PRECREATE.to_owned());
+        }
+    }
+}
+
+fn config_refusal(error: &ConfigError) -> Refusal {
+    Refusal::new(
+        Code::Config,
+        format!(
+            "it asks for GPU memory, but mpsgate's configuration cannot be used: {}",
+            chain(error)
+        ),
+        error.hint(),
+    )
+}
+
+fn reserve(life: Life<'_>, wanted: &Wanted) -> Result<(Grant, Cdi), Refused> {
+    let bad_id = |why: String| {
+        Refusal::new(
+            Code::Spec,
+            format!("it asks for GPU memory, but {why}"),
+            "use letters, digits, _ + - and . only",
+        )
+    };
+    let container_id = ContainerId::parse(life.container).map_err(|e| bad_id(e.to_string()))?;
+    let key = GrantKey { runtime_root: life.runtime_root, container_id, instance: instance()? };
+    let call = Call::Reserve(Reserve {
+        key,
+        request: wanted.request.clone(),
+        uid: wanted.uid,
+        engine: if life.caller.is_kubernetes() { Engine::Kubernetes } else { Engine::Local },
+        for_parent: life.for_parent,
+    });
+    crash_point!("shim.before_reserve");
+    match Client::ask(Path::new(paths::SOCKET), &call, None, RESERVE_LIMIT) {
+        Ok(Reply::Reserved { grant, cdi }) => Ok((*grant, *cdi)),
+        Ok(Reply::Refused(refusal)) => Err(Refused { refusal: refusal.into(), by_daemon: true }),
+        Ok(_) => Err(mpsgate_api::ApiError::Unexpected.refusal().into()),
+        Err(error) => Err(error.refusal().into()),
+    }
+}
+
+fn instance() -> Result<Instance, Refusal> {
+    let mut bytes = [0; 16];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes));
+    match read {
+        Ok(()) => Ok(Instance::from_bytes(bytes)),
+        Err(error) => Err(Refusal::new(
+            Code::Spec,
+            format!("/dev/urandom cannot be read: {error}"),
+            "check that /dev of the engine's mount namespace is complete",
+        )),
+    }
+}
+
+/// Nodes of the managed cards that were not granted: the hook proves them closed.
+fn closed(node: &Node, grant: &Grant) -> Vec<DeviceNode> {
+    managed_nodes(node)
+        .into_iter()
+        .filter(|node| grant.cards.iter().all(|granted| granted.minor != node.minor))
+        .collect()
+}
+
+/// Nodes of the managed cards; none where the daemon has not said which these are.
+pub(crate) fn managed_nodes(node: &Node) -> Vec<DeviceNode> {
+    let Cards::Known(cards) = &node.cards else { return Vec::new() };
+    let managed = cards.iter().filter(|card| card.managed);
+    managed
+        .map(|card| DeviceNode {
+            path: format!("/dev/nvidia{}", card.minor),
+            major: NVIDIA_MAJOR,
+            minor: card.minor,
+        })
+        .collect()
+}

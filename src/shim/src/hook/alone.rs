@@ -1,0 +1,95 @@
+//! `mpsgate-hook createRuntime` without a grant: where an engine runs only the hook, or runs it for every
+//! container besides the runtime. It judges the bundle and what came out of it, and can only veto.
+//!
+//! ```text
+//! none of ours ──────────────► 0        request ──────────────► E_HOOK_ONLY
+//! granted by the runtime ────► 0        a way to a card ──────► its own refusal
+//! anything else: can it open a managed card? ──► E_DEVICE_OPEN │ 0
+//! ```
+//! What cannot be looked at stops nobody: a container is vetoed for what is seen of it.
+
+use std::path::{Path, PathBuf};
+
+use mpsgate_config::{Unallocated, paths, runs_as_root};
+use mpsgate_oci::hook_state::HookState;
+use mpsgate_oci::spec::View;
+use mpsgate_policy::{Action, Caller, Code, Refusal, Verdict, asks, is_privileged};
+
+use super::{cgroup, check_proc, devices, veto};
+use crate::bundle::Bundle;
+use crate::grant::managed_nodes;
+use crate::judge::{Judge, is_none_of_ours, readable, rootless};
+
+/// Judges the container of a state.
+pub(super) fn check(state: &HookState) -> Result<(), Refusal> {
+    let (directory, bundle) = match load(state) {
+        Ok(found) => found,
+        Err(refusal) => {
+            veto::say(&format!(
+                "mpsgate: container {:?} is not judged: {}",
+                state.id, refusal.sentence
+            ));
+            return Ok(());
+        }
+    };
+    if bundle.bytes.as_deref().is_some_and(is_none_of_ours) {
+        return Ok(());
+    }
+    if !runs_as_root() {
+        return rootless(bundle.bytes.as_deref());
+    }
+    let Some(document) = readable(&bundle)? else { return Ok(()) };
+    let view = document.view();
+    if has_grant(view) {
+        return Ok(());
+    }
+    let judge = Judge::of(view);
+    let roots = &judge.settings.trust.kubernetes_roots;
+    let caller = Caller::of(None, &directory, roots, judge.kubelet);
+    if asks(view, caller, judge.env_may_ask()) {
+        return Err(Refusal::new(
+            Code::HookOnly,
+            "it asks for GPU memory, but of mpsgate only the hook runs for it, which can check a container \
+             and not change it",
+            "let the engine use mpsgate-runtime: mpsgate configure containerd|docker|podman|crio --write",
+        ));
+    }
+    match judge.decide(view, caller, Action::Create).verdict {
+        Verdict::Refuse(refusal) => Err(refusal),
+        _ if judge.settings.policy.unallocated == Unallocated::Warn || is_privileged(view) => {
+            Ok(())
+        }
+        _ => closed(state, &judge),
+    }
+}
+
+/// The bundle: of the state, or where the hook is started, as crun before 1.27 names another.
+fn load(state: &HookState) -> Result<(PathBuf, Bundle), Refusal> {
+    let named = state.bundle.as_deref().unwrap_or_else(|| Path::new("."));
+    let load = |directory: &Path| Bundle::load(&directory.join("config.json"));
+    let (directory, bundle) = match load(named) {
+        Ok(bundle) => (named, bundle),
+        Err(refusal) => (Path::new("."), load(Path::new(".")).map_err(|_| refusal)?),
+    };
+    Ok((std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned()), bundle))
+}
+
+/// The runtime, or Podman's `precreate`, has decided, and its own hook checks.
+fn has_grant(view: View<'_>) -> bool {
+    view.hooks().any(|hook| hook.path == paths::HOOK && hook.has_option("--instance="))
+}
+
+/// No managed card opens in the container, whatever its spec says: hooks may have run before this one.
+fn closed(state: &HookState, judge: &Judge) -> Result<(), Refusal> {
+    let Some(pid) = state.pid.and_then(|pid| u32::try_from(pid).ok()) else { return Ok(()) };
+    let checked = check_proc()
+        .and_then(|()| devices::check(cgroup::of(pid).as_ref(), &[], &managed_nodes(&judge.node)));
+    match checked {
+        Err(refusal) if refusal.code == Code::DeviceOpen => Err(refusal),
+        Err(refusal) => {
+            veto::say(&format!("mpsgate: container {:?}: {}", state.id, refusal.sentence));
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}

@@ -1,0 +1,163 @@
+//! `mpsgate-runtime precreate`: Podman's hook of that name. The whole `config.json` comes on standard input
+//! and goes, changed or not, to standard output; an empty answer would be an error.
+//!
+//! The same decision as in front of a runtime, without being one. What that leaves out: `exec` gets no env of
+//! the grant, `kill` ends no GPU work first, `restore` is not seen (a restored container's hooks are those
+//! of its checkpoint). Podman tells neither the container's id nor its runtime: the id stands in the document.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::mem::ManuallyDrop;
+
+use mpsgate_config::runs_as_root;
+use mpsgate_oci::spec::{self, View};
+use mpsgate_policy::{Action, Caller, Code, Refusal, Verdict};
+
+use crate::bundle::{SIZE_LIMIT, mentions_gpus};
+use crate::grant::{Life, obtain};
+use crate::hook::veto;
+use crate::judge::{Judge, is_none_of_ours, rootless};
+use crate::report::{Refused, Report, chain};
+use crate::{facts, process};
+
+/// The word on the command line: no runtime has such a verb.
+const VERB: &str = "precreate";
+/// The file that Podman mounts into every container, from a directory named after it.
+const CONTAINERENV: &str = "/run/.containerenv";
+
+/// Whether this is what is asked for.
+pub(crate) fn is_meant(args: &[OsString]) -> bool {
+    matches!(args, [only] if only == VERB)
+}
+
+/// Runs the hook; returns its exit code.
+pub(crate) fn main() -> i32 {
+    process::ensure_standard_descriptors();
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().read_to_end(&mut bytes);
+    let mut report = Report::of_hook();
+    let decided = match read {
+        Ok(_) => decide(&bytes, &mut report),
+        Err(error) => Err(unreadable(&error.to_string()).into()),
+    };
+    let written = decided.map(|changed| {
+        std::io::stdout().write_all(changed.as_deref().unwrap_or(&bytes)).map_err(|e| e.to_string())
+    });
+    match written {
+        Ok(Ok(())) => 0,
+        // Podman has gone: nobody is left to be told.
+        Ok(Err(_)) => 1,
+        Err(refused) => {
+            veto::say_to_parent(&report.told(&refused));
+            1
+        }
+    }
+}
+
+/// The changed document; `None` where it stays as it is.
+fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused> {
+    if is_none_of_ours(bytes) {
+        return Ok(None);
+    }
+    if !runs_as_root() {
+        return Ok(rootless(Some(bytes)).map(|()| None)?);
+    }
+    let parsed = match bytes.len() as u64 <= SIZE_LIMIT {
+        true => spec::parse(bytes).map_err(|error| chain(&error)),
+        false => Err(format!("it has {} bytes", bytes.len())),
+    };
+    let document = match parsed {
+        Ok(document) => document,
+        Err(_) if mentions_gpus(bytes).is_ok_and(|mentions| !mentions) => return Ok(None),
+        Err(why) => return Err(unreadable(&why).into()),
+    };
+    let mut document = ManuallyDrop::new(document);
+    let view = document.view();
+    let id = container_id(view).map(str::to_owned);
+    report.name(id.as_deref().unwrap_or_default());
+    let judge = Judge::of(view);
+    let edits = match judge.decide(view, Caller::Podman, Action::Create).verdict {
+        Verdict::Pass => return Ok(None),
+        Verdict::Refuse(refusal) => return Err(refusal.into()),
+        Verdict::Edit(edits) => edits,
+        Verdict::Reserve(wanted) => {
+            let container = id.as_deref().ok_or_else(no_id)?;
+            let life = Life {
+                container,
+                runtime_root: facts::default_root(judge.runtime.as_deref()),
+                caller: Caller::Podman,
+                for_parent: true,
+            };
+            obtain(life, &judge, view, &wanted)?
+        }
+    };
+    document.apply(&edits).map_err(|error| unreadable(&chain(&error)))?;
+    Ok(Some(document.to_vec().map_err(|error| unreadable(&error.to_string()))?))
+}
+
+/// Podman's id of the container: of the directory of its `/run/.containerenv`, or of its cgroup
+/// (`…/libpod-ID`, `slice:libpod:ID`); captured from 4.3 and 5.4.
+fn container_id(view: View<'_>) -> Option<&str> {
+    let is_id = |id: &&str| id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit());
+    let mount = view.mounts().find(|mount| mount.destination == CONTAINERENV);
+    let of_mount = mount.and_then(|mount| mount.source.rsplit('/').nth(2));
+    let of_cgroup = view.cgroup_path().and_then(|path| path.rsplit(['-', ':']).next());
+    of_mount.filter(is_id).or_else(|| of_cgroup.filter(is_id))
+}
+
+fn no_id() -> Refusal {
+    Refusal::new(
+        Code::Spec,
+        "it asks for GPU memory, but its id is neither in the source of its /run/.containerenv nor in its \
+         cgroup's path",
+        "use mpsgate-runtime as Podman's runtime instead of the precreate hook: mpsgate configure podman",
+    )
+}
+
+fn unreadable(why: &str) -> Refusal {
+    Refusal::new(
+        Code::Bundle,
+        format!("the document on standard input cannot be judged: {why}"),
+        "Podman starts this as a precreate hook; by hand: mpsgate-runtime precreate <config.json",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn podmans_id_is_in_its_document() {
+        let id = "58ea55b8b5956a92e7c6cf0824f351f52e350d8563a8900c8dcd321fb232b3c7";
+        let of = |source: &str, cgroup: &str| {
+            let spec = json!({
+                "mounts": [{ "destination": CONTAINERENV, "source": source, "options": ["bind"] }],
+                "linux": { "cgroupsPath": cgroup }
+            });
+            container_id(View::new(&spec)).map(str::to_owned)
+        };
+        let env = format!("/run/containers/storage/vfs-containers/{id}/userdata/.containerenv");
+        for (source, cgroup) in [
+            (env.as_str(), ""),
+            ("/x", &format!("/libpod_parent/libpod-{id}")),
+            ("/x", &format!("machine.slice:libpod:{id}")),
+        ] {
+            assert_eq!(of(source, cgroup).as_deref(), Some(id), "{source} {cgroup}");
+        }
+        assert_eq!(of("/a/../userdata/.containerenv", "/libpod-short"), None);
+        assert_eq!(container_id(View::new(&json!({}))), None);
+    }
+
+    #[test]
+    fn the_word_stands_alone() {
+        let meant =
+            |line: &str| is_meant(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>());
+        assert!(meant("precreate"));
+        for line in ["", "create precreate", "precreate x", "--root /r precreate"] {
+            assert!(!meant(line), "{line}");
+        }
+    }
+}
