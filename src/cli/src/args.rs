@@ -75,6 +75,23 @@ Examples:
 Example:
   mpsgate reload")]
     Reload(ReloadArgs),
+    /// Set an engine up so that its containers pass mpsgate
+    ///
+    /// Without --write it shows the change as a diff and changes nothing. Comments, order and keys of others
+    /// stay; a file that cannot be parsed is left alone. The engine is never restarted: the command for it is
+    /// printed. Every runtime that the engine knows and that runs runtime.path of mpsgate's settings, or
+    /// runc, is led through mpsgate; others are named.
+    ///
+    /// containerd: /etc/containerd/config.toml, a drop-in from containerd 2.1 on; k3s and RKE2: name the
+    /// template. docker: /etc/docker/daemon.json. podman, crio: drop-ins in containers.conf.d, crio.conf.d.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate configure containerd            # what would change?
+  mpsgate configure containerd --write && systemctl restart containerd
+  mpsgate configure docker --check || echo some containers go round mpsgate
+  mpsgate configure podman --undo
+  mpsgate configure containerd --config /var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl --write")]
+    Configure(ConfigureArgs),
     /// Say what mpsgate would do with a container, and why
     ///
     /// Reads a config.json and prints the decision, its codes, and everything in it that could reach
@@ -206,6 +223,57 @@ pub(crate) struct CompletionsArgs {
     /// Which shell's
     #[arg(value_parser = clap::builder::EnumValueParser::<Shell>::new())]
     pub(crate) shell: Shell,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// Its CRI plugin, which serves the kubelet; also k3s and RKE2
+    Containerd,
+    /// dockerd
+    Docker,
+    /// Podman as root
+    Podman,
+    /// CRI-O
+    Crio,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigureArgs {
+    /// Whose settings
+    pub(crate) engine: Engine,
+    /// Write the change, after the engine itself has read it where it can, and keep what was there
+    #[arg(long)]
+    pub(crate) write: bool,
+    /// Put back, to the byte, what --write found; refused where somebody changed the file since
+    #[arg(long, conflicts_with_all = ["write", "name", "keep_default", "all_handlers", "hooks_only"])]
+    pub(crate) undo: bool,
+    /// Say for each handler whether it reaches mpsgate; exit status 1 where one goes round it
+    #[arg(long, conflicts_with_all = ["write", "undo", "keep_default", "hooks_only"])]
+    pub(crate) check: bool,
+    /// The engine's settings, where they are not in their usual place
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// What the engine shall call mpsgate
+    #[arg(long, default_value = "mpsgate")]
+    pub(crate) name: String,
+    /// Only add it: default and other handlers stay, and only who names it passes mpsgate
+    #[arg(long)]
+    pub(crate) keep_default: bool,
+    /// Lead handlers through mpsgate too that run another program than runtime.path; they run runtime.path then
+    #[arg(long, conflicts_with = "keep_default")]
+    pub(crate) all_handlers: bool,
+    /// podman: install mpsgate's OCI hooks and leave the runtime alone
+    #[arg(long, conflicts_with_all = ["keep_default", "all_handlers"])]
+    pub(crate) hooks_only: bool,
+    /// mpsgate-runtime, where it is installed elsewhere
+    #[arg(long, value_name = "FILE", default_value = paths::RUNTIME)]
+    pub(crate) program: PathBuf,
+    /// mpsgate's own settings, of which runtime.path counts here
+    #[arg(long, value_name = "FILE", default_value = paths::CONFIG_FILE)]
+    pub(crate) settings: PathBuf,
+    /// Where undo's files are kept (for tests)
+    #[arg(long, value_name = "DIR", default_value = paths::CONFIGURE_DIR, hide = true)]
+    pub(crate) state: PathBuf,
 }
 
 #[derive(Debug, Args)]

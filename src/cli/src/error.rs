@@ -5,6 +5,9 @@ use std::io;
 use mpsgate_api::{ApiError, WireRefusal};
 use mpsgate_config::{ConfigError, ExitCode};
 
+use mpsgate_configure::ConfigureError;
+
+use crate::configure::SetUpError;
 use crate::explain::InputError;
 use crate::probe::CudaError;
 use crate::snapshot::SnapshotError;
@@ -35,6 +38,12 @@ pub enum CliError {
     /// The node snapshot that was named cannot be used.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// An engine's settings stay as they are.
+    #[error(transparent)]
+    Configure(#[from] ConfigureError),
+    /// An engine's settings cannot be written or put back.
+    #[error(transparent)]
+    SetUp(#[from] SetUpError),
     /// CUDA does not answer.
     #[error(transparent)]
     Cuda(CudaError),
@@ -57,6 +66,8 @@ impl CliError {
             Self::Refused(refusal) => Some(refusal.hint.clone()).filter(|hint| !hint.is_empty()),
             Self::Input(error) => Some(error.hint()),
             Self::Snapshot(error) => Some(error.hint()),
+            Self::Configure(error) => Some(error.hint()),
+            Self::SetUp(error) => error.hint(),
             Self::Cuda(error) => Some(error.hint()),
             Self::Stdout(_) => {
                 Some("check the disk that stdout is redirected to: df -h".to_owned())
@@ -70,12 +81,14 @@ impl CliError {
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Config(_) => ExitCode::BadConfig,
+            Self::Config(_) | Self::Configure(_) => ExitCode::BadConfig,
+            Self::SetUp(SetUpError::ChangedSince { .. }) => ExitCode::No,
             Self::Daemon(_) | Self::Cuda(_) => ExitCode::Unavailable,
             Self::Refused(_) => ExitCode::No,
             Self::NotRoot { .. }
             | Self::Input(_)
             | Self::Snapshot(_)
+            | Self::SetUp(_)
             | Self::Stdout(_)
             | Self::Render(_) => ExitCode::Failed,
         }

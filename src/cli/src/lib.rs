@@ -1,13 +1,15 @@
 //! `mpsgate`, the operator's command.
 //!
 //! Owns what a person types and reads: arguments, tables, JSON documents, error lines, exit codes.
-//! The answer goes to stdout, everything else to stderr. It never changes the node itself: `enable`,
-//! `disable`, `mps` and `reload` ask the daemon, everything else only looks. The doctor starts the OCI
-//! runtime and the MPS control binary to ask for their versions, and nothing else.
+//! The answer goes to stdout, everything else to stderr. `enable`, `disable`, `mps` and
+//! `reload` ask the daemon; `configure --write` and `--undo` change an engine's settings; everything else
+//! only looks. The doctor starts the OCI runtime and the MPS control binary to ask for their versions,
+//! `configure` an engine to ask for its version and to have it read what would be written.
 //!
 //! ```text
 //! args ─► status, cards, mps, reload ─► api::Client ─► mpsgated
 //!      ├► explain ─► policy            (no daemon, GPU or root)
+//!      ├► configure ─► mpsgate-configure: text in, text out
 //!      ├► doctor: gather ─► Facts ─► checks ─► report
 //!      └► probe ─► libcuda               (inside a container)
 //! ```
@@ -15,6 +17,7 @@
 mod args;
 mod cards;
 mod completions;
+mod configure;
 mod daemon;
 mod doctor;
 mod error;
@@ -35,6 +38,7 @@ use clap::{CommandFactory, Parser};
 use mpsgate_config::ExitCode;
 
 use crate::args::{Cli, Command};
+pub use crate::configure::SetUpError;
 pub use crate::error::CliError;
 pub use crate::explain::InputError;
 pub use crate::probe::CudaError;
@@ -68,6 +72,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Disable(args) => cards::disable(&args),
         Command::Mps { action } => mps::run(&action),
         Command::Reload(args) => reload::run(&args),
+        Command::Configure(args) => configure::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Probe(args) => probe::run(&args),

@@ -13,6 +13,7 @@
 
 mod argv;
 mod cdi;
+mod configure;
 mod ledger;
 mod mps;
 mod proc_text;
@@ -31,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     ("argv", argv::argv),
     ("cdi", cdi::cdi),
     ("config_json", spec::config_json),
+    ("engine_settings", configure::engine_settings),
     ("exec_record", state::exec_record),
     ("hook_args", argv::hook_args),
     ("hook_state", spec::hook_state),

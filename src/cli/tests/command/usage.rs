@@ -21,6 +21,10 @@ fn wrong_arguments_end_with_64_and_say_what_is_right() {
         (&["mps", "stop", "0", "--yes", "-o", "json"], "cannot be used with"),
         (&["reload", "now"], "unexpected argument"),
         (&["completions", "tcsh"], "bash"),
+        (&["configure"], "<ENGINE>"),
+        (&["configure", "rkt"], "containerd"),
+        (&["configure", "docker", "--write", "--undo"], "cannot be used with"),
+        (&["configure", "docker", "--write", "--check"], "cannot be used with"),
     ] {
         let ended = mpsgate(args);
         ended.assert_code(64).assert_stderr(&["error: ", part]);
@@ -48,6 +52,7 @@ fn help_and_version_are_answers() {
         &["mps", "restart", "--help"],
         &["reload", "--help"],
         &["completions", "--help"],
+        &["configure", "--help"],
         &["explain", "--help"],
         &["doctor", "--help"],
     ] {

@@ -1,0 +1,138 @@
+//! Why an engine's settings cannot be written, put back or tried.
+
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+
+/// Why `configure` did not do it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetUpError {
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody made the file read-only.
+    #[error("{} is read-only (mode {mode:04o}): somebody does not want it changed", path.display())]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A file is not what it was when the change was planned.
+    #[error("{} was changed by somebody just now; nothing was written", path.display())]
+    Raced {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file is not as `--write` left it.
+    #[error("{} was changed after mpsgate wrote it, and undoing would lose that; nothing was put back", path.display())]
+    ChangedSince {
+        /// The file.
+        path: PathBuf,
+        /// As it was before.
+        kept: PathBuf,
+        /// Which engine's.
+        engine: String,
+    },
+    /// Somebody's edit and ours are in the same lines.
+    #[error("{} was changed after mpsgate wrote it, in the lines that mpsgate wrote", path.display())]
+    SameLines {
+        /// The file.
+        path: PathBuf,
+        /// As it was before.
+        kept: PathBuf,
+        /// The folder with what undo knows.
+        record: PathBuf,
+    },
+    /// What undo needs cannot be understood.
+    #[error("{} is no record of mpsgate configure", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The program that the engine would call is not there.
+    #[error("there is no program {}", path.display())]
+    NoProgram {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// The real runtime is not there.
+    #[error("runtime.path names {}, and there is no such program", runtime.display())]
+    NoRuntime {
+        /// As the settings have it.
+        runtime: PathBuf,
+    },
+    /// The engine does not take it.
+    #[error("{program} does not take it; nothing was written: {said}")]
+    Rejected {
+        /// The engine's program and what it was asked.
+        program: String,
+        /// What it said.
+        said: String,
+    },
+    /// The engine's program cannot be asked.
+    #[error("cannot run {program}")]
+    Run {
+        /// The program and its arguments.
+        program: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Only Podman can do with hooks.
+    #[error("--hooks-only is for podman; {engine} needs the runtime")]
+    HooksOnly {
+        /// The engine that was named.
+        engine: &'static str,
+    },
+}
+
+impl SetUpError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Read { path, .. } => format!("ls -ld {}", path.display()),
+            Self::Write { path, source } => match source.kind() {
+                ErrorKind::ReadOnlyFilesystem => {
+                    "this file system is read-only: make the change where the system's image is made; the diff without --write shows it".to_owned()
+                }
+                ErrorKind::PermissionDenied => format!("as root: sudo; where that is not it: lsattr {}", path.display()),
+                ErrorKind::StorageFull => "df -h".to_owned(),
+                _ => format!("ls -ld {}", path.display()),
+            },
+            Self::ReadOnly { path, .. } => format!("chmod u+w {}, then this again", path.display()),
+            Self::Raced { .. } => "this again".to_owned(),
+            Self::ChangedSince { kept, engine, .. } => format!(
+                "to keep the edit: mpsgate configure {engine} --write takes it in, then --undo. As it was before: {}", kept.display()),
+            Self::SameLines { path, kept, record } => format!(
+                "diff -u {} {}; put it in order by hand, then: rm -r {}", kept.display(), path.display(), record.display()),
+            Self::Record { path, .. } => {
+                format!("what --write found lies beside it: ls -l {}", path.parent().unwrap_or(path).display())
+            }
+            Self::NoProgram { .. } => "install mpsgate first, or name it: --program FILE. Without it no container would start".to_owned(),
+            Self::NoRuntime { .. } => "name the one that is installed, crun for one, as path below [runtime] in /etc/mpsgate/config.toml".to_owned(),
+            Self::Rejected { .. } => "does the engine start with its settings as they are? If it does: mpsgate configure ENGINE shows what would change".to_owned(),
+            Self::Run { program, .. } => format!("run it by hand: {program}"),
+            Self::HooksOnly { .. } => "leave --hooks-only out".to_owned(),
+        })
+    }
+}
