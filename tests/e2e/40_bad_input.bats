@@ -243,10 +243,13 @@ fake() {
     refute_contains "stderr after $input" "$stderr" panicked
   done
   # shellcheck disable=SC2086 # two arguments
-  for input in '' no-such-stage createRuntime "createRuntime --root=/x"; do
+  for input in '' no-such-stage "createRuntime --root=/x" "createRuntime --instance=1"; do
     try fail mpsgate-hook $input
     assert_contains "stderr of '$input'" "$stderr" "usage: mpsgate-hook"
   done
+  # Without either it is the hook alone, which judges the container itself.
+  try fail mpsgate-hook createRuntime
+  assert_contains "stderr of the hook alone" "$stderr" E_HOOK_STATE "hint: "
 }
 
 @test "settings with an unknown key: named with file, line and the nearest known one; requests refused" {

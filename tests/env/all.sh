@@ -16,10 +16,14 @@ target() { # NAME MAKE-ARGUMENT...
 }
 
 if [[ ${MG_SELECT:-} == ci ]]; then
-  target test-vm VM="crun-20_grant crun-systemd runc-systemd live engines reboot"
-  left="test-vm: the other end-to-end files on crun and on cgroup v2, the crash points there"
+  target test-engines MG_CELLS=ci
+  target test-vm VM="crun-20_grant crun-systemd runc-systemd live engines-podman reboot"
+  left="test-engines: other versions of each engine; test-vm: the other end-to-end files on crun and on cgroup v2, the
+  crash points there, Docker, ctr and CRI in the machine, the machine of sid"
 else
+  target test-engines
   target test-vm
+  target test-vm MG_VM_SUITE=sid VM="live engines"
 fi
 echo "=== minutes per target"
 printf '%s\n' "${times[@]}"

@@ -1,0 +1,58 @@
+#!/usr/bin/env bats
+# What only pods have: the pause container, the pod's own annotations, the default handler, a kubelet.
+
+load engine.bash
+
+setup_file() {
+  load engine.bash
+  cell_start
+}
+
+teardown_file() {
+  load engine.bash
+  cell_stop
+}
+
+teardown() {
+  rm -rf /var/lib/kubelet
+  cell_teardown
+}
+
+WANT=(--ipc --gpu 7Gi)
+
+@test "the pod's annotation is on its pause container too, which has no grant and is not touched" {
+  local pause
+  engine_up got "${WANT[@]}" -- sleep 600
+  pause=$(<"$CRI_PODS/got/sandbox")
+  assert_equal "grants" "$(granted_ids)" "$(engine_id got)"
+  pause=/run/containerd/io.containerd.runtime.v2.task/k8s.io/$pause/config.json
+  assert_equal "annotation of the pause container" "$(jq -r '.annotations["mpsgate.io/gpu-mem"]' "$pause")" 7Gi
+  assert_equal "its hooks and limits" "$(jq -c '[.hooks, (.process.env[] | select(startswith("CUDA")))]' "$pause")" '[null]'
+}
+
+@test "hostIPC as a pod spec gives it: the entry is there, and names the host's namespace" {
+  engine_up got "${WANT[@]}" -- sleep 600
+  assert_contains "namespace entry" "$(jq -c '.linux.namespaces' "$(engine_spec got)")" '"type":"ipc","path":"/proc/'
+  assert_equal "namespace" "$(readlink "/proc/$(engine_pid got)/ns/ipc")" "$(readlink /proc/self/ns/ipc)"
+}
+
+@test "a pod that calls itself a pause container is none" {
+  local forged=(--pod-ann io.kubernetes.cri.container-type=sandbox --pod-ann io.kubernetes.cri-o.ContainerType=sandbox)
+  refusal E_NO_HOST_IPC lone "${forged[@]}" --gpu 7Gi -- true
+  refusal E_VISIBLE_DEVICES all "${forged[@]}" --env NVIDIA_VISIBLE_DEVICES=all -- true
+  engine_once neighbour "${forged[@]}" -- true
+}
+
+@test "the default handler is ours: a pod that names none is judged alike" {
+  UNDER='' refusal E_VISIBLE_DEVICES all --env NVIDIA_VISIBLE_DEVICES=all -- true
+  UNDER='' engine_once neighbour -- true
+}
+
+@test "with a kubelet a pod's annotation is not believed, and its event says so" {
+  mkdir -p /var/lib/kubelet/device-plugins
+  perl -MIO::Socket::UNIX -e 'IO::Socket::UNIX->new(Local => shift, Listen => 1) or die $!' /var/lib/kubelet/device-plugins/kubelet.sock
+  wait_for 30 "mpsgated has seen the kubelet" unconfirmed
+  refusal E_UNCONFIRMED pod "${WANT[@]}" -- true
+  engine_once ordinary -- true
+}
+unconfirmed() { grep -q 'kubelet=true' "$MG/log/mpsgated.log"; }
