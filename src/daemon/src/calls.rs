@@ -382,7 +382,7 @@ fn refused(daemon: &Daemon, key: &GrantKey, refusal: &Refusal) {
 
 /// One line, and one more in `status`.
 fn count(daemon: &Daemon, container: &str, code: &str, action: &str, sentence: &str) {
-    log::warn!(container, code, action, reason = sentence; "container not started as asked");
+    log::warn!(container, code, action, reason = sentence; "container judged");
     // Codes come from root's own programs, maybe of another version; what is no code is not kept.
     let is_code = code.len() <= 40 && code.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
     let code = if is_code { code } else { "OTHER" };

@@ -3,6 +3,9 @@
 //! A process killed in between leaves the old file and a temporary one. The temporary ones beside a
 //! bundle's or a process's document are removed by the next shim that replaces one there; those
 //! beside records by the daemon. The hook names its nodes below `/dev` in the same way.
+//!
+//! A temporary file is locked while its writer lives. Its pid would not tell: engines in several PID namespaces
+//! may keep their process documents in one `/tmp`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -12,6 +15,7 @@ use std::path::Path;
 
 use mpsgate_api::{temporary_name, temporary_writer};
 use mpsgate_crashpoint::crash_point;
+use nix::libc;
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 
 /// Writes bytes beside `path` and renames them over `path`.
@@ -24,12 +28,18 @@ pub(crate) fn replace(
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(temporary_name(&name, std::process::id()));
     let create = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
-    let mut file = match create() {
-        // One that had our pid was killed here.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            std::fs::remove_file(&temporary).and_then(|()| create())?
+    let mut file = loop {
+        let file = match create() {
+            // One that had our pid was killed here.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                std::fs::remove_file(&temporary).and_then(|()| create())?
+            }
+            other => other?,
+        };
+        // Between the two calls somebody who tidies up may have taken it for a dead one's.
+        if file.try_lock().is_ok() && file.metadata()?.nlink() > 0 {
+            break file;
         }
-        other => other?,
     };
     crash_point!("shim.file.created");
     let written = fchown(&file, Some(uid), Some(gid))
@@ -58,9 +68,14 @@ pub(crate) fn remove_leftovers(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let own = nix::unistd::geteuid().as_raw();
     for entry in entries.flatten() {
-        let Some(writer) = entry.file_name().to_str().and_then(temporary_writer) else { continue };
-        let ours = entry.metadata().is_ok_and(|meta| !meta.is_dir() && meta.uid() == own);
-        if ours && !Path::new("/proc").join(writer.to_string()).exists() {
+        if entry.file_name().to_str().and_then(temporary_writer).is_none() {
+            continue;
+        }
+        let ours = entry.metadata().is_ok_and(|meta| meta.is_file() && meta.uid() == own);
+        let open =
+            || OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(entry.path());
+        let Some(Ok(file)) = ours.then(open) else { continue };
+        if file.try_lock().is_ok() {
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -75,13 +90,15 @@ mod tests {
     fn what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        // Above the kernel's largest pid: nobody's.
-        let dead = temporary_name("config.json", 4_194_305);
-        let alive = temporary_name("config.json", 1);
+        // Whoever has these pids here is not who writes them.
+        let dead = temporary_name("config.json", 1);
+        let alive = temporary_name("config.json", 4_194_305);
         for name in [dead.as_str(), &alive, "config.json", ".config.json.swp"] {
             std::fs::write(at(name), "").unwrap();
         }
         std::fs::create_dir(at(&temporary_name("folder", 4_194_305))).unwrap();
+        let writing = File::create(at(&alive)).unwrap();
+        writing.try_lock().unwrap();
         remove_leftovers(dir.path());
         assert!(!at(&dead).exists());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4);
