@@ -27,6 +27,9 @@ use mpsgate_crashpoint::crash_point;
 
 /// Between two attempts on a channel that glitches.
 const GLITCH: Duration = Duration::from_millis(50);
+/// How long one that ended because another was quicker is given until that one can be seen: 535 refuses a
+/// second daemon before the first has its lock (seen once on a busy machine).
+const QUICKER: Duration = Duration::from_millis(500);
 
 /// The control daemon of one card, running or not.
 #[derive(Debug)]
@@ -251,6 +254,7 @@ impl CardMps {
         limit: Duration,
     ) -> Result<ControlDaemon, String> {
         let deadline = Instant::now() + limit;
+        let mut given_up = None;
         loop {
             let ended = spawner.has_ended(self, started).map_err(|error| error.to_string())?;
             // Asked after that: an end of ours because another was quicker is no failure.
@@ -265,7 +269,7 @@ impl CardMps {
                     Err(error) if Instant::now() >= deadline => return Err(error.to_string()),
                     Err(_) => {}
                 }
-            } else if ended {
+            } else if ended && *given_up.get_or_insert(Instant::now() + QUICKER) <= Instant::now() {
                 return Err("it ended at once".into());
             } else if Instant::now() >= deadline {
                 return Err(format!("it does not answer after {} ms", limit.as_millis()));
