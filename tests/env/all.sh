@@ -17,9 +17,9 @@ target() { # NAME MAKE-ARGUMENT...
 
 if [[ ${MG_SELECT:-} == ci ]]; then
   target test-engines MG_CELLS=ci
-  target test-vm VM="crun-20_grant crun-systemd runc-systemd live engines-podman reboot"
+  target test-vm VM="crun-20_grant crun-systemd runc-systemd live engines-docker reboot"
   left="test-engines: other versions of each engine; test-vm: the other end-to-end files on crun and on cgroup v2, the
-  crash points there, Docker, ctr and CRI in the machine, the machine of sid"
+  crash points there, Podman, ctr and CRI in the machine, the machine of sid"
 else
   target test-engines
   target test-vm

@@ -27,6 +27,10 @@ use mpsgate_crashpoint::crash_point;
 
 /// Between two attempts on a channel that glitches.
 const GLITCH: Duration = Duration::from_millis(50);
+/// What a control daemon says that ends because of another (535 and 550).
+const ALREADY_RUNNING: &str = "An instance of this daemon is already running";
+/// Two that start in the same moment may both end because of the other (550, seen under load).
+const TRIES: usize = 3;
 /// How long one that ended because another was quicker is given until that one can be seen: 535 refuses a
 /// second daemon before the first has its lock (seen once on a busy machine).
 const QUICKER: Duration = Duration::from_millis(500);
@@ -216,29 +220,32 @@ impl CardMps {
             }
             Err(error) => return Err(error),
         }
-        let mark = self.dirs.log_file().mark();
-        let started = spawner.start(self)?;
-        crash_point!("mps.spawned");
-        let failed = match self.wait_until_it_answers(spawner, &started, limit) {
-            Ok(daemon) => {
-                if started.is(daemon.process.pid()) {
-                    return Ok((daemon, Origin::Started));
+        let mut tries = TRIES;
+        loop {
+            let mark = self.dirs.log_file().mark();
+            let started = spawner.start(self)?;
+            crash_point!("mps.spawned");
+            let failed = match self.wait_until_it_answers(spawner, &started, limit) {
+                Ok(daemon) => {
+                    if started.is(daemon.process.pid()) {
+                        return Ok((daemon, Origin::Started));
+                    }
+                    // Somebody was quicker. Ours may not have noticed yet, and would take the lock the
+                    // moment that the other one ends, without limits.
+                    spawner.abort(self, &started)?;
+                    return Ok((daemon, Origin::Adopted));
                 }
-                // Somebody was quicker. Ours may not have noticed yet, and would take the lock the
-                // moment that the other one ends, without limits.
-                spawner.abort(self, &started)?;
-                return Ok((daemon, Origin::Adopted));
+                Err(reason) => reason,
+            };
+            if let Err(error) = spawner.abort(self, &started) {
+                log::warn!(card = self.card, error:% = error; "cannot end the daemon that failed to start");
             }
-            Err(reason) => reason,
-        };
-        if let Err(error) = spawner.abort(self, &started) {
-            log::warn!(card = self.card, error:% = error; "cannot end the daemon that failed to start");
+            let tail = self.dirs.log_file().tail(mark);
+            tries -= 1;
+            if tries == 0 || !tail.contains(ALREADY_RUNNING) {
+                return Err(MpsError::StartFailed { card: self.card, reason: failed, tail });
+            }
         }
-        Err(MpsError::StartFailed {
-            card: self.card,
-            reason: failed,
-            tail: self.dirs.log_file().tail(mark),
-        })
     }
 
     /// Servers without a control daemon hold the card: another daemon's could not have it.
@@ -269,7 +276,9 @@ impl CardMps {
                     Err(error) if Instant::now() >= deadline => return Err(error.to_string()),
                     Err(_) => {}
                 }
-            } else if ended && *given_up.get_or_insert(Instant::now() + QUICKER) <= Instant::now() {
+            } else if ended
+                && *given_up.get_or_insert_with(|| Instant::now() + QUICKER) <= Instant::now()
+            {
                 return Err("it ended at once".into());
             } else if Instant::now() >= deadline {
                 return Err(format!("it does not answer after {} ms", limit.as_millis()));
