@@ -68,17 +68,27 @@ pub(crate) fn remove_leftovers(directory: &Path) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let own = nix::unistd::geteuid().as_raw();
     for entry in entries.flatten() {
-        if entry.file_name().to_str().and_then(temporary_writer).is_none() {
+        let Some(writer) = entry.file_name().to_str().and_then(temporary_writer) else { continue };
+        let Ok(meta) = entry.metadata() else { continue };
+        if meta.is_dir() || meta.uid() != own {
             continue;
         }
-        let ours = entry.metadata().is_ok_and(|meta| meta.is_file() && meta.uid() == own);
-        let open =
-            || OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(entry.path());
-        let Some(Ok(file)) = ours.then(open) else { continue };
-        if file.try_lock().is_ok() {
+        // Held until the name is gone.
+        let file = meta.is_file().then(|| open_to_look(&entry.path()));
+        let dead = match &file {
+            Some(Ok(file)) => file.try_lock().is_ok(),
+            Some(Err(_)) => false,
+            // A node of the hook's, which cannot be locked.
+            None => !Path::new("/proc").join(writer.to_string()).exists(),
+        };
+        if dead {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+fn open_to_look(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
 #[cfg(test)]
@@ -97,11 +107,17 @@ mod tests {
             std::fs::write(at(name), "").unwrap();
         }
         std::fs::create_dir(at(&temporary_name("folder", 4_194_305))).unwrap();
+        // As the hook's nodes: told by their pid.
+        let node = |pid| at(&temporary_name("195-2", pid));
+        for pid in [4_194_305, 1] {
+            nix::unistd::mkfifo(&node(pid), nix::sys::stat::Mode::S_IRUSR).unwrap();
+        }
         let writing = File::create(at(&alive)).unwrap();
         writing.try_lock().unwrap();
         remove_leftovers(dir.path());
         assert!(!at(&dead).exists());
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4);
+        assert!(!node(4_194_305).exists() && node(1).exists());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 5);
     }
 
     #[test]
