@@ -1,14 +1,13 @@
 //! The records from which `exec` restores a granted environment. The shim writes them; the daemon only
 //! removes them, when their grant ends.
 
+use std::fs::File;
 use std::path::Path;
 
 use mpsgate_allocation::GrantKey;
 use mpsgate_allocation::ledger::Ledger;
 use mpsgate_api::{ExecRecord, temporary_writer};
 use mpsgate_crashpoint::crash_point;
-
-use crate::process;
 
 /// Larger is no record: the longest environment that execve takes is 2 MiB.
 const SIZE_LIMIT: u64 = 4 << 20;
@@ -27,6 +26,7 @@ pub(crate) fn remove(directory: &Path, key: &GrantKey) {
 
 /// Removes all records that belong to no entry, and what is no record.
 pub(crate) fn remove_strays(directory: &Path, ledger: &Ledger) {
+    remove_leftovers(directory);
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) => {
@@ -36,8 +36,8 @@ pub(crate) fn remove_strays(directory: &Path, ledger: &Ledger) {
     };
     for entry in entries.flatten() {
         let path = entry.path();
-        // A shim is about to give it its name.
-        if entry.file_name().to_str().is_some_and(is_being_written) {
+        // Half written ones are none of these: a shim may be about to give one its name.
+        if entry.file_name().to_str().and_then(temporary_writer).is_some() {
             continue;
         }
         if read(&path).is_none_or(|key| ledger.get(&key).is_none()) {
@@ -47,21 +47,21 @@ pub(crate) fn remove_strays(directory: &Path, ledger: &Ledger) {
     }
 }
 
-/// Removes what shims left that were killed while they wrote a record.
+/// Removes what shims left that were killed while they wrote a record. A shim that lives has its file locked
+/// (`replace` of the shim); its pid may be of another PID namespace.
 pub(crate) fn remove_leftovers(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let Some(name) = name.to_str() else { continue };
-        if temporary_writer(name).is_some() && !is_being_written(name) {
+        if entry.file_name().to_str().and_then(temporary_writer).is_none() {
+            continue;
+        }
+        // Held until the name is gone.
+        let file =
+            entry.metadata().is_ok_and(|meta| meta.is_file()).then(|| File::open(entry.path()));
+        if matches!(&file, Some(Ok(file)) if file.try_lock().is_ok()) {
             log::info!(path:% = entry.path().display(); "half written exec record removed");
             unlink(&entry.path());
         }
     }
-}
-
-/// Whether it is a temporary file whose writer lives.
-fn is_being_written(name: &str) -> bool {
-    temporary_writer(name).is_some_and(|writer| process::identify(writer).is_some())
 }
 
 fn read(path: &Path) -> Option<GrantKey> {
@@ -92,11 +92,13 @@ mod tests {
     #[test]
     fn what_killed_shims_left_goes_and_what_a_living_one_writes_stays_through_a_start() {
         let dir = tempfile::tempdir().unwrap();
-        let alive = temporary_name("a@b", std::process::id());
-        // Above the kernel's largest pid: nobody's.
-        for name in [temporary_name("a@b", 4_194_305), alive.clone(), "c@d".to_owned()] {
+        // Whoever has these pids here is not who writes them.
+        let alive = temporary_name("a@b", 4_194_305);
+        for name in [temporary_name("a@b", std::process::id()), alive.clone(), "c@d".to_owned()] {
             std::fs::write(dir.path().join(name), "{").unwrap();
         }
+        let writing = File::open(dir.path().join(&alive)).unwrap();
+        writing.try_lock().unwrap();
         let names = || -> Vec<String> {
             let entries = dir.path().read_dir().unwrap();
             let mut names: Vec<_> =
