@@ -220,12 +220,13 @@ impl CardMps {
             }
             Err(error) => return Err(error),
         }
+        let deadline = Instant::now() + limit;
         let mut tries = TRIES;
         loop {
             let mark = self.dirs.log_file().mark();
             let started = spawner.start(self)?;
             crash_point!("mps.spawned");
-            let failed = match self.wait_until_it_answers(spawner, &started, limit) {
+            let failed = match self.wait_until_it_answers(spawner, &started, deadline) {
                 Ok(daemon) => {
                     if started.is(daemon.process.pid()) {
                         return Ok((daemon, Origin::Started));
@@ -242,7 +243,7 @@ impl CardMps {
             }
             let tail = self.dirs.log_file().tail(mark);
             tries -= 1;
-            if tries == 0 || !tail.contains(ALREADY_RUNNING) {
+            if tries == 0 || Instant::now() >= deadline || !tail.contains(ALREADY_RUNNING) {
                 return Err(MpsError::StartFailed { card: self.card, reason: failed, tail });
             }
         }
@@ -258,9 +259,9 @@ impl CardMps {
         &self,
         spawner: &dyn Spawner,
         started: &Started,
-        limit: Duration,
+        deadline: Instant,
     ) -> Result<ControlDaemon, String> {
-        let deadline = Instant::now() + limit;
+        let begin = Instant::now();
         let mut given_up = None;
         loop {
             let ended = spawner.has_ended(self, started).map_err(|error| error.to_string())?;
@@ -281,7 +282,7 @@ impl CardMps {
             {
                 return Err("it ended at once".into());
             } else if Instant::now() >= deadline {
-                return Err(format!("it does not answer after {} ms", limit.as_millis()));
+                return Err(format!("it does not answer after {} ms", begin.elapsed().as_millis()));
             }
             std::thread::sleep(POLL);
         }
