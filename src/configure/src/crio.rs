@@ -171,14 +171,8 @@ pub fn check(
                 Way::Beyond,
                 format!("{name}: is of type {}; mpsgate cannot stand before it", handler.kind),
             );
-        } else if options.may_lead(&handler.program) {
-            report.add(
-                &handler.name,
-                Way::Round,
-                format!("{name}: runs {} and goes round mpsgate", handler.program),
-            );
         } else {
-            report.add(&handler.name, Way::Round, options.stays(&name, &handler.program));
+            report.add(&handler.name, Way::Round, options.goes_round(&name, &handler.program));
         }
     }
     Ok(report)

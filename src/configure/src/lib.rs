@@ -199,6 +199,15 @@ impl Options {
         program == self.shim || base(program) == base(&self.shim)
     }
 
+    /// What is said of a handler that does not run mpsgate.
+    fn goes_round(&self, handler: &str, program: &str) -> String {
+        if self.may_lead(program) {
+            format!("{handler}: runs {program} and goes round mpsgate")
+        } else {
+            self.stays(handler, program)
+        }
+    }
+
     /// What to say of a handler that stays as it is because its program is another.
     fn stays(&self, handler: &str, program: &str) -> String {
         format!(

@@ -105,14 +105,8 @@ fn report(source: &dyn Source, view: &View, options: &Options) -> Result<Report,
                 Way::Through,
                 format!("{name}: runs {}, and that runs mpsgate ({TOOLKIT})", handler.program),
             );
-        } else if options.may_lead(&handler.program) {
-            report.add(
-                &handler.name,
-                Way::Round,
-                format!("{name}: runs {} and goes round mpsgate", handler.program),
-            );
         } else {
-            report.add(&handler.name, Way::Round, options.stays(&name, &handler.program));
+            report.add(&handler.name, Way::Round, options.goes_round(&name, &handler.program));
         }
     }
     Ok(report)
