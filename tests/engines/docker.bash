@@ -47,24 +47,15 @@ engine_version() { docker version -f '{{.Server.Version}}'; }
 
 has_annotations() { docker run --help | grep -q -- --annotation; }
 
+gpu_words() { # SIZE
+  if has_annotations; then words+=(--annotation "mpsgate.io/gpu-mem=$1"); else words+=(--env "MPSGATE_GPU_MEM=$1"); fi
+}
+
 # words OPTION... -- CMD...: sets words to what docker run takes.
 words() {
   words=(--network none)
   [[ $UNDER == mpsgate ]] || words+=(--runtime runc)
-  while [[ $1 != -- ]]; do
-    case $1 in
-      --gpu) if has_annotations; then words+=(--annotation "mpsgate.io/gpu-mem=$2"); else words+=(--env "MPSGATE_GPU_MEM=$2"); fi; shift ;;
-      --ipc) words+=(--ipc host) ;;
-      --ann) words+=(--annotation "$2"); shift ;;
-      --env) words+=(--env "$2"); shift ;;
-      --device) words+=(--device "$2"); shift ;;
-      --mount) words+=(--volume "$2:/mnt"); shift ;;
-      *) words+=("$1") ;; # Docker's own
-    esac
-    shift
-  done
-  shift
-  words+=(bb "$@")
+  run_words "$@"
 }
 engine_up() {
   local want rest words

@@ -143,5 +143,24 @@ engine_life() {
   engine_exec "$1" true
 }
 
+# run_words OPTION... -- CMD...: adds to words what `docker run` and `podman run` take alike. The engine's own
+# gpu_words says how it asks for memory.
+run_words() {
+  while [[ $1 != -- ]]; do
+    case $1 in
+      --gpu) gpu_words "$2"; shift ;;
+      --ipc) words+=(--ipc host) ;;
+      --ann) words+=(--annotation "$2"); shift ;;
+      --env) words+=(--env "$2"); shift ;;
+      --device) words+=(--device "$2"); shift ;;
+      --mount) words+=(--volume "$2:/mnt"); shift ;;
+      *) words+=("$1") ;; # the engine's own
+    esac
+    shift
+  done
+  shift
+  words+=(bb "$@")
+}
+
 # shellcheck source=tests/engines/live.bash
 if [[ ${MG_LIVE:-0} == 1 ]]; then source "$here/live.bash"; fi

@@ -34,24 +34,13 @@ engine_back() { true; }
 engine_log() { cat /dev/null; }
 engine_version() { "${PODMAN[@]}" version -f '{{.Client.Version}}'; }
 
+gpu_words() { words+=(--annotation "mpsgate.io/gpu-mem=$1"); } # SIZE
+
 # words OPTION... -- CMD...: sets words to what podman run takes, and options to those of podman itself.
 words() {
   words=("${PODMAN_RUN[@]}") options=(--runtime "$PODMAN_RUNTIME")
   [[ $UNDER == mpsgate ]] || options=(--runtime "$REAL")
-  while [[ $1 != -- ]]; do
-    case $1 in
-      --gpu) words+=(--annotation "mpsgate.io/gpu-mem=$2"); shift ;;
-      --ipc) words+=(--ipc host) ;;
-      --ann) words+=(--annotation "$2"); shift ;;
-      --env) words+=(--env "$2"); shift ;;
-      --device) words+=(--device "$2"); shift ;;
-      --mount) words+=(--volume "$2:/mnt"); shift ;;
-      *) words+=("$1") ;; # Podman's own
-    esac
-    shift
-  done
-  shift
-  words+=(bb "$@")
+  run_words "$@"
 }
 engine_up() {
   local want rest words options
