@@ -260,8 +260,7 @@ fn judge(
 
 /// Cgroups of containers that runc made and ended. Told, not judged, because nobody of ours makes or removes
 /// them, are the empty ones of creations that did not come to their end: a Docker that is killed while runc
-/// makes a container (names of 64 digits; with mpsgate and without), and runc itself that gives a container
-/// up, where it tries its rmdir for a third of a second (1.1.5, `RemovePaths`).
+/// makes a container (names of 64 digits; with mpsgate and without), and a container that runc itself gives up.
 fn cgroups_left(at: &Workplace, churn: &Churn) -> Vec<String> {
     let names = check::cgroups(at);
     let (engines, ours): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.len() == 64);
