@@ -65,7 +65,7 @@ test-engines: ## one suite on each engine and version (root; after build; MG_CEL
 
 test-vm: ## the same in a whole Debian machine: systemd, cgroup v2, crun, Podman, Docker 26 (root; after build)
 	@mkdir -p $(LOGS)
-	@tests/vm/run $(VM) 2>&1 | tee $(LOGS)/vm.log
+	@tests/vm/run $(VM) 2>&1 | tee $(LOGS)/vm$(addprefix -,$(MG_VM_SUITE)).log
 
 test-all: build ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part)
 	@tests/env/all.sh $(LOGS)
