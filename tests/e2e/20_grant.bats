@@ -330,12 +330,12 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
 @test "restart of the daemon keeps grants and control daemons" {
   granted g 7Gi
   local pids before
-  pids=$(mps_pids) before=$(status_json | jq -S '.grants')
+  pids=$(mps_pids) before=$(recorded_grants)
   for signal in TERM KILL; do
     daemon_stop "$signal"
     inside g true
     daemon_start
-    assert_equal "grants after $signal" "$(status_json | jq -S .grants)" "$before"
+    assert_equal "grants after $signal" "$(recorded_grants)" "$before"
     assert_equal "control daemons after $signal" "$(mps_pids)" "$pids"
   done
   delete g

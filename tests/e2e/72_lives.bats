@@ -176,7 +176,7 @@ PODMAN_RUN=(run --network host --ipc host --ulimit nofile=1024:1024 --ulimit npr
   granted big0 14Gi --ann mpsgate.io/gpu=0
   granted big1 15Gi --ann mpsgate.io/gpu=1
   local before i
-  before=$(status_json | jq -cS '.grants')
+  before=$(recorded_grants)
   bundle loop --ann mpsgate.io/gpu-mem=1Gi --args sh -c 'exit 3'
   bundle full --ann mpsgate.io/gpu-mem=2Gi
   for i in {1..50}; do
@@ -188,7 +188,7 @@ PODMAN_RUN=(run --network host --ipc host --ulimit nofile=1024:1024 --ulimit npr
     fi
   done
   wait_for 10 "the last life is over" not_granted loop
-  assert_equal "the neighbours' grants" "$(status_json | jq -cS '.grants')" "$before"
+  assert_equal "the neighbours' grants" "$(recorded_grants)" "$before"
   inside_env big0 0=14336M
 }
 inside_env() { # ID LIMIT

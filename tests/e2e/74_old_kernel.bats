@@ -81,11 +81,11 @@ stranger() {
   granted gone 1Gi
   pids=$(mps_pids)
   for signal in TERM KILL; do
-    before=$(status_json | jq -cS .grants)
+    before=$(recorded_grants)
     daemon_stop "$signal"
     daemon_start
     assert_equal "MPS after $signal" "$(mps_pids)" "$pids"
-    assert_equal "grants after $signal" "$(status_json | jq -cS .grants)" "$before"
+    assert_equal "grants after $signal" "$(recorded_grants)" "$before"
   done
   try_oci kill ends KILL
   wait_for 10 "the end of one is seen" not_granted ends

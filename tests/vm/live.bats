@@ -26,7 +26,7 @@ teardown() {
 same_node() {
   wait_for 30 "mpsgated answers" settled
   assert_equal "control daemons" "$(daemon_pids)" "$1"
-  assert_equal "grants" "$(status_json | jq -S .grants)" "$2"
+  assert_equal "grants" "$(recorded_grants)" "$2"
   try_oci exec g true
 }
 
@@ -97,7 +97,7 @@ before_ours() {
 @test "systemctl restart and SIGKILL of mpsgated: control daemons keep their pids, grants stay" {
   granted g 7Gi
   local pids grants main
-  pids=$(daemon_pids) grants=$(status_json | jq -S .grants) main=$(main_pid)
+  pids=$(daemon_pids) grants=$(recorded_grants) main=$(main_pid)
   systemctl restart mpsgated
   another_pid "$main" || fail "still $main"
   same_node "$pids" "$grants"
@@ -110,7 +110,7 @@ before_ours() {
 @test "a hung mpsgated is ended by the watchdog, and the next one finds everything" {
   granted g 7Gi
   local pids grants main
-  pids=$(daemon_pids) grants=$(status_json | jq -S .grants) main=$(main_pid)
+  pids=$(daemon_pids) grants=$(recorded_grants) main=$(main_pid)
   kill -STOP "$main"
   wait_for 60 "another mpsgated" another_pid "$main"
   assert_contains "journal" "$(journalctl --no-pager -u mpsgated | grep -i watchdog)" "Watchdog timeout"
@@ -120,7 +120,7 @@ before_ours() {
 @test "mpsgated stopped: control daemons, container and grant go on" {
   granted g 7Gi
   local pids grants
-  pids=$(daemon_pids) grants=$(status_json | jq -S .grants)
+  pids=$(daemon_pids) grants=$(recorded_grants)
   systemctl stop mpsgated
   assert_equal "control daemons" "$(daemon_pids)" "$pids"
   try_oci exec g true

@@ -11,6 +11,10 @@ use crate::{ComputeShare, GpuUuid, GrantKey, Mib, Priority};
 pub enum Guarantee {
     /// The MPS limit alone: per process, by the client's environment and the server's cap.
     Mps,
+    /// The same, and mpsgated ends a container whose processes take more in sum. Holds while the
+    /// watchdog sees the memory of the card's processes, so it is told by the moment and never recorded.
+    #[serde(rename = "mps+watchdog")]
+    MpsWatchdog,
 }
 
 impl Guarantee {
@@ -19,6 +23,7 @@ impl Guarantee {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Mps => "mps",
+            Self::MpsWatchdog => "mps+watchdog",
         }
     }
 }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::{GpuUuid, Grant, GrantKey, Mib};
 
 /// A process, named so that a reused pid is not taken for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
     /// Pid in the daemon's pid namespace.
     pub pid: u32,

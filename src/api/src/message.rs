@@ -328,6 +328,9 @@ pub struct CardStatus {
     pub hint: Option<String>,
     /// The MPS control daemon (server view); absent on unmanaged cards.
     pub mps: Option<MpsStatus>,
+    /// Why the memory of its processes is not seen, so that no container's sum can be held to its grant.
+    #[serde(default)]
+    pub unwatched: Option<String>,
 }
 
 /// One card's MPS control daemon.
@@ -421,6 +424,9 @@ pub struct GrantStatus {
     pub pid: u32,
     /// Its cgroup.
     pub cgroup: Option<String>,
+    /// What its processes use on the card in sum (device view); absent where that is not seen.
+    #[serde(default)]
+    pub used_mib: Option<u64>,
     /// How firmly the limit holds.
     pub guarantee: String,
     /// When it was reserved.

@@ -62,6 +62,7 @@ fn render_table(status: &Status, now_ms: u64) -> String {
     text.push_str(&cards(&status.cards, status.kubelet));
     text.push_str(&mps(&status.cards));
     text.push_str(&grants(&status.grants, now_ms));
+    text.push_str(&unwatched(&status.cards));
     text.push_str(&actions(&status.actions, now_ms));
     if !status.refusals.is_empty() {
         let counts: Vec<_> = status.refusals.iter().map(|(c, n)| format!("{c} {n}")).collect();
@@ -173,6 +174,7 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
         ("CONTAINER", ""),
         (">GPU", ""),
         (">MEMORY", ""),
+        (">USED", ""),
         (">COMPUTE", ""),
         (">UID", ""),
         (">PID", ""),
@@ -186,6 +188,7 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
             short_id(&grant.container_id).to_owned(),
             grant.card_index.to_string(),
             memory(grant.memory_mib),
+            grant.used_mib.map_or_else(unknown, memory),
             grant.compute_percent.map_or_else(unknown, |percent| format!("{percent}%")),
             grant.uid.to_string(),
             grant.pid.to_string(),
@@ -195,7 +198,10 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
             grant.runtime_root.clone(),
         ]);
     }
-    let mut text = format!("\nGRANTS, as the ledger records them\n{}", table.render());
+    let mut text = format!(
+        "\nGRANTS, as the ledger records them; USED, as the device counts it\n{}",
+        table.render()
+    );
     for grant in grants {
         if let Some(hint) = &grant.hint {
             let _ = writeln!(text, "hint: {}: {hint}", short_id(&grant.container_id));
@@ -205,6 +211,22 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
         text.push_str(
             "guarantee mps: MPS limits each process; a container with several may take more in sum\n",
         );
+    }
+    if grants.iter().any(|grant| grant.guarantee == "mps+watchdog") {
+        text.push_str(
+            "guarantee mps+watchdog: MPS limits each process; a container that takes more in sum is ended\n",
+        );
+    }
+    text
+}
+
+/// Why a guarantee is no more than `mps`.
+fn unwatched(cards: &[CardStatus]) -> String {
+    let mut text = String::new();
+    for card in cards {
+        if let Some(why) = &card.unwatched {
+            let _ = writeln!(text, "GPU {}: what containers use is not seen: {why}", card.index);
+        }
     }
     text
 }

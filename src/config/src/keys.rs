@@ -85,6 +85,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(policy.privileged, Privileged),
     key!(policy.ipc, Ipc),
     key!(policy.enforce, Enforce),
+    key!(policy.tolerance_mib, "MiB", 0 to 65_536),
     // `read_exemptions` reads it: its entries have keys of their own.
     key!(policy.exempt, Allowed::Exemptions, |_: &DeValue<'_>| None),
     key!(inject.mode, InjectMode),

@@ -64,6 +64,7 @@ const RULES: &[Rule] = &[
     rule!(policy.privileged, Taken::NextContainer),
     rule!(policy.ipc, Taken::NextContainer),
     rule!(policy.enforce, Taken::Now),
+    rule!(policy.tolerance_mib, Taken::Now),
     rule!(policy.exempt, Taken::NextContainer),
     rule!(inject.mode, Taken::Now),
     rule!(mps.control, BETWEEN_STOP_AND_START),
@@ -124,6 +125,7 @@ mod tests {
         privileged = "close"
         ipc = "any"
         enforce = "report"
+        tolerance_mib = 1
         exempt = [{ namespace = "a", image = "b" }]
         [mps]
         control = "/usr/bin/other"

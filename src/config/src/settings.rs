@@ -167,6 +167,8 @@ pub struct Policy {
     pub ipc: Ipc,
     /// A granted container that takes what is not its own.
     pub enforce: Enforce,
+    /// MiB that NVML may show of a container above its grant before it counts as over.
+    pub tolerance_mib: u32,
     /// Containers that may use cards without a grant.
     pub exempt: Vec<Exempt>,
 }
@@ -179,6 +181,7 @@ impl Default for Policy {
             privileged: Privileged::RemoveNodes,
             ipc: Ipc::RequireHost,
             enforce: Enforce::Kill,
+            tolerance_mib: 512,
             exempt: Vec::new(),
         }
     }

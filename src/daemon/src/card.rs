@@ -1,6 +1,8 @@
 //! A card as the daemon knows it: NVML's facts, who handed it over, and how its MPS is.
 
-use mpsgate_allocation::{GpuUuid, Mib};
+use std::collections::BTreeMap;
+
+use mpsgate_allocation::{GpuUuid, GrantKey, Mib};
 use mpsgate_api::MpsStatus;
 use mpsgate_policy::Condition;
 
@@ -46,6 +48,20 @@ pub(crate) struct Card {
     pub(crate) cap: Mib,
     /// Its control daemon, as last seen.
     pub(crate) mps: Option<MpsStatus>,
+    /// What its processes use, as the watchdog last saw it.
+    pub(crate) watched: Watched,
+}
+
+/// What the watchdog last saw of a card.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Watched {
+    /// Whether a container that takes more than its grant is ended: its memory is seen, and the settings
+    /// want it.
+    pub(crate) enforced: bool,
+    /// Why the memory of its processes is not seen, or not all of it.
+    pub(crate) blind: Option<String>,
+    /// Used by each container in sum.
+    pub(crate) used: BTreeMap<GrantKey, Mib>,
 }
 
 /// Who handed a card over.

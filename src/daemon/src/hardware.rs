@@ -15,7 +15,7 @@ use std::time::Duration;
 use mpsgate_allocation::{GpuUuid, Mib};
 use mpsgate_config::{ClientDir, Orphan, Supervisor, Switch};
 use mpsgate_crashpoint::crash_point;
-use mpsgate_gpu::{ComputeMode, GpuError, Nvml, ProcessKind};
+use mpsgate_gpu::{ComputeMode, GpuError, Nvml, ProcessKind, ProcessList};
 use mpsgate_mps::{
     Capabilities, CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, LeaseDir, MpsError,
     Origin, Spawner, Taken, UnitSpawner, choose_spawner,
@@ -353,6 +353,11 @@ impl Hardware {
             .map(|process| process.pid)
             .collect();
         if users.is_empty() { Ok(()) } else { Err(Objection::InUse(users)) }
+    }
+
+    /// Who uses the card, and how much of it.
+    pub(crate) fn users(&self, uuid: &str) -> Result<ProcessList, Trouble> {
+        self.nvml()?.process_list(uuid).map_err(|error| gpu_trouble(&error))
     }
 
     /// Servers of ours on the card, which `objections` reports as users.

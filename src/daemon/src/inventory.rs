@@ -9,7 +9,7 @@ use std::time::Duration;
 use mpsgate_allocation::{GpuUuid, Mib};
 use mpsgate_gpu::ComputeMode;
 
-use crate::card::{Card, Health, ManagedBy, Trouble};
+use crate::card::{Card, Health, ManagedBy, Trouble, Watched};
 use crate::daemon::Daemon;
 use crate::hardware::{CardId, Hardware, Inventory};
 use crate::keeper::Order;
@@ -204,6 +204,7 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
         serverless: false,
         cap: Mib(0),
         mps: None,
+        watched: Watched::default(),
     }
 }
 

@@ -43,6 +43,7 @@ mod socket;
 mod status;
 mod terminate;
 mod watch;
+mod watchdog;
 
 pub use arguments::{Arguments, command};
 pub use error::DaemonError;

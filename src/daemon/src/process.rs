@@ -36,6 +36,19 @@ pub(crate) fn start_time(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// The moment in ticks since boot, as start times count it: a process that starts from now on has
+/// this one or a later one. USER_HZ is 100 on every architecture that has NVIDIA drivers.
+pub(crate) fn ticks_now() -> Option<u64> {
+    ticks(&std::fs::read_to_string("/proc/uptime").ok()?)
+}
+
+/// Of proc_uptime(5): seconds with two digits behind the point.
+fn ticks(uptime: &str) -> Option<u64> {
+    let (seconds, rest) = uptime.split_once('.')?;
+    let hundredths: u64 = rest.get(..2)?.parse().ok()?;
+    seconds.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths)
+}
+
 /// The parent of a living process: field 4.
 pub(crate) fn parent(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -175,6 +188,18 @@ mod tests {
         let child = Command::new("sleep").arg("1000").spawn().unwrap();
         let process = identify(child.id()).unwrap();
         (child, process)
+    }
+
+    #[test]
+    fn ticks_count_as_start_times_do() {
+        assert_eq!(ticks("12345.67 99.00\n"), Some(1_234_567));
+        assert_eq!(ticks("12345"), None);
+        let before = ticks_now().unwrap();
+        let (mut child, process) = sleeper();
+        let after = ticks_now().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!((before..=after).contains(&process.start_time), "{before} {process:?} {after}");
     }
 
     #[test]

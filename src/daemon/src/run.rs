@@ -25,7 +25,7 @@ use crate::node::Node;
 use crate::settings::Settings;
 use crate::{
     DaemonError, Places, directories, error, inventory, logging, managed, process, reload,
-    snapshot, socket, watch,
+    snapshot, socket, watch, watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -155,6 +155,7 @@ fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signa
     daemon.spawn("looks at the cards", inventory::watch(Arc::clone(daemon)));
     daemon.spawn("listens", socket::listen(Arc::clone(daemon), listener));
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
+    daemon.spawn("watches the memory", watchdog::watch(Arc::clone(daemon)));
     daemon.spawn("publishes changes", publish(Arc::clone(daemon)));
     daemon.spawn("writes the ledger", write(Arc::clone(daemon)));
     daemon.spawn("reloads", reload::on_hangup(Arc::clone(daemon), hangup));

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::Mib;
 use mpsgate_allocation::ledger::{Entry, State};
+use mpsgate_allocation::{Grant, Guarantee, Mib};
 use mpsgate_api::{CardStatus, GrantStatus, Status};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -96,6 +96,24 @@ impl Node {
             state: state.to_owned(),
             hint,
             mps: card.mps.clone().filter(|_| managed),
+            unwatched: card.watched.blind.clone().filter(|_| managed),
+        }
+    }
+
+    /// What its processes use, where that is seen now.
+    fn used(&self, grant: &Grant) -> Option<Mib> {
+        let card = self.card(&grant.cards.first()?.uuid)?;
+        card.watched.used.get(&grant.key).copied().filter(|_| self.driver.trouble.is_none())
+    }
+
+    /// How firmly its limit holds now.
+    fn guarantee(&self, grant: &Grant) -> Guarantee {
+        let card = grant.cards.first().and_then(|card| self.card(&card.uuid));
+        let watched = card.is_some_and(|card| card.watched.enforced && card.lost.is_none())
+            && self.driver.trouble.is_none();
+        match grant.guarantee {
+            Guarantee::Mps if watched => Guarantee::MpsWatchdog,
+            recorded => recorded,
         }
     }
 
@@ -121,7 +139,8 @@ impl Node {
             uid: grant.uid,
             pid,
             cgroup: cgroup.map(|cgroup| cgroup.path.clone()),
-            guarantee: grant.guarantee.as_str().to_owned(),
+            used_mib: self.used(grant).map(|used| used.0),
+            guarantee: self.guarantee(grant).as_str().to_owned(),
             since_ms: entry.since_ms,
             hint: broken.then(|| BROKEN.to_owned()),
             broken_ms: entry.broken_ms,

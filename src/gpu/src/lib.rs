@@ -17,4 +17,4 @@ pub use error::{CardAction, CardError, GpuError, Unfit};
 pub use memory::advertised_mib;
 pub use nvml::Nvml;
 pub use nvml_wrapper::error::NvmlError;
-pub use process::{GpuProcess, ProcessKind};
+pub use process::{GpuProcess, ProcessKind, ProcessList};

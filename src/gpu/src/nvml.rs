@@ -11,6 +11,7 @@ use crate::process::{lists_are_sound, merge, retry_insufficient};
 use crate::simulated::is_simulated;
 use crate::{
     Card, CardAction, CardError, ComputeMode, GpuError, GpuProcess, MigState, ProcessKind,
+    ProcessList,
 };
 
 const BYTES_PER_MIB: u64 = 1 << 20;
@@ -128,6 +129,14 @@ impl Nvml {
     /// As [`Nvml::card`], and [`GpuError::UnsoundProcessLists`]. A driver that keeps no list of graphics or MPS processes for this card
     /// reports none of them; the list of compute processes is never given up silently.
     pub fn processes(&self, uuid: &str) -> Result<Vec<GpuProcess>, GpuError> {
+        self.process_list(uuid).map(|list| list.processes)
+    }
+
+    /// The same, and whether MPS clients are told from other processes.
+    ///
+    /// # Errors
+    /// As [`Nvml::processes`].
+    pub fn process_list(&self, uuid: &str) -> Result<ProcessList, GpuError> {
         let driver_version = self.driver_version()?;
         if !lists_are_sound(&driver_version) {
             return Err(GpuError::UnsoundProcessLists { driver_version });
@@ -139,14 +148,15 @@ impl Nvml {
         let graphics =
             none_if_unsupported(retry_insufficient(|| device.running_graphics_processes()))
                 .map_err(on("graphics processes"))?;
-        let mps =
-            none_if_unsupported(retry_insufficient(|| device.mps_running_compute_processes()))
-                .map_err(on("mps processes"))?;
-        Ok(merge([
+        let mps = retry_insufficient(|| device.mps_running_compute_processes());
+        let tells_clients = !matches!(mps, Err(NvmlError::NotSupported));
+        let mps = none_if_unsupported(mps).map_err(on("mps processes"))?;
+        let processes = merge([
             (ProcessKind::Compute, compute),
             (ProcessKind::Graphics, graphics),
             (ProcessKind::Mps, mps),
-        ]))
+        ]);
+        Ok(ProcessList { processes, tells_clients })
     }
 
     fn device(&self, uuid: &str) -> Result<Device<'_>, GpuError> {

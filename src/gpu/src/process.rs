@@ -18,6 +18,15 @@ pub struct GpuProcess {
     pub kind: ProcessKind,
 }
 
+/// Who uses a card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessList {
+    /// Once each, by pid.
+    pub processes: Vec<GpuProcess>,
+    /// Whether the driver tells MPS clients of this card from other processes.
+    pub tells_clients: bool,
+}
+
 /// How a process reached the card. Ordered: a process in several lists has the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProcessKind {

@@ -351,10 +351,13 @@ fn only_the_list_of_compute_processes_must_be_there() {
             state["cards"][0]["error"] = "NOT_SUPPORTED".into();
             state["cards"][0]["error_in"] = json!([call]);
         });
-        node.load().unwrap().processes(FIRST).map(|processes| processes.len())
+        let list = node.load().unwrap().process_list(FIRST);
+        list.map(|list| (list.processes.len(), list.tells_clients))
     };
-    assert_eq!(supported("nvmlDeviceGetGraphicsRunningProcesses_v3").unwrap(), 1);
-    assert_eq!(supported("nvmlDeviceGetMPSComputeRunningProcesses_v3").unwrap(), 1);
+    let (graphics, mps) =
+        ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3");
+    assert_eq!(supported(graphics).unwrap(), (1, true));
+    assert_eq!(supported(mps).unwrap(), (1, false), "clients look like all others");
     let error = supported("nvmlDeviceGetComputeRunningProcesses_v3").unwrap_err();
     assert_eq!(error.to_string(), format!("cannot read the compute processes of card {FIRST}"));
 }

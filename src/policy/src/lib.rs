@@ -21,6 +21,7 @@ mod placement;
 mod refusal;
 mod signals;
 mod users;
+pub mod watchdog;
 
 pub use caller::Caller;
 pub use decide::{

@@ -62,6 +62,7 @@ fn status() -> Status {
             state: "ready".to_owned(),
             hint: None,
             mps: None,
+            unwatched: None,
         }],
         grants: Vec::new(),
         refusals: BTreeMap::new(),

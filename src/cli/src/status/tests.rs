@@ -33,6 +33,7 @@ fn card(index: u32) -> CardStatus {
             default_limit_mib: Some(15360),
             servers: Vec::new(),
         }),
+        unwatched: None,
     }
 }
 
@@ -59,6 +60,7 @@ fn grant(id: &str, memory_mib: u64, age_ms: u64) -> GrantStatus {
         uid: 0,
         pid: 5100,
         cgroup: Some("/sys/fs/cgroup/web".to_owned()),
+        used_mib: None,
         guarantee: "mps".to_owned(),
         since_ms: NOW - age_ms,
         hint: None,
@@ -102,6 +104,7 @@ fn busy() -> Status {
     second.memory_mib = 142_336;
     second.free_mib = 142_336;
     second.used_mib = None;
+    second.unwatched = Some("cannot read the compute processes of the card".to_owned());
     second.state = "its MPS control daemon is dead".to_owned();
     second.hint = Some("journalctl -u mpsgate-mps@1 -n 50".to_owned());
     second.mps = Some(MpsStatus {
@@ -133,10 +136,13 @@ fn busy() -> Status {
         why: "pid 78 (perl) holds the MPS channel".to_owned(),
         ..killed.clone()
     };
+    let mut web = grant("web", 7168, 2 * 86_400_000);
+    web.used_mib = Some(6000);
+    web.guarantee = "mps+watchdog".to_owned();
     Status {
         simulated: true,
         kubelet: true,
-        grants: vec![grant("web", 7168, 2 * 86_400_000), reserved, broken],
+        grants: vec![web, reserved, broken],
         actions: vec![killed, reported],
         refusals: BTreeMap::from([
             ("E_NO_CAPACITY".to_owned(), 12),

@@ -64,7 +64,12 @@ fn status_prints_what_the_daemon_answers() {
     let ended = mpsgate(&["status", "--socket", daemon.socket()]);
     ended.assert_code(0);
     assert!(ended.stdout.starts_with("SIMULATED"), "{ended:#?}");
-    assert!(ended.stdout.contains("\nGRANTS, as the ledger records them\n"), "{ended:#?}");
+    assert!(
+        ended
+            .stdout
+            .contains("\nGRANTS, as the ledger records them; USED, as the device counts it\n"),
+        "{ended:#?}"
+    );
     assert_eq!(ended.stderr, "");
     assert!(matches!(daemon.call(), Call::Status));
 }

@@ -2,7 +2,7 @@
 use mpsgate_allocation::{ContainerId, Instance, Priority, Request};
 
 use super::*;
-use crate::card::{Health, ManagedBy};
+use crate::card::{Health, ManagedBy, Watched};
 
 const HOLDER: ProcessId = ProcessId { pid: 7, start_time: 1 };
 const INIT: ProcessId = ProcessId { pid: 8, start_time: 2 };
@@ -37,6 +37,7 @@ fn node() -> (tempfile::TempDir, Node) {
         multiuser: false,
         server_uid: None,
         serverless: false,
+        watched: Watched::default(),
         cap: Mib(0),
         mps: None,
     });

@@ -10,10 +10,10 @@ use crate::grants::Cgroup;
 use crate::harness::{Container, Node, Running, has_servers, key, request, wait_for};
 
 /// A CUDA process: the double's own, attached as a container's would be.
-struct Client(Child);
+pub(crate) struct Client(Child);
 
 impl Client {
-    fn attach(node: &Node, grant: &Grant) -> Self {
+    pub(crate) fn attach(node: &Node, grant: &Grant) -> Self {
         let child = Command::new(&node.config.mps.control)
             .arg("client")
             .env("CUDA_MPS_PIPE_DIRECTORY", &grant.client_dir)
@@ -30,16 +30,16 @@ impl Client {
         client
     }
 
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
     /// Its exit status; the double's client ends with 10 where it is terminated.
-    fn ended(&mut self) -> Option<i32> {
+    pub(crate) fn ended(&mut self) -> Option<i32> {
         self.0.wait().unwrap().code()
     }
 
-    fn lives(&mut self) -> bool {
+    pub(crate) fn lives(&mut self) -> bool {
         self.0.try_wait().unwrap().is_none()
     }
 }
@@ -69,7 +69,7 @@ fn commands(node: &Node, card: u32) -> Vec<String> {
     lines.map(|(_, command)| command.to_owned()).collect()
 }
 
-fn terminations(node: &Node) -> usize {
+pub(crate) fn terminations(node: &Node) -> usize {
     commands(node, 0).iter().filter(|command| command.starts_with("terminate_client")).count()
 }
 

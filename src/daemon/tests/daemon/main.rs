@@ -19,5 +19,6 @@ mod operator;
 mod restart;
 mod shim;
 mod trouble;
+mod watchdog;
 mod wedge;
 mod wire;

@@ -1,0 +1,188 @@
+//! Adds up what the processes of each container use of its card, and ends who takes more than was granted.
+//!
+//! ```text
+//!  each second: NVML's processes ─► whose (owners) ─► policy::watchdog::decide ─► end, report (act)
+//! ```
+//!
+//! MPS limits each process, and a process can unset its limit; nothing but this holds a container of
+//! several processes to its grant. A look costs NVML's lists, and two small files of /proc for each
+//! process. What a look cannot see is said in `mpsgate status`, once in the log, and takes the grants'
+//! guarantee back to `mps`.
+
+mod act;
+mod owners;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_allocation::ledger::{Entry, Ledger, State};
+use mpsgate_allocation::{GpuUuid, Mib};
+use mpsgate_config::Enforce;
+use mpsgate_policy::watchdog::{Limit, Look, Rules, Seen, decide};
+use tokio::time::Instant;
+
+use self::owners::Owners;
+use crate::DaemonError;
+use crate::card::{Card, Trouble, Watched};
+use crate::daemon::Daemon;
+use crate::hardware::{CardId, Hardware};
+
+/// Between two looks at a card with grants.
+const BUSY: Duration = Duration::from_secs(1);
+/// Between two looks at a managed card without: whoever uses it goes round mpsgate.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// What the looks before have shown.
+#[derive(Default)]
+struct Memory {
+    cards: BTreeMap<GpuUuid, CardMemory>,
+    owners: Owners,
+}
+
+#[derive(Default)]
+struct CardMemory {
+    looked: Option<Instant>,
+    seen: Seen,
+    /// It has been said that its processes' memory is not seen.
+    told_blind: bool,
+}
+
+/// A card to look at.
+struct Due {
+    card: CardId,
+    limits: Vec<Limit>,
+}
+
+/// Looks for as long as the process lives.
+pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
+    let mut memory = Memory::default();
+    loop {
+        tokio::time::sleep(BUSY).await;
+        round(&daemon, &mut memory).await?;
+    }
+}
+
+/// One look at each card that is due.
+async fn round(daemon: &Arc<Daemon>, memory: &mut Memory) -> Result<(), DaemonError> {
+    let (due, entries, changes) = {
+        let node = daemon.node();
+        let due = due(&node.cards, node.ledger(), memory);
+        // Who is told of `driver.trouble` is told enough.
+        if due.is_empty() || node.driver.trouble.is_some() {
+            return Ok(());
+        }
+        (due, node.entries(), node.changes())
+    };
+    let mut owners = std::mem::take(&mut memory.owners);
+    let looked = move |hardware: &Hardware| {
+        owners.begin(changes);
+        let looks: Vec<_> = due
+            .into_iter()
+            .map(|Due { card, limits }| {
+                let look = look(hardware, &card, limits, &mut owners, &entries);
+                (card.uuid, look)
+            })
+            .collect();
+        owners.end();
+        (looks, owners, entries)
+    };
+    let (looks, owners, entries) = daemon.blocking("look at GPU memory", looked).await?;
+    memory.owners = owners;
+    for (uuid, look) in looks {
+        let memory = memory.cards.entry(uuid.clone()).or_default();
+        memory.looked = Some(Instant::now());
+        match look {
+            Ok(look) => take(daemon, &uuid, memory, &look, &entries),
+            Err(Trouble { why, .. }) => publish(daemon, &uuid, memory, unseen(why)),
+        }
+    }
+    Ok(())
+}
+
+/// Managed cards that are there, with their live grants.
+fn due(cards: &[Card], ledger: &Ledger, memory: &mut Memory) -> Vec<Due> {
+    memory.cards.retain(|uuid, _| cards.iter().any(|card| card.uuid == *uuid));
+    let mut due = Vec::new();
+    for card in cards {
+        if card.managed.is_none() || card.closed.is_some() || card.lost.is_some() {
+            continue;
+        }
+        let limits: Vec<Limit> = ledger
+            .on_card(&card.uuid)
+            .filter(|entry| matches!(entry.state, State::Active { .. }))
+            .map(|entry| Limit { key: entry.grant.key.clone(), memory: entry.grant.memory })
+            .collect();
+        let looked = memory.cards.get(&card.uuid).and_then(|memory| memory.looked);
+        if limits.is_empty() && looked.is_some_and(|looked| looked.elapsed() < IDLE) {
+            continue;
+        }
+        let (uuid, minor, memory) = (card.uuid.clone(), card.minor, card.memory);
+        due.push(Due { card: CardId { uuid, minor, memory, cap: card.cap }, limits });
+    }
+    due
+}
+
+/// Reads one card. Blocks.
+fn look(
+    hardware: &Hardware,
+    card: &CardId,
+    limits: Vec<Limit>,
+    owners: &mut Owners,
+    entries: &[Entry],
+) -> Result<Look, Trouble> {
+    // First: whoever has started since is not whom NVML names.
+    let before = crate::process::ticks_now();
+    let list = hardware.users(card.uuid.as_str())?;
+    let mut servers = None;
+    let is_server = |pid| servers.get_or_insert_with(|| hardware.own_servers(card)).contains(&pid);
+    let users = owners.users(&list.processes, before, &limits, entries, is_server);
+    Ok(Look { limits, users, tells_clients: list.tells_clients })
+}
+
+/// Decides on one look, and starts what follows from it.
+fn take(
+    daemon: &Arc<Daemon>,
+    uuid: &GpuUuid,
+    memory: &mut CardMemory,
+    look: &Look,
+    entries: &[Entry],
+) {
+    let policy = daemon.settings.now().policy.clone();
+    let rules = Rules { tolerance: Mib(policy.tolerance_mib.into()), enforce: policy.enforce };
+    let outcome = decide(&memory.seen, look, rules);
+    memory.seen = outcome.seen;
+    let watched = Watched {
+        enforced: outcome.blind.is_none() && policy.enforce == Enforce::Kill,
+        blind: outcome.blind.map(|blind| blind.to_string()),
+        used: outcome.used,
+    };
+    publish(daemon, uuid, memory, watched);
+    for action in outcome.actions {
+        act::start(daemon, uuid, action, entries);
+    }
+}
+
+fn unseen(why: String) -> Watched {
+    Watched { blind: Some(why), ..Watched::default() }
+}
+
+/// For `status`; and in the log, once for as long as it lasts.
+fn publish(daemon: &Daemon, uuid: &GpuUuid, memory: &mut CardMemory, watched: Watched) {
+    let was_told = std::mem::replace(&mut memory.told_blind, watched.blind.is_some());
+    match &watched.blind {
+        Some(reason) if !was_told => {
+            log::warn!(
+                uuid = uuid.as_str(), reason = reason.as_str();
+                "memory of the card's processes is not seen: MPS's limits per process are all that holds"
+            );
+        }
+        None if was_told => {
+            log::info!(uuid = uuid.as_str(); "memory of the card's processes is seen again");
+        }
+        _ => {}
+    }
+    if let Some(card) = daemon.node().card_mut(uuid) {
+        card.watched = watched;
+    }
+}

@@ -1,0 +1,122 @@
+//! What is done about a container that takes more than its grant, and what is said about others.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_allocation::ledger::{Entry, State};
+use mpsgate_allocation::{GpuUuid, GrantKey};
+use mpsgate_api::{Reply, Terminate};
+use mpsgate_policy::watchdog::{Action, Overrun};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::DaemonError;
+use crate::daemon::Daemon;
+use crate::enforce::{Culprit, Measure, enforce, report};
+use crate::keeper::Order;
+use crate::{cgroup, process, terminate};
+
+/// For the list of the card's clients, before and after: a healthy channel answers in milliseconds.
+const LIST_LIMIT: Duration = Duration::from_millis(200);
+
+/// Carries one action out, beside the looks: they do not wait for it.
+pub(super) fn start(daemon: &Arc<Daemon>, card: &GpuUuid, action: Action, entries: &[Entry]) {
+    let entry = |key: &GrantKey| entries.iter().find(|entry| entry.grant.key == *key).cloned();
+    let (own, card) = (Arc::clone(daemon), card.clone());
+    match action {
+        Action::End(over) => {
+            let Some(entry) = entry(&over.key) else { return };
+            let name = format!("ends container {}", over.key.container_id);
+            daemon.spawn(name, async move { end(&own, &card, entry, &over).await });
+        }
+        Action::Report(over) => {
+            let Some(culprit) = culprit(&over, entry(&over.key)) else { return };
+            report(daemon, &card, &culprit, over.to_string());
+        }
+        Action::Outsider { process, used } => {
+            let entries = entries.to_vec();
+            daemon.spawn("names a process", async move {
+                let find = move |_: &_| Culprit::find(process, &entries);
+                let Some(culprit) = own.blocking("find a process", find).await? else {
+                    return Ok(());
+                };
+                let used = used.map_or_else(|| "memory".to_owned(), |mib| format!("{} MiB", mib.0));
+                let but = if culprit.entry.is_some() {
+                    "and has its grant on another card"
+                } else {
+                    "and is in no container with a grant"
+                };
+                let why = format!("{} uses {used} of the card {but}", culprit.label());
+                report(&own, &card, &culprit, why);
+                Ok(())
+            });
+        }
+        Action::NoClient { process, key } => {
+            let words = process::describe(process.pid);
+            let culprit = Culprit { process, words, entry: entry(&key) };
+            let why =
+                format!("{} uses the card past MPS, whose limit does not hold it", culprit.label());
+            report(daemon, &card, &culprit, why);
+        }
+    }
+}
+
+fn culprit(over: &Overrun, entry: Option<Entry>) -> Option<Culprit> {
+    let (process, _) = *over.processes.first()?;
+    Some(Culprit { process, words: process::describe(process.pid), entry })
+}
+
+/// Ends the GPU work of the container's clients, and then the container; what its neighbours had before
+/// and after stands in the log.
+async fn end(
+    daemon: &Daemon,
+    card: &GpuUuid,
+    entry: Entry,
+    over: &Overrun,
+) -> Result<(), DaemonError> {
+    // What has ended meanwhile needs nothing, and another life of it is not meant.
+    if daemon.node().ledger().get(&over.key).is_none_or(|now| now.state != entry.state) {
+        return Ok(());
+    }
+    let before = neighbours(daemon, card, &entry).await?;
+    let terminated = terminate::clients(daemon, &Terminate { key: over.key.clone() }).await;
+    let first = match terminated {
+        Ok(Reply::Done { text }) if text.is_empty() => "it had no MPS clients".to_owned(),
+        Ok(Reply::Done { text }) => text,
+        Ok(_) => "its clients were asked to end".to_owned(),
+        Err(refusal) => format!("its GPU work was not ended first: {}", refusal.sentence),
+    };
+    let Some(culprit) = culprit(over, Some(entry.clone())) else { return Ok(()) };
+    enforce(daemon, card, &culprit, Measure::Container, format!("{over}; {first}")).await?;
+    let after = neighbours(daemon, card, &entry).await?;
+    let container = over.key.container_id.as_str();
+    log::info!(
+        container, uuid = card.as_str(), before:? = before, after:? = after;
+        "clients of its neighbours before and after"
+    );
+    Ok(())
+}
+
+/// Clients on the card that are not the container's. `None` where the control daemon does not say at
+/// once.
+async fn neighbours(
+    daemon: &Daemon,
+    card: &GpuUuid,
+    entry: &Entry,
+) -> Result<Option<BTreeSet<u32>>, DaemonError> {
+    let (reply, answer) = oneshot::channel();
+    if !daemon.order(card, Order::Clients { reply }) {
+        return Ok(None);
+    }
+    let Ok(Ok(Ok(servers))) = timeout(LIST_LIMIT, answer).await else { return Ok(None) };
+    let State::Active { init, cgroup } = entry.state.clone() else { return Ok(None) };
+    let own = move |_: &_| match &cgroup {
+        Some(cgroup) => cgroup::processes(cgroup).unwrap_or_default(),
+        None => BTreeSet::from([init.pid]),
+    };
+    let own = daemon.blocking("list a container's processes", own).await?;
+    let clients = servers.into_iter().flat_map(|(_, clients)| clients);
+    let clients = clients.filter_map(|pid| u32::try_from(pid).ok());
+    Ok(Some(clients.filter(|pid| !own.contains(pid)).collect()))
+}

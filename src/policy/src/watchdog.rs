@@ -1,0 +1,294 @@
+//! Whose processes take more of a card than was granted: one look at one card becomes what is to be done.
+//!
+//! MPS limits each process. Here the memory of all processes of a container is added up, as NVML tells
+//! it, and compared with the grant.
+//!
+//! ```text
+//!  over (grant + tolerance)?  look 1: nothing ─► look 2: end it, or report it once ─► 30 looks later: again
+//!  of no grant, or past MPS?  look 1: nothing ─► look 2: report it once
+//! ```
+//!
+//! One look proves nothing: memory of a process that is just ending, and a process that is just being put
+//! into its cgroup, are seen where they do not belong.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use mpsgate_allocation::ledger::ProcessId;
+use mpsgate_allocation::{GrantKey, Mib};
+use mpsgate_config::Enforce;
+
+/// Looks in a row that have to agree.
+const LOOKS: u32 = 2;
+/// Looks after which a container that should have ended, and is still over, is ended again.
+const AGAIN: u32 = 30;
+/// Processes that a sentence names.
+const NAMED: usize = 6;
+
+/// The live grant of a container on the card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// Which life of which container.
+    pub key: GrantKey,
+    /// What it was granted.
+    pub memory: Mib,
+}
+
+/// Whose a process is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Whose {
+    /// In the cgroup of the container with this grant.
+    Grant(GrantKey),
+    /// An MPS server of the card: what it holds is nobody's.
+    Server,
+    /// In no container with a grant on this card.
+    Nobody,
+}
+
+/// How it reached the card, as NVML lists it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only graphics: not looked at, but its memory counts where it has a grant.
+    Graphics,
+    /// A compute context past MPS.
+    Compute,
+    /// A client of an MPS server.
+    Client,
+}
+
+/// A process with a context on the card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// Pid and start time: another process with its pid later is another one.
+    pub process: ProcessId,
+    /// Bytes of device memory; `None` where the driver does not tell.
+    pub used: Option<u64>,
+    /// How it reached the card.
+    pub kind: Kind,
+    /// Whose it is.
+    pub whose: Whose,
+}
+
+/// A card at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// Its live grants.
+    pub limits: Vec<Limit>,
+    /// Its processes.
+    pub users: Vec<User>,
+    /// Whether the driver tells MPS clients from other processes.
+    pub tells_clients: bool,
+}
+
+/// What the settings say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// `policy.tolerance_mib`.
+    pub tolerance: Mib,
+    /// `policy.enforce`.
+    pub enforce: Enforce,
+}
+
+/// What the looks before have shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Looks in a row in which a container was over.
+    over: BTreeMap<GrantKey, u32>,
+    /// Containers that were reported for it; they are not reported twice.
+    told: BTreeSet<GrantKey>,
+    /// Looks in which a process was where it should not be.
+    strange: BTreeMap<ProcessId, u32>,
+}
+
+/// A container over its grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overrun {
+    /// The container.
+    pub key: GrantKey,
+    /// What its processes use in sum, in whole MiB, rounded up.
+    pub used: Mib,
+    /// Its grant.
+    pub memory: Mib,
+    /// The tolerance above it.
+    pub tolerance: Mib,
+    /// Its processes that use memory, the largest first.
+    pub processes: Vec<(ProcessId, Mib)>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// End the GPU work of the container's clients at the MPS server, and when that is done or has run
+    /// out of time, all its processes. Nobody else's.
+    End(Overrun),
+    /// The same overrun, where the settings want it only said.
+    Report(Overrun),
+    /// A process that uses the card has no grant on it.
+    Outsider {
+        /// The process.
+        process: ProcessId,
+        /// What it uses, where the driver tells.
+        used: Option<Mib>,
+    },
+    /// A process of a container with a grant went round MPS, so that no limit holds it.
+    NoClient {
+        /// The process.
+        process: ProcessId,
+        /// Its container.
+        key: GrantKey,
+    },
+}
+
+/// Why the sums cannot be trusted on this card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blind {
+    /// The driver does not tell the memory of this process.
+    Untold(ProcessId),
+    /// It tells 0 bytes for an MPS client, which has a context at least: its memory is shown elsewhere.
+    Zero(ProcessId),
+}
+
+impl fmt::Display for Blind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Untold(ProcessId { pid, .. }) => {
+                write!(f, "the driver does not tell how much memory pid {pid} uses")
+            }
+            Self::Zero(ProcessId { pid, .. }) => write!(
+                f,
+                "the driver shows no memory for pid {pid}, an MPS client, so it counts it elsewhere"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Overrun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { used, memory, tolerance, processes, .. } = self;
+        let list: Vec<String> = processes
+            .iter()
+            .take(NAMED)
+            .map(|(process, used)| format!("pid {} {} MiB", process.pid, used.0))
+            .collect();
+        write!(f, "it used {} MiB of the card, {} MiB were granted", used.0, memory.0)?;
+        if *tolerance > Mib(0) {
+            write!(f, " and {} MiB tolerated", tolerance.0)?;
+        }
+        write!(f, ": {}", list.join(", "))?;
+        match processes.len().saturating_sub(NAMED) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// What a look leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// For the next look.
+    pub seen: Seen,
+    /// In the order of the grants, then of the processes.
+    pub actions: Vec<Action>,
+    /// What each container uses in sum; absent where the driver does not tell.
+    pub used: BTreeMap<GrantKey, Mib>,
+    /// Why the sums may be too low.
+    pub blind: Option<Blind>,
+}
+
+/// Decides. `before` is the outcome of the look before at the same card.
+#[must_use]
+pub fn decide(before: &Seen, look: &Look, rules: Rules) -> Outcome {
+    let mut out = Outcome {
+        seen: Seen::default(),
+        actions: Vec::new(),
+        used: BTreeMap::new(),
+        blind: blind(look),
+    };
+    for limit in &look.limits {
+        add_up(before, look, limit, rules, &mut out);
+    }
+    for user in &look.users {
+        look_for_strangers(before, look, user, &mut out);
+    }
+    out
+}
+
+/// The memory of one container.
+fn add_up(before: &Seen, look: &Look, limit: &Limit, rules: Rules, out: &mut Outcome) {
+    let key = &limit.key;
+    if before.told.contains(key) {
+        out.seen.told.insert(key.clone());
+    }
+    let own = || look.users.iter().filter(|user| user.whose == Whose::Grant(key.clone()));
+    // What is told is a lower bound where some of it is not told.
+    let bytes = own().filter_map(|user| user.used).fold(0, u64::saturating_add);
+    if own().all(|user| user.used.is_some()) {
+        out.used.insert(key.clone(), mib(bytes));
+    }
+    if bytes <= bytes_of(limit.memory).saturating_add(bytes_of(rules.tolerance)) {
+        return;
+    }
+    let looks = before.over.get(key).copied().unwrap_or(0).saturating_add(1);
+    // It should have ended: counted anew, for the case that it has not.
+    out.seen.over.insert(key.clone(), if looks >= LOOKS + AGAIN { LOOKS } else { looks });
+    let overrun = || {
+        let mut processes: Vec<_> =
+            own().filter_map(|user| Some((user.process, mib(user.used?)))).collect();
+        processes.sort_by_key(|(process, used)| (std::cmp::Reverse(*used), *process));
+        Overrun {
+            key: key.clone(),
+            used: mib(bytes),
+            memory: limit.memory,
+            tolerance: rules.tolerance,
+            processes,
+        }
+    };
+    match rules.enforce {
+        // One that was only reported is ended once the settings want that.
+        Enforce::Kill => {
+            if out.seen.told.remove(key) || looks == LOOKS || looks >= LOOKS + AGAIN {
+                out.actions.push(Action::End(overrun()));
+            }
+        }
+        Enforce::Report => {
+            if looks >= LOOKS && out.seen.told.insert(key.clone()) {
+                out.actions.push(Action::Report(overrun()));
+            }
+        }
+    }
+}
+
+/// A process that is where it should not be.
+fn look_for_strangers(before: &Seen, look: &Look, user: &User, out: &mut Outcome) {
+    let action = match (&user.whose, user.kind) {
+        (Whose::Server, _) | (_, Kind::Graphics) | (Whose::Grant(_), Kind::Client) => return,
+        (Whose::Nobody, _) => Action::Outsider { process: user.process, used: user.used.map(mib) },
+        // Where the driver does not tell clients from others, all look like this.
+        (Whose::Grant(_), Kind::Compute) if !look.tells_clients => return,
+        (Whose::Grant(key), Kind::Compute) => {
+            Action::NoClient { process: user.process, key: key.clone() }
+        }
+    };
+    let looks = before.strange.get(&user.process).copied().unwrap_or(0).saturating_add(1);
+    out.seen.strange.insert(user.process, looks);
+    if looks == LOOKS {
+        out.actions.push(action);
+    }
+}
+
+fn blind(look: &Look) -> Option<Blind> {
+    let granted = |user: &&User| matches!(user.whose, Whose::Grant(_));
+    look.users.iter().filter(granted).find_map(|user| match (user.used, user.kind) {
+        (None, _) => Some(Blind::Untold(user.process)),
+        (Some(0), Kind::Client) => Some(Blind::Zero(user.process)),
+        (Some(_), _) => None,
+    })
+}
+
+fn bytes_of(mib: Mib) -> u64 {
+    mib.0.saturating_mul(1 << 20)
+}
+
+fn mib(bytes: u64) -> Mib {
+    Mib(bytes.div_ceil(1 << 20))
+}

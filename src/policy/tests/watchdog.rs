@@ -1,0 +1,253 @@
+//! What the watchdog decides, look by look, as golden text; `MPSGATE_BLESS=1` rewrites it.
+
+#![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
+#![allow(clippy::disallowed_methods, reason = "the golden text is a file")]
+
+use std::fmt::Write;
+
+use mpsgate_allocation::ledger::ProcessId;
+use mpsgate_allocation::{ContainerId, GrantKey, Instance, Mib};
+use mpsgate_config::Enforce;
+use mpsgate_policy::watchdog::{Action, Kind, Limit, Look, Rules, Seen, User, Whose, decide};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+
+fn key(container: &str) -> GrantKey {
+    GrantKey {
+        runtime_root: "/run/runc".to_owned(),
+        container_id: ContainerId::parse(container).unwrap(),
+        instance: Instance::from_bytes([7; 16]),
+    }
+}
+
+/// A client; what differs is changed by who calls.
+fn client(pid: u32, container: &str, used_mib: u64) -> User {
+    User {
+        process: ProcessId { pid, start_time: 1 },
+        used: Some(used_mib * MIB),
+        kind: Kind::Client,
+        whose: Whose::Grant(key(container)),
+    }
+}
+
+fn nobodys(pid: u32, kind: Kind) -> User {
+    User { kind, whose: Whose::Nobody, ..client(pid, "x", 300) }
+}
+
+/// `web` and `db` have 4 GiB each.
+fn look(users: Vec<User>) -> Look {
+    let limit = |name| Limit { key: key(name), memory: Mib(4096) };
+    Look { limits: vec![limit("web"), limit("db")], users, tells_clients: true }
+}
+
+const KILL: Rules = Rules { tolerance: Mib(512), enforce: Enforce::Kill };
+const REPORT: Rules = Rules { enforce: Enforce::Report, ..KILL };
+
+fn words(action: &Action) -> String {
+    let of = |key: &GrantKey| key.container_id.to_string();
+    match action {
+        Action::End(over) => format!("END {}: {over}", of(&over.key)),
+        Action::Report(over) => format!("REPORT {}: {over}", of(&over.key)),
+        Action::Outsider { process, used } => {
+            format!("OUTSIDER pid {} uses {}", process.pid, used.unwrap_or_default())
+        }
+        Action::NoClient { process, key } => {
+            format!("NO CLIENT pid {} of {}", process.pid, of(key))
+        }
+    }
+}
+
+/// The looks one after the other, each with what it led to.
+fn story(title: &str, looks: &[(Look, Rules)]) -> String {
+    let mut text = format!("# {title}\n");
+    let mut seen = Seen::default();
+    for (n, (look, rules)) in looks.iter().enumerate() {
+        let out = decide(&seen, look, *rules);
+        let used: Vec<String> =
+            out.used.iter().map(|(key, used)| format!("{} {}", key.container_id, used.0)).collect();
+        let _ = write!(text, "look {}: {}", n + 1, used.join(", "));
+        if let Some(blind) = out.blind {
+            let _ = write!(text, "; blind: {blind}");
+        }
+        text.push('\n');
+        for action in &out.actions {
+            let _ = writeln!(text, "    {}", words(action));
+        }
+        seen = out.seen;
+    }
+    text + "\n"
+}
+
+fn same(look: Look, rules: Rules, times: usize) -> Vec<(Look, Rules)> {
+    vec![(look, rules); times]
+}
+
+#[test]
+fn every_case_reads_as_the_golden_text() {
+    let over = || look(vec![client(1, "web", 3000), client(2, "web", 2000), client(3, "db", 4096)]);
+    let within = || look(vec![client(1, "web", 3000), client(3, "db", 4096)]);
+    let mut text = String::new();
+    let mut add = |title: &str, looks: &[(Look, Rules)]| text.push_str(&story(title, looks));
+
+    add(
+        "at the grant and its tolerance: allowed",
+        &same(look(vec![client(1, "web", 4608)]), KILL, 3),
+    );
+    add("two processes within the grant in sum: allowed", &same(within(), KILL, 3));
+    add(
+        "over in one look, within in the next: allowed",
+        &[(over(), KILL), (within(), KILL), (over(), KILL), (within(), KILL)],
+    );
+    add("over in two looks: ended, and its neighbour is not", &same(over(), KILL, 4));
+    add("one byte over", &{
+        let mut one = client(1, "web", 4608);
+        one.used = one.used.map(|used| used + 1);
+        same(look(vec![one]), KILL, 2)
+    });
+    add("without a tolerance", &same(over(), Rules { tolerance: Mib(0), ..KILL }, 2));
+    add(
+        "both over: both are ended",
+        &same(look(vec![client(1, "web", 5000), client(3, "db", 5000)]), KILL, 2),
+    );
+    add("report: said once", &same(over(), REPORT, 4));
+    add(
+        "report, and then kill",
+        &[(over(), REPORT), (over(), REPORT), (over(), REPORT), (over(), KILL), (over(), KILL)],
+    );
+    add(
+        "eight processes: the largest are named",
+        &same(look((1..=8).map(|pid| client(pid, "web", 600 + u64::from(pid))).collect()), KILL, 2),
+    );
+    add(
+        "an MPS server belongs to nobody and is no stranger",
+        &same(
+            look(vec![
+                User { whose: Whose::Server, ..nobodys(9, Kind::Compute) },
+                client(1, "web", 4096),
+            ]),
+            KILL,
+            3,
+        ),
+    );
+    add(
+        "a process outside every grant: reported once, never ended",
+        &same(
+            look(vec![
+                nobodys(9, Kind::Compute),
+                nobodys(10, Kind::Client),
+                client(1, "web", 4096),
+            ]),
+            KILL,
+            3,
+        ),
+    );
+    add("a display's graphics: allowed", &same(look(vec![nobodys(9, Kind::Graphics)]), KILL, 3));
+    add(
+        "another process with the pid of one that was seen: a look of its own",
+        &[
+            (look(vec![nobodys(9, Kind::Compute)]), KILL),
+            (
+                look(vec![User {
+                    process: ProcessId { pid: 9, start_time: 2 },
+                    ..nobodys(9, Kind::Compute)
+                }]),
+                KILL,
+            ),
+        ],
+    );
+    let past = || look(vec![User { kind: Kind::Compute, ..client(1, "web", 300) }]);
+    add("a container's process that is no MPS client: reported once", &same(past(), KILL, 3));
+    add(
+        "the same where the driver tells no clients: allowed",
+        &same(Look { tells_clients: false, ..past() }, KILL, 3),
+    );
+    add(
+        "memory that is not told: what is told counts",
+        &same(
+            look(vec![User { used: None, ..client(1, "web", 0) }, client(2, "web", 5000)]),
+            KILL,
+            2,
+        ),
+    );
+    add(
+        "a client without any memory: it is counted elsewhere",
+        &same(look(vec![client(1, "web", 0), client(3, "db", 100)]), KILL, 1),
+    );
+
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/watchdog.txt");
+    if std::env::var_os("MPSGATE_BLESS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    let wanted = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(text == wanted, "{path} differs; it is now:\n{text}\nMPSGATE_BLESS=1 writes it");
+}
+
+#[test]
+fn one_that_should_have_ended_is_ended_again_after_half_a_minute() {
+    let over = look(vec![client(1, "web", 9000)]);
+    let mut seen = Seen::default();
+    let mut ended = Vec::new();
+    for n in 1..=70 {
+        let out = decide(&seen, &over, KILL);
+        if !out.actions.is_empty() {
+            ended.push(n);
+        }
+        seen = out.seen;
+    }
+    assert_eq!(ended, [2, 32, 62]);
+}
+
+fn any_user() -> impl Strategy<Value = User> {
+    let kind = prop_oneof![Just(Kind::Graphics), Just(Kind::Compute), Just(Kind::Client)];
+    let whose = prop_oneof![
+        4 => (0..3_usize).prop_map(|n| Whose::Grant(key(["web", "db", "gone"][n]))),
+        1 => Just(Whose::Nobody),
+        1 => Just(Whose::Server),
+    ];
+    let used = prop_oneof![
+        8 => (0..6000_u64).prop_map(|mib| Some(mib * MIB + mib % 3)),
+        1 => Just(None),
+        1 => Just(Some(u64::MAX)),
+    ];
+    (1..20_u32, 0..3_u64, used, kind, whose).prop_map(|(pid, start_time, used, kind, whose)| User {
+        process: ProcessId { pid, start_time },
+        used,
+        kind,
+        whose,
+    })
+}
+
+proptest! {
+    /// Whatever else is on the card, and whatever the looks before have shown: who is within its grant is
+    /// never touched, and who is ended was over in both of the last two looks.
+    #[test]
+    fn no_container_within_its_grant_is_ever_acted_on(
+        looks in prop::collection::vec(prop::collection::vec(any_user(), 0..12), 1..8),
+        tolerance in 0..1024_u64,
+        kill in any::<bool>(),
+    ) {
+        let enforce = if kill { Enforce::Kill } else { Enforce::Report };
+        let rules = Rules { tolerance: Mib(tolerance), enforce };
+        let limit = u128::from((4096 + tolerance) * MIB);
+        let is_over = |look: &Look, key: &GrantKey| {
+            let own = look.users.iter().filter(|user| user.whose == Whose::Grant(key.clone()));
+            own.filter_map(|user| user.used).map(u128::from).sum::<u128>() > limit
+        };
+        let mut seen = Seen::default();
+        let mut before: Option<Look> = None;
+        for users in looks {
+            let look = look(users);
+            let out = decide(&seen, &look, rules);
+            for action in &out.actions {
+                let (Action::End(over) | Action::Report(over)) = action else { continue };
+                prop_assert_eq!(matches!(action, Action::End(_)), kill);
+                prop_assert!(look.limits.iter().any(|limit| limit.key == over.key));
+                prop_assert!(is_over(&look, &over.key));
+                prop_assert!(before.as_ref().is_some_and(|look| is_over(look, &over.key)));
+            }
+            seen = out.seen;
+            before = Some(look);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+#!/usr/bin/env bats
+# Containers that take more of a card than was granted: real runc, real processes in real cgroups, and a
+# simulated NVML that says what each of them uses.
+
+load helpers
+load mpsgate
+
+setup_file() {
+  load helpers
+  load mpsgate
+  rootfs "$MG/rootfs"
+}
+
+setup() { node_with; }
+
+teardown_file() {
+  load helpers
+  load mpsgate
+  node_stop
+}
+
+teardown() {
+  explain_failure
+  [[ ! -f $MG/stranger ]] || kill -KILL "$(<"$MG/stranger")" 2>/dev/null || true
+  rm -f "$MG/stranger"
+  node_stop
+}
+
+# node_with [SED]: the node anew, with these settings.
+node_with() {
+  node_stop
+  sim_cards
+  settings "${1:-}"
+  daemon_start
+}
+
+pid_of() { oci state "$1" | jq .pid; }
+stopped() { [[ $(state_of "$1") == stopped ]]; }
+actions() { status_json | jq -r '[.actions[] | "\(.container_id) \(.what)"] | join(", ")'; }
+acted() { [[ -n $(actions) ]]; }
+used_is() { [[ $(grant "$1" .used_mib) == "$2" ]]; } # ID MIB
+
+# uses [PID MIB]...: what NVML says of card 0 from now on.
+uses() {
+  local list='[]'
+  while (($#)); do
+    list=$(jq -c --argjson pid "$1" --argjson mib "$2" '. + [{pid: $pid, used_mib: $mib, kind: "mps"}]' <<<"$list")
+    shift 2
+  done
+  jq --argjson list "$list" '.cards[0].processes = $list' "$NVML/nvml.json" >"$NVML/nvml.json.next"
+  mv "$NVML/nvml.json.next" "$NVML/nvml.json"
+}
+
+# second_process ID: another process of the container, started as `exec` does; its pid is $second.
+second_process() {
+  "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/second" "$1" sleep 600 3>&-
+  second=$(<"$MG/second")
+}
+
+@test "two processes that take more than the grant in sum end their container, not its neighbour" {
+  granted bad 1Gi --ann mpsgate.io/gpu=0
+  granted good 1Gi --ann mpsgate.io/gpu=0
+  second_process bad
+  uses "$(pid_of bad)" 1000 "$second" 1000 "$(pid_of good)" 1024
+  wait_for 20 "bad is ended" stopped bad
+  wait_for 20 "its second process is ended" gone "$second"
+  wait_for 10 "it is noted" acted
+  assert_equal "actions" "$(actions)" "bad killed"
+  assert_equal "good" "$(state_of good)" running
+  try mpsgate status
+  assert_contains "status" "$stdout" "ACTIONS" "bad" "killed" \
+    "it used 2000 MiB of the card, 1024 MiB were granted and 512 MiB tolerated" "mps+watchdog"
+  wait_for 10 "bad's memory is free" not_granted bad
+  assert_equal "what good uses" "$(grant good .used_mib)" 1024
+}
+
+@test "a container within its grant is left alone, whatever its neighbours and its tolerance are" {
+  granted web 1Gi --ann mpsgate.io/gpu=0
+  second_process web
+  uses "$(pid_of web)" 1024 "$second" 512
+  wait_for 10 "it is seen" used_is web 1536
+  uses "$(pid_of web)" 1024 "$second" 511
+  wait_for 10 "it is seen again" used_is web 1535
+  uses "$(pid_of web)" 1024 "$second" 512
+  wait_for 10 "it is seen a third time" used_is web 1536
+  assert_equal "actions" "$(actions)" ""
+  assert_equal "web" "$(state_of web)" running
+}
+
+@test "policy.enforce = report: the overrun is named once, and the container lives" {
+  node_with '/^\[mps\]/i [policy]\nenforce = "report"'
+  granted bad 1Gi --ann mpsgate.io/gpu=0
+  uses "$(pid_of bad)" 2000
+  wait_for 20 "it is reported" acted
+  uses "$(pid_of bad)" 2001
+  wait_for 10 "another look" used_is bad 2001
+  uses "$(pid_of bad)" 2002
+  wait_for 10 "one more" used_is bad 2002
+  assert_equal "actions" "$(actions)" "bad reported"
+  assert_equal "bad" "$(state_of bad)" running
+  assert_equal "its guarantee" "$(grant bad .guarantee)" mps
+}
+
+@test "a process outside every grant is reported, and lives" {
+  granted good 1Gi --ann mpsgate.io/gpu=0
+  sleep 600 3>&- &
+  echo $! >"$MG/stranger"
+  uses "$(<"$MG/stranger")" 9000 "$(pid_of good)" 1000
+  wait_for 20 "it is reported" acted
+  assert_equal "actions" "$(actions)" "null reported"
+  assert_contains "why" "$(status_json | jq -r '.actions[0].why')" "pid $(<"$MG/stranger") (sleep 600)" \
+    "uses 9000 MiB of the card and is in no container with a grant"
+  kill -0 "$(<"$MG/stranger")" || fail "the process was ended"
+  assert_equal "good" "$(state_of good)" running
+}
