@@ -34,8 +34,8 @@ pub enum ConfigureError {
         /// The file.
         path: PathBuf,
     },
-    /// LF and CRLF in one file.
-    #[error("{} has both kinds of line ends, LF and CRLF", path.display())]
+    /// LF and CRLF in one file, or CR at its end.
+    #[error("{} has line ends of more than one kind: LF, CRLF or CR", path.display())]
     LineEnds {
         /// The file.
         path: PathBuf,
@@ -178,7 +178,7 @@ impl ConfigureError {
                 format!("take it off: sed -i '1s/^\\xef\\xbb\\xbf//' {}", path.display())
             }
             Self::LineEnds { path } => {
-                format!("make them one kind: sed -i 's/\\r$//' {}", path.display())
+                format!("make them one kind: sed -i 's/\\r*$//' {}", path.display())
             }
             Self::Type { key, wanted, .. } => {
                 format!("make {key} {wanted}, as the engine's documentation has it")

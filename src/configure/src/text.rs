@@ -19,7 +19,8 @@ impl Frame {
         let bom = text.starts_with(BOM);
         let body = text.strip_prefix(BOM).unwrap_or(text);
         let (all, windows) = (body.matches('\n').count(), body.matches("\r\n").count());
-        if windows != 0 && windows != all {
+        // What ends in CR alone would get half of a line end of ours.
+        if windows != 0 && windows != all || body.ends_with('\r') {
             return Err(ConfigureError::LineEnds { path: path.to_owned() });
         }
         let mut body = body.replace("\r\n", "\n");
