@@ -38,6 +38,15 @@ Examples:
   mpsgate status
   mpsgate status -o json | jq '.cards[] | {index, free_mib}'")]
     Status(StatusArgs),
+    /// Watch what containers use of each GPU
+    ///
+    /// Cards and containers, with bars and histories, until q is pressed. Needs a terminal of 64 columns;
+    /// 80 show everything. s changes the order, r reverses it, p stops the picture, arrows scroll.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate top
+  ssh -t node mpsgate top --interval 10")]
+    Top(TopArgs),
     /// Hand a GPU to mpsgate
     ///
     /// The GPU gets its own MPS control daemon and compute mode EXCLUSIVE_PROCESS. Refused while
@@ -184,6 +193,15 @@ pub(crate) struct StatusArgs {
     /// Form of the answer
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: StatusOutput,
+    #[command(flatten)]
+    pub(crate) daemon: SocketArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Time between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub(crate) interval: u16,
     #[command(flatten)]
     pub(crate) daemon: SocketArgs,
 }

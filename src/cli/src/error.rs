@@ -47,6 +47,12 @@ pub enum CliError {
     /// CUDA does not answer.
     #[error(transparent)]
     Cuda(CudaError),
+    /// `top` has nowhere to draw.
+    #[error("mpsgate top needs a terminal, and {0} is none")]
+    NoTerminal(&'static str),
+    /// The terminal does not do what it is told.
+    #[error("cannot draw on the terminal")]
+    Terminal(#[source] io::Error),
     /// The answer cannot be written.
     #[error("cannot write the answer to stdout")]
     Stdout(#[source] io::Error),
@@ -69,6 +75,8 @@ impl CliError {
             Self::Configure(error) => Some(error.hint()),
             Self::SetUp(error) => error.hint(),
             Self::Cuda(error) => Some(error.hint()),
+            Self::NoTerminal(_) => Some("mpsgate status, or mpsgate status -o json".to_owned()),
+            Self::Terminal(_) => Some("mpsgate status; TERM says which terminal it is".to_owned()),
             Self::Stdout(_) => {
                 Some("check the disk that stdout is redirected to: df -h".to_owned())
             }
@@ -85,10 +93,12 @@ impl CliError {
             Self::SetUp(SetUpError::ChangedSince { .. }) => ExitCode::No,
             Self::Daemon(_) | Self::Cuda(_) => ExitCode::Unavailable,
             Self::Refused(_) => ExitCode::No,
+            Self::NoTerminal(_) => ExitCode::Usage,
             Self::NotRoot { .. }
             | Self::Input(_)
             | Self::Snapshot(_)
             | Self::SetUp(_)
+            | Self::Terminal(_)
             | Self::Stdout(_)
             | Self::Render(_) => ExitCode::Failed,
         }

@@ -7,7 +7,7 @@
 //! `configure` an engine to ask for its version and to have it read what would be written.
 //!
 //! ```text
-//! args ─► status, cards, mps, reload ─► api::Client ─► mpsgated
+//! args ─► status, top, cards, mps, reload ─► api::Client ─► mpsgated
 //!      ├► explain ─► policy            (no daemon, GPU or root)
 //!      ├► configure ─► mpsgate-configure: text in, text out
 //!      ├► doctor: gather ─► Facts ─► checks ─► report
@@ -30,6 +30,7 @@ mod probe;
 mod reload;
 mod snapshot;
 mod status;
+mod top;
 
 use std::ffi::OsString;
 
@@ -68,6 +69,7 @@ pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Enable(args) => cards::enable(&args),
         Command::Disable(args) => cards::disable(&args),
         Command::Mps { action } => mps::run(&action),

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::Done)
 }
 
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
@@ -267,7 +267,7 @@ pub(crate) fn short_id(id: &str) -> &str {
 }
 
 /// The largest unit that is not zero: what people look for is "just now" or "long ago".
-fn age(ms: u64) -> String {
+pub(crate) fn age(ms: u64) -> String {
     match ms / 1000 {
         s @ 0..60 => format!("{s}s"),
         s @ 60..3600 => format!("{}m", s / 60),
