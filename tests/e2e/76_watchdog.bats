@@ -57,6 +57,7 @@ second_process() {
   second=$(<"$MG/second")
 }
 
+# bats test_tags=runtime
 @test "two processes that take more than the grant in sum end their container, not its neighbour" {
   granted bad 1Gi --ann mpsgate.io/gpu=0
   granted good 1Gi --ann mpsgate.io/gpu=0
@@ -74,6 +75,7 @@ second_process() {
   assert_equal "what good uses" "$(grant good .used_mib)" 1024
 }
 
+# bats test_tags=runtime
 @test "a container within its grant is left alone, whatever its neighbours and its tolerance are" {
   granted web 1Gi --ann mpsgate.io/gpu=0
   second_process web
