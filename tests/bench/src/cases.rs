@@ -218,6 +218,11 @@ impl Bench<'_> {
 /// Share of a core that the daemon takes while nothing happens, in percent.
 pub(crate) fn idle_percent(node: &Node) -> Result<f64, Failure> {
     eprintln!("measuring: the idle daemon, {} s", IDLE.as_secs());
+    cpu_percent(node)
+}
+
+/// Share of a core that the daemon takes while nobody asks it anything, in percent.
+pub(crate) fn cpu_percent(node: &Node) -> Result<f64, Failure> {
     let before = node.cpu()?;
     std::thread::sleep(IDLE);
     Ok((node.cpu()? - before).as_secs_f64() / IDLE.as_secs_f64() * 100.0)

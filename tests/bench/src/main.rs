@@ -21,6 +21,7 @@ mod measure;
 mod node;
 mod report;
 mod reserve;
+mod watchdog;
 
 /// Ends the program with its text; nothing here is handled.
 type Failure = Box<dyn Error>;
@@ -157,6 +158,7 @@ fn bench(options: &Options) -> Result<bool, Failure> {
     let idle_percent = idle_percent(&node)?;
     eprintln!("measuring: reservations beside the grants");
     let rate_full = reserve::measure()?;
+    let watchdog = watchdog::measure(&at, &node, &live)?;
     drop(live);
 
     let programs = ["mpsgate-runtime", "mpsgate-hook"]
@@ -175,6 +177,7 @@ fn bench(options: &Options) -> Result<bool, Failure> {
         rate_full,
         resident_kib,
         idle_percent,
+        watchdog,
     };
     let met = report.print();
     if peer.is_none() {

@@ -36,7 +36,7 @@ impl Node {
         std::fs::create_dir_all(&nvml)?;
         let library = nvml.join("libnvidia-ml.so.1");
         std::fs::copy(at.products.join("fakes/libnvidia-ml.so.1"), &library)?;
-        std::fs::write(nvml.join("nvml.json"), cards().to_string())?;
+        write_cards(at, &cards(&[]))?;
         let control = at.products.join("fakes/nvidia-cuda-mps-control");
         let mut settings = String::new();
         writeln!(settings, "[runtime]\npath = {:?}", at.runtime())?;
@@ -93,14 +93,40 @@ impl Drop for Node {
     }
 }
 
-fn cards() -> Value {
+/// A process on a card, as the simulated NVML tells it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GpuProcess {
+    pub(crate) card: usize,
+    pub(crate) pid: u32,
+    pub(crate) used_mib: u64,
+}
+
+/// From now on NVML lists these processes and no others.
+pub(crate) fn list_processes(at: &Workplace, processes: &[GpuProcess]) -> Result<(), Failure> {
+    write_cards(at, &cards(processes))
+}
+
+/// The library reads the file at each call.
+fn write_cards(at: &Workplace, cards: &Value) -> Result<(), Failure> {
+    let file = at.scratch.join("nvml/nvml.json");
+    let next = file.with_extension("next");
+    std::fs::write(&next, cards.to_string())?;
+    Ok(std::fs::rename(next, file)?)
+}
+
+fn cards(processes: &[GpuProcess]) -> Value {
     let card = |index: usize| {
+        let listed: Vec<_> = processes
+            .iter()
+            .filter(|process| process.card == index)
+            .map(|process| json!({"pid": process.pid, "used_mib": process.used_mib, "kind": "mps"}))
+            .collect();
         json!({
             "uuid": format!("GPU-00000000-0000-4000-8000-{index:012}"),
             "index": index, "minor": index, "name": "Simulated", "memory_total_mib": CARD_MIB,
             "memory_used_mib": 0, "compute_capability": "7.5", "mig": "unsupported",
             "compute_mode": "DEFAULT", "pci_bus_id": format!("00000000:{:02X}:00.0", 0x3A + index),
-            "processes": []
+            "processes": listed
         })
     };
     json!({

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::cases::{LIVE_GRANTS, Row};
 use crate::count::Instructions;
 use crate::reserve::{CLIENTS, Outcome};
+use crate::watchdog::Watchdog;
 
 /// Largest programs, in bytes.
 const PROGRAM_BYTES: u64 = 1_000_000;
@@ -16,6 +17,11 @@ const RATE: f64 = 500.0;
 const RESIDENT_KIB: u64 = 30 * 1024;
 /// Most CPU time of the idle daemon, in percent of a core.
 const IDLE_PERCENT: f64 = 1.0;
+/// Most CPU time of the watchdog with a GPU process for each grant, beside NVML's own, in percent of a core.
+const WATCHDOG_PERCENT: f64 = 2.0;
+/// Longest time from the first look that shows an overrun to the container's end: a look comes each second,
+/// two have to agree, and what is written just after a look waits for the next.
+const OVERRUN: Duration = Duration::from_secs(3);
 
 /// All that was measured.
 pub(crate) struct Report {
@@ -30,6 +36,7 @@ pub(crate) struct Report {
     pub(crate) rate_full: Outcome,
     pub(crate) resident_kib: u64,
     pub(crate) idle_percent: f64,
+    pub(crate) watchdog: Watchdog,
 }
 
 struct Verdict {
@@ -142,6 +149,20 @@ impl Report {
             budget: format!("{IDLE_PERCENT:.0}"),
             met: self.idle_percent < IDLE_PERCENT,
         });
+        let Watchdog { listed_percent, watched_percent, actions } = &self.watchdog;
+        let own = watched_percent - listed_percent;
+        all.push(Verdict {
+            what: format!("watchdog, {LIVE_GRANTS} processes: % of a core"),
+            figure: format!("{own:.2}"),
+            budget: format!("{WATCHDOG_PERCENT:.0} (simulated NVML besides: {listed_percent:.2})"),
+            met: own < WATCHDOG_PERCENT,
+        });
+        all.push(Verdict {
+            what: format!("overrun to the container's end, worst of {}: ms", actions.len()),
+            figure: self.watchdog.worst().as_millis().to_string(),
+            budget: OVERRUN.as_millis().to_string(),
+            met: self.watchdog.worst() <= OVERRUN,
+        });
         all
     }
 
@@ -177,6 +198,10 @@ impl Report {
             "live_grants": LIVE_GRANTS,
             "mpsgated_resident_kib": self.resident_kib,
             "mpsgated_idle_percent": self.idle_percent,
+            "watchdog_listed_percent": self.watchdog.listed_percent,
+            "watchdog_watched_percent": self.watchdog.watched_percent,
+            "watchdog_overrun_to_end_ms":
+                self.watchdog.actions.iter().map(|time| us(*time) / 1e3).collect::<Vec<_>>(),
             "budgets_met": verdicts.iter().all(|v| v.met),
         })
     }
