@@ -130,6 +130,16 @@ Examples:
   docker run --ipc=host -e MPSGATE_GPU_MEM=7Gi -v /usr/bin/mpsgate:/mpsgate:ro IMAGE /mpsgate probe
   mpsgate probe --max-mib 1024 -o json")]
     Probe(ProbeArgs),
+    /// Run probe in a container with a grant of its own
+    ///
+    /// Needs no engine and no image: the container sees this node's programs and libraries, read-only, and
+    /// goes through mpsgate-runtime. Exit status 1 means that the grant was refused, or that more than the
+    /// limit could be had. The container is gone afterwards.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate run-probe
+  mpsgate run-probe --memory 7Gi --gpu 0 -o json")]
+    RunProbe(RunProbeArgs),
     /// Print the completions of a shell
     ///
     /// The packages install them; this is for where mpsgate was installed by hand.
@@ -330,6 +340,25 @@ pub(crate) struct ProbeArgs {
     /// The CUDA driver library
     #[arg(long, value_name = "NAME", default_value = "libcuda.so.1")]
     pub(crate) library: std::ffi::OsString,
+    /// Form of the answer
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunProbeArgs {
+    /// GPU memory of the grant, as the annotation mpsgate.io/gpu-mem has it
+    #[arg(long, value_name = "QUANTITY", default_value = "1Gi")]
+    pub(crate) memory: String,
+    /// On this GPU: index or UUID, as nvidia-smi -L prints them
+    #[arg(long, value_parser = gpu)]
+    pub(crate) gpu: Option<String>,
+    /// The CUDA driver library
+    #[arg(long, value_name = "NAME", default_value = "libcuda.so.1")]
+    pub(crate) library: std::ffi::OsString,
+    /// mpsgate-runtime, where it is installed elsewhere
+    #[arg(long, value_name = "FILE", default_value = paths::RUNTIME)]
+    pub(crate) program: PathBuf,
     /// Form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Output,

@@ -10,6 +10,7 @@ use mpsgate_configure::ConfigureError;
 use crate::configure::SetUpError;
 use crate::explain::InputError;
 use crate::probe::CudaError;
+use crate::run_probe::RunProbeError;
 use crate::snapshot::SnapshotError;
 
 /// Why a command ended without its answer.
@@ -47,6 +48,9 @@ pub enum CliError {
     /// CUDA does not answer.
     #[error(transparent)]
     Cuda(CudaError),
+    /// No container for `probe`.
+    #[error(transparent)]
+    RunProbe(#[from] RunProbeError),
     /// `top` has nowhere to draw.
     #[error("mpsgate top needs a terminal, and {0} is none")]
     NoTerminal(&'static str),
@@ -75,6 +79,7 @@ impl CliError {
             Self::Configure(error) => Some(error.hint()),
             Self::SetUp(error) => error.hint(),
             Self::Cuda(error) => Some(error.hint()),
+            Self::RunProbe(error) => error.hint(),
             Self::NoTerminal(_) => Some("mpsgate status, or mpsgate status -o json".to_owned()),
             Self::Terminal(_) => Some("mpsgate status; TERM says which terminal it is".to_owned()),
             Self::Stdout(_) => {
@@ -98,6 +103,7 @@ impl CliError {
             | Self::Input(_)
             | Self::Snapshot(_)
             | Self::SetUp(_)
+            | Self::RunProbe(_)
             | Self::Terminal(_)
             | Self::Stdout(_)
             | Self::Render(_) => ExitCode::Failed,

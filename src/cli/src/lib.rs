@@ -11,6 +11,7 @@
 //!      ├► explain ─► policy            (no daemon, GPU or root)
 //!      ├► configure ─► mpsgate-configure: text in, text out
 //!      ├► doctor: gather ─► Facts ─► checks ─► report
+//!      ├► run-probe ─► mpsgate-runtime   (a container for probe)
 //!      └► probe ─► libcuda               (inside a container)
 //! ```
 
@@ -28,6 +29,7 @@ mod mps;
 mod print;
 mod probe;
 mod reload;
+mod run_probe;
 mod snapshot;
 mod status;
 mod top;
@@ -43,6 +45,7 @@ pub use crate::configure::SetUpError;
 pub use crate::error::CliError;
 pub use crate::explain::InputError;
 pub use crate::probe::CudaError;
+pub use crate::run_probe::RunProbeError;
 pub use crate::snapshot::SnapshotError;
 
 /// The command line as clap's description, for pages and completions.
@@ -78,6 +81,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Explain(args) => explain::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Probe(args) => probe::run(&args),
+        Command::RunProbe(args) => run_probe::run(&args),
         Command::Completions(args) => completions::run(&args),
     }
 }

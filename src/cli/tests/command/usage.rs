@@ -47,6 +47,7 @@ fn help_and_version_are_answers() {
         &["--help"],
         &["status", "--help"],
         &["top", "--help"],
+        &["run-probe", "--help"],
         &["enable", "--help"],
         &["disable", "--help"],
         &["mps", "--help"],

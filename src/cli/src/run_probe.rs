@@ -1,0 +1,126 @@
+//! `mpsgate run-probe`: `mpsgate probe` in a container with a grant of its own.
+//!
+//! Neither engine nor image is needed: the container sees this node's own programs and libraries, read-only,
+//! and goes through mpsgate-runtime as every other does. What it left is taken away, whatever happens.
+
+mod bundle;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mpsgate_config::ExitCode;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use self::bundle::{Bundle, Probe};
+use crate::args::{Output, RunProbeArgs};
+use crate::{CliError, print};
+
+/// Where runc keeps its containers when nobody says otherwise.
+const ROOT: &str = "/run/runc";
+/// Between two looks at the container and at signals.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Why no container ran.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunProbeError {
+    /// The bundle cannot be written.
+    #[error("cannot make the container's bundle in /run")]
+    Bundle(#[source] io::Error),
+    /// Our runtime cannot be started.
+    #[error("cannot start {}", .program.display())]
+    Start {
+        /// What was to be started.
+        program: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// A signal ended the waiting.
+    #[error("ended by a signal; its container was killed")]
+    Ended,
+}
+
+impl RunProbeError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Bundle(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Some("run it with sudo, or as root".to_owned())
+            }
+            Self::Bundle(_) => Some("df -h /run".to_owned()),
+            Self::Start { .. } => Some("mpsgate doctor".to_owned()),
+            Self::Ended => None,
+        }
+    }
+}
+
+pub(crate) fn run(args: &RunProbeArgs) -> Result<ExitCode, CliError> {
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Bundle)?;
+    }
+    let own = std::env::current_exe().map_err(RunProbeError::Bundle)?;
+    let probe = Probe {
+        program: &own,
+        memory: &args.memory,
+        gpu: args.gpu.as_deref(),
+        library: &args.library,
+        json: args.output == Output::Json,
+    };
+    let bundle = Bundle::write(&probe).map_err(RunProbeError::Bundle)?;
+    print::progress(&format!(
+        "a container with {} of GPU memory allocates what it can",
+        args.memory
+    ));
+    let id = format!("mpsgate-probe-{}", std::process::id());
+    let mut runtime = start(&args.program, &["run", "--bundle", &bundle.path(), &id])?;
+    let status = wait(&mut runtime, &args.program, &id, &ended)?;
+    Ok(match status.code() {
+        Some(0) => ExitCode::Done,
+        Some(1) => ExitCode::No,
+        Some(code) if code == ExitCode::Unavailable as i32 => ExitCode::Unavailable,
+        _ => ExitCode::Failed,
+    })
+}
+
+fn start(program: &Path, arguments: &[&str]) -> Result<Child, RunProbeError> {
+    let started = Command::new(program)
+        .args(["--root", ROOT])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .env_clear()
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .spawn();
+    started.map_err(|source| RunProbeError::Start { program: program.to_owned(), source })
+}
+
+/// Until the container has ended. A signal to us would not reach it: as the first of its PID namespace it takes
+/// none but SIGKILL.
+fn wait(
+    runtime: &mut Child,
+    program: &Path,
+    id: &str,
+    ended: &AtomicBool,
+) -> Result<ExitStatus, RunProbeError> {
+    let failed = |source| RunProbeError::Start { program: program.to_owned(), source };
+    loop {
+        if let Some(status) = runtime.try_wait().map_err(failed)? {
+            return Ok(status);
+        }
+        if ended.load(Ordering::Relaxed) {
+            // It may not have come so far, or be gone already.
+            let _ = start(program, &["delete", "--force", id])?.wait();
+            let _ = runtime.kill();
+            let _ = runtime.wait();
+            let _ = start(program, &["delete", "--force", id])?.wait();
+            return Err(RunProbeError::Ended);
+        }
+        std::thread::sleep(POLL);
+    }
+}
