@@ -456,7 +456,6 @@ pub(crate) fn cases() -> Vec<Case> {
                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
             ])),
         ),
-        // uid
         case("a uid that is not mapped", asking(remapped(5, None))),
         case("a uid that is mapped", asking(remapped(0, None))),
         case(
@@ -481,7 +480,6 @@ pub(crate) fn cases() -> Vec<Case> {
         .joins(Users::Unreadable("only /proc/PID/ns/user shows its map".to_owned())),
         case("a user namespace without a request", remapped(5, None)),
         case("the uid that the program drops to", asking(annotation("mpsgate.io/gpu-uid", "1000"))),
-        // annotations that open files
         case(
             "a device by systemd property",
             annotation("org.systemd.property.DeviceAllow", "/dev/nvidia0 rw"),
