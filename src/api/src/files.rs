@@ -43,6 +43,10 @@ pub struct NodeSnapshot {
     pub protected: Vec<ProtectedDirectory>,
     /// Names of swarm resource variables, from the NVIDIA toolkit's `swarm-resource`.
     pub swarm_resources: Vec<String>,
+    /// Nodes of managed cards that other drivers have made: `/dev/dri`, `/dev/vfio`, `/dev/dxg`. Absent in
+    /// a file of an older version.
+    #[serde(default)]
+    pub other_nodes: Vec<DeviceNode>,
 }
 
 /// One card.

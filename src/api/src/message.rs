@@ -154,7 +154,7 @@ pub struct Report {
     pub container_id: String,
     /// The refusal's code.
     pub code: String,
-    /// `refused`, `stripped` or `warned`.
+    /// `refused`, `stripped`, `warned`, or `noted`, which is logged and not counted.
     pub action: String,
     /// The sentence.
     pub sentence: String,

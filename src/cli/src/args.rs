@@ -110,7 +110,8 @@ Examples:
 Examples:
   mpsgate explain /run/containerd/io.containerd.runtime.v2.task/k8s.io/ID/config.json
   runc spec && mpsgate explain config.json
-  mpsgate explain --node /run/mpsgate/node.json - < config.json")]
+  mpsgate explain --node /run/mpsgate/node.json - < config.json
+  mpsgate explain E_NO_HOST_IPC")]
     Explain(ExplainArgs),
     /// Check this node, and say what to do about what is broken
     ///
@@ -306,7 +307,7 @@ pub(crate) struct ConfigureArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// A container's config.json, or - for standard input
+    /// A container's config.json, - for standard input, or a code such as E_NO_HOST_IPC
     pub(crate) file: PathBuf,
     /// Which cards are managed, as mpsgated writes it to /run/mpsgate/node.json
     #[arg(long, value_name = "FILE")]

@@ -96,6 +96,7 @@ impl CliError {
         match self {
             Self::Config(_) | Self::Configure(_) => ExitCode::BadConfig,
             Self::SetUp(SetUpError::ChangedSince { .. }) => ExitCode::No,
+            Self::Input(InputError::Code { .. }) => ExitCode::Usage,
             Self::Daemon(_) | Self::Cuda(_) => ExitCode::Unavailable,
             Self::Refused(_) => ExitCode::No,
             Self::NoTerminal(_) => ExitCode::Usage,

@@ -9,7 +9,7 @@ mod report;
 
 use mpsgate_config::{Config, Switch};
 use mpsgate_oci::spec;
-use mpsgate_policy::{Action, Caller, Input, Users, Verdict, decide};
+use mpsgate_policy::{Action, Caller, Code, Input, Users, Verdict, decide};
 
 use crate::args::{ExplainArgs, Output};
 use crate::{CliError, print, snapshot};
@@ -18,6 +18,11 @@ use mpsgate_config::ExitCode;
 pub use self::input::InputError;
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
+    if let Some(text) = args.file.to_str().filter(|text| text.starts_with("E_")) {
+        let code = Code::parse(text).ok_or_else(|| InputError::Code { text: text.to_owned() })?;
+        print::answer(&format!("{code}: {}\n", code.meaning()))?;
+        return Ok(ExitCode::Done);
+    }
     let config = Config::load(&args.config)?;
     let snapshot = args.node.as_deref().map(snapshot::load).transpose()?;
     let bytes = input::read(&args.file)?;
@@ -37,6 +42,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
         mounts: &mounts,
         ipc: facts::ipc(view, &node, &mut assumed),
         users: Users::OfSpec,
+        host_pids: facts::host_pids(view, &mut assumed),
         caller: Caller::Unknown,
         action: Action::Create,
         runtime_is_nvidia: facts::is_nvidia_runtime(&config.runtime.path),

@@ -17,6 +17,8 @@ use crate::keeper::Order;
 use crate::socket::{Caller, Line};
 use crate::{DaemonError, cgroup, devices, operator, process, reload, status, terminate, watch};
 
+/// What a container is let do and an operator should be able to find: logged, not counted.
+const NOTED: &str = mpsgate_policy::NoteAction::Noted.as_str();
 /// Beyond `mps.start_timeout` for orders that were there before ours.
 const SERVER_SLACK: Duration = Duration::from_secs(10);
 /// For one limit: some commands of at most 3 s, after those of others.
@@ -372,7 +374,12 @@ fn release(daemon: &Daemon, call: &Release) -> Answer {
 }
 
 fn report(daemon: &Daemon, call: &Report) -> Reply {
-    count(daemon, &call.container_id, &call.code, &call.action, &call.sentence);
+    let Report { container_id: container, code, action, sentence } = call;
+    if action == NOTED {
+        log::info!(container, code, reason = sentence; "container noted");
+    } else {
+        count(daemon, container, code, action, sentence);
+    }
     Reply::Done { text: String::new() }
 }
 

@@ -33,6 +33,7 @@ mod logging;
 mod managed;
 mod node;
 mod operator;
+mod other_nodes;
 mod places;
 mod process;
 mod reload;

@@ -10,7 +10,7 @@ use mpsgate_config::paths;
 use mpsgate_crashpoint::crash_point;
 
 use crate::daemon::Daemon;
-use crate::{devices, managed};
+use crate::{devices, managed, other_nodes};
 
 /// Kubelets make this socket wherever they run; k3s and RKE2 keep the first path.
 const KUBELET_SOCKETS: [&str; 2] = [
@@ -81,6 +81,8 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
             .collect();
         (cards, node.kubelet)
     };
+    let minors: Vec<u32> =
+        cards.iter().filter(|card| card.managed).map(|card| card.minor).collect();
     Ok(NodeSnapshot {
         format: FILES_FORMAT,
         ipc_inode,
@@ -89,6 +91,7 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
         majors: devices::majors(),
         protected: protected(daemon),
         swarm_resources: swarm_resources(),
+        other_nodes: other_nodes::find(Path::new("/"), &minors),
     })
 }
 

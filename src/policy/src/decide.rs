@@ -7,7 +7,7 @@ use mpsgate_oci::spec::{Edit, View};
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::signals::{self, Signal};
 use crate::users::{self, Users};
-use crate::{Caller, Code, Refusal};
+use crate::{Caller, Code, Note, NoteAction, Refusal, notes};
 
 /// A bind mount that touches mpsgate's directories, as the caller found by device and inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +69,8 @@ pub struct Input<'a> {
     pub ipc: Ipc,
     /// The user namespace that it joins.
     pub users: Users,
+    /// Whether it sees the host's processes.
+    pub host_pids: bool,
     /// The engine that creates it.
     pub caller: Caller,
     /// Create or restore.
@@ -112,23 +114,21 @@ pub struct Decision {
     pub verdict: Verdict,
     /// Every signal, those too that a request or a setting answers.
     pub signals: Vec<Signal>,
-    /// What an operator should know besides: to be logged.
-    pub notes: Vec<String>,
+    /// What an operator should know besides: to be logged, one line each.
+    pub notes: Vec<Note>,
 }
 
 /// Decides about one container.
 #[must_use]
 pub fn decide(input: &Input<'_>) -> Decision {
     let signals = signals::find(input.view, input.node, input.mounts, input.runtime_is_nvidia);
-    let mut notes: Vec<String> = input
-        .mounts
-        .iter()
-        .filter(|m| m.kind == MountKind::Ancestor)
-        .map(|m| format!("it mounts {}, which holds mpsgate's directories", m.source))
-        .collect();
+    let mut notes = notes::of(input);
     let verdict = match request(input.view, input.caller, input.requests_from_env) {
         Err(refusal) => Verdict::Refuse(refusal),
-        Ok(Some(request)) => with_request(input, request, &signals),
+        Ok(Some(request)) => {
+            notes.extend(notes::late_hooks(input.view));
+            with_request(input, request, &signals)
+        }
         Ok(None) => without_request(input, &signals, &mut notes),
     };
     Decision { verdict, signals, notes }
@@ -191,7 +191,7 @@ fn with_request(input: &Input<'_>, request: Request, signals: &[Signal]) -> Verd
              the capabilities it needs with --cap-add)",
         ));
     }
-    if let Some(refusal) = ipc_refusal(input) {
+    if let Some(refusal) = capability_refusal(input).or_else(|| ipc_refusal(input)) {
         return Verdict::Refuse(refusal);
     }
     let unremovable = signals.iter().find(|s| s.remove.is_empty() || s.code == Code::Annotation);
@@ -223,9 +223,42 @@ fn only_granted(view: View<'_>) -> Vec<Edit> {
         .device_rules()
         .any(|r| r.allow && r.major == Some(NVIDIA_MAJOR) && r.covers(NVIDIA_MAJOR, None))
     {
-        edits.push(Edit::RemoveRules { major: NVIDIA_MAJOR });
+        edits.push(Edit::RemoveRules { major: NVIDIA_MAJOR, minor: None });
     }
     edits
+}
+
+/// Capabilities with which a container changes what holds its limit and its neighbours'. Measured from inside
+/// (`tests/e2e/escape`, runc 1.1.5): the first makes the client directory writable, has the host run programs and
+/// opens devices on cgroup v1, the second loads modules, the last opens the host's files by handle. The third
+/// has the ports by which devices are programmed (ioperm(2)).
+const STRONG: [&str; 4] =
+    ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_DAC_READ_SEARCH"];
+
+fn capability_refusal(input: &Input<'_>) -> Option<Refusal> {
+    let view = input.view;
+    // In a user namespace whose root is not the host's, none of them reaches the host.
+    if users::host_uid(view, &input.users, 0) != Ok(0) {
+        return None;
+    }
+    let (found, hint) = match STRONG.into_iter().find(|name| view.may_gain(name)) {
+        Some(name) => (
+            format!("may use {name}"),
+            "drop the capability (securityContext.capabilities, docker run --cap-add), or do what needs it in \
+             a container without GPU memory",
+        ),
+        None if input.host_pids && view.may_gain("CAP_SYS_PTRACE") => (
+            "may trace every process of the host (CAP_SYS_PTRACE with the host's PID namespace)"
+                .to_owned(),
+            "drop SYS_PTRACE, or give it a PID namespace of its own (no hostPID: true, no docker run --pid=host)",
+        ),
+        None => return None,
+    };
+    Some(Refusal::new(
+        Code::Capability,
+        format!("it asks for GPU memory and {found}, so that no limit would hold"),
+        hint,
+    ))
 }
 
 fn ipc_refusal(input: &Input<'_>) -> Option<Refusal> {
@@ -252,31 +285,48 @@ fn ipc_refusal(input: &Input<'_>) -> Option<Refusal> {
     ))
 }
 
-fn without_request(input: &Input<'_>, signals: &[Signal], notes: &mut Vec<String>) -> Verdict {
+fn without_request(input: &Input<'_>, signals: &[Signal], notes: &mut Vec<Note>) -> Verdict {
     let view = input.view;
     if input.node.manages_nothing() {
         return Verdict::Pass;
     }
-    let mut edits = Vec::new();
+    let (mut edits, mut said) = (Vec::new(), Vec::new());
+    let mut strip = |code: Code, text: String, with: Vec<Edit>| {
+        edits.extend(with);
+        said.push(Note::new(NoteAction::Stripped, code, text));
+    };
+    let mut warned = Vec::new();
     for signal in signals {
-        let strip = input.policy.unallocated == Unallocated::Strip
-            || (matches!(signal.code, Code::VisibleDevices | Code::NvidiaHook)
-                && input.policy.visible_devices == VisibleDevices::Strip);
-        if strip && !signal.remove.is_empty() {
-            notes.push(format!("{}; taken away", signal.found));
-            edits.extend(signal.remove.iter().cloned());
+        let Signal { code, found, remove } = signal;
+        if strips(input.policy, *code) && !remove.is_empty() {
+            strip(*code, format!("{found}; taken away"), remove.clone());
         } else if input.policy.unallocated == Unallocated::Warn {
-            notes.push(format!("{}; let through by policy.unallocated = \"warn\"", signal.found));
+            let text = format!("{found}; let through by policy.unallocated = \"warn\"");
+            warned.push(Note::new(NoteAction::Warned, *code, text));
         } else {
             return Verdict::Refuse(refusal_of(signal, false));
         }
     }
     if signals::is_privileged(view) {
-        edits.extend(privileged(input));
+        privileged(input, &mut strip);
     }
+    // Never refused, as nobody asked for it; with "warn" it is let through with the rest.
     if signals::is_legacy_image(view) && (input.runtime_is_nvidia || signals::has_nvidia_hook(view))
     {
-        edits.push(signals::set("NVIDIA_VISIBLE_DEVICES", "void"));
+        let found = "its image is from before NVIDIA_REQUIRE_CUDA and would get every GPU";
+        if input.policy.unallocated != Unallocated::Warn
+            || strips(input.policy, Code::VisibleDevices)
+        {
+            let void = vec![signals::set("NVIDIA_VISIBLE_DEVICES", "void")];
+            strip(
+                Code::VisibleDevices,
+                format!("{found}; NVIDIA_VISIBLE_DEVICES=void is set"),
+                void,
+            );
+        } else if signals.iter().all(|s| s.code != Code::NvidiaHook) {
+            let text = format!("{found}; let through by policy.unallocated = \"warn\"");
+            warned.push(Note::new(NoteAction::Warned, Code::VisibleDevices, text));
+        }
     }
     let mps: Vec<String> = view
         .env()
@@ -284,28 +334,48 @@ fn without_request(input: &Input<'_>, signals: &[Signal], notes: &mut Vec<String
         .filter(|name| name.starts_with("CUDA_MPS_"))
         .collect();
     if !mps.is_empty() {
-        edits.push(Edit::Env { drop: mps, set: Vec::new() });
+        let text = format!("{} without a grant; taken away", mps.join(", "));
+        strip(Code::MpsVariables, text, vec![Edit::Env { drop: mps, set: Vec::new() }]);
     }
+    notes.extend(said);
+    notes.extend(warned);
     if edits.is_empty() { Verdict::Pass } else { Verdict::Edit(edits) }
 }
 
+/// Whether the settings have it taken away rather than refused.
+fn strips(policy: &Policy, code: Code) -> bool {
+    policy.unallocated == Unallocated::Strip
+        || (matches!(code, Code::VisibleDevices | Code::NvidiaHook)
+            && policy.visible_devices == VisibleDevices::Strip)
+}
+
 /// A privileged container is never refused for being privileged: node agents are.
-fn privileged(input: &Input<'_>) -> Vec<Edit> {
+fn privileged(input: &Input<'_>, strip: &mut impl FnMut(Code, String, Vec<Edit>)) {
+    let node = input.node;
     let is_managed = |d: &mpsgate_oci::spec::Device<'_>| {
         d.is_character()
-            && ((d.major == NVIDIA_MAJOR && input.node.manages_minor(d.minor))
-                || input.node.majors.caps == Some(d.major))
+            && ((d.major == NVIDIA_MAJOR && node.manages_minor(d.minor))
+                || node.majors.caps == Some(d.major)
+                || node.other_node(d.major, d.minor).is_some())
     };
-    let mut edits: Vec<Edit> = input
+    let nodes: Vec<Edit> = input
         .view
         .devices()
         .filter(is_managed)
         .map(|d| Edit::RemoveDevice { major: d.major, minor: d.minor })
         .collect();
-    if input.policy.privileged == Privileged::Close {
-        edits.push(Edit::CloseAllowAll { except: input.node.majors.all() });
+    if !nodes.is_empty() {
+        let text = "it is privileged; the nodes of managed GPUs are taken away";
+        strip(Code::Privileged, text.to_owned(), nodes);
     }
-    edits
+    if input.policy.privileged == Privileged::Close {
+        let text = "it is privileged; every device but the GPUs stays open";
+        strip(
+            Code::Privileged,
+            text.to_owned(),
+            vec![Edit::CloseAllowAll { except: node.closed_majors() }],
+        );
+    }
 }
 
 fn refusal_of(signal: &Signal, with_request: bool) -> Refusal {

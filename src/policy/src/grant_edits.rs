@@ -221,7 +221,7 @@ fn without_displays(view: View<'_>) -> Vec<Edit> {
     let displays = view.devices().filter(|d| d.is_character() && d.major == DRM_MAJOR);
     displays
         .map(|d| Edit::RemoveDevice { major: d.major, minor: d.minor })
-        .chain([Edit::RemoveRules { major: DRM_MAJOR }])
+        .chain([Edit::RemoveRules { major: DRM_MAJOR, minor: None }])
         .collect()
 }
 

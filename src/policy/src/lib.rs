@@ -17,6 +17,7 @@ mod caller;
 mod decide;
 mod grant_edits;
 mod node;
+mod notes;
 mod placement;
 mod refusal;
 mod signals;
@@ -30,6 +31,7 @@ pub use decide::{
 };
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, grant_edits, grant_env};
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node, NodeCard};
+pub use notes::{Note, NoteAction};
 pub use placement::*;
 pub use refusal::{Code, Refusal};
 pub use signals::{Signal, has_driver, has_nvidia_hook, is_privileged, may_matter};

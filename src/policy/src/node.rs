@@ -1,7 +1,7 @@
 //! What a decision must know of the node: its cards, NVIDIA's majors, the MPS servers' IPC
 //! namespace.
 
-use mpsgate_allocation::GpuUuid;
+use mpsgate_allocation::{DeviceNode, GpuUuid};
 
 /// Major of NVIDIA's card nodes, fixed since the driver's first release.
 pub const NVIDIA_MAJOR: u32 = 195;
@@ -39,7 +39,9 @@ pub struct Majors {
     pub caps: Option<u32>,
     /// `nvidia-caps-imex-channels`.
     pub imex: Option<u32>,
-    /// `nvidia-uvm`, `nvidia-nvswitch`, `nvidia-nvlink` and others.
+    /// `nvidia-nvswitch`: the fabric that joins the cards.
+    pub nvswitch: Option<u32>,
+    /// `nvidia-uvm`, `nvidia-nvlink`, `nvidia-fs` and others.
     pub others: Vec<u32>,
 }
 
@@ -49,6 +51,7 @@ impl Majors {
         match name {
             "nvidia-caps" => self.caps = Some(major),
             "nvidia-caps-imex-channels" => self.imex = Some(major),
+            "nvidia-nvswitch" => self.nvswitch = Some(major),
             _ if name.starts_with("nvidia") && major != NVIDIA_MAJOR => self.others.push(major),
             _ => {}
         }
@@ -57,7 +60,8 @@ impl Majors {
     /// Every major of NVIDIA's.
     #[must_use]
     pub fn all(&self) -> Vec<u32> {
-        let dynamic = self.caps.into_iter().chain(self.imex).chain(self.others.iter().copied());
+        let single = [self.caps, self.imex, self.nvswitch].into_iter().flatten();
+        let dynamic = single.chain(self.others.iter().copied());
         std::iter::once(NVIDIA_MAJOR).chain(dynamic).collect()
     }
 }
@@ -73,6 +77,9 @@ pub struct Node {
     pub ipc_inode: Option<u64>,
     /// Names of swarm resource variables that stand for GPUs.
     pub swarm_resources: Vec<String>,
+    /// Nodes of managed cards that other drivers than NVIDIA's have made: the kernel's for displays
+    /// (`/dev/dri`), VFIO's, WSL's. None where the daemon has not spoken.
+    pub other_nodes: Vec<DeviceNode>,
 }
 
 impl Node {
@@ -84,7 +91,24 @@ impl Node {
             majors: Majors::default(),
             ipc_inode: None,
             swarm_resources: Vec::new(),
+            other_nodes: Vec::new(),
         }
+    }
+
+    /// The node of a managed card that another driver has made, by its numbers.
+    pub(crate) fn other_node(&self, major: u32, minor: u32) -> Option<&DeviceNode> {
+        self.other_nodes.iter().find(|node| (node.major, node.minor) == (major, minor))
+    }
+
+    /// Majors that stay closed where a rule for all devices is taken away.
+    pub(crate) fn closed_majors(&self) -> Vec<u32> {
+        let mut majors = self.majors.all();
+        for node in &self.other_nodes {
+            if !majors.contains(&node.major) {
+                majors.push(node.major);
+            }
+        }
+        majors
     }
 
     /// Whether no card is handed to mpsgate: then nothing is its business but requests.
@@ -164,6 +188,7 @@ pub(crate) mod tests {
             majors,
             ipc_inode: Some(77),
             swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
+            other_nodes: Vec::new(),
         }
     }
 

@@ -3,11 +3,11 @@
 use std::fmt;
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $variant:ident = $text:literal,)+) => {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $text:literal,)+) => {
         /// Stable codes of refusals: they stand in messages, logs, status and pages.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
-        pub enum Code { $($(#[$doc])* $variant,)+ }
+        pub enum Code { $($(#[doc = $doc])+ $variant,)+ }
 
         impl Code {
             /// Every code.
@@ -17,6 +17,12 @@ macro_rules! codes {
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
+            }
+
+            /// What it stands for, in a sentence: the line that documents it here.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+).trim_start(),)+ }
             }
 
             /// The code of a text, `None` where there is no such code.
@@ -64,12 +70,21 @@ codes! {
     MigCaps = "E_MIG_CAPS",
     /// IMEX channels.
     ImexChannel = "E_IMEX_CHANNEL",
-    /// A privileged container with a request.
+    /// A privileged container: refused with a request; else it loses the nodes of managed cards.
     Privileged = "E_PRIVILEGED",
+    /// A request together with a capability by which no limit would hold: `CAP_SYS_ADMIN`,
+    /// `CAP_SYS_MODULE`, `CAP_SYS_RAWIO`, `CAP_DAC_READ_SEARCH`, or `CAP_SYS_PTRACE` and the host's pids.
+    Capability = "E_CAPABILITY",
     /// A mount of the MPS channel or of mpsgate's own directories.
     MpsMount = "E_MPS_MOUNT",
     /// An annotation that makes the runtime open devices or files.
     Annotation = "E_ANNOTATION",
+    /// Variables of CUDA MPS without a grant: taken away, never refused.
+    MpsVariables = "E_MPS_VARIABLES",
+    /// Noted, never refused: it reaches an engine, by which its users can start containers past mpsgate.
+    EngineSocket = "E_ENGINE_SOCKET",
+    /// Noted, never refused: a hook that runs after mpsgate's has looked at the container.
+    LateHook = "E_LATE_HOOK",
     /// A path of the spec that the injection needs is taken by something else.
     Spec = "E_SPEC",
 

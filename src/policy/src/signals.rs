@@ -5,10 +5,10 @@
 //! card, with the edits that would take it away.
 
 use mpsgate_allocation::{is_request_annotation, is_request_env};
-use mpsgate_oci::spec::{Edit, Seen, View};
+use mpsgate_oci::spec::{Device, Edit, Seen, View};
 
 use crate::node::{NVIDIA_MAJOR, Node};
-use crate::{Code, MountFact, MountKind};
+use crate::{Code, MountFact, MountKind, notes};
 
 const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Variables that give MIG capabilities to a privileged container.
@@ -22,6 +22,14 @@ const VOLUME_LIST: [&str; 2] =
 const FIRST_DYNAMIC_MAJOR: u32 = 234;
 /// Prefixes of CDI annotations, of CRI engines and of NVIDIA's NRI plugin.
 const CDI_PREFIXES: [&str; 2] = ["cdi.k8s.io/", "nvidia.cdi.k8s.io/"];
+/// Major of `/dev/mem` and its like, which open for CAP_SYS_RAWIO alone.
+const MEMORY_MAJOR: u32 = 1;
+/// `/dev/mem`, `/dev/kmem`, `/dev/port`.
+const MEMORY_MINORS: [u32; 3] = [1, 2, 4];
+/// `/dev/dri`.
+const DRM_MAJOR: u32 = 226;
+/// Drivers without a major of their own share this one; WSL's `/dev/dxg` has a dynamic minor.
+const MISC_MAJOR: u32 = 10;
 const HOOK_NAMES: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
 /// Something in a spec that reaches a managed card.
@@ -56,15 +64,33 @@ pub fn may_matter(seen: &Seen<'_>) -> bool {
             d.is_character()
                 && (d.major == NVIDIA_MAJOR
                     || d.major >= FIRST_DYNAMIC_MAJOR
+                    || d.major == DRM_MAJOR
+                    || (d.major == MISC_MAJOR && is_dynamic_misc(d.minor))
+                    || is_memory(d)
                     || d.path.starts_with("/dev/nvidia"))
         }
         Seen::Rule(r) => {
             r.allow
                 && (r.covers(NVIDIA_MAJOR, None)
-                    || r.major.is_some_and(|m| m >= FIRST_DYNAMIC_MAJOR && r.covers(m, None)))
+                    || r.major.is_some_and(|m| {
+                        (m >= FIRST_DYNAMIC_MAJOR || m == DRM_MAJOR) && r.covers(m, None)
+                    }))
         }
-        Seen::Mount(m) => VOLUME_LIST.iter().any(|list| m.destination.starts_with(list)),
+        Seen::Mount(m) => {
+            VOLUME_LIST.iter().any(|list| m.destination.starts_with(list))
+                || (m.is_bind && notes::reaches_engine(m.source))
+        }
     }
+}
+
+/// The kernel counts dynamic minors down from 63, and since Linux 5.18 up from 256.
+fn is_dynamic_misc(minor: u32) -> bool {
+    !(64..256).contains(&minor)
+}
+
+/// The host's memory or ports as a device.
+pub(crate) fn is_memory(device: &Device<'_>) -> bool {
+    device.major == MEMORY_MAJOR && MEMORY_MINORS.contains(&device.minor)
 }
 
 /// Every signal that reaches a managed card, in the order in which they are reported. What a
@@ -288,13 +314,15 @@ fn opens_files(name: &str) -> bool {
 }
 
 fn devices(view: View<'_>, node: &Node, signals: &mut Vec<Signal>) {
-    for device in view.devices().filter(mpsgate_oci::spec::Device::is_character) {
+    for device in view.devices().filter(Device::is_character) {
         let numbers = format!("{}:{}", device.major, device.minor);
         let is = |major: Option<u32>, directory: &str| {
             major == Some(device.major) || (major.is_none() && device.path.starts_with(directory))
         };
         let (code, what) = if device.major == NVIDIA_MAJOR && node.manages_minor(device.minor) {
             (Code::DeviceNode, "a managed GPU")
+        } else if node.other_node(device.major, device.minor).is_some() {
+            (Code::DeviceNode, "a managed GPU by another driver")
         } else if is(node.majors.imex, "/dev/nvidia-caps-imex-channels/") {
             (Code::ImexChannel, "an IMEX channel")
         } else if is(node.majors.caps, "/dev/nvidia-caps/") {
@@ -304,7 +332,7 @@ fn devices(view: View<'_>, node: &Node, signals: &mut Vec<Signal>) {
         };
         let mut remove = vec![Edit::RemoveDevice { major: device.major, minor: device.minor }];
         if view.rules_open(device.major, Some(device.minor)) {
-            remove.push(Edit::RemoveRules { major: device.major });
+            remove.push(Edit::RemoveRules { major: device.major, minor: Some(device.minor) });
         }
         signals.push(Signal {
             code,
@@ -315,30 +343,36 @@ fn devices(view: View<'_>, node: &Node, signals: &mut Vec<Signal>) {
 }
 
 fn rules(view: View<'_>, node: &Node, signals: &mut Vec<Signal>) {
-    let opens_card = match &node.cards {
+    let mut opened: Vec<(u32, Option<u32>)> = match &node.cards {
         crate::Cards::AssumeManaged => {
-            view.device_rules().filter(|r| r.covers(NVIDIA_MAJOR, None)).any(|r| {
+            let mut rules = view.device_rules().filter(|r| r.covers(NVIDIA_MAJOR, None));
+            let opens = rules.any(|r| {
                 r.minor.is_none_or(|m| node.manages_minor(m))
                     && view.rules_open(NVIDIA_MAJOR, r.minor)
-            })
+            });
+            opens.then_some((NVIDIA_MAJOR, None)).into_iter().collect()
         }
         crate::Cards::Known(cards) => {
-            cards.iter().any(|c| c.managed && view.rules_open(NVIDIA_MAJOR, Some(c.minor)))
+            cards.iter().filter(|c| c.managed).map(|c| (NVIDIA_MAJOR, Some(c.minor))).collect()
         }
     };
-    let opens_caps = node.majors.caps.is_some_and(|major| view.rules_open(major, None));
-    if !opens_card && !opens_caps {
+    opened.extend(node.majors.caps.map(|major| (major, None)));
+    let others = node.other_nodes.iter().map(|other| (other.major, Some(other.minor)));
+    opened.extend(others);
+    opened.retain(|(major, minor)| view.rules_open(*major, *minor));
+    if opened.is_empty() {
         return;
     }
     let all =
         view.device_rules().any(|r| r.allow && r.major.is_none() && r.covers(NVIDIA_MAJOR, None));
     let (found, mut remove) = if all {
-        let except = node.majors.all();
+        let except = node.closed_majors();
+        opened = except.iter().map(|major| (*major, None)).collect();
         ("a device-cgroup rule opens every device, GPUs too", vec![Edit::CloseAllowAll { except }])
     } else {
         ("a device-cgroup rule opens a managed GPU", Vec::new())
     };
-    remove.extend(node.majors.all().into_iter().map(|major| Edit::RemoveRules { major }));
+    remove.extend(opened.into_iter().map(|(major, minor)| Edit::RemoveRules { major, minor }));
     signals.push(Signal { code: Code::DeviceRule, found: found.to_owned(), remove });
 }
 

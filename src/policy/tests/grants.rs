@@ -215,7 +215,7 @@ fn of_what_others_injected_only_the_granted_card_stays() {
             edits: [0, 1]
                 .map(|minor| mpsgate_oci::spec::Edit::RemoveDevice { major: 195, minor })
                 .into_iter()
-                .chain([mpsgate_oci::spec::Edit::RemoveRules { major: 195 }])
+                .chain([mpsgate_oci::spec::Edit::RemoveRules { major: 195, minor: None }])
                 .collect(),
             ..wanted(None, None)
         };

@@ -6,7 +6,7 @@ use mpsgate_config::{paths, runs_as_root};
 use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::argv::{Invocation, Verb};
 use mpsgate_oci::spec::{Document, Edit, View};
-use mpsgate_policy::{Action, Code, Refusal, Verdict};
+use mpsgate_policy::{Action, Code, Note, NoteAction, Refusal, Verdict};
 
 use crate::bundle::Bundle;
 use crate::grant::{Life, obtain};
@@ -37,13 +37,10 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     let action = if invocation.verb == Verb::Restore { Action::Restore } else { Action::Create };
     let decision = judge.decide(view, caller, action);
     let report = Report::of(invocation);
-    for note in &decision.notes {
-        let code = decision.signals.iter().find(|s| note.starts_with(&s.found)).map(|s| s.code);
-        report.noted("noted", code.unwrap_or(Code::MpsMount), note);
-    }
+    decision.notes.iter().for_each(|note| report.noted(note));
     if let Some(name) = caller.foreign_annotation(view) {
-        let note = format!("its annotation {name} is not of the engine that calls, and is ignored");
-        report.noted("noted", Code::Annotation, &note);
+        let text = format!("its annotation {name} is not of the engine that calls, and is ignored");
+        report.noted(&Note { action: NoteAction::Noted, code: Code::Annotation, text });
     }
     match decision.verdict {
         Verdict::Pass => Ok(()),

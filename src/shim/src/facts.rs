@@ -108,6 +108,18 @@ pub(crate) fn ipc(view: View<'_>) -> Ipc {
     }
 }
 
+/// Whether the container will see the host's processes: the engine's own namespace, by whatever name.
+pub(crate) fn host_pids(view: View<'_>) -> bool {
+    match view.pid_namespace() {
+        Namespace::New => false,
+        Namespace::Callers => true,
+        Namespace::At(path) => {
+            let own = inode(Path::new("/proc/self/ns/pid"));
+            inode(Path::new(path)).is_none_or(|found| Some(found) == own)
+        }
+    }
+}
+
 /// What the daemon wrote about the node, and whether a kubelet runs there.
 pub(crate) fn node(config: &Config) -> (Node, bool) {
     match snapshot() {
@@ -127,6 +139,7 @@ pub(crate) fn node(config: &Config) -> (Node, bool) {
                 majors,
                 ipc_inode: Some(snapshot.ipc_inode),
                 swarm_resources: snapshot.swarm_resources,
+                other_nodes: snapshot.other_nodes,
             };
             (node, snapshot.kubelet)
         }

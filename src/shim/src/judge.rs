@@ -52,6 +52,7 @@ impl Judge {
             mounts: &self.mounts,
             ipc: facts::ipc(view),
             users: facts::users(view),
+            host_pids: facts::host_pids(view),
             caller,
             action,
             runtime_is_nvidia: self.runtime_is_nvidia,

@@ -76,7 +76,9 @@ fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused>
     let id = container_id(view).map(str::to_owned);
     report.name(id.as_deref().unwrap_or_default());
     let judge = Judge::of(view);
-    let edits = match judge.decide(view, Caller::Podman, Action::Create).verdict {
+    let decision = judge.decide(view, Caller::Podman, Action::Create);
+    decision.notes.iter().for_each(|note| report.noted(note));
+    let edits = match decision.verdict {
         Verdict::Pass => return Ok(None),
         Verdict::Refuse(refusal) => return Err(refusal.into()),
         Verdict::Edit(edits) => edits,

@@ -10,7 +10,7 @@ use mpsgate_api::{Call, Client};
 use mpsgate_config::paths;
 use mpsgate_oci::argv::{Invocation, LogFormat};
 use mpsgate_oci::runtime_log;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_policy::{Code, Note, Refusal};
 
 /// A refusal, and whether the daemon made it: then it has counted it already.
 pub(crate) struct Refused {
@@ -65,12 +65,12 @@ impl Report {
     }
 
     /// The container is started, but an operator should know something.
-    pub(crate) fn noted(&self, action: &str, code: Code, note: &str) {
+    pub(crate) fn noted(&self, Note { action, code, text: note }: &Note) {
         let text = format!("mpsgate: container {:?}: {note} [{code}]", self.container);
         if let Some(log) = &self.log {
             let _ = runtime_log::append(log, self.format, "warning", &text, &now());
         }
-        self.tell_daemon(action, code, note);
+        self.tell_daemon(action.as_str(), *code, note);
     }
 
     /// What was asked for is done, but not as well as it could be. For the engine's log alone: it is

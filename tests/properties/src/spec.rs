@@ -143,6 +143,7 @@ fn decided(view: View<'_>, node: &Node, policy: &Policy, action: Action) -> Deci
         mounts: &[],
         ipc: Ipc::Inode(1),
         users: mpsgate_policy::Users::OfSpec,
+        host_pids: false,
         caller: mpsgate_policy::Caller::Unknown,
         action,
         runtime_is_nvidia: false,

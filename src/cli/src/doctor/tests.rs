@@ -86,6 +86,7 @@ fn snapshot() -> NodeSnapshot {
         majors: BTreeMap::new(),
         protected: Vec::new(),
         swarm_resources: Vec::new(),
+        other_nodes: Vec::new(),
     }
 }
 
@@ -316,6 +317,19 @@ fn nothing_is_managed_after_installation_and_that_is_no_failure() {
     let findings = checks::all(&facts);
     assert!(!findings.iter().any(is_red), "{findings:#?}");
     assert!(findings.iter().any(|f| f.evidence == "no card is managed: mpsgate enable GPU"));
+}
+
+#[test]
+fn a_variable_that_the_toolkit_knows_and_mpsgate_does_not_look_for_is_named() {
+    let names = |names: &[&str]| {
+        let mut facts = healthy();
+        facts.snapshot.as_mut().unwrap().as_mut().unwrap().swarm_resources =
+            names.iter().map(|name| (*name).to_owned()).collect();
+        checks::all(&facts).into_iter().filter(is_red).map(|f| f.evidence).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&["DOCKER_RESOURCE_TESLA"]), Vec::<String>::new());
+    let [found] = names(&["DOCKER_RESOURCE_TESLA", "MY_GPUS"]).try_into().unwrap();
+    assert!(found.contains("MY_GPUS"), "{found}");
 }
 
 #[test]

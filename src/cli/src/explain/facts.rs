@@ -34,6 +34,7 @@ pub(super) fn node(snapshot: Option<&NodeSnapshot>, assumed: &mut Vec<String>) -
         majors,
         ipc_inode: Some(snapshot.ipc_inode),
         swarm_resources: snapshot.swarm_resources.clone(),
+        other_nodes: snapshot.other_nodes.clone(),
     }
 }
 
@@ -51,6 +52,25 @@ pub(super) fn ipc(view: View<'_>, node: &Node, assumed: &mut Vec<String>) -> Ipc
                     Ipc::Unknown
                 },
                 |namespace| Ipc::Inode(namespace.ino()),
+            )
+        }
+    }
+}
+
+/// Whether it would see the host's processes.
+pub(super) fn host_pids(view: View<'_>, assumed: &mut Vec<String>) -> bool {
+    match view.pid_namespace() {
+        Namespace::New => false,
+        Namespace::Callers => true,
+        Namespace::At(path) => {
+            let inode = |path: &str| std::fs::metadata(path).ok().map(|found| found.ino());
+            let both = inode(path).zip(inode("/proc/1/ns/pid"));
+            both.map_or_else(
+                || {
+                    assumed.push(format!("the PID namespace {path} is not the host's"));
+                    false
+                },
+                |(its, hosts)| its == hosts,
             )
         }
     }

@@ -28,6 +28,12 @@ pub enum InputError {
         /// The file, `-` for standard input.
         file: PathBuf,
     },
+    /// It looks like a code of mpsgate's and is none.
+    #[error("{text} is no code of this version")]
+    Code {
+        /// What was asked for.
+        text: String,
+    },
     /// Empty, cut off, not UTF-8, not JSON, or not an object.
     #[error("{} is no config.json of a container", name(file))]
     Content {
@@ -58,6 +64,7 @@ impl InputError {
                                   -name config.json -path '*/ID/*'"
                     .to_owned()
             }
+            Self::Code { .. } => "the codes of refusals stand in SECURITY.md; of a file of that name: mpsgate explain ./FILE".to_owned(),
             Self::TooLong { .. } | Self::Content { .. } => {
                 "is it the right file? a fresh one to compare with: runc spec".to_owned()
             }

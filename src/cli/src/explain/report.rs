@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use mpsgate_allocation::{Priority, Request};
 use mpsgate_oci::spec::Edit;
-use mpsgate_policy::{Decision, Refusal, Signal, Verdict, Wanted};
+use mpsgate_policy::{Decision, Note, Refusal, Signal, Verdict, Wanted};
 use serde::Serialize;
 
 use crate::{CliError, print};
@@ -35,7 +35,7 @@ pub(super) fn render_text(decision: &Decision, assumed: &[String]) -> String {
     if decision.signals.is_empty() {
         text.push_str("signals: none, nothing in it reaches a managed card without a grant\n");
     }
-    list(&mut text, "notes", decision.notes.iter().cloned());
+    list(&mut text, "notes", decision.notes.iter().map(note));
     list(&mut text, "assumed", assumed.iter().cloned());
     text
 }
@@ -47,6 +47,10 @@ fn list(text: &mut String, title: &str, lines: impl ExactSizeIterator<Item = Str
             let _ = writeln!(text, "  {line}");
         }
     }
+}
+
+fn note(note: &Note) -> String {
+    format!("{} {} ({})", note.code, note.text, note.action.as_str())
 }
 
 fn signal(signal: &Signal) -> String {
@@ -88,7 +92,12 @@ fn edit(edit: &Edit) -> String {
         Edit::RemoveMount { destination } => format!("remove the mount at {destination}"),
         Edit::AddDevice { path, major, minor, .. } => format!("add {path} ({major}:{minor})"),
         Edit::RemoveDevice { major, minor } => format!("remove the device {major}:{minor}"),
-        Edit::RemoveRules { major } => format!("remove the rules that open the major {major}"),
+        Edit::RemoveRules { major, minor: None } => {
+            format!("remove the rules that open the major {major}")
+        }
+        Edit::RemoveRules { major, minor: Some(minor) } => {
+            format!("remove the rules that open the device {major}:{minor}")
+        }
         Edit::CloseAllowAll { except } => {
             let majors: Vec<_> = except.iter().map(u32::to_string).collect();
             format!("open all devices but those of the majors {}", majors.join(", "))
@@ -129,7 +138,7 @@ pub(super) fn render_json(decision: &Decision, assumed: &[String]) -> Result<Str
         uid: Option<u32>,
         changes: Vec<String>,
         signals: Vec<Found<'a>>,
-        notes: &'a [String],
+        notes: Vec<String>,
         assumed: &'a [String],
     }
     let (word, refusal, wanted) = match &decision.verdict {
@@ -156,7 +165,7 @@ pub(super) fn render_json(decision: &Decision, assumed: &[String]) -> Result<Str
                 removable: !signal.remove.is_empty(),
             })
             .collect(),
-        notes: &decision.notes,
+        notes: decision.notes.iter().map(note).collect(),
         assumed,
     })
 }

@@ -20,6 +20,7 @@ fn explain(document: &Value) -> (Decision, Vec<String>) {
         mounts: &facts::mounts(view, None),
         ipc: facts::ipc(view, &node, &mut assumed),
         users: Users::OfSpec,
+        host_pids: facts::host_pids(view, &mut assumed),
         caller: Caller::Unknown,
         action: Action::Create,
         runtime_is_nvidia: false,

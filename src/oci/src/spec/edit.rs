@@ -99,6 +99,8 @@ pub enum Edit {
     RemoveRules {
         /// Major number.
         major: u32,
+        /// Only rules that open this one, alone or with others; `None` for every rule of the major.
+        minor: Option<u32>,
     },
     /// Replaces rules that allow all devices by an enumerated list without some majors.
     ///
@@ -212,10 +214,11 @@ fn apply_one(document: &mut Value, edit: &Edit) -> Result<(), EditError> {
                     .is_none_or(|d| !d.is_character() || (d.major, d.minor) != (*major, *minor))
             });
         }
-        Edit::RemoveRules { major } => {
+        Edit::RemoveRules { major, minor } => {
             retain(document, &["linux", "resources", "devices"], |r| {
-                device_rule(r)
-                    .is_none_or(|r| !r.allow || r.major != Some(*major) || !r.covers(*major, None))
+                device_rule(r).is_none_or(|r| {
+                    !r.allow || r.major != Some(*major) || !r.covers(*major, *minor)
+                })
             });
         }
         Edit::CloseAllowAll { except } => close_allow_all(document, except),
@@ -366,7 +369,7 @@ mod tests {
                 options: vec!["bind".into(), "ro".into()],
             },
             Edit::RemoveDevice { major: 195, minor: 1 },
-            Edit::RemoveRules { major: 195 },
+            Edit::RemoveRules { major: 195, minor: None },
             Edit::CloseAllowAll { except: vec![195] },
             Edit::AddDevice { path: "/dev/nvidia0".into(), major: 195, minor: 0, uid: 0 },
             Edit::AddHook {
@@ -433,8 +436,17 @@ mod tests {
             {"allow": true, "type": "c", "major": 195, "access": "m"},
             {"allow": false, "type": "c", "major": 195, "access": "rwm"}
         ]}}});
-        let left = edited(spec, &[Edit::RemoveRules { major: 195 }]);
+        let left = edited(spec, &[Edit::RemoveRules { major: 195, minor: None }]);
         assert_eq!(left["linux"]["resources"]["devices"].as_array().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn rules_for_one_device_go_and_its_neighbours_stay() {
+        let rule = |minor: Value| json!({"allow": true, "type": "c", "major": 226, "minor": minor, "access": "rw"});
+        let rules = [rule(json!(128)), rule(json!(129)), rule(json!(null))];
+        let spec = json!({"linux": {"resources": {"devices": rules}}});
+        let left = edited(spec, &[Edit::RemoveRules { major: 226, minor: Some(128) }]);
+        assert_eq!(left["linux"]["resources"]["devices"], json!([rule(json!(129))]));
     }
 
     #[test]

@@ -236,10 +236,13 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Whether `process.capabilities.bounding` holds a capability.
+    /// Whether a process of the container may come to a capability: by its bounding set, or by its
+    /// inheritable or ambient one (capabilities(7), "Transformation of capabilities during execve").
     #[must_use]
     pub fn may_gain(&self, capability: &str) -> bool {
-        self.list(&["process", "capabilities", "bounding"])
+        ["bounding", "inheritable", "ambient"]
+            .into_iter()
+            .flat_map(|set| self.list(&["process", "capabilities", set]))
             .any(|c| c.as_str().is_some_and(|c| c.eq_ignore_ascii_case(capability)))
     }
 
@@ -253,6 +256,12 @@ impl<'a> View<'a> {
     #[must_use]
     pub fn user_namespace(&self) -> Namespace<'a> {
         self.namespace("user")
+    }
+
+    /// The PID namespace.
+    #[must_use]
+    pub fn pid_namespace(&self) -> Namespace<'a> {
+        self.namespace("pid")
     }
 
     fn namespace(self, kind: &str) -> Namespace<'a> {

@@ -1,6 +1,6 @@
 //! The rows: a spec, and what is known beside it.
 
-use mpsgate_allocation::GpuUuid;
+use mpsgate_allocation::{DeviceNode, GpuUuid};
 use mpsgate_config::{Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices};
 use mpsgate_oci::spec::{IdRange, View};
 use mpsgate_policy::{
@@ -28,6 +28,11 @@ fn node() -> Node {
         majors,
         ipc_inode: Some(HOST_IPC),
         swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
+        other_nodes: vec![
+            DeviceNode { path: "/dev/dri/card0".to_owned(), major: 226, minor: 0 },
+            DeviceNode { path: "/dev/dri/renderD128".to_owned(), major: 226, minor: 128 },
+            DeviceNode { path: "/dev/vfio/12".to_owned(), major: 243, minor: 0 },
+        ],
     }
 }
 
@@ -40,6 +45,7 @@ pub(crate) struct Case {
     pub(crate) mounts: Vec<MountFact>,
     pub(crate) ipc: Ipc,
     pub(crate) users: Users,
+    pub(crate) host_pids: bool,
     pub(crate) caller: Caller,
     pub(crate) action: Action,
     pub(crate) from_env: bool,
@@ -55,6 +61,7 @@ fn case(name: &'static str, spec: Value) -> Case {
         mounts: Vec::new(),
         ipc: Ipc::Inode(HOST_IPC),
         users: Users::OfSpec,
+        host_pids: false,
         caller: Caller::Local,
         action: Action::Create,
         from_env: true,
@@ -93,6 +100,7 @@ impl Case {
             mounts: &self.mounts,
             ipc: self.ipc.clone(),
             users: self.users.clone(),
+            host_pids: self.host_pids,
             caller: self.caller,
             action: self.action,
             runtime_is_nvidia: self.nvidia,
@@ -152,6 +160,19 @@ fn remapped(uid: u32, path: Option<&str>) -> Value {
             "uidMappings": [{ "containerID": 0, "hostID": 1000, "size": 1 }]
         }
     })
+}
+
+fn bounding(capabilities: &[&str]) -> Value {
+    json!({ "process": { "capabilities": { "bounding": capabilities } } })
+}
+
+fn in_user_namespace(root: u32, capabilities: &[&str]) -> Value {
+    let mut spec = bounding(capabilities);
+    spec["linux"] = json!({
+        "namespaces": [{ "type": "user" }],
+        "uidMappings": [{ "containerID": 0, "hostID": root, "size": 65536 }]
+    });
+    spec
 }
 
 fn hook(entries: &[&str]) -> Value {
@@ -360,6 +381,47 @@ pub(crate) fn cases() -> Vec<Case> {
             "all capabilities with a request",
             asking(json!({ "process": { "capabilities": { "bounding": ["CAP_SYS_ADMIN"] } } })),
         ),
+        case(
+            "all capabilities with a request in a user namespace",
+            asking(in_user_namespace(1000, &["CAP_SYS_ADMIN"])),
+        ),
+        case(
+            "all capabilities with a request in a user namespace whose root is the host's",
+            asking(in_user_namespace(0, &["CAP_SYS_ADMIN"])),
+        ),
+        case(
+            "an inheritable capability with a request",
+            asking(
+                json!({ "process": { "capabilities": { "bounding": [], "inheritable": ["CAP_SYS_MODULE"] } } }),
+            ),
+        ),
+        case("tracing with a request", asking(bounding(&["CAP_SYS_PTRACE"]))),
+        Case {
+            host_pids: true,
+            ..case(
+                "tracing the host's processes with a request",
+                asking(bounding(&["CAP_SYS_PTRACE"])),
+            )
+        },
+        Case {
+            host_pids: true,
+            ..case("the host's pids with a request", asking(bounding(&["CAP_KILL"])))
+        },
+        // cards by other drivers
+        case("a display node of the managed card", device("/dev/dri/renderD128", 226, 128)),
+        case(
+            "a display node of the managed card with a request",
+            asking(device("/dev/dri/card0", 226, 0)),
+        ),
+        case("a display node stripped", device("/dev/dri/renderD128", 226, 128))
+            .policy(|p| p.unallocated = Unallocated::Strip),
+        Case {
+            node: Node::unknown(),
+            ..case(
+                "a display node on a node of which nothing is known",
+                device("/dev/dri/renderD128", 226, 128),
+            )
+        },
         // mounts
         case("a mount of the MPS directory", json!({})).mount(
             "/run/mpsgate/mps/0/pipe",
@@ -394,7 +456,6 @@ pub(crate) fn cases() -> Vec<Case> {
                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
             ])),
         ),
-        // uid
         case("a uid that is not mapped", asking(remapped(5, None))),
         case("a uid that is mapped", asking(remapped(0, None))),
         case(
@@ -419,7 +480,6 @@ pub(crate) fn cases() -> Vec<Case> {
         .joins(Users::Unreadable("only /proc/PID/ns/user shows its map".to_owned())),
         case("a user namespace without a request", remapped(5, None)),
         case("the uid that the program drops to", asking(annotation("mpsgate.io/gpu-uid", "1000"))),
-        // annotations that open files
         case(
             "a device by systemd property",
             annotation("org.systemd.property.DeviceAllow", "/dev/nvidia0 rw"),

@@ -43,7 +43,7 @@ fn render(case: &Case) -> String {
         }
     }
     for note in &decision.notes {
-        writeln!(text, "  note: {note}").unwrap();
+        writeln!(text, "  {}: {} [{}]", note.action.as_str(), note.text, note.code).unwrap();
     }
     text
 }
