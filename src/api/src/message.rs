@@ -154,7 +154,7 @@ pub struct Report {
     pub container_id: String,
     /// The refusal's code.
     pub code: String,
-    /// `refused`, `stripped` or `warned`.
+    /// `refused`; or `stripped`, `warned` or `noted` where it was started.
     pub action: String,
     /// The sentence.
     pub sentence: String,

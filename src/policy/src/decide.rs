@@ -116,6 +116,9 @@ pub struct Decision {
     pub notes: Vec<String>,
 }
 
+/// How a note ends on a signal that the container was stripped of.
+pub const TAKEN_AWAY: &str = "; taken away";
+
 /// Decides about one container.
 #[must_use]
 pub fn decide(input: &Input<'_>) -> Decision {
@@ -263,7 +266,7 @@ fn without_request(input: &Input<'_>, signals: &[Signal], notes: &mut Vec<String
             || (matches!(signal.code, Code::VisibleDevices | Code::NvidiaHook)
                 && input.policy.visible_devices == VisibleDevices::Strip);
         if strip && !signal.remove.is_empty() {
-            notes.push(format!("{}; taken away", signal.found));
+            notes.push(format!("{}{TAKEN_AWAY}", signal.found));
             edits.extend(signal.remove.iter().cloned());
         } else if input.policy.unallocated == Unallocated::Warn {
             notes.push(format!("{}; let through by policy.unallocated = \"warn\"", signal.found));

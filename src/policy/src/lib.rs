@@ -25,7 +25,7 @@ pub mod watchdog;
 
 pub use caller::Caller;
 pub use decide::{
-    Action, Decision, Input, Ipc, MountFact, MountKind, Verdict, Wanted, asks, decide,
+    Action, Decision, Input, Ipc, MountFact, MountKind, TAKEN_AWAY, Verdict, Wanted, asks, decide,
     decide_rootless,
 };
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, grant_edits, grant_env};

@@ -6,7 +6,7 @@ use mpsgate_config::{paths, runs_as_root};
 use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::argv::{Invocation, Verb};
 use mpsgate_oci::spec::{Document, Edit, View};
-use mpsgate_policy::{Action, Code, Refusal, Verdict};
+use mpsgate_policy::{Action, Code, Refusal, TAKEN_AWAY, Verdict};
 
 use crate::bundle::Bundle;
 use crate::grant::{Life, obtain};
@@ -39,7 +39,12 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     let report = Report::of(invocation);
     for note in &decision.notes {
         let code = decision.signals.iter().find(|s| note.starts_with(&s.found)).map(|s| s.code);
-        report.noted("noted", code.unwrap_or(Code::MpsMount), note);
+        let action = match code {
+            None => "noted",
+            Some(_) if note.ends_with(TAKEN_AWAY) => "stripped",
+            Some(_) => "warned",
+        };
+        report.noted(action, code.unwrap_or(Code::MpsMount), note);
     }
     if let Some(name) = caller.foreign_annotation(view) {
         let note = format!("its annotation {name} is not of the engine that calls, and is ignored");
