@@ -10,7 +10,7 @@ set -euo pipefail
 declare -A packages=(
   [build]=""
   [demo]="runc:runc pgrep:procps jq:jq busybox:busybox-static"
-  [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman"
+  [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman curl:curl promtool:prometheus"
   [engines]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io containerd:containerd podman:podman conmon:conmon curl:curl protoc:protobuf-compiler"
   [lint]="shellcheck:shellcheck"
 )
@@ -18,8 +18,8 @@ steps=("$@")
 ((${#steps[@]})) || steps=(build demo test lint)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate
 missing=0
-engine_units=(docker.service docker.socket containerd.service podman.service podman.socket
-  podman-restart.service podman-auto-update.service podman-auto-update.timer)
+service_units=(docker.service docker.socket containerd.service podman.service podman.socket
+  podman-restart.service podman-auto-update.service podman-auto-update.timer prometheus.service)
 
 say() { echo "install: $*"; }
 may_install() { [[ $EUID == 0 && ${MPSGATE_NO_INSTALL:-0} != 1 ]]; }
@@ -35,7 +35,7 @@ apt_install() {
     # shellcheck disable=SC2064 # its path is known now
     trap "rm -f $policy" EXIT
   fi
-  for unit in "${engine_units[@]}"; do
+  for unit in "${service_units[@]}"; do
     [[ -e /lib/systemd/system/$unit ]] && before+=" $unit "
   done
   export DEBIAN_FRONTEND=noninteractive
@@ -43,7 +43,7 @@ apt_install() {
   local apt=(apt-get -o DPkg::Lock::Timeout=300 -q -y)
   "${apt[@]}" install --no-install-recommends "$@" </dev/null ||
     { "${apt[@]}" update && "${apt[@]}" install --no-install-recommends "$@" </dev/null; }
-  for unit in "${engine_units[@]}"; do
+  for unit in "${service_units[@]}"; do
     [[ $before == *" $unit "* || ! -e /lib/systemd/system/$unit ]] && continue
     systemctl disable "$unit" >/dev/null 2>&1 || rm -f /etc/systemd/system/*.wants/"$unit"
     [[ $unit != docker.service ]] || update-rc.d docker disable

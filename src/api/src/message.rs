@@ -269,6 +269,12 @@ pub struct Status {
     /// latest [`ACTIONS_KEPT`], oldest first.
     #[serde(default)]
     pub actions: Vec<Action>,
+    /// Address at which the metrics are to be served; absent where they are off.
+    #[serde(default)]
+    pub metrics_listen: Option<String>,
+    /// Why they are not served there.
+    #[serde(default)]
+    pub metrics_error: Option<String>,
 }
 
 /// How many [`Action`]s a daemon remembers.

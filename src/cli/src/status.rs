@@ -58,6 +58,9 @@ fn render_table(status: &Status, now_ms: u64) -> String {
     if let Some(error) = &status.nvml_error {
         let _ = write!(text, "NVML does not answer: {error}\nhint: mpsgate doctor\n");
     }
+    if let (Some(at), Some(error)) = (&status.metrics_listen, &status.metrics_error) {
+        let _ = write!(text, "metrics are not served at {at}: {error}\nhint: mpsgate doctor\n");
+    }
     text.push('\n');
     text.push_str(&cards(&status.cards, status.kubelet));
     text.push_str(&mps(&status.cards));

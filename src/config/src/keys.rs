@@ -3,6 +3,7 @@
 //! Tests hold this list, the types in `settings`, and `config/config.toml` together.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -11,8 +12,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::ConfigError;
 use crate::settings::{
-    ClientDir, Config, Enforce, Exempt, InjectMode, Ipc, LogLevel, Manage, Orphan, Privileged,
-    Supervisor, Switch, Unallocated, VisibleDevices,
+    ClientDir, Config, Enforce, Exempt, InjectMode, Ipc, Listen, LogLevel, Manage, Orphan,
+    Privileged, Supervisor, Switch, Unallocated, VisibleDevices,
 };
 
 /// One key.
@@ -40,6 +41,8 @@ pub(crate) enum Allowed {
     Directories,
     Cards,
     Exemptions,
+    /// `"off"` or an address with a port.
+    Listen,
 }
 
 /// A key whose field is `$table.$name` of [`Config`].
@@ -97,6 +100,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(mps.supervisor, Supervisor),
     key!(mps.orphan, Orphan),
     key!(nvml.library, Allowed::NameOrPath("libnvidia-ml.so.1"), name_or_path),
+    key!(metrics.listen, Allowed::Listen, listen),
     key!(log.level, LogLevel),
 ];
 
@@ -138,6 +142,9 @@ impl fmt::Display for Allowed {
             Self::Directories => f.write_str("a list of absolute paths"),
             Self::Cards => f.write_str(
                 "\"all\" or a list of GPU UUIDs as `nvidia-smi -L` prints them ([\"GPU-…\"])",
+            ),
+            Self::Listen => f.write_str(
+                "an IP address with a port (\"127.0.0.1:19400\", \"[::1]:19400\"), or \"off\"",
             ),
             Self::Exemptions => f.write_str("a list of tables, each headed [[policy.exempt]]"),
         }
@@ -232,6 +239,14 @@ fn absolute_path(value: &DeValue<'_>) -> Option<PathBuf> {
 
 fn directories(value: &DeValue<'_>) -> Option<Vec<PathBuf>> {
     value.as_array()?.iter().map(|path| absolute_path(path.get_ref())).collect()
+}
+
+/// No host names: whom they mean is decided elsewhere, and may change. An empty text is `"off"`.
+fn listen(value: &DeValue<'_>) -> Option<Listen> {
+    match value.as_str()? {
+        "" | "off" => Some(Listen::Off),
+        text => text.parse().ok().filter(|at: &SocketAddr| at.port() != 0).map(Listen::At),
+    }
 }
 
 fn cards(value: &DeValue<'_>) -> Option<Manage> {

@@ -75,6 +75,7 @@ const RULES: &[Rule] = &[
     rule!(mps.supervisor, RESTART_BOTH),
     rule!(mps.orphan, Taken::Now),
     rule!(nvml.library, RESTART),
+    rule!(metrics.listen, Taken::Now),
     rule!(log.level, Taken::Now),
 ];
 
@@ -118,6 +119,7 @@ mod tests {
         trust = { local = "off", kubernetes_roots = [] }
         inject.mode = "cdi"
         nvml.library = "/lib/other.so"
+        metrics.listen = "off"
         log.level = "trace"
         [policy]
         unallocated = "warn"

@@ -3,6 +3,7 @@
 //! What a key means to an operator stands in `config/config.toml`; a test holds the two together.
 
 use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// An enum whose values are words of the settings file.
@@ -56,6 +57,8 @@ pub struct Config {
     pub mps: Mps,
     /// The driver's management library.
     pub nvml: Nvml,
+    /// What Prometheus reads.
+    pub metrics: Metrics,
     /// What is logged.
     pub log: Log,
 }
@@ -357,6 +360,31 @@ impl Default for Nvml {
     fn default() -> Self {
         Self { library: "libnvidia-ml.so.1".into() }
     }
+}
+
+/// `[metrics]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Metrics {
+    /// Where mpsgated answers Prometheus.
+    pub listen: Listen,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        // Prometheus' list of exporters has 9100 to 9999; what engines and kubelets give away by
+        // themselves begins at 30000.
+        Self { listen: Listen::At(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 19400)) }
+    }
+}
+
+/// Where the metrics are served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listen {
+    /// Nowhere.
+    Off,
+    /// At this address. Port 0, which a settings file cannot name, is any free one: for tests.
+    At(SocketAddr),
 }
 
 /// `[log]`

@@ -10,7 +10,7 @@ use mpsgate_config::InjectMode;
 use mpsgate_crashpoint::crash_point;
 use mpsgate_policy::{Code, Refusal};
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::daemon::{Daemon, now_ms};
 use crate::keeper::Order;
@@ -36,9 +36,18 @@ pub(crate) async fn handle(
     caller: Caller,
     call: Call,
 ) -> Result<Reply, DaemonError> {
+    let since = Instant::now();
     let answer = match call {
-        Call::Reserve(call) => reserve(daemon, line, &caller, &call).await?,
-        Call::Activate(call) => activate(daemon, line, caller, &call).await,
+        Call::Reserve(call) => {
+            let answer = reserve(daemon, line, &caller, &call).await?;
+            daemon.node().events.reserved(since.elapsed(), answer.is_ok());
+            answer
+        }
+        Call::Activate(call) => {
+            let answer = activate(daemon, line, caller, &call).await;
+            daemon.node().events.activated(since.elapsed(), answer.is_ok());
+            answer
+        }
         Call::Release(call) => release(daemon, &call),
         Call::Terminate(call) => terminate::clients(daemon, &call).await,
         Call::Report(call) => Ok(report(daemon, &call)),
@@ -377,6 +386,7 @@ fn report(daemon: &Daemon, call: &Report) -> Reply {
     let Report { container_id: container, code, action, sentence } = call;
     if action == NOTED {
         log::info!(container, code, reason = sentence; "container noted");
+        daemon.node().events.judged(action, code);
     } else {
         count(daemon, container, code, action, sentence);
     }
@@ -393,5 +403,7 @@ fn count(daemon: &Daemon, container: &str, code: &str, action: &str, sentence: &
     // Codes come from root's own programs, maybe of another version; what is no code is not kept.
     let is_code = code.len() <= 40 && code.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
     let code = if is_code { code } else { "OTHER" };
-    *daemon.node().reports.entry(code.to_owned()).or_default() += 1;
+    let mut node = daemon.node();
+    node.events.judged(action, code);
+    *node.reports.entry(code.to_owned()).or_default() += 1;
 }

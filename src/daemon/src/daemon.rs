@@ -49,6 +49,8 @@ pub(crate) struct Daemon {
     pub(crate) snapshot: SnapshotFile,
     /// Told when the cards should be looked at now.
     pub(crate) look: Notify,
+    /// Told when the metrics are to be served elsewhere.
+    pub(crate) metrics_moved: Notify,
 }
 
 impl Daemon {
@@ -74,6 +76,7 @@ impl Daemon {
             looking: Arc::default(),
             snapshot: SnapshotFile::default(),
             look: Notify::new(),
+            metrics_moved: Notify::new(),
         }
     }
 

@@ -84,7 +84,7 @@ impl Node {
         &mut self,
         card: &GpuUuid,
         container: Option<&str>,
-        what: &str,
+        what: &'static str,
         why: String,
     ) {
         let action = Action {
@@ -95,6 +95,7 @@ impl Node {
             what: what.to_owned(),
             why,
         };
+        self.events.acted(what);
         if self.actions.len() >= ACTIONS_KEPT {
             self.actions.pop_front();
         }

@@ -31,6 +31,7 @@ mod inventory;
 mod keeper;
 mod logging;
 mod managed;
+mod metrics;
 mod node;
 mod operator;
 mod other_nodes;

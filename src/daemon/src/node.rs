@@ -27,6 +27,7 @@ use mpsgate_config::Switch;
 use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose};
 
 use crate::card::{Card, Trouble};
+use crate::metrics::{Endpoint, Events};
 use crate::terminate::Kills;
 use crate::{devices, exec_record, process};
 
@@ -60,6 +61,10 @@ pub(crate) struct Node {
     pub(crate) reports: BTreeMap<String, u64>,
     /// Containers that were killed.
     pub(crate) kills: Kills,
+    /// What else is counted, for the metrics.
+    pub(crate) events: Events,
+    /// Where these are served.
+    pub(crate) endpoint: Endpoint,
 }
 
 /// NVML as last seen.
@@ -103,6 +108,8 @@ impl Node {
             actions: VecDeque::new(),
             reports: BTreeMap::new(),
             kills: Kills::default(),
+            events: Events::new(),
+            endpoint: Endpoint::default(),
         }
     }
 
@@ -309,6 +316,11 @@ impl Node {
     /// Whether the first `changes` changes are in the file.
     pub(crate) fn is_written(&self, changes: u64) -> bool {
         self.written >= changes
+    }
+
+    /// Whether the last write failed.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failing
     }
 
     /// Brings the file up to date.

@@ -87,6 +87,7 @@ async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) -> Result<(), DaemonErr
             "log.level" => logging::set_level(config.log.level),
             "trust.local" => daemon.node().trust_local = config.trust.local,
             "runtime.path" => snapshot::link_runtime(daemon, &config.runtime.path),
+            "metrics.listen" => daemon.metrics_moved.notify_one(),
             // Read at the next look at the cards, which is now.
             "gpus.reserve_mib" => daemon.look.notify_one(),
             "mps.max_clients" => {

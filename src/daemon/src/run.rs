@@ -24,7 +24,7 @@ use crate::daemon::{Daemon, START_LIMIT, Task, log_ended};
 use crate::node::Node;
 use crate::settings::Settings;
 use crate::{
-    DaemonError, Places, directories, error, inventory, logging, managed, process, reload,
+    DaemonError, Places, directories, error, inventory, logging, managed, metrics, process, reload,
     snapshot, socket, watch, watchdog,
 };
 
@@ -156,6 +156,7 @@ fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signa
     daemon.spawn("listens", socket::listen(Arc::clone(daemon), listener));
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
     daemon.spawn("watches the memory", watchdog::watch(Arc::clone(daemon)));
+    daemon.spawn("serves metrics", metrics::serve(Arc::clone(daemon)));
     daemon.spawn("publishes changes", publish(Arc::clone(daemon)));
     daemon.spawn("writes the ledger", write(Arc::clone(daemon)));
     daemon.spawn("reloads", reload::on_hangup(Arc::clone(daemon), hangup));

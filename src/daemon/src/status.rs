@@ -66,6 +66,8 @@ impl Node {
             clients_terminated: self.kills.terminated,
             kills_unprepared: self.kills.unprepared,
             actions: self.actions.iter().cloned().collect(),
+            metrics_listen: self.endpoint.at.map(|at| at.to_string()),
+            metrics_error: self.endpoint.error.clone(),
         }
     }
 

@@ -60,6 +60,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("runtime", own::runtime),
     ("programs", own::programs),
     ("daemon", own::daemon),
+    ("metrics", own::metrics),
     ("socket-paths", own::socket_paths),
     ("ledger", own::ledger),
     ("enabled", own::enabled),

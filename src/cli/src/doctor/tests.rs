@@ -69,6 +69,8 @@ fn status() -> Status {
         clients_terminated: 0,
         kills_unprepared: 0,
         actions: Vec::new(),
+        metrics_listen: Some("127.0.0.1:19400".to_owned()),
+        metrics_error: None,
     }
 }
 
@@ -210,6 +212,7 @@ const BROKEN: &[Broken] = &[
     ("daemon", |f| f.daemon = trouble("mpsgated is not running"), FAIL, "not running", "journalctl -u mpsgated"),
     ("daemon", |f| f.daemon.as_mut().unwrap().version = "0.0.9".into(), WARN, "version 0.0.9", "systemctl restart mpsgated"),
     ("daemon", |f| f.daemon.as_mut().unwrap().nvml_error = Some("driver gone".into()), FAIL, "driver gone", "check nvml"),
+    ("metrics", |f| f.daemon.as_mut().unwrap().metrics_error = Some("Address already in use".into()), WARN, "not served at 127.0.0.1:19400: Address already in use", "ss -ltnp 'sport = :19400'"),
     ("socket-paths", |f| f.sockets.push(format!("/{}", "x".repeat(107)).into()), FAIL, "has 108 bytes, a socket's path at most 107", "shorter"),
     ("ledger", |f| f.ledger = trouble("ledger.json is no ledger"), FAIL, "no ledger", "journalctl"),
     ("enabled", |f| f.enabled = trouble("managed.json is no list"), FAIL, "no list", "journalctl"),

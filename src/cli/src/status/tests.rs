@@ -81,6 +81,8 @@ fn status(cards: Vec<CardStatus>) -> Status {
         clients_terminated: 0,
         kills_unprepared: 0,
         actions: Vec::new(),
+        metrics_listen: Some("127.0.0.1:19400".to_owned()),
+        metrics_error: None,
     }
 }
 

@@ -17,6 +17,15 @@ impl serde::Serialize for Manage {
     }
 }
 
+impl serde::Serialize for Listen {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Off => to.serialize_str("off"),
+            Self::At(at) => at.serialize(to),
+        }
+    }
+}
+
 fn parse(text: &str) -> Result<Config, ConfigError> {
     Config::parse(text, Path::new("c.toml"))
 }
@@ -161,7 +170,7 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
     assert_eq!(fault("[log]\nfrobnicate = 1").1, "known here: level");
     assert_eq!(
         fault("x = 1").1,
-        "known here: [runtime], [gpus], [requests], [trust], [policy], [inject], [mps], [nvml], [log]"
+        "known here: [runtime], [gpus], [requests], [trust], [policy], [inject], [mps], [nvml], [metrics], [log]"
     );
 }
 
@@ -305,6 +314,24 @@ fn values_that_are_right_in_unusual_ways_are_read() {
     assert_eq!(config.runtime.path.to_str(), Some("/opt/a b/crun"));
     assert_eq!(config.gpus.manage, Manage::Uuids(vec!["GPU-1a".to_owned(), "GPU-2b".to_owned()]));
     assert_eq!(parse("gpus.manage = 'all'").unwrap().gpus.manage, Manage::All);
+}
+
+#[test]
+fn metrics_are_served_at_an_address_with_a_port_or_not_at_all() {
+    let listen = |text: &str| parse(&format!("metrics.listen = {text}")).map(|c| c.metrics.listen);
+    for off in ["\"\"", "\"off\""] {
+        assert_eq!(listen(off).unwrap(), Listen::Off);
+    }
+    for at in ["127.0.0.1:19400", "[::1]:1", "0.0.0.0:65535"] {
+        assert_eq!(listen(&format!("{at:?}")).unwrap(), Listen::At(at.parse().unwrap()));
+    }
+    for wrong in
+        ["\"19400\"", "19400", "\"localhost:19400\"", "\"127.0.0.1\"", "\"127.0.0.1:0\"", "\":9\""]
+    {
+        let (sentence, _) = fault(&format!("metrics.listen = {wrong}"));
+        let allowed = "must be an IP address with a port (\"127.0.0.1:19400\"";
+        assert!(sentence.contains("metrics.listen") && sentence.contains(allowed), "{sentence}");
+    }
 }
 
 #[test]

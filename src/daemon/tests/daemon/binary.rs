@@ -127,7 +127,8 @@ impl Drop for Program {
 fn write_config(node: &Node) -> PathBuf {
     let file = node.dir.path().join("config.toml");
     let text = format!(
-        "[nvml]\nlibrary = \"{}\"\n[mps]\ncontrol = \"{}\"\nsupervisor = \"fork\"\n",
+        "[nvml]\nlibrary = \"{}\"\n[mps]\ncontrol = \"{}\"\nsupervisor = \"fork\"\n\
+         [metrics]\nlisten = \"off\"\n",
         node.config.nvml.library.display(),
         node.config.mps.control.display(),
     );

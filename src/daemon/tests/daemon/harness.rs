@@ -16,7 +16,7 @@ use mpsgate_api::{
     Activate, ApiError, Call, CardStatus, Client, Engine, Release, Reply, Reserve, Status,
     WireRefusal,
 };
-use mpsgate_config::{Config, Manage, Supervisor};
+use mpsgate_config::{Config, Listen, Manage, Supervisor};
 use mpsgate_daemon::{DaemonError, Places, serve};
 use mpsgate_mps::{CardDirs, CardMps, ClientLinks, ForkSpawner};
 use serde_json::{Value, json};
@@ -61,6 +61,8 @@ impl Node {
         config.mps.control = control();
         config.mps.supervisor = Supervisor::Fork;
         config.mps.start_timeout_s = 10;
+        // Tests run side by side.
+        config.metrics.listen = Listen::Off;
         Self { dir, places, config, cards }
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use mpsgate_api::{Call, Mps, MpsAction, Reply, WireRefusal, WouldEnd};
-use mpsgate_config::Manage;
+use mpsgate_config::{Listen, Manage};
 
 use crate::harness::{Container, Node, Running, has_servers, on_card, request, uuid, wait_for};
 
@@ -28,14 +28,18 @@ fn reload(daemon: &Running) -> Result<Vec<String>, WireRefusal> {
 }
 
 /// The settings as a file that says what the node's configuration does, and `more`.
-fn settings(node: &Node, more: &str) -> PathBuf {
+pub(crate) fn settings(node: &Node, more: &str) -> PathBuf {
     let manage = match &node.config.gpus.manage {
         Manage::All => "\"all\"".to_owned(),
         Manage::Uuids(uuids) => format!("{uuids:?}"),
     };
+    let listen = match node.config.metrics.listen {
+        Listen::Off => "off".to_owned(),
+        Listen::At(at) => at.to_string(),
+    };
     let text = format!(
         "gpus.manage = {manage}\nnvml.library = {:?}\nmps.control = {:?}\nmps.supervisor = \"fork\"\n\
-         mps.start_timeout_s = 10\n{more}\n",
+         mps.start_timeout_s = 10\nmetrics.listen = \"{listen}\"\n{more}\n",
         node.config.nvml.library, node.config.mps.control
     );
     let path = node.dir.path().join("config.toml");
@@ -265,7 +269,7 @@ fn a_mistake_in_the_file_is_named_with_its_line_and_changes_nothing() {
     settings(&node, "trust.local = \"off\"\nlog.levle = \"debug\"");
     let refusal = reload(&daemon).unwrap_err();
     assert_eq!(refusal.code, "E_CONFIG");
-    for part in ["config.toml:7: ", "log.levle", "goes on with the settings that it has"] {
+    for part in ["config.toml:8: ", "log.levle", "goes on with the settings that it has"] {
         assert!(refusal.sentence.contains(part), "no {part}: {refusal:?}");
     }
     assert!(!refusal.hint.is_empty());

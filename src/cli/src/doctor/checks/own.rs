@@ -126,6 +126,24 @@ pub(super) fn daemon(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
+pub(super) fn metrics(facts: &Facts) -> Vec<Finding> {
+    let Ok(status) = &facts.daemon else { return vec![skip("mpsgated cannot be asked")] };
+    let Some(at) = &status.metrics_listen else {
+        return vec![ok("off (metrics.listen)")];
+    };
+    let port = at.rsplit(':').next().unwrap_or_default();
+    vec![match &status.metrics_error {
+        Some(error) => warn(
+            format!("not served at {at}: {error}"),
+            format!(
+                "find out who has the port: ss -ltnp 'sport = :{port}'; or set another metrics.listen in \
+                 /etc/mpsgate/config.toml and run: mpsgate reload"
+            ),
+        ),
+        None => ok(format!("http://{at}/metrics")),
+    }]
+}
+
 pub(super) fn socket_paths(facts: &Facts) -> Vec<Finding> {
     let length = |path: &std::path::PathBuf| path.as_os_str().len();
     let Some(longest) = facts.sockets.iter().max_by_key(|path| length(path)) else {

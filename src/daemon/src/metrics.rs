@@ -1,0 +1,74 @@
+//! What Prometheus reads: the state that `status` shows, and what has been counted since the start.
+//!
+//! ```text
+//!  settings: metrics.listen ─► serve ─► http (GET /metrics) ─► text ◄─ list ◄─ Node::status, Events
+//! ```
+//!
+//! A scrape asks neither NVML nor a control daemon: it shows what whoever watches them saw last. Without its
+//! port the daemon goes on, tries again, and says so.
+
+mod events;
+mod http;
+mod list;
+mod text;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_config::Listen;
+use tokio::net::TcpListener;
+
+pub(crate) use self::events::Events;
+use crate::DaemonError;
+use crate::daemon::Daemon;
+
+/// Between two attempts to get the port.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Where the metrics are served, for `status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// `None` where the settings want none.
+    pub(crate) at: Option<SocketAddr>,
+    /// Why they are not served there.
+    pub(crate) error: Option<String>,
+}
+
+/// Serves for as long as the process lives, where the settings say.
+pub(crate) async fn serve(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
+    loop {
+        let Listen::At(wanted) = daemon.settings.now().metrics.listen else {
+            daemon.node().endpoint = Endpoint::default();
+            daemon.metrics_moved.notified().await;
+            continue;
+        };
+        match TcpListener::bind(wanted).await {
+            Ok(listener) => {
+                let at = listener.local_addr().unwrap_or(wanted);
+                daemon.node().endpoint = Endpoint { at: Some(at), error: None };
+                log::info!(address:% = at; "metrics are served");
+                tokio::select! {
+                    ended = http::listen(&daemon, &listener) => return ended,
+                    () = daemon.metrics_moved.notified() => {}
+                }
+            }
+            Err(error) => {
+                let endpoint = Endpoint { at: Some(wanted), error: Some(error.to_string()) };
+                let before = std::mem::replace(&mut daemon.node().endpoint, endpoint.clone());
+                // One line for each episode.
+                if before != endpoint {
+                    log::error!(
+                        address:% = wanted, reason:% = error,
+                        hint = "free the port, or set another metrics.listen and run: mpsgate reload";
+                        "metrics are not served; mpsgated goes on and tries again"
+                    );
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(RETRY) => {}
+                    () = daemon.metrics_moved.notified() => {}
+                }
+            }
+        }
+    }
+}

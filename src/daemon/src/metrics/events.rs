@@ -1,0 +1,119 @@
+//! What is counted and timed as it happens.
+
+use std::time::Duration;
+
+use mpsgate_policy::Code;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+
+type Label = (&'static str, &'static str);
+/// Counted by one label.
+type Counts = Family<[Label; 1], Counter>;
+/// Timed by one label.
+type Times = Family<[Label; 1], Histogram, fn() -> Histogram>;
+
+/// Seconds. A reservation takes a millisecond; one that waits for an MPS server, some seconds, and at most
+/// `mps.start_timeout_s`.
+const BUCKETS: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0];
+
+/// What an [`Action`](mpsgate_api::Action) says was done.
+const WHAT: [&str; 4] = ["killed", "killed a process", "reported", "failed"];
+/// What a [`Report`](mpsgate_api::Report) says of a container that was started.
+const NOTED: [&str; 3] = ["stripped", "warned", "noted"];
+/// How a call ended.
+const GRANTED: Label = ("outcome", "granted");
+const REFUSED: Label = ("outcome", "refused");
+/// For a code of a runtime of another version: so many series and no more.
+const OTHER: &str = "OTHER";
+
+/// Counted since the start. Clones share what they count.
+#[derive(Debug, Clone)]
+pub(crate) struct Events {
+    pub(super) refusals: Counts,
+    pub(super) notes: Family<[Label; 2], Counter>,
+    pub(super) actions: Counts,
+    pub(super) reserve: Times,
+    pub(super) activate: Times,
+}
+
+impl Events {
+    /// All at zero, and there: of a series that begins with 1, Prometheus does not see the first event.
+    pub(crate) fn new() -> Self {
+        let times: fn() -> Histogram = || Histogram::new(BUCKETS);
+        let new = Self {
+            refusals: Counts::default(),
+            notes: Family::default(),
+            actions: Counts::default(),
+            reserve: Times::new_with_constructor(times),
+            activate: Times::new_with_constructor(times),
+        };
+        for code in codes() {
+            let _ = new.refusals.get_or_create(&[("code", code)]);
+        }
+        for what in WHAT {
+            let _ = new.actions.get_or_create(&[("what", what)]);
+        }
+        for outcome in [GRANTED, REFUSED] {
+            let _ = new.reserve.get_or_create(&[outcome]);
+            let _ = new.activate.get_or_create(&[outcome]);
+        }
+        new
+    }
+
+    /// A container was refused, or started with a note.
+    pub(crate) fn judged(&self, action: &str, code: &str) {
+        let code = Code::parse(code).map_or(OTHER, Code::as_str);
+        match NOTED.iter().find(|noted| **noted == action) {
+            Some(noted) => self.notes.get_or_create(&[("action", noted), ("code", code)]).inc(),
+            None => self.refusals.get_or_create(&[("code", code)]).inc(),
+        };
+    }
+
+    /// Something was done to a container or process, or was to be.
+    pub(crate) fn acted(&self, what: &'static str) {
+        self.actions.get_or_create(&[("what", what)]).inc();
+    }
+
+    /// `reserve` was answered.
+    pub(crate) fn reserved(&self, after: Duration, granted: bool) {
+        time(&self.reserve, after, granted);
+    }
+
+    /// `activate` was answered.
+    pub(crate) fn activated(&self, after: Duration, granted: bool) {
+        time(&self.activate, after, granted);
+    }
+}
+
+fn time(times: &Times, after: Duration, granted: bool) {
+    let outcome = if granted { GRANTED } else { REFUSED };
+    times.get_or_create(&[outcome]).observe(after.as_secs_f64());
+}
+
+fn codes() -> impl Iterator<Item = &'static str> {
+    Code::ALL.iter().map(|code| code.as_str()).chain([OTHER])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_of_another_version_makes_no_series_of_its_own() {
+        let events = Events::new();
+        for code in ["E_FUTURE", "", "E_NO_CAPACITY\"} 1\n"] {
+            events.judged("refused", code);
+            assert!(events.refusals.get(&[("code", code)]).is_none());
+        }
+        events.judged("what is this", "E_NO_CAPACITY");
+        assert_eq!(events.refusals.get_or_create(&[("code", OTHER)]).get(), 3);
+        assert_eq!(events.refusals.get_or_create(&[("code", "E_NO_CAPACITY")]).get(), 1);
+        assert!(events.notes.get(&[("action", "noted"), ("code", "E_NO_CAPACITY")]).is_none());
+        events.judged("stripped", "E_VISIBLE_DEVICES");
+        events.judged("stripped", "E_VISIBLE_DEVICES");
+        let stripped = [("action", "stripped"), ("code", "E_VISIBLE_DEVICES")];
+        assert_eq!(events.notes.get_or_create(&stripped).get(), 2);
+    }
+}

@@ -1,0 +1,282 @@
+//! Every metric: its name, what it means, and where its value comes from. `docs/metrics.md` shows this list.
+//!
+//! Words are those of `status`; units are Prometheus' base units. A value that is not known has no sample:
+//! a zero would be a lie.
+
+use std::fmt;
+
+use mpsgate_api::{CardStatus, GrantStatus};
+use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::registry;
+
+use super::text::Scrape;
+
+/// One metric.
+pub(super) struct Metric {
+    /// As its samples are called; those of a histogram have `_bucket`, `_sum` or `_count` after it.
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) unit: Unit,
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for the page, and held to the samples by a test")
+    )]
+    pub(super) labels: &'static [&'static str],
+    pub(super) meaning: &'static str,
+    pub(super) write: fn(&Scrape, MetricEncoder<'_>) -> fmt::Result,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    None,
+    Bytes,
+    Seconds,
+}
+
+impl Kind {
+    pub(super) fn open_metrics(self) -> MetricType {
+        match self {
+            Self::Counter => MetricType::Counter,
+            Self::Gauge => MetricType::Gauge,
+            Self::Histogram => MetricType::Histogram,
+            Self::Info => MetricType::Info,
+        }
+    }
+}
+
+impl Unit {
+    pub(super) fn open_metrics(self) -> Option<registry::Unit> {
+        match self {
+            Self::None => None,
+            Self::Bytes => Some(registry::Unit::Bytes),
+            Self::Seconds => Some(registry::Unit::Seconds),
+        }
+    }
+}
+
+impl Metric {
+    /// The name of its family in OpenMetrics: without what counters and infos have at the end.
+    pub(super) fn family(&self) -> &'static str {
+        let end = match self.kind {
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+            Kind::Gauge | Kind::Histogram => "",
+        };
+        self.name.strip_suffix(end).unwrap_or(self.name)
+    }
+
+    /// What the library appends the unit to.
+    pub(super) fn stem(&self) -> &'static str {
+        let end = match self.unit {
+            Unit::None => "",
+            Unit::Bytes => "_bytes",
+            Unit::Seconds => "_seconds",
+        };
+        self.family().strip_suffix(end).unwrap_or_else(|| self.family())
+    }
+}
+
+const CARD: &[&str] = &["gpu", "uuid"];
+const GRANT: &[&str] = &["gpu", "uuid", "container", "runtime_root"];
+
+/// What `MpsStatus::state` can be.
+const MPS_STATES: [&str; 4] = ["running", "dead", "wedged", "fault"];
+
+macro_rules! metric {
+    ($name:literal, $kind:ident, $unit:ident, $labels:expr, $meaning:literal, $write:expr) => {
+        Metric {
+            name: $name,
+            kind: Kind::$kind,
+            unit: Unit::$unit,
+            labels: $labels,
+            meaning: $meaning,
+            write: $write,
+        }
+    };
+}
+
+/// In the order of a scrape.
+#[rustfmt::skip]
+pub(super) const METRICS: &[Metric] = &[
+    metric!("mpsgate_build_info", Info, None, &["version"],
+        "Version of mpsgated.",
+        |s, to| info(to, &[("version", &s.status.version)])),
+    metric!("mpsgate_driver_info", Info, None, &["version", "simulated"],
+        "Version of the NVIDIA driver, and whether its cards are simulated.",
+        |s, to| match &s.status.driver {
+            Some(version) => info(to, &[("version", version), ("simulated", yes_no(s.status.simulated))]),
+            None => Ok(()),
+        }),
+    metric!("mpsgate_driver_up", Gauge, None, &[],
+        "Whether the driver's management library (NVML) answers.",
+        |s, mut to| to.encode_gauge(&u64::from(s.status.nvml_error.is_none()))),
+    metric!("mpsgate_ledger_failing", Gauge, None, &[],
+        "Whether the last attempt to write the ledger failed, so that no grant is given.",
+        |s, mut to| to.encode_gauge(&u64::from(s.ledger_failing))),
+    metric!("mpsgate_card_info", Info, None, &["gpu", "uuid", "name"],
+        "Product name of the card.",
+        |s, mut to| s.status.cards.iter().try_for_each(|card| {
+            let gpu = card.index.to_string();
+            to.encode_info(&[("gpu", gpu.as_str()), ("uuid", &card.uuid), ("name", &card.name)])
+        })),
+    metric!("mpsgate_card_managed", Gauge, None, CARD,
+        "Whether the card is handed to mpsgate.",
+        |s, to| cards(s, to, |card| Some(card.managed.into()))),
+    metric!("mpsgate_card_ready", Gauge, None, CARD,
+        "Whether a managed card takes new grants.",
+        |s, to| cards(s, to, |card| card.managed.then_some((card.state == READY).into()))),
+    metric!("mpsgate_card_memory_total_bytes", Gauge, Bytes, CARD,
+        "Memory of the card.",
+        |s, to| cards(s, to, |card| Some(bytes(card.total_mib)))),
+    metric!("mpsgate_card_memory_grantable_bytes", Gauge, Bytes, CARD,
+        "Memory of a managed card that may be granted: whole GiB after the reserve.",
+        |s, to| cards(s, to, |card| card.managed.then_some(bytes(card.memory_mib)))),
+    metric!("mpsgate_card_memory_granted_bytes", Gauge, Bytes, CARD,
+        "Memory of a managed card that is granted or reserved, as the ledger records it.",
+        |s, to| cards(s, to, |card| card.managed.then_some(bytes(card.granted_mib)))),
+    metric!("mpsgate_card_memory_promised_bytes", Gauge, Bytes, CARD,
+        "Memory of a managed card that is promised to pods that do not run now.",
+        |s, to| cards(s, to, |card| card.managed.then_some(bytes(card.promised_mib)))),
+    metric!("mpsgate_card_memory_used_bytes", Gauge, Bytes, CARD,
+        "Memory in use on the card, as NVML counts it; no sample while NVML does not tell.",
+        |s, to| cards(s, to, |card| card.used_mib.filter(|_| s.status.nvml_error.is_none()).map(bytes))),
+    metric!("mpsgate_card_memory_seen", Gauge, None, CARD,
+        "Whether NVML tells the memory of each process on a managed card, without which no container's sum \
+         is held to its grant.",
+        |s, to| cards(s, to, |card| {
+            card.managed.then(|| (card.unwatched.is_none() && s.status.nvml_error.is_none()).into())
+        })),
+    metric!("mpsgate_card_clients", Gauge, None, CARD,
+        "Grants and reservations on a managed card.",
+        |s, to| cards(s, to, |card| card.managed.then_some(card.clients.into()))),
+    metric!("mpsgate_card_clients_max", Gauge, None, CARD,
+        "Grants and reservations that a managed card's MPS server takes at most.",
+        |s, to| cards(s, to, |card| card.managed.then_some(card.max_clients.into()))),
+    metric!("mpsgate_card_mps_state", Gauge, None, &["gpu", "uuid", "state"],
+        "State of the card's MPS control daemon: 1 for the one that it is in of running, dead, wedged and \
+         fault; no sample before it was first looked at.",
+        |s, to| mps_states(s, to)),
+    metric!("mpsgate_card_mps_servers", Gauge, None, CARD,
+        "MPS servers of the card's control daemon, as it last named them.",
+        |s, to| cards(s, to, |card| {
+            card.mps.as_ref().and_then(|mps| u64::try_from(mps.servers.len()).ok())
+        })),
+    metric!("mpsgate_grant_info", Info, None,
+        &["gpu", "uuid", "container", "runtime_root", "state", "guarantee"],
+        "State of the grant (reserved, active, broken) and how firmly its limit holds now (mps, \
+         mps+watchdog, cgroup).",
+        |s, mut to| s.status.grants.iter().try_for_each(|grant| {
+            let gpu = grant.card_index.to_string();
+            let [a, b, c, d] = grant_labels(grant, &gpu);
+            to.encode_info(&[a, b, c, d, ("state", &grant.state), ("guarantee", &grant.guarantee)])
+        })),
+    metric!("mpsgate_grant_memory_limit_bytes", Gauge, Bytes, GRANT,
+        "Memory that the container was granted.",
+        |s, to| grants(s, to, |grant| Some(bytes(grant.memory_mib)))),
+    metric!("mpsgate_grant_memory_used_bytes", Gauge, Bytes, GRANT,
+        "Memory that the container's processes use in sum, as NVML counts it; no sample while that is not \
+         seen.",
+        |s, to| grants(s, to, |grant| grant.used_mib.map(bytes))),
+    metric!("mpsgate_refusals_total", Counter, None, &["code"],
+        "Containers that were refused, by the refusal's code.",
+        |s, to| s.events.refusals.encode(to)),
+    metric!("mpsgate_notes_total", Counter, None, &["action", "code"],
+        "Containers without a grant that were started although they show a way to a card: stripped of it, \
+         warned of, or noted only.",
+        |s, to| s.events.notes.encode(to)),
+    metric!("mpsgate_actions_total", Counter, None, &["what"],
+        "What was done about processes that took what is not theirs: killed (the container), killed a \
+         process, reported, or failed to.",
+        |s, to| s.events.actions.encode(to)),
+    metric!("mpsgate_clients_terminated_total", Counter, None, &[],
+        "CUDA clients whose GPU work was ended before their container was killed.",
+        |s, to| ConstCounter::new(s.status.clients_terminated).encode(to)),
+    metric!("mpsgate_kills_unprepared_total", Counter, None, &[],
+        "Containers with a grant that were killed while their GPU work could not be ended first.",
+        |s, to| ConstCounter::new(s.status.kills_unprepared).encode(to)),
+    metric!("mpsgate_reserve_duration_seconds", Histogram, Seconds, &["outcome"],
+        "Time until a container's request for memory was granted or refused, the start of its MPS server \
+         included.",
+        |s, to| s.events.reserve.encode(to)),
+    metric!("mpsgate_activate_duration_seconds", Histogram, Seconds, &["outcome"],
+        "Time until a created container's grant was made active or refused.",
+        |s, to| s.events.activate.encode(to)),
+];
+
+/// `CardStatus::state` of a card that takes grants.
+const READY: &str = "ready";
+
+fn cards(
+    scrape: &Scrape,
+    mut to: MetricEncoder<'_>,
+    value: impl Fn(&CardStatus) -> Option<u64>,
+) -> fmt::Result {
+    scrape.status.cards.iter().try_for_each(|card| match value(card) {
+        Some(value) => {
+            let gpu = card.index.to_string();
+            to.encode_family(&[("gpu", gpu.as_str()), ("uuid", &card.uuid)])?.encode_gauge(&value)
+        }
+        None => Ok(()),
+    })
+}
+
+fn mps_states(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
+    for card in &scrape.status.cards {
+        let Some(mps) = &card.mps else { continue };
+        let gpu = card.index.to_string();
+        for state in MPS_STATES {
+            let labels = [("gpu", gpu.as_str()), ("uuid", &card.uuid), ("state", state)];
+            to.encode_family(&labels)?.encode_gauge(&u64::from(mps.state == state))?;
+        }
+    }
+    Ok(())
+}
+
+fn grants(
+    scrape: &Scrape,
+    mut to: MetricEncoder<'_>,
+    value: impl Fn(&GrantStatus) -> Option<u64>,
+) -> fmt::Result {
+    scrape.status.grants.iter().try_for_each(|grant| match value(grant) {
+        Some(value) => {
+            let gpu = grant.card_index.to_string();
+            to.encode_family(&grant_labels(grant, &gpu))?.encode_gauge(&value)
+        }
+        None => Ok(()),
+    })
+}
+
+/// A container's name is its own only below its runtime's root.
+fn grant_labels<'a>(grant: &'a GrantStatus, gpu: &'a str) -> [(&'static str, &'a str); 4] {
+    [
+        ("gpu", gpu),
+        ("uuid", &grant.card),
+        ("container", &grant.container_id),
+        ("runtime_root", &grant.runtime_root),
+    ]
+}
+
+fn info<const N: usize>(mut to: MetricEncoder<'_>, labels: &[(&str, &str); N]) -> fmt::Result {
+    to.encode_info(labels)
+}
+
+fn bytes(mib: u64) -> u64 {
+    mib.saturating_mul(1024 * 1024)
+}
+
+fn yes_no(value: bool) -> &'static str {
+    if value { "true" } else { "false" }
+}
+
+#[cfg(test)]
+mod tests;
