@@ -60,6 +60,8 @@ pub(crate) struct Node {
     pub(crate) reports: BTreeMap<String, u64>,
     /// Containers that were killed.
     pub(crate) kills: Kills,
+    /// Grants that the driver holds their cgroups to, as last seen.
+    pub(crate) held: BTreeSet<GrantKey>,
 }
 
 /// NVML as last seen.
@@ -103,6 +105,7 @@ impl Node {
             actions: VecDeque::new(),
             reports: BTreeMap::new(),
             kills: Kills::default(),
+            held: BTreeSet::new(),
         }
     }
 
@@ -298,6 +301,7 @@ impl Node {
 
     fn forget(&mut self, entry: &Entry) {
         exec_record::remove(&self.records, &entry.grant.key);
+        self.held.remove(&entry.grant.key);
         self.changes += 1;
     }
 
@@ -477,5 +481,6 @@ fn ledger_refusal(error: &LedgerError) -> Refusal {
     Refusal::new(code, error.to_string(), "mpsgate status")
 }
 
+mod held;
 #[cfg(test)]
 mod tests;
