@@ -15,6 +15,10 @@ pub enum Guarantee {
     /// watchdog sees the memory of the card's processes, so it is told by the moment and never recorded.
     #[serde(rename = "mps+watchdog")]
     MpsWatchdog,
+    /// The driver holds the container's cgroup to the grant, all its processes in sum, whatever they do
+    /// with their environment (r615 and newer, cgroup v2). Told while it is seen to hold, and never
+    /// recorded here: see [`Entry::cgroup_limit`](crate::ledger::Entry::cgroup_limit).
+    Cgroup,
 }
 
 impl Guarantee {
@@ -24,6 +28,7 @@ impl Guarantee {
         match self {
             Self::Mps => "mps",
             Self::MpsWatchdog => "mps+watchdog",
+            Self::Cgroup => "cgroup",
         }
     }
 }

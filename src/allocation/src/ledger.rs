@@ -67,6 +67,10 @@ pub struct Entry {
     /// mpsgated reads past it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken_ms: Option<u64>,
+    /// The hard limit that the driver was last seen to hold the container's cgroup to; never less than
+    /// the grant. An older mpsgated reads past it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup_limit: Option<Mib>,
 }
 
 /// Memory that Kubernetes has bound to a pod of this node whose container does not run now.
@@ -222,6 +226,7 @@ impl Ledger {
             state: State::Reserved { holder },
             since_ms: now_ms,
             broken_ms: None,
+            cgroup_limit: None,
         });
         Ok(())
     }
@@ -261,6 +266,15 @@ impl Ledger {
             }
         }
         marked
+    }
+
+    /// Notes what the driver holds the container's cgroup to. Whether that is news; `None` where the key
+    /// has no grant.
+    pub fn set_cgroup_limit(&mut self, key: &GrantKey, limit: Mib) -> Option<bool> {
+        let active =
+            |e: &&mut Entry| e.grant.key == *key && matches!(e.state, State::Active { .. });
+        let entry = self.entries.iter_mut().find(active)?;
+        Some(entry.cgroup_limit.replace(limit) != Some(limit))
     }
 
     /// Ends an entry, whatever its state. `None` where it is gone already.
@@ -364,6 +378,21 @@ pub(crate) mod tests {
         assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
         let older = text.replace(",\"broken_ms\":5", "");
         assert_eq!(serde_json::from_str::<Ledger>(&older).unwrap().entries()[0].broken_ms, None);
+    }
+
+    #[test]
+    fn the_limit_of_a_cgroup_is_noted_for_a_grant_and_an_older_ledger_has_none() {
+        let mut ledger = Ledger::default();
+        let key = grant(1, 1, 0, 60).key;
+        ledger.reserve(grant(1, 1, 0, 60), HOLDER, &capacity(), 0).unwrap();
+        assert_eq!(ledger.set_cgroup_limit(&key, Mib(60)), None, "it has no container yet");
+        let older = serde_json::to_string(&ledger).unwrap();
+        ledger.activate(&key, ProcessId { pid: 9, start_time: 2 }, None).unwrap();
+        assert_eq!(ledger.set_cgroup_limit(&key, Mib(64)), Some(true));
+        assert_eq!(ledger.set_cgroup_limit(&key, Mib(64)), Some(false));
+        let text = serde_json::to_string(&ledger).unwrap();
+        assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
+        assert!(text.contains("\"cgroup_limit\":64") && !older.contains("cgroup_limit"));
     }
 
     #[test]

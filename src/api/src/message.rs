@@ -337,6 +337,9 @@ pub struct CardStatus {
     /// Why the memory of its processes is not seen, so that no container's sum can be held to its grant.
     #[serde(default)]
     pub unwatched: Option<String>,
+    /// Why the driver does not hold the cgroups of its containers to their grants, and what would help.
+    #[serde(default)]
+    pub unlimited: Option<String>,
 }
 
 /// One card's MPS control daemon.

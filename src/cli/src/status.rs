@@ -66,6 +66,7 @@ fn render_table(status: &Status, now_ms: u64) -> String {
     text.push_str(&mps(&status.cards));
     text.push_str(&grants(&status.grants, now_ms));
     text.push_str(&unwatched(&status.cards));
+    text.push_str(&unlimited(&status.cards));
     text.push_str(&actions(&status.actions, now_ms));
     if !status.refusals.is_empty() {
         let counts: Vec<_> = status.refusals.iter().map(|(c, n)| format!("{c} {n}")).collect();
@@ -220,6 +221,11 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
             "guarantee mps+watchdog: MPS limits each process; a container that takes more in sum is ended\n",
         );
     }
+    if grants.iter().any(|grant| grant.guarantee == "cgroup") {
+        text.push_str(
+            "guarantee cgroup: the driver limits the container's cgroup, all its processes in sum\n",
+        );
+    }
     text
 }
 
@@ -229,6 +235,17 @@ fn unwatched(cards: &[CardStatus]) -> String {
     for card in cards {
         if let Some(why) = &card.unwatched {
             let _ = writeln!(text, "GPU {}: what containers use is not seen: {why}", card.index);
+        }
+    }
+    text
+}
+
+/// Why a guarantee is not `cgroup`.
+fn unlimited(cards: &[CardStatus]) -> String {
+    let mut text = String::new();
+    for card in cards {
+        if let Some(why) = &card.unlimited {
+            let _ = writeln!(text, "GPU {}: no guarantee cgroup: {why}", card.index);
         }
     }
     text

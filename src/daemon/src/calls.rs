@@ -15,7 +15,9 @@ use tokio::time::{Instant, timeout};
 use crate::daemon::{Daemon, now_ms};
 use crate::keeper::Order;
 use crate::socket::{Caller, Line};
-use crate::{DaemonError, cgroup, devices, operator, process, reload, status, terminate, watch};
+use crate::{
+    DaemonError, cgroup, devices, limits, operator, process, reload, status, terminate, watch,
+};
 
 /// What a container is let do and an operator should be able to find: logged, not counted.
 const NOTED: &str = mpsgate_policy::NoteAction::Noted.as_str();
@@ -266,7 +268,11 @@ async fn activate(
                 line.wait("mpsgated has just started and prepares the GPUs", daemon.started())
                     .await;
             }
-            prepared(daemon, line, &entry).await
+            let prepared = prepared(daemon, line, &entry).await;
+            if prepared.is_ok() {
+                limits::hold(daemon, &entry).await;
+            }
+            prepared
         }
         Err(refusal) => Err(refusal),
     };

@@ -50,6 +50,8 @@ pub(crate) struct Card {
     pub(crate) mps: Option<MpsStatus>,
     /// What its processes use, as the watchdog last saw it.
     pub(crate) watched: Watched,
+    /// Why the driver does not hold the cgroup of the last grant to it, where it does not.
+    pub(crate) unlimited: Option<Trouble>,
 }
 
 /// What the watchdog last saw of a card.

@@ -4,6 +4,7 @@
 //! it, because a container's init may sit in a child (crun under systemd), and a container may
 //! make children of its own.
 
+pub(crate) mod dmem;
 pub(crate) mod kill;
 
 use std::collections::BTreeSet;
@@ -62,7 +63,7 @@ pub(crate) fn is_empty(cgroup: &CgroupId) -> io::Result<bool> {
 }
 
 /// Whether the directory is still the one that was named.
-fn is_same(cgroup: &CgroupId) -> io::Result<bool> {
+pub(crate) fn is_same(cgroup: &CgroupId) -> io::Result<bool> {
     match std::fs::symlink_metadata(&cgroup.path) {
         Ok(found) => Ok(found.is_dir() && found.ino() == cgroup.inode),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

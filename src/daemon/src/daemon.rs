@@ -15,6 +15,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::card::Health;
 use crate::hardware::Hardware;
 use crate::keeper::Order;
+use crate::limits;
 use crate::node::Node;
 use crate::settings::Settings;
 use crate::snapshot::SnapshotFile;
@@ -39,6 +40,8 @@ pub(crate) struct Daemon {
     cdi: Mutex<mpsgate_cdi::Cache>,
     keepers: Mutex<BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>>,
     tasks: mpsc::UnboundedSender<Task>,
+    /// To the task that has the driver limit cgroups.
+    pub(crate) limits: mpsc::UnboundedSender<limits::Order>,
     changes: watch::Sender<u64>,
     /// `enable` and `disable` take turns.
     pub(crate) operator: tokio::sync::Mutex<()>,
@@ -59,6 +62,7 @@ impl Daemon {
         settings: Settings,
         node: Node,
         tasks: mpsc::UnboundedSender<Task>,
+        limits: mpsc::UnboundedSender<limits::Order>,
     ) -> Self {
         let settings = Arc::new(settings);
         let hardware = Arc::new(Hardware::new(Arc::clone(&settings), places.clone()));
@@ -70,6 +74,7 @@ impl Daemon {
             cdi: Mutex::new(mpsgate_cdi::Cache::new(mpsgate_cdi::DIRECTORIES)),
             keepers: Mutex::default(),
             tasks,
+            limits,
             changes: watch::Sender::new(0),
             operator: tokio::sync::Mutex::default(),
             unwritten: Notify::new(),
@@ -151,8 +156,17 @@ impl Daemon {
     pub(crate) fn ended(&self, entry: &Entry, how: &'static str) {
         log_ended(entry, how);
         self.unwritten.notify_one();
+        self.unlimit(entry);
         for card in &entry.grant.cards {
             self.order(&card.uuid, Order::Cap { reply: None });
+        }
+    }
+
+    /// Has the limit of an ended entry's cgroup taken away, where it has one.
+    pub(crate) fn unlimit(&self, entry: &Entry) {
+        if entry.cgroup_limit.is_some() {
+            // The task is gone only at shutdown; the cgroup's end does the same.
+            let _ = self.limits.send(limits::Order::Clear(Box::new(entry.clone())));
         }
     }
 

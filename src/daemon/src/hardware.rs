@@ -104,7 +104,7 @@ impl Hardware {
         Self { settings, places, nvml: Mutex::new(None), spawner, capabilities: Mutex::default() }
     }
 
-    fn nvml(&self) -> Result<Arc<Nvml>, Trouble> {
+    pub(crate) fn nvml(&self) -> Result<Arc<Nvml>, Trouble> {
         // The mutex guards no invariant: a panic elsewhere has broken nothing.
         let mut slot = self.nvml.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(nvml) = slot.as_ref() {

@@ -205,6 +205,7 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
         cap: Mib(0),
         mps: None,
         watched: Watched::default(),
+        unlimited: None,
     }
 }
 

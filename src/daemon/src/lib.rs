@@ -29,6 +29,7 @@ pub mod fuzz;
 mod hardware;
 mod inventory;
 mod keeper;
+mod limits;
 mod logging;
 mod managed;
 mod metrics;

@@ -65,6 +65,8 @@ pub(crate) struct Node {
     pub(crate) events: Events,
     /// Where these are served.
     pub(crate) endpoint: Endpoint,
+    /// Grants that the driver holds their cgroups to, as last seen.
+    pub(crate) held: BTreeSet<GrantKey>,
 }
 
 /// NVML as last seen.
@@ -110,6 +112,7 @@ impl Node {
             kills: Kills::default(),
             events: Events::new(),
             endpoint: Endpoint::default(),
+            held: BTreeSet::new(),
         }
     }
 
@@ -305,6 +308,7 @@ impl Node {
 
     fn forget(&mut self, entry: &Entry) {
         exec_record::remove(&self.records, &entry.grant.key);
+        self.held.remove(&entry.grant.key);
         self.changes += 1;
     }
 
@@ -489,5 +493,6 @@ fn ledger_refusal(error: &LedgerError) -> Refusal {
     Refusal::new(code, error.to_string(), "mpsgate status")
 }
 
+mod held;
 #[cfg(test)]
 mod tests;

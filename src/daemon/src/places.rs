@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_config::paths;
 
+/// Where every distribution mounts it; the hook names cgroups below it.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
 /// Where things lie.
 #[derive(Debug, Clone)]
 pub struct Places {
@@ -11,11 +14,13 @@ pub struct Places {
     pub run: PathBuf,
     /// What must survive it: [`paths::STATE_DIR`].
     pub state: PathBuf,
+    /// The kernel's own tree of cgroups, which nothing is made in.
+    pub cgroups: PathBuf,
 }
 
 impl Default for Places {
     fn default() -> Self {
-        Self { run: paths::RUN_DIR.into(), state: paths::STATE_DIR.into() }
+        Self { run: paths::RUN_DIR.into(), state: paths::STATE_DIR.into(), cgroups: CGROUPS.into() }
     }
 }
 
@@ -23,7 +28,7 @@ impl Places {
     /// All below `root`, as `root/run` and `root/state`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
-        Self { run: root.join("run"), state: root.join("state") }
+        Self { run: root.join("run"), state: root.join("state"), cgroups: CGROUPS.into() }
     }
 
     fn in_run(&self, product: &str) -> PathBuf {

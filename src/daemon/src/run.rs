@@ -24,8 +24,8 @@ use crate::daemon::{Daemon, START_LIMIT, Task, log_ended};
 use crate::node::Node;
 use crate::settings::Settings;
 use crate::{
-    DaemonError, Places, directories, error, inventory, logging, managed, metrics, process, reload,
-    snapshot, socket, watch, watchdog,
+    DaemonError, Places, directories, error, inventory, limits, logging, managed, metrics, process,
+    reload, snapshot, socket, watch, watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -105,15 +105,19 @@ pub async fn serve(
     let mut node = Node::new(ledger, file, places.grants());
     node.trust_local = config.trust.local;
     node.kubelet = snapshot::has_kubelet();
-    for entry in node.settle(&process::is_alive) {
-        log_ended(&entry, "ended while mpsgated was away");
+    let ended = node.settle(&process::is_alive);
+    for entry in &ended {
+        log_ended(entry, "ended while mpsgated was away");
     }
     crash_point!("daemon.start.settled");
     // Where it fails it is said, and tried again with the next change.
     let _ = node.write();
     crash_point!("daemon.start.stored");
     let (tasks, todo) = mpsc::unbounded_channel();
-    let daemon = Arc::new(Daemon::new(places, Settings::new(config, settings_file), node, tasks));
+    let (limits, orders) = mpsc::unbounded_channel();
+    let settings = Settings::new(config, settings_file);
+    let daemon = Arc::new(Daemon::new(places, settings, node, tasks, limits));
+    ended.iter().for_each(|entry| daemon.unlimit(entry));
     snapshot::link_runtime(&daemon, &daemon.settings.now().runtime.path);
     {
         let mut node = daemon.node();
@@ -121,6 +125,7 @@ pub async fn serve(
         node.stopped = handed_over.stopped;
     }
     start(&daemon, listener, hangup);
+    daemon.spawn("limits cgroups", limits::watch(Arc::clone(&daemon), orders));
     let result = own(todo, stop).await;
     let _ = daemon.node().write();
     crash_point!("daemon.stop.stored");

@@ -99,6 +99,11 @@ impl Node {
             hint,
             mps: card.mps.clone().filter(|_| managed),
             unwatched: card.watched.blind.clone().filter(|_| managed),
+            unlimited: card
+                .unlimited
+                .as_ref()
+                .filter(|_| managed)
+                .map(|trouble| format!("{} ({})", trouble.why, trouble.hint)),
         }
     }
 
@@ -114,6 +119,7 @@ impl Node {
         let watched = card.is_some_and(|card| card.watched.enforced && card.lost.is_none())
             && self.driver.trouble.is_none();
         match grant.guarantee {
+            _ if self.held.contains(&grant.key) => Guarantee::Cgroup,
             Guarantee::Mps if watched => Guarantee::MpsWatchdog,
             recorded => recorded,
         }

@@ -1,7 +1,7 @@
 //! What can go wrong with NVML and with a card, and what to do about it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nvml_wrapper::error::NvmlError;
 
@@ -68,6 +68,43 @@ pub enum GpuError {
     /// A call on one card failed.
     #[error(transparent)]
     Card(#[from] CardError),
+    /// The limit of a cgroup could not be set, cleared or read.
+    #[error("cannot {action} of {} on card {uuid}", cgroup.display())]
+    MemoryLimit {
+        /// What was tried.
+        action: LimitAction,
+        /// UUID of the card.
+        uuid: String,
+        /// The cgroup's directory.
+        cgroup: PathBuf,
+        /// NVML's answer.
+        #[source]
+        source: NvmlError,
+    },
+}
+
+/// What was tried on the memory limit of a cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitAction {
+    /// Set the hard limit.
+    Set {
+        /// To this.
+        mib: u64,
+    },
+    /// Take it away.
+    Clear,
+    /// Read it back.
+    Read,
+}
+
+impl fmt::Display for LimitAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Set { mib } => write!(f, "set a memory limit of {mib} MiB on the processes"),
+            Self::Clear => f.write_str("clear the memory limit"),
+            Self::Read => f.write_str("read the memory limit"),
+        }
+    }
 }
 
 /// A call on one card failed; the others may be well.
@@ -141,8 +178,33 @@ impl GpuError {
                 return nvml_hint(source, "N");
             }
             Self::Card(error) => return error.hint(),
+            Self::MemoryLimit { cgroup, source, uuid, .. } => {
+                return limit_hint(cgroup, source).or_else(|| nvml_hint(source, uuid));
+            }
         };
         Some(hint.to_owned())
+    }
+
+    /// Whether the driver has no memory limits of cgroups, although its library has the calls.
+    #[must_use]
+    pub fn is_no_limits(&self) -> bool {
+        matches!(self, Self::MemoryLimit { source: NvmlError::FunctionNotFound, .. })
+    }
+}
+
+/// The remedy for what NVML answers about a cgroup; other answers are about the card.
+fn limit_hint(cgroup: &Path, error: &NvmlError) -> Option<String> {
+    match error {
+        NvmlError::NoPermission => {
+            Some("only root of the host may set limits: run as root, outside any container".into())
+        }
+        // Both are said of a directory without dmem.* files (NVIDIA MPS documentation, r615).
+        NvmlError::NotFound | NvmlError::NotSupported => Some(format!(
+            "ls {0}/dmem.max; cat {0}/cgroup.controllers; where RmMemacctMode is 0 the driver keeps none: \
+             grep Memacct /proc/driver/nvidia/params",
+            cgroup.display()
+        )),
+        _ => None,
     }
 }
 

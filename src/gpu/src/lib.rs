@@ -7,13 +7,15 @@
 
 mod card;
 mod error;
+mod limits;
 mod memory;
 mod nvml;
 mod process;
 mod simulated;
 
 pub use card::{Card, ComputeMode, MigState, UnknownComputeMode};
-pub use error::{CardAction, CardError, GpuError, Unfit};
+pub use error::{CardAction, CardError, GpuError, LimitAction, Unfit};
+pub use limits::{MemoryLimit, MemoryLimits};
 pub use memory::advertised_mib;
 pub use nvml::Nvml;
 pub use nvml_wrapper::error::NvmlError;

@@ -14,7 +14,7 @@ use crate::{
     ProcessList,
 };
 
-const BYTES_PER_MIB: u64 = 1 << 20;
+pub(crate) const BYTES_PER_MIB: u64 = 1 << 20;
 
 /// NVML, initialised once and shut down on drop.
 ///
@@ -159,7 +159,12 @@ impl Nvml {
         Ok(ProcessList { processes, tells_clients })
     }
 
-    fn device(&self, uuid: &str) -> Result<Device<'_>, GpuError> {
+    /// The wrapper's own handle.
+    pub(crate) fn wrapped(&self) -> &nvml_wrapper::Nvml {
+        &self.nvml
+    }
+
+    pub(crate) fn device(&self, uuid: &str) -> Result<Device<'_>, GpuError> {
         // NVML would answer with a handle of the instance, whose properties are not a card's.
         if uuid.starts_with("MIG-") {
             return Err(GpuError::MigInstance { uuid: uuid.to_owned() });

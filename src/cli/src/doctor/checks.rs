@@ -56,6 +56,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("cgroup", node::cgroup),
     ("nvml", node::nvml),
     ("card", node::cards),
+    ("memory-limits", node::memory_limits),
     ("device-nodes", node::device_nodes),
     ("runtime", own::runtime),
     ("programs", own::programs),

@@ -41,6 +41,8 @@ pub(super) struct Facts {
     pub(super) snapshot: Known<Option<NodeSnapshot>>,
     pub(super) runtime_link: Known<Option<PathBuf>>,
     pub(super) cgroup: Cgroup,
+    /// Whether the kernel has the `dmem` controller in the tree of v2.
+    pub(super) dmem: bool,
     pub(super) pidfd: Known<()>,
     pub(super) kernel: Known<String>,
     /// Inode of our own IPC namespace.
@@ -66,6 +68,8 @@ pub(super) struct NvmlFacts {
     pub(super) driver: Known<String>,
     pub(super) simulated: bool,
     pub(super) cards: Known<Vec<Known<Card>>>,
+    /// Whether it holds cgroups to memory limits.
+    pub(super) limits: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

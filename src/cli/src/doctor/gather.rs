@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_api::NodeSnapshot;
 use mpsgate_config::{ClientDir, Config, ConfigError, Origin, paths};
-use mpsgate_gpu::{GpuError, Nvml};
+use mpsgate_gpu::{Card, GpuError, Nvml};
 use mpsgate_mps::{CardDirs, CardMps, ClientLinks, LeaseDir, MpsError};
 
 use super::facts::{ChannelFacts, Facts, Known, LeaseFacts, NvmlFacts, Settings, Trouble};
@@ -54,6 +54,7 @@ pub(super) fn gather(root: &Path) -> Facts {
         snapshot: snapshot(root),
         runtime_link: runtime_link(root),
         cgroup: node::cgroup(root),
+        dmem: node::dmem(root),
         pidfd: node::pidfd(),
         kernel: node::kernel(root),
         ipc_inode: node::ipc_inode(root),
@@ -117,7 +118,20 @@ fn nvml(root: &Path, library: &Path) -> Known<NvmlFacts> {
     Ok(NvmlFacts {
         driver: nvml.driver_version().map_err(failed),
         simulated: nvml.is_simulated(),
+        limits: offers_limits(&nvml, &cards),
         cards,
+    })
+}
+
+/// Whether the driver holds cgroups to memory limits. Its library may have the calls and the driver none: a
+/// card is asked for the limit of the root, which nobody can have.
+fn offers_limits(nvml: &Nvml, cards: &Known<Vec<Known<Card>>>) -> bool {
+    let first = cards.iter().flatten().flatten().next();
+    nvml.memory_limits().is_some_and(|limits| {
+        first.is_none_or(|card| {
+            let asked = limits.get(&card.uuid, Path::new(node::CGROUPS));
+            !asked.is_err_and(|error| error.is_no_limits())
+        })
     })
 }
 

@@ -63,6 +63,7 @@ fn status() -> Status {
             hint: None,
             mps: None,
             unwatched: None,
+            unlimited: None,
         }],
         grants: Vec::new(),
         refusals: BTreeMap::new(),
@@ -105,6 +106,7 @@ fn healthy() -> Facts {
             driver: Ok("550.163.01".to_owned()),
             simulated: false,
             cards: Ok(vec![Ok(card())]),
+            limits: true,
         }),
         majors: Ok([("nvidia".to_owned(), 195), ("nvidia-uvm".to_owned(), 507)].into()),
         nodes: [
@@ -131,6 +133,7 @@ fn healthy() -> Facts {
         snapshot: Ok(Some(snapshot())),
         runtime_link: Ok(Some("/usr/sbin/runc".into())),
         cgroup: Cgroup::V2,
+        dmem: true,
         pidfd: Ok(()),
         kernel: Ok("6.1.0-28-amd64".to_owned()),
         ipc_inode: Ok(IPC),
@@ -195,6 +198,7 @@ const BROKEN: &[Broken] = &[
     ("card", |f| with_cards(f, Vec::new()), FAIL, "no card", "nvidia-smi -L"),
     ("card", |f| with_card(f, |c| c.uuid = OTHER.into()), FAIL, "is managed, but NVML does not find it", "mpsgate disable GPU-00000000"),
     ("card", |f| f.nvml.as_mut().unwrap().cards = trouble("cannot count the cards"), FAIL, "cannot count", "nvidia-smi -L"),
+    ("memory-limits", |f| f.cgroup = Cgroup::Hybrid, WARN, "only for those of v2", "systemd.unified_cgroup_hierarchy=1"),
     ("device-nodes", |f| { f.nodes.remove("/dev/nvidia0"); }, FAIL, "/dev/nvidia0 is missing", "nvidia-modprobe"),
     ("device-nodes", |f| { f.nodes.insert("/dev/nvidiactl".into(), Node::Other); }, FAIL, "/dev/nvidiactl is no character device", "nvidia-modprobe"),
     ("device-nodes", |f| { f.nodes.insert("/dev/nvidia-uvm".into(), Node::Char { major: 500, minor: 0 }); }, FAIL, "/dev/nvidia-uvm is 500:0, not 507:0", "nvidia-modprobe"),
@@ -350,6 +354,21 @@ fn who_manages_is_asked_of_the_daemon_then_the_snapshot_then_the_settings() {
     assert_eq!(facts.managed(), [OTHER.to_owned()].into());
     facts.config.as_mut().unwrap().config.gpus.manage = Manage::All;
     assert_eq!(facts.managed(), [UUID.to_owned()].into());
+}
+
+#[test]
+fn a_driver_without_memory_limits_is_no_finding_and_who_counts_them_is_said() {
+    let said = |limits, dmem| {
+        let mut facts = healthy();
+        facts.nvml.as_mut().unwrap().limits = limits;
+        facts.dmem = dmem;
+        let found = checks::all(&facts).into_iter().find(|f| f.name == "memory-limits").unwrap();
+        assert_eq!(found.result, Outcome::Ok);
+        found.evidence
+    };
+    assert!(said(false, true).starts_with("none for cgroups by this driver"));
+    assert!(said(true, true).contains("(dmem)"));
+    assert!(said(true, false).contains("the driver counts them itself"));
 }
 
 #[test]

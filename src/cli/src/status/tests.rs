@@ -34,6 +34,7 @@ fn card(index: u32) -> CardStatus {
             servers: Vec::new(),
         }),
         unwatched: None,
+        unlimited: None,
     }
 }
 
@@ -107,6 +108,10 @@ fn busy() -> Status {
     second.free_mib = 142_336;
     second.used_mib = None;
     second.unwatched = Some("cannot read the compute processes of the card".to_owned());
+    second.unlimited = Some(
+        "driver 550.163.01 offers no memory limits for cgroups (a driver of r615 or newer does)"
+            .to_owned(),
+    );
     second.state = "its MPS control daemon is dead".to_owned();
     second.hint = Some("journalctl -u mpsgate-mps@1 -n 50".to_owned());
     second.mps = Some(MpsStatus {
@@ -124,6 +129,7 @@ fn busy() -> Status {
     broken.state = "broken".to_owned();
     broken.hint = Some("its CUDA processes have lost the card: restart the container".to_owned());
     broken.broken_ms = Some(NOW - 60_000);
+    broken.guarantee = "cgroup".to_owned();
     let killed = Action {
         at_ms: NOW - 61_000,
         container_id: Some("cafe".repeat(16)),

@@ -38,6 +38,7 @@ fn node() -> (tempfile::TempDir, Node) {
         server_uid: None,
         serverless: false,
         watched: Watched::default(),
+        unlimited: None,
         cap: Mib(0),
         mps: None,
     });

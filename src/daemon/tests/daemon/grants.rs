@@ -311,6 +311,23 @@ impl Cgroup {
         made.map(Self)
     }
 
+    /// One of v2, below `root`: its tree, or the one beside v1's.
+    pub(crate) fn on_v2(name: &str) -> Option<(std::path::PathBuf, Self)> {
+        if !crate::harness::is_root("a test with a cgroup") {
+            return None;
+        }
+        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(std::path::PathBuf::from);
+        let root = roots.into_iter().find(|root| root.join("cgroup.controllers").exists());
+        let made = root.and_then(|root| {
+            let path = root.join(format!("mpsgated-test-{name}-{}", std::process::id()));
+            std::fs::create_dir(&path).ok().map(|()| (root, Self(path)))
+        });
+        if made.is_none() {
+            eprintln!("SKIPPED: no tree of cgroup v2 here that can be written");
+        }
+        made
+    }
+
     pub(crate) fn add(&self, container: &Container) {
         self.add_pid(container.pid());
     }

@@ -15,6 +15,7 @@ mod grants;
 mod harness;
 mod kill;
 mod leases;
+mod limits;
 mod metrics;
 mod operator;
 mod restart;

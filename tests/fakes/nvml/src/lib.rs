@@ -10,6 +10,9 @@
 //!   "cuda_driver_version": "12.4",
 //!   "init_error": "DRIVER_NOT_LOADED",        optional: nvmlInit_v2 returns it
 //!   "refuse_compute_mode": true,              optional: setting it gets NO_PERMISSION
+//!   "memory_limits": {                        optional: as of r615; else the calls get FUNCTION_NOT_FOUND
+//!     "needs": "dmem.max",                    optional: a cgroup without this file gets NOT_SUPPORTED
+//!     "round_mib": 128 },                     optional: hard limits are rounded up to this
 //!   "cards": [{
 //!     "uuid": "GPU-5d5ba0d6-…",               unique
 //!     "index": 0, "minor": 0,                 indexes are 0, 1, 2 … in this order; minors unique
@@ -22,6 +25,8 @@
 //!     "pci_bus_id": "00000000:3B:00.0",
 //!     "processes": [{ "pid": 1, "used_mib": 418, "kind": "compute" }],
 //!                                             or "graphics", "mps"; used_mib null: not available
+//!     "limits": { "/sys/fs/cgroup/a":         optional: written by the calls, with a line in <file>.limits
+//!       { "soft_bytes": 0, "hard_bytes": 1073741824, "inode": 7 } },
 //!     "error": "GPU_IS_LOST",                 optional: what calls on this card return
 //!     "error_in": ["nvmlDeviceGetName"]       optional: only these calls; else all, handles too
 //! }]}
@@ -42,6 +47,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract of every function is NVML's")]
 
 mod install;
+mod limits;
 mod out;
 mod state;
 
@@ -56,6 +62,9 @@ use out::{copy_list, copy_string, store};
 use state::{Card, ComputeMode, Kind, Mig, State};
 
 pub use install::{EXAMPLE, install, library};
+pub use limits::{
+    GetLimits, SetLimits, nvmlDeviceGetMemoryLimits_v1, nvmlDeviceSetMemoryLimits_v1,
+};
 
 /// A code of NVML other than `NVML_SUCCESS`.
 type Fault = nvmlReturn_t;

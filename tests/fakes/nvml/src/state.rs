@@ -1,6 +1,7 @@
 //! The JSON file: found, read, checked, and changed by one value. Its format is told in the crate's
 //! documentation.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,6 +13,7 @@ use nvml_wrapper_sys::bindings as nvml;
 use serde::Deserialize;
 
 use crate::Fault;
+use crate::limits::{Limits, Offer};
 
 const UNKNOWN: Fault = nvml::nvmlReturn_enum_NVML_ERROR_UNKNOWN;
 
@@ -26,6 +28,7 @@ pub(crate) struct State {
     pub(crate) init_error: Option<ErrorName>,
     #[serde(default)]
     pub(crate) refuse_compute_mode: bool,
+    pub(crate) memory_limits: Option<Offer>,
     pub(crate) cards: Vec<Card>,
 }
 
@@ -43,6 +46,8 @@ pub(crate) struct Card {
     pub(crate) compute_mode: ComputeMode,
     pub(crate) pci_bus_id: String,
     pub(crate) processes: Vec<Process>,
+    #[serde(default)]
+    pub(crate) limits: BTreeMap<PathBuf, Limits>,
     error: Option<ErrorName>,
     error_in: Option<Vec<String>>,
 }
@@ -200,6 +205,16 @@ impl State {
         save_compute_mode(&path, uuid, mode).map_err(|error| complain(&path, &error))
     }
 
+    /// Sets or clears one cgroup's limits in the file.
+    pub(crate) fn save_limits(
+        uuid: &str,
+        cgroup: &Path,
+        limits: Option<Limits>,
+    ) -> Result<(), Fault> {
+        let path = path();
+        crate::limits::save(&path, uuid, cgroup, limits).map_err(|error| complain(&path, &error))
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         let state: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         for (place, card) in state.cards.iter().enumerate() {
@@ -257,6 +272,18 @@ fn beside_the_library() -> PathBuf {
 }
 
 fn save_compute_mode(path: &Path, uuid: &str, mode: ComputeMode) -> Result<(), String> {
+    let line = format!("{uuid} {}", mode.row().2);
+    change(path, uuid, "writes", &line, |card| card["compute_mode"] = mode.row().2.into())
+}
+
+/// Changes a card in the file, and appends a line to `<file>.<log>`: who was never written to is not in it.
+pub(crate) fn change(
+    path: &Path,
+    uuid: &str,
+    log: &str,
+    line: &str,
+    edit: impl FnOnce(&mut serde_json::Value),
+) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
     let beside = |suffix: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -273,7 +300,7 @@ fn save_compute_mode(path: &Path, uuid: &str, mode: ComputeMode) -> Result<(), S
         .as_array_mut()
         .and_then(|cards| cards.iter_mut().find(|card| card["uuid"] == uuid))
         .ok_or("the card is gone")?;
-    card["compute_mode"] = mode.row().2.into();
+    edit(card);
 
     let temporary = beside(&format!(".{}.tmp", process::id()));
     fs::write(&temporary, format!("{tree:#}\n")).map_err(text)?;
@@ -281,10 +308,9 @@ fn save_compute_mode(path: &Path, uuid: &str, mode: ComputeMode) -> Result<(), S
     fs::set_permissions(&temporary, permissions).map_err(text)?;
     fs::rename(&temporary, path).map_err(text)?;
 
-    // Who was never written to is not in it.
     let mut writes =
-        File::options().create(true).append(true).open(beside(".writes")).map_err(text)?;
-    writeln!(writes, "{uuid} {}", mode.row().2).map_err(text)
+        File::options().create(true).append(true).open(beside(&format!(".{log}"))).map_err(text)?;
+    writeln!(writes, "{line}").map_err(text)
 }
 
 #[cfg(test)]

@@ -15,6 +15,9 @@ const OPEN_FILES: u64 = 16384;
 /// Oldest kernel of a distribution that is still maintained and that the driver supports: RHEL 8.
 const OLDEST_KERNEL: (u32, u32) = (4, 18);
 
+/// For v2.
+const UNIFIED: &str = "boot with systemd.unified_cgroup_hierarchy=1 for v2";
+
 const LOAD_DRIVER: &str = "nvidia-modprobe -u -c 0, or start nvidia-persistenced";
 
 pub(super) fn kernel(facts: &Facts) -> Vec<Finding> {
@@ -49,7 +52,6 @@ pub(super) fn pidfd(facts: &Facts) -> Vec<Finding> {
 }
 
 pub(super) fn cgroup(facts: &Facts) -> Vec<Finding> {
-    const UNIFIED: &str = "boot with systemd.unified_cgroup_hierarchy=1 for v2";
     vec![match facts.cgroup {
         Cgroup::V2 => ok("v2"),
         Cgroup::Hybrid => {
@@ -113,6 +115,22 @@ pub(super) fn cards(facts: &Facts) -> Vec<Finding> {
         )
     }));
     findings
+}
+
+/// The way to the guarantee `cgroup`.
+pub(super) fn memory_limits(facts: &Facts) -> Vec<Finding> {
+    let Ok(nvml) = &facts.nvml else { return vec![skip("NVML does not answer")] };
+    vec![match (nvml.limits, facts.cgroup, facts.dmem) {
+        (false, _, _) => ok(
+            "none for cgroups by this driver (r615 and newer have them): MPS limits each process, and \
+             mpsgated ends a container that takes more in sum",
+        ),
+        (true, Cgroup::V2, true) => ok("offered for cgroups; this kernel counts them (dmem)"),
+        (true, Cgroup::V2, false) => {
+            ok("offered for cgroups; the driver counts them itself, as this kernel has no dmem")
+        }
+        (true, _, _) => warn("offered for cgroups, but only for those of v2", UNIFIED),
+    }]
 }
 
 pub(super) fn device_nodes(facts: &Facts) -> Vec<Finding> {

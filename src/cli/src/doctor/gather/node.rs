@@ -40,8 +40,10 @@ pub(super) fn nodes(root: &Path) -> BTreeMap<String, Node> {
     entries.flatten().filter_map(node).collect()
 }
 
+pub(super) const CGROUPS: &str = "/sys/fs/cgroup";
+
 pub(super) fn cgroup(root: &Path) -> Cgroup {
-    let has = |name: &str| below(root, "/sys/fs/cgroup").join(name).exists();
+    let has = |name: &str| below(root, CGROUPS).join(name).exists();
     if has("cgroup.controllers") {
         Cgroup::V2
     } else if has("unified/cgroup.controllers") {
@@ -51,6 +53,12 @@ pub(super) fn cgroup(root: &Path) -> Cgroup {
     } else {
         Cgroup::None
     }
+}
+
+pub(super) fn dmem(root: &Path) -> bool {
+    let controllers = read(&below(root, CGROUPS).join("cgroup.controllers"));
+    let controllers = controllers.ok().flatten().unwrap_or_default();
+    controllers.split_ascii_whitespace().any(|name| name == "dmem")
 }
 
 pub(super) fn pidfd() -> Known<()> {

@@ -1,0 +1,242 @@
+//! The driver's memory limit on a container's cgroup: real cgroups of v2, and a simulated NVML that takes
+//! limits as the documentation of r615 has them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use mpsgate_allocation::Grant;
+use serde_json::{Value, json};
+
+use crate::grants::Cgroup;
+use crate::harness::{Container, Node, Running, on_card, request, uuid, wait_for};
+
+/// A container with a grant of 1 GiB on card 0, in a cgroup of v2.
+struct Granted {
+    init: Container,
+    cgroup: Cgroup,
+    grant: Grant,
+}
+
+/// A node whose driver has limits, and which takes `cgroup`'s tree for its own.
+fn node(root: PathBuf, offer: Value) -> Node {
+    let mut node = Node::new(1);
+    node.places.cgroups = root;
+    node.nvml(|state| state["memory_limits"] = offer);
+    node
+}
+
+fn grant_in(daemon: &Running, name: &str, cgroup: Cgroup) -> Granted {
+    let grant = daemon.reserve(on_card(request(name, 1), 0)).unwrap();
+    let init = Container::new();
+    cgroup.add(&init);
+    daemon.activate(&grant, &init, Some(cgroup.id())).unwrap();
+    Granted { init, cgroup, grant }
+}
+
+fn level(daemon: &Running, name: &str) -> String {
+    let grants = daemon.status().grants;
+    grants.into_iter().find(|grant| grant.container_id == name).unwrap().guarantee
+}
+
+/// The limits that the driver has, by cgroup: `(soft, hard)` in bytes.
+fn limits(node: &Node) -> Vec<(String, u64, u64)> {
+    let text = fs::read_to_string(node.dir.path().join("nvml.json")).unwrap();
+    let state: Value = serde_json::from_str(&text).unwrap();
+    let bytes = |limit: &Value, key: &str| limit[key].as_u64().unwrap();
+    let all = state["cards"][0]["limits"].as_object().cloned().unwrap_or_default();
+    all.into_iter()
+        .map(|(cgroup, limit)| (cgroup, bytes(&limit, "soft_bytes"), bytes(&limit, "hard_bytes")))
+        .collect()
+}
+
+/// Every call that changed a limit, oldest first.
+fn calls(node: &Node) -> Vec<String> {
+    let text = fs::read_to_string(node.dir.path().join("nvml.json.limits")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn recorded(node: &Node) -> Option<u64> {
+    let text = fs::read_to_string(node.places.ledger().join("ledger.json")).unwrap();
+    let file: Value = serde_json::from_str(&text).unwrap();
+    file["entries"][0]["cgroup_limit"].as_u64()
+}
+
+fn unlimited(daemon: &Running) -> String {
+    daemon.card(0).unlimited.unwrap_or_default()
+}
+
+#[test]
+fn an_active_grant_is_limited_told_recorded_and_its_limit_cleared_with_its_end() {
+    let Some((root, cgroup)) = Cgroup::on_v2("limited") else { return };
+    let node = node(root, json!({}));
+    let daemon = node.start();
+    let mut web = grant_in(&daemon, "web", cgroup);
+    let path = web.cgroup.id().path;
+    // With the answer to the hook, so before the container's program runs.
+    assert_eq!(limits(&node), [(path.clone(), 0, 1 << 30)], "hard is the grant, soft is none");
+    assert_eq!((level(&daemon, "web").as_str(), daemon.card(0).unlimited), ("cgroup", None));
+    wait_for("it is recorded", || recorded(&node) == Some(1024));
+    // The cgroup is kept by this test: the limit goes all the same.
+    web.init.kill();
+    wait_for("its memory is free", || daemon.granted_mib() == 0);
+    wait_for("the limit is cleared", || limits(&node).is_empty());
+    let uuid = uuid(0);
+    assert_eq!(
+        calls(&node),
+        [format!("set {uuid} {path} soft 0 hard {}", 1_u64 << 30), format!("clear {uuid} {path}")]
+    );
+}
+
+#[test]
+fn a_limit_that_the_driver_rounded_up_holds() {
+    let Some((root, cgroup)) = Cgroup::on_v2("rounded") else { return };
+    let node = node(root, json!({ "round_mib": 3000 }));
+    let daemon = node.start();
+    let web = grant_in(&daemon, "web", cgroup);
+    assert_eq!(level(&daemon, "web"), "cgroup");
+    wait_for("it is recorded as read back", || recorded(&node) == Some(3000));
+    daemon.release(&web.grant.key);
+}
+
+#[test]
+fn a_limit_that_is_read_back_as_none_is_taken_away_and_not_told() {
+    let Some((root, cgroup)) = Cgroup::on_v2("useless") else { return };
+    // Rounded to more than the card has.
+    let node = node(root, json!({ "round_mib": 20_000 }));
+    let daemon = node.start();
+    let web = grant_in(&daemon, "web", cgroup);
+    wait_for("the watchdog looks", || level(&daemon, "web") == "mps+watchdog");
+    assert!(unlimited(&daemon).contains("which holds nobody on a card of 16 GiB"));
+    assert_eq!(limits(&node), [], "nobody has a limit that is not told");
+    assert_eq!(recorded(&node), None);
+    drop(web);
+}
+
+#[test]
+fn each_reason_for_the_next_level_is_told_and_the_container_lives() {
+    let nothing = |_: &mut Value| ();
+    type Edit = fn(&mut Value);
+    let cases: [(&str, Value, Edit, &str); 4] = [
+        ("absent", Value::Null, nothing, "driver 550.163.01 offers no memory limits for cgroups"),
+        (
+            "nofile",
+            json!({ "needs": "dmem.none" }),
+            nothing,
+            "cannot set a memory limit of 1024 MiB",
+        ),
+        (
+            "denied",
+            json!({}),
+            |state| {
+                state["cards"][0]["error"] = "NO_PERMISSION".into();
+                state["cards"][0]["error_in"] = json!(["nvmlDeviceSetMemoryLimits_v1"]);
+            },
+            "only root of the host may set limits",
+        ),
+        (
+            "unread",
+            json!({}),
+            |state| {
+                state["cards"][0]["error"] = "UNKNOWN".into();
+                state["cards"][0]["error_in"] = json!(["nvmlDeviceGetMemoryLimits_v1"]);
+            },
+            "cannot read the memory limit of",
+        ),
+    ];
+    for (name, offer, edit, reason) in cases {
+        let Some((root, cgroup)) = Cgroup::on_v2(name) else { return };
+        let node = node(root, offer);
+        node.nvml(edit);
+        let daemon = node.start();
+        let mut web = grant_in(&daemon, "web", cgroup);
+        assert!(unlimited(&daemon).contains(reason), "{name}: {}", unlimited(&daemon));
+        wait_for("the watchdog looks", || level(&daemon, "web") == "mps+watchdog");
+        assert_eq!(limits(&node), [], "{name}");
+        assert!(web.init.lives(), "{name}");
+    }
+}
+
+#[test]
+fn beside_v1_nothing_is_tried() {
+    // In whatever hierarchy there is; the tree of cgroups is a plain directory.
+    let Some(cgroup) = Cgroup::new("v1") else { return };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let node = node(elsewhere.path().to_owned(), json!({}));
+    let daemon = node.start();
+    let _web = grant_in(&daemon, "web", cgroup);
+    assert!(unlimited(&daemon).contains("need cgroup v2"), "{}", unlimited(&daemon));
+    assert_eq!(calls(&node), [""; 0]);
+    wait_for("the watchdog looks", || level(&daemon, "web") == "mps+watchdog");
+}
+
+#[test]
+fn after_a_restart_a_limit_is_told_only_once_it_was_read_back() {
+    let Some((root, cgroup)) = Cgroup::on_v2("restart") else { return };
+    let node = node(root, json!({}));
+    let daemon = node.start();
+    let web = grant_in(&daemon, "web", cgroup);
+    wait_for("it is recorded", || recorded(&node) == Some(1024));
+    daemon.stop().unwrap();
+    // Nobody can say now whether it holds.
+    node.nvml(|state| {
+        state["cards"][0]["error"] = "UNKNOWN".into();
+        state["cards"][0]["error_in"] =
+            json!(["nvmlDeviceGetMemoryLimits_v1", "nvmlDeviceSetMemoryLimits_v1"]);
+    });
+    let daemon = node.start();
+    wait_for("it is looked for", || unlimited(&daemon).contains("memory limit"));
+    assert_ne!(level(&daemon, "web"), "cgroup");
+    assert_eq!(recorded(&node), Some(1024), "it is tried again");
+    daemon.stop().unwrap();
+    node.nvml(|state| {
+        drop(state["cards"][0].as_object_mut().unwrap().remove("error"));
+        drop(state["cards"][0].as_object_mut().unwrap().remove("error_in"));
+    });
+    let before = calls(&node).len();
+    let daemon = node.start();
+    wait_for("it is seen to hold", || level(&daemon, "web") == "cgroup");
+    assert_eq!(calls(&node).len(), before, "reading back was enough");
+    // The end of a container that nobody watched: the limit goes with the next start.
+    daemon.stop().unwrap();
+    let path = web.cgroup.id().path;
+    let Granted { init, cgroup: _kept, .. } = web;
+    drop(init);
+    let daemon = node.start();
+    wait_for("the limit is cleared", || limits(&node).is_empty());
+    assert_eq!(calls(&node).last(), Some(&format!("clear {} {path}", uuid(0))));
+    drop(daemon);
+}
+
+#[test]
+fn a_limit_that_somebody_took_away_is_set_again() {
+    let Some((root, cgroup)) = Cgroup::on_v2("again") else { return };
+    let node = node(root, json!({}));
+    let daemon = node.start();
+    let web = grant_in(&daemon, "web", cgroup);
+    wait_for("it is recorded", || recorded(&node) == Some(1024));
+    node.nvml(|state| state["cards"][0]["limits"] = json!({}));
+    wait_for("it is there again", || limits(&node) == [(web.cgroup.id().path, 0, 1 << 30)]);
+    wait_for("it is told", || level(&daemon, "web") == "cgroup");
+}
+
+#[test]
+fn a_crash_before_the_limit_was_recorded_is_made_up_for() {
+    let Some((root, cgroup)) = Cgroup::on_v2("crash") else { return };
+    let mut node = node(root.clone(), json!({}));
+    // A first life that knows nothing of v2 records none.
+    node.places.cgroups = node.dir.path().to_owned();
+    let daemon = node.start();
+    let web = grant_in(&daemon, "web", cgroup);
+    daemon.stop().unwrap();
+    assert_eq!(recorded(&node), None);
+    let id = web.cgroup.id();
+    node.nvml(|state| {
+        let limit = json!({ "soft_bytes": 0, "hard_bytes": 1_u64 << 30, "inode": id.inode });
+        state["cards"][0]["limits"] = json!({ id.path: limit });
+    });
+    node.places.cgroups = root;
+    let daemon = node.start();
+    wait_for("it is seen", || level(&daemon, "web") == "cgroup");
+    wait_for("it is recorded", || recorded(&node) == Some(1024));
+    assert_eq!(calls(&node), [""; 0]);
+}

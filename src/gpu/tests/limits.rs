@@ -1,0 +1,168 @@
+//! Memory limits of cgroups, against the NVML double. Directories stand for cgroups. What a real driver of
+//! r615 answers is asked in `tests/gpu`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mpsgate_gpu::{GpuError, LimitAction, MemoryLimit, Nvml, NvmlError};
+use serde_json::{Value, json};
+
+const CARD: &str = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77";
+const OTHER: &str = "GPU-8c3b1a52-6f0e-4d7a-9a41-0b8a5f7f1c02";
+const MIB: u64 = 1 << 20;
+const NONE: MemoryLimit = MemoryLimit { soft_bytes: 0, hard_bytes: u64::MAX, used_bytes: 0 };
+
+struct Node {
+    directory: tempfile::TempDir,
+    library: PathBuf,
+}
+
+impl Node {
+    fn new(edit: impl FnOnce(&mut Value)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut state = serde_json::from_str(fake_nvml::EXAMPLE).unwrap();
+        edit(&mut state);
+        let library = fake_nvml::install(directory.path(), &state.to_string()).unwrap();
+        Self { directory, library }
+    }
+
+    fn with_limits(offer: Value) -> Self {
+        Self::new(|state| state["memory_limits"] = offer)
+    }
+
+    fn cgroup(&self, name: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    fn state(&self) -> Value {
+        let text = fs::read_to_string(self.directory.path().join("nvml.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+fn limit(mib: u64) -> MemoryLimit {
+    MemoryLimit { hard_bytes: mib * MIB, ..NONE }
+}
+
+#[test]
+fn a_limit_is_set_read_back_and_cleared_for_one_cgroup_on_one_card() {
+    let node = Node::with_limits(json!({}));
+    let (web, neighbour) = (node.cgroup("web"), node.cgroup("neighbour"));
+    let nvml = Nvml::load(&node.library).unwrap();
+    let limits = nvml.memory_limits().unwrap();
+    assert_eq!(limits.get(CARD, &web).unwrap(), NONE);
+    limits.set(CARD, &web, 7168).unwrap();
+    assert_eq!(limits.get(CARD, &web).unwrap(), limit(7168));
+    assert_eq!(limits.get(CARD, &neighbour).unwrap(), NONE);
+    assert_eq!(limits.get(OTHER, &web).unwrap(), NONE);
+    let stored = &node.state()["cards"][0]["limits"][web.to_str().unwrap()];
+    assert_eq!((&stored["soft_bytes"], &stored["hard_bytes"]), (&json!(0), &json!(7168 * MIB)));
+    limits.clear(CARD, &web).unwrap();
+    assert_eq!(limits.get(CARD, &web).unwrap(), NONE);
+    assert_eq!(node.state()["cards"][0]["limits"], json!({}));
+}
+
+#[test]
+fn what_was_rounded_is_read_back_as_it_holds() {
+    let node = Node::with_limits(json!({ "round_mib": 128 }));
+    let web = node.cgroup("web");
+    let nvml = Nvml::load(&node.library).unwrap();
+    let limits = nvml.memory_limits().unwrap();
+    limits.set(CARD, &web, 4000).unwrap();
+    assert_eq!(limits.get(CARD, &web).unwrap(), limit(4096));
+}
+
+#[test]
+fn a_cgroup_that_was_made_anew_has_no_limit() {
+    let node = Node::with_limits(json!({}));
+    let web = node.cgroup("web");
+    let nvml = Nvml::load(&node.library).unwrap();
+    let limits = nvml.memory_limits().unwrap();
+    limits.set(CARD, &web, 1024).unwrap();
+    // Renamed, not removed: the inode must not come back.
+    fs::rename(&web, node.directory.path().join("old")).unwrap();
+    fs::create_dir(&web).unwrap();
+    assert_eq!(limits.get(CARD, &web).unwrap(), NONE);
+}
+
+#[test]
+fn a_library_without_the_calls_offers_no_limits() {
+    let node = Node::with_limits(json!({}));
+    for call in [&b"nvmlDeviceSetMemoryLimits_v1"[..], b"nvmlDeviceGetMemoryLimits_v1"] {
+        let mut library = fs::read(fake_nvml::library().unwrap()).unwrap();
+        let places: Vec<_> =
+            (0..library.len() - call.len()).filter(|at| library[*at..].starts_with(call)).collect();
+        assert!(!places.is_empty());
+        for place in places {
+            library[place] = b'x';
+        }
+        fs::remove_file(&node.library).unwrap();
+        fs::write(&node.library, library).unwrap();
+        let nvml = Nvml::load(&node.library).unwrap();
+        assert!(nvml.memory_limits().is_none(), "{}", String::from_utf8_lossy(call));
+        assert_eq!(nvml.cards().unwrap().len(), 2, "all else is there");
+    }
+}
+
+#[test]
+fn a_driver_that_knows_the_calls_and_has_none_is_told_apart_from_a_failure() {
+    let node = Node::new(|_| ());
+    let web = node.cgroup("web");
+    let nvml = Nvml::load(&node.library).unwrap();
+    let limits = nvml.memory_limits().unwrap();
+    assert!(limits.set(CARD, &web, 1).unwrap_err().is_no_limits());
+    assert!(limits.get(CARD, &web).unwrap_err().is_no_limits());
+}
+
+#[test]
+fn every_refusal_names_card_and_cgroup_and_what_to_do() {
+    let node = Node::with_limits(json!({ "needs": "dmem.max" }));
+    let (web, missing) = (node.cgroup("web"), node.directory.path().join("missing"));
+    let nvml = Nvml::load(&node.library).unwrap();
+    let limits = nvml.memory_limits().unwrap();
+    for (cgroup, is) in [(&web, "NotSupported"), (&missing, "NotFound")] {
+        let error = limits.set(CARD, cgroup, 7168).unwrap_err();
+        let expected = format!(
+            "cannot set a memory limit of 7168 MiB on the processes of {} on card {CARD}",
+            cgroup.display()
+        );
+        assert_eq!(error.to_string(), expected);
+        let GpuError::MemoryLimit { action, source, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(*action, LimitAction::Set { mib: 7168 });
+        assert_eq!(format!("{source:?}"), is);
+        let hint = error.hint().unwrap();
+        assert!(hint.contains(&format!("ls {}/dmem.max", cgroup.display())), "{hint}");
+    }
+    fs::write(web.join("dmem.max"), "").unwrap();
+    limits.set(CARD, &web, 7168).unwrap();
+    assert!(matches!(limits.set("GPU-0", &web, 1), Err(GpuError::UnknownCard { .. })));
+    assert!(matches!(limits.set("MIG-0", &web, 1), Err(GpuError::MigInstance { .. })));
+    let nul = limits.get(CARD, Path::new("/a\0b")).unwrap_err();
+    assert!(matches!(nul, GpuError::MemoryLimit { source: NvmlError::NulError(_), .. }), "{nul:?}");
+}
+
+#[test]
+fn a_card_in_mig_mode_and_a_caller_that_is_not_root_are_refused() {
+    let node = Node::new(|state| {
+        state["memory_limits"] = json!({});
+        state["cards"][0]["mig"] = "enabled".into();
+        state["cards"][1]["error"] = "NO_PERMISSION".into();
+        state["cards"][1]["error_in"] = json!(["nvmlDeviceSetMemoryLimits_v1"]);
+    });
+    let web = node.cgroup("web");
+    let nvml = Nvml::load(&node.library).unwrap();
+    let limits = nvml.memory_limits().unwrap();
+    let mig = limits.set(CARD, &web, 1).unwrap_err();
+    assert!(
+        matches!(mig, GpuError::MemoryLimit { source: NvmlError::NotSupported, .. }),
+        "{mig:?}"
+    );
+    let denied = limits.clear(OTHER, &web).unwrap_err();
+    assert!(denied.to_string().starts_with("cannot clear the memory limit of "), "{denied}");
+    assert!(denied.hint().unwrap().contains("root of the host"));
+    assert_eq!(limits.get(OTHER, &web).unwrap(), NONE, "reading needs no privilege");
+}
