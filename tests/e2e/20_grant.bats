@@ -136,6 +136,8 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   wait_for 10 "cap of 2 GiB" cap_is 2048
   granted large 5Gi --ann mpsgate.io/gpu=0
   wait_for 10 "cap of 5 GiB" cap_is 5120
+  # The worst case stands in each grant.
+  assert_equal "what small gets that unsets its limit" "$(grant small .cap_mib)" 5120
   delete large
   wait_for 10 "cap of 2 GiB again" cap_is 2048
 }

@@ -436,6 +436,10 @@ pub struct GrantStatus {
     /// What its processes use on the card in sum (device view); absent where that is not seen.
     #[serde(default)]
     pub used_mib: Option<u64>,
+    /// The worst case: what a process of it gets that unsets its own limit. The MPS server's cap, which follows the
+    /// card's largest live grant (server view); absent where the control daemon has not told it.
+    #[serde(default)]
+    pub cap_mib: Option<u64>,
     /// How firmly the limit holds.
     pub guarantee: String,
     /// When it was reserved.

@@ -179,6 +179,7 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
         (">GPU", ""),
         (">MEMORY", ""),
         (">USED", ""),
+        (">CAP", ""),
         (">COMPUTE", ""),
         (">UID", ""),
         (">PID", ""),
@@ -193,6 +194,7 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
             grant.card_index.to_string(),
             memory(grant.memory_mib),
             grant.used_mib.map_or_else(unknown, memory),
+            grant.cap_mib.map_or_else(unknown, memory),
             grant.compute_percent.map_or_else(unknown, |percent| format!("{percent}%")),
             grant.uid.to_string(),
             grant.pid.to_string(),
@@ -206,6 +208,11 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
         "\nGRANTS, as the ledger records them; USED, as the device counts it\n{}",
         table.render()
     );
+    if grants.iter().any(|grant| grant.cap_mib > Some(grant.memory_mib)) {
+        text.push_str(
+            "CAP: a process that unsets its own limit gets so much, the card's largest grant, until the watchdog looks\n",
+        );
+    }
     for grant in grants {
         if let Some(hint) = &grant.hint {
             let _ = writeln!(text, "hint: {}: {hint}", short_id(&grant.container_id));

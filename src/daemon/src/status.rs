@@ -113,6 +113,12 @@ impl Node {
         card.watched.used.get(&grant.key).copied().filter(|_| self.driver.trouble.is_none())
     }
 
+    /// What a process of it gets that unsets its limit, where the control daemon is asked now and then.
+    fn cap(&self, grant: &Grant) -> Option<u64> {
+        let card = self.card(&grant.cards.first()?.uuid)?;
+        card.mps.as_ref().filter(|_| card.managed.is_some())?.default_limit_mib
+    }
+
     /// How firmly its limit holds now.
     fn guarantee(&self, grant: &Grant) -> Guarantee {
         let card = grant.cards.first().and_then(|card| self.card(&card.uuid));
@@ -148,6 +154,7 @@ impl Node {
             pid,
             cgroup: cgroup.map(|cgroup| cgroup.path.clone()),
             used_mib: self.used(grant).map(|used| used.0),
+            cap_mib: self.cap(grant),
             guarantee: self.guarantee(grant).as_str().to_owned(),
             since_ms: entry.since_ms,
             hint: broken.then(|| BROKEN.to_owned()),

@@ -62,6 +62,7 @@ fn grant(id: &str, memory_mib: u64, age_ms: u64) -> GrantStatus {
         pid: 5100,
         cgroup: Some("/sys/fs/cgroup/web".to_owned()),
         used_mib: None,
+        cap_mib: Some(7168),
         guarantee: "mps".to_owned(),
         since_ms: NOW - age_ms,
         hint: None,
