@@ -41,6 +41,8 @@ struct Answer {
     /// What CUDA says the device has.
     total_mib: u64,
     pipe_directory: Option<String>,
+    /// Whether CUDA says that it is a client of an MPS server; absent where the driver does not tell.
+    mps_client: Option<bool>,
     /// Whether no more than the limit could be had.
     holds: Option<bool>,
 }
@@ -52,6 +54,7 @@ pub(crate) fn run(args: &ProbeArgs) -> Result<ExitCode, CliError> {
     let mut cuda = Cuda::open(&args.library).map_err(CliError::Cuda)?;
     let (free_mib, total_mib) = cuda.memory().map_err(CliError::Cuda)?;
     let allocated_mib = allocate_all(&mut cuda, args.max_mib).map_err(CliError::Cuda)?;
+    let mps_client = cuda.is_mps_client();
     drop(cuda);
     let answer = Answer {
         schema: 1,
@@ -60,6 +63,7 @@ pub(crate) fn run(args: &ProbeArgs) -> Result<ExitCode, CliError> {
         free_mib,
         total_mib,
         pipe_directory: variable(PIPE_VARIABLE),
+        mps_client,
         holds: limit_mib.map(|limit| allocated_mib <= limit),
     };
     print::answer(&match args.output {
@@ -102,12 +106,17 @@ fn text(answer: &Answer) -> String {
         _ => format!("{LIMIT_VARIABLE} is not set: this process has no limit of its own"),
     };
     format!(
-        "limit      {}\nallocated  {} MiB\nfree       {} MiB (as CUDA told before)\ndevice     {} MiB\nchannel    {}\n\n{verdict}\n",
+        "limit      {}\nallocated  {} MiB\nfree       {} MiB (as CUDA told before)\ndevice     {} MiB (as the program sees it)\nchannel    {}\nMPS client {}\n\n{verdict}\n",
         answer.limit_mib.map_or_else(|| "none".to_owned(), |mib| format!("{mib} MiB")),
         answer.allocated_mib,
         answer.free_mib,
         answer.total_mib,
         answer.pipe_directory.as_deref().unwrap_or("none: not an MPS client by its environment"),
+        match answer.mps_client {
+            Some(true) => "yes",
+            Some(false) => "NO: it uses the card past MPS, and no limit of MPS holds it",
+            None => "this driver does not tell",
+        },
     )
 }
 

@@ -15,6 +15,9 @@ const SUCCESS: c_int = 0;
 /// `CUDA_ERROR_OUT_OF_MEMORY`: what an allocation beyond an MPS limit gives.
 const OUT_OF_MEMORY: c_int = 2;
 const MIB: usize = 1 << 20;
+/// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`: contexts created on this device will be shared via MPS (cuda.h; older drivers
+/// answer that they know no such attribute).
+const MPS_ENABLED: c_int = 133;
 
 /// Why CUDA does not answer.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +68,7 @@ impl CudaError {
 
 type Init = unsafe extern "C" fn(c_uint) -> c_int;
 type DeviceGet = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
+type DeviceGetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 type ContextRetain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
 type ContextSetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
 type ContextRelease = unsafe extern "C" fn(c_int) -> c_int;
@@ -105,6 +109,15 @@ impl Cuda {
         // SAFETY: the context just retained.
         cuda.check("cuCtxSetCurrent", unsafe { set(context) })?;
         Ok(cuda)
+    }
+
+    /// Whether CUDA says that this process is a client of an MPS server; `None` where the driver does not tell.
+    pub(crate) fn is_mps_client(&self) -> Option<bool> {
+        let get: DeviceGetAttribute = self.symbol(b"cuDeviceGetAttribute\0").ok()?;
+        let mut enabled = 0;
+        // SAFETY: a pointer to a local, and the device that cuDeviceGet gave.
+        let code = unsafe { get(&raw mut enabled, MPS_ENABLED, self.device) };
+        (code == SUCCESS).then_some(enabled != 0)
     }
 
     fn symbol<F: Copy>(&self, name: &'static [u8]) -> Result<F, CudaError> {

@@ -10,6 +10,7 @@ const LIBCUDA: &str = r#"
 static size_t left = (size_t)7000 << 20;
 int cuInit(unsigned f) { (void)f; char *e = getenv("FAKE_CUDA_INIT"); if (getenv("FAKE_CUDA_UNLIMITED")) left = (size_t)16000 << 20; return e ? atoi(e) : 0; }
 int cuDeviceGet(int *d, int n) { (void)n; *d = 0; return 0; }
+int cuDeviceGetAttribute(int *v, int a, int d) { (void)d; if (a != 133 || !getenv("FAKE_CUDA_MPS")) return 1; *v = atoi(getenv("FAKE_CUDA_MPS")); return 0; }
 int cuDevicePrimaryCtxRetain(void **c, int d) { (void)d; *c = &left; return 0; }
 int cuCtxSetCurrent(void *c) { return c == &left ? 0 : 201; }
 int cuDevicePrimaryCtxRelease_v2(int d) { return d; }
@@ -60,6 +61,27 @@ fn measures_what_can_be_allocated_against_the_limit() {
         code == 0 && stdout.contains("allocated  10 MiB") && stdout.contains("is not set"),
         "{stdout}"
     );
+}
+
+#[test]
+fn says_whether_it_is_an_mps_client_where_the_driver_tells() {
+    let dir = tempfile::tempdir().unwrap();
+    let library = library(dir.path());
+    for (env, json, words) in [
+        (&[LIMIT, ("FAKE_CUDA_MPS", "1")][..], true.into(), "MPS client yes"),
+        (
+            &[LIMIT, ("FAKE_CUDA_MPS", "0")],
+            false.into(),
+            "MPS client NO: it uses the card past MPS",
+        ),
+        (&[LIMIT], serde_json::Value::Null, "MPS client this driver does not tell"),
+    ] {
+        let (_, stdout, _) = probe(&library, env, &["-o", "json"]);
+        let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        assert_eq!(answer["mps_client"], json);
+        let (_, stdout, _) = probe(&library, env, &[]);
+        assert!(stdout.contains(words), "{stdout}");
+    }
 }
 
 #[test]
