@@ -45,7 +45,7 @@ node() { # PATH MAJOR MINOR: a device and its rule as jq text
     | .linux.resources.devices += [{allow: true, type: "c", major: %d, minor: %d, access: "rwm"}]' "$1" "$2" "$3" "$2" "$3"
 }
 caps() { printf '.process.capabilities |= map_values(. + ["%s"])' "$1"; }
-counted() { status_json | jq -r --arg code "$1" '.refusals[$code] // 0'; } # CODE
+counted() { status_json | jq -r --arg code "$1" '.notes[$code] // 0'; } # CODE
 said() { grep -qF -- "$1" "$MG/log/mpsgated.log"; }
 WANT=(--ann mpsgate.io/gpu-mem=1Gi)
 

@@ -256,8 +256,11 @@ pub struct Status {
     pub cards: Vec<CardStatus>,
     /// All reservations and grants.
     pub grants: Vec<GrantStatus>,
-    /// Refused, stripped and warned containers since the daemon started, by code.
+    /// Refused containers since the daemon started, by code.
     pub refusals: BTreeMap<String, u64>,
+    /// Containers that were started since then, stripped of what has this code or let through with it by the settings.
+    #[serde(default)]
+    pub notes: BTreeMap<String, u64>,
     /// CUDA clients whose GPU work was ended before their container was killed, since then.
     #[serde(default)]
     pub clients_terminated: u64,

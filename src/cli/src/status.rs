@@ -68,9 +68,13 @@ fn render_table(status: &Status, now_ms: u64) -> String {
     text.push_str(&unwatched(&status.cards));
     text.push_str(&unlimited(&status.cards));
     text.push_str(&actions(&status.actions, now_ms));
-    if !status.refusals.is_empty() {
-        let counts: Vec<_> = status.refusals.iter().map(|(c, n)| format!("{c} {n}")).collect();
-        let _ = write!(text, "\nREFUSALS since mpsgated started: {}\n", counts.join(", "));
+    for (title, counts) in
+        [("REFUSALS", &status.refusals), ("STRIPPED or let through, and started,", &status.notes)]
+    {
+        if !counts.is_empty() {
+            let counts: Vec<_> = counts.iter().map(|(code, n)| format!("{code} {n}")).collect();
+            let _ = write!(text, "\n{title} since mpsgated started: {}\n", counts.join(", "));
+        }
     }
     text
 }

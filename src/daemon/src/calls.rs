@@ -1,5 +1,6 @@
 //! What callers want: reserve, activate, release, report, status, enable, disable.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -403,6 +404,14 @@ fn refused(daemon: &Daemon, key: &GrantKey, refusal: &Refusal) {
     count(daemon, key.container_id.as_str(), refusal.code.as_str(), "refused", &refusal.sentence);
 }
 
+/// Containers that were judged since the start, by code.
+#[derive(Debug, Default)]
+pub(crate) struct Judged {
+    pub(crate) refusals: BTreeMap<String, u64>,
+    /// Stripped or warned of, and started.
+    pub(crate) notes: BTreeMap<String, u64>,
+}
+
 /// One line, and one more in `status`.
 fn count(daemon: &Daemon, container: &str, code: &str, action: &str, sentence: &str) {
     log::warn!(container, code, action, reason = sentence; "container judged");
@@ -411,5 +420,8 @@ fn count(daemon: &Daemon, container: &str, code: &str, action: &str, sentence: &
     let code = if is_code { code } else { "OTHER" };
     let mut node = daemon.node();
     node.events.judged(action, code);
-    *node.reports.entry(code.to_owned()).or_default() += 1;
+    let started = matches!(action, "stripped" | "warned");
+    let judged = &mut node.judged;
+    let counts = if started { &mut judged.notes } else { &mut judged.refusals };
+    *counts.entry(code.to_owned()).or_default() += 1;
 }

@@ -26,6 +26,7 @@ use mpsgate_api::{Action, Activate, Engine, Reserve};
 use mpsgate_config::Switch;
 use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose};
 
+use crate::calls::Judged;
 use crate::card::{Card, Trouble};
 use crate::metrics::{Endpoint, Events};
 use crate::terminate::Kills;
@@ -57,8 +58,8 @@ pub(crate) struct Node {
     pub(crate) trust_local: Switch,
     /// What was done to containers and processes, oldest first; bounded.
     pub(crate) actions: VecDeque<Action>,
-    /// Containers that were refused or changed, by code.
-    pub(crate) reports: BTreeMap<String, u64>,
+    /// Containers that were refused, or changed.
+    pub(crate) judged: Judged,
     /// Containers that were killed.
     pub(crate) kills: Kills,
     /// What else is counted, for the metrics.
@@ -108,7 +109,7 @@ impl Node {
             kubelet: false,
             trust_local: Switch::Auto,
             actions: VecDeque::new(),
-            reports: BTreeMap::new(),
+            judged: Judged::default(),
             kills: Kills::default(),
             events: Events::new(),
             endpoint: Endpoint::default(),

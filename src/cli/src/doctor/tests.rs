@@ -67,6 +67,7 @@ fn status() -> Status {
         }],
         grants: Vec::new(),
         refusals: BTreeMap::new(),
+        notes: BTreeMap::new(),
         clients_terminated: 0,
         kills_unprepared: 0,
         actions: Vec::new(),

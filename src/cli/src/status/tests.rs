@@ -80,6 +80,7 @@ fn status(cards: Vec<CardStatus>) -> Status {
         cards,
         grants: Vec::new(),
         refusals: BTreeMap::new(),
+        notes: BTreeMap::new(),
         clients_terminated: 0,
         kills_unprepared: 0,
         actions: Vec::new(),
@@ -157,6 +158,7 @@ fn busy() -> Status {
             ("E_NO_CAPACITY".to_owned(), 12),
             ("E_NO_HOST_IPC".to_owned(), 3),
         ]),
+        notes: BTreeMap::from([("E_PRIVILEGED".to_owned(), 5)]),
         ..status(vec![first, second, unmanaged(2)])
     }
 }

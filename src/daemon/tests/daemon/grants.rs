@@ -126,7 +126,10 @@ fn refusals_carry_code_sentence_and_hint_and_are_counted() {
         sentence: "it is privileged".to_owned(),
     };
     daemon.done(Call::Report(report.clone())).unwrap();
-    daemon.done(Call::Report(Report { code: "\u{1b}[31m".to_owned(), ..report })).unwrap();
+    daemon.done(Call::Report(Report { code: "\u{1b}[31m".to_owned(), ..report.clone() })).unwrap();
+    for action in ["stripped", "warned", "noted"] {
+        daemon.done(Call::Report(Report { action: action.to_owned(), ..report.clone() })).unwrap();
+    }
     let counted: BTreeMap<String, u64> = [
         ("E_NO_CAPACITY", 1),
         ("E_TOO_LARGE", 1),
@@ -137,7 +140,9 @@ fn refusals_carry_code_sentence_and_hint_and_are_counted() {
     ]
     .map(|(code, count)| (code.to_owned(), count))
     .into();
-    assert_eq!(daemon.status().refusals, counted);
+    let status = daemon.status();
+    assert_eq!(status.refusals, counted);
+    assert_eq!(status.notes, [("E_PRIVILEGED".to_owned(), 2)].into(), "noted is logged alone");
 }
 
 #[test]
