@@ -25,6 +25,8 @@ mod error;
 mod explain;
 #[doc(hidden)]
 pub mod fuzz;
+#[cfg(test)]
+mod golden;
 mod mps;
 mod print;
 mod probe;

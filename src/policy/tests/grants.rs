@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "the golden text is a file")]
 
+mod golden;
+
 use std::fmt::Write;
 
 use mpsgate_allocation::{
@@ -13,6 +15,8 @@ use mpsgate_config::InjectMode;
 use mpsgate_oci::spec::{View, apply};
 use mpsgate_policy::{Code, Injector, Wanted, grant_edits};
 use serde_json::{Value, json};
+
+use golden::golden;
 
 const HOOK: &str = "/usr/bin/mpsgate-hook";
 
@@ -120,15 +124,7 @@ fn a_grant_changes_the_spec_as_recorded() {
         };
         assert_eq!(sorted(&twice.to_string()), sorted(&expected), "{name}: nothing is added twice");
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/grants.txt");
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(path, &text).unwrap();
-    }
-    assert_eq!(
-        text,
-        std::fs::read_to_string(path).unwrap_or_default(),
-        "MPSGATE_BLESS=1 records the new text"
-    );
+    golden("grants.txt", &text);
 }
 
 #[test]

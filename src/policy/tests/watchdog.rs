@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "the golden text is a file")]
 
+mod golden;
+
 use std::fmt::Write;
 
 use mpsgate_allocation::ledger::ProcessId;
@@ -10,6 +12,8 @@ use mpsgate_allocation::{ContainerId, GrantKey, Instance, Mib};
 use mpsgate_config::Enforce;
 use mpsgate_policy::watchdog::{Action, Kind, Limit, Look, Rules, Seen, User, Whose, decide};
 use proptest::prelude::*;
+
+use golden::golden;
 
 const MIB: u64 = 1 << 20;
 
@@ -175,12 +179,7 @@ fn every_case_reads_as_the_golden_text() {
         &same(look(vec![client(1, "web", 0), client(3, "db", 100)]), KILL, 1),
     );
 
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/watchdog.txt");
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(path, &text).unwrap();
-    }
-    let wanted = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(text == wanted, "{path} differs; it is now:\n{text}\nMPSGATE_BLESS=1 writes it");
+    golden("watchdog.txt", &text);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use mpsgate_api::{Action, MpsStatus, ServerStatus};
 
 use super::*;
+use crate::golden::golden;
 
 const NOW: u64 = 1_700_000_000_000;
 
@@ -161,16 +162,6 @@ fn busy() -> Status {
         notes: BTreeMap::from([("E_PRIVILEGED".to_owned(), 5)]),
         ..status(vec![first, second, unmanaged(2)])
     }
-}
-
-/// Compares with a golden file. With `MPSGATE_BLESS=1` in the environment it writes the file instead.
-fn golden(name: &str, text: &str) {
-    let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(&path, text).unwrap();
-    }
-    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(text == wanted, "{path} differs; it is now:\n{text}\nMPSGATE_BLESS=1 writes it");
 }
 
 #[test]

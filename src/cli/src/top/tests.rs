@@ -11,10 +11,12 @@ use ratatui::style::{Color, Modifier};
 
 use super::bars::{ASCII, UNICODE};
 use super::*;
+use crate::golden::golden;
 
 const NOW: u64 = 1_700_000_000_000;
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
-const PICTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/top.svg");
+/// From `tests/golden`.
+const PICTURE: &str = "../../../../docs/top.svg";
 
 /// The node of the status tests: two managed cards, one of them without its MPS, and one that is not.
 fn busy() -> Status {
@@ -100,14 +102,6 @@ fn text(buffer: &Buffer) -> String {
     text
 }
 
-fn golden(path: &str, text: &str) {
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(path, text).unwrap();
-    }
-    let want = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(text == want, "{path} differs (MPSGATE_BLESS=1 writes it); it is now:\n{text}");
-}
-
 #[test]
 fn pictures_of_every_size_and_state() {
     let mut all = String::new();
@@ -134,7 +128,7 @@ fn pictures_of_every_size_and_state() {
         moved.wish(wish);
     }
     add("sorted, reversed, paused, scrolled", &moved, &look(80, 14));
-    golden(&format!("{GOLDEN}/top.txt"), &all);
+    golden("top.txt", &all);
 }
 
 #[test]

@@ -9,6 +9,8 @@
 #![allow(clippy::disallowed_methods, reason = "fixtures, page and golden text are files")]
 
 mod fixture;
+#[path = "../golden/mod.rs"]
+mod golden;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -18,6 +20,7 @@ use mpsgate_oci::spec::{apply, glance};
 use mpsgate_policy::{Decision, NoteAction, Verdict, may_matter};
 
 use fixture::{Fixture, fixtures};
+use golden::golden;
 
 /// Ways that leave nothing in a spec. The page says so of each, and what an operator can do.
 const UNSEEN: [usize; 3] = [17, 21, 29];
@@ -83,15 +86,7 @@ fn every_way_of_the_page_is_decided_as_recorded() {
         fixtures.iter().filter(|f| f.row == *number).for_each(|f| text.push_str(&entry(f)));
         text.push('\n');
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/catalogue.txt");
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(path, &text).unwrap();
-    }
-    let recorded = std::fs::read_to_string(path).unwrap_or_default();
-    for (now, then) in text.split("\n\n").zip(recorded.split("\n\n")) {
-        assert_eq!(now, then, "\nMPSGATE_BLESS=1 records the new text");
-    }
-    assert_eq!(text, recorded);
+    golden("catalogue.txt", &text);
 }
 
 #[test]

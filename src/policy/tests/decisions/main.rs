@@ -5,6 +5,8 @@
 #![allow(clippy::disallowed_methods, reason = "the golden text is a file")]
 
 mod cases;
+#[path = "../golden/mod.rs"]
+mod golden;
 
 use std::fmt::Write;
 
@@ -13,6 +15,7 @@ use mpsgate_policy::{Verdict, decide_rootless, may_matter};
 use serde_json::{Value, json};
 
 use cases::{Case, annotation, asking, cases, device, env, privileged};
+use golden::golden;
 
 fn render(case: &Case) -> String {
     let decision = case.decide();
@@ -57,15 +60,7 @@ fn render_edits(text: &mut String, edits: &[mpsgate_oci::spec::Edit]) {
 #[test]
 fn the_table_decides_as_recorded() {
     let text = cases().iter().map(render).collect::<Vec<_>>().join("\n");
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/decisions.txt");
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(path, &text).unwrap();
-    }
-    let recorded = std::fs::read_to_string(path).unwrap_or_default();
-    for (now, then) in text.split("\n\n").zip(recorded.split("\n\n")) {
-        assert_eq!(now, then, "\nMPSGATE_BLESS=1 records the new text");
-    }
-    assert_eq!(text, recorded);
+    golden("decisions.txt", &text);
 }
 
 #[test]
