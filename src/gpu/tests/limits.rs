@@ -3,31 +3,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod node;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mpsgate_gpu::{GpuError, LimitAction, MemoryLimit, Nvml, NvmlError};
+use mpsgate_gpu::{GpuError, LimitAction, MemoryLimit, NvmlError};
 use serde_json::{Value, json};
+
+use node::Node;
 
 const CARD: &str = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77";
 const OTHER: &str = "GPU-8c3b1a52-6f0e-4d7a-9a41-0b8a5f7f1c02";
 const MIB: u64 = 1 << 20;
 const NONE: MemoryLimit = MemoryLimit { soft_bytes: 0, hard_bytes: u64::MAX, used_bytes: 0 };
 
-struct Node {
-    directory: tempfile::TempDir,
-    library: PathBuf,
-}
-
 impl Node {
-    fn new(edit: impl FnOnce(&mut Value)) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let mut state = serde_json::from_str(fake_nvml::EXAMPLE).unwrap();
-        edit(&mut state);
-        let library = fake_nvml::install(directory.path(), &state.to_string()).unwrap();
-        Self { directory, library }
-    }
-
     fn with_limits(offer: Value) -> Self {
         Self::new(|state| state["memory_limits"] = offer)
     }
@@ -36,11 +27,6 @@ impl Node {
         let path = self.directory.path().join(name);
         fs::create_dir(&path).unwrap();
         path
-    }
-
-    fn state(&self) -> Value {
-        let text = fs::read_to_string(self.directory.path().join("nvml.json")).unwrap();
-        serde_json::from_str(&text).unwrap()
     }
 }
 
@@ -52,7 +38,7 @@ fn limit(mib: u64) -> MemoryLimit {
 fn a_limit_is_set_read_back_and_cleared_for_one_cgroup_on_one_card() {
     let node = Node::with_limits(json!({}));
     let (web, neighbour) = (node.cgroup("web"), node.cgroup("neighbour"));
-    let nvml = Nvml::load(&node.library).unwrap();
+    let nvml = node.load().unwrap();
     let limits = nvml.memory_limits().unwrap();
     assert_eq!(limits.get(CARD, &web).unwrap(), NONE);
     limits.set(CARD, &web, 7168).unwrap();
@@ -70,7 +56,7 @@ fn a_limit_is_set_read_back_and_cleared_for_one_cgroup_on_one_card() {
 fn what_was_rounded_is_read_back_as_it_holds() {
     let node = Node::with_limits(json!({ "round_mib": 128 }));
     let web = node.cgroup("web");
-    let nvml = Nvml::load(&node.library).unwrap();
+    let nvml = node.load().unwrap();
     let limits = nvml.memory_limits().unwrap();
     limits.set(CARD, &web, 4000).unwrap();
     assert_eq!(limits.get(CARD, &web).unwrap(), limit(4096));
@@ -80,7 +66,7 @@ fn what_was_rounded_is_read_back_as_it_holds() {
 fn a_cgroup_that_was_made_anew_has_no_limit() {
     let node = Node::with_limits(json!({}));
     let web = node.cgroup("web");
-    let nvml = Nvml::load(&node.library).unwrap();
+    let nvml = node.load().unwrap();
     let limits = nvml.memory_limits().unwrap();
     limits.set(CARD, &web, 1024).unwrap();
     // Renamed, not removed: the inode must not come back.
@@ -102,7 +88,7 @@ fn a_library_without_the_calls_offers_no_limits() {
         }
         fs::remove_file(&node.library).unwrap();
         fs::write(&node.library, library).unwrap();
-        let nvml = Nvml::load(&node.library).unwrap();
+        let nvml = node.load().unwrap();
         assert!(nvml.memory_limits().is_none(), "{}", String::from_utf8_lossy(call));
         assert_eq!(nvml.cards().unwrap().len(), 2, "all else is there");
     }
@@ -112,7 +98,7 @@ fn a_library_without_the_calls_offers_no_limits() {
 fn a_driver_that_knows_the_calls_and_has_none_is_told_apart_from_a_failure() {
     let node = Node::new(|_| ());
     let web = node.cgroup("web");
-    let nvml = Nvml::load(&node.library).unwrap();
+    let nvml = node.load().unwrap();
     let limits = nvml.memory_limits().unwrap();
     assert!(limits.set(CARD, &web, 1).unwrap_err().is_no_limits());
     assert!(limits.get(CARD, &web).unwrap_err().is_no_limits());
@@ -122,7 +108,7 @@ fn a_driver_that_knows_the_calls_and_has_none_is_told_apart_from_a_failure() {
 fn every_refusal_names_card_and_cgroup_and_what_to_do() {
     let node = Node::with_limits(json!({ "needs": "dmem.max" }));
     let (web, missing) = (node.cgroup("web"), node.directory.path().join("missing"));
-    let nvml = Nvml::load(&node.library).unwrap();
+    let nvml = node.load().unwrap();
     let limits = nvml.memory_limits().unwrap();
     for (cgroup, is) in [(&web, "NotSupported"), (&missing, "NotFound")] {
         let error = limits.set(CARD, cgroup, 7168).unwrap_err();
@@ -154,7 +140,7 @@ fn a_card_in_mig_mode_and_a_caller_that_is_not_root_are_refused() {
         state["cards"][1]["error_in"] = json!(["nvmlDeviceSetMemoryLimits_v1"]);
     });
     let web = node.cgroup("web");
-    let nvml = Nvml::load(&node.library).unwrap();
+    let nvml = node.load().unwrap();
     let limits = nvml.memory_limits().unwrap();
     let mig = limits.set(CARD, &web, 1).unwrap_err();
     assert!(

@@ -3,8 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod node;
+
 use std::error::Error;
-use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs, thread};
 
@@ -14,40 +15,16 @@ use mpsgate_gpu::{
 };
 use serde_json::{Value, json};
 
+use node::Node;
+
 const FIRST: &str = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77";
 const SECOND: &str = "GPU-8c3b1a52-6f0e-4d7a-9a41-0b8a5f7f1c02";
 
-/// A library of its own per test, with the example's two cards unless edited.
-struct Node {
-    directory: tempfile::TempDir,
-    library: PathBuf,
-}
-
 impl Node {
-    fn new(edit: impl FnOnce(&mut Value)) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let mut state = serde_json::from_str(fake_nvml::EXAMPLE).unwrap();
-        edit(&mut state);
-        let library = fake_nvml::install(directory.path(), &state.to_string()).unwrap();
-        Self { directory, library }
-    }
-
-    fn file(&self) -> PathBuf {
-        self.directory.path().join("nvml.json")
-    }
-
-    fn state(&self) -> Value {
-        serde_json::from_str(&fs::read_to_string(self.file()).unwrap()).unwrap()
-    }
-
     fn edit(&self, edit: impl FnOnce(&mut Value)) {
         let mut state = self.state();
         edit(&mut state);
         fs::write(self.file(), state.to_string()).unwrap();
-    }
-
-    fn load(&self) -> Result<Nvml, GpuError> {
-        Nvml::load(&self.library)
     }
 }
 
