@@ -22,6 +22,7 @@ mod request;
 mod settings;
 mod spec;
 mod state;
+mod token;
 mod wire;
 
 /// A target's name, as its corpus and its fuzz target have it, and its property.
@@ -49,6 +50,9 @@ pub const TARGETS: &[Target] = &[
     ("quantity", request::quantity),
     ("request", request::request),
     ("settings", settings::settings),
+    ("token", token::token),
+    ("token_keys", token::token_keys),
+    ("token_uses", token::token_uses),
     ("unparsable", spec::unparsable),
 ];
 

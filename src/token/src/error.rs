@@ -1,0 +1,109 @@
+//! Why a token does not count, or cannot be checked.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::store::SIZE_LIMIT;
+use crate::{KeysError, TokenError, UsesError};
+
+/// Why the directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A system call failed.
+    #[error("cannot {action} {path}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else could have read or written it.
+    #[error("{path} is {found}: others than mpsgated may know the keys in it")]
+    Exposed {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its mode, owner or kind.
+        found: String,
+    },
+    /// Larger than any of ours.
+    #[error("{path} has {bytes} bytes, at most {SIZE_LIMIT} are read")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// No list of keys.
+    #[error("{path} cannot be read")]
+    Keys {
+        /// The file.
+        path: PathBuf,
+        /// Where it is wrong.
+        #[source]
+        source: KeysError,
+    },
+    /// No record of uses.
+    #[error("{path} cannot be read")]
+    Uses {
+        /// The file.
+        path: PathBuf,
+        /// Where it is wrong.
+        #[source]
+        source: UsesError,
+    },
+    /// The token is none of this node's.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The token is another container's.
+    #[error("it was first brought by container {container} of pod {pod}, and is nobody else's")]
+    Bound {
+        /// That container's name.
+        container: String,
+        /// That pod's uid.
+        pod: String,
+    },
+}
+
+impl StoreError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Io { path, .. } => format!(
+                "check that {0} is writable and its disk not full: ls -ld {0}; df -h {0}",
+                path.parent().unwrap_or_else(|| Path::new("/var/lib/mpsgate")).display()
+            ),
+            Self::Exposed { path, .. } => format!(
+                "find out who did it; if nobody can have read it, give it back to mpsgated alone (chmod go= {0}), \
+                 else make new keys: remove keys.json beside it, restart mpsgated, and create the pods that \
+                 have GPU memory anew",
+                path.display()
+            ),
+            Self::TooLarge { path, .. } | Self::Keys { path, .. } | Self::Uses { path, .. } => {
+                format!(
+                    "restore {0}, or make new keys: mv {1} {1}.bad; systemctl restart mpsgated; then create the \
+                     pods that have GPU memory anew",
+                    path.display(),
+                    path.parent().unwrap_or_else(|| Path::new("/var/lib/mpsgate")).display()
+                )
+            }
+            Self::Token(TokenError::Key { .. }) => {
+                "create the pod anew, so that it gets a token of this node, and remove mpsgate.io/grant from its \
+                 annotations if it is there"
+                    .to_owned()
+            }
+            Self::Token(TokenError::Claims) => {
+                "install the newer version on this node again, or create the pod anew".to_owned()
+            }
+            Self::Token(TokenError::Form | TokenError::Mac) | Self::Bound { .. } => {
+                "remove mpsgate.io/grant from the pod's annotations: only the device plugin writes it, for a \
+                 container that asks for GPU memory in resources.limits"
+                    .to_owned()
+            }
+        }
+    }
+}
