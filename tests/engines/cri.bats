@@ -2,6 +2,7 @@
 # What only pods have: the pause container, the pod's own annotations, the default handler, a kubelet.
 
 load engine.bash
+load ../e2e/token.bash
 
 setup_file() {
   load engine.bash
@@ -49,10 +50,21 @@ WANT=(--ipc --gpu 7Gi)
 }
 
 @test "with a kubelet a pod's annotation is not believed, and its event says so" {
-  mkdir -p /var/lib/kubelet/device-plugins
-  perl -MIO::Socket::UNIX -e 'IO::Socket::UNIX->new(Local => shift, Listen => 1) or die $!' /var/lib/kubelet/device-plugins/kubelet.sock
+  kubelet_socket
   wait_for 30 "mpsgated has seen the kubelet" unconfirmed
   refusal E_UNCONFIRMED pod "${WANT[@]}" -- true
   engine_once ordinary -- true
 }
 unconfirmed() { grep -q 'kubelet=true' "$MG/log/mpsgated.log"; }
+
+@test "with a token a container gets what it says, its pod's author notwithstanding; another pod's does not" {
+  kubelet_socket
+  local token
+  token=$(token 7168)
+  engine_up got --ipc --ann "mpsgate.io/grant=$token" --pod-ann aliyun.com/gpu-mem=80 -- sleep 600
+  assert_equal "memory" "$(grant "$(engine_id got)" .memory_mib)" 7168
+  refusal E_UNCONFIRMED thief --ipc --ann "mpsgate.io/grant=$token" -- true
+  assert_contains "whose it is" "$stderr" "of pod uid-got"
+  refusal E_UNCONFIRMED forged --ipc --ann mpsgate.io/grant=t --ann mpsgate.io/gpu-mem=1Gi -- true
+  engine_once ordinary -- true
+}

@@ -10,8 +10,8 @@ set -euo pipefail
 declare -A packages=(
   [build]=""
   [demo]="runc:runc pgrep:procps jq:jq busybox:busybox-static"
-  [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman curl:curl promtool:prometheus"
-  [engines]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io containerd:containerd podman:podman conmon:conmon curl:curl protoc:protobuf-compiler"
+  [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman curl:curl openssl:openssl promtool:prometheus"
+  [engines]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io containerd:containerd podman:podman conmon:conmon curl:curl openssl:openssl protoc:protobuf-compiler"
   [lint]="shellcheck:shellcheck"
 )
 steps=("$@")

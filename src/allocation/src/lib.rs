@@ -13,13 +13,15 @@ mod grant;
 mod ids;
 pub mod ledger;
 pub mod ledger_file;
+mod pod;
 mod quantity;
 mod request;
 
 pub use grant::{Cdi, CdiEdits, CdiHook, CdiMount, DeviceNode, Grant, GrantedCard, Guarantee};
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance};
+pub use pod::PodContainer;
 pub use quantity::{Mib, QuantityError};
 pub use request::{
-    ComputeShare, GpuSelector, MULTI_CARD_ANNOTATION, Priority, REQUEST_ENV_PREFIX, Request,
-    RequestError, is_request_annotation, is_request_env, parse_request,
+    Author, ComputeShare, GpuSelector, MULTI_CARD_ANNOTATION, Priority, REQUEST_ENV_PREFIX,
+    Request, RequestError, is_request_annotation, is_request_env, parse_request,
 };

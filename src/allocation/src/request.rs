@@ -61,8 +61,8 @@ impl std::fmt::Display for GpuSelector {
 /// What a container asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// GPU memory.
-    pub memory: Mib,
+    /// GPU memory. Absent where the token says it.
+    pub memory: Option<Mib>,
     /// A certain card, else the ledger chooses.
     pub gpu: Option<GpuSelector>,
     /// Share of the card's SMs.
@@ -73,6 +73,16 @@ pub struct Request {
     pub uid: Option<u32>,
     /// A device plugin's token, unread here.
     pub token: Option<String>,
+}
+
+/// Whose words annotations are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Author {
+    /// Somebody who is root anyway.
+    Operator,
+    /// A pod's author, besides what kubelet and engine add. With a token, how much memory and which card is
+    /// not his to say: he may write what he likes, and it is not read.
+    Pod,
 }
 
 /// Why a request cannot be read. Each message quotes name and value.
@@ -207,7 +217,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Reads the request of a container.
+/// Reads the request of a container, in the words of `author`.
 ///
 /// `annotations` and `env` may hold anything; only the names that belong to a request are read.
 /// `env` is empty where requests from env are switched off. Returns `None` where nothing was asked.
@@ -215,6 +225,7 @@ impl<'a> Found<'a> {
 /// # Errors
 /// See [`RequestError`]: the first value that cannot be taken literally.
 pub fn parse_request<'a>(
+    author: Author,
     annotations: impl Iterator<Item = (&'a str, &'a str)>,
     env: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Result<Option<Request>, RequestError> {
@@ -243,6 +254,12 @@ pub fn parse_request<'a>(
         return Ok(None);
     };
 
+    let token = found.one(TOKEN, |_, value| Ok(value.to_owned()))?;
+    if author == Author::Pod && token.is_some() {
+        found.values.retain(|(field, ..)| {
+            ![MEMORY, MEMORY_ACK, GPU, MULTI_CARD_ANNOTATION].contains(field)
+        });
+    }
     let memory = memory(&found)?;
     if let Some((name, value)) = found.of(MULTI_CARD_ANNOTATION).next() {
         match value.parse::<u32>() {
@@ -277,10 +294,9 @@ pub fn parse_request<'a>(
             _ => Err(value_error(name, value, "a user id from 0 to 4294967294")),
         }
     })?;
-    let token = found.one(TOKEN, |_, value| Ok(value.to_owned()))?;
-    let Some(memory) = memory else {
+    if memory.is_none() && (author == Author::Operator || token.is_none()) {
         return Err(RequestError::NoMemory { name: any });
-    };
+    }
     Ok(Some(Request { memory, gpu, compute, priority: priority.unwrap_or_default(), uid, token }))
 }
 
@@ -350,141 +366,4 @@ fn nearest(name: &str) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use super::*;
-
-    type Pairs<'a> = &'a [(&'a str, &'a str)];
-
-    fn parse(annotations: Pairs<'_>, env: Pairs<'_>) -> Result<Option<Request>, RequestError> {
-        parse_request(annotations.iter().copied(), env.iter().copied())
-    }
-
-    fn error(annotations: Pairs<'_>) -> String {
-        parse(annotations, &[]).unwrap_err().to_string()
-    }
-
-    #[test]
-    fn foreign_annotations_are_no_request() {
-        assert_eq!(
-            parse(&[("io.kubernetes.pod.name", "x"), ("mpsgate.io/note", "y")], &[("PATH", "/")]),
-            Ok(None)
-        );
-    }
-
-    #[test]
-    fn both_forms_and_env_give_the_same_memory() {
-        for (annotations, env) in [
-            (&[("aliyun.com/gpu-mem", "7")][..], &[][..]),
-            (&[("mpsgate.io/gpu-mem", "7Gi")], &[]),
-            (&[("mpsgate.io/gpu-mem", "7168Mi"), ("aliyun.com/gpu-mem", "7")], &[]),
-            (&[], &[("MPSGATE_GPU_MEM", "7Gi")]),
-            (&[("aliyun.com/gpu-mem", "7")], &[("MPSGATE_GPU_MEM", "7168Mi")]),
-            (&[], &[("MPSGATE_GPU_MEM", "1Gi"), ("MPSGATE_GPU_MEM", "7Gi")]),
-        ] {
-            assert_eq!(
-                parse(annotations, env).unwrap().unwrap().memory,
-                Mib(7168),
-                "{annotations:?} {env:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn every_optional_field_is_read() {
-        let uuid = "GPU-00000000-1111-2222-3333-444444444444";
-        let request = parse(
-            &[
-                ("aliyun.com/gpu-mem", "7"),
-                ("mpsgate.io/gpu", uuid),
-                ("mpsgate.io/gpu-compute", "30"),
-                ("mpsgate.io/gpu-priority", "low"),
-                ("mpsgate.io/gpu-uid", "1000"),
-                ("mpsgate.io/grant", "t"),
-                ("aliyun.com/gpu-count", "1"),
-            ],
-            &[],
-        );
-        assert_eq!(
-            request.unwrap().unwrap(),
-            Request {
-                memory: Mib(7168),
-                gpu: Some(GpuSelector::Uuid(GpuUuid::parse(uuid).unwrap())),
-                compute: Some(ComputeShare(30)),
-                priority: Priority::Low,
-                uid: Some(1000),
-                token: Some("t".to_owned()),
-            }
-        );
-    }
-
-    #[test]
-    fn every_bad_value_is_quoted() {
-        for (annotations, text) in [
-            (&[("aliyun.com/gpu-mem", "0")][..], "aliyun.com/gpu-mem is \"0\": it is zero"),
-            (&[("aliyun.com/gpu-mem", "-1")], "aliyun.com/gpu-mem is \"-1\": it is negative"),
-            (
-                &[("aliyun.com/gpu-mem", "7.5")],
-                "aliyun.com/gpu-mem is \"7.5\": it is not a whole number",
-            ),
-            (&[("aliyun.com/gpu-mem", "")], "aliyun.com/gpu-mem is \"\": it is empty"),
-            (
-                &[("mpsgate.io/gpu-mem", "7GB")],
-                "mpsgate.io/gpu-mem is \"7GB\": its unit is not one that Kubernetes knows",
-            ),
-            (&[("mpsgate.io/gpu-mem", "1e9")], "mpsgate.io/gpu-mem is \"1e9\": it has no unit"),
-            (&[("mpsgate.io/gpu-mem", "7")], "mpsgate.io/gpu-mem is \"7\": it has no unit"),
-            (
-                &[("aliyun.com/gpu-mem", "18446744073709551616")],
-                "aliyun.com/gpu-mem is \"18446744073709551616\": it is too large",
-            ),
-            (
-                &[("mpsgate.io/gpu-mem", "7Gi"), ("aliyun.com/gpu-mem", "8")],
-                "mpsgate.io/gpu-mem is \"7Gi\" but aliyun.com/gpu-mem is \"8\"",
-            ),
-            (
-                &[("aliyun.com/gpu-mem", "7"), ("aliyun.com/gpu-count", "2")],
-                "aliyun.com/gpu-count is \"2\", but a CUDA process reaches one MPS daemon, hence one card",
-            ),
-            (
-                &[("mpsgate.io/gpu-compute", "30")],
-                "mpsgate.io/gpu-compute is set but no amount of GPU memory is",
-            ),
-            (
-                &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-compute", "0")],
-                "mpsgate.io/gpu-compute is \"0\", which is not a whole percentage from 1 to 100",
-            ),
-            (
-                &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-compute", "101")],
-                "mpsgate.io/gpu-compute is \"101\", which is not a whole percentage from 1 to 100",
-            ),
-            (
-                &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-priority", "high")],
-                "mpsgate.io/gpu-priority is \"high\", which is not \"normal\" or \"low\"",
-            ),
-            (
-                &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-uid", "4294967295")],
-                "mpsgate.io/gpu-uid is \"4294967295\", which is not a user id from 0 to 4294967294",
-            ),
-            (
-                &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu", "all")],
-                "mpsgate.io/gpu is \"all\", which is not a GPU's index or UUID",
-            ),
-            (
-                &[("mpsgate.io/gpu-memory", "7Gi")],
-                "mpsgate.io/gpu-memory is not an annotation that mpsgate knows (did you mean mpsgate.io/gpu-mem?)",
-            ),
-        ] {
-            assert_eq!(error(annotations), text);
-        }
-    }
-
-    #[test]
-    fn a_mistyped_variable_names_the_right_one() {
-        let error = parse(&[], &[("MPSGATE_GPU_MEMORY", "7Gi")]).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "MPSGATE_GPU_MEMORY is not an annotation that mpsgate knows (did you mean MPSGATE_GPU_MEM?)"
-        );
-    }
-}
+mod tests;

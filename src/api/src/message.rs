@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mpsgate_allocation::ledger::CgroupId;
-use mpsgate_allocation::{Cdi, Grant, GrantKey, Request};
+use mpsgate_allocation::{Cdi, Grant, GrantKey, PodContainer, Request};
 use mpsgate_policy::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +81,9 @@ pub struct Reserve {
     pub uid: u32,
     /// Whose words the request is.
     pub engine: Engine,
+    /// Whose container it is, where a kubelet's engine says so.
+    #[serde(default)]
+    pub pod: Option<PodContainer>,
     /// Hold it for the caller's parent: the caller ends before the container is made (Podman's `precreate`
     /// hook).
     #[serde(default)]

@@ -17,7 +17,8 @@ use crate::daemon::{Daemon, now_ms};
 use crate::keeper::Order;
 use crate::socket::{Caller, Line};
 use crate::{
-    DaemonError, cgroup, devices, limits, operator, process, reload, status, terminate, watch,
+    DaemonError, cgroup, devices, limits, operator, process, reload, status, terminate, tokens,
+    watch,
 };
 
 /// What a container is let do and an operator should be able to find: logged, not counted.
@@ -80,10 +81,17 @@ async fn reserve(
             "let the container engine and mpsgated run in the host's pid namespace",
         )));
     };
+    let confirmed = match tokens::confirm(daemon, call).await? {
+        Ok(confirmed) => confirmed,
+        Err(refusal) => {
+            refused(daemon, &call.key, &refusal);
+            return Ok(Err(refusal));
+        }
+    };
     let majors = devices::majors();
     let try_it = || {
         let mut node = daemon.node();
-        let reserved = node.reserve(call, holder, &majors, &process::is_alive, now_ms());
+        let reserved = node.reserve(call, confirmed, holder, &majors, &process::is_alive, now_ms());
         if let Ok(reserved) = &reserved
             && let Some(entry) = node.ledger().get(&reserved.grant.key)
         {

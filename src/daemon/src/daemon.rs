@@ -19,6 +19,7 @@ use crate::limits;
 use crate::node::Node;
 use crate::settings::Settings;
 use crate::snapshot::SnapshotFile;
+use crate::tokens::Tokens;
 use crate::{DaemonError, Places, inventory};
 
 /// How long cards are waited for after a start: by READY=1, so that containers that are restarted at boot
@@ -50,6 +51,7 @@ pub(crate) struct Daemon {
     /// One look at NVML at a time: should it hang, the next ones do not pile up behind it.
     pub(crate) looking: Arc<tokio::sync::Mutex<()>>,
     pub(crate) snapshot: SnapshotFile,
+    pub(crate) tokens: Arc<Tokens>,
     /// Told when the cards should be looked at now.
     pub(crate) look: Notify,
     /// Told when the metrics are to be served elsewhere.
@@ -65,6 +67,7 @@ impl Daemon {
         limits: mpsc::UnboundedSender<limits::Order>,
     ) -> Self {
         let settings = Arc::new(settings);
+        let tokens = Arc::new(Tokens::new(places.tokens()));
         let hardware = Arc::new(Hardware::new(Arc::clone(&settings), places.clone()));
         Self {
             places,
@@ -80,6 +83,7 @@ impl Daemon {
             unwritten: Notify::new(),
             looking: Arc::default(),
             snapshot: SnapshotFile::default(),
+            tokens,
             look: Notify::new(),
             metrics_moved: Notify::new(),
         }

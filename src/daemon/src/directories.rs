@@ -20,7 +20,8 @@ pub(crate) fn make(places: &Places) -> Result<(), DaemonError> {
     ensure(&places.mps(), 0o711)?;
     ensure(&places.grants(), 0o700)?;
     ensure(&places.ledger(), 0o700)?;
-    ensure(&places.state, 0o700)
+    ensure(&places.state, 0o700)?;
+    ensure(&places.tokens(), 0o700)
 }
 
 /// Makes `path`, or takes it where it is a directory of ours; sets its mode. Parents are left as they

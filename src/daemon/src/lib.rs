@@ -45,6 +45,7 @@ mod snapshot;
 mod socket;
 mod status;
 mod terminate;
+mod tokens;
 mod watch;
 mod watchdog;
 

@@ -22,7 +22,7 @@ use mpsgate_allocation::ledger::{
 };
 use mpsgate_allocation::ledger_file::LedgerFile;
 use mpsgate_allocation::{GpuSelector, GpuUuid, Grant, GrantKey, GrantedCard, Guarantee, Mib};
-use mpsgate_api::{Action, Activate, Engine, Reserve};
+use mpsgate_api::{Action, Activate, Reserve};
 use mpsgate_config::Switch;
 use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose};
 
@@ -148,16 +148,17 @@ impl Node {
         })
     }
 
-    /// Holds memory for a container that `holder` is creating.
+    /// Holds memory for a container that `holder` is creating; `confirmed` is what its token says.
     pub(crate) fn reserve(
         &mut self,
         call: &Reserve,
+        confirmed: Option<Mib>,
         holder: ProcessId,
         majors: &BTreeMap<String, u32>,
         alive: Alive<'_>,
         now_ms: u64,
     ) -> Result<Reserved, Refusal> {
-        self.believe(call.engine)?;
+        let memory = self.believe(call, confirmed)?;
         if let Some(trouble) = &self.driver.trouble {
             return Err(nvml_refusal(trouble));
         }
@@ -165,8 +166,7 @@ impl Node {
             return Ok(again);
         }
         self.end_previous_life(&call.key, alive)?;
-        let need =
-            Need { memory: call.request.memory, uid: call.uid, gpu: call.request.gpu.as_ref() };
+        let need = Need { memory, uid: call.uid, gpu: call.request.gpu.as_ref() };
         let card = self.place(&need)?;
         let grant = Grant {
             key: call.key.clone(),
@@ -175,7 +175,7 @@ impl Node {
                 index: card.index,
                 minor: card.minor,
             }],
-            memory: call.request.memory,
+            memory,
             uid: call.uid,
             compute: call.request.compute,
             priority: call.request.priority,
@@ -358,39 +358,6 @@ impl Node {
         stored
     }
 
-    fn believe(&self, engine: Engine) -> Result<(), Refusal> {
-        let local = match self.trust_local {
-            Switch::On => true,
-            Switch::Off => false,
-            Switch::Auto => !self.kubelet,
-        };
-        match engine {
-            Engine::Local if local => Ok(()),
-            // Without a kubelet nobody but root speaks CRI; that there will be none, root has to say.
-            Engine::Kubernetes if self.trust_local == Switch::On && !self.kubelet => Ok(()),
-            Engine::Local if self.trust_local == Switch::Off => Err(Refusal::new(
-                Code::Unconfirmed,
-                "requests of local engines are not believed here (trust.local = \"off\")",
-                "set trust.local = \"on\" in /etc/mpsgate/config.toml and run: mpsgate reload, if everybody \
-                 who can start containers on this node may have GPU memory",
-            )),
-            Engine::Local => Err(Refusal::new(
-                Code::Unconfirmed,
-                "a kubelet runs on this node, so requests of local engines are not believed",
-                "start it as a pod, or set trust.local = \"on\" in /etc/mpsgate/config.toml and run: \
-                 mpsgate reload",
-            )),
-            Engine::Kubernetes => Err(Refusal::new(
-                Code::Unconfirmed,
-                "it was started by a kubelet, and a pod's annotations count only with a device plugin's \
-                 confirmation, which this version of mpsgate cannot check yet",
-                "start the container with docker, podman or ctr on a node without a kubelet, or remove \
-                 the GPU memory annotation; where no kubelet runs and CRI is used by root, set trust.local = \
-                 \"on\" in /etc/mpsgate/config.toml and run: mpsgate reload",
-            )),
-        }
-    }
-
     /// Releases an older life of the container; refuses where it still lives.
     fn end_previous_life(&mut self, key: &GrantKey, alive: Alive<'_>) -> Result<(), Refusal> {
         let Some(old) = self.ledger.of_container(key) else { return Ok(()) };
@@ -497,3 +464,4 @@ fn ledger_refusal(error: &LedgerError) -> Refusal {
 mod held;
 #[cfg(test)]
 mod tests;
+mod trust;

@@ -78,6 +78,12 @@ impl Places {
         self.state.join("managed.json")
     }
 
+    /// The device plugin's keys, and who has used which token.
+    #[must_use]
+    pub fn tokens(&self) -> PathBuf {
+        self.state.join("tokens")
+    }
+
     /// The compute modes to go back to.
     #[must_use]
     pub fn leases(&self) -> PathBuf {

@@ -25,7 +25,7 @@ use crate::node::Node;
 use crate::settings::Settings;
 use crate::{
     DaemonError, Places, directories, error, inventory, limits, logging, managed, metrics, process,
-    reload, snapshot, socket, watch, watchdog,
+    reload, snapshot, socket, tokens, watch, watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -162,6 +162,7 @@ fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signa
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
     daemon.spawn("watches the memory", watchdog::watch(Arc::clone(daemon)));
     daemon.spawn("serves metrics", metrics::serve(Arc::clone(daemon)));
+    daemon.spawn("tends the keys", tokens::keep(Arc::clone(daemon)));
     daemon.spawn("publishes changes", publish(Arc::clone(daemon)));
     daemon.spawn("writes the ledger", write(Arc::clone(daemon)));
     daemon.spawn("reloads", reload::on_hangup(Arc::clone(daemon), hangup));

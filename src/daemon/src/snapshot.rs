@@ -35,6 +35,12 @@ pub(crate) fn has_kubelet() -> bool {
     })
 }
 
+/// Where these kubelets keep a directory for each pod that they have.
+pub(crate) fn kubelet_pods() -> Vec<PathBuf> {
+    let root = |socket: &str| Some(Path::new(socket).parent()?.parent()?.join("pods"));
+    KUBELET_SOCKETS.iter().filter_map(|socket| root(socket)).collect()
+}
+
 /// Writes the snapshot where it changed.
 pub(crate) fn publish(daemon: &Daemon) {
     let snapshot = match take(daemon) {

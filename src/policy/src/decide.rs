@@ -1,6 +1,6 @@
 //! The table: a spec, the node and the settings in, a verdict out.
 
-use mpsgate_allocation::{ComputeShare, Mib, Request, parse_request};
+use mpsgate_allocation::{Author, ComputeShare, Mib, Request, parse_request};
 use mpsgate_config::{Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices};
 use mpsgate_oci::spec::{Edit, View};
 
@@ -161,7 +161,8 @@ fn request(view: View<'_>, caller: Caller, from_env: bool) -> Result<Option<Requ
         return Ok(None);
     }
     let env = view.env().filter(|_| from_env);
-    parse_request(view.annotations(), env).map_err(|error| {
+    let author = if caller.is_kubernetes() { Author::Pod } else { Author::Operator };
+    parse_request(author, view.annotations(), env).map_err(|error| {
         let code = match error {
             mpsgate_allocation::RequestError::MultiCard { .. } => Code::MultiCard,
             _ => Code::Request,

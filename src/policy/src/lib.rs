@@ -19,6 +19,7 @@ mod grant_edits;
 mod node;
 mod notes;
 mod placement;
+mod pod;
 mod refusal;
 mod signals;
 mod users;

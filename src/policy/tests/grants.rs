@@ -8,8 +8,8 @@ mod golden;
 use std::fmt::Write;
 
 use mpsgate_allocation::{
-    Cdi, CdiEdits, CdiHook, CdiMount, ComputeShare, ContainerId, DeviceNode, GpuUuid, Grant,
-    GrantKey, GrantedCard, Guarantee, Instance, Mib, Priority, parse_request,
+    Author, Cdi, CdiEdits, CdiHook, CdiMount, ComputeShare, ContainerId, DeviceNode, GpuUuid,
+    Grant, GrantKey, GrantedCard, Guarantee, Instance, Mib, Priority, parse_request,
 };
 use mpsgate_config::InjectMode;
 use mpsgate_oci::spec::{View, apply};
@@ -44,7 +44,8 @@ fn grant(compute: Option<u8>, priority: Priority) -> Grant {
 }
 
 fn wanted(own_limit: Option<u64>, own_share: Option<u8>) -> Wanted {
-    let request = parse_request([("aliyun.com/gpu-mem", "7")].into_iter(), [].into_iter());
+    let request =
+        parse_request(Author::Operator, [("aliyun.com/gpu-mem", "7")].into_iter(), [].into_iter());
     Wanted {
         request: request.unwrap().unwrap(),
         uid: 0,

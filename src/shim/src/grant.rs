@@ -42,7 +42,7 @@ pub(crate) fn obtain(
         return Err(config_refusal(error).into());
     }
     let by_hook = life.for_parent;
-    let (grant, cdi) = reserve(life, wanted)?;
+    let (grant, cdi) = reserve(life, view, wanted)?;
     crash_point!("shim.reserved");
     let injector =
         Injector::choose(judge.settings.inject.mode, judge.runtime_is_nvidia, view, cdi)?;
@@ -80,7 +80,7 @@ fn config_refusal(error: &ConfigError) -> Refusal {
     )
 }
 
-fn reserve(life: Life<'_>, wanted: &Wanted) -> Result<(Grant, Cdi), Refused> {
+fn reserve(life: Life<'_>, view: View<'_>, wanted: &Wanted) -> Result<(Grant, Cdi), Refused> {
     let bad_id = |why: String| {
         Refusal::new(
             Code::Spec,
@@ -95,6 +95,7 @@ fn reserve(life: Life<'_>, wanted: &Wanted) -> Result<(Grant, Cdi), Refused> {
         request: wanted.request.clone(),
         uid: wanted.uid,
         engine: if life.caller.is_kubernetes() { Engine::Kubernetes } else { Engine::Local },
+        pod: life.caller.pod(view),
         for_parent: life.for_parent,
     });
     crash_point!("shim.before_reserve");

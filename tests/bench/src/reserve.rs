@@ -112,7 +112,7 @@ fn reserve(id: &str) -> Result<bool, Failure> {
             instance: Instance::from_bytes(instance),
         },
         request: Request {
-            memory: MEMORY,
+            memory: Some(MEMORY),
             gpu: None,
             compute: None,
             priority: Priority::default(),
@@ -121,6 +121,7 @@ fn reserve(id: &str) -> Result<bool, Failure> {
         },
         uid: 0,
         engine: Engine::Local,
+        pod: None,
         for_parent: false,
     });
     let reply = Client::connect(Path::new(paths::SOCKET))?.call(call, None, FOR)?;

@@ -1,6 +1,6 @@
 //! Requests: annotations, variables and the amounts in them.
 
-use mpsgate_allocation::{GpuSelector, Mib, QuantityError, Request, parse_request};
+use mpsgate_allocation::{Author, GpuSelector, Mib, QuantityError, Request, parse_request};
 
 use crate::text;
 
@@ -47,15 +47,28 @@ pub(crate) fn quantity(data: &[u8]) {
 pub(crate) fn request(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let (annotations, env) = text.split_once("\n\n").unwrap_or((text, ""));
-    fn pairs(lines: &str) -> impl Iterator<Item = (&str, &str)> {
-        lines.lines().map(|line| line.split_once('=').unwrap_or((line, "")))
+    for author in [Author::Operator, Author::Pod] {
+        said_again(author, text, annotations, env);
     }
-    match parse_request(pairs(annotations), pairs(env)) {
+}
+
+fn pairs(lines: &str) -> impl Iterator<Item = (&str, &str)> {
+    lines.lines().map(|line| line.split_once('=').unwrap_or((line, "")))
+}
+
+fn said_again(author: Author, text: &str, annotations: &str, env: &str) {
+    match parse_request(author, pairs(annotations), pairs(env)) {
         Ok(None) => {}
         Ok(Some(read)) => {
             let said = said(&read);
             let again = said.iter().map(|(name, value)| (*name, value.as_str()));
-            assert_eq!(parse_request(again, std::iter::empty()).unwrap(), Some(read), "{text}");
+            let again = parse_request(author, again, std::iter::empty());
+            assert_eq!(again.unwrap(), Some(read.clone()), "{text}");
+            // With a token a pod's author has no say in what is given, and without a memory of his own
+            // nobody is given anything.
+            let by_token = author == Author::Pod && read.token.is_some();
+            assert_eq!(read.memory.is_none(), by_token, "{text}");
+            assert!(!by_token || read.gpu.is_none(), "{text}");
         }
         Err(error) => {
             assert!(!error.hint().is_empty());
@@ -70,18 +83,19 @@ pub(crate) fn request(data: &[u8]) {
 }
 
 fn said(read: &Request) -> Vec<(&'static str, String)> {
-    let mut said = vec![("mpsgate.io/gpu-mem", format!("{}Mi", read.memory.0))];
+    let mut said: Vec<(&str, String)> = Vec::new();
     let gpu = read.gpu.as_ref().map(|gpu| match gpu {
         GpuSelector::Index(index) => index.to_string(),
         GpuSelector::Uuid(uuid) => uuid.to_string(),
     });
-    let others = [
+    let all = [
+        ("mpsgate.io/gpu-mem", read.memory.map(|memory| format!("{}Mi", memory.0))),
         ("mpsgate.io/gpu", gpu),
         ("mpsgate.io/gpu-compute", read.compute.map(|share| share.0.to_string())),
         ("mpsgate.io/gpu-priority", Some(format!("{:?}", read.priority).to_lowercase())),
         ("mpsgate.io/gpu-uid", read.uid.map(|uid| uid.to_string())),
         ("mpsgate.io/grant", read.token.clone()),
     ];
-    said.extend(others.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    said.extend(all.into_iter().filter_map(|(name, value)| Some((name, value?))));
     said
 }

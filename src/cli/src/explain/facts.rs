@@ -129,7 +129,7 @@ pub(super) fn trust(runtime_root: Option<&Path>, file: &Path, trust_local: bool)
     let kubernetes = names_kubernetes(file) || runtime_root.is_some_and(names_kubernetes);
     match (kubernetes, trust_local, runtime_root) {
         (true, ..) => {
-            "a pod asks: it counts where mpsgated confirms that the pod asked for as much"
+            "a pod asks: it counts with a token of the node's device plugin (mpsgate.io/grant)"
         }
         (false, true, Some(_)) => "a local engine asks, whose user is root anyway: it is believed",
         (false, true, None) => {

@@ -60,7 +60,8 @@ fn signal(signal: &Signal) -> String {
 
 fn request(wanted: &Wanted) -> String {
     let Request { memory, gpu, compute, priority, .. } = &wanted.request;
-    let mut parts = vec![memory.to_string()];
+    let said = memory.map_or_else(|| "as much as its token says".to_owned(), |m| m.to_string());
+    let mut parts = vec![said];
     parts.push(gpu.as_ref().map_or_else(|| "any GPU".to_owned(), ToString::to_string));
     parts.extend(compute.as_ref().map(|share| format!("{}% of the SMs", share.0)));
     if *priority == Priority::Low {

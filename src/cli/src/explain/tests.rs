@@ -120,9 +120,9 @@ fn the_runtime_root_tells_whose_words_a_request_is() {
     let pod = Path::new("/run/containerd/io.containerd.runtime.v2.task/k8s.io/x/config.json");
     assert!(
         facts::trust(Some(Path::new("/run/containerd/runc/k8s.io")), file, true)
-            .contains("confirms")
+            .contains("device plugin")
     );
-    assert!(facts::trust(None, pod, true).contains("confirms"));
+    assert!(facts::trust(None, pod, true).contains("device plugin"));
     assert!(facts::trust(Some(root), file, true).ends_with("it is believed"));
     assert!(facts::trust(None, file, true).contains("--runtime-root"));
     assert!(facts::trust(None, file, false).contains("trust.local"));

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 use mpsgate_allocation::{ContainerId, Instance, Priority, Request};
+use mpsgate_api::Engine;
 
 use super::*;
 use crate::card::{Health, ManagedBy, Watched};
@@ -53,7 +54,7 @@ fn call(container: &str, gib: u64) -> Reserve {
             instance: Instance::from_bytes([1; 16]),
         },
         request: Request {
-            memory: Mib(gib * 1024),
+            memory: Some(Mib(gib * 1024)),
             gpu: None,
             compute: None,
             priority: Priority::Normal,
@@ -62,12 +63,13 @@ fn call(container: &str, gib: u64) -> Reserve {
         },
         uid: 0,
         engine: Engine::Local,
+        pod: None,
         for_parent: false,
     }
 }
 
 fn reserve(node: &mut Node, call: &Reserve) -> Result<Reserved, Refusal> {
-    node.reserve(call, HOLDER, &devices::majors(), &|_| true, 0)
+    node.reserve(call, None, HOLDER, &devices::majors(), &|_| true, 0)
 }
 
 #[test]

@@ -415,7 +415,7 @@ fn measures_reservations_per_second() {
     let daemon = node.start();
     for n in 0..400 {
         let mut call = request(&format!("standing-{n}"), 1);
-        call.request.memory = Mib(100);
+        call.request.memory = Some(Mib(100));
         daemon.reserve(call).unwrap();
     }
     let (callers, rounds) = (8, 250);
@@ -426,7 +426,7 @@ fn measures_reservations_per_second() {
             scope.spawn(move || {
                 for round in 0..rounds {
                     let mut call = request(&format!("c{caller}-{round}"), 1);
-                    call.request.memory = Mib(100);
+                    call.request.memory = Some(Mib(100));
                     let grant = daemon.reserve(call).unwrap();
                     daemon.release(&grant.key);
                 }

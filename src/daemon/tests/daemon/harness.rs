@@ -315,7 +315,7 @@ pub(crate) fn request(container: &str, gib: u64) -> Reserve {
     Reserve {
         key: key(container, 1),
         request: Request {
-            memory: Mib(gib * 1024),
+            memory: Some(Mib(gib * 1024)),
             gpu: None,
             compute: None,
             priority: Priority::Normal,
@@ -324,6 +324,7 @@ pub(crate) fn request(container: &str, gib: u64) -> Reserve {
         },
         uid: rustix::process::geteuid().as_raw(),
         engine: Engine::Local,
+        pod: None,
         for_parent: false,
     }
 }

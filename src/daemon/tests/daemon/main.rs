@@ -20,6 +20,7 @@ mod metrics;
 mod operator;
 mod restart;
 mod shim;
+mod tokens;
 mod trouble;
 mod watchdog;
 mod wedge;

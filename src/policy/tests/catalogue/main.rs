@@ -51,7 +51,8 @@ fn render(decision: &Decision) -> String {
         Verdict::Refuse(refusal) => format!("refused {refusal}"),
         Verdict::Edit(edits) => format!("changed {edits:?}"),
         Verdict::Reserve(wanted) => {
-            format!("asks for {}, changed {:?}", wanted.request.memory, wanted.edits)
+            let amount = wanted.request.memory.unwrap();
+            format!("asks for {amount}, changed {:?}", wanted.edits)
         }
     };
     for note in &decision.notes {

@@ -422,6 +422,17 @@ pub(crate) fn cases() -> Vec<Case> {
                 device("/dev/dri/renderD128", 226, 128),
             )
         },
+        // whose words
+        case("a pod's token", annotation("mpsgate.io/grant", "t")).by(Caller::Containerd),
+        case(
+            "a pod's token, and what its author writes beside it",
+            asking(json!({"annotations": {
+                "mpsgate.io/grant": "t", "mpsgate.io/gpu-mem": "80Gi", "mpsgate.io/gpu": "1",
+                "aliyun.com/gpu-count": "2"
+            }})),
+        )
+        .by(Caller::Crio),
+        case("an operator's token", annotation("mpsgate.io/grant", "t")),
         // mounts
         case("a mount of the MPS directory", json!({})).mount(
             "/run/mpsgate/mps/0/pipe",

@@ -35,7 +35,9 @@ fn render(case: &Case) -> String {
             render_edits(&mut text, edits);
         }
         Verdict::Reserve(wanted) => {
-            writeln!(text, "reserve {} for uid {}", wanted.request.memory, wanted.uid).unwrap();
+            let amount = wanted.request.memory;
+            let amount = amount.map_or_else(|| "what its token says".to_owned(), |a| a.to_string());
+            writeln!(text, "reserve {amount} for uid {}", wanted.uid).unwrap();
             if let Some(own) = wanted.own_limit {
                 writeln!(text, "  own limit {own}").unwrap();
             }

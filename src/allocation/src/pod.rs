@@ -1,0 +1,25 @@
+//! Which container of which pod.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A container of a pod, as its engine names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodContainer {
+    /// The pod's uid: another pod of the same name has another one.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub pod: String,
+    /// The container's name in the pod's specification.
+    pub container: String,
+}
+
+impl fmt::Display for PodContainer {
+    /// `default/web, container main`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}, container {}", self.namespace, self.pod, self.container)
+    }
+}

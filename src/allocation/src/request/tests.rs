@@ -1,0 +1,167 @@
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+use super::*;
+
+type Pairs<'a> = &'a [(&'a str, &'a str)];
+
+fn parse(annotations: Pairs<'_>, env: Pairs<'_>) -> Result<Option<Request>, RequestError> {
+    parse_by(Author::Operator, annotations, env)
+}
+
+fn parse_by(
+    author: Author,
+    annotations: Pairs<'_>,
+    env: Pairs<'_>,
+) -> Result<Option<Request>, RequestError> {
+    parse_request(author, annotations.iter().copied(), env.iter().copied())
+}
+
+fn error(annotations: Pairs<'_>) -> String {
+    parse(annotations, &[]).unwrap_err().to_string()
+}
+
+#[test]
+fn foreign_annotations_are_no_request() {
+    assert_eq!(
+        parse(&[("io.kubernetes.pod.name", "x"), ("mpsgate.io/note", "y")], &[("PATH", "/")]),
+        Ok(None)
+    );
+}
+
+#[test]
+fn both_forms_and_env_give_the_same_memory() {
+    for (annotations, env) in [
+        (&[("aliyun.com/gpu-mem", "7")][..], &[][..]),
+        (&[("mpsgate.io/gpu-mem", "7Gi")], &[]),
+        (&[("mpsgate.io/gpu-mem", "7168Mi"), ("aliyun.com/gpu-mem", "7")], &[]),
+        (&[], &[("MPSGATE_GPU_MEM", "7Gi")]),
+        (&[("aliyun.com/gpu-mem", "7")], &[("MPSGATE_GPU_MEM", "7168Mi")]),
+        (&[], &[("MPSGATE_GPU_MEM", "1Gi"), ("MPSGATE_GPU_MEM", "7Gi")]),
+    ] {
+        assert_eq!(
+            parse(annotations, env).unwrap().unwrap().memory,
+            Some(Mib(7168)),
+            "{annotations:?} {env:?}"
+        );
+    }
+}
+
+#[test]
+fn with_a_token_a_pods_author_has_no_say_in_memory_and_card() {
+    let token = ("mpsgate.io/grant", "t");
+    let plain = parse_by(Author::Pod, &[token], &[]).unwrap().unwrap();
+    assert_eq!((plain.memory, plain.token.as_deref()), (None, Some("t")));
+    for forged in [
+        &[token, ("aliyun.com/gpu-mem", "80")][..],
+        &[token, ("aliyun.com/gpu-mem", "much"), ("mpsgate.io/gpu-mem", "9Gi")],
+        &[token, ("mpsgate.io/gpu", "1"), ("aliyun.com/gpu-count", "2")],
+    ] {
+        assert_eq!(parse_by(Author::Pod, forged, &[]), Ok(Some(plain.clone())), "{forged:?}");
+    }
+    // Less for himself is.
+    let modest = parse_by(Author::Pod, &[token, ("mpsgate.io/gpu-compute", "30")], &[]);
+    assert_eq!(modest.unwrap().unwrap().compute, Some(ComputeShare(30)));
+    assert!(parse_by(Author::Pod, &[token, ("mpsgate.io/gpu-compute", "0")], &[]).is_err());
+    // Without one nothing changes, and among operators a token takes nobody's place.
+    let asked = parse_by(Author::Pod, &[("aliyun.com/gpu-mem", "7")], &[]).unwrap().unwrap();
+    assert_eq!((asked.memory, asked.token), (Some(Mib(7168)), None));
+    assert_eq!(error(&[token]), "mpsgate.io/grant is set but no amount of GPU memory is");
+    assert!(parse(&[token, ("aliyun.com/gpu-mem", "much")], &[]).is_err());
+}
+
+#[test]
+fn every_optional_field_is_read() {
+    let uuid = "GPU-00000000-1111-2222-3333-444444444444";
+    let request = parse(
+        &[
+            ("aliyun.com/gpu-mem", "7"),
+            ("mpsgate.io/gpu", uuid),
+            ("mpsgate.io/gpu-compute", "30"),
+            ("mpsgate.io/gpu-priority", "low"),
+            ("mpsgate.io/gpu-uid", "1000"),
+            ("mpsgate.io/grant", "t"),
+            ("aliyun.com/gpu-count", "1"),
+        ],
+        &[],
+    );
+    assert_eq!(
+        request.unwrap().unwrap(),
+        Request {
+            memory: Some(Mib(7168)),
+            gpu: Some(GpuSelector::Uuid(GpuUuid::parse(uuid).unwrap())),
+            compute: Some(ComputeShare(30)),
+            priority: Priority::Low,
+            uid: Some(1000),
+            token: Some("t".to_owned()),
+        }
+    );
+}
+
+#[test]
+fn every_bad_value_is_quoted() {
+    for (annotations, text) in [
+        (&[("aliyun.com/gpu-mem", "0")][..], "aliyun.com/gpu-mem is \"0\": it is zero"),
+        (&[("aliyun.com/gpu-mem", "-1")], "aliyun.com/gpu-mem is \"-1\": it is negative"),
+        (
+            &[("aliyun.com/gpu-mem", "7.5")],
+            "aliyun.com/gpu-mem is \"7.5\": it is not a whole number",
+        ),
+        (&[("aliyun.com/gpu-mem", "")], "aliyun.com/gpu-mem is \"\": it is empty"),
+        (
+            &[("mpsgate.io/gpu-mem", "7GB")],
+            "mpsgate.io/gpu-mem is \"7GB\": its unit is not one that Kubernetes knows",
+        ),
+        (&[("mpsgate.io/gpu-mem", "1e9")], "mpsgate.io/gpu-mem is \"1e9\": it has no unit"),
+        (&[("mpsgate.io/gpu-mem", "7")], "mpsgate.io/gpu-mem is \"7\": it has no unit"),
+        (
+            &[("aliyun.com/gpu-mem", "18446744073709551616")],
+            "aliyun.com/gpu-mem is \"18446744073709551616\": it is too large",
+        ),
+        (
+            &[("mpsgate.io/gpu-mem", "7Gi"), ("aliyun.com/gpu-mem", "8")],
+            "mpsgate.io/gpu-mem is \"7Gi\" but aliyun.com/gpu-mem is \"8\"",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "7"), ("aliyun.com/gpu-count", "2")],
+            "aliyun.com/gpu-count is \"2\", but a CUDA process reaches one MPS daemon, hence one card",
+        ),
+        (
+            &[("mpsgate.io/gpu-compute", "30")],
+            "mpsgate.io/gpu-compute is set but no amount of GPU memory is",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-compute", "0")],
+            "mpsgate.io/gpu-compute is \"0\", which is not a whole percentage from 1 to 100",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-compute", "101")],
+            "mpsgate.io/gpu-compute is \"101\", which is not a whole percentage from 1 to 100",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-priority", "high")],
+            "mpsgate.io/gpu-priority is \"high\", which is not \"normal\" or \"low\"",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu-uid", "4294967295")],
+            "mpsgate.io/gpu-uid is \"4294967295\", which is not a user id from 0 to 4294967294",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "7"), ("mpsgate.io/gpu", "all")],
+            "mpsgate.io/gpu is \"all\", which is not a GPU's index or UUID",
+        ),
+        (
+            &[("mpsgate.io/gpu-memory", "7Gi")],
+            "mpsgate.io/gpu-memory is not an annotation that mpsgate knows (did you mean mpsgate.io/gpu-mem?)",
+        ),
+    ] {
+        assert_eq!(error(annotations), text);
+    }
+}
+
+#[test]
+fn a_mistyped_variable_names_the_right_one() {
+    let error = parse(&[], &[("MPSGATE_GPU_MEMORY", "7Gi")]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "MPSGATE_GPU_MEMORY is not an annotation that mpsgate knows (did you mean MPSGATE_GPU_MEM?)"
+    );
+}

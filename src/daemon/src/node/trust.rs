@@ -1,0 +1,48 @@
+//! Whose word counts: that of a user who is root anyway, and that of the device plugin.
+
+use mpsgate_allocation::Mib;
+use mpsgate_api::{Engine, Reserve};
+use mpsgate_config::Switch;
+use mpsgate_policy::{Code, Refusal};
+
+use super::Node;
+
+impl Node {
+    /// How much memory a request is believed to be for; `confirmed` is what its token says.
+    pub(super) fn believe(&self, call: &Reserve, confirmed: Option<Mib>) -> Result<Mib, Refusal> {
+        let local = match self.trust_local {
+            Switch::On => true,
+            Switch::Off => false,
+            Switch::Auto => !self.kubelet,
+        };
+        let unconfirmed =
+            |sentence: &str, hint: &str| Err(Refusal::new(Code::Unconfirmed, sentence, hint));
+        match (call.engine, confirmed, call.request.memory) {
+            (Engine::Kubernetes, Some(memory), _) => Ok(memory),
+            (Engine::Local, _, Some(memory)) if local => Ok(memory),
+            // Without a kubelet nobody but root speaks CRI; that there will be none, root has to say.
+            (Engine::Kubernetes, None, Some(memory))
+                if self.trust_local == Switch::On && !self.kubelet =>
+            {
+                Ok(memory)
+            }
+            (Engine::Local, ..) if self.trust_local == Switch::Off => unconfirmed(
+                "requests of local engines are not believed here (trust.local = \"off\")",
+                "set trust.local = \"on\" in /etc/mpsgate/config.toml and run: mpsgate reload, if everybody \
+                 who can start containers on this node may have GPU memory",
+            ),
+            (Engine::Local, ..) => unconfirmed(
+                "a kubelet runs on this node, so requests of local engines are not believed",
+                "start it as a pod, or set trust.local = \"on\" in /etc/mpsgate/config.toml and run: \
+                 mpsgate reload",
+            ),
+            (Engine::Kubernetes, ..) => unconfirmed(
+                "it was started by a kubelet, and a pod's annotations count only with a token of this node's \
+                 device plugin (mpsgate.io/grant), which it does not have",
+                "start the container with docker, podman or ctr on a node without a kubelet, or remove \
+                 the GPU memory annotation; where no kubelet runs and CRI is used by root, set trust.local = \
+                 \"on\" in /etc/mpsgate/config.toml and run: mpsgate reload",
+            ),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The node's keys and tokens: opened when they are first needed, tended once an hour where a kubelet runs.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mpsgate_allocation::Mib;
+use mpsgate_api::{Engine, Reserve};
+use mpsgate_policy::{Code, Refusal};
+use mpsgate_token::{Bearer, Store, StoreError};
+
+use crate::daemon::{Daemon, now_ms};
+use crate::error::chain;
+use crate::{DaemonError, snapshot};
+
+/// Between two looks at age and use of the keys, and at whether there is a kubelet yet.
+const TEND: Duration = Duration::from_secs(60 * 60);
+const KUBELET_LOOK: Duration = Duration::from_secs(10);
+
+/// The store, once it could be opened. A file that was repaired is read with the next call.
+#[derive(Debug)]
+pub(crate) struct Tokens {
+    directory: PathBuf,
+    store: Mutex<Option<Store>>,
+}
+
+impl Tokens {
+    pub(crate) fn new(directory: PathBuf) -> Self {
+        Self { directory, store: Mutex::default() }
+    }
+
+    fn with<T>(
+        &self,
+        work: impl FnOnce(&mut Store) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        // A panic ends the process (`panic = "abort"`), so nobody can have left it half changed.
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = match store.take() {
+            Some(open) => open,
+            None => Store::open(&self.directory, now_ms())?,
+        };
+        work(store.insert(open))
+    }
+
+    /// Makes a key where the present one is old, and forgets those of which no pod is left. Which pods there are
+    /// is told by kubelet's own directory; where that cannot be read, all keys stay.
+    fn tend(&self, pods: Option<&BTreeSet<String>>, now_ms: u64) -> Result<(), StoreError> {
+        self.with(|store| {
+            if let Some(key) = store.rotate(now_ms)? {
+                log::info!(key:% = key; "new key for tokens");
+            }
+            if let Some(pods) = pods {
+                for key in store.retire(|uid| pods.contains(uid), now_ms)? {
+                    log::info!(key:% = key; "key for tokens forgotten: no pod is left that used it");
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// What the token of a request says. `None` where it has none, or where tokens do not count.
+pub(crate) async fn confirm(
+    daemon: &Arc<Daemon>,
+    call: &Reserve,
+) -> Result<Result<Option<Mib>, Refusal>, DaemonError> {
+    let (Engine::Kubernetes, Some(token)) = (call.engine, call.request.token.clone()) else {
+        return Ok(Ok(None));
+    };
+    let Some(pod) = call.pod.clone() else {
+        return Ok(Err(Refusal::new(
+            Code::Unconfirmed,
+            "it brings a token (mpsgate.io/grant), but its engine does not say to which container of which pod it \
+             belongs, or its cgroup is another pod's",
+            "start it as a pod, through kubelet; mpsgate knows containerd 1.6 and newer, and CRI-O",
+        )));
+    };
+    let tokens = Arc::clone(&daemon.tokens);
+    let bearer = Bearer { pod: pod.uid.clone(), container: pod.container.clone() };
+    let work = move |_: &_| tokens.with(|store| store.confirm(&token, &bearer));
+    Ok(match daemon.blocking("confirm a token", work).await? {
+        Ok(claims) => Ok(Some(Mib(claims.memory_mib))),
+        Err(error) => Err(refusal(&error)),
+    })
+}
+
+fn refusal(error: &StoreError) -> Refusal {
+    let sentence = match error {
+        StoreError::Token(_) | StoreError::Bound { .. } => {
+            format!("its token (mpsgate.io/grant) does not count: {error}")
+        }
+        _ => format!("its token (mpsgate.io/grant) cannot be checked: {}", chain(error)),
+    };
+    Refusal::new(Code::Unconfirmed, sentence, error.hint())
+}
+
+/// Tends the keys for as long as the process lives, where a kubelet runs.
+pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
+    loop {
+        if !daemon.node().kubelet {
+            tokio::time::sleep(KUBELET_LOOK).await;
+            continue;
+        }
+        let tokens = Arc::clone(&daemon.tokens);
+        let tend =
+            move |_: &_| tokens.tend(living_pods(&snapshot::kubelet_pods()).as_ref(), now_ms());
+        if let Err(error) = daemon.blocking("tend the keys", tend).await? {
+            let (reason, hint) = (chain(&error), error.hint());
+            log::error!(reason = reason.as_str(), hint = hint.as_str(); "tokens of pods cannot be checked");
+        }
+        tokio::time::sleep(TEND).await;
+    }
+}
+
+/// The uids of the pods that kubelet has directories of. `None` where it has none that can be read.
+fn living_pods(directories: &[PathBuf]) -> Option<BTreeSet<String>> {
+    let mut pods: Option<BTreeSet<String>> = None;
+    for directory in directories {
+        match names(directory) {
+            Ok(found) => pods.get_or_insert_default().extend(found),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            // Half a list would take a living pod for gone.
+            Err(_) => return None,
+        }
+    }
+    pods
+}
+
+fn names(directory: &Path) -> std::io::Result<Vec<String>> {
+    let entries = std::fs::read_dir(directory)?;
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::os::unix::fs::PermissionsExt;
+
+    use mpsgate_token::{ROTATE_AFTER_MS, UNUSED_AFTER_MS};
+
+    use super::*;
+
+    fn tokens() -> (tempfile::TempDir, Tokens) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
+        let tokens = Tokens::new(dir.path().to_owned());
+        (dir, tokens)
+    }
+
+    #[test]
+    fn keys_are_forgotten_with_their_pods_and_never_without_kubelets_word() {
+        let (_dir, tokens) = tokens();
+        let token = tokens.with(|store| store.sign(1024)).unwrap();
+        let bearer = Bearer { pod: "p".to_owned(), container: "c".to_owned() };
+        let counts = || tokens.with(|store| store.confirm(&token, &bearer)).is_ok();
+        assert!(counts());
+        let later = now_ms() + 2 * ROTATE_AFTER_MS;
+        tokens.tend(None, later).unwrap();
+        let much_later = later + 2 * UNUSED_AFTER_MS;
+        tokens.tend(None, much_later).unwrap();
+        assert!(counts());
+        tokens.tend(Some(&["p".to_owned()].into()), much_later).unwrap();
+        assert!(counts());
+        tokens.tend(Some(&BTreeSet::new()), much_later).unwrap();
+        assert!(!counts());
+    }
+
+    #[test]
+    fn pods_are_kubelets_directories_and_half_a_list_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, absent, file) =
+            (dir.path().join("one"), dir.path().join("absent"), dir.path().join("file"));
+        std::fs::create_dir_all(one.join("uid-1")).unwrap();
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(living_pods(&[absent.clone(), one.clone()]), Some(["uid-1".to_owned()].into()));
+        assert_eq!(living_pods(&[absent]), None);
+        assert_eq!(living_pods(&[one, file]), None);
+    }
+
+    #[test]
+    fn a_store_that_was_repaired_is_read_again() {
+        let (dir, tokens) = tokens();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let error = tokens.with(|store| store.sign(1)).unwrap_err();
+        let told = refusal(&error);
+        assert_eq!(told.code, Code::Unconfirmed);
+        assert!(
+            told.sentence.contains("cannot be checked: ") && told.hint.contains("chmod go="),
+            "{told}"
+        );
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
+        tokens.with(|store| store.sign(1)).unwrap();
+    }
+}

@@ -1,0 +1,111 @@
+#!/usr/bin/env bats
+# Below a kubelet: a pod's container gets what the device plugin's token says, whatever the pod's author writes, and
+# nobody gets it a second time. The runtime is called as containerd's CRI calls it; what containerd itself makes of
+# such annotations is in tests/engines/cri.bats.
+
+load helpers
+load mpsgate
+load token
+
+RUNC_ROOT=$MG/runc/k8s.io
+
+setup_file() {
+  load helpers
+  load mpsgate
+  load token
+  kubelet_socket
+  node_start
+}
+
+teardown_file() {
+  load helpers
+  load mpsgate
+  node_stop
+  rm -rf /var/lib/kubelet
+}
+
+teardown() {
+  explain_failure
+  delete_all
+  assert_free
+}
+
+# of POD CONTAINER TOKEN: sets of to bundle's options for a container as containerd's CRI describes it.
+of() {
+  of=(--ann io.kubernetes.cri.container-type=container --ann "io.kubernetes.cri.sandbox-uid=$1"
+    --ann io.kubernetes.cri.sandbox-namespace=default --ann "io.kubernetes.cri.sandbox-name=web"
+    --ann "io.kubernetes.cri.container-name=$2" --ann "mpsgate.io/grant=$3")
+}
+
+# podded ID OPTION...: a running container with a grant.
+podded() {
+  local id=$1
+  shift
+  bundle "$id" "$@"
+  create "$id"
+  assert_equal "the grant of $id" "$(grant "$id" .state)" active
+  start "$id"
+}
+
+@test "what the token says is granted; what the pod's author writes beside it changes nothing" {
+  local of forged
+  for forged in '' aliyun.com/gpu-mem=80 mpsgate.io/gpu-mem=9Gi mpsgate.io/gpu-mem=much aliyun.com/gpu-count=2 mpsgate.io/gpu=1; do
+    of pod-1 main "$(token 7168)"
+    podded x "${of[@]}" ${forged:+--ann "$forged"}
+    assert_equal "memory with '$forged'" "$(grant x .memory_mib)" 7168
+    assert_contains "its limit" "$(oci exec x env)" "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M"
+    delete x
+  done
+}
+
+@test "restarts of the container may bring its token again, also after mpsgated's; others may not" {
+  local of mine
+  mine=$(token 2048)
+  of pod-1 main "$mine"
+  podded first "${of[@]}"
+  delete first
+  podded second "${of[@]}"
+  daemon_stop KILL
+  daemon_start
+  of pod-1 sidecar "$mine"
+  refused third E_UNCONFIRMED "${of[@]}"
+  assert_contains "whose it is" "$stderr" "first brought by container main of pod pod-1"
+  of pod-2 main "$mine"
+  refused third E_UNCONFIRMED "${of[@]}"
+  delete second
+  of pod-1 main "$mine"
+  podded fourth "${of[@]}"
+}
+
+@test "a token that is forged, another node's, or without an engine's word for its pod does not count" {
+  local of good
+  good=$(token 1024)
+  of pod-1 main "${good%?}A"
+  [[ $good != "${good%?}A" ]] || of pod-1 main "${good%?}B"
+  refused x E_UNCONFIRMED "${of[@]}"
+  of pod-1 main anything
+  refused x E_UNCONFIRMED "${of[@]}"
+  assert_contains "what to do" "$stderr" "remove mpsgate.io/grant"
+  of pod-1 main "mpsgate1.0123456789abcdef.${good#*.*.}"
+  refused x E_UNCONFIRMED "${of[@]}"
+  assert_contains "the key" "$stderr" "key 0123456789abcdef, which this node does not have"
+  refused x E_UNCONFIRMED --ann "mpsgate.io/grant=$good"
+  assert_contains "what is missing" "$stderr" "does not say to which container of which pod"
+  of pod-1 main "$good"
+  refused x E_UNCONFIRMED "${of[@]}" --jq '.linux.cgroupsPath = "/kubepods/burstable/pod-2/x"'
+  refused x E_UNCONFIRMED --ann mpsgate.io/gpu-mem=1Gi
+  podded y "${of[@]}"
+}
+
+@test "the keys are root's alone; one that others could have read confirms nobody" {
+  local of keys=/var/lib/mpsgate/tokens/keys.json
+  assert_equal "modes" "$(stat -c '%a %u' "${keys%/*}" "$keys" | xargs)" "700 0 600 0"
+  of pod-1 main "$(token 1024)"
+  daemon_stop
+  chmod 644 "$keys"
+  daemon_start
+  refused x E_UNCONFIRMED "${of[@]}"
+  assert_contains "why" "$stderr" "keys.json is of mode 0644"
+  chmod 600 "$keys"
+  podded x "${of[@]}"
+}
