@@ -15,6 +15,7 @@
 
 mod caller;
 mod decide;
+mod exempt;
 mod grant_edits;
 mod node;
 mod notes;
@@ -30,6 +31,7 @@ pub use decide::{
     Action, Decision, Input, Ipc, MountFact, MountKind, Verdict, Wanted, asks, decide,
     decide_rootless,
 };
+pub use exempt::exempt_as;
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, grant_edits, grant_env};
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node, NodeCard};
 pub use notes::{Note, NoteAction};

@@ -1,7 +1,7 @@
 //! The rows: a spec, and what is known beside it.
 
 use mpsgate_allocation::{DeviceNode, GpuUuid};
-use mpsgate_config::{Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices};
+use mpsgate_config::{Exempt, Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices};
 use mpsgate_oci::spec::{IdRange, View};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard,
@@ -106,6 +106,30 @@ impl Case {
             runtime_is_nvidia: self.nvidia,
         })
     }
+}
+
+fn exempting(policy: &mut Policy) {
+    policy.exempt = vec![Exempt {
+        namespace: "gpu-operator".to_owned(),
+        image: "nvcr.io/nvidia/k8s/dcgm-exporter".to_owned(),
+    }];
+}
+
+/// A container of containerd's CRI that sees every card and mounts the MPS directory, beside an entry of
+/// `policy.exempt`.
+fn exporter(name: &'static str, namespace: &str, image: &str) -> Case {
+    let spec = json!({
+        "process": { "env": ["NVIDIA_VISIBLE_DEVICES=all"] },
+        "annotations": {
+            "io.kubernetes.cri.sandbox-uid": "u", "io.kubernetes.cri.sandbox-namespace": namespace,
+            "io.kubernetes.cri.sandbox-name": "exporter", "io.kubernetes.cri.container-name": "c",
+            "io.kubernetes.cri.image-name": image
+        }
+    });
+    case(name, spec)
+        .policy(exempting)
+        .mount("/run/mpsgate/mps/0/pipe", "/x", MountKind::Ours)
+        .by(Caller::Containerd)
 }
 
 pub(crate) fn env(entries: &[&str]) -> Value {
@@ -422,6 +446,35 @@ pub(crate) fn cases() -> Vec<Case> {
                 device("/dev/dri/renderD128", 226, 128),
             )
         },
+        // exempt
+        exporter("an exempt pod", "gpu-operator", "nvcr.io/nvidia/k8s/dcgm-exporter:3.3.9"),
+        exporter(
+            "its image in another namespace",
+            "default",
+            "nvcr.io/nvidia/k8s/dcgm-exporter:3.3.9",
+        ),
+        exporter("its namespace with another image", "gpu-operator", "evil.io/dcgm-exporter:3.3.9"),
+        exporter("its like from docker", "gpu-operator", "nvcr.io/nvidia/k8s/dcgm-exporter")
+            .by(Caller::Local),
+        exporter(
+            "its like from CRI-O, which lets a pod write containerd's names",
+            "gpu-operator",
+            "nvcr.io/nvidia/k8s/dcgm-exporter",
+        )
+        .by(Caller::Crio),
+        case(
+            "an exempt pod of CRI-O",
+            json!({
+                "process": { "env": ["NVIDIA_VISIBLE_DEVICES=all"] },
+                "annotations": {
+                    "io.kubernetes.pod.uid": "u", "io.kubernetes.pod.namespace": "gpu-operator",
+                    "io.kubernetes.pod.name": "exporter", "io.kubernetes.container.name": "c",
+                    "io.kubernetes.cri-o.Image": "nvcr.io/nvidia/k8s/dcgm-exporter:3.3.9"
+                }
+            }),
+        )
+        .policy(exempting)
+        .by(Caller::Crio),
         // whose words
         case("a pod's token", annotation("mpsgate.io/grant", "t")).by(Caller::Containerd),
         case(

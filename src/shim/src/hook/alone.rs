@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use mpsgate_config::{Unallocated, paths, runs_as_root};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_oci::spec::View;
-use mpsgate_policy::{Action, Caller, Code, Refusal, Verdict, asks, is_privileged};
+use mpsgate_policy::{Action, Caller, Code, Refusal, Verdict, asks, exempt_as, is_privileged};
 
 use super::{cgroup, check_proc, devices, veto};
 use crate::bundle::Bundle;
@@ -56,7 +56,10 @@ pub(super) fn check(state: &HookState) -> Result<(), Refusal> {
     }
     match judge.decide(view, caller, Action::Create).verdict {
         Verdict::Refuse(refusal) => Err(refusal),
-        _ if judge.settings.policy.unallocated == Unallocated::Warn || is_privileged(view) => {
+        _ if judge.settings.policy.unallocated == Unallocated::Warn
+            || is_privileged(view)
+            || exempt_as(&judge.settings.policy, caller, view).is_some() =>
+        {
             Ok(())
         }
         _ => closed(state, &judge),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # Below a kubelet: a pod's container gets what the device plugin's token says, whatever the pod's author writes, and
-# nobody gets it a second time. The runtime is called as containerd's CRI calls it; what containerd itself makes of
+# nobody gets it a second time; who is exempt is told by namespace and image. The runtime is called as containerd's CRI calls it; what containerd itself makes of
 # such annotations is in tests/engines/cri.bats.
 
 load helpers
@@ -108,4 +108,22 @@ podded() {
   assert_contains "why" "$stderr" "keys.json is of mode 0644"
   chmod 600 "$keys"
   podded x "${of[@]}"
+}
+
+@test "an exempt namespace and image reaches the cards without a grant; each alone does not, nor does another engine's" {
+  local all=(--env NVIDIA_VISIBLE_DEVICES=all) of
+  printf '[[policy.exempt]]\nnamespace = "gpu-operator"\nimage = "nvcr.io/nvidia/k8s/dcgm-exporter"\n' >>/etc/mpsgate/config.toml
+  exporter gpu-operator nvcr.io/nvidia/k8s/dcgm-exporter:3.3.9
+  allowed x "${all[@]}" "${of[@]}"
+  assert_contains "what the log says" "$(grep E_VISIBLE_DEVICES "$MG/log/mpsgated.log")" 'let through by policy.exempt (namespace gpu-operator, image nvcr'
+  exporter default nvcr.io/nvidia/k8s/dcgm-exporter:3.3.9
+  refused x E_VISIBLE_DEVICES "${all[@]}" "${of[@]}"
+  exporter gpu-operator evil.io/dcgm-exporter
+  refused x E_VISIBLE_DEVICES "${all[@]}" "${of[@]}"
+  exporter gpu-operator nvcr.io/nvidia/k8s/dcgm-exporter
+  RUNC_ROOT=$MG/runc refused x E_VISIBLE_DEVICES "${all[@]}" "${of[@]}"
+}
+exporter() { # NAMESPACE IMAGE
+  of pod-1 main ''
+  of=("${of[@]:0:4}" --ann "io.kubernetes.cri.sandbox-namespace=$1" "${of[@]:6:4}" --ann "io.kubernetes.cri.image-name=$2")
 }
