@@ -78,7 +78,11 @@ pub(crate) fn read(keys: &Keys, text: &str) -> Result<(KeyId, Claims), TokenErro
     // Compares in constant time.
     mac(key, signed).ok_or(TokenError::Mac)?.verify_slice(&found).map_err(|_| TokenError::Mac)?;
     let claims = URL_SAFE_NO_PAD.decode(claims).map_err(|_| TokenError::Claims)?;
-    let claims = serde_json::from_slice(&claims).map_err(|_| TokenError::Claims)?;
+    let claims: Claims = serde_json::from_slice(&claims).map_err(|_| TokenError::Claims)?;
+    // No version signs these; as bytes they would be nothing, or wrap.
+    if claims.memory_mib == 0 || claims.memory_mib.checked_mul(1 << 20).is_none() {
+        return Err(TokenError::Claims);
+    }
     Ok((id, claims))
 }
 
@@ -149,6 +153,14 @@ mod tests {
         let mac = mac(&key(1), &signed).unwrap().finalize().into_bytes();
         let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(mac));
         assert_eq!(read(&Keys::new(key(1)), &token), Err(TokenError::Claims));
+    }
+
+    #[test]
+    fn an_amount_that_is_none_is_not_taken() {
+        for memory_mib in [0, 1 << 44] {
+            let token = write(&key(1), &Claims { memory_mib, ..claims() }).unwrap();
+            assert_eq!(read(&Keys::new(key(1)), &token), Err(TokenError::Claims), "{memory_mib}");
+        }
     }
 
     proptest! {
