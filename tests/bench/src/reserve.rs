@@ -123,7 +123,7 @@ fn reserve(id: &str) -> Result<bool, Failure> {
         engine: Engine::Local,
         for_parent: false,
     });
-    let reply = Client::connect(Path::new(paths::SOCKET))?.call(call, None, FOR)?;
+    let reply: Reply = Client::connect(Path::new(paths::SOCKET))?.call(call, None, FOR)?;
     match reply {
         Reply::Reserved { .. } => Ok(true),
         Reply::Refused(_) => Ok(false),
