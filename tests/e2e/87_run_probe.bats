@@ -84,6 +84,13 @@ nothing_left() {
   nothing_left
 }
 
+@test "without /proc it says that it does not find itself, not that the bundle failed" {
+  try 2 unshare --mount bash -c 'mount -t tmpfs none /proc && exec mpsgate run-probe'
+  assert_contains "error" "$stderr" "cannot tell where this program lies" "hint: /proc/self/exe tells"
+  refute_contains "error" "$stderr" "bundle"
+  nothing_left
+}
+
 @test "SIGTERM ends the container too" {
   mpsgate run-probe --library "$MG/hangs.so" >"$MG/probe.out" 2>&1 3>&- &
   local probe=$! rc=0

@@ -14,6 +14,7 @@ use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, getsockopt,
     sendmsg, socket,
 };
+use serde::de::DeserializeOwned;
 
 use crate::{Call, Envelope, FrameError, Reply, VERSION, decode_length, encode};
 
@@ -173,7 +174,11 @@ impl Client {
     ///
     /// # Errors
     /// Where no answer comes in time, or none that is a message.
-    pub fn ask_within(path: &Path, call: Call, limit: Duration) -> Result<Reply, ApiError> {
+    pub fn ask_within<S: DeserializeOwned>(
+        path: &Path,
+        call: Call,
+        limit: Duration,
+    ) -> Result<Reply<S>, ApiError> {
         let started = Instant::now();
         let deadline = started + limit;
         let bytes = encode(&Envelope { version: VERSION, call }).map_err(ApiError::Garbage)?;
@@ -198,12 +203,12 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::connect`] and [`Self::call`].
-    pub fn ask(
+    pub fn ask<S: DeserializeOwned>(
         path: &Path,
         call: &Call,
         fd: Option<BorrowedFd<'_>>,
         limit: Duration,
-    ) -> Result<Reply, ApiError> {
+    ) -> Result<Reply<S>, ApiError> {
         let started = Instant::now();
         let mut away_since = started;
         loop {
@@ -233,22 +238,22 @@ impl Client {
     ///
     /// # Errors
     /// Where no answer comes in time, or none that is a message.
-    pub fn call(
+    pub fn call<S: DeserializeOwned>(
         self,
         call: Call,
         fd: Option<BorrowedFd<'_>>,
         limit: Duration,
-    ) -> Result<Reply, ApiError> {
+    ) -> Result<Reply<S>, ApiError> {
         self.call_since(Instant::now(), call, fd, limit)
     }
 
-    fn call_since(
+    fn call_since<S: DeserializeOwned>(
         mut self,
         started: Instant,
         call: Call,
         fd: Option<BorrowedFd<'_>>,
         limit: Duration,
-    ) -> Result<Reply, ApiError> {
+    ) -> Result<Reply<S>, ApiError> {
         let bytes = encode(&Envelope { version: VERSION, call }).map_err(ApiError::Garbage)?;
         self.send(&bytes, fd)?;
         let mut doing = None;
@@ -292,12 +297,12 @@ impl Client {
         Ok(())
     }
 
-    fn receive(
+    fn receive<S: DeserializeOwned>(
         &mut self,
         deadline: Instant,
         started: Instant,
         doing: &Option<String>,
-    ) -> Result<Reply, ApiError> {
+    ) -> Result<Reply<S>, ApiError> {
         let mut prefix = [0; 4];
         self.read_exact(&mut prefix, deadline, started, doing)?;
         let length = decode_length(prefix).map_err(ApiError::Garbage)?;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use mpsgate_allocation::{DeviceNode, GpuUuid, Grant};
+use mpsgate_policy::{Cards, Majors, Node, NodeCard};
 use serde::{Deserialize, Serialize};
 
 /// Format of both files.
@@ -47,6 +48,29 @@ pub struct NodeSnapshot {
     /// a file of an older version.
     #[serde(default)]
     pub other_nodes: Vec<DeviceNode>,
+}
+
+/// What of it a decision looks at.
+impl From<NodeSnapshot> for Node {
+    fn from(snapshot: NodeSnapshot) -> Self {
+        let mut majors = Majors::default();
+        for (name, major) in &snapshot.majors {
+            majors.insert(name, *major);
+        }
+        let cards = snapshot.cards.into_iter().map(|card| NodeCard {
+            uuid: card.uuid,
+            index: card.index,
+            minor: card.minor,
+            managed: card.managed,
+        });
+        Self {
+            cards: Cards::Known(cards.collect()),
+            majors,
+            ipc_inode: Some(snapshot.ipc_inode),
+            swarm_resources: snapshot.swarm_resources,
+            other_nodes: snapshot.other_nodes,
+        }
+    }
 }
 
 /// One card.
@@ -92,7 +116,35 @@ pub struct ExecRecord {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
     use super::*;
+
+    #[test]
+    fn a_decision_sees_the_node_as_the_daemon_wrote_it() {
+        let snapshot: NodeSnapshot = serde_json::from_str(
+            r#"{"format": 1, "ipc_inode": 7, "kubelet": false, "protected": [],
+                "cards": [{"uuid": "GPU-5d4f8ba4-5a3e-4b9b-8f6e-2a1c3e5d7f90", "index": 1,
+                           "minor": 2, "managed": true}],
+                "majors": {"nvidia": 195, "nvidia-uvm": 510, "nvidia-caps": 511},
+                "swarm_resources": ["DOCKER_RESOURCE_GPU"]}"#,
+        )
+        .unwrap();
+        let card = snapshot.cards.first().unwrap().clone();
+        let majors = Majors { caps: Some(511), others: vec![510], ..Majors::default() };
+        let node = Node {
+            cards: Cards::Known(vec![NodeCard {
+                uuid: card.uuid,
+                index: 1,
+                minor: 2,
+                managed: true,
+            }]),
+            majors,
+            ipc_inode: Some(7),
+            swarm_resources: vec!["DOCKER_RESOURCE_GPU".to_owned()],
+            other_nodes: Vec::new(),
+        };
+        assert_eq!(Node::from(snapshot), node);
+    }
 
     #[test]
     fn only_a_temporary_name_names_its_writer() {

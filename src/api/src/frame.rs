@@ -21,7 +21,7 @@ pub enum FrameError {
 ///
 /// # Errors
 /// Where it would be larger than [`MAX_FRAME`].
-pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message).map_err(FrameError::Content)?;
     let length = bytes.len() - 4;

@@ -25,6 +25,6 @@ pub use files::{
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
 pub use message::{
     ACTIONS_KEPT, Action, Activate, Call, CardStatus, ClientProcess, Engine, Envelope, GrantStatus,
-    Mps, MpsAction, MpsStatus, Release, Reply, Report, Reserve, ServerClients, ServerStatus,
-    Status, Terminate, VERSION, WireRefusal, WouldEnd, compatible, parse_envelope,
+    Mps, MpsAction, MpsStatus, NoStatus, Release, Reply, Report, Reserve, ServerClients,
+    ServerStatus, Status, Terminate, VERSION, WireRefusal, WouldEnd, compatible, parse_envelope,
 };

@@ -163,10 +163,14 @@ pub struct Report {
     pub sentence: String,
 }
 
-/// The daemon's answer.
+/// In place of a [`Status`], for who never asks for it.
+pub type NoStatus = serde::de::IgnoredAny;
+
+/// The daemon's answer. Who never asks for a [`Status`] does without the code that reads one: 50 kB of each
+/// program in a container's start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reply {
+pub enum Reply<S = Status> {
     /// Not final: what the daemon waits for.
     Progress {
         /// For people.
@@ -198,7 +202,7 @@ pub enum Reply {
         text: String,
     },
     /// To `status`.
-    Status(Box<Status>),
+    Status(Box<S>),
     /// A refusal, in any place.
     Refused(WireRefusal),
     /// The caller's version is too far away.

@@ -7,9 +7,9 @@ mod facts;
 mod input;
 mod report;
 
-use mpsgate_config::{Config, Switch};
+use mpsgate_config::Config;
 use mpsgate_oci::spec;
-use mpsgate_policy::{Action, Caller, Code, Input, Users, Verdict, decide};
+use mpsgate_policy::{Action, Caller, Code, Input, Users, Verdict, decide, is_nvidia_runtime};
 
 use crate::args::{ExplainArgs, Output};
 use crate::{CliError, print, snapshot};
@@ -38,19 +38,18 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
         view,
         node: &node,
         policy: &config.policy,
-        requests_from_env: switched_on(config.requests.from_env, !kubelet),
+        requests_from_env: config.requests.from_env.is_on(!kubelet),
         mounts: &mounts,
         ipc: facts::ipc(view, &node, &mut assumed),
         users: Users::OfSpec,
         host_pids: facts::host_pids(view, &mut assumed),
         caller: Caller::Unknown,
         action: Action::Create,
-        runtime_is_nvidia: facts::is_nvidia_runtime(&config.runtime.path),
+        runtime_is_nvidia: is_nvidia_runtime(&config.runtime.path),
     });
-    let trust_local = switched_on(config.trust.local, !kubelet);
     if matches!(decision.verdict, Verdict::Reserve(_)) {
-        assumed
-            .push(facts::trust(args.runtime_root.as_deref(), &args.file, trust_local).to_owned());
+        let root = args.runtime_root.as_deref();
+        assumed.push(facts::trust(root, &args.file, &config.trust, kubelet).to_owned());
     }
     let refused = matches!(decision.verdict, Verdict::Refuse(_));
     let text = match args.output {
@@ -59,14 +58,6 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
     };
     print::answer(&text)?;
     Ok(if refused { ExitCode::No } else { ExitCode::Done })
-}
-
-fn switched_on(switch: Switch, auto: bool) -> bool {
-    match switch {
-        Switch::On => true,
-        Switch::Off => false,
-        Switch::Auto => auto,
-    }
 }
 
 #[cfg(test)]

@@ -28,6 +28,12 @@ const POLL: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunProbeError {
+    /// The container would outlive us.
+    #[error("cannot watch for the signals that end it (SIGHUP, SIGINT, SIGTERM)")]
+    Signals(#[source] io::Error),
+    /// The container runs our own program.
+    #[error("cannot tell where this program lies")]
+    Own(#[source] io::Error),
     /// The bundle cannot be written.
     #[error("cannot make the container's bundle in /run")]
     Bundle(#[source] io::Error),
@@ -50,6 +56,12 @@ impl RunProbeError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
+            Self::Signals(_) => {
+                Some("run it on the node itself: a sandbox may forbid sigaction(2)".to_owned())
+            }
+            Self::Own(_) => Some(
+                "/proc/self/exe tells; where /proc is missing: mount -t proc proc /proc".to_owned(),
+            ),
             Self::Bundle(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 Some("run it with sudo, or as root".to_owned())
             }
@@ -63,9 +75,9 @@ impl RunProbeError {
 pub(crate) fn run(args: &RunProbeArgs) -> Result<ExitCode, CliError> {
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Bundle)?;
+        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Signals)?;
     }
-    let own = std::env::current_exe().map_err(RunProbeError::Bundle)?;
+    let own = std::env::current_exe().map_err(RunProbeError::Own)?;
     let probe = Probe {
         program: &own,
         memory: &args.memory,
@@ -122,5 +134,24 @@ fn wait(
             return Err(RunProbeError::Ended);
         }
         std::thread::sleep(POLL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_says_what_failed_and_what_to_do() {
+        let from = |kind: io::ErrorKind| io::Error::from(kind);
+        for (error, what, hint) in [
+            (RunProbeError::Signals(from(io::ErrorKind::InvalidInput)), "SIGTERM", "sandbox"),
+            (RunProbeError::Own(from(io::ErrorKind::NotFound)), "where this program lies", "/proc"),
+            (RunProbeError::Bundle(from(io::ErrorKind::StorageFull)), "bundle in /run", "df -h"),
+            (RunProbeError::Bundle(from(io::ErrorKind::PermissionDenied)), "bundle", "sudo"),
+        ] {
+            assert!(error.to_string().contains(what), "{error}");
+            assert!(error.hint().is_some_and(|text| text.contains(hint)), "{error}");
+        }
     }
 }

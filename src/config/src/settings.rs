@@ -125,6 +125,18 @@ words! {
     }
 }
 
+impl Switch {
+    /// On or off, where `auto` is what the rest of the node says.
+    #[must_use]
+    pub fn is_on(self, auto: bool) -> bool {
+        match self {
+            Self::On => true,
+            Self::Off => false,
+            Self::Auto => auto,
+        }
+    }
+}
+
 /// `[requests]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Serialize))]

@@ -1,6 +1,5 @@
 //! What callers want: reserve, activate, release, report, status, enable, disable.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +20,9 @@ use crate::{
     watch,
 };
 
-/// What a container is let do and an operator should be able to find: logged, not counted.
+/// What a container is let do and an operator should be able to find: logged, and no warning.
 const NOTED: &str = mpsgate_policy::NoteAction::Noted.as_str();
+const REFUSED: &str = "refused";
 /// Beyond `mps.start_timeout` for orders that were there before ours.
 const SERVER_SLACK: Duration = Duration::from_secs(10);
 /// For one limit: some commands of at most 3 s, after those of others.
@@ -402,35 +402,15 @@ fn report(daemon: &Daemon, call: &Report) -> Reply {
     let Report { container_id: container, code, action, sentence } = call;
     if action == NOTED {
         log::info!(container, code, reason = sentence; "container noted");
-        daemon.node().events.judged(action, code);
     } else {
-        count(daemon, container, code, action, sentence);
+        log::warn!(container, code, action, reason = sentence; "container judged");
     }
+    daemon.node().judged.count(action, code);
     Reply::Done { text: String::new() }
 }
 
 fn refused(daemon: &Daemon, key: &GrantKey, refusal: &Refusal) {
-    count(daemon, key.container_id.as_str(), refusal.code.as_str(), "refused", &refusal.sentence);
-}
-
-/// Containers that were judged since the start, by code.
-#[derive(Debug, Default)]
-pub(crate) struct Judged {
-    pub(crate) refusals: BTreeMap<String, u64>,
-    /// Stripped or warned of, and started.
-    pub(crate) notes: BTreeMap<String, u64>,
-}
-
-/// One line, and one more in `status`.
-fn count(daemon: &Daemon, container: &str, code: &str, action: &str, sentence: &str) {
-    log::warn!(container, code, action, reason = sentence; "container judged");
-    // Codes come from root's own programs, maybe of another version; what is no code is not kept.
-    let is_code = code.len() <= 40 && code.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
-    let code = if is_code { code } else { "OTHER" };
-    let mut node = daemon.node();
-    node.events.judged(action, code);
-    let started = matches!(action, "stripped" | "warned");
-    let judged = &mut node.judged;
-    let counts = if started { &mut judged.notes } else { &mut judged.refusals };
-    *counts.entry(code.to_owned()).or_default() += 1;
+    let (container, code) = (key.container_id.as_str(), refusal.code.as_str());
+    log::warn!(container, code, action = REFUSED, reason = refusal.sentence.as_str(); "container judged");
+    daemon.node().judged.count(REFUSED, code);
 }

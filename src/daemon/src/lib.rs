@@ -28,6 +28,7 @@ mod exec_record;
 pub mod fuzz;
 mod hardware;
 mod inventory;
+mod judged;
 mod keeper;
 mod limits;
 mod logging;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use log::kv::{Key, Value, VisitSource};
+use log::{Level, Log, Metadata, Record};
 use mpsgate_config::LogLevel;
 
 use crate::DaemonError;
@@ -19,9 +20,9 @@ pub(crate) fn init(level: LogLevel) -> Result<(), DaemonError> {
         let journal = systemd_journal_logger::JournalLog::new()
             .map_err(|error| DaemonError::Log(Box::new(error)))?
             .with_syslog_identifier("mpsgated".to_owned());
-        return journal.install().map_err(|error| DaemonError::Log(Box::new(error)));
+        return install(journal);
     }
-    env_logger::Builder::new()
+    let stderr = env_logger::Builder::new()
         // The level is `log`'s own maximum, so that SIGHUP can change it.
         .filter_level(log::LevelFilter::Trace)
         .format(|out, record| {
@@ -31,8 +32,34 @@ pub(crate) fn init(level: LogLevel) -> Result<(), DaemonError> {
             let _ = record.key_values().visit(&mut Fields(&mut line));
             writeln!(out, "{line}")
         })
-        .try_init()
-        .map_err(|error| DaemonError::Log(Box::new(error)))
+        .build();
+    install(stderr)
+}
+
+fn install(logger: impl Log + 'static) -> Result<(), DaemonError> {
+    log::set_boxed_logger(Box::new(Ours(logger))).map_err(|error| DaemonError::Log(Box::new(error)))
+}
+
+/// Drops what other crates tell of their own work: at `trace` every turn of the event loop.
+struct Ours<L>(L);
+
+impl<L: Log> Log for Ours<L> {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        // A target is its module's path, and all our crates' begin so.
+        let wanted = metadata.level() <= Level::Warn || metadata.target().starts_with("mpsgate");
+        wanted && self.0.enabled(metadata)
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        // The macros do not ask first.
+        if self.enabled(record.metadata()) {
+            self.0.log(record);
+        }
+    }
+
+    fn flush(&self) {
+        self.0.flush();
+    }
 }
 
 /// Changes the level while running.
@@ -60,7 +87,41 @@ impl<'kvs> VisitSource<'kvs> for Fields<'_> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::sync::Mutex;
+
     use super::*;
+
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<String>>);
+
+    impl Log for Kept {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, record: &Record<'_>) {
+            self.0.lock().unwrap().push(format!("{} {}", record.level(), record.target()));
+        }
+
+        fn flush(&self) {}
+    }
+
+    #[test]
+    fn other_crates_are_heard_only_when_they_warn() {
+        let logger = Ours(Kept::default());
+        for target in ["mio::poll", "hyper::proto", module_path!(), "mpsgate_mps::card"] {
+            for level in [Level::Trace, Level::Info, Level::Warn] {
+                logger.log(&Record::builder().level(level).target(target).build());
+            }
+        }
+        let own = ["mpsgate_daemon::logging::tests", "mpsgate_mps::card"];
+        let own =
+            own.into_iter().flat_map(|t| ["TRACE", "INFO", "WARN"].map(|l| format!("{l} {t}")));
+        let foreign = ["WARN mio::poll", "WARN hyper::proto"].map(str::to_owned);
+        let expected: Vec<_> = foreign.into_iter().chain(own).collect();
+        assert_eq!(*logger.0.0.lock().unwrap(), expected);
+    }
 
     #[test]
     fn values_with_spaces_or_line_breaks_stay_one_quoted_field() {

@@ -26,8 +26,8 @@ use mpsgate_api::{Action, Activate, Reserve};
 use mpsgate_config::Switch;
 use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose};
 
-use crate::calls::Judged;
 use crate::card::{Card, Trouble};
+use crate::judged::Judged;
 use crate::metrics::{Endpoint, Events};
 use crate::terminate::Kills;
 use crate::{devices, exec_record, process};

@@ -102,7 +102,7 @@ impl Line {
                 format!("the answer does not fit: {error}"),
                 "journalctl -u mpsgated -n 50",
             );
-            encode(&Reply::Refused(refusal.into()))
+            encode::<Reply>(&Reply::Refused(refusal.into()))
         });
         let Ok(bytes) = bytes else { return };
         if let Ok(Err(error)) = timeout(FRAME_LIMIT, self.stream.write_all(&bytes)).await {

@@ -37,5 +37,7 @@ pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node, NodeCard};
 pub use notes::{Note, NoteAction};
 pub use placement::*;
 pub use refusal::{Code, Refusal};
-pub use signals::{Signal, has_driver, has_nvidia_hook, is_privileged, may_matter};
+pub use signals::{
+    Signal, has_driver, has_nvidia_hook, is_nvidia_runtime, is_privileged, may_matter,
+};
 pub use users::Users;

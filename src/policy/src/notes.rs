@@ -41,7 +41,7 @@ pub struct Note {
 }
 
 /// What was done about something that was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NoteAction {
     /// Taken away.
     Stripped,

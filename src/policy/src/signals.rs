@@ -4,6 +4,8 @@
 //! configuration and errs on the side of yes. [`find`] names each signal that reaches a managed
 //! card, with the edits that would take it away.
 
+use std::path::Path;
+
 use mpsgate_allocation::{is_request_annotation, is_request_env};
 use mpsgate_oci::spec::{Device, Edit, Seen, View};
 
@@ -30,6 +32,7 @@ const MEMORY_MINORS: [u32; 3] = [1, 2, 4];
 const DRM_MAJOR: u32 = 226;
 /// Drivers without a major of their own share this one; WSL's `/dev/dxg` has a dynamic minor.
 const MISC_MAJOR: u32 = 10;
+const NVIDIA_RUNTIME: &[u8] = b"nvidia-container-runtime";
 const HOOK_NAMES: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
 /// Something in a spec that reaches a managed card.
@@ -150,6 +153,13 @@ pub(crate) fn is_legacy_image(view: View<'_>) -> bool {
 pub fn has_nvidia_hook(view: View<'_>) -> bool {
     view.hooks()
         .any(|hook| hook.path.rsplit('/').next().is_some_and(|name| HOOK_NAMES.contains(&name)))
+}
+
+/// Whether a runtime is NVIDIA's wrapper, also under its names with a fixed mode (`….cdi`, `….legacy`).
+#[must_use]
+pub fn is_nvidia_runtime(runtime: &Path) -> bool {
+    let name = runtime.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(NVIDIA_RUNTIME)
 }
 
 /// Whether the driver's CUDA library is mounted into the container: by a CDI specification that the engine
@@ -382,4 +392,23 @@ pub(crate) fn set(name: &str, value: &str) -> Edit {
 
 pub(crate) fn drop(name: &str) -> Edit {
     Edit::Env { drop: vec![name.to_owned()], set: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nvidias_runtime_is_known_by_its_name() {
+        for (runtime, is) in [
+            ("nvidia-container-runtime", true),
+            ("/usr/bin/nvidia-container-runtime.cdi", true),
+            ("/usr/bin/nvidia-container-runtime-experimental", true),
+            ("runc", false),
+            ("/opt/nvidia-container-runtime/runc", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_nvidia_runtime(Path::new(runtime)), is, "{runtime}");
+        }
+    }
 }

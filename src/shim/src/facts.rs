@@ -12,7 +12,7 @@ use mpsgate_config::{Config, Manage, Trust, paths};
 use mpsgate_oci::argv::Invocation;
 use mpsgate_oci::spec::{Edit, IdRange, Mount, Namespace, View};
 use mpsgate_policy::{
-    Caller, Cards, Code, Ipc, Majors, MountFact, MountKind, Node, NodeCard, Refusal, Users,
+    Caller, Cards, Code, Ipc, Majors, MountFact, MountKind, Node, Refusal, Users,
 };
 use nix::fcntl::OFlag;
 use nix::sys::stat::{major, minor};
@@ -110,38 +110,18 @@ pub(crate) fn ipc(view: View<'_>) -> Ipc {
 
 /// Whether the container will see the host's processes: the engine's own namespace, by whatever name.
 pub(crate) fn host_pids(view: View<'_>) -> bool {
-    match view.pid_namespace() {
-        Namespace::New => false,
-        Namespace::Callers => true,
-        Namespace::At(path) => {
-            let own = inode(Path::new("/proc/self/ns/pid"));
-            inode(Path::new(path)).is_none_or(|found| Some(found) == own)
-        }
-    }
+    view.pid_namespace().is_callers(|path| {
+        let own = inode(Path::new("/proc/self/ns/pid"));
+        inode(Path::new(path)).is_none_or(|found| Some(found) == own)
+    })
 }
 
 /// What the daemon wrote about the node, and whether a kubelet runs there.
 pub(crate) fn node(config: &Config) -> (Node, bool) {
     match snapshot() {
         Some(snapshot) => {
-            let mut majors = Majors::default();
-            for (name, major) in &snapshot.majors {
-                majors.insert(name, *major);
-            }
-            let cards = snapshot.cards.into_iter().map(|card| NodeCard {
-                uuid: card.uuid,
-                index: card.index,
-                minor: card.minor,
-                managed: card.managed,
-            });
-            let node = Node {
-                cards: Cards::Known(cards.collect()),
-                majors,
-                ipc_inode: Some(snapshot.ipc_inode),
-                swarm_resources: snapshot.swarm_resources,
-                other_nodes: snapshot.other_nodes,
-            };
-            (node, snapshot.kubelet)
+            let kubelet = snapshot.kubelet;
+            (snapshot.into(), kubelet)
         }
         None => (without_daemon(config), false),
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use mpsgate_allocation::{Cdi, ContainerId, DeviceNode, Grant, GrantKey, Instance};
-use mpsgate_api::{Call, Client, Engine, ExecRecord, FILES_FORMAT, Reply, Reserve};
+use mpsgate_api::{Call, Client, Engine, ExecRecord, FILES_FORMAT, NoStatus, Reply, Reserve};
 use mpsgate_config::{ConfigError, paths};
 use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::spec::{Edit, View};
@@ -99,7 +99,7 @@ fn reserve(life: Life<'_>, view: View<'_>, wanted: &Wanted) -> Result<(Grant, Cd
         for_parent: life.for_parent,
     });
     crash_point!("shim.before_reserve");
-    match Client::ask(Path::new(paths::SOCKET), &call, None, RESERVE_LIMIT) {
+    match Client::ask::<NoStatus>(Path::new(paths::SOCKET), &call, None, RESERVE_LIMIT) {
         Ok(Reply::Reserved { grant, cdi }) => Ok((*grant, *cdi)),
         Ok(Reply::Refused(refusal)) => Err(Refused { refusal: refusal.into(), by_daemon: true }),
         Ok(_) => Err(mpsgate_api::ApiError::Unexpected.refusal().into()),

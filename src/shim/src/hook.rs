@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use mpsgate_allocation::{ContainerId, GrantKey, Instance};
-use mpsgate_api::{Activate, ApiError, Call, Client, Release, Reply};
+use mpsgate_api::{Activate, ApiError, Call, Client, NoStatus, Release, Reply};
 use mpsgate_config::{Config, Ipc, paths};
 use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::hook_state::HookState;
@@ -152,7 +152,7 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
         grant: Some(Box::new(record.grant)),
     });
     let pidfd = pidfd.as_ref().map(AsFd::as_fd);
-    match Client::ask(Path::new(paths::SOCKET), &call, pidfd, DAEMON_LIMIT) {
+    match Client::ask::<NoStatus>(Path::new(paths::SOCKET), &call, pidfd, DAEMON_LIMIT) {
         Ok(Reply::Done { .. }) => {
             crash_point!("hook.activated");
             Ok(())
@@ -166,8 +166,9 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
 fn poststop(key: GrantKey) -> Result<(), Refusal> {
     crash_point!("hook.before_release");
     // Not waited for: the daemon sees the end of the container by itself.
-    let released = Client::connect(Path::new(paths::SOCKET))
-        .and_then(|client| client.call(Call::Release(Release { key }), None, DAEMON_LIMIT));
+    let released = Client::connect(Path::new(paths::SOCKET)).and_then(|client| {
+        client.call::<NoStatus>(Call::Release(Release { key }), None, DAEMON_LIMIT)
+    });
     match released {
         Ok(_) => {
             crash_point!("hook.released");

@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use mpsgate_config::{Config, ConfigError, Switch, paths};
+use mpsgate_config::{Config, ConfigError, paths};
 use mpsgate_oci::spec::{self, Document, Mount, Seen, View};
 use mpsgate_policy::{
-    Action, Caller, Decision, Input, MountFact, Node, Refusal, decide, decide_rootless, may_matter,
+    Action, Caller, Decision, Input, MountFact, Node, Refusal, decide, decide_rootless,
+    is_nvidia_runtime, may_matter,
 };
 
 use crate::bundle::Bundle;
@@ -31,10 +32,7 @@ impl Judge {
         let (settings, broken) = settings();
         let (node, kubelet) = facts::node(&settings);
         let runtime = exec::runtime_path();
-        let runtime_is_nvidia = runtime
-            .as_deref()
-            .and_then(Path::file_name)
-            .is_some_and(|name| name.to_string_lossy().starts_with("nvidia-container-runtime"));
+        let runtime_is_nvidia = runtime.as_deref().is_some_and(is_nvidia_runtime);
         Self { settings, broken, node, kubelet, runtime, runtime_is_nvidia, mounts }
     }
 
@@ -68,11 +66,7 @@ fn settings() -> (Config, Option<ConfigError>) {
 }
 
 fn from_env(settings: &Config, kubelet: bool) -> bool {
-    match settings.requests.from_env {
-        Switch::On => true,
-        Switch::Off => false,
-        Switch::Auto => !kubelet,
-    }
+    settings.requests.from_env.is_on(!kubelet)
 }
 
 /// A rootless engine's container: as it is, or refused.

@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use mpsgate_api::{Call, Client, Reply, Terminate};
+use mpsgate_api::{Call, Client, NoStatus, Reply, Terminate};
 use mpsgate_config::paths;
 use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::argv::Invocation;
@@ -35,7 +35,7 @@ pub(crate) fn prepare(invocation: &Invocation) {
         Found::Record(record) => {
             process::ensure_standard_descriptors();
             let call = Call::Terminate(Terminate { key: record.grant.key });
-            let answer = Client::ask_within(Path::new(paths::SOCKET), call, LIMIT);
+            let answer = Client::ask_within::<NoStatus>(Path::new(paths::SOCKET), call, LIMIT);
             crash_point!("shim.kill.asked");
             match answer {
                 // The daemon has done it, or logged why not.

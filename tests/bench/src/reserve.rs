@@ -124,7 +124,7 @@ fn reserve(id: &str) -> Result<bool, Failure> {
         pod: None,
         for_parent: false,
     });
-    let reply = Client::connect(Path::new(paths::SOCKET))?.call(call, None, FOR)?;
+    let reply: Reply = Client::connect(Path::new(paths::SOCKET))?.call(call, None, FOR)?;
     match reply {
         Reply::Reserved { .. } => Ok(true),
         Reply::Refused(_) => Ok(false),

@@ -140,7 +140,7 @@ pub(crate) fn status() -> Result<Status, Failure> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let asked = Client::connect(Path::new(paths::SOCKET))
-            .and_then(|client| client.call(Call::Status, None, PATIENCE));
+            .and_then(|client| client.call::<Status>(Call::Status, None, PATIENCE));
         match asked {
             Ok(Reply::Status(status)) => return Ok(*status),
             Ok(reply) => return Err(format!("not a status: {reply:?}").into()),

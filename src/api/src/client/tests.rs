@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::unix::net::UnixListener;
 
 use super::*;
+use crate::NoStatus;
 
 /// A daemon that answers one call with `bytes` and hangs up, or hangs where there are none.
 fn daemon(bytes: Option<Vec<u8>>) -> (tempfile::TempDir, PathBuf) {
@@ -40,11 +41,11 @@ fn an_absent_daemon_is_named() {
 fn a_daemon_that_comes_back_in_time_is_asked_again_and_one_that_does_not_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let ask = |path: &Path| Client::ask(path, &Call::Status, None, FIRST_BYTE_TIMEOUT);
+    let ask = |path: &Path| Client::ask::<NoStatus>(path, &Call::Status, None, FIRST_BYTE_TIMEOUT);
     let error = ask(&path).unwrap_err();
     assert!(matches!(error, ApiError::StillAway { .. }), "{error}");
     // The first one ends after it has read the call; the second one, at another time, answers.
-    let done = encode(&Reply::Done { text: "ok".to_owned() }).unwrap();
+    let done = encode::<Reply>(&Reply::Done { text: "ok".to_owned() }).unwrap();
     let taken = path.clone();
     std::thread::spawn(move || {
         for bytes in [Vec::new(), done] {
@@ -93,7 +94,7 @@ fn a_full_backlog_is_silence_not_a_hang() {
 #[test]
 fn a_whole_question_has_one_limit_that_progress_does_not_extend() {
     let limit = Duration::from_millis(50);
-    let ask = |path: &Path| Client::ask_within(path, Call::Status, limit);
+    let ask = |path: &Path| Client::ask_within::<NoStatus>(path, Call::Status, limit);
     // Nobody takes the connection.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
@@ -103,7 +104,7 @@ fn a_whole_question_has_one_limit_that_progress_does_not_extend() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let listener = UnixListener::bind(&path).unwrap();
-    let progress = encode(&Reply::Progress { doing: "waiting".to_owned() }).unwrap();
+    let progress = encode::<Reply>(&Reply::Progress { doing: "waiting".to_owned() }).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         while stream.write_all(&progress).is_ok() {
@@ -115,9 +116,9 @@ fn a_whole_question_has_one_limit_that_progress_does_not_extend() {
         matches!(&error, ApiError::Silent { doing: Some(doing), .. } if doing == "waiting"),
         "{error}"
     );
-    let done = encode(&Reply::Done { text: "ok".to_owned() }).unwrap();
+    let done = encode::<Reply>(&Reply::Done { text: "ok".to_owned() }).unwrap();
     let (_dir, path) = daemon(Some(done));
-    let answer = Client::ask_within(&path, Call::Status, Duration::from_secs(20));
+    let answer = Client::ask_within::<NoStatus>(&path, Call::Status, Duration::from_secs(20));
     assert!(matches!(answer, Ok(Reply::Done { text }) if text == "ok"));
     assert!(matches!(ask(&dir.path().join("none")), Err(ApiError::Away { .. })));
 }
@@ -140,14 +141,14 @@ fn garbage_is_told_from_silence() {
 
 #[test]
 fn a_far_version_is_named() {
-    let (_dir, path) = daemon(Some(encode(&Reply::Version { daemon: 9 }).unwrap()));
+    let (_dir, path) = daemon(Some(encode::<Reply>(&Reply::Version { daemon: 9 }).unwrap()));
     assert!(matches!(call(&path), Err(ApiError::Version { daemon: 9 })));
 }
 
 #[test]
 fn progress_precedes_the_answer() {
-    let mut bytes = encode(&Reply::Progress { doing: "starting".to_owned() }).unwrap();
-    bytes.extend(encode(&Reply::Done { text: "ok".to_owned() }).unwrap());
+    let mut bytes = encode::<Reply>(&Reply::Progress { doing: "starting".to_owned() }).unwrap();
+    bytes.extend(encode::<Reply>(&Reply::Done { text: "ok".to_owned() }).unwrap());
     let (_dir, path) = daemon(Some(bytes));
     assert!(matches!(call(&path), Ok(Reply::Done { text }) if text == "ok"));
 }

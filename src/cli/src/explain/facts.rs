@@ -4,14 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use mpsgate_api::NodeSnapshot;
-use mpsgate_config::paths;
+use mpsgate_config::{Switch, Trust, paths};
 use mpsgate_oci::spec::{Mount, Namespace, View};
-use mpsgate_policy::{Cards, Ipc, Majors, MountFact, MountKind, Node, NodeCard};
-
-/// NVIDIA's wrapper of runc, also under its names with a fixed mode (`….cdi`, `….legacy`).
-const NVIDIA_RUNTIME: &str = "nvidia-container-runtime";
-/// containerd's namespace of a kubelet's containers: a part of runtime root and bundle.
-const KUBERNETES_NAMESPACE: &str = "k8s.io";
+use mpsgate_policy::{Caller, Ipc, MountFact, MountKind, Node};
 
 /// The node of a snapshot; without one, a node whose every card is managed.
 pub(super) fn node(snapshot: Option<&NodeSnapshot>, assumed: &mut Vec<String>) -> Node {
@@ -19,23 +14,7 @@ pub(super) fn node(snapshot: Option<&NodeSnapshot>, assumed: &mut Vec<String>) -
         assumed.push("every card is managed (--node /run/mpsgate/node.json tells)".to_owned());
         return Node::unknown();
     };
-    let mut majors = Majors::default();
-    for (name, major) in &snapshot.majors {
-        majors.insert(name, *major);
-    }
-    let cards = snapshot.cards.iter().map(|card| NodeCard {
-        uuid: card.uuid.clone(),
-        index: card.index,
-        minor: card.minor,
-        managed: card.managed,
-    });
-    Node {
-        cards: Cards::Known(cards.collect()),
-        majors,
-        ipc_inode: Some(snapshot.ipc_inode),
-        swarm_resources: snapshot.swarm_resources.clone(),
-        other_nodes: snapshot.other_nodes.clone(),
-    }
+    snapshot.clone().into()
 }
 
 /// The IPC namespace that the container would have.
@@ -59,21 +38,17 @@ pub(super) fn ipc(view: View<'_>, node: &Node, assumed: &mut Vec<String>) -> Ipc
 
 /// Whether it would see the host's processes.
 pub(super) fn host_pids(view: View<'_>, assumed: &mut Vec<String>) -> bool {
-    match view.pid_namespace() {
-        Namespace::New => false,
-        Namespace::Callers => true,
-        Namespace::At(path) => {
-            let inode = |path: &str| std::fs::metadata(path).ok().map(|found| found.ino());
-            let both = inode(path).zip(inode("/proc/1/ns/pid"));
-            both.map_or_else(
-                || {
-                    assumed.push(format!("the PID namespace {path} is not the host's"));
-                    false
-                },
-                |(its, hosts)| its == hosts,
-            )
-        }
-    }
+    view.pid_namespace().is_callers(|path| {
+        let inode = |path: &str| std::fs::metadata(path).ok().map(|found| found.ino());
+        let both = inode(path).zip(inode("/proc/1/ns/pid"));
+        both.map_or_else(
+            || {
+                assumed.push(format!("the PID namespace {path} is not the host's"));
+                false
+            },
+            |(its, hosts)| its == hosts,
+        )
+    })
 }
 
 /// The bind mounts that touch mpsgate's directories, by path. The shim compares device and inode,
@@ -118,16 +93,19 @@ fn plain(path: &Path) -> PathBuf {
     }
 }
 
-pub(super) fn is_nvidia_runtime(runtime: &Path) -> bool {
-    let name = runtime.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| name == NVIDIA_RUNTIME || name.starts_with("nvidia-container-runtime."))
-}
-
-/// Whose words the request would be: root and bundle tell a kubelet's containerd.
-pub(super) fn trust(runtime_root: Option<&Path>, file: &Path, trust_local: bool) -> &'static str {
-    let names_kubernetes = |path: &Path| path.iter().any(|part| part == KUBERNETES_NAMESPACE);
-    let kubernetes = names_kubernetes(file) || runtime_root.is_some_and(names_kubernetes);
-    match (kubernetes, trust_local, runtime_root) {
+/// Whose words the request would be, as far as root and bundle tell.
+pub(super) fn trust(
+    runtime_root: Option<&Path>,
+    file: &Path,
+    trust: &Trust,
+    kubelet: bool,
+) -> &'static str {
+    let bundle = file.parent().unwrap_or(file);
+    let caller = Caller::of(runtime_root, bundle, &trust.kubernetes_roots, kubelet);
+    match (caller.is_kubernetes(), trust.local.is_on(!kubelet), runtime_root) {
+        (true, ..) if trust.local == Switch::On && !kubelet => {
+            "it comes through a kubelet's engine, and no kubelet runs here: it is believed (trust.local)"
+        }
         (true, ..) => {
             "a pod asks: it counts with a token of the node's device plugin (mpsgate.io/grant)"
         }

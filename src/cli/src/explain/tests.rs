@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code fails by panicking")]
 use std::path::Path;
 
-use mpsgate_config::Policy;
+use mpsgate_config::{Policy, Switch, Trust};
 use mpsgate_oci::spec::View;
 use mpsgate_policy::{Cards, Decision, Ipc, MountKind, Node};
 use serde_json::{Value, json};
@@ -115,27 +115,24 @@ fn an_ipc_namespace_that_cannot_be_looked_at_is_an_assumption() {
 }
 
 #[test]
-fn the_runtime_root_tells_whose_words_a_request_is() {
-    let (root, file) = (Path::new("/run/runc"), Path::new("config.json"));
-    let pod = Path::new("/run/containerd/io.containerd.runtime.v2.task/k8s.io/x/config.json");
-    assert!(
-        facts::trust(Some(Path::new("/run/containerd/runc/k8s.io")), file, true)
-            .contains("device plugin")
-    );
-    assert!(facts::trust(None, pod, true).contains("device plugin"));
-    assert!(facts::trust(Some(root), file, true).ends_with("it is believed"));
-    assert!(facts::trust(None, file, true).contains("--runtime-root"));
-    assert!(facts::trust(None, file, false).contains("trust.local"));
-}
-
-#[test]
-fn nvidias_runtime_is_known_by_its_name() {
-    for (runtime, is) in [
-        ("nvidia-container-runtime", true),
-        ("/usr/bin/nvidia-container-runtime.cdi", true),
-        ("runc", false),
-        ("/opt/nvidia-container-runtime/runc", false),
+fn root_and_bundle_tell_whose_words_a_request_is() {
+    let file = "config.json";
+    let pod = "/run/containerd/io.containerd.runtime.v2.task/k8s.io/x/config.json";
+    let crio = "/run/containers/storage/overlay-containers/x/userdata/config.json";
+    for (root, file, kubelet, words) in [
+        (Some("/run/containerd/runc/k8s.io"), file, false, "device plugin"),
+        (None, pod, false, "device plugin"),
+        (None, crio, true, "device plugin"),
+        (None, crio, false, "it is believed (--runtime-root tells)"),
+        (Some("/run/runc"), file, false, "it is believed"),
+        (None, file, false, "it is believed (--runtime-root tells)"),
+        (None, file, true, "(trust.local)"),
     ] {
-        assert_eq!(facts::is_nvidia_runtime(Path::new(runtime)), is, "{runtime}");
+        let trust = Trust::default();
+        let text = facts::trust(root.map(Path::new), Path::new(file), &trust, kubelet);
+        assert!(text.contains(words), "{root:?} {file}: {text}");
     }
+    let on = Trust { local: Switch::On, ..Trust::default() };
+    assert!(facts::trust(None, Path::new(pod), &on, false).contains("it is believed"));
+    assert!(facts::trust(None, Path::new(pod), &on, true).contains("device plugin"));
 }

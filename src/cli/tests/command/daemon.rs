@@ -116,14 +116,17 @@ fn a_plain_file_in_the_sockets_place_is_named() {
 
 #[test]
 fn garbage_another_version_another_answer_and_silence_are_told_apart() {
-    let done = Reply::Done { text: String::new() };
+    let done: Reply = Reply::Done { text: String::new() };
     for (bytes, parts) in [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
             ["no message of mpsgate", "cause: a frame of"],
         ),
         (b"\0\0\0\x04null".to_vec(), ["no message of mpsgate", "cause: the frame is no message"]),
-        (encode(&Reply::Version { daemon: 9 }).unwrap(), ["speaks version 9", "reinstall"]),
+        (
+            encode::<Reply>(&Reply::Version { daemon: 9 }).unwrap(),
+            ["speaks version 9", "reinstall"],
+        ),
         (encode(&done).unwrap(), ["answered another question", "systemctl status mpsgated"]),
         (Vec::new(), ["closed the connection", "systemctl status mpsgated"]),
     ] {

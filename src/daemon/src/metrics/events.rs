@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use mpsgate_policy::Code;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -20,19 +19,13 @@ const BUCKETS: [f64; 14] =
 
 /// What an [`Action`](mpsgate_api::Action) says was done.
 const WHAT: [&str; 4] = ["killed", "killed a process", "reported", "failed"];
-/// What a [`Report`](mpsgate_api::Report) says of a container that was started.
-const NOTED: [&str; 3] = ["stripped", "warned", "noted"];
 /// How a call ended.
 const GRANTED: Label = ("outcome", "granted");
 const REFUSED: Label = ("outcome", "refused");
-/// For a code of a runtime of another version: so many series and no more.
-const OTHER: &str = "OTHER";
 
 /// Counted since the start. Clones share what they count.
 #[derive(Debug, Clone)]
 pub(crate) struct Events {
-    pub(super) refusals: Counts,
-    pub(super) notes: Family<[Label; 2], Counter>,
     pub(super) actions: Counts,
     pub(super) reserve: Times,
     pub(super) activate: Times,
@@ -43,15 +36,10 @@ impl Events {
     pub(crate) fn new() -> Self {
         let times: fn() -> Histogram = || Histogram::new(BUCKETS);
         let new = Self {
-            refusals: Counts::default(),
-            notes: Family::default(),
             actions: Counts::default(),
             reserve: Times::new_with_constructor(times),
             activate: Times::new_with_constructor(times),
         };
-        for code in codes() {
-            let _ = new.refusals.get_or_create(&[("code", code)]);
-        }
         for what in WHAT {
             let _ = new.actions.get_or_create(&[("what", what)]);
         }
@@ -60,15 +48,6 @@ impl Events {
             let _ = new.activate.get_or_create(&[outcome]);
         }
         new
-    }
-
-    /// A container was refused, or started with a note.
-    pub(crate) fn judged(&self, action: &str, code: &str) {
-        let code = Code::parse(code).map_or(OTHER, Code::as_str);
-        match NOTED.iter().find(|noted| **noted == action) {
-            Some(noted) => self.notes.get_or_create(&[("action", noted), ("code", code)]).inc(),
-            None => self.refusals.get_or_create(&[("code", code)]).inc(),
-        };
     }
 
     /// Something was done to a container or process, or was to be.
@@ -90,30 +69,4 @@ impl Events {
 fn time(times: &Times, after: Duration, granted: bool) {
     let outcome = if granted { GRANTED } else { REFUSED };
     times.get_or_create(&[outcome]).observe(after.as_secs_f64());
-}
-
-fn codes() -> impl Iterator<Item = &'static str> {
-    Code::ALL.iter().map(|code| code.as_str()).chain([OTHER])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_code_of_another_version_makes_no_series_of_its_own() {
-        let events = Events::new();
-        for code in ["E_FUTURE", "", "E_NO_CAPACITY\"} 1\n"] {
-            events.judged("refused", code);
-            assert!(events.refusals.get(&[("code", code)]).is_none());
-        }
-        events.judged("what is this", "E_NO_CAPACITY");
-        assert_eq!(events.refusals.get_or_create(&[("code", OTHER)]).get(), 3);
-        assert_eq!(events.refusals.get_or_create(&[("code", "E_NO_CAPACITY")]).get(), 1);
-        assert!(events.notes.get(&[("action", "noted"), ("code", "E_NO_CAPACITY")]).is_none());
-        events.judged("stripped", "E_VISIBLE_DEVICES");
-        events.judged("stripped", "E_VISIBLE_DEVICES");
-        let stripped = [("action", "stripped"), ("code", "E_VISIBLE_DEVICES")];
-        assert_eq!(events.notes.get_or_create(&stripped).get(), 2);
-    }
 }

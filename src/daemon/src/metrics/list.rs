@@ -189,11 +189,16 @@ pub(super) const METRICS: &[Metric] = &[
         |s, to| grants(s, to, |grant| grant.used_mib.map(bytes))),
     metric!("mpsgate_refusals_total", Counter, None, &["code"],
         "Containers that were refused, by the refusal's code.",
-        |s, to| s.events.refusals.encode(to)),
+        |s, mut to| s.judged.refusal_series().iter().try_for_each(|(code, count)| {
+            ConstCounter::new(*count).encode(to.encode_family(&[("code", *code)])?)
+        })),
     metric!("mpsgate_notes_total", Counter, None, &["action", "code"],
         "Containers without a grant that were started although they show a way to a card: stripped of it, \
          warned of, or noted only.",
-        |s, to| s.events.notes.encode(to)),
+        |s, mut to| s.judged.note_series().iter().try_for_each(|((action, code), count)| {
+            let labels = [("action", *action), ("code", *code)];
+            ConstCounter::new(*count).encode(to.encode_family(&labels)?)
+        })),
     metric!("mpsgate_actions_total", Counter, None, &["what"],
         "What was done about processes that took what is not theirs: killed (the container), killed a \
          process, reported, or failed to.",

@@ -9,6 +9,7 @@ use prometheus_client::registry::Registry;
 
 use super::Events;
 use super::list::METRICS;
+use crate::judged::Judged;
 use crate::node::Node;
 
 /// Everything that one scrape shows, as of one moment.
@@ -16,6 +17,7 @@ use crate::node::Node;
 pub(super) struct Scrape {
     pub(super) status: Status,
     pub(super) events: Events,
+    pub(super) judged: Judged,
     pub(super) ledger_failing: bool,
 }
 
@@ -25,6 +27,7 @@ impl Scrape {
         Self {
             status: node.status(),
             events: node.events.clone(),
+            judged: node.judged.clone(),
             ledger_failing: node.is_failing(),
         }
     }

@@ -10,11 +10,7 @@ use super::Node;
 impl Node {
     /// How much memory a request is believed to be for; `confirmed` is what its token says.
     pub(super) fn believe(&self, call: &Reserve, confirmed: Option<Mib>) -> Result<Mib, Refusal> {
-        let local = match self.trust_local {
-            Switch::On => true,
-            Switch::Off => false,
-            Switch::Auto => !self.kubelet,
-        };
+        let local = self.trust_local.is_on(!self.kubelet);
         let unconfirmed =
             |sentence: &str, hint: &str| Err(Refusal::new(Code::Unconfirmed, sentence, hint));
         match (call.engine, confirmed, call.request.memory) {

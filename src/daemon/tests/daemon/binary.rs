@@ -232,7 +232,7 @@ fn a_full_run_refuses_reservations_and_recovers() {
     program.wait_ready();
     let root = PathBuf::from(format!("/proc/{}/root", program.child.id()));
     let run = root.join("run/mpsgate");
-    let call = |call: Call| {
+    let call = |call: Call| -> mpsgate_api::Reply {
         let client = mpsgate_api::Client::connect(&run.join("mpsgated.sock")).unwrap();
         client.call(call, None, LIMIT).unwrap()
     };

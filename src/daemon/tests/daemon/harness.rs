@@ -247,7 +247,7 @@ impl Running {
         let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         let fd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
         let client = Client::connect(&self.socket).unwrap();
-        match client.call(Call::Activate(call), Some(fd.as_fd()), LIMIT).unwrap() {
+        match client.call::<Status>(Call::Activate(call), Some(fd.as_fd()), LIMIT).unwrap() {
             Reply::Done { text } => Ok(text),
             Reply::Refused(refusal) => Err(refusal),
             other => panic!("{other:?}"),

@@ -27,7 +27,7 @@ impl Shim {
         let mut stdin = child.stdin.take().unwrap();
         writeln!(stdin, "{}", serde_json::to_string(call).unwrap()).unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let reply = lines.find_map(|line| serde_json::from_str(&line.unwrap()).ok());
+        let reply: Option<Reply> = lines.find_map(|line| serde_json::from_str(&line.unwrap()).ok());
         let Some(Reply::Reserved { grant, .. }) = reply else { panic!("{reply:?}") };
         Self { child, _stdin: stdin, grant: *grant }
     }
@@ -51,7 +51,7 @@ fn acts_as_shim() {
     let mut input = std::io::stdin().lines();
     let call: Reserve = serde_json::from_str(&input.next().unwrap().unwrap()).unwrap();
     let client = Client::connect(socket.as_ref()).unwrap();
-    let reply = client.call(Call::Reserve(call), None, LIMIT).unwrap();
+    let reply: Reply = client.call(Call::Reserve(call), None, LIMIT).unwrap();
     println!("\n{}", serde_json::to_string(&reply).unwrap());
     assert!(input.next().is_none());
 }

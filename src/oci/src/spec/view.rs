@@ -149,6 +149,18 @@ pub enum Namespace<'a> {
     At(&'a str),
 }
 
+impl Namespace<'_> {
+    /// Whether it is the caller's own; `at` says so of the one at a path.
+    #[must_use]
+    pub fn is_callers(self, at: impl FnOnce(&str) -> bool) -> bool {
+        match self {
+            Self::Callers => true,
+            Self::New => false,
+            Self::At(path) => at(path),
+        }
+    }
+}
+
 impl<'a> View<'a> {
     /// Looks at a parsed document.
     #[must_use]
@@ -343,6 +355,18 @@ mod tests {
             assert_eq!(view.annotations().count() + view.hooks().count(), 0);
             assert_eq!(view.ipc_namespace(), Namespace::Callers);
             assert_eq!((view.uid(), view.uid_mappings().count()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_the_callers_without_an_entry_or_under_another_name() {
+        for (namespace, asked, is) in [
+            (Namespace::Callers, false, true),
+            (Namespace::New, true, false),
+            (Namespace::At("/n"), true, true),
+            (Namespace::At("/n"), false, false),
+        ] {
+            assert_eq!(namespace.is_callers(|path| path == "/n" && asked), is, "{namespace:?}");
         }
     }
 
