@@ -18,7 +18,7 @@ shim_env = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static -C link-arg=-Wl
 LOGS := $(TARGET_DIR)/test-log
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help build man demo test test-unit test-e2e test-engines test-vm test-all test-faults soak fuzz bench lint fmt clippy deny shellcheck clean
+.PHONY: help build man demo test test-unit test-e2e test-engines test-vm test-all test-faults gpu-pack soak fuzz bench lint fmt clippy deny shellcheck clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -75,6 +75,9 @@ test-faults: ## kill the product at every crash point, restart it 100 times (roo
 	@mkdir -p $(LOGS)
 	@tests/faults/run points 2>&1 | tee $(LOGS)/faults.log
 	@tests/faults/run restarts 100 2>&1 | tee $(LOGS)/faults-restarts.log
+
+gpu-pack: build ## all that tests/gpu/run needs on a GPU machine without network, into out/gpu
+	@tests/gpu/pack
 
 soak: build ## 10,000 container lives with kills at random (root; MG_SOAK_CYCLES=N, MG_SEED=N; not part of CI)
 	@tests/env/install.sh test

@@ -1,79 +1,119 @@
-# trouble.bash: what becomes of clients, servers and cards when something breaks: the questions behind
-# tests/e2e/70_mps.bats that its double answers by documentation only. Sourced by tests/gpu/run.
+# trouble.bash: what becomes of clients, servers and cards when something breaks or another user comes: the questions
+# behind tests/e2e/70_mps.bats and 71_adoption.bats that the double answers by documentation only. Sourced by tests/gpu/run.
 # shellcheck shell=bash
 
-# cuda_client: built here, for containers; skipped where there is no compiler.
-cuda_client() { cc -O1 -o "$MG/rootfs/usr/bin/cuda-client" "$here/client.c" -ldl; }
-
-client_says() { grep -q "$2" "$MG/out/$1"; } # ID TEXT
-
-# client ID MODE [OPTION...]: a container with 1 GiB whose program is the client.
-client() {
-  local id=$1 mode=$2
-  shift 2
-  bundle "$id" --ann mpsgate.io/gpu-mem=1Gi --jq '.process.env += ["LD_LIBRARY_PATH=/lib:/usr/lib:/usr/lib64"]' "$@" \
-    --args /usr/bin/cuda-client "$mode"
-  create "$id"
-  start "$id"
-}
+orphan_wait=10
 
 sockets_of() { find "/proc/$1/fd" -lname 'socket:*' | wc -l; } # PID
-log_since() { tail -n "+$(($1 + 1))" /run/mpsgate/mps/0/log/control.log; } # LINES
-log_lines() { wc -l </run/mpsgate/mps/0/log/control.log; }
-grant_state_is() { [[ $(grant "$1" .state) == "$2" ]]; }
-blocked() { [[ $(card 0 .state) == *"is blocked"* ]]; }
-faulted() { [[ $(card 0 .state) == *FAULT* ]]; }
-acted() { [[ $(status_json | jq '.actions | length') -gt ${1:-0} ]]; }
+grants_now() { status_json | jq -cS '[.grants[] | {container_id, instance, card, memory_mib, pid, state}] | sort_by(.container_id)'; }
+mps_now() { card "$gpu" '.mps | [.pid, [.servers[].pid]] | tojson'; }
 
-trouble() {
-  local seen control server before lines
-  if ! cuda_client 2>/dev/null; then
-    recorded "what becomes of clients when something breaks" "not asked: no C compiler here"
-    return
-  fi
-  granted first 1Gi
-  control=$(card 0 .mps.pid) before=$(sockets_of "$control")
-  client one hold
+ask_adoption() {
+  local before mps seen
+  node_up
+  client one 1Gi -- hold
+  client two 2Gi -- hold
+  wait_for 20 "a client attaches" client_says one attached
+  wait_for 20 "a client attaches" client_says two attached
+  before=$(grants_now) mps=$(mps_now)
+  daemon_stop KILL
+  answer lives "$(last_lines one two)" all_go_on one two
+  daemon_start
+  seen=$(grants_now)
+  answer grants "$seen"$'\n'"before: $before" [ "$seen" == "$before" ]
+  answer control "$(mps_now), before: $mps" [ "$(mps_now)" == "$mps" ]
+  answer goes-on "$(last_lines one two)" all_go_on one two
+  client three 1Gi -- hold
+  answer new "$(last_of three 4)" wait_for 20 "it attaches" client_says three attached
+  node_down
+}
+
+ask_trouble() {
+  local server control before bad
+  node_up
+  gpu_container first 1Gi
+  control=$(card "$gpu" .mps.pid) before=$(sockets_of "$control")
+  client one 1Gi -- hold
   wait_for 30 "a client attaches" client_says one attached
-  recorded "does the control daemon keep a connection for each client (sockets before and with one client)?" \
-    "$before, $(sockets_of "$control")"
-  recorded "what its main thread waits in with a client attached (mpsgated takes poll, select and epoll for rest)" \
-    "$(cat "/proc/$control/syscall")"
+  recorded connections "$before, $(sockets_of "$control")"
+  recorded rests-in "$(cat "/proc/$control/syscall" 2>&1)"
 
-  server=$(card 0 '.mps.servers[0].pid')
+  server=$(card "$gpu" '.mps.servers[0].pid')
   kill -KILL "$control"
-  sleep 5
-  recorded "does the server outlive a control daemon that was killed?" "$(ps -o pid,args -p "$server" 2>&1)"
-  recorded "what a client of it gets from its next CUDA calls" "$(tail -n 3 "$MG/out/one")"
-  answer "its container's grant is broken" broken "$(grant one .state)" "$(holds grant_state_is one broken)"
-  recorded "the card meanwhile" "$(card 0 .state)"
+  wait_for 20 "the grant is broken" grant_state_is one broken || true
+  recorded orphan "$(tr '\0' ' ' <"/proc/$server/cmdline" 2>&1 || true)"
+  recorded orphan-client "$(last_of one 3)"
+  answer broken "$(grant one .state)" grant_state_is one broken
+  recorded orphan-card "$(card "$gpu" .state)"
   delete one
   delete first
-  answer "when its containers have ended the card is ready again" ready "$(card 0 .state)" \
-    "$(holds wait_for 60 "card 0 is ready" card_is ready 0)"
+  if wait_for "$orphan_wait" "the server ends" gone "$server" 2>/dev/null; then
+    recorded orphan-ends yes
+  else
+    recorded orphan-ends "no, not within $orphan_wait s"
+    kill -KILL "$server"
+  fi
+  ready_again || true
+  answer recovers "$(card "$gpu" .state)" card_is ready "$gpu"
 
-  client bad fault
-  client good hold
-  answer "a fatal fault closes the card" "FAULT" "$(card 0 .state)" "$(holds wait_for 30 "a fault" faulted)"
-  recorded "who the card says has caused it" "$(card 0 .state)"
-  recorded "what the log says of it (src/mps/src/protocol/log_line.rs looks for a fault and a PID)" \
-    "$(grep -aiE 'fault|fatal|sticky|status of client' /run/mpsgate/mps/0/log/control.log | tail -n 12)"
+  client good 1Gi -- hold
+  wait_for 20 "a client attaches" client_says good attached
+  client bad 1Gi -- fault
+  wait_for 20 "the kernel is launched" client_says bad cuLaunchKernel || true
+  bad=$(pid_of bad)
+  as_faulted "$bad"
+  wait_for 20 "a fault" card_says FAULT || true
+  answer fault "$(card "$gpu" .state)" card_says FAULT
+  recorded fault-who "$(card "$gpu" .state)"
+  recorded fault-log "client pid $bad"$'\n'"$(log_of_control | grep -aiE 'fault|fatal|sticky|status of client' | tail -n 12)"
+  recorded fault-neighbour "$(last_of good)"
   delete bad
   delete good
-  answer "the server recovers when the clients have ended" ready "$(card 0 .state)" \
-    "$(holds wait_for 60 "card 0 is ready" card_is ready 0)"
-
-  client served hold
-  wait_for 30 "a client attaches" client_says served attached
-  lines=$(log_lines)
-  client wrong hold --ann mpsgate.io/gpu-uid=0 --jq '.process.user.uid = 65534'
-  answer "a client of another uid than its grant's blocks the card" "is blocked" "$(card 0 .state)" \
-    "$(holds wait_for 15 "the block" blocked)"
-  recorded "what the log says of it" "$(log_since "$lines" | grep -av get_ | tail -n 8)"
-  answer "it is ended after 10 s, and its neighbour goes on" "an action; cuCtxSynchronize 0" \
-    "$(status_json | jq -c .actions); $(tail -n 1 "$MG/out/served")" \
-    "$(holds wait_for 30 "an action" acted 1)"
-  answer "the card is ready again" ready "$(card 0 .state)" "$(holds wait_for 30 "card 0 is ready" card_is ready 0)"
-  delete wrong
-  delete served
+  as_faulted
+  ready_again || true
+  answer fault-ends "$(card "$gpu" .state)" card_is ready "$gpu"
+  node_down
 }
+
+# --- another user ---------------------------------------------------------------------------------
+
+ask_users() {
+  local lines
+  node_up
+  client root 1Gi -- hold
+  wait_for 20 "a client attaches" client_says root attached
+  other_user
+  answer auto "$said" served_or_refused
+  recorded daemon "$(tr '\0' ' ' <"/proc/$(card "$gpu" .mps.pid)/cmdline")"
+  node_down
+
+  node_up '/^\[mps\]/a multiuser = "off"'
+  client root 1Gi -- hold
+  wait_for 20 "a client attaches" client_says root attached
+  other_user
+  answer off "$said" grep -q 'E_UID' <<<"$said"
+  lines=$(log_of_control | wc -l)
+  client wrong 1Gi --ann mpsgate.io/gpu-uid=0 --jq '.process.user.uid = 65534' -- hold
+  wait_for 15 "the block" card_says "is blocked" || true
+  answer blocked "$(card "$gpu" .state)" card_says "is blocked"
+  recorded blocked-log "$(log_of_control | tail -n "+$((lines + 1))" | grep -av get_ | tail -n 8)"
+  wait_for 30 "an action" acted || true
+  answer blocked-ends "$(actions)"$'\n'"$(last_of root)" wrong_ended
+  ready_again || true
+  answer unblocked "$(card "$gpu" .state)" card_is ready "$gpu"
+  node_down
+}
+
+# other_user: a container of uid 65534 asks for memory; what came of it is $said.
+other_user() {
+  bundle other --ann mpsgate.io/gpu-mem=1Gi "${libraries[@]}" --jq '.process.user = {uid: 65534, gid: 65534}' --args /usr/bin/cuda-client hold
+  create any other
+  said=$stderr
+  if [[ $status == 0 ]]; then
+    start other
+    wait_for 20 "it attaches" client_says other attached || true
+    said=$(<"$MG/out/other")
+  fi
+}
+served_or_refused() { [[ $said == *E_UID* || $said == *attached* ]]; }
+wrong_ended() { actions | grep -q '^wrong killed' && goes_on root; }

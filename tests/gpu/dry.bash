@@ -1,0 +1,37 @@
+# dry.bash: doubles of all that a GPU machine has, so that the whole script can be run without one: NVML, nvidia-smi and
+# libcuda driven by one file, the double of the control daemon. Sourced by tests/gpu/run where MG_GPU_DRY=1, in a sandbox.
+# shellcheck shell=bash
+
+# dry_machine: before anything is looked at. The sandbox's own /usr/bin takes them.
+dry_machine() {
+  local fakes=$MG_OUT/fakes doubles=$MG/doubles
+  mkdir -p "$doubles" "$MG/nvml"
+  install -t "$doubles" "$fakes"/nvidia-cuda-mps-{control,server}
+  echo 580 >"$doubles/fake-mps-version" # the first that the double knows to be multi-user
+  cc -O1 -shared -fPIC -o "$doubles/libcuda.so.1" "$here/../fakes/cuda/libcuda.c" || skip "no C compiler for the double of libcuda"
+  install "$here/../fakes/nvidia-smi" /usr/bin/nvidia-smi
+  install -t "$MG/nvml" "$fakes/libnvidia-ml.so.1"
+  export MG_NVML=$MG/nvml MG_MPS_CONTROL=$doubles/nvidia-cuda-mps-control LD_LIBRARY_PATH=$doubles${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  jq -n '{driver_version: "580.00.00", cuda_driver_version: "13.0", cards: [{
+    uuid: "GPU-00000000-0000-4000-8000-000000000000", index: 0, minor: 0, name: "Simulated H200",
+    memory_total_mib: 143771, memory_used_mib: 0, compute_capability: "9.0", mig: "disabled", compute_mode: "DEFAULT",
+    pci_bus_id: "00000000:3A:00.0", processes: []}]}' >"$MG_NVML/nvml.json"
+}
+
+orphan_wait=1 # that one never ends
+library() { [[ $1 == libcuda.so.1 ]] && echo "$MG/doubles/libcuda.so.1"; }
+
+as_seen() { # PID MIB...
+  local list='[]'
+  while (($#)); do
+    list=$(jq -c --argjson pid "$1" --argjson mib "$2" '. + [{pid: $pid, used_mib: $mib, kind: "mps"}]' <<<"$list")
+    shift 2
+  done
+  jq --argjson list "$list" '.cards[0].processes = $list' "$MG_NVML/nvml.json" >"$MG_NVML/nvml.json.next"
+  mv "$MG_NVML/nvml.json.next" "$MG_NVML/nvml.json"
+}
+
+as_faulted() { # [PID]
+  local steer=/run/mpsgate/mps/$gpu/log/fake-fault
+  if [[ -n ${1:-} ]]; then echo "$1" >"$steer"; else rm -f "$steer"; fi
+}
