@@ -18,7 +18,7 @@ shim_env = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static -C link-arg=-Wl
 LOGS := $(TARGET_DIR)/test-log
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help build man demo test test-unit test-e2e test-engines test-vm test-all test-faults gpu-pack soak fuzz bench lint fmt clippy deny shellcheck clean
+.PHONY: help build man demo test test-unit test-e2e test-engines test-vm test-gpu test-all test-faults gpu-pack soak fuzz bench lint fmt clippy deny shellcheck clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -66,6 +66,10 @@ test-engines: ## one suite on each engine and version (root; after build; MG_CEL
 test-vm: ## the same in a whole Debian machine: systemd, cgroup v2, crun, Podman, Docker 26 (root; after build)
 	@mkdir -p $(LOGS)
 	@tests/vm/run $(VM) 2>&1 | tee $(LOGS)/vm$(addprefix -,$(MG_VM_SUITE)).log
+
+test-gpu: ## the script for GPU machines, tests/gpu/run, on doubles of all that it needs there (root; after build)
+	@mkdir -p $(LOGS)
+	@tests/e2e/run tests/gpu/dry.bats 2>&1 | tee $(LOGS)/gpu.log
 
 test-all: build ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part)
 	@tests/env/all.sh $(LOGS)

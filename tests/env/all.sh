@@ -15,6 +15,7 @@ target() { # NAME MAKE-ARGUMENT...
   times+=("$(printf '%-14s %3d:%02d  %s' "$name" $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60)) "$verdict")")
 }
 
+target test-gpu
 if [[ ${MG_SELECT:-} == ci ]]; then
   target test-engines MG_CELLS=ci
   target test-vm VM="crun-20_grant crun-systemd runc-systemd live engines-docker reboot"
