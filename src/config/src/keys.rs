@@ -244,7 +244,7 @@ fn directories(value: &DeValue<'_>) -> Option<Vec<PathBuf>> {
 /// No host names: whom they mean is decided elsewhere, and may change. An empty text is `"off"`.
 fn listen(value: &DeValue<'_>) -> Option<Listen> {
     match value.as_str()? {
-        "" | "off" => Some(Listen::Off),
+        "off" => Some(Listen::Off),
         text => text.parse().ok().filter(|at: &SocketAddr| at.port() != 0).map(Listen::At),
     }
 }
