@@ -45,7 +45,7 @@ ask() {
   assert_equal "card" "$(env_in g NVIDIA_VISIBLE_DEVICES)" "$(grant g .card)"
   [[ $(env_in g CUDA_MPS_PIPE_DIRECTORY) == /* ]] || fail "no pipe directory"
   local names
-  names=$(tr '\0' '\n' <"/proc/$(oci state g | jq .pid)/environ" | cut -d= -f1 | sort | uniq -d)
+  names=$(environment_of "$(oci state g | jq .pid)" | cut -d= -f1 | sort | uniq -d)
   assert_equal "variables set twice" "$names" ""
 }
 

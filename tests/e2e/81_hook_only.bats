@@ -74,7 +74,7 @@ ASK=(--ipc host --annotation mpsgate.io/gpu-mem=7Gi)
   assert_equal "grant" "$(grant "$id" '"\(.state) \(.memory_mib) \(.card_index)"')" "active 7168 1"
   local pid
   pid=$(podman inspect -f '{{.State.Pid}}' got)
-  assert_contains "environment" "$(tr '\0' '\n' <"/proc/$pid/environ")" "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M" "CUDA_MPS_PIPE_DIRECTORY=/"
+  assert_contains "environment" "$(environment_of "$pid")" "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M" "CUDA_MPS_PIPE_DIRECTORY=/"
   try_podman any exec got sh -c ': </dev/nvidia1'
   refute_contains "open of the granted card" "$stderr" "not permitted"
   try_podman fail exec got sh -c 'mknod /tmp/o c 195 0 && : </tmp/o'

@@ -77,6 +77,14 @@ wait_for() {
   done
 }
 
+# environment_of PID: of a container's init, a variable a line, as the kernel has it. A runtime's `start` returns before
+# its init has become the program.
+environment_of() {
+  wait_for 10 "process $1 is a program of its own root" runs_own "$1" || return 1
+  tr '\0' '\n' <"/proc/$1/environ"
+}
+runs_own() { [[ -e /proc/$1/root$(readlink "/proc/$1/exe") ]]; } # PID
+
 gone() { [[ ! -e /proc/$1 ]]; } # PID
 
 # --- containers -----------------------------------------------------------------------------------

@@ -147,8 +147,8 @@ granted() {
   start "$id"
 }
 
-# env_in ID NAME: NAME in the environment of the container's init, as the kernel has it.
-env_in() { tr '\0' '\n' <"/proc/$(oci state "$1" | jq .pid)/environ" | sed -n "s/^$2=//p"; }
+# env_in ID NAME: NAME in the environment of the container's init.
+env_in() { environment_of "$(oci state "$1" | jq .pid)" | sed -n "s/^$2=//p"; }
 
 # --- refusals -------------------------------------------------------------------------------------
 

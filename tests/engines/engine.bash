@@ -89,7 +89,7 @@ kill_init() {
 spec_of() { jq -S 'del(.hooks | select(. == {})) | .mounts |= sort_by(.destination) | .process.env |= sort' "$(engine_spec "$1")" | sed -E "$SPEC_NAMES"; }
 
 # init_env NAME VARIABLE: as the kernel has it.
-init_env() { tr '\0' '\n' <"/proc/$(engine_pid "$1")/environ" | sed -n "s/^$2=//p"; }
+init_env() { environment_of "$(engine_pid "$1")" | sed -n "s/^$2=//p"; }
 
 # exec_limit NAME [TEXT...]: what is exec'd has the limit, and TEXT in its environment.
 exec_limit() {
