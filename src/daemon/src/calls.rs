@@ -126,12 +126,11 @@ async fn reserve(
         return Ok(Err(refusal));
     }
     let grant = reserved.grant;
-    let pod = call.pod.as_ref().map(ToString::to_string);
     let card = grant.cards.first().map(|card| card.uuid.clone());
     log::info!(
         container = call.key.container_id.as_str(), instance = call.key.instance.as_str(),
         uuid = card.as_ref().map(GpuUuid::as_str), memory_mib = grant.memory.0, uid = grant.uid,
-        pid = holder.pid, pod = pod.as_deref(); "reserved"
+        pid = holder.pid; "reserved"
     );
     if let Some(card) = &card {
         daemon.order(card, Order::Cap { reply: None });

@@ -80,7 +80,13 @@ pub(crate) async fn confirm(
     let bearer = Bearer { pod: pod.uid.clone(), container: pod.container.clone() };
     let work = move |_: &_| tokens.with(|store| store.confirm(&token, &bearer));
     Ok(match daemon.blocking("confirm a token", work).await? {
-        Ok(claims) => Ok(Some(Mib(claims.memory_mib))),
+        Ok(claims) => {
+            log::info!(
+                container = call.key.container_id.as_str(), pod:% = pod, memory_mib = claims.memory_mib;
+                "token confirmed"
+            );
+            Ok(Some(Mib(claims.memory_mib)))
+        }
         Err(error) => Err(refusal(&error)),
     })
 }
