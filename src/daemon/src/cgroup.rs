@@ -24,6 +24,21 @@ const MAGICS: [FsWord; 2] = [0x0027_e0eb, 0x6367_7270];
 
 /// Whether `pid`, in our own pid namespace, is in the cgroup or below it.
 pub(crate) fn contains(cgroup: &CgroupId, pid: u32) -> io::Result<bool> {
+    let path = proven(cgroup)?;
+    any(path, DEPTH, &mut |procs| procs.lines().any(|line| line.parse() == Ok(pid)))
+}
+
+/// Pids of all processes in it and below it, in our own pid namespace.
+///
+/// # Errors
+/// As [`contains`].
+pub(crate) fn members(cgroup: &CgroupId) -> io::Result<BTreeSet<u32>> {
+    proven(cgroup)?;
+    processes(cgroup)
+}
+
+/// Its directory, where that is the kernel's and still the one that was named.
+fn proven(cgroup: &CgroupId) -> io::Result<&Path> {
     let path = Path::new(&cgroup.path);
     let filesystem = rustix::fs::statfs(path)?;
     if !MAGICS.contains(&filesystem.f_type) {
@@ -32,7 +47,7 @@ pub(crate) fn contains(cgroup: &CgroupId, pid: u32) -> io::Result<bool> {
     if !is_same(cgroup)? {
         return Err(io::Error::other("its inode is another one"));
     }
-    any(path, DEPTH, &mut |procs| procs.lines().any(|line| line.parse() == Ok(pid)))
+    Ok(path)
 }
 
 /// Pids of all processes in it and below it, in our own pid namespace; none where it is gone.

@@ -57,7 +57,8 @@ pub(crate) fn container_of(pid: u32, entries: &[Entry]) -> Option<&Entry> {
     found.next().filter(|_| found.next().is_none())
 }
 
-fn holds(entry: &Entry, pid: u32) -> bool {
+/// Whether the container of an entry holds the process.
+pub(crate) fn holds(entry: &Entry, pid: u32) -> bool {
     match &entry.state {
         State::Reserved { .. } => false,
         // A cgroup that cannot be read convicts nobody.

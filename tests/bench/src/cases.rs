@@ -210,7 +210,8 @@ impl Bench<'_> {
             instance: Instance::parse(instance.ok_or("no --instance")?)?,
         };
         let pid = init.0.as_raw().try_into()?;
-        ask(Call::Activate(Activate { key, pid, cgroup: None, grant: None }))?;
+        let cgroup = Some(init.in_cgroup(id)?);
+        ask(Call::Activate(Activate { key, pid, cgroup, grant: None }))?;
         Ok(init)
     }
 }

@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use mpsgate_allocation::ledger::CgroupId;
 use mpsgate_api::{Call, Client, Reply, Status};
 use mpsgate_config::paths;
 use nix::sys::signal::{Signal, kill};
@@ -222,6 +224,19 @@ impl Held {
             Ok(std::fs::read_link(format!("/proc/{}/exe", held.0))? == runtime)
         })?;
         Ok(held)
+    }
+
+    /// Puts it into a cgroup of its own, as a container's init is. The sandbox removes that.
+    pub(crate) fn in_cgroup(&self, name: &str) -> Result<CgroupId, Failure> {
+        // v1's own hierarchy of devices, else v2's only one.
+        let devices = Path::new("/sys/fs/cgroup/devices");
+        let root = if devices.is_dir() { devices } else { Path::new("/sys/fs/cgroup") };
+        let own = std::env::var("MG_CGROUP")?;
+        let directory = root.join(own.trim_start_matches('/')).join(name);
+        std::fs::create_dir_all(&directory)?;
+        std::fs::write(directory.join("cgroup.procs"), self.0.to_string())?;
+        let path = directory.to_str().ok_or("a path that is no text")?.to_owned();
+        Ok(CgroupId { path, inode: directory.metadata()?.ino() })
     }
 }
 
