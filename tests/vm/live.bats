@@ -42,6 +42,21 @@ same_node() {
   assert_equal "output" "$stdout$stderr" ""
 }
 
+@test "mpsgated is ordered before every engine, and has the descriptors and the hardening of its unit" {
+  local engine pid
+  for engine in docker containerd crio kubelet; do
+    assert_contains "Before" " $(unit_of mpsgated Before) " " $engine.service "
+  done
+  assert_contains "After" " $(unit_of mpsgated After) " " nvidia-persistenced.service "
+  pid=$(main_pid)
+  assert_contains "limits" "$(grep 'open files' "/proc/$pid/limits")" " 16384 "
+  # CAP_SYS_TIME is bit 25, CAP_SYS_PTRACE 19.
+  (((0x$(sed -n 's/^CapBnd:\t//p' "/proc/$pid/status") >> 25 & 1) == 0)) || fail "CAP_SYS_TIME is still there"
+  (((0x$(sed -n 's/^CapBnd:\t//p' "/proc/$pid/status") >> 19 & 1) == 1)) || fail "CAP_SYS_PTRACE is gone"
+  assert_equal "system calls" "$(sed -n 's/^Seccomp:\t//p' "/proc/$pid/status")" 2
+  echo "# $(systemd-analyze security --no-pager mpsgated.service | tail -1)" >&3
+}
+
 @test "each control daemon is the main process of a unit of its own, with its descriptors, log and cgroup" {
   local n pid
   assert_equal "state" "$(unit_of mpsgated ActiveState) $(unit_of mpsgated Type)" "active notify"

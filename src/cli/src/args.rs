@@ -117,10 +117,15 @@ Examples:
     ///
     /// Each check has a name, a result (ok, warn, fail, skip), the evidence, and what to do. Works
     /// with the daemon down. Exit status 1 means that a check failed.
+    ///
+    /// --bundle also writes an archive for whoever helps: this report, status, settings, ledger, ends of the
+    /// logs, units. No token keys, no environments, no engine's settings; manifest.json in it says what was
+    /// left out.
     #[command(after_long_help = "\
 Examples:
   mpsgate doctor
-  mpsgate doctor -o json | jq '.checks[] | select(.result == \"fail\")'")]
+  mpsgate doctor -o json | jq '.checks[] | select(.result == \"fail\")'
+  mpsgate doctor --bundle mpsgate-$(hostname).tar.gz")]
     Doctor(DoctorArgs),
     /// Allocate GPU memory until it is refused, and compare with the limit
     ///
@@ -328,6 +333,9 @@ pub(crate) struct DoctorArgs {
     /// Form of the answer
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Output,
+    /// Write a support archive too; a file that exists is not replaced
+    #[arg(long, value_name = "FILE.tar.gz")]
+    pub(crate) bundle: Option<PathBuf>,
     /// Look below DIR instead of / (for tests and for the root of a stopped machine)
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     pub(crate) root: PathBuf,

@@ -7,14 +7,16 @@
 
 mod error;
 mod files;
-mod programs;
+pub(crate) mod programs;
 mod record;
+pub(crate) mod standing;
 
 use std::path::{Path, PathBuf};
 
 use mpsgate_config::{Config, ExitCode};
 use mpsgate_configure::{
-    Change, ConfigureError, Options, Plan, Report, Version, Way, containerd, crio, docker, podman,
+    Change, ConfigureError, Options, Plan, Report, Source, Version, Way, containerd, crio, docker,
+    podman,
 };
 
 pub use self::error::SetUpError;
@@ -24,7 +26,7 @@ use crate::args::{ConfigureArgs, Engine};
 use crate::{CliError, print};
 
 impl Engine {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Containerd => "containerd",
             Self::Docker => "docker",
@@ -105,20 +107,30 @@ impl<'a> Call<'a> {
 
     /// containerd's own reading of its settings, where it can be asked.
     fn report(&self) -> Result<Report, CliError> {
-        let (path, options) = (&self.path, &self.options);
-        Ok(match self.args.engine {
-            Engine::Containerd => match self.program.as_deref().filter(|_| path.exists()) {
-                Some(program) => {
-                    let dump = programs::config_dump(program, path)?;
-                    containerd::check_dump(&Disk, path, &dump, options)?
-                }
-                None => containerd::check(&Disk, path, options)?,
-            },
-            Engine::Docker => docker::check(&Disk, path, options)?,
-            Engine::Podman => podman::check(&Disk, path, options)?,
-            Engine::Crio => crio::check(&Disk, path, options)?,
-        })
+        let program = self.program.as_deref();
+        report(self.args.engine, &Disk, &self.path, &self.options, program)
     }
+}
+
+fn report(
+    engine: Engine,
+    source: &dyn Source,
+    path: &Path,
+    options: &Options,
+    program: Option<&Path>,
+) -> Result<Report, CliError> {
+    Ok(match engine {
+        Engine::Containerd => match program.filter(|_| path.exists()) {
+            Some(program) => {
+                let dump = programs::config_dump(program, path)?;
+                containerd::check_dump(source, path, &dump, options)?
+            }
+            None => containerd::check(source, path, options)?,
+        },
+        Engine::Docker => docker::check(source, path, options)?,
+        Engine::Podman => podman::check(source, path, options)?,
+        Engine::Crio => crio::check(source, path, options)?,
+    })
 }
 
 /// What `--hooks-only` installs.

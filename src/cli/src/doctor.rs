@@ -1,12 +1,13 @@
 //! `mpsgate doctor`: looks at everything that a grant needs, and says what to do.
 //!
 //! ```text
-//! gather (files, NVML, daemon, programs) ─► Facts ─► checks (pure) ─► Finding ─► report
+//! gather (files, NVML, daemon, programs) ─► Facts ─► checks (pure) ─► Finding ─► report ─► bundle
 //! ```
 //!
-//! It changes nothing, and goes on past whatever it cannot read: a node where everything is broken
+//! It changes nothing but that `--bundle` writes an archive, and goes on past whatever it cannot read: a node where everything is broken
 //! gets a whole report too.
 
+mod bundle;
 mod checks;
 mod elf;
 mod facts;
@@ -15,10 +16,14 @@ mod report;
 
 use mpsgate_config::ExitCode;
 
+pub use self::bundle::BundleError;
 use crate::args::{DoctorArgs, Output};
-use crate::{CliError, print};
+use crate::{CliError, print, status};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
+    if let Some(target) = &args.bundle {
+        bundle::check_target(target)?;
+    }
     let facts = gather::gather(&args.root);
     let findings = checks::all(&facts);
     let simulated = facts.is_simulated();
@@ -27,6 +32,12 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
         Output::Json => report::render_json(&findings, simulated)?,
     };
     print::answer(&text)?;
+    if let Some(target) = &args.bundle {
+        let report = report::render_json(&findings, simulated)?;
+        let written = bundle::write(&args.root, target, &report, status::now_ms())?;
+        // The answer is the report, which a program may read as JSON.
+        print::note(&written);
+    }
     let failed = findings.iter().any(|finding| finding.result == checks::Outcome::Fail);
     Ok(if failed { ExitCode::No } else { ExitCode::Done })
 }

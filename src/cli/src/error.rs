@@ -8,6 +8,7 @@ use mpsgate_config::{ConfigError, ExitCode};
 use mpsgate_configure::ConfigureError;
 
 use crate::configure::SetUpError;
+use crate::doctor::BundleError;
 use crate::explain::InputError;
 use crate::probe::CudaError;
 use crate::run_probe::RunProbeError;
@@ -45,6 +46,9 @@ pub enum CliError {
     /// An engine's settings cannot be written or put back.
     #[error(transparent)]
     SetUp(#[from] SetUpError),
+    /// No support archive.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     /// CUDA does not answer.
     #[error(transparent)]
     Cuda(CudaError),
@@ -78,6 +82,7 @@ impl CliError {
             Self::Snapshot(error) => Some(error.hint()),
             Self::Configure(error) => Some(error.hint()),
             Self::SetUp(error) => error.hint(),
+            Self::Bundle(error) => Some(error.hint()),
             Self::Cuda(error) => Some(error.hint()),
             Self::RunProbe(error) => error.hint(),
             Self::NoTerminal(_) => Some("mpsgate status, or mpsgate status -o json".to_owned()),
@@ -104,6 +109,7 @@ impl CliError {
             | Self::Input(_)
             | Self::Snapshot(_)
             | Self::SetUp(_)
+            | Self::Bundle(_)
             | Self::RunProbe(_)
             | Self::Terminal(_)
             | Self::Stdout(_)

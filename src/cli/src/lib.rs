@@ -2,7 +2,7 @@
 //!
 //! Owns what a person types and reads: arguments, tables, JSON documents, error lines, exit codes.
 //! The answer goes to stdout, everything else to stderr. `enable`, `disable`, `mps` and
-//! `reload` ask the daemon; `configure --write` and `--undo` change an engine's settings; everything else
+//! `reload` ask the daemon; `configure --write` and `--undo` change an engine's settings; `doctor --bundle` writes an archive; everything else
 //! only looks. The doctor starts the OCI runtime and the MPS control binary to ask for their versions,
 //! `configure` an engine to ask for its version and to have it read what would be written.
 //!
@@ -44,6 +44,7 @@ use mpsgate_config::ExitCode;
 
 use crate::args::{Cli, Command};
 pub use crate::configure::SetUpError;
+pub use crate::doctor::BundleError;
 pub use crate::error::CliError;
 pub use crate::explain::InputError;
 pub use crate::probe::CudaError;

@@ -37,7 +37,7 @@ pub(crate) fn progress(text: &str) {
 }
 
 /// Writes text to stderr. Where that is closed there is nobody to tell.
-fn note(text: &str) {
+pub(crate) fn note(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 

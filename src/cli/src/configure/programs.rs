@@ -18,11 +18,21 @@ const LIMIT: Duration = Duration::from_secs(10);
 const MS_PER_TICK: u64 = 10;
 
 /// Where a program is, by the directories that count for runtimes too.
-pub(super) fn find(name: &str) -> Option<PathBuf> {
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    find_below(Path::new("/"), name)
+}
+
+/// The same on the node whose root is `root`.
+pub(super) fn find_below(root: &Path, name: &str) -> Option<PathBuf> {
     paths::RUNTIME_SEARCH
         .iter()
-        .map(|directory| Path::new(directory).join(name))
+        .map(|directory| root.join(directory.trim_start_matches('/')).join(name))
         .find(|path| path.is_file())
+}
+
+/// What a program prints, be its end good or bad.
+pub(crate) fn output(program: &Path, arguments: &[&str]) -> io::Result<String> {
+    attempt(program, arguments).map(|said| said.stdout)
 }
 
 /// What it says of its version; `None` where it does not say.
@@ -81,7 +91,7 @@ pub(super) fn validate(
 
 /// The command line of the first process of this name.
 pub(super) fn command_line(name: &str) -> Vec<String> {
-    let Some(pid) = pid_of(name) else { return Vec::new() };
+    let Some(pid) = pid_of(Path::new("/"), name) else { return Vec::new() };
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
@@ -91,7 +101,7 @@ pub(super) fn started_before(name: &str, settings: &Path) -> Option<u32> {
     // Ages, not times of day: the time of boot in /proc/stat is off where the clock was set since.
     let unchanged =
         SystemTime::now().duration_since(fs::metadata(settings).ok()?.modified().ok()?).ok()?;
-    let pid = pid_of(name)?;
+    let pid = pid_of(Path::new("/"), name)?;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // proc(5): field 22, counted behind the name, which ends at the last parenthesis.
     let ticks: u64 = stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()?;
@@ -102,8 +112,9 @@ pub(super) fn started_before(name: &str, settings: &Path) -> Option<u32> {
     (running > unchanged).then_some(pid)
 }
 
-fn pid_of(name: &str) -> Option<u32> {
-    fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+/// The first process of this name on the node whose root is `root`.
+pub(super) fn pid_of(root: &Path, name: &str) -> Option<u32> {
+    fs::read_dir(root.join("proc")).ok()?.flatten().find_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let comm = fs::read_to_string(entry.path().join("comm")).ok()?;
         (comm.trim_end() == name).then_some(pid)

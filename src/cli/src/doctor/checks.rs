@@ -3,6 +3,7 @@
 //! `fail`: containers are refused, or a limit does not hold. `warn`: works, and somebody should know.
 //! `skip`: cannot be judged here, mostly because of another finding.
 
+mod host;
 mod mps;
 mod node;
 mod own;
@@ -54,17 +55,23 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("kernel", node::kernel),
     ("pidfd", node::pidfd),
     ("cgroup", node::cgroup),
+    ("clock", host::clock),
+    ("security-module", host::security),
+    ("driver", host::driver),
     ("nvml", node::nvml),
     ("card", node::cards),
     ("memory-limits", node::memory_limits),
     ("device-nodes", node::device_nodes),
     ("runtime", own::runtime),
     ("programs", own::programs),
+    ("engine", host::engines),
+    ("kubelet", host::kubelet),
     ("daemon", own::daemon),
     ("metrics", own::metrics),
     ("socket-paths", own::socket_paths),
     ("ledger", own::ledger),
     ("enabled", own::enabled),
+    ("tokens", own::tokens),
     ("snapshot", own::snapshot),
     ("runtime-link", own::runtime_link),
     ("ipc", node::ipc),

@@ -54,6 +54,63 @@ pub(super) struct Facts {
     pub(super) sockets: Vec<PathBuf>,
     pub(super) open_files: Vec<OpenFiles>,
     pub(super) default_mps: bool,
+    /// The kernel module's version; `None`: it is not loaded.
+    pub(super) module: Known<Option<String>>,
+    /// What the control daemons' logs say of their version; 535 and 550 say nothing.
+    pub(super) mps_version: Option<String>,
+    pub(super) engines: Vec<EngineFacts>,
+    /// Policy in kubelet's `cpu_manager_state`; `None`: no kubelet wrote one.
+    pub(super) cpu_manager: Known<Option<String>>,
+    pub(super) security: Security,
+    pub(super) clock: Clock,
+    /// Directory and file of the tokens' keys; empty where there are none yet.
+    pub(super) tokens: Known<Vec<KeyFile>>,
+}
+
+/// An installed engine.
+#[derive(Debug, Clone)]
+pub(super) struct EngineFacts {
+    pub(super) name: &'static str,
+    pub(super) version: Option<String>,
+    pub(super) in_use: bool,
+    pub(super) ways: Known<Ways>,
+}
+
+/// Handlers of an engine, a sentence each.
+#[derive(Debug, Clone)]
+pub(super) struct Ways {
+    pub(super) round: Vec<String>,
+    pub(super) through: Vec<String>,
+    /// A daemon that runs since before these settings were written.
+    pub(super) stale: Option<u32>,
+}
+
+/// What the kernel's security modules do here.
+#[derive(Debug, Clone)]
+pub(super) struct Security {
+    /// `None`: no SELinux. Else whether it enforces.
+    pub(super) selinux: Option<bool>,
+    pub(super) apparmor: bool,
+    /// SELinux type of each directory that containers are given; `None`: it cannot be read.
+    pub(super) client_types: BTreeMap<PathBuf, Option<String>>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Clock {
+    /// Seconds since 1970.
+    pub(super) now: u64,
+    /// The latest file of ours, and when it was written.
+    pub(super) newest: Option<(PathBuf, u64)>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct KeyFile {
+    pub(super) path: PathBuf,
+    pub(super) uid: u32,
+    /// Permission bits.
+    pub(super) mode: u32,
+    /// The bits that it may have.
+    pub(super) allowed: u32,
 }
 
 #[derive(Debug, Clone)]

@@ -2,6 +2,7 @@
 //! runtime and the MPS control binary to learn what they are. A fact that cannot be had is
 //! [`Trouble`], never the end.
 
+pub(super) mod host;
 mod node;
 mod programs;
 
@@ -20,12 +21,12 @@ use crate::snapshot::{self, SnapshotError};
 use crate::{daemon, print};
 
 /// Directory of the compute-mode leases, below [`paths::STATE_DIR`].
-const LEASES: &str = "compute-mode";
+pub(super) const LEASES: &str = "compute-mode";
 /// The list of enabled cards, below [`paths::STATE_DIR`], and the format that mpsgated writes.
-const ENABLED: &str = "managed.json";
+pub(super) const ENABLED: &str = "managed.json";
 const ENABLED_FORMAT: u32 = 1;
 /// The ledger's file, below [`paths::LEDGER_DIR`].
-const LEDGER: &str = "ledger.json";
+pub(super) const LEDGER: &str = "ledger.json";
 /// The default pipe directory of MPS (NVIDIA MPS documentation).
 const DEFAULT_MPS: &str = "/tmp/nvidia-mps";
 /// Largest number of a card's directory: what the longest socket path is computed with.
@@ -63,6 +64,13 @@ pub(super) fn gather(root: &Path) -> Facts {
         sockets: sockets(root),
         open_files: node::open_files(root),
         default_mps: below(root, DEFAULT_MPS).exists(),
+        module: host::module(root),
+        mps_version: host::mps_version(root),
+        engines: host::engines(root, &or_default.runtime.path),
+        cpu_manager: host::cpu_manager(root),
+        security: host::security(root),
+        clock: host::clock(root),
+        tokens: host::tokens(root),
         own_programs,
         control,
         runtime,
@@ -71,7 +79,7 @@ pub(super) fn gather(root: &Path) -> Facts {
 }
 
 /// `path` of the node whose root is `root`. A name without `/` stays what it is.
-fn below(root: &Path, path: impl AsRef<Path>) -> PathBuf {
+pub(super) fn below(root: &Path, path: impl AsRef<Path>) -> PathBuf {
     path.as_ref()
         .strip_prefix("/")
         .map_or_else(|_| path.as_ref().to_owned(), |rest| root.join(rest))

@@ -146,7 +146,26 @@ fn healthy() -> Facts {
             hard: Ok(Some(16384)),
         }],
         default_mps: false,
+        module: Ok(Some("550.163.01".to_owned())),
+        mps_version: None,
+        engines: vec![engine("docker", &["default runtime mpsgate: through mpsgate"], &[])],
+        cpu_manager: Ok(Some("none".to_owned())),
+        security: Security { selinux: None, apparmor: true, client_types: BTreeMap::new() },
+        clock: Clock { now: 1_800_000_000, newest: Some(("/l".into(), 1_800_000_030)) },
+        tokens: Ok(vec![KeyFile { path: "/t".into(), uid: 0, mode: 0o700, allowed: 0o700 }]),
     }
+}
+
+fn engine(name: &'static str, through: &[&str], round: &[&str]) -> EngineFacts {
+    let sentences = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
+    let ways = Ways { through: sentences(through), round: sentences(round), stale: None };
+    EngineFacts { name, version: None, in_use: true, ways: Ok(ways) }
+}
+
+fn selinux(facts: &mut Facts, label: Option<&str>) {
+    let client = PathBuf::from("/run/mpsgate/mps/0/client");
+    facts.security.selinux = Some(true);
+    facts.security.client_types = [(client, label.map(str::to_owned))].into();
 }
 
 fn channel(state: MpsState) -> ChannelFacts {
@@ -199,6 +218,23 @@ const BROKEN: &[Broken] = &[
     ("card", |f| with_cards(f, Vec::new()), FAIL, "no card", "nvidia-smi -L"),
     ("card", |f| with_card(f, |c| c.uuid = OTHER.into()), FAIL, "is managed, but NVML does not find it", "mpsgate disable GPU-00000000"),
     ("card", |f| f.nvml.as_mut().unwrap().cards = trouble("cannot count the cards"), FAIL, "cannot count", "nvidia-smi -L"),
+    ("clock", |f| f.clock.now = 86_400, WARN, "86400 s since 1970", "timedatectl"),
+    ("clock", |f| f.clock.newest = Some(("/run/l".into(), 1_800_000_100)), WARN, "/run/l was written 100 s from now", "chronyc makestep"),
+    ("security-module", |f| selinux(f, Some("var_run_t")), WARN, "client has the type var_run_t", "docs/selinux.md"),
+    ("security-module", |f| selinux(f, None), WARN, "type unknown", "restorecon"),
+    ("driver", |f| f.module = Ok(None), FAIL, "not loaded", "modprobe nvidia"),
+    ("driver", |f| f.module = trouble("names no version"), FAIL, "names no version", "NVIDIA driver"),
+    ("driver", |f| f.module = Ok(Some("535.1".into())), FAIL, "module is 535.1, the library 550.163.01", "reboot"),
+    ("engine", |f| f.engines = vec![engine("docker", &[], &["default runtime runc: goes round mpsgate"])], FAIL, "goes round", "mpsgate configure docker"),
+    ("engine", |f| f.engines = vec![EngineFacts { in_use: false, ..engine("podman", &["x"], &["y goes round"]) }], WARN, "y goes round", "mpsgate configure podman"),
+    ("engine", |f| f.engines = vec![engine("crio", &[], &[])], FAIL, "nothing in it leads", "mpsgate configure crio"),
+    ("engine", |f| f.engines.get_mut(0).unwrap().ways = trouble("/etc/docker/daemon.json: not JSON"), FAIL, "not JSON", "mpsgate configure docker --check"),
+    ("engine", |f| f.engines.get_mut(0).unwrap().ways.as_mut().unwrap().stale = Some(9), FAIL, "pid 9", "systemctl restart docker"),
+    ("kubelet", |f| f.cpu_manager = Ok(Some("static".into())), WARN, "policy static", "cpuManagerPolicy: none"),
+    ("kubelet", |f| f.cpu_manager = trouble("names no policy"), FAIL, "names no policy", "journalctl -u kubelet"),
+    ("tokens", |f| f.tokens.as_mut().unwrap().get_mut(0).unwrap().mode = 0o750, FAIL, "/t (uid 0, mode 0750)", "chmod 700 /t"),
+    ("tokens", |f| f.tokens.as_mut().unwrap().get_mut(0).unwrap().uid = 7, FAIL, "uid 7", "chown root: /t"),
+    ("tokens", |f| f.tokens = trouble("denied"), FAIL, "denied", "journalctl"),
     ("memory-limits", |f| f.cgroup = Cgroup::Hybrid, WARN, "only for those of v2", "systemd.unified_cgroup_hierarchy=1"),
     ("device-nodes", |f| { f.nodes.remove("/dev/nvidia0"); }, FAIL, "/dev/nvidia0 is missing", "nvidia-modprobe"),
     ("device-nodes", |f| { f.nodes.insert("/dev/nvidiactl".into(), Node::Other); }, FAIL, "/dev/nvidiactl is no character device", "nvidia-modprobe"),
@@ -328,6 +364,28 @@ fn nothing_is_managed_after_installation_and_that_is_no_failure() {
 }
 
 #[test]
+fn a_containerd_that_only_docker_uses_is_not_judged_and_no_engine_at_all_is_said() {
+    let found = |engines| {
+        let mut facts = healthy();
+        facts.engines = engines;
+        checks::all(&facts).into_iter().find(|f| f.name == "engine").unwrap()
+    };
+    let unused = EngineFacts { in_use: false, ..engine("containerd", &[], &["runc goes round"]) };
+    assert_eq!(found(vec![unused]).result, Outcome::Skip);
+    assert_eq!(found(Vec::new()).result, Outcome::Skip);
+}
+
+#[test]
+fn selinux_is_no_finding_where_the_directories_have_their_type_or_it_only_reports() {
+    let mut facts = healthy();
+    selinux(&mut facts, Some("container_file_t"));
+    assert!(!checks::all(&facts).iter().any(is_red));
+    selinux(&mut facts, Some("var_run_t"));
+    facts.security.selinux = Some(false);
+    assert!(!checks::all(&facts).iter().any(is_red));
+}
+
+#[test]
 fn a_variable_that_the_toolkit_knows_and_mpsgate_does_not_look_for_is_named() {
     let names = |names: &[&str]| {
         let mut facts = healthy();
@@ -378,7 +436,7 @@ fn the_text_says_simulated_first_and_counts_at_the_end() {
     facts.nvml.as_mut().unwrap().simulated = true;
     let text = report::render_text(&checks::all(&facts), true, false);
     assert!(text.starts_with("SIMULATED: no GPU"), "{text}");
-    assert!(text.ends_with(" ok, 1 warn, 0 fail, 1 skip\n"), "{text}");
+    assert!(text.ends_with(" ok, 1 warn, 0 fail, 2 skip\n"), "{text}");
     assert!(!text.contains('\x1b'));
     assert!(report::render_text(&checks::all(&facts), true, true).contains("\x1b[33mwarn\x1b[0m"));
 }

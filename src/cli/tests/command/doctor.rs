@@ -11,13 +11,13 @@ use crate::{mpsgate, text};
 const EMPTY_LEDGER: &str = r#"{"format":1,"generation":1,"entries":[],"promises":[]}"#;
 
 /// A root directory with everything that can be made without a kernel's help.
-struct Root {
-    dir: tempfile::TempDir,
+pub(crate) struct Root {
+    pub(crate) dir: tempfile::TempDir,
 }
 
 impl Root {
     /// Two simulated cards, no daemon.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let root = Self { dir: tempfile::tempdir().unwrap() };
         std::fs::create_dir(root.at("/lib")).unwrap();
         fake_nvml::install(&root.at("/lib"), fake_nvml::EXAMPLE).unwrap();
@@ -34,11 +34,11 @@ impl Root {
         root
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub(crate) fn at(&self, path: &str) -> PathBuf {
         self.dir.path().join(path.trim_start_matches('/'))
     }
 
-    fn write(&self, path: &str, content: &str) {
+    pub(crate) fn write(&self, path: &str, content: &str) {
         let path = self.at(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
@@ -86,6 +86,12 @@ fn a_node_without_a_daemon_gets_a_whole_report() {
         ("config", "ok", "config.toml; cards in gpus.manage: 0"),
         ("kernel", "ok", "6.1.0-28-amd64"),
         ("cgroup", "ok", "v2"),
+        ("clock", "ok", "not before"),
+        ("security-module", "ok", "neither SELinux nor AppArmor"),
+        ("driver", "skip", "simulated"),
+        ("engine", "skip", "no containerd, Docker, Podman or CRI-O"),
+        ("kubelet", "ok", "no kubelet keeps"),
+        ("tokens", "ok", "no keys yet"),
         ("nvml", "warn", "SIMULATED, driver 550.163.01"),
         ("card", "ok", "Tesla T4"),
         ("device-nodes", "skip", "simulated"),
@@ -118,7 +124,7 @@ fn an_empty_root_breaks_no_check() {
     for root in [dir.path(), Path::new("/nonexistent")] {
         let found = findings(root);
         assert_eq!(found.get("cgroup").unwrap().0, "fail");
-        assert_eq!(found.len(), 26);
+        assert_eq!(found.len(), 32);
     }
 }
 
@@ -174,6 +180,56 @@ fn broken_files_are_found_where_they_are() {
     root.assert("runtime-link", "fail", "usr/sbin/crun, the configuration says");
     root.write("/etc/mpsgate/config.toml", "[gpu]\n");
     root.assert("config", "fail", "config.toml:1: unknown key `gpu`");
+}
+
+#[test]
+fn what_stands_round_it_is_found_where_it_is() {
+    let root = Root::new();
+    root.write(
+        "/var/lib/kubelet/cpu_manager_state",
+        "{\"policyName\":\"static\",\"defaultCpuSet\":\"0-3\"}",
+    );
+    root.assert("kubelet", "warn", "policy static");
+    root.write("/var/lib/kubelet/cpu_manager_state", "static");
+    root.assert("kubelet", "fail", "cpu_manager_state names no policy");
+    root.write("/sys/module/apparmor/parameters/enabled", "Y\n");
+    root.assert("security-module", "ok", "AppArmor on");
+    root.write("/sys/fs/selinux/enforce", "1");
+    std::fs::create_dir_all(root.at("/run/mpsgate/mps/0/client")).unwrap();
+    root.assert("security-module", "warn", "client has the type unknown");
+    root.write("/sys/fs/selinux/enforce", "0");
+    root.assert("security-module", "ok", "permissive");
+    root.write("/run/mpsgate/ledger/ledger.json", EMPTY_LEDGER);
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(3600);
+    std::fs::File::open(root.at("/run/mpsgate/ledger/ledger.json"))
+        .unwrap()
+        .set_modified(later)
+        .unwrap();
+    root.assert("clock", "warn", "ledger.json was written 3");
+    root.write("/var/lib/mpsgate/tokens/keys.json", "secret");
+    std::fs::set_permissions(root.at("/var/lib/mpsgate/tokens"), PermissionsExt::from_mode(0o755))
+        .unwrap();
+    root.assert("tokens", "fail", "mode 0755");
+}
+
+#[test]
+fn an_engine_is_judged_by_its_own_settings() {
+    let root = Root::new();
+    root.program("/usr/bin/dockerd", "#!/bin/sh\n");
+    root.assert("engine", "warn", "goes round mpsgate");
+    let shim = r#""runtimes":{"mpsgate":{"path":"/usr/bin/mpsgate-runtime"}}"#;
+    root.write("/etc/docker/daemon.json", &format!("{{\"default-runtime\":\"mpsgate\",{shim}}}"));
+    root.assert("engine", "ok", "through mpsgate");
+    root.write("/etc/docker/daemon.json", "{");
+    root.assert("engine", "fail", "/etc/docker/daemon.json");
+    root.write("/etc/docker/daemon.json", "{}");
+    root.write("/proc/88/comm", "dockerd\n");
+    root.assert("engine", "warn", "goes round mpsgate");
+    root.write(
+        "/etc/mpsgate/config.toml",
+        "[nvml]\nlibrary = \"/lib/libnvidia-ml.so.1\"\n[gpus]\nmanage = \"all\"\n",
+    );
+    root.assert("engine", "fail", "goes round mpsgate");
 }
 
 #[test]

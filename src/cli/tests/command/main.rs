@@ -1,6 +1,7 @@
 //! The built `mpsgate` against fake daemons and fake nodes: what it prints and how it ends.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code fails by panicking")]
 
+mod bundle;
 mod configure;
 mod daemon;
 mod doctor;

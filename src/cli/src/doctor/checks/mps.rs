@@ -40,7 +40,8 @@ pub(super) fn control(facts: &Facts) -> Vec<Finding> {
     let multiuser =
         if capabilities.multiuser { "one server for all uids" } else { "one server per uid" };
     vec![if capabilities.settings_protected {
-        ok(format!("{path}: {multiuser}"))
+        let version = facts.mps_version.as_ref().map(|v| format!(", version {v}"));
+        ok(format!("{path}: {multiuser}{}", version.unwrap_or_default()))
     } else {
         warn(
             format!("{path}: {multiuser}; its containers can change a card's default limit"),

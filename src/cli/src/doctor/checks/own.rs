@@ -176,6 +176,33 @@ pub(super) fn enabled(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
+/// Who may read the keys may give himself GPU memory.
+pub(super) fn tokens(facts: &Facts) -> Vec<Finding> {
+    let files = match &facts.tokens {
+        Ok(files) if files.is_empty() => return vec![ok("no keys yet: mpsgated makes them")],
+        Ok(files) => files,
+        Err(trouble) => return vec![failed(trouble, LOGS)],
+    };
+    let open = files.iter().find(|file| file.uid != 0 || file.mode & !file.allowed != 0);
+    vec![match open {
+        Some(file) => {
+            let path = file.path.display();
+            fail(
+                format!(
+                    "{path} (uid {}, mode {:04o}): others than root may read the keys, and give themselves GPU memory",
+                    file.uid, file.mode
+                ),
+                format!(
+                    "chown root: {path}; chmod {:o} {path}; if somebody may have read them, drain the node, remove \
+                     the directory tokens and run: {RESTART}",
+                    file.allowed
+                ),
+            )
+        }
+        None => ok("only root may read the keys"),
+    }]
+}
+
 pub(super) fn snapshot(facts: &Facts) -> Vec<Finding> {
     let snapshot = match &facts.snapshot {
         Ok(Some(snapshot)) => snapshot,

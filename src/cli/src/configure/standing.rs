@@ -1,0 +1,97 @@
+//! How the installed engines stand to mpsgate, for the doctor: what `configure --check` says, without printing.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mpsgate_config::paths;
+use mpsgate_configure::{Options, Report, Source, Version, Way};
+
+use super::files::Disk;
+use super::{programs, report};
+use crate::CliError;
+use crate::args::Engine;
+
+/// Where kubelet keeps its state: only it uses the CRI of containerd and CRI-O.
+const KUBELET: &str = "var/lib/kubelet";
+
+/// One installed engine.
+#[derive(Debug)]
+pub(crate) struct Standing {
+    /// First line of what it says of its version.
+    pub(crate) version: Option<String>,
+    /// Whether containers come from it now: its daemon runs, and somebody uses it.
+    pub(crate) in_use: bool,
+    /// What its settings say.
+    pub(crate) said: Result<Said, CliError>,
+}
+
+/// What an engine's settings say of its handlers, a sentence each.
+#[derive(Debug)]
+pub(crate) struct Said {
+    /// Round mpsgate, and settings can change that.
+    pub(crate) round: Vec<String>,
+    /// Through mpsgate.
+    pub(crate) through: Vec<String>,
+    /// The pid of a daemon that runs since before these settings were written.
+    pub(crate) stale: Option<u32>,
+}
+
+/// `None`: it is not installed on the node whose root is `root`. `runtime`: as `runtime.path` has it.
+pub(crate) fn of(engine: Engine, root: &Path, runtime: &Path) -> Option<Standing> {
+    let program = programs::find_below(root, engine.program())?;
+    let cri = matches!(engine, Engine::Containerd | Engine::Crio);
+    let runs = programs::pid_of(root, engine.program()).is_some();
+    // Of another root nothing is started.
+    let here = root == Path::new("/");
+    let version = if here { programs::version(&program) } else { None };
+    let options = Options {
+        name: "mpsgate".to_owned(),
+        shim: paths::RUNTIME.to_owned(),
+        runtime: runtime.to_string_lossy().into_owned(),
+        keep_default: false,
+        all_handlers: false,
+        // Decides how drop-ins are read.
+        engine: version.as_deref().and_then(Version::find),
+    };
+    let path = Path::new(engine.usual_path());
+    let found = report(engine, &Below(root), path, &options, here.then_some(program.as_path()));
+    let sentences = |report: &Report, way: Way| -> Vec<String> {
+        report.findings.iter().filter(|f| f.way == way).map(|f| f.sentence.clone()).collect()
+    };
+    Some(Standing {
+        version: version.and_then(|text| text.lines().next().map(str::to_owned)),
+        in_use: runs && (!cri || root.join(KUBELET).is_dir()),
+        said: found.map(|report| Said {
+            round: sentences(&report, Way::Round),
+            through: sentences(&report, Way::Through),
+            stale: if cri && here {
+                programs::started_before(engine.program(), path)
+            } else {
+                None
+            },
+        }),
+    })
+}
+
+/// The files of a node whose root is another directory, under the names that they have there.
+struct Below<'a>(&'a Path);
+
+impl Below<'_> {
+    fn at(&self, path: &Path) -> PathBuf {
+        path.strip_prefix("/").map_or_else(|_| path.to_owned(), |rest| self.0.join(rest))
+    }
+}
+
+impl Source for Below<'_> {
+    fn read(&self, path: &Path) -> io::Result<Option<String>> {
+        Disk.read(&self.at(path))
+    }
+
+    fn list(&self, directory: &Path) -> Vec<PathBuf> {
+        let named = |path: PathBuf| {
+            path.strip_prefix(self.0)
+                .map_or_else(|_| path.clone(), |rest| Path::new("/").join(rest))
+        };
+        Disk.list(&self.at(directory)).into_iter().map(named).collect()
+    }
+}

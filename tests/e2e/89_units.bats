@@ -1,0 +1,46 @@
+#!/usr/bin/env bats
+# The units, without a systemd that runs: no fault, and no weaker than SPECIFICATION.md says. tests/vm/live.bats
+# starts them.
+
+load helpers
+
+units=$BATS_TEST_DIRNAME/../../packaging/systemd
+
+setup() {
+  command -v systemd-analyze >/dev/null || skip "systemd-analyze is not installed (Debian's package systemd)"
+  local version
+  version=$(systemd-analyze --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p')
+  ((${version:-0} >= 250)) || skip "systemd ${version:-of no version} does not judge units offline (250 does)"
+}
+
+# exposure UNIT: its score, in tenths
+exposure() {
+  systemd-analyze security --offline=true --no-pager "$units/$1" | sed -n 's/.*exposure level for .*: \([0-9]*\)\.\([0-9]\) .*/\1\2/p'
+}
+
+@test "systemd-analyze finds no fault in the units" {
+  # Programs are looked for, which need not be installed here.
+  mkdir "$BATS_TEST_TMPDIR/units"
+  sed 's|^ExecStart=/usr/bin/mpsgated|ExecStart=/bin/true|' "$units/mpsgated.service" >"$BATS_TEST_TMPDIR/units/mpsgated.service"
+  cp "$units/mpsgate-mps@.service" "$BATS_TEST_TMPDIR/units/"
+  try systemd-analyze verify --man=no "$BATS_TEST_TMPDIR"/units/mpsgated.service "$BATS_TEST_TMPDIR"/units/mpsgate-mps@.service
+  assert_equal "output" "$stdout$stderr" ""
+}
+
+@test "the units are exposed no more than SPECIFICATION.md says" {
+  local unit limit found
+  for unit in mpsgated.service mpsgate-mps@.service; do
+    limit=$(sed -n "s/^| exposure of \`$unit\`[^|]*| ≤ \([0-9]*\)\.\([0-9]\) .*/\1\2/p" "$BATS_TEST_DIRNAME/../../SPECIFICATION.md")
+    [[ -n $limit ]] || fail "SPECIFICATION.md has no number for $unit"
+    found=$(exposure "$unit")
+    [[ -n $found ]] || fail "systemd-analyze gives no number for $unit"
+    ((found <= limit)) || fail "$unit: $found tenths, at most $limit"
+  done
+}
+
+@test "what would close the driver's devices or part MPS from its clients is in no unit" {
+  local setting
+  for setting in PrivateDevices DevicePolicy DeviceAllow ProtectClock PrivateTmp PrivateIPC MemoryDenyWriteExecute PrivateUsers ProtectProc; do
+    ! grep -n "^$setting=" "$units"/*.service || fail "$setting= is not proven on a GPU"
+  done
+}
