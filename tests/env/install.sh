@@ -122,6 +122,8 @@ want_zig() {
   say "cargo-zigbuild and zig into $zig (90 MB, once)"
   mkdir -p "$cache"
   work=$(mktemp -d "$cache/.zig.XXXXXX") # beside its final place: half of it is never taken for the whole
+  # shellcheck disable=SC2064 # its path is known now
+  trap "rm -rf $work" EXIT
   python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes --no-deps --only-binary :all: \
     --target "$work" -r "$root/$pins" >&2 || { rm -rf "$work"; say "cargo-zigbuild and zig cannot be had from PyPI"; missing=1; return; }
   chmod 755 "$work"
