@@ -14,11 +14,12 @@ MUSL := $(HOST:-gnu=-musl)
 shim_target = $(or $(SHIM_TARGET),$(shell [ -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)/lib" ] && echo $(MUSL) || echo $(HOST)))
 # Naming the target keeps the flags away from build scripts and procedural macros. Relocations packed
 # (DT_RELR; musl 1.2.4, glibc 2.36, binutils 2.38) are 37 kB less of each program.
-shim_env = RUSTFLAGS="$(RUSTFLAGS) -C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
+shim_flags := -C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs
+shim_env = RUSTFLAGS="$(RUSTFLAGS) $(shim_flags)"
 LOGS := $(TARGET_DIR)/test-log
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help build man demo test test-unit test-e2e test-engines test-vm test-gpu test-all test-faults gpu-pack soak fuzz bench lint fmt clippy deny shellcheck clean
+.PHONY: help build man demo test test-unit test-e2e test-engines test-vm test-gpu test-release test-image test-all test-faults gpu-pack soak fuzz bench dist release lint fmt clippy deny shellcheck clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -71,6 +72,15 @@ test-gpu: ## the script for GPU machines, tests/gpu/run, on doubles of all that 
 	@mkdir -p $(LOGS)
 	@tests/e2e/run tests/gpu/dry.bats 2>&1 | tee $(LOGS)/gpu.log
 
+test-release: ## what a release is made with: floors, changelog, sums, same bytes twice (no root; after build)
+	@mkdir -p $(LOGS)
+	@bats --formatter tap tests/release 2>&1 | tee $(LOGS)/release.log
+
+test-image: ## packaging/container's image, built and run by Podman without a registry (root; after build)
+	@tests/env/install.sh test
+	@mkdir -p $(LOGS)
+	@bats --formatter tap tests/container 2>&1 | tee $(LOGS)/image.log
+
 test-all: build ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part)
 	@tests/env/all.sh $(LOGS)
 	@tests/env/tally.sh $(LOGS)
@@ -92,6 +102,14 @@ fuzz: ## fuzz every parser of foreign bytes for FUZZ_SECONDS=60 each (nightly Ru
 
 bench: build ## what the shim and the hook cost, as ratios to a program that only execs (root)
 	@tests/bench/run
+
+dist: ## the four programs as they are shipped, for every distribution of docs/install.md, into out/dist
+	@tests/env/install.sh release
+	@SHIM_TARGET="$(shim_target)" SHIM_RUSTFLAGS="$(shim_flags)" packaging/dist
+
+release: ## a release of the committed version into out/release: packages, programs, checksums, SBOM, changelog
+	@tests/env/install.sh release
+	@packaging/release
 
 lint: fmt clippy deny shellcheck ## format, lints with warnings denied, dependency rules, shell scripts
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# install.sh [build|demo|test|engines|lint]...: installs what these steps need and this machine lacks, from
+# install.sh [build|demo|test|engines|lint|release]...: installs what these steps need and this machine lacks, from
 # Debian's packages, rustup and crates.io. Runs again without harm. Without root it names what is
 # missing and how to get it, and exits 1.
+#
+# `install.sh zig` prints the folder that has what packaging/build-tools.txt pins, once `release` has put it there.
 #
 # No service is started or enabled by it: the tests start their own dockerd.
 # MPSGATE_NO_INSTALL=1: only look.
@@ -13,10 +15,13 @@ declare -A packages=(
   [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman curl:curl openssl:openssl promtool:prometheus"
   [engines]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io containerd:containerd podman:podman conmon:conmon curl:curl openssl:openssl protoc:protobuf-compiler"
   [lint]="shellcheck:shellcheck"
+  [release]="pip3:python3-pip readelf:binutils jq:jq git:git"
 )
 steps=("$@")
 ((${#steps[@]})) || steps=(build demo test lint)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate
+root=$(cd "$(dirname "$0")/../.." && pwd)
+zig=$cache/zig-$(sha256sum "$root/packaging/build-tools.txt" | cut -c1-12)
 missing=0
 service_units=(docker.service docker.socket containerd.service podman.service podman.socket
   podman-restart.service podman-auto-update.service podman-auto-update.timer prometheus.service)
@@ -87,6 +92,13 @@ want_musl() {
   fi
 }
 
+cargo_tool() { # CRATE[@VERSION]
+  # It runs for a second: what counts is that it is built quickly.
+  CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+    CARGO_TARGET_DIR=$cache/build-${1%@*} cargo install --locked --quiet --root "$cache" "$1" >&2
+  rm -rf "$cache/build-${1%@*}"
+}
+
 want_cargo_deny() {
   command -v cargo-deny >/dev/null || [[ -x $cache/bin/cargo-deny ]] && return
   if [[ ${MPSGATE_NO_INSTALL:-0} == 1 ]]; then
@@ -95,19 +107,58 @@ want_cargo_deny() {
     return
   fi
   say "cargo-deny into $cache/bin (some minutes, once)"
-  # It runs for a second: what counts is that it is built quickly.
-  CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-    CARGO_TARGET_DIR=$cache/build-cargo-deny cargo install --locked --quiet --root "$cache" cargo-deny >&2
-  rm -rf "$cache/build-cargo-deny"
+  cargo_tool cargo-deny
 }
 
+# From PyPI, by their hashes; another list of pins is another folder.
+want_zig() {
+  local pins=packaging/build-tools.txt work
+  [[ -d $zig ]] && return
+  if [[ ${MPSGATE_NO_INSTALL:-0} == 1 ]]; then
+    say "missing: cargo-zigbuild and zig; python3 -m pip install --require-hashes --no-deps --target $zig -r $pins"
+    missing=1
+    return
+  fi
+  say "cargo-zigbuild and zig into $zig (90 MB, once)"
+  mkdir -p "$cache"
+  work=$(mktemp -d "$cache/.zig.XXXXXX") # beside its final place: half of it is never taken for the whole
+  # shellcheck disable=SC2064 # its path is known now
+  trap "rm -rf $work" EXIT
+  python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes --no-deps --only-binary :all: \
+    --target "$work" -r "$root/$pins" >&2 || { rm -rf "$work"; say "cargo-zigbuild and zig cannot be had from PyPI"; missing=1; return; }
+  chmod 755 "$work"
+  mv -T "$work" "$zig" 2>/dev/null || { rm -rf "$work"; [[ -d $zig ]]; }
+}
+
+want_cyclonedx() {
+  local version=0.5.9 # another one may write other bytes
+  [[ -x $cache/bin/cargo-cyclonedx && $("$cache/bin/cargo-cyclonedx" cyclonedx --version) == *" $version" ]] && return
+  if [[ ${MPSGATE_NO_INSTALL:-0} == 1 ]]; then
+    say "missing: cargo-cyclonedx; cargo install --locked --root $cache cargo-cyclonedx@$version"
+    missing=1
+    return
+  fi
+  say "cargo-cyclonedx into $cache/bin (some minutes, once)"
+  cargo_tool "cargo-cyclonedx@$version"
+}
+
+if [[ ${steps[*]} == zig ]]; then
+  [[ -d $zig ]] || { say "no $zig: run tests/env/install.sh release" >&2; exit 1; }
+  echo "$zig"
+  exit
+fi
 for step in "${steps[@]}"; do
-  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|lint]..." >&2; exit 64; }
+  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|lint|release]..., or install.sh zig" >&2; exit 64; }
   # shellcheck disable=SC2086 # a list
   want_packages ${packages[$step]}
   case $step in
     build) want_musl ;;
     lint) want_cargo_deny ;;
+    release)
+      want_musl
+      want_zig
+      want_cyclonedx
+      ;;
   esac
 done
 exit "$missing"
