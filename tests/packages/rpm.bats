@@ -38,7 +38,8 @@ ledger() {
 
 @test "rpm installs it, runs %post, and its files and modes are those of packaging/files" {
   try_rpm --nodeps -i "$MG/old.rpm"
-  assert_equal "what scriptlets said" "$stdout$stderr" ""
+  # Debian's rpm says of itself that it is not meant for this.
+  assert_equal "what scriptlets said" "$stdout$(grep -v "^rpm: " <<<"$stderr" || true)" ""
   listed rpm /usr/lib/systemd/system >"$MG/want"
   in_rpm -q --qf '[%{FILEMODES:octal} %{FILENAMES} %{FILEUSERNAME}:%{FILEGROUPNAME}\n]' mpsgate |
     sed -n 's/^0*100\([0-7]*\) /\1 /p' | sed 's/^0*//' | sort -k2 >"$MG/have"
