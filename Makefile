@@ -19,7 +19,7 @@ shim_env = RUSTFLAGS="$(RUSTFLAGS) $(shim_flags)"
 LOGS := $(TARGET_DIR)/test-log
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help build man demo test test-unit test-e2e test-engines test-vm test-gpu test-release test-image test-all test-faults gpu-pack soak fuzz bench dist release lint fmt clippy deny shellcheck clean
+.PHONY: help build man packages demo test test-unit test-e2e test-engines test-vm test-packages test-gpu test-release test-image test-all test-faults gpu-pack soak fuzz bench dist release lint fmt clippy deny shellcheck clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -44,6 +44,12 @@ man: ## manual pages and completions into out/man and out/completions
 	@install -m 644 -t out/man packaging/man/*.8
 	@ls out/man out/completions
 
+packages: PROFILE = dist
+packages: build man ## deb and rpm of this machine's architecture into out/packages (VERSION=, SOURCE_DATE_EPOCH=)
+	@tests/env/install.sh packages
+	@packaging/build
+	@echo "for this machine's architecture alone: nothing here cross-builds; on arm64 the same makes arm64's"
+
 demo: build ## show it: real runc containers that share a card, and what is refused (root)
 	@tests/env/install.sh demo
 	@tests/demo/demo.sh
@@ -67,6 +73,10 @@ test-engines: ## one suite on each engine and version (root; after build; MG_CEL
 test-vm: ## the same in a whole Debian machine: systemd, cgroup v2, crun, Podman, Docker 26 (root; after build)
 	@mkdir -p $(LOGS)
 	@tests/vm/run $(VM) 2>&1 | tee $(LOGS)/vm$(addprefix -,$(MG_VM_SUITE)).log
+
+test-packages: man ## the packages: same bytes twice, installed, upgraded, removed in fresh Debian roots, linted (root; after build)
+	@mkdir -p $(LOGS)
+	@tests/packages/run 2>&1 | tee $(LOGS)/packages.log
 
 test-gpu: ## the script for GPU machines, tests/gpu/run, on doubles of all that it needs there (root; after build)
 	@mkdir -p $(LOGS)

@@ -17,6 +17,7 @@ target() { # NAME MAKE-ARGUMENT...
 
 target test-gpu
 target test-image
+target test-packages
 if [[ ${MG_SELECT:-} == ci ]]; then
   target test-engines MG_CELLS=ci
   target test-vm VM="crun-20_grant crun-systemd runc-systemd live engines-docker reboot"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh [build|demo|test|engines|lint|release]...: installs what these steps need and this machine lacks, from
+# install.sh [build|demo|test|engines|packages|lint|release]...: installs what these steps need and this machine lacks, from
 # Debian's packages, rustup and crates.io. Runs again without harm. Without root it names what is
 # missing and how to get it, and exits 1.
 #
@@ -14,6 +14,7 @@ declare -A packages=(
   [demo]="runc:runc pgrep:procps jq:jq busybox:busybox-static"
   [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman curl:curl openssl:openssl promtool:prometheus"
   [engines]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io containerd:containerd podman:podman conmon:conmon curl:curl openssl:openssl protoc:protobuf-compiler"
+  [packages]="dpkg-deb:dpkg rpmbuild:rpm strip:binutils jq:jq bats:bats lintian:lintian rpmlint:rpmlint mmdebstrap:mmdebstrap"
   [lint]="shellcheck:shellcheck"
   [release]="pip3:python3-pip readelf:binutils jq:jq git:git"
 )
@@ -148,7 +149,7 @@ if [[ ${steps[*]} == zig ]]; then
   exit
 fi
 for step in "${steps[@]}"; do
-  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|lint|release]..., or install.sh zig" >&2; exit 64; }
+  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|packages|lint|release]..., or install.sh zig" >&2; exit 64; }
   # shellcheck disable=SC2086 # a list
   want_packages ${packages[$step]}
   case $step in

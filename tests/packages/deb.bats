@@ -1,0 +1,165 @@
+#!/usr/bin/env bats
+# The deb's whole life in a fresh Debian root, in the order of the tests: installed by apt, used, not removed while a
+# grant lives, upgraded and downgraded under a running container, removed, purged. mpsgated is started by hand, as no systemd
+# runs in a root; what its units do is tests/vm's.
+
+load ../e2e/helpers
+load ../e2e/mpsgate
+load packages
+
+setup_file() {
+  load ../e2e/helpers
+  load ../e2e/mpsgate
+  load packages
+  root_up
+  rootfs "$MG/rootfs"
+  mkdir "$MG/p"
+  cp "$MG_PACKAGES"/first/*.deb "$MG/p/old.deb"
+  cp "$MG_PACKAGES"/newer/*.deb "$MG/p/new.deb"
+  files_now >"$MG/before"
+}
+
+teardown_file() {
+  load ../e2e/helpers
+  load ../e2e/mpsgate
+  load packages
+  oci delete --force kept >/dev/null 2>&1 || true
+  daemon_stop
+  mps_kill
+}
+
+apt() { try "${WANT:-0}" chroot "$ROOT" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends "$@"; }
+installed() { in_root dpkg-query -W -f '${db:Status-Abbrev}${Version}' mpsgate 2>/dev/null; }
+
+# life_is: the container, its grant and its control daemon.
+life_is() { echo "$(oci state kept | jq -c '[.pid, .status]') $(recorded_grants | jq -c .) $(mps_pids)"; }
+
+@test "apt installs it, and its files and modes are those of packaging/files" {
+  apt install "$MG/p/old.deb"
+  [[ $(installed) == "ii "* ]] || fail "$(installed)"
+  local file
+  listed deb /lib/systemd/system >"$MG/want"
+  for file in $(in_root dpkg -L mpsgate); do
+    [[ -d $ROOT$file ]] || stat -c "%a %n %U:%G" "$ROOT$file" | sed "s| $ROOT| |"
+  done | sort -k2 >"$MG/have"
+  diff <(sed 's/$/ root:root/' "$MG/want") "$MG/have"
+}
+
+@test "dpkg finds every file as it was packed" {
+  assert_equal "dpkg --verify" "$(in_root dpkg --verify mpsgate 2>&1)" ""
+}
+
+@test "beside its own files it makes only what enables the unit" {
+  files_now >"$MG/after"
+  comm -13 "$MG/before" "$MG/after" | sed 's/^\.//' | grep -vxF -f <(in_root dpkg -L mpsgate) | grep -vE '^/usr/lib/systemd/system(/|$)|^/etc/systemd|^/var/lib/systemd' >"$MG/more" || true
+  assert_equal "made beside" "$(<"$MG/more")" ""
+  [[ -L $ROOT/etc/systemd/system/multi-user.target.wants/mpsgated.service ]] || fail "mpsgated is not enabled"
+  comm -23 "$MG/before" "$MG/after" >"$MG/less"
+  assert_equal "taken away" "$(<"$MG/less")" ""
+}
+
+@test "without a driver mpsgated waits, and no card is managed" {
+  daemon_start_plain
+  assert_contains "status" "$(status_json)" '"cards": []' '"grants": []'
+  daemon_stop
+}
+daemon_start_plain() {
+  mkdir -p "$MG/log"
+  mpsgated >>"$MG/log/mpsgated.log" 2>&1 3>&- &
+  echo $! >"$MG/mpsgated.pid"
+  wait_for 30 "mpsgated answers" status_json
+}
+
+@test "a card is handed over, and a container gets its grant through the installed runtime" {
+  simulated
+  daemon_start
+  assert_equal "managed" "$(card 0 .managed)" false
+  mpsgate enable 0
+  wait_for 30 "the card is ready" card_is ready 0
+  granted kept 7Gi
+  assert_equal "limit" "$(env_in kept CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)" "0=7168M"
+  [[ $(readlink "/proc/$(pgrep -x mpsgated)/exe") == */usr/bin/mpsgated ]] || fail "another mpsgated runs"
+}
+
+@test "a removal is refused while the grant lives, with the way on, and changes nothing" {
+  local before
+  before=$(life_is)
+  WANT=100 apt remove mpsgate
+  assert_contains "apt remove" "$stdout$stderr" "mpsgate: not removed: containers have GPU memory: kept" "hint: stop these containers first" "touch /run/mpsgate/remove-forced"
+  [[ $(installed) == "ii "* ]] || fail "state: $(installed)"
+  assert_equal "the container" "$(life_is)" "$before"
+}
+
+@test "it is refused from the ledger, too, where mpsgated is down, and from one that cannot be read" {
+  daemon_stop
+  WANT=100 apt remove mpsgate
+  assert_contains "apt remove" "$stdout$stderr" "containers have GPU memory: kept"
+  cp -a "$ROOT/run/mpsgate/ledger/ledger.json" "$MG/ledger"
+  echo '{"format":9}' >"$ROOT/run/mpsgate/ledger/ledger.json"
+  WANT=100 apt remove mpsgate
+  assert_contains "apt remove" "$stdout$stderr" "cannot be read from /run/mpsgate/ledger/ledger.json"
+  cp -a "$MG/ledger" "$ROOT/run/mpsgate/ledger/ledger.json"
+  daemon_start
+}
+
+@test "an upgrade keeps container, grant, control daemon and the edited settings" {
+  local before settings
+  before=$(life_is) settings=$(sha256sum <"$ROOT/etc/mpsgate/config.toml")
+  apt -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold install "$MG/p/new.deb"
+  assert_equal "version" "$(installed)" "ii $NEWER-1"
+  assert_equal "the container beside the old mpsgated" "$(life_is)" "$before"
+  daemon_stop
+  daemon_start
+  assert_equal "the container beside the new mpsgated" "$(life_is)" "$before"
+  assert_equal "settings" "$(sha256sum <"$ROOT/etc/mpsgate/config.toml")" "$settings"
+}
+
+@test "a downgrade keeps them as well" {
+  local before
+  before=$(life_is)
+  apt --allow-downgrades install "$MG/p/old.deb"
+  [[ $(installed) == "ii "* && $(installed) != *"$NEWER"* ]] || fail "$(installed)"
+  daemon_stop
+  daemon_start
+  assert_equal "the container" "$(life_is)" "$before"
+}
+
+@test "a removal gives the card back, undoes configure, and leaves settings" {
+  oci delete --force kept
+  wait_for 10 "the grant is free" not_granted kept
+  mkdir -p "$ROOT/etc/docker"
+  echo '{"log-level": "warn"}' >"$ROOT/etc/docker/daemon.json"
+  mpsgate configure docker --write >/dev/null
+  grep -q mpsgate "$ROOT/etc/docker/daemon.json"
+  assert_equal "compute mode before" "$(jq -r '.cards[0].compute_mode' "$NVML/nvml.json")" EXCLUSIVE_PROCESS
+  apt remove mpsgate
+  assert_equal "Docker's settings" "$(<"$ROOT/etc/docker/daemon.json")" '{"log-level": "warn"}'
+  assert_equal "compute mode after" "$(jq -r '.cards[0].compute_mode' "$NVML/nvml.json")" DEFAULT
+  assert_equal "control daemons" "$(mps_pids)" ""
+  [[ ! -e $ROOT/usr/bin/mpsgate && -e $ROOT/etc/mpsgate/config.toml ]] || fail "programs gone, settings there: no"
+  rm -r "$ROOT/etc/docker"
+  daemon_stop
+}
+
+@test "a purge leaves nothing" {
+  apt purge mpsgate
+  files_now >"$MG/after"
+  diff "$MG/before" "$MG/after"
+  [[ ! -e $ROOT/run/mpsgate ]] || fail "left: $(find "$ROOT/run/mpsgate")"
+}
+
+@test "a forced removal goes on beside a live grant, and ends the card's MPS" {
+  apt install "$MG/p/old.deb"
+  simulated
+  sed -i '/^\[gpus\]/a manage = "all"' "$ROOT/etc/mpsgate/config.toml"
+  daemon_start
+  granted kept 7Gi
+  WANT=100 apt remove mpsgate
+  touch "$ROOT/run/mpsgate/remove-forced"
+  apt remove mpsgate
+  assert_contains "apt remove" "$stdout$stderr" "containers have GPU memory: kept; going on, as it is forced"
+  assert_equal "compute modes" "$(jq -c '[.cards[].compute_mode]' "$NVML/nvml.json")" '["DEFAULT","DEFAULT"]'
+  [[ ! -e $ROOT/usr/bin/mpsgate && ! -e $ROOT/run/mpsgate/remove-forced ]] || fail "not removed, or its leave for it stays"
+  gone "$(jq -r .init_process_pid "$MG/runc/kept/state.json")" && fail "the container was ended"
+  chroot "$ROOT" /usr/sbin/runc --root "$RUNC_ROOT" delete --force kept
+}
