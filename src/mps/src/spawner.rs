@@ -21,6 +21,8 @@ use crate::sys;
 
 /// NVIDIA's documentation asks for this many descriptors.
 const NOFILE: u64 = 16_384;
+/// systemd that knows `StandardOutput=append:`.
+const APPEND_SINCE: u32 = 240;
 /// `systemctl` waits for the unit; a unit of `Type=exec` is up as soon as it runs.
 const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(30);
 /// After SIGKILL a process is gone at once, unless it hangs in the driver.
@@ -140,11 +142,20 @@ impl UnitSpawner {
         Self { systemctl: systemctl.into(), environment_dir: environment_dir.into() }
     }
 
-    /// Whether this machine runs systemd and has our unit.
+    /// Whether this machine runs systemd, one that our unit is for, and has it.
     #[must_use]
     pub fn is_available(&self) -> bool {
         Path::new("/run/systemd/system").is_dir()
+            && self.has_a_log()
             && self.systemctl(&["cat", "mpsgate-mps@.service"]).is_ok()
+    }
+
+    /// Whether this systemd writes what a service prints to a file, which is how control.log comes about: `append:` is
+    /// since 240 (systemd.exec(5)). An older one reads past the line.
+    fn has_a_log(&self) -> bool {
+        let asked = run(&self.systemctl, &["--version"], &[], "", SYSTEMCTL_LIMIT);
+        let version = asked.ok().and_then(|finished| systemd_version(&finished.stdout));
+        version.is_some_and(|version| version >= APPEND_SINCE)
     }
 
     fn environment_file(&self, card: &CardMps) -> PathBuf {
@@ -240,8 +251,33 @@ impl Spawner for UnitSpawner {
     }
 }
 
+/// `systemd 252 (252.39-1~deb12u1)` and a line of its features.
+fn systemd_version(text: &str) -> Option<u32> {
+    let number = text.strip_prefix("systemd ")?.split(|c: char| !c.is_ascii_digit()).next()?;
+    number.parse().ok()
+}
+
 /// `auto`: the unit where this machine has systemd and our unit file, else the double fork.
 #[must_use]
 pub fn choose_spawner(unit: UnitSpawner) -> Box<dyn Spawner> {
     if unit.is_available() { Box::new(unit) } else { Box::new(ForkSpawner) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systemds_version_is_the_number_that_distributions_append_to() {
+        for (text, version) in [
+            ("systemd 252 (252.39-1~deb12u1)\n+PAM +AUDIT\n", Some(252)),
+            ("systemd 239 (239-82.el8_10.5)\n+PAM\n", Some(239)),
+            ("systemd 219\n+PAM\n", Some(219)),
+            ("systemd v260~rc1\n", None),
+            ("", None),
+            ("System has not been booted with systemd as init system (PID 1).\n", None),
+        ] {
+            assert_eq!(systemd_version(text), version, "{text}");
+        }
+    }
 }
