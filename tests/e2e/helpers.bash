@@ -80,10 +80,14 @@ wait_for() {
 # environment_of PID: of a container's init, a variable a line, as the kernel has it. A runtime's `start` returns before
 # its init has become the program.
 environment_of() {
-  wait_for 10 "process $1 is a program of its own root" runs_own "$1" || return 1
+  wait_for 10 "process $1 is its container's program" runs_its_own "$1" || return 1
   tr '\0' '\n' <"/proc/$1/environ"
 }
-runs_own() { [[ -e /proc/$1/root$(readlink "/proc/$1/exe") ]]; } # PID
+# runs_its_own PID: and no runtime any more, whose copies of themselves are files without a name.
+runs_its_own() {
+  local program
+  program=$(readlink "/proc/$1/exe") && [[ ! ${program##*/} =~ runc|crun|\(deleted\) ]]
+}
 
 gone() { [[ ! -e /proc/$1 ]]; } # PID
 
