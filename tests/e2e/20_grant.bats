@@ -359,13 +359,16 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   assert_equal "managed" "$(card 1 .managed)" true
 }
 
+mode_is() { [[ $(jq -r --argjson card "$2" '.cards[$card].compute_mode' "$NVML/nvml.json") == "$1" ]]; } # MODE CARD
+
 # The last one: it leaves other settings where it fails.
 @test "disable is refused while grants live, frees the card after; enable takes it back" {
   daemon_stop
   settings 's/^manage = .*/manage = []/'
   daemon_start
   assert_equal "managed" "$(card 1 .managed)" false
-  assert_equal "compute mode" "$(jq -r '.cards[1].compute_mode' "$NVML/nvml.json")" DEFAULT
+  # Its new life gives back what the one before had taken, after it has answered.
+  wait_for 20 "card 1 is given back" mode_is DEFAULT 1
   try mpsgate enable 1
   wait_for 20 "card 1 is ready" card_is ready 1
   granted g 1Gi --ann mpsgate.io/gpu=1
