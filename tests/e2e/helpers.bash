@@ -83,11 +83,11 @@ environment_of() {
   wait_for 10 "process $1 is its container's program" runs_its_own "$1" || return 1
   tr '\0' '\n' <"/proc/$1/environ"
 }
-# runs_its_own PID: and no runtime any more, whose copies of themselves are files without a name. The kernel names the
-# program a moment before its environment is there.
+# runs_its_own PID: and no runtime any more, whose copies of themselves are files without a name, or (runc's bind mount that it
+# detaches) the root of nothing. The kernel names the program a moment before its environment is there.
 runs_its_own() {
   local program
-  program=$(readlink "/proc/$1/exe") && [[ ! ${program##*/} =~ runc|crun|\(deleted\) ]] &&
+  program=$(readlink "/proc/$1/exe") && [[ $program == */?* && ! ${program##*/} =~ runc|crun|\(deleted\) ]] &&
     [[ -n $(tr -d '\0' <"/proc/$1/environ") ]]
 }
 
