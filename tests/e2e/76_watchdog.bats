@@ -40,17 +40,6 @@ actions() { status_json | jq -r '[.actions[] | "\(.container_id) \(.what)"] | jo
 acted() { [[ -n $(actions) ]]; }
 used_is() { [[ $(grant "$1" .used_mib) == "$2" ]]; } # ID MIB
 
-# uses [PID MIB]...: what NVML says of card 0 from now on.
-uses() {
-  local list='[]'
-  while (($#)); do
-    list=$(jq -c --argjson pid "$1" --argjson mib "$2" '. + [{pid: $pid, used_mib: $mib, kind: "mps"}]' <<<"$list")
-    shift 2
-  done
-  jq --argjson list "$list" '.cards[0].processes = $list' "$NVML/nvml.json" >"$NVML/nvml.json.next"
-  mv "$NVML/nvml.json.next" "$NVML/nvml.json"
-}
-
 # second_process ID: another process of the container, started as `exec` does; its pid is $second.
 second_process() {
   "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/second" "$1" sleep 600 3>&-

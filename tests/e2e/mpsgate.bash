@@ -25,6 +25,17 @@ sim_cards() {
   mv "$NVML/nvml.json.new" "$NVML/nvml.json"
 }
 
+# uses [PID MIB]...: what NVML says of card 0 from now on.
+uses() {
+  local list='[]'
+  while (($#)); do
+    list=$(jq -c --argjson pid "$1" --argjson mib "$2" '. + [{pid: $pid, used_mib: $mib, kind: "mps"}]' <<<"$list")
+    shift 2
+  done
+  jq --argjson list "$list" '.cards[0].processes = $list' "$NVML/nvml.json" >"$NVML/nvml.json.next"
+  mv "$NVML/nvml.json.next" "$NVML/nvml.json"
+}
+
 # The real control daemon where it can be had (tests/e2e/run found it), else the double.
 control_program() { echo "${MG_MPS_CONTROL:-$MG_OUT/fakes/nvidia-cuda-mps-control}"; }
 

@@ -21,15 +21,7 @@ dry_machine() {
 orphan_wait=1 # that one never ends
 library() { [[ $1 == libcuda.so.1 ]] && echo "$MG/doubles/libcuda.so.1"; }
 
-as_seen() { # PID MIB...
-  local list='[]'
-  while (($#)); do
-    list=$(jq -c --argjson pid "$1" --argjson mib "$2" '. + [{pid: $pid, used_mib: $mib, kind: "mps"}]' <<<"$list")
-    shift 2
-  done
-  jq --argjson list "$list" '.cards[0].processes = $list' "$MG_NVML/nvml.json" >"$MG_NVML/nvml.json.next"
-  mv "$MG_NVML/nvml.json.next" "$MG_NVML/nvml.json"
-}
+as_seen() { uses "$@"; } # PID MIB...
 
 as_faulted() { # [PID]
   local steer=/run/mpsgate/mps/$gpu/log/fake-fault

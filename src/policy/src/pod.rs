@@ -13,7 +13,7 @@ struct Names {
     container: &'static str,
 }
 
-/// containerd's CRI sets them after the pod's own and the container's (captured from 1.6, 1.7 and 2.1).
+/// containerd's CRI sets them after the pod's own and the container's (seen in 1.6, 1.7 and 2.1: `tests/engines/cri.bats`).
 const CONTAINERD: Names = Names {
     uid: "io.kubernetes.cri.sandbox-uid",
     namespace: "io.kubernetes.cri.sandbox-namespace",
