@@ -9,6 +9,9 @@ use crate::{ComputeShare, GpuUuid, GrantKey, Mib, Priority};
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Guarantee {
+    /// Nothing does: the container shares its cards by agreement, without MPS. An mpsgate that does not know
+    /// the word refuses what holds it, and must: it would bring MPS up under these containers.
+    None,
     /// The MPS limit alone: per process, by the client's environment and the server's cap.
     Mps,
     /// The same, and mpsgated ends a container whose processes take more in sum. Holds while the
@@ -26,6 +29,7 @@ impl Guarantee {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::None => "none",
             Self::Mps => "mps",
             Self::MpsWatchdog => "mps+watchdog",
             Self::Cgroup => "cgroup",
@@ -114,20 +118,46 @@ pub struct CdiHook {
 pub struct Grant {
     /// Which life of which container.
     pub key: GrantKey,
-    /// The cards; exactly one under MPS, because a CUDA process has one pipe directory.
+    /// The cards, each once; exactly one under MPS, because a CUDA process has one pipe directory.
     pub cards: Vec<GrantedCard>,
     /// GPU memory on each card.
     pub memory: Mib,
-    /// Host uid of the CUDA processes, which is the uid of the card's MPS server.
+    /// Host uid of the CUDA processes; under MPS the uid of the card's server.
     pub uid: u32,
     /// Share of the card's SMs, where one was asked for.
     pub compute: Option<ComputeShare>,
     /// Scheduling priority among the card's clients.
     pub priority: Priority,
-    /// Host directory that holds the client's end of the MPS channel.
+    /// Host directory that holds the client's end of the MPS channel; empty without MPS.
     pub client_dir: String,
-    /// Device nodes: the card's, and the driver's shared ones.
+    /// Device nodes: the cards', and the driver's shared ones.
     pub devices: Vec<DeviceNode>,
     /// How firmly the limit holds.
     pub guarantee: Guarantee,
+}
+
+impl Grant {
+    /// Whether its CUDA processes are clients of an MPS server.
+    #[must_use]
+    pub fn uses_mps(&self) -> bool {
+        self.guarantee != Guarantee::None
+    }
+}
+
+impl CdiEdits {
+    /// Adds what another card needs; what both need comes once.
+    pub fn merge(&mut self, other: Self) {
+        fn add<T: PartialEq>(to: &mut Vec<T>, from: Vec<T>) {
+            for one in from {
+                if !to.contains(&one) {
+                    to.push(one);
+                }
+            }
+        }
+        add(&mut self.env, other.env);
+        add(&mut self.devices, other.devices);
+        add(&mut self.mounts, other.mounts);
+        add(&mut self.hooks, other.hooks);
+        add(&mut self.gids, other.gids);
+    }
 }

@@ -8,13 +8,18 @@
 //!                       (none)                   (none)
 //! ```
 //!
-//! The invariant, kept by every operation: on each card the memory of all entries and promises is
-//! at most the card's, and the entries are at most its MPS clients. Which card to take is
-//! policy; whether it still fits is decided here, at the moment of writing.
+//! The invariant, kept by every operation: on each card the memory of all entries is at most the card's, and
+//! the entries are at most its MPS clients. Whom promises bind (`promises`) is its caller's to say, in the capacity.
+//! Which card to take is policy; whether it still fits is decided here, at the moment of writing.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{GpuUuid, Grant, GrantKey, Mib};
+use crate::{GpuUuid, Grant, GrantKey, Handed, Mib};
+
+mod handed;
+mod promises;
+
+pub use self::promises::Promise;
 
 /// A process, named so that a reused pid is not taken for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -71,27 +76,17 @@ pub struct Entry {
     /// the grant. An older mpsgated reads past it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_limit: Option<Mib>,
-}
-
-/// Memory that Kubernetes has bound to a pod of this node whose container does not run now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Promise {
-    /// The pod's uid.
-    pub pod_uid: String,
-    /// The container's name in the pod.
-    pub container: String,
-    /// The card that the scheduler chose.
-    pub card: GpuUuid,
-    /// GPU memory.
-    pub memory: Mib,
+    /// Where kubelet handed it out. An older mpsgated reads past it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handed: Option<Handed>,
 }
 
 /// What a card can hold.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// Memory that may be granted in all.
+    /// Memory that may be granted in all: without what is promised to somebody else.
     pub memory: Mib,
-    /// MPS clients that the card's server takes.
+    /// Entries that it takes: the clients of its MPS server, and any number without MPS.
     pub max_clients: u32,
 }
 
@@ -129,6 +124,14 @@ pub enum LedgerError {
         /// The key asked for.
         key: GrantKey,
     },
+    /// A grant names a card twice, and would hold its memory once.
+    #[error("grant for {key} names card {card} twice")]
+    CardTwice {
+        /// Its key.
+        key: GrantKey,
+        /// The card.
+        card: GpuUuid,
+    },
     /// A grant names no card.
     #[error("grant for {key} names no card")]
     NoCard {
@@ -141,6 +144,10 @@ pub enum LedgerError {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ledger {
     entries: Vec<Entry>,
+    /// Always empty in the file: an older mpsgated wants the list, and would never end what it found in it.
+    #[serde(rename = "promises", default, deserialize_with = "promises::ignored")]
+    former: [(); 0],
+    #[serde(rename = "bound", default, skip_serializing_if = "Vec::is_empty")]
     promises: Vec<Promise>,
 }
 
@@ -151,31 +158,16 @@ impl Ledger {
         &self.entries
     }
 
-    /// All promises.
-    #[must_use]
-    pub fn promises(&self) -> &[Promise] {
-        &self.promises
-    }
-
     /// Entries on one card.
     pub fn on_card<'a>(&'a self, card: &'a GpuUuid) -> impl Iterator<Item = &'a Entry> {
         self.entries.iter().filter(move |e| e.grant.cards.iter().any(|c| c.uuid == *card))
     }
 
-    /// Memory on one card that entries and promises hold. A file may hold amounts whose sum does not
-    /// fit: the card is then full.
+    /// Memory on one card that entries hold. A file may hold amounts whose sum does not fit: the card is
+    /// then full.
     #[must_use]
-    pub fn committed(&self, card: &GpuUuid) -> Mib {
-        let granted =
-            self.on_card(card).fold(0, |sum: u64, e| sum.saturating_add(e.grant.memory.0));
-        Mib(granted.saturating_add(self.promised(card).0))
-    }
-
-    /// Memory on one card that only promises hold.
-    #[must_use]
-    pub fn promised(&self, card: &GpuUuid) -> Mib {
-        let on_card = self.promises.iter().filter(|p| p.card == *card);
-        Mib(on_card.fold(0, |sum: u64, p| sum.saturating_add(p.memory.0)))
+    pub fn granted(&self, card: &GpuUuid) -> Mib {
+        Mib(self.on_card(card).fold(0, |sum: u64, e| sum.saturating_add(e.grant.memory.0)))
     }
 
     /// The entry of a key.
@@ -190,15 +182,15 @@ impl Ledger {
         self.entries.iter().find(|e| e.grant.key.same_container(key))
     }
 
-    /// Adds a reservation.
+    /// Adds a reservation, on all of its cards or on none; `capacities` are theirs, in the grant's order.
     ///
     /// # Errors
-    /// Where the card has not enough memory or clients left, or the container has an entry.
+    /// Where a card has not enough memory or clients left, or the container has an entry.
     pub fn reserve(
         &mut self,
         grant: Grant,
         holder: ProcessId,
-        capacity: &Capacity,
+        capacities: &[Capacity],
         now_ms: u64,
     ) -> Result<(), LedgerError> {
         if let Some(entry) = self.of_container(&grant.key) {
@@ -207,8 +199,13 @@ impl Ledger {
         if grant.cards.is_empty() {
             return Err(LedgerError::NoCard { key: grant.key });
         }
-        for card in &grant.cards {
-            let free = capacity.memory.saturating_sub(self.committed(&card.uuid));
+        for (position, card) in grant.cards.iter().enumerate() {
+            if grant.cards.iter().skip(position + 1).any(|other| other.uuid == card.uuid) {
+                return Err(LedgerError::CardTwice { key: grant.key, card: card.uuid.clone() });
+            }
+            // One of which nothing is known has nothing to give.
+            let capacity = capacities.get(position).cloned().unwrap_or_default();
+            let free = capacity.memory.saturating_sub(self.granted(&card.uuid));
             if grant.memory > free {
                 return Err(LedgerError::NoMemory {
                     card: card.uuid.clone(),
@@ -227,6 +224,7 @@ impl Ledger {
             since_ms: now_ms,
             broken_ms: None,
             cgroup_limit: None,
+            handed: None,
         });
         Ok(())
     }
@@ -301,193 +299,4 @@ impl Ledger {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    #![allow(
-        clippy::unwrap_used,
-        clippy::indexing_slicing,
-        reason = "test code fails by panicking"
-    )]
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::{ContainerId, GrantedCard, Guarantee, Instance, Priority};
-
-    pub(crate) fn card(n: u8) -> GpuUuid {
-        GpuUuid::parse(&format!("GPU-000000{n:02x}-0000-0000-0000-000000000000")).unwrap()
-    }
-
-    pub(crate) fn grant(id: u8, life: u8, on: u8, mib: u64) -> Grant {
-        Grant {
-            key: GrantKey {
-                runtime_root: "/run/runc".to_owned(),
-                container_id: ContainerId::parse(&format!("c{id}")).unwrap(),
-                instance: Instance::from_bytes([life; 16]),
-            },
-            cards: vec![GrantedCard { uuid: card(on), index: on.into(), minor: on.into() }],
-            memory: Mib(mib),
-            uid: 0,
-            compute: None,
-            priority: Priority::Normal,
-            client_dir: "/run/mpsgate/mps/0/client".to_owned(),
-            devices: Vec::new(),
-            guarantee: Guarantee::Mps,
-        }
-    }
-
-    const HOLDER: ProcessId = ProcessId { pid: 7, start_time: 1 };
-
-    fn capacity() -> Capacity {
-        Capacity { memory: Mib(100), max_clients: 3 }
-    }
-
-    #[test]
-    fn a_reservation_becomes_a_grant_and_is_released_once() {
-        let mut ledger = Ledger::default();
-        let key = grant(1, 1, 0, 60).key;
-        ledger.reserve(grant(1, 1, 0, 60), HOLDER, &capacity(), 0).unwrap();
-        assert_eq!(ledger.committed(&card(0)), Mib(60));
-        let init = ProcessId { pid: 9, start_time: 2 };
-        ledger.activate(&key, init, None).unwrap();
-        assert_eq!(ledger.expire(&key), None, "an active grant does not expire");
-        ledger.activate(&key, init, None).unwrap();
-        let other = ProcessId { pid: 10, start_time: 2 };
-        assert!(ledger.activate(&key, other, None).is_err());
-        assert!(ledger.release(&key).is_some());
-        assert_eq!(ledger.release(&key), None);
-        assert_eq!(ledger.committed(&card(0)), Mib(0));
-    }
-
-    #[test]
-    fn the_death_of_a_control_daemon_breaks_the_grants_of_its_card_once_and_no_reservation() {
-        let mut ledger = Ledger::default();
-        for (id, on) in [(1, 0), (2, 0), (3, 1)] {
-            ledger.reserve(grant(id, 1, on, 10), HOLDER, &capacity(), 0).unwrap();
-        }
-        for (id, on) in [(1, 0), (3, 1)] {
-            let init = ProcessId { pid: 10 + u32::from(id), start_time: 1 };
-            ledger.activate(&grant(id, 1, on, 0).key, init, None).unwrap();
-        }
-        assert_eq!(ledger.mark_broken(&card(0), 5), [grant(1, 1, 0, 0).key]);
-        assert_eq!(ledger.mark_broken(&card(0), 6), []);
-        let broken: Vec<_> = ledger.entries().iter().map(|entry| entry.broken_ms).collect();
-        assert_eq!(broken, [Some(5), None, None]);
-        assert_eq!(ledger.committed(&card(0)), Mib(20), "it counts until its container ends");
-        // What an older mpsgated writes has no such field, and what it does not know it reads past.
-        let text = serde_json::to_string(&ledger).unwrap();
-        assert_eq!(text.matches("broken_ms").count(), 1);
-        assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
-        let older = text.replace(",\"broken_ms\":5", "");
-        assert_eq!(serde_json::from_str::<Ledger>(&older).unwrap().entries()[0].broken_ms, None);
-    }
-
-    #[test]
-    fn the_limit_of_a_cgroup_is_noted_for_a_grant_and_an_older_ledger_has_none() {
-        let mut ledger = Ledger::default();
-        let key = grant(1, 1, 0, 60).key;
-        ledger.reserve(grant(1, 1, 0, 60), HOLDER, &capacity(), 0).unwrap();
-        assert_eq!(ledger.set_cgroup_limit(&key, Mib(60)), None, "it has no container yet");
-        let older = serde_json::to_string(&ledger).unwrap();
-        ledger.activate(&key, ProcessId { pid: 9, start_time: 2 }, None).unwrap();
-        assert_eq!(ledger.set_cgroup_limit(&key, Mib(64)), Some(true));
-        assert_eq!(ledger.set_cgroup_limit(&key, Mib(64)), Some(false));
-        let text = serde_json::to_string(&ledger).unwrap();
-        assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
-        assert!(text.contains("\"cgroup_limit\":64") && !older.contains("cgroup_limit"));
-    }
-
-    #[test]
-    fn a_late_release_of_the_old_life_leaves_the_new_one() {
-        let mut ledger = Ledger::default();
-        ledger.reserve(grant(1, 2, 0, 60), HOLDER, &capacity(), 0).unwrap();
-        assert_eq!(ledger.release(&grant(1, 1, 0, 60).key), None);
-        assert_eq!(ledger.entries().len(), 1);
-    }
-
-    #[test]
-    fn one_container_is_counted_once() {
-        let mut ledger = Ledger::default();
-        ledger.reserve(grant(1, 1, 0, 10), HOLDER, &capacity(), 0).unwrap();
-        let again = ledger.reserve(grant(1, 2, 0, 10), HOLDER, &capacity(), 0);
-        assert!(matches!(again, Err(LedgerError::Exists { .. })));
-    }
-
-    #[test]
-    fn memory_and_clients_are_bounded_per_card() {
-        let mut ledger = Ledger::default();
-        ledger.reserve(grant(1, 1, 0, 60), HOLDER, &capacity(), 0).unwrap();
-        assert_eq!(
-            ledger.reserve(grant(2, 1, 0, 41), HOLDER, &capacity(), 0),
-            Err(LedgerError::NoMemory { card: card(0), free: Mib(40), asked: Mib(41) })
-        );
-        ledger.reserve(grant(2, 1, 1, 41), HOLDER, &capacity(), 0).unwrap();
-        ledger.reserve(grant(3, 1, 0, 1), HOLDER, &capacity(), 0).unwrap();
-        ledger.reserve(grant(4, 1, 0, 1), HOLDER, &capacity(), 0).unwrap();
-        assert_eq!(
-            ledger.reserve(grant(5, 1, 0, 1), HOLDER, &capacity(), 0),
-            Err(LedgerError::NoClient { card: card(0), clients: 3 })
-        );
-    }
-
-    /// Found with its fuzz target: the sum wrapped round, and the card looked empty.
-    #[test]
-    fn a_card_whose_sum_does_not_fit_is_full() {
-        let mut ledger = Ledger::default();
-        let any = Capacity { memory: Mib(u64::MAX), max_clients: 48 };
-        ledger.reserve(grant(1, 1, 0, u64::MAX), HOLDER, &any, 0).unwrap();
-        let mut read = serde_json::to_value(&ledger).unwrap();
-        let mut second = read["entries"][0].clone();
-        second["grant"]["key"]["container_id"] = "c2".into();
-        read["entries"].as_array_mut().unwrap().push(second);
-        let promise = serde_json::json!({
-            "pod_uid": "u", "container": "c", "card": card(0), "memory": u64::MAX
-        });
-        read["promises"] = serde_json::json!([promise, promise]);
-        let mut ledger: Ledger = serde_json::from_value(read).unwrap();
-        assert_eq!(ledger.committed(&card(0)), Mib(u64::MAX));
-        let more = ledger.reserve(grant(3, 1, 0, 1), HOLDER, &capacity(), 0);
-        assert!(matches!(more, Err(LedgerError::NoMemory { .. })));
-    }
-
-    #[derive(Debug, Clone)]
-    enum Op {
-        Reserve(u8, u8, u8, u64),
-        Activate(u8, u8),
-        Release(u8, u8),
-        Expire(u8, u8),
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        let (id, life, on) = (0..6_u8, 0..3_u8, 0..2_u8);
-        prop_oneof![
-            (id.clone(), life.clone(), on, prop_oneof![0..120_u64, Just(u64::MAX)])
-                .prop_map(|(i, l, c, m)| Op::Reserve(i, l, c, m)),
-            (id.clone(), life.clone()).prop_map(|(i, l)| Op::Activate(i, l)),
-            (id.clone(), life.clone()).prop_map(|(i, l)| Op::Release(i, l)),
-            (id, life).prop_map(|(i, l)| Op::Expire(i, l)),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn no_sequence_of_operations_overcommits_a_card(ops in prop::collection::vec(op(), 0..80)) {
-            let mut ledger = Ledger::default();
-            for op in ops {
-                let before = ledger.clone();
-                let failed = match op {
-                    Op::Reserve(i, l, c, m) => ledger.reserve(grant(i, l, c, m), HOLDER, &capacity(), 0).is_err(),
-                    Op::Activate(i, l) => ledger.activate(&grant(i, l, 0, 0).key, HOLDER, None).is_err(),
-                    Op::Release(i, l) => ledger.release(&grant(i, l, 0, 0).key).is_none(),
-                    Op::Expire(i, l) => ledger.expire(&grant(i, l, 0, 0).key).is_none(),
-                };
-                if failed {
-                    prop_assert_eq!(&before, &ledger, "a failed operation changed the ledger");
-                }
-                for c in 0..2 {
-                    prop_assert!(ledger.committed(&card(c)) <= capacity().memory);
-                    prop_assert!(ledger.on_card(&card(c)).count() <= 3);
-                }
-                prop_assert!(!ledger.has_duplicates());
-            }
-        }
-    }
-}
+pub(crate) mod tests;

@@ -278,7 +278,7 @@ mod tests {
         let mut ledger = Ledger::default();
         let capacity = Capacity { memory: Mib(100), max_clients: 48 };
         let holder = ProcessId { pid: 1, start_time: 2 };
-        ledger.reserve(grant(1, 1, 0, 60), holder, &capacity, 3).unwrap();
+        ledger.reserve(grant(1, 1, 0, 60), holder, &[capacity], 3).unwrap();
         ledger
     }
 

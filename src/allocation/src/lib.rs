@@ -19,9 +19,9 @@ mod request;
 
 pub use grant::{Cdi, CdiEdits, CdiHook, CdiMount, DeviceNode, Grant, GrantedCard, Guarantee};
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance};
-pub use pod::PodContainer;
+pub use pod::{Handed, PodContainer};
 pub use quantity::{Mib, QuantityError};
 pub use request::{
-    Author, ComputeShare, GpuSelector, MULTI_CARD_ANNOTATION, Priority, REQUEST_ENV_PREFIX,
-    Request, RequestError, is_request_annotation, is_request_env, parse_request,
+    Author, CARDS_ANNOTATION, ComputeShare, GpuSelector, Priority, REQUEST_ENV_PREFIX, Request,
+    RequestError, TOKEN_ANNOTATION, is_request_annotation, is_request_env, parse_request,
 };

@@ -17,6 +17,15 @@ pub struct PodContainer {
     pub container: String,
 }
 
+/// Memory that kubelet handed out: to whom, and as which resource.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handed {
+    /// The container.
+    pub pod: PodContainer,
+    /// Name of the resource, as kubelet counts it: `aliyun.com/gpu-mem`.
+    pub resource: String,
+}
+
 impl fmt::Display for PodContainer {
     /// `default/web, container main`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

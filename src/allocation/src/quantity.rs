@@ -1,6 +1,7 @@
 //! GPU memory in MiB, and the two ways in which a user may write it.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,15 @@ impl Mib {
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
+    }
+
+    /// An equal part for each of so many cards, in whole `unit`s. `None` where there is none.
+    #[must_use]
+    pub fn split(self, cards: NonZeroU32, unit: Self) -> Option<Self> {
+        let cards = u64::from(cards.get());
+        let each = Self(self.0 / cards);
+        let whole = self.0.is_multiple_of(cards) && each.0.is_multiple_of(unit.0);
+        (whole && each.0 > 0).then_some(each)
     }
 }
 

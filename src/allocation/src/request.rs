@@ -2,6 +2,8 @@
 //!
 //! Strict throughout: what is not certain is an error that quotes the text.
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{GpuUuid, Mib, QuantityError};
@@ -14,14 +16,15 @@ const GPU: &str = "mpsgate.io/gpu";
 const COMPUTE: &str = "mpsgate.io/gpu-compute";
 const PRIORITY: &str = "mpsgate.io/gpu-priority";
 const UID: &str = "mpsgate.io/gpu-uid";
-const TOKEN: &str = "mpsgate.io/grant";
+/// The device plugin's token.
+pub const TOKEN_ANNOTATION: &str = "mpsgate.io/grant";
 /// ACK's number of cards over which a request is spread.
-pub const MULTI_CARD_ANNOTATION: &str = "aliyun.com/gpu-count";
+pub const CARDS_ANNOTATION: &str = "aliyun.com/gpu-count";
 /// Environment names of the same values, for engines without annotations (Docker before 24).
 pub const REQUEST_ENV_PREFIX: &str = "MPSGATE_GPU_";
 
 const KNOWN: [&str; 8] =
-    [MEMORY, MEMORY_ACK, GPU, COMPUTE, PRIORITY, UID, TOKEN, MULTI_CARD_ANNOTATION];
+    [MEMORY, MEMORY_ACK, GPU, COMPUTE, PRIORITY, UID, TOKEN_ANNOTATION, CARDS_ANNOTATION];
 
 /// Share of a card's streaming multiprocessors in percent, 1 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,8 +64,12 @@ impl std::fmt::Display for GpuSelector {
 /// What a container asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// GPU memory. Absent where the token says it.
+    /// GPU memory on all cards together. Absent where the token says it.
     pub memory: Option<Mib>,
+    /// Cards over which it is spread, in equal parts. An older shim or daemon knows one alone, and does not
+    /// read it.
+    #[serde(default = "one_card", skip_serializing_if = "is_one_card")]
+    pub cards: NonZeroU32,
     /// A certain card, else the ledger chooses.
     pub gpu: Option<GpuSelector>,
     /// Share of the card's SMs.
@@ -73,6 +80,17 @@ pub struct Request {
     pub uid: Option<u32>,
     /// A device plugin's token, unread here.
     pub token: Option<String>,
+}
+
+const ONE_CARD: NonZeroU32 = NonZeroU32::MIN;
+
+const fn one_card() -> NonZeroU32 {
+    ONE_CARD
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
+fn is_one_card(cards: &NonZeroU32) -> bool {
+    *cards == ONE_CARD
 }
 
 /// Whose words annotations are.
@@ -135,13 +153,27 @@ pub enum RequestError {
         /// The annotation that is there.
         name: String,
     },
-    /// More than one card.
-    #[error("{name} is {value:?}, but a CUDA process reaches one MPS daemon, hence one card")]
-    MultiCard {
-        /// Annotation.
+    /// An amount that so many cards cannot have in equal parts.
+    #[error("{name} is {value:?}, which {cards} cards cannot have in equal parts of whole {unit}")]
+    Indivisible {
+        /// The amount's annotation.
         name: String,
         /// As written.
         value: String,
+        /// Cards asked for.
+        cards: NonZeroU32,
+        /// What each part is counted in.
+        unit: &'static str,
+    },
+    /// A certain card, and several.
+    #[error("{name} is {value:?}, which is one card, but {cards} are asked for")]
+    NamedCard {
+        /// The card's annotation.
+        name: String,
+        /// As written.
+        value: String,
+        /// Cards asked for.
+        cards: NonZeroU32,
     },
 }
 
@@ -163,7 +195,12 @@ impl RequestError {
             Self::Value { name, allowed, .. } => format!("set {name} to {allowed}, or remove it"),
             Self::Unknown { name, nearest } => format!("rename {name} to {nearest}, or remove it"),
             Self::NoMemory { .. } => "add the amount, such as mpsgate.io/gpu-mem=7Gi".to_owned(),
-            Self::MultiCard { name, .. } => format!("set {name} to 1, or remove it"),
+            Self::Indivisible { name, cards, .. } => {
+                format!(
+                    "write a multiple of {cards} in {name}, or another number of cards in {CARDS_ANNOTATION}"
+                )
+            }
+            Self::NamedCard { name, .. } => format!("remove {name}, or {CARDS_ANNOTATION}"),
         }
     }
 }
@@ -171,7 +208,7 @@ impl RequestError {
 /// Whether an annotation of this name belongs to a request.
 #[must_use]
 pub fn is_request_annotation(name: &str) -> bool {
-    name.starts_with("mpsgate.io/g") || name == MEMORY_ACK || name == MULTI_CARD_ANNOTATION
+    name.starts_with("mpsgate.io/g") || name == MEMORY_ACK || name == CARDS_ANNOTATION
 }
 
 /// Whether an environment variable of this name belongs to a request.
@@ -254,26 +291,21 @@ pub fn parse_request<'a>(
         return Ok(None);
     };
 
-    let token = found.one(TOKEN, |_, value| Ok(value.to_owned()))?;
+    let token = found.one(TOKEN_ANNOTATION, |_, value| Ok(value.to_owned()))?;
     if author == Author::Pod && token.is_some() {
-        found.values.retain(|(field, ..)| {
-            ![MEMORY, MEMORY_ACK, GPU, MULTI_CARD_ANNOTATION].contains(field)
-        });
+        found
+            .values
+            .retain(|(field, ..)| ![MEMORY, MEMORY_ACK, GPU, CARDS_ANNOTATION].contains(field));
     }
     let memory = memory(&found)?;
-    if let Some((name, value)) = found.of(MULTI_CARD_ANNOTATION).next() {
-        match value.parse::<u32>() {
-            Ok(1) => {}
-            Ok(2..) => {
-                return Err(RequestError::MultiCard {
-                    name: name.to_owned(),
-                    value: value.to_owned(),
-                });
-            }
-            _ => return Err(value_error(name, value, "a number of cards")),
-        }
-    }
+    let cards = found.one(CARDS_ANNOTATION, |name, value| {
+        let digits = value.bytes().all(|b| b.is_ascii_digit());
+        let count = value.parse().ok().filter(|_| digits);
+        count.ok_or_else(|| value_error(name, value, "a number of cards, 1 or more"))
+    })?;
+    let cards = cards.unwrap_or(ONE_CARD);
     let gpu = found.one(GPU, parse_gpu)?;
+    spread(&found, memory, cards)?;
     let compute = found.one(COMPUTE, |name, value| {
         let share = value.bytes().all(|b| b.is_ascii_digit()).then(|| value.parse::<u8>());
         match share {
@@ -297,7 +329,15 @@ pub fn parse_request<'a>(
     if memory.is_none() && (author == Author::Operator || token.is_none()) {
         return Err(RequestError::NoMemory { name: any });
     }
-    Ok(Some(Request { memory, gpu, compute, priority: priority.unwrap_or_default(), uid, token }))
+    Ok(Some(Request {
+        memory,
+        cards,
+        gpu,
+        compute,
+        priority: priority.unwrap_or_default(),
+        uid,
+        token,
+    }))
 }
 
 fn memory(found: &Found<'_>) -> Result<Option<Mib>, RequestError> {
@@ -325,6 +365,24 @@ fn memory(found: &Found<'_>) -> Result<Option<Mib>, RequestError> {
         }
         (ours, ack) => Ok(ours.or(ack)),
     }
+}
+
+/// Whether so many cards can have the amount in equal parts: of whole GiB in ACK's form, else of whole MiB.
+fn spread(found: &Found<'_>, memory: Option<Mib>, cards: NonZeroU32) -> Result<(), RequestError> {
+    let (Some(memory), 2..) = (memory, cards.get()) else { return Ok(()) };
+    if let Some((name, value)) = found.of(GPU).next() {
+        let (name, value) = (name.to_owned(), value.to_owned());
+        return Err(RequestError::NamedCard { name, value, cards });
+    }
+    for (field, unit, word) in [(MEMORY_ACK, Mib(1024), "GiB"), (MEMORY, Mib(1), "MiB")] {
+        if let Some((name, value)) = found.of(field).next()
+            && memory.split(cards, unit).is_none()
+        {
+            let (name, value) = (name.to_owned(), value.to_owned());
+            return Err(RequestError::Indivisible { name, value, cards, unit: word });
+        }
+    }
+    Ok(())
 }
 
 fn parse_gpu(name: &str, value: &str) -> Result<GpuSelector, RequestError> {

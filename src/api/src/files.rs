@@ -6,11 +6,37 @@
 use std::collections::BTreeMap;
 
 use mpsgate_allocation::{DeviceNode, GpuUuid, Grant};
-use mpsgate_policy::{Cards, Majors, Node, NodeCard};
+use mpsgate_policy::{Cards, Majors, Node, NodeCard, Schedule};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Format of both files.
 pub const FILES_FORMAT: u32 = 1;
+
+/// Why the bytes of a file are neither.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilesError {
+    /// Another version wrote it.
+    #[error("it has format {0}, this version knows {FILES_FORMAT}")]
+    Format(u32),
+    /// Not JSON, or without what every such file has.
+    #[error(transparent)]
+    Content(serde_json::Error),
+}
+
+/// The format is read first: a newer file may differ in anything else.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FilesError> {
+    #[derive(Deserialize)]
+    struct Header {
+        format: u32,
+    }
+    let Header { format } = serde_json::from_slice(bytes).map_err(FilesError::Content)?;
+    if format != FILES_FORMAT {
+        return Err(FilesError::Format(format));
+    }
+    serde_json::from_slice(bytes).map_err(FilesError::Content)
+}
 
 /// The name under which process `writer` of ours writes what becomes the file `name` by a rename.
 #[must_use]
@@ -48,6 +74,23 @@ pub struct NodeSnapshot {
     /// a file of an older version.
     #[serde(default)]
     pub other_nodes: Vec<DeviceNode>,
+    /// Whether mpsgate's device plugin serves here: a pod's annotations then ask for nothing without its token.
+    /// Absent in a file of an older version.
+    #[serde(default)]
+    pub device_plugin: bool,
+    /// Whether its cards are shared without MPS. Absent in a file of an older version, which always has MPS.
+    #[serde(default)]
+    pub share: bool,
+}
+
+impl NodeSnapshot {
+    /// Reads the file's bytes.
+    ///
+    /// # Errors
+    /// Where another version wrote them, or nobody of ours.
+    pub fn parse(bytes: &[u8]) -> Result<Self, FilesError> {
+        parse(bytes)
+    }
 }
 
 /// What of it a decision looks at.
@@ -69,6 +112,8 @@ impl From<NodeSnapshot> for Node {
             ipc_inode: Some(snapshot.ipc_inode),
             swarm_resources: snapshot.swarm_resources,
             other_nodes: snapshot.other_nodes,
+            schedule: if snapshot.share { Schedule::Share } else { Schedule::Mps },
+            device_plugin: snapshot.device_plugin,
         }
     }
 }
@@ -114,6 +159,16 @@ pub struct ExecRecord {
     pub closed: Vec<DeviceNode>,
 }
 
+impl ExecRecord {
+    /// Reads the file's bytes.
+    ///
+    /// # Errors
+    /// Where another version wrote them, or nobody of ours.
+    pub fn parse(bytes: &[u8]) -> Result<Self, FilesError> {
+        parse(bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
@@ -142,6 +197,8 @@ mod tests {
             ipc_inode: Some(7),
             swarm_resources: vec!["DOCKER_RESOURCE_GPU".to_owned()],
             other_nodes: Vec::new(),
+            schedule: Schedule::Mps,
+            device_plugin: false,
         };
         assert_eq!(Node::from(snapshot), node);
     }

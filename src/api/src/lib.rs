@@ -15,14 +15,16 @@
 mod client;
 mod files;
 mod frame;
+mod kubernetes;
 mod message;
 
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
 pub use files::{
-    ExecRecord, FILES_FORMAT, NodeSnapshot, ProtectedDirectory, SnapshotCard, temporary_name,
-    temporary_writer,
+    ExecRecord, FILES_FORMAT, FilesError, NodeSnapshot, ProtectedDirectory, SnapshotCard,
+    temporary_name, temporary_writer,
 };
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
+pub use kubernetes::{ApiServerStatus, ResourceStatus};
 pub use message::{
     ACTIONS_KEPT, Action, Activate, Call, CardStatus, ClientProcess, Engine, Envelope, GrantStatus,
     Mps, MpsAction, MpsStatus, NoStatus, Release, Reply, Report, Reserve, ServerClients,

@@ -7,7 +7,7 @@ use mpsgate_allocation::{Cdi, Grant, GrantKey, PodContainer, Request};
 use mpsgate_policy::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 
-use crate::FrameError;
+use crate::{ApiServerStatus, FrameError, ResourceStatus};
 
 /// Version of the messages. A node has two versions at work during an upgrade, so each side
 /// understands its neighbours.
@@ -161,6 +161,12 @@ pub struct Report {
     pub action: String,
     /// The sentence.
     pub sentence: String,
+    /// What to do about it, where something is to be done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Whose container it is, where a kubelet's engine says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodContainer>,
 }
 
 /// In place of a [`Status`], for who never asks for it.
@@ -285,6 +291,21 @@ pub struct Status {
     /// Why they are not served there.
     #[serde(default)]
     pub metrics_error: Option<String>,
+    /// What the device plugin has to do with kubelet; empty where it does not serve.
+    #[serde(default)]
+    pub device_plugin: Vec<ResourceStatus>,
+    /// How it stands with the API server; `None` where the settings name none.
+    #[serde(default)]
+    pub api_server: Option<ApiServerStatus>,
+    /// How the cards are shared: `mps` or `share`; empty from an older daemon, which has `mps` alone.
+    #[serde(default)]
+    pub schedule: String,
+    /// What is wanted instead: one of these, or `off` where the cards that the settings name are another system's.
+    #[serde(default)]
+    pub schedule_wanted: Option<String>,
+    /// Containers that have to end before another schedule holds.
+    #[serde(default)]
+    pub schedule_waits_for: Vec<String>,
 }
 
 /// How many [`Action`]s a daemon remembers.
@@ -415,7 +436,7 @@ pub struct ClientProcess {
     pub command: String,
 }
 
-/// One reservation or grant.
+/// One reservation or grant, on one card: a container that has several is there once for each.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GrantStatus {
     /// The container's id.
@@ -433,7 +454,7 @@ pub struct GrantStatus {
     pub card: String,
     /// The card's index.
     pub card_index: u32,
-    /// GPU memory.
+    /// GPU memory on this card.
     pub memory_mib: u64,
     /// Share of the card's SMs.
     pub compute_percent: Option<u8>,
@@ -476,24 +497,4 @@ pub fn parse_envelope(bytes: &[u8]) -> Result<Result<Envelope, u16>, FrameError>
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use super::*;
-
-    #[test]
-    fn a_far_version_is_told_from_garbage() {
-        let far = parse_envelope(br#"{"version":9,"call":{"teleport":{}}}"#).unwrap();
-        assert_eq!(far.err(), Some(9));
-        assert!(parse_envelope(b"GET / HTTP/1.1").is_err());
-        assert!(parse_envelope(br#"{"version":1,"call":"teleport"}"#).is_err());
-        assert!(parse_envelope(br#"{"version":1,"call":"status"}"#).unwrap().is_ok());
-    }
-
-    #[test]
-    fn every_code_survives_the_wire() {
-        for code in Code::ALL {
-            let refusal = Refusal::new(*code, "s", "h");
-            assert_eq!(Refusal::from(WireRefusal::from(refusal.clone())), refusal);
-        }
-    }
-}
+mod tests;

@@ -146,6 +146,17 @@ Examples:
   mpsgate run-probe
   mpsgate run-probe --memory 7Gi --gpu 0 -o json")]
     RunProbe(RunProbeArgs),
+    /// From a pod: put mpsgate onto its node
+    ///
+    /// The init container of the Helm chart runs this, on nodes that get no package. It enters the mount
+    /// namespace of pid 1, writes mpsgate-runtime, mpsgate-hook and mpsgate to /usr/bin (beside, then
+    /// renamed) and the settings to /etc/mpsgate/config.toml where these are not somebody else's, and runs
+    /// there mpsgate configure ENGINE --write. A restart of the engine is told, and done only when asked for.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate node-install --settings /chart/config.toml --engine containerd
+  mpsgate node-install --engine crio --restart-engine")]
+    NodeInstall(NodeInstallArgs),
     /// Print the completions of a shell
     ///
     /// The packages install them; this is for where mpsgate was installed by hand.
@@ -179,6 +190,16 @@ Examples:
   mpsgate mps restart 0
   mpsgate mps restart 0 --yes")]
     Restart(MpsArgs),
+    /// Say who would die if the MPS of every GPU ended
+    ///
+    /// Before another driver, another holder pod or anything else that ends all MPS control daemons of the
+    /// node. Does nothing. Exit status 0 means nobody; 1 that somebody would die, or that a control daemon
+    /// does not tell.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate mps preflight
+  mpsgate mps preflight -o json | jq '.cards[].grants[].container_id'")]
+    Preflight(PreflightArgs),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -247,9 +268,40 @@ pub(crate) struct MpsArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct PreflightArgs {
+    /// Form of the list of who would die
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) daemon: SocketArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ReloadArgs {
     #[command(flatten)]
     pub(crate) daemon: SocketArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NodeInstallArgs {
+    /// Settings for the node; without them the node's stay
+    #[arg(long, value_name = "FILE")]
+    pub(crate) settings: Option<PathBuf>,
+    /// Whose settings mpsgate configure writes; without it no engine's
+    #[arg(long, value_enum)]
+    pub(crate) engine: Option<Engine>,
+    /// The engine's settings, where they are not at their usual place
+    #[arg(long, value_name = "FILE", requires = "engine")]
+    pub(crate) engine_config: Option<PathBuf>,
+    /// Restart the engine (Docker: reload) where it has not loaded these settings
+    #[arg(long, requires = "engine")]
+    pub(crate) restart_engine: bool,
+    /// The programs of the image
+    #[arg(long, value_name = "DIRECTORY", default_value = "/usr/bin")]
+    pub(crate) from: PathBuf,
+    /// The node's mount namespace
+    #[arg(long, value_name = "FILE", default_value = "/proc/1/ns/mnt", hide = true)]
+    pub(crate) mounts: PathBuf,
 }
 
 #[derive(Debug, Args)]

@@ -6,7 +6,7 @@
 //! ```
 
 mod error;
-mod files;
+pub(crate) mod files;
 pub(crate) mod programs;
 mod record;
 pub(crate) mod standing;

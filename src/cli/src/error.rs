@@ -10,6 +10,7 @@ use mpsgate_configure::ConfigureError;
 use crate::configure::SetUpError;
 use crate::doctor::BundleError;
 use crate::explain::InputError;
+use crate::node_install::NodeInstallError;
 use crate::probe::CudaError;
 use crate::run_probe::RunProbeError;
 use crate::snapshot::SnapshotError;
@@ -55,6 +56,9 @@ pub enum CliError {
     /// No container for `probe`.
     #[error(transparent)]
     RunProbe(#[from] RunProbeError),
+    /// The node is not set up from a pod.
+    #[error(transparent)]
+    NodeInstall(#[from] NodeInstallError),
     /// `top` has nowhere to draw.
     #[error("mpsgate top needs a terminal, and {0} is none")]
     NoTerminal(&'static str),
@@ -85,6 +89,7 @@ impl CliError {
             Self::Bundle(error) => Some(error.hint()),
             Self::Cuda(error) => Some(error.hint()),
             Self::RunProbe(error) => error.hint(),
+            Self::NodeInstall(error) => Some(error.hint()),
             Self::NoTerminal(_) => Some("mpsgate status, or mpsgate status -o json".to_owned()),
             Self::Terminal(_) => Some("mpsgate status; TERM says which terminal it is".to_owned()),
             Self::Stdout(_) => {
@@ -111,6 +116,7 @@ impl CliError {
             | Self::SetUp(_)
             | Self::Bundle(_)
             | Self::RunProbe(_)
+            | Self::NodeInstall(_)
             | Self::Terminal(_)
             | Self::Stdout(_)
             | Self::Render(_) => ExitCode::Failed,

@@ -1,4 +1,7 @@
-//! `mpsgate mps stop` and `mpsgate mps restart`: first who would die, then, with `--yes`, the deed.
+//! `mpsgate mps stop` and `mpsgate mps restart`: first who would die, then, with `--yes`, the deed. `preflight` is the first for
+//! all cards.
+
+mod preflight;
 
 use std::fmt::Write as _;
 
@@ -18,6 +21,7 @@ pub(crate) fn run(command: &MpsCommand) -> Result<ExitCode, CliError> {
     let (action, args) = match command {
         MpsCommand::Stop(args) => (MpsAction::Stop, args),
         MpsCommand::Restart(args) => (MpsAction::Restart, args),
+        MpsCommand::Preflight(args) => return preflight::run(args),
     };
     if args.yes {
         let doing = if action == MpsAction::Stop { "stopping" } else { "restarting" };
@@ -30,8 +34,7 @@ pub(crate) fn run(command: &MpsCommand) -> Result<ExitCode, CliError> {
             Ok(ExitCode::Done)
         }
         Reply::WouldEnd { list } => {
-            let list: WouldEnd = serde_json::from_str(&list)
-                .map_err(|error| ApiError::Garbage(FrameError::Content(error)))?;
+            let list = parse(&list)?;
             print::answer(&match args.output {
                 Output::Json => render_json(&list)?,
                 Output::Text => render(&list, &args.gpu),
@@ -40,6 +43,10 @@ pub(crate) fn run(command: &MpsCommand) -> Result<ExitCode, CliError> {
         }
         _ => Err(ApiError::Unexpected.into()),
     }
+}
+
+fn parse(list: &str) -> Result<WouldEnd, CliError> {
+    serde_json::from_str(list).map_err(|error| ApiError::Garbage(FrameError::Content(error)).into())
 }
 
 fn render_json(list: &WouldEnd) -> Result<String, CliError> {

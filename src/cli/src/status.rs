@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpsgate_allocation::Mib;
-use mpsgate_api::{Action, CardStatus, GrantStatus, Status};
+use mpsgate_api::{Action, ApiServerStatus, CardStatus, GrantStatus, Status};
 use mpsgate_config::ExitCode;
 use serde::Serialize;
 
@@ -21,6 +21,8 @@ use crate::{CliError, daemon, print};
 const SCHEMA: u32 = 1;
 /// Actions that the table shows.
 const ACTIONS_SHOWN: usize = 10;
+/// The schedule without MPS.
+const SHARE: &str = "share";
 /// Title of the column that only a Kubernetes node has.
 const PROMISED: &str = ">PROMISED";
 
@@ -55,11 +57,24 @@ fn render_table(status: &Status, now_ms: u64) -> String {
         text.push_str("SIMULATED: no GPU is behind these numbers\n\n");
     }
     text.push_str(&head(status));
+    text.push_str(&switch(status));
     if let Some(error) = &status.nvml_error {
         let _ = write!(text, "NVML does not answer: {error}\nhint: mpsgate doctor\n");
     }
     if let (Some(at), Some(error)) = (&status.metrics_listen, &status.metrics_error) {
         let _ = write!(text, "metrics are not served at {at}: {error}\nhint: mpsgate doctor\n");
+    }
+    for one in &status.device_plugin {
+        if let Some(problem) = &one.problem {
+            let _ =
+                write!(text, "pods have no {}: {problem}\nhint: mpsgate doctor\n", one.resource);
+        }
+    }
+    if let Some(ApiServerStatus { node, problem: Some(problem), .. }) = &status.api_server {
+        let _ = write!(
+            text,
+            "the API server does not answer for node {node}: {problem}\nhint: mpsgate doctor\n"
+        );
     }
     text.push('\n');
     text.push_str(&cards(&status.cards, status.kubelet));
@@ -85,10 +100,31 @@ fn head(status: &Status) -> String {
         let note = if status.simulated { " (simulated)" } else { "" };
         parts.push(format!("driver {driver}{note}"));
     }
+    if status.schedule == SHARE {
+        parts.push("cards shared without MPS (schedule share)".to_owned());
+    }
     if status.kubelet {
         parts.push("a kubelet runs here".to_owned());
     }
     parts.join(", ") + "\n"
+}
+
+/// What else is wanted of the node, and whom that waits for.
+fn switch(status: &Status) -> String {
+    let Some(wanted) = &status.schedule_wanted else { return String::new() };
+    let waits = &status.schedule_waits_for;
+    let names: Vec<&str> = waits.iter().map(|id| short_id(id)).collect();
+    if wanted == "off" {
+        return "the cards of the settings are another system's (node label ack.node.gpu.schedule): each is given back \
+                when its last grant has ended\n"
+            .to_owned();
+    }
+    format!(
+        "schedule {wanted} is wanted, and no GPU memory is given until these have ended: {}\n\
+         hint: drain the node, or set the schedule back to {}\n",
+        names.join(", "),
+        status.schedule
+    )
 }
 
 /// Promises are Kubernetes' alone: elsewhere the column would be all zeros.
@@ -121,7 +157,7 @@ fn cards(cards: &[CardStatus], promises: bool) -> String {
         }
         cells.extend([
             recorded(memory(card.free_mib)),
-            recorded(format!("{}/{}", card.clients, card.max_clients)),
+            recorded(clients(card)),
             card.used_mib.map_or_else(unknown, memory),
             memory(card.total_mib),
             card.compute_mode.clone(),
@@ -138,6 +174,14 @@ fn cards(cards: &[CardStatus], promises: bool) -> String {
         text.push_str("no card is managed: mpsgate enable GPU\n");
     }
     text
+}
+
+/// Without MPS, as before it has been brought up, there is no most.
+fn clients(card: &CardStatus) -> String {
+    match (&card.mps, card.max_clients) {
+        (None, 0) => card.clients.to_string(),
+        (_, most) => format!("{}/{most}", card.clients),
+    }
 }
 
 fn mps(cards: &[CardStatus]) -> String {
@@ -221,6 +265,11 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
         if let Some(hint) = &grant.hint {
             let _ = writeln!(text, "hint: {}: {hint}", short_id(&grant.container_id));
         }
+    }
+    if grants.iter().any(|grant| grant.guarantee == "none") {
+        text.push_str(
+            "guarantee none: memory is shared by agreement; nothing holds a container to its grant, more is reported\n",
+        );
     }
     if grants.iter().any(|grant| grant.guarantee == "mps") {
         text.push_str(

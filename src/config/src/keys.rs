@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
@@ -12,8 +12,9 @@ use toml::de::{DeTable, DeValue};
 
 use crate::ConfigError;
 use crate::settings::{
-    ClientDir, Config, Enforce, Exempt, InjectMode, Ipc, Listen, LogLevel, Manage, Orphan,
-    Privileged, Supervisor, Switch, Unallocated, VisibleDevices,
+    ClientDir, Config, Enforce, Exempt, InjectMode, Ipc, Kubeconfig, Listen, LogLevel, Manage,
+    NodeName, Orphan, Privileged, Schedule, SlicesUid, Supervisor, Switch, Unallocated,
+    VisibleDevices,
 };
 
 /// One key.
@@ -35,15 +36,27 @@ pub(crate) enum Allowed {
         to: i64,
         unit: &'static str,
     },
+    /// A list in which each number comes once; see [`LIST_MOST`].
+    Numbers {
+        from: u32,
+        to: u32,
+        unit: &'static str,
+    },
     /// The name of a file that is searched for, or an absolute path.
     NameOrPath(&'static str),
     AbsolutePath,
+    SlicesUid,
+    Kubeconfig,
+    NodeName,
     Directories,
     Cards,
     Exemptions,
     /// `"off"` or an address with a port.
     Listen,
 }
+
+/// Numbers in a list: each is a resource, and kubelet keeps all devices of each.
+const LIST_MOST: usize = 16;
 
 /// A key whose field is `$table.$name` of [`Config`].
 macro_rules! key {
@@ -63,6 +76,13 @@ macro_rules! key {
             value.as_str().and_then($words::from_word)
         })
     };
+    ($table:ident . $name:ident, each $unit:literal, $from:literal to $to:literal) => {
+        key!(
+            $table.$name,
+            Allowed::Numbers { from: $from, to: $to, unit: $unit },
+            |value: &DeValue<'_>| numbers(value, $from..=$to)
+        )
+    };
     ($table:ident . $name:ident, $unit:literal, $from:literal to $to:literal) => {
         key!(
             $table.$name,
@@ -79,6 +99,7 @@ macro_rules! key {
 pub(crate) const KEYS: &[Key] = &[
     key!(runtime.path, Allowed::NameOrPath("runc"), name_or_path),
     key!(gpus.manage, Allowed::Cards, cards),
+    key!(gpus.schedule, Schedule),
     key!(gpus.reserve_mib, "MiB", 0 to 65_536),
     key!(requests.from_env, Switch),
     key!(trust.local, Switch),
@@ -100,6 +121,13 @@ pub(crate) const KEYS: &[Key] = &[
     key!(mps.supervisor, Supervisor),
     key!(mps.orphan, Orphan),
     key!(nvml.library, Allowed::NameOrPath("libnvidia-ml.so.1"), name_or_path),
+    key!(kubernetes.device_plugin, Switch),
+    // 1024 is aliyun.com/gpu-mem, which is always there.
+    key!(kubernetes.memory_units_mib, each "MiB", 1 to 1023),
+    key!(kubernetes.slices_gib, each "GiB", 1 to 1024),
+    key!(kubernetes.slices_uid, Allowed::SlicesUid, slices_uid),
+    key!(kubernetes.kubeconfig, Allowed::Kubeconfig, kubeconfig),
+    key!(kubernetes.node_name, Allowed::NodeName, node_name),
     key!(metrics.listen, Allowed::Listen, listen),
     key!(log.level, LogLevel),
 ];
@@ -135,10 +163,19 @@ impl fmt::Display for Allowed {
             Self::Number { from, to, unit } => {
                 write!(f, "a whole number of {unit}, {from} to {to}")
             }
+            Self::Numbers { from, to, unit } => {
+                write!(
+                    f,
+                    "a list of at most {LIST_MOST} whole numbers of {unit}, {from} to {to}, each once"
+                )
+            }
             Self::NameOrPath(example) => {
                 write!(f, "the name of a file (\"{example}\") or an absolute path")
             }
             Self::AbsolutePath => f.write_str("an absolute path"),
+            Self::SlicesUid => f.write_str("\"any\" or a user's number"),
+            Self::Kubeconfig => f.write_str("\"auto\", \"off\" or an absolute path"),
+            Self::NodeName => f.write_str("\"auto\" or the name of a Kubernetes node"),
             Self::Directories => f.write_str("a list of absolute paths"),
             Self::Cards => f.write_str(
                 "\"all\" or a list of GPU UUIDs as `nvidia-smi -L` prints them ([\"GPU-…\"])",
@@ -237,6 +274,31 @@ fn absolute_path(value: &DeValue<'_>) -> Option<PathBuf> {
     value.as_str().filter(|text| is_absolute_path(text)).map(PathBuf::from)
 }
 
+fn slices_uid(value: &DeValue<'_>) -> Option<SlicesUid> {
+    match value.as_str() {
+        Some(text) => (text == "any").then_some(SlicesUid::Any),
+        // The last one is no user's: chown(2) takes it for "as it is".
+        None => {
+            u32::try_from(number(value)?).ok().filter(|uid| *uid != u32::MAX).map(SlicesUid::Only)
+        }
+    }
+}
+
+fn kubeconfig(value: &DeValue<'_>) -> Option<Kubeconfig> {
+    match value.as_str()? {
+        "auto" => Some(Kubeconfig::Auto),
+        "off" => Some(Kubeconfig::Off),
+        _ => absolute_path(value).map(Kubeconfig::File),
+    }
+}
+
+fn node_name(value: &DeValue<'_>) -> Option<NodeName> {
+    match value.as_str()? {
+        "auto" => Some(NodeName::Auto),
+        text => is_node_name(text).then(|| NodeName::Named(text.to_owned())),
+    }
+}
+
 fn directories(value: &DeValue<'_>) -> Option<Vec<PathBuf>> {
     value.as_array()?.iter().map(|path| absolute_path(path.get_ref())).collect()
 }
@@ -286,6 +348,11 @@ fn is_namespace(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
+/// A DNS subdomain (RFC 1123): labels between dots.
+fn is_node_name(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_namespace)
+}
+
 /// A tag can be moved to another image by whoever may push, so an exemption cannot rest on one.
 fn is_image(text: &str) -> bool {
     let is_digest = |text: &str| {
@@ -301,6 +368,19 @@ fn is_image(text: &str) -> bool {
         Some((repository, digest)) => is_repository(repository) && is_digest(digest),
         None => is_digest(text) || is_repository(text),
     }
+}
+
+fn numbers(value: &DeValue<'_>, range: RangeInclusive<u32>) -> Option<Vec<u32>> {
+    let list = value.as_array()?;
+    let mut numbers = Vec::with_capacity(list.len());
+    for value in list {
+        let number = number(value.get_ref())?.try_into().ok()?;
+        if !range.contains(&number) || numbers.contains(&number) {
+            return None;
+        }
+        numbers.push(number);
+    }
+    (numbers.len() <= LIST_MOST).then_some(numbers)
 }
 
 fn number(value: &DeValue<'_>) -> Option<i64> {

@@ -31,6 +31,10 @@ pub const LEDGER_DIR: &str = "/run/mpsgate/ledger";
 /// the sockets' full paths must fit `sun_path` (107 bytes).
 pub const MPS_DIR: &str = "/run/mpsgate/mps";
 
+/// The socket and the lock of `mpsgated hold`, which keeps control daemons where no systemd does; root's
+/// alone.
+pub const HOLD_DIR: &str = "/run/mpsgate/hold";
+
 /// What must survive a reboot.
 pub const STATE_DIR: &str = "/var/lib/mpsgate";
 

@@ -55,6 +55,7 @@ const BETWEEN_STOP_AND_START: Taken = Taken::After(
 const RULES: &[Rule] = &[
     rule!(runtime.path, Taken::Now),
     rule!(gpus.manage, Taken::Now),
+    rule!(gpus.schedule, Taken::Now),
     rule!(gpus.reserve_mib, Taken::Now),
     rule!(requests.from_env, Taken::NextContainer),
     rule!(trust.local, Taken::Now),
@@ -75,6 +76,12 @@ const RULES: &[Rule] = &[
     rule!(mps.supervisor, RESTART_BOTH),
     rule!(mps.orphan, Taken::Now),
     rule!(nvml.library, RESTART),
+    rule!(kubernetes.device_plugin, Taken::Now),
+    rule!(kubernetes.memory_units_mib, Taken::Now),
+    rule!(kubernetes.slices_gib, Taken::Now),
+    rule!(kubernetes.slices_uid, Taken::Now),
+    rule!(kubernetes.kubeconfig, RESTART),
+    rule!(kubernetes.node_name, RESTART),
     rule!(metrics.listen, Taken::Now),
     rule!(log.level, Taken::Now),
 ];
@@ -114,11 +121,12 @@ mod tests {
     /// One other value for each key.
     const OTHER: &str = r#"
         runtime.path = "crun"
-        gpus = { manage = "all", reserve_mib = 1 }
+        gpus = { manage = "all", schedule = "share", reserve_mib = 1 }
         requests.from_env = "on"
         trust = { local = "off", kubernetes_roots = [] }
         inject.mode = "cdi"
         nvml.library = "/lib/other.so"
+        kubernetes = { device_plugin = "off", memory_units_mib = [256], slices_gib = [10], slices_uid = 1000, kubeconfig = "off", node_name = "n" }
         metrics.listen = "off"
         log.level = "trace"
         [policy]
@@ -149,7 +157,15 @@ mod tests {
         let waiting: Vec<&str> = config.adopt(&other).iter().map(|change| change.key).collect();
         assert_eq!(
             waiting,
-            ["mps.control", "mps.client_dir", "mps.multiuser", "mps.supervisor", "nvml.library"]
+            [
+                "mps.control",
+                "mps.client_dir",
+                "mps.multiuser",
+                "mps.supervisor",
+                "nvml.library",
+                "kubernetes.kubeconfig",
+                "kubernetes.node_name"
+            ]
         );
         assert_eq!(config.mps.control, Config::default().mps.control);
         assert_eq!(config.log.level, other.log.level);

@@ -6,6 +6,10 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+mod kubernetes;
+
+pub use self::kubernetes::{Kubeconfig, Kubernetes, NodeName, SlicesUid};
+
 /// An enum whose values are words of the settings file.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $word:literal,)+ }) => {
@@ -57,6 +61,8 @@ pub struct Config {
     pub mps: Mps,
     /// The driver's management library.
     pub nvml: Nvml,
+    /// What a kubelet is told.
+    pub kubernetes: Kubernetes,
     /// What Prometheus reads.
     pub metrics: Metrics,
     /// What is logged.
@@ -83,13 +89,15 @@ impl Default for Runtime {
 pub struct Gpus {
     /// The cards that mpsgate may use.
     pub manage: Manage,
+    /// How their memory is shared.
+    pub schedule: Schedule,
     /// MiB of each managed card that are never granted.
     pub reserve_mib: u64,
 }
 
 impl Default for Gpus {
     fn default() -> Self {
-        Self { manage: Manage::Uuids(Vec::new()), reserve_mib: 1024 }
+        Self { manage: Manage::Uuids(Vec::new()), schedule: Schedule::Mps, reserve_mib: 1024 }
     }
 }
 
@@ -110,6 +118,17 @@ impl Manage {
             Self::All => true,
             Self::Uuids(uuids) => uuids.iter().any(|known| known.eq_ignore_ascii_case(uuid)),
         }
+    }
+}
+
+words! {
+    /// How the containers of a node share the memory of its cards: the words of the node label
+    /// `ack.node.gpu.schedule`.
+    Schedule {
+        /// MPS limits each process to its container's grant.
+        Mps = "mps",
+        /// By agreement alone: grants are counted, nothing limits their containers.
+        Share = "share",
     }
 }
 
@@ -341,12 +360,14 @@ words! {
 words! {
     /// What starts the MPS control daemons and keeps them apart from mpsgated.
     Supervisor {
-        /// systemd where it runs, else fork.
+        /// The holder where one answers, systemd where it runs, else fork.
         Auto = "auto",
         /// A unit for each card.
         Systemd = "systemd",
         /// A double fork.
         Fork = "fork",
+        /// `mpsgated hold`, in a pod of its own.
+        Holder = "holder",
     }
 }
 

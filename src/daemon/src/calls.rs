@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_allocation::ledger::{Entry, ProcessId};
-use mpsgate_allocation::{Cdi, GpuUuid, Grant, GrantKey};
+use mpsgate_allocation::{Cdi, CdiEdits, GpuUuid, Grant, GrantKey, GrantedCard, PodContainer};
 use mpsgate_api::{Activate, Call, Release, Reply, Report, Reserve};
 use mpsgate_config::InjectMode;
 use mpsgate_crashpoint::crash_point;
@@ -12,12 +12,13 @@ use mpsgate_policy::{Code, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use crate::daemon::{Daemon, now_ms};
+use crate::card::Card;
+use crate::daemon::{Daemon, card_names, now_ms};
 use crate::keeper::Order;
 use crate::socket::{Caller, Line};
 use crate::{
-    DaemonError, cgroup, devices, limits, operator, process, reload, status, terminate, tokens,
-    watch,
+    DaemonError, api_server, cgroup, devices, limits, operator, process, reload, schedule, status,
+    terminate, tokens, watch,
 };
 
 /// What a container is let do and an operator should be able to find: logged, and no warning.
@@ -31,6 +32,8 @@ const CAP_LIMIT: Duration = Duration::from_secs(20);
 /// How long a container waits for the last processes of its earlier life, and how often they are looked
 /// at: an engine that creates it again has killed them just before.
 const REMAINS_LIMIT: Duration = Duration::from_secs(2);
+/// How long it waits for those of its pod's earlier containers. Kubelet gives a container two minutes in all.
+const POD_LIMIT: Duration = Duration::from_secs(4);
 const REMAINS_LOOK: Duration = Duration::from_millis(20);
 
 /// Answers one call. `Err` ends the process: it means that a task of ours broke.
@@ -84,14 +87,15 @@ async fn reserve(
     let confirmed = match tokens::confirm(daemon, call).await? {
         Ok(confirmed) => confirmed,
         Err(refusal) => {
-            refused(daemon, &call.key, &refusal);
+            refused(daemon, &call.key, call.pod.as_ref(), &refusal);
             return Ok(Err(refusal));
         }
     };
     let majors = devices::majors();
     let try_it = || {
         let mut node = daemon.node();
-        let reserved = node.reserve(call, confirmed, holder, &majors, &process::is_alive, now_ms());
+        let reserved =
+            node.reserve(call, confirmed.as_ref(), holder, &majors, &process::is_alive, now_ms());
         if let Ok(reserved) = &reserved
             && let Some(entry) = node.ledger().get(&reserved.grant.key)
         {
@@ -103,6 +107,10 @@ async fn reserve(
         reserved
     };
     let mut reserved = try_it();
+    // Its own earlier life may have been the last that a switch of the schedule waited for.
+    if reserved.is_err() && schedule::advance(daemon) {
+        reserved = try_it();
+    }
     // Nobody is refused because mpsgated has just been restarted.
     if reserved.is_err() && daemon.is_starting() {
         line.wait("mpsgated has just started and prepares the GPUs", daemon.started()).await;
@@ -112,24 +120,34 @@ async fn reserve(
         line.wait("the container's earlier life is ending", earlier_life_over(daemon, call)).await;
         reserved = try_it();
     }
+    // Kubelet gives the devices of an init container to the next one, and a container's to its restart, as soon as
+    // the runtime has told it of the end.
+    if let (Err(_), Some(confirmed)) = (&reserved, &confirmed) {
+        let pod = confirmed.handed.pod.uid.as_str();
+        if pod_is_ending(daemon, pod) {
+            line.wait("an earlier container of its pod is ending", pod_over(daemon, pod)).await;
+            reserved = try_it();
+        }
+    }
     let reserved = match reserved {
         Ok(reserved) => reserved,
         Err(refusal) => {
-            refused(daemon, &call.key, &refusal);
+            refused(daemon, &call.key, call.pod.as_ref(), &refusal);
             return Ok(Err(refusal));
         }
     };
     crash_point!("daemon.reserve.changed");
+    daemon.tell_ledger_change();
     if let Err(refusal) = daemon.recorded().await {
         give_up(daemon, &call.key);
-        refused(daemon, &call.key, &refusal);
+        refused(daemon, &call.key, call.pod.as_ref(), &refusal);
         return Ok(Err(refusal));
     }
     let grant = reserved.grant;
-    let card = grant.cards.first().map(|card| card.uuid.clone());
+    let card = grant.cards.first().filter(|_| grant.uses_mps()).map(|card| card.uuid.clone());
     log::info!(
         container = call.key.container_id.as_str(), instance = call.key.instance.as_str(),
-        uuid = card.as_ref().map(GpuUuid::as_str), memory_mib = grant.memory.0, uid = grant.uid,
+        uuid = card_names(&grant).as_str(), memory_mib = grant.memory.0, uid = grant.uid,
         pid = holder.pid; "reserved"
     );
     if let Some(card) = &card {
@@ -139,7 +157,7 @@ async fn reserve(
         let doing = format!("the MPS server of {card} for uid {} is being started", call.uid);
         if let Err(refusal) = line.wait(&doing, server(daemon, &card, call.uid)).await {
             give_up(daemon, &call.key);
-            refused(daemon, &call.key, &refusal);
+            refused(daemon, &call.key, call.pod.as_ref(), &refusal);
             return Ok(Err(refusal));
         }
     }
@@ -162,13 +180,39 @@ async fn earlier_life_over(daemon: &Daemon, call: &Reserve) {
     let _ = timeout(REMAINS_LIMIT, over).await;
 }
 
-/// What the node's CDI specifications say of the card, where the settings let the shim use it.
+fn pod_is_ending(daemon: &Daemon, pod: &str) -> bool {
+    daemon.node().pod_is_ending(pod, &process::is_alive)
+}
+
+/// Waits for the last processes of containers of a pod whose init has ended.
+async fn pod_over(daemon: &Daemon, pod: &str) {
+    let over = async {
+        while pod_is_ending(daemon, pod) {
+            tokio::time::sleep(REMAINS_LOOK).await;
+        }
+    };
+    let _ = timeout(POD_LIMIT, over).await;
+}
+
+/// What the node's CDI specifications say of the cards, where the settings let the shim use it.
 fn cdi_edits(daemon: &Daemon, grant: &Grant) -> Cdi {
     if !matches!(daemon.settings.now().inject.mode, InjectMode::Auto | InjectMode::Cdi) {
         return Cdi::Absent;
     }
-    let Some(card) = grant.cards.first() else { return Cdi::Absent };
     let mut specifications = daemon.cdi();
+    let mut all: Option<CdiEdits> = None;
+    for card in &grant.cards {
+        match (cdi_of_card(&mut specifications, card), &mut all) {
+            (Cdi::Edits(edits), Some(all)) => all.merge(edits),
+            (Cdi::Edits(edits), None) => all = Some(edits),
+            // One card without what it needs is none that works.
+            (other, _) => return other,
+        }
+    }
+    all.map_or(Cdi::Absent, Cdi::Edits)
+}
+
+fn cdi_of_card(specifications: &mut mpsgate_cdi::Cache, card: &GrantedCard) -> Cdi {
     let mut problem = None;
     // Their generator names devices by index, by UUID or by both, as its user wished.
     for name in [card.uuid.to_string(), card.index.to_string()] {
@@ -264,9 +308,10 @@ async fn activate(
     let answer = match entry {
         Ok(entry) => {
             crash_point!("daemon.activate.stored");
+            daemon.tell_ledger_change();
             log::info!(
                 container = call.key.container_id.as_str(), instance = call.key.instance.as_str(),
-                uuid = entry.grant.cards.first().map(|card| card.uuid.as_str()),
+                uuid = card_names(&entry.grant).as_str(),
                 memory_mib = entry.grant.memory.0,
                 cgroup = call.cgroup.as_ref().map(|cgroup| cgroup.path.as_str());
                 "grant active"
@@ -278,7 +323,7 @@ async fn activate(
                     .await;
             }
             let prepared = prepared(daemon, line, &entry).await;
-            if prepared.is_ok() {
+            if prepared.is_ok() && entry.grant.uses_mps() {
                 limits::hold(daemon, &entry).await;
             }
             prepared
@@ -288,7 +333,9 @@ async fn activate(
     match answer {
         Ok(()) => Ok(Reply::Done { text: String::new() }),
         Err(refusal) => {
-            refused(daemon, &call.key, &refusal);
+            let handed =
+                daemon.node().ledger().get(&call.key).and_then(|entry| entry.handed.clone());
+            refused(daemon, &call.key, handed.as_ref().map(|handed| &handed.pod), &refusal);
             Err(refusal)
         }
     }
@@ -297,19 +344,22 @@ async fn activate(
 /// What reserve found may be gone when the container's program starts: a control daemon that died in
 /// between was started anew in the same directory, without a server.
 async fn prepared(daemon: &Daemon, line: &mut Line, entry: &Entry) -> Result<(), Refusal> {
-    let Some(granted) = entry.grant.cards.first() else { return Ok(()) };
     let needs_server = {
         let node = daemon.node();
-        let Some(card) = node.card(&granted.uuid) else { return Ok(()) };
-        if let Some(trouble) = card.trouble() {
-            let sentence = format!("{} {}", card.label(), trouble.why);
-            return Err(Refusal::new(Code::GpuUnhealthy, sentence, trouble.hint.clone()));
+        let cards = || entry.grant.cards.iter().filter_map(|granted| node.card(&granted.uuid));
+        for card in cards() {
+            if let Some(trouble) = card.trouble() {
+                let sentence = format!("{} {}", card.label(), trouble.why);
+                return Err(Refusal::new(Code::GpuUnhealthy, sentence, trouble.hint.clone()));
+            }
         }
-        !card.has_server_for(entry.grant.uid)
+        let unserved = |card: &&Card| !card.has_server_for(entry.grant.uid);
+        let mut of_mps = cards().filter(|_| entry.grant.uses_mps());
+        of_mps.find(unserved).map(|card| card.uuid.clone())
     };
-    if needs_server {
-        let doing = format!("the MPS server of {} is being started", granted.uuid);
-        line.wait(&doing, server(daemon, &granted.uuid, entry.grant.uid)).await?;
+    if let Some(granted) = needs_server {
+        let doing = format!("the MPS server of {granted} is being started");
+        line.wait(&doing, server(daemon, &granted, entry.grant.uid)).await?;
     }
     match capped_card(daemon, entry) {
         Some(card) => line.wait("the card's memory limit is being set", limit(daemon, &card)).await,
@@ -321,7 +371,7 @@ async fn prepared(daemon: &Daemon, line: &mut Line, entry: &Entry) -> Result<(),
 fn capped_card(daemon: &Daemon, entry: &Entry) -> Option<GpuUuid> {
     let node = daemon.node();
     let card = node.card(&entry.grant.cards.first()?.uuid)?;
-    (card.cap < entry.grant.memory).then(|| card.uuid.clone())
+    (entry.grant.uses_mps() && card.cap < entry.grant.memory).then(|| card.uuid.clone())
 }
 
 /// The container's init in our pid namespace: what the pidfd refers to, whatever the hook's own
@@ -398,18 +448,24 @@ fn release(daemon: &Daemon, call: &Release) -> Answer {
 }
 
 fn report(daemon: &Daemon, call: &Report) -> Reply {
-    let Report { container_id: container, code, action, sentence } = call;
+    let Report { container_id: container, code, action, sentence, hint, pod } = call;
     if action == NOTED {
         log::info!(container, code, reason = sentence; "container noted");
     } else {
         log::warn!(container, code, action, reason = sentence; "container judged");
     }
     daemon.node().judged.count(action, code);
+    if let (REFUSED, Some(pod)) = (action.as_str(), pod) {
+        api_server::tell::refused(daemon, pod, code, sentence, hint.as_deref());
+    }
     Reply::Done { text: String::new() }
 }
 
-fn refused(daemon: &Daemon, key: &GrantKey, refusal: &Refusal) {
+fn refused(daemon: &Daemon, key: &GrantKey, pod: Option<&PodContainer>, refusal: &Refusal) {
     let (container, code) = (key.container_id.as_str(), refusal.code.as_str());
     log::warn!(container, code, action = REFUSED, reason = refusal.sentence.as_str(); "container judged");
     daemon.node().judged.count(REFUSED, code);
+    if let Some(pod) = pod {
+        api_server::tell::refused(daemon, pod, code, &refusal.sentence, Some(&refusal.hint));
+    }
 }

@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mpsgate_allocation::GpuUuid;
 use mpsgate_allocation::ledger::Entry;
+use mpsgate_allocation::{GpuUuid, Grant};
 use mpsgate_policy::Refusal;
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::api_server::ApiServer;
 use crate::card::Health;
 use crate::hardware::Hardware;
 use crate::keeper::Order;
@@ -54,8 +55,13 @@ pub(crate) struct Daemon {
     pub(crate) tokens: Arc<Tokens>,
     /// Told when the cards should be looked at now.
     pub(crate) look: Notify,
+    ledger_changed: watch::Sender<u64>,
+    /// Where the settings name one.
+    pub(crate) api_server: OnceLock<ApiServer>,
     /// Told when the metrics are to be served elsewhere.
     pub(crate) metrics_moved: Notify,
+    /// Told when the node's schedule may go on.
+    pub(crate) schedule_moved: Notify,
 }
 
 impl Daemon {
@@ -85,7 +91,10 @@ impl Daemon {
             snapshot: SnapshotFile::default(),
             tokens,
             look: Notify::new(),
+            ledger_changed: watch::Sender::new(0),
+            api_server: OnceLock::new(),
             metrics_moved: Notify::new(),
+            schedule_moved: Notify::new(),
         }
     }
 
@@ -114,6 +123,16 @@ impl Daemon {
     /// Wakes at each change of a card, and at once for one since this call.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// Wakes who shows what is left.
+    pub(crate) fn tell_ledger_change(&self) {
+        self.ledger_changed.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Wakes at each change of the ledger, and at once for one since this call.
+    pub(crate) fn ledger_changes(&self) -> watch::Receiver<u64> {
+        self.ledger_changed.subscribe()
     }
 
     /// Whether a managed card has not been tried yet, or not even NVML has answered or failed: then there
@@ -160,6 +179,8 @@ impl Daemon {
     pub(crate) fn ended(&self, entry: &Entry, how: &'static str) {
         log_ended(entry, how);
         self.unwritten.notify_one();
+        self.tell_ledger_change();
+        self.schedule_moved.notify_one();
         self.unlimit(entry);
         for card in &entry.grant.cards {
             self.order(&card.uuid, Order::Cap { reply: None });
@@ -202,9 +223,15 @@ pub(crate) fn log_ended(entry: &Entry, how: &'static str) {
     log::info!(
         container = entry.grant.key.container_id.as_str(),
         instance = entry.grant.key.instance.as_str(),
-        uuid = entry.grant.cards.first().map(|card| card.uuid.as_str()),
+        uuid = card_names(&entry.grant).as_str(),
         memory_mib = entry.grant.memory.0,
         how;
         "grant ended"
     );
+}
+
+/// The UUIDs of a grant's cards, for the log.
+pub(crate) fn card_names(grant: &Grant) -> String {
+    let names: Vec<&str> = grant.cards.iter().map(|card| card.uuid.as_str()).collect();
+    names.join(",")
 }

@@ -12,7 +12,7 @@ use mpsgate_config::Enforce;
 
 use crate::daemon::{Daemon, now_ms};
 use crate::node::Node;
-use crate::{DaemonError, cgroup, process};
+use crate::{DaemonError, api_server, cgroup, process};
 
 /// A process that does harm.
 #[derive(Debug, Clone)]
@@ -97,6 +97,9 @@ impl Node {
             why,
         };
         self.events.acted(what);
+        if let Some(container) = container {
+            api_server::tell::acted(self, container, &action.why);
+        }
         if self.actions.len() >= ACTIONS_KEPT {
             self.actions.pop_front();
         }

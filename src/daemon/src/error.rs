@@ -95,7 +95,7 @@ impl DaemonError {
             }
             Self::Ledger(error) => error.hint(),
             Self::Managed { path, .. } => format!(
-                "repair the list, or move it away and name the cards again: mv {0} {0}.bad; mpsgate enable GPU",
+                "install the mpsgate that wrote it, where that was a newer one; or move it away and name the cards again: mv {0} {0}.bad; mpsgate enable GPU",
                 path.display()
             ),
             Self::Socket { path, .. } => format!("ls -l {}", path.display()),

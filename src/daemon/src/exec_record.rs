@@ -1,6 +1,7 @@
 //! The records from which `exec` restores a granted environment. The shim writes them; the daemon only
 //! removes them, when their grant ends.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
 
@@ -24,7 +25,8 @@ pub(crate) fn remove(directory: &Path, key: &GrantKey) {
     }
 }
 
-/// Removes all records that belong to no entry, and what is no record.
+/// Removes all records that belong to no entry. What cannot be read stays where a living grant's record would
+/// lie: a newer shim wrote it, and `exec` and the hook need it when that version is back.
 pub(crate) fn remove_strays(directory: &Path, ledger: &Ledger) {
     remove_leftovers(directory);
     let entries = match std::fs::read_dir(directory) {
@@ -34,13 +36,21 @@ pub(crate) fn remove_strays(directory: &Path, ledger: &Ledger) {
             return;
         }
     };
+    let keys = ledger.entries().iter().map(|entry| &entry.grant.key);
+    let names: HashSet<String> = keys
+        .filter_map(|key| GrantKey::record_name(&key.runtime_root, key.container_id.as_str()))
+        .collect();
     for entry in entries.flatten() {
         let path = entry.path();
         // Half written ones are none of these: a shim may be about to give one its name.
         if entry.file_name().to_str().and_then(temporary_writer).is_some() {
             continue;
         }
-        if read(&path).is_none_or(|key| ledger.get(&key).is_none()) {
+        let stray = match read(&path) {
+            Some(key) => ledger.get(&key).is_none(),
+            None => !entry.file_name().to_str().is_some_and(|name| names.contains(name)),
+        };
+        if stray {
             log::info!(path:% = path.display(); "exec record without a grant removed");
             unlink(&path);
         }
@@ -69,8 +79,7 @@ fn read(path: &Path) -> Option<GrantKey> {
     if !found.is_file() || found.len() > SIZE_LIMIT {
         return None;
     }
-    let record: ExecRecord = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
-    Some(record.grant.key)
+    Some(ExecRecord::parse(&std::fs::read(path).ok()?).ok()?.grant.key)
 }
 
 fn unlink(path: &Path) {
@@ -110,5 +119,22 @@ mod tests {
         assert_eq!(names(), [alive.as_str(), "c@d"]);
         remove_strays(dir.path(), &Ledger::default());
         assert_eq!(names(), [alive]);
+    }
+
+    #[test]
+    fn a_newer_shims_record_of_a_living_grant_stays_through_a_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/formats/0.1.0");
+        let text = std::fs::read(formats.join("ledger.json")).unwrap();
+        let (_, ledger) = mpsgate_allocation::ledger_file::parse(&text, dir.path()).unwrap();
+        let key = &ledger.entries()[0].grant.key;
+        let name = GrantKey::record_name(&key.runtime_root, key.container_id.as_str()).unwrap();
+        for name in [name.as_str(), "of@nobody"] {
+            std::fs::write(dir.path().join(name), r#"{"format":2,"elsewhere":1}"#).unwrap();
+        }
+        remove_strays(dir.path(), &ledger);
+        assert!(dir.path().join(&name).exists() && !dir.path().join("of@nobody").exists());
+        remove_strays(dir.path(), &Ledger::default());
+        assert!(!dir.path().join(&name).exists());
     }
 }

@@ -13,13 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mpsgate_allocation::{GpuUuid, Mib};
-use mpsgate_config::{ClientDir, Orphan, Supervisor, Switch};
+use mpsgate_config::{ClientDir, Orphan, Schedule, Supervisor, Switch};
 use mpsgate_crashpoint::crash_point;
 use mpsgate_gpu::{ComputeMode, GpuError, Nvml, ProcessKind, ProcessList};
 use mpsgate_mps::{
-    Capabilities, CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, LeaseDir, MpsError,
-    Origin, Spawner, Taken, UnitSpawner, choose_spawner,
+    Capabilities, CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, HoldSpawner,
+    LeaseDir, MpsError, Origin, Spawner, Taken, UnitSpawner, choose_spawner,
 };
+
+mod share;
 
 use crate::Places;
 use crate::card::Trouble;
@@ -96,10 +98,12 @@ pub(crate) struct CardId {
 impl Hardware {
     pub(crate) fn new(settings: Arc<Settings>, places: Places) -> Self {
         let unit = UnitSpawner::new(SYSTEMCTL, places.mps());
+        let holder = HoldSpawner::new(places.hold());
         let spawner: Box<dyn Spawner> = match settings.now().mps.supervisor {
-            Supervisor::Auto => choose_spawner(unit),
+            Supervisor::Auto => choose_spawner(holder, unit),
             Supervisor::Systemd => Box::new(unit),
             Supervisor::Fork => Box::new(ForkSpawner),
+            Supervisor::Holder => Box::new(holder),
         };
         Self { settings, places, nvml: Mutex::new(None), spawner, capabilities: Mutex::default() }
     }
@@ -146,18 +150,8 @@ impl Hardware {
         let nvml = self.nvml().map_err(Fault::Failed)?;
         let uuid = card.uuid.as_str();
         let found = nvml.card(uuid).map_err(|error| Fault::Failed(gpu_trouble(&error)))?;
-        found
-            .fitness()
-            .map_err(|unfit| Fault::Unfit(Trouble::new(unfit_words(&unfit), unfit.hint())))?;
-        if card.memory.0 == 0 {
-            return Err(Fault::Unfit(Trouble::new(
-                format!(
-                    "has nothing left to give after the reserve of {} MiB",
-                    self.settings.now().gpus.reserve_mib
-                ),
-                "lower gpus.reserve_mib in /etc/mpsgate/config.toml",
-            )));
-        }
+        share::fits(&found, Schedule::Mps).map_err(Fault::Unfit)?;
+        self.has_memory(card)?;
         self.take_compute_mode(&nvml, uuid, found.compute_mode).map_err(Fault::Failed)?;
         let capabilities = self.capabilities().map_err(Fault::Failed)?;
         let multiuser = match self.settings.now().mps.multiuser {
@@ -338,13 +332,12 @@ impl Hardware {
         uuids
     }
 
-    /// Why a card cannot be handed over now, if so: unfit, or in use by somebody else.
-    pub(crate) fn objections(&self, uuid: &str) -> Result<(), Objection> {
+    /// Why a card cannot be handed over now, to be shared so, if so: unfit, or in use by somebody else.
+    pub(crate) fn objections(&self, uuid: &str, schedule: Schedule) -> Result<(), Objection> {
         let nvml = self.nvml().map_err(Objection::Failed)?;
         let failed = |error: GpuError| Objection::Failed(gpu_trouble(&error));
         let card = nvml.card(uuid).map_err(failed)?;
-        card.fitness()
-            .map_err(|unfit| Objection::Unfit(Trouble::new(unfit_words(&unfit), unfit.hint())))?;
+        share::fits(&card, schedule).map_err(Objection::Unfit)?;
         let users: Vec<u32> = nvml
             .processes(uuid)
             .map_err(failed)?
@@ -374,7 +367,9 @@ impl Hardware {
         };
         let dirs = CardDirs::new(&self.places.mps(), card.minor, links)?;
         let control = self.settings.now().mps.control.clone();
-        Ok(CardMps::new(card.minor, card.uuid.as_str(), control, dirs).with_multiuser(multiuser))
+        Ok(CardMps::new(card.minor, card.uuid.as_str(), control, dirs)
+            .with_multiuser(multiuser)
+            .with_holder(self.places.hold()))
     }
 
     /// What the control program can do: found out once.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_allocation::{GpuUuid, Mib};
+use mpsgate_config::Schedule;
 use mpsgate_gpu::ComputeMode;
 
 use crate::card::{Card, Health, ManagedBy, Trouble, Watched};
@@ -14,7 +15,7 @@ use crate::daemon::Daemon;
 use crate::hardware::{CardId, Hardware, Inventory};
 use crate::keeper::Order;
 use crate::node::Node;
-use crate::{DaemonError, keeper, snapshot};
+use crate::{DaemonError, api_server, keeper, snapshot};
 
 /// Between two looks while all is well, and while something has to be tried again.
 const QUIET: Duration = Duration::from_secs(10);
@@ -30,6 +31,11 @@ pub(crate) const NOT_YET: &str = "NVML has not answered yet";
 pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     daemon.node().driver.trouble = Some(Trouble::new(NOT_YET, "nvidia-smi; mpsgate status"));
     let mut given_back = false;
+    // A node may be another system's. Where containers have grants it is ours, and they are not to wait.
+    let is_idle = daemon.node().ledger().entries().is_empty();
+    if is_idle {
+        api_server::first_word(&daemon).await;
+    }
     loop {
         let answers = refresh_or_tell(&daemon).await?;
         // First, so that a managed card that is known always has a keeper.
@@ -72,7 +78,7 @@ pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
         hardware.inventory()
     };
     let found = daemon.blocking("read NVML", look).await?;
-    let kubelet = snapshot::has_kubelet();
+    let kubelet = snapshot::has_kubelet(&daemon.places);
     let mut node = daemon.node();
     if std::mem::replace(&mut node.kubelet, kubelet) != kubelet {
         log::info!(kubelet; "kubelet looked for");
@@ -112,8 +118,10 @@ fn take(daemon: &Daemon, node: &mut Node, found: Inventory) {
         };
         seen.insert(uuid.clone());
         let memory = daemon.hardware.grantable(card.memory_total_mib);
+        let shared = node.schedule.now() == Schedule::Share;
         if node.card(&uuid).is_none() {
-            let mut card = new_card(&uuid, who_manages(daemon, node, &uuid));
+            let managed = who_manages(daemon, node, &uuid);
+            let mut card = new_card(&uuid, managed);
             card.set_stopped(card.managed.is_some() && node.stopped.contains(&uuid));
             node.cards.push(card);
             // Who looked may not be the one who starts keepers.
@@ -126,9 +134,10 @@ fn take(daemon: &Daemon, node: &mut Node, found: Inventory) {
         known.total = Mib(card.memory_total_mib);
         known.memory = memory;
         known.used = Mib(card.memory_used_mib);
-        known.compute_mode = card.compute_mode.to_string();
+        let mode = card.compute_mode.to_string();
+        let changed = std::mem::replace(&mut known.compute_mode, mode) != known.compute_mode;
         let served = known.mps.as_ref().is_some_and(|mps| mps.pid.is_some());
-        if served && card.compute_mode != ComputeMode::ExclusiveProcess {
+        if (served && card.compute_mode != ComputeMode::ExclusiveProcess) || (shared && changed) {
             daemon.order(&uuid, Order::ComputeMode);
         }
         if known.lost.take().is_some() {
@@ -167,14 +176,18 @@ fn lose(node: &mut Node, seen: &BTreeSet<GpuUuid>, failed: &[(Option<String>, Tr
     }
 }
 
-fn who_manages(daemon: &Daemon, node: &Node, uuid: &GpuUuid) -> Option<ManagedBy> {
+fn who_manages(daemon: &Daemon, node: &mut Node, uuid: &GpuUuid) -> Option<ManagedBy> {
+    let held = node.ledger().on_card(uuid).next().is_some();
     if daemon.settings.now().gpus.manage.includes(uuid.as_str()) {
-        return Some(ManagedBy::Settings);
+        let handed_over = node.handed_over.contains(uuid);
+        // What it holds grants on it gives back when they have ended.
+        let left = node.schedule.leaves(uuid) && !handed_over && !held;
+        return (!left).then_some(ManagedBy::Settings);
     }
     if node.handed_over.contains(uuid) {
         return Some(ManagedBy::Operator);
     }
-    node.ledger().on_card(uuid).next().map(|_| {
+    held.then(|| {
         log::warn!(
             uuid = uuid.as_str(), hint = "when they have ended: mpsgate disable GPU";
             "card was taken out of the settings while it has grants and stays managed"

@@ -22,6 +22,7 @@ mod limits;
 mod order;
 mod pending;
 mod servers;
+mod share;
 mod watch;
 mod wedge;
 
@@ -31,6 +32,7 @@ use std::time::Duration;
 
 use mpsgate_allocation::GpuUuid;
 use mpsgate_allocation::ledger::ProcessId;
+use mpsgate_config::Schedule;
 use mpsgate_crashpoint::crash_point;
 use mpsgate_mps::{CardMps, ControlDaemon, Glance};
 use tokio::sync::mpsc;
@@ -41,7 +43,7 @@ use self::watch::Watch;
 use crate::card::{Health, Trouble};
 use crate::daemon::{Daemon, now_ms};
 use crate::hardware::{CardId, Fault, Ready};
-use crate::{DaemonError, process};
+use crate::{DaemonError, api_server, process};
 
 pub(crate) use clients::Clients;
 pub(crate) use order::Order;
@@ -81,10 +83,18 @@ impl Keeper {
     async fn keep(mut self) -> Result<(), DaemonError> {
         loop {
             let Some(card) = self.card_id() else { return Ok(()) };
+            if self.daemon.node().schedule.now() == Schedule::Share {
+                match self.share(&card).await? {
+                    Next::BringUp => continue,
+                    Next::End => return Ok(()),
+                }
+            }
             self.break_grants_of_a_dead_daemon(&card).await?;
             let again = card.clone();
             let up = self.daemon.blocking("bring a card up", move |h| h.bring_up(&again)).await?;
             let next = match up {
+                // Switched meanwhile.
+                Ok(_) if self.daemon.node().schedule.now() != Schedule::Mps => Next::BringUp,
                 Ok(ready) => {
                     self.watch = Watch::of(&ready.mps);
                     self.set_ready(&ready, card.cap);
@@ -268,7 +278,14 @@ impl Keeper {
     /// The card's CUDA processes have lost it: their containers must be restarted.
     async fn break_grants(&self) {
         crash_point!("grants.before_breaking");
-        let broken = self.daemon.node().mark_broken(&self.uuid, now_ms());
+        let broken = {
+            let mut node = self.daemon.node();
+            let broken = node.mark_broken(&self.uuid, now_ms());
+            let entries = node.ledger().on_card(&self.uuid);
+            let entries = entries.filter(|entry| broken.contains(&entry.grant.key));
+            api_server::tell::broken(&node, crate::status::BROKEN, entries);
+            broken
+        };
         if broken.is_empty() {
             return;
         }

@@ -13,12 +13,14 @@
 //! threads would only wait for its lock. What blocks goes to tokio's blocking pool through
 //! `Daemon::blocking`. Each task is owned by [`run`]'s loop, and its failure ends the process.
 
+mod api_server;
 mod arguments;
 mod calls;
 mod card;
 mod cgroup;
 mod control;
 mod daemon;
+mod device_plugin;
 mod devices;
 mod directories;
 mod enforce;
@@ -35,12 +37,14 @@ mod logging;
 mod managed;
 mod metrics;
 mod node;
+mod node_root;
 mod operator;
 mod other_nodes;
 mod places;
 mod process;
 mod reload;
 mod run;
+mod schedule;
 mod settings;
 mod snapshot;
 mod socket;
@@ -50,7 +54,7 @@ mod tokens;
 mod watch;
 mod watchdog;
 
-pub use arguments::{Arguments, command};
+pub use arguments::{Arguments, Command, command};
 pub use error::DaemonError;
 pub use places::Places;
 pub use run::{Options, run, serve};

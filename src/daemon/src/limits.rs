@@ -181,6 +181,10 @@ async fn audit(daemon: &Daemon, first: bool) -> Result<(), DaemonError> {
 
 fn target(daemon: &Daemon, entry: &Entry) -> Option<Target> {
     let State::Active { cgroup: Some(cgroup), .. } = &entry.state else { return None };
+    // Memory that is shared by agreement alone is not limited.
+    if !entry.grant.uses_mps() {
+        return None;
+    }
     let uuid = entry.grant.cards.first()?.uuid.clone();
     let total = daemon.node().card(&uuid)?.total;
     Some(Target {

@@ -46,7 +46,10 @@ struct Ours<L>(L);
 impl<L: Log> Log for Ours<L> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // A target is its module's path, and all our crates' begin so.
-        let wanted = metadata.level() <= Level::Warn || metadata.target().starts_with("mpsgate");
+        let target = metadata.target();
+        // What kube warns of is said by us with what follows from it.
+        let foreign = metadata.level() <= Level::Warn && !target.starts_with("kube_");
+        let wanted = foreign || target.starts_with("mpsgate");
         wanted && self.0.enabled(metadata)
     }
 
@@ -110,7 +113,13 @@ mod tests {
     #[test]
     fn other_crates_are_heard_only_when_they_warn() {
         let logger = Ours(Kept::default());
-        for target in ["mio::poll", "hyper::proto", module_path!(), "mpsgate_mps::card"] {
+        for target in [
+            "mio::poll",
+            "kube_client::client::builder",
+            "hyper::proto",
+            module_path!(),
+            "mpsgate_mps::card",
+        ] {
             for level in [Level::Trace, Level::Info, Level::Warn] {
                 logger.log(&Record::builder().level(level).target(target).build());
             }

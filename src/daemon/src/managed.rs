@@ -1,5 +1,5 @@
-//! The cards that `mpsgate enable` handed over, and those whose MPS `mpsgate mps stop` ended: a small
-//! file that survives a reboot.
+//! The cards that `mpsgate enable` handed over, those whose MPS `mpsgate mps stop` ended, and what the node's label
+//! last said of its schedule: a small file that survives a reboot.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -9,10 +9,16 @@ use std::path::Path;
 
 use mpsgate_allocation::GpuUuid;
 use mpsgate_crashpoint::crash_point;
+use mpsgate_policy::schedule::Word;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 const FORMAT: u32 = 1;
+
+#[derive(Deserialize)]
+struct Header {
+    format: u32,
+}
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,15 +28,20 @@ struct OnDisk {
     /// Left out where there is none: an older mpsgated, which would refuse it, then reads the file.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     stopped: BTreeSet<GpuUuid>,
+    /// Likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    schedule: Option<String>,
 }
 
-/// What the operator's commands have set.
+/// What the operator's commands and the node's label have set.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Managed {
     /// Cards that were handed over.
     pub(crate) cards: BTreeSet<GpuUuid>,
     /// Cards whose MPS stays down, whoever handed them over.
     pub(crate) stopped: BTreeSet<GpuUuid>,
+    /// What the label last said, where the settings say something else.
+    pub(crate) schedule: Option<Word>,
 }
 
 /// The file; empty where there is none.
@@ -48,14 +59,23 @@ pub(crate) fn read(path: &Path) -> io::Result<Managed> {
 
 pub(crate) fn parse(text: &[u8]) -> io::Result<Managed> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-    let found: OnDisk = serde_json::from_slice(text).map_err(|e| invalid(e.to_string()))?;
-    if found.format != FORMAT {
-        return Err(invalid(format!(
-            "it has format {}, this mpsgated knows {FORMAT}",
-            found.format
-        )));
+    let content = |error: serde_json::Error| invalid(error.to_string());
+    // The format is read first: a newer file may differ in anything else.
+    let Header { format } = serde_json::from_slice(text).map_err(content)?;
+    if format != FORMAT {
+        return Err(invalid(format!("it has format {format}, this mpsgated knows {FORMAT}")));
     }
-    Ok(Managed { cards: found.cards, stopped: found.stopped })
+    let found: OnDisk = serde_json::from_slice(text).map_err(content)?;
+    let schedule = match found.schedule {
+        None => None,
+        Some(word) => {
+            let known = Word::parse(&word);
+            Some(known.ok_or_else(|| {
+                invalid(format!("its schedule is {word:?}, which is none of ours"))
+            })?)
+        }
+    };
+    Ok(Managed { cards: found.cards, stopped: found.stopped, schedule })
 }
 
 /// Adds or removes one card. One that is given back is no stopped one any more. The old file stays
@@ -79,8 +99,18 @@ pub(crate) fn set_stopped(path: &Path, card: &GpuUuid, stopped: bool) -> io::Res
     if changed { write(path, found) } else { Ok(()) }
 }
 
-fn write(path: &Path, Managed { cards, stopped }: Managed) -> io::Result<()> {
-    let text = serde_json::to_vec_pretty(&OnDisk { format: FORMAT, cards, stopped })?;
+/// Remembers what the label says of the node's schedule, or forgets it.
+pub(crate) fn set_schedule(path: &Path, schedule: Option<Word>) -> io::Result<()> {
+    let mut found = read(path)?;
+    if std::mem::replace(&mut found.schedule, schedule) == schedule {
+        return Ok(());
+    }
+    write(path, found)
+}
+
+fn write(path: &Path, Managed { cards, stopped, schedule }: Managed) -> io::Result<()> {
+    let schedule = schedule.map(|word| word.as_str().to_owned());
+    let text = serde_json::to_vec_pretty(&OnDisk { format: FORMAT, cards, stopped, schedule })?;
     write_file(path, &text, 0o600, true)
 }
 
@@ -158,6 +188,23 @@ mod tests {
     }
 
     #[test]
+    fn the_labels_word_is_remembered_and_leaves_no_trace_when_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("managed.json");
+        set_schedule(&path, None).unwrap();
+        assert!(!path.exists(), "nothing to remember");
+        change(&path, &uuid(1), true).unwrap();
+        let before = std::fs::read(&path).unwrap();
+        for word in [Word::Share, Word::Mps, Word::Off] {
+            set_schedule(&path, Some(word)).unwrap();
+            let found = read(&path).unwrap();
+            assert_eq!((found.cards, found.schedule), ([uuid(1)].into(), Some(word)));
+        }
+        set_schedule(&path, None).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), before, "an older mpsgated reads it again");
+    }
+
+    #[test]
     fn a_list_that_is_cut_off_or_newer_is_refused_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("managed.json");
@@ -166,6 +213,7 @@ mod tests {
             "{\"format\":1,\"ca",
             "{\"format\":2,\"cards\":[]}",
             "{\"format\":1,\"cards\":[\"0\"]}",
+            "{\"format\":1,\"cards\":[],\"schedule\":\"cgpu\"}",
         ] {
             std::fs::write(&path, text).unwrap();
             assert_eq!(read(&path).unwrap_err().kind(), io::ErrorKind::InvalidData, "{text}");

@@ -21,16 +21,20 @@ use mpsgate_allocation::ledger::{
     Capacity, CgroupId, Entry, Ledger, LedgerError, ProcessId, State,
 };
 use mpsgate_allocation::ledger_file::LedgerFile;
-use mpsgate_allocation::{GpuSelector, GpuUuid, Grant, GrantKey, GrantedCard, Guarantee, Mib};
+use mpsgate_allocation::{GpuUuid, Grant, GrantKey, Mib};
 use mpsgate_api::{Action, Activate, Reserve};
 use mpsgate_config::Switch;
-use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose};
+use mpsgate_kubernetes::Recorder;
+use mpsgate_policy::{Code, Refusal};
 
 use crate::card::{Card, Trouble};
+use crate::device_plugin::Served;
 use crate::judged::Judged;
 use crate::metrics::{Endpoint, Events};
+use crate::schedule::Scheduling;
 use crate::terminate::Kills;
-use crate::{devices, exec_record, process};
+use crate::tokens::Confirmed;
+use crate::{exec_record, process};
 
 /// The state.
 #[derive(Debug)]
@@ -68,6 +72,14 @@ pub(crate) struct Node {
     pub(crate) endpoint: Endpoint,
     /// Grants that the driver holds their cgroups to, as last seen.
     pub(crate) held: BTreeSet<GrantKey>,
+    /// Resources that are served to kubelet, by name.
+    pub(crate) served: BTreeMap<String, Served>,
+    /// Whether grants are spread over the cards, and not packed.
+    pub(crate) spread: bool,
+    /// Where events of Kubernetes go.
+    pub(crate) recorder: Option<Recorder>,
+    /// How its cards are shared.
+    pub(crate) schedule: Scheduling,
 }
 
 /// NVML as last seen.
@@ -114,6 +126,10 @@ impl Node {
             events: Events::new(),
             endpoint: Endpoint::default(),
             held: BTreeSet::new(),
+            served: BTreeMap::new(),
+            spread: false,
+            recorder: None,
+            schedule: Scheduling::default(),
         }
     }
 
@@ -152,7 +168,7 @@ impl Node {
     pub(crate) fn reserve(
         &mut self,
         call: &Reserve,
-        confirmed: Option<Mib>,
+        confirmed: Option<&Confirmed>,
         holder: ProcessId,
         majors: &BTreeMap<String, u32>,
         alive: Alive<'_>,
@@ -166,27 +182,21 @@ impl Node {
             return Ok(again);
         }
         self.end_previous_life(&call.key, alive)?;
-        let need = Need { memory, uid: call.uid, gpu: call.request.gpu.as_ref() };
-        let card = self.place(&need)?;
-        let grant = Grant {
-            key: call.key.clone(),
-            cards: vec![GrantedCard {
-                uuid: card.uuid.clone(),
-                index: card.index,
-                minor: card.minor,
-            }],
-            memory,
-            uid: call.uid,
-            compute: call.request.compute,
-            priority: call.request.priority,
-            client_dir: card.client_dir.clone(),
-            devices: devices::nodes(card.minor, majors, self.driver.simulated),
-            guarantee: Guarantee::Mps,
-        };
-        let needs_server = !card.has_server_for(call.uid);
-        let capacity = Capacity { memory: card.memory, max_clients: card.max_clients };
-        let reserved = self.ledger.reserve(grant.clone(), holder, &capacity, now_ms);
+        if let Some(refusal) = self.waiting_refusal() {
+            return Err(refusal);
+        }
+        let asked = self.asked(call, confirmed, memory)?;
+        let cards = self.place(call, confirmed, asked)?;
+        let needs_server =
+            self.under_mps() && !cards.iter().all(|card| card.has_server_for(call.uid));
+        let capacities: Vec<Capacity> =
+            cards.iter().map(|card| self.capacity(card, confirmed.is_some())).collect();
+        let grant = self.grant(call, &cards, asked, majors);
+        let reserved = self.ledger.reserve(grant.clone(), holder, &capacities, now_ms);
         reserved.map_err(|error| ledger_refusal(&error))?;
+        if let Some(confirmed) = confirmed {
+            self.ledger.set_handed(&call.key, confirmed.handed.clone());
+        }
         self.changes += 1;
         Ok(Reserved { grant, needs_server })
     }
@@ -196,7 +206,7 @@ impl Node {
         let entry = self.ledger.get(key)?;
         let same = matches!(entry.state, State::Reserved { holder: before } if before == holder);
         let card = self.card(&entry.grant.cards.first()?.uuid).filter(|_| same)?;
-        let needs_server = !card.has_server_for(entry.grant.uid);
+        let needs_server = entry.grant.uses_mps() && !card.has_server_for(entry.grant.uid);
         Some(Reserved { grant: entry.grant.clone(), needs_server })
     }
 
@@ -209,6 +219,14 @@ impl Node {
             }
             _ => None,
         }
+    }
+
+    /// Whether a container of this pod has a grant that is just ending.
+    pub(crate) fn pod_is_ending(&self, uid: &str, alive: Alive<'_>) -> bool {
+        self.ledger.of_pod(uid).any(|entry| match &entry.state {
+            State::Reserved { holder } => !alive(holder),
+            State::Active { init, .. } => !alive(init),
+        })
     }
 
     /// Turns a reservation into a grant, or takes it anew where it has expired and still fits.
@@ -224,8 +242,8 @@ impl Node {
                 no_reservation("its reservation has expired and the hook did not bring the grant")
             })?;
             self.end_previous_life(&call.key, alive)?;
-            let capacity = self.still_fits(call, grant)?;
-            self.ledger.reserve(grant.clone(), init, &capacity, now_ms).map_err(|error| {
+            let capacities = self.still_fits(call, grant)?;
+            self.ledger.reserve(grant.clone(), init, &capacities, now_ms).map_err(|error| {
                 no_reservation(&format!("its reservation has expired, and {error}"))
             })?;
         }
@@ -236,29 +254,6 @@ impl Node {
             .clone();
         self.changes += 1;
         Ok(entry)
-    }
-
-    /// The capacity of the card that an expired reservation named, if everything is as it was.
-    fn still_fits(&self, call: &Activate, grant: &Grant) -> Result<Capacity, Refusal> {
-        if let Some(trouble) = &self.driver.trouble {
-            return Err(nvml_refusal(trouble));
-        }
-        let [granted] = grant.cards.as_slice() else {
-            return Err(no_reservation("its grant names no card, or several"));
-        };
-        if grant.key != call.key {
-            return Err(no_reservation("its grant is another container's"));
-        }
-        let gpu = GpuSelector::Uuid(granted.uuid.clone());
-        let need = Need { memory: grant.memory, uid: grant.uid, gpu: Some(&gpu) };
-        let card = self.place(&need).map_err(|refusal| {
-            let why = format!("its reservation has expired, and now {}", refusal.sentence);
-            Refusal::new(Code::NoReservation, why, refusal.hint)
-        })?;
-        if card.client_dir != grant.client_dir || card.minor != granted.minor {
-            return Err(no_reservation("its grant is from before the card was prepared anew"));
-        }
-        Ok(Capacity { memory: card.memory, max_clients: card.max_clients })
     }
 
     /// What the card's MPS should allow a client without a limit of its own: its largest grant, or all
@@ -407,40 +402,12 @@ impl Node {
         }
         Ok(())
     }
-
-    fn place(&self, need: &Need<'_>) -> Result<&Card, Refusal> {
-        let states: Vec<CardState<'_>> =
-            self.cards.iter().map(|card| self.card_state(card)).collect();
-        let position = choose(&states, need)?;
-        self.cards
-            .get(position)
-            .ok_or_else(|| Refusal::new(Code::NoCapacity, "no card was chosen", "mpsgate status"))
-    }
-
-    fn card_state<'a>(&'a self, card: &'a Card) -> CardState<'a> {
-        let holders = self.ledger.on_card(&card.uuid).map(|entry| Holder {
-            container: entry.grant.key.container_id.as_str(),
-            memory: entry.grant.memory,
-            uid: entry.grant.uid,
-        });
-        CardState {
-            uuid: &card.uuid,
-            index: card.index,
-            managed: card.managed.is_some(),
-            condition: card.condition(),
-            memory: card.memory,
-            promised: self.ledger.promised(&card.uuid),
-            holders: holders.collect(),
-            max_clients: card.max_clients,
-            multiuser: card.multiuser,
-        }
-    }
 }
 
 pub(crate) fn nvml_refusal(trouble: &Trouble) -> Refusal {
     Refusal::new(
         Code::GpuUnhealthy,
-        format!("it asks for GPU memory, but the NVIDIA driver cannot be asked: {}", trouble.why),
+        format!("the NVIDIA driver does not answer: {}", trouble.why),
         trouble.hint.clone(),
     )
 }
@@ -462,6 +429,7 @@ fn ledger_refusal(error: &LedgerError) -> Refusal {
 }
 
 mod held;
+mod place;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod trust;

@@ -80,8 +80,10 @@ pub(crate) async fn hand_over(
 ) -> Result<Result<String, Refusal>, DaemonError> {
     let label = label(daemon, card);
     let asked = card.clone();
+    let schedule = daemon.node().schedule.now();
     let look = daemon.blocking("look at a card", move |h| {
-        h.objections(asked.uuid.as_str()).map_err(|objection| (objection, h.own_servers(&asked)))
+        h.objections(asked.uuid.as_str(), schedule)
+            .map_err(|objection| (objection, h.own_servers(&asked)))
     });
     if let Err((objection, own)) = told.wait(&format!("looking at {label}"), look).await?
         && let Some(refusal) = object(objection, &own, &label)

@@ -6,6 +6,9 @@ use mpsgate_config::paths;
 
 /// Where every distribution mounts it; the hook names cgroups below it.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// Kubelets make their socket here wherever they run; k3s and RKE2 keep the first path.
+const KUBELETS: [&str; 2] =
+    ["/var/lib/kubelet/device-plugins", "/var/snap/microk8s/common/var/lib/kubelet/device-plugins"];
 
 /// Where things lie.
 #[derive(Debug, Clone)]
@@ -16,19 +19,32 @@ pub struct Places {
     pub state: PathBuf,
     /// The kernel's own tree of cgroups, which nothing is made in.
     pub cgroups: PathBuf,
+    /// Directories of device plugins that a kubelet may have, the usual one first. Kubelet's own, wherever the rest of
+    /// it lies.
+    pub kubelets: Vec<PathBuf>,
 }
 
 impl Default for Places {
     fn default() -> Self {
-        Self { run: paths::RUN_DIR.into(), state: paths::STATE_DIR.into(), cgroups: CGROUPS.into() }
+        Self {
+            run: paths::RUN_DIR.into(),
+            state: paths::STATE_DIR.into(),
+            cgroups: CGROUPS.into(),
+            kubelets: KUBELETS.map(PathBuf::from).into(),
+        }
     }
 }
 
 impl Places {
-    /// All below `root`, as `root/run` and `root/state`.
+    /// All below `root`, as `root/run`, `root/state` and `root/kubelet`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
-        Self { run: root.join("run"), state: root.join("state"), cgroups: CGROUPS.into() }
+        Self {
+            run: root.join("run"),
+            state: root.join("state"),
+            cgroups: CGROUPS.into(),
+            kubelets: vec![root.join("kubelet/device-plugins")],
+        }
     }
 
     fn in_run(&self, product: &str) -> PathBuf {
@@ -72,6 +88,12 @@ impl Places {
         self.in_run(paths::MPS_DIR)
     }
 
+    /// The socket of `mpsgated hold`.
+    #[must_use]
+    pub fn hold(&self) -> PathBuf {
+        self.in_run(paths::HOLD_DIR)
+    }
+
     /// The cards that `mpsgate enable` handed over.
     #[must_use]
     pub fn managed(&self) -> PathBuf {
@@ -105,6 +127,7 @@ mod tests {
             (places.grants(), paths::GRANTS_DIR),
             (places.ledger(), paths::LEDGER_DIR),
             (places.mps(), paths::MPS_DIR),
+            (places.hold(), paths::HOLD_DIR),
         ] {
             assert_eq!(ours, Path::new(product));
         }

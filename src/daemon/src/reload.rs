@@ -13,6 +13,7 @@ use crate::card::ManagedBy;
 use crate::daemon::Daemon;
 use crate::hardware::CardId;
 use crate::operator::{Told, give_back, hand_over, id};
+use crate::schedule::Want;
 use crate::socket::Line;
 use crate::{DaemonError, error, logging, snapshot};
 
@@ -86,7 +87,12 @@ async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) -> Result<(), DaemonErr
         match change.key {
             "log.level" => logging::set_level(config.log.level),
             "trust.local" => daemon.node().trust_local = config.trust.local,
+            "gpus.schedule" => daemon.want_schedule(Want::Settings(config.gpus.schedule)),
             "runtime.path" => snapshot::link_runtime(daemon, &config.runtime.path),
+            // Whoever serves kubelet looks at each change.
+            "kubernetes.device_plugin"
+            | "kubernetes.memory_units_mib"
+            | "kubernetes.slices_gib" => daemon.tell_change(),
             "metrics.listen" => daemon.metrics_moved.notify_one(),
             // Read at the next look at the cards, which is now.
             "gpus.reserve_mib" => daemon.look.notify_one(),
@@ -121,6 +127,8 @@ async fn manage(
         for (uuid, managed) in cards {
             let handed_over = node.handed_over.contains(&uuid);
             let next = match (wanted.includes(uuid.as_str()), managed) {
+                // It is another system's, until the node's label says otherwise.
+                (true, None) if node.schedule.leaves(&uuid) => continue,
                 (true, None) => {
                     added.extend(node.card(&uuid).map(|card| id(&node, card)));
                     continue;
@@ -131,7 +139,10 @@ async fn manage(
                 }
                 (true, Some(_)) => ManagedBy::Settings,
                 (false, Some(_)) => ManagedBy::Operator,
-                (false, None) => continue,
+                (false, None) => {
+                    node.schedule.forget(&uuid);
+                    continue;
+                }
             };
             if let Some(card) = node.card_mut(&uuid) {
                 card.managed = Some(next);

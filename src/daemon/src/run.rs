@@ -14,6 +14,7 @@ use mpsgate_allocation::ledger::Ledger;
 use mpsgate_allocation::ledger_file::{LedgerFile, LedgerFileError};
 use mpsgate_config::{Config, Origin};
 use mpsgate_crashpoint::crash_point;
+use mpsgate_policy::schedule::Wants;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -22,10 +23,11 @@ use tokio::time::Instant;
 
 use crate::daemon::{Daemon, START_LIMIT, Task, log_ended};
 use crate::node::Node;
+use crate::schedule::Scheduling;
 use crate::settings::Settings;
 use crate::{
-    DaemonError, Places, directories, error, inventory, limits, logging, managed, metrics, process,
-    reload, snapshot, socket, tokens, watch, watchdog,
+    DaemonError, Places, api_server, device_plugin, directories, error, inventory, limits, logging,
+    managed, metrics, process, reload, schedule, snapshot, socket, tokens, watch, watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -104,7 +106,7 @@ pub async fn serve(
 
     let mut node = Node::new(ledger, file, places.grants());
     node.trust_local = config.trust.local;
-    node.kubelet = snapshot::has_kubelet();
+    node.kubelet = snapshot::has_kubelet(&places);
     let ended = node.settle(&process::is_alive);
     for entry in &ended {
         log_ended(entry, "ended while mpsgated was away");
@@ -121,6 +123,9 @@ pub async fn serve(
     snapshot::link_runtime(&daemon, &daemon.settings.now().runtime.path);
     {
         let mut node = daemon.node();
+        let settings = daemon.settings.now().gpus.schedule;
+        let wants = Wants { settings, label: handed_over.schedule };
+        node.schedule = Scheduling::start(wants, node.ledger().entries());
         node.handed_over = handed_over.cards;
         node.stopped = handed_over.stopped;
     }
@@ -162,7 +167,10 @@ fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signa
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
     daemon.spawn("watches the memory", watchdog::watch(Arc::clone(daemon)));
     daemon.spawn("serves metrics", metrics::serve(Arc::clone(daemon)));
+    daemon.spawn("keeps the schedule", schedule::keep(Arc::clone(daemon)));
     daemon.spawn("tends the keys", tokens::keep(Arc::clone(daemon)));
+    daemon.spawn("serves kubelet", device_plugin::keep(Arc::clone(daemon)));
+    api_server::start(daemon);
     daemon.spawn("publishes changes", publish(Arc::clone(daemon)));
     daemon.spawn("writes the ledger", write(Arc::clone(daemon)));
     daemon.spawn("reloads", reload::on_hangup(Arc::clone(daemon), hangup));

@@ -6,17 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use mpsgate_api::{FILES_FORMAT, NodeSnapshot, ProtectedDirectory, SnapshotCard};
-use mpsgate_config::paths;
+use mpsgate_config::{Schedule, paths};
 use mpsgate_crashpoint::crash_point;
 
 use crate::daemon::Daemon;
-use crate::{devices, managed, other_nodes};
+use crate::{Places, device_plugin, devices, managed, node_root, other_nodes};
 
-/// Kubelets make this socket wherever they run; k3s and RKE2 keep the first path.
-const KUBELET_SOCKETS: [&str; 2] = [
-    "/var/lib/kubelet/device-plugins/kubelet.sock",
-    "/var/snap/microk8s/common/var/lib/kubelet/device-plugins/kubelet.sock",
-];
 /// Settings of the NVIDIA container toolkit.
 const TOOLKIT_CONFIG: &str = "/etc/nvidia-container-runtime/config.toml";
 /// Larger is no settings file.
@@ -29,16 +24,17 @@ pub(crate) struct SnapshotFile {
 }
 
 /// Whether a kubelet runs, or has run, on this node.
-pub(crate) fn has_kubelet() -> bool {
-    KUBELET_SOCKETS.iter().any(|path| {
-        std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+pub(crate) fn has_kubelet(places: &Places) -> bool {
+    places.kubelets.iter().any(|directory| {
+        std::fs::symlink_metadata(directory.join("kubelet.sock"))
+            .is_ok_and(|found| found.file_type().is_socket())
     })
 }
 
 /// Where these kubelets keep a directory for each pod that they have.
-pub(crate) fn kubelet_pods() -> Vec<PathBuf> {
-    let root = |socket: &str| Some(Path::new(socket).parent()?.parent()?.join("pods"));
-    KUBELET_SOCKETS.iter().filter_map(|socket| root(socket)).collect()
+pub(crate) fn kubelet_pods(places: &Places) -> Vec<PathBuf> {
+    let directories = places.kubelets.iter();
+    directories.filter_map(|plugins| Some(plugins.parent()?.join("pods"))).collect()
 }
 
 /// Writes the snapshot where it changed.
@@ -73,7 +69,7 @@ pub(crate) fn publish(daemon: &Daemon) {
 
 fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
     let ipc_inode = std::fs::metadata("/proc/self/ns/ipc")?.ino();
-    let (cards, kubelet) = {
+    let (cards, kubelet, share) = {
         let node = daemon.node();
         let cards: Vec<SnapshotCard> = node
             .cards
@@ -85,7 +81,7 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
                 managed: card.managed.is_some(),
             })
             .collect();
-        (cards, node.kubelet)
+        (cards, node.kubelet, node.schedule.now() == Schedule::Share)
     };
     let minors: Vec<u32> =
         cards.iter().filter(|card| card.managed).map(|card| card.minor).collect();
@@ -96,8 +92,10 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
         cards,
         majors: devices::majors(),
         protected: protected(daemon),
-        swarm_resources: swarm_resources(),
+        swarm_resources: node_root::look(swarm_resources)?,
         other_nodes: other_nodes::find(Path::new("/"), &minors),
+        device_plugin: device_plugin::is_in_charge(daemon),
+        share,
     })
 }
 
@@ -161,18 +159,31 @@ pub(crate) fn parse_swarm_resources(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Points the link at the real runtime; removes it where there is none.
+/// Points the link at the node's real runtime; removes it where there is none.
 pub(crate) fn link_runtime(daemon: &Daemon, runtime: &Path) {
     let link = daemon.places.runtime_link();
     let shim = Path::new(paths::HOOK).with_file_name("mpsgate-runtime");
-    let own = std::fs::metadata(shim).ok();
-    let Some(target) = mpsgate_config::find_runtime(runtime, own.as_ref()) else {
-        log::error!(
-            runtime:% = runtime.display(), hint = "install it, or set runtime.path in /etc/mpsgate/config.toml";
-            "the real runtime is not installed"
-        );
-        let _ = std::fs::remove_file(&link);
-        return;
+    let found = node_root::look(|| {
+        let own = std::fs::metadata(shim).ok();
+        mpsgate_config::find_runtime(runtime, own.as_ref())
+    });
+    let target = match found {
+        Ok(Some(target)) => target,
+        unknown => {
+            match unknown {
+                Err(error) => log::error!(
+                    reason:% = error, hint = "a pod of mpsgated needs hostPID: true and privileged: true";
+                    "the node's runtime cannot be looked up"
+                ),
+                _ => log::error!(
+                    runtime:% = runtime.display(), hint = "install it, or set runtime.path in /etc/mpsgate/config.toml";
+                    "the real runtime is not installed"
+                ),
+            }
+            // Without it the shim looks for itself, so an old one must not stay.
+            let _ = std::fs::remove_file(&link);
+            return;
+        }
     };
     if std::fs::read_link(&link).is_ok_and(|now| now == target) {
         return;

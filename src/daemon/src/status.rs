@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_allocation::ledger::{Entry, State};
-use mpsgate_allocation::{Grant, Guarantee, Mib};
+use mpsgate_allocation::{GpuUuid, Grant, GrantedCard, Guarantee, Mib};
 use mpsgate_api::{CardStatus, GrantStatus, Status};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -14,13 +14,13 @@ use crate::card::Card;
 use crate::daemon::Daemon;
 use crate::keeper::Order;
 use crate::node::Node;
-use crate::{DaemonError, inventory};
+use crate::{DaemonError, api_server, inventory};
 
 /// Callers wait 2 s for the first byte.
 const LIMIT: Duration = Duration::from_millis(1500);
 
 /// What a grant that lost its control daemon needs.
-const BROKEN: &str = "its CUDA processes lost the GPU when its MPS daemon or server died: restart the \
+pub(crate) const BROKEN: &str = "its CUDA processes lost the GPU when its MPS daemon or server died: restart the \
      container";
 
 /// Looks again at cards and control daemons, as far as they answer, and tells.
@@ -46,13 +46,15 @@ pub(crate) async fn now(daemon: &Arc<Daemon>) -> Result<Status, DaemonError> {
         // Whoever watches the cards finds out whether it hangs.
         Err(_) => daemon.look.notify_one(),
     }
-    Ok(daemon.node().status())
+    let mut status = daemon.node().status();
+    status.api_server = api_server::status(daemon);
+    Ok(status)
 }
 
 impl Node {
     pub(crate) fn status(&self) -> Status {
         let mut grants: Vec<GrantStatus> =
-            self.ledger().entries().iter().filter_map(|entry| self.grant_status(entry)).collect();
+            self.ledger().entries().iter().flat_map(|entry| self.grant_status(entry)).collect();
         grants.sort_by_key(|grant| (grant.card_index, grant.since_ms));
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -69,17 +71,26 @@ impl Node {
             actions: self.actions.iter().cloned().collect(),
             metrics_listen: self.endpoint.at.map(|at| at.to_string()),
             metrics_error: self.endpoint.error.clone(),
+            api_server: None,
+            device_plugin: self.served.iter().map(|(name, served)| served.status(name)).collect(),
+            schedule: self.schedule.now().to_string(),
+            schedule_wanted: self.schedule.wanted().map(|word| word.as_str().to_owned()),
+            schedule_waits_for: self.waits_for(),
         }
     }
 
     fn card_status(&self, card: &Card) -> CardStatus {
         let promised = self.ledger().promised(&card.uuid);
-        let committed = self.ledger().committed(&card.uuid);
+        let granted = self.ledger().granted(&card.uuid);
+        let free = card.memory.saturating_sub(granted).saturating_sub(promised);
         let managed = card.managed.is_some();
         let clients = u32::try_from(self.ledger().on_card(&card.uuid).count()).unwrap_or(u32::MAX);
         let (state, hint) = match (&card.lost, managed) {
             (None, false) => ("unmanaged", None),
-            _ => (card.state(), card.trouble().map(|trouble| trouble.hint.clone())),
+            _ => match (card.trouble(), self.fence(card)) {
+                (None, Some(fence)) => (fence.why.as_str(), Some(fence.hint.clone())),
+                (trouble, _) => (card.state(), trouble.map(|trouble| trouble.hint.clone())),
+            },
         };
         CardStatus {
             uuid: card.uuid.to_string(),
@@ -89,9 +100,9 @@ impl Node {
             managed,
             total_mib: card.total.0,
             memory_mib: card.memory.0,
-            granted_mib: committed.saturating_sub(promised).0,
+            granted_mib: granted.0,
             promised_mib: promised.0,
-            free_mib: if managed { card.memory.saturating_sub(committed).0 } else { Mib(0).0 },
+            free_mib: if managed { free.0 } else { 0 },
             used_mib: card.lost.is_none().then_some(card.used.0),
             compute_mode: card.compute_mode.clone(),
             clients,
@@ -108,9 +119,9 @@ impl Node {
         }
     }
 
-    /// What its processes use, where that is seen now.
-    fn used(&self, grant: &Grant) -> Option<Mib> {
-        let card = self.card(&grant.cards.first()?.uuid)?;
+    /// What its processes use of a card, where that is seen now.
+    fn used(&self, grant: &Grant, card: &GpuUuid) -> Option<Mib> {
+        let card = self.card(card)?;
         card.watched.used.get(&grant.key).copied().filter(|_| self.driver.trouble.is_none())
     }
 
@@ -132,9 +143,13 @@ impl Node {
         }
     }
 
-    fn grant_status(&self, entry: &Entry) -> Option<GrantStatus> {
+    /// One line for each of its cards.
+    fn grant_status(&self, entry: &Entry) -> impl Iterator<Item = GrantStatus> {
+        entry.grant.cards.iter().map(|card| self.status_on_card(entry, card))
+    }
+
+    fn status_on_card(&self, entry: &Entry, card: &GrantedCard) -> GrantStatus {
         let grant = &entry.grant;
-        let card = grant.cards.first()?;
         let broken = entry.broken_ms.is_some();
         let (state, pid, cgroup) = match &entry.state {
             State::Reserved { holder } => ("reserved", holder.pid, None),
@@ -142,7 +157,7 @@ impl Node {
                 (if broken { "broken" } else { "active" }, init.pid, cgroup.as_ref())
             }
         };
-        Some(GrantStatus {
+        GrantStatus {
             container_id: grant.key.container_id.to_string(),
             runtime_root: grant.key.runtime_root.clone(),
             instance: grant.key.instance.as_str().to_owned(),
@@ -154,12 +169,12 @@ impl Node {
             uid: grant.uid,
             pid,
             cgroup: cgroup.map(|cgroup| cgroup.path.clone()),
-            used_mib: self.used(grant).map(|used| used.0),
+            used_mib: self.used(grant, &card.uuid).map(|used| used.0),
             cap_mib: self.cap(grant),
             guarantee: self.guarantee(grant).as_str().to_owned(),
             since_ms: entry.since_ms,
             hint: broken.then(|| BROKEN.to_owned()),
             broken_ms: entry.broken_ms,
-        })
+        }
     }
 }

@@ -67,7 +67,8 @@ pub(crate) async fn clients(daemon: &Daemon, call: &Terminate) -> Result<Reply, 
         let Some(entry) = node.ledger().get(&call.key) else { return done(String::new()) };
         // Before it is active no program of the container has run.
         let State::Active { init, cgroup } = &entry.state else { return done(String::new()) };
-        let Some(card) = entry.grant.cards.first() else { return done(String::new()) };
+        let mut cards = entry.grant.cards.iter().filter(|_| entry.grant.uses_mps());
+        let Some(card) = cards.next() else { return done(String::new()) };
         (card.uuid.clone(), Doomed { init: *init, cgroup: cgroup.clone() })
     };
     // What cannot be read is for the keeper to find: there may be processes.

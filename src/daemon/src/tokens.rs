@@ -1,18 +1,22 @@
 //! The node's keys and tokens: opened when they are first needed, tended once an hour where a kubelet runs.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use mpsgate_allocation::Mib;
+use mpsgate_allocation::{GpuUuid, Handed, Mib, PodContainer};
 use mpsgate_api::{Engine, Reserve};
-use mpsgate_policy::{Code, Refusal};
-use mpsgate_token::{Bearer, Store, StoreError};
+use mpsgate_config::SlicesUid;
+use mpsgate_deviceplugin::Unit;
+use mpsgate_policy::{Code, Listed, Refusal};
+use mpsgate_token::{Bearer, Claims, Store, StoreError};
 
+use crate::api_server::InApi;
 use crate::daemon::{Daemon, now_ms};
 use crate::error::chain;
-use crate::{DaemonError, snapshot};
+use crate::{DaemonError, api_server, snapshot};
 
 /// Between two looks at age and use of the keys, and at whether there is a kubelet yet.
 const TEND: Duration = Duration::from_secs(60 * 60);
@@ -43,6 +47,16 @@ impl Tokens {
         work(store.insert(open))
     }
 
+    /// A token for so much memory, given out as `resource`, of devices of `card`.
+    pub(crate) fn sign(
+        &self,
+        memory: Mib,
+        resource: String,
+        card: Option<String>,
+    ) -> Result<String, StoreError> {
+        self.with(|store| store.sign(memory.0, Some(resource), card))
+    }
+
     /// Makes a key where the present one is old, and forgets those of which no pod is left. Which pods there are
     /// is told by kubelet's own directory; where that cannot be read, all keys stay.
     fn tend(&self, pods: Option<&BTreeSet<String>>, now_ms: u64) -> Result<(), StoreError> {
@@ -60,35 +74,134 @@ impl Tokens {
     }
 }
 
-/// What the token of a request says. `None` where it has none, or where tokens do not count.
+/// What nos' resources begin with.
+const SLICE: &str = "nvidia.com/gpu-";
+
+/// What kubelet or the API server has confirmed of a container's request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Confirmed {
+    /// GPU memory.
+    pub(crate) memory: Mib,
+    /// Cards over which it is spread, in equal parts: the pod's label, where the API server has told it.
+    pub(crate) cards: NonZeroU32,
+    /// The card that was chosen for it: taken where it serves.
+    pub(crate) hint: Option<GpuUuid>,
+    /// To whom, and as which resource.
+    pub(crate) handed: Handed,
+}
+
+impl Confirmed {
+    /// What one of its resource is worth, of which each card has a whole number. GiB where the name does not say it.
+    pub(crate) fn unit(&self) -> Mib {
+        let unit = self.handed.resource.strip_prefix("mpsgate.io/gpu-mem-");
+        let mib =
+            unit.and_then(|unit| unit.strip_suffix("mi")?.parse().ok()).filter(|mib| *mib > 0);
+        Mib(mib.unwrap_or(1024))
+    }
+}
+
+/// What a token says: resource, memory, and the card of its devices.
+fn read(claims: Claims) -> ((String, Mib), Option<GpuUuid>) {
+    // The first tokens do not say it, and were of this one.
+    let resource = claims
+        .resource
+        .unwrap_or_else(|| mpsgate_deviceplugin::Resource::gpu_mem(Unit::GIB).name().to_owned());
+    let card = claims.card.and_then(|card| GpuUuid::parse(&card).ok());
+    ((resource, Mib(claims.memory_mib)), card)
+}
+
+/// What kubelet (a token) and the API server confirm of a request. `None` where nobody does.
 pub(crate) async fn confirm(
     daemon: &Arc<Daemon>,
     call: &Reserve,
-) -> Result<Result<Option<Mib>, Refusal>, DaemonError> {
-    let (Engine::Kubernetes, Some(token)) = (call.engine, call.request.token.clone()) else {
+) -> Result<Result<Option<Confirmed>, Refusal>, DaemonError> {
+    if call.engine != Engine::Kubernetes {
         return Ok(Ok(None));
-    };
-    let Some(pod) = call.pod.clone() else {
-        return Ok(Err(Refusal::new(
-            Code::Unconfirmed,
-            "it brings a token (mpsgate.io/grant), but its engine does not say to which container of which pod it \
+    }
+    let token = call.request.token.clone();
+    let pod = match (call.pod.clone(), &token) {
+        (Some(pod), _) => pod,
+        (None, None) => return Ok(Ok(None)),
+        (None, Some(_)) => {
+            return Ok(Err(Refusal::new(
+                Code::Unconfirmed,
+                "it brings a token (mpsgate.io/grant), but its engine does not say to which container of which pod it \
              belongs, or its cgroup is another pod's",
-            "start it as a pod, through kubelet; mpsgate knows containerd 1.6 and newer, and CRI-O",
-        )));
+                "start it as a pod, through kubelet; mpsgate knows containerd 1.6 and newer, and CRI-O",
+            )));
+        }
     };
+    let claims = match token {
+        None => None,
+        Some(token) => match claims(daemon, token, &pod).await? {
+            Ok(claims) => Some(read(claims)),
+            Err(refusal) => return Ok(Err(refusal)),
+        },
+    };
+    let InApi { listed, chosen, cards } = api_server::listed(daemon, &pod).await;
+    let cards = match cards.as_deref().map(gpu_count).transpose() {
+        Ok(cards) => cards.unwrap_or(NonZeroU32::MIN),
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let (token, card) = claims.unzip();
+    let with_token = token.is_some();
+    let (resource, memory) = match mpsgate_policy::confirmed(token, &listed) {
+        Ok(Some(confirmed)) => confirmed,
+        Ok(None) => return Ok(Ok(None)),
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    if let SlicesUid::Only(uid) = daemon.settings.now().kubernetes.slices_uid
+        && resource.starts_with(SLICE)
+        && call.uid != uid
+    {
+        return Ok(Err(Refusal::new(
+            Code::Uid,
+            format!(
+                "its CUDA processes run as uid {}, and {resource} is for uid {uid} alone",
+                call.uid
+            ),
+            format!(
+                "set securityContext.runAsUser: {uid} in the pod, or kubernetes.slices_uid = \"any\" in \
+                 /etc/mpsgate/config.toml and run: mpsgate reload"
+            ),
+        )));
+    }
+    log::info!(
+        container = call.key.container_id.as_str(), pod:% = pod, memory_mib = memory.0, token = with_token,
+        listed = listed != Listed::Unknown; "request confirmed"
+    );
+    let chosen = chosen.and_then(|index| {
+        let node = daemon.node();
+        node.cards.iter().find(|card| card.index == index).map(|card| card.uuid.clone())
+    });
+    let hint = chosen.or_else(|| card.flatten());
+    Ok(Ok(Some(Confirmed { memory, cards, hint, handed: Handed { pod, resource } })))
+}
+
+/// Over how many cards a pod's label spreads its memory.
+fn gpu_count(text: &str) -> Result<NonZeroU32, Refusal> {
+    text.parse().map_err(|_| {
+        Refusal::new(
+            Code::Request,
+            format!(
+                "its pod's label aliyun.com/gpu-count is {text:?}, which is no number of cards"
+            ),
+            "set it to 1 or more, or remove it",
+        )
+    })
+}
+
+/// The claims of a token that counts for this container.
+async fn claims(
+    daemon: &Arc<Daemon>,
+    token: String,
+    pod: &PodContainer,
+) -> Result<Result<Claims, Refusal>, DaemonError> {
     let tokens = Arc::clone(&daemon.tokens);
     let bearer = Bearer { pod: pod.uid.clone(), container: pod.container.clone() };
     let work = move |_: &_| tokens.with(|store| store.confirm(&token, &bearer));
-    Ok(match daemon.blocking("confirm a token", work).await? {
-        Ok(claims) => {
-            log::info!(
-                container = call.key.container_id.as_str(), pod:% = pod, memory_mib = claims.memory_mib;
-                "token confirmed"
-            );
-            Ok(Some(Mib(claims.memory_mib)))
-        }
-        Err(error) => Err(refusal(&error)),
-    })
+    let confirmed = daemon.blocking("confirm a token", work).await?;
+    Ok(confirmed.map_err(|error| refusal(&error)))
 }
 
 fn refusal(error: &StoreError) -> Refusal {
@@ -108,9 +221,8 @@ pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
             tokio::time::sleep(KUBELET_LOOK).await;
             continue;
         }
-        let tokens = Arc::clone(&daemon.tokens);
-        let tend =
-            move |_: &_| tokens.tend(living_pods(&snapshot::kubelet_pods()).as_ref(), now_ms());
+        let (tokens, pods) = (Arc::clone(&daemon.tokens), snapshot::kubelet_pods(&daemon.places));
+        let tend = move |_: &_| tokens.tend(living_pods(&pods).as_ref(), now_ms());
         if let Err(error) = daemon.blocking("tend the keys", tend).await? {
             let (reason, hint) = (chain(&error), error.hint());
             log::error!(reason = reason.as_str(), hint = hint.as_str(); "tokens of pods cannot be checked");
@@ -157,7 +269,7 @@ mod tests {
     #[test]
     fn keys_are_forgotten_with_their_pods_and_never_without_kubelets_word() {
         let (_dir, tokens) = tokens();
-        let token = tokens.with(|store| store.sign(1024)).unwrap();
+        let token = tokens.with(|store| store.sign(1024, None, None)).unwrap();
         let bearer = Bearer { pod: "p".to_owned(), container: "c".to_owned() };
         let counts = || tokens.with(|store| store.confirm(&token, &bearer)).is_ok();
         assert!(counts());
@@ -188,7 +300,7 @@ mod tests {
     fn a_store_that_was_repaired_is_read_again() {
         let (dir, tokens) = tokens();
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let error = tokens.with(|store| store.sign(1)).unwrap_err();
+        let error = tokens.with(|store| store.sign(1, None, None)).unwrap_err();
         let told = refusal(&error);
         assert_eq!(told.code, Code::Unconfirmed);
         assert!(
@@ -196,6 +308,6 @@ mod tests {
             "{told}"
         );
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
-        tokens.with(|store| store.sign(1)).unwrap();
+        tokens.with(|store| store.sign(1, None, None)).unwrap();
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use mpsgate_allocation::ledger::{Entry, Ledger, State};
 use mpsgate_allocation::{GpuUuid, Mib};
-use mpsgate_config::Enforce;
+use mpsgate_config::{Enforce, Schedule};
 use mpsgate_policy::watchdog::{Limit, Look, Rules, Seen, decide};
 use tokio::time::Instant;
 
@@ -52,6 +52,7 @@ struct CardMemory {
 struct Due {
     card: CardId,
     limits: Vec<Limit>,
+    schedule: Schedule,
 }
 
 /// Looks for as long as the process lives.
@@ -67,7 +68,7 @@ pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
 async fn round(daemon: &Arc<Daemon>, memory: &mut Memory) -> Result<(), DaemonError> {
     let (due, entries, changes) = {
         let node = daemon.node();
-        let due = due(&node.cards, node.ledger(), memory);
+        let due = due(&node.cards, node.ledger(), node.schedule.now(), memory);
         // Who is told of `driver.trouble` is told enough.
         if due.is_empty() || node.driver.trouble.is_some() {
             return Ok(());
@@ -79,9 +80,9 @@ async fn round(daemon: &Arc<Daemon>, memory: &mut Memory) -> Result<(), DaemonEr
         owners.begin(changes);
         let looks: Vec<_> = due
             .into_iter()
-            .map(|Due { card, limits }| {
+            .map(|Due { card, limits, schedule }| {
                 let look = look(hardware, &card, limits, &mut owners, &entries);
-                (card.uuid, look)
+                (card.uuid, schedule, look)
             })
             .collect();
         owners.end();
@@ -89,11 +90,11 @@ async fn round(daemon: &Arc<Daemon>, memory: &mut Memory) -> Result<(), DaemonEr
     };
     let (looks, owners, entries) = daemon.blocking("look at GPU memory", looked).await?;
     memory.owners = owners;
-    for (uuid, look) in looks {
+    for (uuid, schedule, look) in looks {
         let memory = memory.cards.entry(uuid.clone()).or_default();
         memory.looked = Some(Instant::now());
         match look {
-            Ok(look) => take(daemon, &uuid, memory, &look, &entries),
+            Ok(look) => take(daemon, &uuid, schedule, memory, look, &entries),
             Err(Trouble { why, .. }) => publish(daemon, &uuid, memory, unseen(why)),
         }
     }
@@ -101,7 +102,7 @@ async fn round(daemon: &Arc<Daemon>, memory: &mut Memory) -> Result<(), DaemonEr
 }
 
 /// Managed cards that are there, with their live grants.
-fn due(cards: &[Card], ledger: &Ledger, memory: &mut Memory) -> Vec<Due> {
+fn due(cards: &[Card], ledger: &Ledger, schedule: Schedule, memory: &mut Memory) -> Vec<Due> {
     memory.cards.retain(|uuid, _| cards.iter().any(|card| card.uuid == *uuid));
     let mut due = Vec::new();
     for card in cards {
@@ -118,7 +119,7 @@ fn due(cards: &[Card], ledger: &Ledger, memory: &mut Memory) -> Vec<Due> {
             continue;
         }
         let (uuid, minor, memory) = (card.uuid.clone(), card.minor, card.memory);
-        due.push(Due { card: CardId { uuid, minor, memory, cap: card.cap }, limits });
+        due.push(Due { card: CardId { uuid, minor, memory, cap: card.cap }, limits, schedule });
     }
     due
 }
@@ -144,16 +145,23 @@ fn look(
 fn take(
     daemon: &Arc<Daemon>,
     uuid: &GpuUuid,
+    schedule: Schedule,
     memory: &mut CardMemory,
-    look: &Look,
+    mut look: Look,
     entries: &[Entry],
 ) {
     let policy = daemon.settings.now().policy.clone();
-    let rules = Rules { tolerance: Mib(policy.tolerance_mib.into()), enforce: policy.enforce };
-    let outcome = decide(&memory.seen, look, rules);
+    let enforce = match schedule {
+        Schedule::Mps => policy.enforce,
+        // Nobody was promised that a neighbour is held to his own, and nobody goes round MPS.
+        Schedule::Share => Enforce::Report,
+    };
+    look.tells_clients &= schedule == Schedule::Mps;
+    let rules = Rules { tolerance: Mib(policy.tolerance_mib.into()), enforce };
+    let outcome = decide(&memory.seen, &look, rules);
     memory.seen = outcome.seen;
     let watched = Watched {
-        enforced: outcome.blind.is_none() && policy.enforce == Enforce::Kill,
+        enforced: outcome.blind.is_none() && enforce == Enforce::Kill,
         blind: outcome.blind.map(|blind| blind.to_string()),
         used: outcome.used,
     };
@@ -174,7 +182,7 @@ fn publish(daemon: &Daemon, uuid: &GpuUuid, memory: &mut CardMemory, watched: Wa
         Some(reason) if !was_told => {
             log::warn!(
                 uuid = uuid.as_str(), reason = reason.as_str();
-                "memory of the card's processes is not seen: MPS's limits per process are all that holds"
+                "memory of the card's processes is not seen: nobody's sum is compared with his grant"
             );
         }
         None if was_told => {

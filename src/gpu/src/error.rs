@@ -11,7 +11,13 @@ use crate::ComputeMode;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// The dynamic loader cannot open the library: missing, not ELF, another architecture.
+    /// The dynamic loader finds no such library: no driver is installed, or elsewhere.
+    #[error("this node has no NVML library {}", library.display())]
+    NoLibrary {
+        /// The path or name that was asked for.
+        library: PathBuf,
+    },
+    /// The dynamic loader cannot open the library: not ELF, another architecture, a library of its own missing.
     #[error("cannot load the NVML library {}", library.display())]
     LibraryUnavailable {
         /// The path or name that was asked for.
@@ -161,7 +167,7 @@ impl GpuError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
-            Self::LibraryUnavailable { .. } => {
+            Self::NoLibrary { .. } | Self::LibraryUnavailable { .. } => {
                 "install the NVIDIA driver, which brings libnvidia-ml.so.1 (check: nvidia-smi), or \
                  set nvml.library to where it lies"
             }

@@ -39,13 +39,16 @@ impl Nvml {
     /// loader looks up.
     ///
     /// # Errors
-    /// [`GpuError::LibraryUnavailable`], [`GpuError::NotNvml`], [`GpuError::Init`].
+    /// [`GpuError::NoLibrary`], [`GpuError::LibraryUnavailable`], [`GpuError::NotNvml`], [`GpuError::Init`].
     pub fn load(library: impl AsRef<OsStr>) -> Result<Self, GpuError> {
         let library = library.as_ref();
         let path = || PathBuf::from(library);
         let nvml =
             nvml_wrapper::Nvml::builder().lib_path(library).init().map_err(
                 |error| match error {
+                    NvmlError::LibloadingError(error) if is_absent(library, &error) => {
+                        GpuError::NoLibrary { library: path() }
+                    }
                     NvmlError::LibloadingError(error) => {
                         GpuError::LibraryUnavailable { library: path(), source: error.into() }
                     }
@@ -246,4 +249,11 @@ fn cannot(action: &'static str) -> impl FnOnce(NvmlError) -> GpuError {
 
 fn on_card(uuid: &str, action: CardAction) -> impl FnOnce(NvmlError) -> CardError {
     move |source| CardError { index: None, uuid: Some(uuid.to_owned()), action, source }
+}
+
+/// Whether the loader found no file of that name, rather than one that it cannot use. glibc says so in words alone.
+fn is_absent(library: &OsStr, error: &dyn std::error::Error) -> bool {
+    let words =
+        format!("{}: cannot open shared object file: No such file or directory", library.display());
+    error.to_string().contains(&words)
 }

@@ -24,6 +24,7 @@ use crate::process::{POLL, Process};
 use crate::protocol::{ServerStatus, faulted_servers};
 use crate::spawner::{Spawner, Started};
 use mpsgate_crashpoint::crash_point;
+use mpsgate_hold::Root;
 
 /// Between two attempts on a channel that glitches.
 const GLITCH: Duration = Duration::from_millis(50);
@@ -42,6 +43,7 @@ pub struct CardMps {
     uuid: String,
     binary: PathBuf,
     multiuser: bool,
+    hold_dir: Option<PathBuf>,
     dirs: CardDirs,
     channel: Channel,
 }
@@ -118,7 +120,7 @@ impl CardMps {
     ) -> Self {
         let binary = binary.into();
         let channel = Channel::new(&binary, &dirs);
-        Self { card, uuid: uuid.into(), binary, multiuser: false, dirs, channel }
+        Self { card, uuid: uuid.into(), binary, multiuser: false, hold_dir: None, dirs, channel }
     }
 
     /// Starts it with one root server for all uids; only where [`crate::Capabilities`] says so.
@@ -126,6 +128,19 @@ impl CardMps {
     pub fn with_multiuser(mut self, multiuser: bool) -> Self {
         self.multiuser = multiuser;
         self
+    }
+
+    /// Knows what a holder with that directory started, whose `/` is not ours.
+    #[must_use]
+    pub fn with_holder(mut self, dir: PathBuf) -> Self {
+        self.hold_dir = Some(dir);
+        self
+    }
+
+    /// Whose `/` a control daemon or server of ours can have: ours, or the holder's.
+    pub(crate) fn trusted_roots(&self) -> Vec<Root> {
+        let holders = self.hold_dir.as_deref().and_then(Root::of_holder);
+        Root::of("self").into_iter().chain(holders).collect()
     }
 
     /// Changes the channel's time limit from its 3 s.

@@ -226,6 +226,9 @@ pub enum MpsError {
         /// The process.
         pid: i32,
     },
+    /// The holder of control daemons did not start one.
+    #[error("the holder did not start the control daemon")]
+    Hold(#[source] mpsgate_hold::HoldError),
     /// `systemctl` failed.
     #[error("`systemctl {arguments}` failed: {detail}")]
     Systemctl {
@@ -286,6 +289,16 @@ pub enum MpsError {
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A lease file of another version; it is left as it is.
+    #[error("the compute-mode lease {} has format {found}, this version knows {known}", path.display())]
+    LeaseNewer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// Ours.
+        known: u32,
     },
 }
 
@@ -357,6 +370,7 @@ impl MpsError {
             Self::StillRunning { pid } => {
                 format!("it hangs in the driver: cat /proc/{pid}/stack; only a reboot may help")
             }
+            Self::Hold(error) => error.hint(),
             Self::Systemctl { .. } => "systemctl status 'mpsgate-mps@*'".into(),
             Self::ServerOfOtherUid { serves, .. } => format!(
                 "run the container as uid {serves}, choose another card, or use a driver with multi-user MPS"
@@ -366,6 +380,10 @@ impl MpsError {
             }
             Self::LeaseCorrupt { path, .. } => format!(
                 "set the compute mode by hand (nvidia-smi -c DEFAULT), then remove {}",
+                path.display()
+            ),
+            Self::LeaseNewer { path, .. } => format!(
+                "install the mpsgate that wrote it; or set the compute mode by hand (nvidia-smi -c DEFAULT), then remove {}",
                 path.display()
             ),
             Self::BadUuid { .. } => "nvidia-smi -L prints the UUIDs".into(),

@@ -118,12 +118,12 @@ impl CardMps {
     /// and environment, outside every container, where anybody can dress up as one.
     #[must_use]
     pub fn servers_alive(&self) -> Vec<Process> {
-        let pipe_dir = self.dirs().pipe_dir();
+        let (pipe_dir, roots) = (self.dirs().pipe_dir(), self.trusted_roots());
         all_pids()
             .into_iter()
             .filter_map(Process::open)
             .filter(|process| process.exe().is_some_and(|exe| exe.ends_with(SERVER_PROGRAM)))
-            .filter(Process::shares_our_root)
+            .filter(|process| process.has_root_of(&roots))
             .filter(|process| {
                 process
                     .env("CUDA_MPS_PIPE_DIRECTORY")

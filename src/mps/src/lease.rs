@@ -84,8 +84,8 @@ impl LeaseDir {
     /// stands.
     ///
     /// # Errors
-    /// [`MpsError::BadUuid`], [`MpsError::Fs`]; [`MpsError::LeaseCorrupt`] when the existing lease
-    /// cannot be read: it is never overwritten, because it may be the only memory of the old mode.
+    /// [`MpsError::BadUuid`], [`MpsError::Fs`]; [`MpsError::LeaseCorrupt`] or [`MpsError::LeaseNewer`] when
+    /// the existing lease cannot be read: it is never overwritten, because it may be the only memory of the old mode.
     pub fn take(&self, uuid: &str, previous: ComputeMode) -> Result<Taken, MpsError> {
         let old = self.read(uuid)?;
         self.remove_leftover(uuid);
@@ -119,7 +119,7 @@ impl LeaseDir {
     /// The lease of one card.
     ///
     /// # Errors
-    /// [`MpsError::BadUuid`], [`MpsError::Fs`], [`MpsError::LeaseCorrupt`].
+    /// [`MpsError::BadUuid`], [`MpsError::Fs`], [`MpsError::LeaseCorrupt`], [`MpsError::LeaseNewer`].
     pub fn read(&self, uuid: &str) -> Result<Option<Lease>, MpsError> {
         let path = self.file(uuid)?;
         let text = match fs::read_to_string(&path) {
@@ -137,8 +137,7 @@ impl LeaseDir {
         // The format is read first: a newer file may differ in anything else.
         let Header { format } = serde_json::from_str(&text).map_err(corrupt)?;
         if format != FORMAT {
-            let reason = format!("it has format {format}, this version knows {FORMAT}");
-            return Err(MpsError::LeaseCorrupt { path, reason });
+            return Err(MpsError::LeaseNewer { path, found: format, known: FORMAT });
         }
         let lease: Lease = serde_json::from_str(&text).map_err(corrupt)?;
         if lease.uuid != uuid {
@@ -293,22 +292,29 @@ mod tests {
     fn an_unreadable_lease_is_named_and_never_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let leases = LeaseDir::new(dir.path());
-        let newer =
-            format!(r#"{{"format":2,"uuid":"{UUID}","previous":"default","taken_at_s":1}}"#);
         let other = r#"{"format":1,"uuid":"GPU-x","previous":"default","taken_at_s":1}"#;
-        let newer_fields = r#"{"format":2,"boot":"x"}"#;
-        for (content, why) in [
-            ("", "EOF"),
-            ("{", "EOF"),
-            ("\u{0}", "expected value"),
-            (newer.as_str(), "it has format 2, this version knows 1"),
-            (newer_fields, "it has format 2, this version knows 1"),
-            (other, "it is for GPU-x"),
-        ] {
+        for (content, why) in
+            [("", "EOF"), ("{", "EOF"), ("\u{0}", "expected value"), (other, "it is for GPU-x")]
+        {
             fs::write(dir.path().join(UUID), content).unwrap();
             let error = leases.take(UUID, ComputeMode::Default).unwrap_err();
             let MpsError::LeaseCorrupt { path, reason } = &error else { panic!("{error}") };
             assert!(path.ends_with(UUID) && reason.contains(why), "{error}");
+            assert_eq!(fs::read_to_string(dir.path().join(UUID)).unwrap(), content);
+        }
+    }
+
+    #[test]
+    fn a_newer_lease_is_told_from_a_broken_one_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let leases = LeaseDir::new(dir.path());
+        let alike =
+            format!(r#"{{"format":2,"uuid":"{UUID}","previous":"default","taken_at_s":1}}"#);
+        for content in [alike.as_str(), r#"{"format":2,"boot":"x"}"#] {
+            fs::write(dir.path().join(UUID), content).unwrap();
+            let error = leases.take(UUID, ComputeMode::Default).unwrap_err();
+            assert!(matches!(error, MpsError::LeaseNewer { found: 2, known: 1, .. }), "{error}");
+            assert!(error.hint().unwrap().starts_with("install the mpsgate that wrote it"));
             assert_eq!(fs::read_to_string(dir.path().join(UUID)).unwrap(), content);
         }
     }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Blocking; no async, no NVML, no policy. It runs three programs only: the control program (as
-//! daemon and as front-end) and `systemctl`. Facts marked "measured" were seen on
+//! daemon and as front-end) and `systemctl`. Where a holder of control daemons keeps them, that one runs the first. Facts marked "measured" were seen on
 //! `nvidia-cuda-mps` 535.261.03 and 550.163.01 without a GPU; `tests/contract.rs` repeats them.
 //! What a server or a client does needs a GPU and is marked "unverified".
 
@@ -18,6 +18,7 @@ mod channel;
 mod client;
 mod error;
 mod find;
+mod hold_spawner;
 mod holder;
 mod layout;
 mod lease;
@@ -36,6 +37,7 @@ pub use capability::Capabilities;
 pub use card::{CardMps, ControlDaemon, MpsState, Origin, Server};
 pub use channel::Channel;
 pub use error::MpsError;
+pub use hold_spawner::HoldSpawner;
 pub use holder::{Connections, Glance, Holder, WedgeCause};
 pub use layout::{CardDirs, ClientLinks, Repair};
 pub use lease::{ComputeMode, Lease, LeaseDir, Taken};

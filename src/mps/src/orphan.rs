@@ -31,13 +31,13 @@ impl CardMps {
     /// file was taken away or replaced. It serves its clients as before, and a second one could start
     /// beside it (measured). Only where nobody holds the lock.
     pub(crate) fn unlocked_daemon(&self) -> Option<Process> {
-        let program = self.binary().file_name()?;
+        let (program, roots) = (self.binary().file_name()?, self.trusted_roots());
         all_pids()
             .into_iter()
             .filter_map(Process::open)
             .filter(|process| process.exe().is_some_and(|exe| exe.file_name() == Some(program)))
             .filter(|process| is_daemon(process) && process.age() >= Some(GROWN))
-            .filter(Process::shares_our_root)
+            .filter(|process| process.has_root_of(&roots))
             .find(|process| self.check_identity(process).is_ok())
     }
 }

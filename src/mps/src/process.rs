@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use mpsgate_hold::Root;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -119,13 +120,10 @@ impl Process {
         Some(namespace(&self.pid.to_string())? == namespace("self")?)
     }
 
-    /// Whether it sees the same `/` as we do: a container has another one, unless it holds the host's.
-    pub(crate) fn shares_our_root(&self) -> bool {
-        let root = |of: &str| fs::metadata(format!("/proc/{of}/root/")).ok();
-        let (Some(its), Some(own)) = (root(&self.pid.to_string()), root("self")) else {
-            return false;
-        };
-        self.shares_our_pids() == Some(true) && (its.dev(), its.ino()) == (own.dev(), own.ino())
+    /// Whether it sees one of these as its `/`: a container has another one, unless it holds the host's.
+    pub(crate) fn has_root_of(&self, trusted: &[Root]) -> bool {
+        let root = Root::of(&self.pid.to_string());
+        self.shares_our_pids() == Some(true) && root.is_some_and(|root| trusted.contains(&root))
     }
 
     /// Whether it runs the very file that `binary` names now.

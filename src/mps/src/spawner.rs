@@ -1,5 +1,5 @@
-//! Two ways to start a control daemon that outlives us: as a systemd unit, or detached by a double
-//! fork. Both run it in the foreground (`-f`), so that the process started *is* the daemon.
+//! Ways to start a control daemon that outlives us: as a systemd unit, detached by a double fork, or by
+//! the holder ([`HoldSpawner`]). All run it in the foreground (`-f`), so that the process started *is* the daemon.
 
 use std::fmt;
 use std::fs;
@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 
 use crate::card::CardMps;
 use crate::error::MpsError;
+use crate::hold_spawner::HoldSpawner;
 use crate::process::Process;
 use crate::run::{Failure, run};
 use crate::sys;
@@ -257,9 +258,13 @@ fn systemd_version(text: &str) -> Option<u32> {
     number.parse().ok()
 }
 
-/// `auto`: the unit where this machine has systemd and our unit file, else the double fork.
+/// `auto`: the holder where one answers, the unit where this machine has systemd and our unit file, else
+/// the double fork.
 #[must_use]
-pub fn choose_spawner(unit: UnitSpawner) -> Box<dyn Spawner> {
+pub fn choose_spawner(holder: HoldSpawner, unit: UnitSpawner) -> Box<dyn Spawner> {
+    if holder.is_available() {
+        return Box::new(holder);
+    }
     if unit.is_available() { Box::new(unit) } else { Box::new(ForkSpawner) }
 }
 

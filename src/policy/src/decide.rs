@@ -1,14 +1,16 @@
 //! The table: a spec, the node and the settings in, a verdict out.
 
-use mpsgate_allocation::{Author, ComputeShare, Mib, Request, parse_request};
-use mpsgate_config::{Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices};
+use mpsgate_allocation::{
+    Author, ComputeShare, Mib, Request, RequestError, TOKEN_ANNOTATION, parse_request,
+};
+use mpsgate_config::{Ipc as IpcPolicy, Policy, Privileged, Schedule, Unallocated, VisibleDevices};
 use mpsgate_oci::spec::{Edit, View};
 
 use crate::exempt::exempt_as;
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::signals::{self, Signal};
 use crate::users::{self, Users};
-use crate::{Caller, Code, Note, NoteAction, Refusal, notes};
+use crate::{Caller, Code, Note, NoteAction, Refusal, notes, schedule};
 
 /// A bind mount that touches mpsgate's directories, as the caller found by device and inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,13 +126,16 @@ pub struct Decision {
 pub fn decide(input: &Input<'_>) -> Decision {
     let signals = signals::find(input.view, input.node, input.mounts, input.runtime_is_nvidia);
     let mut notes = notes::of(input);
-    let verdict = match request(input.view, input.caller, input.requests_from_env) {
+    let verdict = match request(input.view, input.caller, input.requests_from_env, input.node) {
         Err(refusal) => Verdict::Refuse(refusal),
         Ok(Some(request)) => {
             notes.extend(notes::late_hooks(input.view));
             with_request(input, request, &signals)
         }
-        Ok(None) => without_request(input, &signals, &mut notes),
+        Ok(None) => {
+            notes.extend(notes::not_its_own(input));
+            without_request(input, &signals, &mut notes)
+        }
     };
     Decision { verdict, signals, notes }
 }
@@ -141,7 +146,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
 /// # Errors
 /// A refusal for a request.
 pub fn decide_rootless(view: View<'_>, requests_from_env: bool) -> Result<(), Refusal> {
-    match request(view, Caller::Unknown, requests_from_env)? {
+    match request(view, Caller::Unknown, requests_from_env, &Node::unknown())? {
         None => Ok(()),
         Some(_) => Err(Refusal::new(
             Code::Rootless,
@@ -153,26 +158,38 @@ pub fn decide_rootless(view: View<'_>, requests_from_env: bool) -> Result<(), Re
 
 /// Whether a container asks for GPU memory, however badly.
 #[must_use]
-pub fn asks(view: View<'_>, caller: Caller, from_env: bool) -> bool {
-    !matches!(request(view, caller, from_env), Ok(None))
+pub fn asks(view: View<'_>, caller: Caller, from_env: bool, node: &Node) -> bool {
+    !matches!(request(view, caller, from_env, node), Ok(None))
 }
 
-fn request(view: View<'_>, caller: Caller, from_env: bool) -> Result<Option<Request>, Refusal> {
+fn request(
+    view: View<'_>,
+    caller: Caller,
+    from_env: bool,
+    node: &Node,
+) -> Result<Option<Request>, Refusal> {
     if caller.is_sandbox(view) {
+        return Ok(None);
+    }
+    // Kubelet gives every container that has devices of ours a token. A pod's annotations reach its other containers
+    // as well, and whatever else is in them is its author's wish.
+    let has_token = view.annotation(TOKEN_ANNOTATION).is_some();
+    if node.device_plugin && caller.is_kubernetes() && !has_token {
         return Ok(None);
     }
     let env = view.env().filter(|_| from_env);
     let author = if caller.is_kubernetes() { Author::Pod } else { Author::Operator };
-    parse_request(author, view.annotations(), env).map_err(|error| {
-        let code = match error {
-            mpsgate_allocation::RequestError::MultiCard { .. } => Code::MultiCard,
-            _ => Code::Request,
-        };
-        Refusal::new(
-            code,
-            format!("its request for GPU memory cannot be read: {error}"),
-            error.hint(),
-        )
+    parse_request(author, view.annotations(), env).map_err(|error| match error {
+        // How they would be spread matters to nobody where there is one.
+        RequestError::Indivisible { cards, .. } | RequestError::NamedCard { cards, .. }
+            if node.schedule == Schedule::Mps =>
+        {
+            schedule::several_cards(cards)
+        }
+        error => {
+            let sentence = format!("its request for GPU memory cannot be read: {error}");
+            Refusal::new(Code::Request, sentence, error.hint())
+        }
     })
 }
 
@@ -193,12 +210,15 @@ fn with_request(input: &Input<'_>, request: Request, signals: &[Signal]) -> Verd
              the capabilities it needs with --cap-add)",
         ));
     }
-    if let Some(refusal) = capability_refusal(input).or_else(|| ipc_refusal(input)) {
+    let refused = capability_refusal(input)
+        .or_else(|| schedule::refuses(input.node.schedule, &request, request.cards))
+        .or_else(|| ipc_refusal(input));
+    if let Some(refusal) = refused {
         return Verdict::Refuse(refusal);
     }
     let unremovable = signals.iter().find(|s| s.remove.is_empty() || s.code == Code::Annotation);
     if let Some(signal) = unremovable {
-        return Verdict::Refuse(refusal_of(signal, true));
+        return Verdict::Refuse(refusal_of(signal, true, ask(input)));
     }
     let inside = request.uid.unwrap_or_else(|| view.uid());
     let uid = match users::host_uid(view, &input.users, inside) {
@@ -264,7 +284,7 @@ fn capability_refusal(input: &Input<'_>) -> Option<Refusal> {
 }
 
 fn ipc_refusal(input: &Input<'_>) -> Option<Refusal> {
-    if input.policy.ipc == IpcPolicy::Any {
+    if input.policy.ipc == IpcPolicy::Any || input.node.schedule == Schedule::Share {
         return None;
     }
     let found = match (&input.ipc, input.node.ipc_inode) {
@@ -313,7 +333,7 @@ fn without_request(input: &Input<'_>, signals: &[Signal], notes: &mut Vec<Note>)
             let text = format!("{found}; let through by policy.unallocated = \"warn\"");
             warned.push(Note::new(NoteAction::Warned, *code, text));
         } else {
-            return Verdict::Refuse(refusal_of(signal, false));
+            return Verdict::Refuse(refusal_of(signal, false, ask(input)));
         }
     }
     if signals::is_privileged(view) {
@@ -387,16 +407,23 @@ fn privileged(input: &Input<'_>, strip: &mut impl FnMut(Code, String, Vec<Edit>)
     }
 }
 
-fn refusal_of(signal: &Signal, with_request: bool) -> Refusal {
-    const ASK: &str = "ask for GPU memory with the annotation aliyun.com/gpu-mem: 7 (GiB; docker run \
-                       -e MPSGATE_GPU_MEM=7Gi)";
+/// How such a container asks.
+fn ask(input: &Input<'_>) -> &'static str {
+    if input.caller.is_kubernetes() && input.node.device_plugin {
+        "ask for GPU memory in the container's resources.limits (aliyun.com/gpu-mem: 7, in GiB)"
+    } else {
+        "ask for GPU memory with the annotation aliyun.com/gpu-mem: 7 (GiB; docker run -e MPSGATE_GPU_MEM=7Gi)"
+    }
+}
+
+fn refusal_of(signal: &Signal, with_request: bool, ask: &str) -> Refusal {
     let sentence = match signal.code {
         Code::MpsMount | Code::Annotation => signal.found.clone(),
         _ => format!("{}, but no GPU memory was granted to it", signal.found),
     };
     let hint = match signal.code {
         Code::VisibleDevices | Code::NvidiaHook => format!(
-            "{ASK}, or set NVIDIA_VISIBLE_DEVICES=void; on a node where CPU jobs use CUDA images, set \
+            "{ask}, or set NVIDIA_VISIBLE_DEVICES=void; on a node where CPU jobs use CUDA images, set \
              policy.visible_devices = \"strip\" in /etc/mpsgate/config.toml"
         ),
         Code::MpsMount => {
@@ -404,12 +431,12 @@ fn refusal_of(signal: &Signal, with_request: bool) -> Refusal {
         }
         Code::Annotation => "remove the annotation".to_owned(),
         Code::DeviceRule => format!(
-            "{ASK}, or name only the devices that it needs (docker run --device-cgroup-rule)"
+            "{ask}, or name only the devices that it needs (docker run --device-cgroup-rule)"
         ),
         Code::MigCaps | Code::ImexChannel => {
-            format!("remove it; {ASK}")
+            format!("remove it; {ask}")
         }
-        _ => format!("{ASK}, or remove it"),
+        _ => format!("{ask}, or remove it"),
     };
     let sentence = if with_request { signal.found.clone() } else { sentence };
     Refusal::new(signal.code, sentence, hint)

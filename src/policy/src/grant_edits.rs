@@ -1,6 +1,6 @@
 //! A grant as edits of the spec, and as env for `exec`.
 
-use mpsgate_allocation::{Cdi, CdiEdits, Grant, Priority};
+use mpsgate_allocation::{Cdi, CdiEdits, DeviceNode, Grant, Priority};
 use mpsgate_config::InjectMode;
 use mpsgate_oci::spec::{Device, Edit, HookStage, View};
 
@@ -26,7 +26,7 @@ pub enum Injector {
     NvidiaRuntime,
     /// The driver's files are in the spec already, by who was asked before us: our own device nodes.
     Present,
-    /// The node's CDI specifications.
+    /// The node's CDI specifications, and of our own device nodes what they lack.
     Cdi(CdiEdits),
     /// Our own device nodes; the image has the driver's files.
     Devices,
@@ -74,7 +74,7 @@ impl Injector {
 
     /// Whether the device nodes are ours to add.
     fn adds_nodes(&self) -> bool {
-        matches!(self, Self::Present | Self::Devices)
+        matches!(self, Self::Present | Self::Devices | Self::Cdi(_))
     }
 }
 
@@ -98,6 +98,31 @@ pub fn grant_env(
     grant: &Grant,
     injector: &Injector,
 ) -> (Vec<String>, Vec<(String, String)>) {
+    let mut set = if grant.uses_mps() { mps_env(wanted, grant) } else { Vec::new() };
+    // What CDI brings or brought in, NVIDIA's runtime below must not bring in again.
+    let visible = match injector {
+        Injector::Cdi(_) | Injector::Present => Vec::new(),
+        _ => grant.cards.iter().map(|card| card.uuid.as_str()).collect(),
+    };
+    let visible = if visible.is_empty() { "void".to_owned() } else { visible.join(",") };
+    set.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), visible));
+    let drop = [
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_MPS_CLIENT_PRIORITY",
+        "CUDA_MPS_LOG_DIRECTORY",
+        "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+        "CUDA_MPS_SM_PARTITION",
+        "CUDA_MPS_PROTOCOL_VERSION",
+    ];
+    // Under MPS these are set, which drops what was there.
+    let without_mps = ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"];
+    let also = without_mps.iter().filter(|_| !grant.uses_mps());
+    (drop.iter().chain(also).map(|name| (*name).to_owned()).collect(), set)
+}
+
+/// What makes a process a client of the card's MPS, within the grant.
+fn mps_env(wanted: &Wanted, grant: &Grant) -> Vec<(String, String)> {
     let memory = wanted.own_limit.map_or(grant.memory, |own| own.min(grant.memory));
     let mut set = vec![
         ("CUDA_MPS_PIPE_DIRECTORY".to_owned(), CLIENT_DIRECTORY.to_owned()),
@@ -114,22 +139,7 @@ pub fn grant_env(
     if grant.priority == Priority::Low {
         set.push(("CUDA_MPS_CLIENT_PRIORITY".to_owned(), "1".to_owned()));
     }
-    // What CDI brings or brought in, NVIDIA's runtime below must not bring in again.
-    let visible = match (injector, grant.cards.first()) {
-        (Injector::Cdi(_) | Injector::Present, _) | (_, None) => "void",
-        (_, Some(card)) => card.uuid.as_str(),
-    };
-    set.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), visible.to_owned()));
-    let drop = [
-        "CUDA_VISIBLE_DEVICES",
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-        "CUDA_MPS_CLIENT_PRIORITY",
-        "CUDA_MPS_LOG_DIRECTORY",
-        "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
-        "CUDA_MPS_SM_PARTITION",
-        "CUDA_MPS_PROTOCOL_VERSION",
-    ];
-    (drop.map(str::to_owned).to_vec(), set)
+    set
 }
 
 /// The edits that put a grant into the container's spec.
@@ -149,32 +159,21 @@ pub fn grant_edits(
         edits.extend(cdi_edits(grant, cdi)?);
     }
     edits.push(Edit::Env { drop, set });
-    let removed = |destination: &str| {
-        edits.iter().any(|e| matches!(e, Edit::RemoveMount { destination: d } if d == destination))
-    };
-    let taken = view.mounts().find(|m| {
-        (m.destination == CLIENT_DIRECTORY && !removed(m.destination))
-            || m.destination.strip_prefix(CLIENT_DIRECTORY).is_some_and(|r| r.starts_with('/'))
-    });
-    if let Some(mount) = taken {
-        return Err(Refusal::new(
-            Code::Spec,
-            format!("it mounts {:?} where its MPS directory belongs", mount.destination),
-            format!("mount it elsewhere than below {CLIENT_DIRECTORY}"),
-        ));
+    if grant.uses_mps() {
+        edits.push(client_mount(view, grant, &edits)?);
     }
-    edits.push(Edit::Bind {
-        source: grant.client_dir.clone(),
-        destination: CLIENT_DIRECTORY.to_owned(),
-        options: ["bind", "ro", "nosuid", "nodev", "noexec", "rprivate"]
-            .map(str::to_owned)
-            .to_vec(),
-    });
     if *injector == Injector::Present && names_other_card(view, grant) {
         edits.extend(without_displays(view));
     }
+    // What a CDI specification lacks, because it was made before the driver's modules were all there, is granted all the same.
+    let brought = match injector {
+        Injector::Cdi(cdi) => cdi.devices.as_slice(),
+        _ => &[],
+    };
+    let numbers = |device: &DeviceNode| (device.major, device.minor);
+    let lacking = |device: &&DeviceNode| brought.iter().all(|b| numbers(b) != numbers(device));
     if injector.adds_nodes() {
-        edits.extend(grant.devices.iter().map(|device| Edit::AddDevice {
+        edits.extend(grant.devices.iter().filter(lacking).map(|device| Edit::AddDevice {
             path: device.path.clone(),
             major: device.major,
             minor: device.minor,
@@ -201,6 +200,31 @@ pub fn grant_edits(
         });
     }
     Ok(edits)
+}
+
+/// The mount of the client's end of the MPS channel.
+fn client_mount(view: View<'_>, grant: &Grant, edits: &[Edit]) -> Result<Edit, Refusal> {
+    let removed = |destination: &str| {
+        edits.iter().any(|e| matches!(e, Edit::RemoveMount { destination: d } if d == destination))
+    };
+    let taken = view.mounts().find(|m| {
+        (m.destination == CLIENT_DIRECTORY && !removed(m.destination))
+            || m.destination.strip_prefix(CLIENT_DIRECTORY).is_some_and(|r| r.starts_with('/'))
+    });
+    if let Some(mount) = taken {
+        return Err(Refusal::new(
+            Code::Spec,
+            format!("it mounts {:?} where its MPS directory belongs", mount.destination),
+            format!("mount it elsewhere than below {CLIENT_DIRECTORY}"),
+        ));
+    }
+    Ok(Edit::Bind {
+        source: grant.client_dir.clone(),
+        destination: CLIENT_DIRECTORY.to_owned(),
+        options: ["bind", "ro", "nosuid", "nodev", "noexec", "rprivate"]
+            .map(str::to_owned)
+            .to_vec(),
+    })
 }
 
 /// Whether whoever injected the driver brought in another card than the granted one.

@@ -17,11 +17,14 @@ mod caller;
 mod decide;
 mod exempt;
 mod grant_edits;
+mod limits;
 mod node;
 mod notes;
 mod placement;
 mod pod;
+mod promise;
 mod refusal;
+pub mod schedule;
 mod signals;
 mod users;
 pub mod watchdog;
@@ -33,9 +36,12 @@ pub use decide::{
 };
 pub use exempt::exempt_as;
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, grant_edits, grant_env};
+pub use limits::{Listed, confirmed};
+pub use mpsgate_config::Schedule;
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node, NodeCard};
 pub use notes::{Note, NoteAction};
 pub use placement::*;
+pub use promise::{Asked, expected_on};
 pub use refusal::{Code, Refusal};
 pub use signals::{
     Signal, has_driver, has_nvidia_hook, is_nvidia_runtime, is_privileged, may_matter,

@@ -2,6 +2,7 @@
 //! namespace.
 
 use mpsgate_allocation::{DeviceNode, GpuUuid};
+use mpsgate_config::Schedule;
 
 /// Major of NVIDIA's card nodes, fixed since the driver's first release.
 pub const NVIDIA_MAJOR: u32 = 195;
@@ -80,6 +81,11 @@ pub struct Node {
     /// Nodes of managed cards that other drivers than NVIDIA's have made: the kernel's for displays
     /// (`/dev/dri`), VFIO's, WSL's. None where the daemon has not spoken.
     pub other_nodes: Vec<DeviceNode>,
+    /// How its cards are shared.
+    pub schedule: Schedule,
+    /// Whether mpsgate's device plugin serves here: a pod's container then asks by its limits, for which it has a
+    /// token, and by its pod's annotations it asks for nothing.
+    pub device_plugin: bool,
 }
 
 impl Node {
@@ -92,6 +98,8 @@ impl Node {
             ipc_inode: None,
             swarm_resources: Vec::new(),
             other_nodes: Vec::new(),
+            schedule: Schedule::Mps,
+            device_plugin: false,
         }
     }
 
@@ -189,6 +197,8 @@ pub(crate) mod tests {
             ipc_inode: Some(77),
             swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
             other_nodes: Vec::new(),
+            schedule: Schedule::Mps,
+            device_plugin: false,
         }
     }
 

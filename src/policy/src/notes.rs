@@ -1,6 +1,7 @@
 //! What is said about a container besides its verdict: what was taken away, what was let through, and what
 //! nobody is stopped for but an operator should be able to find.
 
+use mpsgate_allocation::is_request_annotation;
 use mpsgate_oci::spec::View;
 
 use crate::signals::{is_memory, is_privileged};
@@ -115,6 +116,21 @@ fn devices(input: &Input<'_>, notes: &mut Vec<Note>) {
         let text = format!("its device {path} ({major}:{minor}) is {what} (SECURITY.md, row 27)");
         notes.push(Note::noted(Code::DeviceNode, text));
     }
+}
+
+/// Annotations of a pod that ask for memory, on a container that has none in its own limits.
+pub(crate) fn not_its_own(input: &Input<'_>) -> Option<Note> {
+    if !input.node.device_plugin || !input.caller.is_kubernetes() {
+        return None;
+    }
+    if input.caller.is_sandbox(input.view) {
+        return None;
+    }
+    let (name, _) = input.view.annotations().find(|(name, _)| is_request_annotation(name))?;
+    let text = format!(
+        "its pod's annotation {name} asks for GPU memory and its own resources.limits do not; it gets none"
+    );
+    Some(Note::noted(Code::Unconfirmed, text))
 }
 
 /// Hooks of a container with a request that run when mpsgate's has proved the other cards shut.

@@ -2,12 +2,15 @@
 //!
 //! A card must be managed, fit, ready, large enough, have that much left, have room for one more MPS
 //! client, and serve the uid: an MPS server serves one uid at a time, so a card with clients of
-//! another uid would make ours wait without end. Among the cards that remain, one whose grants
-//! have the same size is taken first (equal sizes leave no odd rests, and the server's cap is
-//! then exact for all of them), then the one with the least left, then the lowest index.
+//! another uid would make ours wait without end. Among the cards that remain, the one that kubelet
+//! chose is taken first (its own count per card then stays near the truth), then one whose grants
+//! have the same size (equal sizes leave no odd rests, and the server's cap is then exact for all
+//! of them), then the one with the least left, then the lowest index. Where the node spreads, size counts for nothing
+//! and the one with the most left is taken.
 
 use std::cmp::Reverse;
 use std::fmt::Write;
+use std::num::NonZeroU32;
 
 use mpsgate_allocation::{GpuSelector, GpuUuid, Mib};
 
@@ -34,9 +37,9 @@ pub struct CardState<'a> {
     pub promised: Mib,
     /// Reservations and grants on it.
     pub holders: Vec<Holder<'a>>,
-    /// MPS clients that its server takes.
+    /// Holders that it takes: the clients of its MPS server, and any number without MPS.
     pub max_clients: u32,
-    /// One server for all uids.
+    /// One server for all uids, or none.
     pub multiuser: bool,
 }
 
@@ -75,12 +78,17 @@ pub struct Holder<'a> {
 /// What a container needs of a card.
 #[derive(Debug, Clone, Copy)]
 pub struct Need<'a> {
-    /// GPU memory.
+    /// GPU memory on each card.
     pub memory: Mib,
     /// Host uid of its CUDA processes.
     pub uid: u32,
     /// A certain card.
     pub gpu: Option<&'a GpuSelector>,
+    /// The card that a scheduler chose, or that kubelet chose devices of: taken where it serves, and no other is
+    /// refused for it.
+    pub hint: Option<&'a GpuUuid>,
+    /// The emptiest card instead of the fullest.
+    pub spread: bool,
 }
 
 impl<'a> CardState<'a> {
@@ -131,6 +139,46 @@ impl<'a> CardState<'a> {
 /// # Errors
 /// A refusal with the numbers and the holders that stand in the way.
 pub fn choose(cards: &[CardState<'_>], need: &Need<'_>) -> Result<usize, Refusal> {
+    let (ready, usable) = usable(cards, need)?;
+    let best = usable.iter().min_by_key(|(_, card)| rank(card, need));
+    // `usable` is not empty, as `keep` saw to it; the refusal keeps this function total.
+    best.map(|(position, _)| *position).ok_or_else(|| no_capacity(&ready, need))
+}
+
+/// The positions in `cards` of so many different cards that each serve `need`, the best first.
+///
+/// # Errors
+/// As [`choose`], and where not as many do.
+pub fn choose_several(
+    cards: &[CardState<'_>],
+    need: &Need<'_>,
+    count: NonZeroU32,
+) -> Result<Vec<usize>, Refusal> {
+    if count == NonZeroU32::MIN {
+        return choose(cards, need).map(|position| vec![position]);
+    }
+    let (ready, mut usable) = usable(cards, need)?;
+    let wanted = usize::try_from(count.get()).unwrap_or(usize::MAX);
+    if usable.len() < wanted {
+        return Err(too_few(cards, &ready, usable.len(), need, count));
+    }
+    usable.sort_by_key(|(_, card)| rank(card, need));
+    Ok(usable.into_iter().take(wanted).map(|(position, _)| position).collect())
+}
+
+/// The card that comes first is taken.
+fn rank(card: &CardState<'_>, need: &Need<'_>) -> impl Ord + use<> {
+    let equal = !need.spread && card.holders.iter().any(|holder| holder.memory == need.memory);
+    let left = card.free().0;
+    let by_rest = if need.spread { u64::MAX - left } else { left };
+    (need.hint != Some(card.uuid), Reverse(equal), by_rest, card.index)
+}
+
+/// The cards that could serve if they had room, and of these the ones that have; neither is empty.
+fn usable<'c, 'a>(
+    cards: &'c [CardState<'a>],
+    need: &Need<'_>,
+) -> Result<(Candidates<'c, 'a>, Candidates<'c, 'a>), Refusal> {
     let all: Vec<(usize, &CardState<'_>)> = cards.iter().enumerate().collect();
     let named = match need.gpu {
         None => all,
@@ -147,14 +195,9 @@ pub fn choose(cards: &[CardState<'_>], need: &Need<'_>) -> Result<usize, Refusal
     let large = keep(&fit, |c| c.memory >= need.memory).ok_or_else(|| too_large(&fit, need))?;
     let ready = keep(&large, |c| c.unhealthy().is_none()).ok_or_else(|| unhealthy(&large))?;
     let room = keep(&ready, |c| c.free() >= need.memory && c.client_left())
-        .ok_or_else(|| no_capacity(&ready, need))?;
+        .ok_or_else(|| beside(no_capacity(&ready, need), &large))?;
     let usable = keep(&room, |c| c.serves(need.uid)).ok_or_else(|| other_uid(&room, need))?;
-    let best = usable.iter().min_by_key(|(_, card)| {
-        let equal = card.holders.iter().any(|holder| holder.memory == need.memory);
-        (Reverse(equal), card.free(), card.index)
-    });
-    // `usable` is not empty, as `keep` saw to it; the refusal keeps this function total.
-    best.map(|(position, _)| *position).ok_or_else(|| no_capacity(&ready, need))
+    Ok((ready, usable))
 }
 
 type Candidates<'c, 'a> = Vec<(usize, &'c CardState<'a>)>;
@@ -202,6 +245,16 @@ fn unfit(managed: &Candidates<'_, '_>) -> Refusal {
 
 fn unhealthy(large: &Candidates<'_, '_>) -> Refusal {
     reasons(Code::GpuUnhealthy, large, CardState::unhealthy, "no GPU can take grants now")
+}
+
+/// A refusal that also names the cards which take no grants now: they might have had room.
+fn beside(mut refusal: Refusal, large: &Candidates<'_, '_>) -> Refusal {
+    for (_, card) in large {
+        if let Some((why, _)) = card.unhealthy() {
+            refusal.sentence = format!("{}; {} {why}", refusal.sentence, card.name());
+        }
+    }
+    refusal
 }
 
 /// One card: its reason and hint. Several: all reasons, and the first hint.
@@ -260,6 +313,37 @@ fn no_capacity(ready: &Candidates<'_, '_>, need: &Need<'_>) -> Refusal {
         )
     };
     Refusal::new(Code::NoCapacity, format!("it asks for {asked}, {scope}{cards}"), hint)
+}
+
+/// Some cards serve, and not as many as are wanted.
+fn too_few(
+    cards: &[CardState<'_>],
+    ready: &Candidates<'_, '_>,
+    usable: usize,
+    need: &Need<'_>,
+    count: NonZeroU32,
+) -> Refusal {
+    let asked = need.memory;
+    let able = |c: &&CardState<'_>| c.managed && c.unfit().is_none() && c.memory >= asked;
+    let ever = cards.iter().filter(able).count();
+    if u32::try_from(ever).is_ok_and(|ever| ever < count.get()) {
+        return Refusal::new(
+            Code::TooLarge,
+            format!(
+                "it asks for {asked} on each of {count} cards, and {ever} of this node can have that"
+            ),
+            format!("ask for at most {ever} cards"),
+        );
+    }
+    let list = list(ready.iter().map(|(_, card)| describe(card)), ready.len(), "; ");
+    Refusal::new(
+        Code::NoCapacity,
+        format!(
+            "it asks for {asked} on each of {count} cards, and {usable} can have that now: {list}"
+        ),
+        "stop one of these containers and try again; all grants: mpsgate status; cards that take no grants \
+         stand there, too",
+    )
 }
 
 fn other_uid(room: &Candidates<'_, '_>, need: &Need<'_>) -> Refusal {

@@ -38,7 +38,7 @@ codes! {
     // What a request says.
     /// A value of the request cannot be taken literally.
     Request = "E_REQUEST",
-    /// The request is for several cards.
+    /// The request is for several cards, where MPS gives one.
     MultiCard = "E_MULTI_CARD",
     /// A request in a container that is restored from a checkpoint: its env is frozen there.
     Restore = "E_RESTORE",
@@ -105,6 +105,8 @@ codes! {
     GpuUnfit = "E_GPU_UNFIT",
     /// The GPU or its MPS control daemon is not healthy.
     GpuUnhealthy = "E_GPU_UNHEALTHY",
+    /// The node goes from one schedule to another, and containers of the old one still run.
+    Schedule = "E_SCHEDULE",
     /// No card's MPS server can serve this uid.
     Uid = "E_UID",
     /// The MPS server did not start.
@@ -159,6 +161,14 @@ pub struct Refusal {
     pub hint: String,
 }
 
+/// In any case of letters.
+const PODMAN_KNOWS: [&str; 4] = [
+    "permission denied",
+    "operation not permitted",
+    "executable file not found in",
+    "no such file or directory",
+];
+
 impl Refusal {
     /// A refusal from its parts.
     pub fn new(code: Code, sentence: impl Into<String>, hint: impl Into<String>) -> Self {
@@ -166,11 +176,34 @@ impl Refusal {
     }
 
     /// The two lines that the user of an engine reads: in the runtime's log file and on stderr.
+    ///
+    /// One line where Podman would show only the first: of a runtime's text with a message of the system's that it knows,
+    /// it shows that line alone (libpod's `getOCIRuntimeError`; seen with Podman 5.4).
     #[must_use]
     pub fn render(&self, container: &str) -> String {
+        let text = self.sentence.to_ascii_lowercase();
+        let gap = if PODMAN_KNOWS.iter().any(|words| text.contains(words)) { "; " } else { "\n" };
         format!(
-            "mpsgate: refused container {container:?}: {} [{}]\nhint: {}",
+            "mpsgate: refused container {container:?}: {} [{}]{gap}hint: {}",
             self.sentence, self.code, self.hint
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Code, Refusal};
+
+    #[test]
+    fn the_hint_has_a_line_of_its_own_unless_podman_would_cut_it_off() {
+        let text = |sentence: &str| Refusal::new(Code::Request, sentence, "do this").render("web");
+        assert_eq!(
+            text("7GB is no size"),
+            "mpsgate: refused container \"web\": 7GB is no size [E_REQUEST]\nhint: do this"
+        );
+        for known in ["open /x: No such file or directory (os error 2)", "Permission denied"] {
+            assert_eq!(text(known).lines().count(), 1, "{known}");
+            assert!(text(known).ends_with(" [E_REQUEST]; hint: do this"), "{known}");
+        }
     }
 }

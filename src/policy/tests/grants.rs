@@ -43,6 +43,27 @@ fn grant(compute: Option<u8>, priority: Priority) -> Grant {
     }
 }
 
+/// Of two cards, without MPS.
+fn shared() -> Grant {
+    let one = grant(None, Priority::Normal);
+    let mut cards = one.cards.clone();
+    cards.push(GrantedCard {
+        uuid: GpuUuid::parse("GPU-00000001-0000-4000-8000-000000000000").unwrap(),
+        index: 1,
+        minor: 1,
+    });
+    let mut devices = one.devices.clone();
+    devices.push(DeviceNode { path: "/dev/nvidia1".to_owned(), major: 195, minor: 1 });
+    Grant { cards, devices, client_dir: String::new(), guarantee: Guarantee::None, ..one }
+}
+
+fn two_cdi() -> CdiEdits {
+    let mut both = cdi();
+    let node = DeviceNode { path: "/dev/nvidia1".to_owned(), major: 195, minor: 1 };
+    both.merge(CdiEdits { devices: vec![node], ..cdi() });
+    both
+}
+
 fn wanted(own_limit: Option<u64>, own_share: Option<u8>) -> Wanted {
     let request =
         parse_request(Author::Operator, [("aliyun.com/gpu-mem", "7")].into_iter(), [].into_iter());
@@ -103,8 +124,20 @@ fn a_grant_changes_the_spec_as_recorded() {
             Injector::NvidiaRuntime,
         ),
     ];
+    let with_own = json!({ "process": { "env": ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=9G", "CUDA_MPS_PIPE_DIRECTORY=/x"] } });
+    let without_mps = [
+        ("two cards without MPS: device nodes", Injector::Devices),
+        ("two cards without MPS: NVIDIA's runtime below", Injector::NvidiaRuntime),
+        ("two cards without MPS: CDI", Injector::Cdi(two_cdi())),
+        ("two cards without MPS: the driver's files there already", Injector::Present),
+    ];
+    let without_mps = without_mps.map(|(name, injector)| {
+        (name, with_own.clone(), wanted(Some(2048), Some(10)), shared(), injector)
+    });
+    let cases =
+        cases.map(|(name, wanted, grant, injector)| (name, spec.clone(), wanted, grant, injector));
     let mut text = String::new();
-    for (name, wanted, grant, injector) in cases {
+    for (name, spec, wanted, grant, injector) in cases.into_iter().chain(without_mps) {
         let once = applied(spec.clone(), &wanted, &grant, &injector);
         writeln!(text, "# {name}\n{}\n", serde_json::to_string_pretty(&once).unwrap()).unwrap();
         // A bundle that is created again: an edit on its own result, by another life.
@@ -146,6 +179,16 @@ fn a_mount_of_its_own_where_the_channel_belongs_is_refused() {
     assert_eq!(refused("/run/mpsgate/mps"), Some(Code::Spec));
     assert_eq!(refused("/run/mpsgate/mps/control"), Some(Code::Spec));
     assert_eq!(refused("/run/mpsgate/mps-other"), None);
+}
+
+#[test]
+fn without_mps_nothing_belongs_where_the_channel_would() {
+    let spec = json!({ "mounts": [{ "destination": "/run/mpsgate/mps", "source": "/x", "options": ["bind"] }] });
+    let edits =
+        grant_edits(View::new(&spec), &wanted(None, None), &shared(), &Injector::Devices, HOOK);
+    let binds =
+        |edit: &mpsgate_oci::spec::Edit| matches!(edit, mpsgate_oci::spec::Edit::Bind { .. });
+    assert!(!edits.unwrap().iter().any(binds));
 }
 
 #[test]

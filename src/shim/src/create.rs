@@ -44,7 +44,9 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     }
     match decision.verdict {
         Verdict::Pass => Ok(()),
-        Verdict::Refuse(refusal) => Err(refusal.into()),
+        Verdict::Refuse(refusal) => {
+            Err(Refused { refusal, by_daemon: false, pod: caller.pod(view).map(Box::new) })
+        }
         Verdict::Edit(edits) => Ok(edit(&bundle, &mut document, &edits)?),
         Verdict::Reserve(wanted) => {
             let id = invocation.container_id.as_deref().unwrap_or_default().to_string_lossy();

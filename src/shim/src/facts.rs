@@ -7,7 +7,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use mpsgate_api::{FILES_FORMAT, NodeSnapshot};
+use mpsgate_api::NodeSnapshot;
 use mpsgate_config::{Config, Manage, Trust, paths};
 use mpsgate_oci::argv::Invocation;
 use mpsgate_oci::spec::{Edit, IdRange, Mount, Namespace, View};
@@ -157,8 +157,7 @@ fn without_daemon(config: &Config) -> Node {
 
 fn snapshot() -> Option<NodeSnapshot> {
     let bytes = read_own(Path::new(paths::NODE_SNAPSHOT), SNAPSHOT_MAX)?;
-    let snapshot: NodeSnapshot = serde_json::from_slice(&bytes).ok()?;
-    (snapshot.format == FILES_FORMAT).then_some(snapshot)
+    NodeSnapshot::parse(&bytes).ok()
 }
 
 /// Reads a file that only root could have written; `None` for any other.

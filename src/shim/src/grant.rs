@@ -101,7 +101,9 @@ fn reserve(life: Life<'_>, view: View<'_>, wanted: &Wanted) -> Result<(Grant, Cd
     crash_point!("shim.before_reserve");
     match Client::ask::<NoStatus>(Path::new(paths::SOCKET), &call, None, RESERVE_LIMIT) {
         Ok(Reply::Reserved { grant, cdi }) => Ok((*grant, *cdi)),
-        Ok(Reply::Refused(refusal)) => Err(Refused { refusal: refusal.into(), by_daemon: true }),
+        Ok(Reply::Refused(refusal)) => {
+            Err(Refused { refusal: refusal.into(), by_daemon: true, pod: None })
+        }
         Ok(_) => Err(mpsgate_api::ApiError::Unexpected.refusal().into()),
         Err(error) => Err(error.refusal().into()),
     }

@@ -139,7 +139,9 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
     // Opened first: from here on the pid cannot become another process's unnoticed.
     let pidfd = process::pidfd_open(pid);
     crash_point!("hook.started");
-    check_ipc(pid)?;
+    if record.grant.uses_mps() {
+        check_ipc(pid)?;
+    }
     check_uid(pid, record.grant.uid)?;
     let cgroup = cgroup::of(pid);
     crash_point!("hook.before_probe");

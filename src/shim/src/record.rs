@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mpsgate_allocation::GrantKey;
-use mpsgate_api::{ExecRecord, FILES_FORMAT};
+use mpsgate_api::ExecRecord;
 use mpsgate_config::{paths, runs_as_root};
 use mpsgate_policy::{Code, Refusal};
 
@@ -64,9 +64,8 @@ pub(crate) fn find(runtime_root: &str, container: &str) -> Found {
     let Some(bytes) = read_own(&path, SIZE_MAX) else {
         return unusable("is not a file that root alone could write");
     };
-    match serde_json::from_slice::<ExecRecord>(&bytes) {
+    match ExecRecord::parse(&bytes) {
         Err(error) => unusable(&format!("is no record of a grant: {error}")),
-        Ok(record) if record.format != FILES_FORMAT => unusable("has another version's format"),
         Ok(record)
             if record.grant.key.runtime_root != runtime_root
                 || record.grant.key.container_id.as_str() != container =>

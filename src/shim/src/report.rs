@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use mpsgate_allocation::PodContainer;
 use mpsgate_api::{Call, Client};
 use mpsgate_config::paths;
 use mpsgate_oci::argv::{Invocation, LogFormat};
@@ -16,11 +17,13 @@ use mpsgate_policy::{Code, Note, Refusal};
 pub(crate) struct Refused {
     pub(crate) refusal: Refusal,
     pub(crate) by_daemon: bool,
+    /// Whose container it is, where a kubelet's engine says so.
+    pub(crate) pod: Option<Box<PodContainer>>,
 }
 
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Self {
-        Self { refusal, by_daemon: false }
+        Self { refusal, by_daemon: false, pod: None }
     }
 }
 
@@ -51,9 +54,11 @@ impl Report {
     }
 
     /// The container is not started: for the daemon to know. Returns what its user is to read.
-    pub(crate) fn told(&self, Refused { refusal, by_daemon }: &Refused) -> String {
+    pub(crate) fn told(&self, Refused { refusal, by_daemon, pod }: &Refused) -> String {
         if !by_daemon {
-            self.tell_daemon("refused", refusal.code, &refusal.sentence);
+            let pod = pod.as_deref().cloned();
+            let hint = Some(refusal.hint.to_string());
+            self.tell_daemon("refused", refusal.code, &refusal.sentence, hint, pod);
         }
         refusal.render(&self.container)
     }
@@ -70,7 +75,7 @@ impl Report {
         if let Some(log) = &self.log {
             let _ = runtime_log::append(log, self.format, "warning", &text, &now());
         }
-        self.tell_daemon(action.as_str(), *code, note);
+        self.tell_daemon(action.as_str(), *code, note, None, None);
     }
 
     /// What was asked for is done, but not as well as it could be. For the engine's log alone: it is
@@ -95,7 +100,14 @@ impl Report {
     }
 
     /// For the daemon's log and counters. Never waited for.
-    fn tell_daemon(&self, action: &str, code: Code, sentence: &str) {
+    fn tell_daemon(
+        &self,
+        action: &str,
+        code: Code,
+        sentence: &str,
+        hint: Option<String>,
+        pod: Option<PodContainer>,
+    ) {
         Client::notify(
             Path::new(paths::SOCKET),
             Call::Report(mpsgate_api::Report {
@@ -103,6 +115,8 @@ impl Report {
                 code: code.as_str().to_owned(),
                 action: action.to_owned(),
                 sentence: sentence.to_owned(),
+                hint,
+                pod,
             }),
         );
     }

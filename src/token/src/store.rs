@@ -61,13 +61,19 @@ impl Store {
         Ok(Self { directory: directory.to_owned(), keys, uses })
     }
 
-    /// A token for a container that may have `memory_mib` of GPU memory.
+    /// A token for a container that may have `memory_mib` of GPU memory, given out as `resource`, of devices of
+    /// `card`.
     ///
     /// # Errors
     /// Where there are no random bytes.
-    pub fn sign(&self, memory_mib: u64) -> Result<String, StoreError> {
+    pub fn sign(
+        &self,
+        memory_mib: u64,
+        resource: Option<String>,
+        card: Option<String>,
+    ) -> Result<String, StoreError> {
         let id = TokenId::from_bytes(random(&self.directory)?);
-        write(self.keys.newest(), &Claims { id, memory_mib })
+        write(self.keys.newest(), &Claims { id, memory_mib, resource, card })
             .ok_or(StoreError::Token(TokenError::Claims))
     }
 
@@ -269,7 +275,7 @@ mod tests {
     fn a_token_is_its_first_bearers_over_restarts_of_everything() {
         let dir = directory();
         let mut store = Store::open(dir.path(), 0).unwrap();
-        let token = store.sign(7168).unwrap();
+        let token = store.sign(7168, None, None).unwrap();
         let (main, side) = (bearer("p1", "main"), bearer("p1", "side"));
         for _ in 0..3 {
             assert_eq!(claimed(&mut store, &token, &main), Ok(7168));
@@ -282,7 +288,7 @@ mod tests {
             }
             store = Store::open(dir.path(), 1).unwrap();
         }
-        let another = store.sign(1024).unwrap();
+        let another = store.sign(1024, None, None).unwrap();
         assert_ne!(another, token);
         assert_eq!(claimed(&mut store, &another, &side), Ok(1024));
     }
@@ -290,7 +296,7 @@ mod tests {
     #[test]
     fn another_nodes_token_is_none_here() {
         let (here, there) = (directory(), directory());
-        let token = Store::open(there.path(), 0).unwrap().sign(7168).unwrap();
+        let token = Store::open(there.path(), 0).unwrap().sign(7168, None, None).unwrap();
         let mut store = Store::open(here.path(), 0).unwrap();
         let error = store.confirm(&token, &bearer("p", "c")).unwrap_err();
         assert!(matches!(error, StoreError::Token(TokenError::Key { .. })), "{error}");
@@ -300,7 +306,8 @@ mod tests {
     fn an_old_key_lasts_as_long_as_a_pod_that_used_it() {
         let dir = directory();
         let mut store = Store::open(dir.path(), 0).unwrap();
-        let (used, unused) = (store.sign(1024).unwrap(), store.sign(1024).unwrap());
+        let (used, unused) =
+            (store.sign(1024, None, None).unwrap(), store.sign(1024, None, None).unwrap());
         let pod = bearer("p", "c");
         store.confirm(&used, &pod).unwrap();
         assert_eq!(store.rotate(ROTATE_AFTER_MS - 1).unwrap(), None);
@@ -309,7 +316,7 @@ mod tests {
         let now = ROTATE_AFTER_MS;
         let second = store.rotate(now).unwrap().unwrap();
         assert_eq!(store.keys.newest().id, second);
-        let fresh = store.sign(1024).unwrap();
+        let fresh = store.sign(1024, None, None).unwrap();
         assert!(fresh.contains(&second.to_string()));
 
         // A week for what was not used yet, whoever lives.
@@ -339,7 +346,7 @@ mod tests {
     fn what_others_could_have_read_is_not_used_and_not_touched() {
         let dir = directory();
         let mut store = Store::open(dir.path(), 0).unwrap();
-        let token = store.sign(1024).unwrap();
+        let token = store.sign(1024, None, None).unwrap();
         store.confirm(&token, &bearer("p", "c")).unwrap();
         let keys = dir.path().join(KEYS);
         let uses = uses_path(dir.path(), store.keys.newest().id);
@@ -371,7 +378,7 @@ mod tests {
     fn a_file_that_cannot_be_read_is_kept() {
         let dir = directory();
         let mut store = Store::open(dir.path(), 0).unwrap();
-        let token = store.sign(1024).unwrap();
+        let token = store.sign(1024, None, None).unwrap();
         store.confirm(&token, &bearer("p", "c")).unwrap();
         for path in [dir.path().join(KEYS), uses_path(dir.path(), store.keys.newest().id)] {
             let whole = std::fs::read(&path).unwrap();
@@ -387,7 +394,8 @@ mod tests {
     fn a_use_that_was_cut_off_never_happened_and_is_written_over() {
         let dir = directory();
         let mut store = Store::open(dir.path(), 0).unwrap();
-        let (one, two) = (store.sign(1024).unwrap(), store.sign(1024).unwrap());
+        let (one, two) =
+            (store.sign(1024, None, None).unwrap(), store.sign(1024, None, None).unwrap());
         store.confirm(&one, &bearer("p", "a-long-name-of-a-container")).unwrap();
         let path = uses_path(dir.path(), store.keys.newest().id);
         let whole = std::fs::read(&path).unwrap();

@@ -22,6 +22,13 @@ pub struct Claims {
     pub id: TokenId,
     /// GPU memory that the container may have, MiB.
     pub memory_mib: u64,
+    /// As which of kubelet's resources it was given out. Absent where nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// UUID of the card whose devices kubelet chose: a hint at where the container might go, never capacity. Absent
+    /// where they are of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<String>,
 }
 
 /// Why a text is no token of this node.
@@ -95,7 +102,8 @@ mod tests {
     use crate::keys::tests::key;
 
     fn claims() -> Claims {
-        Claims { id: TokenId::from_bytes([0xab; 16]), memory_mib: 7168 }
+        let id = TokenId::from_bytes([0xab; 16]);
+        Claims { id, memory_mib: 7168, resource: None, card: None }
     }
 
     /// Made with python3's hmac and base64, not with this crate.
@@ -105,6 +113,14 @@ mod tests {
     fn another_implementation_of_hmac_makes_the_same_token() {
         assert_eq!(write(&key(1), &claims()).unwrap(), KNOWN);
         assert_eq!(read(&Keys::new(key(1)), KNOWN), Ok((key(1).id, claims())));
+    }
+
+    #[test]
+    fn what_kubelet_chose_is_kept() {
+        let (resource, card) = (Some("aliyun.com/gpu-mem".to_owned()), Some("GPU-1".to_owned()));
+        let claims = Claims { resource, card, ..claims() };
+        let token = write(&key(1), &claims).unwrap();
+        assert_eq!(read(&Keys::new(key(1)), &token), Ok((key(1).id, claims)));
     }
 
     #[test]

@@ -21,15 +21,18 @@ mod measure;
 mod node;
 mod report;
 mod reserve;
+mod start;
 mod watchdog;
 
 /// Ends the program with its text; nothing here is handled.
 type Failure = Box<dyn Error>;
 
-const USAGE: &str = "usage: tests/bench/run [--runs N] [--json FILE] [--check] [--dynamic]
+const USAGE: &str =
+    "usage: tests/bench/run [--runs N] [--json FILE] [--check] [--dynamic] [--starts]
   --runs N     runs of each case and of its floor (2000)
   --json FILE  write the figures there, too
   --check      exit status 1 where a budget is not met
+  --starts     only mpsgated's start and its memory without grants
   --dynamic    what is exec'd in runc's place is linked dynamically, as Debian's runc and crun are
 MPSGATE_BENCH_NVIDIA_RUNTIME=FILE  nvidia-container-runtime, measured beside";
 
@@ -89,17 +92,20 @@ struct Options {
     json: Option<PathBuf>,
     check: bool,
     dynamic: bool,
+    starts: bool,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Option<Self> {
-        let mut options = Self { runs: 2000, json: None, check: false, dynamic: false };
+        let mut options =
+            Self { runs: 2000, json: None, check: false, dynamic: false, starts: false };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--runs" => options.runs = args.next()?.parse().ok().filter(|runs| *runs > 0)?,
                 "--json" => options.json = Some(args.next()?.into()),
                 "--check" => options.check = true,
+                "--starts" => options.starts = true,
                 "--dynamic" => options.dynamic = true,
                 _ => return None,
             }
@@ -114,6 +120,11 @@ fn main() -> ExitCode {
         && first == reserve::CLIENT
     {
         return finish(reserve::client(number).map(|()| true));
+    }
+    if let [first] = args.as_slice()
+        && first == start::FLOOR
+    {
+        return finish(start::ready_at_once().map(|()| true));
     }
     let Some(options) = Options::parse(&args) else {
         eprintln!("{USAGE}");
@@ -137,7 +148,14 @@ fn bench(options: &Options) -> Result<bool, Failure> {
     let at = Workplace::prepare(options.dynamic)?;
     let how = Instructions::of_this_machine();
     let bench = Bench { at: &at, rounds: options.runs, how };
+    let starts = start::measure(&at)?;
     let node = Node::start(&at)?;
+    let memory_empty = node.memory()?;
+    if options.starts {
+        report::print_starts(&starts);
+        println!("\n8 cards, no grants: {memory_empty:?}");
+        return Ok(true);
+    }
 
     let mut rows = bench.pass_through()?;
     let neighbours = bench.neighbours()?;
@@ -154,7 +172,7 @@ fn bench(options: &Options) -> Result<bool, Failure> {
     let rate_empty = reserve::measure()?;
     wait_until_left(0)?;
     let live = bench.live_grants()?;
-    let resident_kib = node.resident_kib()?;
+    let memory_full = node.memory()?;
     let idle_percent = idle_percent(&node)?;
     eprintln!("measuring: reservations beside the grants");
     let rate_full = reserve::measure()?;
@@ -175,7 +193,9 @@ fn bench(options: &Options) -> Result<bool, Failure> {
         programs,
         rate_empty,
         rate_full,
-        resident_kib,
+        starts,
+        memory_empty,
+        memory_full,
         idle_percent,
         watchdog,
     };

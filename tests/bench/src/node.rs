@@ -26,38 +26,55 @@ const CARD_MIB: u64 = 16384;
 /// For what must come.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Memory of a process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Memory {
+    /// With what it shares: the C library, the driver's.
+    pub(crate) resident_kib: u64,
+    /// What is its alone.
+    pub(crate) private_kib: u64,
+}
+
 /// The daemon; it ends with this value. Its control daemons end with the sandbox.
 pub(crate) struct Node {
     daemon: Child,
 }
 
+/// Writes the settings and what the simulated NVML shows: so many cards, all managed.
+pub(crate) fn prepare(at: &Workplace, count: usize) -> Result<(), Failure> {
+    let nvml = at.scratch.join("nvml");
+    std::fs::create_dir_all(&nvml)?;
+    let library = nvml.join("libnvidia-ml.so.1");
+    std::fs::copy(at.products.join("fakes/libnvidia-ml.so.1"), &library)?;
+    write_cards(at, &cards(count, &[]))?;
+    let control = at.products.join("fakes/nvidia-cuda-mps-control");
+    let mut settings = String::new();
+    writeln!(settings, "[runtime]\npath = {:?}", at.runtime())?;
+    writeln!(settings, "[gpus]\nmanage = \"all\"")?;
+    writeln!(settings, "[inject]\nmode = \"devices\"")?;
+    // 60 clients a card, as CUDA 13.1 has, or 400 grants would not fit on eight cards.
+    writeln!(settings, "[mps]\nsupervisor = \"fork\"\nmax_clients = 60\ncontrol = {control:?}")?;
+    writeln!(settings, "[nvml]\nlibrary = {library:?}")?;
+    Ok(std::fs::write(paths::CONFIG_FILE, settings)?)
+}
+
+/// The daemon, to be started; it writes its log to a file.
+pub(crate) fn command(at: &Workplace) -> Result<Command, Failure> {
+    let output = File::create(log(at))?;
+    let mut daemon = Command::new(at.products.join("mpsgated"));
+    daemon.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    Ok(daemon)
+}
+
+fn log(at: &Workplace) -> PathBuf {
+    at.scratch.join("mpsgated.log")
+}
+
 impl Node {
-    /// Writes the settings and starts the daemon, until all cards are ready.
+    /// Starts the daemon with eight cards, until all are ready.
     pub(crate) fn start(at: &Workplace) -> Result<Self, Failure> {
-        let nvml = at.scratch.join("nvml");
-        std::fs::create_dir_all(&nvml)?;
-        let library = nvml.join("libnvidia-ml.so.1");
-        std::fs::copy(at.products.join("fakes/libnvidia-ml.so.1"), &library)?;
-        write_cards(at, &cards(&[]))?;
-        let control = at.products.join("fakes/nvidia-cuda-mps-control");
-        let mut settings = String::new();
-        writeln!(settings, "[runtime]\npath = {:?}", at.runtime())?;
-        writeln!(settings, "[gpus]\nmanage = \"all\"")?;
-        writeln!(settings, "[inject]\nmode = \"devices\"")?;
-        // 60 clients a card, as CUDA 13.1 has, or 400 grants would not fit on eight cards.
-        writeln!(
-            settings,
-            "[mps]\nsupervisor = \"fork\"\nmax_clients = 60\ncontrol = {control:?}"
-        )?;
-        writeln!(settings, "[nvml]\nlibrary = {library:?}")?;
-        std::fs::write(paths::CONFIG_FILE, settings)?;
-        let log = at.scratch.join("mpsgated.log");
-        let output = File::create(&log)?;
-        let daemon = Command::new(at.products.join("mpsgated"))
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()?;
+        prepare(at, CARDS)?;
+        let daemon = command(at)?.spawn()?;
         let mut node = Self { daemon };
         let ready = wait_for("eight cards that are ready", || {
             if let Some(status) = node.daemon.try_wait()? {
@@ -67,18 +84,24 @@ impl Node {
             Ok(status.cards.iter().filter(|card| card.state == "ready").count() == CARDS)
         });
         ready.map_err(|error| {
-            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            let log = std::fs::read_to_string(log(at)).unwrap_or_default();
             format!("{error}; mpsgated's log:\n{log}")
         })?;
         Ok(node)
     }
 
-    /// Resident memory of the daemon in KiB.
-    pub(crate) fn resident_kib(&self) -> Result<u64, Failure> {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.daemon.id()))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.split_whitespace().next()).ok_or("no VmRSS")?;
-        Ok(kib.parse()?)
+    /// What the daemon holds of memory.
+    pub(crate) fn memory(&self) -> Result<Memory, Failure> {
+        let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.daemon.id()))?;
+        let kib = |name: &str| -> Result<u64, Failure> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let kib = line.and_then(|line| line.split_whitespace().next());
+            Ok(kib.ok_or_else(|| format!("no {name} in smaps_rollup"))?.parse()?)
+        };
+        Ok(Memory {
+            resident_kib: kib("Rss")?,
+            private_kib: kib("Private_Clean")? + kib("Private_Dirty")?,
+        })
     }
 
     /// CPU time of the daemon, with the threads that have ended.
@@ -105,7 +128,7 @@ pub(crate) struct GpuProcess {
 
 /// From now on NVML lists these processes and no others.
 pub(crate) fn list_processes(at: &Workplace, processes: &[GpuProcess]) -> Result<(), Failure> {
-    write_cards(at, &cards(processes))
+    write_cards(at, &cards(CARDS, processes))
 }
 
 /// The library reads the file at each call.
@@ -116,7 +139,7 @@ fn write_cards(at: &Workplace, cards: &Value) -> Result<(), Failure> {
     Ok(std::fs::rename(next, file)?)
 }
 
-fn cards(processes: &[GpuProcess]) -> Value {
+fn cards(count: usize, processes: &[GpuProcess]) -> Value {
     let card = |index: usize| {
         let listed: Vec<_> = processes
             .iter()
@@ -133,7 +156,7 @@ fn cards(processes: &[GpuProcess]) -> Value {
     };
     json!({
         "driver_version": "550.163.01", "cuda_driver_version": "12.4",
-        "cards": (0..CARDS).map(card).collect::<Vec<_>>()
+        "cards": (0..count).map(card).collect::<Vec<_>>()
     })
 }
 

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use crate::cases::{LIVE_GRANTS, Row};
 use crate::count::Instructions;
+use crate::node::Memory;
 use crate::reserve::{CLIENTS, Outcome};
+use crate::start::{Start, median};
 use crate::watchdog::Watchdog;
 
 /// Largest programs, in bytes.
@@ -34,9 +36,23 @@ pub(crate) struct Report {
     pub(crate) programs: Vec<(&'static str, u64)>,
     pub(crate) rate_empty: Outcome,
     pub(crate) rate_full: Outcome,
-    pub(crate) resident_kib: u64,
+    pub(crate) starts: Vec<Start>,
+    pub(crate) memory_empty: Memory,
+    pub(crate) memory_full: Memory,
     pub(crate) idle_percent: f64,
     pub(crate) watchdog: Watchdog,
+}
+
+/// The table of starts.
+pub(crate) fn print_starts(starts: &[Start]) {
+    println!("\nmpsgated, from exec to READY=1; the floor only says READY=1; ms\n");
+    println!("{:>5} {:>8} {:>8} {:>8} {:>8}", "cards", "floor50", "first", "again50", "worst");
+    let ms = |time: Duration| format!("{:.1}", time.as_secs_f64() * 1e3);
+    for Start { cards, first, again, floor } in starts {
+        let worst = again.last().copied().unwrap_or_default();
+        let [floor, first, again, worst] = [median(floor), *first, median(again), worst].map(ms);
+        println!("{cards:>5} {floor:>8} {first:>8} {again:>8} {worst:>8}");
+    }
 }
 
 struct Verdict {
@@ -93,6 +109,12 @@ impl Report {
                 format!("{}/{}", row.floor_counts.syscalls, row.counts.syscalls),
             );
         }
+        print_starts(&self.starts);
+        println!("\nmpsgated, memory with 8 cards; KiB\n");
+        for (grants, memory) in [(0, self.memory_empty), (LIVE_GRANTS, self.memory_full)] {
+            let Memory { resident_kib, private_kib } = memory;
+            println!("{grants:>5} grants: {resident_kib} resident, {private_kib} of them its own");
+        }
         println!("\nbudgets");
         let verdicts = self.verdicts();
         for v in &verdicts {
@@ -139,9 +161,9 @@ impl Report {
         }
         all.push(Verdict {
             what: format!("mpsgated resident, 8 cards, {LIVE_GRANTS} grants: KiB"),
-            figure: self.resident_kib.to_string(),
+            figure: self.memory_full.resident_kib.to_string(),
             budget: RESIDENT_KIB.to_string(),
-            met: self.resident_kib <= RESIDENT_KIB,
+            met: self.memory_full.resident_kib <= RESIDENT_KIB,
         });
         all.push(Verdict {
             what: format!("mpsgated idle, {LIVE_GRANTS} grants: % of a core"),
@@ -196,7 +218,14 @@ impl Report {
             "program_bytes": self.programs.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
             "reservations": {"no_grants": rate(self.rate_empty), "live_grants": rate(self.rate_full)},
             "live_grants": LIVE_GRANTS,
-            "mpsgated_resident_kib": self.resident_kib,
+            "mpsgated_starts": self.starts.iter().map(|start| json!({
+                "cards": start.cards, "first_us": us(start.first), "floor_p50_us": us(median(&start.floor)),
+                "again_us": start.again.iter().map(|time| us(*time)).collect::<Vec<_>>(),
+            })).collect::<Vec<_>>(),
+            "mpsgated_resident_kib": self.memory_full.resident_kib,
+            "mpsgated_private_kib": self.memory_full.private_kib,
+            "mpsgated_resident_empty_kib": self.memory_empty.resident_kib,
+            "mpsgated_private_empty_kib": self.memory_empty.private_kib,
             "mpsgated_idle_percent": self.idle_percent,
             "watchdog_listed_percent": self.watchdog.listed_percent,
             "watchdog_watched_percent": self.watchdog.watched_percent,

@@ -113,6 +113,7 @@ fn reserve(id: &str) -> Result<bool, Failure> {
         },
         request: Request {
             memory: Some(MEMORY),
+            cards: std::num::NonZeroU32::MIN,
             gpu: None,
             compute: None,
             priority: Priority::default(),

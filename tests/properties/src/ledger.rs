@@ -33,18 +33,20 @@ fn operations(ledger: &mut Ledger) {
         assert_eq!(ledger.get(key), Some(&entry), "a key stands twice");
         assert!(ledger.of_container(key).is_some());
         for card in &entry.grant.cards {
-            let committed = ledger.committed(&card.uuid);
-            assert!(committed >= entry.grant.memory, "less is committed than one entry holds");
-            assert!(committed >= ledger.promised(&card.uuid));
+            let granted = ledger.granted(&card.uuid);
+            assert!(granted >= entry.grant.memory, "less is granted than one entry holds");
         }
         // Its container once more, under another name: what does not fit is refused.
         let mut more = entry.grant.clone();
         more.key.runtime_root.push_str("/other");
         let holder = ProcessId { pid: 1, start_time: 1 };
         let before = ledger.clone();
-        if ledger.reserve(more.clone(), holder, &capacity, 0).is_ok() {
+        if ledger
+            .reserve(more.clone(), holder, &vec![capacity.clone(); more.cards.len()], 0)
+            .is_ok()
+        {
             for card in &more.cards {
-                assert!(ledger.committed(&card.uuid) <= capacity.memory, "a card is overcommitted");
+                assert!(ledger.granted(&card.uuid) <= capacity.memory, "a card is overcommitted");
                 assert!(ledger.on_card(&card.uuid).count() <= 48);
             }
             assert!(ledger.release(&more.key).is_some());

@@ -14,6 +14,8 @@
 mod argv;
 mod cdi;
 mod configure;
+mod device;
+mod kubernetes;
 mod ledger;
 mod mps;
 mod proc_text;
@@ -32,9 +34,12 @@ pub type Target = (&'static str, fn(&[u8]));
 pub const TARGETS: &[Target] = &[
     ("argv", argv::argv),
     ("cdi", cdi::cdi),
+    ("chosen_cards", kubernetes::chosen_cards),
     ("config_json", spec::config_json),
+    ("device_ids", device::device_ids),
     ("engine_settings", configure::engine_settings),
     ("exec_record", state::exec_record),
+    ("hold_message", wire::hold_message),
     ("hook_args", argv::hook_args),
     ("hook_state", spec::hook_state),
     ("ledger", ledger::ledger),

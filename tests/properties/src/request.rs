@@ -88,7 +88,9 @@ fn said(read: &Request) -> Vec<(&'static str, String)> {
         GpuSelector::Index(index) => index.to_string(),
         GpuSelector::Uuid(uuid) => uuid.to_string(),
     });
+    let cards = (read.cards.get() > 1).then(|| read.cards.to_string());
     let all = [
+        ("aliyun.com/gpu-count", cards),
         ("mpsgate.io/gpu-mem", read.memory.map(|memory| format!("{}Mi", memory.0))),
         ("mpsgate.io/gpu", gpu),
         ("mpsgate.io/gpu-compute", read.compute.map(|share| share.0.to_string())),

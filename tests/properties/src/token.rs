@@ -16,7 +16,7 @@ fn node() -> &'static (tempfile::TempDir, String) {
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700))
             .tempdir()
             .unwrap();
-        let token = Store::open(directory.path(), 0).unwrap().sign(GENUINE).unwrap();
+        let token = Store::open(directory.path(), 0).unwrap().sign(GENUINE, None, None).unwrap();
         (directory, token)
     })
 }

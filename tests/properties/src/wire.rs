@@ -55,3 +55,15 @@ fn refusal(wire: WireRefusal) {
     // A name that a container's author chose must not make a line of its own in a log.
     assert!(!refusal.render("c").is_empty());
 }
+
+/// What the holder is asked and answers is an error, or the same when it is written and read again.
+pub(crate) fn hold_message(data: &[u8]) {
+    let Some(text) = crate::text(data) else { return };
+    if let Ok(request) = mpsgate_hold::Request::parse(text) {
+        let written = request.encode().unwrap();
+        assert_eq!(mpsgate_hold::Request::parse(&written).unwrap(), request);
+    }
+    if let Ok(answer) = mpsgate_hold::Answer::parse(text) {
+        assert_eq!(mpsgate_hold::Answer::parse(&answer.encode()).unwrap(), answer);
+    }
+}

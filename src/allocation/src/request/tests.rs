@@ -1,4 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+use std::num::NonZeroU32;
+
 use super::*;
 
 type Pairs<'a> = &'a [(&'a str, &'a str)];
@@ -87,6 +89,7 @@ fn every_optional_field_is_read() {
         request.unwrap().unwrap(),
         Request {
             memory: Some(Mib(7168)),
+            cards: NonZeroU32::MIN,
             gpu: Some(GpuSelector::Uuid(GpuUuid::parse(uuid).unwrap())),
             compute: Some(ComputeShare(30)),
             priority: Priority::Low,
@@ -122,7 +125,31 @@ fn every_bad_value_is_quoted() {
         ),
         (
             &[("aliyun.com/gpu-mem", "7"), ("aliyun.com/gpu-count", "2")],
-            "aliyun.com/gpu-count is \"2\", but a CUDA process reaches one MPS daemon, hence one card",
+            "aliyun.com/gpu-mem is \"7\", which 2 cards cannot have in equal parts of whole GiB",
+        ),
+        (
+            &[("mpsgate.io/gpu-mem", "7167Mi"), ("aliyun.com/gpu-count", "2")],
+            "mpsgate.io/gpu-mem is \"7167Mi\", which 2 cards cannot have in equal parts of whole MiB",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "2"), ("aliyun.com/gpu-count", "4")],
+            "aliyun.com/gpu-mem is \"2\", which 4 cards cannot have in equal parts of whole GiB",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "8"), ("aliyun.com/gpu-count", "2"), ("mpsgate.io/gpu", "1")],
+            "mpsgate.io/gpu is \"1\", which is one card, but 2 are asked for",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "8"), ("aliyun.com/gpu-count", "0")],
+            "aliyun.com/gpu-count is \"0\", which is not a number of cards, 1 or more",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "8"), ("aliyun.com/gpu-count", "+2")],
+            "aliyun.com/gpu-count is \"+2\", which is not a number of cards, 1 or more",
+        ),
+        (
+            &[("aliyun.com/gpu-mem", "8"), ("aliyun.com/gpu-count", "")],
+            "aliyun.com/gpu-count is \"\", which is not a number of cards, 1 or more",
         ),
         (
             &[("mpsgate.io/gpu-compute", "30")],
@@ -164,4 +191,35 @@ fn a_mistyped_variable_names_the_right_one() {
         error.to_string(),
         "MPSGATE_GPU_MEMORY is not an annotation that mpsgate knows (did you mean MPSGATE_GPU_MEM?)"
     );
+}
+
+#[test]
+fn several_cards_have_equal_parts_in_the_unit_of_the_request() {
+    for (name, amount, cards, each) in [
+        ("aliyun.com/gpu-mem", "8", "2", Mib(4096)),
+        ("aliyun.com/gpu-mem", "3", "3", Mib(1024)),
+        ("mpsgate.io/gpu-mem", "7Gi", "2", Mib(3584)),
+        ("mpsgate.io/gpu-mem", "7Gi", "1", Mib(7168)),
+    ] {
+        let request = parse(&[(name, amount), ("aliyun.com/gpu-count", cards)], &[]);
+        let request = request.unwrap().unwrap();
+        let split = request.memory.unwrap().split(request.cards, Mib(1));
+        assert_eq!(split, Some(each), "{amount} on {cards}");
+    }
+    // A pod's author says neither how much nor on how many.
+    let pod =
+        parse_by(Author::Pod, &[("mpsgate.io/grant", "t"), ("aliyun.com/gpu-count", "2")], &[]);
+    assert_eq!(pod.unwrap().unwrap().cards, NonZeroU32::MIN);
+}
+
+#[test]
+fn a_request_for_one_card_reads_and_writes_as_before_there_were_several() {
+    let one = parse(&[("aliyun.com/gpu-mem", "8")], &[]).unwrap().unwrap();
+    let text = serde_json::to_string(&one).unwrap();
+    assert!(!text.contains("cards"), "{text}");
+    assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), one);
+    let two = Request { cards: NonZeroU32::new(2).unwrap(), ..one };
+    let text = serde_json::to_string(&two).unwrap();
+    assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), two);
+    assert!(serde_json::from_str::<Request>(&text.replace("\"cards\":2", "\"cards\":0")).is_err());
 }

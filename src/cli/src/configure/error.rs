@@ -59,6 +59,16 @@ pub enum SetUpError {
         /// The folder with what undo knows.
         record: PathBuf,
     },
+    /// What undo needs was written by another version.
+    #[error("{} has format {found}, this mpsgate knows {known}", path.display())]
+    RecordFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// Ours.
+        known: u32,
+    },
     /// What undo needs cannot be understood.
     #[error("{} is no record of mpsgate configure", path.display())]
     Record {
@@ -125,6 +135,10 @@ impl SetUpError {
                 "to keep the edit: mpsgate configure {engine} --write takes it in, then --undo. As it was before: {}", kept.display()),
             Self::SameLines { path, kept, record } => format!(
                 "diff -u {} {}; put it in order by hand, then: rm -r {}", kept.display(), path.display(), record.display()),
+            Self::RecordFormat { path, .. } => format!(
+                "install the mpsgate that wrote it, and run its mpsgate configure --undo; or by hand: ls -l {}",
+                path.parent().unwrap_or(path).display()
+            ),
             Self::Record { path, .. } => {
                 format!("what --write found lies beside it: ls -l {}", path.parent().unwrap_or(path).display())
             }

@@ -143,6 +143,23 @@ pub(super) fn replace_private(path: &Path, text: &str) -> Result<(), SetUpError>
     write(path, text, 0o600).map_err(|source| SetUpError::Write { path: path.to_owned(), source })
 }
 
+/// Replaces a file of ours whole, whoever's it was and whatever its mode; makes its directory.
+pub(crate) fn replace_bytes(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SetUpError> {
+    let failed = |source| SetUpError::Write { path: path.to_owned(), source };
+    let directory = path.parent().unwrap_or_else(|| Path::new("/"));
+    fs::create_dir(directory).or_else(exists).map_err(failed)?;
+    let write = || -> io::Result<()> {
+        let mut new =
+            tempfile::Builder::new().prefix(".mpsgate-").suffix(".new").tempfile_in(directory)?;
+        new.write_all(bytes)?;
+        new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
+        new.as_file().sync_all()?;
+        new.persist(path).map_err(|error| error.error)?;
+        File::open(directory)?.sync_all()
+    };
+    write().map_err(failed)
+}
+
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let directory = path.parent().unwrap_or_else(|| Path::new("/"));
     // Hidden, and of a name that no engine takes for settings.

@@ -54,14 +54,7 @@ impl Record {
         let path = directory.join(FILE);
         let document = match read(&path)? {
             None => Document { format: FORMAT, files: Vec::new() },
-            Some(text) => serde_json::from_str(&text)
-                .and_then(|document: Document| match document.format {
-                    FORMAT => Ok(document),
-                    other => Err(serde::de::Error::custom(format_args!(
-                        "format {other} is of another version of mpsgate"
-                    ))),
-                })
-                .map_err(|source| SetUpError::Record { path, source })?,
+            Some(text) => parse(&text, path)?,
         };
         Ok(Self { directory, document })
     }
@@ -204,6 +197,21 @@ impl Record {
         let text = serde_json::to_string_pretty(&self.document)
             .map_err(|source| SetUpError::Record { path: path.clone(), source })?;
         replace_private(&path, &text)
+    }
+}
+
+/// The format is read first: a newer record may differ in anything else.
+fn parse(text: &str, path: PathBuf) -> Result<Document, SetUpError> {
+    #[derive(Deserialize)]
+    struct Header {
+        format: u32,
+    }
+    match serde_json::from_str(text) {
+        Ok(Header { format }) if format != FORMAT => {
+            Err(SetUpError::RecordFormat { path, found: format, known: FORMAT })
+        }
+        Ok(_) => serde_json::from_str(text).map_err(|source| SetUpError::Record { path, source }),
+        Err(source) => Err(SetUpError::Record { path, source }),
     }
 }
 

@@ -72,6 +72,8 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("ledger", own::ledger),
     ("enabled", own::enabled),
     ("tokens", own::tokens),
+    ("device-plugin", own::device_plugin),
+    ("api-server", own::api_server),
     ("snapshot", own::snapshot),
     ("runtime-link", own::runtime_link),
     ("ipc", node::ipc),

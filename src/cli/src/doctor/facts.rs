@@ -207,6 +207,11 @@ impl Facts {
         cards.flatten().filter_map(|card| card.as_ref().ok())
     }
 
+    /// Whether the cards are shared without MPS, as far as mpsgated has said.
+    pub(super) fn shares(&self) -> bool {
+        self.daemon.as_ref().is_ok_and(|status| status.schedule == "share")
+    }
+
     /// UUIDs of the managed cards: the daemon knows best, then what it last wrote, then what
     /// it would start with.
     pub(super) fn managed(&self) -> BTreeSet<String> {

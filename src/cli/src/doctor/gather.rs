@@ -153,8 +153,11 @@ fn ledger(root: &Path) -> Known<Option<usize>> {
 
 fn enabled(root: &Path) -> Known<BTreeSet<String>> {
     #[derive(serde::Deserialize)]
-    struct Enabled {
+    struct Header {
         format: u32,
+    }
+    #[derive(serde::Deserialize)]
+    struct Enabled {
         cards: BTreeSet<String>,
     }
     let path = below(root, paths::STATE_DIR).join(ENABLED);
@@ -166,12 +169,20 @@ fn enabled(root: &Path) -> Known<BTreeSet<String>> {
             path.display()
         )),
     };
-    let list: Enabled = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
-    if list.format != ENABLED_FORMAT {
-        let found = list.format;
-        return Err(bad(format!("it has format {found}, this mpsgate knows {ENABLED_FORMAT}")));
+    let content = |error: serde_json::Error| bad(error.to_string());
+    // The format is read first: a newer file may differ in anything else.
+    let Header { format } = serde_json::from_str(&text).map_err(content)?;
+    if format != ENABLED_FORMAT {
+        return Err(Trouble {
+            what: format!(
+                "{} has format {format}, this mpsgate knows {ENABLED_FORMAT}",
+                path.display()
+            ),
+            hint: Some("install the mpsgate that wrote it".to_owned()),
+        });
     }
-    Ok(list.cards)
+    let Enabled { cards } = serde_json::from_str(&text).map_err(content)?;
+    Ok(cards)
 }
 
 fn snapshot(root: &Path) -> Known<Option<NodeSnapshot>> {

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use mpsgate_allocation::GpuUuid;
-use mpsgate_api::{CardStatus, FILES_FORMAT, NodeSnapshot, SnapshotCard, Status};
+use mpsgate_api::{
+    ApiServerStatus, CardStatus, FILES_FORMAT, NodeSnapshot, ResourceStatus, SnapshotCard, Status,
+};
 use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::{Card, ComputeMode, MigState};
 use mpsgate_mps::{Capabilities, Holder, MpsState, WedgeCause};
@@ -73,6 +75,34 @@ fn status() -> Status {
         actions: Vec::new(),
         metrics_listen: Some("127.0.0.1:19400".to_owned()),
         metrics_error: None,
+        device_plugin: Vec::new(),
+        api_server: None,
+        schedule: "mps".to_owned(),
+        schedule_wanted: None,
+        schedule_waits_for: Vec::new(),
+    }
+}
+
+fn followed(problem: Option<&str>, events_dropped: u64) -> ApiServerStatus {
+    ApiServerStatus {
+        node: "gpu-1".to_owned(),
+        pods: 2,
+        problem: problem.map(ToOwned::to_owned),
+        hint: problem.map(|_| "look there".to_owned()),
+        events_dropped,
+    }
+}
+
+/// As with a kubelet before 1.27.
+fn unread() -> ResourceStatus {
+    ResourceStatus {
+        resource: "aliyun.com/gpu-mem".to_owned(),
+        registered_ms: None,
+        devices: 0,
+        healthy: 0,
+        allocations: 0,
+        problem: Some("kubelet's request was refused as malformed HTTP/2".to_owned()),
+        hint: Some("upgrade kubelet to 1.27 or newer".to_owned()),
     }
 }
 
@@ -91,6 +121,8 @@ fn snapshot() -> NodeSnapshot {
         protected: Vec::new(),
         swarm_resources: Vec::new(),
         other_nodes: Vec::new(),
+        device_plugin: false,
+        share: false,
     }
 }
 
@@ -254,6 +286,10 @@ const BROKEN: &[Broken] = &[
     ("daemon", |f| f.daemon.as_mut().unwrap().version = "0.0.9".into(), WARN, "version 0.0.9", "systemctl restart mpsgated"),
     ("daemon", |f| f.daemon.as_mut().unwrap().nvml_error = Some("driver gone".into()), FAIL, "driver gone", "check nvml"),
     ("metrics", |f| f.daemon.as_mut().unwrap().metrics_error = Some("Address already in use".into()), WARN, "not served at 127.0.0.1:19400: Address already in use", "ss -ltnp 'sport = :19400'"),
+    ("device-plugin", |f| f.daemon.as_mut().unwrap().device_plugin = vec![unread()], WARN, "malformed HTTP/2", "upgrade kubelet to 1.27"),
+    ("device-plugin", |f| f.daemon.as_mut().unwrap().kubelet = true, WARN, "nothing is served to it", "journalctl"),
+    ("api-server", |f| f.daemon.as_mut().unwrap().api_server = Some(followed(Some("connection refused"), 0)), WARN, "connection refused", "look there"),
+    ("api-server", |f| f.daemon.as_mut().unwrap().api_server = Some(followed(None, 3)), WARN, "2 pods are known; 3 events were not written", "journalctl"),
     ("socket-paths", |f| f.sockets.push(format!("/{}", "x".repeat(107)).into()), FAIL, "has 108 bytes, a socket's path at most 107", "shorter"),
     ("ledger", |f| f.ledger = trouble("ledger.json is no ledger"), FAIL, "no ledger", "journalctl"),
     ("enabled", |f| f.enabled = trouble("managed.json is no list"), FAIL, "no list", "journalctl"),

@@ -59,10 +59,14 @@ fn signal(signal: &Signal) -> String {
 }
 
 fn request(wanted: &Wanted) -> String {
-    let Request { memory, gpu, compute, priority, .. } = &wanted.request;
+    let Request { memory, cards, gpu, compute, priority, .. } = &wanted.request;
     let said = memory.map_or_else(|| "as much as its token says".to_owned(), |m| m.to_string());
     let mut parts = vec![said];
-    parts.push(gpu.as_ref().map_or_else(|| "any GPU".to_owned(), ToString::to_string));
+    parts.push(match (gpu, cards.get()) {
+        (Some(gpu), _) => gpu.to_string(),
+        (None, 1) => "any GPU".to_owned(),
+        (None, cards) => format!("{cards} GPUs in equal parts"),
+    });
     parts.extend(compute.as_ref().map(|share| format!("{}% of the SMs", share.0)));
     if *priority == Priority::Low {
         parts.push("low priority".to_owned());

@@ -87,6 +87,11 @@ fn status(cards: Vec<CardStatus>) -> Status {
         actions: Vec::new(),
         metrics_listen: Some("127.0.0.1:19400".to_owned()),
         metrics_error: None,
+        device_plugin: Vec::new(),
+        api_server: None,
+        schedule: "mps".to_owned(),
+        schedule_wanted: None,
+        schedule_waits_for: Vec::new(),
     }
 }
 
@@ -222,4 +227,35 @@ fn only_random_ids_are_cut() {
     assert_eq!(short_id(&"ab".repeat(32)), "abababababab");
     let name = "a-name-that-is-sixty-four-characters-long-and-no-random-id-at-a";
     assert_eq!(short_id(name), name);
+}
+
+#[test]
+fn cards_without_mps_and_a_switch_that_waits_are_said() {
+    let mut shared = card(0);
+    (shared.mps, shared.max_clients, shared.clients) = (None, 0, 2);
+    let mut status = status(vec![shared]);
+    status.schedule = "share".to_owned();
+    let mut one = grant("web", 7168, 1000);
+    one.guarantee = "none".to_owned();
+    status.grants = vec![one];
+    let text = render_table(&status, NOW);
+    assert!(
+        text.starts_with(
+            "mpsgated 0.1.0, driver 550.163.01, cards shared without MPS (schedule share)\n"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("guarantee none: memory is shared by agreement"), "{text}");
+    assert!(!text.contains("2/0"), "{text}");
+    status.schedule_wanted = Some("mps".to_owned());
+    status.schedule_waits_for = vec!["web".to_owned(), "db".to_owned()];
+    let text = render_table(&status, NOW);
+    assert!(
+        text.contains(
+            "schedule mps is wanted, and no GPU memory is given until these have ended: web, db\n"
+        ),
+        "{text}"
+    );
+    status.schedule_wanted = Some("off".to_owned());
+    assert!(render_table(&status, NOW).contains("another system's"));
 }

@@ -309,8 +309,8 @@ fn a_record_of_another_version_is_not_guessed_at() {
     .unwrap();
     for args in [&["--undo"][..], &["--write"]] {
         node.call(args).assert_code(2).assert_stderr(&[
-            "is no record of mpsgate configure",
-            "format 2 is of another version",
+            "record.json has format 2, this mpsgate knows 1",
+            "hint: install the mpsgate that wrote it",
         ]);
     }
 }

@@ -13,21 +13,26 @@ use mpsgate_policy::{Code, Refusal};
 
 use crate::{golden, mpsgate, text};
 
-/// A daemon for one call.
+/// A daemon for one call, or for some in turn.
 struct Daemon {
     // Holds the socket.
     _dir: tempfile::TempDir,
     socket: PathBuf,
-    thread: JoinHandle<Call>,
+    thread: JoinHandle<Vec<Call>>,
 }
 
 impl Daemon {
     /// Answers with `bytes` and hangs up.
     fn sending(bytes: Vec<u8>) -> Self {
+        Self::in_turn(vec![bytes])
+    }
+
+    /// Answers each call with its bytes and hangs up.
+    fn in_turn(answers: Vec<Vec<u8>>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();
-        let thread = std::thread::spawn(move || {
+        let answer = move |bytes: Vec<u8>| {
             let (mut stream, _) = listener.accept().unwrap();
             let mut prefix = [0; 4];
             stream.read_exact(&mut prefix).unwrap();
@@ -35,7 +40,8 @@ impl Daemon {
             stream.read_exact(&mut content).unwrap();
             stream.write_all(&bytes).unwrap();
             parse_envelope(&content).unwrap().unwrap().call
-        });
+        };
+        let thread = std::thread::spawn(move || answers.into_iter().map(answer).collect());
         Self { _dir: dir, socket, thread }
     }
 
@@ -48,8 +54,14 @@ impl Daemon {
     }
 
     /// What was asked.
-    fn call(self) -> Call {
+    fn calls(self) -> Vec<Call> {
         self.thread.join().unwrap()
+    }
+
+    /// The only thing that was asked.
+    fn call(self) -> Call {
+        let [call] = self.calls().try_into().unwrap();
+        call
     }
 }
 
@@ -225,6 +237,81 @@ fn mps_without_yes_prints_who_would_die_and_is_1() {
     ended.assert_code(1);
     golden("mps-stop.json", &ended.stdout);
     drop(daemon.call());
+}
+
+/// One card of two has a control daemon; the other one's was stopped by the operator.
+fn preflight(change: impl FnOnce(&mut Status, &mut [WouldEnd; 2])) -> Daemon {
+    let mut status = status();
+    let list = |card: u32, unknown: Option<&str>| WouldEnd {
+        action: MpsAction::Restart,
+        card: status.cards[card as usize].uuid.clone(),
+        card_index: card,
+        grants: Vec::new(),
+        servers: Vec::new(),
+        unknown: unknown.map(str::to_owned),
+    };
+    let mut lists = [list(0, None), list(1, Some("it is stopped"))];
+    lists[0].servers = vec![ServerClients { pid: 4100, uid: Some(0), clients: Vec::new() }];
+    status.cards.truncate(2);
+    status.cards[1].mps = None;
+    change(&mut status, &mut lists);
+    let lists = lists.map(|list| Reply::WouldEnd { list: serde_json::to_string(&list).unwrap() });
+    let replies = std::iter::once(Reply::Status(Box::new(status))).chain(lists);
+    Daemon::in_turn(replies.map(|reply| encode(&reply).unwrap()).collect())
+}
+
+#[test]
+fn preflight_names_all_who_would_die_on_any_card_and_is_1() {
+    let somebody = |status: &mut Status, lists: &mut [WouldEnd; 2]| {
+        lists[0].grants = std::mem::take(&mut status.grants);
+        lists[0].servers[0].clients =
+            vec![ClientProcess { pid: 77, container_id: None, command: "./a.out".to_owned() }];
+    };
+    let daemon = preflight(somebody);
+    let ended = mpsgate(&["mps", "preflight", "--socket", daemon.socket()]);
+    ended.assert_code(1);
+    assert_eq!(ended.stderr, "");
+    golden("mps-preflight.txt", &ended.stdout);
+    let calls = daemon.calls();
+    assert!(
+        matches!(
+            &calls[..],
+            [
+                Call::Status,
+                Call::Mps(Mps { confirmed: false, .. }),
+                Call::Mps(Mps { confirmed: false, .. })
+            ]
+        ),
+        "{calls:?}"
+    );
+    let daemon = preflight(somebody);
+    let ended = mpsgate(&["mps", "preflight", "-o", "json", "--socket", daemon.socket()]);
+    ended.assert_code(1);
+    let document: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&document["schema"], &document["nobody"]), (&1.into(), &false.into()));
+    assert_eq!(document["cards"][0]["servers"][0]["clients"][0]["pid"], 77);
+}
+
+#[test]
+fn preflight_is_0_where_nobody_would_die_and_1_where_a_control_daemon_does_not_tell() {
+    let daemon = preflight(|_, _| {});
+    let ended = mpsgate(&["mps", "preflight", "--socket", daemon.socket()]);
+    ended.assert_code(0);
+    assert!(ended.stdout.contains("Nobody would die now."), "{}", ended.stdout);
+    assert_eq!(ended.stdout.matches(": nobody\n").count(), 2, "{}", ended.stdout);
+
+    let silent = |_: &mut Status, lists: &mut [WouldEnd; 2]| {
+        lists[0].servers.clear();
+        lists[0].unknown = Some("it did not answer in 8 s".to_owned());
+    };
+    let orphan = |_: &mut Status, lists: &mut [WouldEnd; 2]| {
+        lists[1].servers = vec![ServerClients { pid: 5, uid: None, clients: Vec::new() }];
+    };
+    for daemon in [preflight(silent), preflight(orphan)] {
+        let ended = mpsgate(&["mps", "preflight", "--socket", daemon.socket()]);
+        ended.assert_code(1);
+        assert!(ended.stdout.contains("There may be more: "), "{}", ended.stdout);
+    }
 }
 
 #[test]

@@ -92,6 +92,7 @@ fn a_node_without_a_daemon_gets_a_whole_report() {
         ("engine", "skip", "no containerd, Docker, Podman or CRI-O"),
         ("kubelet", "ok", "no kubelet keeps"),
         ("tokens", "ok", "no keys yet"),
+        ("device-plugin", "skip", "cannot be asked"),
         ("nvml", "warn", "SIMULATED, driver 550.163.01"),
         ("card", "ok", "Tesla T4"),
         ("device-nodes", "skip", "simulated"),
@@ -99,10 +100,10 @@ fn a_node_without_a_daemon_gets_a_whole_report() {
         ("programs", "fail", "usr/bin/mpsgate-runtime is missing"),
         ("daemon", "fail", "mpsgated is not running"),
         ("metrics", "skip", "cannot be asked"),
-        ("socket-paths", "ok", "control_privileged has "),
+        ("socket-paths", "ok", "control_privileged, has "),
         ("ledger", "ok", "none yet"),
-        ("enabled", "ok", "0 cards"),
-        ("snapshot", "warn", "none: "),
+        ("enabled", "ok", "no card was handed over"),
+        ("snapshot", "skip", "none yet; no card was ever handed over"),
         ("runtime-link", "warn", "none: "),
         ("ipc", "skip", "ipc:[4026531839]"),
         ("open-files", "skip", "neither"),
@@ -124,7 +125,7 @@ fn an_empty_root_breaks_no_check() {
     for root in [dir.path(), Path::new("/nonexistent")] {
         let found = findings(root);
         assert_eq!(found.get("cgroup").unwrap().0, "fail");
-        assert_eq!(found.len(), 32);
+        assert_eq!(found.len(), 34);
     }
 }
 
@@ -157,8 +158,10 @@ fn broken_files_are_found_where_they_are() {
     root.assert("ledger", "fail", "has format 2");
     root.write("/var/lib/mpsgate/managed.json", "{\"format\":1,\"cards\":[");
     root.assert("enabled", "fail", "managed.json is no list of cards: EOF");
+    root.write("/var/lib/mpsgate/managed.json", "{\"format\":2,\"gpus\":[]}");
+    root.assert("enabled", "fail", "managed.json has format 2, this mpsgate knows 1");
     root.write("/var/lib/mpsgate/managed.json", "{\"format\":1,\"cards\":[]}");
-    root.assert("enabled", "ok", "0 cards");
+    root.assert("enabled", "ok", "no card was handed over");
     root.write("/run/mpsgate/node.json", "{}");
     root.assert("snapshot", "fail", "node.json is no node snapshot: missing field `format`");
     let uuid = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77";

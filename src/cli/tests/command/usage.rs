@@ -53,9 +53,11 @@ fn help_and_version_are_answers() {
         &["mps", "--help"],
         &["mps", "stop", "--help"],
         &["mps", "restart", "--help"],
+        &["mps", "preflight", "--help"],
         &["reload", "--help"],
         &["completions", "--help"],
         &["configure", "--help"],
+        &["node-install", "--help"],
         &["explain", "--help"],
         &["doctor", "--help"],
     ] {

@@ -17,6 +17,34 @@ impl serde::Serialize for Manage {
     }
 }
 
+impl serde::Serialize for SlicesUid {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Any => to.serialize_str("any"),
+            Self::Only(uid) => to.serialize_u32(*uid),
+        }
+    }
+}
+
+impl serde::Serialize for Kubeconfig {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => to.serialize_str("auto"),
+            Self::Off => to.serialize_str("off"),
+            Self::File(path) => path.serialize(to),
+        }
+    }
+}
+
+impl serde::Serialize for NodeName {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => to.serialize_str("auto"),
+            Self::Named(name) => to.serialize_str(name),
+        }
+    }
+}
+
 impl serde::Serialize for Listen {
     fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
@@ -99,6 +127,7 @@ fn the_shipped_file_shows_the_words_and_ranges_of_every_key() {
         let parts: Vec<String> = match key.allowed {
             Allowed::Words(words) => words.iter().map(|word| format!("\"{word}\"")).collect(),
             Allowed::Number { from, to, .. } => vec![format!("{from} to {to}")],
+            Allowed::Numbers { from, to, .. } => vec![format!("{from} to {to}")],
             _ => Vec::new(),
         };
         for part in parts {
@@ -170,7 +199,7 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
     assert_eq!(fault("[log]\nfrobnicate = 1").1, "known here: level");
     assert_eq!(
         fault("x = 1").1,
-        "known here: [runtime], [gpus], [requests], [trust], [policy], [inject], [mps], [nvml], [metrics], [log]"
+        "known here: [runtime], [gpus], [requests], [trust], [policy], [inject], [mps], [nvml], [kubernetes], [metrics], [log]"
     );
 }
 
@@ -252,6 +281,30 @@ fn a_wrong_value_is_named_with_what_is_right() {
             "[mps]\ncontrol = \"nvidia-cuda-mps-control\"",
             "2: `mps.control` is \
           \"nvidia-cuda-mps-control\", but must be an absolute path"
+                .to_owned(),
+        ),
+        (
+            "[kubernetes]\nmemory_units_mib = [256, 1024]",
+            "2: `kubernetes.memory_units_mib` is [256, 1024], but must be a list of at most 16 \
+          whole numbers of MiB, 1 to 1023, each once"
+                .to_owned(),
+        ),
+        (
+            "[kubernetes]\nslices_gib = [10, 10]",
+            "2: `kubernetes.slices_gib` is [10, 10], but must be a list of at most 16 whole numbers \
+          of GiB, 1 to 1024, each once"
+                .to_owned(),
+        ),
+        (
+            "[kubernetes]\nkubeconfig = \"kubelet.conf\"",
+            "2: `kubernetes.kubeconfig` is \"kubelet.conf\", but must be \"auto\", \"off\" or an \
+          absolute path"
+                .to_owned(),
+        ),
+        (
+            "[kubernetes]\nnode_name = \"GPU_1\"",
+            "2: `kubernetes.node_name` is \"GPU_1\", but must be \"auto\" or the name of a \
+          Kubernetes node"
                 .to_owned(),
         ),
         ("mps = 5", "1: `mps` is 5, but must be a table, headed [mps]".to_owned()),

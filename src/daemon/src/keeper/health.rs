@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mpsgate_allocation::Mib;
 use mpsgate_api::MpsStatus;
+use mpsgate_config::Schedule;
 use mpsgate_mps::{CardMps, MpsError};
 
 use super::Keeper;
@@ -75,6 +76,10 @@ impl Keeper {
 
     pub(super) fn set_view(&self, view: View) {
         let mut node = self.daemon.node();
+        // From then on it is being prepared for something else.
+        if node.schedule.now() != Schedule::Mps {
+            return;
+        }
         let Some(card) = node.card_mut(&self.uuid) else { return };
         card.server_uid = view
             .servers
@@ -96,6 +101,9 @@ impl Keeper {
     /// Draws the conclusion from what is known by now.
     pub(super) fn reassess(&self) {
         let mut node = self.daemon.node();
+        if node.schedule.now() != Schedule::Mps {
+            return;
+        }
         let Some(card) = node.card_mut(&self.uuid) else { return };
         let before = card.health.clone();
         self.assess(card, None);

@@ -32,6 +32,8 @@ pub(crate) enum Order {
     },
     /// Name the card's servers and their clients.
     Clients { reply: oneshot::Sender<Result<Clients, Trouble>> },
+    /// The node's schedule is another one: prepare the card for it.
+    Schedule,
     /// End the card's control daemon, servers and clients, and bring it up again.
     Restart { reply: oneshot::Sender<Result<(), Trouble>> },
     /// Take the card down and end.
@@ -69,6 +71,7 @@ impl Keeper {
                 }
             }
             Order::Clients { reply } => self.clients(&ready.mps, reply).await?,
+            Order::Schedule => return Ok(Some(Next::BringUp)),
             Order::Restart { reply } => return self.restart(card, reply).await.map(Some),
             Order::Stop { reply } => return self.stop(card, reply).await.map(Some),
         }
@@ -96,6 +99,7 @@ impl Keeper {
                 let Refusal { sentence, hint, .. } = self.not_ready();
                 let _ = reply.send(Err(Trouble::new(sentence, hint)));
             }
+            Order::Schedule => return Ok(Some(Next::BringUp)),
             Order::Restart { reply } => return self.restart(card, reply).await.map(Some),
             Order::Stop { reply } => return self.stop(card, reply).await.map(Some),
         }
@@ -130,7 +134,7 @@ impl Keeper {
     }
 
     /// Takes the card down. Where that fails it stays managed, so it is brought up again.
-    async fn stop(
+    pub(super) async fn stop(
         &self,
         card: &CardId,
         reply: oneshot::Sender<Result<(), Trouble>>,

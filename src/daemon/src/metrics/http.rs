@@ -17,8 +17,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::text;
-use crate::DaemonError;
 use crate::daemon::Daemon;
+use crate::{DaemonError, api_server};
 
 /// Connections at a time; the next ones wait in the kernel's queue.
 const CONNECTIONS: usize = 4;
@@ -91,7 +91,8 @@ fn answer<B>(daemon: &Daemon, request: &Request<B>) -> Response<String> {
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return refused;
     }
-    let rendered = text::render(text::Scrape::of(&daemon.node()));
+    let api_server = api_server::status(daemon);
+    let rendered = text::render(text::Scrape::of(&daemon.node(), api_server));
     match rendered {
         Ok(open) if wants_open_metrics(request) => reply(StatusCode::OK, OPEN_METRICS, open),
         Ok(open) => reply(StatusCode::OK, CLASSIC, text::classic(&open)),

@@ -120,6 +120,13 @@ pub(super) const METRICS: &[Metric] = &[
     metric!("mpsgate_driver_up", Gauge, None, &[],
         "Whether the driver's management library (NVML) answers.",
         |s, mut to| to.encode_gauge(&u64::from(s.status.nvml_error.is_none()))),
+    metric!("mpsgate_schedule_info", Info, None, &["schedule", "wanted"],
+        "How the node's cards are shared (mps, share), and what is wanted: the same, or what waits for containers \
+         to end; off where the cards of the settings are another system's.",
+        |s, to| {
+            let wanted = s.status.schedule_wanted.as_deref().unwrap_or(&s.status.schedule);
+            info(to, &[("schedule", s.status.schedule.as_str()), ("wanted", wanted)])
+        }),
     metric!("mpsgate_ledger_failing", Gauge, None, &[],
         "Whether the last attempt to write the ledger failed, so that no grant is given.",
         |s, mut to| to.encode_gauge(&u64::from(s.ledger_failing))),
@@ -160,8 +167,10 @@ pub(super) const METRICS: &[Metric] = &[
         "Grants and reservations on a managed card.",
         |s, to| cards(s, to, |card| card.managed.then_some(card.clients.into()))),
     metric!("mpsgate_card_clients_max", Gauge, None, CARD,
-        "Grants and reservations that a managed card's MPS server takes at most.",
-        |s, to| cards(s, to, |card| card.managed.then_some(card.max_clients.into()))),
+        "Grants and reservations that a managed card's MPS server takes at most; no sample without MPS.",
+        |s, to| cards(s, to, |card| {
+            (card.managed && s.status.schedule != "share").then_some(card.max_clients.into())
+        })),
     metric!("mpsgate_card_mps_state", Gauge, None, &["gpu", "uuid", "state"],
         "State of the card's MPS control daemon: 1 for the one that it is in of running, dead, wedged and \
          fault; no sample before it was first looked at.",
@@ -173,8 +182,8 @@ pub(super) const METRICS: &[Metric] = &[
         })),
     metric!("mpsgate_grant_info", Info, None,
         &["gpu", "uuid", "container", "runtime_root", "state", "guarantee"],
-        "State of the grant (reserved, active, broken) and how firmly its limit holds now (mps, \
-         mps+watchdog, cgroup).",
+        "State of the grant (reserved, active, broken) and how firmly its limit holds now (none, \
+         mps, mps+watchdog, cgroup).",
         |s, mut to| s.status.grants.iter().try_for_each(|grant| {
             let gpu = grant.card_index.to_string();
             let [a, b, c, d] = grant_labels(grant, &gpu);
@@ -209,6 +218,30 @@ pub(super) const METRICS: &[Metric] = &[
     metric!("mpsgate_kills_unprepared_total", Counter, None, &[],
         "Containers with a grant that were killed while their GPU work could not be ended first.",
         |s, to| ConstCounter::new(s.status.kills_unprepared).encode(to)),
+    metric!("mpsgate_device_plugin_registered", Gauge, None, &["resource"],
+        "Whether kubelet reads the list of devices of a resource that is served to it.",
+        |s, mut to| s.status.device_plugin.iter().try_for_each(|one| {
+            let registered = u64::from(one.registered_ms.is_some());
+            to.encode_family(&[("resource", one.resource.as_str())])?.encode_gauge(&registered)
+        })),
+    metric!("mpsgate_device_plugin_allocations_total", Counter, None, &["resource"],
+        "Containers that were given memory of a resource by kubelet, since it was served.",
+        |s, mut to| s.status.device_plugin.iter().try_for_each(|one| {
+            let labels = [("resource", one.resource.as_str())];
+            ConstCounter::new(one.allocations).encode(to.encode_family(&labels)?)
+        })),
+    metric!("mpsgate_api_server_followed", Gauge, None, &[],
+        "Whether the API server's list of this node's pods is up to date; absent where none is asked.",
+        |s, mut to| match &s.status.api_server {
+            Some(api_server) => to.encode_gauge(&u64::from(api_server.problem.is_none())),
+            None => Ok(()),
+        }),
+    metric!("mpsgate_events_dropped_total", Counter, None, &[],
+        "Events for Kubernetes that were not written, because too many waited for the API server.",
+        |s, to| match &s.status.api_server {
+            Some(api_server) => ConstCounter::new(api_server.events_dropped).encode(to),
+            None => Ok(()),
+        }),
     metric!("mpsgate_reserve_duration_seconds", Histogram, Seconds, &["outcome"],
         "Time until a container's request for memory was granted or refused, the start of its MPS server \
          included.",

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use mpsgate_api::Status;
+use mpsgate_api::{ApiServerStatus, Status};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
@@ -23,9 +23,9 @@ pub(super) struct Scrape {
 
 impl Scrape {
     /// As it is now: no driver is asked.
-    pub(super) fn of(node: &Node) -> Self {
+    pub(super) fn of(node: &Node, api_server: Option<ApiServerStatus>) -> Self {
         Self {
-            status: node.status(),
+            status: Status { api_server, ..node.status() },
             events: node.events.clone(),
             judged: node.judged.clone(),
             ledger_failing: node.is_failing(),

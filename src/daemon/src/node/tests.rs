@@ -4,16 +4,17 @@ use mpsgate_api::Engine;
 
 use super::*;
 use crate::card::{Health, ManagedBy, Watched};
+use crate::devices;
 
 const HOLDER: ProcessId = ProcessId { pid: 7, start_time: 1 };
 const INIT: ProcessId = ProcessId { pid: 8, start_time: 2 };
 
-fn uuid(n: u8) -> GpuUuid {
+pub(crate) fn uuid(n: u8) -> GpuUuid {
     GpuUuid::parse(&format!("GPU-000000{n:02x}-0000-0000-0000-000000000000")).unwrap()
 }
 
 /// One ready card of 15 GiB, and the ledger's directory.
-fn node() -> (tempfile::TempDir, Node) {
+pub(crate) fn node() -> (tempfile::TempDir, Node) {
     let dir = tempfile::tempdir().unwrap();
     let (ledger, records) = (dir.path().join("ledger"), dir.path().join("grants"));
     std::fs::create_dir(&ledger).unwrap();
@@ -46,7 +47,7 @@ fn node() -> (tempfile::TempDir, Node) {
     (dir, node)
 }
 
-fn call(container: &str, gib: u64) -> Reserve {
+pub(crate) fn call(container: &str, gib: u64) -> Reserve {
     Reserve {
         key: GrantKey {
             runtime_root: "/run/runc".to_owned(),
@@ -55,6 +56,7 @@ fn call(container: &str, gib: u64) -> Reserve {
         },
         request: Request {
             memory: Some(Mib(gib * 1024)),
+            cards: std::num::NonZeroU32::MIN,
             gpu: None,
             compute: None,
             priority: Priority::Normal,
@@ -136,7 +138,7 @@ fn a_ledger_that_cannot_be_written_is_an_error_until_it_can() {
     // Who asked takes it back; what ends meanwhile counts at once.
     node.expire(&new).unwrap();
     node.release(&old).unwrap();
-    assert_eq!(node.ledger().committed(&uuid(0)), Mib(0));
+    assert_eq!(node.ledger().granted(&uuid(0)), Mib(0));
     std::fs::rename(&away, &ledger).unwrap();
     node.write().unwrap();
     assert!(node.is_written(node.changes()));

@@ -6,15 +6,20 @@ use mpsgate_config::Switch;
 use mpsgate_policy::{Code, Refusal};
 
 use super::Node;
+use crate::tokens::Confirmed;
 
 impl Node {
     /// How much memory a request is believed to be for; `confirmed` is what its token says.
-    pub(super) fn believe(&self, call: &Reserve, confirmed: Option<Mib>) -> Result<Mib, Refusal> {
+    pub(super) fn believe(
+        &self,
+        call: &Reserve,
+        confirmed: Option<&Confirmed>,
+    ) -> Result<Mib, Refusal> {
         let local = self.trust_local.is_on(!self.kubelet);
         let unconfirmed =
             |sentence: &str, hint: &str| Err(Refusal::new(Code::Unconfirmed, sentence, hint));
         match (call.engine, confirmed, call.request.memory) {
-            (Engine::Kubernetes, Some(memory), _) => Ok(memory),
+            (Engine::Kubernetes, Some(confirmed), _) => Ok(confirmed.memory),
             (Engine::Local, _, Some(memory)) if local => Ok(memory),
             // Without a kubelet nobody but root speaks CRI; that there will be none, root has to say.
             (Engine::Kubernetes, None, Some(memory))
@@ -35,9 +40,10 @@ impl Node {
             (Engine::Kubernetes, ..) => unconfirmed(
                 "it was started by a kubelet, and a pod's annotations count only with a token of this node's \
                  device plugin (mpsgate.io/grant), which it does not have",
-                "start the container with docker, podman or ctr on a node without a kubelet, or remove \
-                 the GPU memory annotation; where no kubelet runs and CRI is used by root, set trust.local = \
-                 \"on\" in /etc/mpsgate/config.toml and run: mpsgate reload",
+                "ask for it in the container's resources.limits (aliyun.com/gpu-mem: 7, in GiB) where the node \
+                 offers that, which mpsgate doctor shows on it, or remove the GPU memory annotation; where no \
+                 kubelet runs and CRI is used by root, set trust.local = \"on\" in /etc/mpsgate/config.toml and \
+                 run: mpsgate reload",
             ),
         }
     }

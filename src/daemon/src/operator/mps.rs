@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use mpsgate_allocation::ledger::State;
 use mpsgate_api::{ClientProcess, Mps, MpsAction, Reply, ServerClients, WouldEnd};
+use mpsgate_config::Schedule;
 use mpsgate_crashpoint::crash_point;
 use mpsgate_policy::{Code, Refusal};
 use tokio::sync::oneshot;
@@ -48,6 +49,15 @@ pub(crate) async fn mps(
                     Code::GpuUnmanaged,
                     format!("{} is not managed, so it has no MPS of mpsgate's", card.label()),
                     format!("mpsgate enable {}", card.index),
+                )));
+            }
+            Ok(card)
+                if node.schedule.now() == Schedule::Share && !node.stopped.contains(&card.uuid) =>
+            {
+                return Ok(Err(Refusal::new(
+                    Code::GpuUnfit,
+                    format!("{} is shared without MPS, so there is none to end", card.label()),
+                    "to take the card back: mpsgate disable GPU; to have MPS: gpus.schedule = \"mps\"",
                 )));
             }
             Ok(card) => (id(&node, card), card.label(), node.stopped.contains(&card.uuid)),

@@ -124,6 +124,8 @@ fn refusals_carry_code_sentence_and_hint_and_are_counted() {
         code: "E_PRIVILEGED".to_owned(),
         action: "refused".to_owned(),
         sentence: "it is privileged".to_owned(),
+        hint: None,
+        pod: None,
     };
     daemon.done(Call::Report(report.clone())).unwrap();
     daemon.done(Call::Report(Report { code: "\u{1b}[31m".to_owned(), ..report.clone() })).unwrap();

@@ -316,6 +316,7 @@ pub(crate) fn request(container: &str, gib: u64) -> Reserve {
         key: key(container, 1),
         request: Request {
             memory: Some(Mib(gib * 1024)),
+            cards: std::num::NonZeroU32::MIN,
             gpu: None,
             compute: None,
             priority: Priority::Normal,

@@ -165,7 +165,7 @@ fn a_lease_that_cannot_be_read_is_named_kept_and_its_card_not_touched() {
     node.manage(&[0, 1]);
     let newer = format!(r#"{{"format":2,"uuid":"{}","boot":"x"}}"#, uuid(0));
     for (card, text, why) in [
-        (0, newer.as_str(), "it has format 2, this version knows 1"),
+        (0, newer.as_str(), "has format 2, this version knows 1"),
         (0, "{\"format\":1,\"uu", "EOF"),
         (2, "", ""),
     ] {

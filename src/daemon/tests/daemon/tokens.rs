@@ -11,7 +11,7 @@ use crate::harness::{Node, Running, on_card, request};
 
 /// The device plugin's answer, as it is to be: signed with the newest key of the node.
 fn token(node: &Node, gib: u64) -> String {
-    Store::open(&node.places.tokens(), 0).unwrap().sign(gib * 1024).unwrap()
+    Store::open(&node.places.tokens(), 0).unwrap().sign(gib * 1024, None, None).unwrap()
 }
 
 fn pod(uid: &str, container: &str) -> Option<PodContainer> {

@@ -283,7 +283,10 @@ fn the_process_that_a_faulted_server_blames_is_named_by_its_container() {
     let init = Container::new();
     daemon.activate(&grant, &init, None).unwrap();
     let fault = node.places.mps().join("0/log/fake-fault");
-    fs::write(&fault, init.pid().to_string()).unwrap();
+    // Renamed into place: the double must not see the file before it says whom to blame.
+    let written = node.dir.path().join("fault");
+    fs::write(&written, init.pid().to_string()).unwrap();
+    fs::rename(written, &fault).unwrap();
     wait_for("the culprit is named", || {
         daemon.card(0).state.contains(&format!(
             "in FAULT after a fatal GPU error, caused by container web, pid {}",

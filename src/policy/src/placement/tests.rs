@@ -28,7 +28,7 @@ fn card<'a>(uuid: &'a GpuUuid, index: u32, holders: &[(&'a str, u64, u32)]) -> C
 }
 
 fn need(gib: u64, uid: u32) -> Need<'static> {
-    Need { memory: Mib(gib * 1024), uid, gpu: None }
+    Need { memory: Mib(gib * 1024), uid, gpu: None, hint: None, spread: false }
 }
 
 fn text(result: Result<usize, Refusal>) -> String {
@@ -42,6 +42,35 @@ fn prefers_cards_with_grants_of_equal_size() {
     let cards =
         [card(&ids[0], 0, &[("a", 8, 0)]), card(&ids[1], 1, &[("b", 5, 0)]), card(&ids[2], 2, &[])];
     assert_eq!(choose(&cards, &need(5, 0)), Ok(1), "although card 0 would be left fuller");
+}
+
+#[test]
+fn a_node_that_spreads_takes_the_emptiest_whatever_its_sizes() {
+    let ids = [uuid(0), uuid(1), uuid(2)];
+    let cards =
+        [card(&ids[0], 0, &[("a", 5, 0)]), card(&ids[1], 1, &[]), card(&ids[2], 2, &[("b", 1, 0)])];
+    let spread = Need { spread: true, ..need(5, 0) };
+    assert_eq!(choose(&cards, &need(5, 0)), Ok(0));
+    assert_eq!(choose(&cards, &spread), Ok(1));
+    assert_eq!(choose(&cards[..1], &spread), Ok(0));
+    assert_eq!(choose(&cards, &Need { hint: Some(&ids[2]), ..spread }), Ok(2));
+}
+
+#[test]
+fn takes_the_card_that_kubelet_chose_where_it_serves_and_else_the_best() {
+    let ids = [uuid(0), uuid(1), uuid(2)];
+    let mut cards =
+        [card(&ids[0], 0, &[("a", 5, 0)]), card(&ids[1], 1, &[]), card(&ids[2], 2, &[])];
+    let hinted = |hint| Need { hint, ..need(5, 0) };
+    assert_eq!(choose(&cards, &hinted(None)), Ok(0));
+    assert_eq!(choose(&cards, &hinted(Some(&ids[2]))), Ok(2), "before equal size");
+    let elsewhere = uuid(9);
+    assert_eq!(choose(&cards, &hinted(Some(&elsewhere))), Ok(0), "a card that is not here");
+    cards[2].holders = vec![Holder { container: "c", memory: Mib(11 * 1024), uid: 0 }];
+    assert_eq!(choose(&cards, &hinted(Some(&ids[2]))), Ok(0), "it is full");
+    let named = GpuSelector::Uuid(uuid(1));
+    let both = Need { gpu: Some(&named), ..hinted(Some(&ids[0])) };
+    assert_eq!(choose(&cards, &both), Ok(1), "who is named is no hint");
 }
 
 #[test]
@@ -266,4 +295,86 @@ fn many_cards_are_listed_up_to_a_limit() {
     assert!(
         refusal.sentence.ends_with("GPU 15 (GPU-0000000f-0000-0000-0000-000000000000), and 4 more")
     );
+}
+
+fn several(cards: &[CardState<'_>], need: &Need<'_>, count: u32) -> Result<Vec<usize>, Refusal> {
+    choose_several(cards, need, NonZeroU32::new(count).unwrap())
+}
+
+/// As without MPS: any number of holders, of any uid.
+fn shared<'a>(uuid: &'a GpuUuid, index: u32, holders: &[(&'a str, u64, u32)]) -> CardState<'a> {
+    CardState { max_clients: u32::MAX, multiuser: true, ..card(uuid, index, holders) }
+}
+
+#[test]
+fn several_cards_are_different_ones_the_fullest_that_fit_first() {
+    let ids = [uuid(0), uuid(1), uuid(2), uuid(3)];
+    let cards = [
+        shared(&ids[0], 0, &[]),
+        shared(&ids[1], 1, &[("a", 9, 0)]),
+        shared(&ids[2], 2, &[("b", 13, 1000)]),
+        shared(&ids[3], 3, &[("c", 2, 0), ("d", 2, 7)]),
+    ];
+    for (gib, count, chosen) in [
+        (4, 1, vec![1]),
+        (4, 2, vec![1, 3]),
+        (4, 3, vec![1, 3, 0]),
+        (2, 4, vec![3, 2, 1, 0]),
+        (11, 2, vec![3, 0]),
+    ] {
+        assert_eq!(several(&cards, &need(gib, 0), count), Ok(chosen), "{gib} GiB on {count}");
+    }
+    let hinted = Need { hint: Some(&ids[0]), ..need(4, 0) };
+    assert_eq!(several(&cards, &hinted, 2), Ok(vec![0, 1]), "kubelet's card is among them");
+}
+
+#[test]
+fn too_few_cards_are_named_with_what_they_have_left() {
+    let ids = [uuid(0), uuid(1)];
+    let cards = [shared(&ids[0], 0, &[("a", 9, 0)]), shared(&ids[1], 1, &[])];
+    let text = |result: Result<Vec<usize>, Refusal>| {
+        let refusal = result.unwrap_err();
+        format!("{refusal}\nhint: {}", refusal.hint)
+    };
+    assert_eq!(
+        text(several(&cards, &need(7, 0), 2)),
+        "it asks for 7 GiB on each of 2 cards, and 1 can have that now: GPU 0 \
+         (GPU-00000000-0000-0000-0000-000000000000) has 6 GiB of 15 GiB left: a holds 9 GiB; GPU 1 \
+         (GPU-00000001-0000-0000-0000-000000000000) has 15 GiB of 15 GiB left [E_NO_CAPACITY]\n\
+         hint: stop one of these containers and try again; all grants: mpsgate status; cards that take no grants \
+         stand there, too"
+    );
+    assert_eq!(
+        text(several(&cards, &need(7, 0), 3)),
+        "it asks for 7 GiB on each of 3 cards, and 2 of this node can have that [E_TOO_LARGE]\n\
+         hint: ask for at most 2 cards"
+    );
+    assert!(text(several(&cards, &need(16, 0), 2)).contains("the largest card"), "as for one");
+}
+
+proptest::proptest! {
+    #[test]
+    fn chosen_cards_are_as_many_as_asked_different_and_have_the_room(
+        held in proptest::collection::vec(0..16_u64, 1..8),
+        gib in 1..16_u64,
+        count in 1..9_u32,
+    ) {
+        let ids: Vec<GpuUuid> = (0..8).map(uuid).collect();
+        let cards: Vec<CardState<'_>> = held
+            .iter()
+            .zip(&ids)
+            .zip(0..)
+            .map(|((held, id), index)| shared(id, index, &[("a", *held, 0)]))
+            .collect();
+        let fits = held.iter().filter(|held| 15 - (**held).min(15) >= gib).count();
+        match several(&cards, &need(gib, 0), count) {
+            Ok(mut chosen) => {
+                proptest::prop_assert!(chosen.iter().all(|at| cards[*at].free() >= Mib(gib * 1024)));
+                chosen.sort_unstable();
+                chosen.dedup();
+                proptest::prop_assert_eq!(chosen.len(), count as usize);
+            }
+            Err(_) => proptest::prop_assert!(fits < count as usize),
+        }
+    }
 }

@@ -103,6 +103,8 @@ fn node() -> Node {
             other("/dev/dri/renderD128", 226, 128),
             other("/dev/vfio/12", 243, 0),
         ],
+        schedule: mpsgate_config::Schedule::Mps,
+        device_plugin: false,
     }
 }
 

@@ -33,6 +33,8 @@ fn node() -> Node {
             DeviceNode { path: "/dev/dri/renderD128".to_owned(), major: 226, minor: 128 },
             DeviceNode { path: "/dev/vfio/12".to_owned(), major: 243, minor: 0 },
         ],
+        schedule: mpsgate_config::Schedule::Mps,
+        device_plugin: false,
     }
 }
 
@@ -52,7 +54,7 @@ pub(crate) struct Case {
     pub(crate) nvidia: bool,
 }
 
-fn case(name: &'static str, spec: Value) -> Case {
+pub(crate) fn case(name: &'static str, spec: Value) -> Case {
     Case {
         name,
         spec,
@@ -80,6 +82,10 @@ impl Case {
     }
     fn by(mut self, caller: Caller) -> Self {
         self.caller = caller;
+        self
+    }
+    fn with_plugin(mut self) -> Self {
+        self.node.device_plugin = true;
         self
     }
     fn joins(mut self, users: Users) -> Self {
@@ -486,6 +492,24 @@ pub(crate) fn cases() -> Vec<Case> {
         )
         .by(Caller::Crio),
         case("an operator's token", annotation("mpsgate.io/grant", "t")),
+        case("a pod's annotation without a device plugin", asking(json!({})))
+            .by(Caller::Containerd),
+        case("a pod's annotation beside the device plugin", asking(json!({})))
+            .by(Caller::Containerd)
+            .with_plugin(),
+        case(
+            "the same, with every card",
+            asking(json!({"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}})),
+        )
+        .by(Caller::Crio)
+        .with_plugin(),
+        case("a pod's senseless annotation", annotation("mpsgate.io/gpu-compute", "much"))
+            .by(Caller::Crio)
+            .with_plugin(),
+        case("a pod's token beside the device plugin", annotation("mpsgate.io/grant", "t"))
+            .by(Caller::Containerd)
+            .with_plugin(),
+        case("an operator's annotation beside the device plugin", asking(json!({}))).with_plugin(),
         // mounts
         case("a mount of the MPS directory", json!({})).mount(
             "/run/mpsgate/mps/0/pipe",

@@ -11,10 +11,10 @@ mod golden;
 use std::fmt::Write;
 
 use mpsgate_oci::spec::{View, apply, glance};
-use mpsgate_policy::{Verdict, decide_rootless, may_matter};
+use mpsgate_policy::{Code, Schedule, Verdict, decide_rootless, may_matter};
 use serde_json::{Value, json};
 
-use cases::{Case, annotation, asking, cases, device, env, privileged};
+use cases::{Case, annotation, asking, case, cases, device, env, privileged};
 use golden::golden;
 
 fn render(case: &Case) -> String {
@@ -37,7 +37,11 @@ fn render(case: &Case) -> String {
         Verdict::Reserve(wanted) => {
             let amount = wanted.request.memory;
             let amount = amount.map_or_else(|| "what its token says".to_owned(), |a| a.to_string());
-            writeln!(text, "reserve {amount} for uid {}", wanted.uid).unwrap();
+            let cards = match wanted.request.cards.get() {
+                1 => String::new(),
+                cards => format!(" on {cards} cards"),
+            };
+            writeln!(text, "reserve {amount}{cards} for uid {}", wanted.uid).unwrap();
             if let Some(own) = wanted.own_limit {
                 writeln!(text, "  own limit {own}").unwrap();
             }
@@ -63,6 +67,64 @@ fn render_edits(text: &mut String, edits: &[mpsgate_oci::spec::Edit]) {
 fn the_table_decides_as_recorded() {
     let text = cases().iter().map(render).collect::<Vec<_>>().join("\n");
     golden("decisions.txt", &text);
+}
+
+fn sharing(case: Case) -> Case {
+    let node = mpsgate_policy::Node { schedule: Schedule::Share, ..case.node.clone() };
+    Case { node, ..case }
+}
+
+/// Rows of the table whose outcome is another one where cards are shared without MPS, and those of several cards.
+#[test]
+fn without_mps_the_table_differs_as_recorded() {
+    let several = |mem: &str, count: &str| {
+        let mut spec = annotation("aliyun.com/gpu-mem", mem);
+        spec["annotations"]["aliyun.com/gpu-count"] = json!(count);
+        spec
+    };
+    let mut rows: Vec<String> = cases()
+        .into_iter()
+        .filter_map(|case| {
+            let under_mps = render(&case);
+            let shared = render(&sharing(case));
+            (shared != under_mps).then_some(shared)
+        })
+        .collect();
+    let more = [
+        ("two cards", several("8", "2")),
+        ("two cards that cannot have equal parts", several("7", "2")),
+        ("one card in as many words", several("7", "1")),
+        ("two cards, privileged", {
+            let mut spec = privileged();
+            spec["annotations"] = several("8", "2")["annotations"].clone();
+            spec
+        }),
+    ];
+    for (name, spec) in more {
+        rows.push(render(&sharing(case(name, spec.clone()))));
+        rows.push(render(&Case { name: "the same under MPS", ..case(name, spec) }));
+    }
+    golden("share.txt", &rows.join("\n"));
+}
+
+#[test]
+fn no_way_past_mpsgate_is_open_without_mps() {
+    let code = |case: &Case| match case.decide().verdict {
+        Verdict::Refuse(refusal) => Some(refusal.code),
+        _ => None,
+    };
+    let mut refused = 0;
+    for case in cases() {
+        let (name, under_mps) = (case.name, code(&case));
+        // What MPS alone needs.
+        let of_mps = |code| matches!(code, Code::NoHostIpc | Code::MultiCard);
+        if under_mps.is_none_or(of_mps) {
+            continue;
+        }
+        refused += 1;
+        assert_eq!(code(&sharing(case)), under_mps, "{name}");
+    }
+    assert!(refused > 40, "{refused}");
 }
 
 #[test]

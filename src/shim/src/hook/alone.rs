@@ -46,7 +46,7 @@ pub(super) fn check(state: &HookState) -> Result<(), Refusal> {
     let judge = Judge::of(view);
     let roots = &judge.settings.trust.kubernetes_roots;
     let caller = Caller::of(None, &directory, roots, judge.kubelet);
-    if asks(view, caller, judge.env_may_ask()) {
+    if asks(view, caller, judge.env_may_ask(), &judge.node) {
         return Err(Refusal::new(
             Code::HookOnly,
             "it asks for GPU memory, but of mpsgate only the hook runs for it, which can check a container \

@@ -93,7 +93,7 @@ pub(super) fn kubelet(facts: &Facts) -> Vec<Finding> {
 pub(super) fn security(facts: &Facts) -> Vec<Finding> {
     let security = &facts.security;
     let apparmor = if security.apparmor {
-        "AppArmor on: the engines' usual profile lets containers use MPS"
+        "AppArmor on: the engines' usual profile lets containers use MPS; one of your own needs the paths in docs/selinux.md"
     } else {
         ""
     };

@@ -4,13 +4,18 @@ use mpsgate_gpu::ComputeMode;
 use mpsgate_mps::{Holder, MpsState, Server, WedgeCause};
 
 use super::{Finding, fail, failed, ok, skip, warn};
-use crate::doctor::facts::Facts;
+use crate::doctor::facts::{Facts, Known};
 
+/// Why there is nothing to look at.
+const WITHOUT: &str = "the cards are shared without MPS (schedule share)";
 const LOGS: &str = "journalctl -u mpsgated -n 50";
 
 pub(super) fn control(facts: &Facts) -> Vec<Finding> {
     const INSTALL: &str = "install the MPS programs of the NVIDIA driver (Debian: nvidia-cuda-mps), or \
                            set mps.control in /etc/mpsgate/config.toml";
+    if facts.shares() {
+        return vec![skip(WITHOUT)];
+    }
     let path = facts.control.path.display();
     let file = match &facts.control.file {
         Ok(Some(file)) => file,
@@ -56,6 +61,12 @@ pub(super) fn state(facts: &Facts) -> Vec<Finding> {
         Ok(channels) => channels,
         Err(trouble) => return vec![failed(trouble, LOGS)],
     };
+    if facts.shares() {
+        let runs = |state: &Known<MpsState>| !matches!(state, Ok(MpsState::Dead { orphans }) if orphans.is_empty());
+        let left = channels.iter().filter(|(_, channel)| runs(&channel.state));
+        let left: Vec<Finding> = left.map(|(card, _)| left_over().about(card)).collect();
+        return if left.is_empty() { vec![skip(WITHOUT)] } else { left };
+    }
     let managed = facts.managed();
     if channels.is_empty() && managed.is_empty() {
         return vec![skip("no card is managed: mpsgate enable GPU")];
@@ -81,6 +92,14 @@ pub(super) fn state(facts: &Facts) -> Vec<Finding> {
         ));
     }
     findings
+}
+
+/// A control daemon, or a server of one, where there should be none.
+fn left_over() -> Finding {
+    warn(
+        "MPS runs on a card, and the cards are shared without it",
+        format!("systemctl restart mpsgated ends it; {LOGS}"),
+    )
 }
 
 fn judge(state: &MpsState, card: u32) -> Finding {
@@ -177,7 +196,9 @@ pub(super) fn compute_mode(facts: &Facts) -> Vec<Finding> {
         .cards()
         .filter(|card| managed.contains(&card.uuid))
         .map(|card| {
-            let finding = if card.compute_mode == ComputeMode::ExclusiveProcess {
+            let finding = if facts.shares() {
+                shared_mode(card.compute_mode, &card.uuid)
+            } else if card.compute_mode == ComputeMode::ExclusiveProcess {
                 ok("EXCLUSIVE_PROCESS")
             } else {
                 fail(
@@ -192,6 +213,16 @@ pub(super) fn compute_mode(facts: &Facts) -> Vec<Finding> {
         findings.push(skip("no managed card can be seen"));
     }
     findings
+}
+
+fn shared_mode(mode: ComputeMode, uuid: &str) -> Finding {
+    if mode == ComputeMode::Default {
+        return ok("DEFAULT, as without MPS");
+    }
+    fail(
+        format!("{mode}: containers cannot share the card without MPS"),
+        format!("end what has set it, then: nvidia-smi -i {uuid} -c DEFAULT"),
+    )
 }
 
 pub(super) fn lease(facts: &Facts) -> Vec<Finding> {

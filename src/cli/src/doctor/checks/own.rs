@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use mpsgate_api::NodeSnapshot;
-use mpsgate_config::Manage;
+use mpsgate_api::{ApiServerStatus, NodeSnapshot, ResourceStatus};
+use mpsgate_config::{Manage, Switch};
 
 use super::{Finding, fail, failed, ok, skip, warn};
 use crate::doctor::facts::{Facts, Linking, Program, ProgramFile};
@@ -149,14 +149,14 @@ pub(super) fn socket_paths(facts: &Facts) -> Vec<Finding> {
     let Some(longest) = facts.sockets.iter().max_by_key(|path| length(path)) else {
         return vec![skip("no socket is bound")];
     };
-    let evidence = format!("{} has {} bytes", longest.display(), length(longest));
+    let evidence = format!("the longest, {}, has {} bytes", longest.display(), length(longest));
     vec![if length(longest) > SUN_PATH_MAX {
         fail(
             format!("{evidence}, a socket's path at most {SUN_PATH_MAX}"),
             "the MPS control daemon exits without a word there: use a shorter directory",
         )
     } else {
-        ok(evidence)
+        ok(format!("{evidence} of at most {SUN_PATH_MAX}"))
     }]
 }
 
@@ -171,7 +171,11 @@ pub(super) fn ledger(facts: &Facts) -> Vec<Finding> {
 /// The list that `mpsgate enable` keeps across reboots.
 pub(super) fn enabled(facts: &Facts) -> Vec<Finding> {
     vec![match &facts.enabled {
-        Ok(cards) => ok(format!("{} cards were enabled", cards.len())),
+        Ok(cards) if cards.is_empty() => ok("no card was handed over by mpsgate enable"),
+        Ok(cards) => {
+            let cards: Vec<&str> = cards.iter().map(String::as_str).collect();
+            ok(format!("handed over by mpsgate enable: {}", cards.join(", ")))
+        }
         Err(trouble) => failed(trouble, LOGS),
     }]
 }
@@ -203,11 +207,72 @@ pub(super) fn tokens(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
+/// What kubelet has of each resource. By these alone pods ask for memory.
+pub(super) fn device_plugin(facts: &Facts) -> Vec<Finding> {
+    let Ok(status) = &facts.daemon else { return vec![skip("mpsgated cannot be asked")] };
+    if status.device_plugin.is_empty() {
+        let settings =
+            facts.config.as_ref().map(|settings| settings.config.kubernetes.device_plugin);
+        return vec![match settings {
+            Ok(Switch::Off) => ok("off (kubernetes.device_plugin)"),
+            _ if !status.kubelet => ok("no kubelet runs here"),
+            _ if status.cards.iter().all(|card| !card.managed) => {
+                ok("nothing is served to kubelet, as no card is handed to mpsgate")
+            }
+            _ => warn("a kubelet runs here, and nothing is served to it", LOGS),
+        }];
+    }
+    let told = status.device_plugin.iter().map(|one| {
+        let ResourceStatus { healthy, devices, allocations, .. } = one;
+        let evidence =
+            format!("{healthy} of {devices} devices can be had, {allocations} allocations");
+        let found = match (&one.problem, &one.hint) {
+            (Some(problem), hint) => {
+                warn(problem.clone(), hint.clone().unwrap_or_else(|| LOGS.to_owned()))
+            }
+            (None, _) => ok(evidence),
+        };
+        found.about(&one.resource)
+    });
+    told.collect()
+}
+
+/// What is known of the pods' limits. Without it their tokens are all that counts.
+pub(super) fn api_server(facts: &Facts) -> Vec<Finding> {
+    let Ok(status) = &facts.daemon else { return vec![skip("mpsgated cannot be asked")] };
+    let Some(ApiServerStatus { node, pods, problem, hint, events_dropped }) = &status.api_server
+    else {
+        return vec![ok("not asked (kubernetes.kubeconfig)")];
+    };
+    let found = match problem {
+        Some(problem) => warn(problem.clone(), hint.clone().unwrap_or_else(|| LOGS.to_owned())),
+        None if *events_dropped > 0 => warn(
+            format!("{pods} pods are known; {events_dropped} events were not written"),
+            "the API server takes them too slowly; what they said is in the log: journalctl -u mpsgated",
+        ),
+        None => ok(format!("{pods} pods are known")),
+    };
+    vec![found.about(format!("node {node}"))]
+}
+
+/// Whether a card was enabled or configured, or might have been.
+fn handed_over(facts: &Facts) -> bool {
+    let enabled = facts.enabled.as_ref().map_or(true, |cards| !cards.is_empty());
+    let configured = facts.config.as_ref().is_ok_and(|settings| {
+        !matches!(&settings.config.gpus.manage, Manage::Uuids(uuids) if uuids.is_empty())
+    });
+    enabled || configured
+}
+
 pub(super) fn snapshot(facts: &Facts) -> Vec<Finding> {
     let snapshot = match &facts.snapshot {
         Ok(Some(snapshot)) => snapshot,
         Ok(None) if facts.daemon.is_ok() => {
             return vec![fail("mpsgated runs and has written none", format!("{RESTART}; {LOGS}"))];
+        }
+        // As the shim's `facts::without_daemon` has it.
+        Ok(None) if !handed_over(facts) => {
+            return vec![skip("none yet; no card was ever handed over, so nothing is refused")];
         }
         Ok(None) => {
             return vec![warn(

@@ -1,0 +1,22 @@
+//! What crosses the socket.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+
+use super::*;
+
+#[test]
+fn a_far_version_is_told_from_garbage() {
+    let far = parse_envelope(br#"{"version":9,"call":{"teleport":{}}}"#).unwrap();
+    assert_eq!(far.err(), Some(9));
+    assert!(parse_envelope(b"GET / HTTP/1.1").is_err());
+    assert!(parse_envelope(br#"{"version":1,"call":"teleport"}"#).is_err());
+    assert!(parse_envelope(br#"{"version":1,"call":"status"}"#).unwrap().is_ok());
+}
+
+#[test]
+fn every_code_survives_the_wire() {
+    for code in Code::ALL {
+        let refusal = Refusal::new(*code, "s", "h");
+        assert_eq!(Refusal::from(WireRefusal::from(refusal.clone())), refusal);
+    }
+}

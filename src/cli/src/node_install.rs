@@ -1,0 +1,197 @@
+//! `mpsgate node-install`: from a pod, puts onto its node what engines start there, and has `configure`
+//! write their settings. For nodes that get no package.
+//!
+//! ```text
+//! programs and settings of the image ─► (mount namespace of pid 1) ─► /usr/bin, /etc/mpsgate, each renamed
+//! into place ─► mpsgate configure ENGINE --write ─► told, or done: the engine's restart
+//! ```
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use mpsgate_config::{ExitCode, paths};
+use nix::sched::{CloneFlags, setns};
+
+use crate::args::{Engine, NodeInstallArgs};
+use crate::configure::files;
+use crate::{CliError, print};
+
+/// What runs on the node itself: engines start the first two, `configure` is of the third.
+const PROGRAMS: [&str; 3] = ["mpsgate-runtime", "mpsgate-hook", "mpsgate"];
+const PROGRAMS_DIR: &str = "/usr/bin";
+/// A package's. With a pod's there would be two.
+const PACKAGED: &str = "/usr/bin/mpsgated";
+/// The first words of settings that this command may replace.
+pub(crate) const MARK: &str = "# Kept by mpsgate node-install.";
+
+/// Why the node is not set up.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeInstallError {
+    /// What is to be copied cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file of the image.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The node's file system cannot be reached.
+    #[error("cannot enter the node's mount namespace")]
+    Enter(#[source] io::Error),
+    /// It is called on the node.
+    #[error("this is the node's own mount namespace, not a pod's")]
+    OnTheNode,
+    /// The node has the package.
+    #[error("{PACKAGED} is on this node already: it comes from mpsgate's package")]
+    Packaged,
+    /// Settings that somebody wrote.
+    #[error("{} is not of the chart, so it stays as it is", path.display())]
+    ForeignSettings {
+        /// The file on the node.
+        path: PathBuf,
+    },
+    /// `configure`, or the engine's restart, failed.
+    #[error("`{command}` failed")]
+    Command {
+        /// As it was run on the node.
+        command: String,
+        /// The system's answer, where it could not be run.
+        #[source]
+        source: Option<io::Error>,
+    },
+}
+
+impl NodeInstallError {
+    pub(crate) fn hint(&self) -> String {
+        match self {
+            Self::Read { .. } => "the image needs mpsgate's programs in /usr/bin: packaging/container/Containerfile".into(),
+            Self::Enter(_) => "the init container needs hostPID: true and privileged: true".into(),
+            Self::OnTheNode => "mpsgate configure ENGINE --write".into(),
+            Self::Packaged => "keep one: remove the package, or exclude this node from the chart's (nodes with the package need no mpsgated pod)".into(),
+            Self::ForeignSettings { path } => format!(
+                "take its keys into the chart's values (config), then on the node: mv {0} {0}.before-chart",
+                path.display()
+            ),
+            Self::Command { command, .. } => format!("on the node: {command}"),
+        }
+    }
+}
+
+pub(crate) fn run(args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
+    let programs = PROGRAMS
+        .iter()
+        .map(|name| read(&args.from.join(name)).map(|bytes| (*name, bytes)))
+        .collect::<Result<Vec<_>, _>>()?;
+    let settings = args.settings.as_deref().map(read).transpose()?;
+    enter(&args.mounts)?;
+    if Path::new(PACKAGED).exists() {
+        return Err(NodeInstallError::Packaged.into());
+    }
+    // Judged before anything is written.
+    let file = Path::new(paths::CONFIG_FILE);
+    if settings.is_some() && fs::read(file).is_ok_and(|found| !found.starts_with(MARK.as_bytes())) {
+        return Err(NodeInstallError::ForeignSettings { path: file.to_owned() }.into());
+    }
+    for (name, bytes) in &programs {
+        put(&Path::new(PROGRAMS_DIR).join(name), bytes, 0o755)?;
+    }
+    if let Some(text) = settings {
+        put(
+            file,
+            &[MARK.as_bytes(), b" Change the chart's values instead.\n", &text].concat(),
+            0o644,
+        )?;
+    }
+    let Some(engine) = args.engine else { return Ok(ExitCode::Done) };
+    configure(engine, args)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, NodeInstallError> {
+    fs::read(path).map_err(|source| NodeInstallError::Read { path: path.to_owned(), source })
+}
+
+/// All paths are the node's from here on. This process has one thread, as the kernel asks for it.
+fn enter(mounts: &Path) -> Result<(), NodeInstallError> {
+    let link = |path: &Path| fs::read_link(path).map_err(NodeInstallError::Enter);
+    if link(mounts)? == link(Path::new("/proc/self/ns/mnt"))? {
+        return Err(NodeInstallError::OnTheNode);
+    }
+    let node = File::open(mounts).map_err(NodeInstallError::Enter)?;
+    setns(node, CloneFlags::CLONE_NEWNS).map_err(|errno| NodeInstallError::Enter(errno.into()))?;
+    std::env::set_current_dir("/").map_err(NodeInstallError::Enter)
+}
+
+/// Beside its place, then renamed: an engine may be running the old one just now.
+fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CliError> {
+    if fs::read(path).is_ok_and(|found| found == bytes) {
+        return print::answer(&format!("As it has to be: {}\n", path.display()));
+    }
+    files::replace_bytes(path, bytes, mode)?;
+    print::answer(&format!("Written: {}\n", path.display()))
+}
+
+fn configure(engine: Engine, args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
+    let mut words = vec!["configure".to_owned(), engine.name().to_owned()];
+    if let Some(path) = &args.engine_config {
+        words.extend(["--config".to_owned(), path.display().to_string()]);
+    }
+    let mpsgate = Path::new(PROGRAMS_DIR).join("mpsgate");
+    let mpsgate = mpsgate.to_string_lossy();
+    let written = call(&mpsgate, &[words.clone(), vec!["--write".to_owned()]].concat())?;
+    let how = match engine {
+        Engine::Docker => ["reload", "docker"],
+        Engine::Podman => return Ok(ExitCode::Done),
+        Engine::Containerd | Engine::Crio => ["restart", engine.name()],
+    };
+    // Also one that was written earlier and never loaded.
+    let loaded = || -> Result<bool, CliError> {
+        let check = [words, vec!["--check".to_owned()]].concat();
+        Ok(status(&mpsgate, &check)?.success())
+    };
+    if written.starts_with("Nothing to change") && loaded()? {
+        return Ok(ExitCode::Done);
+    }
+    if !args.restart_engine {
+        print::answer(&format!(
+            "{} has not loaded this yet, and containers go round mpsgate until then. On the node: systemctl {}\n",
+            engine.name(),
+            how.join(" ")
+        ))?;
+        return Ok(ExitCode::Done);
+    }
+    call("systemctl", &how.map(str::to_owned))?;
+    print::answer(&format!("Done: systemctl {}\n", how.join(" ")))?;
+    Ok(ExitCode::Done)
+}
+
+fn failed(program: &str, words: &[String], source: Option<io::Error>) -> CliError {
+    let command = format!("{program} {}", words.join(" "));
+    NodeInstallError::Command { command, source }.into()
+}
+
+/// With the engine's usual PATH, not the image's; its standard error is ours.
+fn command(program: &str, words: &[String]) -> Command {
+    let mut command = Command::new(program);
+    command.args(words).env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command.stdin(std::process::Stdio::null());
+    command
+}
+
+fn status(program: &str, words: &[String]) -> Result<std::process::ExitStatus, CliError> {
+    command(program, words).status().map_err(|source| failed(program, words, Some(source)))
+}
+
+/// Runs it and passes on what it says.
+fn call(program: &str, words: &[String]) -> Result<String, CliError> {
+    let said = command(program, words)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(|source| failed(program, words, Some(source)))?;
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    print::answer(&text)?;
+    if said.status.success() { Ok(text) } else { Err(failed(program, words, None)) }
+}

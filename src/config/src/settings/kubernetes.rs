@@ -1,0 +1,68 @@
+//! `[kubernetes]`.
+
+use std::path::PathBuf;
+
+use super::Switch;
+
+/// `[kubernetes]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Kubernetes {
+    /// Whether the device plugin serves.
+    pub device_plugin: Switch,
+    /// MiB per device of further resources, `mpsgate.io/gpu-mem-<N>mi`.
+    pub memory_units_mib: Vec<u32>,
+    /// GiB of nos' slices, `nvidia.com/gpu-<N>gb`.
+    pub slices_gib: Vec<u32>,
+    /// As whom a container with a slice must run.
+    pub slices_uid: SlicesUid,
+    /// How the API server is reached.
+    pub kubeconfig: Kubeconfig,
+    /// The node's name in the cluster.
+    pub node_name: NodeName,
+}
+
+/// `kubernetes.node_name`
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum NodeName {
+    /// What the variable `NODE_NAME` says, else the host's name in lower case.
+    #[default]
+    Auto,
+    /// This one.
+    Named(String),
+}
+
+/// `kubernetes.slices_uid`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SlicesUid {
+    /// As anybody.
+    #[default]
+    Any,
+    /// As this user alone.
+    Only(u32),
+}
+
+/// `kubernetes.kubeconfig`
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Kubeconfig {
+    /// The service account of the pod that mpsgated runs in; not at all where it runs in none.
+    #[default]
+    Auto,
+    /// Not at all.
+    Off,
+    /// By this file, which is read at each connection.
+    File(PathBuf),
+}
+
+impl Default for Kubernetes {
+    fn default() -> Self {
+        Self {
+            device_plugin: Switch::Auto,
+            memory_units_mib: Vec::new(),
+            slices_gib: Vec::new(),
+            slices_uid: SlicesUid::Any,
+            kubeconfig: Kubeconfig::Auto,
+            node_name: NodeName::Auto,
+        }
+    }
+}

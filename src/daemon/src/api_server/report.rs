@@ -1,0 +1,69 @@
+//! What is shown on the node's object. Pure.
+
+use mpsgate_allocation::Mib;
+use mpsgate_kubernetes::{CardReport, NodeReport, Readiness};
+use mpsgate_policy::Condition;
+
+use crate::card::Card;
+use crate::device_plugin;
+use crate::node::Node;
+
+/// Of the node as it is now.
+pub(super) fn of(node: &Node) -> NodeReport {
+    let managed = || node.cards.iter().filter(|card| card.managed.is_some());
+    let cards: Vec<CardReport> = managed().map(|card| card_of(node, card)).collect();
+    let ready = match (&node.driver.trouble, cards.iter().filter(|card| card.healthy).count()) {
+        (Some(trouble), _) => not(
+            "NVMLNotReady",
+            format!("the NVIDIA driver does not answer: {}; {}", trouble.why, trouble.hint),
+        ),
+        (None, 0) if cards.is_empty() => {
+            let message =
+                "no card of this node is handed to mpsgate; mpsgate enable GPU".to_owned();
+            not("NoManagedCard", message)
+        }
+        (None, 0) => {
+            let why = managed()
+                .find_map(|card| trouble(node, card).map(|why| format!("{} {why}", card.label())));
+            not("NoCardReady", why.unwrap_or_default())
+        }
+        (None, ready) => Readiness {
+            ready: true,
+            reason: "CardsReady".to_owned(),
+            message: format!("{ready} of {} cards take GPU memory requests", cards.len()),
+        },
+    };
+    // An empty list would be taken for the end of sharing here.
+    let known = !cards.is_empty() || device_plugin::are_known(node);
+    NodeReport { cards: known.then_some(cards), ready: Some(ready) }
+}
+
+fn not(reason: &str, message: String) -> Readiness {
+    Readiness { ready: false, reason: reason.to_owned(), message }
+}
+
+/// Why a card takes no requests.
+pub(super) fn trouble(node: &Node, card: &Card) -> Option<String> {
+    match node.condition(card) {
+        Condition::Ready => None,
+        Condition::Unfit { why, hint } | Condition::Unhealthy { why, hint } => {
+            Some(format!("{why}; {hint}"))
+        }
+    }
+}
+
+fn card_of(node: &Node, card: &Card) -> CardReport {
+    let on_card = || node.ledger().on_card(&card.uuid);
+    let local = on_card().filter(|entry| entry.handed.is_none()).map(|entry| entry.grant.memory.0);
+    let serves = on_card().map(|entry| entry.grant.uid).next();
+    CardReport {
+        uuid: card.uuid.to_string(),
+        index: card.index,
+        name: card.name.clone(),
+        memory_mib: card.memory.0,
+        local_mib: Mib(local.fold(0, u64::saturating_add)).0,
+        healthy: node.driver.trouble.is_none() && trouble(node, card).is_none(),
+        // A card without grants takes any.
+        uid: serves.filter(|_| !card.multiuser),
+    }
+}

@@ -1,0 +1,150 @@
+//! What becomes an event of Kubernetes.
+
+use std::collections::BTreeMap;
+
+use mpsgate_allocation::ledger::Entry;
+use mpsgate_allocation::{GpuUuid, PodContainer};
+use mpsgate_kubernetes::{Event, Reason, Recorder, Severity, State, Subject};
+use mpsgate_policy::{Code, Refusal};
+
+use crate::daemon::Daemon;
+use crate::node::Node;
+use crate::schedule;
+
+/// A container of a pod was not let in.
+pub(crate) fn refused(
+    daemon: &Daemon,
+    pod: &PodContainer,
+    code: &str,
+    sentence: &str,
+    hint: Option<&str>,
+) {
+    let Some(api_server) = daemon.api_server.get() else { return };
+    let reason = match Code::parse(code) {
+        Some(code) if is_bypass(code) => Reason::GpuBypassAttempt,
+        _ => Reason::GpuMemoryRefused,
+    };
+    // A static pod is known to the API server by another uid.
+    let known = api_server.pods.borrow().get(&pod.uid).map(|pod| pod.uid.clone());
+    let subject = Subject::Pod {
+        namespace: pod.namespace.clone(),
+        name: pod.pod.clone(),
+        uid: known.unwrap_or_else(|| pod.uid.clone()),
+    };
+    let hint = hint.map(|hint| format!("; hint: {hint}")).unwrap_or_default();
+    let message = format!("container {}: {sentence} [{code}]{hint}", pod.container);
+    api_server.recorder.report(Event { subject, reason, severity: Severity::Warning, message });
+}
+
+/// The sentence of a refusal, with what to do.
+fn sentence(refusal: &Refusal) -> String {
+    format!("{}; hint: {}", refusal.sentence, refusal.hint)
+}
+
+/// Whether a container was not let in because it would have reached a GPU past mpsgate.
+fn is_bypass(code: Code) -> bool {
+    matches!(
+        code,
+        Code::VisibleDevices
+            | Code::NvidiaHook
+            | Code::DeviceNode
+            | Code::DeviceRule
+            | Code::VolumeDevices
+            | Code::CdiAnnotation
+            | Code::SwarmResource
+            | Code::MigCaps
+            | Code::ImexChannel
+            | Code::MpsMount
+            | Code::Annotation
+            | Code::DeviceOpen
+    )
+}
+
+/// What was done to the container of an entry, or found in it.
+pub(crate) fn acted(node: &Node, container: &str, why: &str) {
+    let Some(recorder) = &node.recorder else { return };
+    let entries = node.ledger().entries().iter();
+    let entry = entries.filter(|entry| entry.grant.key.container_id.as_str() == container);
+    for entry in entry {
+        on_pod(recorder, entry, Reason::GpuWatchdog, Severity::Warning, why);
+    }
+}
+
+/// The MPS of a card failed, under these grants.
+pub(crate) fn broken<'a>(node: &Node, why: &str, entries: impl Iterator<Item = &'a Entry>) {
+    let Some(recorder) = &node.recorder else { return };
+    for entry in entries {
+        on_pod(recorder, entry, Reason::MpsFault, Severity::Warning, why);
+    }
+}
+
+/// Managed cards that take grants no more, or again; `seen` is how it stood with them last.
+pub(super) fn health(node: &Node, seen: &mut BTreeMap<GpuUuid, Option<String>>) {
+    let Some(recorder) = &node.recorder else { return };
+    for card in node.cards.iter().filter(|card| card.managed.is_some()) {
+        let trouble = super::report::trouble(node, card);
+        let known = seen.insert(card.uuid.clone(), trouble.clone());
+        let (reason, severity, what) = match (known, trouble) {
+            // What is so from the start is the node's condition.
+            (None, _) => continue,
+            (Some(before), now) if before.is_some() == now.is_some() => continue,
+            (Some(_), Some(why)) => (Reason::MpsFault, Severity::Warning, why),
+            (Some(_), None) => {
+                (Reason::MpsRecovered, Severity::Normal, "takes GPU memory requests".to_owned())
+            }
+        };
+        let message = format!("{} {what}", card.label());
+        recorder.report(Event { subject: Subject::Node, reason, severity, message });
+    }
+    seen.retain(|uuid, _| node.card(uuid).is_some_and(|card| card.managed.is_some()));
+}
+
+/// What becomes of the node's schedule, where somebody has to know or to drain.
+pub(crate) fn schedule(node: &Node, event: &schedule::Event) {
+    use schedule::Event::{Stuck, Switched, Waits, Yields};
+    let Some(recorder) = &node.recorder else { return };
+    let deferred = |message| (Reason::GpuModeSwitchDeferred, Severity::Warning, message);
+    let (reason, severity, message) = match event {
+        Waits { refusal, .. } | Stuck { refusal, .. } => deferred(sentence(refusal)),
+        Yields { containers } if !containers.is_empty() => deferred(format!(
+            "the cards are another system's once these containers have ended: {}; drain the node",
+            containers.join(", ")
+        )),
+        Switched { from, to, .. } => {
+            let message = format!("the cards' schedule is {to}, it was {from}");
+            (Reason::GpuModeSwitched, Severity::Normal, message)
+        }
+        _ => return,
+    };
+    recorder.report(Event { subject: Subject::Node, reason, severity, message });
+}
+
+fn on_pod(recorder: &Recorder, entry: &Entry, reason: Reason, severity: Severity, why: &str) {
+    let Some(handed) = &entry.handed else { return };
+    let PodContainer { uid, namespace, pod, container } = handed.pod.clone();
+    let subject = Subject::Pod { namespace, name: pod, uid };
+    let message = format!("container {container}: {why}");
+    recorder.report(Event { subject, reason, severity, message });
+}
+
+/// Logs how it stands with the API server, where that changed; `told` is what was said last.
+pub(super) fn state(state: &State, told: &mut Option<Result<(), String>>) {
+    let now = match state {
+        State::Waiting => return,
+        State::Current => Ok(()),
+        State::Failing { error, .. } | State::Stale { error, .. } => Err(error.clone()),
+    };
+    if told.as_ref() == Some(&now) {
+        return;
+    }
+    match state {
+        State::Failing { error, hint } => {
+            log::warn!(error = error.as_str(), hint = hint.as_str(); "the API server does not answer: tokens alone count");
+        }
+        State::Stale { error, hint, .. } => {
+            log::warn!(error = error.as_str(), hint = hint.as_str(); "the API server does not answer: what it said last counts");
+        }
+        _ => log::info!("the API server answers"),
+    }
+    *told = Some(now);
+}

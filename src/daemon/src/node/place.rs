@@ -1,0 +1,189 @@
+//! Which cards a request gets, and what the grant of them is.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use mpsgate_allocation::ledger::{Capacity, Promise};
+use mpsgate_allocation::{DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib};
+use mpsgate_api::{Activate, Reserve};
+use mpsgate_config::Schedule;
+use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose, choose_several, schedule};
+
+use super::{Node, no_reservation, nvml_refusal};
+use crate::card::Card;
+use crate::devices;
+use crate::tokens::Confirmed;
+
+/// How a request is laid out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    /// Memory on each card.
+    each: Mib,
+    cards: NonZeroU32,
+}
+
+impl Node {
+    /// Whether grants are given under MPS now.
+    pub(crate) fn under_mps(&self) -> bool {
+        self.schedule.now() == Schedule::Mps
+    }
+
+    /// How the believed `memory` is laid out, where the node's schedule gives that at all.
+    pub(super) fn asked(
+        &self,
+        call: &Reserve,
+        confirmed: Option<&Confirmed>,
+        memory: Mib,
+    ) -> Result<Asked, Refusal> {
+        // A pod's own words on it do not count, as those on its memory.
+        let (cards, unit) = match confirmed {
+            Some(confirmed) => (confirmed.cards, confirmed.unit()),
+            None => (call.request.cards, Mib(1)),
+        };
+        if let Some(refusal) = schedule::refuses(self.schedule.now(), &call.request, cards) {
+            return Err(refusal);
+        }
+        let each = if cards.get() == 1 { memory } else { schedule::each(memory, cards, unit)? };
+        Ok(Asked { each, cards })
+    }
+
+    pub(super) fn place(
+        &self,
+        call: &Reserve,
+        confirmed: Option<&Confirmed>,
+        asked: Asked,
+    ) -> Result<Vec<&Card>, Refusal> {
+        let hint = confirmed.and_then(|confirmed| confirmed.hint.as_ref());
+        let gpu = call.request.gpu.as_ref();
+        let spread = self.spread;
+        let need = Need { memory: asked.each, uid: call.uid, gpu, hint, spread };
+        let pod = confirmed.map(|confirmed| confirmed.handed.pod.uid.as_str());
+        let mut states = self.card_states(pod);
+        let mut chosen = choose_several(&states, &need, asked.cards);
+        if chosen.is_err() && pod.is_some() {
+            // Other pods' promises only make another card the better one.
+            states.iter_mut().for_each(|state| state.promised = Mib(0));
+            chosen = choose_several(&states, &need, asked.cards);
+        }
+        Ok(chosen?.into_iter().filter_map(|position| self.cards.get(position)).collect())
+    }
+
+    pub(super) fn grant(
+        &self,
+        call: &Reserve,
+        cards: &[&Card],
+        asked: Asked,
+        majors: &BTreeMap<String, u32>,
+    ) -> Grant {
+        let mut nodes: Vec<DeviceNode> = Vec::new();
+        for card in cards {
+            let of_card = devices::nodes(card.minor, majors, self.driver.simulated);
+            // The driver's shared ones are every card's.
+            let new: Vec<_> = of_card.into_iter().filter(|node| !nodes.contains(node)).collect();
+            nodes.extend(new);
+        }
+        let granted = |card: &&Card| GrantedCard {
+            uuid: card.uuid.clone(),
+            index: card.index,
+            minor: card.minor,
+        };
+        let client_dir =
+            cards.first().filter(|_| self.under_mps()).map(|card| card.client_dir.clone());
+        Grant {
+            key: call.key.clone(),
+            cards: cards.iter().map(granted).collect(),
+            memory: asked.each,
+            uid: call.uid,
+            compute: call.request.compute,
+            priority: call.request.priority,
+            client_dir: client_dir.unwrap_or_default(),
+            devices: nodes,
+            guarantee: if self.under_mps() { Guarantee::Mps } else { Guarantee::None },
+        }
+    }
+
+    /// What the ledger may give of a card. To a pod also what other pods were promised: kubelet has counted them, and
+    /// knows first which of them have ended.
+    pub(super) fn capacity(&self, card: &Card, pod: bool) -> Capacity {
+        let promised = if pod { Mib(0) } else { self.ledger.promised(&card.uuid) };
+        let memory = card.memory.saturating_sub(promised);
+        let max_clients = if self.under_mps() { card.max_clients } else { u32::MAX };
+        Capacity { memory, max_clients }
+    }
+
+    /// The capacities of the cards that an expired reservation named, if everything is as it was.
+    pub(super) fn still_fits(
+        &self,
+        call: &Activate,
+        grant: &Grant,
+    ) -> Result<Vec<Capacity>, Refusal> {
+        if let Some(trouble) = &self.driver.trouble {
+            return Err(nvml_refusal(trouble));
+        }
+        if grant.cards.is_empty() || (grant.uses_mps() && grant.cards.len() > 1) {
+            return Err(no_reservation("its grant names no card, or several"));
+        }
+        if grant.key != call.key {
+            return Err(no_reservation("its grant is another container's"));
+        }
+        if grant.uses_mps() != self.under_mps() {
+            return Err(no_reservation(
+                "its grant is from before the node's schedule was switched",
+            ));
+        }
+        let states = self.card_states(None);
+        let fits = |granted: &GrantedCard| {
+            let gpu = GpuSelector::Uuid(granted.uuid.clone());
+            let (memory, uid) = (grant.memory, grant.uid);
+            let need = Need { memory, uid, gpu: Some(&gpu), hint: None, spread: false };
+            let position = choose(&states, &need).map_err(|refusal| {
+                let why = format!("its reservation has expired, and now {}", refusal.sentence);
+                Refusal::new(Code::NoReservation, why, refusal.hint)
+            })?;
+            let as_it_was = |card: &&Card| {
+                card.minor == granted.minor
+                    && (!grant.uses_mps() || card.client_dir == grant.client_dir)
+            };
+            let card = self.cards.get(position).filter(as_it_was);
+            card.map(|card| self.capacity(card, false)).ok_or_else(|| {
+                no_reservation("its grant is from before the card was prepared anew")
+            })
+        };
+        grant.cards.iter().map(fits).collect()
+    }
+
+    fn card_states(&self, pod: Option<&str>) -> Vec<CardState<'_>> {
+        self.cards.iter().map(|card| self.card_state(card, pod)).collect()
+    }
+
+    /// `pod` is the uid of the pod for which it is looked at.
+    fn card_state<'a>(&'a self, card: &'a Card, pod: Option<&str>) -> CardState<'a> {
+        let holders = self.ledger.on_card(&card.uuid).map(|entry| Holder {
+            container: entry.grant.key.container_id.as_str(),
+            memory: entry.grant.memory,
+            uid: entry.grant.uid,
+        });
+        CardState {
+            uuid: &card.uuid,
+            index: card.index,
+            managed: card.managed.is_some(),
+            condition: self.condition(card),
+            memory: card.memory,
+            promised: match pod {
+                None => self.ledger.promised(&card.uuid),
+                Some(pod) => self.ledger.promised_beside(&card.uuid, pod),
+            },
+            holders: holders.collect(),
+            max_clients: self.capacity(card, false).max_clients,
+            // Without a server none is in anybody's way.
+            multiuser: card.multiuser || !self.under_mps(),
+        }
+    }
+
+    /// Replaces what pods were promised. Whether that changed anything.
+    pub(crate) fn promise(&mut self, promises: Vec<Promise>) -> bool {
+        let changed = self.ledger.set_promises(promises);
+        self.changes += u64::from(changed);
+        changed
+    }
+}

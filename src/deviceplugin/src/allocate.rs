@@ -1,0 +1,220 @@
+//! `Allocate`: what kubelet gave a container, as a question to the daemon, and the daemon's word as an answer.
+//!
+//! Kubelet does not say for which pod it asks. It asks once for each container, keeps the answer in its checkpoint,
+//! and gives it to every restart of that container.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::pin::Pin;
+
+use mpsgate_allocation::{GpuUuid, Mib};
+
+use crate::api::ContainerAllocateResponse;
+use crate::{DeviceId, Event, Inventory, Resource};
+
+/// The annotation that carries the token; no more than a pod's author could write is believed of any other.
+const GRANT: &str = "mpsgate.io/grant";
+/// By these, applications of gpushare size themselves. Amounts are in units of the resource.
+const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
+const POD: &str = "ALIYUN_COM_GPU_MEM_POD";
+const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
+const CARD: &str = "ALIYUN_COM_GPU_MEM_DEV";
+
+/// What one container is to get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// The resource's name.
+    pub resource: String,
+    /// How many devices.
+    pub devices: usize,
+    /// The memory that they are. `None` where the resource counts cards.
+    pub memory: Option<Mib>,
+    /// How many of them kubelet took from which card. A hint: the ledger decides when the container is created.
+    pub cards: BTreeMap<GpuUuid, usize>,
+}
+
+impl Ask {
+    /// From kubelet's ids.
+    ///
+    /// # Errors
+    /// None at all, an id that is not ours or comes twice, more than a container may have.
+    pub(crate) fn of(resource: &Resource, ids: &[String]) -> Result<Self, Denied> {
+        let name = resource.name();
+        if ids.is_empty() {
+            return Err(Denied::new(format!("kubelet asks for no device of {name}")));
+        }
+        if let Some(most) = resource.most().filter(|most| ids.len() > *most) {
+            return Err(Denied::new(format!(
+                "a container can have {most} of {name} and asks for {}: set {name}: {most} in resources.limits, \
+                 and ask for a larger one where it needs more memory",
+                ids.len()
+            )));
+        }
+        let mut seen = BTreeSet::new();
+        let mut cards: BTreeMap<GpuUuid, usize> = BTreeMap::new();
+        for text in ids {
+            let id = DeviceId::parse(text)
+                .map_err(|error| Denied::new(format!("kubelet gave out {name}, but {error}")))?;
+            *cards.entry(id.card.clone()).or_default() += 1;
+            if !seen.insert(id) {
+                return Err(Denied::new(format!("kubelet gave out {text} of {name} twice")));
+            }
+        }
+        let (devices, memory) = (ids.len(), resource.memory(ids.len()));
+        Ok(Self { resource: name.to_owned(), devices, memory, cards })
+    }
+
+    /// The card, where kubelet took all from one.
+    #[must_use]
+    pub fn card(&self) -> Option<&GpuUuid> {
+        let mut cards = self.cards.keys();
+        cards.next().filter(|_| cards.next().is_none())
+    }
+}
+
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.devices, self.resource)
+    }
+}
+
+/// The daemon's yes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Granted {
+    /// By which the node knows the container again; see the token crate.
+    pub token: String,
+}
+
+/// The daemon's no: a sentence with what to do, for `kubectl describe pod`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Denied(String);
+
+impl Denied {
+    /// With this sentence.
+    #[must_use]
+    pub fn new(sentence: impl Into<String>) -> Self {
+        Self(sentence.into())
+    }
+}
+
+/// An answer that is still to come.
+pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What the daemon does for the plugin.
+pub trait Host: Send + Sync + 'static {
+    /// Answers for one container. Kubelet holds its lock over all devices of the node while it waits.
+    fn grant(&self, ask: Ask) -> Pending<'_, Result<Granted, Denied>>;
+    /// Takes note of what happened. Must not block.
+    fn tell(&self, event: Event);
+}
+
+/// What kubelet is to put on the container. `call` is the number of devices in the whole of kubelet's call: of the pod
+/// nothing more is known, and kubelet's calls are for one container.
+pub(crate) fn answer(
+    resource: &Resource,
+    inventory: &Inventory,
+    ask: &Ask,
+    call: usize,
+    granted: Granted,
+) -> ContainerAllocateResponse {
+    let mut response = ContainerAllocateResponse::default();
+    response.annotations.insert(GRANT.to_owned(), granted.token);
+    if !resource.has_seeds_env() {
+        return response;
+    }
+    let card = ask.card().and_then(|uuid| inventory.cards.get(uuid));
+    let units = |memory: Mib| match resource.worth() {
+        crate::Worth::Memory(unit) => memory.0 / unit.mib(),
+        crate::Worth::Card => 0,
+    };
+    let mut sizes: BTreeSet<u64> =
+        inventory.cards.values().map(|card| units(card.memory)).collect();
+    // Of one card where all are alike, whichever it will be.
+    let size = card.map(|card| units(card.memory)).or_else(|| {
+        let size = sizes.pop_first()?;
+        sizes.is_empty().then_some(size)
+    });
+    let mut set = |name: &str, value: String| response.envs.insert(name.to_owned(), value);
+    // gpushare's word for a card that is not known.
+    set(INDEX, card.map_or_else(|| "-1".to_owned(), |card| card.index.to_string()));
+    set(POD, call.to_string());
+    set(CONTAINER, ask.devices.to_string());
+    if let Some(size) = size {
+        set(CARD, size.to_string());
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "their failure is the test's")]
+    use super::*;
+    use crate::{Card, Unit};
+
+    const ONE: &str = "GPU-00000001-0000-4000-8000-00000000beef";
+    const TWO: &str = "GPU-00000002-0000-4000-8000-00000000beef";
+
+    fn node(sizes: [u64; 2]) -> Inventory {
+        let card = |index, gib: u64| {
+            let (memory, withheld) = (Mib(gib * 1024), Mib(0));
+            Card { index, memory, withheld, trouble: None, numa: None }
+        };
+        let cards = [(ONE, card(3, sizes[0])), (TWO, card(0, sizes[1]))];
+        let cards = cards.map(|(uuid, card)| (GpuUuid::parse(uuid).unwrap(), card)).into();
+        Inventory { cards, spread: false }
+    }
+
+    fn ask(resource: &Resource, ids: &[(&str, u32)]) -> Result<Ask, Denied> {
+        let ids: Vec<String> = ids.iter().map(|(card, n)| format!("{card}-{n}")).collect();
+        Ask::of(resource, &ids)
+    }
+
+    fn env(resource: &Resource, node: &Inventory, ids: &[(&str, u32)]) -> String {
+        let ask = ask(resource, ids).unwrap();
+        let response = answer(resource, node, &ask, 9, Granted { token: "t".to_owned() });
+        assert_eq!(response.annotations["mpsgate.io/grant"], "t");
+        let short = |name: &String| name.replace("ALIYUN_COM_GPU_MEM_", "");
+        let pairs = response.envs.iter().map(|(name, value)| format!("{}={value}", short(name)));
+        pairs.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn applications_of_gpushare_find_their_environment() {
+        let gib = Resource::gpu_mem(Unit::GIB);
+        let one_card = [(ONE, 0), (ONE, 4)];
+        assert_eq!(env(&gib, &node([15, 79]), &one_card), "CONTAINER=2 DEV=15 IDX=3 POD=9");
+        let fine = Resource::gpu_mem(Unit::new(256).unwrap());
+        assert_eq!(env(&fine, &node([15, 79]), &one_card), "CONTAINER=2 DEV=60 IDX=3 POD=9");
+        let two_cards = [(ONE, 0), (TWO, 0)];
+        assert_eq!(env(&gib, &node([15, 15]), &two_cards), "CONTAINER=2 DEV=15 IDX=-1 POD=9");
+        assert_eq!(env(&gib, &node([15, 79]), &two_cards), "CONTAINER=2 IDX=-1 POD=9");
+        // Gone since kubelet saw it: the ledger will choose another.
+        assert_eq!(env(&gib, &Inventory::default(), &one_card), "CONTAINER=2 IDX=-1 POD=9");
+        assert_eq!(env(&Resource::slice(10).unwrap(), &node([15, 15]), &[(ONE, 0)]), "");
+    }
+
+    #[test]
+    fn an_ask_is_the_units_and_a_hint() {
+        let gib = Resource::gpu_mem(Unit::GIB);
+        let one = ask(&gib, &[(ONE, 0), (ONE, 4)]).unwrap();
+        assert_eq!((one.memory, one.card().unwrap().as_str()), (Some(Mib(2048)), ONE));
+        let two = ask(&gib, &[(ONE, 0), (TWO, 4)]).unwrap();
+        assert_eq!((two.memory, two.card()), (Some(Mib(2048)), None));
+        assert_eq!(ask(&Resource::gpu_count(), &[(ONE, 0)]).unwrap().memory, None);
+    }
+
+    #[test]
+    fn what_kubelet_cannot_mean_is_denied_in_a_sentence() {
+        let gib = Resource::gpu_mem(Unit::GIB);
+        let told =
+            |resource: &Resource, ids: &[(&str, u32)]| ask(resource, ids).unwrap_err().to_string();
+        assert_eq!(told(&gib, &[]), "kubelet asks for no device of aliyun.com/gpu-mem");
+        let twice = told(&gib, &[(ONE, 1), (ONE, 1)]);
+        assert_eq!(twice, format!("kubelet gave out {ONE}-1 of aliyun.com/gpu-mem twice"));
+        let odd = told(&gib, &[("odd", 1)]);
+        assert!(odd.ends_with("\"odd-1\" is not a device of mpsgate"), "{odd}");
+        let two = told(&Resource::slice(10).unwrap(), &[(ONE, 1), (ONE, 2)]);
+        assert!(two.contains("set nvidia.com/gpu-10gb: 1 in resources.limits"), "{two}");
+    }
+}

@@ -1,0 +1,230 @@
+//! From the node's cards to the list that kubelet counts. Pure.
+//!
+//! A card's units are numbered from zero. Those that nobody can have are Unhealthy, from the top: kubelet then
+//! counts fewer, and the ids that it gave out, which [`prefer`](crate::prefer) takes from the bottom, stay healthy.
+//! The numbers are a count and no addresses: no memory of a card belongs to an id.
+
+use std::collections::BTreeMap;
+
+use mpsgate_allocation::{GpuUuid, Mib};
+use prost::Message;
+
+use crate::api::{Device, ListAndWatchResponse, NumaNode, TopologyInfo};
+use crate::{DeviceId, DevicesError, Resource, Worth};
+
+/// Of one message, in bytes: what grpc-go takes, which kubelet is built with, unless it is told otherwise.
+pub const MESSAGE_LIMIT: usize = 4 << 20;
+/// Of one device in a list: no less than that of a healthy one without NUMA node and with a number of one digit,
+/// no more than an unhealthy one has with both at their longest.
+const LEAST_BYTES: u64 = 55;
+const MOST_BYTES: u64 = 80;
+
+const HEALTHY: &str = "Healthy";
+const UNHEALTHY: &str = "Unhealthy";
+
+/// The node's cards, as far as a resource is concerned.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inventory {
+    /// By UUID, so that a list does not depend on the order of indices.
+    pub cards: BTreeMap<GpuUuid, Card>,
+    /// Whether containers are to be spread over the cards instead of packed (`ack.node.gpu.placement`).
+    pub spread: bool,
+}
+
+/// One card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    /// NVML's index.
+    pub index: u32,
+    /// All that may be granted of it.
+    pub memory: Mib,
+    /// Of this, what cannot be had through this resource: grants of local engines, and what is given out
+    /// through other resources of the node.
+    pub withheld: Mib,
+    /// Why nothing of it can be had now.
+    pub trouble: Option<String>,
+    /// Its NUMA node, where it has one.
+    pub numa: Option<u32>,
+}
+
+impl Card {
+    /// All units, and those that can be had.
+    fn units(&self, worth: Worth) -> (u64, u64) {
+        let healthy = |units| if self.trouble.is_none() { units } else { 0 };
+        match worth {
+            Worth::Memory(unit) => {
+                let units = |memory: Mib| memory.0 / unit.mib();
+                (units(self.memory), healthy(units(self.memory.saturating_sub(self.withheld))))
+            }
+            Worth::Card => (1, healthy(1)),
+        }
+    }
+}
+
+/// The devices of a resource: the same for the same cards, in whatever order they were found.
+///
+/// # Errors
+/// More than fit a message that kubelet takes. The error names a unit that would do.
+pub fn list(resource: &Resource, inventory: &Inventory) -> Result<Vec<Device>, DevicesError> {
+    let worth = resource.worth();
+    let count =
+        inventory.cards.values().fold(0_u64, |sum, card| sum.saturating_add(card.units(worth).0));
+    let too_many = || DevicesError::TooMany {
+        resource: resource.name().to_owned(),
+        devices: count,
+        fits_mib: unit_that_fits(worth, count),
+    };
+    let limit = u64::try_from(MESSAGE_LIMIT).unwrap_or(u64::MAX);
+    // Before millions are made, to be measured and thrown away.
+    if count > limit / LEAST_BYTES {
+        return Err(too_many());
+    }
+    let mut message = ListAndWatchResponse::default();
+    for (uuid, card) in &inventory.cards {
+        let (all, healthy) = card.units(worth);
+        let node = card.numa.map(|id| NumaNode { id: i64::from(id) });
+        let topology = node.map(|node| TopologyInfo { nodes: vec![node] });
+        for number in 0..u32::try_from(all).map_err(|_| too_many())? {
+            let health = if u64::from(number) < healthy { HEALTHY } else { UNHEALTHY };
+            message.devices.push(Device {
+                id: DeviceId { card: uuid.clone(), number }.to_string(),
+                health: health.to_owned(),
+                topology: topology.clone(),
+            });
+        }
+    }
+    if message.encoded_len() > MESSAGE_LIMIT { Err(too_many()) } else { Ok(message.devices) }
+}
+
+/// The smallest unit, by doubling, with which so much memory surely fits.
+fn unit_that_fits(worth: Worth, count: u64) -> u64 {
+    let Worth::Memory(unit) = worth else { return 0 };
+    let limit = u64::try_from(MESSAGE_LIMIT).unwrap_or(u64::MAX);
+    let (mut mib, mut left) = (unit.mib(), count);
+    while left > limit / MOST_BYTES {
+        mib = mib.saturating_mul(2);
+        left /= 2;
+    }
+    mib
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "their failure is the test's")]
+    use super::*;
+    use crate::Unit;
+
+    fn uuid(n: usize) -> GpuUuid {
+        GpuUuid::parse(&format!("GPU-{n:08x}-0000-4000-8000-00000000beef")).unwrap()
+    }
+
+    fn card(memory: u64, withheld: u64) -> Card {
+        let (memory, withheld) = (Mib(memory), Mib(withheld));
+        Card { index: 0, memory, withheld, trouble: None, numa: None }
+    }
+
+    fn inventory(cards: impl IntoIterator<Item = Card>) -> Inventory {
+        let cards = cards.into_iter().enumerate().map(|(n, card)| (uuid(n), card)).collect();
+        Inventory { cards, spread: false }
+    }
+
+    fn health(resource: &Resource, card: Card) -> String {
+        let devices = list(resource, &inventory([card])).unwrap();
+        devices.iter().map(|device| if device.health == HEALTHY { '+' } else { '-' }).collect()
+    }
+
+    #[test]
+    fn what_local_containers_hold_is_unhealthy_from_the_top() {
+        let gib = Resource::gpu_mem(Unit::GIB);
+        assert_eq!(health(&gib, card(4 * 1024, 0)), "++++");
+        assert_eq!(health(&gib, card(4 * 1024 + 1023, 0)), "++++");
+        assert_eq!(health(&gib, card(4 * 1024, 1)), "+++-");
+        assert_eq!(health(&gib, card(4 * 1024, 2048)), "++--");
+        // Never more than the card: a grant may be larger than what is left of a card that shrank.
+        assert_eq!(health(&gib, card(4 * 1024, u64::MAX)), "----");
+        let slice = Resource::slice(3).unwrap();
+        assert_eq!(health(&slice, card(10 * 1024, 0)), "+++");
+        assert_eq!(health(&slice, card(10 * 1024, 2048)), "++-");
+        assert_eq!(health(&Resource::slice(11).unwrap(), card(10 * 1024, 0)), "");
+    }
+
+    #[test]
+    fn a_card_in_trouble_keeps_its_ids_and_none_is_healthy() {
+        let ill = Card { trouble: Some("Xid 79".to_owned()), ..card(2048, 0) };
+        assert_eq!(health(&Resource::gpu_mem(Unit::GIB), ill.clone()), "--");
+        assert_eq!(health(&Resource::gpu_count(), ill), "-");
+        assert_eq!(health(&Resource::gpu_count(), card(2048, 2048)), "+");
+    }
+
+    #[test]
+    fn ids_do_not_depend_on_indices_or_health() {
+        let gib = Resource::gpu_mem(Unit::GIB);
+        let ids = |cards: [Card; 2]| -> Vec<String> {
+            let devices = list(&gib, &inventory(cards)).unwrap();
+            devices.into_iter().map(|device| device.id).collect()
+        };
+        let before = ids([card(2048, 0), card(1024, 0)]);
+        assert_eq!(before[2], "GPU-00000001-0000-4000-8000-00000000beef-0");
+        let swapped = |index, card| Card { index, ..card };
+        assert_eq!(before, ids([swapped(1, card(2048, 9)), swapped(0, card(1024, 0))]));
+    }
+
+    #[test]
+    fn the_numa_node_is_told() {
+        let on_one = Card { numa: Some(1), ..card(1024, 0) };
+        let devices = list(&Resource::gpu_mem(Unit::GIB), &inventory([on_one])).unwrap();
+        let nodes = devices[0].topology.clone().unwrap().nodes;
+        assert_eq!(nodes, [NumaNode { id: 1 }]);
+    }
+
+    /// The largest node that the issue of gpushare with messages is tested for.
+    fn largest() -> Inventory {
+        let ill = Card { numa: Some(u32::MAX), ..card(192 * 1024, 192 * 1024) };
+        inventory(std::iter::repeat_n(ill, 16))
+    }
+
+    fn encoded(devices: Vec<Device>) -> usize {
+        ListAndWatchResponse { devices }.encode_to_vec().len()
+    }
+
+    #[test]
+    fn lists_of_the_largest_node_fit_a_message() {
+        for (mib, devices) in [(1024, 3072), (256, 12_288), (64, 49_152)] {
+            let unit = Unit::new(mib).unwrap();
+            let found = list(&Resource::gpu_mem(unit), &largest()).unwrap();
+            assert_eq!(found.len(), devices);
+            let bytes = encoded(found);
+            assert!(bytes <= MESSAGE_LIMIT, "{mib} MiB: {bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_names_a_unit_that_does() {
+        for mib in [1, 32] {
+            let resource = Resource::gpu_mem(Unit::new(mib).unwrap());
+            let error = list(&resource, &largest()).unwrap_err();
+            let DevicesError::TooMany { fits_mib, .. } = error.clone();
+            let fits = Resource::gpu_mem(Unit::new(fits_mib).unwrap());
+            assert!(encoded(list(&fits, &largest()).unwrap()) <= MESSAGE_LIMIT, "{error}");
+            assert_eq!(fits_mib, 64);
+        }
+        // One device per MiB is possible where the cards are small.
+        assert!(
+            list(&Resource::gpu_mem(Unit::new(1).unwrap()), &inventory([card(16_384, 0)])).is_ok()
+        );
+        let absurd = inventory([card(u64::MAX, 0), card(u64::MAX, 0)]);
+        assert!(list(&Resource::gpu_mem(Unit::new(1).unwrap()), &absurd).is_err());
+    }
+
+    #[test]
+    fn the_bytes_of_a_device_are_within_the_estimates() {
+        let bytes = |numa: Option<i64>, number| {
+            let id = DeviceId { card: uuid(0), number }.to_string();
+            let topology = numa.map(|id| TopologyInfo { nodes: vec![NumaNode { id }] });
+            let health = if topology.is_some() { UNHEALTHY } else { HEALTHY }.to_owned();
+            u64::try_from(encoded(vec![Device { id, health, topology }])).unwrap()
+        };
+        assert_eq!(bytes(None, 0), LEAST_BYTES);
+        assert!(bytes(Some(i64::from(u32::MAX)), u32::MAX) <= MOST_BYTES);
+    }
+}

@@ -1,0 +1,207 @@
+//! Kubelet's directory: whose it is, which sockets are in it, and when one of them changes.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::PluginError;
+
+/// One socket, told from a later one of the same name: inode numbers come again, together with the time of
+/// creation they do not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+}
+
+/// The socket of that name. `None` where there is none.
+pub(crate) fn socket(path: &Path) -> Result<Option<Stamp>, PluginError> {
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => {
+            return Err(PluginError::File { action: "look at", path: path.to_owned(), source });
+        }
+    };
+    if !found.file_type().is_socket() {
+        return Err(PluginError::NotASocket { path: path.to_owned() });
+    }
+    let changed = (found.ctime(), found.ctime_nsec());
+    Ok(Some(Stamp { device: found.dev(), inode: found.ino(), changed }))
+}
+
+/// Whether root alone can put something there: then no link in it leads where somebody else wants. `/var/lib/kubelet`
+/// may be a link, which is root's word as well.
+pub(crate) fn check(directory: &Path) -> Result<(), PluginError> {
+    let failed =
+        |source| PluginError::File { action: "look at", path: directory.to_owned(), source };
+    let found = std::fs::metadata(directory).map_err(failed)?;
+    if !found.is_dir() {
+        return Err(failed(io::ErrorKind::NotADirectory.into()));
+    }
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    if !is_root(owner) || mode & 0o022 != 0 {
+        return Err(PluginError::NotRoots { path: directory.to_owned(), owner, mode });
+    }
+    Ok(())
+}
+
+/// Root, or whoever runs this: in tests.
+pub(crate) fn is_root(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+// JUSTIFICATION (1 block): tokio 1.54 has no safe way to wait for a descriptor of ours; its older,
+// safe one is deprecated.
+#[expect(unsafe_code, reason = "see the justification above")]
+fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` is open, always gives the same number, and is moved into the `AsyncFd`,
+    // which never hands it out for writing.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
+}
+
+/// Tells when a file of the directory came or went. Where inotify fails, the caller's limit is the poll.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    directory: PathBuf,
+    names: [String; 2],
+    inotify: Option<AsyncFd<OwnedFd>>,
+}
+
+impl Changes {
+    /// For two names in the directory; kubelet writes other files there all the time.
+    pub(crate) fn new(directory: PathBuf, names: [String; 2]) -> Self {
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok();
+        let inotify = inotify.and_then(|fd| register(fd).ok());
+        Self { directory, names, inotify }
+    }
+
+    /// Follows the directory that is there now; kubelet may have made another one.
+    pub(crate) fn follow(&self) {
+        if let Some(inotify) = &self.inotify {
+            let flags = WatchFlags::CREATE
+                | WatchFlags::DELETE
+                | WatchFlags::MOVE
+                | WatchFlags::DELETE_SELF
+                | WatchFlags::MOVE_SELF
+                | WatchFlags::ONLYDIR;
+            // Not there yet, or no watch is left for us: then the poll finds what happened.
+            let _ = inotify::add_watch(inotify, &self.directory, flags);
+        }
+    }
+
+    /// Waits for a change, or `limit`.
+    pub(crate) async fn wait(&mut self, limit: Duration) {
+        let changed = async {
+            match &self.inotify {
+                Some(inotify) => self.changed(inotify).await,
+                None => std::future::pending().await,
+            }
+        };
+        let _ = tokio::time::timeout(limit, changed).await;
+        self.follow();
+    }
+
+    async fn changed(&self, inotify: &AsyncFd<OwnedFd>) {
+        loop {
+            let Ok(mut ready) = inotify.readable().await else { return };
+            if self.drain(inotify) {
+                return;
+            }
+            ready.clear_ready();
+        }
+    }
+
+    /// Takes all events; whether one was of interest.
+    fn drain(&self, inotify: &AsyncFd<OwnedFd>) -> bool {
+        let mut space = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(inotify.get_ref(), &mut space);
+        let mut found = false;
+        loop {
+            match reader.next() {
+                Ok(event) => {
+                    let name = event.file_name().map(std::ffi::CStr::to_bytes);
+                    let about_us = name
+                        .is_some_and(|name| self.names.iter().any(|ours| ours.as_bytes() == name));
+                    // Without a name: the directory itself, or events were lost.
+                    found |= about_us || name.is_none_or(<[u8]>::is_empty);
+                    found |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return found,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_others_can_write_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |mode| {
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+            check(dir.path())
+        };
+        assert!(mode(0o750).is_ok() && mode(0o755).is_ok());
+        for bad in [0o770, 0o757, 0o1777] {
+            assert!(matches!(mode(bad), Err(PluginError::NotRoots { .. })), "{bad:o}");
+        }
+        assert!(matches!(check(&dir.path().join("x")), Err(PluginError::File { .. })));
+    }
+
+    #[test]
+    fn only_a_socket_itself_is_a_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        assert_eq!(socket(&path("a")).unwrap(), None);
+        let listener = UnixListener::bind(path("a")).unwrap();
+        let first = socket(&path("a")).unwrap().unwrap();
+        assert_eq!(socket(&path("a")).unwrap(), Some(first));
+        symlink(path("a"), path("link")).unwrap();
+        std::fs::write(path("file"), "").unwrap();
+        for no in ["link", "file"] {
+            assert!(matches!(socket(&path(no)), Err(PluginError::NotASocket { .. })), "{no}");
+        }
+        drop(listener);
+        std::fs::remove_file(path("a")).unwrap();
+        let _again = UnixListener::bind(path("a")).unwrap();
+        assert_ne!(socket(&path("a")).unwrap(), Some(first));
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn only_changes_of_the_two_names_wake() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = ["kubelet.sock", "ours.sock"].map(ToOwned::to_owned);
+        let mut changes = Changes::new(dir.path().to_owned(), names);
+        changes.follow();
+        std::fs::write(dir.path().join("kubelet_internal_checkpoint"), "").unwrap();
+        let inotify = changes.inotify.as_ref().unwrap();
+        assert!(!changes.drain(inotify));
+        std::fs::write(dir.path().join("kubelet.sock"), "").unwrap();
+        changes.wait(Duration::MAX).await;
+        std::fs::remove_file(dir.path().join("kubelet.sock")).unwrap();
+        changes.wait(Duration::MAX).await;
+        std::fs::remove_dir_all(dir.path()).unwrap();
+        changes.wait(Duration::MAX).await;
+        // A new directory of the same name is followed with the next wait.
+        std::fs::create_dir(dir.path()).unwrap();
+        changes.follow();
+        std::fs::write(dir.path().join("ours.sock"), "").unwrap();
+        changes.wait(Duration::MAX).await;
+    }
+}

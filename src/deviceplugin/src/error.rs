@@ -1,0 +1,121 @@
+//! What can go wrong between kubelet and us.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why there is no list of devices.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DevicesError {
+    /// The list would outgrow the message that kubelet takes.
+    #[error(
+        "the node has {devices} devices of {resource}, more than kubelet takes in a message of 4 MiB"
+    )]
+    TooMany {
+        /// The resource's name.
+        resource: String,
+        /// How many devices there would be.
+        devices: u64,
+        /// A unit in MiB with which they fit. Zero for cards.
+        fits_mib: u64,
+    },
+}
+
+impl DevicesError {
+    /// What to do.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        let Self::TooMany { fits_mib, .. } = self;
+        format!(
+            "choose a unit of {fits_mib} MiB or more, and ask for the resource that is named after it"
+        )
+    }
+}
+
+/// Why kubelet and the plugin do not find each other. All of it is tried again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PluginError {
+    /// A file of kubelet's directory cannot be used.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// Others than root may change kubelet's directory, so nothing in it is what it seems.
+    #[error("{} is not a directory of root's alone (owner {owner}, mode {mode:04o})", path.display())]
+    NotRoots {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner's uid.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// The name is taken by what is no socket.
+    #[error("{} is not a socket", path.display())]
+    NotASocket {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Somebody else than root listens there.
+    #[error("uid {uid} listens on {}, not kubelet", path.display())]
+    Stranger {
+        /// The socket.
+        path: PathBuf,
+        /// Who listens.
+        uid: u32,
+    },
+    /// Kubelet took the call and said no.
+    #[error("kubelet does not register {resource}: {reason}")]
+    Refused {
+        /// The resource's name.
+        resource: String,
+        /// Kubelet's words.
+        reason: String,
+    },
+    /// What answers on kubelet's socket does not speak gRPC, or broke off.
+    #[error("cannot speak to kubelet on {}", path.display())]
+    Http {
+        /// The socket.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// No answer.
+    #[error("kubelet has not answered on {} for {seconds} s", path.display())]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+        /// How long.
+        seconds: u64,
+    },
+}
+
+impl PluginError {
+    /// What to do.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::File { path, .. } => {
+                format!("ls -ld {}; journalctl -u kubelet -n 50", path.display())
+            }
+            Self::NotRoots { path, .. } => {
+                format!("chown root {0} && chmod go-w {0}", path.display())
+            }
+            Self::NotASocket { path } => {
+                format!("look who made it, and remove it: ls -l {}", path.display())
+            }
+            Self::Stranger { path, .. } => format!("ss -xlp | grep {}", path.display()),
+            Self::Refused { .. } | Self::Http { .. } | Self::Silent { .. } => {
+                "journalctl -u kubelet -n 50".to_owned()
+            }
+        }
+    }
+}

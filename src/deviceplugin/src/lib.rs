@@ -1,0 +1,46 @@
+//! Kubelet's device plugin API v1beta1: GPU memory as devices that kubelet counts, one socket per resource.
+//!
+//! ```text
+//!  Inventory ─► devices ─► ListAndWatch ─► kubelet ─► scheduler      (how much there is)
+//!                          GetPreferredAllocation                    (which ids it had better take)
+//!  Host::grant ◄─ Ask ◄─── Allocate ◄───── kubelet                   (a container's share of it)
+//!      └── token ───────────► annotation mpsgate.io/grant
+//! ```
+//!
+//! Kubelet counts: one device is one unit of the resource, and what a unit is worth is the resource's and told by
+//! its name ([`Resource`]). Which device a container gets is a hint at its card, never capacity: the daemon's
+//! ledger decides when the container is created.
+//!
+//! [`serve`] runs one resource until it is told to stop, over every restart of kubelet; what happens is told as
+//! [`Event`]s. Opens nothing but kubelet's directory. Called by the daemon.
+
+#![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[doc(hidden)]
+#[rustfmt::skip]
+#[allow(clippy::all, clippy::pedantic, missing_docs, unreachable_pub, unused_qualifications, reason = "made by tonic-prost-build")]
+#[path = "generated/v1beta1.rs"]
+pub mod api;
+
+mod allocate;
+mod devices;
+mod directory;
+mod error;
+mod event;
+mod id;
+mod plugin;
+mod preferred;
+mod registration;
+mod resource;
+mod scan;
+mod server;
+mod socket;
+
+pub use allocate::{Ask, Denied, Granted, Host, Pending};
+pub use devices::{Card, Inventory, MESSAGE_LIMIT, list};
+pub use error::{DevicesError, PluginError};
+pub use event::{Event, Level};
+pub use id::{BadId, DeviceId};
+pub use plugin::{Pace, Place, serve};
+pub use preferred::prefer;
+pub use resource::{BadResource, Resource, Unit, Worth};

@@ -1,0 +1,245 @@
+//! One resource over every restart of kubelet, of its socket and of ours.
+//!
+//! ```text
+//!   bind ─► wait for kubelet.sock ─► Register ─► kubelet reads the list
+//!    ▲              ▲                   │ no, or not read       │
+//!    │              └── back off ◄──────┴──── read no longer ◄──┤
+//!    │              └───────────────── another kubelet.sock ◄───┤
+//!    └──────────────────────────────── our socket has gone ◄────┘
+//! ```
+//!
+//! Kubelet removes every socket of its directory when it starts, and never connects to a plugin again by itself.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::directory::{self, Changes, Stamp};
+use crate::registration::register;
+use crate::server::{Readers, Server};
+use crate::socket::Socket;
+use crate::{Event, Host, Inventory, PluginError, Resource};
+
+/// Kubelet's socket in its directory.
+const KUBELET: &str = "kubelet.sock";
+
+/// Where kubelet's directory is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// With `kubelet.sock`, and where plugins put theirs.
+    pub directory: PathBuf,
+    /// How long things may take.
+    pub pace: Pace,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        let directory = PathBuf::from("/var/lib/kubelet/device-plugins");
+        Self { directory, pace: Pace::default() }
+    }
+}
+
+/// How long things may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Before what failed is tried for the second time; doubled with each further time.
+    pub first: Duration,
+    /// At most.
+    pub most: Duration,
+    /// Between two looks at the directory, where inotify saw nothing.
+    pub poll: Duration,
+    /// For kubelet's answer to a registration, and then for its asking for the list. Kubelet gives itself 10 s
+    /// to connect.
+    pub answer: Duration,
+    /// For the daemon's answer to `Allocate`. Kubelet waits for ours without a limit, and every other pod with it.
+    pub grant: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(200),
+            most: Duration::from_secs(60),
+            poll: Duration::from_secs(10),
+            answer: Duration::from_secs(15),
+            grant: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Keeps `resource` registered with kubelet until `stop`, with the devices of `inventory`. What fails is told to the
+/// host and tried again; at the end our socket is removed, and kubelet takes the devices for unhealthy.
+pub async fn serve(
+    place: Place,
+    resource: Resource,
+    inventory: watch::Receiver<Inventory>,
+    host: Arc<dyn Host>,
+    stop: impl Future<Output = ()>,
+) {
+    let names = [KUBELET.to_owned(), resource.socket_name()];
+    let changes = Changes::new(place.directory.clone(), names);
+    let server = Server::new(Arc::new(resource), inventory, host, place.pace.grant);
+    let backoff = Backoff { pace: place.pace, next: place.pace.first, told: None };
+    tokio::select! {
+        () = Plugin { place, server, changes, backoff }.run() => {}
+        () = stop => {}
+    }
+}
+
+/// Waits longer each time, and tells the same failure once.
+struct Backoff {
+    pace: Pace,
+    next: Duration,
+    told: Option<String>,
+}
+
+impl Backoff {
+    fn next(&mut self) -> Duration {
+        let now = self.next;
+        self.next = now.saturating_mul(2).min(self.pace.most);
+        now
+    }
+
+    fn reset(&mut self) {
+        self.next = self.pace.first;
+        self.told = None;
+    }
+
+    fn tell(&mut self, host: &dyn Host, event: Event) {
+        let text = event.to_string();
+        if self.told.as_ref() != Some(&text) {
+            self.told = Some(text);
+            host.tell(event);
+        }
+    }
+}
+
+/// Why a registration is at its end.
+enum End {
+    /// A socket came or went: what is there now decides.
+    Changed,
+    NotWatched,
+    Lost,
+}
+
+struct Plugin {
+    place: Place,
+    server: Server,
+    changes: Changes,
+    backoff: Backoff,
+}
+
+impl Plugin {
+    async fn run(mut self) {
+        // Before the first look, so that nothing falls between.
+        self.changes.follow();
+        loop {
+            match Socket::bind(&self.place.directory, &self.server.resource().socket_name()) {
+                Ok(socket) => {
+                    self.server.host().tell(Event::Listening(socket.path().to_owned()));
+                    let server = self.server.clone();
+                    tokio::select! {
+                        () = socket.serve(&server) => {}
+                        () = self.keep_registered(&socket) => {}
+                    }
+                    self.server.host().tell(Event::SocketGone(socket.path().to_owned()));
+                }
+                Err(error) => self.failed(error).await,
+            }
+        }
+    }
+
+    async fn failed(&mut self, error: PluginError) {
+        self.backoff.tell(self.server.host(), Event::Failed(error));
+        let pause = self.backoff.next();
+        self.changes.wait(pause).await;
+    }
+
+    /// Returns when kubelet cannot find our socket any more.
+    async fn keep_registered(&mut self, socket: &Socket) {
+        let kubelet = self.place.directory.join(KUBELET);
+        while socket.is_there() {
+            let stamp = match directory::socket(&kubelet) {
+                Ok(Some(stamp)) => stamp,
+                Ok(None) => {
+                    self.backoff.next = self.place.pace.first;
+                    self.backoff.tell(self.server.host(), Event::NoKubelet(kubelet.clone()));
+                    self.changes.wait(self.place.pace.poll).await;
+                    continue;
+                }
+                Err(error) => {
+                    self.failed(error).await;
+                    continue;
+                }
+            };
+            let readers = self.server.readers();
+            let before = *readers.borrow();
+            let answer = self.place.pace.answer;
+            if let Err(error) = register(&kubelet, self.server.resource(), answer).await {
+                self.failed(error).await;
+                continue;
+            }
+            self.server.host().tell(Event::Registered);
+            let since = Instant::now();
+            match self.end_of(socket, stamp, readers, before).await {
+                End::Changed => self.backoff.reset(),
+                End::Lost => {
+                    // One that always hangs up at once is not tried at full speed for ever.
+                    if since.elapsed() >= self.place.pace.most {
+                        self.backoff.reset();
+                    }
+                    self.backoff.tell(self.server.host(), Event::Lost);
+                    let pause = self.backoff.next();
+                    self.changes.wait(pause).await;
+                }
+                End::NotWatched => {
+                    let event = Event::NotWatched { seconds: answer.as_secs() };
+                    self.backoff.tell(self.server.host(), event);
+                    let pause = self.backoff.next();
+                    self.changes.wait(pause).await;
+                }
+            }
+        }
+    }
+
+    /// Waits for the end of a registration.
+    async fn end_of(
+        &mut self,
+        socket: &Socket,
+        stamp: Stamp,
+        readers: watch::Receiver<Readers>,
+        before: Readers,
+    ) -> End {
+        let kubelet = self.place.directory.join(KUBELET);
+        let limit = self.place.pace.answer;
+        let mut read = std::pin::pin!(read(readers, before, limit));
+        loop {
+            tokio::select! {
+                end = &mut read => return end,
+                () = self.changes.wait(self.place.pace.poll) => {
+                    // Without a kubelet.sock kubelet has not gone: somebody removed it. Who reads, reads on.
+                    let found = directory::socket(&kubelet).ok().flatten();
+                    if !socket.is_there() || found.is_some_and(|found| found != stamp) {
+                        return End::Changed;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Waits until kubelet has begun to read and then reads no longer, or does not begin. One that was registered anew
+/// begins before it leaves the earlier stream.
+async fn read(mut readers: watch::Receiver<Readers>, before: Readers, limit: Duration) -> End {
+    let begins =
+        readers.wait_for(|now| now.begun > before.begun || now.malformed > before.malformed);
+    match timeout(limit, begins).await {
+        Ok(Ok(now)) if now.begun > before.begun => {}
+        _ => return End::NotWatched,
+    }
+    let _ = readers.wait_for(|now| now.live == 0).await;
+    End::Lost
+}

@@ -1,0 +1,91 @@
+//! One call to kubelet: here is a resource, and this is the socket to ask about it.
+
+use std::path::Path;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::UnixStream;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+
+use crate::api::registration_client::RegistrationClient;
+use crate::api::{DevicePluginOptions, RegisterRequest};
+use crate::{PluginError, Resource, directory};
+
+const VERSION: &str = "v1beta1";
+/// gRPC wants an authority; a unix socket has none.
+const ORIGIN: &str = "http://localhost";
+
+/// What kubelet is told at registration, and when it asks.
+pub(crate) const OPTIONS: DevicePluginOptions =
+    DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true };
+
+/// Registers within `limit`.
+pub(crate) async fn register(
+    kubelet: &Path,
+    resource: &Resource,
+    limit: Duration,
+) -> Result<(), PluginError> {
+    let silent = || PluginError::Silent { path: kubelet.to_owned(), seconds: limit.as_secs() };
+    tokio::time::timeout(limit, call(kubelet, resource)).await.unwrap_or_else(|_| Err(silent()))
+}
+
+async fn call(kubelet: &Path, resource: &Resource) -> Result<(), PluginError> {
+    let failed =
+        |action| move |source| PluginError::File { action, path: kubelet.to_owned(), source };
+    let http = |source| PluginError::Http { path: kubelet.to_owned(), source };
+    let stream = UnixStream::connect(kubelet).await.map_err(failed("connect to"))?;
+    let peer = stream.peer_cred().map_err(failed("see who listens on"))?;
+    if !directory::is_root(peer.uid()) {
+        return Err(PluginError::Stranger { path: kubelet.to_owned(), uid: peer.uid() });
+    }
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+        .await
+        .map_err(|error| http(error.into()))?;
+    let mut client = RegistrationClient::with_origin(Sender(sender), Uri::from_static(ORIGIN));
+    let request = RegisterRequest {
+        version: VERSION.to_owned(),
+        endpoint: resource.socket_name(),
+        resource_name: resource.name().to_owned(),
+        options: Some(OPTIONS),
+    };
+    let mut answer = pin!(client.register(request));
+    let answer = tokio::select! {
+        biased;
+        answer = &mut answer => answer,
+        // Before the answer where kubelet breaks off; the call then has its answer, or fails by itself.
+        _ = connection => answer.await,
+    };
+    match answer {
+        Ok(_) => Ok(()),
+        // A status without a cause came from kubelet; one with a cause stands for what happened to the call.
+        Err(status) if std::error::Error::source(&status).is_none() => Err(PluginError::Refused {
+            resource: resource.name().to_owned(),
+            reason: status.message().to_owned(),
+        }),
+        Err(status) => Err(http(status.into())),
+    }
+}
+
+/// hyper's half of a connection, as tonic wants to call it.
+#[derive(Debug, Clone)]
+struct Sender(SendRequest<Body>);
+
+impl Service<http::Request<Body>> for Sender {
+    type Response = http::Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.0.send_request(request))
+    }
+}

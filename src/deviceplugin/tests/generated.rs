@@ -1,0 +1,41 @@
+//! The committed code is what the schema makes. `MPSGATE_BLESS=1` writes it anew.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "the test runs protoc")]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The compiler that prost runs: that of `PROTOC`, else the one in the path. Not a dependency, which would
+/// bring programs of ten platforms.
+fn protoc() -> String {
+    std::env::var("PROTOC").unwrap_or_else(|_| "protoc".to_owned())
+}
+
+#[test]
+fn generated_code_is_that_of_the_schema() {
+    let version = Command::new(protoc()).arg("--version").stdout(Stdio::null()).status();
+    if !version.is_ok_and(|status| status.success()) {
+        println!(
+            "SKIPPED: generated_code_is_that_of_the_schema needs protoc (Debian: protobuf-compiler)"
+        );
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let made = tempfile::tempdir().unwrap();
+    tonic_prost_build::configure()
+        // Of ours: every map is to come out in one order, so that equal answers are equal bytes.
+        .btree_map(".")
+        .build_transport(false)
+        .emit_rerun_if_changed(false)
+        .out_dir(made.path())
+        .compile_protos(&[root.join("proto/api.proto")], &[root.join("proto")])
+        .unwrap();
+    let made = std::fs::read_to_string(made.path().join("v1beta1.rs")).unwrap();
+    let kept = root.join("src/generated/v1beta1.rs");
+    if std::env::var_os("MPSGATE_BLESS").is_some() {
+        std::fs::write(&kept, &made).unwrap();
+    }
+    let differs = std::fs::read_to_string(&kept).unwrap() != made;
+    assert!(!differs, "run: MPSGATE_BLESS=1 cargo test -p mpsgate-deviceplugin --test generated");
+}

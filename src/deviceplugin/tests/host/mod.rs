@@ -1,0 +1,51 @@
+//! The daemon, as the plugin sees it.
+
+#![allow(unreachable_pub, clippy::unwrap_used, reason = "a part of a test")]
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mpsgate_deviceplugin::{Ask, Denied, Event, Granted, Host, Pending};
+
+/// A daemon that grants up to an amount and writes down what it is told.
+#[derive(Default)]
+pub struct Daemon {
+    pub told: Mutex<Vec<String>>,
+    pub asked: Mutex<Vec<Ask>>,
+    pub hangs: AtomicBool,
+}
+
+impl Daemon {
+    pub fn count(&self, sentence: &str) -> usize {
+        self.told.lock().unwrap().iter().filter(|told| told.contains(sentence)).count()
+    }
+}
+
+/// More than this is denied.
+pub const MOST_MIB: u64 = 8 * 1024;
+
+impl Host for Daemon {
+    fn grant(&self, ask: Ask) -> Pending<'_, Result<Granted, Denied>> {
+        let number = {
+            let mut asked = self.asked.lock().unwrap();
+            asked.push(ask.clone());
+            asked.len()
+        };
+        let hangs = self.hangs.load(Ordering::SeqCst);
+        Box::pin(async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            match ask.memory {
+                Some(memory) if memory.0 <= MOST_MIB => {
+                    Ok(Granted { token: format!("token-{number}") })
+                }
+                _ => Err(Denied::new("no token: the keys cannot be read, run mpsgate doctor")),
+            }
+        })
+    }
+
+    fn tell(&self, event: Event) {
+        self.told.lock().unwrap().push(format!("{:?}: {event}", event.level()));
+    }
+}

@@ -1,0 +1,114 @@
+//! Every way in which the holder, or asking it, can fail.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HoldError {
+    /// A file operation failed.
+    #[error("cannot {action} {}", path.display())]
+    Fs {
+        /// The operation, as a verb.
+        action: &'static str,
+        /// What it was applied to.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refuses what a holder needs.
+    #[error("cannot {action}")]
+    System {
+        /// What was tried.
+        action: &'static str,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The directory of the socket lets others in.
+    #[error("{} belongs to uid {uid} with mode {mode:04o}, it has to be root's with 0700", path.display())]
+    Unsafe {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Another one lives.
+    #[error("another holder has {}", path.display())]
+    Locked {
+        /// Its lock.
+        path: PathBuf,
+    },
+    /// Nobody answers.
+    #[error("no holder of MPS control daemons answers at {}", socket.display())]
+    Away {
+        /// Its socket.
+        socket: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Whoever answers is not one that we could use.
+    #[error("the holder at {} {why}", socket.display())]
+    Stranger {
+        /// Its socket.
+        socket: PathBuf,
+        /// What is wrong with it, as the end of a sentence.
+        why: String,
+    },
+    /// A message is not one of ours, or of another version.
+    #[error("what was said is not understood: {why}")]
+    Message {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It says no.
+    #[error("the holder of MPS control daemons refuses: {why}")]
+    Refused {
+        /// Its reason.
+        why: String,
+    },
+}
+
+impl HoldError {
+    /// What to do about it, as it can be typed where that is possible.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Fs { path, .. } => format!("ls -ld {}", path.display()),
+            Self::System { .. } => "the pod needs privileged: true and hostPID: true".into(),
+            Self::Unsafe { path, .. } => {
+                format!("chown root:root {0}; chmod 700 {0}", path.display())
+            }
+            Self::Locked { .. } => {
+                "one holder is enough for a node: kubectl get po -A -o wide -l app.aliyun.com/name=mps-control-daemon".into()
+            }
+            Self::Away { .. } => {
+                "kubectl get po -A -o wide -l app.aliyun.com/name=mps-control-daemon; without one set mps.supervisor to \"auto\"".into()
+            }
+            Self::Stranger { .. } => {
+                "both pods need hostPID: true and hostIPC: true, and root: kubectl get ds -A -o yaml".into()
+            }
+            Self::Message { .. } => {
+                "run the holder and mpsgated from the same version; before its pod is replaced: docs/kubernetes.md, Upgrading".into()
+            }
+            Self::Refused { .. } => "kubectl logs of the holder's pod; mpsgated hold --check".into(),
+        }
+    }
+
+    pub(crate) fn fs(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Fs { action, path, source }
+    }
+
+    pub(crate) fn message(why: impl Into<String>) -> Self {
+        Self::Message { why: why.into() }
+    }
+}

@@ -1,0 +1,360 @@
+//! The program: socket, children, end.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, geteuid};
+
+use crate::error::HoldError;
+use crate::message::{Answer, MAX_BYTES, Request, Start};
+use crate::{Root, rules, socket};
+
+/// NVIDIA's documentation asks for this many descriptors.
+const NOFILE: u64 = 16_384;
+/// For a whole question. Only root can ask, and it asks at once.
+const QUESTION: Duration = Duration::from_secs(2);
+/// After `quit`, after SIGTERM and after SIGKILL: together less than a pod's 30 s.
+const STEPS: [Duration; 3] =
+    [Duration::from_secs(6), Duration::from_secs(3), Duration::from_secs(3)];
+/// What `quit` gives clients before it ends their server: mpsgated's own.
+const QUIT: &str = "quit -t 1\n";
+const POLL: Duration = Duration::from_millis(10);
+
+/// Where it works and what it starts.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its own directory, for socket and lock.
+    pub dir: PathBuf,
+    /// The cards' directories.
+    pub mps: PathBuf,
+    /// The only program that it starts.
+    pub control: PathBuf,
+}
+
+/// Holds control daemons until SIGTERM or SIGINT, and ends them then. The calling thread must be the
+/// process's only one.
+///
+/// # Errors
+/// When it cannot begin: [`HoldError::Locked`], [`HoldError::Unsafe`], [`HoldError::Fs`],
+/// [`HoldError::System`].
+pub fn serve(options: &Options) -> Result<(), HoldError> {
+    let system = |action| move |errno: Errno| HoldError::System { action, source: errno.into() };
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGCHLD] {
+        signals.add(signal);
+    }
+    // std gives children an empty mask.
+    signals.thread_block().map_err(system("block signals"))?;
+    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .map_err(system("receive signals"))?;
+    // A server outlives a control daemon that is killed, and would stay a zombie of nobody's.
+    set_child_subreaper(true).map_err(system("become a subreaper"))?;
+    raise_nofile().map_err(system("look at the limit of descriptors"))?;
+    let mut holder = Holder::bind(options)?;
+    say(&format!("ready at {}, for {}", holder.socket.display(), options.control.display()));
+    serve_until(&mut holder, &signals, |signals| {
+        let mut stop = false;
+        while let Ok(Some(info)) = signals.read_signal() {
+            stop |= i32::try_from(info.ssi_signo).is_ok_and(|number| number != libc::SIGCHLD);
+        }
+        stop
+    })?;
+    holder.stop();
+    Ok(())
+}
+
+/// Answers until `ended` says so; asked whenever `signals` can be read.
+fn serve_until<F: AsFd>(
+    holder: &mut Holder,
+    signals: &F,
+    mut ended: impl FnMut(&F) -> bool,
+) -> Result<(), HoldError> {
+    loop {
+        let mut fds = [
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(holder.listener.as_fd(), PollFlags::POLLIN),
+        ];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(HoldError::System { action: "wait", source: errno.into() }),
+        }
+        if ended(signals) {
+            return Ok(());
+        }
+        // Before the next question, which may be for the card whose daemon has just ended.
+        holder.reap();
+        match holder.listener.accept() {
+            Ok((stream, _)) => holder.answer(stream),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                say(&format!("connection not accepted: {error}"));
+                std::thread::sleep(POLL);
+            }
+        }
+    }
+}
+
+/// Children inherit it. Raising the hard limit takes CAP_SYS_RESOURCE; else the most that we may have.
+fn raise_nofile() -> nix::Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let wanted = hard.max(NOFILE);
+    setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted)
+        .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard))
+}
+
+fn say(line: &str) {
+    // Where nobody reads any more, the control daemons still have to be held.
+    let _ = writeln!(io::stderr(), "hold: {line}");
+}
+
+/// What it holds.
+#[derive(Debug)]
+struct Holder {
+    options: Options,
+    socket: PathBuf,
+    listener: UnixListener,
+    /// Locked for as long as this process lives.
+    _lock: File,
+    /// Control daemons by their card.
+    held: BTreeMap<u32, Pid>,
+}
+
+impl Holder {
+    fn bind(options: &Options) -> Result<Self, HoldError> {
+        let dir = &options.dir;
+        // The one above is mpsgated's too: containers' directories below it have to be reached.
+        for (path, mode) in
+            dir.parent().map(|parent| (parent, 0o711)).into_iter().chain([(dir.as_path(), 0o700)])
+        {
+            match fs::DirBuilder::new().mode(mode).create(path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(HoldError::fs("create", path)(error));
+                }
+                _ => {}
+            }
+        }
+        let found = fs::symlink_metadata(dir).map_err(HoldError::fs("look at", dir))?;
+        let (uid, mode) = (found.uid(), found.mode() & 0o7777);
+        if !found.is_dir() || uid != geteuid().as_raw() || mode & 0o077 != 0 {
+            return Err(HoldError::Unsafe { path: dir.clone(), uid, mode });
+        }
+        let path = dir.join("lock");
+        let mut open = OpenOptions::new();
+        open.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let lock = open.open(&path).map_err(HoldError::fs("open", &path))?;
+        if lock.try_lock().is_err() {
+            return Err(HoldError::Locked { path });
+        }
+        if let Some(Root { dev, ino }) = Root::of("self") {
+            let path = Root::file(dir);
+            fs::write(&path, format!("{dev} {ino}\n")).map_err(HoldError::fs("write", path))?;
+        }
+        // Made under another name: it answers from the moment that it can be seen.
+        let (temporary, socket) = (dir.join(".hold.sock.new"), socket(dir));
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(HoldError::fs("remove", temporary)(error));
+            }
+            _ => {}
+        }
+        let bound = UnixListener::bind(&temporary).and_then(|listener| {
+            fs::set_permissions(&temporary, fs::Permissions::from_mode(0o600))?;
+            fs::rename(&temporary, &socket)?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        let listener = bound.map_err(HoldError::fs("bind", &socket))?;
+        let options = options.clone();
+        Ok(Self { options, socket, listener, _lock: lock, held: BTreeMap::new() })
+    }
+
+    /// A question that cannot be read or answered is told and is over.
+    fn answer(&mut self, mut stream: UnixStream) {
+        let answer = match read(&mut stream) {
+            Ok(text) => self.decide(&text).unwrap_or_else(|error| {
+                let mut why = error.to_string();
+                if let Some(source) = std::error::Error::source(&error) {
+                    why.push_str(&format!(": {source}"));
+                }
+                Answer::Refused(why)
+            }),
+            Err(error) => {
+                say(&format!("question not read: {error}"));
+                return;
+            }
+        };
+        if let Answer::Refused(why) = &answer {
+            say(&format!("refused: {why}"));
+        }
+        if let Err(error) = stream.write_all(answer.encode().as_bytes()) {
+            say(&format!("answer not taken: {error}"));
+        }
+    }
+
+    fn decide(&mut self, text: &str) -> Result<Answer, HoldError> {
+        let start = match Request::parse(text)? {
+            Request::Check => return Ok(Answer::Ready(self.held.len())),
+            Request::Start(start) => start,
+        };
+        if let Some(why) = rules::objection(&start, &self.options.control, &self.options.mps) {
+            return Ok(Answer::Refused(why));
+        }
+        if let Some(pid) = self.held.get(&start.card) {
+            let why = format!("the control daemon of card {} lives, pid {pid}", start.card);
+            return Ok(Answer::Refused(why));
+        }
+        let child = spawn(&start)?;
+        let pid = i32::try_from(child.id()).unwrap_or_default();
+        say(&format!("card {} ({}): control daemon {pid} started", start.card, start.uuid));
+        self.held.insert(start.card, Pid::from_raw(pid));
+        Ok(Answer::Started(pid))
+    }
+
+    /// Every child that has ended, servers without their control daemon among them.
+    fn reap(&mut self) {
+        loop {
+            let status = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return,
+                Ok(status) => status,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return say(&format!("cannot wait for children: {errno}")),
+            };
+            let how = match status {
+                WaitStatus::Exited(_, code) => format!("exit status {code}"),
+                WaitStatus::Signaled(_, signal, _) => format!("{signal}"),
+                _ => continue,
+            };
+            let card = self.held.iter().find(|(_, pid)| Some(**pid) == status.pid());
+            let Some((card, pid)) = card.map(|(card, pid)| (*card, *pid)) else { continue };
+            self.held.remove(&card);
+            say(&format!("card {card}: control daemon {pid} ended, {how}"));
+        }
+    }
+
+    /// Ends all: they would die with the container anyway, and `quit` is the way that leaves no client in
+    /// an undefined state.
+    fn stop(&mut self) {
+        let _ = fs::remove_file(&self.socket);
+        self.reap();
+        say(&format!("ends, and {} control daemons with it", self.held.len()));
+        let mut quits: Vec<Child> = Vec::new();
+        for card in self.held.keys() {
+            match self.quit(*card) {
+                Ok(child) => quits.push(child),
+                Err(error) => say(&format!("card {card}: cannot say quit: {error}")),
+            }
+        }
+        let ways = [None, Some(Signal::SIGTERM), Some(Signal::SIGKILL)];
+        for (signal, limit) in ways.into_iter().zip(STEPS) {
+            for (card, pid) in &self.held {
+                let Some(signal) = signal else { continue };
+                say(&format!("card {card}: {signal} to control daemon {pid}"));
+                let _ = kill(*pid, signal);
+            }
+            let until = Instant::now() + limit;
+            while !self.held.is_empty() && Instant::now() < until {
+                self.reap();
+                std::thread::sleep(POLL);
+            }
+            if self.held.is_empty() {
+                break;
+            }
+        }
+        for mut quit in quits {
+            // One that hangs at a wedged channel. Reaped above, in most cases: then both fail.
+            let _ = quit.kill();
+            let _ = quit.wait();
+        }
+    }
+
+    /// The front-end is the same program without arguments.
+    fn quit(&self, card: u32) -> io::Result<Child> {
+        let base = self.options.mps.join(card.to_string());
+        let mut child = Command::new(&self.options.control)
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("CUDA_MPS_PIPE_DIRECTORY", base.join("pipe"))
+            .env("CUDA_MPS_LOG_DIRECTORY", base.join("log"))
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // It fits into the pipe; one that has ended already takes nothing.
+            let _ = stdin.write_all(QUIT.as_bytes());
+        }
+        Ok(child)
+    }
+}
+
+/// The whole question, from root in a pid namespace that we see.
+fn read(stream: &mut UnixStream) -> io::Result<String> {
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(QUESTION))?;
+    let peer = getsockopt(stream, PeerCredentials)?;
+    if peer.uid() != geteuid().as_raw() || peer.pid() <= 0 {
+        return Err(io::Error::other(format!("asked by uid {}, pid {}", peer.uid(), peer.pid())));
+    }
+    let until = Instant::now() + QUESTION;
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        // Zero would mean no limit.
+        stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match stream.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => bytes.extend_from_slice(&chunk[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if bytes.len() > MAX_BYTES || left.is_zero() {
+            return Err(io::Error::other("too long, or too slow"));
+        }
+    }
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
+
+/// In a process group of its own, with no descriptor of ours and nothing of our environment.
+fn spawn(start: &Start) -> Result<Child, HoldError> {
+    let log = open_log(&start.log).map_err(HoldError::fs("open", &start.log))?;
+    let errors = log.try_clone().map_err(HoldError::fs("open", &start.log))?;
+    Command::new(&start.program)
+        .args(&start.arguments)
+        .env_clear()
+        .envs(start.variables.iter().map(|(name, value)| (name, value)))
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .process_group(0)
+        .spawn()
+        .map_err(HoldError::fs("run", &start.program))
+}
+
+/// Appending: mpsgated trims it.
+fn open_log(path: &Path) -> io::Result<File> {
+    let mut open = OpenOptions::new();
+    open.append(true).create(true).mode(0o640).custom_flags(libc::O_NOFOLLOW).open(path)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! Why the API server is not reached, or does not do what it is asked.
+
+use std::error::Error as _;
+use std::path::PathBuf;
+
+use kube::config::{InClusterError, KubeconfigError};
+use kube::runtime::watcher;
+
+/// What can go wrong between mpsgated and the API server. Nothing of it stops mpsgated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kubeconfig cannot be used.
+    #[error("cannot use the kubeconfig {path}")]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Box<KubeconfigError>,
+    },
+    /// The pod's own service account cannot be used.
+    #[error("cannot use the pod's service account")]
+    InCluster {
+        /// What is missing.
+        #[source]
+        source: Box<InClusterError>,
+    },
+    /// No client could be made of the settings, such as with a certificate that is none.
+    #[error("cannot prepare a connection to the API server {server}")]
+    Client {
+        /// Its address.
+        server: String,
+        /// What is wrong.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// A list or watch failed.
+    #[error("cannot watch {what}")]
+    Watch {
+        /// `the pods of node gpu-1`.
+        what: String,
+        /// What the API server or the network said.
+        #[source]
+        source: Box<watcher::Error>,
+    },
+    /// A write failed.
+    #[error("cannot {what}")]
+    Write {
+        /// `patch node gpu-1`.
+        what: String,
+        /// What the API server or the network said.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The API server has no node of that name.
+    #[error("the API server knows no node {node}")]
+    NoNode {
+        /// The name that was asked for.
+        node: String,
+    },
+}
+
+impl Error {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Kubeconfig { path, .. } => format!(
+                "check that the file is there and valid: kubectl --kubeconfig {} get nodes",
+                path.display()
+            ),
+            Self::InCluster { .. } => "outside a pod, name a kubeconfig; in a pod, check \
+                 automountServiceAccountToken and /var/run/secrets/kubernetes.io/serviceaccount"
+                .to_owned(),
+            Self::Client { .. } => {
+                "check certificates and server address of the kubeconfig".to_owned()
+            }
+            Self::NoNode { node } => format!(
+                "the node's name is what `kubectl get nodes` shows, often not the host's name; {node} is none \
+                 of them"
+            ),
+            Self::Watch { .. } | Self::Write { .. } => match self.status() {
+                Some(401) => "the credentials are not accepted: check that token or certificate \
+                     have not expired"
+                    .to_owned(),
+                Some(403) => "the account lacks a right; what mpsgated needs: kubectl describe \
+                     clusterrole mpsgated"
+                    .to_owned(),
+                Some(429) => "the API server asks for patience; mpsgated goes on trying".to_owned(),
+                _ => "mpsgated goes on trying; look at the API server: kubectl get --raw /readyz"
+                    .to_owned(),
+            },
+        }
+    }
+
+    /// The HTTP status that the API server answered with.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        let code = |error: &kube::Error| match error {
+            kube::Error::Api(status) => Some(status.code),
+            _ => None,
+        };
+        match self {
+            Self::Write { source, .. } | Self::Client { source, .. } => code(source),
+            Self::Watch { source, .. } => match source.as_ref() {
+                watcher::Error::InitialListFailed(error)
+                | watcher::Error::WatchStartFailed(error)
+                | watcher::Error::WatchFailed(error) => code(error),
+                watcher::Error::WatchError(status) => Some(status.code),
+                watcher::Error::NoResourceVersion => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The error and its causes on one line, for a log and for `mpsgate status`. Causes that kube's texts
+    /// already hold are not repeated.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let mut line = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !line.contains(&text) {
+                line.push_str(": ");
+                line.push_str(&text);
+            }
+            cause = error.source();
+        }
+        line
+    }
+}

@@ -1,0 +1,259 @@
+//! Many reports become few events: the same again is counted, and each object and reason has a budget. Pure.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What the API server takes as a message (events.k8s.io: `note`, 1 kB).
+const LONGEST_MESSAGE: usize = 1024;
+/// Writes of one object and reason at once, and how soon there is another one.
+const BURST: u32 = 3;
+const REFILL: Duration = Duration::from_secs(60);
+/// Messages of one object and reason that have events of their own; further ones replace the last.
+const MESSAGES: usize = 3;
+/// The API server forgets an event after an hour, and what is folded into a forgotten one is lost.
+const FORGOTTEN: Duration = Duration::from_secs(50 * 60);
+/// Objects and reasons that are remembered; beyond, the one that was quiet longest makes room.
+const REMEMBERED: usize = 512;
+
+/// Why an event is written: its one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A container was not let in.
+    GpuMemoryRefused,
+    /// A container took from its neighbours what is theirs.
+    GpuWatchdog,
+    /// A container reached a GPU without a grant, or tried to.
+    GpuBypassAttempt,
+    /// MPS of a card failed, or its grants are broken.
+    MpsFault,
+    /// It works again.
+    MpsRecovered,
+    /// The node's mode cannot be switched while grants of the other one live.
+    GpuModeSwitchDeferred,
+    /// The node has another mode.
+    GpuModeSwitched,
+}
+
+impl Reason {
+    /// As it stands in the event.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::GpuMemoryRefused => "GPUMemoryRefused",
+            Self::GpuWatchdog => "GPUWatchdog",
+            Self::GpuBypassAttempt => "GPUBypassAttempt",
+            Self::MpsFault => "MPSFault",
+            Self::MpsRecovered => "MPSRecovered",
+            Self::GpuModeSwitchDeferred => "GPUModeSwitchDeferred",
+            Self::GpuModeSwitched => "GPUModeSwitched",
+        }
+    }
+}
+
+/// Whether somebody has to act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// No.
+    Normal,
+    /// Yes.
+    Warning,
+}
+
+/// What an event is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A pod.
+    Pod {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its uid.
+        uid: String,
+    },
+    /// This node.
+    Node,
+}
+
+/// What is reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// About what.
+    pub subject: Subject,
+    /// Why.
+    pub reason: Reason,
+    /// Whether somebody has to act.
+    pub severity: Severity,
+    /// A sentence, then what to do; cut at 1024 bytes.
+    pub message: String,
+}
+
+/// One event of the API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Folded {
+    pub(crate) subject: Subject,
+    pub(crate) reason: Reason,
+    pub(crate) severity: Severity,
+    pub(crate) message: String,
+    /// How often, since the first.
+    pub(crate) count: u32,
+    /// Its name there, once it was created.
+    pub(crate) name: Option<String>,
+    /// RFC 3339.
+    pub(crate) first: String,
+    pub(crate) last: String,
+    /// Something the API server does not have yet.
+    unwritten: bool,
+}
+
+struct Budget {
+    events: Vec<Folded>,
+    tokens: u32,
+    refilled: Instant,
+    heard: Instant,
+}
+
+/// All that is remembered.
+#[derive(Default)]
+pub(crate) struct Folding {
+    budgets: BTreeMap<(Subject, Reason), Budget>,
+}
+
+/// What is to be written next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// This, now: [`Folding::written`] tells how it went.
+    Write(Folded),
+    /// Nothing before that moment, unless something is reported.
+    At(Instant),
+    /// Nothing, unless something is reported.
+    Nothing,
+}
+
+/// How a write went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Under this name.
+    Written(String),
+    /// The API server has no such event any more: it is to be created anew.
+    Forgotten,
+    /// It will never take it: the namespace ends, or the pod's name is none.
+    Refused,
+}
+
+impl Folding {
+    pub(crate) fn take(&mut self, event: Event, now: Instant, time: &str) {
+        let key = (event.subject.clone(), event.reason);
+        self.budgets.retain(|_, budget| now.duration_since(budget.heard) < FORGOTTEN);
+        if self.budgets.len() >= REMEMBERED && !self.budgets.contains_key(&key) {
+            let quiet = self.budgets.iter().min_by_key(|(_, budget)| budget.heard);
+            if let Some(key) = quiet.map(|(key, _)| key.clone()) {
+                self.budgets.remove(&key);
+            }
+        }
+        let budget = self.budgets.entry(key).or_insert_with(|| Budget {
+            events: Vec::new(),
+            tokens: BURST,
+            refilled: now,
+            heard: now,
+        });
+        budget.heard = now;
+        let message = cut(event.message);
+        let same = budget.events.iter().position(|known| known.message == message);
+        let place = match same {
+            None if budget.events.len() >= MESSAGES => Some(MESSAGES - 1),
+            known => known,
+        };
+        match place.and_then(|place| budget.events.get_mut(place)) {
+            Some(known) => {
+                known.count = known.count.saturating_add(1);
+                known.severity = event.severity;
+                known.message = message;
+                time.clone_into(&mut known.last);
+                known.unwritten = true;
+            }
+            None => budget.events.push(Folded {
+                subject: event.subject,
+                reason: event.reason,
+                severity: event.severity,
+                message,
+                count: 1,
+                name: None,
+                first: time.to_owned(),
+                last: time.to_owned(),
+                unwritten: true,
+            }),
+        }
+    }
+
+    /// What is due. A write takes from its budget when it is handed out.
+    pub(crate) fn next(&mut self, now: Instant) -> Next {
+        let mut soonest: Option<Instant> = None;
+        for budget in self.budgets.values_mut() {
+            let Some(event) = budget.events.iter_mut().find(|event| event.unwritten) else {
+                continue;
+            };
+            while budget.tokens < BURST && now.duration_since(budget.refilled) >= REFILL {
+                budget.tokens += 1;
+                budget.refilled += REFILL;
+            }
+            if budget.tokens == BURST {
+                budget.refilled = now;
+            }
+            if budget.tokens > 0 {
+                budget.tokens -= 1;
+                event.unwritten = false;
+                return Next::Write(event.clone());
+            }
+            let at = budget.refilled + REFILL;
+            soonest = Some(soonest.map_or(at, |soonest| soonest.min(at)));
+        }
+        soonest.map_or(Next::Nothing, Next::At)
+    }
+
+    /// How the write of `event` went. What was reported meanwhile stays to be written.
+    pub(crate) fn written(&mut self, event: &Folded, outcome: Outcome) {
+        let Some(budget) = self.budgets.get_mut(&(event.subject.clone(), event.reason)) else {
+            return;
+        };
+        let Some(place) = budget
+            .events
+            .iter()
+            .position(|known| known.first == event.first && known.name == event.name)
+        else {
+            return;
+        };
+        let Some(known) = budget.events.get_mut(place) else { return };
+        match outcome {
+            Outcome::Written(name) => known.name = Some(name),
+            Outcome::Forgotten => {
+                known.name = None;
+                known.first.clone_from(&known.last);
+                known.count = 1;
+                known.unwritten = true;
+                // Not the pod's fault: that write was for nothing.
+                budget.tokens = (budget.tokens + 1).min(BURST);
+            }
+            Outcome::Refused => drop(budget.events.remove(place)),
+        }
+    }
+}
+
+/// At most 1024 bytes, whole characters.
+fn cut(mut message: String) -> String {
+    const DOTS: &str = "…";
+    if message.len() > LONGEST_MESSAGE {
+        let mut end = LONGEST_MESSAGE - DOTS.len();
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        message.truncate(end);
+        message.push_str(DOTS);
+    }
+    message
+}
+
+#[cfg(test)]
+#[path = "event_fold_tests.rs"]
+mod tests;

@@ -1,0 +1,144 @@
+//! A list and watch that never ends: reported to whoever keeps the result, begun anew after every failure.
+//!
+//! ```text
+//!  connect ─► list ─► watch ─┬─► the server ends it after two minutes: watched on from the last version
+//!     ▲                      ├─► it is cut: likewise
+//!     │                      ├─► refused, 401, 410, garbage …
+//!     └────── back off ◄─────┘
+//! ```
+//! Anew means: new credentials, new list. Else nobody would know, on a quiet node, that the API server is back.
+
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use futures_util::TryStreamExt as _;
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+
+use crate::{Error, Settings};
+
+/// How long the server lets one watch run. A connection that died without a word is noticed 5 s later.
+const WATCH_SECONDS: u32 = 120;
+
+/// Whether what is shown is what the API server has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum State {
+    /// Nothing was ever heard; where something went wrong, what.
+    #[default]
+    Waiting,
+    /// Nothing was ever heard, because of this.
+    Failing {
+        /// The error and its causes.
+        error: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// Listed, and watched since.
+    Current,
+    /// Listed once, but not watched any more.
+    Stale {
+        /// Since when.
+        since: Instant,
+        /// The error and its causes.
+        error: String,
+        /// What to do about it.
+        hint: String,
+    },
+}
+
+impl State {
+    /// Whether what is shown is what the API server has.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        matches!(self, Self::Current)
+    }
+
+    /// Whether there ever was a whole list.
+    #[must_use]
+    pub fn was_synced(&self) -> bool {
+        matches!(self, Self::Current | Self::Stale { .. })
+    }
+
+    /// After `error`. The beginning of staleness stays.
+    pub(crate) fn fail(&mut self, error: &Error) {
+        let (error, hint) = (error.line(), error.hint());
+        *self = match self {
+            Self::Waiting | Self::Failing { .. } => Self::Failing { error, hint },
+            Self::Current => Self::Stale { since: Instant::now(), error, hint },
+            Self::Stale { since, .. } => Self::Stale { since: *since, error, hint },
+        }
+    }
+}
+
+/// What a follower is told.
+pub(crate) enum Told<K> {
+    /// Of the watch, or of a list.
+    Kube(Event<K>),
+    /// Another attempt follows.
+    Lost(Error),
+}
+
+/// Lists and watches what `api` and `fields` name, for ever. `what` names it in errors.
+pub(crate) async fn follow<K>(
+    settings: &Settings,
+    what: &str,
+    fields: &str,
+    api: impl Fn(Client) -> Api<K>,
+    mut tell: impl FnMut(Told<K>),
+) -> Infallible
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let mut pause = Pause::default();
+    loop {
+        let error = match settings.connect().await {
+            Err(error) => error,
+            Ok(client) => {
+                // From the server's cache: a list of every node at once must not reach etcd. In pages it would.
+                let config = watcher::Config {
+                    page_size: None,
+                    ..watcher::Config::default()
+                        .fields(fields)
+                        .any_semantic()
+                        .timeout(WATCH_SECONDS)
+                };
+                let mut events = std::pin::pin!(watcher::watcher(api(client), config));
+                loop {
+                    match events.try_next().await {
+                        Ok(Some(event)) => {
+                            // A server that lists but cannot be watched is still one to be patient with.
+                            if matches!(event, Event::Apply(_) | Event::Delete(_)) {
+                                pause.worked();
+                            }
+                            tell(Told::Kube(event));
+                        }
+                        Ok(None) => unreachable!("kube's watcher ends only by being dropped"),
+                        Err(source) => {
+                            break Error::Watch { what: what.to_owned(), source: Box::new(source) };
+                        }
+                    }
+                }
+            }
+        };
+        log::debug!(what, error = error.line().as_str(); "lost the API server");
+        tell(Told::Lost(error));
+        pause.wait().await;
+    }
+}
+
+/// Between attempts: from 0.8 s doubling to 30 s, each with jitter; from the start after two quiet minutes.
+#[derive(Default)]
+pub(crate) struct Pause(DefaultBackoff);
+
+impl Pause {
+    pub(crate) fn worked(&mut self) {
+        kube::runtime::utils::Backoff::reset(&mut self.0);
+    }
+
+    pub(crate) async fn wait(&mut self) {
+        let next = self.0.next().unwrap_or(Duration::from_secs(30));
+        tokio::time::sleep(next).await;
+    }
+}

@@ -1,0 +1,237 @@
+//! This node's object: the labels that switch it, and what mpsgate writes into it. Pure; `node_task` does it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::pod::GPU_COUNT;
+use crate::wire::{NodeCondition, Quantity, WireNode};
+use crate::{State, parse_count};
+
+/// What the node is switched by (ACK).
+const SCHEDULE: &str = "ack.node.gpu.schedule";
+/// Pack or spread (ACK).
+const PLACEMENT: &str = "ack.node.gpu.placement";
+/// What the node is switched by (nos).
+const PARTITIONING: &str = "nos.nebuly.com/gpu-partitioning";
+/// The annotation with the cards: [`CardReport`]s as JSON.
+pub const CARDS: &str = "mpsgate.io/cards";
+/// The condition of the node.
+pub const CONDITION: &str = "GPUMemorySharingReady";
+/// Stands on the node while mpsgate has cards of it. The chart's DaemonSets are chosen by it too: Kubernetes deletes a
+/// DaemonSet's pod when its node's labels fit no more, and with the holder's pod all CUDA work dies.
+pub const SHARED: &str = "mpsgate.io/shared";
+/// That one, and the card labels (ACK): how many, their name, memory of one.
+const LABELS: [&str; 4] = [
+    SHARED,
+    "aliyun.accelerator/nvidia_count",
+    "aliyun.accelerator/nvidia_name",
+    "aliyun.accelerator/nvidia_mem",
+];
+
+/// The node as the API server has it.
+#[derive(Debug, Clone, Default)]
+pub struct Node {
+    /// Whether this is what the API server has now.
+    pub state: State,
+    /// What its labels ask for.
+    pub labels: Labels,
+    /// Why the last write failed, if it did. It is tried again.
+    pub write_error: Option<String>,
+    pub(crate) ours: Ours,
+}
+
+/// What the node's labels ask for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Labels {
+    /// `ack.node.gpu.schedule`, as written.
+    pub schedule: Option<String>,
+    /// `ack.node.gpu.placement`.
+    pub placement: Placement,
+    /// `nos.nebuly.com/gpu-partitioning` is `mps` or `hybrid`: `nvidia.com/gpu-<N>gb` is served.
+    pub slices: bool,
+}
+
+/// Values of `ack.node.gpu.placement`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// `binpack`, and no such label: the fullest card that fits.
+    #[default]
+    Binpack,
+    /// `spread`: the emptiest.
+    Spread,
+    /// Unknown, so packed.
+    Other(String),
+}
+
+impl Labels {
+    fn of(labels: &BTreeMap<String, String>) -> Self {
+        Self {
+            schedule: labels.get(SCHEDULE).cloned(),
+            placement: match labels.get(PLACEMENT).map(String::as_str) {
+                None | Some("binpack") => Placement::Binpack,
+                Some("spread") => Placement::Spread,
+                Some(other) => Placement::Other(other.to_owned()),
+            },
+            slices: matches!(labels.get(PARTITIONING).map(String::as_str), Some("mps" | "hybrid")),
+        }
+    }
+}
+
+/// What shall be written into the node's object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeReport {
+    /// The cards that are shared. None: annotation, labels and `aliyun.com/gpu-count` are taken away.
+    /// `None` leaves them as they are: nobody knows yet, or now.
+    pub cards: Option<Vec<CardReport>>,
+    /// The condition. `None` takes it away.
+    pub ready: Option<Readiness>,
+}
+
+/// One card, as the scheduler reads it from the annotation `mpsgate.io/cards`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardReport {
+    /// Its UUID.
+    pub uuid: String,
+    /// NVML's index.
+    pub index: u32,
+    /// NVML's name; in the label only.
+    #[serde(skip)]
+    pub name: String,
+    /// What can be granted of it, MiB.
+    pub memory_mib: u64,
+    /// Of that what local containers hold, MiB: not for pods.
+    pub local_mib: u64,
+    /// Whether it takes new grants.
+    pub healthy: bool,
+    /// The only uid that its MPS server serves, where there is such a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+}
+
+/// The condition `GPUMemorySharingReady`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Readiness {
+    /// Whether pods with GPU memory can start.
+    pub ready: bool,
+    /// One word in CamelCase.
+    pub reason: String,
+    /// A sentence, with what to do.
+    pub message: String,
+}
+
+/// What of ours is, or shall be, in the node's object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Ours {
+    annotation: Option<String>,
+    labels: [Option<String>; 4],
+    gpu_count: Option<u64>,
+    condition: Option<Readiness>,
+}
+
+impl Node {
+    pub(crate) fn reduce(&mut self, node: WireNode) {
+        let (mut labels, mut annotations) = (
+            node.metadata.labels.unwrap_or_default(),
+            node.metadata.annotations.unwrap_or_default(),
+        );
+        self.labels = Labels::of(&labels);
+        self.ours = Ours {
+            annotation: annotations.remove(CARDS),
+            labels: LABELS.map(|label| labels.remove(label)),
+            gpu_count: node.status.capacity.get(GPU_COUNT).and_then(|count| match count {
+                Quantity::Text(text) => parse_count(text).ok(),
+                Quantity::Number(number) => number.as_u64(),
+            }),
+            condition: node.status.conditions.into_iter().find(|one| one.kind == CONDITION).map(
+                |NodeCondition { status, reason, message, .. }| Readiness {
+                    ready: status == "True",
+                    reason,
+                    message,
+                },
+            ),
+        };
+    }
+}
+
+impl NodeReport {
+    /// `have` is what stands there now.
+    pub(crate) fn wanted(&self, have: &Ours) -> Ours {
+        let Some(cards) = &self.cards else {
+            return Ours { condition: self.ready.clone(), ..have.clone() };
+        };
+        let first = cards.first();
+        // The seed's label has one size: of unequal cards the smallest, which is true of each.
+        let memory = cards.iter().map(|card| card.memory_mib).min();
+        Ours {
+            annotation: first.map(|_| json!({"version": 1, "cards": cards}).to_string()),
+            labels: [
+                first.map(|_| "true".to_owned()),
+                first.map(|_| cards.len().to_string()),
+                first.map(|card| label_value(&card.name)),
+                memory.map(|mib| format!("{mib}MiB")),
+            ],
+            gpu_count: first.map(|_| cards.len() as u64),
+            condition: self.ready.clone(),
+        }
+    }
+}
+
+impl Ours {
+    /// What leads from `self` to `wanted`: patches of the node and of its status, each only where something
+    /// differs. Merge patches: nobody else's field is named. `now` is RFC 3339.
+    pub(crate) fn patches(&self, wanted: &Self, now: &str) -> (Option<Value>, Option<Value>) {
+        let mut metadata = json!({});
+        if self.annotation != wanted.annotation {
+            metadata["annotations"] = json!({CARDS: wanted.annotation});
+        }
+        for (label, (have, want)) in LABELS.iter().zip(self.labels.iter().zip(&wanted.labels)) {
+            if have != want {
+                metadata["labels"][*label] = json!(want);
+            }
+        }
+        let mut status = json!({});
+        if self.gpu_count != wanted.gpu_count {
+            status["capacity"] =
+                json!({GPU_COUNT: wanted.gpu_count.map(|count| count.to_string())});
+        }
+        if self.condition != wanted.condition {
+            // Strategic: conditions are merged by their type.
+            status["conditions"] = match &wanted.condition {
+                None => json!([{"type": CONDITION, "$patch": "delete"}]),
+                Some(wanted) => {
+                    let turned =
+                        self.condition.as_ref().is_none_or(|have| have.ready != wanted.ready);
+                    let mut condition = json!({
+                        "type": CONDITION,
+                        "status": if wanted.ready { "True" } else { "False" },
+                        "reason": wanted.reason,
+                        "message": wanted.message,
+                        "lastHeartbeatTime": now,
+                    });
+                    if turned {
+                        condition["lastTransitionTime"] = json!(now);
+                    }
+                    json!([condition])
+                }
+            };
+        }
+        let unless_empty =
+            |key: &str, value: Value| (value != json!({})).then(|| json!({ key: value }));
+        (unless_empty("metadata", metadata), unless_empty("status", status))
+    }
+}
+
+/// `Tesla T4` as `Tesla-T4`: at most 63 of letters, digits, `-_.`, the first and last of them no sign.
+fn label_value(text: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let value: String = text.chars().map(allowed).collect();
+    let value = value.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    let value = value.get(..63).unwrap_or(value);
+    value.trim_end_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+}
+
+#[cfg(test)]
+#[path = "node_tests.rs"]
+mod tests;

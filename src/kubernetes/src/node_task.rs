@@ -1,0 +1,147 @@
+//! This node's object, watched and written.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher::Event;
+use kube::{Api, Client};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::follow::{Pause, Told, follow};
+use crate::wire::WireNode;
+use crate::{Error, Node, NodeReport, Settings};
+
+/// Who wrote, in the API server's managedFields.
+pub(crate) const MANAGER: &str = "mpsgated";
+/// At most one round of writes in this time, however often the node or the report changes.
+const BETWEEN_WRITES: Duration = Duration::from_secs(1);
+
+/// This node as the API server has it, and the future that follows it and writes `report` into it, whenever one of
+/// them changes. While there is no report nothing is written. Dropping the future ends both.
+pub fn node(
+    settings: Settings,
+    report: watch::Receiver<Option<NodeReport>>,
+) -> (watch::Receiver<Arc<Node>>, impl Future<Output = Infallible> + Send) {
+    let (publish, receive) = watch::channel(Arc::<Node>::default());
+    let future = async move {
+        let seen = publish.subscribe();
+        let watching = async {
+            let what = format!("node {}", settings.node);
+            let fields = format!("metadata.name={}", settings.node);
+            let mut found = false;
+            let told = |told| tell(&publish, &settings.node, &mut found, told);
+            follow(&settings, &what, &fields, Api::<WireNode>::all, told).await
+        };
+        tokio::select! {
+            never = watching => never,
+            never = write_for_ever(&settings, &publish, seen, report) => never,
+        }
+    };
+    (receive, future)
+}
+
+fn tell(publish: &watch::Sender<Arc<Node>>, name: &str, found: &mut bool, told: Told<WireNode>) {
+    publish.send_modify(|node| {
+        let node = Arc::make_mut(node);
+        match told {
+            Told::Kube(Event::Init) => *found = false,
+            Told::Kube(Event::InitApply(wire)) => {
+                *found = true;
+                node.reduce(wire);
+            }
+            Told::Kube(Event::Apply(wire)) => {
+                *found = true;
+                node.reduce(wire);
+                node.state = crate::State::Current;
+            }
+            Told::Kube(Event::InitDone) if *found => node.state = crate::State::Current,
+            Told::Kube(Event::InitDone | Event::Delete(_)) => {
+                node.state.fail(&Error::NoNode { node: name.to_owned() });
+            }
+            Told::Lost(error) => node.state.fail(&error),
+        }
+    });
+}
+
+async fn write_for_ever(
+    settings: &Settings,
+    publish: &watch::Sender<Arc<Node>>,
+    mut seen: watch::Receiver<Arc<Node>>,
+    mut report: watch::Receiver<Option<NodeReport>>,
+) -> Infallible {
+    let mut client = None;
+    let mut pause = Pause::default();
+    loop {
+        let node = Arc::clone(&seen.borrow_and_update());
+        let wanted = report.borrow_and_update().as_ref().map(|report| report.wanted(&node.ours));
+        let (metadata, status) = match &wanted {
+            Some(wanted) if node.state.is_current() => {
+                node.ours.patches(wanted, &crate::time::now())
+            }
+            _ => (None, None),
+        };
+        if metadata.is_none() && status.is_none() {
+            tokio::select! {
+                _ = seen.changed() => {}
+                changed = report.changed() => if changed.is_err() {
+                    // Nobody will ever report again: only the watch goes on.
+                    std::future::pending::<()>().await;
+                },
+            }
+            continue;
+        }
+        match write(settings, &mut client, metadata, status).await {
+            Ok(wire) => {
+                pause.worked();
+                publish.send_modify(|node| {
+                    let node = Arc::make_mut(node);
+                    node.write_error = None;
+                    if let Some(wire) = wire {
+                        node.reduce(wire);
+                    }
+                });
+                tokio::time::sleep(BETWEEN_WRITES).await;
+            }
+            Err(error) => {
+                client = None;
+                let line = format!("{}; {}", error.line(), error.hint());
+                if node.write_error.as_ref() != Some(&line) {
+                    log::warn!(error = line.as_str(); "the node's object is not up to date");
+                }
+                publish.send_modify(|node| Arc::make_mut(node).write_error = Some(line));
+                pause.wait().await;
+            }
+        }
+    }
+}
+
+/// Both patches, the status last; what the API server made of them.
+async fn write(
+    settings: &Settings,
+    client: &mut Option<Client>,
+    metadata: Option<Value>,
+    status: Option<Value>,
+) -> Result<Option<WireNode>, Error> {
+    let connected = match client.take() {
+        Some(connected) => connected,
+        None => settings.connect().await?,
+    };
+    let api = Api::<WireNode>::all(connected.clone());
+    let name = &settings.node;
+    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    let failed = |what: String| move |source| Error::Write { what, source: Box::new(source) };
+    let mut after = None;
+    if let Some(patch) = metadata {
+        let done = api.patch(name, &params, &Patch::Merge(patch)).await;
+        after = Some(done.map_err(failed(format!("patch node {name}")))?);
+    }
+    if let Some(patch) = status {
+        let done = api.patch_status(name, &params, &Patch::Strategic(patch)).await;
+        after = Some(done.map_err(failed(format!("patch the status of node {name}")))?);
+    }
+    *client = Some(connected);
+    Ok(after)
+}

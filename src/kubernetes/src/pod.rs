@@ -1,0 +1,308 @@
+//! A pod of this node, as far as GPU memory is concerned.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::wire::{ContainerSpec, ContainerStatus, Quantity, Resources, WirePod};
+use crate::{QuantityError, State, parse_count};
+
+/// GPU memory in GiB (ACK).
+pub const GPU_MEMORY: &str = "aliyun.com/gpu-mem";
+/// Cards: a pod label, a limit, and the extended resource of the node (ACK).
+pub const GPU_COUNT: &str = "aliyun.com/gpu-count";
+/// MiB.
+const GIB: u64 = 1024;
+/// Around the N of nos' slices; nos: `nvidia\.com/gpu-\d+gb`.
+const SLICE: (&str, &str) = ("nvidia.com/gpu-", "gb");
+/// Around the N of our finer units.
+const UNIT: (&str, &str) = ("mpsgate.io/gpu-mem-", "mi");
+/// The uid under which the kubelet, and so the engine, knows a static pod.
+const STATIC_HASH: &str = "kubernetes.io/config.hash";
+
+/// Annotations of a pod that are kept: ours, and what the schedulers of the seed systems write.
+const KEPT: [&str; 4] = [
+    "mpsgate.io/",
+    "ALIYUN_COM_GPU_MEM_",
+    "scheduler.framework.gpushare.",
+    "gpushare.alibabacloud.com/",
+];
+/// One annotation that is kept: a forged one must not fill the daemon's memory.
+const LONGEST_ANNOTATION: usize = 4096;
+
+/// The pods that the API server has bound to this node.
+#[derive(Debug, Clone, Default)]
+pub struct Pods {
+    /// Whether this is what the API server has now.
+    pub state: State,
+    by_uid: HashMap<String, Arc<Pod>>,
+}
+
+impl Pods {
+    /// By the uid that the engine shows: the pod's own, or a static pod's hash.
+    #[must_use]
+    pub fn get(&self, uid: &str) -> Option<&Arc<Pod>> {
+        self.by_uid
+            .get(uid)
+            .or_else(|| self.by_uid.values().find(|pod| pod.static_hash.as_deref() == Some(uid)))
+    }
+
+    /// All of them, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.by_uid.values()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_uid.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_uid.is_empty()
+    }
+
+    pub(crate) fn put(&mut self, pod: Pod) {
+        self.by_uid.insert(pod.uid.clone(), Arc::new(pod));
+    }
+
+    pub(crate) fn remove(&mut self, uid: &str) {
+        self.by_uid.remove(uid);
+    }
+}
+
+impl FromIterator<Pod> for Pods {
+    fn from_iter<I: IntoIterator<Item = Pod>>(pods: I) -> Self {
+        let mut all = Self::default();
+        pods.into_iter().for_each(|pod| all.put(pod));
+        all
+    }
+}
+
+/// One pod; nothing else of it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// Its uid in the API server.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Of a static pod: the uid that its containers carry.
+    pub static_hash: Option<String>,
+    /// Succeeded or Failed: none of its containers runs or will.
+    pub finished: bool,
+    /// It is being deleted: what runs still runs, nothing starts any more.
+    pub deleting: bool,
+    /// Cards that its memory is spread over, by its label `aliyun.com/gpu-count`, as written.
+    pub gpu_count: Option<String>,
+    /// Ours, and those of the seed systems' schedulers (V1 and V2).
+    pub annotations: BTreeMap<String, String>,
+    /// In the order of its specification, init containers first.
+    pub containers: Vec<Container>,
+}
+
+/// One container of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// When it runs.
+    pub kind: Kind,
+    /// What its limits give it. An error names the limit that cannot be read.
+    pub limits: Result<Limits, LimitError>,
+    /// Where it is in its life.
+    pub life: Life,
+}
+
+/// When a container of a pod runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Before the main ones, alone but for sidecars.
+    Init,
+    /// An init container that goes on running (Kubernetes 1.28: `restartPolicy: Always`).
+    Sidecar,
+    /// Beside the others.
+    Main,
+}
+
+/// Where a container is in its life, as the kubelet reported last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// Not started, or about to start again.
+    Waiting,
+    /// Running.
+    Running,
+    /// It ended, and its restart policy starts it again.
+    Between,
+    /// It ended for good.
+    Ended,
+}
+
+/// What the limits of a container, or of a pod, give.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// `aliyun.com/gpu-mem`, GiB.
+    pub gpu_mem: u64,
+    /// `nvidia.com/gpu-<N>gb` (nos): N to how many.
+    pub slices: BTreeMap<u64, u64>,
+    /// `mpsgate.io/gpu-mem-<N>mi`: N to how many.
+    pub units: BTreeMap<u64, u64>,
+    /// `aliyun.com/gpu-count`, cards.
+    pub gpu_count: u64,
+}
+
+impl Limits {
+    /// Whether they give no GPU.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Each resource that gives memory, with how many MiB it gives.
+    pub fn memory(&self) -> impl Iterator<Item = (String, u64)> {
+        let gpu_mem =
+            (self.gpu_mem > 0).then(|| (GPU_MEMORY.to_owned(), GIB.saturating_mul(self.gpu_mem)));
+        let of = |counts: &BTreeMap<u64, u64>, (before, after): (&str, &str), each: u64| {
+            let one = |(number, count): (&u64, &u64)| {
+                let mib = each.saturating_mul(*number).saturating_mul(*count);
+                (format!("{before}{number}{after}"), mib)
+            };
+            counts.iter().map(one).collect::<Vec<_>>()
+        };
+        let slices = of(&self.slices, SLICE, GIB);
+        gpu_mem.into_iter().chain(slices).chain(of(&self.units, UNIT, 1))
+    }
+}
+
+/// A limit that the API server should not have let through.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("limit {resource}: {text:?} cannot be counted")]
+pub struct LimitError {
+    /// The resource.
+    pub resource: String,
+    /// Its value, as written.
+    pub text: String,
+    /// Why.
+    #[source]
+    pub source: QuantityError,
+}
+
+impl Pod {
+    /// The container of that name.
+    #[must_use]
+    pub fn container(&self, name: &str) -> Option<&Container> {
+        self.containers.iter().find(|container| container.name == name)
+    }
+
+    /// What matters of a pod as the API server sends it. `None` for one without uid, which is none.
+    pub(crate) fn reduce(pod: WirePod) -> Option<Self> {
+        let meta = pod.metadata;
+        let mut annotations = meta.annotations.unwrap_or_default();
+        let static_hash = annotations.remove(STATIC_HASH);
+        annotations.retain(|key, value| {
+            KEPT.iter().any(|prefix| key.starts_with(prefix)) && value.len() <= LONGEST_ANNOTATION
+        });
+        let deleting = meta.deletion_timestamp.is_some();
+        let policy = pod.spec.restart_policy.as_deref().unwrap_or("Always");
+        let container = |spec: ContainerSpec, init: bool| {
+            let statuses = if init {
+                &pod.status.init_container_statuses
+            } else {
+                &pod.status.container_statuses
+            };
+            let status = statuses.iter().find(|status| status.name == spec.name);
+            let kind = match (init, spec.restart_policy.as_deref()) {
+                (true, Some("Always")) => Kind::Sidecar,
+                (true, _) => Kind::Init,
+                (false, _) => Kind::Main,
+            };
+            Container {
+                life: life(&spec, kind, policy, status),
+                limits: limits(spec.resources),
+                name: spec.name,
+                kind,
+            }
+        };
+        let containers = (pod.spec.init_containers.into_iter().map(|spec| container(spec, true)))
+            .chain(pod.spec.containers.into_iter().map(|spec| container(spec, false)))
+            .collect();
+        Some(Self {
+            uid: meta.uid?,
+            namespace: meta.namespace.unwrap_or_default(),
+            name: meta.name.unwrap_or_default(),
+            static_hash,
+            finished: matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            deleting,
+            gpu_count: meta.labels.unwrap_or_default().remove(GPU_COUNT),
+            annotations,
+            containers,
+        })
+    }
+}
+
+fn life(
+    spec: &ContainerSpec,
+    kind: Kind,
+    pod_policy: &str,
+    status: Option<&ContainerStatus>,
+) -> Life {
+    let Some(state) = status.map(|status| &status.state) else { return Life::Waiting };
+    if state.running.is_some() {
+        return Life::Running;
+    }
+    let Some(terminated) = &state.terminated else { return Life::Waiting };
+    // Its own policy (a sidecar's, or from Kubernetes 1.34 any container's) comes before the pod's.
+    let again = match spec.restart_policy.as_deref().unwrap_or(pod_policy) {
+        // An init container that succeeded is done, whatever the pod's policy.
+        "Always" if kind == Kind::Init => terminated.exit_code != 0,
+        "OnFailure" => terminated.exit_code != 0,
+        // Rules may start it again; which of them match is the kubelet's to know.
+        "Never" => !spec.restart_policy_rules.is_empty(),
+        _ => true,
+    };
+    if again { Life::Between } else { Life::Ended }
+}
+
+fn limits(resources: Resources) -> Result<Limits, LimitError> {
+    let mut found = Limits::default();
+    for (resource, quantity) in resources.limits {
+        let slice = numbered(&resource, SLICE);
+        let unit = numbered(&resource, UNIT);
+        let counted = slice.is_some() || unit.is_some();
+        if !counted && resource != GPU_MEMORY && resource != GPU_COUNT {
+            continue;
+        }
+        let text = match quantity {
+            Quantity::Text(text) => text,
+            Quantity::Number(number) => number.to_string(),
+        };
+        let count = parse_count(&text).map_err(|source| LimitError {
+            resource: resource.clone(),
+            text,
+            source,
+        })?;
+        match (slice, unit) {
+            _ if counted && count == 0 => {}
+            (Some(gigabytes), _) => drop(found.slices.insert(gigabytes, count)),
+            (_, Some(mib)) => drop(found.units.insert(mib, count)),
+            _ if resource == GPU_MEMORY => found.gpu_mem = count,
+            _ => found.gpu_count = count,
+        }
+    }
+    Ok(found)
+}
+
+/// The N of a resource that has it in its name, at least 1. `010` would be a second name for 10.
+fn numbered(resource: &str, (before, after): (&str, &str)) -> Option<u64> {
+    let number = resource.strip_prefix(before)?.strip_suffix(after)?;
+    if number.starts_with('0') || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    number.parse().ok()
+}
+
+#[cfg(test)]
+#[path = "pod_tests.rs"]
+mod tests;

@@ -1,0 +1,78 @@
+//! Control daemons that another program of ours keeps, [`mpsgate_hold`]: for pods, which take along all
+//! that runs in them.
+
+use std::path::PathBuf;
+
+use mpsgate_hold::{Answer, HoldError, Request, Start, ask};
+
+use crate::card::CardMps;
+use crate::error::MpsError;
+use crate::process::Process;
+use crate::spawner::{ForkSpawner, Spawner, Started};
+
+/// Asks the holder whose directory this is.
+#[derive(Debug, Clone)]
+pub struct HoldSpawner {
+    dir: PathBuf,
+}
+
+impl HoldSpawner {
+    /// Touches nothing.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// Whether a holder answers, one that we could use.
+    #[must_use]
+    pub fn is_available(&self) -> bool {
+        match ask(&self.dir, &Request::Check) {
+            Ok(Answer::Ready(_)) => true,
+            Ok(_) | Err(HoldError::Away { .. }) => false,
+            Err(error) => {
+                log::warn!(error:% = error; "the holder of control daemons is not used");
+                false
+            }
+        }
+    }
+}
+
+impl Spawner for HoldSpawner {
+    fn start(&self, card: &CardMps) -> Result<Started, MpsError> {
+        let text = |value: std::ffi::OsString| {
+            value.into_string().map_err(|value| MpsError::NotPlainPath { path: value.into() })
+        };
+        let variables = card
+            .environment()
+            .into_iter()
+            .map(|(name, value)| Ok((name.to_owned(), text(value)?)))
+            .collect::<Result<_, MpsError>>()?;
+        let request = Request::Start(Start {
+            card: card.card(),
+            uuid: card.uuid().to_owned(),
+            program: card.binary().to_path_buf(),
+            log: card.dirs().log_file().path().to_path_buf(),
+            arguments: card.arguments().iter().map(|word| (*word).to_owned()).collect(),
+            variables,
+        });
+        match ask(&self.dir, &request).map_err(MpsError::Hold)? {
+            Answer::Started(pid) => Ok(Started::Process(Process::open(pid))),
+            other => {
+                let why = format!("{other:?} is no answer to a start");
+                Err(MpsError::Hold(HoldError::Message { why }))
+            }
+        }
+    }
+
+    fn has_ended(&self, card: &CardMps, started: &Started) -> Result<bool, MpsError> {
+        ForkSpawner.has_ended(card, started)
+    }
+
+    fn abort(&self, card: &CardMps, started: &Started) -> Result<(), MpsError> {
+        ForkSpawner.abort(card, started)
+    }
+
+    fn after_stop(&self, _card: &CardMps) -> Result<(), MpsError> {
+        Ok(())
+    }
+}
