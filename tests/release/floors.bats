@@ -53,6 +53,23 @@ says() { # TEXT
   says "mpsgated: static, so it cannot load the driver's library"
 }
 
+@test "programs of two machines are not taken for one release, and each has its own machine's loader" {
+  local name
+  [[ $(readelf -h "$programs/mpsgated") == *X86-64* ]] || skip "what is built here is not for x86_64"
+  aarch64() { printf '\267\0' | dd of="$programs/$1" bs=1 seek=18 conv=notrunc status=none; } # e_machine: 183
+  aarch64 mpsgated
+  floors 2.100 4.18
+  ((status == 1))
+  says "mpsgated: for AArch64, mpsgate-runtime is for X86-64"
+  says "mpsgated: wants the loader /lib64/ld-linux-x86-64.so.2, AArch64 has /lib/ld-linux-aarch64.so.1"
+  # Laid out for pages of 4 KiB, which some kernels of arm64 do not have; static programs, too.
+  for name in mpsgate-runtime mpsgate-hook mpsgate; do aarch64 "$name"; done
+  floors 2.100 4.18
+  ((status == 1))
+  says "mpsgate-hook: laid out for pages of 4096 bytes, AArch64 has some of 65536"
+  [[ $output != *"mpsgate-runtime is for"* ]]
+}
+
 @test "what is no program, and a specification without floors, is not taken for good" {
   echo text >"$programs/mpsgate-hook"
   floors 2.100 4.18

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # packaging/release on a small repository of its own, with stand-ins for what takes minutes (programs, packages,
-# cargo-cyclonedx): what it refuses, what it makes, and that two runs give the same bytes. No root, no network.
+# cargo-cyclonedx) and for rustc, a machine's with both architectures: what it refuses, what it makes, and that two runs give the
+# same bytes. No root, no network.
 
 setup() {
   top=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
@@ -16,28 +17,30 @@ setup() {
   printf '# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-01-31\n\n### Added\n- This.\n\n## 1.2.2\n- That.\n' >"$repository/CHANGELOG.md"
   echo /out >"$repository/.gitignore"
   cat >"$repository/Makefile" <<'END'
+dist: into = out/dist$(if $(filter aarch64,$(ARCH)),-aarch64)
 dist:
-	@mkdir -p out/dist && for p in mpsgate-runtime mpsgate-hook mpsgated mpsgate; do echo $$p >out/dist/$$p; done
-man:
-	@mkdir -p out/man out/completions && echo page >out/man/mpsgate.1 && echo done >out/completions/mpsgate.bash
+	@mkdir -p $(into) && for p in mpsgate-runtime mpsgate-hook mpsgated mpsgate; do echo $$p of $(ARCH) >$(into)/$$p; done
+packages: arch = $(if $(findstring aarch64,$(OUT)),aarch64,x86_64)
 packages:
-	@rm -rf out/tree && mkdir -p out/packages out/tree/DEBIAN out/tree/usr/bin out/tree/lib/systemd/system out/tree/etc/mpsgate
+	@rm -rf out/tree && mkdir -p $(PACKAGES) out/tree/DEBIAN out/tree/usr/bin out/tree/lib/systemd/system out/tree/etc/mpsgate
 	@cp $(OUT)/mpsgate* out/tree/usr/bin && chmod 755 out/tree/usr/bin/*
-	@ls $(OUT)/man/mpsgate.1 $(OUT)/completions/mpsgate.bash >/dev/null
 	@echo unit >out/tree/lib/systemd/system/mpsgated.service; echo settings >out/tree/etc/mpsgate/config.toml
 	@printf 'Package: mpsgate\nVersion: 1.2.3-1\nArchitecture: all\nMaintainer: t <t@example.org>\nDescription: t\n' >out/tree/DEBIAN/control
-	@chmod -R u=rwX,go=rX out/tree && dpkg-deb --root-owner-group --build out/tree out/packages/mpsgate_1.2.3-1_all.deb >/dev/null
-	@echo rpm >out/packages/mpsgate-1.2.3-1.x86_64.rpm
+	@chmod -R u=rwX,go=rX out/tree && dpkg-deb --root-owner-group --build out/tree $(PACKAGES)/mpsgate_1.2.3-1_$(arch).deb >/dev/null
+	@echo rpm >$(PACKAGES)/mpsgate-1.2.3-1.$(arch).rpm
 END
   # As the real one: a file beside each Cargo.toml, with the time, a serial number and the folder.
   cat >"$XDG_CACHE_HOME/mpsgate/bin/cargo-cyclonedx" <<'END'
 #!/bin/sh
 for crate in shim daemon cli; do
-  printf '{"serialNumber":"%s","metadata":{"timestamp":"%s"},"components":[{"purl":"path+file://%s/src"}]}' \
-    "$(cat /proc/sys/kernel/random/uuid)" "$(date +%N)" "$PWD" >src/$crate/sbom.json
+  printf '{"serialNumber":"%s","metadata":{"timestamp":"%s","component":"%s"},"components":[{"purl":"path+file://%s/src"}]}' \
+    "$(cat /proc/sys/kernel/random/uuid)" "$(date +%N)" "$8" "$PWD" >src/$crate/sbom.json
 done
 END
-  chmod +x "$XDG_CACHE_HOME/mpsgate/bin/cargo-cyclonedx"
+  mkdir -p "$BATS_TEST_TMPDIR/bin" "$BATS_TEST_TMPDIR/sysroot/lib/rustlib/aarch64-unknown-linux-"{gnu,musl}/lib
+  printf '#!/bin/sh\ncase $1 in -vV) echo "host: x86_64-unknown-linux-gnu" ;; *) echo %s ;; esac\n' "$BATS_TEST_TMPDIR/sysroot" >"$BATS_TEST_TMPDIR/bin/rustc"
+  chmod +x "$XDG_CACHE_HOME/mpsgate/bin/cargo-cyclonedx" "$BATS_TEST_TMPDIR/bin/rustc"
+  export PATH=$BATS_TEST_TMPDIR/bin:$PATH
   git -C "$repository" init -q
   commit
 }
@@ -54,33 +57,53 @@ refused() { # TEXT
   [[ ! -e $repository/out ]]
 }
 
-@test "a release has packages, archive, bills of materials, changelog and sums of them all" {
+@test "a release has packages, archives and bills of materials of both architectures, changelog and sums of them all" {
   run "$repository/packaging/release"
   ((status == 0)) || { echo "$output"; false; }
   cd "$repository/out/release"
-  arch=$(rustc -vV | sed -n 's/^host: \([^-]*\)-.*/\1/p')
   diff <(LC_ALL=C ls) - <<END
 CHANGELOG-1.2.3.md
 SHA256SUMS
+mpsgate-1.2.3-1.aarch64.rpm
 mpsgate-1.2.3-1.x86_64.rpm
-mpsgate-1.2.3-linux-$arch.tar.gz
-mpsgate-cli-1.2.3.cdx.json
-mpsgate-daemon-1.2.3.cdx.json
-mpsgate-shim-1.2.3.cdx.json
-mpsgate_1.2.3-1_all.deb
+mpsgate-1.2.3-linux-aarch64.tar.gz
+mpsgate-1.2.3-linux-x86_64.tar.gz
+mpsgate-cli-1.2.3-linux-aarch64.cdx.json
+mpsgate-cli-1.2.3-linux-x86_64.cdx.json
+mpsgate-daemon-1.2.3-linux-aarch64.cdx.json
+mpsgate-daemon-1.2.3-linux-x86_64.cdx.json
+mpsgate-shim-1.2.3-linux-aarch64.cdx.json
+mpsgate-shim-1.2.3-linux-x86_64.cdx.json
+mpsgate_1.2.3-1_aarch64.deb
+mpsgate_1.2.3-1_x86_64.deb
 END
   sha256sum --check --strict --quiet SHA256SUMS
   (($(wc -l <SHA256SUMS) == $(find . -type f | wc -l) - 1))
   diff CHANGELOG-1.2.3.md - <<<$'### Added\n- This.'
-  # Root's, readable, and laid out as on a node; what was checked against the floors is what the package has.
-  [[ $output == *"floors of "*"/mpsgate-1.2.3-linux-$arch/usr/bin"* ]]
-  tar -tvzf "mpsgate-1.2.3-linux-$arch.tar.gz" >"$BATS_TEST_TMPDIR/list"
-  grep -E "^-rwxr-xr-x 0/0 .* mpsgate-1.2.3-linux-$arch/usr/bin/mpsgated$" "$BATS_TEST_TMPDIR/list"
-  grep -E "^-rw-r--r-- 0/0 .*/usr/lib/systemd/system/mpsgated.service$" "$BATS_TEST_TMPDIR/list"
-  grep -E "^-rw-r--r-- 0/0 .*/usr/share/doc/mpsgate/config.toml$" "$BATS_TEST_TMPDIR/list"
-  # tar would put a folder in place of /lib, a link on a merged /usr, and settings over the operator's.
-  [[ $(tar -tzf "mpsgate-1.2.3-linux-$arch.tar.gz" | cut -d/ -f2 | sort -u | xargs) == usr ]]
-  jq -e '.components[0].purl == "path+file:///mpsgate/src" and (has("serialNumber") | not) and .metadata == {}' mpsgate-cli-1.2.3.cdx.json
+  for arch in x86_64 aarch64; do
+    name=mpsgate-1.2.3-linux-$arch
+    # Root's, readable, and laid out as on a node; what was checked against the floors is what the package has.
+    [[ $output == *"floors of "*"/$name/usr/bin"* ]]
+    tar -tvzf "$name.tar.gz" >"$BATS_TEST_TMPDIR/list"
+    grep -E "^-rwxr-xr-x 0/0 .* $name/usr/bin/mpsgated$" "$BATS_TEST_TMPDIR/list"
+    grep -E "^-rw-r--r-- 0/0 .*/usr/lib/systemd/system/mpsgated.service$" "$BATS_TEST_TMPDIR/list"
+    grep -E "^-rw-r--r-- 0/0 .*/usr/share/doc/mpsgate/config.toml$" "$BATS_TEST_TMPDIR/list"
+    # tar would put a folder in place of /lib, a link on a merged /usr, and settings over the operator's.
+    [[ $(tar -tzf "$name.tar.gz" | cut -d/ -f2 | sort -u | xargs) == usr ]]
+    [[ $(tar -xOzf "$name.tar.gz" "$name/usr/bin/mpsgated") == "mpsgated of $arch" ]]
+    jq -e --arg target "$arch-unknown-linux-gnu" '.components[0].purl == "path+file:///mpsgate/src" and (has("serialNumber") | not)
+      and .metadata == {component: $target}' "mpsgate-cli-1.2.3-linux-$arch.cdx.json"
+  done
+}
+
+@test "an architecture that cannot be built is left out and named, and refused where it was asked for" {
+  rmdir "$BATS_TEST_TMPDIR/sysroot/lib/rustlib/aarch64-unknown-linux-musl/lib"
+  ARCHS="x86_64 aarch64" refused "rustup target add aarch64-unknown-linux-musl"
+  run "$repository/packaging/release"
+  ((status == 0)) || { echo "$output"; false; }
+  [[ $output == *"aarch64 is left out of this release: rustup target add aarch64-unknown-linux-musl"* ]]
+  [[ -z $(find "$repository/out/release" -name '*aarch64*') ]]
+  (cd "$repository/out/release" && sha256sum --check --strict --quiet SHA256SUMS)
 }
 
 @test "two runs give the same bytes, whatever the umask, the time zone and the clock" {
@@ -133,7 +156,7 @@ END
   commit
   run "$repository/packaging/release"
   ((status == 1))
-  [[ $output == *"left 0 packages mpsgate_1.2.3*.deb in out/packages"* ]]
+  [[ $output == *"left 0 packages mpsgate_1.2.3*.deb"* ]]
 }
 
 @test "a package whose programs are above the floors stops it, before there are sums" {

@@ -3,13 +3,9 @@
 # mpsgate.bash; nothing here undoes what it does, because the machine is thrown away.
 # shellcheck shell=bash
 
-# live_install: before the first file. A GPU comes up in compute mode DEFAULT, hence the script at boot.
-live_install() {
-  local file
-  for file in mpsgate mpsgated mpsgate-runtime mpsgate-hook; do install -m 755 "$MG_OUT/$file" /usr/bin/; done
-  install -m 644 /task/packaging/systemd/*.service /etc/systemd/system/
+# simulated_driver: cards that are there after each boot, in compute mode DEFAULT, as a driver brings them up. The unit is not started.
+simulated_driver() {
   sim_cards 2
-  settings 's/^supervisor.*/supervisor = "auto"/; s/^manage.*/manage = []/'
   cat >/usr/local/sbin/simulated-gpu <<'BOOT'
 #!/bin/bash
 set -e
@@ -33,6 +29,15 @@ ExecStart=/usr/local/sbin/simulated-gpu $NVML/nvml.json
 [Install]
 WantedBy=multi-user.target
 UNIT
+}
+
+# live_install: before the first file.
+live_install() {
+  local file
+  for file in mpsgate mpsgated mpsgate-runtime mpsgate-hook; do install -m 755 "$MG_OUT/$file" /usr/bin/; done
+  install -m 644 /task/packaging/systemd/*.service /etc/systemd/system/
+  simulated_driver
+  settings 's/^supervisor.*/supervisor = "auto"/; s/^manage.*/manage = []/'
   # The watchdog of 30 s would make a test of a minute.
   mkdir -p /etc/systemd/system/mpsgated.service.d
   printf '[Service]\nWatchdogSec=10\n' >/etc/systemd/system/mpsgated.service.d/test.conf
