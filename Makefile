@@ -19,7 +19,7 @@ shim_env = RUSTFLAGS="$(RUSTFLAGS) $(shim_flags)"
 LOGS := $(TARGET_DIR)/test-log
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help build man packages demo test test-unit test-e2e test-engines test-vm test-packages test-gpu test-release test-image test-all test-faults gpu-pack soak fuzz bench dist release lint fmt clippy deny shellcheck clean
+.PHONY: help build man packages demo test test-unit test-e2e test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench dist release lint fmt clippy deny shellcheck clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -45,10 +45,9 @@ man: ## manual pages and completions into out/man and out/completions
 	@ls out/man out/completions
 
 packages: PROFILE = dist
-packages: build man ## deb and rpm of this machine's architecture into out/packages (VERSION=, SOURCE_DATE_EPOCH=)
+packages: $(if $(OUT),,build man) ## deb and rpm for this machine into out/packages; OUT=out/dist: of what make dist left (VERSION=, SOURCE_DATE_EPOCH=)
 	@tests/env/install.sh packages
 	@packaging/build
-	@echo "for this machine's architecture alone: nothing here cross-builds; on arm64 the same makes arm64's"
 
 demo: build ## show it: real runc containers that share a card, and what is refused (root)
 	@tests/env/install.sh demo
@@ -70,7 +69,12 @@ test-engines: ## one suite on each engine and version (root; after build; MG_CEL
 	@mkdir -p $(LOGS)
 	@tests/engines/run 2>&1 | tee $(LOGS)/engines.log
 
-test-vm: ## the same in a whole Debian machine: systemd, cgroup v2, crun, Podman, Docker 26 (root; after build)
+test-k8s: ## a real Kubernetes 1.20 on this machine, built once in ten minutes (root; after build)
+	@tests/env/install.sh k8s
+	@mkdir -p $(LOGS)
+	@tests/k8s/run 2>&1 | tee $(LOGS)/k8s.log
+
+test-vm: man ## the same in a whole Debian machine: systemd, cgroup v2, crun, Podman, Docker 26, the packages (root; after build)
 	@mkdir -p $(LOGS)
 	@tests/vm/run $(VM) 2>&1 | tee $(LOGS)/vm$(addprefix -,$(MG_VM_SUITE)).log
 
@@ -90,6 +94,19 @@ test-image: ## packaging/container's image, built and run by Podman without a re
 	@tests/env/install.sh test
 	@mkdir -p $(LOGS)
 	@bats --formatter tap tests/container 2>&1 | tee $(LOGS)/image.log
+
+test-chart: ## packaging/kubernetes: the chart rendered, checked against the schemas of Kubernetes 1.25 to 1.37 (no root; after build)
+	@tests/env/install.sh chart || true
+	@mkdir -p $(LOGS)
+	@bats --formatter tap tests/chart 2>&1 | tee $(LOGS)/chart.log
+
+chart-manifests: ## the chart's plain manifests into out/kubernetes/mpsgate.yaml (IMAGE=registry/repository, VALUES=file)
+	@tests/env/install.sh chart
+	@mkdir -p out/kubernetes
+	@"$$(tests/env/install.sh chart-tools)/bin/helm" template mpsgate packaging/kubernetes/chart --namespace mpsgate-system \
+	  $(if $(IMAGE),--set-string image.repository=$(IMAGE)) $(if $(VALUES),--values $(VALUES)) >out/kubernetes/mpsgate.yaml.new
+	@mv out/kubernetes/mpsgate.yaml.new out/kubernetes/mpsgate.yaml
+	@echo out/kubernetes/mpsgate.yaml
 
 test-all: build ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part)
 	@tests/env/all.sh $(LOGS)
@@ -113,11 +130,11 @@ fuzz: ## fuzz every parser of foreign bytes for FUZZ_SECONDS=60 each (nightly Ru
 bench: build ## what the shim and the hook cost, as ratios to a program that only execs (root)
 	@tests/bench/run
 
-dist: ## the four programs as they are shipped, for every distribution of docs/install.md, into out/dist
+dist: man ## the four programs as they are shipped, for every distribution of docs/install.md, into out/dist (ARCH=aarch64: out/dist-aarch64)
 	@tests/env/install.sh release
-	@SHIM_TARGET="$(shim_target)" SHIM_RUSTFLAGS="$(shim_flags)" packaging/dist
+	@SHIM_TARGET="$(shim_target)" SHIM_RUSTFLAGS="$(shim_flags)" packaging/dist $(ARCH)
 
-release: ## a release of the committed version into out/release: packages, programs, checksums, SBOM, changelog
+release: ## a release of the committed version into out/release, amd64 and arm64: packages, archive, checksums, SBOM, changelog
 	@tests/env/install.sh release
 	@packaging/release
 

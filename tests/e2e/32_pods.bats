@@ -93,8 +93,28 @@ podded() {
   assert_contains "what is missing" "$stderr" "does not say to which container of which pod"
   of pod-1 main "$good"
   refused x E_UNCONFIRMED "${of[@]}" --jq '.linux.cgroupsPath = "/kubepods/burstable/pod-2/x"'
-  refused x E_UNCONFIRMED --ann mpsgate.io/gpu-mem=1Gi
   podded y "${of[@]}"
+}
+
+@test "beside the device plugin a pod's annotations ask for nothing, and get nothing; without it they are refused" {
+  local of mine forged plugin=/var/lib/kubelet/device-plugins/mpsgate-aliyun.com_gpu-mem.sock
+  wait_for 30 "the device plugin serves" [ -S "$plugin" ]
+  of pod-1 side ''
+  mine=("${of[@]:0:10}")
+  for forged in mpsgate.io/gpu-mem=1Gi aliyun.com/gpu-mem=80 mpsgate.io/gpu-compute=much aliyun.com/gpu-count=2; do
+    allowed x "${mine[@]}" --ann "$forged"
+    assert_contains "what the log says" "$(tail -5 "$MG/log/mpsgated.log")" "annotation ${forged%=*} asks for GPU memory"
+    refused x E_VISIBLE_DEVICES "${mine[@]}" --ann "$forged" --env NVIDIA_VISIBLE_DEVICES=all
+  done
+  printf '[kubernetes]\ndevice_plugin = "off"\n' >>/etc/mpsgate/config.toml
+  mpsgate reload
+  wait_for 30 "it serves no more" test ! -e "$plugin"
+  wait_for 30 "the shim is told" jq -e '.device_plugin | not' /run/mpsgate/node.json
+  refused x E_UNCONFIRMED "${mine[@]}" --ann mpsgate.io/gpu-mem=1Gi
+  assert_contains "what to do" "$stderr" "resources.limits"
+  sed -i '/^\[kubernetes\]/,$d' /etc/mpsgate/config.toml
+  mpsgate reload
+  wait_for 30 "it serves again" jq -e .device_plugin /run/mpsgate/node.json
 }
 
 @test "the keys are root's alone; one that others could have read confirms nobody" {

@@ -243,6 +243,14 @@ below() {
   done
   cdi_spec /etc/cdi '.containerEdits.deviceNodes[0].hostPath = "/dev/nvidiactl"'
   allowed y --ann mpsgate.io/gpu-mem=2Gi --ann mpsgate.io/gpu=1
+  # One from before the driver's modules were all loaded.
+  rm -rf /etc/cdi
+  cdi_spec /etc/cdi 'del(.containerEdits.deviceNodes)'
+  asks a
+  create a
+  only_card_1 a
+  try_oci exec a sh -c 'ls /dev/nvidia-uvm /dev/nvidiactl'
+  delete a
 }
 
 @test "CDI that the engine applied: its driver's files count, its other cards do not stay" {

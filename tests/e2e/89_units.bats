@@ -38,6 +38,11 @@ exposure() {
   done
 }
 
+@test "no unit has systemd remove what has to stay when mpsgated ends" {
+  # Before 235 systemd does not know RuntimeDirectoryPreserve=, and removes the directory with the ledger.
+  ! grep -n '^RuntimeDirectory' "$units"/*.service || fail "mpsgated makes /run/mpsgate itself"
+}
+
 @test "what would close the driver's devices or part MPS from its clients is in no unit" {
   local setting
   for setting in PrivateDevices DevicePolicy DeviceAllow ProtectClock PrivateTmp PrivateIPC MemoryDenyWriteExecute PrivateUsers ProtectProc; do

@@ -49,11 +49,18 @@ WANT=(--ipc --gpu 7Gi)
   UNDER='' engine_once neighbour -- true
 }
 
-@test "with a kubelet a pod's annotation is not believed, and its event says so" {
+@test "with a kubelet a pod's annotation is not believed; without the device plugin its event says so" {
   kubelet_socket
   wait_for 30 "mpsgated has seen the kubelet" unconfirmed
+  wait_for 30 "the device plugin serves" jq -e .device_plugin /run/mpsgate/node.json
+  engine_once sidecar "${WANT[@]}" -- true
+  printf '[kubernetes]\ndevice_plugin = "off"\n' >>/etc/mpsgate/config.toml
+  mpsgate reload
+  wait_for 30 "it serves no more" jq -e '.device_plugin | not' /run/mpsgate/node.json
   refusal E_UNCONFIRMED pod "${WANT[@]}" -- true
   engine_once ordinary -- true
+  sed -i '/^\[kubernetes\]/,$d' /etc/mpsgate/config.toml
+  mpsgate reload
 }
 unconfirmed() { grep -q 'kubelet=true' "$MG/log/mpsgated.log"; }
 

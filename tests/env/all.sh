@@ -17,16 +17,18 @@ target() { # NAME MAKE-ARGUMENT...
 
 target test-gpu
 target test-image
+target test-chart
 target test-packages
+target test-k8s
 if [[ ${MG_SELECT:-} == ci ]]; then
   target test-engines MG_CELLS=ci
-  target test-vm VM="crun-20_grant crun-systemd runc-systemd live engines-docker reboot"
-  left="test-engines: other versions of each engine; test-vm: the other end-to-end files on crun and on cgroup v2, the
-  crash points there, Podman, ctr and CRI in the machine, the machine of sid"
+  target test-vm VM="crun-20_grant runc-systemd live reboot packages"
+  left="test-engines: other versions of each engine; test-vm: the other end-to-end files on crun and on cgroup v2, crun
+  under systemd, the crash points there, the engines' own tests in the machine, the machine of sid"
 else
   target test-engines
   target test-vm
-  target test-vm MG_VM_SUITE=sid VM="live engines"
+  target test-vm MG_VM_SUITE=sid VM="live engines packages"
 fi
 echo "=== minutes per target"
 printf '%s\n' "${times[@]}"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# install.sh [build|demo|test|engines|packages|lint|release]...: installs what these steps need and this machine lacks, from
+# install.sh [build|demo|test|engines|k8s|packages|chart|lint|release]...: installs what these steps need and this machine lacks, from
 # Debian's packages, rustup and crates.io. Runs again without harm. Without root it names what is
 # missing and how to get it, and exits 1.
 #
-# `install.sh zig` prints the folder that has what packaging/build-tools.txt pins, once `release` has put it there.
+# `install.sh zig` prints the folder that has what packaging/build-tools.txt pins, once `release` has put it there;
+# `install.sh chart-tools` the one of tests/chart/tools.txt, after `chart`.
 #
 # No service is started or enabled by it: the tests start their own dockerd.
 # MPSGATE_NO_INSTALL=1: only look.
@@ -14,7 +15,9 @@ declare -A packages=(
   [demo]="runc:runc pgrep:procps jq:jq busybox:busybox-static"
   [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman curl:curl openssl:openssl promtool:prometheus"
   [engines]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io containerd:containerd podman:podman conmon:conmon curl:curl openssl:openssl protoc:protobuf-compiler"
+  [k8s]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats containerd:containerd dockerd:docker.io openssl:openssl ip:iproute2 /usr/lib/cni/bridge:containernetworking-plugins dpkg-source:dpkg-dev gcc:gcc"
   [packages]="dpkg-deb:dpkg rpmbuild:rpm strip:binutils jq:jq bats:bats lintian:lintian rpmlint:rpmlint mmdebstrap:mmdebstrap"
+  [chart]="pip3:python3-pip jq:jq bats:bats"
   [lint]="shellcheck:shellcheck"
   [release]="pip3:python3-pip readelf:binutils jq:jq git:git"
 )
@@ -23,6 +26,7 @@ steps=("$@")
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate
 root=$(cd "$(dirname "$0")/../.." && pwd)
 zig=$cache/zig-$(sha256sum "$root/packaging/build-tools.txt" | cut -c1-12)
+chart_tools=$cache/chart-tools-$(sha256sum "$root/tests/chart/tools.txt" | cut -c1-12)
 missing=0
 service_units=(docker.service docker.socket containerd.service podman.service podman.socket
   podman-restart.service podman-auto-update.service podman-auto-update.timer prometheus.service)
@@ -93,6 +97,21 @@ want_musl() {
   fi
 }
 
+# The other architecture's libraries of Rust. zig and Rust's own linker have the rest.
+want_cross() {
+  local host other target
+  host=$(rustc -vV | sed -n 's/^host: //p')
+  case $host in x86_64-*) other=aarch64 ;; *) other=x86_64 ;; esac
+  for target in "$other-unknown-linux-gnu" "$other-unknown-linux-musl"; do
+    [[ -d $(rustc --print sysroot)/lib/rustlib/$target/lib ]] && continue
+    if command -v rustup >/dev/null && [[ ${MPSGATE_NO_INSTALL:-0} != 1 ]] && rustup target add "$target" >&2; then
+      say "rust target $target"
+    else
+      say "no rust target $target: make release leaves $other out"
+    fi
+  done
+}
+
 cargo_tool() { # CRATE[@VERSION]
   # It runs for a second: what counts is that it is built quickly.
   CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
@@ -112,23 +131,23 @@ want_cargo_deny() {
 }
 
 # From PyPI, by their hashes; another list of pins is another folder.
-want_zig() {
-  local pins=packaging/build-tools.txt work
-  [[ -d $zig ]] && return
+want_pinned() { # FOLDER PINS WHAT SIZE
+  local folder=$1 pins=$2 what=$3 size=$4 work
+  [[ -d $folder ]] && return
   if [[ ${MPSGATE_NO_INSTALL:-0} == 1 ]]; then
-    say "missing: cargo-zigbuild and zig; python3 -m pip install --require-hashes --no-deps --target $zig -r $pins"
+    say "missing: $what; python3 -m pip install --require-hashes --no-deps --target $folder -r $pins"
     missing=1
     return
   fi
-  say "cargo-zigbuild and zig into $zig (90 MB, once)"
+  say "$what into $folder ($size, once)"
   mkdir -p "$cache"
-  work=$(mktemp -d "$cache/.zig.XXXXXX") # beside its final place: half of it is never taken for the whole
+  work=$(mktemp -d "$cache/.pinned.XXXXXX") # beside its final place: half of it is never taken for the whole
   # shellcheck disable=SC2064 # its path is known now
   trap "rm -rf $work" EXIT
   python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes --no-deps --only-binary :all: \
-    --target "$work" -r "$root/$pins" >&2 || { rm -rf "$work"; say "cargo-zigbuild and zig cannot be had from PyPI"; missing=1; return; }
+    --target "$work" -r "$root/$pins" >&2 || { rm -rf "$work"; say "$what cannot be had from PyPI"; missing=1; return; }
   chmod 755 "$work"
-  mv -T "$work" "$zig" 2>/dev/null || { rm -rf "$work"; [[ -d $zig ]]; }
+  mv -T "$work" "$folder" 2>/dev/null || { rm -rf "$work"; [[ -d $folder ]]; }
 }
 
 want_cyclonedx() {
@@ -148,16 +167,23 @@ if [[ ${steps[*]} == zig ]]; then
   echo "$zig"
   exit
 fi
+if [[ ${steps[*]} == chart-tools ]]; then
+  [[ -d $chart_tools ]] || { say "no $chart_tools: run tests/env/install.sh chart" >&2; exit 1; }
+  echo "$chart_tools"
+  exit
+fi
 for step in "${steps[@]}"; do
-  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|packages|lint|release]..., or install.sh zig" >&2; exit 64; }
+  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|k8s|packages|chart|lint|release]..., or install.sh zig, or install.sh chart-tools" >&2; exit 64; }
   # shellcheck disable=SC2086 # a list
   want_packages ${packages[$step]}
   case $step in
     build) want_musl ;;
+    chart) want_pinned "$chart_tools" tests/chart/tools.txt "Helm and the schemas of Kubernetes" "80 MB" ;;
     lint) want_cargo_deny ;;
     release)
       want_musl
-      want_zig
+      want_cross
+      want_pinned "$zig" packaging/build-tools.txt "cargo-zigbuild and zig" "90 MB"
       want_cyclonedx
       ;;
   esac
