@@ -72,7 +72,7 @@ ask() {
   granted good 1Gi --ann mpsgate.io/gpu=0
   granted other 1Gi --ann mpsgate.io/gpu=1
   hold bad
-  wait_for 10 "the holder is named" says 0 "its channel is held by container bad, pid"
+  wait_for 30 "the holder is named" says 0 "its channel is held by container bad, pid"
   wait_for 20 "bad is killed" stopped bad
   wait_for 10 "card 0 is ready" card_is ready 0
   assert_equal "good" "$(state_of good)" running
@@ -129,7 +129,7 @@ ask() {
 @test "a paused container that holds the channel is killed all the same" {
   granted bad 1Gi --ann mpsgate.io/gpu=0
   hold bad
-  wait_for 10 "the holder is named" says 0 "container bad"
+  wait_for 30 "the holder is named" says 0 "container bad"
   try_oci pause bad
   wait_for 20 "bad is killed" stopped bad
   wait_for 10 "card 0 is ready" card_is ready 0
