@@ -10,7 +10,7 @@ use crate::exempt::exempt_as;
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::signals::{self, Signal};
 use crate::users::{self, Users};
-use crate::{Caller, Code, Note, NoteAction, Refusal, notes, schedule};
+use crate::{Caller, Code, Note, NoteAction, Refusal, notes, refusal, schedule};
 
 /// A bind mount that touches mpsgate's directories, as the caller found by device and inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -203,12 +203,7 @@ fn with_request(input: &Input<'_>, request: Request, signals: &[Signal]) -> Verd
         ));
     }
     if signals::is_privileged(view) {
-        return Verdict::Refuse(Refusal::new(
-            Code::Privileged,
-            "it asks for GPU memory and is privileged, so that no limit would hold",
-            "remove privileged: true from the securityContext (docker run: drop --privileged and add \
-             the capabilities it needs with --cap-add)",
-        ));
+        return Verdict::Refuse(refusal::privileged());
     }
     let refused = capability_refusal(input)
         .or_else(|| schedule::refuses(input.node.schedule, &request, request.cards))
@@ -250,37 +245,13 @@ fn only_granted(view: View<'_>) -> Vec<Edit> {
     edits
 }
 
-/// Capabilities with which a container changes what holds its limit and its neighbours'. Measured from inside
-/// (`tests/e2e/escape`, runc 1.1.5): the first makes the client directory writable, has the host run programs and
-/// opens devices on cgroup v1, the second loads modules, the last opens the host's files by handle. The third
-/// has the ports by which devices are programmed (ioperm(2)).
-const STRONG: [&str; 4] =
-    ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_DAC_READ_SEARCH"];
-
 fn capability_refusal(input: &Input<'_>) -> Option<Refusal> {
     let view = input.view;
     // In a user namespace whose root is not the host's, none of them reaches the host.
     if users::host_uid(view, &input.users, 0) != Ok(0) {
         return None;
     }
-    let (found, hint) = match STRONG.into_iter().find(|name| view.may_gain(name)) {
-        Some(name) => (
-            format!("may use {name}"),
-            "drop the capability (securityContext.capabilities, docker run --cap-add), or do what needs it in \
-             a container without GPU memory",
-        ),
-        None if input.host_pids && view.may_gain("CAP_SYS_PTRACE") => (
-            "may trace every process of the host (CAP_SYS_PTRACE with the host's PID namespace)"
-                .to_owned(),
-            "drop SYS_PTRACE, or give it a PID namespace of its own (no hostPID: true, no docker run --pid=host)",
-        ),
-        None => return None,
-    };
-    Some(Refusal::new(
-        Code::Capability,
-        format!("it asks for GPU memory and {found}, so that no limit would hold"),
-        hint,
-    ))
+    refusal::capability(|name| view.may_gain(name), input.host_pids)
 }
 
 fn ipc_refusal(input: &Input<'_>) -> Option<Refusal> {
@@ -294,17 +265,10 @@ fn ipc_refusal(input: &Input<'_>) -> Option<Refusal> {
         (Ipc::Inode(inode), Some(server)) => {
             format!("its IPC namespace (ipc:[{inode}]) is not the MPS server's (ipc:[{server}])")
         }
-        (Ipc::New, _) => {
-            "it has an IPC namespace of its own, and no CUDA process in it reaches the MPS server"
-                .to_owned()
-        }
+        (Ipc::New, _) => return Some(refusal::own_ipc()),
         (Ipc::Unreadable(why), _) => format!("its IPC namespace cannot be looked at: {why}"),
     };
-    Some(Refusal::new(
-        Code::NoHostIpc,
-        format!("it asks for GPU memory but {found}"),
-        "set hostIPC: true in the pod spec (docker or podman run --ipc=host, ctr run --with-ns ipc:/proc/1/ns/ipc)",
-    ))
+    Some(refusal::no_host_ipc(&found))
 }
 
 fn without_request(input: &Input<'_>, signals: &[Signal], notes: &mut Vec<Note>) -> Verdict {
@@ -407,16 +371,21 @@ fn privileged(input: &Input<'_>, strip: &mut impl FnMut(Code, String, Vec<Edit>)
     }
 }
 
+/// How a container of a pod asks.
+pub(crate) const ASK_LIMITS: &str =
+    "ask for GPU memory in the container's resources.limits (aliyun.com/gpu-mem: 7, in GiB)";
+
 /// How such a container asks.
 fn ask(input: &Input<'_>) -> &'static str {
     if input.caller.is_kubernetes() && input.node.device_plugin {
-        "ask for GPU memory in the container's resources.limits (aliyun.com/gpu-mem: 7, in GiB)"
+        ASK_LIMITS
     } else {
         "ask for GPU memory with the annotation aliyun.com/gpu-mem: 7 (GiB; docker run -e MPSGATE_GPU_MEM=7Gi)"
     }
 }
 
-fn refusal_of(signal: &Signal, with_request: bool, ask: &str) -> Refusal {
+/// The refusal that a signal is.
+pub(crate) fn refusal_of(signal: &Signal, with_request: bool, ask: &str) -> Refusal {
     let sentence = match signal.code {
         Code::MpsMount | Code::Annotation => signal.found.clone(),
         _ => format!("{}, but no GPU memory was granted to it", signal.found),

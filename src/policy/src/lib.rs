@@ -13,7 +13,9 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+pub mod admission;
 mod caller;
+pub mod cluster;
 mod decide;
 mod exempt;
 mod grant_edits;

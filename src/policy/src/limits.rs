@@ -34,9 +34,7 @@ pub fn confirmed(
                 "it is started as a container of a pod that has none of this name at the API server".to_owned(),
             ));
         }
-        Listed::Unreadable(why) => {
-            return Err(refusal(format!("its resources.limits cannot be counted: {why}")));
-        }
+        Listed::Unreadable(why) => return Err(uncountable(why)),
         Listed::Given(given) => given,
     };
     match (token, given.as_slice()) {
@@ -57,7 +55,13 @@ pub fn confirmed(
     }
 }
 
-fn list(given: &[(String, Mib)]) -> String {
+/// A limit that cannot be counted.
+pub(crate) fn uncountable(why: &str) -> Refusal {
+    refusal(format!("its resources.limits cannot be counted: {why}"))
+}
+
+/// Resources and what they give, as they read in a sentence.
+pub(crate) fn list(given: &[(String, Mib)]) -> String {
     if given.is_empty() {
         return "no GPU memory".to_owned();
     }

@@ -84,9 +84,9 @@ pub struct Need<'a> {
     pub uid: u32,
     /// A certain card.
     pub gpu: Option<&'a GpuSelector>,
-    /// The card that a scheduler chose, or that kubelet chose devices of: taken where it serves, and no other is
-    /// refused for it.
-    pub hint: Option<&'a GpuUuid>,
+    /// The cards that a scheduler chose, or the one that kubelet chose devices of: taken where they serve, and no other
+    /// is refused for them.
+    pub hints: &'a [GpuUuid],
     /// The emptiest card instead of the fullest.
     pub spread: bool,
 }
@@ -168,10 +168,15 @@ pub fn choose_several(
 
 /// The card that comes first is taken.
 fn rank(card: &CardState<'_>, need: &Need<'_>) -> impl Ord + use<> {
-    let equal = !need.spread && card.holders.iter().any(|holder| holder.memory == need.memory);
-    let left = card.free().0;
-    let by_rest = if need.spread { u64::MAX - left } else { left };
-    (need.hint != Some(card.uuid), Reverse(equal), by_rest, card.index)
+    let equal = card.holders.iter().any(|holder| holder.memory == need.memory);
+    (!need.hints.contains(card.uuid), order(need.spread, equal, card.free(), card.index))
+}
+
+/// Among cards that serve, on the node and in the cluster: the one that comes first is taken. `equal`: it has a holder
+/// of the same size.
+pub(crate) fn order(spread: bool, equal: bool, left: Mib, index: u32) -> impl Ord + use<> {
+    let by_rest = if spread { u64::MAX - left.0 } else { left.0 };
+    (Reverse(equal && !spread), by_rest, index)
 }
 
 /// The cards that could serve if they had room, and of these the ones that have; neither is empty.

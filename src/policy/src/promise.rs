@@ -6,26 +6,29 @@ use mpsgate_allocation::{GpuUuid, Mib};
 
 /// What a pod may still take.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct Asked<Card = GpuUuid> {
     /// GPU memory on each card.
     pub memory: Mib,
     /// On how many cards.
     pub cards: usize,
     /// Those that a scheduler chose; empty where none did.
-    pub chosen: Vec<GpuUuid>,
+    pub chosen: Vec<Card>,
 }
 
 /// The cards of each of `asked`, in their order: among the chosen, else among all, those with the least left that still
 /// have enough. `free` is what nobody holds of each card. Empty where there are not as many: it can hold nothing back.
 #[must_use]
-pub fn expected_on(free: &[(GpuUuid, Mib)], asked: &[Asked]) -> Vec<Vec<GpuUuid>> {
+pub fn expected_on<Card: Clone + PartialEq>(
+    free: &[(Card, Mib)],
+    asked: &[Asked<Card>],
+) -> Vec<Vec<Card>> {
     let mut free = free.to_vec();
     let mut found = vec![Vec::new(); asked.len()];
     // Those whose cards are known take their place first, the others by size: then most of them fit.
     let mut order: Vec<_> = asked.iter().zip(&mut found).collect();
     order.sort_by_key(|(one, _)| (one.chosen.is_empty(), Reverse(one.memory)));
     for (one, cards) in order {
-        let chosen = |uuid: &GpuUuid| one.chosen.is_empty() || one.chosen.contains(uuid);
+        let chosen = |uuid: &Card| one.chosen.is_empty() || one.chosen.contains(uuid);
         let mut fits: Vec<_> =
             free.iter_mut().filter(|(uuid, left)| chosen(uuid) && *left >= one.memory).collect();
         if fits.len() < one.cards {

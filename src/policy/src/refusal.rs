@@ -190,6 +190,61 @@ impl Refusal {
     }
 }
 
+/// A request in a privileged container.
+pub(crate) fn privileged() -> Refusal {
+    Refusal::new(
+        Code::Privileged,
+        "it asks for GPU memory and is privileged, so that no limit would hold",
+        "remove privileged: true from the securityContext (docker run: drop --privileged and add \
+         the capabilities it needs with --cap-add)",
+    )
+}
+
+/// Capabilities with which a container changes what holds its limit and its neighbours'. Measured from inside
+/// (`tests/e2e/escape`, runc 1.1.5): the first makes the client directory writable, has the host run programs and
+/// opens devices on cgroup v1, the second loads modules, the last opens the host's files by handle. The third
+/// has the ports by which devices are programmed (ioperm(2)).
+const STRONG: [&str; 4] =
+    ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_DAC_READ_SEARCH"];
+
+/// A request in a container that may use a capability by which no limit would hold.
+pub(crate) fn capability(may_gain: impl Fn(&str) -> bool, host_pids: bool) -> Option<Refusal> {
+    let (found, hint) = match STRONG.into_iter().find(|name| may_gain(name)) {
+        Some(name) => (
+            format!("may use {name}"),
+            "drop the capability (securityContext.capabilities, docker run --cap-add), or do what needs it in \
+             a container without GPU memory",
+        ),
+        None if host_pids && may_gain("CAP_SYS_PTRACE") => (
+            "may trace every process of the host (CAP_SYS_PTRACE with the host's PID namespace)"
+                .to_owned(),
+            "drop SYS_PTRACE, or give it a PID namespace of its own (no hostPID: true, no docker run --pid=host)",
+        ),
+        None => return None,
+    };
+    Some(Refusal::new(
+        Code::Capability,
+        format!("it asks for GPU memory and {found}, so that no limit would hold"),
+        hint,
+    ))
+}
+
+/// A request in an IPC namespace that is not the MPS server's.
+pub(crate) fn no_host_ipc(found: &str) -> Refusal {
+    Refusal::new(
+        Code::NoHostIpc,
+        format!("it asks for GPU memory but {found}"),
+        "set hostIPC: true in the pod spec (docker or podman run --ipc=host, ctr run --with-ns ipc:/proc/1/ns/ipc)",
+    )
+}
+
+/// A request in a new IPC namespace.
+pub(crate) fn own_ipc() -> Refusal {
+    no_host_ipc(
+        "it has an IPC namespace of its own, and no CUDA process in it reaches the MPS server",
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Code, Refusal};

@@ -235,6 +235,28 @@ pub(crate) fn several_cards(cards: NonZeroU32) -> Refusal {
     )
 }
 
+/// Over how many cards a pod's label spreads its memory.
+///
+/// # Errors
+/// A refusal where the label is no number of cards.
+pub fn gpu_count(label: &str) -> Result<NonZeroU32, Refusal> {
+    label.parse().map_err(|_| {
+        Refusal::new(
+            Code::Request,
+            format!("its pod's label {CARDS_ANNOTATION} is {label:?}, which is no number of cards"),
+            "set it to 1 or more, or remove it",
+        )
+    })
+}
+
+/// What a part of the memory that `resource` gives is counted in: the N MiB of `mpsgate.io/gpu-mem-<N>mi`, else GiB.
+#[must_use]
+pub fn unit_of(resource: &str) -> Mib {
+    let unit = resource.strip_prefix("mpsgate.io/gpu-mem-");
+    let mib = unit.and_then(|unit| unit.strip_suffix("mi")?.parse().ok()).filter(|mib| *mib > 0);
+    Mib(mib.unwrap_or(1024))
+}
+
 /// The memory on each of `cards`, in whole units of the request.
 ///
 /// # Errors

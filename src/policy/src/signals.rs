@@ -12,7 +12,7 @@ use mpsgate_oci::spec::{Device, Edit, Seen, View};
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::{Code, MountFact, MountKind, notes};
 
-const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+pub(crate) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Variables that give MIG capabilities to a privileged container.
 const MIG_VARIABLES: [&str; 2] = ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"];
 const IMEX_VARIABLE: &str = "NVIDIA_IMEX_CHANNELS";
@@ -179,7 +179,7 @@ pub fn has_driver(view: View<'_>) -> bool {
 
 /// What a value of `NVIDIA_VISIBLE_DEVICES` asks for: `void` anywhere is nothing, else the first of
 /// `all` and `none` counts, else the names (NVIDIA Container Toolkit 1.20).
-fn names(value: &str) -> Vec<&str> {
+pub(crate) fn names(value: &str) -> Vec<&str> {
     let tokens: Vec<&str> = value.split(',').map(str::trim).filter(|t| !t.is_empty()).collect();
     if tokens.contains(&"void") {
         return Vec::new();
@@ -209,9 +209,14 @@ fn visible_devices(
     let (code, found) = if hook && !runtime_is_nvidia {
         (Code::NvidiaHook, format!("NVIDIA's prestart hook would give it {}", card(name)))
     } else {
-        (Code::VisibleDevices, format!("{VISIBLE}={value} names {}", card(name)))
+        (Code::VisibleDevices, visible(value, name))
     };
     signals.push(Signal { code, found, remove: vec![set(VISIBLE, "void")] });
+}
+
+/// What was found where the variable names a card.
+pub(crate) fn visible(value: &str, name: &str) -> String {
+    format!("{VISIBLE}={value} names {}", card(name))
 }
 
 /// A name as it reads in a sentence.

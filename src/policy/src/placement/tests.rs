@@ -28,7 +28,7 @@ fn card<'a>(uuid: &'a GpuUuid, index: u32, holders: &[(&'a str, u64, u32)]) -> C
 }
 
 fn need(gib: u64, uid: u32) -> Need<'static> {
-    Need { memory: Mib(gib * 1024), uid, gpu: None, hint: None, spread: false }
+    Need { memory: Mib(gib * 1024), uid, gpu: None, hints: &[], spread: false }
 }
 
 fn text(result: Result<usize, Refusal>) -> String {
@@ -53,7 +53,7 @@ fn a_node_that_spreads_takes_the_emptiest_whatever_its_sizes() {
     assert_eq!(choose(&cards, &need(5, 0)), Ok(0));
     assert_eq!(choose(&cards, &spread), Ok(1));
     assert_eq!(choose(&cards[..1], &spread), Ok(0));
-    assert_eq!(choose(&cards, &Need { hint: Some(&ids[2]), ..spread }), Ok(2));
+    assert_eq!(choose(&cards, &Need { hints: &ids[2..], ..spread }), Ok(2));
 }
 
 #[test]
@@ -61,15 +61,15 @@ fn takes_the_card_that_kubelet_chose_where_it_serves_and_else_the_best() {
     let ids = [uuid(0), uuid(1), uuid(2)];
     let mut cards =
         [card(&ids[0], 0, &[("a", 5, 0)]), card(&ids[1], 1, &[]), card(&ids[2], 2, &[])];
-    let hinted = |hint| Need { hint, ..need(5, 0) };
-    assert_eq!(choose(&cards, &hinted(None)), Ok(0));
-    assert_eq!(choose(&cards, &hinted(Some(&ids[2]))), Ok(2), "before equal size");
-    let elsewhere = uuid(9);
-    assert_eq!(choose(&cards, &hinted(Some(&elsewhere))), Ok(0), "a card that is not here");
+    let hinted = |hints| Need { hints, ..need(5, 0) };
+    assert_eq!(choose(&cards, &hinted(&[])), Ok(0));
+    assert_eq!(choose(&cards, &hinted(&ids[2..])), Ok(2), "before equal size");
+    let elsewhere = [uuid(9)];
+    assert_eq!(choose(&cards, &hinted(&elsewhere)), Ok(0), "a card that is not here");
     cards[2].holders = vec![Holder { container: "c", memory: Mib(11 * 1024), uid: 0 }];
-    assert_eq!(choose(&cards, &hinted(Some(&ids[2]))), Ok(0), "it is full");
+    assert_eq!(choose(&cards, &hinted(&ids[2..])), Ok(0), "it is full");
     let named = GpuSelector::Uuid(uuid(1));
-    let both = Need { gpu: Some(&named), ..hinted(Some(&ids[0])) };
+    let both = Need { gpu: Some(&named), ..hinted(&ids[..1]) };
     assert_eq!(choose(&cards, &both), Ok(1), "who is named is no hint");
 }
 
@@ -324,8 +324,10 @@ fn several_cards_are_different_ones_the_fullest_that_fit_first() {
     ] {
         assert_eq!(several(&cards, &need(gib, 0), count), Ok(chosen), "{gib} GiB on {count}");
     }
-    let hinted = Need { hint: Some(&ids[0]), ..need(4, 0) };
+    let hinted = Need { hints: &ids[..1], ..need(4, 0) };
     assert_eq!(several(&cards, &hinted, 2), Ok(vec![0, 1]), "kubelet's card is among them");
+    let hinted = Need { hints: &[uuid(3), uuid(0)], ..need(4, 0) };
+    assert_eq!(several(&cards, &hinted, 2), Ok(vec![3, 0]), "the scheduler's cards");
 }
 
 #[test]
