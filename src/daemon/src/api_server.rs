@@ -152,7 +152,7 @@ async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
             promises::keep(&daemon, &current);
         }
         tell::health(&daemon.node(), &mut seen);
-        let report = report::of(&daemon.node());
+        let report = report::of(&daemon.node(), &current);
         api_server.report.send_if_modified(|shown| {
             let differs = shown.as_ref() != Some(&report);
             if differs {
@@ -175,15 +175,17 @@ async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
 pub(crate) struct InApi {
     /// Its limits.
     pub(crate) listed: Listed,
-    /// The card that a scheduler chose for it, by index.
-    pub(crate) chosen: Option<u32>,
+    /// The cards that a scheduler chose for it, by index.
+    pub(crate) chosen: Vec<u32>,
     /// Over how many cards its memory is spread, as the pod's label says it.
     pub(crate) cards: Option<String>,
+    /// `aliyun.com/gpu-core.percentage` of its limits; 0 where they name none.
+    pub(crate) core_percentage: u64,
 }
 
 impl InApi {
     fn only(listed: Listed) -> Self {
-        Self { listed, chosen: None, cards: None }
+        Self { listed, chosen: Vec::new(), cards: None, core_percentage: 0 }
     }
 }
 
@@ -198,19 +200,16 @@ pub(crate) async fn listed(daemon: &Daemon, pod: &PodContainer) -> InApi {
     let Some(container) = known.container(&pod.container) else {
         return InApi::only(Listed::NoContainer);
     };
-    let listed = match &container.limits {
-        Ok(limits) => {
+    let listed = match (&container.limits, &container.core_percent) {
+        (Ok(limits), Ok(_)) => {
             let given = limits.memory().filter(|(_, mib)| *mib > 0);
             Listed::Given(given.map(|(resource, mib)| (resource, Mib(mib))).collect())
         }
-        Err(error) => Listed::Unreadable(crate::error::chain(error)),
+        (Err(error), _) | (_, Err(error)) => Listed::Unreadable(crate::error::chain(error)),
     };
-    // Several are for a node that shares without MPS.
-    let chosen = match known.chosen_cards(&pod.container).as_slice() {
-        [one] => Some(*one),
-        _ => None,
-    };
-    InApi { listed, chosen, cards: known.gpu_count.clone() }
+    let chosen = known.chosen_cards(&pod.container);
+    let core_percentage = container.core_percent.clone().unwrap_or_default();
+    InApi { listed, chosen, cards: known.gpu_count.clone(), core_percentage }
 }
 
 /// Sizes of slices, GiB, that pods ask for, or did a short while ago; none where the node's label does not switch them

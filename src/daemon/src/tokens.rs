@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use mpsgate_allocation::{GpuUuid, Handed, Mib, PodContainer};
+use mpsgate_allocation::{ComputeShare, GpuUuid, Handed, Mib, PodContainer};
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::SlicesUid;
 use mpsgate_deviceplugin::Unit;
-use mpsgate_policy::{Code, Listed, Refusal};
+use mpsgate_policy::{Code, Listed, Refusal, schedule};
 use mpsgate_token::{Bearer, Claims, Store, StoreError};
 
 use crate::api_server::InApi;
@@ -84,8 +84,10 @@ pub(crate) struct Confirmed {
     pub(crate) memory: Mib,
     /// Cards over which it is spread, in equal parts: the pod's label, where the API server has told it.
     pub(crate) cards: NonZeroU32,
-    /// The card that was chosen for it: taken where it serves.
-    pub(crate) hint: Option<GpuUuid>,
+    /// Its share of each card's compute, where its limits name one.
+    pub(crate) compute: Option<ComputeShare>,
+    /// The cards that were chosen for it: taken where they serve.
+    pub(crate) hints: Vec<GpuUuid>,
     /// To whom, and as which resource.
     pub(crate) handed: Handed,
 }
@@ -93,10 +95,7 @@ pub(crate) struct Confirmed {
 impl Confirmed {
     /// What one of its resource is worth, of which each card has a whole number. GiB where the name does not say it.
     pub(crate) fn unit(&self) -> Mib {
-        let unit = self.handed.resource.strip_prefix("mpsgate.io/gpu-mem-");
-        let mib =
-            unit.and_then(|unit| unit.strip_suffix("mi")?.parse().ok()).filter(|mib| *mib > 0);
-        Mib(mib.unwrap_or(1024))
+        schedule::unit_of(&self.handed.resource)
     }
 }
 
@@ -138,8 +137,8 @@ pub(crate) async fn confirm(
             Err(refusal) => return Ok(Err(refusal)),
         },
     };
-    let InApi { listed, chosen, cards } = api_server::listed(daemon, &pod).await;
-    let cards = match cards.as_deref().map(gpu_count).transpose() {
+    let InApi { listed, chosen, cards, core_percentage } = api_server::listed(daemon, &pod).await;
+    let cards = match cards.as_deref().map(schedule::gpu_count).transpose() {
         Ok(cards) => cards.unwrap_or(NonZeroU32::MIN),
         Err(refusal) => return Ok(Err(refusal)),
     };
@@ -166,29 +165,23 @@ pub(crate) async fn confirm(
             ),
         )));
     }
+    if let Some(refusal) = mpsgate_policy::admission::core_refusal(core_percentage, true) {
+        return Ok(Err(refusal));
+    }
     log::info!(
         container = call.key.container_id.as_str(), pod:% = pod, memory_mib = memory.0, token = with_token,
         listed = listed != Listed::Unknown; "request confirmed"
     );
-    let chosen = chosen.and_then(|index| {
+    let mut hints: Vec<GpuUuid> = {
         let node = daemon.node();
-        node.cards.iter().find(|card| card.index == index).map(|card| card.uuid.clone())
-    });
-    let hint = chosen.or_else(|| card.flatten());
-    Ok(Ok(Some(Confirmed { memory, cards, hint, handed: Handed { pod, resource } })))
-}
-
-/// Over how many cards a pod's label spreads its memory.
-fn gpu_count(text: &str) -> Result<NonZeroU32, Refusal> {
-    text.parse().map_err(|_| {
-        Refusal::new(
-            Code::Request,
-            format!(
-                "its pod's label aliyun.com/gpu-count is {text:?}, which is no number of cards"
-            ),
-            "set it to 1 or more, or remove it",
-        )
-    })
+        let chosen = node.cards.iter().filter(|card| chosen.contains(&card.index));
+        chosen.map(|card| card.uuid.clone()).collect()
+    };
+    if hints.is_empty() {
+        hints.extend(card.flatten());
+    }
+    let compute = u8::try_from(core_percentage).ok().filter(|share| *share > 0).map(ComputeShare);
+    Ok(Ok(Some(Confirmed { memory, cards, compute, hints, handed: Handed { pod, resource } })))
 }
 
 /// The claims of a token that counts for this container.

@@ -1,17 +1,19 @@
 //! What is shown on the node's object. Pure.
 
+use std::collections::BTreeMap;
+
 use mpsgate_allocation::Mib;
-use mpsgate_kubernetes::{CardReport, NodeReport, Readiness};
+use mpsgate_kubernetes::{CardReport, NodeReport, Pods, Readiness};
 use mpsgate_policy::Condition;
 
 use crate::card::Card;
 use crate::device_plugin;
 use crate::node::Node;
 
-/// Of the node as it is now.
-pub(super) fn of(node: &Node) -> NodeReport {
+/// Of the node as it is now. `pods` are those that the API server has bound to it.
+pub(super) fn of(node: &Node, pods: &Pods) -> NodeReport {
     let managed = || node.cards.iter().filter(|card| card.managed.is_some());
-    let cards: Vec<CardReport> = managed().map(|card| card_of(node, card)).collect();
+    let cards: Vec<CardReport> = managed().map(|card| card_of(node, card, pods)).collect();
     let ready = match (&node.driver.trouble, cards.iter().filter(|card| card.healthy).count()) {
         (Some(trouble), _) => not(
             "NVMLNotReady",
@@ -52,10 +54,20 @@ pub(super) fn trouble(node: &Node, card: &Card) -> Option<String> {
     }
 }
 
-fn card_of(node: &Node, card: &Card) -> CardReport {
+fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
     let on_card = || node.ledger().on_card(&card.uuid);
     let local = on_card().filter(|entry| entry.handed.is_none()).map(|entry| entry.grant.memory.0);
+    let mut held = BTreeMap::<String, u64>::new();
+    for (memory, handed) in
+        on_card().filter_map(|entry| Some((entry.grant.memory.0, entry.handed.as_ref()?)))
+    {
+        // A static pod's containers carry another uid than its mirror at the API server.
+        let uid = pods.get(&handed.pod.uid).map_or(&handed.pod.uid, |pod| &pod.uid);
+        let sum = held.entry(uid.clone()).or_default();
+        *sum = sum.saturating_add(memory);
+    }
     let serves = on_card().map(|entry| entry.grant.uid).next();
+    let one_uid = node.under_mps() && !card.multiuser;
     CardReport {
         uuid: card.uuid.to_string(),
         index: card.index,
@@ -64,6 +76,9 @@ fn card_of(node: &Node, card: &Card) -> CardReport {
         local_mib: Mib(local.fold(0, u64::saturating_add)).0,
         healthy: node.driver.trouble.is_none() && trouble(node, card).is_none(),
         // A card without grants takes any.
-        uid: serves.filter(|_| !card.multiuser),
+        uid: serves.filter(|_| one_uid),
+        one_uid,
+        max_clients: node.under_mps().then_some(card.max_clients),
+        held,
     }
 }

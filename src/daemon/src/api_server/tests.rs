@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use mpsgate_allocation::ledger::ProcessId;
 use mpsgate_allocation::{GrantKey, Handed};
-use mpsgate_kubernetes::{Container, Kind, Life, Limits, Pod};
+use mpsgate_kubernetes::{CardReport, Container, Kind, Life, Limits, Pod};
 use mpsgate_policy::schedule::Wants;
 
 use super::*;
@@ -29,12 +29,15 @@ fn pod(uid: &str, containers: &[(&str, Kind, u64)]) -> Pod {
         name: (*name).to_owned(),
         kind: *kind,
         limits: Ok(Limits { gpu_mem: *gpu_mem, ..Limits::default() }),
+        core_percent: Ok(0),
+        uid: None,
         life: Life::Waiting,
     };
     Pod {
         uid: uid.to_owned(),
         namespace: "default".to_owned(),
         name: format!("name-of-{uid}"),
+        node: None,
         static_hash: None,
         finished: false,
         deleting: false,
@@ -52,7 +55,13 @@ fn confirmed(uid: &str, container: &str, gib: u64) -> Confirmed {
         container: container.to_owned(),
     };
     let handed = Handed { pod, resource: "aliyun.com/gpu-mem".to_owned() };
-    Confirmed { memory: Mib(gib * 1024), cards: std::num::NonZeroU32::MIN, hint: None, handed }
+    Confirmed {
+        memory: Mib(gib * 1024),
+        cards: std::num::NonZeroU32::MIN,
+        compute: None,
+        hints: Vec::new(),
+        handed,
+    }
 }
 
 fn reserve(
@@ -168,6 +177,27 @@ fn memory_over_several_cards_is_promised_on_each_of_them_where_the_node_shares()
 }
 
 #[test]
+fn the_compute_share_of_the_limits_is_the_most_that_a_container_has() {
+    use mpsgate_allocation::ComputeShare;
+    let (_dir, mut node) = two_cards();
+    for (id, wants, limit, has) in [
+        ("neither", None, None, None),
+        ("limit", None, Some(40), Some(40)),
+        ("less", Some(30), Some(40), Some(30)),
+        ("more", Some(50), Some(40), Some(40)),
+        ("own", Some(50), None, Some(50)),
+    ] {
+        let mut call = call(id, 1);
+        call.engine = mpsgate_api::Engine::Kubernetes;
+        call.request.compute = wants.map(ComputeShare);
+        let confirmed = Confirmed { compute: limit.map(ComputeShare), ..confirmed(id, "main", 1) };
+        let reserved =
+            node.reserve(&call, Some(&confirmed), HOLDER, &BTreeMap::new(), &|_| true, 0).unwrap();
+        assert_eq!(reserved.grant.compute, has.map(ComputeShare), "{id}");
+    }
+}
+
+#[test]
 fn a_static_pod_is_known_by_the_uid_that_its_containers_carry() {
     let (_dir, mut node) = two_cards();
     let mut mirror = pod("mirror", &[("main", Kind::Main, 3)]);
@@ -201,7 +231,7 @@ fn the_labels_of_the_seed_systems_make_the_node_ours_or_not() {
 fn the_node_shows_its_cards_and_whether_they_take_requests() {
     let (_dir, mut node) = two_cards();
     let ready = |node: &Node| {
-        let ready = report::of(node).ready.unwrap();
+        let ready = report::of(node, &Pods::default()).ready.unwrap();
         (ready.ready, ready.reason, ready.message)
     };
     let said = |ready, reason: &str, message: &str| (ready, reason.to_owned(), message.to_owned());
@@ -210,12 +240,24 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
     let mut of_pod = call("pod", 5);
     of_pod.uid = 1000;
     of_pod.engine = mpsgate_api::Engine::Kubernetes;
-    let pod = confirmed("p", "main", 5);
-    node.reserve(&of_pod, Some(&pod), HOLDER, &BTreeMap::new(), &|_| true, 0).unwrap();
-    let cards = report::of(&node).cards.unwrap();
+    let handed_out = confirmed("p", "main", 5);
+    node.reserve(&of_pod, Some(&handed_out), HOLDER, &BTreeMap::new(), &|_| true, 0).unwrap();
+    let cards = report::of(&node, &Pods::default()).cards.unwrap();
     let shown: Vec<_> =
         cards.iter().map(|card| (card.index, card.memory_mib, card.local_mib, card.uid)).collect();
     assert_eq!(shown, [(0, 15 * 1024, 3 * 1024, Some(0)), (1, 15 * 1024, 0, Some(1000))]);
+    assert!(cards.iter().all(|card| card.one_uid && card.max_clients.is_some()));
+    // Also of a pod that the API server has no more; and a static one's under its uid there.
+    let held =
+        |cards: &[CardReport]| cards.iter().map(|card| card.held.clone()).collect::<Vec<_>>();
+    let five = |uid: &str| vec![BTreeMap::new(), BTreeMap::from([(uid.to_owned(), 5 * 1024)])];
+    assert_eq!(held(&cards), five("p"));
+    let mut mirror = pod("mirror", &[]);
+    mirror.static_hash = Some("p".to_owned());
+    assert_eq!(
+        held(&report::of(&node, &[mirror].into_iter().collect()).cards.unwrap()),
+        five("mirror")
+    );
 
     let trouble = || Trouble::new("is hot", "cool it");
     node.cards.first_mut().unwrap().health = Health::Unhealthy(trouble());
@@ -229,7 +271,11 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
     node.driver.trouble = None;
     node.cards.iter_mut().for_each(|card| card.managed = None);
     assert_eq!(ready(&node).1, "NoManagedCard");
-    assert_eq!(report::of(&node).cards, None, "NVML has not said that there is none");
+    assert_eq!(
+        report::of(&node, &Pods::default()).cards,
+        None,
+        "NVML has not said that there is none"
+    );
     node.driver.version = Some("550.163.01".to_owned());
-    assert_eq!(report::of(&node).cards, Some(Vec::new()));
+    assert_eq!(report::of(&node, &Pods::default()).cards, Some(Vec::new()));
 }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use mpsgate_allocation::ledger::{Capacity, Promise};
-use mpsgate_allocation::{DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib};
+use mpsgate_allocation::{
+    ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib,
+};
 use mpsgate_api::{Activate, Reserve};
 use mpsgate_config::Schedule;
 use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose, choose_several, schedule};
@@ -20,6 +22,8 @@ pub(super) struct Asked {
     /// Memory on each card.
     each: Mib,
     cards: NonZeroU32,
+    /// Share of each card's compute.
+    compute: Option<ComputeShare>,
 }
 
 impl Node {
@@ -44,7 +48,11 @@ impl Node {
             return Err(refusal);
         }
         let each = if cards.get() == 1 { memory } else { schedule::each(memory, cards, unit)? };
-        Ok(Asked { each, cards })
+        // What the scheduler has counted is the most; a container may want less. Without MPS it is an agreement.
+        let limit = confirmed.and_then(|confirmed| confirmed.compute).filter(|_| self.under_mps());
+        let compute =
+            [call.request.compute, limit].into_iter().flatten().min_by_key(|share| share.0);
+        Ok(Asked { each, cards, compute })
     }
 
     pub(super) fn place(
@@ -53,10 +61,10 @@ impl Node {
         confirmed: Option<&Confirmed>,
         asked: Asked,
     ) -> Result<Vec<&Card>, Refusal> {
-        let hint = confirmed.and_then(|confirmed| confirmed.hint.as_ref());
+        let hints = confirmed.map(|confirmed| confirmed.hints.as_slice()).unwrap_or_default();
         let gpu = call.request.gpu.as_ref();
         let spread = self.spread;
-        let need = Need { memory: asked.each, uid: call.uid, gpu, hint, spread };
+        let need = Need { memory: asked.each, uid: call.uid, gpu, hints, spread };
         let pod = confirmed.map(|confirmed| confirmed.handed.pod.uid.as_str());
         let mut states = self.card_states(pod);
         let mut chosen = choose_several(&states, &need, asked.cards);
@@ -94,7 +102,7 @@ impl Node {
             cards: cards.iter().map(granted).collect(),
             memory: asked.each,
             uid: call.uid,
-            compute: call.request.compute,
+            compute: asked.compute,
             priority: call.request.priority,
             client_dir: client_dir.unwrap_or_default(),
             devices: nodes,
@@ -135,7 +143,7 @@ impl Node {
         let fits = |granted: &GrantedCard| {
             let gpu = GpuSelector::Uuid(granted.uuid.clone());
             let (memory, uid) = (grant.memory, grant.uid);
-            let need = Need { memory, uid, gpu: Some(&gpu), hint: None, spread: false };
+            let need = Need { memory, uid, gpu: Some(&gpu), hints: &[], spread: false };
             let position = choose(&states, &need).map_err(|refusal| {
                 let why = format!("its reservation has expired, and now {}", refusal.sentence);
                 Refusal::new(Code::NoReservation, why, refusal.hint)
