@@ -7,7 +7,7 @@ use kube::Api;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-use crate::follow::{Told, follow};
+use crate::follow::{Lists, Told, follow};
 use crate::wire::WirePod;
 use crate::{Pod, Settings};
 
@@ -37,6 +37,7 @@ pub fn slices_asked(
             };
             let follow = follow(
                 &settings,
+                Lists::Cached,
                 "pods without a node",
                 "spec.nodeName=",
                 Api::<WirePod>::all,

@@ -15,6 +15,10 @@ impl Pod {
     /// cannot be read.
     #[must_use]
     pub fn chosen_cards(&self, container: &str) -> Vec<u32> {
+        let ours = || {
+            let placed = self.placed().filter(|placed| Some(&placed.node) == self.node.as_ref())?;
+            Some(placed.containers.get(container)?.keys().copied().collect())
+        };
         let by_container = || {
             let mains = self.containers.iter().filter(|one| one.kind == Kind::Main);
             let position = mains.map(|one| &one.name).position(|name| name == container)?;
@@ -25,7 +29,7 @@ impl Pod {
             indices.map(|index| index.parse().ok()).collect::<Option<Vec<u32>>>()
         };
         let of_pod = || Some(vec![self.annotations.get(INDEX)?.parse().ok()?]);
-        by_container().or_else(of_pod).unwrap_or_default()
+        ours().or_else(by_container).or_else(of_pod).unwrap_or_default()
     }
 }
 
@@ -38,7 +42,7 @@ mod tests {
     fn pod(annotations: serde_json::Value) -> Pod {
         let wire = json!({
             "metadata": {"uid": "u", "annotations": annotations},
-            "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "a"}, {"name": "b"}]},
+            "spec": {"nodeName": "n1", "initContainers": [{"name": "i"}], "containers": [{"name": "a"}, {"name": "b"}]},
         });
         Pod::reduce(serde_json::from_value(wire).expect("a pod")).expect("with a uid")
     }
@@ -47,6 +51,11 @@ mod tests {
     fn both_forms_are_read_and_anything_else_chooses_nothing() {
         let v1 = json!({INDEX: "1"});
         let v2 = |text: &str| json!({INDEX: "3", ALLOCATION: text});
+        let ours = |node: &str| {
+            let text = json!({"version": 1, "node": node, "time": "2026-01-31T12:00:00Z",
+                "containers": {"i": {"2": 1024}, "a": {"0": 512, "1": 512}}});
+            json!({INDEX: "3", crate::PLACEMENT: text.to_string()})
+        };
         for (annotations, container, cards) in [
             (json!({}), "a", vec![]),
             (v1.clone(), "a", vec![1]),
@@ -61,6 +70,11 @@ mod tests {
             (v2(r#"{"0":{"1":1}}"#), "i", vec![3]),
             (v2("{"), "a", vec![3]),
             (v2(r#"{"0":{"x":1}}"#), "a", vec![3]),
+            // Ours is exact, of this node.
+            (ours("n1"), "i", vec![2]),
+            (ours("n1"), "a", vec![0, 1]),
+            (ours("n1"), "b", vec![3]),
+            (ours("elsewhere"), "a", vec![3]),
         ] {
             let case = format!("{annotations} {container}");
             assert_eq!(pod(annotations).chosen_cards(container), cards, "{case}");

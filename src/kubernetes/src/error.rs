@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use kube::config::{InClusterError, KubeconfigError};
 use kube::runtime::watcher;
 
-/// What can go wrong between mpsgated and the API server. Nothing of it stops mpsgated.
+/// What can go wrong between a program and the API server. Nothing of it stops mpsgated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -53,6 +53,14 @@ pub enum Error {
         #[source]
         source: Box<kube::Error>,
     },
+    /// A request was given up. Whether it was carried out is not known.
+    #[error("cannot {what}: no answer in {seconds} s")]
+    Late {
+        /// `bind pod default/web`.
+        what: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// The API server has no node of that name.
     #[error("the API server knows no node {node}")]
     NoNode {
@@ -62,9 +70,15 @@ pub enum Error {
 }
 
 impl Error {
-    /// What to do about it.
+    /// What to do about it, of mpsgated's.
     #[must_use]
     pub fn hint(&self) -> String {
+        self.hint_for("mpsgated")
+    }
+
+    /// What to do about it; `program` is whose it is, and the name of its ClusterRole.
+    #[must_use]
+    pub fn hint_for(&self, program: &str) -> String {
         match self {
             Self::Kubeconfig { path, .. } => format!(
                 "check that the file is there and valid: kubectl --kubeconfig {} get nodes",
@@ -80,16 +94,17 @@ impl Error {
                 "the node's name is what `kubectl get nodes` shows, often not the host's name; {node} is none \
                  of them"
             ),
-            Self::Watch { .. } | Self::Write { .. } => match self.status() {
+            Self::Late { .. } | Self::Watch { .. } | Self::Write { .. } => match self.status() {
                 Some(401) => "the credentials are not accepted: check that token or certificate \
                      have not expired"
                     .to_owned(),
-                Some(403) => "the account lacks a right; what mpsgated needs: kubectl describe \
-                     clusterrole mpsgated"
-                    .to_owned(),
-                Some(429) => "the API server asks for patience; mpsgated goes on trying".to_owned(),
-                _ => "mpsgated goes on trying; look at the API server: kubectl get --raw /readyz"
-                    .to_owned(),
+                Some(403) => format!(
+                    "the account lacks a right; what {program} needs: kubectl describe clusterrole {program}"
+                ),
+                Some(429) => format!("the API server asks for patience; {program} goes on trying"),
+                _ => format!(
+                    "{program} goes on trying; look at the API server: kubectl get --raw /readyz"
+                ),
             },
         }
     }

@@ -80,9 +80,22 @@ pub(crate) enum Told<K> {
     Lost(Error),
 }
 
+/// Where a list comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lists {
+    /// The server's cache: a list of every node at once must not reach etcd. It may be some seconds old.
+    Cached,
+    /// What holds now, in pages: who decides for the whole cluster must not begin with what was.
+    Fresh,
+}
+
+/// Objects in one page, as client-go has it.
+const PAGE: u32 = 500;
+
 /// Lists and watches what `api` and `fields` name, for ever. `what` names it in errors.
 pub(crate) async fn follow<K>(
     settings: &Settings,
+    lists: Lists,
     what: &str,
     fields: &str,
     api: impl Fn(Client) -> Api<K>,
@@ -96,13 +109,14 @@ where
         let error = match settings.connect().await {
             Err(error) => error,
             Ok(client) => {
-                // From the server's cache: a list of every node at once must not reach etcd. In pages it would.
                 let config = watcher::Config {
-                    page_size: None,
-                    ..watcher::Config::default()
-                        .fields(fields)
-                        .any_semantic()
-                        .timeout(WATCH_SECONDS)
+                    field_selector: (!fields.is_empty()).then(|| fields.to_owned()),
+                    ..watcher::Config::default().timeout(WATCH_SECONDS)
+                };
+                let config = match lists {
+                    // In pages it would not come from the cache.
+                    Lists::Cached => watcher::Config { page_size: None, ..config.any_semantic() },
+                    Lists::Fresh => watcher::Config { page_size: Some(PAGE), ..config },
                 };
                 let mut events = std::pin::pin!(watcher::watcher(api(client), config));
                 loop {

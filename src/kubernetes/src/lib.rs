@@ -11,34 +11,48 @@
 //! ```
 
 mod asked;
+mod bind;
 mod chosen;
+mod cluster;
 mod error;
 mod event;
 mod event_fold;
 mod follow;
+mod lease;
 mod node;
 mod node_task;
+mod placed;
 mod pod;
 mod pods;
 mod promise;
 mod quantity;
 mod rbac;
+mod seen;
 mod settings;
 mod time;
 mod wire;
 
 pub use asked::slices_asked;
+pub use bind::{Binder, Fetched, WriteError};
+pub use cluster::{Change, ClusterNode, cluster_nodes, cluster_pods};
 pub use error::Error;
 pub use event::{Recorder, events};
 pub use event_fold::{Event, Reason, Severity, Subject};
 pub use follow::State;
+pub use lease::{Lead, LeaseSettings, lead};
 pub use node::{
     CARDS, CONDITION, CardReport, Labels, Node, NodeReport, Placement, Readiness, SHARED,
+    parse_cards,
 };
 pub use node_task::node;
-pub use pod::{Container, GPU_COUNT, GPU_MEMORY, Kind, Life, LimitError, Limits, Pod, Pods};
+pub use placed::{ASSUMED_FOR_MS, Allocation, PLACEMENT, Placed};
+pub use pod::{
+    Container, GPU_CORE, GPU_COUNT, GPU_MEMORY, Kind, Life, LimitError, Limits, Pod, Pods,
+};
 pub use pods::{pods, wait_for_pod};
 pub use promise::{Promise, promise, promises};
 pub use quantity::{QuantityError, parse_count};
-pub use rbac::{RULES, Rule};
+pub use rbac::{RULES, Rule, SCHEDULER_LEASE_RULES, SCHEDULER_RULES};
+pub use seen::{Access, Seen, SeenError, SeenNode, seen};
 pub use settings::{Settings, Source};
+pub use time::now_ms;

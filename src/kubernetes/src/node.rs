@@ -12,11 +12,13 @@ use crate::{State, parse_count};
 /// What the node is switched by (ACK).
 const SCHEDULE: &str = "ack.node.gpu.schedule";
 /// Pack or spread (ACK).
-const PLACEMENT: &str = "ack.node.gpu.placement";
+pub(crate) const PLACEMENT: &str = "ack.node.gpu.placement";
 /// What the node is switched by (nos).
 const PARTITIONING: &str = "nos.nebuly.com/gpu-partitioning";
 /// The annotation with the cards: [`CardReport`]s as JSON.
 pub const CARDS: &str = "mpsgate.io/cards";
+/// How it is laid out.
+const CARDS_VERSION: u64 = 1;
 /// The condition of the node.
 pub const CONDITION: &str = "GPUMemorySharingReady";
 /// Stands on the node while mpsgate has cards of it. The chart's DaemonSets are chosen by it too: Kubernetes deletes a
@@ -66,7 +68,7 @@ pub enum Placement {
 }
 
 impl Labels {
-    fn of(labels: &BTreeMap<String, String>) -> Self {
+    pub(crate) fn of(labels: &BTreeMap<String, String>) -> Self {
         Self {
             schedule: labels.get(SCHEDULE).cloned(),
             placement: match labels.get(PLACEMENT).map(String::as_str) {
@@ -105,9 +107,42 @@ pub struct CardReport {
     pub local_mib: u64,
     /// Whether it takes new grants.
     pub healthy: bool,
-    /// The only uid that its MPS server serves, where there is such a limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// The only uid that its MPS server serves now, where there is such a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
+    /// Whether all that runs on it has to be of one uid.
+    #[serde(default = "yes")]
+    pub one_uid: bool,
+    /// Containers that it takes; any number where none is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_clients: Option<u32>,
+    /// What pods hold of it now, MiB, by their uid: also one that the API server has no more.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub held: BTreeMap<String, u64>,
+}
+
+/// What was true of every card before the field was written.
+fn yes() -> bool {
+    true
+}
+
+/// The cards in the annotation [`CARDS`].
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn parse_cards(text: &str) -> Result<Vec<CardReport>, String> {
+    #[derive(Deserialize)]
+    struct Cards {
+        version: u64,
+        cards: Vec<CardReport>,
+    }
+    match serde_json::from_str(text) {
+        Ok(Cards { version: CARDS_VERSION, cards }) => Ok(cards),
+        Ok(Cards { version, .. }) => {
+            Err(format!("its version is {version}, and not {CARDS_VERSION}"))
+        }
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// The condition `GPUMemorySharingReady`.
@@ -165,7 +200,8 @@ impl NodeReport {
         // The seed's label has one size: of unequal cards the smallest, which is true of each.
         let memory = cards.iter().map(|card| card.memory_mib).min();
         Ours {
-            annotation: first.map(|_| json!({"version": 1, "cards": cards}).to_string()),
+            annotation: first
+                .map(|_| json!({"version": CARDS_VERSION, "cards": cards}).to_string()),
             labels: [
                 first.map(|_| "true".to_owned()),
                 first.map(|_| cards.len().to_string()),

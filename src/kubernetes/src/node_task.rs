@@ -10,7 +10,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::follow::{Pause, Told, follow};
+use crate::follow::{Lists, Pause, Told, follow};
 use crate::wire::WireNode;
 use crate::{Error, Node, NodeReport, Settings};
 
@@ -33,7 +33,7 @@ pub fn node(
             let fields = format!("metadata.name={}", settings.node);
             let mut found = false;
             let told = |told| tell(&publish, &settings.node, &mut found, told);
-            follow(&settings, &what, &fields, Api::<WireNode>::all, told).await
+            follow(&settings, Lists::Cached, &what, &fields, Api::<WireNode>::all, told).await
         };
         tokio::select! {
             never = watching => never,

@@ -15,6 +15,9 @@ fn report() -> NodeReport {
         local_mib: 0,
         healthy: true,
         uid: (index == 1).then_some(1000),
+        one_uid: true,
+        max_clients: Some(48),
+        held: (index == 1).then(|| ("p1".to_owned(), 7168)).into_iter().collect(),
     };
     NodeReport {
         cards: Some(vec![card(0), card(1)]),
@@ -53,8 +56,10 @@ fn writes_the_cards_once_and_then_nothing() {
         metadata.expect("a patch"),
         json!({"metadata": {
             "annotations": {"mpsgate.io/cards": "{\"version\":1,\"cards\":[\
-                {\"uuid\":\"GPU-0\",\"index\":0,\"memory_mib\":15360,\"local_mib\":0,\"healthy\":true},\
-                {\"uuid\":\"GPU-1\",\"index\":1,\"memory_mib\":16384,\"local_mib\":0,\"healthy\":true,\"uid\":1000}]}"},
+                {\"uuid\":\"GPU-0\",\"index\":0,\"memory_mib\":15360,\"local_mib\":0,\"healthy\":true,\
+                \"one_uid\":true,\"max_clients\":48},\
+                {\"uuid\":\"GPU-1\",\"index\":1,\"memory_mib\":16384,\"local_mib\":0,\"healthy\":true,\"uid\":1000,\
+                \"one_uid\":true,\"max_clients\":48,\"held\":{\"p1\":7168}}]}"},
             "labels": {
                 "mpsgate.io/shared": "true",
                 "aliyun.accelerator/nvidia_count": "2",

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use crate::placed::PLACEMENT;
 use crate::wire::{ContainerSpec, ContainerStatus, Quantity, Resources, WirePod};
 use crate::{QuantityError, State, parse_count};
 
@@ -10,6 +11,8 @@ use crate::{QuantityError, State, parse_count};
 pub const GPU_MEMORY: &str = "aliyun.com/gpu-mem";
 /// Cards: a pod label, a limit, and the extended resource of the node (ACK).
 pub const GPU_COUNT: &str = "aliyun.com/gpu-count";
+/// Percent of one card's compute (ACK).
+pub const GPU_CORE: &str = "aliyun.com/gpu-core.percentage";
 /// MiB.
 const GIB: u64 = 1024;
 /// Around the N of nos' slices; nos: `nvidia\.com/gpu-\d+gb`.
@@ -28,6 +31,8 @@ const KEPT: [&str; 4] = [
 ];
 /// One annotation that is kept: a forged one must not fill the daemon's memory.
 const LONGEST_ANNOTATION: usize = 4096;
+/// The one with a line for each container; Kubernetes holds all of a pod's annotations to 256 KiB.
+const LONGEST_PLACEMENT: usize = 1 << 16;
 
 /// The pods that the API server has bound to this node.
 #[derive(Debug, Clone, Default)]
@@ -89,6 +94,8 @@ pub struct Pod {
     pub namespace: String,
     /// Its name.
     pub name: String,
+    /// The node that it is bound to.
+    pub node: Option<String>,
     /// Of a static pod: the uid that its containers carry.
     pub static_hash: Option<String>,
     /// Succeeded or Failed: none of its containers runs or will.
@@ -112,6 +119,10 @@ pub struct Container {
     pub kind: Kind,
     /// What its limits give it. An error names the limit that cannot be read.
     pub limits: Result<Limits, LimitError>,
+    /// `aliyun.com/gpu-core.percentage`; 0 where it asks for none.
+    pub core_percent: Result<u64, LimitError>,
+    /// `runAsUser`, its own or else the pod's. Without one the image decides.
+    pub uid: Option<u32>,
     /// Where it is in its life.
     pub life: Life,
 }
@@ -196,13 +207,27 @@ impl Pod {
         self.containers.iter().find(|container| container.name == name)
     }
 
+    /// What matters of a pod's JSON, as a client of the API server sends it on. A pod that was never created has an
+    /// empty uid.
+    ///
+    /// # Errors
+    /// Where it is no JSON of a pod.
+    pub fn parse(json: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(json).map(Self::of)
+    }
+
     /// What matters of a pod as the API server sends it. `None` for one without uid, which is none.
     pub(crate) fn reduce(pod: WirePod) -> Option<Self> {
+        Some(Self::of(pod)).filter(|pod| !pod.uid.is_empty())
+    }
+
+    fn of(pod: WirePod) -> Self {
         let meta = pod.metadata;
         let mut annotations = meta.annotations.unwrap_or_default();
         let static_hash = annotations.remove(STATIC_HASH);
         annotations.retain(|key, value| {
-            KEPT.iter().any(|prefix| key.starts_with(prefix)) && value.len() <= LONGEST_ANNOTATION
+            let longest = if key == PLACEMENT { LONGEST_PLACEMENT } else { LONGEST_ANNOTATION };
+            KEPT.iter().any(|prefix| key.starts_with(prefix)) && value.len() <= longest
         });
         let deleting = meta.deletion_timestamp.is_some();
         let policy = pod.spec.restart_policy.as_deref().unwrap_or("Always");
@@ -218,8 +243,12 @@ impl Pod {
                 (true, _) => Kind::Init,
                 (false, _) => Kind::Main,
             };
+            let user = spec.security_context.run_as_user;
+            let user = user.or(pod.spec.security_context.run_as_user);
             Container {
                 life: life(&spec, kind, policy, status),
+                core_percent: core_percent(&spec.resources),
+                uid: user.and_then(|uid| u32::try_from(uid).ok()),
                 limits: limits(spec.resources),
                 name: spec.name,
                 kind,
@@ -228,17 +257,18 @@ impl Pod {
         let containers = (pod.spec.init_containers.into_iter().map(|spec| container(spec, true)))
             .chain(pod.spec.containers.into_iter().map(|spec| container(spec, false)))
             .collect();
-        Some(Self {
-            uid: meta.uid?,
+        Self {
+            uid: meta.uid.unwrap_or_default(),
             namespace: meta.namespace.unwrap_or_default(),
             name: meta.name.unwrap_or_default(),
+            node: pod.spec.node_name.filter(|name| !name.is_empty()),
             static_hash,
             finished: matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed")),
             deleting,
             gpu_count: meta.labels.unwrap_or_default().remove(GPU_COUNT),
             annotations,
             containers,
-        })
+        }
     }
 }
 
@@ -274,15 +304,7 @@ fn limits(resources: Resources) -> Result<Limits, LimitError> {
         if !counted && resource != GPU_MEMORY && resource != GPU_COUNT {
             continue;
         }
-        let text = match quantity {
-            Quantity::Text(text) => text,
-            Quantity::Number(number) => number.to_string(),
-        };
-        let count = parse_count(&text).map_err(|source| LimitError {
-            resource: resource.clone(),
-            text,
-            source,
-        })?;
+        let count = count(&resource, &quantity)?;
         match (slice, unit) {
             _ if counted && count == 0 => {}
             (Some(gigabytes), _) => drop(found.slices.insert(gigabytes, count)),
@@ -292,6 +314,18 @@ fn limits(resources: Resources) -> Result<Limits, LimitError> {
         }
     }
     Ok(found)
+}
+
+fn core_percent(resources: &Resources) -> Result<u64, LimitError> {
+    resources.limits.get(GPU_CORE).map_or(Ok(0), |quantity| count(GPU_CORE, quantity))
+}
+
+fn count(resource: &str, quantity: &Quantity) -> Result<u64, LimitError> {
+    let text = match quantity {
+        Quantity::Text(text) => text.clone(),
+        Quantity::Number(number) => number.to_string(),
+    };
+    parse_count(&text).map_err(|source| LimitError { resource: resource.to_owned(), text, source })
 }
 
 /// The N of a resource that has it in its name, at least 1. `010` would be a second name for 10.

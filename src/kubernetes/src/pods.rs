@@ -8,7 +8,7 @@ use kube::Api;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-use crate::follow::{Told, follow};
+use crate::follow::{Lists, Told, follow};
 use crate::wire::WirePod;
 use crate::{Pod, Pods, Settings, State};
 
@@ -27,7 +27,7 @@ pub fn pods(
                 publish.send_replace(Arc::new(pods));
             }
         };
-        follow(&settings, &what, &fields, Api::<WirePod>::all, told).await
+        follow(&settings, Lists::Cached, &what, &fields, Api::<WirePod>::all, told).await
     };
     (receive, future)
 }

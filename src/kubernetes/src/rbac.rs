@@ -1,4 +1,5 @@
-//! What this crate asks of the API server, and nothing else: the ClusterRole `mpsgated`.
+//! What this crate asks of the API server, and nothing else: the ClusterRole `mpsgated`, and for mpsgate-scheduler the
+//! ClusterRole and the Role `mpsgate-scheduler`.
 //!
 //! `tests/api_server.rs` runs everything with just this, and each thing fails without its rule. The Helm chart has the same.
 
@@ -45,27 +46,67 @@ pub const RULES: [Rule; 4] = [
     },
 ];
 
+/// All of mpsgate-scheduler's in the whole cluster: the ClusterRole `mpsgate-scheduler`.
+pub const SCHEDULER_RULES: [Rule; 3] = [
+    Rule {
+        group: "",
+        resource: "pods",
+        verbs: &["get", "list", "watch", "patch"],
+        why: "what pods ask for and where they are; the annotations with a pod's cards; the label mpsgate.io/active on \
+              its own pod",
+    },
+    Rule {
+        group: "",
+        resource: "pods/binding",
+        verbs: &["create"],
+        why: "kube-scheduler leaves the binding of a pod with GPU memory to it",
+    },
+    Rule {
+        group: "",
+        resource: "nodes",
+        verbs: &["list", "watch"],
+        why: "the labels that switch a node, and the annotation with its cards",
+    },
+];
+
+/// All of mpsgate-scheduler's in its own namespace: the Role `mpsgate-scheduler`.
+pub const SCHEDULER_LEASE_RULES: [Rule; 1] = [Rule {
+    group: "coordination.k8s.io",
+    resource: "leases",
+    verbs: &["get", "create", "update"],
+    why: "one of several replicas binds",
+}];
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// As the templates have them.
+    fn text(rules: &[Rule]) -> String {
+        let one = |Rule { group, resource, verbs, why }: &Rule| {
+            format!(
+                "  # {why}\n  - apiGroups: [\"{group}\"]\n    resources: [{resource}]\n    verbs: [{}]\n",
+                verbs.join(", ")
+            )
+        };
+        rules.iter().map(one).collect()
+    }
+
+    fn rules_of(template: &str) -> Vec<&str> {
+        let lists = template.split("\nrules:\n").skip(1);
+        lists.map(|rest| rest.split("---\n").next().unwrap_or_default()).collect()
+    }
+
     #[test]
     fn the_charts_cluster_role_is_this_word_for_word() {
         let template = include_str!("../../../packaging/kubernetes/chart/templates/rbac.yaml");
-        let rules: String = RULES
-            .iter()
-            .map(|Rule { group, resource, verbs, why }| {
-                format!(
-                    "  # {why}\n  - apiGroups: [\"{group}\"]\n    resources: [{resource}]\n    verbs: [{}]\n",
-                    verbs.join(", ")
-                )
-            })
-            .collect();
-        let found: Vec<&str> = template
-            .split("\nrules:\n")
-            .skip(1)
-            .map(|rest| rest.split("---\n").next().unwrap_or_default())
-            .collect();
-        assert_eq!(found, [rules]);
+        assert_eq!(rules_of(template), [text(&RULES)]);
+    }
+
+    #[test]
+    fn the_schedulers_roles_in_the_chart_are_these_word_for_word() {
+        let template =
+            include_str!("../../../packaging/kubernetes/chart/templates/scheduler-rbac.yaml");
+        assert_eq!(rules_of(template), [text(&SCHEDULER_RULES), text(&SCHEDULER_LEASE_RULES)]);
     }
 }

@@ -57,6 +57,9 @@ core_resource!(WirePod, NamespaceResourceScope, "Pod", "pods");
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodSpec {
+    pub(crate) node_name: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) security_context: SecurityContext,
     pub(crate) restart_policy: Option<String>,
     #[serde(deserialize_with = "nullable")]
     pub(crate) containers: Vec<ContainerSpec>,
@@ -68,12 +71,21 @@ pub(crate) struct PodSpec {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ContainerSpec {
     pub(crate) name: String,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) security_context: SecurityContext,
     pub(crate) restart_policy: Option<String>,
     /// Kubernetes 1.34: each says when a container starts again that its policy would leave.
     #[serde(deserialize_with = "nullable")]
     pub(crate) restart_policy_rules: Vec<serde::de::IgnoredAny>,
     #[serde(deserialize_with = "nullable")]
     pub(crate) resources: Resources,
+}
+
+/// A pod's or a container's.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct SecurityContext {
+    pub(crate) run_as_user: Option<i64>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -136,7 +148,19 @@ pub(crate) struct NodeStatus {
     #[serde(deserialize_with = "nullable")]
     pub(crate) capacity: BTreeMap<String, Quantity>,
     #[serde(deserialize_with = "nullable")]
+    pub(crate) allocatable: BTreeMap<String, Quantity>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) addresses: Vec<NodeAddress>,
+    #[serde(deserialize_with = "nullable")]
     pub(crate) conditions: Vec<NodeCondition>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodeAddress {
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    pub(crate) address: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

@@ -167,6 +167,9 @@ fn report() -> NodeReport {
             local_mib: 0,
             healthy: true,
             uid: None,
+            one_uid: true,
+            max_clients: None,
+            held: std::collections::BTreeMap::new(),
         }]),
         ready: Some(Readiness {
             ready: true,

@@ -1,0 +1,215 @@
+//! What a scheduler does to a pod: read it, annotate it, bind it, label its own. Each request has its limit of time,
+//! and every failure says whether the request may have been carried out all the same.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::wire::WirePod;
+use crate::{Error, Pod, Settings};
+
+/// Who wrote, in the API server's managedFields.
+const MANAGER: &str = "mpsgate-scheduler";
+
+/// A pod as it is now.
+#[derive(Debug, Clone)]
+pub struct Fetched {
+    /// The pod.
+    pub pod: Pod,
+    /// Its `resourceVersion`: a write that names it fails where somebody wrote since.
+    pub version: String,
+}
+
+/// Why a write failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Nothing was written: the pod is not there any more, or never was.
+    #[error(transparent)]
+    Gone(Error),
+    /// Nothing was written: somebody else wrote before.
+    #[error(transparent)]
+    Conflict(Error),
+    /// Nothing was written, and nothing will be by asking again.
+    #[error(transparent)]
+    Refused(Error),
+    /// It may have been written.
+    #[error(transparent)]
+    Unknown(Error),
+}
+
+impl WriteError {
+    /// What went wrong.
+    #[must_use]
+    pub fn cause(&self) -> &Error {
+        match self {
+            Self::Gone(error)
+            | Self::Conflict(error)
+            | Self::Refused(error)
+            | Self::Unknown(error) => error,
+        }
+    }
+}
+
+impl From<Error> for WriteError {
+    fn from(error: Error) -> Self {
+        match (error.status(), &error) {
+            (Some(404 | 410), _) => Self::Gone(error),
+            (Some(409 | 412), _) => Self::Conflict(error),
+            // 408 is a server's that gave up waiting, with the request perhaps on its way.
+            (Some(408), _) => Self::Unknown(error),
+            (Some(400..500), _) => Self::Refused(error),
+            // Without a connection nothing was sent.
+            (None, Error::Kubeconfig { .. } | Error::InCluster { .. } | Error::Client { .. }) => {
+                Self::Refused(error)
+            }
+            _ => Self::Unknown(error),
+        }
+    }
+}
+
+/// Writes pods.
+#[derive(Debug)]
+pub struct Binder {
+    settings: Settings,
+    /// Each request's.
+    patience: Duration,
+    /// Of the last request that worked.
+    client: Mutex<Option<Kept>>,
+}
+
+/// [`Client`] has no `Debug`.
+struct Kept(Client);
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Client")
+    }
+}
+
+impl Binder {
+    /// `patience` is what each request may take.
+    #[must_use]
+    pub fn new(settings: Settings, patience: Duration) -> Self {
+        Self { settings, patience, client: Mutex::new(None) }
+    }
+
+    /// The pod as the API server has it now, `None` where it has none.
+    ///
+    /// # Errors
+    /// Where it does not answer, or refuses.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<Fetched>, Error> {
+        let what = format!("read pod {namespace}/{name}");
+        let get = |client| async move {
+            Api::<WirePod>::namespaced(client, namespace).get_opt(name).await
+        };
+        let Some(wire) = self.ask(what, get).await? else { return Ok(None) };
+        let version = wire.metadata.resource_version.clone().unwrap_or_default();
+        Ok(Pod::reduce(wire).map(|pod| Fetched { pod, version }))
+    }
+
+    /// Writes annotations, `None` takes one away, where the pod is still that of `uid` and, if there is a `version`, nobody
+    /// wrote since.
+    ///
+    /// # Errors
+    /// With what is known of its outcome.
+    pub async fn annotate(
+        &self,
+        pod: &Pod,
+        version: Option<&str>,
+        annotations: &BTreeMap<String, Option<String>>,
+    ) -> Result<(), WriteError> {
+        let mut metadata = json!({"uid": pod.uid, "annotations": annotations});
+        if let Some(version) = version {
+            metadata["resourceVersion"] = version.into();
+        }
+        let what = format!("annotate pod {}/{}", pod.namespace, pod.name);
+        self.patch(what, &pod.namespace, &pod.name, json!({ "metadata": metadata })).await
+    }
+
+    /// Sets or takes a label of a pod.
+    ///
+    /// # Errors
+    /// With what is known of its outcome.
+    pub async fn label(
+        &self,
+        namespace: &str,
+        name: &str,
+        label: &str,
+        value: Option<&str>,
+    ) -> Result<(), WriteError> {
+        let what = format!("label pod {namespace}/{name}");
+        self.patch(what, namespace, name, json!({"metadata": {"labels": {label: value}}})).await
+    }
+
+    /// Binds a pod to a node, where it is still that of its uid and has none.
+    ///
+    /// # Errors
+    /// With what is known of its outcome. A conflict is a pod that has a node, or another uid.
+    pub async fn bind(&self, pod: &Pod, node: &str) -> Result<(), WriteError> {
+        let Pod { namespace, name, uid, .. } = pod;
+        let binding = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"namespace": namespace, "name": name, "uid": uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        });
+        let post = |client| async move {
+            let params =
+                PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+            Api::<WirePod>::namespaced(client, namespace)
+                .create_subresource::<_, Value>("binding", name, &params, &binding)
+                .await
+        };
+        let _status = self.ask(format!("bind pod {namespace}/{name} to node {node}"), post).await?;
+        Ok(())
+    }
+
+    async fn patch(
+        &self,
+        what: String,
+        namespace: &str,
+        name: &str,
+        patch: Value,
+    ) -> Result<(), WriteError> {
+        let send = |client| async move {
+            let params =
+                PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+            let api = Api::<WirePod>::namespaced(client, namespace);
+            api.patch(name, &params, &Patch::Merge(patch)).await
+        };
+        let _pod = self.ask(what, send).await?;
+        Ok(())
+    }
+
+    /// The client of the last request that worked, or a new one with the credentials as they are now.
+    async fn ask<T, F: Future<Output = Result<T, kube::Error>>>(
+        &self,
+        what: String,
+        request: impl FnOnce(Client) -> F,
+    ) -> Result<T, Error> {
+        let kept =
+            self.client.lock().ok().and_then(|kept| kept.as_ref().map(|kept| kept.0.clone()));
+        let client = match kept {
+            Some(client) => client,
+            None => self.settings.connect().await?,
+        };
+        let answer = tokio::time::timeout(self.patience, request(client.clone())).await;
+        // An answer of the API server is one, whatever it says; but with 401 the credentials have changed.
+        let works = match &answer {
+            Ok(Ok(_)) => true,
+            Ok(Err(kube::Error::Api(status))) => status.code != 401,
+            _ => false,
+        };
+        if let Ok(mut kept) = self.client.lock() {
+            *kept = works.then_some(Kept(client));
+        }
+        match answer {
+            Ok(answer) => answer.map_err(|source| Error::Write { what, source: Box::new(source) }),
+            Err(_) => Err(Error::Late { what, seconds: self.patience.as_secs() }),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! All nodes and all pods of the cluster, reduced to what matters of GPU memory and told one by one.
+//!
+//! Nothing is kept here: 100,000 pods have one home, the ledger of whoever listens.
+
+use std::convert::Infallible;
+
+use kube::Api;
+use kube::runtime::watcher::Event;
+
+use crate::follow::{Lists, Told, follow};
+use crate::node::{CARDS, Labels, PLACEMENT as PLACEMENT_LABEL, Placement, parse_cards};
+use crate::wire::{WireNode, WirePod};
+use crate::{CardReport, Error, Pod, Settings};
+
+/// Pods of one card at most, a node label; -1 is no limit (ACK).
+const MAX_PODS: &str = "ack.node.gpu.max-pod";
+
+/// What is told of pods or nodes.
+#[derive(Debug)]
+pub enum Change<T> {
+    /// A list begins. What was told until now holds until it is whole.
+    Listing,
+    /// All there are: what is not among them is gone. From now on it is current.
+    Listed(Vec<T>),
+    /// It is new, or has changed.
+    Put(T),
+    /// It is gone: a pod's uid, a node's name.
+    Gone(String),
+    /// Nothing is heard any more, and another attempt follows.
+    Lost(Error),
+}
+
+/// A node, as far as scheduling by card is concerned.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClusterNode {
+    /// Its name.
+    pub name: String,
+    /// What its labels ask for.
+    pub labels: Labels,
+    /// `ack.node.gpu.placement`, where it has that label.
+    pub placement: Option<Placement>,
+    /// `ack.node.gpu.max-pod`: pods on one card at most.
+    pub max_pods: Option<u32>,
+    /// Its annotation [`CARDS`]; empty where it has none.
+    pub cards: Vec<CardReport>,
+    /// Why that annotation cannot be read.
+    pub unreadable: Option<String>,
+}
+
+impl ClusterNode {
+    /// What matters of a node's JSON, such as a client of the API server sends on.
+    ///
+    /// # Errors
+    /// Where it is no JSON of a node.
+    pub fn parse(json: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(json).map(Self::reduce)
+    }
+
+    pub(crate) fn reduce(node: WireNode) -> Self {
+        let (labels, annotations) = (
+            node.metadata.labels.unwrap_or_default(),
+            node.metadata.annotations.unwrap_or_default(),
+        );
+        let (cards, unreadable) = match annotations.get(CARDS).map(|text| parse_cards(text)) {
+            None => (Vec::new(), None),
+            Some(Ok(cards)) => (cards, None),
+            Some(Err(why)) => (Vec::new(), Some(why)),
+        };
+        Self {
+            name: node.metadata.name.unwrap_or_default(),
+            placement: labels.contains_key(PLACEMENT_LABEL).then(|| Labels::of(&labels).placement),
+            labels: Labels::of(&labels),
+            max_pods: labels.get(MAX_PODS).and_then(|text| text.parse().ok()),
+            cards,
+            unreadable,
+        }
+    }
+}
+
+/// Follows every pod of the cluster that asks for something of ours, for ever. Of the others `tell` hears when they
+/// are gone, and nothing else.
+pub async fn cluster_pods(settings: &Settings, mut tell: impl FnMut(Change<Pod>)) -> Infallible {
+    let of = |pod: WirePod| Pod::reduce(pod).filter(asks);
+    let told = relay(of, |pod: WirePod| pod.metadata.uid, &mut tell);
+    follow(settings, Lists::Fresh, "all pods", "", Api::<WirePod>::all, told).await
+}
+
+/// Follows every node of the cluster, for ever.
+pub async fn cluster_nodes(
+    settings: &Settings,
+    mut tell: impl FnMut(Change<ClusterNode>),
+) -> Infallible {
+    let of = |node| Some(ClusterNode::reduce(node));
+    let told = relay(of, |node: WireNode| node.metadata.name, &mut tell);
+    follow(settings, Lists::Fresh, "all nodes", "", Api::<WireNode>::all, told).await
+}
+
+/// Also what cannot be counted: whoever decides has to refuse it.
+fn asks(pod: &Pod) -> bool {
+    pod.containers.iter().any(|container| {
+        container.limits.as_ref().map_or(true, |limits| !limits.is_empty())
+            || container.core_percent != Ok(0)
+    })
+}
+
+fn relay<K, T>(
+    of: impl Fn(K) -> Option<T>,
+    key: impl Fn(K) -> Option<String>,
+    tell: &mut impl FnMut(Change<T>),
+) -> impl FnMut(Told<K>) {
+    let mut coming = Vec::new();
+    move |told| {
+        tell(match told {
+            Told::Kube(Event::Init) => {
+                coming.clear();
+                Change::Listing
+            }
+            Told::Kube(Event::InitApply(object)) => {
+                coming.extend(of(object));
+                return;
+            }
+            Told::Kube(Event::InitDone) => Change::Listed(std::mem::take(&mut coming)),
+            Told::Kube(Event::Apply(object)) => match of(object) {
+                Some(object) => Change::Put(object),
+                None => return,
+            },
+            Told::Kube(Event::Delete(object)) => match key(object) {
+                Some(key) => Change::Gone(key),
+                None => return,
+            },
+            Told::Lost(error) => Change::Lost(error),
+        });
+    }
+}

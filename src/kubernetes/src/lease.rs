@@ -1,0 +1,225 @@
+//! Which of several replicas acts: a Lease, held as client-go's leader election holds it, so that tools show it.
+//!
+//! ```text
+//!   follower ── no holder, released, or unchanged for its duration ─► leader ── renewed every 2 s ─┐
+//!      ▲                                                                 ▲                         │
+//!      └──── not renewed for 10 s, or taken, or stopped ◄────────────────┴─────────────────────────┘
+//! ```
+//! Times are this process's own: a record counts from when it was seen to change, not from what is written in it. A
+//! leader stops 5 s before anybody may follow it, so a request of less than that never crosses with the next leader's.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::watch;
+
+use crate::{Error, Settings};
+
+/// Whose lease, and how it is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseSettings {
+    /// Where the Lease is.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Who this is: another one after each start.
+    pub identity: String,
+    /// Unchanged for so long, anybody may take it.
+    pub duration: Duration,
+    /// Not renewed for so long, its holder leads no more.
+    pub renew_within: Duration,
+    /// Between two attempts. Each may take as long.
+    pub retry: Duration,
+}
+
+impl LeaseSettings {
+    /// With client-go's times: 15 s, 10 s, 2 s.
+    #[must_use]
+    pub fn new(namespace: String, name: String, identity: String) -> Self {
+        let [duration, renew_within, retry] = [15, 10, 2].map(Duration::from_secs);
+        Self { namespace, name, identity, duration, renew_within, retry }
+    }
+}
+
+/// Who leads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Lead {
+    /// Nobody knows yet.
+    #[default]
+    Unknown,
+    /// Another one, as far as is known.
+    Other(String),
+    /// This one, until then at least.
+    Here(Instant),
+}
+
+impl Lead {
+    /// Whether this one leads at `now`.
+    #[must_use]
+    pub fn is_here(&self, now: Instant) -> bool {
+        matches!(self, Self::Here(until) if now < *until)
+    }
+}
+
+/// Who leads, and the future that takes part. It ends when `stop` says so, with the lease given back.
+pub fn lead(
+    settings: Settings,
+    lease: LeaseSettings,
+    mut stop: watch::Receiver<bool>,
+) -> (watch::Receiver<Lead>, impl Future<Output = ()> + Send) {
+    let (publish, receive) = watch::channel(Lead::Unknown);
+    let future = async move {
+        let mut part = Part { settings, lease, client: None, seen: None };
+        let mut failing = false;
+        while !*stop.borrow_and_update() {
+            let began = Instant::now();
+            let shown = publish.borrow().clone();
+            let tried = tokio::select! {
+                tried = part.attempt() => tried,
+                _ = stop.wait_for(|stop| *stop) => break,
+            };
+            let failed = tried.is_err();
+            let next = match tried {
+                Ok(None) => Lead::Here(began.checked_add(part.lease.renew_within).unwrap_or(began)),
+                Ok(Some(holder)) => Lead::Other(holder),
+                Err(error) => {
+                    if !failing {
+                        let (error, hint) = (error.line(), error.hint_for("mpsgate-scheduler"));
+                        log::warn!(error = error.as_str(), hint = hint.as_str(); "the lease cannot be kept; it is tried again");
+                    }
+                    match shown {
+                        Lead::Here(until) if Instant::now() >= until => Lead::Unknown,
+                        as_before => as_before,
+                    }
+                }
+            };
+            failing = failed;
+            publish.send_if_modified(|shown| std::mem::replace(shown, next.clone()) != next);
+            tokio::select! {
+                () = tokio::time::sleep(part.lease.retry) => {}
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        }
+        let led = matches!(*publish.borrow(), Lead::Here(_));
+        publish.send_replace(Lead::Unknown);
+        if led && let Err(error) = part.release().await {
+            log::warn!(error = error.line().as_str(); "the lease was not given back; it runs out by itself");
+        }
+    };
+    (receive, future)
+}
+
+struct Part {
+    settings: Settings,
+    lease: LeaseSettings,
+    client: Option<Client>,
+    /// The record's version, and when it was first seen.
+    seen: Option<(Option<String>, Instant)>,
+}
+
+impl Part {
+    /// `None` where it is ours now, else its holder.
+    async fn attempt(&mut self) -> Result<Option<String>, Error> {
+        let (patience, client) = (self.lease.retry, self.client.take());
+        let connected = match client {
+            Some(client) => client,
+            None => self.settings.connect().await?,
+        };
+        let tried = tokio::time::timeout(patience, self.take_or_renew(connected.clone())).await;
+        let what = format!("keep lease {}/{}", self.lease.namespace, self.lease.name);
+        match tried {
+            Err(_) => Err(Error::Late { what, seconds: patience.as_secs() }),
+            Ok(Err(source)) => Err(Error::Write { what, source: Box::new(source) }),
+            Ok(Ok(holder)) => {
+                self.client = Some(connected);
+                Ok(holder)
+            }
+        }
+    }
+
+    async fn take_or_renew(&mut self, client: Client) -> Result<Option<String>, kube::Error> {
+        let api = Api::<Lease>::namespaced(client, &self.lease.namespace);
+        let params = PostParams::default();
+        let Some(mut record) = api.get_opt(&self.lease.name).await? else {
+            let mut record = Lease::default();
+            record.metadata.name = Some(self.lease.name.clone());
+            record.spec = Some(self.held_from(&LeaseSpec::default()));
+            return taken(api.create(&params, &record).await);
+        };
+        let version = record.metadata.resource_version.clone();
+        if self.seen.as_ref().is_none_or(|(seen, _)| *seen != version) {
+            self.seen = Some((version, Instant::now()));
+        }
+        let spec = record.spec.take().unwrap_or_default();
+        let age = self.seen.as_ref().map_or(Duration::ZERO, |(_, since)| since.elapsed());
+        if let Some(holder) = self.kept_by_other(&spec, age) {
+            return Ok(Some(holder));
+        }
+        record.spec = Some(self.held_from(&spec));
+        taken(api.replace(&self.lease.name, &params, &record).await)
+    }
+
+    /// The other one that has it. `age` is how long the record is unchanged.
+    fn kept_by_other(&self, spec: &LeaseSpec, age: Duration) -> Option<String> {
+        let holder = spec.holder_identity.as_deref().filter(|holder| !holder.is_empty())?;
+        let written = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let duration = written.map_or(self.lease.duration, Duration::from_secs);
+        (holder != self.lease.identity && age < duration).then(|| holder.to_owned())
+    }
+
+    fn held_from(&self, old: &LeaseSpec) -> LeaseSpec {
+        let now = Some(MicroTime(Timestamp::now()));
+        let ours = old.holder_identity.as_deref() == Some(&self.lease.identity);
+        let transitions = old.lease_transitions.unwrap_or_default();
+        LeaseSpec {
+            holder_identity: Some(self.lease.identity.clone()),
+            lease_duration_seconds: i32::try_from(self.lease.duration.as_secs()).ok(),
+            acquire_time: if ours { old.acquire_time.clone() } else { now.clone() },
+            renew_time: now,
+            lease_transitions: Some(if ours { transitions } else { transitions.saturating_add(1) }),
+            ..old.clone()
+        }
+    }
+
+    /// As client-go does: nobody holds it, and whoever looks need not wait.
+    async fn release(&mut self) -> Result<(), Error> {
+        let what = format!("give back lease {}/{}", self.lease.namespace, self.lease.name);
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => self.settings.connect().await?,
+        };
+        let give_back = async {
+            let api = Api::<Lease>::namespaced(client, &self.lease.namespace);
+            let Some(mut record) = api.get_opt(&self.lease.name).await? else { return Ok(()) };
+            let spec = record.spec.take().unwrap_or_default();
+            if spec.holder_identity.as_deref() != Some(&self.lease.identity) {
+                return Ok(());
+            }
+            record.spec = Some(LeaseSpec {
+                holder_identity: Some(String::new()),
+                lease_duration_seconds: Some(1),
+                renew_time: Some(MicroTime(Timestamp::now())),
+                ..spec
+            });
+            api.replace(&self.lease.name, &PostParams::default(), &record).await.map(drop)
+        };
+        let patience = self.lease.retry;
+        match tokio::time::timeout(patience, give_back).await {
+            Err(_) => Err(Error::Late { what, seconds: patience.as_secs() }),
+            Ok(done) => done.map_err(|source| Error::Write { what, source: Box::new(source) }),
+        }
+    }
+}
+
+/// Somebody else was faster: who, is seen at the next attempt.
+fn taken(written: Result<Lease, kube::Error>) -> Result<Option<String>, kube::Error> {
+    match written {
+        Ok(_) => Ok(None),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(Some(String::new())),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,287 @@
+//! One look at the nodes and pods of a cluster, for a person who asks: no watch, and as whoever the kubeconfig says.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kube::api::{GetParams, ListParams};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::core::Request;
+use kube::{Client, Config};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::node::CARDS;
+use crate::pod::{GPU_COUNT, GPU_MEMORY};
+use crate::wire::{Quantity, WireNode, WirePod};
+use crate::{Labels, Node, Pod, parse_count};
+
+/// Objects of one answer, as kubectl asks for them.
+const PAGE: u32 = 500;
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// One page of a busy API server.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// The path of the pods of all namespaces.
+const PODS: &str = "/api/v1/pods";
+/// Bound, and not ended.
+const ACTIVE: &str = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName";
+
+/// Which API server, as whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// Kubeconfigs that are merged, the first one wins. Those that are not there are left out, as kubectl does.
+    pub kubeconfigs: Vec<PathBuf>,
+    /// A context of theirs; none: the current one.
+    pub context: Option<String>,
+}
+
+/// What one look showed.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// All nodes, or the one that was asked for.
+    pub nodes: Vec<SeenNode>,
+    /// Their pods that have not ended, in the API server's order.
+    pub pods: Vec<Pod>,
+}
+
+/// One node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SeenNode {
+    /// Its name.
+    pub name: String,
+    /// The first address of the type InternalIP.
+    pub address: Option<String>,
+    /// `aliyun.com/gpu-mem` that kubelet offers; 0 where that cannot be counted.
+    pub gpu_memory: u64,
+    /// `aliyun.com/gpu-count` that it offers.
+    pub gpu_count: u64,
+    /// The annotation `mpsgate.io/cards`, as written.
+    pub cards: Option<String>,
+    /// What its labels ask for.
+    pub labels: Labels,
+}
+
+/// Why a look shows nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SeenError {
+    /// None of the kubeconfigs is there.
+    #[error("there is no kubeconfig: {}", looked_at(looked))]
+    NoKubeconfig {
+        /// Where it was looked for.
+        looked: Vec<PathBuf>,
+    },
+    /// A kubeconfig cannot be used.
+    #[error("cannot use the kubeconfig {}", path.display())]
+    Kubeconfig {
+        /// The file, of several the first.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: Box<KubeconfigError>,
+    },
+    /// No client could be made of the kubeconfig, such as with a certificate that is none.
+    #[error("cannot prepare a connection to the API server {server}")]
+    Client {
+        /// Its address.
+        server: String,
+        /// What is wrong.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The API server does not answer, or says no.
+    #[error("cannot {what} at the API server {server}")]
+    Read {
+        /// `list the nodes`.
+        what: String,
+        /// Its address.
+        server: String,
+        /// What the API server or the network said.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The API server has no node of that name.
+    #[error("the cluster has no node {node}")]
+    NoNode {
+        /// The name that was asked for.
+        node: String,
+    },
+}
+
+fn looked_at(looked: &[PathBuf]) -> String {
+    if looked.is_empty() {
+        return "no home directory is known".to_owned();
+    }
+    let paths: Vec<String> = looked.iter().map(|path| path.display().to_string()).collect();
+    format!("{} does not exist", paths.join(", "))
+}
+
+impl SeenError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NoKubeconfig { .. } => {
+                "name one: --kubeconfig FILE, or export KUBECONFIG=FILE".to_owned()
+            }
+            Self::Kubeconfig { path, source } => match source.as_ref() {
+                KubeconfigError::LoadContext(_) | KubeconfigError::CurrentContextNotSet => format!(
+                    "choose a context with --context: kubectl --kubeconfig {} config get-contexts",
+                    path.display()
+                ),
+                _ => format!("check it: kubectl --kubeconfig {} config view", path.display()),
+            },
+            Self::Client { .. } => {
+                "check certificates and server address: kubectl config view".to_owned()
+            }
+            Self::NoNode { .. } => "kubectl get nodes shows the names".to_owned(),
+            Self::Read { what, .. } => match self.status() {
+                Some(401) => "the credentials are not accepted, perhaps expired: kubectl get nodes"
+                    .to_owned(),
+                Some(403) => format!(
+                    "the account lacks a right, of those to get and list nodes and to list pods in all namespaces: \
+                     kubectl auth can-i {}",
+                    if what.contains("pods") { "list pods -A" } else { "list nodes" }
+                ),
+                Some(_) => "look at the API server: kubectl get --raw /readyz".to_owned(),
+                None => "check address and network: kubectl cluster-info".to_owned(),
+            },
+        }
+    }
+
+    /// The HTTP status that the API server answered with.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Read { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// Looks at all nodes and their pods, or at one node and its pods.
+///
+/// # Errors
+/// No kubeconfig that can be used, no API server that answers and lets it look, no node of that name.
+pub async fn seen(access: &Access, node: Option<&str>) -> Result<Seen, SeenError> {
+    let (client, server) = access.connect().await?;
+    let error = |what: &str, source| SeenError::Read {
+        what: what.to_owned(),
+        server: server.clone(),
+        source: Box::new(source),
+    };
+    let mut seen = Seen::default();
+    match node {
+        Some(name) => {
+            // A name that no object can have is not sent.
+            let asked = match Request::new("/api/v1/nodes").get(name, &GetParams::default()) {
+                Ok(request) => client.request::<WireNode>(request).await,
+                Err(_) => return Err(SeenError::NoNode { node: name.to_owned() }),
+            };
+            seen.nodes.push(SeenNode::reduce(asked.map_err(|source| match source {
+                kube::Error::Api(status) if status.code == 404 => {
+                    SeenError::NoNode { node: name.to_owned() }
+                }
+                source => error("get the node", source),
+            })?));
+        }
+        None => {
+            let put = |node| seen.nodes.push(SeenNode::reduce(node));
+            let all = ListParams::default();
+            list("/api/v1/nodes", &client, all, put)
+                .await
+                .map_err(|e| error("list the nodes", e))?;
+        }
+    }
+    let put = |pod: WirePod| {
+        let bound = Pod::reduce(pod).filter(|pod| pod.node.is_some() && !pod.finished);
+        seen.pods.extend(bound);
+    };
+    // Bound to that node, or to any.
+    let bound = node.map_or_else(|| "!=".to_owned(), |name| format!("={name}"));
+    let active = ListParams::default().fields(&format!("{ACTIVE}{bound}"));
+    list(PODS, &client, active, put).await.map_err(|e| error("list the pods", e))?;
+    Ok(seen)
+}
+
+#[derive(Deserialize)]
+struct Page<T> {
+    #[serde(default)]
+    metadata: PageMeta,
+    items: Option<Vec<T>>,
+}
+
+#[derive(Default, Deserialize)]
+struct PageMeta {
+    #[serde(rename = "continue")]
+    next: Option<String>,
+}
+
+/// Every object of a list, page by page, so that a large cluster is never held as a whole.
+async fn list<T: DeserializeOwned>(
+    path: &str,
+    client: &Client,
+    mut wanted: ListParams,
+    mut put: impl FnMut(T),
+) -> Result<(), kube::Error> {
+    wanted.limit = Some(PAGE);
+    loop {
+        let request = Request::new(path).list(&wanted).map_err(kube::Error::BuildRequest)?;
+        let page = client.request::<Page<T>>(request).await?;
+        page.items.unwrap_or_default().into_iter().for_each(&mut put);
+        wanted.continue_token = page.metadata.next.filter(|token| !token.is_empty());
+        if wanted.continue_token.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+impl SeenNode {
+    fn reduce(wire: WireNode) -> Self {
+        let count = |resource: &str| match wire.status.allocatable.get(resource) {
+            Some(Quantity::Text(text)) => parse_count(text).unwrap_or(0),
+            Some(Quantity::Number(number)) => number.as_u64().unwrap_or(0),
+            None => 0,
+        };
+        let internal = wire.status.addresses.iter().find(|address| address.kind == "InternalIP");
+        let mut seen = Self {
+            name: wire.metadata.name.clone().unwrap_or_default(),
+            address: internal.map(|address| address.address.clone()),
+            gpu_memory: count(GPU_MEMORY),
+            gpu_count: count(GPU_COUNT),
+            cards: wire.metadata.annotations.as_ref().and_then(|all| all.get(CARDS)).cloned(),
+            labels: Labels::default(),
+        };
+        let mut node = Node::default();
+        node.reduce(wire);
+        seen.labels = node.labels;
+        seen
+    }
+}
+
+impl Access {
+    async fn connect(&self) -> Result<(Client, String), SeenError> {
+        let mut there = self.kubeconfigs.iter().filter(|path| path.exists()).peekable();
+        let Some(path) = there.peek().copied().cloned() else {
+            return Err(SeenError::NoKubeconfig { looked: self.kubeconfigs.clone() });
+        };
+        let broken =
+            |source| SeenError::Kubeconfig { path: path.clone(), source: Box::new(source) };
+        let file = there
+            .try_fold(Kubeconfig::default(), |all, path| all.merge(Kubeconfig::read_from(path)?))
+            .map_err(broken)?;
+        let options =
+            KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        let mut config = Config::from_custom_kubeconfig(file, &options).await.map_err(broken)?;
+        config.connect_timeout = Some(TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
+        config.write_timeout = Some(TIMEOUT);
+        let server = config.cluster_url.to_string();
+        match Client::try_from(config) {
+            Ok(client) => Ok((client, server)),
+            Err(source) => Err(SeenError::Client { server, source: Box::new(source) }),
+        }
+    }
+}
