@@ -1,0 +1,117 @@
+//! The same as JSON, for programs. Amounts are MiB, always.
+
+use serde::Serialize;
+
+use crate::InspectError;
+use crate::view::{Device, NodeView, PodView, View};
+
+/// Changes with the meaning of any field; new fields do not change it.
+const SCHEMA: u32 = 1;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: u32,
+    nodes: Vec<Node<'a>>,
+    used_mib: i64,
+    total_mib: i64,
+}
+
+#[derive(Serialize)]
+struct Node<'a> {
+    name: &'a str,
+    address: Option<&'a str>,
+    /// The label `ack.node.gpu.schedule`.
+    schedule: Option<&'a str>,
+    /// Cards are known one by one, from mpsgated; else all are taken for equal.
+    exact: bool,
+    used_mib: i64,
+    total_mib: i64,
+    cards: Vec<Card<'a>>,
+    /// Memory of pods whose cards nobody knows.
+    pending: Vec<Share<'a>>,
+}
+
+#[derive(Serialize)]
+struct Card<'a> {
+    index: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uuid: Option<&'a str>,
+    used_mib: i64,
+    /// For pods.
+    total_mib: i64,
+    /// What containers hold that are no pods', beside the total.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local_mib: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    healthy: Option<bool>,
+    pods: Vec<Share<'a>>,
+}
+
+#[derive(Serialize)]
+struct Share<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    uid: &'a str,
+    used_mib: i64,
+    /// Who says so: placement, allocation, index, held, unknown.
+    source: &'static str,
+}
+
+pub(crate) fn render(view: &View) -> Result<String, InspectError> {
+    let nodes: Vec<Node> =
+        view.nodes.iter().filter(|node| node.total > 0).map(|it| node(view, it)).collect();
+    let document = Document {
+        schema: SCHEMA,
+        used_mib: nodes.iter().map(|node| node.used_mib).fold(0, i64::saturating_add),
+        total_mib: nodes.iter().map(|node| node.total_mib).fold(0, i64::saturating_add),
+        nodes,
+    };
+    let mut text = serde_json::to_string_pretty(&document).map_err(InspectError::Render)?;
+    text.push('\n');
+    Ok(text)
+}
+
+fn node<'a>(view: &View, node: &'a NodeView) -> Node<'a> {
+    let mut cards = Vec::new();
+    let mut pending = Vec::new();
+    for (index, device) in node.devices() {
+        let pods = shares(view, node, index, device);
+        if index < 0 {
+            pending.extend(pods);
+            continue;
+        }
+        let card = device.card.as_ref();
+        cards.push(Card {
+            index,
+            uuid: card.map(|card| card.uuid.as_str()),
+            used_mib: view.mib(node, device.used),
+            total_mib: view.mib(node, device.total),
+            local_mib: card.map(|card| card.local_mib),
+            healthy: card.map(|card| card.healthy),
+            pods,
+        });
+    }
+    let used = node.devices.values().map(|device| device.used).fold(0, i64::saturating_add);
+    Node {
+        name: &node.name,
+        address: node.address.as_deref(),
+        schedule: node.schedule.as_deref(),
+        exact: node.exact,
+        used_mib: view.mib(node, used),
+        total_mib: view.mib(node, node.total),
+        cards,
+        pending,
+    }
+}
+
+fn shares<'a>(view: &View, node: &'a NodeView, index: i64, device: &Device) -> Vec<Share<'a>> {
+    let pods = device.pods.iter().filter_map(|place| node.pods.get(*place));
+    let share = |pod: &'a PodView| Share {
+        namespace: &pod.namespace,
+        name: &pod.name,
+        uid: &pod.uid,
+        used_mib: view.mib(node, pod.amounts.get(&index).copied().unwrap_or(0)),
+        source: pod.source.word(),
+    };
+    pods.map(share).collect()
+}

@@ -1,0 +1,98 @@
+//! `kubectl inspect cgpu`: GPU memory of a cluster, card by card, as the API server has it.
+//!
+//! Owns the table that ACK's and gpushare's inspect tools print, byte for byte, and what stands beside it. Must never write to the
+//! API server, or ask a node. Called by: a person, through kubectl, and by scripts that read the table.
+//!
+//! ```text
+//! args ─► kubernetes::seen ─► view ◄─ annotations      (whose is which memory)
+//!                              ├► summary, details ─► table   (text)
+//!                              └► document                    (JSON)
+//! ```
+
+mod annotations;
+mod args;
+mod details;
+mod document;
+mod error;
+#[doc(hidden)]
+pub mod fuzz;
+mod print;
+mod summary;
+mod table;
+mod view;
+
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use mpsgate_config::ExitCode;
+use mpsgate_kubernetes::seen;
+
+use crate::args::{Cli, Output};
+pub use crate::error::InspectError;
+use crate::view::View;
+
+/// The command line as clap's description, for pages and completions.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Runs the command line `argv` (with the program's name first) and says how it ended.
+pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(argv) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    match run(&cli) {
+        Ok(()) => ExitCode::Done,
+        Err(error) => {
+            print::note(&error.render());
+            error.exit_code()
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<(), InspectError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(InspectError::Runtime)?;
+    let seen = runtime.block_on(seen(&cli.access(), cli.node.as_deref()))?;
+    let (view, warnings) = View::of(&seen, cli.node.is_some());
+    for warning in warnings {
+        print::note(&format!("warning: {warning}\n"));
+    }
+    if view.is_empty() {
+        print::note(&format!("note: {}\n", nothing(cli.node.as_deref())));
+    }
+    let coloured = print::coloured();
+    print::answer(&match (cli.output, cli.details) {
+        (Output::Json, _) => document::render(&view)?,
+        (output, true) => details::render(&view, output == Output::Wide, coloured),
+        (output, false) => summary::render(&view, output == Output::Wide, coloured),
+    })
+}
+
+/// The published tool prints an empty table then; why it is empty goes to stderr.
+fn nothing(node: Option<&str>) -> String {
+    let whose = node.map_or_else(
+        || "no node of the cluster shares".to_owned(),
+        |node| format!("node {node} does not share"),
+    );
+    format!(
+        "{whose} GPU memory: none has the resource {} or the annotation {}",
+        mpsgate_kubernetes::GPU_MEMORY,
+        mpsgate_kubernetes::CARDS
+    )
+}
+
+/// Prints help, version or what is wrong with the arguments.
+fn usage(error: &clap::Error) -> ExitCode {
+    // Where even this cannot be printed, the exit code still tells.
+    let _ = error.print();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::Done,
+        _ => ExitCode::Usage,
+    }
+}

@@ -1,0 +1,178 @@
+//! Lines of cells as Go's `text/tabwriter` writes them with padding 2, blanks, and no flags: what the published tool uses.
+//!
+//! A cell that another one follows is padded. Lines that follow each other and have such a cell in a column share that
+//! column's width; a line without one ends it.
+
+use std::fmt::Write as _;
+
+/// Blanks behind the widest cell of a column.
+const PADDING: usize = 2;
+
+/// One cell, and what it looks like on a terminal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) text: String,
+    pub(crate) paint: Paint,
+}
+
+/// Colours are no part of a cell's width.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Paint {
+    #[default]
+    Plain,
+    /// Nearly full.
+    High,
+    /// Full.
+    Full,
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self { text, paint: Paint::Plain }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+/// Lines, of which each is cells; the last of a line may be empty.
+#[derive(Debug, Default)]
+pub(crate) struct Table(Vec<Vec<Cell>>);
+
+impl Table {
+    pub(crate) fn line<C: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        self.0.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    /// What a line is as bytes before it is laid out: cells, a tab between each two, a line feed.
+    pub(crate) fn bytes(line: &[Cell]) -> usize {
+        line.iter().map(|cell| cell.text.len() + 1).sum()
+    }
+
+    pub(crate) fn render(&self, coloured: bool) -> String {
+        let widths = self.widths();
+        let mut text = String::new();
+        for (line, widths) in self.0.iter().zip(widths) {
+            for (column, Cell { text: cell, paint }) in line.iter().enumerate() {
+                let colour = match paint {
+                    Paint::High if coloured => Some(33),
+                    Paint::Full if coloured => Some(31),
+                    _ => None,
+                };
+                // Writing to a String does not fail.
+                let _ = match colour {
+                    Some(colour) => write!(text, "\x1b[{colour}m{cell}\x1b[0m"),
+                    None => write!(text, "{cell}"),
+                };
+                let blanks = widths.get(column).map_or(0, |width| width - width_of(cell));
+                text.extend(std::iter::repeat_n(' ', blanks));
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Of each line, the widths of its padded cells.
+    fn widths(&self) -> Vec<Vec<usize>> {
+        let mut widths: Vec<Vec<usize>> =
+            self.0.iter().map(|line| vec![0; line.len().saturating_sub(1)]).collect();
+        let columns = widths.iter().map(Vec::len).max().unwrap_or(0);
+        for column in 0..columns {
+            let cell = |line: &Vec<Cell>| {
+                let padded = column + 1 < line.len();
+                line.get(column).filter(|_| padded).map(|cell| width_of(&cell.text) + PADDING)
+            };
+            let mut first = 0;
+            while first < self.0.len() {
+                let run = self.0.iter().skip(first).map_while(cell);
+                let (length, width) =
+                    run.fold((0, 0), |(count, most), width| (count + 1, most.max(width)));
+                for line in widths.iter_mut().skip(first).take(length) {
+                    if let Some(slot) = line.get_mut(column) {
+                        *slot = width;
+                    }
+                }
+                first += length.max(1);
+            }
+        }
+        widths
+    }
+}
+
+/// In characters, as tabwriter counts.
+fn width_of(text: &str) -> usize {
+    text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::unwrap_used,
+        clippy::indexing_slicing,
+        reason = "test code fails by panicking"
+    )]
+    use super::*;
+
+    /// tabwriter as its documentation tells it, cell by cell: what stands in the same column directly above and below.
+    fn model(lines: &[Vec<String>]) -> String {
+        let has = |line: usize, column: usize| lines[line].len() > column + 1;
+        let mut text = String::new();
+        for (at, line) in lines.iter().enumerate() {
+            for (column, cell) in line.iter().enumerate() {
+                text += cell;
+                if !has(at, column) {
+                    continue;
+                }
+                let above = (0..at).rev().take_while(|line| has(*line, column));
+                let below = (at..lines.len()).take_while(|line| has(*line, column));
+                let most = above.chain(below).map(|line| lines[line][column].chars().count()).max();
+                text += &" ".repeat(most.unwrap() + 2 - cell.chars().count());
+            }
+            text += "\n";
+        }
+        text
+    }
+
+    fn table(lines: &[Vec<String>]) -> Table {
+        let mut table = Table::default();
+        lines.iter().for_each(|line| table.line(line.iter().cloned()));
+        table
+    }
+
+    #[test]
+    fn a_column_ends_where_a_line_lacks_it_and_the_last_cell_is_not_padded() {
+        let mut table = Table::default();
+        table.line(["a", "bb", "c"]);
+        table.line(["aaaa", "", "c"]);
+        table.line(["----------"]);
+        table.line(["x", ""]);
+        assert_eq!(table.render(true), "a     bb  c\naaaa      c\n----------\nx  \n");
+    }
+
+    #[test]
+    fn colours_change_no_width_and_are_left_out_where_nobody_sees_them() {
+        let mut table = Table::default();
+        table.line([Cell { text: "15/15".to_owned(), paint: Paint::Full }, "x".into()]);
+        table.line([Cell { text: "7/15".to_owned(), paint: Paint::High }, "x".into()]);
+        assert_eq!(table.render(false), "15/15  x\n7/15   x\n");
+        assert_eq!(table.render(true), "\x1b[31m15/15\x1b[0m  x\n\x1b[33m7/15\x1b[0m   x\n");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_table_is_laid_out_as_tabwriter_documents_it(
+            lines in proptest::collection::vec(proptest::collection::vec("[a-zé/0-9]{0,6}", 1..6), 0..9),
+        ) {
+            proptest::prop_assert_eq!(table(&lines).render(true), model(&lines));
+        }
+
+        #[test]
+        fn the_bytes_of_a_line_are_those_that_go_into_it(cells in proptest::collection::vec("[a-zé]{0,6}", 1..6)) {
+            let line: Vec<Cell> = cells.iter().cloned().map(Cell::from).collect();
+            proptest::prop_assert_eq!(Table::bytes(&line), cells.join("\t").len() + 1);
+        }
+    }
+}

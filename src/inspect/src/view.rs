@@ -1,0 +1,371 @@
+//! Nodes with what their pods have of each card: pure.
+//!
+//! A node without our annotation, in a cluster without our placements, is counted as the published tool counts: memory in the
+//! resource's unit, cards of equal size, pods by V2 or V1. Where ours are there, everything is MiB, and exact.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use mpsgate_kubernetes::{Allocation, CardReport, Container, Kind, Limits, Pod, Seen, SeenNode};
+
+use crate::annotations::{self, MOST_CARDS};
+
+/// MiB.
+const GIB: i64 = 1024;
+/// More of the resource for one card is MiB, not GiB.
+const MOST_GIB: i64 = 100;
+/// Memory that no card is known for.
+pub(crate) const PENDING: i64 = -1;
+
+/// All nodes, by name.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub(crate) nodes: Vec<NodeView>,
+    /// Amounts are MiB; else what the resource counts in.
+    exact: bool,
+    /// What amounts are in, for a heading.
+    pub(crate) unit: &'static str,
+}
+
+/// One node.
+#[derive(Debug, Clone)]
+pub(crate) struct NodeView {
+    pub(crate) name: String,
+    pub(crate) address: Option<String>,
+    pub(crate) schedule: Option<String>,
+    /// Its annotation tells its cards.
+    pub(crate) exact: bool,
+    /// MiB of one unit of its resource.
+    pub(crate) unit_mib: i64,
+    /// Columns: the highest index of a card, and one.
+    pub(crate) columns: usize,
+    pub(crate) total: i64,
+    /// By index; the published tool also keeps what annotations name and no card has.
+    pub(crate) devices: BTreeMap<i64, Device>,
+    pub(crate) pods: Vec<PodView>,
+}
+
+/// One card, or what stands for one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Device {
+    pub(crate) total: i64,
+    pub(crate) used: i64,
+    /// Places in [`NodeView::pods`].
+    pub(crate) pods: Vec<usize>,
+    /// Where the annotation has it.
+    pub(crate) card: Option<CardReport>,
+}
+
+/// One pod with GPU memory.
+#[derive(Debug, Clone)]
+pub(crate) struct PodView {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    /// By card.
+    pub(crate) amounts: BTreeMap<i64, i64>,
+    pub(crate) source: Source,
+}
+
+/// Who says which cards a pod has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// mpsgate-scheduler, exactly.
+    Placement,
+    /// V2.
+    Allocation,
+    /// V1.
+    Index,
+    /// mpsgated, which sees the pod's containers on the card.
+    Held,
+    /// Nobody.
+    Unknown,
+}
+
+impl Source {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Placement => "placement",
+            Self::Allocation => "allocation",
+            Self::Index => "index",
+            Self::Held => "held",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl View {
+    /// `all` keeps a node without GPU memory, as where it was asked for by name. With it, what is wrong with annotations.
+    pub(crate) fn of(seen: &Seen, all: bool) -> (Self, Vec<String>) {
+        let mut warnings = Vec::new();
+        let mut nodes: Vec<(&SeenNode, Option<BTreeMap<u32, CardReport>>)> = Vec::new();
+        for node in &seen.nodes {
+            let cards = node.cards.as_deref().map(annotations::parse_cards).transpose();
+            let cards = cards.unwrap_or_else(|error| {
+                warnings.push(format!(
+                    "node {}: annotation {} cannot be read ({error}); its cards are taken for equal ones",
+                    node.name,
+                    mpsgate_kubernetes::CARDS
+                ));
+                None
+            });
+            let cards = cards.filter(|cards| !cards.is_empty());
+            if all || node.gpu_memory > 0 || cards.is_some() {
+                nodes.push((node, cards));
+            }
+        }
+        nodes.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        let mut pods: HashMap<&str, Vec<&Pod>> = HashMap::new();
+        for pod in &seen.pods {
+            pods.entry(pod.node.as_deref().unwrap_or_default()).or_default().push(pod);
+        }
+        let of = |node: &SeenNode| pods.get(node.name.as_str()).map_or(&[][..], Vec::as_slice);
+        let exact = nodes.iter().any(|(node, cards)| {
+            let placed = |pod: &&Pod| annotations::placement(pod, &node.name).is_some();
+            cards.is_some() || of(node).iter().any(placed)
+        });
+        let nodes: Vec<_> = (nodes.into_iter())
+            .map(|(node, cards)| NodeView::of(node, cards, of(node), exact))
+            .collect();
+        let mut view = Self { nodes, exact, unit: "" };
+        view.unit = view.unit();
+        (view, warnings)
+    }
+
+    /// Whether no node is shown.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.iter().all(|node| node.total <= 0)
+    }
+
+    fn unit(&self) -> &'static str {
+        let mut shown = self.nodes.iter().filter(|node| node.total > 0);
+        let name = |unit_mib: i64| if unit_mib == GIB { "GiB" } else { "MiB" };
+        if !self.exact {
+            // As the published tool: that of the first node that has cards.
+            let first = shown.find(|node| node.columns > 0);
+            return first.map_or("", |node| name(node.unit_mib));
+        }
+        let whole = |node: &NodeView| {
+            let mut amounts = node.pods.iter().flat_map(|pod| pod.amounts.values());
+            let mut cards = node.devices.values().filter(|device| device.total > 0);
+            amounts.all(|amount| amount % GIB == 0) && cards.all(|card| card.total >= GIB)
+        };
+        name(if shown.all(whole) { GIB } else { 1 })
+    }
+
+    /// The same in the unit of the heading. A card's last part of a GiB is not offered to pods, and left out.
+    pub(crate) fn in_units(&self) -> Self {
+        let mut view = self.clone();
+        if !view.exact || view.unit != "GiB" {
+            return view;
+        }
+        for node in &mut view.nodes {
+            for device in node.devices.values_mut() {
+                device.total /= GIB;
+                device.used /= GIB;
+            }
+            for amount in node.pods.iter_mut().flat_map(|pod| pod.amounts.values_mut()) {
+                *amount /= GIB;
+            }
+            let cards = node.devices.values().filter(|device| device.card.is_some());
+            node.total =
+                if node.exact { cards.map(|card| card.total).sum() } else { node.total / GIB };
+        }
+        view
+    }
+
+    /// MiB of an amount of `node`.
+    pub(crate) fn mib(&self, node: &NodeView, amount: i64) -> i64 {
+        if self.exact { amount } else { amount.saturating_mul(node.unit_mib) }
+    }
+
+    pub(crate) fn has_pending(&self) -> bool {
+        self.nodes.iter().any(NodeView::has_pending)
+    }
+}
+
+impl NodeView {
+    fn of(
+        node: &SeenNode,
+        cards: Option<BTreeMap<u32, CardReport>>,
+        pods: &[&Pod],
+        exact: bool,
+    ) -> Self {
+        // A count that no node has is none.
+        let count = i64::try_from(node.gpu_count.min(MOST_CARDS + 1)).unwrap_or(0);
+        let count = if node.gpu_count > MOST_CARDS { 0 } else { count };
+        let memory = i64::try_from(node.gpu_memory).unwrap_or(i64::MAX);
+        let each = memory.checked_div(count).unwrap_or(0);
+        let unit_mib = if each > MOST_GIB { 1 } else { GIB };
+        let scale = if exact { unit_mib } else { 1 };
+        let equal = Device { total: each.saturating_mul(scale), ..Device::default() };
+        let mut view = Self {
+            name: node.name.clone(),
+            address: node.address.clone(),
+            schedule: node.labels.schedule.clone(),
+            exact: cards.is_some(),
+            unit_mib,
+            columns: usize::try_from(count).unwrap_or(0),
+            total: memory.saturating_mul(scale),
+            devices: (0..count).map(|index| (index, equal.clone())).collect(),
+            pods: Vec::new(),
+        };
+        if let Some(cards) = &cards {
+            let device = |card: &CardReport| {
+                // What local containers hold is not for pods.
+                let total = mib(card.memory_mib.saturating_sub(card.local_mib));
+                Device { total, card: Some(card.clone()), ..Device::default() }
+            };
+            view.devices =
+                cards.iter().map(|(index, card)| (i64::from(*index), device(card))).collect();
+            view.columns = cards.keys().next_back().map_or(0, |last| *last as usize + 1);
+            view.total = view.devices.values().map(|device| device.total).sum();
+        }
+        if view.total <= 0 {
+            return view;
+        }
+        let beyond = if cards.is_some() { Device::default() } else { equal };
+        let cards = cards.unwrap_or_default();
+        for pod in pods {
+            if let Some(pod) = pod_view(pod, &node.name, &cards, exact.then_some(unit_mib)) {
+                view.add(pod, &beyond);
+            }
+        }
+        let known: HashSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
+        for pod in gone(&cards, &known) {
+            view.add(pod, &beyond);
+        }
+        view
+    }
+
+    fn add(&mut self, pod: PodView, beyond: &Device) {
+        for (index, amount) in &pod.amounts {
+            let device = self.devices.entry(*index).or_insert_with(|| beyond.clone());
+            device.used = device.used.saturating_add(*amount);
+            device.pods.push(self.pods.len());
+        }
+        self.pods.push(pod);
+    }
+
+    pub(crate) fn has_pending(&self) -> bool {
+        self.devices.contains_key(&PENDING)
+    }
+
+    /// The InternalIP, or what the published tool prints without.
+    pub(crate) fn address(&self) -> &str {
+        self.address.as_deref().unwrap_or("unknown")
+    }
+
+    /// Cards in their order; what is on none comes last.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = (i64, &Device)> {
+        let cards = self.devices.range(0..).chain(self.devices.range(..0));
+        cards.map(|(index, device)| (*index, device))
+    }
+}
+
+/// What a pod has of each card; None where that is nothing. `unit_mib`: amounts are MiB, and one unit of the resource is so
+/// many. Trusted in this order: our placement, V2, V1, and what mpsgated sees.
+fn pod_view(
+    pod: &Pod,
+    node: &str,
+    cards: &BTreeMap<u32, CardReport>,
+    unit_mib: Option<i64>,
+) -> Option<PodView> {
+    let scale = unit_mib.unwrap_or(1);
+    let held: BTreeMap<i64, i64> = (cards.iter())
+        .filter_map(|(index, card)| Some((i64::from(*index), mib(*card.held.get(&pod.uid)?))))
+        .filter(|(_, held)| *held > 0)
+        .collect();
+    let placed = unit_mib.and_then(|_| annotations::placement(pod, node));
+    let asked = if cards.is_empty() {
+        resource(pod).saturating_mul(scale)
+    } else {
+        most(pod, |container| limits(container).memory().map(|(_, memory)| mib(memory)).sum())
+    };
+    let scaled = |units: BTreeMap<i64, i64>| -> BTreeMap<i64, i64> {
+        units.into_iter().map(|(card, units)| (card, units.saturating_mul(scale))).collect()
+    };
+    let (mut amounts, source) = match placed {
+        Some(layout) => (peaks(pod, &layout), Source::Placement),
+        None if asked <= 0 => (BTreeMap::new(), Source::Held),
+        None => match (scaled(annotations::allocation(pod)), annotations::index(pod)) {
+            (units, _) if !units.is_empty() => (units, Source::Allocation),
+            (_, PENDING) if !held.is_empty() => (BTreeMap::new(), Source::Held),
+            (_, PENDING) => (BTreeMap::from([(PENDING, asked)]), Source::Unknown),
+            (_, index) => (BTreeMap::from([(index, asked)]), Source::Index),
+        },
+    };
+    for (card, held) in held {
+        let amount = amounts.entry(card).or_default();
+        *amount = held.max(*amount);
+    }
+    (!amounts.is_empty()).then(|| PodView {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        amounts,
+        source,
+    })
+}
+
+/// Pods that the API server has no more, or that have ended, and whose containers still hold memory.
+fn gone(cards: &BTreeMap<u32, CardReport>, known: &HashSet<&str>) -> Vec<PodView> {
+    let mut amounts: BTreeMap<&str, BTreeMap<i64, i64>> = BTreeMap::new();
+    for (index, card) in cards {
+        for (uid, held) in
+            card.held.iter().filter(|(uid, held)| **held > 0 && !known.contains(uid.as_str()))
+        {
+            amounts.entry(uid).or_default().insert(i64::from(*index), mib(*held));
+        }
+    }
+    let view = |(uid, amounts): (&str, _)| PodView {
+        namespace: "-".to_owned(),
+        name: uid.to_owned(),
+        uid: uid.to_owned(),
+        amounts,
+        source: Source::Held,
+    };
+    amounts.into_iter().map(view).collect()
+}
+
+fn mib(amount: u64) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
+}
+
+/// A limit that cannot be counted gives nothing: mpsgated refuses its container.
+fn limits(container: &Container) -> Limits {
+    container.limits.clone().unwrap_or_default()
+}
+
+/// `aliyun.com/gpu-mem` of the main containers together: all that the published tool counts.
+fn resource(pod: &Pod) -> i64 {
+    let mains = pod.containers.iter().filter(|container| container.kind == Kind::Main);
+    mains.map(|container| mib(limits(container).gpu_mem)).fold(0, i64::saturating_add)
+}
+
+/// MiB of each card, at the moment when the pod has most of it.
+fn peaks(pod: &Pod, layout: &Allocation) -> BTreeMap<i64, i64> {
+    let on = |card: u32| {
+        let of = |name: &str| layout.get(name).and_then(|cards| cards.get(&card));
+        most(pod, |container| of(&container.name).copied().map_or(0, mib))
+    };
+    let cards = layout.values().flat_map(BTreeMap::keys);
+    cards.map(|card| (i64::from(*card), on(*card))).filter(|(_, amount)| *amount > 0).collect()
+}
+
+/// As Kubernetes counts: while an init container runs, with the sidecars before it; then sidecars and main ones together.
+fn most(pod: &Pod, amount: impl Fn(&Container) -> i64) -> i64 {
+    let (mut sidecars, mut most, mut mains) = (0_i64, 0_i64, 0_i64);
+    for container in &pod.containers {
+        let amount = amount(container);
+        match container.kind {
+            Kind::Init => most = most.max(sidecars.saturating_add(amount)),
+            Kind::Sidecar => sidecars = sidecars.saturating_add(amount),
+            Kind::Main => mains = mains.saturating_add(amount),
+        }
+    }
+    most.max(sidecars.saturating_add(mains))
+}
+
+#[cfg(test)]
+#[path = "view_tests.rs"]
+mod tests;

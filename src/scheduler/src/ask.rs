@@ -1,0 +1,201 @@
+//! What the API server says of pods and nodes, in the ledger's words. Pure.
+
+use std::num::NonZeroU32;
+
+use mpsgate_allocation::Mib;
+use mpsgate_kubernetes::{
+    ASSUMED_FOR_MS, Allocation, CardReport, ClusterNode, Container, Kind, Placement as Label, Pod,
+};
+use mpsgate_policy::admission::core_refusal;
+use mpsgate_policy::schedule::{self, Word};
+use mpsgate_policy::{Refusal, cluster};
+
+/// What a pod asks for; `None` where that is nothing of ours.
+///
+/// # Errors
+/// Why no card can give it, in a sentence with what to do.
+pub(crate) fn request(pod: &Pod) -> Result<Option<cluster::Request>, String> {
+    let mut containers = Vec::new();
+    for container in &pod.containers {
+        if let Some(asked) = asked(container)? {
+            containers.push(asked);
+        }
+    }
+    if containers.is_empty() {
+        return Ok(None);
+    }
+    let cards = pod.gpu_count.as_deref().map(schedule::gpu_count).transpose();
+    let cards = cards.map_err(|refusal| said(&refusal))?.map_or(1, NonZeroU32::get);
+    Ok(Some(cluster::Request { containers, cards }))
+}
+
+/// In the node's words.
+fn said(refusal: &Refusal) -> String {
+    format!("{}; {}", refusal.sentence, refusal.hint)
+}
+
+fn asked(container: &Container) -> Result<Option<cluster::Container>, String> {
+    let name = &container.name;
+    let limits = container.limits.as_ref().map_err(|error| format!("container {name}: {error}"))?;
+    let core =
+        container.core_percent.as_ref().map_err(|error| format!("container {name}: {error}"))?;
+    let memory: Vec<(String, u64)> = limits.memory().collect();
+    if let Some(refusal) = core_refusal(*core, !memory.is_empty()) {
+        return Err(format!("container {name}: {}", said(&refusal)));
+    }
+    let (resource, mib) = match memory.as_slice() {
+        [] => return Ok(None),
+        [one] => one,
+        [(first, _), (second, _), ..] => {
+            return Err(format!(
+                "container {name} asks for GPU memory by {first} and {second}; ask by one of them"
+            ));
+        }
+    };
+    Ok(Some(cluster::Container {
+        name: name.clone(),
+        kind: kind(container.kind),
+        memory: Mib(*mib),
+        unit: schedule::unit_of(resource),
+        core_percent: u32::try_from(*core).unwrap_or(u32::MAX),
+        uid: container.uid,
+    }))
+}
+
+fn kind(kind: Kind) -> cluster::Kind {
+    match kind {
+        Kind::Init => cluster::Kind::Init,
+        Kind::Sidecar => cluster::Kind::Sidecar,
+        Kind::Main => cluster::Kind::Main,
+    }
+}
+
+/// A pod that is to be placed.
+pub(crate) fn candidate(pod: &Pod, request: cluster::Request) -> cluster::Pod {
+    cluster::Pod {
+        uid: pod.uid.clone(),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        request,
+        node: None,
+        layout: None,
+        finished: pod.finished,
+        assumed_until_ms: None,
+    }
+}
+
+/// A pod as the API server has it: bound, assumed on the node of its annotation, or nowhere.
+///
+/// Whoever makes a pod can write its annotations. So they say on which cards it is, and no more: how much is what its limits give, and
+/// an assumption is none of later than `now_ms`.
+pub(crate) fn known(pod: &Pod, now_ms: u64) -> cluster::Pod {
+    // What cannot be asked for still counts where it runs, as far as it can be counted.
+    let request = request(pod).ok().flatten().unwrap_or_else(|| cluster::Request {
+        containers: pod.containers.iter().filter_map(|one| asked(one).ok().flatten()).collect(),
+        cards: 1,
+    });
+    let mut known = candidate(pod, request);
+    if let Some(node) = &pod.node {
+        known.node = Some(node.clone());
+        known.layout = pod.allocation().and_then(|said| layout(&said, &known.request));
+    } else if let Some(placed) = pod.placed() {
+        known.assumed_until_ms = Some(placed.time_ms.min(now_ms).saturating_add(ASSUMED_FOR_MS));
+        known.layout = layout(&placed.containers, &known.request);
+        known.node = Some(placed.node);
+    }
+    known
+}
+
+/// The cards of `said`, with what `request` asks of each. `None` where these are not as many as every container wants.
+fn layout(said: &Allocation, request: &cluster::Request) -> Option<cluster::Layout> {
+    let of = |container: &cluster::Container| {
+        let cards = said.get(&container.name)?;
+        let count = u32::try_from(cards.len()).ok().filter(|count| *count == request.cards)?;
+        let each = Mib(container.memory.0.checked_div(u64::from(count))?);
+        Some((container.name.clone(), cards.keys().map(|card| (*card, each)).collect()))
+    };
+    request.containers.iter().map(of).collect::<Option<_>>().map(cluster::Layout)
+}
+
+pub(crate) fn allocation(layout: &cluster::Layout) -> Allocation {
+    let cards = |(name, cards): (&String, &std::collections::BTreeMap<u32, Mib>)| {
+        (name.clone(), cards.iter().map(|(card, mib)| (*card, mib.0)).collect())
+    };
+    layout.0.iter().map(cards).collect()
+}
+
+/// A node's labels and cards. Without a label it is one under MPS where nos says so, or where mpsgate has cards: then
+/// an operator gave them.
+pub(crate) fn node(node: ClusterNode) -> cluster::Node {
+    let schedule = match node.labels.schedule.as_deref() {
+        Some(word) => Word::of_label(word),
+        None if node.labels.slices || !node.cards.is_empty() => Word::Mps,
+        None => Word::Off,
+    };
+    let placement = match node.placement {
+        Some(Label::Binpack) => Some(cluster::Placement::Binpack),
+        Some(Label::Spread) => Some(cluster::Placement::Spread),
+        Some(Label::Other(_)) | None => None,
+    };
+    cluster::Node {
+        name: node.name,
+        schedule,
+        placement,
+        max_pods: node.max_pods,
+        cards: node.cards.into_iter().map(card).collect(),
+    }
+}
+
+fn card(card: CardReport) -> cluster::Card {
+    cluster::Card {
+        index: card.index,
+        uuid: card.uuid,
+        memory: Mib(card.memory_mib),
+        local: Mib(card.local_mib),
+        healthy: card.healthy,
+        uid: card.uid,
+        one_uid: card.one_uid,
+        max_clients: card.max_clients,
+        held: card.held.into_iter().map(|(uid, mib)| (uid, Mib(mib))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: u64 = 1_769_860_800_000;
+
+    fn pod(node: Option<&str>, time: &str, containers: serde_json::Value) -> cluster::Pod {
+        let placement = json!({"version": 1, "node": "n1", "time": time, "containers": containers});
+        let pod = json!({
+            "metadata": {"uid": "u", "name": "p", "annotations": {"mpsgate.io/placement": placement.to_string()}},
+            "spec": {"nodeName": node, "containers": [{"name": "a", "resources": {"limits": {"aliyun.com/gpu-mem": "7"}}}]},
+        });
+        known(&Pod::parse(&pod.to_string()).unwrap(), NOW)
+    }
+
+    fn on(card: u32) -> Option<cluster::Layout> {
+        let cards = [(card, Mib(7 * 1024))].into_iter().collect();
+        Some(cluster::Layout([("a".to_owned(), cards)].into_iter().collect()))
+    }
+
+    #[test]
+    fn a_forged_placement_takes_no_more_than_the_limits_and_no_longer_than_a_true_one() {
+        let (past, future) = ("2026-01-31T11:59:30Z", "2096-01-31T12:00:00Z");
+        let forged = json!({"a": {"1": 10_000_000}, "other": {"0": 10_000_000}});
+        let assumed = pod(None, past, forged.clone());
+        assert_eq!(assumed.layout, on(1));
+        assert_eq!(assumed.assumed_until_ms, Some(NOW - 30_000 + ASSUMED_FOR_MS));
+        assert_eq!(pod(None, future, forged.clone()).assumed_until_ms, Some(NOW + ASSUMED_FOR_MS));
+        assert_eq!(pod(Some("n1"), past, forged.clone()).layout, on(1));
+        // Of another node: nobody knows its card.
+        assert_eq!(pod(Some("n2"), past, forged).layout, None);
+        for unfit in [json!({}), json!({"a": {}}), json!({"a": {"0": 1, "1": 1}})] {
+            assert_eq!(pod(Some("n1"), past, unfit.clone()).layout, None, "{unfit}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What kube-scheduler sends and reads: k8s.io/kube-scheduler/extender/v1, whose JSON has Go's field names. Schedulers
+//! before 1.16 wrote some of them in lower case, and Go itself reads both.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// `ExtenderArgs`, of filter and prioritize.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Args {
+    #[serde(rename = "Pod", alias = "pod")]
+    pub(crate) pod: Box<RawValue>,
+    /// With `nodeCacheCapable: false`: whole nodes.
+    #[serde(rename = "Nodes", alias = "nodes", default)]
+    pub(crate) nodes: Option<NodeList>,
+    /// With `nodeCacheCapable: true`.
+    #[serde(rename = "NodeNames", alias = "nodenames", alias = "nodeNames", default)]
+    pub(crate) node_names: Option<Vec<String>>,
+}
+
+/// A list of nodes, each as it came.
+#[derive(Debug, Deserialize)]
+pub(crate) struct NodeList {
+    #[serde(default)]
+    pub(crate) items: Option<Vec<Box<RawValue>>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Named {
+    metadata: Metadata,
+}
+
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    name: String,
+}
+
+/// The name of a node of a list.
+pub(crate) fn name_of(node: &RawValue) -> Result<String, serde_json::Error> {
+    serde_json::from_str::<Named>(node.get()).map(|node| node.metadata.name)
+}
+
+/// `ExtenderFilterResult`.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Filtered {
+    pub(crate) nodes: Option<Nodes>,
+    pub(crate) node_names: Option<Vec<String>>,
+    pub(crate) failed_nodes: BTreeMap<String, String>,
+    pub(crate) failed_and_unresolvable_nodes: BTreeMap<String, String>,
+    pub(crate) error: String,
+}
+
+/// A `NodeList` of nodes as they came.
+#[derive(Debug, Serialize)]
+pub(crate) struct Nodes {
+    pub(crate) metadata: Empty,
+    pub(crate) items: Vec<Box<RawValue>>,
+}
+
+/// `{}`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Empty {}
+
+/// `HostPriority`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct HostPriority {
+    pub(crate) host: String,
+    pub(crate) score: i64,
+}
+
+/// `ExtenderBindingArgs`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Binding {
+    #[serde(rename = "PodName", alias = "podName", alias = "podname")]
+    pub(crate) pod_name: String,
+    #[serde(rename = "PodNamespace", alias = "podNamespace", alias = "podnamespace")]
+    pub(crate) pod_namespace: String,
+    #[serde(rename = "PodUID", alias = "podUID", alias = "poduid")]
+    pub(crate) pod_uid: String,
+    #[serde(rename = "Node", alias = "node")]
+    pub(crate) node: String,
+}
+
+/// `ExtenderBindingResult`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Bound {
+    pub(crate) error: String,
+}
+
+/// `ExtenderPreemptionArgs`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Preemption {
+    #[serde(rename = "Pod", alias = "pod")]
+    pub(crate) pod: Box<RawValue>,
+    #[serde(
+        rename = "NodeNameToVictims",
+        alias = "nodeNameToVictims",
+        alias = "nodeToVictims",
+        default
+    )]
+    pub(crate) victims: Option<BTreeMap<String, Option<Victims<PodVictim>>>>,
+    #[serde(rename = "NodeNameToMetaVictims", alias = "nodeNameToMetaVictims", default)]
+    pub(crate) meta_victims: Option<BTreeMap<String, Option<Victims<MetaPod>>>>,
+}
+
+/// `Victims` of whole pods, `MetaVictims` of uids.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Victims<P> {
+    #[serde(rename = "Pods", alias = "pods")]
+    pub(crate) pods: Option<Vec<P>>,
+    #[serde(rename = "NumPDBViolations", alias = "numPDBViolations", default)]
+    pub(crate) pdb_violations: i64,
+}
+
+/// A whole pod, of which only the uid counts.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct PodVictim {
+    pub(crate) metadata: VictimMetadata,
+}
+
+/// The part of its metadata that counts.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct VictimMetadata {
+    #[serde(default)]
+    pub(crate) uid: String,
+}
+
+/// `MetaPod`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct MetaPod {
+    #[serde(rename = "UID", alias = "uid")]
+    pub(crate) uid: String,
+}
+
+/// `ExtenderPreemptionResult`.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Preempted {
+    pub(crate) node_name_to_meta_victims: BTreeMap<String, Victims<MetaPod>>,
+}

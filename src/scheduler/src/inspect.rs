@@ -1,0 +1,112 @@
+//! What `/inspect` shows: the JSON of gpushare's extender (`pkg/scheduler/gpushare-inspect.go`), in GiB as its tools read
+//! it, with exact numbers beside.
+
+use mpsgate_allocation::Mib;
+use mpsgate_policy::cluster::{CardUse, Ledger};
+use serde::Serialize;
+
+const GIB: u64 = 1024;
+
+/// The whole answer.
+#[derive(Debug, Serialize)]
+pub(crate) struct Inspected {
+    pub(crate) nodes: Vec<Node>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+/// One node.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Node {
+    name: String,
+    #[serde(rename = "totalGPU")]
+    total: u64,
+    #[serde(rename = "usedGPU")]
+    used: u64,
+    devs: Vec<Card>,
+}
+
+/// One card.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Card {
+    id: u32,
+    #[serde(rename = "totalGPU")]
+    total: u64,
+    #[serde(rename = "usedGPU")]
+    used: u64,
+    pods: Vec<Pod>,
+    uuid: String,
+    healthy: bool,
+    total_mib: u64,
+    used_mib: u64,
+    local_mib: u64,
+    core_percent: u32,
+}
+
+/// One pod on a card. One that is gone, and whose memory its node still holds, has no name.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Pod {
+    name: String,
+    namespace: String,
+    #[serde(rename = "usedGPU")]
+    used: u64,
+    uid: String,
+    used_mib: u64,
+}
+
+/// All nodes with cards, or one of them.
+pub(crate) fn inspect(ledger: &Ledger, only: Option<&str>) -> Inspected {
+    let one = |name: &str| ledger.cards(name).map(|cards| node(name, &cards));
+    match only {
+        Some(name) => {
+            let found = one(name);
+            let error = found.is_none().then(|| format!("node {name} is not known"));
+            Inspected { nodes: found.into_iter().collect(), error }
+        }
+        None => {
+            let with_cards = |node: &Node| !node.devs.is_empty();
+            Inspected {
+                nodes: ledger.nodes().filter_map(one).filter(with_cards).collect(),
+                error: None,
+            }
+        }
+    }
+}
+
+fn node(name: &str, cards: &[CardUse<'_>]) -> Node {
+    let devs: Vec<Card> = cards.iter().map(card).collect();
+    let sum = |of: fn(&Card) -> u64| devs.iter().map(of).fold(0, u64::saturating_add);
+    Node { name: name.to_owned(), total: sum(|card| card.total), used: sum(|card| card.used), devs }
+}
+
+fn card(card: &CardUse<'_>) -> Card {
+    let pods = card.pods.iter().map(|pod| {
+        let (namespace, name) = pod.name.unwrap_or_default();
+        Pod {
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            used: up(pod.memory),
+            uid: pod.uid.to_owned(),
+            used_mib: pod.memory.0,
+        }
+    });
+    Card {
+        id: card.index,
+        total: card.total.0 / GIB,
+        used: up(card.used),
+        pods: pods.collect(),
+        uuid: card.uuid.to_owned(),
+        healthy: card.healthy,
+        total_mib: card.total.0,
+        used_mib: card.used.0,
+        local_mib: card.local.0,
+        core_percent: card.core_percent,
+    }
+}
+
+fn up(memory: Mib) -> u64 {
+    memory.0.div_ceil(GIB)
+}

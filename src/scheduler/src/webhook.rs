@@ -1,0 +1,99 @@
+//! The admission webhook: what a pod's author is told at `kubectl apply`, rather than by a pod that does not start.
+//!
+//! Pure: bytes of an AdmissionReview (`admission.k8s.io/v1`) in, bytes of one out. Must never talk, nor stop a pod by a
+//! fault of its own: nodes enforce in any case, so what cannot be read is allowed, with a warning. Called by the HTTP
+//! server, at [`VALIDATE`] and [`MUTATE`].
+//!
+//! | object | [`VALIDATE`] | [`MUTATE`] |
+//! |---|---|---|
+//! | a new pod | refused in the node's words ([`mpsgate_policy::admission`]), or warned of | `hostIPC`, `schedulerName`, as switched on |
+//! | a new ephemeral container | the same, for it alone | – |
+//! | a new or changed template (Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob) | warned of: a refusal would stop who only scales it, and its pods are looked at anyway | – |
+//! | anything else | allowed | allowed |
+
+mod object;
+mod patch;
+mod reply;
+
+use mpsgate_policy::admission::{self, Judged};
+use serde_json::Value;
+
+use object::Subject;
+pub use patch::Mutation;
+use reply::Reply;
+
+/// Where the API server posts what is to be judged.
+pub const VALIDATE: &str = "/mpsgate/validate";
+/// Where it posts what may be changed. It does so first.
+pub const MUTATE: &str = "/mpsgate/mutate";
+
+/// Why bytes get no answer of the protocol: for HTTP 400.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unreadable {
+    /// No JSON.
+    #[error("the body is no JSON")]
+    Json(#[source] serde_json::Error),
+    /// JSON, but nobody could know which question an answer belongs to.
+    #[error("the body is no AdmissionReview: it has no request.uid")]
+    NoUid,
+}
+
+/// Answers a review at [`VALIDATE`]. Pods come here with what [`mutate`] has written; of a template `mutation` says what its
+/// pods will have.
+///
+/// # Errors
+/// Where the body is no review at all.
+pub fn validate(body: &[u8], mutation: &Mutation) -> Result<Vec<u8>, Unreadable> {
+    let review = read(body)?;
+    let reply = Reply::to(&review)?;
+    Ok(match Subject::of(&review) {
+        Err(why) => reply.warn(why),
+        Ok(Subject::Nothing) => reply,
+        Ok(Subject::Pod(pod)) => said(reply, admission::judge(&pod), true),
+        Ok(Subject::Ephemeral { pod, new }) => {
+            let Judged { mut refused, mut warned } = admission::judge(&pod);
+            refused.retain(|(container, _)| new.contains(container));
+            warned.retain(|(container, _)| new.contains(container));
+            said(reply, Judged { refused, warned }, true)
+        }
+        Ok(Subject::Template(mut pod)) => {
+            pod.host_ipc |= mutation.host_ipc && pod.needs_host_ipc();
+            said(reply, admission::judge(&pod), false)
+        }
+    }
+    .render())
+}
+
+/// Answers a review at [`MUTATE`]; refuses nothing.
+///
+/// # Errors
+/// Where the body is no review at all.
+pub fn mutate(body: &[u8], mutation: &Mutation) -> Result<Vec<u8>, Unreadable> {
+    let review = read(body)?;
+    let reply = Reply::to(&review)?;
+    Ok(match Subject::of(&review) {
+        // Validation says it.
+        Err(_) => reply,
+        Ok(Subject::Pod(pod)) => reply.patch(mutation.patch(&pod, &review)),
+        Ok(Subject::Nothing | Subject::Ephemeral { .. } | Subject::Template(_)) => reply,
+    }
+    .render())
+}
+
+fn said(mut reply: Reply, judged: Judged, refuses: bool) -> Reply {
+    for (container, refusal) in judged.warned {
+        reply = reply.warn_of(&container, &refusal);
+    }
+    if refuses {
+        return reply.refuse(&judged.refused);
+    }
+    for (container, refusal) in judged.refused {
+        reply = reply.warn_of(&container, &refusal);
+    }
+    reply
+}
+
+fn read(body: &[u8]) -> Result<Value, Unreadable> {
+    serde_json::from_slice(body).map_err(Unreadable::Json)
+}

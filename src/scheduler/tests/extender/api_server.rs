@@ -1,0 +1,275 @@
+//! An API server of pods, one list of nodes and one Lease, in memory, that fails as it is told. `tests/k8s` has a real one;
+//! what this can and that cannot is to answer wrongly at one chosen request.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::Write as _;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// What becomes of one request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Fault {
+    /// It is done, and the connection cut before the answer.
+    DoneAndCut,
+    /// It is not done, and this is answered.
+    Status(u16),
+}
+
+#[derive(Default)]
+pub(crate) struct World {
+    /// By `/api/v1/pods/NAME`, `/api/v1/nodes/NAME`, `lease`.
+    objects: BTreeMap<String, Value>,
+    version: u64,
+    /// Version, plural, line.
+    log: Vec<(u64, &'static str, String)>,
+    /// `METHOD path-suffix`, each for one request.
+    pub(crate) faults: VecDeque<(&'static str, Fault)>,
+    /// `METHOD path`.
+    pub(crate) asked: Vec<String>,
+    changed: watch::Sender<u64>,
+}
+
+impl World {
+    fn put(&mut self, plural: &'static str, name: &str, mut object: Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let line = json!({"type": "MODIFIED", "object": object}).to_string();
+        self.objects.insert(format!("{plural}/{name}"), object);
+        self.log.push((self.version, plural, line));
+        self.changed.send_replace(self.version);
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Value {
+        self.objects.get(key).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn add_pod(&mut self, name: &str, gib: u64, annotations: Value) {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"), "annotations": annotations},
+            "spec": {"containers": [{"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": gib.to_string()}}}]},
+        });
+        self.put("pods", name, pod);
+    }
+
+    /// A node under MPS with cards of so many GiB.
+    pub(crate) fn add_node(&mut self, name: &str, cards: &[u64]) {
+        let card = |(index, gib): (usize, &u64)| json!({"uuid": format!("GPU-{index}"), "index": index, "memory_mib": gib * 1024, "local_mib": 0, "healthy": true});
+        let cards: Vec<_> = cards.iter().enumerate().map(card).collect();
+        let annotation = json!({"version": 1, "cards": cards}).to_string();
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {"ack.node.gpu.schedule": "mps"}, "annotations": {"mpsgate.io/cards": annotation}},
+        });
+        self.put("nodes", name, node);
+    }
+
+    pub(crate) fn set_lease(&mut self, holder: &str) {
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": "mpsgate-scheduler", "namespace": "kube-system"},
+            "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15},
+        });
+        self.put("leases", "mpsgate-scheduler", lease);
+    }
+
+    /// A request other than a watch: status and body.
+    fn answer(&mut self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let parts: Vec<&str> = path.split('/').skip(1).collect();
+        match (method, parts.as_slice()) {
+            ("GET", ["api", "v1", plural @ ("pods" | "nodes")]) => {
+                let items: Vec<_> = self
+                    .objects
+                    .iter()
+                    .filter_map(|(key, object)| key.starts_with(plural).then_some(object))
+                    .collect();
+                (
+                    200,
+                    json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": self.version.to_string()}, "items": items}),
+                )
+            }
+            ("GET", [.., plural @ ("pods" | "leases"), name]) => self
+                .objects
+                .get(&format!("{plural}/{name}"))
+                .map_or((404, json!({})), |object| (200, object.clone())),
+            ("PATCH", [.., "pods", name]) => {
+                let mut pod = self.get(&format!("pods/{name}"));
+                let metadata = &body["metadata"];
+                if pod.is_null() {
+                    return (404, json!({}));
+                }
+                let differs = |key: &str| {
+                    metadata.get(key).is_some_and(|value| *value != pod["metadata"][key])
+                };
+                if differs("resourceVersion") || differs("uid") {
+                    return (409, json!({}));
+                }
+                for part in ["annotations", "labels"] {
+                    for (key, value) in metadata[part].as_object().into_iter().flatten() {
+                        pod["metadata"][part][key] = value.clone();
+                        if let (Value::Null, Some(all)) =
+                            (value, pod["metadata"][part].as_object_mut())
+                        {
+                            all.remove(key);
+                        }
+                    }
+                }
+                self.put("pods", name, pod.clone());
+                (200, pod)
+            }
+            ("POST", [.., "pods", name, "binding"]) => {
+                let mut pod = self.get(&format!("pods/{name}"));
+                if pod.is_null() {
+                    return (404, json!({}));
+                }
+                if !pod["spec"]["nodeName"].is_null()
+                    || body["metadata"]["uid"] != pod["metadata"]["uid"]
+                {
+                    return (409, json!({}));
+                }
+                pod["spec"]["nodeName"] = body["target"]["name"].clone();
+                self.put("pods", name, pod);
+                (201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+            }
+            ("POST" | "PUT", [.., "leases"] | [.., "leases", _]) => {
+                let held =
+                    self.get("leases/mpsgate-scheduler")["metadata"]["resourceVersion"].clone();
+                if method == "PUT" && held != body["metadata"]["resourceVersion"] {
+                    return (409, json!({}));
+                }
+                self.put("leases", "mpsgate-scheduler", body.clone());
+                (200, self.get("leases/mpsgate-scheduler"))
+            }
+            _ => (500, json!({})),
+        }
+    }
+}
+
+pub(crate) struct ApiServer {
+    pub(crate) world: Arc<Mutex<World>>,
+    pub(crate) kubeconfig: tempfile::NamedTempFile,
+}
+
+impl ApiServer {
+    pub(crate) async fn start(world: World) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let mut kubeconfig = tempfile::NamedTempFile::new().expect("a file");
+        write!(
+            kubeconfig,
+            "{{apiVersion: v1, kind: Config, current-context: x, contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
+             clusters: [{{name: c, cluster: {{server: \"http://{}\"}}}}], users: [{{name: u, user: {{token: t}}}}]}}",
+            listener.local_addr().expect("bound")
+        )
+        .expect("written");
+        let world = Arc::new(Mutex::new(world));
+        let shared = Arc::clone(&world);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&shared)));
+            }
+        });
+        Self { world, kubeconfig }
+    }
+}
+
+async fn serve(mut stream: TcpStream, world: Arc<Mutex<World>>) -> Option<()> {
+    let mut held = Vec::new();
+    loop {
+        let end = loop {
+            if let Some(end) = held.windows(4).position(|four| four == b"\r\n\r\n") {
+                break end + 4;
+            }
+            if stream.read_buf(&mut held).await.ok()? == 0 {
+                return None;
+            }
+        };
+        let head = String::from_utf8_lossy(&held[..end]).into_owned();
+        let length = head.lines().find_map(|line| {
+            line.to_lowercase().strip_prefix("content-length: ").map(str::to_owned)
+        });
+        let length: usize = length.map_or(0, |text| text.trim().parse().expect("a number"));
+        while held.len() < end + length {
+            stream.read_buf(&mut held).await.ok()?;
+        }
+        let body: Value = serde_json::from_slice(&held[end..end + length]).unwrap_or_default();
+        held.drain(..end + length);
+        let mut words = head.split(' ');
+        let (method, target) = (words.next()?, words.next()?);
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        if query.contains("watch=true") {
+            return watch(stream, &world, path, query).await;
+        }
+        let asked = format!("{method} {path}");
+        let (answer, cut) = {
+            let mut world = world.lock().expect("no test panicked");
+            let fault = match world.faults.front() {
+                Some((at, fault))
+                    if asked.starts_with(at.split(' ').next()?)
+                        && asked.ends_with(at.split(' ').nth(1)?) =>
+                {
+                    Some(*fault)
+                }
+                _ => None,
+            };
+            if fault.is_some() {
+                world.faults.pop_front();
+            }
+            world.asked.push(asked);
+            match fault {
+                Some(Fault::Status(code)) => ((code, json!({})), false),
+                Some(Fault::DoneAndCut) => (world.answer(method, path, &body), true),
+                None => (world.answer(method, path, &body), false),
+            }
+        };
+        if cut {
+            return None;
+        }
+        let reason = match answer.0 {
+            403 => "Forbidden",
+            404 => "NotFound",
+            409 => "Conflict",
+            _ => "ServiceUnavailable",
+        };
+        let (code, body) = match answer {
+            (code @ 400.., _) => (
+                code,
+                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "as told", "reason": reason, "code": code}),
+            ),
+            answer => answer,
+        };
+        let body = body.to_string();
+        let head = format!(
+            "HTTP/1.1 {code} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes()).await.ok()?;
+    }
+}
+
+async fn watch(mut stream: TcpStream, world: &Mutex<World>, path: &str, query: &str) -> Option<()> {
+    let plural = path.rsplit('/').next()?.to_owned();
+    let from = query.split('&').find_map(|one| one.strip_prefix("resourceVersion="))?;
+    let mut sent: u64 = from.parse().ok()?;
+    let mut changed = world.lock().expect("no test panicked").changed.subscribe();
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await.ok()?;
+    loop {
+        changed.borrow_and_update();
+        let lines: Vec<_> = {
+            let world = world.lock().expect("no test panicked");
+            let new = world.log.iter().filter(|(version, of, _)| *version > sent && *of == plural);
+            new.map(|(version, _, line)| (*version, line.clone())).collect()
+        };
+        for (version, line) in lines {
+            sent = version;
+            stream
+                .write_all(format!("{:x}\r\n{line}\n\r\n", line.len() + 1).as_bytes())
+                .await
+                .ok()?;
+        }
+        changed.changed().await.ok()?;
+    }
+}

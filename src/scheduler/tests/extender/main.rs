@@ -1,0 +1,304 @@
+//! The whole program but its signals, over HTTP, against an API server that fails as it is told.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
+
+mod api_server;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Parser as _;
+use mpsgate_scheduler::{Arguments, SchedulerError, serve};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use api_server::{ApiServer, Fault, World};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Scheduler {
+    address: SocketAddr,
+    api: ApiServer,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<Result<(), SchedulerError>>,
+}
+
+impl Scheduler {
+    async fn start(world: World, flags: &[&str]) -> Self {
+        let api = ApiServer::start(world).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let kubeconfig = api.kubeconfig.path().to_str().unwrap();
+        let mut line =
+            vec!["mpsgate-scheduler", "--kubeconfig", kubeconfig, "--namespace", "kube-system"];
+        line.extend(flags);
+        let arguments = Arguments::parse_from(line);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let ended = tokio::spawn(serve(arguments, listener, async move { drop(stopped.await) }));
+        Self { address, api, stop, ended }
+    }
+
+    /// One that binds.
+    async fn active(world: World) -> Self {
+        let scheduler = Self::start(world, &[]).await;
+        scheduler.until("/leaderz", 200).await;
+        scheduler
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    async fn post(&self, verb: &str, body: &Value) -> Value {
+        let (code, answer) = self.ask("POST", &format!("/mpsgate/{verb}"), &body.to_string()).await;
+        assert_eq!(code, 200, "{answer}");
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    async fn until(&self, path: &str, code: u16) -> String {
+        let wait = async {
+            loop {
+                let (found, body) = self.ask("GET", path, "").await;
+                if found == code {
+                    return body;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, wait).await.expect("in time")
+    }
+
+    /// The error of a bind; empty where there was none.
+    async fn bind(&self, pod: &str, node: &str) -> String {
+        let args = json!({"PodName": pod, "PodNamespace": "default", "PodUID": format!("uid-{pod}"), "Node": node});
+        self.post("bind", &args).await["Error"].as_str().unwrap().to_owned()
+    }
+
+    /// MiB that the ledger has on the first card of n1.
+    async fn used(&self) -> u64 {
+        let (_, body) = self.ask("GET", "/mpsgate/inspect/n1", "").await;
+        let shown: Value = serde_json::from_str(&body).unwrap();
+        shown["nodes"][0]["devs"][0]["usedMib"].as_u64().unwrap()
+    }
+
+    fn world<T>(&self, with: impl FnOnce(&mut World) -> T) -> T {
+        with(&mut self.api.world.lock().unwrap())
+    }
+
+    fn asked(&self, request: &str) -> usize {
+        self.world(|world| world.asked.iter().filter(|asked| asked.ends_with(request)).count())
+    }
+}
+
+/// One node with one card of 15 GiB, and pods of 7 GiB: two fit.
+fn world(pods: &[&str]) -> World {
+    let mut world = World::default();
+    world.add_node("n1", &[15]);
+    pods.iter().for_each(|name| world.add_pod(name, 7, json!({})));
+    world
+}
+
+#[tokio::test]
+async fn a_pod_is_filtered_scored_and_bound_with_annotations_of_all_three_kinds() {
+    let scheduler = Scheduler::active(world(&["a", "b", "c"])).await;
+    let pod = scheduler.world(|world| world.get("pods/a"));
+    let args = json!({"Pod": pod, "Nodes": null, "NodeNames": ["n1", "n2"]});
+    let filtered = scheduler.post("filter", &args).await;
+    assert_eq!(filtered["NodeNames"], json!(["n1"]));
+    assert!(filtered["FailedAndUnresolvableNodes"]["n2"].is_string(), "{filtered}");
+    let scores = scheduler.post("prioritize", &args).await;
+    assert_eq!((&scores[0]["Host"], &scores[1]["Score"]), (&json!("n1"), &json!(0)), "{scores}");
+
+    assert_eq!(scheduler.bind("a", "n1").await, "");
+    let bound = scheduler.world(|world| world.get("pods/a"));
+    assert_eq!(bound["spec"]["nodeName"], "n1");
+    let annotations = &bound["metadata"]["annotations"];
+    assert_eq!(annotations["ALIYUN_COM_GPU_MEM_IDX"], "0");
+    assert_eq!(annotations["scheduler.framework.gpushare.allocation"], r#"{"0":{"0":7}}"#);
+    let ours: Value =
+        serde_json::from_str(annotations["mpsgate.io/placement"].as_str().unwrap()).unwrap();
+    assert_eq!((&ours["node"], &ours["containers"]), (&json!("n1"), &json!({"main": {"0": 7168}})));
+
+    assert_eq!(scheduler.bind("a", "n1").await, "", "the answer was lost and it is asked again");
+    assert_eq!(scheduler.bind("b", "n1").await, "");
+    assert_ne!(scheduler.bind("c", "n1").await, "", "two of 7 GiB fill a card of 15");
+    assert_eq!(scheduler.used().await, 2 * 7168);
+    assert_eq!(scheduler.asked("POST /api/v1/namespaces/default/pods/c/binding"), 0);
+}
+
+#[tokio::test]
+async fn what_fails_for_sure_gives_the_memory_back() {
+    for (fault, said) in [
+        (("PATCH /pods/a", Fault::Status(404)), "annotate pod default/a"),
+        (("PATCH /pods/a", Fault::Status(403)), "clusterrole mpsgate-scheduler"),
+        (("POST /pods/a/binding", Fault::Status(404)), "bind pod default/a to node n1"),
+        (("POST /pods/a/binding", Fault::Status(403)), "clusterrole mpsgate-scheduler"),
+        (("POST /pods/a/binding", Fault::Status(409)), "bind pod default/a to node n1"),
+    ] {
+        let scheduler = Scheduler::active(world(&["a"])).await;
+        scheduler.world(|world| world.faults.push_back(fault));
+        let error = scheduler.bind("a", "n1").await;
+        assert!(error.contains(said), "{fault:?}: {error}");
+        let placement = scheduler.world(|world| {
+            world.get("pods/a")["metadata"]["annotations"]["mpsgate.io/placement"].clone()
+        });
+        assert!(placement.is_null(), "{fault:?}: {placement}");
+        let free = async {
+            while scheduler.used().await != 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, free).await.unwrap_or_else(|_| panic!("{fault:?}"));
+        assert_eq!(scheduler.bind("a", "n1").await, "", "{fault:?}: the next attempt");
+    }
+}
+
+#[tokio::test]
+async fn what_may_have_been_done_keeps_the_memory() {
+    // As if it had died between annotations and Binding.
+    let scheduler = Scheduler::active(world(&["a", "b", "c"])).await;
+    scheduler.world(|world| world.faults.push_back(("PATCH /pods/a", Fault::DoneAndCut)));
+    let error = scheduler.bind("a", "n1").await;
+    assert!(error.contains("its memory is kept"), "{error}");
+    assert_eq!(scheduler.asked("POST /api/v1/namespaces/default/pods/a/binding"), 0);
+    assert_eq!(scheduler.bind("b", "n1").await, "");
+    assert_ne!(scheduler.bind("c", "n1").await, "");
+    assert_eq!(scheduler.bind("a", "n1").await, "", "its own memory is free for it");
+    assert_eq!(scheduler.used().await, 2 * 7168);
+
+    // A Binding that was made though nobody said so is found by looking.
+    let scheduler = Scheduler::active(world(&["a"])).await;
+    scheduler.world(|world| world.faults.push_back(("POST /pods/a/binding", Fault::DoneAndCut)));
+    assert_eq!(scheduler.bind("a", "n1").await, "");
+    assert_eq!(scheduler.used().await, 7168);
+}
+
+#[tokio::test]
+async fn a_pod_that_somebody_else_wrote_meanwhile_is_read_again() {
+    let scheduler = Scheduler::active(world(&["a"])).await;
+    scheduler.world(|world| world.faults.push_back(("PATCH /pods/a", Fault::Status(409))));
+    assert_eq!(scheduler.bind("a", "n1").await, "");
+    assert_eq!(scheduler.asked("PATCH /api/v1/namespaces/default/pods/a"), 2);
+    let gone = scheduler.bind("nobody", "n1").await;
+    assert!(gone.contains("default/nobody is gone"), "{gone}");
+}
+
+#[tokio::test]
+async fn an_assumption_of_a_process_that_died_counts_until_its_time_is_over() {
+    let placed = |time: &str| {
+        let text =
+            json!({"version": 1, "node": "n1", "time": time, "containers": {"main": {"0": 7168}}});
+        json!({"mpsgate.io/placement": text.to_string()})
+    };
+    let mut fresh = world(&[]);
+    fresh.add_pod("a", 7, placed("2999-01-01T00:00:00Z"));
+    let scheduler = Scheduler::active(fresh).await;
+    assert_eq!(scheduler.used().await, 7168);
+    let mut stale = world(&[]);
+    stale.add_pod("a", 7, placed("2026-01-01T00:00:00Z"));
+    let scheduler = Scheduler::active(stale).await;
+    assert_eq!(scheduler.used().await, 0);
+}
+
+#[tokio::test]
+async fn a_follower_answers_and_does_not_bind() {
+    let mut world = world(&["a"]);
+    world.set_lease("the-other");
+    let scheduler = Scheduler::start(world, &[]).await;
+    scheduler.until("/readyz", 200).await;
+    let why = async {
+        loop {
+            let (code, why) = scheduler.ask("GET", "/leaderz", "").await;
+            assert_eq!(code, 503);
+            if why.contains("the-other") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, why).await.unwrap();
+    let error = scheduler.bind("a", "n1").await;
+    assert!(error.contains("replica the-other binds"), "{error}");
+    let pod = scheduler.world(|world| world.get("pods/a"));
+    let filtered = scheduler.post("filter", &json!({"Pod": pod, "NodeNames": ["n1"]})).await;
+    assert_eq!(filtered["NodeNames"], json!(["n1"]));
+    assert_eq!(
+        scheduler.asked(
+            "PUT /apis/coordination.k8s.io/v1/namespaces/kube-system/leases/mpsgate-scheduler"
+        ),
+        0
+    );
+}
+
+#[tokio::test]
+async fn at_the_end_the_label_is_taken_off_and_the_lease_given_back() {
+    let scheduler = Scheduler::start(world(&["me"]), &["--pod-name", "me"]).await;
+    scheduler.until("/leaderz", 200).await;
+    let label = |scheduler: &Scheduler| {
+        scheduler
+            .world(|world| world.get("pods/me")["metadata"]["labels"]["mpsgate.io/active"].clone())
+    };
+    let labelled = async {
+        while label(&scheduler) != "true" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, labelled).await.unwrap();
+    let Scheduler { api, stop, ended, .. } = scheduler;
+    stop.send(()).unwrap();
+    tokio::time::timeout(PATIENCE, ended).await.unwrap().unwrap().unwrap();
+    let world = api.world.lock().unwrap();
+    assert_eq!(world.get("pods/me")["metadata"]["labels"]["mpsgate.io/active"], Value::Null);
+    assert_eq!(world.get("leases/mpsgate-scheduler")["spec"]["holderIdentity"], "");
+}
+
+#[tokio::test]
+async fn without_an_api_server_it_lives_says_that_it_is_not_ready_and_places_nothing() {
+    let mut world = world(&["a"]);
+    world.faults.extend((0..100).map(|_| ("GET /api/v1/nodes", Fault::Status(503))));
+    let scheduler = Scheduler::start(world, &[]).await;
+    assert_eq!(scheduler.ask("GET", "/healthz", "").await.0, 200);
+    let why = scheduler.until("/readyz", 503).await;
+    assert!(why.contains("nodes are not current"), "{why}");
+    let pod = scheduler.world(|world| world.get("pods/a"));
+    let filtered = scheduler.post("filter", &json!({"Pod": pod, "NodeNames": ["n1"]})).await;
+    assert!(
+        filtered["Error"].as_str().unwrap().contains("has not read all nodes and pods yet"),
+        "{filtered}"
+    );
+    assert_ne!(scheduler.bind("a", "n1").await, "");
+    scheduler.world(|world| world.faults.clear());
+    scheduler.until("/leaderz", 200).await;
+    assert_eq!(scheduler.bind("a", "n1").await, "");
+}
+
+#[tokio::test]
+async fn a_body_beyond_the_limit_is_refused_in_kube_schedulers_own_words() {
+    let scheduler = Scheduler::start(world(&[]), &["--max-body", "1"]).await;
+    let (code, body) =
+        scheduler.ask("POST", "/gpushare-scheduler/filter", &" ".repeat((1 << 20) + 1)).await;
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(code, 200);
+    assert!(answer["Error"].as_str().unwrap().contains("nodeCacheCapable: true"), "{answer}");
+    for (path, code) in [
+        ("/version", 200),
+        ("/metrics", 200),
+        ("/gpushare-scheduler/inspect", 200),
+        ("/nowhere", 404),
+    ] {
+        assert_eq!(scheduler.ask("GET", path, "").await.0, code, "{path}");
+    }
+}

@@ -1,0 +1,299 @@
+//! Objects as the API server sends them, each with the smallest change that matters.
+
+use serde_json::{Value, json};
+
+pub(crate) fn review(kind: &str, operation: &str, part: &str, object: Value, old: Value) -> Value {
+    json!({
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "u-1", "kind": {"group": "", "version": "v1", "kind": kind}, "subResource": part,
+            "operation": operation, "object": object, "oldObject": old, "dryRun": false
+        }
+    })
+}
+
+/// One container with these limits.
+pub(crate) fn pod(limits: Value) -> Value {
+    json!({
+        "metadata": {"generateName": "web-", "namespace": "default"},
+        "spec": {
+            "containers": [{"name": "web", "image": "cuda", "resources": {"limits": limits}}],
+            "schedulerName": "default-scheduler"
+        }
+    })
+}
+
+pub(crate) fn of_pod(pod: &Value) -> Value {
+    review("Pod", "CREATE", "", pod.clone(), Value::Null)
+}
+
+fn asking() -> Value {
+    let mut pod = pod(json!({"aliyun.com/gpu-mem": "7"}));
+    pod["spec"]["hostIPC"] = json!(true);
+    pod
+}
+
+fn with(mut pod: Value, pointer: &str, value: Value) -> Value {
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    pod.pointer_mut(parent).unwrap().as_object_mut().unwrap().insert(key.to_owned(), value);
+    pod
+}
+
+fn limits(resources: Value) -> Value {
+    with(asking(), "/spec/containers/0/resources/limits", resources)
+}
+
+fn cards(count: &str) -> Value {
+    with(asking(), "/metadata/labels", json!({"aliyun.com/gpu-count": count}))
+}
+
+fn visible(pod: Value, value: &str) -> Value {
+    let env = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]);
+    with(pod, "/spec/containers/0/env", env)
+}
+
+fn on(pod: Value, word: &str) -> Value {
+    with(pod, "/spec/nodeSelector", json!({"ack.node.gpu.schedule": word}))
+}
+
+fn affinity(terms: &[&[&str]]) -> Value {
+    let terms: Vec<Value> = terms
+        .iter()
+        .map(|words| {
+            json!({"matchExpressions": [{"key": "ack.node.gpu.schedule", "operator": "In", "values": words}]})
+        })
+        .collect();
+    let required =
+        json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+    with(pod(json!({"aliyun.com/gpu-mem": 7})), "/spec/affinity", json!({"nodeAffinity": required}))
+}
+
+fn sidecar(container: Value) -> Value {
+    let mut pod = asking();
+    pod["spec"]["containers"].as_array_mut().unwrap().push(container);
+    pod
+}
+
+fn security(pod: Value, context: Value) -> Value {
+    with(pod, "/spec/containers/0/securityContext", context)
+}
+
+fn template(kind: &str, operation: &str, pod: &Value, old: Option<&Value>) -> Value {
+    let object = |pod: &Value| match kind {
+        "CronJob" => json!({"metadata": {}, "spec": {"jobTemplate": {"spec": {"template": pod}}}}),
+        _ => json!({"metadata": {}, "spec": {"replicas": 2, "template": pod}}),
+    };
+    review(kind, operation, "", object(pod), old.map_or(Value::Null, object))
+}
+
+type Case = (&'static str, Value);
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut all = amounts();
+    all.extend(spec());
+    all.extend(nodes());
+    all.extend(objects());
+    all
+}
+
+fn amounts() -> Vec<Case> {
+    let seven = json!({"aliyun.com/gpu-mem": "7"});
+    let pods = [
+        ("7 GiB, with hostIPC", asking()),
+        ("a slice of nos", limits(json!({"nvidia.com/gpu-10gb": 1}))),
+        ("two slices of nos", limits(json!({"nvidia.com/gpu-10gb": "2"}))),
+        ("MiB", limits(json!({"mpsgate.io/gpu-mem-512mi": "3"}))),
+        ("no GPU memory", pod(json!({"cpu": "1", "memory": "1Gi"}))),
+        ("whole cards of another device plugin", pod(json!({"nvidia.com/gpu": 1}))),
+        ("zero", pod(json!({"aliyun.com/gpu-mem": 0}))),
+        ("no hostIPC", pod(seven.clone())),
+        (
+            "an init container asks",
+            with(
+                pod(json!({})),
+                "/spec/initContainers",
+                json!([{"name": "warm", "resources": {"limits": seven}}]),
+            ),
+        ),
+        ("two resources", limits(json!({"aliyun.com/gpu-mem": 7, "nvidia.com/gpu-10gb": 1}))),
+        ("half a GiB", limits(json!({"aliyun.com/gpu-mem": "500m"}))),
+        ("a unit in a count", limits(json!({"aliyun.com/gpu-mem": "7GB"}))),
+        (
+            "a request that cannot be counted",
+            with(
+                asking(),
+                "/spec/containers/0/resources/requests",
+                json!({"aliyun.com/gpu-mem": "-1"}),
+            ),
+        ),
+        ("no quantity at all", limits(json!({"aliyun.com/gpu-mem": {"gib": 7}}))),
+        ("somebody else's nonsense", pod(json!({"example.com/x": {"y": 1}, "cpu": []}))),
+        (
+            "30 percent",
+            limits(json!({"aliyun.com/gpu-mem": 7, "aliyun.com/gpu-core.percentage": 30})),
+        ),
+        (
+            "33 percent",
+            limits(json!({"aliyun.com/gpu-mem": 7, "aliyun.com/gpu-core.percentage": 33})),
+        ),
+        (
+            "105 percent",
+            limits(json!({"aliyun.com/gpu-mem": 7, "aliyun.com/gpu-core.percentage": 105})),
+        ),
+        ("percent of nothing", limits(json!({"aliyun.com/gpu-core.percentage": 50}))),
+        (
+            "an annotation instead of a limit",
+            with(pod(json!({})), "/metadata/annotations", json!({"aliyun.com/gpu-mem": "7"})),
+        ),
+    ];
+    pods.map(|(name, pod)| (name, of_pod(&pod))).into()
+}
+
+fn spec() -> Vec<Case> {
+    let variable = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]);
+    let device = |pod| {
+        let pod = with(
+            pod,
+            "/spec/volumes",
+            json!([{"name": "gpu", "hostPath": {"path": "/dev/nvidia0"}}]),
+        );
+        with(
+            pod,
+            "/spec/containers/0/volumeMounts",
+            json!([{"name": "gpu", "mountPath": "/dev/nvidia0"}]),
+        )
+    };
+    let pods = [
+        ("privileged", security(asking(), json!({"privileged": true}))),
+        ("privileged without GPU memory", security(pod(json!({})), json!({"privileged": true}))),
+        (
+            "a privileged sidecar",
+            sidecar(json!({"name": "agent", "securityContext": {"privileged": true}})),
+        ),
+        ("SYS_ADMIN", security(asking(), json!({"capabilities": {"add": ["SYS_ADMIN"]}}))),
+        ("all capabilities", security(asking(), json!({"capabilities": {"add": ["all"]}}))),
+        (
+            "SYS_ADMIN of its own users",
+            with(
+                security(asking(), json!({"capabilities": {"add": ["SYS_ADMIN"]}})),
+                "/spec/hostUsers",
+                json!(false),
+            ),
+        ),
+        ("SYS_PTRACE", security(asking(), json!({"capabilities": {"add": ["SYS_PTRACE"]}}))),
+        (
+            "SYS_PTRACE and the host's pids",
+            with(
+                security(asking(), json!({"capabilities": {"add": ["CAP_SYS_PTRACE"]}})),
+                "/spec/hostPID",
+                json!(true),
+            ),
+        ),
+        ("all cards named", visible(asking(), "all")),
+        ("void", visible(asking(), "void")),
+        ("none", visible(asking(), "none")),
+        ("a sidecar names a card", sidecar(json!({"name": "agent", "env": variable}))),
+        ("all cards named, nothing asked", visible(pod(json!({})), "all")),
+        (
+            "from a ConfigMap",
+            with(
+                asking(),
+                "/spec/containers/0/env",
+                json!([{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]),
+            ),
+        ),
+        ("a GPU's device node", device(pod(json!({})))),
+        ("a GPU's device node, with a request", device(asking())),
+        (
+            "everything at once",
+            visible(
+                security(
+                    pod(json!({"aliyun.com/gpu-mem": 7, "nvidia.com/gpu-10gb": 1})),
+                    json!({"privileged": true}),
+                ),
+                "all",
+            ),
+        ),
+    ];
+    pods.map(|(name, pod)| (name, of_pod(&pod))).into()
+}
+
+fn nodes() -> Vec<Case> {
+    let alone = || pod(json!({"aliyun.com/gpu-mem": "7"}));
+    let pods = [
+        ("share: no hostIPC needed", on(alone(), "share")),
+        ("mps: no hostIPC", on(alone(), "mps")),
+        ("another system's nodes", on(visible(alone(), "all"), "cgpu")),
+        ("affinity to share", affinity(&[&["share"]])),
+        ("affinity to share or mps", affinity(&[&["share", "mps"]])),
+        ("affinity to share, or anything", affinity(&[&["share"], &[]])),
+        ("2 cards, 7 GiB", on(cards("2"), "share")),
+        (
+            "2 cards, 8 GiB",
+            on(
+                with(
+                    cards("2"),
+                    "/spec/containers/0/resources/limits",
+                    json!({"aliyun.com/gpu-mem": 8}),
+                ),
+                "share",
+            ),
+        ),
+        ("2 cards under MPS", on(cards("2"), "mps")),
+        (
+            "2 cards, any node, no hostIPC",
+            with(
+                with(
+                    cards("2"),
+                    "/spec/containers/0/resources/limits",
+                    json!({"aliyun.com/gpu-mem": 8}),
+                ),
+                "/spec/hostIPC",
+                json!(false),
+            ),
+        ),
+        ("1 card", cards("1")),
+        ("two cards, in words", cards("two")),
+        ("no card", cards("0")),
+    ];
+    pods.map(|(name, pod)| (name, of_pod(&pod))).into()
+}
+
+fn objects() -> Vec<Case> {
+    let bad = pod(json!({"aliyun.com/gpu-mem": 7}));
+    let good = asking();
+    let mirror =
+        with(bad.clone(), "/metadata/annotations", json!({"kubernetes.io/config.mirror": "x"}));
+    let debug = |value: &str| {
+        let env = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]);
+        with(bad.clone(), "/spec/ephemeralContainers", json!([{"name": "debug", "env": env}]))
+    };
+    let mut owned = template("ReplicaSet", "CREATE", &bad, None);
+    owned["request"]["object"]["metadata"] = json!({"ownerReferences": [{"controller": true}]});
+    vec![
+        ("a Deployment", template("Deployment", "CREATE", &bad, None)),
+        ("a Deployment that is right", template("Deployment", "CREATE", &good, None)),
+        ("a Deployment that is scaled", template("Deployment", "UPDATE", &bad, Some(&bad))),
+        ("a Deployment that is changed", template("Deployment", "UPDATE", &bad, Some(&good))),
+        ("a CronJob", template("CronJob", "CREATE", &bad, None)),
+        ("a ReplicaSet of a Deployment", owned),
+        ("a mirror pod", of_pod(&mirror)),
+        ("a pod's label changes", review("Pod", "UPDATE", "", bad.clone(), bad.clone())),
+        ("a pod's status", review("Pod", "UPDATE", "status", bad.clone(), bad.clone())),
+        (
+            "kubectl debug",
+            review("Pod", "UPDATE", "ephemeralcontainers", debug("void"), bad.clone()),
+        ),
+        (
+            "kubectl debug names a card",
+            review("Pod", "UPDATE", "ephemeralcontainers", debug("0"), bad.clone()),
+        ),
+        (
+            "kubectl debug once more",
+            review("Pod", "UPDATE", "ephemeralcontainers", debug("0"), debug("0")),
+        ),
+        ("a pod is deleted", review("Pod", "DELETE", "", Value::Null, bad.clone())),
+        ("something else", review("Secret", "CREATE", "", json!({}), Value::Null)),
+    ]
+}

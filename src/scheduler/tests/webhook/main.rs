@@ -1,0 +1,281 @@
+//! The webhook's table: objects in, what their author reads out, as golden text. `MPSGATE_BLESS=1 cargo test -p
+//! mpsgate-scheduler --test webhook` rewrites it. Then what holds for every body.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "test code fails by panicking, and writes its golden text"
+)]
+
+use std::fmt::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use mpsgate_scheduler::webhook::{Mutation, Unreadable, mutate, validate};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+mod cases;
+
+use cases::{cases, of_pod, pod, review};
+
+fn answer(bytes: &[u8]) -> Value {
+    let answer: Value = serde_json::from_slice(bytes).unwrap();
+    assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
+    assert_eq!(answer["kind"], "AdmissionReview");
+    answer["response"].clone()
+}
+
+fn judged(review: &Value) -> Value {
+    answer(&validate(review.to_string().as_bytes(), &Mutation::default()).unwrap())
+}
+
+fn changed(review: &Value, mutation: &Mutation) -> Option<Value> {
+    let response = answer(&mutate(review.to_string().as_bytes(), mutation).unwrap());
+    assert_eq!(response["allowed"], true, "a change refuses nothing");
+    let patch = response.get("patch")?.as_str()?;
+    assert_eq!(response["patchType"], "JSONPatch");
+    Some(serde_json::from_slice(&STANDARD.decode(patch).unwrap()).unwrap())
+}
+
+/// RFC 6902's `add` of a member of `/spec`, the one operation there is.
+fn apply(pod: &mut Value, patch: &Value) {
+    for operation in patch.as_array().unwrap() {
+        assert_eq!(operation["op"], "add");
+        let key = operation["path"].as_str().unwrap().strip_prefix("/spec/").unwrap();
+        assert!(!key.contains(['/', '~']), "{key}");
+        pod["spec"].as_object_mut().unwrap().insert(key.to_owned(), operation["value"].clone());
+    }
+}
+
+fn both() -> Mutation {
+    Mutation {
+        host_ipc: true,
+        scheduler_name: Some("mpsgate".to_owned()),
+        replaced_schedulers: vec!["ack-co-scheduler".to_owned()],
+    }
+}
+
+#[test]
+fn the_table_reads_as_recorded() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/webhook.txt");
+    let mut text = String::new();
+    for (name, review) in cases() {
+        let response = judged(&review);
+        writeln!(text, "# {name}").unwrap();
+        if response["allowed"] == true {
+            text.push_str("allowed\n");
+        } else {
+            assert_eq!(response["status"]["code"], 403);
+            for line in response["status"]["message"].as_str().unwrap().lines() {
+                writeln!(text, "  {line}").unwrap();
+            }
+        }
+        for warning in response["warnings"].as_array().into_iter().flatten() {
+            writeln!(text, "  warning: {}", warning.as_str().unwrap()).unwrap();
+        }
+        if let Some(patch) = changed(&review, &both()) {
+            writeln!(text, "  patch: {patch}").unwrap();
+        }
+        text.push('\n');
+    }
+    if std::env::var_os("MPSGATE_BLESS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    let recorded = std::fs::read_to_string(path).unwrap_or_default();
+    for (now, then) in text.split("\n\n").zip(recorded.split("\n\n")) {
+        assert_eq!(now, then, "\nMPSGATE_BLESS=1 records the new text");
+    }
+    assert_eq!(text, recorded, "MPSGATE_BLESS=1 records the new text");
+}
+
+#[test]
+fn what_is_no_review_is_refused_by_http_alone_where_nobody_asked_a_question() {
+    for (body, json) in [("", false), ("{", false), ("\u{0}", false), ("[]", true), ("{}", true)] {
+        let error = validate(body.as_bytes(), &both()).unwrap_err();
+        assert_eq!(matches!(error, Unreadable::Json(_)), !json, "{body:?}: {error}");
+    }
+    for uid in [json!(null), json!(7), json!("")] {
+        let error = mutate(json!({"request": {"uid": uid}}).to_string().as_bytes(), &both());
+        assert!(matches!(error, Err(Unreadable::NoUid)), "{uid}");
+    }
+}
+
+#[test]
+fn a_pod_that_cannot_be_looked_at_is_allowed_with_a_warning() {
+    for object in [json!(null), json!([]), json!({"spec": 7}), json!({"spec": null})] {
+        let review = review("Pod", "CREATE", "", object, Value::Null);
+        let response = judged(&review);
+        assert_eq!(response["uid"], "u-1");
+        assert_eq!(response["allowed"], true);
+        assert_eq!(
+            response["warnings"],
+            json!(["mpsgate: this object has no pod in it that could be looked at"])
+        );
+        assert_eq!(changed(&review, &both()), None);
+    }
+}
+
+#[test]
+fn nothing_is_changed_unless_it_is_switched_on() {
+    let review = of_pod(&pod(json!({"aliyun.com/gpu-mem": "7"})));
+    assert_eq!(changed(&review, &Mutation::default()), None);
+    let host_ipc = Mutation { host_ipc: true, ..Mutation::default() };
+    let patch = changed(&review, &host_ipc);
+    assert_eq!(patch, Some(json!([{"op": "add", "path": "/spec/hostIPC", "value": true}])));
+}
+
+#[test]
+fn a_template_is_judged_as_its_pods_will_be() {
+    let review = cases().into_iter().find(|(name, _)| *name == "a Deployment").unwrap().1;
+    let warnings = |mutation: &Mutation| {
+        let response = answer(&validate(review.to_string().as_bytes(), mutation).unwrap());
+        response["warnings"].as_array().map_or(0, Vec::len)
+    };
+    assert_eq!(warnings(&Mutation::default()), 2);
+    assert_eq!(warnings(&both()), 0);
+}
+
+#[test]
+fn a_scheduler_that_a_pod_names_itself_stays_unless_it_is_to_be_replaced() {
+    for (now, replaced) in [
+        (json!(null), true),
+        (json!("default-scheduler"), true),
+        (json!("ack-co-scheduler"), true),
+        (json!("volcano"), false),
+        (json!("mpsgate"), false),
+    ] {
+        let mut pod = pod(json!({"aliyun.com/gpu-mem": "7"}));
+        pod["spec"]["hostIPC"] = json!(true);
+        pod["spec"]["schedulerName"] = now.clone();
+        assert_eq!(changed(&of_pod(&pod), &both()).is_some(), replaced, "{now}");
+        pod["spec"]["nodeName"] = json!("n1");
+        assert_eq!(changed(&of_pod(&pod), &both()), None, "it has its node");
+    }
+}
+
+#[test]
+fn a_warning_fits_a_header_of_http() {
+    let mut pod = pod(json!({}));
+    let value = format!("GPU-{}\n\u{7}\"", "ü".repeat(400));
+    pod["spec"]["containers"][0]["env"] =
+        json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]);
+    for warning in judged(&of_pod(&pod))["warnings"].as_array().unwrap() {
+        let text = warning.as_str().unwrap();
+        assert!(text.chars().count() <= 256, "{text}");
+        assert!(!text.chars().any(char::is_control), "{text:?}");
+    }
+}
+
+/// JSON of any shape, with the words that matter often among its keys.
+fn any_json() -> impl Strategy<Value = Value> {
+    const WORDS: [&str; 30] = [
+        "spec",
+        "containers",
+        "initContainers",
+        "ephemeralContainers",
+        "metadata",
+        "labels",
+        "annotations",
+        "name",
+        "resources",
+        "limits",
+        "requests",
+        "aliyun.com/gpu-mem",
+        "aliyun.com/gpu-count",
+        "aliyun.com/gpu-core.percentage",
+        "nvidia.com/gpu-10gb",
+        "mpsgate.io/gpu-mem-512mi",
+        "securityContext",
+        "privileged",
+        "capabilities",
+        "add",
+        "env",
+        "value",
+        "NVIDIA_VISIBLE_DEVICES",
+        "volumes",
+        "hostPath",
+        "path",
+        "nodeSelector",
+        "ack.node.gpu.schedule",
+        "hostIPC",
+        "template",
+    ];
+    let word = prop::sample::select(WORDS.to_vec()).prop_map(ToOwned::to_owned);
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[-+.0-9eEkmKMGi]{0,6}|.{0,12}".prop_map(Value::from),
+        word.clone().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(8, 96, 8, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::vec((word.clone(), inner), 0..8)
+                .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_json_breaks_it_and_what_has_a_uid_is_answered(
+        object in any_json(),
+        old in any_json(),
+        kind in prop::sample::select(vec!["Pod", "Deployment", "CronJob", "Job", "Secret"]),
+        operation in prop::sample::select(vec!["CREATE", "UPDATE", "DELETE", "CONNECT"]),
+        part in prop::sample::select(vec!["", "ephemeralcontainers", "status"]),
+    ) {
+        let review = review(kind, operation, part, object, old);
+        prop_assert_eq!(&judged(&review)["uid"], "u-1");
+        changed(&review, &both());
+    }
+
+    #[test]
+    fn no_bytes_break_it(body in prop::collection::vec(any::<u8>(), 0..64)) {
+        prop_assert!(validate(&body, &both()).is_err());
+        prop_assert!(mutate(&body, &both()).is_err());
+    }
+
+    /// Refused for want of hostIPC before, never after; and nothing is changed twice.
+    #[test]
+    fn a_pod_that_was_changed_is_accepted_and_left_alone(
+        gib in 1u64..200,
+        resource in prop::sample::select(vec!["aliyun.com/gpu-mem", "nvidia.com/gpu-10gb", "mpsgate.io/gpu-mem-512mi"]),
+        core in prop::option::of((1u64..=20).prop_map(|steps| steps * 5)),
+        host_ipc in prop::option::of(any::<bool>()),
+        scheduler in prop::option::of(prop::sample::select(vec!["default-scheduler", "ack-co-scheduler", "volcano"])),
+        word in prop::option::of(prop::sample::select(vec!["mps", "share"])),
+        cards in prop::option::of(1u64..2),
+    ) {
+        let count = if resource.starts_with("nvidia.com/") { 1 } else { gib };
+        let mut pod = pod(json!({resource: count.to_string()}));
+        if let Some(core) = core {
+            pod["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-core.percentage"] = json!(core);
+        }
+        if let Some(set) = host_ipc {
+            pod["spec"]["hostIPC"] = json!(set);
+        }
+        if let Some(name) = scheduler {
+            pod["spec"]["schedulerName"] = json!(name);
+        }
+        if let Some(word) = word {
+            pod["spec"]["nodeSelector"] = json!({"ack.node.gpu.schedule": word});
+        }
+        if let Some(cards) = cards {
+            pod["metadata"]["labels"] = json!({"aliyun.com/gpu-count": cards.to_string()});
+        }
+        let wants = word != Some("share") && host_ipc != Some(true);
+        prop_assert_eq!(&judged(&of_pod(&pod))["allowed"], &json!(!wants));
+        if let Some(patch) = changed(&of_pod(&pod), &both()) {
+            apply(&mut pod, &patch);
+        }
+        prop_assert_eq!(changed(&of_pod(&pod), &both()), None);
+        prop_assert_eq!(&judged(&of_pod(&pod))["allowed"], &json!(true));
+        if scheduler != Some("volcano") {
+            prop_assert_eq!(&pod["spec"]["schedulerName"], "mpsgate");
+        }
+    }
+}
