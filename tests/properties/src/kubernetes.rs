@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_kubernetes::{Container, Kind, Life, Limits, Pod};
+use mpsgate_kubernetes::{ClusterNode, Container, Kind, Life, Limits, Placed, Pod};
 
 /// Annotations of a scheduler, which whoever makes a pod can write: the first line is V1's index, the rest V2's JSON.
 /// Cards come from what is written, and from nowhere else.
@@ -13,6 +13,8 @@ pub(crate) fn chosen_cards(data: &[u8]) {
         name: name.to_owned(),
         kind: Kind::Main,
         limits: Ok(Limits::default()),
+        core_percent: Ok(0),
+        uid: None,
         life: Life::Waiting,
     };
     let annotations = [
@@ -23,6 +25,7 @@ pub(crate) fn chosen_cards(data: &[u8]) {
         uid: "u".to_owned(),
         namespace: "n".to_owned(),
         name: "p".to_owned(),
+        node: None,
         static_hash: None,
         finished: false,
         deleting: false,
@@ -36,5 +39,31 @@ pub(crate) fn chosen_cards(data: &[u8]) {
         for card in pod.chosen_cards(name) {
             assert!(text.contains(&card.to_string()), "{card} is in no annotation");
         }
+    }
+}
+
+/// What a node's mpsgated, or whoever makes a pod, wrote for `kubectl inspect cgpu`.
+pub(crate) fn inspect_annotations(data: &[u8]) {
+    let Some(text) = crate::text(data) else { return };
+    mpsgate_inspect::fuzz::annotations(text);
+}
+
+/// A placement, which whoever makes a pod can write: one that is read is written so that it is read the same.
+pub(crate) fn placement(data: &[u8]) {
+    let Some(text) = crate::text(data) else { return };
+    let Some(placed) = Placed::parse(text) else { return };
+    // Times are kept to the millisecond, and a calendar ends.
+    assert_eq!(Placed::parse(&placed.render()), Some(placed));
+}
+
+/// What kube-scheduler posts, with pods that anybody writes: everything is answered.
+pub(crate) fn extender(data: &[u8]) {
+    mpsgate_scheduler::parse_any(data);
+    let Some(text) = crate::text(data) else { return };
+    if let Ok(pod) = Pod::parse(text) {
+        let _ = (pod.allocation(), pod.placed());
+    }
+    if let Ok(node) = ClusterNode::parse(text) {
+        assert!(node.cards.is_empty() || node.unreadable.is_none());
     }
 }

@@ -11,6 +11,7 @@
     reason = "a property that does not hold is to panic"
 )]
 
+mod admission;
 mod argv;
 mod cdi;
 mod configure;
@@ -32,6 +33,7 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target. `tests/corpus.rs` compares the list with the corpora and the fuzz targets.
 pub const TARGETS: &[Target] = &[
+    ("admission_review", admission::admission_review),
     ("argv", argv::argv),
     ("cdi", cdi::cdi),
     ("chosen_cards", kubernetes::chosen_cards),
@@ -39,9 +41,11 @@ pub const TARGETS: &[Target] = &[
     ("device_ids", device::device_ids),
     ("engine_settings", configure::engine_settings),
     ("exec_record", state::exec_record),
+    ("extender", kubernetes::extender),
     ("hold_message", wire::hold_message),
     ("hook_args", argv::hook_args),
     ("hook_state", spec::hook_state),
+    ("inspect_annotations", kubernetes::inspect_annotations),
     ("ledger", ledger::ledger),
     ("lease", state::lease),
     ("managed", state::managed),
@@ -49,6 +53,7 @@ pub const TARGETS: &[Target] = &[
     ("mps_answer", mps::answer),
     ("mps_log", mps::log),
     ("node_snapshot", state::node_snapshot),
+    ("placement", kubernetes::placement),
     ("proc_text", proc_text::proc_text),
     ("process_document", spec::process_document),
     ("programs", programs::programs),

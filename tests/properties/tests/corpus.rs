@@ -71,7 +71,8 @@ fn parsing_files(directory: &Path, found: &mut BTreeSet<String>) {
             }
             continue;
         }
-        if path.extension().is_none_or(|ext| ext != "rs") || path.ends_with("tests.rs") {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if !name.ends_with(".rs") || name.ends_with("tests.rs") {
             continue;
         }
         let text = fs::read_to_string(&path).unwrap();
