@@ -17,6 +17,7 @@ use crate::report::Report;
 mod cases;
 mod count;
 mod fixture;
+mod machine;
 mod measure;
 mod node;
 mod report;
@@ -183,7 +184,7 @@ fn bench(options: &Options) -> Result<bool, Failure> {
         .into_iter()
         .map(|name| Ok((name, std::fs::metadata(at.program(name))?.len())))
         .collect::<Result<Vec<_>, Failure>>()?;
-    let machine = machine();
+    let machine = machine::machine();
     let dynamic = options.dynamic;
     let report = Report {
         machine,
@@ -207,19 +208,4 @@ fn bench(options: &Options) -> Result<bool, Failure> {
         std::fs::write(file, format!("{:#}\n", report.json()))?;
     }
     Ok(met)
-}
-
-/// One line about the machine.
-fn machine() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let cpuinfo = read("/proc/cpuinfo");
-    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let model = model.map_or("unknown processor", |(_, model)| model.trim());
-    let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
-    let virtual_machine = cpuinfo.contains(" hypervisor");
-    format!(
-        "{model}, {cores} cores{}, Linux {}",
-        if virtual_machine { ", virtual machine" } else { "" },
-        read("/proc/sys/kernel/osrelease").trim()
-    )
 }
