@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# packaging/kubernetes: the chart rendered by Helm for three sets of values, checked against Kubernetes' own schemas, and what the
+# packaging/kubernetes: the chart rendered by Helm for four sets of values, checked against Kubernetes' own schemas, and what the
 # rendered objects promise. No cluster: what only one can show is named in docs/kubernetes.md. MPSGATE_BLESS=1 writes golden/.
 
 setup_file() {
@@ -12,6 +12,8 @@ setup_file() {
   for values in "$BATS_TEST_DIRNAME"/values/*.yaml; do
     render "$(basename "$values" .yaml)" --values "$values"
   done
+  # Helm's own certificate is another in each rendering, so never in golden/.
+  render generated --values "$BATS_TEST_DIRNAME/values/cluster.yaml" --set scheduler.webhook.tls.certManager.enabled=false
 }
 
 helm() { "$tools/bin/helm" "$@"; }
@@ -53,7 +55,7 @@ refuses() {
   local version failed=0
   sed 's/<NODE_NAME>/node-1/' "$top/packaging/kubernetes/samples/mps-sample.yaml" >"$work/sample.yaml"
   for version in 1.25.0 1.28.0 1.31.0 1.34.0 1.37.0; do
-    python3 "$BATS_TEST_DIRNAME/validate.py" "$version" "$work"/{default,all,bare,sample}.yaml "$top/packaging/kubernetes/samples/nos-mps-partitioning.yaml" || failed=1
+    python3 "$BATS_TEST_DIRNAME/validate.py" "$version" "$work"/{default,all,bare,cluster,generated,sample}.yaml "$top/packaging/kubernetes/samples/nos-mps-partitioning.yaml" || failed=1
   done
   ((failed == 0))
   # The check can fail.
@@ -86,6 +88,16 @@ refuses() {
   refuses "exempt" --set 'config.policy.exempt[0].namespace=x'
   refuses "metrics.podMonitor.enabled without metrics.enabled" --set metrics.podMonitor.enabled=true
   refuses "neither text" --set-json 'config.gpus.reserve_mib=1.5'
+  refuses "slices" --set-json 'scheduler.slices=["10gb"]'
+  refuses "placement" --set scheduler.placement=random
+  refuses "url" --set scheduler.extender.url=http://scheduler
+  refuses "schedulerName" --set scheduler.enabled=true,scheduler.ownKubeScheduler.enabled=true,scheduler.ownKubeScheduler.schedulerName=default-scheduler
+  refuses "failurePolicy" --set scheduler.webhook.failurePolicy=ignore
+  refuses "caBundle" --set scheduler.webhook.tls.caBundle="-----BEGIN CERTIFICATE-----"
+  refuses "scheduler.webhook.enabled without scheduler.enabled" --set scheduler.webhook.enabled=true
+  refuses "scheduler.ownKubeScheduler.enabled without scheduler.enabled" --set scheduler.ownKubeScheduler.enabled=true
+  refuses "secretName without caBundle" --set scheduler.enabled=true,scheduler.webhook.enabled=true,scheduler.webhook.tls.secretName=x
+  refuses "keep one" --set scheduler.enabled=true,scheduler.webhook.enabled=true,scheduler.webhook.tls.secretName=x,scheduler.webhook.tls.certManager.enabled=true
   refuses "runtimeClass.create without" --set runtimeClass.create=true,runtimeClass.name=
 }
 
@@ -174,6 +186,103 @@ refuses() {
     is_equal "$(pod "$set" mpsgate | jq -r .spec.serviceAccountName)" mpsgate
     is_equal "$(pod "$set" mpsgate-holder | jq -r .spec.serviceAccountName)" null
   done
+}
+
+extenders() { object "$1" ConfigMap mpsgate-scheduler-extender | jq -r '.data["extenders.yaml"]' | python3 -c 'import json, sys, yaml; print(json.dumps(yaml.safe_load(sys.stdin)["extenders"]))'; } # SET
+deployment() { object "$1" Deployment "$2" | jq .spec.template.spec; } # SET DEPLOYMENT
+
+@test "the cluster's side is off unless it is switched on, and then leaves the nodes' side as it is" {
+  local kind
+  for kind in Deployment Service Secret PodDisruptionBudget ValidatingWebhookConfiguration MutatingWebhookConfiguration; do
+    jq -e --arg kind "$kind" 'all(.[]; .kind != $kind)' "$work/default.json"
+  done
+  is_equal "$(jq -cS '[.[] | select(.kind == "DaemonSet" or .metadata.name == "mpsgate")]' "$work/cluster.json")" \
+    "$(jq -cS '[.[] | select(.kind == "DaemonSet" or .metadata.name == "mpsgate")]' "$work/default.json")"
+}
+
+@test "the cluster's side has no privilege, and every rule about that stands beside its reason" {
+  local set name
+  for set in cluster all generated; do
+    for name in mpsgate-scheduler mpsgate-kube-scheduler; do
+      deployment "$set" "$name" | jq -e '.securityContext.runAsNonRoot and .securityContext.runAsUser > 0
+        and .securityContext.seccompProfile.type == "RuntimeDefault" and all(.containers[];
+          .securityContext == {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: ["ALL"]}})
+        and (has("hostPID") or has("hostIPC") or has("hostNetwork") or has("runtimeClassName") | not)'
+    done
+    deployment "$set" mpsgate-scheduler | jq -e '.containers[0].env | any(. == {name: "NVIDIA_VISIBLE_DEVICES", value: "void"})'
+  done
+  awk '/allowPrivilegeEscalation:|readOnlyRootFilesystem:|capabilities:|seccompProfile:|runAsNonRoot:|fsGroup:/ && !/privileged/ {
+    if (before !~ /#/) { print FILENAME ": no reason above: " $0; bad = 1 } } { before = $0 } END { exit bad }' \
+    <(sed -n '/^kind: Deployment/,/^---/p' "$work/cluster.yaml")
+}
+
+@test "kube-scheduler asks the replica that binds, and for every resource that was named" {
+  object all Service mpsgate-scheduler | jq -e '.spec.selector["mpsgate.io/active"] == "true" and .spec.clusterIP == "10.96.0.53" and .spec.ports[0].nodePort == 32767'
+  is_equal "$(extenders all | jq -c '[.[0].managedResources[] | {(.name): .ignoredByScheduler}] | add')" \
+    '{"aliyun.com/gpu-mem":false,"aliyun.com/gpu-core.percentage":true,"nvidia.com/gpu-10gb":false,"nvidia.com/gpu-20gb":false,"mpsgate.io/gpu-mem-512mi":false}'
+  is_equal "$(extenders all | jq -c '.[0] | [.urlPrefix, .filterVerb, .prioritizeVerb, .preemptVerb, .bindVerb, .weight, .enableHTTPS, .tlsConfig.caData, .httpTimeout, .nodeCacheCapable, .ignorable]')" \
+    '["https://10.96.0.53:19501/mpsgate","filter","prioritize","preempt","bind",7,true,"RVhURU5ERVI=","2s",true,false]'
+  is_equal "$(extenders cluster | jq -r '.[0].urlPrefix')" http://mpsgate-scheduler.mpsgate-system.svc:39999/mpsgate
+}
+
+@test "the chart's own kube-scheduler has the same entry, its own name, lease and roles, and the cluster's version" {
+  config() { object "$1" ConfigMap mpsgate-kube-scheduler | jq -r '.data["config.yaml"]' | python3 -c 'import json, sys, yaml; print(json.dumps(yaml.safe_load(sys.stdin)))'; }
+  is_equal "$(config all | jq -c .extenders)" "$(extenders all | jq -c .)"
+  is_equal "$(config all | jq -c '[.profiles[].schedulerName, .leaderElection.resourceName, .leaderElection.resourceNamespace]')" '["gpu-scheduler","mpsgate-kube-scheduler","mpsgate-system"]'
+  is_equal "$(jq -c '[.[] | select(.subjects[0].name == "mpsgate-kube-scheduler") | .roleRef.name] | sort' "$work/cluster.json")" \
+    '["extension-apiserver-authentication-reader","mpsgate-kube-scheduler","system:kube-scheduler","system:volume-scheduler"]'
+  local version wanted
+  while read -r version wanted; do
+    render version --values "$BATS_TEST_DIRNAME/values/cluster.yaml" --kube-version "$version"
+    is_equal "$(deployment version mpsgate-kube-scheduler | jq -r '.containers[0].image') $(config version | jq -r .apiVersion)" "registry.k8s.io/kube-scheduler:$wanted"
+  done <<'END'
+v1.34.1-eks-1a2b3c v1.34.1 kubescheduler.config.k8s.io/v1
+v1.34.1+k3s1 v1.34.1 kubescheduler.config.k8s.io/v1
+v1.24.9 v1.24.9 kubescheduler.config.k8s.io/v1beta2
+v1.20.2 v1.20.2 kubescheduler.config.k8s.io/v1beta1
+END
+  # Other settings are other pods.
+  [[ $(object all Deployment mpsgate-kube-scheduler | jq -r '.spec.template.metadata.annotations["mpsgate.io/config"]') != \
+    $(object cluster Deployment mpsgate-kube-scheduler | jq -r '.spec.template.metadata.annotations["mpsgate.io/config"]') ]]
+}
+
+@test "the webhook stops nothing by its absence, nor its own namespace, and templates by nothing" {
+  object cluster ValidatingWebhookConfiguration mpsgate-scheduler | jq -e 'all(.webhooks[]; .failurePolicy == "Ignore" and .sideEffects == "None" and .timeoutSeconds <= 5)'
+  is_equal "$(object all ValidatingWebhookConfiguration mpsgate-scheduler | jq -c '[.webhooks[] | {(.name): .failurePolicy}] | add')" '{"pods.mpsgate.io":"Fail","templates.mpsgate.io":"Ignore"}'
+  local set
+  for set in all cluster generated; do
+    jq -e '[.[] | select(.kind | endswith("WebhookConfiguration")) | .webhooks[]] | length > 0 and all(.[]; (has("objectSelector") | not)
+      and any(.namespaceSelector.matchExpressions[]; . == {key: "kubernetes.io/metadata.name", operator: "NotIn", values: ["mpsgate-system"]}))' "$work/$set.json"
+  done
+  object cluster ValidatingWebhookConfiguration mpsgate-scheduler | jq -e 'all(.webhooks[]; any(.namespaceSelector.matchExpressions[]; .values == ["kube-system"]))'
+  # By the paths that the program has.
+  is_equal "$(jq -r '[.[] | select(.kind | endswith("WebhookConfiguration")) | .webhooks[].clientConfig.service.path] | unique[]' "$work/all.json")" \
+    "$(sed -n 's/^pub const \(VALIDATE\|MUTATE\): &str = "\(.*\)";$/\2/p' "$top/src/scheduler/src/webhook.rs" | sort)"
+}
+
+@test "pods are changed only where that is switched on" {
+  render plain --values "$BATS_TEST_DIRNAME/values/cluster.yaml" --set scheduler.webhook.mutate.schedulerName=
+  jq -e 'all(.[]; .kind != "MutatingWebhookConfiguration")' "$work/plain.json"
+  arguments() { deployment "$1" mpsgate-scheduler | jq -c '[.containers[0].command[] | select(startswith("--webhook-listen") or startswith("--webhook-tls") | not)]'; }
+  is_equal "$(arguments plain)" '["/usr/bin/mpsgate-scheduler","--listen=0.0.0.0:39999","--placement=binpack","--lease-name=mpsgate-scheduler"]'
+  is_equal "$(arguments all)" '["/usr/bin/mpsgate-scheduler","--listen=0.0.0.0:19501","--placement=spread","--lease-name=mpsgate-scheduler","--tls-cert=/tls/tls.crt","--tls-key=/tls/tls.key","--webhook-host-ipc","--webhook-scheduler-name=gpu-scheduler","--webhook-replaces=ack-co-scheduler","--webhook-replaces=nos-scheduler"]'
+  object all MutatingWebhookConfiguration mpsgate-scheduler
+}
+
+@test "the webhook's certificate is the operator's, cert-manager's, or Helm's own for the Service's name" {
+  is_equal "$(jq -r '[.[] | select(.kind | endswith("WebhookConfiguration")) | .webhooks[].clientConfig.caBundle] | unique[]' "$work/all.json")" V0VCSE9PSw==
+  jq -e '[.[] | select(.kind | endswith("WebhookConfiguration"))] | all(.[]; .metadata.annotations["cert-manager.io/inject-ca-from"] == "mpsgate-system/mpsgate-scheduler-webhook"
+    and all(.webhooks[]; .clientConfig | has("caBundle") | not))' "$work/cluster.json"
+  object cluster Certificate mpsgate-scheduler-webhook | jq -e '.spec.dnsNames == ["mpsgate-scheduler-webhook.mpsgate-system.svc"] and .spec.secretName == "mpsgate-scheduler-webhook"'
+  # One certificate in all its places, which verifies by its CA and for the name.
+  local secret
+  secret=$(object generated Secret mpsgate-scheduler-webhook)
+  jq -r '.data["tls.crt"] | @base64d' <<<"$secret" >"$work/tls.crt"
+  jq -r '.data["ca.crt"] | @base64d' <<<"$secret" >"$work/ca.crt"
+  is_equal "$(jq -r '[.[] | select(.kind | endswith("WebhookConfiguration")) | .webhooks[].clientConfig.caBundle] | unique | length' "$work/generated.json")" 1
+  is_equal "$(object generated ValidatingWebhookConfiguration mpsgate-scheduler | jq -r '.webhooks[0].clientConfig.caBundle')" "$(jq -r '.data["ca.crt"]' <<<"$secret")"
+  openssl verify -CAfile "$work/ca.crt" -verify_hostname mpsgate-scheduler-webhook.mpsgate-system.svc "$work/tls.crt"
+  if openssl verify -CAfile "$work/ca.crt" -verify_hostname other.mpsgate-system.svc "$work/tls.crt"; then return 1; fi
 }
 
 @test "the installer does what its values say" {

@@ -13,7 +13,7 @@ setup_file() {
   programs=${MG_OUT:-$top/out}
   # What the loader of a program says that it loads, in its place.
   mkdir "$work/base"
-  ldd "$programs"/{mpsgated,mpsgate} | grep -oE '/[^ ]+\.so[^ ]*' | sort -u | xargs -I{} cp -L --parents {} "$work/base"
+  ldd "$programs"/{mpsgated,mpsgate,mpsgate-scheduler} | grep -oE '/[^ ]+\.so[^ ]*' | sort -u | xargs -I{} cp -L --parents {} "$work/base"
   tar -C "$work/base" -cf "$work/base.tar" .
   podman_ import -q "$work/base.tar" localhost/mpsgate-test-base >/dev/null
 }
@@ -43,6 +43,7 @@ in_image() { # PROGRAM ARGUMENT...
   build localhost/mpsgate-test
   [[ $(in_image /usr/bin/mpsgated --version) == "$("$programs/mpsgated" --version)" ]]
   [[ $(in_image /usr/bin/mpsgate --version) == "$("$programs/mpsgate" --version)" ]]
+  [[ $(in_image /usr/bin/mpsgate-scheduler --version) == "$("$programs/mpsgate-scheduler" --version)" ]]
   in_image /usr/bin/mpsgate explain E_NO_HOST_IPC | grep -q 'IPC namespace'
   run -127 in_image /bin/sh -c true
 }
