@@ -19,7 +19,7 @@ shim_env = RUSTFLAGS="$(RUSTFLAGS) $(shim_flags)"
 LOGS := $(TARGET_DIR)/test-log
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help build man packages demo test test-unit test-e2e test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench dist release lint fmt clippy deny shellcheck clean
+.PHONY: help build man packages krew demo test test-unit test-e2e test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -30,17 +30,18 @@ build: ## build everything into out/: shim and hook static, daemon, command, tes
 	@$(shim_env) cargo build -q --locked -p mpsgate-shim --profile shim --target $(shim_target)
 	@$(shim_env) cargo build -q --locked -p mpsgate-escape --profile shim --target $(shim_target)
 	@echo "daemon, command and test doubles: profile $(PROFILE)"
-	@cargo build -q --locked -p mpsgate-daemon -p mpsgate-cli -p fake-nvml -p fake-mps-control --profile $(PROFILE)
+	@cargo build -q --locked -p mpsgate-daemon -p mpsgate-cli -p mpsgate-inspect -p mpsgate-scheduler -p fake-nvml -p fake-mps-control --profile $(PROFILE)
 	@mkdir -p out/fakes
 	@install -t out $(TARGET_DIR)/$(shim_target)/shim/mpsgate-runtime $(TARGET_DIR)/$(shim_target)/shim/mpsgate-hook
-	@install -t out $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,mpsgated mpsgate)
+	@install -t out $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,mpsgated mpsgate mpsgate-scheduler kubectl-inspect-cgpu)
 	@install $(TARGET_DIR)/$(PROFILE:dev=debug)/libnvidia_ml.so out/fakes/libnvidia-ml.so.1
 	@install -t out/fakes $(TARGET_DIR)/$(shim_target)/shim/escape-try
 	@install -t out/fakes $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,nvidia-cuda-mps-control nvidia-cuda-mps-server)
 	@ls -l out out/fakes | awk 'NF > 8 && !/^d/ { printf "  %9d  %s\n", $$5, $$9 }'
 
 man: ## manual pages and completions into out/man and out/completions
-	@cargo run -q --locked -p mpsgate-pages --profile $(PROFILE) -- out
+	@cargo build -q --locked --workspace --bin mpsgate-pages
+	@$(TARGET_DIR)/debug/mpsgate-pages out
 	@install -m 644 -t out/man packaging/man/*.8
 	@ls out/man out/completions
 
@@ -48,6 +49,9 @@ packages: PROFILE = dist
 packages: $(if $(OUT),,build man) ## deb and rpm for this machine into out/packages; OUT=out/dist: of what make dist left (VERSION=, SOURCE_DATE_EPOCH=)
 	@tests/env/install.sh packages
 	@packaging/build
+
+krew: ## the plugin of kubectl for krew: manifest and archives into out/krew, of what make dist left in out/dist and out/dist-aarch64
+	@packaging/krew/build
 
 demo: build ## show it: real runc containers that share a card, and what is refused (root)
 	@tests/env/install.sh demo
@@ -130,7 +134,11 @@ fuzz: ## fuzz every parser of foreign bytes for FUZZ_SECONDS=60 each (nightly Ru
 bench: build ## what the shim and the hook cost, as ratios to a program that only execs (root)
 	@tests/bench/run
 
-dist: man ## the four programs as they are shipped, for every distribution of docs/install.md, into out/dist (ARCH=aarch64: out/dist-aarch64)
+bench-scheduler: ## latency, memory and packing of the cluster's ledger with 5,000 nodes and 100,000 pods (ARGS='--trace NODES.csv PODS.csv')
+	@tests/env/install.sh build
+	@cargo run -q --locked --release -p mpsgate-bench --bin mpsgate-bench-scheduler -- $(ARGS)
+
+dist: man ## the programs as they are shipped, for every distribution of docs/install.md, into out/dist (ARCH=aarch64: out/dist-aarch64)
 	@tests/env/install.sh release
 	@SHIM_TARGET="$(shim_target)" SHIM_RUSTFLAGS="$(shim_flags)" packaging/dist $(ARCH)
 

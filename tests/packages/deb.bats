@@ -14,8 +14,9 @@ setup_file() {
   root_up
   rootfs "$MG/rootfs"
   mkdir "$MG/p"
-  cp "$MG_PACKAGES"/first/*.deb "$MG/p/old.deb"
-  cp "$MG_PACKAGES"/newer/*.deb "$MG/p/new.deb"
+  cp "$MG_PACKAGES"/first/mpsgate_*.deb "$MG/p/old.deb"
+  cp "$MG_PACKAGES"/first/{mpsgate-scheduler,kubectl-inspect-cgpu}_*.deb "$MG/p/"
+  cp "$MG_PACKAGES"/newer/mpsgate_*.deb "$MG/p/new.deb"
   files_now >"$MG/before"
 }
 
@@ -146,6 +147,26 @@ daemon_start_plain() {
   files_now >"$MG/after"
   diff "$MG/before" "$MG/after"
   [[ ! -e $ROOT/run/mpsgate ]] || fail "left: $(find "$ROOT/run/mpsgate")"
+}
+
+@test "the scheduler and the plugin of kubectl are installed, are idle, and are gone after a purge" {
+  apt install "$MG"/p/{mpsgate-scheduler,kubectl-inspect-cgpu}_*.deb
+  local name file
+  for name in mpsgate-scheduler kubectl-inspect-cgpu; do
+    listed deb /lib/systemd/system "$name" >"$MG/want"
+    for file in $(in_root dpkg -L "$name"); do
+      [[ -d $ROOT$file ]] || stat -c "%a %n %U:%G" "$ROOT$file" | sed "s| $ROOT| |"
+    done | sort -k2 >"$MG/have"
+    diff <(sed 's/$/ root:root/' "$MG/want") "$MG/have"
+    assert_equal "dpkg --verify" "$(in_root dpkg --verify "$name" 2>&1)" ""
+    assert_contains "version" "$(in_root "/usr/bin/$name" --version)" "$name "
+  done
+  [[ -z $(find "$ROOT/etc/systemd" -name 'mpsgate-scheduler*') ]] || fail "the scheduler is enabled"
+  try 78 chroot "$ROOT" /usr/bin/env -i HOME=/nowhere /usr/bin/kubectl-inspect-cgpu
+  assert_contains "without a kubeconfig" "$stderr" "export KUBECONFIG=FILE"
+  apt purge mpsgate-scheduler kubectl-inspect-cgpu
+  files_now >"$MG/after"
+  diff "$MG/before" "$MG/after"
 }
 
 @test "a forced removal goes on beside a live grant, and ends the card's MPS" {

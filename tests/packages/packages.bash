@@ -35,15 +35,19 @@ simulated() {
     -e "/^\[inject\]/a mode = \"devices\"" -e "/^\[nvml\]/a library = \"$NVML/libnvidia-ml.so.1\"" "$ROOT/etc/mpsgate/config.toml"
 }
 
-# listed FORMAT UNITS: "MODE PATH" of every file that packaging/files names for a format, sorted. Read here a second
+# listed FORMAT UNITS [PACKAGE]: "MODE PATH" of every file that packaging/files names for a format, sorted. Read here a second
 # time, so that what build makes of the list is not its own judge.
 listed() {
-  local source mode path words file name
+  local source mode path words file name of='' named
+  named=$(grep -oE '^[a-z][^ *]* ' "$REPO/packaging/files")
   while read -r source mode path words; do
-    [[ -n $source && $source != \#* ]] || continue
+    if [[ $source == \[* ]]; then of=$source; fi
+    [[ $of == "[${3:-mpsgate}]" && -n $source && $source != [\#[]* ]] || continue
     case $1:" $words " in deb:*" rpm "* | rpm:*" deb "*) continue ;; esac
     path=${path/#@unit@/$2}
     for file in $(cd "$REPO" && compgen -G "${source/#out\//$MG_OUT/}" || echo "$source"); do
+      # A pattern leaves out what another line names in full.
+      if [[ $source == *\** ]] && grep -qxF "${file/#$MG_OUT/out} " <<<"$named"; then continue; fi
       name=$path
       [[ $path != */ ]] || name+=$(basename "$file")
       [[ " $words " != *" gzip "* ]] || name+=.gz

@@ -11,8 +11,9 @@ setup_file() {
   load ../e2e/mpsgate
   load packages
   root_up
-  cp "$MG_PACKAGES"/first/*.rpm "$MG/old.rpm"
-  cp "$MG_PACKAGES"/newer/*.rpm "$MG/new.rpm"
+  cp "$MG_PACKAGES"/first/mpsgate-[0-9]*.rpm "$MG/old.rpm"
+  cp "$MG_PACKAGES"/first/{mpsgate-scheduler,kubectl-inspect-cgpu}-[0-9]*.rpm "$MG/"
+  cp "$MG_PACKAGES"/newer/mpsgate-[0-9]*.rpm "$MG/new.rpm"
   in_rpm --initdb
   files_now >"$MG/before"
 }
@@ -31,7 +32,7 @@ ledger() {
 }
 
 @test "it asks for the C library by its symbols and for nothing that a GPU node lacks" {
-  rpm -qp --requires "$MG/old.rpm" | grep -vE '^(libc\.so\.6|libm\.so\.6|ld-linux-[a-z0-9-]+\.so\.[0-9]|libgcc_s\.so\.1|rtld|rpmlib)\(|^/bin/sh$|^config\(mpsgate\) = ' >"$MG/more" || true
+  rpm -qp --requires "$MG/old.rpm" | grep -vE '^(libc\.so\.6|libm\.so\.6|ld-linux-[a-z0-9-]+\.so\.[0-9]|libgcc_s\.so\.1|rtld|rpmlib)\(|^/bin/sh$|^config\(mpsgate(-scheduler)?\) = ' >"$MG/more" || true
   assert_equal "other requirements" "$(<"$MG/more")" ""
   rpm -qp --requires "$MG/old.rpm" | grep -q '^libc.so.6(GLIBC_'
 }
@@ -93,6 +94,22 @@ ledger() {
   assert_equal "left" "$(comm -13 "$MG/before" "$MG/after" | while read -r file; do [[ -d $ROOT/$file && $file != */mpsgate* ]] || echo "$file"; done)" \
     "./etc/mpsgate
 ./etc/mpsgate/config.toml.rpmsave"
+}
+
+@test "the scheduler and the plugin of kubectl are installed as packaging/files has them, and leave nothing" {
+  local name before
+  before=$(files_now)
+  for name in mpsgate-scheduler kubectl-inspect-cgpu; do
+    try_rpm --nodeps -i "$MG/$name"-[0-9]*.rpm
+    assert_equal "what scriptlets said" "$stdout$(grep -v "^rpm: " <<<"$stderr" || true)" ""
+    listed rpm /usr/lib/systemd/system "$name" >"$MG/want"
+    in_rpm -q --qf '[%{FILEMODES:octal} %{FILENAMES} %{FILEUSERNAME}:%{FILEGROUPNAME}\n]' "$name" |
+      sed -n 's/^0*100\([0-7]*\) /\1 /p' | sed 's/^0*//' | sort -k2 >"$MG/have"
+    diff <(sed 's/$/ root:root/' "$MG/want") "$MG/have"
+    assert_contains "version" "$(in_root "/usr/bin/$name" --version)" "$name "
+    try_rpm -e "$name"
+  done
+  assert_equal "left" "$(comm -13 <(echo "$before") <(files_now) | while read -r file; do [[ -d $ROOT/$file && $file != */mpsgate* ]] || echo "$file"; done)" ""
 }
 
 @test "forced, it goes beside a live grant" {

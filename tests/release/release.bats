@@ -8,11 +8,11 @@ setup() {
   repository=$BATS_TEST_TMPDIR/repository
   export XDG_CACHE_HOME=$BATS_TEST_TMPDIR/cache GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
   export GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@example.org GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@example.org
-  mkdir -p "$repository"/{packaging,config,src/{shim,daemon,cli}} "$XDG_CACHE_HOME/mpsgate/bin"
+  mkdir -p "$repository"/{packaging,config,src/{shim,daemon,cli,inspect,scheduler}} "$XDG_CACHE_HOME/mpsgate/bin"
   cp "$top"/packaging/{release,changelog} "$repository/packaging"
   printf '#!/bin/sh\necho "floors of $1"\n' >"$repository/packaging/floors"
   chmod +x "$repository/packaging/floors"
-  touch "$repository"/{README.md,config/config.toml} "$repository"/src/{shim,daemon,cli}/lib.rs
+  touch "$repository"/{README.md,config/config.toml} "$repository"/src/{shim,daemon,cli,inspect,scheduler}/lib.rs
   printf '[workspace]\nmembers = []\n[workspace.package]\nversion = "1.2.3"\nedition = "2024"\n' >"$repository/Cargo.toml"
   printf '# Changelog\n\n## Unreleased\n\n## 1.2.3 - 2026-01-31\n\n### Added\n- This.\n\n## 1.2.2\n- That.\n' >"$repository/CHANGELOG.md"
   echo /out >"$repository/.gitignore"
@@ -32,7 +32,7 @@ END
   # As the real one: a file beside each Cargo.toml, with the time, a serial number and the folder.
   cat >"$XDG_CACHE_HOME/mpsgate/bin/cargo-cyclonedx" <<'END'
 #!/bin/sh
-for crate in shim daemon cli; do
+for crate in shim daemon cli inspect scheduler; do
   printf '{"serialNumber":"%s","metadata":{"timestamp":"%s","component":"%s"},"components":[{"purl":"path+file://%s/src"}]}' \
     "$(cat /proc/sys/kernel/random/uuid)" "$(date +%N)" "$8" "$PWD" >src/$crate/sbom.json
 done
@@ -72,6 +72,10 @@ mpsgate-cli-1.2.3-linux-aarch64.cdx.json
 mpsgate-cli-1.2.3-linux-x86_64.cdx.json
 mpsgate-daemon-1.2.3-linux-aarch64.cdx.json
 mpsgate-daemon-1.2.3-linux-x86_64.cdx.json
+mpsgate-inspect-1.2.3-linux-aarch64.cdx.json
+mpsgate-inspect-1.2.3-linux-x86_64.cdx.json
+mpsgate-scheduler-1.2.3-linux-aarch64.cdx.json
+mpsgate-scheduler-1.2.3-linux-x86_64.cdx.json
 mpsgate-shim-1.2.3-linux-aarch64.cdx.json
 mpsgate-shim-1.2.3-linux-x86_64.cdx.json
 mpsgate_1.2.3-1_aarch64.deb

@@ -6,24 +6,38 @@ use clap_mangen::Man;
 use crate::roff_text::{escape, item, literal, section, see_also, title};
 
 /// Pages that every page names.
-const OTHERS: [&str; 5] =
-    ["mpsgate.8", "mpsgated.8", "mpsgate-runtime.8", "mpsgate-hook.8", "mpsgate.toml.5"];
+const OTHERS: [&str; 7] = [
+    "mpsgate.8",
+    "mpsgated.8",
+    "mpsgate-runtime.8",
+    "mpsgate-hook.8",
+    "mpsgate.toml.5",
+    "mpsgate-scheduler.8",
+    "kubectl-inspect-cgpu.1",
+];
 const EXIT_STATUS: &str = "Exit status";
 
-/// All of them, by file name: `mpsgate.8`, `mpsgate-mps-stop.8`, …
-pub(crate) fn all(mut command: Command) -> Vec<(String, String)> {
+/// All of them in a section of the manual, by file name: `mpsgate.8`, `mpsgate-mps-stop.8`, …
+pub(crate) fn all(mut command: Command, number: u8) -> Vec<(String, String)> {
     command.build();
     let exit_status = blocks(&command).into_iter().find(|(title, _)| title == EXIT_STATUS);
     let exit_status = exit_status.map(|(_, lines)| lines).unwrap_or_default();
     let mut pages = Vec::new();
-    collect(&command, &exit_status, &mut pages);
+    collect(&command, number, &exit_status, &mut pages);
     pages
 }
 
-fn collect(command: &Command, exit_status: &[String], pages: &mut Vec<(String, String)>) {
-    pages.push((file_name(command), page(command, exit_status)));
+fn collect(
+    command: &Command,
+    number: u8,
+    exit_status: &[String],
+    pages: &mut Vec<(String, String)>,
+) {
+    let name = format!("{}.{number}", name(command));
+    let text = page(command, number, &name, exit_status);
+    pages.push((name, text));
     for below in subcommands(command) {
-        collect(below, exit_status, pages);
+        collect(below, number, exit_status, pages);
     }
 }
 
@@ -32,12 +46,12 @@ fn subcommands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|below| below.get_name() != "help")
 }
 
-/// `mpsgate-mps-stop.8`
-fn file_name(command: &Command) -> String {
-    format!("{}.8", command.get_display_name().unwrap_or_else(|| command.get_name()))
+/// `mpsgate-mps-stop`
+fn name(command: &Command) -> &str {
+    command.get_display_name().unwrap_or_else(|| command.get_name())
 }
 
-fn page(command: &Command, exit_status: &[String]) -> String {
+fn page(command: &Command, number: u8, own: &str, exit_status: &[String]) -> String {
     let man = Man::new(command.clone());
     let mut bytes = Vec::new();
     // Writing to memory does not fail.
@@ -45,19 +59,16 @@ fn page(command: &Command, exit_status: &[String]) -> String {
     let _ = man.render_synopsis_section(&mut bytes);
     let _ = man.render_description_section(&mut bytes);
     let _ = man.render_options_section(&mut bytes);
-    let own = file_name(command);
-    let name = own.trim_end_matches(".8");
-    let mut text = title(name, 8) + &tidied(&String::from_utf8_lossy(&bytes));
+    let mut text = title(name(command), number) + &tidied(&String::from_utf8_lossy(&bytes));
 
     let below: Vec<&Command> = subcommands(command).collect();
     if !below.is_empty() {
         text.push_str(&section("COMMANDS"));
     }
     for below in &below {
-        let page = file_name(below);
-        let name = page.trim_end_matches(".8");
         let about = below.get_about().map(ToString::to_string).unwrap_or_default();
-        text.push_str(&item(&format!("\\fB{}\\fR(8)", escape(name)), &escape(&about)));
+        let heading = format!("\\fB{}\\fR({number})", escape(name(below)));
+        text.push_str(&item(&heading, &escape(&about)));
     }
     for (title, lines) in blocks(command).iter().filter(|(title, _)| title != EXIT_STATUS) {
         text.push_str(&section(&title.to_uppercase()));

@@ -1,6 +1,6 @@
 //! `mpsgate-pages DIR`: writes `DIR/man` and `DIR/completions` (`make man`).
 //!
-//! Pages and completions of `mpsgate` and `mpsgated` are made from the types that parse their arguments,
+//! Pages and completions of `mpsgate`, `mpsgated`, `mpsgate-scheduler` and `kubectl-inspect-cgpu` are made from the types that parse their arguments,
 //! mpsgate.toml(5) from the settings file that is shipped: none of them can say what is not so. The pages
 //! of `mpsgate-runtime` and `mpsgate-hook`, which have no such types, are written by hand in
 //! `packaging/man`.
@@ -69,7 +69,7 @@ fn write_all(directory: &Path) -> Result<(), PagesError> {
     for (name, text) in pages()? {
         write(&man.join(name), text.as_bytes())?;
     }
-    for mut command in [mpsgate_cli::command(), mpsgate_daemon::command()] {
+    for (mut command, _) in commands() {
         let name = command.get_name().to_owned();
         for shell in SHELLS {
             let mut script = Vec::new();
@@ -80,10 +80,22 @@ fn write_all(directory: &Path) -> Result<(), PagesError> {
     Ok(())
 }
 
+/// The command lines, each with its section of the manual.
+fn commands() -> [(clap::Command, u8); 4] {
+    [
+        (mpsgate_cli::command(), 8),
+        (mpsgate_daemon::command(), 8),
+        (mpsgate_scheduler::command(), 8),
+        (mpsgate_inspect::command(), 1),
+    ]
+}
+
 /// Every page that is made, by file name.
 fn pages() -> Result<Vec<(String, String)>, PagesError> {
-    let mut pages = command_page::all(mpsgate_cli::command());
-    pages.extend(command_page::all(mpsgate_daemon::command()));
+    let mut pages = Vec::new();
+    for (command, number) in commands() {
+        pages.extend(command_page::all(command, number));
+    }
     pages.push(("mpsgate.toml.5".to_owned(), settings_page::render(SETTINGS)?));
     Ok(pages)
 }

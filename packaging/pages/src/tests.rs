@@ -60,13 +60,15 @@ fn there_is_a_page_for_each_program_each_command_and_the_settings() {
         "mpsgate-runtime.8",
         "mpsgate-hook.8",
         "mpsgate.toml.5",
+        "mpsgate-scheduler.8",
+        "kubectl-inspect-cgpu.1",
     ] {
         assert!(names.contains(name), "{name} is not among {names:?}");
     }
     fn count(command: &clap::Command) -> usize {
         1 + command.get_subcommands().map(count).sum::<usize>()
     }
-    let commands = count(&mpsgate_cli::command()) + count(&mpsgate_daemon::command());
+    let commands = commands().iter().map(|(command, _)| count(command)).sum::<usize>();
     assert_eq!(pages.len(), commands + 3, "{names:?}");
     for page in &pages {
         let text = std::fs::read_to_string(page).unwrap();
@@ -152,9 +154,27 @@ fn every_shell_reads_its_completions() {
     let dir = written();
     let completions = dir.path().join("completions");
     for (shell, flag, files) in [
-        ("bash", "-n", ["mpsgate.bash", "mpsgated.bash"]),
-        ("zsh", "-n", ["_mpsgate", "_mpsgated"]),
-        ("fish", "--no-execute", ["mpsgate.fish", "mpsgated.fish"]),
+        (
+            "bash",
+            "-n",
+            [
+                "mpsgate.bash",
+                "mpsgated.bash",
+                "mpsgate-scheduler.bash",
+                "kubectl-inspect-cgpu.bash",
+            ],
+        ),
+        ("zsh", "-n", ["_mpsgate", "_mpsgated", "_mpsgate-scheduler", "_kubectl-inspect-cgpu"]),
+        (
+            "fish",
+            "--no-execute",
+            [
+                "mpsgate.fish",
+                "mpsgated.fish",
+                "mpsgate-scheduler.fish",
+                "kubectl-inspect-cgpu.fish",
+            ],
+        ),
     ] {
         for file in files {
             let path = completions.join(file);
