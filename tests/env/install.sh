@@ -15,7 +15,7 @@ declare -A packages=(
   [demo]="runc:runc pgrep:procps jq:jq busybox:busybox-static"
   [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman curl:curl openssl:openssl promtool:prometheus"
   [engines]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io containerd:containerd podman:podman conmon:conmon curl:curl openssl:openssl protoc:protobuf-compiler"
-  [k8s]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats containerd:containerd dockerd:docker.io openssl:openssl ip:iproute2 /usr/lib/cni/bridge:containernetworking-plugins dpkg-source:dpkg-dev gcc:gcc"
+  [k8s]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats containerd:containerd dockerd:docker.io openssl:openssl ip:iproute2 /usr/lib/cni/bridge:containernetworking-plugins haproxy:haproxy socat:socat curl:curl dpkg-source:dpkg-dev gcc:gcc"
   [packages]="dpkg-deb:dpkg rpmbuild:rpm strip:binutils jq:jq bats:bats lintian:lintian rpmlint:rpmlint mmdebstrap:mmdebstrap"
   [chart]="pip3:python3-pip jq:jq bats:bats"
   [lint]="shellcheck:shellcheck"
@@ -29,7 +29,7 @@ zig=$cache/zig-$(sha256sum "$root/packaging/build-tools.txt" | cut -c1-12)
 chart_tools=$cache/chart-tools-$(sha256sum "$root/tests/chart/tools.txt" | cut -c1-12)
 missing=0
 service_units=(docker.service docker.socket containerd.service podman.service podman.socket
-  podman-restart.service podman-auto-update.service podman-auto-update.timer prometheus.service)
+  podman-restart.service podman-auto-update.service podman-auto-update.timer prometheus.service haproxy.service)
 
 say() { echo "install: $*"; }
 may_install() { [[ $EUID == 0 && ${MPSGATE_NO_INSTALL:-0} != 1 ]]; }

@@ -53,13 +53,14 @@ apiVersion: kubescheduler.config.k8s.io/v1beta1
 kind: KubeSchedulerConfiguration
 clientConnection: {kubeconfig: $KUBECONFIG}
 leaderElection: {leaderElect: false}
+$(cat "$K8S/extenders.yaml" 2>/dev/null || true)
 YAML
   begin scheduler kube-scheduler --config "$K8S/scheduler.yaml" --authentication-skip-lookup --bind-address 127.0.0.1 \
     --port 0 --secure-port $((K8S_PORT + 3)) --cert-dir "$K8S/pki/scheduler"
   # Only what pods and jobs need.
   begin controllers kube-controller-manager --kubeconfig "$KUBECONFIG" --leader-elect=false --bind-address 127.0.0.1 \
     --port 0 --secure-port $((K8S_PORT + 4)) --cert-dir "$K8S/pki/controllers" --authentication-skip-lookup \
-    --service-account-private-key-file "$K8S/pki/sa.key" --controllers 'job,namespace,serviceaccount,nodelifecycle,podgc,daemonset,statefulset,garbagecollector'
+    --service-account-private-key-file "$K8S/pki/sa.key" --controllers "${CONTROLLERS:-job,namespace,serviceaccount,nodelifecycle,podgc,daemonset,statefulset,garbagecollector}"
 }
 control_stop() {
   end scheduler
@@ -257,22 +258,26 @@ node_boot() {
 # cluster_api_access [CONFIG LINE...]: a service account with the rights of src/kubernetes/src/rbac.rs, and its kubeconfig in
 # /etc/mpsgate/kubeconfig; the lines go into the [kubernetes] section of mpsgated's settings.
 cluster_api_access() {
-  kubectl create serviceaccount -n kube-system mpsgated >/dev/null
-  jq -n --argjson rules "$(rules_of_mpsgated)" '{apiVersion: "rbac.authorization.k8s.io/v1", kind: "ClusterRole", metadata: {name: "mpsgated"}, rules: $rules}' |
-    kubectl create -f - >/dev/null
-  kubectl create clusterrolebinding mpsgated --clusterrole mpsgated --serviceaccount kube-system:mpsgated >/dev/null
-  (umask 077 && cluster_kubeconfig >/etc/mpsgate/kubeconfig)
+  cluster_role mpsgated RULES
+  (umask 077 && service_account_kubeconfig mpsgated >/etc/mpsgate/kubeconfig)
   (($# == 0)) || { echo '[kubernetes]'; printf '%s\n' "$@"; } >>/etc/mpsgate/config.toml
 }
-cluster_kubeconfig() {
+# cluster_role NAME TABLE: a service account with the rights of one table of src/kubernetes/src/rbac.rs.
+cluster_role() {
+  kubectl create serviceaccount -n kube-system "$1" >/dev/null
+  jq -n --arg name "$1" --argjson rules "$(rules_of "$2")" '{apiVersion: "rbac.authorization.k8s.io/v1", kind: "ClusterRole", metadata: {name: $name}, rules: $rules}' |
+    kubectl create -f - >/dev/null
+  kubectl create clusterrolebinding "$1" --clusterrole "$1" --serviceaccount "kube-system:$1" >/dev/null
+}
+service_account_kubeconfig() { # NAME
   local token
-  token=$(kubectl create -f - --raw /api/v1/namespaces/kube-system/serviceaccounts/mpsgated/token \
+  token=$(kubectl create -f - --raw "/api/v1/namespaces/kube-system/serviceaccounts/$1/token" \
     <<<'{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}' | jq -r .status.token)
   sed "s|user: {token: .*}}|user: {token: $token}}|" "$KUBECONFIG"
 }
-# rules_of_mpsgated: of the product's own table, as JSON.
-rules_of_mpsgated() {
-  perl -0ne 'while (/Rule \{\s*group: (".*?"),\s*resource: (".*?"),\s*verbs: &(\[.*?\]),/gs) {
+# rules_of TABLE: the product's own, as JSON.
+rules_of() {
+  TABLE=$1 perl -0ne '/pub const $ENV{TABLE}: .*?\];\n/s or die "no table $ENV{TABLE}"; $_ = $&; while (/Rule \{\s*group: (".*?"),\s*resource: (".*?"),\s*verbs: &(\[.*?\]),/gs) {
       push @rules, qq({"apiGroups": [$1], "resources": [$2], "verbs": $3}) } print "[", join(",", @rules), "]"' \
     "$MG_REPO/src/kubernetes/src/rbac.rs"
 }
