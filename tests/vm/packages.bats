@@ -176,7 +176,7 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
   ) >"$BATS_TEST_TMPDIR/during" 2>&1 3>&- &
   loop=$!
   wait_for 60 "a first one" grep -q . "$BATS_TEST_TMPDIR/during"
-  apt install "$NEW"/*.deb
+  apt install "$NEW"/mpsgate_*.deb
   is_installed
   wait_for 60 "another mpsgated" another_pid "$main"
   wait_for 30 "mpsgated answers" settled
@@ -197,7 +197,7 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
   before=$(life)
   systemctl stop mpsgated
   echo '# mine' >>/etc/mpsgate/config.toml
-  apt install --allow-downgrades "$OLD"/*.deb
+  apt install --allow-downgrades "$OLD"/mpsgate_*.deb
   is_installed
   assert_equal "unit" "$(unit_of mpsgated ActiveState)" inactive
   assert_contains "settings" "$(tail -1 /etc/mpsgate/config.toml)" "# mine"
@@ -272,7 +272,7 @@ since_boot() { unit_of "$1" "$2Monotonic"; }
 
 # bats test_tags=after
 @test "installed anew with a driver: mpsgated is up, no card is managed; a forced removal beside a live grant" {
-  apt install "$NEW"/*.deb
+  apt install "$NEW"/mpsgate_*.deb
   wait_for 30 "mpsgated answers" settled
   assert_equal "managed" "$(status_json | jq -c '[.cards[].managed]')" '[false,false]'
   try mpsgate enable 0
