@@ -59,6 +59,18 @@ pub struct DeviceNode {
     pub minor: u32,
 }
 
+/// Profilers and debuggers open it, CUDA does not: NVIDIA's own specifications leave it out where the driver has not
+/// made it.
+pub const UVM_TOOLS: &str = "/dev/nvidia-uvm-tools";
+
+impl DeviceNode {
+    /// Whether a container works without it.
+    #[must_use]
+    pub fn is_optional(&self) -> bool {
+        self.path == UVM_TOOLS
+    }
+}
+
 /// What the node's CDI specifications say that a card needs in a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CdiEdits {

@@ -17,7 +17,9 @@ mod pod;
 mod quantity;
 mod request;
 
-pub use grant::{Cdi, CdiEdits, CdiHook, CdiMount, DeviceNode, Grant, GrantedCard, Guarantee};
+pub use grant::{
+    Cdi, CdiEdits, CdiHook, CdiMount, DeviceNode, Grant, GrantedCard, Guarantee, UVM_TOOLS,
+};
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance};
 pub use pod::{Handed, PodContainer};
 pub use quantity::{Mib, QuantityError};

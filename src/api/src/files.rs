@@ -70,6 +70,10 @@ pub struct NodeSnapshot {
     pub protected: Vec<ProtectedDirectory>,
     /// Names of swarm resource variables, from the NVIDIA toolkit's `swarm-resource`.
     pub swarm_resources: Vec<String>,
+    /// Prefixes of annotations that name CDI devices, from the NVIDIA toolkit's `annotation-prefixes`. Absent in a
+    /// file of an older version.
+    #[serde(default)]
+    pub annotation_prefixes: Vec<String>,
     /// Nodes of managed cards that other drivers have made: `/dev/dri`, `/dev/vfio`, `/dev/dxg`. Absent in
     /// a file of an older version.
     #[serde(default)]
@@ -111,6 +115,7 @@ impl From<NodeSnapshot> for Node {
             majors,
             ipc_inode: Some(snapshot.ipc_inode),
             swarm_resources: snapshot.swarm_resources,
+            annotation_prefixes: snapshot.annotation_prefixes,
             other_nodes: snapshot.other_nodes,
             schedule: if snapshot.share { Schedule::Share } else { Schedule::Mps },
             device_plugin: snapshot.device_plugin,
@@ -196,6 +201,7 @@ mod tests {
             majors,
             ipc_inode: Some(7),
             swarm_resources: vec!["DOCKER_RESOURCE_GPU".to_owned()],
+            annotation_prefixes: Vec::new(),
             other_nodes: Vec::new(),
             schedule: Schedule::Mps,
             device_plugin: false,

@@ -26,7 +26,8 @@ pub use files::{
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
 pub use kubernetes::{ApiServerStatus, ResourceStatus};
 pub use message::{
-    ACTIONS_KEPT, Action, Activate, Call, CardStatus, ClientProcess, Engine, Envelope, GrantStatus,
-    Mps, MpsAction, MpsStatus, NoStatus, Release, Reply, Report, Reserve, ServerClients,
-    ServerStatus, Status, Terminate, VERSION, WireRefusal, WouldEnd, compatible, parse_envelope,
+    ACTIONS_KEPT, Action, Activate, Call, CardStatus, ClientProcess, DescriptorStatus, Engine,
+    Envelope, GrantStatus, Mps, MpsAction, MpsStatus, NoStatus, Release, Reply, Report, Reserve,
+    ServerClients, ServerStatus, Status, Terminate, VERSION, WireRefusal, WouldEnd, compatible,
+    parse_envelope,
 };

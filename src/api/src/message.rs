@@ -384,6 +384,20 @@ pub struct MpsStatus {
     pub default_limit_mib: Option<u64>,
     /// Its servers: none before the first client, and none where the GPU is simulated.
     pub servers: Vec<ServerStatus>,
+    /// What it has open, as last counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub descriptors: Option<DescriptorStatus>,
+}
+
+/// The descriptors of a control daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DescriptorStatus {
+    /// How many it has open.
+    pub used: u64,
+    /// How many it may have.
+    pub limit: u64,
+    /// So many that it must be restarted before they end.
+    pub restart_needed: bool,
 }
 
 /// One MPS server.

@@ -12,8 +12,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::ConfigError;
 use crate::settings::{
-    ClientDir, Config, Enforce, Exempt, InjectMode, Ipc, Kubeconfig, Listen, LogLevel, Manage,
-    NodeName, Orphan, Privileged, Schedule, SlicesUid, Supervisor, Switch, Unallocated,
+    ClientDir, Config, Enforce, Exempt, HostPid, InjectMode, Ipc, Kubeconfig, Listen, LogLevel,
+    Manage, NodeName, Orphan, Privileged, Schedule, SlicesUid, Supervisor, Switch, Unallocated,
     VisibleDevices,
 };
 
@@ -108,6 +108,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(policy.visible_devices, VisibleDevices),
     key!(policy.privileged, Privileged),
     key!(policy.ipc, Ipc),
+    key!(policy.host_pid, HostPid),
     key!(policy.enforce, Enforce),
     key!(policy.tolerance_mib, "MiB", 0 to 65_536),
     // `read_exemptions` reads it: its entries have keys of their own.

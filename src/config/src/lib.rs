@@ -14,6 +14,7 @@ mod exit;
 mod file;
 mod keys;
 pub mod paths;
+pub mod printable;
 mod reload;
 mod runtime;
 mod settings;
@@ -24,7 +25,8 @@ pub use file::{MAX_BYTES, Origin, runs_as_root};
 pub use reload::{Change, Taken};
 pub use runtime::{find_runtime, runtime_for_pass_through, runtime_path_hint};
 pub use settings::{
-    ClientDir, Config, Enforce, Exempt, Gpus, Inject, InjectMode, Ipc, Kubeconfig, Kubernetes,
-    Listen, Log, LogLevel, Manage, Metrics, Mps, NodeName, Nvml, Orphan, Policy, Privileged,
-    Requests, Runtime, Schedule, SlicesUid, Supervisor, Switch, Trust, Unallocated, VisibleDevices,
+    ClientDir, Config, Enforce, Exempt, Gpus, HostPid, Inject, InjectMode, Ipc, Kubeconfig,
+    Kubernetes, Listen, Log, LogLevel, Manage, Metrics, Mps, NodeName, Nvml, Orphan, Policy,
+    Privileged, Requests, Runtime, Schedule, SlicesUid, Supervisor, Switch, Trust, Unallocated,
+    VisibleDevices,
 };

@@ -17,6 +17,10 @@ pub const SOCKET: &str = "/run/mpsgate/mpsgated.sock";
 /// signal.
 pub const NODE_SNAPSHOT: &str = "/run/mpsgate/node.json";
 
+/// Stands there while the NVIDIA toolkit's settings name variables or annotations that the shim does not know by
+/// itself: only then it reads [`NODE_SNAPSHOT`] for a spec that shows nothing.
+pub const TOOLKIT_NAMES: &str = "/run/mpsgate/toolkit-names";
+
 /// Symbolic link to the real runtime that the daemon resolved from the settings, so that verbs
 /// that need no decision are passed on without opening [`CONFIG_FILE`].
 pub const RUNTIME_LINK: &str = "/run/mpsgate/runtime";
@@ -43,6 +47,9 @@ pub const RUNTIME: &str = "/usr/bin/mpsgate-runtime";
 
 /// What `mpsgate configure` needs to undo what it did: a folder for each engine.
 pub const CONFIGURE_DIR: &str = "/var/lib/mpsgate/configure";
+
+/// What running engines have loaded of their settings, as far as that is known: a file for each engine.
+pub const ENGINES_DIR: &str = "/run/mpsgate/engines";
 
 /// The OCI hook. In `/usr/bin` because hook files and packages of the engines name it, and an
 /// operator who reads a bundle wants to run it by hand.

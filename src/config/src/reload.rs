@@ -64,6 +64,7 @@ const RULES: &[Rule] = &[
     rule!(policy.visible_devices, Taken::NextContainer),
     rule!(policy.privileged, Taken::NextContainer),
     rule!(policy.ipc, Taken::NextContainer),
+    rule!(policy.host_pid, Taken::NextContainer),
     rule!(policy.enforce, Taken::Now),
     rule!(policy.tolerance_mib, Taken::Now),
     rule!(policy.exempt, Taken::NextContainer),
@@ -134,6 +135,7 @@ mod tests {
         visible_devices = "strip"
         privileged = "close"
         ipc = "any"
+        host_pid = "warn"
         enforce = "report"
         tolerance_mib = 1
         exempt = [{ namespace = "a", image = "b" }]

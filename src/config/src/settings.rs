@@ -199,6 +199,8 @@ pub struct Policy {
     pub privileged: Privileged,
     /// The IPC namespace of a container with a request.
     pub ipc: Ipc,
+    /// A container with a request that sees the host's processes, or those of another container.
+    pub host_pid: HostPid,
     /// A granted container that takes what is not its own.
     pub enforce: Enforce,
     /// MiB that NVML may show of a container above its grant before it counts as over.
@@ -214,6 +216,7 @@ impl Default for Policy {
             visible_devices: VisibleDevices::Refuse,
             privileged: Privileged::RemoveNodes,
             ipc: Ipc::RequireHost,
+            host_pid: HostPid::Refuse,
             enforce: Enforce::Kill,
             tolerance_mib: 512,
             exempt: Vec::new(),
@@ -250,6 +253,16 @@ words! {
         RemoveNodes = "remove-nodes",
         /// Its allow-all device rule becomes a list of all devices but NVIDIA's, too.
         Close = "close",
+    }
+}
+
+words! {
+    /// What happens to a container with a request in the host's PID namespace or another container's.
+    HostPid {
+        /// It does not start.
+        Refuse = "refuse",
+        /// It starts, and a warning is logged.
+        Warn = "warn",
     }
 }
 
@@ -335,7 +348,7 @@ impl Default for Mps {
     fn default() -> Self {
         Self {
             control: "/usr/bin/nvidia-cuda-mps-control".into(),
-            client_dir: ClientDir::Linked,
+            client_dir: ClientDir::Control,
             start_timeout_s: 60,
             multiuser: Switch::Auto,
             max_clients: 0,
@@ -350,7 +363,7 @@ words! {
     ClientDir {
         /// Hard links to `control` and `log`; administering is impossible through them.
         Linked = "linked",
-        /// A hard link to `control` alone.
+        /// A hard link to `control` alone: nobody can write to the log.
         Control = "control",
         /// The whole directory: for a driver whose clients cannot attach through links.
         Full = "full",
