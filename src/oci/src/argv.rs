@@ -90,6 +90,7 @@ impl ValueAt {
 ///
 /// Where a flag is given more than once the last one counts, as in runc and crun.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub struct Invocation {
     /// What to do.
     pub verb: Verb,
@@ -103,6 +104,8 @@ pub struct Invocation {
     pub log_format: LogFormat,
     /// `--systemd-cgroup`, or crun's `--cgroup-manager=systemd`.
     pub systemd_cgroup: bool,
+    /// crun's `--cgroup-manager=disabled`: the container has the caller's cgroup, and no device rules.
+    pub no_cgroup: bool,
     /// `--bundle`; `None` means the working directory.
     pub bundle: Option<PathBuf>,
     /// crun's `--config`: a file to use in place of the bundle's `config.json`.
@@ -200,6 +203,7 @@ pub fn parse(args: &[OsString]) -> Invocation {
         log: reading.log.and_then(|at| log_file(at.get(args))),
         log_format: reading.log_format,
         systemd_cgroup: reading.systemd_cgroup,
+        no_cgroup: reading.no_cgroup && !reading.systemd_cgroup,
         bundle: path(reading.bundle),
         config: path(reading.config),
         pid_file: path(reading.pid_file),
@@ -279,6 +283,7 @@ struct Reading {
     log: Option<ValueAt>,
     log_format: LogFormat,
     systemd_cgroup: bool,
+    no_cgroup: bool,
     asks_help: bool,
     bundle: Option<ValueAt>,
     config: Option<ValueAt>,
@@ -303,7 +308,11 @@ impl Reading {
                 self.log_format = if is("json") { LogFormat::Json } else { LogFormat::Text };
             }
             Meaning::SystemdCgroup => self.systemd_cgroup = on,
-            Meaning::CgroupManager => self.systemd_cgroup = is("systemd"),
+            // The last one counts, and `--systemd-cgroup` before `disabled` (crun's `setup_cgroup_manager`).
+            Meaning::CgroupManager => {
+                self.systemd_cgroup = is("systemd");
+                self.no_cgroup = is("disabled");
+            }
             Meaning::Help => self.asks_help |= on,
             Meaning::Bundle => self.bundle = non_empty,
             Meaning::Config => self.config = non_empty,

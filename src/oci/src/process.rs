@@ -43,10 +43,13 @@ pub fn rewrite_env(
         Some(Value::Array(entries)) => entries,
         Some(other) => return Err(ProcessError::EnvNotAList { found: crate::json_type(other) }),
     };
+    // Sorted, because the names may be as many as the container's own variables.
+    let mut names: Vec<&str> = drop.to_vec();
+    names.extend(set.iter().map(|(name, _)| name.as_str()));
+    names.sort_unstable();
     let is_ours = |entry: &&Value| {
-        entry.as_str().and_then(|text| text.split_once('=')).is_some_and(|(name, _)| {
-            drop.contains(&name) || set.iter().any(|(ours, _)| ours == name)
-        })
+        let name = entry.as_str().and_then(|text| text.split_once('=')).map(|(name, _)| name);
+        name.is_some_and(|name| names.binary_search(&name).is_ok())
     };
     let kept = old.iter().filter(|entry| !is_ours(entry)).cloned();
     let ours = set.iter().map(|(name, value)| Value::String(format!("{name}={value}")));
@@ -86,6 +89,16 @@ mod tests {
         assert!(changed.unwrap());
         let expected = r#"{"args":["sh"],"env":["C=4","A=x=y","Z="],"cwd":"/"}"#;
         assert_eq!(process.to_string(), expected);
+    }
+
+    #[test]
+    fn as_many_names_as_a_document_holds_are_dropped_in_one_pass() {
+        let names: Vec<String> = (0..100_000).map(|i| format!("CUDA_MPS_{i}")).collect();
+        let entries: Vec<String> = names.iter().map(|name| format!("{name}=1")).collect();
+        let mut process = json!({ "env": entries });
+        let drop: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert!(rewrite_env(&mut process, &drop, &pairs(&[("A", "1")])).unwrap());
+        assert_eq!(process, json!({ "env": ["A=1"] }));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `config.json`: reading what decides, editing without losing anything.
 //!
-//! [`parse`] turns the bytes into a [`Document`], [`View`] names the parts that a decision needs, [`Edit`]
+//! [`glance`] shows what any runtime would read of the bytes, without a tree and without limits. [`parse`] takes only
+//! what every runtime reads alike. It turns the bytes into a [`Document`], [`View`] names the parts that a decision needs, [`Edit`]
 //! and [`apply`] change them. The document stays JSON throughout: fields that we do not know survive with their order, and an enum value of a newer runtime-spec is no error.
 //!
 //! Numbers keep their 64-bit value; OCI has no others. Text is written anew, so white space and the
@@ -8,10 +9,16 @@
 
 mod edit;
 mod glance;
+mod mounts;
+mod open;
 mod parse;
+mod places;
+mod text;
 mod view;
 
-pub use edit::{Edit, EditError, HookStage, apply};
+pub use edit::{Edit, EditError, HookStage, REPLACED_MAX, apply};
 pub use glance::{Seen, glance};
-pub use parse::{Document, SpecError, parse};
+pub use mounts::{MountEntry, ReadOnly};
+pub use open::OpenDevices;
+pub use parse::{Document, SpecError, parse, parse_process};
 pub use view::{Device, DeviceRule, Hook, IdRange, Mount, Namespace, View};

@@ -1,8 +1,16 @@
 //! Typed edits of a spec. Each is idempotent: applied twice it changes nothing more.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value, json};
 
-use super::view::{device, device_rule};
+use super::view::device;
+
+mod rules;
+#[cfg(test)]
+mod tests;
+
+pub use rules::REPLACED_MAX;
 
 /// When a hook runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +110,9 @@ pub enum Edit {
         /// Only rules that open this one, alone or with others; `None` for every rule of the major.
         minor: Option<u32>,
     },
-    /// Replaces rules that allow all devices by an enumerated list without some majors.
+    /// Replaces every rule that opens character devices without naming their major by an enumerated list
+    /// without some majors, each in its place and with its minor and its letters. More than
+    /// [`REPLACED_MAX`] of them stay as they are: the list would outgrow the document.
     ///
     /// A deny rule after it would be simpler, but crun with systemd refuses one, runc on cgroup v1
     /// cannot punch the hole, and runc with systemd ends in an empty strict policy (measured, runc
@@ -124,6 +134,13 @@ pub enum Edit {
         env: Vec<String>,
         /// Seconds after which the runtime kills it.
         timeout_s: Option<u32>,
+    },
+    /// Puts a list in front of all rules that denies everything and opens all devices but those of some
+    /// majors. For a runtime under which devices are open that no rule speaks of: whoever had them by that
+    /// keeps them. Does nothing where the first rule denies everything.
+    OpenAllBut {
+        /// Character majors that stay closed.
+        except: Vec<u32>,
     },
     /// Adds supplementary groups of the container's process.
     AddGids(Vec<u32>),
@@ -165,140 +182,247 @@ pub enum EditError {
     Env(#[from] crate::process::ProcessError),
 }
 
-/// Character majors end here: `CHRDEV_MAJOR_MAX` of Linux is 512.
-const CHARACTER_MAJORS: u32 = 512;
-
-/// Makes the edits in order.
+/// Makes the edits: of each part of the document in their order. Parts know nothing of each other, so each is
+/// gone through for its edits alone, and for a run of one kind at once: a large document with as many edits takes
+/// one pass, not one for each.
 ///
 /// # Errors
 /// Where the document has another type in a place that an edit needs.
 pub fn apply(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
-    edits.iter().try_for_each(|edit| apply_one(document, edit))
+    let mut done = Vec::new();
+    for part in edits.iter().map(Part::of) {
+        if done.contains(&part) {
+            continue;
+        }
+        match part {
+            Part::Variables => variables(document, edits)?,
+            Part::Annotations => annotations(document, edits),
+            Part::Mounts => mounts(document, edits)?,
+            Part::Devices => {
+                nodes(document, edits)?;
+                rules::apply(document, edits)?;
+            }
+            Part::Hooks => hooks(document, edits)?,
+            Part::Groups => groups(document, edits)?,
+        }
+        done.push(part);
+    }
+    Ok(())
 }
 
-fn apply_one(document: &mut Value, edit: &Edit) -> Result<(), EditError> {
-    match edit {
-        Edit::Env { drop, set } => {
-            let process = child(document, "process", "process")?;
-            let drop: Vec<&str> = drop.iter().map(String::as_str).collect();
-            crate::process::rewrite_env(process, &drop, set)?;
+/// A part of the document: what an edit of one changes, no edit of another reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Variables,
+    Annotations,
+    Mounts,
+    Devices,
+    Hooks,
+    Groups,
+}
+
+impl Part {
+    fn of(edit: &Edit) -> Self {
+        match edit {
+            Edit::Env { .. } => Self::Variables,
+            Edit::Bind { .. } | Edit::RemoveMount { .. } => Self::Mounts,
+            Edit::AddDevice { .. }
+            | Edit::RemoveDevice { .. }
+            | Edit::RemoveRules { .. }
+            | Edit::CloseAllowAll { .. }
+            | Edit::OpenAllBut { .. } => Self::Devices,
+            Edit::AddHook { .. } | Edit::RemoveHooks { .. } => Self::Hooks,
+            Edit::AddGids(_) => Self::Groups,
+            Edit::SetAnnotation { .. } | Edit::RemoveAnnotation { .. } => Self::Annotations,
         }
-        Edit::Bind { source, destination, options } => {
-            let mount = json!({
-                "destination": destination, "type": "bind", "source": source, "options": options
+    }
+}
+
+fn variables(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
+    let mut gone: HashSet<&str> = HashSet::new();
+    let mut set: Vec<&(String, String)> = Vec::new();
+    // By name: where it stands in `set`. The last setting counts, and none before a drop.
+    let mut last: HashMap<&str, usize> = HashMap::new();
+    for edit in edits {
+        let Edit::Env { drop, set: new } = edit else { continue };
+        for name in drop {
+            gone.insert(name);
+            last.remove(name.as_str());
+        }
+        for pair in new {
+            gone.insert(&pair.0);
+            last.insert(&pair.0, set.len());
+            set.push(pair);
+        }
+    }
+    let counts = |(at, pair): (usize, &(String, String))| {
+        (last.get(pair.0.as_str()) == Some(&at)).then(|| pair.clone())
+    };
+    let set: Vec<(String, String)> = (0..).zip(set).filter_map(counts).collect();
+    let gone: Vec<&str> = gone.into_iter().collect();
+    crate::process::rewrite_env(child(document, "process", "process")?, &gone, &set)?;
+    Ok(())
+}
+
+fn annotations(document: &mut Value, edits: &[Edit]) {
+    // `None` removes, and what is removed stays so: only what is there is given another value.
+    let mut changes: HashMap<&str, Option<&str>> = HashMap::new();
+    for edit in edits {
+        match edit {
+            Edit::RemoveAnnotation { name } => {
+                changes.insert(name, None);
+            }
+            Edit::SetAnnotation { name, value } => {
+                let change = changes.entry(name).or_insert(Some(value));
+                *change = change.and(Some(value));
+            }
+            _ => {}
+        }
+    }
+    let Some(all) = document.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    all.retain(|name, value| match changes.get(name.as_str()) {
+        None => true,
+        Some(None) => false,
+        Some(Some(new)) => {
+            *value = json!(new);
+            true
+        }
+    });
+}
+
+fn mounts(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
+    let mut rest = edits.iter().peekable();
+    while let Some(edit) = rest.next() {
+        match edit {
+            Edit::RemoveMount { destination } => {
+                let mut gone = HashSet::from([destination.as_str()]);
+                while let Some(Edit::RemoveMount { destination }) = rest.peek() {
+                    gone.insert(destination);
+                    rest.next();
+                }
+                retain(document, &["mounts"], |m| {
+                    text(m, "destination").is_none_or(|found| !gone.contains(found))
+                });
+            }
+            Edit::Bind { .. } => {
+                let mut binds = Vec::new();
+                let mut next = Some(edit);
+                while let Some(Edit::Bind { source, destination, options }) = next {
+                    let mount = json!({
+                        "destination": destination, "type": "bind", "source": source,
+                        "options": options
+                    });
+                    binds.push((destination.as_str(), mount));
+                    next = rest.next_if(|edit| matches!(edit, Edit::Bind { .. }));
+                }
+                put(list(document, &["mounts"])?, "destination", binds);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn nodes(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
+    let mut rest = edits
+        .iter()
+        .filter(|edit| matches!(edit, Edit::AddDevice { .. } | Edit::RemoveDevice { .. }))
+        .peekable();
+    while let Some(edit) = rest.next() {
+        if let Edit::RemoveDevice { major, minor } = edit {
+            let mut gone = HashSet::from([(*major, *minor)]);
+            while let Some(Edit::RemoveDevice { major, minor }) = rest.peek() {
+                gone.insert((*major, *minor));
+                rest.next();
+            }
+            retain(document, &["linux", "devices"], |d| {
+                device(d).is_none_or(|d| !d.is_character() || !gone.contains(&(d.major, d.minor)))
             });
-            let mounts = list(document, &["mounts"])?;
-            replace(mounts, mount, |m| text(m, "destination") == Some(destination));
+            continue;
         }
-        Edit::RemoveMount { destination } => {
-            retain(document, &["mounts"], |m| text(m, "destination") != Some(destination));
-        }
-        Edit::AddDevice { path, major, minor, uid } => {
+        let mut added = Vec::new();
+        let mut next = Some(edit);
+        while let Some(Edit::AddDevice { path, major, minor, uid }) = next {
             let node = json!({
                 "path": path, "type": "c", "major": major, "minor": minor,
                 "fileMode": 0o666, "uid": uid, "gid": 0
             });
-            let devices = list(document, &["linux", "devices"])?;
-            replace(devices, node, |d| text(d, "path") == Some(path));
-            let rule = json!({
-                "allow": true, "type": "c", "major": major, "minor": minor, "access": "rw"
-            });
-            let rules = list(document, &["linux", "resources", "devices"])?;
-            if !rules.contains(&rule) {
-                rules.push(rule);
+            added.push((path.as_str(), node));
+            next = rest.next_if(|edit| matches!(edit, Edit::AddDevice { .. }));
+        }
+        put(list(document, &["linux", "devices"])?, "path", added);
+    }
+    Ok(())
+}
+
+fn hooks(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
+    for edit in edits {
+        match edit {
+            Edit::AddHook { stage, path, args, env, timeout_s } => {
+                let mut hook = json!({ "path": path, "args": args, "env": env });
+                if let (Some(seconds), Some(hook)) = (timeout_s, hook.as_object_mut()) {
+                    hook.insert("timeout".to_owned(), json!(seconds));
+                }
+                let args = json!(args);
+                let hooks = list(document, &["hooks", stage.as_str()])?;
+                let is_it =
+                    |h: &Value| text(h, "path") == Some(path) && h.get("args") == Some(&args);
+                let mut new = Some(hook);
+                hooks.retain_mut(|old| !is_it(old) || new.take().map(|new| *old = new).is_some());
+                hooks.extend(new);
             }
-        }
-        Edit::RemoveDevice { major, minor } => {
-            retain(document, &["linux", "devices"], |d| {
-                device(d)
-                    .is_none_or(|d| !d.is_character() || (d.major, d.minor) != (*major, *minor))
-            });
-        }
-        Edit::RemoveRules { major, minor } => {
-            retain(document, &["linux", "resources", "devices"], |r| {
-                device_rule(r).is_none_or(|r| {
-                    !r.allow || r.major != Some(*major) || !r.covers(*major, *minor)
-                })
-            });
-        }
-        Edit::CloseAllowAll { except } => close_allow_all(document, except),
-        Edit::AddHook { stage, path, args, env, timeout_s } => {
-            let mut hook = json!({ "path": path, "args": args, "env": env });
-            if let (Some(seconds), Some(hook)) = (timeout_s, hook.as_object_mut()) {
-                hook.insert("timeout".to_owned(), json!(seconds));
-            }
-            let hooks = list(document, &["hooks", stage.as_str()])?;
-            replace(hooks, hook, |h| {
-                text(h, "path") == Some(path) && h.get("args") == Some(&json!(args))
-            });
-        }
-        Edit::AddGids(gids) => {
-            let list = list(document, &["process", "user", "additionalGids"])?;
-            for gid in gids.iter().map(|gid| json!(gid)) {
-                if !list.contains(&gid) {
-                    list.push(gid);
+            Edit::RemoveHooks { path } => {
+                if let Some(stages) = document.get_mut("hooks").and_then(Value::as_object_mut) {
+                    for stage in stages.values_mut().filter_map(Value::as_array_mut) {
+                        stage.retain(|hook| text(hook, "path") != Some(path));
+                    }
                 }
             }
+            _ => {}
         }
-        Edit::RemoveHooks { path } => {
-            if let Some(stages) = document.get_mut("hooks").and_then(Value::as_object_mut) {
-                for stage in stages.values_mut().filter_map(Value::as_array_mut) {
-                    stage.retain(|hook| text(hook, "path") != Some(path));
-                }
-            }
-        }
-        Edit::SetAnnotation { name, value } => {
-            let found = document.get_mut("annotations").and_then(|all| all.get_mut(name));
-            if let Some(found) = found {
-                *found = json!(value);
-            }
-        }
-        Edit::RemoveAnnotation { name } => {
-            if let Some(all) = document.get_mut("annotations").and_then(Value::as_object_mut) {
-                all.shift_remove(name);
+    }
+    Ok(())
+}
+
+fn groups(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
+    let wanted = edits.iter().filter_map(|edit| match edit {
+        Edit::AddGids(gids) => Some(gids),
+        _ => None,
+    });
+    for gids in wanted {
+        let list = list(document, &["process", "user", "additionalGids"])?;
+        for gid in gids.iter().map(|gid| json!(gid)) {
+            if !list.contains(&gid) {
+                list.push(gid);
             }
         }
     }
     Ok(())
 }
 
-fn close_allow_all(document: &mut Value, except: &[u32]) {
-    let Some(rules) =
-        document.pointer_mut("/linux/resources/devices").and_then(Value::as_array_mut)
-    else {
-        return;
-    };
-    let Some(at) = rules.iter().position(|r| device_rule(r).is_some_and(|r| r.allows_all())) else {
-        return;
-    };
-    rules.retain(|r| !device_rule(r).is_some_and(|r| r.allows_all()));
-    let open = (0..CHARACTER_MAJORS)
-        .filter(|major| !except.contains(major))
-        .map(|major| json!({"allow": true, "type": "c", "major": major, "access": "rwm"}))
-        .chain(std::iter::once(json!({"allow": true, "type": "b", "access": "rwm"})));
-    rules.splice(at..at, open);
-}
-
 fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)
 }
 
-/// Puts `item` in the place of the first that `is_it`, drops the others, else appends.
-fn replace(list: &mut Vec<Value>, item: Value, is_it: impl Fn(&Value) -> bool) {
-    let mut item = Some(item);
-    list.retain_mut(|old| {
-        if !is_it(old) {
-            return true;
+/// Puts each new item in the place of the first that has its name under `key`, drops the others of that name,
+/// and appends the rest. Of two new ones of a name the later counts.
+fn put(items: &mut Vec<Value>, key: &str, new: Vec<(&str, Value)>) {
+    let mut slots: Vec<Option<Value>> = Vec::with_capacity(new.len());
+    let mut of_name: HashMap<&str, usize> = HashMap::new();
+    for (name, item) in new {
+        let at = *of_name.entry(name).or_insert(slots.len());
+        match slots.get_mut(at) {
+            Some(slot) => *slot = Some(item),
+            None => slots.push(Some(item)),
         }
-        match item.take() {
-            Some(new) => {
-                *old = new;
-                true
-            }
-            None => false,
-        }
+    }
+    items.retain_mut(|old| {
+        let slot =
+            text(old, key).and_then(|name| of_name.get(name)).and_then(|at| slots.get_mut(*at));
+        // A name that was put already has an empty slot.
+        slot.is_none_or(|slot| slot.take().map(|new| *old = new).is_some())
     });
-    list.extend(item);
+    items.extend(slots.into_iter().flatten());
 }
 
 /// Keeps items of a list; an absent list stays absent.
@@ -341,156 +465,4 @@ fn list<'a>(document: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>
     }
     let found = crate::json_type(value);
     value.as_array_mut().ok_or(EditError::Type { path: dotted, found, expected: "a list" })
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(
-        clippy::unwrap_used,
-        clippy::indexing_slicing,
-        reason = "test code fails by panicking"
-    )]
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn edited(mut spec: Value, edits: &[Edit]) -> Value {
-        apply(&mut spec, edits).unwrap();
-        spec
-    }
-
-    fn all_edits() -> Vec<Edit> {
-        vec![
-            Edit::Env { drop: vec!["A".into()], set: vec![("B".into(), "2".into())] },
-            Edit::RemoveMount { destination: "/gone".into() },
-            Edit::Bind {
-                source: "/s".into(),
-                destination: "/d".into(),
-                options: vec!["bind".into(), "ro".into()],
-            },
-            Edit::RemoveDevice { major: 195, minor: 1 },
-            Edit::RemoveRules { major: 195, minor: None },
-            Edit::CloseAllowAll { except: vec![195] },
-            Edit::AddDevice { path: "/dev/nvidia0".into(), major: 195, minor: 0, uid: 0 },
-            Edit::AddHook {
-                stage: HookStage::CreateRuntime,
-                path: "/h".into(),
-                args: vec!["h".into(), "i".into()],
-                env: vec!["PATH=/usr/bin".into()],
-                timeout_s: Some(10),
-            },
-            Edit::AddGids(vec![44]),
-            Edit::RemoveHooks { path: "/other".into() },
-            Edit::RemoveAnnotation { name: "cdi.k8s.io/x".into() },
-        ]
-    }
-
-    #[test]
-    fn an_empty_spec_gets_every_part_that_an_edit_needs() {
-        let spec = edited(json!({}), &all_edits());
-        assert_eq!(
-            spec,
-            json!({
-                "process": {"env": ["B=2"], "user": {"additionalGids": [44]}},
-                "mounts": [{"destination": "/d", "type": "bind", "source": "/s", "options": ["bind", "ro"]}],
-                "linux": {
-                    "devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "fileMode": 438, "uid": 0, "gid": 0}],
-                    "resources": {"devices": [{"allow": true, "type": "c", "major": 195, "minor": 0, "access": "rw"}]}
-                },
-                "hooks": {"createRuntime": [{"path": "/h", "args": ["h", "i"], "env": ["PATH=/usr/bin"], "timeout": 10}]}
-            })
-        );
-    }
-
-    #[test]
-    fn nodes_go_by_number_whatever_their_path() {
-        let spec = json!({"linux": {"devices": [
-            {"path": "/dev/harmless", "type": "c", "major": 195, "minor": 1},
-            {"path": "/dev/block", "type": "b", "major": 195, "minor": 1},
-            {"path": "/dev/null", "type": "c", "major": 1, "minor": 3},
-            {"unknown": true}
-        ]}});
-        let left = edited(spec, &[Edit::RemoveDevice { major: 195, minor: 1 }]);
-        assert_eq!(left["linux"]["devices"].as_array().unwrap().len(), 3);
-        assert_eq!(left["linux"]["devices"][0]["path"], "/dev/block");
-    }
-
-    #[test]
-    fn allow_all_is_enumerated_without_nvidias_majors() {
-        let spec = json!({"linux": {"resources": {"devices": [
-            {"allow": false, "access": "rwm"}, {"allow": true, "access": "rwm"}
-        ]}}});
-        let closed = edited(spec, &[Edit::CloseAllowAll { except: vec![195, 507] }]);
-        let view = crate::spec::View::new(&closed);
-        assert_eq!(view.device_rules().count(), 1 + 510 + 1);
-        assert!(view.rules_open(1, Some(3)) && view.rules_open(511, Some(0)));
-        assert!(!view.rules_open(195, Some(0)) && !view.rules_open(507, Some(0)));
-        assert!(!view.device_rules().any(|r| r.allow && r.major.is_none() && r.kind != "b"));
-    }
-
-    #[test]
-    fn rules_for_a_major_go_and_mknod_stays() {
-        let spec = json!({"linux": {"resources": {"devices": [
-            {"allow": true, "type": "c", "access": "m"},
-            {"allow": true, "type": "c", "major": 195, "minor": 0, "access": "rw"},
-            {"allow": true, "type": "c", "major": 195, "access": "m"},
-            {"allow": false, "type": "c", "major": 195, "access": "rwm"}
-        ]}}});
-        let left = edited(spec, &[Edit::RemoveRules { major: 195, minor: None }]);
-        assert_eq!(left["linux"]["resources"]["devices"].as_array().unwrap().len(), 3);
-    }
-
-    #[test]
-    fn rules_for_one_device_go_and_its_neighbours_stay() {
-        let rule = |minor: Value| json!({"allow": true, "type": "c", "major": 226, "minor": minor, "access": "rw"});
-        let rules = [rule(json!(128)), rule(json!(129)), rule(json!(null))];
-        let spec = json!({"linux": {"resources": {"devices": rules}}});
-        let left = edited(spec, &[Edit::RemoveRules { major: 226, minor: Some(128) }]);
-        assert_eq!(left["linux"]["resources"]["devices"], json!([rule(json!(129))]));
-    }
-
-    #[test]
-    fn a_place_that_is_taken_by_another_type_is_an_error() {
-        for (spec, text) in [
-            (json!({"mounts": "x"}), "mounts is text, not a list"),
-            (json!({"linux": 3}), "linux is a number, not an object"),
-            (
-                json!({"linux": {"resources": {"devices": true}}}),
-                "linux.resources.devices is true or false, not a list",
-            ),
-            (json!({"process": []}), "process is a list, not an object"),
-        ] {
-            let error = apply(&mut spec.clone(), &all_edits()).unwrap_err();
-            assert!(
-                error.to_string().contains(text.split(" is ").next().unwrap()),
-                "{error} / {text}"
-            );
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn unknown_fields_survive_and_twice_equals_once(
-            extra in "[a-z]{1,8}", value in ".{0,8}", nested in any::<u64>(), env in prop::collection::vec("[A-C]=?[a-z]{0,3}", 0..5)
-        ) {
-            let spec = json!({
-                "ociVersion": "1.9", extra.clone(): {"k": value.clone()},
-                "process": {"env": env, "x": nested, "noNewThing": [extra.clone()]},
-                "linux": {"namespaces": [{"type": "future"}], "y": {extra.clone(): nested},
-                          "resources": {"devices": [{"allow": true, "z": value}]}},
-            });
-            let once = edited(spec.clone(), &all_edits());
-            prop_assert_eq!(once.clone(), edited(once.clone(), &all_edits()));
-            if !["process", "linux", "mounts", "hooks"].contains(&extra.as_str()) {
-                prop_assert_eq!(&once[&extra], &spec[&extra]);
-            }
-            prop_assert_eq!(&once["process"]["x"], &spec["process"]["x"]);
-            prop_assert_eq!(&once["process"]["noNewThing"], &spec["process"]["noNewThing"]);
-            prop_assert_eq!(&once["linux"]["y"], &spec["linux"]["y"]);
-            prop_assert_eq!(&once["linux"]["namespaces"], &spec["linux"]["namespaces"]);
-            let keys = |v: &Value| v.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-            let (before, after) = (keys(&spec), keys(&once));
-            prop_assert_eq!(&before[..], &after[..before.len()], "the order of keys");
-        }
-    }
 }

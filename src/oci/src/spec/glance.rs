@@ -1,15 +1,17 @@
-//! What a document shows at a glance: no tree is built, because this is read for every container of a
-//! node, and nearly all of them ask for nothing of ours.
+//! What a document shows at a glance, whatever its size, depth and spelling: no tree is built, because this is
+//! read for every container of a node, and nearly all of them ask for nothing of ours.
 //!
-//! As lenient as [`View`](super::View): a part of another type than expected is absent. Where a key
-//! stands twice both are shown, so that no reader's choice is missed.
+//! What it shows is what any runtime would read. Keys are taken as [`places`](super::places) says, both of a key
+//! that stands twice are shown, and where the fields of one part could come from two places (Go reads a list
+//! that stands twice into the elements that it already has) that is shown as [`Seen::Unclear`]. Else it is as
+//! lenient as [`View`](super::View): a part of another type than expected is absent.
 
-use std::borrow::Cow;
-use std::fmt;
+use std::io::Read;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
-
-use super::{Device, DeviceRule, Mount, SpecError, parse};
+use super::places::{Key, Place, is};
+use super::text::{Scalar, Text};
+use super::view::{Number, device_of, rule_of};
+use super::{Device, DeviceRule, Mount, SpecError};
 
 /// One thing in a document that can matter to a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,304 +26,277 @@ pub enum Seen<'a> {
     Rule(DeviceRule<'a>),
     /// Entry of `mounts`.
     Mount(Mount<'a>),
+    /// A device, rule or mount in which runtimes may read different things.
+    Unclear,
+    /// The list of rules, or a part on the way to it, stands twice or in another spelling: a runtime may read another
+    /// list, or none.
+    OtherRules,
 }
+
+/// Longest name of an annotation or variable that is shown whole: no known one is near it.
+const NAME: usize = 4 << 10;
+/// Longest text of a device, rule or mount. A path has 4 KiB at most.
+const TEXT: usize = 64 << 10;
+const NUMBER: usize = 32;
 
 /// Reads the document once and shows each part that can matter, in the order in which they stand.
 ///
 /// # Errors
-/// Where the bytes are no JSON object. What was shown until then counts for nothing.
-pub fn glance(bytes: &[u8], mut see: impl FnMut(Seen<'_>)) -> Result<(), SpecError> {
-    let text = parse::text(bytes)?;
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let walk = Walk { at: At::Root, see: &mut see };
-    walk.deserialize(&mut deserializer).and_then(|()| deserializer.end()).map_err(parse::classify)
-}
-
-/// Where in the document the reader is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum At {
-    Root,
-    Annotations,
-    Process,
-    Env,
-    Linux,
-    Resources,
-    Devices,
-    Rules,
-    Mounts,
-}
-
-impl At {
-    /// What stands below a key; `None` for what no decision reads.
-    fn below(self, key: &str) -> Option<Self> {
-        match (self, key) {
-            (Self::Root, "annotations") => Some(Self::Annotations),
-            (Self::Root, "process") => Some(Self::Process),
-            (Self::Root, "linux") => Some(Self::Linux),
-            (Self::Root, "mounts") => Some(Self::Mounts),
-            (Self::Process, "env") => Some(Self::Env),
-            (Self::Linux, "devices") => Some(Self::Devices),
-            (Self::Linux, "resources") => Some(Self::Resources),
-            (Self::Resources, "devices") => Some(Self::Rules),
-            _ => None,
+/// Where the bytes are no JSON object, so that no runtime makes a container of them, or cannot be read. What was
+/// shown until then counts for nothing.
+pub fn glance(from: &mut dyn Read, see: &mut dyn FnMut(Seen<'_>)) -> Result<(), SpecError> {
+    let mut walk = Walk { text: Text::new(from), see, lists: [0; 3], to_rules: [false; 3] };
+    match walk.text.look()? {
+        None => return Err(SpecError::Empty),
+        Some(b'{') => walk.members(Place::Root)?,
+        Some(first) => {
+            walk.text.skip()?;
+            return Err(SpecError::NotAnObject { found: type_by(first) });
         }
     }
+    walk.text.ends_here()
 }
 
-struct Walk<'s, F> {
-    at: At,
-    see: &'s mut F,
-}
-
-impl<'de, F: FnMut(Seen<'_>)> DeserializeSeed<'de> for Walk<'_, F> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
+fn type_by(first: u8) -> &'static str {
+    match first {
+        b'[' => "a list",
+        b'"' => "text",
+        b'n' => "null",
+        b't' | b'f' => "true or false",
+        _ => "a number",
     }
 }
 
-/// Scalars that are not what was expected: they are absent.
-macro_rules! absent {
-    ($value:expr; $($visit:ident: $type:ty),+) => {
-        $(fn $visit<E>(self, _: $type) -> Result<Self::Value, E> { Ok($value) })+
-        fn visit_unit<E>(self) -> Result<Self::Value, E> { Ok($value) }
-    };
+struct Walk<'r, 's> {
+    text: Text<'r>,
+    see: &'s mut dyn FnMut(Seen<'_>),
+    /// How many lists of devices, rules and mounts have begun.
+    lists: [u32; 3],
+    /// Which parts on the way to the rules have been met: `linux`, its `resources`, their `devices`.
+    to_rules: [bool; 3],
 }
 
-impl<'de, F: FnMut(Seen<'_>)> Visitor<'de> for Walk<'_, F> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    absent!((); visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str);
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        match self.at {
-            At::Env => {
-                while let Some(entry) = seq.next_element::<Scalar<'de>>()? {
-                    if let Scalar::Text(entry) = entry {
-                        let name = entry.split_once('=').map_or(&*entry, |(name, _)| name);
-                        (self.see)(Seen::Variable(name));
-                    }
+impl Walk<'_, '_> {
+    fn members(&mut self, place: Place) -> Result<(), SpecError> {
+        self.text.expect(b'{')?;
+        let mut first = true;
+        while self.text.follows(b'}', &mut first)? {
+            self.text.key(NAME)?;
+            let key = self.text.kept();
+            if place == Place::Annotations {
+                (self.see)(Seen::Annotation(key));
+                self.text.skip()?;
+                continue;
+            }
+            let known = place.key(key);
+            let below = known.place();
+            let on_the_way = [Place::Linux, Place::Resources, Place::Rules];
+            if let Some(at) = on_the_way.iter().position(|part| *part == below) {
+                let met = self.to_rules.get_mut(at).is_some_and(|met| std::mem::replace(met, true));
+                if met || !matches!(known, Key::Known(_)) {
+                    (self.see)(Seen::OtherRules);
                 }
             }
-            At::Devices | At::Rules | At::Mounts => {
-                while let Some(entry) = seq.next_element::<Entry<'de>>()? {
-                    if let Some(seen) = entry.seen(self.at) {
-                        (self.see)(seen);
-                    }
-                }
+            match (below, self.text.look()?) {
+                (
+                    Place::Annotations | Place::Process | Place::Linux | Place::Resources,
+                    Some(b'{'),
+                ) => self.members(below)?,
+                (Place::Env, Some(b'[')) => self.variables()?,
+                (Place::Devices, Some(b'[')) => self.entries(below, 0)?,
+                (Place::Rules, Some(b'[')) => self.entries(below, 1)?,
+                (Place::Mounts, Some(b'[')) => self.entries(below, 2)?,
+                _ => self.text.skip()?,
             }
-            _ => while seq.next_element::<IgnoredAny>()?.is_some() {},
         }
         Ok(())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<Scalar<'de>>()? {
-            let key = key.text().unwrap_or_default();
-            if self.at == At::Annotations {
-                (self.see)(Seen::Annotation(&key));
-            }
-            match self.at.below(&key) {
-                Some(at) => map.next_value_seed(Walk { at, see: &mut *self.see })?,
-                None => drop(map.next_value::<IgnoredAny>()?),
+    fn variables(&mut self) -> Result<(), SpecError> {
+        self.text.expect(b'[')?;
+        let mut first = true;
+        while self.text.follows(b']', &mut first)? {
+            if self.text.scalar(NAME)? == Scalar::Text {
+                let entry = self.text.kept();
+                (self.see)(Seen::Variable(entry.split(['=', '\0']).next().unwrap_or_default()));
             }
         }
         Ok(())
     }
-}
 
-/// A text, number or boolean; anything else is absent.
-enum Scalar<'a> {
-    Text(Cow<'a, str>),
-    Number(u32),
-    Bool(bool),
-    Absent,
-}
-
-impl<'a> Scalar<'a> {
-    fn text(self) -> Option<Cow<'a, str>> {
-        if let Self::Text(text) = self { Some(text) } else { None }
-    }
-
-    fn number(&self) -> Option<u32> {
-        if let Self::Number(number) = self { Some(*number) } else { None }
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Scalar<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ScalarVisitor)
-    }
-}
-
-struct ScalarVisitor;
-
-impl<'de> Visitor<'de> for ScalarVisitor {
-    type Value = Scalar<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    absent!(Scalar::Absent; visit_i64: i64, visit_f64: f64);
-
-    fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
-        Ok(Scalar::Bool(value))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
-        Ok(u32::try_from(value).map_or(Scalar::Absent, Scalar::Number))
-    }
-
-    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Self::Value, E> {
-        Ok(Scalar::Text(Cow::Borrowed(value)))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Self::Value, E> {
-        Ok(Scalar::Text(Cow::Owned(value.to_owned())))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Scalar::Absent)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Scalar::Absent)
+    fn entries(&mut self, place: Place, list: usize) -> Result<(), SpecError> {
+        let again = self.lists.get(list).is_some_and(|lists| *lists > 0);
+        if let Some(lists) = self.lists.get_mut(list) {
+            *lists += 1;
+        }
+        self.text.expect(b'[')?;
+        let mut first = true;
+        while self.text.follows(b']', &mut first)? {
+            if self.text.look()? != Some(b'{') {
+                self.text.skip()?;
+                continue;
+            }
+            let entry = Entry::read(&mut self.text)?;
+            let mut unclear = entry.unclear || (again && entry.has_gaps(place));
+            if place == Place::Rules && (entry.unclear || entry.is_spelled) {
+                if !(entry.may_allow || (again && entry.allow.is_none())) {
+                    // It denies to everybody, and what it denies is not clear: as if it were not there.
+                    continue;
+                }
+                // Who knows one spelling alone reads less in it, and so a wider rule.
+                unclear = true;
+            }
+            if unclear {
+                (self.see)(Seen::Unclear);
+            }
+            if let Some(seen) = entry.seen(place, again) {
+                (self.see)(seen);
+            }
+        }
+        Ok(())
     }
 }
 
 /// The fields that devices, rules and mounts have, together.
 #[derive(Default)]
-struct Entry<'a> {
-    path: Option<Cow<'a, str>>,
-    kind: Option<Cow<'a, str>>,
-    access: Cow<'a, str>,
-    source: Cow<'a, str>,
-    destination: Cow<'a, str>,
-    major: Option<u32>,
-    minor: Option<u32>,
+#[allow(clippy::struct_excessive_bools, reason = "facts of which none follows from another")]
+struct Entry {
+    path: Option<String>,
+    kind: Option<String>,
+    access: Option<String>,
+    source: Option<String>,
+    destination: Option<String>,
+    major: Number,
+    minor: Number,
     allow: Option<bool>,
     bind: bool,
+    /// A field stands twice with different values, or holds what runtimes read differently.
+    unclear: bool,
+    /// A field is in another spelling.
+    is_spelled: bool,
+    /// `allow` is true somewhere.
+    may_allow: bool,
 }
 
-impl Entry<'_> {
-    fn seen(&self, at: At) -> Option<Seen<'_>> {
+const FIELDS: [&str; 9] =
+    ["destination", "type", "source", "options", "allow", "major", "minor", "access", "path"];
+
+impl Entry {
+    fn read(text: &mut Text<'_>) -> Result<Self, SpecError> {
+        let mut entry = Self::default();
+        let mut given = [false; FIELDS.len()];
+        text.expect(b'{')?;
+        let mut first = true;
+        while text.follows(b'}', &mut first)? {
+            text.key(NUMBER)?;
+            let key = text.kept();
+            let Some(at) = FIELDS.iter().position(|name| name.len() <= key.len() && is(key, name))
+            else {
+                text.skip()?;
+                continue;
+            };
+            entry.is_spelled |= FIELDS.get(at) != Some(&key);
+            let again = given.get_mut(at).is_some_and(|given| std::mem::replace(given, true));
+            entry.field(at, again, text)?;
+        }
+        Ok(entry)
+    }
+
+    fn field(&mut self, at: usize, again: bool, text: &mut Text<'_>) -> Result<(), SpecError> {
+        match at {
+            3 => self.bind |= says_bind(text)?,
+            4 => {
+                let allow = match text.scalar(0)? {
+                    Scalar::Bool(allow) => Some(allow),
+                    _ => None,
+                };
+                self.unclear |= again && self.allow != allow;
+                self.may_allow |= allow == Some(true);
+                self.allow = allow;
+            }
+            5 | 6 => {
+                let number = match text.scalar(NUMBER)? {
+                    Scalar::Null => Number::Absent,
+                    // `-0`, which other readers take for a fraction.
+                    Scalar::Number if text.kept().starts_with("-0") => Number::Odd,
+                    Scalar::Number => text.kept().parse().map_or(Number::Odd, Number::Is),
+                    _ => Number::Odd,
+                };
+                let slot = if at == 5 { &mut self.major } else { &mut self.minor };
+                self.unclear |= again && *slot != number;
+                *slot = number;
+            }
+            _ => {
+                let value = match text.scalar(TEXT)? {
+                    Scalar::Text => Some(text.kept().to_owned()),
+                    _ => None,
+                };
+                self.unclear |= value.as_ref().is_some_and(|v| text.is_cut || v.contains('\0'));
+                let slot = match at {
+                    0 => &mut self.destination,
+                    1 => &mut self.kind,
+                    2 => &mut self.source,
+                    7 => &mut self.access,
+                    _ => &mut self.path,
+                };
+                self.unclear |= again && *slot != value;
+                *slot = value;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a field is missing that runc would take from an earlier list's entry. A rule is read as the widest
+    /// that it could become instead.
+    fn has_gaps(&self, place: Place) -> bool {
+        match place {
+            Place::Devices => {
+                let absent = Number::Absent;
+                self.path.is_none()
+                    || self.kind.is_none()
+                    || self.major == absent
+                    || self.minor == absent
+            }
+            Place::Mounts => self.source.is_none() || self.destination.is_none(),
+            _ => false,
+        }
+    }
+
+    fn seen(&self, place: Place, again: bool) -> Option<Seen<'_>> {
         let kind = self.kind.as_deref();
-        Some(match at {
-            At::Devices => Seen::Device(Device {
-                path: self.path.as_deref()?,
-                kind: kind?,
-                major: self.major?,
-                minor: self.minor?,
-            }),
-            At::Rules => Seen::Rule(DeviceRule {
-                allow: self.allow?,
-                kind: kind.unwrap_or_default(),
-                major: self.major,
-                minor: self.minor,
-                access: &self.access,
-            }),
+        Some(match place {
+            Place::Devices => {
+                Seen::Device(device_of(self.path.as_deref()?, kind?, self.major, self.minor))
+            }
+            Place::Rules => Seen::Rule(rule_of(
+                self.allow.or_else(|| again.then_some(true))?,
+                kind.unwrap_or_default(),
+                (self.major, self.minor),
+                self.access.as_deref().unwrap_or_default(),
+            )?),
             _ => Seen::Mount(Mount {
-                destination: &self.destination,
-                source: &self.source,
-                is_bind: self.bind || kind == Some("bind"),
+                destination: self.destination.as_deref().unwrap_or_default(),
+                source: self.source.as_deref().unwrap_or_default(),
+                is_bind: self.bind || kind == Some("bind") || again,
             }),
         })
     }
 }
 
-impl<'de> serde::Deserialize<'de> for Entry<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(EntryVisitor)
-    }
-}
-
-struct EntryVisitor;
-
-impl<'de> Visitor<'de> for EntryVisitor {
-    type Value = Entry<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    absent!(
-        Entry::default();
-        visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str
-    );
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Entry::default())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut entry = Entry::default();
-        while let Some(key) = map.next_key::<Scalar<'de>>()? {
-            let key = key.text().unwrap_or_default();
-            if key == "options" {
-                entry.bind |= map.next_value::<Options>()?.0;
-                continue;
-            }
-            let value = map.next_value::<Scalar<'de>>()?;
-            match &*key {
-                "major" => entry.major = value.number(),
-                "minor" => entry.minor = value.number(),
-                "allow" => entry.allow = if let Scalar::Bool(b) = value { Some(b) } else { None },
-                "path" => entry.path = value.text(),
-                "type" => entry.kind = value.text(),
-                "access" => entry.access = value.text().unwrap_or_default(),
-                "source" => entry.source = value.text().unwrap_or_default(),
-                "destination" => entry.destination = value.text().unwrap_or_default(),
-                _ => {}
-            }
-        }
-        Ok(entry)
-    }
-}
-
 /// Whether options of a mount say bind.
-struct Options(bool);
-
-impl<'de> serde::Deserialize<'de> for Options {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(OptionsVisitor)
+fn says_bind(text: &mut Text<'_>) -> Result<bool, SpecError> {
+    if text.look()? != Some(b'[') {
+        return text.skip().map(|()| false);
     }
-}
-
-struct OptionsVisitor;
-
-impl<'de> Visitor<'de> for OptionsVisitor {
-    type Value = Options;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
+    text.expect(b'[')?;
+    let (mut first, mut bind) = (true, false);
+    while text.follows(b']', &mut first)? {
+        // Longer than either word, so that a longer option is none of them. crun's strings end at a NUL.
+        let is_text = text.scalar(NUMBER)? == Scalar::Text;
+        let option = text.kept().split('\0').next().unwrap_or_default();
+        bind |= is_text && matches!(option, "bind" | "rbind");
     }
-
-    absent!(
-        Options(false);
-        visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64, visit_str: &str
-    );
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let mut bind = false;
-        while let Some(option) = seq.next_element::<Scalar<'de>>()? {
-            bind |= matches!(option.text().as_deref(), Some("bind" | "rbind"));
-        }
-        Ok(Options(bind))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Options(false))
-    }
+    Ok(bind)
 }
 
 #[cfg(test)]
@@ -335,7 +310,7 @@ mod tests {
 
     fn shown(text: &str) -> Vec<String> {
         let mut shown = Vec::new();
-        glance(text.as_bytes(), |seen| shown.push(format!("{seen:?}"))).unwrap();
+        glance(&mut text.as_bytes(), &mut |seen| shown.push(format!("{seen:?}"))).unwrap();
         shown.sort();
         shown
     }
@@ -406,7 +381,7 @@ mod tests {
 
         #[test]
         fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = glance(&bytes, |_| {});
+            let _ = glance(&mut &*bytes, &mut |_| {});
         }
     }
 
@@ -418,10 +393,103 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_document_is_an_error() {
-        for text in ["", " ", "{\"process\":", "{]", "{} {}", "{\"a\":\"\u{0}\"}"] {
-            assert!(glance(text.as_bytes(), |_| {}).is_err(), "{text}");
+    fn a_key_is_read_in_every_spelling_that_a_runtime_takes() {
+        let rule = r#"{"allow":true,"type":"c","major":195,"access":"rwm"}"#;
+        let plain = format!(r#"{{"linux":{{"resources":{{"devices":[{rule}]}}}}}}"#);
+        let expected = shown(&plain);
+        for (from, to) in [
+            ("linux", "Linux"),
+            ("linux", r"l\u0049nux"),
+            ("resources", "Re\u{17f}ource\u{17f}"),
+            ("devices", "DEVICES"),
+            ("devices", r"device\u017f"),
+            ("devices", r"devices\u0000x"),
+            ("allow", "Allow"),
+            ("major", "MAJOR"),
+            ("access", "acce\u{17f}\u{17f}"),
+        ] {
+            let shown = shown(&plain.replace(from, to));
+            assert!(expected.iter().all(|part| shown.contains(part)), "{to}: {shown:?}");
+            // Nor is what a reader sees who knows one spelling alone forgotten.
+            assert!(shown.iter().any(|s| s == "OtherRules" || s == "Unclear"), "{to}: {shown:?}");
         }
-        assert!(glance(b"{\"a\":\"\xff\"}", |_| {}).is_err());
+        assert_eq!(shown(r#"{"PROCESS":{"Env":["A=1"]}}"#), [r#"Variable("A")"#]);
+        let map = r#"{"annotations":{"Linux":"1"},"x":{"annotations":{"y":"1"}}}"#;
+        assert_eq!(shown(map), [r#"Annotation("Linux")"#]);
+    }
+
+    #[test]
+    fn what_two_places_could_fill_is_unclear() {
+        let rules = |first: &str, second: &str| {
+            shown(&format!(
+                r#"{{"linux":{{"resources":{{"devices":[{first}],"devices":[{second}]}}}}}}"#
+            ))
+        };
+        let allow = r#"{"allow":true,"type":"c","major":1,"access":"rwm"}"#;
+        // Go reads the second into what is left of the first.
+        let merged = rules(allow, r#"{"major":195}"#);
+        assert!(
+            merged.iter().any(|s| s.contains("allow: true") && s.contains("195")),
+            "{merged:?}"
+        );
+        let deny = rules(allow, r#"{"allow":false,"access":"rwm"}"#);
+        assert_eq!(deny.iter().filter(|s| s.contains("allow: true")).count(), 1, "{deny:?}");
+        let unclear = |text: &str| shown(text).contains(&"Unclear".to_owned());
+        for text in [
+            r#"{"linux":{"devices":[{"path":"/x","type":"c","major":1,"Major":195,"minor":0}]}}"#,
+            r#"{"linux":{"devices":[{"major":195}],"devices":[{"path":"/x","type":"c"}]}}"#,
+            r#"{"mounts":[{"source":"/a"}],"Mounts":[{"destination":"/b","type":"bind"}]}"#,
+            r#"{"mounts":[{"source":"/a","source":"/run/mpsgate","destination":"/b"}]}"#,
+            r#"{"mounts":[{"source":"/run/mpsgate\u0000","destination":"/b"}]}"#,
+            r#"{"linux":{"resources":{"devices":[{"allow":false,"allow":true}]}}}"#,
+        ] {
+            assert!(unclear(text), "{text}");
+        }
+        for text in [
+            r#"{"mounts":[{"source":"/a","source":"/a","destination":"/b"}]}"#,
+            r#"{"mounts":[{"source":"/a","destination":"/b"}],"mounts":[{"source":"/c","destination":"/d"}]}"#,
+        ] {
+            assert!(!unclear(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn size_depth_and_bad_text_are_no_obstacle() {
+        let rule = r#""linux":{"resources":{"devices":[{"allow":true,"type":"c","major":195}]}}"#;
+        let deep = format!("{}{}", "[".repeat(3000), "]".repeat(3000));
+        let long = "x".repeat(200_000);
+        for before in [
+            format!(r#""x":{deep}"#),
+            format!(r#""annotations":{{"big":"{long}"}}"#),
+            format!(r#""{long}":1"#),
+            r#""x":"\ud800""#.to_owned(),
+            r#""x":1e999,"x":2"#.to_owned(),
+        ] {
+            let shown = shown(&format!("{{{before},{rule}}}"));
+            assert!(shown.iter().any(|seen| seen.contains("195")), "{before:.40}");
+        }
+        let mut bad = b"{\"x\":\"\xff\",".to_vec();
+        bad.extend(rule.bytes().chain(*b"}"));
+        let mut rules = 0;
+        glance(&mut &*bad, &mut |seen| rules += u32::from(matches!(seen, Seen::Rule(_)))).unwrap();
+        assert_eq!(rules, 1);
+    }
+
+    #[test]
+    fn what_is_no_document_is_an_error() {
+        for (text, expected) in [
+            ("", "it is empty"),
+            (" ", "it is empty"),
+            ("{\"process\":", "it is cut off"),
+            ("{]", "it is not JSON"),
+            ("{} {}", "it is not JSON"),
+            ("hello", "it is not JSON"),
+            ("[]", "it is a list, not an object"),
+            ("null", "it is null, not an object"),
+            ("{\"a\":\"\u{0}\"}", "it is not JSON"),
+        ] {
+            let error = glance(&mut text.as_bytes(), &mut |_| {}).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
     }
 }

@@ -3,6 +3,9 @@
 
 use serde_json::{Map, Value};
 
+use super::MountEntry;
+use super::open::OpenDevices;
+
 /// A read-only look at a parsed `config.json`.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
@@ -23,10 +26,10 @@ pub struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// A character device, by either of its letters.
+    /// A character device: runc knows two letters for it, crun takes whatever begins with neither `b` nor `p`.
     #[must_use]
     pub fn is_character(&self) -> bool {
-        matches!(self.kind, "c" | "u")
+        !self.kind.starts_with(['b', 'p'])
     }
 }
 
@@ -46,28 +49,64 @@ pub struct DeviceRule<'a> {
 }
 
 impl DeviceRule<'_> {
-    /// Whether the rule is about reading or writing this character device.
+    /// Whether the rule is about reading or writing this character device. A rule of type `a` is about every
+    /// device, whatever else it says: runc and the kernel's cgroup v1 read no further.
     #[must_use]
     pub fn covers(&self, major: u32, minor: Option<u32>) -> bool {
-        matches!(self.kind, "" | "a" | "c")
-            && self.major.is_none_or(|m| m == major)
-            && (minor.is_none() || self.minor.is_none() || self.minor == minor)
-            && self.reads_or_writes()
+        self.is_for_all()
+            || (self.is_for_characters()
+                && self.major.is_none_or(|m| m == major)
+                && (minor.is_none() || self.minor.is_none() || self.minor == minor)
+                && self.reads_or_writes())
+    }
+
+    /// Of type `a`.
+    pub(super) fn is_for_all(&self) -> bool {
+        self.kind.is_empty() || self.kind.starts_with('a')
+    }
+
+    pub(super) fn is_for_characters(&self) -> bool {
+        !self.kind.starts_with('b')
     }
 
     /// Making a node alone (`m`) gives no access.
     fn reads_or_writes(&self) -> bool {
-        self.access.is_empty() || self.access.contains(['r', 'w'])
+        self.reads() || self.writes()
+    }
+
+    pub(super) fn reads(&self) -> bool {
+        self.access.is_empty() || self.access.contains('r')
+    }
+
+    pub(super) fn writes(&self) -> bool {
+        self.access.is_empty() || self.access.contains('w')
     }
 
     /// The rule of a privileged container: every device.
     #[must_use]
     pub fn allows_all(&self) -> bool {
-        self.allow
-            && matches!(self.kind, "" | "a")
-            && self.major.is_none()
-            && self.minor.is_none()
-            && self.reads_or_writes()
+        self.allow && self.is_for_all() && self.has_no_numbers() && self.reads_or_writes()
+    }
+
+    pub(super) fn has_no_numbers(&self) -> bool {
+        self.major.is_none() && self.minor.is_none()
+    }
+}
+
+impl DeviceRule<'_> {
+    /// Whether it opens character devices whose major it does not name. For runc a rule of the type `a` is one
+    /// for all devices, whatever numbers and letters it has.
+    #[must_use]
+    pub fn opens_every_major(&self) -> bool {
+        let of_characters =
+            self.is_for_characters() && self.major.is_none() && self.reads_or_writes();
+        self.allow && (self.is_for_all() || of_characters)
+    }
+
+    /// The rule with which engines begin: no device.
+    #[must_use]
+    pub fn denies_all(&self) -> bool {
+        !self.allow && self.is_for_all() && self.has_no_numbers() && self.reads() && self.writes()
     }
 }
 
@@ -93,21 +132,10 @@ pub struct Hook<'a> {
 }
 
 impl Hook<'_> {
-    /// Whether one of its arguments is this one.
+    /// Its arguments with `argv[0]`; `None` where one of them is no text.
     #[must_use]
-    pub fn has_argument(&self, argument: &str) -> bool {
-        self.arguments().any(|found| found == argument)
-    }
-
-    /// Whether one of its arguments begins so.
-    #[must_use]
-    pub fn has_option(&self, option: &str) -> bool {
-        self.arguments().any(|found| found.starts_with(option))
-    }
-
-    fn arguments(&self) -> impl Iterator<Item = &str> {
-        let args = self.args.and_then(Value::as_array).into_iter().flatten();
-        args.filter_map(Value::as_str)
+    pub fn arguments(&self) -> Option<Vec<&str>> {
+        self.args?.as_array()?.iter().map(Value::as_str).collect()
     }
 }
 
@@ -218,9 +246,12 @@ impl<'a> View<'a> {
 
     /// Whether the rules, taken in order, let the container read or write a character device. A
     /// minor of `None` asks for any device of the major.
+    ///
+    /// True where any runtime comes to it: see [`OpenDevices`].
     #[must_use]
     pub fn rules_open(&self, major: u32, minor: Option<u32>) -> bool {
-        self.device_rules().filter(|r| r.covers(major, minor)).last().is_some_and(|r| r.allow)
+        let open = OpenDevices::of(*self, [major], false);
+        minor.map_or_else(|| open.is_any_open(major, |_| true), |minor| open.is_open(major, minor))
     }
 
     /// `mounts`.
@@ -235,6 +266,18 @@ impl<'a> View<'a> {
                 is_bind: bind || text("type") == "bind",
             }
         })
+    }
+
+    /// `mounts`, with all that their options say.
+    pub fn mount_entries(&self) -> impl Iterator<Item = MountEntry<'a>> + use<'a> {
+        self.list(&["mounts"]).map(MountEntry::of)
+    }
+
+    /// Destinations of mounts of one kind of file system.
+    pub fn mounts_of(self, kind: &str) -> impl Iterator<Item = &'a str> {
+        let of_kind = move |mount: &&Value| mount.get("type").and_then(Value::as_str) == Some(kind);
+        let destination = |mount: &'a Value| mount.get("destination").and_then(Value::as_str);
+        self.list(&["mounts"]).filter(of_kind).filter_map(destination)
     }
 
     /// All hooks.
@@ -276,6 +319,12 @@ impl<'a> View<'a> {
         self.namespace("pid")
     }
 
+    /// The cgroup namespace.
+    #[must_use]
+    pub fn cgroup_namespace(&self) -> Namespace<'a> {
+        self.namespace("cgroup")
+    }
+
     fn namespace(self, kind: &str) -> Namespace<'a> {
         let entry = self
             .list(&["linux", "namespaces"])
@@ -314,23 +363,67 @@ impl<'a> View<'a> {
 
 /// Reads one entry of `linux.devices`; `None` where it is none.
 pub(super) fn device(value: &Value) -> Option<Device<'_>> {
-    Some(Device {
-        path: value.get("path")?.as_str()?,
-        kind: value.get("type")?.as_str()?,
-        major: number(value.get("major"))?,
-        minor: number(value.get("minor"))?,
-    })
+    let number = |key| Number::of(value.get(key));
+    let (path, kind) = (value.get("path")?.as_str()?, value.get("type")?.as_str()?);
+    Some(device_of(path, kind, number("major"), number("minor")))
 }
 
 /// Reads one entry of `linux.resources.devices`; `None` where it is none.
 pub(super) fn device_rule(value: &Value) -> Option<DeviceRule<'_>> {
-    Some(DeviceRule {
-        allow: value.get("allow")?.as_bool()?,
-        kind: value.get("type").and_then(Value::as_str).unwrap_or_default(),
-        major: number(value.get("major")),
-        minor: number(value.get("minor")),
-        access: value.get("access").and_then(Value::as_str).unwrap_or_default(),
-    })
+    let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
+    let numbers = (Number::of(value.get("major")), Number::of(value.get("minor")));
+    rule_of(value.get("allow")?.as_bool()?, text("type"), numbers, text("access"))
+}
+
+/// A device as the kernel makes its node: of the numbers that a runtime is given (64 bits with a sign), those
+/// bits are left that fit a 32-bit `dev_t`. One that is missing is zero.
+pub(super) fn device_of<'a>(
+    path: &'a str,
+    kind: &'a str,
+    major: Number,
+    minor: Number,
+) -> Device<'a> {
+    let bits = |number, bits| match number {
+        Number::Is(n) => u32::try_from(n & bits).unwrap_or_default(),
+        Number::Absent | Number::Odd => 0,
+    };
+    Device { path, kind, major: bits(major, 0xfff), minor: bits(minor, 0xf_ffff) }
+}
+
+/// A rule of these fields. A number that no device has stands for all where the rule allows; where it denies,
+/// the rule counts for nothing.
+pub(super) fn rule_of<'a>(
+    allow: bool,
+    kind: &'a str,
+    (major, minor): (Number, Number),
+    access: &'a str,
+) -> Option<DeviceRule<'a>> {
+    let all_or = |number| match number {
+        Number::Absent => Some(None),
+        Number::Is(n) if n < 0 => Some(None),
+        Number::Is(n) if u32::try_from(n).is_ok() => Some(u32::try_from(n).ok()),
+        Number::Is(_) | Number::Odd => allow.then_some(None),
+    };
+    Some(DeviceRule { allow, kind, major: all_or(major)?, minor: all_or(minor)?, access })
+}
+
+/// A number of a device or rule.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Number {
+    #[default]
+    Absent,
+    Is(i64),
+    /// Another type, a fraction, or beyond 64 bits.
+    Odd,
+}
+
+impl Number {
+    fn of(value: Option<&Value>) -> Self {
+        match value {
+            None | Some(Value::Null) => Self::Absent,
+            Some(value) => value.as_i64().map_or(Self::Odd, Self::Is),
+        }
+    }
 }
 
 fn number(value: Option<&Value>) -> Option<u32> {

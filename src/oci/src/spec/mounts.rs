@@ -1,0 +1,103 @@
+//! One entry of `mounts` with what its options make of it.
+
+use serde_json::Value;
+
+/// One entry of `mounts`, whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountEntry<'a> {
+    /// Path inside the container.
+    pub destination: &'a str,
+    /// Host path of a bind mount.
+    pub source: &'a str,
+    /// Type of the file system, `bind` for some binds.
+    pub kind: &'a str,
+    options: Vec<&'a str>,
+}
+
+/// How much of a mount cannot be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadOnly {
+    /// Nothing.
+    No,
+    /// The mount itself, not the mounts below that come with it.
+    Top,
+    /// All of it.
+    All,
+}
+
+impl<'a> MountEntry<'a> {
+    pub(super) fn of(entry: &'a Value) -> Self {
+        let text = |key| entry.get(key).and_then(Value::as_str).unwrap_or_default();
+        let options = entry.get("options").and_then(Value::as_array).into_iter().flatten();
+        Self {
+            destination: text("destination"),
+            source: text("source"),
+            kind: text("type"),
+            options: options.filter_map(Value::as_str).collect(),
+        }
+    }
+
+    /// Whether it shows a part of the host.
+    #[must_use]
+    pub fn is_bind(&self) -> bool {
+        self.kind == "bind" || self.has("bind") || self.has("rbind")
+    }
+
+    /// Whether a bind brings the mounts below its source. What does not say is taken to.
+    #[must_use]
+    pub fn is_recursive(&self) -> bool {
+        self.has("rbind") || !self.has("bind")
+    }
+
+    /// Of `ro` and `rw` the last counts, as in runc and crun; `rro` is for the mounts below too.
+    #[must_use]
+    pub fn read_only(&self) -> ReadOnly {
+        let last =
+            |names: [&str; 2]| self.options.iter().rev().find(|o| names.contains(o)).copied();
+        if last(["rro", "rrw"]) == Some("rro") {
+            ReadOnly::All
+        } else if last(["ro", "rw"]) != Some("ro") {
+            ReadOnly::No
+        } else if self.is_bind() && self.is_recursive() {
+            ReadOnly::Top
+        } else {
+            ReadOnly::All
+        }
+    }
+
+    fn has(&self, option: &str) -> bool {
+        self.options.contains(&option)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn options_say_what_comes_with_a_mount_and_what_can_be_written() {
+        for (entry, recursive, read_only) in [
+            (json!({"options": ["bind"]}), false, ReadOnly::No),
+            (json!({"options": ["rbind", "bind"]}), true, ReadOnly::No),
+            (json!({"type": "bind"}), true, ReadOnly::No),
+            (json!({"options": ["bind", "ro"]}), false, ReadOnly::All),
+            (json!({"options": ["rbind", "ro"]}), true, ReadOnly::Top),
+            (json!({"options": ["rbind", "ro", "rro"]}), true, ReadOnly::All),
+            (json!({"options": ["bind", "ro", "rw"]}), false, ReadOnly::No),
+            (json!({"options": ["rbind", "rro", "rrw"]}), true, ReadOnly::No),
+        ] {
+            let mount = MountEntry::of(&entry);
+            assert!(mount.is_bind(), "{entry}");
+            assert_eq!(
+                (mount.is_recursive(), mount.read_only()),
+                (recursive, read_only),
+                "{entry}"
+            );
+        }
+        let cgroup = json!({"type": "cgroup", "options": ["nosuid", "ro"]});
+        let cgroup = MountEntry::of(&cgroup);
+        assert!(!cgroup.is_bind() && cgroup.read_only() == ReadOnly::All);
+    }
+}
