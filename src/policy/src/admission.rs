@@ -9,10 +9,11 @@ use std::num::NonZeroU32;
 use mpsgate_allocation::Mib;
 
 use crate::decide::{ASK_LIMITS, refusal_of};
+use crate::handlers::{Known, Way, Where};
 use crate::limits::{list, uncountable};
 use crate::schedule::{self, Word};
-use crate::signals::{Signal, VISIBLE, names, visible};
-use crate::{Code, Refusal, refusal};
+use crate::toolkit::{VISIBLE, named, visible};
+use crate::{Code, Refusal, Signal, pids, refusal};
 
 /// Share of a card's compute in percent (ACK), beside GPU memory.
 pub const CORE_RESOURCE: &str = "aliyun.com/gpu-core.percentage";
@@ -32,8 +33,12 @@ pub enum Nodes {
 /// A pod, as far as it matters here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    /// Where it may come to.
+    /// Where it may come to, by the label that switches a node.
     pub nodes: Nodes,
+    /// The same, by all that it says.
+    pub place: Where,
+    /// `runtimeClassName`.
+    pub class: Option<String>,
     /// `hostIPC`.
     pub host_ipc: bool,
     /// `hostPID`.
@@ -65,6 +70,8 @@ pub struct Container {
     pub core_percentage: u64,
     /// Device nodes of GPUs that it mounts from the host.
     pub device_mounts: Vec<String>,
+    /// `policy.exempt` of the nodes lets it through: without a request it may have any card.
+    pub exempt: bool,
 }
 
 /// A refusal, and whose it is.
@@ -86,6 +93,11 @@ impl Container {
         !matches!(&self.limits, Ok(given) if given.is_empty()) || self.core_percentage > 0
     }
 
+    /// Whether it shows a way to a card that nobody granted.
+    fn has_signal(&self) -> bool {
+        !self.exempt && (visible_devices(self).is_some() || !self.device_mounts.is_empty())
+    }
+
     fn may_gain(&self, capability: &str) -> bool {
         self.capabilities.iter().any(|added| {
             let added = added.to_ascii_uppercase();
@@ -99,6 +111,12 @@ impl Pod {
     #[must_use]
     pub fn asks(&self) -> bool {
         self.nodes != Nodes::Only(Word::Off) && self.containers.iter().any(Container::asks)
+    }
+
+    /// Whether the node's IPC namespace may be given to it: it needs it, has it not, and Kubernetes takes it beside the rest.
+    #[must_use]
+    pub fn takes_host_ipc(&self) -> bool {
+        self.needs_host_ipc() && !self.host_ipc && !self.own_users
     }
 
     /// Whether it needs the node's IPC namespace: it may come under MPS, which several cards never do.
@@ -117,13 +135,14 @@ impl Pod {
     }
 }
 
-/// Judges a pod.
+/// Judges a pod. `known` is what is known of the cluster's nodes and RuntimeClasses.
 #[must_use]
-pub fn judge(pod: &Pod) -> Judged {
+pub fn judge(pod: &Pod, known: &Known) -> Judged {
     let mut judged = Judged::default();
     if pod.nodes == Nodes::Only(Word::Off) {
         return judged;
     }
+    way(pod, known, &mut judged);
     let pod_asks = pod.asks();
     // Of what is the whole pod's, its first container that asks is told.
     let mut first = true;
@@ -149,14 +168,17 @@ pub fn judge(pod: &Pod) -> Judged {
             }
             continue;
         }
+        if container.exempt {
+            continue;
+        }
         if let Some(found) = visible_devices(container) {
-            let signal = Signal { code: Code::VisibleDevices, found, remove: Vec::new() };
+            let signal = Signal::fixed(Code::VisibleDevices, found);
             let refusal = refusal_of(&signal, false, ASK_LIMITS);
             if pod_asks { refuse(refusal) } else { warn(refusal) }
         }
         for path in &container.device_mounts {
             let found = format!("it mounts {path}, which is a GPU's");
-            let signal = Signal { code: Code::DeviceNode, found, remove: Vec::new() };
+            let signal = Signal::fixed(Code::DeviceNode, found);
             warn(refusal_of(&signal, false, ASK_LIMITS));
         }
     }
@@ -166,6 +188,24 @@ pub fn judge(pod: &Pod) -> Judged {
         judged.warned.push((container, Refusal::new(Code::Unconfirmed, found, ASK_LIMITS)));
     }
     judged
+}
+
+/// Says of each container to whom it matters whether the pod comes to mpsgate at all.
+fn way(pod: &Pod, known: &Known, judged: &mut Judged) {
+    let matters = |container: &&Container| container.asks() || container.has_signal();
+    let mut containers = pod.containers.iter().filter(matters).peekable();
+    // Most pods are told nothing.
+    if containers.peek().is_none() {
+        return;
+    }
+    let said = |refusal: &Refusal| {
+        containers.map(|one| (one.name.clone(), refusal.clone())).collect::<Vec<_>>()
+    };
+    match known.way(pod.class.as_deref(), &pod.place) {
+        Way::Fine => {}
+        Way::Round(refusal) => judged.refused.extend(said(&refusal)),
+        Way::Default(refusal) | Way::Unknown(refusal) => judged.warned.extend(said(&refusal)),
+    }
 }
 
 fn of_the_pod(pod: &Pod, refuse: &mut impl FnMut(Refusal), warn: &mut impl FnMut(Refusal)) {
@@ -180,7 +220,11 @@ fn of_the_pod(pod: &Pod, refuse: &mut impl FnMut(Refusal), warn: &mut impl FnMut
         Ok(_) => {}
     }
     if pod.needs_host_ipc() && !pod.host_ipc {
-        refuse(refusal::own_ipc());
+        refuse(refusal::own_ipc(pod.own_users));
+    }
+    if pod.host_pids {
+        // Not refused here: of a node with policy.host_pid = "warn" the cluster knows nothing.
+        warn(pids::refusal("has the host's PID namespace (hostPID: true)"));
     }
 }
 
@@ -255,6 +299,5 @@ fn slice_of(resource: &str) -> Option<Mib> {
 
 fn visible_devices(container: &Container) -> Option<String> {
     let value = container.visible_devices.as_deref()?;
-    let first = names(value).into_iter().next()?;
-    Some(visible(value, first))
+    Some(visible(value, named(value, |_| true)?))
 }

@@ -3,10 +3,11 @@
 //! A scheduler feeds the [`Ledger`] with what the API server says of nodes and pods, and asks it. What a pod counts for:
 //!
 //! ```text
-//!   pending ── reserve ─► assumed ── bound ─► running ── finished or gone ─► held ── the node lets go ─► free
-//!                 │          └ until its time is over, then free
-//!                 └ release: free
+//!   pending ── reserve ─► reserved ── bound ─► running ── finished or gone ─► held ── the node lets go ─► free
+//!                            ├ release: free
+//!                            └ until its time is over, then free
 //! ```
+//! A pod that is not bound counts for what was reserved here, and for nothing that is written on it.
 //!
 //! On each card a pod counts with the larger of what it was promised there and what the node says that it holds.
 //! So memory is free only when the pod is gone and the node says so, too.
@@ -21,9 +22,11 @@ mod demand;
 mod ledger;
 mod place;
 mod reason;
+mod snapshot;
 mod sums;
 
-pub use ledger::{CardUse, Ledger, PodUse};
+pub use ledger::Ledger;
+pub use snapshot::{CardUse, PodUse, Snapshot};
 
 /// A card as its node reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,14 +145,12 @@ pub struct Pod {
     pub name: String,
     /// What it asks for.
     pub request: Request,
-    /// The node that it is bound to, or assumed on.
+    /// The node that it is bound to.
     pub node: Option<String>,
     /// Its cards there, where they are known.
     pub layout: Option<Layout>,
     /// Whether all its containers have ended for good.
     pub finished: bool,
-    /// Until when it counts though it is not bound; `None` where it is bound.
-    pub assumed_until_ms: Option<u64>,
 }
 
 /// Why a node does not do.

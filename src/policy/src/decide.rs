@@ -1,16 +1,27 @@
 //! The table: a spec, the node and the settings in, a verdict out.
 
+use std::collections::HashSet;
+use std::mem::take;
+
 use mpsgate_allocation::{
     Author, ComputeShare, Mib, Request, RequestError, TOKEN_ANNOTATION, parse_request,
 };
+use mpsgate_config::printable;
 use mpsgate_config::{Ipc as IpcPolicy, Policy, Privileged, Schedule, Unallocated, VisibleDevices};
-use mpsgate_oci::spec::{Edit, View};
+use mpsgate_oci::spec::{Device, DeviceRule, Edit, Namespace, View};
 
 use crate::exempt::exempt_as;
+use crate::found::{Few, Signal};
+use crate::mounts::{self, Reach};
 use crate::node::{NVIDIA_MAJOR, Node};
-use crate::signals::{self, Signal};
+use crate::pids::{self, Pids};
+use crate::settle::Held;
+use crate::signals;
 use crate::users::{self, Users};
-use crate::{Caller, Code, Note, NoteAction, Refusal, notes, refusal, schedule};
+use crate::{
+    Caller, Code, Note, NoteAction, Refusal, Unruled, notes, reach, refusal, schedule, toolkit,
+    unruled,
+};
 
 /// A bind mount that touches mpsgate's directories, as the caller found by device and inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +42,14 @@ pub enum MountKind {
     /// A directory above them, such as `/` or `/run`. Never edited: a mask over it would propagate
     /// to the host with rshared, or fail on read-only binds (measured, runc 1.1.5).
     Ancestor,
+    /// A path with a component that another than root may write or exchange, so that something else may be
+    /// mounted than was looked at.
+    Exchangeable,
+    /// A way to write cgroups that are not the container's own.
+    Cgroups(Reach),
+    /// A node of a managed card, or a directory that holds one. Looked for only where no device cgroup keeps it
+    /// shut.
+    Card,
 }
 
 /// The IPC namespace that the container will have.
@@ -72,8 +91,10 @@ pub struct Input<'a> {
     pub ipc: Ipc,
     /// The user namespace that it joins.
     pub users: Users,
-    /// Whether it sees the host's processes.
-    pub host_pids: bool,
+    /// Whose processes it sees.
+    pub pids: Pids,
+    /// What is open to it before its rules are read.
+    pub unruled: Unruled,
     /// The engine that creates it.
     pub caller: Caller,
     /// Create or restore.
@@ -117,27 +138,33 @@ pub struct Decision {
     pub verdict: Verdict,
     /// Every signal, those too that a request or a setting answers.
     pub signals: Vec<Signal>,
-    /// What an operator should know besides: to be logged, one line each.
+    /// What an operator should know besides: to be logged, one line each, and one of each code and action.
     pub notes: Vec<Note>,
+    /// What must hold when the edits are made: for [`crate::settle`].
+    pub held: Held,
 }
 
 /// Decides about one container.
 #[must_use]
 pub fn decide(input: &Input<'_>) -> Decision {
-    let signals = signals::find(input.view, input.node, input.mounts, input.runtime_is_nvidia);
+    let mut signals =
+        signals::find(input.view, input.node, input.mounts, input.runtime_is_nvidia, input.unruled);
     let mut notes = notes::of(input);
     let verdict = match request(input.view, input.caller, input.requests_from_env, input.node) {
         Err(refusal) => Verdict::Refuse(refusal),
         Ok(Some(request)) => {
             notes.extend(notes::late_hooks(input.view));
-            with_request(input, request, &signals)
+            signals.extend(unruled::signal(input, true));
+            with_request(input, request, &mut signals, &mut notes)
         }
         Ok(None) => {
             notes.extend(notes::not_its_own(input));
-            without_request(input, &signals, &mut notes)
+            signals.extend(unruled::signal(input, false));
+            without_request(input, &mut signals, &mut notes)
         }
     };
-    Decision { verdict, signals, notes }
+    let held = Held::of(input, &verdict);
+    Decision { verdict, signals, notes: notes::one_of_each(notes), held }
 }
 
 /// Decides about a container of an engine that is not root's: such an engine gives its containers nothing
@@ -193,7 +220,12 @@ fn request(
     })
 }
 
-fn with_request(input: &Input<'_>, request: Request, signals: &[Signal]) -> Verdict {
+fn with_request(
+    input: &Input<'_>,
+    request: Request,
+    signals: &mut [Signal],
+    notes: &mut Vec<Note>,
+) -> Verdict {
     let view = input.view;
     if input.action == Action::Restore {
         return Verdict::Refuse(Refusal::new(
@@ -205,13 +237,19 @@ fn with_request(input: &Input<'_>, request: Request, signals: &[Signal]) -> Verd
     if signals::is_privileged(view) {
         return Verdict::Refuse(refusal::privileged());
     }
+    let pids = pids::judge(&input.pids, input.policy.host_pid);
+    if let Some(Ok(note)) = &pids {
+        notes.push(note.clone());
+    }
     let refused = capability_refusal(input)
+        .or_else(|| pids.and_then(Result::err))
         .or_else(|| schedule::refuses(input.node.schedule, &request, request.cards))
-        .or_else(|| ipc_refusal(input));
+        .or_else(|| ipc_refusal(input))
+        .or_else(|| mounts::refuses_request(input));
     if let Some(refusal) = refused {
         return Verdict::Refuse(refusal);
     }
-    let unremovable = signals.iter().find(|s| s.remove.is_empty() || s.code == Code::Annotation);
+    let unremovable = signals.iter().find(|s| !s.removable || s.code == Code::Annotation);
     if let Some(signal) = unremovable {
         return Verdict::Refuse(refusal_of(signal, true, ask(input)));
     }
@@ -220,7 +258,7 @@ fn with_request(input: &Input<'_>, request: Request, signals: &[Signal]) -> Verd
         Ok(uid) => uid,
         Err(refusal) => return Verdict::Refuse(refusal),
     };
-    let mut edits: Vec<Edit> = signals.iter().flat_map(|s| s.remove.clone()).collect();
+    let mut edits: Vec<Edit> = signals.iter_mut().flat_map(|s| take(&mut s.remove)).collect();
     edits.extend(only_granted(view));
     Verdict::Reserve(Box::new(Wanted {
         own_limit: own_limit(view),
@@ -234,8 +272,7 @@ fn with_request(input: &Input<'_>, request: Request, signals: &[Signal]) -> Verd
 /// Takes every card node away, managed or not: a granted container gets its own card and no other.
 fn only_granted(view: View<'_>) -> Vec<Edit> {
     let others = view.devices().filter(crate::grant_edits::is_card);
-    let mut edits: Vec<Edit> =
-        others.map(|d| Edit::RemoveDevice { major: d.major, minor: d.minor }).collect();
+    let mut edits = nodes_away(others);
     if view
         .device_rules()
         .any(|r| r.allow && r.major == Some(NVIDIA_MAJOR) && r.covers(NVIDIA_MAJOR, None))
@@ -245,19 +282,30 @@ fn only_granted(view: View<'_>) -> Vec<Edit> {
     edits
 }
 
+/// Takes the nodes of devices away, each once: a spec may name one many times.
+pub(crate) fn nodes_away<'a>(devices: impl Iterator<Item = Device<'a>>) -> Vec<Edit> {
+    let mut gone = HashSet::new();
+    devices
+        .map(|device| (device.major, device.minor))
+        .filter(|numbers| gone.insert(*numbers))
+        .map(|(major, minor)| Edit::RemoveDevice { major, minor })
+        .collect()
+}
+
 fn capability_refusal(input: &Input<'_>) -> Option<Refusal> {
     let view = input.view;
     // In a user namespace whose root is not the host's, none of them reaches the host.
     if users::host_uid(view, &input.users, 0) != Ok(0) {
         return None;
     }
-    refusal::capability(|name| view.may_gain(name), input.host_pids)
+    refusal::capability(|name| view.may_gain(name), input.pids.may_trace_others())
 }
 
 fn ipc_refusal(input: &Input<'_>) -> Option<Refusal> {
     if input.policy.ipc == IpcPolicy::Any || input.node.schedule == Schedule::Share {
         return None;
     }
+    let own_users = !matches!(input.view.user_namespace(), Namespace::Callers);
     let found = match (&input.ipc, input.node.ipc_inode) {
         (Ipc::Inode(inode), Some(server)) if *inode == server => return None,
         // Without a daemon nothing is granted anyway; `explain` leaves it open.
@@ -265,21 +313,21 @@ fn ipc_refusal(input: &Input<'_>) -> Option<Refusal> {
         (Ipc::Inode(inode), Some(server)) => {
             format!("its IPC namespace (ipc:[{inode}]) is not the MPS server's (ipc:[{server}])")
         }
-        (Ipc::New, _) => return Some(refusal::own_ipc()),
+        (Ipc::New, _) => return Some(refusal::own_ipc(own_users)),
         (Ipc::Unreadable(why), _) => format!("its IPC namespace cannot be looked at: {why}"),
     };
-    Some(refusal::no_host_ipc(&found))
+    Some(refusal::no_host_ipc(&found, own_users))
 }
 
-fn without_request(input: &Input<'_>, signals: &[Signal], notes: &mut Vec<Note>) -> Verdict {
+fn without_request(input: &Input<'_>, signals: &mut [Signal], notes: &mut Vec<Note>) -> Verdict {
     let view = input.view;
     if input.node.manages_nothing() {
         return Verdict::Pass;
     }
     if let Some(who) = exempt_as(input.policy, input.caller, view) {
-        notes.extend(signals.iter().map(|Signal { code, found, .. }| {
-            let text = format!("{found}; let through by policy.exempt ({who})");
-            Note::new(NoteAction::Warned, *code, text)
+        notes.extend(signals.iter().map(|signal| {
+            let text = format!("{}; let through by policy.exempt ({who})", signal.text());
+            Note::new(NoteAction::Warned, signal.code, text)
         }));
         return Verdict::Pass;
     }
@@ -289,13 +337,13 @@ fn without_request(input: &Input<'_>, signals: &[Signal], notes: &mut Vec<Note>)
         said.push(Note::new(NoteAction::Stripped, code, text));
     };
     let mut warned = Vec::new();
-    for signal in signals {
-        let Signal { code, found, remove } = signal;
-        if strips(input.policy, *code) && !remove.is_empty() {
-            strip(*code, format!("{found}; taken away"), remove.clone());
+    for signal in &mut *signals {
+        let code = signal.code;
+        if strips(input.policy, code) && signal.removable {
+            strip(code, format!("{}; taken away", signal.text()), take(&mut signal.remove));
         } else if input.policy.unallocated == Unallocated::Warn {
-            let text = format!("{found}; let through by policy.unallocated = \"warn\"");
-            warned.push(Note::new(NoteAction::Warned, *code, text));
+            let text = format!("{}; let through by policy.unallocated = \"warn\"", signal.text());
+            warned.push(Note::new(NoteAction::Warned, code, text));
         } else {
             return Verdict::Refuse(refusal_of(signal, false, ask(input)));
         }
@@ -304,13 +352,13 @@ fn without_request(input: &Input<'_>, signals: &[Signal], notes: &mut Vec<Note>)
         privileged(input, &mut strip);
     }
     // Never refused, as nobody asked for it; with "warn" it is let through with the rest.
-    if signals::is_legacy_image(view) && (input.runtime_is_nvidia || signals::has_nvidia_hook(view))
+    if toolkit::is_legacy_image(view) && (input.runtime_is_nvidia || signals::has_nvidia_hook(view))
     {
         let found = "its image is from before NVIDIA_REQUIRE_CUDA and would get every GPU";
         if input.policy.unallocated != Unallocated::Warn
             || strips(input.policy, Code::VisibleDevices)
         {
-            let void = vec![signals::set("NVIDIA_VISIBLE_DEVICES", "void")];
+            let void = vec![toolkit::set(toolkit::VISIBLE, "void")];
             strip(
                 Code::VisibleDevices,
                 format!("{found}; NVIDIA_VISIBLE_DEVICES=void is set"),
@@ -321,18 +369,29 @@ fn without_request(input: &Input<'_>, signals: &[Signal], notes: &mut Vec<Note>)
             warned.push(Note::new(NoteAction::Warned, Code::VisibleDevices, text));
         }
     }
-    let mps: Vec<String> = view
-        .env()
-        .map(|(name, _)| name.to_owned())
-        .filter(|name| name.starts_with("CUDA_MPS_"))
-        .collect();
-    if !mps.is_empty() {
-        let text = format!("{} without a grant; taken away", mps.join(", "));
-        strip(Code::MpsVariables, text, vec![Edit::Env { drop: mps, set: Vec::new() }]);
+    mps_variables(view, &mut strip);
+    match mounts::without_request(input, notes) {
+        Ok(look_again) => edits.extend(look_again),
+        Err(refusal) => return Verdict::Refuse(refusal),
     }
     notes.extend(said);
     notes.extend(warned);
     if edits.is_empty() { Verdict::Pass } else { Verdict::Edit(edits) }
+}
+
+/// Variables of CUDA MPS, which mean something else without a grant.
+fn mps_variables(view: View<'_>, strip: &mut impl FnMut(Code, String, Vec<Edit>)) {
+    let (mut found, mut names) = (Few::default(), HashSet::new());
+    for (name, _) in view.env().filter(|(name, _)| name.starts_with("CUDA_MPS_")) {
+        if names.insert(name) {
+            found.add(|| printable::value(name).into_owned());
+        }
+    }
+    let Some(text) = found.text() else { return };
+    // In the order of the text, so that the same document gives the same edit.
+    let drop = view.env().map(|(name, _)| name).filter(|name| names.remove(name));
+    let drop = Edit::Env { drop: drop.map(str::to_owned).collect(), set: Vec::new() };
+    strip(Code::MpsVariables, format!("{text} without a grant; taken away"), vec![drop]);
 }
 
 /// Whether the settings have it taken away rather than refused.
@@ -344,30 +403,27 @@ fn strips(policy: &Policy, code: Code) -> bool {
 
 /// A privileged container is never refused for being privileged: node agents are.
 fn privileged(input: &Input<'_>, strip: &mut impl FnMut(Code, String, Vec<Edit>)) {
-    let node = input.node;
-    let is_managed = |d: &mpsgate_oci::spec::Device<'_>| {
-        d.is_character()
-            && ((d.major == NVIDIA_MAJOR && node.manages_minor(d.minor))
-                || node.majors.caps == Some(d.major)
-                || node.other_node(d.major, d.minor).is_some())
-    };
-    let nodes: Vec<Edit> = input
-        .view
-        .devices()
-        .filter(is_managed)
-        .map(|d| Edit::RemoveDevice { major: d.major, minor: d.minor })
-        .collect();
+    let (node, view) = (input.node, input.view);
+    let nodes = nodes_away(view.devices().filter(|device| reach::managed(node, device).is_some()));
     if !nodes.is_empty() {
         let text = "it is privileged; the nodes of managed GPUs are taken away";
         strip(Code::Privileged, text.to_owned(), nodes);
     }
     if input.policy.privileged == Privileged::Close {
         let text = "it is privileged; every device but the GPUs stays open";
-        strip(
-            Code::Privileged,
-            text.to_owned(),
-            vec![Edit::CloseAllowAll { except: node.closed_majors() }],
-        );
+        let except = node.closed_majors();
+        // Rules beside it, as CDI adds one for each device, would open what is not among the others.
+        let explicit = except.iter().filter(|major| {
+            let of_major = |rule: DeviceRule<'_>| rule.allow && rule.major == Some(**major);
+            view.device_rules().any(of_major)
+        });
+        let explicit = explicit.map(|major| Edit::RemoveRules { major: *major, minor: None });
+        let mut edits: Vec<Edit> = explicit.collect();
+        if input.unruled.is_open(view) {
+            edits.push(Edit::OpenAllBut { except: except.clone() });
+        }
+        edits.push(Edit::CloseAllowAll { except });
+        strip(Code::Privileged, text.to_owned(), edits);
     }
 }
 
@@ -387,8 +443,8 @@ fn ask(input: &Input<'_>) -> &'static str {
 /// The refusal that a signal is.
 pub(crate) fn refusal_of(signal: &Signal, with_request: bool, ask: &str) -> Refusal {
     let sentence = match signal.code {
-        Code::MpsMount | Code::Annotation => signal.found.clone(),
-        _ => format!("{}, but no GPU memory was granted to it", signal.found),
+        Code::MpsMount | Code::Annotation => signal.found().to_owned(),
+        _ => format!("{}, but no GPU memory was granted to it", signal.found()),
     };
     let hint = match signal.code {
         Code::VisibleDevices | Code::NvidiaHook => format!(
@@ -399,6 +455,10 @@ pub(crate) fn refusal_of(signal: &Signal, with_request: bool, ask: &str) -> Refu
             "remove the mount: a container with a grant gets its MPS directory by itself".to_owned()
         }
         Code::Annotation => "remove the annotation".to_owned(),
+        // Nothing takes it away that no device cgroup keeps a GPU shut.
+        Code::DeviceRule if !signal.removable => {
+            "run it with a cgroup of its own (podman run without --cgroups=disabled)".to_owned()
+        }
         Code::DeviceRule => format!(
             "{ask}, or name only the devices that it needs (docker run --device-cgroup-rule)"
         ),
@@ -407,7 +467,7 @@ pub(crate) fn refusal_of(signal: &Signal, with_request: bool, ask: &str) -> Refu
         }
         _ => format!("{ask}, or remove it"),
     };
-    let sentence = if with_request { signal.found.clone() } else { sentence };
+    let sentence = if with_request { signal.found().to_owned() } else { sentence };
     Refusal::new(signal.code, sentence, hint)
 }
 

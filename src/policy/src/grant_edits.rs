@@ -1,18 +1,21 @@
 //! A grant as edits of the spec, and as env for `exec`.
 
+use std::collections::HashSet;
+
 use mpsgate_allocation::{Cdi, CdiEdits, DeviceNode, Grant, Priority};
 use mpsgate_config::InjectMode;
 use mpsgate_oci::spec::{Device, Edit, HookStage, View};
 
-use crate::decide::Wanted;
+use crate::decide::{Wanted, nodes_away};
+use crate::path::inside;
 use crate::{Code, Refusal};
 
 /// Where a granted container finds its end of the MPS channel.
 pub const CLIENT_DIRECTORY: &str = "/run/mpsgate/mps";
 /// Seconds for the hook: the daemon's answer and its own checks take milliseconds.
-const HOOK_TIMEOUT_S: u32 = 10;
+pub(crate) const HOOK_TIMEOUT_S: u32 = 10;
 /// The hook's whole environment. Explicit, because a hook without one inherits the runtime's.
-const HOOK_ENV: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const HOOK_ENV: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
 /// What gives a node its CDI specification.
 const GENERATE: &str =
     "nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml";
@@ -204,12 +207,19 @@ pub fn grant_edits(
 
 /// The mount of the client's end of the MPS channel.
 fn client_mount(view: View<'_>, grant: &Grant, edits: &[Edit]) -> Result<Edit, Refusal> {
-    let removed = |destination: &str| {
-        edits.iter().any(|e| matches!(e, Edit::RemoveMount { destination: d } if d == destination))
-    };
-    let taken = view.mounts().find(|m| {
-        (m.destination == CLIENT_DIRECTORY && !removed(m.destination))
-            || m.destination.strip_prefix(CLIENT_DIRECTORY).is_some_and(|r| r.starts_with('/'))
+    let removed: HashSet<&str> = edits
+        .iter()
+        .filter_map(|edit| match edit {
+            Edit::RemoveMount { destination } => Some(destination.as_str()),
+            _ => None,
+        })
+        .collect();
+    let taken = view.mounts().find(|mount| {
+        let place = inside(mount.destination);
+        match place.strip_prefix(CLIENT_DIRECTORY) {
+            Some("") => !removed.contains(mount.destination),
+            below => below.is_some_and(|rest| rest.starts_with('/')),
+        }
     });
     if let Some(mount) = taken {
         return Err(Refusal::new(
@@ -243,10 +253,9 @@ pub(crate) fn is_card(device: &Device<'_>) -> bool {
 /// card each is. CUDA needs none.
 fn without_displays(view: View<'_>) -> Vec<Edit> {
     let displays = view.devices().filter(|d| d.is_character() && d.major == DRM_MAJOR);
-    displays
-        .map(|d| Edit::RemoveDevice { major: d.major, minor: d.minor })
-        .chain([Edit::RemoveRules { major: DRM_MAJOR, minor: None }])
-        .collect()
+    let mut edits = nodes_away(displays);
+    edits.push(Edit::RemoveRules { major: DRM_MAJOR, minor: None });
+    edits
 }
 
 /// What CDI asks for. A specification that would bring in another card than the granted one is wrong.

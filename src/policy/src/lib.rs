@@ -5,8 +5,8 @@
 //! ledger; both ask here. Also used by `mpsgate explain`.
 //!
 //! ```text
-//!   may_matter ─no─► pass, untouched
-//!       │yes
+//!   read (may_matter) ─Nothing─► pass, untouched
+//!       │Clean            └Unclean─► decide_unclean ──► Pass │ Refuse
 //!     decide ──► Pass │ Edit │ Refuse
 //!       │             └ Reserve ──► placement::choose (daemon) ──► grant_edits
 //! ```
@@ -15,19 +15,31 @@
 
 pub mod admission;
 mod caller;
+pub mod channel;
 pub mod cluster;
 mod decide;
 mod exempt;
+mod found;
 mod grant_edits;
+pub mod handlers;
 mod limits;
+mod mounts;
 mod node;
 mod notes;
+mod path;
+mod pids;
 mod placement;
 mod pod;
 mod promise;
+mod reach;
+mod reading;
 mod refusal;
 pub mod schedule;
+mod settle;
 mod signals;
+pub mod slices;
+mod toolkit;
+mod unruled;
 mod users;
 pub mod watchdog;
 
@@ -36,16 +48,21 @@ pub use decide::{
     Action, Decision, Input, Ipc, MountFact, MountKind, Verdict, Wanted, asks, decide,
     decide_rootless,
 };
-pub use exempt::exempt_as;
+pub use exempt::{exempt_as, is_exempt};
+pub use found::Signal;
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, grant_edits, grant_env};
 pub use limits::{Listed, confirmed};
+pub use mounts::{HOOK_MOUNTS, Reach, only_looks_again};
 pub use mpsgate_config::Schedule;
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node, NodeCard};
 pub use notes::{Note, NoteAction};
+pub use pids::{Pids, shares_pod};
 pub use placement::*;
 pub use promise::{Asked, expected_on};
-pub use refusal::{Code, Refusal};
-pub use signals::{
-    Signal, has_driver, has_nvidia_hook, is_nvidia_runtime, is_privileged, may_matter,
-};
+pub use reading::{Bytes, DOCUMENT_MAX, Facts, Glimpse, Reading, Unclean, decide_unclean, read};
+pub use refusal::{Code, HOST_IPC, Refusal};
+pub use settle::{Held, Unsettled, settle};
+pub use signals::{has_driver, has_nvidia_hook, is_nvidia_runtime, is_privileged, may_matter};
+pub use toolkit::ToolkitNames;
+pub use unruled::Unruled;
 pub use users::Users;

@@ -78,6 +78,8 @@ pub struct Node {
     pub ipc_inode: Option<u64>,
     /// Names of swarm resource variables that stand for GPUs.
     pub swarm_resources: Vec<String>,
+    /// Prefixes of annotations by which NVIDIA's toolkit injects CDI devices, besides its own.
+    pub annotation_prefixes: Vec<String>,
     /// Nodes of managed cards that other drivers than NVIDIA's have made: the kernel's for displays
     /// (`/dev/dri`), VFIO's, WSL's. None where the daemon has not spoken.
     pub other_nodes: Vec<DeviceNode>,
@@ -97,6 +99,7 @@ impl Node {
             majors: Majors::default(),
             ipc_inode: None,
             swarm_resources: Vec::new(),
+            annotation_prefixes: Vec::new(),
             other_nodes: Vec::new(),
             schedule: Schedule::Mps,
             device_plugin: false,
@@ -106,6 +109,14 @@ impl Node {
     /// The node of a managed card that another driver has made, by its numbers.
     pub(crate) fn other_node(&self, major: u32, minor: u32) -> Option<&DeviceNode> {
         self.other_nodes.iter().find(|node| (node.major, node.minor) == (major, minor))
+    }
+
+    /// Whether a character device is one of a managed card, or opens one of its parts.
+    #[must_use]
+    pub fn manages_device(&self, major: u32, minor: u32) -> bool {
+        (major == NVIDIA_MAJOR && self.manages_minor(minor))
+            || self.other_node(major, minor).is_some()
+            || [self.majors.caps, self.majors.imex].contains(&Some(major))
     }
 
     /// Majors that stay closed where a rule for all devices is taken away.
@@ -196,6 +207,7 @@ pub(crate) mod tests {
             majors,
             ipc_inode: Some(77),
             swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
+            annotation_prefixes: Vec::new(),
             other_nodes: Vec::new(),
             schedule: Schedule::Mps,
             device_plugin: false,

@@ -2,8 +2,11 @@
 //! nobody is stopped for but an operator should be able to find.
 
 use mpsgate_allocation::is_request_annotation;
+use mpsgate_config::printable;
 use mpsgate_oci::spec::View;
 
+use crate::found::Few;
+use crate::path::clean;
 use crate::signals::{is_memory, is_privileged};
 use crate::{Code, Input, MountKind};
 
@@ -66,56 +69,79 @@ impl NoteAction {
 
 impl Note {
     pub(crate) fn new(action: NoteAction, code: Code, text: impl Into<String>) -> Self {
-        Self { action, code, text: text.into() }
+        let text: String = text.into();
+        Self { action, code, text: printable::line(&text).into_owned() }
     }
 
     fn noted(code: Code, text: String) -> Self {
         Self::new(NoteAction::Noted, code, text)
     }
+
+    /// Of several things of one kind; `None` where there is none.
+    pub(crate) fn of_few(code: Code, found: &Few) -> Option<Self> {
+        found.text().map(|text| Self::noted(code, text))
+    }
+}
+
+/// Notes of the same code and action as one: each is a message to mpsgated.
+pub(crate) fn one_of_each(notes: Vec<Note>) -> Vec<Note> {
+    let mut kept: Vec<Note> = Vec::new();
+    for note in notes {
+        match kept.iter_mut().find(|k| (k.action, k.code) == (note.action, note.code)) {
+            Some(same) => same.text = format!("{}; {}", same.text, note.text),
+            None => kept.push(note),
+        }
+    }
+    kept
 }
 
 /// What is found and stops nobody, with a request or without.
 pub(crate) fn of(input: &Input<'_>) -> Vec<Note> {
-    let ancestors = input.mounts.iter().filter(|m| m.kind == MountKind::Ancestor);
-    let mut notes: Vec<Note> = ancestors
-        .map(|m| {
-            let text = format!("it mounts {}, which holds mpsgate's directories", m.source);
-            Note::noted(Code::MpsMount, text)
-        })
-        .collect();
+    let mut ancestors = Few::default();
+    for mount in input.mounts.iter().filter(|m| m.kind == MountKind::Ancestor) {
+        let source = || printable::value(&mount.source);
+        ancestors.add(|| format!("it mounts {}, which holds mpsgate's directories", source()));
+    }
+    let ancestors = Note::of_few(Code::MpsMount, &ancestors);
     if input.node.manages_nothing() {
-        return notes;
+        return ancestors.into_iter().collect();
     }
     let view = input.view;
+    let mut engines = Few::default();
     for mount in view.mounts().filter(|m| m.is_bind && reaches_engine(m.source)) {
-        let text = format!(
-            "it mounts {}, by which containers can be started past mpsgate (SECURITY.md, row 22)",
-            mount.source
-        );
-        notes.push(Note::noted(Code::EngineSocket, text));
+        engines.add(|| {
+            format!(
+                "it mounts {}, by which containers can be started past mpsgate (SECURITY.md, row 22)",
+                printable::value(mount.source)
+            )
+        });
     }
-    if !is_privileged(view) {
-        devices(input, &mut notes);
-    }
-    notes
+    let engines = Note::of_few(Code::EngineSocket, &engines);
+    let devices = if is_privileged(view) { None } else { devices(input) };
+    ancestors.into_iter().chain(engines).chain(devices).collect()
 }
 
 /// Devices that reach more than a card, or none by themselves.
-fn devices(input: &Input<'_>, notes: &mut Vec<Note>) {
+fn devices(input: &Input<'_>) -> Option<Note> {
     let view = input.view;
+    // The kernel opens memory and ports for this capability alone.
+    let raw = view.may_gain("CAP_SYS_RAWIO");
+    let mut found = Few::default();
     for device in view.devices().filter(mpsgate_oci::spec::Device::is_character) {
-        // The kernel opens them for this capability alone.
-        let what = if is_memory(&device) && view.may_gain("CAP_SYS_RAWIO") {
+        let what = if raw && is_memory(&device) {
             "the host's memory or ports, which its CAP_SYS_RAWIO opens"
         } else if input.node.majors.nvswitch == Some(device.major) {
             "the switch between the GPUs: no memory, but every GPU's links"
         } else {
             continue;
         };
-        let (path, major, minor) = (device.path, device.major, device.minor);
-        let text = format!("its device {path} ({major}:{minor}) is {what} (SECURITY.md, row 27)");
-        notes.push(Note::noted(Code::DeviceNode, text));
+        let (major, minor) = (device.major, device.minor);
+        found.add(|| {
+            let path = printable::value(device.path);
+            format!("its device {path} ({major}:{minor}) is {what} (SECURITY.md, row 27)")
+        });
     }
+    Note::of_few(Code::DeviceNode, &found)
 }
 
 /// Annotations of a pod that ask for memory, on a container that has none in its own limits.
@@ -134,24 +160,27 @@ pub(crate) fn not_its_own(input: &Input<'_>) -> Option<Note> {
 }
 
 /// Hooks of a container with a request that run when mpsgate's has proved the other cards shut.
-pub(crate) fn late_hooks(view: View<'_>) -> Vec<Note> {
-    let mut notes = Vec::new();
+pub(crate) fn late_hooks(view: View<'_>) -> Option<Note> {
+    let mut found = Few::default();
     for hook in view.hooks().filter(|hook| LATE_STAGES.contains(&hook.stage)) {
         if hook.path.rsplit('/').next().is_some_and(|name| INJECTION_HOOKS.contains(&name)) {
             continue;
         }
-        let text = format!(
-            "its {} hook {} runs after mpsgate has looked (SECURITY.md, row 16)",
-            hook.stage, hook.path
-        );
-        notes.push(Note::noted(Code::LateHook, text));
+        found.add(|| {
+            let path = printable::value(hook.path);
+            format!(
+                "its {} hook {path} runs after mpsgate has looked (SECURITY.md, row 16)",
+                hook.stage
+            )
+        });
     }
-    notes
+    Note::of_few(Code::LateHook, &found)
 }
 
 /// Whether a mount's source is an engine's socket or holds one. By name, as it decides nothing.
 pub(crate) fn reaches_engine(source: &str) -> bool {
-    let source = source.strip_prefix("/var").filter(|s| s.starts_with("/run")).unwrap_or(source);
+    let source = clean(source);
+    let source = source.strip_prefix("/var").filter(|s| s.starts_with("/run")).unwrap_or(&source);
     let name = source.rsplit('/').next().unwrap_or_default();
     let below = |directory| source.strip_prefix(directory).is_some_and(|r| r.starts_with('/'));
     ENGINE_SOCKETS.contains(&name)
@@ -173,6 +202,8 @@ mod tests {
             "/run/k3s/containerd/containerd.sock",
             "/var/lib/kubelet/device-plugins",
             "/var/lib/kubelet/device-plugins/kubelet.sock",
+            "/var/run//docker.sock",
+            "/tmp/../run/containerd/",
         ] {
             assert!(reaches_engine(source), "{source}");
         }

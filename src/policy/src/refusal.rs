@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use mpsgate_config::printable;
+
 macro_rules! codes {
     ($($(#[doc = $doc:literal])+ $variant:ident = $text:literal,)+) => {
         /// Stable codes of refusals: they stand in messages, logs, status and pages.
@@ -73,8 +75,15 @@ codes! {
     /// A privileged container: refused with a request; else it loses the nodes of managed cards.
     Privileged = "E_PRIVILEGED",
     /// A request together with a capability by which no limit would hold: `CAP_SYS_ADMIN`,
-    /// `CAP_SYS_MODULE`, `CAP_SYS_RAWIO`, `CAP_DAC_READ_SEARCH`, or `CAP_SYS_PTRACE` and the host's pids.
+    /// `CAP_SYS_MODULE`, `CAP_SYS_RAWIO`, `CAP_DAC_READ_SEARCH`, or `CAP_SYS_PTRACE` and the pids of the
+    /// host or of another container.
     Capability = "E_CAPABILITY",
+    /// A request with a way to the cgroups of others: a writable mount of the hierarchies that hold device rules,
+    /// memory or freezing, or a cgroup that is, holds or lies in another grant's.
+    Cgroup = "E_CGROUP",
+    /// A request in the host's PID namespace or another container's, where it can end or trace the MPS server
+    /// and its neighbours.
+    HostPid = "E_HOST_PID",
     /// A mount of the MPS channel or of mpsgate's own directories.
     MpsMount = "E_MPS_MOUNT",
     /// An annotation that makes the runtime open devices or files.
@@ -85,6 +94,8 @@ codes! {
     EngineSocket = "E_ENGINE_SOCKET",
     /// Noted, never refused: a hook that runs after mpsgate's has looked at the container.
     LateHook = "E_LATE_HOOK",
+    /// Of a pod, at the API server: its RuntimeClass has a handler that goes round mpsgate.
+    Handler = "E_HANDLER",
     /// A path of the spec that the injection needs is taken by something else.
     Spec = "E_SPEC",
 
@@ -172,7 +183,8 @@ const PODMAN_KNOWS: [&str; 4] = [
 impl Refusal {
     /// A refusal from its parts.
     pub fn new(code: Code, sentence: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { code, sentence: sentence.into(), hint: hint.into() }
+        let sentence: String = sentence.into();
+        Self { code, sentence: printable::line(&sentence).into_owned(), hint: hint.into() }
     }
 
     /// The two lines that the user of an engine reads: in the runtime's log file and on stderr.
@@ -181,11 +193,13 @@ impl Refusal {
     /// it shows that line alone (libpod's `getOCIRuntimeError`; seen with Podman 5.4).
     #[must_use]
     pub fn render(&self, container: &str) -> String {
-        let text = self.sentence.to_ascii_lowercase();
+        // A refusal of the daemon's comes by the wire.
+        let (sentence, hint) = (printable::line(&self.sentence), printable::line(&self.hint));
+        let text = sentence.to_ascii_lowercase();
         let gap = if PODMAN_KNOWS.iter().any(|words| text.contains(words)) { "; " } else { "\n" };
         format!(
-            "mpsgate: refused container {container:?}: {} [{}]{gap}hint: {}",
-            self.sentence, self.code, self.hint
+            "mpsgate: refused container {container:?}: {sentence} [{}]{gap}hint: {hint}",
+            self.code
         )
     }
 }
@@ -208,17 +222,19 @@ const STRONG: [&str; 4] =
     ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_DAC_READ_SEARCH"];
 
 /// A request in a container that may use a capability by which no limit would hold.
-pub(crate) fn capability(may_gain: impl Fn(&str) -> bool, host_pids: bool) -> Option<Refusal> {
+pub(crate) fn capability(may_gain: impl Fn(&str) -> bool, others_pids: bool) -> Option<Refusal> {
     let (found, hint) = match STRONG.into_iter().find(|name| may_gain(name)) {
         Some(name) => (
             format!("may use {name}"),
             "drop the capability (securityContext.capabilities, docker run --cap-add), or do what needs it in \
              a container without GPU memory",
         ),
-        None if host_pids && may_gain("CAP_SYS_PTRACE") => (
-            "may trace every process of the host (CAP_SYS_PTRACE with the host's PID namespace)"
+        None if others_pids && may_gain("CAP_SYS_PTRACE") => (
+            "may trace every process that it sees (CAP_SYS_PTRACE with the host's PID namespace, or another \
+             container's)"
                 .to_owned(),
-            "drop SYS_PTRACE, or give it a PID namespace of its own (no hostPID: true, no docker run --pid=host)",
+            "drop SYS_PTRACE, or give it a PID namespace of its own (no hostPID: true, no docker run --pid=host or \
+             --pid=container:X)",
         ),
         None => return None,
     };
@@ -229,20 +245,25 @@ pub(crate) fn capability(may_gain: impl Fn(&str) -> bool, host_pids: bool) -> Op
     ))
 }
 
-/// A request in an IPC namespace that is not the MPS server's.
-pub(crate) fn no_host_ipc(found: &str) -> Refusal {
-    Refusal::new(
-        Code::NoHostIpc,
-        format!("it asks for GPU memory but {found}"),
-        "set hostIPC: true in the pod spec (docker or podman run --ipc=host, ctr run --with-ns ipc:/proc/1/ns/ipc)",
-    )
+/// How each engine's user asks for the host's IPC namespace.
+pub const HOST_IPC: &str = "set hostIPC: true in the pod spec (Compose: ipc: host; docker or podman run --ipc=host, ctr run --with-ns \
+                            ipc:/proc/1/ns/ipc)";
+/// The same from a user namespace of its own, beside which Kubernetes takes no `hostIPC`.
+const HOST_IPC_AND_USERS: &str = "remove hostUsers: false from the pod spec and set hostIPC: true, which Kubernetes takes only without it (docker \
+                                  run --userns=host --ipc=host); or leave it, and choose nodes that share cards without MPS: nodeSelector \
+                                  ack.node.gpu.schedule: share";
+
+/// A request in an IPC namespace that is not the MPS server's; `own_users`: in a user namespace of its own.
+pub(crate) fn no_host_ipc(found: &str, own_users: bool) -> Refusal {
+    let hint = if own_users { HOST_IPC_AND_USERS } else { HOST_IPC };
+    Refusal::new(Code::NoHostIpc, format!("it asks for GPU memory but {found}"), hint)
 }
 
 /// A request in a new IPC namespace.
-pub(crate) fn own_ipc() -> Refusal {
-    no_host_ipc(
-        "it has an IPC namespace of its own, and no CUDA process in it reaches the MPS server",
-    )
+pub(crate) fn own_ipc(own_users: bool) -> Refusal {
+    let found =
+        "it has an IPC namespace of its own, and no CUDA process in it reaches the MPS server";
+    no_host_ipc(found, own_users)
 }
 
 #[cfg(test)]

@@ -21,14 +21,14 @@ const LIFE_MS: u64 = 60_000;
 /// What happens after a reservation.
 #[derive(Debug, Clone, Copy)]
 enum Outcome {
-    /// The pod could not be written.
+    /// The pod could not be bound.
     Failed,
-    /// It was written, and the binding is yet to come.
-    Assumed,
+    /// Nobody knows whether it was: it was not.
+    Unknown,
     Bound,
-    /// mpsgate-scheduler died before it wrote.
+    /// mpsgate-scheduler died before the API server had it.
     DiedBefore,
-    /// mpsgate-scheduler died after it wrote.
+    /// mpsgate-scheduler died after that.
     DiedAfter,
 }
 
@@ -38,7 +38,8 @@ enum Event {
     NodeGone(usize),
     /// The node reports what its containers hold: of each pod there so much of its layout, in percent.
     Report(usize, u64),
-    Created(usize, Request),
+    /// With cards that whoever made it wrote on it.
+    Created(usize, Request, Option<Layout>),
     Bind(usize, usize, Outcome),
     /// Somebody else binds it and says nothing of its cards.
     BoundElsewhere(usize, usize),
@@ -95,15 +96,22 @@ fn requests() -> impl Strategy<Value = Request> {
     )
 }
 
+/// What whoever makes a pod may write on it.
+fn forged() -> impl Strategy<Value = Option<Layout>> {
+    let cards = prop::collection::btree_map(0u32..4, (0u64..=u64::MAX).prop_map(Mib), 0..3);
+    let names = prop::sample::select(vec!["c0", "c1", "other"]).prop_map(ToOwned::to_owned);
+    prop::option::of(prop::collection::btree_map(names, cards, 0..3).prop_map(Layout))
+}
+
 fn events() -> impl Strategy<Value = Vec<Event>> {
-    use Outcome::{Assumed, Bound, DiedAfter, DiedBefore, Failed};
+    use Outcome::{Bound, DiedAfter, DiedBefore, Failed, Unknown};
     let outcomes =
-        prop::sample::select(vec![Failed, Assumed, Bound, Bound, Bound, DiedBefore, DiedAfter]);
+        prop::sample::select(vec![Failed, Unknown, Bound, Bound, Bound, DiedBefore, DiedAfter]);
     let event = prop_oneof![
         2 => (0..NODES, nodes()).prop_map(|(n, node)| Event::Node(n, node)),
         1 => (0..NODES).prop_map(Event::NodeGone),
         3 => (0..NODES, 0u64..150).prop_map(|(n, percent)| Event::Report(n, percent)),
-        6 => (0..PODS, requests()).prop_map(|(n, request)| Event::Created(n, request)),
+        6 => (0..PODS, requests(), forged()).prop_map(|(n, request, forged)| Event::Created(n, request, forged)),
         12 => (0..PODS, 0..NODES, outcomes).prop_map(|(pod, node, what)| Event::Bind(pod, node, what)),
         1 => (0..PODS, 0..NODES).prop_map(|(pod, node)| Event::BoundElsewhere(pod, node)),
         1 => (0..PODS).prop_map(Event::Finished),
@@ -119,6 +127,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 struct Cluster {
     nodes: BTreeMap<String, Node>,
     pods: BTreeMap<String, Pod>,
+    /// What the ledger has beside that: by uid, until when, the node and the cards.
+    reserved: BTreeMap<String, (u64, String, Layout)>,
     now_ms: u64,
     created: u64,
 }
@@ -128,7 +138,7 @@ fn node_name(n: usize) -> String {
 }
 
 impl Cluster {
-    /// A ledger from scratch, from lists in some order.
+    /// A ledger from scratch, from lists in some order. It knows nothing of what was only reserved.
     fn rebuild(&self, seed: u64) -> Ledger {
         let mut ledger = Ledger::new(Placement::Binpack);
         ledger.expire(self.now_ms);
@@ -145,21 +155,41 @@ impl Cluster {
         ledger
     }
 
+    fn restart(&mut self, ledger: &mut Ledger, seed: u64) {
+        self.reserved.clear();
+        *ledger = self.rebuild(seed);
+    }
+
+    fn expire(&mut self, ledger: &mut Ledger, now_ms: u64) {
+        self.reserved.retain(|_, (until, ..)| *until > now_ms);
+        ledger.expire(now_ms);
+    }
+
     fn pod(&self, n: usize) -> Option<&Pod> {
         self.pods.values().rfind(|pod| pod.name == format!("p{n}"))
     }
 
-    fn counts(&self, pod: &Pod) -> bool {
-        !pod.finished && pod.assumed_until_ms.is_none_or(|until| until > self.now_ms)
+    /// Where a pod counts, and with which cards, where they are known.
+    fn counts<'a>(&'a self, pod: &'a Pod) -> Option<(&'a str, Option<&'a Layout>)> {
+        if pod.finished {
+            return None;
+        }
+        let reserved = self.reserved.get(&pod.uid);
+        match &pod.node {
+            Some(node) => Some((node, pod.layout.as_ref())),
+            None => reserved.map(|(_, node, layout)| (node.as_str(), Some(layout))),
+        }
     }
 
     /// Memory, compute and uids on a card without one pod; the guesses for pods without a placement left out.
     fn account(&self, node: &str, card: &Card, without: &str) -> (u64, u32, Vec<u32>) {
         let mut by_pod: BTreeMap<&str, (u64, u32)> = BTreeMap::new();
         let mut uids = Vec::new();
-        let there = self.pods.values().filter(|pod| pod.node.as_deref() == Some(node));
-        for pod in there.filter(|pod| pod.uid != without && self.counts(pod)) {
-            let Some(layout) = &pod.layout else { continue };
+        for pod in self.pods.values().filter(|pod| pod.uid != without) {
+            let Some((at, Some(layout))) = self.counts(pod) else { continue };
+            if at != node {
+                continue;
+            }
             let (memory, core, mut who) = peak(&pod.request, layout, card.index);
             by_pod.insert(&pod.uid, (memory, core));
             uids.append(&mut who);
@@ -258,7 +288,7 @@ fn step(cluster: &mut Cluster, ledger: &mut Ledger, event: &Event) -> Result<(),
             }
             ledger.set_node(node.clone());
         }
-        Event::Created(n, request) => {
+        Event::Created(n, request, forged) => {
             if cluster.pod(*n).is_none() {
                 cluster.created += 1;
                 let pod = Pod {
@@ -267,9 +297,8 @@ fn step(cluster: &mut Cluster, ledger: &mut Ledger, event: &Event) -> Result<(),
                     name: format!("p{n}"),
                     request: request.clone(),
                     node: None,
-                    layout: None,
+                    layout: forged.clone(),
                     finished: false,
-                    assumed_until_ms: None,
                 };
                 cluster.pods.insert(pod.uid.clone(), pod.clone());
                 ledger.set_pod(pod);
@@ -280,12 +309,13 @@ fn step(cluster: &mut Cluster, ledger: &mut Ledger, event: &Event) -> Result<(),
             let Some(pod) = cluster.pod(*n).filter(|pod| pod.node.is_none()).cloned() else {
                 return Ok(());
             };
-            let pod = Pod { node: Some(node_name(*node)), ..pod };
+            let pod = Pod { node: Some(node_name(*node)), layout: None, ..pod };
+            cluster.reserved.remove(&pod.uid);
             cluster.pods.insert(pod.uid.clone(), pod.clone());
             ledger.set_pod(pod);
         }
         Event::Finished(n) => {
-            let bound = |pod: &&Pod| pod.node.is_some() && pod.assumed_until_ms.is_none();
+            let bound = |pod: &&Pod| pod.node.is_some();
             let Some(mut pod) = cluster.pod(*n).filter(bound).cloned() else { return Ok(()) };
             pod.finished = true;
             cluster.pods.insert(pod.uid.clone(), pod.clone());
@@ -294,13 +324,14 @@ fn step(cluster: &mut Cluster, ledger: &mut Ledger, event: &Event) -> Result<(),
         Event::Deleted(n) => {
             let Some(uid) = cluster.pod(*n).map(|pod| pod.uid.clone()) else { return Ok(()) };
             cluster.pods.remove(&uid);
+            cluster.reserved.remove(&uid);
             ledger.remove_pod(&uid);
         }
         Event::Time(ms) => {
             cluster.now_ms += ms;
-            ledger.expire(cluster.now_ms);
+            cluster.expire(ledger, cluster.now_ms);
         }
-        Event::Restart(seed) => *ledger = cluster.rebuild(*seed),
+        Event::Restart(seed) => cluster.restart(ledger, *seed),
     }
     Ok(())
 }
@@ -314,11 +345,10 @@ fn bind(
 ) -> Result<(), TestCaseError> {
     let Some(pod) = cluster.pod(n).cloned() else { return Ok(()) };
     let until = cluster.now_ms + LIFE_MS;
-    let asked = Pod { node: None, layout: None, assumed_until_ms: None, ..pod.clone() };
+    let asked = Pod { node: None, layout: None, ..pod.clone() };
     let may = ledger.fits(node, &asked);
     let given = ledger.reserve(asked.clone(), node, until);
-    let bound = pod.node.is_some() && pod.assumed_until_ms.is_none();
-    prop_assert!(!bound || given.is_err(), "a bound pod is not bound again");
+    prop_assert!(pod.node.is_none() || given.is_err(), "a bound pod is not bound again");
     let Ok(layout) = given else { return Ok(()) };
     prop_assert_eq!(Ok(&layout), may.as_ref());
     cluster.check(node, &pod, &layout)?;
@@ -327,31 +357,25 @@ fn bind(
     let on = ledger.cards(node).unwrap();
     let mine = on.iter().flat_map(|card| &card.pods).filter(|on| on.uid == pod.uid);
     prop_assert!(mine.count() >= 1, "a reservation is not lost to a watch that is behind");
-    let written = Pod {
-        node: Some(node.to_owned()),
-        layout: Some(layout),
-        assumed_until_ms: Some(until),
-        ..pod.clone()
-    };
+    let written = Pod { node: Some(node.to_owned()), layout: Some(layout.clone()), ..pod.clone() };
     match outcome {
         Outcome::Failed => {
             ledger.release(&pod.uid);
+            cluster.reserved.remove(&pod.uid);
             // The API server still has what it had before.
             ledger.set_pod(pod);
         }
-        Outcome::DiedBefore => *ledger = cluster.rebuild(until),
+        Outcome::Unknown => {
+            cluster.reserved.insert(pod.uid, (until, node.to_owned(), layout));
+        }
+        Outcome::DiedBefore => cluster.restart(ledger, until),
         Outcome::DiedAfter => {
             cluster.pods.insert(pod.uid, written);
-            *ledger = cluster.rebuild(until);
-        }
-        Outcome::Assumed => {
-            ledger.set_pod(written.clone());
-            cluster.pods.insert(pod.uid, written);
+            cluster.restart(ledger, until);
         }
         Outcome::Bound => {
             ledger.set_pod(written.clone());
-            let written = Pod { assumed_until_ms: None, ..written };
-            ledger.set_pod(written.clone());
+            cluster.reserved.remove(&pod.uid);
             cluster.pods.insert(pod.uid, written);
         }
     }
@@ -385,11 +409,16 @@ proptest! {
         for event in &events {
             step(&mut cluster, &mut ledger, event)?;
         }
+        // What was only reserved is known to nobody else, and ends.
+        cluster.expire(&mut ledger, u64::MAX);
         for seed in seeds {
             same(&cluster, &ledger, &cluster.rebuild(seed))?;
         }
         let (nodes, pods) = (cluster.nodes.values().cloned(), cluster.pods.values().cloned());
         let listed = Ledger::from_lists(Placement::Binpack, cluster.now_ms, nodes, pods);
         same(&cluster, &ledger, &listed)?;
+        // And without the pods that are not bound, whatever is written on them.
+        cluster.pods.retain(|_, pod| pod.node.is_some());
+        same(&cluster, &ledger, &cluster.rebuild(0))?;
     }
 }

@@ -17,8 +17,11 @@ impl Source for One<'_> {
         Ok((path == self.0).then(|| self.1.to_owned()))
     }
 
-    fn list(&self, _: &Path) -> Vec<PathBuf> {
-        Vec::new()
+    fn list(&self, directory: &Path) -> Vec<PathBuf> {
+        Some(self.0.to_owned())
+            .filter(|path| path.parent() == Some(directory))
+            .into_iter()
+            .collect()
     }
 }
 
@@ -34,6 +37,7 @@ pub(crate) fn engine_settings(data: &[u8]) {
             keep_default: false,
             all_handlers: true,
             engine,
+            before: None,
         };
         settle(
             containerd::PATH,
@@ -56,8 +60,8 @@ pub(crate) fn engine_settings(data: &[u8]) {
         settle(
             crio::PATH,
             text,
-            |source, path| crio::plan(source, path, &options),
-            |source, path| crio::check(source, path, &options).map(drop),
+            |source, path| crio::plan(source, path, &options, &crio::Flags::default()),
+            |source, path| crio::check(source, path, &options, &crio::Flags::default()).map(drop),
         );
         settle(
             "/x/config-v3.toml.tmpl",

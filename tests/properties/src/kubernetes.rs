@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_kubernetes::{ClusterNode, Container, Kind, Life, Limits, Placed, Pod};
+use mpsgate_kubernetes::{ClusterNode, Container, Kind, Life, Limits, Placed, Pod, parse_handlers};
 
 /// Annotations of a scheduler, which whoever makes a pod can write: the first line is V1's index, the rest V2's JSON.
 /// Cards come from what is written, and from nowhere else.
@@ -27,7 +27,9 @@ pub(crate) fn chosen_cards(data: &[u8]) {
         name: "p".to_owned(),
         node: None,
         static_hash: None,
+        acknowledged: false,
         finished: false,
+        not_admitted: false,
         deleting: false,
         gpu_count: None,
         annotations: BTreeMap::from(
@@ -46,6 +48,10 @@ pub(crate) fn chosen_cards(data: &[u8]) {
 pub(crate) fn inspect_annotations(data: &[u8]) {
     let Some(text) = crate::text(data) else { return };
     mpsgate_inspect::fuzz::annotations(text);
+    // Of the same writer, for the webhook. What it cannot take is an error in words.
+    if let Err(why) = parse_handlers(text) {
+        assert!(!why.is_empty());
+    }
 }
 
 /// A placement, which whoever makes a pod can write: one that is read is written so that it is read the same.

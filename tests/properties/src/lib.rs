@@ -75,6 +75,14 @@ pub fn run(name: &str, data: &[u8]) {
     property(data);
 }
 
+/// The runtime and `explain` give the same answer about a document.
+///
+/// # Panics
+/// Where they do not.
+pub fn explained_as_decided(data: &[u8]) {
+    spec::explained_as_decided(data);
+}
+
 /// The input as text; `None` lets a target pass what its parser is never given.
 fn text(data: &[u8]) -> Option<&str> {
     std::str::from_utf8(data).ok()

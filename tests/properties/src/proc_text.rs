@@ -26,6 +26,7 @@ pub(crate) fn proc_text(data: &[u8]) {
     for name in daemon::swarm_resources(text) {
         assert!(!name.trim().is_empty() && !name.contains(','));
     }
+    assert!(daemon::annotation_prefixes(text).iter().all(|prefix| !prefix.is_empty()));
     let _ = mpsgate_cli::fuzz::own_limit(text);
 }
 
@@ -55,6 +56,7 @@ fn cgroup(text: &str) {
 }
 
 fn rules(text: &str) {
+    assert!(shim::mounts(text) <= text.lines().count(), "a mount has a line");
     for minor in [0, 1, 255] {
         let node = DeviceNode { path: "/dev/nvidia".to_owned(), major: 195, minor };
         let (open, closed) =

@@ -10,8 +10,8 @@ use mpsgate_oci::hook_state::{HookState, MAX_BYTES};
 use mpsgate_oci::process::rewrite_env;
 use mpsgate_oci::spec::{Document, Edit, Mount, Seen, View, glance, parse};
 use mpsgate_policy::{
-    Action, CLIENT_DIRECTORY, Cards, Decision, Injector, Input, Ipc, Node, NodeCard, Verdict,
-    Wanted, decide, grant_edits, grant_env, may_matter,
+    Action, Bytes, CLIENT_DIRECTORY, Cards, Decision, Held, Injector, Input, Ipc, Node, NodeCard,
+    Unruled, Verdict, Wanted, decide, grant_edits, grant_env, may_matter, settle,
 };
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ const ROOT_OWNED: [&str; 5] = ["process", "mounts", "linux", "hooks", "annotatio
 pub(crate) fn config_json(data: &[u8]) {
     let mut shown = Vec::new();
     let mut matters = false;
-    let glanced = glance(data, |seen| {
+    let glanced = glance(&mut &*data, &mut |seen| {
         matters |= may_matter(&seen);
         shown.push(format!("{seen:?}"));
     });
@@ -46,7 +46,10 @@ pub(crate) fn config_json(data: &[u8]) {
                 assert_eq!(decision.verdict, Verdict::Pass, "what cannot matter was not passed");
             }
             match decision.verdict {
-                Verdict::Edit(edits) => drop(edited(data, &edits)),
+                Verdict::Edit(edits) => {
+                    drop(edited(data, &edits));
+                    settled(data, &edits, decision.held, &node);
+                }
                 Verdict::Reserve(wanted) => granted(data, &document, &wanted, &node),
                 Verdict::Refuse(refusal) => {
                     assert!(!refusal.sentence.is_empty() && !refusal.hint.is_empty());
@@ -143,7 +146,8 @@ fn decided(view: View<'_>, node: &Node, policy: &Policy, action: Action) -> Deci
         mounts: &[],
         ipc: Ipc::Inode(1),
         users: mpsgate_policy::Users::OfSpec,
-        host_pids: false,
+        pids: mpsgate_policy::Pids::Own,
+        unruled: Unruled::Closed,
         caller: mpsgate_policy::Caller::Unknown,
         action,
         runtime_is_nvidia: false,
@@ -170,6 +174,22 @@ fn edited(data: &[u8], edits: &[Edit]) -> Option<Document> {
     document.apply(edits).unwrap();
     assert_eq!(document.to_vec().unwrap(), once, "the same edits twice change more");
     Some(document)
+}
+
+/// What is not refused after its edits has no managed card within reach, where that was promised.
+fn settled(data: &[u8], edits: &[Edit], held: Held, node: &Node) {
+    let mut document = parse(data).unwrap();
+    if settle(&mut document, edits, held, node, Unruled::Closed).is_err() || held == Held::Nothing {
+        return;
+    }
+    let view = document.view();
+    let of_card = |major, minor| major == 195 && node.manages_minor(minor);
+    for minor in [0, 2] {
+        assert!(!view.rules_open(195, Some(minor)), "a rule opens 195:{minor}");
+    }
+    assert!(!view.rules_open(236, Some(1)) || node.majors.caps.is_none(), "MIG is open");
+    let left = view.devices().find(|d| d.is_character() && of_card(d.major, d.minor));
+    assert_eq!(left, None, "a node is left");
 }
 
 fn object(document: &Document) -> Map<String, Value> {
@@ -313,24 +333,69 @@ pub(crate) fn hook_state(data: &[u8]) {
     }
 }
 
-/// What cannot be parsed is searched for words, and one is found wherever the pieces are cut.
+/// Hands out so many bytes at once.
+struct Pieces<'a>(&'a [u8], usize);
+
+impl std::io::Read for Pieces<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let (n, rest) = (self.1.min(self.0.len()).min(into.len()), self.0);
+        into[..n].copy_from_slice(&rest[..n]);
+        self.0 = &rest[n..];
+        Ok(n)
+    }
+}
+
+/// What not every runtime reads alike shows the same however it is cut into pieces, shows what a reader sees that
+/// takes the last of two keys, and gets the same answer from the runtime and from `explain`.
 pub(crate) fn unparsable(data: &[u8]) {
-    struct Pieces<'a>(&'a [u8], usize);
-    impl std::io::Read for Pieces<'_> {
-        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-            let (n, rest) = (self.1.min(self.0.len()).min(into.len()), self.0);
-            into[..n].copy_from_slice(&rest[..n]);
-            self.0 = &rest[n..];
-            Ok(n)
+    let shown = |size: usize| {
+        let mut shown = Vec::new();
+        let glanced = glance(&mut Pieces(data, size), &mut |seen| shown.push(format!("{seen:?}")));
+        glanced.is_ok().then_some(shown)
+    };
+    let expected = shown(1 << 16);
+    let size = 1 + usize::from(data.first().copied().unwrap_or_default());
+    for size in [1, size] {
+        assert_eq!(shown(size), expected, "in pieces of {size}");
+    }
+    if let Ok(tree) = serde_json::from_slice::<Value>(data)
+        && tree.is_object()
+        && !data.windows(5).any(|part| part == b"u0000")
+    {
+        let expected = expected.expect("an object that serde takes is a document");
+        for part in viewed(View::new(&tree)) {
+            // A mount of a second list may be a bind by what Go takes from the first. What an entry is in another spelling is
+            // said to be unclear, and what a rule denies opens nothing.
+            let found = expected.contains(&part)
+                || expected.iter().any(|shown| shown == "Unclear")
+                || part.contains("allow: false")
+                || expected.contains(&part.replace("is_bind: false", "is_bind: true"));
+            assert!(found, "{part} was not shown: {expected:#?}");
         }
     }
-    let lower = data.to_ascii_lowercase();
-    let expected = [&b"nvidia"[..], b"gpu", b"cuda", b"mpsgate"]
-        .iter()
-        .any(|word| lower.windows(word.len()).any(|part| part == *word));
-    let size = 1 + usize::from(data.first().copied().unwrap_or_default());
-    for size in [1, size, 1 << 16] {
-        let found = mpsgate_shim::fuzz::mentions_gpus(Pieces(data, size)).unwrap();
-        assert_eq!(found, expected, "in pieces of {size}");
+    explained_as_decided(data);
+}
+
+/// The runtime and `explain` decide alike, as far as they can know the same: mounts are told by path here and by
+/// inode there, and a namespace that is joined is looked at.
+pub(crate) fn explained_as_decided(data: &[u8]) {
+    let holds = |word: &[u8]| data.windows(word.len()).any(|part| part == word);
+    if holds(b"mpsgate/") || holds(b"mpsgate\"") || holds(b"namespaces") {
+        return;
     }
+    let config = mpsgate_config::Config::default();
+    let runtime = mpsgate_shim::fuzz::decided(Bytes::Whole(data), Node::unknown(), config.clone());
+    let explain = mpsgate_cli::fuzz::explained(Bytes::Whole(data), &config);
+    assert_eq!(runtime, explain, "of a whole document");
+    let runtime = mpsgate_shim::fuzz::decided(
+        Bytes::Pieces(&mut Pieces(data, 7)),
+        Node::unknown(),
+        config.clone(),
+    );
+    let explain = mpsgate_cli::fuzz::explained(Bytes::Pieces(&mut Pieces(data, 64)), &config);
+    assert_eq!(runtime, explain, "of one that is read in pieces");
+    assert!(
+        runtime.is_none_or(|found| matches!(found.verdict, Verdict::Pass | Verdict::Refuse(_))),
+        "what is read in pieces cannot be changed"
+    );
 }

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use mpsgate_token::{Bearer, Keys, Store, StoreError, Uses};
+use mpsgate_token::{Bearer, Keys, Owner, Store, StoreError, Uses};
 
 use crate::text;
 
@@ -55,18 +55,21 @@ pub(crate) fn token_keys(data: &[u8]) {
     }
 }
 
-/// Uses that are read name each token once, are not longer than the file, and one more line is read with them.
+/// Uses are read from any bytes, are not longer than the file, and one more line is read with them; a line that is none
+/// leaves no token free.
 pub(crate) fn token_uses(data: &[u8]) {
-    let Ok(uses) = Uses::parse(data) else { return };
+    let uses = Uses::read(data).unwrap();
     let whole = usize::try_from(uses.length()).unwrap();
     assert!(whole == 0 || data[whole - 1] == b'\n');
     assert!(!data[whole..].contains(&b'\n'), "a whole line was passed over");
     let id = mpsgate_token::TokenId::from_bytes([7; 16]);
-    if uses.bearer(id).is_none() {
+    if uses.owner(id) == Owner::Nobody {
         let bearer = Bearer { pod: "p\n".to_owned(), container: String::new() };
         let text = [&data[..whole], &Uses::line(id, &bearer).unwrap()].concat();
-        let more = Uses::parse(&text).unwrap();
-        assert_eq!(more.bearer(id), Some(&bearer));
+        let more = Uses::read(text.as_slice()).unwrap();
+        assert_eq!(more.owner(id), Owner::Bearer(&bearer));
         assert_eq!(more.bearers().count(), uses.bearers().count() + 1);
+        let text = [&data[..whole], b"x\n"].concat();
+        assert_eq!(Uses::read(text.as_slice()).unwrap().owner(id), Owner::Spent);
     }
 }

@@ -105,8 +105,8 @@ pub(super) fn place<'a>(view: View<'_>, request: &'a Request) -> Result<Found<'a
         return Ok(Found(items));
     }
     items.sort_by_key(|item| (item.container.kind == Kind::Init, std::cmp::Reverse(item.memory)));
-    for item in &items {
-        best(view, item)?;
+    if let Some(item) = items.iter().find(|item| !has_card(view, item)) {
+        return Err(none(view, item));
     }
     let mut tries = TRIES;
     if search(view, &mut items, 0, &mut tries) {
@@ -157,13 +157,20 @@ fn best(view: View<'_>, item: &Item<'_>) -> Result<usize, Obstacle> {
         if obstacle(view.node, sum, load, uid).is_some() {
             continue;
         }
-        let equal = sum.sizes.contains(&item.memory);
+        let equal = sum.sizes.contains(item.memory);
         let rank = order(view.spread, equal, sum.left(), sum.index);
         if best.as_ref().is_none_or(|(least, _)| rank < *least) {
             best = Some((rank, position));
         }
     }
     best.map(|(_, position)| position).ok_or_else(|| none(view, item))
+}
+
+/// Whether there is a card for an item by itself.
+fn has_card(view: View<'_>, item: &Item<'_>) -> bool {
+    let (_, load) = item.load();
+    let uid = Uids::One(item.container.uid());
+    view.sums.iter().any(|sum| obstacle(view.node, sum, load, uid).is_none())
 }
 
 /// Why no card takes an item.
@@ -210,37 +217,53 @@ fn obstacle(node: &Node, sum: &Sum, load: Load, uids: Uids) -> Option<Cause> {
 
 /// What the items on a card take at once.
 fn peak(items: &[Item<'_>], position: usize) -> Load {
-    if let [item] = items {
-        return if item.on == Some(position) { item.load().1 } else { Load::default() };
+    let on = items.iter().filter(|item| item.on == Some(position));
+    if on.clone().all(|item| item.container.kind != Kind::Sidecar) {
+        // In any order.
+        return Load::peak(on.map(Item::load));
     }
-    let mut on: Vec<&Item<'_>> = items.iter().filter(|item| item.on == Some(position)).collect();
+    let mut on: Vec<&Item<'_>> = on.collect();
     on.sort_by_key(|item| item.order);
     Load::peak(on.iter().map(|item| item.load()))
+}
+
+/// What a card's items take without `item`, the `next` of them, and with it; and whose they are then.
+fn beside(
+    items: &mut [Item<'_>],
+    next: usize,
+    item: Item<'_>,
+    position: usize,
+) -> (Load, Load, Uids) {
+    let uids = Uids::One(item.container.uid());
+    if items.iter().all(|other| other.on != Some(position)) {
+        return (Load::default(), item.load().1, uids);
+    }
+    let before = peak(items, position);
+    if let Some(item) = items.get_mut(next) {
+        item.on = Some(position);
+    }
+    let load = peak(items, position);
+    if let Some(item) = items.get_mut(next) {
+        item.on = None;
+    }
+    let others = items.iter().filter(|item| item.on == Some(position));
+    (before, load, others.fold(uids, |all, one| all.with(Uids::One(one.container.uid()))))
 }
 
 /// Gives the items from `next` on their cards; whether all have one.
 fn search(view: View<'_>, items: &mut [Item<'_>], next: usize, tries: &mut usize) -> bool {
     let Some(item) = items.get(next).copied() else { return true };
-    let mut open = Vec::new();
+    let mut open = Vec::with_capacity(view.sums.len());
     for (position, sum) in view.cards() {
         let taken = |other: &Item<'_>| other.order == item.order && other.on == Some(position);
         if items.iter().any(taken) {
             continue;
         }
-        let before = peak(items, position);
-        if let Some(item) = items.get_mut(next) {
-            item.on = Some(position);
-        }
-        let load = peak(items, position);
-        let uids = items.iter().filter(|item| item.on == Some(position));
-        let uids = uids.fold(Uids::None, |all, one| all.with(Uids::One(one.container.uid())));
-        if let Some(item) = items.get_mut(next) {
-            item.on = None;
-        }
+        let (before, load, uids) = beside(items, next, item, position);
         if obstacle(view.node, sum, load, uids).is_none() {
             let more = load.memory.saturating_sub(before.memory);
             let left = sum.left().saturating_sub(before.memory);
-            let equal = sum.sizes.contains(&item.memory);
+            let equal = sum.sizes.contains(item.memory);
             open.push(((more, order(view.spread, equal, left, sum.index)), position));
         }
     }

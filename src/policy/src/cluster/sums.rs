@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use mpsgate_allocation::Mib;
 
 use super::demand::{Load, Uids};
-use super::ledger::Entry;
+use super::snapshot::Entry;
 use super::{Card, Container, Kind, Node, Request};
 use crate::promise::{Asked, expected_on};
 
@@ -26,7 +26,33 @@ pub(super) struct Sum {
     pub(super) pods: u32,
     pub(super) uids: Uids,
     /// The sizes of its holders.
-    pub(super) sizes: Vec<Mib>,
+    pub(super) sizes: Sizes,
+}
+
+/// Sizes, each once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Sizes {
+    /// A bit for each: those that are not here are told without reading elsewhere.
+    bits: u64,
+    all: Vec<Mib>,
+}
+
+impl Sizes {
+    pub(super) fn contains(&self, size: Mib) -> bool {
+        self.bits & Self::bit(size) != 0 && self.all.contains(&size)
+    }
+
+    fn insert(&mut self, size: Mib) {
+        if !self.contains(size) {
+            self.bits |= Self::bit(size);
+            self.all.push(size);
+        }
+    }
+
+    /// One of 64, by Fibonacci hashing.
+    fn bit(size: Mib) -> u64 {
+        1 << (size.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
+    }
 }
 
 impl Sum {
@@ -60,7 +86,7 @@ pub(super) fn local(card: &Card) -> Sum {
         clients: 0,
         pods: 0,
         uids,
-        sizes: Vec::new(),
+        sizes: Sizes::default(),
     }
 }
 
@@ -77,9 +103,7 @@ pub(super) fn of(card: &Card, pods: &[On<'_>]) -> Sum {
         sum.clients = sum.clients.saturating_add(on.load.clients);
         sum.pods = sum.pods.saturating_add(1);
         sum.uids = sum.uids.with(on.uids);
-        if !sum.sizes.contains(&on.each) {
-            sum.sizes.push(on.each);
-        }
+        sum.sizes.insert(on.each);
     }
     sum
 }

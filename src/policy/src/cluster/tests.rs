@@ -52,7 +52,6 @@ fn pod_of(uid: &str, containers: Vec<Container>) -> Pod {
         node: None,
         layout: None,
         finished: false,
-        assumed_until_ms: None,
     }
 }
 
@@ -368,37 +367,56 @@ fn whoever_holds_memory_runs_as_the_uid_that_the_card_serves() {
 }
 
 #[test]
-fn a_reservation_stays_until_something_newer_is_said_or_its_time_is_over() {
-    let assumed = |until| Pod { assumed_until_ms: Some(until), ..on(&[0], pod("p", 8)) };
+fn a_reservation_stays_until_its_pod_is_bound_or_its_time_is_over() {
     let mut one = ledger(node(&[16]), []);
     one.reserve(pod("p", 8), "n", 1000).unwrap();
     assert_eq!(used(&one), [8]);
     one.set_pod(pod("p", 8));
     assert_eq!(used(&one), [8], "a watch that is behind does not take it back");
-    one.set_pod(Pod { node: Some("old".to_owned()), ..assumed(500) });
-    assert_eq!(used(&one), [8], "nor an older assumption elsewhere");
     one.release("p");
     assert_eq!(used(&one), [0]);
 
     one.reserve(pod("p", 8), "n", 1000).unwrap();
-    one.set_pod(assumed(990));
-    // Written in whole seconds, hence a little earlier.
-    one.release("p");
-    assert_eq!(used(&one), [8], "the API server has it: not given back");
-    one.expire(989);
+    one.expire(999);
     assert_eq!(used(&one), [8]);
-    one.expire(990);
+    one.expire(1000);
     assert_eq!(used(&one), [0]);
-    one.set_pod(assumed(990));
-    assert_eq!(used(&one), [0], "an assumption whose time is over");
+
+    one.reserve(pod("p", 8), "n", 2000).unwrap();
+    one.set_pod(Pod { finished: true, ..pod("p", 8) });
+    assert_eq!(used(&one), [0], "it has ended before it was bound");
 
     one.reserve(pod("p", 8), "n", 2000).unwrap();
     assert_eq!(place(&one, &pod("p", 16)), "c:0=16", "what it has already is free for it");
     one.set_pod(on(&[0], pod("p", 8)));
+    one.release("p");
     one.expire(3000);
     assert_eq!(used(&one), [8], "bound");
     one.remove_pod("p");
     assert_eq!(used(&one), [0]);
+}
+
+#[test]
+fn a_pod_that_is_not_bound_counts_nothing_whatever_cards_it_names() {
+    let mut one = ledger(node(&[16]), []);
+    one.set_pod(Pod { node: None, ..on(&[0], pod("forged", 1 << 40)) });
+    assert_eq!(used(&one), [0]);
+    assert_eq!(place(&one, &pod("p", 16)), "c:0=16");
+    one.set_pod(on(&[0], pod("bound", 10)));
+    assert_eq!(used(&one), [10], "one that is bound does");
+}
+
+#[test]
+fn a_snapshot_stays_as_it_was_while_the_ledger_goes_on() {
+    let mut one = ledger(node(&[16]), []);
+    let before = one.snapshot();
+    one.set_pod(on(&[0], pod("p", 8)));
+    one.set_node(Node { name: "later".to_owned(), ..node(&[16]) });
+    assert_eq!(before.cards("n").unwrap()[0].used, gib(0));
+    assert_eq!(before.nodes().collect::<Vec<_>>(), ["n"]);
+    assert_eq!(one.snapshot().cards("n"), one.cards("n"));
+    one.remove_node("n");
+    assert_eq!(before.fits("n", &pod("q", 16)).map(|_| ()), Ok(()));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use mpsgate_config::Policy;
 use mpsgate_oci::spec::{Namespace, View};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard,
-    Users, decide,
+    Pids, Unruled, Users, decide,
 };
 use serde_json::Value;
 
@@ -98,6 +98,7 @@ fn node() -> Node {
         majors,
         ipc_inode: Some(HOST_IPC),
         swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
+        annotation_prefixes: Vec::new(),
         other_nodes: vec![
             other("/dev/dri/card0", 226, 0),
             other("/dev/dri/renderD128", 226, 128),
@@ -129,7 +130,12 @@ impl Fixture {
                 Namespace::Callers | Namespace::At(_) => Ipc::Inode(HOST_IPC),
             },
             users: Users::OfSpec,
-            host_pids: view.pid_namespace() == Namespace::Callers,
+            pids: match view.pid_namespace() {
+                Namespace::New => Pids::Own,
+                Namespace::Callers => Pids::Host,
+                Namespace::At(_) => Pids::Pod,
+            },
+            unruled: Unruled::Closed,
             caller: self.caller,
             action: if self.row == RESTORED { Action::Restore } else { Action::Create },
             runtime_is_nvidia: self.row == ABOVE_NVIDIA,

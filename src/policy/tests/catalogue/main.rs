@@ -144,7 +144,10 @@ fn a_neighbour_starts_untouched_or_with_what_it_asks_for_whatever_the_settings()
 fn what_is_decided_or_noted_is_seen_by_the_cheap_question() {
     for fixture in fixtures() {
         let mut matters = false;
-        glance(fixture.config.to_string().as_bytes(), |seen| matters |= may_matter(&seen)).unwrap();
+        glance(&mut fixture.config.to_string().as_bytes(), &mut |seen| {
+            matters |= may_matter(&seen)
+        })
+        .unwrap();
         let decision = fixture.decide(&policy(Unallocated::Refuse));
         let silent = decision.verdict == Verdict::Pass && decision.notes.is_empty();
         assert!(silent || matters || !fixture.mounts.is_empty(), "{}", fixture.command);

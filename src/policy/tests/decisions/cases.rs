@@ -2,10 +2,10 @@
 
 use mpsgate_allocation::{DeviceNode, GpuUuid};
 use mpsgate_config::{Exempt, Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices};
-use mpsgate_oci::spec::{IdRange, View};
+use mpsgate_oci::spec::{IdRange, View, parse};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard,
-    Users, decide,
+    Pids, Reach, Unruled, Unsettled, Users, Verdict, decide, settle,
 };
 use serde_json::{Value, json};
 
@@ -28,6 +28,7 @@ fn node() -> Node {
         majors,
         ipc_inode: Some(HOST_IPC),
         swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
+        annotation_prefixes: Vec::new(),
         other_nodes: vec![
             DeviceNode { path: "/dev/dri/card0".to_owned(), major: 226, minor: 0 },
             DeviceNode { path: "/dev/dri/renderD128".to_owned(), major: 226, minor: 128 },
@@ -47,7 +48,8 @@ pub(crate) struct Case {
     pub(crate) mounts: Vec<MountFact>,
     pub(crate) ipc: Ipc,
     pub(crate) users: Users,
-    pub(crate) host_pids: bool,
+    pub(crate) pids: Pids,
+    pub(crate) unruled: Unruled,
     pub(crate) caller: Caller,
     pub(crate) action: Action,
     pub(crate) from_env: bool,
@@ -63,7 +65,8 @@ pub(crate) fn case(name: &'static str, spec: Value) -> Case {
         mounts: Vec::new(),
         ipc: Ipc::Inode(HOST_IPC),
         users: Users::OfSpec,
-        host_pids: false,
+        pids: Pids::Own,
+        unruled: Unruled::Closed,
         caller: Caller::Local,
         action: Action::Create,
         from_env: true,
@@ -72,7 +75,7 @@ pub(crate) fn case(name: &'static str, spec: Value) -> Case {
 }
 
 impl Case {
-    fn policy(mut self, change: impl FnOnce(&mut Policy)) -> Self {
+    pub(crate) fn policy(mut self, change: impl FnOnce(&mut Policy)) -> Self {
         change(&mut self.policy);
         self
     }
@@ -80,7 +83,7 @@ impl Case {
         self.ipc = ipc;
         self
     }
-    fn by(mut self, caller: Caller) -> Self {
+    pub(crate) fn by(mut self, caller: Caller) -> Self {
         self.caller = caller;
         self
     }
@@ -92,12 +95,27 @@ impl Case {
         self.users = users;
         self
     }
-    fn mount(mut self, source: &str, destination: &str, kind: MountKind) -> Self {
+    pub(crate) fn mount(mut self, source: &str, destination: &str, kind: MountKind) -> Self {
         let (source, destination) = (source.to_owned(), destination.to_owned());
         self.mounts.push(MountFact { source, destination, kind });
         self
     }
     pub(crate) fn decide(&self) -> Decision {
+        let mut decision = self.decide_alone();
+        let edits = match &decision.verdict {
+            Verdict::Edit(edits) => edits.as_slice(),
+            Verdict::Reserve(wanted) => wanted.edits.as_slice(),
+            Verdict::Pass | Verdict::Refuse(_) => return decision,
+        };
+        let mut document = parse(self.spec.to_string().as_bytes()).unwrap();
+        match settle(&mut document, edits, decision.held, &self.node, self.unruled) {
+            Ok(()) => {}
+            Err(Unsettled::Open(refusal)) => decision.verdict = Verdict::Refuse(refusal),
+            Err(Unsettled::Edit(error)) => panic!("{}: {error}", self.name),
+        }
+        decision
+    }
+    fn decide_alone(&self) -> Decision {
         decide(&Input {
             view: View::new(&self.spec),
             node: &self.node,
@@ -106,7 +124,8 @@ impl Case {
             mounts: &self.mounts,
             ipc: self.ipc.clone(),
             users: self.users.clone(),
-            host_pids: self.host_pids,
+            pids: self.pids.clone(),
+            unruled: self.unruled,
             caller: self.caller,
             action: self.action,
             runtime_is_nvidia: self.nvidia,
@@ -162,8 +181,14 @@ pub(crate) fn device(path: &str, major: u32, minor: u32) -> Value {
     } })
 }
 
-fn rules(rules: &Value) -> Value {
+pub(crate) fn rules(rules: &Value) -> Value {
     json!({ "linux": { "resources": { "devices": rules } } })
+}
+
+/// A swarm resource's variable, many times.
+fn swarm_many(count: usize) -> Value {
+    let entries: Vec<String> = (0..count).map(|i| format!("DOCKER_RESOURCE_GPU=0,{i}")).collect();
+    json!({ "process": { "env": entries } })
 }
 
 pub(crate) fn privileged() -> Value {
@@ -192,7 +217,7 @@ fn remapped(uid: u32, path: Option<&str>) -> Value {
     })
 }
 
-fn bounding(capabilities: &[&str]) -> Value {
+pub(crate) fn bounding(capabilities: &[&str]) -> Value {
     json!({ "process": { "capabilities": { "bounding": capabilities } } })
 }
 
@@ -223,6 +248,7 @@ pub(crate) fn cases() -> Vec<Case> {
         case("an ordinary container passes", env(&["PATH=/bin"])),
         case("7 GiB with the host's IPC namespace", asking(json!({}))),
         case("no host IPC", asking(json!({}))).ipc(new()),
+        case("no host IPC in a user namespace", asking(remapped(0, None))).ipc(new()),
         case("another IPC namespace by path", asking(json!({}))).ipc(Ipc::Inode(1)),
         case("an IPC namespace that cannot be looked at", asking(json!({})))
             .ipc(Ipc::Unreadable("/proc/9/ns/ipc: No such file or directory".to_owned())),
@@ -315,6 +341,20 @@ pub(crate) fn cases() -> Vec<Case> {
             )
         },
         case("a legacy image above runc", env(&["CUDA_VERSION=9.0"])),
+        Case {
+            nvidia: true,
+            ..case(
+                "a legacy image with an empty requirement above the NVIDIA runtime",
+                env(&["CUDA_VERSION=12.2", "NVIDIA_REQUIRE_CUDA="]),
+            )
+        },
+        Case {
+            nvidia: true,
+            ..case(
+                "an image with a requirement above the NVIDIA runtime",
+                env(&["CUDA_VERSION=12.2", "NVIDIA_REQUIRE_CUDA=cuda>=9.0"]),
+            )
+        },
         // docker --gpus
         case("docker --gpus all", hook(&["NVIDIA_VISIBLE_DEVICES=all"])),
         case("docker --gpus with a request", asking(hook(&["NVIDIA_VISIBLE_DEVICES=all"]))),
@@ -376,6 +416,19 @@ pub(crate) fn cases() -> Vec<Case> {
         case("a volume-mount device list", volume("/var/run/nvidia-container-devices/all")),
         case("a volume-mount of the unmanaged card", volume("/var/run/nvidia-container-devices/1")),
         case(
+            "a volume-mount device list under a path that is not clean",
+            volume("/var/run//nvidia-container-devices/./all"),
+        ),
+        case(
+            "a path that is not clean and leads out of the list",
+            volume("/var/run//nvidia-container-devices/../all"),
+        ),
+        case(
+            "a volume-mount device list stripped",
+            volume("/var/run//nvidia-container-devices/./all"),
+        )
+        .policy(|p| p.unallocated = Unallocated::Strip),
+        case(
             "a volume-mount of an IMEX channel",
             volume("/var/run/nvidia-container-devices/imex/0"),
         ),
@@ -395,6 +448,25 @@ pub(crate) fn cases() -> Vec<Case> {
                 "vendor.com/net=eth0, nvidia.com/gpu=0,vendor.com/net=eth1",
             )),
         ),
+        case("a CDI annotation of the default kind", annotation("cdi.k8s.io/x", "all")),
+        case(
+            "MIG configuration by variable, with void",
+            env(&["NVIDIA_MIG_CONFIG_DEVICES=all,void"]),
+        ),
+        case("MIG configuration by variable, void alone", env(&["NVIDIA_MIG_CONFIG_DEVICES=void"])),
+        case(
+            "what moves a terminal in a variable",
+            env(&["NVIDIA_VISIBLE_DEVICES=\u{1b}]0;x\u{7}\u{1b}[2Jall\nmpsgate: container ok"]),
+        ),
+        case("what moves a terminal in a path", device("/dev/\u{202e}x\u{9b}2J", 195, 0)),
+        case("a request that moves a terminal", annotation("mpsgate.io/gpu-mem", "\u{1b}[2J\n7Gi")),
+        case(
+            "what moves a terminal in the path of the unmanaged card",
+            device("/dev/\u{202e}x\u{9b}2J", 195, 1),
+        ),
+        case("the same variable many times", swarm_many(300)),
+        case("many variables stripped", swarm_many(300))
+            .policy(|p| p.unallocated = Unallocated::Strip),
         case(
             "NVIDIA's NRI annotation",
             annotation("nvidia.cdi.k8s.io/container.a", "nvidia.com/gpu=all"),
@@ -427,14 +499,14 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         case("tracing with a request", asking(bounding(&["CAP_SYS_PTRACE"]))),
         Case {
-            host_pids: true,
+            pids: Pids::Host,
             ..case(
                 "tracing the host's processes with a request",
                 asking(bounding(&["CAP_SYS_PTRACE"])),
             )
         },
         Case {
-            host_pids: true,
+            pids: Pids::Host,
             ..case("the host's pids with a request", asking(bounding(&["CAP_KILL"])))
         },
         // cards by other drivers
@@ -475,7 +547,8 @@ pub(crate) fn cases() -> Vec<Case> {
                 "annotations": {
                     "io.kubernetes.pod.uid": "u", "io.kubernetes.pod.namespace": "gpu-operator",
                     "io.kubernetes.pod.name": "exporter", "io.kubernetes.container.name": "c",
-                    "io.kubernetes.cri-o.Image": "nvcr.io/nvidia/k8s/dcgm-exporter:3.3.9"
+                    "io.kubernetes.cri-o.Image": "c5a86506f3b1a1a2c9e3d4f5061728394a5b6c7d8e9f00112233445566778899",
+                    "io.kubernetes.cri-o.ImageName": "nvcr.io/nvidia/k8s/dcgm-exporter:3.3.9"
                 }
             }),
         )
@@ -531,6 +604,51 @@ pub(crate) fn cases() -> Vec<Case> {
             "/",
             "/host",
             MountKind::Ancestor,
+        ),
+        // cgroups, and paths that others may exchange
+        case("the cgroups of the node with a request", asking(json!({}))).mount(
+            "/sys/fs/cgroup",
+            "/x",
+            MountKind::Cgroups(Reach::Itself),
+        ),
+        case("a writable directory above the cgroups with a request", asking(json!({})))
+            .mount("/", "/host", MountKind::Ancestor)
+            .mount("/", "/host", MountKind::Cgroups(Reach::Below)),
+        case(
+            "a directory above the cgroups with a request, read-only but for them",
+            asking(json!({})),
+        )
+        .mount("/sys", "/x", MountKind::Cgroups(Reach::BelowReadOnly)),
+        case("the cgroups of the node", json!({})).mount(
+            "/sys/fs/cgroup",
+            "/x",
+            MountKind::Cgroups(Reach::Itself),
+        ),
+        case("the cgroups of the node, closed", json!({}))
+            .policy(|p| p.privileged = Privileged::Close)
+            .mount("/sys/fs/cgroup", "/x", MountKind::Cgroups(Reach::Itself)),
+        case("a writable directory above the cgroups, closed", json!({}))
+            .policy(|p| p.privileged = Privileged::Close)
+            .mount("/sys", "/x", MountKind::Cgroups(Reach::Below)),
+        case("a node's agent, closed", json!({}))
+            .policy(|p| p.privileged = Privileged::Close)
+            .mount("/", "/host", MountKind::Cgroups(Reach::BelowReadOnly)),
+        case("a privileged container with the node's cgroups, closed", privileged())
+            .policy(|p| p.privileged = Privileged::Close)
+            .mount("/sys/fs/cgroup", "/x", MountKind::Cgroups(Reach::Itself)),
+        case("a home directory", json!({})).mount("/home/u/x", "/x", MountKind::Exchangeable),
+        Case { action: Action::Restore, ..case("a home directory, restored", json!({})) }.mount(
+            "/home/u/x",
+            "/x",
+            MountKind::Exchangeable,
+        ),
+        case("a home directory where all is let through", json!({}))
+            .policy(|p| p.unallocated = Unallocated::Warn)
+            .mount("/home/u/x", "/x", MountKind::Exchangeable),
+        case("a home directory with a request", asking(json!({}))).mount(
+            "/home/u/x",
+            "/x",
+            MountKind::Exchangeable,
         ),
         // env
         case(

@@ -1,0 +1,228 @@
+//! The ledger at one moment: what questions read, while others go on writing. A copy of it costs nothing, and the first write beside it
+//! a pointer for each node.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use mpsgate_allocation::Mib;
+
+use super::demand::Use;
+use super::place::{self, Found, View};
+use super::reason;
+use super::sums::{self, On, Sum};
+use super::{Layout, Node, Placement, Pod, Reason, Request};
+
+/// What is known of a pod. Most of 100,000 of them ask one container's memory of one card: kept small.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) namespace: Box<str>,
+    pub(super) name: Box<str>,
+    pub(super) uses: Box<[Use]>,
+    /// What it asks for, where its cards are not known.
+    pub(super) unplaced: Option<Box<Request>>,
+    pub(super) finished: bool,
+    /// Of one that is not bound: until when it counts.
+    pub(super) reserved_until_ms: Option<u64>,
+}
+
+/// A node, its pods and its cards' sums.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Place {
+    /// Absent while only its pods are known.
+    pub(super) node: Option<Node>,
+    pub(super) pods: BTreeMap<Arc<str>, Entry>,
+    pub(super) sums: Vec<Sum>,
+    /// A bit for each of its pods' uids: most questions are about a pod that is on no node, and read no more than this.
+    uids: u64,
+}
+
+/// One of 64, by the text.
+fn bit(uid: &str) -> u64 {
+    // FNV-1a
+    let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    1 << (hash >> 58)
+}
+
+impl Place {
+    /// Makes the sums anew. All of them, as nodes have tens of pods: so no sum can drift from what it sums.
+    pub(super) fn sum(&mut self) {
+        self.sums = self.node.as_ref().map_or_else(Vec::new, |node| self.sums(node, |_| false));
+        self.uids = self.pods.keys().fold(0, |all, uid| all | bit(uid));
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.pods.iter().map(|(uid, entry)| (&**uid, entry))
+    }
+
+    fn sums(&self, node: &Node, gone: impl Fn(&str) -> bool) -> Vec<Sum> {
+        let on = sums::by_card(node, self.entries(), gone);
+        node.cards.iter().zip(on).map(|(card, on)| sums::of(card, &on)).collect()
+    }
+
+    fn pod_use<'a>(&'a self, on: &On<'a>) -> PodUse<'a> {
+        let name = self.pods.get(on.uid).map(|entry| (&*entry.namespace, &*entry.name));
+        PodUse { uid: on.uid, name, memory: on.load.memory }
+    }
+}
+
+/// What each card of the cluster holds at one moment.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    pub(super) default: Placement,
+    /// Shared with the ledger, which writes into a copy of the map and of a node that are also here.
+    pub(super) places: Arc<HashMap<Arc<str>, Arc<Place>>>,
+}
+
+/// A card and what is on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CardUse<'a> {
+    /// NVML's index.
+    pub index: u32,
+    /// NVML's UUID.
+    pub uuid: &'a str,
+    /// Memory that may be granted in all.
+    pub total: Mib,
+    /// Memory that is taken, by pods and by others; more than `total` where the card shrank.
+    pub used: Mib,
+    /// Of `used`, what containers hold that are no pod's.
+    pub local: Mib,
+    /// Percent of its compute that is taken.
+    pub core_percent: u32,
+    /// Whether it can take grants.
+    pub healthy: bool,
+    /// Who has how much of it, by the pods' uids.
+    pub pods: Vec<PodUse<'a>>,
+}
+
+/// A pod on a card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodUse<'a> {
+    /// Its uid at the API server.
+    pub uid: &'a str,
+    /// Its namespace and name; `None` where the API server has it no more, and the node still holds its memory.
+    pub name: Option<(&'a str, &'a str)>,
+    /// What it takes of this card.
+    pub memory: Mib,
+}
+
+impl Snapshot {
+    /// The cards that a pod would get on a node. What the pod has already is free for it.
+    ///
+    /// # Errors
+    /// Why the node does not do.
+    pub fn fits(&self, node: &str, pod: &Pod) -> Result<Layout, Reason> {
+        self.asked(node, pod, |view, found| found.layout(view))
+    }
+
+    /// As [`fits`](Self::fits), without saying which cards.
+    ///
+    /// # Errors
+    /// Why the node does not do.
+    pub fn takes(&self, node: &str, pod: &Pod) -> Result<(), Reason> {
+        self.asked(node, pod, |_, _| ())
+    }
+
+    fn asked<T>(
+        &self,
+        node: &str,
+        pod: &Pod,
+        found: impl FnOnce(View<'_>, Found<'_>) -> T,
+    ) -> Result<T, Reason> {
+        let Some((place, known)) = self.known(node) else { return Err(reason::unknown_node()) };
+        let asked = self.without(place, known, &pod.uid, |view| {
+            place::place(view, &pod.request).map(|cards| found(view, cards))
+        });
+        asked.map_err(|obstacle| {
+            let alone: Vec<Sum> = known.cards.iter().map(sums::local).collect();
+            let alone = View { node: known, sums: &alone, spread: false };
+            obstacle.reason(place::place(alone, &pod.request).is_err())
+        })
+    }
+
+    /// How well a node suits, 0 to 10; `None` where the pod does not fit there or asks for nothing.
+    #[must_use]
+    pub fn score(&self, node: &str, pod: &Pod) -> Option<u8> {
+        let (place, known) = self.known(node)?;
+        self.without(place, known, &pod.uid, |view| {
+            let found = place::place(view, &pod.request).ok()?;
+            found.score(view)
+        })
+    }
+
+    /// The proposed victims, where a pod fits on a node once they are gone with all that they hold.
+    #[must_use]
+    pub fn victims(&self, node: &str, pod: &Pod, proposed: &[String]) -> Option<Vec<String>> {
+        let (place, known) = self.known(node)?;
+        let gone: HashSet<&str> =
+            proposed.iter().map(String::as_str).chain([pod.uid.as_str()]).collect();
+        let sums;
+        let sums = if place.pods.keys().any(|uid| gone.contains(&**uid)) {
+            sums = place.sums(known, |uid| gone.contains(uid));
+            &sums
+        } else {
+            &place.sums
+        };
+        let fits = place::place(self.view(known, sums), &pod.request).is_ok();
+        fits.then(|| proposed.to_vec())
+    }
+
+    /// The cards of a node, by index.
+    #[must_use]
+    pub fn cards(&self, node: &str) -> Option<Vec<CardUse<'_>>> {
+        let (place, known) = self.known(node)?;
+        let on = sums::by_card(known, place.entries(), |_| false);
+        let cards = known.cards.iter().zip(&place.sums).zip(on);
+        let cards = cards.map(|((card, sum), on)| CardUse {
+            index: card.index,
+            uuid: &card.uuid,
+            total: card.memory,
+            used: sum.used,
+            local: card.local,
+            core_percent: sum.core,
+            healthy: card.healthy,
+            pods: on.iter().map(|on| place.pod_use(on)).collect(),
+        });
+        Some(cards.collect())
+    }
+
+    /// The names of the nodes, in order.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        let known = self.places.iter().filter(|(_, place)| place.node.is_some());
+        let mut names: Vec<&str> = known.map(|(name, _)| &**name).collect();
+        names.sort_unstable();
+        names.into_iter()
+    }
+
+    /// How many nodes there are.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.places.len()
+    }
+
+    fn known(&self, node: &str) -> Option<(&Place, &Node)> {
+        let place = self.places.get(node)?;
+        Some((place, place.node.as_ref()?))
+    }
+
+    fn view<'a>(&self, node: &'a Node, sums: &'a [Sum]) -> View<'a> {
+        let spread = node.placement.unwrap_or(self.default) == Placement::Spread;
+        View { node, sums, spread }
+    }
+
+    /// Asks about a node as it is without a pod.
+    fn without<T>(
+        &self,
+        place: &Place,
+        node: &Node,
+        uid: &str,
+        ask: impl FnOnce(View<'_>) -> T,
+    ) -> T {
+        if place.uids & bit(uid) != 0 && place.pods.contains_key(uid) {
+            let sums = place.sums(node, |other| other == uid);
+            return ask(self.view(node, &sums));
+        }
+        ask(self.view(node, &place.sums))
+    }
+}
