@@ -10,34 +10,35 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 HOST := $(shell rustc -vV | sed -n 's/^host: //p')
 MUSL := $(HOST:-gnu=-musl)
 # The shim starts with every container, so it is static: musl where the target is installed, else
-# glibc. tests/env/install.sh has rustup add it; that happens before this is asked.
+# glibc. tests/env/install.sh has rustup add it, in a target of its own: make expands a whole recipe before its first
+# line runs, so a recipe that asks for the target cannot be the one that installs it.
 shim_target = $(or $(SHIM_TARGET),$(shell [ -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)/lib" ] && echo $(MUSL) || echo $(HOST)))
-# Naming the target keeps the flags away from build scripts and procedural macros. Relocations packed
-# (DT_RELR; musl 1.2.4, glibc 2.36, binutils 2.38) are 37 kB less of each program.
-shim_flags := -C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs
-shim_env = RUSTFLAGS="$(RUSTFLAGS) $(shim_flags)"
+# Naming the target keeps the flags away from build scripts and procedural macros.
+shim_env = RUSTFLAGS="$(RUSTFLAGS) $$(packaging/shim-flags $(shim_target))"
 LOGS := $(TARGET_DIR)/test-log
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help build man packages krew demo test test-unit test-e2e test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck clean
+.PHONY: help install-build install-release build man packages krew demo test test-unit test-e2e test-differential test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-build: ## build everything into out/: shim and hook static, daemon, command, test doubles
-	@tests/env/install.sh build
+build: install-build ## build everything into out/: shim and hook static, daemon, command, test doubles
 	@echo "shim and hook: $(shim_target), profile shim"
 	@$(shim_env) cargo build -q --locked -p mpsgate-shim --profile shim --target $(shim_target)
-	@$(shim_env) cargo build -q --locked -p mpsgate-escape --profile shim --target $(shim_target)
+	@$(shim_env) cargo build -q --locked -p mpsgate-escape -p mpsgate-differential --profile shim --target $(shim_target)
 	@echo "daemon, command and test doubles: profile $(PROFILE)"
 	@cargo build -q --locked -p mpsgate-daemon -p mpsgate-cli -p mpsgate-inspect -p mpsgate-scheduler -p fake-nvml -p fake-mps-control --profile $(PROFILE)
 	@mkdir -p out/fakes
 	@install -t out $(TARGET_DIR)/$(shim_target)/shim/mpsgate-runtime $(TARGET_DIR)/$(shim_target)/shim/mpsgate-hook
 	@install -t out $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,mpsgated mpsgate mpsgate-scheduler kubectl-inspect-cgpu)
 	@install $(TARGET_DIR)/$(PROFILE:dev=debug)/libnvidia_ml.so out/fakes/libnvidia-ml.so.1
-	@install -t out/fakes $(TARGET_DIR)/$(shim_target)/shim/escape-try
+	@install -t out/fakes $(addprefix $(TARGET_DIR)/$(shim_target)/shim/,escape-try differential)
 	@install -t out/fakes $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,nvidia-cuda-mps-control nvidia-cuda-mps-server)
 	@ls -l out out/fakes | awk 'NF > 8 && !/^d/ { printf "  %9d  %s\n", $$5, $$9 }'
+
+install-build install-release: install-%:
+	@tests/env/install.sh $*
 
 man: ## manual pages and completions into out/man and out/completions
 	@cargo build -q --locked --workspace --bin mpsgate-pages
@@ -104,17 +105,21 @@ test-chart: ## packaging/kubernetes: the chart rendered, checked against the sch
 	@mkdir -p $(LOGS)
 	@bats --formatter tap tests/chart 2>&1 | tee $(LOGS)/chart.log
 
-chart-manifests: ## the chart's plain manifests into out/kubernetes/mpsgate.yaml (IMAGE=registry/repository, VALUES=file)
+chart-manifests: ## the chart's plain manifests into out/kubernetes/mpsgate.yaml (IMAGE=registry/repository, VALUES=file, KUBE_VERSION=1.29.0: of the cluster, where it is older than Helm)
 	@tests/env/install.sh chart
 	@mkdir -p out/kubernetes
 	@"$$(tests/env/install.sh chart-tools)/bin/helm" template mpsgate packaging/kubernetes/chart --namespace mpsgate-system \
-	  $(if $(IMAGE),--set-string image.repository=$(IMAGE)) $(if $(VALUES),--values $(VALUES)) >out/kubernetes/mpsgate.yaml.new
+	  $(if $(IMAGE),--set-string image.repository=$(IMAGE)) $(if $(VALUES),--values $(VALUES)) $(if $(KUBE_VERSION),--kube-version $(KUBE_VERSION)) >out/kubernetes/mpsgate.yaml.new
 	@mv out/kubernetes/mpsgate.yaml.new out/kubernetes/mpsgate.yaml
 	@echo out/kubernetes/mpsgate.yaml
 
 test-all: build ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part)
 	@tests/env/all.sh $(LOGS)
 	@tests/env/tally.sh $(LOGS)
+
+test-differential: ## generated documents on real runc and through mpsgate: 5,000, with MG_SELECT=ci 300 besides those of make test (root; after build; MG_SEED=N repeats)
+	@mkdir -p $(LOGS)
+	@MG_DOCUMENTS=$(or $(MG_DOCUMENTS),$(if $(filter ci,$(MG_SELECT)),300,5000)) BATS_TEST_TIMEOUT=3600 tests/e2e/run tests/e2e/41_differential.bats 2>&1 | tee $(LOGS)/differential.log
 
 test-faults: ## kill the product at every crash point, restart it 100 times (root; after build; MG_SEED=N repeats)
 	@mkdir -p $(LOGS)
@@ -134,13 +139,13 @@ fuzz: ## fuzz every parser of foreign bytes for FUZZ_SECONDS=60 each (nightly Ru
 bench: build ## what the shim and the hook cost, as ratios to a program that only execs (root)
 	@tests/bench/run
 
-bench-scheduler: ## latency, memory and packing of the cluster's ledger with 5,000 nodes and 100,000 pods (ARGS='--trace NODES.csv PODS.csv')
+bench-scheduler: ## latency, memory and packing of mpsgate-scheduler with 5,000 nodes and 100,000 pods (ARGS='--trace NODES.csv PODS.csv')
 	@tests/env/install.sh build
+	@cargo build -q --locked --release -p mpsgate-scheduler
 	@cargo run -q --locked --release -p mpsgate-bench --bin mpsgate-bench-scheduler -- $(ARGS)
 
-dist: man ## the programs as they are shipped, for every distribution of docs/install.md, into out/dist (ARCH=aarch64: out/dist-aarch64)
-	@tests/env/install.sh release
-	@SHIM_TARGET="$(shim_target)" SHIM_RUSTFLAGS="$(shim_flags)" packaging/dist $(ARCH)
+dist: man install-release ## the programs as they are shipped, for every distribution of docs/install.md, into out/dist (ARCH=aarch64: out/dist-aarch64)
+	@SHIM_TARGET="$(shim_target)" packaging/dist $(ARCH)
 
 release: ## a release of the committed version into out/release, amd64 and arm64: packages, archive, checksums, SBOM, changelog
 	@tests/env/install.sh release
@@ -151,7 +156,7 @@ lint: fmt clippy deny shellcheck ## format, lints with warnings denied, dependen
 fmt: ## is everything formatted?
 	@cargo fmt --all --check
 
-clippy: ## lints, warnings denied; the shim also for its own target
+clippy: install-build ## lints, warnings denied; the shim also for its own target
 	@cargo clippy -q --locked --workspace --all-targets -- -D warnings
 	@cargo clippy -q --locked -p mpsgate-shim -p mpsgate-daemon --features mpsgate-shim/crash-points,mpsgate-daemon/crash-points -- -D warnings
 	@cargo clippy -q --locked -p mpsgate-shim --target $(shim_target) -- -D warnings

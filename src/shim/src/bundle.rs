@@ -7,24 +7,25 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_oci::argv::Invocation;
 use mpsgate_oci::spec::Document;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_policy::{Bytes, Code, DOCUMENT_MAX, Reading, Refusal};
 
+use crate::judge;
 use crate::replace::{remove_leftovers, replace};
 use crate::report::chain;
-
-/// Largest document that is parsed. runc's own tests stay below 100 KiB; a Kubernetes pod's annotations
-/// add 256 KiB at most.
-pub(crate) const SIZE_LIMIT: u64 = 16 << 20;
 
 /// A `config.json` and its content.
 pub(crate) struct Bundle {
     path: PathBuf,
-    /// The content, or `None` where it is larger than [`SIZE_LIMIT`].
-    pub(crate) bytes: Option<Vec<u8>>,
-    size: u64,
+    content: Content,
     mode: u32,
     uid: u32,
     gid: u32,
+}
+
+enum Content {
+    Whole(Vec<u8>),
+    /// Larger than is parsed: read in pieces, as the runtime will.
+    Large(File),
 }
 
 impl Bundle {
@@ -32,6 +33,12 @@ impl Bundle {
     pub(crate) fn path_of(invocation: &Invocation) -> PathBuf {
         let bundle = invocation.bundle.as_deref().unwrap_or_else(|| Path::new("."));
         bundle.join(invocation.config.as_deref().unwrap_or_else(|| Path::new("config.json")))
+    }
+
+    /// The directory that relative paths of the document begin at, without links.
+    pub(crate) fn directory_of(invocation: &Invocation) -> PathBuf {
+        let bundle = invocation.bundle.as_deref().unwrap_or_else(|| Path::new("."));
+        std::fs::canonicalize(bundle).unwrap_or_else(|_| bundle.to_owned())
     }
 
     /// Reads the document.
@@ -60,21 +67,29 @@ impl Bundle {
         if !meta.is_file() {
             return Err(refuse(io::Error::other("it is not a regular file")));
         }
-        let bytes = if meta.len() > SIZE_LIMIT {
-            None
+        let content = if meta.len() > DOCUMENT_MAX {
+            Content::Large(file)
         } else {
             let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or_default() + 1);
-            (&mut file).take(SIZE_LIMIT + 1).read_to_end(&mut bytes).map_err(refuse)?;
-            Some(bytes)
+            (&mut file).take(DOCUMENT_MAX + 1).read_to_end(&mut bytes).map_err(refuse)?;
+            Content::Whole(bytes)
         };
         Ok(Self {
             path: path.to_owned(),
-            bytes,
-            size: meta.len(),
+            content,
             mode: meta.mode() & 0o7777,
             uid: meta.uid(),
             gid: meta.gid(),
         })
+    }
+
+    /// What the document is to us, where relative paths begin at `directory`. Read from its beginning: once.
+    pub(crate) fn read(&mut self, directory: &Path, no_cgroup: bool) -> Result<Reading, Refusal> {
+        let read = match &mut self.content {
+            Content::Whole(bytes) => judge::read(Bytes::Whole(bytes), directory, no_cgroup),
+            Content::Large(file) => judge::read(Bytes::Pieces(file), directory, no_cgroup),
+        };
+        read.map_err(|error| self.unreadable(&chain(&error)))
     }
 
     /// A document that cannot be judged, for a reason that is not the runtime's.
@@ -84,16 +99,6 @@ impl Bundle {
             format!("{} cannot be judged: {why}", self.path.display()),
             "recreate the container; if an engine wrote this file, report it to the engine's maintainers",
         )
-    }
-
-    /// Says how large a document is that is not read.
-    pub(crate) fn too_large(&self) -> String {
-        format!("it has {} bytes, {SIZE_LIMIT} are the most", self.size)
-    }
-
-    /// Whether the document names anything of NVIDIA's or ours: asked where it cannot be parsed.
-    pub(crate) fn mentions_gpus(&self) -> Result<bool, io::Error> {
-        mentions_gpus(File::open(&self.path)?)
     }
 
     /// Replaces the document: beside, then rename; owner and mode stay.
@@ -115,26 +120,6 @@ impl Bundle {
     }
 }
 
-/// Whether a text holds one of the words of NVIDIA's or ours, in any case; piece by piece, because it may
-/// be of any size.
-pub(crate) fn mentions_gpus(mut text: impl Read) -> io::Result<bool> {
-    const WORDS: [&[u8]; 4] = [b"nvidia", b"gpu", b"cuda", b"mpsgate"];
-    let longest = 7;
-    let mut window = Vec::new();
-    let mut chunk = vec![0; 1 << 16];
-    loop {
-        let n = text.read(&mut chunk)?;
-        if n == 0 {
-            return Ok(false);
-        }
-        window.extend(chunk.iter().take(n).map(u8::to_ascii_lowercase));
-        if WORDS.iter().any(|word| window.windows(word.len()).any(|w| w == *word)) {
-            return Ok(true);
-        }
-        window.drain(..window.len().saturating_sub(longest));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
@@ -153,17 +138,25 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_found_wherever_it_lies_in_the_file() {
-        // Around the edges of the chunks that are read.
-        for at in [0, 1, (1 << 16) - 7, (1 << 16) - 1, 1 << 16, (1 << 17) - 3, 200_000] {
-            for word in ["nvidia", "CUDA", "gpu", "MpsGate"] {
-                let mut content = vec![b'x'; at];
-                content.extend(word.bytes());
-                content.extend(vec![b'y'; 100]);
-                assert!(bundle(&content).1.mentions_gpus().unwrap(), "{word} at {at}");
-            }
+    fn a_document_is_read_whatever_its_size() {
+        let rule = r#""linux":{"resources":{"devices":[{"allow":true,"type":"c","major":195}]}}"#;
+        let long = "x".repeat(17 << 20);
+        for (content, unclean, nothing) in [
+            (format!("{{{rule}}}"), false, false),
+            ("{}".to_owned(), false, true),
+            (format!(r#"{{{rule},"x":1,"x":2}}"#), true, false),
+            (r#"{"x":1,"x":2}"#.to_owned(), false, true),
+            (format!(r#"{{"annotations":{{"x":"{long}"}},{rule}}}"#), true, false),
+            (format!(r#"{{"annotations":{{"x":"{long}"}}}}"#), false, true),
+        ] {
+            let reading = bundle(content.as_bytes()).1.read(Path::new("/"), false).unwrap();
+            assert_eq!(matches!(reading, Reading::Unclean(_)), unclean, "{content:.60}");
+            assert_eq!(matches!(reading, Reading::Nothing), nothing, "{content:.60}");
         }
-        assert!(!bundle(&vec![b'x'; 300_000]).1.mentions_gpus().unwrap());
+        for broken in [format!(r#"{{"x":"{long}"#), "[]".to_owned(), String::new()] {
+            let refusal = bundle(broken.as_bytes()).1.read(Path::new("/"), false).unwrap_err();
+            assert!(refusal.sentence.contains("cannot be judged"), "{refusal:?}");
+        }
     }
 
     #[test]

@@ -2,37 +2,50 @@
 
 use std::mem::ManuallyDrop;
 
-use mpsgate_config::{paths, runs_as_root};
+use mpsgate_config::runs_as_root;
 use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::argv::{Invocation, Verb};
-use mpsgate_oci::spec::{Document, Edit, View};
-use mpsgate_policy::{Action, Code, Note, NoteAction, Refusal, Verdict};
+use mpsgate_policy::{Action, Code, Note, NoteAction, Reading, Verdict, only_looks_again};
 
 use crate::bundle::Bundle;
 use crate::grant::{Life, obtain};
-use crate::hook::BY_PRECREATE;
-use crate::judge::{Judge, is_none_of_ours, readable, rootless};
-use crate::report::{Refused, Report, chain};
+use crate::judge::{Judge, decide_unclean, rootless};
+use crate::marks::has_grant;
+use crate::report::{Refused, Report};
 use crate::{facts, process};
 
 /// Decides about the container and leaves its bundle as the real runtime shall find it.
 pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     process::ensure_standard_descriptors();
-    let bundle = Bundle::load(&Bundle::path_of(invocation))?;
-    if bundle.bytes.as_deref().is_some_and(is_none_of_ours) {
-        return Ok(());
-    }
+    let mut bundle = Bundle::load(&Bundle::path_of(invocation))?;
+    let directory = Bundle::directory_of(invocation);
+    let read = bundle.read(&directory, invocation.no_cgroup);
     if !runs_as_root() {
-        return Ok(rootless(bundle.bytes.as_deref())?);
+        // What cannot be read is the runtime's to judge.
+        return Ok(read.as_ref().map_or(Ok(()), rootless)?);
     }
-    let Some(document) = readable(&bundle)? else { return Ok(()) };
+    let document = match read? {
+        Reading::Nothing => return Ok(()),
+        Reading::Clean(document) => document,
+        Reading::Unclean(unclean) => {
+            let decision = decide_unclean(&unclean);
+            let report = Report::of(invocation);
+            decision.notes.iter().for_each(|note| report.noted(note));
+            return match decision.verdict {
+                Verdict::Refuse(refusal) => Err(refusal.into()),
+                _ => Ok(()),
+            };
+        }
+    };
     // Its memory goes with this image; to give it back piece by piece takes as long as to write it.
     let mut document = ManuallyDrop::new(document);
     let view = document.view();
-    if is_decided(view) {
+    let id = invocation.container_id.as_deref().unwrap_or_default().to_string_lossy();
+    // Podman's `precreate` hook has decided about this document a moment ago.
+    if has_grant(view, &id, true) {
         return Ok(());
     }
-    let judge = Judge::of(view);
+    let judge = Judge::of(view, &directory, invocation.no_cgroup);
     let caller = facts::caller(invocation, &judge.settings.trust, judge.kubelet);
     let action = if invocation.verb == Verb::Restore { Action::Restore } else { Action::Create };
     let decision = judge.decide(view, caller, action);
@@ -47,9 +60,21 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
         Verdict::Refuse(refusal) => {
             Err(Refused { refusal, by_daemon: false, pod: caller.pod(view).map(Box::new) })
         }
-        Verdict::Edit(edits) => Ok(edit(&bundle, &mut document, &edits)?),
+        Verdict::Edit(edits) => {
+            judge.settle(&mut document, &edits, decision.held, |why| bundle.unreadable(why))?;
+            match bundle.store(&document) {
+                // Nothing is wrong with the container: what cannot be written does not stop it.
+                Err(refusal) if only_looks_again(&edits) => {
+                    report.warned(&format!(
+                        "is not looked at again when it is made: {}",
+                        refusal.sentence
+                    ));
+                    Ok(())
+                }
+                done => Ok(done?),
+            }
+        }
         Verdict::Reserve(wanted) => {
-            let id = invocation.container_id.as_deref().unwrap_or_default().to_string_lossy();
             let life = Life {
                 container: &id,
                 runtime_root: facts::runtime_root(invocation, judge.runtime.as_deref()),
@@ -57,20 +82,10 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
                 for_parent: false,
             };
             let edits = obtain(life, &judge, view, &wanted)?;
-            edit(&bundle, &mut document, &edits)?;
+            judge.settle(&mut document, &edits, decision.held, |why| bundle.unreadable(why))?;
+            bundle.store(&document)?;
             crash_point!("shim.edited");
             Ok(())
         }
     }
-}
-
-/// Whether Podman's `precreate` hook has decided about this document a moment ago. Hooks are the engine's:
-/// no container brings its own, and Podman makes its document anew for each life.
-fn is_decided(view: View<'_>) -> bool {
-    view.hooks().any(|hook| hook.path == paths::HOOK && hook.has_argument(BY_PRECREATE))
-}
-
-fn edit(bundle: &Bundle, document: &mut Document, edits: &[Edit]) -> Result<(), Refusal> {
-    document.apply(edits).map_err(|error| bundle.unreadable(&chain(&error)))?;
-    bundle.store(document)
 }

@@ -8,9 +8,8 @@ use std::path::Path;
 use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::argv::{Invocation, with_exec_env};
 use mpsgate_oci::process::rewrite_env;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_policy::{Code, DOCUMENT_MAX, Refusal};
 
-use crate::bundle::SIZE_LIMIT;
 use crate::record::{Found, find};
 use crate::replace::{remove_leftovers, replace};
 use crate::report::{Refused, chain};
@@ -64,12 +63,12 @@ fn rewrite(path: &Path, drop: &[String], set: &[(String, String)]) -> Result<(),
     if !meta.is_file() {
         return Err(refuse(Code::Bundle, "it is not a regular file".to_owned()));
     }
-    if meta.len() > SIZE_LIMIT {
+    if meta.len() > DOCUMENT_MAX {
         return Err(refuse(Code::Bundle, format!("it has {} bytes", meta.len())));
     }
     let bytes = std::fs::read(path).map_err(|e| refuse(Code::Bundle, e.to_string()))?;
     let mut document =
-        mpsgate_oci::spec::parse(&bytes).map_err(|e| refuse(Code::Bundle, chain(&e)))?;
+        mpsgate_oci::spec::parse_process(&bytes).map_err(|e| refuse(Code::Bundle, chain(&e)))?;
     let drop: Vec<&str> = drop.iter().map(String::as_str).collect();
     let changed = rewrite_env(document.value_mut(), &drop, set)
         .map_err(|e| refuse(Code::Bundle, chain(&e)))?;

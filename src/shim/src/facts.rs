@@ -1,98 +1,29 @@
-//! Facts for a decision that a spec alone does not hold: what its mounts are, in which IPC
-//! namespace it will live, what the daemon has written about the node.
+//! Facts for a decision that a spec alone does not hold: in which IPC namespace it will live, what the daemon
+//! has written about the node. What its mounts are: `mounts.rs`.
 
-use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
+use mpsgate_allocation::UVM_TOOLS;
 use mpsgate_api::NodeSnapshot;
 use mpsgate_config::{Config, Manage, Trust, paths};
 use mpsgate_oci::argv::Invocation;
-use mpsgate_oci::spec::{Edit, IdRange, Mount, Namespace, View};
+use mpsgate_oci::spec::{Edit, IdRange, Namespace, View};
 use mpsgate_policy::{
-    Caller, Cards, Code, Ipc, Majors, MountFact, MountKind, Node, Refusal, Users,
+    Caller, Cards, Code, Ipc, Majors, Node, Pids, Refusal, ToolkitNames, Users, shares_pod,
 };
 use nix::fcntl::OFlag;
 use nix::sys::stat::{major, minor};
 
-/// Directories of ours that no container may mount, with everything below them.
-const OURS: [&str; 3] = [paths::RUN_DIR, paths::STATE_DIR, "/etc/mpsgate"];
-/// Entries of ours that are looked at: 16 cards have about 160.
-const ENTRIES_MAX: usize = 4096;
 /// Largest snapshot, in bytes.
 const SNAPSHOT_MAX: u64 = 1 << 20;
 
-type Inode = (u64, u64);
+pub(crate) type Inode = (u64, u64);
 
-fn inode(path: &Path) -> Option<Inode> {
+pub(crate) fn inode(path: &Path) -> Option<Inode> {
     std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
-}
-
-/// Which bind mounts touch our directories, by device and inode: names can be aliases.
-pub(crate) fn mounts<'a>(mounts: impl Iterator<Item = Mount<'a>>) -> Vec<MountFact> {
-    let mut facts = Vec::new();
-    // One stat for each of our directories; a node without mpsgate's daemon has none.
-    let ours: Vec<(&str, Inode)> =
-        OURS.iter().filter_map(|dir| Some((*dir, inode(Path::new(dir))?))).collect();
-    if ours.is_empty() {
-        return facts;
-    }
-    let mut below: Vec<Option<HashSet<Inode>>> = vec![None; ours.len()];
-    for mount in mounts.filter(|m| m.is_bind && !m.source.is_empty()) {
-        let Some(source) = inode(Path::new(mount.source)) else { continue };
-        let is_ours = ours.iter().zip(&mut below).any(|((dir, (dev, ino)), below)| {
-            // What lies below has the directory's device; only then is the tree read.
-            source.0 == *dev
-                && (source.1 == *ino
-                    || below.get_or_insert_with(|| tree(Path::new(dir))).contains(&source))
-        });
-        let kind = if is_ours {
-            MountKind::Ours
-        } else if is_ancestor(Path::new(mount.source), source, &ours) {
-            MountKind::Ancestor
-        } else {
-            continue;
-        };
-        facts.push(MountFact {
-            source: mount.source.to_owned(),
-            destination: mount.destination.to_owned(),
-            kind,
-        });
-    }
-    facts
-}
-
-/// Everything below a directory of ours.
-fn tree(root: &Path) -> HashSet<Inode> {
-    let mut found = HashSet::new();
-    let mut open = vec![root.to_owned()];
-    while let Some(directory) = open.pop() {
-        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
-        for entry in entries.flatten() {
-            let Ok(meta) = entry.metadata() else { continue };
-            found.insert((meta.dev(), meta.ino()));
-            if meta.is_dir() && found.len() < ENTRIES_MAX {
-                open.push(entry.path());
-            }
-        }
-    }
-    found
-}
-
-/// Whether a source holds one of our directories. Compared by inode with their few parents; a deep
-/// source path cannot be one, which spares most mounts the stats.
-fn is_ancestor(path: &Path, source: Inode, ours: &[(&str, Inode)]) -> bool {
-    let deepest = OURS.iter().map(|dir| Path::new(dir).components().count()).max();
-    if path.components().filter(|c| matches!(c, Component::Normal(_))).count()
-        > deepest.unwrap_or(0)
-    {
-        return false;
-    }
-    ours.iter()
-        .flat_map(|(dir, _)| Path::new(dir).ancestors().skip(1))
-        .any(|parent| inode(parent) == Some(source))
 }
 
 /// The IPC namespace that a container of this spec will have.
@@ -108,12 +39,27 @@ pub(crate) fn ipc(view: View<'_>) -> Ipc {
     }
 }
 
-/// Whether the container will see the host's processes: the engine's own namespace, by whatever name.
-pub(crate) fn host_pids(view: View<'_>) -> bool {
-    view.pid_namespace().is_callers(|path| {
-        let own = inode(Path::new("/proc/self/ns/pid"));
-        inode(Path::new(path)).is_none_or(|found| Some(found) == own)
-    })
+/// Whose processes the container will see. The engine's own namespace is the host's, by whatever name.
+pub(crate) fn pids(view: View<'_>, caller: Caller) -> Pids {
+    let path = match view.pid_namespace() {
+        Namespace::New => return Pids::Own,
+        Namespace::Callers => return Pids::Host,
+        Namespace::At(path) => path,
+    };
+    let (found, own) = (inode(Path::new(path)), inode(Path::new("/proc/self/ns/pid")));
+    if found.is_some() && found == own {
+        return Pids::Host;
+    }
+    // Kubelet's engines name the namespace of a process of the pod; the kernel says which pod's it is.
+    let cgroups = path
+        .strip_prefix("/proc/")
+        .and_then(|rest| rest.strip_suffix("/ns/pid"))
+        .and_then(|pid| pid.parse::<u32>().ok())
+        .and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok());
+    match cgroups {
+        Some(cgroups) if found.is_some() && shares_pod(view, caller, &cgroups) => Pids::Pod,
+        _ => Pids::Other(path.to_owned()),
+    }
 }
 
 /// What the daemon wrote about the node, and whether a kubelet runs there.
@@ -153,6 +99,15 @@ fn without_daemon(config: &Config) -> Node {
         Cards::AssumeManaged
     };
     Node { cards, majors, ..Node::unknown() }
+}
+
+/// What the toolkit's settings name besides what is known without them; on nearly every node nothing, which costs one
+/// system call.
+pub(crate) fn toolkit_names() -> ToolkitNames {
+    if std::fs::symlink_metadata(paths::TOOLKIT_NAMES).is_err() {
+        return ToolkitNames::default();
+    }
+    snapshot().map(|snapshot| ToolkitNames::of(&snapshot.into())).unwrap_or_default()
 }
 
 fn snapshot() -> Option<NodeSnapshot> {
@@ -210,8 +165,8 @@ fn id_range(line: &str) -> Option<IdRange> {
 }
 
 /// In a user namespace runtimes cannot make device nodes: they bind the host's of the same path (runc
-/// 1.1.5 `createDevices`, crun 1.21). One that is not there, or is another device.
-pub(crate) fn node_to_bind(view: View<'_>, edits: &[Edit]) -> Result<(), Refusal> {
+/// 1.1.5 `createDevices`, crun 1.21). One that is not there, or is another device, is refused; an optional one is left out.
+pub(crate) fn nodes_to_bind(view: View<'_>, edits: &mut Vec<Edit>) -> Result<(), Refusal> {
     if view.user_namespace() == Namespace::Callers {
         return Ok(());
     }
@@ -221,8 +176,12 @@ pub(crate) fn node_to_bind(view: View<'_>, edits: &[Edit]) -> Result<(), Refusal
                 && (major(meta.rdev()), minor(meta.rdev())) == (numbers.0.into(), numbers.1.into())
         })
     };
+    let is_missing = |edit: &Edit| matches!(edit, Edit::AddDevice { path, major, minor, .. } if !is_there(path, (*major, *minor)));
+    edits.retain(|edit| {
+        !matches!(edit, Edit::AddDevice { path, .. } if path == UVM_TOOLS) || !is_missing(edit)
+    });
     let missing = edits.iter().find_map(|edit| match edit {
-        Edit::AddDevice { path, major, minor, .. } if !is_there(path, (*major, *minor)) => {
+        Edit::AddDevice { path, major, minor, .. } if is_missing(edit) => {
             Some(format!("{path} ({major}:{minor})"))
         }
         _ => None,
@@ -313,12 +272,24 @@ mod tests {
         let add =
             |path: &str, minor| Edit::AddDevice { path: path.to_owned(), major: 1, minor, uid: 0 };
         let spec = serde_json::json!({"linux": {"namespaces": [{"type": "user"}]}});
-        let check = |edits: &[Edit]| node_to_bind(View::new(&spec), edits).map_err(|r| r.code);
+        let check = |edits: &[Edit]| {
+            nodes_to_bind(View::new(&spec), &mut edits.to_vec()).map_err(|r| r.code)
+        };
         assert_eq!(check(&[add("/dev/null", 3)]), Ok(()));
         assert_eq!(check(&[add("/dev/null", 5)]), Err(Code::Spec), "another device");
         assert_eq!(check(&[add("/dev/null", 3), add("/no/such", 3)]), Err(Code::Spec));
         let plain = serde_json::json!({});
-        assert!(node_to_bind(View::new(&plain), &[add("/no/such", 3)]).is_ok());
+        assert!(nodes_to_bind(View::new(&plain), &mut vec![add("/no/such", 3)]).is_ok());
+    }
+
+    #[test]
+    fn an_optional_node_that_the_host_lacks_is_left_out() {
+        let add =
+            |path: &str| Edit::AddDevice { path: path.to_owned(), major: 1, minor: 3, uid: 0 };
+        let spec = serde_json::json!({"linux": {"namespaces": [{"type": "user"}]}});
+        let mut edits = vec![add("/dev/null"), add(UVM_TOOLS)];
+        assert!(nodes_to_bind(View::new(&spec), &mut edits).is_ok());
+        assert_eq!(edits, [add("/dev/null")]);
     }
 
     #[test]
@@ -329,29 +300,6 @@ mod tests {
         assert_eq!(root("--root=/run//x create c", "/usr/bin/runc"), "/run/x");
         assert_eq!(root("create c", "/usr/sbin/runc"), "/run/runc");
         assert_eq!(root("create c", "/usr/bin/crun"), "/run/crun");
-    }
-
-    #[test]
-    fn only_a_parent_of_ours_is_an_ancestor() {
-        let dir = tempfile::tempdir().unwrap();
-        let ours: Vec<(&str, Inode)> = vec![(paths::RUN_DIR, (0, 0))];
-        let is = |path: &str| is_ancestor(Path::new(path), inode(Path::new(path)).unwrap(), &ours);
-        assert!(is("/") && is("/run"));
-        assert!(!is("/proc") && !is(dir.path().to_str().unwrap()));
-    }
-
-    #[test]
-    fn the_tree_of_a_directory_knows_aliases_by_inode() {
-        let dir = tempfile::tempdir().unwrap();
-        let deep = dir.path().join("mps/0/pipe");
-        std::fs::create_dir_all(&deep).unwrap();
-        std::fs::write(deep.join("control"), "").unwrap();
-        let alias = dir.path().join("alias");
-        std::os::unix::fs::symlink(&deep, &alias).unwrap();
-        let tree = tree(dir.path());
-        assert!(tree.contains(&inode(&alias).unwrap()));
-        assert!(tree.contains(&inode(&alias.join("control")).unwrap()));
-        assert!(!tree.contains(&inode(Path::new("/")).unwrap()));
     }
 
     #[test]

@@ -2,13 +2,15 @@
 //! programs themselves go through [`crate::runtime`] and [`crate::hook`].
 
 use std::ffi::OsString;
-use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use mpsgate_allocation::DeviceNode;
+use mpsgate_config::Config;
+use mpsgate_policy::{Action, Bytes, Caller, Decision, Node, Reading};
 
 use crate::hook::Arguments;
 use crate::hook::devices::Rules;
+use crate::judge::{self, Judge};
 
 /// Root and instance of the hook's command line.
 #[must_use]
@@ -22,16 +24,26 @@ pub fn device_cgroup(text: &str, unified: bool) -> Option<PathBuf> {
     crate::hook::cgroup::directory(text, unified)
 }
 
+/// How many lines of a `/proc/PID/mountinfo` say what is mounted where.
+#[must_use]
+pub fn mounts(text: &str) -> usize {
+    text.lines().filter_map(crate::mounts::info::Line::parse).count()
+}
+
 /// Whether the text of `devices.list` leaves a node as open as it should be.
 #[must_use]
 pub fn rules_agree(list: &str, node: &DeviceNode, open: bool) -> bool {
     Rules(list.to_owned()).agree(node, open)
 }
 
-/// Whether a document that cannot be parsed names anything of NVIDIA's or ours.
-///
-/// # Errors
-/// What reading gives.
-pub fn mentions_gpus(text: impl Read) -> io::Result<bool> {
-    crate::bundle::mentions_gpus(text)
+/// What the runtime decides about a document on a node, by its settings; `None` where no runtime makes a container
+/// of it.
+#[must_use]
+pub fn decided(bytes: Bytes<'_>, node: Node, settings: Config) -> Option<Decision> {
+    let judge = Judge::on(node, settings);
+    Some(match judge::read(bytes, Path::new("/"), false).ok()? {
+        Reading::Nothing => Decision::pass(),
+        Reading::Clean(document) => judge.decide(document.view(), Caller::Unknown, Action::Create),
+        Reading::Unclean(unclean) => judge.decide_unclean(&unclean),
+    })
 }

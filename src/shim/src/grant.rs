@@ -47,7 +47,7 @@ pub(crate) fn obtain(
     let injector =
         Injector::choose(judge.settings.inject.mode, judge.runtime_is_nvidia, view, cdi)?;
     let mut edits = grant_edits(view, wanted, &grant, &injector, paths::HOOK)?;
-    facts::node_to_bind(view, &edits)?;
+    facts::nodes_to_bind(view, &mut edits)?;
     if by_hook {
         mark(&mut edits);
     }

@@ -8,6 +8,7 @@
 mod alone;
 pub(crate) mod cgroup;
 pub(crate) mod devices;
+mod mounts;
 pub(crate) mod veto;
 
 use std::ffi::OsString;
@@ -22,7 +23,7 @@ use mpsgate_api::{Activate, ApiError, Call, Client, NoStatus, Release, Reply};
 use mpsgate_config::{Config, Ipc, paths};
 use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::hook_state::HookState;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_policy::{Code, HOOK_MOUNTS, HOST_IPC, Refusal};
 
 use crate::process;
 use crate::record::{self, Found};
@@ -35,11 +36,12 @@ const DAEMON_LIMIT: Duration = Duration::from_secs(5);
 /// Who added the hook, where it was not the runtime.
 pub(crate) const BY_PRECREATE: &str = "--by=precreate";
 
-const USAGE: &str = "usage: mpsgate-hook createRuntime [--root=DIR --instance=ID] < state.json\n       \
+const USAGE: &str = "usage: mpsgate-hook createRuntime [--root=DIR --instance=ID | --mounts] < state.json\n       \
     mpsgate-hook poststop --root=DIR --instance=ID < state.json\n\
     \n\
     Run by an OCI runtime: with root and instance for a container that mpsgate granted GPU memory to,\n\
-    without them to veto one that reaches a GPU past mpsgate.\n";
+    without them to veto one that reaches a GPU past mpsgate, with --mounts one whose mounts have come to lead to\n\
+    mpsgate's directories.\n";
 
 const EXIT_USAGE: i32 = 64;
 
@@ -48,8 +50,10 @@ const EXIT_USAGE: i32 = 64;
 pub fn main(argv: &[OsString]) -> i32 {
     process::ensure_standard_descriptors();
     let alone = matches!(argv, [_, only] if only == "createRuntime");
+    let mounts =
+        matches!(argv, [_, stage, only] if stage == "createRuntime" && only == HOOK_MOUNTS);
     let arguments = Arguments::parse(argv);
-    if arguments.is_none() && !alone {
+    if arguments.is_none() && !alone && !mounts {
         let _ = std::io::stderr().write_all(USAGE.as_bytes());
         return EXIT_USAGE;
     }
@@ -60,6 +64,7 @@ pub fn main(argv: &[OsString]) -> i32 {
     let _ = std::io::copy(&mut std::io::stdin().lock().take(64 << 20), &mut std::io::sink());
     let done = state.and_then(|state| {
         let judged = match &arguments {
+            None if mounts => look_again(&state),
             None => alone::check(&state),
             Some(arguments) => arguments.key(&state.id).and_then(|key| match arguments.stage {
                 Stage::CreateRuntime => create_runtime(&state, key),
@@ -87,26 +92,38 @@ pub(crate) struct Arguments {
     stage: Stage,
     pub(crate) root: String,
     pub(crate) instance: String,
+    pub(crate) by_precreate: bool,
 }
 
 impl Arguments {
     pub(crate) fn parse(argv: &[OsString]) -> Option<Self> {
-        let mut words = argv.iter().skip(1).map(|word| word.to_str());
-        let stage = match words.next()?? {
+        let words: Option<Vec<&str>> = argv.iter().map(|word| word.to_str()).collect();
+        Self::of(&words?)
+    }
+
+    /// Of a createRuntime hook in a document: those with which it would check a container.
+    pub(crate) fn of_hook(words: &[&str]) -> Option<Self> {
+        Self::of(words).filter(|found| found.stage == Stage::CreateRuntime)
+    }
+
+    fn of(words: &[&str]) -> Option<Self> {
+        let mut words = words.iter().skip(1);
+        let stage = match *words.next()? {
             "createRuntime" => Stage::CreateRuntime,
             "poststop" => Stage::Poststop,
             _ => return None,
         };
-        let (mut root, mut instance) = (None, None);
+        let (mut root, mut instance, mut by_precreate) = (None, None, false);
         for word in words {
-            let word = word?;
             if let Some(value) = word.strip_prefix("--root=") {
                 root = Some(value.to_owned());
-            } else if word != BY_PRECREATE {
+            } else if *word == BY_PRECREATE {
+                by_precreate = true;
+            } else {
                 instance = Some(word.strip_prefix("--instance=")?.to_owned());
             }
         }
-        Some(Self { stage, root: root?, instance: instance? })
+        Some(Self { stage, root: root?, instance: instance?, by_precreate })
     }
 
     fn key(&self, container: &str) -> Result<GrantKey, Refusal> {
@@ -127,8 +144,7 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
         Found::Unusable(why) => return Err(no_reservation(&why)),
         _ => return Err(no_reservation("its grant is not on record")),
     };
-    let pid = state.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
-    let Some(pid) = pid else {
+    let Some(pid) = init(state) else {
         return Err(Refusal::new(
             Code::HookState,
             "the container state names no pid",
@@ -143,6 +159,7 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
         check_ipc(pid)?;
     }
     check_uid(pid, record.grant.uid)?;
+    mounts::check_granted(state, pid, &record.grant.client_dir)?;
     let cgroup = cgroup::of(pid);
     crash_point!("hook.before_probe");
     devices::check(cgroup.as_ref(), &record.grant.devices, &record.closed)?;
@@ -162,6 +179,24 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
         Ok(Reply::Refused(refusal)) => Err(refusal.into()),
         Ok(_) => Err(ApiError::Unexpected.refusal()),
         Err(error) => Err(error.refusal()),
+    }
+}
+
+fn init(state: &HookState) -> Option<u32> {
+    state.pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)
+}
+
+/// A container without a grant and with a mount from a path that others can change.
+fn look_again(state: &HookState) -> Result<(), Refusal> {
+    match init(state) {
+        Some(pid) if check_proc().is_ok() => mounts::check(pid),
+        _ => {
+            veto::say(&format!(
+                "mpsgate: container {:?}: its mounts are not looked at again",
+                state.id
+            ));
+            Ok(())
+        }
     }
 }
 
@@ -234,7 +269,7 @@ fn check_ipc(pid: u32) -> Result<(), Refusal> {
         (Ok(container), Ok(host)) => Err(Refusal::new(
             Code::NoHostIpc,
             format!("its IPC namespace (ipc:[{container}]) is not the MPS server's (ipc:[{host}])"),
-            "set hostIPC: true in the pod spec (docker or podman run --ipc=host, ctr run --with-ns ipc:/proc/1/ns/ipc)",
+            HOST_IPC,
         )),
         (Err(error), _) | (_, Err(error)) => Err(Refusal::new(
             Code::NoHostIpc,
@@ -264,6 +299,24 @@ mod tests {
             "h poststop --root=/r --instance=i --more=x",
         ] {
             assert!(!parse(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_mark_in_a_document_is_a_whole_createruntime_hook() {
+        let of = |line: &str| Arguments::of_hook(&line.split(' ').collect::<Vec<_>>());
+        let marked = of("h createRuntime --root=/r --instance=i --by=precreate");
+        assert!(marked.is_some_and(|found| found.by_precreate && found.instance == "i"));
+        assert!(of("h createRuntime --root=/r --instance=i").is_some_and(|f| !f.by_precreate));
+        for line in [
+            "h x --by=precreate",
+            "h --by=precreate",
+            "h createRuntime --by=precreate",
+            "h createRuntime --instance=i --by=precreate",
+            "h poststop --root=/r --instance=i --by=precreate",
+            "h createRuntime --root=/r --instance=i --by=precreate --more",
+        ] {
+            assert!(of(line).is_none(), "{line}");
         }
     }
 }

@@ -4,15 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use mpsgate_config::{Config, ConfigError, paths};
-use mpsgate_oci::spec::{self, Document, Mount, Seen, View};
+use mpsgate_oci::spec::{Document, Edit, SpecError, View};
 use mpsgate_policy::{
-    Action, Caller, Decision, Input, MountFact, Node, Refusal, decide, decide_rootless,
-    is_nvidia_runtime, may_matter,
+    Action, Bytes, Caller, Decision, Facts, Held, Input, MountFact, Node, Reading, Refusal,
+    Unclean, Unruled, Unsettled, decide, decide_rootless, is_nvidia_runtime, settle,
 };
 
-use crate::bundle::Bundle;
 use crate::report::chain;
-use crate::{exec, facts};
+use crate::{card_mounts, exec, facts, mounts};
 
 /// The node and the settings as one container meets them.
 pub(crate) struct Judge {
@@ -24,21 +23,70 @@ pub(crate) struct Judge {
     pub(crate) runtime: Option<PathBuf>,
     pub(crate) runtime_is_nvidia: bool,
     mounts: Vec<MountFact>,
+    unruled: Unruled,
 }
 
 impl Judge {
-    pub(crate) fn of(view: View<'_>) -> Self {
-        let mounts = facts::mounts(view.mounts());
+    /// Relative sources of mounts begin at `bundle`. `no_cgroup`: the runtime is told to make none.
+    pub(crate) fn of(view: View<'_>, bundle: &Path, no_cgroup: bool) -> Self {
+        let mut mounts = mounts::facts(view, bundle);
         let (settings, broken) = settings();
         let (node, kubelet) = facts::node(&settings);
         let runtime = exec::runtime_path();
         let runtime_is_nvidia = runtime.as_deref().is_some_and(is_nvidia_runtime);
-        Self { settings, broken, node, kubelet, runtime, runtime_is_nvidia, mounts }
+        let unruled = match no_cgroup {
+            true => Unruled::NoCgroup,
+            false => unruled(runtime.as_deref()),
+        };
+        if no_cgroup {
+            mounts.extend(card_mounts::of(view, &node));
+        }
+        Self { settings, broken, node, kubelet, runtime, runtime_is_nvidia, mounts, unruled }
+    }
+
+    /// On a node that is known already.
+    pub(crate) fn on(node: Node, settings: Config) -> Self {
+        let runtime_is_nvidia = is_nvidia_runtime(&settings.runtime.path);
+        let unruled = unruled(Some(&settings.runtime.path));
+        Self {
+            settings,
+            broken: None,
+            node,
+            kubelet: false,
+            runtime: None,
+            runtime_is_nvidia,
+            mounts: Vec::new(),
+            unruled,
+        }
     }
 
     /// Whether `MPSGATE_…` variables are requests.
     pub(crate) fn env_may_ask(&self) -> bool {
         from_env(&self.settings, self.kubelet)
+    }
+
+    pub(crate) fn decide_unclean(&self, unclean: &Unclean) -> Decision {
+        mpsgate_policy::decide_unclean(
+            unclean,
+            &self.node,
+            &self.settings.policy,
+            self.env_may_ask(),
+        )
+    }
+
+    /// Makes the edits of a decision, and refuses what they leave within reach.
+    pub(crate) fn settle(
+        &self,
+        document: &mut Document,
+        edits: &[Edit],
+        held: Held,
+        unreadable: impl FnOnce(&str) -> Refusal,
+    ) -> Result<(), Refusal> {
+        settle(document, edits, held, &self.node, self.unruled).map_err(|unsettled| match unsettled
+        {
+            Unsettled::Open(refusal) => refusal,
+            Unsettled::Edit(error) => unreadable(&chain(&error)),
+        })
     }
 
     pub(crate) fn decide(&self, view: View<'_>, caller: Caller, action: Action) -> Decision {
@@ -50,12 +98,20 @@ impl Judge {
             mounts: &self.mounts,
             ipc: facts::ipc(view),
             users: facts::users(view),
-            host_pids: facts::host_pids(view),
+            pids: facts::pids(view, caller),
+            unruled: self.unruled,
             caller,
             action,
             runtime_is_nvidia: self.runtime_is_nvidia,
         })
     }
+}
+
+/// What the runtime below leaves open; without one nothing is started.
+fn unruled(runtime: Option<&Path>) -> Unruled {
+    runtime.map_or(Unruled::Closed, |runtime| {
+        Unruled::under(runtime, Path::new("/sys/fs/cgroup/cgroup.controllers").exists())
+    })
 }
 
 fn settings() -> (Config, Option<ConfigError>) {
@@ -70,45 +126,32 @@ fn from_env(settings: &Config, kubelet: bool) -> bool {
 }
 
 /// A rootless engine's container: as it is, or refused.
-pub(crate) fn rootless(bytes: Option<&[u8]>) -> Result<(), Refusal> {
-    // What cannot be read is the runtime's to judge.
-    match bytes.map(spec::parse) {
-        Some(Ok(document)) => decide_rootless(document.view(), from_env(&settings().0, false)),
-        _ => Ok(()),
-    }
-}
-
-/// Whether a document asks for nothing of ours and shows no signal, which is the case of nearly every
-/// container. Builds no tree: that alone would take as long as all the rest of a pass-through.
-pub(crate) fn is_none_of_ours(bytes: &[u8]) -> bool {
-    let mut matters = false;
-    let mut binds = Vec::new();
-    let read = spec::glance(bytes, |seen| {
-        matters |= may_matter(&seen);
-        if let Seen::Mount(mount) = seen
-            && mount.is_bind
-        {
-            binds.push((mount.source.to_owned(), mount.destination.to_owned()));
+pub(crate) fn rootless(reading: &Reading) -> Result<(), Refusal> {
+    match reading {
+        Reading::Nothing => Ok(()),
+        Reading::Clean(document) => {
+            decide_rootless(document.view(), from_env(&settings().0, false))
         }
-    });
-    let mounts =
-        binds.iter().map(|(source, destination)| Mount { source, destination, is_bind: true });
-    read.is_ok() && !matters && facts::mounts(mounts).is_empty()
+        Reading::Unclean(unclean) => unclean.asked(from_env(&settings().0, false)),
+    }
 }
 
-/// The document; `None` where it cannot be parsed but names nothing of ours: the runtime shall judge it.
-pub(crate) fn readable(bundle: &Bundle) -> Result<Option<Document>, Refusal> {
-    let why = match &bundle.bytes {
-        None => bundle.too_large(),
-        Some(bytes) => match spec::parse(bytes) {
-            Ok(document) => return Ok(Some(document)),
-            Err(error) if error.is_hopeless() => return Err(bundle.unreadable(&chain(&error))),
-            Err(error) => chain(&error),
-        },
-    };
-    match bundle.mentions_gpus() {
-        Ok(false) => Ok(None),
-        Ok(true) => Err(bundle.unreadable(&why)),
-        Err(error) => Err(bundle.unreadable(&format!("{why}, and {error}"))),
-    }
+/// Reads a document. For nearly every container this is all: it asks for nothing of ours and shows no signal. No tree
+/// is built for that, which alone would take as long as all the rest of a pass-through.
+/// Relative sources of mounts begin at `bundle`. `no_cgroup`: the runtime is told to make none, so that nodes open that
+/// no rule is about.
+pub(crate) fn read(bytes: Bytes<'_>, bundle: &Path, no_cgroup: bool) -> Result<Reading, SpecError> {
+    // Engines deny every device first. Who does not leaves it to the runtime.
+    let is_unruled = || unruled(exec::runtime_path().as_deref()) != Unruled::Closed;
+    mpsgate_policy::read(bytes, &facts::toolkit_names(), |glimpse| Facts {
+        mounts: mounts::seen(glimpse.binds(), bundle),
+        is_open: no_cgroup || (!glimpse.denies_all() && is_unruled()),
+    })
+}
+
+/// A decision about a document that not every runtime reads alike.
+pub(crate) fn decide_unclean(unclean: &Unclean) -> Decision {
+    let settings = settings().0;
+    let (node, kubelet) = facts::node(&settings);
+    Judge { kubelet, ..Judge::on(node, settings) }.decide_unclean(unclean)
 }

@@ -13,6 +13,7 @@
 
 pub mod alloc;
 mod bundle;
+mod card_mounts;
 mod create;
 mod entry;
 mod exec;
@@ -24,6 +25,8 @@ mod grant;
 pub mod hook;
 mod judge;
 mod kill_verb;
+mod marks;
+mod mounts;
 mod precreate;
 mod process;
 mod record;

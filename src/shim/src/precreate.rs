@@ -8,15 +8,15 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::mem::ManuallyDrop;
+use std::path::Path;
 
 use mpsgate_config::runs_as_root;
-use mpsgate_oci::spec::{self, View};
-use mpsgate_policy::{Action, Caller, Code, Refusal, Verdict};
+use mpsgate_oci::spec::View;
+use mpsgate_policy::{Action, Bytes, Caller, Code, Reading, Refusal, Verdict};
 
-use crate::bundle::{SIZE_LIMIT, mentions_gpus};
 use crate::grant::{Life, obtain};
 use crate::hook::veto;
-use crate::judge::{Judge, is_none_of_ours, rootless};
+use crate::judge::{self, Judge, rootless};
 use crate::report::{Refused, Report, chain};
 use crate::{facts, process};
 
@@ -56,26 +56,29 @@ pub(crate) fn main() -> i32 {
 
 /// The changed document; `None` where it stays as it is.
 fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused> {
-    if is_none_of_ours(bytes) {
-        return Ok(None);
-    }
+    // Podman writes no relative source.
+    let bundle = Path::new("/");
+    let read = judge::read(Bytes::Whole(bytes), bundle, false);
     if !runs_as_root() {
-        return Ok(rootless(Some(bytes)).map(|()| None)?);
+        return Ok(read.as_ref().map_or(Ok(()), rootless).map(|()| None)?);
     }
-    let parsed = match bytes.len() as u64 <= SIZE_LIMIT {
-        true => spec::parse(bytes).map_err(|error| chain(&error)),
-        false => Err(format!("it has {} bytes", bytes.len())),
-    };
-    let document = match parsed {
-        Ok(document) => document,
-        Err(_) if mentions_gpus(bytes).is_ok_and(|mentions| !mentions) => return Ok(None),
-        Err(why) => return Err(unreadable(&why).into()),
+    let document = match read.map_err(|error| unreadable(&chain(&error)))? {
+        Reading::Nothing => return Ok(None),
+        Reading::Clean(document) => document,
+        Reading::Unclean(unclean) => {
+            let decision = judge::decide_unclean(&unclean);
+            decision.notes.iter().for_each(|note| report.noted(note));
+            return match decision.verdict {
+                Verdict::Refuse(refusal) => Err(refusal.into()),
+                _ => Ok(None),
+            };
+        }
     };
     let mut document = ManuallyDrop::new(document);
     let view = document.view();
     let id = container_id(view).map(str::to_owned);
     report.name(id.as_deref().unwrap_or_default());
-    let judge = Judge::of(view);
+    let judge = Judge::of(view, bundle, has_no_cgroup(view));
     let decision = judge.decide(view, Caller::Podman, Action::Create);
     decision.notes.iter().for_each(|note| report.noted(note));
     let edits = match decision.verdict {
@@ -93,7 +96,7 @@ fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused>
             obtain(life, &judge, view, &wanted)?
         }
     };
-    document.apply(&edits).map_err(|error| unreadable(&chain(&error)))?;
+    judge.settle(&mut document, &edits, decision.held, unreadable)?;
     Ok(Some(document.to_vec().map_err(|error| unreadable(&error.to_string()))?))
 }
 
@@ -105,6 +108,11 @@ fn container_id(view: View<'_>) -> Option<&str> {
     let of_mount = mount.and_then(|mount| mount.source.rsplit('/').nth(2));
     let of_cgroup = view.cgroup_path().and_then(|path| path.rsplit(['-', ':']).next());
     of_mount.filter(is_id).or_else(|| of_cgroup.filter(is_id))
+}
+
+/// `podman run --cgroups=disabled`: its document names no cgroup, as every other of Podman's does.
+fn has_no_cgroup(view: View<'_>) -> bool {
+    view.cgroup_path().is_none_or(str::is_empty)
 }
 
 fn no_id() -> Refusal {

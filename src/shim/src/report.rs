@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use mpsgate_allocation::PodContainer;
 use mpsgate_api::{Call, Client};
-use mpsgate_config::paths;
+use mpsgate_config::{paths, printable};
 use mpsgate_oci::argv::{Invocation, LogFormat};
 use mpsgate_oci::runtime_log;
 use mpsgate_policy::{Code, Note, Refusal};
@@ -58,7 +58,13 @@ impl Report {
         if !by_daemon {
             let pod = pod.as_deref().cloned();
             let hint = Some(refusal.hint.to_string());
-            self.tell_daemon("refused", refusal.code, &refusal.sentence, hint, pod);
+            self.tell_daemon(
+                "refused",
+                refusal.code,
+                &printable::line(&refusal.sentence),
+                hint,
+                pod,
+            );
         }
         refusal.render(&self.container)
     }
@@ -71,17 +77,19 @@ impl Report {
 
     /// The container is started, but an operator should know something.
     pub(crate) fn noted(&self, Note { action, code, text: note }: &Note) {
+        let note = printable::line(note);
         let text = format!("mpsgate: container {:?}: {note} [{code}]", self.container);
         if let Some(log) = &self.log {
             let _ = runtime_log::append(log, self.format, "warning", &text, &now());
         }
-        self.tell_daemon(action.as_str(), *code, note, None, None);
+        self.tell_daemon(action.as_str(), *code, &note, None, None);
     }
 
     /// What was asked for is done, but not as well as it could be. For the engine's log alone: it is
     /// not said on standard error, which belongs to the runtime.
     pub(crate) fn warned(&self, what: &str) {
         if let Some(log) = &self.log {
+            let what = printable::line(what);
             let text = format!("mpsgate: container {:?} {what}", self.container);
             let _ = runtime_log::append(log, self.format, "warning", &text, &now());
         }
@@ -89,7 +97,8 @@ impl Report {
 
     /// The real runtime did not start.
     pub(crate) fn failed(&self, error: &dyn Error, hint: &str) {
-        self.write("error", &format!("mpsgate: {}\nhint: {hint}", chain(error)));
+        let (error, hint) = (chain(error), printable::line(hint));
+        self.write("error", &format!("mpsgate: {error}\nhint: {hint}"));
     }
 
     fn write(&self, level: &str, text: &str) {
@@ -126,7 +135,7 @@ fn now() -> String {
     runtime_log::rfc3339(SystemTime::now())
 }
 
-/// An error with all its causes in one line.
+/// An error with all its causes in one line, as it may be printed: a cause may quote what it stumbled over.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -135,5 +144,5 @@ pub(crate) fn chain(error: &dyn Error) -> String {
         text.push_str(&cause.to_string());
         next = cause.source();
     }
-    text
+    printable::line(&text).into_owned()
 }

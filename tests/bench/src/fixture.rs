@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 /// Variables of the container.
 const ENV: usize = 200;
 /// Mounts of the container, the engine's own included.
-const MOUNTS: usize = 20;
+pub(crate) const MOUNTS: usize = 20;
 
 /// System calls of Docker's default profile, as far as its first rule allows them without condition.
 const SYSCALLS: &str = "accept accept4 access adjtimex alarm bind brk capget capset chdir chmod \

@@ -17,6 +17,7 @@ use crate::report::Report;
 mod cases;
 mod count;
 mod fixture;
+mod hostile;
 mod machine;
 mod measure;
 mod node;
@@ -29,11 +30,13 @@ mod watchdog;
 type Failure = Box<dyn Error>;
 
 const USAGE: &str =
-    "usage: tests/bench/run [--runs N] [--json FILE] [--check] [--dynamic] [--starts]
+    "usage: tests/bench/run [--runs N] [--json FILE] [--check] [--dynamic] [--starts] [--idle] [--hostile]
   --runs N     runs of each case and of its floor (2000)
   --json FILE  write the figures there, too
   --check      exit status 1 where a budget is not met
   --starts     only mpsgated's start and its memory without grants
+  --idle       only the daemon beside grants that do nothing
+  --hostile    only the documents that are meant to cost much
   --dynamic    what is exec'd in runc's place is linked dynamically, as Debian's runc and crun are
 MPSGATE_BENCH_NVIDIA_RUNTIME=FILE  nvidia-container-runtime, measured beside";
 
@@ -94,12 +97,21 @@ struct Options {
     check: bool,
     dynamic: bool,
     starts: bool,
+    idle: bool,
+    hostile: bool,
 }
 
 impl Options {
     fn parse(args: &[String]) -> Option<Self> {
-        let mut options =
-            Self { runs: 2000, json: None, check: false, dynamic: false, starts: false };
+        let mut options = Self {
+            runs: 2000,
+            json: None,
+            check: false,
+            dynamic: false,
+            starts: false,
+            idle: false,
+            hostile: false,
+        };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             match arg.as_str() {
@@ -107,6 +119,8 @@ impl Options {
                 "--json" => options.json = Some(args.next()?.into()),
                 "--check" => options.check = true,
                 "--starts" => options.starts = true,
+                "--idle" => options.idle = true,
+                "--hostile" => options.hostile = true,
                 "--dynamic" => options.dynamic = true,
                 _ => return None,
             }
@@ -149,6 +163,17 @@ fn bench(options: &Options) -> Result<bool, Failure> {
     let at = Workplace::prepare(options.dynamic)?;
     let how = Instructions::of_this_machine();
     let bench = Bench { at: &at, rounds: options.runs, how };
+    if options.idle {
+        let node = Node::start(&at)?;
+        let _live = bench.live_grants()?;
+        println!("idle, {} % of a core; {:?}", idle_percent(&node)?, node.memory()?);
+        return Ok(true);
+    }
+    let hostile = hostile::measure(&at)?;
+    if options.hostile {
+        report::print_hostile(&hostile);
+        return Ok(hostile.iter().all(hostile::Row::is_within));
+    }
     let starts = start::measure(&at)?;
     let node = Node::start(&at)?;
     let memory_empty = node.memory()?;
@@ -191,6 +216,7 @@ fn bench(options: &Options) -> Result<bool, Failure> {
         dynamic,
         how,
         rows,
+        hostile,
         programs,
         rate_empty,
         rate_full,

@@ -297,14 +297,18 @@ impl Reserved {
     }
 }
 
-/// A container made by the real runc, for its cgroup, whose device rules the hook tries.
+/// A container made by the real runc, for its cgroup, whose device rules the hook tries; and the mount namespace of
+/// one, whose mounts it looks at.
 pub(crate) struct Container {
     root: PathBuf,
+    mounts: Held,
     /// The directory that controls its devices.
     pub(crate) cgroup: PathBuf,
 }
 
 const CONTAINER: &str = "bench";
+/// As runc leaves it when it calls the hook: the node's mounts and as many of the container's as its spec has.
+const MOUNTS: &str = r#"for _ in $(seq "$1"); do mount -t tmpfs none /mnt; done; exec "$0" init"#;
 
 impl Container {
     /// Makes it; it may open the node of `minor` of NVIDIA's major and the shared nodes.
@@ -348,7 +352,11 @@ impl Container {
             let log = std::fs::read_to_string(at.scratch.join("runc.log"))?;
             return Err(format!("runc create: {made}: {log}").into());
         }
-        let mut container = Self { root, cgroup: PathBuf::new() };
+        let (count, runtime) = (fixture::MOUNTS.to_string(), at.runtime());
+        let runtime = runtime.to_str().ok_or("a path that is no text")?;
+        let in_a_namespace = ["--mount", "/bin/sh", "-c", MOUNTS, runtime, &count];
+        let mounts = Held::start(at, &Program::new(Path::new("/usr/bin/unshare"), in_a_namespace))?;
+        let mut container = Self { root, mounts, cgroup: PathBuf::new() };
         let state: Value = serde_json::from_slice(
             &Command::new("runc")
                 .arg("--root")
@@ -377,9 +385,12 @@ impl Container {
         Ok(container)
     }
 
-    /// A process in its cgroup, in place of a container's init.
+    /// A process in its cgroup and among its mounts, in place of a container's init.
     pub(crate) fn init(&self, at: &Workplace) -> Result<Held, Failure> {
-        let init = Held::start(at, &Program::new(&at.runtime(), ["init"]))?;
+        let (of, runtime) = (format!("--mount=/proc/{}/ns/mnt", self.mounts.0), at.runtime());
+        let runtime = runtime.to_str().ok_or("a path that is no text")?;
+        let enter = Program::new(Path::new("/usr/bin/nsenter"), [&of, runtime, "init"]);
+        let init = Held::start(at, &enter)?;
         std::fs::write(self.cgroup.join("cgroup.procs"), init.0.to_string())?;
         Ok(init)
     }

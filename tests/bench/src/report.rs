@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cases::{LIVE_GRANTS, Row};
 use crate::count::Instructions;
+use crate::hostile;
 use crate::node::Memory;
 use crate::reserve::{CLIENTS, Outcome};
 use crate::start::{Start, median};
@@ -32,6 +33,7 @@ pub(crate) struct Report {
     pub(crate) dynamic: bool,
     pub(crate) how: Instructions,
     pub(crate) rows: Vec<Row>,
+    pub(crate) hostile: Vec<hostile::Row>,
     /// Names and bytes.
     pub(crate) programs: Vec<(&'static str, u64)>,
     pub(crate) rate_empty: Outcome,
@@ -52,6 +54,17 @@ pub(crate) fn print_starts(starts: &[Start]) {
         let worst = again.last().copied().unwrap_or_default();
         let [floor, first, again, worst] = [median(floor), *first, median(again), worst].map(ms);
         println!("{cards:>5} {floor:>8} {first:>8} {again:>8} {worst:>8}");
+    }
+}
+
+/// The table of hostile documents.
+pub(crate) fn print_hostile(rows: &[hostile::Row]) {
+    println!(
+        "\nhostile documents, decided without a daemon and stripped; the peak is the largest so far\n"
+    );
+    println!("{:32} {:>10} {:>8} {:>10}", "document", "bytes", "ms", "peak KiB");
+    for hostile::Row { name, bytes, time, peak_kib } in rows {
+        println!("{name:32} {bytes:>10} {:>8} {peak_kib:>10}", time.as_millis());
     }
 }
 
@@ -109,6 +122,7 @@ impl Report {
                 format!("{}/{}", row.floor_counts.syscalls, row.counts.syscalls),
             );
         }
+        print_hostile(&self.hostile);
         print_starts(&self.starts);
         println!("\nmpsgated, memory with 8 cards; KiB\n");
         for (grants, memory) in [(0, self.memory_empty), (LIVE_GRANTS, self.memory_full)] {
@@ -137,6 +151,14 @@ impl Report {
                 figure: format!("{:.2}", row.ratio()),
                 budget: format!("{budget:.1}"),
                 met: row.ratio() <= budget,
+            });
+        }
+        for row in &self.hostile {
+            all.push(Verdict {
+                what: format!("{}: ms, KiB", row.name),
+                figure: format!("{}, {}", row.time.as_millis(), row.peak_kib),
+                budget: format!("{}, {}", hostile::TIME.as_millis(), hostile::MEMORY_KIB),
+                met: row.is_within(),
             });
         }
         for (name, bytes) in &self.programs {
@@ -215,6 +237,9 @@ impl Report {
             "runtime": self.linking(),
             "instructions_include_kernel": self.how == Instructions::Hardware,
             "cases": rows.collect::<Vec<_>>(),
+            "hostile": self.hostile.iter().map(|row| json!({
+                "document": row.name, "bytes": row.bytes, "us": us(row.time), "peak_kib": row.peak_kib,
+            })).collect::<Vec<_>>(),
             "program_bytes": self.programs.iter().copied().collect::<std::collections::BTreeMap<_, _>>(),
             "reservations": {"no_grants": rate(self.rate_empty), "live_grants": rate(self.rate_full)},
             "live_grants": LIVE_GRANTS,

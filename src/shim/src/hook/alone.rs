@@ -10,40 +10,51 @@
 
 use std::path::{Path, PathBuf};
 
-use mpsgate_config::{Unallocated, paths, runs_as_root};
+use mpsgate_config::{Unallocated, printable, runs_as_root};
 use mpsgate_oci::hook_state::HookState;
-use mpsgate_oci::spec::View;
-use mpsgate_policy::{Action, Caller, Code, Refusal, Verdict, asks, exempt_as, is_privileged};
+use mpsgate_policy::{
+    Action, Caller, Code, Reading, Refusal, Verdict, asks, exempt_as, is_privileged,
+};
 
-use super::{cgroup, check_proc, devices, veto};
+use super::{cgroup, check_proc, devices, mounts, veto};
 use crate::bundle::Bundle;
 use crate::grant::managed_nodes;
-use crate::judge::{Judge, is_none_of_ours, readable, rootless};
+use crate::judge::{Judge, decide_unclean, rootless};
+use crate::marks::has_grant;
 
 /// Judges the container of a state.
 pub(super) fn check(state: &HookState) -> Result<(), Refusal> {
-    let (directory, bundle) = match load(state) {
+    let (directory, mut bundle) = match load(state) {
         Ok(found) => found,
         Err(refusal) => {
             veto::say(&format!(
                 "mpsgate: container {:?} is not judged: {}",
-                state.id, refusal.sentence
+                state.id,
+                printable::line(&refusal.sentence)
             ));
             return Ok(());
         }
     };
-    if bundle.bytes.as_deref().is_some_and(is_none_of_ours) {
-        return Ok(());
-    }
+    let read = bundle.read(&directory, false);
     if !runs_as_root() {
-        return rootless(bundle.bytes.as_deref());
+        return read.as_ref().map_or(Ok(()), rootless);
     }
-    let Some(document) = readable(&bundle)? else { return Ok(()) };
+    let document = match read? {
+        Reading::Nothing => return Ok(()),
+        Reading::Clean(document) => document,
+        Reading::Unclean(unclean) => {
+            return match decide_unclean(&unclean).verdict {
+                Verdict::Refuse(refusal) => Err(refusal),
+                _ => Ok(()),
+            };
+        }
+    };
     let view = document.view();
-    if has_grant(view) {
+    // The runtime, or Podman's `precreate`, has decided, and its own hook checks.
+    if has_grant(view, &state.id, false) {
         return Ok(());
     }
-    let judge = Judge::of(view);
+    let judge = Judge::of(view, &directory, false);
     let roots = &judge.settings.trust.kubernetes_roots;
     let caller = Caller::of(None, &directory, roots, judge.kubelet);
     if asks(view, caller, judge.env_may_ask(), &judge.node) {
@@ -77,20 +88,17 @@ fn load(state: &HookState) -> Result<(PathBuf, Bundle), Refusal> {
     Ok((std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned()), bundle))
 }
 
-/// The runtime, or Podman's `precreate`, has decided, and its own hook checks.
-fn has_grant(view: View<'_>) -> bool {
-    view.hooks().any(|hook| hook.path == paths::HOOK && hook.has_option("--instance="))
-}
-
-/// No managed card opens in the container, whatever its spec says: hooks may have run before this one.
+/// Nothing of ours is mounted and no managed card opens in the container, whatever its spec says: hooks may have run before this one.
 fn closed(state: &HookState, judge: &Judge) -> Result<(), Refusal> {
     let Some(pid) = state.pid.and_then(|pid| u32::try_from(pid).ok()) else { return Ok(()) };
     let checked = check_proc()
+        .and_then(|()| mounts::check(pid))
         .and_then(|()| devices::check(cgroup::of(pid).as_ref(), &[], &managed_nodes(&judge.node)));
     match checked {
-        Err(refusal) if refusal.code == Code::DeviceOpen => Err(refusal),
+        Err(refusal) if matches!(refusal.code, Code::DeviceOpen | Code::MpsMount) => Err(refusal),
         Err(refusal) => {
-            veto::say(&format!("mpsgate: container {:?}: {}", state.id, refusal.sentence));
+            let sentence = printable::line(&refusal.sentence);
+            veto::say(&format!("mpsgate: container {:?}: {sentence}", state.id));
             Ok(())
         }
         Ok(()) => Ok(()),

@@ -1,13 +1,17 @@
-//! `make bench-scheduler`: what the cluster's ledger costs with 5,000 nodes of 8 cards and 100,000 pods, and how well it packs.
+//! `make bench-scheduler`: what mpsgate-scheduler and its ledger cost with 5,000 nodes of 8 cards and 100,000 pods, and how well
+//! it packs.
 //!
-//! Needs no root, no node and no API server: the ledger is pure, and is asked as mpsgate-scheduler asks it.
+//! Needs no root, no node and no API server: the ledger is pure, and the program reads lists that are made here.
 
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+mod api;
+mod http;
 #[path = "../../machine.rs"]
 mod machine;
+mod objects;
 mod packing;
 mod random;
 mod scale;
@@ -16,10 +20,11 @@ mod workload;
 /// Ends the program with its text; nothing here is handled.
 type Failure = Box<dyn Error>;
 
-const USAGE: &str = "usage: mpsgate-bench-scheduler [--seeds N] [--nodes N] [--check] [--scale | --packing] [--trace NODES.csv PODS.csv]
+const USAGE: &str = "usage: mpsgate-bench-scheduler [--seeds N] [--nodes N] [--check] [--program FILE] [--scale | --packing] [--trace NODES.csv PODS.csv]
   --seeds N   runs of each packing (5)
   --nodes N   nodes of the generated cluster for packing (200)
   --check     exit status 1 where a budget is not met
+  --program   mpsgate-scheduler (the one beside this program)
   --scale     only latency, memory and rebuild
   --packing   only packing
   --trace     also packing of a public trace, in the format of cluster-trace-gpu-v2023 of github.com/alibaba/clusterdata";
@@ -30,19 +35,28 @@ struct Options {
     check: bool,
     scale: bool,
     packing: bool,
+    program: Option<PathBuf>,
     trace: Option<(PathBuf, PathBuf)>,
 }
 
 impl Options {
     fn parse(args: impl Iterator<Item = String>) -> Option<Self> {
-        let mut options =
-            Self { seeds: 5, nodes: 200, check: false, scale: true, packing: true, trace: None };
+        let mut options = Self {
+            seeds: 5,
+            nodes: 200,
+            check: false,
+            scale: true,
+            packing: true,
+            program: None,
+            trace: None,
+        };
         let mut args = args;
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--seeds" => options.seeds = args.next()?.parse().ok().filter(|n| *n > 0)?,
                 "--nodes" => options.nodes = args.next()?.parse().ok().filter(|n| *n > 0)?,
                 "--check" => options.check = true,
+                "--program" => options.program = Some(args.next()?.into()),
                 "--scale" => options.packing = false,
                 "--packing" => options.scale = false,
                 "--trace" => options.trace = Some((args.next()?.into(), args.next()?.into())),
@@ -70,7 +84,15 @@ fn main() -> ExitCode {
 
 fn bench(options: &Options) -> Result<bool, Failure> {
     println!("{}", machine::machine());
-    let met = !options.scale || scale::table()?;
+    let mut met = true;
+    if options.scale {
+        eprintln!("making nodes and pods");
+        let (nodes, pods) = scale::lists()?;
+        scale::table(&nodes, &pods)?;
+        let beside = || std::env::current_exe().map(|own| own.with_file_name("mpsgate-scheduler"));
+        let program = options.program.clone().map_or_else(beside, Ok)?;
+        met = http::table(&program, nodes, pods)?;
+    }
     if options.packing {
         println!("\ngenerated workload: {}", workload::HOW);
         packing::table(&workload::generated(options.nodes, 1), options.seeds);

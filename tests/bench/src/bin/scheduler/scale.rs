@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mpsgate_allocation::Mib;
-use mpsgate_policy::cluster::{Container, Kind, Ledger, Node, Placement, Pod, Request};
+use mpsgate_policy::cluster::{Container, Kind, Ledger, Node, Placement, Pod, Request, Snapshot};
 use mpsgate_policy::schedule::Word;
 use nix::time::{ClockId, clock_gettime};
 
@@ -15,9 +15,8 @@ const NODES: usize = 5_000;
 const PODS: usize = 100_000;
 const CANDIDATES: [usize; 3] = [100, 500, 5_000];
 const BINDS: usize = 20_000;
-/// Most time of filter and prioritize at p99, with `BUDGET_AT` candidates.
-const BUDGET: Duration = Duration::from_millis(20);
-const BUDGET_AT: usize = 500;
+/// Most time of filter and prioritize at p99, whatever the pod, with up to 5,000 candidates.
+pub(crate) const BUDGET: Duration = Duration::from_millis(20);
 
 /// Time that went by, and the thread's own: the first has what else the machine did.
 #[derive(Clone, Copy)]
@@ -55,22 +54,23 @@ impl Times {
         Self { wall, own }
     }
 
-    fn at(times: &[Duration], percent: usize) -> Duration {
-        let last = times.len().saturating_sub(1);
-        times[(times.len() * percent / 100).min(last)]
-    }
-
     fn cells(&self) -> String {
         let us = |times: &[Duration], percent| {
-            format!("{:.1}", Self::at(times, percent).as_secs_f64() * 1e6)
+            format!("{:.1}", percentile(times, percent).as_secs_f64() * 1e6)
         };
         let [wall, own] = [&self.wall, &self.own];
         [us(wall, 50), us(wall, 99), us(own, 50), us(own, 99)].join(" | ")
     }
 }
 
+/// Of times in order.
+pub(crate) fn percentile(times: &[Duration], percent: usize) -> Duration {
+    let last = times.len().saturating_sub(1);
+    times[(times.len() * percent / 100).min(last)]
+}
+
 /// The lists of an API server: nodes under MPS with their reports, and bound pods.
-fn lists() -> Result<(Vec<Node>, Vec<Pod>), Failure> {
+pub(crate) fn lists() -> Result<(Vec<Node>, Vec<Pod>), Failure> {
     let mut random = Random::new(8);
     let mut nodes = eights(NODES, &mut random);
     for node in &mut nodes {
@@ -141,13 +141,13 @@ fn several(uid: String) -> Pod {
 }
 
 /// Filter and prioritize: each candidate is asked whether the pod fits, each that does for its score.
-fn ask(ledger: &Ledger, candidates: &[&str], pod: &Pod) -> ((Duration, Duration), usize) {
+fn ask(ledger: &Snapshot, candidates: &[&str], pod: &Pod) -> ((Duration, Duration), usize) {
     let start = Clock::start();
     let mut refused = Vec::new();
     let mut fitting = Vec::new();
     for node in candidates {
-        match ledger.fits(node, pod) {
-            Ok(_) => fitting.push(*node),
+        match ledger.takes(node, pod) {
+            Ok(()) => fitting.push(*node),
             Err(reason) => refused.push((*node, reason.text)),
         }
     }
@@ -157,39 +157,39 @@ fn ask(ledger: &Ledger, candidates: &[&str], pod: &Pod) -> ((Duration, Duration)
 }
 
 /// Makes the pod that is asked about.
-type Make<'a> = &'a dyn Fn(&mut Random) -> Pod;
+type Make = fn(&mut Random) -> Pod;
 
-/// Prints the table; whether the budget is met.
-pub(crate) fn table() -> Result<bool, Failure> {
-    eprintln!("making {NODES} nodes and {PODS} pods");
-    let (nodes, pods) = lists()?;
+/// What is asked for.
+pub(crate) const KINDS: [(&str, Make); 3] = [
+    ("one container", |random| pod("asked".to_owned(), usual(random))),
+    ("three containers and an init container", |_| several("asked".to_owned())),
+    ("100 GiB: fits nowhere", |_| {
+        pod("asked".to_owned(), workload::Task { memory: 100 * 1024, cards: 1, core: 0 })
+    }),
+];
+
+/// Prints the table of the ledger alone.
+pub(crate) fn table(nodes: &[Node], pods: &[Pod]) -> Result<(), Failure> {
     let mut ledger = Ledger::new(Placement::Binpack);
     let before = resident()?;
     nodes.iter().cloned().for_each(|node| ledger.set_node(node));
     let with_nodes = resident()?;
     pods.iter().cloned().for_each(|pod| ledger.set_pod(pod));
     let with_pods = resident()?;
-    let both = (nodes.clone(), pods.clone());
+    let both = (nodes.to_vec(), pods.to_vec());
     let start = Clock::start();
     let again = Ledger::from_lists(Placement::Binpack, 0, both.0, both.1);
     let (rebuilt, own) = start.stop();
     drop(again);
 
     println!("\n{NODES} nodes x 8 cards, {PODS} pods; one thread; µs\n");
-    println!("| what | candidates | of these fit | p50 | p99 | p50, CPU | p99, CPU |");
+    println!(
+        "| filter + prioritize | candidates | of these fit | p50 | p99 | p50, CPU | p99, CPU |"
+    );
     println!("|---|---|---|---|---|---|---|");
     let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
     let mut random = Random::new(88);
-    let mut met = true;
-    let small = |random: &mut Random| pod("asked".to_owned(), usual(random));
-    let kinds: [(&str, Make<'_>); 3] = [
-        ("filter + prioritize, one container", &small),
-        ("the same, three containers and an init container", &|_| several("asked".to_owned())),
-        ("the same, 100 GiB: fits nowhere", &|_| {
-            pod("asked".to_owned(), workload::Task { memory: 100 * 1024, cards: 1, core: 0 })
-        }),
-    ];
-    for (what, make) in kinds {
+    for (what, make) in KINDS {
         for count in CANDIDATES {
             eprintln!("measuring: {what}, {count}");
             let rounds = if count > 1000 { 200 } else { 2000 };
@@ -197,20 +197,19 @@ pub(crate) fn table() -> Result<bool, Failure> {
             for _ in 0..rounds {
                 let from = random.below(names.len() - count + 1);
                 let asked = make(&mut random);
-                let (time, fitting) = ask(&ledger, &names[from..from + count], &asked);
+                let (time, fitting) = ask(&ledger.snapshot(), &names[from..from + count], &asked);
                 times.push(time);
                 fit += fitting;
             }
             let times = Times::of(times);
             let fit = fit * 100 / (rounds * count);
             println!("| {what} | {count} | {fit} % | {} |", times.cells());
-            met &= count != BUDGET_AT || Times::at(&times.wall, 99) <= BUDGET;
         }
     }
     let (reserved, events) = binds(&mut ledger, &names, &mut random);
     println!("| bind: choose a card and reserve it | 1 | - | {} |", reserved.cells());
     println!("| watch: that pod is bound, and another is gone | - | - | {} |", events.cells());
-    let reports = reports(&mut ledger, &nodes);
+    let reports = reports(&mut ledger, nodes);
     println!("| watch: a node reports its cards | - | - | {} |", reports.cells());
 
     let per = |bytes: u64, count: usize| bytes / u64::try_from(count).expect("small");
@@ -222,12 +221,7 @@ pub(crate) fn table() -> Result<bool, Failure> {
     );
     let [rebuilt, own] = [rebuilt, own].map(|time| time.as_secs_f64() * 1e3);
     println!("rebuild from lists: {rebuilt:.0} ms, CPU {own:.0} ms");
-    let verdict = if met { "met" } else { "MISSED" };
-    println!(
-        "budget, p99 with {BUDGET_AT} candidates at most {} ms: {verdict}",
-        BUDGET.as_millis()
-    );
-    Ok(met)
+    Ok(())
 }
 
 fn binds(ledger: &mut Ledger, names: &[&str], random: &mut Random) -> (Times, Times) {

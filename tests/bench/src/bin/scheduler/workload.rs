@@ -134,6 +134,5 @@ pub(crate) fn pod(uid: String, task: Task) -> Pod {
         node: None,
         layout: None,
         finished: false,
-        assumed_until_ms: None,
     }
 }

@@ -1,0 +1,105 @@
+//! Mounts that bring the node of a managed card into a container: looked for only where no device cgroup keeps it
+//! shut, which hardly ever is the case.
+
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use mpsgate_oci::spec::View;
+use mpsgate_policy::{MountFact, MountKind, Node};
+use nix::sys::stat::{major, minor};
+
+/// Entries of a mounted directory that are looked at. `/dev` has some hundred.
+const ENTRIES_MAX: usize = 4096;
+/// Where the kernel makes nodes by itself: each of its mounts shows the same tree.
+const DEV: &str = "/dev";
+const DEVTMPFS: &str = "devtmpfs";
+
+/// Binds of such a node, or of a directory that holds one, and mounts of the kernel's own `/dev`.
+pub(crate) fn of(view: View<'_>, node: &Node) -> Vec<MountFact> {
+    let fact = |source: &str, destination: &str| MountFact {
+        source: source.to_owned(),
+        destination: destination.to_owned(),
+        kind: MountKind::Card,
+    };
+    let binds = view.mounts().filter(|mount| {
+        mount.is_bind && !mount.source.is_empty() && holds_card(Path::new(mount.source), node)
+    });
+    let own = view.mounts_of(DEVTMPFS).map(|destination| fact(DEVTMPFS, destination));
+    binds.map(|mount| fact(mount.source, mount.destination)).chain(own).collect()
+}
+
+fn holds_card(source: &Path, node: &Node) -> bool {
+    let Ok(meta) = std::fs::metadata(source) else { return false };
+    if !meta.is_dir() {
+        return is_card(&meta, node);
+    }
+    // `/`, or `/dev` by another name.
+    let is_above = |directory: &Path| {
+        std::fs::metadata(directory)
+            .is_ok_and(|above| (above.dev(), above.ino()) == (meta.dev(), meta.ino()))
+    };
+    Path::new(DEV).ancestors().any(is_above) || has_node(source, node)
+}
+
+fn has_node(root: &Path, node: &Node) -> bool {
+    let mut open: Vec<PathBuf> = vec![root.to_owned()];
+    let mut left = ENTRIES_MAX;
+    while let Some(directory) = open.pop() {
+        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+        for entry in entries.flatten() {
+            let Some(less) = left.checked_sub(1) else { return false };
+            left = less;
+            // Of a link the target counts only where it is in the mount, too: then it is found there.
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() => open.push(entry.path()),
+                Ok(meta) if is_card(&meta, node) => return true,
+                _ => {}
+            }
+        }
+    }
+    false
+}
+
+fn is_card(meta: &Metadata, node: &Node) -> bool {
+    let number = |part: u64| u32::try_from(part).ok();
+    let numbers = number(major(meta.rdev())).zip(number(minor(meta.rdev())));
+    meta.file_type().is_char_device()
+        && numbers.is_some_and(|(major, minor)| node.manages_device(major, minor))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use mpsgate_allocation::DeviceNode;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_mount_holds_a_card_by_number_below_and_above() {
+        // A card whose node every machine has: /dev/null.
+        let null = DeviceNode { path: "/x".to_owned(), major: 1, minor: 3 };
+        let node = Node { other_nodes: vec![null], ..Node::unknown() };
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("a/b");
+        std::fs::create_dir_all(&deep).unwrap();
+        let plain = deep.join("f");
+        std::fs::write(&plain, "").unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let holds = |path: &Path| holds_card(path, &node);
+        assert!(holds(Path::new("/dev/null")) && holds(Path::new("/dev")) && holds(Path::new("/")));
+        assert!(holds(&link), "a bind follows its source's link");
+        assert!(!holds(dir.path()) && !holds(&plain) && !holds(Path::new("/dev/zero")));
+        assert!(!holds(Path::new("/no/such")));
+        let spec = json!({ "mounts": [
+            { "destination": "/d", "type": "devtmpfs", "source": "devtmpfs" },
+            { "destination": "/dev", "type": "tmpfs", "source": "tmpfs" },
+            { "destination": "/n", "type": "bind", "source": "/dev/null" }
+        ] });
+        let found = of(View::new(&spec), &node);
+        let destinations: Vec<&str> = found.iter().map(|m| m.destination.as_str()).collect();
+        assert_eq!(destinations, ["/n", "/d"]);
+    }
+}

@@ -1,0 +1,302 @@
+//! What the sources of bind mounts are, by device and inode: names can be aliases.
+//!
+//! A container without a bind pays nothing, one with binds a handful of system calls for each of them.
+
+mod exchange;
+pub(crate) mod info;
+
+use std::collections::HashSet;
+use std::path::{Component, Path, PathBuf};
+
+use mpsgate_config::paths;
+use mpsgate_oci::spec::{Mount, MountEntry, Namespace, ReadOnly, View};
+use mpsgate_policy::{MountFact, MountKind, Reach};
+use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, statfs};
+
+use self::exchange::Exchange;
+use self::info::{Line, WRITABLE_CONTROLLERS};
+use crate::facts::{Inode, inode};
+
+/// Directories of ours that no container may mount, with everything below them.
+pub(crate) const OURS: [&str; 3] = [paths::RUN_DIR, paths::STATE_DIR, "/etc/mpsgate"];
+/// Entries of ours that are looked at: 16 cards have about 160.
+const ENTRIES_MAX: usize = 4096;
+/// Where the hierarchies of cgroups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// The bind mounts that are worth a closer look, by their sources alone.
+pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) -> Vec<MountFact> {
+    let mut look = Look::new();
+    let mut fact = |mount: Mount<'_>| {
+        let kind = candidates(mount.source, bundle).iter().find_map(|path| {
+            let found = inode(path);
+            look.of(found)
+                .or_else(|| look.cgroups(path, found).map(MountKind::Cgroups))
+                .or_else(|| look.exchange.can(path).then_some(MountKind::Exchangeable))
+        })?;
+        let (source, destination) = (mount.source.to_owned(), mount.destination.to_owned());
+        Some(MountFact { source, destination, kind })
+    };
+    binds.filter(|mount| !mount.source.is_empty()).filter_map(&mut fact).collect()
+}
+
+/// What the mounts of a container are to us.
+pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
+    let mut look = Look::new();
+    let mut facts = Vec::new();
+    for mount in view.mount_entries() {
+        let mut add = |kind| {
+            facts.push(MountFact {
+                source: mount.source.to_owned(),
+                destination: mount.destination.to_owned(),
+                kind,
+            });
+        };
+        if !mount.is_bind() {
+            if shows_all_cgroups(&mount, view) {
+                add(MountKind::Cgroups(Reach::Itself));
+            }
+            continue;
+        }
+        if mount.source.is_empty() {
+            continue;
+        }
+        let candidates = candidates(mount.source, bundle);
+        if let Some(kind) = candidates.iter().find_map(|path| look.of(inode(path))) {
+            add(kind);
+        }
+        if let Some(reach) = candidates.iter().find_map(|path| look.writable(path, &mount)) {
+            add(MountKind::Cgroups(reach));
+        }
+        // A hook that is not there would stop the container.
+        if candidates.iter().any(|path| look.exchange.can(path)) && Path::new(paths::HOOK).exists()
+        {
+            add(MountKind::Exchangeable);
+        }
+    }
+    facts
+}
+
+/// The paths that runtimes mount for a source. An absolute one is the kernel's; a relative one begins at the
+/// bundle, and runc takes `..` out of it by its text where crun leaves it to the kernel.
+fn candidates(source: &str, bundle: &Path) -> Vec<PathBuf> {
+    let source = Path::new(source);
+    if source.is_absolute() {
+        return vec![source.to_owned()];
+    }
+    let joined = bundle.join(source);
+    let mut cleaned = PathBuf::new();
+    for part in joined.components() {
+        match part {
+            Component::ParentDir => {
+                cleaned.pop();
+            }
+            Component::CurDir => {}
+            other => cleaned.push(other),
+        }
+    }
+    if cleaned == joined { vec![joined] } else { vec![joined, cleaned] }
+}
+
+/// A file system of type cgroup, not bound: on v1 runtimes show the container its own part of it, as does a
+/// cgroup namespace; without one that of v2 is the node's.
+fn shows_all_cgroups(mount: &MountEntry<'_>, view: View<'_>) -> bool {
+    let unified = || is_on(Path::new(CGROUPS), CGROUP2_SUPER_MAGIC);
+    let is_v2 = match mount.kind {
+        "cgroup" => unified(),
+        "cgroup2" => true,
+        _ => return false,
+    };
+    is_v2 && mount.read_only() == ReadOnly::No && view.cgroup_namespace() != Namespace::New
+}
+
+fn is_on(path: &Path, magic: FsType) -> bool {
+    statfs(path).is_ok_and(|found| found.filesystem_type() == magic)
+}
+
+/// What is known of the node, read where the first bind asks for it.
+struct Look {
+    ours: Vec<(&'static str, Inode)>,
+    below: Vec<Option<HashSet<Inode>>>,
+    parents: Option<Vec<Inode>>,
+    /// The directory of the hierarchies, and those above it.
+    cgroups: Option<Vec<Option<Inode>>>,
+    mounted: Option<Vec<Line>>,
+    exchange: Exchange,
+}
+
+impl Look {
+    fn new() -> Self {
+        // A node without mpsgate's daemon has none.
+        let ours = OURS.iter().filter_map(|dir| Some((*dir, inode(Path::new(dir))?)));
+        let ours: Vec<_> = ours.collect();
+        Self {
+            below: vec![None; ours.len()],
+            ours,
+            parents: None,
+            cgroups: None,
+            mounted: None,
+            exchange: Exchange::default(),
+        }
+    }
+
+    /// Ours, or a directory above ours, under whatever name.
+    fn of(&mut self, source: Option<Inode>) -> Option<MountKind> {
+        let source = source.filter(|_| !self.ours.is_empty())?;
+        let is_ours = self.ours.iter().zip(&mut self.below).any(|((dir, (dev, ino)), below)| {
+            // What lies below has the directory's device; only then is the tree read.
+            source.0 == *dev
+                && (source.1 == *ino
+                    || below.get_or_insert_with(|| tree(Path::new(dir))).contains(&source))
+        });
+        if is_ours {
+            return Some(MountKind::Ours);
+        }
+        let ours = &self.ours;
+        let parents = self.parents.get_or_insert_with(|| {
+            let parents = ours.iter().flat_map(|(dir, _)| Path::new(dir).ancestors().skip(1));
+            parents.filter_map(inode).collect()
+        });
+        parents.contains(&source).then_some(MountKind::Ancestor)
+    }
+
+    /// How a writable bind comes to the cgroups of others.
+    fn writable(&mut self, path: &Path, mount: &MountEntry<'_>) -> Option<Reach> {
+        match (self.cgroups(path, inode(path))?, mount.read_only()) {
+            (_, ReadOnly::All) => None,
+            // What is a hierarchy itself has none below.
+            (Reach::Itself, ReadOnly::Top) if is_hierarchy(path) => None,
+            (Reach::Itself, _) if is_hierarchy(path) => {
+                self.controls(path).then_some(Reach::Itself)
+            }
+            _ if !mount.is_recursive() => None,
+            (Reach::Itself, _) => Some(Reach::Itself),
+            (_, ReadOnly::Top) => Some(Reach::BelowReadOnly),
+            _ => Some(Reach::Below),
+        }
+    }
+
+    /// Whether a source is on a hierarchy of cgroups, or holds them. A named one of v1 (systemd's) counts here.
+    fn cgroups(&mut self, path: &Path, source: Option<Inode>) -> Option<Reach> {
+        if is_hierarchy(path) {
+            return Some(Reach::Itself);
+        }
+        let from_above =
+            self.cgroups.get_or_insert_with(|| Path::new(CGROUPS).ancestors().map(inode).collect());
+        match from_above.iter().position(|found| found.is_some() && *found == source)? {
+            0 => Some(Reach::Itself),
+            _ => Some(Reach::Below),
+        }
+    }
+
+    /// Whether the hierarchy of a path has what decides about devices, memory or freezing. One that is not found
+    /// does.
+    fn controls(&mut self, path: &Path) -> bool {
+        let lines = self.mounted.get_or_insert_with(|| info::of("self").unwrap_or_default());
+        let device = inode(path).map(|(dev, _)| dev);
+        let line = lines.iter().find(|line| line.is_cgroup() && Some(line.device) == device);
+        line.is_none_or(|line| line.fs_type == "cgroup2" || line.has_any(&WRITABLE_CONTROLLERS))
+    }
+}
+
+fn is_hierarchy(path: &Path) -> bool {
+    statfs(path).is_ok_and(|found| {
+        matches!(found.filesystem_type(), CGROUP_SUPER_MAGIC | CGROUP2_SUPER_MAGIC)
+    })
+}
+
+/// Everything below a directory of ours.
+fn tree(root: &Path) -> HashSet<Inode> {
+    use std::os::unix::fs::MetadataExt;
+    let mut found = HashSet::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(directory) = open.pop() {
+        let Ok(entries) = std::fs::read_dir(&directory) else { continue };
+        for entry in entries.flatten() {
+            let Ok(meta) = entry.metadata() else { continue };
+            found.insert((meta.dev(), meta.ino()));
+            if meta.is_dir() && found.len() < ENTRIES_MAX {
+                open.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_parent_of_ours_is_found_under_any_name_and_nothing_else_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("a/b/c");
+        std::fs::create_dir_all(&deep).unwrap();
+        let alias = deep.join("link");
+        std::os::unix::fs::symlink("/run", &alias).unwrap();
+        let mut look = Look::new();
+        look.ours = vec![(paths::RUN_DIR, (0, 0))];
+        look.below = vec![None];
+        for path in ["/", "/run", "/proc/1/../../run/", alias.to_str().unwrap()] {
+            assert_eq!(look.of(inode(Path::new(path))), Some(MountKind::Ancestor), "{path}");
+        }
+        for path in ["/proc", deep.to_str().unwrap(), "/no/such"] {
+            assert_eq!(look.of(inode(Path::new(path))), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_relative_source_begins_at_the_bundle() {
+        let of = |source| candidates(source, Path::new("/run/b/x"));
+        assert_eq!(of("/etc/../run"), [PathBuf::from("/etc/../run")], "the kernel's to resolve");
+        assert_eq!(of("data"), [PathBuf::from("/run/b/x/data")]);
+        let both = [PathBuf::from("/run/b/x/l/../../../m"), PathBuf::from("/run/m")];
+        assert_eq!(of("l/../../../m"), both);
+    }
+
+    #[test]
+    fn the_tree_of_a_directory_knows_aliases_by_inode() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("mps/0/pipe");
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::write(deep.join("control"), "").unwrap();
+        let alias = dir.path().join("alias");
+        std::os::unix::fs::symlink(&deep, &alias).unwrap();
+        let tree = tree(dir.path());
+        assert!(tree.contains(&inode(&alias).unwrap()));
+        assert!(tree.contains(&inode(&alias.join("control")).unwrap()));
+        assert!(!tree.contains(&inode(Path::new("/")).unwrap()));
+    }
+
+    #[test]
+    fn what_holds_the_cgroups_is_found_where_it_can_be_written() {
+        if !Path::new(CGROUPS).exists() {
+            eprintln!("SKIPPED: no cgroups here");
+            return;
+        }
+        let reach = |source: &str, options: &[&str]| {
+            let mount = json!({"destination": "/x", "source": source, "options": options});
+            let spec = json!({ "mounts": [mount] });
+            let facts = facts(View::new(&spec), Path::new("/"));
+            facts.iter().find_map(|fact| match fact.kind {
+                MountKind::Cgroups(reach) => Some(reach),
+                _ => None,
+            })
+        };
+        for above in ["/sys/fs", "/sys", "/", "/sys/fs/cgroup/../../."] {
+            assert_eq!(reach(above, &["rbind"]), Some(Reach::Below), "{above}");
+            assert_eq!(reach(above, &["rbind", "ro"]), Some(Reach::BelowReadOnly), "{above}");
+            for none in [&["bind"][..], &["rbind", "rro"], &["bind", "ro"]] {
+                assert_eq!(reach(above, none), None, "{above} {none:?}");
+            }
+        }
+        assert_eq!(reach(CGROUPS, &["rbind", "rw"]), Some(Reach::Itself));
+        assert_eq!(reach(CGROUPS, &["rbind", "rro"]), None);
+        for other in ["/etc", "/sys/kernel", "/proc"] {
+            assert_eq!(reach(other, &["rbind"]), None, "{other}");
+        }
+    }
+}

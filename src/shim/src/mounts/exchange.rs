@@ -1,0 +1,186 @@
+//! Whether somebody other than root can make a path lead elsewhere before the runtime mounts it.
+//!
+//! A name is changed by who can write the directory that it stands in. In a sticky directory (`/tmp`) others'
+//! names are safe, and root's are others'. What the path leads to may be anybody's: a volume's own directory
+//! is, and nobody below it is asked for anything.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::sys::statfs::{FsType, statfs};
+
+/// As many links as the kernel follows.
+const LINKS_MAX: u32 = 40;
+const STICKY: u32 = 0o1000;
+const OTHERS_WRITE: u32 = 0o022;
+/// File systems whose server says what a name is: FUSE, NFS, SMB (two versions) and CIFS, of linux/magic.h. And
+/// proc, whose links lead to wherever a process has gone.
+const FOREIGN: [FsType; 6] = [
+    FsType(0x6573_5546),
+    FsType(0x6969),
+    FsType(0x517b),
+    FsType(0xfe53_4d42),
+    FsType(0xff53_4d42),
+    nix::sys::statfs::PROC_SUPER_MAGIC,
+];
+
+#[derive(Clone, Copy)]
+struct Name {
+    uid: u32,
+    mode: u32,
+    device: u64,
+    is_link: bool,
+    is_directory: bool,
+}
+
+/// What was found out about names.
+#[derive(Default)]
+pub(super) struct Exchange {
+    names: HashMap<PathBuf, Option<Name>>,
+    foreign: HashMap<u64, bool>,
+}
+
+impl Exchange {
+    /// Whether a component of an absolute path can be exchanged.
+    pub(super) fn can(&mut self, path: &Path) -> bool {
+        let mut left: VecDeque<OsString> = parts(path);
+        let mut here = PathBuf::from("/");
+        let mut links = 0;
+        let Some(root) = self.name(&here) else { return true };
+        while let Some(part) = left.pop_front() {
+            if part == ".." {
+                here.pop();
+                continue;
+            }
+            let Some(directory) = self.name(&here) else { return true };
+            let entry = here.join(&part);
+            let name = self.name(&entry);
+            if is_others(directory, name)
+                || (directory.device != root.device && self.is_foreign(directory.device, &here))
+            {
+                return true;
+            }
+            match name {
+                // Only root can make it.
+                None => return false,
+                Some(name) if name.is_link => {
+                    links += 1;
+                    let Ok(target) = std::fs::read_link(&entry) else { return true };
+                    if links > LINKS_MAX {
+                        return true;
+                    }
+                    if target.is_absolute() {
+                        here = PathBuf::from("/");
+                    }
+                    for part in parts(&target).into_iter().rev() {
+                        left.push_front(part);
+                    }
+                }
+                Some(name) if name.is_directory => here = entry,
+                Some(_) => return false,
+            }
+        }
+        false
+    }
+
+    fn name(&mut self, path: &Path) -> Option<Name> {
+        if let Some(known) = self.names.get(path) {
+            return *known;
+        }
+        let found = std::fs::symlink_metadata(path).ok().map(|meta| Name {
+            uid: meta.uid(),
+            mode: meta.mode(),
+            device: meta.dev(),
+            is_link: meta.is_symlink(),
+            is_directory: meta.is_dir(),
+        });
+        self.names.insert(path.to_owned(), found);
+        found
+    }
+
+    fn is_foreign(&mut self, device: u64, path: &Path) -> bool {
+        *self.foreign.entry(device).or_insert_with(|| {
+            statfs(path).map_or(true, |found| FOREIGN.contains(&found.filesystem_type()))
+        })
+    }
+}
+
+/// Whether a name in a directory is another's than root's to change.
+fn is_others(directory: Name, name: Option<Name>) -> bool {
+    let sticky = directory.mode & STICKY != 0;
+    directory.uid != 0
+        || (directory.mode & OTHERS_WRITE != 0
+            && !(sticky && name.is_some_and(|name| name.uid == 0)))
+}
+
+fn parts(path: &Path) -> VecDeque<OsString> {
+    path.components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some("..".into()),
+            _ => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use super::*;
+
+    fn can(path: &Path) -> bool {
+        Exchange::default().can(path)
+    }
+
+    #[test]
+    fn a_name_is_whose_directory_it_stands_in() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: needs root to give directories away");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        assert!(!can(&root), "the directory for temporary files is sticky, and this one is root's");
+        let make = |below: &str, uid: u32, mode: u32| {
+            let path = root.join(below);
+            fs::create_dir_all(&path).unwrap();
+            chown(&path, Some(uid), None).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            path
+        };
+        let volume = make("volumes/x/_data", 1000, 0o777);
+        assert!(!can(&volume), "an engine's volume is its user's, its name is not");
+        assert!(can(&volume.join("below")), "there or not");
+        let home = make("home/u", 1000, 0o700);
+        assert!(!can(&home));
+        make("home/u/x", 0, 0o755);
+        assert!(can(&home.join("x")), "root's, in a directory of another's");
+        assert!(can(&home.join("x/y")));
+        let all = make("all", 0, 0o777);
+        make("all/x", 0, 0o755);
+        assert!(can(&all.join("x")));
+        let group = make("group", 0, 0o770);
+        make("group/x", 0, 0o755);
+        assert!(can(&group.join("x")));
+        let sticky = make("sticky", 0, 0o1777);
+        make("sticky/roots", 0, 0o755);
+        make("sticky/others", 1000, 0o755);
+        assert!(!can(&sticky.join("roots")) && !can(&sticky.join("roots/none")));
+        assert!(can(&sticky.join("others")) && can(&sticky.join("none")));
+        // A link is as safe as where it leads.
+        symlink(&home, root.join("link")).unwrap();
+        assert!(!can(&root.join("link")) && can(&root.join("link/x")));
+        assert!(!can(&root.join("link/../../sticky/roots")));
+        symlink("../volumes/x", sticky.join("to")).unwrap();
+        assert!(!can(&sticky.join("to/_data")));
+        symlink("loop", root.join("loop")).unwrap();
+        assert!(can(&root.join("loop")));
+        assert!(!can(Path::new("/no/such/path")));
+        assert!(can(Path::new("/proc/1/root/etc")), "a process goes where it likes");
+    }
+}
