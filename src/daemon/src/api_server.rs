@@ -9,6 +9,7 @@
 //! ```
 //! Without an API server, or while it is away, tokens alone count, and what was heard last stays.
 
+mod leave;
 mod promises;
 mod report;
 pub(crate) mod tell;
@@ -22,14 +23,19 @@ use std::time::{Duration, Instant};
 use mpsgate_allocation::{Mib, PodContainer};
 use mpsgate_config::{Kubeconfig, Kubernetes, NodeName};
 use mpsgate_kubernetes as kubernetes;
-use mpsgate_kubernetes::{Labels, NodeReport, Placement, Pods, Recorder, Settings, State};
+use mpsgate_kubernetes::{
+    Asked, Labels, NodeReport, Placement, Pod, Pods, Recorder, Settings, State,
+};
 use mpsgate_policy::Listed;
 use mpsgate_policy::schedule::Word;
+use mpsgate_policy::slices::Wish;
 use tokio::sync::watch;
 
-use crate::DaemonError;
+pub(crate) use self::leave::leave;
 use crate::daemon::Daemon;
+use crate::node::Node;
 use crate::schedule::Want;
+use crate::{DaemonError, device_plugin};
 
 /// How long a pod is waited for that the API server has not shown: kubelet may have heard of it a moment before us.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -46,10 +52,10 @@ pub(crate) struct ApiServer {
     pods: watch::Receiver<Arc<Pods>>,
     node: watch::Receiver<Arc<kubernetes::Node>>,
     /// Sizes of slices that pods ask for which no node has yet.
-    asked: watch::Receiver<BTreeSet<u64>>,
-    ask: watch::Sender<bool>,
-    /// Sizes that pods asked for, and when that was last seen.
-    wanted: Mutex<BTreeMap<u64, Instant>>,
+    asked: watch::Receiver<BTreeSet<Asked>>,
+    /// The node's labels, where sizes are looked for.
+    ask: watch::Sender<Option<BTreeMap<String, String>>>,
+    wanted: Mutex<Wanted>,
     report: watch::Sender<Option<NodeReport>>,
     recorder: Recorder,
 }
@@ -63,7 +69,7 @@ pub(crate) fn start(daemon: &Arc<Daemon>) {
     };
     log::info!(node = settings.node.as_str(), source:? = settings.source; "API server is followed");
     let (report, reported) = watch::channel(None);
-    let (ask, asking) = watch::channel(false);
+    let (ask, asking) = watch::channel(None);
     let (pods, follow_pods) = kubernetes::pods(settings.clone());
     let (node, follow_node) = kubernetes::node(settings.clone(), reported);
     let (asked, follow_asked) = kubernetes::slices_asked(settings.clone(), asking);
@@ -136,23 +142,38 @@ async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     let (mut cards, mut ledger) = (daemon.changes(), daemon.ledger_changes());
     daemon.started().await;
     let mut labels = None;
-    let (mut told, mut seen) = (None, BTreeMap::new());
+    let (mut told, mut seen, mut used) = (None, BTreeMap::new(), BTreeSet::new());
+    let mut lost = BTreeSet::new();
     loop {
         let now = Arc::clone(&node.borrow_and_update());
         if now.state.was_synced() && labels.as_ref() != Some(&now.labels) {
             log::info!(labels:? = now.labels; "the node's labels");
-            api_server.ask.send_replace(now.labels.slices);
             obey(&daemon, &now.labels);
             labels = Some(now.labels.clone());
             daemon.tell_change();
+        }
+        if now.state.was_synced() {
+            let asking = now.labels.slices.then(|| now.all_labels.clone());
+            api_server.ask.send_if_modified(|asked| {
+                let differs = *asked != asking;
+                *asked = asking;
+                differs
+            });
         }
         let current = Arc::clone(&pods.borrow_and_update());
         tell::state(&current.state, &mut told);
         if current.state.was_synced() {
             promises::keep(&daemon, &current);
         }
+        let using = if now.labels.slices { in_use(&current) } else { BTreeSet::new() };
+        if used != using {
+            used = using;
+            daemon.tell_change();
+        }
         tell::health(&daemon.node(), &mut seen);
-        let report = report::of(&daemon.node(), &current);
+        tell::lost(&daemon.node(), &current, &mut lost);
+        let serves = device_plugin::directory(&daemon).is_some();
+        let report = report::of(&daemon.node(), &current, serves);
         api_server.report.send_if_modified(|shown| {
             let differs = shown.as_ref() != Some(&report);
             if differs {
@@ -212,25 +233,74 @@ pub(crate) async fn listed(daemon: &Daemon, pod: &PodContainer) -> InApi {
     InApi { listed, chosen, cards: known.gpu_count.clone(), core_percentage }
 }
 
-/// Sizes of slices, GiB, that pods ask for, or did a short while ago; none where the node's label does not switch them
-/// on. A pod that is given a node is asked for nowhere for a moment, and its size must not go then.
+/// Sizes that pods asked for, by namespace.
+type Wanted = BTreeMap<Asked, Seen>;
+
+/// When a size was wanted.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// Since when without a break.
+    since: Instant,
+    last: Instant,
+}
+
+/// Sizes of slices, GiB, to be offered because of pods; none where the node's label does not switch them on. A pod that
+/// is given a node is asked for nowhere for a moment, and its size must not go then.
 pub(crate) fn slices(daemon: &Daemon) -> Vec<u64> {
     let Some(api_server) = daemon.api_server.get() else { return Vec::new() };
     if !api_server.node.borrow().labels.slices {
         return Vec::new();
     }
     let pods = Arc::clone(&api_server.pods.borrow());
-    let limits = pods.iter().filter(|pod| !pod.finished).flat_map(|pod| &pod.containers);
-    let bound = limits.filter_map(|container| container.limits.as_ref().ok());
-    let bound = bound.flat_map(|limits| limits.slices.keys().copied());
-    let now = Instant::now();
+    let asked = api_server.asked.borrow().clone();
+    let largest = largest_gib(&daemon.node());
     let mut wanted = api_server.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-    wanted.extend(bound.chain(api_server.asked.borrow().iter().copied()).map(|size| (size, now)));
-    wanted.retain(|_, seen| now.duration_since(*seen) < KEPT);
-    // Of more than are served, those that are asked for now.
-    let mut sizes: Vec<(Instant, u64)> = wanted.iter().map(|(size, seen)| (*seen, *size)).collect();
-    sizes.sort_by_key(|(seen, size)| (std::cmp::Reverse(*seen), *size));
-    sizes.into_iter().map(|(_, size)| size).collect()
+    offered(&mut wanted, &pods, asked, largest, Instant::now())
+}
+
+/// What the largest card of ours can give. `None` while none is known: NVML may be away.
+fn largest_gib(node: &Node) -> Option<u64> {
+    let managed = node.cards.iter().filter(|card| card.managed.is_some());
+    managed.map(|card| card.memory.0 / 1024).max()
+}
+
+/// What pods of this node have in their limits that have not ended.
+fn in_use(pods: &Pods) -> BTreeSet<Asked> {
+    let sizes = |pod: &Arc<Pod>| {
+        let limits = pod.containers.iter().filter_map(|container| container.limits.as_ref().ok());
+        let sizes = limits.flat_map(|limits| limits.slices.keys().copied());
+        sizes.map(|gib| Asked { namespace: pod.namespace.clone(), gib }).collect::<Vec<_>>()
+    };
+    pods.iter().filter(|pod| !pod.finished).flat_map(sizes).collect()
+}
+
+fn offered(
+    wanted: &mut Wanted,
+    pods: &Pods,
+    asked: BTreeSet<Asked>,
+    largest_gib: Option<u64>,
+    now: Instant,
+) -> Vec<u64> {
+    let bound = in_use(pods);
+    for one in bound.iter().cloned().chain(asked) {
+        // What no card can give is not remembered: it is no end of sizes.
+        if largest_gib.is_none_or(|most| one.gib <= most) {
+            wanted.entry(one).or_insert(Seen { since: now, last: now }).last = now;
+        }
+    }
+    wanted.retain(|_, seen| now.duration_since(seen.last) < KEPT);
+    let ago = |at: Instant| u64::try_from(now.duration_since(at).as_millis()).unwrap_or(u64::MAX);
+    let wishes: Vec<Wish<'_>> = wanted
+        .iter()
+        .map(|(one, seen)| Wish {
+            namespace: &one.namespace,
+            gib: one.gib,
+            bound: bound.contains(one),
+            since_ms: ago(seen.since),
+            seen_ms: ago(seen.last),
+        })
+        .collect();
+    mpsgate_policy::slices::offered(&wishes, largest_gib)
 }
 
 /// How it stands with the API server, for `status`.

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::card::Card;
 use crate::daemon::{Daemon, card_names, now_ms};
+use crate::judged::Telling;
 use crate::keeper::Order;
 use crate::socket::{Caller, Line};
 use crate::{
@@ -24,6 +25,8 @@ use crate::{
 /// What a container is let do and an operator should be able to find: logged, and no warning.
 const NOTED: &str = mpsgate_policy::NoteAction::Noted.as_str();
 const REFUSED: &str = "refused";
+/// Of a sentence, what goes into the log: characters.
+const LONGEST_REASON: usize = 1024;
 /// Beyond `mps.start_timeout` for orders that were there before ours.
 const SERVER_SLACK: Duration = Duration::from_secs(10);
 /// For one limit: some commands of at most 3 s, after those of others.
@@ -448,13 +451,8 @@ fn release(daemon: &Daemon, call: &Release) -> Answer {
 }
 
 fn report(daemon: &Daemon, call: &Report) -> Reply {
-    let Report { container_id: container, code, action, sentence, hint, pod } = call;
-    if action == NOTED {
-        log::info!(container, code, reason = sentence; "container noted");
-    } else {
-        log::warn!(container, code, action, reason = sentence; "container judged");
-    }
-    daemon.node().judged.count(action, code);
+    let Report { container_id, code, action, sentence, hint, pod } = call;
+    judged(daemon, container_id, action, code, sentence);
     if let (REFUSED, Some(pod)) = (action.as_str(), pod) {
         api_server::tell::refused(daemon, pod, code, sentence, hint.as_deref());
     }
@@ -463,9 +461,32 @@ fn report(daemon: &Daemon, call: &Report) -> Reply {
 
 fn refused(daemon: &Daemon, key: &GrantKey, pod: Option<&PodContainer>, refusal: &Refusal) {
     let (container, code) = (key.container_id.as_str(), refusal.code.as_str());
-    log::warn!(container, code, action = REFUSED, reason = refusal.sentence.as_str(); "container judged");
-    daemon.node().judged.count(REFUSED, code);
+    judged(daemon, container, REFUSED, code, &refusal.sentence);
     if let Some(pod) = pod {
         api_server::tell::refused(daemon, pod, code, &refusal.sentence, Some(&refusal.hint));
+    }
+}
+
+/// Counts a container and tells of it, both once for each of its codes. What is found in a specification may be as long
+/// as the specification.
+fn judged(daemon: &Daemon, container: &str, action: &str, code: &str, sentence: &str) {
+    let telling = {
+        let mut node = daemon.node();
+        let telling = node.heard.take(container, action, code, sentence, std::time::Instant::now());
+        if telling != Telling::Known {
+            node.judged.count(action, code);
+        }
+        telling
+    };
+    let Telling::Told { untold } = telling else { return };
+    if untold > 0 {
+        log::warn!(containers = untold; "more containers were judged than are logged");
+    }
+    let reason: String = sentence.chars().take(LONGEST_REASON).collect();
+    let reason = reason.as_str();
+    if action == NOTED {
+        log::info!(container, code, reason; "container noted");
+    } else {
+        log::warn!(container, code, action, reason; "container judged");
     }
 }

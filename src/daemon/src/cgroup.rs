@@ -2,10 +2,12 @@
 //!
 //! The same for v1 and v2: membership is read from `cgroup.procs` of the directory and of all below
 //! it, because a container's init may sit in a child (crun under systemd), and a container may
-//! make children of its own.
+//! make children of its own: as many and as deep as it likes (see [`tree`]).
 
 pub(crate) mod dmem;
 pub(crate) mod kill;
+mod membership;
+mod tree;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,9 +17,7 @@ use std::path::Path;
 use mpsgate_allocation::ledger::CgroupId;
 use rustix::fs::FsWord;
 
-/// How deep a container's own tree is looked into. The kernel's own limit is
-/// `cgroup.max.depth`, without one by default.
-const DEPTH: u32 = 32;
+pub(crate) use self::membership::{Overlap, Places, overlap};
 
 /// `CGROUP_SUPER_MAGIC` and `CGROUP2_SUPER_MAGIC` of linux/magic.h.
 const MAGICS: [FsWord; 2] = [0x0027_e0eb, 0x6367_7270];
@@ -25,7 +25,9 @@ const MAGICS: [FsWord; 2] = [0x0027_e0eb, 0x6367_7270];
 /// Whether `pid`, in our own pid namespace, is in the cgroup or below it.
 pub(crate) fn contains(cgroup: &CgroupId, pid: u32) -> io::Result<bool> {
     let path = proven(cgroup)?;
-    any(path, DEPTH, &mut |procs| procs.lines().any(|line| line.parse() == Ok(pid)))
+    tree::any(path, &BTreeSet::new(), &mut |procs| {
+        procs.lines().any(|line| line.parse() == Ok(pid))
+    })
 }
 
 /// Pids of all processes in it and below it, in our own pid namespace.
@@ -52,9 +54,17 @@ fn proven(cgroup: &CgroupId) -> io::Result<&Path> {
 
 /// Pids of all processes in it and below it, in our own pid namespace; none where it is gone.
 pub(crate) fn processes(cgroup: &CgroupId) -> io::Result<BTreeSet<u32>> {
+    own_processes(cgroup, &BTreeSet::new())
+}
+
+/// The same, but for those in directories below it with these inodes: other containers' with a grant.
+pub(crate) fn own_processes(
+    cgroup: &CgroupId,
+    others: &BTreeSet<u64>,
+) -> io::Result<BTreeSet<u32>> {
     let mut pids = BTreeSet::new();
     if is_same(cgroup)? {
-        any(Path::new(&cgroup.path), DEPTH, &mut |procs| {
+        tree::any(Path::new(&cgroup.path), others, &mut |procs| {
             pids.extend(procs.lines().filter_map(|line| line.parse::<u32>().ok()));
             false
         })?;
@@ -62,19 +72,21 @@ pub(crate) fn processes(cgroup: &CgroupId) -> io::Result<BTreeSet<u32>> {
     Ok(pids)
 }
 
-/// Whether it has no process; a directory that is gone or was made anew has none.
-pub(crate) fn is_empty(cgroup: &CgroupId) -> io::Result<bool> {
+/// Whether it has no process, but for those in directories below it with the inodes `others`: other containers'
+/// with a grant. A directory that is gone or was made anew has none.
+pub(crate) fn is_empty_but_for(cgroup: &CgroupId, others: &BTreeSet<u64>) -> io::Result<bool> {
     let path = Path::new(&cgroup.path);
     if !is_same(cgroup)? {
         return Ok(true);
     }
     // v2 answers for the whole tree in one line.
-    if let Ok(events) = std::fs::read_to_string(path.join("cgroup.events"))
+    if others.is_empty()
+        && let Ok(events) = std::fs::read_to_string(path.join("cgroup.events"))
         && let Some(populated) = events.lines().find_map(|line| line.strip_prefix("populated "))
     {
         return Ok(populated == "0");
     }
-    any(path, DEPTH, &mut |procs| !procs.trim().is_empty()).map(|found| !found)
+    tree::any(path, others, &mut |procs| !procs.trim().is_empty()).map(|found| !found)
 }
 
 /// Whether the directory is still the one that was named.
@@ -84,36 +96,6 @@ pub(crate) fn is_same(cgroup: &CgroupId) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Whether `wanted` holds for the `cgroup.procs` of the directory or of one below.
-fn any(directory: &Path, depth: u32, wanted: &mut impl FnMut(&str) -> bool) -> io::Result<bool> {
-    let gone = |error: &io::Error| {
-        // ENODEV: removed while it was read.
-        error.kind() == io::ErrorKind::NotFound
-            || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
-    };
-    match std::fs::read_to_string(directory.join("cgroup.procs")) {
-        Ok(procs) if wanted(&procs) => return Ok(true),
-        Ok(_) => {}
-        Err(error) if gone(&error) => return Ok(false),
-        Err(error) => return Err(error),
-    }
-    if depth == 0 {
-        return Err(io::Error::other("its tree is too deep"));
-    }
-    let children = match std::fs::read_dir(directory) {
-        Ok(children) => children,
-        Err(error) if gone(&error) => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    for child in children {
-        let child = child?;
-        if child.file_type()?.is_dir() && any(&child.path(), depth - 1, wanted)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 #[cfg(test)]
@@ -134,6 +116,22 @@ mod tests {
         let inode = root.path().metadata().unwrap().ino();
         let path = root.path().to_str().unwrap().to_owned();
         (root, CgroupId { path, inode })
+    }
+
+    fn is_empty(cgroup: &CgroupId) -> io::Result<bool> {
+        is_empty_but_for(cgroup, &BTreeSet::new())
+    }
+
+    #[test]
+    fn another_grants_processes_below_are_not_its_own() {
+        let (root, cgroup) = tree(&[("", ""), ("w", "16\n"), ("w/deep", "17\n"), ("x", "")]);
+        let others = [root.path().join("w").metadata().unwrap().ino()].into();
+        assert!(!is_empty(&cgroup).unwrap() && is_empty_but_for(&cgroup, &others).unwrap());
+        assert_eq!(own_processes(&cgroup, &others).unwrap(), BTreeSet::new());
+        fs::write(root.path().join("cgroup.events"), "populated 1\n").unwrap();
+        assert!(is_empty_but_for(&cgroup, &others).unwrap(), "v2's word is for the whole tree");
+        fs::write(root.path().join("x/cgroup.procs"), "18\n").unwrap();
+        assert!(!is_empty_but_for(&cgroup, &others).unwrap());
     }
 
     #[test]

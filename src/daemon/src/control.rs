@@ -1,6 +1,7 @@
 //! What is asked of a running control daemon: how it is, its limits, a server. Blocks; called as
 //! [`hardware`](crate::hardware) is.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use mpsgate_mps::{
 use crate::card::Trouble;
 use crate::enforce::Culprit;
 use crate::error::chain;
+use crate::process;
 
 /// How long an idle server of another uid may take to end, and how often it is looked for.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
@@ -73,10 +75,15 @@ pub(crate) struct Sight {
     /// Where the next look begins in the log.
     pub(crate) mark: u64,
     pub(crate) connections: Connections,
+    pub(crate) makers: Makers,
 }
 
+/// Who made each connection of a control daemon, as it was first seen, by the inode of its end.
+pub(crate) type Makers = BTreeMap<u64, Option<ProcessId>>;
+
 /// Looks at a control daemon, its files and its log from `mark` on; keeps the log short.
-pub(crate) fn look(mps: &CardMps, daemon: &ControlDaemon, mark: u64) -> Sight {
+pub(crate) fn look(mps: &CardMps, daemon: &ControlDaemon, mark: u64, mut makers: Makers) -> Sight {
+    note_makers(mps, daemon, &mut makers);
     let log = mps.dirs().log_file();
     let end = log.mark();
     let written = if end == mark { Ok(String::new()) } else { log.since(mark) };
@@ -91,7 +98,31 @@ pub(crate) fn look(mps: &CardMps, daemon: &ControlDaemon, mark: u64) -> Sight {
     };
     let files = mps.dirs().repair().map_err(|error| mps_trouble(&error));
     let connections = mps.connections(daemon);
-    Sight { glance: mps.glance(daemon), files, events, mark, connections }
+    Sight { glance: mps.glance(daemon), files, events, mark, connections, makers }
+}
+
+fn note_makers(mps: &CardMps, daemon: &ControlDaemon, makers: &mut Makers) {
+    let known: BTreeSet<u64> = makers.keys().copied().collect();
+    // A daemon that has ended has no connections.
+    let Ok(found) = mps.descriptors(daemon, &known) else { return };
+    makers.retain(|inode, _| found.sockets.contains(inode));
+    makers.extend(found.connections.iter().map(|one| {
+        let pid = one.maker.and_then(|maker| u32::try_from(maker.pid).ok());
+        (one.inode, pid.and_then(process::identify))
+    }));
+}
+
+/// Server and client of each client, as the control daemon names them, while both live.
+pub(crate) fn served(mps: &CardMps) -> Vec<(u32, ProcessId)> {
+    let clients = mps.clients().unwrap_or_default();
+    let one = |server: i32, client: i32| {
+        let client = process::identify(u32::try_from(client).ok()?)?;
+        Some((u32::try_from(server).ok()?, client))
+    };
+    clients
+        .iter()
+        .flat_map(|(server, clients)| clients.iter().filter_map(|client| one(server.pid, *client)))
+        .collect()
 }
 
 /// Why a control daemon does not answer, with names.
@@ -115,6 +146,7 @@ pub(crate) fn wedge(
     daemon: &ControlDaemon,
     entries: &[Entry],
     known: &Connections,
+    makers: &Makers,
 ) -> Wedge {
     let culprits = |holders: &[mpsgate_mps::Holder]| -> Vec<Culprit> {
         let culprit = |holder: &mpsgate_mps::Holder| {
@@ -126,29 +158,90 @@ pub(crate) fn wedge(
     };
     match mps.wedge_cause(daemon, known) {
         WedgeCause::Stopped => Wedge::Stopped,
-        WedgeCause::Unknown => Wedge::Unknown,
+        WedgeCause::Unknown => by_makers(mps, daemon, entries, known, makers),
         WedgeCause::LogBlocked => {
             if let Err(error) = mps.drain_log() {
                 log::warn!(card = mps.card(), reason = chain(&error); "log FIFO not emptied");
             }
             Wedge::LogBlocked
         }
-        WedgeCause::HeldBy(holders) => Wedge::Held(culprits(&holders)),
-        WedgeCause::OneOf(holders) => {
-            let culprits = culprits(&holders);
-            let container =
-                |culprit: &Culprit| culprit.entry.as_ref().map(|entry| entry.grant.key.clone());
-            let first = culprits.first().and_then(container);
-            // All in one container: whichever it is, it is that container's.
-            if first.is_some() && culprits.iter().all(|culprit| container(culprit) == first)
-                || culprits.len() == 1
-            {
-                Wedge::Held(culprits)
-            } else {
-                Wedge::OneOf(culprits)
+        // In flight between two sockets, for one: no process has it open.
+        WedgeCause::HeldBy(holders) if holders.is_empty() => {
+            match by_makers(mps, daemon, entries, known, makers) {
+                Wedge::Unknown => Wedge::Held(Vec::new()),
+                named => named,
             }
         }
+        WedgeCause::HeldBy(holders) => Wedge::Held(culprits(&holders)),
+        WedgeCause::OneOf(holders) => one_of(culprits(&holders)),
     }
+}
+
+/// Who is named by having connected, where the connections themselves name nobody: the very process
+/// that was seen when the connection was, as long as it lives.
+fn by_makers(
+    mps: &CardMps,
+    daemon: &ControlDaemon,
+    entries: &[Entry],
+    known: &Connections,
+    makers: &Makers,
+) -> Wedge {
+    let suspects = mps.suspects(daemon, known);
+    let named: Vec<Culprit> = suspects
+        .iter()
+        .filter_map(|one| {
+            let process = (*makers.get(&one.inode)?)?;
+            let pid = u32::try_from(one.maker?.pid).ok()?;
+            Culprit::find(process, entries).filter(|_| process.pid == pid)
+        })
+        .collect();
+    // With one that cannot be named, nobody else can be blamed either.
+    if suspects.is_empty() || named.len() != suspects.len() {
+        return Wedge::Unknown;
+    }
+    one_of(named)
+}
+
+fn one_of(culprits: Vec<Culprit>) -> Wedge {
+    let container = |culprit: &Culprit| culprit.entry.as_ref().map(|entry| entry.grant.key.clone());
+    let first = culprits.first().and_then(container);
+    // All in one container: whichever it is, it is that container's.
+    if first.is_some() && culprits.iter().all(|culprit| container(culprit) == first)
+        || culprits.len() == 1
+    {
+        Wedge::Held(culprits)
+    } else {
+        Wedge::OneOf(culprits)
+    }
+}
+
+/// For how long connections are cut in one go, how long each must be seen to hold the daemon up, and
+/// how long the daemon takes to notice.
+const CUTTING: Duration = Duration::from_secs(2);
+const HOLDS: Duration = Duration::from_millis(100);
+
+/// Frees a control daemon by ending, at its own end, the connections that hold it up, whoever has the
+/// other ends. Where it rests and turns front-ends away, one alone: whether that was it is to be asked.
+/// How many were cut.
+pub(crate) fn free(mps: &CardMps, daemon: &ControlDaemon, known: &Connections) -> usize {
+    // With our turn taken, no front-end of ours is among them.
+    let Some(_turn) = mps.turn() else { return 0 };
+    let until = Instant::now() + CUTTING;
+    let mut cut = 0;
+    while Instant::now() < until {
+        let before = mps.suspects(daemon, known);
+        std::thread::sleep(HOLDS);
+        let now = mps.suspects(daemon, known);
+        let mut stays = now.iter().filter(|one| before.iter().any(|b| b.inode == one.inode));
+        let Some(one) = stays.next() else { return cut };
+        if mps.cut(daemon, one.inode) {
+            cut += 1;
+        }
+        if mps.glance(daemon) == Glance::AtRest {
+            return cut;
+        }
+    }
+    cut
 }
 
 fn server_word(status: &mpsgate_mps::protocol::ServerStatus) -> Option<String> {
@@ -194,7 +287,7 @@ fn shut_down(mps: &CardMps, server: i32) -> Result<(), MpsError> {
 pub(crate) fn ensure_server(mps: &CardMps, uid: u32, limit: Duration) -> Result<(), MpsError> {
     match mps.ensure_server(uid, limit) {
         Ok(outcome) => {
-            log::info!(card = mps.card(), uid, pid = outcome.pid, limit_bytes = outcome.limit_bytes; "server ready");
+            log::info!(card = mps.card(), uid, pid = outcome.pid; "server ready");
             Ok(())
         }
         // The caller saw no grant of another uid on the card: nobody needs that server.

@@ -62,6 +62,8 @@ pub(crate) struct Daemon {
     pub(crate) metrics_moved: Notify,
     /// Told when the node's schedule may go on.
     pub(crate) schedule_moved: Notify,
+    /// Told when the engine's handlers should be looked at now.
+    pub(crate) look_at_handlers: Notify,
 }
 
 impl Daemon {
@@ -95,6 +97,7 @@ impl Daemon {
             api_server: OnceLock::new(),
             metrics_moved: Notify::new(),
             schedule_moved: Notify::new(),
+            look_at_handlers: Notify::new(),
         }
     }
 

@@ -28,9 +28,6 @@ use crate::daemon::Daemon;
 use crate::node::Node;
 use crate::{DaemonError, api_server};
 
-/// Sizes that pods can have served by asking: each is a socket, and a list that kubelet holds.
-const SLICES_ASKED: usize = 16;
-
 /// The directory in which the plugin serves, or will as soon as the cards are known; `None` where the settings or
 /// the node say that it does not. Without NVML, because who has asked by annotations must not depend on it.
 pub(crate) fn directory(daemon: &Daemon) -> Option<PathBuf> {
@@ -58,7 +55,7 @@ pub(crate) fn is_in_charge(daemon: &Daemon) -> bool {
 fn resources(settings: &Kubernetes, asked: &[u64]) -> BTreeMap<String, Resource> {
     let units = settings.memory_units_mib.iter().filter_map(|mib| Unit::new((*mib).into()));
     let configured: Vec<u64> = settings.slices_gib.iter().map(|gib| (*gib).into()).collect();
-    let further = asked.iter().filter(|gib| !configured.contains(gib)).take(SLICES_ASKED);
+    let further = asked.iter().filter(|gib| !configured.contains(gib));
     let slices = configured.iter().chain(further).filter_map(|gib| Resource::slice(*gib));
     let memory = [Unit::GIB].into_iter().chain(units).map(Resource::gpu_mem);
     memory.chain(slices).map(|resource| (resource.name().to_owned(), resource)).collect()

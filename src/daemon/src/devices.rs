@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use mpsgate_allocation::DeviceNode;
+use mpsgate_allocation::{DeviceNode, UVM_TOOLS};
 
 /// `/dev/nvidia<n>` and `/dev/nvidiactl`: assigned for good (kernel's devices.txt).
 pub(crate) const NVIDIA_MAJOR: u32 = 195;
@@ -44,7 +44,7 @@ pub(crate) fn nodes(
     // Minors 0 and 1: the uvm module has made them so since its first version.
     if let Some(uvm) = majors.get("nvidia-uvm") {
         nodes.push(node("/dev/nvidia-uvm".to_owned(), *uvm, 0));
-        nodes.push(node("/dev/nvidia-uvm-tools".to_owned(), *uvm, 1));
+        nodes.push(node(UVM_TOOLS.to_owned(), *uvm, 1));
     }
     if simulated {
         nodes.retain(exists);

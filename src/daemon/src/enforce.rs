@@ -1,9 +1,9 @@
 //! Whose process takes from its neighbours what is theirs, and what is done about it.
 //!
-//! A process belongs to a container where it is in the cgroup of exactly one grant. Whoever belongs to
-//! none is reported and never touched: it is the operator's.
+//! A process belongs to the container in whose cgroup it is: to the innermost, where they lie in each other.
+//! Whoever belongs to none is reported and never touched: it is the operator's.
 
-use std::path::Path;
+pub(crate) mod owner;
 
 use mpsgate_allocation::GpuUuid;
 use mpsgate_allocation::ledger::{Entry, ProcessId, State};
@@ -13,6 +13,8 @@ use mpsgate_config::Enforce;
 use crate::daemon::{Daemon, now_ms};
 use crate::node::Node;
 use crate::{DaemonError, api_server, cgroup, process};
+
+pub(crate) use self::owner::nested;
 
 /// A process that does harm.
 #[derive(Debug, Clone)]
@@ -37,7 +39,7 @@ impl Culprit {
     /// Finds out whose `process` is, among `entries`. `None` once it has ended. Reads cgroups: blocks.
     pub(crate) fn find(process: ProcessId, entries: &[Entry]) -> Option<Self> {
         let words = process::describe(process.pid);
-        let entry = container_of(process.pid, entries).cloned();
+        let entry = owner::of(process.pid, entries).cloned();
         // Still the same after all was read, so all that was read is its own.
         process::is_alive(&process).then_some(Self { process, words, entry })
     }
@@ -49,34 +51,6 @@ impl Culprit {
             None => self.words.clone(),
         }
     }
-}
-
-/// The one entry whose container holds the process; `None` where there is none, or more than one.
-pub(crate) fn container_of(pid: u32, entries: &[Entry]) -> Option<&Entry> {
-    let mut found = entries.iter().filter(|entry| holds(entry, pid));
-    found.next().filter(|_| found.next().is_none())
-}
-
-/// Whether the container of an entry holds the process.
-pub(crate) fn holds(entry: &Entry, pid: u32) -> bool {
-    match &entry.state {
-        State::Reserved { .. } => false,
-        // A cgroup that cannot be read convicts nobody.
-        State::Active { cgroup: Some(cgroup), .. } => {
-            cgroup::contains(cgroup, pid).unwrap_or(false)
-        }
-        State::Active { init, cgroup: None } => pid == init.pid || shares_its_own_pids(pid, init),
-    }
-}
-
-/// Whether a process is in the pid namespace of `init`, where that is not the node's.
-fn shares_its_own_pids(pid: u32, init: &ProcessId) -> bool {
-    let namespace = |of: &str| std::fs::read_link(Path::new("/proc").join(of).join("ns/pid")).ok();
-    let inits = namespace(&init.pid.to_string());
-    inits.is_some()
-        && inits != namespace("self")
-        && inits == namespace(&pid.to_string())
-        && process::is_alive(init)
 }
 
 impl Node {
@@ -136,9 +110,12 @@ pub(crate) async fn enforce(
     let container = entry.grant.key.container_id.clone();
     let target = culprit.process;
     let state = entry.state.clone();
+    let others = nested(entry, daemon.node().ledger().entries());
     let work = move |_: &_| match (measure, &state) {
         (Measure::Process, _) => cgroup::kill::kill_process(&target),
-        (_, State::Active { init, cgroup: Some(cgroup) }) => cgroup::kill::kill(cgroup, init),
+        (_, State::Active { init, cgroup: Some(cgroup) }) => {
+            cgroup::kill::kill(cgroup, init, &others)
+        }
         // With its init the rest of its pid namespace ends.
         (_, State::Active { init, cgroup: None }) => cgroup::kill::kill_process(init),
         (_, State::Reserved { .. }) => Ok(()),

@@ -29,6 +29,12 @@ pub fn swarm_resources(text: &str) -> Vec<String> {
     crate::snapshot::parse_swarm_resources(text)
 }
 
+/// `annotation-prefixes` there.
+#[must_use]
+pub fn annotation_prefixes(text: &str) -> Vec<String> {
+    crate::snapshot::parse_annotation_prefixes(text)
+}
+
 /// The cards in `managed.json`.
 ///
 /// # Errors

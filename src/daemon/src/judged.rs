@@ -1,7 +1,10 @@
 //! Containers that were refused, or started with a note: one count since the start, for `status` and for
 //! the metrics.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::hash::BuildHasher as _;
+use std::time::{Duration, Instant};
 
 use mpsgate_policy::{Code, NoteAction};
 
@@ -12,6 +15,94 @@ const CODE_MAX: usize = 40;
 /// A container that was started although something was found; what `status` shows of them.
 const NOTES: [NoteAction; 3] = [NoteAction::Stripped, NoteAction::Warned, NoteAction::Noted];
 const NOTES_OF_STATUS: [NoteAction; 2] = [NoteAction::Stripped, NoteAction::Warned];
+
+/// Notes that are remembered, each a container's, a code's and a text's, so that it counts once. The oldest is forgotten.
+const REMEMBERED: usize = 4096;
+/// Lines of the log: so many at once, and one more in this time. What is beyond is counted.
+const LINES: u32 = 200;
+const LINE_EVERY: Duration = Duration::from_millis(100);
+
+/// What was reported, and of that what is told. One container cannot fill the log or the counters, whatever is in its
+/// specification, and many cannot fill the log.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    by: RandomState,
+    noted: HashSet<u64>,
+    order: VecDeque<u64>,
+    notes: Lines,
+    refusals: Lines,
+}
+
+/// What is done with a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Telling {
+    /// It is counted and logged; so many before it were counted alone.
+    Told { untold: u64 },
+    /// It is counted.
+    Counted,
+    /// It was known.
+    Known,
+}
+
+impl Heard {
+    /// A container was refused, or started with a note.
+    pub(crate) fn take(
+        &mut self,
+        container: &str,
+        action: &str,
+        code: &str,
+        text: &str,
+        now: Instant,
+    ) -> Telling {
+        let is_note = NOTES.iter().any(|note| note.as_str() == action);
+        if is_note && !self.is_new(self.by.hash_one((container, action, code, text))) {
+            return Telling::Known;
+        }
+        let lines = if is_note { &mut self.notes } else { &mut self.refusals };
+        lines.take(now).map_or(Telling::Counted, |untold| Telling::Told { untold })
+    }
+
+    fn is_new(&mut self, note: u64) -> bool {
+        if !self.noted.insert(note) {
+            return false;
+        }
+        self.order.push_back(note);
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.noted.remove(&oldest);
+        }
+        true
+    }
+}
+
+/// A budget of lines.
+#[derive(Debug, Default)]
+struct Lines {
+    /// How many there were since the budget was full, and since when it fills.
+    spent: u32,
+    filled: Option<Instant>,
+    untold: u64,
+}
+
+impl Lines {
+    /// Whether there may be one, and how many there might not be before it.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        let filled = *self.filled.get_or_insert(now);
+        let new = now.saturating_duration_since(filled).as_millis() / LINE_EVERY.as_millis();
+        let new = u32::try_from(new).unwrap_or(u32::MAX);
+        if new > 0 {
+            self.spent = self.spent.saturating_sub(new);
+            self.filled = Some(now);
+        }
+        if self.spent >= LINES {
+            self.untold += 1;
+            return None;
+        }
+        self.spent += 1;
+        Some(std::mem::take(&mut self.untold))
+    }
+}
 
 /// By what was done, and code. Any action but a note's is a refusal (`None`).
 #[derive(Debug, Clone, Default)]
@@ -77,6 +168,55 @@ fn label(code: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TOLD: Telling = Telling::Told { untold: 0 };
+
+    #[test]
+    fn a_note_counts_once_for_each_container_and_code() {
+        let (mut heard, now) = (Heard::default(), Instant::now());
+        assert_eq!(heard.take("a", "stripped", "E_DEVICE_RULE", "why", now), TOLD);
+        for _ in 0..100_000 {
+            assert_eq!(heard.take("a", "stripped", "E_DEVICE_RULE", "why", now), Telling::Known);
+        }
+        for (container, action, code) in [
+            ("b", "stripped", "E_DEVICE_RULE"),
+            ("a", "stripped", "E_ANNOTATION"),
+            ("a", "warned", "E_DEVICE_RULE"),
+        ] {
+            assert_eq!(
+                heard.take(container, action, code, "why", now),
+                TOLD,
+                "{container} {action} {code}"
+            );
+        }
+        // A container that is refused each time it is started is refused each time.
+        assert_eq!(heard.take("a", "refused", "E_SPEC", "why", now), TOLD);
+        assert_eq!(heard.take("a", "refused", "E_SPEC", "why", now), TOLD);
+    }
+
+    #[test]
+    fn a_flood_of_containers_is_counted_and_not_logged_and_hides_no_refusal() {
+        let (mut heard, start) = (Heard::default(), Instant::now());
+        let told = |heard: &mut Heard, range: std::ops::Range<u32>, now| {
+            let one = |n| heard.take(&n_th(n), "noted", "E_ANNOTATION", "why", now);
+            let all: Vec<_> = range.map(one).collect();
+            all.iter().filter(|telling| matches!(telling, Telling::Told { .. })).count()
+        };
+        assert_eq!(told(&mut heard, 0..100_000, start), LINES as usize);
+        assert_eq!(heard.take("r", "refused", "E_SPEC", "why", start), TOLD);
+        let later = start + 2 * LINE_EVERY;
+        let untold = u64::from(100_000 - LINES);
+        assert_eq!(
+            heard.take("n", "noted", "E_ANNOTATION", "why", later),
+            Telling::Told { untold }
+        );
+        assert_eq!(told(&mut heard, 100_000..200_000, later), 1);
+        assert!(heard.noted.len() <= REMEMBERED && heard.order.len() <= REMEMBERED);
+    }
+
+    fn n_th(n: u32) -> String {
+        format!("c{n}")
+    }
 
     #[test]
     fn a_code_of_another_version_makes_no_series_of_its_own() {

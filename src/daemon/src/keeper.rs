@@ -17,6 +17,7 @@
 
 mod backoff;
 mod clients;
+mod descriptors;
 mod health;
 mod limits;
 mod order;
@@ -132,6 +133,7 @@ impl Keeper {
         let Some(daemon) = process::identify(ready.pid) else {
             return self.died(card, since.elapsed()).await;
         };
+        let _guard = descriptors::guard(&self.daemon, &self.uuid, &ready.mps, &ready.daemon);
         let mut ended = pin!(process::ended(&daemon));
         let mut look = self.next_look();
         loop {
@@ -172,6 +174,7 @@ impl Keeper {
         self.watch = Watch::of(mps);
         self.set_wedged(pid);
         let daemon = ProcessId { pid, start_time: running.process.start_ticks() };
+        let _guard = descriptors::guard(&self.daemon, &self.uuid, mps, running);
         let mut ended = pin!(process::ended(&daemon));
         let mut look = Instant::now();
         loop {

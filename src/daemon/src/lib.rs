@@ -24,10 +24,12 @@ mod device_plugin;
 mod devices;
 mod directories;
 mod enforce;
+mod engine;
 mod error;
 mod exec_record;
 #[doc(hidden)]
 pub mod fuzz;
+mod handlers;
 mod hardware;
 mod inventory;
 mod judged;

@@ -28,8 +28,11 @@ use mpsgate_kubernetes::Recorder;
 use mpsgate_policy::{Code, Refusal};
 
 use crate::card::{Card, Trouble};
+use crate::cgroup::{Overlap, is_empty_but_for};
 use crate::device_plugin::Served;
-use crate::judged::Judged;
+use crate::enforce::nested;
+use crate::handlers::Handlers;
+use crate::judged::{Heard, Judged};
 use crate::metrics::{Endpoint, Events};
 use crate::schedule::Scheduling;
 use crate::terminate::Kills;
@@ -58,12 +61,16 @@ pub(crate) struct Node {
     pub(crate) driver: Driver,
     /// Whether a kubelet runs here.
     pub(crate) kubelet: bool,
+    /// Whether mpsgated is about to end.
+    pub(crate) ending: bool,
     /// `trust.local`.
     pub(crate) trust_local: Switch,
     /// What was done to containers and processes, oldest first; bounded.
     pub(crate) actions: VecDeque<Action>,
     /// Containers that were refused, or changed.
     pub(crate) judged: Judged,
+    /// What was reported of containers, so that it is told and counted once.
+    pub(crate) heard: Heard,
     /// Containers that were killed.
     pub(crate) kills: Kills,
     /// What else is counted, for the metrics.
@@ -80,6 +87,8 @@ pub(crate) struct Node {
     pub(crate) recorder: Option<Recorder>,
     /// How its cards are shared.
     pub(crate) schedule: Scheduling,
+    /// Where the engine's handlers lead; `None` before the first look, and where no kubelet is.
+    pub(crate) handlers: Option<Handlers>,
 }
 
 /// NVML as last seen.
@@ -122,14 +131,17 @@ impl Node {
             trust_local: Switch::Auto,
             actions: VecDeque::new(),
             judged: Judged::default(),
+            heard: Heard::default(),
             kills: Kills::default(),
             events: Events::new(),
             endpoint: Endpoint::default(),
             held: BTreeSet::new(),
             served: BTreeMap::new(),
+            ending: false,
             spread: false,
             recorder: None,
             schedule: Scheduling::default(),
+            handlers: None,
         }
     }
 
@@ -213,9 +225,12 @@ impl Node {
     /// The cgroup of an older life of the container whose init has ended and whose other processes
     /// have not: they may hold what was granted to it.
     pub(crate) fn remains(&self, key: &GrantKey, alive: Alive<'_>) -> Option<CgroupId> {
-        match &self.ledger.of_container(key)?.state {
+        let entry = self.ledger.of_container(key)?;
+        match &entry.state {
             State::Active { init, cgroup: Some(cgroup) } if !alive(init) => {
-                (!crate::cgroup::is_empty(cgroup).unwrap_or(false)).then(|| cgroup.clone())
+                let others = nested(entry, self.ledger.entries());
+                let empty = is_empty_but_for(cgroup, &others).unwrap_or(false);
+                (!empty).then(|| cgroup.clone())
             }
             _ => None,
         }
@@ -237,11 +252,15 @@ impl Node {
         alive: Alive<'_>,
         now_ms: u64,
     ) -> Result<Entry, Refusal> {
-        if self.ledger.get(&call.key).is_none() {
+        let expired = self.ledger.get(&call.key).is_none();
+        if expired {
+            self.end_previous_life(&call.key, alive)?;
+        }
+        self.refuse_shared_cgroup(call)?;
+        if expired {
             let grant = call.grant.as_deref().ok_or_else(|| {
                 no_reservation("its reservation has expired and the hook did not bring the grant")
             })?;
-            self.end_previous_life(&call.key, alive)?;
             let capacities = self.still_fits(call, grant)?;
             self.ledger.reserve(grant.clone(), init, &capacities, now_ms).map_err(|error| {
                 no_reservation(&format!("its reservation has expired, and {error}"))
@@ -254,6 +273,32 @@ impl Node {
             .clone();
         self.changes += 1;
         Ok(entry)
+    }
+
+    /// A process is counted for one grant, and a container is ended by its cgroup: two grants cannot have a
+    /// process in common.
+    fn refuse_shared_cgroup(&self, call: &Activate) -> Result<(), Refusal> {
+        let Some(own) = &call.cgroup else { return Ok(()) };
+        let found = self.ledger.entries().iter().find_map(|entry| match &entry.state {
+            State::Active { cgroup: Some(cgroup), .. } if entry.grant.key != call.key => {
+                let overlap = crate::cgroup::overlap(own, cgroup)?;
+                // A directory that was made anew is not the one of that grant.
+                crate::cgroup::is_same(cgroup).unwrap_or(true).then_some((entry, cgroup, overlap))
+            }
+            _ => None,
+        });
+        let Some((entry, cgroup, overlap)) = found else { return Ok(()) };
+        let (container, own, other) = (&entry.grant.key.container_id, &own.path, &cgroup.path);
+        let what = match overlap {
+            Overlap::Is => format!("its cgroup {own} is that of container {container}"),
+            Overlap::LiesIn => format!("its cgroup {own} lies in {other} of container {container}"),
+            Overlap::Holds => format!("its cgroup {own} holds {other} of container {container}"),
+        };
+        Err(Refusal::new(
+            Code::Cgroup,
+            format!("{what}, which has a grant too, and none of the two could be held to its own"),
+            "give it a cgroup beside the other's (docker run --cgroup-parent, linux.cgroupsPath)",
+        ))
     }
 
     /// What the card's MPS should allow a client without a limit of its own: its largest grant, or all
@@ -292,7 +337,8 @@ impl Node {
             // The rest of the container may outlive its init: the watch sees to that.
             State::Active { init, cgroup: None } => !alive(init),
             State::Active { init, cgroup: Some(cgroup) } => {
-                !alive(init) && crate::cgroup::is_empty(cgroup).unwrap_or(false)
+                let others = nested(entry, self.ledger.entries());
+                !alive(init) && is_empty_but_for(cgroup, &others).unwrap_or(false)
             }
         };
         let keys: Vec<GrantKey> =

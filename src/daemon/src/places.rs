@@ -64,6 +64,12 @@ impl Places {
         self.in_run(paths::NODE_SNAPSHOT)
     }
 
+    /// Whether the toolkit's settings name more than the shim knows.
+    #[must_use]
+    pub fn toolkit_names(&self) -> PathBuf {
+        self.in_run(paths::TOOLKIT_NAMES)
+    }
+
     /// The link to the real runtime.
     #[must_use]
     pub fn runtime_link(&self) -> PathBuf {
@@ -123,6 +129,7 @@ mod tests {
         for (ours, product) in [
             (places.socket(), paths::SOCKET),
             (places.snapshot(), paths::NODE_SNAPSHOT),
+            (places.toolkit_names(), paths::TOOLKIT_NAMES),
             (places.runtime_link(), paths::RUNTIME_LINK),
             (places.grants(), paths::GRANTS_DIR),
             (places.ledger(), paths::LEDGER_DIR),

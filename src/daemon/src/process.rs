@@ -56,6 +56,17 @@ pub(crate) fn parent(pid: u32) -> Option<u32> {
     rest.split_ascii_whitespace().nth(1)?.parse().ok().filter(|parent| *parent > 1)
 }
 
+/// The effective uid of a process.
+pub(crate) fn uid(pid: u32) -> Option<u32> {
+    effective_uid(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+/// Of `/proc/PID/status`: real, effective, saved and of the file system.
+fn effective_uid(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Whether a process is in our own pid namespace, so that its pids are ours.
 pub(crate) fn counts_as_we_do(pid: u32) -> bool {
     let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/pid")).ok();
@@ -63,26 +74,18 @@ pub(crate) fn counts_as_we_do(pid: u32) -> bool {
     own.is_some() && namespace(&pid.to_string()) == own
 }
 
-/// The name of a process for messages: `pid 12 (sleep 100)`.
+/// The name of a process for messages: `pid 12 (sleep)`. Never its arguments: what is said here is in the log, in other
+/// tenants' refusals and on the node's object, and people pass passwords as arguments. A title that a process gives itself
+/// (`setproctitle`) is in the place of the arguments, so the first of them is not shown either.
 pub(crate) fn describe(pid: u32) -> String {
     let text = command(pid);
     if text.is_empty() { format!("pid {pid}") } else { format!("pid {pid} ({text})") }
 }
 
-/// Its command line, cut short, or else its short name; empty where it has ended.
+/// Its short name (proc_pid_comm(5)), which it can choose: at most 15 bytes; empty where it has ended.
 pub(crate) fn command(pid: u32) -> String {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<String> = line
-        .split(|byte| *byte == 0)
-        .filter(|word| !word.is_empty())
-        .map(|word| String::from_utf8_lossy(word).into_owned())
-        .collect();
-    let text = if words.is_empty() {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
-    } else {
-        words.join(" ")
-    };
-    text.trim().chars().filter(|c| !c.is_control()).take(60).collect()
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    mpsgate_config::printable::plain(String::from_utf8_lossy(&name).trim_end_matches('\n'))
 }
 
 /// A process whose end can be waited for.
@@ -232,6 +235,23 @@ mod tests {
         by_fd.ended().await.unwrap();
         by_poll.ended().await.unwrap();
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_is_named_without_what_it_was_told() {
+        let mut child = Command::new("sleep").args(["1000", "0.0"]).spawn().unwrap();
+        // Until then it is a copy of this test.
+        while command(child.id()) != "sleep" {
+            std::thread::yield_now();
+        }
+        assert_eq!(describe(child.id()), format!("pid {} (sleep)", child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(describe(child.id()), format!("pid {}", child.id()));
+        // This test's own thread may be called anything.
+        let named = || std::fs::write("/proc/self/comm", "a\x1b[2J\nb\u{9b}").unwrap();
+        named();
+        assert_eq!(command(std::process::id()), "a�[2J�b�");
     }
 
     #[test]

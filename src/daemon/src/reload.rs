@@ -57,6 +57,7 @@ async fn reload(
             return Ok(Err(Refusal::new(Code::Config, sentence, error.hint())));
         }
     };
+    daemon.look_at_handlers.notify_one();
     let changes = daemon.settings.adopt(&config);
     let mut lines: Vec<String> = changes.iter().map(render).collect();
     apply(daemon, &changes).await?;

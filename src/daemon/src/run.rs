@@ -26,8 +26,9 @@ use crate::node::Node;
 use crate::schedule::Scheduling;
 use crate::settings::Settings;
 use crate::{
-    DaemonError, Places, api_server, device_plugin, directories, error, inventory, limits, logging,
-    managed, metrics, process, reload, schedule, snapshot, socket, tokens, watch, watchdog,
+    DaemonError, Places, api_server, device_plugin, directories, error, handlers, inventory,
+    limits, logging, managed, metrics, process, reload, schedule, snapshot, socket, tokens, watch,
+    watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -131,6 +132,12 @@ pub async fn serve(
     }
     start(&daemon, listener, hangup);
     daemon.spawn("limits cgroups", limits::watch(Arc::clone(&daemon), orders));
+    let stop = async {
+        let why = stop.await;
+        // All tasks go on meanwhile.
+        api_server::leave(&daemon).await;
+        why
+    };
     let result = own(todo, stop).await;
     let _ = daemon.node().write();
     crash_point!("daemon.stop.stored");
@@ -170,6 +177,7 @@ fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signa
     daemon.spawn("keeps the schedule", schedule::keep(Arc::clone(daemon)));
     daemon.spawn("tends the keys", tokens::keep(Arc::clone(daemon)));
     daemon.spawn("serves kubelet", device_plugin::keep(Arc::clone(daemon)));
+    daemon.spawn("looks at the handlers", handlers::watch(Arc::clone(daemon)));
     api_server::start(daemon);
     daemon.spawn("publishes changes", publish(Arc::clone(daemon)));
     daemon.spawn("writes the ledger", write(Arc::clone(daemon)));

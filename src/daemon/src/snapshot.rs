@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use mpsgate_api::{FILES_FORMAT, NodeSnapshot, ProtectedDirectory, SnapshotCard};
 use mpsgate_config::{Schedule, paths};
 use mpsgate_crashpoint::crash_point;
+use mpsgate_policy::ToolkitNames;
 
 use crate::daemon::Daemon;
 use crate::{Places, device_plugin, devices, managed, node_root, other_nodes};
@@ -52,10 +53,7 @@ pub(crate) fn publish(daemon: &Daemon) {
     }
     let path = daemon.places.snapshot();
     crash_point!("daemon.snapshot.before");
-    let written = serde_json::to_vec(&snapshot)
-        .map_err(io::Error::from)
-        .and_then(|text| managed::write_file(&path, &text, 0o644, false));
-    match written {
+    match write(daemon, &path, &snapshot) {
         Ok(()) => {
             crash_point!("daemon.snapshot.after");
             *last = Some(snapshot);
@@ -67,8 +65,26 @@ pub(crate) fn publish(daemon: &Daemon) {
     }
 }
 
+/// Who finds the mark finds the names: it comes before them and goes after them.
+fn write(daemon: &Daemon, path: &Path, snapshot: &NodeSnapshot) -> io::Result<()> {
+    let mark = daemon.places.toolkit_names();
+    let has_names = !ToolkitNames::of(&snapshot.clone().into()).is_empty();
+    if has_names {
+        managed::write_file(&mark, b"", 0o644, false)?;
+    }
+    managed::write_file(path, &serde_json::to_vec(snapshot)?, 0o644, false)?;
+    if has_names {
+        return Ok(());
+    }
+    match std::fs::remove_file(&mark) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
     let ipc_inode = std::fs::metadata("/proc/self/ns/ipc")?.ino();
+    let toolkit = node_root::look(toolkit_config)?;
     let (cards, kubelet, share) = {
         let node = daemon.node();
         let cards: Vec<SnapshotCard> = node
@@ -92,7 +108,8 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
         cards,
         majors: devices::majors(),
         protected: protected(daemon),
-        swarm_resources: node_root::look(swarm_resources)?,
+        swarm_resources: parse_swarm_resources(&toolkit),
+        annotation_prefixes: parse_annotation_prefixes(&toolkit),
         other_nodes: other_nodes::find(Path::new("/"), &minors),
         device_plugin: device_plugin::is_in_charge(daemon),
         share,
@@ -133,30 +150,69 @@ fn protected(daemon: &Daemon) -> Vec<ProtectedDirectory> {
         .collect()
 }
 
-fn swarm_resources() -> Vec<String> {
+/// The text of the toolkit's settings; empty where there is none.
+fn toolkit_config() -> String {
     let readable =
         std::fs::metadata(TOOLKIT_CONFIG).is_ok_and(|found| found.len() <= TOOLKIT_LIMIT);
     if !readable {
-        return Vec::new();
+        return String::new();
     }
-    parse_swarm_resources(&std::fs::read_to_string(TOOLKIT_CONFIG).unwrap_or_default())
+    std::fs::read_to_string(TOOLKIT_CONFIG).unwrap_or_default()
 }
 
 /// `swarm-resource = "DOCKER_RESOURCE_GPU,OTHER"` outside comments. By line, because the rest of
 /// the file is not ours to judge.
 pub(crate) fn parse_swarm_resources(text: &str) -> Vec<String> {
-    text.lines()
-        .filter_map(|line| {
-            let (key, value) = line.split_once('=')?;
-            let quoted = (key.trim() == "swarm-resource").then(|| value.trim())?;
-            let quote = quoted.chars().next().filter(|c| matches!(c, '"' | '\''))?;
-            let (inner, _) = quoted.get(1..)?.split_once(quote)?;
-            Some(
-                inner.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()),
-            )
-        })
-        .flatten()
-        .collect()
+    let names = |value: String| {
+        let names = value.split(',').map(|name| name.trim().to_owned());
+        names.filter(|name| !name.is_empty()).collect::<Vec<_>>()
+    };
+    let lines = text.lines().filter_map(|line| value_of(line, "swarm-resource"));
+    lines.filter_map(quoted).flat_map(|(value, _)| names(value)).collect()
+}
+
+/// `annotation-prefixes = ["cdi.k8s.io/", "example.com/"]`, also over several lines, and with the tables before
+/// it in the key. An empty prefix, by which every annotation would be one, is left out.
+pub(crate) fn parse_annotation_prefixes(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut in_list = false;
+    for line in text.lines() {
+        let mut rest = line.trim();
+        if !in_list {
+            let Some(value) = value_of(line, "annotation-prefixes") else { continue };
+            let Some(list) = value.strip_prefix('[') else { continue };
+            (in_list, rest) = (true, list);
+        }
+        loop {
+            rest = rest.trim_start_matches([',', ' ', '\t']);
+            if rest.is_empty() || rest.starts_with('#') {
+                break;
+            }
+            let Some((prefix, after)) = quoted(rest) else {
+                in_list = false;
+                break;
+            };
+            if !prefix.is_empty() && !found.contains(&prefix) {
+                found.push(prefix);
+            }
+            rest = after;
+        }
+    }
+    found
+}
+
+/// What stands after `key =`, where a line is of that key; the tables that it is in may stand before it.
+fn value_of<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let (found, value) = line.split_once('=')?;
+    let last = found.rsplit('.').next()?.trim().trim_matches(['"', '\'']);
+    (last == key && !found.trim_start().starts_with('#')).then(|| value.trim())
+}
+
+/// A text in quotes at the beginning, and what follows it.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let quote = text.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+    let (inner, after) = text.get(1..)?.split_once(quote)?;
+    Some((inner.to_owned(), after))
 }
 
 /// Points the link at the node's real runtime; removes it where there is none.
@@ -219,6 +275,34 @@ mod tests {
             ("swarm-resources = \"A\"\n[nvidia-container-cli]\n", &[]),
         ] {
             assert_eq!(parse_swarm_resources(text), names, "{text}");
+        }
+    }
+
+    #[test]
+    fn annotation_prefixes_are_read_from_any_form_of_the_list_and_from_no_comment() {
+        for (text, prefixes) in [
+            (
+                "[nvidia-container-runtime.modes.cdi]\nannotation-prefixes = [\"cdi.k8s.io/\"]\n",
+                &["cdi.k8s.io/"][..],
+            ),
+            ("annotation-prefixes=['a/', \"b.example/\",] # two", &["a/", "b.example/"]),
+            (
+                "annotation-prefixes = [\n  # not \"x/\"\n  \"a/\",\n  'b/' ]\nkey = \"c\"\n",
+                &["a/", "b/"],
+            ),
+            (
+                "nvidia-container-runtime.modes.cdi.annotation-prefixes = [\"cdi.k8s.io/\", \"example.vendor.com/\",]",
+                &["cdi.k8s.io/", "example.vendor.com/"],
+            ),
+            ("\"annotation-prefixes\" = [\"a/\", \"a/\"]\n", &["a/"]),
+            ("#annotation-prefixes = [\"a/\"]\n", &[]),
+            ("annotation-prefixes = []\nx = [\"a/\"]\n", &[]),
+            ("annotation-prefixes = [\"\"]\n", &[]),
+            ("annotation-prefixes = \"a/\"\n", &[]),
+            ("annotation-prefixes = [\"a/\n", &[]),
+            ("my-annotation-prefixes = [\"a/\"]\n", &[]),
+        ] {
+            assert_eq!(parse_annotation_prefixes(text), prefixes, "{text}");
         }
     }
 }

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use crate::card::Trouble;
 use crate::daemon::Daemon;
+use crate::enforce::nested;
 use crate::keeper::Order;
 use crate::{cgroup, process};
 
@@ -45,13 +46,15 @@ pub(crate) struct Kills {
 pub(crate) struct Doomed {
     init: ProcessId,
     cgroup: Option<CgroupId>,
+    /// Inodes of other containers' below it.
+    others: BTreeSet<u64>,
 }
 
 impl Doomed {
     /// Pids of the container's processes now. Without a cgroup on record, that of its init.
     pub(crate) fn processes(&self) -> std::io::Result<BTreeSet<u32>> {
         match &self.cgroup {
-            Some(cgroup) => cgroup::processes(cgroup),
+            Some(cgroup) => cgroup::own_processes(cgroup, &self.others),
             None => {
                 Ok(process::is_alive(&self.init).then_some(self.init.pid).into_iter().collect())
             }
@@ -69,7 +72,10 @@ pub(crate) async fn clients(daemon: &Daemon, call: &Terminate) -> Result<Reply, 
         let State::Active { init, cgroup } = &entry.state else { return done(String::new()) };
         let mut cards = entry.grant.cards.iter().filter(|_| entry.grant.uses_mps());
         let Some(card) = cards.next() else { return done(String::new()) };
-        (card.uuid.clone(), Doomed { init: *init, cgroup: cgroup.clone() })
+        (card.uuid.clone(), {
+            let others = nested(entry, node.ledger().entries());
+            Doomed { init: *init, cgroup: cgroup.clone(), others }
+        })
     };
     // What cannot be read is for the keeper to find: there may be processes.
     if doomed.processes().is_ok_and(|processes| processes.is_empty()) {

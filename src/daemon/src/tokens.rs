@@ -11,7 +11,7 @@ use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::SlicesUid;
 use mpsgate_deviceplugin::Unit;
 use mpsgate_policy::{Code, Listed, Refusal, schedule};
-use mpsgate_token::{Bearer, Claims, Store, StoreError};
+use mpsgate_token::{Bearer, Claims, News, Store, StoreError};
 
 use crate::api_server::InApi;
 use crate::daemon::{Daemon, now_ms};
@@ -44,7 +44,16 @@ impl Tokens {
             Some(open) => open,
             None => Store::open(&self.directory, now_ms())?,
         };
-        work(store.insert(open))
+        let open = store.insert(open);
+        let done = work(open);
+        // Else one record would grow for a month.
+        if open.is_full()
+            && let Ok(Some(key)) = open.rotate(now_ms())
+        {
+            log::info!(key:% = key; "new key for tokens: the record of the last one is large");
+        }
+        open.news().iter().for_each(tell);
+        done
     }
 
     /// A token for so much memory, given out as `resource`, of devices of `card`.
@@ -58,19 +67,44 @@ impl Tokens {
     }
 
     /// Makes a key where the present one is old, and forgets those of which no pod is left. Which pods there are
-    /// is told by kubelet's own directory; where that cannot be read, all keys stay.
-    fn tend(&self, pods: Option<&BTreeSet<String>>, now_ms: u64) -> Result<(), StoreError> {
+    /// is told by kubelet's own directory; where that cannot be read, all keys stay. It is asked while no token is
+    /// confirmed: else a pod that came in between would be taken for gone.
+    fn tend(
+        &self,
+        pods: impl FnOnce() -> Option<BTreeSet<String>>,
+        now_ms: u64,
+    ) -> Result<(), StoreError> {
         self.with(|store| {
+            let pods = pods();
             if let Some(key) = store.rotate(now_ms)? {
                 log::info!(key:% = key; "new key for tokens");
             }
-            if let Some(pods) = pods {
+            if let Some(pods) = &pods {
                 for key in store.retire(|uid| pods.contains(uid), now_ms)? {
                     log::info!(key:% = key; "key for tokens forgotten: no pod is left that used it");
                 }
+                store.tidy(|uid| pods.contains(uid));
             }
             Ok(())
         })
+    }
+}
+
+fn tell(news: &News) {
+    match news {
+        News::Damaged { path, line } => log::error!(
+            path:% = path.display(), line;
+            "a line of a record of tokens is damaged: tokens that are not in it count no more, pods that wait with one \
+             have to be created anew; a copy is kept beside it"
+        ),
+        News::Closed { key } => log::warn!(
+            key:% = key;
+            "the records of tokens are too large: tokens of the oldest key that nobody has used count no more"
+        ),
+        News::Unwritten { error } => log::error!(
+            reason = error.as_str(); "a record of tokens cannot be made short; it is tried again"
+        ),
+        _ => {}
     }
 }
 
@@ -88,6 +122,8 @@ pub(crate) struct Confirmed {
     pub(crate) compute: Option<ComputeShare>,
     /// The cards that were chosen for it: taken where they serve.
     pub(crate) hints: Vec<GpuUuid>,
+    /// It was a scheduler that chose them, and not kubelet's ids.
+    pub(crate) placed: bool,
     /// To whom, and as which resource.
     pub(crate) handed: Handed,
 }
@@ -177,11 +213,19 @@ pub(crate) async fn confirm(
         let chosen = node.cards.iter().filter(|card| chosen.contains(&card.index));
         chosen.map(|card| card.uuid.clone()).collect()
     };
-    if hints.is_empty() {
+    let placed = !hints.is_empty();
+    if !placed {
         hints.extend(card.flatten());
     }
     let compute = u8::try_from(core_percentage).ok().filter(|share| *share > 0).map(ComputeShare);
-    Ok(Ok(Some(Confirmed { memory, cards, compute, hints, handed: Handed { pod, resource } })))
+    Ok(Ok(Some(Confirmed {
+        memory,
+        cards,
+        compute,
+        hints,
+        placed,
+        handed: Handed { pod, resource },
+    })))
 }
 
 /// The claims of a token that counts for this container.
@@ -199,7 +243,10 @@ async fn claims(
 
 fn refusal(error: &StoreError) -> Refusal {
     let sentence = match error {
-        StoreError::Token(_) | StoreError::Bound { .. } => {
+        StoreError::Token(_)
+        | StoreError::Bound { .. }
+        | StoreError::Spent
+        | StoreError::Closed { .. } => {
             format!("its token (mpsgate.io/grant) does not count: {error}")
         }
         _ => format!("its token (mpsgate.io/grant) cannot be checked: {}", chain(error)),
@@ -215,7 +262,7 @@ pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
             continue;
         }
         let (tokens, pods) = (Arc::clone(&daemon.tokens), snapshot::kubelet_pods(&daemon.places));
-        let tend = move |_: &_| tokens.tend(living_pods(&pods).as_ref(), now_ms());
+        let tend = move |_: &_| tokens.tend(|| living_pods(&pods), now_ms());
         if let Err(error) = daemon.blocking("tend the keys", tend).await? {
             let (reason, hint) = (chain(&error), error.hint());
             log::error!(reason = reason.as_str(), hint = hint.as_str(); "tokens of pods cannot be checked");
@@ -267,14 +314,39 @@ mod tests {
         let counts = || tokens.with(|store| store.confirm(&token, &bearer)).is_ok();
         assert!(counts());
         let later = now_ms() + 2 * ROTATE_AFTER_MS;
-        tokens.tend(None, later).unwrap();
+        tokens.tend(|| None, later).unwrap();
         let much_later = later + 2 * UNUSED_AFTER_MS;
-        tokens.tend(None, much_later).unwrap();
+        tokens.tend(|| None, much_later).unwrap();
         assert!(counts());
-        tokens.tend(Some(&["p".to_owned()].into()), much_later).unwrap();
+        tokens.tend(|| Some(["p".to_owned()].into()), much_later).unwrap();
         assert!(counts());
-        tokens.tend(Some(&BTreeSet::new()), much_later).unwrap();
+        tokens.tend(|| Some(BTreeSet::new()), much_later).unwrap();
         assert!(!counts());
+    }
+
+    #[test]
+    fn a_record_of_uses_that_is_large_or_damaged_ends_nothing() {
+        let (dir, tokens) = tokens();
+        let token = tokens.with(|store| store.sign(1024, None, None)).unwrap();
+        let bearer = |pod: &str| Bearer { pod: pod.to_owned(), container: "c".to_owned() };
+        let confirmed =
+            |token: &str, pod: &str| tokens.with(|store| store.confirm(token, &bearer(pod)));
+        confirmed(&token, "p").unwrap();
+        let is_record = |path: &PathBuf| path.extension().is_some_and(|word| word == "uses");
+        let mut files = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+        let path = files.find(is_record).unwrap();
+        let mut text = std::fs::read(&path).unwrap();
+        text.extend(vec![b'x'; 70 << 20]);
+        text.push(b'\n');
+        std::fs::write(&path, text).unwrap();
+        // As after a restart.
+        *tokens.store.lock().unwrap() = None;
+        let fresh = tokens.sign(Mib(1024), "aliyun.com/gpu-mem".to_owned(), None).unwrap();
+        confirmed(&fresh, "q").unwrap();
+        confirmed(&token, "p").unwrap();
+        let error = refusal(&confirmed(&token, "q").unwrap_err());
+        assert!(error.sentence.contains("does not count"), "{error}");
+        assert!(path.metadata().unwrap().len() < 1000, "{:?}", path.metadata());
     }
 
     #[test]

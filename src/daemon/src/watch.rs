@@ -9,6 +9,7 @@ use mpsgate_allocation::ledger::{Entry, ProcessId, State};
 use mpsgate_crashpoint::crash_point;
 
 use crate::daemon::Daemon;
+use crate::enforce::nested;
 use crate::process::ended;
 use crate::{DaemonError, cgroup};
 
@@ -65,13 +66,15 @@ async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<()
     ended(&init).await;
     let mut pause = FIRST_LOOK;
     loop {
-        let Some(State::Active { cgroup, .. }) =
-            daemon.node().ledger().get(&key).map(|entry| entry.state.clone())
-        else {
-            return Ok(());
+        let (cgroup, others) = {
+            let node = daemon.node();
+            let Some(entry) = node.ledger().get(&key) else { return Ok(()) };
+            let State::Active { cgroup, .. } = &entry.state else { return Ok(()) };
+            (cgroup.clone(), nested(entry, node.ledger().entries()))
         };
         // A cgroup that cannot be read is looked at again: memory in use is never given away.
-        let empty = cgroup.is_none_or(|cgroup| cgroup::is_empty(&cgroup).unwrap_or(false));
+        let is_empty = |cgroup| cgroup::is_empty_but_for(&cgroup, &others).unwrap_or(false);
+        let empty = cgroup.is_none_or(is_empty);
         if empty {
             break;
         }

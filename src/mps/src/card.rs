@@ -21,7 +21,7 @@ use crate::error::MpsError;
 use crate::holder::{Connections, WedgeCause};
 use crate::layout::CardDirs;
 use crate::process::{POLL, Process};
-use crate::protocol::{ServerStatus, faulted_servers};
+use crate::protocol::ServerStatus;
 use crate::spawner::{Spawner, Started};
 use mpsgate_crashpoint::crash_point;
 use mpsgate_hold::Root;
@@ -333,6 +333,13 @@ impl CardMps {
         }
     }
 
+    /// The turn on the channel, until it is dropped: no front-end of ours speaks meanwhile. `None` where
+    /// it cannot be had.
+    #[must_use]
+    pub fn turn(&self) -> Option<impl Sized> {
+        self.channel.take_turn().ok()
+    }
+
     /// A channel that glitches is asked again for as long as an answer may take: with a flood of
     /// connections a front-end hangs or is turned away (measured), and both are a wedge.
     fn servers_for_sure(&self, daemon: &ControlDaemon) -> Result<Vec<Server>, MpsError> {
@@ -368,12 +375,7 @@ impl CardMps {
         let mut servers = Vec::new();
         for pid in self.channel.server_list()? {
             let status = match self.channel.server_status(pid) {
-                // 535 cannot be asked; the log can.
-                Ok(ServerStatus::Unreported)
-                    if faulted_servers(&self.dirs.log_file().since(0)?).contains(&pid) =>
-                {
-                    ServerStatus::Fault
-                }
+                // 535 cannot be asked, and its log proves nothing: containers can write there.
                 Ok(status) => status,
                 // Ended between the two questions.
                 Err(MpsError::ServerNotFound { .. }) => continue,

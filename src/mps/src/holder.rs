@@ -14,6 +14,7 @@ use std::path::Path;
 use nix::libc;
 
 use crate::card::{CardMps, ControlDaemon};
+use crate::connection::sockets;
 use crate::peer::holders_of;
 use crate::process::Process;
 
@@ -58,6 +59,12 @@ impl Connections {
     #[must_use]
     pub fn in_both(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())
+    }
+
+    /// Whether a socket, by its inode, is among these.
+    #[must_use]
+    pub fn contains(&self, inode: u64) -> bool {
+        self.0.contains(&inode)
     }
 
     /// Whether some of these are not among `known`.
@@ -117,6 +124,18 @@ impl CardMps {
         if newcomers.is_empty() { WedgeCause::Unknown } else { WedgeCause::OneOf(newcomers) }
     }
 
+    /// The descriptor that the daemon waits for, where it waits for one alone.
+    pub(crate) fn waits_for(&self, daemon: &ControlDaemon) -> Option<i32> {
+        match system_call(daemon.process.pid())? {
+            Call::Sleeping { number, first } if !WAITS_FOR_ANYBODY.contains(&number) => first,
+            _ => None,
+        }
+    }
+
+    pub(crate) fn rests(&self, daemon: &ControlDaemon) -> bool {
+        self.glance(daemon) == Glance::AtRest
+    }
+
     /// Looks at the daemon without a word to it.
     #[must_use]
     pub fn glance(&self, daemon: &ControlDaemon) -> Glance {
@@ -133,21 +152,6 @@ impl CardMps {
             Call::Sleeping { .. } | Call::Running => Glance::Busy,
         }
     }
-}
-
-/// Descriptor and inode of each socket of a process.
-fn sockets(process: &Process) -> Vec<(i32, u64)> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", process.pid())) else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let link = fs::read_link(entry.path()).ok()?;
-            let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
-            Some((entry.file_name().to_str()?.parse().ok()?, inode))
-        })
-        .collect()
 }
 
 /// Calls in which a process waits for more than one thing. The control daemon rests in `poll`

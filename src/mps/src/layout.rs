@@ -4,7 +4,7 @@
 //! <root>/<n>/              0711  traversed by the server, which runs as the clients' uid
 //! <root>/<n>/pipe/         0711  private: the control daemon's own; never mounted anywhere. 0700
 //!                                would send the server into a restart loop (seen on Bottlerocket)
-//! <root>/<n>/client/       0755  what containers get, read-only: hard links to `control` and `log`
+//! <root>/<n>/client/       0755  what containers get, read-only: a hard link to `control`
 //! <root>/<n>/log/          0711  control.log, root's; traversable, because the server is started
 //!                                with this path and only a GPU can show whether it opens it
 //! <root>/<n>/channel.lock  0600  one command at a time, across processes
@@ -45,11 +45,11 @@ const PARTS: [(&str, u32); 3] = [("pipe", 0o711), ("client", 0o755), ("log", 0o7
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientLinks {
     /// `control` and the FIFO `log`. Whoever can open the FIFO (a read-only mount does not hinder
-    /// that) ends the daemon's logging with one malformed record, and fills it until the daemon
-    /// blocks (measured, see [`crate::WedgeCause::LogBlocked`]).
-    #[default]
+    /// that) writes lines of whatever process into the daemon's log, ends its logging with one malformed
+    /// record, and fills it until the daemon blocks (measured, see [`crate::WedgeCause::LogBlocked`]).
     ControlAndLog,
-    /// `control` alone. That a CUDA client attaches with it is unverified.
+    /// `control` alone: a CUDA client finds its control daemon with it (libcuda 550, measured).
+    #[default]
     ControlOnly,
 }
 

@@ -24,6 +24,9 @@ use std::os::fd::AsRawFd;
 use crate::process::{Process, all_pids};
 use crate::sys;
 
+/// Tables of descriptors that are read of one process: with more nobody is named, and whoever connected
+/// is asked for.
+const TABLES: usize = 256;
 /// `SOCK_DIAG_BY_FAMILY` of linux/sock_diag.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// `NLMSG_ERROR` of linux/netlink.h.
@@ -68,15 +71,37 @@ pub(crate) fn holders_of(owner: &Process, fd: i32) -> Option<Vec<Process>> {
     Some(holders)
 }
 
-fn has_open(pid: i32, link: &str) -> bool {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+/// Whether a process has it open: in the table of its main thread, or in one that another thread made
+/// its own (`unshare(CLONE_FILES)`).
+pub(crate) fn has_open(pid: i32, link: &str) -> bool {
+    is_in_table(pid, pid, link) || is_in_tables_of_threads(pid, link)
+}
+
+fn is_in_table(pid: i32, thread: i32, link: &str) -> bool {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task/{thread}/fd")) else { return false };
     entries
         .flatten()
         .any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == link))
 }
 
+fn is_in_tables_of_threads(pid: i32, link: &str) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let mut read = 0;
+    threads
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|thread| *thread != pid)
+        // A kernel without kcmp has every table read.
+        .filter(|thread| !sys::share_descriptors(pid, *thread).unwrap_or(false))
+        .take_while(|_| {
+            read += 1;
+            read <= TABLES
+        })
+        .any(|thread| is_in_table(pid, thread, link))
+}
+
 /// Inode of the socket that `socket` is connected to.
-fn other_end(socket: OwnedFd) -> io::Result<u32> {
+pub(crate) fn other_end(socket: OwnedFd) -> io::Result<u32> {
     let inode = u32::try_from(fstat(&socket)?.st_ino).map_err(io::Error::other)?;
     let namespace = sys::network_of(socket.as_fd())?;
     // A namespace is entered by a thread; this one must stay where it is.

@@ -155,6 +155,17 @@ impl Process {
         Duration::try_from_secs_f64(uptime).ok()?.checked_sub(started)
     }
 
+    /// Whether it has a living child.
+    pub(crate) fn has_child(&self) -> bool {
+        let parent = self.pid.to_string();
+        let is_child = |pid: &i32| {
+            stat_fields(*pid).is_some_and(|fields| {
+                fields.get(1) == Some(&parent) && start_ticks(&fields).is_some()
+            })
+        };
+        all_pids().iter().any(is_child)
+    }
+
     /// Effective uid.
     pub(crate) fn uid(&self) -> Option<u32> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;

@@ -9,6 +9,10 @@ use crate::error::MpsError;
 use crate::process::POLL;
 use crate::protocol::{Command, Event, ServerStatus, parse_log};
 
+/// How long the control daemon must have had no child before a server counts as ended: it forks one
+/// right after the command.
+const CHILDLESS: Duration = Duration::from_millis(100);
+
 /// A server that takes clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerOutcome {
@@ -16,9 +20,6 @@ pub struct ServerOutcome {
     pub pid: i32,
     /// Whether it ran before.
     pub was_running: bool,
-    /// The limit in bytes that it reported to have applied; `None` where its log says nothing.
-    /// This is the exact proof: the channel's answer is cut to whole GiB. Unverified.
-    pub limit_bytes: Option<u64>,
 }
 
 impl CardMps {
@@ -49,6 +50,7 @@ impl CardMps {
             }
         };
         let mut status = "it is not in the list of servers".to_owned();
+        let mut childless = None;
         loop {
             let servers = match self.servers() {
                 // A server that dies closes whatever connection there is, now and then two in a row
@@ -67,11 +69,11 @@ impl CardMps {
                 if was_running && server.status == ServerStatus::Unreported
                     || is_ready(server, &written)
                 {
-                    let limit_bytes = applied_limit(&written, server.pid);
-                    return Ok(ServerOutcome { pid: server.pid, was_running, limit_bytes });
+                    return Ok(ServerOutcome { pid: server.pid, was_running });
                 }
                 status = format!("server {} is {:?}", server.pid, server.status);
-            } else if was_running || server_ended(&written) {
+            } else if was_running || server_ended(&written) && self.has_had_no_child(&mut childless)
+            {
                 return Err(MpsError::ServerDied { card: self.card(), uid, tail: log.tail(mark) });
             }
             if Instant::now() >= deadline {
@@ -84,6 +86,17 @@ impl CardMps {
             }
             std::thread::sleep(POLL);
         }
+    }
+
+    /// Whether the control daemon, whose children its servers are from their first moment, has been
+    /// without one for a while. The log alone convicts no server that is just starting.
+    fn has_had_no_child(&self, since: &mut Option<Instant>) -> bool {
+        let daemon = self.find_running().ok().flatten();
+        if daemon.is_some_and(|daemon| daemon.process.has_child()) {
+            *since = None;
+            return false;
+        }
+        since.get_or_insert_with(Instant::now).elapsed() >= CHILDLESS
     }
 
     fn check_uid(&self, server: &Server, wanted: u32) -> Result<(), MpsError> {
@@ -112,15 +125,7 @@ fn is_ready(server: &Server, log: &str) -> bool {
     }
 }
 
+/// A hint only: a container may be able to write such a line.
 fn server_ended(log: &str) -> bool {
     parse_log(log).any(|event| matches!(event, Event::ServerExited { .. }))
-}
-
-fn applied_limit(log: &str, wanted: i32) -> Option<u64> {
-    parse_log(log)
-        .filter_map(|event| match event {
-            Event::LimitApplied { server, device: 0, bytes } if server == wanted => Some(bytes),
-            _ => None,
-        })
-        .last()
 }

@@ -50,6 +50,37 @@ pub(crate) fn network_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// A descriptor for the very process that made a connection; fails with `ENOPROTOOPT` before kernel
+/// 6.5, and otherwise where that process is gone.
+pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    /// `SO_PEERPIDFD` of asm-generic/socket.h.
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut fd: libc::c_int = -1;
+    let mut length = libc::socklen_t::try_from(size_of_val(&fd)).map_err(io::Error::other)?;
+    // SAFETY: the kernel writes at most `length` bytes, which is the size of the integer.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut length,
+        )
+    };
+    checked(done.into())?;
+    // SAFETY: the kernel has just made this descriptor for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether two threads have one table of descriptors.
+pub(crate) fn share_descriptors(one: i32, other: i32) -> io::Result<bool> {
+    /// `KCMP_FILES` of linux/kcmp.h.
+    const KCMP_FILES: libc::c_int = 2;
+    // SAFETY: takes integers and touches no memory of ours.
+    checked(unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) })
+        .map(|order| order == 0)
+}
+
 /// Sends a signal to exactly that process.
 pub(crate) fn pidfd_send_signal(process: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();

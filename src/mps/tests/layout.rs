@@ -118,7 +118,7 @@ fn links_nothing_but_sockets_and_fifos() {
 fn control_only_leaves_the_log_fifo_out_and_clears_what_was_there() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path().join("mps");
-    let both = dirs(&root);
+    let both = CardDirs::new(&root, 3, ClientLinks::ControlAndLog).unwrap();
     both.create().unwrap();
     for name in ["control", "log"] {
         nix::unistd::mkfifo(&both.pipe_dir().join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();

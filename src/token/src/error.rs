@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::store::SIZE_LIMIT;
-use crate::{KeysError, TokenError, UsesError};
+use crate::{KeyId, KeysError, TokenError};
 
 /// Why the directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -46,15 +46,6 @@ pub enum StoreError {
         #[source]
         source: KeysError,
     },
-    /// No record of uses.
-    #[error("{path} cannot be read")]
-    Uses {
-        /// The file.
-        path: PathBuf,
-        /// Where it is wrong.
-        #[source]
-        source: UsesError,
-    },
     /// The token is none of this node's.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -65,6 +56,15 @@ pub enum StoreError {
         container: String,
         /// That pod's uid.
         pod: String,
+    },
+    /// The token was a container's whose pod is gone.
+    #[error("it was first brought by a container whose pod is gone, and is nobody else's")]
+    Spent,
+    /// The token was not used while its key's record was open.
+    #[error("it was first brought after the record of its key {key} was closed")]
+    Closed {
+        /// The key.
+        key: KeyId,
     },
 }
 
@@ -83,7 +83,7 @@ impl StoreError {
                  have GPU memory anew",
                 path.display()
             ),
-            Self::TooLarge { path, .. } | Self::Keys { path, .. } | Self::Uses { path, .. } => {
+            Self::TooLarge { path, .. } | Self::Keys { path, .. } => {
                 format!(
                     "restore {0}, or make new keys: mv {1} {1}.bad; systemctl restart mpsgated; then create the \
                      pods that have GPU memory anew",
@@ -99,7 +99,12 @@ impl StoreError {
             Self::Token(TokenError::Claims) => {
                 "install the newer version on this node again, or create the pod anew".to_owned()
             }
-            Self::Token(TokenError::Form | TokenError::Mac) | Self::Bound { .. } => {
+            Self::Closed { .. } => {
+                "create the pod anew, so that it gets a token of the present key; records are closed where a line of \
+                 them is damaged, and where hundreds of thousands of containers were started since"
+                    .to_owned()
+            }
+            Self::Token(TokenError::Form | TokenError::Mac) | Self::Bound { .. } | Self::Spent => {
                 "remove mpsgate.io/grant from the pod's annotations: only the device plugin writes it, for a \
                  container that asks for GPU memory in resources.limits"
                     .to_owned()

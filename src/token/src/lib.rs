@@ -11,7 +11,8 @@
 //! `Allocate` does not know for which pod it is asked, so a token belongs to the container that first brings it
 //! ([`Bearer`]): its restarts may bring it again, nobody else may. Kubelet keeps the answer in its checkpoint and
 //! replays it after a reboot, so keys and uses lie on disk ([`Store`]) and an old key lasts as long as a pod that
-//! used it. Who may read that directory may give himself GPU memory: it is root's alone.
+//! used it. Records have no end: what is large is rotated and made short, what is damaged is closed, and neither ends the
+//! service ([`Store::tidy`]). Who may read that directory may give himself GPU memory: it is root's alone.
 //!
 //! Must never read the environment, a clock, or any file except below the directory that the caller names. Called
 //! by the daemon.
@@ -28,6 +29,6 @@ mod uses;
 pub use error::StoreError;
 pub use id::{Id, KeyId, TokenId};
 pub use keys::{Key, Keys, KeysError};
-pub use store::{ROTATE_AFTER_MS, Store, UNUSED_AFTER_MS};
+pub use store::{News, ROTATE_AFTER_MS, ROTATE_FROM, Store, UNUSED_AFTER_MS};
 pub use text::{Claims, TokenError};
-pub use uses::{Bearer, Uses, UsesError};
+pub use uses::{Bearer, Owner, Uses};

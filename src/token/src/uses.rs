@@ -1,10 +1,20 @@
-//! Who has used which token: one line of JSON for each token, never changed, so that a use costs one line.
+//! Who has used which token: one line of JSON for each token, so that a use costs one line.
+//!
+//! A use is never forgotten while its key confirms tokens nobody has used yet: of a pod that is gone the line stays
+//! and names nobody. A key that is closed confirms only what is in its record, so there such lines go.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufRead, Read};
 
 use serde::{Deserialize, Serialize};
 
 use crate::TokenId;
+
+/// The first line of a closed key's record. An earlier version takes it for no use and refuses the file: it would let
+/// tokens be used that are not in it.
+const CLOSED: &[u8] = b"{\"closed\":1}\n";
+/// Longer is no line of ours: names have 253 letters at most (DNS-1123), a uid is shorter.
+const LINE_MAX: u64 = 4096;
 
 /// To whom a token belongs, from its first use on: what the engine says and no pod's author can.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,24 +25,15 @@ pub struct Bearer {
     pub container: String,
 }
 
-/// Why a text is no record of uses.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum UsesError {
-    /// A line that is none of ours.
-    #[error("line {line} is no use of a token")]
-    Line {
-        /// Counted from 1.
-        line: usize,
-    },
-    /// A token with two bearers.
-    #[error("line {line} gives token {id} away a second time")]
-    Twice {
-        /// Counted from 1.
-        line: usize,
-        /// The token.
-        id: TokenId,
-    },
+/// Whose a token is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner<'a> {
+    /// Nobody has used it, and whoever comes first may.
+    Nobody,
+    /// It is his.
+    Bearer(&'a Bearer),
+    /// His whose pod is gone, or of a closed key: it counts for nobody any more.
+    Spent,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -47,27 +48,68 @@ struct Line {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Uses {
     by_token: BTreeMap<TokenId, Bearer>,
+    /// Used by pods that are gone.
+    spent: BTreeSet<TokenId>,
     length: u64,
+    closed: bool,
+    /// Lines that were none, of which the first.
+    damaged: Option<u64>,
 }
 
 impl Uses {
-    /// Reads the file's text. What follows the last end of a line was being written when the power went, and
-    /// nobody was told of it.
+    /// Reads the file's text, of any length. What follows the last end of a line was being written when the power
+    /// went, and nobody was told of it. A whole line that [`Self::line`] does not write may have been a use: then
+    /// nobody knows which tokens were used, and the record is [`Self::damaged`].
     ///
     /// # Errors
-    /// For a whole line that [`Self::line`] does not write.
-    pub fn parse(text: &[u8]) -> Result<Self, UsesError> {
+    /// Of `text`.
+    pub fn read(mut text: impl BufRead) -> io::Result<Self> {
         let mut uses = Self::default();
-        for (line, bytes) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
-            let Some(bytes) = bytes.strip_suffix(b"\n") else { break };
-            let Line { id, pod, container } =
-                serde_json::from_slice(bytes).map_err(|_| UsesError::Line { line })?;
-            uses.length += bytes.len() as u64 + 1;
-            if uses.by_token.insert(id, Bearer { pod, container }).is_some() {
-                return Err(UsesError::Twice { line, id });
+        let mut line = Vec::new();
+        for number in 1.. {
+            line.clear();
+            let read = text.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)? as u64;
+            if line.ends_with(b"\n") {
+                uses.length += read;
+                if !uses.take(&line, number) {
+                    uses.damaged.get_or_insert(number);
+                }
+                continue;
+            }
+            if read < LINE_MAX {
+                break;
+            }
+            match skip_line(&mut text)? {
+                (skipped, true) => {
+                    uses.length += read + skipped;
+                    uses.damaged.get_or_insert(number);
+                }
+                (_, false) => break,
             }
         }
         Ok(uses)
+    }
+
+    /// Whether it is a line of ours that contradicts none before it.
+    fn take(&mut self, line: &[u8], number: u64) -> bool {
+        if line == CLOSED && number == 1 {
+            self.closed = true;
+            return true;
+        }
+        let Ok(Line { id, pod, container }) = serde_json::from_slice(line) else { return false };
+        let bearer = Bearer { pod, container };
+        if bearer == gone() {
+            // Whoever was named before has no claim any more.
+            let unnamed = self.by_token.remove(&id).is_none();
+            return self.spent.insert(id) && unnamed;
+        }
+        if self.spent.contains(&id) {
+            return false;
+        }
+        match self.by_token.get(&id) {
+            Some(first) => *first == bearer,
+            None => self.by_token.insert(id, bearer).is_none(),
+        }
     }
 
     /// The line of a use.
@@ -81,21 +123,73 @@ impl Uses {
         Ok(line)
     }
 
+    /// The whole record, as short as it can be said.
+    ///
+    /// # Errors
+    /// Of `serde_json`, which has no reason for one.
+    pub(crate) fn text(&self) -> serde_json::Result<Vec<u8>> {
+        let mut text = if self.closed { CLOSED.to_vec() } else { Vec::new() };
+        let nobody = gone();
+        for id in &self.spent {
+            text.extend(Self::line(*id, &nobody)?);
+        }
+        for (id, bearer) in &self.by_token {
+            text.extend(Self::line(*id, bearer)?);
+        }
+        Ok(text)
+    }
+
     /// Bytes of the lines that count: where the next one is written.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// To whom a token belongs. `None` where nobody has used it.
+    /// Whose a token is.
     #[must_use]
-    pub fn bearer(&self, id: TokenId) -> Option<&Bearer> {
-        self.by_token.get(&id)
+    pub fn owner(&self, id: TokenId) -> Owner<'_> {
+        match self.by_token.get(&id) {
+            Some(bearer) => Owner::Bearer(bearer),
+            None if self.is_closed() || self.spent.contains(&id) => Owner::Spent,
+            None => Owner::Nobody,
+        }
     }
 
-    /// Everybody who has used a token.
+    /// Everybody who has used a token, but for those whose pods are known to be gone.
     pub fn bearers(&self) -> impl Iterator<Item = &Bearer> {
         self.by_token.values()
+    }
+
+    /// Whether tokens that are not in it count no more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed || self.damaged.is_some()
+    }
+
+    /// The first line that is none, where there is one: the file does not say all that was used.
+    #[must_use]
+    pub fn damaged(&self) -> Option<u64> {
+        self.damaged
+    }
+
+    /// Without the names of pods that are gone; whether that is less.
+    pub(crate) fn forget(&mut self, lives: &impl Fn(&str) -> bool) -> bool {
+        let before = self.by_token.len();
+        let (closed, spent) = (self.is_closed(), &mut self.spent);
+        self.by_token.retain(|id, bearer| {
+            let stays = lives(&bearer.pod);
+            if !stays && !closed {
+                spent.insert(*id);
+            }
+            stays
+        });
+        before > self.by_token.len()
+    }
+
+    /// Lets no token be used from now on that is not in it.
+    pub(crate) fn close(&mut self) {
+        (self.closed, self.damaged) = (true, None);
+        self.spent.clear();
     }
 
     /// Takes note of a use whose line of `bytes` is in the file.
@@ -103,11 +197,41 @@ impl Uses {
         self.length += bytes as u64;
         self.by_token.insert(id, bearer);
     }
+
+    /// Takes note of what the whole file has now.
+    pub(crate) fn replaced(&mut self, bytes: usize) {
+        self.length = bytes as u64;
+    }
+}
+
+/// Stands where a pod is gone: no pod and no container has this name.
+fn gone() -> Bearer {
+    Bearer { pod: String::new(), container: String::new() }
+}
+
+/// To the line's end, without keeping it: how many bytes, and whether there was an end.
+fn skip_line(text: &mut impl BufRead) -> io::Result<(u64, bool)> {
+    let mut skipped = 0;
+    loop {
+        let held = text.fill_buf()?;
+        if held.is_empty() {
+            return Ok((skipped, false));
+        }
+        let end = held.iter().position(|byte| *byte == b'\n');
+        let used = end.map_or(held.len(), |end| end + 1);
+        text.consume(used);
+        skipped += used as u64;
+        if end.is_some() {
+            return Ok((skipped, true));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
+    use proptest::prelude::*;
+
     use super::*;
 
     fn id(n: u8) -> TokenId {
@@ -118,28 +242,109 @@ mod tests {
         Bearer { pod: pod.to_owned(), container: container.to_owned() }
     }
 
+    fn read(text: &[u8]) -> Uses {
+        Uses::read(text).unwrap()
+    }
+
     #[test]
     fn lines_are_read_up_to_the_one_that_was_being_written() {
         let (one, two) = (bearer("pod\n\"1\"", "main"), bearer("2", "init"));
         let first = Uses::line(id(1), &one).unwrap();
         let text = [first.clone(), Uses::line(id(2), &two).unwrap()].concat();
         for length in 0..=text.len() {
-            let uses = Uses::parse(&text[..length]).unwrap();
-            assert_eq!(uses.bearer(id(1)), (length >= first.len()).then_some(&one), "{length}");
-            assert_eq!(uses.bearer(id(2)), (length == text.len()).then_some(&two), "{length}");
+            let uses = read(&text[..length]);
+            let owner = |known, bearer| if known { Owner::Bearer(bearer) } else { Owner::Nobody };
+            assert_eq!(uses.owner(id(1)), owner(length >= first.len(), &one), "{length}");
+            assert_eq!(uses.owner(id(2)), owner(length == text.len(), &two), "{length}");
             let whole = [text.len(), first.len(), 0].into_iter().find(|whole| *whole <= length);
             assert_eq!(Some(usize::try_from(uses.length()).unwrap()), whole);
+            assert!(!uses.is_closed());
         }
     }
 
     #[test]
-    fn a_line_that_is_none_of_ours_is_an_error() {
+    fn a_line_that_is_none_of_ours_lets_no_further_token_be_used() {
         let line = Uses::line(id(1), &bearer("p", "c")).unwrap();
-        let twice = [line.clone(), line.clone()].concat();
-        assert_eq!(Uses::parse(&twice), Err(UsesError::Twice { line: 2, id: id(1) }));
-        for bad in ["\n", "{}\n", "{\"id\":\"01\",\"pod\":\"p\",\"container\":\"c\"}\n", "x\n"] {
-            let text = [line.as_slice(), bad.as_bytes()].concat();
-            assert_eq!(Uses::parse(&text), Err(UsesError::Line { line: 2 }), "{bad}");
+        let other = Uses::line(id(1), &bearer("p", "d")).unwrap();
+        let spent = Uses::line(id(1), &gone()).unwrap();
+        let long = [vec![b'x'; 100_000], b"\n".to_vec()].concat();
+        let (open, closed) = (false, true);
+        for (what, bad, is_closed) in [
+            ("an empty line", &b"\n"[..], closed),
+            ("another document", b"{}\n", closed),
+            ("a short id", b"{\"id\":\"01\",\"pod\":\"p\",\"container\":\"c\"}\n", closed),
+            ("a word", b"x\n", closed),
+            ("zeros", b"\0\0\0\0\n", closed),
+            ("a long line", &long, closed),
+            ("the mark of a closed key, late", CLOSED, closed),
+            ("another bearer", &other, closed),
+            ("nobody", &spent, closed),
+            ("the same again", &line, open),
+            ("a long line without an end", &long[..99_000], open),
+        ] {
+            let uses = read(&[line.as_slice(), bad].concat());
+            assert_eq!(uses.is_closed(), is_closed, "{what}");
+            assert_eq!(uses.damaged(), is_closed.then_some(2), "{what}");
+            let unused = if is_closed { Owner::Spent } else { Owner::Nobody };
+            assert_eq!(uses.owner(id(9)), unused, "{what}");
+            // The lines around it count.
+            let last = Uses::line(id(2), &bearer("q", "c")).unwrap();
+            if bad.ends_with(b"\n") {
+                let uses = read(&[line.as_slice(), bad, &last].concat());
+                assert_eq!(uses.owner(id(2)), Owner::Bearer(&bearer("q", "c")), "{what}");
+                assert_eq!(uses.length(), (line.len() + bad.len() + last.len()) as u64, "{what}");
+            }
+        }
+    }
+
+    proptest! {
+        /// Uses and ends of pods in any order, with what is forgotten and closed in between, and read again each time.
+        #[test]
+        fn no_token_is_ever_two_containers_and_none_that_is_used_is_free(
+            steps in prop::collection::vec((0..6u8, 0..8u8, 0..5u8), 0..40),
+        ) {
+            let mut uses = Uses::default();
+            let mut first: BTreeMap<u8, u8> = BTreeMap::new();
+            for (what, token, pod) in steps {
+                let who = bearer(&pod.to_string(), "c");
+                match what {
+                    0..=3 => match uses.owner(id(token)) {
+                        Owner::Nobody => {
+                            prop_assert!(!first.contains_key(&token));
+                            first.insert(token, pod);
+                            let line = Uses::line(id(token), &who).unwrap();
+                            uses.written(id(token), who, line.len());
+                        }
+                        Owner::Bearer(known) => {
+                            prop_assert_eq!(&known.pod, &first[&token].to_string());
+                        }
+                        Owner::Spent => prop_assert!(uses.is_closed() || first.contains_key(&token)),
+                    },
+                    4 => drop(uses.forget(&|uid| uid != pod.to_string())),
+                    _ if token == 0 => uses.close(),
+                    _ => {
+                        let text = uses.text().unwrap();
+                        uses.replaced(text.len());
+                        prop_assert_eq!(&read(&text), &uses);
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_and_nothing_that_was_said_in_whole_lines_is_lost(
+            before in prop::collection::btree_set(0..200u8, 0..9),
+            garbage in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let lines: Vec<u8> =
+                before.iter().flat_map(|n| Uses::line(id(*n), &bearer("p", "c")).unwrap()).collect();
+            let uses = read(&[lines.as_slice(), &garbage].concat());
+            for n in before {
+                prop_assert_ne!(uses.owner(id(n)), Owner::Nobody);
+            }
+            if garbage.contains(&b'\n') {
+                prop_assert!(uses.is_closed());
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 //! Prints one line: `open: WHAT` where the attempt succeeded, `blocked: WHY` where it did not. It undoes what
 //! it made. Static, so that it runs in any container.
 
+mod channel;
 mod devices;
 mod ipc;
 mod processes;
@@ -18,7 +19,8 @@ use nix::errno::Errno;
 type Outcome = Result<String, String>;
 
 const USAGE: &str = "usage: escape-try open r|w|rw PATH | device DIR MAJOR MINOR | connect PATH | bind PATH
-       | hold PATH SECONDS | abstract | kill PID | ptrace PID | pidfd PID | descriptors | roots | exe SECONDS
+       | hold PATH SECONDS | hide PATH plain|flight|thread|orphan SECONDS | give PATH | record FIFO COMPONENT PID TEXT
+       | words PATH WORD TIMES [each] | abstract | kill PID | ptrace PID | pidfd PID | descriptors | roots | exe SECONDS
        | overwrite-self | sysv KEY | queue NAME | handle PATH | module | remount PATH [FILE] | mount TYPE TARGET [DATA]
        | userns VERB ARG...";
 
@@ -45,6 +47,17 @@ fn attempt(words: &[&str]) -> Option<Outcome> {
         ["connect", path] => sockets::connect_any(path),
         ["bind", path] => sockets::bind_at(Path::new(path)),
         ["hold", path, seconds] => sockets::hold(path, seconds.parse().ok()?),
+        ["hide", path, how, seconds] => channel::hide(path, how, seconds.parse().ok()?),
+        ["give", path] => channel::give_to_stdin(path),
+        ["record", fifo, component, pid, text] => {
+            channel::record(Path::new(fifo), component.parse().ok()?, pid.parse().ok()?, text)
+        }
+        ["words", path, word, times] => {
+            channel::words(path, word.parse().ok()?, times.parse().ok()?)
+        }
+        ["words", path, word, times, "each"] => {
+            channel::words_each(path, word.parse().ok()?, times.parse().ok()?)
+        }
         ["abstract"] => sockets::abstract_names(),
         ["kill", pid] => processes::signal(pid.parse().ok()?),
         ["ptrace", pid] => processes::attach(pid.parse().ok()?),

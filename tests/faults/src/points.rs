@@ -218,8 +218,6 @@ impl Run<'_> {
         let passings = match need {
             Need::Churn if point.starts_with("shim.file.") => 1 + self.random.below(6),
             Need::Churn => 1 + self.random.below(3),
-            // Both links: the daemon's socket, and its log.
-            Need::Enable if point.starts_with("mps.links.") => 1 + self.random.below(2),
             _ => 1,
         };
         let starts = self.daemon.starts();

@@ -3,17 +3,26 @@
 use std::collections::BTreeMap;
 
 use mpsgate_allocation::Mib;
-use mpsgate_kubernetes::{CardReport, NodeReport, Pods, Readiness};
+use mpsgate_config::printable::plain;
+use mpsgate_kubernetes::{CardReport, ConditionReport, NodeReport, Pods};
 use mpsgate_policy::Condition;
+use mpsgate_policy::schedule::Word;
 
 use crate::card::Card;
 use crate::device_plugin;
+use crate::handlers::Handlers;
 use crate::node::Node;
 
-/// Of the node as it is now. `pods` are those that the API server has bound to it.
-pub(super) fn of(node: &Node, pods: &Pods) -> NodeReport {
+/// Of the node as it is now. `pods` are those that the API server has bound to it, `serves` says whether kubelet is to
+/// have its devices from here.
+pub(super) fn of(node: &Node, pods: &Pods, serves: bool) -> NodeReport {
     let managed = || node.cards.iter().filter(|card| card.managed.is_some());
-    let cards: Vec<CardReport> = managed().map(|card| card_of(node, card, pods)).collect();
+    let mut cards: Vec<CardReport> = managed().map(|card| card_of(node, card, pods)).collect();
+    let away = if cards.is_empty() { None } else { away(node, serves) };
+    if away.is_some() {
+        // Kubelet fails a pod for good that comes now, so no scheduler is to send one.
+        cards.iter_mut().for_each(|card| card.healthy = false);
+    }
     let ready = match (&node.driver.trouble, cards.iter().filter(|card| card.healthy).count()) {
         (Some(trouble), _) => not(
             "NVMLNotReady",
@@ -24,24 +33,54 @@ pub(super) fn of(node: &Node, pods: &Pods) -> NodeReport {
                 "no card of this node is handed to mpsgate; mpsgate enable GPU".to_owned();
             not("NoManagedCard", message)
         }
+        (None, _) if let Some(away) = away => away,
         (None, 0) => {
             let why = managed()
                 .find_map(|card| trouble(node, card).map(|why| format!("{} {why}", card.label())));
             not("NoCardReady", why.unwrap_or_default())
         }
-        (None, ready) => Readiness {
-            ready: true,
+        (None, ready) => ConditionReport {
+            holds: Some(true),
             reason: "CardsReady".to_owned(),
             message: format!("{ready} of {} cards take GPU memory requests", cards.len()),
         },
     };
     // An empty list would be taken for the end of sharing here.
     let known = !cards.is_empty() || device_plugin::are_known(node);
-    NodeReport { cards: known.then_some(cards), ready: Some(ready) }
+    // A node without cards of ours has nothing that anybody could go round to.
+    let handlers = node.handlers.as_ref().filter(|_| !known || !cards.is_empty());
+    // Its cards are another system's, and nothing of ours is to be left on it.
+    let leaves = cards.is_empty() && node.schedule.wanted() == Some(Word::Off);
+    NodeReport {
+        cards: known.then_some(cards),
+        handlers: handlers.map(|handlers| handlers.report.clone()),
+        ready: (!leaves).then_some(ready),
+        bypass: handlers.map(Handlers::condition),
+    }
 }
 
-fn not(reason: &str, message: String) -> Readiness {
-    Readiness { ready: false, reason: reason.to_owned(), message }
+/// Why kubelet could not give out a card now, however well it is.
+fn away(node: &Node, serves: bool) -> Option<ConditionReport> {
+    if node.ending {
+        let message = "mpsgated ends, as for an update: pods with GPU memory wait for the next one. Where none comes: \
+                       kubectl get pods -A -l app.kubernetes.io/name=mpsgate -o wide";
+        return Some(not("Ending", message.to_owned()));
+    }
+    let unread = node.served.iter().find_map(|(resource, served)| {
+        let status = served.status(resource);
+        status.registered_ms.is_none().then(|| {
+            let why = status.problem.unwrap_or_default();
+            let hint = status.hint.unwrap_or_default();
+            format!("kubelet does not know {resource}: {why}; {hint}")
+        })
+    });
+    let none = || "kubelet was not told of the cards yet; mpsgate doctor".to_owned();
+    let why = unread.or_else(|| (serves && node.served.is_empty()).then(none))?;
+    Some(not("NotRegistered", why))
+}
+
+fn not(reason: &str, message: String) -> ConditionReport {
+    ConditionReport { holds: Some(false), reason: reason.to_owned(), message: plain(&message) }
 }
 
 /// Why a card takes no requests.

@@ -1,10 +1,10 @@
 //! What becomes an event of Kubernetes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mpsgate_allocation::ledger::Entry;
 use mpsgate_allocation::{GpuUuid, PodContainer};
-use mpsgate_kubernetes::{Event, Reason, Recorder, Severity, State, Subject};
+use mpsgate_kubernetes::{Event, Pods, Reason, Recorder, Severity, State, Subject};
 use mpsgate_policy::{Code, Refusal};
 
 use crate::daemon::Daemon;
@@ -97,6 +97,26 @@ pub(super) fn health(node: &Node, seen: &mut BTreeMap<GpuUuid, Option<String>>) 
         recorder.report(Event { subject: Subject::Node, reason, severity, message });
     }
     seen.retain(|uuid, _| node.card(uuid).is_some_and(|card| card.managed.is_some()));
+}
+
+/// Pods that kubelet failed for good because it had no devices for them, as after a reboot; `told` are those of before.
+pub(super) fn lost(node: &Node, pods: &Pods, told: &mut BTreeSet<String>) {
+    let Some(recorder) = &node.recorder else { return };
+    told.retain(|uid| pods.get(uid).is_some());
+    for pod in pods.iter().filter(|pod| pod.is_lost()) {
+        if !told.insert(pod.uid.clone()) {
+            continue;
+        }
+        let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
+        let message = format!(
+            "kubelet had no GPU memory to give when it admitted this pod, as after a reboot, and does not try again. A Deployment, \
+             StatefulSet or Job makes another; one that nothing made has to be made again: kubectl delete pod -n {namespace} {name}"
+        );
+        log::warn!(pod = format!("{namespace}/{name}").as_str(); "kubelet had no devices for a pod, and failed it for good");
+        let subject = Subject::Pod { namespace, name, uid: pod.uid.clone() };
+        let reason = Reason::GpuPodNotAdmitted;
+        recorder.report(Event { subject, reason, severity: Severity::Warning, message });
+    }
 }
 
 /// What becomes of the node's schedule, where somebody has to know or to drain.

@@ -2,12 +2,15 @@
 use std::collections::BTreeMap;
 
 use mpsgate_allocation::ledger::ProcessId;
-use mpsgate_allocation::{GrantKey, Handed};
+use mpsgate_allocation::{GpuSelector, GrantKey, Handed};
+use mpsgate_deviceplugin::Event;
 use mpsgate_kubernetes::{CardReport, Container, Kind, Life, Limits, Pod};
 use mpsgate_policy::schedule::Wants;
 
 use super::*;
 use crate::card::{Health, Trouble};
+use crate::device_plugin::Served;
+use crate::handlers::Handlers;
 use crate::node::Node;
 use crate::node::tests::{call, node, uuid};
 use crate::schedule::Scheduling;
@@ -39,7 +42,9 @@ fn pod(uid: &str, containers: &[(&str, Kind, u64)]) -> Pod {
         name: format!("name-of-{uid}"),
         node: None,
         static_hash: None,
+        acknowledged: false,
         finished: false,
+        not_admitted: false,
         deleting: false,
         gpu_count: None,
         annotations: BTreeMap::new(),
@@ -60,6 +65,7 @@ fn confirmed(uid: &str, container: &str, gib: u64) -> Confirmed {
         cards: std::num::NonZeroU32::MIN,
         compute: None,
         hints: Vec::new(),
+        placed: false,
         handed,
     }
 }
@@ -198,6 +204,82 @@ fn the_compute_share_of_the_limits_is_the_most_that_a_container_has() {
 }
 
 #[test]
+fn a_uid_of_an_annotation_keeps_the_card_that_a_scheduler_wrote_and_no_other() {
+    // Who holds card 0 as uid 7, whether a scheduler wrote card 0, whether the annotation names uid 9; where it comes.
+    for (held, placed, named, expected) in [
+        (false, true, true, Some(0)),
+        (true, true, true, None),
+        (true, false, true, Some(1)),
+        // The uid that the scheduler knew, too: another container was faster.
+        (true, true, false, Some(1)),
+        (false, true, false, Some(0)),
+    ] {
+        let (_dir, mut node) = two_cards();
+        if held {
+            let mut first = call("first", 1);
+            (first.uid, first.request.gpu) = (7, Some(GpuSelector::Uuid(uuid(0))));
+            node.reserve(&first, None, HOLDER, &BTreeMap::new(), &|_| true, 0).unwrap();
+        }
+        let mut call = call("second", 1);
+        call.engine = mpsgate_api::Engine::Kubernetes;
+        (call.uid, call.request.uid) = (9, named.then_some(9));
+        let confirmed = Confirmed { hints: vec![uuid(0)], placed, ..confirmed("p", "main", 1) };
+        let reserved =
+            node.reserve(&call, Some(&confirmed), HOLDER, &BTreeMap::new(), &|_| true, 0);
+        let card = reserved.as_ref().ok().map(|reserved| reserved.grant.cards[0].uuid.clone());
+        assert_eq!(card, expected.map(uuid), "{held} {placed} {named}: {reserved:?}");
+        if let Err(refusal) = reserved {
+            assert_eq!(refusal.code, mpsgate_policy::Code::Uid);
+        }
+    }
+}
+
+/// A pod of one container with these slices, of one GiB each.
+fn slicing(namespace: &str, uid: &str, sizes: &[u64]) -> Pod {
+    let mut pod = pod(uid, &[("main", Kind::Main, 0)]);
+    pod.namespace = namespace.to_owned();
+    let slices = sizes.iter().map(|gib| (*gib, 1)).collect();
+    pod.containers.first_mut().unwrap().limits = Ok(Limits { slices, ..Limits::default() });
+    pod
+}
+
+fn asks(namespace: &str, sizes: impl IntoIterator<Item = u64>) -> BTreeSet<Asked> {
+    sizes.into_iter().map(|gib| Asked { namespace: namespace.to_owned(), gib }).collect()
+}
+
+#[test]
+fn a_pending_pod_takes_no_size_from_a_pod_that_runs_here() {
+    let (start, mut wanted) = (Instant::now(), Wanted::new());
+    let honest = [slicing("team", "honest", &[40])].into_iter().collect::<Pods>();
+    let mut at = |seconds, pods: &Pods, asked| {
+        offered(&mut wanted, pods, asked, Some(79), start + Duration::from_secs(seconds))
+    };
+    assert_eq!(at(0, &Pods::default(), asks("team", [40])), [40]);
+    assert_eq!(at(1, &honest, BTreeSet::new()), [40]);
+    for second in (2..4000).step_by(100) {
+        let sizes = at(second, &honest, asks("attacker", 1..=79));
+        assert_eq!(sizes, [40, 1, 2, 3, 4], "at {second} s");
+    }
+    // Between waiting and bound it is seen nowhere.
+    assert_eq!(at(4000, &Pods::default(), asks("other", [50])).first(), Some(&50));
+    assert!(at(4010, &Pods::default(), asks("attacker", 1..=79)).contains(&50));
+    // A pod that has ended uses nothing.
+    let mut ended = slicing("late", "ended", &[60]);
+    ended.finished = true;
+    let ended = [ended].into_iter().collect::<Pods>();
+    assert!(!at(4020, &ended, BTreeSet::new()).contains(&60));
+    assert_eq!(at(6000, &Pods::default(), BTreeSet::new()), [] as [u64; 0], "nobody wants any");
+}
+
+#[test]
+fn a_size_is_served_for_a_card_of_ours_that_has_room() {
+    let (_dir, mut node) = two_cards();
+    assert_eq!(largest_gib(&node), Some(15));
+    node.cards.iter_mut().for_each(|card| card.managed = None);
+    assert_eq!(largest_gib(&node), None);
+}
+
+#[test]
 fn a_static_pod_is_known_by_the_uid_that_its_containers_carry() {
     let (_dir, mut node) = two_cards();
     let mut mirror = pod("mirror", &[("main", Kind::Main, 3)]);
@@ -228,11 +310,28 @@ fn the_labels_of_the_seed_systems_make_the_node_ours_or_not() {
 }
 
 #[test]
+fn the_node_shows_where_its_handlers_lead_while_it_has_cards_or_may_have() {
+    let (_dir, mut node) = two_cards();
+    let shown = |node: &Node| {
+        let report = report::of(node, &Pods::default(), false);
+        (report.handlers.is_some(), report.bypass.map(|bypass| bypass.reason))
+    };
+    // Before the first look nothing is said, and what was written stays.
+    assert_eq!(shown(&node), (false, None));
+    node.handlers = Some(Handlers::of(&[]));
+    assert_eq!(shown(&node), (true, Some("HandlersUnknown".to_owned())));
+    node.cards.iter_mut().for_each(|card| card.managed = None);
+    assert!(shown(&node).0, "NVML has not said that there is none");
+    node.driver.version = Some("550.163.01".to_owned());
+    assert_eq!(shown(&node), (false, None));
+}
+
+#[test]
 fn the_node_shows_its_cards_and_whether_they_take_requests() {
     let (_dir, mut node) = two_cards();
     let ready = |node: &Node| {
-        let ready = report::of(node, &Pods::default()).ready.unwrap();
-        (ready.ready, ready.reason, ready.message)
+        let ready = report::of(node, &Pods::default(), false).ready.unwrap();
+        (ready.holds == Some(true), ready.reason, ready.message)
     };
     let said = |ready, reason: &str, message: &str| (ready, reason.to_owned(), message.to_owned());
     assert_eq!(ready(&node), said(true, "CardsReady", "2 of 2 cards take GPU memory requests"));
@@ -242,7 +341,7 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
     of_pod.engine = mpsgate_api::Engine::Kubernetes;
     let handed_out = confirmed("p", "main", 5);
     node.reserve(&of_pod, Some(&handed_out), HOLDER, &BTreeMap::new(), &|_| true, 0).unwrap();
-    let cards = report::of(&node, &Pods::default()).cards.unwrap();
+    let cards = report::of(&node, &Pods::default(), false).cards.unwrap();
     let shown: Vec<_> =
         cards.iter().map(|card| (card.index, card.memory_mib, card.local_mib, card.uid)).collect();
     assert_eq!(shown, [(0, 15 * 1024, 3 * 1024, Some(0)), (1, 15 * 1024, 0, Some(1000))]);
@@ -255,7 +354,7 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
     let mut mirror = pod("mirror", &[]);
     mirror.static_hash = Some("p".to_owned());
     assert_eq!(
-        held(&report::of(&node, &[mirror].into_iter().collect()).cards.unwrap()),
+        held(&report::of(&node, &[mirror].into_iter().collect(), false).cards.unwrap()),
         five("mirror")
     );
 
@@ -272,10 +371,55 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
     node.cards.iter_mut().for_each(|card| card.managed = None);
     assert_eq!(ready(&node).1, "NoManagedCard");
     assert_eq!(
-        report::of(&node, &Pods::default()).cards,
+        report::of(&node, &Pods::default(), false).cards,
         None,
         "NVML has not said that there is none"
     );
     node.driver.version = Some("550.163.01".to_owned());
-    assert_eq!(report::of(&node, &Pods::default()).cards, Some(Vec::new()));
+    assert_eq!(report::of(&node, &Pods::default(), false).cards, Some(Vec::new()));
+    // The label is gone, or another system's: nothing is left on the node.
+    let wants = Wants { settings: node.schedule.now(), label: Some(Word::Off) };
+    node.schedule = Scheduling::start(wants, &[]);
+    assert_eq!(report::of(&node, &Pods::default(), true).ready, None);
+}
+
+#[test]
+fn no_pod_is_sent_while_kubelet_would_fail_it_for_good() {
+    let (_dir, mut node) = two_cards();
+    let shown = |node: &Node, serves| {
+        let report = report::of(node, &Pods::default(), serves);
+        let ready = report.ready.unwrap();
+        let healthy = report.cards.unwrap().iter().filter(|card| card.healthy).count();
+        (healthy, ready.holds == Some(true), ready.reason, ready.message)
+    };
+    let (healthy, ready, reason, message) = shown(&node, true);
+    assert_eq!((healthy, ready, reason.as_str()), (0, false, "NotRegistered"), "{message}");
+    node.served.insert("aliyun.com/gpu-mem".to_owned(), Served::default());
+    let (healthy, ready, _, message) = shown(&node, true);
+    assert_eq!((healthy, ready), (0, false));
+    assert!(message.contains("kubelet does not know aliyun.com/gpu-mem"), "{message}");
+    let served = node.served.get_mut("aliyun.com/gpu-mem").unwrap();
+    assert!(served.take(&Event::Watched { healthy: 15, all: 15 }, 1), "the report is made anew");
+    assert_eq!(shown(&node, true).0, 2);
+    node.ending = true;
+    let (healthy, ready, reason, message) = shown(&node, true);
+    assert_eq!((healthy, ready, reason.as_str()), (0, false, "Ending"));
+    assert!(message.contains("kubectl get pods"), "{message}");
+    // Nobody is told to wait for cards that are not there.
+    node.cards.iter_mut().for_each(|card| card.managed = None);
+    assert_eq!(report::of(&node, &Pods::default(), true).ready.unwrap().reason, "NoManagedCard");
+}
+
+#[test]
+fn a_pod_is_on_its_way_until_its_kubelet_has_said_a_word() {
+    let asking = || pod("p", &[("main", Kind::Main, 7)]);
+    assert!(asking().is_on_its_way());
+    assert!(!pod("p", &[("main", Kind::Main, 0)]).is_on_its_way());
+    assert!(!Pod { acknowledged: true, ..asking() }.is_on_its_way());
+    assert!(!Pod { finished: true, ..asking() }.is_on_its_way());
+    assert!(!Pod { deleting: true, ..asking() }.is_on_its_way());
+    let failed = || Pod { finished: true, not_admitted: true, ..asking() };
+    assert!(failed().is_lost() && !failed().is_on_its_way());
+    assert!(!Pod { not_admitted: false, ..failed() }.is_lost());
+    assert!(!Pod { containers: Vec::new(), ..failed() }.is_lost(), "it asked for none of ours");
 }

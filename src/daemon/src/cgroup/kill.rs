@@ -1,5 +1,6 @@
 //! Ends every process of a container's cgroup, and none outside it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,21 +10,21 @@ use mpsgate_allocation::ledger::{CgroupId, ProcessId};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::{contains, is_empty, is_same, processes};
+use super::{contains, is_empty_but_for, is_same, own_processes};
 use crate::process::{identify, is_alive};
 
 /// Processes may fork faster than they are killed, and one in the driver dies late.
 const LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Kills all processes of `cgroup`, the cgroup of a container whose init is `init`, and waits until
-/// they are gone. Blocks for at most 5 s.
+/// Kills all processes of `cgroup`, the cgroup of a container whose init is `init`, but for those in
+/// directories below it with the inodes `others`, and waits until they are gone. Blocks for at most 5 s.
 ///
 /// # Errors
 /// Where it holds more than a container (the first process of the node, or this one), is not the
 /// directory that it was, or is not empty in the end.
-pub(crate) fn kill(cgroup: &CgroupId, init: &ProcessId) -> io::Result<()> {
-    if is_empty(cgroup)? {
+pub(crate) fn kill(cgroup: &CgroupId, init: &ProcessId, others: &BTreeSet<u64>) -> io::Result<()> {
+    if is_empty_but_for(cgroup, others)? {
         return Ok(());
     }
     for (pid, who) in [(1, "the first process of this node"), (std::process::id(), "mpsgated")] {
@@ -33,18 +34,19 @@ pub(crate) fn kill(cgroup: &CgroupId, init: &ProcessId) -> io::Result<()> {
     }
     let path = Path::new(&cgroup.path);
     // Since kernel 5.14, v2 only: no process can fork its way out.
-    if is_same(cgroup)? {
+    if others.is_empty() && is_same(cgroup)? {
         let _ = std::fs::write(path.join("cgroup.kill"), "1");
     }
     let until = Instant::now() + LIMIT;
     loop {
-        kill_once(cgroup)?;
+        kill_once(cgroup, others)?;
         thaw(init);
-        if is_empty(cgroup)? {
+        if is_empty_but_for(cgroup, others)? {
             return Ok(());
         }
         if Instant::now() >= until {
-            let left: Vec<String> = processes(cgroup)?.iter().map(u32::to_string).collect();
+            let left = own_processes(cgroup, others)?;
+            let left: Vec<String> = left.iter().map(u32::to_string).collect();
             return Err(io::Error::other(format!("pid {} lives after SIGKILL", left.join(", "))));
         }
         std::thread::sleep(PAUSE);
@@ -53,10 +55,11 @@ pub(crate) fn kill(cgroup: &CgroupId, init: &ProcessId) -> io::Result<()> {
 
 /// One signal to whoever is in it. A process is named first and seen in the cgroup after that, so
 /// that one which has its pid later is not meant.
-fn kill_once(cgroup: &CgroupId) -> io::Result<()> {
+fn kill_once(cgroup: &CgroupId, others: &BTreeSet<u64>) -> io::Result<()> {
+    let found = own_processes(cgroup, others)?;
     let named: Vec<(u32, Named)> =
-        processes(cgroup)?.into_iter().filter_map(|pid| Some((pid, Named::of(pid)?))).collect();
-    let still = processes(cgroup)?;
+        found.into_iter().filter_map(|pid| Some((pid, Named::of(pid)?))).collect();
+    let still = own_processes(cgroup, others)?;
     named.iter().filter(|(pid, _)| still.contains(pid)).for_each(|(_, process)| process.kill());
     Ok(())
 }
@@ -217,13 +220,13 @@ mod tests {
         let mut outside = Sleeper(Command::new("sleep").arg("1000").spawn().unwrap());
         let _ = std::fs::write(cgroup.path.join("freezer.state"), "FROZEN");
         let _ = std::fs::write(cgroup.path.join("cgroup.freeze"), "1");
-        kill(&cgroup.id(), &init.id()).unwrap();
+        kill(&cgroup.id(), &init.id(), &BTreeSet::new()).unwrap();
         assert!(!init.lives() && !below.lives() && outside.lives());
-        kill(&cgroup.id(), &outside.id()).unwrap();
+        kill(&cgroup.id(), &outside.id(), &BTreeSet::new()).unwrap();
         assert!(outside.lives(), "an empty one has nothing to end");
         let other = CgroupId { inode: cgroup.id().inode + 1, ..cgroup.id() };
         let mut later = cgroup.sleeper("");
-        kill(&other, &later.id()).unwrap();
+        kill(&other, &later.id(), &BTreeSet::new()).unwrap();
         assert!(later.lives(), "a directory made anew is another container's");
     }
 
@@ -232,7 +235,7 @@ mod tests {
         let Some(cgroup) = Cgroup::new("own") else { return };
         let mut sleeper = cgroup.sleeper("");
         add(&cgroup.path, std::process::id());
-        let refused = kill(&cgroup.id(), &sleeper.id());
+        let refused = kill(&cgroup.id(), &sleeper.id(), &BTreeSet::new());
         add(Path::new(cgroup.root), std::process::id());
         assert!(refused.unwrap_err().to_string().contains("holds mpsgated too"));
         assert!(sleeper.lives());
@@ -240,7 +243,7 @@ mod tests {
         let root = CgroupId { path: cgroup.root.to_owned(), inode };
         // Where the first process is in a cgroup of its own, as under systemd, mpsgated is not in the root.
         if contains(&root, 1).unwrap() {
-            let refused = kill(&root, &sleeper.id()).unwrap_err();
+            let refused = kill(&root, &sleeper.id(), &BTreeSet::new()).unwrap_err();
             assert!(refused.to_string().contains("holds the first process"), "{refused}");
         }
     }

@@ -27,9 +27,9 @@ impl Served {
         self.malformed
     }
 
-    /// Takes note of what happened. Whether [`Self::cannot_work`] has changed.
-    pub(super) fn take(&mut self, event: &Event, now_ms: u64) -> bool {
-        let before = self.malformed;
+    /// Takes note of what happened. Whether [`Self::cannot_work`] has changed, or whether kubelet reads the list.
+    pub(crate) fn take(&mut self, event: &Event, now_ms: u64) -> bool {
+        let before = (self.malformed, self.since_ms.is_some());
         match event {
             Event::Watched { healthy, all } => {
                 self.since_ms.get_or_insert(now_ms);
@@ -55,7 +55,7 @@ impl Served {
             // Neither changes whether kubelet reads the list.
             _ => {}
         }
-        before != self.malformed
+        before != (self.malformed, self.since_ms.is_some())
     }
 
     fn ends(&mut self, event: &Event) {

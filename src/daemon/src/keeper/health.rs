@@ -51,6 +51,7 @@ impl Keeper {
             pid: Some(ready.pid),
             default_limit_mib: Some(cap.0),
             servers: Vec::new(),
+            descriptors: None,
         });
         card.cap = cap;
         log::info!(
@@ -69,6 +70,7 @@ impl Keeper {
                 pid: Some(pid),
                 default_limit_mib: None,
                 servers: Vec::new(),
+                descriptors: None,
             });
         }
         self.set_view(View::wedged());
@@ -138,7 +140,9 @@ impl Keeper {
     }
 
     fn fault(&self) -> Trouble {
-        let by = self.watch.fault.as_ref().map(|by| format!(", caused by {by}"));
+        let by = self.watch.fault.as_ref();
+        // A container may be able to write to that log.
+        let by = by.map(|by| format!(", for which its log, which proves nothing, names {by}"));
         Trouble::new(
             format!("has an MPS server in FAULT after a fatal GPU error{}", by.unwrap_or_default()),
             "stop the containers on this card: the server recovers when the last one has ended",
@@ -155,6 +159,7 @@ impl Keeper {
             pid: None,
             default_limit_mib: None,
             servers: Vec::new(),
+            descriptors: None,
         });
         log_health(card, &health);
         card.health = health;

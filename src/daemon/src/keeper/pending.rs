@@ -4,15 +4,19 @@
 //!
 //! Who is wrong is told by the grants: a process that runs as another uid than its container's grant
 //! says. That is the one that waits, or, where it came first, the one that is served.
+//!
+//! **A line of the log is a hint.** A container may be able to write there, so nobody is blamed, killed or
+//! waited for because of one alone: the kernel says who has which uid, whose cgroup he is in and whether
+//! he is connected to this card now; the control daemon says whom its server serves and how it is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_allocation::GrantKey;
-use mpsgate_allocation::ledger::ProcessId;
-use mpsgate_mps::CardMps;
-use mpsgate_mps::protocol::Event;
+use mpsgate_allocation::ledger::{Entry, ProcessId};
+use mpsgate_mps::protocol::{Event, ServerStatus};
+use mpsgate_mps::{CardMps, ControlDaemon};
 use tokio::time::Instant;
 
 use super::Keeper;
@@ -24,6 +28,8 @@ use crate::{DaemonError, process};
 const NAMED_AFTER: Duration = Duration::from_secs(2);
 /// How long such a client may keep the card from others.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Processes that are looked at.
+const WAITING: usize = 256;
 /// A container that does it again and again is ended as a whole.
 const PROCESSES: u32 = 3;
 
@@ -48,19 +54,26 @@ pub(super) struct Pending {
 }
 
 impl Keeper {
-    /// Takes what the log tells since the last look.
-    pub(super) async fn read_events(&mut self, events: &[Event]) -> Result<(), DaemonError> {
+    /// Takes what the log hints at since the last look. Whether the control daemon is to be asked about it.
+    pub(super) fn read_events(&mut self, events: &[Event]) -> bool {
+        let mut asks = false;
         for event in events {
             match *event {
                 Event::ClientPending { client, uid } => self.push_pending(client, uid),
                 Event::ServerContext { .. } => self.watch.fault = None,
                 Event::ServerExited { server, status } => self.watch.servers.exited(server, status),
                 Event::ServerForcedDown { server } => self.watch.servers.forced(server),
-                Event::FaultCulprit { client, .. } => self.name_fault(client).await?,
+                Event::ServerFault { .. } => asks = true,
+                Event::FaultCulprit { client, .. } => {
+                    self.watch.accused = Some(client);
+                    asks = true;
+                }
+                // Who is served is what the end of a server is judged by.
+                Event::ClientServed { .. } => asks = true,
                 _ => {}
             }
         }
-        Ok(())
+        asks
     }
 
     fn push_pending(&mut self, client: i32, uid: u32) {
@@ -69,32 +82,80 @@ impl Keeper {
             u32::try_from(client).ok().filter(|pid| *pid != 0).and_then(process::identify);
         let Some(process) = process else { return };
         let waiting = &mut self.watch.pending.waiting;
-        if !waiting.iter().any(|known| known.process == process) {
+        // More are never looked at, whoever writes them.
+        if waiting.len() < WAITING && !waiting.iter().any(|known| known.process == process) {
             waiting.push(Waiting { process, uid, since: Instant::now(), told: false });
         }
     }
 
-    /// The process that its server's log names as the one that caused a fatal fault.
-    async fn name_fault(&mut self, client: i32) -> Result<(), DaemonError> {
-        let Ok(pid) = u32::try_from(client) else { return Ok(()) };
-        let entries = self.daemon.node().entries();
-        let find = move |_: &_| Culprit::find(process::identify(pid)?, &entries);
-        let culprit = self.daemon.blocking("find out whose a process is", find).await?;
-        let (label, container) = match &culprit {
-            Some(culprit) => (culprit.label(), culprit.entry.as_ref()),
-            None => (format!("pid {pid}, which has ended"), None),
+    /// Names the process that its server's log accuses of a fatal fault, where the control daemon says
+    /// that there is one, and that this is a client of its server. It stays what a line says: nobody is
+    /// blamed for it.
+    pub(super) async fn name_fault(&mut self, mps: &Arc<CardMps>) -> Result<(), DaemonError> {
+        let Some(client) = self.watch.accused.take().and_then(|pid| u32::try_from(pid).ok()) else {
+            return Ok(());
         };
-        let container = container.map(|entry| entry.grant.key.container_id.as_str());
-        let why =
-            format!("{label} caused a fatal GPU error, which hits every container of the card");
-        log::warn!(uuid = self.uuid.as_str(), container, reason = why.as_str(); "fatal GPU error attributed");
-        self.daemon.node().note(&self.uuid, container, "reported", why);
-        self.watch.fault = Some(label);
+        let entries = self.entries_of_card();
+        let asked = Arc::clone(mps);
+        let find = move |_: &_| {
+            let faulted = asked.clients().ok()?.into_iter().find(|(server, clients)| {
+                server.status == ServerStatus::Fault
+                    && clients.iter().any(|pid| u32::try_from(*pid) == Ok(client))
+            });
+            faulted.is_some().then_some(())?;
+            Culprit::find(process::identify(client)?, &entries).filter(|c| c.entry.is_some())
+        };
+        let named = self.daemon.blocking("find out whose a process is", find).await?;
+        match named.as_ref().map(Culprit::label) {
+            Some(label) => {
+                log::warn!(uuid = self.uuid.as_str(), reason = label.as_str(); "fatal GPU error, and its log names a client");
+                self.watch.fault = Some(label);
+                self.reassess();
+            }
+            None => {
+                log::info!(uuid = self.uuid.as_str(), pid = client; "the MPS log blames a process, and its control daemon does not bear it out");
+            }
+        }
+        Ok(())
+    }
+
+    /// The grants on this card.
+    pub(super) fn entries_of_card(&self) -> Vec<Entry> {
+        self.daemon.node().ledger().on_card(&self.uuid).cloned().collect()
+    }
+
+    /// Forgets who does not wait: the log says so, and the kernel does not.
+    async fn confirm_pending(
+        &mut self,
+        mps: &Arc<CardMps>,
+        daemon: &Arc<ControlDaemon>,
+    ) -> Result<(), DaemonError> {
+        if self.watch.pending.waiting.is_empty() {
+            return Ok(());
+        }
+        let (mps, daemon) = (Arc::clone(mps), Arc::clone(daemon));
+        let waiting = std::mem::take(&mut self.watch.pending.waiting);
+        let work = move |_: &_| -> Vec<Waiting> {
+            let waits = |waiting: &Waiting| {
+                let pid = waiting.process.pid;
+                process::uid(pid) == Some(waiting.uid)
+                    && pid.try_into().is_ok_and(|pid| mps.is_connected(&daemon, pid))
+                    // Still the same after all was read, so all that was read is its own.
+                    && process::is_alive(&waiting.process)
+            };
+            waiting.into_iter().filter(waits).collect()
+        };
+        self.watch.pending.waiting = self.daemon.blocking("look at who waits", work).await?;
         Ok(())
     }
 
     /// Judges who waits.
-    pub(super) async fn look_at_pending(&mut self, mps: &Arc<CardMps>) -> Result<(), DaemonError> {
+    pub(super) async fn look_at_pending(
+        &mut self,
+        mps: &Arc<CardMps>,
+        daemon: &Arc<ControlDaemon>,
+    ) -> Result<(), DaemonError> {
+        self.confirm_pending(mps, daemon).await?;
         let (server, multiuser) = {
             let node = self.daemon.node();
             let card = node.card(&self.uuid);
@@ -104,10 +165,8 @@ impl Keeper {
         };
         let serves = server.as_ref().and_then(|server| server.uid);
         self.watch.pending.waiting.retain(|waiting| {
-            process::is_alive(&waiting.process)
-                // Served since, or about to be.
-                && !multiuser
-                && serves != Some(waiting.uid)
+            // Served since, or about to be.
+            !multiuser && serves != Some(waiting.uid)
         });
         let blocking =
             |waiting: &&Waiting| serves.is_some() && waiting.since.elapsed() >= NAMED_AFTER;
@@ -174,7 +233,7 @@ impl Keeper {
         serves: u32,
     ) -> Result<Vec<Culprit>, DaemonError> {
         let (mps, first) = (Arc::clone(mps), first.clone());
-        let entries = self.daemon.node().entries();
+        let entries = self.entries_of_card();
         let work = move |_: &_| {
             let Some(waiting) = Culprit::find(first.process, &entries) else { return Vec::new() };
             let rightful = waiting.entry.as_ref().is_some_and(|entry| entry.grant.uid == first.uid);
@@ -186,6 +245,8 @@ impl Keeper {
             served
                 .into_iter()
                 .filter_map(|pid| process::identify(u32::try_from(pid).ok()?))
+                // The daemon names pids; the kernel says who runs as the server's user.
+                .filter(|process| process::uid(process.pid) == Some(serves))
                 .filter_map(|process| Culprit::find(process, &entries))
                 .filter(|culprit| {
                     culprit.entry.as_ref().is_none_or(|entry| entry.grant.uid != serves)

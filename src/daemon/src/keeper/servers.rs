@@ -16,8 +16,13 @@ pub(super) struct Servers {
     ended: Vec<ProcessId>,
     /// Pids that the log says ended with status 0, as one does that has no clients any more.
     graceful: BTreeSet<u32>,
-    /// Pids that some front-end ended in spite of their clients. A container can do that.
+    /// Pids that some front-end ended in spite of their clients, says the log, where a container may be
+    /// able to write: it counts for a server that was last seen with clients.
     forced: BTreeSet<u32>,
+    /// The clients that the control daemon named last, by server.
+    clients: Vec<(u32, ProcessId)>,
+    /// Servers some of whose clients lived at the last look.
+    serving: BTreeSet<u32>,
 }
 
 impl Servers {
@@ -32,6 +37,12 @@ impl Servers {
         }
     }
 
+    /// Takes whom the control daemon says that its servers serve.
+    pub(super) fn serve(&mut self, clients: Vec<(u32, ProcessId)>) {
+        self.serving.extend(clients.iter().map(|(server, _)| *server));
+        self.clients = clients;
+    }
+
     /// Its exit status says nothing then.
     pub(super) fn forced(&mut self, server: i32) {
         self.forced.extend(u32::try_from(server).ok());
@@ -42,10 +53,20 @@ impl Servers {
         let crashed: Vec<u32> = std::mem::take(&mut self.ended)
             .into_iter()
             .map(|server| server.pid)
-            .filter(|pid| !self.graceful.remove(pid) || self.forced.contains(pid))
+            .filter(|pid| {
+                let forced = self.forced.contains(pid) && self.serving.contains(pid);
+                !self.graceful.remove(pid) || forced
+            })
             .collect();
-        let (alive, ended) = std::mem::take(&mut self.alive).into_iter().partition(alive);
-        (self.alive, self.ended) = (alive, ended);
+        let (living, ended): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.alive).into_iter().partition(&alive);
+        // Of one that has ended it stays known whether it had clients, until it is judged.
+        self.serving.retain(|pid| ended.iter().any(|server| server.pid == *pid));
+        self.clients.retain(|(_, client)| alive(client));
+        let living_pids = living.iter().map(|server| server.pid);
+        let serves = |pid: &u32| self.clients.iter().any(|(server, _)| server == pid);
+        self.serving.extend(living_pids.filter(serves).collect::<Vec<_>>());
+        (self.alive, self.ended) = (living, ended);
         for pid in named {
             if !self.alive.iter().any(|known| known.pid == *pid) {
                 self.alive.extend(process::identify(*pid));
@@ -93,15 +114,31 @@ mod tests {
         }
     }
 
-    #[test]
-    fn one_that_was_forced_down_ends_with_0_and_took_its_clients_along() {
+    fn forced_down(clients: Vec<(u32, ProcessId)>) -> Vec<u32> {
         let own = std::process::id();
         let mut servers = Servers::default();
+        servers.judge(&[own], |_| true);
+        servers.serve(clients);
         servers.judge(&[own], |_| true);
         servers.forced(own.cast_signed());
         servers.exited(own.cast_signed(), 0);
         servers.judge(&[], |_| false);
-        assert_eq!(servers.judge(&[], |_| false), [own]);
+        servers.judge(&[], |_| false)
+    }
+
+    #[test]
+    fn one_that_was_forced_down_ends_with_0_and_took_its_clients_along() {
+        let own = std::process::id();
+        let client = process::identify(own).map(|client| (own, client));
+        assert_eq!(forced_down(client.into_iter().collect()), [own]);
+    }
+
+    #[test]
+    fn one_that_served_nobody_broke_nothing_whatever_the_log_says_of_its_end() {
+        let own = std::process::id();
+        assert!(forced_down(Vec::new()).is_empty());
+        let others = process::identify(own).map(|client| (own + 1, client));
+        assert!(forced_down(others.into_iter().collect()).is_empty());
     }
 
     #[test]

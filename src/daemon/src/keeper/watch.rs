@@ -16,7 +16,7 @@ use super::pending::Pending;
 use super::servers::Servers;
 use super::wedge::WedgeWatch;
 use crate::card::{Health, Trouble};
-use crate::control::{Sight, look, view};
+use crate::control::{Makers, Sight, look, served, view};
 use crate::{DaemonError, process};
 
 /// Between two looks while grants live on the card, and while none does.
@@ -43,8 +43,12 @@ pub(super) struct Watch {
     pub(super) wedge: WedgeWatch,
     pub(super) pending: Pending,
     pub(super) servers: Servers,
-    /// The client that its server's log names as the one that caused a fatal fault.
+    /// The client that its server's log names as the one that caused a fatal fault, where there is one.
     pub(super) fault: Option<String>,
+    /// The pid that a line of the log accuses of it.
+    pub(super) accused: Option<i32>,
+    /// Who made each connection, as it was first seen: its pid may be another process's later.
+    pub(super) makers: Makers,
 }
 
 impl Watch {
@@ -66,6 +70,8 @@ impl Default for Watch {
             pending: Pending::default(),
             servers: Servers::default(),
             fault: None,
+            accused: None,
+            makers: Makers::new(),
         }
     }
 }
@@ -86,13 +92,13 @@ impl Keeper {
         daemon: &Arc<ControlDaemon>,
     ) -> Result<(), DaemonError> {
         let (seen_mps, seen_daemon, mark) = (Arc::clone(mps), Arc::clone(daemon), self.watch.mark);
-        let work = move |_: &_| look(&seen_mps, &seen_daemon, mark);
+        let makers = std::mem::take(&mut self.watch.makers);
+        let work = move |_: &_| look(&seen_mps, &seen_daemon, mark, makers);
         let sight = self.daemon.blocking("look at a control daemon", work).await?;
         self.watch.mark = sight.mark;
         self.note_files(&sight);
-        if !sight.events.is_empty() {
-            self.read_events(&sight.events).await?;
-        }
+        let hinted = self.read_events(&sight.events);
+        self.watch.makers = sight.makers;
         self.judge_servers().await;
         // A client's connection is there for a moment, a front-end's that stays at the next look, too.
         let seen = std::mem::replace(&mut self.watch.seen, sight.connections);
@@ -101,10 +107,11 @@ impl Keeper {
             // The end of its process is seen by whoever waits for that.
             return self.look_at_wedge(mps, daemon, sight.glance).await;
         }
-        if self.is_worth_asking(sight.glance) {
+        if hinted || self.is_worth_asking(sight.glance) {
             self.ask(mps, daemon).await?;
         }
-        self.look_at_pending(mps).await
+        self.name_fault(mps).await?;
+        self.look_at_pending(mps, daemon).await
     }
 
     /// Asks the control daemon how it is.
@@ -118,10 +125,12 @@ impl Keeper {
         let work = move |_: &_| {
             let before = asked.connections(&running);
             let view = view(&asked);
-            (view, before.in_both(&asked.connections(&running)))
+            let served = if view.servers.is_empty() { Vec::new() } else { served(&asked) };
+            (view, before.in_both(&asked.connections(&running)), served)
         };
-        let (view, known) = self.daemon.blocking("look at a control daemon", work).await?;
+        let (view, known, served) = self.daemon.blocking("look at a control daemon", work).await?;
         self.set_view(view);
+        self.watch.servers.serve(served);
         self.watch.asked = Instant::now();
         if self.is_wedged() {
             return Ok(());

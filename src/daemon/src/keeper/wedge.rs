@@ -6,6 +6,9 @@
 //!        └── at rest ◄────┴── answers ◄─────┴────────────────────────────────────────────────────────────┘
 //! ```
 //!
+//! What holds the daemon up is cut at the daemon's own end after 5 s, whoever has the other one and whether or
+//! not anybody can be named: the card goes on.
+//!
 //! Blame is kept per container and lasts until the channel has been well for a minute: a flood of
 //! connections, or one that lets go for a moment now and then, adds up.
 
@@ -21,7 +24,7 @@ use tokio::time::Instant;
 use super::Keeper;
 use crate::DaemonError;
 use crate::card::Trouble;
-use crate::control::{View, Wedge, wedge};
+use crate::control::{View, Wedge, free, wedge};
 use crate::enforce::{Culprit, Measure, enforce, report};
 
 /// How long a container may hold the channel, so that nobody else can use it.
@@ -39,6 +42,8 @@ pub(super) struct WedgeWatch {
     /// Since when somebody is watched, and the last time that blame was given.
     last: Option<Instant>,
     blame: BTreeMap<GrantKey, Duration>,
+    /// For how long the channel was held, by whomever.
+    held: Duration,
     /// Who was reported in this episode: once is enough.
     reported: Vec<String>,
     /// When it answered last.
@@ -52,6 +57,7 @@ impl WedgeWatch {
         self.last = None;
         let well = *self.well.get_or_insert_with(Instant::now);
         if well.elapsed() >= FORGET {
+            self.held = Duration::ZERO;
             self.blame.clear();
             self.reported.clear();
         }
@@ -76,7 +82,7 @@ impl WedgeWatch {
                 ),
                 None => (
                     ": its channel is held by a process that cannot be named".to_owned(),
-                    "look for it: ss -xp | grep mpsgate".to_owned(),
+                    format!("the connection is cut after {} s", LIMIT.as_secs()),
                 ),
             },
             Some(Wedge::OneOf(culprits)) => {
@@ -145,7 +151,51 @@ impl Keeper {
         self.watch.wedge.last = Some(Instant::now());
         self.watch.wedge.cause = Some(now.clone());
         self.set_view(View::wedged());
-        self.blame(mps, daemon, &before, &now, from.elapsed()).await
+        let held = from.elapsed();
+        if !self.blame(mps, daemon, &before, &now, held).await? && self.is_wedged() {
+            self.watch.wedge.held += held;
+            self.free(mps, daemon, &now).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the connections that hold the daemon up, once that has taken too long.
+    async fn free(
+        &mut self,
+        mps: &Arc<CardMps>,
+        daemon: &Arc<ControlDaemon>,
+        now: &Wedge,
+    ) -> Result<(), DaemonError> {
+        // A container that is ended for it lets go by that; its turn comes a look later.
+        let kills = self.daemon.settings.now().policy.enforce == Enforce::Kill;
+        let is_ended = kills
+            && matches!(now, Wedge::Held(culprits)
+                if !culprits.is_empty() && culprits.iter().all(|one| one.entry.is_some()));
+        let limit = if is_ended { LIMIT * 3 } else { LIMIT };
+        if self.watch.wedge.held < limit || matches!(now, Wedge::Stopped | Wedge::LogBlocked) {
+            return Ok(());
+        }
+        let (of, running) = (Arc::clone(mps), Arc::clone(daemon));
+        let known = self.watch.known.clone();
+        let cut = self
+            .daemon
+            .blocking("free a control daemon", move |_| free(&of, &running, &known))
+            .await?;
+        if cut == 0 {
+            return Ok(());
+        }
+        log::warn!(uuid = self.uuid.as_str(), connections = cut; "cut what held up the control daemon");
+        if matches!(now, Wedge::Held(culprits) if culprits.is_empty()) {
+            let why = format!(
+                "a connection that no process shows held the MPS channel of the card for {} s: it was cut",
+                LIMIT.as_secs()
+            );
+            if !self.watch.wedge.reported.contains(&why) {
+                self.daemon.node().note(&self.uuid, None, "reported", why.clone());
+                self.watch.wedge.reported.push(why);
+            }
+        }
+        self.ask(mps, daemon).await
     }
 
     async fn cause(
@@ -154,13 +204,13 @@ impl Keeper {
         daemon: &Arc<ControlDaemon>,
     ) -> Result<Wedge, DaemonError> {
         let (mps, daemon) = (Arc::clone(mps), Arc::clone(daemon));
-        let entries = self.daemon.node().entries();
-        let known = self.watch.known.clone();
-        let work = move |_: &_| wedge(&mps, &daemon, &entries, &known);
+        let entries = self.entries_of_card();
+        let (known, makers) = (self.watch.known.clone(), self.watch.makers.clone());
+        let work = move |_: &_| wedge(&mps, &daemon, &entries, &known, &makers);
         self.daemon.blocking("find out who holds a channel", work).await
     }
 
-    /// Adds `held` to the blame of whoever held the channel at both ends of it.
+    /// Adds `held` to the blame of whoever held the channel at both ends of it. Whether somebody was ended.
     async fn blame(
         &mut self,
         mps: &Arc<CardMps>,
@@ -168,7 +218,7 @@ impl Keeper {
         before: &Wedge,
         now: &Wedge,
         held: Duration,
-    ) -> Result<(), DaemonError> {
+    ) -> Result<bool, DaemonError> {
         if let Wedge::OneOf(culprits) = now {
             for culprit in culprits {
                 let why = format!(
@@ -179,7 +229,7 @@ impl Keeper {
                 self.report_once(culprit, why);
             }
         }
-        let (Wedge::Held(before), Wedge::Held(now)) = (before, now) else { return Ok(()) };
+        let (Wedge::Held(before), Wedge::Held(now)) = (before, now) else { return Ok(false) };
         let mut ended = false;
         for culprit in now {
             let Some(entry) = &culprit.entry else {
@@ -206,9 +256,10 @@ impl Keeper {
                     .await?;
         }
         if ended {
+            self.watch.wedge.held = Duration::ZERO;
             self.ask(mps, daemon).await?;
         }
-        Ok(())
+        Ok(ended)
     }
 
     fn report_once(&mut self, culprit: &Culprit, why: String) {

@@ -12,6 +12,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry;
 
 use super::text::Scrape;
+use crate::handlers::Handlers;
 
 /// One metric.
 pub(super) struct Metric {
@@ -180,6 +181,12 @@ pub(super) const METRICS: &[Metric] = &[
         |s, to| cards(s, to, |card| {
             card.mps.as_ref().and_then(|mps| u64::try_from(mps.servers.len()).ok())
         })),
+    metric!("mpsgate_card_mps_descriptors", Gauge, None, CARD,
+        "Descriptors that the card's MPS control daemon has open; no sample before they were counted.",
+        |s, to| cards(s, to, |card| Some(card.mps.as_ref()?.descriptors?.used))),
+    metric!("mpsgate_card_mps_descriptors_max", Gauge, None, CARD,
+        "Descriptors that it may have open; at half of them it must be restarted.",
+        |s, to| cards(s, to, |card| Some(card.mps.as_ref()?.descriptors?.limit))),
     metric!("mpsgate_grant_info", Info, None,
         &["gpu", "uuid", "container", "runtime_root", "state", "guarantee"],
         "State of the grant (reserved, active, broken) and how firmly its limit holds now (none, \
@@ -203,7 +210,7 @@ pub(super) const METRICS: &[Metric] = &[
         })),
     metric!("mpsgate_notes_total", Counter, None, &["action", "code"],
         "Containers without a grant that were started although they show a way to a card: stripped of it, \
-         warned of, or noted only.",
+         warned of, or noted only. One container counts once for each.",
         |s, mut to| s.judged.note_series().iter().try_for_each(|((action, code), count)| {
             let labels = [("action", *action), ("code", *code)];
             ConstCounter::new(*count).encode(to.encode_family(&labels)?)
@@ -229,6 +236,12 @@ pub(super) const METRICS: &[Metric] = &[
         |s, mut to| s.status.device_plugin.iter().try_for_each(|one| {
             let labels = [("resource", one.resource.as_str())];
             ConstCounter::new(one.allocations).encode(to.encode_family(&labels)?)
+        })),
+    metric!("mpsgate_handler_led", Gauge, None, &["handler"],
+        "Whether containers of a runtime handler of containerd or CRI-O pass mpsgate; no sample where nobody knows, \
+         and for handlers of another kind, before which mpsgate cannot stand.",
+        |s, mut to| s.handlers.iter().flat_map(Handlers::judged).try_for_each(|(handler, led)| {
+            to.encode_family(&[("handler", handler)])?.encode_gauge(&u64::from(led))
         })),
     metric!("mpsgate_api_server_followed", Gauge, None, &[],
         "Whether the API server's list of this node's pods is up to date; absent where none is asked.",

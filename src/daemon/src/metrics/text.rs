@@ -9,6 +9,7 @@ use prometheus_client::registry::Registry;
 
 use super::Events;
 use super::list::METRICS;
+use crate::handlers::Handlers;
 use crate::judged::Judged;
 use crate::node::Node;
 
@@ -19,6 +20,7 @@ pub(super) struct Scrape {
     pub(super) events: Events,
     pub(super) judged: Judged,
     pub(super) ledger_failing: bool,
+    pub(super) handlers: Option<Handlers>,
 }
 
 impl Scrape {
@@ -29,6 +31,7 @@ impl Scrape {
             events: node.events.clone(),
             judged: node.judged.clone(),
             ledger_failing: node.is_failing(),
+            handlers: node.handlers.clone(),
         }
     }
 }

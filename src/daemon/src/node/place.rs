@@ -62,7 +62,15 @@ impl Node {
         asked: Asked,
     ) -> Result<Vec<&Card>, Refusal> {
         let hints = confirmed.map(|confirmed| confirmed.hints.as_slice()).unwrap_or_default();
-        let gpu = call.request.gpu.as_ref();
+        let kept = match confirmed {
+            // The scheduler knows the uid of its limits' pod alone. Another one, which only an annotation names, stays on the card
+            // that was counted, or nowhere.
+            Some(Confirmed { placed: true, hints, .. }) if call.request.uid.is_some() => {
+                hints.first().filter(|_| asked.cards.get() == 1).cloned().map(GpuSelector::Uuid)
+            }
+            _ => None,
+        };
+        let gpu = kept.as_ref().or(call.request.gpu.as_ref());
         let spread = self.spread;
         let need = Need { memory: asked.each, uid: call.uid, gpu, hints, spread };
         let pod = confirmed.map(|confirmed| confirmed.handed.pod.uid.as_str());

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::DaemonError;
 use crate::daemon::Daemon;
-use crate::enforce::{Culprit, Measure, enforce, report};
+use crate::enforce::{Culprit, Measure, enforce, nested, report};
 use crate::keeper::Order;
 use crate::{cgroup, process, terminate};
 
@@ -42,10 +42,13 @@ pub(super) fn start(daemon: &Arc<Daemon>, card: &GpuUuid, action: Action, entrie
                     return Ok(());
                 };
                 let used = used.map_or_else(|| "memory".to_owned(), |mib| format!("{} MiB", mib.0));
-                let but = if culprit.entry.is_some() {
-                    "and has its grant on another card"
-                } else {
-                    "and is in no container with a grant"
+                let but = match &culprit.entry {
+                    // Its grant came while NVML was looked at: the next look counts it.
+                    Some(entry) if entry.grant.cards.iter().any(|of| of.uuid == card) => {
+                        return Ok(());
+                    }
+                    Some(_) => "and has its grant on another card",
+                    None => "and is in no container with a grant",
                 };
                 let why = format!("{} uses {used} of the card {but}", culprit.label());
                 report(&own, &card, &culprit, why);
@@ -111,8 +114,9 @@ async fn neighbours(
     }
     let Ok(Ok(Ok(servers))) = timeout(LIST_LIMIT, answer).await else { return Ok(None) };
     let State::Active { init, cgroup } = entry.state.clone() else { return Ok(None) };
+    let others = nested(entry, daemon.node().ledger().entries());
     let own = move |_: &_| match &cgroup {
-        Some(cgroup) => cgroup::processes(cgroup).unwrap_or_default(),
+        Some(cgroup) => cgroup::own_processes(cgroup, &others).unwrap_or_default(),
         None => BTreeSet::from([init.pid]),
     };
     let own = daemon.blocking("list a container's processes", own).await?;

@@ -5,22 +5,21 @@
 //! has come or gone.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Slot;
 
 use mpsgate_allocation::GrantKey;
-use mpsgate_allocation::ledger::{Entry, ProcessId, State};
+use mpsgate_allocation::ledger::{Entry, ProcessId};
 use mpsgate_gpu::{GpuProcess, ProcessKind};
 use mpsgate_policy::watchdog::{Kind, Limit, User, Whose};
 
-use crate::enforce::holds;
-use crate::{cgroup, process};
+use crate::enforce::owner::{Trees, cgroups_of};
+use crate::process;
 
 /// What was found out about processes.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     known: HashMap<ProcessId, Known>,
-    /// Read when the first process of a round asks for it.
-    members: Option<Members>,
+    /// Read when the first process of a round asks for them.
+    trees: Trees,
     /// Changes of the ledger when it was found out.
     changes: u64,
     round: u64,
@@ -29,7 +28,7 @@ pub(super) struct Owners {
 #[derive(Debug)]
 struct Known {
     /// `/proc/PID/cgroup`.
-    cgroups: String,
+    cgroups: Option<String>,
     owner: Owner,
     /// When it was last on a card.
     round: u64,
@@ -42,43 +41,6 @@ enum Owner {
     Server,
 }
 
-/// The processes of all containers with a grant. To search every container for each process would take seconds
-/// after each change of the ledger: 400 of both are 160,000 files.
-#[derive(Debug)]
-struct Members {
-    /// By their cgroups; `None` where two containers claim a process.
-    by_pid: HashMap<u32, Option<GrantKey>>,
-}
-
-impl Members {
-    fn read(entries: &[Entry]) -> Self {
-        let mut by_pid = HashMap::new();
-        for entry in entries {
-            let State::Active { cgroup: Some(cgroup), .. } = &entry.state else { continue };
-            // A cgroup that cannot be read convicts nobody.
-            for pid in cgroup::members(cgroup).unwrap_or_default() {
-                match by_pid.entry(pid) {
-                    Slot::Vacant(slot) => drop(slot.insert(Some(entry.grant.key.clone()))),
-                    Slot::Occupied(mut slot) => *slot.get_mut() = None,
-                }
-            }
-        }
-        Self { by_pid }
-    }
-
-    /// The one container that holds the process; `None` where there is none, or more than one.
-    fn container_of(&self, pid: u32, entries: &[Entry]) -> Option<GrantKey> {
-        let without_cgroup =
-            |entry: &&Entry| matches!(entry.state, State::Active { cgroup: None, .. });
-        let mut others = entries.iter().filter(without_cgroup).filter(|entry| holds(entry, pid));
-        match (self.by_pid.get(&pid), others.next(), others.next()) {
-            (Some(key), None, _) => key.clone(),
-            (None, Some(entry), None) => Some(entry.grant.key.clone()),
-            _ => None,
-        }
-    }
-}
-
 impl Owners {
     /// Before the cards of a round.
     pub(super) fn begin(&mut self, changes: u64) {
@@ -86,7 +48,7 @@ impl Owners {
             self.known.clear();
             self.changes = changes;
         }
-        self.members = None;
+        self.trees = Trees::default();
         self.round = self.round.wrapping_add(1);
     }
 
@@ -137,46 +99,20 @@ impl Owners {
         entries: &[Entry],
         is_server: &mut impl FnMut(u32) -> bool,
     ) -> Option<Owner> {
-        let cgroups =
-            std::fs::read_to_string(format!("/proc/{}/cgroup", process.pid)).unwrap_or_default();
+        let cgroups = cgroups_of(process.pid);
         if let Some(known) = self.known.get_mut(&process)
             && known.cgroups == cgroups
         {
             known.round = self.round;
             return Some(known.owner.clone());
         }
-        let members = self.members.get_or_insert_with(|| Members::read(entries));
-        let owner = match members.container_of(process.pid, entries) {
-            Some(key) => Owner::Container(key),
+        let owner = match self.trees.owner(process.pid, cgroups.as_deref(), entries) {
+            Some(entry) => Owner::Container(entry.grant.key.clone()),
             None if is_server(process.pid) => Owner::Server,
             None => return None,
         };
         let known = Known { cgroups, owner: owner.clone(), round: self.round };
         self.known.insert(process, known);
         Some(owner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use mpsgate_allocation::{ContainerId, Instance};
-
-    use super::*;
-
-    fn key(container: &str) -> GrantKey {
-        GrantKey {
-            runtime_root: "/run/runc".to_owned(),
-            container_id: ContainerId::parse(container).unwrap(),
-            instance: Instance::from_bytes([1; 16]),
-        }
-    }
-
-    #[test]
-    fn who_is_claimed_twice_belongs_to_nobody() {
-        let members = Members { by_pid: [(7, Some(key("a"))), (8, None)].into() };
-        assert_eq!(members.container_of(7, &[]), Some(key("a")));
-        assert_eq!(members.container_of(8, &[]), None);
-        assert_eq!(members.container_of(9, &[]), None);
     }
 }

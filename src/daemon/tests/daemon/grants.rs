@@ -75,6 +75,41 @@ fn a_grant_ends_with_its_init_although_nobody_reaps_it() {
 }
 
 #[test]
+fn a_cgroup_that_is_holds_or_lies_in_another_grants_is_refused() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    let Some(outer) = Cgroup::new("shared") else { return };
+    let (own, beside) = (outer.below("v"), outer.below("vw"));
+    let within = own.below("w/deep");
+    let mut init = Container::new();
+    let web = daemon.reserve(request("web", 1)).unwrap();
+    own.add(&init);
+    daemon.activate(&web, &init, Some(own.id())).unwrap();
+    for (name, cgroup, says) in [
+        ("same", &own, " is that of container web, which has a grant too"),
+        ("inner", &within, " lies in "),
+        ("outer", &outer, " holds "),
+    ] {
+        let grant = daemon.reserve(request(name, 1)).unwrap();
+        let other = Container::new();
+        cgroup.add(&other);
+        let refusal = daemon.activate(&grant, &other, Some(cgroup.id())).unwrap_err();
+        assert_eq!(refusal.code, "E_CGROUP");
+        assert!(refusal.sentence.contains(says), "{}", refusal.sentence);
+    }
+    let next = daemon.reserve(request("next", 1)).unwrap();
+    let neighbour = Container::new();
+    beside.add(&neighbour);
+    daemon.activate(&next, &neighbour, Some(beside.id())).unwrap();
+    // Who was refused does not keep the grant of another, once its own processes have ended.
+    init.kill();
+    wait_for("the grant is free", || {
+        daemon.status().grants.iter().all(|g| g.container_id != "web")
+    });
+    drop(within);
+}
+
+#[test]
 fn release_is_idempotent_and_names_the_life() {
     let node = Node::new(1);
     let daemon = node.start();
@@ -349,6 +384,30 @@ impl Cgroup {
         std::fs::write(self.0.join(name).join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
+    /// Into one so far below that its path is longer than the kernel shows.
+    pub(crate) fn add_beyond_paths(&self, pid: u32) -> BeyondPaths {
+        use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
+        let name = "d".repeat(200);
+        let mut directories = vec![open(&self.0, OFlags::DIRECTORY, Mode::empty()).unwrap()];
+        for _ in 0..22 {
+            let last = directories.last().unwrap();
+            mkdirat(last, name.as_str(), Mode::RWXU).unwrap();
+            directories
+                .push(openat(last, name.as_str(), OFlags::DIRECTORY, Mode::empty()).unwrap());
+        }
+        let procs =
+            openat(directories.last().unwrap(), "cgroup.procs", OFlags::WRONLY, Mode::empty());
+        rustix::io::write(procs.unwrap(), pid.to_string().as_bytes()).unwrap();
+        BeyondPaths { name, directories }
+    }
+
+    /// One below it.
+    pub(crate) fn below(&self, name: &str) -> Self {
+        let below = self.0.join(name);
+        std::fs::create_dir_all(&below).unwrap();
+        Self(below)
+    }
+
     pub(crate) fn id(&self) -> mpsgate_allocation::ledger::CgroupId {
         use std::os::unix::fs::MetadataExt;
         mpsgate_allocation::ledger::CgroupId {
@@ -358,16 +417,39 @@ impl Cgroup {
     }
 }
 
+/// Directories that only their parents can remove.
+pub(crate) struct BeyondPaths {
+    name: String,
+    directories: Vec<std::os::fd::OwnedFd>,
+}
+
+impl Drop for BeyondPaths {
+    fn drop(&mut self) {
+        for parent in self.directories.iter().rev().skip(1) {
+            for _ in 0..500 {
+                if rustix::fs::unlinkat(parent, self.name.as_str(), rustix::fs::AtFlags::REMOVEDIR)
+                    .is_ok()
+                {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+    }
+}
+
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The kernel needs a moment to forget the last process.
-        let below = || std::fs::read_dir(&self.0).into_iter().flatten().flatten();
-        let gone = || {
-            for entry in below() {
-                let _ = std::fs::remove_dir(entry.path());
+        fn remove(directory: &std::path::Path) -> bool {
+            for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    remove(&entry.path());
+                }
             }
-            std::fs::remove_dir(&self.0).is_ok()
-        };
+            std::fs::remove_dir(directory).is_ok()
+        }
+        // The kernel needs a moment to forget the last process.
+        let gone = || remove(&self.0);
         for _ in 0..500 {
             if gone() {
                 return;

@@ -120,7 +120,8 @@ fn activate(daemon: &Running, grant: &mpsgate_allocation::Grant, pid: u32) {
 }
 
 /// Served where an API server is followed; tests/k8s has one.
-const OF_A_CLUSTER: [&str; 2] = ["mpsgate_api_server_followed", "mpsgate_events_dropped_total"];
+const OF_A_CLUSTER: [&str; 3] =
+    ["mpsgate_handler_led", "mpsgate_api_server_followed", "mpsgate_events_dropped_total"];
 
 #[test]
 fn every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served() {

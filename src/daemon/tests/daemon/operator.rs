@@ -104,7 +104,10 @@ fn the_list_names_servers_and_clients_with_their_containers() {
         .collect();
     seen.sort_by_key(|(pid, _)| *pid != pids[0]);
     assert_eq!(seen, [(pids[0], Some("web")), (pids[1], None)]);
-    assert!(list.servers[0].clients.iter().all(|c| c.command.ends_with("client")), "{list:?}");
+    // The kernel's short name of the program: arguments may hold secrets.
+    let mut name = node.config.mps.control.file_name().unwrap().to_str().unwrap().to_owned();
+    name.truncate(15);
+    assert!(list.servers[0].clients.iter().all(|c| c.command == name), "{list:?}");
 
     daemon.done(mps(MpsAction::Stop, true)).unwrap();
     for mut client in clients {

@@ -107,6 +107,35 @@ fn the_gpu_work_of_its_clients_is_ended_before_the_container_and_a_neighbours_is
 }
 
 #[test]
+fn a_process_below_many_cgroups_of_its_own_counts_for_its_container() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    let Some(mut bad) = granted(&daemon, "bad") else { return };
+    let mut deep = Container::new();
+    bad.cgroup.add_below(&vec!["d"; 60].join("/"), deep.pid());
+    uses(&node, &[mps(bad.init.pid(), 500), mps(deep.pid(), 1500)]);
+    wait_for("all of it is ended", || !bad.init.lives() && !deep.lives());
+    wait_for("its memory is free", || daemon.granted_mib() == 0);
+    assert_eq!(done(&daemon), [(Some("bad".to_owned()), "killed".to_owned())]);
+}
+
+#[test]
+fn a_process_whose_path_the_kernel_does_not_show_counts_for_its_container() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    let Some(mut bad) = granted(&daemon, "bad") else { return };
+    let Some(mut good) = granted(&daemon, "good") else { return };
+    let mut deep = Container::new();
+    // Longer than a page, which `/proc/PID/cgroup` refuses to show.
+    let tree = bad.cgroup.add_beyond_paths(deep.pid());
+    uses(&node, &[mps(bad.init.pid(), 500), mps(deep.pid(), 1500), mps(good.init.pid(), 900)]);
+    wait_for("all of it is ended", || !bad.init.lives() && !deep.lives());
+    assert_eq!(done(&daemon), [(Some("bad".to_owned()), "killed".to_owned())]);
+    assert!(good.init.lives());
+    drop(tree);
+}
+
+#[test]
 fn what_is_within_the_grant_and_its_tolerance_is_left_alone() {
     let mut node = Node::new(1);
     node.config.policy.tolerance_mib = 100;

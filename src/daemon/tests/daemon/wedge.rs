@@ -110,9 +110,12 @@ fn in_report_mode_it_is_named_once_and_lives() {
     let Some(mut bad) = granted(&daemon, "bad", None) else { return };
     let mut silent = Silent::holding(&control(&node), 1);
     bad.cgroup.add_pid(silent.pid());
+    wait_for("it is named", || {
+        daemon.card(0).hint.is_some_and(|hint| hint.contains("end container bad"))
+    });
     wait_for("it is reported", || !actions(&daemon).is_empty());
-    let hint = daemon.card(0).hint.unwrap();
-    assert!(hint.contains("end container bad"), "{hint}");
+    // The container goes on, and the card without its connection.
+    wait_for("the card is ready again", || daemon.card(0).state == "ready");
     // As long as it takes to be killed where the settings say so.
     std::thread::sleep(Duration::from_secs(7));
     let actions = actions(&daemon);
@@ -122,8 +125,7 @@ fn in_report_mode_it_is_named_once_and_lives() {
         (Some("bad"), "reported")
     );
     assert!(silent.lives() && bad.init.lives());
-    drop(silent);
-    wait_for("the card is ready again", || daemon.card(0).state == "ready");
+    assert_eq!(daemon.card(0).state, "ready");
 }
 
 #[test]

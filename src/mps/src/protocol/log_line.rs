@@ -1,7 +1,9 @@
 //! Lines of the control daemon's log. In the foreground (`-f`) it writes no files: the lines of the
 //! daemon *and* of its servers come on its stdout, told apart by the component (measured).
-
-use std::collections::BTreeSet;
+//!
+//! **A line is a hint and proves nothing**: whoever can open the FIFO `log` writes well-formed records with
+//! any component and any pid (measured), and the daemon repeats every command of a front-end. What follows
+//! from one has to be asked of the kernel or the control daemon.
 
 /// One line: `[2026-11-21 12:58:44.442 Control 27835] text`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,14 +50,10 @@ pub enum Event {
         /// Its uid.
         uid: u32,
     },
-    /// The limit that the server really applied: the only exact read-back.
-    LimitApplied {
-        /// The server's pid.
-        server: i32,
-        /// Device as the server sees it.
-        device: u32,
-        /// Limit in bytes.
-        bytes: u64,
+    /// A client was given its server.
+    ClientServed {
+        /// The client's pid.
+        client: i32,
     },
     /// A fatal GPU fault.
     ServerFault {
@@ -96,11 +94,6 @@ impl<'a> LogLine<'a> {
 
     fn server_event(&self) -> Option<Event> {
         let server = self.pid;
-        if let Some(rest) = self.text.strip_prefix("Device pinned memory limit for device ") {
-            let (device, rest) = rest.split_once(" set to 0x")?;
-            let bytes = u64::from_str_radix(rest.strip_suffix(" bytes")?, 16).ok()?;
-            return Some(Event::LimitApplied { server, device: device.parse().ok()?, bytes });
-        }
         if self.text.contains("fatal GPU error") || self.text.contains("fatal exception") {
             return Some(Event::ServerFault { server });
         }
@@ -140,9 +133,11 @@ fn control_event(text: &str) -> Option<Event> {
     if let Some(rest) = text.strip_prefix("NEW CLIENT ") {
         let (client, rest) = rest.split_once(" from user ")?;
         let (uid, what) = rest.split_once(": ")?;
-        return what.contains("push client to pending list").then_some(Event::ClientPending {
-            client: client.parse().ok()?,
-            uid: uid.parse().ok()?,
+        let (client, uid) = (client.parse().ok()?, uid.parse().ok()?);
+        return Some(if what.contains("push client to pending list") {
+            Event::ClientPending { client, uid }
+        } else {
+            Event::ClientServed { client }
         });
     }
     if let Some(rest) = text.strip_prefix("Cmd:shutdown_server ") {
@@ -156,24 +151,6 @@ fn control_event(text: &str) -> Option<Event> {
 /// All events of a piece of log, oldest first.
 pub fn parse_log(log: &str) -> impl Iterator<Item = Event> {
     log.lines().filter_map(|line| LogLine::parse(line)?.event())
-}
-
-/// Servers whose last word on faults is a fault: for control daemons (535) that cannot be asked.
-#[must_use]
-pub fn faulted_servers(log: &str) -> BTreeSet<i32> {
-    let mut faulted = BTreeSet::new();
-    for event in parse_log(log) {
-        match event {
-            Event::ServerFault { server } => {
-                faulted.insert(server);
-            }
-            Event::ServerContext { server } | Event::ServerExited { server, .. } => {
-                faulted.remove(&server);
-            }
-            _ => {}
-        }
-    }
-    faulted
 }
 
 #[cfg(test)]
@@ -195,13 +172,6 @@ mod tests {
                 Event::ServerExited { server: 27925, status: 1 }
             ]
         );
-    }
-
-    #[test]
-    fn reads_the_limit_in_bytes_from_the_server() {
-        let line = "[2026-01-01 00:00:00.000 Server   82] Device pinned memory limit for device 0 set to 0x77f00000 bytes";
-        let event = LogLine::parse(line).and_then(|line| line.event());
-        assert_eq!(event, Some(Event::LimitApplied { server: 82, device: 0, bytes: 0x77f0_0000 }));
     }
 
     #[test]
@@ -234,19 +204,18 @@ mod tests {
     }
 
     #[test]
+    fn tells_a_client_that_is_served_from_one_that_waits() {
+        let line =
+            "[2026-01-01 00:00:00.000 Control 7] NEW CLIENT 99 from user 0: Server already exists";
+        let event = LogLine::parse(line).and_then(|line| line.event());
+        assert_eq!(event, Some(Event::ClientServed { client: 99 }));
+    }
+
+    #[test]
     fn names_a_client_that_waits_for_its_uid() {
         let line = "[2026-01-01 00:00:00.000 Control   7] NEW CLIENT 99 from user 1000: Server is not ready, push client to pending list";
         let event = LogLine::parse(line).and_then(|line| line.event());
         assert_eq!(event, Some(Event::ClientPending { client: 99, uid: 1000 }));
-    }
-
-    #[test]
-    fn a_fault_ends_when_the_contexts_are_made_again() {
-        let fault =
-            "[2026-01-01 00:00:00.000 Server 8] Volta MPS: Server is handling a fatal GPU error.\n";
-        let again = "[2026-01-01 00:00:01.000 Server 8] Creating server context on device 0 (X)\n";
-        assert_eq!(faulted_servers(fault), BTreeSet::from([8]));
-        assert!(faulted_servers(&format!("{fault}{again}")).is_empty());
     }
 
     proptest::proptest! {

@@ -8,7 +8,7 @@ mod answer;
 mod log_line;
 
 pub use answer::{Answer, Rejection, ServerStatus, limit_matches, split_sentinel};
-pub use log_line::{Event, LogLine, faulted_servers, parse_log};
+pub use log_line::{Event, LogLine, parse_log};
 
 use std::fmt;
 use std::num::NonZeroU32;

@@ -1,5 +1,6 @@
 //! What an attack or an accident does to a card, and what can be seen and repaired of it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -8,7 +9,8 @@ use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
 use mpsgate_mps::{
-    CardMps, ControlDaemon, ForkSpawner, Glance, MpsError, MpsState, Origin, WedgeCause,
+    CardMps, Connections, ControlDaemon, ForkSpawner, Glance, MpsError, MpsState, Origin,
+    WedgeCause,
 };
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -114,6 +116,152 @@ pub(crate) fn a_flood_of_connections_is_a_wedge_with_a_name(bench: &Bench) {
         || matches!(card.wedge_cause(&daemon, &card.connections(&daemon)), WedgeCause::HeldBy(holders) if !holders.is_empty()),
     );
     drop(flood);
+    wait_for("it answers", || matches!(card.state(), Ok(MpsState::Running { .. })));
+}
+
+/// The real daemon greets, and closes where nobody is there to take it; the double does not.
+fn take_greeting(fd: &OwnedFd) {
+    use nix::poll::{PollFd, PollFlags, poll};
+    use std::os::fd::AsFd;
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+    if poll(&mut fds, 500_u16).unwrap() == 1 {
+        let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT;
+        nix::sys::socket::recv(fd.as_raw_fd(), &mut [0; 64], flags).unwrap();
+    }
+}
+
+/// A client's first words, as far as both programs take them for that: then one that neither knows.
+fn say_unknown_word(control: &Path) -> OwnedFd {
+    use nix::sys::socket::{ControlMessage, MsgFlags, UnixCredentials, sendmsg};
+    let fd = idle_connection(control).unwrap();
+    take_greeting(&fd);
+    let who = UnixCredentials::new();
+    let say = |bytes: &[u8], control: &[ControlMessage<'_>]| {
+        let bytes = [std::io::IoSlice::new(bytes)];
+        sendmsg::<UnixAddr>(fd.as_raw_fd(), &bytes, control, MsgFlags::empty(), None)
+    };
+    say(b"OUTBCRED\0", &[ControlMessage::ScmCredentials(&who)]).unwrap();
+    // The double keeps what said the first already, and may have read no more.
+    let _ = say(&7_i32.to_ne_bytes(), &[]);
+    fd
+}
+
+pub(crate) fn a_word_that_it_does_not_know_costs_it_a_descriptor_for_ever(bench: &Bench) {
+    if !is_root("a_word_that_it_does_not_know_costs_it_a_descriptor_for_ever") {
+        return;
+    }
+    let (card, daemon) = linked(bench);
+    let control = card.dirs().client_dir().join("control");
+    let look = || card.descriptors(&daemon, &BTreeSet::new()).unwrap();
+    let before = look();
+    assert!(before.limit >= before.used && before.connections.is_empty(), "{before:?}");
+    let kept = say_unknown_word(&control);
+    // What was said before may be taken this late by a busy double, and is over then.
+    wait_for("it is there", || matches!(&look().connections[..], [one] if !one.over));
+    let own = std::process::id().cast_signed();
+    let [one] = &look().connections[..] else { panic!("{:?}", look()) };
+    assert!(!one.over && one.network.is_some(), "{one:?}");
+    assert_eq!(one.maker.map(|maker| maker.pid), Some(own));
+    assert!(card.is_connected(&daemon, own), "a process is connected by what it has open");
+    assert!(!card.is_connected(&daemon, 1));
+    drop(kept);
+    for _ in 0..9 {
+        drop(say_unknown_word(&control));
+    }
+    wait_for("all are lost", || look().connections.iter().filter(|one| one.over).count() == 10);
+    assert_eq!(look().used, before.used + 10);
+    assert!(!card.is_connected(&daemon, own));
+    // Those that are known need no second look.
+    let known: BTreeSet<u64> = look().connections.iter().map(|one| one.inode).collect();
+    let again = card.descriptors(&daemon, &known).unwrap();
+    assert!(again.connections.is_empty() && again.used == before.used + 10);
+    card.channel().server_list().unwrap();
+}
+
+/// The neighbour: a connection that is held, or waits its turn, is no loss.
+pub(crate) fn a_client_that_waits_is_not_over_and_has_a_maker(bench: &Bench) {
+    if !is_root("a_client_that_waits_is_not_over_and_has_a_maker") {
+        return;
+    }
+    let (card, daemon) = linked(bench);
+    let held = idle_connection(&card.dirs().client_dir().join("control")).unwrap();
+    let look = || card.descriptors(&daemon, &BTreeSet::new()).unwrap().connections;
+    wait_for("it is there", || look().len() == 1);
+    assert!(look().iter().all(|one| !one.over && one.maker.is_some()));
+    drop(held);
+    wait_for("the daemon closes it", || look().is_empty());
+}
+
+/// Puts a connection where no process has it open: into a socket's queue.
+fn in_flight(connection: OwnedFd) -> (OwnedFd, OwnedFd) {
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg, socketpair};
+    let (one, other) =
+        socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC).unwrap();
+    sendmsg::<UnixAddr>(
+        one.as_raw_fd(),
+        &[std::io::IoSlice::new(b"1")],
+        &[ControlMessage::ScmRights(&[connection.as_raw_fd()])],
+        MsgFlags::empty(),
+        None,
+    )
+    .unwrap();
+    (one, other)
+}
+
+fn cut_all(card: &CardMps, daemon: &ControlDaemon, known: &Connections) {
+    let suspects = card.suspects(daemon, known);
+    assert!(!suspects.is_empty());
+    for one in suspects {
+        assert_eq!(one.maker.map(|maker| maker.pid), Some(std::process::id().cast_signed()));
+        assert!(card.cut(daemon, one.inode));
+    }
+}
+
+pub(crate) fn a_connection_that_nobody_has_open_is_cut_at_the_daemons_end(bench: &Bench) {
+    if !is_root("a_connection_that_nobody_has_open_is_cut_at_the_daemons_end") {
+        return;
+    }
+    let (card, daemon) = linked(bench);
+    let known = card.connections(&daemon);
+    let _queue = in_flight(idle_connection(&card.dirs().client_dir().join("control")).unwrap());
+    wait_for("it is wedged, and nobody has it open", || {
+        card.wedge_cause(&daemon, &known) == WedgeCause::HeldBy(Vec::new())
+    });
+    cut_all(&card, &daemon, &known);
+    wait_for("it answers", || matches!(card.state(), Ok(MpsState::Running { .. })));
+}
+
+/// The real one rests beside it, and turns all others away.
+pub(crate) fn a_front_end_that_nobody_has_open_is_cut_too(bench: &Bench) {
+    if !is_root("a_front_end_that_nobody_has_open_is_cut_too") {
+        return;
+    }
+    let (card, daemon) = linked(bench);
+    let known = card.connections(&daemon);
+    let connection = idle_connection(&card.dirs().client_dir().join("control")).unwrap();
+    let say = |bytes: &[u8], control: &[nix::sys::socket::ControlMessage<'_>]| {
+        nix::sys::socket::sendmsg::<UnixAddr>(
+            connection.as_raw_fd(),
+            &[std::io::IoSlice::new(bytes)],
+            control,
+            nix::sys::socket::MsgFlags::empty(),
+            None,
+        )
+        .unwrap()
+    };
+    if bench.kind == Kind::Real {
+        take_greeting(&connection);
+        let who = nix::sys::socket::UnixCredentials::new();
+        say(b"OUTBCRED\0", &[nix::sys::socket::ControlMessage::ScmCredentials(&who)]);
+        // What every front-end says first.
+        say(&4_i32.to_ne_bytes(), &[]);
+    } else {
+        // As the double's own front-end says it.
+        say(b"+UI", &[]);
+    }
+    let _queue = in_flight(connection);
+    wait_for("nobody else is served", || matches!(card.state(), Ok(MpsState::Wedged { .. })));
+    cut_all(&card, &daemon, &known);
     wait_for("it answers", || matches!(card.state(), Ok(MpsState::Running { .. })));
 }
 

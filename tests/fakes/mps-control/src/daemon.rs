@@ -199,7 +199,13 @@ fn serve_one(state: &mut State, listener: &OwnedFd, privileged: bool) -> Option<
             state.attach(connection, peer);
             None
         }
-        _ => {
+        // As the real one: the descriptor is lost for ever (measured on 535 and 550).
+        Some(_) => {
+            state.log("Control", std::process::id(), "Unknown type of connection");
+            state.lose(connection);
+            None
+        }
+        None => {
             state.log("Control", std::process::id(), "User did not send valid credentials");
             None
         }

@@ -59,6 +59,8 @@ pub(crate) struct State {
     /// First come, first served: one of another uid holds up all who come later
     /// (nebuly-ai/nos issue 19).
     pending: VecDeque<Waiting>,
+    /// Connections that said a word which it does not know.
+    lost: Vec<OwnedFd>,
     last_status: u8,
 }
 
@@ -74,6 +76,7 @@ impl State {
             servers: Vec::new(),
             clients: Vec::new(),
             pending: VecDeque::new(),
+            lost: Vec::new(),
             last_status: 0,
         }
     }
@@ -201,6 +204,10 @@ impl State {
             let _ = server.child.wait();
         }
         self.last_status
+    }
+
+    pub(crate) fn lose(&mut self, connection: OwnedFd) {
+        self.lost.push(connection);
     }
 
     pub(crate) fn attach(&mut self, connection: OwnedFd, peer: Peer) {

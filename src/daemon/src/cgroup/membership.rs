@@ -1,0 +1,136 @@
+//! In which cgroups a process is, by one read of `/proc/PID/cgroup`.
+
+use std::path::{Component, Path, PathBuf};
+
+use mpsgate_allocation::ledger::CgroupId;
+use rustix::fs::FsWord;
+
+use super::is_same;
+
+const MOUNT: &str = "/sys/fs/cgroup";
+/// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+const UNIFIED: FsWord = 0x6367_7270;
+
+/// The directories of a process, one for each hierarchy and each controller's name of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Places(Vec<PathBuf>);
+
+impl Places {
+    /// `None` where `/proc` names none: the process has ended, its path is longer than the kernel shows
+    /// (ENAMETOOLONG), or it lies outside our own cgroup namespace.
+    pub(crate) fn of(text: &str) -> Option<Self> {
+        let unified = rustix::fs::statfs(MOUNT).is_ok_and(|found| found.f_type == UNIFIED);
+        Self::parse(text, unified)
+    }
+
+    fn parse(text: &str, unified: bool) -> Option<Self> {
+        let mut places = Vec::new();
+        for line in text.lines() {
+            let mut fields = line.splitn(3, ':');
+            let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+            let below = Path::new(path.trim_start_matches('/'));
+            if !below.components().all(|part| matches!(part, Component::Normal(_))) {
+                return None;
+            }
+            match (controllers, unified) {
+                ("", true) => places.push(Path::new(MOUNT).join(below)),
+                ("", false) => places.push(Path::new(MOUNT).join("unified").join(below)),
+                _ => places.extend(
+                    controllers.split(',').map(|name| Path::new(MOUNT).join(name).join(below)),
+                ),
+            }
+        }
+        (!places.is_empty()).then_some(Self(places))
+    }
+
+    /// Of several cgroups the one that the process is in: the innermost, where they lie in each other. A directory
+    /// that was made anew is nobody's.
+    pub(crate) fn innermost<'a, T>(
+        &self,
+        cgroups: impl Iterator<Item = (&'a CgroupId, T)>,
+    ) -> Option<T> {
+        let holds = |cgroup: &CgroupId| self.0.iter().any(|place| place.starts_with(&cgroup.path));
+        let held = cgroups.filter(|(cgroup, _)| holds(cgroup) && is_same(cgroup).unwrap_or(true));
+        held.max_by_key(|(cgroup, _)| cgroup.path.len()).map(|(_, whose)| whose)
+    }
+}
+
+/// How two cgroups have to do with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Overlap {
+    /// One directory.
+    Is,
+    /// The first is below the second.
+    LiesIn,
+    /// The second is below the first.
+    Holds,
+}
+
+/// Whether a cgroup is, holds, or lies in another.
+pub(crate) fn overlap(one: &CgroupId, other: &CgroupId) -> Option<Overlap> {
+    let (one, other) = (Path::new(&one.path), Path::new(&other.path));
+    match (one.starts_with(other), other.starts_with(one)) {
+        (true, true) => Some(Overlap::Is),
+        (true, false) => Some(Overlap::LiesIn),
+        (false, true) => Some(Overlap::Holds),
+        (false, false) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_in_the_directories_of_its_hierarchies() {
+        let is_in = |text: &str, unified, path: &str| {
+            let places = Places::parse(text, unified);
+            places.is_some_and(|Places(places)| places.contains(&PathBuf::from(path)))
+        };
+        let hybrid = "9:cpu,cpuacct:/a\n5:devices:/docker/x:y/in\n1:name=systemd:/s\n0::/b\n";
+        for path in ["cpu/a", "cpuacct/a", "devices/docker/x:y/in", "unified/b"] {
+            assert!(is_in(hybrid, false, &format!("/sys/fs/cgroup/{path}")), "{path}");
+        }
+        assert!(!is_in(hybrid, false, "/sys/fs/cgroup/b"), "the unified tree is elsewhere");
+        assert!(is_in("0::/s.slice/c.scope\n", true, "/sys/fs/cgroup/s.slice/c.scope"));
+        for nothing in ["", "garbage", "0::/../../elsewhere\n"] {
+            assert_eq!(Places::parse(nothing, true), None, "{nothing}");
+        }
+    }
+
+    #[test]
+    fn of_cgroups_in_each_other_the_innermost_has_the_process() {
+        let root = tempfile::tempdir().unwrap();
+        let id = |below: &str| {
+            let path = root.path().join(below);
+            std::fs::create_dir_all(&path).unwrap();
+            let inode = path.metadata().unwrap().ino();
+            CgroupId { path: path.to_str().unwrap().to_owned(), inode }
+        };
+        let (inner, outer, other) = (id("v/w"), id("v"), id("v/ww"));
+        let whose = |below: &str, cgroups: &[(&CgroupId, u8)]| {
+            Places(vec![root.path().join(below)]).innermost(cgroups.iter().copied())
+        };
+        let all = [(&outer, 0), (&inner, 1), (&other, 2)];
+        assert_eq!(whose("v/w/deep/er", &all), Some(1));
+        assert_eq!((whose("v/x", &all), whose("v/www", &all)), (Some(0), Some(0)));
+        assert_eq!(whose("elsewhere", &all), None);
+        let anew = CgroupId { inode: inner.inode + 1, ..inner.clone() };
+        assert_eq!(whose("v/w", &[(&outer, 0), (&anew, 1)]), Some(0), "another's by now");
+    }
+
+    #[test]
+    fn cgroups_overlap_by_whole_names() {
+        let of = |one: &str, other: &str| {
+            let id = |path: &str| CgroupId { path: path.to_owned(), inode: 1 };
+            overlap(&id(one), &id(other))
+        };
+        assert_eq!(of("/c/v", "/c/v/"), Some(Overlap::Is));
+        assert_eq!(of("/c/v/w/x", "/c/v"), Some(Overlap::LiesIn));
+        assert_eq!(of("/c", "/c/v"), Some(Overlap::Holds));
+        assert_eq!(of("/c/v", "/c/vw"), None);
+    }
+}

@@ -1,0 +1,321 @@
+//! What the node's CRI engine makes of its settings: containerd's own `config dump`, CRI-O's files. Reads and asks; judges nothing.
+//!
+//! A program of the node is started here, and nowhere else in the daemon but for control daemons: the very file that the running
+//! containerd is of, by root's `/proc`, with an empty environment, a limit of time and one of what it prints. Only a process of root's
+//! in the mount namespace of the node's first process counts: a container can call a process of its own `containerd`.
+
+use std::cell::RefCell;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime};
+
+use mpsgate_configure::{Options, Report, Source, Version, containerd, crio};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::error::chain;
+use crate::process;
+
+/// An engine reads its settings within milliseconds; a node under load takes longer.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Settings are some KiB, the whole of containerd's some 20.
+const LARGEST: usize = 4 << 20;
+/// Docker brings a containerd along whose CRI is off.
+const DOCKERS: &str = "/docker/containerd/";
+
+/// Which engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Containerd,
+    Crio,
+}
+
+/// A running engine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Engine {
+    name: &'static str,
+    pid: u32,
+    start_time: u64,
+    command_line: Vec<String>,
+}
+
+/// What is known of an engine's handlers.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// Its name.
+    pub(crate) engine: &'static str,
+    /// Whether it is the engine's own reading, not ours of its files.
+    pub(crate) own: bool,
+    /// The handlers; why they cannot be judged.
+    pub(crate) said: Result<Report, String>,
+    /// It runs since before its settings were changed: with which ones, nobody knows.
+    pub(crate) stale: bool,
+}
+
+impl Engine {
+    fn kind(&self) -> Kind {
+        if self.name == "crio" { Kind::Crio } else { Kind::Containerd }
+    }
+
+    /// The value of an option of its command line.
+    fn option(&self, names: [&str; 2]) -> Option<&str> {
+        let mut words = self.command_line.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            for name in names {
+                if word == name {
+                    return words.next();
+                }
+                if let Some(value) = word.strip_prefix(name).and_then(|rest| rest.strip_prefix('='))
+                {
+                    return Some(value);
+                }
+            }
+        }
+        None
+    }
+
+    /// Its settings.
+    fn settings(&self) -> PathBuf {
+        let given = self.option(["--config", "-c"]).map(PathBuf::from);
+        match self.kind() {
+            Kind::Containerd => given.unwrap_or_else(|| containerd::PATH.into()),
+            Kind::Crio => crio::PATH.into(),
+        }
+    }
+}
+
+/// The CRI engines that run on the node. To be called where `/proc` is the node's.
+pub(crate) fn running() -> Vec<Engine> {
+    let node = std::fs::read_link("/proc/1/ns/mnt").ok();
+    let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let mut engines: Vec<Engine> = all
+        .flatten()
+        .filter_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let comm = std::fs::read_to_string(entry.path().join("comm")).ok()?;
+            let name = ["containerd", "crio"].into_iter().find(|name| *name == comm.trim_end())?;
+            let mounts = std::fs::read_link(entry.path().join("ns/mnt")).ok();
+            if process::uid(pid) != Some(0) || mounts.is_none() || mounts != node {
+                return None;
+            }
+            let bytes = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let words = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+            let start_time = process::identify(pid)?.start_time;
+            let command_line = words.map(std::borrow::Cow::into_owned).collect();
+            Some(Engine { name, pid, start_time, command_line })
+        })
+        .filter(|engine| !engine.settings().to_string_lossy().contains(DOCKERS))
+        .collect();
+    engines.sort_by_key(|engine| (engine.name, engine.pid));
+    engines
+}
+
+/// A number that is another as soon as the engine, its files or the runtime are. `None`: the files cannot be read.
+pub(crate) fn fingerprint(engine: &Engine, options: &Options) -> Option<u64> {
+    let files = Files::default();
+    by_files(engine, &files, options).ok()?;
+    let mut hash = DefaultHasher::new();
+    (engine, &options.runtime, files.seen.borrow().as_slice()).hash(&mut hash);
+    Some(hash.finish())
+}
+
+/// How its handlers stand. `None`: it serves no CRI.
+pub(crate) fn read(engine: &Engine, options: &Options) -> Option<Reading> {
+    let files = Files::default();
+    let ours = by_files(engine, &files, options);
+    let reading =
+        |own, said| Reading { engine: engine.name, own, said, stale: stale(engine, &files) };
+    let path = engine.settings();
+    if engine.kind() == Kind::Crio {
+        return Some(reading(false, ours));
+    }
+    if !path.exists() {
+        // Its defaults, which a dump of no file would not be.
+        return Some(reading(false, ours));
+    }
+    let program = PathBuf::from(format!("/proc/{}/exe", engine.pid));
+    let arguments = ["--config", &path.to_string_lossy(), "config", "dump"].map(ToOwned::to_owned);
+    let text = match ask(&program, engine.name, &arguments, LIMIT) {
+        Ok(text) => text,
+        Err(error) => {
+            return Some(reading(true, Err(format!("containerd config dump: {error}"))));
+        }
+    };
+    match containerd::serves_cri(&text) {
+        Ok(false) => return None,
+        Ok(true) => {}
+        Err(error) => return Some(reading(true, Err(chain(&error)))),
+    }
+    let said = containerd::check_dump(&files, &path, &text, options).map_err(|error| chain(&error));
+    Some(reading(true, said))
+}
+
+/// The engine's version, by which its drop-ins are read.
+pub(crate) fn version(engine: &Engine) -> Option<Version> {
+    let program = PathBuf::from(format!("/proc/{}/exe", engine.pid));
+    let said = ask(&program, engine.name, &["--version".to_owned()], LIMIT).ok()?;
+    Version::find(&said)
+}
+
+fn by_files(engine: &Engine, files: &Files, options: &Options) -> Result<Report, String> {
+    let path = engine.settings();
+    match engine.kind() {
+        Kind::Containerd => containerd::check(files, &path, options).map_err(|error| chain(&error)),
+        Kind::Crio => {
+            // Each of them may name other files, handlers or defaults.
+            let flags =
+                [["--config", "-c"], ["--config-dir", "-d"], ["--default-runtime", "--runtimes"]];
+            if let Some([flag, other]) =
+                flags.into_iter().find(|flag| engine.option(*flag).is_some())
+            {
+                return Err(format!(
+                    "crio was started with {flag} or {other}, and its files are not all that counts"
+                ));
+            }
+            crio::check(files, &path, options, &crio::Flags::default())
+                .map_err(|error| chain(&error))
+        }
+    }
+}
+
+/// Whether a file of its settings is younger than it.
+fn stale(engine: &Engine, files: &Files) -> bool {
+    let Some(running) = process::ticks_now().and_then(|now| now.checked_sub(engine.start_time))
+    else {
+        return false;
+    };
+    // Ages, not times of day: the clock may have been set since. A tick is a hundredth of a second.
+    let running = Duration::from_millis(running.saturating_mul(10));
+    let settings = files.seen.borrow();
+    // NVIDIA's are read with every container.
+    let own =
+        settings.iter().filter(|(path, _)| !path.starts_with("/etc/nvidia-container-runtime"));
+    own.filter_map(|(path, _)| std::fs::metadata(path).ok()?.modified().ok())
+        .filter_map(|changed| SystemTime::now().duration_since(changed).ok())
+        .any(|unchanged| unchanged < running)
+}
+
+/// The node's files, and which were looked at.
+#[derive(Default)]
+struct Files {
+    /// With what was found there.
+    seen: RefCell<Vec<(PathBuf, u64)>>,
+}
+
+impl Files {
+    fn note(&self, path: &Path, what: &impl std::hash::Hash) {
+        let mut hash = DefaultHasher::new();
+        what.hash(&mut hash);
+        self.seen.borrow_mut().push((path.to_owned(), hash.finish()));
+    }
+}
+
+impl Source for Files {
+    fn read(&self, path: &Path) -> io::Result<Option<String>> {
+        let found = match std::fs::File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+            Ok(file) => {
+                if !file.metadata()?.is_file() {
+                    return Err(io::Error::other("it is no file"));
+                }
+                let mut text = String::new();
+                let most = u64::try_from(LARGEST).unwrap_or(u64::MAX);
+                if file.take(most).read_to_string(&mut text)? == LARGEST {
+                    return Err(io::Error::other("it is too large"));
+                }
+                Some(text)
+            }
+        };
+        self.note(path, &found);
+        Ok(found)
+    }
+
+    fn list(&self, directory: &Path) -> Vec<PathBuf> {
+        let all = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> =
+            all.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+        files.sort();
+        self.note(directory, &files);
+        files
+    }
+}
+
+/// What a program prints that ends well in time.
+#[expect(
+    clippy::disallowed_types,
+    reason = "an engine's own reading of its settings is not in its files"
+)]
+fn ask(program: &Path, name: &str, arguments: &[String], limit: Duration) -> io::Result<String> {
+    let until = Instant::now() + limit;
+    let mut child = std::process::Command::new(program)
+        // k3s is many programs in one, by this name.
+        .arg0(name)
+        .args(arguments)
+        .env_clear()
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let read = child.stdout.take().map_or_else(|| Ok(Vec::new()), |out| read_until(out, until));
+    let status = read.and_then(|bytes| {
+        loop {
+            match child.try_wait()? {
+                Some(status) => break Ok((bytes, status)),
+                None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+                None => break Err(too_long()),
+            }
+        }
+    });
+    match status {
+        Ok((bytes, status)) if status.success() => {
+            String::from_utf8(bytes).map_err(|_| io::Error::other("what it printed is no UTF-8"))
+        }
+        Ok((_, status)) => Err(io::Error::other(format!("it failed ({status})"))),
+        Err(error) => {
+            // Fails only for one that has ended.
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
+
+fn too_long() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "it did not end in time")
+}
+
+fn read_until(mut out: std::process::ChildStdout, until: Instant) -> io::Result<Vec<u8>> {
+    let (mut bytes, mut part) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        let left = until.checked_duration_since(Instant::now()).ok_or_else(too_long)?;
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        let ready = {
+            let mut wait = [PollFd::from_borrowed_fd(out.as_fd(), PollFlags::IN)];
+            match poll(&mut wait, Some(&left)) {
+                Ok(ready) => ready,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+        };
+        if ready == 0 {
+            return Err(too_long());
+        }
+        let count = out.read(&mut part)?;
+        if count == 0 {
+            return Ok(bytes);
+        }
+        if bytes.len() + count > LARGEST {
+            return Err(io::Error::other("it prints more than settings are"));
+        }
+        bytes.extend_from_slice(part.get(..count).unwrap_or_default());
+    }
+}
+
+#[cfg(test)]
+mod tests;

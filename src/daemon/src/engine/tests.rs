@@ -1,0 +1,93 @@
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+use super::*;
+
+fn shell(script: &str, limit: Duration) -> io::Result<String> {
+    ask(Path::new("/bin/sh"), "sh", &["-c".to_owned(), script.to_owned()], limit)
+}
+
+fn engine(name: &'static str, words: &[&str]) -> Engine {
+    let command_line = words.iter().map(ToString::to_string).collect();
+    let me = process::identify(std::process::id()).unwrap();
+    Engine { name, pid: me.pid, start_time: me.start_time, command_line }
+}
+
+#[test]
+fn a_dump_that_hangs_or_fails_or_is_too_large_or_no_text_is_an_error() {
+    let long = Duration::from_secs(60);
+    assert_eq!(shell("echo version = 3", long).unwrap(), "version = 3\n");
+    let error = |script: &str, limit| shell(script, limit).unwrap_err().to_string();
+    let short = Duration::from_millis(300);
+    assert_eq!(error("sleep 60", short), "it did not end in time");
+    // It closed what it prints to, and goes on.
+    assert_eq!(error("exec >&-; sleep 60", short), "it did not end in time");
+    assert_eq!(error("echo x; exit 3", long), "it failed (exit status: 3)");
+    assert_eq!(error("yes", long), "it prints more than settings are");
+    assert_eq!(error("printf '\\377'", long), "what it printed is no UTF-8");
+    assert_eq!(shell("echo $HOME$NOTIFY_SOCKET.", long).unwrap(), ".\n");
+    let missing = ask(Path::new("/nowhere"), "sh", &[], long).unwrap_err();
+    assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+}
+
+#[test]
+fn settings_are_where_the_command_line_says() {
+    for (words, expected) in [
+        (&["/usr/bin/containerd"][..], "/etc/containerd/config.toml"),
+        (&["containerd", "-c", "/a/b.toml", "--root", "/x"], "/a/b.toml"),
+        (&["containerd", "--config=/c.toml"], "/c.toml"),
+        (&["containerd", "--config"], "/etc/containerd/config.toml"),
+    ] {
+        assert_eq!(engine("containerd", words).settings(), Path::new(expected));
+    }
+}
+
+#[test]
+fn flags_of_crio_that_name_other_settings_leave_its_handlers_unknown() {
+    let options = super::super::handlers::options(Path::new("runc"));
+    for flag in ["--config=/x", "-d", "--default-runtime=crun", "--runtimes=a:/b"] {
+        let said = read(&engine("crio", &["crio", flag, "y"]), &options).unwrap().said;
+        assert!(said.unwrap_err().starts_with("crio was started with "), "{flag}");
+    }
+}
+
+#[test]
+fn a_file_that_is_younger_than_the_engine_makes_it_stale_and_an_older_one_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.toml");
+    std::fs::write(&path, "").unwrap();
+    let files = Files::default();
+    files.read(&path).unwrap();
+    let me = engine("containerd", &[]);
+    assert!(stale(&Engine { start_time: 0, ..me.clone() }, &files));
+    let later = process::ticks_now().unwrap();
+    assert!(!stale(&Engine { start_time: later, ..me.clone() }, &files));
+    assert!(!stale(&Engine { start_time: 0, ..me }, &Files::default()));
+}
+
+#[test]
+fn what_is_no_file_and_what_is_too_large_is_an_error_and_a_missing_one_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let read = |name: &str| Files::default().read(&dir.path().join(name));
+    assert_eq!(read("missing").unwrap(), None);
+    assert_eq!(read(".").unwrap_err().to_string(), "it is no file");
+    std::fs::File::create(dir.path().join("large")).unwrap().set_len(100 << 20).unwrap();
+    assert_eq!(read("large").unwrap_err().to_string(), "it is too large");
+}
+
+#[test]
+fn the_fingerprint_changes_with_a_drop_in_and_with_the_engines_next_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.toml");
+    let import = format!("version = 3\nimports = [\"{}/conf.d/*.toml\"]\n", dir.path().display());
+    std::fs::write(&path, import).unwrap();
+    std::fs::create_dir(dir.path().join("conf.d")).unwrap();
+    let options = super::super::handlers::options(Path::new("runc"));
+    let config = format!("--config={}", path.display());
+    let one = engine("containerd", &["containerd", &config]);
+    let first = fingerprint(&one, &options).unwrap();
+    assert_eq!(fingerprint(&one, &options), Some(first));
+    assert_ne!(fingerprint(&Engine { start_time: 7, ..one.clone() }, &options), Some(first));
+    std::fs::write(dir.path().join("conf.d/a.toml"), "version = 3\n").unwrap();
+    assert_ne!(fingerprint(&one, &options), Some(first));
+    std::fs::write(&path, "no = [toml").unwrap();
+    assert_eq!(fingerprint(&one, &options), None);
+}
