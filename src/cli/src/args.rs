@@ -157,6 +157,17 @@ Examples:
   mpsgate node-install --settings /chart/config.toml --engine containerd
   mpsgate node-install --engine crio --restart-engine")]
     NodeInstall(NodeInstallArgs),
+    /// On a node: take away what node-install put there
+    ///
+    /// For nodes without the package, when mpsgated's pods are gone. Puts engines' settings back, and removes programs, the
+    /// chart's settings and the state. Where containers go on that were started through mpsgate-runtime, a link to the
+    /// real runtime takes its place, so that they can be stopped. Refused while containers have GPU memory, or cards
+    /// wait for their compute mode; nothing was changed then.
+    #[command(after_long_help = "\
+Examples:
+  mpsgate node-remove --restart-engine
+  mpsgate node-remove --callers           # who still calls mpsgate-runtime? nothing is done")]
+    NodeRemove(NodeRemoveArgs),
     /// Print the completions of a shell
     ///
     /// The packages install them; this is for where mpsgate was installed by hand.
@@ -230,6 +241,9 @@ pub(crate) struct StatusArgs {
     /// Form of the answer
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: StatusOutput,
+    /// Say only whether containers can have GPU memory here now; exit status 1 and the reason where they cannot
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) ready: bool,
     #[command(flatten)]
     pub(crate) daemon: SocketArgs,
 }
@@ -287,6 +301,9 @@ pub(crate) struct NodeInstallArgs {
     /// Settings for the node; without them the node's stay
     #[arg(long, value_name = "FILE")]
     pub(crate) settings: Option<PathBuf>,
+    /// Set runtime.path to nvidia-container-runtime where the node has it and these settings name none
+    #[arg(long, requires = "settings")]
+    pub(crate) choose_runtime: bool,
     /// Whose settings mpsgate configure writes; without it no engine's
     #[arg(long, value_enum)]
     pub(crate) engine: Option<Engine>,
@@ -302,6 +319,19 @@ pub(crate) struct NodeInstallArgs {
     /// The node's mount namespace
     #[arg(long, value_name = "FILE", default_value = "/proc/1/ns/mnt", hide = true)]
     pub(crate) mounts: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NodeRemoveArgs {
+    /// Restart the engine (Docker: reload) whose settings were put back
+    #[arg(long)]
+    pub(crate) restart_engine: bool,
+    /// Go on where containers have GPU memory, or cards wait for their compute mode
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Say only what was started through mpsgate-runtime and goes on
+    #[arg(long, conflicts_with_all = ["restart_engine", "force"])]
+    pub(crate) callers: bool,
 }
 
 #[derive(Debug, Args)]
@@ -323,6 +353,9 @@ pub(crate) enum Engine {
     Crio,
 }
 
+/// What engines call mpsgate.
+pub(crate) const NAME: &str = "mpsgate";
+
 #[derive(Debug, Args)]
 pub(crate) struct ConfigureArgs {
     /// Whose settings
@@ -340,7 +373,7 @@ pub(crate) struct ConfigureArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// What the engine shall call mpsgate
-    #[arg(long, default_value = "mpsgate")]
+    #[arg(long, default_value = NAME)]
     pub(crate) name: String,
     /// Only add it: default and other handlers stay, and only who names it passes mpsgate
     #[arg(long)]
@@ -360,6 +393,26 @@ pub(crate) struct ConfigureArgs {
     /// Where undo's files are kept (for tests)
     #[arg(long, value_name = "DIR", default_value = paths::CONFIGURE_DIR, hide = true)]
     pub(crate) state: PathBuf,
+}
+
+impl ConfigureArgs {
+    /// `mpsgate configure ENGINE --write` with nothing else said.
+    pub(crate) fn write(engine: Engine, config: Option<PathBuf>) -> Self {
+        Self {
+            engine,
+            write: true,
+            undo: false,
+            check: false,
+            config,
+            name: NAME.to_owned(),
+            keep_default: false,
+            all_handlers: false,
+            hooks_only: false,
+            program: paths::RUNTIME.into(),
+            settings: paths::CONFIG_FILE.into(),
+            state: paths::CONFIGURE_DIR.into(),
+        }
+    }
 }
 
 #[derive(Debug, Args)]

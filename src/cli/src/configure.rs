@@ -7,6 +7,7 @@
 
 mod error;
 pub(crate) mod files;
+mod loaded;
 pub(crate) mod programs;
 mod record;
 pub(crate) mod standing;
@@ -15,12 +16,12 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_config::{Config, ExitCode};
 use mpsgate_configure::{
-    Change, ConfigureError, Options, Plan, Report, Source, Version, Way, containerd, crio, docker,
-    podman,
+    Change, ConfigureError, Finding, Options, Plan, Report, Source, Version, Way, containerd, crio,
+    docker, podman,
 };
 
 pub use self::error::SetUpError;
-use self::files::Disk;
+use self::files::{Disk, WithoutUs};
 use self::record::Record;
 use crate::args::{ConfigureArgs, Engine};
 use crate::{CliError, print};
@@ -40,12 +41,21 @@ impl Engine {
         if self == Self::Docker { "dockerd" } else { self.name() }
     }
 
-    fn usual_path(self) -> &'static str {
+    pub(crate) fn usual_path(self) -> &'static str {
         match self {
             Self::Containerd => containerd::PATH,
             Self::Docker => docker::PATH,
             Self::Podman => podman::PATH,
             Self::Crio => crio::PATH,
+        }
+    }
+
+    /// The file that is ours to write where nobody names one: among the drop-ins that the engine reads.
+    fn settings(self, flags: &crio::Flags) -> PathBuf {
+        let usual = Path::new(self.usual_path());
+        match (self, flags.directory(), usual.file_name()) {
+            (Self::Crio, Some(directory), Some(name)) => directory.join(name),
+            _ => usual.to_owned(),
         }
     }
 }
@@ -55,7 +65,32 @@ pub(crate) fn run(args: &ConfigureArgs) -> Result<ExitCode, CliError> {
         return undo(args);
     }
     let call = Call::gather(args)?;
-    if args.check { check(&call) } else { change(&call) }
+    if args.check { check(&call) } else { change(&call).map(|_| ExitCode::Done) }
+}
+
+/// Writes an engine's settings, and says how its daemon then stands to them.
+pub(crate) fn write(args: &ConfigureArgs) -> Result<Written, CliError> {
+    let call = Call::gather(args)?;
+    let changed = change(&call)?;
+    let report = call.report()?;
+    // A reload leaves the daemon as old as it was: what it has loaded is what was kept of it.
+    let stale = changed || loaded::stale(args.engine, &report).is_some();
+    Ok(Written { engine: args.engine, report, stale })
+}
+
+/// Settings that were written.
+pub(crate) struct Written {
+    engine: Engine,
+    report: Report,
+    /// Whether the engine's daemon runs with others.
+    pub(crate) stale: bool,
+}
+
+impl Written {
+    /// Keeps that the daemon has loaded them.
+    pub(crate) fn keep(&self) -> Result<(), SetUpError> {
+        loaded::keep(self.engine, &self.report)
+    }
 }
 
 /// What one call works with.
@@ -63,6 +98,8 @@ struct Call<'a> {
     args: &'a ConfigureArgs,
     path: PathBuf,
     options: Options,
+    /// What the CRI-O that reads these settings was started with.
+    flags: crio::Flags,
     /// The engine's own program, where it is installed and its settings are those of this machine.
     program: Option<PathBuf>,
 }
@@ -72,23 +109,44 @@ impl<'a> Call<'a> {
         if args.hooks_only && args.engine != Engine::Podman {
             return Err(SetUpError::HooksOnly { engine: args.engine.name() }.into());
         }
-        let path = absolute(
-            args.config.as_deref().unwrap_or_else(|| Path::new(args.engine.usual_path())),
-        )?;
+        let mut flags = match args.engine {
+            Engine::Crio => programs::crio_flags(),
+            _ => crio::Flags::default(),
+        };
+        let path = match &args.config {
+            Some(path) => absolute(path)?,
+            None => absolute(&args.engine.settings(&flags))?,
+        };
+        // Settings elsewhere are those of another CRI-O than the one that runs.
+        let read = flags.directory().or_else(|| Path::new(crio::PATH).parent());
+        if read != path.parent() {
+            flags = crio::Flags::default();
+        }
         // k3s and RKE2 bring a containerd along, which another one says nothing about.
         let bundled = args.engine == Engine::Containerd && path.starts_with("/var/lib/rancher");
         let program = if bundled { None } else { programs::find(args.engine.program()) };
         let engine =
             program.as_deref().and_then(programs::version).and_then(|text| Version::find(&text));
-        let options = Options {
+        let mut options = Options {
             name: args.name.clone(),
             shim: absolute(&args.program)?.to_string_lossy().into_owned(),
             runtime: Config::load(&args.settings)?.runtime.path.to_string_lossy().into_owned(),
             keep_default: args.keep_default,
             all_handlers: args.all_handlers,
             engine,
+            before: None,
         };
-        Ok(Self { args, path, options, program })
+        if !args.check {
+            let files = WithoutUs(Record::load(&args.state, args.engine.name())?.without_us()?);
+            options.before = match args.engine {
+                // What cannot be understood of earlier files is not known.
+                _ if files.0.is_empty() => None,
+                Engine::Containerd => containerd::programs(&files, &path, &options).ok(),
+                Engine::Docker => docker::programs(&files, &path).ok(),
+                Engine::Podman | Engine::Crio => None,
+            };
+        }
+        Ok(Self { args, path, options, flags, program })
     }
 
     fn plan(&self) -> Result<Plan, ConfigureError> {
@@ -101,35 +159,66 @@ impl<'a> Call<'a> {
             Engine::Podman => {
                 podman::plan(&Disk, path, options, self.args.hooks_only.then_some(HOOK))
             }
-            Engine::Crio => crio::plan(&Disk, path, options),
+            Engine::Crio => crio::plan(&Disk, path, options, &self.flags),
         }
     }
 
-    /// containerd's own reading of its settings, where it can be asked.
     fn report(&self) -> Result<Report, CliError> {
         let program = self.program.as_deref();
-        report(self.args.engine, &Disk, &self.path, &self.options, program)
+        report(self.args.engine, &Disk, &self.path, &self.options, &self.flags, program)
+    }
+
+    /// Whether the engine, which read what is to be written, would lead containers to mpsgate by it.
+    fn judge(&self, program: &Path, reading: &str) -> Result<(), CliError> {
+        let name = &self.options.name;
+        let report = match self.args.engine {
+            Engine::Crio => {
+                crio::check_dump(&Disk, &self.path, reading, &self.options, &self.flags)?
+            }
+            _ => containerd::check_dump(&Disk, &self.path, reading, &self.options)?,
+        };
+        let through = |finding: &Finding| finding.way == Way::Through;
+        let ours = report.findings.iter().find(|finding| finding.handler == *name);
+        let default = report.findings.first().filter(|_| !self.options.keep_default);
+        let wrong = match (ours, default) {
+            (Some(ours), Some(default)) if through(ours) && !through(default) => &default.handler,
+            (Some(ours), _) if through(ours) => return Ok(()),
+            _ => name,
+        };
+        let said = format!("read by it, {wrong} would not lead to mpsgate");
+        Err(SetUpError::Rejected { program: program.display().to_string(), said }.into())
     }
 }
 
+/// How the engine stands: by its own reading of its settings, where `program` can be asked for it.
 fn report(
     engine: Engine,
     source: &dyn Source,
     path: &Path,
     options: &Options,
+    flags: &crio::Flags,
     program: Option<&Path>,
 ) -> Result<Report, CliError> {
     Ok(match engine {
         Engine::Containerd => match program.filter(|_| path.exists()) {
             Some(program) => {
-                let dump = programs::config_dump(program, path)?;
+                let arguments = ["--config", &path.to_string_lossy(), "config", "dump"];
+                let dump = programs::own_reading(program, &arguments)?;
                 containerd::check_dump(source, path, &dump, options)?
             }
             None => containerd::check(source, path, options)?,
         },
         Engine::Docker => docker::check(source, path, options)?,
         Engine::Podman => podman::check(source, path, options)?,
-        Engine::Crio => crio::check(source, path, options)?,
+        Engine::Crio => match program {
+            Some(program) => {
+                let arguments = crio::reading(source, path, flags)?;
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                let dump = programs::own_reading(program, &arguments)?;
+                crio::check_dump(source, path, &dump, options, flags)?
+            }
+            None => crio::check(source, path, options, flags)?,
+        },
     })
 }
 
@@ -140,7 +229,8 @@ fn absolute(path: &Path) -> Result<PathBuf, SetUpError> {
     std::path::absolute(path).map_err(|source| SetUpError::Read { path: path.to_owned(), source })
 }
 
-fn change(call: &Call<'_>) -> Result<ExitCode, CliError> {
+/// Shows or writes what has to change; whether something was written.
+fn change(call: &Call<'_>) -> Result<bool, CliError> {
     let args = call.args;
     let plan = call.plan()?;
     let engine = args.engine.name();
@@ -153,7 +243,7 @@ fn change(call: &Call<'_>) -> Result<ExitCode, CliError> {
         });
         text.push_str(&notes(&plan));
         print::answer(&text)?;
-        return Ok(ExitCode::Done);
+        return Ok(false);
     }
     if plan.changes.is_empty() {
         text.push_str(&format!("Nothing to change: {engine} is set up.\n"));
@@ -164,31 +254,21 @@ fn change(call: &Call<'_>) -> Result<ExitCode, CliError> {
             ));
         }
         print::answer(&text)?;
-        return Ok(ExitCode::Done);
+        return Ok(false);
     }
     files::check_programs(&args.program, Path::new(&call.options.runtime))?;
     let targets = plan.changes.iter().map(files::Target::of).collect::<Result<Vec<_>, _>>()?;
     if let Some(program) = &call.program {
-        let dump = programs::validate(
+        let reading = programs::validate(
             args.engine,
             program,
             call.options.engine,
             &call.path,
+            &call.flags,
             &plan.changes,
         )?;
-        if let Some(dump) = dump {
-            // containerd's reading, not ours, decides whether the result is right.
-            let report = containerd::check_dump(&Disk, &call.path, &dump, &call.options)?;
-            if !report
-                .findings
-                .iter()
-                .any(|finding| finding.handler == call.options.name && finding.way == Way::Through)
-            {
-                let said = format!("read by it, {} would not lead to mpsgate", call.options.name);
-                return Err(
-                    SetUpError::Rejected { program: program.display().to_string(), said }.into()
-                );
-            }
+        if let Some(reading) = reading {
+            call.judge(program, &reading)?;
         }
     }
     record.add(&targets)?;
@@ -202,11 +282,18 @@ fn change(call: &Call<'_>) -> Result<ExitCode, CliError> {
     text.push_str(&format!("For {engine} to use it: {}\n", plan.restart));
     text.push_str(&notes(&plan));
     print::answer(&text)?;
-    Ok(ExitCode::Done)
+    Ok(true)
 }
 
 fn notes(plan: &Plan) -> String {
     plan.notes.iter().map(|note| format!("note: {note}\n")).collect()
+}
+
+/// Puts back what `--write` found, and says so; whether there was something.
+pub(crate) fn put_back(engine: Engine, state: &Path) -> Result<bool, CliError> {
+    let text = Record::load(state, engine.name())?.undo(engine.name())?;
+    print::answer(&text)?;
+    Ok(!text.is_empty())
 }
 
 fn undo(args: &ConfigureArgs) -> Result<ExitCode, CliError> {
@@ -224,7 +311,11 @@ fn undo(args: &ConfigureArgs) -> Result<ExitCode, CliError> {
                 "nothing. Containers that name mpsgate as their runtime do not start any more: make them anew"
             }
             Engine::Containerd => "systemctl restart containerd",
-            Engine::Crio => "systemctl restart crio",
+            // Seen on 1.37, which looks a container's handler up by the name that it was made with.
+            Engine::Crio => {
+                "systemctl restart crio, after the pods have ended whose RuntimeClass names the handler that was added (mpsgate, unless --name \
+                 said otherwise): CRI-O could neither stop nor remove them then, and they would run on. Pods without a RuntimeClass are kept"
+            }
         };
         text.push_str(&format!("For {engine} to use it: {restart}\n"));
     }
@@ -250,18 +341,27 @@ fn check(call: &Call<'_>) -> Result<ExitCode, CliError> {
         text.push_str(&format!("FAIL   {error}: no container starts\n"));
     }
     if matches!(call.args.engine, Engine::Containerd | Engine::Crio)
-        && let Some(pid) = programs::started_before(call.args.engine.program(), &call.path)
+        && let Some(stale) = loaded::stale(call.args.engine, &report)
     {
         covered = false;
         let name = call.args.engine.name();
-        text.push_str(&format!("FAIL   {name} (pid {pid}) was started before {} was last changed: systemctl restart {name}\n", call.path.display()));
+        text.push_str(&format!("FAIL   {name} (pid {}) was started before {} was last changed: systemctl restart {name}\n", stale.pid, stale.path.display()));
     }
     if !report.is_covered() {
-        text.push_str(&format!(
-            "\nWhat would change that: mpsgate configure {}\n",
-            call.args.engine.name()
-        ));
+        text.push_str(&what_would_change(call));
     }
     print::answer(&text)?;
     Ok(if covered { ExitCode::Done } else { ExitCode::No })
+}
+
+/// What to do about what goes round: `configure` itself, where it would change anything.
+fn what_would_change(call: &Call<'_>) -> String {
+    match call.plan() {
+        // What each sentence says of its handler is all.
+        Ok(plan) if plan.changes.is_empty() => String::new(),
+        Ok(_) => {
+            format!("\nWhat would change that: mpsgate configure {}\n", call.args.engine.name())
+        }
+        Err(error) => format!("\nWhat has to be done before: {error}\nhint: {}\n", error.hint()),
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mpsgate_api::{ApiError, Call, Client, FIRST_BYTE_TIMEOUT, Reply, Status};
 
-use crate::CliError;
+use crate::{CliError, print};
 
 /// Longest wait for a card to be handed over, in all: 60 s for its MPS server to start
 /// (`mps.start_timeout_s`), and time to stop what was there.
@@ -35,8 +35,9 @@ pub(crate) fn ask(socket: &Path, call_: Call) -> Result<Reply, CliError> {
 
 fn call(socket: &Path, call: Call, limit: Duration) -> Result<Reply, CliError> {
     match Client::connect(socket).and_then(|client| client.call(call, None, limit)) {
-        Ok(Reply::Refused(refusal)) => Err(CliError::Refused(refusal)),
-        Ok(reply) => Ok(reply),
+        Ok(Reply::Refused(refusal)) => Err(CliError::Refused(print::plain_answer(refusal))),
+        // Of containers, processes and cards it says what they are called; none of that is for the terminal to obey.
+        Ok(reply) => Ok(print::plain_answer(reply)),
         // The daemon may well run: its socket, or the way there, is root's.
         Err(ApiError::Away { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
             Err(CliError::NotRoot { source })

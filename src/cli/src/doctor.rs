@@ -46,7 +46,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
 /// of 64 bits. Door for `tests/fuzz`.
 pub(crate) fn is_static(program: &[u8]) -> Option<bool> {
     match elf::linking(program) {
-        facts::Linking::Static => Some(true),
+        facts::Linking::Static | facts::Linking::StaticGlibc => Some(true),
         facts::Linking::Dynamic => Some(false),
         facts::Linking::NotElf64 => None,
     }

@@ -11,6 +11,7 @@ use crate::configure::SetUpError;
 use crate::doctor::BundleError;
 use crate::explain::InputError;
 use crate::node_install::NodeInstallError;
+use crate::node_remove::NodeRemoveError;
 use crate::probe::CudaError;
 use crate::run_probe::RunProbeError;
 use crate::snapshot::SnapshotError;
@@ -59,6 +60,9 @@ pub enum CliError {
     /// The node is not set up from a pod.
     #[error(transparent)]
     NodeInstall(#[from] NodeInstallError),
+    /// What is on the node stays there.
+    #[error(transparent)]
+    NodeRemove(#[from] NodeRemoveError),
     /// `top` has nowhere to draw.
     #[error("mpsgate top needs a terminal, and {0} is none")]
     NoTerminal(&'static str),
@@ -90,6 +94,7 @@ impl CliError {
             Self::Cuda(error) => Some(error.hint()),
             Self::RunProbe(error) => error.hint(),
             Self::NodeInstall(error) => Some(error.hint()),
+            Self::NodeRemove(error) => Some(error.hint()),
             Self::NoTerminal(_) => Some("mpsgate status, or mpsgate status -o json".to_owned()),
             Self::Terminal(_) => Some("mpsgate status; TERM says which terminal it is".to_owned()),
             Self::Stdout(_) => {
@@ -117,6 +122,7 @@ impl CliError {
             | Self::Bundle(_)
             | Self::RunProbe(_)
             | Self::NodeInstall(_)
+            | Self::NodeRemove(_)
             | Self::Terminal(_)
             | Self::Stdout(_)
             | Self::Render(_) => ExitCode::Failed,

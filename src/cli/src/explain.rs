@@ -1,15 +1,21 @@
 //! `mpsgate explain`: the decision about a `config.json`, without daemon, GPU or root.
 //!
-//! The same pure function decides as in the shim. What only the node knows is taken from `--node`;
+//! The same pure functions read and decide as in the shim. What only the node knows is taken from `--node`;
 //! what is missing is assumed to the container's disadvantage, and every assumption is printed.
 
 mod facts;
 mod input;
 mod report;
 
+use std::path::Path;
+
+use mpsgate_api::NodeSnapshot;
 use mpsgate_config::Config;
-use mpsgate_oci::spec;
-use mpsgate_policy::{Action, Caller, Code, Input, Users, Verdict, decide, is_nvidia_runtime};
+use mpsgate_oci::spec::{Document, SpecError};
+use mpsgate_policy::{
+    Action, Bytes, Caller, Code, Decision, Facts, Input, Node, Reading, Refusal, ToolkitNames,
+    Unruled, Unsettled, Users, Verdict, decide, decide_unclean, is_nvidia_runtime, settle,
+};
 
 use crate::args::{ExplainArgs, Output};
 use crate::{CliError, print, snapshot};
@@ -25,28 +31,11 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
     }
     let config = Config::load(&args.config)?;
     let snapshot = args.node.as_deref().map(snapshot::load).transpose()?;
-    let bytes = input::read(&args.file)?;
-    let document = spec::parse(&bytes)
-        .map_err(|source| InputError::Content { file: args.file.clone(), source })?;
-    let view = document.view();
-
-    let mut assumed = Vec::new();
-    let node = facts::node(snapshot.as_ref(), &mut assumed);
+    let mut content = input::read(&args.file)?;
+    let (decision, mut assumed) =
+        explained(content.bytes(), args.file.parent(), snapshot.as_ref(), &config)
+            .map_err(|source| InputError::Content { file: args.file.clone(), source })?;
     let kubelet = snapshot.as_ref().is_some_and(|snapshot| snapshot.kubelet);
-    let mounts = facts::mounts(view, snapshot.as_ref());
-    let decision = decide(&Input {
-        view,
-        node: &node,
-        policy: &config.policy,
-        requests_from_env: config.requests.from_env.is_on(!kubelet),
-        mounts: &mounts,
-        ipc: facts::ipc(view, &node, &mut assumed),
-        users: Users::OfSpec,
-        host_pids: facts::host_pids(view, &mut assumed),
-        caller: Caller::Unknown,
-        action: Action::Create,
-        runtime_is_nvidia: is_nvidia_runtime(&config.runtime.path),
-    });
     if matches!(decision.verdict, Verdict::Reserve(_)) {
         let root = args.runtime_root.as_deref();
         assumed.push(facts::trust(root, &args.file, &config.trust, kubelet).to_owned());
@@ -58,6 +47,76 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
     };
     print::answer(&text)?;
     Ok(if refused { ExitCode::No } else { ExitCode::Done })
+}
+
+/// The decision about a document, and what was assumed for it.
+pub(crate) fn explained(
+    bytes: Bytes<'_>,
+    bundle: Option<&Path>,
+    snapshot: Option<&NodeSnapshot>,
+    config: &Config,
+) -> Result<(Decision, Vec<String>), SpecError> {
+    let mut assumed = Vec::new();
+    let node = facts::node(snapshot, &mut assumed);
+    let kubelet = snapshot.is_some_and(|snapshot| snapshot.kubelet);
+    let requests_from_env = config.requests.from_env.is_on(!kubelet);
+    let unruled = facts::unruled(&config.runtime.path);
+    let reading = mpsgate_policy::read(bytes, &ToolkitNames::of(&node), |glimpse| Facts {
+        mounts: facts::seen(glimpse.binds(), snapshot, bundle),
+        is_open: !glimpse.denies_all() && unruled != Unruled::Closed,
+    })?;
+    let decision = match reading {
+        Reading::Nothing => Decision::pass(),
+        Reading::Unclean(unclean) => {
+            decide_unclean(&unclean, &node, &config.policy, requests_from_env)
+        }
+        Reading::Clean(document) => {
+            let view = document.view();
+            let mut decision = decide(&Input {
+                view,
+                node: &node,
+                policy: &config.policy,
+                requests_from_env,
+                mounts: &facts::mounts(view, snapshot, bundle),
+                ipc: facts::ipc(view, &node, &mut assumed),
+                users: Users::OfSpec,
+                pids: facts::pids(view, &mut assumed),
+                unruled,
+                caller: Caller::Unknown,
+                action: Action::Create,
+                runtime_is_nvidia: is_nvidia_runtime(&config.runtime.path),
+            });
+            if view.hooks().any(|hook| hook.path == mpsgate_config::paths::HOOK) {
+                assumed
+                    .push("mpsgate's hooks in it are of no grant that counts any more".to_owned());
+            }
+            if let Err(refusal) = settled(*document, &decision, &node, unruled) {
+                decision.verdict = Verdict::Refuse(refusal);
+            }
+            decision
+        }
+    };
+    Ok((decision, assumed))
+}
+
+/// Makes the edits as the shim does, but for those of a grant, which add its own devices.
+fn settled(
+    mut document: Document,
+    decision: &Decision,
+    node: &Node,
+    unruled: Unruled,
+) -> Result<(), Refusal> {
+    let edits = report::edits(&decision.verdict);
+    settle(&mut document, edits, decision.held, node, unruled).map_err(
+        |unsettled| match unsettled {
+            Unsettled::Open(refusal) => refusal,
+            Unsettled::Edit(error) => Refusal::new(
+                Code::Bundle,
+                format!("its config.json cannot be changed: {error}"),
+                "is it the right file? a fresh one to compare with: runc spec",
+            ),
+        },
+    )
 }
 
 #[cfg(test)]

@@ -12,3 +12,14 @@ pub fn is_static(program: &[u8]) -> Option<bool> {
 pub fn own_limit(text: &str) -> Option<u64> {
     crate::probe::limit(text)
 }
+
+/// What `explain` says of a document on a node of which nothing is known; `None` where it is none.
+#[must_use]
+pub fn explained(
+    bytes: mpsgate_policy::Bytes<'_>,
+    config: &mpsgate_config::Config,
+) -> Option<mpsgate_policy::Decision> {
+    crate::explain::explained(bytes, Some(std::path::Path::new("/")), None, config)
+        .ok()
+        .map(|(decision, _)| decision)
+}

@@ -2,7 +2,7 @@
 //!
 //! Owns what a person types and reads: arguments, tables, JSON documents, error lines, exit codes.
 //! The answer goes to stdout, everything else to stderr. `enable`, `disable`, `mps` and
-//! `reload` ask the daemon; `configure --write` and `--undo` change an engine's settings; `node-install` puts programs onto a pod's node; `doctor --bundle` writes an archive; everything else
+//! `reload` ask the daemon; `configure --write` and `--undo` change an engine's settings; `node-install` puts programs onto a pod's node, and `node-remove` takes them away; `doctor --bundle` writes an archive; everything else
 //! only looks. The doctor starts the OCI runtime and the MPS control binary to ask for their versions,
 //! `configure` an engine to ask for its version and to have it read what would be written.
 //!
@@ -29,6 +29,7 @@ pub mod fuzz;
 mod golden;
 mod mps;
 mod node_install;
+mod node_remove;
 mod print;
 mod probe;
 mod reload;
@@ -49,6 +50,7 @@ pub use crate::doctor::BundleError;
 pub use crate::error::CliError;
 pub use crate::explain::InputError;
 pub use crate::node_install::NodeInstallError;
+pub use crate::node_remove::NodeRemoveError;
 pub use crate::probe::CudaError;
 pub use crate::run_probe::RunProbeError;
 pub use crate::snapshot::SnapshotError;
@@ -84,6 +86,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Reload(args) => reload::run(&args),
         Command::Configure(args) => configure::run(&args),
         Command::NodeInstall(args) => node_install::run(&args),
+        Command::NodeRemove(args) => node_remove::run(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Probe(args) => probe::run(&args),

@@ -3,8 +3,10 @@
 //!
 //! ```text
 //! programs and settings of the image ─► (mount namespace of pid 1) ─► /usr/bin, /etc/mpsgate, each renamed
-//! into place ─► mpsgate configure ENGINE --write ─► told, or done: the engine's restart
+//! into place ─► what mpsgate configure ENGINE --write does ─► told, or done: the engine's restart
 //! ```
+
+mod runtime;
 
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +16,7 @@ use std::process::Command;
 use mpsgate_config::{ExitCode, paths};
 use nix::sched::{CloneFlags, setns};
 
-use crate::args::{Engine, NodeInstallArgs};
+use crate::args::{ConfigureArgs, Engine, NodeInstallArgs};
 use crate::configure::files;
 use crate::{CliError, print};
 
@@ -22,7 +24,7 @@ use crate::{CliError, print};
 const PROGRAMS: [&str; 3] = ["mpsgate-runtime", "mpsgate-hook", "mpsgate"];
 const PROGRAMS_DIR: &str = "/usr/bin";
 /// A package's. With a pod's there would be two.
-const PACKAGED: &str = "/usr/bin/mpsgated";
+pub(crate) const PACKAGED: &str = "/usr/bin/mpsgated";
 /// The first words of settings that this command may replace.
 pub(crate) const MARK: &str = "# Kept by mpsgate node-install.";
 
@@ -54,7 +56,7 @@ pub enum NodeInstallError {
         /// The file on the node.
         path: PathBuf,
     },
-    /// `configure`, or the engine's restart, failed.
+    /// The engine's restart failed.
     #[error("`{command}` failed")]
     Command {
         /// As it was run on the node.
@@ -99,15 +101,29 @@ pub(crate) fn run(args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
     for (name, bytes) in &programs {
         put(&Path::new(PROGRAMS_DIR).join(name), bytes, 0o755)?;
     }
-    if let Some(text) = settings {
-        put(
-            file,
-            &[MARK.as_bytes(), b" Change the chart's values instead.\n", &text].concat(),
-            0o644,
-        )?;
+    if let Some(mut text) = settings {
+        if args.choose_runtime {
+            text = choose_runtime(text, args)?;
+        }
+        let text = [MARK.as_bytes(), b" Change the chart's values instead.\n", &text].concat();
+        if fs::read(file).ok().as_ref() != Some(&text) {
+            forget_runtime()?;
+        }
+        put(file, &text, 0o644)?;
     }
     let Some(engine) = args.engine else { return Ok(ExitCode::Done) };
     configure(engine, args)
+}
+
+fn choose_runtime(text: Vec<u8>, args: &NodeInstallArgs) -> Result<Vec<u8>, CliError> {
+    let engine = args.engine.map(|engine| {
+        (engine, args.engine_config.as_deref().unwrap_or_else(|| Path::new(engine.usual_path())))
+    });
+    let (text, said) = runtime::chosen(String::from_utf8_lossy(&text).into_owned(), engine)?;
+    if let Some(said) = said {
+        print::answer(&said)?;
+    }
+    Ok(text.into_bytes())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, NodeInstallError> {
@@ -134,64 +150,44 @@ fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CliError> {
     print::answer(&format!("Written: {}\n", path.display()))
 }
 
+/// The runtime's link leads where the settings of before say. Without it mpsgate-runtime reads the settings, until mpsgated
+/// makes it anew: so mpsgated's own container, which comes next, is started by the runtime that is meant now.
+fn forget_runtime() -> Result<(), CliError> {
+    Ok(files::remove(Path::new(paths::RUNTIME_LINK), &[])?)
+}
+
 fn configure(engine: Engine, args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
-    let mut words = vec!["configure".to_owned(), engine.name().to_owned()];
-    if let Some(path) = &args.engine_config {
-        words.extend(["--config".to_owned(), path.display().to_string()]);
-    }
-    let mpsgate = Path::new(PROGRAMS_DIR).join("mpsgate");
-    let mpsgate = mpsgate.to_string_lossy();
-    let written = call(&mpsgate, &[words.clone(), vec!["--write".to_owned()]].concat())?;
+    let written =
+        crate::configure::write(&ConfigureArgs::write(engine, args.engine_config.clone()))?;
     let how = match engine {
         Engine::Docker => ["reload", "docker"],
         Engine::Podman => return Ok(ExitCode::Done),
         Engine::Containerd | Engine::Crio => ["restart", engine.name()],
     };
-    // Also one that was written earlier and never loaded.
-    let loaded = || -> Result<bool, CliError> {
-        let check = [words, vec!["--check".to_owned()]].concat();
-        Ok(status(&mpsgate, &check)?.success())
+    if written.stale {
+        if !args.restart_engine {
+            print::answer(&format!(
+                "{} has not loaded this yet, and containers go round mpsgate until then. On the node: systemctl {}\n",
+                engine.name(),
+                how.join(" ")
+            ))?;
+            return Ok(ExitCode::Done);
+        }
+        systemctl(&how)?;
+        print::answer(&format!("Done: systemctl {}\n", how.join(" ")))?;
+    }
+    Ok(written.keep().map(|()| ExitCode::Done)?)
+}
+
+/// Through the engine's usual PATH, not the image's; what it says is ours.
+pub(crate) fn systemctl(words: &[&str]) -> Result<(), NodeInstallError> {
+    let failed = |source| NodeInstallError::Command {
+        command: format!("systemctl {}", words.join(" ")),
+        source,
     };
-    if written.starts_with("Nothing to change") && loaded()? {
-        return Ok(ExitCode::Done);
-    }
-    if !args.restart_engine {
-        print::answer(&format!(
-            "{} has not loaded this yet, and containers go round mpsgate until then. On the node: systemctl {}\n",
-            engine.name(),
-            how.join(" ")
-        ))?;
-        return Ok(ExitCode::Done);
-    }
-    call("systemctl", &how.map(str::to_owned))?;
-    print::answer(&format!("Done: systemctl {}\n", how.join(" ")))?;
-    Ok(ExitCode::Done)
-}
-
-fn failed(program: &str, words: &[String], source: Option<io::Error>) -> CliError {
-    let command = format!("{program} {}", words.join(" "));
-    NodeInstallError::Command { command, source }.into()
-}
-
-/// With the engine's usual PATH, not the image's; its standard error is ours.
-fn command(program: &str, words: &[String]) -> Command {
-    let mut command = Command::new(program);
+    let mut command = Command::new("systemctl");
     command.args(words).env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     command.stdin(std::process::Stdio::null());
-    command
-}
-
-fn status(program: &str, words: &[String]) -> Result<std::process::ExitStatus, CliError> {
-    command(program, words).status().map_err(|source| failed(program, words, Some(source)))
-}
-
-/// Runs it and passes on what it says.
-fn call(program: &str, words: &[String]) -> Result<String, CliError> {
-    let said = command(program, words)
-        .stderr(std::process::Stdio::inherit())
-        .output()
-        .map_err(|source| failed(program, words, Some(source)))?;
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    print::answer(&text)?;
-    if said.status.success() { Ok(text) } else { Err(failed(program, words, None)) }
+    let status = command.status().map_err(|source| failed(Some(source)))?;
+    if status.success() { Ok(()) } else { Err(failed(None)) }
 }

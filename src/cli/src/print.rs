@@ -4,7 +4,10 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write as _};
 
+use mpsgate_config::printable::plain;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::CliError;
 
@@ -50,17 +53,46 @@ pub(crate) fn coloured() -> bool {
 }
 
 fn render_error(error: &CliError) -> String {
-    let mut text = format!("error: {error}\n");
+    let mut text = format!("error: {}\n", lines(&error.to_string()));
     let mut cause = error.source();
     while let Some(source) = cause {
         // Writing to a String does not fail.
-        let _ = writeln!(text, "cause: {source}");
+        let _ = writeln!(text, "cause: {}", lines(&source.to_string()));
         cause = source.source();
     }
     if let Some(hint) = error.hint() {
-        let _ = writeln!(text, "hint: {hint}");
+        let _ = writeln!(text, "hint: {}", lines(&hint));
     }
     text
+}
+
+/// [`plain`] for a text of lines, each of which stays one.
+#[must_use]
+pub(crate) fn lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
+}
+
+/// An answer of the daemon with every text of it [`plain`].
+pub(crate) fn plain_answer<T: Serialize + DeserializeOwned>(answer: T) -> T {
+    let Ok(mut value) = serde_json::to_value(&answer) else { return answer };
+    plain_value(&mut value);
+    serde_json::from_value(value).unwrap_or(answer)
+}
+
+fn plain_value(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = plain(text),
+        Value::Array(items) => items.iter_mut().for_each(plain_value),
+        Value::Object(members) => {
+            // Keys are codes that the shim may have told.
+            let clean = std::mem::take(members).into_iter().map(|(key, mut member)| {
+                plain_value(&mut member);
+                (plain(&key), member)
+            });
+            *members = clean.collect();
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// An error and its causes in one line.
@@ -90,5 +122,15 @@ mod tests {
              cause: connection refused\n\
              hint: systemctl start mpsgated; journalctl -u mpsgated -n 50\n"
         );
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_no_part_of_an_answer() {
+        let text = "a\u{1b}[2J\u{9b}\u{7f}\u{202e}\u{2069}b\r\tc\nd ü – 名";
+        assert_eq!(plain(text), "a�[2J����b��c�d ü – 名");
+        assert_eq!(lines(text), "a�[2J����b��c\nd ü – 名");
+        let answer = serde_json::json!({"why\u{1b}": ["x\ny", {"n": 1, "z": null, "t": "\u{85}"}]});
+        let shown = serde_json::json!({"why�": ["x�y", {"n": 1, "z": null, "t": "�"}]});
+        assert_eq!(plain_answer(answer), shown);
     }
 }

@@ -4,6 +4,7 @@
 //! the MPS control daemon.
 
 pub(crate) mod columns;
+mod ready;
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -28,6 +29,14 @@ const PROMISED: &str = ">PROMISED";
 
 pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode, CliError> {
     let status = daemon::status(&args.daemon.socket)?;
+    if args.ready {
+        let problem = ready::problem(&status);
+        print::answer(&match &problem {
+            None => "ready\n".to_owned(),
+            Some(problem) => format!("not ready: {problem}\nhint: mpsgate doctor\n"),
+        })?;
+        return Ok(if problem.is_none() { ExitCode::Done } else { ExitCode::No });
+    }
     let text = match args.output {
         StatusOutput::Json => render_json(&status)?,
         StatusOutput::Table => render_table(&status, now_ms()),
@@ -82,6 +91,7 @@ fn render_table(status: &Status, now_ms: u64) -> String {
     text.push_str(&grants(&status.grants, now_ms));
     text.push_str(&unwatched(&status.cards));
     text.push_str(&unlimited(&status.cards));
+    text.push_str(&descriptors(&status.cards));
     text.push_str(&actions(&status.actions, now_ms));
     for (title, counts) in
         [("REFUSALS", &status.refusals), ("STRIPPED or let through, and started,", &status.notes)]
@@ -306,6 +316,23 @@ fn unlimited(cards: &[CardStatus]) -> String {
     for card in cards {
         if let Some(why) = &card.unlimited {
             let _ = writeln!(text, "GPU {}: no guarantee cgroup: {why}", card.index);
+        }
+    }
+    text
+}
+
+/// Control daemons that lose their descriptors.
+fn descriptors(cards: &[CardStatus]) -> String {
+    let mut text = String::new();
+    for card in cards {
+        let of = card.mps.as_ref().and_then(|mps| mps.descriptors);
+        if let Some(of) = of.filter(|of| of.restart_needed) {
+            let _ = writeln!(
+                text,
+                "GPU {0}: restart needed: its MPS control daemon has {1} of {2} descriptors open\nhint: once \
+                 its containers have ended: mpsgate mps restart {0}",
+                card.index, of.used, of.limit
+            );
         }
     }
     text

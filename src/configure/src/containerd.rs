@@ -12,13 +12,14 @@ mod template;
 mod trial;
 mod view;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-pub use self::report::{check, check_dump};
+pub use self::report::{check, check_dump, serves_cri};
 pub use self::trial::trial;
 use self::view::{Handler, View};
+use crate::overlay::Overlay;
 use crate::text::{check_name, read};
-use crate::{Change, ConfigureError, Options, Plan, Source, Version};
+use crate::{Before, Change, ConfigureError, Options, Plan, Source, Version};
 
 /// Where containerd looks when it is told nothing else.
 pub const PATH: &str = "/etc/containerd/config.toml";
@@ -75,6 +76,21 @@ pub fn plan(source: &dyn Source, path: &Path, options: &Options) -> Result<Plan,
     })
 }
 
+/// What the handlers run, by the files; of files as they were before mpsgate wrote them, what each ran then.
+///
+/// # Errors
+/// See [`ConfigureError`].
+pub fn programs(
+    source: &dyn Source,
+    path: &Path,
+    options: &Options,
+) -> Result<Before, ConfigureError> {
+    let merges = options.engine.is_some_and(|version| version >= MERGES_FROM);
+    let view = View::load(source, path, merges, options)?;
+    let programs = view.handlers().into_iter().map(|handler| (handler.name, handler.program));
+    Ok(Before { default: view.default_name(), programs: programs.collect() })
+}
+
 /// What is to become of the handlers.
 #[derive(Debug, Default)]
 struct Steps {
@@ -86,11 +102,13 @@ struct Steps {
     add: bool,
     /// Whether ours becomes the default.
     default: bool,
+    /// Handlers that get back the program that they ran before mpsgate led them.
+    give_back: Vec<(String, String)>,
 }
 
 impl Steps {
     fn nothing(&self) -> bool {
-        self.lead.is_empty() && !self.add && !self.default
+        self.lead.is_empty() && !self.add && !self.default && self.give_back.is_empty()
     }
 }
 
@@ -106,6 +124,7 @@ fn decide(
         path: view.owner().to_owned(),
         handler: default.clone(),
         why,
+        fit: "of type io.containerd.runc.v2 as default_runtime_name",
     };
     let model = match found {
         // The built-in one.
@@ -134,6 +153,16 @@ fn decide(
         return Ok(steps);
     }
     steps.default = default != options.name;
+    // The default that ours stands for was fit when it was first written, and need not be now.
+    if let Some(before) = options.before.as_ref().filter(|_| !steps.default)
+        && let Some(program) = options.lost(&before.default)
+    {
+        return Err(ConfigureError::OtherRuntime {
+            handler: before.default.clone(),
+            program: program.to_owned(),
+            runtime: options.runtime.clone(),
+        });
+    }
     if found.is_none() && default != options.name {
         steps.lead.push(default.clone());
     }
@@ -147,7 +176,10 @@ fn decide(
                 handler.name, handler.kind
             ));
         } else if options.is_shim(&handler.program) {
-            if !handler.has_annotations() {
+            if let Some(program) = options.lost(&handler.name) {
+                notes.push(options.stays(&format!("handler {}", handler.name), program));
+                steps.give_back.push((handler.name.clone(), program.to_owned()));
+            } else if !handler.has_annotations() {
                 steps.lead.push(handler.name.clone());
             }
         } else if options.may_lead(&handler.program) {
@@ -194,34 +226,16 @@ fn verify(
     if !leads(&options.name) || !steps.lead.iter().all(|name| leads(name)) {
         return bad("a handler would not be as it should");
     }
+    let given_back = |(name, program): &(String, String)| {
+        handlers.iter().any(|handler| handler.name == *name && handler.program == *program)
+    };
+    if !steps.give_back.iter().all(given_back) {
+        return bad("a handler would not run again what it ran before");
+    }
     if steps.default && view.default_name() != options.name {
         return bad("default_runtime_name would not be as it should");
     }
     Ok(())
-}
-
-/// The files as they would be.
-struct Overlay<'a> {
-    source: &'a dyn Source,
-    changes: &'a [Change],
-}
-
-impl Source for Overlay<'_> {
-    fn read(&self, path: &Path) -> std::io::Result<Option<String>> {
-        match self.changes.iter().find(|change| change.path == path) {
-            Some(change) => Ok(Some(change.after.clone())),
-            None => self.source.read(path),
-        }
-    }
-
-    fn list(&self, directory: &Path) -> Vec<PathBuf> {
-        let new = self.changes.iter().map(|change| change.path.clone());
-        let mut files = self.source.list(directory);
-        files.extend(new.filter(|path| path.parent() == Some(directory)));
-        files.sort();
-        files.dedup();
-        files
-    }
 }
 
 /// k3s and RKE2 write their `config.toml` at every start, and say so in its first lines.

@@ -1,88 +1,76 @@
-//! CRI-O: a drop-in of `crio.conf`, by its documented schema (crio.conf(5)); no CRI-O was run against it.
+//! CRI-O: a drop-in of `crio.conf` (crio.conf(5); what is said of CRI-O here was read in its sources, 1.24 to 1.37,
+//! and tried on 1.37).
 //!
-//! Later files replace earlier ones key by key; a handler that is named again is replaced whole, so ours
-//! repeats all its keys.
+//! `crio.conf` is read first, then every file below `crio.conf.d`, whatever its name, in the order of Go's
+//! `filepath.Walk`. Later files replace earlier ones key by key; a handler that is named again is replaced whole, so
+//! ours repeat all its keys. The command line counts more than all files.
 
-use std::path::{Path, PathBuf};
+mod dump;
+mod flags;
+mod report;
+mod trial;
+mod view;
 
-use serde_json::{Map, Value, json};
-use toml_edit::DocumentMut;
+use std::path::Path;
 
+use serde_json::{Map, Value};
+use toml_edit::{DocumentMut, Item};
+
+pub use self::flags::Flags;
+pub use self::report::{check, check_dump};
+pub use self::trial::{Reading, reading, trial};
+use self::view::{Handler, Origin, View};
+use crate::overlay::Overlay;
 use crate::text::{Frame, check_name, parent, read};
-use crate::toml::{from_plain, lift_comments, open, plain_table, set_in, table_in};
-use crate::{Change, ConfigureError, Options, Plan, Report, Source, Version, Way, base};
+use crate::toml::{from_plain, lift_comments, open, set_in, table_in};
+use crate::{Change, ConfigureError, Options, Plan, Source, base};
 
-/// Our drop-in. Behind NVIDIA's `99-nvidia.toml`.
+/// Our drop-in. Behind NVIDIA's `99-nvidia.toml`; what is behind it all the same is looked for.
 pub const PATH: &str = "/etc/crio/crio.conf.d/zz-mpsgate.conf";
-/// From which version crun is built in as the default.
-const CRUN_FROM: Version = Version(1, 31);
 const HEAD: &str = "# Written by mpsgate configure crio; --undo takes it away.\n";
+/// What is named in `runtimes` for a platform runs instead of `runtime_path`.
+const PLATFORMS: &str = "platform_runtime_paths";
+/// Takes program, type and root of the default handler.
+const INHERITS: &str = "inherit_default_runtime";
 
-/// What to change.
+/// A handler's name and its keys.
+type Keys = (String, Map<String, Value>);
+
+/// What to change. `flags`: of the CRI-O that reads these files.
 ///
 /// # Errors
 /// See [`ConfigureError`].
-pub fn plan(source: &dyn Source, path: &Path, options: &Options) -> Result<Plan, ConfigureError> {
+pub fn plan(
+    source: &dyn Source,
+    path: &Path,
+    options: &Options,
+    flags: &Flags,
+) -> Result<Plan, ConfigureError> {
     check_name(&options.name)?;
-    let view = View::load(source, path)?;
+    if let Some(directory) = flags.directory().filter(|directory| *directory != parent(path)) {
+        let (directory, ours) = (directory.to_owned(), path.to_owned());
+        return Err(ConfigureError::Elsewhere { directory, ours });
+    }
+    let view = View::without(source, path, options, flags)?;
     let mut notes = Vec::new();
-    let default = view.default_name(options);
-    let model = view.handler(&default);
-    if !model.is_oci() {
-        return Err(ConfigureError::Default {
-            path: path.to_owned(),
-            handler: default,
-            why: "is no OCI runtime".to_owned(),
-        });
-    }
-    if !options.keep_default
-        && default != options.name
-        && !options.may_lead(&model.program)
-        && (view.default.is_some() || options.engine.is_some())
-    {
-        return Err(ConfigureError::OtherRuntime {
-            handler: default,
-            program: model.program,
-            runtime: options.runtime.clone(),
-        });
-    }
+    let handlers = decide(&view, source, path, options, &mut notes)?;
     let before = read(source, path)?;
     let (frame, mut document) = match &before {
         Some(text) => open(path, text)?,
         None => (Frame::default(), DocumentMut::new()),
     };
-    let mut handlers = vec![(options.name.clone(), led(&model, options))];
-    for handler in view
-        .handlers()
-        .iter()
-        .filter(|handler| !options.keep_default && handler.name != options.name)
-    {
-        if !handler.is_oci() {
-            notes.push(format!(
-                "handler {} is of type {}: mpsgate cannot stand before it",
-                handler.name, handler.kind
-            ));
-        } else if options.is_shim(&handler.program) || handler.inherits {
-        } else if options.may_lead(&handler.program) {
-            handlers.push((handler.name.clone(), led(handler, options)));
-        } else {
-            notes.push(options.stays(&format!("handler {}", handler.name), &handler.program));
-        }
-    }
     let comments = if before.is_none() { HEAD.to_owned() } else { lift_comments(&mut document) };
     edit(&mut document, &handlers, options).ok_or_else(|| ConfigureError::Unsafe {
         path: path.to_owned(),
         what: "[crio.runtime] is no table".to_owned(),
     })?;
     let after = frame.put_on(&(comments + &document.to_string()));
-    if view.default.is_none() {
-        notes.push("a handler that CRI-O has built in (crun from 1.31 on, runc before) goes round mpsgate for pods that name it as runtime class".to_owned());
-    }
     let changes = if before.as_deref() == Some(after.as_str()) {
         Vec::new()
     } else {
         vec![Change { path: path.to_owned(), before, after }]
     };
+    verify(&Overlay { source, changes: &changes }, path, options, flags, &handlers)?;
     Ok(Plan {
         changes,
         notes,
@@ -90,24 +78,140 @@ pub fn plan(source: &dyn Source, path: &Path, options: &Options) -> Result<Plan,
     })
 }
 
-/// Keys in the order of crio.conf(5): what was there, with our program.
+/// The handlers that ours has to name, with their keys.
+fn decide(
+    view: &View,
+    source: &dyn Source,
+    path: &Path,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Keys>, ConfigureError> {
+    let default = view.default_name();
+    let mut model = view.handler(default);
+    let unfit = |why: String| ConfigureError::Default {
+        path: view.owner(path),
+        handler: default.to_owned(),
+        why,
+        fit: "of runtime_type \"oci\" or \"pod\" as default_runtime, below [crio.runtime]",
+    };
+    if view.named(default).is_none() && default != options.name {
+        return Err(unfit("is not defined".to_owned()));
+    }
+    if !model.runs_a_program() {
+        return Err(unfit(format!("is of type {}, which runs no OCI runtime", model.kind)));
+    }
+    if let Some(taken) = view.named(&options.name)
+        && !options.is_shim(&taken.program)
+        && !taken.inherits
+        && let Origin::File(file) = &taken.origin
+    {
+        return Err(ConfigureError::NameTaken {
+            path: file.clone(),
+            name: options.name.clone(),
+            program: taken.program.clone(),
+        });
+    }
+    let leads = options.keep_default
+        || default == options.name
+        || options.is_shim(&model.program)
+        || options.may_lead(&model.program);
+    if !leads {
+        // Which handler is built in is not known without the version.
+        if options.engine.is_some() || model.origin != Origin::BuiltIn {
+            return Err(ConfigureError::OtherRuntime {
+                handler: model.name,
+                program: model.program,
+                runtime: options.runtime.clone(),
+            });
+        }
+        model = Handler::bare(default);
+    }
+    let mut handlers = vec![(options.name.clone(), copy_of(&model, options))];
+    if options.keep_default {
+        return Ok(handlers);
+    }
+    if model.origin != Origin::Nowhere && model.name != options.name {
+        say_what_changes(&model, options, notes);
+    }
+    for handler in view.handlers().iter().filter(|handler| handler.name != options.name) {
+        // Nobody runs by it, and one that is installed later would go round.
+        let unused = options.engine.is_some() && handler.is_without_program(source);
+        if !handler.runs_a_program() {
+            notes.push(format!(
+                "handler {} is of type {}: mpsgate cannot stand before it",
+                handler.name, handler.kind
+            ));
+        } else if handler.inherits {
+            if !handler.strangers(options).is_empty() {
+                let mut table = handler.table.clone();
+                table.insert(PLATFORMS.to_owned(), Value::Object(shims(handler, options)));
+                handlers.push((handler.name.clone(), table));
+            }
+        } else if options.is_shim(&handler.program) && handler.strangers(options).is_empty() {
+        } else if options.is_shim(&handler.program) || options.may_lead(&handler.program) || unused
+        {
+            if handler.name != model.name && !unused {
+                say_what_changes(handler, options, notes);
+            }
+            handlers.push((handler.name.clone(), led(handler, options)));
+        } else {
+            notes.push(options.stays(&handler.title(), &handler.program));
+        }
+    }
+    Ok(handlers)
+}
+
+/// Who loses running containers by it.
+fn say_what_changes(handler: &Handler, options: &Options, notes: &mut Vec<String>) {
+    // NVIDIA's runtime runs runc, on the same state.
+    let same = options.is_shim(&handler.program)
+        || options.is_real(&handler.program)
+        || base(&handler.program) == "runc"
+            && base(&options.runtime).starts_with("nvidia-container-runtime");
+    if !same {
+        notes.push(format!(
+            "handler {} ran {} and now runs {} through mpsgate, which does not know the containers that run by it: drain the \
+             node before CRI-O is restarted",
+            handler.name, handler.program, options.runtime
+        ));
+    }
+    let strangers = handler.strangers(options);
+    if !strangers.is_empty() {
+        notes.push(format!(
+            "handler {} ran {} by {PLATFORMS}, and now runs {} through mpsgate there too",
+            handler.name,
+            strangers.join(", "),
+            options.runtime
+        ));
+    }
+}
+
+/// Keys in the order of crio.conf(5): what was there, with our program. No root where none is named: CRI-O's own
+/// default then is the root of all handlers, and running containers are looked for below it.
 fn led(model: &Handler, options: &Options) -> Map<String, Value> {
     let mut table = model.table.clone();
     table.insert("runtime_path".to_owned(), options.shim.clone().into());
-    table.insert("runtime_type".to_owned(), "oci".into());
-    if table.get("runtime_root").and_then(Value::as_str).unwrap_or("").is_empty() {
-        // What CRI-O gives its own handlers, by which mpsgated knows who calls.
-        let root = if base(&options.runtime) == "crun" { "/run/crun" } else { "/run/runc" };
-        table.insert("runtime_root".to_owned(), root.into());
+    table.insert("runtime_type".to_owned(), model.kind.clone().into());
+    if !model.platforms.is_empty() {
+        table.insert(PLATFORMS.to_owned(), Value::Object(shims(model, options)));
     }
     table
 }
 
-fn edit(
-    document: &mut DocumentMut,
-    handlers: &[(String, Map<String, Value>)],
-    options: &Options,
-) -> Option<()> {
+/// Ours: what `model` is, by itself.
+fn copy_of(model: &Handler, options: &Options) -> Map<String, Value> {
+    let mut table = led(model, options);
+    table.shift_remove(INHERITS);
+    table
+}
+
+/// The same platforms, each by our program.
+fn shims(handler: &Handler, options: &Options) -> Map<String, Value> {
+    let ours = |(platform, _): &(String, String)| (platform.clone(), options.shim.clone().into());
+    handler.platforms.iter().map(ours).collect()
+}
+
+fn edit(document: &mut DocumentMut, handlers: &[Keys], options: &Options) -> Option<()> {
     let mut runtime = document.as_item_mut();
     for key in ["crio", "runtime"] {
         let is_new = runtime.get(key).is_none();
@@ -124,6 +228,14 @@ fn edit(
     if let Some(table) = runtimes.as_table_mut().filter(|_| is_new) {
         table.set_implicit(true);
     }
+    // Ours of before, which nothing leads to mpsgate any more: runtime.path was changed, and their own program counts again.
+    let given_back = |name: &str, item: &Item| {
+        let program = item.get("runtime_path").and_then(Item::as_str).unwrap_or("");
+        options.is_shim(program) && !handlers.iter().any(|(ours, _)| ours == name)
+    };
+    if let Some(table) = runtimes.as_table_mut().filter(|_| !options.keep_default) {
+        table.retain(|name, item| !given_back(name, item));
+    }
     for (name, keys) in handlers {
         let handler = table_in(runtimes, name, Some(""))?;
         for (key, value) in keys {
@@ -135,142 +247,44 @@ fn edit(
     Some(())
 }
 
-/// Where containers go.
-///
-/// # Errors
-/// See [`ConfigureError`].
-pub fn check(
+/// Reads the result as CRI-O will, and looks whether ours is what counts.
+fn verify(
     source: &dyn Source,
     path: &Path,
     options: &Options,
-) -> Result<Report, ConfigureError> {
-    let mut view = View::load(source, path)?;
-    view.read(source, path)?;
-    let default = view.default_name(options);
-    let mut handlers = view.handlers();
-    if !handlers.iter().any(|handler| handler.name == default) {
-        handlers.push(view.handler(&default));
+    flags: &Flags,
+    written: &[Keys],
+) -> Result<(), ConfigureError> {
+    let view = View::load(source, path, options, flags)?;
+    let mut outranked: Vec<(&Origin, String)> = Vec::new();
+    let default = view.handler(view.default_name());
+    if !options.keep_default && !view.leads(&default, options) {
+        outranked.push((view.default_origin(), "default_runtime".to_owned()));
     }
-    handlers.sort_by_key(|handler| handler.name != default);
-    let through = handlers.first().is_some_and(|handler| options.is_shim(&handler.program));
-    let mut report = Report::default();
-    for handler in &handlers {
-        let kind = if handler.name == default { "default handler" } else { "handler" };
-        let name = format!("{kind} {}", handler.name);
-        if options.is_shim(&handler.program) && handler.is_oci() {
-            report.add(&handler.name, Way::Through, format!("{name}: through mpsgate"));
-        } else if handler.inherits && through {
-            report.add(
-                &handler.name,
-                Way::Through,
-                format!("{name}: as the default, through mpsgate"),
-            );
-        } else if !handler.is_oci() && handler.name != default {
-            report.add(
-                &handler.name,
-                Way::Beyond,
-                format!("{name}: is of type {}; mpsgate cannot stand before it", handler.kind),
-            );
-        } else {
-            report.add(&handler.name, Way::Round, options.goes_round(&name, &handler.program));
+    for (name, _) in written {
+        let handler = view.handler(name);
+        if !view.leads(&handler, options) {
+            let origin = view.named(name).map_or(&Origin::Nowhere, |handler| &handler.origin);
+            outranked.push((origin, format!("[crio.runtime.runtimes.{name}]")));
         }
     }
-    Ok(report)
-}
-
-#[derive(Debug)]
-struct Handler {
-    name: String,
-    program: String,
-    kind: String,
-    inherits: bool,
-    table: Map<String, Value>,
-}
-
-impl Handler {
-    fn of(name: &str, table: &Map<String, Value>) -> Self {
-        let text =
-            |key: &str| table.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
-        Self {
-            name: name.to_owned(),
-            // Without a path CRI-O looks for the name in $PATH.
-            program: text("runtime_path").unwrap_or(name).to_owned(),
-            kind: text("runtime_type").unwrap_or("oci").to_owned(),
-            inherits: table.get("inherit_default_runtime") == Some(&json!(true)),
-            table: table.clone(),
-        }
-    }
-
-    fn is_oci(&self) -> bool {
-        self.kind == "oci"
-    }
-}
-
-struct View {
-    default: Option<String>,
-    runtimes: Map<String, Value>,
-}
-
-impl View {
-    /// The files that CRI-O reads, but for ours.
-    fn load(source: &dyn Source, ours: &Path) -> Result<Self, ConfigureError> {
-        let directory = parent(ours);
-        let mut view = Self { default: None, runtimes: Map::new() };
-        let parts = source.list(directory).into_iter().filter(|path| path != ours);
-        for path in [directory.with_file_name("crio.conf")]
-            .into_iter()
-            .chain(parts)
-            .collect::<Vec<PathBuf>>()
-        {
-            view.read(source, &path)?;
-        }
-        Ok(view)
-    }
-
-    fn read(&mut self, source: &dyn Source, path: &Path) -> Result<(), ConfigureError> {
-        let Some(text) = read(source, path)? else { return Ok(()) };
-        let plain = plain_table(open(path, &text)?.1.as_table());
-        let Some(runtime) = plain.pointer("/crio/runtime") else { return Ok(()) };
-        if let Some(name) =
-            runtime.get("default_runtime").and_then(Value::as_str).filter(|name| !name.is_empty())
-        {
-            self.default = Some(name.to_owned());
-        }
-        for (name, table) in
-            runtime.get("runtimes").and_then(Value::as_object).into_iter().flatten()
-        {
-            if !table.is_object() {
-                return Err(ConfigureError::Type {
-                    path: path.to_owned(),
-                    key: format!("runtimes.{name}"),
-                    found: "a value",
-                    wanted: "a table",
-                });
-            }
-            self.runtimes.insert(name.clone(), table.clone());
-        }
-        Ok(())
-    }
-
-    fn default_name(&self, options: &Options) -> String {
-        self.default.clone().unwrap_or_else(|| match options.engine {
-            Some(version) if version < CRUN_FROM => "runc".to_owned(),
-            _ => "crun".to_owned(),
-        })
-    }
-
-    fn handlers(&self) -> Vec<Handler> {
-        self.runtimes
-            .iter()
-            .filter_map(|(name, table)| Some(Handler::of(name, table.as_object()?)))
-            .collect()
-    }
-
-    /// A handler; where no file defines it, CRI-O's own.
-    fn handler(&self, name: &str) -> Handler {
-        match self.runtimes.get(name).and_then(Value::as_object) {
-            Some(table) => Handler::of(name, table),
-            None => Handler::of(name, &Map::new()),
-        }
-    }
+    let Some((origin, _)) =
+        outranked.iter().find(|(origin, _)| !origin.is(path)).or_else(|| outranked.first())
+    else {
+        return Ok(());
+    };
+    let keys: Vec<&str> =
+        outranked.iter().filter(|(from, _)| from == origin).map(|(_, key)| key.as_str()).collect();
+    Err(match origin {
+        Origin::File(by) if by != path => ConfigureError::Outranked {
+            by: by.clone(),
+            ours: path.to_owned(),
+            keys: keys.join(" and "),
+        },
+        Origin::Flag(flag) => ConfigureError::CrioFlag { flag: flag.clone() },
+        _ => ConfigureError::Unsafe {
+            path: path.to_owned(),
+            what: format!("{} would not be as it should", keys.join(" and ")),
+        },
+    })
 }

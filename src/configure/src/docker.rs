@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::json::{Object, Style, quote};
 use crate::text::{Frame, check_name, read};
-use crate::{Change, ConfigureError, Options, Plan, Report, Source, Way, base};
+use crate::{Before, Change, ConfigureError, Options, Plan, Report, Source, Way, base};
 
 /// Where dockerd looks when it is told nothing else.
 pub const PATH: &str = "/etc/docker/daemon.json";
@@ -47,10 +47,23 @@ pub fn plan(
             runtime: options.runtime.clone(),
         });
     }
+    if let Some(before) = options.before.as_ref().filter(|_| is_ours && !options.keep_default)
+        && let Some(program) = options.lost(&before.default)
+    {
+        return Err(ConfigureError::OtherRuntime {
+            handler: before.default.clone(),
+            program: program.to_owned(),
+            runtime: options.runtime.clone(),
+        });
+    }
     let mut edited = runtimes.text.to_owned();
     for (name, entry) in &runtimes.entries {
         let program = entry.program();
         if options.is_shim(&program) {
+            if let Some(program) = options.lost(name).filter(|_| *name != options.name) {
+                notes.push(options.stays(&format!("runtime {name}"), program));
+                edited = with_path(path, &edited, &root, name, program)?;
+            }
             continue;
         }
         if name == &options.name {
@@ -70,12 +83,7 @@ pub fn plan(
                     options.runtime
                 ));
             }
-            edited = edit(path, &edited, &root, |runtimes, style| {
-                let entry = runtimes.get(name).unwrap_or("{}").to_owned();
-                let new = Object::of(path, &entry)
-                    .map(|o| o.with("path", &runtimes.style(style), |_| quote(&options.shim)));
-                new.map(|new| runtimes.with(name, style, |_| new.clone()))
-            })?;
+            edited = with_path(path, &edited, &root, name, &options.shim)?;
         } else {
             notes.push(options.stays(&format!("runtime {name}"), &program));
         }
@@ -113,6 +121,37 @@ pub fn plan(
     Ok(Plan { changes, notes, restart: RELOAD.to_owned() })
 }
 
+/// What the runtimes run, by the file; for a file as it was before mpsgate wrote it.
+///
+/// # Errors
+/// See [`ConfigureError`].
+pub fn programs(source: &dyn Source, path: &Path) -> Result<Before, ConfigureError> {
+    let before = read(source, path)?;
+    let (_, body) = open(path, before.as_deref())?;
+    let root = Object::of(path, &body)?;
+    let programs = section(path, &root)?.entries.into_iter();
+    Ok(Before {
+        default: text_of(path, &root, "default-runtime")?.unwrap_or_else(|| "runc".to_owned()),
+        programs: programs.map(|(name, entry)| (name, entry.program())).collect(),
+    })
+}
+
+/// The `runtimes` section with another program for one of them.
+fn with_path(
+    path: &Path,
+    text: &str,
+    root: &Object<'_>,
+    name: &str,
+    program: &str,
+) -> Result<String, ConfigureError> {
+    edit(path, text, root, |runtimes, style| {
+        let entry = runtimes.get(name).unwrap_or("{}").to_owned();
+        let new = Object::of(path, &entry)
+            .map(|o| o.with("path", &runtimes.style(style), |_| quote(program)));
+        new.map(|new| runtimes.with(name, style, |_| new.clone()))
+    })
+}
+
 /// Where containers go.
 ///
 /// # Errors
@@ -127,7 +166,7 @@ pub fn check(
     let root = Object::of(path, &body)?;
     let runtimes = section(path, &root)?;
     let default = text_of(path, &root, "default-runtime")?.unwrap_or_else(|| "runc".to_owned());
-    let mut report = Report::default();
+    let mut report = Report { files: vec![path.to_owned()], ..Report::default() };
     let program_of_default = program(&runtimes, &default);
     if options.is_shim(&program_of_default) {
         report.add(&default, Way::Through, format!("default runtime {default}: through mpsgate"));

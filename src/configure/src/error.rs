@@ -127,6 +127,50 @@ pub enum ConfigureError {
         handler: String,
         /// What is wrong with it.
         why: String,
+        /// What would do, and where it is named.
+        fit: &'static str,
+    },
+    /// Another file says the same, and counts more.
+    #[error("{} is read after {}, and what counts is its {keys}", by.display(), ours.display())]
+    Outranked {
+        /// The file that counts.
+        by: PathBuf,
+        /// Ours.
+        ours: PathBuf,
+        /// What it says.
+        keys: String,
+    },
+    /// CRI-O's command line, or its environment, says the same.
+    #[error(
+        "crio is started with {flag}, which counts more than any file, and containers go round mpsgate by it"
+    )]
+    CrioFlag {
+        /// The flag, with its value.
+        flag: String,
+    },
+    /// The file that would be written is not where CRI-O looks.
+    #[error("crio is started with --config-dir {}, and {} is not in there", directory.display(), ours.display())]
+    Elsewhere {
+        /// Where it looks.
+        directory: PathBuf,
+        /// Ours.
+        ours: PathBuf,
+    },
+    /// What stands among drop-ins and is no file.
+    #[error("{} {what}, and CRI-O does not start with it", path.display())]
+    NoFile {
+        /// Its path.
+        path: PathBuf,
+        /// What it is, with the verb.
+        what: &'static str,
+    },
+    /// What an engine printed as its settings cannot be understood.
+    #[error("what `{command}` printed is not its settings: {what}")]
+    Dump {
+        /// The engine's program and what it was asked.
+        command: &'static str,
+        /// What is wrong with it.
+        what: String,
     },
     /// Our name is somebody else's.
     #[error("{}: there is a handler {name} already, and it runs {program}", path.display())]
@@ -209,9 +253,30 @@ impl ConfigureError {
             Self::OtherRuntime { program, runtime, .. } => format!(
                 "path = \"{program}\" below [runtime] in /etc/mpsgate/config.toml, mpsgate reload, then this again; or --all-handlers, to run {runtime} instead"
             ),
-            Self::Default { .. } => {
-                "name one that is there and of type io.containerd.runc.v2 as default_runtime_name"
+            Self::Default { fit, .. } => format!("name one that is there and {fit}"),
+            Self::Outranked { by, ours, .. } => format!(
+                "take that out of it, or have it read first: mv {} {}; then this again",
+                by.display(),
+                ours.with_file_name(format!(
+                    "10-{}",
+                    by.file_name().unwrap_or_default().to_string_lossy()
+                ))
+                .display()
+            ),
+            Self::CrioFlag { .. } => {
+                "systemctl cat crio shows where it stands, and the files that it names, such as /etc/sysconfig/crio. Take it out \
+                 there, systemctl restart crio, then this again"
                     .to_owned()
+            }
+            Self::Elsewhere { directory, ours } => format!(
+                "mpsgate configure crio --config {}",
+                directory.join(ours.file_name().unwrap_or_default()).display()
+            ),
+            Self::NoFile { path, .. } => {
+                format!("ls -l {}; take it away, or put a file in its place", path.display())
+            }
+            Self::Dump { command, .. } => {
+                format!("run it by hand, and look at its first lines: {command} | head")
             }
             Self::NameTaken { .. } => "choose another one: --name NAME".to_owned(),
             Self::Name { .. } => {

@@ -14,10 +14,12 @@ pub mod crio;
 pub mod docker;
 mod error;
 mod json;
+mod overlay;
 pub mod podman;
 mod text;
 mod toml;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +38,18 @@ pub trait Source {
     fn read(&self, path: &Path) -> io::Result<Option<String>>;
     /// The files of a directory, by name; none where there is no directory.
     fn list(&self, directory: &Path) -> Vec<PathBuf>;
+    /// All files below a directory, whatever their names, in the order of Go's `filepath.Walk`: by name, folder by
+    /// folder, no link followed. None where there is no directory.
+    ///
+    /// # Errors
+    /// A folder that cannot be read, or what stands in a file's place and is none.
+    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
+        Ok(self.list(directory))
+    }
+    /// Whether a program is there: by its whole path, or by its name where runtimes are looked for.
+    fn has_program(&self, _program: &str) -> bool {
+        true
+    }
 }
 
 /// What the operator wants.
@@ -53,6 +67,17 @@ pub struct Options {
     pub all_handlers: bool,
     /// The engine's version, where it is known.
     pub engine: Option<Version>,
+    /// What the handlers ran before mpsgate wrote anything here, where that is known.
+    pub before: Option<Before>,
+}
+
+/// An engine's handlers as they were before mpsgate led any of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Before {
+    /// The default handler's name.
+    pub default: String,
+    /// The program of each handler that the settings name.
+    pub programs: BTreeMap<String, String>,
 }
 
 /// Major and minor of an engine.
@@ -136,6 +161,9 @@ pub enum Way {
 pub struct Report {
     /// The default handler first.
     pub findings: Vec<Finding>,
+    /// The files that say so, and the directories in which more of them may appear: a daemon that runs since before one
+    /// of them was changed may have read something else.
+    pub files: Vec<PathBuf>,
 }
 
 impl Report {
@@ -182,7 +210,15 @@ impl Options {
             keep_default: true,
             all_handlers: false,
             engine: None,
+            before: None,
         }
+    }
+
+    /// The program of a handler that was led through mpsgate and may not be any more: `runtime.path` was changed, and
+    /// containers would lose what that program does.
+    fn lost(&self, handler: &str) -> Option<&str> {
+        let program = self.before.as_ref()?.programs.get(handler)?;
+        (!self.is_shim(program) && !self.may_lead(program)).then_some(program)
     }
 
     /// Whether a handler that runs `program` may run the real runtime through mpsgate instead without

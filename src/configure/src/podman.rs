@@ -71,7 +71,7 @@ fn plan_runtime(
     let after = frame.put_on(&(comments + &document.to_string()));
     let mut notes = Vec::new();
     if !matches!(base(&options.runtime), "crun" | "krun") {
-        notes.push(format!("podman run --cgroups=disabled needs crun; {} cannot, so {} is not in runtime_supports_nocgroups", options.runtime, options.name));
+        notes.push(format!("podman run --cgroups=disabled needs crun; {} cannot, so {} is not in runtime_supports_nocgroup", options.runtime, options.name));
     }
     notes.push("this file is for all users of the node; Podman without root gets no grants, because mpsgated is root's".to_owned());
     notes.push("containers made before keep the runtime that they were made with: podman inspect -f '{{.OCIRuntime}}' NAME".to_owned());
@@ -98,8 +98,8 @@ fn edit(document: &mut DocumentMut, view: &View, options: &Options) -> Option<()
     if matches!(base(&options.runtime), "crun" | "krun") {
         set_in(
             engine,
-            "runtime_supports_nocgroups",
-            list(&with_all(&view.list("runtime_supports_nocgroups", &SUPPORTS_NO_CGROUPS), &ours)),
+            "runtime_supports_nocgroup",
+            list(&with_all(&view.list("runtime_supports_nocgroup", &SUPPORTS_NO_CGROUPS), &ours)),
         );
     }
     let runtimes = table_in(engine, "runtimes", None)?;

@@ -25,6 +25,19 @@ pub(crate) fn open(path: &Path, text: &str) -> Result<(Frame, DocumentMut), Conf
     Ok((frame, document))
 }
 
+/// What an engine printed as its settings. `command` is what was run.
+pub(crate) fn open_dump(command: &'static str, text: &str) -> Result<DocumentMut, ConfigureError> {
+    let failed = |what: String| ConfigureError::Dump { command, what };
+    match open(Path::new(command), text) {
+        Ok((_, document)) if document.is_empty() => Err(failed("nothing is set in it".to_owned())),
+        Ok((_, document)) => Ok(document),
+        Err(ConfigureError::Syntax { line, what, .. }) => {
+            Err(failed(format!("no TOML, line {line}: {what}")))
+        }
+        Err(error) => Err(failed(error.to_string())),
+    }
+}
+
 /// The comments of a document that has nothing else, taken out of it: they belong above what is added.
 pub(crate) fn lift_comments(document: &mut DocumentMut) -> String {
     if !document.is_empty() {

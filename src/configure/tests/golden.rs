@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use mpsgate_configure::{
-    Change, ConfigureError, Options, Plan, Report, Source, Version, containerd, crio, docker,
+    Change, ConfigureError, Options, Plan, Report, Source, Version, Way, containerd, crio, docker,
     podman,
 };
 
@@ -23,6 +23,15 @@ impl Source for Files {
 
     fn list(&self, directory: &Path) -> Vec<PathBuf> {
         self.0.keys().filter(|path| path.parent() == Some(directory)).cloned().collect()
+    }
+
+    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
+        Ok(self.0.keys().filter(|path| path.starts_with(directory)).cloned().collect())
+    }
+
+    /// All are there, but those that lie in `/absent`.
+    fn has_program(&self, program: &str) -> bool {
+        !self.0.contains_key(&Path::new("/absent").join(program))
     }
 }
 
@@ -51,6 +60,7 @@ fn options() -> Options {
         keep_default: false,
         all_handlers: false,
         engine: None,
+        before: None,
     }
 }
 
@@ -239,6 +249,79 @@ fn containerd_as_it_occurs() {
     golden("containerd.txt", &text);
 }
 
+/// NVIDIA's runtime as `runtime.path`, then runc, then NVIDIA's again. With runc its handler runs what it ran before, with a
+/// word on that; with NVIDIA's it is led, as it was the first time.
+#[test]
+fn a_handler_is_given_back_when_its_program_is_no_longer_the_real_runtime() {
+    let nvidia = "nvidia-container-runtime";
+    let containerd = Files::of(&[
+        (MAIN, &fixture("containerd-nvidia-main.toml")),
+        (NVIDIA, &fixture("containerd-nvidia-drop-in.toml")),
+    ]);
+    let docker = fixture("docker-nvidia.json").replace("\"nvidia\",", "\"runc\",");
+    let docker = Files::of(&[(docker::PATH, &docker)]);
+    let path = Path::new(MAIN);
+    for (files, engine, docker) in [
+        (&containerd, engine(2, 1), false),
+        (&containerd, engine(1, 7), false),
+        (&docker, options(), true),
+    ] {
+        let path = if docker { Path::new(docker::PATH) } else { path };
+        let plan = |files: &Files, options: &Options| match docker {
+            true => docker::plan(files, path, options, &[]),
+            false => containerd::plan(files, path, options),
+        };
+        let check = |files: &Files, options: &Options| match docker {
+            true => docker::check(files, path, options),
+            false => containerd::check(files, path, options),
+        };
+        let before = match docker {
+            true => docker::programs(files, path),
+            false => containerd::programs(files, path, &engine),
+        };
+        let known = Options { before: Some(before.unwrap()), ..engine.clone() };
+        let there = with_runtime(nvidia, known.clone());
+        let way = |files: &Files, options: &Options| {
+            let report = check(files, options).unwrap();
+            report.findings.into_iter().find(|finding| finding.handler == "nvidia").unwrap()
+        };
+        let mut now = files.clone();
+        now.apply(&plan(&now, &there).unwrap().changes);
+        let led = check(&now, &there).unwrap().findings;
+        assert_eq!(way(&now, &there).way, Way::Through);
+        let back = plan(&now, &known).unwrap();
+        now.apply(&back.changes);
+        assert_eq!(way(&now, &known).way, Way::Round, "{:?}", now.0);
+        assert!(way(&now, &known).sentence.contains(nvidia), "{:?}", way(&now, &known));
+        assert!(
+            back.notes.iter().any(|note| note.contains("nvidia-container-runtime and goes round"))
+        );
+        assert_eq!(plan(&now, &known).unwrap().changes, []);
+        now.apply(&plan(&now, &there).unwrap().changes);
+        assert_eq!(check(&now, &there).unwrap().findings, led);
+        // Where nobody knows what it ran, it stays.
+        let unknown = Options { before: None, ..engine };
+        assert_eq!(plan(&now, &unknown).unwrap().changes, []);
+    }
+}
+
+#[test]
+fn a_default_whose_program_would_be_lost_later_is_refused_as_at_first() {
+    let operator = Files::of(&[(MAIN, &fixture("containerd-gpu-operator.toml"))]);
+    let (path, runtime) = (Path::new(MAIN), "/usr/local/nvidia/toolkit/nvidia-container-runtime");
+    let before = containerd::programs(&operator, path, &engine(1, 7)).unwrap();
+    let known = Options { before: Some(before), ..engine(1, 7) };
+    let mut now = operator;
+    now.apply(
+        &containerd::plan(&now, path, &with_runtime(runtime, known.clone())).unwrap().changes,
+    );
+    let error = containerd::plan(&now, path, &known).unwrap_err();
+    assert!(
+        matches!(&error, ConfigureError::OtherRuntime { program, .. } if program == runtime),
+        "{error}"
+    );
+}
+
 #[test]
 fn templates_of_k3s_and_rke2() {
     let mut text = String::new();
@@ -399,37 +482,307 @@ fn podman_as_it_occurs() {
     golden("podman.txt", &text);
 }
 
-#[test]
-fn crio_as_it_occurs() {
-    let path = Path::new(crio::PATH);
-    let mut text = String::new();
-    let packaged =
-        Files::of(&[("/etc/crio/crio.conf.d/10-crio.conf", &fixture("crio-10-crio.conf"))]);
-    for (name, files, options) in [
-        ("missing", Files::default(), options()),
-        ("missing, CRI-O 1.30", Files::default(), engine(1, 30)),
-        ("missing, CRI-O 1.36", Files::default(), engine(1, 36)),
-        ("packaged", packaged.clone(), options()),
+/// A drop-in of the user's: what `runtimes` are, and which is the default.
+fn crio_user(name: &str, text: &str) -> Files {
+    Files::of(&[(&format!("/etc/crio/crio.conf.d/{name}"), text)])
+}
+
+const RUNC: &str = "[crio.runtime]\ndefault_runtime = \"runc\"\n\n[crio.runtime.runtimes.runc]\nruntime_path = \"/usr/sbin/runc\"\n";
+
+fn crio_cases() -> Vec<(&'static str, Files, Options, &'static str)> {
+    let packaged = crio_user("10-crio.conf", &fixture("crio-10-crio.conf"));
+    let and = |mut files: Files, path: &str, text: &str| {
+        files.0.insert(PathBuf::from(path), text.to_owned());
+        files
+    };
+    let runc = || crio_user("10-user.conf", RUNC);
+    let no_crun = |files: Files| and(files, "/absent/crun", "");
+    let all = |options: Options| Options { all_handlers: true, ..options };
+    let handler = |keys: &str| format!("{RUNC}\n[crio.runtime.runtimes.other]\n{keys}\n");
+    vec![
+        ("missing", Files::default(), options(), ""),
+        ("missing, CRI-O 1.28", Files::default(), engine(1, 28), ""),
+        ("missing, CRI-O 1.30", Files::default(), engine(1, 30), ""),
+        ("missing, CRI-O 1.36", Files::default(), engine(1, 36), ""),
+        ("missing, CRI-O 1.34 on crun", Files::default(), with_runtime("crun", engine(1, 34)), ""),
+        ("missing, CRI-O 1.37 on crun", Files::default(), with_runtime("crun", engine(1, 37)), ""),
+        ("missing, CRI-O 1.37, all handlers onto runc", Files::default(), all(engine(1, 37)), ""),
+        ("packaged", packaged.clone(), options(), ""),
         (
             "packaged, runtime.path names its crun",
             packaged.clone(),
             with_runtime("/usr/libexec/crio/crun", options()),
+            "",
         ),
-        ("packaged, keep the default", packaged, Options { keep_default: true, ..options() }),
-        ("syntax error", Files::of(&[("/etc/crio/crio.conf", "[crio\n")]), options()),
-    ] {
+        ("packaged, keep the default", packaged, Options { keep_default: true, ..options() }, ""),
+        ("runc without a root, crun is installed", runc(), engine(1, 37), ""),
+        ("runc without a root, no crun", no_crun(runc()), engine(1, 37), ""),
+        (
+            "runc, runtime.path names NVIDIA's",
+            no_crun(runc()),
+            with_runtime("nvidia-container-runtime", engine(1, 37)),
+            "",
+        ),
+        ("a drop-in behind ours", no_crun(crio_user("zzz-user.conf", RUNC)), engine(1, 37), ""),
+        (
+            "a drop-in behind ours that names a handler of ours as the default",
+            no_crun(and(
+                runc(),
+                "/etc/crio/crio.conf.d/zzz.conf",
+                "[crio.runtime]\ndefault_runtime = \"runc\"\n",
+            )),
+            engine(1, 37),
+            "",
+        ),
+        (
+            "an editor's copy of ours",
+            no_crun(and(
+                runc(),
+                "/etc/crio/crio.conf.d/zz-mpsgate.conf~",
+                "[crio.runtime.runtimes.mpsgate]\nruntime_path = \"/usr/bin/runc\"\n",
+            )),
+            engine(1, 37),
+            "",
+        ),
+        (
+            "a drop-in in a folder",
+            no_crun(and(
+                runc(),
+                "/etc/crio/crio.conf.d/50-more.d/x",
+                "[crio.runtime.runtimes.second]\nruntime_path = \"/usr/bin/runc\"\n",
+            )),
+            engine(1, 37),
+            "",
+        ),
+        (
+            "a drop-in in a folder behind ours",
+            no_crun(and(
+                runc(),
+                "/etc/crio/crio.conf.d/zzz.d/x.conf",
+                "[crio.runtime.runtimes.runc]\nruntime_path = \"/usr/bin/runc\"\n",
+            )),
+            engine(1, 37),
+            "",
+        ),
+        (
+            "a later file that wants CRI-O's own default",
+            and(
+                runc(),
+                "/etc/crio/crio.conf.d/20-none.conf",
+                "[crio.runtime]\ndefault_runtime = \"\"\n",
+            ),
+            with_runtime("crun", engine(1, 37)),
+            "",
+        ),
+        (
+            "platforms with a program of their own",
+            no_crun(crio_user(
+                "10-user.conf",
+                &format!(
+                    "{RUNC}platform_runtime_paths = {{ \"linux/amd64\" = \"/usr/sbin/runc\" }}\n"
+                ),
+            )),
+            engine(1, 37),
+            "",
+        ),
+        (
+            "a handler that inherits",
+            no_crun(crio_user("10-user.conf", &handler("inherit_default_runtime = true"))),
+            engine(1, 37),
+            "",
+        ),
+        (
+            "a handler that inherits, while the default goes round",
+            no_crun(crio_user("10-user.conf", &handler("inherit_default_runtime = true"))),
+            Options { keep_default: true, ..engine(1, 37) },
+            "",
+        ),
+        (
+            "a handler that inherits, but for one platform",
+            no_crun(crio_user(
+                "10-user.conf",
+                &handler(
+                    "inherit_default_runtime = true\nplatform_runtime_paths = { \"linux/arm64\" = \"/usr/sbin/runc\" }",
+                ),
+            )),
+            engine(1, 37),
+            "",
+        ),
+        (
+            "conmon-rs",
+            no_crun(crio_user(
+                "10-user.conf",
+                &format!("{RUNC}runtime_type = \"pod\"\nmonitor_path = \"/usr/bin/conmonrs\"\n"),
+            )),
+            engine(1, 37),
+            "",
+        ),
+        (
+            "Kata beside",
+            no_crun(crio_user(
+                "10-user.conf",
+                &handler(
+                    "runtime_path = \"/usr/bin/containerd-shim-kata-v2\"\nruntime_type = \"vm\"",
+                ),
+            )),
+            engine(1, 37),
+            "",
+        ),
+        (
+            "Kata as the default",
+            no_crun(crio_user("10-user.conf", &format!("{RUNC}runtime_type = \"vm\"\n"))),
+            engine(1, 37),
+            "",
+        ),
+        (
+            "the name is taken",
+            no_crun(crio_user(
+                "10-user.conf",
+                &handler("runtime_path = \"/opt/x\"").replace("runtimes.other", "runtimes.mpsgate"),
+            )),
+            engine(1, 37),
+            "",
+        ),
+        (
+            "started with another default",
+            no_crun(runc()),
+            engine(1, 37),
+            "crio --runtimes plain:/usr/sbin/runc:/run/runc --default-runtime plain",
+        ),
+        (
+            "started with a handler that ours would lead",
+            no_crun(runc()),
+            engine(1, 37),
+            "crio --runtimes=plain:/usr/sbin/runc:/run/runc",
+        ),
+        (
+            "started with a default that ours leads",
+            no_crun(runc()),
+            engine(1, 37),
+            "crio --default-runtime=runc",
+        ),
+        (
+            "started with drop-ins elsewhere",
+            no_crun(runc()),
+            engine(1, 37),
+            "crio --config-dir /etc/other.d",
+        ),
+        (
+            "started with another main file",
+            no_crun(Files::of(&[
+                ("/etc/other.conf", RUNC),
+                ("/etc/crio/crio.conf", "[crio.runtime]\ndefault_runtime = \"kata\"\n"),
+            ])),
+            engine(1, 37),
+            "crio -c /etc/other.conf",
+        ),
+        (
+            "a default that nobody defines",
+            crio_user("10-user.conf", "[crio.runtime]\ndefault_runtime = \"gone\"\n"),
+            options(),
+            "",
+        ),
+        ("syntax error", Files::of(&[("/etc/crio/crio.conf", "[crio\n")]), options(), ""),
+        (
+            "a wrong type",
+            crio_user("10-user.conf", "[crio.runtime]\ndefault_runtime = [\"runc\"]\n"),
+            options(),
+            "",
+        ),
+    ]
+}
+
+#[test]
+fn crio_as_it_occurs() {
+    let path = Path::new(crio::PATH);
+    let mut text = String::new();
+    for (name, files, options, line) in crio_cases() {
+        let line: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let flags = crio::Flags::of(&line, &[]);
         text.push_str(
             &tell(
                 name,
                 files,
-                (&|files| crio::plan(files, path, &options), &|files| {
-                    crio::check(files, path, &options)
+                (&|files| crio::plan(files, path, &options, &flags), &|files| {
+                    crio::check(files, path, &options, &flags)
                 }),
             )
             .0,
         );
     }
     golden("crio.txt", &text);
+}
+
+/// The same files below another root.
+fn below(root: &Path, files: &Files) -> Files {
+    let at = |path: &Path| root.join(path.strip_prefix("/").unwrap());
+    Files(files.0.iter().map(|(path, text)| (at(path), text.clone())).collect())
+}
+
+/// CRI-O's program, where there is one: `$CRIO_BIN` names its folder.
+#[test]
+fn real_crio_reads_files_and_flags_as_we_do_before_and_after() {
+    let folder = std::env::var_os("CRIO_BIN").map_or_else(|| "/usr/bin".into(), PathBuf::from);
+    let program = folder.join("crio");
+    if !program.is_file() {
+        println!("SKIPPED: no crio in {}, so nothing was read by one", folder.display());
+        return;
+    }
+    let mut read = 0;
+    for (name, files, options, line) in crio_cases() {
+        // Which handler is built in depends on the version.
+        if options.engine.is_none_or(|version| version < Version(1, 35)) {
+            continue;
+        }
+        let dir = tempdir();
+        let line = line.replace("/etc/", &format!("{}/etc/", dir.display()));
+        let line: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let flags = crio::Flags::of(&line, &[]);
+        let path = dir.join(crio::PATH.strip_prefix('/').unwrap());
+        // Drop-ins elsewhere are read where they are.
+        let path = flags.directory().map_or(path, |directory| directory.join("zz-mpsgate.conf"));
+        let (absent, mut files): (Files, Files) = {
+            let (absent, files): (BTreeMap<_, _>, BTreeMap<_, _>) =
+                files.0.into_iter().partition(|(path, _)| path.starts_with("/absent"));
+            (Files(absent), below(&dir, &Files(files)))
+        };
+        let ask = |files: &Files, arguments: Vec<String>| {
+            let said = Command::new(&program).args(arguments).output().unwrap();
+            assert!(said.status.success(), "{name}: {}", String::from_utf8_lossy(&said.stderr));
+            let text = String::from_utf8(said.stdout).unwrap();
+            let mut all = files.clone();
+            all.0.extend(absent.0.clone());
+            let theirs = crio::check_dump(&all, &path, &text, &options, &flags).unwrap();
+            let ours = crio::check(&all, &path, &options, &flags).unwrap();
+            let sorted = |report: Report| {
+                let mut findings = report.findings;
+                findings.sort_by(|a, b| a.handler.cmp(&b.handler));
+                findings
+            };
+            assert_eq!(sorted(theirs), sorted(ours), "{name}:\n{text}");
+        };
+        for (path, text) in &files.0 {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        ask(&files, crio::reading(&files, &path, &flags).unwrap());
+        let mut all = files.clone();
+        all.0.extend(absent.0.clone());
+        if let Ok(plan) = crio::plan(&all, &path, &options, &flags) {
+            let trial = dir.join("trial");
+            let reading = crio::trial(&files, &path, &flags, &plan.changes, &trial).unwrap();
+            for (path, text) in reading.files {
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            files.apply(&plan.changes);
+            ask(&files, reading.arguments);
+        }
+        std::fs::remove_dir_all(dir).unwrap();
+        read += 1;
+    }
+    println!("{}: {read} cases", program.display());
+    assert!(read > 15, "{} was asked too little", program.display());
 }
 
 /// containerd's programs that are here: the installed one, and those that tests unpacked.
@@ -548,7 +901,11 @@ fn the_snippets_in_config_are_what_configure_writes() {
             "podman-containers.conf",
             new(podman::plan(&none, Path::new(podman::PATH), &options(), None).unwrap()),
         ),
-        ("crio.conf", new(crio::plan(&none, Path::new(crio::PATH), &options()).unwrap())),
+        (
+            "crio.conf",
+            new(crio::plan(&none, Path::new(crio::PATH), &options(), &crio::Flags::default())
+                .unwrap()),
+        ),
     ];
     for (name, wanted) in written {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config").join(name);

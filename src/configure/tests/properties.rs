@@ -16,8 +16,8 @@ impl Source for One {
         Ok(self.1.clone().filter(|_| path == self.0))
     }
 
-    fn list(&self, _: &Path) -> Vec<PathBuf> {
-        Vec::new()
+    fn list(&self, directory: &Path) -> Vec<PathBuf> {
+        Some(self.0.clone()).filter(|path| path.parent() == Some(directory)).into_iter().collect()
     }
 }
 
@@ -29,6 +29,7 @@ fn options() -> Options {
         keep_default: false,
         all_handlers: true,
         engine: None,
+        before: None,
     }
 }
 
@@ -76,7 +77,7 @@ const OURS: [&str; 12] = [
     "runtime",
     "default_runtime",
     "runtime_supports_json",
-    "runtime_supports_nocgroups",
+    "runtime_supports_nocgroup",
 ];
 
 /// Every key that is not ours, with its text.
@@ -172,7 +173,7 @@ proptest! {
         let runs: [(&str, Run<'_>); 3] = [
             (containerd::PATH, &|source, path| containerd::plan(source, path, &options()).ok()),
             (podman::PATH, &|source, path| podman::plan(source, path, &options(), None).ok()),
-            (crio::PATH, &|source, path| crio::plan(source, path, &options()).ok()),
+            (crio::PATH, &|source, path| crio::plan(source, path, &options(), &crio::Flags::default()).ok()),
         ];
         for (path, plan) in runs {
             if let Some(after) = configured(path, &text, plan) {

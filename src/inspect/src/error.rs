@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io;
 
 use mpsgate_config::ExitCode;
+use mpsgate_config::printable::plain;
 use mpsgate_kubernetes::SeenError;
 
 /// Why there is no table.
@@ -58,10 +59,11 @@ impl InspectError {
 
     /// `error:`, `cause:` and `hint:` lines. Causes that a line already holds are not repeated.
     pub(crate) fn render(&self) -> String {
-        let mut text = format!("error: {self}\n");
+        let mut text = format!("error: {}\n", plain(&self.to_string()));
         let mut cause = self.source();
         while let Some(source) = cause {
-            let line = source.to_string();
+            // An API server, or what stands in its place, may answer anything.
+            let line = plain(&source.to_string());
             if !text.contains(&line) {
                 // Writing to a String does not fail.
                 let _ = writeln!(text, "cause: {line}");
@@ -69,7 +71,7 @@ impl InspectError {
             cause = source.source();
         }
         if let Some(hint) = self.hint() {
-            let _ = writeln!(text, "hint: {hint}");
+            let _ = writeln!(text, "hint: {}", plain(&hint));
         }
         text
     }

@@ -26,6 +26,7 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use mpsgate_config::ExitCode;
+use mpsgate_config::printable::plain;
 use mpsgate_kubernetes::seen;
 
 use crate::args::{Cli, Output};
@@ -61,10 +62,10 @@ fn run(cli: &Cli) -> Result<(), InspectError> {
     let seen = runtime.block_on(seen(&cli.access(), cli.node.as_deref()))?;
     let (view, warnings) = View::of(&seen, cli.node.is_some());
     for warning in warnings {
-        print::note(&format!("warning: {warning}\n"));
+        print::note(&format!("warning: {}\n", plain(&warning)));
     }
     if view.is_empty() {
-        print::note(&format!("note: {}\n", nothing(cli.node.as_deref())));
+        print::note(&format!("note: {}\n", plain(&nothing(cli.node.as_deref()))));
     }
     let coloured = print::coloured();
     print::answer(&match (cli.output, cli.details) {

@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use mpsgate_config::printable::plain;
+
 /// Blanks behind the widest cell of a column.
 const PADDING: usize = 2;
 
@@ -27,8 +29,9 @@ pub(crate) enum Paint {
 }
 
 impl From<String> for Cell {
+    /// What others wrote into the cluster's objects is text and nothing else: a cell is one line, and no terminal obeys it.
     fn from(text: String) -> Self {
-        Self { text, paint: Paint::Plain }
+        Self { text: plain(&text), paint: Paint::Plain }
     }
 }
 
@@ -159,6 +162,16 @@ mod tests {
         table.line([Cell { text: "7/15".to_owned(), paint: Paint::High }, "x".into()]);
         assert_eq!(table.render(false), "15/15  x\n7/15   x\n");
         assert_eq!(table.render(true), "\x1b[31m15/15\x1b[0m  x\n\x1b[33m7/15\x1b[0m   x\n");
+    }
+
+    #[test]
+    fn a_cell_forges_no_line_and_no_terminal_obeys_it() {
+        let mut table = Table::default();
+        let hostile = "\u{1b}]0;pwned\u{7}\u{1b}[2J10.0.0.1\n\tFAKE ROW\u{9b}\u{202e}";
+        table.line(["n", hostile, "c"]);
+        assert_eq!(table.render(true), "n  �]0;pwned��[2J10.0.0.1��FAKE ROW��  c\n");
+        let owned = Cell::from(hostile.to_owned());
+        assert!(!owned.text.chars().any(char::is_control));
     }
 
     proptest::proptest! {

@@ -4,22 +4,27 @@
     reason = "configure --write and --undo change engines' settings, and do it here"
 )]
 
-use std::fs::{self, File, Metadata};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use mpsgate_config::find_runtime;
-use mpsgate_configure::{Change, Source};
+use mpsgate_configure::{Change, ConfigureError, Source};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 
-use super::SetUpError;
+use super::{SetUpError, programs};
 
 /// Links that are followed, as many as the kernel does.
 const LINKS: usize = 40;
 
 /// The file system.
 #[derive(Debug)]
-pub(super) struct Disk;
+pub(crate) struct Disk;
 
 impl Source for Disk {
     fn read(&self, path: &Path) -> io::Result<Option<String>> {
@@ -36,6 +41,78 @@ impl Source for Disk {
             entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
         files.sort();
         files
+    }
+
+    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
+        let files = below(directory)?;
+        for path in &files {
+            let what = match fs::metadata(path) {
+                Ok(found) if found.is_file() => continue,
+                Ok(found) if found.is_dir() => "is a link to a folder",
+                Ok(_) => "is no file",
+                Err(error) if error.kind() == ErrorKind::NotFound => "is a link that leads nowhere",
+                // Reading it says more.
+                Err(_) => continue,
+            };
+            return Err(ConfigureError::NoFile { path: path.clone(), what });
+        }
+        Ok(files)
+    }
+
+    fn has_program(&self, program: &str) -> bool {
+        programs::find(program).is_some()
+    }
+}
+
+/// All that is below a directory but folders, themselves and not what they may lead to; by name, folder by folder.
+pub(super) fn below(directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
+    let failed = |path: &Path, source| ConfigureError::Read { path: path.to_owned(), source };
+    let mut found = Vec::new();
+    match fs::symlink_metadata(directory) {
+        // A link in the folder's place is not followed either.
+        Ok(metadata) if !metadata.is_dir() => return Ok(vec![directory.to_owned()]),
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
+        Err(error) => return Err(failed(directory, error)),
+    }
+    let mut folders = vec![directory.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).map_err(|error| failed(&folder, error))? {
+            let entry = entry.map_err(|error| failed(&folder, error))?;
+            let kind = entry.file_type().map_err(|error| failed(&entry.path(), error))?;
+            if kind.is_dir() { &mut folders } else { &mut found }.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The file system as it would be without what `--write` wrote.
+#[derive(Debug)]
+pub(super) struct WithoutUs(pub(super) BTreeMap<PathBuf, Option<String>>);
+
+impl Source for WithoutUs {
+    fn read(&self, path: &Path) -> io::Result<Option<String>> {
+        match real(path).ok().and_then(|real| self.0.get(&real)) {
+            Some(text) => Ok(text.clone()),
+            None => Disk.read(path),
+        }
+    }
+
+    fn list(&self, directory: &Path) -> Vec<PathBuf> {
+        let mut files = Disk.list(directory);
+        files.retain(|path| {
+            real(path).ok().and_then(|real| self.0.get(&real)).is_none_or(Option::is_some)
+        });
+        files
+    }
+
+    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
+        Disk.walk(directory)
+    }
+
+    fn has_program(&self, name: &str) -> bool {
+        Disk.has_program(name)
     }
 }
 
@@ -84,9 +161,8 @@ impl Target {
         if now != self.before {
             return Err(SetUpError::Raced { path: self.real.clone() });
         }
-        for directory in &self.directories {
-            fs::create_dir(directory)
-                .or_else(exists)
+        if let Some(directory) = self.directories.last() {
+            Directory::make(directory)
                 .map_err(|source| SetUpError::Write { path: directory.clone(), source })?;
         }
         replace(&self.real, &self.after)
@@ -106,10 +182,6 @@ impl Target {
     }
 }
 
-fn exists(error: io::Error) -> io::Result<()> {
-    if error.kind() == ErrorKind::AlreadyExists { Ok(()) } else { Err(error) }
-}
-
 /// The file behind all links, which need not be there.
 fn real(path: &Path) -> Result<PathBuf, SetUpError> {
     let failed = |source| SetUpError::Read { path: path.to_owned(), source };
@@ -121,11 +193,7 @@ fn real(path: &Path) -> Result<PathBuf, SetUpError> {
             }
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) => {
                 // Links among the directories, as far as these are there.
-                let (Some(parent), Some(name)) = (path_now.parent(), path_now.file_name()) else {
-                    break;
-                };
-                return Ok(fs::canonicalize(parent)
-                    .map_or_else(|_| path_now.clone(), |parent| parent.join(name)));
+                return resolved(&path_now).map_err(failed);
             }
             Err(error) => return Err(failed(error)),
         }
@@ -133,53 +201,170 @@ fn real(path: &Path) -> Result<PathBuf, SetUpError> {
     Err(failed(io::Error::other("it leads through more than 40 links")))
 }
 
-/// Replaces a file whole, with the owner and mode that it has.
+/// A path without links among its directories, as far as these are there.
+fn resolved(path: &Path) -> io::Result<PathBuf> {
+    let mut missing = Vec::new();
+    let mut there = path;
+    while let (Some(parent), Some(name)) = (there.parent(), there.file_name()) {
+        missing.push(name);
+        there = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        match fs::canonicalize(there) {
+            Ok(real) => {
+                return Ok(missing.iter().rev().fold(real, |path, name| path.join(name)));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(path.to_owned())
+}
+
+/// Replaces a file whole, with the owner and mode that it has. No directory on its way may be a link: they were looked
+/// through when it was planned, and a link that is there now was put there since.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), SetUpError> {
     write(path, text, 0o644).map_err(|source| SetUpError::Write { path: path.to_owned(), source })
 }
 
 /// Replaces a file that only root may read: settings can hold passwords of registries.
 pub(super) fn replace_private(path: &Path, text: &str) -> Result<(), SetUpError> {
-    write(path, text, 0o600).map_err(|source| SetUpError::Write { path: path.to_owned(), source })
+    let written = resolved(path).and_then(|path| write(&path, text, 0o600));
+    written.map_err(|source| SetUpError::Write { path: path.to_owned(), source })
 }
 
 /// Replaces a file of ours whole, whoever's it was and whatever its mode; makes its directory.
 pub(crate) fn replace_bytes(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SetUpError> {
     let failed = |source| SetUpError::Write { path: path.to_owned(), source };
-    let directory = path.parent().unwrap_or_else(|| Path::new("/"));
-    fs::create_dir(directory).or_else(exists).map_err(failed)?;
     let write = || -> io::Result<()> {
-        let mut new =
-            tempfile::Builder::new().prefix(".mpsgate-").suffix(".new").tempfile_in(directory)?;
-        new.write_all(bytes)?;
-        new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
-        new.as_file().sync_all()?;
-        new.persist(path).map_err(|error| error.error)?;
-        File::open(directory)?.sync_all()
+        let path = resolved(path)?;
+        Directory::make(path.parent().unwrap_or_else(|| Path::new("/")))?.replace(
+            name_of(&path)?,
+            bytes,
+            |_| (None, mode),
+        )
     };
     write().map_err(failed)
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
-    let directory = path.parent().unwrap_or_else(|| Path::new("/"));
-    // Hidden, and of a name that no engine takes for settings.
-    let mut new =
-        tempfile::Builder::new().prefix(".mpsgate-").suffix(".new").tempfile_in(directory)?;
-    new.write_all(text.as_bytes())?;
-    let old: Option<Metadata> = fs::metadata(path).ok();
-    if let Some(old) = &old {
-        fchown(new.as_file(), Some(old.uid()), Some(old.gid()))?;
+    let directory = Directory::open(path.parent().unwrap_or_else(|| Path::new("/")))?;
+    directory.replace(name_of(path)?, text.as_bytes(), |old| match old {
+        // No bit of it makes anybody another user: the file may be one that its owner linked there.
+        Some(old) => (Some((old.st_uid, old.st_gid)), old.st_mode & 0o777),
+        None => (None, mode),
+    })
+}
+
+fn name_of(path: &Path) -> io::Result<&OsStr> {
+    path.file_name().ok_or_else(|| io::Error::from(ErrorKind::InvalidInput))
+}
+
+/// A directory that is held, not named: whoever owns one above it may put another in its place, and nothing is
+/// written there.
+#[derive(Debug)]
+struct Directory(OwnedFd);
+
+impl Directory {
+    /// Through no link.
+    fn open(path: &Path) -> io::Result<Self> {
+        Self::walk(path, false)
     }
-    let mode = old.map_or(mode, |old| old.mode() & 0o7777);
-    new.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
-    new.as_file().sync_all()?;
-    new.persist(path).map_err(|error| error.error)?;
-    File::open(directory)?.sync_all()
+
+    /// Makes what is missing.
+    fn make(path: &Path) -> io::Result<Self> {
+        Self::walk(path, true)
+    }
+
+    fn walk(path: &Path, make: bool) -> io::Result<Self> {
+        const FLAGS: OFlags =
+            OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+        let start = if path.is_absolute() { "/" } else { "." };
+        let mut at = rustix::fs::open(start, FLAGS, Mode::empty())?;
+        for part in path.components() {
+            let name = match part {
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => continue,
+                Component::ParentDir => OsStr::new(".."),
+                Component::Normal(name) => name,
+            };
+            let next = match rustix::fs::openat(&at, name, FLAGS, Mode::empty()) {
+                Err(Errno::NOENT) if make => {
+                    match rustix::fs::mkdirat(&at, name, Mode::from_raw_mode(0o755)) {
+                        Ok(()) | Err(Errno::EXIST) => {}
+                        Err(errno) => return Err(errno.into()),
+                    }
+                    rustix::fs::openat(&at, name, FLAGS, Mode::empty())?
+                }
+                opened => opened?,
+            };
+            at = next;
+        }
+        Ok(Self(at))
+    }
+
+    /// What is there under a name, itself and not what it may lead to.
+    fn stat(&self, name: &OsStr) -> io::Result<Option<Stat>> {
+        match rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Replaces a file of it whole, with the owner and mode that `like` says of the one that is there.
+    fn replace(
+        &self,
+        name: &OsStr,
+        bytes: &[u8],
+        like: impl Fn(Option<&Stat>) -> (Option<(u32, u32)>, u32),
+    ) -> io::Result<()> {
+        let old = self.stat(name)?;
+        if old
+            .as_ref()
+            .is_some_and(|old| FileType::from_raw_mode(old.st_mode) != FileType::RegularFile)
+        {
+            return Err(io::Error::other(
+                "something that is no file is in its place since a moment",
+            ));
+        }
+        let (owner, mode) = like(old.as_ref());
+        let (new, mut file) = self.new_file()?;
+        let mut write = || -> io::Result<()> {
+            file.write_all(bytes)?;
+            if let Some((uid, gid)) = owner {
+                fchown(&file, Some(uid), Some(gid))?;
+            }
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
+            file.sync_all()?;
+            rustix::fs::renameat(&self.0, &new, &self.0, name)?;
+            Ok(rustix::fs::fsync(&self.0)?)
+        };
+        write().inspect_err(|_| {
+            let _ = rustix::fs::unlinkat(&self.0, &new, AtFlags::empty());
+        })
+    }
+
+    /// A file that was not there: hidden, and of a name that no engine takes for settings.
+    fn new_file(&self) -> io::Result<(String, File)> {
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        for number in 0..100 {
+            let name = format!(".mpsgate-{}-{number}.new", std::process::id());
+            match rustix::fs::openat(&self.0, &name, flags, Mode::from_raw_mode(0o600)) {
+                Ok(file) => return Ok((name, file.into())),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Err(ErrorKind::AlreadyExists.into())
+    }
 }
 
 /// Removes a file, and then those of `directories` that are empty, the innermost first.
-pub(super) fn remove(path: &Path, directories: &[PathBuf]) -> Result<(), SetUpError> {
-    match fs::remove_file(path) {
+pub(crate) fn remove(path: &Path, directories: &[PathBuf]) -> Result<(), SetUpError> {
+    let unlink = || -> io::Result<()> {
+        let directory = Directory::open(path.parent().unwrap_or_else(|| Path::new("/")))?;
+        Ok(rustix::fs::unlinkat(&directory.0, name_of(path)?, AtFlags::empty())?)
+    };
+    match unlink() {
         Err(source) if source.kind() != ErrorKind::NotFound => {
             return Err(SetUpError::Write { path: path.to_owned(), source });
         }
@@ -215,5 +400,146 @@ pub(super) fn check_programs(program: &Path, runtime: &Path) -> Result<(), SetUp
     match find_runtime(runtime, fs::metadata(program).ok().as_ref()) {
         Some(path) if is_program(&path) => Ok(()),
         _ => Err(SetUpError::NoRuntime { runtime: runtime.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn target(named: &Path, after: &str) -> Target {
+        let before = Disk.read(named).unwrap();
+        let change = Change { path: named.to_owned(), before, after: after.to_owned() };
+        Target::of(&change).unwrap()
+    }
+
+    /// `users/` is a user's, `roots/` holds what he may not write.
+    fn places() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let (users, roots) = (dir.path().join("users"), dir.path().join("roots"));
+        for made in [users.join("etc"), roots.clone()] {
+            fs::create_dir_all(made).unwrap();
+        }
+        (dir, users, roots)
+    }
+
+    #[test]
+    fn a_directory_that_was_exchanged_for_a_link_is_not_written_through() {
+        for existed in [true, false] {
+            let (_dir, users, roots) = places();
+            let file = users.join("etc/daemon.json");
+            if existed {
+                fs::write(&file, "old").unwrap();
+                // The same text is there: only the place differs.
+                fs::write(roots.join("daemon.json"), "old").unwrap();
+            }
+            let planned = target(&file, "new");
+            fs::rename(users.join("etc"), users.join("away")).unwrap();
+            symlink(&roots, users.join("etc")).unwrap();
+            let error = planned.write().unwrap_err();
+            assert!(matches!(error, SetUpError::Write { .. }), "{error}");
+            let left = Disk.read(&roots.join("daemon.json")).unwrap();
+            assert_eq!(left.as_deref(), existed.then_some("old"));
+            assert!(remove(&planned.real, &[]).is_err());
+            assert_eq!(roots.join("daemon.json").exists(), existed);
+            assert_eq!(fs::read_dir(&roots).unwrap().count(), usize::from(existed));
+        }
+    }
+
+    #[test]
+    fn directories_that_are_missing_are_made_through_no_link() {
+        let (_dir, users, roots) = places();
+        let planned = target(&users.join("etc/a/b/daemon.json"), "new");
+        fs::remove_dir(users.join("etc")).unwrap();
+        symlink(&roots, users.join("etc")).unwrap();
+        planned.write().unwrap_err();
+        assert_eq!(fs::read_dir(&roots).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn links_that_were_there_are_followed_and_owner_and_mode_stay() {
+        let (_dir, users, roots) = places();
+        let real = roots.join("daemon.json");
+        fs::write(&real, "old").unwrap();
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o4640)).unwrap();
+        symlink(&roots, users.join("etc/docker")).unwrap();
+        symlink(users.join("etc/docker/daemon.json"), users.join("link")).unwrap();
+        for (named, text) in [("link", "one"), ("etc/docker/daemon.json", "two")] {
+            let planned = target(&users.join(named), text);
+            assert!(planned.sentence().contains("roots/daemon.json, to which"));
+            planned.write().unwrap();
+            assert_eq!(fs::read_to_string(&real).unwrap(), text);
+            assert_eq!(real.metadata().unwrap().mode() & 0o7777, 0o640);
+        }
+        let planned = target(&users.join("etc/a/b/daemon.json"), "new");
+        assert_eq!(planned.directories.len(), 2);
+        planned.write().unwrap();
+        assert_eq!(fs::read_to_string(users.join("etc/a/b/daemon.json")).unwrap(), "new");
+        let names = fs::read_dir(users.join("etc/a/b")).unwrap().count();
+        assert_eq!(names, 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn drop_ins_are_found_folder_by_folder_whatever_their_names() {
+        let (_dir, users, _) = places();
+        let etc = users.join("etc");
+        for folder in ["b.d", "b.d/c"] {
+            fs::create_dir(etc.join(folder)).unwrap();
+        }
+        for name in ["a.conf", "a.conf~", ".hidden", "b", "b-", "b.d/x", "b.d/c/y", "c"] {
+            fs::write(etc.join(name), "").unwrap();
+        }
+        symlink(etc.join("a.conf"), etc.join("b.d/linked")).unwrap();
+        let names: Vec<String> = Disk
+            .walk(&etc)
+            .unwrap()
+            .iter()
+            .map(|path| path.strip_prefix(&etc).unwrap().to_string_lossy().into_owned())
+            .collect();
+        assert_eq!(
+            names,
+            [".hidden", "a.conf", "a.conf~", "b", "b-", "b.d/c/y", "b.d/linked", "b.d/x", "c"]
+        );
+        assert_eq!(Disk.walk(&users.join("none")).unwrap(), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn what_is_no_file_among_drop_ins_is_said_with_what_it_is() {
+        for (target, what) in [
+            ("gone", "is a link that leads nowhere"),
+            ("../roots", "is a link to a folder"),
+            ("/dev/null", "is no file"),
+        ] {
+            let (_dir, users, _) = places();
+            let link = users.join("etc/drop.conf");
+            symlink(if target == "../roots" { "../../roots" } else { target }, &link).unwrap();
+            let error = Disk.walk(&users.join("etc")).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("{} {what}, and CRI-O does not start with it", link.display())
+            );
+        }
+        let (_dir, users, roots) = places();
+        symlink(&roots, users.join("folder")).unwrap();
+        let error = Disk.walk(&users.join("folder")).unwrap_err();
+        assert!(error.to_string().contains("is a link to a folder"), "{error}");
+    }
+
+    #[test]
+    fn a_link_in_the_files_place_is_no_file() {
+        let (_dir, users, roots) = places();
+        let file = users.join("etc/daemon.json");
+        fs::write(&file, "old").unwrap();
+        let secret = roots.join("secret");
+        fs::write(&secret, "old").unwrap();
+        let planned = target(&file, "new");
+        fs::remove_file(&file).unwrap();
+        symlink(&secret, &file).unwrap();
+        planned.write().unwrap_err();
+        assert_eq!(fs::read_to_string(&secret).unwrap(), "old");
+        assert!(file.is_symlink());
     }
 }

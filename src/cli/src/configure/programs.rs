@@ -4,16 +4,18 @@ use std::fs;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use mpsgate_config::paths;
-use mpsgate_configure::{Change, Version, containerd, docker};
+use mpsgate_configure::{Change, Version, containerd, crio, docker};
 
 use super::SetUpError;
 use crate::args::Engine;
 
 /// An engine reads its settings within milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);
+/// The largest settings that were seen have 40 KiB.
+const LIMIT_MIB: u64 = 16;
 /// A tick in `/proc/PID/stat`; `USER_HZ` is 100 on every architecture that is shipped.
 const MS_PER_TICK: u64 = 10;
 
@@ -40,25 +42,26 @@ pub(super) fn version(program: &Path) -> Option<String> {
     run(program, &["--version"]).ok().filter(|said| said.good).map(|said| said.stdout)
 }
 
-/// containerd's reading of its settings.
-pub(super) fn config_dump(program: &Path, config: &Path) -> Result<String, SetUpError> {
-    let arguments = ["--config", &config.to_string_lossy(), "config", "dump"];
-    let said = run(program, &arguments)?;
-    if said.good { Ok(said.stdout) } else { Err(said.rejected(program, &arguments)) }
+/// An engine's own reading of its settings: what it prints when it is asked so.
+pub(super) fn own_reading(program: &Path, arguments: &[&str]) -> Result<String, SetUpError> {
+    let said = run(program, arguments)?;
+    if said.good { Ok(said.stdout) } else { Err(said.rejected(program, arguments)) }
 }
 
-/// Has the engine read what would be written, in a folder of its own; containerd's reading, where it is that.
+/// Has the engine read what would be written, in a folder of its own; its reading, where it prints that.
 pub(super) fn validate(
     engine: Engine,
     program: &Path,
     version: Option<Version>,
     main: &Path,
+    flags: &crio::Flags,
     changes: &[Change],
 ) -> Result<Option<String>, SetUpError> {
     let known = match engine {
         Engine::Containerd => main.extension().is_none_or(|extension| extension != "tmpl"),
         Engine::Docker => version.is_some_and(|version| version >= docker::VALIDATES_FROM),
-        Engine::Podman | Engine::Crio => false,
+        Engine::Crio => true,
+        Engine::Podman => false,
     };
     if !known {
         return Ok(None);
@@ -66,50 +69,76 @@ pub(super) fn validate(
     let failed = |source| SetUpError::Write { path: std::env::temp_dir(), source };
     let scratch = tempfile::tempdir().map_err(failed)?;
     let trial = scratch.path().join(main.file_name().unwrap_or_default());
-    let text = match engine {
-        Engine::Containerd => containerd::trial(&super::Disk, main, changes, scratch.path()),
-        _ => Ok(vec![(trial.clone(), changes.iter().map(|change| change.after.clone()).collect())]),
+    let config = trial.to_string_lossy().into_owned();
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    let (arguments, files): (Vec<String>, _) = match engine {
+        Engine::Containerd => (
+            words(&["--config", &config, "config", "dump"]),
+            containerd::trial(&super::Disk, main, changes, scratch.path()),
+        ),
+        Engine::Crio => match crio::trial(&super::Disk, main, flags, changes, scratch.path()) {
+            Ok(reading) => (reading.arguments, Ok(reading.files)),
+            Err(error) => (Vec::new(), Err(error)),
+        },
+        Engine::Docker | Engine::Podman => (
+            words(&["--validate", "--config-file", &config]),
+            Ok(vec![(trial, changes.iter().map(|change| change.after.clone()).collect())]),
+        ),
     };
-    for (path, text) in text.map_err(|error| SetUpError::Rejected {
+    for (path, text) in files.map_err(|error| SetUpError::Rejected {
         program: program.display().to_string(),
         said: error.to_string(),
     })? {
         super::files::replace_private(&path, &text)?;
     }
-    let config = trial.to_string_lossy().into_owned();
-    let arguments: Vec<&str> = match engine {
-        Engine::Containerd => vec!["--config", &config, "config", "dump"],
-        _ => vec!["--validate", "--config-file", &config],
-    };
-    let said = run(program, &arguments)?;
-    if said.good {
-        Ok((engine == Engine::Containerd).then_some(said.stdout))
-    } else {
-        Err(said.rejected(program, &arguments))
-    }
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let said = own_reading(program, &arguments)?;
+    Ok((engine != Engine::Docker).then_some(said))
 }
 
 /// The command line of the first process of this name.
 pub(super) fn command_line(name: &str) -> Vec<String> {
-    let Some(pid) = pid_of(Path::new("/"), name) else { return Vec::new() };
-    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    bytes.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    words_of(name, "cmdline")
 }
 
-/// The pid of an engine that runs since before its settings were changed.
-pub(super) fn started_before(name: &str, settings: &Path) -> Option<u32> {
-    // Ages, not times of day: the time of boot in /proc/stat is off where the clock was set since.
-    let unchanged =
-        SystemTime::now().duration_since(fs::metadata(settings).ok()?.modified().ok()?).ok()?;
-    let pid = pid_of(Path::new("/"), name)?;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // proc(5): field 22, counted behind the name, which ends at the last parenthesis.
-    let ticks: u64 = stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()?;
-    let uptime = fs::read_to_string("/proc/uptime").ok()?;
-    let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
-    let started = Duration::from_millis(ticks * MS_PER_TICK);
-    let running = Duration::try_from_secs_f64(uptime).ok()?.checked_sub(started)?;
-    (running > unchanged).then_some(pid)
+/// What the CRI-O that runs was started with.
+pub(super) fn crio_flags() -> crio::Flags {
+    crio::Flags::of(&words_of("crio", "cmdline"), &words_of("crio", "environ"))
+}
+
+/// A file of a process that holds words, each ended by a NUL.
+fn words_of(name: &str, file: &str) -> Vec<String> {
+    let Some(pid) = pid_of(Path::new("/"), name) else { return Vec::new() };
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes).split(|byte| *byte == 0);
+    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+}
+
+/// A running process, and not one that has its number later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    /// Its start in ticks since boot.
+    pub(super) started: u64,
+}
+
+impl Process {
+    /// The first of this name.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        let pid = pid_of(Path::new("/"), name)?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // proc(5): field 22, counted behind the name, which ends at the last parenthesis.
+        let started = stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()?;
+        Some(Self { pid, started })
+    }
+
+    /// How long it runs.
+    pub(super) fn age(self) -> Option<Duration> {
+        let uptime = fs::read_to_string("/proc/uptime").ok()?;
+        let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+        let started = Duration::from_millis(self.started * MS_PER_TICK);
+        Duration::try_from_secs_f64(uptime).ok()?.checked_sub(started)
+    }
 }
 
 /// The first process of this name on the node whose root is `root`.
@@ -146,6 +175,10 @@ fn run(program: &Path, arguments: &[&str]) -> Result<Said, SetUpError> {
 }
 
 fn attempt(program: &Path, arguments: &[&str]) -> io::Result<Said> {
+    attempt_within(LIMIT, program, arguments)
+}
+
+fn attempt_within(limit: Duration, program: &Path, arguments: &[&str]) -> io::Result<Said> {
     // Files, not pipes: nobody has to read while it writes.
     let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
     let mut child = Command::new(program)
@@ -154,21 +187,27 @@ fn attempt(program: &Path, arguments: &[&str]) -> io::Result<Said> {
         .stdout(out.try_clone()?)
         .stderr(err.try_clone()?)
         .spawn()?;
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + limit;
+    let over =
+        |file: &fs::File| -> io::Result<bool> { Ok(file.metadata()?.len() > LIMIT_MIB << 20) };
     let status = loop {
-        match child.try_wait()? {
-            Some(status) => break status,
-            None if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
-            None => {
-                // Fails only for one that has ended.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    format!("it did not end within {} s", LIMIT.as_secs()),
-                ));
-            }
-        }
+        let ended = child.try_wait()?;
+        let stopped = if over(&out)? || over(&err)? {
+            let why = format!("it printed more than {LIMIT_MIB} MiB");
+            io::Error::new(io::ErrorKind::FileTooLarge, why)
+        } else if let Some(status) = ended {
+            break status;
+        } else if Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        } else {
+            let why = format!("it did not end within {} s", limit.as_secs());
+            io::Error::new(io::ErrorKind::TimedOut, why)
+        };
+        // Fails only for one that has ended.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(stopped);
     };
     let text = |file: &mut fs::File| -> io::Result<String> {
         let mut bytes = Vec::new();
@@ -177,4 +216,30 @@ fn attempt(program: &Path, arguments: &[&str]) -> io::Result<Said> {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     Ok(Said { good: status.success(), stdout: text(&mut out)?, stderr: text(&mut err)? })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+
+    fn shell(limit: Duration, script: &str) -> io::Result<Said> {
+        attempt_within(limit, Path::new("/bin/sh"), &["-c", script])
+    }
+
+    #[test]
+    fn a_program_that_hangs_or_never_stops_printing_is_ended_and_named() {
+        let hangs = shell(Duration::from_secs(1), "exec sleep 60").err().unwrap();
+        assert_eq!(hangs.to_string(), "it did not end within 1 s");
+        for script in ["exec yes", "exec yes >&2", "exec head -c 104857600 /dev/zero"] {
+            let floods = shell(LIMIT, script).err().unwrap();
+            assert_eq!(floods.to_string(), "it printed more than 16 MiB", "{script}");
+        }
+    }
+
+    #[test]
+    fn what_a_program_says_and_how_it_ends_is_kept() {
+        let said = shell(LIMIT, "echo one; echo two >&2; exit 3").unwrap();
+        assert_eq!((said.good, &*said.stdout, &*said.stderr), (false, "one\n", "two\n"));
+    }
 }

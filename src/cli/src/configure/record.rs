@@ -3,6 +3,7 @@
 //! The record is on disk before the first file is touched. So wherever `--write` is cut off, each file is
 //! as it was or as it should be, and undo knows both.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mpsgate_configure::{Source, merge_later_edit, parses};
@@ -129,6 +130,22 @@ impl Record {
         self.document.files[index].existed =
             now.is_some() && (self.document.files[index].existed || !merged.is_empty());
         replace_private(&self.kept(index, "before"), &merged)
+    }
+
+    /// The files as they would be without us; `None` is one that would not be there.
+    pub(super) fn without_us(&self) -> Result<BTreeMap<PathBuf, Option<String>>, SetUpError> {
+        let mut files = BTreeMap::new();
+        for (index, entry) in self.document.files.iter().enumerate() {
+            let before = self.text(index, "before")?;
+            let text = match self.now(index)? {
+                Now::Edited(now) => {
+                    merge_later_edit(&before, &self.text(index, "after")?, &now).unwrap_or(before)
+                }
+                Now::Before | Now::After => before,
+            };
+            files.insert(entry.path.clone(), (entry.existed || !text.is_empty()).then_some(text));
+        }
+        Ok(files)
     }
 
     /// Puts everything back, or nothing; what was done, for people.

@@ -4,12 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mpsgate_config::paths;
-use mpsgate_configure::{Options, Report, Source, Version, Way};
+use mpsgate_configure::{ConfigureError, Options, Report, Source, Version, Way, crio};
 
-use super::files::Disk;
-use super::{programs, report};
+use super::files::{Disk, below};
+use super::{loaded, programs, report};
 use crate::CliError;
-use crate::args::Engine;
+use crate::args::{Engine, NAME};
 
 /// Where kubelet keeps its state: only it uses the CRI of containerd and CRI-O.
 const KUBELET: &str = "var/lib/kubelet";
@@ -45,16 +45,23 @@ pub(crate) fn of(engine: Engine, root: &Path, runtime: &Path) -> Option<Standing
     let here = root == Path::new("/");
     let version = if here { programs::version(&program) } else { None };
     let options = Options {
-        name: "mpsgate".to_owned(),
+        name: NAME.to_owned(),
         shim: paths::RUNTIME.to_owned(),
         runtime: runtime.to_string_lossy().into_owned(),
         keep_default: false,
         all_handlers: false,
         // Decides how drop-ins are read.
         engine: version.as_deref().and_then(Version::find),
+        before: None,
     };
-    let path = Path::new(engine.usual_path());
-    let found = report(engine, &Below(root), path, &options, here.then_some(program.as_path()));
+    let flags = if here && engine == Engine::Crio {
+        programs::crio_flags()
+    } else {
+        crio::Flags::default()
+    };
+    let path = engine.settings(&flags);
+    let asked = here.then_some(program.as_path());
+    let found = report(engine, &Below(root), &path, &options, &flags, asked);
     let sentences = |report: &Report, way: Way| -> Vec<String> {
         report.findings.iter().filter(|f| f.way == way).map(|f| f.sentence.clone()).collect()
     };
@@ -64,11 +71,9 @@ pub(crate) fn of(engine: Engine, root: &Path, runtime: &Path) -> Option<Standing
         said: found.map(|report| Said {
             round: sentences(&report, Way::Round),
             through: sentences(&report, Way::Through),
-            stale: if cri && here {
-                programs::started_before(engine.program(), path)
-            } else {
-                None
-            },
+            stale: (cri && here)
+                .then(|| loaded::stale(engine, &report).map(|stale| stale.pid))
+                .flatten(),
         }),
     })
 }
@@ -80,6 +85,10 @@ impl Below<'_> {
     fn at(&self, path: &Path) -> PathBuf {
         path.strip_prefix("/").map_or_else(|_| path.to_owned(), |rest| self.0.join(rest))
     }
+
+    fn named(&self, path: PathBuf) -> PathBuf {
+        path.strip_prefix(self.0).map_or_else(|_| path.clone(), |rest| Path::new("/").join(rest))
+    }
 }
 
 impl Source for Below<'_> {
@@ -88,10 +97,18 @@ impl Source for Below<'_> {
     }
 
     fn list(&self, directory: &Path) -> Vec<PathBuf> {
-        let named = |path: PathBuf| {
-            path.strip_prefix(self.0)
-                .map_or_else(|_| path.clone(), |rest| Path::new("/").join(rest))
-        };
-        Disk.list(&self.at(directory)).into_iter().map(named).collect()
+        Disk.list(&self.at(directory)).into_iter().map(|path| self.named(path)).collect()
+    }
+
+    /// Where a link leads on that node is not looked at.
+    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
+        if self.0 == Path::new("/") {
+            return Disk.walk(directory);
+        }
+        Ok(below(&self.at(directory))?.into_iter().map(|path| self.named(path)).collect())
+    }
+
+    fn has_program(&self, program: &str) -> bool {
+        programs::find_below(self.0, program).is_some()
     }
 }

@@ -28,8 +28,8 @@ const NEVER: [&str; 6] = [
     "environments of processes and containers; values of variables that NVIDIA, CUDA or mpsgate do not know",
     "records of grants for exec (/run/mpsgate/grants): they hold containers' environments",
     "engines' settings and what configure keeps of them: registries' passwords may be in them",
-    "user names and passwords in addresses; values of NAME=VALUE where the name speaks of a secret",
-    "mounts of the node, command lines of processes",
+    "user names and passwords in addresses; what stands behind a word that speaks of a secret, to the line's end",
+    "of units, settings that may hold a secret, arguments of programs, comments; mounts of the node; command lines of processes",
 ];
 
 /// One file of the archive.

@@ -80,6 +80,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("open-files", node::open_files),
     ("mps-control", mps::control),
     ("mps-state", mps::state),
+    ("mps-descriptors", mps::descriptors),
     ("mps-links", mps::links),
     ("compute-mode", mps::compute_mode),
     ("lease", mps::lease),

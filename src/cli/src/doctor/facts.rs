@@ -151,7 +151,10 @@ pub(super) struct ProgramFile {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Linking {
+    /// With musl, as it is shipped.
     Static,
+    /// With glibc, because Rust's musl target was not there when it was built.
+    StaticGlibc,
     Dynamic,
     /// A script, or for another kind of machine.
     NotElf64,

@@ -16,7 +16,7 @@ pub(super) fn render_text(findings: &[Finding], simulated: bool, coloured: bool)
         text.push_str("SIMULATED: no GPU is behind these answers\n\n");
     }
     let label = |f: &Finding| match &f.subject {
-        Some(subject) => format!("{} {subject}", f.name),
+        Some(subject) => format!("{} {}", f.name, mpsgate_config::printable::plain(subject)),
         None => f.name.to_owned(),
     };
     let width = findings.iter().map(|f| label(f).chars().count()).max().unwrap_or(0);
@@ -28,10 +28,10 @@ pub(super) fn render_text(findings: &[Finding], simulated: bool, coloured: bool)
             text,
             "{on}{word:<4}{off}  {:<width$}  {}",
             label(finding),
-            finding.evidence.replace('\n', "\n      ")
+            print::lines(&finding.evidence).replace('\n', "\n      ")
         );
         if let Some(hint) = &finding.hint {
-            let _ = writeln!(text, "      hint: {hint}");
+            let _ = writeln!(text, "      hint: {}", print::lines(hint));
         }
     }
     let count = |outcome| findings.iter().filter(|f| f.result == outcome).count();

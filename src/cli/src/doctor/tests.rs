@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use mpsgate_allocation::GpuUuid;
 use mpsgate_api::{
-    ApiServerStatus, CardStatus, FILES_FORMAT, NodeSnapshot, ResourceStatus, SnapshotCard, Status,
+    ApiServerStatus, CardStatus, DescriptorStatus, FILES_FORMAT, MpsStatus, NodeSnapshot,
+    ResourceStatus, SnapshotCard, Status,
 };
 use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::{Card, ComputeMode, MigState};
@@ -63,7 +64,7 @@ fn status() -> Status {
             max_clients: 48,
             state: "ready".to_owned(),
             hint: None,
-            mps: None,
+            mps: Some(mps(20, false)),
             unwatched: None,
             unlimited: None,
         }],
@@ -80,6 +81,16 @@ fn status() -> Status {
         schedule: "mps".to_owned(),
         schedule_wanted: None,
         schedule_waits_for: Vec::new(),
+    }
+}
+
+fn mps(used: u64, restart_needed: bool) -> MpsStatus {
+    MpsStatus {
+        state: "running".to_owned(),
+        pid: Some(7),
+        default_limit_mib: Some(1024),
+        servers: Vec::new(),
+        descriptors: Some(DescriptorStatus { used, limit: 16384, restart_needed }),
     }
 }
 
@@ -120,6 +131,7 @@ fn snapshot() -> NodeSnapshot {
         majors: BTreeMap::new(),
         protected: Vec::new(),
         swarm_resources: Vec::new(),
+        annotation_prefixes: Vec::new(),
         other_nodes: Vec::new(),
         device_plugin: false,
         share: false,
@@ -323,6 +335,7 @@ const BROKEN: &[Broken] = &[
     ("mps-state", |f| f.channels = Ok(BTreeMap::new()), FAIL, "1 cards are managed, 0 have", "systemctl restart mpsgated"),
     ("mps-state", |f| f.channels = trouble("denied"), FAIL, "denied", "journalctl"),
     ("mps-state", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().state = trouble("locked by pid 8"), FAIL, "locked by pid 8", "journalctl"),
+    ("mps-descriptors", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().mps = Some(mps(8192, true)), WARN, "restart needed: 8192 of 16384 descriptors are open", "mpsgate mps restart 0"),
     ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = Ok(false), FAIL, "is gone", "systemctl restart mpsgated"),
     ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = trouble("planted"), FAIL, "planted", "journalctl"),
     ("compute-mode", |f| with_card(f, |c| c.compute_mode = ComputeMode::Default), FAIL, "DEFAULT: a process that goes round MPS", "systemctl restart mpsgated"),
@@ -366,6 +379,17 @@ fn each_check_turns_red_for_what_it_is_about() {
         let found = finding.hint.as_deref().unwrap_or_default();
         assert!(found.contains(hint), "{hint}: {finding:?}");
     }
+}
+
+#[test]
+fn a_program_that_was_built_without_musl_is_named_and_is_no_failure() {
+    let mut facts = healthy();
+    file(&mut facts).linking = Linking::StaticGlibc;
+    let findings = checks::all(&facts);
+    assert!(!findings.iter().any(is_red), "{findings:#?}");
+    let told: Vec<_> =
+        findings.iter().filter(|f| f.evidence.contains("static with glibc")).collect();
+    assert_eq!(told.len(), 1, "{findings:#?}");
 }
 
 #[test]
@@ -419,19 +443,6 @@ fn selinux_is_no_finding_where_the_directories_have_their_type_or_it_only_report
     selinux(&mut facts, Some("var_run_t"));
     facts.security.selinux = Some(false);
     assert!(!checks::all(&facts).iter().any(is_red));
-}
-
-#[test]
-fn a_variable_that_the_toolkit_knows_and_mpsgate_does_not_look_for_is_named() {
-    let names = |names: &[&str]| {
-        let mut facts = healthy();
-        facts.snapshot.as_mut().unwrap().as_mut().unwrap().swarm_resources =
-            names.iter().map(|name| (*name).to_owned()).collect();
-        checks::all(&facts).into_iter().filter(is_red).map(|f| f.evidence).collect::<Vec<_>>()
-    };
-    assert_eq!(names(&["DOCKER_RESOURCE_TESLA"]), Vec::<String>::new());
-    let [found] = names(&["DOCKER_RESOURCE_TESLA", "MY_GPUS"]).try_into().unwrap();
-    assert!(found.contains("MY_GPUS"), "{found}");
 }
 
 #[test]

@@ -4,9 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use mpsgate_api::NodeSnapshot;
-use mpsgate_config::{Switch, Trust, paths};
-use mpsgate_oci::spec::{Mount, Namespace, View};
-use mpsgate_policy::{Caller, Ipc, MountFact, MountKind, Node};
+use mpsgate_config::{Switch, Trust, find_runtime, paths};
+use mpsgate_oci::spec::{Mount, MountEntry, Namespace, ReadOnly, View};
+use mpsgate_policy::{Caller, Ipc, MountFact, MountKind, Node, Pids, Reach, Unruled};
+
+/// Where the hierarchies of cgroups are mounted.
+const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// The node of a snapshot; without one, a node whose every card is managed.
 pub(super) fn node(snapshot: Option<&NodeSnapshot>, assumed: &mut Vec<String>) -> Node {
@@ -36,43 +39,111 @@ pub(super) fn ipc(view: View<'_>, node: &Node, assumed: &mut Vec<String>) -> Ipc
     }
 }
 
-/// Whether it would see the host's processes.
-pub(super) fn host_pids(view: View<'_>, assumed: &mut Vec<String>) -> bool {
-    view.pid_namespace().is_callers(|path| {
-        let inode = |path: &str| std::fs::metadata(path).ok().map(|found| found.ino());
-        let both = inode(path).zip(inode("/proc/1/ns/pid"));
-        both.map_or_else(
-            || {
-                assumed.push(format!("the PID namespace {path} is not the host's"));
-                false
-            },
-            |(its, hosts)| its == hosts,
-        )
-    })
+/// Whose processes it would see. Which pod a process is of is known only while it lives, on its node.
+pub(super) fn pids(view: View<'_>, assumed: &mut Vec<String>) -> Pids {
+    let path = match view.pid_namespace() {
+        Namespace::New => return Pids::Own,
+        Namespace::Callers => return Pids::Host,
+        Namespace::At(path) => path,
+    };
+    let inode = |path: &str| std::fs::metadata(path).ok().map(|found| found.ino());
+    if inode(path).zip(inode("/proc/1/ns/pid")).is_some_and(|(its, hosts)| its == hosts) {
+        return Pids::Host;
+    }
+    assumed.push(format!("the PID namespace {path} is its own pod's"));
+    Pids::Pod
+}
+
+/// What the runtime would leave open, by the name in the settings.
+pub(super) fn unruled(runtime: &Path) -> Unruled {
+    let found = find_runtime(runtime, None);
+    let program = found.and_then(|path| std::fs::canonicalize(path).ok());
+    let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    Unruled::under(program.as_deref().unwrap_or(runtime), unified)
 }
 
 /// The bind mounts that touch mpsgate's directories, by path. The shim compares device and inode,
-/// which a file from elsewhere does not have here.
-pub(super) fn mounts(view: View<'_>, snapshot: Option<&NodeSnapshot>) -> Vec<MountFact> {
-    let mut own: Vec<PathBuf> = vec![paths::RUN_DIR.into(), paths::STATE_DIR.into()];
-    own.extend(Path::new(paths::CONFIG_FILE).parent().map(Path::to_owned));
-    own.extend(snapshot.into_iter().flat_map(|s| &s.protected).map(|p| PathBuf::from(&p.path)));
-    let fact = |mount: Mount<'_>| {
-        let path = plain(Path::new(mount.source));
-        let kind = if own.iter().any(|own| path.starts_with(own)) {
-            MountKind::Ours
-        } else if own.iter().any(|own| own.starts_with(&path)) {
-            MountKind::Ancestor
-        } else {
-            return None;
-        };
-        Some(MountFact {
+/// which a file from elsewhere does not have here. A relative source begins at the bundle.
+pub(super) fn mounts(
+    view: View<'_>,
+    snapshot: Option<&NodeSnapshot>,
+    bundle: Option<&Path>,
+) -> Vec<MountFact> {
+    let own = own(snapshot);
+    let mut facts = Vec::new();
+    for mount in view.mount_entries().filter(MountEntry::is_bind) {
+        let Some(path) = source(mount.source, bundle) else { continue };
+        let reach = cgroups(&path, &mount).map(MountKind::Cgroups);
+        facts.extend(touches(&own, &path).into_iter().chain(reach).map(|kind| MountFact {
             source: mount.source.to_owned(),
             destination: mount.destination.to_owned(),
             kind,
-        })
+        }));
+    }
+    facts
+}
+
+/// The same of what one look at a document shows, which has no options of mounts.
+pub(super) fn seen<'a>(
+    binds: impl Iterator<Item = Mount<'a>>,
+    snapshot: Option<&NodeSnapshot>,
+    bundle: Option<&Path>,
+) -> Vec<MountFact> {
+    let own = own(snapshot);
+    let fact = |mount: Mount<'_>| {
+        let path = source(mount.source, bundle)?;
+        let all = Path::new(CGROUPS);
+        let holds = path.starts_with(all) || all.starts_with(&path);
+        let kind =
+            touches(&own, &path).or_else(|| holds.then_some(MountKind::Cgroups(Reach::Itself)))?;
+        let (source, destination) = (mount.source.to_owned(), mount.destination.to_owned());
+        Some(MountFact { source, destination, kind })
     };
-    view.mounts().filter(|m| m.is_bind && m.source.starts_with('/')).filter_map(fact).collect()
+    binds.filter_map(fact).collect()
+}
+
+/// mpsgate's directories, and those that the daemon has named.
+fn own(snapshot: Option<&NodeSnapshot>) -> Vec<PathBuf> {
+    let mut own: Vec<PathBuf> = vec![paths::RUN_DIR.into(), paths::STATE_DIR.into()];
+    own.extend(Path::new(paths::CONFIG_FILE).parent().map(Path::to_owned));
+    own.extend(snapshot.into_iter().flat_map(|s| &s.protected).map(|p| PathBuf::from(&p.path)));
+    own
+}
+
+fn touches(own: &[PathBuf], path: &Path) -> Option<MountKind> {
+    if own.iter().any(|own| path.starts_with(own)) {
+        Some(MountKind::Ours)
+    } else if own.iter().any(|own| own.starts_with(path)) {
+        Some(MountKind::Ancestor)
+    } else {
+        None
+    }
+}
+
+/// Where a source leads; `None` where that is not known.
+fn source(source: &str, bundle: Option<&Path>) -> Option<PathBuf> {
+    let source = Path::new(source).to_owned();
+    match bundle.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned())) {
+        _ if source.as_os_str().is_empty() => None,
+        Some(bundle) => Some(plain(&bundle.join(source))),
+        None => source.is_absolute().then(|| plain(&source)),
+    }
+}
+
+/// How a bind comes to the node's cgroups, by path, where they are mounted as usual.
+fn cgroups(path: &Path, mount: &MountEntry<'_>) -> Option<Reach> {
+    let all = Path::new(CGROUPS);
+    let part = path.strip_prefix(all).ok();
+    let is_named = part.is_some_and(|part| part.starts_with("systemd"));
+    match mount.read_only() {
+        _ if is_named => None,
+        ReadOnly::All => None,
+        ReadOnly::Top if part.is_some_and(|part| part != Path::new("")) => None,
+        _ if part.is_some() => Some(Reach::Itself),
+        _ if !mount.is_recursive() || !all.starts_with(path) => None,
+        ReadOnly::Top => Some(Reach::BelowReadOnly),
+        ReadOnly::No => Some(Reach::Below),
+    }
 }
 
 /// Without `.`, `..` and the link that every distribution has at `/var/run`.

@@ -1,13 +1,11 @@
 //! The bytes of a `config.json`, from a file or from standard input.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
 
 use mpsgate_oci::spec::SpecError;
-
-/// Largest document that is read, in bytes. Those of Kubernetes pods have some ten KiB.
-pub(super) const MAX_BYTES: u64 = 16 << 20;
+use mpsgate_policy::{Bytes, DOCUMENT_MAX};
 
 /// Why there is nothing to explain.
 #[derive(Debug, thiserror::Error)]
@@ -22,19 +20,13 @@ pub enum InputError {
         #[source]
         source: io::Error,
     },
-    /// Longer than any real one.
-    #[error("{} is longer than {MAX_BYTES} bytes", name(file))]
-    TooLong {
-        /// The file, `-` for standard input.
-        file: PathBuf,
-    },
     /// It looks like a code of mpsgate's and is none.
     #[error("{text} is no code of this version")]
     Code {
         /// What was asked for.
         text: String,
     },
-    /// Empty, cut off, not UTF-8, not JSON, or not an object.
+    /// Empty, cut off, not JSON, or not an object: the shim refuses it, and no runtime makes a container of it.
     #[error("{} is no config.json of a container", name(file))]
     Content {
         /// The file, `-` for standard input.
@@ -65,7 +57,7 @@ impl InputError {
                     .to_owned()
             }
             Self::Code { .. } => "the codes of refusals stand in SECURITY.md; of a file of that name: mpsgate explain ./FILE".to_owned(),
-            Self::TooLong { .. } | Self::Content { .. } => {
+            Self::Content { .. } => {
                 "is it the right file? a fresh one to compare with: runc spec".to_owned()
             }
         }
@@ -80,20 +72,38 @@ fn is_stdin(file: &Path) -> bool {
     file.as_os_str() == "-"
 }
 
-/// Reads to the end, but never more than [`MAX_BYTES`].
-pub(super) fn read(file: &Path) -> Result<Vec<u8>, InputError> {
-    let failed = |source| InputError::Read { file: file.to_owned(), source };
-    let bytes = if is_stdin(file) {
-        read_capped(io::stdin().lock())
-    } else {
-        File::open(file).and_then(read_capped)
-    };
-    bytes.map_err(failed)?.ok_or_else(|| InputError::TooLong { file: file.to_owned() })
+/// What is to be explained.
+pub(super) enum Content {
+    /// All of it.
+    Whole(Vec<u8>),
+    /// More than is parsed, in pieces.
+    Large(Box<dyn Read>),
 }
 
-fn read_capped(from: impl Read) -> io::Result<Option<Vec<u8>>> {
+impl Content {
+    pub(super) fn bytes(&mut self) -> Bytes<'_> {
+        match self {
+            Self::Whole(bytes) => Bytes::Whole(bytes),
+            Self::Large(from) => Bytes::Pieces(from),
+        }
+    }
+}
+
+/// Reads what the shim would have in memory.
+pub(super) fn read(file: &Path) -> Result<Content, InputError> {
+    let failed = |source| InputError::Read { file: file.to_owned(), source };
+    let from: Box<dyn Read> = if is_stdin(file) {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(File::open(file).map_err(failed)?)
+    };
+    let mut first = from.take(DOCUMENT_MAX + 1);
     let mut bytes = Vec::new();
     // One byte more than allowed tells "too long" from "just fits".
-    from.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= MAX_BYTES).then_some(bytes))
+    first.read_to_end(&mut bytes).map_err(failed)?;
+    Ok(if bytes.len() as u64 <= DOCUMENT_MAX {
+        Content::Whole(bytes)
+    } else {
+        Content::Large(Box::new(Cursor::new(bytes).chain(first.into_inner())))
+    })
 }

@@ -1,8 +1,10 @@
 //! The decision as text and as JSON.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use mpsgate_allocation::{Priority, Request};
+use mpsgate_config::printable;
 use mpsgate_oci::spec::Edit;
 use mpsgate_policy::{Decision, Note, Refusal, Signal, Verdict, Wanted};
 use serde::Serialize;
@@ -11,6 +13,8 @@ use crate::{CliError, print};
 
 /// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
 const SCHEMA: u32 = 1;
+/// Lines under one title in the text: a document may need 300,000 changes.
+const LINES: usize = 50;
 
 pub(super) fn render_text(decision: &Decision, assumed: &[String]) -> String {
     let mut text = String::new();
@@ -27,6 +31,7 @@ pub(super) fn render_text(decision: &Decision, assumed: &[String]) -> String {
             );
         }
         Verdict::Refuse(Refusal { code, sentence, hint }) => {
+            let (sentence, hint) = (printable::line(sentence), printable::line(hint));
             let _ = write!(text, "decision: refuse [{code}]\nreason: {sentence}\nhint: {hint}\n");
         }
     }
@@ -43,19 +48,23 @@ pub(super) fn render_text(decision: &Decision, assumed: &[String]) -> String {
 fn list(text: &mut String, title: &str, lines: impl ExactSizeIterator<Item = String>) {
     if lines.len() > 0 {
         let _ = writeln!(text, "{title}:");
-        for line in lines {
-            let _ = writeln!(text, "  {line}");
+        let more = lines.len().saturating_sub(LINES);
+        for line in lines.take(LINES) {
+            let _ = writeln!(text, "  {}", printable::line(&line));
+        }
+        if more > 0 {
+            let _ = writeln!(text, "  and {more} more (--output json has them all)");
         }
     }
 }
 
 fn note(note: &Note) -> String {
-    format!("{} {} ({})", note.code, note.text, note.action.as_str())
+    format!("{} {} ({})", note.code, printable::line(&note.text), note.action.as_str())
 }
 
 fn signal(signal: &Signal) -> String {
-    let way = if signal.remove.is_empty() { "cannot be taken away" } else { "can be taken away" };
-    format!("{} {} ({way})", signal.code, signal.found)
+    let way = if signal.removable { "can be taken away" } else { "cannot be taken away" };
+    format!("{} {} ({way})", signal.code, signal.text())
 }
 
 fn request(wanted: &Wanted) -> String {
@@ -77,12 +86,16 @@ fn request(wanted: &Wanted) -> String {
     parts.join(", ")
 }
 
-fn edits(verdict: &Verdict) -> &[Edit] {
+pub(super) fn edits(verdict: &Verdict) -> &[Edit] {
     match verdict {
         Verdict::Edit(edits) => edits,
         Verdict::Reserve(wanted) => &wanted.edits,
         Verdict::Pass | Verdict::Refuse(_) => &[],
     }
+}
+
+fn shown(text: String) -> String {
+    printable::line(&text).into_owned()
 }
 
 /// A change as a person would tell it.
@@ -107,6 +120,10 @@ fn edit(edit: &Edit) -> String {
             let majors: Vec<_> = except.iter().map(u32::to_string).collect();
             format!("open all devices but those of the majors {}", majors.join(", "))
         }
+        Edit::OpenAllBut { except } => {
+            let majors: Vec<_> = except.iter().map(u32::to_string).collect();
+            format!("deny all devices, then open all but those of the majors {}", majors.join(", "))
+        }
         Edit::AddHook { stage, path, .. } => format!("run {path} at {}", stage.as_str()),
         Edit::AddGids(gids) => {
             let gids: Vec<_> = gids.iter().map(u32::to_string).collect();
@@ -120,16 +137,16 @@ fn edit(edit: &Edit) -> String {
 
 pub(super) fn render_json(decision: &Decision, assumed: &[String]) -> Result<String, CliError> {
     #[derive(Serialize)]
-    struct Found<'a> {
+    struct Found {
         code: &'static str,
-        found: &'a str,
+        found: String,
         removable: bool,
     }
     #[derive(Serialize)]
     struct Refused<'a> {
         code: &'static str,
-        sentence: &'a str,
-        hint: &'a str,
+        sentence: Cow<'a, str>,
+        hint: Cow<'a, str>,
     }
     #[derive(Serialize)]
     struct Document<'a> {
@@ -142,15 +159,16 @@ pub(super) fn render_json(decision: &Decision, assumed: &[String]) -> Result<Str
         #[serde(skip_serializing_if = "Option::is_none")]
         uid: Option<u32>,
         changes: Vec<String>,
-        signals: Vec<Found<'a>>,
+        signals: Vec<Found>,
         notes: Vec<String>,
-        assumed: &'a [String],
+        assumed: Vec<String>,
     }
     let (word, refusal, wanted) = match &decision.verdict {
         Verdict::Pass => ("pass", None, None),
         Verdict::Edit(_) => ("edit", None, None),
         Verdict::Reserve(wanted) => ("reserve", None, Some(wanted)),
         Verdict::Refuse(Refusal { code, sentence, hint }) => {
+            let (sentence, hint) = (printable::line(sentence), printable::line(hint));
             ("refuse", Some(Refused { code: code.as_str(), sentence, hint }), None)
         }
     };
@@ -160,17 +178,17 @@ pub(super) fn render_json(decision: &Decision, assumed: &[String]) -> Result<Str
         refusal,
         request: wanted.map(|wanted| &wanted.request),
         uid: wanted.map(|wanted| wanted.uid),
-        changes: edits(&decision.verdict).iter().map(edit).collect(),
+        changes: edits(&decision.verdict).iter().map(edit).map(shown).collect(),
         signals: decision
             .signals
             .iter()
             .map(|signal| Found {
                 code: signal.code.as_str(),
-                found: &signal.found,
-                removable: !signal.remove.is_empty(),
+                found: signal.text(),
+                removable: signal.removable,
             })
             .collect(),
         notes: decision.notes.iter().map(note).collect(),
-        assumed,
+        assumed: assumed.iter().cloned().map(shown).collect(),
     })
 }

@@ -17,10 +17,11 @@ fn explain(document: &Value) -> (Decision, Vec<String>) {
         node: &node,
         policy: &Policy::default(),
         requests_from_env: true,
-        mounts: &facts::mounts(view, None),
+        mounts: &facts::mounts(view, None, None),
         ipc: facts::ipc(view, &node, &mut assumed),
         users: Users::OfSpec,
-        host_pids: facts::host_pids(view, &mut assumed),
+        pids: facts::pids(view, &mut assumed),
+        unruled: Unruled::Closed,
         caller: Caller::Unknown,
         action: Action::Create,
         runtime_is_nvidia: false,
@@ -65,6 +66,7 @@ fn a_request_is_told_with_its_unit() {
     let document = json!({
         "annotations": {"mpsgate.io/gpu-mem": "7Gi", "mpsgate.io/gpu": "1", "mpsgate.io/gpu-compute": "30"},
         "process": {"user": {"uid": 1000}},
+        "linux": {"namespaces": [{"type": "pid"}]},
     });
     let (decision, assumed) = explain(&document);
     let text = report::render_text(&decision, &assumed);
@@ -80,7 +82,9 @@ fn mounts_are_told_apart_by_path() {
     let mount = |source: &str| json!({"destination": "/m", "type": "bind", "source": source});
     let kinds = |source: &str| {
         let document = json!({"mounts": [mount(source)]});
-        facts::mounts(View::new(&document), None).first().map(|fact| fact.kind)
+        facts::mounts(View::new(&document), None, Some(Path::new("/b/x")))
+            .first()
+            .map(|fact| fact.kind)
     };
     for source in [
         "/run/mpsgate",
@@ -94,6 +98,9 @@ fn mounts_are_told_apart_by_path() {
     }
     for source in ["/", "/run", "/var/run", "/var/lib"] {
         assert_eq!(kinds(source), Some(MountKind::Ancestor), "{source}");
+    }
+    for source in ["../../run/mpsgate/mps", "../x/../../var/run/mpsgate"] {
+        assert_eq!(kinds(source), Some(MountKind::Ours), "{source}");
     }
     for source in ["/run/mpsgate2", "/home", "run/mpsgate"] {
         assert_eq!(kinds(source), None, "{source}");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_api::{Action, MpsStatus, ServerStatus};
+use mpsgate_api::{Action, MpsStatus, ResourceStatus, ServerStatus};
 
 use super::*;
 use crate::golden::golden;
@@ -33,6 +33,7 @@ fn card(index: u32) -> CardStatus {
             pid: Some(4000 + index),
             default_limit_mib: Some(15360),
             servers: Vec::new(),
+            descriptors: None,
         }),
         unwatched: None,
         unlimited: None,
@@ -127,6 +128,7 @@ fn busy() -> Status {
         pid: None,
         default_limit_mib: None,
         servers: Vec::new(),
+        descriptors: None,
     });
     let mut reserved = grant(&"0123456789abcdef".repeat(4), 1500, 3_000);
     reserved.state = "reserved".to_owned();
@@ -258,4 +260,45 @@ fn cards_without_mps_and_a_switch_that_waits_are_said() {
     );
     status.schedule_wanted = Some("off".to_owned());
     assert!(render_table(&status, NOW).contains("another system's"));
+}
+
+#[test]
+fn a_node_is_ready_when_a_card_can_be_granted_and_kubelet_has_it() {
+    let broken = || CardStatus { state: "broken".to_owned(), ..card(1) };
+    let resource = |registered_ms, problem: Option<&str>| ResourceStatus {
+        resource: "aliyun.com/gpu-mem".to_owned(),
+        registered_ms,
+        devices: 15,
+        healthy: 15,
+        allocations: 0,
+        problem: problem.map(str::to_owned),
+        hint: None,
+    };
+    let with = |cards: Vec<CardStatus>| status(cards);
+    assert_eq!(ready::problem(&with(vec![card(0), broken()])), None);
+    // Its cards are another system's: nothing is wanted of it.
+    assert_eq!(ready::problem(&with(vec![unmanaged(0)])), None);
+    for (status, expected) in [
+        (with(Vec::new()), "no card was found"),
+        (with(vec![broken(), unmanaged(0)]), "no card can be granted; GPU 1: broken"),
+        (
+            Status { nvml_error: Some("no library".to_owned()), ..with(vec![card(0)]) },
+            "NVML does not answer: no library",
+        ),
+        (
+            Status {
+                device_plugin: vec![resource(None, Some("no kubelet"))],
+                ..with(vec![card(0)])
+            },
+            "pods have no aliyun.com/gpu-mem: no kubelet",
+        ),
+        (
+            Status { device_plugin: vec![resource(None, None)], ..with(vec![card(0)]) },
+            "kubelet does not have aliyun.com/gpu-mem yet",
+        ),
+    ] {
+        assert_eq!(ready::problem(&status).as_deref(), Some(expected));
+    }
+    let served = Status { device_plugin: vec![resource(Some(NOW), None)], ..with(vec![card(0)]) };
+    assert_eq!(ready::problem(&served), None);
 }

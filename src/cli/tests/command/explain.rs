@@ -28,7 +28,8 @@ fn a_refused_container_is_1_and_still_the_answer() {
 fn a_file_and_standard_input_give_the_same_answer() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.json");
-    let document = r#"{"annotations":{"aliyun.com/gpu-mem":"7"}}"#;
+    let document =
+        r#"{"annotations":{"aliyun.com/gpu-mem":"7"},"linux":{"namespaces":[{"type":"pid"}]}}"#;
     std::fs::write(&file, document).unwrap();
     let by_file = mpsgate(&[&["explain", text(&file), "-o", "json"], &NO_CONFIG[..]].concat());
     let by_stdin = explain(document, &["-o", "json"]);
@@ -77,16 +78,13 @@ fn a_bad_snapshot_is_named() {
 
 #[test]
 fn bad_documents_are_told_apart() {
-    let deep = "[".repeat(100_000);
     for (document, cause) in [
         (&b""[..], "it is empty"),
         (b" \n", "it is empty"),
         (br#"{"process":{"#, "it is cut off"),
-        (b"hello", "it is not JSON"),
-        (b"{\"a\":\"\xff\"}", "it is not UTF-8 (byte 6)"),
+        (b"hello", "it is not JSON (byte 0)"),
         (b"[]", "it is a list, not an object"),
-        (b"{\"a\":1,\"a\":2}", "the key \"a\" stands twice"),
-        (deep.as_bytes(), "nested deeper"),
+        (b"{} {}", "it is not JSON (byte 3)"),
     ] {
         let ended = mpsgate_reading(&[&["explain", "-"], &NO_CONFIG[..]].concat(), document);
         ended.assert_code(2).assert_stderr(&[
@@ -99,14 +97,46 @@ fn bad_documents_are_told_apart() {
 }
 
 #[test]
-fn a_document_that_is_too_long_is_not_read_to_its_end() {
+fn what_runtimes_read_differently_is_told_as_it_would_be_decided() {
+    let deep = [b"[".repeat(1000), b"]".repeat(1000)].concat();
+    let rule = br#""linux":{"resources":{"devices":[{"allow":true,"type":"c","major":195}]}}"#;
+    for (beside, cause) in [
+        (&b"\"x\":\"\xff\""[..], "it is not UTF-8 (byte 6)"),
+        (b"\"a\":1,\"a\":2", "the key \"a\" stands twice"),
+        (b"\"Hooks\":{}", "the key \"Hooks\" is \"hooks\" to some runtimes"),
+        (&[b"\"deep\":".as_slice(), &deep].concat(), "nested deeper"),
+    ] {
+        let of = |document: Vec<u8>| {
+            mpsgate_reading(&[&["explain", "-"], &NO_CONFIG[..]].concat(), &document)
+        };
+        let ended = of([b"{", beside, b"}"].concat());
+        ended.assert_code(0);
+        assert!(ended.stdout.starts_with("decision: start it as it is\n"), "{ended:#?}");
+        let ended = of([b"{", beside, b",", rule, b"}"].concat());
+        ended.assert_code(1);
+        let words = ["decision: refuse [E_BUNDLE]\n", "the device rule c 195:*", cause];
+        assert!(words.iter().all(|word| ended.stdout.contains(word)), "{ended:#?}");
+    }
+}
+
+#[test]
+fn a_document_that_is_too_long_is_read_in_pieces() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.json");
+    let note = "x".repeat(17 << 20);
+    let explain = |rest: &str| {
+        std::fs::write(&file, format!(r#"{{"annotations":{{"note":"{note}"}}{rest}}}"#)).unwrap();
+        mpsgate(&[&["explain", text(&file)], &NO_CONFIG[..]].concat())
+    };
+    explain("").assert_code(0);
+    let ended = explain(r#","process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}"#);
+    ended.assert_code(1);
+    assert!(ended.stdout.contains("it is longer than 16777216 bytes"), "{ended:#?}");
     // Sparse: takes no space.
     std::fs::File::create(&file).unwrap().set_len(100 << 20).unwrap();
     mpsgate(&[&["explain", text(&file)], &NO_CONFIG[..]].concat())
         .assert_code(2)
-        .assert_stderr(&["config.json is longer than 16777216 bytes", "\nhint: "]);
+        .assert_stderr(&["cause: it is not JSON (byte 0)", "\nhint: "]);
 }
 
 #[test]

@@ -53,6 +53,10 @@ fn apply(
     }
     let runtimes = implicit(section, "runtimes", end)?;
     let like = runtimes.as_table().map(child_indent);
+    for (name, program) in &steps.give_back {
+        let table = table_in(table_in(runtimes, name, like.as_deref())?, "options", None)?;
+        set_in(table, BINARY, program.as_str().into());
+    }
     for name in &steps.lead {
         lead(view, runtimes, name, like.as_deref(), options)?;
     }
@@ -133,6 +137,9 @@ pub(super) fn drop_in(
     let handlers = view.handlers();
     let table = |name: &str| handlers.iter().find(|handler| handler.name == name);
     let plugin = plugin(main.version);
+    for (name, program) in &steps.give_back {
+        give_back(&mut document, plugin, name, program);
+    }
     for name in &steps.lead {
         // Also the type: a handler that is built in has it nowhere in the files.
         let mut new = Map::new();
@@ -220,6 +227,21 @@ fn write(document: &mut DocumentMut, plugin: &str, name: &str, keys: Map<String,
         if let Some(value) = from_plain(value) {
             set_in(table, key, value);
         }
+    }
+}
+
+/// Takes a handler out of our drop-in, so that what stands in another file counts again. Where ours does not have it,
+/// another file names mpsgate, and ours overrules that.
+fn give_back(document: &mut DocumentMut, plugin: &str, name: &str, program: &str) {
+    let mut runtimes = Some(document.as_item_mut());
+    for key in ["plugins", plugin, "containerd", "runtimes"] {
+        runtimes = runtimes.and_then(|item| item.get_mut(key));
+    }
+    let ours = runtimes.and_then(|item| item.as_table_like_mut()?.remove(name));
+    if ours.is_none() {
+        let options = serde_json::json!({ BINARY: program });
+        let keys = Map::from_iter([("options".to_owned(), options)]);
+        write(document, plugin, name, keys);
     }
 }
 

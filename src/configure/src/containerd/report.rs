@@ -12,6 +12,9 @@ use crate::{ConfigureError, Options, Report, Source, Way, base};
 /// Where NVIDIA's toolkit keeps its settings.
 const TOOLKIT: &str = "/etc/nvidia-container-runtime/config.toml";
 
+/// The plugins without which containerd has no handlers, as formats 1, 2 and 3 name them.
+const CRI_PLUGINS: [&str; 3] = ["cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"];
+
 /// Where the handlers lead, by the files.
 ///
 /// # Errors
@@ -22,7 +25,8 @@ pub fn check(
     options: &Options,
 ) -> Result<Report, ConfigureError> {
     let merges = options.engine.is_some_and(|version| version >= MERGES_FROM);
-    report(source, &View::load(source, path, merges, options)?, options)
+    let view = View::load(source, path, merges, options)?;
+    Ok(Report { files: view.sources(), ..report(source, &view, options)? })
 }
 
 /// Where the handlers lead, by `text`, which `containerd --config FILE config dump` printed: containerd's
@@ -37,7 +41,23 @@ pub fn check_dump(
     options: &Options,
 ) -> Result<Report, ConfigureError> {
     let dump = Dump(dumped(text)?);
-    report(source, &View::load(&dump, path, false, options)?, options)
+    // Which files those were is ours to find: a dump names them in some versions only.
+    let merges = options.engine.is_some_and(|version| version >= MERGES_FROM);
+    let files = View::load(source, path, merges, options);
+    let files = files.map_or_else(|_| vec![path.to_owned()], |view| view.sources());
+    Ok(Report { files, ..report(source, &View::load(&dump, path, false, options)?, options)? })
+}
+
+/// Whether `text`, which `config dump` printed, leaves the CRI on: Docker's package brings settings that switch it off.
+///
+/// # Errors
+/// Where it is no TOML.
+pub fn serves_cri(text: &str) -> Result<bool, ConfigureError> {
+    let (_, document) = crate::toml::open(Path::new("config dump"), &dumped(text)?)?;
+    let plain = crate::toml::plain_table(document.as_table());
+    let disabled = plain.get("disabled_plugins").and_then(Value::as_array);
+    let is_off = |name: &Value| name.as_str().is_some_and(|name| CRI_PLUGINS.contains(&name));
+    Ok(!disabled.is_some_and(|disabled| disabled.iter().any(is_off)))
 }
 
 /// The settings in what `config dump` printed, without warnings before them and without the imports,
@@ -46,7 +66,7 @@ fn dumped(text: &str) -> Result<String, ConfigureError> {
     let lines =
         text.lines().filter(|line| !line.starts_with("time=") && !line.starts_with("imports ="));
     let text = lines.collect::<Vec<_>>().join("\n");
-    crate::toml::open(Path::new("config dump"), &text)?;
+    crate::toml::open_dump("containerd config dump", &text)?;
     Ok(text)
 }
 

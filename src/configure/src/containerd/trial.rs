@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use toml_edit::Array;
 
-use super::Overlay;
 use super::view::View;
+use crate::overlay::Overlay;
 use crate::toml::set;
 use crate::{Change, ConfigureError, Options, Source};
 

@@ -1,6 +1,6 @@
 //! The settings as containerd reads them: the main file, its imports, and what of them counts.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -34,6 +34,8 @@ pub(super) struct View {
     owner: usize,
     merges: bool,
     notes: Vec<String>,
+    /// Those that were looked into.
+    directories: BTreeSet<PathBuf>,
 }
 
 /// A handler.
@@ -89,8 +91,14 @@ impl View {
         merges: bool,
         options: &Options,
     ) -> Result<Self, ConfigureError> {
-        let mut view =
-            Self { files: Vec::new(), section: Value::Null, owner: 0, merges, notes: Vec::new() };
+        let mut view = Self {
+            files: Vec::new(),
+            section: Value::Null,
+            owner: 0,
+            merges,
+            notes: Vec::new(),
+            directories: BTreeSet::new(),
+        };
         let mut queue = VecDeque::from([main.to_owned()]);
         while let Some(path) = queue.pop_front() {
             if view.files.iter().any(|file| file.path == path) {
@@ -130,6 +138,7 @@ impl View {
                 .and_then(|n| n.to_str())
                 .is_some_and(|n| glob(name.as_bytes(), n.as_bytes()))
         };
+        self.directories.insert(directory.to_owned());
         source.list(directory).into_iter().filter(fits).collect()
     }
 
@@ -246,6 +255,13 @@ impl View {
 
     pub(super) fn files(&self) -> &[File] {
         &self.files
+    }
+
+    /// The files, and the directories that an import with a wildcard looks into.
+    pub(super) fn sources(&self) -> Vec<PathBuf> {
+        let mut sources: Vec<PathBuf> = self.files.iter().map(|file| file.path.clone()).collect();
+        sources.extend(self.directories.iter().cloned());
+        sources
     }
 
     pub(super) fn owner_file(&self) -> Option<&File> {

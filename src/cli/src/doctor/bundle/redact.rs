@@ -5,33 +5,195 @@ use serde_json::Value;
 const GONE: &str = "[redacted]";
 /// How a token of the device plugin begins.
 const TOKEN: &str = "mpsgate1.";
-/// In the name of a variable or a key: its value is nobody's business.
-const SECRET_WORDS: [&str; 7] =
-    ["token", "secret", "password", "passwd", "credential", "api_key", "auth"];
 /// Variables whose values are known to tell nothing: ours and the driver's.
 const KNOWN: [&str; 4] = ["CUDA_", "NVIDIA_", "MPSGATE_", "ALIYUN_COM_GPU_MEM"];
-/// Settings of units that hold variables or secrets.
-const UNIT_KEYS: [&str; 4] =
-    ["Environment=", "SetCredential=", "SetCredentialEncrypted=", "PassEnvironment="];
+/// What stands in the parentheses of `pid 7 (…)` in the journal of earlier versions.
+const PROCESS: &str = "pid ";
+/// How tokens of well-known services begin, and JSON Web Tokens.
+const TOKENS: [&str; 12] = [
+    "hf_",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "sk-",
+    "AKIA",
+    "xoxb-",
+    "xoxp-",
+    "npm_",
+    "eyJ",
+];
 
-/// A text of lines: logs, settings, units.
+/// A text of lines: logs and settings.
 pub(super) fn text(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
+    let mut goes_on = GoesOn::default();
+    by_line(text, |body| goes_on.line(body))
+}
+
+/// A unit or what was added to one: settings that hold no secret by their meaning stay, of all others the name alone.
+pub(super) fn unit(text: &str) -> String {
     let mut goes_on = false;
+    let mut kept = false;
+    by_line(text, |body| {
+        let line = body.trim();
+        if goes_on && line.starts_with(['#', ';']) {
+            // A comment within a value ends nothing (systemd.syntax(7)).
+            return GONE.to_owned();
+        }
+        let value = if goes_on {
+            line
+        } else if line.is_empty() || (line.starts_with('[') && line.ends_with(']')) {
+            return words(body);
+        } else {
+            let Some((key, value)) = line.split_once('=') else { return GONE.to_owned() };
+            let key = key.trim();
+            kept = UNIT_KEYS.contains(&key);
+            goes_on = value.ends_with('\\');
+            let value = match key {
+                // The program. What it is told is its own business.
+                "ExecStart" | "ExecReload" => {
+                    let value = value.trim();
+                    kept = false;
+                    let program = value.split_ascii_whitespace().next().unwrap_or_default();
+                    let more = if program == value { "" } else { " [redacted]" };
+                    format!("{}{more}", words(program))
+                }
+                _ if kept => words(value),
+                _ => GONE.to_owned(),
+            };
+            let key: String = key.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
+            return format!("{key}={value}");
+        };
+        goes_on = value.ends_with('\\');
+        if kept { words(body) } else { GONE.to_owned() }
+    })
+}
+
+/// Settings of units that say how a service is run, and nothing else: those of ours, and what operators add to them.
+const UNIT_KEYS: [&str; 62] = [
+    "After",
+    "AssertPathExists",
+    "Before",
+    "BindsTo",
+    "CapabilityBoundingSet",
+    "ConditionPathExists",
+    "Conflicts",
+    "CPUAffinity",
+    "CPUQuota",
+    "CPUWeight",
+    "Delegate",
+    "Description",
+    "Documentation",
+    "DynamicUser",
+    "ExecReload",
+    "ExecStart",
+    "Group",
+    "KeyringMode",
+    "KillMode",
+    "LimitCORE",
+    "LimitMEMLOCK",
+    "LimitNOFILE",
+    "LimitNPROC",
+    "LockPersonality",
+    "MemoryDenyWriteExecute",
+    "MemoryMax",
+    "Nice",
+    "NoNewPrivileges",
+    "NotifyAccess",
+    "OOMPolicy",
+    "OOMScoreAdjust",
+    "PartOf",
+    "PrivateDevices",
+    "PrivateTmp",
+    "ProtectClock",
+    "ProtectControlGroups",
+    "ProtectHome",
+    "ProtectKernelModules",
+    "ProtectKernelTunables",
+    "ProtectProc",
+    "ProtectSystem",
+    "ReadWritePaths",
+    "Requires",
+    "Restart",
+    "RestartPreventExitStatus",
+    "RestartSec",
+    "RestrictAddressFamilies",
+    "RestrictNamespaces",
+    "Slice",
+    "StandardError",
+    "StandardOutput",
+    "StartLimitBurst",
+    "StartLimitIntervalSec",
+    "SystemCallFilter",
+    "TasksMax",
+    "TimeoutStartSec",
+    "TimeoutStopSec",
+    "Type",
+    "User",
+    "WantedBy",
+    "Wants",
+    "WatchdogSec",
+];
+
+fn by_line(text: &str, mut each: impl FnMut(&str) -> String) -> String {
+    let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
         let (body, end) = line.strip_suffix('\n').map_or((line, ""), |body| (body, "\n"));
-        let key = UNIT_KEYS.iter().find(|key| body.trim_start().starts_with(*key));
-        if goes_on || key.is_some() {
-            // A backslash at the end leads the value on to the next line.
-            goes_on = body.ends_with('\\');
-            out.push_str(key.copied().unwrap_or_default());
-            out.push_str(GONE);
-        } else {
-            out.push_str(&words(body));
-        }
+        let (body, end) = body.strip_suffix('\r').map_or((body, end), |body| (body, "\r\n"));
+        out.push_str(&each(body));
         out.push_str(end);
     }
     out
+}
+
+/// A value that goes on behind the line in which its name stands.
+#[derive(Default)]
+struct GoesOn {
+    /// Until this is found.
+    until: Option<&'static str>,
+    /// While lines are further to the right than this, or close a bracket.
+    deeper: Option<usize>,
+    /// The next line, whatever it is.
+    next: bool,
+}
+
+impl GoesOn {
+    fn line(&mut self, body: &str) -> String {
+        let gone = || GONE.to_owned();
+        if let Some(end) = self.until {
+            if body.contains(end) {
+                self.until = None;
+            }
+            return gone();
+        }
+        if body.contains("-----BEGIN") && !body.contains("-----END") {
+            self.until = Some("-----END");
+            return gone();
+        }
+        let indent = body.len() - body.trim_start().len();
+        if let Some(of) = self.deeper {
+            let line = body.trim();
+            if line.is_empty() || indent > of {
+                return gone();
+            }
+            self.deeper = None;
+            if line.chars().all(|c| "]}),;".contains(c)) {
+                return gone();
+            }
+        }
+        if std::mem::take(&mut self.next) {
+            self.next = body.ends_with('\\');
+            return gone();
+        }
+        let Some(name) = secret_name(body) else { return words(body) };
+        let value = body.get(name..).unwrap_or_default().trim();
+        self.next = value.ends_with('\\');
+        self.until = ["\"\"\"", "'''"].into_iter().find(|mark| value.matches(mark).count() == 1);
+        let opens = value.ends_with(['[', '{', '(', '|', '>', '=', ':']);
+        self.deeper = (opens && self.until.is_none()).then_some(indent);
+        words(body)
+    }
 }
 
 /// A document, key by key. What is no JSON is text.
@@ -49,6 +211,12 @@ pub(super) fn json(document: &str) -> String {
 
 fn walk(value: &mut Value, key: &str) {
     let lower = key.to_ascii_lowercase();
+    // `key` is what our own documents call a container's name, and that is an object.
+    let secret = !is_environment(&lower) && (lower != "key" || value.is_string());
+    if secret && secret_name(&lower).is_some() && !value.is_boolean() && !value.is_null() {
+        *value = GONE.into();
+        return;
+    }
     match value {
         Value::Object(members) => {
             let variables = is_environment(&lower);
@@ -69,7 +237,6 @@ fn walk(value: &mut Value, key: &str) {
             }
             _ => walk(item, key),
         }),
-        Value::String(_) if is_secret(&lower) => *value = GONE.into(),
         Value::String(string) => *string = text(string),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
@@ -83,28 +250,137 @@ fn is_known(variable: &str) -> bool {
     KNOWN.iter().any(|known| variable.starts_with(known))
 }
 
-fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    SECRET_WORDS.iter().any(|word| name.contains(word))
+/// One line: what stands behind a word that speaks of a secret, to the end; else tokens, users in addresses, and what
+/// processes were told.
+fn words(line: &str) -> String {
+    // First what may itself hold a word that speaks of a secret.
+    let line = without_others(line);
+    match secret_name(&line) {
+        Some(end) => {
+            let (name, value) = line.split_at(end);
+            let separator: String = value.chars().take_while(|c| " \t=:\"'".contains(*c)).collect();
+            let gone = if value.len() > separator.len() { GONE } else { "" };
+            name.to_owned() + &separator + gone
+        }
+        None => line,
+    }
 }
 
-/// One line: tokens, users in addresses, values of variables with a secret's name.
-fn words(line: &str) -> String {
-    let line = without_tokens(line);
-    let line = without_users(&line);
-    let mut out = String::with_capacity(line.len());
-    for word in line.split_inclusive([' ', '\t', ',', ';']) {
-        match word.split_once('=') {
-            Some((name, _)) if !name.is_empty() && is_secret(name) => {
-                out.push_str(name);
-                out.push('=');
-                out.push_str(GONE);
-                out.extend(word.chars().last().filter(|c| [' ', '\t', ',', ';'].contains(c)));
-            }
-            _ => out.push_str(word),
+fn without_others(line: &str) -> String {
+    without_arguments(&without_known(&without_users(&without_tokens(line))))
+}
+
+/// Words whose value is a secret wherever they stand in a name, and those that must not go on in letters.
+const ANYWHERE: [&str; 14] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "secret",
+    "token",
+    "bearer",
+    "credential",
+    "authorization",
+    "apikey",
+    "environment",
+    "cookie",
+    "private",
+    "signature",
+];
+const AT_THE_END: [&str; 12] =
+    ["pass", "pwd", "pswd", "pw", "key", "keys", "auth", "cred", "creds", "otp", "pin", "psk"];
+/// Options whose value is a user and his password, or a header.
+const OPTIONS: [&str; 6] = ["-u", "-U", "--user", "--proxy-user", "-H", "--header"];
+/// Units that our own hints tell to look at.
+const OUR_UNITS: [&str; 3] = ["mpsgate", "kubelet", "'mpsgate"];
+
+/// Where the first name of a secret ends, if there is one in a line.
+fn secret_name(line: &str) -> Option<usize> {
+    // Of the same length, as only ASCII changes.
+    let lower = line.to_ascii_lowercase();
+    let is_letter = |c: char| c.is_alphabetic();
+    let ends = |start: usize| {
+        let rest = lower.get(start..).unwrap_or_default();
+        let goes_on = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+        start + rest.find(|c| !goes_on(c)).unwrap_or(rest.len())
+    };
+    let anywhere = ANYWHERE
+        .iter()
+        .flat_map(|word| lower.match_indices(word))
+        .map(|(at, word)| at + word.len());
+    let at_the_end = AT_THE_END.iter().flat_map(|word| {
+        lower.match_indices(word).filter(|(at, word)| {
+            let after = lower.get(at + word.len()..).unwrap_or_default();
+            let before = lower.get(..*at).unwrap_or_default();
+            // `pin`, `pw` and `otp` are ends of many words; the long ones of few.
+            let stands =
+                word.len() > 3 || *word == "pwd" || *word == "key" || !before.ends_with(is_letter);
+            stands && !after.starts_with(is_letter)
+        })
+    });
+    let at_the_end = at_the_end.map(|(at, word)| at + word.len());
+    let named = anywhere.chain(at_the_end).min().map(ends);
+    let option = OPTIONS.iter().flat_map(|option| {
+        line.match_indices(option).filter(|(at, option)| {
+            let before = line.get(..*at).unwrap_or_default();
+            let after = line.get(at + option.len()..).unwrap_or_default();
+            let value = after.trim_start_matches([' ', '\t', '=', '"']);
+            let long = option.starts_with("--");
+            let is_option = !before
+                .ends_with(|c: char| c.is_alphanumeric() || c == '-' || c == '_')
+                && (!long || !after.starts_with(|c: char| c.is_alphanumeric() || c == '-'));
+            is_option && !value.is_empty() && !OUR_UNITS.iter().any(|unit| value.starts_with(unit))
+        })
+    });
+    let option = option.map(|(at, option)| at + option.len()).min();
+    named.into_iter().chain(option).min()
+}
+
+/// `pid 7 (name arguments)` without the arguments.
+fn without_arguments(line: &str) -> String {
+    let mut parts = line.split(PROCESS);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out.push_str(PROCESS);
+        let digits = part.len() - part.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, rest) = part.split_at(digits);
+        let inner = rest.strip_prefix(" (").filter(|_| digits > 0);
+        let Some(inner) = inner else {
+            out.push_str(part);
+            continue;
+        };
+        let end = inner.find([' ', ')']).unwrap_or(inner.len());
+        let (name, after) = inner.split_at(end);
+        out.push_str(number);
+        out.push_str(" (");
+        out.push_str(name);
+        if after.starts_with(')') {
+            out.push_str(after);
+        } else {
+            // Where arguments end is not to be seen: they may hold parentheses.
+            out.push_str(" [redacted]");
         }
     }
     out
+}
+
+/// Words that begin as tokens of well-known services do, and `user:password@host` without a scheme.
+fn without_known(line: &str) -> String {
+    let stop = |c: char| c.is_whitespace() || "\"',;()[]{}<>=".contains(c);
+    line.split_inclusive(stop)
+        .map(|part| {
+            let word = part.trim_end_matches(stop);
+            let end = part.get(word.len()..).unwrap_or_default();
+            let known = word.len() > 7 && TOKENS.iter().any(|token| word.starts_with(token));
+            match word.rsplit_once('@') {
+                _ if known => format!("{GONE}{end}"),
+                Some((user, host)) if user.contains(':') && !user.contains("://") => {
+                    format!("{GONE}@{host}{end}")
+                }
+                _ => part.to_owned(),
+            }
+        })
+        .collect()
 }
 
 fn without_tokens(line: &str) -> String {
@@ -148,29 +424,111 @@ mod tests {
     fn secrets_in_text_go_and_the_rest_stays() {
         for (before, after) in [
             ("card 0 is ready", "card 0 is ready"),
-            ("token mpsgate1.k1.eyJ9.AbC-_9 of pod p", "token mpsgate1.[redacted] of pod p"),
+            ("token mpsgate1.k1.eyJ9.AbC-_9 of pod p", "token [redacted]"),
+            ("got mpsgate1.k1.eyJ9.AbC-_9 of pod p", "got mpsgate1.[redacted] of pod p"),
             ("proxy http://joe:pw@proxy:3128/x", "proxy http://[redacted]@proxy:3128/x"),
             ("http://127.0.0.1:19400/metrics", "http://127.0.0.1:19400/metrics"),
-            ("DB_PASSWORD=hunter2 rest", "DB_PASSWORD=[redacted] rest"),
-            ("a=1,api_key=xyz,b=2", "a=1,api_key=[redacted],b=2"),
-            ("Environment=\"A=b\" C=d", "Environment=[redacted]"),
-            ("Environment=A=b \\\n  C=d\nUser=x\n", "Environment=[redacted]\n[redacted]\nUser=x\n"),
-            ("SetCredential=key:abc", "SetCredential=[redacted]"),
-            ("EnvironmentFile=/run/x", "EnvironmentFile=/run/x"),
+            ("DB_PASSWORD=hunter2 rest", "DB_PASSWORD=[redacted]"),
+            ("a=1,api_key=xyz,b=2", "a=1,api_key=[redacted]"),
+            ("journalctl -u mpsgated -n 50", "journalctl -u mpsgated -n 50"),
+            ("its keeper passes 3 of 4 kubelets", "its keeper passes 3 of 4 kubelets"),
+            ("pid 7 (sleep) held it for 5 s", "pid 7 (sleep) held it for 5 s"),
+            ("pid 7 (bash ./t --x hunter2) held it", "pid 7 (bash [redacted]"),
         ] {
             assert_eq!(text(before), after);
         }
     }
 
     #[test]
+    fn no_way_to_write_a_secret_leaves_it_in() {
+        for line in [
+            "--x-pass S3CR3T",
+            "--x-pass=S3CR3T",
+            "--db-password 'a S3CR3T'",
+            "Authorization: Bearer S3CR3T",
+            "Authorization: Basic S3CR3T",
+            "-H 'X-Whatever: S3CR3T'",
+            "curl -u user:S3CR3T https://h",
+            "curl -uuser:S3CR3T https://h",
+            "curl --user user:S3CR3T",
+            "# password: S3CR3T",
+            "#the password is S3CR3T",
+            "password = \"S3CR3T\"",
+            "password = 'a b S3CR3T'",
+            "Password: S3CR3T",
+            "api-key: S3CR3T",
+            "apikey: S3CR3T",
+            "API_KEY = S3CR3T",
+            "key S3CR3T",
+            "AWS_SECRET_ACCESS_KEY=S3CR3T",
+            "AWS_ACCESS_KEY_ID: S3CR3T",
+            "DBPASS=S3CR3T",
+            "DB_PWD: S3CR3T",
+            "pgpassword=S3CR3T",
+            "MYSQL_PW=S3CR3T",
+            "{\"password\": \"S3CR3T\"}",
+            "client_credentials S3CR3T",
+            "Set-Cookie: id=S3CR3T",
+            "passphrase\tS3CR3T",
+            "PIN=S3CR3T",
+            "Environment = X=S3CR3T",
+            "hf_S3CR3TS3CR3TS3CR3T",
+            "see ghp_S3CR3TS3CR3TS3CR3T, please",
+            "eyJS3CR3TS3CR3T.S3CR3T.S3CR3T",
+            "joe:S3CR3T@host:5432/db",
+            "postgres://joe:S3CR3T@host:5432/db",
+            "pid 7 (mysql -pS3CR3T) uses 3 MiB",
+            "password = \"\"\"\n  S3CR3T\n\"\"\"",
+            "password = '''S3CR3T\nS3CR3T'''",
+            "password: |\n  S3CR3T\n  S3CR3T",
+            "password:\n  S3CR3T",
+            "tokens = [\n  \"S3CR3T\",\n]",
+            "--password \\\nS3CR3T",
+            "-----BEGIN PRIVATE KEY-----\nS3CR3T\nS3CR3T\n-----END PRIVATE KEY-----",
+            "password=S3CR3T\r\n",
+        ] {
+            let left = text(&format!("before = 1\n{line}\nafter = 1\n"));
+            assert!(!left.contains("S3CR3T"), "{line:?}: {left}");
+            assert!(left.starts_with("before = 1\n") && left.ends_with("after = 1\n"), "{left}");
+        }
+    }
+
+    #[test]
+    fn of_units_what_is_known_stays_and_of_the_rest_the_name() {
+        let before = "[Service]\n# password: S3CR3T\nUser=x\nEnvironment = X=S3CR3T\n  Environment=\"A=S3CR3T\" \\\n  \
+                      C=S3CR3T\n# S3CR3T\nSetCredential=key:S3CR3T\nExecStart=/usr/bin/mpsgated --x S3CR3T\nExecStartPre=\
+                      curl S3CR3T\nLimitNOFILE = 1024\nX-Whatever=S3CR3T\nS3CR3T\nEnvironmentFile=/run/S3CR3T\nAfter=a \\\n  b\nWants=c\n";
+        let after = unit(before);
+        assert!(!after.contains("S3CR3T"), "{after}");
+        for line in [
+            "[Service]",
+            "User=x",
+            "Environment=[redacted]",
+            "SetCredential=[redacted]",
+            "ExecStart=/usr/bin/mpsgated [redacted]",
+            "ExecStartPre=[redacted]",
+            "LimitNOFILE= 1024",
+            "After=a \\",
+            "  b",
+            "Wants=c",
+        ] {
+            assert!(after.lines().any(|left| left == line), "{line}: {after}");
+        }
+    }
+
+    #[test]
     fn secrets_in_documents_go_by_their_key() {
         let before = r#"{"env":["CUDA_VISIBLE_DEVICES=0","AWS=abc"],"environment":{"NVIDIA_X":"1","Y":"abc"},
-            "grant_token":"abc","note":"see mpsgate1.a.b.c","n":1,"inner":[{"password":"abc"}]}"#;
+            "grant_token":"abc","note":"see mpsgate1.a.b.c","n":1,"inner":[{"password":"abc"}],
+            "api-key":["abc"],"db_pass":4711,"key":{"container_id":"c1"},"why":"pid 7 (x --y abc) -u joe:abc"}"#;
         let after = json(before);
-        assert!(!after.contains("abc") && !after.contains("a.b.c"), "{after}");
+        for secret in ["abc", "a.b.c", "4711"] {
+            assert!(!after.contains(secret), "{secret}: {after}");
+        }
         let value: Value = serde_json::from_str(&after).unwrap_or_default();
         assert_eq!(value["env"][0], "CUDA_VISIBLE_DEVICES=0");
         assert_eq!(value["environment"]["NVIDIA_X"], "1");
+        assert_eq!(value["key"]["container_id"], "c1");
         assert_eq!((&value["n"], &value["note"]), (&1.into(), &"see mpsgate1.[redacted]".into()));
     }
 

@@ -35,6 +35,8 @@ enum Kind {
     Json,
     /// Text, of which the end is enough.
     Log,
+    /// Of systemd's.
+    Unit,
 }
 
 pub(super) fn collect(root: &Path, report: &str) -> Collected {
@@ -94,10 +96,10 @@ fn units(found: &mut Collected, root: &Path) {
         for unit in UNITS {
             let path = format!("{directory}/{unit}");
             if below(root, &path).symlink_metadata().is_ok() {
-                found.file(root, &format!("units{path}"), Path::new(&path), Kind::Text);
+                found.file(root, &format!("units{path}"), Path::new(&path), Kind::Unit);
             }
             let dropins = format!("{path}.d");
-            found.directory(root, &format!("units{dropins}"), &dropins, Kind::Text);
+            found.directory(root, &format!("units{dropins}"), &dropins, Kind::Unit);
         }
     }
 }
@@ -138,6 +140,7 @@ impl Collected {
                 let text = match kind {
                     Kind::Json => redact::json(&text),
                     Kind::Text | Kind::Log => redact::text(&text),
+                    Kind::Unit => redact::unit(&text),
                 };
                 let from = path.display().to_string();
                 self.parts.push(Part { name: name.to_owned(), from, text, cut });
@@ -184,7 +187,7 @@ fn read(path: &Path, kind: Kind) -> Result<(String, bool), String> {
             cut = true;
             file.seek(SeekFrom::End(-i64::try_from(LOG_TAIL).unwrap_or_default())).map_err(said)?;
         }
-        Kind::Text | Kind::Json if metadata.len() > FILE_LIMIT => {
+        Kind::Text | Kind::Json | Kind::Unit if metadata.len() > FILE_LIMIT => {
             return Err(format!("it has {} bytes, at most {FILE_LIMIT} are taken", metadata.len()));
         }
         _ => {}

@@ -169,6 +169,26 @@ fn list(servers: &[Server]) -> String {
     servers.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
+/// A control daemon without descriptors answers nobody, and only a new one helps.
+pub(super) fn descriptors(facts: &Facts) -> Vec<Finding> {
+    let Ok(status) = &facts.daemon else { return vec![skip("mpsgated does not tell")] };
+    let counted = status.cards.iter().filter_map(|card| {
+        let of = card.mps.as_ref()?.descriptors?;
+        let seen = format!("{} of {} descriptors are open", of.used, of.limit);
+        let finding = if of.restart_needed {
+            warn(
+                format!("restart needed: {seen}"),
+                format!("once its containers have ended: mpsgate mps restart {}", card.index),
+            )
+        } else {
+            ok(seen)
+        };
+        Some(finding.about(card.index))
+    });
+    let findings: Vec<Finding> = counted.collect();
+    if findings.is_empty() { vec![skip("no control daemon was counted")] } else { findings }
+}
+
 pub(super) fn links(facts: &Facts) -> Vec<Finding> {
     let Ok(channels) = &facts.channels else { return vec![skip("see mps-state")] };
     if channels.is_empty() {

@@ -94,6 +94,9 @@ fn program_file(program: &Program, file: ProgramFile) -> Finding {
     }
     match file.linking {
         Linking::Static => ok(format!("{path}, root's, static")),
+        Linking::StaticGlibc => ok(format!(
+            "{path}, root's, static with glibc: it starts more slowly than the shipped one, which has musl"
+        )),
         Linking::Dynamic => warn(
             format!("{path} is linked dynamically: slow, and LD_PRELOAD reaches it"),
             format!("{REINSTALL}: the shipped program is static"),
@@ -285,24 +288,14 @@ pub(super) fn snapshot(facts: &Facts) -> Vec<Finding> {
     let noted: CardSet =
         snapshot.cards.iter().map(|c| (c.uuid.to_string(), c.minor, c.managed)).collect();
     let now = cards_now(facts, snapshot);
-    let mut findings = vec![match now {
+    vec![match now {
         Some((whose, cards)) if cards != noted => fail(
             format!("it differs from {whose}: mpsgate-runtime decides by it"),
             format!("{RESTART}; {LOGS}"),
         ),
         Some((whose, _)) => ok(format!("{} cards, as {whose}", noted.len())),
         None => skip(format!("{} cards; nobody to compare with", noted.len())),
-    }];
-    // mpsgate-runtime looks at variables of Docker's own form alone, whose names it knows without a file.
-    let unseen = |name: &&String| !name.starts_with("DOCKER_RESOURCE_");
-    findings.extend(snapshot.swarm_resources.iter().find(unseen).map(|name| {
-        warn(
-            format!("NVIDIA's toolkit gives GPUs for the variable {name}, which mpsgate does not look for"),
-            "set swarm-resource to names that begin with DOCKER_RESOURCE_ in \
-             /etc/nvidia-container-runtime/config.toml",
-        )
-    }));
-    findings
+    }]
 }
 
 /// UUID, minor, and whether it is managed.

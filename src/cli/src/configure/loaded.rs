@@ -1,0 +1,84 @@
+//! What a running engine has loaded of its settings.
+//!
+//! No engine tells. One that was started after all of its files were last changed has loaded what they say. What that was
+//! is kept beside mpsgated's own state in `/run`, with the process that it is true of: so a file that was changed since, and
+//! leads every handler where it led before, asks for no restart.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use mpsgate_config::paths;
+use mpsgate_configure::{Report, Way};
+use serde::{Deserialize, Serialize};
+
+use super::SetUpError;
+use super::files::replace_bytes;
+use super::programs::Process;
+use crate::args::Engine;
+
+const FORMAT: u32 = 1;
+
+/// A daemon that has not loaded its settings.
+#[derive(Debug)]
+pub(super) struct Stale {
+    pub(super) pid: u32,
+    /// The file, or directory, that was changed since.
+    pub(super) path: PathBuf,
+}
+
+/// What one process has loaded: its handlers, the default first, and whether each leads through mpsgate.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Loaded {
+    format: u32,
+    pid: u32,
+    started: u64,
+    handlers: Vec<(String, bool)>,
+}
+
+impl Loaded {
+    fn of(process: Process, report: &Report) -> Self {
+        let handlers = report.findings.iter();
+        Self {
+            format: FORMAT,
+            pid: process.pid,
+            started: process.started,
+            handlers: handlers.map(|f| (f.handler.clone(), f.way == Way::Through)).collect(),
+        }
+    }
+}
+
+fn kept(engine: Engine) -> PathBuf {
+    Path::new(paths::ENGINES_DIR).join(engine.name()).with_extension("json")
+}
+
+/// The engine's daemon, where it has not loaded what its settings say now. An engine that does not run will load them, and
+/// one without a daemon has loaded them.
+pub(super) fn stale(engine: Engine, report: &Report) -> Option<Stale> {
+    let process = Process::of(engine.program())?;
+    let path = changed_since(process, &report.files)?;
+    let kept = fs::read(kept(engine)).ok();
+    let known = kept.and_then(|bytes| serde_json::from_slice::<Loaded>(&bytes).ok());
+    (known != Some(Loaded::of(process, report))).then_some(Stale { pid: process.pid, path })
+}
+
+/// Keeps that the engine's daemon has loaded what its settings say now.
+pub(super) fn keep(engine: Engine, report: &Report) -> Result<(), SetUpError> {
+    let Some(process) = Process::of(engine.program()) else { return Ok(()) };
+    let loaded = Loaded::of(process, report);
+    let bytes = serde_json::to_vec(&loaded).unwrap_or_default();
+    if fs::read(kept(engine)).is_ok_and(|found| found == bytes) {
+        return Ok(());
+    }
+    replace_bytes(&kept(engine), &bytes, 0o600)
+}
+
+/// A file that was changed while the process ran. Ages, not times of day: the time of boot in `/proc/stat` is off where the
+/// clock was set since.
+fn changed_since(process: Process, files: &[PathBuf]) -> Option<PathBuf> {
+    let age = process.age()?;
+    let unchanged = |path: &PathBuf| -> Option<Duration> {
+        SystemTime::now().duration_since(fs::metadata(path).ok()?.modified().ok()?).ok()
+    };
+    files.iter().find(|path| unchanged(path).is_some_and(|for_| age > for_)).cloned()
+}
