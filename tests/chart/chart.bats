@@ -13,7 +13,7 @@ setup_file() {
     render "$(basename "$values" .yaml)" --values "$values"
   done
   # Helm's own certificate is another in each rendering, so never in golden/.
-  render generated --values "$BATS_TEST_DIRNAME/values/cluster.yaml" --set scheduler.webhook.tls.certManager.enabled=false
+  render_own generated
 }
 
 helm() { "$tools/bin/helm" "$@"; }
@@ -24,6 +24,12 @@ render() {
   shift
   helm template mpsgate "$chart" --namespace mpsgate-system "$@" >"$work/$name.yaml"
   python3 -c 'import json, sys, yaml; print(json.dumps([d for d in yaml.safe_load_all(sys.stdin) if d]))' <"$work/$name.yaml" >"$work/$name.json"
+}
+
+# render_own NAME ARGUMENT...: as `cluster`, with Helm's own certificates.
+render_own() {
+  render "$1" --values "$BATS_TEST_DIRNAME/values/cluster.yaml" --set scheduler.webhook.tls.certManager.enabled=false \
+    --set scheduler.tls.secretName=,scheduler.tls.caBundle=,scheduler.tls.clientSecretName=,scheduler.tls.clientCaBundle= "${@:2}"
 }
 
 object() { jq -e --arg kind "$2" --arg name "$3" '.[] | select(.kind == $kind and .metadata.name == $name)' "$work/$1.json"; } # SET KIND NAME
@@ -52,10 +58,14 @@ refuses() {
 }
 
 @test "every object fits the strict schemas of Kubernetes 1.25 to 1.37, the samples too" {
-  local version failed=0
+  local version set failed=0
   sed 's/<NODE_NAME>/node-1/' "$top/packaging/kubernetes/samples/mps-sample.yaml" >"$work/sample.yaml"
   for version in 1.25.0 1.28.0 1.31.0 1.34.0 1.37.0; do
-    python3 "$BATS_TEST_DIRNAME/validate.py" "$version" "$work"/{default,all,bare,cluster,generated,sample}.yaml "$top/packaging/kubernetes/samples/nos-mps-partitioning.yaml" || failed=1
+    # As Helm renders it for that version: what it has not is not there.
+    for set in $(sets); do render "of-$set" --values "$BATS_TEST_DIRNAME/values/$set.yaml" --kube-version "$version" --set admissionPolicies=auto; done
+    render of-generated --values "$BATS_TEST_DIRNAME/values/all.yaml" --kube-version "$version" --set admissionPolicies=auto \
+      --set scheduler.tls.secretName=,scheduler.tls.caBundle=,scheduler.tls.clientSecretName=,scheduler.tls.clientCaBundle=
+    python3 "$BATS_TEST_DIRNAME/validate.py" "$version" "$work"/of-{default,all,bare,cluster,generated}.yaml "$work/sample.yaml" "$top/packaging/kubernetes/samples/nos-mps-partitioning.yaml" || failed=1
   done
   ((failed == 0))
   # The check can fail.
@@ -96,6 +106,16 @@ refuses() {
   refuses "caBundle" --set scheduler.webhook.tls.caBundle="-----BEGIN CERTIFICATE-----"
   refuses "scheduler.webhook.enabled without scheduler.enabled" --set scheduler.webhook.enabled=true
   refuses "scheduler.ownKubeScheduler.enabled without scheduler.enabled" --set scheduler.ownKubeScheduler.enabled=true
+  refuses "tls.secretName without caBundle" --set scheduler.enabled=true,scheduler.tls.secretName=x
+  refuses "tls.secretName without clientCaBundle" --set scheduler.enabled=true,scheduler.tls.secretName=x,scheduler.tls.caBundle=x
+  refuses "without clientSecretName" --set scheduler.enabled=true,scheduler.ownKubeScheduler.enabled=true,scheduler.tls.secretName=x,scheduler.tls.caBundle=x,scheduler.tls.clientCaBundle=x
+  refuses "go with secretName" --set scheduler.enabled=true,scheduler.tls.clientCaBundle=x
+  refuses "keep one of the two" --set scheduler.enabled=true,scheduler.tls.enabled=false,scheduler.tls.secretName=x
+  refuses "scheduler.extender.url is http:" --set scheduler.enabled=true,scheduler.extender.url=http://10.96.0.53:39999/mpsgate
+  refuses "scheduler.extender.url is https:" --set scheduler.enabled=true,scheduler.tls.enabled=false,scheduler.extender.url=https://10.96.0.53:39999/mpsgate
+  refuses "admissionPolicies" --set admissionPolicies=yes
+  refuses "nobody could ask the extender" --set scheduler.enabled=true,networkPolicy.enabled=true
+  refuses "extenderFrom" --set-json 'networkPolicy.extenderFrom=[{"cidr":"10.0.0.1/32"}]'
   refuses "secretName without caBundle" --set scheduler.enabled=true,scheduler.webhook.enabled=true,scheduler.webhook.tls.secretName=x
   refuses "keep one" --set scheduler.enabled=true,scheduler.webhook.enabled=true,scheduler.webhook.tls.secretName=x,scheduler.webhook.tls.certManager.enabled=true
   refuses "runtimeClass.create without" --set runtimeClass.create=true,runtimeClass.name=
@@ -193,7 +213,7 @@ deployment() { object "$1" Deployment "$2" | jq .spec.template.spec; } # SET DEP
 
 @test "the cluster's side is off unless it is switched on, and then leaves the nodes' side as it is" {
   local kind
-  for kind in Deployment Service Secret PodDisruptionBudget ValidatingWebhookConfiguration MutatingWebhookConfiguration; do
+  for kind in Deployment Service Secret PodDisruptionBudget NetworkPolicy ValidatingWebhookConfiguration MutatingWebhookConfiguration; do
     jq -e --arg kind "$kind" 'all(.[]; .kind != $kind)' "$work/default.json"
   done
   is_equal "$(jq -cS '[.[] | select(.kind == "DaemonSet" or .metadata.name == "mpsgate")]' "$work/cluster.json")" \
@@ -222,7 +242,148 @@ deployment() { object "$1" Deployment "$2" | jq .spec.template.spec; } # SET DEP
     '{"aliyun.com/gpu-mem":false,"aliyun.com/gpu-core.percentage":true,"nvidia.com/gpu-10gb":false,"nvidia.com/gpu-20gb":false,"mpsgate.io/gpu-mem-512mi":false}'
   is_equal "$(extenders all | jq -c '.[0] | [.urlPrefix, .filterVerb, .prioritizeVerb, .preemptVerb, .bindVerb, .weight, .enableHTTPS, .tlsConfig.caData, .httpTimeout, .nodeCacheCapable, .ignorable]')" \
     '["https://10.96.0.53:19501/mpsgate","filter","prioritize","preempt","bind",7,true,"RVhURU5ERVI=","2s",true,false]'
-  is_equal "$(extenders cluster | jq -r '.[0].urlPrefix')" http://mpsgate-scheduler.mpsgate-system.svc:39999/mpsgate
+  is_equal "$(extenders cluster | jq -r '.[0].urlPrefix')" https://mpsgate-scheduler.mpsgate-system.svc:39999/mpsgate
+}
+
+volumes() { deployment "$1" "$2" | jq -c "$3"; } # SET DEPLOYMENT FILTER
+
+@test "the extender speaks TLS and knows kube-scheduler by its certificate, by default" {
+  local set secret
+  for set in all cluster generated; do
+    deployment "$set" mpsgate-scheduler | jq -e '.containers[0].command | contains(["--tls-cert=/tls/tls.crt", "--tls-key=/tls/tls.key", "--tls-client-ca=/tls/client-ca.crt"])'
+    # No insecure connection: kube-scheduler makes one of HTTPS without a CA. No key but in a Secret.
+    extenders "$set" | jq -e '.[0] | .enableHTTPS and (.urlPrefix | startswith("https:")) and (.tlsConfig.caData | length > 0) and .tlsConfig.insecure != true
+      and .tlsConfig.certFile == "/etc/kubernetes/mpsgate/tls.crt" and .tlsConfig.keyFile == "/etc/kubernetes/mpsgate/tls.key"'
+    jq -e 'all(.[]; .kind == "Secret" or (tostring | contains("PRIVATE KEY") | not))' "$work/$set.json"
+  done
+  is_equal "$(volumes all mpsgate-kube-scheduler '.volumes[] | select(.name == "client").secret.secretName')" '"extender-client"'
+  is_equal "$(volumes generated mpsgate-kube-scheduler '.volumes[] | select(.name == "client").secret.secretName')" '"mpsgate-scheduler-client"'
+  is_equal "$(object all ConfigMap mpsgate-scheduler-client-ca | jq -r '.data["client-ca.crt"]')" CLIENTS
+
+  # Helm's own: two CAs, each verifies its own certificate alone, and neither's key is anywhere.
+  for secret in tls client; do
+    object generated Secret "mpsgate-scheduler-$secret" | jq -r '.data["tls.crt"] | @base64d' >"$work/$secret.crt"
+    object generated Secret "mpsgate-scheduler-$secret" | jq -r '.data["ca.crt"] | @base64d' >"$work/$secret.ca"
+    openssl verify -CAfile "$work/$secret.ca" "$work/$secret.crt"
+  done
+  openssl verify -CAfile "$work/tls.ca" -verify_hostname mpsgate-scheduler.mpsgate-system.svc "$work/tls.crt"
+  openssl verify -CAfile "$work/client.ca" -purpose sslclient "$work/client.crt"
+  if openssl verify -CAfile "$work/tls.ca" "$work/client.crt"; then return 1; fi
+  if openssl verify -CAfile "$work/client.ca" "$work/tls.crt"; then return 1; fi
+  is_equal "$(extenders generated | jq -r '.[0].tlsConfig | .serverName, .caData')" "mpsgate-scheduler.mpsgate-system.svc
+$(object generated Secret mpsgate-scheduler-tls | jq -r '.data["ca.crt"]')"
+  is_equal "$(object generated ConfigMap mpsgate-scheduler-client-ca | jq -r '.data["client-ca.crt"]' | openssl x509 -noout -fingerprint)" "$(openssl x509 -noout -fingerprint <"$work/client.ca")"
+  # Each Secret's key is its certificate's, so no CA's.
+  jq -c '.[] | select(.kind == "Secret") | .data | map_values(@base64d)' "$work/generated.json" | while read -r secret; do
+    is_equal "$(jq -r '."tls.key"' <<<"$secret" | openssl pkey -pubout)" "$(jq -r '."tls.crt"' <<<"$secret" | openssl x509 -noout -pubkey)"
+    is_equal "$(jq -r keys[] <<<"$secret" | xargs)" "ca.crt tls.crt tls.key"
+  done
+
+  # Off, it is off everywhere.
+  render_own plaintext --set scheduler.tls.enabled=false
+  extenders plaintext | jq -e '.[0] | .enableHTTPS == false and (has("tlsConfig") | not) and (.urlPrefix | startswith("http:"))'
+  deployment plaintext mpsgate-scheduler | jq -e '.containers[0].command | all(.[]; startswith("--tls") | not) and index("--allow-anonymous") != null'
+  jq -e 'all(.[]; tostring | contains("--allow-anonymous") | not)' "$work/generated.json"
+  jq -e 'all(.[]; .metadata.name | test("scheduler-(tls|client)") | not)' "$work/plaintext.json"
+}
+
+@test "health and metrics are on a port of their own, and Prometheus trusts no unverified certificate" {
+  local set
+  for set in all cluster generated; do
+    deployment "$set" mpsgate-scheduler | jq -e '.containers[0] | [.livenessProbe.httpGet, .readinessProbe.httpGet] == [{path: "/healthz", port: "probes"}, {path: "/readyz", port: "probes"}]
+      and any(.ports[]; .name == "probes" and .containerPort != 39999)'
+  done
+  deployment all mpsgate-scheduler | jq -e '.containers[0].command | contains(["--probe-listen=0.0.0.0:19503"])'
+  object all PodMonitor mpsgate-scheduler | jq -e '.spec.podMetricsEndpoints == [{port: "probes", interval: "15s"}]'
+  jq -e 'all(.[]; tostring | contains("insecureSkipVerify") | not)' "$work/all.json"
+}
+
+@test "network policies let kube-scheduler to the extender, Prometheus to the metrics, and everybody to the webhook" {
+  local set
+  for set in default bare cluster generated; do jq -e 'all(.[]; .kind != "NetworkPolicy")' "$work/$set.json"; done
+  is_equal "$(object all NetworkPolicy mpsgate-scheduler | jq -c '[.spec.ingress[] | {(.ports[0].port): (.from // "everybody")}] | add')" \
+    '{"extender":[{"podSelector":{"matchLabels":{"app.kubernetes.io/component":"kube-scheduler","app.kubernetes.io/instance":"mpsgate","app.kubernetes.io/name":"mpsgate"}}},{"ipBlock":{"cidr":"10.0.0.1/32"}}],"probes":[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"monitoring"}}}],"webhook":"everybody"}'
+  is_equal "$(object all NetworkPolicy mpsgate | jq -c '[.spec.ingress[].ports[0].port]')" '["metrics"]'
+  # The labels that it goes by are those of the pods, and no port has an empty list, which would be everybody.
+  object all Deployment mpsgate-kube-scheduler | jq -e '.spec.template.metadata.labels | ."app.kubernetes.io/component" == "kube-scheduler" and ."app.kubernetes.io/name" == "mpsgate"'
+  render_own nobody --set networkPolicy.enabled=true,metrics.enabled=true
+  is_equal "$(jq -c '[.[] | select(.kind == "NetworkPolicy") | .spec.ingress[] | {(.ports[0].port): (.from | length)}] | add' "$work/nobody.json")" '{"extender":1,"webhook":0}'
+}
+
+@test "a node's token is that node's alone, by policies that are evaluated here" {
+  local set
+  for set in all cluster generated; do python3 "$BATS_TEST_DIRNAME/cel.py" policies "$work/$set.json"; done
+  # The check can fail: each rule is needed by a row of it.
+  local policy rule count
+  for policy in nodes events scheduler; do
+    count=$(object cluster ValidatingAdmissionPolicy "mpsgate-$policy" | jq '.spec.validations | length')
+    for ((rule = 0; rule < count; rule++)); do
+      jq --arg name "mpsgate-$policy" --argjson rule "$rule" 'map(if .kind == "ValidatingAdmissionPolicy" and .metadata.name == $name then del(.spec.validations[$rule]) else . end)' "$work/cluster.json" >"$work/spoilt.json"
+      if python3 "$BATS_TEST_DIRNAME/cel.py" policies "$work/spoilt.json"; then echo "$policy, rule $rule: no row needs it"; return 1; fi
+    done
+  done
+  # By the names that mpsgated writes, and in the reports that it sends.
+  for set in $(sed -n '/^const LABELS/,/^];/s/^ *"\(.*\)",$/\1/p' "$top/src/kubernetes/src/node.rs") mpsgate.io/shared mpsgate.io/cards mpsgate.io/handlers aliyun.com/gpu-count GPUMemorySharingReady GPUMemorySharingBypass; do
+    object cluster ValidatingAdmissionPolicy mpsgate-nodes | jq -e --arg name "$set" '.spec.validations | any(.[]; .expression | contains("\u0027" + $name + "\u0027"))'
+  done
+  # They refuse, and are bound by their names; without the cluster's side there are two.
+  is_equal "$(jq -c '[.[] | select(.kind == "ValidatingAdmissionPolicyBinding") | [.spec.policyName, .spec.validationActions[]]]' "$work/default.json")" '[["mpsgate-nodes","Deny"],["mpsgate-events","Deny"]]'
+}
+
+@test "policies are there from Kubernetes 1.30 on, and where they are asked for" {
+  policies() { render version --values "$BATS_TEST_DIRNAME/values/default.yaml" "$@" && jq '[.[] | select(.kind == "ValidatingAdmissionPolicy")] | length' "$work/version.json"; }
+  is_equal "$(policies --kube-version v1.29.9)" 0
+  is_equal "$(policies --kube-version v1.30.0)" 2
+  is_equal "$(policies --kube-version v1.34.1-eks-1a2b3c)" 2
+  is_equal "$(policies --kube-version v1.34.1 --set admissionPolicies=false)" 0
+  is_equal "$(policies --kube-version v1.29.9 --set admissionPolicies=true)" 2
+}
+
+@test "the notes say what stays open: nodes before Kubernetes 1.30, an image by its tag, the extender without TLS" {
+  # helm shows notes where there is a cluster: here they are rendered as an object's text.
+  cp -r "$chart" "$work/noted"
+  { echo '{{- define "test.notes" }}'; cat "$chart/templates/NOTES.txt"; echo '{{- end }}'; } >"$work/noted/templates/_notes.tpl"
+  printf 'kind: Notes\ndata: |\n  {{- include "test.notes" . | nindent 2 }}\n' >"$work/noted/templates/notes.yaml"
+  notes() { helm template mpsgate "$work/noted" --show-only templates/notes.yaml --namespace mpsgate-system --values "$BATS_TEST_DIRNAME/values/default.yaml" "$@"; }
+  local digest
+  digest=sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef
+  notes --set admissionPolicies=false | grep -qF 'whoever is root on one GPU node can write to the objects of all nodes'
+  notes --kube-version v1.29.9 | grep -qF 'Kubernetes is older than 1.30'
+  notes | grep -qF 'image.digest'
+  notes --set image.digest=$digest,admissionPolicies=true >"$work/notes"
+  if grep -qE 'image.digest|whoever is root on one' "$work/notes"; then cat "$work/notes"; return 1; fi
+  grep -qF 'root on every GPU node' "$work/notes"
+  notes --set scheduler.enabled=true,scheduler.tls.enabled=false | grep -qF 'scheduler.tls.enabled is false'
+}
+
+@test "mpsgate-scheduler may change no pod elsewhere, and no lease but its own" {
+  local set
+  for set in all cluster; do
+    is_equal "$(object "$set" ClusterRole mpsgate-scheduler | jq -c '[.rules[] | {(.resources | join(" ")): (.verbs | join(" "))}] | add')" \
+      '{"pods":"get list watch","pods/binding":"create","nodes":"list watch","runtimeclasses":"list watch"}'
+    is_equal "$(object "$set" Role mpsgate-scheduler | jq -c '[.rules[] | [.resources[0], (.verbs | join(" ")), .resourceNames]]')" \
+      '[["leases","create",null],["leases","get update",["mpsgate-scheduler"]],["pods","patch",null]]'
+    # Nobody has a right to everything, nor to rights, Secrets or other people's processes; bound are the chart's own accounts alone.
+    jq -e 'all(.[] | select(.kind == "Role" or .kind == "ClusterRole") | .rules[]; (.resources + .verbs + .apiGroups | index("*") | not)
+      and all(.resources[]; test("secret|role|exec|proxy|token|webhook") | not))' "$work/$set.json"
+    jq -e 'all(.[] | select(.kind | endswith("RoleBinding")) | .subjects[]; .kind == "ServiceAccount" and .namespace == "mpsgate-system")' "$work/$set.json"
+  done
+}
+
+@test "what answers the network has a limit of memory" {
+  deployment cluster mpsgate-scheduler | jq -e '.containers[0].resources.limits.memory == "1Gi"'
+}
+
+@test "no card is given to what needs none, and the image names none" {
+  local set
+  for set in $(sets); do
+    is_equal "$(jq -r '[.[] | select(.spec.template) | .metadata.name as $of | .spec.template.spec | (.containers + (.initContainers // []))[] | select(.env // [] | any(. == {name: "NVIDIA_VISIBLE_DEVICES", value: "all"})) | .name] | unique | join(" ")' "$work/$set.json")" "holder mpsgated"
+  done
+  is_equal "$(pod default mpsgate | jq -c '.spec.initContainers[0].env')" '[{"name":"NVIDIA_VISIBLE_DEVICES","value":"void"}]'
+  grep -qE '^ENV NVIDIA_VISIBLE_DEVICES=void' "$top/packaging/container/Containerfile"
+  # No base that is another one tomorrow.
+  grep -qE '^ARG BASE$' "$top/packaging/container/Containerfile"
+  if grep -nE ':latest' "$top/packaging/container/Containerfile"; then return 1; fi
 }
 
 @test "the chart's own kube-scheduler has the same entry, its own name, lease and roles, and the cluster's version" {
@@ -248,7 +409,7 @@ END
 
 @test "the webhook stops nothing by its absence, nor its own namespace, and templates by nothing" {
   object cluster ValidatingWebhookConfiguration mpsgate-scheduler | jq -e 'all(.webhooks[]; .failurePolicy == "Ignore" and .sideEffects == "None" and .timeoutSeconds <= 5)'
-  is_equal "$(object all ValidatingWebhookConfiguration mpsgate-scheduler | jq -c '[.webhooks[] | {(.name): .failurePolicy}] | add')" '{"pods.mpsgate.io":"Fail","templates.mpsgate.io":"Ignore"}'
+  is_equal "$(object all ValidatingWebhookConfiguration mpsgate-scheduler | jq -c '[.webhooks[] | {(.name): .failurePolicy}] | add')" '{"pods.mpsgate.io":"Fail","placements.mpsgate.io":"Fail","templates.mpsgate.io":"Ignore"}'
   local set
   for set in all cluster generated; do
     jq -e '[.[] | select(.kind | endswith("WebhookConfiguration")) | .webhooks[]] | length > 0 and all(.[]; (has("objectSelector") | not)
@@ -260,12 +421,28 @@ END
     "$(sed -n 's/^pub const \(VALIDATE\|MUTATE\): &str = "\(.*\)";$/\2/p' "$top/src/scheduler/src/webhook.rs" | sort)"
 }
 
+@test "the webhook is asked for what it has a word on, and left alone by all others" {
+  local set
+  for set in all cluster; do python3 "$BATS_TEST_DIRNAME/cel.py" conditions "$work/$set.json" "$top/src/scheduler/tests/golden/webhook.jsonl"; done
+  # The check can fail.
+  sed "s/'NVIDIA_VISIBLE_DEVICES'/'OTHER'/g" "$work/all.json" >"$work/spoilt.json"
+  if python3 "$BATS_TEST_DIRNAME/cel.py" conditions "$work/spoilt.json" "$top/src/scheduler/tests/golden/webhook.jsonl"; then return 1; fi
+  # By the names that the program has.
+  set=$(object cluster ValidatingWebhookConfiguration mpsgate-scheduler | jq -r '.webhooks[] | select(.name == "placements.mpsgate.io").matchConditions[].expression')
+  is_equal "$(grep -o "\['mpsgate.io/placement'[^]]*\]" <<<"$set" | tr -d "[]' " | tr , '\n' | sort)" \
+    "$({ echo mpsgate.io/placement; sed -n '/^pub(super) const WRITTEN/,/^];/s/^ *"\(.*\)",$/\1/p' "$top/src/scheduler/src/webhook/placement.rs"; } | sort)"
+  # Before 1.28 there are no conditions; then no change of any pod waits for it.
+  render version --values "$BATS_TEST_DIRNAME/values/all.yaml" --kube-version v1.27.9 --set admissionPolicies=false
+  jq -e '[.[] | select(.kind | endswith("WebhookConfiguration")) | .webhooks[]] | all(.[]; has("matchConditions") | not)
+    and any(.[]; .name == "placements.mpsgate.io" and .failurePolicy == "Ignore")' "$work/version.json"
+}
+
 @test "pods are changed only where that is switched on" {
   render plain --values "$BATS_TEST_DIRNAME/values/cluster.yaml" --set scheduler.webhook.mutate.schedulerName=
   jq -e 'all(.[]; .kind != "MutatingWebhookConfiguration")' "$work/plain.json"
-  arguments() { deployment "$1" mpsgate-scheduler | jq -c '[.containers[0].command[] | select(startswith("--webhook-listen") or startswith("--webhook-tls") | not)]'; }
-  is_equal "$(arguments plain)" '["/usr/bin/mpsgate-scheduler","--listen=0.0.0.0:39999","--placement=binpack","--lease-name=mpsgate-scheduler"]'
-  is_equal "$(arguments all)" '["/usr/bin/mpsgate-scheduler","--listen=0.0.0.0:19501","--placement=spread","--lease-name=mpsgate-scheduler","--tls-cert=/tls/tls.crt","--tls-key=/tls/tls.key","--webhook-host-ipc","--webhook-scheduler-name=gpu-scheduler","--webhook-replaces=ack-co-scheduler","--webhook-replaces=nos-scheduler"]'
+  arguments() { deployment "$1" mpsgate-scheduler | jq -c '[.containers[0].command[] | select(startswith("--webhook-listen") or startswith("--webhook-tls") or startswith("--tls") | not)]'; }
+  is_equal "$(arguments plain)" '["/usr/bin/mpsgate-scheduler","--listen=0.0.0.0:39999","--placement=binpack","--lease-name=mpsgate-scheduler","--probe-listen=0.0.0.0:39997","--webhook-scheduler-account=system:serviceaccount:mpsgate-system:mpsgate-scheduler"]'
+  is_equal "$(arguments all)" '["/usr/bin/mpsgate-scheduler","--listen=0.0.0.0:19501","--placement=spread","--lease-name=mpsgate-scheduler","--probe-listen=0.0.0.0:19503","--webhook-scheduler-account=system:serviceaccount:mpsgate-system:mpsgate-scheduler","--webhook-exempt=gpu-operator=nvcr.io/nvidia/k8s/dcgm-exporter","--webhook-host-ipc","--webhook-scheduler-name=gpu-scheduler","--webhook-replaces=ack-co-scheduler","--webhook-replaces=nos-scheduler"]'
   object all MutatingWebhookConfiguration mpsgate-scheduler
 }
 
@@ -287,11 +464,25 @@ END
 
 @test "the installer does what its values say" {
   installer() { pod "$1" mpsgate | jq -c '.spec.initContainers[0].command // "none"'; }
-  is_equal "$(installer default)" '["/usr/bin/mpsgate","node-install","--settings=/chart/config.toml","--engine=containerd"]'
+  is_equal "$(installer default)" '["/usr/bin/mpsgate","node-install","--settings=/chart/config.toml","--choose-runtime","--engine=containerd"]'
   is_equal "$(installer all)" '["/usr/bin/mpsgate","node-install","--settings=/chart/config.toml","--engine=containerd","--engine-config=/var/lib/rancher/k3s/agent/etc/containerd/config.toml.tmpl","--restart-engine"]'
   is_equal "$(installer bare)" '"none"'
   render none --values "$BATS_TEST_DIRNAME/values/default.yaml" --set installer.engine=none
-  is_equal "$(installer none)" '["/usr/bin/mpsgate","node-install","--settings=/chart/config.toml"]'
+  is_equal "$(installer none)" '["/usr/bin/mpsgate","node-install","--settings=/chart/config.toml","--choose-runtime"]'
+}
+
+@test "a RuntimeClass is made unless it is somebody else's, and never without a name" {
+  local set
+  for set in default cluster all; do jq -e 'any(.[]; .kind == "RuntimeClass" and .handler == "nvidia")' "$work/$set.json"; done
+  jq -e 'all(.[]; .kind != "RuntimeClass")' "$work/bare.json"
+  render kept --values "$BATS_TEST_DIRNAME/values/default.yaml" --set runtimeClass.create=false
+  jq -e 'all(.[]; .kind != "RuntimeClass")' "$work/kept.json"
+}
+
+@test "the webhook knows whom the nodes exempt" {
+  local words
+  words=$(object all Deployment mpsgate-scheduler | jq -c '[.spec.template.spec.containers[0].command[] | select(startswith("--webhook-exempt"))]')
+  is_equal "$words" '["--webhook-exempt=gpu-operator=nvcr.io/nvidia/k8s/dcgm-exporter"]'
 }
 
 @test "the Job's sample is the page's, from its first line to its last" {

@@ -50,7 +50,12 @@ in_image() { # PROGRAM ARGUMENT...
 
 @test "its entry is mpsgated as root, with what nvidia-container-runtime has to bring" {
   podman_ image inspect localhost/mpsgate-test | jq -e '.[0].Config
-    | .Entrypoint == ["/usr/bin/mpsgated"] and .User == "0:0" and (.Env | index("NVIDIA_DRIVER_CAPABILITIES=compute,utility") != null)'
+    | .Entrypoint == ["/usr/bin/mpsgated"] and .User == "0:0" and (.Env | index("NVIDIA_DRIVER_CAPABILITIES=compute,utility") != null)
+    and (.Env | index("NVIDIA_VISIBLE_DEVICES=void") != null)'
+}
+
+@test "without a base that somebody names nothing is built: no tag is taken for one" {
+  run ! podman_ build -q --no-cache -f "$top/packaging/container/Containerfile" -t localhost/mpsgate-test-none "$programs"
 }
 
 @test "two builds give the same image" {

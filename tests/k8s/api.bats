@@ -64,6 +64,36 @@ schedule_is() { [[ $(status_json | jq -r .schedule) == "$1" ]]; }
   assert_contains "metrics" "$metrics" "mpsgate_api_server_followed 1" "mpsgate_events_dropped_total 0"
 }
 
+handlers_are() { node_shows ".metadata.annotations[\"mpsgate.io/handlers\"] | fromjson | $1"; } # JQ
+bypass_is() { node_shows ".status.conditions[] | select(.type == \"GPUMemorySharingBypass\" and .status == \"$1\" and (.message | contains(\"$2\")))"; } # STATUS TEXT
+
+@test "a handler that goes round mpsgate is on the node's object as soon as the engine has it, by the engine's own reading" {
+  wait_for 90 "the handlers" handlers_are '.version == 1 and .by == "engine" and (.led | index("mpsgate") != null) and .round == []'
+  wait_for 60 "the condition" bypass_is False "every handler leads through mpsgate"
+  cp /etc/containerd/config.toml "$K8S/config.toml"
+  cp /usr/bin/true /usr/local/bin/past-runtime
+  cat >>/etc/containerd/config.toml <<'TOML'
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.past]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.past.options]
+    BinaryName = "/usr/local/bin/past-runtime"
+TOML
+  # Written, and not loaded: nobody knows what it has.
+  try mpsgate reload
+  wait_for 60 "that nobody knows" bypass_is Unknown "systemctl restart containerd"
+  containerd_stop
+  containerd_start
+  try mpsgate reload
+  wait_for 60 "it goes round" handlers_are '.round == ["past"]'
+  wait_for 60 "the condition" bypass_is True "past"
+  cp "$K8S/config.toml" /etc/containerd/config.toml
+  containerd_stop
+  containerd_start
+  try mpsgate reload
+  wait_for 60 "it is gone" handlers_are '.round == []'
+  wait_for 60 "the condition" bypass_is False ""
+}
+
 @test "a refusal is an event of its pod, and a way past mpsgate is named as one" {
   pod private '.spec.containers[0].resources.limits["aliyun.com/gpu-mem"] = "7"'
   wait_for 60 "the refusal" has_event Pod private GPUMemoryRefused "[E_NO_HOST_IPC]; hint: set hostIPC: true"
@@ -155,7 +185,8 @@ no_promise() { status_json | jq -se '[.[0].cards[].promised_mib] | add == 0'; }
   pod_is Running holds
   kubectl delete pod holds --wait=false >/dev/null
   wait_for 90 "no MPS is left" no_mps
-  wait_for 60 "nothing of ours is left on the node" node_shows '.metadata | .annotations["mpsgate.io/cards"] == null and .labels["mpsgate.io/shared"] == null'
+  wait_for 60 "nothing of ours is left on the node" node_shows '(.metadata | .annotations["mpsgate.io/cards"] == null and .labels["mpsgate.io/shared"] == null)
+    and all(.status.conditions[]; .type != "GPUMemorySharingReady") and .status.capacity["aliyun.com/gpu-count"] == null'
   # And untouched from the start.
   : >"$MG/log/mpsgated.log"
   daemon_stop
@@ -175,4 +206,13 @@ no_mps() { [[ -z $(mps_pids) ]]; }
   kill -KILL "$(status_json | jq --argjson card "$(card_of hit)" '.cards[] | select(.index == $card).mps.pid')"
   wait_for 60 "the pod is told" has_event Pod hit MPSFault "restart the container"
   wait_for 60 "30 GiB are allocatable" has_allocatable 30
+}
+
+@test "a pod that kubelet failed because it had no devices is named, with what to do" {
+  daemon_stop
+  asks late 2 '.spec.nodeName = $ARGS.positional[0]' "$NODE_NAME"
+  wait_for 60 "kubelet fails it" pod_is Failed late
+  assert_equal "its reason" "$(kubectl get pod late -o 'jsonpath={.status.reason}')" UnexpectedAdmissionError
+  daemon_start
+  wait_for 60 "an event says so" has_event Pod late GPUPodNotAdmitted "kubectl delete pod -n default late"
 }

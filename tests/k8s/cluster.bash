@@ -277,8 +277,8 @@ service_account_kubeconfig() { # NAME
 }
 # rules_of TABLE: the product's own, as JSON.
 rules_of() {
-  TABLE=$1 perl -0ne '/pub const $ENV{TABLE}: .*?\];\n/s or die "no table $ENV{TABLE}"; $_ = $&; while (/Rule \{\s*group: (".*?"),\s*resource: (".*?"),\s*verbs: &(\[.*?\]),/gs) {
-      push @rules, qq({"apiGroups": [$1], "resources": [$2], "verbs": $3}) } print "[", join(",", @rules), "]"' \
+  TABLE=$1 perl -0ne '/pub const $ENV{TABLE}: .*?\];\n/s or die "no table $ENV{TABLE}"; $_ = $&; while (/Rule \{\s*group: (".*?"),\s*resource: (".*?"),\s*verbs: &(\[.*?\]),\s*names: &(\[.*?\]),/gs) {
+      push @rules, qq({"apiGroups": [$1], "resources": [$2], "verbs": $3) . ($4 eq "[]" ? "" : qq(, "resourceNames": $4)) . "}" } print "[", join(",", @rules), "]"' \
     "$MG_REPO/src/kubernetes/src/rbac.rs"
 }
 

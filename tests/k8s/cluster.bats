@@ -66,7 +66,8 @@ teardown() {
   assert_contains "the refusal" "$stderr" "system:serviceaccount:kube-system:mpsgated"
 }
 
-@test "the Job mps-sample runs as it stands in its page, with the 7 GiB of its limits" {
+# The page has hostPID: true in it, "to help you see the effect".
+@test "the Job mps-sample is refused for its hostPID; where policy.host_pid lets that through it runs as it stands in its page, with the 7 GiB of its limits" {
   mkdir -p "$MG/sample/usr/bin"
   cat >"$MG/sample/usr/bin/python" <<'SH'
 #!/bin/sh
@@ -76,6 +77,13 @@ until [ -e /tmp/end ]; do sleep 1; done
 SH
   chmod +x "$MG/sample/usr/bin/python"
   image ai-samples/gpushare-sample:tensorflow-1.5 "$MG/sample"
+  sample mps-sample | kubectl create -f -
+  wait_for 60 "the reason is told" job_is_told "[E_HOST_PID]"
+  kubectl delete job mps-sample --wait
+  wait_for 60 "its pod is gone" job_is_gone
+  assert_free
+  printf '[policy]\nhost_pid = "warn"\n' >>/etc/mpsgate/config.toml
+  mpsgate reload
   sample mps-sample | kubectl create -f -
   job_runs() { [[ $(kubectl get pods -l app=mps-sample -o 'jsonpath={.items[*].status.phase}') == Running ]]; }
   wait_for 60 "its pod runs" job_runs
@@ -90,8 +98,12 @@ SH
   assert_contains "the environment of kubectl exec" "$stdout" CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
   kubectl exec "$pod" -- touch /tmp/end
   wait_for 60 "the Job is complete" kubectl wait --for condition=complete job/mps-sample --timeout 1s
+  sed -i '/^\[policy\]/,$d' /etc/mpsgate/config.toml
+  mpsgate reload
   assert_free
 }
+job_is_gone() { [[ -z $(kubectl get pods -l app=mps-sample -o name) ]]; }
+job_is_told() { kubectl describe pods -l app=mps-sample | grep -F -- "$1"; }
 job_says() { kubectl logs job/mps-sample | grep -F -- "$1"; }
 
 # In settings of its own: the resource is there when it is named.

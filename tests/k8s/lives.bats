@@ -94,6 +94,8 @@ token_is() { [[ $(token_of "$1") == "$2" ]]; } # POD TOKEN
   api_start
   wait_for 90 "the node is ready" node_ready
   wait_for 60 "the restarts are known" restarted again 2
+  # It tries again after up to 30 s, and until then it keeps promises of pods that were deleted.
+  wait_for 90 "mpsgated follows again" is_followed
   asks more 3
   wait_for 60 "another pod runs" pod_is Running more
   assert_equal "grants" "$(memory_of_grants)" "[3072,7168]"

@@ -4,6 +4,8 @@
 
 EXTENDER_PORTS=(19601 19602)
 EXTENDER=http://127.0.0.1:19600
+# Where a replica that wants certificates answers probes.
+EXTENDER_PROBES=127.0.0.1:19603
 WEBHOOK=127.0.0.1:19610
 
 # extender_access: a service account with the rights of the product's own tables, and its kubeconfig.
@@ -67,12 +69,14 @@ webhook_start() {
 }
 webhook_stop() { kubectl delete validatingwebhookconfiguration mpsgate >/dev/null 2>&1; }
 
-# kube_scheduler_extended: the scheduler of cluster.bash, started again with our entry; controllers without the one that gives up
-# nodes without a kubelet.
+# kube_scheduler_extended [URL [LINE...]]: the scheduler of cluster.bash, started again with our entry, at another URL than the Service's and
+# with more lines; controllers without the one that gives up nodes without a kubelet.
 kube_scheduler_extended() {
+  local url=${1:-$EXTENDER}
+  shift $(($# < 1 ? $# : 1))
   cat >"$K8S/extenders.yaml" <<YAML
 extenders:
-- urlPrefix: $EXTENDER/mpsgate
+- urlPrefix: $url/mpsgate
   filterVerb: filter
   prioritizeVerb: prioritize
   preemptVerb: preempt
@@ -80,6 +84,7 @@ extenders:
   weight: 10
   nodeCacheCapable: true
   httpTimeout: 10s
+$( (($# == 0)) || printf '  %s\n' "$@")
   managedResources:
   - {name: aliyun.com/gpu-mem}
   - {name: nvidia.com/gpu-10gb}
@@ -87,6 +92,32 @@ extenders:
 YAML
   control_stop
   CONTROLLERS=job,namespace,serviceaccount,podgc,statefulset,garbagecollector control_start
+}
+
+# extender_secured: one replica, which answers by TLS whoever shows a certificate that the CA of clients has signed: of these there is
+# kube-scheduler's, $K8S/tls/client.crt.
+extender_secured() {
+  local tls=$K8S/tls key=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes)
+  local leaf=(-addext "basicConstraints=critical,CA:FALSE" -addext subjectAltName=IP:127.0.0.1)
+  mkdir -p "$tls"
+  openssl req -x509 "${key[@]}" -days 2 -subj /CN=clients -keyout "$tls/clients.key" -out "$tls/clients.crt" 2>/dev/null
+  openssl req -x509 "${key[@]}" -days 2 -subj /CN=servers -keyout "$tls/servers.key" -out "$tls/servers.crt" 2>/dev/null
+  openssl req -x509 "${key[@]}" -days 2 -subj /CN=kube-scheduler "${leaf[@]}" -CA "$tls/clients.crt" -CAkey "$tls/clients.key" \
+    -keyout "$tls/client.key" -out "$tls/client.crt" 2>/dev/null
+  openssl req -x509 "${key[@]}" -days 2 -subj /CN=extender "${leaf[@]}" -CA "$tls/servers.crt" -CAkey "$tls/servers.key" \
+    -keyout "$tls/server.key" -out "$tls/server.crt" 2>/dev/null
+  replica_stop 1
+  replica_stop 0
+  replica_start 0 --probe-listen "$EXTENDER_PROBES" --tls-cert "$tls/server.crt" --tls-key "$tls/server.key" --tls-client-ca "$tls/clients.crt"
+  wait_for 60 "it leads" curl -fsS -o /dev/null "http://$EXTENDER_PROBES/leaderz"
+}
+# extender_unsecured: both, as before.
+extender_unsecured() {
+  replica_stop 0
+  replica_start 0
+  replica_start 1
+  wait_for 60 "one of them leads" has_leader
+  kube_scheduler_extended
 }
 
 extender_start() {
@@ -157,3 +188,18 @@ is_on() { [[ $(node_of "$1") == "$2" ]]; } # POD NODE
 cards_of() { kubectl get pod "$1" -o json | jq -Sc '.metadata.annotations["mpsgate.io/placement"] | fromjson | .containers'; }
 # unplaced POD TEXT: kube-scheduler says why.
 unplaced() { kubectl get events --field-selector "involvedObject.name=$1,reason=FailedScheduling" -o 'jsonpath={.items[*].message}' | grep -F -- "$2"; }
+
+# --- preemption --------------------------------------------------------------------------------------
+
+# questions VERB: how many of them all replicas have answered, rightly or not.
+questions() {
+  local port
+  for port in "${EXTENDER_PORTS[@]}"; do curl -fsS "http://127.0.0.1:$port/metrics"; done |
+    awk -v verb="verb=\"$1\"" '/^mpsgate_scheduler_requests_total/ && index($1, verb) { sum += $2 } END { print sum + 0 }'
+}
+was_asked() { (($(questions "$1") > $2)); } # VERB MORE-THAN
+# evicted POD...: which of them the API server is told to delete, or has deleted.
+evicted() {
+  local pod
+  for pod; do [[ $(kubectl get pod "$pod" -o json 2>/dev/null | jq .metadata.deletionTimestamp) == null ]] || echo "$pod"; done
+}

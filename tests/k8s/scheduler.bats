@@ -27,6 +27,7 @@ teardown_file() {
 }
 
 teardown() {
+  pkill -CONT -x kube-apiserver || true # where a test has failed meanwhile
   explain_failure
   webhook_stop || true
   [[ ${BATS_TEST_COMPLETED:-} == 1 ]] || { cluster_log; inspect | jq -c '.nodes[]' | tail -n 20 >&2; tail -n 15 "$K8S"/log/extender-*.log >&2; }
@@ -142,8 +143,8 @@ node_holds() {
   uid=$(uid_of slow)
   pid=$(the_init)
   wait_for 30 "the node says what it holds" node_holds "$uid" '[15360]'
-  # Behind the kubelet's back, which would end it.
-  kubelet_stop
+  # Behind the kubelet's back, which would end it. One that is gone would have the node's cards stand as unhealthy.
+  kill -STOP "$(<"$K8S/kubelet.pid")"
   kubectl delete pod slow --force --grace-period 0 --wait=false
   pod_away() { ! kubectl get pod slow; }
   wait_for 30 "the API server has forgotten it" pod_away
@@ -159,14 +160,14 @@ node_holds() {
   wait_for 150 "then the other has a node, too" bound_are 2
   wait_for 60 "the ledger is the truth" ledger_is_true
   kubectl delete pods --all --force --grace-period 0 >/dev/null 2>&1
-  kubelet_start
-  wait_for 90 "the kubelet has its devices again" has_devices
+  kill -CONT "$(<"$K8S/kubelet.pid")"
+  wait_for 90 "the node is ready" node_ready
 }
 ledger_holds() { [[ $(inspect "$NODE_NAME" | jq '[.nodes[].devs[].usedGPU] | add') == "$1" ]]; } # GIB
 bound_are() { [[ $(kubectl get pods -o json | jq '[.items[] | select(.spec.nodeName)] | length') == "$1" ]]; }
 unplaced_any() { unplaced next-1 card || unplaced next-2 card; }
 
-@test "killed between annotation and binding: nothing is lost, nothing is doubled" {
+@test "killed while a binding is on its way: nothing is lost, nothing is doubled" {
   nodes 'node("only"; {}; [card(16)])'
   # What asks the API server to ask somebody who never answers, before it binds.
   local port=19609 leader
@@ -176,15 +177,16 @@ unplaced_any() { unplaced next-1 card || unplaced next-2 card; }
       rules: [{apiGroups: [""], apiVersions: ["v1"], operations: ["CREATE"], resources: ["pods/binding"]}]}]}' | kubectl create -f - >/dev/null
   sleep 2 # until the API server has heard of it
   waiting between 10
-  wait_for 60 "it has its card" has_cards between
+  wait_for 60 "its memory is taken" only_has 10
   assert_equal "its node" "$(node_of between)" ""
+  has_cards between && fail "its cards are written on it before it is bound"
   leader=$(leader)
   replica_stop "$leader" KILL
   kubectl delete validatingwebhookconfiguration tarpit >/dev/null
   end tarpit
   replica_start "$leader"
   wait_for 60 "one of them leads" has_leader
-  # As long as it may still come, nobody else has this memory.
+  # What was not bound counts for nothing, and both want the one card.
   waiting other 10
   kube_scheduler_tries_again
   wait_for 150 "one of the two has the card" one_of_both_bound
@@ -199,6 +201,7 @@ unplaced_any() { unplaced next-1 card || unplaced next-2 card; }
   wait_for 60 "the ledger is the truth" ledger_is_true
 }
 has_cards() { [[ -n $(kubectl get pod "$1" -o json | jq -r '.metadata.annotations["mpsgate.io/placement"] // empty') ]]; }
+only_has() { [[ $(in_ledger) == "{\"only/0\":$1}" ]]; } # GIB
 one_of_both_bound() { is_bound between || is_bound other; }
 
 @test "two replicas: one binds, the other is ready; the leader is killed, and pods are bound on" {
@@ -227,6 +230,60 @@ one_of_both_bound() { is_bound between || is_bound other; }
   replica_start "$follower"
   wait_for 60 "the follower is ready" replica_answers "$follower" readyz
 }
+
+@test "preemption: of two cards that are full one is freed for a pod of higher priority, and none where that would not help" {
+  local name before
+  kubectl create priorityclass urgent --value 1000 >/dev/null
+  for name in first second; do
+    asks "$name" 12 '.spec.nodeSelector = {"kubernetes.io/hostname": $ARGS.positional[0]}' "$NODE_NAME"
+    wait_for 90 "it runs" pod_is Running "$name"
+  done
+  # Both gone, the node had 30 GiB, as kube-scheduler counts; no card has 20.
+  before=$(questions preempt)
+  asks huge 20 '.spec.priorityClassName = "urgent"'
+  wait_for 60 "kube-scheduler says why" unplaced huge "Insufficient aliyun.com/gpu-mem"
+  if ! wait_for 20 "it has asked whether preemption helps" was_asked preempt "$before"; then
+    kubectl delete priorityclass urgent >/dev/null
+    # It ends pods for one that no card takes, whatever the extender would say.
+    skip "this kube-scheduler asks no extender about preemption (kubernetes#103019)"
+  fi
+  kubectl delete pod huge --force --grace-period 0 >/dev/null 2>&1
+  assert_equal "evicted for nothing" "$(evicted first second)" ""
+
+  asks wanted 10 '.spec.priorityClassName = "urgent"'
+  one_evicted() { [[ $(evicted first second | wc -l) == 1 ]]; }
+  wait_for 90 "one of the two is evicted" one_evicted
+  name=$(evicted first second)
+  victim_gone() { ! kubectl get pod "$name"; }
+  wait_for 90 "and has ended" victim_gone
+  # A node's annotation, which says that the memory is free, is no event for it.
+  kube_scheduler_tries_again
+  wait_for 150 "the other one has its card, and runs" pod_is Running wanted
+  assert_equal "evicted" "$(evicted first second)" "$name"
+  assert_equal "memory" "$(memory_of_grants)" "[10240,12288]"
+  wait_for 60 "the ledger is the truth" ledger_is_true
+  kubectl delete priorityclass urgent >/dev/null
+}
+
+@test "an API server that says nothing any more is noticed by the node and by the scheduler, and so is its return" {
+  local server
+  server=$(pgrep -x kube-apiserver)
+  wait_for 60 "it is heard" is_followed
+  # The kernel goes on answering for it.
+  kill -STOP "$server"
+  wait_for 60 "mpsgate doctor says so" doctor_says "nothing was heard for"
+  wait_for 60 "the first replica is not ready" not_ready 0 "nothing was heard for"
+  wait_for 60 "nor is the second" not_ready 1 "nothing was heard for"
+  kill -CONT "$server"
+  wait_for 120 "the node hears it again" is_followed
+  wait_for 120 "one of them leads" has_leader
+  wait_for 120 "and both are ready" both_ready
+  asks after 4 '.spec.nodeSelector = {"kubernetes.io/hostname": $ARGS.positional[0]}' "$NODE_NAME"
+  wait_for 120 "a pod is placed and runs" pod_is Running after
+}
+doctor_says() { mpsgate doctor 2>&1 | grep api-server | grep -F -- "$1"; }                              # TEXT
+not_ready() { curl -sS "http://127.0.0.1:${EXTENDER_PORTS[$1]}/readyz" | grep -F -- "$2"; }               # N TEXT
+both_ready() { replica_answers 0 readyz && replica_answers 1 readyz; }
 
 @test "the webhook says at kubectl create what a node would refuse, and is in nobody's way" {
   webhook_start
@@ -287,4 +344,41 @@ one_of_both_bound() { is_bound between || is_bound other; }
   assert_contains "its table" "$stdout" "GPU Memory(GiB)" "0/16" "20/24" "20/40" "Allocated/Total GPU Memory In Cluster:"
   try "$MG_OUT/kubectl-inspect-cgpu" shown -d
   assert_contains "its details" "$stdout" seen default 20
+}
+
+all_run() { [[ $(kubectl get pods -o json | jq '[.items[] | select(.status.phase == "Running")] | length') == "$1" ]]; } # N
+
+@test "pods that come while mpsgated is replaced wait for the next one, and none is lost" {
+  wait_for 60 "30 GiB are allocatable" has_allocatable 30
+  local n makes
+  for n in {1..14}; do
+    asks "come-$n" 1
+    sleep 0.2
+  done 3>&- &
+  makes=$! # not mpsgated, which comes below
+  sleep 0.5
+  daemon_stop
+  # As long as a node may take to start the next pod.
+  sleep 2
+  daemon_start
+  wait "$makes"
+  wait_for 180 "all of them run" all_run 14
+  assert_equal "pods that kubelet failed" "$(kubectl get pods -o json | jq -c '[.items[] | select(.status.phase == "Failed") | {name: .metadata.name, message: .status.message}]')" "[]"
+}
+
+@test "over TLS kube-scheduler shows its certificate and has pods bound, and whoever has none is not answered" {
+  nodes 'node("secured"; {}; [card(16)])'
+  local url=https://127.0.0.1:${EXTENDER_PORTS[0]} tls=$K8S/tls
+  extender_secured
+  try fail curl -sS --cacert "$tls/servers.crt" "$url/healthz"
+  try curl -fsS --cacert "$tls/servers.crt" --cert "$tls/client.crt" --key "$tls/client.key" "$url/healthz"
+  kube_scheduler_extended "$url" "enableHTTPS: true" "tlsConfig: {caFile: $tls/servers.crt}"
+  waiting stranger 4
+  wait_for 60 "without a certificate it gets no answer" unplaced stranger "tls:"
+  assert_equal "its node" "$(node_of stranger)" ""
+  kube_scheduler_extended "$url" "enableHTTPS: true" "tlsConfig: {caFile: $tls/servers.crt, certFile: $tls/client.crt, keyFile: $tls/client.key}"
+  wait_for 120 "with one the pod has a node" is_bound stranger
+  assert_equal "its card" "$(cards_of stranger)" '{"main":{"0":4096}}'
+  kubectl delete pod stranger --force --grace-period 0 >/dev/null 2>&1
+  extender_unsecured
 }

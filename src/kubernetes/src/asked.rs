@@ -1,7 +1,8 @@
 //! Sizes of slices that pods ask for before any node is theirs: a node offers those that it can.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
+use std::sync::{Mutex, PoisonError};
 
 use kube::Api;
 use kube::runtime::watcher::Event;
@@ -11,41 +12,74 @@ use crate::follow::{Lists, Told, follow};
 use crate::wire::WirePod;
 use crate::{Pod, Settings};
 
-/// GiB of the slices (`nvidia.com/gpu-<N>gb`) that pods without a node ask for, and the future that follows them while
-/// `on` says so: it is a watch of the whole cluster's waiting pods. Dropping the future ends it.
+/// A size that somebody asks for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Asked {
+    /// The namespace of the pods that do.
+    pub namespace: String,
+    /// GiB.
+    pub gib: u64,
+}
+
+/// Who asks for which slices (`nvidia.com/gpu-<N>gb`), of the pods without a node that could come to one with these
+/// labels, and the future that follows them while there are labels: it is a watch of the whole cluster's waiting
+/// pods. Dropping the future ends it.
+///
+/// A pod with scheduling gates comes nowhere yet, and one whose nodeSelector does not fit never comes here. Affinity, taints
+/// and other schedulers are not looked at: who decides over them is the pod's author, so nothing would be kept out.
 pub fn slices_asked(
     settings: Settings,
-    mut on: watch::Receiver<bool>,
-) -> (watch::Receiver<BTreeSet<u64>>, impl Future<Output = Infallible> + Send) {
+    mut on: watch::Receiver<Option<BTreeMap<String, String>>>,
+) -> (watch::Receiver<BTreeSet<Asked>>, impl Future<Output = Infallible> + Send) {
     let (publish, receive) = watch::channel(BTreeSet::new());
     let future = async move {
         loop {
-            if on.wait_for(|on| *on).await.is_err() {
+            if on.wait_for(Option::is_some).await.is_err() {
                 // Nobody can ever switch it on.
                 std::future::pending::<()>().await;
             }
-            let mut waiting = Waiting::default();
+            let waiting = Mutex::new(Waiting::default());
+            let labels = on.clone();
+            let show = |waiting: &Waiting| {
+                let asked = labels
+                    .borrow()
+                    .as_ref()
+                    .map(|labels| waiting.asked(labels))
+                    .unwrap_or_default();
+                publish.send_if_modified(|shown| {
+                    let differs = *shown != asked;
+                    *shown = asked;
+                    differs
+                });
+            };
             let told = |told| {
+                let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
                 if waiting.told(told) {
-                    publish.send_if_modified(|shown| {
-                        let sizes = waiting.sizes();
-                        let differs = *shown != sizes;
-                        *shown = sizes;
-                        differs
-                    });
+                    show(&waiting);
                 }
             };
-            let follow = follow(
+            let mut follow = std::pin::pin!(follow(
                 &settings,
                 Lists::Cached,
                 "pods without a node",
                 "spec.nodeName=",
                 Api::<WirePod>::all,
                 told,
-            );
-            tokio::select! {
-                never = follow => match never {},
-                _ = on.wait_for(|on| !*on) => {}
+            ));
+            loop {
+                tokio::select! {
+                    never = &mut follow => match never {},
+                    changed = on.changed() => {
+                        if changed.is_err() {
+                            // What was said last holds.
+                            follow.as_mut().await;
+                        }
+                        if on.borrow_and_update().is_none() {
+                            break;
+                        }
+                        show(&waiting.lock().unwrap_or_else(PoisonError::into_inner));
+                    }
+                }
             }
             publish.send_replace(BTreeSet::new());
         }
@@ -56,8 +90,16 @@ pub fn slices_asked(
 /// By the pod's uid, what it asks for; pods that ask for nothing are not kept.
 #[derive(Default)]
 struct Waiting {
-    shown: HashMap<String, BTreeSet<u64>>,
-    coming: Option<HashMap<String, BTreeSet<u64>>>,
+    shown: HashMap<String, Asks>,
+    coming: Option<HashMap<String, Asks>>,
+}
+
+/// What one pod asks for.
+#[derive(Default)]
+struct Asks {
+    namespace: String,
+    sizes: BTreeSet<u64>,
+    selector: BTreeMap<String, String>,
 }
 
 impl Waiting {
@@ -66,8 +108,8 @@ impl Waiting {
         match told {
             Told::Kube(Event::Init) => self.coming = Some(HashMap::new()),
             Told::Kube(Event::InitApply(pod)) => {
-                if let (Some(coming), Some((uid, sizes))) = (&mut self.coming, asks(pod)) {
-                    put(coming, uid, sizes);
+                if let (Some(coming), Some((uid, asks))) = (&mut self.coming, asks(pod)) {
+                    put(coming, uid, asks);
                 }
             }
             Told::Kube(Event::InitDone) => {
@@ -75,8 +117,8 @@ impl Waiting {
                 return true;
             }
             Told::Kube(Event::Apply(pod)) => {
-                let Some((uid, sizes)) = asks(pod) else { return false };
-                put(&mut self.shown, uid, sizes);
+                let Some((uid, asks)) = asks(pod) else { return false };
+                put(&mut self.shown, uid, asks);
                 return true;
             }
             // Bound to a node, or deleted.
@@ -88,25 +130,36 @@ impl Waiting {
         false
     }
 
-    fn sizes(&self) -> BTreeSet<u64> {
-        self.shown.values().flatten().copied().collect()
+    /// Of a node with these labels.
+    fn asked(&self, labels: &BTreeMap<String, String>) -> BTreeSet<Asked> {
+        let fits = |asks: &&Asks| {
+            asks.selector.iter().all(|(label, value)| labels.get(label) == Some(value))
+        };
+        let asked = self.shown.values().filter(fits).flat_map(|asks| {
+            let one = |gib: &u64| Asked { namespace: asks.namespace.clone(), gib: *gib };
+            asks.sizes.iter().map(one)
+        });
+        asked.collect()
     }
 }
 
-fn put(all: &mut HashMap<String, BTreeSet<u64>>, uid: String, sizes: BTreeSet<u64>) {
-    if sizes.is_empty() {
+fn put(all: &mut HashMap<String, Asks>, uid: String, asks: Asks) {
+    if asks.sizes.is_empty() {
         all.remove(&uid);
     } else {
-        all.insert(uid, sizes);
+        all.insert(uid, asks);
     }
 }
 
-fn asks(pod: WirePod) -> Option<(String, BTreeSet<u64>)> {
+fn asks(mut pod: WirePod) -> Option<(String, Asks)> {
+    let selector = std::mem::take(&mut pod.spec.node_selector);
+    let gated = !pod.spec.scheduling_gates.is_empty();
     let pod = Pod::reduce(pod)?;
     let limits = pod.containers.iter().filter_map(|container| container.limits.as_ref().ok());
     let sizes = limits.flat_map(|limits| limits.slices.keys().copied());
-    let sizes = if pod.finished || pod.deleting { BTreeSet::new() } else { sizes.collect() };
-    Some((pod.uid, sizes))
+    let comes = !(gated || pod.finished || pod.deleting);
+    let sizes = if comes { sizes.collect() } else { BTreeSet::new() };
+    Some((pod.uid, Asks { namespace: pod.namespace, sizes, selector }))
 }
 
 #[cfg(test)]
@@ -127,7 +180,7 @@ mod tests {
     }
 
     fn sizes(waiting: &Waiting) -> Vec<u64> {
-        waiting.sizes().into_iter().collect()
+        waiting.asked(&BTreeMap::new()).into_iter().map(|asked| asked.gib).collect()
     }
 
     #[test]
@@ -147,5 +200,30 @@ mod tests {
         assert!(waiting.told(Told::Kube(Event::Delete(pod("c", &[])))), "it has a node");
         assert!(!waiting.told(Told::Kube(Event::Delete(pod("b", &[])))));
         assert_eq!(sizes(&waiting), [10]);
+    }
+
+    #[test]
+    fn only_pods_that_could_come_here_ask_for_anything() {
+        let labels = BTreeMap::from([("pool".to_owned(), "a".to_owned())]);
+        for (name, spec, asks) in [
+            ("any node", json!({}), true),
+            ("gated", json!({"schedulingGates": [{"name": "x"}]}), false),
+            ("gates that are open", json!({"schedulingGates": []}), true),
+            ("no gates", json!({"schedulingGates": null, "nodeSelector": null}), true),
+            ("this pool", json!({"nodeSelector": {"pool": "a"}}), true),
+            ("another pool", json!({"nodeSelector": {"pool": "b"}}), false),
+            ("a label more", json!({"nodeSelector": {"pool": "a", "zone": "z"}}), false),
+        ] {
+            let mut spec = spec;
+            let limits = json!({"nvidia.com/gpu-10gb": "1"});
+            spec["containers"] = json!([{"name": "c", "resources": {"limits": limits}}]);
+            let pod = json!({"metadata": {"uid": "u", "namespace": "n"}, "spec": spec});
+            let mut waiting = Waiting::default();
+            let pod = serde_json::from_value(pod).expect("a pod");
+            assert!(waiting.told(Told::Kube(Event::Apply(pod))));
+            let wanted: Vec<Asked> =
+                asks.then(|| Asked { namespace: "n".to_owned(), gib: 10 }).into_iter().collect();
+            assert_eq!(waiting.asked(&labels).into_iter().collect::<Vec<_>>(), wanted, "{name}");
+        }
     }
 }

@@ -1,10 +1,11 @@
-//! What a scheduler does to a pod: read it, annotate it, bind it, label its own. Each request has its limit of time,
+//! What a scheduler does to a pod: read it, bind it, label its own. Each request has its limit of time,
 //! and every failure says whether the request may have been carried out all the same.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -111,25 +112,6 @@ impl Binder {
         Ok(Pod::reduce(wire).map(|pod| Fetched { pod, version }))
     }
 
-    /// Writes annotations, `None` takes one away, where the pod is still that of `uid` and, if there is a `version`, nobody
-    /// wrote since.
-    ///
-    /// # Errors
-    /// With what is known of its outcome.
-    pub async fn annotate(
-        &self,
-        pod: &Pod,
-        version: Option<&str>,
-        annotations: &BTreeMap<String, Option<String>>,
-    ) -> Result<(), WriteError> {
-        let mut metadata = json!({"uid": pod.uid, "annotations": annotations});
-        if let Some(version) = version {
-            metadata["resourceVersion"] = version.into();
-        }
-        let what = format!("annotate pod {}/{}", pod.namespace, pod.name);
-        self.patch(what, &pod.namespace, &pod.name, json!({ "metadata": metadata })).await
-    }
-
     /// Sets or takes a label of a pod.
     ///
     /// # Errors
@@ -145,16 +127,28 @@ impl Binder {
         self.patch(what, namespace, name, json!({"metadata": {"labels": {label: value}}})).await
     }
 
-    /// Binds a pod to a node, where it is still that of its uid and has none.
+    /// Binds a pod to a node and annotates it, in one write, where it is still that of its uid, has no node, and nobody wrote
+    /// since it was read. Kubernetes before 1.23 looks at the name and the node alone, and merges the annotations likewise.
     ///
     /// # Errors
-    /// With what is known of its outcome. A conflict is a pod that has a node, or another uid.
-    pub async fn bind(&self, pod: &Pod, node: &str) -> Result<(), WriteError> {
-        let Pod { namespace, name, uid, .. } = pod;
+    /// With what is known of its outcome. A conflict is a pod that has a node, another uid or another version.
+    pub async fn bind(
+        &self,
+        fetched: &Fetched,
+        node: &str,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<(), WriteError> {
+        let Pod { namespace, name, uid, .. } = &fetched.pod;
         let binding = json!({
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": {"namespace": namespace, "name": name, "uid": uid},
+            "metadata": {
+                "namespace": namespace,
+                "name": name,
+                "uid": uid,
+                "resourceVersion": fetched.version,
+                "annotations": annotations,
+            },
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         });
         let post = |client| async move {
@@ -166,6 +160,17 @@ impl Binder {
         };
         let _status = self.ask(format!("bind pod {namespace}/{name} to node {node}"), post).await?;
         Ok(())
+    }
+
+    /// Who holds a Lease, as the API server has it now; nobody where it is not there.
+    ///
+    /// # Errors
+    /// Where it does not answer, or refuses.
+    pub async fn lease_holder(&self, namespace: &str, name: &str) -> Result<Option<String>, Error> {
+        let get =
+            |client| async move { Api::<Lease>::namespaced(client, namespace).get_opt(name).await };
+        let lease = self.ask(format!("read lease {namespace}/{name}"), get).await?;
+        Ok(lease.and_then(|lease| lease.spec?.holder_identity))
     }
 
     async fn patch(

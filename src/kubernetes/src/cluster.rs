@@ -2,14 +2,16 @@
 //!
 //! Nothing is kept here: 100,000 pods have one home, the ledger of whoever listens.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use kube::Api;
 use kube::runtime::watcher::Event;
 
 use crate::follow::{Lists, Told, follow};
-use crate::node::{CARDS, Labels, PLACEMENT as PLACEMENT_LABEL, Placement, parse_cards};
-use crate::wire::{WireNode, WirePod};
+use crate::handlers::{HANDLERS, HandlerReport, parse_handlers};
+use crate::node::{CARDS, Labels, PLACEMENT as PLACEMENT_LABEL, Placement, SHARED, parse_cards};
+use crate::wire::{Taint, WireNode, WirePod};
 use crate::{CardReport, Error, Pod, Settings};
 
 /// Pods of one card at most, a node label; -1 is no limit (ACK).
@@ -45,6 +47,19 @@ pub struct ClusterNode {
     pub cards: Vec<CardReport>,
     /// Why that annotation cannot be read.
     pub unreadable: Option<String>,
+    /// Where it has cards of mpsgate's: who may come to it, and where its handlers lead.
+    pub shared: Option<SharedNode>,
+}
+
+/// A node with cards of mpsgate's, as a pod chooses it and its RuntimeClass.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SharedNode {
+    /// All its labels.
+    pub labels: BTreeMap<String, String>,
+    /// All its taints.
+    pub taints: Vec<Taint>,
+    /// Its annotation [`HANDLERS`]; `None` where it has none.
+    pub handlers: Option<Result<HandlerReport, String>>,
 }
 
 impl ClusterNode {
@@ -66,8 +81,16 @@ impl ClusterNode {
             Some(Ok(cards)) => (cards, None),
             Some(Err(why)) => (Vec::new(), Some(why)),
         };
+        let handlers = annotations.get(HANDLERS).map(|text| parse_handlers(text));
+        let is_shared = labels.contains_key(SHARED) || annotations.contains_key(CARDS);
+        let shared = is_shared.then(|| SharedNode {
+            labels: labels.clone(),
+            taints: node.spec.taints,
+            handlers,
+        });
         Self {
             name: node.metadata.name.unwrap_or_default(),
+            shared,
             placement: labels.contains_key(PLACEMENT_LABEL).then(|| Labels::of(&labels).placement),
             labels: Labels::of(&labels),
             max_pods: labels.get(MAX_PODS).and_then(|text| text.parse().ok()),
@@ -103,7 +126,7 @@ fn asks(pod: &Pod) -> bool {
     })
 }
 
-fn relay<K, T>(
+pub(crate) fn relay<K, T>(
     of: impl Fn(K) -> Option<T>,
     key: impl Fn(K) -> Option<String>,
     tell: &mut impl FnMut(Change<T>),

@@ -4,7 +4,6 @@ use std::error::Error as _;
 use std::path::PathBuf;
 
 use kube::config::{InClusterError, KubeconfigError};
-use kube::runtime::watcher;
 
 /// What can go wrong between a program and the API server. Nothing of it stops mpsgated.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +41,21 @@ pub enum Error {
         what: String,
         /// What the API server or the network said.
         #[source]
-        source: Box<watcher::Error>,
+        source: Box<kube::Error>,
+    },
+    /// A watch without a word: whether the API server, or anything between, is still there is not known.
+    #[error("cannot watch {what}: nothing was heard for {seconds} s")]
+    Silent {
+        /// `the pods of node gpu-1`.
+        what: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// A list or an object from which no watch can go on.
+    #[error("cannot watch {what}: the API server gave no resourceVersion")]
+    NoVersion {
+        /// `the pods of node gpu-1`.
+        what: String,
     },
     /// A write failed.
     #[error("cannot {what}")]
@@ -94,7 +107,11 @@ impl Error {
                 "the node's name is what `kubectl get nodes` shows, often not the host's name; {node} is none \
                  of them"
             ),
-            Self::Late { .. } | Self::Watch { .. } | Self::Write { .. } => match self.status() {
+            Self::Late { .. }
+            | Self::NoVersion { .. }
+            | Self::Silent { .. }
+            | Self::Watch { .. }
+            | Self::Write { .. } => match self.status() {
                 Some(401) => "the credentials are not accepted: check that token or certificate \
                      have not expired"
                     .to_owned(),
@@ -117,14 +134,9 @@ impl Error {
             _ => None,
         };
         match self {
-            Self::Write { source, .. } | Self::Client { source, .. } => code(source),
-            Self::Watch { source, .. } => match source.as_ref() {
-                watcher::Error::InitialListFailed(error)
-                | watcher::Error::WatchStartFailed(error)
-                | watcher::Error::WatchFailed(error) => code(error),
-                watcher::Error::WatchError(status) => Some(status.code),
-                watcher::Error::NoResourceVersion => None,
-            },
+            Self::Write { source, .. }
+            | Self::Client { source, .. }
+            | Self::Watch { source, .. } => code(source),
             _ => None,
         }
     }

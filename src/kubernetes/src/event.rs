@@ -2,15 +2,27 @@
 //!
 //! `v1` events: events.k8s.io/v1 (from 1.19) is the same storage with stricter checks; what `kubectl describe` reads is `v1`,
 //! and its `count` is what a patch raises.
+//!
+//! ```text
+//!  Recorder ──► Folding ──► one write at a time for each namespace, several namespaces at once
+//!                  ▲           ├─► written
+//!                  │           ├─► no (403, 429, 500, …), or no answer in time: that pod's event waits, longer each time
+//!                  └───────────┴─► no connection, or not who we were: all wait
+//! ```
+//! What is refused is the business of one namespace: a policy, a quota of events, a webhook that hangs. Whoever may
+//! have one refused in his own must not keep the node from telling of others.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::Event as CoreEvent;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use mpsgate_config::printable::plain;
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -21,6 +33,14 @@ use crate::{Error, Event, Settings, Severity, Subject};
 
 /// Reports that wait while the API server is asked; more are dropped and counted.
 const WAITING: usize = 256;
+/// Namespaces of pods that are written to at once. The node's own events come on top.
+const AT_ONCE: usize = 8;
+/// How long one write may take: an admission webhook may take 30 s, on each event of its namespace.
+const LATE: Duration = Duration::from_secs(10);
+/// Between two lines of the log about events that are not written; those in between are counted.
+const BETWEEN_LINES: Duration = Duration::from_secs(60);
+/// What is told of an answer.
+const LONGEST_TOLD: usize = 300;
 
 /// Where reports go. Cheap to clone; never waits.
 #[derive(Debug, Clone)]
@@ -53,52 +73,131 @@ pub fn events(settings: Settings) -> (Recorder, impl Future<Output = Infallible>
 
 async fn run(settings: Settings, mut reports: mpsc::Receiver<Event>) -> Infallible {
     let mut folding = Folding::default();
-    let mut client = None;
+    let mut client: Option<Client> = None;
     let mut pause = Pause::default();
+    // Until when nobody is asked, because there was nobody to ask.
+    let mut away: Option<Instant> = None;
+    let (mut of_pods, mut of_node) = (Told::default(), Told::default());
+    let mut writing = FuturesUnordered::new();
+    let mut busy: Vec<Option<String>> = Vec::new();
     loop {
-        match folding.next(Instant::now()) {
-            Next::Nothing => listen(&mut reports, &mut folding, std::future::pending(), true).await,
-            Next::At(due) => {
-                let due = tokio::time::sleep_until(due.into());
-                listen(&mut reports, &mut folding, due, true).await;
+        let now = Instant::now();
+        away = away.filter(|until| *until > now);
+        let mut due = away;
+        while away.is_none() {
+            match folding.next(now, |subject| may(&busy, subject)) {
+                Next::Nothing => break,
+                Next::At(at) => {
+                    due = Some(at);
+                    break;
+                }
+                Next::Write(event) => {
+                    busy.push(place(&event.subject));
+                    writing.push(attempt(&settings, client.clone(), event));
+                }
             }
-            Next::Write(event) => loop {
-                match write(&settings, &mut client, &event).await {
+        }
+        let due = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(event) = reports.recv() => {
+                folding.take(event, Instant::now(), &crate::time::now());
+            }
+            Some((event, connected, done)) = writing.next() => {
+                let done_with = place(&event.subject);
+                busy.retain(|place| *place != done_with);
+                let told = if done_with.is_some() { &mut of_pods } else { &mut of_node };
+                match done {
                     Ok(outcome) => {
+                        if let Outcome::Refused(why) = &outcome {
+                            told.line(Instant::now(), &event, &format!("it is dropped: {why}"));
+                        }
+                        client = connected;
                         pause.worked();
                         folding.written(&event, outcome);
-                        break;
+                    }
+                    Err(error) if concerns_it_alone(&error) => {
+                        client = connected;
+                        if folding.refused(&event, Instant::now()) {
+                            told.line(Instant::now(), &event, &error.line());
+                        }
                     }
                     Err(error) => {
                         client = None;
-                        log::warn!(error = error.line().as_str(); "an event is not written yet");
-                        listen(&mut reports, &mut folding, pause.wait(), false).await;
+                        folding.unsent(&event);
+                        told.line(Instant::now(), &event, &error.line());
+                        away = away.or_else(|| Some(Instant::now() + pause.next()));
                     }
                 }
-            },
+            }
+            () = due => {}
         }
     }
 }
 
-/// Takes reports in until `until`, or (`once`) until there was one. When every recorder is gone, until `until`.
-async fn listen(
-    reports: &mut mpsc::Receiver<Event>,
-    folding: &mut Folding,
-    until: impl Future<Output = ()>,
-    once: bool,
-) {
-    let mut until = std::pin::pin!(until);
-    loop {
-        tokio::select! {
-            () = &mut until => return,
-            Some(event) = reports.recv() => {
-                folding.take(event, Instant::now(), &crate::time::now());
-                if once {
-                    return;
-                }
-            }
+/// Where an event is written: a namespace, or the node's own place.
+fn place(subject: &Subject) -> Option<String> {
+    match subject {
+        Subject::Pod { namespace, .. } => Some(namespace.clone()),
+        Subject::Node => None,
+    }
+}
+
+fn may(busy: &[Option<String>], subject: &Subject) -> bool {
+    match subject {
+        Subject::Node => !busy.contains(&None),
+        Subject::Pod { namespace, .. } => {
+            let pods = busy.iter().flatten().count();
+            pods < AT_ONCE && !busy.iter().flatten().any(|known| known == namespace)
         }
     }
+}
+
+/// Whether another event may be taken although this one was not: the API server answered, or began to. 401 is about
+/// us.
+fn concerns_it_alone(error: &Error) -> bool {
+    match error {
+        Error::Late { .. } => true,
+        error => error.status().is_some_and(|status| status != 401),
+    }
+}
+
+/// What was told in the log of events that are not written.
+#[derive(Default)]
+struct Told {
+    last: Option<Instant>,
+    untold: u64,
+}
+
+impl Told {
+    fn line(&mut self, now: Instant, event: &Folded, why: &str) {
+        if self.last.is_some_and(|last| now.duration_since(last) < BETWEEN_LINES) {
+            self.untold += 1;
+            return;
+        }
+        let why: String = plain(why).chars().take(LONGEST_TOLD).collect();
+        let (reason, untold) = (event.reason.word(), self.untold);
+        log::warn!(subject:? = event.subject, reason, why = why.as_str(), untold; "an event is not written");
+        (self.last, self.untold) = (Some(now), 0);
+    }
+}
+
+/// One write, with a client that may be used again.
+async fn attempt(
+    settings: &Settings,
+    client: Option<Client>,
+    event: Folded,
+) -> (Folded, Option<Client>, Result<Outcome, Error>) {
+    let mut client = client;
+    let done = tokio::time::timeout(LATE, write(settings, &mut client, &event)).await;
+    let what = || format!("write event {}", event.reason.word());
+    let late = |_| Err(Error::Late { what: what(), seconds: LATE.as_secs() });
+    let done = done.unwrap_or_else(late);
+    (event, client, done)
 }
 
 async fn write(
@@ -106,16 +205,19 @@ async fn write(
     client: &mut Option<Client>,
     event: &Folded,
 ) -> Result<Outcome, Error> {
-    let connected = match client.take() {
-        Some(connected) => connected,
-        None => settings.connect().await?,
+    let connected = match client {
+        Some(connected) => connected.clone(),
+        None => {
+            let connected = settings.connect().await?;
+            client.insert(connected).clone()
+        }
     };
     let (kind, namespace, name, uid) = match &event.subject {
         Subject::Pod { namespace, name, uid } => ("Pod", namespace.as_str(), name, uid),
         // As the kubelet writes it: its events of a node carry the name as uid.
         Subject::Node => ("Node", "default", &settings.node, &settings.node),
     };
-    let api = Api::<CoreEvent>::namespaced(connected.clone(), namespace);
+    let api = Api::<CoreEvent>::namespaced(connected, namespace);
     let severity = match event.severity {
         Severity::Normal => "Normal",
         Severity::Warning => "Warning",
@@ -152,24 +254,19 @@ async fn write(
         Err(kube::Error::Api(status)) => status.code,
         _ => 0,
     };
-    let outcome = match done {
-        Ok(written) => Outcome::Written(written.metadata.name.unwrap_or_default()),
-        Err(_) if code == 404 && event.name.is_some() => Outcome::Forgotten,
-        // A namespace that is gone or ends, a name that is none; 403 for want of a right is tried again.
+    match done {
+        Ok(written) => Ok(Outcome::Written(written.metadata.name.unwrap_or_default())),
+        Err(_) if code == 404 && event.name.is_some() => Ok(Outcome::Forgotten),
+        // A namespace that is gone or ends, a name that is none: never.
         Err(kube::Error::Api(status))
             if matches!(code, 400 | 404 | 422)
                 || (code == 403 && status.message.contains("being terminated")) =>
         {
-            log::warn!(subject:? = event.subject, error = status.message.as_str(); "an event is refused");
-            Outcome::Refused
+            Ok(Outcome::Refused(status.message))
         }
-        Err(source) => {
-            return Err(Error::Write {
-                what: format!("write event {} of {kind} {name}", event.reason.word()),
-                source: Box::new(source),
-            });
-        }
-    };
-    *client = Some(connected);
-    Ok(outcome)
+        Err(source) => Err(Error::Write {
+            what: format!("write event {} of {kind} {name}", event.reason.word()),
+            source: Box::new(source),
+        }),
+    }
 }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use mpsgate_config::printable::plain;
+
 /// What the API server takes as a message (events.k8s.io: `note`, 1 kB).
 const LONGEST_MESSAGE: usize = 1024;
 /// Writes of one object and reason at once, and how soon there is another one.
@@ -14,6 +16,9 @@ const MESSAGES: usize = 3;
 const FORGOTTEN: Duration = Duration::from_secs(50 * 60);
 /// Objects and reasons that are remembered; beyond, the one that was quiet longest makes room.
 const REMEMBERED: usize = 512;
+/// How long an object and reason waits after the API server said no, at first and at most: twice as long each time.
+const ASIDE: Duration = Duration::from_secs(1);
+const ASIDE_MAX: Duration = Duration::from_secs(5 * 60);
 
 /// Why an event is written: its one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +34,8 @@ pub enum Reason {
     MpsFault,
     /// It works again.
     MpsRecovered,
+    /// Kubelet had no devices for a pod, and failed it for good.
+    GpuPodNotAdmitted,
     /// The node's mode cannot be switched while grants of the other one live.
     GpuModeSwitchDeferred,
     /// The node has another mode.
@@ -45,6 +52,7 @@ impl Reason {
             Self::GpuBypassAttempt => "GPUBypassAttempt",
             Self::MpsFault => "MPSFault",
             Self::MpsRecovered => "MPSRecovered",
+            Self::GpuPodNotAdmitted => "GPUPodNotAdmitted",
             Self::GpuModeSwitchDeferred => "GPUModeSwitchDeferred",
             Self::GpuModeSwitched => "GPUModeSwitched",
         }
@@ -105,6 +113,8 @@ pub(crate) struct Folded {
     pub(crate) last: String,
     /// Something the API server does not have yet.
     unwritten: bool,
+    /// Which of all it is.
+    number: u64,
 }
 
 struct Budget {
@@ -112,18 +122,27 @@ struct Budget {
     tokens: u32,
     refilled: Instant,
     heard: Instant,
+    aside: Option<Aside>,
+}
+
+/// The API server said no: the others go on, and this one is tried again later.
+#[derive(Clone, Copy)]
+struct Aside {
+    until: Instant,
+    waits: Duration,
 }
 
 /// All that is remembered.
 #[derive(Default)]
 pub(crate) struct Folding {
     budgets: BTreeMap<(Subject, Reason), Budget>,
+    taken: u64,
 }
 
 /// What is to be written next.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// This, now: [`Folding::written`] tells how it went.
+    /// This, now: [`Folding::written`], [`Folding::refused`] or [`Folding::unsent`] tells how it went.
     Write(Folded),
     /// Nothing before that moment, unless something is reported.
     At(Instant),
@@ -138,8 +157,8 @@ pub(crate) enum Outcome {
     Written(String),
     /// The API server has no such event any more: it is to be created anew.
     Forgotten,
-    /// It will never take it: the namespace ends, or the pod's name is none.
-    Refused,
+    /// It will never take it: the namespace ends, or the pod's name is none. What it said.
+    Refused(String),
 }
 
 impl Folding {
@@ -147,7 +166,9 @@ impl Folding {
         let key = (event.subject.clone(), event.reason);
         self.budgets.retain(|_, budget| now.duration_since(budget.heard) < FORGOTTEN);
         if self.budgets.len() >= REMEMBERED && !self.budgets.contains_key(&key) {
-            let quiet = self.budgets.iter().min_by_key(|(_, budget)| budget.heard);
+            // Pods are many and anybody's; what is known of the node stays.
+            let pods = self.budgets.iter().filter(|((subject, _), _)| *subject != Subject::Node);
+            let quiet = pods.min_by_key(|(_, budget)| (budget.aside.is_none(), budget.heard));
             if let Some(key) = quiet.map(|(key, _)| key.clone()) {
                 self.budgets.remove(&key);
             }
@@ -157,9 +178,10 @@ impl Folding {
             tokens: BURST,
             refilled: now,
             heard: now,
+            aside: None,
         });
         budget.heard = now;
-        let message = cut(event.message);
+        let message = cut(plain(&event.message));
         let same = budget.events.iter().position(|known| known.message == message);
         let place = match same {
             None if budget.events.len() >= MESSAGES => Some(MESSAGES - 1),
@@ -173,24 +195,31 @@ impl Folding {
                 time.clone_into(&mut known.last);
                 known.unwritten = true;
             }
-            None => budget.events.push(Folded {
-                subject: event.subject,
-                reason: event.reason,
-                severity: event.severity,
-                message,
-                count: 1,
-                name: None,
-                first: time.to_owned(),
-                last: time.to_owned(),
-                unwritten: true,
-            }),
+            None => {
+                self.taken += 1;
+                budget.events.push(Folded {
+                    subject: event.subject,
+                    reason: event.reason,
+                    severity: event.severity,
+                    message,
+                    count: 1,
+                    name: None,
+                    first: time.to_owned(),
+                    last: time.to_owned(),
+                    unwritten: true,
+                    number: self.taken,
+                });
+            }
         }
     }
 
-    /// What is due. A write takes from its budget when it is handed out.
-    pub(crate) fn next(&mut self, now: Instant) -> Next {
+    /// What is due, of the subjects that may be written now. A write takes from its budget when it is handed out.
+    pub(crate) fn next(&mut self, now: Instant, may: impl Fn(&Subject) -> bool) -> Next {
         let mut soonest: Option<Instant> = None;
-        for budget in self.budgets.values_mut() {
+        for ((subject, _), budget) in &mut self.budgets {
+            if !may(subject) {
+                continue;
+            }
             let Some(event) = budget.events.iter_mut().find(|event| event.unwritten) else {
                 continue;
             };
@@ -200,6 +229,10 @@ impl Folding {
             }
             if budget.tokens == BURST {
                 budget.refilled = now;
+            }
+            if let Some(Aside { until, .. }) = budget.aside.filter(|aside| aside.until > now) {
+                soonest = Some(soonest.map_or(until, |soonest| soonest.min(until)));
+                continue;
             }
             if budget.tokens > 0 {
                 budget.tokens -= 1;
@@ -212,18 +245,10 @@ impl Folding {
         soonest.map_or(Next::Nothing, Next::At)
     }
 
-    /// How the write of `event` went. What was reported meanwhile stays to be written.
+    /// The API server answered. What was reported meanwhile stays to be written.
     pub(crate) fn written(&mut self, event: &Folded, outcome: Outcome) {
-        let Some(budget) = self.budgets.get_mut(&(event.subject.clone(), event.reason)) else {
-            return;
-        };
-        let Some(place) = budget
-            .events
-            .iter()
-            .position(|known| known.first == event.first && known.name == event.name)
-        else {
-            return;
-        };
+        let Some((budget, place)) = self.place(event) else { return };
+        budget.aside = None;
         let Some(known) = budget.events.get_mut(place) else { return };
         match outcome {
             Outcome::Written(name) => known.name = Some(name),
@@ -235,8 +260,32 @@ impl Folding {
                 // Not the pod's fault: that write was for nothing.
                 budget.tokens = (budget.tokens + 1).min(BURST);
             }
-            Outcome::Refused => drop(budget.events.remove(place)),
+            Outcome::Refused(_) => drop(budget.events.remove(place)),
         }
+    }
+
+    /// The API server said no to this one, which says nothing of any other: it waits, and longer each time. Whether
+    /// that is the first time in a row.
+    pub(crate) fn refused(&mut self, event: &Folded, now: Instant) -> bool {
+        self.unsent(event);
+        let Some((budget, _)) = self.place(event) else { return false };
+        let waits = budget.aside.map_or(ASIDE, |aside| (aside.waits * 2).min(ASIDE_MAX));
+        budget.aside.replace(Aside { until: now + waits, waits }).is_none()
+    }
+
+    /// The API server could not be asked: it is to be written as before.
+    pub(crate) fn unsent(&mut self, event: &Folded) {
+        let Some((budget, place)) = self.place(event) else { return };
+        budget.tokens = (budget.tokens + 1).min(BURST);
+        if let Some(known) = budget.events.get_mut(place) {
+            known.unwritten = true;
+        }
+    }
+
+    fn place(&mut self, event: &Folded) -> Option<(&mut Budget, usize)> {
+        let budget = self.budgets.get_mut(&(event.subject.clone(), event.reason))?;
+        let place = budget.events.iter().position(|known| known.number == event.number)?;
+        Some((budget, place))
     }
 }
 

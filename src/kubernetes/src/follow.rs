@@ -1,8 +1,8 @@
 //! A list and watch that never ends: reported to whoever keeps the result, begun anew after every failure.
 //!
 //! ```text
-//!  connect ─► list ─► watch ─┬─► the server ends it after two minutes: watched on from the last version
-//!     ▲                      ├─► it is cut: likewise
+//!  connect ─► list ─► watch ─┬─► the server ends it after 20 s, or it is cut: watched on from the last version
+//!     ▲                      ├─► nothing was heard for 25 s
 //!     │                      ├─► refused, 401, 410, garbage …
 //!     └────── back off ◄─────┘
 //! ```
@@ -12,15 +12,12 @@ use std::convert::Infallible;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-use futures_util::TryStreamExt as _;
-use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use kube::runtime::watcher::{DefaultBackoff, Event};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
+use crate::listen::Listener;
 use crate::{Error, Settings};
-
-/// How long the server lets one watch run. A connection that died without a word is noticed 5 s later.
-const WATCH_SECONDS: u32 = 120;
 
 /// Whether what is shown is what the API server has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,9 +86,6 @@ pub(crate) enum Lists {
     Fresh,
 }
 
-/// Objects in one page, as client-go has it.
-const PAGE: u32 = 500;
-
 /// Lists and watches what `api` and `fields` name, for ever. `what` names it in errors.
 pub(crate) async fn follow<K>(
     settings: &Settings,
@@ -109,31 +103,16 @@ where
         let error = match settings.connect().await {
             Err(error) => error,
             Ok(client) => {
-                let config = watcher::Config {
-                    field_selector: (!fields.is_empty()).then(|| fields.to_owned()),
-                    ..watcher::Config::default().timeout(WATCH_SECONDS)
-                };
-                let config = match lists {
-                    // In pages it would not come from the cache.
-                    Lists::Cached => watcher::Config { page_size: None, ..config.any_semantic() },
-                    Lists::Fresh => watcher::Config { page_size: Some(PAGE), ..config },
-                };
-                let mut events = std::pin::pin!(watcher::watcher(api(client), config));
-                loop {
-                    match events.try_next().await {
-                        Ok(Some(event)) => {
-                            // A server that lists but cannot be watched is still one to be patient with.
-                            if matches!(event, Event::Apply(_) | Event::Delete(_)) {
-                                pause.worked();
-                            }
-                            tell(Told::Kube(event));
-                        }
-                        Ok(None) => unreachable!("kube's watcher ends only by being dropped"),
-                        Err(source) => {
-                            break Error::Watch { what: what.to_owned(), source: Box::new(source) };
-                        }
+                let listener =
+                    Listener { api: api(client), lists, what, fields, patience: settings.patience };
+                let told = |event| {
+                    // A server that lists but cannot be watched is still one to be patient with.
+                    if matches!(event, Event::Apply(_) | Event::Delete(_)) {
+                        pause.worked();
                     }
-                }
+                    tell(Told::Kube(event));
+                };
+                listener.listen(told).await
             }
         };
         log::debug!(what, error = error.line().as_str(); "lost the API server");
@@ -151,8 +130,11 @@ impl Pause {
         kube::runtime::utils::Backoff::reset(&mut self.0);
     }
 
+    pub(crate) fn next(&mut self) -> Duration {
+        self.0.next().unwrap_or(Duration::from_secs(30))
+    }
+
     pub(crate) async fn wait(&mut self) {
-        let next = self.0.next().unwrap_or(Duration::from_secs(30));
-        tokio::time::sleep(next).await;
+        tokio::time::sleep(self.next()).await;
     }
 }

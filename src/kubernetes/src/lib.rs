@@ -13,12 +13,15 @@
 mod asked;
 mod bind;
 mod chosen;
+mod classes;
 mod cluster;
 mod error;
 mod event;
 mod event_fold;
 mod follow;
+mod handlers;
 mod lease;
+mod listen;
 mod node;
 mod node_task;
 mod placed;
@@ -32,27 +35,30 @@ mod settings;
 mod time;
 mod wire;
 
-pub use asked::slices_asked;
+pub use asked::{Asked, slices_asked};
 pub use bind::{Binder, Fetched, WriteError};
-pub use cluster::{Change, ClusterNode, cluster_nodes, cluster_pods};
+pub use classes::{RuntimeClass, runtime_classes};
+pub use cluster::{Change, ClusterNode, SharedNode, cluster_nodes, cluster_pods};
 pub use error::Error;
 pub use event::{Recorder, events};
 pub use event_fold::{Event, Reason, Severity, Subject};
 pub use follow::State;
+pub use handlers::{BYPASS, By, HANDLERS, HandlerReport, parse_handlers};
 pub use lease::{Lead, LeaseSettings, lead};
 pub use node::{
-    CARDS, CONDITION, CardReport, Labels, Node, NodeReport, Placement, Readiness, SHARED,
+    CARDS, CONDITION, CardReport, ConditionReport, Labels, Node, NodeReport, Placement, SHARED,
     parse_cards,
 };
 pub use node_task::node;
-pub use placed::{ASSUMED_FOR_MS, Allocation, PLACEMENT, Placed};
+pub use placed::{Allocation, PLACEMENT, Placed};
 pub use pod::{
     Container, GPU_CORE, GPU_COUNT, GPU_MEMORY, Kind, Life, LimitError, Limits, Pod, Pods,
 };
 pub use pods::{pods, wait_for_pod};
 pub use promise::{Promise, promise, promises};
 pub use quantity::{QuantityError, parse_count};
-pub use rbac::{RULES, Rule, SCHEDULER_LEASE_RULES, SCHEDULER_RULES};
+pub use rbac::{RULES, Rule, SCHEDULER_LABEL_RULES, SCHEDULER_LEASE_RULES, SCHEDULER_RULES};
 pub use seen::{Access, Seen, SeenError, SeenNode, seen};
-pub use settings::{Settings, Source};
+pub use settings::{Patience, Settings, Source};
 pub use time::now_ms;
+pub use wire::{Taint, Toleration};

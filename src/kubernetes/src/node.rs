@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::handlers::{BYPASS, HANDLERS, HandlerReport};
 use crate::pod::GPU_COUNT;
 use crate::wire::{NodeCondition, Quantity, WireNode};
 use crate::{State, parse_count};
@@ -19,8 +20,12 @@ const PARTITIONING: &str = "nos.nebuly.com/gpu-partitioning";
 pub const CARDS: &str = "mpsgate.io/cards";
 /// How it is laid out.
 const CARDS_VERSION: u64 = 1;
-/// The condition of the node.
+/// The condition of the node that says whether it takes GPU memory requests.
 pub const CONDITION: &str = "GPUMemorySharingReady";
+/// The annotations that are written.
+const ANNOTATIONS: [&str; 2] = [CARDS, HANDLERS];
+/// The conditions that are written.
+const CONDITIONS: [&str; 2] = [CONDITION, BYPASS];
 /// Stands on the node while mpsgate has cards of it. The chart's DaemonSets are chosen by it too: Kubernetes deletes a
 /// DaemonSet's pod when its node's labels fit no more, and with the holder's pod all CUDA work dies.
 pub const SHARED: &str = "mpsgate.io/shared";
@@ -39,6 +44,8 @@ pub struct Node {
     pub state: State,
     /// What its labels ask for.
     pub labels: Labels,
+    /// All its labels, which pods choose nodes by.
+    pub all_labels: BTreeMap<String, String>,
     /// Why the last write failed, if it did. It is tried again.
     pub write_error: Option<String>,
     pub(crate) ours: Ours,
@@ -87,8 +94,12 @@ pub struct NodeReport {
     /// The cards that are shared. None: annotation, labels and `aliyun.com/gpu-count` are taken away.
     /// `None` leaves them as they are: nobody knows yet, or now.
     pub cards: Option<Vec<CardReport>>,
-    /// The condition. `None` takes it away.
-    pub ready: Option<Readiness>,
+    /// Which handlers lead through mpsgate. Without cards it is taken away; `None` leaves it as it is.
+    pub handlers: Option<HandlerReport>,
+    /// The condition [`CONDITION`]. `None` takes it away.
+    pub ready: Option<ConditionReport>,
+    /// The condition [`BYPASS`]. Without cards it is taken away; `None` leaves it as it is.
+    pub bypass: Option<ConditionReport>,
 }
 
 /// One card, as the scheduler reads it from the annotation `mpsgate.io/cards`.
@@ -145,47 +156,68 @@ pub fn parse_cards(text: &str) -> Result<Vec<CardReport>, String> {
     }
 }
 
-/// The condition `GPUMemorySharingReady`.
+/// A condition of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Readiness {
-    /// Whether pods with GPU memory can start.
-    pub ready: bool,
+pub struct ConditionReport {
+    /// Whether it holds; `None`: nobody knows.
+    pub holds: Option<bool>,
     /// One word in CamelCase.
     pub reason: String,
     /// A sentence, with what to do.
     pub message: String,
 }
 
+impl ConditionReport {
+    /// Kubernetes' word for it.
+    fn status(&self) -> &'static str {
+        match self.holds {
+            Some(true) => "True",
+            Some(false) => "False",
+            None => "Unknown",
+        }
+    }
+}
+
 /// What of ours is, or shall be, in the node's object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ours {
-    annotation: Option<String>,
+    annotations: [Option<String>; 2],
     labels: [Option<String>; 4],
     gpu_count: Option<u64>,
-    condition: Option<Readiness>,
+    conditions: [Option<ConditionReport>; 2],
 }
 
 impl Node {
+    /// What the node's object says of [`CONDITION`]; `None` where it says nothing.
+    #[must_use]
+    pub fn shows_ready(&self) -> Option<bool> {
+        self.ours.conditions[0].as_ref().and_then(|condition| condition.holds)
+    }
+
     pub(crate) fn reduce(&mut self, node: WireNode) {
         let (mut labels, mut annotations) = (
             node.metadata.labels.unwrap_or_default(),
             node.metadata.annotations.unwrap_or_default(),
         );
         self.labels = Labels::of(&labels);
+        self.all_labels.clone_from(&labels);
         self.ours = Ours {
-            annotation: annotations.remove(CARDS),
+            annotations: ANNOTATIONS.map(|annotation| annotations.remove(annotation)),
             labels: LABELS.map(|label| labels.remove(label)),
             gpu_count: node.status.capacity.get(GPU_COUNT).and_then(|count| match count {
                 Quantity::Text(text) => parse_count(text).ok(),
                 Quantity::Number(number) => number.as_u64(),
             }),
-            condition: node.status.conditions.into_iter().find(|one| one.kind == CONDITION).map(
-                |NodeCondition { status, reason, message, .. }| Readiness {
-                    ready: status == "True",
-                    reason,
-                    message,
-                },
-            ),
+            conditions: CONDITIONS.map(|kind| {
+                let found = node.status.conditions.iter().find(|one| one.kind == kind)?;
+                let NodeCondition { status, reason, message, .. } = found.clone();
+                let holds = match status.as_str() {
+                    "True" => Some(true),
+                    "False" => Some(false),
+                    _ => None,
+                };
+                Some(ConditionReport { holds, reason, message })
+            }),
         };
     }
 }
@@ -193,15 +225,25 @@ impl Node {
 impl NodeReport {
     /// `have` is what stands there now.
     pub(crate) fn wanted(&self, have: &Ours) -> Ours {
+        let [have_cards, have_handlers] = have.annotations.clone();
+        let [_, have_bypass] = have.conditions.clone();
+        let bypass = self.bypass.clone().or(have_bypass);
+        let handlers = self.handlers.as_ref().map(HandlerReport::render).or(have_handlers);
         let Some(cards) = &self.cards else {
-            return Ours { condition: self.ready.clone(), ..have.clone() };
+            return Ours {
+                annotations: [have_cards, handlers],
+                conditions: [self.ready.clone(), bypass],
+                ..have.clone()
+            };
         };
         let first = cards.first();
         // The seed's label has one size: of unequal cards the smallest, which is true of each.
         let memory = cards.iter().map(|card| card.memory_mib).min();
         Ours {
-            annotation: first
-                .map(|_| json!({"version": CARDS_VERSION, "cards": cards}).to_string()),
+            annotations: [
+                first.map(|_| json!({"version": CARDS_VERSION, "cards": cards}).to_string()),
+                first.and(handlers),
+            ],
             labels: [
                 first.map(|_| "true".to_owned()),
                 first.map(|_| cards.len().to_string()),
@@ -209,7 +251,7 @@ impl NodeReport {
                 memory.map(|mib| format!("{mib}MiB")),
             ],
             gpu_count: first.map(|_| cards.len() as u64),
-            condition: self.ready.clone(),
+            conditions: [self.ready.clone(), first.and(bypass)],
         }
     }
 }
@@ -219,8 +261,12 @@ impl Ours {
     /// differs. Merge patches: nobody else's field is named. `now` is RFC 3339.
     pub(crate) fn patches(&self, wanted: &Self, now: &str) -> (Option<Value>, Option<Value>) {
         let mut metadata = json!({});
-        if self.annotation != wanted.annotation {
-            metadata["annotations"] = json!({CARDS: wanted.annotation});
+        for (name, (have, want)) in
+            ANNOTATIONS.iter().zip(self.annotations.iter().zip(&wanted.annotations))
+        {
+            if have != want {
+                metadata["annotations"][*name] = json!(want);
+            }
         }
         for (label, (have, want)) in LABELS.iter().zip(self.labels.iter().zip(&wanted.labels)) {
             if have != want {
@@ -232,31 +278,41 @@ impl Ours {
             status["capacity"] =
                 json!({GPU_COUNT: wanted.gpu_count.map(|count| count.to_string())});
         }
-        if self.condition != wanted.condition {
-            // Strategic: conditions are merged by their type.
-            status["conditions"] = match &wanted.condition {
-                None => json!([{"type": CONDITION, "$patch": "delete"}]),
-                Some(wanted) => {
-                    let turned =
-                        self.condition.as_ref().is_none_or(|have| have.ready != wanted.ready);
-                    let mut condition = json!({
-                        "type": CONDITION,
-                        "status": if wanted.ready { "True" } else { "False" },
-                        "reason": wanted.reason,
-                        "message": wanted.message,
-                        "lastHeartbeatTime": now,
-                    });
-                    if turned {
-                        condition["lastTransitionTime"] = json!(now);
-                    }
-                    json!([condition])
-                }
-            };
+        // Strategic: conditions are merged by their type.
+        let conditions: Vec<Value> = CONDITIONS
+            .into_iter()
+            .zip(self.conditions.iter().zip(&wanted.conditions))
+            .filter(|(_, (have, want))| have != want)
+            .map(|(kind, (have, want))| condition(kind, have.as_ref(), want.as_ref(), now))
+            .collect();
+        if !conditions.is_empty() {
+            status["conditions"] = Value::Array(conditions);
         }
         let unless_empty =
             |key: &str, value: Value| (value != json!({})).then(|| json!({ key: value }));
         (unless_empty("metadata", metadata), unless_empty("status", status))
     }
+}
+
+/// What makes `wanted` of the condition of that type.
+fn condition(
+    kind: &str,
+    have: Option<&ConditionReport>,
+    wanted: Option<&ConditionReport>,
+    now: &str,
+) -> Value {
+    let Some(wanted) = wanted else { return json!({"type": kind, "$patch": "delete"}) };
+    let mut condition = json!({
+        "type": kind,
+        "status": wanted.status(),
+        "reason": wanted.reason,
+        "message": wanted.message,
+        "lastHeartbeatTime": now,
+    });
+    if have.is_none_or(|have| have.holds != wanted.holds) {
+        condition["lastTransitionTime"] = json!(now);
+    }
+    condition
 }
 
 /// `Tesla T4` as `Tesla-T4`: at most 63 of letters, digits, `-_.`, the first and last of them no sign.

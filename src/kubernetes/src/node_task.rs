@@ -118,7 +118,7 @@ async fn write_for_ever(
     }
 }
 
-/// Both patches, the status last; what the API server made of them.
+/// Both patches, the status last; what the API server made of them. One that it refuses keeps the other from nothing.
 async fn write(
     settings: &Settings,
     client: &mut Option<Client>,
@@ -133,14 +133,21 @@ async fn write(
     let name = &settings.node;
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     let failed = |what: String| move |source| Error::Write { what, source: Box::new(source) };
-    let mut after = None;
+    let (mut after, mut refused) = (None, None);
     if let Some(patch) = metadata {
         let done = api.patch(name, &params, &Patch::Merge(patch)).await;
-        after = Some(done.map_err(failed(format!("patch node {name}")))?);
+        match done.map_err(failed(format!("patch node {name}"))) {
+            Ok(node) => after = Some(node),
+            Err(error) if error.status().is_some() => refused = Some(error),
+            Err(error) => return Err(error),
+        }
     }
     if let Some(patch) = status {
         let done = api.patch_status(name, &params, &Patch::Strategic(patch)).await;
         after = Some(done.map_err(failed(format!("patch the status of node {name}")))?);
+    }
+    if let Some(refused) = refused {
+        return Err(refused);
     }
     *client = Some(connected);
     Ok(after)

@@ -21,12 +21,14 @@ fn report() -> NodeReport {
     };
     NodeReport {
         cards: Some(vec![card(0), card(1)]),
-        ready: Some(Readiness {
-            ready: true,
-            reason: "Ready".to_owned(),
-            message: "2 cards".to_owned(),
-        }),
+        handlers: None,
+        ready: Some(condition("Ready", "2 cards", Some(true))),
+        bypass: None,
     }
+}
+
+fn condition(reason: &str, message: &str, holds: Option<bool>) -> ConditionReport {
+    ConditionReport { holds, reason: reason.to_owned(), message: message.to_owned() }
 }
 
 const NOW: &str = "2026-01-31T12:00:00Z";
@@ -86,8 +88,7 @@ fn writes_the_cards_once_and_then_nothing() {
 fn a_patch_names_only_what_differs() {
     let have = report().wanted(&Ours::default());
     let mut next = report();
-    next.ready =
-        Some(Readiness { ready: true, reason: "Ready".to_owned(), message: "busy".to_owned() });
+    next.ready = Some(condition("Ready", "busy", Some(true)));
     let (metadata, status) = have.patches(&next.wanted(&Ours::default()), NOW);
     assert_eq!(metadata, None);
     let condition = &status.expect("a patch")["status"]["conditions"][0];
@@ -108,8 +109,8 @@ fn a_patch_names_only_what_differs() {
 #[test]
 fn cards_that_nobody_knows_of_now_stay_shown() {
     let have = report().wanted(&Ours::default());
-    let why = Readiness { ready: false, reason: "NVML".to_owned(), message: "away".to_owned() };
-    let unknown = NodeReport { cards: None, ready: Some(why) };
+    let why = condition("NVML", "away", Some(false));
+    let unknown = NodeReport { ready: Some(why), ..NodeReport::default() };
     let (metadata, status) = have.patches(&unknown.wanted(&have), NOW);
     assert_eq!(metadata, None);
     let status = status.expect("a patch");
@@ -119,7 +120,7 @@ fn cards_that_nobody_knows_of_now_stay_shown() {
 
 #[test]
 fn without_cards_everything_of_ours_is_taken_away() {
-    let none = NodeReport { cards: Some(Vec::new()), ready: None };
+    let none = NodeReport { cards: Some(Vec::new()), ..NodeReport::default() };
     let have = report().wanted(&Ours::default());
     let (metadata, status) = have.patches(&none.wanted(&have), NOW);
     let metadata = metadata.expect("a patch");
@@ -140,7 +141,7 @@ fn reads_back_what_it_wrote() {
     let wanted = report().wanted(&Ours::default());
     let node = seen(json!({
         "metadata": {
-            "annotations": {"mpsgate.io/cards": wanted.annotation},
+            "annotations": {"mpsgate.io/cards": wanted.annotations[0]},
             "labels": {
                 "mpsgate.io/shared": "true",
                 "aliyun.accelerator/nvidia_count": "2", "aliyun.accelerator/nvidia_name": "Tesla-T4--16-GB",
@@ -156,6 +157,53 @@ fn reads_back_what_it_wrote() {
         },
     }));
     assert_eq!(node.ours, wanted);
+}
+
+#[test]
+fn handlers_and_their_condition_are_written_beside_the_cards_and_go_with_them() {
+    let have = report().wanted(&Ours::default());
+    let handlers =
+        HandlerReport { round: ["nvidia".to_owned()].into(), ..HandlerReport::default() };
+    let bypass = condition("HandlersGoRound", "nvidia", Some(true));
+    let with = NodeReport { handlers: Some(handlers), bypass: Some(bypass), ..report() };
+    let wanted = with.wanted(&have);
+    let (metadata, status) = have.patches(&wanted, NOW);
+    assert_eq!(
+        metadata.expect("a patch"),
+        json!({"metadata": {"annotations": {"mpsgate.io/handlers":
+            "{\"version\":1,\"engine\":\"\",\"by\":\"nobody\",\"led\":[],\"round\":[\"nvidia\"]}"}}})
+    );
+    assert_eq!(
+        status.expect("a patch"),
+        json!({"status": {"conditions": [{
+            "type": "GPUMemorySharingBypass", "status": "True", "reason": "HandlersGoRound", "message": "nvidia",
+            "lastHeartbeatTime": NOW, "lastTransitionTime": NOW,
+        }]}})
+    );
+    // Cards that nobody knows of now keep it; handlers that nobody knows of, too.
+    let unknown = NodeReport { cards: None, ..with.clone() };
+    assert_eq!(wanted.patches(&unknown.wanted(&wanted), NOW), (None, None));
+    let unread = NodeReport { handlers: None, ..with.clone() };
+    assert_eq!(wanted.patches(&unread.wanted(&wanted), NOW), (None, None));
+    let none = NodeReport { cards: Some(Vec::new()), bypass: None, ..with };
+    let (metadata, status) = wanted.patches(&none.wanted(&wanted), NOW);
+    let annotations = &metadata.expect("a patch")["metadata"]["annotations"];
+    assert_eq!(annotations, &json!({"mpsgate.io/cards": null, "mpsgate.io/handlers": null}));
+    assert_eq!(
+        status.expect("a patch")["status"]["conditions"],
+        json!([{"type": "GPUMemorySharingBypass", "$patch": "delete"}])
+    );
+}
+
+#[test]
+fn a_condition_that_nobody_knows_is_unknown_and_read_back_so() {
+    let mut unknown = report();
+    unknown.bypass = Some(condition("HandlersUnknown", "why", None));
+    let (_, status) = Ours::default().patches(&unknown.wanted(&Ours::default()), NOW);
+    let conditions = &status.expect("a patch")["status"]["conditions"];
+    assert_eq!(conditions[1]["status"], "Unknown");
+    let node = seen(json!({"metadata": {}, "status": {"conditions": conditions}}));
+    assert_eq!(node.ours.conditions[1], unknown.bypass);
 }
 
 #[test]

@@ -11,8 +11,6 @@ use crate::{Kind, Pod};
 
 /// Ours: a [`Placed`] as JSON. It is the one that mpsgate's own ledger reads.
 pub const PLACEMENT: &str = "mpsgate.io/placement";
-/// How long a placement counts before the pod is bound. Its writer binds at once, or died.
-pub const ASSUMED_FOR_MS: u64 = 60_000;
 const VERSION: u64 = 1;
 const GIB: u64 = 1024;
 
@@ -117,22 +115,6 @@ impl Placed {
             all.insert(V1_DEV, (card / GIB).to_string());
         }
         all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
-    }
-
-    /// Every key that [`annotations`](Self::annotations) may write.
-    #[must_use]
-    pub fn keys() -> [&'static str; 9] {
-        [
-            PLACEMENT,
-            V2_ALLOCATION,
-            V2_ASSIGNED,
-            V2_TIME,
-            V1_INDEX,
-            V1_POD,
-            V1_DEV,
-            V1_ASSIGNED,
-            V1_TIME,
-        ]
     }
 }
 

@@ -22,6 +22,9 @@ const UNIT: (&str, &str) = ("mpsgate.io/gpu-mem-", "mi");
 /// The uid under which the kubelet, and so the engine, knows a static pod.
 const STATIC_HASH: &str = "kubernetes.io/config.hash";
 
+/// The reason of a pod that kubelet failed when its device manager could not allocate (pkg/kubelet/lifecycle, 1.20 to 1.36).
+const NOT_ADMITTED: &str = "UnexpectedAdmissionError";
+
 /// Annotations of a pod that are kept: ours, and what the schedulers of the seed systems write.
 const KEPT: [&str; 4] = [
     "mpsgate.io/",
@@ -98,8 +101,12 @@ pub struct Pod {
     pub node: Option<String>,
     /// Of a static pod: the uid that its containers carry.
     pub static_hash: Option<String>,
+    /// Its node's kubelet has taken or refused it, devices and all: it has a `status.startTime`.
+    pub acknowledged: bool,
     /// Succeeded or Failed: none of its containers runs or will.
     pub finished: bool,
+    /// Failed, because its kubelet had no devices for it; that is for good.
+    pub not_admitted: bool,
     /// It is being deleted: what runs still runs, nothing starts any more.
     pub deleting: bool,
     /// Cards that its memory is spread over, by its label `aliyun.com/gpu-count`, as written.
@@ -201,6 +208,22 @@ pub struct LimitError {
 }
 
 impl Pod {
+    /// Whether its kubelet has yet to ask the device plugin for it.
+    #[must_use]
+    pub fn is_on_its_way(&self) -> bool {
+        !self.acknowledged && !self.finished && !self.deleting && self.asks()
+    }
+
+    /// Whether its kubelet had no devices for it, and will not try again.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.not_admitted && self.finished && self.asks()
+    }
+
+    fn asks(&self) -> bool {
+        self.containers.iter().any(|one| !matches!(&one.limits, Ok(limits) if limits.is_empty()))
+    }
+
     /// The container of that name.
     #[must_use]
     pub fn container(&self, name: &str) -> Option<&Container> {
@@ -231,13 +254,11 @@ impl Pod {
         });
         let deleting = meta.deletion_timestamp.is_some();
         let policy = pod.spec.restart_policy.as_deref().unwrap_or("Always");
+        let (of_init, of_main) =
+            (by_name(&pod.status.init_container_statuses), by_name(&pod.status.container_statuses));
         let container = |spec: ContainerSpec, init: bool| {
-            let statuses = if init {
-                &pod.status.init_container_statuses
-            } else {
-                &pod.status.container_statuses
-            };
-            let status = statuses.iter().find(|status| status.name == spec.name);
+            let statuses = if init { &of_init } else { &of_main };
+            let status = statuses.get(spec.name.as_str()).copied();
             let kind = match (init, spec.restart_policy.as_deref()) {
                 (true, Some("Always")) => Kind::Sidecar,
                 (true, _) => Kind::Init,
@@ -263,13 +284,20 @@ impl Pod {
             name: meta.name.unwrap_or_default(),
             node: pod.spec.node_name.filter(|name| !name.is_empty()),
             static_hash,
+            acknowledged: pod.status.start_time.is_some(),
             finished: matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            not_admitted: pod.status.reason.as_deref() == Some(NOT_ADMITTED),
             deleting,
             gpu_count: meta.labels.unwrap_or_default().remove(GPU_COUNT),
             annotations,
             containers,
         }
     }
+}
+
+/// Of two of a name the first. A pod may have as many as an object of the API server holds, and each is looked for.
+fn by_name(statuses: &[ContainerStatus]) -> HashMap<&str, &ContainerStatus> {
+    statuses.iter().rev().map(|status| (status.name.as_str(), status)).collect()
 }
 
 fn life(

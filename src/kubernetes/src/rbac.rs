@@ -12,6 +12,8 @@ pub struct Rule {
     pub resource: &'static str,
     /// What is done with it.
     pub verbs: &'static [&'static str],
+    /// Of which objects alone; empty where it is all of them.
+    pub names: &'static [&'static str],
     /// Why.
     pub why: &'static str,
 }
@@ -23,6 +25,7 @@ pub const RULES: [Rule; 4] = [
         group: "",
         resource: "pods",
         verbs: &["list", "watch"],
+        names: &[],
         why: "what the pods of this node were given in resources.limits; where its label switches slices on, which of \
               them pods without a node ask for",
     },
@@ -30,51 +33,83 @@ pub const RULES: [Rule; 4] = [
         group: "",
         resource: "nodes",
         verbs: &["list", "watch", "patch"],
-        why: "the labels that switch the node; its annotation and labels with the cards",
+        names: &[],
+        why: "the labels that switch the node; its annotations and labels with cards and handlers",
     },
     Rule {
         group: "",
         resource: "nodes/status",
         verbs: &["patch"],
-        why: "aliyun.com/gpu-count and the condition GPUMemorySharingReady",
+        names: &[],
+        why: "aliyun.com/gpu-count and the conditions GPUMemorySharingReady and GPUMemorySharingBypass",
     },
     Rule {
         group: "",
         resource: "events",
         verbs: &["create", "patch"],
+        names: &[],
         why: "refusals, faults and bypass attempts on the pod or node; one more of the same is counted",
     },
 ];
 
-/// All of mpsgate-scheduler's in the whole cluster: the ClusterRole `mpsgate-scheduler`.
-pub const SCHEDULER_RULES: [Rule; 3] = [
+/// All of mpsgate-scheduler's in the whole cluster: the ClusterRole `mpsgate-scheduler`. It changes no pod: a pod's cards
+/// travel in its Binding.
+pub const SCHEDULER_RULES: [Rule; 4] = [
     Rule {
         group: "",
         resource: "pods",
-        verbs: &["get", "list", "watch", "patch"],
-        why: "what pods ask for and where they are; the annotations with a pod's cards; the label mpsgate.io/active on \
-              its own pod",
+        verbs: &["get", "list", "watch"],
+        names: &[],
+        why: "what pods ask for and where they are",
     },
     Rule {
         group: "",
         resource: "pods/binding",
         verbs: &["create"],
-        why: "kube-scheduler leaves the binding of a pod with GPU memory to it",
+        names: &[],
+        why: "kube-scheduler leaves the binding of a pod with GPU memory to it, with the annotations that name its cards",
     },
     Rule {
         group: "",
         resource: "nodes",
         verbs: &["list", "watch"],
-        why: "the labels that switch a node, and the annotation with its cards",
+        names: &[],
+        why: "the labels that switch a node, and the annotations with its cards and handlers",
+    },
+    Rule {
+        group: "node.k8s.io",
+        resource: "runtimeclasses",
+        verbs: &["list", "watch"],
+        names: &[],
+        why: "for the webhook: which handler a pod's RuntimeClass names",
     },
 ];
 
-/// All of mpsgate-scheduler's in its own namespace: the Role `mpsgate-scheduler`.
-pub const SCHEDULER_LEASE_RULES: [Rule; 1] = [Rule {
-    group: "coordination.k8s.io",
-    resource: "leases",
-    verbs: &["get", "create", "update"],
-    why: "one of several replicas binds",
+/// The Lease, in its own namespace: the Role `mpsgate-scheduler`.
+pub const SCHEDULER_LEASE_RULES: [Rule; 2] = [
+    Rule {
+        group: "coordination.k8s.io",
+        resource: "leases",
+        verbs: &["create"],
+        names: &[],
+        why: "one of several replicas binds; the API server knows no name when something is made",
+    },
+    Rule {
+        group: "coordination.k8s.io",
+        resource: "leases",
+        verbs: &["get", "update"],
+        names: &["mpsgate-scheduler"],
+        why: "it keeps its own lease, and no other",
+    },
+];
+
+/// In the same Role where it runs as a pod (`--pod-name`).
+pub const SCHEDULER_LABEL_RULES: [Rule; 1] = [Rule {
+    group: "",
+    resource: "pods",
+    verbs: &["patch"],
+    names: &[],
+    why: "the label mpsgate.io/active on its own pod, by which the Service finds the replica that binds",
 }];
 
 #[cfg(test)]
@@ -83,9 +118,13 @@ mod tests {
 
     /// As the templates have them.
     fn text(rules: &[Rule]) -> String {
-        let one = |Rule { group, resource, verbs, why }: &Rule| {
+        let one = |Rule { group, resource, verbs, names, why }: &Rule| {
+            let names = match names {
+                [] => String::new(),
+                names => format!("    resourceNames: [{}]\n", names.join(", ")),
+            };
             format!(
-                "  # {why}\n  - apiGroups: [\"{group}\"]\n    resources: [{resource}]\n    verbs: [{}]\n",
+                "  # {why}\n  - apiGroups: [\"{group}\"]\n    resources: [{resource}]\n{names}    verbs: [{}]\n",
                 verbs.join(", ")
             )
         };
@@ -107,6 +146,22 @@ mod tests {
     fn the_schedulers_roles_in_the_chart_are_these_word_for_word() {
         let template =
             include_str!("../../../packaging/kubernetes/chart/templates/scheduler-rbac.yaml");
-        assert_eq!(rules_of(template), [text(&SCHEDULER_RULES), text(&SCHEDULER_LEASE_RULES)]);
+        // Its lease has the release's name.
+        let template =
+            template.replace(r#"{{ include "mpsgate.scheduler" . }}"#, "mpsgate-scheduler");
+        let own = text(&SCHEDULER_LEASE_RULES) + &text(&SCHEDULER_LABEL_RULES);
+        assert_eq!(rules_of(&template), [text(&SCHEDULER_RULES), own]);
+    }
+
+    #[test]
+    fn the_scheduler_changes_no_pod_of_another_namespace_and_no_lease_but_its_own() {
+        let changing =
+            |rule: &&Rule| rule.verbs.iter().any(|verb| !["get", "list", "watch"].contains(verb));
+        let changed: Vec<_> =
+            SCHEDULER_RULES.iter().filter(changing).map(|rule| rule.resource).collect();
+        assert_eq!(changed, ["pods/binding"]);
+        for rule in SCHEDULER_LEASE_RULES {
+            assert!(rule.verbs == ["create"] || rule.names == ["mpsgate-scheduler"], "{rule:?}");
+        }
     }
 }

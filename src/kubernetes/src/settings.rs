@@ -12,8 +12,6 @@ use crate::Error;
 const IN_CLUSTER: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 /// Also what holds a request on a network that swallows packets.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longer than any watch is quiet: the watch itself ends sooner (`follow`).
-const READ_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// How the API server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +22,29 @@ pub enum Source {
     InCluster,
 }
 
+/// How long an API server may say nothing until it counts as not heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// After so many seconds the server is to end a watch: its sign of life where nothing changes. Each watch costs it a request
+    /// in this time.
+    pub watch_seconds: u32,
+    /// Longest time without a word on a watch.
+    pub silence: Duration,
+    /// Longest time without a byte of any other answer.
+    pub answer: Duration,
+}
+
+impl Default for Patience {
+    /// A network that swallows packets is noticed within 30 s, and a server that is 5 s late is none.
+    fn default() -> Self {
+        Self {
+            watch_seconds: 20,
+            silence: Duration::from_secs(25),
+            answer: Duration::from_secs(29),
+        }
+    }
+}
+
 /// Which API server, and which of its nodes is this one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -31,6 +52,8 @@ pub struct Settings {
     pub source: Source,
     /// The node's name in the cluster.
     pub node: String,
+    /// How long it may say nothing.
+    pub patience: Patience,
 }
 
 impl Settings {
@@ -45,7 +68,7 @@ impl Settings {
             None if std::fs::exists(IN_CLUSTER).unwrap_or(false) => Source::InCluster,
             None => return None,
         };
-        Some(Self { source, node: node.to_owned() })
+        Some(Self { source, node: node.to_owned(), patience: Patience::default() })
     }
 
     /// A client with the credentials as they are now. Made anew after each failure: certificates of a kubelet are
@@ -64,7 +87,9 @@ impl Settings {
                 .map_err(|source| Error::InCluster { source: Box::new(source) })?,
         };
         config.connect_timeout = Some(CONNECT_TIMEOUT);
-        config.read_timeout = Some(READ_TIMEOUT);
+        config.read_timeout = Some(self.patience.answer);
+        // What a connection waited for its next request is no part of that.
+        config.reset_reader_on_write = true;
         config.write_timeout = Some(CONNECT_TIMEOUT);
         // What is retried, and how long, is decided here alone.
         config.default_retry = false;
@@ -84,6 +109,14 @@ mod tests {
             Settings::find(Some("/nowhere/kubelet.conf".into()), "gpu-1").expect("named");
         assert_eq!(settings.source, Source::Kubeconfig("/nowhere/kubelet.conf".into()));
         assert_eq!(settings.node, "gpu-1");
+    }
+
+    #[test]
+    fn a_server_that_says_nothing_is_noticed_within_30_s_and_one_that_is_late_is_not() {
+        let Patience { watch_seconds, silence, answer } = Patience::default();
+        let late = silence.saturating_sub(Duration::from_secs(watch_seconds.into()));
+        assert!(late >= Duration::from_secs(5), "{late:?}");
+        assert!(silence < answer && answer < Duration::from_secs(30), "{silence:?} {answer:?}");
     }
 
     #[tokio::test]

@@ -17,8 +17,8 @@ fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     Option::<T>::deserialize(from).map(Option::unwrap_or_default)
 }
 
-macro_rules! core_resource {
-    ($name:ident, $scope:ty, $kind:literal, $plural:literal) => {
+macro_rules! resource {
+    ($name:ident, $scope:ty, $group:literal, $kind:literal, $plural:literal) => {
         impl Resource for $name {
             type DynamicType = ();
             type Scope = $scope;
@@ -26,7 +26,7 @@ macro_rules! core_resource {
                 $kind.into()
             }
             fn group((): &()) -> Cow<'_, str> {
-                "".into()
+                $group.into()
             }
             fn version((): &()) -> Cow<'_, str> {
                 "v1".into()
@@ -52,7 +52,7 @@ pub(crate) struct WirePod {
     #[serde(default, deserialize_with = "nullable")]
     pub(crate) status: PodStatus,
 }
-core_resource!(WirePod, NamespaceResourceScope, "Pod", "pods");
+resource!(WirePod, NamespaceResourceScope, "", "Pod", "pods");
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -61,6 +61,12 @@ pub(crate) struct PodSpec {
     #[serde(deserialize_with = "nullable")]
     pub(crate) security_context: SecurityContext,
     pub(crate) restart_policy: Option<String>,
+    /// Labels that its node must have.
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) node_selector: BTreeMap<String, String>,
+    /// Kubernetes 1.26: while there is one, no scheduler looks at it.
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) scheduling_gates: Vec<serde::de::IgnoredAny>,
     #[serde(deserialize_with = "nullable")]
     pub(crate) containers: Vec<ContainerSpec>,
     #[serde(deserialize_with = "nullable")]
@@ -107,6 +113,8 @@ pub(crate) enum Quantity {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodStatus {
     pub(crate) phase: Option<String>,
+    pub(crate) reason: Option<String>,
+    pub(crate) start_time: Option<serde::de::IgnoredAny>,
     #[serde(deserialize_with = "nullable")]
     pub(crate) container_statuses: Vec<ContainerStatus>,
     #[serde(deserialize_with = "nullable")]
@@ -138,9 +146,70 @@ pub(crate) struct Terminated {
 pub(crate) struct WireNode {
     pub(crate) metadata: ObjectMeta,
     #[serde(default, deserialize_with = "nullable")]
+    pub(crate) spec: NodeSpec,
+    #[serde(default, deserialize_with = "nullable")]
     pub(crate) status: NodeStatus,
 }
-core_resource!(WireNode, ClusterResourceScope, "Node", "nodes");
+resource!(WireNode, ClusterResourceScope, "", "Node", "nodes");
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodeSpec {
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) taints: Vec<Taint>,
+}
+
+/// A taint of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    /// Its key.
+    #[serde(deserialize_with = "nullable")]
+    pub key: String,
+    /// Its value.
+    #[serde(deserialize_with = "nullable")]
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    #[serde(deserialize_with = "nullable")]
+    pub effect: String,
+}
+
+/// What tolerates a taint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Toleration {
+    /// Of the taint; empty is every key.
+    #[serde(deserialize_with = "nullable")]
+    pub key: String,
+    /// `Equal`, also where it is empty, or `Exists`.
+    #[serde(deserialize_with = "nullable")]
+    pub operator: String,
+    /// For `Equal`.
+    #[serde(deserialize_with = "nullable")]
+    pub value: String,
+    /// Empty is every effect.
+    #[serde(deserialize_with = "nullable")]
+    pub effect: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct WireRuntimeClass {
+    pub(crate) metadata: ObjectMeta,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(crate) handler: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub(crate) scheduling: Scheduling,
+}
+resource!(WireRuntimeClass, ClusterResourceScope, "node.k8s.io", "RuntimeClass", "runtimeclasses");
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Scheduling {
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) node_selector: BTreeMap<String, String>,
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) tolerations: Vec<Toleration>,
+}
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]

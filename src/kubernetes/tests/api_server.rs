@@ -12,7 +12,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use mpsgate_kubernetes::{
-    CARDS, CardReport, Event, Kind, NodeReport, RULES, Readiness, Reason, Settings, Severity,
+    CARDS, CardReport, ConditionReport, Event, Kind, NodeReport, RULES, Reason, Settings, Severity,
     State, Subject, events, node, pods, promises,
 };
 use serde_json::{Value, json};
@@ -171,11 +171,12 @@ fn report() -> NodeReport {
             max_clients: None,
             held: std::collections::BTreeMap::new(),
         }]),
-        ready: Some(Readiness {
-            ready: true,
+        ready: Some(ConditionReport {
+            holds: Some(true),
             reason: "Ready".to_owned(),
             message: "1 card".to_owned(),
         }),
+        ..NodeReport::default()
     }
 }
 
@@ -292,7 +293,7 @@ async fn the_node_is_written_and_taken_back(server: &Server, admin: &Client) {
             .await
             .expect("patched");
         assert_ne!(version, next.metadata.resource_version);
-        send.send_replace(Some(NodeReport { cards: Some(Vec::new()), ready: None }));
+        send.send_replace(Some(NodeReport { cards: Some(Vec::new()), ..NodeReport::default() }));
         within("what was written is taken away", async {
             loop {
                 let node = nodes.get(NODE).await.expect("there");

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, ValueEnum};
+use mpsgate_config::Exempt;
 use mpsgate_policy::cluster::Placement;
 
 /// A kube-scheduler extender that gives pods GPU memory by card
@@ -18,17 +19,21 @@ use mpsgate_policy::cluster::Placement;
     after_long_help = "\
 Example:
   mpsgate-scheduler --listen 127.0.0.1:39999 --kubeconfig /etc/kubernetes/scheduler.conf
+  mpsgate-scheduler --listen 0.0.0.0:39999 --tls-cert tls.crt --tls-key tls.key --tls-client-ca ca.crt --probe-listen 0.0.0.0:39998
 
 Exit status:
   0   ended by SIGTERM or SIGINT
   2   failed; the reason is on standard error
   64  wrong arguments
-  78  certificate or kubeconfig cannot be used"
+  78  certificate or kubeconfig cannot be used, or anybody could have pods bound"
 )]
 pub struct Arguments {
-    /// Where it answers
-    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:39999")]
+    /// Where it answers kube-scheduler
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:39999")]
     pub listen: SocketAddr,
+    /// Where it also answers /healthz, /readyz, /leaderz, /metrics and /version, without TLS and to whoever asks
+    #[arg(long, value_name = "ADDRESS")]
+    pub probe_listen: Option<SocketAddr>,
     /// How the API server is reached; without it by the service account of the pod that this runs in
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
@@ -38,11 +43,18 @@ pub struct Arguments {
     /// Its key, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// The CA, PEM, that has signed kube-scheduler's client certificate: nobody else is answered then. Best one of its own; a cluster's
+    /// CA has signed each kubelet's, too. Read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Answers whoever comes, also on an address that is not loopback, and so lets them have pods bound
+    #[arg(long, conflicts_with = "tls_client_ca")]
+    pub allow_anonymous: bool,
     /// How cards and nodes are filled where the label ack.node.gpu.placement does not say it
     #[arg(long, value_enum, default_value_t = Pack::Binpack)]
     pub placement: Pack,
-    /// The largest body of a request; with nodeCacheCapable: false kube-scheduler sends whole nodes
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
+    /// The largest body of a request; with nodeCacheCapable: false kube-scheduler sends whole nodes, and that wants 64
+    #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
     pub max_body: u16,
     /// The name of the Lease; replicas of one scheduler have the same
     #[arg(long, value_name = "NAME", default_value = "mpsgate-scheduler")]
@@ -71,6 +83,13 @@ pub struct Arguments {
     /// Another schedulerName that it takes the place of; may be given several times
     #[arg(long, value_name = "NAME")]
     pub webhook_replaces: Vec<String>,
+    /// Who may say where a pod was placed: the scheduler's account, system:serviceaccount:NAMESPACE:NAME. The webhook refuses that
+    /// of anybody else
+    #[arg(long, value_name = "USER")]
+    pub webhook_scheduler_account: Option<String>,
+    /// One of the nodes' policy.exempt, whose containers' ways to a card the webhook does not judge; may be given several times
+    #[arg(long, value_name = "NAMESPACE=IMAGE", value_parser = exempt)]
+    pub webhook_exempt: Vec<Exempt>,
     /// What is logged
     #[arg(long, value_enum, default_value_t = Level::Info)]
     pub log_level: Level,
@@ -102,6 +121,18 @@ pub enum Level {
     Warn,
     Info,
     Debug,
+}
+
+fn exempt(text: &str) -> Result<Exempt, String> {
+    match text.split_once('=') {
+        Some((namespace, image)) if !namespace.is_empty() && !image.is_empty() => {
+            Ok(Exempt { namespace: namespace.to_owned(), image: image.to_owned() })
+        }
+        _ => {
+            Err("it is no NAMESPACE=IMAGE, as gpu-operator=nvcr.io/nvidia/k8s/dcgm-exporter"
+                .to_owned())
+        }
+    }
 }
 
 /// For the manual page and the completions.

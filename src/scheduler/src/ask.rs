@@ -4,11 +4,14 @@ use std::num::NonZeroU32;
 
 use mpsgate_allocation::Mib;
 use mpsgate_kubernetes::{
-    ASSUMED_FOR_MS, Allocation, CardReport, ClusterNode, Container, Kind, Placement as Label, Pod,
+    Allocation, CardReport, ClusterNode, Container, Kind, Placement as Label, Pod,
 };
 use mpsgate_policy::admission::core_refusal;
 use mpsgate_policy::schedule::{self, Word};
 use mpsgate_policy::{Refusal, cluster};
+
+/// Containers of a pod with GPU memory. A search costs for each of them, and no pod has so many.
+const MOST_CONTAINERS: usize = 256;
 
 /// What a pod asks for; `None` where that is nothing of ours.
 ///
@@ -18,6 +21,11 @@ pub(crate) fn request(pod: &Pod) -> Result<Option<cluster::Request>, String> {
     let mut containers = Vec::new();
     for container in &pod.containers {
         if let Some(asked) = asked(container)? {
+            if containers.len() == MOST_CONTAINERS {
+                return Err(format!(
+                    "more than {MOST_CONTAINERS} containers of this pod ask for GPU memory; make several pods of it"
+                ));
+            }
             containers.push(asked);
         }
     }
@@ -80,15 +88,14 @@ pub(crate) fn candidate(pod: &Pod, request: cluster::Request) -> cluster::Pod {
         node: None,
         layout: None,
         finished: pod.finished,
-        assumed_until_ms: None,
     }
 }
 
-/// A pod as the API server has it: bound, assumed on the node of its annotation, or nowhere.
+/// A pod as the API server has it: bound, or nowhere.
 ///
-/// Whoever makes a pod can write its annotations. So they say on which cards it is, and no more: how much is what its limits give, and
-/// an assumption is none of later than `now_ms`.
-pub(crate) fn known(pod: &Pod, now_ms: u64) -> cluster::Pod {
+/// Whoever makes a pod can write its annotations. So they say on which cards one is that is bound, and no more: how much is
+/// what its limits give, and one that is not bound is on none.
+pub(crate) fn known(pod: &Pod) -> cluster::Pod {
     // What cannot be asked for still counts where it runs, as far as it can be counted.
     let request = request(pod).ok().flatten().unwrap_or_else(|| cluster::Request {
         containers: pod.containers.iter().filter_map(|one| asked(one).ok().flatten()).collect(),
@@ -98,10 +105,6 @@ pub(crate) fn known(pod: &Pod, now_ms: u64) -> cluster::Pod {
     if let Some(node) = &pod.node {
         known.node = Some(node.clone());
         known.layout = pod.allocation().and_then(|said| layout(&said, &known.request));
-    } else if let Some(placed) = pod.placed() {
-        known.assumed_until_ms = Some(placed.time_ms.min(now_ms).saturating_add(ASSUMED_FOR_MS));
-        known.layout = layout(&placed.containers, &known.request);
-        known.node = Some(placed.node);
     }
     known
 }
@@ -167,15 +170,13 @@ mod tests {
 
     use super::*;
 
-    const NOW: u64 = 1_769_860_800_000;
-
     fn pod(node: Option<&str>, time: &str, containers: serde_json::Value) -> cluster::Pod {
         let placement = json!({"version": 1, "node": "n1", "time": time, "containers": containers});
         let pod = json!({
             "metadata": {"uid": "u", "name": "p", "annotations": {"mpsgate.io/placement": placement.to_string()}},
             "spec": {"nodeName": node, "containers": [{"name": "a", "resources": {"limits": {"aliyun.com/gpu-mem": "7"}}}]},
         });
-        known(&Pod::parse(&pod.to_string()).unwrap(), NOW)
+        known(&Pod::parse(&pod.to_string()).unwrap())
     }
 
     fn on(card: u32) -> Option<cluster::Layout> {
@@ -184,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_placement_takes_no_more_than_the_limits_and_no_longer_than_a_true_one() {
+    fn a_forged_placement_takes_no_more_than_the_limits_and_nothing_before_the_pod_is_bound() {
         let (past, future) = ("2026-01-31T11:59:30Z", "2096-01-31T12:00:00Z");
         let forged = json!({"a": {"1": 10_000_000}, "other": {"0": 10_000_000}});
-        let assumed = pod(None, past, forged.clone());
-        assert_eq!(assumed.layout, on(1));
-        assert_eq!(assumed.assumed_until_ms, Some(NOW - 30_000 + ASSUMED_FOR_MS));
-        assert_eq!(pod(None, future, forged.clone()).assumed_until_ms, Some(NOW + ASSUMED_FOR_MS));
+        for time in [past, future] {
+            let unbound = pod(None, time, forged.clone());
+            assert_eq!((unbound.node, unbound.layout), (None, None), "{time}");
+        }
         assert_eq!(pod(Some("n1"), past, forged.clone()).layout, on(1));
         // Of another node: nobody knows its card.
         assert_eq!(pod(Some("n2"), past, forged).layout, None);

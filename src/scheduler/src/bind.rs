@@ -1,18 +1,20 @@
-//! A pod gets its cards and its node: memory is taken here, then written on the pod, then the pod is bound.
+//! A pod gets its cards and its node: memory is taken here, then the pod is bound, and its annotations with the cards are part
+//! of that same write.
 //!
 //! ```text
-//!   read the pod ─► reserve ─► annotate (uid, resourceVersion) ─► bind (uid) ─► bound
-//!                                  │ definitely not                │ definitely not
-//!                                  ▼                               ▼
-//!                              give back                  take annotations off, give back
+//!   read pod and lease ─► reserve ─► bind (uid, resourceVersion) ─► bound
+//!         ▲                              │ somebody wrote since       │ definitely not
+//!         └──────────────────────────────┘                            ▼
+//!                                                                 give back
 //! ```
-//! Where nobody knows whether a write was done, the memory stays taken until the watch says, or its time is over. A crash
-//! after the annotations leaves them: they count on every replica until their time is over, and then for nothing.
+//! Where nobody knows whether the write was done, the memory stays taken until the watch says, or its time is over. A crash
+//! leaves nothing behind: either the pod is bound, with its cards, or it counts for nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use mpsgate_kubernetes::{ASSUMED_FOR_MS, Fetched, Placed, Pod, WriteError, now_ms};
+use mpsgate_kubernetes::{Fetched, Placed, Pod, WriteError, now_ms};
 use mpsgate_policy::cluster::{self, Layout};
 
 use crate::ask;
@@ -21,6 +23,10 @@ use crate::shared::Shared;
 
 /// Conflicts of one bind: kube-scheduler and others write status and conditions all the time.
 const ATTEMPTS: usize = 4;
+/// How long memory is kept for a pod of which nobody knows whether it is bound.
+const RESERVED_FOR_MS: u64 = 60_000;
+/// For a place among those that are being bound.
+const TURN: Duration = Duration::from_secs(5);
 
 /// Binds as asked.
 ///
@@ -34,7 +40,12 @@ pub(crate) async fn bind(shared: &Arc<Shared>, asked: &Binding) -> Result<(), St
     let Some(_turn) = Turn::of(shared, &asked.pod_uid) else {
         return Err(format!("pod {pod} is being bound already; look again in some seconds"));
     };
-    let fetched = fetch(shared, asked).await?;
+    let Ok(Ok(_place)) = tokio::time::timeout(TURN, shared.binds.acquire()).await else {
+        return Err(format!("too many pods are being bound; {pod} is to be tried again"));
+    };
+    let (fetched, ours) = tokio::join!(fetch(shared, asked), lease_is_ours(shared));
+    let fetched = fetched?;
+    ours?;
     match &fetched.pod.node {
         // The answer to an earlier call was lost.
         Some(node) if *node == asked.node => return Ok(()),
@@ -43,15 +54,19 @@ pub(crate) async fn bind(shared: &Arc<Shared>, asked: &Binding) -> Result<(), St
         None if fetched.pod.deleting => return Err(format!("pod {pod} is being deleted")),
         None => {}
     }
+    // kube-scheduler leaves pods of managedResources alone to us: whoever asks this is not it, or it is told wrongly.
     let Some(request) = ask::request(&fetched.pod)? else {
-        return shared.binder.bind(&fetched.pod, &asked.node).await.map_err(|error| said(&error));
+        return Err(format!(
+            "pod {pod} asks for no GPU memory, and is not bound by mpsgate-scheduler; name in managedResources of kube-scheduler's \
+             extender what mpsgate gives, and nothing else"
+        ));
     };
     let candidate = ask::candidate(&fetched.pod, request);
     let now = now_ms();
     let reserved = {
         let mut cluster = shared.write();
         cluster.ledger.expire(now);
-        cluster.reserve(candidate.clone(), &asked.node, now.saturating_add(ASSUMED_FOR_MS))
+        cluster.reserve(candidate.clone(), &asked.node, now.saturating_add(RESERVED_FOR_MS))
     };
     let layout = reserved.map_err(|reason| reason.text)?;
     Attempt { shared, asked, candidate, layout, now }.run(fetched).await
@@ -64,11 +79,24 @@ async fn fetch(shared: &Shared, asked: &Binding) -> Result<Fetched, String> {
         .map_err(|error| format!("{}; {}", error.line(), error.hint_for("mpsgate-scheduler")))?;
     match found {
         Some(fetched) if fetched.pod.uid == *pod_uid => Ok(fetched),
-        Some(_) => {
-            Err(format!("pod {pod_namespace}/{pod_name} is another one of that name by now"))
-        }
-        None => Err(format!("pod {pod_namespace}/{pod_name} is gone")),
+        // Not which of the two: whoever guesses is told of no pod.
+        Some(_) | None => Err(format!(
+            "pod {pod_namespace}/{pod_name} is gone, or another one has its name by now"
+        )),
     }
+}
+
+/// Whether the API server, too, has the lease as ours. The clock of a machine that was suspended has not seen that time, and
+/// says that we lead.
+async fn lease_is_ours(shared: &Shared) -> Result<(), String> {
+    let lease = &shared.lease;
+    let holder = shared.binder.lease_holder(&lease.namespace, &lease.name).await;
+    let holder = holder
+        .map_err(|error| format!("{}; {}", error.line(), error.hint_for("mpsgate-scheduler")))?;
+    if holder.as_deref() == Some(lease.identity.as_str()) {
+        return Ok(());
+    }
+    Err("another replica has the lease by now; try again".to_owned())
 }
 
 fn said(error: &WriteError) -> String {
@@ -86,6 +114,30 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     async fn run(self, mut fetched: Fetched) -> Result<(), String> {
+        let annotations = self.annotations(&fetched.pod);
+        for left in (0..ATTEMPTS).rev() {
+            if !self.shared.leads() {
+                let lost = "this replica has lost the lease while it was binding; try again";
+                return Err(self.give_back(lost.to_owned()));
+            }
+            match self.shared.binder.bind(&fetched, &self.asked.node, &annotations).await {
+                Ok(()) => break,
+                Err(error @ (WriteError::Conflict(_) | WriteError::Unknown(_))) => {
+                    match self.look(&fetched, &error).await? {
+                        None => break,
+                        Some(now) if left > 0 => fetched = now,
+                        Some(_) => return Err(self.give_back(said(&error))),
+                    }
+                }
+                Err(error) => return Err(self.give_back(said(&error))),
+            }
+        }
+        self.bound();
+        Ok(())
+    }
+
+    /// What is written on the pod.
+    fn annotations(&self, pod: &Pod) -> BTreeMap<String, String> {
         let core = self.candidate.request.containers.iter().filter(|one| one.core_percent > 0);
         let placed = Placed {
             node: self.asked.node.clone(),
@@ -93,91 +145,37 @@ impl Attempt<'_> {
             containers: ask::allocation(&self.layout),
             core: core.map(|one| (one.name.clone(), u64::from(one.core_percent))).collect(),
         };
-        let card_mib = {
-            let cluster = self.shared.read();
-            let cards = cluster.ledger.cards(&self.asked.node).unwrap_or_default();
-            cards.iter().map(|card| (card.index, card.total.0)).collect()
-        };
-        let annotations = placed.annotations(&fetched.pod, &card_mib);
-        let annotations = annotations.into_iter().map(|(key, value)| (key, Some(value))).collect();
-        for left in (0..ATTEMPTS).rev() {
-            self.still_leads()?;
-            match self
-                .shared
-                .binder
-                .annotate(&fetched.pod, Some(&fetched.version), &annotations)
-                .await
-            {
-                Ok(()) => break,
-                Err(WriteError::Conflict(_)) if left > 0 => {
-                    fetched = self.again(fetched).await?;
+        let cluster = self.shared.read();
+        let cards = cluster.ledger.cards(&self.asked.node).unwrap_or_default();
+        placed.annotations(pod, &cards.iter().map(|card| (card.index, card.total.0)).collect())
+    }
+
+    /// Looks what became of a Binding. `None` where it was made; else the pod as it is now, where it may be tried again: it must
+    /// still be the same, and ask for the same.
+    async fn look(&self, before: &Fetched, error: &WriteError) -> Result<Option<Fetched>, String> {
+        let Pod { namespace, name, uid, .. } = &before.pod;
+        let maybe = matches!(error, WriteError::Unknown(_));
+        let kept = || format!("{}; its memory is kept for it meanwhile", error.cause().line());
+        match self.shared.binder.pod(namespace, name).await {
+            Ok(Some(now)) if now.pod.uid == *uid => match &now.pod.node {
+                Some(node) if *node == self.asked.node => Ok(None),
+                Some(node) => {
+                    Err(self
+                        .give_back(format!("pod {name} was bound to node {node} by somebody else")))
                 }
-                Err(WriteError::Unknown(error)) => {
-                    return Err(format!("{}; its memory is kept for it meanwhile", error.line()));
+                // It may be on its way.
+                None if maybe => Err(kept()),
+                None if now.pod.deleting || now.pod.finished => Err(self.give_back(said(error))),
+                None if ask::request(&now.pod) != ask::request(&before.pod) => {
+                    Err(self
+                        .give_back(format!("pod {name} asks for something else by now; try again")))
                 }
-                Err(error) => return Err(self.give_back(said(&error))),
-            }
+                None => Ok(Some(now)),
+            },
+            Ok(_) => Err(self.give_back(said(error))),
+            Err(_) if maybe => Err(kept()),
+            Err(_) => Err(self.give_back(said(error))),
         }
-        // Without the lease the next leader may read the annotations, and must not find them bound later.
-        self.still_leads()?;
-        match self.shared.binder.bind(&fetched.pod, &self.asked.node).await {
-            Ok(()) => {
-                self.bound();
-                Ok(())
-            }
-            Err(error @ (WriteError::Conflict(_) | WriteError::Unknown(_))) => {
-                self.look(&fetched.pod, &error).await
-            }
-            Err(error) => {
-                self.take_off(&fetched.pod).await;
-                Err(self.give_back(said(&error)))
-            }
-        }
-    }
-
-    /// The pod as it is after somebody else wrote; it must ask for the same.
-    async fn again(&self, before: Fetched) -> Result<Fetched, String> {
-        let now = fetch(self.shared, self.asked).await.map_err(|why| self.give_back(why))?;
-        let name = &self.asked.pod_name;
-        if let Some(node) = &now.pod.node {
-            return Err(
-                self.give_back(format!("pod {name} was bound to node {node} by somebody else"))
-            );
-        }
-        if ask::request(&now.pod) != ask::request(&before.pod) {
-            return Err(
-                self.give_back(format!("pod {name} asks for something else by now; try again"))
-            );
-        }
-        Ok(now)
-    }
-
-    /// After a Binding of which nobody knows whether it was made.
-    async fn look(&self, pod: &Pod, error: &WriteError) -> Result<(), String> {
-        match (self.shared.binder.pod(&pod.namespace, &pod.name).await, error) {
-            (Ok(Some(now)), _)
-                if now.pod.uid == pod.uid && now.pod.node.as_ref() == Some(&self.asked.node) =>
-            {
-                self.bound();
-                Ok(())
-            }
-            (Ok(Some(now)), _) if now.pod.uid != pod.uid || now.pod.node.is_some() => {
-                Err(self.give_back(said(error)))
-            }
-            (Ok(None), _) => Err(self.give_back(said(error))),
-            (Ok(Some(_)), WriteError::Conflict(_)) => {
-                self.take_off(pod).await;
-                Err(self.give_back(said(error)))
-            }
-            _ => Err(format!("{}; its memory is kept for it meanwhile", error.cause().line())),
-        }
-    }
-
-    fn still_leads(&self) -> Result<(), String> {
-        if self.shared.leads() {
-            return Ok(());
-        }
-        Err("this replica has lost the lease while it was binding; try again".to_owned())
     }
 
     fn bound(&self) {
@@ -191,15 +189,6 @@ impl Attempt<'_> {
     fn give_back(&self, why: String) -> String {
         self.shared.write().ledger.release(&self.candidate.uid);
         why
-    }
-
-    /// Whoever reads the pod next need not wait for the end of their time. They end by themselves too.
-    async fn take_off(&self, pod: &Pod) {
-        let none: BTreeMap<_, _> =
-            Placed::keys().into_iter().map(|key| (key.to_owned(), None)).collect();
-        if let Err(error) = self.shared.binder.annotate(pod, None, &none).await {
-            log::debug!(pod = pod.name.as_str(), error = error.cause().line().as_str(); "annotations stay until their time is over");
-        }
     }
 }
 

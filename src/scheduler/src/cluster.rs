@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mpsgate_kubernetes::{Change, ClusterNode, Error, Pod, now_ms};
+use mpsgate_kubernetes::{Change, ClusterNode, Error, Pod};
 use mpsgate_policy::cluster::{Layout, Ledger, Placement, Reason};
 
 use crate::ask;
 
-/// How one of the two watches stands.
+/// How one of the watches stands.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     /// Of the last whole list: in which term it began.
@@ -25,7 +25,7 @@ impl Source {
     }
 
     /// What a log tells once of an episode.
-    fn lost(&mut self, what: &'static str, error: &Error) {
+    pub(crate) fn lost(&mut self, what: &'static str, error: &Error) {
         if self.error.is_none() {
             let (line, hint) = (error.line(), error.hint_for("mpsgate-scheduler"));
             log::warn!(what, error = line.as_str(), hint = hint.as_str(); "the API server is not heard");
@@ -33,7 +33,7 @@ impl Source {
         self.error = Some(error.line());
     }
 
-    fn whole(&mut self, term: u64) {
+    pub(crate) fn whole(&mut self, term: u64) {
         self.listed_in = Some(term);
         self.error = None;
     }
@@ -150,7 +150,7 @@ impl Cluster {
         } else if self.bound.contains_key(&pod.uid) {
             return;
         }
-        self.ledger.set_pod(ask::known(pod, now_ms()));
+        self.ledger.set_pod(ask::known(pod));
     }
 
     /// Takes memory for a pod that is about to be bound.
@@ -173,7 +173,10 @@ impl Cluster {
         self.bound.insert(pod.uid.clone(), self.pods.listings);
         pod.node = Some(node.to_owned());
         pod.layout = Some(layout);
-        pod.assumed_until_ms = None;
         self.ledger.set_pod(pod);
     }
 }
+
+#[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod tests;

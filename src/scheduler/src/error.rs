@@ -30,9 +30,17 @@ pub enum SchedulerError {
     Listen {
         /// The address.
         address: SocketAddr,
+        /// What gave it.
+        flag: &'static str,
         /// What the kernel said.
         #[source]
         source: io::Error,
+    },
+    /// Anybody in the network could have pods bound.
+    #[error("whoever reaches {address} could have pods bound: there is no --tls-client-ca")]
+    Open {
+        /// The address.
+        address: SocketAddr,
     },
     /// Certificate or key cannot be used.
     #[error("cannot use {}", path.display())]
@@ -57,9 +65,12 @@ impl SchedulerError {
             Self::Log(_) | Self::Runtime { .. } => {
                 "look at the limits of the container or unit".to_owned()
             }
-            Self::Listen { address, .. } => {
-                format!("free {address}, or choose another with --listen")
+            Self::Listen { address, flag, .. } => {
+                format!("free {address}, or choose another with {flag}")
             }
+            Self::Open { .. } => "name the CA of kube-scheduler's client certificate with --tls-client-ca (beside --tls-cert and --tls-key), \
+                 or listen on loopback; where the network keeps everybody else away, say --allow-anonymous"
+                .to_owned(),
             Self::Tls { path, .. } => {
                 format!("write PEM into {}: openssl x509 -in FILE -noout -dates", path.display())
             }
@@ -70,7 +81,7 @@ impl SchedulerError {
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::NoApiServer | Self::Tls { .. } => ExitCode::BadConfig,
+            Self::NoApiServer | Self::Tls { .. } | Self::Open { .. } => ExitCode::BadConfig,
             _ => ExitCode::Failed,
         }
     }

@@ -1,31 +1,34 @@
 //! What kube-scheduler asks and is answered: bytes in, JSON out, the ledger between them. No I/O.
+//!
+//! Nothing that comes in is believed to be from kube-scheduler: names that are none are refused, more nodes than the cluster
+//! has are not looked for, none is looked for twice, and a search ends when its time is over.
 
+mod list;
+pub(crate) mod names;
 mod wire;
 
-use mpsgate_kubernetes::Pod;
-use mpsgate_policy::cluster::{self, Ledger};
+use std::collections::{BTreeMap, HashSet};
+use std::time::Instant;
 
-use self::wire::{Args, Empty, MetaPod, Nodes, Preemption, Victims, name_of};
+use mpsgate_kubernetes::Pod;
+use mpsgate_policy::cluster::{self, Ledger, Snapshot};
+use serde_json::value::RawValue;
+
+use self::names::{is_name, is_namespace, is_uid, shown};
+use self::wire::{Args, Empty, MetaPod, NodeList, Nodes, Preemption, Victims, name_of};
 pub(crate) use self::wire::{Binding, Bound, Filtered, HostPriority, Preempted};
 use crate::ask;
 
-/// A question that cannot be read.
-type Unread = serde_json::Error;
+/// Nodes that kube-scheduler may know beside those that are known here: its watch and ours are not at the same moment.
+const SLACK: usize = 256;
 
-/// Which of the nodes have a card for the pod. Always an answer: kube-scheduler shows what is in `Error`.
-pub(crate) fn filter(ledger: &Ledger, body: &[u8]) -> Filtered {
-    try_filter(ledger, body)
-        .unwrap_or_else(|error| refused(&format!("the request cannot be read: {error}")))
-}
-
-/// An answer that fails the pod's attempt.
-pub(crate) fn refused(why: &str) -> Filtered {
-    Filtered { error: why.to_owned(), ..Filtered::default() }
-}
-
-fn try_filter(ledger: &Ledger, body: &[u8]) -> Result<Filtered, Unread> {
-    let Args { pod, nodes, node_names } = serde_json::from_slice(body)?;
-    let pod = Pod::parse(pod.get())?;
+/// Which of the nodes have a card for the pod.
+///
+/// # Errors
+/// Why it cannot be said: kube-scheduler shows it.
+pub(crate) fn filter(ledger: &Snapshot, body: &[u8], until: Instant) -> Result<Filtered, String> {
+    let args: Args<'_> = read(body)?;
+    let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
     let mut result = Filtered::default();
     let asked = ask::request(&pod);
     let candidate = asked.map(|request| request.map(|request| ask::candidate(&pod, request)));
@@ -33,8 +36,8 @@ fn try_filter(ledger: &Ledger, body: &[u8]) -> Result<Filtered, Unread> {
         let (why, unresolvable) = match &candidate {
             Ok(None) => return true,
             Err(why) => (why.clone(), true),
-            Ok(Some(candidate)) => match ledger.fits(name, candidate) {
-                Ok(_) => return true,
+            Ok(Some(candidate)) => match ledger.takes(name, candidate) {
+                Ok(()) => return true,
                 Err(reason) => (reason.text, reason.unresolvable),
             },
         };
@@ -45,45 +48,76 @@ fn try_filter(ledger: &Ledger, body: &[u8]) -> Result<Filtered, Unread> {
         result.failed_nodes.insert(name.to_owned(), why);
         false
     };
-    let names = node_names.map(|mut names| {
-        names.retain(|name| fits(name));
-        names
-    });
-    let whole = nodes.map(|list| {
-        let mut items = Vec::new();
-        for node in list.items.unwrap_or_default() {
-            if fits(&name_of(&node)?) {
-                items.push(node);
+    let most = most_nodes(ledger);
+    let mut names = None;
+    if let Some(named) = args.node_names {
+        let mut fitting = Vec::new();
+        for name in distinct(list::read::<String>(named, most).map_err(|error| unread(&error))?)? {
+            in_time(until)?;
+            if fits(&name) {
+                fitting.push(name);
             }
         }
-        Ok(Nodes { metadata: Empty {}, items })
-    });
-    let whole = whole.transpose()?;
+        names = Some(fitting);
+    }
+    let mut whole = None;
+    if let Some(nodes) = args.nodes {
+        let mut items = Vec::new();
+        for (name, node) in whole_nodes(&nodes, most)? {
+            in_time(until)?;
+            if fits(&name) {
+                items.push(node.to_owned());
+            }
+        }
+        whole = Some(Nodes { metadata: Empty {}, items });
+    }
     (result.node_names, result.nodes) = (names, whole);
     Ok(result)
 }
 
+/// An answer that fails the pod's attempt.
+pub(crate) fn refused(why: &str) -> Filtered {
+    Filtered { error: why.to_owned(), ..Filtered::default() }
+}
+
 /// How well each node suits, 0 to 10.
-pub(crate) fn prioritize(ledger: &Ledger, body: &[u8]) -> Result<Vec<HostPriority>, Unread> {
-    let Args { pod, nodes, node_names } = serde_json::from_slice(body)?;
-    let pod = Pod::parse(pod.get())?;
+///
+/// # Errors
+/// Why it cannot be said.
+pub(crate) fn prioritize(
+    ledger: &Snapshot,
+    body: &[u8],
+    until: Instant,
+) -> Result<Vec<HostPriority>, String> {
+    let args: Args<'_> = read(body)?;
+    let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
     let candidate = ask::request(&pod).ok().flatten().map(|request| ask::candidate(&pod, request));
-    let items = nodes.and_then(|list| list.items).unwrap_or_default();
-    let names = items.iter().map(|node| name_of(node)).collect::<Result<Vec<_>, _>>()?;
-    let score = |host: String| {
-        let score = candidate.as_ref().and_then(|candidate| ledger.score(&host, candidate));
-        HostPriority { host, score: score.map_or(0, i64::from) }
+    let most = most_nodes(ledger);
+    let mut hosts = match args.node_names {
+        Some(named) => distinct(list::read(named, most).map_err(|error| unread(&error))?)?,
+        None => Vec::new(),
     };
-    Ok(node_names.unwrap_or_default().into_iter().chain(names).map(score).collect())
+    if let Some(nodes) = args.nodes {
+        hosts.extend(whole_nodes(&nodes, most)?.into_iter().map(|(name, _)| name));
+    }
+    let score = |host: String| {
+        in_time(until)?;
+        let score = candidate.as_ref().and_then(|candidate| ledger.score(&host, candidate));
+        Ok(HostPriority { host, score: score.map_or(0, i64::from) })
+    };
+    hosts.into_iter().map(score).collect()
 }
 
 /// On which of the nodes the pod fits once the victims are gone.
-pub(crate) fn preempt(ledger: &Ledger, body: &[u8]) -> Result<Preempted, Unread> {
-    let Preemption { pod, victims, meta_victims } = serde_json::from_slice(body)?;
-    let pod = Pod::parse(pod.get())?;
+///
+/// # Errors
+/// Why it cannot be said.
+pub(crate) fn preempt(ledger: &Snapshot, body: &[u8], until: Instant) -> Result<Preempted, String> {
+    let Preemption { pod, victims, meta_victims } = read(body)?;
+    let pod = Pod::parse(pod.get()).map_err(|error| unread(&error))?;
     let of_meta = meta_victims.unwrap_or_default().into_iter().filter_map(|(node, victims)| {
         let Victims { pods, pdb_violations } = victims?;
-        let uids = pods.unwrap_or_default().into_iter().map(|pod| pod.uid).collect();
+        let uids: Vec<_> = pods.unwrap_or_default().into_iter().map(|pod| pod.uid).collect();
         Some((node, uids, pdb_violations))
     });
     let of_pods = victims.unwrap_or_default().into_iter().filter_map(|(node, victims)| {
@@ -96,33 +130,123 @@ pub(crate) fn preempt(ledger: &Ledger, body: &[u8]) -> Result<Preempted, Unread>
         // Nobody's going helps.
         Err(_) => return Ok(Preempted::default()),
     };
-    let fitting =
-        of_meta.chain(of_pods).filter_map(|(node, uids, pdb_violations): (_, Vec<String>, _)| {
-            let uids = match &candidate {
-                None => uids,
-                Some(candidate) => ledger.victims(&node, candidate, &uids)?,
-            };
-            let pods = Some(uids.into_iter().map(|uid| MetaPod { uid }).collect());
-            Some((node, Victims { pods, pdb_violations }))
-        });
-    Ok(Preempted { node_name_to_meta_victims: fitting.collect() })
+    let (mut fitting, mut seen, most) = (BTreeMap::new(), 0, most_nodes(ledger));
+    for (node, uids, pdb_violations) in of_meta.chain(of_pods) {
+        in_time(until)?;
+        seen += 1;
+        if seen > most {
+            return Err(format!(
+                "it names more than {most} nodes, and the cluster has not so many"
+            ));
+        }
+        named(&node)?;
+        if let Some(uid) = uids.iter().find(|uid| !is_uid(uid)) {
+            return Err(format!("\"{}\" is no uid of a pod", shown(uid)));
+        }
+        let uids = match &candidate {
+            None => uids,
+            Some(candidate) => match ledger.victims(&node, candidate, &uids) {
+                Some(uids) => uids,
+                None => continue,
+            },
+        };
+        let pods = Some(uids.into_iter().map(|uid| MetaPod { uid }).collect());
+        fitting.insert(node, Victims { pods, pdb_violations });
+    }
+    Ok(Preempted { node_name_to_meta_victims: fitting })
 }
 
-/// What is to be bound where.
-pub(crate) fn binding(body: &[u8]) -> Result<Binding, Unread> {
-    serde_json::from_slice(body)
+/// What is to be bound where: four names, and nothing else may stand in their places.
+///
+/// # Errors
+/// Why it cannot be read.
+pub(crate) fn binding(body: &[u8]) -> Result<Binding, String> {
+    let asked: Binding = read(body)?;
+    named(&asked.node)?;
+    if !is_name(&asked.pod_name) {
+        return Err(format!("\"{}\" is no name of a pod", shown(&asked.pod_name)));
+    }
+    if !is_namespace(&asked.pod_namespace) {
+        return Err(format!("\"{}\" is no name of a namespace", shown(&asked.pod_namespace)));
+    }
+    if !is_uid(&asked.pod_uid) {
+        return Err(format!("\"{}\" is no uid of a pod", shown(&asked.pod_uid)));
+    }
+    Ok(asked)
+}
+
+fn read<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
+    serde_json::from_slice(body).map_err(|error| unread(&error))
+}
+
+/// What serde says has what it found in it.
+fn unread(error: &serde_json::Error) -> String {
+    format!("the request cannot be read: {}", shown(&error.to_string()))
+}
+
+fn most_nodes(ledger: &Snapshot) -> usize {
+    let known = ledger.node_count();
+    known.saturating_add(known / 4).saturating_add(SLACK)
+}
+
+fn in_time(until: Instant) -> Result<(), String> {
+    if Instant::now() < until {
+        return Ok(());
+    }
+    Err("the search took too long; try again".to_owned())
+}
+
+fn named(node: &str) -> Result<(), String> {
+    if is_name(node) {
+        return Ok(());
+    }
+    Err(format!("\"{}\" is no name of a node", shown(node)))
+}
+
+/// Each name once, as they stand.
+fn distinct(mut names: Vec<String>) -> Result<Vec<String>, String> {
+    names.iter().try_for_each(|name| named(name))?;
+    let mut seen = HashSet::new();
+    let first: Vec<bool> = names.iter().map(|name| seen.insert(name.as_str())).collect();
+    let mut first = first.into_iter();
+    names.retain(|_| first.next() == Some(true));
+    Ok(names)
+}
+
+/// Each node once, by its name.
+fn whole_nodes<'a>(
+    list: &NodeList<'a>,
+    most: usize,
+) -> Result<Vec<(String, &'a RawValue)>, String> {
+    let Some(items) = list.items else { return Ok(Vec::new()) };
+    let mut seen = HashSet::new();
+    let mut nodes = Vec::new();
+    for node in list::read::<&RawValue>(items, most).map_err(|error| unread(&error))? {
+        let name = name_of(node).map_err(|error| unread(&error))?;
+        named(&name)?;
+        if seen.insert(name.clone()) {
+            nodes.push((name, node));
+        }
+    }
+    Ok(nodes)
 }
 
 /// Whatever comes is answered, and no answer names a node that was not asked for: what `tests/fuzz` holds it to.
 #[doc(hidden)]
 pub fn parse_any(body: &[u8]) {
-    let ledger = Ledger::new(cluster::Placement::Binpack);
-    let filtered = filter(&ledger, body);
-    for name in filtered.node_names.iter().flatten() {
-        assert!(ledger.nodes().next().is_none() && filtered.error.is_empty(), "{name}");
+    let ledger = Ledger::new(cluster::Placement::Binpack).snapshot();
+    let until = Instant::now() + crate::desk::ANSWER_LIMIT;
+    if let Ok(filtered) = filter(&ledger, body, until) {
+        for name in filtered.node_names.iter().flatten().chain(filtered.failed_nodes.keys()) {
+            assert!(is_name(name), "{name}");
+        }
+        let _ = serde_json::to_vec(&filtered);
     }
-    let _ = serde_json::to_vec(&filtered);
-    let _ = (prioritize(&ledger, body), preempt(&ledger, body), binding(body));
+    let _ = (prioritize(&ledger, body, until), preempt(&ledger, body, until));
+    if let Ok(asked) = binding(body) {
+        let path = [&asked.pod_namespace, &asked.pod_name, &asked.node, &asked.pod_uid];
+        assert!(path.iter().all(|part| !part.contains(['/', '?', '#', '%', '\\'])), "{asked:?}");
+    }
 }
 
 #[cfg(test)]

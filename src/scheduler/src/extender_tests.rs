@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn ledger() -> Ledger {
+fn ledger() -> Snapshot {
     let mut ledger = Ledger::new(Placement::Binpack);
     for (name, schedule, gib) in
         [("n1", Word::Mps, 15), ("n2", Word::Mps, 4), ("n3", Word::Share, 15)]
@@ -19,7 +19,7 @@ fn ledger() -> Ledger {
             uid: None,
             one_uid: true,
             max_clients: None,
-            held: std::collections::BTreeMap::new(),
+            held: BTreeMap::new(),
         };
         let cards = vec![card(0), card(1)];
         ledger.set_node(Node {
@@ -30,7 +30,11 @@ fn ledger() -> Ledger {
             cards,
         });
     }
-    ledger
+    ledger.snapshot()
+}
+
+fn later() -> Instant {
+    Instant::now() + std::time::Duration::from_secs(60)
 }
 
 /// As kube-scheduler writes a pod: Go's empty values are there.
@@ -43,7 +47,7 @@ fn pod(gib: u64, labels: Value) -> Value {
 }
 
 fn filtered(args: &Value) -> Value {
-    json!(filter(&ledger(), args.to_string().as_bytes()))
+    json!(filter(&ledger(), args.to_string().as_bytes(), later()).expect("read"))
 }
 
 #[test]
@@ -94,7 +98,7 @@ fn several_cards_are_for_share_nodes_and_what_cannot_be_asked_is_refused_everywh
 fn a_pod_that_asks_for_nothing_of_ours_passes_untouched() {
     let args = json!({"Pod": {"metadata": {"name": "a"}, "spec": {"containers": null}}, "NodeNames": ["n1", "elsewhere"]});
     assert_eq!(filtered(&args)["NodeNames"], json!(["n1", "elsewhere"]));
-    let scores = prioritize(&ledger(), args.to_string().as_bytes()).expect("read");
+    let scores = prioritize(&ledger(), args.to_string().as_bytes(), later()).expect("read");
     assert_eq!(
         json!(scores),
         json!([{"Host": "n1", "Score": 0}, {"Host": "elsewhere", "Score": 0}])
@@ -104,7 +108,8 @@ fn a_pod_that_asks_for_nothing_of_ours_passes_untouched() {
 #[test]
 fn what_cannot_be_read_is_an_error_in_the_answer() {
     for body in ["", "{}", "[]", r#"{"Pod":null}"#, r#"{"Pod":{},"Nodes":{"items":[{}]}}"#] {
-        assert!(filter(&ledger(), body.as_bytes()).error.contains("cannot be read"), "{body}");
+        let error = filter(&ledger(), body.as_bytes(), later()).expect_err(body);
+        assert!(error.contains("cannot be read"), "{body}: {error}");
     }
 }
 
@@ -114,8 +119,110 @@ fn preemption_keeps_the_nodes_where_the_pod_fits_once_the_victims_are_gone() {
     let meta = json!({"Pod": pod(7, json!({})), "NodeNameToVictims": null, "NodeNameToMetaVictims": victims});
     let expected =
         json!({"NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": "v"}], "NumPDBViolations": 1}}});
-    assert_eq!(json!(preempt(&ledger(), meta.to_string().as_bytes()).expect("read")), expected);
+    assert_eq!(
+        json!(preempt(&ledger(), meta.to_string().as_bytes(), later()).expect("read")),
+        expected
+    );
     let whole = json!({"n1": {"Pods": [{"metadata": {"uid": "v"}}], "NumPDBViolations": 1}});
     let whole = json!({"Pod": pod(7, json!({})), "NodeNameToVictims": whole, "NodeNameToMetaVictims": null});
-    assert_eq!(json!(preempt(&ledger(), whole.to_string().as_bytes()).expect("read")), expected);
+    assert_eq!(
+        json!(preempt(&ledger(), whole.to_string().as_bytes(), later()).expect("read")),
+        expected
+    );
+}
+
+/// What `filter` and `prioritize` say to a body.
+fn errors(args: &Value) -> [String; 2] {
+    let body = args.to_string();
+    [
+        filter(&ledger(), body.as_bytes(), later()).map(|_| ()).expect_err(&body[..80]),
+        prioritize(&ledger(), body.as_bytes(), later()).map(|_| ()).expect_err(&body[..80]),
+    ]
+}
+
+#[test]
+fn more_nodes_than_there_are_are_not_looked_for_and_none_twice() {
+    let many: Vec<_> = (0..300).map(|_| "n1").collect();
+    let whole: Vec<_> = (0..300).map(|_| json!({"metadata": {"name": "n1"}})).collect();
+    for (key, nodes) in [("NodeNames", json!(many)), ("Nodes", json!({"items": whole}))] {
+        for error in errors(&json!({"Pod": pod(7, json!({})), key: nodes})) {
+            assert!(error.contains("names more than"), "{key}: {error}");
+        }
+    }
+    let victims: serde_json::Map<_, _> =
+        (0..300).map(|n| (format!("x{n}"), json!({"Pods": [], "NumPDBViolations": 0}))).collect();
+    let args = json!({"Pod": pod(7, json!({})), "NodeNameToMetaVictims": victims}).to_string();
+    let error = preempt(&ledger(), args.as_bytes(), later()).expect_err("too many");
+    assert!(error.contains("names more than"), "{error}");
+    // As many as a watch that is ahead may know.
+    let ahead: Vec<_> = (0..200).map(|n| format!("new{n}")).chain(["n1".to_owned()]).collect();
+    let some = filtered(&json!({"Pod": pod(7, json!({})), "NodeNames": ahead}));
+    assert_eq!(some["NodeNames"], json!(["n1"]));
+    let twice = json!({"Pod": pod(7, json!({})), "NodeNames": ["n1", "n3", "n1"],
+        "Nodes": {"items": [{"metadata": {"name": "n1"}, "a": 1}, {"metadata": {"name": "n1"}, "a": 2}]}});
+    let once = filtered(&twice);
+    assert_eq!(once["NodeNames"], json!(["n1", "n3"]));
+    assert_eq!(once["Nodes"]["items"], json!([{"metadata": {"name": "n1"}, "a": 1}]));
+}
+
+#[test]
+fn names_that_are_none_are_refused_and_shown_escaped_and_short() {
+    let long = "x".repeat(300_000);
+    for name in ["", "../../nodes/n1?", "n1\n", "\u{1b}[2J", "N1", "n1/x", &long] {
+        let whole = json!({"items": [{"metadata": {"name": name}}]});
+        for (key, nodes) in [("NodeNames", json!(["n1", name])), ("Nodes", whole)] {
+            for error in errors(&json!({"Pod": pod(7, json!({})), key: nodes})) {
+                assert!(error.contains("no name of a node"), "{error}");
+                assert!(error.len() < 400 && !error.contains(char::is_control), "{error:?}");
+            }
+        }
+        let good = ["web", "default", "u-1", "n1"];
+        for (place, said) in
+            ["name of a pod", "name of a namespace", "uid of a pod", "name of a node"]
+                .iter()
+                .enumerate()
+        {
+            let mut four = good.map(ToOwned::to_owned);
+            four[place] = name.to_owned();
+            // Upper case is in uids.
+            if place == 2 && name == "N1" {
+                continue;
+            }
+            let [pod, namespace, uid, node] = four;
+            let args =
+                json!({"PodName": pod, "PodNamespace": namespace, "PodUID": uid, "Node": node});
+            let error = binding(args.to_string().as_bytes()).expect_err(said);
+            assert!(error.contains(said), "{said}: {error}");
+            assert!(error.len() < 400 && !error.contains(char::is_control), "{error:?}");
+        }
+    }
+    let error = binding(json!(long).to_string().as_bytes()).expect_err("no object");
+    assert!(error.len() < 400, "serde says what it found");
+    let good = json!({"PodName": "web-0.x", "PodNamespace": "kube-system", "PodUID": "d41d8cd98f00b204e9800998ecf8427e", "Node": "n1.example.com"});
+    assert!(binding(good.to_string().as_bytes()).is_ok());
+}
+
+#[test]
+fn a_search_whose_time_is_over_says_so() {
+    let args = json!({"Pod": pod(7, json!({})), "NodeNames": ["n1"]}).to_string();
+    let error = filter(&ledger(), args.as_bytes(), Instant::now()).map(|_| ()).expect_err("late");
+    assert!(error.contains("too long"), "{error}");
+    assert!(prioritize(&ledger(), args.as_bytes(), Instant::now()).is_err());
+}
+
+#[test]
+fn a_pod_of_more_containers_than_any_has_is_refused() {
+    let of = |count: usize| {
+        let one = |n| json!({"name": format!("c{n}"), "resources": {"limits": {"aliyun.com/gpu-mem": "1"}}});
+        let containers: Vec<_> = (0..count).map(one).collect();
+        filtered(
+            &json!({"Pod": {"metadata": {"name": "a", "uid": "u"}, "spec": {"containers": containers}}, "NodeNames": ["n1"]}),
+        )
+    };
+    assert_eq!(of(15)["NodeNames"], json!(["n1"]));
+    let many = of(1000);
+    assert!(
+        many["FailedNodes"]["n1"].as_str().is_some_and(|why| why.contains("containers")),
+        "{many}"
+    );
 }

@@ -1,26 +1,55 @@
 //! Connections: accepted, held to their limits, ended in order. HTTP/1.1, which every kube-scheduler speaks.
+//!
+//! | until | at most |
+//! |---|---|
+//! | the handshake of TLS is done | 5 s |
+//! | the first head is read | 5 s |
+//! | the next one is, after an answer | 120 s |
+//! | an answer is read by the client | 10 s of waiting ([`patient`]) |
+//!
+//! Until it has shown a certificate, a connection counts among all strangers, and among those of its address ([`places`]).
+
+mod patient;
+mod places;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio_rustls::TlsAcceptor;
 
+use self::patient::Patient;
+use self::places::{Address, Addresses};
 use crate::tls::Certificate;
 
-/// Connections at a time; the next ones wait in the kernel's queue.
-const CONNECTIONS: usize = 256;
-/// For the handshake, and for the head of each request: an idle connection ends, and whoever wants another opens it.
-const HEAD_LIMIT: Duration = Duration::from_secs(120);
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// Connections at a time of those that have shown no certificate; the next ones wait in the kernel's queue.
+const STRANGERS: usize = 256;
+/// And of those that have.
+const KNOWN: usize = 256;
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+const FIRST_HEAD_LIMIT: Duration = Duration::from_secs(5);
+/// An idle connection ends, and whoever wants another opens it.
+const NEXT_HEAD_LIMIT: Duration = Duration::from_secs(120);
+/// What a head may have, and what is made ready of an answer before it can be sent.
+const BUFFER: usize = 1 << 16;
 /// After `accept` failed, such as without descriptors.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Who asks, as the connection knows it: an extension of each request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Peer {
+    /// It has shown a certificate that the client CA has signed.
+    pub(crate) verified: bool,
+}
 
 /// Accepts until `stop`. Requests that are being answered then are answered.
 pub(crate) async fn listen(
@@ -29,42 +58,64 @@ pub(crate) async fn listen(
     certificate: Option<Certificate>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let strangers = Arc::new(Semaphore::new(STRANGERS));
+    let known = Arc::new(Semaphore::new(KNOWN));
+    let addresses = Addresses::default();
     loop {
         let next = async {
-            let place = Arc::clone(&places).acquire_owned().await;
+            let place = Arc::clone(&strangers).acquire_owned().await;
             (listener.accept().await, place)
         };
-        let (stream, place) = tokio::select! {
+        let (stream, peer, place) = tokio::select! {
             (accepted, place) = next => match (accepted, place) {
-                (Ok((stream, _)), place) => (stream, place),
+                (Ok((stream, peer)), place) => (stream, peer, place),
                 (Err(error), _) => {
                     log::debug!(reason:% = error; "connection not accepted");
                     tokio::time::sleep(PAUSE).await;
                     continue;
                 }
             },
-            () = async { drop(stop.wait_for(|stop| *stop).await) } => return,
+            () = stopped(&mut stop) => return,
+        };
+        let Some(address) = addresses.place(peer.ip()) else {
+            log::debug!(peer:% = peer; "connection not accepted: its address has too many");
+            continue;
         };
         let (router, stop) = (router.clone(), stop.clone());
-        let acceptor = certificate.as_ref().map(Certificate::acceptor);
+        let (certificate, known) = (certificate.clone(), Arc::clone(&known));
         tokio::spawn(async move {
-            converse(stream, acceptor, router, stop).await;
-            drop(place);
+            let stranger = (place, address);
+            converse(stream, certificate, router, stop, known, stranger).await;
         });
     }
 }
 
-async fn converse(
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+async fn converse<P>(
     stream: TcpStream,
-    acceptor: Option<TlsAcceptor>,
+    certificate: Option<Certificate>,
     router: Router,
     stop: watch::Receiver<bool>,
+    known: Arc<Semaphore>,
+    stranger: (P, Address),
 ) {
     let _ = stream.set_nodelay(true);
-    let Some(acceptor) = acceptor else { return answer(stream, router, stop).await };
-    match tokio::time::timeout(HANDSHAKE_LIMIT, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => answer(stream, router, stop).await,
+    let Some(certificate) = certificate else {
+        return answer(stream, Peer::default(), router, stop).await;
+    };
+    match tokio::time::timeout(HANDSHAKE_LIMIT, certificate.acceptor().accept(stream)).await {
+        Ok(Ok(stream)) => {
+            let peer = Peer { verified: stream.get_ref().1.peer_certificates().is_some() };
+            if !peer.verified {
+                return answer(stream, peer, router, stop).await;
+            }
+            let _place = known.acquire_owned().await;
+            drop(stranger);
+            answer(stream, peer, router, stop).await;
+        }
         Ok(Err(error)) => log::debug!(reason:% = error; "TLS handshake failed"),
         Err(_) => log::debug!("TLS handshake took too long"),
     }
@@ -72,17 +123,23 @@ async fn converse(
 
 async fn answer(
     stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: Peer,
     router: Router,
     mut stop: watch::Receiver<bool>,
 ) {
+    let asked = Arc::new(AtomicBool::new(false));
+    let service =
+        Introduced { router: TowerToHyperService::new(router), peer, asked: Arc::clone(&asked) };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_LIMIT)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .header_read_timeout(NEXT_HEAD_LIMIT)
+        .max_buf_size(BUFFER)
+        .serve_connection(TokioIo::new(Patient::new(stream)), service);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = async { drop(stop.wait_for(|stop| *stop).await) } => {
+        () = silence(&asked) => return log::debug!("no request came"),
+        () = stopped(&mut stop) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -91,3 +148,34 @@ async fn answer(
         log::debug!(reason:% = error; "connection broken off");
     }
 }
+
+/// Ends where nothing was asked in time.
+async fn silence(asked: &AtomicBool) {
+    tokio::time::sleep(FIRST_HEAD_LIMIT).await;
+    if asked.load(Ordering::Relaxed) {
+        std::future::pending().await
+    }
+}
+
+/// The router, told who asks.
+struct Introduced {
+    router: TowerToHyperService<Router>,
+    peer: Peer,
+    asked: Arc<AtomicBool>,
+}
+
+impl Service<Request<Incoming>> for Introduced {
+    type Response = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Response;
+    type Error = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Error;
+    type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        self.asked.store(true, Ordering::Relaxed);
+        request.extensions_mut().insert(self.peer);
+        self.router.call(request)
+    }
+}
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

@@ -2,8 +2,10 @@
 //! it, with exact numbers beside.
 
 use mpsgate_allocation::Mib;
-use mpsgate_policy::cluster::{CardUse, Ledger};
+use mpsgate_policy::cluster::{CardUse, Snapshot};
 use serde::Serialize;
+
+use crate::extender::names::shown;
 
 const GIB: u64 = 1024;
 
@@ -53,17 +55,19 @@ pub(crate) struct Pod {
     namespace: String,
     #[serde(rename = "usedGPU")]
     used: u64,
-    uid: String,
+    /// With a name and its uid a pod can be bound: for those who have shown who they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<String>,
     used_mib: u64,
 }
 
-/// All nodes with cards, or one of them.
-pub(crate) fn inspect(ledger: &Ledger, only: Option<&str>) -> Inspected {
-    let one = |name: &str| ledger.cards(name).map(|cards| node(name, &cards));
+/// All nodes with cards, or one of them; with the pods' uids or without.
+pub(crate) fn inspect(ledger: &Snapshot, only: Option<&str>, uids: bool) -> Inspected {
+    let one = |name: &str| ledger.cards(name).map(|cards| node(name, &cards, uids));
     match only {
         Some(name) => {
             let found = one(name);
-            let error = found.is_none().then(|| format!("node {name} is not known"));
+            let error = found.is_none().then(|| format!("node {} is not known", shown(name)));
             Inspected { nodes: found.into_iter().collect(), error }
         }
         None => {
@@ -76,20 +80,20 @@ pub(crate) fn inspect(ledger: &Ledger, only: Option<&str>) -> Inspected {
     }
 }
 
-fn node(name: &str, cards: &[CardUse<'_>]) -> Node {
-    let devs: Vec<Card> = cards.iter().map(card).collect();
+fn node(name: &str, cards: &[CardUse<'_>], uids: bool) -> Node {
+    let devs: Vec<Card> = cards.iter().map(|one| card(one, uids)).collect();
     let sum = |of: fn(&Card) -> u64| devs.iter().map(of).fold(0, u64::saturating_add);
     Node { name: name.to_owned(), total: sum(|card| card.total), used: sum(|card| card.used), devs }
 }
 
-fn card(card: &CardUse<'_>) -> Card {
+fn card(card: &CardUse<'_>, uids: bool) -> Card {
     let pods = card.pods.iter().map(|pod| {
         let (namespace, name) = pod.name.unwrap_or_default();
         Pod {
             name: name.to_owned(),
             namespace: namespace.to_owned(),
             used: up(pod.memory),
-            uid: pod.uid.to_owned(),
+            uid: uids.then(|| pod.uid.to_owned()),
             used_mib: pod.memory.0,
         }
     });

@@ -4,8 +4,10 @@
 //!  API server ─► watch of nodes, pods ─► cluster (ledger) ◄─ extender: filter, prioritize, preempt ◄─ kube-scheduler
 //!       ▲                                    ▲
 //!       │                                    └─ reserve ─┐
-//!       └── annotations, then Binding ◄───────────────── bind, where the lease is ours
+//!       └── Binding, with annotations ◄───────────────── bind, where the lease is ours
 //! ```
+//! Whoever is in the cluster's network may reach its port. So what is asked is bounded (`http`, `desk`), searched in a
+//! copy of the ledger on threads of its own, and lease, watches and probes are served on others: no request can keep them.
 //!
 //! Owns: the one ledger, HTTP, the lease. Must never: decide where a pod goes, which is `policy::cluster`'s, or talk to
 //! the API server but through `kubernetes`. Several replicas answer; one of them binds.
@@ -14,10 +16,12 @@ mod arguments;
 mod ask;
 mod bind;
 mod cluster;
+mod desk;
 mod error;
 mod extender;
 mod http;
 mod inspect;
+mod known;
 mod leading;
 mod logging;
 mod metrics;

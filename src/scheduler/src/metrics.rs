@@ -66,9 +66,9 @@ struct Now {
 impl Now {
     fn of(shared: &Shared) -> Self {
         let (active, ready) = (shared.is_active(), shared.unready().is_none());
-        let cluster = shared.read();
+        let ledger = shared.read().ledger.snapshot();
         let mut now = Self { active, ready, nodes: 0, cards: 0, unhealthy: 0, total: 0, used: 0 };
-        for cards in cluster.ledger.nodes().filter_map(|name| cluster.ledger.cards(name)) {
+        for cards in ledger.nodes().filter_map(|name| ledger.cards(name)) {
             now.nodes += u64::from(!cards.is_empty());
             for card in cards {
                 now.cards += 1;

@@ -2,24 +2,27 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use axum::routing::{get, post};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use axum::{Extension, Router};
+use mpsgate_policy::cluster::Snapshot;
+use mpsgate_policy::handlers::Known;
 use serde::Serialize;
 
+use crate::desk::Desk;
 use crate::extender::{self, Bound};
+use crate::http::Peer;
 use crate::shared::Shared;
 use crate::webhook::{self, Mutation};
 use crate::{bind, inspect, metrics};
 
-/// For the body of a request to arrive.
-const BODY_LIMIT: Duration = Duration::from_secs(10);
+/// The body of a bind: four names.
+const BIND_BODY: usize = 1 << 14;
 
 const JSON: &str = "application/json";
 const PLAIN: &str = "text/plain; charset=utf-8";
@@ -27,7 +30,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 type Shares = State<Arc<Shared>>;
 
-/// All routes. The second prefix is that of gpushare's extender, so that its kube-scheduler configuration goes on.
+/// What kube-scheduler and people ask. The second prefix is that of gpushare's extender, so that its kube-scheduler
+/// configuration goes on.
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     let verbs = || {
         Router::new()
@@ -38,9 +42,13 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
             .route("/inspect", get(inspect_all))
             .route("/inspect/{node}", get(inspect_one))
     };
+    let all = Router::new().nest("/mpsgate", verbs()).nest("/gpushare-scheduler", verbs());
+    all.with_state(Arc::clone(&shared)).merge(probes(shared))
+}
+
+/// What a kubelet, a load balancer and Prometheus ask: nothing of it tells of a pod.
+pub(crate) fn probes(shared: Arc<Shared>) -> Router {
     Router::new()
-        .nest("/mpsgate", verbs())
-        .nest("/gpushare-scheduler", verbs())
         .route("/healthz", get(async || text(StatusCode::OK, "ok\n")))
         .route("/readyz", get(readyz))
         .route("/leaderz", get(leaderz))
@@ -53,78 +61,74 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
 }
 
 /// What the API server posts to the webhook, on an address of its own.
-pub(crate) fn reviews(shared: Arc<Shared>, mutation: Mutation) -> Router {
-    let mutation = Arc::new(mutation);
+pub(crate) fn reviews(shared: Arc<Shared>, desk: Desk, mutation: Mutation) -> Router {
+    let (mutation, desk) = (Arc::new(mutation), Arc::new(desk));
     let route = |verb: &'static str, review: Review| {
-        let mutation = Arc::clone(&mutation);
+        let (mutation, desk) = (Arc::clone(&mutation), Arc::clone(&desk));
         post(async move |State(shared): Shares, request: Request<Body>| {
             let began = Instant::now();
-            let result = match body(&shared, request).await {
-                Ok(body) => review(&body, &mutation).map_err(|error| error.to_string()),
-                Err(why) => Err(why),
-            };
+            let cluster = Arc::clone(&shared);
+            let reviewed = desk.ask(request, move |body, _| {
+                review(body, &mutation, &cluster.seen().known).map_err(|error| error.to_string())
+            });
+            let result = reviewed.await.flatten();
             shared.metrics.answered(verb, result.is_ok(), began.elapsed());
             match result {
-                Ok(answer) => reply(StatusCode::OK, JSON, answer),
+                Ok(answer) => reply(&desk, StatusCode::OK, JSON, answer),
                 Err(why) => text(StatusCode::BAD_REQUEST, &format!("{why}\n")),
             }
         })
     };
     Router::new()
         .route(webhook::VALIDATE, route("validate", webhook::validate))
-        .route(webhook::MUTATE, route("mutate", webhook::mutate))
+        .route(
+            webhook::MUTATE,
+            route("mutate", |body, mutation, _| webhook::mutate(body, mutation)),
+        )
         .route("/healthz", get(async || text(StatusCode::OK, "ok\n")))
         .with_state(shared)
 }
 
-type Review = fn(&[u8], &Mutation) -> Result<Vec<u8>, webhook::Unreadable>;
+type Review = fn(&[u8], &Mutation, &Known) -> Result<Vec<u8>, webhook::Unreadable>;
 
 async fn filter(State(shared): Shares, request: Request<Body>) -> Response<Body> {
     let began = Instant::now();
-    let body = body(&shared, request).await;
-    // Not in the `match`: its guard would live as long, and a second one can wait for a writer that waits for it.
-    let unsynced = shared.read().unsynced();
-    let result = match (body, unsynced) {
-        (Err(why), _) | (_, Some(why)) => extender::refused(&why),
-        (Ok(body), None) => extender::filter(&shared.read().ledger, &body),
-    };
+    let asked = search(&shared, request, extender::filter).await;
+    let result = asked.unwrap_or_else(|why| extender::refused(&why));
     shared.metrics.answered("filter", result.error.is_empty(), began.elapsed());
-    json(StatusCode::OK, &result)
+    json(&shared.desk, &result)
 }
 
 async fn prioritize(State(shared): Shares, request: Request<Body>) -> Response<Body> {
     let began = Instant::now();
-    let result = match body(&shared, request).await {
-        Ok(body) => {
-            extender::prioritize(&shared.read().ledger, &body).map_err(|error| error.to_string())
-        }
-        Err(why) => Err(why),
-    };
+    let result = search(&shared, request, extender::prioritize).await;
     shared.metrics.answered("prioritize", result.is_ok(), began.elapsed());
-    or_bad_request(result)
+    or_bad_request(&shared.desk, result)
 }
 
 async fn preempt(State(shared): Shares, request: Request<Body>) -> Response<Body> {
     let began = Instant::now();
-    let result = match body(&shared, request).await {
-        Ok(body) => {
-            extender::preempt(&shared.read().ledger, &body).map_err(|error| error.to_string())
-        }
-        Err(why) => Err(why),
-    };
+    let result = search(&shared, request, extender::preempt).await;
     shared.metrics.answered("preempt", result.is_ok(), began.elapsed());
-    or_bad_request(result)
+    or_bad_request(&shared.desk, result)
+}
+
+/// Searches the ledger as it is when the question has its turn.
+async fn search<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    request: Request<Body>,
+    question: fn(&Snapshot, &[u8], Instant) -> Result<T, String>,
+) -> Result<T, String> {
+    let ledger = Arc::clone(shared);
+    let asked =
+        shared.desk.ask(request, move |body, until| question(&ledger.searched()?, body, until));
+    asked.await.flatten()
 }
 
 async fn bind_pod(State(shared): Shares, request: Request<Body>) -> Response<Body> {
     let began = Instant::now();
-    let asked = match body(&shared, request).await {
-        Ok(body) => {
-            extender::binding(&body).map_err(|error| format!("the request cannot be read: {error}"))
-        }
-        Err(why) => Err(why),
-    };
-    let result = match asked {
+    let body = shared.desk.body(request, BIND_BODY).await;
+    let result = match body.and_then(|body| extender::binding(&body.bytes)) {
         Ok(asked) => {
             let task = Arc::clone(&shared);
             task.unanswered.fetch_add(1, Ordering::SeqCst);
@@ -145,15 +149,34 @@ async fn bind_pod(State(shared): Shares, request: Request<Body>) -> Response<Bod
         Err(why) => Err(why),
     };
     shared.metrics.answered("bind", result.is_ok(), began.elapsed());
-    json(StatusCode::OK, &Bound { error: result.err().unwrap_or_default() })
+    json(&shared.desk, &Bound { error: result.err().unwrap_or_default() })
 }
 
-async fn inspect_all(State(shared): Shares) -> Response<Body> {
-    json(StatusCode::OK, &inspect::inspect(&shared.read().ledger, None))
+async fn inspect_all(state: Shares, peer: Extension<Peer>) -> Response<Body> {
+    inspected(state, peer, None).await
 }
 
-async fn inspect_one(State(shared): Shares, Path(node): Path<String>) -> Response<Body> {
-    json(StatusCode::OK, &inspect::inspect(&shared.read().ledger, Some(&node)))
+async fn inspect_one(
+    state: Shares,
+    peer: Extension<Peer>,
+    Path(node): Path<String>,
+) -> Response<Body> {
+    inspected(state, peer, Some(node)).await
+}
+
+async fn inspected(
+    State(shared): Shares,
+    Extension(peer): Extension<Peer>,
+    node: Option<String>,
+) -> Response<Body> {
+    let ledger = Arc::clone(&shared);
+    let shown = shared.looks.run(move || {
+        inspect::inspect(&ledger.read().ledger.snapshot(), node.as_deref(), peer.verified)
+    });
+    match shown.await {
+        Ok(shown) => json(&shared.desk, &shown),
+        Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{why}\n")),
+    }
 }
 
 async fn readyz(State(shared): Shares) -> Response<Body> {
@@ -171,47 +194,50 @@ async fn leaderz(State(shared): Shares) -> Response<Body> {
 }
 
 async fn scrape(State(shared): Shares) -> Response<Body> {
-    match metrics::render(&shared) {
-        Ok(open) => reply(StatusCode::OK, OPEN_METRICS, open),
+    let now = Arc::clone(&shared);
+    match shared.scrapes.run(move || metrics::render(&now)).await {
+        Ok(Ok(open)) => reply(&shared.desk, StatusCode::OK, OPEN_METRICS, open),
         // A `String` takes all that is written to it, so this is nobody's day.
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
+        Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
+        Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, &format!("{why}\n")),
     }
 }
 
-/// The whole body, within its limits.
-async fn body(shared: &Shared, request: Request<Body>) -> Result<Vec<u8>, String> {
-    let read = Limited::new(request.into_body(), shared.max_body).collect();
-    match tokio::time::timeout(BODY_LIMIT, read).await {
-        Ok(Ok(body)) => Ok(body.to_bytes().into()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(format!(
-            "the request has more than {} MiB; set nodeCacheCapable: true for this extender, or raise --max-body",
-            shared.max_body >> 20
-        )),
-        Ok(Err(error)) => Err(format!("the request was cut: {error}")),
-        Err(_) => Err(format!("the request did not arrive within {} s", BODY_LIMIT.as_secs())),
-    }
-}
-
-fn or_bad_request<T: Serialize>(result: Result<T, String>) -> Response<Body> {
+fn or_bad_request<T: Serialize>(desk: &Desk, result: Result<T, String>) -> Response<Body> {
     match result {
-        Ok(answer) => json(StatusCode::OK, &answer),
+        Ok(answer) => json(desk, &answer),
         Err(why) => text(StatusCode::BAD_REQUEST, &format!("{why}\n")),
     }
 }
 
-fn json(status: StatusCode, answer: &impl Serialize) -> Response<Body> {
+fn json(desk: &Desk, answer: &impl Serialize) -> Response<Body> {
     match serde_json::to_string(answer) {
-        Ok(body) => reply(status, JSON, body),
+        Ok(body) => reply(desk, StatusCode::OK, JSON, body),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),
     }
 }
 
 fn text(status: StatusCode, body: &str) -> Response<Body> {
-    reply(status, PLAIN, body.to_owned())
+    response(status, PLAIN, Body::from(body.to_owned()))
 }
 
-fn reply(status: StatusCode, content: &'static str, body: impl Into<Body>) -> Response<Body> {
-    let mut response = Response::new(body.into());
+fn reply(
+    desk: &Desk,
+    status: StatusCode,
+    content: &'static str,
+    body: impl Into<axum::body::Bytes>,
+) -> Response<Body> {
+    match desk.answer(body) {
+        Some(body) => response(status, content, body),
+        None => text(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many large answers are on their way; try again\n",
+        ),
+    }
+}
+
+fn response(status: StatusCode, content: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content));
     response

@@ -4,18 +4,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mpsgate_kubernetes::{Change, LeaseSettings, Settings, cluster_nodes, cluster_pods, lead};
+use mpsgate_kubernetes::{
+    Change, LeaseSettings, Patience, Settings, cluster_nodes, cluster_pods, lead, runtime_classes,
+};
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
+use crate::desk::Desk;
 use crate::shared::Shared;
-use crate::tls::Certificate;
+use crate::tls::{Certificate, Files};
 use crate::webhook::Mutation;
 use crate::{Arguments, SchedulerError, http, leading, logging, router};
 
-/// Decisions take milliseconds; more threads would only wait for the ledger.
-const THREADS: usize = 4;
+/// For the lease, the watches and the probes. Nobody else's work is done there.
+const OWN_THREADS: usize = 2;
+/// For connections of kube-scheduler and of the webhook. What takes time is done on others.
+const ANSWER_THREADS: usize = 2;
+/// The largest review: an object of etcd's limit (1.5 MiB), new and old, as JSON.
+const REVIEW: usize = 8 << 20;
 /// For binds that are under way when the end comes. All that comes at the end fits 15 s.
 const LAST_BINDS: Duration = Duration::from_secs(7);
 /// For answers that are being sent.
@@ -27,14 +36,14 @@ const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// What keeps it from starting.
 pub fn run(arguments: Arguments) -> Result<(), SchedulerError> {
     logging::init(arguments.log_level)?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
-    let runtime =
-        runtime.map_err(|source| SchedulerError::Runtime { action: "start threads", source })?;
-    runtime.block_on(async {
+    threads(OWN_THREADS)?.block_on(async {
         let address = arguments.listen;
         let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|source| SchedulerError::Listen { address, source })?;
+        let listener = listener.map_err(|source| SchedulerError::Listen {
+            address,
+            flag: "--listen",
+            source,
+        })?;
         let heard = |kind| {
             signal(kind)
                 .map_err(|source| SchedulerError::Runtime { action: "hear signals", source })
@@ -44,42 +53,80 @@ pub fn run(arguments: Arguments) -> Result<(), SchedulerError> {
         let until = async move {
             tokio::select! { _ = term.recv() => {}, _ = interrupt.recv() => {} }
         };
-        serve(arguments, listener, until).await
+        serve(arguments, Patience::default(), listener, until).await
     })
 }
 
-/// Serves until `until`, then ends in order.
+fn threads(count: usize) -> Result<Runtime, SchedulerError> {
+    let threads =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(count).enable_all().build();
+    threads.map_err(|source| SchedulerError::Runtime { action: "start threads", source })
+}
+
+/// Where strangers are answered. Dropped, it ends whatever still goes on there.
+struct Answers(Option<Runtime>);
+
+impl Answers {
+    fn spawn<F>(&self, future: F) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        match &self.0 {
+            Some(threads) => threads.spawn(future),
+            None => tokio::spawn(future),
+        }
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        // Waiting for them is not allowed where futures run.
+        if let Some(threads) = self.0.take() {
+            threads.shutdown_background();
+        }
+    }
+}
+
+/// Serves until `until`, then ends in order. `patience` is for the API server.
 ///
 /// # Errors
-/// Where there is no way to an API server, or no certificate.
+/// Where there is no way to an API server, no certificate, or no reason to believe whoever asks.
 pub async fn serve(
     arguments: Arguments,
+    patience: Patience,
     listener: TcpListener,
     until: impl Future<Output = ()>,
 ) -> Result<(), SchedulerError> {
     let Some(settings) = Settings::find(arguments.kubeconfig.clone(), "") else {
         return Err(SchedulerError::NoApiServer);
     };
+    let settings = Settings { patience, ..settings };
     let certificate = match (arguments.tls_cert.clone(), arguments.tls_key.clone()) {
-        (Some(cert), Some(key)) => Some(Certificate::load(cert, key)?),
+        (Some(cert), Some(key)) => {
+            let client_ca = arguments.tls_client_ca.clone();
+            Some(Certificate::load(Files { cert, key, client_ca })?)
+        }
         _ => None,
     };
+    refuse_strangers(&arguments, &listener)?;
     let (stop_lease, lease_stops) = watch::channel(false);
     let lease = LeaseSettings::new(
         arguments.namespace.clone(),
         arguments.lease_name.clone(),
         identity(arguments.pod_name.as_deref()),
     );
-    let (leads, take_part) = lead(settings.clone(), lease, lease_stops);
+    let (leads, take_part) = lead(settings.clone(), lease.clone(), lease_stops);
     let max_body = usize::from(arguments.max_body) << 20;
     let shared =
-        Arc::new(Shared::new(settings.clone(), arguments.placement.into(), max_body, leads));
+        Arc::new(Shared::new(settings.clone(), arguments.placement.into(), max_body, leads, lease));
     let (stop_http, http_stops) = watch::channel(false);
-    let reviews = reviews(&arguments, &shared, &http_stops).await?;
+    let probes = probes(&arguments, &shared, &http_stops).await?;
+    let answering = Answers(Some(threads(ANSWER_THREADS)?));
+    let reviews = reviews(&arguments, &shared, &http_stops, &answering).await?;
     let (active, activity) = watch::channel(false);
 
     let mut lease = tokio::spawn(after_sync(Arc::clone(&shared), take_part));
-    let mut answers = tokio::spawn(http::listen(
+    let mut answers = answering.spawn(http::listen(
         listener,
         router::router(Arc::clone(&shared)),
         certificate.clone(),
@@ -96,7 +143,7 @@ pub async fn serve(
     log::info!(address:% = arguments.listen, placement:? = arguments.placement; "mpsgate-scheduler runs");
     tokio::select! {
         () = until => {}
-        () = watches(&shared, &settings) => {}
+        () = watches(&shared, &settings, arguments.webhook_listen.is_some()) => {}
         () = leading::watch_over(&shared, &active) => {}
         () = async { match certificate { Some(certificate) => certificate.keep().await, None => std::future::pending().await } } => {}
     }
@@ -123,7 +170,40 @@ pub async fn serve(
     stop_http.send_replace(true);
     let _ = tokio::time::timeout(LAST_ANSWERS, &mut answers).await;
     reviews.abort();
+    probes.abort();
     Ok(())
+}
+
+/// Whoever asks for a bind has the choice of the node, so that it must be kube-scheduler.
+fn refuse_strangers(arguments: &Arguments, listener: &TcpListener) -> Result<(), SchedulerError> {
+    let address = listener.local_addr().unwrap_or(arguments.listen);
+    if address.ip().to_canonical().is_loopback() || arguments.tls_client_ca.is_some() {
+        return Ok(());
+    }
+    if !arguments.allow_anonymous {
+        return Err(SchedulerError::Open { address });
+    }
+    log::warn!(address:% = address, hint = "--tls-client-ca has kube-scheduler alone answered";
+        "whoever reaches this address may have pods with GPU memory bound, to nodes of their choice");
+    Ok(())
+}
+
+/// Where probes are answered beside the rest: by the threads that keep the lease, so that nobody's questions are before theirs.
+async fn probes(
+    arguments: &Arguments,
+    shared: &Arc<Shared>,
+    stops: &watch::Receiver<bool>,
+) -> Result<JoinHandle<()>, SchedulerError> {
+    let Some(address) = arguments.probe_listen else { return Ok(tokio::spawn(async {})) };
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.map_err(|source| SchedulerError::Listen {
+        address,
+        flag: "--probe-listen",
+        source,
+    })?;
+    let routes = router::probes(Arc::clone(shared));
+    log::info!(address:% = address; "probes are answered");
+    Ok(tokio::spawn(http::listen(listener, routes, None, stops.clone())))
 }
 
 /// The webhook, where it is asked for.
@@ -131,23 +211,34 @@ async fn reviews(
     arguments: &Arguments,
     shared: &Arc<Shared>,
     stops: &watch::Receiver<bool>,
-) -> Result<tokio::task::JoinHandle<()>, SchedulerError> {
+    answering: &Answers,
+) -> Result<JoinHandle<()>, SchedulerError> {
     let files = (arguments.webhook_tls_cert.clone(), arguments.webhook_tls_key.clone());
     let (Some(address), (Some(cert), Some(key))) = (arguments.webhook_listen, files) else {
         return Ok(tokio::spawn(async {}));
     };
-    let certificate = Certificate::load(cert, key)?;
+    let certificate = Certificate::load(Files { cert, key, client_ca: None })?;
     let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|source| SchedulerError::Listen { address, source })?;
+    let listener = listener.map_err(|source| SchedulerError::Listen {
+        address,
+        flag: "--webhook-listen",
+        source,
+    })?;
     let mutation = Mutation {
         host_ipc: arguments.webhook_host_ipc,
         scheduler_name: arguments.webhook_scheduler_name.clone(),
         replaced_schedulers: arguments.webhook_replaces.clone(),
+        scheduler_account: arguments.webhook_scheduler_account.clone(),
+        exempt: arguments.webhook_exempt.clone(),
     };
-    let routes = router::reviews(Arc::clone(shared), mutation);
+    let routes = router::reviews(
+        Arc::clone(shared),
+        Desk::new(REVIEW, "no object of an API server is so large"),
+        mutation,
+    );
     let listen = http::listen(listener, routes, Some(certificate.clone()), stops.clone());
     log::info!(address:% = address; "admission reviews are answered");
-    Ok(tokio::spawn(async move {
+    Ok(answering.spawn(async move {
         tokio::select! { () = listen => {}, () = certificate.keep() => {} }
     }))
 }
@@ -162,20 +253,33 @@ async fn after_sync(shared: Arc<Shared>, take_part: impl Future<Output = ()>) {
     }
 }
 
-/// Both watches, for ever; begun anew with each term.
-async fn watches(shared: &Shared, settings: &Settings) {
+/// All watches, for ever; begun anew with each term. `reviews`: there is a webhook.
+async fn watches(shared: &Shared, settings: &Settings, reviews: bool) {
     let mut terms = shared.term.subscribe();
     loop {
         let term = *terms.borrow_and_update();
         let nodes = cluster_nodes(settings, |change| {
             log_listed("nodes", &change);
+            shared.write_seen().tell_node(&change);
             shared.write().tell_node(change, term);
         });
         let pods = cluster_pods(settings, |change| {
             log_listed("pods", &change);
             shared.write().tell_pod(change, term);
         });
+        // Only the webhook asks for them, and nobody waits for it.
+        let classes = Box::pin(async {
+            if !reviews {
+                std::future::pending::<()>().await;
+            }
+            runtime_classes(settings, |change| {
+                log_listed("RuntimeClasses", &change);
+                shared.write_seen().tell_class(change);
+            })
+            .await
+        });
         tokio::select! {
+            never = classes => match never {},
             never = nodes => match never {},
             never = pods => match never {},
             changed = terms.changed() => if changed.is_err() { return },

@@ -5,29 +5,45 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use mpsgate_kubernetes::{Binder, Lead, Settings};
-use mpsgate_policy::cluster::Placement;
-use tokio::sync::watch;
+use mpsgate_kubernetes::{Binder, Lead, LeaseSettings, Settings};
+use mpsgate_policy::cluster::{Placement, Snapshot};
+use tokio::sync::{Semaphore, watch};
 
 use crate::cluster::Cluster;
+use crate::desk::{Desk, Looks};
+use crate::known::Seen;
 use crate::metrics::Metrics;
 
 /// Each request to the API server. Less than the 5 s between a leader's end and the next one's beginning.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Pods that are being bound at a time: each is some requests to the API server.
+const BINDS: usize = 64;
+
+/// What to do about a question that is too large.
+const LESS: &str = "set nodeCacheCapable: true for this extender, or raise --max-body";
+
 /// One for the process.
 #[derive(Debug)]
 pub(crate) struct Shared {
     cluster: RwLock<Cluster>,
+    /// For the webhook. Another lock: reviews wait for no search of the ledger.
+    seen: RwLock<Seen>,
     pub(crate) binder: Binder,
     pub(crate) lead: watch::Receiver<Lead>,
+    /// The lease that this is about.
+    pub(crate) lease: LeaseSettings,
     /// Goes up when the lease becomes ours: lists of before do not count any more.
     pub(crate) term: watch::Sender<u64>,
     /// Uids of the pods that are being bound.
     pub(crate) binding: Mutex<HashSet<String>>,
+    pub(crate) binds: Semaphore,
     stopping: AtomicBool,
     pub(crate) metrics: Metrics,
-    pub(crate) max_body: usize,
+    /// For what kube-scheduler asks.
+    pub(crate) desk: Desk,
+    pub(crate) looks: Looks,
+    pub(crate) scrapes: Looks,
     pub(crate) unanswered: AtomicU64,
 }
 
@@ -37,16 +53,22 @@ impl Shared {
         placement: Placement,
         max_body: usize,
         lead: watch::Receiver<Lead>,
+        lease: LeaseSettings,
     ) -> Self {
         Self {
             cluster: RwLock::new(Cluster::new(placement)),
+            seen: RwLock::default(),
             binder: Binder::new(settings, PATIENCE),
             lead,
+            lease,
             term: watch::Sender::new(0),
             binding: Mutex::default(),
+            binds: Semaphore::new(BINDS),
             stopping: AtomicBool::new(false),
             metrics: Metrics::default(),
-            max_body,
+            desk: Desk::new(max_body, LESS),
+            looks: Looks::default(),
+            scrapes: Looks::default(),
             unanswered: AtomicU64::new(0),
         }
     }
@@ -57,6 +79,25 @@ impl Shared {
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Cluster> {
         self.cluster.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the webhook knows of nodes and RuntimeClasses.
+    pub(crate) fn seen(&self) -> RwLockReadGuard<'_, Seen> {
+        self.seen.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write_seen(&self) -> RwLockWriteGuard<'_, Seen> {
+        self.seen.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ledger as it is now, to be searched without keeping anybody from it. What was whole once is good enough, as bind
+    /// looks again.
+    ///
+    /// # Errors
+    /// There never was a whole list.
+    pub(crate) fn searched(&self) -> Result<Snapshot, String> {
+        let cluster = self.read();
+        cluster.unsynced().map_or_else(|| Ok(cluster.ledger.snapshot()), Err)
     }
 
     /// From now on nothing is bound.

@@ -7,20 +7,26 @@
 //! | object | [`VALIDATE`] | [`MUTATE`] |
 //! |---|---|---|
 //! | a new pod | refused in the node's words ([`mpsgate_policy::admission`]), or warned of | `hostIPC`, `schedulerName`, as switched on |
+//! | a pod's annotations that say where it was placed | refused, in a new pod and where they change, but of the scheduler's account | – |
 //! | a new ephemeral container | the same, for it alone | – |
 //! | a new or changed template (Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob) | warned of: a refusal would stop who only scales it, and its pods are looked at anyway | – |
 //! | anything else | allowed | allowed |
 
 mod object;
 mod patch;
+mod placement;
 mod reply;
+mod shape;
+mod wire;
 
-use mpsgate_policy::admission::{self, Judged};
-use serde_json::Value;
+use mpsgate_policy::admission::{self, Judged, Said};
+use mpsgate_policy::handlers::Known;
 
 use object::Subject;
 pub use patch::Mutation;
 use reply::Reply;
+use shape::Object;
+use wire::{Request, Review};
 
 /// Where the API server posts what is to be judged.
 pub const VALIDATE: &str = "/mpsgate/validate";
@@ -40,26 +46,29 @@ pub enum Unreadable {
 }
 
 /// Answers a review at [`VALIDATE`]. Pods come here with what [`mutate`] has written; of a template `mutation` says what its
-/// pods will have.
+/// pods will have. `known` is what is known of the cluster's nodes and RuntimeClasses.
 ///
 /// # Errors
 /// Where the body is no review at all.
-pub fn validate(body: &[u8], mutation: &Mutation) -> Result<Vec<u8>, Unreadable> {
-    let review = read(body)?;
-    let reply = Reply::to(&review)?;
-    Ok(match Subject::of(&review) {
+pub fn validate(body: &[u8], mutation: &Mutation, known: &Known) -> Result<Vec<u8>, Unreadable> {
+    let request = read(body)?;
+    let reply = Reply::to(&request)?;
+    Ok(match Subject::of(&request, mutation) {
         Err(why) => reply.warn(why),
         Ok(Subject::Nothing) => reply,
-        Ok(Subject::Pod(pod)) => said(reply, admission::judge(&pod), true),
+        Ok(Subject::Pod { pod, forged, .. }) => {
+            said(reply, with(forged, admission::judge(&pod, known)), true)
+        }
+        Ok(Subject::Forged(why)) => said(reply, with(Some(why), Judged::default()), true),
         Ok(Subject::Ephemeral { pod, new }) => {
-            let Judged { mut refused, mut warned } = admission::judge(&pod);
+            let Judged { mut refused, mut warned } = admission::judge(&pod, known);
             refused.retain(|(container, _)| new.contains(container));
             warned.retain(|(container, _)| new.contains(container));
             said(reply, Judged { refused, warned }, true)
         }
-        Ok(Subject::Template(mut pod)) => {
-            pod.host_ipc |= mutation.host_ipc && pod.needs_host_ipc();
-            said(reply, admission::judge(&pod), false)
+        Ok(Subject::Template { mut pod, forged }) => {
+            pod.host_ipc |= mutation.host_ipc && pod.takes_host_ipc();
+            said(reply, with(forged, admission::judge(&pod, known)), false)
         }
     }
     .render())
@@ -70,15 +79,25 @@ pub fn validate(body: &[u8], mutation: &Mutation) -> Result<Vec<u8>, Unreadable>
 /// # Errors
 /// Where the body is no review at all.
 pub fn mutate(body: &[u8], mutation: &Mutation) -> Result<Vec<u8>, Unreadable> {
-    let review = read(body)?;
-    let reply = Reply::to(&review)?;
-    Ok(match Subject::of(&review) {
+    let request = read(body)?;
+    let reply = Reply::to(&request)?;
+    Ok(match Subject::of(&request, mutation) {
         // Validation says it.
         Err(_) => reply,
-        Ok(Subject::Pod(pod)) => reply.patch(mutation.patch(&pod, &review)),
-        Ok(Subject::Nothing | Subject::Ephemeral { .. } | Subject::Template(_)) => reply,
+        Ok(Subject::Pod { pod, scheduling, .. }) => reply.patch(mutation.patch(&pod, &scheduling)),
+        Ok(
+            Subject::Nothing
+            | Subject::Forged(_)
+            | Subject::Ephemeral { .. }
+            | Subject::Template { .. },
+        ) => reply,
     }
     .render())
+}
+
+fn with(forged: Option<Said>, mut judged: Judged) -> Judged {
+    judged.refused.extend(forged);
+    judged
 }
 
 fn said(mut reply: Reply, judged: Judged, refuses: bool) -> Reply {
@@ -94,6 +113,8 @@ fn said(mut reply: Reply, judged: Judged, refuses: bool) -> Reply {
     reply
 }
 
-fn read(body: &[u8]) -> Result<Value, Unreadable> {
-    serde_json::from_slice(body).map_err(Unreadable::Json)
+/// The request of a review; an empty one where there is none.
+fn read(body: &[u8]) -> Result<Request<'_>, Unreadable> {
+    let review: Object<Review<'_>> = serde_json::from_slice(body).map_err(Unreadable::Json)?;
+    Ok(review.0.and_then(|review| review.request.0).unwrap_or_default())
 }

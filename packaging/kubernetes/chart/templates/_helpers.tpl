@@ -1,3 +1,15 @@
+{{- /* Whether the RuntimeClass is the release's to make: told so, or auto and nobody else's is there. */}}
+{{- define "mpsgate.makes-class" -}}
+{{- with .Values.runtimeClass }}
+{{- if eq (toString .create) "true" }}true
+{{- else if and .name (eq (toString .create) "auto") }}
+{{- $there := lookup "node.k8s.io/v1" "RuntimeClass" "" .name }}
+{{- $by := printf "%s/%s" (dig "metadata" "annotations" "meta.helm.sh/release-namespace" "" $there) (dig "metadata" "annotations" "meta.helm.sh/release-name" "" $there) }}
+{{- if or (not $there) (eq $by (printf "%s/%s" $.Release.Namespace $.Release.Name)) }}true{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "mpsgate.name" -}}
 {{- if contains "mpsgate" .Release.Name }}{{ .Release.Name | trunc 48 | trimSuffix "-" }}{{ else }}{{ printf "%s-mpsgate" .Release.Name | trunc 48 | trimSuffix "-" }}{{ end }}
 {{- end }}
@@ -111,10 +123,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: scheduler
 {{- end }}
 
-{{- define "mpsgate.scheduler-scheme" -}}
-{{ if .Values.scheduler.tls.secretName }}, scheme: HTTPS{{ end }}
-{{- end }}
-
 {{- /* [root, component]: what the pods of the cluster's side have in common. */}}
 {{- define "mpsgate.cluster-pod" -}}
 {{- $component := index . 1 }}
@@ -162,23 +170,98 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{- define "mpsgate.extender-client-path" -}}
+/etc/kubernetes/mpsgate
+{{- end }}
+
 {{- define "mpsgate.scheduler-host" -}}
 {{ include "mpsgate.scheduler" . }}.{{ .Release.Namespace }}.svc
 {{- end }}
 
-{{- /* The entry of `extenders`. */}}
+{{- /* Where the extender's certificates come from: secret, generated or none. */}}
+{{- define "mpsgate.extender-certificate" -}}
+{{- $s := .Values.scheduler }}
+{{- with $s.tls }}
+{{- if not .enabled }}
+{{- if or .secretName .caBundle .clientSecretName .clientCaBundle }}{{ fail "scheduler.tls.enabled is false, but there are certificates beside it: keep one of the two" }}{{ end -}}
+none
+{{- else if .secretName }}
+{{- $_ := required "scheduler.tls.secretName without caBundle: kube-scheduler would send its pods to whoever answers" .caBundle }}
+{{- $_ := required "scheduler.tls.secretName without clientCaBundle: whoever reaches the port could bind any pod" .clientCaBundle }}
+{{- if $s.ownKubeScheduler.enabled }}{{ $_ := required "scheduler.tls.secretName without clientSecretName: the chart's kube-scheduler has to show a certificate of a client" .clientSecretName }}{{ end -}}
+secret
+{{- else }}
+{{- if or .caBundle .clientSecretName .clientCaBundle }}{{ fail "scheduler.tls: caBundle, clientSecretName and clientCaBundle go with secretName; without any of them Helm makes all certificates" }}{{ end -}}
+generated
+{{- end }}
+{{- if and $s.extender.url (ne .enabled (hasPrefix "https:" $s.extender.url)) }}{{ fail (printf "scheduler.extender.url is %s, but scheduler.tls.enabled is %t" $s.extender.url .enabled) }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "mpsgate.extender-secret" -}}
+{{ .Values.scheduler.tls.secretName | default (printf "%s-tls" (include "mpsgate.scheduler" .)) }}
+{{- end }}
+
+{{- define "mpsgate.extender-client-secret" -}}
+{{ .Values.scheduler.tls.clientSecretName | default (printf "%s-client" (include "mpsgate.scheduler" .)) }}
+{{- end }}
+
+{{- /* [root, name of a Secret, host]: what that Secret has from an earlier rendering, else a new certificate of a new CA, whose key is
+       dropped: nobody can sign another. Once for all templates of a rendering. Base64. */}}
+{{- define "mpsgate.generated" -}}
+{{- $root := index . 0 }}{{ $secret := index . 1 }}{{ $host := index . 2 }}
+{{- $all := get $root.Values "mpsgateGenerated" | default dict }}
+{{- $made := get $all $secret }}
+{{- if not $made }}
+{{- $there := lookup "v1" "Secret" $root.Release.Namespace $secret }}
+{{- $data := get $there "data" | default dict }}
+{{- if and (hasKey $data "ca.crt") (hasKey $data "tls.crt") (hasKey $data "tls.key") }}
+{{- $made = pick $data "ca.crt" "tls.crt" "tls.key" }}
+{{- else }}
+{{- $ca := genCA $secret 3650 }}
+{{- $cert := genSignedCert $host nil (list $host) 3650 $ca }}
+{{- $made = dict "ca.crt" ($ca.Cert | b64enc) "tls.crt" ($cert.Cert | b64enc) "tls.key" ($cert.Key | b64enc) }}
+{{- end }}
+{{- $_ := set $all $secret $made }}
+{{- $_ := set $root.Values "mpsgateGenerated" $all }}
+{{- end }}
+{{- $made | toJson }}
+{{- end }}
+
+{{- define "mpsgate.extender-generated" -}}
+{{ include "mpsgate.generated" (list . (include "mpsgate.extender-secret" .) (include "mpsgate.scheduler-host" .)) }}
+{{- end }}
+
+{{- /* Another CA than the server's: the one certificate must not do for the other. */}}
+{{- define "mpsgate.extender-client-generated" -}}
+{{ include "mpsgate.generated" (list . (include "mpsgate.extender-client-secret" .) "kube-scheduler") }}
+{{- end }}
+
+{{- /* The entry of `extenders`. Keys stay in their Secret: the files are where the chart's kube-scheduler has it mounted. */}}
 {{- define "mpsgate.extender" -}}
 {{- $s := .Values.scheduler }}
-- urlPrefix: {{ $s.extender.url | default (printf "%s://%s:%d/mpsgate" (empty $s.tls.secretName | ternary "http" "https") (include "mpsgate.scheduler-host" .) (int $s.port)) }}
+{{- $from := include "mpsgate.extender-certificate" . }}
+{{- $tls := ne $from "none" }}
+- urlPrefix: {{ $s.extender.url | default (printf "%s://%s:%d/mpsgate" ($tls | ternary "https" "http") (include "mpsgate.scheduler-host" .) (int $s.port)) }}
   filterVerb: filter
   prioritizeVerb: prioritize
   preemptVerb: preempt
   bindVerb: bind
   # Its score counts as much as that many plugins of weight 1.
   weight: {{ $s.extender.weight }}
-  enableHTTPS: {{ not (empty $s.tls.secretName) }}
-  {{- if and $s.tls.secretName $s.tls.caBundle }}
-  tlsConfig: {caData: {{ $s.tls.caBundle }}}
+  enableHTTPS: {{ $tls }}
+  {{- if $tls }}
+  # Without a CA kube-scheduler would believe any certificate. Its own one is what it may bind pods by.
+  tlsConfig:
+    {{- if eq $from "generated" }}
+    # The certificate is for this name, whatever address it is reached by.
+    serverName: {{ include "mpsgate.scheduler-host" . }}
+    caData: {{ get (include "mpsgate.extender-generated" . | fromJson) "ca.crt" }}
+    {{- else }}
+    caData: {{ $s.tls.caBundle }}
+    {{- end }}
+    certFile: {{ include "mpsgate.extender-client-path" . }}/tls.crt
+    keyFile: {{ include "mpsgate.extender-client-path" . }}/tls.key
   {{- end }}
   httpTimeout: {{ $s.extender.timeout }}
   # Names of nodes are enough: it knows their cards itself.
@@ -237,23 +320,8 @@ capabilities: {drop: [ALL]}
 {{ include "mpsgate.scheduler" . }}-webhook.{{ .Release.Namespace }}.svc
 {{- end }}
 
-{{- /* The certificate that an earlier release of this name has, else a new one: once for all templates of a rendering. Base64. */}}
 {{- define "mpsgate.webhook-generated" -}}
-{{- $made := get .Values "mpsgateGenerated" }}
-{{- if not $made }}
-{{- $host := include "mpsgate.webhook-host" . }}
-{{- $there := lookup "v1" "Secret" .Release.Namespace (include "mpsgate.webhook-secret" .) }}
-{{- $data := get $there "data" | default dict }}
-{{- if and (hasKey $data "ca.crt") (hasKey $data "tls.crt") (hasKey $data "tls.key") }}
-{{- $made = pick $data "ca.crt" "tls.crt" "tls.key" }}
-{{- else }}
-{{- $ca := genCA (include "mpsgate.scheduler" .) 3650 }}
-{{- $cert := genSignedCert $host nil (list $host) 3650 $ca }}
-{{- $made = dict "ca.crt" ($ca.Cert | b64enc) "tls.crt" ($cert.Cert | b64enc) "tls.key" ($cert.Key | b64enc) }}
-{{- end }}
-{{- $_ := set .Values "mpsgateGenerated" $made }}
-{{- end }}
-{{- $made | toJson }}
+{{ include "mpsgate.generated" (list . (include "mpsgate.webhook-secret" .) (include "mpsgate.webhook-host" .)) }}
 {{- end }}
 
 {{- /* What both webhook configurations have in common: [root, path]. */}}
@@ -282,12 +350,115 @@ namespaceSelector:
   {{- toYaml $selector | nindent 2 }}
 {{- end }}
 
+{{- /* CEL: the pod template of a review's object as p, whose kind is in [path]. Over-broad on purpose: what is not matched is let through
+       unseen, so everything that the webhook could say something of has to match. A test holds the two together. */}}
+{{- define "mpsgate.webhook-pods" -}}
+[{{ . }}].exists(p,
+  (has(p.metadata) && has(p.metadata.annotations) && p.metadata.annotations != null && p.metadata.annotations.exists(a,
+    a in ['mpsgate.io/gpu-mem', 'aliyun.com/gpu-mem'] || a in {{ include "mpsgate.webhook-placements" . }})) ||
+  (has(p.spec) && p.spec != null && (
+    [has(p.spec.containers) && p.spec.containers != null ? p.spec.containers : [],
+     has(p.spec.initContainers) && p.spec.initContainers != null ? p.spec.initContainers : [],
+     has(p.spec.ephemeralContainers) && p.spec.ephemeralContainers != null ? p.spec.ephemeralContainers : []].exists(cs, cs.exists(c,
+      (has(c.env) && c.env != null && c.env.exists(e, has(e.name) && e.name == 'NVIDIA_VISIBLE_DEVICES')) ||
+      (has(c.resources) && c.resources != null && (
+        (has(c.resources.limits) && c.resources.limits != null && c.resources.limits.exists(r,
+          r.startsWith('aliyun.com/') || r.startsWith('nvidia.com/') || r.startsWith('mpsgate.io/'))) ||
+        (has(c.resources.requests) && c.resources.requests != null && c.resources.requests.exists(r,
+          r.startsWith('aliyun.com/') || r.startsWith('nvidia.com/') || r.startsWith('mpsgate.io/'))))))) ||
+    (has(p.spec.volumes) && p.spec.volumes != null && p.spec.volumes.exists(v,
+      has(v.hostPath) && v.hostPath != null && has(v.hostPath.path) && v.hostPath.path.startsWith('/dev/nvidia'))))))
+{{- end }}
+
+{{- /* Annotations that a scheduler writes: Placed::keys of src/kubernetes/src/placed.rs, which a test compares. */}}
+{{- define "mpsgate.webhook-placements" -}}
+['mpsgate.io/placement', 'ALIYUN_COM_GPU_MEM_IDX', 'ALIYUN_COM_GPU_MEM_POD', 'ALIYUN_COM_GPU_MEM_DEV', 'ALIYUN_COM_GPU_MEM_ASSIGNED', 'ALIYUN_COM_GPU_MEM_ASSUME_TIME', 'scheduler.framework.gpushare.allocation', 'scheduler.framework.gpushare.assigned', 'scheduler.framework.gpushare.assume-time']
+{{- end }}
+
+{{- /* Whether webhooks take conditions of their own: on by default from Kubernetes 1.28. */}}
+{{- define "mpsgate.has-match-conditions" -}}
+{{- if semverCompare ">=1.28.0-0" .Capabilities.KubeVersion.Version }}true{{ end }}
+{{- end }}
+
+{{- /* [root, CEL of the pod or template]: everything else is left alone. */}}
+{{- define "mpsgate.webhook-match" -}}
+{{- if include "mpsgate.has-match-conditions" (index . 0) }}
+matchConditions:
+  # What has nothing of GPUs in it never waits for the webhook.
+  - name: gpu
+    expression: |-
+      {{- include "mpsgate.webhook-pods" (index . 1) | nindent 6 }}
+{{- end }}
+{{- end }}
+
+{{- /* A pod's update: only where a scheduler's annotation, or the number of cards, is another than before. */}}
+{{- define "mpsgate.webhook-match-update" -}}
+{{- if include "mpsgate.has-match-conditions" . }}
+matchConditions:
+  # Labels, finalizers and all that is somebody else's never wait for the webhook.
+  - name: placement
+    expression: |-
+      {{ include "mpsgate.webhook-placements" . }}.exists(a,
+        (has(object.metadata.annotations) && a in object.metadata.annotations ? [object.metadata.annotations[a]] : []) !=
+        (has(oldObject.metadata.annotations) && a in oldObject.metadata.annotations ? [oldObject.metadata.annotations[a]] : [])) ||
+      (has(object.metadata.labels) && 'aliyun.com/gpu-count' in object.metadata.labels ? [object.metadata.labels['aliyun.com/gpu-count']] : []) !=
+      (has(oldObject.metadata.labels) && 'aliyun.com/gpu-count' in oldObject.metadata.labels ? [oldObject.metadata.labels['aliyun.com/gpu-count']] : [])
+{{- end }}
+{{- end }}
+
 {{- define "mpsgate.webhook-annotations" -}}
 {{- if eq (include "mpsgate.webhook-certificate" .) "cert-manager" }}
 annotations:
   # cert-manager writes caBundle.
   cert-manager.io/inject-ca-from: {{ .Release.Namespace }}/{{ include "mpsgate.scheduler" . }}-webhook
 {{- end }}
+{{- end }}
+
+{{- /* Whether policies of admission are rendered: from Kubernetes 1.30 there are any, and tokens that say their node. */}}
+{{- define "mpsgate.has-policies" -}}
+{{- $wanted := toString .Values.admissionPolicies }}
+{{- if or (eq $wanted "true") (and (eq $wanted "auto") (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version)) }}true{{ end }}
+{{- end }}
+
+{{- /* [root, which policy]: it refuses, everywhere. */}}
+{{- define "mpsgate.policy-binding" -}}
+{{- $name := printf "%s-%s" (include "mpsgate.name" (index . 0)) (index . 1) -}}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "mpsgate.labels" (index . 0) | nindent 4 }}
+spec:
+  policyName: {{ $name }}
+  validationActions: [Deny]
+{{- end }}
+
+{{- /* CEL: what the API server knows of a token beside its user; empty where it knows nothing. */}}
+{{- define "mpsgate.cel-extra" -}}
+has(request.userInfo.extra) && '{{ . }}' in request.userInfo.extra && size(request.userInfo.extra['{{ . }}']) == 1 ? request.userInfo.extra['{{ . }}'][0] : ''
+{{- end }}
+
+{{- define "mpsgate.cel-own-node" -}}
+- name: ownNode
+  expression: {{ include "mpsgate.cel-extra" "authentication.kubernetes.io/node-name" | quote }}
+{{- end }}
+
+{{- /* CEL variables: [path, name]: a map of the object and of what it was, empty where there is none. */}}
+{{- define "mpsgate.cel-maps" -}}
+{{- $path := index . 0 }}{{ $name := index . 1 }}
+{{- range $object, $variable := dict "object" $name "oldObject" (printf "old%s" ($name | title)) }}
+{{- $has := list }}{{ $at := $object }}
+{{- range splitList "." $path }}{{ $at = printf "%s.%s" $at . }}{{ $has = append $has (printf "has(%s)" $at) }}{{ end }}
+- name: {{ $variable }}
+  expression: {{ printf "%s ? %s : {}" (join " && " $has) $at | quote }}
+{{- end }}
+{{- end }}
+
+{{- /* CEL: [map, map before, keys]: no value but that of these keys differs, none came and none went. */}}
+{{- define "mpsgate.cel-same" -}}
+{{- $new := index . 0 }}{{ $old := index . 1 }}{{ $free := index . 2 -}}
+{{ $new }}.all(k, k in [{{ $free }}] || (k in {{ $old }} && {{ $new }}[k] == {{ $old }}[k])) && {{ $old }}.all(k, k in [{{ $free }}] || k in {{ $new }})
 {{- end }}
 
 {{- define "mpsgate.kube-scheduler-config" -}}

@@ -8,22 +8,22 @@ use serde_json::value::RawValue;
 
 /// `ExtenderArgs`, of filter and prioritize.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Args {
-    #[serde(rename = "Pod", alias = "pod")]
-    pub(crate) pod: Box<RawValue>,
+pub(crate) struct Args<'a> {
+    #[serde(rename = "Pod", alias = "pod", borrow)]
+    pub(crate) pod: &'a RawValue,
     /// With `nodeCacheCapable: false`: whole nodes.
-    #[serde(rename = "Nodes", alias = "nodes", default)]
-    pub(crate) nodes: Option<NodeList>,
-    /// With `nodeCacheCapable: true`.
-    #[serde(rename = "NodeNames", alias = "nodenames", alias = "nodeNames", default)]
-    pub(crate) node_names: Option<Vec<String>>,
+    #[serde(rename = "Nodes", alias = "nodes", default, borrow)]
+    pub(crate) nodes: Option<NodeList<'a>>,
+    /// With `nodeCacheCapable: true`: a list of names.
+    #[serde(rename = "NodeNames", alias = "nodenames", alias = "nodeNames", default, borrow)]
+    pub(crate) node_names: Option<&'a RawValue>,
 }
 
-/// A list of nodes, each as it came.
+/// A list of nodes.
 #[derive(Debug, Deserialize)]
-pub(crate) struct NodeList {
-    #[serde(default)]
-    pub(crate) items: Option<Vec<Box<RawValue>>>,
+pub(crate) struct NodeList<'a> {
+    #[serde(default, borrow)]
+    pub(crate) items: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -93,9 +93,9 @@ pub(crate) struct Bound {
 
 /// `ExtenderPreemptionArgs`.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Preemption {
-    #[serde(rename = "Pod", alias = "pod")]
-    pub(crate) pod: Box<RawValue>,
+pub(crate) struct Preemption<'a> {
+    #[serde(rename = "Pod", alias = "pod", borrow)]
+    pub(crate) pod: &'a RawValue,
     #[serde(
         rename = "NodeNameToVictims",
         alias = "nodeNameToVictims",

@@ -1,166 +1,306 @@
 //! The object of a review: which pod is to be judged, and what of it matters.
 
-use mpsgate_allocation::Mib;
-use mpsgate_kubernetes::{GPU_COUNT, Pod as Counted};
-use mpsgate_policy::admission::{Container, Nodes, Pod};
-use mpsgate_policy::schedule::{LABEL, Word};
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
-/// Where each kind has its pods' template.
-const TEMPLATES: [(&str, &str); 6] = [
-    ("Deployment", "/spec/template"),
-    ("StatefulSet", "/spec/template"),
-    ("DaemonSet", "/spec/template"),
-    ("ReplicaSet", "/spec/template"),
-    ("Job", "/spec/template"),
-    ("CronJob", "/spec/jobTemplate/spec/template"),
-];
-/// The kubelet's copy of a static pod: the pod runs, whatever becomes of the copy.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-/// Annotations that ask for memory elsewhere.
-const MEMORY_ANNOTATIONS: [&str; 2] = ["mpsgate.io/gpu-mem", "aliyun.com/gpu-mem"];
-/// Where a node has the device files of its GPUs.
-const DEVICES: &str = "/dev/nvidia";
-/// Domains that resources of ours are in; what others write wrong is theirs.
-const DOMAINS: [&str; 3] = ["aliyun.com/", "nvidia.com/", "mpsgate.io/"];
-const REQUIRED_TERMS: &str =
-    "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+use mpsgate_allocation::Mib;
+use mpsgate_config::Exempt;
+use mpsgate_kubernetes::{GPU_COUNT, Pod as Counted};
+use mpsgate_policy::admission::{Container, Nodes, Pod, Said};
+use mpsgate_policy::handlers::{Expression, Term, Toleration, Where};
+use mpsgate_policy::is_exempt;
+use mpsgate_policy::schedule::{LABEL, Word};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::patch::Mutation;
+use super::placement;
+use super::shape::{List, Object, Quantities, Text};
+use super::wire::{self, MEMORY_ANNOTATIONS, MIRROR, Metadata, Owning, Request, Spec, User};
+
+/// What makes pods.
+const TEMPLATES: [&str; 6] =
+    ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"];
+/// Whoever asks for a node, as the node authorizer knows them.
+const NODES: &str = "system:nodes";
+const NODE: &str = "system:node:";
+const NO_POD: &str = "this object has no pod in it that could be looked at";
 
 /// What a review is about.
 pub(super) enum Subject {
     /// Nothing of ours.
     Nothing,
-    /// A pod that is to be made.
-    Pod(Pod),
+    /// A pod that is to be made, what its author may not say in it, and where it is to be scheduled.
+    Pod { pod: Pod, forged: Option<Said>, scheduling: Scheduling },
+    /// A pod that nobody but a scheduler may make or change so.
+    Forged(Said),
     /// A pod that runs, and its containers that are to be added.
     Ephemeral { pod: Pod, new: Vec<String> },
     /// Pods that will be made.
-    Template(Pod),
+    Template { pod: Pod, forged: Option<Said> },
+}
+
+/// What a pod says of its scheduler.
+pub(super) struct Scheduling {
+    pub(super) scheduler: String,
+    pub(super) node: String,
 }
 
 impl Subject {
     /// An error is a sentence for a warning.
-    pub(super) fn of(review: &Value) -> Result<Self, &'static str> {
-        let text = |pointer: &str| review.pointer(pointer).and_then(Value::as_str);
-        let operation = text("/request/operation").unwrap_or_default();
-        let kind = text("/request/kind/kind").unwrap_or_default();
-        let part = text("/request/subResource").unwrap_or_default();
-        let object = review.pointer("/request/object").unwrap_or(&Value::Null);
-        let old = review.pointer("/request/oldObject").unwrap_or(&Value::Null);
-        let template = TEMPLATES.iter().find(|(known, _)| *known == kind).map(|(_, at)| *at);
-        match (kind, operation, part) {
-            ("Pod", "CREATE", "")
-                if object
-                    .pointer("/metadata/annotations")
-                    .is_some_and(|a| a.get(MIRROR).is_some()) =>
-            {
-                Ok(Self::Nothing)
-            }
-            ("Pod", "CREATE", "") => pod_of(object).map(Self::Pod),
-            ("Pod", "UPDATE", "ephemeralcontainers") => {
-                let names = |pod: &Value| -> Vec<String> {
-                    list(pod, "/spec/ephemeralContainers").map(name).collect()
-                };
-                let before = names(old);
-                let new = names(object).into_iter().filter(|name| !before.contains(name)).collect();
-                pod_of(object).map(|pod| Self::Ephemeral { pod, new })
-            }
-            // Whose owner's author was told already.
-            (_, "CREATE" | "UPDATE", "") if template.is_some() && is_owned(object) => {
-                Ok(Self::Nothing)
-            }
-            (_, "CREATE" | "UPDATE", "") => match template {
-                Some(at) if object.pointer(at) != old.pointer(at) => {
-                    pod_of(object.pointer(at).unwrap_or(&Value::Null)).map(Self::Template)
+    pub(super) fn of(request: &Request<'_>, told: &Mutation) -> Result<Self, &'static str> {
+        // The account whose word on placements counts.
+        let scheduler = told.scheduler_account.as_deref();
+        let namespace = request.namespace.as_str();
+        let pod_of = |pod: &wire::Pod| pod_of(pod, namespace, &told.exempt);
+        let user = request.user_info.0.as_ref();
+        let kind = request.kind.0.as_ref().map_or("", |kind| kind.kind.as_str());
+        match (kind, request.operation.as_str(), request.sub_resource.as_str()) {
+            ("Pod", "CREATE", "") => {
+                let metadata = metadata_of(request.object)?;
+                if is_mirror(&metadata, user) {
+                    return Ok(Self::Nothing);
                 }
-                _ => Ok(Self::Nothing),
-            },
+                let read = read(request.object).and_then(|wire| Ok((pod_of(&wire)?, wire)));
+                let asks = read.as_ref().map_or(true, |(pod, _)| pod.asks());
+                let forged = placement::brought(&metadata, asks);
+                let forged = forged.filter(|_| !placement::is_by(user, scheduler));
+                match (read, forged) {
+                    (Ok((pod, wire)), forged) => {
+                        let spec = wire.spec.0.unwrap_or_default();
+                        let scheduling = Scheduling {
+                            scheduler: spec.scheduler_name.0.unwrap_or_default(),
+                            node: spec.node_name.0.unwrap_or_default(),
+                        };
+                        Ok(Self::Pod {
+                            forged: forged.map(|why| (first(&pod), why)),
+                            pod,
+                            scheduling,
+                        })
+                    }
+                    (Err(_), Some(why)) => Ok(Self::Forged((String::new(), why))),
+                    (Err(why), None) => Err(why),
+                }
+            }
+            ("Pod", "UPDATE", "") => {
+                let (now, then) = (metadata_of(request.object)?, metadata_of(request.old_object)?);
+                let pod = read::<wire::Pod>(request.object).and_then(|wire| pod_of(&wire));
+                let old: wire::Pod = read(request.old_object).unwrap_or_default();
+                let is_bound = old.spec.0.is_some_and(|spec| !spec.node_name.as_str().is_empty());
+                let counted = is_bound && pod.as_ref().is_ok_and(Pod::asks);
+                let changed = placement::changed(&now, &then, counted);
+                let changed = changed.filter(|_| !placement::is_by(user, scheduler));
+                let name = pod.as_ref().map(first).unwrap_or_default();
+                Ok(changed.map_or(Self::Nothing, |why| Self::Forged((name, why))))
+            }
+            ("Pod", "UPDATE", "ephemeralcontainers") => {
+                let (wire, old): (wire::Pod, wire::Pod) =
+                    (read(request.object)?, read(request.old_object)?);
+                let before = ephemeral(&old);
+                let new = ephemeral(&wire).into_iter().filter(|name| !before.contains(name));
+                Ok(Self::Ephemeral { new: new.collect(), pod: pod_of(&wire)? })
+            }
+            (_, "CREATE" | "UPDATE", "") if TEMPLATES.contains(&kind) => {
+                let (owning, old): (Owning<'_>, Owning<'_>) =
+                    (read(request.object)?, read(request.old_object)?);
+                let (now, then) = (template(kind, owning.spec), template(kind, old.spec));
+                // Whose owner's author was told already, or which says what it said.
+                let owned = owning.metadata.0.is_some_and(|one| !one.owner_references.0.is_empty());
+                if owned || now.map(RawValue::get) == then.map(RawValue::get) {
+                    return Ok(Self::Nothing);
+                }
+                let wire: wire::Pod = read(now)?;
+                let pod = pod_of(&wire)?;
+                let metadata = wire.metadata.0.unwrap_or_default();
+                let forged = placement::brought(&metadata, pod.asks());
+                Ok(Self::Template { forged: forged.map(|why| (first(&pod), why)), pod })
+            }
             _ => Ok(Self::Nothing),
         }
     }
 }
 
-fn is_owned(object: &Value) -> bool {
-    let owners = list(object, "/metadata/ownerReferences");
-    owners.into_iter().any(|owner| owner.get("controller") == Some(&Value::Bool(true)))
+/// What is no object is an empty one.
+fn read<'a, T: Default + Deserialize<'a>>(text: Option<&'a RawValue>) -> Result<T, &'static str> {
+    let Some(text) = text else { return Ok(T::default()) };
+    let read: Object<T> = serde_json::from_str(text.get()).map_err(|_| NO_POD)?;
+    Ok(read.0.unwrap_or_default())
+}
+
+/// Alone, because it is small whatever the rest is: who makes the rest too long to be looked at gains nothing.
+fn metadata_of(object: Option<&RawValue>) -> Result<Metadata, &'static str> {
+    let head: wire::Head = read(object)?;
+    Ok(head.metadata.0.unwrap_or_default())
+}
+
+/// What is the whole pod's is told of its first container.
+fn first(pod: &Pod) -> String {
+    pod.containers.first().map(|first| first.name.clone()).unwrap_or_default()
+}
+
+/// A static pod's copy, believed of nobody but a kubelet: the API server lets anybody else say so too.
+fn is_mirror(metadata: &Metadata, user: Option<&User>) -> bool {
+    let is_node = user.is_some_and(|user| {
+        user.username.as_str().starts_with(NODE)
+            && user.groups.0.iter().any(|group| group.as_str() == NODES)
+    });
+    is_node && metadata.annotations.has(MIRROR)
+}
+
+fn template<'a>(kind: &str, spec: Object<wire::Making<'a>>) -> Option<&'a RawValue> {
+    let spec = spec.0?;
+    match kind {
+        "CronJob" => spec.job_template.0?.spec.0?.template,
+        _ => spec.template,
+    }
+}
+
+fn ephemeral(pod: &wire::Pod) -> Vec<String> {
+    let all = pod.spec.0.iter().flat_map(|spec| objects(&spec.ephemeral_containers));
+    all.map(|one| one.name.as_str().to_owned()).collect()
+}
+
+fn objects<T>(list: &List<Object<T>>) -> impl Iterator<Item = &T> {
+    list.0.iter().filter_map(|one| one.0.as_ref())
 }
 
 /// What matters of a pod, or of a template of pods.
-fn pod_of(pod: &Value) -> Result<Pod, &'static str> {
-    let spec = pod.get("spec").filter(|spec| spec.is_object());
-    let spec = spec.ok_or("this object has no pod in it that could be looked at")?;
-    let is = |key: &str| spec.get(key) == Some(&Value::Bool(true));
-    let volumes = device_volumes(spec);
-    let containers = ["/initContainers", "/containers", "/ephemeralContainers"];
-    let containers = containers.into_iter().flat_map(|at| list(spec, at));
-    let metadata = |map: &str, key: &str| {
-        pod.get("metadata")?.get(map)?.get(key)?.as_str().map(ToOwned::to_owned)
-    };
+fn pod_of(pod: &wire::Pod, namespace: &str, exempt: &[Exempt]) -> Result<Pod, &'static str> {
+    let spec = pod.spec.0.as_ref().ok_or(NO_POD)?;
+    let volumes: BTreeMap<&str, &str> = objects(&spec.volumes)
+        .filter_map(|one| Some((one.name.as_str(), one.host_path.0.as_ref()?.path.as_str())))
+        .collect();
+    let containers = [&spec.init_containers, &spec.containers, &spec.ephemeral_containers];
+    let metadata = pod.metadata.0.as_ref();
+    let asks = |name: &&str| metadata.is_some_and(|m| m.annotations.text(name).is_some());
     Ok(Pod {
         nodes: nodes(spec),
-        host_ipc: is("hostIPC"),
-        host_pids: is("hostPID"),
-        own_users: spec.get("hostUsers") == Some(&Value::Bool(false)),
-        gpu_count: metadata("labels", GPU_COUNT),
-        asks_by_annotation: MEMORY_ANNOTATIONS
+        place: place(spec),
+        class: spec.runtime_class_name.0.clone().filter(|name| !name.is_empty()),
+        host_ipc: spec.host_ipc.is(true),
+        host_pids: spec.host_pid.is(true),
+        own_users: spec.host_users.is(false),
+        gpu_count: metadata.and_then(|m| m.labels.text(GPU_COUNT)).map(ToOwned::to_owned),
+        asks_by_annotation: MEMORY_ANNOTATIONS.iter().any(asks),
+        containers: containers
             .into_iter()
-            .any(|name| metadata("annotations", name).is_some()),
-        containers: containers.map(|one| container(one, &volumes)).collect(),
+            .flat_map(objects)
+            .map(|one| Container {
+                exempt: is_exempt(exempt, namespace, one.image.as_str()),
+                ..container(one, &volumes)
+            })
+            .collect(),
     })
 }
 
-fn list<'a>(of: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
-    of.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+/// Where it may go, in all its words.
+fn place(spec: &Spec) -> Where {
+    let text = |text: &Text| text.as_str().to_owned();
+    let expressions = |list: &List<Object<wire::Expression>>| {
+        let all = objects(list).map(|one| Expression {
+            key: text(&one.key),
+            operator: text(&one.operator),
+            values: one.values.0.iter().map(text).collect(),
+        });
+        all.collect()
+    };
+    Where {
+        node: spec.node_name.0.clone().filter(|name| !name.is_empty()),
+        selector: spec
+            .node_selector
+            .0
+            .iter()
+            .map(|(key, value)| (key.clone(), text(value)))
+            .collect(),
+        terms: terms(spec)
+            .map(|term| Term {
+                labels: expressions(&term.match_expressions),
+                fields: expressions(&term.match_fields),
+            })
+            .collect(),
+        tolerations: objects(&spec.tolerations)
+            .map(|one| Toleration {
+                key: text(&one.key),
+                operator: text(&one.operator),
+                value: text(&one.value),
+                effect: text(&one.effect),
+            })
+            .collect(),
+    }
 }
 
-fn name(of: &Value) -> String {
-    text(of, "name").to_owned()
+/// Those of its required node affinity.
+fn terms(spec: &Spec) -> impl Iterator<Item = &wire::Term> {
+    let affinity = spec.affinity.0.as_ref().and_then(|affinity| affinity.node_affinity.0.as_ref());
+    let required = affinity.and_then(|affinity| affinity.required.0.as_ref());
+    required.into_iter().flat_map(|required| objects(&required.node_selector_terms))
 }
 
-fn text<'a>(of: &'a Value, key: &str) -> &'a str {
-    of.get(key).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn container(container: &Value, device_volumes: &[(String, String)]) -> Container {
+fn container(container: &wire::Container, devices: &BTreeMap<&str, &str>) -> Container {
     let (limits, core_percentage) = match amounts(container) {
         Ok((given, core)) => (Ok(given), core),
         Err(why) => (Err(why), 0),
     };
-    let security = container.get("securityContext").unwrap_or(&Value::Null);
-    let added = list(security, "/capabilities/add").filter_map(Value::as_str);
-    // Of two of a name the last counts, as in the container.
-    let visible = list(container, "/env")
-        .filter(|variable| text(variable, "name") == "NVIDIA_VISIBLE_DEVICES")
-        .last();
-    let mounts = list(container, "/volumeMounts").chain(list(container, "/volumeDevices"));
-    let mounted = mounts.filter_map(|mount| {
-        let volume = text(mount, "name");
-        device_volumes.iter().find(|(name, _)| name == volume).map(|(_, path)| path.clone())
-    });
+    let security = container.security_context.0.as_ref();
+    let added = security.and_then(|context| context.capabilities.0.as_ref());
+    let mounts = objects(&container.volume_mounts).chain(objects(&container.volume_devices));
     Container {
-        name: name(container),
-        privileged: security.get("privileged") == Some(&Value::Bool(true)),
-        capabilities: added.map(ToOwned::to_owned).collect(),
-        visible_devices: visible.and_then(|v| v.get("value")?.as_str()).map(ToOwned::to_owned),
+        name: container.name.as_str().to_owned(),
+        privileged: security.is_some_and(|context| context.privileged.is(true)),
+        capabilities: added
+            .into_iter()
+            .flat_map(|capabilities| &capabilities.add.0)
+            .filter_map(|one| one.0.clone())
+            .collect(),
+        // Of two of a name the last counts, as in the container.
+        visible_devices: objects(&container.env).last().and_then(|last| last.value.0.clone()),
         limits,
         core_percentage,
-        device_mounts: mounted.collect(),
+        exempt: false,
+        device_mounts: mounts
+            .filter_map(|mount| devices.get(mount.name.as_str()))
+            .map(|path| (*path).to_owned())
+            .collect(),
     }
+}
+
+/// A pod with nothing but amounts, for the reader that nodes have.
+#[derive(Serialize)]
+struct Alone<'a> {
+    metadata: BTreeMap<&'a str, &'a str>,
+    spec: AloneSpec<'a>,
+}
+
+#[derive(Serialize)]
+struct AloneSpec<'a> {
+    containers: [AloneContainer<'a>; 1],
+}
+
+#[derive(Serialize)]
+struct AloneContainer<'a> {
+    resources: AloneResources<'a>,
+}
+
+#[derive(Serialize)]
+struct AloneResources<'a> {
+    limits: &'a BTreeMap<String, Box<RawValue>>,
 }
 
 /// GPU memory by resource, and percent of a card's compute. The node's own reading of limits also reads requests,
 /// which Kubernetes wants to be the same.
-fn amounts(container: &Value) -> Result<(Vec<(String, Mib)>, u64), String> {
-    let resources = container.get("resources").unwrap_or(&Value::Null);
+fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), String> {
     let mut found = (Vec::new(), 0);
-    for kind in ["requests", "limits"] {
-        let Some(all) = resources.get(kind).and_then(Value::as_object) else { continue };
-        let ours = all.iter().filter(|(name, _)| DOMAINS.iter().any(|of| name.starts_with(of)));
-        let quantities: Map<String, Value> =
-            ours.map(|(name, quantity)| (name.clone(), quantity.clone())).collect();
-        let alone = json!({"metadata": {}, "spec": {"containers": [{"resources": {"limits": quantities}}]}});
-        let pod = Counted::parse(&alone.to_string())
-            .map_err(|_| format!("resources.{kind} is no list of quantities"))?;
+    let Some(resources) = &container.resources.0 else { return Ok(found) };
+    for (kind, Quantities(limits)) in
+        [("requests", &resources.requests), ("limits", &resources.limits)]
+    {
+        if limits.is_empty() {
+            continue;
+        }
+        let containers = [AloneContainer { resources: AloneResources { limits } }];
+        let alone = Alone { metadata: BTreeMap::new(), spec: AloneSpec { containers } };
+        let no_list = || format!("resources.{kind} is no list of quantities");
+        let text = serde_json::to_string(&alone).map_err(|_| no_list())?;
+        let pod = Counted::parse(&text).map_err(|_| no_list())?;
         let Some(counted) = pod.containers.into_iter().next() else { continue };
         let chain = |error: mpsgate_kubernetes::LimitError| {
             let why = std::error::Error::source(&error).map(ToString::to_string);
@@ -175,28 +315,20 @@ fn amounts(container: &Value) -> Result<(Vec<(String, Mib)>, u64), String> {
     Ok(found)
 }
 
-/// Volumes that are GPUs' device files of the node.
-fn device_volumes(spec: &Value) -> Vec<(String, String)> {
-    let volumes = list(spec, "/volumes").filter_map(|volume| {
-        let path = volume.pointer("/hostPath/path")?.as_str()?;
-        path.starts_with(DEVICES).then(|| (name(volume), path.to_owned()))
-    });
-    volumes.collect()
-}
-
 /// What a pod's selectors leave: its nodeSelector, else what every term of its required affinity says.
-fn nodes(spec: &Value) -> Nodes {
-    if let Some(word) = spec.pointer("/nodeSelector").and_then(|selector| selector.get(LABEL)) {
-        return word.as_str().map_or(Nodes::Any, |word| Nodes::Only(Word::of_label(word)));
+fn nodes(spec: &Spec) -> Nodes {
+    if let Some(word) = spec.node_selector.0.get(LABEL) {
+        let word = word.0.as_deref();
+        return word.map_or(Nodes::Any, |word| Nodes::Only(Word::of_label(word)));
     }
-    let terms = list(spec, REQUIRED_TERMS);
     let mut words: Vec<Option<Word>> = Vec::new();
-    for term in terms {
-        let mut expressions = list(term, "/matchExpressions");
-        let ours = expressions.find(|e| text(e, "key") == LABEL && text(e, "operator") == "In");
-        let values = ours.into_iter().flat_map(|e| list(e, "/values"));
+    for term in terms(spec) {
+        let is_ours =
+            |one: &&wire::Expression| one.key.as_str() == LABEL && one.operator.as_str() == "In";
+        let ours = objects(&term.match_expressions).find(is_ours);
+        let values = ours.into_iter().flat_map(|expression| &expression.values.0);
         let before = words.len();
-        words.extend(values.map(|value| value.as_str().map(Word::of_label)));
+        words.extend(values.map(|value| value.0.as_deref().map(Word::of_label)));
         if words.len() == before {
             return Nodes::Any;
         }

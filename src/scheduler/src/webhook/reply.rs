@@ -7,6 +7,7 @@ use mpsgate_policy::admission::Said;
 use serde_json::{Value, json};
 
 use super::Unreadable;
+use super::wire::Request;
 
 /// The API server cuts a warning that is longer (`k8s.io/api/admission/v1`, `AdmissionResponse.Warnings`).
 const LONGEST_WARNING: usize = 256;
@@ -22,9 +23,8 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    pub(super) fn to(review: &Value) -> Result<Self, Unreadable> {
-        let uid = review.pointer("/request/uid").and_then(Value::as_str);
-        let uid = uid.filter(|uid| !uid.is_empty()).ok_or(Unreadable::NoUid)?.to_owned();
+    pub(super) fn to(request: &Request<'_>) -> Result<Self, Unreadable> {
+        let uid = request.uid.0.clone().filter(|uid| !uid.is_empty()).ok_or(Unreadable::NoUid)?;
         Ok(Self { uid, refused: None, patch: None, warnings: Vec::new() })
     }
 

@@ -15,6 +15,8 @@ use tokio::sync::watch;
 pub(crate) enum Fault {
     /// It is done, and the connection cut before the answer.
     DoneAndCut,
+    /// It is not done, and the connection cut.
+    Cut,
     /// It is not done, and this is answered.
     Status(u16),
 }
@@ -31,6 +33,8 @@ pub(crate) struct World {
     /// `METHOD path`.
     pub(crate) asked: Vec<String>,
     changed: watch::Sender<u64>,
+    /// While it is, connections are accepted and stay open, and nothing is said on them, nor ever again.
+    pub(crate) mute: watch::Sender<bool>,
 }
 
 impl World {
@@ -48,11 +52,23 @@ impl World {
     }
 
     pub(crate) fn add_pod(&mut self, name: &str, gib: u64, annotations: Value) {
+        self.add_pod_of(name, json!({"aliyun.com/gpu-mem": gib.to_string()}), annotations);
+    }
+
+    pub(crate) fn add_pod_of(&mut self, name: &str, limits: Value, annotations: Value) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"), "annotations": annotations},
-            "spec": {"containers": [{"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": gib.to_string()}}}]},
+            "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
         });
+        self.put("pods", name, pod);
+    }
+
+    /// A pod that runs on the first card of a node.
+    pub(crate) fn add_bound(&mut self, name: &str, node: &str, gib: u64) {
+        self.add_pod(name, gib, json!({"ALIYUN_COM_GPU_MEM_IDX": "0"}));
+        let mut pod = self.get(&format!("pods/{name}"));
+        pod["spec"]["nodeName"] = node.into();
         self.put("pods", name, pod);
     }
 
@@ -126,12 +142,19 @@ impl World {
                 if pod.is_null() {
                     return (404, json!({}));
                 }
+                let differs = |key: &str| body["metadata"][key] != pod["metadata"][key];
                 if !pod["spec"]["nodeName"].is_null()
-                    || body["metadata"]["uid"] != pod["metadata"]["uid"]
+                    || differs("uid")
+                    || differs("resourceVersion")
                 {
                     return (409, json!({}));
                 }
                 pod["spec"]["nodeName"] = body["target"]["name"].clone();
+                for (key, value) in
+                    body["metadata"]["annotations"].as_object().into_iter().flatten()
+                {
+                    pod["metadata"]["annotations"][key] = value.clone();
+                }
                 self.put("pods", name, pod);
                 (201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
             }
@@ -200,8 +223,15 @@ async fn serve(mut stream: TcpStream, world: Arc<Mutex<World>>) -> Option<()> {
         let mut words = head.split(' ');
         let (method, target) = (words.next()?, words.next()?);
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let mute = world.lock().expect("no test panicked").mute.subscribe();
+        if *mute.borrow() {
+            std::future::pending::<()>().await;
+        }
         if query.contains("watch=true") {
-            return watch(stream, &world, path, query).await;
+            if watch(&mut stream, &world, path, query, mute).await? {
+                continue;
+            }
+            std::future::pending::<()>().await;
         }
         let asked = format!("{method} {path}");
         let (answer, cut) = {
@@ -221,6 +251,7 @@ async fn serve(mut stream: TcpStream, world: Arc<Mutex<World>>) -> Option<()> {
             world.asked.push(asked);
             match fault {
                 Some(Fault::Status(code)) => ((code, json!({})), false),
+                Some(Fault::Cut) => ((500, json!({})), true),
                 Some(Fault::DoneAndCut) => (world.answer(method, path, &body), true),
                 None => (world.answer(method, path, &body), false),
             }
@@ -250,10 +281,22 @@ async fn serve(mut stream: TcpStream, world: Arc<Mutex<World>>) -> Option<()> {
     }
 }
 
-async fn watch(mut stream: TcpStream, world: &Mutex<World>, path: &str, query: &str) -> Option<()> {
+/// Whether it was ended in time, and not made silent.
+async fn watch(
+    stream: &mut TcpStream,
+    world: &Mutex<World>,
+    path: &str,
+    query: &str,
+    mut mute: watch::Receiver<bool>,
+) -> Option<bool> {
+    let asked = |key: &str| {
+        let value = query.split('&').find_map(|one| one.strip_prefix(key));
+        value.and_then(|value| value.parse::<u64>().ok())
+    };
     let plural = path.rsplit('/').next()?.to_owned();
-    let from = query.split('&').find_map(|one| one.strip_prefix("resourceVersion="))?;
-    let mut sent: u64 = from.parse().ok()?;
+    let mut sent = asked("resourceVersion=")?;
+    let end = tokio::time::sleep(std::time::Duration::from_secs(asked("timeoutSeconds=")?));
+    let mut end = std::pin::pin!(end);
     let mut changed = world.lock().expect("no test panicked").changed.subscribe();
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await.ok()?;
     loop {
@@ -270,6 +313,14 @@ async fn watch(mut stream: TcpStream, world: &Mutex<World>, path: &str, query: &
                 .await
                 .ok()?;
         }
-        changed.changed().await.ok()?;
+        tokio::select! {
+            biased;
+            muted = async { mute.wait_for(|mute| *mute).await.is_ok() } => return muted.then_some(false),
+            changed = changed.changed() => changed.ok()?,
+            () = end.as_mut() => {
+                stream.write_all(b"0\r\n\r\n").await.ok()?;
+                return Some(true);
+            }
+        }
     }
 }

@@ -2,11 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 
 mod api_server;
+mod strangers;
+mod tls;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Parser as _;
+use mpsgate_kubernetes::Patience;
 use mpsgate_scheduler::{Arguments, SchedulerError, serve};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -28,6 +31,10 @@ struct Scheduler {
 
 impl Scheduler {
     async fn start(world: World, flags: &[&str]) -> Self {
+        Self::start_with(world, flags, Patience::default()).await
+    }
+
+    async fn start_with(world: World, flags: &[&str], patience: Patience) -> Self {
         let api = ApiServer::start(world).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -37,7 +44,8 @@ impl Scheduler {
         line.extend(flags);
         let arguments = Arguments::parse_from(line);
         let (stop, stopped) = oneshot::channel::<()>();
-        let ended = tokio::spawn(serve(arguments, listener, async move { drop(stopped.await) }));
+        let until = async move { drop(stopped.await) };
+        let ended = tokio::spawn(serve(arguments, patience, listener, until));
         Self { address, api, stop, ended }
     }
 
@@ -49,17 +57,7 @@ impl Scheduler {
     }
 
     async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await.unwrap();
-        let answer = String::from_utf8(answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        ask(self.address, method, path, body).await
     }
 
     async fn post(&self, verb: &str, body: &Value) -> Value {
@@ -103,6 +101,33 @@ impl Scheduler {
     }
 }
 
+/// Asks once, on a connection of its own.
+async fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    // Whoever refuses a body need not read it.
+    let _ = stream.write_all(request.as_bytes()).await;
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// The status, where there is an answer.
+async fn try_ask(address: SocketAddr, path: &str) -> std::io::Result<u16> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
+    code.ok_or_else(|| std::io::Error::other("no answer"))
+}
+
 /// One node with one card of 15 GiB, and pods of 7 GiB: two fit.
 fn world(pods: &[&str]) -> World {
     let mut world = World::default();
@@ -141,39 +166,32 @@ async fn a_pod_is_filtered_scored_and_bound_with_annotations_of_all_three_kinds(
 
 #[tokio::test]
 async fn what_fails_for_sure_gives_the_memory_back() {
-    for (fault, said) in [
-        (("PATCH /pods/a", Fault::Status(404)), "annotate pod default/a"),
-        (("PATCH /pods/a", Fault::Status(403)), "clusterrole mpsgate-scheduler"),
-        (("POST /pods/a/binding", Fault::Status(404)), "bind pod default/a to node n1"),
-        (("POST /pods/a/binding", Fault::Status(403)), "clusterrole mpsgate-scheduler"),
-        (("POST /pods/a/binding", Fault::Status(409)), "bind pod default/a to node n1"),
+    const BIND: &str = "POST /pods/a/binding";
+    for (fault, times, said) in [
+        (Fault::Status(404), 1, "bind pod default/a to node n1"),
+        (Fault::Status(403), 1, "clusterrole mpsgate-scheduler"),
+        // Each time somebody else has written meanwhile.
+        (Fault::Status(409), 4, "bind pod default/a to node n1"),
     ] {
         let scheduler = Scheduler::active(world(&["a"])).await;
-        scheduler.world(|world| world.faults.push_back(fault));
+        scheduler.world(|world| world.faults.extend((0..times).map(|_| (BIND, fault))));
         let error = scheduler.bind("a", "n1").await;
         assert!(error.contains(said), "{fault:?}: {error}");
         let placement = scheduler.world(|world| {
             world.get("pods/a")["metadata"]["annotations"]["mpsgate.io/placement"].clone()
         });
         assert!(placement.is_null(), "{fault:?}: {placement}");
-        let free = async {
-            while scheduler.used().await != 0 {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, free).await.unwrap_or_else(|_| panic!("{fault:?}"));
+        assert_eq!(scheduler.used().await, 0, "{fault:?}");
         assert_eq!(scheduler.bind("a", "n1").await, "", "{fault:?}: the next attempt");
     }
 }
 
 #[tokio::test]
 async fn what_may_have_been_done_keeps_the_memory() {
-    // As if it had died between annotations and Binding.
     let scheduler = Scheduler::active(world(&["a", "b", "c"])).await;
-    scheduler.world(|world| world.faults.push_back(("PATCH /pods/a", Fault::DoneAndCut)));
+    scheduler.world(|world| world.faults.push_back(("POST /pods/a/binding", Fault::Cut)));
     let error = scheduler.bind("a", "n1").await;
     assert!(error.contains("its memory is kept"), "{error}");
-    assert_eq!(scheduler.asked("POST /api/v1/namespaces/default/pods/a/binding"), 0);
     assert_eq!(scheduler.bind("b", "n1").await, "");
     assert_ne!(scheduler.bind("c", "n1").await, "");
     assert_eq!(scheduler.bind("a", "n1").await, "", "its own memory is free for it");
@@ -189,27 +207,69 @@ async fn what_may_have_been_done_keeps_the_memory() {
 #[tokio::test]
 async fn a_pod_that_somebody_else_wrote_meanwhile_is_read_again() {
     let scheduler = Scheduler::active(world(&["a"])).await;
-    scheduler.world(|world| world.faults.push_back(("PATCH /pods/a", Fault::Status(409))));
+    scheduler.world(|world| world.faults.push_back(("POST /pods/a/binding", Fault::Status(409))));
     assert_eq!(scheduler.bind("a", "n1").await, "");
-    assert_eq!(scheduler.asked("PATCH /api/v1/namespaces/default/pods/a"), 2);
+    assert_eq!(scheduler.asked("POST /api/v1/namespaces/default/pods/a/binding"), 2);
     let gone = scheduler.bind("nobody", "n1").await;
     assert!(gone.contains("default/nobody is gone"), "{gone}");
 }
 
 #[tokio::test]
-async fn an_assumption_of_a_process_that_died_counts_until_its_time_is_over() {
+async fn a_placement_on_a_pod_that_is_not_bound_counts_nothing_and_is_written_over() {
     let placed = |time: &str| {
         let text =
             json!({"version": 1, "node": "n1", "time": time, "containers": {"main": {"0": 7168}}});
-        json!({"mpsgate.io/placement": text.to_string()})
+        json!({"mpsgate.io/placement": text.to_string(), "ALIYUN_COM_GPU_MEM_IDX": "9"})
     };
-    let mut fresh = world(&[]);
-    fresh.add_pod("a", 7, placed("2999-01-01T00:00:00Z"));
-    let scheduler = Scheduler::active(fresh).await;
-    assert_eq!(scheduler.used().await, 7168);
-    let mut stale = world(&[]);
-    stale.add_pod("a", 7, placed("2026-01-01T00:00:00Z"));
-    let scheduler = Scheduler::active(stale).await;
+    let mut forged = world(&["b"]);
+    forged.add_pod("a", 9_000_000, placed("2999-01-01T00:00:00Z"));
+    forged.add_pod("c", 7, placed("2999-01-01T00:00:00Z"));
+    let scheduler = Scheduler::active(forged).await;
+    assert_eq!(scheduler.used().await, 0);
+    assert_eq!(scheduler.bind("b", "n1").await, "");
+    assert_eq!(scheduler.bind("c", "n1").await, "");
+    assert_eq!(scheduler.used().await, 2 * 7168);
+    let annotations =
+        scheduler.world(|world| world.get("pods/c"))["metadata"]["annotations"].clone();
+    assert!(
+        !annotations["mpsgate.io/placement"].as_str().unwrap().contains("2999"),
+        "{annotations}"
+    );
+    assert_eq!(annotations["ALIYUN_COM_GPU_MEM_IDX"], "0");
+}
+
+#[tokio::test]
+async fn binding_changes_no_pod_but_by_its_binding() {
+    let scheduler = Scheduler::active(world(&["a"])).await;
+    assert_eq!(scheduler.bind("a", "n1").await, "");
+    let writes = scheduler.world(|world| {
+        let writes = |asked: &&String| !asked.starts_with("GET ") && !asked.contains("/leases");
+        world.asked.iter().filter(writes).cloned().collect::<Vec<_>>()
+    });
+    assert_eq!(writes, ["POST /api/v1/namespaces/default/pods/a/binding"]);
+}
+
+#[tokio::test]
+async fn a_pod_that_asks_for_nothing_of_ours_is_not_bound() {
+    let mut world = world(&["a"]);
+    world.add_pod_of("web", json!({"cpu": "1"}), json!({}));
+    let scheduler = Scheduler::active(world).await;
+    let error = scheduler.bind("web", "n1").await;
+    assert!(
+        error.contains("asks for no GPU memory") && error.contains("managedResources"),
+        "{error}"
+    );
+    assert_eq!(scheduler.asked("POST /api/v1/namespaces/default/pods/web/binding"), 0);
+    assert_eq!(scheduler.bind("a", "n1").await, "", "one that does is");
+}
+
+#[tokio::test]
+async fn whoever_has_lost_the_lease_at_the_api_server_binds_nothing_whatever_its_clock_says() {
+    let scheduler = Scheduler::active(world(&["a"])).await;
+    scheduler.world(|world| world.set_lease("the-other"));
+    let error = scheduler.bind("a", "n1").await;
+    assert!(error.contains("replica"), "{error}");
+    assert_eq!(scheduler.asked("POST /api/v1/namespaces/default/pods/a/binding"), 0);
     assert_eq!(scheduler.used().await, 0);
 }
 
@@ -281,6 +341,24 @@ async fn without_an_api_server_it_lives_says_that_it_is_not_ready_and_places_not
     );
     assert_ne!(scheduler.bind("a", "n1").await, "");
     scheduler.world(|world| world.faults.clear());
+    scheduler.until("/leaderz", 200).await;
+    assert_eq!(scheduler.bind("a", "n1").await, "");
+}
+
+#[tokio::test]
+async fn an_api_server_that_says_nothing_any_more_is_not_ready_until_it_is_heard_again() {
+    let patience = Patience {
+        watch_seconds: 1,
+        silence: Duration::from_secs(4),
+        answer: Duration::from_secs(5),
+    };
+    let scheduler = Scheduler::start_with(world(&["a"]), &[], patience).await;
+    scheduler.until("/leaderz", 200).await;
+    scheduler.world(|world| world.mute.send_replace(true));
+    let why = scheduler.until("/readyz", 503).await;
+    assert!(why.contains("are not current") && why.contains("nothing was heard for"), "{why}");
+    assert_ne!(scheduler.bind("a", "n1").await, "");
+    scheduler.world(|world| world.mute.send_replace(false));
     scheduler.until("/leaderz", 200).await;
     assert_eq!(scheduler.bind("a", "n1").await, "");
 }

@@ -2,13 +2,17 @@
 
 use serde_json::{Value, json};
 
+#[path = "handlers.rs"]
+pub(crate) mod handlers;
+
 pub(crate) fn review(kind: &str, operation: &str, part: &str, object: Value, old: Value) -> Value {
     json!({
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {
             "uid": "u-1", "kind": {"group": "", "version": "v1", "kind": kind}, "subResource": part,
-            "operation": operation, "object": object, "oldObject": old, "dryRun": false
+            "operation": operation, "object": object, "oldObject": old, "dryRun": false,
+            "userInfo": {"username": "alice", "groups": ["system:authenticated"]}
         }
     })
 }
@@ -87,6 +91,14 @@ fn template(kind: &str, operation: &str, pod: &Value, old: Option<&Value>) -> Va
     review(kind, operation, "", object(pod), old.map_or(Value::Null, object))
 }
 
+/// The account whose word on placements counts.
+pub(crate) const SCHEDULER: &str = "system:serviceaccount:mpsgate-system:mpsgate-scheduler";
+
+fn by(mut review: Value, username: &str, groups: &[&str]) -> Value {
+    review["request"]["userInfo"] = json!({"username": username, "groups": groups});
+    review
+}
+
 type Case = (&'static str, Value);
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -94,6 +106,8 @@ pub(crate) fn cases() -> Vec<Case> {
     all.extend(spec());
     all.extend(nodes());
     all.extend(objects());
+    all.extend(placements());
+    all.extend(handlers::cases());
     all
 }
 
@@ -174,6 +188,17 @@ fn spec() -> Vec<Case> {
         ("SYS_ADMIN", security(asking(), json!({"capabilities": {"add": ["SYS_ADMIN"]}}))),
         ("all capabilities", security(asking(), json!({"capabilities": {"add": ["all"]}}))),
         (
+            "users of its own, and no hostIPC",
+            with(pod(json!({"aliyun.com/gpu-mem": "7"})), "/spec/hostUsers", json!(false)),
+        ),
+        (
+            "the same, on a node that shares without MPS",
+            on(
+                with(pod(json!({"aliyun.com/gpu-mem": "7"})), "/spec/hostUsers", json!(false)),
+                "share",
+            ),
+        ),
+        (
             "SYS_ADMIN of its own users",
             with(
                 security(asking(), json!({"capabilities": {"add": ["SYS_ADMIN"]}})),
@@ -190,6 +215,8 @@ fn spec() -> Vec<Case> {
                 json!(true),
             ),
         ),
+        ("the host's pids", with(asking(), "/spec/hostPID", json!(true))),
+        ("the host's pids, nothing asked", with(pod(json!({})), "/spec/hostPID", json!(true))),
         ("all cards named", visible(asking(), "all")),
         ("void", visible(asking(), "void")),
         ("none", visible(asking(), "none")),
@@ -263,8 +290,11 @@ fn nodes() -> Vec<Case> {
 fn objects() -> Vec<Case> {
     let bad = pod(json!({"aliyun.com/gpu-mem": 7}));
     let good = asking();
-    let mirror =
-        with(bad.clone(), "/metadata/annotations", json!({"kubernetes.io/config.mirror": "x"}));
+    let mirror = of_pod(&with(
+        bad.clone(),
+        "/metadata/annotations",
+        json!({"kubernetes.io/config.mirror": "x"}),
+    ));
     let debug = |value: &str| {
         let env = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]);
         with(bad.clone(), "/spec/ephemeralContainers", json!([{"name": "debug", "env": env}]))
@@ -278,7 +308,16 @@ fn objects() -> Vec<Case> {
         ("a Deployment that is changed", template("Deployment", "UPDATE", &bad, Some(&good))),
         ("a CronJob", template("CronJob", "CREATE", &bad, None)),
         ("a ReplicaSet of a Deployment", owned),
-        ("a mirror pod", of_pod(&mirror)),
+        ("a mirror pod", by(mirror.clone(), "system:node:n1", &["system:nodes"])),
+        ("a mirror pod, a tenant says", mirror.clone()),
+        (
+            "a mirror pod, a user in the nodes' group says",
+            by(mirror.clone(), "bob", &["system:nodes"]),
+        ),
+        (
+            "a mirror pod, a user with a node's name says",
+            by(mirror, "system:node:n1", &["tenants"]),
+        ),
         ("a pod's label changes", review("Pod", "UPDATE", "", bad.clone(), bad.clone())),
         ("a pod's status", review("Pod", "UPDATE", "status", bad.clone(), bad.clone())),
         (
@@ -295,5 +334,59 @@ fn objects() -> Vec<Case> {
         ),
         ("a pod is deleted", review("Pod", "DELETE", "", Value::Null, bad.clone())),
         ("something else", review("Secret", "CREATE", "", json!({}), Value::Null)),
+    ]
+}
+
+fn placements() -> Vec<Case> {
+    let claim = json!({"version": 1, "node": "n1", "time": "2026-01-31T12:00:00Z", "containers": {"web": {"0": 7}}});
+    let claim = claim.to_string();
+    let with_annotations =
+        |pod: Value, annotations: Value| with(pod, "/metadata/annotations", annotations);
+    let placed = with_annotations(asking(), json!({"mpsgate.io/placement": claim}));
+    let nothing = with_annotations(pod(json!({})), json!({"mpsgate.io/placement": claim}));
+    let moved = with_annotations(asking(), json!({"mpsgate.io/placement": "{}"}));
+    let index = |index: &str| with_annotations(asking(), json!({"ALIYUN_COM_GPU_MEM_IDX": index}));
+    let both = |index: &str| {
+        with_annotations(
+            asking(),
+            json!({"mpsgate.io/placement": claim, "ALIYUN_COM_GPU_MEM_IDX": index}),
+        )
+    };
+    let noted =
+        with_annotations(placed.clone(), json!({"mpsgate.io/placement": claim, "team": "a"}));
+    let elsewhere = on(index("0"), "cgpu");
+    let bound = |count: &str| with(cards(count), "/spec/nodeName", json!("n1"));
+    // What else is in it is more than anybody looks at.
+    let mounts: Vec<Value> = (0..10_001).map(|_| json!({"name": "m"})).collect();
+    let huge = with(placed.clone(), "/spec/containers/0/volumeMounts", json!(mounts));
+    let update = |now: &Value, then: &Value| review("Pod", "UPDATE", "", now.clone(), then.clone());
+    vec![
+        ("a new pod that was placed already", of_pod(&placed)),
+        ("the same, and it asks for nothing", of_pod(&nothing)),
+        (
+            "the same, and it waits for a gate",
+            of_pod(&with(placed.clone(), "/spec/schedulingGates", json!([{"name": "x"}]))),
+        ),
+        ("the same, and it is too long to be looked at", of_pod(&huge)),
+        ("the same, by the scheduler", by(of_pod(&placed), SCHEDULER, &["system:serviceaccounts"])),
+        (
+            "the same, by another scheduler's name in another namespace",
+            by(of_pod(&placed), "system:serviceaccount:tenant:mpsgate-scheduler", &[]),
+        ),
+        ("a new pod that gpushare has placed already", of_pod(&index("0"))),
+        ("the same, for another system's nodes", of_pod(&elsewhere)),
+        (
+            "a Deployment of pods that were placed already",
+            template("Deployment", "CREATE", &placed, None),
+        ),
+        ("a placement comes to a pod", update(&placed, &asking())),
+        ("a placement goes", update(&asking(), &placed)),
+        ("a placement changes", update(&moved, &placed)),
+        ("a placement changes, by the scheduler", by(update(&moved, &placed), SCHEDULER, &[])),
+        ("an annotation beside the placement", update(&noted, &placed)),
+        ("gpushare's card comes to a pod, by its scheduler", update(&index("0"), &asking())),
+        ("gpushare's card changes on a pod that mpsgate placed", update(&both("1"), &both("0"))),
+        ("the number of cards changes, before there is a node", update(&cards("2"), &cards("1"))),
+        ("the number of cards changes on a node", update(&bound("2"), &bound("1"))),
     ]
 }

@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 
 mod cases;
 
-use cases::{cases, of_pod, pod, review};
+use cases::handlers::{exempt, known};
+use cases::{SCHEDULER, cases, of_pod, pod, review};
 
 fn answer(bytes: &[u8]) -> Value {
     let answer: Value = serde_json::from_slice(bytes).unwrap();
@@ -28,7 +29,12 @@ fn answer(bytes: &[u8]) -> Value {
 }
 
 fn judged(review: &Value) -> Value {
-    answer(&validate(review.to_string().as_bytes(), &Mutation::default()).unwrap())
+    let account = Mutation {
+        scheduler_account: Some(SCHEDULER.to_owned()),
+        exempt: exempt(),
+        ..Mutation::default()
+    };
+    answer(&validate(review.to_string().as_bytes(), &account, &known()).unwrap())
 }
 
 fn changed(review: &Value, mutation: &Mutation) -> Option<Value> {
@@ -54,6 +60,8 @@ fn both() -> Mutation {
         host_ipc: true,
         scheduler_name: Some("mpsgate".to_owned()),
         replaced_schedulers: vec!["ack-co-scheduler".to_owned()],
+        scheduler_account: Some(SCHEDULER.to_owned()),
+        exempt: exempt(),
     }
 }
 
@@ -90,10 +98,81 @@ fn the_table_reads_as_recorded() {
     assert_eq!(text, recorded, "MPSGATE_BLESS=1 records the new text");
 }
 
+/// The chart's conditions keep from the webhook what is nothing to it: `tests/chart` evaluates them over this file.
+#[test]
+fn what_the_webhook_has_a_word_on_is_recorded_for_the_charts_conditions() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/webhook.jsonl");
+    let mut text = String::new();
+    // Of the longest one its length alone is of interest, and no condition looks at that.
+    for (name, review) in cases().into_iter().filter(|(name, _)| !name.contains("too long")) {
+        let response = judged(&review);
+        let judged = response["allowed"] != true || response.get("warnings").is_some();
+        let line = json!({"name": name, "judged": judged, "changed": changed(&review, &both()).is_some(), "review": review});
+        writeln!(text, "{line}").unwrap();
+    }
+    if std::env::var_os("MPSGATE_BLESS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    let recorded = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(text == recorded, "MPSGATE_BLESS=1 records the new text");
+}
+
+#[test]
+fn without_an_account_nobody_says_where_a_pod_was_placed() {
+    let case = |name: &str| cases().into_iter().find(|(other, _)| *other == name).unwrap().1;
+    for name in ["the same, by the scheduler", "a placement changes, by the scheduler"] {
+        let response = |mutation: &Mutation| {
+            answer(&validate(case(name).to_string().as_bytes(), mutation, &known()).unwrap())
+        };
+        assert_eq!(response(&both())["allowed"], true, "{name}");
+        assert_eq!(response(&Mutation::default())["allowed"], false, "{name}");
+        let mut nameless = case(name);
+        nameless["request"]["userInfo"] = json!({});
+        assert_eq!(judged(&nameless)["allowed"], false, "{name}");
+    }
+}
+
+/// What the process has had at most, KiB.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_body_costs_some_times_its_bytes_whatever_is_in_it() {
+    const MIB: usize = 1 << 20;
+    let many = |what: &str| vec![what; 2 * MIB / (what.len() + 1)].join(",");
+    let review = |object: &str, more: &str| {
+        format!(
+            r#"{{"request":{{"uid":"1","kind":{{"kind":"Pod"}},"operation":"CREATE","object":{object}{more}}}}}"#
+        )
+    };
+    let spec = |fields: &str| review(&format!(r#"{{"spec":{{{fields}}}}}"#), "");
+    for body in [
+        review(&format!("[{}]", many("{}")), ""),
+        review("{}", &format!(r#","other":[{}]"#, many("{}"))),
+        spec(&format!(r#""containers":[{}]"#, many("{}"))),
+        spec(&format!(r#""containers":[{}]"#, many("0"))),
+        spec(&format!(r#""nodeSelector":{{{}}}"#, many(r#""a":"""#))),
+        spec(&format!(r#""tolerations":[{}]"#, many("{}"))),
+        spec(&format!(r#""volumes":[{}]"#, many(r#"{"name":"v"}"#))),
+        spec(&format!(r#""containers":[{{"env":[{}]}}]"#, many(r#"{"name":"A"}"#))),
+        spec(&format!(r#""containers":[{{"resources":{{"limits":{{{}}}}}}}]"#, many(r#""a":1"#))),
+        review(&format!(r#"{{"metadata":{{"annotations":{{{}}}}}}}"#, many(r#""a":"""#)), ""),
+        "[".repeat(2 * MIB),
+    ] {
+        let before = peak_memory();
+        let _ = validate(body.as_bytes(), &both(), &known());
+        let took = peak_memory().saturating_sub(before);
+        assert!(took < 16 << 10, "{took} KiB for {}…", &body[..100]);
+    }
+}
+
 #[test]
 fn what_is_no_review_is_refused_by_http_alone_where_nobody_asked_a_question() {
     for (body, json) in [("", false), ("{", false), ("\u{0}", false), ("[]", true), ("{}", true)] {
-        let error = validate(body.as_bytes(), &both()).unwrap_err();
+        let error = validate(body.as_bytes(), &both(), &known()).unwrap_err();
         assert_eq!(matches!(error, Unreadable::Json(_)), !json, "{body:?}: {error}");
     }
     for uid in [json!(null), json!(7), json!("")] {
@@ -130,7 +209,8 @@ fn nothing_is_changed_unless_it_is_switched_on() {
 fn a_template_is_judged_as_its_pods_will_be() {
     let review = cases().into_iter().find(|(name, _)| *name == "a Deployment").unwrap().1;
     let warnings = |mutation: &Mutation| {
-        let response = answer(&validate(review.to_string().as_bytes(), mutation).unwrap());
+        let response =
+            answer(&validate(review.to_string().as_bytes(), mutation, &known()).unwrap());
         response["warnings"].as_array().map_or(0, Vec::len)
     };
     assert_eq!(warnings(&Mutation::default()), 2);
@@ -170,7 +250,7 @@ fn a_warning_fits_a_header_of_http() {
 
 /// JSON of any shape, with the words that matter often among its keys.
 fn any_json() -> impl Strategy<Value = Value> {
-    const WORDS: [&str; 30] = [
+    const WORDS: [&str; 40] = [
         "spec",
         "containers",
         "initContainers",
@@ -201,6 +281,16 @@ fn any_json() -> impl Strategy<Value = Value> {
         "ack.node.gpu.schedule",
         "hostIPC",
         "template",
+        "runtimeClassName",
+        "nvidia",
+        "nodeName",
+        "pool",
+        "tolerations",
+        "affinity",
+        "nodeAffinity",
+        "requiredDuringSchedulingIgnoredDuringExecution",
+        "nodeSelectorTerms",
+        "matchExpressions",
     ];
     let word = prop::sample::select(WORDS.to_vec()).prop_map(ToOwned::to_owned);
     let leaf = prop_oneof![
@@ -235,7 +325,7 @@ proptest! {
 
     #[test]
     fn no_bytes_break_it(body in prop::collection::vec(any::<u8>(), 0..64)) {
-        prop_assert!(validate(&body, &both()).is_err());
+        prop_assert!(validate(&body, &both(), &known()).is_err());
         prop_assert!(mutate(&body, &both()).is_err());
     }
 

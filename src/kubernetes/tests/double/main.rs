@@ -1,154 +1,22 @@
 //! What a real API server cannot be made to do: garbage, 410 Gone, 429, silence, a connection cut in the middle.
-//!
-//! A listener that answers each connection with the next line of a script; what it has no line for gets 500.
 
-use std::collections::VecDeque;
-use std::io::Write as _;
-use std::sync::{Arc, Mutex};
+mod server;
+mod silence;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_kubernetes::{
-    Event, NodeReport, Pods, Readiness, Reason, Settings, Severity, State, Subject, events, node,
-    pods,
+    Binder, CardReport, ConditionReport, Event, NodeReport, Pods, Reason, Severity, State, Subject,
+    events, node, pods,
 };
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+
+use server::{Answer, Double, added, list, pod, status};
 
 /// How long anything may take. Pauses of the crate between attempts are part of it.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// One answer. A body is sent chunked, and what follows it is said by the variant.
-#[derive(Clone)]
-enum Answer {
-    /// Whole.
-    Whole(u16, String),
-    /// A watch: these lines, then nothing more until the client goes.
-    Lines(Vec<String>),
-    /// A watch: these lines, then the connection is cut without the last chunk.
-    Cut(Vec<String>),
-    /// Not even a status.
-    Silence(Duration),
-}
-
-struct Double {
-    settings: Settings,
-    /// First lines of requests, and bodies.
-    asked: Arc<Mutex<Vec<(String, String)>>>,
-    _kubeconfig: tempfile::NamedTempFile,
-}
-
-impl Double {
-    async fn start(script: Vec<Answer>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let mut kubeconfig = tempfile::NamedTempFile::new().expect("a file");
-        write!(
-            kubeconfig,
-            "{{apiVersion: v1, kind: Config, current-context: x, contexts: [{{name: x, context: {{cluster: c, user: u}}}}], \
-             clusters: [{{name: c, cluster: {{server: \"http://{}\"}}}}], users: [{{name: u, user: {{token: t}}}}]}}",
-            listener.local_addr().expect("bound")
-        )
-        .expect("written");
-        let settings = Settings::find(Some(kubeconfig.path().to_owned()), "gpu-1").expect("named");
-        let asked = Arc::<Mutex<Vec<(String, String)>>>::default();
-        let script = Arc::new(Mutex::new(VecDeque::from(script)));
-        let log = Arc::clone(&asked);
-        #[expect(clippy::disallowed_methods, reason = "the double is a server of its own")]
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&script), Arc::clone(&log)));
-            }
-        });
-        Self { settings, asked, _kubeconfig: kubeconfig }
-    }
-
-    fn asked(&self) -> Vec<(String, String)> {
-        self.asked.lock().expect("no test panicked").clone()
-    }
-}
-
-async fn serve(
-    mut stream: TcpStream,
-    script: Arc<Mutex<VecDeque<Answer>>>,
-    log: Arc<Mutex<Vec<(String, String)>>>,
-) -> Option<()> {
-    let mut held = Vec::new();
-    loop {
-        let end = loop {
-            if let Some(end) = held.windows(4).position(|four| four == b"\r\n\r\n") {
-                break end + 4;
-            }
-            if stream.read_buf(&mut held).await.ok()? == 0 {
-                return None;
-            }
-        };
-        let head = String::from_utf8_lossy(&held[..end]).into_owned();
-        let length: usize = head
-            .lines()
-            .find_map(|line| {
-                line.to_lowercase().strip_prefix("content-length: ").map(str::to_owned)
-            })
-            .map_or(0, |text| text.trim().parse().expect("a number"));
-        while held.len() < end + length {
-            stream.read_buf(&mut held).await.ok()?;
-        }
-        let body = String::from_utf8_lossy(&held[end..end + length]).into_owned();
-        held.drain(..end + length);
-        log.lock().expect("no test panicked").push((head.lines().next()?.to_owned(), body));
-        let answer = script.lock().expect("no test panicked").pop_front();
-        let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
-        match answer.unwrap_or_else(|| Answer::Whole(500, status(500, "the script is at its end")))
-        {
-            Answer::Whole(code, body) => {
-                let head = format!(
-                    "HTTP/1.1 {code} x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-                    body.len()
-                );
-                stream.write_all((head + &body).as_bytes()).await.ok()?;
-            }
-            Answer::Lines(lines) | Answer::Cut(lines) if lines.is_empty() => return None,
-            ref answer @ (Answer::Lines(ref lines) | Answer::Cut(ref lines)) => {
-                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
-                stream.write_all(head.as_bytes()).await.ok()?;
-                for line in lines {
-                    stream.write_all(chunk(&format!("{line}\n")).as_bytes()).await.ok()?;
-                }
-                if matches!(answer, Answer::Cut(_)) {
-                    return None;
-                }
-                let _end = stream.read_buf(&mut held).await;
-                return None;
-            }
-            Answer::Silence(time) => tokio::time::sleep(time).await,
-        }
-    }
-}
-
-fn status(code: u16, message: &str) -> String {
-    format!(
-        r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"status":"Failure","message":"{message}","reason":"x","code":{code}}}"#
-    )
-}
-
-fn pod(uid: &str, version: u32) -> String {
-    format!(
-        r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"uid":"{uid}","name":"{uid}","namespace":"n","resourceVersion":"{version}"}},"spec":{{"containers":[{{"name":"main","resources":{{"limits":{{"aliyun.com/gpu-mem":"7"}}}}}}]}}}}"#
-    )
-}
-
-fn list(version: u32, pods: &[String]) -> Answer {
-    let items = pods.join(",");
-    Answer::Whole(
-        200,
-        format!(
-            r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},"items":[{items}]}}"#
-        ),
-    )
-}
-
-fn added(pod: &str) -> String {
-    format!(r#"{{"type":"ADDED","object":{pod}}}"#)
-}
 
 /// Runs the pod watch on `script` until `done`.
 async fn watched(
@@ -168,6 +36,15 @@ async fn watched(
 
 fn has(pods: &Pods, uid: &str) -> bool {
     pods.state.is_current() && pods.get(uid).is_some()
+}
+
+fn ready(holds: bool) -> NodeReport {
+    let ready = ConditionReport {
+        holds: Some(holds),
+        reason: "NoDriver".to_owned(),
+        message: "m".to_owned(),
+    };
+    NodeReport { ready: Some(ready), ..NodeReport::default() }
 }
 
 #[tokio::test]
@@ -310,9 +187,7 @@ async fn a_write_that_fails_is_shown_and_tried_again() {
         while double.asked().len() < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let ready =
-            Readiness { ready: false, reason: "NoDriver".to_owned(), message: "m".to_owned() };
-        report.send_replace(Some(NodeReport { cards: Some(vec![]), ready: Some(ready) }));
+        report.send_replace(Some(NodeReport { cards: Some(vec![]), ..ready(false) }));
         let shown = seen.wait_for(|node| node.write_error.is_some()).await.expect("polled");
         let error = shown.write_error.clone().expect("waited for");
         assert!(
@@ -386,4 +261,156 @@ async fn events_are_written_again_after_a_failure_and_created_anew_when_forgotte
     assert!(heads[1].starts_with("POST ") && heads[3].starts_with("POST "), "{heads:?}");
     assert!(heads[2].starts_with("PATCH /api/v1/namespaces/n/events/p.1?"), "{heads:?}");
     assert_eq!(recorder.dropped(), 0);
+}
+
+fn created(name: &str) -> Answer {
+    Answer::Whole(
+        201,
+        format!(
+            r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"{name}"}},"involvedObject":{{}}}}"#
+        ),
+    )
+}
+
+fn of_pod(namespace: &str, message: &str) -> Event {
+    Event {
+        subject: Subject::Pod {
+            namespace: namespace.to_owned(),
+            name: "p".to_owned(),
+            uid: "u".to_owned(),
+        },
+        reason: Reason::GpuMemoryRefused,
+        severity: Severity::Warning,
+        message: message.to_owned(),
+    }
+}
+
+/// One event is answered with `no`; how the paths of the requests go on when the node has a fault then.
+async fn after_a_refusal(no: Answer, wanted: usize) -> Vec<String> {
+    let double = Double::start(vec![no, created("fault"), created("other"), created("p.1")]).await;
+    let (recorder, run) = events(double.settings.clone());
+    let asked = async |n: usize| {
+        while double.asked().len() < n {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let check = async {
+        recorder.report(of_pod("refusing", "no"));
+        asked(1).await;
+        recorder.report(Event {
+            subject: Subject::Node,
+            reason: Reason::MpsFault,
+            ..of_pod("", "a fault")
+        });
+        asked(2).await;
+        recorder.report(of_pod("team", "no"));
+        asked(wanted).await;
+    };
+    tokio::select! {
+        never = run => match never {},
+        done = tokio::time::timeout(PATIENCE, check) => done.expect("in time"),
+    }
+    let namespace = |(head, _): &(String, String)| {
+        head.split('/').nth(4).map(str::to_owned).unwrap_or_default()
+    };
+    double.asked().iter().map(namespace).collect()
+}
+
+#[tokio::test]
+async fn an_event_that_the_api_server_refuses_is_put_aside_and_the_others_go_on() {
+    for code in [402, 403, 409, 413, 418, 429, 500, 502, 503, 504] {
+        let paths = after_a_refusal(Answer::Whole(code, status(code, "no")), 4).await;
+        // What was refused comes again, when its time has come; never before another one twice.
+        let others: Vec<&str> =
+            paths.iter().map(String::as_str).filter(|path| *path != "refusing").collect();
+        assert_eq!((others, paths.len()), (vec!["default", "team"], 4), "{code}: {paths:?}");
+        assert_eq!(paths[0], "refusing", "{code}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_is_never_answered_holds_up_its_own_namespace_alone() {
+    let paths = after_a_refusal(Answer::Silence(PATIENCE), 3).await;
+    assert_eq!(paths, ["refusing", "default", "team"]);
+}
+
+#[tokio::test]
+async fn a_node_whose_labels_may_not_be_written_has_its_condition_written() {
+    let bare =
+        r#"{"kind":"Node","apiVersion":"v1","metadata":{"name":"gpu-1","resourceVersion":"5"}}"#;
+    let script = vec![
+        list(5, &[bare.to_owned()]),
+        Answer::Lines(vec![r#"{"type":"BOOKMARK","object":{"kind":"Node","apiVersion":"v1","metadata":{"resourceVersion":"5"}}}"#.to_owned()]),
+        Answer::Whole(403, status(403, "a policy forbids it")),
+        Answer::Whole(200, bare.to_owned()),
+    ];
+    let double = Double::start(script).await;
+    let (report, receive) = watch::channel(None);
+    let (mut seen, run) = node(double.settings.clone(), receive);
+    let check = async {
+        seen.wait_for(|node| node.state.is_current()).await.expect("polled");
+        while double.asked().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let card = CardReport {
+            uuid: "GPU-1".to_owned(),
+            index: 0,
+            name: "A card".to_owned(),
+            memory_mib: 1024,
+            local_mib: 0,
+            healthy: true,
+            uid: None,
+            one_uid: false,
+            max_clients: None,
+            held: BTreeMap::new(),
+        };
+        report.send_replace(Some(NodeReport { cards: Some(vec![card]), ..ready(true) }));
+        let shown = seen.wait_for(|node| node.write_error.is_some()).await.expect("polled");
+        let error = shown.write_error.clone().expect("waited for");
+        assert!(
+            error.contains("cannot patch node gpu-1: ") && error.contains("a policy forbids it"),
+            "{error}"
+        );
+    };
+    tokio::select! {
+        never = run => match never {},
+        done = tokio::time::timeout(PATIENCE, check) => done.expect("in time"),
+    }
+    let asked = double.asked();
+    assert!(asked[2].0.starts_with("PATCH /api/v1/nodes/gpu-1?"), "{asked:?}");
+    assert!(asked[3].0.starts_with("PATCH /api/v1/nodes/gpu-1/status?"), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_pod_is_bound_and_annotated_in_one_write_that_names_the_pod_that_was_read() {
+    let bound =
+        r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}"#;
+    let lease = r#"{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"l"},"spec":{"holderIdentity":"me"}}"#;
+    let double = Double::start(vec![
+        Answer::Whole(200, pod("a", 7)),
+        Answer::Whole(201, bound.to_owned()),
+        Answer::Whole(200, lease.to_owned()),
+        Answer::Whole(404, status(404, "no lease").replace("\"x\"", "\"NotFound\"")),
+    ])
+    .await;
+    let binder = Binder::new(double.settings.clone(), PATIENCE);
+    let fetched = binder.pod("n", "a").await.expect("answered").expect("there");
+    let annotations = [("mpsgate.io/placement".to_owned(), "{}".to_owned())].into();
+    binder.bind(&fetched, "gpu-1", &annotations).await.expect("bound");
+    assert_eq!(binder.lease_holder("n", "l").await.expect("answered").as_deref(), Some("me"));
+    assert_eq!(binder.lease_holder("n", "l").await.expect("answered"), None);
+    let asked = double.asked();
+    assert_eq!(asked.len(), 4);
+    assert!(asked[1].0.starts_with("POST /api/v1/namespaces/n/pods/a/binding?"), "{}", asked[1].0);
+    let body: serde_json::Value = serde_json::from_str(&asked[1].1).expect("JSON");
+    let metadata = serde_json::json!({
+        "namespace": "n", "name": "a", "uid": "a", "resourceVersion": "7",
+        "annotations": {"mpsgate.io/placement": "{}"},
+    });
+    assert_eq!((&body["metadata"], &body["target"]["name"]), (&metadata, &"gpu-1".into()));
+    assert!(
+        asked[2].0.contains("/apis/coordination.k8s.io/v1/namespaces/n/leases/l"),
+        "{}",
+        asked[2].0
+    );
 }

@@ -1,0 +1,71 @@
+//! The cluster's RuntimeClasses (`node.k8s.io/v1`, from Kubernetes 1.20 on), told one by one.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+
+use kube::Api;
+
+use crate::cluster::relay;
+use crate::follow::{Lists, follow};
+use crate::wire::{Toleration, WireRuntimeClass};
+use crate::{Change, Settings};
+
+/// A RuntimeClass: which handler of a node's engine runs its pods, and what it adds to them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeClass {
+    /// Its name.
+    pub name: String,
+    /// The handler; empty where it names none, which an API server does not take.
+    pub handler: String,
+    /// Labels of the nodes that support it.
+    pub selector: BTreeMap<String, String>,
+    /// Tolerations that its pods get.
+    pub tolerations: Vec<Toleration>,
+}
+
+impl RuntimeClass {
+    pub(crate) fn reduce(class: WireRuntimeClass) -> Self {
+        Self {
+            name: class.metadata.name.unwrap_or_default(),
+            handler: class.handler,
+            selector: class.scheduling.node_selector,
+            tolerations: class.scheduling.tolerations,
+        }
+    }
+}
+
+/// Follows every RuntimeClass of the cluster, for ever. [`Change::Gone`] has its name.
+pub async fn runtime_classes(
+    settings: &Settings,
+    mut tell: impl FnMut(Change<RuntimeClass>),
+) -> Infallible {
+    let of = |class| Some(RuntimeClass::reduce(class));
+    let told = relay(of, |class: WireRuntimeClass| class.metadata.name, &mut tell);
+    follow(settings, Lists::Cached, "all RuntimeClasses", "", Api::<WireRuntimeClass>::all, told)
+        .await
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn reads_what_matters_of_a_class_and_takes_one_without_a_handler() {
+        let read = |json| RuntimeClass::reduce(serde_json::from_value(json).expect("a class"));
+        let class = read(json!({
+            "metadata": {"name": "nvidia"}, "handler": "nv", "overhead": {"podFixed": {"cpu": "1"}},
+            "scheduling": {"nodeSelector": {"gpu": "yes"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]},
+        }));
+        assert_eq!((class.name.as_str(), class.handler.as_str()), ("nvidia", "nv"));
+        assert_eq!(class.selector.get("gpu").map(String::as_str), Some("yes"));
+        assert_eq!(class.tolerations.len(), 1);
+        for scheduling in
+            [json!(null), json!({}), json!({"nodeSelector": null, "tolerations": null})]
+        {
+            let class = read(json!({"metadata": {"name": "x"}, "scheduling": scheduling}));
+            assert_eq!(class, RuntimeClass { name: "x".to_owned(), ..RuntimeClass::default() });
+        }
+    }
+}

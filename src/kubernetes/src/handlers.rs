@@ -1,0 +1,119 @@
+//! Which of a node's runtime handlers lead through mpsgate: an annotation of the node, and a condition. Pure.
+//!
+//! A pod chooses a handler by its RuntimeClass. One that does not lead to mpsgate-runtime starts containers that nobody has judged.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+/// The annotation: a [`HandlerReport`] as JSON.
+pub const HANDLERS: &str = "mpsgate.io/handlers";
+/// How it is laid out.
+const VERSION: u64 = 1;
+/// The condition: `True` while containers of a handler go round mpsgate.
+pub const BYPASS: &str = "GPUMemorySharingBypass";
+
+/// How the handlers of a node's engine stand to mpsgate. One that is in no list is one that the engine's settings do not name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandlerReport {
+    /// The engine: `containerd`, `crio`, or both with a comma.
+    #[serde(default)]
+    pub engine: String,
+    /// What the lists rest on.
+    #[serde(default)]
+    pub by: By,
+    /// The handler of pods without a RuntimeClass, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+    /// Through mpsgate.
+    #[serde(default)]
+    pub led: BTreeSet<String>,
+    /// Round it.
+    #[serde(default)]
+    pub round: BTreeSet<String>,
+    /// Nobody knows, now.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unknown: BTreeSet<String>,
+}
+
+/// What the lists rest on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// Nothing: the engine was not found, or not understood.
+    #[default]
+    Nobody,
+    /// Its files, as mpsgate reads them: flags of its command line may say something else.
+    Files,
+    /// Its own reading of its settings.
+    Engine,
+}
+
+impl HandlerReport {
+    /// As the annotation has it.
+    pub(crate) fn render(&self) -> String {
+        #[derive(Serialize)]
+        struct Versioned<'a> {
+            version: u64,
+            #[serde(flatten)]
+            report: &'a HandlerReport,
+        }
+        // Text and lists of text: nothing in it can fail.
+        serde_json::to_string(&Versioned { version: VERSION, report: self }).unwrap_or_default()
+    }
+}
+
+/// The annotation [`HANDLERS`].
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn parse_handlers(text: &str) -> Result<HandlerReport, String> {
+    #[derive(Deserialize)]
+    struct Version {
+        version: u64,
+    }
+    let error = |error: serde_json::Error| error.to_string();
+    match serde_json::from_str(text).map_err(error)? {
+        Version { version: VERSION } => serde_json::from_str(text).map_err(error),
+        Version { version } => Err(format!("its version is {version}, and not {VERSION}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> HandlerReport {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        HandlerReport {
+            engine: "containerd".to_owned(),
+            by: By::Engine,
+            default: Some("mpsgate".to_owned()),
+            led: names(&["mpsgate", "runc"]),
+            round: names(&["kata", "nvidia"]),
+            unknown: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn reads_back_what_it_wrote() {
+        let text = report().render();
+        assert_eq!(
+            text,
+            r#"{"version":1,"engine":"containerd","by":"engine","default":"mpsgate","led":["mpsgate","runc"],"round":["kata","nvidia"]}"#
+        );
+        assert_eq!(parse_handlers(&text), Ok(report()));
+    }
+
+    #[test]
+    fn another_version_and_what_is_no_report_are_told_apart_from_an_empty_one() {
+        assert_eq!(parse_handlers(r#"{"version":1}"#), Ok(HandlerReport::default()));
+        assert_eq!(
+            parse_handlers(r#"{"version":2,"led":3}"#),
+            Err("its version is 2, and not 1".to_owned())
+        );
+        for text in ["", "[]", "{}", r#"{"version":1,"led":["a",1]}"#, "\u{feff}{}"] {
+            assert!(parse_handlers(text).is_err(), "{text}");
+        }
+    }
+}

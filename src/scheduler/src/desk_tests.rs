@@ -1,0 +1,109 @@
+#![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
+use std::sync::mpsc;
+
+use http_body_util::Empty;
+
+use super::*;
+
+const MIB: usize = 1024 * KIB;
+
+fn post(body: Vec<u8>) -> Request<Body> {
+    Request::new(Body::from(body))
+}
+
+/// A body that says no length, and never ends.
+struct Endless {
+    piece: Bytes,
+    pieces: usize,
+}
+
+impl axum::body::HttpBody for Endless {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if self.pieces == 0 {
+            return Poll::Pending;
+        }
+        self.pieces -= 1;
+        Poll::Ready(Some(Ok(Frame::data(self.piece.clone()))))
+    }
+}
+
+fn endless(piece: usize, pieces: usize) -> Request<Body> {
+    Request::new(Body::new(Endless { piece: vec![b' '; piece].into(), pieces }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_is_read_up_to_its_limit_and_as_long_as_it_may_take() {
+    let desk = Desk::new(8 * MIB, "do less");
+    let whole = desk.ask(post(vec![b'x'; 8 * MIB]), |body, _| body.len()).await;
+    assert_eq!(whole, Ok(8 * MIB));
+    assert_eq!(desk.ask(Request::new(Body::new(Empty::new())), |body, _| body.len()).await, Ok(0));
+    for too_much in [post(vec![b'x'; 8 * MIB + 1]), endless(MIB, 9)] {
+        let error = desk.ask(too_much, |body, _| body.len()).await.unwrap_err();
+        assert!(error.contains("more than 8 MiB") && error.contains("do less"), "{error}");
+    }
+    let error = desk.ask(endless(MIB, 2), |body, _| body.len()).await.unwrap_err();
+    assert!(error.contains("did not arrive"), "{error}");
+    let error = desk.body(post(vec![b'x'; 20 * KIB]), 16 * KIB).await.unwrap_err();
+    assert!(error.contains("more than 16 KiB"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_bodies_wait_for_each_other_and_usual_ones_for_none_of_them() {
+    let desk = Desk::new(8 * MIB, "do less");
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(desk.body(post(vec![b'x'; 8 * MIB]), 8 * MIB).await.unwrap());
+    }
+    desk.body(post(vec![b'x'; MIB]), 8 * MIB).await.unwrap();
+    let error = desk.body(post(vec![b'x'; 8 * MIB]), 8 * MIB).await.unwrap_err();
+    assert!(error.contains("did not arrive"), "{error}");
+    assert_eq!(desk.ask(post(vec![b'x'; FREE]), |body, _| body.len()).await, Ok(FREE));
+    held.pop();
+    desk.body(post(vec![b'x'; 8 * MIB]), 8 * MIB).await.unwrap();
+}
+
+#[tokio::test]
+async fn no_more_than_four_questions_are_searched_at_a_time_and_the_next_is_told_so() {
+    let desk = Arc::new(Desk::new(8 * MIB, "do less"));
+    let (started, starts) = mpsc::channel();
+    let mut ends = Vec::new();
+    let mut searches = Vec::new();
+    for _ in 0..4 {
+        let (end, ended) = mpsc::channel::<()>();
+        let (desk, started) = (Arc::clone(&desk), started.clone());
+        ends.push(end);
+        searches.push(tokio::spawn(async move {
+            desk.ask(post(Vec::new()), move |_, _| {
+                started.send(()).unwrap();
+                let _ = ended.recv();
+            })
+            .await
+        }));
+    }
+    tokio::task::spawn_blocking(move || (0..4).for_each(|_| starts.recv().unwrap())).await.unwrap();
+    let error = desk.ask(post(Vec::new()), |_, _| ()).await.unwrap_err();
+    assert!(error.contains("too many other questions"), "{error}");
+    drop(ends);
+    for search in searches {
+        assert_eq!(search.await.unwrap(), Ok(()));
+    }
+    assert_eq!(desk.ask(post(Vec::new()), |_, _| ()).await, Ok(()));
+}
+
+#[tokio::test]
+async fn answers_that_nobody_reads_have_a_bound_and_small_ones_always_go() {
+    let desk = Desk::new(8 * MIB, "do less");
+    let waiting: Vec<_> = (0..4).map(|_| desk.answer(vec![b'x'; 16 * MIB]).unwrap()).collect();
+    assert!(desk.answer(vec![b'x'; MIB]).is_none());
+    let small = desk.answer(vec![b'x'; 100 * KIB]).unwrap();
+    assert_eq!(small.size_hint().exact(), Some(100 * 1024));
+    assert_eq!(small.collect().await.unwrap().to_bytes(), vec![b'x'; 100 * KIB]);
+    drop(waiting);
+    assert!(desk.answer(vec![b'x'; MIB]).is_some());
+}

@@ -1,0 +1,145 @@
+//! What the webhook knows of the cluster: which handler a RuntimeClass names, and where each node's handlers lead. Told by the
+//! watches of nodes and RuntimeClasses; decides nothing.
+
+use mpsgate_kubernetes::{Change, ClusterNode, HandlerReport, RuntimeClass, SharedNode};
+use mpsgate_policy::handlers::{Class, Handlers, Known, Node, Taint, Toleration};
+
+use crate::cluster::Source;
+
+/// As it came in until now.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) known: Known,
+    /// How the watch of RuntimeClasses stands. Nobody waits for it: without it a class is unknown, and refuses nobody.
+    classes: Source,
+}
+
+impl Seen {
+    /// What the watch of nodes tells.
+    pub(crate) fn tell_node(&mut self, change: &Change<ClusterNode>) {
+        let nodes = &mut self.known.nodes;
+        match change {
+            Change::Listing | Change::Lost(_) => {}
+            Change::Listed(all) => *nodes = all.iter().filter_map(node).collect(),
+            Change::Put(one) => match node(one) {
+                Some((name, node)) => drop(nodes.insert(name, node)),
+                None => drop(nodes.remove(&one.name)),
+            },
+            Change::Gone(name) => drop(nodes.remove(name)),
+        }
+    }
+
+    /// What the watch of RuntimeClasses tells.
+    pub(crate) fn tell_class(&mut self, change: Change<RuntimeClass>) {
+        let classes = self.known.classes.get_or_insert_default();
+        match change {
+            Change::Listing => {}
+            Change::Listed(all) => {
+                *classes = all.into_iter().map(class).collect();
+                self.classes.whole(0);
+            }
+            Change::Put(one) => classes.extend([class(one)]),
+            Change::Gone(name) => drop(classes.remove(&name)),
+            Change::Lost(error) => self.classes.lost("RuntimeClasses", &error),
+        }
+        if self.classes.listed_in.is_none() {
+            self.known.classes = None;
+        }
+    }
+}
+
+fn class(class: RuntimeClass) -> (String, Class) {
+    let tolerations = class.tolerations.into_iter().map(|one| Toleration {
+        key: one.key,
+        operator: one.operator,
+        value: one.value,
+        effect: one.effect,
+    });
+    let tolerations = tolerations.collect();
+    (class.name, Class { handler: class.handler, selector: class.selector, tolerations })
+}
+
+fn node(node: &ClusterNode) -> Option<(String, Node)> {
+    let SharedNode { labels, taints, handlers } = node.shared.as_ref()?;
+    let handlers = match handlers {
+        None => Err("has no annotation mpsgate.io/handlers".to_owned()),
+        Some(Err(why)) => {
+            Err(format!("has an annotation mpsgate.io/handlers that cannot be read: {why}"))
+        }
+        Some(Ok(HandlerReport { default, led, round, unknown, .. })) => Ok(Handlers {
+            default: default.clone(),
+            led: led.difference(unknown).cloned().collect(),
+            round: round.clone(),
+        }),
+    };
+    // The third one keeps nobody off.
+    let keeps_off = |effect: &str| effect != "PreferNoSchedule";
+    let taints = taints.iter().filter(|taint| keeps_off(&taint.effect)).map(|taint| Taint {
+        key: taint.key.clone(),
+        value: taint.value.clone(),
+        effect: taint.effect.clone(),
+    });
+    let taints = taints.collect();
+    Some((node.name.clone(), Node { labels: labels.clone(), taints, handlers }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(name: &str, annotations: Value) -> ClusterNode {
+        let node = json!({
+            "metadata": {"name": name, "labels": {"mpsgate.io/shared": "true"}, "annotations": annotations},
+            "spec": {"taints": [{"key": "gpu", "effect": "NoSchedule"}, {"key": "soft", "effect": "PreferNoSchedule"}]},
+        });
+        ClusterNode::parse(&node.to_string()).unwrap()
+    }
+
+    fn class(name: &str) -> RuntimeClass {
+        RuntimeClass { name: name.to_owned(), handler: name.to_owned(), ..RuntimeClass::default() }
+    }
+
+    fn names<T>(all: &BTreeMap<String, T>) -> Vec<&str> {
+        all.keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn nodes_come_and_go_and_those_without_cards_of_ours_are_not_kept() {
+        let mut seen = Seen::default();
+        let said = json!({"mpsgate.io/handlers": r#"{"version":1,"led":["a","b"],"round":["c"],"unknown":["b"]}"#});
+        let cpu = ClusterNode::parse(r#"{"metadata":{"name":"cpu"}}"#).unwrap();
+        seen.tell_node(&Change::Listed(vec![node("n1", said), node("n2", json!({})), cpu]));
+        assert_eq!(names(&seen.known.nodes), ["n1", "n2"]);
+        let n1 = &seen.known.nodes["n1"];
+        let handlers = n1.handlers.as_ref().unwrap();
+        assert_eq!((handlers.led.len(), handlers.round.len()), (1, 1));
+        assert_eq!(n1.taints.len(), 1);
+        assert!(seen.known.nodes["n2"].handlers.is_err());
+        seen.tell_node(&Change::Put(node("n2", json!({"mpsgate.io/handlers": "no"}))));
+        assert!(
+            seen.known.nodes["n2"].handlers.as_ref().unwrap_err().contains("that cannot be read")
+        );
+        seen.tell_node(&Change::Put(ClusterNode {
+            name: "n2".to_owned(),
+            ..ClusterNode::default()
+        }));
+        seen.tell_node(&Change::Gone("n1".to_owned()));
+        assert!(seen.known.nodes.is_empty());
+    }
+
+    #[test]
+    fn classes_are_unknown_until_they_were_listed() {
+        let mut seen = Seen::default();
+        seen.tell_class(Change::Listing);
+        assert_eq!(seen.known.classes, None);
+        seen.tell_class(Change::Listed(vec![class("a"), class("b")]));
+        seen.tell_class(Change::Put(class("c")));
+        seen.tell_class(Change::Gone("a".to_owned()));
+        assert_eq!(names(seen.known.classes.as_ref().unwrap()), ["b", "c"]);
+    }
+}

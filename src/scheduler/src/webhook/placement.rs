@@ -1,0 +1,59 @@
+//! Where a scheduler put a pod stands in annotations of the pod. A scheduler writes them as it binds; from anybody else
+//! they are forged.
+
+use mpsgate_kubernetes::{GPU_COUNT, PLACEMENT};
+use mpsgate_policy::{Code, Refusal};
+
+use super::wire::{Metadata, User};
+
+/// All that mpsgate-scheduler writes on a pod: its own, and those of the seed systems.
+pub(super) const WRITTEN: [&str; 9] = [
+    PLACEMENT,
+    "ALIYUN_COM_GPU_MEM_IDX",
+    "ALIYUN_COM_GPU_MEM_POD",
+    "ALIYUN_COM_GPU_MEM_DEV",
+    "ALIYUN_COM_GPU_MEM_ASSIGNED",
+    "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+    "scheduler.framework.gpushare.allocation",
+    "scheduler.framework.gpushare.assigned",
+    "scheduler.framework.gpushare.assume-time",
+];
+
+/// Whether the request is `account`'s: `system:serviceaccount:NAMESPACE:NAME`.
+pub(super) fn is_by(user: Option<&User>, account: Option<&str>) -> bool {
+    let name = user.map_or("", |user| user.username.as_str());
+    !name.is_empty() && account == Some(name)
+}
+
+/// A new pod that says where it was put. The other systems' words are theirs where the pod asks for nothing of ours.
+pub(super) fn brought(metadata: &Metadata, asks: bool) -> Option<Refusal> {
+    let forged = WRITTEN
+        .into_iter()
+        .find(|name| metadata.annotations.has(name) && (asks || *name == PLACEMENT))?;
+    let found = format!(
+        "its pod brings the annotation {forged}, which a scheduler alone writes when it has placed a pod"
+    );
+    Some(Refusal::new(Code::Unconfirmed, found, format!("remove the annotation {forged}")))
+}
+
+/// An update that says something else about where a pod was put, or on how many cards its memory was counted there. Words
+/// of the other systems are their schedulers' to write, on pods that mpsgate's has not placed.
+pub(super) fn changed(now: &Metadata, then: &Metadata, counted: bool) -> Option<Refusal> {
+    let ours = now.annotations.has(PLACEMENT) || then.annotations.has(PLACEMENT);
+    let differs = |name: &str| now.annotations.0.get(name) != then.annotations.0.get(name);
+    if let Some(forged) =
+        WRITTEN.into_iter().find(|name| differs(name) && (ours || *name == PLACEMENT))
+    {
+        let found = format!(
+            "the annotation {forged} says where its pod was placed, and a scheduler alone writes it"
+        );
+        let hint = format!("leave {forged} as it is; a pod that shall be elsewhere is made anew");
+        return Some(Refusal::new(Code::Unconfirmed, found, hint));
+    }
+    (counted && now.labels.text(GPU_COUNT) != then.labels.text(GPU_COUNT)).then(|| {
+        let found = format!(
+            "its pod has its node, and by the label {GPU_COUNT} its memory is counted there"
+        );
+        Refusal::new(Code::Request, found, "make the pod anew with another number of cards")
+    })
+}

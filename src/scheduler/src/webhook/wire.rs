@@ -1,0 +1,287 @@
+//! The fields of a review that are read, and no others.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::placement::WRITTEN;
+use super::shape::{Element, Flag, Kept, List, Object, Quantities, Text, Texts};
+use mpsgate_kubernetes::GPU_COUNT;
+
+/// The kubelet's copy of a static pod: the pod runs, whatever becomes of the copy.
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
+/// Annotations that ask for memory elsewhere.
+pub(super) const MEMORY_ANNOTATIONS: [&str; 2] = ["mpsgate.io/gpu-mem", "aliyun.com/gpu-mem"];
+/// What gives a container its cards, where NVIDIA's runtime is the engine's.
+pub(super) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// Where a node has the device files of its GPUs.
+const DEVICES: &str = "/dev/nvidia";
+/// Domains that resources of ours are in; what others write wrong is theirs.
+const DOMAINS: [&str; 3] = ["aliyun.com/", "nvidia.com/", "mpsgate.io/"];
+
+/// The key, where labels or annotations of that name are read.
+pub(super) fn kept(key: &str) -> Option<&'static str> {
+    let known = [MIRROR, GPU_COUNT].into_iter().chain(MEMORY_ANNOTATIONS).chain(WRITTEN);
+    known.into_iter().find(|known| *known == key)
+}
+
+/// Whether a resource of that name is one of ours.
+pub(super) fn is_ours(resource: &str) -> bool {
+    DOMAINS.iter().any(|domain| resource.starts_with(domain))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Review<'a> {
+    #[serde(borrow)]
+    pub(super) request: Object<Request<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Request<'a> {
+    pub(super) uid: Text,
+    pub(super) kind: Object<Kind>,
+    pub(super) sub_resource: Text,
+    pub(super) namespace: Text,
+    pub(super) operation: Text,
+    pub(super) user_info: Object<User>,
+    /// As text: which object it is, the fields above say, and they may come after it.
+    #[serde(borrow)]
+    pub(super) object: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) old_object: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Kind {
+    pub(super) kind: Text,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct User {
+    pub(super) username: Text,
+    pub(super) groups: List<Text>,
+}
+
+/// A pod, or a template of pods.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Pod {
+    pub(super) metadata: Object<Metadata>,
+    pub(super) spec: Object<Spec>,
+}
+
+/// Of any object.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Head {
+    pub(super) metadata: Object<Metadata>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Metadata {
+    pub(super) labels: Kept,
+    pub(super) annotations: Kept,
+    pub(super) owner_references: List<Object<Owner>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Owner {
+    controller: Flag,
+}
+
+/// The one that controls it.
+impl Element<'_> for Owner {
+    fn matters(&self) -> bool {
+        self.controller.is(true)
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Spec {
+    #[serde(rename = "hostIPC")]
+    pub(super) host_ipc: Flag,
+    #[serde(rename = "hostPID")]
+    pub(super) host_pid: Flag,
+    pub(super) host_users: Flag,
+    pub(super) node_name: Text,
+    pub(super) scheduler_name: Text,
+    pub(super) runtime_class_name: Text,
+    pub(super) node_selector: Texts,
+    pub(super) tolerations: List<Object<Toleration>>,
+    pub(super) affinity: Object<Affinity>,
+    pub(super) containers: List<Object<Container>>,
+    pub(super) init_containers: List<Object<Container>>,
+    pub(super) ephemeral_containers: List<Object<Container>>,
+    pub(super) volumes: List<Object<Volume>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Container {
+    pub(super) name: Text,
+    pub(super) image: Text,
+    pub(super) security_context: Object<Security>,
+    pub(super) env: List<Object<Variable>>,
+    pub(super) resources: Object<Resources>,
+    pub(super) volume_mounts: List<Object<Mount>>,
+    pub(super) volume_devices: List<Object<Mount>>,
+}
+
+impl Element<'_> for Container {}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Security {
+    pub(super) privileged: Flag,
+    pub(super) capabilities: Object<Capabilities>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Capabilities {
+    pub(super) add: List<Text>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Variable {
+    name: Text,
+    pub(super) value: Text,
+}
+
+impl Element<'_> for Variable {
+    fn matters(&self) -> bool {
+        self.name.as_str() == VISIBLE
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Resources {
+    pub(super) requests: Quantities,
+    pub(super) limits: Quantities,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Mount {
+    pub(super) name: Text,
+}
+
+impl Element<'_> for Mount {
+    fn matters(&self) -> bool {
+        !self.name.as_str().is_empty()
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Volume {
+    pub(super) name: Text,
+    pub(super) host_path: Object<HostPath>,
+}
+
+/// GPUs' device files of the node.
+impl Element<'_> for Volume {
+    fn matters(&self) -> bool {
+        self.host_path.0.as_ref().is_some_and(|host| host.path.as_str().starts_with(DEVICES))
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct HostPath {
+    pub(super) path: Text,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Affinity {
+    pub(super) node_affinity: Object<NodeAffinity>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct NodeAffinity {
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    pub(super) required: Object<Required>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Required {
+    pub(super) node_selector_terms: List<Object<Term>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Term {
+    pub(super) match_expressions: List<Object<Expression>>,
+    pub(super) match_fields: List<Object<Expression>>,
+}
+
+impl Element<'_> for Term {}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Expression {
+    pub(super) key: Text,
+    pub(super) operator: Text,
+    pub(super) values: List<Text>,
+}
+
+impl Element<'_> for Expression {
+    fn matters(&self) -> bool {
+        !self.key.as_str().is_empty()
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Toleration {
+    pub(super) key: Text,
+    pub(super) operator: Text,
+    pub(super) value: Text,
+    pub(super) effect: Text,
+}
+
+impl Element<'_> for Toleration {}
+
+/// What makes pods.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Owning<'a> {
+    pub(super) metadata: Object<Metadata>,
+    #[serde(borrow)]
+    pub(super) spec: Object<Making<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Making<'a> {
+    /// As text: whether it has changed is a question of its bytes.
+    #[serde(borrow)]
+    pub(super) template: Option<&'a RawValue>,
+    #[serde(borrow)]
+    pub(super) job_template: Object<JobTemplate<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct JobTemplate<'a> {
+    #[serde(borrow)]
+    pub(super) spec: Object<Job<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Job<'a> {
+    #[serde(borrow)]
+    pub(super) template: Option<&'a RawValue>,
+}

@@ -1,0 +1,321 @@
+"""What the chart's CEL says, evaluated by CEL's own C++ implementation, as an API server of Kubernetes would: a variable or an expression
+that fails is a refusal (failurePolicy Fail), a condition that fails counts as an error here.
+
+cel.py policies RENDERED.json             the ValidatingAdmissionPolicies, over the table below
+cel.py conditions RENDERED.json REVIEWS   the webhooks' matchConditions, over the reviews of src/scheduler/tests/golden/webhook.jsonl
+"""
+import copy
+import json
+import sys
+
+from cel_expr_python import cel
+
+NAMES = ("object", "oldObject", "request", "variables")
+ENVIRONMENT = cel.NewEnv(variables={name: cel.Type.DYN for name in NAMES})
+
+
+def evaluate(expression, **data):
+    """A value of Python, or the error as an exception."""
+    result = ENVIRONMENT.compile(expression).eval(data={name: data.get(name) for name in NAMES})
+    if "ERROR" in str(result.type()):
+        raise ValueError(str(result.value()))
+    return result.plain_value() if hasattr(result, "plain_value") else result.value()
+
+
+def plain(value):
+    """CEL's values as Python's, where they are nested."""
+    if hasattr(value, "plain_value"):
+        return plain(value.plain_value())
+    if hasattr(value, "value") and callable(value.value):
+        return plain(value.value())
+    if isinstance(value, dict):
+        return {plain(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return value
+
+
+def refusals(policy, request, new, old):
+    """Why a policy refuses; None where the request is none of its."""
+    data = {"object": new, "oldObject": old, "request": request}
+    if not all(evaluate(one["expression"], **data) for one in policy["spec"]["matchConditions"]):
+        return None
+    variables = {}
+    for one in policy["spec"].get("variables", []):
+        try:
+            variables[one["name"]] = plain(evaluate(one["expression"], variables=variables, **data))
+        except ValueError:
+            pass  # Whoever names it fails.
+    found = []
+    for one in policy["spec"]["validations"]:
+        try:
+            holds = evaluate(one["expression"], variables=variables, **data)
+        except ValueError as error:
+            holds = f"{error}"
+        if holds is not True:
+            found.append(one["message"])
+    return found
+
+
+def matches(policy, resource, operation):
+    """Whether a rule of its covers this."""
+    for rule in policy["spec"]["matchConstraints"]["resourceRules"]:
+        covered = resource in rule["resources"] or ("/" in resource and resource.split("/")[0] + "/*" in rule["resources"])
+        if covered and ("*" in rule["operations"] or operation in rule["operations"]):
+            return True
+    return False
+
+
+# The tables.
+
+MPSGATED = "system:serviceaccount:mpsgate-system:mpsgate"
+SCHEDULER = "system:serviceaccount:mpsgate-system:mpsgate-scheduler"
+NODE = "authentication.kubernetes.io/node-name"
+POD = "authentication.kubernetes.io/pod-name"
+
+THE_NODE = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {
+        "name": "n1", "uid": "u", "resourceVersion": "7", "creationTimestamp": "2026-01-31T12:00:00Z",
+        "labels": {"kubernetes.io/hostname": "n1", "ack.node.gpu.schedule": "mps", "mpsgate.io/shared": "true",
+                   "aliyun.accelerator/nvidia_count": "1"},
+        "annotations": {"node.alpha.kubernetes.io/ttl": "0", "mpsgate.io/cards": "{}", "mpsgate.io/handlers": "{}"},
+        "finalizers": ["example.com/wait"],
+        "managedFields": [{"manager": "kubelet"}],
+    },
+    "spec": {"podCIDR": "10.0.0.0/24", "providerID": "p://1", "taints": [{"key": "gpu", "effect": "NoSchedule"}]},
+    "status": {
+        "capacity": {"cpu": "8", "aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"},
+        "allocatable": {"cpu": "8", "aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "1"},
+        "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "1"},
+                       {"type": "GPUMemorySharingReady", "status": "True", "reason": "Ready"}],
+        "addresses": [{"type": "InternalIP", "address": "10.1.1.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        "nodeInfo": {"kubeletVersion": "v1.34.1"},
+        "images": [{"names": ["a"], "sizeBytes": 1}],
+    },
+}
+
+THE_EVENT = {
+    "apiVersion": "v1", "kind": "Event", "metadata": {"name": "web.1", "namespace": "default", "resourceVersion": "1"},
+    "involvedObject": {"apiVersion": "v1", "kind": "Pod", "name": "web", "namespace": "default", "uid": "u-1"},
+    "reason": "GPUMemoryRefused", "message": "m", "type": "Warning", "source": {"component": "mpsgated", "host": "n1"},
+    "reportingComponent": "mpsgated", "reportingInstance": "n1", "firstTimestamp": "1", "lastTimestamp": "1", "count": 1,
+}
+
+THE_POD = {
+    "apiVersion": "v1", "kind": "Pod",
+    "metadata": {"name": "mpsgate-scheduler-1", "namespace": "mpsgate-system", "labels": {"app.kubernetes.io/component": "scheduler"}},
+    "spec": {"containers": [{"name": "scheduler", "image": "mpsgate"}]}, "status": {"phase": "Running"},
+}
+
+
+def change(of, path, value):
+    """A copy with one value set; None takes it away."""
+    copied = copy.deepcopy(of)
+    at = copied
+    for key in path[:-1]:
+        at = at[key] if isinstance(at, list) else at.setdefault(key, {})
+    if value is None:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return copied
+
+
+def labels(key, value):
+    return ("metadata", "labels", key), value
+
+
+def node_rows():
+    """(what, allowed, change of the own node)"""
+    for key in ("mpsgate.io/shared", "aliyun.accelerator/nvidia_count", "aliyun.accelerator/nvidia_name", "aliyun.accelerator/nvidia_mem"):
+        yield f"label {key}", True, *labels(key, "2")
+    yield "own label goes", True, *labels("mpsgate.io/shared", None)
+    yield "the annotation with the cards", True, ("metadata", "annotations", "mpsgate.io/cards"), "{}{}"
+    yield "that goes", True, ("metadata", "annotations", "mpsgate.io/cards"), None
+    yield "the annotation with the handlers", True, ("metadata", "annotations", "mpsgate.io/handlers"), "{}{}"
+    yield "the number of cards", True, ("status", "capacity", "aliyun.com/gpu-count"), "2"
+    yield "that goes", True, ("status", "capacity", "aliyun.com/gpu-count"), None
+    yield "the condition", True, ("status", "conditions", 1, "status"), "False"
+    yield "the condition goes", True, ("status", "conditions"), THE_NODE["status"]["conditions"][:1]
+    yield "managed fields", True, ("metadata", "managedFields"), [{"manager": "mpsgated"}]
+    yield "nothing", True, ("metadata", "name"), "n1"
+    for key in ("ack.node.gpu.schedule", "node-restriction.kubernetes.io/x", "aliyun.accelerator/other", "mpsgate.io/active", "nos.nebuly.com/gpu-partitioning"):
+        yield f"label {key}", False, *labels(key, "share")
+    yield "a label goes", False, *labels("ack.node.gpu.schedule", None)
+    yield "all labels go", False, ("metadata", "labels"), None
+    yield "another annotation", False, ("metadata", "annotations", "node.alpha.kubernetes.io/ttl"), "9"
+    yield "another annotation comes", False, ("metadata", "annotations", "mpsgate.io/else"), "9"
+    yield "another annotation goes", False, ("metadata", "annotations", "node.alpha.kubernetes.io/ttl"), None
+    yield "a taint", False, ("spec", "taints"), [{"key": "x", "effect": "NoExecute"}]
+    yield "no taints", False, ("spec", "taints"), None
+    yield "unschedulable", False, ("spec", "unschedulable"), True
+    yield "an unknown field of the spec", False, ("spec", "future"), 1
+    yield "no spec", False, ("spec",), None
+    yield "a finalizer", False, ("metadata", "finalizers"), ["example.com/wait", "x/y"]
+    yield "no finalizer", False, ("metadata", "finalizers"), None
+    yield "an owner", False, ("metadata", "ownerReferences"), [{"kind": "Pod", "name": "x", "uid": "y"}]
+    yield "a deletion", False, ("metadata", "deletionTimestamp"), "2026-01-31T12:00:00Z"
+    yield "memory of cards", False, ("status", "capacity", "aliyun.com/gpu-mem"), "999"
+    yield "cpu", False, ("status", "capacity", "cpu"), "999"
+    yield "another resource", False, ("status", "capacity", "nvidia.com/gpu"), "8"
+    yield "a capacity goes", False, ("status", "capacity", "cpu"), None
+    yield "allocatable", False, ("status", "allocatable", "cpu"), "999"
+    yield "another condition", False, ("status", "conditions", 0, "status"), "False"
+    yield "another condition goes", False, ("status", "conditions"), THE_NODE["status"]["conditions"][1:]
+    yield "a condition comes", False, ("status", "conditions"), THE_NODE["status"]["conditions"] + [{"type": "DiskPressure", "status": "True"}]
+    yield "a second Ready", False, ("status", "conditions"), THE_NODE["status"]["conditions"] + [{"type": "Ready", "status": "False"}]
+    yield "no condition at all", False, ("status", "conditions"), None
+    yield "an address", False, ("status", "addresses"), [{"type": "InternalIP", "address": "10.6.6.6"}]
+    yield "the kubelet's port", False, ("status", "daemonEndpoints", "kubeletEndpoint", "Port"), 6666
+    yield "its versions", False, ("status", "nodeInfo", "kubeletVersion"), "v1.0.0"
+    yield "its images", False, ("status", "images"), []
+    yield "an unknown field of the status", False, ("status", "future"), 1
+    yield "no status", False, ("status",), None
+
+
+def table():
+    """(policy, what, allowed, resource, request, object, old object)"""
+    def request(operation="UPDATE", username=MPSGATED, **extra):
+        of = {"operation": operation, "userInfo": {"username": username}}
+        if extra:
+            of["userInfo"]["extra"] = {NODE if key == "node" else POD: [value] for key, value in extra.items()}
+        return of
+
+    own = request(node="n1")
+    bare = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": {}, "status": {}}
+    first = {"metadata": {"name": "n1", "labels": {"mpsgate.io/shared": "true"}, "annotations": {"mpsgate.io/cards": "{}"}},
+             "spec": {}, "status": {"capacity": {"aliyun.com/gpu-count": "1"},
+                                    "conditions": [{"type": "GPUMemorySharingReady", "status": "True"}]}}
+    for resource in ("nodes", "nodes/status"):
+        for what, allowed, path, value in node_rows():
+            yield "nodes", what, allowed, resource, own, change(THE_NODE, path, value), THE_NODE
+        yield "nodes", "all at once, where nothing was", True, resource, own, first, bare
+        yield "nodes", "all of it goes", True, resource, own, bare, first
+        yield "nodes", "another node", False, resource, request(node="n2"), change(THE_NODE, ("metadata", "annotations", "mpsgate.io/cards"), "x"), THE_NODE
+        yield "nodes", "another node, nothing changed", False, resource, request(node="n2"), THE_NODE, THE_NODE
+        yield "nodes", "a token without a node", False, resource, request(), THE_NODE, THE_NODE
+        yield "nodes", "a token of two nodes", False, resource, {"operation": "UPDATE", "userInfo": {"username": MPSGATED, "extra": {NODE: ["n1", "n2"]}}}, THE_NODE, THE_NODE
+        yield "nodes", "a token of a node without a name", False, resource, {"operation": "UPDATE", "userInfo": {"username": MPSGATED, "extra": {NODE: [""]}}}, change(THE_NODE, ("metadata", "name"), ""), THE_NODE
+        yield "nodes", "a token that says something else", False, resource, {"operation": "UPDATE", "userInfo": {"username": MPSGATED, "extra": {"example.com/node-name": ["n1"]}}}, THE_NODE, THE_NODE
+        yield "nodes", "another account", None, resource, request(username="system:node:n2"), change(THE_NODE, ("spec", "unschedulable"), True), THE_NODE
+        yield "nodes", "the same name in another namespace", None, resource, request(username="system:serviceaccount:tenant:mpsgate"), THE_NODE, THE_NODE
+        yield "nodes", "nobody", None, resource, {"operation": "UPDATE", "userInfo": {}}, THE_NODE, THE_NODE
+    yield "nodes", "it is deleted", False, "nodes", request("DELETE", node="n1"), None, THE_NODE
+    yield "nodes", "one is made", False, "nodes", request("CREATE", node="n1"), THE_NODE, None
+    yield "nodes", "the kubelet is asked through it", False, "nodes/proxy", request("CONNECT", node="n1"), {"path": "/run"}, None
+
+    create = request("CREATE", node="n1")
+    on_node = {"kind": "Node", "name": "n1", "uid": "n1"}
+    for what, allowed, path, value in (
+        ("on a pod", True, ("count",), 1),
+        ("on the own node", True, ("involvedObject",), on_node),
+        ("on another node", False, ("involvedObject",), {**on_node, "name": "n2"}),
+        ("on a Secret", False, ("involvedObject", "kind"), "Secret"),
+        ("on nothing", False, ("involvedObject",), {}),
+        ("from another node", False, ("source", "host"), "n2"),
+        ("from nowhere", False, ("source", "host"), None),
+        ("without a source", False, ("source",), None),
+        ("as the kubelet", False, ("source", "component"), "kubelet"),
+        ("reported as the kubelet", False, ("reportingComponent",), "kubelet"),
+        ("reported from another node", False, ("reportingInstance",), "n2"),
+    ):
+        yield "events", f"made {what}", allowed, "events", create, change(THE_EVENT, path, value), None
+    yield "events", "made by a token without a node", False, "events", request("CREATE"), THE_EVENT, None
+    yield "events", "made by a token of another node", False, "events", request("CREATE", node="n2"), THE_EVENT, None
+    yield "events", "made by another account", None, "events", request("CREATE", username="alice"), THE_EVENT, None
+    counted = {**copy.deepcopy(THE_EVENT), "count": 2, "lastTimestamp": "2", "message": "n", "type": "Normal"}
+    yield "events", "counted on", True, "events", own, change(counted, ("metadata", "managedFields"), [{}]), THE_EVENT
+    foreign = change(THE_EVENT, ("source",), {"component": "kubelet", "host": "n1"})
+    yield "events", "the kubelet's changed", False, "events", own, change(foreign, ("message",), "x"), foreign
+    yield "events", "the kubelet's taken over", False, "events", own, counted, foreign
+    other = change(change(THE_EVENT, ("source", "host"), "n2"), ("reportingInstance",), "n2")
+    yield "events", "another node's taken over", False, "events", own, counted, other
+    for path, value in ((("reason",), "x"), (("involvedObject", "name"), "other"), (("related",), {"kind": "Pod"}), (("metadata", "finalizers"), ["x/y"]), (("metadata", "labels"), {"a": "b"})):
+        yield "events", f"{path} changed", False, "events", own, change(counted, path, value), THE_EVENT
+    yield "events", "deleted", False, "events", request("DELETE", node="n1"), None, THE_EVENT
+
+    pod = request(username=SCHEDULER, pod="mpsgate-scheduler-1", node="n1")
+    active = change(THE_POD, ("metadata", "labels", "mpsgate.io/active"), "true")
+    for what, allowed, now, then in (
+        ("its label comes", True, active, THE_POD),
+        ("its label goes", True, THE_POD, active),
+        ("another label", False, change(THE_POD, ("metadata", "labels", "app.kubernetes.io/component"), "x"), THE_POD),
+        ("its image", False, change(THE_POD, ("spec", "containers", 0, "image"), "evil"), THE_POD),
+        ("its label and its image", False, change(active, ("spec", "containers", 0, "image"), "evil"), THE_POD),
+        ("an annotation", False, change(THE_POD, ("metadata", "annotations"), {"a": "b"}), THE_POD),
+        ("an owner", False, change(THE_POD, ("metadata", "ownerReferences"), [{}]), THE_POD),
+        ("its status", False, change(THE_POD, ("status", "phase"), "Failed"), THE_POD),
+    ):
+        yield "scheduler", what, allowed, "pods", pod, now, then
+    holder = change(THE_POD, ("metadata", "name"), "mpsgate-holder-1")
+    yield "scheduler", "another pod's label", False, "pods", pod, change(holder, ("metadata", "labels", "mpsgate.io/active"), "true"), holder
+    elsewhere = change(THE_POD, ("metadata", "namespace"), "tenant")
+    yield "scheduler", "a pod of that name elsewhere", False, "pods", pod, change(elsewhere, ("metadata", "labels", "mpsgate.io/active"), "true"), elsewhere
+    yield "scheduler", "a token without a pod", False, "pods", request(username=SCHEDULER), active, THE_POD
+    yield "scheduler", "it is deleted", False, "pods", request("DELETE", username=SCHEDULER, pod="mpsgate-scheduler-1"), None, THE_POD
+    yield "scheduler", "one is made", False, "pods", request("CREATE", username=SCHEDULER, pod="mpsgate-scheduler-1"), THE_POD, None
+    yield "scheduler", "another account", None, "pods", request(username=MPSGATED, pod="x"), active, THE_POD
+
+
+def policies(file):
+    with open(file, encoding="utf-8") as stream:
+        rendered = json.load(stream)
+    found = {one["metadata"]["name"]: one for one in rendered if one["kind"] == "ValidatingAdmissionPolicy"}
+    bound = {one["spec"]["policyName"] for one in rendered if one["kind"] == "ValidatingAdmissionPolicyBinding" and one["spec"]["validationActions"] == ["Deny"]}
+    bad = rows = 0
+    for name, what, allowed, resource, request, new, old in table():
+        rows += 1
+        policy = found.get(f"mpsgate-{name}")
+        if policy is None or policy["metadata"]["name"] not in bound or policy["spec"]["failurePolicy"] != "Fail":
+            seen = "no such policy in force"
+        elif not matches(policy, resource, request["operation"]):
+            seen = "no rule matches"
+        else:
+            why = refusals(policy, request, new, old)
+            seen = None if why is None else not why
+        if seen != allowed:
+            bad += 1
+            print(f"{name}, {resource}: {what}: {seen}, wanted {allowed}", file=sys.stderr)
+    print(f"{rows} requests, {bad} bad")
+    return 1 if bad or not rows else 0
+
+
+def conditions(file, reviews):
+    with open(file, encoding="utf-8") as stream:
+        rendered = json.load(stream)
+    webhooks = [one for conf in rendered if conf["kind"].endswith("WebhookConfiguration") for one in conf["webhooks"]]
+    resources = {"Deployment": "deployments", "StatefulSet": "statefulsets", "DaemonSet": "daemonsets", "ReplicaSet": "replicasets", "Job": "jobs", "CronJob": "cronjobs"}
+    bad = asked = left = 0
+    with open(reviews, encoding="utf-8") as stream:
+        lines = [json.loads(line) for line in stream]
+    for line in lines:
+        request = line["review"]["request"]
+        resource = {**resources, "Pod": "pods"}.get(request["kind"]["kind"], "others")
+        resource += "/" + request["subResource"] if request["subResource"] else ""
+        asks = {"/mpsgate/validate": False, "/mpsgate/mutate": False}
+        for one in webhooks:
+            if not any(resource in rule["resources"] and request["operation"] in rule["operations"] for rule in one["rules"]):
+                continue
+            data = {"object": request["object"], "oldObject": request["oldObject"], "request": request}
+            values = [evaluate(condition["expression"], **data) for condition in one["matchConditions"]]
+            asks[one["clientConfig"]["service"]["path"]] |= all(value is True for value in values)
+        for path, has_word in (("/mpsgate/validate", line["judged"]), ("/mpsgate/mutate", line["changed"])):
+            asked += asks[path]
+            left += not asks[path]
+            if has_word and not asks[path]:
+                bad += 1
+                print(f"{line['name']}: {path} would say something, and is not asked", file=sys.stderr)
+        ordinary = line["name"] in ("no GPU memory", "somebody else's nonsense", "a pod's label changes", "an annotation beside the placement")
+        if ordinary and any(asks.values()):
+            bad += 1
+            print(f"{line['name']}: the webhook is asked for nothing", file=sys.stderr)
+    print(f"{len(lines)} reviews: asked {asked}, left alone {left}, {bad} bad")
+    return 1 if bad or not asked or not left else 0
+
+
+if sys.argv[1] == "policies":
+    sys.exit(policies(sys.argv[2]))
+sys.exit(conditions(sys.argv[2], sys.argv[3]))
