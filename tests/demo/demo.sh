@@ -107,7 +107,7 @@ inside() {
   assert_contains "environment" "$stdout" CUDA_MPS_PIPE_DIRECTORY=/ CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M NVIDIA_VISIBLE_DEVICES=GPU-
   # shellcheck disable=SC2016 # for the container's shell
   in_a 'ls $CUDA_MPS_PIPE_DIRECTORY'
-  assert_contains "client directory" "$stdout" control log
+  assert_equal "client directory" "$stdout" control
   # shellcheck disable=SC2016
   in_a 'touch $CUDA_MPS_PIPE_DIRECTORY/mine'
   assert_contains "client directory" "$stdout" "Read-only file system"

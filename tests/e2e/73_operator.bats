@@ -181,7 +181,7 @@ docker_is() { [[ $(docker inspect -f '{{.State.Status}}' "$1") == "$2" ]]; }
   pid=$(card 0 .mps.pid)
   for action in stop restart; do
     try 1 mpsgate mps "$action" 0
-    assert_contains "list" "$stdout" "mps $action of GPU 0 ($(uuid 0))" "g " "2 GiB" "nvidia-cuda-mps-control client" \
+    assert_contains "list" "$stdout" "mps $action of GPU 0 ($(uuid 0))" "g " "2 GiB" "nvidia-cuda-mps" \
       "Nothing was done" "mpsgate mps $action 0 --yes"
     try 1 mpsgate mps "$action" 0 -o json
     assert_equal "container of the client" "$(jq -r '.servers[0].clients[0].container_id' <<<"$stdout")" g

@@ -5,10 +5,16 @@
 load helpers
 load mpsgate
 
+# The containers of this file have no PID namespace of its own (see below).
+# shellcheck disable=SC2016 # sed's
+PIDS='$a [policy]\nhost_pid = "warn"'
+
 setup_file() {
   load helpers
   load mpsgate
-  node_start
+  sim_cards
+  settings "$PIDS"
+  daemon_start
 }
 
 teardown_file() {
@@ -72,7 +78,7 @@ userns() {
   create fail x
   assert_refusal_text x E_UID
   daemon_stop
-  settings 's|^mode = .*|mode = "cdi"|'
+  settings 's|^mode = .*|mode = "cdi"|;'"$PIDS"
   daemon_start
   mkdir -p /etc/cdi
   jq -n --arg card "$(uuid 0)" '{cdiVersion: "0.5.0", kind: "nvidia.com/gpu", devices: [{name: $card, containerEdits: {deviceNodes:
@@ -85,7 +91,7 @@ userns() {
   allowed z --ann mpsgate.io/gpu-mem=2Gi --ann mpsgate.io/gpu=0
   rm -r /etc/cdi
   daemon_stop
-  settings
+  settings "$PIDS"
   daemon_start
 }
 

@@ -190,7 +190,8 @@ another_daemon() { card_is ready 0 && [[ $(card 0 .mps.pid) != "$1" ]]; } # PID
   daemon_stop
   settings 's|^path = .*|path = "runc"|; s/^supervisor = .*/supervisor = "holder"/'
   mkdir -p /etc/nvidia-container-runtime
-  echo 'swarm-resource = "DOCKER_RESOURCE_GPU"' >/etc/nvidia-container-runtime/config.toml
+  printf '%s\n' 'swarm-resource = "DOCKER_RESOURCE_GPU"' '[nvidia-container-runtime.modes.cdi]' \
+    'annotation-prefixes = ["cdi.k8s.io/", "example.com/"]' >/etc/nvidia-container-runtime/config.toml
   mount -t tmpfs pod "$POD/etc/nvidia-container-runtime"
   mount --bind /dev/null "$POD/usr/sbin/runc"
   [[ ! -s $POD/usr/sbin/runc && -s /usr/sbin/runc ]] || fail "runc is not hidden from the pod alone"
@@ -199,6 +200,7 @@ another_daemon() { card_is ready 0 && [[ $(card 0 .mps.pid) != "$1" ]]; } # PID
   daemon_start
   assert_equal "the link" "$(readlink /run/mpsgate/runtime)" /usr/sbin/runc
   assert_equal "swarm-resource" "$(jq -c .swarm_resources /run/mpsgate/node.json)" '["DOCKER_RESOURCE_GPU"]'
+  assert_equal "annotation-prefixes" "$(jq -c .annotation_prefixes /run/mpsgate/node.json)" '["cdi.k8s.io/","example.com/"]'
   granted a 1Gi
   umount "$POD/usr/sbin/runc" "$POD/etc/nvidia-container-runtime"
 }

@@ -159,6 +159,7 @@ granted() {
 }
 
 # env_in ID NAME: NAME in the environment of the container's init.
+pid_of() { oci state "$1" | jq .pid; } # ID: of its init
 env_in() { environment_of "$(oci state "$1" | jq .pid)" | sed -n "s/^$2=//p"; }
 
 # --- refusals -------------------------------------------------------------------------------------

@@ -1,62 +1,15 @@
-# cri.bash: containerd as kubelet uses it (the program cri). Requests are annotations of pod and container.
-# shellcheck shell=bash disable=SC2154 # want and rest come from want
+# cri.bash: containerd as kubelet uses it (the program cri).
+# shellcheck shell=bash disable=SC2034 # read by the suite
 
 # shellcheck source=tests/engines/containerd.bash
 source "$here/containerd.bash"
-IPC_HINT="hostIPC: true"
-# There is no kubelet: who speaks CRI here is root.
-SETTINGS='$a [trust]\nlocal = "on"'
-CRI=$here/cri
-CRI_SOCKET=$CONTAINERD_SOCK CRI_PODS=$MG/pods CRI_CGROUP=$(cgroup_parent)
-export CRI_SOCKET CRI_PODS CRI_CGROUP
+# shellcheck source=tests/engines/pods.bash
+source "$here/pods.bash"
+export CRI_SOCKET=$CONTAINERD_SOCK
+HOST_IPC_AT=/proc/
 
 engine_start() {
   engine_back
   import_image k8s.io
 }
-
-# words NAME OPTION... -- CMD...: sets words.
-words() {
-  words=("$1" --handler "$UNDER")
-  shift
-  while (($#)); do
-    case $1 in
-      --gpu) words+=(--ann "mpsgate.io/gpu-mem=$2"); shift ;;
-      --) words+=("$@"); break ;;
-      *) words+=("$1") ;;
-    esac
-    shift
-  done
-}
-engine_up() {
-  local want rest words
-  want "$@"
-  words "${rest[@]}"
-  try "$want" "$CRI" up "${words[@]}"
-}
-engine_once() {
-  local want rest words
-  want "$@"
-  words "${rest[@]}"
-  try "$want" "$CRI" once "${words[@]}"
-}
-engine_exec() {
-  local want rest
-  want "$@"
-  try "$want" "$CRI" exec "${rest[@]}"
-}
-engine_halt() { try "$CRI" halt "$1"; }
-engine_again() { try "$CRI" again "$1"; }
-# As kubelet, which tries until it is done: containerd 2.1 fails at first where its shim was killed.
-engine_remove() {
-  local want rest
-  want "$@"
-  wait_for 30 "pod ${rest[0]} is removed" "$CRI" down "${rest[0]}"
-}
-engine_clear() {
-  local name
-  for name in $("$CRI" list); do engine_remove "$name"; done
-}
-engine_id() { "$CRI" id "$1"; }
-engine_pid() { "$CRI" pid "$1"; }
-engine_spec() { echo "/run/containerd/io.containerd.runtime.v2.task/k8s.io/$(engine_id "$1")/config.json"; }
+spec_at() { echo "/run/containerd/io.containerd.runtime.v2.task/k8s.io/$1/config.json"; }

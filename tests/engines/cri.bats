@@ -24,16 +24,15 @@ WANT=(--ipc --gpu 7Gi)
 @test "the pod's annotation is on its pause container too, which has no grant and is not touched" {
   local pause
   engine_up got "${WANT[@]}" -- sleep 600
-  pause=$(<"$CRI_PODS/got/sandbox")
   assert_equal "grants" "$(granted_ids)" "$(engine_id got)"
-  pause=/run/containerd/io.containerd.runtime.v2.task/k8s.io/$pause/config.json
+  pause=$(spec_at "$(<"$CRI_PODS/got/sandbox")")
   assert_equal "annotation of the pause container" "$(jq -r '.annotations["mpsgate.io/gpu-mem"]' "$pause")" 7Gi
   assert_equal "its hooks and limits" "$(jq -c '[.hooks, (.process.env[] | select(startswith("CUDA")))]' "$pause")" '[null]'
 }
 
 @test "hostIPC as a pod spec gives it: the entry is there, and names the host's namespace" {
   engine_up got "${WANT[@]}" -- sleep 600
-  assert_contains "namespace entry" "$(jq -c '.linux.namespaces' "$(engine_spec got)")" '"type":"ipc","path":"/proc/'
+  assert_contains "namespace entry" "$(jq -c '.linux.namespaces' "$(engine_spec got)")" '"type":"ipc","path":"'"$HOST_IPC_AT"
   assert_equal "namespace" "$(readlink "/proc/$(engine_pid got)/ns/ipc")" "$(readlink /proc/self/ns/ipc)"
 }
 

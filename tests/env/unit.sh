@@ -10,7 +10,7 @@ mkdir -p "$logs"
 for major in 550 535; do "$here/nvidia-cuda-mps.sh" "$major" >/dev/null || true; done
 if cargo nextest --version >/dev/null 2>&1; then
   cargo nextest run --config-file "$here/nextest.toml" --locked --workspace --no-fail-fast 2>&1 | tee "$logs/unit.log" || rc=1
-  sed -n 's/.*\(SKIPPED: .*\)/\1/p' "${CARGO_TARGET_DIR:-target}/nextest/default/junit.xml" | sort -u | tee -a "$logs/unit.log"
+  sed -n 's/.*\(SKIPPED: .*\)/\1/p' target/nextest/default/junit.xml | sort -u | tee -a "$logs/unit.log"
 else
   cargo test --locked --workspace --no-fail-fast --lib --bins --tests -- --show-output 2>&1 | tee "$logs/unit.log" || rc=1
 fi

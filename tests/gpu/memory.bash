@@ -45,13 +45,13 @@ ask_around() {
   LIMIT=20 try_oci any exec a sh -c 'echo set_default_device_pinned_mem_limit 0 64G | nvidia-cuda-mps-control; echo quit | nvidia-cuda-mps-control'
   answer admin "$stdout $stderr" grep -q "Not enough privilege" <<<"$stdout"
 
-  # mpsgated would put it back.
+  # mpsgated would take it away.
   kill -STOP "$(<"$MG/mpsgated.pid")"
-  mv "/run/mpsgate/mps/$gpu/client/log" "$MG/log-link"
+  ln "/run/mpsgate/mps/$gpu/pipe/log" "/run/mpsgate/mps/$gpu/client/log"
   probe_in a
-  mv "$MG/log-link" "/run/mpsgate/mps/$gpu/client/log"
+  rm "/run/mpsgate/mps/$gpu/client/log"
   kill -CONT "$(<"$MG/mpsgated.pid")"
-  recorded control-alone "$(field allocated_mib) MiB $stderr"
+  recorded with-log "$(field allocated_mib) MiB $stderr"
 
   seen=$(private_ipc 2>&1) || true
   recorded private-ipc "$seen"

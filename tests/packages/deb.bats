@@ -142,6 +142,30 @@ daemon_start_plain() {
   daemon_stop
 }
 
+@test "a container that was started through it can still be stopped when it is gone" {
+  apt install "$MG/p/old.deb"
+  ln -sfn /usr/sbin/runc "$ROOT/run/mpsgate/runtime"
+  # What containerd's shim keeps of a container, and from then on calls (runc.WriteOptions of containerd 1.6 to 2.1).
+  local task=$ROOT/run/containerd/io.containerd.runtime.v2.task/k8s.io/lives
+  mkdir -p "$task"
+  echo '{"binary_name":"/usr/bin/mpsgate-runtime","root":"/run/containerd/runc"}' >"$task/options.json"
+  bundle lives
+  try_oci run --detach --bundle "$MG/b/lives" lives
+  apt remove mpsgate
+  assert_contains "what it says" "$stdout$stderr" "mpsgate: containers go on that were started through /usr/bin/mpsgate-runtime: 1." "when they have ended: rm /usr/bin/mpsgate-runtime"
+  assert_equal "its place" "$(readlink "$ROOT/usr/bin/mpsgate-runtime")" /usr/sbin/runc
+  oci kill lives KILL
+  wait_for 10 "it is stopped" is_stopped lives
+  oci delete lives
+  rm "$ROOT/usr/bin/mpsgate-runtime"
+  rm -r "$ROOT/run/containerd"
+  # Nobody was started through it: nothing stays.
+  apt install "$MG/p/old.deb"
+  apt remove mpsgate
+  [[ ! -L $ROOT/usr/bin/mpsgate-runtime && ! -e $ROOT/usr/bin/mpsgate-runtime ]] || fail "left: $(ls -l "$ROOT/usr/bin/mpsgate-runtime")"
+}
+is_stopped() { [[ $(oci state "$1" | jq -r .status) == stopped ]]; } # ID
+
 @test "a purge leaves nothing" {
   apt purge mpsgate
   files_now >"$MG/after"

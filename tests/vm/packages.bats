@@ -285,5 +285,12 @@ since_boot() { unit_of "$1" "$2Monotonic"; }
   assert_contains "apt purge" "$stdout$stderr" "containers have GPU memory" "going on, as it is forced"
   assert_equal "compute modes" "$(jq -c '[.cards[].compute_mode]' "$NVML/nvml.json")" '["DEFAULT","DEFAULT"]'
   assert_equal "control daemons" "$(pgrep -l nvidia-cuda-mps)" ""
+  # The container goes on, and its engine calls the runtime that it was started through until it has ended.
+  assert_contains "apt purge" "$stdout$stderr" "containers go on that were started through /usr/bin/mpsgate-runtime: 1." "when they have ended: rm /usr/bin/mpsgate-runtime"
+  assert_equal "left" "$(files_now | diff /root/seen - | grep '^>')" "> /usr/bin/mpsgate-runtime"
+  assert_equal "the link" "$(readlink -f /usr/bin/mpsgate-runtime)" "$(readlink -f "$(command -v runc)")"
+  try_docker exec dock true
+  try_docker rm -f dock
+  rm /usr/bin/mpsgate-runtime
   assert_equal "left" "$(files_now | diff /root/seen - | grep '^>')" ""
 }
