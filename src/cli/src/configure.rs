@@ -21,7 +21,7 @@ use mpsgate_configure::{
 };
 
 pub use self::error::SetUpError;
-use self::files::{Disk, WithoutUs};
+use self::files::{DISK, WithoutUs};
 use self::record::Record;
 use crate::args::{ConfigureArgs, Engine};
 use crate::{CliError, print};
@@ -52,11 +52,7 @@ impl Engine {
 
     /// The file that is ours to write where nobody names one: among the drop-ins that the engine reads.
     fn settings(self, flags: &crio::Flags) -> PathBuf {
-        let usual = Path::new(self.usual_path());
-        match (self, flags.directory(), usual.file_name()) {
-            (Self::Crio, Some(directory), Some(name)) => directory.join(name),
-            _ => usual.to_owned(),
-        }
+        if self == Self::Crio { crio::path(flags) } else { self.usual_path().into() }
     }
 }
 
@@ -152,20 +148,20 @@ impl<'a> Call<'a> {
     fn plan(&self) -> Result<Plan, ConfigureError> {
         let (path, options) = (&self.path, &self.options);
         match self.args.engine {
-            Engine::Containerd => containerd::plan(&Disk, path, options),
+            Engine::Containerd => containerd::plan(&DISK, path, options),
             Engine::Docker => {
-                docker::plan(&Disk, path, options, &programs::command_line("dockerd"))
+                docker::plan(&DISK, path, options, &programs::command_line("dockerd"))
             }
             Engine::Podman => {
-                podman::plan(&Disk, path, options, self.args.hooks_only.then_some(HOOK))
+                podman::plan(&DISK, path, options, self.args.hooks_only.then_some(HOOK))
             }
-            Engine::Crio => crio::plan(&Disk, path, options, &self.flags),
+            Engine::Crio => crio::plan(&DISK, path, options, &self.flags),
         }
     }
 
     fn report(&self) -> Result<Report, CliError> {
         let program = self.program.as_deref();
-        report(self.args.engine, &Disk, &self.path, &self.options, &self.flags, program)
+        report(self.args.engine, &DISK, &self.path, &self.options, &self.flags, program)
     }
 
     /// Whether the engine, which read what is to be written, would lead containers to mpsgate by it.
@@ -173,9 +169,9 @@ impl<'a> Call<'a> {
         let name = &self.options.name;
         let report = match self.args.engine {
             Engine::Crio => {
-                crio::check_dump(&Disk, &self.path, reading, &self.options, &self.flags)?
+                crio::check_dump(&DISK, &self.path, reading, &self.options, &self.flags)?
             }
-            _ => containerd::check_dump(&Disk, &self.path, reading, &self.options)?,
+            _ => containerd::check_dump(&DISK, &self.path, reading, &self.options)?,
         };
         let through = |finding: &Finding| finding.way == Way::Through;
         let ours = report.findings.iter().find(|finding| finding.handler == *name);

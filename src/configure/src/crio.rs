@@ -11,7 +11,7 @@ mod report;
 mod trial;
 mod view;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item};
@@ -27,6 +27,16 @@ use crate::{Change, ConfigureError, Options, Plan, Source, base};
 
 /// Our drop-in. Behind NVIDIA's `99-nvidia.toml`; what is behind it all the same is looked for.
 pub const PATH: &str = "/etc/crio/crio.conf.d/zz-mpsgate.conf";
+
+/// The same where the CRI-O that was started so reads its drop-ins.
+#[must_use]
+pub fn path(flags: &Flags) -> PathBuf {
+    let usual = Path::new(PATH);
+    match (flags.directory(), usual.file_name()) {
+        (Some(directory), Some(name)) => directory.join(name),
+        _ => usual.to_owned(),
+    }
+}
 const HEAD: &str = "# Written by mpsgate configure crio; --undo takes it away.\n";
 /// What is named in `runtimes` for a platform runs instead of `runtime_path`.
 const PLATFORMS: &str = "platform_runtime_paths";

@@ -11,6 +11,7 @@
 
 pub mod containerd;
 pub mod crio;
+pub mod disk;
 pub mod docker;
 mod error;
 mod json;
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use disk::Disk;
 pub use error::ConfigureError;
 
 /// Annotations that reach the runtime only where containerd is told so. `path.Match`, by which it
@@ -43,13 +45,9 @@ pub trait Source {
     ///
     /// # Errors
     /// A folder that cannot be read, or what stands in a file's place and is none.
-    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
-        Ok(self.list(directory))
-    }
+    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError>;
     /// Whether a program is there: by its whole path, or by its name where runtimes are looked for.
-    fn has_program(&self, _program: &str) -> bool {
-        true
-    }
+    fn has_program(&self, program: &str) -> bool;
 }
 
 /// What the operator wants.

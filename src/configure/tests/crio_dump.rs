@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mpsgate_configure::{Options, Source, Version, Way, crio};
+use mpsgate_configure::{ConfigureError, Options, Source, Version, Way, crio};
 
 /// A node without crun.
 struct Node;
@@ -16,6 +16,10 @@ impl Source for Node {
 
     fn list(&self, _: &Path) -> Vec<PathBuf> {
         Vec::new()
+    }
+
+    fn walk(&self, _: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
+        Ok(Vec::new())
     }
 
     fn has_program(&self, program: &str) -> bool {

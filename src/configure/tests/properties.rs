@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mpsgate_configure::{Options, Plan, Source, containerd, crio, docker, podman};
+use mpsgate_configure::{ConfigureError, Options, Plan, Source, containerd, crio, docker, podman};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use toml_edit::DocumentMut;
@@ -18,6 +18,14 @@ impl Source for One {
 
     fn list(&self, directory: &Path) -> Vec<PathBuf> {
         Some(self.0.clone()).filter(|path| path.parent() == Some(directory)).into_iter().collect()
+    }
+
+    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
+        Ok(self.list(directory))
+    }
+
+    fn has_program(&self, _: &str) -> bool {
+        true
     }
 }
 

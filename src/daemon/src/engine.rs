@@ -1,4 +1,4 @@
-//! What the node's CRI engine makes of its settings: containerd's own `config dump`, CRI-O's files. Reads and asks; judges nothing.
+//! What the node's CRI engine makes of its settings: containerd's own `config dump`, CRI-O's own `config`. Reads and asks; judges nothing.
 //!
 //! A program of the node is started here, and nowhere else in the daemon but for control daemons: the very file that the running
 //! containerd is of, by root's `/proc`, with an empty environment, a limit of time and one of what it prints. Only a process of root's
@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
 
-use mpsgate_configure::{Options, Report, Source, Version, containerd, crio};
+use mpsgate_config::paths;
+use mpsgate_configure::disk::LARGEST;
+use mpsgate_configure::{ConfigureError, Disk, Options, Report, Source, Version, containerd, crio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::chain;
@@ -21,8 +23,8 @@ use crate::process;
 
 /// An engine reads its settings within milliseconds; a node under load takes longer.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Settings are some KiB, the whole of containerd's some 20.
-const LARGEST: usize = 4 << 20;
+/// The node's files. To be used where they are the node's.
+const DISK: Disk = Disk { programs: paths::RUNTIME_SEARCH };
 /// Docker brings a containerd along whose CRI is off.
 const DOCKERS: &str = "/docker/containerd/";
 
@@ -40,6 +42,8 @@ pub(crate) struct Engine {
     pid: u32,
     start_time: u64,
     command_line: Vec<String>,
+    /// Its variables, as `NAME=VALUE`.
+    environment: Vec<String>,
 }
 
 /// What is known of an engine's handlers.
@@ -82,8 +86,13 @@ impl Engine {
         let given = self.option(["--config", "-c"]).map(PathBuf::from);
         match self.kind() {
             Kind::Containerd => given.unwrap_or_else(|| containerd::PATH.into()),
-            Kind::Crio => crio::PATH.into(),
+            // Our drop-in among those that it reads.
+            Kind::Crio => crio::path(&self.flags()),
         }
+    }
+
+    fn flags(&self) -> crio::Flags {
+        crio::Flags::of(&self.command_line, &self.environment)
     }
 }
 
@@ -101,16 +110,22 @@ pub(crate) fn running() -> Vec<Engine> {
             if process::uid(pid) != Some(0) || mounts.is_none() || mounts != node {
                 return None;
             }
-            let bytes = std::fs::read(entry.path().join("cmdline")).ok()?;
-            let words = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+            let command_line = words(&entry.path().join("cmdline"))?;
+            let environment = words(&entry.path().join("environ"))?;
             let start_time = process::identify(pid)?.start_time;
-            let command_line = words.map(std::borrow::Cow::into_owned).collect();
-            Some(Engine { name, pid, start_time, command_line })
+            Some(Engine { name, pid, start_time, command_line, environment })
         })
         .filter(|engine| !engine.settings().to_string_lossy().contains(DOCKERS))
         .collect();
     engines.sort_by_key(|engine| (engine.name, engine.pid));
     engines
+}
+
+/// A file of a process that holds words, each ended by a NUL.
+fn words(file: &Path) -> Option<Vec<String>> {
+    let bytes = std::fs::read(file).ok()?;
+    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes).split(|byte| *byte == 0);
+    Some(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
 }
 
 /// A number that is another as soon as the engine, its files or the runtime are. `None`: the files cannot be read.
@@ -129,14 +144,25 @@ pub(crate) fn read(engine: &Engine, options: &Options) -> Option<Reading> {
     let reading =
         |own, said| Reading { engine: engine.name, own, said, stale: stale(engine, &files) };
     let path = engine.settings();
+    let program = PathBuf::from(format!("/proc/{}/exe", engine.pid));
     if engine.kind() == Kind::Crio {
-        return Some(reading(false, ours));
+        let flags = engine.flags();
+        let dump = crio::reading(&files, &path, &flags)
+            .map_err(|error| chain(&error))
+            .and_then(|arguments| {
+                ask(&program, engine.name, &arguments, LIMIT)
+                    .map_err(|error| format!("crio config: {error}"))
+            })
+            .and_then(|text| {
+                crio::check_dump(&files, &path, &text, options, &flags)
+                    .map_err(|error| chain(&error))
+            });
+        return Some(reading(true, dump));
     }
     if !path.exists() {
         // Its defaults, which a dump of no file would not be.
         return Some(reading(false, ours));
     }
-    let program = PathBuf::from(format!("/proc/{}/exe", engine.pid));
     let arguments = ["--config", &path.to_string_lossy(), "config", "dump"].map(ToOwned::to_owned);
     let text = match ask(&program, engine.name, &arguments, LIMIT) {
         Ok(text) => text,
@@ -165,18 +191,7 @@ fn by_files(engine: &Engine, files: &Files, options: &Options) -> Result<Report,
     match engine.kind() {
         Kind::Containerd => containerd::check(files, &path, options).map_err(|error| chain(&error)),
         Kind::Crio => {
-            // Each of them may name other files, handlers or defaults.
-            let flags =
-                [["--config", "-c"], ["--config-dir", "-d"], ["--default-runtime", "--runtimes"]];
-            if let Some([flag, other]) =
-                flags.into_iter().find(|flag| engine.option(*flag).is_some())
-            {
-                return Err(format!(
-                    "crio was started with {flag} or {other}, and its files are not all that counts"
-                ));
-            }
-            crio::check(files, &path, options, &crio::Flags::default())
-                .map_err(|error| chain(&error))
+            crio::check(files, &path, options, &engine.flags()).map_err(|error| chain(&error))
         }
     }
 }
@@ -215,32 +230,28 @@ impl Files {
 
 impl Source for Files {
     fn read(&self, path: &Path) -> io::Result<Option<String>> {
-        let found = match std::fs::File::open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-            Ok(file) => {
-                if !file.metadata()?.is_file() {
-                    return Err(io::Error::other("it is no file"));
-                }
-                let mut text = String::new();
-                let most = u64::try_from(LARGEST).unwrap_or(u64::MAX);
-                if file.take(most).read_to_string(&mut text)? == LARGEST {
-                    return Err(io::Error::other("it is too large"));
-                }
-                Some(text)
-            }
-        };
+        let found = DISK.read(path)?;
         self.note(path, &found);
         Ok(found)
     }
 
     fn list(&self, directory: &Path) -> Vec<PathBuf> {
-        let all = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        let mut files: Vec<PathBuf> =
-            all.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
-        files.sort();
+        let files = DISK.list(directory);
         self.note(directory, &files);
         files
+    }
+
+    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
+        let files = DISK.walk(directory)?;
+        self.note(directory, &files);
+        Ok(files)
+    }
+
+    fn has_program(&self, program: &str) -> bool {
+        let found = DISK.has_program(program);
+        // No path of its settings: another program there is no other setting.
+        self.note(Path::new(&format!("program {program}")), &found);
+        found
     }
 }
 
@@ -310,7 +321,7 @@ fn read_until(mut out: std::process::ChildStdout, until: Instant) -> io::Result<
         if count == 0 {
             return Ok(bytes);
         }
-        if bytes.len() + count > LARGEST {
+        if u64::try_from(bytes.len() + count).is_ok_and(|length| length > LARGEST) {
             return Err(io::Error::other("it prints more than settings are"));
         }
         bytes.extend_from_slice(part.get(..count).unwrap_or_default());

@@ -12,80 +12,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Component, Path, PathBuf};
 
-use mpsgate_config::find_runtime;
-use mpsgate_configure::{Change, ConfigureError, Source};
+use mpsgate_config::{find_runtime, paths};
+use mpsgate_configure::{Change, ConfigureError, Disk, Source};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{SetUpError, programs};
+use super::SetUpError;
 
 /// Links that are followed, as many as the kernel does.
 const LINKS: usize = 40;
 
-/// The file system.
-#[derive(Debug)]
-pub(crate) struct Disk;
-
-impl Source for Disk {
-    fn read(&self, path: &Path) -> io::Result<Option<String>> {
-        match fs::read_to_string(path) {
-            Ok(text) => Ok(Some(text)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn list(&self, directory: &Path) -> Vec<PathBuf> {
-        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-        let mut files: Vec<PathBuf> =
-            entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
-        files.sort();
-        files
-    }
-
-    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
-        let files = below(directory)?;
-        for path in &files {
-            let what = match fs::metadata(path) {
-                Ok(found) if found.is_file() => continue,
-                Ok(found) if found.is_dir() => "is a link to a folder",
-                Ok(_) => "is no file",
-                Err(error) if error.kind() == ErrorKind::NotFound => "is a link that leads nowhere",
-                // Reading it says more.
-                Err(_) => continue,
-            };
-            return Err(ConfigureError::NoFile { path: path.clone(), what });
-        }
-        Ok(files)
-    }
-
-    fn has_program(&self, program: &str) -> bool {
-        programs::find(program).is_some()
-    }
-}
-
-/// All that is below a directory but folders, themselves and not what they may lead to; by name, folder by folder.
-pub(super) fn below(directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
-    let failed = |path: &Path, source| ConfigureError::Read { path: path.to_owned(), source };
-    let mut found = Vec::new();
-    match fs::symlink_metadata(directory) {
-        // A link in the folder's place is not followed either.
-        Ok(metadata) if !metadata.is_dir() => return Ok(vec![directory.to_owned()]),
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(found),
-        Err(error) => return Err(failed(directory, error)),
-    }
-    let mut folders = vec![directory.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).map_err(|error| failed(&folder, error))? {
-            let entry = entry.map_err(|error| failed(&folder, error))?;
-            let kind = entry.file_type().map_err(|error| failed(&entry.path(), error))?;
-            if kind.is_dir() { &mut folders } else { &mut found }.push(entry.path());
-        }
-    }
-    found.sort();
-    Ok(found)
-}
+/// The node's files.
+pub(crate) const DISK: Disk = Disk { programs: paths::RUNTIME_SEARCH };
 
 /// The file system as it would be without what `--write` wrote.
 #[derive(Debug)]
@@ -95,12 +33,12 @@ impl Source for WithoutUs {
     fn read(&self, path: &Path) -> io::Result<Option<String>> {
         match real(path).ok().and_then(|real| self.0.get(&real)) {
             Some(text) => Ok(text.clone()),
-            None => Disk.read(path),
+            None => DISK.read(path),
         }
     }
 
     fn list(&self, directory: &Path) -> Vec<PathBuf> {
-        let mut files = Disk.list(directory);
+        let mut files = DISK.list(directory);
         files.retain(|path| {
             real(path).ok().and_then(|real| self.0.get(&real)).is_none_or(Option::is_some)
         });
@@ -108,11 +46,11 @@ impl Source for WithoutUs {
     }
 
     fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
-        Disk.walk(directory)
+        DISK.walk(directory)
     }
 
     fn has_program(&self, name: &str) -> bool {
-        Disk.has_program(name)
+        DISK.has_program(name)
     }
 }
 
@@ -155,7 +93,7 @@ impl Target {
     }
 
     pub(super) fn write(&self) -> Result<(), SetUpError> {
-        let now = Disk
+        let now = DISK
             .read(&self.real)
             .map_err(|source| SetUpError::Read { path: self.real.clone(), source })?;
         if now != self.before {
@@ -411,7 +349,7 @@ mod tests {
     use super::*;
 
     fn target(named: &Path, after: &str) -> Target {
-        let before = Disk.read(named).unwrap();
+        let before = DISK.read(named).unwrap();
         let change = Change { path: named.to_owned(), before, after: after.to_owned() };
         Target::of(&change).unwrap()
     }
@@ -441,7 +379,7 @@ mod tests {
             symlink(&roots, users.join("etc")).unwrap();
             let error = planned.write().unwrap_err();
             assert!(matches!(error, SetUpError::Write { .. }), "{error}");
-            let left = Disk.read(&roots.join("daemon.json")).unwrap();
+            let left = DISK.read(&roots.join("daemon.json")).unwrap();
             assert_eq!(left.as_deref(), existed.then_some("old"));
             assert!(remove(&planned.real, &[]).is_err());
             assert_eq!(roots.join("daemon.json").exists(), existed);
@@ -480,52 +418,6 @@ mod tests {
         assert_eq!(fs::read_to_string(users.join("etc/a/b/daemon.json")).unwrap(), "new");
         let names = fs::read_dir(users.join("etc/a/b")).unwrap().count();
         assert_eq!(names, 1, "nothing is left behind");
-    }
-
-    #[test]
-    fn drop_ins_are_found_folder_by_folder_whatever_their_names() {
-        let (_dir, users, _) = places();
-        let etc = users.join("etc");
-        for folder in ["b.d", "b.d/c"] {
-            fs::create_dir(etc.join(folder)).unwrap();
-        }
-        for name in ["a.conf", "a.conf~", ".hidden", "b", "b-", "b.d/x", "b.d/c/y", "c"] {
-            fs::write(etc.join(name), "").unwrap();
-        }
-        symlink(etc.join("a.conf"), etc.join("b.d/linked")).unwrap();
-        let names: Vec<String> = Disk
-            .walk(&etc)
-            .unwrap()
-            .iter()
-            .map(|path| path.strip_prefix(&etc).unwrap().to_string_lossy().into_owned())
-            .collect();
-        assert_eq!(
-            names,
-            [".hidden", "a.conf", "a.conf~", "b", "b-", "b.d/c/y", "b.d/linked", "b.d/x", "c"]
-        );
-        assert_eq!(Disk.walk(&users.join("none")).unwrap(), Vec::<PathBuf>::new());
-    }
-
-    #[test]
-    fn what_is_no_file_among_drop_ins_is_said_with_what_it_is() {
-        for (target, what) in [
-            ("gone", "is a link that leads nowhere"),
-            ("../roots", "is a link to a folder"),
-            ("/dev/null", "is no file"),
-        ] {
-            let (_dir, users, _) = places();
-            let link = users.join("etc/drop.conf");
-            symlink(if target == "../roots" { "../../roots" } else { target }, &link).unwrap();
-            let error = Disk.walk(&users.join("etc")).unwrap_err();
-            assert_eq!(
-                error.to_string(),
-                format!("{} {what}, and CRI-O does not start with it", link.display())
-            );
-        }
-        let (_dir, users, roots) = places();
-        symlink(&roots, users.join("folder")).unwrap();
-        let error = Disk.walk(&users.join("folder")).unwrap_err();
-        assert!(error.to_string().contains("is a link to a folder"), "{error}");
     }
 
     #[test]

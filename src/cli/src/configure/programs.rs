@@ -74,9 +74,9 @@ pub(super) fn validate(
     let (arguments, files): (Vec<String>, _) = match engine {
         Engine::Containerd => (
             words(&["--config", &config, "config", "dump"]),
-            containerd::trial(&super::Disk, main, changes, scratch.path()),
+            containerd::trial(&super::DISK, main, changes, scratch.path()),
         ),
-        Engine::Crio => match crio::trial(&super::Disk, main, flags, changes, scratch.path()) {
+        Engine::Crio => match crio::trial(&super::DISK, main, flags, changes, scratch.path()) {
             Ok(reading) => (reading.arguments, Ok(reading.files)),
             Err(error) => (Vec::new(), Err(error)),
         },

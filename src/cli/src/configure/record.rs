@@ -10,7 +10,7 @@ use mpsgate_configure::{Source, merge_later_edit, parses};
 use serde::{Deserialize, Serialize};
 
 use super::SetUpError;
-use super::files::{Disk, Target, make_private_dir, remove, remove_dir, replace, replace_private};
+use super::files::{DISK, Target, make_private_dir, remove, remove_dir, replace, replace_private};
 
 const FORMAT: u32 = 1;
 const FILE: &str = "record.json";
@@ -233,5 +233,5 @@ fn parse(text: &str, path: PathBuf) -> Result<Document, SetUpError> {
 }
 
 fn read(path: &Path) -> Result<Option<String>, SetUpError> {
-    Disk.read(path).map_err(|source| SetUpError::Read { path: path.to_owned(), source })
+    DISK.read(path).map_err(|source| SetUpError::Read { path: path.to_owned(), source })
 }

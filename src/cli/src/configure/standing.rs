@@ -4,9 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mpsgate_config::paths;
+use mpsgate_configure::disk::below;
 use mpsgate_configure::{ConfigureError, Options, Report, Source, Version, Way, crio};
 
-use super::files::{Disk, below};
+use super::files::DISK;
 use super::{loaded, programs, report};
 use crate::CliError;
 use crate::args::{Engine, NAME};
@@ -93,17 +94,17 @@ impl Below<'_> {
 
 impl Source for Below<'_> {
     fn read(&self, path: &Path) -> io::Result<Option<String>> {
-        Disk.read(&self.at(path))
+        DISK.read(&self.at(path))
     }
 
     fn list(&self, directory: &Path) -> Vec<PathBuf> {
-        Disk.list(&self.at(directory)).into_iter().map(|path| self.named(path)).collect()
+        DISK.list(&self.at(directory)).into_iter().map(|path| self.named(path)).collect()
     }
 
     /// Where a link leads on that node is not looked at.
     fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
         if self.0 == Path::new("/") {
-            return Disk.walk(directory);
+            return DISK.walk(directory);
         }
         Ok(below(&self.at(directory))?.into_iter().map(|path| self.named(path)).collect())
     }

@@ -11,7 +11,7 @@ use mpsgate_configure::{Options, Version, containerd};
 
 use crate::CliError;
 use crate::args::Engine;
-use crate::configure::files::Disk;
+use crate::configure::files::DISK;
 
 const NVIDIA: &str = "nvidia-container-runtime";
 /// Where the GPU operator's toolkit pod puts it.
@@ -70,7 +70,7 @@ fn programs((engine, path): (Engine, &Path)) -> Vec<String> {
     };
     match engine {
         Engine::Containerd => {
-            let found = containerd::programs(&Disk, path, &options).unwrap_or_default();
+            let found = containerd::programs(&DISK, path, &options).unwrap_or_default();
             found.programs.into_values().collect()
         }
         Engine::Docker | Engine::Podman | Engine::Crio => Vec::new(),

@@ -80,6 +80,14 @@ impl Source for Dump {
     fn list(&self, _: &Path) -> Vec<std::path::PathBuf> {
         Vec::new()
     }
+
+    fn walk(&self, _: &Path) -> Result<Vec<std::path::PathBuf>, ConfigureError> {
+        Ok(Vec::new())
+    }
+
+    fn has_program(&self, _: &str) -> bool {
+        true
+    }
 }
 
 fn report(source: &dyn Source, view: &View, options: &Options) -> Result<Report, ConfigureError> {

@@ -8,7 +8,7 @@ fn shell(script: &str, limit: Duration) -> io::Result<String> {
 fn engine(name: &'static str, words: &[&str]) -> Engine {
     let command_line = words.iter().map(ToString::to_string).collect();
     let me = process::identify(std::process::id()).unwrap();
-    Engine { name, pid: me.pid, start_time: me.start_time, command_line }
+    Engine { name, pid: me.pid, start_time: me.start_time, command_line, environment: Vec::new() }
 }
 
 #[test]
@@ -40,13 +40,37 @@ fn settings_are_where_the_command_line_says() {
     }
 }
 
+/// A CRI-O with its drop-ins in this folder, of this test's own process.
+fn crio_of(directory: &Path) -> Engine {
+    engine("crio", &["crio", "--config=", "--config-dir", &directory.to_string_lossy()])
+}
+
 #[test]
-fn flags_of_crio_that_name_other_settings_leave_its_handlers_unknown() {
+fn crio_is_asked_itself_and_what_it_does_not_say_its_files_do_not() {
+    let dir = tempfile::tempdir().unwrap();
     let options = super::super::handlers::options(Path::new("runc"));
-    for flag in ["--config=/x", "-d", "--default-runtime=crun", "--runtimes=a:/b"] {
-        let said = read(&engine("crio", &["crio", flag, "y"]), &options).unwrap().said;
-        assert!(said.unwrap_err().starts_with("crio was started with "), "{flag}");
-    }
+    // The program of this process is this test, which knows no `--config=`.
+    let reading = read(&crio_of(dir.path()), &options).unwrap();
+    assert!(reading.own);
+    assert!(reading.said.unwrap_err().starts_with("crio config: it failed"));
+    std::os::unix::fs::symlink("gone", dir.path().join("x.conf")).unwrap();
+    let said = read(&crio_of(dir.path()), &options).unwrap().said.unwrap_err();
+    assert!(said.contains("is a link that leads nowhere"), "{said}");
+}
+
+#[test]
+fn the_fingerprint_of_crio_changes_with_a_drop_in_of_a_sub_folder_and_with_a_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = super::super::handlers::options(Path::new("runc"));
+    let one = crio_of(dir.path());
+    assert_eq!(one.settings(), dir.path().join("zz-mpsgate.conf"));
+    let first = fingerprint(&one, &options).unwrap();
+    assert_eq!(fingerprint(&one, &options), Some(first));
+    let environment = vec!["CONTAINER_DEFAULT_RUNTIME=crun".to_owned()];
+    assert_ne!(fingerprint(&Engine { environment, ..one.clone() }, &options), Some(first));
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/late"), "[crio.runtime]\n").unwrap();
+    assert_ne!(fingerprint(&one, &options), Some(first));
 }
 
 #[test]
@@ -61,16 +85,6 @@ fn a_file_that_is_younger_than_the_engine_makes_it_stale_and_an_older_one_does_n
     let later = process::ticks_now().unwrap();
     assert!(!stale(&Engine { start_time: later, ..me.clone() }, &files));
     assert!(!stale(&Engine { start_time: 0, ..me }, &Files::default()));
-}
-
-#[test]
-fn what_is_no_file_and_what_is_too_large_is_an_error_and_a_missing_one_is_none() {
-    let dir = tempfile::tempdir().unwrap();
-    let read = |name: &str| Files::default().read(&dir.path().join(name));
-    assert_eq!(read("missing").unwrap(), None);
-    assert_eq!(read(".").unwrap_err().to_string(), "it is no file");
-    std::fs::File::create(dir.path().join("large")).unwrap().set_len(100 << 20).unwrap();
-    assert_eq!(read("large").unwrap_err().to_string(), "it is too large");
 }
 
 #[test]
