@@ -7,13 +7,15 @@
 //! ```
 
 mod runtime;
+mod sandbox;
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use mpsgate_config::{ExitCode, paths};
+use mpsgate_config::{Config, ExitCode, paths};
 use nix::sched::{CloneFlags, setns};
 
 use crate::args::{ConfigureArgs, Engine, NodeInstallArgs};
@@ -23,6 +25,8 @@ use crate::{CliError, print};
 /// What runs on the node itself: engines start the first two, `configure` is of the third.
 const PROGRAMS: [&str; 3] = ["mpsgate-runtime", "mpsgate-hook", "mpsgate"];
 const PROGRAMS_DIR: &str = "/usr/bin";
+/// Kubelet notices within some seconds that a sandbox has ended, and ends what is left of the pod.
+const SANDBOX_ENDS: Duration = Duration::from_secs(60);
 /// A package's. With a pod's there would be two.
 pub(crate) const PACKAGED: &str = "/usr/bin/mpsgated";
 /// The first words of settings that this command may replace.
@@ -101,6 +105,8 @@ pub(crate) fn run(args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
     for (name, bytes) in &programs {
         put(&Path::new(PROGRAMS_DIR).join(name), bytes, 0o755)?;
     }
+    let runtime = || Config::load(file).ok().map(|config| config.runtime.path);
+    let before = runtime().filter(|_| file.exists());
     if let Some(mut text) = settings {
         if args.choose_runtime {
             text = choose_runtime(text, args)?;
@@ -112,7 +118,14 @@ pub(crate) fn run(args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
         put(file, &text, 0o644)?;
     }
     let Some(engine) = args.engine else { return Ok(ExitCode::Done) };
-    configure(engine, args)
+    let restarted = configure(engine, args)?;
+    if restarted && before.is_some() && before != runtime() && sandbox::end() {
+        print::answer(
+            "This pod's sandbox was made for the handlers of before: it is ended, and kubelet makes it anew.\n",
+        )?;
+        std::thread::sleep(SANDBOX_ENDS);
+    }
+    Ok(ExitCode::Done)
 }
 
 fn choose_runtime(text: Vec<u8>, args: &NodeInstallArgs) -> Result<Vec<u8>, CliError> {
@@ -156,12 +169,13 @@ fn forget_runtime() -> Result<(), CliError> {
     Ok(files::remove(Path::new(paths::RUNTIME_LINK), &[])?)
 }
 
-fn configure(engine: Engine, args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
+/// Whether the engine was started anew.
+fn configure(engine: Engine, args: &NodeInstallArgs) -> Result<bool, CliError> {
     let written =
         crate::configure::write(&ConfigureArgs::write(engine, args.engine_config.clone()))?;
     let how = match engine {
         Engine::Docker => ["reload", "docker"],
-        Engine::Podman => return Ok(ExitCode::Done),
+        Engine::Podman => return Ok(false),
         Engine::Containerd | Engine::Crio => ["restart", engine.name()],
     };
     if written.stale {
@@ -171,12 +185,13 @@ fn configure(engine: Engine, args: &NodeInstallArgs) -> Result<ExitCode, CliErro
                 engine.name(),
                 how.join(" ")
             ))?;
-            return Ok(ExitCode::Done);
+            return Ok(false);
         }
         systemctl(&how)?;
         print::answer(&format!("Done: systemctl {}\n", how.join(" ")))?;
     }
-    Ok(written.keep().map(|()| ExitCode::Done)?)
+    written.keep()?;
+    Ok(written.stale)
 }
 
 /// Through the engine's usual PATH, not the image's; what it says is ours.
