@@ -148,6 +148,7 @@ def node_rows():
     yield "all labels go", False, ("metadata", "labels"), None
     yield "another annotation", False, ("metadata", "annotations", "node.alpha.kubernetes.io/ttl"), "9"
     yield "another annotation comes", False, ("metadata", "annotations", "mpsgate.io/else"), "9"
+    yield "the annotation of a removal comes", False, ("metadata", "annotations", "mpsgate.io/removal"), "true"
     yield "another annotation goes", False, ("metadata", "annotations", "node.alpha.kubernetes.io/ttl"), None
     yield "a taint", False, ("spec", "taints"), [{"key": "x", "effect": "NoExecute"}]
     yield "no taints", False, ("spec", "taints"), None

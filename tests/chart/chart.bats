@@ -118,6 +118,8 @@ refuses() {
   refuses "extenderFrom" --set-json 'networkPolicy.extenderFrom=[{"cidr":"10.0.0.1/32"}]'
   refuses "secretName without caBundle" --set scheduler.enabled=true,scheduler.webhook.enabled=true,scheduler.webhook.tls.secretName=x
   refuses "keep one" --set scheduler.enabled=true,scheduler.webhook.enabled=true,scheduler.webhook.tls.secretName=x,scheduler.webhook.tls.certManager.enabled=true
+  refuses "timeoutSeconds" --set removal.timeoutSeconds=0
+  refuses "removal" --set removal.enabled=yes
   refuses "runtimeClass.create without" --set runtimeClass.create=true,runtimeClass.name=
 }
 
@@ -353,6 +355,7 @@ $(object generated Secret mpsgate-scheduler-tls | jq -r '.data["ca.crt"]')"
   notes --set image.digest=$digest,admissionPolicies=true >"$work/notes"
   if grep -qE 'image.digest|whoever is root on one' "$work/notes"; then cat "$work/notes"; return 1; fi
   grep -qF 'root on every GPU node' "$work/notes"
+  notes --set removal.enabled=true | grep -qF 'is refused while containers have GPU memory'
   notes --set scheduler.enabled=true,scheduler.tls.enabled=false | grep -qF 'scheduler.tls.enabled is false'
 }
 
@@ -368,6 +371,45 @@ $(object generated Secret mpsgate-scheduler-tls | jq -r '.data["ca.crt"]')"
       and all(.resources[]; test("secret|role|exec|proxy|token|webhook") | not))' "$work/$set.json"
     jq -e 'all(.[] | select(.kind | endswith("RoleBinding")) | .subjects[]; .kind == "ServiceAccount" and .namespace == "mpsgate-system")' "$work/$set.json"
   done
+}
+
+removal() { jq -c '[.[] | select(.metadata.name | contains("removal"))]' "$work/$1.json"; } # SET
+
+@test "what a removal needs is there while the chart is being removed, and never else" {
+  local set step
+  render removed --values "$BATS_TEST_DIRNAME/values/default.yaml" --set removal.enabled=true
+  for set in removed all; do
+    # Each is a hook's, goes when its step is done, and comes before what needs it.
+    removal "$set" | jq -e 'all(.[]; .metadata.annotations["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded")'
+    is_equal "$(removal "$set" | jq -r '.[].metadata | .annotations as $a | "\($a["helm.sh/hook-weight"]) \($a["helm.sh/hook"]) \(.name)"' | sort -n | uniq -c | xargs)" \
+      "3 -2 pre-delete,post-delete mpsgate-removal 2 -1 pre-delete,post-delete mpsgate-removal 1 0 post-delete mpsgate-removal-end 1 0 pre-delete mpsgate-removal-begin"
+    for step in begin end; do
+      object "$set" Job "mpsgate-removal-$step" | jq -e '.spec | .backoffLimit == 0 and .activeDeadlineSeconds < 300 and (.template.spec | .restartPolicy == "Never" and .securityContext.runAsNonRoot
+        and .serviceAccountName == "mpsgate-removal" and .containers[0].securityContext == {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: ["ALL"]}}
+        and (has("hostPID") or has("hostIPC") or has("hostNetwork") or has("volumes") or has("runtimeClassName") | not))'
+    done
+    # It may write nodes' objects and delete two Leases, and nothing else.
+    is_equal "$(removal "$set" | jq -c '[.[] | select(.kind == "ClusterRole" or .kind == "Role") | .rules[] | [.resources[0], (.verbs | join(" ")), .resourceNames]]')" \
+      '[["nodes","list patch",null],["pods","list",null],["leases","delete",["mpsgate-scheduler","mpsgate-kube-scheduler"]]]'
+  done
+  is_equal "$(object all Job mpsgate-removal-begin | jq -c '.spec.template.spec.containers[0].command')" '["/usr/bin/mpsgate-scheduler","--removal=begin","--removal-timeout=100"]'
+  # Off, there is nothing of it; nor in what is applied without Helm, where its Jobs would run at once.
+  for set in bare default cluster generated; do
+    is_equal "$(removal "$set")" "[]"
+    jq -e 'all(.[]; .metadata.annotations // {} | has("helm.sh/hook") | not)' "$work/$set.json"
+  done
+}
+
+@test "a removal waits for each of the chart's pods, and deletes each of its Leases" {
+  local components
+  components=$(jq -r '[.[] | select(.kind == "DaemonSet" or .kind == "Deployment") | .spec.template.metadata.labels | select(."app.kubernetes.io/instance" == "mpsgate")."app.kubernetes.io/component"] | sort | join(",")' "$work/cluster.json")
+  is_equal "$components" holder,kube-scheduler,mpsgated,scheduler
+  render_own removed --set removal.enabled=true
+  object removed Job mpsgate-removal-end | jq -r '.spec.template.spec.containers[0].command[]' >"$work/end"
+  is_equal "$(sed -n 's/^--removal-pods=app.kubernetes.io\/instance=mpsgate,app.kubernetes.io\/component in (\(.*\))$/\1/p' "$work/end" | tr , '\n' | sort | paste -sd,)" "$components"
+  is_equal "$(sed -n 's/^--removal-lease=//p' "$work/end" | xargs)" "mpsgate-scheduler mpsgate-kube-scheduler"
+  object cluster Deployment mpsgate-scheduler | jq -e '.spec.template.spec.containers[0].command | index("--lease-name=mpsgate-scheduler")'
+  object cluster ConfigMap mpsgate-kube-scheduler | jq -e '.data["config.yaml"] | contains("resourceName: mpsgate-kube-scheduler")'
 }
 
 @test "what answers the network has a limit of memory" {

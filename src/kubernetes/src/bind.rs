@@ -14,7 +14,7 @@ use crate::wire::WirePod;
 use crate::{Error, Pod, Settings};
 
 /// Who wrote, in the API server's managedFields.
-const MANAGER: &str = "mpsgate-scheduler";
+pub(crate) const MANAGER: &str = "mpsgate-scheduler";
 
 /// A pod as it is now.
 #[derive(Debug, Clone)]
@@ -191,7 +191,7 @@ impl Binder {
     }
 
     /// The client of the last request that worked, or a new one with the credentials as they are now.
-    async fn ask<T, F: Future<Output = Result<T, kube::Error>>>(
+    pub(crate) async fn ask<T, F: Future<Output = Result<T, kube::Error>>>(
         &self,
         what: String,
         request: impl FnOnce(Client) -> F,

@@ -82,6 +82,7 @@ impl ClusterNode {
             Some(Err(why)) => (Vec::new(), Some(why)),
         };
         let handlers = annotations.get(HANDLERS).map(|text| parse_handlers(text));
+        let switches = Labels::of(&labels, &annotations);
         let is_shared = labels.contains_key(SHARED) || annotations.contains_key(CARDS);
         let shared = is_shared.then(|| SharedNode {
             labels: labels.clone(),
@@ -91,8 +92,8 @@ impl ClusterNode {
         Self {
             name: node.metadata.name.unwrap_or_default(),
             shared,
-            placement: labels.contains_key(PLACEMENT_LABEL).then(|| Labels::of(&labels).placement),
-            labels: Labels::of(&labels),
+            placement: labels.contains_key(PLACEMENT_LABEL).then(|| switches.placement.clone()),
+            labels: switches,
             max_pods: labels.get(MAX_PODS).and_then(|text| text.parse().ok()),
             cards,
             unreadable,

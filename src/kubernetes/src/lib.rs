@@ -30,6 +30,7 @@ mod pods;
 mod promise;
 mod quantity;
 mod rbac;
+mod removal;
 mod seen;
 mod settings;
 mod time;
@@ -46,8 +47,8 @@ pub use follow::State;
 pub use handlers::{BYPASS, By, HANDLERS, HandlerReport, parse_handlers};
 pub use lease::{Lead, LeaseSettings, lead};
 pub use node::{
-    CARDS, CONDITION, CardReport, ConditionReport, Labels, Node, NodeReport, Placement, SHARED,
-    parse_cards,
+    CARDS, CONDITION, CardReport, ConditionReport, Labels, Node, NodeReport, Placement, REMOVAL,
+    SHARED, parse_cards,
 };
 pub use node_task::node;
 pub use placed::{Allocation, PLACEMENT, Placed};
@@ -57,7 +58,11 @@ pub use pod::{
 pub use pods::{pods, wait_for_pod};
 pub use promise::{Promise, promise, promises};
 pub use quantity::{QuantityError, parse_count};
-pub use rbac::{RULES, Rule, SCHEDULER_LABEL_RULES, SCHEDULER_LEASE_RULES, SCHEDULER_RULES};
+pub use rbac::{
+    REMOVAL_OWN_RULES, REMOVAL_RULES, RULES, Rule, SCHEDULER_LABEL_RULES, SCHEDULER_LEASE_RULES,
+    SCHEDULER_RULES,
+};
+pub use removal::{Remains, Remover, Which};
 pub use seen::{Access, Seen, SeenError, SeenNode, seen};
 pub use settings::{Patience, Settings, Source};
 pub use time::now_ms;

@@ -20,12 +20,15 @@ const PARTITIONING: &str = "nos.nebuly.com/gpu-partitioning";
 pub const CARDS: &str = "mpsgate.io/cards";
 /// How it is laid out.
 const CARDS_VERSION: u64 = 1;
+/// While this annotation stands on a node, mpsgate is being removed from the cluster: the node gives its cards back as if
+/// nobody had labelled it, and its labels, which may be its node pool's, stay as they are.
+pub const REMOVAL: &str = "mpsgate.io/removal";
 /// The condition of the node that says whether it takes GPU memory requests.
 pub const CONDITION: &str = "GPUMemorySharingReady";
 /// The annotations that are written.
-const ANNOTATIONS: [&str; 2] = [CARDS, HANDLERS];
+pub(crate) const ANNOTATIONS: [&str; 2] = [CARDS, HANDLERS];
 /// The conditions that are written.
-const CONDITIONS: [&str; 2] = [CONDITION, BYPASS];
+pub(crate) const CONDITIONS: [&str; 2] = [CONDITION, BYPASS];
 /// Stands on the node while mpsgate has cards of it. The chart's DaemonSets are chosen by it too: Kubernetes deletes a
 /// DaemonSet's pod when its node's labels fit no more, and with the holder's pod all CUDA work dies.
 pub const SHARED: &str = "mpsgate.io/shared";
@@ -51,7 +54,7 @@ pub struct Node {
     pub(crate) ours: Ours,
 }
 
-/// What the node's labels ask for.
+/// What the node's labels ask for, where nothing says that mpsgate is being removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Labels {
     /// `ack.node.gpu.schedule`, as written.
@@ -60,6 +63,8 @@ pub struct Labels {
     pub placement: Placement,
     /// `nos.nebuly.com/gpu-partitioning` is `mps` or `hybrid`: `nvidia.com/gpu-<N>gb` is served.
     pub slices: bool,
+    /// The annotation [`REMOVAL`] is there: the two labels that switch the node count as absent.
+    pub removal: bool,
 }
 
 /// Values of `ack.node.gpu.placement`.
@@ -75,15 +80,21 @@ pub enum Placement {
 }
 
 impl Labels {
-    pub(crate) fn of(labels: &BTreeMap<String, String>) -> Self {
+    pub(crate) fn of(
+        labels: &BTreeMap<String, String>,
+        annotations: &BTreeMap<String, String>,
+    ) -> Self {
+        let removal = annotations.contains_key(REMOVAL);
+        let switch = |label: &str| labels.get(label).filter(|_| !removal);
         Self {
-            schedule: labels.get(SCHEDULE).cloned(),
+            schedule: switch(SCHEDULE).cloned(),
             placement: match labels.get(PLACEMENT).map(String::as_str) {
                 None | Some("binpack") => Placement::Binpack,
                 Some("spread") => Placement::Spread,
                 Some(other) => Placement::Other(other.to_owned()),
             },
-            slices: matches!(labels.get(PARTITIONING).map(String::as_str), Some("mps" | "hybrid")),
+            slices: matches!(switch(PARTITIONING).map(String::as_str), Some("mps" | "hybrid")),
+            removal,
         }
     }
 }
@@ -199,7 +210,7 @@ impl Node {
             node.metadata.labels.unwrap_or_default(),
             node.metadata.annotations.unwrap_or_default(),
         );
-        self.labels = Labels::of(&labels);
+        self.labels = Labels::of(&labels, &annotations);
         self.all_labels.clone_from(&labels);
         self.ours = Ours {
             annotations: ANNOTATIONS.map(|annotation| annotations.remove(annotation)),

@@ -51,6 +51,35 @@ fn reads_the_labels_of_the_seed_systems() {
 }
 
 #[test]
+fn a_node_that_mpsgate_is_removed_from_counts_as_one_that_nobody_labelled() {
+    let (schedule, nos) = ("ack.node.gpu.schedule", "nos.nebuly.com/gpu-partitioning");
+    for (labels, annotations, expected, slices) in [
+        (json!({schedule: "mps"}), json!({"other": "kept"}), Some("mps"), false),
+        (json!({schedule: "mps"}), json!({"mpsgate.io/removal": "true"}), None, false),
+        (
+            json!({schedule: "share", nos: "mps"}),
+            json!({"mpsgate.io/removal": "true"}),
+            None,
+            false,
+        ),
+        (json!({nos: "hybrid"}), json!({"mpsgate.io/removal": ""}), None, false),
+        (json!({nos: "hybrid"}), json!(null), None, true),
+        (json!(null), json!({"mpsgate.io/removal": "true"}), None, false),
+    ] {
+        let node = json!({"metadata": {"labels": labels, "annotations": annotations}});
+        let found = seen(node.clone());
+        let is_removed = annotations.get(REMOVAL).is_some();
+        assert_eq!(found.labels.schedule.as_deref(), expected, "{node}");
+        assert_eq!((found.labels.slices, found.labels.removal), (slices, is_removed), "{node}");
+        // Who chooses nodes by labels still sees all of them.
+        assert_eq!(json!(found.all_labels), if labels.is_null() { json!({}) } else { labels });
+    }
+    // How cards are filled is not what switches the node.
+    let node = json!({"metadata": {"labels": {"ack.node.gpu.placement": "spread"}, "annotations": {"mpsgate.io/removal": "true"}}});
+    assert_eq!(seen(node).labels.placement, Placement::Spread);
+}
+
+#[test]
 fn writes_the_cards_once_and_then_nothing() {
     let wanted = report().wanted(&Ours::default());
     let (metadata, status) = seen(json!({"metadata": {}})).ours.patches(&wanted, NOW);

@@ -1,5 +1,5 @@
-//! What this crate asks of the API server, and nothing else: the ClusterRole `mpsgated`, and for mpsgate-scheduler the
-//! ClusterRole and the Role `mpsgate-scheduler`.
+//! What this crate asks of the API server, and nothing else: the ClusterRole `mpsgated`, for mpsgate-scheduler the
+//! ClusterRole and the Role `mpsgate-scheduler`, and for `mpsgate-scheduler --removal` those of `mpsgate-removal`.
 //!
 //! `tests/api_server.rs` runs everything with just this, and each thing fails without its rule. The Helm chart has the same.
 
@@ -112,6 +112,34 @@ pub const SCHEDULER_LABEL_RULES: [Rule; 1] = [Rule {
     why: "the label mpsgate.io/active on its own pod, by which the Service finds the replica that binds",
 }];
 
+/// Of `mpsgate-scheduler --removal` in the whole cluster: the ClusterRole `mpsgate-removal`, which is there while the chart is
+/// being removed.
+pub const REMOVAL_RULES: [Rule; 1] = [Rule {
+    group: "",
+    resource: "nodes",
+    verbs: &["list", "patch"],
+    names: &[],
+    why: "the annotation mpsgate.io/removal, and whether anything of mpsgate's still stands there",
+}];
+
+/// In its own namespace: the Role `mpsgate-removal`.
+pub const REMOVAL_OWN_RULES: [Rule; 2] = [
+    Rule {
+        group: "",
+        resource: "pods",
+        verbs: &["list"],
+        names: &[],
+        why: "whether mpsgated has ended everywhere, which would take the cards again",
+    },
+    Rule {
+        group: "coordination.k8s.io",
+        resource: "leases",
+        verbs: &["delete"],
+        names: &["mpsgate-scheduler", "mpsgate-kube-scheduler"],
+        why: "the chart's own, which no release has made and none removes",
+    },
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +179,17 @@ mod tests {
             template.replace(r#"{{ include "mpsgate.scheduler" . }}"#, "mpsgate-scheduler");
         let own = text(&SCHEDULER_LEASE_RULES) + &text(&SCHEDULER_LABEL_RULES);
         assert_eq!(rules_of(&template), [text(&SCHEDULER_RULES), own]);
+    }
+
+    #[test]
+    fn the_roles_of_a_removal_in_the_chart_are_these_word_for_word() {
+        let template = include_str!("../../../packaging/kubernetes/chart/templates/removal.yaml");
+        let named = |template: String, name: &str, value: &str| {
+            template.replace(&format!(r#"{{{{ include "mpsgate.{name}" . }}}}"#), value)
+        };
+        let template = named(template.to_owned(), "scheduler", "mpsgate-scheduler");
+        let template = named(template, "kube-scheduler", "mpsgate-kube-scheduler");
+        assert_eq!(rules_of(&template), [text(&REMOVAL_RULES), text(&REMOVAL_OWN_RULES)]);
     }
 
     #[test]

@@ -20,9 +20,10 @@ use mpsgate_policy::cluster::Placement;
 Example:
   mpsgate-scheduler --listen 127.0.0.1:39999 --kubeconfig /etc/kubernetes/scheduler.conf
   mpsgate-scheduler --listen 0.0.0.0:39999 --tls-cert tls.crt --tls-key tls.key --tls-client-ca ca.crt --probe-listen 0.0.0.0:39998
+  mpsgate-scheduler --kubeconfig ~/.kube/config --removal begin
 
 Exit status:
-  0   ended by SIGTERM or SIGINT
+  0   ended by SIGTERM or SIGINT; with --removal: done
   2   failed; the reason is on standard error
   64  wrong arguments
   78  certificate or kubeconfig cannot be used, or anybody could have pods bound"
@@ -90,9 +91,30 @@ pub struct Arguments {
     /// One of the nodes' policy.exempt, whose containers' ways to a card the webhook does not judge; may be given several times
     #[arg(long, value_name = "NAMESPACE=IMAGE", value_parser = exempt)]
     pub webhook_exempt: Vec<Exempt>,
+    /// Does a step of mpsgate's removal from the cluster, and ends: nobody is answered then. Helm's hooks call it
+    #[arg(long, value_enum, value_name = "STEP")]
+    pub removal: Option<Removal>,
+    /// How long that step waits for nodes or pods
+    #[arg(long, value_name = "SECONDS", default_value_t = 240, value_parser = clap::value_parser!(u16).range(1..=3600), requires = "removal")]
+    pub removal_timeout: u16,
+    /// The labels of the pods, in --namespace, that --removal end waits for, as kubectl -l takes them
+    #[arg(long, value_name = "SELECTOR", requires = "removal")]
+    pub removal_pods: Option<String>,
+    /// A Lease in --namespace that --removal end deletes; may be given several times
+    #[arg(long, value_name = "NAME", requires = "removal")]
+    pub removal_lease: Vec<String>,
     /// What is logged
     #[arg(long, value_enum, default_value_t = Level::Info)]
     pub log_level: Level,
+}
+
+/// A step of the removal from a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Removal {
+    /// Before: has every node give its cards back and waits for it, or leaves all as it was
+    Begin,
+    /// After: takes what is left off the nodes, and deletes Leases
+    End,
 }
 
 /// How cards and nodes are filled.

@@ -128,9 +128,10 @@ pub(crate) fn allocation(layout: &cluster::Layout) -> Allocation {
 }
 
 /// A node's labels and cards. Without a label it is one under MPS where nos says so, or where mpsgate has cards: then
-/// an operator gave them.
+/// an operator gave them. One that mpsgate is being removed from shows cards until its last container has ended.
 pub(crate) fn node(node: ClusterNode) -> cluster::Node {
     let schedule = match node.labels.schedule.as_deref() {
+        _ if node.labels.removal => Word::Off,
         Some(word) => Word::of_label(word),
         None if node.labels.slices || !node.cards.is_empty() => Word::Mps,
         None => Word::Off,
@@ -182,6 +183,31 @@ mod tests {
     fn on(card: u32) -> Option<cluster::Layout> {
         let cards = [(card, Mib(7 * 1024))].into_iter().collect();
         Some(cluster::Layout([("a".to_owned(), cards)].into_iter().collect()))
+    }
+
+    #[test]
+    fn a_node_is_shared_as_its_labels_say_unless_mpsgate_is_removed_from_it() {
+        let schedule = "ack.node.gpu.schedule";
+        let cards = r#"{"version":1,"cards":[{"uuid":"GPU-0","index":0,"memory_mib":1024,"local_mib":0,"healthy":true}]}"#;
+        let (with, without) = (json!({"mpsgate.io/cards": cards}), json!({}));
+        let removed = json!({"mpsgate.io/cards": cards, "mpsgate.io/removal": "true"});
+        for (labels, annotations, expected) in [
+            (json!({schedule: "share"}), &without, Word::Share),
+            (json!({schedule: "cgpu"}), &with, Word::Off),
+            (json!({"nos.nebuly.com/gpu-partitioning": "mps"}), &without, Word::Mps),
+            // An operator gave them.
+            (json!({}), &with, Word::Mps),
+            (json!({}), &without, Word::Off),
+            // They are shown until its last container has ended.
+            (json!({schedule: "mps"}), &removed, Word::Off),
+            (json!({"nos.nebuly.com/gpu-partitioning": "mps"}), &removed, Word::Off),
+            (json!({}), &removed, Word::Off),
+        ] {
+            let object =
+                json!({"metadata": {"name": "n", "labels": labels, "annotations": annotations}});
+            let known = node(ClusterNode::parse(&object.to_string()).unwrap());
+            assert_eq!(known.schedule, expected, "{object}");
+        }
     }
 
     #[test]

@@ -42,6 +42,28 @@ pub enum SchedulerError {
         /// The address.
         address: SocketAddr,
     },
+    /// The API server does not do what a removal asks of it.
+    #[error(transparent)]
+    Removal(mpsgate_kubernetes::Error),
+    /// Nodes have not given their cards back.
+    #[error("cards were not given back in {seconds} s, so that nothing is removed, on: {nodes}")]
+    Kept {
+        /// How long it was waited for.
+        seconds: u64,
+        /// The nodes, and what keeps the cards of each.
+        nodes: String,
+    },
+    /// A removal was ended.
+    #[error("ended by a signal before every card was given back, so that nothing is removed")]
+    Stopped,
+    /// Pods of the chart have not ended.
+    #[error(
+        "these pods of mpsgate's have not ended, so that their nodes keep the annotation mpsgate.io/removal: {pods}"
+    )]
+    Left {
+        /// The pods and their nodes.
+        pods: String,
+    },
     /// Certificate or key cannot be used.
     #[error("cannot use {}", path.display())]
     Tls {
@@ -71,6 +93,18 @@ impl SchedulerError {
             Self::Open { .. } => "name the CA of kube-scheduler's client certificate with --tls-client-ca (beside --tls-cert and --tls-key), \
                  or listen on loopback; where the network keeps everybody else away, say --allow-anonymous"
                 .to_owned(),
+            Self::Removal(error) => match error.status() {
+                Some(401 | 403) => "the account lacks a right: it may list and patch nodes, and in its namespace list pods and delete \
+                                    the Leases (clusterrole and role mpsgate-removal of the chart)"
+                    .to_owned(),
+                _ => "look at the API server: kubectl get --raw /readyz; then do this step again".to_owned(),
+            },
+            Self::Kept { .. } => "end these pods (kubectl get pods -A --field-selector spec.nodeName=NODE), and uninstall again; the nodes go on \
+                                  as before. A node whose cards no container holds: look at its mpsgated, and at mpsgate status there; one \
+                                  that is gone for good: kubectl delete node NODE. helm uninstall --no-hooks leaves the nodes as they are"
+                .to_owned(),
+            Self::Stopped => "the nodes go on as before; uninstall again with more time: helm uninstall --timeout".to_owned(),
+            Self::Left { .. } => "when they are gone: kubectl annotate nodes --all mpsgate.io/removal-".to_owned(),
             Self::Tls { path, .. } => {
                 format!("write PEM into {}: openssl x509 -in FILE -noout -dates", path.display())
             }

@@ -25,13 +25,15 @@ mod known;
 mod leading;
 mod logging;
 mod metrics;
+mod removal;
 mod router;
 mod run;
 mod shared;
 mod tls;
 pub mod webhook;
 
-pub use arguments::{Arguments, Level, Pack, command};
+pub use arguments::{Arguments, Level, Pack, Removal, command};
 pub use error::SchedulerError;
 pub use extender::parse_any;
+pub use removal::remove;
 pub use run::{run, serve};

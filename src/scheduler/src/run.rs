@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::desk::Desk;
+use crate::removal::remove;
 use crate::shared::Shared;
 use crate::tls::{Certificate, Files};
 use crate::webhook::Mutation;
@@ -30,20 +31,13 @@ const LAST_BINDS: Duration = Duration::from_secs(7);
 /// For answers that are being sent.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
-/// Runs until SIGTERM or SIGINT.
+/// Runs until SIGTERM or SIGINT, or does the one step that it was called for.
 ///
 /// # Errors
 /// What keeps it from starting.
 pub fn run(arguments: Arguments) -> Result<(), SchedulerError> {
     logging::init(arguments.log_level)?;
     threads(OWN_THREADS)?.block_on(async {
-        let address = arguments.listen;
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|source| SchedulerError::Listen {
-            address,
-            flag: "--listen",
-            source,
-        })?;
         let heard = |kind| {
             signal(kind)
                 .map_err(|source| SchedulerError::Runtime { action: "hear signals", source })
@@ -53,6 +47,16 @@ pub fn run(arguments: Arguments) -> Result<(), SchedulerError> {
         let until = async move {
             tokio::select! { _ = term.recv() => {}, _ = interrupt.recv() => {} }
         };
+        if let Some(step) = arguments.removal {
+            return remove(&arguments, step, until).await;
+        }
+        let address = arguments.listen;
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.map_err(|source| SchedulerError::Listen {
+            address,
+            flag: "--listen",
+            source,
+        })?;
         serve(arguments, Patience::default(), listener, until).await
     })
 }

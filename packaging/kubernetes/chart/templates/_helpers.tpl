@@ -10,6 +10,16 @@
 {{- end }}
 {{- end }}
 
+{{- /* Whether there are hooks of `helm uninstall`: told so, or auto and a cluster can be asked. What `helm template` has rendered is applied
+       without Helm, and then a hook is a Job like any other, which would have every node give its cards back at once. */}}
+{{- define "mpsgate.has-removal" -}}
+{{- /* Not there in a release of before, whose values --reuse-values takes. */}}
+{{- $enabled := toString (dig "removal" "enabled" "auto" (deepCopy .Values | toYaml | fromYaml)) }}
+{{- if eq $enabled "true" }}true
+{{- else if and (eq $enabled "auto") (lookup "v1" "Namespace" "" "kube-system") }}true
+{{- end }}
+{{- end }}
+
 {{- define "mpsgate.name" -}}
 {{- if contains "mpsgate" .Release.Name }}{{ .Release.Name | trunc 48 | trimSuffix "-" }}{{ else }}{{ printf "%s-mpsgate" .Release.Name | trunc 48 | trimSuffix "-" }}{{ end }}
 {{- end }}

@@ -72,6 +72,41 @@ impl World {
         self.put("pods", name, pod);
     }
 
+    /// What mpsgated writes when it has cards of the node; a pod holds memory.
+    pub(crate) fn share(&mut self, name: &str, holder: &str) {
+        let mut node = self.get(&format!("nodes/{name}"));
+        let card = json!({"uuid": "GPU-0", "index": 0, "memory_mib": 1024, "local_mib": 0, "healthy": true, "held": {holder: 1024}});
+        node["metadata"]["annotations"]["mpsgate.io/cards"] =
+            json!({"version": 1, "cards": [card]}).to_string().into();
+        node["metadata"]["labels"]["mpsgate.io/shared"] = "true".into();
+        node["status"]["conditions"] = json!([{"type": "GPUMemorySharingReady", "status": "True"}]);
+        self.put("nodes", name, node);
+    }
+
+    /// What it writes, in two requests, when it has given the cards back.
+    pub(crate) fn give_back(&mut self, name: &str, status: bool) {
+        let mut node = self.get(&format!("nodes/{name}"));
+        if status {
+            node["status"] = json!({});
+        } else {
+            node["metadata"]["labels"] = json!({"ack.node.gpu.schedule": "mps"});
+            if let Some(all) = node["metadata"]["annotations"].as_object_mut() {
+                all.remove("mpsgate.io/cards");
+            }
+        }
+        self.put("nodes", name, node);
+    }
+
+    pub(crate) fn tell(&mut self, name: &str) {
+        let mut node = self.get(&format!("nodes/{name}"));
+        node["metadata"]["annotations"]["mpsgate.io/removal"] = "true".into();
+        self.put("nodes", name, node);
+    }
+
+    pub(crate) fn remove(&mut self, key: &str) {
+        self.objects.remove(key);
+    }
+
     /// A node under MPS with cards of so many GiB.
     pub(crate) fn add_node(&mut self, name: &str, cards: &[u64]) {
         let card = |(index, gib): (usize, &u64)| json!({"uuid": format!("GPU-{index}"), "index": index, "memory_mib": gib * 1024, "local_mib": 0, "healthy": true});
@@ -97,7 +132,7 @@ impl World {
     fn answer(&mut self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let parts: Vec<&str> = path.split('/').skip(1).collect();
         match (method, parts.as_slice()) {
-            ("GET", ["api", "v1", plural @ ("pods" | "nodes")]) => {
+            ("GET", ["api", "v1", plural @ ("pods" | "nodes")] | [.., _, _, plural @ "pods"]) => {
                 let items: Vec<_> = self
                     .objects
                     .iter()
@@ -112,8 +147,15 @@ impl World {
                 .objects
                 .get(&format!("{plural}/{name}"))
                 .map_or((404, json!({})), |object| (200, object.clone())),
-            ("PATCH", [.., "pods", name]) => {
-                let mut pod = self.get(&format!("pods/{name}"));
+            ("DELETE", [.., "leases", name]) => {
+                match self.objects.remove(&format!("leases/{name}")) {
+                    Some(lease) => (200, lease),
+                    None => (404, json!({})),
+                }
+            }
+            ("PATCH", [.., plural @ ("pods" | "nodes"), name]) => {
+                let plural = if *plural == "pods" { "pods" } else { "nodes" };
+                let mut pod = self.get(&format!("{plural}/{name}"));
                 let metadata = &body["metadata"];
                 if pod.is_null() {
                     return (404, json!({}));
@@ -134,7 +176,7 @@ impl World {
                         }
                     }
                 }
-                self.put("pods", name, pod.clone());
+                self.put(plural, name, pod.clone());
                 (200, pod)
             }
             ("POST", [.., "pods", name, "binding"]) => {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 
 mod api_server;
+mod removal;
 mod strangers;
 mod tls;
 

@@ -1,0 +1,227 @@
+//! What is asked of the API server when mpsgate is removed from a cluster: what of its own stands on the nodes, the annotation
+//! [`REMOVAL`] on and off, whose pods are still there, and Leases that nobody holds any more.
+//!
+//! Each question is asked once. What follows from an answer, and whether it is asked again, is `mpsgate-scheduler --removal`'s.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, ObjectList, Patch, PatchParams};
+use serde_json::json;
+
+use crate::bind::{Binder, MANAGER};
+use crate::node::{ANNOTATIONS, CARDS, CONDITIONS, REMOVAL, SHARED, parse_cards};
+use crate::wire::{WireNode, WirePod};
+use crate::{Error, Settings};
+
+/// What each request may take, a page of whole nodes too.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Objects of one answer, as kubectl asks for them.
+const PAGE: u32 = 500;
+
+/// What of mpsgate's stands on a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Remains {
+    /// The node's name.
+    pub node: String,
+    /// The annotation [`REMOVAL`] is there.
+    pub is_told: bool,
+    /// The label [`SHARED`] is there: mpsgate has cards of the node.
+    pub is_shared: bool,
+    /// Annotations and conditions of mpsgate's that are there, by name. Whatever else mpsgated writes it takes away together
+    /// with one of these or with the label.
+    pub shown: Vec<&'static str>,
+    /// Pods that hold memory of its cards, by uid.
+    pub holders: BTreeSet<String>,
+    /// What local containers hold, MiB.
+    pub local_mib: u64,
+}
+
+impl Remains {
+    /// What matters of a node's JSON, such as a client of the API server sends on.
+    ///
+    /// # Errors
+    /// Where it is no JSON of a node.
+    pub fn parse(json: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(json).map(Self::of)
+    }
+
+    fn of(node: WireNode) -> Self {
+        let annotations = node.metadata.annotations.unwrap_or_default();
+        let conditions = node.status.conditions;
+        let has_condition = |kind: &str| conditions.iter().any(|one| one.kind == kind);
+        let shown = ANNOTATIONS.into_iter().filter(|name| annotations.contains_key(*name));
+        // What nobody can read names nobody; the label says that there are cards.
+        let cards = annotations.get(CARDS).and_then(|text| parse_cards(text).ok());
+        let cards = cards.unwrap_or_default();
+        Self {
+            node: node.metadata.name.unwrap_or_default(),
+            is_told: annotations.contains_key(REMOVAL),
+            is_shared: node.metadata.labels.is_some_and(|labels| labels.contains_key(SHARED)),
+            shown: shown.chain(CONDITIONS.into_iter().filter(|kind| has_condition(kind))).collect(),
+            local_mib: cards.iter().fold(0, |sum, card| u64::saturating_add(sum, card.local_mib)),
+            holders: cards.into_iter().flat_map(|card| card.held.into_keys()).collect(),
+        }
+    }
+}
+
+/// Which nodes are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// Every one.
+    All,
+    /// Those with the label [`SHARED`].
+    Shared,
+}
+
+/// Asks and writes what a removal needs.
+#[derive(Debug)]
+pub struct Remover(Binder);
+
+impl Remover {
+    /// By that API server.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self(Binder::new(settings, PATIENCE))
+    }
+
+    /// What of mpsgate's stands on nodes now.
+    ///
+    /// # Errors
+    /// Where the API server does not answer, or refuses.
+    pub async fn nodes(&self, which: Which) -> Result<Vec<Remains>, Error> {
+        let mut params = ListParams::default().limit(PAGE);
+        if which == Which::Shared {
+            params = params.labels(SHARED);
+        }
+        let mut found = Vec::new();
+        loop {
+            let asked = params.clone();
+            let list = |client| async move { Api::<WireNode>::all(client).list(&asked).await };
+            let page = self.0.ask("list nodes".to_owned(), list).await?;
+            params.continue_token = next(&page);
+            found.extend(page.items.into_iter().map(Remains::of));
+            if params.continue_token.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Sets the annotation [`REMOVAL`] of a node, or takes it off. A node that is gone has none.
+    ///
+    /// # Errors
+    /// Where the API server does not answer, or refuses.
+    pub async fn tell(&self, node: &str, removal: bool) -> Result<(), Error> {
+        let patch = json!({"metadata": {"annotations": {REMOVAL: removal.then_some("true")}}});
+        let send = |client| async move {
+            let params =
+                PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+            Api::<WireNode>::all(client).patch(node, &params, &Patch::Merge(patch)).await
+        };
+        unless_gone(self.0.ask(format!("annotate node {node}"), send).await)
+    }
+
+    /// The names of the namespace's pods that `selector` chooses, with their nodes.
+    ///
+    /// # Errors
+    /// Where the API server does not answer, or refuses.
+    pub async fn pods(
+        &self,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<(String, Option<String>)>, Error> {
+        let mut params = ListParams::default().limit(PAGE).labels(selector);
+        let mut found = Vec::new();
+        loop {
+            let asked = params.clone();
+            let list = |client| async move {
+                Api::<WirePod>::namespaced(client, namespace).list(&asked).await
+            };
+            let page = self.0.ask(format!("list the pods of namespace {namespace}"), list).await?;
+            params.continue_token = next(&page);
+            let name = |pod: WirePod| (pod.metadata.name.unwrap_or_default(), pod.spec.node_name);
+            found.extend(page.items.into_iter().map(name));
+            if params.continue_token.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Deletes a Lease. One that is not there is deleted.
+    ///
+    /// # Errors
+    /// Where the API server does not answer, or refuses.
+    pub async fn delete_lease(&self, namespace: &str, name: &str) -> Result<(), Error> {
+        let delete = |client| async move {
+            Api::<Lease>::namespaced(client, namespace).delete(name, &DeleteParams::default()).await
+        };
+        unless_gone(self.0.ask(format!("delete lease {namespace}/{name}"), delete).await)
+    }
+}
+
+fn next<T: Clone>(page: &ObjectList<T>) -> Option<String> {
+    page.metadata.continue_.clone().filter(|token| !token.is_empty())
+}
+
+fn unless_gone<T>(done: Result<T, Error>) -> Result<(), Error> {
+    match done {
+        Err(error) if error.status() != Some(404) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CONDITION;
+
+    #[test]
+    fn a_node_shows_what_of_mpsgates_stands_on_it_and_who_holds_its_cards() {
+        let card = json!({"uuid": "GPU-1", "index": 0, "memory_mib": 15360, "local_mib": 512, "healthy": false,
+            "held": {"p2": 1024, "p1": 2048}});
+        let cards = json!({"version": 1, "cards": [card, card]}).to_string();
+        let condition =
+            json!([{"type": "Ready", "status": "True"}, {"type": CONDITION, "status": "False"}]);
+        let node = |labels, annotations, conditions| {
+            let metadata = json!({"name": "n", "labels": labels, "annotations": annotations});
+            json!({"metadata": metadata, "status": {"conditions": conditions}})
+        };
+        let n = || Remains { node: "n".to_owned(), ..Remains::default() };
+        for (node, expected) in [
+            (node(json!(null), json!(null), json!(null)), n()),
+            // Nothing of it is mpsgate's.
+            (
+                node(
+                    json!({"ack.node.gpu.schedule": "cgpu", "aliyun.accelerator/nvidia_count": "2"}),
+                    json!({"other": "kept"}),
+                    json!([{"type": "Ready", "status": "True"}]),
+                ),
+                n(),
+            ),
+            (
+                node(json!({SHARED: "true"}), json!({CARDS: cards}), condition.clone()),
+                Remains {
+                    is_shared: true,
+                    shown: vec![CARDS, CONDITION],
+                    holders: ["p1", "p2"].map(str::to_owned).into(),
+                    local_mib: 1024,
+                    ..n()
+                },
+            ),
+            (
+                node(
+                    json!({SHARED: "true"}),
+                    json!({CARDS: "no JSON", REMOVAL: "true"}),
+                    json!(null),
+                ),
+                Remains { is_shared: true, is_told: true, shown: vec![CARDS], ..n() },
+            ),
+            (node(json!(null), json!(null), condition), Remains { shown: vec![CONDITION], ..n() }),
+        ] {
+            let found = Remains::parse(&node.to_string()).expect("a node");
+            assert_eq!(found, expected, "{node}");
+        }
+    }
+}
