@@ -153,8 +153,10 @@ pub(crate) fn a_word_that_it_does_not_know_costs_it_a_descriptor_for_ever(bench:
     let (card, daemon) = linked(bench);
     let control = card.dirs().client_dir().join("control");
     let look = || card.descriptors(&daemon, &BTreeSet::new()).unwrap();
+    // Its last front-end may have gone, and a busy daemon not have seen it.
+    wait_for("nobody is connected", || look().connections.is_empty());
     let before = look();
-    assert!(before.limit >= before.used && before.connections.is_empty(), "{before:?}");
+    assert!(before.limit >= before.used, "{before:?}");
     let kept = say_unknown_word(&control);
     // What was said before may be taken this late by a busy double, and is over then.
     wait_for("it is there", || matches!(&look().connections[..], [one] if !one.over));
