@@ -74,8 +74,8 @@ test-engines: ## one suite on each engine and version (root; after build; MG_CEL
 	@mkdir -p $(LOGS)
 	@tests/engines/run 2>&1 | tee $(LOGS)/engines.log
 
-test-k8s: ## a real Kubernetes 1.20 on this machine, built once in ten minutes (root; after build)
-	@tests/env/install.sh k8s
+test-k8s: ## a real Kubernetes on this machine: $MPSGATE_K8S_BIN's, else 1.20, built once in ten minutes (root; after build)
+	@tests/env/install.sh k8s chart
 	@mkdir -p $(LOGS)
 	@tests/k8s/run 2>&1 | tee $(LOGS)/k8s.log
 

@@ -1,6 +1,6 @@
 # cluster.bash: a Kubernetes of one node in the sandbox: etcd, API server, scheduler, controller manager, containerd with
 # mpsgate-runtime as its default handler (as `mpsgate configure containerd` makes it), kubelet; mpsgated with simulated cards.
-# Loaded after tests/e2e's helpers and mpsgate; tests/k8s/run says where the programs are ($MG_K8S).
+# Loaded after tests/e2e's helpers and mpsgate; tests/k8s/run says where the programs are ($MG_K8S_PATH).
 #
 # Each part has its own verb, as tests take one of them away: api_start, api_stop; control_start, control_stop (scheduler and
 # controller manager); containerd_start, containerd_stop; kubelet_start, kubelet_stop [SIGNAL]. cluster_start, cluster_stop: all.
@@ -14,8 +14,17 @@ NODE_IP=10.88.0.1
 REGISTRY=127.0.0.1:5000
 CONTAINERD_SOCK=/run/containerd/containerd.sock
 export KUBECONFIG=$K8S/admin.kubeconfig
-# Debian's own, of the cluster's version, before one that the machine may have.
-PATH=$MG_K8S/bin:$PATH
+# Those of the cluster's version, before what the machine may have.
+PATH=$MG_K8S_PATH:$PATH
+
+# takes PROGRAM WORD: whether its command line has this option.
+takes() { [[ $("$1" --help 2>&1) == *" $2"[\ =,]* ]]; }
+# knows PROGRAM WORD: whether its settings may have this key. A Go program has the names of all its fields in it.
+knows() { grep -qE "\"$2[\",]" "$(command -v "$1")"; }
+# offers PATH [JQ]: whether the API server answers there, and what it answers passes the filter.
+offers() { kubectl get --raw "$1" 2>/dev/null | jq -e "${2:-.}" >/dev/null; }
+# has_field TYPE FIELD: whether objects of this type of the core group have it, by the API server's own description.
+has_field() { offers /openapi/v2 ".definitions[\"io.k8s.api.core.v1.$1\"].properties | has(\"$2\")"; }
 
 # begin NAME CMD...: in the background; its pid in $K8S/NAME.pid, its words in $K8S/log/NAME.log.
 begin() {
@@ -40,27 +49,33 @@ end() {
 api_start() {
   mkdir -p "$K8S/log"
   : >"$K8S/log/api.log"
-  begin api "$MG_REPO/tests/k8s/api-server" "$K8S"
+  begin api "$MG_REPO/tests/k8s/api-server" "$K8S" "${API_SERVER_OPTIONS[@]}"
   wait_for 180 "the API server is ready" grep -qx ready "$K8S/log/api.log" || { tail -n 20 "$K8S"/log/*.log >&2; return 1; }
   K8S_PORT=$(<"$K8S/port")
 }
 api_stop() { end api; }
+# What a file may add before cluster_start: options of API server and controllers, lines of the kubelet's settings, routes of pods.
+API_SERVER_OPTIONS=() CONTROLLER_OPTIONS=() KUBELET_LINES='' POD_ROUTES='[]'
 
 control_start() {
+  local port=() written=$K8S/scheduler.default
   K8S_PORT=$(<"$K8S/port")
+  rm -f "$written"
+  kube-scheduler --kubeconfig "$KUBECONFIG" --write-config-to "$written" >/dev/null 2>&1 || true
+  takes kube-scheduler --port && port=(--port 0)
   cat >"$K8S/scheduler.yaml" <<YAML
-apiVersion: kubescheduler.config.k8s.io/v1beta1
+$(grep ^apiVersion: "$written")
 kind: KubeSchedulerConfiguration
 clientConnection: {kubeconfig: $KUBECONFIG}
 leaderElection: {leaderElect: false}
 $(cat "$K8S/extenders.yaml" 2>/dev/null || true)
 YAML
   begin scheduler kube-scheduler --config "$K8S/scheduler.yaml" --authentication-skip-lookup --bind-address 127.0.0.1 \
-    --port 0 --secure-port $((K8S_PORT + 3)) --cert-dir "$K8S/pki/scheduler"
-  # Only what pods and jobs need.
+    "${port[@]}" --secure-port $((K8S_PORT + 3)) --cert-dir "$K8S/pki/scheduler"
+  # Only what pods and jobs need, unless a file says otherwise.
   begin controllers kube-controller-manager --kubeconfig "$KUBECONFIG" --leader-elect=false --bind-address 127.0.0.1 \
-    --port 0 --secure-port $((K8S_PORT + 4)) --cert-dir "$K8S/pki/controllers" --authentication-skip-lookup \
-    --service-account-private-key-file "$K8S/pki/sa.key" --controllers "${CONTROLLERS:-job,namespace,serviceaccount,nodelifecycle,podgc,daemonset,statefulset,garbagecollector}"
+    "${port[@]}" --secure-port $((K8S_PORT + 4)) --cert-dir "$K8S/pki/controllers" --authentication-skip-lookup \
+    --service-account-private-key-file "$K8S/pki/sa.key" --controllers "${CONTROLLERS:-job,namespace,serviceaccount,nodelifecycle,podgc,daemonset,statefulset,garbagecollector}" "${CONTROLLER_OPTIONS[@]}"
 }
 control_stop() {
   end scheduler
@@ -84,6 +99,9 @@ version = 2
     [plugins."io.containerd.grpc.v1.cri".containerd]
       snapshotter = "native"
 TOML
+  # Those that pull by their own service have it unpack, which knows no snapshotter but the default one.
+  [[ $(containerd config default) != *use_local_image_pull* ]] ||
+    printf '  [plugins."io.containerd.cri.v1.images"]\n    use_local_image_pull = true\n' >>/etc/containerd/config.toml
   printf '[host."http://%s"]\n  capabilities = ["pull", "resolve"]\n' "$REGISTRY" >/etc/containerd/certs.d/_default/hosts.toml
 }
 
@@ -95,8 +113,8 @@ network_start() {
   echo "$NODE_IP $NODE_NAME" >>/etc/hosts
   mkdir -p /etc/cni/net.d
   rm -f /etc/cni/net.d/*
-  jq -n --arg subnet "${NODE_IP%.*}.0/24" '{cniVersion: "0.4.0", name: "pods", plugins: [
-    {type: "bridge", bridge: "cni0", isGateway: true, ipam: {type: "host-local", subnet: $subnet}}]}' >/etc/cni/net.d/10-pods.conflist
+  jq -n --arg subnet "${NODE_IP%.*}.0/24" --argjson routes "$POD_ROUTES" '{cniVersion: "0.4.0", name: "pods", plugins: [
+    {type: "bridge", bridge: "cni0", isGateway: true, ipam: {type: "host-local", subnet: $subnet, routes: $routes}}]}' >/etc/cni/net.d/10-pods.conflist
 }
 
 # image NAME:TAG [LAYER...]: into the registry, of the rootfs and what directories add to it.
@@ -135,7 +153,10 @@ cri_answers() { ctr --address "$CONTAINERD_SOCK" plugins ls | awk '$2 == "cri" {
 containerd_stop() { end containerd "$@"; }
 
 kubelet_start() {
+  local runtime=()
   K8S_PORT=$(<"$K8S/port")
+  ! takes kubelet --container-runtime || runtime+=(--container-runtime remote)
+  ! takes kubelet --container-runtime-endpoint || runtime+=(--container-runtime-endpoint "unix://$CONTAINERD_SOCK")
   cat >"$K8S/kubelet.yaml" <<YAML
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -154,12 +175,15 @@ evictionHard: {}
 imageGCHighThresholdPercent: 100
 syncFrequency: 5s
 nodeStatusUpdateFrequency: 2s
+$(! knows kubelet containerRuntimeEndpoint || echo "containerRuntimeEndpoint: unix://$CONTAINERD_SOCK")
+$(! knows kubelet failCgroupV1 || echo "failCgroupV1: false")
+$KUBELET_LINES
 YAML
   mkdir -p "$K8S/manifests"
   cgroup_root
   date +%s%3N >"$K8S/kubelet.since"
   begin kubelet kubelet --config "$K8S/kubelet.yaml" --kubeconfig "$KUBECONFIG" --root-dir /var/lib/kubelet --cert-dir "$K8S/pki/kubelet" \
-    --container-runtime remote --container-runtime-endpoint "unix://$CONTAINERD_SOCK" --hostname-override "$NODE_NAME" --v 2
+    "${runtime[@]}" --hostname-override "$NODE_NAME" --v 2
 }
 # Below the sandbox's own, which is removed with it: pods as kubelets have them, in kubepods/QOS/pod<uid>.
 cgroup_root() {
@@ -349,7 +373,7 @@ pod_env() { kubectl exec "$1" -c "${2:-main}" -- cat /proc/1/environ | tr '\0' '
 
 # What ended stays in containerd's list until the kubelet cleans up, once a minute.
 pods_gone() { [[ -z $(kubectl get pods -A -o name) && -z $(ctr --address "$CONTAINERD_SOCK" -n k8s.io tasks ls | awk 'NR > 1 && $3 != "STOPPED"') ]]; }
-# By force: a kubelet of 1.20 takes up to a minute until it has deleted a pod whose containers are long gone.
+# By force: an older kubelet takes up to a minute until it has deleted a pod whose containers are long gone.
 pods_clear() {
   rm -f "$K8S"/manifests/*
   kubectl delete statefulsets,daemonsets,jobs,pods -A --all --wait=false --force --grace-period 0 >/dev/null 2>&1 || true

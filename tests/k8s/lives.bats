@@ -50,9 +50,11 @@ teardown() {
   wait_for 30 "both grants" grants_are "[3072,7168]"
 }
 
+decided() { another_init "$1" || pod_is Failed again; } # THAN
 token_is() { [[ $(token_of "$1") == "$2" ]]; } # POD TOKEN
 
-@test "after a power cut a pod has its memory again, by what the kubelet has on disk" {
+# A kubelet before device plugins are there again: an older one starts the pod from what it has on disk, a newer one fails it for good.
+@test "after a power cut a pod has its memory again, by what the kubelet has on disk, or is failed and named, and another has its place" {
   asks again 7 '.spec.restartPolicy = "Always"'
   wait_for 60 "it runs" pod_is Running again
   local token first
@@ -61,8 +63,18 @@ token_is() { [[ $(token_of "$1") == "$2" ]]; } # POD TOKEN
   wait_for 10 "its container is gone" gone "$first"
   node_boot
   wait_for 60 "the kubelet has the devices" has_devices
-  wait_for 120 "another container" another_init "$first"
   wait_for 60 "the node is ready" node_ready
+  wait_for 120 "another container, or none for good" decided "$first"
+  if pod_is Failed again; then
+    assert_equal "its reason" "$(kubectl get pod again -o 'jsonpath={.status.reason}')" UnexpectedAdmissionError
+    wait_for 60 "an event says so" pod_says again "kubectl delete pod -n default again"
+    pod_says again GPUPodNotAdmitted
+    assert_equal "grants" "$(memory_of_grants)" "[]"
+    wait_for 60 "30 GiB are allocatable" has_allocatable 30
+    asks instead 15
+    wait_for 60 "another has its place" pod_is Running instead
+    return
+  fi
   wait_for 60 "the pod is" pod_is Running again
   assert_equal "grants" "$(memory_of_grants)" "[7168]"
   # The API server may still show the container of before.

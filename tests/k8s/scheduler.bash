@@ -52,22 +52,27 @@ CFG
   begin haproxy haproxy -f "$K8S/haproxy.cfg"
 }
 
-# webhook_start: the second replica answers admission reviews, too, and the API server asks it. Only what it refuses and warns of: this
-# API server, built with a Go newer than its libraries (reflect2 1.0.1), dies of any JSON patch.
-webhook_start() {
+# webhook_answers PATH KIND [OPTION...]: the second replica answers admission reviews, too, and the API server asks it there.
+webhook_answers() {
+  local path=$1 kind=$2
+  shift 2
   openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=webhook -addext subjectAltName=IP:127.0.0.1 \
     -keyout "$K8S/webhook.key" -out "$K8S/webhook.crt" 2>/dev/null
   replica_stop 1
-  replica_start 1 --webhook-listen "$WEBHOOK" --webhook-tls-cert "$K8S/webhook.crt" --webhook-tls-key "$K8S/webhook.key"
+  replica_start 1 --webhook-listen "$WEBHOOK" --webhook-tls-cert "$K8S/webhook.crt" --webhook-tls-key "$K8S/webhook.key" "$@"
   wait_for 60 "it is ready" replica_answers 1 readyz
-  jq -n --arg url "https://$WEBHOOK/mpsgate/validate" --arg ca "$(base64 -w0 "$K8S/webhook.crt")" '{apiVersion: "admissionregistration.k8s.io/v1",
-    kind: "ValidatingWebhookConfiguration", metadata: {name: "mpsgate"}, webhooks: [{name: "pods.mpsgate.io", clientConfig: {url: $url, caBundle: $ca},
+  jq -n --arg kind "$kind" --arg url "https://$WEBHOOK/mpsgate/$path" --arg ca "$(base64 -w0 "$K8S/webhook.crt")" '{apiVersion: "admissionregistration.k8s.io/v1",
+    kind: $kind, metadata: {name: "mpsgate"}, webhooks: [{name: "pods.mpsgate.io", clientConfig: {url: $url, caBundle: $ca},
       failurePolicy: "Ignore", sideEffects: "None", timeoutSeconds: 5, admissionReviewVersions: ["v1"],
       rules: [{apiGroups: [""], apiVersions: ["v1"], operations: ["CREATE"], resources: ["pods"]},
         {apiGroups: ["batch"], apiVersions: ["v1"], operations: ["CREATE"], resources: ["jobs"]}]}]}' | kubectl create -f - >/dev/null
   sleep 2 # until the API server has heard of it
 }
-webhook_stop() { kubectl delete validatingwebhookconfiguration mpsgate >/dev/null 2>&1; }
+# webhook_start: only what it refuses and warns of. mutation_start [OPTION...]: what it writes, which Debian's API server, built with a Go
+# newer than its libraries (reflect2 1.0.1), dies of.
+webhook_start() { webhook_answers validate ValidatingWebhookConfiguration; }
+mutation_start() { webhook_answers mutate MutatingWebhookConfiguration "$@"; }
+webhook_stop() { kubectl delete validatingwebhookconfigurations,mutatingwebhookconfigurations --all >/dev/null 2>&1; }
 
 # kube_scheduler_extended [URL [LINE...]]: the scheduler of cluster.bash, started again with our entry, at another URL than the Service's and
 # with more lines; controllers without the one that gives up nodes without a kubelet.
@@ -88,6 +93,7 @@ $( (($# == 0)) || printf '  %s\n' "$@")
   managedResources:
   - {name: aliyun.com/gpu-mem}
   - {name: nvidia.com/gpu-10gb}
+  - {name: mpsgate.io/gpu-mem-256mi}
   - {name: aliyun.com/gpu-core.percentage, ignoredByScheduler: true}
 YAML
   control_stop
@@ -154,7 +160,7 @@ nodes() {
   wait_for 60 "they are in the ledger" ledger_has_nodes
 }
 ledger_has_nodes() { [[ $(inspect | jq -r '.nodes[].name' | sort) == "$(kubectl get nodes -o name | sed 's|.*/||' | sort)" ]]; }
-# What is no event for a kube-scheduler of 1.20 (a node's annotation, an extender that answers again) it finds within a minute. A new
+# What is no event for an older kube-scheduler (a node's annotation, an extender that answers again) it finds within a minute. A new
 # node is one, and makes it try all pods at once.
 kube_scheduler_tries_again() { nodes 'node("another-\($ARGS.positional[0])"; {}; [card(1)])' "$RANDOM"; }
 nodes_clear() {
