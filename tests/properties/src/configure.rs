@@ -23,6 +23,14 @@ impl Source for One<'_> {
             .into_iter()
             .collect()
     }
+
+    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError> {
+        Ok(self.list(directory))
+    }
+
+    fn has_program(&self, _: &str) -> bool {
+        true
+    }
 }
 
 /// Settings of whichever engine are planned for, or the error names the file and what to do. What a plan would
