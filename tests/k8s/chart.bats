@@ -116,7 +116,7 @@ all_ready() { # every pod of the release, and there are some of each kind
 mpsgated_pod() { kubectl get pods -n "$NS" -l app.kubernetes.io/component=mpsgated -o json | jq -r '[.items[] | select(.metadata.deletionTimestamp == null).metadata.name] | if length == 1 then .[0] else "" end'; }
 in_mpsgated() { kubectl exec -n "$NS" "$(mpsgated_pod)" -c mpsgated -- "$@"; }
 status_json() { in_mpsgated mpsgate status -o json; }
-settled_at() { # CONFIG WORDS: mpsgated's pod of these settings is ready, and the node has its cards
+settled_at() { # mpsgated's pod of the newest settings is ready, and the node has its cards
   kubectl rollout status -n "$NS" daemonset/mpsgate --timeout 1s && has_allocatable 30
 }
 restarts_of_containerd() { wc -l <"$K8S/systemctl.log"; }
