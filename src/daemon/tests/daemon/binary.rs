@@ -105,6 +105,8 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+        // Held open: with its last process the namespace ends, and its number is another test's next.
+        let _held = fs::File::open(format!("/proc/{}/ns/mnt", self.child.id()));
         let theirs = namespace(&self.child.id().to_string())
             .filter(|n| Some(n) != namespace("self").as_ref());
         let _ = self.child.kill();
@@ -215,8 +217,9 @@ fn a_read_only_run_keeps_it_from_starting_and_is_named() {
     }
     let node = Node::unmanaged(1);
     let mut program = Program::start(&node, "mount -o remount,ro,bind /run", &[]);
-    assert_eq!(program.exit_code(), Some(2));
+    let code = program.exit_code();
     let errors = program.errors();
+    assert_eq!(code, Some(2), "{errors}");
     assert!(errors.contains("error: cannot create directory /run/mpsgate"), "{errors}");
     assert!(errors.contains("Read-only file system"), "{errors}");
 }
