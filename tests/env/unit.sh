@@ -7,7 +7,10 @@ logs=$1 rc=0
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$logs"
 # The contract tests want both; those that cannot be had they name.
-for major in 550 535; do "$here/nvidia-cuda-mps.sh" "$major" >/dev/null || true; done
+for major in 550 535; do
+  "$here/nvidia-cuda-mps.sh" "$major" >/dev/null || true
+  "$here/nvidia-libcuda.sh" "$major" >/dev/null || true
+done
 if cargo nextest --version >/dev/null 2>&1; then
   cargo nextest run --config-file "$here/nextest.toml" --locked --workspace --no-fail-fast 2>&1 | tee "$logs/unit.log" || rc=1
   sed -n 's/.*\(SKIPPED: .*\)/\1/p' target/nextest/default/junit.xml | sort -u | tee -a "$logs/unit.log"
