@@ -4,6 +4,8 @@
 //! The real half is skipped, saying so, where the program is not there. Some tests need root.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "contract/client.rs"]
+mod client;
 #[path = "contract/harness.rs"]
 mod harness;
 #[path = "contract/program.rs"]
@@ -74,4 +76,9 @@ for_every_program! {
     trouble::a_file_of_the_daemons_that_is_gone_is_named,
     trouble::a_link_in_a_directorys_place_is_named_and_not_followed,
     trouble::a_daemon_whose_lock_was_taken_away_is_found_and_never_doubled,
+    client::the_real_client_attaches_through_control_alone,
+    client::the_real_client_attaches_from_any_namespace_and_as_any_uid,
+    client::the_real_client_goes_on_without_mps_where_nobody_listens,
+    client::the_code_alone_does_not_tell_whom_the_real_client_reached,
+    client::the_real_client_looks_for_the_servers_region_in_dev_shm,
 }

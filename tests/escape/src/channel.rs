@@ -142,7 +142,7 @@ pub(crate) fn words_each(path: &str, word: i32, times: u32) -> Outcome {
 
 fn say(path: &str, word: i32) -> Result<(), String> {
     let connection = connected(path)?;
-    // The daemon's greeting. It closes where nobody is there to take it; the test double has none.
+    // The daemon's greeting. It closes where nobody is there to take it.
     let patience = TimeVal::milliseconds(200);
     setsockopt(&connection, sockopt::ReceiveTimeout, &patience).map_err(failed("setsockopt"))?;
     let _ = recv(connection.as_raw_fd(), &mut [0; 64], MsgFlags::empty());

@@ -1,9 +1,10 @@
-/* libcuda.so.1 for a dry run of tests/gpu/run: a client of the double of nvidia-cuda-mps-control.
+/* libcuda.so.1 for a dry run of tests/gpu/run: a client of the fake nvidia-cuda-mps-control.
  *
- * Where the pipe directory has a `control` it attaches there, waits while another uid is served, gets the
- * lower of the server's limit and its own, and hears of its end; elsewhere it is a process with the whole
+ * Where the pipe directory has a `control` it attaches there with the real library's words (wire.rs beside the
+ * fake), waits while another uid is served, gets the lower of the server's limit and its own, and hears of its end; elsewhere it is a process with the whole
  * card. It computes nothing. What a real libcuda does is what tests/gpu/run asks.
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
 #include <stddef.h>
@@ -23,44 +24,93 @@
 #define MIB ((size_t)1 << 20)
 #define CARD (16384 * MIB)
 
-static int control = -1, lost, attached;
+static int server = -1, lost, attached;
 static size_t left = CARD, limit = CARD;
 
-/* The answer of the control daemon, without the byte that marks a packet; NULL at its end. */
-static const char *told(void)
+/* One message; its descriptor, if it has one, in *got. */
+static ssize_t hear(int fd, void *bytes, size_t size, int *got)
 {
-	static char text[256];
-	ssize_t count = recv(control, text, sizeof text - 1, 0);
+	union { struct cmsghdr head; char space[256]; } control;
+	struct iovec to = { bytes, size };
+	struct msghdr message = { .msg_iov = &to, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+	ssize_t count = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
 
-	if (count <= 0)
-		return NULL;
-	text[count] = 0;
-	return text + 1;
+	for (struct cmsghdr *one = CMSG_FIRSTHDR(&message); count > 0 && one; one = CMSG_NXTHDR(&message, one))
+		if (got && one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_RIGHTS)
+			memcpy(got, CMSG_DATA(one), sizeof *got);
+	return count;
+}
+
+static int say(int fd, int word)
+{
+	return send(fd, &word, sizeof word, MSG_NOSIGNAL) == sizeof word;
+}
+
+/* Our credentials, which the kernel vouches for. */
+static int say_who(int fd)
+{
+	union { struct cmsghdr head; char space[CMSG_SPACE(sizeof(struct ucred))]; } control = {
+		.head = { .cmsg_len = CMSG_LEN(sizeof(struct ucred)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_CREDENTIALS },
+	};
+	struct ucred who = { getpid(), geteuid(), getegid() };
+	struct iovec from = { "OUTBCRED", 9 };
+	struct msghdr message = { .msg_iov = &from, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+
+	memcpy(CMSG_DATA(&control.head), &who, sizeof who);
+	return sendmsg(fd, &message, MSG_NOSIGNAL) == 9;
+}
+
+/* The server's descriptors, our words, its status: 0, with what the first descriptor holds, or an error. */
+static int meet_server(unsigned long long told[4])
+{
+	int first = -1, other, status;
+	char bytes[64];
+
+	for (int i = 0; i < 4; i++) {
+		other = -1;
+		if (hear(server, bytes, sizeof bytes, i ? &other : &first) <= 0)
+			return MPS_RPC_FAILURE;
+		if (other >= 0)
+			close(other);
+	}
+	if (hear(server, bytes, sizeof bytes, NULL) <= 0 || !say(server, getpid()) || !say(server, 0) || !say(server, 255))
+		return MPS_RPC_FAILURE;
+	if (hear(server, &status, sizeof status, NULL) != sizeof status)
+		return MPS_RPC_FAILURE;
+	if (read(first, told, 4 * sizeof *told) != 4 * sizeof *told)
+		return MPS_RPC_FAILURE;
+	close(first);
+	return status;
 }
 
 static int attach(void)
 {
-	const char *pipe = getenv("CUDA_MPS_PIPE_DIRECTORY"), *own = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), *answer;
+	const char *pipe = getenv("CUDA_MPS_PIPE_DIRECTORY"), *own = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	unsigned long long bytes = 0, mib = 0;
+	unsigned long long told[4] = { 0 }, mib = 0;
+	int control, on = 1, status;
+	char hello[16];
 
 	if (attached++)
 		return 0;
 	snprintf(address.sun_path, sizeof address.sun_path, "%s/control", pipe ? pipe : "/tmp/nvidia-mps");
 	control = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (control < 0 || connect(control, (struct sockaddr *)&address, sizeof address)) {
-		control = -1;
+	if (control < 0 || setsockopt(control, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) ||
+	    connect(control, (struct sockaddr *)&address, sizeof address)) {
+		close(control);
 		return 0;
 	}
-	if (send(control, "+CLIENT", 7, MSG_NOSIGNAL) != 7)
+	if (hear(control, hello, sizeof hello, NULL) != 9 || !say_who(control) || !say(control, 2) ||
+	    hear(control, hello, sizeof hello, &server) <= 0 || server < 0)
 		return MPS_RPC_FAILURE;
-	do
-		answer = told();
-	while (answer && !strcmp(answer, "PENDING"));
-	if (!answer || sscanf(answer, "SERVER %*s %llu", &bytes) != 1)
-		return MPS_SERVER_NOT_READY;
-	if (bytes && bytes < limit)
-		limit = bytes;
+	status = meet_server(told);
+	if (!say(control, status))
+		return MPS_RPC_FAILURE;
+	close(control);
+	if (status)
+		return status;
+	if (told[3] && told[3] < limit)
+		limit = told[3];
 	if (own && sscanf(own, "0=%lluM", &mib) == 1 && mib && mib * MIB < limit)
 		limit = mib * MIB;
 	left = limit;
@@ -70,11 +120,12 @@ static int attach(void)
 /* Whether the server still serves: it says nothing until there is an end. */
 static int alive(void)
 {
-	struct pollfd fd = { .fd = control, .events = POLLIN };
+	struct pollfd fd = { .fd = server, .events = POLLIN };
+	int word;
 
-	if (control >= 0 && !lost && poll(&fd, 1, 0) > 0) {
-		const char *answer = told();
-		lost = answer && !strcmp(answer, "TERMINATE") ? MPS_CLIENT_TERMINATED : MPS_RPC_FAILURE;
+	if (server >= 0 && !lost && poll(&fd, 1, 0) > 0) {
+		int told = hear(server, &word, sizeof word, NULL) == sizeof word && word == MPS_CLIENT_TERMINATED;
+		lost = told ? MPS_CLIENT_TERMINATED : MPS_RPC_FAILURE;
 	}
 	return lost;
 }
@@ -83,7 +134,7 @@ int cuInit(unsigned flags) { return (int)flags; }
 int cuDeviceGet(int *device, int n) { *device = n; return 0; }
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
-	*value = attribute == MPS_ENABLED && control >= 0;
+	*value = attribute == MPS_ENABLED && server >= 0;
 	return device;
 }
 int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &left; return device + attach(); }

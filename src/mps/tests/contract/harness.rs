@@ -72,11 +72,7 @@ pub(crate) fn script(path: &Path, body: &str) {
 /// A real program that behaves as that version: the one named by `MPSGATE_TEST_MPS_CONTROL`, or one
 /// unpacked by tests/env/nvidia-cuda-mps.sh.
 fn real(version: u32) -> Option<PathBuf> {
-    let cache = env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")))
-        .unwrap_or_default();
-    let cached = fs::read_dir(cache.join("mpsgate")).into_iter().flatten().flatten();
+    let cached = fs::read_dir(cache()).into_iter().flatten().flatten();
     let cached = cached.map(|entry| entry.path().join("usr/bin/nvidia-cuda-mps-control"));
     let found = env::var_os("MPSGATE_TEST_MPS_CONTROL")
         .map(PathBuf::from)
@@ -99,7 +95,34 @@ fn behaves_as(program: &Path) -> u32 {
     if knows_status { 550 } else { 535 }
 }
 
-/// The fake, built once for each test run.
+/// NVIDIA's libcuda of that branch, unpacked by tests/env/nvidia-libcuda.sh.
+pub(crate) fn libcuda(version: u32) -> Option<PathBuf> {
+    let cached = fs::read_dir(cache()).into_iter().flatten().flatten();
+    let found = cached
+        .filter(|entry| {
+            entry.file_name().to_string_lossy().starts_with(&format!("libcuda1-{version}."))
+        })
+        .flat_map(|entry| {
+            fs::read_dir(entry.path().join("usr/lib")).into_iter().flatten().flatten()
+        })
+        .map(|entry| entry.path().join("nvidia/current/libcuda.so.1"))
+        .find(|path| path.is_file());
+    if found.is_none() {
+        say_skipped(&format!(
+            "all tests of NVIDIA's libcuda {version}: it is not here, \
+             tests/env/nvidia-libcuda.sh {version} fetches it (NVIDIA's licence)"
+        ));
+    }
+    found
+}
+
+fn cache() -> PathBuf {
+    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")));
+    cache.unwrap_or_default().join("mpsgate")
+}
+
+/// The fake control daemon, its server and the client that loads libcuda: built once for each test run.
 fn fake() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT
@@ -108,7 +131,8 @@ fn fake() -> PathBuf {
             let target = env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
             let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
             let status = Command::new(cargo)
-                .args(["build", "--quiet", "--locked", "-p", "fake-mps-control", "--target-dir"])
+                .args(["build", "--quiet", "--locked", "-p", "fake-mps-control"])
+                .args(["-p", "cuda-client", "--target-dir"])
                 .arg(&target)
                 .current_dir(env!("CARGO_MANIFEST_DIR"))
                 .status()
@@ -146,6 +170,27 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 impl Bench {
+    /// NVIDIA's daemon gets our server too: its own needs a GPU.
+    pub(crate) fn with_server(&self) {
+        if self.kind == Kind::Real {
+            let server = "nvidia-cuda-mps-server";
+            copy(&fake().with_file_name(server), &self.binary.with_file_name(server));
+        }
+    }
+
+    /// A file of the installation, where anybody may read it.
+    pub(crate) fn readable(&self, file: &Path) -> PathBuf {
+        let here = self.dir.path().join(file.file_name().unwrap());
+        copy(file, &here);
+        fs::set_permissions(&here, fs::Permissions::from_mode(0o755)).unwrap();
+        here
+    }
+
+    /// The client that loads a libcuda.
+    pub(crate) fn cuda_client(&self) -> PathBuf {
+        self.readable(&fake().with_file_name("cuda-client"))
+    }
+
     pub(crate) fn dirs(&self, card: u32) -> CardDirs {
         CardDirs::new(&self.dir.path().join("mps"), card, ClientLinks::ControlAndLog).unwrap()
     }

@@ -289,10 +289,15 @@ fn a_process_in_a_container_that_dresses_up_as_a_server_is_none() {
     let bench = fake(550);
     let (card, server) = serving(&bench);
     let program = bench.binary.with_file_name("nvidia-cuda-mps-server");
+    // It must not speak to the daemon, which would send it away.
+    let log = bench.dir.path().join("another");
+    fs::create_dir(&log).unwrap();
+    fs::write(log.join("fake-server-slow"), "").unwrap();
     let dressed_up = |unshare: &[&str]| {
         let mut command = std::process::Command::new("unshare");
         command.args(unshare).arg(&program).env_clear().env("PATH", "/usr/sbin:/usr/bin:/bin");
         command.env("CUDA_MPS_PIPE_DIRECTORY", card.dirs().pipe_dir());
+        command.env("CUDA_MPS_LOG_DIRECTORY", &log);
         let parent = bench.keep(command);
         wait_for("it runs", || {
             let children = format!("/proc/{parent}/task/{parent}/children");

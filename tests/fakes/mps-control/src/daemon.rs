@@ -13,10 +13,13 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::sys::socket::{Backlog, SockFlag, UnixAddr, accept4, bind, getsockopt, listen, sockopt};
+use nix::sys::socket::{
+    Backlog, SockFlag, UnixAddr, accept4, bind, getsockopt, listen, setsockopt, sockopt,
+};
 
 use crate::state::{Peer, Reply, State};
-use crate::{connect_to, log_dir, pipe_dir, receive_text, send_text, seqpacket, version};
+use crate::wire::{self, connect_to, receive_text, say_text, seqpacket, word};
+use crate::{log_dir, pipe_dir, version};
 
 const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
 const SUN_PATH_MAX: usize = 107;
@@ -74,7 +77,7 @@ pub(crate) fn run(multiuser: bool) -> u8 {
             Err(_) => return 1,
         }
     };
-    let mut state = State::new(log, logs, multiuser);
+    let mut state = State::new(log, multiuser);
     state.log(
         "Control",
         std::process::id(),
@@ -99,6 +102,7 @@ pub(crate) fn run(multiuser: bool) -> u8 {
     );
     let (Some(privileged), Some(control)) = sockets else { return 1 };
     make_fifo(&pipe.join("log"));
+    state.read_records(&pipe.join("log"));
     if version() > 535 {
         let path = pipe.join(PID_FILE);
         let _ = fs::write(&path, format!("{}\n", std::process::id()));
@@ -164,11 +168,8 @@ fn serve(state: &mut State, privileged: &OwnedFd, control: &OwnedFd) -> u8 {
     loop {
         state.tick();
         let ready = {
-            let mut fds = vec![
-                PollFd::new(privileged.as_fd(), PollFlags::POLLIN),
-                PollFd::new(control.as_fd(), PollFlags::POLLIN),
-            ];
-            fds.extend(state.client_fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
+            let mut fds =
+                [privileged, control].map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
             let _ = poll(&mut fds, 10u16);
             [0, 1].map(|index| fds[index].any().unwrap_or(false))
         };
@@ -190,30 +191,39 @@ fn serve_one(state: &mut State, listener: &OwnedFd, privileged: bool) -> Option<
     // SAFETY: accept4 has just made it for us alone.
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
     state.log("Control", std::process::id(), "Accepting connection...");
-    let credentials = getsockopt(&connection, sockopt::PeerCredentials).ok()?;
-    let peer = Peer { pid: credentials.pid(), uid: credentials.uid(), privileged };
-    // Waits for the greeting for ever: one idle connection wedges everybody.
-    match receive_text(&connection).as_deref() {
-        Some("UI") => serve_front_end(state, &connection, &peer),
-        Some("CLIENT") => {
+    let _ = setsockopt(&connection, sockopt::PassCred, &true);
+    // Whoever asks whether we are there closes before it says who it is, as libcuda does (measured).
+    let _ = wire::say(connection.as_fd(), wire::HELLO);
+    // Waits for whoever says nothing, for ever: one idle connection wedges everybody.
+    let who = wire::receive(connection.as_fd())
+        .filter(|message| message.bytes == wire::WHO)
+        .and_then(|message| message.sender);
+    let Some(who) = who else {
+        state.log("Control", std::process::id(), "User did not send valid credentials");
+        return None;
+    };
+    let peer = Peer { pid: who.pid(), uid: who.uid(), privileged };
+    match wire::receive(connection.as_fd())?.int() {
+        Some(word::FRONT_END) => serve_front_end(state, &connection, &peer),
+        Some(word::CLIENT) => {
             state.attach(connection, peer);
             None
         }
-        // As the real one: the descriptor is lost for ever (measured on 535 and 550).
-        Some(_) => {
-            state.log("Control", std::process::id(), "Unknown type of connection");
-            state.lose(connection);
+        Some(word::SERVER) => {
+            state.take_server(connection, &peer);
             None
         }
-        None => {
-            state.log("Control", std::process::id(), "User did not send valid credentials");
+        // As the real one: the descriptor is lost for ever (measured on 535 and 550).
+        _ => {
+            state.log("Control", std::process::id(), "Unknown type of connection");
+            state.lose(connection);
             None
         }
     }
 }
 
 fn serve_front_end(state: &mut State, connection: &OwnedFd, peer: &Peer) -> Option<u8> {
-    let _ = send_text(connection, "OK");
+    let connection = connection.as_fd();
     state.log("Control", std::process::id(), "NEW UI");
     while let Some(line) = receive_text(connection) {
         state.log("Control", std::process::id(), &format!("Cmd:{line}"));
@@ -222,12 +232,12 @@ fn serve_front_end(state: &mut State, connection: &OwnedFd, peer: &Peer) -> Opti
                 for line in text.lines() {
                     state.log("Control", std::process::id(), line);
                 }
-                let _ = send_text(connection, &text);
+                let _ = say_text(connection, &text);
             }
             Reply::Quit(grace) => {
                 let status = quit(state, grace);
                 state.log("Control", std::process::id(), &format!("Exit with status {status}"));
-                let _ = send_text(connection, &format!("\u{0}quit {status}"));
+                let _ = say_text(connection, &format!("\u{0}quit {status}"));
                 return Some(status);
             }
         }

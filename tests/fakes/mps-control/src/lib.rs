@@ -1,36 +1,33 @@
-//! A double of `nvidia-cuda-mps-control` for tests on machines without a GPU.
+//! A fake `nvidia-cuda-mps-control` for tests on machines without a GPU, and a stand-in for
+//! `nvidia-cuda-mps-server` that NVIDIA's own control daemon takes, too.
 //!
 //! What the real program shows without a GPU it shows too (measured on 535.261.03 and 550.163.01,
 //! checked against both by the contract tests of `mpsgate-mps`): argv, files and their modes,
 //! answers, privileges, lenient values, the wedge by one idle connection, what quit and SIGTERM
-//! leave behind. `FAKE_MPS_VERSION=535|550|580`, or that number in a file `fake-mps-version`
+//! leave behind, and the first words of servers and clients ([`wire`]), so that NVIDIA's own libcuda
+//! attaches to it. `FAKE_MPS_VERSION=535|550|580`, or that number in a file `fake-mps-version`
 //! beside the program, picks the differences.
 //!
 //! It differs in one thing: while a front-end stays, the real one turns others away, and this one
 //! makes them wait.
 //!
-//! Servers and clients are **unverified**: built from NVIDIA's documentation, checked on a real
-//! card by `tests/gpu`. The wire between its own front-end, client and daemon is its own. Files in
-//! the log directory steer servers: `fake-server-dies` (at once), `fake-server-slow`
-//! (INITIALIZING), `fake-fault` (FAULT; what it holds is the pid of the client to blame). `CONTROL client
-//! [--alloc MIB]` is a CUDA client, `CONTROL hold N` opens N connections to `control` and says nothing.
+//! What servers and clients do after their first words is **unverified**: built from NVIDIA's
+//! documentation, checked on a real card by `tests/gpu`. Files in the log directory steer the server
+//! ([`server`]). `CONTROL client [--alloc MIB]` is a CUDA client, `CONTROL hold N` opens N connections to
+//! `control` and says nothing.
 
 mod client;
 mod daemon;
 mod front_end;
+mod record;
+mod server;
 mod state;
 mod value;
+mod wire;
 
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, socket,
-};
-use std::os::fd::AsRawFd;
-
-/// Longest message on the fake's own wire.
-const MESSAGE_MAX: usize = 16 * 1024;
+pub use server::serve;
 
 /// Runs the program and gives its exit status.
 pub fn main() -> u8 {
@@ -66,28 +63,4 @@ fn pipe_dir() -> PathBuf {
 fn log_dir() -> PathBuf {
     std::env::var_os("CUDA_MPS_LOG_DIRECTORY")
         .map_or_else(|| "/var/log/nvidia-mps".into(), PathBuf::from)
-}
-
-fn seqpacket() -> nix::Result<OwnedFd> {
-    socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)
-}
-
-fn connect_to(path: &Path) -> nix::Result<OwnedFd> {
-    let fd = seqpacket()?;
-    connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-    Ok(fd)
-}
-
-fn send_text(fd: &OwnedFd, text: &str) -> nix::Result<()> {
-    // A marker byte: an empty packet would read as the end of the stream.
-    let packet = [b"+", text.as_bytes()].concat();
-    send(fd.as_raw_fd(), &packet, MsgFlags::MSG_NOSIGNAL).map(drop)
-}
-
-/// `None` at the end of the stream.
-fn receive_text(fd: &OwnedFd) -> Option<String> {
-    let mut buffer = vec![0; MESSAGE_MAX];
-    let count = recv(fd.as_raw_fd(), &mut buffer, MsgFlags::empty()).ok()?;
-    let text = buffer.get(1..count)?;
-    Some(String::from_utf8_lossy(text).into_owned())
 }

@@ -1,18 +1,21 @@
 //! The control daemon's books: limits, servers, clients, and the commands on them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::libc;
 use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::value::{limit_bytes, percentage, render_limit};
-use crate::{send_text, version};
+use crate::wire::{self, DEVICES, order};
+use crate::{record, version};
 
 /// Who sent a command, and through which socket.
 pub(crate) struct Peer {
@@ -26,19 +29,16 @@ pub(crate) enum Reply {
     Quit(Option<Duration>),
 }
 
+/// So many servers are tried for a client, which is then hung up on (measured).
+const STARTS_MAX: u32 = 6;
+
 struct Server {
     child: Child,
     uid: u32,
-    ready: bool,
-    faulted: bool,
-    share: f64,
-    limits: BTreeMap<String, u64>,
-}
-
-struct Client {
-    pid: i32,
-    server: u32,
-    connection: OwnedFd,
+    /// Once it has connected: it keeps limits and clients, and says what it is asked.
+    connection: Option<OwnedFd>,
+    /// What it gave us.
+    _lifeline: Option<OwnedFd>,
 }
 
 /// A client that waits for a server of its uid.
@@ -49,33 +49,37 @@ struct Waiting {
 
 pub(crate) struct State {
     log: File,
-    log_dir: PathBuf,
+    /// The FIFO by which servers write to the log, until somebody writes there what is no record.
+    records: Option<File>,
+    unread: Vec<u8>,
     multiuser: bool,
     share: f64,
-    priority: u32,
+    priority: i32,
     limits: BTreeMap<String, u64>,
     servers: Vec<Server>,
-    clients: Vec<Client>,
     /// First come, first served: one of another uid holds up all who come later
     /// (nebuly-ai/nos issue 19).
     pending: VecDeque<Waiting>,
+    /// How many servers ended, one after the other, before they had connected.
+    failed_starts: u32,
     /// Connections that said a word which it does not know.
     lost: Vec<OwnedFd>,
     last_status: u8,
 }
 
 impl State {
-    pub(crate) fn new(log: File, log_dir: PathBuf, multiuser: bool) -> Self {
+    pub(crate) fn new(log: File, multiuser: bool) -> Self {
         Self {
             log,
-            log_dir,
+            records: None,
+            unread: Vec::new(),
             multiuser,
             share: 100.0,
             priority: 0,
             limits: BTreeMap::new(),
             servers: Vec::new(),
-            clients: Vec::new(),
             pending: VecDeque::new(),
+            failed_starts: 0,
             lost: Vec::new(),
             last_status: 0,
         }
@@ -96,91 +100,74 @@ impl State {
         self.log("Control", std::process::id(), text);
     }
 
-    pub(crate) fn client_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.clients.iter().map(|client| client.connection.as_fd())
+    /// Reads what servers write into the FIFO, and who else has it open.
+    pub(crate) fn read_records(&mut self, fifo: &Path) {
+        let open =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(fifo);
+        self.records = open.ok();
+    }
+
+    fn log_records(&mut self) {
+        let Some(fifo) = &mut self.records else { return };
+        let _ = fifo.read_to_end(&mut self.unread);
+        match record::take(&mut self.unread) {
+            Some(records) => {
+                for (component, pid, text) in records {
+                    self.log(component, pid, &text);
+                }
+            }
+            None => self.records = None,
+        }
     }
 
     pub(crate) fn has_clients(&self) -> bool {
-        !self.clients.is_empty()
+        self.servers.iter().any(|server| !server.clients().is_empty())
     }
 
-    fn steered(&self, file: &str) -> bool {
-        self.log_dir.join(file).exists()
-    }
-
-    /// What happened since the last look: servers that ended or are up, clients that left, faults.
+    /// What happened since the last look: servers that ended, clients that left.
     pub(crate) fn tick(&mut self) {
-        self.clients.retain(|client| is_open(&client.connection));
+        self.log_records();
         let mut ended = Vec::new();
         self.servers.retain_mut(|server| match server.child.try_wait() {
             Ok(Some(status)) => {
                 // What is printed for one that a signal ended is not known.
                 ended.push((server.child.id(), status.code().unwrap_or(137)));
+                self.failed_starts += u32::from(server.connection.is_none());
                 false
             }
             _ => true,
         });
         for (pid, code) in ended {
             self.last_status = u8::try_from(code).unwrap_or(1);
-            self.clients.retain(|client| client.server != pid);
             self.control(&format!("Server {pid} exited with status {code}"));
+            if self.failed_starts < STARTS_MAX && !self.pending.is_empty() {
+                continue;
+            }
             self.control("Removed Shm file at ");
-        }
-        let slow = self.steered("fake-server-slow") || self.steered("fake-server-dies");
-        let fault = self.steered("fake-fault");
-        let culprit = std::fs::read_to_string(self.log_dir.join("fake-fault")).ok();
-        let culprit = culprit.map(|pid| pid.trim().to_owned()).filter(|pid| !pid.is_empty());
-        let mut lines = Vec::new();
-        for server in &mut self.servers {
-            let pid = server.child.id();
-            if !server.ready && !slow {
-                server.ready = true;
-                lines.push((
-                    "Server",
-                    pid,
-                    "Creating server context on device 0 (FAKE)".to_owned(),
-                ));
-                lines.push((
-                    "Server",
-                    pid,
-                    format!("Active Threads Percentage set to {:.1}", server.share),
-                ));
-                if let Some(bytes) = server.limits.get("0") {
-                    lines.push((
-                        "Server",
-                        pid,
-                        format!("Device pinned memory limit for device 0 set to {bytes:#x} bytes"),
-                    ));
-                }
-                lines.push(("Server", pid, "Server has started".to_owned()));
-                lines.push(("Control", std::process::id(), format!("NEW SERVER {pid}: Ready")));
-            }
-            let affected = self.clients.iter().any(|client| client.server == pid);
-            if fault && !server.faulted {
-                server.faulted = true;
-                lines.push((
-                    "Server",
-                    pid,
-                    "Volta MPS: Server is handling a fatal GPU error.".to_owned(),
-                ));
-                // The documentation says that the culprit is named, not how.
-                if let Some(culprit) = &culprit {
-                    let text = format!("Fatal memory fault caused by client PID {culprit}");
-                    lines.push(("Server", pid, text));
-                }
-            } else if server.faulted && !fault && !affected {
-                server.faulted = false;
-                lines.push((
-                    "Server",
-                    pid,
-                    "Creating server context on device 0 (FAKE)".to_owned(),
-                ));
-            }
-        }
-        for (component, pid, text) in lines {
-            self.log(component, pid, &text);
+            self.failed_starts = 0;
+            self.pending.pop_front();
         }
         self.serve_pending();
+    }
+
+    /// A server has connected: it is told the defaults.
+    pub(crate) fn take_server(&mut self, connection: OwnedFd, peer: &Peer) {
+        let pid = peer.pid.cast_unsigned();
+        let Some(server) = self.servers.iter_mut().find(|server| server.child.id() == pid) else {
+            return;
+        };
+        let Some(mut message) = wire::receive(connection.as_fd()) else { return };
+        let say = |bytes: &[u8]| wire::say(connection.as_fd(), bytes);
+        let _ = say(&self.share.to_ne_bytes());
+        let _ = say(&(DEVICES as u64).to_ne_bytes());
+        for device in 0..DEVICES {
+            let _ = say(&self.limits.get(&device.to_string()).copied().unwrap_or(0).to_ne_bytes());
+        }
+        let _ = say(&self.priority.to_ne_bytes());
+        self.failed_starts = 0;
+        server._lifeline = message.descriptors.pop();
+        server.connection = Some(connection);
+        self.control(&format!("NEW SERVER {pid}: Ready"));
     }
 
     fn start_server(&mut self, uid: u32) {
@@ -193,8 +180,7 @@ impl State {
             .or_else(|_| Command::new("/bin/false").spawn());
         let Ok(child) = child else { return };
         self.control(&format!("Starting new server {} for user {uid}", child.id()));
-        let (share, limits) = (self.share, self.limits.clone());
-        self.servers.push(Server { child, uid, ready: false, faulted: false, share, limits });
+        self.servers.push(Server { child, uid, connection: None, _lifeline: None });
     }
 
     /// Ends all servers; the status that the daemon exits with.
@@ -212,24 +198,19 @@ impl State {
 
     pub(crate) fn attach(&mut self, connection: OwnedFd, peer: Peer) {
         self.tick();
-        if self.servers.is_empty() {
-            self.start_server(peer.uid);
-            self.tick();
-        }
-        let faulted = self.servers.first().is_some_and(|server| server.faulted);
         let now = self.pending.is_empty() && self.serves(&peer);
-        let what = if now || faulted {
+        let what = if now {
             "Server already exists"
         } else {
             "Server is not ready, push client to pending list"
         };
         self.control(&format!("NEW CLIENT {} from user {}: {what}", peer.pid, peer.uid));
-        if faulted {
-            let _ = send_text(&connection, "CUDA_ERROR_MPS_SERVER_NOT_READY");
-        } else if now {
-            self.admit(peer.pid, connection);
+        if now {
+            self.admit(&connection);
         } else {
-            let _ = send_text(&connection, "PENDING");
+            if self.servers.is_empty() {
+                self.start_server(peer.uid);
+            }
             self.pending.push_back(Waiting { peer, connection });
         }
     }
@@ -237,16 +218,24 @@ impl State {
     /// Whether the server takes clients of this uid.
     fn serves(&self, peer: &Peer) -> bool {
         self.servers.first().is_some_and(|server| {
-            server.ready && !server.faulted && (self.multiuser || server.uid == peer.uid)
+            server.connection.is_some() && (self.multiuser || server.uid == peer.uid)
         })
     }
 
-    fn admit(&mut self, pid: i32, connection: OwnedFd) {
-        let Some(server) = self.servers.first() else { return };
-        let limit = server.limits.get("0").copied().unwrap_or(0);
-        let server = server.child.id();
-        if send_text(&connection, &format!("SERVER {server} {limit}")).is_ok() {
-            self.clients.push(Client { pid, server, connection });
+    /// Gives the client a descriptor that leads to the server, and waits for its word, as the real one
+    /// does: a client that says nothing here stops everybody.
+    fn admit(&self, client: &OwnedFd) {
+        let Some(server) = self.servers.first().and_then(|server| server.connection.as_ref())
+        else {
+            return;
+        };
+        let Ok((ours, theirs)) = wire::pair() else { return };
+        let handed = wire::say_int(server.as_fd(), order::CLIENT)
+            .and_then(|()| wire::hand_over(server.as_fd(), ours.as_fd()))
+            .and_then(|()| wire::hand_over(client.as_fd(), theirs.as_fd()));
+        drop((ours, theirs));
+        if handed.is_ok() {
+            let _ = wire::receive(client.as_fd());
         }
     }
 
@@ -255,12 +244,12 @@ impl State {
         self.pending.retain(|waiting| is_open(&waiting.connection));
         while let Some(first) = self.pending.front() {
             if self.serves(&first.peer) {
-                let Some(Waiting { peer, connection }) = self.pending.pop_front() else { return };
-                self.admit(peer.pid, connection);
+                let Some(Waiting { connection, .. }) = self.pending.pop_front() else { return };
+                self.admit(&connection);
                 continue;
             }
             let uid = first.peer.uid;
-            let idle = self.clients.is_empty();
+            let idle = !self.has_clients();
             match self.servers.first_mut() {
                 Some(server) if server.uid != uid && !self.multiuser && idle => {
                     let _ = server.child.kill();
@@ -305,9 +294,11 @@ impl State {
             }
             ["get_server_status"] if version() > 535 => "A server PID is required\n".into(),
             ["get_server_status", pid] if version() > 535 => match self.server(pid) {
-                Some(server) if server.faulted => "FAULT\n".into(),
-                Some(server) if server.ready => "ACTIVE\n".into(),
-                Some(_) => "INITIALIZING\n".into(),
+                Some(Server { connection: None, .. }) => "INITIALIZING\n".into(),
+                Some(server) => match server.ask(order::STATUS).and_then(|answer| answer.int()) {
+                    Some(0) => "FAULT\n".into(),
+                    _ => "ACTIVE\n".into(),
+                },
                 None => not_found(pid),
             },
             ["start_server", "-uid", uid, ..] => self.start_for(uid, peer),
@@ -318,20 +309,16 @@ impl State {
                 }
                 None => not_found(pid),
             },
-            ["get_client_list", pid] => match self.server(pid).map(|server| server.child.id()) {
-                Some(id) => lines(
-                    self.clients
-                        .iter()
-                        .filter(|client| client.server == id)
-                        .map(|client| client.pid.to_string()),
-                ),
+            ["get_client_list", pid] => match self.server(pid) {
+                Some(server) => lines(server.clients().iter().map(ToString::to_string)),
                 None => not_found(pid),
             },
             ["terminate_client", server, client] => self.terminate(server, client),
             ["ps", "-p", pid] if self.server(pid).is_none() => not_found(pid).repeat(2),
             ["ps", ..] if self.servers.is_empty() => "Server not found\n".into(),
-            ["ps", ..] => lines(self.clients.iter().map(|client| {
-                format!("{} 0 FAKE {} {} fake", client.pid, client.server, client.pid)
+            ["ps", ..] => lines(self.servers.iter().flat_map(|server| {
+                let line = |pid: i32| format!("{pid} 0 FAKE {} {pid} fake", server.child.id());
+                server.clients().into_iter().map(line).collect::<Vec<_>>()
             })),
             ["get_device_client_list", ..] => String::new(),
             ["set_default_active_thread_percentage", share, ..] => {
@@ -340,13 +327,13 @@ impl State {
             }
             ["get_default_active_thread_percentage", ..] => format!("{:.1}\n", self.share),
             ["get_active_thread_percentage", pid] => match self.server(pid) {
-                Some(server) => format!("{:.1}\n", server.share),
+                Some(server) => server.share(),
                 None => not_found(pid),
             },
             ["set_active_thread_percentage", pid, share] => match self.server(pid) {
                 Some(server) => {
-                    server.share = percentage(share);
-                    format!("{:.1}\n", server.share)
+                    server.tell(order::SET_SHARE, &[&percentage(share).to_ne_bytes()]);
+                    server.share()
                 }
                 None => not_found(pid),
             },
@@ -372,16 +359,24 @@ impl State {
             }
             ["set_device_pinned_mem_limit", pid, device, value, ..] => match self.server(pid) {
                 Some(server) => {
-                    set_limit(&mut server.limits, device, value);
+                    let bytes = limit_bytes(value).unwrap_or(0);
+                    let device: i32 = device.parse().unwrap_or(0);
+                    server.tell(order::SET_LIMIT, &[&device.to_ne_bytes(), &bytes.to_ne_bytes()]);
                     String::new()
                 }
                 None => not_found(pid),
             },
             ["get_device_pinned_mem_limit", pid, device] => match self.server(pid) {
-                Some(server) => server
-                    .limits
-                    .get(*device)
-                    .map_or_else(String::new, |bytes| format!("{}\n", render_limit(*bytes))),
+                Some(server) => {
+                    let device: i32 = device.parse().unwrap_or(0);
+                    server.tell(order::GET_LIMIT, &[&device.to_ne_bytes()]);
+                    match server.hear().and_then(|answer| answer.bytes.try_into().ok()) {
+                        Some(bytes) if bytes != [0; 8] => {
+                            format!("{}\n", render_limit(u64::from_ne_bytes(bytes)))
+                        }
+                        _ => String::new(),
+                    }
+                }
                 None => not_found(pid),
             },
             _ => format!("Unknown command \"{}\"\n", words.first().unwrap_or(&"")),
@@ -405,17 +400,14 @@ impl State {
     }
 
     fn terminate(&mut self, server: &str, client: &str) -> String {
-        let Some(id) = self.server(server).map(|server| server.child.id()) else {
+        let Some(at) = self.server(server) else {
             return format!("Server {server} not found\nServer {server} not found!\n1\n");
         };
-        let known = |entry: &Client| entry.server == id && entry.pid.to_string() == client;
-        match self.clients.iter().position(known) {
-            Some(position) => {
-                let client = self.clients.remove(position);
-                let _ = send_text(&client.connection, "TERMINATE");
-                "0\n".into()
-            }
-            None => format!("Invalid process {client}!\n1\n"),
+        let pid: i32 = client.parse().unwrap_or(0);
+        at.tell(order::TERMINATE, &[&pid.to_ne_bytes()]);
+        match at.hear().and_then(|answer| answer.int()) {
+            Some(0) => "0\n".into(),
+            _ => format!("Invalid process {client}!\n1\n"),
         }
     }
 
@@ -424,7 +416,38 @@ impl State {
     }
 }
 
-/// A client says nothing once it is attached: what can be read is its end.
+impl Server {
+    fn tell(&self, order: i32, more: &[&[u8]]) {
+        if let Some(connection) = &self.connection {
+            let _ = wire::say_int(connection.as_fd(), order);
+            for bytes in more {
+                let _ = wire::say(connection.as_fd(), bytes);
+            }
+        }
+    }
+
+    /// Waits for the server, however long it takes.
+    fn hear(&self) -> Option<wire::Message> {
+        wire::receive(self.connection.as_ref()?.as_fd())
+    }
+
+    fn ask(&self, order: i32) -> Option<wire::Message> {
+        self.tell(order, &[]);
+        self.hear()
+    }
+
+    fn clients(&self) -> Vec<i32> {
+        let count = self.ask(order::CLIENT_LIST).and_then(|answer| answer.int()).unwrap_or(0);
+        (0..count).map_while(|_| self.hear()?.int()).collect()
+    }
+
+    fn share(&self) -> String {
+        let answer = self.ask(order::GET_SHARE).and_then(|answer| answer.bytes.try_into().ok());
+        answer.map_or_else(String::new, |bytes| format!("{:.1}\n", f64::from_ne_bytes(bytes)))
+    }
+}
+
+/// Who waits says nothing: what can be read is its end.
 fn is_open(connection: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(connection.as_fd(), PollFlags::POLLIN)];
     poll(&mut fds, 0u16).unwrap_or(0) == 0
