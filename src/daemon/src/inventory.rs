@@ -82,6 +82,8 @@ pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
     let mut node = daemon.node();
     if std::mem::replace(&mut node.kubelet, kubelet) != kubelet {
         log::info!(kubelet; "kubelet looked for");
+        // Without a kubelet nobody has looked.
+        daemon.look_at_handlers.notify_one();
     }
     let answers = match found {
         Ok(found) => {

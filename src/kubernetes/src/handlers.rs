@@ -49,6 +49,18 @@ pub enum By {
     Engine,
 }
 
+impl By {
+    /// As the annotation has it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Nobody => "nobody",
+            Self::Files => "files",
+            Self::Engine => "engine",
+        }
+    }
+}
+
 impl HandlerReport {
     /// As the annotation has it.
     pub(crate) fn render(&self) -> String {
@@ -103,6 +115,9 @@ mod tests {
             r#"{"version":1,"engine":"containerd","by":"engine","default":"mpsgate","led":["mpsgate","runc"],"round":["kata","nvidia"]}"#
         );
         assert_eq!(parse_handlers(&text), Ok(report()));
+        for by in [By::Nobody, By::Files, By::Engine] {
+            assert_eq!(serde_json::to_value(by).ok(), Some(by.word().into()));
+        }
     }
 
     #[test]
