@@ -14,6 +14,23 @@ token() {
   printf '%s.%s' "$signed" "$(printf %s "$signed" | openssl dgst -sha256 -mac HMAC -macopt "hexkey:$secret" -binary | base64url)"
 }
 
+# kubelet_appears: until mpsgated has seen it and serves it. kubelet_goes: likewise, where there is one.
+kubelet_appears() {
+  local known
+  known=$(kubelets_seen)
+  kubelet_socket
+  wait_for 60 "mpsgated has seen the kubelet" more_kubelets_seen "$known"
+  wait_for 30 "the device plugin serves" jq -e .device_plugin /run/mpsgate/node.json
+}
+kubelets_seen() { grep -c "kubelet=true" "$MG/log/mpsgated.log" || true; }
+more_kubelets_seen() { (($(kubelets_seen) > $1)); }
+kubelet_goes() {
+  [[ -d /var/lib/kubelet ]] || return 0
+  # The device plugin's socket may come while it is removed.
+  wait_for 10 "the kubelet has gone" rm -rf /var/lib/kubelet
+  wait_for 60 "the device plugin serves nobody" jq -e '.device_plugin | not' /run/mpsgate/node.json
+}
+
 # kubelet_socket: by which a kubelet is known.
 kubelet_socket() {
   mkdir -p /var/lib/kubelet/device-plugins

@@ -15,7 +15,7 @@ teardown_file() {
 }
 
 teardown() {
-  rm -rf /var/lib/kubelet
+  kubelet_goes
   cell_teardown
 }
 
@@ -49,9 +49,7 @@ WANT=(--ipc --gpu 7Gi)
 }
 
 @test "with a kubelet a pod's annotation is not believed; without the device plugin its event says so" {
-  kubelet_socket
-  wait_for 30 "mpsgated has seen the kubelet" unconfirmed
-  wait_for 30 "the device plugin serves" jq -e .device_plugin /run/mpsgate/node.json
+  kubelet_appears
   engine_once sidecar "${WANT[@]}" -- true
   printf '[kubernetes]\ndevice_plugin = "off"\n' >>/etc/mpsgate/config.toml
   mpsgate reload
@@ -61,10 +59,9 @@ WANT=(--ipc --gpu 7Gi)
   sed -i '/^\[kubernetes\]/,$d' /etc/mpsgate/config.toml
   mpsgate reload
 }
-unconfirmed() { grep -q 'kubelet=true' "$MG/log/mpsgated.log"; }
 
 @test "with a token a container gets what it says, its pod's author notwithstanding; another pod's does not" {
-  kubelet_socket
+  kubelet_appears
   local token
   token=$(token 7168)
   engine_up got --ipc --ann "mpsgate.io/grant=$token" --pod-ann aliyun.com/gpu-mem=80 -- sleep 600

@@ -6,6 +6,7 @@ load ../e2e/token.bash
 
 setup_file() {
   load engine.bash
+  SETTINGS+="\n[metrics]\nlisten = \"127.0.0.1:$(free_port)\""
   cell_start
 }
 
@@ -15,31 +16,14 @@ teardown_file() {
 }
 
 teardown() {
-  rm -rf /var/lib/kubelet
-  # By the handlers that made them.
-  engine_clear || true
-  if [[ -f $MG/users ]]; then
-    mpsgate configure crio --undo >/dev/null || true
-    rm -rf "$D" "$MG/users"
-    mkdir "$D"
-    crio_settings >/etc/crio/crio.conf
-    restart
-  fi
+  api_stop
+  kubelet_goes
+  users_gone
   cell_teardown
 }
 
 WANT=(--ipc --gpu 7Gi)
-D=/etc/crio/crio.conf.d
 ALL=(--env NVIDIA_VISIBLE_DEVICES=all)
-restart() { engine_stop; engine_back "$@"; }
-# user NAME: settings of a user's own, the drop-in NAME from stdin; CRI-O runs by them.
-user() {
-  touch "$MG/users"
-  crio_node >/etc/crio/crio.conf
-  mkdir -p "$(dirname "$D/$1")"
-  cat >"$D/$1"
-  restart
-}
 runc() { printf '[crio.runtime]\ndefault_runtime = "runc"\n[crio.runtime.runtimes.runc]\nruntime_path = "%s"\n' "$REAL"; }
 # configured: written, whatever this machine has besides runc, and loaded.
 configured() {
@@ -51,7 +35,20 @@ round() { # HANDLER: --check says so, and a pod proves it
   try 1 mpsgate configure crio --check
   assert_contains "--check" "$stdout" ROUND
 }
-state_of() { "$CRI" call ContainerStatus "container_id: \"$(engine_id "$1")\"" | grep -o 'CONTAINER_[A-Z]*'; }
+# says TEXT...: mpsgated, in its last line on the handlers.
+says() {
+  local line text
+  line=$(grep 'handlers of the engine' "$MG/log/mpsgated.log" | tail -1)
+  echo "$line"
+  for text; do [[ $line == *" $text "* ]] || return 1; done
+}
+# led HANDLER VALUE...: its metrics, and no others.
+led() {
+  local found
+  found=$(curl -s "http://$(sed -n 's/^listen = "\(127.*\)"/\1/p' /etc/mpsgate/config.toml)/metrics" | sed -n 's/^mpsgate_handler_led{handler="\(.*\)"} /\1 /p' | sort | xargs)
+  echo "$found"
+  [[ $found == "$*" ]]
+}
 
 @test "--check before, stale and after; every handler leads through; --undo puts the byte back" {
   runc | user 10-user.conf
@@ -85,8 +82,31 @@ state_of() { "$CRI" call ContainerStatus "container_id: \"$(engine_id "$1")\"" |
   assert_equal "grants" "$(granted_ids)" "$(engine_id got)"
 }
 
-@test "a drop-in behind ours, in a folder too: --write is refused with its name, and --check tells" {
-  for name in zzz-user.conf zzz.d/x.conf; do
+@test "CRI-O as it comes, which runs crun: --write wants to be told so, or says whose pods have to be drained" {
+  user 10-user.conf </dev/null
+  try 78 mpsgate configure crio --write
+  assert_contains "--write" "$stderr" "the default handler crun runs crun" 'path = "crun"'
+  configured
+  assert_contains "--write --all-handlers" "$stdout" "handler crun ran crun and now runs" "drain the node before CRI-O is restarted"
+}
+
+@test "a pod that names our handler: after --undo CRI-O cannot end it, with the drop-in back it can" {
+  runc | user 10-user.conf
+  configured
+  UNDER=mpsgate engine_up named "${WANT[@]}" -- sleep 600
+  try mpsgate configure crio --undo
+  assert_contains "undo" "$stdout" "names the handler that was added"
+  restart
+  try fail "$CRI" down named
+  assert_contains "CRI-O" "$stderr" "failed to find runtime handler mpsgate"
+  assert_equal "grants" "$(granted_ids)" "$(engine_id named)"
+  configured
+  engine_remove named
+  assert_free
+}
+
+@test "a drop-in behind ours, in a folder or an editor's backup: --write is refused with its name, and --check tells" {
+  for name in zzz-user.conf zzz.d/x.conf zz-mpsgate.conf~; do
     runc | user 10-user.conf
     configured
     runc | user "$name"
@@ -115,10 +135,66 @@ state_of() { "$CRI" call ContainerStatus "container_id: \"$(engine_id "$1")\"" |
   assert_contains "--write" "$stderr" "crio is started with --default-runtime round"
 }
 
+@test "mpsgated tells by CRI-O's own word what goes round, by a folder's drop-in and by flags, in its log and its metrics" {
+  runc | user 10-user.conf
+  configured
+  kubelet_appears
+  wait_for 90 "all are led" says engine=crio by=engine led=crun,mpsgate,runc round=\"\"
+  wait_for 10 "the metrics" led crun 1 mpsgate 1 runc 1
+  runc | user zzz.d/x.conf
+  mpsgate reload
+  wait_for 90 "runc goes round" says by=engine led=crun,mpsgate round=runc
+  wait_for 10 "the metrics" led crun 1 mpsgate 1 runc 0
+  rm -r "$D/zzz.d"
+  restart --runtimes "flag:$REAL:/run/runc" --default-runtime flag
+  mpsgate reload
+  wait_for 90 "the flag's handler goes round" says by=engine led=crun,mpsgate,runc round=flag
+  wait_for 10 "the metrics" led crun 1 flag 0 mpsgate 1 runc 1
+}
+
+# The API server: a node of its own, which mpsgated follows.
+api_start() {
+  "$MG_REPO/tests/k8s/api-server" "$MG/api" >"$MG/api.log" 2>&1 </dev/null 3>&- &
+  echo $! >"$MG/api.pid"
+  disown # a shell reports the end of its children
+  wait_for 180 "the API server is ready" grep -qx ready "$MG/api.log"
+  echo '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1", "labels": {"ack.node.gpu.schedule": "mps"}}}' | api create -f - >/dev/null
+  printf '[kubernetes]\nkubeconfig = "%s"\nnode_name = "node1"\n' "$MG/api/admin.kubeconfig" >>/etc/mpsgate/config.toml
+  daemon_stop
+  daemon_start
+}
+api() { "${MG_K8S_PATH%%:*}/kubectl" --kubeconfig "$MG/api/admin.kubeconfig" "$@"; }
+api_stop() {
+  local pid
+  [[ -f $MG/api.pid ]] || return 0
+  pid=$(<"$MG/api.pid")
+  rm "$MG/api.pid"
+  kill "$pid"
+  wait_for 60 "the API server ends" gone "$pid"
+  sed -i '/^\[kubernetes\]/,$d' /etc/mpsgate/config.toml
+  daemon_stop
+  daemon_start
+}
+# node_shows JQ STATUS: its annotation on handlers, and its condition.
+node_shows() {
+  api get node node1 -o json | jq -e --arg status "$2" "(.metadata.annotations[\"mpsgate.io/handlers\"] | fromjson | $1)
+    and any(.status.conditions[]; .type == \"GPUMemorySharingBypass\" and .status == \$status)"
+}
+
+@test "the node's object says so too, by CRI-O's own word" {
+  [[ -n ${MG_K8S_PATH:-} ]] || skip "MPSGATE_K8S_BIN names no whole Kubernetes"
+  runc | user 10-user.conf
+  configured
+  kubelet_appears
+  api_start
+  wait_for 90 "all are led" node_shows '.engine == "crio" and .by == "engine" and .default == "mpsgate" and .led == ["crun", "mpsgate", "runc"] and .round == []' False
+  runc | user zzz.d/x.conf
+  mpsgate reload
+  wait_for 90 "runc goes round" node_shows '.by == "engine" and .default == "runc" and .led == ["crun", "mpsgate"] and .round == ["runc"]' True
+}
+
 @test "an exempt image, named by its id as kubelet does: let through, and not for what a pod writes" {
-  kubelet_socket
-  wait_for 30 "mpsgated has seen the kubelet" grep -q 'kubelet=true' "$MG/log/mpsgated.log"
-  wait_for 30 "the device plugin serves" jq -e .device_plugin /run/mpsgate/node.json
+  kubelet_appears
   printf '[[policy.exempt]]\nnamespace = "default"\nimage = "docker.io/library/bb"\n' >>/etc/mpsgate/config.toml
   mpsgate reload
   CRI_IMAGE=$(image_id) engine_once exempt "${ALL[@]}" -- true
@@ -135,7 +211,10 @@ state_of() { "$CRI" call ContainerStatus "container_id: \"$(engine_id "$1")\"" |
 @test "conmon-rs runs ours: granted, refused, and exec has the limit" {
   [[ -x $CRIO_BIN/conmonrs ]] || skip "CRIO_BIN has no conmonrs"
   { runc; printf 'runtime_type = "pod"\nmonitor_path = "%s"\n' "$CRIO_BIN/conmonrs"; } | user 10-user.conf
+  round ''
   configured
+  try mpsgate configure crio --check
+  assert_contains "--check" "$stdout" "ok     handler runc: through mpsgate"
   UNDER='' refusal E_VISIBLE_DEVICES all "${ALL[@]}" -- true
   UNDER='' engine_up got "${WANT[@]}" -- sleep 600
   exec_limit got
