@@ -26,7 +26,7 @@ mod snapshot;
 mod sums;
 
 pub use ledger::Ledger;
-pub use snapshot::{CardUse, PodUse, Snapshot};
+pub use snapshot::{CardUse, PodUse, Snapshot, Suits};
 
 /// A card as its node reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,41 +11,53 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 use mpsgate_kubernetes::Pod;
-use mpsgate_policy::cluster::{self, Ledger, Snapshot};
+use mpsgate_policy::cluster::{self, Ledger, Snapshot, Suits};
 use serde_json::value::RawValue;
 
 use self::names::{is_name, is_namespace, is_uid, shown};
-use self::wire::{Args, Empty, MetaPod, NodeList, Nodes, Preemption, Victims, name_of};
+use self::wire::{Args, Empty, Failed, MetaPod, NodeList, Nodes, Preemption, Victims, name_of};
 pub(crate) use self::wire::{Binding, Bound, Filtered, HostPriority, Preempted};
 use crate::ask;
 
 /// Nodes that kube-scheduler may know beside those that are known here: its watch and ours are not at the same moment.
 const SLACK: usize = 256;
 
-/// Which of the nodes have a card for the pod.
+/// What a filter has found of the nodes that do. kube-scheduler asks next how well these suit that pod, in the same order.
+#[derive(Debug)]
+pub(crate) struct Ranked {
+    pod: cluster::Pod,
+    nodes: Vec<(String, Suits)>,
+}
+
+/// Which of the nodes have a card for the pod; what was found of them goes into `ranked`.
 ///
 /// # Errors
 /// Why it cannot be said: kube-scheduler shows it.
-pub(crate) fn filter(ledger: &Snapshot, body: &[u8], until: Instant) -> Result<Filtered, String> {
+pub(crate) fn filter(
+    ledger: &Snapshot,
+    body: &[u8],
+    until: Instant,
+    ranked: &mut Option<Ranked>,
+) -> Result<Filtered, String> {
     let args: Args<'_> = read(body)?;
     let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
     let mut result = Filtered::default();
     let asked = ask::request(&pod);
     let candidate = asked.map(|request| request.map(|request| ask::candidate(&pod, request)));
+    let mut suit = Vec::new();
     let mut fits = |name: &str| {
         let (why, unresolvable) = match &candidate {
             Ok(None) => return true,
             Err(why) => (why.clone(), true),
-            Ok(Some(candidate)) => match ledger.takes(name, candidate) {
-                Ok(()) => return true,
+            Ok(Some(candidate)) => match ledger.suits(name, candidate) {
+                Ok(suits) => {
+                    suit.push((name.to_owned(), suits));
+                    return true;
+                }
                 Err(reason) => (reason.text, reason.unresolvable),
             },
         };
-        if unresolvable {
-            result.failed_and_unresolvable_nodes.insert(name.to_owned(), why.clone());
-        }
-        // In both: a scheduler before 1.21 knows these alone and would show no reason, a later one lets the other win.
-        result.failed_nodes.insert(name.to_owned(), why);
+        result.failed.insert(name.to_owned(), Failed { why, unresolvable });
         false
     };
     let most = most_nodes(ledger);
@@ -72,6 +84,7 @@ pub(crate) fn filter(ledger: &Snapshot, body: &[u8], until: Instant) -> Result<F
         whole = Some(Nodes { metadata: Empty {}, items });
     }
     (result.node_names, result.nodes) = (names, whole);
+    *ranked = candidate.ok().flatten().map(|pod| Ranked { pod, nodes: suit });
     Ok(result)
 }
 
@@ -80,7 +93,7 @@ pub(crate) fn refused(why: &str) -> Filtered {
     Filtered { error: why.to_owned(), ..Filtered::default() }
 }
 
-/// How well each node suits, 0 to 10.
+/// How well each node suits, 0 to 10. What `ranked` says of this very pod is not searched again, where nothing has changed.
 ///
 /// # Errors
 /// Why it cannot be said.
@@ -88,6 +101,7 @@ pub(crate) fn prioritize(
     ledger: &Snapshot,
     body: &[u8],
     until: Instant,
+    ranked: Option<Ranked>,
 ) -> Result<Vec<HostPriority>, String> {
     let args: Args<'_> = read(body)?;
     let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
@@ -100,9 +114,15 @@ pub(crate) fn prioritize(
     if let Some(nodes) = args.nodes {
         hosts.extend(whole_nodes(&nodes, most)?.into_iter().map(|(name, _)| name));
     }
+    let ranked = ranked.filter(|ranked| Some(&ranked.pod) == candidate.as_ref());
+    let mut found = ranked.map(|ranked| ranked.nodes).unwrap_or_default().into_iter().peekable();
     let score = |host: String| {
         in_time(until)?;
-        let score = candidate.as_ref().and_then(|candidate| ledger.score(&host, candidate));
+        let found = found.next_if(|(name, _)| *name == host);
+        let score = match found.and_then(|(_, suits)| ledger.still(&host, &suits)) {
+            Some(score) => score,
+            None => candidate.as_ref().and_then(|candidate| ledger.score(&host, candidate)),
+        };
         Ok(HostPriority { host, score: score.map_or(0, i64::from) })
     };
     hosts.into_iter().map(score).collect()
@@ -206,7 +226,7 @@ fn named(node: &str) -> Result<(), String> {
 /// Each name once, as they stand.
 fn distinct(mut names: Vec<String>) -> Result<Vec<String>, String> {
     names.iter().try_for_each(|name| named(name))?;
-    let mut seen = HashSet::new();
+    let mut seen = HashSet::with_capacity(names.len());
     let first: Vec<bool> = names.iter().map(|name| seen.insert(name.as_str())).collect();
     let mut first = first.into_iter();
     names.retain(|_| first.next() == Some(true));
@@ -236,13 +256,14 @@ fn whole_nodes<'a>(
 pub fn parse_any(body: &[u8]) {
     let ledger = Ledger::new(cluster::Placement::Binpack).snapshot();
     let until = Instant::now() + crate::desk::ANSWER_LIMIT;
-    if let Ok(filtered) = filter(&ledger, body, until) {
-        for name in filtered.node_names.iter().flatten().chain(filtered.failed_nodes.keys()) {
+    let mut ranked = None;
+    if let Ok(filtered) = filter(&ledger, body, until, &mut ranked) {
+        for name in filtered.node_names.iter().flatten().chain(filtered.failed.keys()) {
             assert!(is_name(name), "{name}");
         }
         let _ = serde_json::to_vec(&filtered);
     }
-    let _ = (prioritize(&ledger, body, until), preempt(&ledger, body, until));
+    let _ = (prioritize(&ledger, body, until, ranked), preempt(&ledger, body, until));
     if let Ok(asked) = binding(body) {
         let path = [&asked.pod_namespace, &asked.pod_name, &asked.node, &asked.pod_uid];
         assert!(path.iter().all(|part| !part.contains(['/', '?', '#', '%', '\\'])), "{asked:?}");

@@ -47,7 +47,7 @@ fn pod(gib: u64, labels: Value) -> Value {
 }
 
 fn filtered(args: &Value) -> Value {
-    json!(filter(&ledger(), args.to_string().as_bytes(), later()).expect("read"))
+    json!(filter(&ledger(), args.to_string().as_bytes(), later(), &mut None).expect("read"))
 }
 
 #[test]
@@ -95,10 +95,31 @@ fn several_cards_are_for_share_nodes_and_what_cannot_be_asked_is_refused_everywh
 }
 
 #[test]
+fn what_a_filter_has_found_counts_for_the_same_pod_and_for_no_other() {
+    let args =
+        |gib, nodes: &[&str]| json!({"Pod": pod(gib, json!({})), "NodeNames": nodes}).to_string();
+    let ledger = ledger();
+    for (asked, nodes) in
+        [(7, vec!["n1", "n3"]), (7, vec!["n3", "n1", "n4"]), (7, vec!["n3"]), (3, vec!["n1", "n3"])]
+    {
+        let mut ranked = None;
+        let found = args(7, &["n1", "n2", "n3", "n4"]);
+        filter(&ledger, found.as_bytes(), later(), &mut ranked).expect("read");
+        assert!(ranked.is_some());
+        let scores = |ranked| {
+            json!(
+                prioritize(&ledger, args(asked, &nodes).as_bytes(), later(), ranked).expect("read")
+            )
+        };
+        assert_eq!(scores(ranked), scores(None), "{asked} {nodes:?}");
+    }
+}
+
+#[test]
 fn a_pod_that_asks_for_nothing_of_ours_passes_untouched() {
     let args = json!({"Pod": {"metadata": {"name": "a"}, "spec": {"containers": null}}, "NodeNames": ["n1", "elsewhere"]});
     assert_eq!(filtered(&args)["NodeNames"], json!(["n1", "elsewhere"]));
-    let scores = prioritize(&ledger(), args.to_string().as_bytes(), later()).expect("read");
+    let scores = prioritize(&ledger(), args.to_string().as_bytes(), later(), None).expect("read");
     assert_eq!(
         json!(scores),
         json!([{"Host": "n1", "Score": 0}, {"Host": "elsewhere", "Score": 0}])
@@ -108,7 +129,7 @@ fn a_pod_that_asks_for_nothing_of_ours_passes_untouched() {
 #[test]
 fn what_cannot_be_read_is_an_error_in_the_answer() {
     for body in ["", "{}", "[]", r#"{"Pod":null}"#, r#"{"Pod":{},"Nodes":{"items":[{}]}}"#] {
-        let error = filter(&ledger(), body.as_bytes(), later()).expect_err(body);
+        let error = filter(&ledger(), body.as_bytes(), later(), &mut None).expect_err(body);
         assert!(error.contains("cannot be read"), "{body}: {error}");
     }
 }
@@ -135,8 +156,8 @@ fn preemption_keeps_the_nodes_where_the_pod_fits_once_the_victims_are_gone() {
 fn errors(args: &Value) -> [String; 2] {
     let body = args.to_string();
     [
-        filter(&ledger(), body.as_bytes(), later()).map(|_| ()).expect_err(&body[..80]),
-        prioritize(&ledger(), body.as_bytes(), later()).map(|_| ()).expect_err(&body[..80]),
+        filter(&ledger(), body.as_bytes(), later(), &mut None).map(|_| ()).expect_err(&body[..80]),
+        prioritize(&ledger(), body.as_bytes(), later(), None).map(|_| ()).expect_err(&body[..80]),
     ]
 }
 
@@ -205,9 +226,11 @@ fn names_that_are_none_are_refused_and_shown_escaped_and_short() {
 #[test]
 fn a_search_whose_time_is_over_says_so() {
     let args = json!({"Pod": pod(7, json!({})), "NodeNames": ["n1"]}).to_string();
-    let error = filter(&ledger(), args.as_bytes(), Instant::now()).map(|_| ()).expect_err("late");
+    let error = filter(&ledger(), args.as_bytes(), Instant::now(), &mut None)
+        .map(|_| ())
+        .expect_err("late");
     assert!(error.contains("too long"), "{error}");
-    assert!(prioritize(&ledger(), args.as_bytes(), Instant::now()).is_err());
+    assert!(prioritize(&ledger(), args.as_bytes(), Instant::now(), None).is_err());
 }
 
 #[test]

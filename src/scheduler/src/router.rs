@@ -93,7 +93,14 @@ type Review = fn(&[u8], &Mutation, &Known) -> Result<Vec<u8>, webhook::Unreadabl
 
 async fn filter(State(shared): Shares, request: Request<Body>) -> Response<Body> {
     let began = Instant::now();
-    let asked = search(&shared, request, extender::filter).await;
+    let ranked = Arc::clone(&shared);
+    let asked = search(&shared, request, move |ledger, body, until| {
+        let mut found = None;
+        let filtered = extender::filter(ledger, body, until, &mut found);
+        ranked.rank(found);
+        filtered
+    });
+    let asked = asked.await;
     let result = asked.unwrap_or_else(|why| extender::refused(&why));
     shared.metrics.answered("filter", result.error.is_empty(), began.elapsed());
     json(&shared.desk, &result)
@@ -101,7 +108,11 @@ async fn filter(State(shared): Shares, request: Request<Body>) -> Response<Body>
 
 async fn prioritize(State(shared): Shares, request: Request<Body>) -> Response<Body> {
     let began = Instant::now();
-    let result = search(&shared, request, extender::prioritize).await;
+    let ranked = Arc::clone(&shared);
+    let result = search(&shared, request, move |ledger, body, until| {
+        extender::prioritize(ledger, body, until, ranked.take_rank())
+    });
+    let result = result.await;
     shared.metrics.answered("prioritize", result.is_ok(), began.elapsed());
     or_bad_request(&shared.desk, result)
 }
@@ -117,7 +128,7 @@ async fn preempt(State(shared): Shares, request: Request<Body>) -> Response<Body
 async fn search<T: Send + 'static>(
     shared: &Arc<Shared>,
     request: Request<Body>,
-    question: fn(&Snapshot, &[u8], Instant) -> Result<T, String>,
+    question: impl FnOnce(&Snapshot, &[u8], Instant) -> Result<T, String> + Send + 'static,
 ) -> Result<T, String> {
     let ledger = Arc::clone(shared);
     let asked =

@@ -71,7 +71,8 @@ impl Found<'_> {
     pub(super) fn score(&self, view: View<'_>) -> Option<u8> {
         let (mut used, mut total, mut all_used, mut all) = (0u64, 0u64, 0u64, 0u64);
         for (position, sum) in view.cards() {
-            let mine = peak(&self.0, position).memory;
+            let here = self.0.iter().any(|item| item.on == Some(position));
+            let mine = if here { peak(&self.0, position, None).memory } else { Mib(0) };
             let taken = sum.used.0.saturating_add(mine.0).min(sum.memory.0);
             all_used = all_used.saturating_add(taken);
             all = all.saturating_add(sum.memory.0);
@@ -105,6 +106,9 @@ pub(super) fn place<'a>(view: View<'_>, request: &'a Request) -> Result<Found<'a
         return Ok(Found(items));
     }
     items.sort_by_key(|item| (item.container.kind == Kind::Init, std::cmp::Reverse(item.memory)));
+    if at_once(view, &mut items) {
+        return Ok(Found(items));
+    }
     if let Some(item) = items.iter().find(|item| !has_card(view, item)) {
         return Err(none(view, item));
     }
@@ -215,9 +219,11 @@ fn obstacle(node: &Node, sum: &Sum, load: Load, uids: Uids) -> Option<Cause> {
     }
 }
 
-/// What the items on a card take at once.
-fn peak(items: &[Item<'_>], position: usize) -> Load {
-    let on = items.iter().filter(|item| item.on == Some(position));
+/// What the items on a card take at once; with `next` as if it were there, too.
+fn peak(items: &[Item<'_>], position: usize, next: Option<usize>) -> Load {
+    let on = items.iter().enumerate();
+    let on = on.filter(|(n, item)| item.on == Some(position) || Some(*n) == next);
+    let on = on.map(|(_, item)| item);
     if on.clone().all(|item| item.container.kind != Kind::Sidecar) {
         // In any order.
         return Load::peak(on.map(Item::load));
@@ -227,46 +233,70 @@ fn peak(items: &[Item<'_>], position: usize) -> Load {
     Load::peak(on.iter().map(|item| item.load()))
 }
 
-/// What a card's items take without `item`, the `next` of them, and with it; and whose they are then.
-fn beside(
-    items: &mut [Item<'_>],
+/// How well a card suits the `next` of the items beside those that have theirs: the least is taken. `None` where it does not
+/// take it.
+fn rank(
+    view: View<'_>,
+    items: &[Item<'_>],
     next: usize,
-    item: Item<'_>,
-    position: usize,
-) -> (Load, Load, Uids) {
-    let uids = Uids::One(item.container.uid());
-    if items.iter().all(|other| other.on != Some(position)) {
-        return (Load::default(), item.load().1, uids);
+    (position, sum): (usize, &Sum),
+) -> Option<impl Ord + use<>> {
+    let item = items.get(next)?;
+    // Most of the cards that do not do, told by what is at hand.
+    if sum.left() < item.memory {
+        return None;
     }
-    let before = peak(items, position);
-    if let Some(item) = items.get_mut(next) {
-        item.on = Some(position);
+    let mut others = items.iter().filter(|other| other.on == Some(position)).peekable();
+    let (mut before, mut load) = (Mib(0), item.load().1);
+    let mut uids = Uids::One(item.container.uid());
+    if others.peek().is_some() {
+        for other in others {
+            if other.order == item.order {
+                return None;
+            }
+            uids = uids.with(Uids::One(other.container.uid()));
+        }
+        before = peak(items, position, None).memory;
+        load = peak(items, position, Some(next));
     }
-    let load = peak(items, position);
-    if let Some(item) = items.get_mut(next) {
-        item.on = None;
+    if obstacle(view.node, sum, load, uids).is_some() {
+        return None;
     }
-    let others = items.iter().filter(|item| item.on == Some(position));
-    (before, load, others.fold(uids, |all, one| all.with(Uids::One(one.container.uid()))))
+    let more = load.memory.saturating_sub(before);
+    let left = sum.left().saturating_sub(before);
+    let equal = sum.sizes.contains(item.memory);
+    Some((more, order(view.spread, equal, left, sum.index)))
+}
+
+/// Gives each item the card that suits it best, as nearly always all of them get one so: the first choices of
+/// [`search`], which lists no others. Where one gets none, all are without a card again.
+fn at_once(view: View<'_>, items: &mut [Item<'_>]) -> bool {
+    for next in 0..items.len() {
+        let mut best = None;
+        for (position, sum) in view.cards() {
+            let Some(rank) = rank(view, items, next, (position, sum)) else { continue };
+            if best.as_ref().is_none_or(|(least, _)| rank < *least) {
+                best = Some((rank, position));
+            }
+        }
+        let Some((_, position)) = best else {
+            items.iter_mut().for_each(|item| item.on = None);
+            return false;
+        };
+        if let Some(item) = items.get_mut(next) {
+            item.on = Some(position);
+        }
+    }
+    true
 }
 
 /// Gives the items from `next` on their cards; whether all have one.
 fn search(view: View<'_>, items: &mut [Item<'_>], next: usize, tries: &mut usize) -> bool {
-    let Some(item) = items.get(next).copied() else { return true };
-    let mut open = Vec::with_capacity(view.sums.len());
-    for (position, sum) in view.cards() {
-        let taken = |other: &Item<'_>| other.order == item.order && other.on == Some(position);
-        if items.iter().any(taken) {
-            continue;
-        }
-        let (before, load, uids) = beside(items, next, item, position);
-        if obstacle(view.node, sum, load, uids).is_none() {
-            let more = load.memory.saturating_sub(before.memory);
-            let left = sum.left().saturating_sub(before.memory);
-            let equal = sum.sizes.contains(item.memory);
-            open.push(((more, order(view.spread, equal, left, sum.index)), position));
-        }
+    if next == items.len() {
+        return true;
     }
+    let open = view.cards().filter_map(|card| Some((rank(view, items, next, card)?, card.0)));
+    let mut open: Vec<_> = open.collect();
     open.sort_by(|(a, _), (b, _)| a.cmp(b));
     for (_, position) in open {
         if *tries == 0 {

@@ -11,6 +11,8 @@ use crate::schedule::LABEL;
 
 /// Numbers that a sentence lists.
 const LISTED: usize = 16;
+/// Bytes that hold nearly every sentence.
+const SENTENCE: usize = 128;
 
 /// Why one card does not take a container, the first that holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,22 +72,29 @@ impl Tally {
         }
     }
 
-    fn causes(&self, uid: u32) -> String {
-        let mut parts = Vec::new();
-        let mut part = |count: u32, text: String| {
-            if count > 0 {
-                parts.push(if self.cards == 1 { text } else { format!("{count} {text}") });
+    /// Written at the end of a sentence: of thousands of refusals each has one.
+    fn causes(&self, uid: u32, text: &mut String) {
+        let mut first = true;
+        let mut part = |count: u32, what: std::fmt::Arguments<'_>| {
+            if count == 0 {
+                return;
             }
+            if !std::mem::replace(&mut first, false) {
+                text.push_str(", ");
+            }
+            let _ = match self.cards {
+                1 => text.write_fmt(what),
+                _ => write!(text, "{count} {what}"),
+            };
         };
-        part(self.memory, format!("with at most {} left", self.most_left));
-        part(self.small, format!("of at most {}", self.largest));
-        part(self.unhealthy, "unhealthy".to_owned());
-        part(self.clients, format!("with all of {} MPS clients taken", self.most_clients));
-        part(self.pods, "with as many pods as ack.node.gpu.max-pod allows".to_owned());
+        part(self.memory, format_args!("with at most {} left", self.most_left));
+        part(self.small, format_args!("of at most {}", self.largest));
+        part(self.unhealthy, format_args!("unhealthy"));
+        part(self.clients, format_args!("with all of {} MPS clients taken", self.most_clients));
+        part(self.pods, format_args!("with as many pods as ack.node.gpu.max-pod allows"));
         let core = self.least_core.unwrap_or_default();
-        part(self.core, format!("with at least {core} percent of the compute taken"));
-        part(self.uid, format!("whose MPS server serves another uid than {uid}"));
-        parts.join(", ")
+        part(self.core, format_args!("with at least {core} percent of the compute taken"));
+        part(self.uid, format_args!("whose MPS server serves another uid than {uid}"));
     }
 }
 
@@ -127,11 +136,13 @@ impl Obstacle {
                 "container {container} asks for {core} percent of a card's compute and for no memory of it"
             ),
             Self::NoCard { container, memory, core, uid, tally } => {
-                let mut text = format!("no card takes {memory}");
+                let mut text = String::with_capacity(SENTENCE);
+                let _ = write!(text, "no card takes {memory}");
                 if *core > 0 {
                     let _ = write!(text, " with {core} percent of the compute");
                 }
-                let _ = write!(text, " for container {container}: {}", tally.causes(*uid));
+                let _ = write!(text, " for container {container}: ");
+                tally.causes(*uid, &mut text);
                 text
             }
             Self::Together { parts, containers, left } => {

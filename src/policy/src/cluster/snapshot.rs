@@ -2,7 +2,7 @@
 //! a pointer for each node.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use mpsgate_allocation::Mib;
 
@@ -32,24 +32,52 @@ pub(super) struct Place {
     pub(super) node: Option<Node>,
     pub(super) pods: BTreeMap<Arc<str>, Entry>,
     pub(super) sums: Vec<Sum>,
-    /// A bit for each of its pods' uids: most questions are about a pod that is on no node, and read no more than this.
-    uids: u64,
+    /// Of its cards without any pod: what a refusal is held against.
+    alone: Vec<Sum>,
+    uids: Uids,
 }
 
-/// One of 64, by the text.
-fn bit(uid: &str) -> u64 {
-    // FNV-1a
-    let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    1 << (hash >> 58)
+/// Which uids a node's pods may have: most questions are about a pod that is on no node, and read no more than one word of
+/// this. With some twenty pods one uid in a hundred is taken for one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Uids([u64; 4]);
+
+impl Uids {
+    fn insert(&mut self, uid: &str) {
+        let (word, bits) = Self::place(uid);
+        if let Some(word) = self.0.get_mut(word) {
+            *word |= bits;
+        }
+    }
+
+    fn may_contain(&self, uid: &str) -> bool {
+        let (word, bits) = Self::place(uid);
+        self.0.get(word).is_some_and(|word| word & bits == bits)
+    }
+
+    /// A word, and three bits of it, by the text.
+    fn place(uid: &str) -> (usize, u64) {
+        let (words, rest) = uid.as_bytes().as_chunks::<8>();
+        let rest = rest.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
+        let hash = words.iter().map(|word| u64::from_le_bytes(*word)).chain([rest]).fold(
+            0,
+            |hash: u64, word| {
+                let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                hash ^ hash >> 32
+            },
+        );
+        let bit = |from: u32| 1 << (hash >> from & 63);
+        (usize::from(hash.to_le_bytes()[0] & 3), bit(8) | bit(16) | bit(24))
+    }
 }
 
 impl Place {
     /// Makes the sums anew. All of them, as nodes have tens of pods: so no sum can drift from what it sums.
     pub(super) fn sum(&mut self) {
         self.sums = self.node.as_ref().map_or_else(Vec::new, |node| self.sums(node, |_| false));
-        self.uids = self.pods.keys().fold(0, |all, uid| all | bit(uid));
+        self.alone = self.node.iter().flat_map(|node| node.cards.iter().map(sums::local)).collect();
+        self.uids = Uids::default();
+        self.pods.keys().for_each(|uid| self.uids.insert(uid));
     }
 
     fn entries(&self) -> impl Iterator<Item = (&str, &Entry)> {
@@ -107,6 +135,14 @@ pub struct PodUse<'a> {
     pub memory: Mib,
 }
 
+/// How well a node suits a pod, as long as nothing changes there.
+#[derive(Debug, Clone)]
+pub struct Suits {
+    score: Option<u8>,
+    /// Every change makes another of it, and this keeps its address from being another's. It keeps nothing else.
+    at: Weak<Place>,
+}
+
 impl Snapshot {
     /// The cards that a pod would get on a node. What the pod has already is free for it.
     ///
@@ -124,6 +160,23 @@ impl Snapshot {
         self.asked(node, pod, |_, _| ())
     }
 
+    /// As [`fits`](Self::fits), with the score in the place of the cards: the search for both is one.
+    ///
+    /// # Errors
+    /// Why the node does not do.
+    pub fn suits(&self, node: &str, pod: &Pod) -> Result<Suits, Reason> {
+        let score = self.asked(node, pod, |view, found| found.score(view))?;
+        let at = self.places.get(node).map(Arc::downgrade).unwrap_or_default();
+        Ok(Suits { score, at })
+    }
+
+    /// What [`score`](Self::score) says of the pod that `suits` is about; `None` where it has to be asked, as the node has changed.
+    #[must_use]
+    pub fn still(&self, node: &str, suits: &Suits) -> Option<Option<u8>> {
+        let place = self.places.get(node)?;
+        std::ptr::eq(Arc::as_ptr(place), suits.at.as_ptr()).then_some(suits.score)
+    }
+
     fn asked<T>(
         &self,
         node: &str,
@@ -135,8 +188,7 @@ impl Snapshot {
             place::place(view, &pod.request).map(|cards| found(view, cards))
         });
         asked.map_err(|obstacle| {
-            let alone: Vec<Sum> = known.cards.iter().map(sums::local).collect();
-            let alone = View { node: known, sums: &alone, spread: false };
+            let alone = View { node: known, sums: &place.alone, spread: false };
             obstacle.reason(place::place(alone, &pod.request).is_err())
         })
     }
@@ -219,7 +271,7 @@ impl Snapshot {
         uid: &str,
         ask: impl FnOnce(View<'_>) -> T,
     ) -> T {
-        if place.uids & bit(uid) != 0 && place.pods.contains_key(uid) {
+        if place.uids.may_contain(uid) && place.pods.contains_key(uid) {
             let sums = place.sums(node, |other| other == uid);
             return ask(self.view(node, &sums));
         }

@@ -32,26 +32,35 @@ pub(super) struct Sum {
 /// Sizes, each once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Sizes {
-    /// A bit for each: those that are not here are told without reading elsewhere.
-    bits: u64,
-    all: Vec<Mib>,
+    /// As many as most cards have, beside the sums: reading them elsewhere would take longer than all the rest of a
+    /// question. 0 is none.
+    few: [u32; FEW],
+    /// Those that have no place there.
+    #[expect(
+        clippy::box_collection,
+        reason = "a word instead of three, as nearly no card has any"
+    )]
+    more: Option<Box<Vec<Mib>>>,
 }
+
+const FEW: usize = 6;
 
 impl Sizes {
     pub(super) fn contains(&self, size: Mib) -> bool {
-        self.bits & Self::bit(size) != 0 && self.all.contains(&size)
+        let small = u32::try_from(size.0).ok().filter(|small| *small > 0);
+        small.is_some_and(|small| self.few.contains(&small))
+            || self.more.as_ref().is_some_and(|more| more.contains(&size))
     }
 
     fn insert(&mut self, size: Mib) {
-        if !self.contains(size) {
-            self.bits |= Self::bit(size);
-            self.all.push(size);
+        if self.contains(size) {
+            return;
         }
-    }
-
-    /// One of 64, by Fibonacci hashing.
-    fn bit(size: Mib) -> u64 {
-        1 << (size.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58)
+        let place = self.few.iter_mut().find(|one| **one == 0);
+        match (place, u32::try_from(size.0)) {
+            (Some(place), Ok(small)) if small > 0 => *place = small,
+            _ => self.more.get_or_insert_default().push(size),
+        }
     }
 }
 

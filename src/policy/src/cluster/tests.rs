@@ -435,6 +435,65 @@ fn fuller_nodes_score_higher_and_emptier_ones_where_they_spread() {
 }
 
 #[test]
+fn a_score_is_remembered_until_its_node_changes_and_no_longer() {
+    let later = |name: &str| Node { name: name.to_owned(), ..node(&[16]) };
+    let mut one = ledger(node(&[16]), []);
+    one.set_node(later("other"));
+    let asked = pod("p", 4);
+    let suits = one.snapshot().suits("n", &asked).unwrap();
+    assert_eq!(one.snapshot().still("n", &suits), Some(one.score("n", &asked)));
+    one.set_node(Node { max_pods: Some(9), ..later("other") });
+    one.set_node(later("new"));
+    assert_eq!(one.snapshot().still("n", &suits), Some(one.score("n", &asked)), "of others");
+    assert_eq!(one.snapshot().still("other", &suits), None, "it is about another");
+    // Also while somebody still looks at what was.
+    let before = one.snapshot();
+    one.set_pod(on(&[0], pod("x", 8)));
+    assert_eq!(one.snapshot().still("n", &suits), None);
+    assert!(before.still("n", &suits).is_some());
+    drop(before);
+    let suits = one.snapshot().suits("n", &asked).unwrap();
+    one.remove_pod("x");
+    assert_eq!(one.snapshot().still("n", &suits), None);
+    let suits = one.snapshot().suits("n", &asked).unwrap();
+    one.remove_node("n");
+    assert_eq!(one.snapshot().still("n", &suits), None);
+    one.set_node(node(&[16]));
+    assert_eq!(one.snapshot().still("n", &suits), None);
+    assert_eq!(
+        one.snapshot().suits("n", &pod("q", 17)).unwrap_err(),
+        one.fits("n", &pod("q", 17)).unwrap_err()
+    );
+}
+
+#[test]
+fn a_card_remembers_any_number_of_sizes() {
+    let sizes = || (1..=9).chain([1 << 32]).map(Mib);
+    let mut one = node(&[16, 16]);
+    one.cards.iter_mut().for_each(|card| card.memory = Mib(1 << 40));
+    // The second card is the fuller one, so that the first is chosen for a size that it has alone.
+    one.cards[1].local = Mib(1 << 36);
+    let sized = |uid: &str, size: Mib| {
+        let mut sized = pod(uid, 1);
+        sized.request.containers[0].memory = size;
+        sized
+    };
+    let layout =
+        |size: Mib| Layout(BTreeMap::from([("c".to_owned(), BTreeMap::from([(0, size)]))]));
+    let known = sizes().enumerate().map(|(n, size)| Pod {
+        node: Some("n".to_owned()),
+        layout: Some(layout(size)),
+        ..sized(&n.to_string(), size)
+    });
+    let one = ledger(one, known);
+    for size in sizes() {
+        assert_eq!(one.fits("n", &sized("p", size)), Ok(layout(size)), "{size}");
+    }
+    let other = one.fits("n", &sized("p", Mib(10))).unwrap();
+    assert_eq!(other.0["c"].keys().copied().collect::<Vec<_>>(), [1]);
+}
+
+#[test]
 fn victims_are_those_whose_end_makes_room() {
     let mut held = node(&[16]);
     held.cards[0].held = BTreeMap::from([("x".to_owned(), gib(8))]);

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct as _;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 /// `ExtenderArgs`, of filter and prioritize.
@@ -42,14 +43,49 @@ pub(crate) fn name_of(node: &RawValue) -> Result<String, serde_json::Error> {
 }
 
 /// `ExtenderFilterResult`.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Default)]
 pub(crate) struct Filtered {
     pub(crate) nodes: Option<Nodes>,
     pub(crate) node_names: Option<Vec<String>>,
-    pub(crate) failed_nodes: BTreeMap<String, String>,
-    pub(crate) failed_and_unresolvable_nodes: BTreeMap<String, String>,
+    /// Why each of the others does not do, by its name.
+    pub(crate) failed: BTreeMap<String, Failed>,
     pub(crate) error: String,
+}
+
+/// Why a node does not do.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) why: String,
+    /// Whether the going of pods does not help.
+    pub(crate) unresolvable: bool,
+}
+
+impl Serialize for Filtered {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut fields = to.serialize_struct("Filtered", 5)?;
+        fields.serialize_field("Nodes", &self.nodes)?;
+        fields.serialize_field("NodeNames", &self.node_names)?;
+        // The unresolvable ones in both: a scheduler before 1.21 knows the first alone and would show no reason, a later one
+        // lets the other win.
+        let both = |unresolvable| Reasons { failed: &self.failed, unresolvable };
+        fields.serialize_field("FailedNodes", &both(false))?;
+        fields.serialize_field("FailedAndUnresolvableNodes", &both(true))?;
+        fields.serialize_field("Error", &self.error)?;
+        fields.end()
+    }
+}
+
+/// Sentences by nodes: all, or of those alone that are unresolvable.
+struct Reasons<'a> {
+    failed: &'a BTreeMap<String, Failed>,
+    unresolvable: bool,
+}
+
+impl Serialize for Reasons<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let of = self.failed.iter().filter(|(_, failed)| failed.unresolvable || !self.unresolvable);
+        to.collect_map(of.map(|(name, failed)| (name, &failed.why)))
+    }
 }
 
 /// A `NodeList` of nodes as they came.
