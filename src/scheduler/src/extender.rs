@@ -8,10 +8,11 @@ pub(crate) mod names;
 mod wire;
 
 use std::collections::{BTreeMap, HashSet};
+use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use mpsgate_kubernetes::Pod;
-use mpsgate_policy::cluster::{self, Ledger, Snapshot, Suits};
+use mpsgate_policy::cluster::{self, Ledger, Reason, Snapshot, Suits};
 use serde_json::value::RawValue;
 
 use self::names::{is_name, is_namespace, is_uid, shown};
@@ -23,6 +24,11 @@ use crate::ask;
 const SLACK: usize = 256;
 /// Nodes that are read before the first of them is asked about. All they have fits a processor's nearest memory.
 const AHEAD: usize = 16;
+
+/// Nodes that are worth a thread of their own: to start one takes as long as some 30 nodes.
+const PER_THREAD: usize = 1_000;
+/// Threads of one search: kube-scheduler waits for it, and asks for one pod at a time.
+const THREADS: usize = 4;
 
 /// What a filter has found of the nodes that do. kube-scheduler asks next how well these suit that pod, in the same order.
 #[derive(Debug)]
@@ -47,32 +53,41 @@ pub(crate) fn filter(
     let asked = ask::request(&pod);
     let candidate = asked.map(|request| request.map(|request| ask::candidate(&pod, request)));
     let mut suit = Vec::new();
-    let mut fits = |name: &str| {
-        let (why, unresolvable) = match &candidate {
-            Ok(None) => return true,
-            Err(why) => (why.clone(), true),
-            Ok(Some(candidate)) => match ledger.suits(name, candidate) {
-                Ok(suits) => {
-                    suit.push((name.to_owned(), suits));
-                    return true;
-                }
-                Err(reason) => (reason.text, reason.unresolvable),
-            },
-        };
-        result.failed.insert(name.to_owned(), Failed { why, unresolvable });
-        false
+    let look = |name: &str| match &candidate {
+        Ok(None) => Look::Open,
+        Err(why) => Look::Failed(Failed { why: why.clone(), unresolvable: true }),
+        Ok(Some(candidate)) => match ledger.suits(name, candidate) {
+            Ok(suits) => Look::Suits(suits),
+            Err(Reason { text, unresolvable }) => Look::Failed(Failed { why: text, unresolvable }),
+        },
+    };
+    let mut fits = |name: &str, look: Look| {
+        match look {
+            Look::Open => {}
+            Look::Suits(suits) => suit.push((name.to_owned(), suits)),
+            Look::Failed(failed) => {
+                result.failed.insert(name.to_owned(), failed);
+                return false;
+            }
+        }
+        true
     };
     let most = most_nodes(ledger);
     let mut names = None;
     if let Some(named) = args.node_names {
         let mut fitting = Vec::new();
         let named = distinct(list::read(named, most).map_err(|error| unread(&error))?)?;
-        for (n, name) in named.iter().enumerate() {
-            if n % AHEAD == 0 {
+        let looks = in_parallel(&named, |named| {
+            let mut looks = Vec::with_capacity(named.len());
+            for some in named.chunks(AHEAD) {
                 in_time(until)?;
-                ledger.look_ahead(named.iter().skip(n).take(AHEAD).map(String::as_str));
+                ledger.look_ahead(some.iter().map(String::as_str));
+                looks.extend(some.iter().map(|name| look(name)));
             }
-            if fits(name) {
+            Ok(looks)
+        })?;
+        for (n, (name, look)) in named.iter().zip(looks).enumerate() {
+            if fits(name, look) {
                 fitting.push(n);
             }
         }
@@ -87,7 +102,7 @@ pub(crate) fn filter(
         let mut items = Vec::new();
         for (name, node) in whole_nodes(&nodes, most)? {
             in_time(until)?;
-            if fits(&name) {
+            if fits(&name, look(&name)) {
                 items.push(node.to_owned());
             }
         }
@@ -96,6 +111,36 @@ pub(crate) fn filter(
     (result.node_names, result.nodes) = (names, whole);
     *ranked = candidate.ok().flatten().map(|pod| Ranked { pod, nodes: suit });
     Ok(result)
+}
+
+/// What one look at a node says of a pod.
+enum Look {
+    /// Nothing of ours is asked for.
+    Open,
+    Suits(Suits),
+    Failed(Failed),
+}
+
+/// `of` of each part of `all`, in its order: many nodes on several threads.
+fn in_parallel<T: Send>(
+    all: &[String],
+    of: impl Fn(&[String]) -> Result<Vec<T>, String> + Sync,
+) -> Result<Vec<T>, String> {
+    let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS);
+    let threads = threads.min(all.len().div_ceil(PER_THREAD));
+    if threads < 2 {
+        return of(all);
+    }
+    let (first, others) = all.split_at(all.len().div_ceil(threads));
+    std::thread::scope(|scope| {
+        let others: Vec<_> =
+            others.chunks(first.len()).map(|part| scope.spawn(|| of(part))).collect();
+        let mut found = of(first)?;
+        for other in others {
+            found.extend(other.join().map_err(|_| "a search ended early".to_owned())??);
+        }
+        Ok(found)
+    })
 }
 
 /// An answer that fails the pod's attempt.
