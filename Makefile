@@ -28,13 +28,13 @@ build: install-build ## build everything into out/: shim and hook static, daemon
 	@$(shim_env) cargo build -q --locked -p mpsgate-shim --profile shim --target $(shim_target)
 	@$(shim_env) cargo build -q --locked -p mpsgate-escape -p mpsgate-differential --profile shim --target $(shim_target)
 	@echo "daemon, command and test doubles: profile $(PROFILE)"
-	@cargo build -q --locked -p mpsgate-daemon -p mpsgate-cli -p mpsgate-inspect -p mpsgate-scheduler -p fake-nvml -p fake-mps-control --profile $(PROFILE)
+	@cargo build -q --locked -p mpsgate-daemon -p mpsgate-cli -p mpsgate-inspect -p mpsgate-scheduler -p fake-nvml -p fake-mps-control -p cuda-client --profile $(PROFILE)
 	@mkdir -p out/fakes
 	@install -t out $(TARGET_DIR)/$(shim_target)/shim/mpsgate-runtime $(TARGET_DIR)/$(shim_target)/shim/mpsgate-hook
 	@install -t out $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,mpsgated mpsgate mpsgate-scheduler kubectl-inspect-cgpu)
 	@install $(TARGET_DIR)/$(PROFILE:dev=debug)/libnvidia_ml.so out/fakes/libnvidia-ml.so.1
 	@install -t out/fakes $(addprefix $(TARGET_DIR)/$(shim_target)/shim/,escape-try differential)
-	@install -t out/fakes $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,nvidia-cuda-mps-control nvidia-cuda-mps-server)
+	@install -t out/fakes $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,nvidia-cuda-mps-control nvidia-cuda-mps-server cuda-client)
 	@ls -l out out/fakes | awk 'NF > 8 && !/^d/ { printf "  %9d  %s\n", $$5, $$9 }'
 
 install-build install-release: install-%:

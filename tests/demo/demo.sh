@@ -87,7 +87,7 @@ inside() {
   else
     sim_cards 2
     settings
-    echo "  Cards: SIMULATED, two of 16 GiB. Not shown: a CUDA program that attaches and hits its limit."
+    echo "  Cards: SIMULATED, two of 16 GiB. Not shown: a CUDA program that computes, and hits its limit."
   fi
   if [[ -n ${MG_MPS_CONTROL:-} ]]; then
     echo "  MPS: NVIDIA's control daemon, one for each card: $MG_MPS_CONTROL"
@@ -96,6 +96,8 @@ inside() {
   fi
   rootfs "$MG/rootfs"
   rootfs_program "$MG/rootfs" "$(control_program)"
+  local has_libcuda=0
+  ((MG_REAL_GPU)) || ! rootfs_libcuda "$MG/rootfs" 2>/dev/null || has_libcuda=1
   daemon_start
   ran mpsgate status
   seen "$(mpsgate status)"
@@ -117,6 +119,12 @@ inside() {
   seen "$(card "$(grant a .card_index)" .mps.default_limit_mib)"
   assert_equal "limit of the server" "$(card "$(grant a .card_index)" .mps.default_limit_mib)" 7168
   good "7168 MiB in the environment, and the same read back from the card's control daemon"
+  if ((has_libcuda)); then
+    ran_in a "cuda-client    # cuInit(0) of NVIDIA's own libcuda"
+    try_oci any exec a cuda-client "$LIBCUDA"
+    wait_for 10 "NVIDIA's control daemon sees the client" has_client
+    good "NVIDIA's own client library attaches: the control daemon logs \"$(client_line)\""
+  fi
 
   title "(b) From inside, as root, on the MPS channel:"
   in_a 'echo get_default_device_pinned_mem_limit 0 | nvidia-cuda-mps-control'
@@ -169,6 +177,10 @@ inside() {
   good "all of it free again"
   printf '\nDone in %s s. Containers, daemons and mounts of this demo end with it.\n' "$SECONDS"
 }
+
+# client_line: what NVIDIA's control daemon logs of a client of a.
+client_line() { grep -o 'NEW CLIENT [0-9]* from user [0-9]*' "/run/mpsgate/mps/$(grant a .card_index)/log/control.log" | tail -n 1; }
+has_client() { [[ -n $(client_line) ]]; }
 
 # in_a COMMAND: as root in container a; $stdout is what it printed, errors included.
 in_a() {

@@ -39,6 +39,17 @@ uses() {
 # The real control daemon where it can be had (tests/e2e/run found it), else the double.
 control_program() { echo "${MG_MPS_CONTROL:-$MG_OUT/fakes/nvidia-cuda-mps-control}"; }
 
+# rootfs_libcuda DIR: cuda-client, and NVIDIA's client library of the control daemon's branch as $LIBCUDA; fails, saying why,
+# where there is none.
+LIBCUDA=/usr/bin/libcuda.so.1
+rootfs_libcuda() {
+  local library
+  [[ ${MG_MPS_CONTROL:-} =~ nvidia-cuda-mps-([0-9]+) ]] || { echo "needs a control daemon of NVIDIA's, unpacked by tests/env" >&2; return 1; }
+  library=$("${BASH_SOURCE[0]%/*}/../env/nvidia-libcuda.sh" "${BASH_REMATCH[1]}") || return 1
+  rootfs_program "$1" "$MG_OUT/fakes/cuda-client"
+  rootfs_program "$1" "$library"
+}
+
 # settings [SED SCRIPT]: /etc/mpsgate/config.toml for this sandbox, changed by a sed script.
 settings() {
   mkdir -p /etc/mpsgate

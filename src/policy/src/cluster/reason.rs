@@ -119,7 +119,10 @@ impl Obstacle {
     fn text(&self) -> String {
         match self {
             Self::NotOurs => {
-                format!("its cards are not mpsgate's: node label {LABEL} is neither mps nor share")
+                format!(
+                    "its cards are not mpsgate's: node label {LABEL} is neither mps nor share, or mpsgate is being \
+                     removed"
+                )
             }
             Self::NoCards => "it reports no card: look at mpsgated there".to_owned(),
             Self::SeveralCards(cards) => format!(

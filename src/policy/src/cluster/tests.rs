@@ -279,7 +279,8 @@ fn the_sentences() {
         (
             ledger(off, []),
             pod("p", 1),
-            "never: its cards are not mpsgate's: node label ack.node.gpu.schedule is neither mps nor share",
+            "never: its cards are not mpsgate's: node label ack.node.gpu.schedule is neither mps nor share, or \
+             mpsgate is being removed",
         ),
         (ledger(node(&[]), []), pod("p", 1), "never: it reports no card: look at mpsgated there"),
         (
