@@ -69,6 +69,23 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
 }
 
 # bats test_tags=machine
+@test "NVIDIA's own client library reaches the card's control daemon, as whom and what it is" {
+  local log before
+  rootfs_libcuda "$MG/client" 2>"$MG/why" || skip "$(tail -n 1 "$MG/why")"
+  engine_up got "${WANT[@]}" --mount "$MG/client" -- sleep 600
+  log=/run/mpsgate/mps/$(grant "$(engine_id got)" .card_index)/log/control.log
+  before=$(grep -c 'NEW CLIENT' "$log" || true)
+  # Its C library comes along: the image has none.
+  engine_exec any got sh -c "CUDA_MPS_PIPE_DIRECTORY=$(init_env got CUDA_MPS_PIPE_DIRECTORY) exec /mnt/lib64/ld-linux-*.so.2 \
+    --library-path \$(echo /mnt/lib/*-linux-gnu) /mnt/usr/bin/cuda-client /mnt$LIBCUDA </dev/null"
+  # There is no server without a card: the daemon's own log says who came.
+  assert_equal "cuInit" "${stdout##* }" 805
+  new_client() { [[ $(grep -c 'NEW CLIENT' "$log") == $((before + 1)) ]]; }
+  wait_for 10 "the daemon's log has the client" new_client
+  assert_contains "the log's line" "$(grep 'NEW CLIENT' "$log" | tail -n 1)" " from user 0:"
+}
+
+# bats test_tags=machine
 @test "stop, start, end: one grant for each life, none in between" {
   local id first
   engine_up got "${WANT[@]}" -- sleep 600
