@@ -40,15 +40,20 @@ uses() {
 control_program() { echo "${MG_MPS_CONTROL:-$MG_OUT/fakes/nvidia-cuda-mps-control}"; }
 
 # rootfs_libcuda DIR: cuda-client, and NVIDIA's client library of the control daemon's branch as $LIBCUDA; fails, saying why,
-# where there is none.
+# where there is none. MG_LIBCUDA=FILE names it.
 LIBCUDA=/usr/bin/libcuda.so.1
 rootfs_libcuda() {
-  local library
-  [[ ${MG_MPS_CONTROL:-} =~ nvidia-cuda-mps-([0-9]+) ]] || { echo "needs a control daemon of NVIDIA's, unpacked by tests/env" >&2; return 1; }
-  library=$("${BASH_SOURCE[0]%/*}/../env/nvidia-libcuda.sh" "${BASH_REMATCH[1]}") || return 1
+  local library=${MG_LIBCUDA:-}
+  if [[ -z $library ]]; then
+    [[ ${MG_MPS_CONTROL:-} =~ nvidia-cuda-mps-([0-9]+) ]] || { echo "needs a control daemon of NVIDIA's, unpacked by tests/env" >&2; return 1; }
+    library=$("${BASH_SOURCE[0]%/*}/../env/nvidia-libcuda.sh" "${BASH_REMATCH[1]}") || return 1
+  fi
   rootfs_program "$1" "$MG_OUT/fakes/cuda-client"
   rootfs_program "$1" "$library"
 }
+
+# libcuda_command DIR: for a shell in a container without a C library, where DIR is what rootfs_libcuda made: it runs cuda-client.
+libcuda_command() { echo "$1/lib64/ld-linux-*.so.2 --library-path \$(echo $1/lib/*-linux-gnu) $1/usr/bin/cuda-client $1$LIBCUDA"; }
 
 # settings [SED SCRIPT]: /etc/mpsgate/config.toml for this sandbox, changed by a sed script.
 settings() {

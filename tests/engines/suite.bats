@@ -75,9 +75,7 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
   engine_up got "${WANT[@]}" --mount "$MG/client" -- sleep 600
   log=/run/mpsgate/mps/$(grant "$(engine_id got)" .card_index)/log/control.log
   before=$(grep -c 'NEW CLIENT' "$log" || true)
-  # Its C library comes along: the image has none.
-  engine_exec any got sh -c "CUDA_MPS_PIPE_DIRECTORY=$(init_env got CUDA_MPS_PIPE_DIRECTORY) exec /mnt/lib64/ld-linux-*.so.2 \
-    --library-path \$(echo /mnt/lib/*-linux-gnu) /mnt/usr/bin/cuda-client /mnt$LIBCUDA </dev/null"
+  engine_exec any got sh -c "export CUDA_MPS_PIPE_DIRECTORY=$(init_env got CUDA_MPS_PIPE_DIRECTORY); $(libcuda_command /mnt) </dev/null"
   # There is no server without a card: the daemon's own log says who came.
   assert_equal "cuInit" "${stdout##* }" 805
   new_client() { [[ $(grep -c 'NEW CLIENT' "$log") == $((before + 1)) ]]; }
