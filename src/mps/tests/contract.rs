@@ -78,6 +78,8 @@ for_every_program! {
     trouble::a_daemon_whose_lock_was_taken_away_is_found_and_never_doubled,
     client::the_real_client_attaches_through_control_alone,
     client::the_real_client_attaches_from_any_namespace_and_as_any_uid,
+    client::a_library_of_another_branch_attaches_all_the_same,
+    client::what_is_no_library_or_has_no_cuinit_is_named,
     client::the_real_client_goes_on_without_mps_where_nobody_listens,
     client::the_code_alone_does_not_tell_whom_the_real_client_reached,
     client::the_real_client_looks_for_the_servers_region_in_dev_shm,

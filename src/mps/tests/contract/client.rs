@@ -11,7 +11,7 @@ use std::process::Stdio;
 
 use mpsgate_mps::{CardMps, ControlDaemon};
 
-use crate::harness::{Bench, is_root, libcuda, wait_for};
+use crate::harness::{Bench, feed, is_root, libcuda, wait_for};
 
 /// `CUDA_ERROR_NO_DEVICE`: no MPS was found, or no card behind it.
 const NO_DEVICE: i32 = 100;
@@ -109,6 +109,38 @@ pub(crate) fn the_real_client_attaches_through_control_alone(bench: &Bench) {
     assert_eq!(stage.attach(&dir, &[]), ATTACHED);
     assert!(stage.log().contains("Server already exists"), "{}", stage.log());
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "it makes nothing there");
+}
+
+/// A container brings its own library where nothing injects the node's.
+pub(crate) fn a_library_of_another_branch_attaches_all_the_same(bench: &Bench) {
+    let Some(mut stage) = stage(bench, "a_library_of_another_branch_attaches_all_the_same") else {
+        return;
+    };
+    let Some(library) = libcuda(if bench.version == 535 { 550 } else { 535 }) else { return };
+    stage.library = bench.readable(&library.canonicalize().unwrap());
+    assert_eq!(stage.attach(&stage.card.dirs().client_dir(), &[]), ATTACHED);
+}
+
+pub(crate) fn what_is_no_library_or_has_no_cuinit_is_named(bench: &Bench) {
+    let Some(library) = libcuda(bench.version) else { return };
+    let client = bench.cuda_client();
+    let whole = fs::read(&library).unwrap();
+    let truncated = bench.dir.path().join("truncated.so");
+    // With more of it the loader itself dies: it maps what the head promises.
+    fs::write(&truncated, &whole[..32]).unwrap();
+    let missing = bench.dir.path().join("missing.so");
+    for (file, why) in [
+        (truncated.as_path(), "file too short"),
+        (&missing, "No such file or directory"),
+        (Path::new("libc.so.6"), "undefined symbol: cuInit"),
+    ] {
+        let mut command = std::process::Command::new(&client);
+        command.arg(file);
+        let output = feed(command, "");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{said}");
+        assert!(said.starts_with(&*file.to_string_lossy()) && said.contains(why), "{said}");
+    }
 }
 
 /// Whatever a container has of its own, the daemon sees the true pid and uid.
