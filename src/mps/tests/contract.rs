@@ -1,5 +1,5 @@
 //! What mpsgate relies on in `nvidia-cuda-mps-control`, asked of the real program (535 and 550) and
-//! of its double alike; then what only the double can show, because it needs a server.
+//! of the fake alike.
 //!
 //! The real half is skipped, saying so, where the program is not there. Some tests need root.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -17,15 +17,12 @@ mod supervision;
 #[path = "contract/trouble.rs"]
 mod trouble;
 
-/// Each test once for every program.
-macro_rules! for_every_program {
-    ($($suite:ident::$test:ident),* $(,)?) => {
-        for_every_program!(@program real_535, Real, 535, $($suite::$test),*);
-        for_every_program!(@program real_550, Real, 550, $($suite::$test),*);
-        for_every_program!(@program fake_535, Fake, 535, $($suite::$test),*);
-        for_every_program!(@program fake_550, Fake, 550, $($suite::$test),*);
+/// Each test once for every program that is named.
+macro_rules! tests_of {
+    ($($module:ident $kind:ident $version:literal),* : $tests:tt) => {
+        $(tests_of! { @program $module, $kind, $version, $tests })*
     };
-    (@program $module:ident, $kind:ident, $version:literal, $($suite:ident::$test:ident),*) => {
+    (@program $module:ident, $kind:ident, $version:literal, [$($suite:ident::$test:ident),* $(,)?]) => {
         mod $module {
             $(
                 #[test]
@@ -39,7 +36,7 @@ macro_rules! for_every_program {
     };
 }
 
-for_every_program! {
+tests_of! { real_535 Real 535, real_550 Real 550, fake_535 Fake 535, fake_550 Fake 550: [
     program::makes_its_files_with_known_modes_and_locks_one,
     program::refuses_a_second_daemon,
     program::refusals_come_with_exit_status_0,
@@ -83,4 +80,25 @@ for_every_program! {
     client::the_real_client_goes_on_without_mps_where_nobody_listens,
     client::the_code_alone_does_not_tell_whom_the_real_client_reached,
     client::the_real_client_looks_for_the_servers_region_in_dev_shm,
-}
+    servers::a_server_starts_and_is_found_again,
+    servers::a_server_of_another_uid_is_named,
+    servers::a_client_attaches_through_control_alone_and_gets_the_lower_limit,
+    servers::terminate_client_ends_exactly_that_client,
+    servers::the_doomed_clients_of_a_card_are_terminated_and_no_others,
+    servers::a_control_daemon_that_hangs_ends_a_termination_at_its_deadline,
+    servers::an_orphan_server_is_found_and_ended_by_stop,
+    servers::no_control_daemon_is_started_beside_an_orphan_server,
+    servers::a_process_in_a_container_that_dresses_up_as_a_server_is_none,
+    servers::a_client_of_a_wrong_uid_shows_as_pending_in_the_log,
+    servers::quit_gives_clients_their_grace_and_no_more,
+] }
+
+// 550 brought get_server_status.
+tests_of! { real_with_status Real 550, fake_with_status Fake 550: [
+    servers::a_server_that_stays_initializing_is_not_ready,
+    servers::a_faulted_server_is_reported_until_its_contexts_are_made_again,
+    servers::a_server_that_starts_slowly_is_not_taken_for_ended_because_a_line_says_so,
+] }
+tests_of! { real_without_status Real 535, fake_without_status Fake 535: [
+    servers::of_a_driver_that_cannot_be_asked_no_line_of_the_log_makes_a_fault,
+] }

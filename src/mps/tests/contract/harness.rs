@@ -234,6 +234,17 @@ impl Bench {
         command
     }
 
+    /// The fake's CUDA client, whose control daemon may be NVIDIA's.
+    pub(crate) fn client(&self, pipe_dir: &Path) -> Command {
+        let program = self.dir.path().join("bin/fake-client");
+        if !program.exists() {
+            copy(&fake(), &program);
+        }
+        let mut command = Command::new(program);
+        command.env_clear().env("CUDA_MPS_PIPE_DIRECTORY", pipe_dir).arg("client");
+        command
+    }
+
     /// Runs a child that ends with the test at the latest.
     pub(crate) fn keep(&self, mut command: Command) -> u32 {
         let child = command.spawn().unwrap();

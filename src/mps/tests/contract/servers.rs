@@ -1,5 +1,6 @@
-//! Servers and clients: the fake only, because they need a GPU. What is asserted here is what
-//! `tests/gpu` must confirm on a real card.
+//! Servers and clients below NVIDIA's control daemon and the fake, both with the fake's server: how the daemon starts,
+//! asks, limits and ends a server, and hands clients over to it. What a server and a client do by themselves is
+//! the fake's, and what `tests/gpu` must confirm on a real card.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -12,10 +13,6 @@ use mpsgate_mps::{CardMps, ForkSpawner, MpsError, MpsState, Origin, StoppedBy};
 use nix::sys::signal::Signal;
 
 use crate::harness::{Bench, Kind, LIMIT, NOBODY, bench, feed, is_root, listing, wait_for};
-
-fn fake(version: u32) -> Bench {
-    bench(Kind::Fake, version).expect("the fake is always there")
-}
 
 fn own_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
@@ -32,8 +29,8 @@ fn serving(bench: &Bench) -> (CardMps, i32) {
 
 /// A client in the background, attached through the containers' directory.
 fn client(bench: &Bench, card: &CardMps) -> u32 {
-    let mut command = bench.command(&card.dirs().client_dir());
-    command.arg("client").stdin(Stdio::null()).stdout(Stdio::null());
+    let mut command = bench.client(&card.dirs().client_dir());
+    command.stdin(Stdio::null()).stdout(Stdio::null());
     bench.keep(command)
 }
 
@@ -43,34 +40,27 @@ fn attached(card: &CardMps, server: i32, client: u32) {
     });
 }
 
-#[test]
-fn a_server_starts_and_is_found_again() {
-    for version in [535, 550] {
-        let bench = fake(version);
-        let (card, _) = bench.started();
-        card.channel().set_default_limit(NonZeroU32::new(7000).unwrap()).unwrap();
-        let server = card.ensure_server(own_uid(), LIMIT).unwrap();
-        assert!(!server.was_running);
-        let again = card.ensure_server(own_uid(), LIMIT).unwrap();
-        assert_eq!((again.pid, again.was_running), (server.pid, true));
-        let MpsState::Running { servers, .. } = card.state().unwrap() else {
-            panic!("{:?}", card.state())
-        };
-        let status = if version > 535 { ServerStatus::Active } else { ServerStatus::Unreported };
-        assert_eq!(
-            (servers.len(), servers[0].uid, &servers[0].status),
-            (1, Some(own_uid()), &status)
-        );
-        card.channel().set_server_limit(server.pid, NonZeroU32::new(512).unwrap()).unwrap();
-        assert_eq!(card.stop(&ForkSpawner, Duration::ZERO).unwrap().daemon, StoppedBy::Quit);
-        assert!(card.servers_alive().is_empty());
-        assert!(listing(&bench.dir.path().join("mps")).is_empty());
-    }
+pub(crate) fn a_server_starts_and_is_found_again(bench: &Bench) {
+    bench.with_server();
+    let (card, _) = bench.started();
+    card.channel().set_default_limit(NonZeroU32::new(7000).unwrap()).unwrap();
+    let server = card.ensure_server(own_uid(), LIMIT).unwrap();
+    assert!(!server.was_running);
+    let again = card.ensure_server(own_uid(), LIMIT).unwrap();
+    assert_eq!((again.pid, again.was_running), (server.pid, true));
+    let MpsState::Running { servers, .. } = card.state().unwrap() else {
+        panic!("{:?}", card.state())
+    };
+    let status = if bench.version > 535 { ServerStatus::Active } else { ServerStatus::Unreported };
+    assert_eq!((servers.len(), servers[0].uid, &servers[0].status), (1, Some(own_uid()), &status));
+    card.channel().set_server_limit(server.pid, NonZeroU32::new(512).unwrap()).unwrap();
+    assert_eq!(card.stop(&ForkSpawner, Duration::ZERO).unwrap().daemon, StoppedBy::Quit);
+    assert!(card.servers_alive().is_empty());
+    assert!(listing(&bench.dir.path().join("mps")).is_empty());
 }
 
-#[test]
-fn a_server_that_stays_initializing_is_not_ready() {
-    let bench = fake(550);
+pub(crate) fn a_server_that_stays_initializing_is_not_ready(bench: &Bench) {
+    bench.with_server();
     let (card, _) = bench.started();
     fs::write(card.dirs().log_dir().join("fake-server-slow"), "").unwrap();
     let error = card.ensure_server(own_uid(), Duration::from_millis(100)).unwrap_err();
@@ -82,12 +72,11 @@ fn a_server_that_stays_initializing_is_not_ready() {
     assert!(card.ensure_server(own_uid(), LIMIT).unwrap().was_running);
 }
 
-#[test]
-fn a_server_of_another_uid_is_named() {
+pub(crate) fn a_server_of_another_uid_is_named(bench: &Bench) {
     if !is_root("a_server_of_another_uid_is_named") {
         return;
     }
-    let bench = fake(550);
+    bench.with_server();
     let (card, _) = bench.started();
     let server = card.ensure_server(NOBODY, LIMIT).unwrap();
     let error = card.ensure_server(0, LIMIT).unwrap_err();
@@ -101,29 +90,28 @@ fn one_server_serves_all_uids_in_multiuser_mode() {
     if !is_root("one_server_serves_all_uids_in_multiuser_mode") {
         return;
     }
-    let bench = fake(580);
+    let bench = bench(Kind::Fake, 580).expect("the fake is always there");
     let card = bench.card().with_multiuser(true);
     card.ensure_running(&ForkSpawner, LIMIT).unwrap();
     let server = card.ensure_server(NOBODY, LIMIT).unwrap();
     assert_eq!(card.ensure_server(1000, LIMIT).unwrap().pid, server.pid);
     card.dirs().renew_links().unwrap();
-    let mut command = bench.command(&card.dirs().client_dir());
-    command.arg("client").uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut command = bench.client(&card.dirs().client_dir());
+    command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::null());
     let client = bench.keep(command);
     attached(&card, server.pid, client);
 }
 
-#[test]
-fn a_client_attaches_through_control_alone_and_gets_the_lower_limit() {
-    let bench = fake(550);
-    let (card, server) = serving(&bench);
+pub(crate) fn a_client_attaches_through_control_alone_and_gets_the_lower_limit(bench: &Bench) {
+    bench.with_server();
+    let (card, server) = serving(bench);
     for (own, alloc, expected) in [
         (None, "7169", "limit_mib=7168\nCUDA_ERROR_OUT_OF_MEMORY\n"),
         (Some("0=1000M"), "1001", "limit_mib=1000\nCUDA_ERROR_OUT_OF_MEMORY\n"),
         (Some("0=9000M"), "7169", "limit_mib=7168\nCUDA_ERROR_OUT_OF_MEMORY\n"),
     ] {
-        let mut command = bench.command(&card.dirs().client_dir());
-        command.args(["client", "--alloc", alloc]);
+        let mut command = bench.client(&card.dirs().client_dir());
+        command.args(["--alloc", alloc]);
         command.envs(own.map(|own| ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", own)));
         let output = feed(command, "");
         assert_eq!(output.status.code(), Some(2));
@@ -134,13 +122,12 @@ fn a_client_attaches_through_control_alone_and_gets_the_lower_limit() {
     }
 }
 
-#[test]
-fn terminate_client_ends_exactly_that_client() {
-    let bench = fake(550);
-    let (card, server) = serving(&bench);
-    let first = client(&bench, &card);
+pub(crate) fn terminate_client_ends_exactly_that_client(bench: &Bench) {
+    bench.with_server();
+    let (card, server) = serving(bench);
+    let first = client(bench, &card);
     attached(&card, server, first);
-    let second = client(&bench, &card);
+    let second = client(bench, &card);
     wait_for("both attach", || card.channel().client_list(server).unwrap().len() == 2);
     card.channel().ask(&Command::TerminateClient { server, client: first.cast_signed() }).unwrap();
     assert_eq!(bench.status_of(first), Some(10));
@@ -149,15 +136,14 @@ fn terminate_client_ends_exactly_that_client() {
     assert!(matches!(missing, Err(MpsError::ServerNotFound { server: 1 })), "{missing:?}");
 }
 
-#[test]
-fn the_doomed_clients_of_a_card_are_terminated_and_no_others() {
-    let bench = fake(550);
-    let (card, server) = serving(&bench);
+pub(crate) fn the_doomed_clients_of_a_card_are_terminated_and_no_others(bench: &Bench) {
+    bench.with_server();
+    let (card, server) = serving(bench);
     let soon = || Instant::now() + Duration::from_secs(20);
     assert_eq!(card.terminate_clients(|_| true, soon()).unwrap(), Vec::<i32>::new());
-    let doomed = client(&bench, &card);
+    let doomed = client(bench, &card);
     attached(&card, server, doomed);
-    let spared = client(&bench, &card);
+    let spared = client(bench, &card);
     wait_for("both attach", || card.channel().client_list(server).unwrap().len() == 2);
     let pid = doomed.cast_signed();
     assert_eq!(card.terminate_clients(|client| client == pid, soon()).unwrap(), [pid]);
@@ -170,10 +156,9 @@ fn the_doomed_clients_of_a_card_are_terminated_and_no_others() {
     );
 }
 
-#[test]
-fn a_control_daemon_that_hangs_ends_a_termination_at_its_deadline() {
-    let bench = fake(550);
-    let (card, _) = serving(&bench);
+pub(crate) fn a_control_daemon_that_hangs_ends_a_termination_at_its_deadline(bench: &Bench) {
+    bench.with_server();
+    let (card, _) = serving(bench);
     let daemon = card.find_running().unwrap().unwrap().process;
     daemon.signal(Signal::SIGSTOP).unwrap();
     // The channel itself would wait for 3 s.
@@ -190,12 +175,11 @@ fn a_control_daemon_that_hangs_ends_a_termination_at_its_deadline() {
     );
 }
 
-#[test]
-fn a_faulted_server_is_reported_until_its_contexts_are_made_again() {
+pub(crate) fn a_faulted_server_is_reported_until_its_contexts_are_made_again(bench: &Bench) {
     {
-        let bench = fake(550);
-        let (card, server) = serving(&bench);
-        let affected = client(&bench, &card);
+        bench.with_server();
+        let (card, server) = serving(bench);
+        let affected = client(bench, &card);
         attached(&card, server, affected);
         let fault = card.dirs().log_dir().join("fake-fault");
         fs::write(&fault, "").unwrap();
@@ -211,10 +195,9 @@ fn a_faulted_server_is_reported_until_its_contexts_are_made_again() {
 }
 
 /// Whoever can write to the log could fence a card with such a line.
-#[test]
-fn of_a_driver_that_cannot_be_asked_no_line_of_the_log_makes_a_fault() {
-    let bench = fake(535);
-    let (card, server) = serving(&bench);
+pub(crate) fn of_a_driver_that_cannot_be_asked_no_line_of_the_log_makes_a_fault(bench: &Bench) {
+    bench.with_server();
+    let (card, server) = serving(bench);
     fs::write(card.dirs().log_dir().join("fake-fault"), "").unwrap();
     wait_for("the line is there", || {
         card.dirs().log_file().since(0).unwrap().contains("fatal GPU error")
@@ -226,9 +209,10 @@ fn of_a_driver_that_cannot_be_asked_no_line_of_the_log_makes_a_fault() {
 }
 
 /// Whoever can write to the log could keep a card from ever having a server.
-#[test]
-fn a_server_that_starts_slowly_is_not_taken_for_ended_because_a_line_says_so() {
-    let bench = fake(550);
+pub(crate) fn a_server_that_starts_slowly_is_not_taken_for_ended_because_a_line_says_so(
+    bench: &Bench,
+) {
+    bench.with_server();
     let (card, _) = bench.started();
     let slow = card.dirs().log_dir().join("fake-server-slow");
     fs::write(&slow, "").unwrap();
@@ -248,12 +232,11 @@ fn a_server_that_starts_slowly_is_not_taken_for_ended_because_a_line_says_so() {
     });
 }
 
-#[test]
-fn an_orphan_server_is_found_and_ended_by_stop() {
-    let bench = fake(550);
-    let (card, server) = serving(&bench);
+pub(crate) fn an_orphan_server_is_found_and_ended_by_stop(bench: &Bench) {
+    bench.with_server();
+    let (card, server) = serving(bench);
     let daemon = card.find_running().unwrap().unwrap();
-    let lost = client(&bench, &card);
+    let lost = client(bench, &card);
     attached(&card, server, lost);
     daemon.process.signal(Signal::SIGKILL).unwrap();
     assert!(daemon.process.wait_gone(LIMIT));
@@ -265,10 +248,9 @@ fn an_orphan_server_is_found_and_ended_by_stop() {
 }
 
 /// It would not get the card, and its clients would run without MPS or not at all.
-#[test]
-fn no_control_daemon_is_started_beside_an_orphan_server() {
-    let bench = fake(550);
-    let (card, server) = serving(&bench);
+pub(crate) fn no_control_daemon_is_started_beside_an_orphan_server(bench: &Bench) {
+    bench.with_server();
+    let (card, server) = serving(bench);
     let daemon = card.find_running().unwrap().unwrap();
     daemon.process.signal(Signal::SIGKILL).unwrap();
     assert!(daemon.process.wait_gone(LIMIT));
@@ -281,13 +263,12 @@ fn no_control_daemon_is_started_beside_an_orphan_server() {
 }
 
 /// A container has the server program (CDI brings it) and can set any environment.
-#[test]
-fn a_process_in_a_container_that_dresses_up_as_a_server_is_none() {
+pub(crate) fn a_process_in_a_container_that_dresses_up_as_a_server_is_none(bench: &Bench) {
     if !is_root("a_process_in_a_container_that_dresses_up_as_a_server_is_none") {
         return;
     }
-    let bench = fake(550);
-    let (card, server) = serving(&bench);
+    bench.with_server();
+    let (card, server) = serving(bench);
     let program = bench.binary.with_file_name("nvidia-cuda-mps-server");
     // It must not speak to the daemon, which would send it away.
     let log = bench.dir.path().join("another");
@@ -321,15 +302,14 @@ fn a_process_in_a_container_that_dresses_up_as_a_server_is_none() {
     assert_eq!(alive, [server]);
 }
 
-#[test]
-fn a_client_of_a_wrong_uid_shows_as_pending_in_the_log() {
+pub(crate) fn a_client_of_a_wrong_uid_shows_as_pending_in_the_log(bench: &Bench) {
     if !is_root("a_client_of_a_wrong_uid_shows_as_pending_in_the_log") {
         return;
     }
-    let bench = fake(550);
-    let (card, _server) = serving(&bench);
-    let mut command = bench.command(&card.dirs().client_dir());
-    command.arg("client").uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::null());
+    bench.with_server();
+    let (card, _server) = serving(bench);
+    let mut command = bench.client(&card.dirs().client_dir());
+    command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::null());
     let wrong = bench.keep(command).cast_signed();
     wait_for("the client is pushed to the pending list", || {
         parse_log(&card.dirs().log_file().since(0).unwrap())
@@ -337,11 +317,10 @@ fn a_client_of_a_wrong_uid_shows_as_pending_in_the_log() {
     });
 }
 
-#[test]
-fn quit_gives_clients_their_grace_and_no_more() {
-    let bench = fake(550);
-    let (card, server) = serving(&bench);
-    let held = client(&bench, &card);
+pub(crate) fn quit_gives_clients_their_grace_and_no_more(bench: &Bench) {
+    bench.with_server();
+    let (card, server) = serving(bench);
+    let held = client(bench, &card);
     attached(&card, server, held);
     assert_eq!(card.stop(&ForkSpawner, Duration::from_secs(1)).unwrap().daemon, StoppedBy::Quit);
     assert_eq!(bench.status_of(held), Some(4));

@@ -183,8 +183,10 @@ pub(crate) fn a_client_that_waits_is_not_over_and_has_a_maker(bench: &Bench) {
         return;
     }
     let (card, daemon) = linked(bench);
-    let held = idle_connection(&card.dirs().client_dir().join("control")).unwrap();
     let look = || card.descriptors(&daemon, &BTreeSet::new()).unwrap().connections;
+    // Its last front-end may have gone, and a busy daemon not have seen it.
+    wait_for("nobody is connected", || look().is_empty());
+    let held = idle_connection(&card.dirs().client_dir().join("control")).unwrap();
     wait_for("it is there", || look().len() == 1);
     assert!(look().iter().all(|one| !one.over && one.maker.is_some()));
     drop(held);
