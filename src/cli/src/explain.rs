@@ -14,7 +14,8 @@ use mpsgate_config::Config;
 use mpsgate_oci::spec::{Document, SpecError};
 use mpsgate_policy::{
     Action, Bytes, Caller, Code, Decision, Facts, Input, Node, Reading, Refusal, ToolkitNames,
-    Unruled, Unsettled, Users, Verdict, decide, decide_unclean, is_nvidia_runtime, settle,
+    Unruled, Unsettled, Users, Verdict, decide, decide_unclean, edits_of_any_grant,
+    is_nvidia_runtime, settle,
 };
 
 use crate::args::{ExplainArgs, Output};
@@ -90,7 +91,7 @@ pub(crate) fn explained(
                 assumed
                     .push("mpsgate's hooks in it are of no grant that counts any more".to_owned());
             }
-            if let Err(refusal) = settled(*document, &decision, &node, unruled) {
+            if let Err(refusal) = settled(*document, &decision, &node, unruled, config) {
                 decision.verdict = Verdict::Refuse(refusal);
             }
             decision
@@ -99,24 +100,31 @@ pub(crate) fn explained(
     Ok((decision, assumed))
 }
 
-/// Makes the edits as the shim does, but for those of a grant, which add its own devices.
+/// Makes the edits as the shim does; of a grant's those that are the same for every card.
 fn settled(
     mut document: Document,
     decision: &Decision,
     node: &Node,
     unruled: Unruled,
+    config: &Config,
 ) -> Result<(), Refusal> {
-    let edits = report::edits(&decision.verdict);
-    settle(&mut document, edits, decision.held, node, unruled).map_err(
-        |unsettled| match unsettled {
-            Unsettled::Open(refusal) => refusal,
-            Unsettled::Edit(error) => Refusal::new(
-                Code::Bundle,
-                format!("its config.json cannot be changed: {error}"),
-                "is it the right file? a fresh one to compare with: runc spec",
-            ),
-        },
-    )
+    let runtime_is_nvidia = is_nvidia_runtime(&config.runtime.path);
+    let edits = match &decision.verdict {
+        Verdict::Edit(edits) => edits.clone(),
+        Verdict::Reserve(wanted) => {
+            edits_of_any_grant(document.view(), wanted, config.inject.mode, runtime_is_nvidia)
+        }
+        Verdict::Pass | Verdict::Refuse(_) => return Ok(()),
+    };
+    settle(&mut document, &edits, decision.held, node, unruled).map_err(|unsettled| match unsettled
+    {
+        Unsettled::Open(refusal) => refusal,
+        Unsettled::Edit(error) => Refusal::new(
+            Code::Bundle,
+            format!("its config.json cannot be changed: {error}"),
+            "is it the right file? a fresh one to compare with: runc spec",
+        ),
+    })
 }
 
 #[cfg(test)]

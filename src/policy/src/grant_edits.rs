@@ -22,6 +22,30 @@ const GENERATE: &str =
 /// Linux' major of display nodes (`/dev/dri`), NVIDIA's among them.
 const DRM_MAJOR: u32 = 226;
 
+/// The edits of a grant that are known before mpsgated chooses its card: those of the request, and of the devices
+/// NVIDIA's control device, which comes with every card. It brings a rule, and a list with a rule is another one
+/// to crun than none ([`crate::Unruled::OpenWithoutRules`]).
+#[must_use]
+pub fn edits_of_any_grant(
+    view: View<'_>,
+    wanted: &Wanted,
+    mode: InjectMode,
+    runtime_is_nvidia: bool,
+) -> Vec<Edit> {
+    let mut edits = wanted.edits.clone();
+    let cdi = Cdi::Edits(CdiEdits::default());
+    let injector = Injector::choose(mode, runtime_is_nvidia, view, cdi);
+    if injector.is_ok_and(|injector| injector.adds_nodes()) {
+        edits.push(Edit::AddDevice {
+            path: "/dev/nvidiactl".to_owned(),
+            major: crate::NVIDIA_MAJOR,
+            minor: crate::CTL_MINOR,
+            uid: 0,
+        });
+    }
+    edits
+}
+
 /// What brings the card and the driver's files into the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Injector {

@@ -50,7 +50,7 @@ pub use decide::{
 };
 pub use exempt::{exempt_as, is_exempt};
 pub use found::Signal;
-pub use grant_edits::{CLIENT_DIRECTORY, Injector, grant_edits, grant_env};
+pub use grant_edits::{CLIENT_DIRECTORY, Injector, edits_of_any_grant, grant_edits, grant_env};
 pub use limits::{Listed, confirmed};
 pub use mounts::{HOOK_MOUNTS, Reach, only_looks_again};
 pub use mpsgate_config::Schedule;

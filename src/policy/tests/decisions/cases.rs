@@ -1,11 +1,13 @@
 //! The rows: a spec, and what is known beside it.
 
 use mpsgate_allocation::{DeviceNode, GpuUuid};
-use mpsgate_config::{Exempt, Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices};
+use mpsgate_config::{
+    Exempt, InjectMode, Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices,
+};
 use mpsgate_oci::spec::{IdRange, View, parse};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard,
-    Pids, Reach, Unruled, Unsettled, Users, Verdict, decide, settle,
+    Pids, Reach, Unruled, Unsettled, Users, Verdict, decide, edits_of_any_grant, settle,
 };
 use serde_json::{Value, json};
 
@@ -103,12 +105,14 @@ impl Case {
     pub(crate) fn decide(&self) -> Decision {
         let mut decision = self.decide_alone();
         let edits = match &decision.verdict {
-            Verdict::Edit(edits) => edits.as_slice(),
-            Verdict::Reserve(wanted) => wanted.edits.as_slice(),
+            Verdict::Edit(edits) => edits.clone(),
+            Verdict::Reserve(wanted) => {
+                edits_of_any_grant(View::new(&self.spec), wanted, InjectMode::Auto, false)
+            }
             Verdict::Pass | Verdict::Refuse(_) => return decision,
         };
         let mut document = parse(self.spec.to_string().as_bytes()).unwrap();
-        match settle(&mut document, edits, decision.held, &self.node, self.unruled) {
+        match settle(&mut document, &edits, decision.held, &self.node, self.unruled) {
             Ok(()) => {}
             Err(Unsettled::Open(refusal)) => decision.verdict = Verdict::Refuse(refusal),
             Err(Unsettled::Edit(error)) => panic!("{}: {error}", self.name),

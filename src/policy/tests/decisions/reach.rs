@@ -104,12 +104,20 @@ fn unruled() -> Vec<Case> {
     let none = || rules(&json!([]));
     let other = || rules(&json!([allow("c", 10, 229, "rwm")]));
     let engines = || rules(&json!([deny(), allow("c", 10, 229, "rwm")]));
+    let cards = || rules(&json!([allow("c", 195, 0, "rw")]));
     vec![
         case("no rules under runc", none()),
         below(Unruled::OpenWithoutRules, "no rules under crun", none()),
         below(Unruled::OpenWithoutRules, "no rules under crun, stripped", none()).policy(strip),
         below(Unruled::OpenWithoutRules, "no rules under crun with a request", asking(none())),
         below(Unruled::OpenWithoutRules, "another device's rule under crun", other()),
+        below(Unruled::OpenWithoutRules, "a card's rule alone under crun, stripped", cards())
+            .policy(strip),
+        below(
+            Unruled::OpenWithoutRules,
+            "a card's rule alone under crun, a request",
+            asking(cards()),
+        ),
         below(Unruled::Open, "another device's rule under crun on cgroup v1", other()),
         below(Unruled::Open, "the same, stripped", other()).policy(strip),
         below(Unruled::Open, "an engine's rules under crun on cgroup v1", engines()),
