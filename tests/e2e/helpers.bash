@@ -117,9 +117,10 @@ rootfs_program() {
 
 # bundle ID [OPTION...]: a bundle at $MG/b/ID, with its cgroup below the sandbox's own. Options:
 #   --ann K=V  --env K=V  --args CMD...(last)  --jq FILTER  --private-ipc  --caps-all
-# Without --private-ipc the container shares the caller's IPC namespace, as MPS needs it.
+# Without --private-ipc the container shares the caller's IPC namespace, and with it the host's /dev/shm, as engines do.
 bundle() {
-  local id=$1 dir=$MG/b/$1 filter='.' own='' args='[]' ipc=' | .linux.namespaces |= map(select(.type != "ipc"))'
+  local id=$1 dir=$MG/b/$1 filter='.' own='' args='[]' ipc=' | .linux.namespaces |= map(select(.type != "ipc"))
+    | (.mounts[] | select(.destination == "/dev/shm")) |= {destination, type: "bind", source: "/dev/shm", options: ["rbind", "rw"]}'
   shift
   [[ -d $MG/rootfs ]] || rootfs "$MG/rootfs"
   mkdir -p "$dir" "$MG/out" "$MG/log"

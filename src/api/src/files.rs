@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use mpsgate_allocation::{DeviceNode, GpuUuid, Grant};
-use mpsgate_policy::{Cards, Majors, Node, NodeCard, Schedule};
+use mpsgate_policy::{Cards, Majors, Node, NodeCard, Schedule, SharedMemory};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +59,13 @@ pub struct NodeSnapshot {
     pub format: u32,
     /// Inode of the IPC namespace that the MPS control daemons live in.
     pub ipc_inode: u64,
+    /// What the MPS servers have at `/dev/shm`, by device and inode. Absent in a file of an older version, and where
+    /// there is nothing.
+    #[serde(default)]
+    pub shm: Option<(u64, u64)>,
+    /// How they share memory with their clients: a word of [`SharedMemory`]. Absent in a file of an older version.
+    #[serde(default)]
+    pub shared_memory: String,
     /// Whether a kubelet runs here: then local requests are not believed by default.
     pub kubelet: bool,
     /// All cards.
@@ -114,6 +121,8 @@ impl From<NodeSnapshot> for Node {
             cards: Cards::Known(cards.collect()),
             majors,
             ipc_inode: Some(snapshot.ipc_inode),
+            shm: snapshot.shm,
+            shared_memory: SharedMemory::of_word(&snapshot.shared_memory),
             swarm_resources: snapshot.swarm_resources,
             annotation_prefixes: snapshot.annotation_prefixes,
             other_nodes: snapshot.other_nodes,
@@ -200,6 +209,8 @@ mod tests {
             }]),
             majors,
             ipc_inode: Some(7),
+            shm: None,
+            shared_memory: SharedMemory::Unknown,
             swarm_resources: vec!["DOCKER_RESOURCE_GPU".to_owned()],
             annotation_prefixes: Vec::new(),
             other_nodes: Vec::new(),

@@ -25,7 +25,9 @@ use mpsgate_config::ExitCode;
 pub use self::input::InputError;
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
-    if let Some(text) = args.file.to_str().filter(|text| text.starts_with("E_")) {
+    if let Some(text) =
+        args.file.to_str().filter(|text| text.starts_with("E_") || text.starts_with("W_"))
+    {
         let code = Code::parse(text).ok_or_else(|| InputError::Code { text: text.to_owned() })?;
         print::answer(&format!("{code}: {}\n", code.meaning()))?;
         return Ok(ExitCode::Done);
@@ -80,6 +82,7 @@ pub(crate) fn explained(
                 requests_from_env,
                 mounts: &facts::mounts(view, snapshot, bundle),
                 ipc: facts::ipc(view, &node, &mut assumed),
+                shm: facts::shm(view, &node, bundle),
                 users: Users::OfSpec,
                 pids: facts::pids(view, &mut assumed),
                 unruled,

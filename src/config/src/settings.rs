@@ -271,6 +271,8 @@ words! {
     Ipc {
         /// That of the MPS daemon, which is the host's.
         RequireHost = "require-host",
+        /// What the node's driver was seen to need; until that is known, the host's.
+        Auto = "auto",
         /// Any.
         Any = "any",
     }

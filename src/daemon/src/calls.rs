@@ -23,6 +23,7 @@ use crate::{
 };
 
 /// What a container is let do and an operator should be able to find: logged, and no warning.
+const WARNED: &str = mpsgate_policy::NoteAction::Warned.as_str();
 const NOTED: &str = mpsgate_policy::NoteAction::Noted.as_str();
 const REFUSED: &str = "refused";
 /// Of a sentence, what goes into the log: characters.
@@ -453,8 +454,12 @@ fn release(daemon: &Daemon, call: &Release) -> Answer {
 fn report(daemon: &Daemon, call: &Report) -> Reply {
     let Report { container_id, code, action, sentence, hint, pod } = call;
     judged(daemon, container_id, action, code, sentence);
-    if let (REFUSED, Some(pod)) = (action.as_str(), pod) {
-        api_server::tell::refused(daemon, pod, code, sentence, hint.as_deref());
+    match (action.as_str(), pod) {
+        (REFUSED, Some(pod)) => {
+            api_server::tell::refused(daemon, pod, code, sentence, hint.as_deref());
+        }
+        (WARNED, Some(pod)) => api_server::tell::warned(daemon, pod, code, sentence),
+        _ => {}
     }
     Reply::Done { text: String::new() }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mpsgate_allocation::{GpuUuid, GrantKey, Mib};
 use mpsgate_api::MpsStatus;
-use mpsgate_policy::Condition;
+use mpsgate_policy::{Condition, SharedMemory};
 
 /// One card of the node.
 #[derive(Debug, Clone)]
@@ -46,6 +46,8 @@ pub(crate) struct Card {
     pub(crate) serverless: bool,
     /// What a client gets that unsets its own limit: as set on control daemon and server.
     pub(crate) cap: Mib,
+    /// How its servers share memory with their clients, where one was seen since its control daemon runs.
+    pub(crate) shared_memory: Option<SharedMemory>,
     /// Its control daemon, as last seen.
     pub(crate) mps: Option<MpsStatus>,
     /// What its processes use, as the watchdog last saw it.

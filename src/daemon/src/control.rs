@@ -11,6 +11,7 @@ use mpsgate_mps::protocol::{Command, Event, parse_log};
 use mpsgate_mps::{
     CardMps, Connections, ControlDaemon, Glance, MpsError, MpsState, Repair, WedgeCause,
 };
+use mpsgate_policy::SharedMemory;
 
 use crate::card::Trouble;
 use crate::enforce::Culprit;
@@ -22,19 +23,23 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 const SHUTDOWN_LOOK: Duration = Duration::from_millis(20);
 /// The control daemon writes some 250 bytes for each command into a log that lies in memory.
 const LOG_BYTES: u64 = 4 << 20;
+/// How the name of a server's shared region begins (libcuda and servers of 535 and 550).
+const REGION_NAME: &str = "/dev/shm/cuda.shm.";
 
 /// A control daemon as last seen.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     pub(crate) state: &'static str,
     pub(crate) servers: Vec<mpsgate_api::ServerStatus>,
+    /// How they share memory with their clients, where that is to be seen.
+    pub(crate) shared_memory: Option<SharedMemory>,
     /// Why it could not be asked, where it is not simply silent.
     pub(crate) trouble: Option<Trouble>,
 }
 
 impl View {
     fn new(state: &'static str, servers: Vec<mpsgate_api::ServerStatus>) -> Self {
-        Self { state, servers, trouble: None }
+        Self { state, servers, shared_memory: None, trouble: None }
     }
 
     /// That it does not answer.
@@ -55,13 +60,37 @@ pub(crate) fn view(mps: &CardMps) -> View {
             })
             .collect()
     };
+    let seen = |state, list: Vec<mpsgate_mps::Server>| View {
+        shared_memory: shared_memory(mps, &list),
+        ..View::new(state, servers(list))
+    };
     match mps.state() {
-        Ok(MpsState::Running { servers: list, .. }) => View::new("running", servers(list)),
-        Ok(MpsState::Fault { servers: list, .. }) => View::new("fault", servers(list)),
+        Ok(MpsState::Running { servers: list, .. }) => seen("running", list),
+        Ok(MpsState::Fault { servers: list, .. }) => seen("fault", list),
         Ok(MpsState::Dead { .. }) => View::new("dead", Vec::new()),
         Ok(MpsState::Wedged { .. }) => View::wedged(),
         Err(error) => View { trouble: Some(mps_trouble(&error)), ..View::wedged() },
     }
+}
+
+/// How servers share memory with their clients: what each says of it once, and what the kernel shows.
+fn shared_memory(mps: &CardMps, servers: &[mpsgate_mps::Server]) -> Option<SharedMemory> {
+    if servers.is_empty() {
+        return None;
+    }
+    let log = mps.dirs().log_file().since(0).unwrap_or_default();
+    let said: Vec<(i32, bool)> = parse_log(&log)
+        .filter_map(|event| match event {
+            Event::ServerRegion { server, is_named } => Some((server, is_named)),
+            _ => None,
+        })
+        .collect();
+    let of_one = |server: &mpsgate_mps::Server| {
+        let words = said.iter().filter(|(pid, _)| *pid == server.pid).map(|(_, named)| *named);
+        SharedMemory::of_server(words, process::maps_file(server.pid, REGION_NAME)?)
+    };
+    let seen: Vec<SharedMemory> = servers.iter().filter_map(of_one).collect();
+    (!seen.is_empty()).then(|| SharedMemory::of_all(seen))
 }
 
 /// What can be seen of a control daemon without a word to it.

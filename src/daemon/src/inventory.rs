@@ -217,6 +217,7 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
         multiuser: false,
         server_uid: None,
         serverless: false,
+        shared_memory: None,
         cap: Mib(0),
         mps: None,
         watched: Watched::default(),

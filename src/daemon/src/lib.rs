@@ -44,6 +44,7 @@ mod operator;
 mod other_nodes;
 mod places;
 mod process;
+mod qualification;
 mod reload;
 mod run;
 mod schedule;

@@ -74,6 +74,14 @@ pub(crate) fn counts_as_we_do(pid: u32) -> bool {
     own.is_some() && namespace(&pid.to_string()) == own
 }
 
+/// Whether a process has mapped a file whose path begins so (proc_pid_maps(5)); `None` where that is not to be seen.
+pub(crate) fn maps_file(pid: i32, beginning: &str) -> Option<bool> {
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let maps = String::from_utf8_lossy(&maps);
+    let path = |line: &str| line.find('/').map(|at| line[at..].starts_with(beginning));
+    Some(maps.lines().filter_map(path).any(|is_it| is_it))
+}
+
 /// The name of a process for messages: `pid 12 (sleep)`. Never its arguments: what is said here is in the log, in other
 /// tenants' refusals and on the node's object, and people pass passwords as arguments. A title that a process gives itself
 /// (`setproctitle`) is in the place of the arguments, so the first of them is not shown either.

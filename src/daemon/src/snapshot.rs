@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use mpsgate_api::{FILES_FORMAT, NodeSnapshot, ProtectedDirectory, SnapshotCard};
 use mpsgate_config::{Schedule, paths};
 use mpsgate_crashpoint::crash_point;
-use mpsgate_policy::ToolkitNames;
+use mpsgate_policy::{SharedMemory, ToolkitNames};
 
 use crate::daemon::Daemon;
-use crate::{Places, device_plugin, devices, managed, node_root, other_nodes};
+use crate::{Places, device_plugin, devices, managed, node_root, other_nodes, qualification};
 
 /// Settings of the NVIDIA container toolkit.
 const TOOLKIT_CONFIG: &str = "/etc/nvidia-container-runtime/config.toml";
@@ -85,8 +85,12 @@ fn write(daemon: &Daemon, path: &Path, snapshot: &NodeSnapshot) -> io::Result<()
 fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
     let ipc_inode = std::fs::metadata("/proc/self/ns/ipc")?.ino();
     let toolkit = node_root::look(toolkit_config)?;
-    let (cards, kubelet, share) = {
+    let (cards, kubelet, share, shared_memory, version, control) = {
         let node = daemon.node();
+        let managed = || node.cards.iter().filter(|card| card.managed.is_some());
+        let shared_memory = SharedMemory::of_all(managed().filter_map(|card| card.shared_memory));
+        let version = node.driver.version.clone().unwrap_or_default();
+        let control = managed().find_map(|card| card.mps.as_ref()?.pid);
         let cards: Vec<SnapshotCard> = node
             .cards
             .iter()
@@ -97,13 +101,17 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
                 managed: card.managed.is_some(),
             })
             .collect();
-        (cards, node.kubelet, node.schedule.now() == Schedule::Share)
+        let share = node.schedule.now() == Schedule::Share;
+        (cards, node.kubelet, share, shared_memory, version, control)
     };
+    let shared_memory = qualification::shared_memory(&daemon.places.state, &version, shared_memory);
     let minors: Vec<u32> =
         cards.iter().filter(|card| card.managed).map(|card| card.minor).collect();
     Ok(NodeSnapshot {
         format: FILES_FORMAT,
         ipc_inode,
+        shm: servers_shm(control),
+        shared_memory: shared_memory.as_str().to_owned(),
         kubelet,
         cards,
         majors: devices::majors(),
@@ -114,6 +122,13 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
         device_plugin: device_plugin::is_in_charge(daemon),
         share,
     })
+}
+
+/// What stands at `/dev/shm` where the control daemons live, whose servers are their children; ours until one runs.
+fn servers_shm(control: Option<u32>) -> Option<(u64, u64)> {
+    let theirs = control.map(|pid| PathBuf::from(format!("/proc/{pid}/root/dev/shm")));
+    let path = theirs.unwrap_or_else(|| PathBuf::from("/dev/shm"));
+    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// Our directories, and each card's below them.

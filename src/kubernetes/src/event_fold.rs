@@ -26,6 +26,8 @@ const ASIDE_MAX: Duration = Duration::from_secs(5 * 60);
 pub enum Reason {
     /// A container was not let in.
     GpuMemoryRefused,
+    /// A container was let in, and something of it may keep it from its GPU memory.
+    GpuMemoryWarned,
     /// A container took from its neighbours what is theirs.
     GpuWatchdog,
     /// A container reached a GPU without a grant, or tried to.
@@ -48,6 +50,7 @@ impl Reason {
     pub fn word(self) -> &'static str {
         match self {
             Self::GpuMemoryRefused => "GPUMemoryRefused",
+            Self::GpuMemoryWarned => "GPUMemoryWarned",
             Self::GpuWatchdog => "GPUWatchdog",
             Self::GpuBypassAttempt => "GPUBypassAttempt",
             Self::MpsFault => "MPSFault",

@@ -7,11 +7,12 @@ use mpsgate_allocation::{
     Author, ComputeShare, Mib, Request, RequestError, TOKEN_ANNOTATION, parse_request,
 };
 use mpsgate_config::printable;
-use mpsgate_config::{Ipc as IpcPolicy, Policy, Privileged, Schedule, Unallocated, VisibleDevices};
-use mpsgate_oci::spec::{Device, DeviceRule, Edit, Namespace, View};
+use mpsgate_config::{Policy, Privileged, Schedule, Unallocated, VisibleDevices};
+use mpsgate_oci::spec::{Device, DeviceRule, Edit, View};
 
 use crate::exempt::exempt_as;
 use crate::found::{Few, Signal};
+use crate::ipc::{self, Ipc, Shm};
 use crate::mounts::{self, Reach};
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::pids::{self, Pids};
@@ -52,19 +53,6 @@ pub enum MountKind {
     Card,
 }
 
-/// The IPC namespace that the container will have.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ipc {
-    /// This inode.
-    Inode(u64),
-    /// A new one of its own.
-    New,
-    /// One that cannot be looked at.
-    Unreadable(String),
-    /// Not looked at: `explain` of a spec from elsewhere.
-    Unknown,
-}
-
 /// What is being done with the bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
@@ -89,6 +77,8 @@ pub struct Input<'a> {
     pub mounts: &'a [MountFact],
     /// The container's IPC namespace.
     pub ipc: Ipc,
+    /// What it has at `/dev/shm`.
+    pub shm: Shm,
     /// The user namespace that it joins.
     pub users: Users,
     /// Whose processes it sees.
@@ -241,10 +231,14 @@ fn with_request(
     if let Some(Ok(note)) = &pids {
         notes.push(note.clone());
     }
+    let shared = ipc::judge(input);
+    if let Ok(Some(note)) = &shared {
+        notes.push(note.clone());
+    }
     let refused = capability_refusal(input)
         .or_else(|| pids.and_then(Result::err))
         .or_else(|| schedule::refuses(input.node.schedule, &request, request.cards))
-        .or_else(|| ipc_refusal(input))
+        .or_else(|| shared.err())
         .or_else(|| mounts::refuses_request(input));
     if let Some(refusal) = refused {
         return Verdict::Refuse(refusal);
@@ -299,24 +293,6 @@ fn capability_refusal(input: &Input<'_>) -> Option<Refusal> {
         return None;
     }
     refusal::capability(|name| view.may_gain(name), input.pids.may_trace_others())
-}
-
-fn ipc_refusal(input: &Input<'_>) -> Option<Refusal> {
-    if input.policy.ipc == IpcPolicy::Any || input.node.schedule == Schedule::Share {
-        return None;
-    }
-    let own_users = !matches!(input.view.user_namespace(), Namespace::Callers);
-    let found = match (&input.ipc, input.node.ipc_inode) {
-        (Ipc::Inode(inode), Some(server)) if *inode == server => return None,
-        // Without a daemon nothing is granted anyway; `explain` leaves it open.
-        (Ipc::Inode(_), None) | (Ipc::Unknown, _) => return None,
-        (Ipc::Inode(inode), Some(server)) => {
-            format!("its IPC namespace (ipc:[{inode}]) is not the MPS server's (ipc:[{server}])")
-        }
-        (Ipc::New, _) => return Some(refusal::own_ipc(own_users)),
-        (Ipc::Unreadable(why), _) => format!("its IPC namespace cannot be looked at: {why}"),
-    };
-    Some(refusal::no_host_ipc(&found, own_users))
 }
 
 fn without_request(input: &Input<'_>, signals: &mut [Signal], notes: &mut Vec<Note>) -> Verdict {

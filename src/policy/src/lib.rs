@@ -22,6 +22,7 @@ mod exempt;
 mod found;
 mod grant_edits;
 pub mod handlers;
+mod ipc;
 mod limits;
 mod mounts;
 mod node;
@@ -45,12 +46,12 @@ pub mod watchdog;
 
 pub use caller::Caller;
 pub use decide::{
-    Action, Decision, Input, Ipc, MountFact, MountKind, Verdict, Wanted, asks, decide,
-    decide_rootless,
+    Action, Decision, Input, MountFact, MountKind, Verdict, Wanted, asks, decide, decide_rootless,
 };
 pub use exempt::{exempt_as, is_exempt};
 pub use found::Signal;
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, edits_of_any_grant, grant_edits, grant_env};
+pub use ipc::{HOST_SHM, Ipc, SharedMemory, Shm, ShmMount, may_have_its_own, shared_memory};
 pub use limits::{Listed, confirmed};
 pub use mounts::{HOOK_MOUNTS, Reach, only_looks_again};
 pub use mpsgate_config::Schedule;

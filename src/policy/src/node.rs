@@ -4,6 +4,8 @@
 use mpsgate_allocation::{DeviceNode, GpuUuid};
 use mpsgate_config::Schedule;
 
+use crate::SharedMemory;
+
 /// Major of NVIDIA's card nodes, fixed since the driver's first release.
 pub const NVIDIA_MAJOR: u32 = 195;
 /// Minor of `/dev/nvidiactl`.
@@ -76,6 +78,10 @@ pub struct Node {
     pub majors: Majors,
     /// Inode of the MPS servers' IPC namespace; `None` where it is not known.
     pub ipc_inode: Option<u64>,
+    /// What the MPS servers have at `/dev/shm`, by device and inode; `None` where it is not known.
+    pub shm: Option<(u64, u64)>,
+    /// How the MPS servers share memory with their clients.
+    pub shared_memory: SharedMemory,
     /// Names of swarm resource variables that stand for GPUs.
     pub swarm_resources: Vec<String>,
     /// Prefixes of annotations by which NVIDIA's toolkit injects CDI devices, besides its own.
@@ -98,6 +104,8 @@ impl Node {
             cards: Cards::AssumeManaged,
             majors: Majors::default(),
             ipc_inode: None,
+            shm: None,
+            shared_memory: SharedMemory::Unknown,
             swarm_resources: Vec::new(),
             annotation_prefixes: Vec::new(),
             other_nodes: Vec::new(),
@@ -206,6 +214,8 @@ pub(crate) mod tests {
             cards: Cards::Known(cards.collect()),
             majors,
             ipc_inode: Some(77),
+            shm: None,
+            shared_memory: SharedMemory::Unknown,
             swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
             annotation_prefixes: Vec::new(),
             other_nodes: Vec::new(),

@@ -54,6 +54,11 @@ codes! {
     // What a spec shows.
     /// The container's IPC namespace is not the MPS server's.
     NoHostIpc = "E_NO_HOST_IPC",
+    /// A request in a container whose `/dev/shm` is not the MPS server's, on a node that has shown that no CUDA process
+    /// attaches so.
+    NoShm = "E_NO_SHM",
+    /// A request in a container whose `/dev/shm` is not the MPS server's: warned, as drivers from 580 on need none.
+    Shm = "W_SHM",
     /// `NVIDIA_VISIBLE_DEVICES` names a managed card.
     VisibleDevices = "E_VISIBLE_DEVICES",
     /// NVIDIA's prestart hook would inject a managed card.

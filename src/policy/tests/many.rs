@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use mpsgate_config::{Policy, Privileged, Unallocated};
 use mpsgate_oci::spec::{Edit, View};
 use mpsgate_policy::{
-    Action, Caller, Decision, Input, Ipc, MountFact, MountKind, Node, Users, Verdict, decide,
+    Action, Caller, Decision, Input, Ipc, MountFact, MountKind, Node, Shm, Users, Verdict, decide,
 };
 use serde_json::{Value, json};
 
@@ -22,6 +22,7 @@ fn decided(spec: &Value, unallocated: Unallocated, mounts: &[MountFact]) -> Deci
         requests_from_env: true,
         mounts,
         ipc: Ipc::Inode(1),
+        shm: Shm::Servers,
         users: Users::OfSpec,
         pids: mpsgate_policy::Pids::Own,
         unruled: mpsgate_policy::Unruled::Closed,

@@ -8,8 +8,8 @@ use mpsgate_allocation::GpuUuid;
 use mpsgate_config::{Policy, Unallocated};
 use mpsgate_oci::spec::{Edit, View, glance};
 use mpsgate_policy::{
-    Action, Caller, Cards, Code, Decision, Input, Ipc, Majors, Node, NodeCard, Schedule, Users,
-    Verdict, decide, may_matter,
+    Action, Caller, Cards, Code, Decision, Input, Ipc, Majors, Node, NodeCard, Schedule,
+    SharedMemory, Shm, Users, Verdict, decide, may_matter,
 };
 use serde_json::{Value, json};
 
@@ -53,6 +53,8 @@ fn node(toolkit: Toolkit) -> Node {
         cards: Cards::Known(vec![card(0, CARD, true), card(1, OTHER, false)]),
         majors: Majors::default(),
         ipc_inode: Some(1),
+        shm: Some((1, 2)),
+        shared_memory: SharedMemory::Unknown,
         swarm_resources: names(toolkit.swarm),
         annotation_prefixes: names(toolkit.prefixes),
         other_nodes: Vec::new(),
@@ -69,6 +71,7 @@ fn decided(spec: &Value, toolkit: Toolkit, policy: &Policy) -> Decision {
         requests_from_env: true,
         mounts: &[],
         ipc: Ipc::Inode(1),
+        shm: Shm::Servers,
         users: Users::OfSpec,
         pids: mpsgate_policy::Pids::Own,
         unruled: mpsgate_policy::Unruled::Closed,

@@ -30,7 +30,7 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
         Reading::Unclean(unclean) => {
             let decision = decide_unclean(&unclean);
             let report = Report::of(invocation);
-            decision.notes.iter().for_each(|note| report.noted(note));
+            decision.notes.iter().for_each(|note| report.noted(note, None));
             return match decision.verdict {
                 Verdict::Refuse(refusal) => Err(refusal.into()),
                 _ => Ok(()),
@@ -50,10 +50,14 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     let action = if invocation.verb == Verb::Restore { Action::Restore } else { Action::Create };
     let decision = judge.decide(view, caller, action);
     let report = Report::of(invocation);
-    decision.notes.iter().for_each(|note| report.noted(note));
+    for note in &decision.notes {
+        // What its author can change and nobody stops it for.
+        let pod = (note.code == Code::Shm).then(|| caller.pod(view)).flatten();
+        report.noted(note, pod);
+    }
     if let Some(name) = caller.foreign_annotation(view) {
         let text = format!("its annotation {name} is not of the engine that calls, and is ignored");
-        report.noted(&Note { action: NoteAction::Noted, code: Code::Annotation, text });
+        report.noted(&Note { action: NoteAction::Noted, code: Code::Annotation, text }, None);
     }
     match decision.verdict {
         Verdict::Pass => Ok(()),

@@ -12,7 +12,8 @@ use mpsgate_config::{Config, Manage, Trust, paths};
 use mpsgate_oci::argv::Invocation;
 use mpsgate_oci::spec::{Edit, IdRange, Namespace, View};
 use mpsgate_policy::{
-    Caller, Cards, Code, Ipc, Majors, Node, Pids, Refusal, ToolkitNames, Users, shares_pod,
+    Caller, Cards, Code, Ipc, Majors, Node, Pids, Refusal, Shm, ShmMount, ToolkitNames, Users,
+    shares_pod,
 };
 use nix::fcntl::OFlag;
 use nix::sys::stat::{major, minor};
@@ -36,6 +37,16 @@ pub(crate) fn ipc(view: View<'_>) -> Ipc {
     match std::fs::metadata(path) {
         Ok(meta) => Ipc::Inode(meta.ino()),
         Err(error) => Ipc::Unreadable(format!("{path}: {error}")),
+    }
+}
+
+/// What a container of this spec will have at `/dev/shm`; `servers`: what the MPS servers have there.
+pub(crate) fn shm(view: View<'_>, bundle: &Path, servers: Option<Inode>) -> Shm {
+    match servers {
+        None => Shm::Unknown,
+        Some(servers) => {
+            ShmMount::of(view).seen(|source| inode(&bundle.join(source)) == Some(servers))
+        }
     }
 }
 
@@ -212,9 +223,9 @@ pub(crate) fn default_root(runtime: Option<&Path>) -> String {
     format!("/run/{}", if name.contains("crun") { "crun" } else { "runc" })
 }
 
-/// Inode of the IPC namespace that the daemon lives in, where it has said so.
-pub(crate) fn ipc_of_daemon() -> Option<u64> {
-    snapshot().map(|snapshot| snapshot.ipc_inode)
+/// The node as the daemon has described it, where it has.
+pub(crate) fn node_of_daemon() -> Option<Node> {
+    snapshot().map(Node::from)
 }
 
 #[cfg(test)]

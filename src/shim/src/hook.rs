@@ -9,22 +9,23 @@ mod alone;
 pub(crate) mod cgroup;
 pub(crate) mod devices;
 mod mounts;
+mod shared;
 pub(crate) mod veto;
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use mpsgate_allocation::{ContainerId, GrantKey, Instance};
 use mpsgate_api::{Activate, ApiError, Call, Client, NoStatus, Release, Reply};
-use mpsgate_config::{Config, Ipc, paths};
+use mpsgate_config::paths;
 use mpsgate_crashpoint::crash_point;
 use mpsgate_oci::hook_state::HookState;
-use mpsgate_policy::{Code, HOOK_MOUNTS, HOST_IPC, Refusal};
+use mpsgate_policy::{Code, HOOK_MOUNTS, Refusal};
 
+use self::mounts::Mounts;
 use crate::process;
 use crate::record::{self, Found};
 use crate::report::chain;
@@ -155,11 +156,12 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
     // Opened first: from here on the pid cannot become another process's unnoticed.
     let pidfd = process::pidfd_open(pid);
     crash_point!("hook.started");
+    let mounts = Mounts::of_granted(pid)?;
     if record.grant.uses_mps() {
-        check_ipc(pid)?;
+        shared::check(state, pid, &mounts)?;
     }
     check_uid(pid, record.grant.uid)?;
-    mounts::check_granted(state, pid, &record.grant.client_dir)?;
+    mounts.check_granted(state, pid, &record.grant.client_dir)?;
     let cgroup = cgroup::of(pid);
     crash_point!("hook.before_probe");
     devices::check(cgroup.as_ref(), &record.grant.devices, &record.closed)?;
@@ -251,32 +253,6 @@ fn check_uid(pid: u32, uid: u32) -> Result<(), Refusal> {
         format!("the uid {uid} of its grant is none that its user namespace has on the host"),
         "let the engine set linux.uidMappings, or do without the user namespace (docker run --userns=host)",
     ))
-}
-
-/// The IPC namespace of the container that came out, against the one that the daemon and its MPS
-/// control daemons live in, which is the hook's own: both are the host's.
-fn check_ipc(pid: u32) -> Result<(), Refusal> {
-    let inode = |path: &str| std::fs::metadata(path).map(|meta| meta.ino());
-    let host = crate::facts::ipc_of_daemon().map_or_else(|| inode("/proc/self/ns/ipc"), Ok);
-    match (inode(&format!("/proc/{pid}/ns/ipc")), host) {
-        (Ok(container), Ok(host)) if container == host => Ok(()),
-        // Asked last, because it takes longest. A configuration that cannot be read is the stricter one.
-        _ if Config::load(Path::new(paths::CONFIG_FILE))
-            .is_ok_and(|c| c.policy.ipc == Ipc::Any) =>
-        {
-            Ok(())
-        }
-        (Ok(container), Ok(host)) => Err(Refusal::new(
-            Code::NoHostIpc,
-            format!("its IPC namespace (ipc:[{container}]) is not the MPS server's (ipc:[{host}])"),
-            HOST_IPC,
-        )),
-        (Err(error), _) | (_, Err(error)) => Err(Refusal::new(
-            Code::NoHostIpc,
-            format!("its IPC namespace cannot be looked at: {error}"),
-            "create the container anew",
-        )),
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mpsgate_config::{Config, ConfigError, paths};
 use mpsgate_oci::spec::{Document, Edit, SpecError, View};
 use mpsgate_policy::{
-    Action, Bytes, Caller, Decision, Facts, Held, Input, MountFact, Node, Reading, Refusal,
+    Action, Bytes, Caller, Decision, Facts, Held, Input, MountFact, Node, Reading, Refusal, Shm,
     Unclean, Unruled, Unsettled, decide, decide_rootless, is_nvidia_runtime, settle,
 };
 
@@ -24,6 +24,7 @@ pub(crate) struct Judge {
     pub(crate) runtime_is_nvidia: bool,
     mounts: Vec<MountFact>,
     unruled: Unruled,
+    shm: Shm,
 }
 
 impl Judge {
@@ -41,7 +42,8 @@ impl Judge {
         if no_cgroup {
             mounts.extend(card_mounts::of(view, &node));
         }
-        Self { settings, broken, node, kubelet, runtime, runtime_is_nvidia, mounts, unruled }
+        let shm = facts::shm(view, bundle, node.shm);
+        Self { settings, broken, node, kubelet, runtime, runtime_is_nvidia, mounts, unruled, shm }
     }
 
     /// On a node that is known already.
@@ -57,6 +59,7 @@ impl Judge {
             runtime_is_nvidia,
             mounts: Vec::new(),
             unruled,
+            shm: Shm::Unknown,
         }
     }
 
@@ -97,6 +100,7 @@ impl Judge {
             requests_from_env: self.env_may_ask(),
             mounts: &self.mounts,
             ipc: facts::ipc(view),
+            shm: self.shm.clone(),
             users: facts::users(view),
             pids: facts::pids(view, caller),
             unruled: self.unruled,

@@ -67,7 +67,7 @@ fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused>
         Reading::Clean(document) => document,
         Reading::Unclean(unclean) => {
             let decision = judge::decide_unclean(&unclean);
-            decision.notes.iter().for_each(|note| report.noted(note));
+            decision.notes.iter().for_each(|note| report.noted(note, None));
             return match decision.verdict {
                 Verdict::Refuse(refusal) => Err(refusal.into()),
                 _ => Ok(None),
@@ -80,7 +80,7 @@ fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused>
     report.name(id.as_deref().unwrap_or_default());
     let judge = Judge::of(view, bundle, has_no_cgroup(view));
     let decision = judge.decide(view, Caller::Podman, Action::Create);
-    decision.notes.iter().for_each(|note| report.noted(note));
+    decision.notes.iter().for_each(|note| report.noted(note, None));
     let edits = match decision.verdict {
         Verdict::Pass => return Ok(None),
         Verdict::Refuse(refusal) => return Err(refusal.into()),

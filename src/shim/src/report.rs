@@ -76,13 +76,18 @@ impl Report {
     }
 
     /// The container is started, but an operator should know something.
-    pub(crate) fn noted(&self, Note { action, code, text: note }: &Note) {
+    /// `pod`: whose author is told, too.
+    pub(crate) fn noted(
+        &self,
+        Note { action, code, text: note }: &Note,
+        pod: Option<PodContainer>,
+    ) {
         let note = printable::line(note);
         let text = format!("mpsgate: container {:?}: {note} [{code}]", self.container);
         if let Some(log) = &self.log {
             let _ = runtime_log::append(log, self.format, "warning", &text, &now());
         }
-        self.tell_daemon(action.as_str(), *code, &note, None, None);
+        self.tell_daemon(action.as_str(), *code, &note, None, pod);
     }
 
     /// What was asked for is done, but not as well as it could be. For the engine's log alone: it is

@@ -11,7 +11,8 @@ use mpsgate_oci::process::rewrite_env;
 use mpsgate_oci::spec::{Document, Edit, Mount, Seen, View, glance, parse};
 use mpsgate_policy::{
     Action, Bytes, CLIENT_DIRECTORY, Cards, Decision, Held, Injector, Input, Ipc, Node, NodeCard,
-    Unruled, Verdict, Wanted, decide, grant_edits, grant_env, may_matter, settle,
+    SharedMemory, Shm, Unruled, Verdict, Wanted, decide, grant_edits, grant_env, may_matter,
+    settle,
 };
 use serde_json::{Map, Value};
 
@@ -128,6 +129,8 @@ fn node() -> Node {
     let mut node = Node {
         cards: Cards::Known(vec![card(0, true), card(1, false), card(2, true)]),
         ipc_inode: Some(1),
+        shm: Some((1, 2)),
+        shared_memory: SharedMemory::Unknown,
         swarm_resources: vec!["DOCKER_RESOURCE_GPU".to_owned()],
         ..Node::unknown()
     };
@@ -145,6 +148,7 @@ fn decided(view: View<'_>, node: &Node, policy: &Policy, action: Action) -> Deci
         requests_from_env: true,
         mounts: &[],
         ipc: Ipc::Inode(1),
+        shm: Shm::Servers,
         users: mpsgate_policy::Users::OfSpec,
         pids: mpsgate_policy::Pids::Own,
         unruled: Unruled::Closed,

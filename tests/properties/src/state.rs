@@ -43,6 +43,7 @@ pub(crate) fn exec_record(data: &[u8]) {
 
 /// The list of handed-over cards is read whole or refused; no card in it is anything but a UUID.
 pub(crate) fn managed(data: &[u8]) {
+    let _ = mpsgate_daemon::fuzz::own_shm(data, "550.163.01");
     match mpsgate_daemon::fuzz::managed(data) {
         Ok(cards) => {
             let text = String::from_utf8_lossy(data).to_lowercase();

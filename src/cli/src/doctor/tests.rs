@@ -121,6 +121,8 @@ fn snapshot() -> NodeSnapshot {
     NodeSnapshot {
         format: FILES_FORMAT,
         ipc_inode: IPC,
+        shm: Some((1, 2)),
+        shared_memory: String::new(),
         kubelet: false,
         cards: vec![SnapshotCard {
             uuid: GpuUuid::parse(UUID).unwrap(),
@@ -378,6 +380,23 @@ fn each_check_turns_red_for_what_it_is_about() {
         assert!(finding.evidence.contains(evidence), "{evidence}: {finding:?}");
         let found = finding.hint.as_deref().unwrap_or_default();
         assert!(found.contains(hint), "{hint}: {finding:?}");
+    }
+}
+
+#[test]
+fn what_the_driver_needs_of_shared_memory_is_told_beside_the_namespace() {
+    for (seen, told) in [
+        ("unknown", "as the MPS servers"),
+        ("anonymous", "need neither it nor the host's /dev/shm"),
+        ("named", "look for what the MPS server has in /dev/shm"),
+        ("required", "without the host's /dev/shm do not attach"),
+    ] {
+        let mut facts = healthy();
+        seen.clone_into(&mut facts.snapshot.as_mut().unwrap().as_mut().unwrap().shared_memory);
+        let findings = checks::all(&facts);
+        let ipc = findings.iter().find(|finding| finding.name == "ipc").unwrap();
+        assert_eq!(ipc.result, Outcome::Ok, "{ipc:?}");
+        assert!(ipc.evidence.contains(told), "{ipc:?}");
     }
 }
 

@@ -6,7 +6,9 @@ use std::path::{Component, Path, PathBuf};
 use mpsgate_api::NodeSnapshot;
 use mpsgate_config::{Switch, Trust, find_runtime, paths};
 use mpsgate_oci::spec::{Mount, MountEntry, Namespace, ReadOnly, View};
-use mpsgate_policy::{Caller, Ipc, MountFact, MountKind, Node, Pids, Reach, Unruled};
+use mpsgate_policy::{
+    Caller, Ipc, MountFact, MountKind, Node, Pids, Reach, Shm, ShmMount, Unruled,
+};
 
 /// Where the hierarchies of cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -37,6 +39,15 @@ pub(super) fn ipc(view: View<'_>, node: &Node, assumed: &mut Vec<String>) -> Ipc
             )
         }
     }
+}
+
+/// What it would have at `/dev/shm`.
+pub(super) fn shm(view: View<'_>, node: &Node, bundle: Option<&Path>) -> Shm {
+    let Some(servers) = node.shm else { return Shm::Unknown };
+    ShmMount::of(view).seen(|path| {
+        let found = source(path, bundle).and_then(|path| std::fs::metadata(path).ok());
+        found.is_some_and(|meta| (meta.dev(), meta.ino()) == servers)
+    })
 }
 
 /// Whose processes it would see. Which pod a process is of is known only while it lives, on its node.

@@ -19,6 +19,7 @@ fn explain(document: &Value) -> (Decision, Vec<String>) {
         requests_from_env: true,
         mounts: &facts::mounts(view, None, None),
         ipc: facts::ipc(view, &node, &mut assumed),
+        shm: facts::shm(view, &node, None),
         users: Users::OfSpec,
         pids: facts::pids(view, &mut assumed),
         unruled: Unruled::Closed,

@@ -19,11 +19,21 @@ pub(crate) fn refused(
     sentence: &str,
     hint: Option<&str>,
 ) {
-    let Some(api_server) = daemon.api_server.get() else { return };
     let reason = match Code::parse(code) {
         Some(code) if is_bypass(code) => Reason::GpuBypassAttempt,
         _ => Reason::GpuMemoryRefused,
     };
+    let hint = hint.map(|hint| format!("; hint: {hint}")).unwrap_or_default();
+    of_container(daemon, pod, reason, &format!("{sentence} [{code}]{hint}"));
+}
+
+/// A container of a pod was let in, and its author should know something.
+pub(crate) fn warned(daemon: &Daemon, pod: &PodContainer, code: &str, sentence: &str) {
+    of_container(daemon, pod, Reason::GpuMemoryWarned, &format!("{sentence} [{code}]"));
+}
+
+fn of_container(daemon: &Daemon, pod: &PodContainer, reason: Reason, what: &str) {
+    let Some(api_server) = daemon.api_server.get() else { return };
     // A static pod is known to the API server by another uid.
     let known = api_server.pods.borrow().get(&pod.uid).map(|pod| pod.uid.clone());
     let subject = Subject::Pod {
@@ -31,8 +41,7 @@ pub(crate) fn refused(
         name: pod.pod.clone(),
         uid: known.unwrap_or_else(|| pod.uid.clone()),
     };
-    let hint = hint.map(|hint| format!("; hint: {hint}")).unwrap_or_default();
-    let message = format!("container {}: {sentence} [{code}]{hint}", pod.container);
+    let message = format!("container {}: {what}", pod.container);
     api_server.recorder.report(Event { subject, reason, severity: Severity::Warning, message });
 }
 

@@ -54,6 +54,7 @@ impl Keeper {
             descriptors: None,
         });
         card.cap = cap;
+        card.shared_memory = None;
         log::info!(
             uuid = self.uuid.as_str(), gpu = card.index, control_pid = ready.pid,
             adopted = ready.adopted, memory_mib = card.memory.0; "control daemon answers"
@@ -89,6 +90,11 @@ impl Keeper {
             // A driver that cannot tell (535) has none that is known not to take clients.
             .find(|server| server.status.as_deref().is_none_or(|word| word == "ACTIVE"))
             .and_then(|server| server.uid);
+        if let Some(seen) = view.shared_memory.filter(|seen| Some(*seen) != card.shared_memory) {
+            log::info!(uuid = self.uuid.as_str(), shared_memory = seen.as_str(); "MPS server looked at");
+            card.shared_memory = Some(seen);
+            self.daemon.look.notify_one();
+        }
         if let Some(mps) = &mut card.mps {
             mps.state = view.state.to_owned();
             // Those of a daemon that cannot be asked are as they were.

@@ -39,6 +39,7 @@ pub(crate) fn node() -> (tempfile::TempDir, Node) {
         multiuser: false,
         server_uid: None,
         serverless: false,
+        shared_memory: None,
         watched: Watched::default(),
         unlimited: None,
         cap: Mib(0),

@@ -68,6 +68,14 @@ pub enum Event {
         /// The client's pid.
         client: i32,
     },
+    /// A server made what it shares with its clients: a region with a name in `/dev/shm`, or one without
+    /// (NVIDIA/k8s-device-plugin issue 1118; bottlerocket-kernel-kit pull request 415).
+    ServerRegion {
+        /// The server's pid.
+        server: i32,
+        /// Whether it has a name.
+        is_named: bool,
+    },
     /// A server made its contexts, at the start or after a fault.
     ServerContext {
         /// The server's pid.
@@ -99,6 +107,12 @@ impl<'a> LogLine<'a> {
         }
         if let Some(client) = culprit(self.text) {
             return Some(Event::FaultCulprit { server, client });
+        }
+        let region = self.text.strip_prefix("Created ").and_then(|text| text.split_once(' '));
+        if let Some((kind @ ("named" | "anonymous"), rest)) = region
+            && rest.starts_with("shared memory region ")
+        {
+            return Some(Event::ServerRegion { server, is_named: kind == "named" });
         }
         let made = self.text.starts_with("Creating server context on device ");
         made.then_some(Event::ServerContext { server })
@@ -187,6 +201,22 @@ mod tests {
             let event = LogLine::parse(&line).and_then(|line| line.event());
             let expected = client.map(|client| Event::FaultCulprit { server: 8, client });
             assert_eq!(event, expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn tells_what_a_server_shares_with_its_clients() {
+        for (component, text, is_named) in [
+            ("Server", "Created named shared memory region /cuda.shm.0.52.1", Some(true)),
+            ("Server", "Created anonymous shared memory region mps.shm.1000.4428", Some(false)),
+            ("Server", "Created other shared memory region x", None),
+            ("Server", "Created named pipe x", None),
+            ("Control", "Created named shared memory region /cuda.shm.0.52.1", None),
+        ] {
+            let line = format!("[2026-01-01 00:00:00.000 {component} 8] {text}");
+            let event = LogLine::parse(&line).and_then(|line| line.event());
+            let expected = is_named.map(|is_named| Event::ServerRegion { server: 8, is_named });
+            assert_eq!(event, expected, "{component} {text}");
         }
     }
 

@@ -7,7 +7,7 @@ use mpsgate_config::Policy;
 use mpsgate_oci::spec::{Namespace, View};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard,
-    Pids, Unruled, Users, decide,
+    Pids, SharedMemory, Shm, Unruled, Users, decide,
 };
 use serde_json::Value;
 
@@ -97,6 +97,8 @@ fn node() -> Node {
         cards: Cards::Known(vec![card(0, true), card(1, false)]),
         majors,
         ipc_inode: Some(HOST_IPC),
+        shm: Some((1, 2)),
+        shared_memory: SharedMemory::Unknown,
         swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
         annotation_prefixes: Vec::new(),
         other_nodes: vec![
@@ -124,6 +126,7 @@ impl Fixture {
             policy,
             requests_from_env: true,
             mounts: &self.mounts,
+            shm: Shm::Servers,
             ipc: match view.ipc_namespace() {
                 Namespace::New => Ipc::New,
                 // The pause container's, which was asked to have the host's.

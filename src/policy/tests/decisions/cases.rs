@@ -7,11 +7,12 @@ use mpsgate_config::{
 use mpsgate_oci::spec::{IdRange, View, parse};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard,
-    Pids, Reach, Unruled, Unsettled, Users, Verdict, decide, edits_of_any_grant, settle,
+    Pids, Reach, SharedMemory, Shm, Unruled, Unsettled, Users, Verdict, decide, edits_of_any_grant,
+    settle,
 };
 use serde_json::{Value, json};
 
-const HOST_IPC: u64 = 4_026_531_839;
+pub(crate) const HOST_IPC: u64 = 4_026_531_839;
 
 /// Two cards: 0 (minor 0) is managed, 1 (minor 1) is not.
 fn node() -> Node {
@@ -29,6 +30,8 @@ fn node() -> Node {
         cards: Cards::Known(vec![card(0, true), card(1, false)]),
         majors,
         ipc_inode: Some(HOST_IPC),
+        shm: Some((1, 2)),
+        shared_memory: SharedMemory::Unknown,
         swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
         annotation_prefixes: Vec::new(),
         other_nodes: vec![
@@ -49,6 +52,7 @@ pub(crate) struct Case {
     pub(crate) node: Node,
     pub(crate) mounts: Vec<MountFact>,
     pub(crate) ipc: Ipc,
+    pub(crate) shm: Shm,
     pub(crate) users: Users,
     pub(crate) pids: Pids,
     pub(crate) unruled: Unruled,
@@ -66,6 +70,7 @@ pub(crate) fn case(name: &'static str, spec: Value) -> Case {
         node: node(),
         mounts: Vec::new(),
         ipc: Ipc::Inode(HOST_IPC),
+        shm: Shm::Servers,
         users: Users::OfSpec,
         pids: Pids::Own,
         unruled: Unruled::Closed,
@@ -81,7 +86,12 @@ impl Case {
         change(&mut self.policy);
         self
     }
-    fn ipc(mut self, ipc: Ipc) -> Self {
+    /// What it has at `/dev/shm` besides, on a node whose servers were seen to do so.
+    pub(crate) fn shm(mut self, shm: Shm, seen: SharedMemory) -> Self {
+        (self.shm, self.node.shared_memory) = (shm, seen);
+        self
+    }
+    pub(crate) fn ipc(mut self, ipc: Ipc) -> Self {
         self.ipc = ipc;
         self
     }
@@ -127,6 +137,7 @@ impl Case {
             requests_from_env: self.from_env,
             mounts: &self.mounts,
             ipc: self.ipc.clone(),
+            shm: self.shm.clone(),
             users: self.users.clone(),
             pids: self.pids.clone(),
             unruled: self.unruled,
@@ -248,6 +259,10 @@ fn volume(destination: &str) -> Value {
 #[expect(clippy::too_many_lines, reason = "the table is one list")]
 pub(crate) fn cases() -> Vec<Case> {
     let new = || Ipc::New;
+    let empty_dir = || {
+        let source = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/dshm";
+        Shm::Other(format!("a mount of {source}"))
+    };
     vec![
         case("an ordinary container passes", env(&["PATH=/bin"])),
         case("7 GiB with the host's IPC namespace", asking(json!({}))),
@@ -260,6 +275,11 @@ pub(crate) fn cases() -> Vec<Case> {
             .ipc(new())
             .policy(|p| p.ipc = IpcPolicy::Any),
         case("no host IPC without a request", json!({})).ipc(new()),
+        case("an emptyDir at /dev/shm", asking(json!({}))).shm(empty_dir(), SharedMemory::Unknown),
+        case("an emptyDir at /dev/shm on a node whose servers' region has a name", asking(json!({})))
+            .shm(empty_dir(), SharedMemory::Named),
+        case("an emptyDir at /dev/shm on a node that was shown that none attaches so", asking(json!({})))
+            .shm(empty_dir(), SharedMemory::Required),
         case(
             "a pause container of an asking pod",
             asking(annotation("io.kubernetes.cri.container-type", "sandbox")),

@@ -9,6 +9,7 @@ mod cases;
 mod golden;
 mod reach;
 mod settled;
+mod shared;
 
 use std::fmt::Write;
 
@@ -123,7 +124,7 @@ fn no_way_past_mpsgate_is_open_without_mps() {
     for case in cases() {
         let (name, under_mps) = (case.name, code(&case));
         // What MPS alone needs.
-        let of_mps = |code| matches!(code, Code::NoHostIpc | Code::MultiCard);
+        let of_mps = |code| matches!(code, Code::NoHostIpc | Code::NoShm | Code::MultiCard);
         if under_mps.is_none_or(of_mps) {
             continue;
         }

@@ -3,16 +3,20 @@
 
 use std::path::Path;
 
+use mpsgate_config::printable;
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_oci::spec::{self, ReadOnly};
-use mpsgate_policy::{CLIENT_DIRECTORY, Code, Refusal};
+use mpsgate_policy::{CLIENT_DIRECTORY, Code, Refusal, Shm};
 
-use crate::facts::inode;
+use crate::facts::{Inode, inode};
 use crate::mounts::OURS;
 use crate::mounts::info::{self, Line, Located, WRITABLE_CONTROLLERS};
 
+/// Where POSIX shared memory is.
+const SHM: &str = "/dev/shm";
+
 /// The mounts of a container's init that are not the node's own.
-struct Mounts {
+pub(super) struct Mounts {
     all: Vec<Line>,
     own: Vec<Line>,
     shares_ours: bool,
@@ -29,8 +33,73 @@ impl Mounts {
         Ok(Self { all, own, shares_ours, located })
     }
 
+    /// Those of a container that has a grant, and starts with all that can be checked.
+    pub(super) fn of_granted(pid: u32) -> Result<Self, Refusal> {
+        Self::of(pid).map_err(|error| {
+            let sentence = format!("its mounts cannot be looked at: {error}");
+            Refusal::new(Code::HookState, sentence, "create the container anew")
+        })
+    }
+
     fn new_ones(&self) -> Vec<&Line> {
         info::new_ones(&self.all, &self.own, self.shares_ours, &self.located)
+    }
+
+    /// What stands at the container's `/dev/shm`, before the runtime makes its root the root: the last mount there.
+    /// `servers`: device and inode of what the MPS servers have at theirs, which is ours, too.
+    pub(super) fn shm(&self, servers: Option<Inode>) -> Shm {
+        let place = Path::new(SHM);
+        let ours = Located::of(place, &self.own).filter(|_| inode(place) == servers);
+        let Some(ours) = ours else { return Shm::Unknown };
+        let new = self.new_ones();
+        let there = |line: &&&Line| line.point.ends_with(SHM.trim_start_matches('/'));
+        // One at another place has come there by a link of the image.
+        let is_there = new.iter().rev().find(there).map(|line| ours.place.is_of(line));
+        match is_there.unwrap_or_else(|| new.iter().any(|line| ours.place.is_of(line))) {
+            true => Shm::Servers,
+            false => Shm::Other(new.iter().rev().find(there).map_or_else(
+                || "no mount".to_owned(),
+                |line| format!("a {} of its own", printable::value(&line.fs_type)),
+            )),
+        }
+    }
+
+    /// A container with a grant: nothing of ours but its own end of the MPS channel, and no cgroups but its own.
+    pub(super) fn check_granted(
+        &self,
+        state: &HookState,
+        pid: u32,
+        client_dir: &str,
+    ) -> Result<(), Refusal> {
+        let new = self.new_ones();
+        let mut ours = info::ours(&new, &self.all, &self.located);
+        if let Some(client) = Located::of(Path::new(client_dir), &self.own) {
+            let place = CLIENT_DIRECTORY.trim_start_matches('/');
+            let own = ours.iter().position(|l| client.place.is_of(l) && l.point.ends_with(place));
+            own.map(|at| ours.remove(at));
+        }
+        if let Some(line) = ours.first() {
+            return Err(exchanged(line));
+        }
+        let writable: Vec<&Line> = new.into_iter().filter(|line| controls(line)).collect();
+        if writable.is_empty() {
+            return Ok(());
+        }
+        let own = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        match writable
+            .into_iter()
+            .find(|line| !is_own(line, &own) && !becomes_read_only(line, state))
+        {
+            None => Ok(()),
+            Some(line) => Err(Refusal::new(
+                Code::Cgroup,
+                format!(
+                    "its mount at {} lets it write the node's cgroups, which its spec did not show",
+                    line.point.display()
+                ),
+                "mount from a path that only root can change, or leave the mount out",
+            )),
+        }
     }
 }
 
@@ -42,40 +111,6 @@ pub(super) fn check(pid: u32) -> Result<(), Refusal> {
     info::ours(&new, &mounts.all, &mounts.located)
         .first()
         .map_or(Ok(()), |line| Err(exchanged(line)))
-}
-
-/// A container with a grant: nothing of ours but its own end of the MPS channel, and no cgroups but its own.
-pub(super) fn check_granted(state: &HookState, pid: u32, client_dir: &str) -> Result<(), Refusal> {
-    let mounts = Mounts::of(pid).map_err(|error| {
-        let sentence = format!("its mounts cannot be looked at: {error}");
-        Refusal::new(Code::HookState, sentence, "create the container anew")
-    })?;
-    let new = mounts.new_ones();
-    let mut ours = info::ours(&new, &mounts.all, &mounts.located);
-    if let Some(client) = Located::of(Path::new(client_dir), &mounts.own) {
-        let place = CLIENT_DIRECTORY.trim_start_matches('/');
-        let own = ours.iter().position(|l| client.place.is_of(l) && l.point.ends_with(place));
-        own.map(|at| ours.remove(at));
-    }
-    if let Some(line) = ours.first() {
-        return Err(exchanged(line));
-    }
-    let writable: Vec<&Line> = new.into_iter().filter(|line| controls(line)).collect();
-    if writable.is_empty() {
-        return Ok(());
-    }
-    let own = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    match writable.into_iter().find(|line| !is_own(line, &own) && !becomes_read_only(line, state)) {
-        None => Ok(()),
-        Some(line) => Err(Refusal::new(
-            Code::Cgroup,
-            format!(
-                "its mount at {} lets it write the node's cgroups, which its spec did not show",
-                line.point.display()
-            ),
-            "mount from a path that only root can change, or leave the mount out",
-        )),
-    }
 }
 
 fn exchanged(line: &Line) -> Refusal {

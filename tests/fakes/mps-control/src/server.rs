@@ -6,11 +6,12 @@
 //!
 //! Files in the log directory steer it: `fake-server-dies` (at its start), `fake-server-slow` (it waits
 //! before it connects), `fake-server-status` (a number: what `cuInit` gives to clients, 0 without),
-//! `fake-server-region` (`named` or `anonymous`: it makes the region that clients map, and logs it; without, a
+//! `fake-server-region` (`named` or `anonymous`, or both words, which it then says one after the other: it makes the region that clients map, and logs it; without, a
 //! real client finds none: 205), and `fake-fault` (a fault; what it holds is the pid of the client to blame).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 
 use crate::wire::{self, DEVICES, order, word};
 use crate::{log_dir, pipe_dir, record};
@@ -123,18 +125,37 @@ fn region() -> PathBuf {
     PathBuf::from(format!("/dev/shm/cuda.shm.{uid:x}.{pid:x}.{REGION_NUMBER:x}"))
 }
 
+/// Maps a region for as long as the process lives, as its server does.
+#[expect(unsafe_code, reason = "nix has no safe mmap")]
+fn map(region: &File) {
+    let (Some(length), access) = (NonZeroUsize::new(4096), ProtFlags::PROT_READ) else { return };
+    // SAFETY: the kernel chooses a free place, and nothing here reads from it.
+    let _ = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, region, 0) };
+}
+
 impl Server {
     /// Named, 0600 and of 4 KiB, as those of drivers up to 555 at least (NVIDIA/k8s-device-plugin issues
     /// 467, 1118); from 580 on it has no name (bottlerocket-kernel-kit pull request 415).
     fn make_region(&mut self) {
         let Some(kind) = steered("fake-server-region") else { return };
         let name = self.region.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        self.say(&format!("Created {} shared memory region {name}", kind.trim()));
-        if kind.trim() == "named" {
+        for kind in kind.split_whitespace() {
+            self.say(&format!("Created {kind} shared memory region {name}"));
+        }
+        if kind.split_whitespace().any(|kind| kind == "named") {
             let mut options = OpenOptions::new();
-            let file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&self.region);
-            let _ = file.and_then(|file| file.set_len(REGION));
+            let file = options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&self.region);
+            if let Ok(file) = file
+                && file.set_len(REGION).is_ok()
+            {
+                map(&file);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! The machine: kernel, driver, cards, devices, namespaces.
 
 use mpsgate_gpu::Card;
+use mpsgate_policy::SharedMemory;
 
 use super::{Finding, fail, failed, ok, skip, warn};
 use crate::doctor::facts::{Cgroup, Facts, Node};
@@ -182,7 +183,19 @@ pub(super) fn ipc(facts: &Facts) -> Vec<Finding> {
         return vec![skip(format!("here ipc:[{own}]; mpsgated's is not known"))];
     };
     vec![if snapshot.ipc_inode == *own {
-        ok(format!("ipc:[{own}], as the MPS servers"))
+        let needs = match SharedMemory::of_word(&snapshot.shared_memory) {
+            SharedMemory::Unknown => "",
+            SharedMemory::Anonymous => {
+                "; this driver's CUDA processes need neither it nor the host's /dev/shm (policy.ipc)"
+            }
+            SharedMemory::Named => {
+                "; this driver's CUDA processes look for what the MPS server has in /dev/shm"
+            }
+            SharedMemory::Required => {
+                "; CUDA processes without the host's /dev/shm do not attach here, and are refused"
+            }
+        };
+        ok(format!("ipc:[{own}], as the MPS servers{needs}"))
     } else {
         fail(
             format!("here ipc:[{own}], the MPS servers are in ipc:[{}]", snapshot.ipc_inode),

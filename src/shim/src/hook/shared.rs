@@ -1,0 +1,60 @@
+//! What the container that came out shares with the MPS servers: their IPC namespace, and their `/dev/shm`.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use mpsgate_config::{Config, Ipc as IpcPolicy, paths};
+use mpsgate_oci::hook_state::HookState;
+use mpsgate_policy::{
+    Code, HOST_IPC, Node, Refusal, SharedMemory, Shm, may_have_its_own, shared_memory,
+};
+
+use super::mounts::Mounts;
+use crate::facts;
+use crate::report::Report;
+
+/// Refuses a container whose CUDA processes would not attach. The MPS control daemons live where mpsgated does, and where
+/// the hook is: in the host's namespace.
+pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), Refusal> {
+    let inode = |path: &str| std::fs::metadata(path).map(|meta| meta.ino());
+    let node: Option<Node> = facts::node_of_daemon();
+    let servers = node.as_ref().and_then(|node| node.ipc_inode);
+    let servers = servers.map_or_else(|| inode("/proc/self/ns/ipc"), Ok);
+    let found = match (inode(&format!("/proc/{pid}/ns/ipc")), servers) {
+        (Ok(its), Ok(servers)) if its == servers => None,
+        (Ok(its), Ok(servers)) => Some(Refusal::new(
+            Code::NoHostIpc,
+            format!("its IPC namespace (ipc:[{its}]) is not the MPS server's (ipc:[{servers}])"),
+            HOST_IPC,
+        )),
+        (Err(error), _) | (_, Err(error)) => Some(Refusal::new(
+            Code::NoHostIpc,
+            format!("its IPC namespace cannot be looked at: {error}"),
+            "create the container anew",
+        )),
+    };
+    let seen = node.as_ref().map(|node| node.shared_memory).unwrap_or_default();
+    // Most containers are done here.
+    if found.is_none() && seen == SharedMemory::Anonymous {
+        return Ok(());
+    }
+    let shm = mounts.shm(node.and_then(|node| node.shm));
+    if found.is_none() && shm == Shm::Servers {
+        return Ok(());
+    }
+    // Asked last, because it takes longest. A configuration that cannot be read is the strictest.
+    let policy = || Config::load(Path::new(paths::CONFIG_FILE)).map(|config| config.policy.ipc);
+    let policy = policy().unwrap_or(IpcPolicy::RequireHost);
+    if let Some(refusal) = found
+        && !may_have_its_own(policy, seen, &shm)
+    {
+        return Err(refusal);
+    }
+    if let Some(note) = shared_memory(policy, seen, &shm)? {
+        // mpsgated tells of what the spec showed once.
+        let mut report = Report::of_hook();
+        report.name(&state.id);
+        report.noted(&note, None);
+    }
+    Ok(())
+}
