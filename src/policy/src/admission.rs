@@ -7,10 +7,12 @@
 use std::num::NonZeroU32;
 
 use mpsgate_allocation::Mib;
+use mpsgate_config::printable;
 
 use crate::decide::{ASK_LIMITS, refusal_of};
 use crate::handlers::{Known, Way, Where};
 use crate::limits::{list, uncountable};
+use crate::path::inside;
 use crate::schedule::{self, Word};
 use crate::toolkit::{VISIBLE, named, visible};
 use crate::{Code, Refusal, Signal, pids, refusal};
@@ -70,8 +72,25 @@ pub struct Container {
     pub core_percentage: u64,
     /// Device nodes of GPUs that it mounts from the host.
     pub device_mounts: Vec<String>,
+    /// What it mounts at `/dev/shm` that is not the host's.
+    pub shm: Option<ShmVolume>,
     /// `policy.exempt` of the nodes lets it through: without a request it may have any card.
     pub exempt: bool,
+}
+
+/// A volume of a pod that a container mounts at `/dev/shm`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShmVolume {
+    /// Its name.
+    pub name: String,
+    /// What it is, by the key that says so: `emptyDir`.
+    pub kind: String,
+}
+
+/// Whether a path means `/dev/shm` by its text alone, however it is written.
+#[must_use]
+pub fn is_shm(path: &str) -> bool {
+    inside(path) == "/dev/shm"
 }
 
 /// A refusal, and whose it is.
@@ -119,9 +138,14 @@ impl Pod {
         self.needs_host_ipc() && !self.host_ipc && !self.own_users
     }
 
-    /// Whether it needs the node's IPC namespace: it may come under MPS, which several cards never do.
+    /// Whether it needs the node's IPC namespace.
     #[must_use]
     pub fn needs_host_ipc(&self) -> bool {
+        self.may_come_under_mps()
+    }
+
+    /// Several cards never do.
+    fn may_come_under_mps(&self) -> bool {
         let one_card = self.cards().is_ok_and(|cards| cards.get() == 1);
         self.asks()
             && match self.nodes {
@@ -159,6 +183,11 @@ pub fn judge(pod: &Pod, known: &Known) -> Judged {
             }
             if std::mem::take(&mut first) {
                 of_the_pod(pod, &mut refuse, &mut warn);
+            }
+            if let Some(volume) = &container.shm
+                && pod.may_come_under_mps()
+            {
+                warn(of_shm(volume, pod.own_users));
             }
             if let Some(found) = visible_devices(container) {
                 let hint = format!(
@@ -226,6 +255,24 @@ fn of_the_pod(pod: &Pod, refuse: &mut impl FnMut(Refusal), warn: &mut impl FnMut
         // Not refused here: of a node with policy.host_pid = "warn" the cluster knows nothing.
         warn(pids::refusal("has the host's PID namespace (hostPID: true)"));
     }
+}
+
+/// Never refused here: what the node's driver needs, the node alone knows.
+fn of_shm(volume: &ShmVolume, own_users: bool) -> Refusal {
+    let found = format!(
+        "it mounts the volume {:?} ({}) at /dev/shm, where with drivers up to 555 CUDA processes need what the MPS server \
+         has there (else cuInit fails with CUDA_ERROR_MAP_FAILED, 205)",
+        volume.name,
+        printable::value(&volume.kind),
+    );
+    // Kubernetes takes no hostIPC beside hostUsers: false.
+    let hint = if own_users {
+        "with drivers from 580 on it may stay; with older ones remove the volume mount at /dev/shm and hostUsers: false, and set \
+         hostIPC: true, which brings the host's"
+    } else {
+        "remove the volume mount at /dev/shm, hostIPC: true brings the host's; with drivers from 580 on it may stay"
+    };
+    Refusal::new(Code::Shm, found, hint)
 }
 
 /// What a container asks for.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mpsgate_allocation::Mib;
 use mpsgate_config::Exempt;
 use mpsgate_kubernetes::{GPU_COUNT, Pod as Counted};
-use mpsgate_policy::admission::{Container, Nodes, Pod, Said};
+use mpsgate_policy::admission::{self, Container, Nodes, Pod, Said, ShmVolume};
 use mpsgate_policy::handlers::{Expression, Term, Toleration, Where};
 use mpsgate_policy::is_exempt;
 use mpsgate_policy::schedule::{LABEL, Word};
@@ -15,7 +15,9 @@ use serde_json::value::RawValue;
 use super::patch::Mutation;
 use super::placement;
 use super::shape::{List, Object, Quantities, Text};
-use super::wire::{self, MEMORY_ANNOTATIONS, MIRROR, Metadata, Owning, Request, Spec, User};
+use super::wire::{
+    self, MEMORY_ANNOTATIONS, MIRROR, Metadata, Owning, Request, Spec, User, Volume,
+};
 
 /// What makes pods.
 const TEMPLATES: [&str; 6] =
@@ -23,6 +25,10 @@ const TEMPLATES: [&str; 6] =
 /// Whoever asks for a node, as the node authorizer knows them.
 const NODES: &str = "system:nodes";
 const NODE: &str = "system:node:";
+/// A volume's name is a label of DNS (RFC 1123).
+const LONGEST_NAME: usize = 63;
+/// `PATH_MAX` of Linux.
+const LONGEST_PATH: usize = 4096;
 const NO_POD: &str = "this object has no pod in it that could be looked at";
 
 /// What a review is about.
@@ -166,9 +172,8 @@ fn objects<T>(list: &List<Object<T>>) -> impl Iterator<Item = &T> {
 /// What matters of a pod, or of a template of pods.
 fn pod_of(pod: &wire::Pod, namespace: &str, exempt: &[Exempt]) -> Result<Pod, &'static str> {
     let spec = pod.spec.0.as_ref().ok_or(NO_POD)?;
-    let volumes: BTreeMap<&str, &str> = objects(&spec.volumes)
-        .filter_map(|one| Some((one.name.as_str(), one.host_path.0.as_ref()?.path.as_str())))
-        .collect();
+    let volumes: BTreeMap<&str, &Volume> =
+        spec.volumes.0.iter().map(|one| (one.name.as_str(), one)).collect();
     let containers = [&spec.init_containers, &spec.containers, &spec.ephemeral_containers];
     let metadata = pod.metadata.0.as_ref();
     let asks = |name: &&str| metadata.is_some_and(|m| m.annotations.text(name).is_some());
@@ -235,7 +240,7 @@ fn terms(spec: &Spec) -> impl Iterator<Item = &wire::Term> {
     required.into_iter().flat_map(|required| objects(&required.node_selector_terms))
 }
 
-fn container(container: &wire::Container, devices: &BTreeMap<&str, &str>) -> Container {
+fn container(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> Container {
     let (limits, core_percentage) = match amounts(container) {
         Ok((given, core)) => (Ok(given), core),
         Err(why) => (Err(why), 0),
@@ -257,10 +262,26 @@ fn container(container: &wire::Container, devices: &BTreeMap<&str, &str>) -> Con
         core_percentage,
         exempt: false,
         device_mounts: mounts
-            .filter_map(|mount| devices.get(mount.name.as_str()))
-            .map(|path| (*path).to_owned())
+            .filter_map(|mount| volumes.get(mount.name.as_str())?.device())
+            .map(ToOwned::to_owned)
             .collect(),
+        shm: shm(container, volumes),
     }
+}
+
+/// Its volume at `/dev/shm`. Of several the last counts, as in the container.
+fn shm(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> Option<ShmVolume> {
+    let at_shm = |mount: &&wire::Mount| admission::is_shm(mount.mount_path.as_str());
+    let mount = objects(&container.volume_mounts).filter(at_shm).last()?;
+    let volume = volumes.get(mount.name.as_str())?;
+    // One volume may be mounted by thousands of containers, and what each looks at and is told shall cost little.
+    let host = volume.host_path().filter(|path| path.len() <= LONGEST_PATH);
+    let host = host.map(|path| format!("{path}/{}", mount.sub_path.as_str()));
+    if host.is_some_and(|path| admission::is_shm(&path)) {
+        return None;
+    }
+    let short = |text: &str| text.chars().take(LONGEST_NAME).collect();
+    Some(ShmVolume { name: short(volume.name.as_str()), kind: short(volume.kind()) })
 }
 
 /// A pod with nothing but amounts, for the reader that nodes have.

@@ -92,6 +92,7 @@ deserialized_by_shape! {
     Kept;
     Texts;
     Quantities;
+    super::wire::Volume;
     List<T>, T: Element<'de>;
     Object<T>, T: Deserialize<'de>;
 }

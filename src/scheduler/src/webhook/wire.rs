@@ -1,10 +1,11 @@
 //! The fields of a review that are read, and no others.
 
 use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
 use super::placement::WRITTEN;
-use super::shape::{Element, Flag, Kept, List, Object, Quantities, Text, Texts};
+use super::shape::{Element, Flag, Kept, List, Object, Quantities, Shape, Text, Texts};
 use mpsgate_kubernetes::GPU_COUNT;
 
 /// The kubelet's copy of a static pod: the pod runs, whatever becomes of the copy.
@@ -118,7 +119,7 @@ pub(super) struct Spec {
     pub(super) containers: List<Object<Container>>,
     pub(super) init_containers: List<Object<Container>>,
     pub(super) ephemeral_containers: List<Object<Container>>,
-    pub(super) volumes: List<Object<Volume>>,
+    pub(super) volumes: List<Volume>,
 }
 
 #[derive(Default, Deserialize)]
@@ -169,9 +170,11 @@ pub(super) struct Resources {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub(super) struct Mount {
     pub(super) name: Text,
+    pub(super) mount_path: Text,
+    pub(super) sub_path: Text,
 }
 
 impl Element<'_> for Mount {
@@ -180,21 +183,62 @@ impl Element<'_> for Mount {
     }
 }
 
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+/// A volume. What it is, one key beside its name says; any key, as Kubernetes gets new ones.
+#[derive(Debug, Default)]
 pub(super) struct Volume {
     pub(super) name: Text,
-    pub(super) host_path: Object<HostPath>,
+    host_path: Object<HostPath>,
+    kind: Option<String>,
 }
 
-/// GPUs' device files of the node.
-impl Element<'_> for Volume {
-    fn matters(&self) -> bool {
-        self.host_path.0.as_ref().is_some_and(|host| host.path.as_str().starts_with(DEVICES))
+impl Volume {
+    /// Its key. A volume that says nothing is an `emptyDir` by Kubernetes' defaults.
+    pub(super) fn kind(&self) -> &str {
+        self.kind.as_deref().unwrap_or("emptyDir")
+    }
+
+    /// Where it is on the node.
+    pub(super) fn host_path(&self) -> Option<&str> {
+        self.host_path.0.as_ref().map(|host| host.path.as_str())
+    }
+
+    /// Where it is on the node, if that is a GPU's device file.
+    pub(super) fn device(&self) -> Option<&str> {
+        self.host_path().filter(|path| path.starts_with(DEVICES))
     }
 }
 
-#[derive(Default, Deserialize)]
+impl Element<'_> for Volume {
+    fn matters(&self) -> bool {
+        !self.name.as_str().is_empty()
+    }
+}
+
+impl<'de> Shape<'de> for Volume {
+    fn of_map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
+        let mut volume = Self::default();
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "name" => volume.name = map.next_value()?,
+                "hostPath" => {
+                    volume.host_path = map.next_value()?;
+                    if volume.host_path.0.is_some() {
+                        volume.kind = Some(key);
+                    }
+                }
+                _ => {
+                    // A source that is null is none.
+                    if map.next_value::<Option<IgnoredAny>>()?.is_some() {
+                        volume.kind = Some(key);
+                    }
+                }
+            }
+        }
+        Ok(volume)
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct HostPath {
     pub(super) path: Text,

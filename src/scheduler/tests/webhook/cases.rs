@@ -104,6 +104,7 @@ type Case = (&'static str, Value);
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = amounts();
     all.extend(spec());
+    all.extend(shared_memory());
     all.extend(nodes());
     all.extend(objects());
     all.extend(placements());
@@ -244,6 +245,80 @@ fn spec() -> Vec<Case> {
         ),
     ];
     pods.map(|(name, pod)| (name, of_pod(&pod))).into()
+}
+
+/// A volume at a path of the first container, as PyTorch's and vLLM's charts have it.
+fn mounted(pod: Value, volume: Value, mount: Value) -> Value {
+    let name = |mut object: Value| {
+        object["name"] = json!("dshm");
+        json!([object])
+    };
+    let pod = with(pod, "/spec/volumes", name(volume));
+    with(pod, "/spec/containers/0/volumeMounts", name(mount))
+}
+
+fn shared_memory() -> Vec<Case> {
+    let memory = || json!({"emptyDir": {"medium": "Memory"}});
+    let host = |path: &str| json!({"hostPath": {"path": path}});
+    let at = |path: &str| json!({"mountPath": path});
+    let dshm = |pod| mounted(pod, memory(), at("/dev/shm"));
+    let own_users = with(pod(json!({"aliyun.com/gpu-mem": "7"})), "/spec/hostUsers", json!(false));
+    let mut twice = mounted(asking(), host("/dev/shm"), at("/dev/shm/"));
+    for (pointer, one) in [
+        ("/spec/volumes", json!({"name": "other", "emptyDir": {}})),
+        ("/spec/containers/0/volumeMounts", json!({"name": "other", "mountPath": "/dev/shm"})),
+    ] {
+        twice.pointer_mut(pointer).unwrap().as_array_mut().unwrap().push(one);
+    }
+    let beside = with(
+        dshm(asking()),
+        "/spec/initContainers",
+        json!([{"name": "load", "volumeMounts": [{"name": "dshm", "mountPath": "/dev/shm"}]}]),
+    );
+    let pods = [
+        ("a volume at /dev/shm", dshm(asking())),
+        ("the same, nothing asked", dshm(pod(json!({})))),
+        ("the same, in one that does not ask, too", beside),
+        ("the same, on nodes that share without MPS", on(dshm(asking()), "share")),
+        ("the same, on nodes under MPS", on(dshm(asking()), "mps")),
+        ("the same, and another system's nodes", on(dshm(asking()), "cgpu")),
+        ("the same, and several cards", on(dshm(cards("7")), "share")),
+        ("the same, and no hostIPC", dshm(pod(json!({"aliyun.com/gpu-mem": "7"})))),
+        ("the same, and users of its own", dshm(own_users)),
+        ("at /dev/shm/", mounted(asking(), memory(), at("/dev/shm/"))),
+        ("at //dev/./shm", mounted(asking(), memory(), at("//dev/./shm"))),
+        ("at dev/shm", mounted(asking(), memory(), at("dev/shm"))),
+        ("below /dev/shm", mounted(asking(), memory(), at("/dev/shm/x"))),
+        ("elsewhere", mounted(asking(), memory(), at("/cache"))),
+        (
+            "a claim",
+            mounted(asking(), json!({"persistentVolumeClaim": {"claimName": "c"}}), at("/dev/shm")),
+        ),
+        (
+            "a kind that nobody knows yet",
+            mounted(asking(), json!({"new\u{1b}Kind": {}, "emptyDir": null}), at("/dev/shm")),
+        ),
+        ("a volume that does not say what it is", mounted(asking(), json!({}), at("/dev/shm"))),
+        ("the host's /dev/shm", mounted(asking(), host("/dev/shm"), at("/dev/shm"))),
+        ("the host's, written otherwise", mounted(asking(), host("//dev/shm/"), at("/dev/shm"))),
+        (
+            "the host's, below its /dev",
+            mounted(asking(), host("/dev"), json!({"mountPath": "/dev/shm", "subPath": "shm"})),
+        ),
+        ("another path of the host", mounted(asking(), host("/var/shm"), at("/dev/shm"))),
+        (
+            "a part of the host's",
+            mounted(asking(), host("/dev/shm"), json!({"mountPath": "/dev/shm", "subPath": "x"})),
+        ),
+        ("two at /dev/shm, of which the last counts", twice),
+        ("a volume that is not there", with(dshm(asking()), "/spec/volumes", json!([7, {}]))),
+    ];
+    let mut all: Vec<Case> = pods.map(|(name, pod)| (name, of_pod(&pod))).into();
+    all.push((
+        "a Deployment with a volume at /dev/shm",
+        template("Deployment", "CREATE", &dshm(asking()), None),
+    ));
+    all
 }
 
 fn nodes() -> Vec<Case> {

@@ -159,6 +159,14 @@ fn a_body_costs_some_times_its_bytes_whatever_is_in_it() {
         spec(&format!(r#""volumes":[{}]"#, many(r#"{"name":"v"}"#))),
         spec(&format!(r#""containers":[{{"env":[{}]}}]"#, many(r#"{"name":"A"}"#))),
         spec(&format!(r#""containers":[{{"resources":{{"limits":{{{}}}}}}}]"#, many(r#""a":1"#))),
+        // One volume, and whoever mounts it.
+        spec(&format!(
+            r#""volumes":[{{"name":"v","{}":{{}}}}],"containers":[{}]"#,
+            "k".repeat(MIB),
+            many(
+                r#"{"volumeMounts":[{"name":"v","mountPath":"/dev/shm"}],"resources":{"limits":{"aliyun.com/gpu-mem":1}}}"#
+            )
+        )),
         review(&format!(r#"{{"metadata":{{"annotations":{{{}}}}}}}"#, many(r#""a":"""#)), ""),
         "[".repeat(2 * MIB),
     ] {
@@ -250,7 +258,7 @@ fn a_warning_fits_a_header_of_http() {
 
 /// JSON of any shape, with the words that matter often among its keys.
 fn any_json() -> impl Strategy<Value = Value> {
-    const WORDS: [&str; 40] = [
+    const WORDS: [&str; 44] = [
         "spec",
         "containers",
         "initContainers",
@@ -277,6 +285,10 @@ fn any_json() -> impl Strategy<Value = Value> {
         "volumes",
         "hostPath",
         "path",
+        "emptyDir",
+        "volumeMounts",
+        "mountPath",
+        "/dev/shm",
         "nodeSelector",
         "ack.node.gpu.schedule",
         "hostIPC",
