@@ -94,6 +94,7 @@ refuses() {
   refuses "nodes" --set-json 'holder.nodes=[{"gpu":"yes"}]'
   refuses "port" --set metrics.port=70000
   refuses "config" --set config.polcy.ipc=any
+  refuses "ipc" --set config.policy.ipc=host
   refuses "supervisor" --set config.mps.supervisor=fork
   refuses "exempt" --set 'config.policy.exempt[0].namespace=x'
   refuses "metrics.podMonitor.enabled without metrics.enabled" --set metrics.podMonitor.enabled=true
@@ -525,6 +526,23 @@ END
   local words
   words=$(object all Deployment mpsgate-scheduler | jq -c '[.spec.template.spec.containers[0].command[] | select(startswith("--webhook-exempt"))]')
   is_equal "$words" '["--webhook-exempt=gpu-operator=nvcr.io/nvidia/k8s/dcgm-exporter"]'
+}
+
+@test "the webhook knows the nodes' policy.ipc, and writes hostIPC under require-host alone" {
+  local word words
+  for word in require-host auto any; do
+    render "$word" --values "$BATS_TEST_DIRNAME/values/cluster.yaml" --set config.policy.ipc="$word",scheduler.webhook.mutate.hostIPC=true,scheduler.webhook.mutate.schedulerName=
+    words=$(deployment "$word" mpsgate-scheduler | jq -r '[.containers[0].command[] | select(startswith("--webhook-ipc") or . == "--webhook-host-ipc")] | join(" ")')
+    settings "$word" | grep -qxF "ipc = \"$word\""
+    if [[ $word == require-host ]]; then
+      is_equal "$words" "--webhook-ipc=require-host --webhook-host-ipc"
+      object "$word" MutatingWebhookConfiguration mpsgate-scheduler
+    else
+      is_equal "$words" "--webhook-ipc=$word"
+      # It would change nothing.
+      jq -e 'all(.[]; .kind != "MutatingWebhookConfiguration")' "$work/$word.json"
+    fi
+  done
 }
 
 @test "the Job's sample is the page's, from its first line to its last" {

@@ -22,7 +22,9 @@ macro_rules! words {
             /// Every word that the settings file may hold here.
             pub const WORDS: &[&str] = &[$($word),+];
 
-            pub(crate) fn from_word(word: &str) -> Option<Self> {
+            /// What a word of the settings file says.
+            #[must_use]
+            pub fn from_word(word: &str) -> Option<Self> {
                 match word { $($word => Some(Self::$value),)+ _ => None }
             }
 

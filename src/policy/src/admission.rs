@@ -7,7 +7,7 @@
 use std::num::NonZeroU32;
 
 use mpsgate_allocation::Mib;
-use mpsgate_config::printable;
+use mpsgate_config::{Ipc, printable};
 
 use crate::decide::{ASK_LIMITS, refusal_of};
 use crate::handlers::{Known, Way, Where};
@@ -134,14 +134,14 @@ impl Pod {
 
     /// Whether the node's IPC namespace may be given to it: it needs it, has it not, and Kubernetes takes it beside the rest.
     #[must_use]
-    pub fn takes_host_ipc(&self) -> bool {
-        self.needs_host_ipc() && !self.host_ipc && !self.own_users
+    pub fn takes_host_ipc(&self, ipc: Ipc) -> bool {
+        self.needs_host_ipc(ipc) && !self.host_ipc && !self.own_users
     }
 
-    /// Whether it needs the node's IPC namespace.
+    /// Whether it needs the node's IPC namespace. Where the nodes' `policy.ipc` leaves that to each node, nobody says so before.
     #[must_use]
-    pub fn needs_host_ipc(&self) -> bool {
-        self.may_come_under_mps()
+    pub fn needs_host_ipc(&self, ipc: Ipc) -> bool {
+        ipc == Ipc::RequireHost && self.may_come_under_mps()
     }
 
     /// Several cards never do.
@@ -159,9 +159,9 @@ impl Pod {
     }
 }
 
-/// Judges a pod. `known` is what is known of the cluster's nodes and RuntimeClasses.
+/// Judges a pod. `known` is what is known of the cluster's nodes and RuntimeClasses, `ipc` the nodes' `policy.ipc`.
 #[must_use]
-pub fn judge(pod: &Pod, known: &Known) -> Judged {
+pub fn judge(pod: &Pod, known: &Known, ipc: Ipc) -> Judged {
     let mut judged = Judged::default();
     if pod.nodes == Nodes::Only(Word::Off) {
         return judged;
@@ -182,7 +182,7 @@ pub fn judge(pod: &Pod, known: &Known) -> Judged {
                     .map(&mut refuse);
             }
             if std::mem::take(&mut first) {
-                of_the_pod(pod, &mut refuse, &mut warn);
+                of_the_pod(pod, ipc, &mut refuse, &mut warn);
             }
             if let Some(volume) = &container.shm
                 && pod.may_come_under_mps()
@@ -237,7 +237,12 @@ fn way(pod: &Pod, known: &Known, judged: &mut Judged) {
     }
 }
 
-fn of_the_pod(pod: &Pod, refuse: &mut impl FnMut(Refusal), warn: &mut impl FnMut(Refusal)) {
+fn of_the_pod(
+    pod: &Pod,
+    ipc: Ipc,
+    refuse: &mut impl FnMut(Refusal),
+    warn: &mut impl FnMut(Refusal),
+) {
     match pod.cards() {
         Err(refusal) => refuse(refusal),
         Ok(cards) if cards.get() > 1 => match pod.nodes {
@@ -248,7 +253,7 @@ fn of_the_pod(pod: &Pod, refuse: &mut impl FnMut(Refusal), warn: &mut impl FnMut
         },
         Ok(_) => {}
     }
-    if pod.needs_host_ipc() && !pod.host_ipc {
+    if pod.needs_host_ipc(ipc) && !pod.host_ipc {
         refuse(refusal::own_ipc(pod.own_users));
     }
     if pod.host_pids {

@@ -1,8 +1,9 @@
-//! What a pod's author is told of a volume at `/dev/shm`, by where the pod may come.
+//! What a pod's author is told of IPC namespace and `/dev/shm`, by where the pod may come.
 
 #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 use mpsgate_allocation::Mib;
+use mpsgate_config::Ipc;
 use mpsgate_policy::Code;
 use mpsgate_policy::admission::{Container, Nodes, Pod, ShmVolume, is_shm, judge};
 use mpsgate_policy::handlers::{Known, Where};
@@ -41,7 +42,7 @@ fn pod(containers: Vec<Container>) -> Pod {
 
 /// The containers that are warned of their volume. Nobody is refused for it.
 fn warned(pod: &Pod) -> Vec<String> {
-    let judged = judge(pod, &Known::default());
+    let judged = judge(pod, &Known::default(), Ipc::RequireHost);
     assert!(judged.refused.iter().all(|(_, refusal)| refusal.code != Code::Shm));
     let of_shm = judged.warned.into_iter().filter(|(_, refusal)| refusal.code == Code::Shm);
     of_shm.map(|(container, _)| container).collect()
@@ -73,7 +74,7 @@ fn the_sentence_names_the_volume_and_the_hint_can_be_followed() {
         (true, "remove the volume mount at /dev/shm and hostUsers: false"),
     ] {
         let pod = Pod { own_users, ..pod(vec![container("a", 7, Some("empty\u{1b}Dir"))]) };
-        let (_, refusal) = judge(&pod, &Known::default())
+        let (_, refusal) = judge(&pod, &Known::default(), Ipc::RequireHost)
             .warned
             .into_iter()
             .find(|(_, refusal)| refusal.code == Code::Shm)
@@ -102,5 +103,27 @@ fn a_path_is_dev_shm_however_it_is_written() {
         ("", false),
     ] {
         assert_eq!(is_shm(path), expected, "{path:?}");
+    }
+}
+
+#[test]
+fn the_hosts_ipc_namespace_is_given_and_wanted_under_one_policy_alone() {
+    let alone = || Pod { host_ipc: false, ..pod(vec![container("a", 7, None)]) };
+    let own_users = || Pod { own_users: true, ..alone() };
+    let share = || Pod { nodes: Nodes::Only(Word::Share), ..alone() };
+    let has_it = || pod(vec![container("a", 7, None)]);
+    for (ipc, pod, refused, takes) in [
+        (Ipc::RequireHost, alone(), true, true),
+        (Ipc::RequireHost, own_users(), true, false),
+        (Ipc::RequireHost, share(), false, false),
+        (Ipc::RequireHost, has_it(), false, false),
+        (Ipc::Auto, alone(), false, false),
+        (Ipc::Auto, own_users(), false, false),
+        (Ipc::Any, alone(), false, false),
+        (Ipc::Any, own_users(), false, false),
+    ] {
+        let judged = judge(&pod, &Known::default(), ipc);
+        let is_refused = judged.refused.iter().any(|(_, refusal)| refusal.code == Code::NoHostIpc);
+        assert_eq!((is_refused, pod.takes_host_ipc(ipc)), (refused, takes), "{ipc} {pod:?}");
     }
 }

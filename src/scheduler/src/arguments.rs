@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, ValueEnum};
-use mpsgate_config::Exempt;
+use mpsgate_config::{Exempt, Ipc, Policy};
 use mpsgate_policy::cluster::Placement;
 
 /// A kube-scheduler extender that gives pods GPU memory by card
@@ -75,7 +76,7 @@ pub struct Arguments {
     /// Its key, PEM
     #[arg(long, value_name = "FILE", requires = "webhook_tls_cert")]
     pub webhook_tls_key: Option<PathBuf>,
-    /// The webhook sets hostIPC: true in pods that may come under MPS
+    /// The webhook sets hostIPC: true in pods that may come under MPS, where --webhook-ipc is require-host
     #[arg(long)]
     pub webhook_host_ipc: bool,
     /// The webhook sets this schedulerName in pods with GPU memory that name none
@@ -88,6 +89,9 @@ pub struct Arguments {
     /// of anybody else
     #[arg(long, value_name = "USER")]
     pub webhook_scheduler_account: Option<String>,
+    /// The nodes' policy.ipc. With auto or any the webhook neither refuses a pod without hostIPC nor sets it: each node decides
+    #[arg(long, value_name = "WORD", default_value_t = Policy::default().ipc, value_parser = ipc())]
+    pub webhook_ipc: Ipc,
     /// One of the nodes' policy.exempt, whose containers' ways to a card the webhook does not judge; may be given several times
     #[arg(long, value_name = "NAMESPACE=IMAGE", value_parser = exempt)]
     pub webhook_exempt: Vec<Exempt>,
@@ -143,6 +147,12 @@ pub enum Level {
     Warn,
     Info,
     Debug,
+}
+
+/// The settings file's words.
+fn ipc() -> impl TypedValueParser<Value = Ipc> {
+    let words = PossibleValuesParser::new(Ipc::WORDS);
+    words.try_map(|word| Ipc::from_word(&word).ok_or("it is none of these words"))
 }
 
 fn exempt(text: &str) -> Result<Exempt, String> {

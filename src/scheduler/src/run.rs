@@ -233,6 +233,7 @@ async fn reviews(
         scheduler_name: arguments.webhook_scheduler_name.clone(),
         replaced_schedulers: arguments.webhook_replaces.clone(),
         scheduler_account: arguments.webhook_scheduler_account.clone(),
+        ipc: arguments.webhook_ipc,
         exempt: arguments.webhook_exempt.clone(),
     };
     let routes = router::reviews(

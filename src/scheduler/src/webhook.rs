@@ -57,18 +57,18 @@ pub fn validate(body: &[u8], mutation: &Mutation, known: &Known) -> Result<Vec<u
         Err(why) => reply.warn(why),
         Ok(Subject::Nothing) => reply,
         Ok(Subject::Pod { pod, forged, .. }) => {
-            said(reply, with(forged, admission::judge(&pod, known)), true)
+            said(reply, with(forged, admission::judge(&pod, known, mutation.ipc)), true)
         }
         Ok(Subject::Forged(why)) => said(reply, with(Some(why), Judged::default()), true),
         Ok(Subject::Ephemeral { pod, new }) => {
-            let Judged { mut refused, mut warned } = admission::judge(&pod, known);
+            let Judged { mut refused, mut warned } = admission::judge(&pod, known, mutation.ipc);
             refused.retain(|(container, _)| new.contains(container));
             warned.retain(|(container, _)| new.contains(container));
             said(reply, Judged { refused, warned }, true)
         }
         Ok(Subject::Template { mut pod, forged }) => {
-            pod.host_ipc |= mutation.host_ipc && pod.takes_host_ipc();
-            said(reply, with(forged, admission::judge(&pod, known)), false)
+            pod.host_ipc |= mutation.host_ipc && pod.takes_host_ipc(mutation.ipc);
+            said(reply, with(forged, admission::judge(&pod, known, mutation.ipc)), false)
         }
     }
     .render())

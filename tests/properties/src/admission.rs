@@ -23,9 +23,7 @@ pub(crate) fn admission_review(data: &[u8]) {
     let mutation = Mutation {
         host_ipc: true,
         scheduler_name: Some("mpsgate".to_owned()),
-        replaced_schedulers: Vec::new(),
-        scheduler_account: None,
-        exempt: Vec::new(),
+        ..Mutation::default()
     };
     let known = known();
     let body: Option<Value> = serde_json::from_slice(data).ok();

@@ -123,6 +123,11 @@ hostPID: true
 hostIPC: true
 {{- end }}
 
+{{- /* Not empty where the webhook writes hostIPC into pods: it is switched on, and the nodes want it. */}}
+{{- define "mpsgate.webhook-host-ipc" -}}
+{{- if and .Values.scheduler.webhook.mutate.hostIPC (eq (dig "policy" "ipc" "require-host" .Values.config) "require-host") }}true{{ end }}
+{{- end }}
+
 {{- define "mpsgate.scheduler" -}}
 {{ include "mpsgate.name" . }}-scheduler
 {{- end }}

@@ -1,6 +1,6 @@
 //! What is written into a pod for its author, where that is switched on.
 
-use mpsgate_config::Exempt;
+use mpsgate_config::{Exempt, Ipc, Policy};
 use mpsgate_policy::admission::Pod;
 use serde_json::{Value, json};
 
@@ -10,10 +10,10 @@ use super::object::Scheduling;
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 /// What the webhook is told at its start. Nothing is switched on, by default: `hostIPC` is a privilege, and who gives it should know.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mutation {
     /// Sets `hostIPC: true` in a pod that asks for GPU memory and may come under MPS; not beside `hostUsers: false`, where the API
-    /// server would refuse what its author never wrote.
+    /// server would refuse what its author never wrote, and not where [`Self::ipc`] leaves it to each node.
     pub host_ipc: bool,
     /// Sets this `schedulerName` in a pod that asks for GPU memory and names none.
     pub scheduler_name: Option<String>,
@@ -22,15 +22,31 @@ pub struct Mutation {
     /// Not a change, but who may say where a pod was placed: mpsgate-scheduler's account,
     /// `system:serviceaccount:NAMESPACE:NAME`. Without it nobody may.
     pub scheduler_account: Option<String>,
+    /// Not a change, but the nodes' `policy.ipc`. With another word than `require-host` a pod without `hostIPC` is neither changed
+    /// nor refused: it shall run under Pod Security `baseline` and beside `hostUsers: false`.
+    pub ipc: Ipc,
     /// Not a change, but the nodes' `policy.exempt`: what these containers show of GPUs is not judged.
     pub exempt: Vec<Exempt>,
+}
+
+impl Default for Mutation {
+    fn default() -> Self {
+        Self {
+            host_ipc: false,
+            scheduler_name: None,
+            replaced_schedulers: Vec::new(),
+            scheduler_account: None,
+            ipc: Policy::default().ipc,
+            exempt: Vec::new(),
+        }
+    }
 }
 
 impl Mutation {
     /// A JSONPatch; `None` where there is nothing to change.
     pub(super) fn patch(&self, pod: &Pod, now: &Scheduling) -> Option<Value> {
         let mut operations = Vec::new();
-        if self.host_ipc && pod.takes_host_ipc() {
+        if self.host_ipc && pod.takes_host_ipc(self.ipc) {
             operations.push(json!({"op": "add", "path": "/spec/hostIPC", "value": true}));
         }
         // A pod that names its node is not scheduled.

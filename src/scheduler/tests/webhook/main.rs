@@ -12,6 +12,7 @@ use std::fmt::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use mpsgate_config::Ipc;
 use mpsgate_scheduler::webhook::{Mutation, Unreadable, mutate, validate};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -61,6 +62,7 @@ fn both() -> Mutation {
         scheduler_name: Some("mpsgate".to_owned()),
         replaced_schedulers: vec!["ack-co-scheduler".to_owned()],
         scheduler_account: Some(SCHEDULER.to_owned()),
+        ipc: Ipc::RequireHost,
         exempt: exempt(),
     }
 }
@@ -211,6 +213,43 @@ fn nothing_is_changed_unless_it_is_switched_on() {
     let host_ipc = Mutation { host_ipc: true, ..Mutation::default() };
     let patch = changed(&review, &host_ipc);
     assert_eq!(patch, Some(json!([{"op": "add", "path": "/spec/hostIPC", "value": true}])));
+}
+
+/// As Pod Security `baseline` and `hostUsers: false` want it.
+#[test]
+fn without_host_ipc_a_pod_is_left_to_the_nodes_where_their_policy_says_so() {
+    for (ipc, leaves) in [(Ipc::RequireHost, false), (Ipc::Auto, true), (Ipc::Any, true)] {
+        let told = Mutation { ipc, ..both() };
+        for users in [Value::Null, json!(false)] {
+            let mut pod = pod(json!({"aliyun.com/gpu-mem": "7"}));
+            pod["spec"]["hostUsers"] = users.clone();
+            pod["spec"]["schedulerName"] = json!("mpsgate");
+            for review in [
+                of_pod(&pod),
+                review("Deployment", "CREATE", "", json!({"spec": {"template": pod}}), Value::Null),
+            ] {
+                let told_nothing = Mutation { host_ipc: false, ..told.clone() };
+                let response = answer(
+                    &validate(review.to_string().as_bytes(), &told_nothing, &known()).unwrap(),
+                );
+                let is_silent = response["allowed"] == true && response.get("warnings").is_none();
+                assert_eq!(is_silent, leaves, "{ipc} {users}: {response}");
+            }
+            let is_changed = changed(&of_pod(&pod), &told).is_some();
+            assert_eq!(is_changed, !leaves && users.is_null(), "{ipc} {users}");
+        }
+        // What else is wrong is refused as ever, and a volume is warned of.
+        let mut pod = pod(json!({"aliyun.com/gpu-mem": "7"}));
+        pod["spec"]["containers"][0]["securityContext"] = json!({"privileged": true});
+        pod["spec"]["containers"][0]["volumeMounts"] =
+            json!([{"name": "dshm", "mountPath": "/dev/shm"}]);
+        pod["spec"]["volumes"] = json!([{"name": "dshm", "emptyDir": {"medium": "Memory"}}]);
+        let review = of_pod(&pod).to_string();
+        let response = answer(&validate(review.as_bytes(), &told, &known()).unwrap());
+        let text = response.to_string();
+        assert!(text.contains("[E_PRIVILEGED]") && text.contains("[W_SHM]"), "{text}");
+        assert_eq!(text.contains("[E_NO_HOST_IPC]"), !leaves, "{text}");
+    }
 }
 
 #[test]
