@@ -13,6 +13,8 @@ setup() {
   cp "$(control_program)" "$MG_OUT/fakes/nvidia-cuda-mps-server" "$MG/control/"
   sim_cards
   settings "s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|; \$a [policy]\nipc = \"auto\""
+  mkdir -p "$MG/log"
+  : >"$MG/log/mpsgated.log"
   daemon_start
   log=/run/mpsgate/mps/0/log
 }
@@ -113,6 +115,7 @@ not_granted() { # ID CODE [OPTION...]
     delete "$1"
   }
   warned_of twice ".mounts += [$tmpfs]"
+  warned_of read '(.mounts[] | select(.destination == "/dev/shm")).options = ["rbind", "ro"]'
   warned_of missing '.mounts |= map(select(.destination != "/dev/shm"))'
   granted back 1Gi --ann mpsgate.io/gpu=0 --jq ".mounts += [$tmpfs, $host]"
   # By the image's link the mount stands at another place.
@@ -121,5 +124,5 @@ not_granted() { # ID CODE [OPTION...]
   rm -rf "$MG/b/linked/rootfs/dev/shm"
   create linked
   count=$(grep -c 'W_SHM' "$MG/log/mpsgated.log")
-  assert_equal "warned of two" "$count" 2
+  assert_equal "warned of three" "$count" 3
 }

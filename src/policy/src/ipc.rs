@@ -7,7 +7,7 @@
 //! unverified). Which of the two a node's driver does, its servers say; see [`SharedMemory`].
 
 use mpsgate_config::{Ipc as IpcPolicy, Schedule, printable};
-use mpsgate_oci::spec::{MountEntry, Namespace, View};
+use mpsgate_oci::spec::{MountEntry, Namespace, ReadOnly, View};
 
 use crate::path::inside;
 use crate::{Code, Input, Note, NoteAction, Refusal, refusal};
@@ -110,6 +110,8 @@ pub enum ShmMount<'a> {
         source: &'a str,
         /// `shm` where it stands at `/dev`.
         below: &'static str,
+        /// A client opens the server's region to write (libcuda 535 and 550: 205 where it cannot; measured).
+        is_read_only: bool,
     },
     /// A file system of its own, of this type.
     Own(&'a str),
@@ -130,7 +132,11 @@ impl<'a> ShmMount<'a> {
         };
         let last = view.mount_entries().filter_map(|m| found(&m).map(|below| (m, below))).last();
         match last {
-            Some((mount, below)) if mount.is_bind() => Self::Bind { source: mount.source, below },
+            Some((mount, below)) if mount.is_bind() => Self::Bind {
+                source: mount.source,
+                below,
+                is_read_only: mount.read_only() != ReadOnly::No,
+            },
             // A file system of its own has no such directory.
             Some((_, "shm" | "dev/shm")) | None => Self::Nothing,
             Some((mount, _)) => Self::Own(mount.kind),
@@ -141,15 +147,17 @@ impl<'a> ShmMount<'a> {
     #[must_use]
     pub fn seen(&self, is_theirs: impl FnOnce(&str) -> bool) -> Shm {
         match self {
-            Self::Bind { source, below } => {
+            Self::Bind { source, below, is_read_only } => {
                 let path = match *below {
                     "" => (*source).to_owned(),
                     below => format!("{}/{below}", source.trim_end_matches('/')),
                 };
-                match is_theirs(&path) {
-                    true => Shm::Servers,
-                    false => Shm::Other(format!("a mount of {}", printable::value(&path))),
-                }
+                let kind = match (is_theirs(&path), is_read_only) {
+                    (true, false) => return Shm::Servers,
+                    (true, true) => "a read-only mount",
+                    (false, _) => "a mount",
+                };
+                Shm::Other(format!("{kind} of {}", printable::value(&path)))
             }
             Self::Own("") => Shm::Other("a file system of its own".to_owned()),
             Self::Own(kind) => Shm::Other(format!("a {} of its own", printable::value(kind))),
@@ -295,6 +303,10 @@ mod tests {
             (json!([bind("/dev/shm", "/dev/shm"), tmpfs("/dev/shm")]), other("a tmpfs of its own")),
             (json!([bind("/dev/shm/", "/dev/shm")]), Shm::Servers),
             (json!([bind("dev//shm", "/dev/shm")]), Shm::Servers),
+            (
+                json!([{"destination": "/dev/shm", "source": "/dev/shm", "options": ["rbind", "ro"]}]),
+                other("a read-only mount of /dev/shm"),
+            ),
             (json!([bind("/dev/shm", "/x")]), other("a mount of /x")),
             (json!([bind("/dev", "/dev/")]), Shm::Servers),
             (json!([bind("/dev/shm", "/dev/shm"), bind("/dev", "/x")]), other("a mount of /x/shm")),
