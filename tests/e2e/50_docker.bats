@@ -54,16 +54,21 @@ docker_id() { docker inspect -f '{{.Id}}' "$1"; }
   refute_contains "environment" "$stdout" "0=15G"
 }
 
-@test "NVIDIA's own client library reaches the control daemon, as root and as another user" {
+@test "NVIDIA's own client library reaches the control daemon, as root and as another user, with the host's IPC namespace and its own" {
   rootfs_libcuda "$MG/client" 2>"$MG/why" || skip "$(tail -n 1 "$MG/why")"
-  local uid
-  for uid in 0 1000; do
-    try_docker run --rm "${WANT[@]}" --env MPSGATE_GPU=0 --user "$uid" --volume "$MG/client:/mnt:ro" bb sh -c "$(libcuda_command /mnt)"
+  local uid ipc
+  own_ipc_does
+  for uid in 0 1000; do for ipc in host own; do
+    words=("${WANT[@]}")
+    [[ $ipc == host ]] || words+=(--ipc private)
+    try_docker run --rm "${words[@]}" --env MPSGATE_GPU=0 --user "$uid" --volume "$MG/client:/mnt:ro" bb sh -c "$(libcuda_command /mnt)"
     # There is no server without a card: the daemon's own log says who came.
     assert_equal "cuInit" "${stdout##* }" 805
     wait_for 10 "the daemon's log has the client" grep -q "NEW CLIENT [0-9]* from user $uid:" /run/mpsgate/mps/0/log/control.log
     assert_free
-  done
+    client_row "docker-20.10 (runc)" "$uid" "$ipc"
+  done; done
+  own_ipc_ends
 }
 
 @test "docker restart, and stop and start: one grant each time, none in between" {

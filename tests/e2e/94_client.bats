@@ -72,17 +72,21 @@ served() { grep -q " $WORD\$" "$MG/out/$1"; } # ID
 
 # bats test_tags=runtime
 @test "a granted container's client is served, and the control daemon knows its true pid and uid" {
-  local uid pid
-  for uid in 0 1000; do
-    client_of "as$uid" --jq ".process.user = {uid: $uid, gid: $uid}"
+  local uid ipc pid
+  for uid in 0 1000; do for ipc in host own; do
+    own=()
+    if [[ $ipc == own ]]; then own_ipc_does; own=(--private-ipc); fi
+    client_of "as$uid" "${own[@]}" --jq ".process.user = {uid: $uid, gid: $uid}"
     wait_for 20 "it is served" served "as$uid"
     clients >/dev/null
     read -r pid < <(sed -n "s/.*NEW CLIENT \([0-9]*\) from user $uid:.*/\1/p" "$log/control.log" | tail -n 1)
     assert_equal "its program" "$(cat "/proc/$pid/comm")" cuda-client
     assert_equal "its cgroups" "$(cat "/proc/$pid/cgroup")" "$(cat "/proc/$(pid_of "as$uid")/cgroup")"
+    client_row "$(basename "$REAL")" "$uid" "$ipc"
     delete "as$uid"
     assert_free
-  done
+    [[ $ipc == host ]] || own_ipc_ends
+  done; done
 }
 
 @test "an exec'd process is served too, after mpsgated's restart and death, and as before" {
@@ -126,11 +130,14 @@ served() { grep -q " $WORD\$" "$MG/out/$1"; } # ID
   wait_for 30 "the card is ready" card_is ready 0
   echo named >"$log/fake-server-region"
   echo 0 >"$log/fake-server-status"
-  granted host 2Gi --ann mpsgate.io/gpu=0 --jq '.mounts |= map(select(.destination != "/dev/shm")) + [{destination: "/dev/shm", type: "bind", source: "/dev/shm", options: ["rbind", "rw"]}]'
+  granted host 2Gi --ann mpsgate.io/gpu=0
   try_oci 0 exec host cuda-client "$LIBCUDA"
   # The region was found, and only the card is missing.
   assert_equal "cuInit" "${stdout##* }" 100
-  granted own 2Gi --ann mpsgate.io/gpu=0
+  granted read 2Gi --ann mpsgate.io/gpu=0 --jq '(.mounts[] | select(.destination == "/dev/shm")).options = ["rbind", "ro"]'
+  try_oci 0 exec read cuda-client "$LIBCUDA"
+  assert_equal "cuInit with a read-only one" "${stdout##* }" 205
+  granted own 2Gi --ann mpsgate.io/gpu=0 --jq '(.mounts[] | select(.destination == "/dev/shm")) |= {destination, type: "tmpfs", source: "shm"}'
   try_oci 0 exec own cuda-client "$LIBCUDA"
   assert_equal "cuInit: CUDA_ERROR_MAP_FAILED" "${stdout##* }" 205
   rm -f "$log/fake-server-region" /dev/shm/cuda.shm.*

@@ -55,6 +55,29 @@ rootfs_libcuda() {
 # libcuda_command DIR: for a shell in a container without a C library, where DIR is what rootfs_libcuda made: it runs cuda-client.
 libcuda_command() { echo "$1/lib64/ld-linux-*.so.2 --library-path \$(echo $1/lib/*-linux-gnu) $1/usr/bin/cuda-client $1$LIBCUDA"; }
 
+# client_row RUNTIME UID IPC: a row of the table in tests/README.md: a client was served or seen there.
+client_row() {
+  local branch=its-own
+  [[ ! ${MG_MPS_CONTROL:-} =~ nvidia-cuda-mps-([0-9]+) ]] || branch=${BASH_REMATCH[1]}
+  echo "# client: branch $branch, $1, uid $2, $3 IPC: attached" >&3
+}
+
+# own_ipc_does, own_ipc_ends: the node has shown that a client with a /dev/shm of its own attaches, and policy.ipc follows that.
+own_ipc_does() {
+  local answer=/var/lib/mpsgate/qualification/own-shm.json
+  cp /etc/mpsgate/config.toml "$MG/config.before"
+  mkdir -p "${answer%/*}"
+  jq -n --arg driver "$(mpsgate status --output json | jq -r .driver)" '{format: 1, driver: $driver, attaches: true}' >"$answer"
+  printf '[policy]\nipc = "auto"\n' >>/etc/mpsgate/config.toml
+  mpsgate reload >/dev/null
+  wait_for 60 "the node's answer counts" grep -q '"shared_memory":"anonymous"' /run/mpsgate/node.json
+}
+own_ipc_ends() {
+  rm -r /var/lib/mpsgate/qualification
+  cp "$MG/config.before" /etc/mpsgate/config.toml
+  mpsgate reload >/dev/null
+}
+
 # settings [SED SCRIPT]: /etc/mpsgate/config.toml for this sandbox, changed by a sed script.
 settings() {
   mkdir -p /etc/mpsgate

@@ -23,6 +23,7 @@ words() {
       --ipc) words+=(--with-ns ipc:/proc/1/ns/ipc) ;;
       --ann) words+=(--annotation "$2"); shift ;;
       --env) words+=(--env "$2"); shift ;;
+      --uid) words+=(--user "$2"); shift ;;
       --device) words+=(--device "$2"); shift ;;
       --mount) words+=(--mount "type=bind,src=$2,dst=/mnt,options=rbind:ro"); shift ;;
       *) words+=("$1") ;; # ctr's own

@@ -12,7 +12,7 @@
 #   engine_up [STATUS] NAME [OPTION...] -- CMD...    in the background
 #   engine_once [STATUS] NAME [OPTION...] -- CMD...  to its end and removed; its output, its exit status
 #     OPTION: --gpu SIZE (how this engine's user asks for it)  --ipc (the host's)  --ann K=V  --env K=V
-#             --device PATH  --mount SOURCE (at /mnt)  --privileged
+#             --device PATH  --mount SOURCE (at /mnt)  --privileged  --uid N
 #   engine_exec [STATUS] NAME CMD...
 #   engine_halt NAME, engine_again NAME    stopped by force; started again (CRI: as a new container of the pod)
 #   engine_remove [STATUS] NAME, engine_clear    whatever state; all of them
@@ -109,6 +109,18 @@ refusal() {
   assert_contains "what the engine shows" "$stderr" "mpsgate: refused container" "[$code]" "hint: "
 }
 
+# engine_client NAME UID: NVIDIA's client library in it is seen by its card's control daemon. There is no server without a card: the
+# daemon's own log says who came.
+engine_client() {
+  local log before
+  log=/run/mpsgate/mps/$(grant "$(engine_id "$1")" .card_index)/log/control.log
+  before=$(grep -c "NEW CLIENT .* from user $2:" "$log" || true)
+  engine_exec any "$1" sh -c "export CUDA_MPS_PIPE_DIRECTORY=$(init_env "$1" CUDA_MPS_PIPE_DIRECTORY); $(libcuda_command /mnt) </dev/null"
+  assert_equal "cuInit" "${stdout##* }" 805
+  new_client() { [[ $(grep -c "NEW CLIENT .* from user $2:" "$1") == $((before + 1)) ]]; }
+  wait_for 10 "the daemon's log has the client" new_client "$log" "$2"
+}
+
 # gigs NAME SIZE: a container that holds that much.
 gigs() { engine_up "$1" --ipc --gpu "$2" -- sleep 600; }
 
@@ -154,6 +166,7 @@ run_words() {
       --env) words+=(--env "$2"); shift ;;
       --device) words+=(--device "$2"); shift ;;
       --mount) words+=(--volume "$2:/mnt"); shift ;;
+      --uid) words+=(--user "$2"); shift ;;
       *) words+=("$1") ;; # the engine's own
     esac
     shift

@@ -69,18 +69,22 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
 }
 
 # bats test_tags=machine
-@test "NVIDIA's own client library reaches the card's control daemon, as whom and what it is" {
-  local log before
+@test "NVIDIA's own client library reaches the card's control daemon, as whom and what it is, with the host's IPC namespace and its own" {
   rootfs_libcuda "$MG/client" 2>"$MG/why" || skip "$(tail -n 1 "$MG/why")"
-  engine_up got "${WANT[@]}" --mount "$MG/client" -- sleep 600
-  log=/run/mpsgate/mps/$(grant "$(engine_id got)" .card_index)/log/control.log
-  before=$(grep -c 'NEW CLIENT' "$log" || true)
-  engine_exec any got sh -c "export CUDA_MPS_PIPE_DIRECTORY=$(init_env got CUDA_MPS_PIPE_DIRECTORY); $(libcuda_command /mnt) </dev/null"
-  # There is no server without a card: the daemon's own log says who came.
-  assert_equal "cuInit" "${stdout##* }" 805
-  new_client() { [[ $(grep -c 'NEW CLIENT' "$log") == $((before + 1)) ]]; }
-  wait_for 10 "the daemon's log has the client" new_client
-  assert_contains "the log's line" "$(grep 'NEW CLIENT' "$log" | tail -n 1)" " from user 0:"
+  local uid ipc words
+  own_ipc_does
+  for uid in 0 1000; do
+    for ipc in host own; do
+      words=(--gpu 7Gi --uid "$uid" --mount "$MG/client")
+      [[ $ipc == own ]] || words+=(--ipc)
+      engine_up got "${words[@]}" -- sleep 600
+      engine_client got "$uid"
+      client_row "$MG_CELL" "$uid" "$ipc"
+      engine_remove got
+      assert_free
+    done
+  done
+  own_ipc_ends
 }
 
 # bats test_tags=machine
