@@ -104,6 +104,26 @@ TOML
   assert_equal "events of the neighbour" "$(kubectl get events -o json | jq '[.items[] | select(.involvedObject.name == "large" and .source.component == "mpsgated")] | length')" 0
 }
 
+@test "a volume of its own at /dev/shm is warned of by name, and refused where the node has shown that no client attaches so" {
+  local answer=/var/lib/mpsgate/qualification/own-shm.json driver
+  dshm() { asks "$1" 2 '.spec.volumes = [{name: "dshm", emptyDir: {medium: "Memory"}}] | .spec.containers[0].volumeMounts = [{name: "dshm", mountPath: "/dev/shm"}]'; }
+  dshm torch
+  wait_for 60 "the warning" has_event Pod torch GPUMemoryWarned "kubernetes.io~empty-dir/dshm at /dev/shm"
+  wait_for 60 "it runs all the same" pod_is Running torch
+  assert_contains "status" "$(mpsgate status)" W_SHM
+  driver=$(status_json | jq -r .driver)
+  mkdir -p "${answer%/*}"
+  jq -n --arg driver "$driver" '{format: 1, driver: $driver, attaches: false}' >"$answer"
+  try mpsgate reload
+  wait_for 60 "the node's answer counts" grep -q '"shared_memory":"required"' /run/mpsgate/node.json
+  dshm next
+  wait_for 60 "it is refused" pod_refused next E_NO_SHM
+  asks neighbour 2
+  wait_for 60 "its neighbour runs" pod_is Running neighbour
+  rm -r "${answer%/*}"
+  try mpsgate reload
+}
+
 @test "a pod that is bound holds its memory before its container exists: local containers have what is left" {
   pod later '.spec.hostIPC = true | .spec.containers[0].resources.limits["aliyun.com/gpu-mem"] = "12"
     | .spec.initContainers = [{name: "wait", image: "bb", imagePullPolicy: "Never", command: ["sh", "-c", "until [ -e /tmp/go ]; do sleep 1; done"]}]'
