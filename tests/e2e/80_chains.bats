@@ -2,7 +2,8 @@
 # mpsgate-runtime in a chain: above nvidia-container-runtime, below it, with CDI, alone. Whatever brings the
 # card in, the container ends with the granted one and no other: in the last config.json, and from inside.
 #
-# nvidia-container-runtime is not in Debian. The stand-ins here do to config.json what its source does
+# nvidia-container-runtime is not in Debian. MPSGATE_NVIDIA_RUNTIME=FILE is NVIDIA's own, which then has the chains but the legacy
+# hook's, for which it needs libnvidia-container and a driver. Without it, the stand-ins here do to config.json what its source does
 # (NVIDIA/nvidia-container-toolkit v1.20.0, d34b304): internal/runtime (find `create`, edit in place, exec the
 # low-level runtime with the same argv), pkg/nvcdi and internal/modifier (jit-cdi: nodes, rules, mounts,
 # a createContainer hook, NVIDIA_VISIBLE_DEVICES=void), internal/modifier/stable.go (legacy: the prestart
@@ -30,7 +31,7 @@ teardown_file() {
 teardown() {
   explain_failure
   delete_all
-  rm -rf /etc/cdi /run/cdi
+  rm -rf /etc/cdi /run/cdi /etc/nvidia-container-runtime
   assert_free
 }
 
@@ -84,10 +85,20 @@ for minor in "${minors[@]}" 255; do echo "c 195:$minor rw" >"$cgroup/devices.all
 for minor in 0 1; do echo "c 510:$minor rw" >"$cgroup/devices.allow"; done
 SH
   chmod +x "$MG/bin/"*
+  [[ -z ${MPSGATE_NVIDIA_RUNTIME:-} ]] || install "$MPSGATE_NVIDIA_RUNTIME" "$MG/bin/nvidia-container-runtime"
 }
 
-# chain LOW MODE: what the stand-in hands over to, and how it injects.
-chain() { echo "$1 $2" >"$MG/bin/chain"; }
+# chain LOW MODE: what NVIDIA's runtime, or the stand-in, hands over to, and how it injects.
+chain() {
+  echo "$1 $2" >"$MG/bin/chain"
+  [[ -n ${MPSGATE_NVIDIA_RUNTIME:-} ]] || return 0
+  [[ $2 != legacy ]] || skip "NVIDIA's own hook needs libnvidia-container and a driver"
+  # What it would make up from a driver is given to it.
+  cdi_spec /etc/cdi '.devices += [{name: "all", containerEdits: {deviceNodes: [.devices[].containerEdits.deviceNodes[]]}}]
+    | .devices += [.devices[:2] | to_entries[] | .value + {name: "\(.key)"}]'
+  mkdir -p /etc/nvidia-container-runtime
+  printf '[nvidia-container-runtime]\nmode = "cdi"\nruntimes = ["%s"]\n' "$1" >/etc/nvidia-container-runtime/config.toml
+}
 
 # use_settings [SED]: the daemon on changed settings, from here on.
 use_settings() {

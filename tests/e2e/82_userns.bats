@@ -30,22 +30,10 @@ teardown() {
   assert_free
 }
 
-# A user namespace of its own, in which root is the host's 100000; IPC stays the host's. Without sysfs and
-# mqueue, which only the owner of the network and IPC namespaces may mount (runc 1.1.5), and with the sandbox's
-# /proc: the kernel gives no new one where part of the old is covered, as /proc/devices is here.
-USERNS='.linux.namespaces += [{type: "user"}]
-  | .linux.uidMappings = [{containerID: 0, hostID: 100000, size: 65536}] | .linux.gidMappings = .linux.uidMappings
-  | .mounts |= map(select(.type != "sysfs" and .type != "mqueue" and .type != "cgroup"))
-  | (.mounts[] | select(.type == "proc")) |= {destination: "/proc", type: "bind", source: "/proc", options: ["rbind"]}
-  | .linux.namespaces |= map(select(.type != "pid")) | .linux.maskedPaths = [] | .linux.readonlyPaths = []'
-
 # userns ID [BUNDLE OPTION...]: a bundle whose root file system its root owns.
 userns() {
   bundle "$@" --jq "$USERNS"
-  rm -rf "${MG:?}/b/$1/rootfs"
-  cp -a "$MG/rootfs" "$MG/b/$1/rootfs"
-  chown -R 100000:100000 "$MG/b/$1/rootfs"
-  chmod 711 "$MG" "$MG/b" "$MG/b/$1"
+  userns_rootfs "$1"
 }
 
 # bats test_tags=runtime

@@ -45,9 +45,12 @@ teardown() {
 
 # clients: how many the control daemon has seen. It answers after its log has all that came before.
 clients() {
-  echo get_server_list | CUDA_MPS_PIPE_DIRECTORY=/run/mpsgate/mps/0/pipe "$MG/control/nvidia-cuda-mps-control" >/dev/null
+  # One front-end at a time: mpsgated may be asking.
+  wait_for 20 "the control daemon answers" asked
   grep -c 'NEW CLIENT' "$log/control.log" || true
 }
+
+asked() { echo get_server_list | CUDA_MPS_PIPE_DIRECTORY=/run/mpsgate/mps/0/pipe "$MG/control/nvidia-cuda-mps-control"; }
 
 # attaches ID [EXEC OPTION...]: the library in an exec'd process is served, and the daemon has seen one more.
 attaches() {
@@ -141,6 +144,51 @@ served() { grep -q " $WORD\$" "$MG/out/$1"; } # ID
   try_oci 0 exec own cuda-client "$LIBCUDA"
   assert_equal "cuInit: CUDA_ERROR_MAP_FAILED" "${stdout##* }" 205
   rm -f "$log/fake-server-region" /dev/shm/cuda.shm.*
+}
+
+# bats test_tags=runtime
+@test "from a user namespace of its own it is served, as the uid that it has on the host" {
+  # It has the sandbox's /proc, and with it the PID namespace.
+  cp /etc/mpsgate/config.toml "$MG/config.before"
+  printf '[policy]\nhost_pid = "warn"\n' >>/etc/mpsgate/config.toml
+  bundle u --ann mpsgate.io/gpu-mem=2Gi --ann mpsgate.io/gpu=0 --jq "$USERNS"
+  userns_rootfs u
+  create u
+  start u
+  assert_equal "uid of the grant" "$(grant u .uid)" 100000
+  attaches u
+  assert_contains "the daemon's line" "$(grep 'NEW CLIENT' "$log/control.log" | tail -n 1)" " from user 100000:"
+  cp "$MG/config.before" /etc/mpsgate/config.toml
+}
+
+@test "after disable nobody is there for it, and after enable it is served again" {
+  local before
+  daemon_stop
+  settings "s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|; s/^manage = .*/manage = []/"
+  daemon_start
+  try mpsgate enable 0
+  wait_for 20 "the card is ready" card_is ready 0
+  granted c 2Gi --ann mpsgate.io/gpu=0
+  echo "$WORD" >"$log/fake-server-status"
+  attaches c
+  delete c
+  wait_for 10 "it is released" not_granted c
+  try mpsgate disable 0
+  refused late E_GPU_UNMANAGED --ann mpsgate.io/gpu-mem=2Gi --ann mpsgate.io/gpu=0
+  bundle plain
+  create plain
+  start plain
+  try_oci 0 exec --env CUDA_MPS_PIPE_DIRECTORY=/run/mpsgate/mps plain cuda-client "$LIBCUDA"
+  assert_equal "cuInit" "${stdout##* }" 100
+  try mpsgate enable 0
+  wait_for 20 "the card is ready" card_is ready 0
+  echo "$WORD" >"$log/fake-server-status"
+  granted again 2Gi --ann mpsgate.io/gpu=0
+  attaches again
+  delete_all
+  daemon_stop
+  settings "s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|"
+  daemon_start
 }
 
 @test "nodes that it makes itself open no card, and none is left on the host" {

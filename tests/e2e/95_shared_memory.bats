@@ -62,6 +62,7 @@ not_granted() { # ID CODE [OPTION...]
   assert_contains "doctor" "$stdout" "need neither it nor the host's /dev/shm"
 }
 
+# bats test_tags=runtime
 @test "of one with a named region its /dev/shm is needed and its namespace is not" {
   server_with named named
   granted own 1Gi --ann mpsgate.io/gpu=0 --private-ipc \
@@ -105,6 +106,7 @@ not_granted() { # ID CODE [OPTION...]
   granted fine 1Gi --ann mpsgate.io/gpu=0 --jq "$OWN"
 }
 
+# bats test_tags=runtime
 @test "twice, missing, over it, by a link of the image: what comes out counts" {
   server_with named named
   local host='{destination: "/dev/shm", type: "bind", source: "/dev/shm", options: ["rbind"]}' tmpfs='{destination: "/dev/shm/", type: "tmpfs", source: "shm"}'

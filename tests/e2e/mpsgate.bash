@@ -57,7 +57,7 @@ libcuda_command() { echo "$1/lib64/ld-linux-*.so.2 --library-path \$(echo $1/lib
 
 # client_row RUNTIME UID IPC: a row of the table in tests/README.md: a client was served or seen there.
 client_row() {
-  local branch=its-own
+  local branch=${MG_MPS_BRANCH:-its-own}
   [[ ! ${MG_MPS_CONTROL:-} =~ nvidia-cuda-mps-([0-9]+) ]] || branch=${BASH_REMATCH[1]}
   echo "# client: branch $branch, $1, uid $2, $3 IPC: attached" >&3
 }
@@ -76,6 +76,22 @@ own_ipc_ends() {
   rm -r /var/lib/mpsgate/qualification
   cp "$MG/config.before" /etc/mpsgate/config.toml
   mpsgate reload >/dev/null
+}
+
+# A user namespace of its own, in which root is the host's 100000; IPC stays the host's. Without sysfs and
+# mqueue, which only the owner of the network and IPC namespaces may mount (runc 1.1.5), and with the sandbox's
+# /proc: the kernel gives no new one where part of the old is covered, as /proc/devices is here.
+USERNS='.linux.namespaces += [{type: "user"}]
+  | .linux.uidMappings = [{containerID: 0, hostID: 100000, size: 65536}] | .linux.gidMappings = .linux.uidMappings
+  | .mounts |= map(select(.type != "sysfs" and .type != "mqueue" and .type != "cgroup"))
+  | (.mounts[] | select(.type == "proc")) |= {destination: "/proc", type: "bind", source: "/proc", options: ["rbind"]}
+  | .linux.namespaces |= map(select(.type != "pid")) | .linux.maskedPaths = [] | .linux.readonlyPaths = []'
+# userns_rootfs ID: the root file system of a bundle that has it is its root's.
+userns_rootfs() {
+  rm -rf "${MG:?}/b/$1/rootfs"
+  cp -a "$MG/rootfs" "$MG/b/$1/rootfs"
+  chown -R 100000:100000 "$MG/b/$1/rootfs"
+  chmod 711 "$MG" "$MG/b" "$MG/b/$1"
 }
 
 # settings [SED SCRIPT]: /etc/mpsgate/config.toml for this sandbox, changed by a sed script.

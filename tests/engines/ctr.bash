@@ -5,6 +5,7 @@
 source "$here/containerd.bash"
 CTR=("$(type -P ctr)" --address "$CONTAINERD_SOCK")
 IPC_HINT=--with-ns
+[[ $("${CTR[@]}" run --help) == *--user* ]] || NO_UID="this ctr's run has no --user"
 
 engine_start() {
   engine_back

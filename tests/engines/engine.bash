@@ -20,7 +20,7 @@
 #   engine_kill NAME, engine_back  SIGKILL to the engine, and start it anew; NAME is one of its containers
 #   engine_log                     what it wrote
 # And $SETTINGS, a sed script for mpsgate's settings; $SHIM_ENDS: whether the engine ends a container whose shim died;
-# $EXEC_LIMIT: whether what is exec'd has the grant's variables, which the precreate hook cannot give it.
+# $NO_UID: why its user cannot say --uid, where that is so; $EXEC_LIMIT: whether what is exec'd has the grant's variables, which the precreate hook cannot give it.
 # $UNDER is the runtime: plain (runc) or mpsgate. $IPC_HINT is what the engine's user has to be told for host IPC.
 # shellcheck shell=bash disable=SC2034 # read by the suite
 
@@ -117,9 +117,9 @@ engine_client() {
   before=$(grep -c "NEW CLIENT .* from user $2:" "$log" || true)
   engine_exec any "$1" sh -c "export CUDA_MPS_PIPE_DIRECTORY=$(init_env "$1" CUDA_MPS_PIPE_DIRECTORY); $(libcuda_command /mnt) </dev/null"
   assert_equal "cuInit" "${stdout##* }" 805
-  new_client() { [[ $(grep -c "NEW CLIENT .* from user $2:" "$1") == $((before + 1)) ]]; }
-  wait_for 10 "the daemon's log has the client" new_client "$log" "$2"
+  wait_for 10 "the daemon's log has the client" clients_of "$log" "$2" $((before + 1))
 }
+clients_of() { [[ $(grep -c "NEW CLIENT .* from user $2:" "$1") == "$3" ]]; } # LOG UID COUNT
 
 # gigs NAME SIZE: a container that holds that much.
 gigs() { engine_up "$1" --ipc --gpu "$2" -- sleep 600; }

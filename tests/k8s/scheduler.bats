@@ -304,10 +304,10 @@ both_ready() { replica_answers 0 readyz && replica_answers 1 readyz; }
     jq '.spec.template.spec.containers[0] |= (.securityContext.privileged = true | .resources.limits["aliyun.com/gpu-mem"] = "4")' >"$BATS_TEST_TMPDIR/job.json"
   try kubectl create -f "$BATS_TEST_TMPDIR/job.json"
   assert_contains "a Job's maker is warned" "$stderr" "Warning" "[E_PRIVILEGED]"
-  # As PyTorch's and vLLM's charts have it.
-  kubectl create job --image bb torch -o json --dry-run=client |
-    jq '.spec.template.spec |= (.hostIPC = true | .volumes = [{name: "dshm", emptyDir: {medium: "Memory"}}]
-      | .containers[0] |= (.volumeMounts = [{name: "dshm", mountPath: "/dev/shm"}] | .resources.limits["aliyun.com/gpu-mem"] = "4"))' >"$BATS_TEST_TMPDIR/job.json"
+  # ACK's sample with what PyTorch's and vLLM's charts have.
+  sample mps-sample | kubectl create -f - -o json --dry-run=client |
+    jq '.spec.template.spec |= (del(.hostPID) | .volumes = [{name: "dshm", emptyDir: {medium: "Memory"}}]
+      | .containers[0].volumeMounts = [{name: "dshm", mountPath: "/dev/shm"}])' >"$BATS_TEST_TMPDIR/job.json"
   try kubectl create -f "$BATS_TEST_TMPDIR/job.json"
   assert_contains "the maker of a Job with its own /dev/shm is warned" "$stderr" "Warning" 'the volume "dshm" (emptyDir)' "[W_SHM]"
   replica_stop 1
