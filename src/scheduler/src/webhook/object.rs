@@ -27,6 +27,8 @@ const NODES: &str = "system:nodes";
 const NODE: &str = "system:node:";
 /// A volume's name is a label of DNS (RFC 1123).
 const LONGEST_NAME: usize = 63;
+/// Of a device's path, what is told of it: characters.
+const LONGEST_DEVICE: usize = 128;
 /// `PATH_MAX` of Linux.
 const LONGEST_PATH: usize = 4096;
 const NO_POD: &str = "this object has no pod in it that could be looked at";
@@ -263,7 +265,8 @@ fn container(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> 
         exempt: false,
         device_mounts: mounts
             .filter_map(|mount| volumes.get(mount.name.as_str())?.device())
-            .map(ToOwned::to_owned)
+            // No longer than it takes to tell it: one path may stand in thousands of mounts.
+            .map(|path| path.chars().take(LONGEST_DEVICE).collect())
             .collect(),
         shm: shm(container, volumes),
     }

@@ -145,6 +145,8 @@ fn peak_memory() -> u64 {
 fn a_body_costs_some_times_its_bytes_whatever_is_in_it() {
     const MIB: usize = 1 << 20;
     let many = |what: &str| vec![what; 2 * MIB / (what.len() + 1)].join(",");
+    // Of more containers than these none is looked at.
+    let most = |what: &str| vec![what; 9_000].join(",");
     let review = |object: &str, more: &str| {
         format!(
             r#"{{"request":{{"uid":"1","kind":{{"kind":"Pod"}},"operation":"CREATE","object":{object}{more}}}}}"#
@@ -161,11 +163,17 @@ fn a_body_costs_some_times_its_bytes_whatever_is_in_it() {
         spec(&format!(r#""volumes":[{}]"#, many(r#"{"name":"v"}"#))),
         spec(&format!(r#""containers":[{{"env":[{}]}}]"#, many(r#"{"name":"A"}"#))),
         spec(&format!(r#""containers":[{{"resources":{{"limits":{{{}}}}}}}]"#, many(r#""a":1"#))),
+        // A card's node by a long path, and whoever mounts it.
+        spec(&format!(
+            r#""volumes":[{{"name":"v","hostPath":{{"path":"/dev/nvidia{}"}}}}],"containers":[{}]"#,
+            "0".repeat(MIB),
+            most(r#"{"volumeMounts":[{"name":"v","mountPath":"/x"}]}"#)
+        )),
         // One volume, and whoever mounts it.
         spec(&format!(
             r#""volumes":[{{"name":"v","{}":{{}}}}],"containers":[{}]"#,
             "k".repeat(MIB),
-            many(
+            most(
                 r#"{"volumeMounts":[{"name":"v","mountPath":"/dev/shm"}],"resources":{"limits":{"aliyun.com/gpu-mem":1}}}"#
             )
         )),
