@@ -22,8 +22,8 @@ use crate::{
     terminate, tokens, watch,
 };
 
-/// What a container is let do and an operator should be able to find: logged, and no warning.
 const WARNED: &str = mpsgate_policy::NoteAction::Warned.as_str();
+/// What a container is let do and an operator should be able to find: logged, and no warning.
 const NOTED: &str = mpsgate_policy::NoteAction::Noted.as_str();
 const REFUSED: &str = "refused";
 /// Of a sentence, what goes into the log: characters.

@@ -135,7 +135,12 @@ impl<'a> ShmMount<'a> {
             Some((mount, below)) if mount.is_bind() => Self::Bind {
                 source: mount.source,
                 below,
-                is_read_only: mount.read_only() != ReadOnly::No,
+                is_read_only: match mount.read_only() {
+                    ReadOnly::No => false,
+                    // A mount below it came along as it was.
+                    ReadOnly::Top => below.is_empty(),
+                    ReadOnly::All => true,
+                },
             },
             // A file system of its own has no such directory.
             Some((_, "shm" | "dev/shm")) | None => Self::Nothing,
@@ -309,6 +314,14 @@ mod tests {
             ),
             (json!([bind("/dev/shm", "/x")]), other("a mount of /x")),
             (json!([bind("/dev", "/dev/")]), Shm::Servers),
+            (
+                json!([{"destination": "/dev", "source": "/dev", "options": ["rbind", "ro"]}]),
+                Shm::Servers,
+            ),
+            (
+                json!([{"destination": "/dev", "source": "/dev", "options": ["rbind", "rro"]}]),
+                other("a read-only mount of /dev/shm"),
+            ),
             (json!([bind("/dev/shm", "/dev/shm"), bind("/dev", "/x")]), other("a mount of /x/shm")),
             (json!([bind("/", "/")]), Shm::Servers),
             (json!([tmpfs("/dev/shm/x")]), other("no mount")),

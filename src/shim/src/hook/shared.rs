@@ -39,7 +39,7 @@ pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), 
         return Ok(());
     }
     let shm = mounts.shm(node.and_then(|node| node.shm));
-    if found.is_none() && shm == Shm::Servers {
+    if found.is_none() && !matches!(shm, Shm::Other(_)) {
         return Ok(());
     }
     // Asked last, because it takes longest. A configuration that cannot be read is the strictest.
