@@ -10,6 +10,7 @@
 
 use std::io::Read;
 
+use mpsgate_config::printable::chain;
 use mpsgate_config::{Policy, Unallocated};
 use mpsgate_model::{is_request_annotation, is_request_env};
 use mpsgate_oci::spec::{self, Document, Mount, Seen, SpecError};
@@ -200,12 +201,7 @@ impl Unclean {
     }
 
     fn refusal(&self, found: &str) -> Refusal {
-        let mut why = self.why.to_string();
-        let mut cause = std::error::Error::source(&self.why);
-        while let Some(error) = cause {
-            why = format!("{why}: {error}");
-            cause = error.source();
-        }
+        let why = chain(&self.why);
         Refusal::new(
             Code::Bundle,
             format!("its config.json shows {found} and cannot be judged: {why}"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, ValueEnum};
-use mpsgate_config::{Exempt, Ipc, Policy};
+use mpsgate_config::{Exempt, Ipc, LogLevel, Policy};
 use mpsgate_policy::cluster::Placement;
 
 /// A kube-scheduler extender that gives pods GPU memory by card
@@ -147,6 +147,17 @@ pub enum Level {
     Warn,
     Info,
     Debug,
+}
+
+impl From<Level> for LogLevel {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Error => Self::Error,
+            Level::Warn => Self::Warn,
+            Level::Info => Self::Info,
+            Level::Debug => Self::Debug,
+        }
+    }
 }
 
 /// The settings file's words.
