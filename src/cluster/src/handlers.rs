@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 
 /// More expressions, or more tolerations, than a pod has of them are not compared with each node.
 const MOST: usize = 256;
