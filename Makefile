@@ -16,6 +16,9 @@ shim_target = $(or $(SHIM_TARGET),$(shell [ -d "$$(rustc --print sysroot)/lib/ru
 # Naming the target keeps the flags away from build scripts and procedural macros.
 shim_env = RUSTFLAGS="$(RUSTFLAGS) $$(packaging/shim-flags $(shim_target))"
 LOGS := $(TARGET_DIR)/test-log
+# One build of each dependency for all that is built in the profile of tests: features are those of the whole workspace, and,
+# by --examples (there are none), of its tests.
+AS_TESTS := --locked --workspace --examples
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
 .PHONY: help install-build install-release build man packages krew demo test test-unit test-e2e test-differential test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck clean
@@ -41,7 +44,7 @@ install-build install-release: install-%:
 	@tests/env/install.sh $*
 
 man: ## manual pages and completions into out/man and out/completions
-	@cargo build -q --locked --workspace --bin mpsgate-pages
+	@cargo build -q $(AS_TESTS) --bin mpsgate-pages
 	@$(TARGET_DIR)/debug/mpsgate-pages out
 	@install -m 644 -t out/man packaging/man/*.8
 	@ls out/man out/completions
@@ -158,7 +161,7 @@ fmt: ## is everything formatted?
 
 clippy: install-build ## lints, warnings denied; the shim also for its own target
 	@cargo clippy -q --locked --workspace --all-targets -- -D warnings
-	@cargo clippy -q --locked -p mpsgate-shim -p mpsgate-daemon --features mpsgate-shim/crash-points,mpsgate-daemon/crash-points -- -D warnings
+	@cargo clippy -q $(AS_TESTS) --bin mpsgate-runtime --bin mpsgated --features mpsgate-shim/crash-points,mpsgate-daemon/crash-points -- -D warnings
 	@cargo clippy -q --locked -p mpsgate-shim --target $(shim_target) -- -D warnings
 
 deny: ## licences, sources, advisories, and who may use what (deny.toml)
