@@ -1,5 +1,7 @@
 #!/usr/bin/env bats
 # The suite proves itself: the lives that later files run through mpsgate, without mpsgate.
+#
+# first: where it fails, the machine is the reason, and not mpsgate.
 
 RUNTIME=${MG_REAL_RUNTIME:-/usr/sbin/runc}
 load helpers
