@@ -94,9 +94,9 @@ test-gpu: ## the script for GPU machines, tests/gpu/run, on doubles of all that 
 	@mkdir -p $(LOGS)
 	@tests/e2e/run tests/gpu/dry.bats 2>&1 | tee $(LOGS)/gpu.log
 
-test-release: ## what a release is made with: floors, changelog, sums, same bytes twice (no root; after build)
+test-release: ## what a release is made with: floors, changelog, sums, same bytes twice; and how tests are counted (no root; after build)
 	@mkdir -p $(LOGS)
-	@bats --formatter tap tests/release 2>&1 | tee $(LOGS)/release.log
+	@bats --formatter tap tests/env tests/release 2>&1 | tee $(LOGS)/release.log
 
 test-image: ## packaging/container's image, built and run by Podman without a registry (root; after build)
 	@tests/env/install.sh test
@@ -116,7 +116,7 @@ chart-manifests: ## the chart's plain manifests into out/kubernetes/mpsgate.yaml
 	@mv out/kubernetes/mpsgate.yaml.new out/kubernetes/mpsgate.yaml
 	@echo out/kubernetes/mpsgate.yaml
 
-test-all: build ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part)
+test-all: build man ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part)
 	@tests/env/all.sh $(LOGS)
 	@tests/env/tally.sh $(LOGS)
 
