@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # all.sh LOGS: the long tests, which `make test` leaves out: each a target of its own, with its minutes and
-# the sum at the end. What `make test-all` does after the build. They run in lanes beside each other, as much of them waits; what a target
+# the sum at the end. What `make test-all` does after the build. The machines run beside the others; what a target
 # said comes when it has ended.
 # MG_SELECT=ci: of each kind only what fits into a CI run of an hour; what is left out is named.
 # MG_UNCHANGED=skip: what passed on the same inputs is named and not run again (unchanged.sh); =run: only remembers what passed.
@@ -20,7 +20,7 @@ target() { # NAME MAKE-ARGUMENT...
     verdict="not run again: same inputs as on $last"
     said "$(<"$logs/$stage.log")" </dev/null
   else
-    # Made before the lanes, for all of them: the manual pages.
+    # The manual pages are there; made anew, another stage could read half of one.
     make -o man "$name" "$@" >"$work/$name" 2>&1 </dev/null || { verdict=FAILED; echo "$stage" >>"$logs/failed-stages"; }
     said "=== $name $*" <"$work/$name"
     [[ $verdict == FAILED || -z $key ]] || passed "$stage" "$key"
@@ -45,15 +45,22 @@ passed() { # STAGE KEY: remembers that, unless its log shows a skip that nobody 
 }
 
 ci=${MG_SELECT:-}
-# The machines are emulated and keep the processors busy; the others wait, most of all for Kubernetes.
-if [[ $ci == ci ]]; then
-  target test-vm VM="crun-20_grant crun-41_differential runc-systemd-77_memory_limits live reboot packages"
-else
-  target test-vm
-  target test-vm MG_VM_SUITE=sid VM="live engines packages"
-fi &
-{ target test-k8s; target test-chart; target test-image; } &
-{ target test-packages; target test-engines ${ci:+MG_CELLS=ci}; target test-differential; target test-gpu; } &
+# The machines are emulated, patient, and would keep both processors busy: they take what the others leave, who wait much and have
+# to meet limits of seconds.
+{
+  renice -n 5 $BASHPID >/dev/null
+  if [[ $ci == ci ]]; then
+    target test-vm VM="crun-20_grant crun-41_differential runc-systemd-77_memory_limits live reboot packages"
+  else
+    target test-vm
+    target test-vm MG_VM_SUITE=sid VM="live engines packages"
+  fi
+} &
+export MG_JOBS=${MG_JOBS:-2}
+target test-k8s
+target test-packages
+target test-engines ${ci:+MG_CELLS=ci}
+for name in chart image differential gpu; do target "test-$name"; done
 wait
 echo "=== minutes per target"
 sort "$work/times"
