@@ -4,6 +4,7 @@
 # 200 processes take longer than the product's own limits of 2 and 3 seconds.
 #
 # sandbox: MG_GPUS=8
+# alone: beside others so many creates take longer than the product's own limits, too.
 
 load helpers
 load mpsgate
