@@ -4,10 +4,7 @@
 RUNTIME=${MG_REAL_RUNTIME:-/usr/sbin/runc}
 load helpers
 
-teardown_file() {
-  load helpers
-  docker_stop
-}
+teardown_file() { docker_stop; }
 
 teardown() { delete_all; }
 

@@ -2,7 +2,6 @@
 # Containers that ask for nothing and show nothing: through the shim as if it were not there, also
 # when everything of ours is broken.
 
-load helpers
 load mpsgate
 
 teardown() {

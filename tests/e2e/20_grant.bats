@@ -2,28 +2,12 @@
 # A container asks for GPU memory and gets it: what it finds inside, what it cannot do from there,
 # and when the memory is free again. A real runtime; the real control daemon where it can be had.
 
-load helpers
-load mpsgate
+load suite
 
 setup_file() {
-  load helpers
-  load mpsgate
   rootfs "$MG/rootfs"
   rootfs_program "$MG/rootfs" "$(control_program)"
   node_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-teardown() {
-  explain_failure
-  delete_all
-  [[ -f $MG/mpsgated.pid ]] || daemon_start
-  assert_free
 }
 
 # inside ID CMD...: CMD in the running container; $stdout is what it saw.
@@ -363,9 +347,7 @@ mode_is() { [[ $(jq -r --argjson card "$2" '.cards[$card].compute_mode' "$NVML/n
 
 # The last one: it leaves other settings where it fails.
 @test "disable is refused while grants live, frees the card after; enable takes it back" {
-  daemon_stop
-  settings 's/^manage = .*/manage = []/'
-  daemon_start
+  daemon_with 's/^manage = .*/manage = []/'
   assert_equal "managed" "$(card 1 .managed)" false
   # Its new life gives back what the one before had taken, after it has answered.
   wait_for 20 "card 1 is given back" mode_is DEFAULT 1
@@ -382,7 +364,5 @@ mode_is() { [[ $(jq -r --argjson card "$2" '.cards[$card].compute_mode' "$NVML/n
   try mpsgate enable 1
   wait_for 20 "card 1 is ready" card_is ready 1
   assert_equal "compute mode" "$(jq -r '.cards[1].compute_mode' "$NVML/nvml.json")" EXCLUSIVE_PROCESS
-  daemon_stop
-  settings
-  daemon_start
+  daemon_with
 }

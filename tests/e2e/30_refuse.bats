@@ -2,26 +2,7 @@
 # Containers that break the rules: refused with code, sentence and hint, on stderr and in --log, with
 # nothing changed; and beside each refusal a neighbour that is let in.
 
-load helpers
-load mpsgate
-
-setup_file() {
-  load helpers
-  load mpsgate
-  node_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-teardown() {
-  explain_failure
-  delete_all
-  assert_free
-}
+load suite
 
 node() { # PATH MINOR: a device entry as jq text
   printf '.linux.devices += [{path: "%s", type: "c", major: 195, minor: %d, fileMode: 438}]' "$1" "$2"

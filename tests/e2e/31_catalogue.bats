@@ -2,26 +2,11 @@
 # Rows of SECURITY.md that 30_refuse.bats has not: capabilities with a grant, cards by other drivers, what is noted,
 # and the counts of what was stripped. Fixtures of every row: src/policy/tests/catalogue.
 
-load helpers
-load mpsgate
+load suite
 
 setup_file() {
-  load helpers
-  load mpsgate
   foreign_drivers
   node_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-teardown() {
-  explain_failure
-  delete_all
-  assert_free
 }
 
 # foreign_drivers: card 0 has a display node, as NVIDIA's driver and the kernel would show it; another vendor's

@@ -3,31 +3,19 @@
 # nobody gets it a second time; who is exempt is told by namespace and image. The runtime is called as containerd's CRI calls it; what containerd itself makes of
 # such annotations is in tests/engines/cri.bats.
 
-load helpers
-load mpsgate
+load suite
 load token
 
 RUNC_ROOT=$MG/runc/k8s.io
 
 setup_file() {
-  load helpers
-  load mpsgate
-  load token
   kubelet_socket
   node_start
 }
 
 teardown_file() {
-  load helpers
-  load mpsgate
   node_stop
   rm -rf /var/lib/kubelet
-}
-
-teardown() {
-  explain_failure
-  delete_all
-  assert_free
 }
 
 # of POD CONTAINER TOKEN: sets of to bundle's options for a container as containerd's CRI describes it.

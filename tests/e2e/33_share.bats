@@ -2,29 +2,17 @@
 # Cards that are shared by agreement alone: what a container gets without MPS and without the host's
 # IPC namespace, and how the node goes from one schedule to the other.
 
-load helpers
-load mpsgate
+load suite
 
 setup_file() {
-  load helpers
-  load mpsgate
-  rootfs "$MG/rootfs"
   export MG_GPUS=3 # two for a container, and one that is not its
-  sim_cards
-  settings "$SHARE"
-  daemon_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
+  node_start
 }
 
 teardown() {
   explain_failure
   delete_all
-  settings "$SHARE"
+  settings
   [[ -f $MG/mpsgated.pid ]] || daemon_start
   mpsgate reload >/dev/null
   wait_for 20 "the cards are shared" holds share
@@ -32,7 +20,7 @@ teardown() {
   assert_free
 }
 
-SHARE='/^manage/a schedule = "share"'
+SETTINGS='/^manage/a schedule = "share"'
 
 schedule() { status_json | jq -r .schedule; }
 holds() { [[ $(schedule) == "$1" ]]; }
@@ -89,7 +77,7 @@ inside() {
   bundle one --private-ipc --ann aliyun.com/gpu-mem=1
   create one
   start one
-  settings
+  settings ''
   mpsgate reload
   assert_equal "wanted" "$(status_json | jq -r .schedule_wanted)" mps
   assert_equal "waits for" "$(status_json | jq -r '.schedule_waits_for | join(" ")')" one
@@ -108,7 +96,7 @@ inside() {
   granted y 1Gi
   assert_equal "guarantee" "$(env_in y CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)" "0=1024M"
   # And back, in the same way.
-  settings "$SHARE"
+  settings
   mpsgate reload
   delete y
   wait_for 20 "the cards are shared" holds share

@@ -2,26 +2,7 @@
 # Documents that no engine writes and a runtime takes all the same: what opens a card in any spelling, size or depth is
 # refused, beside it the same document without that is started as it is; and `mpsgate explain` says so of each.
 
-load helpers
-load mpsgate
-
-setup_file() {
-  load helpers
-  load mpsgate
-  node_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-teardown() {
-  explain_failure
-  delete_all
-  assert_free
-}
+load suite
 
 OPEN='{allow: true, type: "c", major: 195, access: "rwm"}'
 

@@ -5,12 +5,11 @@
 # nvidia-container-runtime is not in Debian. The stand-in here stands in its place and tells what it was handed:
 # an image that is legacy by its rules, a list of mounts by its cleaned paths (1.20: internal/config/image).
 
-load helpers
-load mpsgate
+load suite
+
+SETTINGS="s|^path = .*|path = \"$MG/bin/nvidia-container-runtime\"|"
 
 setup_file() {
-  load helpers
-  load mpsgate
   mkdir -p "$MG/bin"
   cat >"$MG/bin/nvidia-container-runtime" <<'SH'
 #!/bin/bash
@@ -37,21 +36,7 @@ fi
 exec /usr/sbin/runc "$@"
 SH
   chmod +x "$MG/bin/nvidia-container-runtime"
-  sim_cards
-  settings "s|^path = .*|path = \"$MG/bin/nvidia-container-runtime\"|"
-  daemon_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-teardown() {
-  explain_failure
-  delete_all
-  assert_free
+  node_start
 }
 
 # given ID WHAT: what the toolkit would have given to the container that was just created.
@@ -212,9 +197,7 @@ EVIL=$'\e]0;mine\a\e[2J0\nmpsgate: container ok\ndecision: pass\r\x7f\u009b2J\u2
 reports() { grep -cF "$1" "$MG/log/mpsgated.log" || true; }
 
 @test "what a spec shows many times is one note, one line of the log, and gone" {
-  daemon_stop
-  settings "s|^path = .*|path = \"$MG/bin/nvidia-container-runtime\"|; \$a [policy]\nunallocated = \"strip\""
-  daemon_start
+  daemon_with "$SETTINGS; \$a [policy]\nunallocated = \"strip\""
   local before first second words
   before=$(reports E_CDI_ANNOTATION)
   bundle x --jq '.annotations = ([range(2000) | {key: "cdi.k8s.io/\(.)", value: "nvidia.com/gpu=all"}] | from_entries)'
@@ -225,7 +208,5 @@ reports() { grep -cF "$1" "$MG/log/mpsgated.log" || true; }
   told_once() { (($(reports E_CDI_ANNOTATION) == before + 1)); }
   wait_for 10 "mpsgated was told once" told_once
   delete x
-  daemon_stop
-  settings "s|^path = .*|path = \"$MG/bin/nvidia-container-runtime\"|"
-  daemon_start
+  daemon_with
 }

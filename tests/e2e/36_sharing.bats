@@ -2,26 +2,7 @@
 # Whose processes and whose devices a container shares: the host's PID namespace, another container's, its own pod's;
 # no device cgroup at all; and a runtime that leaves open what no rule closes.
 
-load helpers
-load mpsgate
-
-setup_file() {
-  load helpers
-  load mpsgate
-  node_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-teardown() {
-  explain_failure
-  delete_all
-  assert_free
-}
+load suite
 
 WANT=(--ann mpsgate.io/gpu-mem=1Gi)
 HOST_PIDS='.linux.namespaces |= map(select(.type != "pid"))'
@@ -62,9 +43,7 @@ as_containerd() {
 }
 
 @test "a pod's own PID namespace is allowed, another pod's is not" {
-  daemon_stop
-  settings '/^\[mps\]/i [trust]\nlocal = "on"'
-  daemon_start
+  daemon_with '/^\[mps\]/i [trust]\nlocal = "on"'
   local pause=0123456789abcdef0123456789abcdef other=fedcba9876543210fedcba9876543210 pid
   bundle "$pause"
   as_containerd "$pause"
@@ -81,22 +60,16 @@ as_containerd() {
     "$RUNTIME" --root "$MG/runc/k8s.io" delete --force "$id" || true
     remove_bundles "$MG/k8s.io/$id"
   done
-  daemon_stop
-  settings
-  daemon_start
+  daemon_with
 }
 
 @test "policy.host_pid = warn lets both through, and says so" {
-  daemon_stop
-  settings '/^\[mps\]/i [policy]\nhost_pid = "warn"'
-  daemon_start
+  daemon_with '/^\[mps\]/i [policy]\nhost_pid = "warn"'
   granted x 1Gi --jq "$HOST_PIDS" --jq "$PLAIN"
   grep -q 'E_HOST_PID.*policy.host_pid' "$MG/log/mpsgated.log"
   refused y E_CAPABILITY "${WANT[@]}" --jq "$HOST_PIDS" --jq '.process.capabilities |= map_values(. + ["CAP_SYS_PTRACE"])'
   delete x
-  daemon_stop
-  settings
-  daemon_start
+  daemon_with
 }
 
 @test "a tenant reaches no MPS server by signal or trace, whatever its uid and gid" {
@@ -117,14 +90,10 @@ as_containerd() {
 crun_on() {
   command -v crun >/dev/null || skip "crun is not installed"
   unshare -m mount -t cgroup2 none /sys/fs/cgroup || skip "no cgroup v2 here"
-  daemon_stop
-  settings "s|^path = .*|path = \"$(command -v crun)\"|"
-  daemon_start
+  daemon_with "s|^path = .*|path = \"$(command -v crun)\"|"
 }
 crun_off() {
-  daemon_stop
-  settings
-  daemon_start
+  daemon_with
 }
 # by_crun PROGRAM ID ARG...: run to its end; what it said is $stdout and $stderr.
 by_crun() {

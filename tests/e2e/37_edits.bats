@@ -2,28 +2,9 @@
 # What mpsgate takes away is gone: after `policy.unallocated = "strip"` and `policy.privileged = "close"` a managed card
 # does not open by any rule that the edits could have missed, and who has no GPU in mind keeps what he had.
 
-load helpers
-load mpsgate
+load suite
 
-setup_file() {
-  load helpers
-  load mpsgate
-  sim_cards
-  settings '/^\[mps\]/i [policy]\nunallocated = "strip"\nprivileged = "close"'
-  daemon_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-teardown() {
-  explain_failure
-  delete_all
-  assert_free
-}
+SETTINGS='/^\[mps\]/i [policy]\nunallocated = "strip"\nprivileged = "close"'
 
 DENY='{"allow": false, "access": "rwm"}'
 MAKES_NODES='.process.capabilities |= map_values(. + ["CAP_MKNOD"])'
@@ -105,14 +86,10 @@ not_shut() {
 }
 
 @test "without close a privileged container is never refused for what is left: a CNI plugin, kube-proxy, a driver's pod" {
-  daemon_stop
-  settings '/^\[mps\]/i [policy]\nunallocated = "strip"'
-  daemon_start
+  daemon_with '/^\[mps\]/i [policy]\nunallocated = "strip"'
   allowed cni --caps-all --jq '.mounts += [{destination: "/host", type: "bind", source: "/opt", options: ["rbind", "rw"]}]'
   allowed proxy --caps-all --jq '.linux.namespaces |= map(select(.type != "pid"))'
   allowed driver --caps-all --jq '.linux.devices = [{path: "/dev/nvidia0", type: "c", major: 195, minor: 0}]' \
     --jq ".linux.resources.devices += [$(allow c 195 '' rwm), $(allow c '' '' rwm)]"
-  daemon_stop
-  settings '/^\[mps\]/i [policy]\nunallocated = "strip"\nprivileged = "close"'
-  daemon_start
+  daemon_with
 }

@@ -2,14 +2,9 @@
 # Mounts whose source leads elsewhere when the runtime mounts it than when it was judged; and other names by
 # which mpsgate's directories are reached. A wrapper below mpsgate-runtime exchanges two names at just that moment.
 
-load helpers
-load mpsgate
+load suite
 
-setup_file() {
-  load helpers
-  load mpsgate
-  node_below_exchange
-}
+setup_file() { node_below_exchange; }
 
 # node_below_exchange: a node whose runtime exchanges what $MG/exchange names (two paths) before it is run.
 node_below_exchange() {
@@ -30,12 +25,6 @@ SH
   daemon_start
 }
 
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
 setup() {
   [[ $(uname -m) == x86_64 ]] || skip "the number of renameat2 is x86_64's"
   rm -rf "${MG:?}/home"
@@ -47,8 +36,7 @@ setup() {
 teardown() {
   explain_failure
   rm -f "$MG/exchange"
-  delete_all
-  assert_free
+  node_reset
 }
 
 # bind SOURCE [OPTIONS]: a filter for `bundle --jq`.

@@ -2,27 +2,13 @@
 # The node's cgroups in a container's reach: mounts by which it leaves its device rules, cgroups that lie in each
 # other, and trees of its own that are deep.
 
-load helpers
 load mpsgate
 
-setup_file() {
-  load helpers
-  load mpsgate
-  rootfs "$MG/rootfs"
-}
-
-setup() { node_with; }
+setup() { node_anew; }
 
 teardown() {
   explain_failure
   node_stop
-}
-
-node_with() { # [SED]
-  node_stop
-  sim_cards
-  settings "${1:-}"
-  daemon_start
 }
 
 # bind SOURCE OPTION...: a filter for `bundle --jq`.
@@ -116,7 +102,7 @@ logged() { grep -q "$1" "$MG/log/mpsgated.log"; }
 @test "policy.privileged = close: a writable mount is refused without a request too, a privileged container is not" {
   on_v1
   runtime_below
-  node_with '/^\[mps\]/i [policy]\nprivileged = "close"'
+  node_anew '/^\[mps\]/i [policy]\nprivileged = "close"'
   refused bad E_CGROUP --jq "$(bind /sys/fs/cgroup rbind rw)"
   refused bad E_CGROUP --jq "$(bind /sys rbind rw)"
   # Agents that look at the node have it so.

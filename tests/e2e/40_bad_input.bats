@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # Bad bundles, bad settings, a bad daemon, a bad disk: a clear error each, and nothing lost.
 
-load helpers
 load mpsgate
 
 setup() { node_start; }
@@ -162,9 +161,7 @@ WANTS="mpsgate.io/gpu-mem=1Gi"
 }
 
 @test "an unmanaged card" {
-  daemon_stop
-  settings 's/^manage = .*/manage = []/'
-  daemon_start
+  daemon_with 's/^manage = .*/manage = []/'
   try mpsgate enable 0
   wait_for 20 "card 0 is ready" card_is ready 0
   refused x E_GPU_UNMANAGED --ann "$WANTS" --ann mpsgate.io/gpu=1

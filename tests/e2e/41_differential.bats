@@ -3,7 +3,6 @@
 # open it here, `mpsgate explain` says what mpsgate-runtime does, and ordinary ones start (tests/differential).
 # MG_DOCUMENTS=N: how many, half under each policy; MG_SEED=N repeats a run.
 
-load helpers
 load mpsgate
 
 setup() {

@@ -1,25 +1,18 @@
 #!/usr/bin/env bats
 # What 36_sharing.bats and 37_edits.bats try on a runtime, as Docker and Podman write it.
 
-load helpers
-load mpsgate
+load suite
 
 SETTINGS='/^\[mps\]/i [policy]\nunallocated = "strip"\nprivileged = "close"'
 
 setup_file() {
-  load helpers
-  load mpsgate
   runtime_below
-  sim_cards
-  settings "$SETTINGS"
-  daemon_start
+  node_start
   docker_start --add-runtime mpsgate=/usr/bin/mpsgate-runtime --default-runtime mpsgate
   if command -v podman >/dev/null; then podman_start; fi
 }
 
 teardown_file() {
-  load helpers
-  load mpsgate
   docker_stop
   [[ ! -d $MG/podman ]] || podman rm -af -t 0 >/dev/null 2>&1
   node_stop
@@ -27,8 +20,8 @@ teardown_file() {
 
 teardown() {
   explain_failure
-  docker ps -aq | xargs -r /usr/bin/docker --host "unix://$DOCKER_SOCK" rm -f >/dev/null
-  assert_free
+  docker_clear
+  node_reset
 }
 
 podman() {

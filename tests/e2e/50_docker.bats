@@ -2,12 +2,9 @@
 # Docker 20.10 with mpsgate-runtime as its default runtime. It has no annotations: requests are
 # environment variables.
 
-load helpers
-load mpsgate
+load suite
 
 setup_file() {
-  load helpers
-  load mpsgate
   runtime_below
   node_start
   # dockerd offers --gpus where it finds this program.
@@ -16,16 +13,14 @@ setup_file() {
 }
 
 teardown_file() {
-  load helpers
-  load mpsgate
   docker_stop
   node_stop
 }
 
 teardown() {
   explain_failure
-  docker ps -aq | xargs -r /usr/bin/docker --host "unix://$DOCKER_SOCK" rm -f >/dev/null
-  assert_free
+  docker_clear
+  node_reset
 }
 
 WANT=(--network none --ipc host --env MPSGATE_GPU_MEM=7Gi)

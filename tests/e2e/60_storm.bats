@@ -5,20 +5,7 @@
 #
 # sandbox: MG_GPUS=8
 
-load helpers
-load mpsgate
-
-setup_file() {
-  load helpers
-  load mpsgate
-  node_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
+load suite
 
 teardown() { explain_failure; }
 

@@ -3,26 +3,14 @@
 # daemon that dies, an orphan, a fault, a client of a wrong uid. Real runc; the real control daemon where
 # it can be had, and its double where a server or a client is needed, which takes a GPU.
 
-load helpers
-load mpsgate
+load suite
 
-setup_file() {
-  load helpers
-  load mpsgate
-  node_with "$(control_program)"
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
+setup_file() { node_with "$(control_program)"; }
 
 teardown() {
   explain_failure
   let_go
   delete_all
-  settings "s|^control = .*|control = \"$(control_program)\"|"
   node_with "$(control_program)"
 }
 
@@ -49,8 +37,7 @@ hold() { "$RUNTIME" --root "$RUNC_ROOT" exec -d "$1" sh -c 'sleep 600 | nvidia-c
 flood() { "$RUNTIME" --root "$RUNC_ROOT" exec -d "$1" mps-double hold "$2" 3>&-; }
 
 let_go() {
-  [[ ! -f $MG/held ]] || kill -KILL "$(<"$MG/held")" 2>/dev/null || true
-  rm -f "$MG/held"
+  kill_listed "$MG/held"
 }
 
 # Control daemons, and no front-end of a moment.

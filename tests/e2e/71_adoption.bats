@@ -3,29 +3,13 @@
 # daemons, grants, reservations. What only looks like a control daemon is not taken for one.
 
 # shellcheck disable=SC2030,SC2031 # a test is a subshell, and sets what it reads itself
-load helpers
-load mpsgate
-
-setup_file() {
-  load helpers
-  load mpsgate
-  node_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
+load suite
 
 teardown() {
   explain_failure
   touch "$MG/go"
-  [[ ! -f $MG/victims ]] || xargs -r kill -KILL <"$MG/victims" 2>/dev/null || true
-  rm -f "$MG/victims"
-  delete_all
-  [[ -f $MG/mpsgated.pid ]] || daemon_start
-  assert_free
+  kill_listed "$MG/victims"
+  node_reset
 }
 
 log_size() { stat -c %s "$MG/log/mpsgated.log"; }

@@ -4,20 +4,15 @@
 # memory is where it belongs.
 
 # shellcheck disable=SC2030,SC2031 # a test is a subshell, and sets what it reads itself
-load helpers
-load mpsgate
+load suite
 
 setup_file() {
-  load helpers
-  load mpsgate
   node_start
   docker_start --add-runtime mpsgate=/usr/bin/mpsgate-runtime --default-runtime mpsgate
   if command -v podman >/dev/null; then podman_start; fi
 }
 
 teardown_file() {
-  load helpers
-  load mpsgate
   [[ ! -d $MG/podman ]] || podman rm -af -t 0 >/dev/null 2>&1
   docker_stop
   node_stop
@@ -25,12 +20,9 @@ teardown_file() {
 
 teardown() {
   explain_failure
-  [[ ! -f $MG/strangers ]] || xargs -r kill -KILL <"$MG/strangers" 2>/dev/null || true
-  rm -f "$MG/strangers"
-  [[ -f $MG/mpsgated.pid ]] || daemon_start
-  docker ps -aq | xargs -r /usr/bin/docker --host "unix://$DOCKER_SOCK" rm -f >/dev/null
-  delete_all
-  assert_free
+  kill_listed "$MG/strangers"
+  docker_clear
+  node_reset
 }
 
 WANT=(--network none --ipc host --env MPSGATE_GPU_MEM=7Gi)

@@ -3,24 +3,15 @@
 # restarted, settings are reloaded. Always with the test double as control daemon: a real one has no
 # CUDA clients without a GPU.
 
-load helpers
-load mpsgate
+load suite
 
 # Read by control_program.
 export MG_MPS_CONTROL=''
 
 setup_file() {
-  load helpers
-  load mpsgate
   rootfs "$MG/rootfs"
   rootfs_program "$MG/rootfs" "$(control_program)"
   node_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
 }
 
 teardown() {

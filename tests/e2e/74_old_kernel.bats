@@ -6,30 +6,18 @@
 # under: old-kernel.pl
 
 # shellcheck disable=SC2030,SC2031 # a test is a subshell, and sets what it reads itself
-load helpers
-load mpsgate
+load suite
 
 setup_file() {
-  load helpers
-  load mpsgate
   # A hybrid machine mounts v2 beside v1; on one with v2 alone this file still shows the want of pidfds.
   ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
   node_start
 }
 
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
 teardown() {
   explain_failure
-  [[ ! -f $MG/strangers ]] || xargs -r kill -KILL <"$MG/strangers" 2>/dev/null || true
-  rm -f "$MG/strangers"
-  [[ -f $MG/mpsgated.pid ]] || daemon_start
-  delete_all
-  assert_free
+  kill_listed "$MG/strangers"
+  node_reset
 }
 
 stranger() {
@@ -145,7 +133,5 @@ stranger() {
   daemon_start
   wait_for 30 "both are given back" bash -c '[[ -z $(pgrep -x nvidia-cuda-mps) ]]'
   wait_for 10 "their modes are" bash -c "[[ \$(jq -c '[.cards[].compute_mode] | unique' $NVML/nvml.json) == '[\"DEFAULT\"]' ]]"
-  daemon_stop
-  settings
-  daemon_start
+  daemon_with
 }

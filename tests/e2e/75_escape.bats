@@ -3,16 +3,15 @@
 # control daemon, the socket, the ledger, other cards and the host. What it says is compared with what
 # stood before, from outside: a neighbour, the daemons, limits, ledger, files.
 
-load helpers
-load mpsgate
+load suite
 
 # What Docker 20.10 gives root: no more and no less.
 DOCKER_CAPS='["CHOWN","DAC_OVERRIDE","FSETID","FOWNER","MKNOD","NET_RAW","SETGID","SETUID","SETFCAP","SETPCAP",
   "NET_BIND_SERVICE","SYS_CHROOT","KILL","AUDIT_WRITE"] | map("CAP_" + .)'
 
+SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|"
+
 setup_file() {
-  load helpers
-  load mpsgate
   [[ -x $MG_OUT/fakes/escape-try ]] || { echo "no $MG_OUT/fakes/escape-try: make build" >&2; return 1; }
   rootfs "$MG/rootfs"
   local applet
@@ -23,15 +22,7 @@ setup_file() {
   # A copy, beside which a test can put a server program: Debian's package has none, the double has its own.
   mkdir -p "$MG/control"
   cp "$(dirname "$(control_program)")"/nvidia-cuda-mps-* "$MG/control/"
-  sim_cards
-  settings "s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|"
-  daemon_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
+  node_start
 }
 
 teardown() {
@@ -46,9 +37,7 @@ teardown() {
 
 # with_settings [SED SCRIPT]: mpsgated anew, on this file's settings changed by it; teardown goes back.
 with_settings() {
-  daemon_stop
-  settings "s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|; ${1:-}"
-  daemon_start
+  daemon_with "$SETTINGS; ${1:-}"
   changed=${1:-}
 }
 

@@ -2,36 +2,16 @@
 # Containers that take more of a card than was granted: real runc, real processes in real cgroups, and a
 # simulated NVML that says what each of them uses.
 
-load helpers
 load mpsgate
 
-setup_file() {
-  load helpers
-  load mpsgate
-  rootfs "$MG/rootfs"
-}
+setup() { node_anew; }
 
-setup() { node_with; }
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
+teardown_file() { node_stop; }
 
 teardown() {
   explain_failure
-  [[ ! -f $MG/stranger ]] || kill -KILL "$(<"$MG/stranger")" 2>/dev/null || true
-  rm -f "$MG/stranger"
+  kill_listed "$MG/stranger"
   node_stop
-}
-
-# node_with [SED]: the node anew, with these settings.
-node_with() {
-  node_stop
-  sim_cards
-  settings "${1:-}"
-  daemon_start
 }
 
 stopped() { [[ $(state_of "$1") == stopped ]]; }
@@ -78,7 +58,7 @@ second_process() {
 }
 
 @test "policy.enforce = report: the overrun is named once, and the container lives" {
-  node_with '/^\[mps\]/i [policy]\nenforce = "report"'
+  node_anew '/^\[mps\]/i [policy]\nenforce = "report"'
   granted bad 1Gi --ann mpsgate.io/gpu=0
   uses "$(pid_of bad)" 2000
   wait_for 20 "it is reported" acted

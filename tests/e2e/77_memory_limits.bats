@@ -2,20 +2,9 @@
 # The driver's own memory limit on a container's cgroup (r615 and newer): real runc or crun, real cgroups, and a
 # simulated NVML that takes limits as NVIDIA's documentation has them. On cgroup v1 it shows that nothing is tried.
 
-load helpers
 load mpsgate
 
-setup_file() {
-  load helpers
-  load mpsgate
-  rootfs "$MG/rootfs"
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
+teardown_file() { node_stop; }
 
 teardown() {
   explain_failure

@@ -2,35 +2,24 @@
 # What Prometheus reads of the real programs, with real runc containers and simulated cards, as Prometheus' own
 # tool judges it; and the alerts and their tests.
 
-load helpers
-load mpsgate
+load suite
 
 setup_file() {
-  load helpers
-  load mpsgate
   # The sandbox shares the machine's network: a port that is free now.
   MG_METRICS_PORT=$((20000 + RANDOM % 10000))
   while (exec 3<>"/dev/tcp/127.0.0.1/$MG_METRICS_PORT") 2>/dev/null; do
     MG_METRICS_PORT=$((20000 + RANDOM % 10000))
   done
   export MG_METRICS_PORT
-  rootfs "$MG/rootfs"
   sim_cards
   settings "$(listen "127.0.0.1:$MG_METRICS_PORT")"
   daemon_start
 }
 
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
 teardown() {
   explain_failure
-  [[ ! -f $MG/taker ]] || kill -KILL "$(<"$MG/taker")" 2>/dev/null || true
-  rm -f "$MG/taker"
-  delete_all
+  kill_listed "$MG/taker"
+  node_reset
 }
 
 listen() { printf 's|^\\[nvml\\]|[metrics]\\nlisten = "%s"\\n[nvml]|' "$1"; } # ADDRESS: a script for `settings`
@@ -60,14 +49,10 @@ needs_promtool() { command -v promtool >/dev/null || skip "needs promtool (Debia
   refused x E_NO_HOST_IPC --ann mpsgate.io/gpu-mem=1Gi --private-ipc
   counted() { [[ $(value 'mpsgate_refusals_total{code="E_NO_HOST_IPC"}') == $((before + 1)) ]]; }
   wait_for 10 "it is counted" counted
-  daemon_stop
-  settings "$(listen "127.0.0.1:$MG_METRICS_PORT");s|^\[inject\]|[policy]\nunallocated = \"strip\"\n[inject]|"
-  daemon_start
+  daemon_with "$(listen "127.0.0.1:$MG_METRICS_PORT");s|^\[inject\]|[policy]\nunallocated = \"strip\"\n[inject]|"
   allowed y --env NVIDIA_VISIBLE_DEVICES=all
   wait_for 10 "it is counted" shows 'mpsgate_notes_total{action="stripped",code="E_VISIBLE_DEVICES"} 1'
-  daemon_stop
-  settings "$(listen "127.0.0.1:$MG_METRICS_PORT");s|^\[inject\]|[policy]\nunallocated = \"warn\"\n[inject]|"
-  daemon_start
+  daemon_with "$(listen "127.0.0.1:$MG_METRICS_PORT");s|^\[inject\]|[policy]\nunallocated = \"warn\"\n[inject]|"
   allowed y --env NVIDIA_VISIBLE_DEVICES=all
   wait_for 10 "it is counted" shows 'mpsgate_notes_total{action="warned",code="E_VISIBLE_DEVICES"} 1'
 }

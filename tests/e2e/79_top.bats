@@ -1,27 +1,15 @@
 #!/usr/bin/env bats
 # mpsgate top on a terminal (script(1) gives it one), with a simulated card and real containers.
 
-load helpers
-load mpsgate
+load suite
 
-setup_file() {
-  load helpers
-  load mpsgate
-  rootfs "$MG/rootfs"
-  node_start 1
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
+setup_file() { node_start 1; }
 
 teardown() {
   explain_failure
   if [[ -n ${top:-} ]]; then kill "$top" 2>/dev/null || true; fi
   exec {keys}>&- || true
-  delete_all
+  node_reset
 }
 
 # top_start COLUMNS ROWS: mpsgate top on a terminal of this size, which writes to $MG/screen and reads keys.

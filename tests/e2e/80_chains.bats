@@ -10,29 +10,19 @@
 # hook), cmd/nvidia-container-runtime-hook (which reads the bundle's config.json anew). They stand in for
 # files and rules, not for a driver.
 
-load helpers
-load mpsgate
+load suite
 
 setup_file() {
-  load helpers
-  load mpsgate
   mkdir -p "$MG/driver" "$MG/bin"
   echo driver >"$MG/driver/libcuda.so.550.163.01"
   nvidia_runtime
   node_start
 }
 
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
 teardown() {
   explain_failure
-  delete_all
   rm -rf /etc/cdi /run/cdi /etc/nvidia-container-runtime
-  assert_free
+  node_reset
 }
 
 # nvidia_runtime: the stand-in and its legacy hook, in $MG/bin. LOW: the runtime below it. MODE: jit-cdi, legacy.
@@ -102,9 +92,7 @@ chain() {
 
 # use_settings [SED]: the daemon on changed settings, from here on.
 use_settings() {
-  daemon_stop
-  settings "${1:-}"
-  daemon_start
+  daemon_with "${1:-}"
 }
 ABOVE="s|^path = .*|path = \"$MG/bin/nvidia-container-runtime\"|; s|^mode = .*|mode = \"auto\"|"
 AUTO='s|^mode = .*|mode = "auto"|'

@@ -2,14 +2,11 @@
 # Engines that keep their runtime: Podman 4.3 with its precreate hook, which has the whole grant; and the
 # createRuntime hook alone, which can only veto. Plain runc below, never mpsgate-runtime.
 
-load helpers
-load mpsgate
+load suite
 
 HOOKS=$MG_REPO/hooks
 
 setup_file() {
-  load helpers
-  load mpsgate
   command -v podman >/dev/null || skip "no podman"
   node_start
   rootfs "$MG/rootfs"
@@ -17,8 +14,6 @@ setup_file() {
 }
 
 teardown_file() {
-  load helpers
-  load mpsgate
   podman rm -af -t 0 >/dev/null
   node_stop
 }
@@ -27,10 +22,8 @@ teardown() {
   explain_failure
   podman rm -af -t 0 >/dev/null
   settings
-  delete_all
   rm -rf "$MG/hooks.d"
-  [[ -f $MG/mpsgated.pid ]] || daemon_start
-  assert_free
+  node_reset
 }
 
 PODMAN=(/usr/bin/podman --root "$MG/p" --runroot "$MG/p.run" --storage-driver vfs --runtime "$REAL"

@@ -2,33 +2,11 @@
 # Rootless engines, which get no grants and are otherwise let alone; and user namespaces below a rootful
 # engine, where uids are mapped and device nodes bound.
 
-load helpers
-load mpsgate
+load suite
 
 # The containers of this file have no PID namespace of its own (see below).
 # shellcheck disable=SC2016 # sed's
-PIDS='$a [policy]\nhost_pid = "warn"'
-
-setup_file() {
-  load helpers
-  load mpsgate
-  sim_cards
-  settings "$PIDS"
-  daemon_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-teardown() {
-  explain_failure
-  delete_all
-  [[ -f $MG/mpsgated.pid ]] || daemon_start
-  assert_free
-}
+SETTINGS='$a [policy]\nhost_pid = "warn"'
 
 # userns ID [BUNDLE OPTION...]: a bundle whose root file system its root owns.
 userns() {
@@ -65,9 +43,7 @@ userns() {
   userns x --ann mpsgate.io/gpu-mem=2Gi --ann mpsgate.io/gpu-uid=70000
   create fail x
   assert_refusal_text x E_UID
-  daemon_stop
-  settings 's|^mode = .*|mode = "cdi"|;'"$PIDS"
-  daemon_start
+  daemon_with 's|^mode = .*|mode = "cdi"|;'"$SETTINGS"
   mkdir -p /etc/cdi
   jq -n --arg card "$(uuid 0)" '{cdiVersion: "0.5.0", kind: "nvidia.com/gpu", devices: [{name: $card, containerEdits: {deviceNodes:
     [{path: "/dev/inside-only", type: "c", major: 195, minor: 0}, {path: "/dev/nvidiactl"}, {path: "/dev/nvidia-uvm"}, {path: "/dev/nvidia-uvm-tools"}]}}]}' >/etc/cdi/nvidia.json
@@ -78,9 +54,7 @@ userns() {
   # Without a user namespace the runtime makes it.
   allowed z --ann mpsgate.io/gpu-mem=2Gi --ann mpsgate.io/gpu=0
   rm -r /etc/cdi
-  daemon_stop
-  settings "$PIDS"
-  daemon_start
+  daemon_with
 }
 
 @test "a joined user namespace: its map is the kernel's; one that cannot be read is refused" {
@@ -114,9 +88,7 @@ rootless() {
 echo "reached: $*"
 SH
   chmod 755 "$MG/home/runtime"
-  daemon_stop
-  settings "s|^path = .*|path = \"$MG/home/runtime\"|"
-  daemon_start
+  daemon_with "s|^path = .*|path = \"$MG/home/runtime\"|"
   local before
   before=$(cat "$MG/b/x/config.json" "$MG/b/y/config.json" | sha256sum)
   WANT_STATUS=1 rootless mpsgate-runtime --root "$MG/home/r" --log "$MG/home/log" --log-format json create --bundle "$MG/b/x" x

@@ -2,28 +2,9 @@
 # policy.privileged = "close": a privileged container keeps every device but NVIDIA's, for good: after
 # `update`, and with systemd's cgroup driver after set-property and daemon-reload.
 
-load helpers
-load mpsgate
+load suite
 
-setup_file() {
-  load helpers
-  load mpsgate
-  sim_cards
-  settings '/^\[mps\]/i [policy]\nprivileged = "close"'
-  daemon_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-teardown() {
-  explain_failure
-  delete_all
-  assert_free
-}
+SETTINGS='/^\[mps\]/i [policy]\nprivileged = "close"'
 
 # privileged ID: running, with every capability and the rule of `--privileged`.
 privileged() {

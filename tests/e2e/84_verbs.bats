@@ -1,25 +1,7 @@
 #!/usr/bin/env bats
 # Verbs that decide nothing: argv, exit status and output as from the plain runtime. `restore` is decided.
 
-load helpers
-load mpsgate
-
-setup_file() {
-  load helpers
-  load mpsgate
-  node_start
-}
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-teardown() {
-  explain_failure
-  delete_all
-}
+load suite
 
 # same WORD...: the plain runtime and ours, by one name, answer alike: status, stdout and stderr.
 same() {
@@ -63,18 +45,14 @@ for a; do printf '<%s>' "$a"; done >"$MG/recorded"
 exit 43
 SH
   chmod +x "$MG/recorder"
-  daemon_stop
-  settings "s|^path = .*|path = \"$MG/recorder\"|"
-  daemon_start
+  daemon_with "s|^path = .*|path = \"$MG/recorder\"|"
   local verb want
   for verb in features --version spec state ps events update checkpoint start pause resume list; do
     want=$(printf '<%s>' --root "$MG/a b" --log= "$verb" --new-flag=$'\xff\n' "" -- "create")
     try 43 mpsgate-runtime --root "$MG/a b" --log= "$verb" --new-flag=$'\xff\n' "" -- create
     assert_equal "argv of $verb" "$(<"$MG/recorded")" "$want"
   done
-  daemon_stop
-  settings
-  daemon_start
+  daemon_with
 }
 
 # bats test_tags=runtime

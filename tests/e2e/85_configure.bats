@@ -2,32 +2,21 @@
 # The README's sections on engines as a new user follows them: `mpsgate configure ENGINE --write` on the settings as
 # they are, the engine started by hand (there is no systemd here), one container with a grant, --check, --undo.
 
-load helpers
-load mpsgate
+load suite
 
 setup_file() {
-  load helpers
-  load mpsgate
   runtime_below
   node_start
 }
 
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-setup() {
-  cp -a /etc "$MG/etc.before"
-}
+setup() { cp -a /etc "$MG/etc.before"; }
 
 teardown() {
   explain_failure
   docker_stop
   containerd_stop
   rm -rf "$MG/etc.before"
-  assert_free
+  node_reset
 }
 
 CONTAINERD_SOCK=/run/containerd/containerd.sock

@@ -1,12 +1,9 @@
 #!/usr/bin/env bats
 # mpsgate run-probe: a container of its own, through the real runc, with a libcuda of ours in it.
 
-load helpers
-load mpsgate
+load suite
 
 setup_file() {
-  load helpers
-  load mpsgate
   node_start 1
   # Gives what the grant's variable says, or, built so, everything; or never answers.
   cat >"$MG/cuda.c" <<'C'
@@ -41,14 +38,6 @@ C
   cc -shared -fPIC -DUNLIMITED -o "$MG/unlimited.so" "$MG/cuda.c"
   cc -shared -fPIC -DHANGS -o "$MG/hangs.so" "$MG/cuda.c"
 }
-
-teardown_file() {
-  load helpers
-  load mpsgate
-  node_stop
-}
-
-teardown() { explain_failure; }
 
 nothing_left() {
   wait_for 10 "all memory free" is_free 1

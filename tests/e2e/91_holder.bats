@@ -4,17 +4,15 @@
 # real control daemon where it can be had; its double where a server is needed, which takes a GPU.
 
 # shellcheck disable=SC2030,SC2031 # a test is a subshell, and sets what it reads itself
-load helpers
 load mpsgate
 
 POD=/mnt # nothing of the sandbox is there
+SETTINGS='s/^supervisor = .*/supervisor = "holder"/'
 
 setup_file() {
-  load helpers
-  load mpsgate
   pod_make
   sim_cards
-  settings 's/^supervisor = .*/supervisor = "holder"/'
+  settings
 }
 
 setup() { pod_start; daemon_start; }
@@ -25,7 +23,7 @@ teardown() {
   daemon_stop
   pod_kill
   rm -rf /run/mpsgate /var/lib/mpsgate/*
-  settings 's/^supervisor = .*/supervisor = "holder"/'
+  settings
 }
 
 # Another root directory with the machine's files in it: what a container has of the driver is bound into it as well.

@@ -2,7 +2,6 @@
 # `mpsgate node-install`, as the Helm chart's init container: from a mount namespace of its own onto its node, which is here the
 # one of the sandbox's pid 1.
 
-load helpers
 load mpsgate
 
 setup() {

@@ -2,32 +2,20 @@
 # What tenants of a cluster can put into mpsgated ends no service and shows nobody else's secrets: records of tokens that are damaged or have no
 # end, and processes whose arguments hold passwords.
 
-load helpers
-load mpsgate
+load suite
 load token
 
 RUNC_ROOT=$MG/runc/k8s.io
 TOKENS=/var/lib/mpsgate/tokens
 
 setup_file() {
-  load helpers
-  load mpsgate
-  load token
   kubelet_socket
   node_start
 }
 
 teardown_file() {
-  load helpers
-  load mpsgate
   node_stop
   rm -rf /var/lib/kubelet
-}
-
-teardown() {
-  explain_failure
-  delete_all
-  assert_free
 }
 
 # of POD CONTAINER TOKEN: sets of to bundle's options for a container as containerd's CRI describes it.

@@ -2,15 +2,13 @@
 # NVIDIA's own client library in containers, below NVIDIA's own control daemon: whom it reaches, as whom and from where. The server
 # is the tests' own: what comes after a server's first words is for a card (tests/gpu).
 
-load helpers
-load mpsgate
+load suite
 
 # A code that only the server can have told the library.
 WORD=4711
+SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|"
 
 setup_file() {
-  load helpers
-  load mpsgate
   rootfs "$MG/rootfs"
   if ! rootfs_libcuda "$MG/rootfs" 2>"$MG/why"; then
     tail -n 1 "$MG/why" >"$MG/skip"
@@ -18,14 +16,10 @@ setup_file() {
   fi
   mkdir -p "$MG/control"
   cp "$(control_program)" "$MG_OUT/fakes/nvidia-cuda-mps-server" "$MG/control/"
-  sim_cards
-  settings "s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|"
-  daemon_start
+  node_start
 }
 
 teardown_file() {
-  load helpers
-  load mpsgate
   [[ -f $MG/skip ]] || node_stop
 }
 
@@ -39,8 +33,7 @@ setup() {
 teardown() {
   [[ ! -f $MG/skip ]] || return 0
   explain_failure
-  delete_all
-  assert_free
+  node_reset
 }
 
 # clients: how many the control daemon has seen. It answers after its log has all that came before.
@@ -163,9 +156,7 @@ served() { grep -q " $WORD\$" "$MG/out/$1"; } # ID
 
 @test "after disable nobody is there for it, and after enable it is served again" {
   local before
-  daemon_stop
-  settings "s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|; s/^manage = .*/manage = []/"
-  daemon_start
+  daemon_with "$SETTINGS; s/^manage = .*/manage = []/"
   try mpsgate enable 0
   wait_for 20 "the card is ready" card_is ready 0
   granted c 2Gi --ann mpsgate.io/gpu=0
@@ -186,9 +177,7 @@ served() { grep -q " $WORD\$" "$MG/out/$1"; } # ID
   granted again 2Gi --ann mpsgate.io/gpu=0
   attaches again
   delete_all
-  daemon_stop
-  settings "s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|"
-  daemon_start
+  daemon_with
 }
 
 @test "nodes that it makes itself open no card, and none is left on the host" {

@@ -2,7 +2,6 @@
 # What a container has at /dev/shm, and its IPC namespace, against what the MPS servers of the node were seen to do: policy.ipc, W_SHM
 # and E_NO_SHM. The server is the tests' own, below NVIDIA's control daemon.
 
-load helpers
 load mpsgate
 
 OWN='(.mounts[] | select(.destination == "/dev/shm")) |= {destination, type: "tmpfs", source: "shm", options: ["size=64m"]}'

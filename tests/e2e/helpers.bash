@@ -93,6 +93,12 @@ runs_its_own() {
 
 gone() { [[ ! -e /proc/$1 ]]; } # PID
 
+# kill_listed FILE: the processes whose pids a test has written there.
+kill_listed() {
+  [[ ! -f $1 ]] || xargs -r kill -KILL <"$1" 2>/dev/null || true
+  rm -f "$1"
+}
+
 # --- containers -----------------------------------------------------------------------------------
 
 # rootfs DIR: busybox and the folders that a runtime mounts on.
@@ -290,11 +296,13 @@ docker_start() {
   tar -C "$MG/rootfs" -c . | docker import - bb >/dev/null
 }
 
+docker_clear() { docker ps -aq | xargs -r /usr/bin/docker --host "unix://$DOCKER_SOCK" rm -f >/dev/null; }
+
 docker_stop() {
   local pid
   [[ -f $MG/docker.pid ]] || return 0
   pid=$(<"$MG/docker.pid")
-  docker ps -aq | xargs -r /usr/bin/docker --host "unix://$DOCKER_SOCK" rm -f >/dev/null || true
+  docker_clear || true
   kill "$pid" && wait_for 30 "dockerd ends" gone "$pid"
 }
 

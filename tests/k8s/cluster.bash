@@ -1,12 +1,15 @@
 # cluster.bash: a Kubernetes of one node in the sandbox: etcd, API server, scheduler, controller manager, containerd with
 # mpsgate-runtime as its default handler (as `mpsgate configure containerd` makes it), kubelet; mpsgated with simulated cards.
-# Loaded after tests/e2e's helpers and mpsgate; tests/k8s/run says where the programs are ($MG_K8S_PATH).
+# tests/k8s/run says where the programs are ($MG_K8S_PATH).
 #
 # Each part has its own verb, as tests take one of them away: api_start, api_stop; control_start, control_stop (scheduler and
 # controller manager); containerd_start, containerd_stop; kubelet_start, kubelet_stop [SIGNAL]. cluster_start, cluster_stop: all.
 # Pods have a network of their own, a bridge in the file's network namespace (run makes it). Their image is `bb`, busybox;
 # other names come from a registry on loopback (`image`).
 # shellcheck shell=bash
+
+# shellcheck source=tests/e2e/mpsgate.bash
+source "${BASH_SOURCE[0]%/*}/../e2e/mpsgate.bash"
 
 K8S=$MG/k8s
 NODE_NAME=node1
@@ -238,6 +241,26 @@ cluster_stop() {
   end registry
   api_stop
   node_stop
+}
+
+# The default set-up: one cluster for the file, whose API server mpsgated follows; each test leaves it without pods and with all
+# memory free. A file defines after `load cluster` what it does otherwise.
+setup_file() {
+  cluster_start
+  cluster_follow
+}
+teardown_file() { cluster_stop; }
+teardown() {
+  explain_cluster
+  cluster_reset
+}
+explain_cluster() {
+  explain_failure
+  [[ ${BATS_TEST_COMPLETED:-} == 1 ]] || cluster_log
+}
+cluster_reset() {
+  pods_clear
+  assert_free
 }
 
 cluster_log() {

@@ -2,29 +2,10 @@
 # A real Kubernetes with mpsgate below its kubelet: a pod that asks for nothing is not touched; the samples of the systems that mpsgate
 # replaces run as they stand in their pages; whoever asks in the limits gets that memory through the device plugin, once.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load cluster
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
   cluster_start
-}
-
-teardown_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  cluster_stop
-}
-
-teardown() {
-  explain_failure
-  [[ ${BATS_TEST_COMPLETED:-} == 1 ]] || cluster_log
-  pods_clear
-  assert_free
 }
 
 @test "the node is ready, and its default runtime is mpsgate's" {

@@ -2,31 +2,7 @@
 # What a pod has survives what happens to containers, kubelet, mpsgated, the node and the API server; it is free when its container
 # is really gone, and not before; what a local engine has is gone from the node.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load cluster
-
-setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  cluster_start
-  cluster_follow
-}
-
-teardown_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  cluster_stop
-}
-
-teardown() {
-  explain_failure
-  [[ ${BATS_TEST_COMPLETED:-} == 1 ]] || cluster_log
-  pods_clear
-  assert_free
-}
 
 @test "a container that is restarted has its memory again; a restart of mpsgated or of the kubelet changes nothing" {
   asks again 7 '.spec.restartPolicy = "Always"'

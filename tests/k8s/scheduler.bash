@@ -2,6 +2,9 @@
 # haproxy, which stands for the Service (it asks /leaderz), a kube-scheduler that asks them, and nodes that nobody runs on.
 # shellcheck shell=bash
 
+# shellcheck source=tests/k8s/cluster.bash
+source "${BASH_SOURCE[0]%/*}/cluster.bash"
+
 EXTENDER_PORTS=(19601 19602)
 EXTENDER=http://127.0.0.1:19600
 # Where a replica that wants certificates answers probes.

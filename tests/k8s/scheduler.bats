@@ -2,26 +2,15 @@
 # mpsgate-scheduler as the extender of a real kube-scheduler: which node, which card, and that its ledger is the API server's truth
 # whatever dies meanwhile. Beside the real node there are nodes that nobody runs on: pods are bound to them, and stay so.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
-load cluster
 load scheduler
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  load scheduler
   cluster_start
   cluster_follow
   extender_start
 }
 
 teardown_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  load scheduler
   extender_stop
   cluster_stop
 }

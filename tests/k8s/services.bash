@@ -2,6 +2,9 @@
 # their tokens, NVIDIA's runtime, a systemctl, and the images. It stands for kube-proxy, a DNS server and NVIDIA's toolkit.
 # shellcheck shell=bash
 
+# shellcheck source=tests/k8s/cluster.bash
+source "${BASH_SOURCE[0]%/*}/cluster.bash"
+
 SERVICE_NET=10.96.0.0/16
 
 # services_before: to be called before cluster_start.

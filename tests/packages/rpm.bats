@@ -2,14 +2,9 @@
 # The rpm's life in a root of its own: its scriptlets run there. The root is Debian's, as no other distribution's can be
 # made here, so its rpm database knows no libc: --nodeps. What the package asks for is looked at instead.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load packages
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load packages
   root_up
   cp "$MG_PACKAGES"/first/mpsgate-[0-9]*.rpm "$MG/old.rpm"
   cp "$MG_PACKAGES"/first/{mpsgate-scheduler,kubectl-inspect-cgpu}-[0-9]*.rpm "$MG/"
