@@ -3,7 +3,7 @@
 # Words: `try` runs one command under a limit and checks its exit status; `assert_*` print what was
 # expected and what came; `wait_for` polls a condition with a limit. Containers are bundles below
 # $MG/b, made by `bundle`; their output goes to $MG/out/ID. $REAL is the real runtime (MG_REAL_RUNTIME,
-# else runc), $RUNTIME the one under test: $REAL itself in 00_plain.bats, mpsgate-runtime everywhere
+# else runc), $RUNTIME the one under test: $REAL itself in plain.bats, mpsgate-runtime everywhere
 # else. For an emulated machine MG_PATIENCE=N makes every limit N times as long, and MG_POLL=SECONDS the
 # time between two looks. Tests tagged `runtime` are those whose outcome the runtime has a part in.
 # shellcheck shell=bash disable=SC2034 # status, stdout and stderr are read by the tests

@@ -62,7 +62,7 @@ services_follow() {
 }
 
 # nvidia_toolkit: the handler's program, which brings in what NVIDIA's does for the variables of a container: the driver's libraries, MPS'
-# programs, the nodes of cards. tests/e2e/80_chains.bats says whose source that is.
+# programs, the nodes of cards. tests/e2e/toolkit_chains.bats says whose source that is.
 nvidia_toolkit() {
   cat >/usr/bin/nvidia-container-runtime <<SH
 #!/bin/bash

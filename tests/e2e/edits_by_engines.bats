@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# What 36_sharing.bats and 37_edits.bats try on a runtime, as Docker and Podman write it.
+# What namespaces.bats and edits.bats try on a runtime, as Docker and Podman write it.
 
 load suite
 

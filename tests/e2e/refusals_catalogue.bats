@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Rows of SECURITY.md that 30_refuse.bats has not: capabilities with a grant, cards by other drivers, what is noted,
+# Rows of SECURITY.md that refusals.bats has not: capabilities with a grant, cards by other drivers, what is noted,
 # and the counts of what was stripped. Fixtures of every row: src/policy/tests/catalogue.
 
 load suite
