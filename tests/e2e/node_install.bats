@@ -94,7 +94,7 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.other.options]
 BinaryName = "/opt/other"
 TOML
-  sleep 0.1
+  touch -d '1 second ago' /etc/containerd/config.toml # before it is read
   start-containerd
   pid=$(pgrep -x containerd)
 

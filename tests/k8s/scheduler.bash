@@ -69,7 +69,11 @@ webhook_answers() {
       failurePolicy: "Ignore", sideEffects: "None", timeoutSeconds: 5, admissionReviewVersions: ["v1"],
       rules: [{apiGroups: [""], apiVersions: ["v1"], operations: ["CREATE"], resources: ["pods"]},
         {apiGroups: ["batch"], apiVersions: ["v1"], operations: ["CREATE"], resources: ["jobs"]}]}]}' | kubectl create -f - >/dev/null
-  sleep 2 # until the API server has heard of it
+  wait_for 60 "the API server asks it" is_asked_to "$path"
+}
+is_asked_to() { # PATH: a pod is tried, and never made; the replica has counted a review
+  kubectl run tried --image bb --dry-run=server >/dev/null 2>&1
+  curl -fsS "http://127.0.0.1:${EXTENDER_PORTS[1]}/metrics" | grep -q "^mpsgate_scheduler_requests_total{.*\"$1\""
 }
 # webhook_start: only what it refuses and warns of. mutation_start [OPTION...]: what it writes, which Debian's API server, built with a Go
 # newer than its libraries (reflect2 1.0.1), dies of.

@@ -80,7 +80,7 @@ each_once() { [[ $(memory_of_grants | jq -c '[length, add]') == "[$PODS,$((PODS 
   come three "$UNIT"
   wait_for 120 "some run" run_now $((PODS / 4))
   api_stop
-  sleep 20
+  sleep 20 # nothing can happen: what is tried over and over is tried in vain
   api_start
   all_of_them "$begin"
   none_refused
