@@ -11,10 +11,10 @@ EXTENDER=http://127.0.0.1:19600
 EXTENDER_PROBES=127.0.0.1:19603
 WEBHOOK=127.0.0.1:19610
 
-# extender_access: a service account with the rights of the product's own tables, and its kubeconfig.
+# extender_access: a service account with the rights of the chart's, and its kubeconfig. It runs in no pod that it could label.
 extender_access() {
-  cluster_role mpsgate-scheduler SCHEDULER_RULES
-  jq -n --argjson rules "$(rules_of SCHEDULER_LEASE_RULES)" '{apiVersion: "rbac.authorization.k8s.io/v1", kind: "Role",
+  cluster_role mpsgate-scheduler mpsgate-scheduler
+  jq -n --argjson rules "$(rules_of Role mpsgate-scheduler | jq -c 'map(select(.resources == ["leases"]))')" '{apiVersion: "rbac.authorization.k8s.io/v1", kind: "Role",
     metadata: {name: "mpsgate-scheduler", namespace: "kube-system"}, rules: $rules}' | kubectl create -f - >/dev/null
   kubectl create rolebinding -n kube-system mpsgate-scheduler --role mpsgate-scheduler --serviceaccount kube-system:mpsgate-scheduler >/dev/null
   (umask 077 && service_account_kubeconfig mpsgate-scheduler >"$K8S/mpsgate-scheduler.kubeconfig")
