@@ -21,10 +21,6 @@ MKNOD='.process.capabilities |= map_values(. + ["CAP_MKNOD"])'
 WANT=(--ann mpsgate.io/gpu-mem=1Gi)
 
 on_v1() { [[ -d /sys/fs/cgroup/devices ]] || skip "this node has cgroup v2 alone"; }
-pid_of() { oci state "$1" | jq .pid; }
-stopped() { [[ $(state_of "$1") == stopped ]]; }
-actions() { status_json | jq -r '[.actions[] | "\(.container_id) \(.what)"] | join(", ")'; }
-acted() { [[ -n $(actions) ]]; }
 logged() { grep -q "$1" "$MG/log/mpsgated.log"; }
 
 @test "what a writable bind of the cgroups can do is refused with a request: nothing but the rules of another cgroup opens a card" {

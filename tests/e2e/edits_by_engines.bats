@@ -2,6 +2,7 @@
 # What namespaces.bats and edits.bats try on a runtime, as Docker and Podman write it.
 
 load suite
+load podman
 
 SETTINGS='/^\[mps\]/i [policy]\nunallocated = "strip"\nprivileged = "close"'
 
@@ -10,11 +11,15 @@ setup_file() {
   node_start
   docker_start --add-runtime mpsgate=/usr/bin/mpsgate-runtime --default-runtime mpsgate
   if command -v podman >/dev/null; then podman_start; fi
+  mkdir -p /etc/cdi
+  cat >/etc/cdi/nvidia.json <<'JSON'
+{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "1", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}]}
+JSON
 }
 
 teardown_file() {
   docker_stop
-  [[ ! -d $MG/podman ]] || podman rm -af -t 0 >/dev/null 2>&1
+  podman_clear
   node_stop
 }
 
@@ -24,25 +29,6 @@ teardown() {
   node_reset
 }
 
-podman() {
-  command podman --root "$MG/podman" --runroot "$MG/podman.run" --tmpdir "$MG/podman.tmp" --storage-driver vfs \
-    --runtime /usr/bin/mpsgate-runtime --cgroup-manager cgroupfs --events-backend file "$@"
-}
-podman_start() {
-  mkdir -p "$MG/podman" /etc/containers /etc/cdi
-  [[ -f /etc/containers/policy.json ]] || echo '{"default": [{"type": "insecureAcceptAnything"}]}' >/etc/containers/policy.json
-  [[ -d $MG/rootfs ]] || rootfs "$MG/rootfs"
-  tar -C "$MG/rootfs" -c . | podman import - bb >/dev/null 2>&1
-  cat >/etc/cdi/nvidia.json <<'JSON'
-{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "1", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}]}
-JSON
-}
-try_podman() {
-  local want=0
-  if [[ $1 =~ ^([0-9]+|any|fail)$ ]]; then want=$1; shift; fi
-  export -f podman
-  try "$want" bash -c 'podman "$@"' podman "$@"
-}
 PODMAN_RUN=(run --rm --network none --security-opt seccomp=unconfined)
 OPENS='busybox mknod /tmp/n c 195 1; : </tmp/n'
 ASKS=(--env MPSGATE_GPU_MEM=1Gi --network none --ipc host)

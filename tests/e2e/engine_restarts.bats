@@ -5,6 +5,7 @@
 
 # shellcheck disable=SC2030,SC2031 # a test is a subshell, and sets what it reads itself
 load suite
+load podman
 
 setup_file() {
   node_start
@@ -13,7 +14,7 @@ setup_file() {
 }
 
 teardown_file() {
-  [[ ! -d $MG/podman ]] || podman rm -af -t 0 >/dev/null 2>&1
+  podman_clear
   docker_stop
   node_stop
 }
@@ -34,32 +35,6 @@ restarts() { [[ $(docker inspect -f '{{.RestartCount}} {{.State.Running}}' "$1")
 # Asked anew each time: Docker calls a container running, with pid 0, while it restarts it.
 granted_as_docker_says() { granted_pid "$2" "$(docker_state "$1" Pid)"; } # NAME ID
 granted_pid() { [[ $(grant "$1" .pid) == "$2" ]]; } # ID PID
-
-podman() {
-  command podman --root "$MG/podman" --runroot "$MG/podman.run" --tmpdir "$MG/podman.tmp" --storage-driver vfs \
-    --runtime /usr/bin/mpsgate-runtime --cgroup-manager cgroupfs --events-backend file "$@"
-}
-podman_start() {
-  mkdir -p "$MG/podman" /etc/containers
-  # As the package containers-common has it; that only some machines install.
-  [[ -f /etc/containers/policy.json ]] || echo '{"default": [{"type": "insecureAcceptAnything"}]}' >/etc/containers/policy.json
-  [[ -d $MG/rootfs ]] || rootfs "$MG/rootfs"
-  tar -C "$MG/rootfs" -c . | podman import - bb >/dev/null 2>&1
-}
-# try_podman [STATUS] ARG...
-try_podman() {
-  local want=0
-  if [[ $1 =~ ^([0-9]+|any|fail)$ ]]; then want=$1; shift; fi
-  export -f podman
-  try "$want" bash -c 'podman "$@"' podman "$@"
-}
-
-# stranger CMD...: a process of the host, until the test ends; its pid is $stranger.
-stranger() {
-  "$@" >/dev/null 2>&1 </dev/null 3>&- &
-  stranger=$!
-  echo "$stranger" >>"$MG/strangers"
-}
 
 # --- Docker ---------------------------------------------------------------------------------------
 

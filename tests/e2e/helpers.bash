@@ -93,6 +93,13 @@ runs_its_own() {
 
 gone() { [[ ! -e /proc/$1 ]]; } # PID
 
+# stranger CMD...: a process of the host, listed in $MG/strangers; its pid is $stranger.
+stranger() {
+  "$@" >/dev/null 2>&1 </dev/null 3>&- &
+  stranger=$!
+  echo "$stranger" >>"$MG/strangers"
+}
+
 # kill_listed FILE: the processes whose pids a test has written there.
 kill_listed() {
   [[ ! -f $1 ]] || xargs -r kill -KILL <"$1" 2>/dev/null || true
@@ -267,6 +274,7 @@ life() {
 }
 
 state_is() { [[ $(state_of "$1") == "$2" ]]; }
+stopped() { state_is "$1" stopped; }
 
 # --- Docker 20.10 ---------------------------------------------------------------------------------
 

@@ -14,9 +14,6 @@ teardown() {
   node_stop
 }
 
-stopped() { [[ $(state_of "$1") == stopped ]]; }
-actions() { status_json | jq -r '[.actions[] | "\(.container_id) \(.what)"] | join(", ")'; }
-acted() { [[ -n $(actions) ]]; }
 used_is() { [[ $(grant "$1" .used_mib) == "$2" ]]; } # ID MIB
 
 # second_process ID: another process of the container, started as `exec` does; its pid is $second.

@@ -44,7 +44,6 @@ reserve_slowly() {
   creator=$!
   wait_for 10 "$1 is reserved" grant_is "$1" reserved || { cat "$MG/out/$1" >&2; return 1; }
 }
-grant_is() { [[ $(grant "$1" .state) == "$2" ]]; } # ID STATE
 
 @test "SIGTERM, kill -9 and an upgrade: control daemons, grants and reservations are found again" {
   local pids control before how creator

@@ -42,12 +42,6 @@ let_go() {
 
 # Control daemons, and no front-end of a moment.
 control_pids() { pgrep -f 'nvidia-cuda-mps-control -f$' || true; }
-pid_of() { oci state "$1" | jq .pid; }
-stopped() { [[ $(state_of "$1") == stopped ]]; }
-says() { [[ $(card "$1" .state) == *"$2"* ]]; } # INDEX PART
-actions() { status_json | jq -r '[.actions[] | "\(.container_id) \(.what)"] | join(", ")'; }
-acted() { [[ -n $(actions) ]]; }
-grant_is() { [[ $(grant "$1" .state) == "$2" ]]; } # ID STATE
 
 # ask ID COMMAND: one command on the MPS channel, by root in the container.
 ask() {

@@ -58,8 +58,6 @@ pod_kill() {
 
 control_pids() { status_json | jq -c '[.cards[].mps.pid]'; }
 parents() { status_json | jq -r '.cards[].mps.pid' | xargs -I{} awk '/^PPid:/ { print $2 }' '/proc/{}/status' | sort -u; }
-says() { [[ $(card "$1" .state) == *"$2"* ]]; } # INDEX PART
-grant_is() { [[ $(grant "$1" .state) == "$2" ]]; } # ID STATE
 grants_now() { status_json | jq -cS '[.grants[] | {container_id, instance, card, memory_mib, pid, state}] | sort_by(.container_id)'; }
 
 @test "mpsgated ends by SIGTERM and by SIGKILL: control daemons and grants are as before, and the holder's" {

@@ -218,11 +218,15 @@ status_json() { mpsgate status -o json; }
 recorded_grants() { status_json | jq -S "[.grants[] | del(.used_mib, .cap_mib, .guarantee)]"; }
 card() { status_json | jq -r --argjson i "$1" ".cards[] | select(.index == \$i) | $2"; } # INDEX FIELD
 card_is() { [[ $(card "$2" .state) == "$1" ]]; } # STATE INDEX
+says() { [[ $(card "$1" .state) == *"$2"* ]]; } # INDEX PART
 card_is_not() { [[ $(card "$2" .state) != "$1" ]]; }
 grant() { status_json | jq -r --arg id "$1" ".grants[] | select(.container_id == \$id) | $2"; } # ID FIELD
+grant_is() { [[ $(grant "$1" .state) == "$2" ]]; } # ID STATE
 granted_ids() { status_json | jq -r '[.grants[].container_id] | sort | join(" ")'; }
 free_total() { status_json | jq '[.cards[] | select(.managed) | .free_mib] | add'; }
 is_free() { [[ $(free_total) == $((CARD_MEMORY * ${1:-$MG_GPUS})) && -z $(granted_ids) ]]; }
+actions() { status_json | jq -r '[.actions[] | "\(.container_id) \(.what)"] | join(", ")'; }
+acted() { [[ -n $(actions) ]]; }
 not_granted() { [[ -z $(grant "$1" .container_id) ]]; }
 
 assert_free() { wait_for 10 "all memory free" is_free "$@" || { status_json >&2; return 1; }; }

@@ -9,7 +9,6 @@ HOST_PIDS='.linux.namespaces |= map(select(.type != "pid"))'
 PLAIN='.process.capabilities |= map_values([]) | .process.user = {uid: 1000, gid: 0} | .process.noNewPrivileges = true'
 
 pids_of() { printf '(.linux.namespaces[] | select(.type == "pid")).path = "/proc/%s/ns/pid"' "$1"; } # PID
-pid_of() { oci state "$1" | jq .pid; }
 
 @test "the host's PID namespace is refused with a request, for every uid, by absence and by path" {
   refused x E_HOST_PID "${WANT[@]}" --jq "$HOST_PIDS"

@@ -20,12 +20,6 @@ teardown() {
   node_reset
 }
 
-stranger() {
-  "$@" >/dev/null 2>&1 </dev/null 3>&- &
-  stranger=$!
-  echo "$stranger" >>"$MG/strangers"
-}
-
 @test "the kernel is as old as it should be" {
   # pidfd_open, clone3, close_range, openat2, pidfd_getfd
   local call

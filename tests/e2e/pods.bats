@@ -3,37 +3,7 @@
 # nobody gets it a second time; who is exempt is told by namespace and image. The runtime is called as containerd's CRI calls it; what containerd itself makes of
 # such annotations is in tests/engines/cri.bats.
 
-load suite
-load token
-
-RUNC_ROOT=$MG/runc/k8s.io
-
-setup_file() {
-  kubelet_socket
-  node_start
-}
-
-teardown_file() {
-  node_stop
-  rm -rf /var/lib/kubelet
-}
-
-# of POD CONTAINER TOKEN: sets of to bundle's options for a container as containerd's CRI describes it.
-of() {
-  of=(--ann io.kubernetes.cri.container-type=container --ann "io.kubernetes.cri.sandbox-uid=$1"
-    --ann io.kubernetes.cri.sandbox-namespace=default --ann "io.kubernetes.cri.sandbox-name=web"
-    --ann "io.kubernetes.cri.container-name=$2" --ann "mpsgate.io/grant=$3")
-}
-
-# podded ID OPTION...: a running container with a grant.
-podded() {
-  local id=$1
-  shift
-  bundle "$id" "$@"
-  create "$id"
-  assert_equal "the grant of $id" "$(grant "$id" .state)" active
-  start "$id"
-}
+load pods
 
 @test "what the token says is granted; what the pod's author writes beside it changes nothing" {
   local of forged

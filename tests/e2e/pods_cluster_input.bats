@@ -2,38 +2,9 @@
 # What tenants of a cluster can put into mpsgated ends no service and shows nobody else's secrets: records of tokens that are damaged or have no
 # end, and processes whose arguments hold passwords.
 
-load suite
-load token
+load pods
 
-RUNC_ROOT=$MG/runc/k8s.io
 TOKENS=/var/lib/mpsgate/tokens
-
-setup_file() {
-  kubelet_socket
-  node_start
-}
-
-teardown_file() {
-  node_stop
-  rm -rf /var/lib/kubelet
-}
-
-# of POD CONTAINER TOKEN: sets of to bundle's options for a container as containerd's CRI describes it.
-of() {
-  of=(--ann io.kubernetes.cri.container-type=container --ann "io.kubernetes.cri.sandbox-uid=$1"
-    --ann io.kubernetes.cri.sandbox-namespace=default --ann "io.kubernetes.cri.sandbox-name=web"
-    --ann "io.kubernetes.cri.container-name=$2" --ann "mpsgate.io/grant=$3")
-}
-
-# podded ID OPTION...: a running container with a grant.
-podded() {
-  local id=$1
-  shift
-  bundle "$id" "$@"
-  create "$id"
-  assert_equal "the grant of $id" "$(grant "$id" .state)" active
-  start "$id"
-}
 
 @test "a record of tokens that is damaged and too large lets known containers go on, and gives no token to two" {
   local of mine unused record fresh
