@@ -337,7 +337,7 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
   assert_equal "grants" "$(granted_ids)" stays
 }
 
-@test "disable of a card that the settings name is refused, with the way to do it" {
+@test "disable of a card that the settings name is refused, and the hint names the settings" {
   try fail mpsgate disable 1
   assert_contains "stderr" "$stderr" "gpus.manage" "hint: "
   assert_equal "managed" "$(card 1 .managed)" true

@@ -81,18 +81,24 @@ level_is() { [[ $(grant "$1" .guarantee) == "$2" ]]; } # ID LEVEL
 }
 
 # bats test_tags=runtime
-@test "a driver without limits, or on cgroup v1: the next level, and status says why" {
-  if is_v2; then
-    driver null
-    why="driver 550.163.01 offers no memory limits for cgroups"
-  else
-    driver '{}'
-    why="the driver's memory limits need cgroup v2, and this node has v1 or both"
-  fi
+@test "a driver without limits: the next level, and status says why" {
+  is_v2 || skip "cgroup v1 here, which is the reason that is given: see below"
+  driver null
+  next_level "driver 550.163.01 offers no memory limits for cgroups"
+}
+
+# bats test_tags=runtime
+@test "a driver with limits on cgroup v1: the next level, and status says why" {
+  ! is_v2 || skip "cgroup v2 here"
+  driver '{}'
+  next_level "the driver's memory limits need cgroup v2, and this node has v1 or both"
+}
+
+next_level() { # WHY
   granted web 1Gi --ann mpsgate.io/gpu=0
   wait_for 20 "the watchdog looks" level_is web mps+watchdog
   try mpsgate status
-  assert_contains "status" "$stdout" "GPU 0: no guarantee cgroup: $why"
+  assert_contains "status" "$stdout" "GPU 0: no guarantee cgroup: $1"
   granted db 1Gi --ann mpsgate.io/gpu=0
   assert_equal "said in the log" "$(grep -c "does not limit containers of the card by cgroup" "$MG/log/mpsgated.log")" 1
   delete web
@@ -103,15 +109,13 @@ level_is() { [[ $(grant "$1" .guarantee) == "$2" ]]; } # ID LEVEL
 # bats test_tags=runtime
 @test "doctor says whether the driver offers limits, and whether they can be used here" {
   driver '{}'
-  try any mpsgate doctor -o json
-  found=$(jq -r '.checks[] | select(.name == "memory-limits") | "\(.result) \(.evidence)"' <<<"$stdout")
-  if is_v2; then
-    assert_contains "doctor" "$found" "ok offered for cgroups"
-  else
-    assert_contains "doctor" "$found" "warn offered for cgroups, but only for those of v2"
-  fi
+  local offered="warn offered for cgroups, but only for those of v2"
+  ! is_v2 || offered="ok offered for cgroups"
+  assert_contains "doctor" "$(doctor_says)" "$offered"
   driver null
+  assert_contains "doctor" "$(doctor_says)" "ok none for cgroups by this driver"
+}
+doctor_says() {
   try any mpsgate doctor -o json
-  found=$(jq -r '.checks[] | select(.name == "memory-limits") | "\(.result) \(.evidence)"' <<<"$stdout")
-  assert_contains "doctor" "$found" "ok none for cgroups by this driver"
+  jq -r '.checks[] | select(.name == "memory-limits") | "\(.result) \(.evidence)"' <<<"$stdout"
 }

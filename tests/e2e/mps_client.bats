@@ -96,7 +96,7 @@ served() { grep -q " $WORD\$" "$MG/out/$1"; } # ID
   daemon_start
 }
 
-@test "without a grant it reaches nobody, and says so by 100" {
+@test "without a grant it reaches no control daemon, and cuInit is 100" {
   local before
   before=$(clients)
   bundle plain

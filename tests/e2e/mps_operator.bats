@@ -14,10 +14,16 @@ setup_file() {
   node_start
 }
 
+teardown_file() {
+  docker_stop
+  node_stop
+}
+
 teardown() {
   local pid
   explain_failure
   for pid in $(mps_pids) $(pgrep -x mpsgated); do kill -CONT "$pid" 2>/dev/null || true; done
+  [[ ! -f $MG/docker.pid ]] || docker_clear
   delete_all
   if [[ -f $MG/settings.good ]]; then
     cp "$MG/settings.good" /etc/mpsgate/config.toml
@@ -44,7 +50,6 @@ cuda() {
 commands() { sed -n "s/.*Cmd:\($1.*\)/\1/p" /run/mpsgate/mps/0/log/control.log; }
 terminations() { commands terminate_client | wc -l; }
 clients() { mpsgate mps stop 0 -o json | jq -c "[.servers[].clients[] | select(.container_id == \"$1\") | .pid]"; }
-stopped() { state_is "$1" stopped; }
 count() { status_json | jq ".$1"; }
 
 # --- kill -----------------------------------------------------------------------------------------
@@ -143,25 +148,40 @@ killed_all_the_same() {
 
 docker_is() { [[ $(docker inspect -f '{{.State.Status}}' "$1") == "$2" ]]; }
 
-@test "Docker takes a CUDA process that ends before its SIGKILL for killed" {
-  local verb
-  docker_start --add-runtime mpsgate=/usr/bin/mpsgate-runtime --default-runtime mpsgate
-  for verb in kill 'stop -t 0' 'restart -t 0' 'rm -f'; do
-    try_docker run -d --network none --ipc=host -e MPSGATE_GPU_MEM=2Gi --name cuda bb nvidia-cuda-mps-control client
-    wait_for 20 "the CUDA process" eval 'docker logs cuda | grep -q ^attached'
-    # shellcheck disable=SC2086 # a verb and its option
-    try_docker $verb cuda
-    case $verb in
-      kill | stop*)
-        wait_for 10 "the container's end" docker_is cuda exited
-        assert_contains "last words" "$(docker logs cuda)" CUDA_ERROR_MPS_CLIENT_TERMINATED
-        ;;
-      restart*) wait_for 20 "the next life" eval '(($(docker logs cuda | grep -c ^attached) == 2))' ;;
-    esac
-    docker rm -f cuda >/dev/null 2>&1 || true
-    assert_free
-  done
-  docker_stop
+# docker_cuda: a container with a CUDA process as its init.
+docker_cuda() {
+  [[ -f $MG/docker.pid ]] || docker_start --add-runtime mpsgate=/usr/bin/mpsgate-runtime --default-runtime mpsgate
+  try_docker run -d --network none --ipc=host -e MPSGATE_GPU_MEM=2Gi --name cuda bb nvidia-cuda-mps-control client
+  wait_for 20 "the CUDA process" attached_times 1
+}
+attached_times() { [[ $(docker logs cuda | grep -c ^attached) == "$1" ]]; }
+docker_says_terminated() {
+  wait_for 10 "the container's end" docker_is cuda exited
+  assert_contains "last words" "$(docker logs cuda)" CUDA_ERROR_MPS_CLIENT_TERMINATED
+}
+
+@test "docker kill: a CUDA process that ends before its SIGKILL counts as killed" {
+  docker_cuda
+  try_docker kill cuda
+  docker_says_terminated
+}
+
+@test "docker stop without a grace period: a CUDA process that ends before its SIGKILL counts as stopped" {
+  docker_cuda
+  try_docker stop -t 0 cuda
+  docker_says_terminated
+}
+
+@test "docker restart without a grace period: the CUDA process runs again" {
+  docker_cuda
+  try_docker restart -t 0 cuda
+  wait_for 20 "it attaches again" attached_times 2
+}
+
+@test "docker rm -f of a container with a CUDA process frees its memory" {
+  docker_cuda
+  try_docker rm -f cuda
+  assert_free
 }
 
 # --- mps ------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
 }
 
 # bats test_tags=machine
-@test "without the host's IPC namespace: refused, with the way to it" {
+@test "without the host's IPC namespace: refused, and the hint says how to share it" {
   refusal E_NO_HOST_IPC lone --gpu 7Gi -- true
   assert_contains "hint" "$stderr" "$IPC_HINT"
   engine_once ordinary -- true

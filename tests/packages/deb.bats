@@ -74,7 +74,7 @@ daemon_start_plain() {
   [[ $(readlink "/proc/$(pgrep -x mpsgated)/exe") == */usr/bin/mpsgated ]] || fail "another mpsgated runs"
 }
 
-@test "a removal is refused while the grant lives, with the way on, and changes nothing" {
+@test "a removal is refused while the grant lives, says how to proceed, and changes nothing" {
   local before
   before=$(life_is)
   WANT=100 apt remove mpsgate

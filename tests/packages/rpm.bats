@@ -74,7 +74,7 @@ ledger() {
   assert_equal "last line" "$(tail -1 "$ROOT/etc/mpsgate/config.toml")" "# mine"
 }
 
-@test "an erasure is refused while a grant lives, with the way on" {
+@test "an erasure is refused while a grant lives, and says how to proceed" {
   WANT=1 try_rpm -e mpsgate
   assert_contains "rpm -e" "$stderr" "mpsgate: not removed: containers have GPU memory: kept" "touch /run/mpsgate/remove-forced"
   in_rpm -q mpsgate
