@@ -122,7 +122,7 @@ test-all: build man ## after make test: the long ones, each with its minutes, an
 
 test-differential: ## generated documents on real runc and through mpsgate: 5,000, with MG_SELECT=ci 300 besides those of make test (root; after build; MG_SEED=N repeats)
 	@mkdir -p $(LOGS)
-	@MG_DOCUMENTS=$(or $(MG_DOCUMENTS),$(if $(filter ci,$(MG_SELECT)),300,5000)) BATS_TEST_TIMEOUT=3600 tests/e2e/run tests/e2e/41_differential.bats 2>&1 | tee $(LOGS)/differential.log
+	@MG_DOCUMENTS=$(or $(MG_DOCUMENTS),$(if $(filter ci,$(MG_SELECT)),300,5000)) BATS_TEST_TIMEOUT=3600 tests/e2e/run tests/e2e/differential.bats 2>&1 | tee $(LOGS)/differential.log
 
 test-faults: ## kill the product at every crash point, restart it 100 times (root; after build; MG_SEED=N repeats)
 	@mkdir -p $(LOGS)
