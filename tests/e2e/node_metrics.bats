@@ -5,12 +5,7 @@
 load suite
 
 setup_file() {
-  # The sandbox shares the machine's network: a port that is free now.
-  MG_METRICS_PORT=$((20000 + RANDOM % 10000))
-  while (exec 3<>"/dev/tcp/127.0.0.1/$MG_METRICS_PORT") 2>/dev/null; do
-    MG_METRICS_PORT=$((20000 + RANDOM % 10000))
-  done
-  export MG_METRICS_PORT
+  export MG_METRICS_PORT=29400 # any: the sandbox has a network of its own
   sim_cards
   settings "$(listen "127.0.0.1:$MG_METRICS_PORT")"
   daemon_start
@@ -80,7 +75,6 @@ needs_promtool() { command -v promtool >/dev/null || skip "needs promtool (Debia
   command -v prometheus >/dev/null || skip "needs prometheus (Debian's package)"
   granted web 1Gi --ann mpsgate.io/gpu=0
   local port=$((MG_METRICS_PORT + 1))
-  while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
   printf 'scrape_configs: [{job_name: mpsgate, scrape_interval: 1s, static_configs: [{targets: ["127.0.0.1:%s"]}]}]\n' \
     "$MG_METRICS_PORT" >"$MG/prometheus.yml"
   prometheus --config.file="$MG/prometheus.yml" --storage.tsdb.path="$MG/tsdb" \
