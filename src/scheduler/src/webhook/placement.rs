@@ -57,3 +57,15 @@ pub(super) fn changed(now: &Metadata, then: &Metadata, counted: bool) -> Option<
         Refusal::new(Code::Request, found, "make the pod anew with another number of cards")
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::WRITTEN;
+
+    #[test]
+    fn the_charts_conditions_name_what_a_scheduler_writes() {
+        let helpers = include_str!("../../../../packaging/kubernetes/chart/templates/_helpers.tpl");
+        let list = WRITTEN.map(|name| format!("'{name}'")).join(", ");
+        assert!(helpers.contains(&format!("[{list}]")), "{list}");
+    }
+}
