@@ -7,8 +7,8 @@ Without FILE it reads every file that git tracks. Two rules:
   every line of the pages below. Code between fences and words that cannot be broken (URLs) may be
   wider.
 - words: the table "Words that are not used" of docs/glossary.md. They are looked for in file names,
-  in comments and string literals of Rust, in shell, TOML and YAML, and in the pages below. Text
-  between backticks is code and is not looked at.
+  in comments and string literals of Rust and shell, in TOML, YAML and units, and in the pages
+  below. Text between backticks, paths, variables and strings of one word are code.
 
 Exit status 1 where a rule is broken; each finding is one line, FILE:LINE: what, and what to write.
 """
@@ -45,6 +45,18 @@ def rust_parts(text):
                 yield found.start(group), found[group], group == "comment"
 
 
+# Comments, names of bats tests, and strings, as far as one line shows them.
+SHELL = re.compile(r"""(?P<comment>(?:^|(?<=\s))\#.*$)|"(?P<double>(?:\\.|[^"\\])*)"|'(?P<single>[^']*)'""")
+
+
+def shell_parts(text):
+    at = 0
+    for line in text.split("\n"):
+        for found in SHELL.finditer(line):
+            yield at + found.start(found.lastgroup), found[found.lastgroup]
+        at += len(line) + 1
+
+
 def shebang(text):
     return re.match(r"#!.*\b(ba)?sh\b|#!.*\bbats\b", text) is not None
 
@@ -64,7 +76,8 @@ def table(text):
 def matcher(words):
     phrases = sorted(words, key=len, reverse=True)
     spaced = (re.escape(phrase).replace(r"\ ", r"\s+(?:(?://[/!]?|\#)\s+)?") for phrase in phrases)
-    return re.compile(r"(?<![\w-])(" + "|".join(spaced) + r")(?![\w-])", re.IGNORECASE)
+    # Not within a name, a path, a variable, a command in $() or an argument of format!.
+    return re.compile(r"(?<![\w$/{-])(?<!\$\()(" + "|".join(spaced) + r")(?![\w/-])", re.IGNORECASE)
 
 
 def is_wide(line):
@@ -98,7 +111,9 @@ def wide_lines(name, text):
 
 def bad_words(name, text, words, match):
     if name.endswith(".rs"):
-        parts = [(at, part) for at, part, _ in rust_parts(text)]
+        parts = [(at, part) for at, part, _ in rust_parts(text) if not part.isidentifier()]
+    elif name.endswith((".sh", ".bash", ".bats")) or shebang(text):
+        parts = shell_parts(text)
     elif name == GLOSSARY:
         parts = [(0, re.sub(r"^\|.*$", lambda row: " " * len(row[0]), text, flags=re.M))]
     else:
@@ -140,7 +155,7 @@ def check(names, words):
 
 def self_test():
     """Each rule finds what it is for, and nothing beside it."""
-    words = {"the double": "fake", "goes round": "bypass"}
+    words = {"the double": "fake", "double": "fake", "goes round": "bypass"}
     match = matcher(words)
     long = "word " * 22
     cases = [
@@ -155,10 +170,14 @@ def self_test():
         ("a.rs", "/* It goes\n   round. */", ["goes round"]),
         ("a.rs", 'let s = "it goes round";', ["goes round"]),
         ("a.rs", 'let s = r#"it "goes round" here"#;', ["goes round"]),
-        ("a.rs", "let the = double; // `the double`", []),
+        ("a.rs", "let double = 1; // `the double`", []),
         ("a.rs", "let quote = '\"'; let the = 1; // the double", ["the double"]),
         ("a.rs", "fn f<'a>(x: &'a str) {} // the doubled one", []),
-        ("a.sh", "echo it goes round # yes", ["goes round"]),
+        ("a.rs", 'json!({"double": "double"}); f("{double}")', []),
+        ("a.sh", "# it goes round", ["goes round"]),
+        ("a.sh", "echo $the; double=1 # the double", ["the double"]),
+        ("a.bats", '@test "it goes round" {', ["goes round"]),
+        ("a.bats", 'goes round; say "$(goes round) $HOME/the double/x"', []),
         ("a.sh", "# " + long, ["columns"]),
         ("a.sh", "echo " + long, []),
         ("run", "#!/usr/bin/env bash\n# " + long, ["columns"]),
