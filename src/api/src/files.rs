@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_allocation::{DeviceNode, GpuUuid, Grant};
+use mpsgate_model::{DeviceNode, GpuUuid, Grant};
 use mpsgate_policy::{Cards, Majors, Node, NodeCard, Schedule, SharedMemory};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -158,7 +158,7 @@ pub struct ProtectedDirectory {
 
 /// A grant as it was applied to a container: what the hook checks, and what `exec` adds to a process.
 /// Written by the shim at `create`, removed by the daemon when the grant ends. Its file's name is
-/// [`mpsgate_allocation::GrantKey::record_name`].
+/// [`mpsgate_model::GrantKey::record_name`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecRecord {
     /// [`FILES_FORMAT`].

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_allocation::ledger::CgroupId;
-use mpsgate_allocation::{Cdi, Grant, GrantKey, PodContainer, Request};
+use mpsgate_model::ledger::CgroupId;
+use mpsgate_model::{Cdi, Grant, GrantKey, PodContainer, Request};
 use mpsgate_policy::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 

@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use mpsgate_allocation::{CdiEdits, CdiHook, CdiMount, DeviceNode};
+use mpsgate_model::{CdiEdits, CdiHook, CdiMount, DeviceNode};
 
 use crate::spec::{ContainerEdits, Spec};
 

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use mpsgate_allocation::GpuUuid;
 use mpsgate_config::paths;
+use mpsgate_model::GpuUuid;
 
 /// Shares NVIDIA GPUs between containers, each with the GPU memory that it was given.
 #[derive(Debug, Parser)]

@@ -9,9 +9,9 @@ mod ready;
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mpsgate_allocation::Mib;
 use mpsgate_api::{Action, ApiServerStatus, CardStatus, GrantStatus, Status};
 use mpsgate_config::ExitCode;
+use mpsgate_model::Mib;
 use serde::Serialize;
 
 use self::columns::Columns;

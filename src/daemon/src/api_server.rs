@@ -20,12 +20,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use mpsgate_allocation::{Mib, PodContainer};
 use mpsgate_config::{Kubeconfig, Kubernetes, NodeName};
 use mpsgate_kubernetes as kubernetes;
 use mpsgate_kubernetes::{
     Asked, Labels, NodeReport, Placement, Pod, Pods, Recorder, Settings, State,
 };
+use mpsgate_model::{Mib, PodContainer};
 use mpsgate_policy::Listed;
 use mpsgate_policy::schedule::Word;
 use mpsgate_policy::slices::Wish;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::ledger::{Entry, ProcessId};
-use mpsgate_allocation::{Cdi, CdiEdits, GpuUuid, Grant, GrantKey, GrantedCard, PodContainer};
 use mpsgate_api::{Activate, Call, Release, Reply, Report, Reserve};
 use mpsgate_config::InjectMode;
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::ledger::{Entry, ProcessId};
+use mpsgate_model::{Cdi, CdiEdits, GpuUuid, Grant, GrantKey, GrantedCard, PodContainer};
 use mpsgate_policy::{Code, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_allocation::{GpuUuid, GrantKey, Mib};
 use mpsgate_api::MpsStatus;
+use mpsgate_model::{GpuUuid, GrantKey, Mib};
 use mpsgate_policy::{Condition, SharedMemory};
 
 /// One card of the node.

@@ -14,7 +14,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use mpsgate_allocation::ledger::CgroupId;
+use mpsgate_model::ledger::CgroupId;
 use rustix::fs::FsWord;
 
 pub(crate) use self::membership::{Overlap, Places, overlap};

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use mpsgate_allocation::Mib;
-use mpsgate_allocation::ledger::{Entry, ProcessId};
+use mpsgate_model::Mib;
+use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_mps::protocol::{Command, Event, parse_log};
 use mpsgate_mps::{
     CardMps, Connections, ControlDaemon, Glance, MpsError, MpsState, Repair, WedgeCause,

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mpsgate_allocation::ledger::Entry;
-use mpsgate_allocation::{GpuUuid, Grant};
+use mpsgate_model::ledger::Entry;
+use mpsgate_model::{GpuUuid, Grant};
 use mpsgate_policy::Refusal;
 use tokio::sync::{Notify, mpsc, watch};
 

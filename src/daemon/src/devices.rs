@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use mpsgate_allocation::{DeviceNode, UVM_TOOLS};
+use mpsgate_model::{DeviceNode, UVM_TOOLS};
 
 /// `/dev/nvidia<n>` and `/dev/nvidiactl`: assigned for good (kernel's devices.txt).
 pub(crate) const NVIDIA_MAJOR: u32 = 195;

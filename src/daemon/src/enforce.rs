@@ -5,10 +5,10 @@
 
 pub(crate) mod owner;
 
-use mpsgate_allocation::GpuUuid;
-use mpsgate_allocation::ledger::{Entry, ProcessId, State};
 use mpsgate_api::{ACTIONS_KEPT, Action};
 use mpsgate_config::Enforce;
+use mpsgate_model::GpuUuid;
+use mpsgate_model::ledger::{Entry, ProcessId, State};
 
 use crate::daemon::{Daemon, now_ms};
 use crate::node::Node;

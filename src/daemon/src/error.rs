@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use mpsgate_allocation::ledger_file::LedgerFileError;
 use mpsgate_config::{ConfigError, ExitCode};
+use mpsgate_model::ledger_file::LedgerFileError;
 
 /// What ends the process.
 #[derive(Debug, thiserror::Error)]

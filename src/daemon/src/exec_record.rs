@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
 
-use mpsgate_allocation::GrantKey;
-use mpsgate_allocation::ledger::Ledger;
 use mpsgate_api::{ExecRecord, temporary_writer};
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::GrantKey;
+use mpsgate_model::ledger::Ledger;
 
 /// Larger is no record: the longest environment that execve takes is 2 MiB.
 const SIZE_LIMIT: u64 = 4 << 20;
@@ -126,7 +126,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/formats/0.1.0");
         let text = std::fs::read(formats.join("ledger.json")).unwrap();
-        let (_, ledger) = mpsgate_allocation::ledger_file::parse(&text, dir.path()).unwrap();
+        let (_, ledger) = mpsgate_model::ledger_file::parse(&text, dir.path()).unwrap();
         let key = &ledger.entries()[0].grant.key;
         let name = GrantKey::record_name(&key.runtime_root, key.container_id.as_str()).unwrap();
         for name in [name.as_str(), "of@nobody"] {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use mpsgate_allocation::GpuUuid;
+use mpsgate_model::GpuUuid;
 
 /// The start time in the text of `/proc/<pid>/stat`.
 #[must_use]

@@ -12,10 +12,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use mpsgate_allocation::{GpuUuid, Mib};
 use mpsgate_config::{ClientDir, Orphan, Schedule, Supervisor, Switch};
 use mpsgate_crashpoint::crash_point;
 use mpsgate_gpu::{ComputeMode, GpuError, Nvml, ProcessKind, ProcessList};
+use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_mps::{
     Capabilities, CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, HoldSpawner,
     LeaseDir, MpsError, Origin, Spawner, Taken, UnitSpawner, choose_spawner,

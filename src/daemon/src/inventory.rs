@@ -6,9 +6,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::{GpuUuid, Mib};
 use mpsgate_config::Schedule;
 use mpsgate_gpu::ComputeMode;
+use mpsgate_model::{GpuUuid, Mib};
 
 use crate::card::{Card, Health, ManagedBy, Trouble, Watched};
 use crate::daemon::Daemon;

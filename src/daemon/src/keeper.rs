@@ -31,10 +31,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::GpuUuid;
-use mpsgate_allocation::ledger::ProcessId;
 use mpsgate_config::Schedule;
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::GpuUuid;
+use mpsgate_model::ledger::ProcessId;
 use mpsgate_mps::{CardMps, ControlDaemon, Glance};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};

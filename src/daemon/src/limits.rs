@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::ledger::{CgroupId, Entry, State};
-use mpsgate_allocation::{GpuUuid, GrantKey, Mib};
 use mpsgate_gpu::{GpuError, MemoryLimit, Nvml};
+use mpsgate_model::ledger::{CgroupId, Entry, State};
+use mpsgate_model::{GpuUuid, GrantKey, Mib};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -323,7 +323,7 @@ fn holds(read: &MemoryLimit, target: &Target) -> Result<Mib, Trouble> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use mpsgate_allocation::{ContainerId, Instance};
+    use mpsgate_model::{ContainerId, Instance};
 
     use super::*;
 

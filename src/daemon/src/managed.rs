@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use mpsgate_allocation::GpuUuid;
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::GpuUuid;
 use mpsgate_policy::schedule::Word;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};

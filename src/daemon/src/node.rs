@@ -17,14 +17,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
-use mpsgate_allocation::ledger::{
-    Capacity, CgroupId, Entry, Ledger, LedgerError, ProcessId, State,
-};
-use mpsgate_allocation::ledger_file::LedgerFile;
-use mpsgate_allocation::{GpuUuid, Grant, GrantKey, Mib};
 use mpsgate_api::{Action, Activate, Reserve};
 use mpsgate_config::Switch;
 use mpsgate_kubernetes::Recorder;
+use mpsgate_model::ledger::{Capacity, CgroupId, Entry, Ledger, LedgerError, ProcessId, State};
+use mpsgate_model::ledger_file::LedgerFile;
+use mpsgate_model::{GpuUuid, Grant, GrantKey, Mib};
 use mpsgate_policy::{Code, Refusal};
 
 use crate::card::{Card, Trouble};

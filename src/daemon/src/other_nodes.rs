@@ -15,7 +15,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mpsgate_allocation::DeviceNode;
+use mpsgate_model::DeviceNode;
 
 /// The nodes of the cards with these minors, below `root` (`/`, but for tests), in the order of their paths.
 pub(crate) fn find(root: &Path, minors: &[u32]) -> Vec<DeviceNode> {

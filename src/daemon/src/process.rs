@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use mpsgate_allocation::ledger::ProcessId;
+use mpsgate_model::ledger::ProcessId;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 use tokio::io::Interest;

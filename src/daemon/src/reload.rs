@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use mpsgate_allocation::GpuUuid;
 use mpsgate_api::Reply;
 use mpsgate_config::{Change, Config, Manage, Taken};
+use mpsgate_model::GpuUuid;
 use mpsgate_policy::{Code, Refusal};
 use tokio::signal::unix::Signal;
 

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::ledger::Ledger;
-use mpsgate_allocation::ledger_file::{LedgerFile, LedgerFileError};
 use mpsgate_config::{Config, Origin};
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::ledger::Ledger;
+use mpsgate_model::ledger_file::{LedgerFile, LedgerFileError};
 use mpsgate_policy::schedule::Wants;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};

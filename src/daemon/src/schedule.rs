@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::GpuUuid;
-use mpsgate_allocation::ledger::Entry;
 use mpsgate_config::Schedule;
+use mpsgate_model::GpuUuid;
+use mpsgate_model::ledger::Entry;
 use mpsgate_policy::schedule::{CardStep, Held, Step, Target, Wants, Word};
 use mpsgate_policy::{Condition, Refusal, schedule};
 

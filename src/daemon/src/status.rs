@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::ledger::{Entry, State};
-use mpsgate_allocation::{GpuUuid, Grant, GrantedCard, Guarantee, Mib};
 use mpsgate_api::{CardStatus, GrantStatus, Status};
+use mpsgate_model::ledger::{Entry, State};
+use mpsgate_model::{GpuUuid, Grant, GrantedCard, Guarantee, Mib};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

@@ -12,10 +12,10 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use mpsgate_allocation::GpuUuid;
-use mpsgate_allocation::ledger::{CgroupId, ProcessId, State};
 use mpsgate_api::{Reply, Terminate};
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::GpuUuid;
+use mpsgate_model::ledger::{CgroupId, ProcessId, State};
 use mpsgate_policy::{Code, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use mpsgate_allocation::{ComputeShare, GpuUuid, Handed, Mib, PodContainer};
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::SlicesUid;
 use mpsgate_deviceplugin::Unit;
+use mpsgate_model::{ComputeShare, GpuUuid, Handed, Mib, PodContainer};
 use mpsgate_policy::{Code, Listed, Refusal, schedule};
 use mpsgate_token::{Bearer, Claims, News, Store, StoreError};
 

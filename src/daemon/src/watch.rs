@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::GrantKey;
-use mpsgate_allocation::ledger::{Entry, ProcessId, State};
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::GrantKey;
+use mpsgate_model::ledger::{Entry, ProcessId, State};
 
 use crate::daemon::Daemon;
 use crate::enforce::nested;

@@ -16,9 +16,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::ledger::{Entry, Ledger, State};
-use mpsgate_allocation::{GpuUuid, Mib};
 use mpsgate_config::{Enforce, Schedule};
+use mpsgate_model::ledger::{Entry, Ledger, State};
+use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_policy::watchdog::{Limit, Look, Rules, Seen, decide};
 use tokio::time::Instant;
 

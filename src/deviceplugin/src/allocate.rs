@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::pin::Pin;
 
-use mpsgate_allocation::{GpuUuid, Mib};
+use mpsgate_model::{GpuUuid, Mib};
 
 use crate::api::ContainerAllocateResponse;
 use crate::{DeviceId, Event, Inventory, Resource};

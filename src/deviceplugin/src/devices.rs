@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_allocation::{GpuUuid, Mib};
+use mpsgate_model::{GpuUuid, Mib};
 use prost::Message;
 
 use crate::api::{Device, ListAndWatchResponse, NumaNode, TopologyInfo};

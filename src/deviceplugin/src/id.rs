@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use mpsgate_allocation::GpuUuid;
+use mpsgate_model::GpuUuid;
 
 /// One unit of a resource on one card.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

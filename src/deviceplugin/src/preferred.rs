@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use mpsgate_allocation::GpuUuid;
+use mpsgate_model::GpuUuid;
 
 use crate::DeviceId;
 

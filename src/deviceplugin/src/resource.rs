@@ -8,7 +8,7 @@
 
 use std::num::NonZeroU64;
 
-use mpsgate_allocation::Mib;
+use mpsgate_model::Mib;
 
 /// MiB per device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use fake_kubelet::{Checkpoint, Kubelet, Manner, allocate_request, connect, directory, eventually};
 use host::Daemon;
-use mpsgate_allocation::{GpuUuid, Mib};
 use mpsgate_deviceplugin::api::Empty;
 use mpsgate_deviceplugin::{Card, Inventory, Pace, Place, Resource, Unit, serve};
+use mpsgate_model::{GpuUuid, Mib};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::watch;

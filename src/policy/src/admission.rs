@@ -6,8 +6,8 @@
 
 use std::num::NonZeroU32;
 
-use mpsgate_allocation::Mib;
 use mpsgate_config::{Ipc, printable};
+use mpsgate_model::Mib;
 
 use crate::decide::{ASK_LIMITS, refusal_of};
 use crate::handlers::{Known, Way, Where};

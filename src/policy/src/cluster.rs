@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_allocation::Mib;
+use mpsgate_model::Mib;
 
 use crate::schedule::Word;
 

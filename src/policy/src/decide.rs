@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::mem::take;
 
-use mpsgate_allocation::{
-    Author, ComputeShare, Mib, Request, RequestError, TOKEN_ANNOTATION, parse_request,
-};
 use mpsgate_config::printable;
 use mpsgate_config::{Policy, Privileged, Schedule, Unallocated, VisibleDevices};
+use mpsgate_model::{
+    Author, ComputeShare, Mib, Request, RequestError, TOKEN_ANNOTATION, parse_request,
+};
 use mpsgate_oci::spec::{Device, DeviceRule, Edit, View};
 
 use crate::exempt::exempt_as;

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use mpsgate_allocation::{Cdi, CdiEdits, DeviceNode, Grant, Priority};
 use mpsgate_config::InjectMode;
+use mpsgate_model::{Cdi, CdiEdits, DeviceNode, Grant, Priority};
 use mpsgate_oci::spec::{Device, Edit, HookStage, View};
 
 use crate::decide::{Wanted, nodes_away};

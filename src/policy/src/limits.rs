@@ -1,7 +1,7 @@
 //! How much of a pod's word counts: what kubelet handed out (a token) beside what the API server lists in the
 //! container's `resources.limits`.
 
-use mpsgate_allocation::Mib;
+use mpsgate_model::Mib;
 
 use crate::{Code, Refusal};
 

@@ -1,8 +1,8 @@
 //! What a decision must know of the node: its cards, NVIDIA's majors, the MPS servers' IPC
 //! namespace.
 
-use mpsgate_allocation::{DeviceNode, GpuUuid};
 use mpsgate_config::Schedule;
+use mpsgate_model::{DeviceNode, GpuUuid};
 
 use crate::SharedMemory;
 

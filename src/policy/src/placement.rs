@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::fmt::Write;
 use std::num::NonZeroU32;
 
-use mpsgate_allocation::{GpuSelector, GpuUuid, Mib};
+use mpsgate_model::{GpuSelector, GpuUuid, Mib};
 
 use crate::{Code, Refusal};
 

@@ -1,6 +1,6 @@
 //! Whose container it is: told by what the engine writes last, which no annotation of a pod's author replaces.
 
-use mpsgate_allocation::PodContainer;
+use mpsgate_model::PodContainer;
 use mpsgate_oci::spec::View;
 
 use crate::Caller;

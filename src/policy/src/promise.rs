@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use mpsgate_allocation::{GpuUuid, Mib};
+use mpsgate_model::{GpuUuid, Mib};
 
 /// What a pod may still take.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,8 +10,8 @@
 
 use std::io::Read;
 
-use mpsgate_allocation::{is_request_annotation, is_request_env};
 use mpsgate_config::{Policy, Unallocated};
+use mpsgate_model::{is_request_annotation, is_request_env};
 use mpsgate_oci::spec::{self, Document, Mount, Seen, SpecError};
 
 use crate::{

@@ -11,8 +11,8 @@
 
 use std::num::NonZeroU32;
 
-use mpsgate_allocation::{CARDS_ANNOTATION, GrantKey, Mib, Priority, Request};
 use mpsgate_config::Schedule;
+use mpsgate_model::{CARDS_ANNOTATION, GrantKey, Mib, Priority, Request};
 
 use crate::{Code, Refusal};
 

@@ -7,8 +7,8 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use mpsgate_allocation::{is_request_annotation, is_request_env};
 use mpsgate_config::printable;
+use mpsgate_model::{is_request_annotation, is_request_env};
 use mpsgate_oci::spec::{Device, Edit, Seen, View};
 
 use crate::found::{Signal, Signals};

@@ -14,9 +14,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use mpsgate_allocation::ledger::ProcessId;
-use mpsgate_allocation::{GrantKey, Mib};
 use mpsgate_config::Enforce;
+use mpsgate_model::ledger::ProcessId;
+use mpsgate_model::{GrantKey, Mib};
 
 /// Looks in a row that have to agree.
 const LOOKS: u32 = 2;

@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
 
-use mpsgate_allocation::Mib;
 use mpsgate_config::Ipc;
+use mpsgate_model::Mib;
 use mpsgate_policy::Code;
 use mpsgate_policy::admission::{Container, Nodes, Pod, ShmVolume, is_shm, judge};
 use mpsgate_policy::handlers::{Known, Where};

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_allocation::Mib;
+use mpsgate_model::Mib;
 use mpsgate_policy::cluster::{
     Card, Container, Kind, Layout, Ledger, Node, Placement, Pod, Request,
 };

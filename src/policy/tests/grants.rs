@@ -7,11 +7,11 @@ mod golden;
 
 use std::fmt::Write;
 
-use mpsgate_allocation::{
+use mpsgate_config::InjectMode;
+use mpsgate_model::{
     Author, Cdi, CdiEdits, CdiHook, CdiMount, ComputeShare, ContainerId, DeviceNode, GpuUuid,
     Grant, GrantKey, GrantedCard, Guarantee, Instance, Mib, Priority, parse_request,
 };
-use mpsgate_config::InjectMode;
 use mpsgate_oci::spec::{View, apply};
 use mpsgate_policy::{Code, Injector, Wanted, grant_edits};
 use serde_json::{Value, json};

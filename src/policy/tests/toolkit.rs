@@ -4,8 +4,8 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 
-use mpsgate_allocation::GpuUuid;
 use mpsgate_config::{Policy, Unallocated};
+use mpsgate_model::GpuUuid;
 use mpsgate_oci::spec::{Edit, View, glance};
 use mpsgate_policy::{
     Action, Caller, Cards, Code, Decision, Input, Ipc, Majors, Node, NodeCard, Schedule,

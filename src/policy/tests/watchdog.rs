@@ -7,9 +7,9 @@ mod golden;
 
 use std::fmt::Write;
 
-use mpsgate_allocation::ledger::ProcessId;
-use mpsgate_allocation::{ContainerId, GrantKey, Instance, Mib};
 use mpsgate_config::Enforce;
+use mpsgate_model::ledger::ProcessId;
+use mpsgate_model::{ContainerId, GrantKey, Instance, Mib};
 use mpsgate_policy::watchdog::{Action, Kind, Limit, Look, Rules, Seen, User, Whose, decide};
 use proptest::prelude::*;
 

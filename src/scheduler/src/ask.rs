@@ -2,10 +2,10 @@
 
 use std::num::NonZeroU32;
 
-use mpsgate_allocation::Mib;
 use mpsgate_kubernetes::{
     Allocation, CardReport, ClusterNode, Container, Kind, Placement as Label, Pod,
 };
+use mpsgate_model::Mib;
 use mpsgate_policy::admission::core_refusal;
 use mpsgate_policy::schedule::{self, Word};
 use mpsgate_policy::{Refusal, cluster};

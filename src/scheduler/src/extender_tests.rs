@@ -1,4 +1,4 @@
-use mpsgate_allocation::Mib;
+use mpsgate_model::Mib;
 use mpsgate_policy::cluster::{Card, Node, Placement};
 use mpsgate_policy::schedule::Word;
 use serde_json::{Value, json};

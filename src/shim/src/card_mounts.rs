@@ -71,7 +71,7 @@ fn is_card(meta: &Metadata, node: &Node) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use mpsgate_allocation::DeviceNode;
+    use mpsgate_model::DeviceNode;
     use serde_json::json;
 
     use super::*;

@@ -6,9 +6,9 @@ use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use mpsgate_allocation::UVM_TOOLS;
 use mpsgate_api::NodeSnapshot;
 use mpsgate_config::{Config, Manage, Trust, paths};
+use mpsgate_model::UVM_TOOLS;
 use mpsgate_oci::argv::Invocation;
 use mpsgate_oci::spec::{Edit, IdRange, Namespace, View};
 use mpsgate_policy::{

@@ -4,8 +4,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use mpsgate_allocation::DeviceNode;
 use mpsgate_config::Config;
+use mpsgate_model::DeviceNode;
 use mpsgate_policy::{Action, Bytes, Caller, Decision, Node, Reading};
 
 use crate::hook::Arguments;

@@ -5,10 +5,10 @@ use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use mpsgate_allocation::{Cdi, ContainerId, DeviceNode, Grant, GrantKey, Instance};
 use mpsgate_api::{Call, Client, Engine, ExecRecord, FILES_FORMAT, NoStatus, Reply, Reserve};
 use mpsgate_config::{ConfigError, paths};
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::{Cdi, ContainerId, DeviceNode, Grant, GrantKey, Instance};
 use mpsgate_oci::spec::{Edit, View};
 use mpsgate_policy::{
     Caller, Cards, Code, Injector, NVIDIA_MAJOR, Node, Refusal, Wanted, grant_edits, grant_env,

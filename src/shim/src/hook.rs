@@ -18,10 +18,10 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-use mpsgate_allocation::{ContainerId, GrantKey, Instance};
 use mpsgate_api::{Activate, ApiError, Call, Client, NoStatus, Release, Reply};
 use mpsgate_config::paths;
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::{ContainerId, GrantKey, Instance};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_policy::{Code, HOOK_MOUNTS, Refusal};
 
@@ -128,7 +128,7 @@ impl Arguments {
     }
 
     fn key(&self, container: &str) -> Result<GrantKey, Refusal> {
-        let bad = |error: mpsgate_allocation::IdError| {
+        let bad = |error: mpsgate_model::IdError| {
             Refusal::new(Code::HookState, error.to_string(), "recreate the container")
         };
         Ok(GrantKey {

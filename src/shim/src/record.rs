@@ -3,9 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mpsgate_allocation::GrantKey;
 use mpsgate_api::ExecRecord;
 use mpsgate_config::{paths, runs_as_root};
+use mpsgate_model::GrantKey;
 use mpsgate_policy::{Code, Refusal};
 
 use crate::facts::read_own;

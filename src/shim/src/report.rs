@@ -6,9 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use mpsgate_allocation::PodContainer;
 use mpsgate_api::{Call, Client};
 use mpsgate_config::{paths, printable};
+use mpsgate_model::PodContainer;
 use mpsgate_oci::argv::{Invocation, LogFormat};
 use mpsgate_oci::runtime_log;
 use mpsgate_policy::{Code, Note, Refusal};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use mpsgate_allocation::{ContainerId, GrantKey, Instance};
 use mpsgate_api::{Activate, Call};
+use mpsgate_model::{ContainerId, GrantKey, Instance};
 use serde_json::json;
 
 use crate::count::{Counts, Instructions, count};

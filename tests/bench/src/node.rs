@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mpsgate_allocation::ledger::CgroupId;
 use mpsgate_api::{Call, Client, Reply, Status};
 use mpsgate_config::paths;
+use mpsgate_model::ledger::CgroupId;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::time::{clock_getcpuclockid, clock_gettime};

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mpsgate_allocation::{ContainerId, GrantKey, Instance, Mib, Priority, Request};
 use mpsgate_api::{Call, Client, Engine, Reply, Reserve};
 use mpsgate_config::paths;
+use mpsgate_model::{ContainerId, GrantKey, Instance, Mib, Priority, Request};
 use nix::libc;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};

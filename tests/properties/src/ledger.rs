@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use mpsgate_allocation::ledger::{Capacity, Ledger, ProcessId, State};
-use mpsgate_allocation::{Mib, ledger_file};
+use mpsgate_model::ledger::{Capacity, Ledger, ProcessId, State};
+use mpsgate_model::{Mib, ledger_file};
 
 /// Any bytes are an error that names the file, or a ledger whose sums hold: it is written and read back
 /// the same, no container stands in it twice, and no card can be given more than it has, whatever the

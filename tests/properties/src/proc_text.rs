@@ -2,8 +2,8 @@
 
 use std::path::{Component, Path};
 
-use mpsgate_allocation::DeviceNode;
 use mpsgate_daemon::fuzz as daemon;
+use mpsgate_model::DeviceNode;
 use mpsgate_mps::fuzz_start_ticks;
 use mpsgate_shim::fuzz as shim;
 

@@ -1,6 +1,6 @@
 //! Requests: annotations, variables and the amounts in them.
 
-use mpsgate_allocation::{Author, GpuSelector, Mib, QuantityError, Request, parse_request};
+use mpsgate_model::{Author, GpuSelector, Mib, QuantityError, Request, parse_request};
 
 use crate::text;
 

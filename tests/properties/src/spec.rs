@@ -1,11 +1,11 @@
 //! Documents that an engine writes: `config.json`, the process of `exec`, and the state that a runtime
 //! writes to a hook.
 
-use mpsgate_allocation::{
+use mpsgate_config::{Policy, Privileged, Unallocated, VisibleDevices};
+use mpsgate_model::{
     CdiEdits, CdiHook, CdiMount, ContainerId, DeviceNode, GpuUuid, Grant, GrantKey, GrantedCard,
     Guarantee, Instance,
 };
-use mpsgate_config::{Policy, Privileged, Unallocated, VisibleDevices};
 use mpsgate_oci::hook_state::{HookState, MAX_BYTES};
 use mpsgate_oci::process::rewrite_env;
 use mpsgate_oci::spec::{Document, Edit, Mount, Seen, View, glance, parse};
@@ -253,10 +253,10 @@ fn grant() -> Grant {
             index: 0,
             minor: 0,
         }],
-        memory: mpsgate_allocation::Mib(7168),
+        memory: mpsgate_model::Mib(7168),
         uid: 0,
         compute: None,
-        priority: mpsgate_allocation::Priority::Normal,
+        priority: mpsgate_model::Priority::Normal,
         client_dir: "/run/mpsgate/mps/0/client".to_owned(),
         devices: vec![device("/dev/nvidia0", 195, 0), device("/dev/nvidiactl", 195, 255)],
         guarantee: Guarantee::Mps,

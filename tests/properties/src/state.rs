@@ -30,8 +30,7 @@ pub(crate) fn node_snapshot(data: &[u8]) {
 pub(crate) fn exec_record(data: &[u8]) {
     let Some(record) = round_trip::<ExecRecord>(data) else { return };
     let key = &record.grant.key;
-    let name =
-        mpsgate_allocation::GrantKey::record_name(&key.runtime_root, key.container_id.as_str());
+    let name = mpsgate_model::GrantKey::record_name(&key.runtime_root, key.container_id.as_str());
     if let Some(name) = name {
         assert!(!name.is_empty() && name.len() <= 240, "{name:?}");
         assert!(

@@ -9,9 +9,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use mpsgate_allocation::{Mib, ledger_file};
 use mpsgate_api::{Call, Envelope, ExecRecord, NodeSnapshot, Reply, WouldEnd, parse_envelope};
 use mpsgate_config::{Config, ExitCode};
+use mpsgate_model::{Mib, ledger_file};
 use mpsgate_mps::{CardDirs, ClientLinks, ComputeMode, LeaseDir};
 use mpsgate_policy::{Code, Refusal};
 use mpsgate_token::{Bearer, Keys, Store, StoreError, Uses};

@@ -146,7 +146,7 @@ fn offers_limits(nvml: &Nvml, cards: &Known<Vec<Known<Card>>>) -> bool {
 fn ledger(root: &Path) -> Known<Option<usize>> {
     let path = below(root, paths::LEDGER_DIR).join(LEDGER);
     let Some(text) = read(&path)? else { return Ok(None) };
-    mpsgate_allocation::ledger_file::parse(text.as_bytes(), &path)
+    mpsgate_model::ledger_file::parse(text.as_bytes(), &path)
         .map(|(_, ledger)| Some(ledger.entries().len()))
         .map_err(|e| trouble(&e, Some(e.hint())))
 }

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use mpsgate_allocation::GpuUuid;
 use mpsgate_api::{
     ApiServerStatus, CardStatus, DescriptorStatus, FILES_FORMAT, MpsStatus, NodeSnapshot,
     ResourceStatus, SnapshotCard, Status,
 };
 use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::{Card, ComputeMode, MigState};
+use mpsgate_model::GpuUuid;
 use mpsgate_mps::{Capabilities, Holder, MpsState, WedgeCause};
 
 use super::checks::{self, CHECKS, Finding, Outcome};

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use mpsgate_allocation::{Priority, Request};
 use mpsgate_config::printable;
+use mpsgate_model::{Priority, Request};
 use mpsgate_oci::spec::Edit;
 use mpsgate_policy::{Decision, Note, Refusal, Signal, Verdict, Wanted};
 use serde::Serialize;

@@ -1,8 +1,8 @@
 //! What bound pods may still take, kept in the ledger.
 
-use mpsgate_allocation::ledger::Promise;
-use mpsgate_allocation::{GpuUuid, Mib};
 use mpsgate_kubernetes::{Kind, Limits, Pod, Pods, promises};
+use mpsgate_model::ledger::Promise;
+use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_policy::{Asked, expected_on};
 
 use crate::daemon::Daemon;

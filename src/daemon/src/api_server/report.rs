@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_allocation::Mib;
 use mpsgate_config::printable::plain;
 use mpsgate_kubernetes::{CardReport, ConditionReport, NodeReport, Pods};
+use mpsgate_model::Mib;
 use mpsgate_policy::Condition;
 use mpsgate_policy::schedule::Word;
 

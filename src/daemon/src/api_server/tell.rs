@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mpsgate_allocation::ledger::Entry;
-use mpsgate_allocation::{GpuUuid, PodContainer};
 use mpsgate_kubernetes::{Event, Pods, Reason, Recorder, Severity, State, Subject};
+use mpsgate_model::ledger::Entry;
+use mpsgate_model::{GpuUuid, PodContainer};
 use mpsgate_policy::{Code, Refusal};
 
 use crate::daemon::Daemon;

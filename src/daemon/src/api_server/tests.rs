@@ -1,10 +1,10 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 use std::collections::BTreeMap;
 
-use mpsgate_allocation::ledger::ProcessId;
-use mpsgate_allocation::{GpuSelector, GrantKey, Handed};
 use mpsgate_deviceplugin::Event;
 use mpsgate_kubernetes::{CardReport, Container, Kind, Life, Limits, Pod};
+use mpsgate_model::ledger::ProcessId;
+use mpsgate_model::{GpuSelector, GrantKey, Handed};
 use mpsgate_policy::schedule::Wants;
 
 use super::*;
@@ -89,7 +89,7 @@ fn promised(node: &mut Node, pods: &[Pod]) -> Vec<(String, String, u8, u64)> {
     let pods: Pods = pods.iter().cloned().collect();
     let promises = promises::of(node, &pods);
     node.promise(promises.clone());
-    let one = |promise: mpsgate_allocation::ledger::Promise| {
+    let one = |promise: mpsgate_model::ledger::Promise| {
         let card = u8::from(promise.card != uuid(0));
         (promise.pod_uid, promise.container, card, promise.memory.0 / 1024)
     };
@@ -184,7 +184,7 @@ fn memory_over_several_cards_is_promised_on_each_of_them_where_the_node_shares()
 
 #[test]
 fn the_compute_share_of_the_limits_is_the_most_that_a_container_has() {
-    use mpsgate_allocation::ComputeShare;
+    use mpsgate_model::ComputeShare;
     let (_dir, mut node) = two_cards();
     for (id, wants, limit, has) in [
         ("neither", None, None, None),

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mpsgate_allocation::ledger::{CgroupId, ProcessId};
+use mpsgate_model::ledger::{CgroupId, ProcessId};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use mpsgate_allocation::ledger::CgroupId;
+use mpsgate_model::ledger::CgroupId;
 use rustix::fs::FsWord;
 
 use super::is_same;

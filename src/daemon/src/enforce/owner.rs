@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use mpsgate_allocation::ledger::{CgroupId, Entry, ProcessId, State};
+use mpsgate_model::ledger::{CgroupId, Entry, ProcessId, State};
 
 use crate::cgroup::{self, Overlap, Places, overlap};
 use crate::process;

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::ledger::{Entry, State};
-use mpsgate_allocation::{GpuUuid, GrantKey};
 use mpsgate_api::DescriptorStatus;
+use mpsgate_model::ledger::{Entry, State};
+use mpsgate_model::{GpuUuid, GrantKey};
 use mpsgate_mps::{CardMps, Connection, ControlDaemon, Descriptors};
 use mpsgate_policy::channel::{Cost, DESCRIPTORS, Seen, costs, needs_restart};
 use tokio::sync::oneshot;

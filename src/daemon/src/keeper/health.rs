@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use mpsgate_allocation::Mib;
 use mpsgate_api::MpsStatus;
 use mpsgate_config::Schedule;
+use mpsgate_model::Mib;
 use mpsgate_mps::{CardMps, MpsError};
 
 use super::Keeper;

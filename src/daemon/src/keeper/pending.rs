@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::GrantKey;
-use mpsgate_allocation::ledger::{Entry, ProcessId};
+use mpsgate_model::GrantKey;
+use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_mps::protocol::{Event, ServerStatus};
 use mpsgate_mps::{CardMps, ControlDaemon};
 use tokio::time::Instant;

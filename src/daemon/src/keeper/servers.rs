@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use mpsgate_allocation::ledger::ProcessId;
+use mpsgate_model::ledger::ProcessId;
 
 use super::Keeper;
 use crate::process;

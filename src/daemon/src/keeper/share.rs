@@ -1,7 +1,7 @@
 //! A card that is shared without MPS: ended is what MPS left, and nothing but its fitness is kept.
 
-use mpsgate_allocation::{GpuUuid, Mib};
 use mpsgate_config::Schedule;
+use mpsgate_model::{GpuUuid, Mib};
 
 use super::health::{drop_and_tell, log_health};
 use super::{Keeper, Next, Order};

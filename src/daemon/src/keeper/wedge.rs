@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::GrantKey;
 use mpsgate_config::Enforce;
+use mpsgate_model::GrantKey;
 use mpsgate_mps::{CardMps, ControlDaemon, Glance};
 use tokio::time::Instant;
 

@@ -1,7 +1,7 @@
 //! Which grants the driver holds their cgroups to, as [`limits`](crate::limits) last saw it.
 
-use mpsgate_allocation::ledger::State;
-use mpsgate_allocation::{GpuUuid, GrantKey, Mib};
+use mpsgate_model::ledger::State;
+use mpsgate_model::{GpuUuid, GrantKey, Mib};
 
 use super::Node;
 

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-use mpsgate_allocation::{ContainerId, Instance, Priority, Request};
 use mpsgate_api::Engine;
+use mpsgate_model::{ContainerId, Instance, Priority, Request};
 
 use super::*;
 use crate::card::{Health, ManagedBy, Watched};

@@ -1,8 +1,8 @@
 //! Whose word counts: that of a user who is root anyway, and that of the device plugin.
 
-use mpsgate_allocation::Mib;
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::Switch;
+use mpsgate_model::Mib;
 use mpsgate_policy::{Code, Refusal};
 
 use super::Node;

@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::ledger::State;
 use mpsgate_api::{ClientProcess, Mps, MpsAction, Reply, ServerClients, WouldEnd};
 use mpsgate_config::Schedule;
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::ledger::State;
 use mpsgate_policy::{Code, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;

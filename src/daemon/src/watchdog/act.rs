@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_allocation::ledger::{Entry, State};
-use mpsgate_allocation::{GpuUuid, GrantKey};
 use mpsgate_api::{Reply, Terminate};
+use mpsgate_model::ledger::{Entry, State};
+use mpsgate_model::{GpuUuid, GrantKey};
 use mpsgate_policy::watchdog::{Action, Overrun};
 use tokio::sync::oneshot;
 use tokio::time::timeout;

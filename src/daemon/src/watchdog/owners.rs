@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 
-use mpsgate_allocation::GrantKey;
-use mpsgate_allocation::ledger::{Entry, ProcessId};
 use mpsgate_gpu::{GpuProcess, ProcessKind};
+use mpsgate_model::GrantKey;
+use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_policy::watchdog::{Kind, Limit, User, Whose};
 
 use crate::enforce::owner::{Trees, cgroups_of};

@@ -282,7 +282,7 @@ fn memory_stays_below_thirty_mib_with_eight_cards_and_four_hundred_grants() {
     }
     for n in 0..405 {
         let mut call = request(&format!("{n:064x}"), 1);
-        call.request.memory = Some(mpsgate_allocation::Mib(100));
+        call.request.memory = Some(mpsgate_model::Mib(100));
         granted += u32::from(matches!(
             program.call(Call::Reserve(call)),
             Some(mpsgate_api::Reply::Reserved { .. })

@@ -353,7 +353,7 @@ fn a_server_in_fault_fences_the_card_until_it_is_active_again() {
     let fault = node.places.mps().join("0/log/fake-fault");
     fs::write(&fault, "").unwrap();
     wait_for("the card is fenced", || daemon.card(0).state.contains("FAULT"));
-    call.key.container_id = mpsgate_allocation::ContainerId::parse("db").unwrap();
+    call.key.container_id = mpsgate_model::ContainerId::parse("db").unwrap();
     assert_eq!(daemon.reserve(call).unwrap_err().code, "E_GPU_UNHEALTHY");
     fs::remove_file(fault).unwrap();
     wait_for("the card is ready again", || daemon.card(0).state == "ready");

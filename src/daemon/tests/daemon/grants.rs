@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_allocation::{Instance, Mib};
 use mpsgate_api::{Activate, Call, Engine, ExecRecord, FILES_FORMAT, Report};
+use mpsgate_model::{Instance, Mib};
 
 use crate::harness::{Container, Node, key, on_card, request, uuid, wait_for};
 
@@ -226,11 +226,11 @@ fn a_grant_that_the_hook_made_up_is_refused() {
     daemon.release(&grant.key);
     let init = Container::new();
     for forge in [
-        |grant: &mut mpsgate_allocation::Grant| grant.client_dir = "/tmp".to_owned(),
-        |grant: &mut mpsgate_allocation::Grant| grant.cards[0].minor = 5,
-        |grant: &mut mpsgate_allocation::Grant| grant.cards.clear(),
-        |grant: &mut mpsgate_allocation::Grant| grant.memory = Mib(u64::MAX),
-        |grant: &mut mpsgate_allocation::Grant| grant.key.instance = Instance::from_bytes([9; 16]),
+        |grant: &mut mpsgate_model::Grant| grant.client_dir = "/tmp".to_owned(),
+        |grant: &mut mpsgate_model::Grant| grant.cards[0].minor = 5,
+        |grant: &mut mpsgate_model::Grant| grant.cards.clear(),
+        |grant: &mut mpsgate_model::Grant| grant.memory = Mib(u64::MAX),
+        |grant: &mut mpsgate_model::Grant| grant.key.instance = Instance::from_bytes([9; 16]),
     ] {
         let mut forged = grant.clone();
         forge(&mut forged);
@@ -266,7 +266,7 @@ fn a_directory_that_is_no_cgroup_of_the_init_is_refused() {
     let grant = daemon.reserve(request("web", 7)).unwrap();
     let init = Container::new();
     let path = node.dir.path().display().to_string();
-    let cgroup = mpsgate_allocation::ledger::CgroupId { path, inode: 1 };
+    let cgroup = mpsgate_model::ledger::CgroupId { path, inode: 1 };
     let refusal = daemon.activate(&grant, &init, Some(cgroup)).unwrap_err();
     assert_eq!(refusal.code, "E_HOOK_STATE");
     assert!(refusal.sentence.contains("not on a cgroup filesystem"), "{refusal:?}");
@@ -277,7 +277,7 @@ fn the_exec_record_of_this_life_goes_with_the_grant() {
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();
-    let name = mpsgate_allocation::GrantKey::record_name("/run/runc", "web").unwrap();
+    let name = mpsgate_model::GrantKey::record_name("/run/runc", "web").unwrap();
     let path = node.places.grants().join(name);
     let mut record = ExecRecord {
         format: FILES_FORMAT,
@@ -408,9 +408,9 @@ impl Cgroup {
         Self(below)
     }
 
-    pub(crate) fn id(&self) -> mpsgate_allocation::ledger::CgroupId {
+    pub(crate) fn id(&self) -> mpsgate_model::ledger::CgroupId {
         use std::os::unix::fs::MetadataExt;
-        mpsgate_allocation::ledger::CgroupId {
+        mpsgate_model::ledger::CgroupId {
             path: self.0.display().to_string(),
             inode: self.0.metadata().unwrap().ino(),
         }

@@ -8,16 +8,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use mpsgate_allocation::ledger::CgroupId;
-use mpsgate_allocation::{
-    ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Request,
-};
 use mpsgate_api::{
     Activate, ApiError, Call, CardStatus, Client, Engine, Release, Reply, Reserve, Status,
     WireRefusal,
 };
 use mpsgate_config::{Config, Listen, Manage, Supervisor};
 use mpsgate_daemon::{DaemonError, Places, serve};
+use mpsgate_model::ledger::CgroupId;
+use mpsgate_model::{ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Request};
 use mpsgate_mps::{CardDirs, CardMps, ClientLinks, ForkSpawner};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
-use mpsgate_allocation::{Grant, GrantKey};
 use mpsgate_api::{Activate, Call, Terminate, WireRefusal};
+use mpsgate_model::{Grant, GrantKey};
 
 use crate::grants::Cgroup;
 use crate::harness::{Container, Node, Running, has_servers, key, request, wait_for};

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 
 use fake_kubelet::{Checkpoint, Kubelet, Manner, allocate_request};
-use mpsgate_allocation::{Mib, PodContainer};
 use mpsgate_api::{Call, Engine, NodeSnapshot, Reply, Reserve, ResourceStatus};
 use mpsgate_config::Switch;
+use mpsgate_model::{Mib, PodContainer};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use mpsgate_allocation::Grant;
+use mpsgate_model::Grant;
 use serde_json::{Value, json};
 
 use crate::grants::Cgroup;

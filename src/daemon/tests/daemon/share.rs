@@ -4,9 +4,9 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use mpsgate_allocation::Guarantee;
 use mpsgate_api::{Call, Mps, MpsAction, NodeSnapshot, Reply, Reserve};
 use mpsgate_config::Schedule;
+use mpsgate_model::Guarantee;
 use serde_json::json;
 
 use crate::harness::{Container, Node, Running, key, on_card, request, uuid, wait_for};

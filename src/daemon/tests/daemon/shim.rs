@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-use mpsgate_allocation::Grant;
 use mpsgate_api::{Call, Client, Reply, Reserve};
+use mpsgate_model::Grant;
 
 use crate::harness::{Container, LIMIT, Node, Running, request, wait_for};
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use mpsgate_allocation::{Mib, PodContainer};
 use mpsgate_api::{Engine, Reserve, WireRefusal};
+use mpsgate_model::{Mib, PodContainer};
 use mpsgate_token::Store;
 
 use crate::harness::{Node, Running, on_card, request};

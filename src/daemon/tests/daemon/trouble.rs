@@ -10,14 +10,14 @@ use mpsgate_config::Orphan;
 use crate::cards::kill;
 use crate::harness::{Container, Node, Running, has_servers, is_root, request, wait_for};
 
-fn activated(daemon: &Running, name: &str, gib: u64) -> (mpsgate_allocation::Grant, Container) {
+fn activated(daemon: &Running, name: &str, gib: u64) -> (mpsgate_model::Grant, Container) {
     let grant = daemon.reserve(request(name, gib)).unwrap();
     let init = Container::new();
     daemon.activate(&grant, &init, None).unwrap();
     (grant, init)
 }
 
-fn client_of(node: &Node, grant: &mpsgate_allocation::Grant) -> std::process::Child {
+fn client_of(node: &Node, grant: &mpsgate_model::Grant) -> std::process::Child {
     std::process::Command::new(&node.config.mps.control)
         .arg("client")
         .env("CUDA_MPS_PIPE_DIRECTORY", &grant.client_dir)

@@ -1,9 +1,9 @@
 //! Containers that take more than their grant: processes in cgroups of their own, and a simulated NVML that
 //! says what each of them uses.
 
-use mpsgate_allocation::Grant;
 use mpsgate_api::{Action, GrantStatus};
 use mpsgate_config::Enforce;
+use mpsgate_model::Grant;
 use serde_json::{Value, json};
 
 use crate::grants::Cgroup;

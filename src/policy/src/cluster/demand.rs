@@ -1,6 +1,6 @@
 //! What a pod takes of a card, as Kubernetes counts: init containers one after the other, the rest together.
 
-use mpsgate_allocation::Mib;
+use mpsgate_model::Mib;
 
 use super::{Container, Kind, Layout, Request};
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::num::NonZeroU32;
 
-use mpsgate_allocation::Mib;
+use mpsgate_model::Mib;
 
 use super::Reason;
 use super::sums::Sum;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
-use mpsgate_allocation::Mib;
+use mpsgate_model::Mib;
 
 use super::demand::Use;
 use super::place::{self, Found, View};

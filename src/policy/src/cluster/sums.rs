@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use mpsgate_allocation::Mib;
+use mpsgate_model::Mib;
 
 use super::demand::{Load, Uids};
 use super::snapshot::Entry;

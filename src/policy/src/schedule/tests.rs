@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-use mpsgate_allocation::{ComputeShare, ContainerId, Instance};
+use mpsgate_model::{ComputeShare, ContainerId, Instance};
 
 use super::*;
 

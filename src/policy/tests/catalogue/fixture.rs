@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use mpsgate_allocation::{DeviceNode, GpuUuid};
 use mpsgate_config::Policy;
+use mpsgate_model::{DeviceNode, GpuUuid};
 use mpsgate_oci::spec::{Namespace, View};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard,

@@ -1,9 +1,9 @@
 //! The rows: a spec, and what is known beside it.
 
-use mpsgate_allocation::{DeviceNode, GpuUuid};
 use mpsgate_config::{
     Exempt, InjectMode, Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices,
 };
+use mpsgate_model::{DeviceNode, GpuUuid};
 use mpsgate_oci::spec::{IdRange, View, parse};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard,

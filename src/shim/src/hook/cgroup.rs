@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use mpsgate_allocation::ledger::CgroupId;
+use mpsgate_model::ledger::CgroupId;
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 use std::os::unix::fs::MetadataExt;
 

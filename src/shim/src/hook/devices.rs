@@ -9,9 +9,9 @@ use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use mpsgate_allocation::DeviceNode;
 use mpsgate_api::temporary_name;
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::DeviceNode;
 use mpsgate_policy::{Code, Refusal};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mpsgate_allocation::Mib;
+use mpsgate_model::Mib;
 use mpsgate_policy::cluster::{Container, Kind, Ledger, Node, Placement, Pod, Request, Snapshot};
 use mpsgate_policy::schedule::Word;
 use nix::time::{ClockId, clock_gettime};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mpsgate_allocation::Mib;
+use mpsgate_model::Mib;
 use mpsgate_policy::cluster::{Card, Container, Kind, Node, Pod, Request};
 use mpsgate_policy::schedule::Word;
 
