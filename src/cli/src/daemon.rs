@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use mpsgate_api::{ApiError, Call, Client, FIRST_BYTE_TIMEOUT, Reply, Status};
-use mpsgate_config::printable::plain;
+use mpsgate_model::printable::plain;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -19,8 +19,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use mpsgate_api::Status;
-use mpsgate_config::printable;
 use mpsgate_edge::{ExitCode, print};
+use mpsgate_model::printable;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::widgets::Paragraph;

@@ -13,7 +13,6 @@ mod error;
 mod file;
 mod keys;
 pub mod paths;
-pub mod printable;
 mod reload;
 mod runtime;
 mod settings;

@@ -4,10 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use mpsgate_config::ConfigError;
-pub(crate) use mpsgate_config::printable::chain;
 use mpsgate_edge::{EdgeError, ExitCode, Remedy};
 use mpsgate_hold::HoldError;
 use mpsgate_model::ledger_file::LedgerFileError;
+pub(crate) use mpsgate_model::printable::chain;
 
 /// What ends the process.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,8 @@
 //!                logging ◄─ log's macros               log lines, to the journal or stderr
 //! ```
 //!
-//! The shim has an edge of its own: an engine reads its stderr, and it has no room for an argument parser.
+//! The shim has an edge of its own: an engine reads its stderr, and it has no room for an argument
+//! parser.
 
 mod exit;
 pub mod logging;

@@ -9,7 +9,8 @@ use mpsgate_config::LogLevel;
 
 use crate::EdgeError;
 
-/// Lines go to the journal under the name `program` where standard error is the journal, else to standard error. Call once.
+/// Lines go to the journal under the name `program` where standard error is the journal, else to
+/// standard error. Call once.
 ///
 /// # Errors
 /// Where the journal cannot be reached.

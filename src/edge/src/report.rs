@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io;
 
-use mpsgate_config::printable::{causes, lines};
+use mpsgate_model::printable::{causes, lines};
 
 use crate::{ExitCode, print};
 

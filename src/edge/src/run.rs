@@ -7,7 +7,8 @@ use clap::error::ErrorKind;
 
 use crate::{ExitCode, Remedy, report};
 
-/// Parses `argv` (with the program's name first), runs `body`, prints its error if it ends with one, and says how it ended.
+/// Parses `argv` (with the program's name first), runs `body`, prints the error that it ends with,
+/// and says how it ended.
 pub fn run<A: Parser, E: Remedy>(
     argv: impl IntoIterator<Item = OsString>,
     body: impl FnOnce(A) -> Result<ExitCode, E>,
@@ -22,8 +23,8 @@ pub fn run<A: Parser, E: Remedy>(
     })
 }
 
-/// Prints help, version or what is wrong with the arguments. clap's own status for the last is 2, which here means that something
-/// was tried and failed.
+/// Prints help, version or what is wrong with the arguments. clap's own status for the last is 2,
+/// which here means that something was tried and failed.
 fn usage(error: &clap::Error) -> ExitCode {
     // Where even this cannot be printed, the exit code still tells.
     let _ = error.print();

@@ -23,9 +23,9 @@ mod view;
 use std::ffi::OsString;
 
 use clap::CommandFactory;
-use mpsgate_config::printable::plain;
 use mpsgate_edge::{ExitCode, print};
 use mpsgate_kubernetes::seen;
+use mpsgate_model::printable::plain;
 
 use crate::args::{Cli, Output};
 pub use crate::error::InspectError;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kube::config::{InClusterError, KubeconfigError};
-use mpsgate_config::printable::chain;
+use mpsgate_model::printable::chain;
 
 /// What can go wrong between a program and the API server. Nothing of it stops mpsgated.
 #[derive(Debug, thiserror::Error)]

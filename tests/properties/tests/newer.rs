@@ -8,9 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mpsgate_api::{Envelope, ExecRecord, NodeSnapshot, Reply, VERSION, parse_envelope};
-use mpsgate_config::printable::chain;
 use mpsgate_edge::ExitCode;
 use mpsgate_model::ledger_file::LedgerFile;
+use mpsgate_model::printable::chain;
 use mpsgate_mps::{ComputeMode, LeaseDir};
 use mpsgate_token::Store;
 use serde_json::{Value, json};

@@ -12,9 +12,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mpsgate_api::NodeSnapshot;
-use mpsgate_config::{ClientDir, Config, ConfigError, Origin, paths, printable};
+use mpsgate_config::{ClientDir, Config, ConfigError, Origin, paths};
 use mpsgate_edge::Remedy as _;
 use mpsgate_gpu::{Card, GpuError, Nvml};
+use mpsgate_model::printable;
 use mpsgate_mps::{CardDirs, CardMps, ClientLinks, LeaseDir, MpsError};
 
 use super::facts::{ChannelFacts, Facts, Known, LeaseFacts, NvmlFacts, Settings, Trouble};

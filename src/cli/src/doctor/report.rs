@@ -1,7 +1,7 @@
 //! Findings as text and as JSON.
 
-use mpsgate_config::printable;
 use mpsgate_edge::{EdgeError, print};
+use mpsgate_model::printable;
 use std::fmt::Write as _;
 
 use serde::Serialize;

@@ -4,10 +4,11 @@ use mpsgate_edge::{EdgeError, print};
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use mpsgate_config::printable;
+use mpsgate_model::Refusal;
+use mpsgate_model::printable;
 use mpsgate_model::{Priority, Request};
 use mpsgate_oci::spec::Edit;
-use mpsgate_policy::{Decision, Note, Refusal, Signal, Verdict, Wanted};
+use mpsgate_policy::{Decision, Note, Signal, Verdict, Wanted};
 use serde::Serialize;
 
 /// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.

@@ -6,7 +6,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use mpsgate_config::{paths, printable};
+use mpsgate_config::paths;
+use mpsgate_model::printable;
 use nix::fcntl::OFlag;
 
 use super::{Collected, Part, redact};

@@ -1,0 +1,201 @@
+//! Text from outside as it may be printed: on terminals, in logs, in what engines show.
+//!
+//! What a container's author writes reaches an operator's terminal. There a control character moves the
+//! cursor, clears the screen or sets the title, a line feed forges a line of ours, and a change of direction
+//! shows a text other than it is. All of them are shown as Rust shows them in quotes (`\u{1b}`), which is
+//! also what mpsgated's log does. What is escaped stays as it is when it is escaped again. Where nobody needs to see which
+//! character it was, in an answer or an event, [`plain`] replaces them, and nothing grows.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt::Write as _;
+
+/// Characters of a value, such as a path or a variable, that are worth reading.
+const VALUE_MAX: usize = 256;
+/// Characters of a line.
+const LINE_MAX: usize = 4096;
+/// Characters of the mark at the end of what is cut.
+const MARK_MAX: usize = 40;
+
+/// One line: a sentence with text from outside in it. Cut, with a mark, where it is absurdly long.
+#[must_use]
+pub fn line(text: &str) -> Cow<'_, str> {
+    shown(text, LINE_MAX)
+}
+
+/// One value: a name, a path, what a variable holds. Cut, with a mark, where nobody would read on.
+#[must_use]
+pub fn value(text: &str) -> Cow<'_, str> {
+    shown(text, VALUE_MAX)
+}
+
+fn shown(text: &str, max: usize) -> Cow<'_, str> {
+    let plain = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
+    if text.len() <= max && text.bytes().all(plain) {
+        return Cow::Borrowed(text);
+    }
+    // What is cut is no longer than what need not be, mark included: escaped again it stays as it is.
+    let fits = text.chars().map(width).sum::<usize>() <= max;
+    let max = if fits { max } else { max - MARK_MAX };
+    let mut shown = String::with_capacity(text.len().min(max));
+    let mut count = 0;
+    for (at, letter) in text.char_indices() {
+        count += width(letter);
+        if count > max {
+            // Writing to a `String` cannot fail.
+            let _ = write!(shown, "… ({} bytes more)", text.len() - at);
+            break;
+        }
+        match letter {
+            '\\' | '"' | '\'' => shown.push(letter),
+            letter => shown.extend(letter.escape_debug()),
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// How many characters it is shown as.
+fn width(letter: char) -> usize {
+    match letter {
+        '\\' | '"' | '\'' => 1,
+        letter => letter.escape_debug().count(),
+    }
+}
+
+/// One line without a character that a terminal obeys or that turns the reading: each becomes U+FFFD.
+#[must_use]
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if is_obeyed(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// [`plain`] for a text of lines, each of which stays one.
+#[must_use]
+pub fn lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
+}
+
+/// What an error says and the causes that it names, in one line. Text from outside is not escaped.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut texts = vec![error.to_string()];
+    texts.append(&mut causes(error));
+    texts.join(": ")
+}
+
+/// Why an error happened, the nearest cause first. A cause that an earlier text quotes is left out.
+#[must_use]
+pub fn causes(error: &dyn Error) -> Vec<String> {
+    let mut said = error.to_string();
+    let mut causes = Vec::new();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        if !said.contains(&text) {
+            said.push('\n');
+            said.push_str(&text);
+            causes.push(text);
+        }
+        next = cause.source();
+    }
+    causes
+}
+
+/// Control characters (C0, DEL, C1), ends of lines and paragraphs, and Unicode's bidirectional controls (UAX #9).
+fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_moves_a_terminal_is_shown_and_not_done() {
+        for (text, shown) in [
+            ("/dev/nvidia0", "/dev/nvidia0"),
+            ("two words, \"quoted\" and \\", "two words, \"quoted\" and \\"),
+            ("Größe 内存 ✓", "Größe 内存 ✓"),
+            ("", ""),
+            ("a\nmpsgate: all is well", "a\\nmpsgate: all is well"),
+            ("\r\t\0", "\\r\\t\\0"),
+            ("\u{1b}]0;title\u{7}\u{1b}[2J", "\\u{1b}]0;title\\u{7}\\u{1b}[2J"),
+            ("\u{7f}\u{9b}2J\u{85}", "\\u{7f}\\u{9b}2J\\u{85}"),
+            ("\u{202e}txt.exe\u{2066}x\u{2069}", "\\u{202e}txt.exe\\u{2066}x\\u{2069}"),
+            (
+                "\u{200e}\u{200f}\u{61c}\u{2028}\u{feff}",
+                "\\u{200e}\\u{200f}\\u{61c}\\u{2028}\\u{feff}",
+            ),
+        ] {
+            assert_eq!(line(text), shown, "{text:?}");
+            assert_eq!(value(text), shown, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_replaced() {
+        let text = "a\u{1b}[2J\u{9b}\u{7f}\u{202e}\u{2069}b\r\tc\nd ü – 名";
+        assert_eq!(plain(text), "a�[2J����b��c�d ü – 名");
+        assert_eq!(lines(text), "a�[2J����b��c\nd ü – 名");
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Said(&'static str, #[source] Option<Box<Said>>);
+
+    #[test]
+    fn a_cause_that_was_quoted_is_not_said_again() {
+        let within = |text, error| Said(text, Some(Box::new(error)));
+        let refused = || Said("connection refused", None);
+        assert_eq!(chain(&refused()), "connection refused");
+        assert_eq!(chain(&within("no answer", refused())), "no answer: connection refused");
+        let quoting = within("tcp: connection refused (111)", refused());
+        assert_eq!(chain(&quoting), "tcp: connection refused (111)");
+        let outer = within("no answer", within("tcp: connection refused", refused()));
+        assert_eq!(causes(&outer), ["tcp: connection refused"]);
+    }
+
+    #[test]
+    fn what_is_too_long_is_cut_with_a_mark() {
+        let long = "x".repeat(1000);
+        assert_eq!(value(&long), format!("{}… (784 bytes more)", "x".repeat(216)));
+        assert_eq!(line(&long), long);
+        let escapes = "\u{1b}".repeat(100);
+        let cut = value(&escapes);
+        assert!(cut.ends_with("\\u{1b}… (64 bytes more)"), "{cut}");
+        for long in ["\n".repeat(1 << 20), "x".repeat(LINE_MAX + 1)] {
+            let cut = line(&long).into_owned();
+            assert!(cut.chars().count() <= LINE_MAX);
+            assert_eq!(line(&cut), cut);
+        }
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_replaced_and_what_people_read_is_not() {
+        for (text, shown) in [
+            ("gpu-1: 7 GiB, ü – 名 🙂", "gpu-1: 7 GiB, ü – 名 🙂"),
+            ("\u{1b}]0;x\u{7}\u{1b}[2J", "�]0;x��[2J"),
+            ("a\nb\rc\td", "a�b�c�d"),
+            ("\u{9b}2J\u{7f}\u{85}", "�2J��"),
+            ("\u{202e}\u{2066}\u{2028}\u{200f}\u{61c}", "�����"),
+        ] {
+            assert_eq!(plain(text), shown);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_else_gets_through_and_twice_is_once(text in ".*", control in any::<char>()) {
+            let text = format!("{text}{control}{text}\n");
+            let once = line(&text).into_owned();
+            prop_assert!(!once.chars().any(|c| c.is_control()), "{once:?}");
+            let directions = ['\u{200e}', '\u{200f}', '\u{61c}', '\u{2028}', '\u{2029}'];
+            let bidi = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+            prop_assert!(!once.chars().any(|c| directions.contains(&c) || bidi(c)), "{once:?}");
+            let twice = line(&once).into_owned();
+            prop_assert_eq!(twice, once);
+        }
+    }
+}
