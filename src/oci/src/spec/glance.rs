@@ -84,7 +84,8 @@ impl Walk<'_, '_> {
             self.text.key(NAME)?;
             let key = self.text.kept();
             if place == Place::Annotations {
-                (self.see)(Seen::Annotation(key));
+                // crun looks for its names among C strings.
+                (self.see)(Seen::Annotation(key.split('\0').next().unwrap_or_default()));
                 self.text.skip()?;
                 continue;
             }
@@ -416,6 +417,14 @@ mod tests {
         assert_eq!(shown(r#"{"PROCESS":{"Env":["A=1"]}}"#), [r#"Variable("A")"#]);
         let map = r#"{"annotations":{"Linux":"1"},"x":{"annotations":{"y":"1"}}}"#;
         assert_eq!(shown(map), [r#"Annotation("Linux")"#]);
+    }
+
+    #[test]
+    fn the_name_of_an_annotation_ends_at_a_nul() {
+        let text =
+            r#"{"annotations":{"run.oci.hooks.stdout\u0000x":"1","b\u0000":"2","\u0000c":"3"}}"#;
+        let names = ["", "b", "run.oci.hooks.stdout"];
+        assert_eq!(shown(text), names.map(|name| format!("{:?}", Seen::Annotation(name))));
     }
 
     #[test]
