@@ -59,7 +59,9 @@ pub use path::inside;
 pub use pids::{Pids, shares_pod};
 pub use placement::*;
 pub use promise::{Asked, expected_on};
-pub use reading::{Bytes, DOCUMENT_MAX, Facts, Glimpse, Reading, Unclean, decide_unclean, read};
+pub use reading::{
+    Bytes, DOCUMENT_MAX, Facts, Glimpse, ROOT, Reading, Unclean, decide_unclean, read,
+};
 pub use refusal::HOST_IPC;
 pub use settle::{Held, Unsettled, settle};
 pub use signals::{has_driver, has_nvidia_hook, is_nvidia_runtime, is_privileged, may_matter};

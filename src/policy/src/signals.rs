@@ -64,7 +64,8 @@ pub fn may_matter(seen: &Seen<'_>) -> bool {
             toolkit::may_read_mount(m.destination) || (m.is_bind && notes::reaches_engine(m.source))
         }
         Seen::Unclear => true,
-        Seen::OtherRules => false,
+        // What it leads to, the caller says.
+        Seen::OtherRules | Seen::Root(_) => false,
     }
 }
 

@@ -41,7 +41,7 @@ impl Judge {
             false => unruled(runtime.as_deref()),
         };
         if no_cgroup {
-            mounts.extend(card_mounts::of(view, &node));
+            mounts.extend(card_mounts::of(view, bundle, &node));
         }
         let shm = facts::shm(view, bundle, node.shm);
         Self { settings, broken, node, kubelet, runtime, runtime_is_nvidia, mounts, unruled, shm }

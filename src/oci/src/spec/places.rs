@@ -9,6 +9,7 @@
 pub(super) enum Place {
     Root,
     Annotations,
+    RootFs,
     Process,
     Env,
     User,
@@ -38,7 +39,7 @@ use Place as P;
 const ROOT: &[(&str, Place)] = &[
     ("ociVersion", P::Elsewhere),
     ("process", P::Process),
-    ("root", P::Elsewhere),
+    ("root", P::RootFs),
     ("hostname", P::Elsewhere),
     ("domainname", P::Elsewhere),
     ("mounts", P::Mounts),
@@ -46,6 +47,7 @@ const ROOT: &[(&str, Place)] = &[
     ("annotations", P::Annotations),
     ("linux", P::Linux),
 ];
+const ROOT_FS: &[(&str, Place)] = &[("path", P::Elsewhere), ("readonly", P::Elsewhere)];
 const PROCESS: &[(&str, Place)] = &[
     ("terminal", P::Elsewhere),
     ("user", P::User),
@@ -143,6 +145,7 @@ impl Place {
     fn keys(self) -> &'static [(&'static str, Self)] {
         match self {
             Self::Root => ROOT,
+            Self::RootFs => ROOT_FS,
             Self::Process => PROCESS,
             Self::User => USER,
             Self::Capabilities => CAPABILITIES,
