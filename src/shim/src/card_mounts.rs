@@ -27,13 +27,17 @@ pub(crate) fn of(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
         kind: MountKind::Card,
     };
     let binds = view.mounts().filter(|mount| {
-        mount.is_bind && !mount.source.is_empty() && holds_card(Path::new(mount.source), node)
+        let holds = |path: &PathBuf| holds_card(path, node);
+        mount.is_bind
+            && !mount.source.is_empty()
+            && candidates(mount.source, bundle).iter().any(holds)
     });
     let opens_nodes =
         |path: &Path| statvfs(path).is_ok_and(|found| !found.flags().contains(FsFlags::ST_NODEV));
     let root = view.root().filter(|root| {
-        let sources = candidates(root.source, bundle);
-        sources.iter().any(|path| opens_nodes(path) && holds_card(path, node))
+        candidates(root.source, bundle)
+            .iter()
+            .any(|path| opens_nodes(path) && holds_card(path, node))
     });
     let root = root.map(|root| fact(root.source, root.destination));
     let own = view.mounts_of(DEVTMPFS).map(|destination| fact(DEVTMPFS, destination));
@@ -50,16 +54,16 @@ fn holds_card(source: &Path, node: &Node) -> bool {
         std::fs::metadata(directory)
             .is_ok_and(|above| (above.dev(), above.ino()) == (meta.dev(), meta.ino()))
     };
-    Path::new(DEV).ancestors().any(is_above) || has_node(source, node)
+    Path::new(DEV).ancestors().any(is_above) || may_have_node(source, node, ENTRIES_MAX)
 }
 
-fn has_node(root: &Path, node: &Node) -> bool {
+/// Whether a node lies below, or more than can be looked at.
+fn may_have_node(root: &Path, node: &Node, mut left: usize) -> bool {
     let mut open: Vec<PathBuf> = vec![root.to_owned()];
-    let mut left = ENTRIES_MAX;
     while let Some(directory) = open.pop() {
         let Ok(entries) = std::fs::read_dir(&directory) else { continue };
         for entry in entries.flatten() {
-            let Some(less) = left.checked_sub(1) else { return false };
+            let Some(less) = left.checked_sub(1) else { return true };
             left = less;
             // Of a link the target counts only where it is in the mount, too: then it is found there.
             match entry.file_type() {
@@ -116,6 +120,15 @@ mod tests {
         let found = of(View::new(&spec), Path::new("/"), &node);
         let destinations: Vec<&str> = found.iter().map(|m| m.destination.as_str()).collect();
         assert_eq!(destinations, ["/n", "/d"]);
+        let relative = json!({ "mounts": [
+            { "destination": "/n", "type": "bind", "source": "../../dev/null" },
+            { "destination": "/m", "type": "bind", "source": "a" }
+        ] });
+        let found = of(View::new(&relative), dir.path(), &node);
+        assert_eq!(found.len(), 1, "a relative source begins at the bundle: {found:?}");
+        assert_eq!(found[0].destination, "/n");
+        // Of its four entries two are not enough to say so.
+        assert!(!may_have_node(dir.path(), &node, 4) && may_have_node(dir.path(), &node, 2));
         let roots = |path: &str| {
             let spec = json!({ "root": { "path": path } });
             of(View::new(&spec), dir.path(), &node).len()
