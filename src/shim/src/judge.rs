@@ -113,13 +113,13 @@ impl Judge {
 }
 
 /// What the runtime below leaves open; without one nothing is started.
-fn unruled(runtime: Option<&Path>) -> Unruled {
+pub(crate) fn unruled(runtime: Option<&Path>) -> Unruled {
     runtime.map_or(Unruled::Closed, |runtime| {
         Unruled::under(runtime, Path::new("/sys/fs/cgroup/cgroup.controllers").exists())
     })
 }
 
-fn settings() -> (Config, Option<ConfigError>) {
+pub(crate) fn settings() -> (Config, Option<ConfigError>) {
     match Config::load(Path::new(paths::CONFIG_FILE)) {
         Ok(settings) => (settings, None),
         Err(error) => (Config::default(), Some(error)),

@@ -122,6 +122,14 @@ pub fn parse_process(bytes: &[u8]) -> Result<Document, SpecError> {
     parse_at(bytes, Place::Process)
 }
 
+/// Parses the resources of `update`, which stand alone in their document.
+///
+/// # Errors
+/// See [`SpecError`].
+pub fn parse_resources(bytes: &[u8]) -> Result<Document, SpecError> {
+    parse_at(bytes, Place::Resources)
+}
+
 fn parse_at(bytes: &[u8], place: Place) -> Result<Document, SpecError> {
     let text = text(bytes)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
