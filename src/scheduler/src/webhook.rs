@@ -13,7 +13,7 @@
 //! | anything else | allowed | allowed |
 //!
 //! A template is that of a Deployment, StatefulSet, DaemonSet, ReplicaSet, Job or CronJob. To refuse it
-//! would stop whoever only scales it, and its pods are evaluated anyway ([`mpsgate_policy::admission`]).
+//! would stop whoever only scales it, and its pods are evaluated anyway ([`mpsgate_cluster::admission`]).
 
 mod object;
 mod patch;
@@ -22,8 +22,8 @@ mod reply;
 mod shape;
 mod wire;
 
-use mpsgate_policy::admission::{self, Judged, Said};
-use mpsgate_policy::handlers::Known;
+use mpsgate_cluster::admission::{self, Judged, Said};
+use mpsgate_cluster::handlers::Known;
 
 use object::Subject;
 pub use patch::Mutation;
