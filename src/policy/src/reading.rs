@@ -11,6 +11,7 @@
 use std::io::Read;
 
 use mpsgate_config::{Policy, Unallocated};
+use mpsgate_model::printable::chain;
 use mpsgate_model::{is_request_annotation, is_request_env};
 use mpsgate_oci::spec::{self, Document, Mount, Seen, SpecError};
 
@@ -206,12 +207,7 @@ impl Unclean {
     }
 
     fn refusal(&self, found: &str) -> Refusal {
-        let mut why = self.why.to_string();
-        let mut cause = std::error::Error::source(&self.why);
-        while let Some(error) = cause {
-            why = format!("{why}: {error}");
-            cause = error.source();
-        }
+        let why = chain(&self.why);
         Refusal::new(
             Code::Bundle,
             format!("its config.json shows {found} and cannot be judged: {why}"),

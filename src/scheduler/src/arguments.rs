@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, ValueEnum};
 use mpsgate_cluster::Placement;
-use mpsgate_config::{Exempt, Ipc, Policy};
+use mpsgate_config::{Exempt, Ipc, LogLevel, Policy};
 
 /// A kube-scheduler extender that places pods by the GPU memory of each card
 ///
@@ -155,6 +155,17 @@ pub enum Level {
     Warn,
     Info,
     Debug,
+}
+
+impl From<Level> for LogLevel {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Error => Self::Error,
+            Level::Warn => Self::Warn,
+            Level::Info => Self::Info,
+            Level::Debug => Self::Debug,
+        }
+    }
 }
 
 /// The settings file's words.

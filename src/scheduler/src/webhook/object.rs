@@ -7,6 +7,7 @@ use mpsgate_cluster::handlers::{Expression, Term, Toleration, Where};
 use mpsgate_config::Exempt;
 use mpsgate_kubernetes::{GPU_COUNT, Pod as Counted};
 use mpsgate_model::Mib;
+use mpsgate_model::printable::chain;
 use mpsgate_policy::is_exempt;
 use mpsgate_policy::schedule::{LABEL, Word};
 use serde::{Deserialize, Serialize};
@@ -326,12 +327,8 @@ fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), Str
         let text = serde_json::to_string(&alone).map_err(|_| no_list())?;
         let pod = Counted::parse(&text).map_err(|_| no_list())?;
         let Some(counted) = pod.containers.into_iter().next() else { continue };
-        let chain = |error: mpsgate_kubernetes::LimitError| {
-            let why = std::error::Error::source(&error).map(ToString::to_string);
-            format!("{error}: {}", why.unwrap_or_default())
-        };
-        let limits = counted.limits.map_err(chain)?;
-        let core = counted.core_percent.map_err(chain)?;
+        let limits = counted.limits.map_err(|error| chain(&error))?;
+        let core = counted.core_percent.map_err(|error| chain(&error))?;
         if kind == "limits" {
             found = (limits.memory().map(|(name, mib)| (name, Mib(mib))).collect(), core);
         }
