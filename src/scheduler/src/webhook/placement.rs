@@ -2,7 +2,7 @@
 //! they are forged.
 
 use mpsgate_kubernetes::{GPU_COUNT, PLACEMENT};
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 
 use super::wire::{Metadata, User};
 

@@ -1,27 +1,20 @@
 //! What a pod's own text shows before any node has seen it, judged in the node's words: for the admission webhook.
 //!
-//! A node decides in any case, by what really came out ([`crate::decide()`]). So this may miss something, and refuses
+//! A node decides in any case, by what really came out ([`mpsgate_policy::decide()`]). So this may miss something, and refuses
 //! nothing that a node would start as it was meant, with one exception: `NVIDIA_VISIBLE_DEVICES` in a container that
 //! asks. A node puts the granted card in its place, and whoever wrote `all` meant something else.
 
 use std::num::NonZeroU32;
 
-use mpsgate_config::{Ipc, printable};
-use mpsgate_model::Mib;
+use mpsgate_config::Ipc;
+use mpsgate_model::{Code, Mib, Refusal, printable};
 
-use crate::decide::{ASK_LIMITS, refusal_of};
 use crate::handlers::{Known, Way, Where};
-use crate::limits::{list, uncountable};
-use crate::path::inside;
-use crate::schedule::{self, Word};
-use crate::toolkit::{VISIBLE, named, visible};
-use crate::{Code, Refusal, Signal, pids, refusal};
-
-/// Share of a card's compute in percent (ACK), beside GPU memory.
-pub const CORE_RESOURCE: &str = "aliyun.com/gpu-core.percentage";
-/// ACK's step, least and most.
-const CORE_STEP: u64 = 5;
-const CORE_MOST: u64 = 100;
+use mpsgate_policy::schedule::{self, Word};
+use mpsgate_policy::{
+    ASK_LIMITS, Signal, VISIBLE, core_refusal, inside, list, named, refusal, refusal_of,
+    uncountable, visible,
+};
 
 /// Nodes that a pod's own selectors leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -258,7 +251,7 @@ fn of_the_pod(
     }
     if pod.host_pids {
         // Not refused here: of a node with policy.host_pid = "warn" the cluster knows nothing.
-        warn(pids::refusal("has the host's PID namespace (hostPID: true)"));
+        warn(refusal::host_pid("has the host's PID namespace (hostPID: true)"));
     }
 }
 
@@ -316,31 +309,6 @@ fn amounts(pod: &Pod, container: &Container, refuse: &mut impl FnMut(Refusal)) {
             }
         }
     }
-}
-
-/// Why a share of a card's compute cannot be given, whatever the cards have left; 0 asks for none.
-#[must_use]
-pub fn core_refusal(percentage: u64, with_memory: bool) -> Option<Refusal> {
-    if percentage == 0 {
-        return None;
-    }
-    if !percentage.is_multiple_of(CORE_STEP) || percentage > CORE_MOST {
-        return Some(Refusal::new(
-            Code::Request,
-            format!(
-                "it asks for {percentage} of {CORE_RESOURCE}, which is no multiple of {CORE_STEP} from {CORE_STEP} to \
-                 {CORE_MOST}"
-            ),
-            format!("ask for a multiple of {CORE_STEP}; 100 is one whole card"),
-        ));
-    }
-    (!with_memory).then(|| {
-        Refusal::new(
-            Code::Request,
-            format!("it asks for {percentage} of {CORE_RESOURCE}, but for no GPU memory"),
-            format!("{ASK_LIMITS} as well, or remove {CORE_RESOURCE}"),
-        )
-    })
 }
 
 /// What one of nos' slices is.

@@ -12,13 +12,17 @@
 //! On each card a pod counts with the larger of what it was promised there and what the node says that it holds.
 //! So memory is free only when the pod is gone and the node says so, too.
 
+#![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
 use std::collections::BTreeMap;
 
 use mpsgate_model::Mib;
 
-use crate::schedule::Word;
+use mpsgate_policy::schedule::Word;
 
+pub mod admission;
 mod demand;
+pub mod handlers;
 mod ledger;
 mod place;
 mod reason;

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+use mpsgate_cluster::admission::{Container, Nodes, Pod, ShmVolume, is_shm, judge};
+use mpsgate_cluster::handlers::{Known, Where};
 use mpsgate_config::Ipc;
+use mpsgate_model::Code;
 use mpsgate_model::Mib;
-use mpsgate_policy::Code;
-use mpsgate_policy::admission::{Container, Nodes, Pod, ShmVolume, is_shm, judge};
-use mpsgate_policy::handlers::{Known, Where};
 use mpsgate_policy::schedule::Word;
 
 fn container(name: &str, gib: u64, volume: Option<&str>) -> Container {

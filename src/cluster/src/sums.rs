@@ -7,7 +7,7 @@ use mpsgate_model::Mib;
 use super::demand::{Load, Uids};
 use super::snapshot::Entry;
 use super::{Card, Container, Kind, Node, Request};
-use crate::promise::{Asked, expected_on};
+use mpsgate_policy::promise::{Asked, expected_on};
 
 /// A card and what is on it: all that a question reads, side by side, as thousands of nodes are asked at once.
 #[derive(Debug, Clone, PartialEq, Eq)]

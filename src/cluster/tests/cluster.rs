@@ -7,10 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use mpsgate_cluster::{Card, Container, Kind, Layout, Ledger, Node, Placement, Pod, Request};
 use mpsgate_model::Mib;
-use mpsgate_policy::cluster::{
-    Card, Container, Kind, Layout, Ledger, Node, Placement, Pod, Request,
-};
 use mpsgate_policy::schedule::Word;
 use proptest::prelude::*;
 

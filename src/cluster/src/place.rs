@@ -13,8 +13,8 @@ use super::demand::{Load, Uids};
 use super::reason::{Cause, Obstacle, Tally};
 use super::sums::Sum;
 use super::{Container, Kind, Layout, Node, Request};
-use crate::placement::order;
-use crate::schedule::Word;
+use mpsgate_policy::placement::order;
+use mpsgate_policy::schedule::Word;
 
 /// Choices that are tried for one pod on one node.
 const TRIES: usize = 200;

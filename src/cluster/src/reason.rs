@@ -7,7 +7,7 @@ use mpsgate_model::Mib;
 
 use super::Reason;
 use super::sums::Sum;
-use crate::schedule::LABEL;
+use mpsgate_policy::schedule::LABEL;
 
 /// Numbers that a sentence lists.
 const LISTED: usize = 16;
