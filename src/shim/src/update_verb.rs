@@ -1,8 +1,8 @@
 //! `update`: no device rules reach a runtime that would take them.
 //!
 //! runc leaves devices alone in an update. crun writes what the document has, and containerd's CRI plugin hands over
-//! the container's resources as it was asked for them, rules for devices among them: a grant's and those that
-//! `policy.privileged = "close"` has changed would be undone. So they are left out for every container, whose rules then
+//! the container's resources as it was asked for them, with rules for devices: what a grant or
+//! `policy.privileged = "close"` has changed would be undone. So they are left out for every container, whose rules
 //! stay as they were made.
 
 use std::ffi::OsString;
