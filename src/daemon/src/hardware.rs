@@ -15,18 +15,19 @@ use std::time::Duration;
 use mpsgate_config::{ClientDir, Orphan, Schedule, Supervisor, Switch};
 use mpsgate_crashpoint::crash_point;
 use mpsgate_gpu::{ComputeMode, GpuError, Nvml, ProcessKind, ProcessList};
-use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_model::Mib;
 use mpsgate_mps::{
     Capabilities, CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, HoldSpawner,
     LeaseDir, MpsError, Origin, Spawner, Taken, UnitSpawner, choose_spawner,
 };
 
+pub(crate) mod control;
 mod share;
 
+use self::control::{View, cap, mps_trouble, view};
 use crate::Places;
-use crate::card::Trouble;
-use crate::control::{View, cap, mps_trouble, view};
 use crate::error::chain;
+use crate::node::card::{CardId, Trouble};
 use crate::settings::Settings;
 
 /// How long a control daemon may take to answer for the first time; it needs 5 ms (measured,
@@ -83,16 +84,6 @@ pub(crate) enum Fault {
     Orphans(Vec<u32>),
     /// Its control daemon runs and does not answer.
     Wedged(Arc<CardMps>, Arc<ControlDaemon>),
-}
-
-/// What is needed to bring a card up.
-#[derive(Debug, Clone)]
-pub(crate) struct CardId {
-    pub(crate) uuid: GpuUuid,
-    pub(crate) minor: u32,
-    pub(crate) memory: Mib,
-    /// What clients without a limit of their own are to get.
-    pub(crate) cap: Mib,
 }
 
 impl Hardware {

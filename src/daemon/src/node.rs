@@ -1,5 +1,5 @@
 //! The daemon's state and every decision on it: cards, ledger, trust. Synchronous and behind one lock;
-//! its only side effects are the ledger's file and the removal of exec records.
+//! its side effects are the ledger's file, the removal of exec records, and events for the recorder.
 //!
 //! ```text
 //!            reserve                activate                 init and cgroup ended, poststop
@@ -14,8 +14,26 @@
 //! gives memory back counts at once: should the daemon restart before it is written, it finds the
 //! entry's process gone and releases it again.
 
+pub(crate) mod card;
+pub(crate) mod counters;
+pub(crate) mod handlers;
+mod held;
+mod note;
+mod place;
+pub(crate) mod refusals;
+pub(crate) mod report;
+pub(crate) mod served;
+pub(crate) mod sharing;
+pub(crate) mod status;
+pub(crate) mod tell;
+#[cfg(test)]
+pub(crate) mod tests;
+pub(crate) mod trust;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpsgate_api::{Action, Activate, Reserve};
 use mpsgate_config::Switch;
@@ -25,16 +43,15 @@ use mpsgate_model::ledger_file::LedgerFile;
 use mpsgate_model::{GpuUuid, Grant, GrantKey, Mib};
 use mpsgate_policy::{Code, Refusal};
 
-use crate::card::{Card, Trouble};
+use self::card::{Card, CardId, Trouble};
+use self::counters::{Events, Kills};
+use self::handlers::Handlers;
+use self::refusals::{Heard, Judged};
+use self::served::Served;
+use self::sharing::Scheduling;
+use self::trust::Confirmed;
 use crate::cgroup::{Overlap, is_empty_but_for};
-use crate::device_plugin::Served;
-use crate::enforce::nested;
-use crate::handlers::Handlers;
-use crate::judged::{Heard, Judged};
-use crate::metrics::{Endpoint, Events};
-use crate::schedule::Scheduling;
-use crate::terminate::Kills;
-use crate::tokens::Confirmed;
+use crate::owner::nested;
 use crate::{exec_record, process};
 
 /// The state.
@@ -100,6 +117,18 @@ pub(crate) struct Driver {
     pub(crate) trouble: Option<Trouble>,
 }
 
+/// What is wrong before the first look at NVML.
+pub(crate) const NOT_YET: &str = "NVML has not answered yet";
+
+/// Where the metrics are served, for `status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// `None` where the settings want none.
+    pub(crate) at: Option<SocketAddr>,
+    /// Why they are not served there.
+    pub(crate) error: Option<String>,
+}
+
 /// What a reservation leads to.
 #[derive(Debug)]
 pub(crate) struct Reserved {
@@ -149,6 +178,19 @@ impl Node {
 
     pub(crate) fn card(&self, uuid: &GpuUuid) -> Option<&Card> {
         self.cards.iter().find(|card| card.uuid == *uuid)
+    }
+
+    /// What the largest card of ours can give. `None` while none is known: NVML may be away.
+    pub(crate) fn largest_gib(&self) -> Option<u64> {
+        let managed = self.cards.iter().filter(|card| card.managed.is_some());
+        managed.map(|card| card.memory.0 / 1024).max()
+    }
+
+    /// Whether NVML has told which cards there are: kubelet must not take a list for the node's that is only empty
+    /// because nobody was asked yet.
+    pub(crate) fn knows_its_cards(&self) -> bool {
+        self.cards.iter().any(|card| card.managed.is_some())
+            || (self.driver.trouble.is_none() && self.driver.version.is_some())
     }
 
     pub(crate) fn card_mut(&mut self, uuid: &GpuUuid) -> Option<&mut Card> {
@@ -306,6 +348,12 @@ impl Node {
         largest.unwrap_or_else(|| self.card(uuid).map(|card| card.memory).unwrap_or_default())
     }
 
+    /// What is needed to bring a card up.
+    pub(crate) fn card_id(&self, card: &Card) -> CardId {
+        let cap = self.wanted_cap(&card.uuid);
+        CardId { uuid: card.uuid.clone(), minor: card.minor, memory: card.memory, cap }
+    }
+
     /// Marks the grants of a card whose MPS has died; those that were not marked before.
     pub(crate) fn mark_broken(&mut self, card: &GpuUuid, now_ms: u64) -> Vec<GrantKey> {
         let marked = self.ledger.mark_broken(card, now_ms);
@@ -448,6 +496,12 @@ impl Node {
     }
 }
 
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 pub(crate) fn nvml_refusal(trouble: &Trouble) -> Refusal {
     Refusal::new(
         Code::GpuUnhealthy,
@@ -471,9 +525,3 @@ fn ledger_refusal(error: &LedgerError) -> Refusal {
     };
     Refusal::new(code, error.to_string(), "mpsgate status")
 }
-
-mod held;
-mod place;
-#[cfg(test)]
-pub(crate) mod tests;
-mod trust;

@@ -9,10 +9,10 @@ use mpsgate_model::ledger::{Capacity, Promise};
 use mpsgate_model::{ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib};
 use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose, choose_several, schedule};
 
+use super::card::Card;
+use super::trust::Confirmed;
 use super::{Node, no_reservation, nvml_refusal};
-use crate::card::Card;
 use crate::devices;
-use crate::tokens::Confirmed;
 
 /// How a request is laid out.
 #[derive(Debug, Clone, Copy)]
