@@ -81,21 +81,8 @@ pub(crate) async fn confirm(
         Ok(None) => return Ok(Ok(None)),
         Err(refusal) => return Ok(Err(refusal)),
     };
-    if let SlicesUid::Only(uid) = daemon.settings.now().kubernetes.slices_uid
-        && resource.starts_with(SLICE)
-        && call.uid != uid
-    {
-        return Ok(Err(Refusal::new(
-            Code::Uid,
-            format!(
-                "its CUDA processes run as uid {}, and {resource} is for uid {uid} alone",
-                call.uid
-            ),
-            format!(
-                "set securityContext.runAsUser: {uid} in the pod, or kubernetes.slices_uid = \"any\" in \
-                 /etc/mpsgate/config.toml and run: mpsgate reload"
-            ),
-        )));
+    if let Some(refusal) = wrong_uid(daemon, &resource, call.uid) {
+        return Ok(Err(refusal));
     }
     if let Some(refusal) = mpsgate_policy::admission::core_refusal(core_percentage, true) {
         return Ok(Err(refusal));
@@ -122,6 +109,21 @@ pub(crate) async fn confirm(
         placed,
         handed: Handed { pod, resource },
     })))
+}
+
+/// Why a slice is not for processes of this uid, where the settings say for whose slices are.
+fn wrong_uid(daemon: &Daemon, resource: &str, asks: u32) -> Option<Refusal> {
+    let SlicesUid::Only(uid) = daemon.settings.now().kubernetes.slices_uid else { return None };
+    (resource.starts_with(SLICE) && asks != uid).then(|| {
+        Refusal::new(
+            Code::Uid,
+            format!("its CUDA processes run as uid {asks}, and {resource} is for uid {uid} alone"),
+            format!(
+                "set securityContext.runAsUser: {uid} in the pod, or kubernetes.slices_uid = \"any\" in \
+                 /etc/mpsgate/config.toml and run: mpsgate reload"
+            ),
+        )
+    })
 }
 
 /// The claims of a token that counts for this container.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use mpsgate_api::{Reply, Reserve};
 use mpsgate_config::InjectMode;
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{Cdi, CdiEdits, Grant, GrantKey, GrantedCard};
 use mpsgate_policy::{Code, Refusal};
 use tokio::time::timeout;
@@ -14,7 +15,9 @@ use super::prepare::server;
 use super::{Answer, refused};
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
+use crate::node::grants::Reserved;
 use crate::node::now_ms;
+use crate::node::trust::Confirmed;
 use crate::orders::Order;
 use crate::{DaemonError, devices, ends, process, tokens};
 
@@ -91,18 +94,28 @@ pub(super) async fn reserve(
             "let the container engine and mpsgated run in the host's pid namespace",
         )));
     };
-    let confirmed = match tokens::confirm(daemon, call).await? {
-        Ok(confirmed) => confirmed,
-        Err(refusal) => {
-            refused(daemon, &call.key, call.pod.as_ref(), &refusal);
-            return Ok(Err(refusal));
-        }
+    let answer = match tokens::confirm(daemon, call).await? {
+        Ok(confirmed) => grant(daemon, line, call, holder, confirmed.as_ref()).await,
+        Err(refusal) => Err(refusal),
     };
+    if let Err(refusal) = &answer {
+        refused(daemon, &call.key, call.pod.as_ref(), refusal);
+    }
+    Ok(answer)
+}
+
+/// Takes the memory, after what has to be waited for.
+async fn take(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    call: &Reserve,
+    holder: ProcessId,
+    confirmed: Option<&Confirmed>,
+) -> Result<Reserved, Refusal> {
     let majors = devices::majors();
     let try_it = || {
         let mut node = daemon.node();
-        let reserved =
-            node.reserve(call, confirmed.as_ref(), holder, &majors, &process::is_alive, now_ms());
+        let reserved = node.reserve(call, confirmed, holder, &majors, &process::is_alive, now_ms());
         if let Ok(reserved) = &reserved
             && let Some(entry) = node.ledger().get(&reserved.grant.key)
         {
@@ -113,7 +126,7 @@ pub(super) async fn reserve(
         }
         reserved
     };
-    let pod = confirmed.as_ref().map(|confirmed| confirmed.handed.pod.uid.as_str());
+    let pod = confirmed.map(|confirmed| confirmed.handed.pod.uid.as_str());
     let mut reserved = try_it();
     for cause in Cause::ALL {
         if reserved.is_ok() {
@@ -124,19 +137,22 @@ pub(super) async fn reserve(
             reserved = try_it();
         }
     }
-    let reserved = match reserved {
-        Ok(reserved) => reserved,
-        Err(refusal) => {
-            refused(daemon, &call.key, call.pod.as_ref(), &refusal);
-            return Ok(Err(refusal));
-        }
-    };
+    reserved
+}
+
+async fn grant(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    call: &Reserve,
+    holder: ProcessId,
+    confirmed: Option<&Confirmed>,
+) -> Answer {
+    let reserved = take(daemon, line, call, holder, confirmed).await?;
     crash_point!("daemon.reserve.changed");
     daemon.tell_ledger_change();
     if let Err(refusal) = daemon.recorded().await {
         give_up(daemon, &call.key);
-        refused(daemon, &call.key, call.pod.as_ref(), &refusal);
-        return Ok(Err(refusal));
+        return Err(refusal);
     }
     let grant = reserved.grant;
     let card = grant.cards.first().filter(|_| grant.uses_mps()).map(|card| card.uuid.clone());
@@ -152,13 +168,12 @@ pub(super) async fn reserve(
         let doing = format!("the MPS server of {card} for uid {} is being started", call.uid);
         if let Err(refusal) = line.wait(&doing, server(daemon, &card, call.uid)).await {
             give_up(daemon, &call.key);
-            refused(daemon, &call.key, call.pod.as_ref(), &refusal);
-            return Ok(Err(refusal));
+            return Err(refusal);
         }
     }
     let cdi = Box::new(cdi_edits(daemon, &grant));
     crash_point!("daemon.reserve.stored");
-    Ok(Ok(Reply::Reserved { grant: Box::new(grant), cdi }))
+    Ok(Reply::Reserved { grant: Box::new(grant), cdi })
 }
 
 fn give_up(daemon: &Daemon, key: &GrantKey) {

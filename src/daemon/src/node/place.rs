@@ -10,8 +10,9 @@ use mpsgate_model::{ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, G
 use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose, choose_several, schedule};
 
 use super::card::Card;
+use super::grants::no_reservation;
 use super::trust::Confirmed;
-use super::{Node, no_reservation, nvml_refusal};
+use super::{Node, nvml_refusal};
 use crate::devices;
 
 /// How a request is laid out.

@@ -1,7 +1,8 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-use mpsgate_api::Engine;
+use mpsgate_api::{Activate, Engine, Reserve};
 use mpsgate_model::{ContainerId, Instance, Priority, Request};
 
+use super::grants::Reserved;
 use super::*;
 use crate::devices;
 use crate::node::card::{Health, ManagedBy, Watched};
