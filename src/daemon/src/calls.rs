@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use mpsgate_api::{Call, Release, Reply, Report};
 use mpsgate_crashpoint::crash_point;
-use mpsgate_model::{GrantKey, PodContainer};
-use mpsgate_policy::Refusal;
+use mpsgate_model::{GrantKey, PodContainer, Refusal};
 use tokio::time::Instant;
 
 use self::activate::activate;

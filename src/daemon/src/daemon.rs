@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use mpsgate_api::NodeSnapshot;
 use mpsgate_model::ledger::Entry;
-use mpsgate_model::{GpuUuid, Grant};
-use mpsgate_policy::Refusal;
+use mpsgate_model::{GpuUuid, Grant, Refusal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::api_server::ApiServer;

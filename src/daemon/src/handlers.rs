@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_config::{paths, printable};
+use mpsgate_config::paths;
 use mpsgate_configure::Options;
+use mpsgate_model::printable;
 
 use crate::daemon::Daemon;
 use crate::engine::{self, Engine, Reading};

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use mpsgate_crashpoint::crash_point;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 use tokio::sync::{MutexGuard, oneshot};
 
 use crate::daemon::Daemon;

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use mpsgate_api::{Reply, encode};
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 use rustix::net::RecvFlags;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;

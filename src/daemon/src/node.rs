@@ -41,8 +41,7 @@ use mpsgate_config::Switch;
 use mpsgate_kubernetes::Recorder;
 use mpsgate_model::ledger::{Ledger, ProcessId};
 use mpsgate_model::ledger_file::LedgerFile;
-use mpsgate_model::{GpuUuid, GrantKey, Mib};
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, GpuUuid, GrantKey, Mib, Refusal};
 
 use self::card::{Card, CardId, Trouble};
 use self::counters::{Events, Kills};

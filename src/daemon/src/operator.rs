@@ -6,7 +6,7 @@ mod mps;
 use std::sync::Arc;
 
 use mpsgate_api::Reply;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 
 use crate::DaemonError;
 use crate::daemon::Daemon;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use mpsgate_model::Refusal;
 use mpsgate_model::ledger::{CgroupId, Entry, ProcessId};
 use mpsgate_mps::Server;
-use mpsgate_policy::Refusal;
 use tokio::sync::oneshot;
 
 use crate::node::card::Trouble;

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_policy::Refusal;
+use mpsgate_model::Refusal;
 use mpsgate_policy::schedule::CardStep;
 
 use crate::DaemonError;

@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 
 use mpsgate_api::{Reply, Terminate};
 use mpsgate_crashpoint::crash_point;
-use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::State;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, GpuUuid, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use mpsgate_model::Mib;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Mib, Refusal};
 use mpsgate_token::{Bearer, Claims, News, Store, StoreError};
 
 use crate::error::chain;

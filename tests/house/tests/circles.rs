@@ -8,6 +8,7 @@ use mpsgate_house::{circles, graphs};
 /// How many modules stand in circles below these parents. It may only shrink; what is not here has none.
 const KNOWN: [(&str, usize); 16] = [
     ("cli", 11),
+    ("cluster", 4),
     ("config", 3),
     ("configure", 4),
     ("configure::crio", 2),
@@ -18,7 +19,6 @@ const KNOWN: [(&str, usize); 16] = [
     ("mps", 5),
     ("oci::spec", 2),
     ("policy", 12),
-    ("policy::cluster", 4),
     ("scheduler", 2),
     ("scheduler::webhook", 5),
     ("shim", 3),

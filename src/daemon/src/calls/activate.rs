@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use mpsgate_api::{Activate, Reply};
 use mpsgate_crashpoint::crash_point;
-use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::{Entry, ProcessId};
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, GpuUuid, Refusal};
 
 use super::prepare::{limit, server};
 use super::{Answer, refused};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use mpsgate_model::GpuUuid;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, GpuUuid, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

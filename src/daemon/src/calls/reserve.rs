@@ -7,8 +7,7 @@ use mpsgate_api::{Reply, Reserve};
 use mpsgate_config::InjectMode;
 use mpsgate_crashpoint::crash_point;
 use mpsgate_model::ledger::ProcessId;
-use mpsgate_model::{Cdi, CdiEdits, Grant, GrantKey, GrantedCard};
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Cdi, CdiEdits, Code, Grant, GrantKey, GrantedCard, Refusal};
 use tokio::time::timeout;
 
 use super::prepare::server;

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use mpsgate_api::{Activate, Reserve};
 use mpsgate_model::ledger::{Capacity, CgroupId, Entry, LedgerError, ProcessId, State};
-use mpsgate_model::{GpuUuid, Grant, GrantKey};
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, GpuUuid, Grant, GrantKey, Refusal};
 
 use super::trust::Confirmed;
 use super::{Alive, Node, nvml_refusal};

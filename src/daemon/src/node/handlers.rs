@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mpsgate_config::printable;
 use mpsgate_configure::{Finding, Way};
 use mpsgate_kubernetes::{By, ConditionReport, HandlerReport};
+use mpsgate_model::printable;
 
 use crate::engine::Reading;
 

@@ -6,8 +6,10 @@ use std::num::NonZeroU32;
 use mpsgate_api::{Activate, Reserve};
 use mpsgate_config::Schedule;
 use mpsgate_model::ledger::{Capacity, Promise};
-use mpsgate_model::{ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib};
-use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose, choose_several, schedule};
+use mpsgate_model::{
+    Code, ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib, Refusal,
+};
+use mpsgate_policy::{CardState, Holder, Need, choose, choose_several, schedule};
 
 use super::card::Card;
 use super::grants::no_reservation;

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mpsgate_config::Schedule;
-use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::Entry;
+use mpsgate_model::{GpuUuid, Refusal};
 use mpsgate_policy::schedule::{CardStep, Held, Step, Target, Wants, Word};
-use mpsgate_policy::{Condition, Refusal, schedule};
+use mpsgate_policy::{Condition, schedule};
 
 use super::Node;
 use super::card::{Card, CardId, Health, ManagedBy, Trouble};

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mpsgate_kubernetes::{Event, Pods, Reason, Recorder, Severity, Subject};
 use mpsgate_model::ledger::Entry;
-use mpsgate_model::{GpuUuid, PodContainer};
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, GpuUuid, PodContainer, Refusal};
 
 use super::{Node, report, sharing};
 

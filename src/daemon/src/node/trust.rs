@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::Switch;
-use mpsgate_model::{ComputeShare, GpuUuid, Handed, Mib};
-use mpsgate_policy::{Code, Refusal, schedule};
+use mpsgate_model::{Code, ComputeShare, GpuUuid, Handed, Mib, Refusal};
+use mpsgate_policy::schedule;
 
 use super::Node;
 
