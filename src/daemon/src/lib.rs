@@ -42,7 +42,6 @@ mod hardware;
 mod inventory;
 mod kubelet;
 mod line;
-mod logging;
 mod managed;
 mod metrics;
 mod node;

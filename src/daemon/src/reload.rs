@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mpsgate_api::Reply;
 use mpsgate_config::{Change, Config, Manage, Taken};
+use mpsgate_edge::logging;
 use mpsgate_model::{Code, GpuUuid, Refusal};
 use tokio::signal::unix::Signal;
 
@@ -13,7 +14,7 @@ use crate::handover::{Told, give_back, hand_over};
 use crate::line::Line;
 use crate::node::card::{CardId, ManagedBy};
 use crate::node::sharing::Want;
-use crate::{DaemonError, error, logging, snapshot};
+use crate::{DaemonError, error, snapshot};
 
 /// Reloads at each SIGHUP. What comes of it is logged.
 pub(crate) async fn on_hangup(daemon: Arc<Daemon>, mut hangup: Signal) -> Result<(), DaemonError> {
