@@ -11,7 +11,7 @@ use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_policy::watchdog::{Kind, Limit, User, Whose};
 
-use crate::enforce::owner::{Trees, cgroups_of};
+use crate::owner::{Trees, cgroups_of};
 use crate::process;
 
 /// What was found out about processes.
