@@ -38,20 +38,6 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FilesError> {
     serde_json::from_slice(bytes).map_err(FilesError::Content)
 }
 
-/// The name under which process `writer` of ours writes what becomes the file `name` by a rename.
-#[must_use]
-pub fn temporary_name(name: &str, writer: u32) -> String {
-    format!(".{name}.mpsgate-{writer}")
-}
-
-/// The process that writes under a temporary name; `None` for every other name.
-#[must_use]
-pub fn temporary_writer(name: &str) -> Option<u32> {
-    let (of, writer) = name.strip_prefix('.')?.rsplit_once(".mpsgate-")?;
-    let plain = !of.is_empty() && writer.bytes().all(|byte| byte.is_ascii_digit());
-    plain.then(|| writer.parse().ok())?
-}
-
 /// What the shim must know of the node to judge a spec; written by the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSnapshot {
@@ -218,23 +204,5 @@ mod tests {
             device_plugin: false,
         };
         assert_eq!(Node::from(snapshot), node);
-    }
-
-    #[test]
-    fn only_a_temporary_name_names_its_writer() {
-        assert_eq!(temporary_writer(&temporary_name("config.json", 12)), Some(12));
-        assert_eq!(temporary_writer(&temporary_name("a.mpsgate-3", 4)), Some(4));
-        for name in [
-            "config.json",
-            "config.json.mpsgate-1",
-            ".mpsgate-1",
-            "..mpsgate-1",
-            ".c.mpsgate-",
-            ".c.mpsgate-+1",
-            ".c.mpsgate-1x",
-            ".c.mpsgate-99999999999",
-        ] {
-            assert_eq!(temporary_writer(name), None, "{name}");
-        }
     }
 }

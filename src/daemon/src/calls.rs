@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mpsgate_api::{Activate, Call, Release, Reply, Report, Reserve};
 use mpsgate_config::InjectMode;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_model::{Cdi, CdiEdits, GpuUuid, Grant, GrantKey, GrantedCard, PodContainer};
 use mpsgate_policy::{Code, Refusal};

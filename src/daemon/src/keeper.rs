@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_config::Schedule;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_mps::{CardMps, ControlDaemon, Glance};

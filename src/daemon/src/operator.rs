@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use mpsgate_api::Reply;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_policy::{Code, Refusal};
 use tokio::sync::{MutexGuard, oneshot};
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, encode, parse_envelope};
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_policy::{Code, Refusal};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::{AsyncWriteExt, Interest};

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use mpsgate_api::{Reply, Terminate};
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::{CgroupId, ProcessId, State};
 use mpsgate_policy::{Code, Refusal};

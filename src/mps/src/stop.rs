@@ -9,7 +9,7 @@ use crate::card::{CardMps, ControlDaemon};
 use crate::error::MpsError;
 use crate::process::Process;
 use crate::spawner::Spawner;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 
 /// How long each step may take before the next, harder one.
 const STEP: Duration = Duration::from_secs(2);

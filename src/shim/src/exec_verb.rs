@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
+use mpsgate_host::file::remove_leftovers;
 use mpsgate_oci::argv::{Invocation, with_exec_env};
 use mpsgate_oci::process::rewrite_env;
 use mpsgate_policy::{Code, DOCUMENT_MAX, Refusal};
 
 use crate::record::{Found, find};
-use crate::replace::{remove_leftovers, replace};
+use crate::replace::replace;
 use crate::report::{Refused, chain};
 use crate::{exec, facts, process};
 

@@ -4,9 +4,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 
-use nix::sys::signal::{Signal, raise};
+use rustix::process::{Signal, getpid, kill_process};
 
-use crate::{ARMED, DIED};
+use super::{ARMED, DIED};
 
 /// Dies here if this point is armed and this is the passing that it is armed for.
 ///
@@ -38,7 +38,7 @@ pub fn pass(name: &str) {
     // Said first: who sees the point disarmed may ask who died.
     let _ = std::fs::write(DIED, format!("{name} {}\n", std::process::id()));
     let _ = std::fs::remove_file(ARMED);
-    let _ = raise(Signal::SIGKILL);
+    let _ = kill_process(getpid(), Signal::KILL);
 }
 
 /// Another may have taken the file away while its lock was waited for.
