@@ -3,5 +3,10 @@
 //! Blocking and without settings: paths, modes and durability are the caller's. Called by every crate that touches
 //! the machine, the shim among them: so no threads, no environment, and few dependencies.
 
+pub mod cgroup;
+pub mod clock;
 pub mod crash;
 pub mod file;
+pub mod format;
+pub mod process;
+pub mod socket;
