@@ -5,38 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use mpsgate_host::format::{self, FormatError};
 use mpsgate_model::{DeviceNode, GpuUuid, Grant};
 use mpsgate_policy::{Cards, Majors, Node, NodeCard, Schedule, SharedMemory};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Format of both files.
 pub const FILES_FORMAT: u32 = 1;
-
-/// Why the bytes of a file are neither.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FilesError {
-    /// Another version wrote it.
-    #[error("it has format {0}, this version knows {FILES_FORMAT}")]
-    Format(u32),
-    /// Not JSON, or without what every such file has.
-    #[error(transparent)]
-    Content(serde_json::Error),
-}
-
-/// The format is read first: a newer file may differ in anything else.
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FilesError> {
-    #[derive(Deserialize)]
-    struct Header {
-        format: u32,
-    }
-    let Header { format } = serde_json::from_slice(bytes).map_err(FilesError::Content)?;
-    if format != FILES_FORMAT {
-        return Err(FilesError::Format(format));
-    }
-    serde_json::from_slice(bytes).map_err(FilesError::Content)
-}
 
 /// What the shim must know of the node to judge a spec; written by the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,8 +60,8 @@ impl NodeSnapshot {
     ///
     /// # Errors
     /// Where another version wrote them, or nobody of ours.
-    pub fn parse(bytes: &[u8]) -> Result<Self, FilesError> {
-        parse(bytes)
+    pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+        format::read(bytes, FILES_FORMAT)
     }
 }
 
@@ -164,8 +139,8 @@ impl ExecRecord {
     ///
     /// # Errors
     /// Where another version wrote them, or nobody of ours.
-    pub fn parse(bytes: &[u8]) -> Result<Self, FilesError> {
-        parse(bytes)
+    pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+        format::read(bytes, FILES_FORMAT)
     }
 }
 

@@ -7,16 +7,12 @@ use std::path::Path;
 
 use mpsgate_host::crash_steps;
 use mpsgate_host::file::{self, Durability, New};
+use mpsgate_host::format;
 use mpsgate_model::GpuUuid;
 use mpsgate_policy::schedule::Word;
 use serde::{Deserialize, Serialize};
 
 const FORMAT: u32 = 1;
-
-#[derive(Deserialize)]
-struct Header {
-    format: u32,
-}
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,13 +53,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Managed> {
 
 pub(crate) fn parse(text: &[u8]) -> io::Result<Managed> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-    let content = |error: serde_json::Error| invalid(error.to_string());
-    // The format is read first: a newer file may differ in anything else.
-    let Header { format } = serde_json::from_slice(text).map_err(content)?;
-    if format != FORMAT {
-        return Err(invalid(format!("it has format {format}, this mpsgated knows {FORMAT}")));
-    }
-    let found: OnDisk = serde_json::from_slice(text).map_err(content)?;
+    let found: OnDisk = format::read(text, FORMAT).map_err(|error| invalid(error.to_string()))?;
     let schedule = match found.schedule {
         None => None,
         Some(word) => {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_host::crash_steps;
 use mpsgate_host::file::{self, Durability, New};
+use mpsgate_host::format::{self, FormatError};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::Ledger;
@@ -112,11 +113,6 @@ impl LedgerFileError {
             }
         }
     }
-}
-
-#[derive(Deserialize)]
-struct Header {
-    format: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -231,14 +227,15 @@ fn read(path: &Path) -> Result<(u64, Ledger), LedgerFileError> {
 /// # Errors
 /// Where the bytes are no ledger, or one of a newer format.
 pub fn parse(text: &[u8], path: &Path) -> Result<(u64, Ledger), LedgerFileError> {
-    let corrupt = |source| LedgerFileError::Corrupt { path: path.to_owned(), source };
-    // The format is read first: a newer file may differ in anything else.
-    let header: Header = serde_json::from_slice(text).map_err(corrupt)?;
-    if header.format != FORMAT {
-        return Err(LedgerFileError::NewerFormat { path: path.to_owned(), found: header.format });
-    }
     let OnDisk::<Ledger> { generation, ledger, .. } =
-        serde_json::from_slice(text).map_err(corrupt)?;
+        format::read(text, FORMAT).map_err(|error| match error {
+            FormatError::Other { found, .. } => {
+                LedgerFileError::NewerFormat { path: path.to_owned(), found }
+            }
+            FormatError::Content(source) => {
+                LedgerFileError::Corrupt { path: path.to_owned(), source }
+            }
+        })?;
     if ledger.has_duplicates() {
         return Err(LedgerFileError::Duplicate { path: path.to_owned() });
     }

@@ -13,10 +13,11 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use mpsgate_host::clock::now_ms;
 use mpsgate_host::crash_steps;
 use mpsgate_host::file::{self, Durability, New};
+use mpsgate_host::format::{self, FormatError};
 use serde::{Deserialize, Serialize};
 
 use crate::error::MpsError;
@@ -36,11 +37,6 @@ pub enum ComputeMode {
     Prohibited,
     /// One process's contexts: under MPS the server's.
     ExclusiveProcess,
-}
-
-#[derive(Deserialize)]
-struct Header {
-    format: u32,
 }
 
 /// What must be restored, and since when.
@@ -95,7 +91,7 @@ impl LeaseDir {
         {
             return Ok(Taken::Existing(lease.clone()));
         }
-        let taken_at_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let taken_at_s = now_ms() / 1000;
         let lease = Lease { format: FORMAT, uuid: uuid.to_owned(), previous, taken_at_s };
         fs::create_dir_all(&self.path)
             .map_err(|source| MpsError::fs("create directory", &self.path, source))?;
@@ -126,24 +122,20 @@ impl LeaseDir {
     /// [`MpsError::BadUuid`], [`MpsError::Fs`], [`MpsError::LeaseCorrupt`], [`MpsError::LeaseNewer`].
     pub fn read(&self, uuid: &str) -> Result<Option<Lease>, MpsError> {
         let path = self.file(uuid)?;
-        let text = match fs::read_to_string(&path) {
+        let text = match fs::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Err(MpsError::LeaseCorrupt { path, reason: "it is not UTF-8".into() });
-            }
             Err(source) => return Err(MpsError::fs("read lease", path, source)),
         };
-        let corrupt = |error: serde_json::Error| MpsError::LeaseCorrupt {
-            path: path.clone(),
-            reason: error.to_string(),
+        let lease: Lease = match format::read(&text, FORMAT) {
+            Ok(lease) => lease,
+            Err(FormatError::Other { found, known }) => {
+                return Err(MpsError::LeaseNewer { path, found, known });
+            }
+            Err(FormatError::Content(error)) => {
+                return Err(MpsError::LeaseCorrupt { path, reason: error.to_string() });
+            }
         };
-        // The format is read first: a newer file may differ in anything else.
-        let Header { format } = serde_json::from_str(&text).map_err(corrupt)?;
-        if format != FORMAT {
-            return Err(MpsError::LeaseNewer { path, found: format, known: FORMAT });
-        }
-        let lease: Lease = serde_json::from_str(&text).map_err(corrupt)?;
         if lease.uuid != uuid {
             return Err(MpsError::LeaseCorrupt {
                 path,
