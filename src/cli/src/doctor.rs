@@ -18,7 +18,7 @@ use mpsgate_config::ExitCode;
 
 pub use self::bundle::BundleError;
 use crate::args::{DoctorArgs, Output};
-use crate::{CliError, print, status};
+use crate::{CliError, print};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     if let Some(target) = &args.bundle {
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     print::answer(&text)?;
     if let Some(target) = &args.bundle {
         let report = report::render_json(&findings, simulated)?;
-        let written = bundle::write(&args.root, target, &report, status::now_ms())?;
+        let written = bundle::write(&args.root, target, &report, mpsgate_host::clock::now_ms())?;
         // The answer is the report, which a program may read as JSON.
         print::note(&written);
     }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+pub(crate) use mpsgate_host::clock::now_ms;
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::{GpuUuid, Grant};
 use mpsgate_policy::Refusal;
@@ -213,12 +214,6 @@ impl Daemon {
         let joined = tokio::task::spawn_blocking(move || work(&hardware)).await;
         joined.map_err(|error| DaemonError::Task { task: what.to_owned(), why: error.to_string() })
     }
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// One line per ended entry.

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use mpsgate_kubernetes::{Fetched, Placed, Pod, WriteError, now_ms};
+use mpsgate_host::clock::now_ms;
+use mpsgate_kubernetes::{Fetched, Placed, Pod, WriteError};
 use mpsgate_policy::cluster::{self, Layout};
 
 use crate::ask;
