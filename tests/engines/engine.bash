@@ -25,8 +25,8 @@
 # shellcheck shell=bash disable=SC2034 # read by the suite
 
 here=$MG_ENGINES # this folder
-load "$here/../e2e/helpers"
-load "$here/../e2e/mpsgate"
+# shellcheck source=tests/e2e/mpsgate.bash
+source "$here/../e2e/mpsgate.bash"
 # Engines put the process that they exec into a file of their TMPDIR. /tmp is also that of other sandboxes.
 export TMPDIR=$MG/tmp
 mkdir -p "$TMPDIR"
@@ -45,15 +45,13 @@ want() {
 
 daemon_runs() { [[ -f $MG/mpsgated.pid ]]; }
 
-# cell_start, cell_stop: node and engine, for setup_file and teardown_file.
+# cell_start, cell_stop: node and engine.
 cell_start() {
   if [[ ${MG_LIVE:-0} == 1 ]]; then
     live_start
   else
     runtime_below
-    sim_cards
-    settings "${SETTINGS:-}"
-    daemon_start
+    node_start
   fi
   [[ -d $MG/rootfs ]] || rootfs "$MG/rootfs"
   engine_start
@@ -174,6 +172,11 @@ run_words() {
   shift
   words+=(bb "$@")
 }
+
+# The default set-up: a file defines after `load engine.bash` what it does otherwise.
+setup_file() { cell_start; }
+teardown_file() { cell_stop; }
+teardown() { cell_teardown; }
 
 # shellcheck source=tests/engines/live.bash
 if [[ ${MG_LIVE:-0} == 1 ]]; then source "$here/live.bash"; fi

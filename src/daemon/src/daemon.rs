@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub(crate) use mpsgate_host::clock::now_ms;
+use mpsgate_model::Refusal;
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::{GpuUuid, Grant};
-use mpsgate_policy::Refusal;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::api_server::ApiServer;

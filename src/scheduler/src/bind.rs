@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use mpsgate_cluster::{self as cluster, Layout};
 use mpsgate_host::clock::now_ms;
 use mpsgate_kubernetes::{Fetched, Placed, Pod, WriteError};
-use mpsgate_policy::cluster::{self, Layout};
 
 use crate::ask;
 use crate::extender::Binding;

@@ -6,7 +6,7 @@
 //!
 //! | object | [`VALIDATE`] | [`MUTATE`] |
 //! |---|---|---|
-//! | a new pod | refused in the node's words ([`mpsgate_policy::admission`]), or warned of | `hostIPC`, `schedulerName`, as switched on |
+//! | a new pod | refused in the node's words ([`mpsgate_cluster::admission`]), or warned of | `hostIPC`, `schedulerName`, as switched on |
 //! | a pod's annotations that say where it was placed | refused, in a new pod and where they change, but of the scheduler's account | – |
 //! | a new ephemeral container | the same, for it alone | – |
 //! | a new or changed template (Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob) | warned of: a refusal would stop who only scales it, and its pods are looked at anyway | – |
@@ -19,8 +19,8 @@ mod reply;
 mod shape;
 mod wire;
 
-use mpsgate_policy::admission::{self, Judged, Said};
-use mpsgate_policy::handlers::Known;
+use mpsgate_cluster::admission::{self, Judged, Said};
+use mpsgate_cluster::handlers::Known;
 
 use object::Subject;
 pub use patch::Mutation;

@@ -6,9 +6,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use mpsgate_host::file::remove_leftovers;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::argv::Invocation;
 use mpsgate_oci::spec::Document;
-use mpsgate_policy::{Bytes, Code, DOCUMENT_MAX, Reading, Refusal};
+use mpsgate_policy::{Bytes, DOCUMENT_MAX, Reading};
 
 use crate::judge;
 use crate::replace::replace;

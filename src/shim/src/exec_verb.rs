@@ -7,9 +7,10 @@ use std::path::Path;
 
 use mpsgate_host::crash_point;
 use mpsgate_host::file::remove_leftovers;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::argv::{Invocation, with_exec_env};
 use mpsgate_oci::process::rewrite_env;
-use mpsgate_policy::{Code, DOCUMENT_MAX, Refusal};
+use mpsgate_policy::DOCUMENT_MAX;
 
 use crate::record::{Found, find};
 use crate::replace::replace;
