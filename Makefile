@@ -21,7 +21,7 @@ LOGS := $(TARGET_DIR)/test-log
 AS_TESTS := --locked --workspace --examples
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help install-build install-release build man packages krew demo test test-unit test-e2e test-differential test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck clean
+.PHONY: help install-build install-release build man packages krew demo test test-unit test-e2e test-differential test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -170,7 +170,12 @@ deny: ## licences, sources, advisories, and who may use what (deny.toml)
 
 shellcheck: ## the shell scripts and the .bats files
 	@tests/env/install.sh lint
-	@grep -rlE --exclude-dir=target --exclude-dir=.git '^#!.*[/ ](ba)?(sh|ts)$$|shellcheck shell=' $(wildcard .ci deb packaging rpm tests) | xargs shellcheck
+	@grep -rlE --exclude-dir=target --exclude-dir=.git '^#!.*[/ ](ba)?(sh|ts)$$|shellcheck shell=' $(wildcard .ci deb packaging rpm tests) | xargs -n 16 -P "$$(nproc)" shellcheck
+
+prose: ## the width of comments, and the words of docs/glossary.md
+	@tests/env/install.sh lint
+	@tests/env/prose.py --self-test
+	@tests/env/prose.py
 
 clean: ## remove what was built
 	@cargo clean -q

@@ -11,12 +11,13 @@
 #   engine_version
 #   engine_up [STATUS] NAME [OPTION...] -- CMD...    in the background
 #   engine_once [STATUS] NAME [OPTION...] -- CMD...  to its end and removed; its output, its exit status
-#     OPTION: --gpu SIZE (how this engine's user asks for it)  --ipc (the host's)  --ann K=V  --env K=V
-#             --device PATH  --mount SOURCE (at /mnt)  --privileged  --uid N
+#     OPTION: --gpu SIZE (how this engine's user asks for it)  --ipc (the host's)  --ann K=V
+#             --env K=V  --device PATH  --mount SOURCE (at /mnt)  --privileged  --uid N
 #   engine_exec [STATUS] NAME CMD...
 #   engine_halt NAME, engine_again NAME    stopped by force; started again (CRI: as a new container of the pod)
 #   engine_remove [STATUS] NAME, engine_clear    whatever state; all of them
-#   engine_id NAME, engine_pid NAME, engine_spec NAME    the OCI id, init's pid, the bundle's config.json
+#   engine_id NAME, engine_pid NAME, engine_spec NAME
+#                                  the OCI id, init's pid, the bundle's config.json
 #   engine_kill NAME, engine_back  SIGKILL to the engine, and start it anew; NAME is one of its containers
 #   engine_log                     what it wrote
 # And $SETTINGS, a sed script for mpsgate's settings; $SHIM_ENDS: whether the engine ends a container whose shim died;

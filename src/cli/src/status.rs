@@ -9,14 +9,14 @@ mod ready;
 use std::fmt::Write as _;
 
 use mpsgate_api::{Action, ApiServerStatus, CardStatus, GrantStatus, Status};
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{EdgeError, ExitCode, print};
 use mpsgate_host::clock::now_ms;
 use mpsgate_model::Mib;
 use serde::Serialize;
 
 use self::columns::Columns;
 use crate::args::{StatusArgs, StatusOutput};
-use crate::{CliError, daemon, print};
+use crate::{CliError, daemon};
 
 /// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
 const SCHEMA: u32 = 1;
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::Done)
 }
 
-fn render_json(status: &Status) -> Result<String, CliError> {
+fn render_json(status: &Status) -> Result<String, EdgeError> {
     #[derive(Serialize)]
     struct Document<'a> {
         schema: u32,

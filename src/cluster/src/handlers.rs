@@ -4,7 +4,7 @@
 //! | the class's handler is | on a managed node that the pod may go to |
 //! |---|---|
 //! | led on all of them | nothing is said |
-//! | going round on one | refused; without a class, whose handler is the node's default, warned of |
+//! | a bypass on one | refused; without a class (the node's default handler), warned of |
 //! | unknown on one, or the class is | warned of |
 //!
 //! Where it may go: `nodeName`; else what `nodeSelector`, required node affinity and taints leave, with what the class adds to them. What is

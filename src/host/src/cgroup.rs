@@ -49,7 +49,8 @@ fn filesystem(path: &Path) -> std::io::Result<FsWord> {
     Ok(rustix::fs::statfs(path)?.f_type)
 }
 
-/// `/proc/PID/cgroup`; `None` where it cannot be read, as of a process whose path is longer than a page.
+/// `/proc/PID/cgroup`; `None` where it cannot be read, as of a process whose path is longer than a
+/// page.
 #[must_use]
 pub fn text_of(pid: u32) -> Option<String> {
     std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
@@ -78,8 +79,8 @@ impl<'a> Membership<'a> {
         self.controllers.split(',').any(|name| name == controller)
     }
 
-    /// The path below the hierarchy's mount. `None` where the process is outside our own cgroup namespace: the path
-    /// begins with `/..` then, and cannot be reached.
+    /// The path below the hierarchy's mount. `None` where the process is outside our own cgroup
+    /// namespace: the path begins with `/..` then, and cannot be reached.
     #[must_use]
     pub fn below(&self) -> Option<&'a Path> {
         let below = Path::new(self.path.trim_start_matches('/'));

@@ -1,10 +1,10 @@
 //! Named places where a test kills the process, before and after each step that changes something.
 //!
-//! `crash_point!("daemon.start.locked")` compiles to nothing. With the feature `crash-points`, which only
-//! `tests/faults` builds with, it looks at `/run/mpsgate-crash/point`: a file of root's that names a
-//! point and optionally says at which passing (`daemon.start.locked 3`). The process that passes it takes the
-//! file away, leaves its name and pid in `/run/mpsgate-crash/died`, and kills itself with SIGKILL: no
-//! destructor runs and nothing is flushed, as in a crash.
+//! `crash_point!("daemon.start.locked")` compiles to nothing. With the feature `crash-points`,
+//! which only `tests/faults` builds with, it looks at `/run/mpsgate-crash/point`: a file of root's
+//! that names a point and optionally says at which passing (`daemon.start.locked 3`). The process
+//! that passes it takes the file away, leaves its name and pid in `/run/mpsgate-crash/died`, and
+//! kills itself with SIGKILL: no destructor runs and nothing is flushed, as in a crash.
 //!
 //! A name that [`POINTS`] does not list does not compile, with or without the feature; a listed one
 //! that nobody passes fails `tests/points.rs`.
@@ -52,8 +52,8 @@ macro_rules! crash_point {
     }};
 }
 
-/// The points of one caller in a function of this crate: `crash_steps!("ledger": "created", "written", "renamed")`
-/// are `ledger.created` and so on.
+/// The points of one caller in a function of this crate: `crash_steps!("ledger": "created",
+/// "written", "renamed")` are `ledger.created` and so on.
 #[macro_export]
 macro_rules! crash_steps {
     ($of:literal: $($step:literal),+) => {{
@@ -67,7 +67,8 @@ macro_rules! crash_steps {
     }};
 }
 
-/// Whose points are passed in a function that several call; made by [`crash_steps`](crate::crash_steps).
+/// Whose points are passed in a function that several call; made by
+/// [`crash_steps`](crate::crash_steps).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Steps {
     #[cfg(feature = "crash-points")]

@@ -1,10 +1,11 @@
-//! Replacing a file whole: written beside, then renamed. A reader sees the old text or the new one, and a write that
-//! fails leaves the old one and nothing beside it.
+//! Replacing a file whole: written beside, then renamed. A reader sees the old text or the new one,
+//! and a write that fails leaves the old one and nothing beside it.
 //!
-//! A process that is killed in between leaves a file beside. Where one process writes ([`Writers::One`]) the next
-//! write removes it; where several may ([`Writers::Many`]) it has its writer's own name and is locked while that one
-//! lives, so that [`remove_leftovers`] knows the dead ones'. Their pid alone would not tell: engines in several PID
-//! namespaces may keep their process documents in one `/tmp`.
+//! A process that is killed in between leaves a file beside. Where one process writes
+//! ([`Writers::One`]) the next write removes it; where several may ([`Writers::Many`]) it has its
+//! writer's own name and is locked while that one lives, so that [`remove_leftovers`] knows the
+//! dead ones'. Their pid alone would not tell: engines in several PID namespaces may keep their
+//! process documents in one `/tmp`.
 
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
@@ -61,16 +62,19 @@ impl New {
     }
 }
 
-/// Puts `bytes` in the place of `path`, whatever is there but a directory; a link is replaced, not followed.
+/// Puts `bytes` in the place of `path`, whatever is there but a directory; a link is replaced, not
+/// followed.
 ///
 /// # Errors
-/// What the kernel says. The old file is then still there, unless only its directory could not be synced.
+/// What the kernel says. The old file is then still there, unless only its directory could not be
+/// synced.
 pub fn replace(path: &Path, bytes: &[u8], new: &New) -> io::Result<()> {
     let (directory, name) = open_parent(path)?;
     replace_at(directory.as_fd(), name, bytes, new)
 }
 
-/// The same in a directory that the caller holds: whoever owns one above it may put another in its place.
+/// The same in a directory that the caller holds: whoever owns one above it may put another in its
+/// place.
 ///
 /// # Errors
 /// As [`replace`].
@@ -114,7 +118,8 @@ pub fn beside(path: &Path) -> PathBuf {
     path.with_file_name(beside_one(path.file_name().unwrap_or_default()))
 }
 
-/// The name under which process `writer` of several writes what becomes the file `name` by a rename.
+/// The name under which process `writer` of several writes what becomes the file `name` by a
+/// rename.
 #[must_use]
 pub fn temporary_name(name: &str, writer: u32) -> String {
     format!(".{name}.mpsgate-{writer}")
@@ -128,8 +133,8 @@ pub fn temporary_writer(name: &str) -> Option<u32> {
     plain.then(|| writer.parse().ok())?
 }
 
-/// Removes temporary files of ours whose writers have ended. What cannot be removed harms nobody. Returns those that
-/// are gone.
+/// Removes temporary files of ours whose writers have ended. What cannot be removed harms nobody.
+/// Returns those that are gone.
 pub fn remove_leftovers(directory: &Path) -> Vec<PathBuf> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     let own = rustix::process::geteuid().as_raw();
@@ -219,8 +224,8 @@ fn write(
     Ok(())
 }
 
-/// A file that was not there. What is there was left by a killed writer of that name: never written over, since it may
-/// be the file itself under a second name.
+/// A file that was not there. What is there was left by a killed writer of that name: never written
+/// over, since it may be the file itself under a second name.
 fn open_beside(directory: BorrowedFd<'_>, name: &str, writers: Writers) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let create = || rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR);

@@ -1,5 +1,5 @@
-//! Processes, named so that a reused pid is never taken for one: by start time, and by pidfd where the kernel has
-//! them (since 5.3).
+//! Processes, named so that a reused pid is never taken for one: by start time, and by pidfd where
+//! the kernel has them (since 5.3).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,5 @@
-//! A socket that answers from the moment that it can be seen: bound under another name, then renamed.
+//! A socket that answers from the moment that it can be seen: bound under another name, then
+//! renamed.
 
 use std::fs::{Permissions, remove_file, rename, set_permissions};
 use std::io;
@@ -9,9 +10,9 @@ use std::path::Path;
 use crate::crash::Steps;
 use crate::file::beside;
 
-/// Makes a socket that only its owner may connect to. Whatever else has the name is replaced: that no other living
-/// process serves there is for the caller to see to. It does not block, as tokio and poll(2) want it. `steps`: once it
-/// is `bound`, once it is `named`.
+/// Makes a socket that only its owner may connect to. Whatever else has the name is replaced: that
+/// no other living process serves there is for the caller to see to. It does not block, as tokio
+/// and poll(2) want it. `steps`: once it is `bound`, once it is `named`.
 ///
 /// # Errors
 /// What the kernel says.

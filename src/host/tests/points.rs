@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_host::crash::{POINTS, is_listed};
 
-/// Every `crash_point!("NAME")` and `crash_steps!("OF": "STEP", …)` in the crates' sources, with its file.
+/// Every `crash_point!("NAME")` and `crash_steps!("OF": "STEP", …)` in the crates' sources, with
+/// its file.
 fn passed(directory: &Path, found: &mut Vec<(String, PathBuf)>) {
     for entry in std::fs::read_dir(directory).expect("a directory of the workspace") {
         let path = entry.expect("an entry").path();

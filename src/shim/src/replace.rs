@@ -1,7 +1,8 @@
 //! The files that the shim replaces: records, `config.json`, process documents.
 //!
-//! The temporary ones of killed shims beside a bundle's or a process's document are removed by the next shim that
-//! replaces one there; those beside records by the daemon. The hook names its nodes below `/dev` in the same way.
+//! The temporary ones of killed shims beside a bundle's or a process's document are removed by the
+//! next shim that replaces one there; those beside records by the daemon. The hook names its nodes
+//! below `/dev` in the same way.
 
 use std::io;
 use std::path::Path;

@@ -368,6 +368,9 @@ pub(crate) fn control() -> PathBuf {
     if let Some(named) = env::var_os("MPSGATE_TEST_DAEMON_CONTROL") {
         return named.into();
     }
+    if let Some(built) = env::var_os("MPSGATE_TEST_FAKES") {
+        return PathBuf::from(built).join("nvidia-cuda-mps-control");
+    }
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT
         .get_or_init(|| {

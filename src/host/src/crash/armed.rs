@@ -10,9 +10,9 @@ use super::{ARMED, DIED};
 
 /// Dies here if this point is armed and this is the passing that it is armed for.
 ///
-/// Several processes may pass at once: the file's lock makes one of them the one that counts or dies.
-/// What is wrong with the file (not root's, not understood) disarms it: a test then sees that its point
-/// was never reached.
+/// Several processes may pass at once: the file's lock makes one of them the one that counts or
+/// dies. What is wrong with the file (not root's, not understood) disarms it: a test then sees that
+/// its point was never reached.
 pub fn pass(name: &str) {
     let Ok(mut file) = OpenOptions::new().read(true).write(true).open(ARMED) else { return };
     if file.lock().is_err() || !is_roots_and_there(&file) {

@@ -1,4 +1,4 @@
-//! Every crash point, in the order of a container's and then of a card's life.
+//! Every crash point, in the order in which a container and then a card passes them.
 
 /// All names. `tests/faults` kills a process at each of them.
 pub const POINTS: &[&str] = &[

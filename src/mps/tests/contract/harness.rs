@@ -124,6 +124,9 @@ fn cache() -> PathBuf {
 
 /// The fake control daemon, its server and the client that loads libcuda: built once for each test run.
 fn fake() -> PathBuf {
+    if let Some(built) = env::var_os("MPSGATE_TEST_FAKES") {
+        return PathBuf::from(built).join("nvidia-cuda-mps-control");
+    }
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT
         .get_or_init(|| {
