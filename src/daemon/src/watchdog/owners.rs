@@ -12,7 +12,7 @@ use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_policy::watchdog::{Kind, Limit, User, Whose};
 
-use crate::enforce::owner::Trees;
+use crate::owner::Trees;
 use crate::process;
 
 /// What was found out about processes.
