@@ -7,7 +7,7 @@ mod reserve;
 use std::sync::Arc;
 
 use mpsgate_api::{Call, Release, Reply, Report};
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::{GrantKey, PodContainer, Refusal};
 use tokio::time::Instant;
 

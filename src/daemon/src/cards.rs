@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_config::Schedule;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_mps::{CardMps, ControlDaemon, Glance};
@@ -45,10 +45,10 @@ use crate::daemon::Daemon;
 use crate::hardware::{Fault, Ready};
 use crate::node::card::CardId;
 use crate::node::card::{Health, Trouble};
-use crate::node::now_ms;
 use crate::node::{status, tell};
 use crate::orders::Order;
 use crate::{DaemonError, process};
+use mpsgate_host::clock::now_ms;
 
 /// Containers that a sentence names.
 const NAMED: usize = 10;

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::{Code, Refusal};
 use tokio::sync::{MutexGuard, oneshot};
 

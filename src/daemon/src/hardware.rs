@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mpsgate_config::{ClientDir, Orphan, Schedule, Supervisor, Switch};
-use mpsgate_crashpoint::crash_point;
 use mpsgate_gpu::{GpuError, Nvml, ProcessKind, ProcessList};
+use mpsgate_host::crash_point;
 use mpsgate_model::Mib;
 use mpsgate_mps::{
     Capabilities, CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, HoldSpawner,

@@ -34,7 +34,6 @@ pub(crate) mod trust;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpsgate_api::Action;
 use mpsgate_config::Switch;
@@ -260,12 +259,6 @@ impl Node {
         }
         stored
     }
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 pub(crate) fn nvml_refusal(trouble: &Trouble) -> Refusal {

@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
+use mpsgate_host::cgroup::text_of;
 use mpsgate_model::ledger::{CgroupId, Entry, ProcessId, State};
 
 use crate::cgroup::{self, Overlap, Places, overlap};
@@ -44,12 +45,7 @@ impl Culprit {
 
 /// The entry whose container holds the process; `None` where there is none.
 pub(crate) fn of(pid: u32, entries: &[Entry]) -> Option<&Entry> {
-    Trees::default().owner(pid, cgroups_of(pid).as_deref(), entries)
-}
-
-/// `/proc/PID/cgroup`; `None` where it cannot be read, as of a process whose path is longer than a page.
-pub(crate) fn cgroups_of(pid: u32) -> Option<String> {
-    std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
+    Trees::default().owner(pid, text_of(pid).as_deref(), entries)
 }
 
 /// The processes of all containers with a grant, read where `/proc` does not say whose one is. To search

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_config::{Config, Origin};
-use mpsgate_crashpoint::crash_point;
 use mpsgate_edge::logging;
+use mpsgate_host::crash_point;
 use mpsgate_model::ledger::Ledger;
 use mpsgate_model::ledger_file::{LedgerFile, LedgerFileError};
 use mpsgate_policy::schedule::Wants;

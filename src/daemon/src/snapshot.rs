@@ -7,7 +7,8 @@ use std::sync::PoisonError;
 
 use mpsgate_api::{FILES_FORMAT, NodeSnapshot, ProtectedDirectory};
 use mpsgate_config::{Schedule, paths};
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
+use mpsgate_host::file::Durability;
 use mpsgate_model::NodeCard;
 use mpsgate_policy::{SharedMemory, ToolkitNames};
 
@@ -51,9 +52,9 @@ fn write(daemon: &Daemon, path: &Path, snapshot: &NodeSnapshot) -> io::Result<()
     let mark = daemon.places.toolkit_names();
     let has_names = !ToolkitNames::of(&snapshot.clone().into()).is_empty();
     if has_names {
-        managed::write_file(&mark, b"", 0o644, false)?;
+        managed::write_file(&mark, b"", 0o644, Durability::Atomic)?;
     }
-    managed::write_file(path, &serde_json::to_vec(snapshot)?, 0o644, false)?;
+    managed::write_file(path, &serde_json::to_vec(snapshot)?, 0o644, Durability::Atomic)?;
     if has_names {
         return Ok(());
     }

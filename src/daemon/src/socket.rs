@@ -3,13 +3,12 @@
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, parse_envelope};
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_steps;
 use mpsgate_model::{Code, Refusal};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::Interest;
@@ -23,28 +22,13 @@ use crate::{DaemonError, calls};
 
 /// Connections at a time; the next ones wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
-/// Makes the socket under another name and gives it its own by a rename: it answers from the moment
-/// that it can be seen. Whatever else has the name is replaced; another living daemon is kept out
-/// by the ledger's lock before this.
+
+/// Makes the socket. Another living daemon is kept out by the ledger's lock before this.
 pub(crate) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
-    let failed =
-        |action| move |source| DaemonError::Socket { action, path: path.to_owned(), source };
-    let temporary = path.with_file_name(".mpsgated.sock.new");
-    match std::fs::remove_file(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(failed("make room for")(error));
-        }
-        _ => {}
-    }
-    let listener = UnixListener::bind(&temporary).map_err(failed("bind"))?;
-    std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))
-        .and_then(|()| {
-            crash_point!("daemon.socket.bound");
-            std::fs::rename(&temporary, path)
-        })
-        .map_err(failed("name"))?;
-    crash_point!("daemon.socket.named");
-    Ok(listener)
+    let steps = crash_steps!("daemon.socket": "bound", "named");
+    mpsgate_host::socket::bind(path, steps)
+        .and_then(UnixListener::from_std)
+        .map_err(|source| DaemonError::Socket { action: "bind", path: path.to_owned(), source })
 }
 
 /// Accepts for as long as the process lives.

@@ -12,7 +12,7 @@
 use std::time::{Duration, Instant};
 
 use mpsgate_api::{Reply, Terminate};
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::ledger::State;
 use mpsgate_model::{Code, GpuUuid, Refusal};
 use tokio::sync::oneshot;

@@ -8,7 +8,7 @@ use mpsgate_model::{Code, Mib, Refusal};
 use mpsgate_token::{Bearer, Claims, News, Store, StoreError};
 
 use crate::error::chain;
-use crate::node::now_ms;
+use mpsgate_host::clock::now_ms;
 
 /// The store, once it could be opened. A file that was repaired is read with the next call.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ use mpsgate_token::{Bearer, Claims};
 use crate::api_server::InApi;
 use crate::daemon::Daemon;
 use crate::error::chain;
-use crate::node::now_ms;
 use crate::node::trust::Confirmed;
 use crate::token_store::refusal;
 use crate::{DaemonError, kubelet};
+use mpsgate_host::clock::now_ms;
 
 /// Between two looks at age and use of the keys, and at whether there is a kubelet yet.
 const TEND: Duration = Duration::from_secs(60 * 60);

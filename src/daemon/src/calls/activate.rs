@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mpsgate_api::{Activate, Reply};
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_model::{Code, GpuUuid, Refusal};
 
@@ -12,8 +12,8 @@ use super::{Answer, refused};
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::node::card::Card;
-use crate::node::now_ms;
 use crate::{cgroup, ends, process};
+use mpsgate_host::clock::now_ms;
 
 pub(super) async fn activate(
     daemon: &Arc<Daemon>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mpsgate_api::{Reply, Reserve};
 use mpsgate_config::InjectMode;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{Cdi, CdiEdits, Code, Grant, GrantKey, GrantedCard, Refusal};
 use tokio::time::timeout;
@@ -15,10 +15,10 @@ use super::{Answer, refused};
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::node::grants::Reserved;
-use crate::node::now_ms;
 use crate::node::trust::Confirmed;
 use crate::orders::Order;
 use crate::{DaemonError, devices, ends, process, tokens};
+use mpsgate_host::clock::now_ms;
 
 /// How long a container waits for the last processes of its earlier life, and how often they are looked
 /// at: an engine that creates it again has killed them just before.

@@ -1,7 +1,7 @@
 //! The compute mode of a card, which is ours while it is managed: the old one is kept as a lease and given back.
 
-use mpsgate_crashpoint::crash_point;
 use mpsgate_gpu::{ComputeMode, Nvml};
+use mpsgate_host::crash_point;
 use mpsgate_mps::{LeaseDir, Taken};
 
 use super::control::mps_trouble;

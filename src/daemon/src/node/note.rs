@@ -4,7 +4,9 @@ use mpsgate_api::{ACTIONS_KEPT, Action};
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::Entry;
 
-use super::{Node, now_ms, tell};
+use mpsgate_host::clock::now_ms;
+
+use super::{Node, tell};
 
 impl Node {
     /// Remembers what was done, for `status`.

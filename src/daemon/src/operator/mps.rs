@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use mpsgate_api::{ClientProcess, Mps, MpsAction, Reply, ServerClients, WouldEnd};
 use mpsgate_config::Schedule;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::ledger::State;
 use mpsgate_model::{Code, Refusal};
 use tokio::sync::oneshot;

@@ -6,7 +6,7 @@ use mpsgate_deviceplugin::{Ask, Denied, Event, Granted, Host, Level, Pending};
 
 use crate::daemon::Daemon;
 use crate::error::chain;
-use crate::node::now_ms;
+use mpsgate_host::clock::now_ms;
 
 /// The daemon, as a resource sees it.
 pub(super) struct Plugin {

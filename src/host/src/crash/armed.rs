@@ -4,15 +4,15 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 
-use nix::sys::signal::{Signal, raise};
+use rustix::process::{Signal, getpid, kill_process};
 
-use crate::{ARMED, DIED};
+use super::{ARMED, DIED};
 
 /// Dies here if this point is armed and this is the passing that it is armed for.
 ///
-/// Several processes may pass at once: the file's lock makes one of them the one that counts or dies.
-/// What is wrong with the file (not root's, not understood) disarms it: a test then sees that its point
-/// was never reached.
+/// Several processes may pass at once: the file's lock makes one of them the one that counts or
+/// dies. What is wrong with the file (not root's, not understood) disarms it: a test then sees that
+/// its point was never reached.
 pub fn pass(name: &str) {
     let Ok(mut file) = OpenOptions::new().read(true).write(true).open(ARMED) else { return };
     if file.lock().is_err() || !is_roots_and_there(&file) {
@@ -38,7 +38,7 @@ pub fn pass(name: &str) {
     // Said first: who sees the point disarmed may ask who died.
     let _ = std::fs::write(DIED, format!("{name} {}\n", std::process::id()));
     let _ = std::fs::remove_file(ARMED);
-    let _ = raise(Signal::SIGKILL);
+    let _ = kill_process(getpid(), Signal::KILL);
 }
 
 /// Another may have taken the file away while its lock was waited for.

@@ -1,4 +1,4 @@
-//! Every crash point, in the order of a container's and then of a card's life.
+//! Every crash point, in the order in which a container and then a card passes them.
 
 /// All names. `tests/faults` kills a process at each of them.
 pub const POINTS: &[&str] = &[
@@ -39,7 +39,6 @@ pub const POINTS: &[&str] = &[
     // The ledger's file.
     "ledger.created",
     "ledger.written",
-    "ledger.synced",
     "ledger.renamed",
     // Start and end of the daemon.
     "daemon.start.locked",
@@ -54,6 +53,7 @@ pub const POINTS: &[&str] = &[
     "daemon.stop.stored",
     "daemon.stop.unlinked",
     // A small file of the daemon's: snapshot, list of handed-over cards.
+    "daemon.file.created",
     "daemon.file.written",
     "daemon.file.renamed",
     // A card that is handed over and taken back.
@@ -72,8 +72,9 @@ pub const POINTS: &[&str] = &[
     "grants.before_breaking",
     "grants.broken",
     // Its compute mode.
+    "lease.created",
     "lease.written",
-    "lease.linked",
+    "lease.renamed",
     "lease.taken",
     "compute_mode.set",
     "compute_mode.restored",

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use mpsgate_crashpoint::{POINTS, is_listed};
+use mpsgate_host::crash::{POINTS, is_listed};
 
-/// Every `crash_point!("NAME")` in the crates' sources, with its file.
+/// Every `crash_point!("NAME")` and `crash_steps!("OF": "STEP", …)` in the crates' sources, with
+/// its file.
 fn passed(directory: &Path, found: &mut Vec<(String, PathBuf)>) {
     for entry in std::fs::read_dir(directory).expect("a directory of the workspace") {
         let path = entry.expect("an entry").path();
@@ -16,6 +17,12 @@ fn passed(directory: &Path, found: &mut Vec<(String, PathBuf)>) {
                 let name = part.split('"').next().unwrap_or_default();
                 found.push((name.to_owned(), path.clone()));
             }
+            for part in text.split("crash_steps!(").skip(1) {
+                let mut quoted =
+                    part.split(')').next().unwrap_or_default().split('"').skip(1).step_by(2);
+                let of = quoted.next().unwrap_or_default();
+                found.extend(quoted.map(|step| (format!("{of}.{step}"), path.clone())));
+            }
         }
     }
 }
@@ -26,7 +33,7 @@ fn every_listed_point_is_passed_at_one_place_and_no_other_exists() {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(crates).expect("src") {
         let crate_dir = entry.expect("an entry").path();
-        if crate_dir.is_dir() && !crate_dir.ends_with("crashpoint") {
+        if crate_dir.is_dir() && !crate_dir.ends_with("host") {
             passed(&crate_dir.join("src"), &mut found);
         }
     }
