@@ -68,10 +68,11 @@ fn may_have_node(root: &Path, node: &Node, mut left: usize) -> bool {
             // Of a link the target counts only where it is in the mount, too: then it is found there.
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => open.push(entry.path()),
-                Ok(kind) if kind.is_char_device() => {
-                    if entry.metadata().is_ok_and(|meta| is_card(&meta, node)) {
-                        return true;
-                    }
+                Ok(kind)
+                    if kind.is_char_device()
+                        && entry.metadata().is_ok_and(|meta| is_card(&meta, node)) =>
+                {
+                    return true;
                 }
                 _ => {}
             }

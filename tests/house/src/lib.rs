@@ -139,7 +139,7 @@ impl Source {
         for (at, word) in words.iter().enumerate() {
             let begins = at == 0 || words[at - 1] != "::";
             let is_child =
-                || self.files.contains_key(&[module.as_slice(), &[word.clone()]].concat());
+                || self.files.contains_key(&[module.as_slice(), std::slice::from_ref(word)].concat());
             let is_path = matches!(word.as_str(), "crate" | "super" | "self") || is_child();
             // What the root hands out under its own name is no use of it.
             let is_export =
@@ -172,7 +172,7 @@ impl Source {
                 at.pop();
                 continue;
             }
-            let below = [at.as_slice(), &[name.clone()]].concat();
+            let below = [at.as_slice(), std::slice::from_ref(name)].concat();
             if self.files.contains_key(&below) {
                 at = below;
             } else {
