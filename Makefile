@@ -16,9 +16,12 @@ shim_target = $(or $(SHIM_TARGET),$(shell [ -d "$$(rustc --print sysroot)/lib/ru
 # Naming the target keeps the flags away from build scripts and procedural macros.
 shim_env = RUSTFLAGS="$(RUSTFLAGS) $$(packaging/shim-flags $(shim_target))"
 LOGS := $(TARGET_DIR)/test-log
+# One build of each dependency for all that is built in the profile of tests: features are those of the whole workspace, and,
+# by --examples (there are none), of its tests.
+AS_TESTS := --locked --workspace --examples
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help install-build install-release build man packages krew demo test test-unit test-e2e test-differential test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck clean
+.PHONY: help install-build install-release build man packages krew demo test test-unit test-e2e test-differential test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -41,7 +44,7 @@ install-build install-release: install-%:
 	@tests/env/install.sh $*
 
 man: ## manual pages and completions into out/man and out/completions
-	@cargo build -q --locked --workspace --bin mpsgate-pages
+	@cargo build -q $(AS_TESTS) --bin mpsgate-pages
 	@$(TARGET_DIR)/debug/mpsgate-pages out
 	@install -m 644 -t out/man packaging/man/*.8
 	@ls out/man out/completions
@@ -91,9 +94,9 @@ test-gpu: ## the script for GPU machines, tests/gpu/run, on doubles of all that 
 	@mkdir -p $(LOGS)
 	@tests/e2e/run tests/gpu/dry.bats 2>&1 | tee $(LOGS)/gpu.log
 
-test-release: ## what a release is made with: floors, changelog, sums, same bytes twice (no root; after build)
+test-release: ## what a release is made with: floors, changelog, sums, same bytes twice; and how tests are counted (no root; after build)
 	@mkdir -p $(LOGS)
-	@bats --formatter tap tests/release 2>&1 | tee $(LOGS)/release.log
+	@bats --formatter tap tests/env tests/release 2>&1 | tee $(LOGS)/release.log
 
 test-image: ## packaging/container's image, built and run by Podman without a registry (root; after build)
 	@tests/env/install.sh test
@@ -113,13 +116,13 @@ chart-manifests: ## the chart's plain manifests into out/kubernetes/mpsgate.yaml
 	@mv out/kubernetes/mpsgate.yaml.new out/kubernetes/mpsgate.yaml
 	@echo out/kubernetes/mpsgate.yaml
 
-test-all: build ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part)
+test-all: build man ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part)
 	@tests/env/all.sh $(LOGS)
 	@tests/env/tally.sh $(LOGS)
 
 test-differential: ## generated documents on real runc and through mpsgate: 5,000, with MG_SELECT=ci 300 besides those of make test (root; after build; MG_SEED=N repeats)
 	@mkdir -p $(LOGS)
-	@MG_DOCUMENTS=$(or $(MG_DOCUMENTS),$(if $(filter ci,$(MG_SELECT)),300,5000)) BATS_TEST_TIMEOUT=3600 tests/e2e/run tests/e2e/41_differential.bats 2>&1 | tee $(LOGS)/differential.log
+	@MG_DOCUMENTS=$(or $(MG_DOCUMENTS),$(if $(filter ci,$(MG_SELECT)),300,5000)) BATS_TEST_TIMEOUT=3600 tests/e2e/run tests/e2e/differential.bats 2>&1 | tee $(LOGS)/differential.log
 
 test-faults: ## kill the product at every crash point, restart it 100 times (root; after build; MG_SEED=N repeats)
 	@mkdir -p $(LOGS)
@@ -158,7 +161,7 @@ fmt: ## is everything formatted?
 
 clippy: install-build ## lints, warnings denied; the shim also for its own target
 	@cargo clippy -q --locked --workspace --all-targets -- -D warnings
-	@cargo clippy -q --locked -p mpsgate-shim -p mpsgate-daemon --features mpsgate-shim/crash-points,mpsgate-daemon/crash-points -- -D warnings
+	@cargo clippy -q $(AS_TESTS) --bin mpsgate-runtime --bin mpsgated --features mpsgate-shim/crash-points,mpsgate-daemon/crash-points -- -D warnings
 	@cargo clippy -q --locked -p mpsgate-shim --target $(shim_target) -- -D warnings
 
 deny: ## licences, sources, advisories, and who may use what (deny.toml)
@@ -168,6 +171,11 @@ deny: ## licences, sources, advisories, and who may use what (deny.toml)
 shellcheck: ## the shell scripts and the .bats files
 	@tests/env/install.sh lint
 	@grep -rlE --exclude-dir=target --exclude-dir=.git '^#!.*[/ ](ba)?(sh|ts)$$|shellcheck shell=' $(wildcard .ci deb packaging rpm tests) | xargs shellcheck
+
+prose: ## the width of comments, and the words of docs/glossary.md
+	@tests/env/install.sh lint
+	@tests/env/prose.py --self-test
+	@tests/env/prose.py
 
 clean: ## remove what was built
 	@cargo clean -q

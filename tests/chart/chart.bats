@@ -176,7 +176,6 @@ refuses() {
   is_equal "$(terms default mpsgate)" '[{"ack.node.gpu.schedule":["mps","share"]},{"nos.nebuly.com/gpu-partitioning":["mps","hybrid"]},{"mpsgate.io/shared":"Exists"}]'
   is_equal "$(terms all mpsgate)" '[{"nvidia.com/gpu.present":"Exists"}]'
   # By the name that mpsgated writes.
-  grep -q '^pub const SHARED: &str = "mpsgate.io/shared";$' "$top/src/kubernetes/src/node.rs"
 }
 
 @test "mpsgated knows its node's name and may ask the API server; the holder asks nothing" {
@@ -325,10 +324,6 @@ $(object generated Secret mpsgate-scheduler-tls | jq -r '.data["ca.crt"]')"
       if python3 "$BATS_TEST_DIRNAME/cel.py" policies "$work/spoilt.json"; then echo "$policy, rule $rule: no row needs it"; return 1; fi
     done
   done
-  # By the names that mpsgated writes, and in the reports that it sends.
-  for set in $(sed -n '/^const LABELS/,/^];/s/^ *"\(.*\)",$/\1/p' "$top/src/kubernetes/src/node.rs") mpsgate.io/shared mpsgate.io/cards mpsgate.io/handlers aliyun.com/gpu-count GPUMemorySharingReady GPUMemorySharingBypass; do
-    object cluster ValidatingAdmissionPolicy mpsgate-nodes | jq -e --arg name "$set" '.spec.validations | any(.[]; .expression | contains("\u0027" + $name + "\u0027"))'
-  done
   # They refuse, and are bound by their names; without the cluster's side there are two.
   is_equal "$(jq -c '[.[] | select(.kind == "ValidatingAdmissionPolicyBinding") | [.spec.policyName, .spec.validationActions[]]]' "$work/default.json")" '[["mpsgate-nodes","Deny"],["mpsgate-events","Deny"]]'
 }
@@ -459,9 +454,6 @@ END
       and any(.namespaceSelector.matchExpressions[]; . == {key: "kubernetes.io/metadata.name", operator: "NotIn", values: ["mpsgate-system"]}))' "$work/$set.json"
   done
   object cluster ValidatingWebhookConfiguration mpsgate-scheduler | jq -e 'all(.webhooks[]; any(.namespaceSelector.matchExpressions[]; .values == ["kube-system"]))'
-  # By the paths that the program has.
-  is_equal "$(jq -r '[.[] | select(.kind | endswith("WebhookConfiguration")) | .webhooks[].clientConfig.service.path] | unique[]' "$work/all.json")" \
-    "$(sed -n 's/^pub const \(VALIDATE\|MUTATE\): &str = "\(.*\)";$/\2/p' "$top/src/scheduler/src/webhook.rs" | sort)"
 }
 
 @test "the webhook is asked for what it has a word on, and left alone by all others" {
@@ -470,10 +462,6 @@ END
   # The check can fail.
   sed "s/'NVIDIA_VISIBLE_DEVICES'/'OTHER'/g" "$work/all.json" >"$work/spoilt.json"
   if python3 "$BATS_TEST_DIRNAME/cel.py" conditions "$work/spoilt.json" "$top/src/scheduler/tests/golden/webhook.jsonl"; then return 1; fi
-  # By the names that the program has.
-  set=$(object cluster ValidatingWebhookConfiguration mpsgate-scheduler | jq -r '.webhooks[] | select(.name == "placements.mpsgate.io").matchConditions[].expression')
-  is_equal "$(grep -o "\['mpsgate.io/placement'[^]]*\]" <<<"$set" | tr -d "[]' " | tr , '\n' | sort)" \
-    "$({ echo mpsgate.io/placement; sed -n '/^pub(super) const WRITTEN/,/^];/s/^ *"\(.*\)",$/\1/p' "$top/src/scheduler/src/webhook/placement.rs"; } | sort)"
   # Before 1.28 there are no conditions; then no change of any pod waits for it.
   render version --values "$BATS_TEST_DIRNAME/values/all.yaml" --kube-version v1.27.9 --set admissionPolicies=false
   jq -e '[.[] | select(.kind | endswith("WebhookConfiguration")) | .webhooks[]] | all(.[]; has("matchConditions") | not)

@@ -68,12 +68,12 @@ in_image() { # PROGRAM ARGUMENT...
   mkdir -m 700 "$work/host-state"
   id=$(podman_ run -d --network host --pid host --read-only --ulimit nofile=1024:1024 --ulimit nproc=1000:1000 \
     -v "$work/host-run:/run/mpsgate" -v "$work/host-state:/var/lib/mpsgate" localhost/mpsgate-test)
-  for ((i = 0; i < 100; i++)); do
-    podman_ exec "$id" /usr/bin/mpsgate status >"$BATS_TEST_TMPDIR/status" 2>&1 && break
-    sleep 0.2
-  done
+  answers() { podman_ exec "$id" /usr/bin/mpsgate status >"$BATS_TEST_TMPDIR/status" 2>&1; }
+  local end=$((SECONDS + 20))
+  until answers || ((SECONDS > end)); do sleep 0.2; done
   cat "$BATS_TEST_TMPDIR/status"
   podman_ logs "$id"
+  answers
   [[ $(podman_ inspect --format '{{.State.Running}}' "$id") == true ]]
   podman_ rm -f -t 5 "$id"
   grep -qi nvml "$BATS_TEST_TMPDIR/status"

@@ -67,8 +67,6 @@ inside() {
   # The helpers are the tests' own; two words of theirs come from bats.
   bats_require_minimum_version() { :; }
   BATS_TEST_TMPDIR=$MG
-  # shellcheck source=tests/e2e/helpers.bash
-  source "$here/../e2e/helpers.bash"
   # shellcheck source=tests/e2e/mpsgate.bash
   source "$here/../e2e/mpsgate.bash"
   bold="" dim="" green="" plain="" bar="|"

@@ -3,7 +3,7 @@
 # Words: `try` runs one command under a limit and checks its exit status; `assert_*` print what was
 # expected and what came; `wait_for` polls a condition with a limit. Containers are bundles below
 # $MG/b, made by `bundle`; their output goes to $MG/out/ID. $REAL is the real runtime (MG_REAL_RUNTIME,
-# else runc), $RUNTIME the one under test: $REAL itself in 00_plain.bats, mpsgate-runtime everywhere
+# else runc), $RUNTIME the one under test: $REAL itself in plain.bats, mpsgate-runtime everywhere
 # else. For an emulated machine MG_PATIENCE=N makes every limit N times as long, and MG_POLL=SECONDS the
 # time between two looks. Tests tagged `runtime` are those whose outcome the runtime has a part in.
 # shellcheck shell=bash disable=SC2034 # status, stdout and stderr are read by the tests
@@ -92,6 +92,19 @@ runs_its_own() {
 }
 
 gone() { [[ ! -e /proc/$1 ]]; } # PID
+
+# stranger CMD...: a process of the host, listed in $MG/strangers; its pid is $stranger.
+stranger() {
+  "$@" >/dev/null 2>&1 </dev/null 3>&- &
+  stranger=$!
+  echo "$stranger" >>"$MG/strangers"
+}
+
+# kill_listed FILE: the processes whose pids a test has written there.
+kill_listed() {
+  [[ ! -f $1 ]] || xargs -r kill -KILL <"$1" 2>/dev/null || true
+  rm -f "$1"
+}
 
 # --- containers -----------------------------------------------------------------------------------
 
@@ -261,6 +274,7 @@ life() {
 }
 
 state_is() { [[ $(state_of "$1") == "$2" ]]; }
+stopped() { state_is "$1" stopped; }
 
 # --- Docker 20.10 ---------------------------------------------------------------------------------
 
@@ -290,11 +304,13 @@ docker_start() {
   tar -C "$MG/rootfs" -c . | docker import - bb >/dev/null
 }
 
+docker_clear() { docker ps -aq | xargs -r /usr/bin/docker --host "unix://$DOCKER_SOCK" rm -f >/dev/null; }
+
 docker_stop() {
   local pid
   [[ -f $MG/docker.pid ]] || return 0
   pid=$(<"$MG/docker.pid")
-  docker ps -aq | xargs -r /usr/bin/docker --host "unix://$DOCKER_SOCK" rm -f >/dev/null || true
+  docker_clear || true
   kill "$pid" && wait_for 30 "dockerd ends" gone "$pid"
 }
 

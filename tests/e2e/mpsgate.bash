@@ -1,10 +1,13 @@
 # mpsgate.bash: the product in the sandbox: simulated cards, settings, the daemon, what it says.
-# Loaded after helpers.bash by every file but 00_plain.bats.
 # shellcheck shell=bash
+
+# shellcheck source=tests/e2e/helpers.bash
+source "${BASH_SOURCE[0]%/*}/helpers.bash"
 
 NVML=${MG_NVML:-$MG/nvml}
 NODE_MEMORY=16384  # MiB of each simulated card; 15360 of it can be granted (whole GiB after 512)
 CARD_MEMORY=15360
+SETTINGS=''        # a file's own, for `settings`
 
 # uuid N: of simulated card N.
 uuid() { printf 'GPU-00000000-0000-4000-8000-%012d' "$1"; }
@@ -94,10 +97,10 @@ userns_rootfs() {
   chmod 711 "$MG" "$MG/b" "$MG/b/$1"
 }
 
-# settings [SED SCRIPT]: /etc/mpsgate/config.toml for this sandbox, changed by a sed script.
+# settings [SED SCRIPT]: /etc/mpsgate/config.toml for this sandbox, changed by a sed script; without one by $SETTINGS.
 settings() {
   mkdir -p /etc/mpsgate
-  sed "${1:-}" >/etc/mpsgate/config.toml <<EOF
+  sed "${1-$SETTINGS}" >/etc/mpsgate/config.toml <<EOF
 [runtime]
 path = "$REAL"
 [gpus]
@@ -163,7 +166,15 @@ daemon_stop() {
   wait_for 20 "mpsgated ends" gone "$pid" || { kill -KILL "$pid"; return 1; }
 }
 
-# node_start [N]: cards, settings, daemon. node_stop: the containers, the daemon, the channel.
+# daemon_with [SED SCRIPT]: anew, with these settings.
+daemon_with() {
+  daemon_stop
+  settings "$@"
+  daemon_start
+}
+
+# node_start [N]: cards, settings, daemon. node_stop: the containers, the daemon, the channel. node_anew [SED SCRIPT]: both.
+# node_reset: no container is left, mpsgated runs, all memory is free.
 node_start() {
   sim_cards "$@"
   settings
@@ -175,6 +186,19 @@ node_stop() {
   daemon_stop
   mps_kill
   rm -rf /run/mpsgate /var/lib/mpsgate/*
+}
+
+node_anew() {
+  node_stop
+  sim_cards
+  settings "$@"
+  daemon_start
+}
+
+node_reset() {
+  delete_all
+  [[ -f $MG/mpsgated.pid ]] || daemon_start
+  assert_free
 }
 
 # What outlives mpsgated by design: the control daemons.
@@ -194,11 +218,15 @@ status_json() { mpsgate status -o json; }
 recorded_grants() { status_json | jq -S "[.grants[] | del(.used_mib, .cap_mib, .guarantee)]"; }
 card() { status_json | jq -r --argjson i "$1" ".cards[] | select(.index == \$i) | $2"; } # INDEX FIELD
 card_is() { [[ $(card "$2" .state) == "$1" ]]; } # STATE INDEX
+says() { [[ $(card "$1" .state) == *"$2"* ]]; } # INDEX PART
 card_is_not() { [[ $(card "$2" .state) != "$1" ]]; }
 grant() { status_json | jq -r --arg id "$1" ".grants[] | select(.container_id == \$id) | $2"; } # ID FIELD
+grant_is() { [[ $(grant "$1" .state) == "$2" ]]; } # ID STATE
 granted_ids() { status_json | jq -r '[.grants[].container_id] | sort | join(" ")'; }
 free_total() { status_json | jq '[.cards[] | select(.managed) | .free_mib] | add'; }
 is_free() { [[ $(free_total) == $((CARD_MEMORY * ${1:-$MG_GPUS})) && -z $(granted_ids) ]]; }
+actions() { status_json | jq -r '[.actions[] | "\(.container_id) \(.what)"] | join(", ")'; }
+acted() { [[ -n $(actions) ]]; }
 not_granted() { [[ -z $(grant "$1" .container_id) ]]; }
 
 assert_free() { wait_for 10 "all memory free" is_free "$@" || { status_json >&2; return 1; }; }

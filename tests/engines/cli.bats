@@ -4,16 +4,6 @@
 
 load engine.bash
 
-setup_file() {
-  load engine.bash
-  cell_start
-}
-
-teardown_file() {
-  load engine.bash
-  cell_stop
-}
-
 teardown() {
   mount --make-rprivate /
   cell_teardown

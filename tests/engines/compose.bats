@@ -4,14 +4,8 @@
 load engine.bash
 
 setup_file() {
-  load engine.bash
   cell_start
   if [[ -x ${MG_COMPOSE:-} ]]; then ln -sf "$MG_COMPOSE" "$DOCKER_CONFIG/cli-plugins/docker-compose"; fi
-}
-
-teardown_file() {
-  load engine.bash
-  cell_stop
 }
 
 setup() { [[ -x ${MG_COMPOSE:-} ]] || skip "there is no Docker Compose: ${MG_COMPOSE:-none was looked for}"; }

@@ -4,16 +4,6 @@
 load engine.bash
 load ../e2e/token.bash
 
-setup_file() {
-  load engine.bash
-  cell_start
-}
-
-teardown_file() {
-  load engine.bash
-  cell_stop
-}
-
 teardown() {
   kubelet_goes
   cell_teardown

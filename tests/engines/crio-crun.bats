@@ -3,16 +3,6 @@
 
 load engine.bash
 
-setup_file() {
-  load engine.bash
-  cell_start
-}
-
-teardown_file() {
-  load engine.bash
-  cell_stop
-}
-
 teardown() {
   users_gone
   cell_teardown

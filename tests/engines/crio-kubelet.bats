@@ -6,7 +6,6 @@ load engine.bash
 
 K=$MG/kubelet
 setup_file() {
-  load engine.bash
   has_kubelet || return 0
   registry_start
   # A kubelet says who asks: nobody else is believed.
@@ -16,7 +15,6 @@ setup_file() {
 }
 
 teardown_file() {
-  load engine.bash
   has_kubelet || return 0
   pods_clear
   kubelet_stop

@@ -5,14 +5,8 @@ load engine.bash
 load ../e2e/token.bash
 
 setup_file() {
-  load engine.bash
   SETTINGS+="\n[metrics]\nlisten = \"127.0.0.1:$(free_port)\""
   cell_start
-}
-
-teardown_file() {
-  load engine.bash
-  cell_stop
 }
 
 teardown() {

@@ -3,18 +3,6 @@
 
 load engine.bash
 
-setup_file() {
-  load engine.bash
-  cell_start
-}
-
-teardown_file() {
-  load engine.bash
-  cell_stop
-}
-
-teardown() { cell_teardown; }
-
 WANT=(--ipc --gpu 7Gi)
 LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
 

@@ -11,12 +11,13 @@
 #   engine_version
 #   engine_up [STATUS] NAME [OPTION...] -- CMD...    in the background
 #   engine_once [STATUS] NAME [OPTION...] -- CMD...  to its end and removed; its output, its exit status
-#     OPTION: --gpu SIZE (how this engine's user asks for it)  --ipc (the host's)  --ann K=V  --env K=V
-#             --device PATH  --mount SOURCE (at /mnt)  --privileged  --uid N
+#     OPTION: --gpu SIZE (how this engine's user asks for it)  --ipc (the host's)  --ann K=V
+#             --env K=V  --device PATH  --mount SOURCE (at /mnt)  --privileged  --uid N
 #   engine_exec [STATUS] NAME CMD...
 #   engine_halt NAME, engine_again NAME    stopped by force; started again (CRI: as a new container of the pod)
 #   engine_remove [STATUS] NAME, engine_clear    whatever state; all of them
-#   engine_id NAME, engine_pid NAME, engine_spec NAME    the OCI id, init's pid, the bundle's config.json
+#   engine_id NAME, engine_pid NAME, engine_spec NAME
+#                                  the OCI id, init's pid, the bundle's config.json
 #   engine_kill NAME, engine_back  SIGKILL to the engine, and start it anew; NAME is one of its containers
 #   engine_log                     what it wrote
 # And $SETTINGS, a sed script for mpsgate's settings; $SHIM_ENDS: whether the engine ends a container whose shim died;
@@ -25,8 +26,8 @@
 # shellcheck shell=bash disable=SC2034 # read by the suite
 
 here=$MG_ENGINES # this folder
-load "$here/../e2e/helpers"
-load "$here/../e2e/mpsgate"
+# shellcheck source=tests/e2e/mpsgate.bash
+source "$here/../e2e/mpsgate.bash"
 # Engines put the process that they exec into a file of their TMPDIR. /tmp is also that of other sandboxes.
 export TMPDIR=$MG/tmp
 mkdir -p "$TMPDIR"
@@ -45,15 +46,13 @@ want() {
 
 daemon_runs() { [[ -f $MG/mpsgated.pid ]]; }
 
-# cell_start, cell_stop: node and engine, for setup_file and teardown_file.
+# cell_start, cell_stop: node and engine.
 cell_start() {
   if [[ ${MG_LIVE:-0} == 1 ]]; then
     live_start
   else
     runtime_below
-    sim_cards
-    settings "${SETTINGS:-}"
-    daemon_start
+    node_start
   fi
   [[ -d $MG/rootfs ]] || rootfs "$MG/rootfs"
   engine_start
@@ -174,6 +173,11 @@ run_words() {
   shift
   words+=(bb "$@")
 }
+
+# The default set-up: a file defines after `load engine.bash` what it does otherwise.
+setup_file() { cell_start; }
+teardown_file() { cell_stop; }
+teardown() { cell_teardown; }
 
 # shellcheck source=tests/engines/live.bash
 if [[ ${MG_LIVE:-0} == 1 ]]; then source "$here/live.bash"; fi

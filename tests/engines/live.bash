@@ -14,7 +14,7 @@ live_start() {
   mkdir -p "$MG/log"
   cp /etc/mpsgate/config.toml "$MG/settings.before"
   sed -i "/^\[runtime\]/,/^\[/s|^path = .*|path = \"$REAL\"|" /etc/mpsgate/config.toml
-  sed -i "${SETTINGS:-}" /etc/mpsgate/config.toml
+  sed -i "$SETTINGS" /etc/mpsgate/config.toml
   systemctl restart mpsgated
   wait_for 60 "mpsgated is settled" settled
 }

@@ -4,18 +4,6 @@
 
 load engine.bash
 
-setup_file() {
-  load engine.bash
-  cell_start
-}
-
-teardown_file() {
-  load engine.bash
-  cell_stop
-}
-
-teardown() { cell_teardown; }
-
 WANT=(--ipc --gpu 7Gi)
 LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
 
@@ -112,7 +100,7 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
 }
 
 # bats test_tags=machine
-@test "without the host's IPC namespace: refused, with the way to it" {
+@test "without the host's IPC namespace: refused, and the hint says how to share it" {
   refusal E_NO_HOST_IPC lone --gpu 7Gi -- true
   assert_contains "hint" "$stderr" "$IPC_HINT"
   engine_once ordinary -- true

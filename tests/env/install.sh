@@ -18,7 +18,7 @@ declare -A packages=(
   [k8s]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats containerd:containerd dockerd:docker.io openssl:openssl ip:iproute2 /usr/lib/cni/bridge:containernetworking-plugins haproxy:haproxy socat:socat curl:curl podman:podman dpkg-source:dpkg-dev gcc:gcc"
   [packages]="dpkg-deb:dpkg rpmbuild:rpm strip:binutils jq:jq bats:bats lintian:lintian rpmlint:rpmlint mmdebstrap:mmdebstrap"
   [chart]="pip3:python3-pip jq:jq bats:bats"
-  [lint]="shellcheck:shellcheck"
+  [lint]="shellcheck:shellcheck python3:python3"
   [release]="pip3:python3-pip readelf:binutils jq:jq git:git"
 )
 steps=("$@")

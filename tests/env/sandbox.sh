@@ -2,21 +2,22 @@
 # sandbox.sh CMD [ARG...]: runs CMD where mpsgate's fixed paths are private, and leaves nothing.
 #
 # mpsgate trusts no environment: /etc/mpsgate, /run/mpsgate, /var/lib/mpsgate and
-# /usr/bin/mpsgate-hook are built in. So CMD gets a mount and a PID namespace of its own:
+# /usr/bin/mpsgate-hook are built in. So CMD gets a mount, a PID and a network namespace of its own:
 #   /run           an empty tmpfs; scratch space in $MG (short: socket paths are limited)
 #   /etc /usr/bin /var/lib
 #                  the host's, through an overlay whose upper half is thrown away
 #   /dev           a tmpfs with the host's basic nodes, and nvidia nodes where there is no GPU
 #   /proc/devices  with the NVIDIA majors, where there is no GPU
+#   the network    loopback alone, so that no port of another sandbox is in the way
 #   /usr/bin/mpsgate*  the programs of $MG_OUT (default: out/), where they are built
 # When CMD ends, every process that it started ends with the PID namespace, and every mount with
 # the mount namespace. The host keeps only cgroups below $MG_CGROUP; they are removed at the end.
 #
 # MG_GPUS=N     simulated cards (default 2). 0: no nodes.
-# MG_REAL_GPU=1 the host's own cards and its PID namespace (NVML counts in host PIDs); CMD then
+# MG_REAL_GPU=1 the host's own cards, network and PID namespace (NVML counts in host PIDs); CMD then
 #               has to stop what it starts.
 # MG_SYSTEMD=1  the host's systemd makes the containers' cgroups: CMD sees it in /run, and has the host's
-#               PID namespace, because systemd is told pids. Needs cgroup v2, which ends what CMD leaves.
+#               network and PID namespace, because systemd is told pids. Needs cgroup v2, which ends what CMD leaves.
 set -euo pipefail
 umask 022
 
@@ -26,9 +27,9 @@ outer() {
   [[ $EUID == 0 ]] || { echo "sandbox.sh: needs root" >&2; exit 77; }
   grep -qw overlay /proc/filesystems || modprobe overlay 2>/dev/null ||
     { echo "sandbox.sh: this kernel has no overlayfs" >&2; exit 77; }
-  local repo own pid=(--pid --fork --kill-child --mount-proc) rc=0
+  local repo own own_ns=(--pid --fork --kill-child --mount-proc --net) rc=0
   repo=$(cd "$(dirname "$0")/../.." && pwd)
-  [[ ${MG_REAL_GPU:-0} == 1 || ${MG_SYSTEMD:-0} == 1 ]] && pid=()
+  [[ ${MG_REAL_GPU:-0} == 1 || ${MG_SYSTEMD:-0} == 1 ]] && own_ns=()
   export MG_REPO=$repo MG_OUT=${MG_OUT:-$repo/out} MG=/run/t MG_CGROUP=/mg-$$ MG_IN_SANDBOX=1
   [[ ${MG_SYSTEMD:-0} != 1 ]] || MG_CGROUP=/mg$$.slice
   export MG_GPUS=${MG_GPUS:-2} MG_UVM_MAJOR=$SIM_UVM_MAJOR
@@ -41,12 +42,12 @@ outer() {
     echo 1 >"$own/cgroup.kill"
     until rmdir "$own" 2>/dev/null; do sleep 0.1; done
   else
-    unshare --mount --propagation private "${pid[@]}" -- bash "$0" --inner "$@" || rc=$?
+    unshare --mount --propagation private "${own_ns[@]}" -- bash "$0" --inner "$@" || rc=$?
   fi
   # Deepest first. The kernel needs a moment to forget the last process of a cgroup.
   local try
   for try in {1..50}; do
-    find /sys/fs/cgroup -depth -type d -path "*$MG_CGROUP*" -exec rmdir {} + 2>/dev/null || true
+    find /sys/fs/cgroup -depth -type d \( -path "*$MG_CGROUP" -o -path "*$MG_CGROUP/*" \) -exec rmdir {} + 2>/dev/null || true
     [[ -z $(find /sys/fs/cgroup -type d -path "*$MG_CGROUP" -print -quit) ]] && break
     sleep 0.1
   done
@@ -82,6 +83,9 @@ private_dev() {
 
 inner() {
   local dir name file
+  if [[ ${MG_REAL_GPU:-0} != 1 && ${MG_SYSTEMD:-0} != 1 ]]; then
+    PATH=$PATH:/usr/sbin:/sbin ip link set lo up 2>/dev/null || busybox ip link set lo up
+  fi
   # Docker and runc look into /run for systemd: none here, whatever the host has, unless it is asked for.
   local run
   run=$(mktemp -d)

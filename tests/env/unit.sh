@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # unit.sh LOGS: unit, property and contract tests of all crates, and the documentation's examples.
-# A test that cannot run here says so, `SKIPPED: NAME needs root`, and passes: those lines are shown at
+# A test that cannot run here says so, `SKIPPED: NAME: needs root`, and passes: those lines are shown at
 # the end and stand in the log, where tally.sh counts them.
 set -euo pipefail
 logs=$1 rc=0
@@ -13,7 +13,8 @@ for major in 550 535; do
 done
 if cargo nextest --version >/dev/null 2>&1; then
   cargo nextest run --config-file "$here/nextest.toml" --locked --workspace --no-fail-fast 2>&1 | tee "$logs/unit.log" || rc=1
-  sed -n 's/.*\(SKIPPED: .*\)/\1/p' target/nextest/default/junit.xml | sort -u | tee -a "$logs/unit.log"
+  sed -nE "s/.*(SKIPPED: .*)/\1/; T; s/&apos;/'/g; s/&quot;/\"/g; s/&lt;/</g; s/&gt;/>/g; s/&amp;/\&/g; p" \
+    "${CARGO_TARGET_DIR:-target}/nextest/default/junit.xml" | sort -u | tee -a "$logs/unit.log"
 else
   cargo test --locked --workspace --no-fail-fast --lib --bins --tests -- --show-output 2>&1 | tee "$logs/unit.log" || rc=1
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # tests/gpu/run without a GPU: every question asked once, of doubles, so that its first run on a GPU does not end at a
 # typing error. What the doubles answer shows nothing about a GPU. Its quick parts are tested in
-# tests/e2e/88_gpu_script.bats.
+# tests/e2e/gpu_script.bats.
 # sandbox: MG_GPUS=1
 
 load ../e2e/helpers

@@ -2,24 +2,12 @@
 # mpsgated with the API server: the node shows its cards, labels switch it, pods that are bound hold their memory, slices are
 # served as pods ask for them, and what goes wrong becomes an event. With the rights of the ClusterRole alone.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load cluster
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
   cluster_start
   printf '[trust]\nlocal = "on"\n' >>/etc/mpsgate/config.toml
   cluster_follow
-}
-
-teardown_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  cluster_stop
 }
 
 teardown() {

@@ -4,18 +4,11 @@
 #
 # It runs where the API server has all that the chart makes of a current one; Debian's 1.20 dies of what README's webhook writes.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
-load cluster
 load services
 
 NS=mpsgate-system
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  load services
   K8S_SKIP=''
   [[ -x ${MG_HELM:-} ]] || K8S_SKIP="Helm is not here: tests/env/install.sh chart"
   [[ -n ${MPSGATE_K8S_BIN:-} ]] || K8S_SKIP="MPSGATE_K8S_BIN names no Kubernetes; Debian's 1.20 dies of any patch of a webhook (reflect2 1.0.1)"
@@ -39,10 +32,6 @@ setup_file() {
 }
 
 teardown_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  load services
   [[ -z $K8S_SKIP ]] || return 0
   services_stop
   # Where a test has failed before the removal.

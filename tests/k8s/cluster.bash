@@ -1,12 +1,15 @@
 # cluster.bash: a Kubernetes of one node in the sandbox: etcd, API server, scheduler, controller manager, containerd with
 # mpsgate-runtime as its default handler (as `mpsgate configure containerd` makes it), kubelet; mpsgated with simulated cards.
-# Loaded after tests/e2e's helpers and mpsgate; tests/k8s/run says where the programs are ($MG_K8S_PATH).
+# tests/k8s/run says where the programs are ($MG_K8S_PATH).
 #
 # Each part has its own verb, as tests take one of them away: api_start, api_stop; control_start, control_stop (scheduler and
 # controller manager); containerd_start, containerd_stop; kubelet_start, kubelet_stop [SIGNAL]. cluster_start, cluster_stop: all.
 # Pods have a network of their own, a bridge in the file's network namespace (run makes it). Their image is `bb`, busybox;
 # other names come from a registry on loopback (`image`).
 # shellcheck shell=bash
+
+# shellcheck source=tests/e2e/mpsgate.bash
+source "${BASH_SOURCE[0]%/*}/../e2e/mpsgate.bash"
 
 K8S=$MG/k8s
 NODE_NAME=node1
@@ -240,6 +243,26 @@ cluster_stop() {
   node_stop
 }
 
+# The default set-up: one cluster for the file, whose API server mpsgated follows; each test leaves it without pods and with all
+# memory free. A file defines after `load cluster` what it does otherwise.
+setup_file() {
+  cluster_start
+  cluster_follow
+}
+teardown_file() { cluster_stop; }
+teardown() {
+  explain_cluster
+  cluster_reset
+}
+explain_cluster() {
+  explain_failure
+  [[ ${BATS_TEST_COMPLETED:-} == 1 ]] || cluster_log
+}
+cluster_reset() {
+  pods_clear
+  assert_free
+}
+
 cluster_log() {
   kubectl get pods,events -A >&2 || true
   local name
@@ -279,17 +302,17 @@ node_boot() {
 
 # --- access for mpsgated ---------------------------------------------------------------------------
 
-# cluster_api_access [CONFIG LINE...]: a service account with the rights of src/kubernetes/src/rbac.rs, and its kubeconfig in
+# cluster_api_access [CONFIG LINE...]: a service account with the rights of the chart's, and its kubeconfig in
 # /etc/mpsgate/kubeconfig; the lines go into the [kubernetes] section of mpsgated's settings.
 cluster_api_access() {
-  cluster_role mpsgated RULES
+  cluster_role mpsgated mpsgate
   (umask 077 && service_account_kubeconfig mpsgated >/etc/mpsgate/kubeconfig)
   (($# == 0)) || { echo '[kubernetes]'; printf '%s\n' "$@"; } >>/etc/mpsgate/config.toml
 }
-# cluster_role NAME TABLE: a service account with the rights of one table of src/kubernetes/src/rbac.rs.
+# cluster_role NAME ROLE: a service account with the rights of one ClusterRole of the chart.
 cluster_role() {
   kubectl create serviceaccount -n kube-system "$1" >/dev/null
-  jq -n --arg name "$1" --argjson rules "$(rules_of "$2")" '{apiVersion: "rbac.authorization.k8s.io/v1", kind: "ClusterRole", metadata: {name: $name}, rules: $rules}' |
+  jq -n --arg name "$1" --argjson rules "$(rules_of ClusterRole "$2")" '{apiVersion: "rbac.authorization.k8s.io/v1", kind: "ClusterRole", metadata: {name: $name}, rules: $rules}' |
     kubectl create -f - >/dev/null
   kubectl create clusterrolebinding "$1" --clusterrole "$1" --serviceaccount "kube-system:$1" >/dev/null
 }
@@ -299,11 +322,10 @@ service_account_kubeconfig() { # NAME
     <<<'{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}' | jq -r .status.token)
   sed "s|user: {token: .*}}|user: {token: $token}}|" "$KUBECONFIG"
 }
-# rules_of TABLE: the product's own, as JSON.
+# rules_of KIND NAME: of a role of the chart, as tests/chart renders it.
 rules_of() {
-  TABLE=$1 perl -0ne '/pub const $ENV{TABLE}: .*?\];\n/s or die "no table $ENV{TABLE}"; $_ = $&; while (/Rule \{\s*group: (".*?"),\s*resource: (".*?"),\s*verbs: &(\[.*?\]),\s*names: &(\[.*?\]),/gs) {
-      push @rules, qq({"apiGroups": [$1], "resources": [$2], "verbs": $3) . ($4 eq "[]" ? "" : qq(, "resourceNames": $4)) . "}" } print "[", join(",", @rules), "]"' \
-    "$MG_REPO/src/kubernetes/src/rbac.rs"
+  awk -v RS='---\n' -v kind="\nkind: $1\n" -v name="\n  name: $2\n" 'index($0, kind) && index($0, name)' "$MG_REPO/tests/chart/golden/cluster.yaml" |
+    kubectl create --dry-run=client -o json -f - | jq -ce .rules
 }
 
 # cluster_follow [LABEL...]: mpsgated follows the API server from here on, and the node is mpsgate's by its label.

@@ -2,29 +2,10 @@
 # A real Kubernetes with mpsgate below its kubelet: a pod that asks for nothing is not touched; the samples of the systems that mpsgate
 # replaces run as they stand in their pages; whoever asks in the limits gets that memory through the device plugin, once.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load cluster
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
   cluster_start
-}
-
-teardown_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  cluster_stop
-}
-
-teardown() {
-  explain_failure
-  [[ ${BATS_TEST_COMPLETED:-} == 1 ]] || cluster_log
-  pods_clear
-  assert_free
 }
 
 @test "the node is ready, and its default runtime is mpsgate's" {
@@ -55,7 +36,7 @@ teardown() {
   while read -r rule; do
     # shellcheck disable=SC2086 # verb and resource
     may $rule --all-namespaces || fail "it may not: $rule"
-  done < <(rules_of RULES | jq -r '.[] | .verbs[] as $verb | .resources[] | "\($verb) \(sub("/.*"; ""))\(if contains("/") then " --subresource \(sub(".*/"; ""))" else "" end)"' | tee "$BATS_TEST_TMPDIR/rules")
+  done < <(rules_of ClusterRole mpsgate | jq -r '.[] | .verbs[] as $verb | .resources[] | "\($verb) \(sub("/.*"; ""))\(if contains("/") then " --subresource \(sub(".*/"; ""))" else "" end)"' | tee "$BATS_TEST_TMPDIR/rules")
   [[ $(wc -l <"$BATS_TEST_TMPDIR/rules") -ge 8 ]] || fail "few rules: $(<"$BATS_TEST_TMPDIR/rules")"
   for rule in 'delete pods' 'patch pods' 'create pods' 'create pods --subresource exec' 'delete nodes' 'get secrets' 'list configmaps' 'patch daemonsets.apps'; do
     # shellcheck disable=SC2086

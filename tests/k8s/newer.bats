@@ -2,35 +2,18 @@
 # What only newer API servers offer: native sidecars, resources of a whole pod, resizing in place, user namespaces, containers that
 # come later, Pod Security. Whether this one does is its own word; where it does not, a test is skipped and says what is missing.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
-load cluster
 load scheduler
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  load scheduler
   cluster_start
   cluster_follow
   extender_access
 }
 
-teardown_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  load scheduler
-  cluster_stop
-}
-
 teardown() {
-  explain_failure
-  [[ ${BATS_TEST_COMPLETED:-} == 1 ]] || cluster_log
+  explain_cluster
   kubectl delete namespace narrow --wait=false --ignore-not-found >/dev/null 2>&1
-  pods_clear
-  assert_free
+  cluster_reset
 }
 
 # needs_field TYPE FIELD: the test is skipped where the API server has no such field.

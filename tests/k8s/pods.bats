@@ -2,31 +2,7 @@
 # What a pod writes against what it was given, and pods of every shape: several containers, init containers, without limits, static,
 # made again under one name.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load cluster
-
-setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  cluster_start
-  cluster_follow
-}
-
-teardown_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  cluster_stop
-}
-
-teardown() {
-  explain_failure
-  [[ ${BATS_TEST_COMPLETED:-} == 1 ]] || cluster_log
-  pods_clear
-  assert_free
-}
 
 # refused_pod CODE NAME [JQ]: a pod whose container is not let in.
 refused_pod() {

@@ -2,16 +2,19 @@
 # haproxy, which stands for the Service (it asks /leaderz), a kube-scheduler that asks them, and nodes that nobody runs on.
 # shellcheck shell=bash
 
+# shellcheck source=tests/k8s/cluster.bash
+source "${BASH_SOURCE[0]%/*}/cluster.bash"
+
 EXTENDER_PORTS=(19601 19602)
 EXTENDER=http://127.0.0.1:19600
 # Where a replica that wants certificates answers probes.
 EXTENDER_PROBES=127.0.0.1:19603
 WEBHOOK=127.0.0.1:19610
 
-# extender_access: a service account with the rights of the product's own tables, and its kubeconfig.
+# extender_access: a service account with the rights of the chart's, and its kubeconfig. It runs in no pod that it could label.
 extender_access() {
-  cluster_role mpsgate-scheduler SCHEDULER_RULES
-  jq -n --argjson rules "$(rules_of SCHEDULER_LEASE_RULES)" '{apiVersion: "rbac.authorization.k8s.io/v1", kind: "Role",
+  cluster_role mpsgate-scheduler mpsgate-scheduler
+  jq -n --argjson rules "$(rules_of Role mpsgate-scheduler | jq -c 'map(select(.resources == ["leases"]))')" '{apiVersion: "rbac.authorization.k8s.io/v1", kind: "Role",
     metadata: {name: "mpsgate-scheduler", namespace: "kube-system"}, rules: $rules}' | kubectl create -f - >/dev/null
   kubectl create rolebinding -n kube-system mpsgate-scheduler --role mpsgate-scheduler --serviceaccount kube-system:mpsgate-scheduler >/dev/null
   (umask 077 && service_account_kubeconfig mpsgate-scheduler >"$K8S/mpsgate-scheduler.kubeconfig")
@@ -66,7 +69,11 @@ webhook_answers() {
       failurePolicy: "Ignore", sideEffects: "None", timeoutSeconds: 5, admissionReviewVersions: ["v1"],
       rules: [{apiGroups: [""], apiVersions: ["v1"], operations: ["CREATE"], resources: ["pods"]},
         {apiGroups: ["batch"], apiVersions: ["v1"], operations: ["CREATE"], resources: ["jobs"]}]}]}' | kubectl create -f - >/dev/null
-  sleep 2 # until the API server has heard of it
+  wait_for 60 "the API server asks it" is_asked_to "$path"
+}
+is_asked_to() { # PATH: a pod is tried, and never made; the replica has counted a review
+  kubectl run tried --image bb --dry-run=server >/dev/null 2>&1
+  curl -fsS "http://127.0.0.1:${EXTENDER_PORTS[1]}/metrics" | grep -q "^mpsgate_scheduler_requests_total{.*\"$1\""
 }
 # webhook_start: only what it refuses and warns of. mutation_start [OPTION...]: what it writes, which Debian's API server, built with a Go
 # newer than its libraries (reflect2 1.0.1), dies of.

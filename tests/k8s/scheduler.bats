@@ -2,26 +2,15 @@
 # mpsgate-scheduler as the extender of a real kube-scheduler: which node, which card, and that its ledger is the API server's truth
 # whatever dies meanwhile. Beside the real node there are nodes that nobody runs on: pods are bound to them, and stay so.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
-load cluster
 load scheduler
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  load scheduler
   cluster_start
   cluster_follow
   extender_start
 }
 
 teardown_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  load scheduler
   extender_stop
   cluster_stop
 }
@@ -169,7 +158,7 @@ ledger_holds() { [[ $(inspect "$NODE_NAME" | jq '[.nodes[].devs[].usedGPU] | add
 bound_are() { [[ $(kubectl get pods -o json | jq '[.items[] | select(.spec.nodeName)] | length') == "$1" ]]; }
 unplaced_any() { unplaced next-1 card || unplaced next-2 card; }
 
-@test "killed while a binding is on its way: nothing is lost, nothing is doubled" {
+@test "a replica killed while a binding is on its way: no pod is lost, and no memory is given twice" {
   nodes 'node("only"; {}; [card(16)])'
   # What asks the API server to ask somebody who never answers, before it binds.
   local port=19609 leader
@@ -177,7 +166,7 @@ unplaced_any() { unplaced next-1 card || unplaced next-2 card; }
   jq -n --arg url "https://127.0.0.1:$port/" '{apiVersion: "admissionregistration.k8s.io/v1", kind: "ValidatingWebhookConfiguration", metadata: {name: "tarpit"},
     webhooks: [{name: "tarpit.example.com", clientConfig: {url: $url}, failurePolicy: "Fail", sideEffects: "None", timeoutSeconds: 30, admissionReviewVersions: ["v1"],
       rules: [{apiGroups: [""], apiVersions: ["v1"], operations: ["CREATE"], resources: ["pods/binding"]}]}]}' | kubectl create -f - >/dev/null
-  sleep 2 # until the API server has heard of it
+  wait_for 60 "the API server asks the tarpit" binding_is_stuck
   waiting between 10
   wait_for 60 "its memory is taken" only_has 10
   assert_equal "its node" "$(node_of between)" ""
@@ -202,6 +191,11 @@ unplaced_any() { unplaced next-1 card || unplaced next-2 card; }
   wait_for 150 "and then the other" one_left_bound
   wait_for 60 "the ledger is the truth" ledger_is_true
 }
+binding_is_stuck() { # of a pod that nobody made, tried only
+  timeout 2 kubectl create --raw "/api/v1/namespaces/default/pods/nobody/binding?dryRun=All" -f - >/dev/null 2>&1 \
+    <<<'{"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "nobody"}, "target": {"kind": "Node", "name": "only"}}'
+  [[ $? == 124 ]]
+}
 has_cards() { [[ -n $(kubectl get pod "$1" -o json | jq -r '.metadata.annotations["mpsgate.io/placement"] // empty') ]]; }
 only_has() { [[ $(in_ledger) == "{\"only/0\":$1}" ]]; } # GIB
 one_of_both_bound() { is_bound between || is_bound other; }
@@ -220,7 +214,7 @@ one_of_both_bound() { is_bound between || is_bound other; }
   replica_stop "$leader" KILL
   waiting during 10
   wait_for 90 "the other leads" replica_answers "$follower" leaderz
-  sleep 2 # until haproxy has seen it
+  wait_for 30 "the Service has the other" curl -fsS -o /dev/null "$EXTENDER/leaderz"
   kube_scheduler_tries_again
   wait_for 120 "it has a node" is_bound during
   replica_start "$leader"
@@ -354,6 +348,7 @@ both_ready() { replica_answers 0 readyz && replica_answers 1 readyz; }
   assert_contains "its details" "$stdout" seen default 20
 }
 
+have_come() { (($(kubectl get pods -o name | wc -l) >= $1)); } # N
 all_run() { [[ $(kubectl get pods -o json | jq '[.items[] | select(.status.phase == "Running")] | length') == "$1" ]]; } # N
 
 @test "pods that come while mpsgated is replaced wait for the next one, and none is lost" {
@@ -361,13 +356,11 @@ all_run() { [[ $(kubectl get pods -o json | jq '[.items[] | select(.status.phase
   local n makes
   for n in {1..14}; do
     asks "come-$n" 1
-    sleep 0.2
   done 3>&- &
   makes=$! # not mpsgated, which comes below
-  sleep 0.5
+  wait_for 60 "some have come" have_come 3
   daemon_stop
-  # As long as a node may take to start the next pod.
-  sleep 2
+  wait_for 60 "some come meanwhile" have_come 9
   daemon_start
   wait "$makes"
   wait_for 180 "all of them run" all_run 14

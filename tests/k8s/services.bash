@@ -2,6 +2,9 @@
 # their tokens, NVIDIA's runtime, a systemctl, and the images. It stands for kube-proxy, a DNS server and NVIDIA's toolkit.
 # shellcheck shell=bash
 
+# shellcheck source=tests/k8s/cluster.bash
+source "${BASH_SOURCE[0]%/*}/cluster.bash"
+
 SERVICE_NET=10.96.0.0/16
 
 # services_before: to be called before cluster_start.
@@ -59,7 +62,7 @@ services_follow() {
 }
 
 # nvidia_toolkit: the handler's program, which brings in what NVIDIA's does for the variables of a container: the driver's libraries, MPS'
-# programs, the nodes of cards. tests/e2e/80_chains.bats says whose source that is.
+# programs, the nodes of cards. tests/e2e/toolkit_chains.bats says whose source that is.
 nvidia_toolkit() {
   cat >/usr/bin/nvidia-container-runtime <<SH
 #!/bin/bash

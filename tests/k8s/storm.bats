@@ -2,9 +2,6 @@
 # Many pods at once, and something taken away in the middle: mpsgated, containerd, the API server. None is refused, none is lost; the
 # seconds stand beside those of as many pods without GPU memory. MG_SELECT=ci: fewer pods.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
-load cluster
 load scheduler
 
 UNIT=mpsgate.io/gpu-mem-256mi
@@ -12,10 +9,6 @@ PODS=60
 [[ ${MG_SELECT:-} != ci ]] || PODS=20
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  load scheduler
   cluster_start
   cluster_follow
   sed -i '/^\[kubernetes\]/a memory_units_mib = [256]' /etc/mpsgate/config.toml
@@ -26,10 +19,6 @@ setup_file() {
 }
 
 teardown_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load cluster
-  load scheduler
   extender_stop
   cluster_stop
 }
@@ -37,8 +26,7 @@ teardown_file() {
 teardown() {
   explain_failure
   [[ ${BATS_TEST_COMPLETED:-} == 1 ]] || { cluster_log; kubectl get pods -o wide >&2; tail -n 5 "$K8S"/log/extender-*.log >&2; }
-  pods_clear
-  assert_free
+  cluster_reset
 }
 
 # come NAME [RESOURCE]: so many pods at once, each with one of it.
@@ -92,7 +80,7 @@ each_once() { [[ $(memory_of_grants | jq -c '[length, add]') == "[$PODS,$((PODS 
   come three "$UNIT"
   wait_for 120 "some run" run_now $((PODS / 4))
   api_stop
-  sleep 20
+  sleep 20 # nothing can happen: what is tried over and over is tried in vain
   api_start
   all_of_them "$begin"
   none_refused

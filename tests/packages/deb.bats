@@ -3,14 +3,9 @@
 # grant lives, upgraded and downgraded under a running container, removed, purged. mpsgated is started by hand, as no systemd
 # runs in a root; what its units do is tests/vm's.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load packages
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load packages
   root_up
   rootfs "$MG/rootfs"
   mkdir "$MG/p"
@@ -21,9 +16,6 @@ setup_file() {
 }
 
 teardown_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load packages
   oci delete --force kept >/dev/null 2>&1 || true
   daemon_stop
   mps_kill
@@ -82,7 +74,7 @@ daemon_start_plain() {
   [[ $(readlink "/proc/$(pgrep -x mpsgated)/exe") == */usr/bin/mpsgated ]] || fail "another mpsgated runs"
 }
 
-@test "a removal is refused while the grant lives, with the way on, and changes nothing" {
+@test "a removal is refused while the grant lives, says how to proceed, and changes nothing" {
   local before
   before=$(life_is)
   WANT=100 apt remove mpsgate

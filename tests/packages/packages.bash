@@ -1,7 +1,10 @@
-# packages.bash: an installed mpsgate in a Debian root. Loaded after e2e/helpers.bash and e2e/mpsgate.bash, whose functions
+# packages.bash: an installed mpsgate in a Debian root. The functions of e2e/helpers.bash and e2e/mpsgate.bash
 # then mean the programs of that root: `mpsgate`, `mpsgated` and `oci` are the installed ones. The test's scratch space
 # has the same path inside.
 # shellcheck shell=bash disable=SC2034,SC2317
+
+# shellcheck source=tests/e2e/mpsgate.bash
+source "${BASH_SOURCE[0]%/*}/../e2e/mpsgate.bash"
 
 ROOT=/run/root
 REPO=$MG_REPO

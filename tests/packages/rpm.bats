@@ -2,14 +2,9 @@
 # The rpm's life in a root of its own: its scriptlets run there. The root is Debian's, as no other distribution's can be
 # made here, so its rpm database knows no libc: --nodeps. What the package asks for is looked at instead.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load packages
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load packages
   root_up
   cp "$MG_PACKAGES"/first/mpsgate-[0-9]*.rpm "$MG/old.rpm"
   cp "$MG_PACKAGES"/first/{mpsgate-scheduler,kubectl-inspect-cgpu}-[0-9]*.rpm "$MG/"
@@ -79,7 +74,7 @@ ledger() {
   assert_equal "last line" "$(tail -1 "$ROOT/etc/mpsgate/config.toml")" "# mine"
 }
 
-@test "an erasure is refused while a grant lives, with the way on" {
+@test "an erasure is refused while a grant lives, and says how to proceed" {
   WANT=1 try_rpm -e mpsgate
   assert_contains "rpm -e" "$stderr" "mpsgate: not removed: containers have GPU memory: kept" "touch /run/mpsgate/remove-forced"
   in_rpm -q mpsgate

@@ -2,28 +2,20 @@
 # Podman with crun and Docker with runc, as Debian has them today, on the live node: cgroup v2, scopes
 # made by systemd, annotations, every capability. After live.bats, on the same node.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load live
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load live
   use_runtime crun
   docker_start --exec-opt native.cgroupdriver=systemd --add-runtime mpsgate=/usr/bin/mpsgate-runtime --default-runtime mpsgate
   tar -C "$MG/rootfs" -c . | /usr/bin/podman import - bb >/dev/null
 }
 
-teardown_file() {
-  load ../e2e/helpers
-  docker_stop
-}
+teardown_file() { docker_stop; }
 
 teardown() {
   explain_live
   podman rm -af -t 0 >/dev/null
-  docker ps -aq | xargs -r /usr/bin/docker --host "unix://$DOCKER_SOCK" rm -f >/dev/null
+  docker_clear
   assert_free
 }
 

@@ -1,7 +1,10 @@
 # live.bash: the machine itself as the node: mpsgate in /usr/bin and under systemd, with the units of
-# packaging/systemd; two simulated cards that are there from boot. Loaded after helpers.bash and
-# mpsgate.bash; nothing here undoes what it does, because the machine is thrown away.
+# packaging/systemd; two simulated cards that are there from boot. Nothing here undoes what it does, because the machine is
+# thrown away.
 # shellcheck shell=bash
+
+# shellcheck source=tests/e2e/mpsgate.bash
+source "${BASH_SOURCE[0]%/*}/../e2e/mpsgate.bash"
 
 # simulated_driver: cards that are there after each boot, in compute mode DEFAULT, as a driver brings them up. The unit is not started.
 simulated_driver() {
@@ -54,6 +57,8 @@ main_pid() { unit_of mpsgated MainPID; }
 another_pid() { local pid; pid=$(main_pid); [[ $pid != 0 && $pid != "$1" ]] && unit_is mpsgated ActiveState active; } # THAN
 daemon_pids() { unit_of mpsgate-mps@0 MainPID; unit_of mpsgate-mps@1 MainPID; }
 
+# The default for all files here.
+teardown() { explain_live; }
 explain_live() {
   [[ ${BATS_TEST_COMPLETED:-} == 1 ]] && return 0
   {

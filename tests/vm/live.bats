@@ -2,14 +2,9 @@
 # mpsgated and its control daemons as units of a real systemd, on cgroup v2: what ends whom, and what
 # every one of them finds again.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load live
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load live
   mkdir -p "$MG"
   rootfs "$MG/rootfs"
   rootfs_program "$MG/rootfs" "$(control_program)"

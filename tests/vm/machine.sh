@@ -12,7 +12,8 @@
 #
 # Exits 77 with the reason where there can be no machine. Installs qemu and mmdebstrap from Debian's
 # packages where they are missing (MPSGATE_NO_INSTALL=1: does not).
-# MG_VM_LIMIT=SECONDS (600)  MG_VM_MEMORY=MIB (2048)  MG_VM_ACCEL=kvm where that works: ten times as fast
+# MG_VM_LIMIT=SECONDS (600)  MG_VM_MEMORY=MIB (2048)
+# MG_VM_ACCEL=kvm  where that works: ten times as fast
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate

@@ -3,8 +3,6 @@
 # Podman are the distribution's, under systemd; mpsgate has the settings of its package, and finds a driver, its MPS programs and
 # CDI specification where a driver's packages put them. The tests tagged `before` come before a reboot, those tagged `after` after it.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load live
 
 OLD=/root/old NEW=/root/new
@@ -13,9 +11,6 @@ node() { DOCKER_SOCK=/run/docker.sock; }
 node
 
 setup_file() {
-  load ../e2e/helpers
-  load ../e2e/mpsgate
-  load live
   node
   [[ ! -e /root/seen ]] || return 0
   cp -r /task/debs/old "$OLD"
@@ -30,8 +25,6 @@ setup_file() {
   docker run -d --name plain bb sleep 86400 >/dev/null
   files_now >/root/seen
 }
-
-teardown() { explain_live; }
 
 podman() { /usr/bin/podman "$@"; }
 apt() { try "${WANT:-0}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold "$@"; }

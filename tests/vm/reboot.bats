@@ -1,11 +1,7 @@
 #!/usr/bin/env bats
 # What stands before a reboot of the live node, and what after it: the tests tagged `before`, then those tagged `after`.
 
-load ../e2e/helpers
-load ../e2e/mpsgate
 load live
-
-teardown() { explain_live; }
 
 # bats test_tags=before
 @test "before: a grant, an exclusive card, and a lease that remembers its mode" {

@@ -2,7 +2,6 @@
 # The package mpsgate-scheduler on a machine that is booted: its unit under a real systemd, beside an API server of ours
 # (api_server.pl) that has a node, a card and a Lease. What it decides and binds is for tests/k8s.
 
-load ../e2e/helpers
 load live
 
 UNIT=mpsgate-scheduler
@@ -13,8 +12,6 @@ API_PORT=6999
 LEASE=/root/lease.json
 
 setup_file() {
-  load ../e2e/helpers
-  load live
   systemd-run --quiet --unit api-server perl /task/tests/vm/api_server.pl "$API_PORT" "$LEASE"
   mkdir -p /etc/kubernetes
 }

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_model::{DeviceNode, GpuUuid, Grant};
-use mpsgate_policy::{Cards, Majors, Node, NodeCard, Schedule, SharedMemory};
+use mpsgate_model::NodeCard;
+use mpsgate_model::{DeviceNode, Grant};
+use mpsgate_policy::{Cards, Majors, Node, Schedule, SharedMemory};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +70,7 @@ pub struct NodeSnapshot {
     /// Whether a kubelet runs here: then local requests are not believed by default.
     pub kubelet: bool,
     /// All cards.
-    pub cards: Vec<SnapshotCard>,
+    pub cards: Vec<NodeCard>,
     /// NVIDIA's character majors by name as in `/proc/devices` (`nvidia`, `nvidia-uvm`,
     /// `nvidia-caps`, …).
     pub majors: BTreeMap<String, u32>,
@@ -111,14 +112,8 @@ impl From<NodeSnapshot> for Node {
         for (name, major) in &snapshot.majors {
             majors.insert(name, *major);
         }
-        let cards = snapshot.cards.into_iter().map(|card| NodeCard {
-            uuid: card.uuid,
-            index: card.index,
-            minor: card.minor,
-            managed: card.managed,
-        });
         Self {
-            cards: Cards::Known(cards.collect()),
+            cards: Cards::Known(snapshot.cards),
             majors,
             ipc_inode: Some(snapshot.ipc_inode),
             shm: snapshot.shm,
@@ -130,19 +125,6 @@ impl From<NodeSnapshot> for Node {
             device_plugin: snapshot.device_plugin,
         }
     }
-}
-
-/// One card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotCard {
-    /// NVML's UUID.
-    pub uuid: GpuUuid,
-    /// NVML's index.
-    pub index: u32,
-    /// Minor of its device node.
-    pub minor: u32,
-    /// Whether it is handed to mpsgate.
-    pub managed: bool,
 }
 
 /// A directory by what it is, not by what it is called.

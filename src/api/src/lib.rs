@@ -20,8 +20,8 @@ mod message;
 
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
 pub use files::{
-    ExecRecord, FILES_FORMAT, FilesError, NodeSnapshot, ProtectedDirectory, SnapshotCard,
-    temporary_name, temporary_writer,
+    ExecRecord, FILES_FORMAT, FilesError, NodeSnapshot, ProtectedDirectory, temporary_name,
+    temporary_writer,
 };
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
 pub use kubernetes::{ApiServerStatus, ResourceStatus};

@@ -11,11 +11,11 @@ use std::path::Path;
 
 use mpsgate_api::NodeSnapshot;
 use mpsgate_config::Config;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::spec::{Document, SpecError};
 use mpsgate_policy::{
-    Action, Bytes, Caller, Code, Decision, Facts, Input, Node, Reading, Refusal, ToolkitNames,
-    Unruled, Unsettled, Users, Verdict, decide, decide_unclean, edits_of_any_grant,
-    is_nvidia_runtime, settle,
+    Action, Bytes, Caller, Decision, Facts, Input, Node, Reading, ToolkitNames, Unruled, Unsettled,
+    Users, Verdict, decide, decide_unclean, edits_of_any_grant, is_nvidia_runtime, settle,
 };
 
 use crate::args::{ExplainArgs, Output};

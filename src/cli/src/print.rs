@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, IsTerminal, Write as _};
 
-use mpsgate_config::printable::plain;
+use mpsgate_model::printable::plain;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

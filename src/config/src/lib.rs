@@ -14,7 +14,6 @@ mod exit;
 mod file;
 mod keys;
 pub mod paths;
-pub mod printable;
 mod reload;
 mod runtime;
 mod settings;

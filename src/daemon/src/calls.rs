@@ -8,7 +8,7 @@ use mpsgate_config::InjectMode;
 use mpsgate_crashpoint::crash_point;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_model::{Cdi, CdiEdits, GpuUuid, Grant, GrantKey, GrantedCard, PodContainer};
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 

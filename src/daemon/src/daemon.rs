@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use mpsgate_model::Refusal;
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::{GpuUuid, Grant};
-use mpsgate_policy::Refusal;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::api_server::ApiServer;

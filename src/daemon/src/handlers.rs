@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_config::{paths, printable};
+use mpsgate_config::paths;
 use mpsgate_configure::{Finding, Options, Way};
 use mpsgate_kubernetes::{By, ConditionReport, HandlerReport};
+use mpsgate_model::printable;
 
 use crate::daemon::Daemon;
 use crate::engine::{self, Engine, Reading};

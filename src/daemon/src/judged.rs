@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::BuildHasher as _;
 use std::time::{Duration, Instant};
 
-use mpsgate_policy::{Code, NoteAction};
+use mpsgate_model::Code;
+use mpsgate_policy::NoteAction;
 
 /// For what is no code of this version.
 const OTHER: &str = "OTHER";

@@ -22,8 +22,8 @@ use mpsgate_config::Switch;
 use mpsgate_kubernetes::Recorder;
 use mpsgate_model::ledger::{Capacity, CgroupId, Entry, Ledger, LedgerError, ProcessId, State};
 use mpsgate_model::ledger_file::LedgerFile;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_model::{GpuUuid, Grant, GrantKey, Mib};
-use mpsgate_policy::{Code, Refusal};
 
 use crate::card::{Card, Trouble};
 use crate::cgroup::{Overlap, is_empty_but_for};

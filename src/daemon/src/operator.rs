@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use mpsgate_api::Reply;
 use mpsgate_crashpoint::crash_point;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 use tokio::sync::{MutexGuard, oneshot};
 
 use crate::card::{Card, Health, ManagedBy, Trouble};

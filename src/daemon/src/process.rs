@@ -93,7 +93,7 @@ pub(crate) fn describe(pid: u32) -> String {
 /// Its short name (proc_pid_comm(5)), which it can choose: at most 15 bytes; empty where it has ended.
 pub(crate) fn command(pid: u32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    mpsgate_config::printable::plain(String::from_utf8_lossy(&name).trim_end_matches('\n'))
+    mpsgate_model::printable::plain(String::from_utf8_lossy(&name).trim_end_matches('\n'))
 }
 
 /// A process whose end can be waited for.

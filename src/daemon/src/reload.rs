@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mpsgate_api::Reply;
 use mpsgate_config::{Change, Config, Manage, Taken};
 use mpsgate_model::GpuUuid;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 use tokio::signal::unix::Signal;
 
 use crate::card::ManagedBy;

@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use mpsgate_config::Schedule;
 use mpsgate_model::GpuUuid;
+use mpsgate_model::Refusal;
 use mpsgate_model::ledger::Entry;
 use mpsgate_policy::schedule::{CardStep, Held, Step, Target, Wants, Word};
-use mpsgate_policy::{Condition, Refusal, schedule};
+use mpsgate_policy::{Condition, schedule};
 
 use crate::card::{Card, Health, ManagedBy, Trouble};
 use crate::daemon::Daemon;

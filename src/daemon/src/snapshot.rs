@@ -5,9 +5,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use mpsgate_api::{FILES_FORMAT, NodeSnapshot, ProtectedDirectory, SnapshotCard};
+use mpsgate_api::{FILES_FORMAT, NodeSnapshot, ProtectedDirectory};
 use mpsgate_config::{Schedule, paths};
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::NodeCard;
 use mpsgate_policy::{SharedMemory, ToolkitNames};
 
 use crate::daemon::Daemon;
@@ -91,10 +92,10 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
         let shared_memory = SharedMemory::of_all(managed().filter_map(|card| card.shared_memory));
         let version = node.driver.version.clone().unwrap_or_default();
         let control = managed().find_map(|card| card.mps.as_ref()?.pid);
-        let cards: Vec<SnapshotCard> = node
+        let cards: Vec<NodeCard> = node
             .cards
             .iter()
-            .map(|card| SnapshotCard {
+            .map(|card| NodeCard {
                 uuid: card.uuid.clone(),
                 index: card.index,
                 minor: card.minor,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, encode, parse_envelope};
 use mpsgate_crashpoint::crash_point;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};

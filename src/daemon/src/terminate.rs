@@ -16,7 +16,7 @@ use mpsgate_api::{Reply, Terminate};
 use mpsgate_crashpoint::crash_point;
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::{CgroupId, ProcessId, State};
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::SlicesUid;
 use mpsgate_deviceplugin::Unit;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_model::{ComputeShare, GpuUuid, Handed, Mib, PodContainer};
-use mpsgate_policy::{Code, Listed, Refusal, schedule};
+use mpsgate_policy::{Listed, schedule};
 use mpsgate_token::{Bearer, Claims, News, Store, StoreError};
 
 use crate::api_server::InApi;
@@ -201,7 +202,7 @@ pub(crate) async fn confirm(
             ),
         )));
     }
-    if let Some(refusal) = mpsgate_policy::admission::core_refusal(core_percentage, true) {
+    if let Some(refusal) = mpsgate_policy::core_refusal(core_percentage, true) {
         return Ok(Err(refusal));
     }
     log::info!(

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::io;
 
 use mpsgate_config::ExitCode;
-use mpsgate_config::printable::plain;
 use mpsgate_kubernetes::SeenError;
+use mpsgate_model::printable::plain;
 
 /// Why there is no table.
 #[derive(Debug, thiserror::Error)]

@@ -26,8 +26,8 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use mpsgate_config::ExitCode;
-use mpsgate_config::printable::plain;
 use mpsgate_kubernetes::seen;
+use mpsgate_model::printable::plain;
 
 use crate::args::{Cli, Output};
 pub use crate::error::InspectError;

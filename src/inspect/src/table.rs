@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use mpsgate_config::printable::plain;
+use mpsgate_model::printable::plain;
 
 /// Blanks behind the widest cell of a column.
 const PADDING: usize = 2;

@@ -22,7 +22,7 @@ use futures_util::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::Event as CoreEvent;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use mpsgate_config::printable::plain;
+use mpsgate_model::printable::plain;
 use serde_json::json;
 use tokio::sync::mpsc;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use mpsgate_config::printable::plain;
+use mpsgate_model::printable::plain;
 
 /// What the API server takes as a message (events.k8s.io: `note`, 1 kB).
 const LONGEST_MESSAGE: usize = 1024;

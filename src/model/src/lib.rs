@@ -9,20 +9,25 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod card;
 mod grant;
 mod ids;
 pub mod ledger;
 pub mod ledger_file;
 mod pod;
+pub mod printable;
 mod quantity;
+mod refusal;
 mod request;
 
+pub use card::NodeCard;
 pub use grant::{
     Cdi, CdiEdits, CdiHook, CdiMount, DeviceNode, Grant, GrantedCard, Guarantee, UVM_TOOLS,
 };
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance};
 pub use pod::{Handed, PodContainer};
 pub use quantity::{Mib, QuantityError};
+pub use refusal::{Code, Refusal};
 pub use request::{
     Author, CARDS_ANNOTATION, ComputeShare, GpuSelector, Priority, REQUEST_ENV_PREFIX, Request,
     RequestError, TOKEN_ANNOTATION, is_request_annotation, is_request_env, parse_request,

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::mem::take;
 
-use mpsgate_config::printable;
 use mpsgate_config::{Policy, Privileged, Schedule, Unallocated, VisibleDevices};
+use mpsgate_model::printable;
 use mpsgate_model::{
     Author, ComputeShare, Mib, Request, RequestError, TOKEN_ANNOTATION, parse_request,
 };
@@ -19,10 +19,8 @@ use crate::pids::{self, Pids};
 use crate::settle::Held;
 use crate::signals;
 use crate::users::{self, Users};
-use crate::{
-    Caller, Code, Note, NoteAction, Refusal, Unruled, notes, reach, refusal, schedule, toolkit,
-    unruled,
-};
+use crate::{Caller, Note, NoteAction, Unruled, notes, reach, refusal, schedule, toolkit, unruled};
+use mpsgate_model::{Code, Refusal};
 
 /// A bind mount that touches mpsgate's directories, as the caller found by device and inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -404,7 +402,7 @@ fn privileged(input: &Input<'_>, strip: &mut impl FnMut(Code, String, Vec<Edit>)
 }
 
 /// How a container of a pod asks.
-pub(crate) const ASK_LIMITS: &str =
+pub const ASK_LIMITS: &str =
     "ask for GPU memory in the container's resources.limits (aliyun.com/gpu-mem: 7, in GiB)";
 
 /// How such a container asks.
@@ -417,7 +415,8 @@ fn ask(input: &Input<'_>) -> &'static str {
 }
 
 /// The refusal that a signal is.
-pub(crate) fn refusal_of(signal: &Signal, with_request: bool, ask: &str) -> Refusal {
+#[must_use]
+pub fn refusal_of(signal: &Signal, with_request: bool, ask: &str) -> Refusal {
     let sentence = match signal.code {
         Code::MpsMount | Code::Annotation => signal.found().to_owned(),
         _ => format!("{}, but no GPU memory was granted to it", signal.found()),

@@ -1,9 +1,9 @@
 //! What was found in a spec, told in a bounded way: a spec may show one thing three hundred thousand times.
 
-use mpsgate_config::printable;
+use mpsgate_model::printable;
 use mpsgate_oci::spec::Edit;
 
-use crate::Code;
+use mpsgate_model::Code;
 
 /// Of things of one kind, how many are told in words.
 const TOLD: usize = 3;
@@ -66,7 +66,8 @@ impl Signal {
     }
 
     /// One that nothing takes away.
-    pub(crate) fn fixed(code: Code, found: String) -> Self {
+    #[must_use]
+    pub fn fixed(code: Code, found: String) -> Self {
         let mut signals = Signals::default();
         signals.add(code, || found, None);
         let none = Self { code, removable: false, found: Few::default(), remove: Vec::new() };

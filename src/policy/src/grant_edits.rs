@@ -8,7 +8,7 @@ use mpsgate_oci::spec::{Device, Edit, HookStage, View};
 
 use crate::decide::{Wanted, nodes_away};
 use crate::path::inside;
-use crate::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 
 /// Where a granted container finds its end of the MPS channel.
 pub const CLIENT_DIRECTORY: &str = "/run/mpsgate/mps";

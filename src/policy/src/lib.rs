@@ -13,15 +13,12 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-pub mod admission;
 mod caller;
 pub mod channel;
-pub mod cluster;
 mod decide;
 mod exempt;
 mod found;
 mod grant_edits;
-pub mod handlers;
 mod ipc;
 mod limits;
 mod mounts;
@@ -29,12 +26,12 @@ mod node;
 mod notes;
 mod path;
 mod pids;
-mod placement;
+pub mod placement;
 mod pod;
-mod promise;
+pub mod promise;
 mod reach;
 mod reading;
-mod refusal;
+pub mod refusal;
 pub mod schedule;
 mod settle;
 mod signals;
@@ -46,24 +43,26 @@ pub mod watchdog;
 
 pub use caller::Caller;
 pub use decide::{
-    Action, Decision, Input, MountFact, MountKind, Verdict, Wanted, asks, decide, decide_rootless,
+    ASK_LIMITS, Action, Decision, Input, MountFact, MountKind, Verdict, Wanted, asks, decide,
+    decide_rootless, refusal_of,
 };
 pub use exempt::{exempt_as, is_exempt};
 pub use found::Signal;
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, edits_of_any_grant, grant_edits, grant_env};
 pub use ipc::{HOST_SHM, Ipc, SharedMemory, Shm, ShmMount, may_have_its_own, shared_memory};
-pub use limits::{Listed, confirmed};
+pub use limits::{CORE_RESOURCE, Listed, confirmed, core_refusal, list, uncountable};
 pub use mounts::{HOOK_MOUNTS, Reach, only_looks_again};
 pub use mpsgate_config::Schedule;
-pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node, NodeCard};
+pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node};
 pub use notes::{Note, NoteAction};
+pub use path::inside;
 pub use pids::{Pids, shares_pod};
 pub use placement::*;
 pub use promise::{Asked, expected_on};
 pub use reading::{Bytes, DOCUMENT_MAX, Facts, Glimpse, Reading, Unclean, decide_unclean, read};
-pub use refusal::{Code, HOST_IPC, Refusal};
+pub use refusal::HOST_IPC;
 pub use settle::{Held, Unsettled, settle};
 pub use signals::{has_driver, has_nvidia_hook, is_nvidia_runtime, is_privileged, may_matter};
-pub use toolkit::ToolkitNames;
+pub use toolkit::{ToolkitNames, VISIBLE, named, visible};
 pub use unruled::Unruled;
 pub use users::Users;

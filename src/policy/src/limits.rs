@@ -1,9 +1,15 @@
 //! How much of a pod's word counts: what kubelet handed out (a token) beside what the API server lists in the
 //! container's `resources.limits`.
 
-use mpsgate_model::Mib;
+use mpsgate_model::{Code, Mib, Refusal};
 
-use crate::{Code, Refusal};
+use crate::ASK_LIMITS;
+
+/// Share of a card's compute in percent (ACK), beside GPU memory.
+pub const CORE_RESOURCE: &str = "aliyun.com/gpu-core.percentage";
+/// ACK's step, least and most.
+const CORE_STEP: u64 = 5;
+const CORE_MOST: u64 = 100;
 
 /// What the API server says of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,18 +62,45 @@ pub fn confirmed(
 }
 
 /// A limit that cannot be counted.
-pub(crate) fn uncountable(why: &str) -> Refusal {
+#[must_use]
+pub fn uncountable(why: &str) -> Refusal {
     refusal(format!("its resources.limits cannot be counted: {why}"))
 }
 
 /// Resources and what they give, as they read in a sentence.
-pub(crate) fn list(given: &[(String, Mib)]) -> String {
+#[must_use]
+pub fn list(given: &[(String, Mib)]) -> String {
     if given.is_empty() {
         return "no GPU memory".to_owned();
     }
     let parts: Vec<String> =
         given.iter().map(|(resource, memory)| format!("{memory} as {resource}")).collect();
     parts.join(" and ")
+}
+
+/// Why a share of a card's compute cannot be given, whatever the cards have left; 0 asks for none.
+#[must_use]
+pub fn core_refusal(percentage: u64, with_memory: bool) -> Option<Refusal> {
+    if percentage == 0 {
+        return None;
+    }
+    if !percentage.is_multiple_of(CORE_STEP) || percentage > CORE_MOST {
+        return Some(Refusal::new(
+            Code::Request,
+            format!(
+                "it asks for {percentage} of {CORE_RESOURCE}, which is no multiple of {CORE_STEP} from {CORE_STEP} to \
+                 {CORE_MOST}"
+            ),
+            format!("ask for a multiple of {CORE_STEP}; 100 is one whole card"),
+        ));
+    }
+    (!with_memory).then(|| {
+        Refusal::new(
+            Code::Request,
+            format!("it asks for {percentage} of {CORE_RESOURCE}, but for no GPU memory"),
+            format!("{ASK_LIMITS} as well, or remove {CORE_RESOURCE}"),
+        )
+    })
 }
 
 fn refusal(sentence: String) -> Refusal {

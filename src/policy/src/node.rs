@@ -2,7 +2,7 @@
 //! namespace.
 
 use mpsgate_config::Schedule;
-use mpsgate_model::{DeviceNode, GpuUuid};
+use mpsgate_model::{DeviceNode, NodeCard};
 
 use crate::SharedMemory;
 
@@ -12,19 +12,6 @@ pub const NVIDIA_MAJOR: u32 = 195;
 pub const CTL_MINOR: u32 = 255;
 /// Minor of `/dev/nvidia-modeset`.
 const MODESET_MINOR: u32 = 254;
-
-/// One card.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeCard {
-    /// NVML's UUID.
-    pub uuid: GpuUuid,
-    /// NVML's index.
-    pub index: u32,
-    /// Minor of its device node.
-    pub minor: u32,
-    /// Whether it is handed to mpsgate.
-    pub managed: bool,
-}
 
 /// The node's cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,6 +182,8 @@ impl Node {
 #[cfg(test)]
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use mpsgate_model::GpuUuid;
+
     use super::*;
 
     pub(crate) fn node(managed: &[bool]) -> Node {

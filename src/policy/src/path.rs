@@ -33,7 +33,8 @@ pub(crate) fn clean(path: &str) -> Cow<'_, str> {
 
 /// Where a mount's destination lies in its container: a relative one lies below the root (runc's
 /// `createLibcontainerMount`).
-pub(crate) fn inside(destination: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn inside(destination: &str) -> Cow<'_, str> {
     if destination.starts_with('/') {
         return clean(destination);
     }

@@ -1,10 +1,13 @@
 //! Whose processes a container sees. A process can signal and trace others of its uid, and no limit of ours holds
 //! one that is traced: with GPU memory it may see its own pod's alone.
 
-use mpsgate_config::{HostPid, printable};
+use mpsgate_config::HostPid;
+use mpsgate_model::printable;
 use mpsgate_oci::spec::View;
 
-use crate::{Caller, Code, Note, NoteAction, Refusal};
+use crate::refusal;
+use crate::{Caller, Note, NoteAction};
+use mpsgate_model::{Code, Refusal};
 
 /// The PID namespace that a container will have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,24 +73,12 @@ pub(crate) fn judge(pids: &Pids, policy: HostPid) -> Option<Result<Note, Refusal
         }
     };
     Some(match policy {
-        HostPid::Refuse => Err(refusal(&found)),
+        HostPid::Refuse => Err(refusal::host_pid(&found)),
         HostPid::Warn => {
             let text = format!("it {found}; let through by policy.host_pid = \"warn\"");
             Ok(Note::new(NoteAction::Warned, Code::HostPid, text))
         }
     })
-}
-
-/// A request in a PID namespace with others' processes.
-pub(crate) fn refusal(found: &str) -> Refusal {
-    Refusal::new(
-        Code::HostPid,
-        format!(
-            "it asks for GPU memory and {found}, where it can end or trace the MPS server and other containers"
-        ),
-        "give it a PID namespace of its own (no hostPID: true, no docker or podman run --pid=host or \
-         --pid=container:X), or set policy.host_pid = \"warn\" in /etc/mpsgate/config.toml",
-    )
 }
 
 #[cfg(test)]

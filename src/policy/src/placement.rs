@@ -14,7 +14,7 @@ use std::num::NonZeroU32;
 
 use mpsgate_model::{GpuSelector, GpuUuid, Mib};
 
-use crate::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 
 /// Holders that a refusal names for each card, and cards that it lists.
 const NAMED_HOLDERS: usize = 5;
@@ -174,7 +174,7 @@ fn rank(card: &CardState<'_>, need: &Need<'_>) -> impl Ord + use<> {
 
 /// Among cards that serve, on the node and in the cluster: the one that comes first is taken. `equal`: it has a holder
 /// of the same size.
-pub(crate) fn order(spread: bool, equal: bool, left: Mib, index: u32) -> impl Ord + use<> {
+pub fn order(spread: bool, equal: bool, left: Mib, index: u32) -> impl Ord + use<> {
     let by_rest = if spread { u64::MAX - left.0 } else { left.0 };
     (Reverse(equal && !spread), by_rest, index)
 }

@@ -14,7 +14,7 @@ use std::num::NonZeroU32;
 use mpsgate_config::Schedule;
 use mpsgate_model::{CARDS_ANNOTATION, GrantKey, Mib, Priority, Request};
 
-use crate::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 
 /// The node label, which wins over the settings.
 pub const LABEL: &str = "ack.node.gpu.schedule";
@@ -221,7 +221,8 @@ pub fn refuses(schedule: Schedule, request: &Request, cards: NonZeroU32) -> Opti
 }
 
 /// Several cards, under MPS.
-pub(crate) fn several_cards(cards: NonZeroU32) -> Refusal {
+#[must_use]
+pub fn several_cards(cards: NonZeroU32) -> Refusal {
     Refusal::new(
         Code::MultiCard,
         format!(

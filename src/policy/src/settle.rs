@@ -1,10 +1,12 @@
 //! Edits are made, and what came out is judged anew. Whatever an edit misses is refused here: the last word on a
 //! changed document, for the runtime and for `explain`.
 
-use mpsgate_config::{Privileged, Unallocated, printable};
+use mpsgate_config::{Privileged, Unallocated};
+use mpsgate_model::printable;
 use mpsgate_oci::spec::{Device, Document, Edit, EditError, View};
 
-use crate::{Code, Input, Node, Refusal, Unruled, Verdict, is_privileged, reach};
+use crate::{Input, Node, Unruled, Verdict, is_privileged, reach};
+use mpsgate_model::{Code, Refusal};
 
 /// What must hold of a document when its edits are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,15 +4,17 @@
 
 use std::collections::HashSet;
 
-use mpsgate_config::printable;
+use mpsgate_model::printable;
 use mpsgate_oci::spec::{Edit, Seen, View};
 
 use crate::found::Signals;
+use crate::has_nvidia_hook;
 use crate::node::Node;
 use crate::path::clean;
-use crate::{Code, has_nvidia_hook};
+use mpsgate_model::Code;
 
-pub(crate) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// The variable by which NVIDIA's container toolkit is asked for cards.
+pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 const CUDA_VERSION: &str = "CUDA_VERSION";
 const REQUIRE_CUDA: &str = "NVIDIA_REQUIRE_CUDA";
 /// Variables that give MIG capabilities to a privileged container.
@@ -91,7 +93,8 @@ pub(crate) fn is_legacy_image(view: View<'_>) -> bool {
 
 /// The first name that counts of those that a value of `NVIDIA_VISIBLE_DEVICES` asks for: `void` anywhere is
 /// nothing, else the first of `all` and `none` counts, else the names.
-pub(crate) fn named(value: &str, counts: impl Fn(&str) -> bool) -> Option<&str> {
+#[must_use]
+pub fn named(value: &str, counts: impl Fn(&str) -> bool) -> Option<&str> {
     if tokens(value).any(|token| token == "void") {
         return None;
     }
@@ -130,7 +133,8 @@ fn visible_devices(view: View<'_>, node: &Node, runtime_is_nvidia: bool, signals
 }
 
 /// What was found where the variable names a card.
-pub(crate) fn visible(value: &str, name: &str) -> String {
+#[must_use]
+pub fn visible(value: &str, name: &str) -> String {
     format!("{VISIBLE}={} names {}", printable::value(value), card(name))
 }
 

@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
-use mpsgate_config::printable;
+use mpsgate_model::printable;
 use mpsgate_oci::spec::View;
 
-use crate::{Code, Input, MountKind, Signal, is_privileged, reach, users};
+use crate::{Input, MountKind, Signal, is_privileged, reach, users};
+use mpsgate_model::Code;
 
 /// Devices that no rule of a spec speaks of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

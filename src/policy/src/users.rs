@@ -2,7 +2,7 @@
 
 use mpsgate_oci::spec::{IdRange, Namespace, View};
 
-use crate::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 
 /// What is known of the user namespace that a spec joins by its path.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,12 +6,13 @@
 use std::fmt::Write;
 
 use mpsgate_config::InjectMode;
+use mpsgate_model::Code;
 use mpsgate_model::{
     Author, Cdi, CdiEdits, CdiHook, CdiMount, ComputeShare, ContainerId, DeviceNode, GpuUuid,
     Grant, GrantKey, GrantedCard, Guarantee, Instance, Mib, Priority, parse_request,
 };
 use mpsgate_oci::spec::{View, apply};
-use mpsgate_policy::{Code, Injector, Wanted, grant_edits};
+use mpsgate_policy::{Injector, Wanted, grant_edits};
 use mpsgate_testing::golden;
 use serde_json::{Value, json};
 

@@ -5,11 +5,13 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 
 use mpsgate_config::{Policy, Unallocated};
+use mpsgate_model::Code;
 use mpsgate_model::GpuUuid;
+use mpsgate_model::NodeCard;
 use mpsgate_oci::spec::{Edit, View, glance};
 use mpsgate_policy::{
-    Action, Caller, Cards, Code, Decision, Input, Ipc, Majors, Node, NodeCard, Schedule,
-    SharedMemory, Shm, Users, Verdict, decide, may_matter,
+    Action, Caller, Cards, Decision, Input, Ipc, Majors, Node, Schedule, SharedMemory, Shm, Users,
+    Verdict, decide, may_matter,
 };
 use serde_json::{Value, json};
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, ValueEnum};
+use mpsgate_cluster::Placement;
 use mpsgate_config::{Exempt, Ipc, Policy};
-use mpsgate_policy::cluster::Placement;
 
 /// A kube-scheduler extender that gives pods GPU memory by card
 ///

@@ -2,13 +2,13 @@
 
 use std::num::NonZeroU32;
 
+use mpsgate_cluster as cluster;
 use mpsgate_kubernetes::{
     Allocation, CardReport, ClusterNode, Container, Kind, Placement as Label, Pod,
 };
-use mpsgate_model::Mib;
-use mpsgate_policy::admission::core_refusal;
+use mpsgate_model::{Mib, Refusal};
+use mpsgate_policy::core_refusal;
 use mpsgate_policy::schedule::{self, Word};
-use mpsgate_policy::{Refusal, cluster};
 
 /// Containers of a pod with GPU memory. A search costs for each of them, and no pod has so many.
 const MOST_CONTAINERS: usize = 256;

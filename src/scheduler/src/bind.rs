@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use mpsgate_cluster::{self as cluster, Layout};
 use mpsgate_kubernetes::{Fetched, Placed, Pod, WriteError, now_ms};
-use mpsgate_policy::cluster::{self, Layout};
 
 use crate::ask;
 use crate::extender::Binding;

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use mpsgate_cluster::{Layout, Ledger, Placement, Reason};
 use mpsgate_kubernetes::{Change, ClusterNode, Error, Pod};
-use mpsgate_policy::cluster::{Layout, Ledger, Placement, Reason};
 
 use crate::ask;
 
@@ -156,7 +156,7 @@ impl Cluster {
     /// Takes memory for a pod that is about to be bound.
     pub(crate) fn reserve(
         &mut self,
-        pod: mpsgate_policy::cluster::Pod,
+        pod: mpsgate_cluster::Pod,
         node: &str,
         until_ms: u64,
     ) -> Result<Layout, Reason> {
@@ -164,12 +164,7 @@ impl Cluster {
     }
 
     /// A pod was bound by us, with these cards.
-    pub(crate) fn bound(
-        &mut self,
-        mut pod: mpsgate_policy::cluster::Pod,
-        node: &str,
-        layout: Layout,
-    ) {
+    pub(crate) fn bound(&mut self, mut pod: mpsgate_cluster::Pod, node: &str, layout: Layout) {
         self.bound.insert(pod.uid.clone(), self.pods.listings);
         pod.node = Some(node.to_owned());
         pod.layout = Some(layout);

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
+use mpsgate_cluster::{self as cluster, Ledger, Reason, Snapshot, Suits};
 use mpsgate_kubernetes::Pod;
-use mpsgate_policy::cluster::{self, Ledger, Reason, Snapshot, Suits};
 use serde_json::value::RawValue;
 
 use self::names::{is_name, is_namespace, is_uid, shown};

@@ -1,5 +1,5 @@
+use mpsgate_cluster::{Card, Node, Placement};
 use mpsgate_model::Mib;
-use mpsgate_policy::cluster::{Card, Node, Placement};
 use mpsgate_policy::schedule::Word;
 use serde_json::{Value, json};
 

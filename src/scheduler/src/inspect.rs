@@ -1,8 +1,8 @@
 //! What `/inspect` shows: the JSON of gpushare's extender (`pkg/scheduler/gpushare-inspect.go`), in GiB as its tools read
 //! it, with exact numbers beside.
 
+use mpsgate_cluster::{CardUse, Snapshot};
 use mpsgate_model::Mib;
-use mpsgate_policy::cluster::{CardUse, Snapshot};
 use serde::Serialize;
 
 use crate::extender::names::shown;

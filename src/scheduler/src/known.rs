@@ -1,8 +1,8 @@
 //! What the webhook knows of the cluster: which handler a RuntimeClass names, and where each node's handlers lead. Told by the
 //! watches of nodes and RuntimeClasses; decides nothing.
 
+use mpsgate_cluster::handlers::{Class, Handlers, Known, Node, Taint, Toleration};
 use mpsgate_kubernetes::{Change, ClusterNode, HandlerReport, RuntimeClass, SharedNode};
-use mpsgate_policy::handlers::{Class, Handlers, Known, Node, Taint, Toleration};
 
 use crate::cluster::Source;
 

@@ -10,8 +10,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use mpsgate_policy::cluster::Snapshot;
-use mpsgate_policy::handlers::Known;
+use mpsgate_cluster::Snapshot;
+use mpsgate_cluster::handlers::Known;
 use serde::Serialize;
 
 use crate::desk::Desk;

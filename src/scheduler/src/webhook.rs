@@ -6,11 +6,14 @@
 //!
 //! | object | [`VALIDATE`] | [`MUTATE`] |
 //! |---|---|---|
-//! | a new pod | refused in the node's words ([`mpsgate_policy::admission`]), or warned of | `hostIPC`, `schedulerName`, as switched on |
-//! | a pod's annotations that say where it was placed | refused, in a new pod and where they change, but of the scheduler's account | – |
+//! | a new pod | refused as a node refuses, or warned of | `hostIPC`, `schedulerName` if set so |
+//! | annotations of a pod's placement | refused, unless the scheduler's account sets them | – |
 //! | a new ephemeral container | the same, for it alone | – |
-//! | a new or changed template (Deployment, StatefulSet, DaemonSet, ReplicaSet, Job, CronJob) | warned of: a refusal would stop who only scales it, and its pods are looked at anyway | – |
+//! | a new or changed template of pods | warned of | – |
 //! | anything else | allowed | allowed |
+//!
+//! A template is that of a Deployment, StatefulSet, DaemonSet, ReplicaSet, Job or CronJob. To refuse it
+//! would stop whoever only scales it, and its pods are evaluated anyway ([`mpsgate_cluster::admission`]).
 
 mod object;
 mod patch;
@@ -19,8 +22,8 @@ mod reply;
 mod shape;
 mod wire;
 
-use mpsgate_policy::admission::{self, Judged, Said};
-use mpsgate_policy::handlers::Known;
+use mpsgate_cluster::admission::{self, Judged, Said};
+use mpsgate_cluster::handlers::Known;
 
 use object::Subject;
 pub use patch::Mutation;

@@ -6,9 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::argv::{Invocation, with_exec_env};
 use mpsgate_oci::process::rewrite_env;
-use mpsgate_policy::{Code, DOCUMENT_MAX, Refusal};
+use mpsgate_policy::DOCUMENT_MAX;
 
 use crate::record::{Found, find};
 use crate::replace::{remove_leftovers, replace};

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use mpsgate_api::NodeSnapshot;
 use mpsgate_config::{Config, Manage, Trust, paths};
 use mpsgate_model::UVM_TOOLS;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::argv::Invocation;
 use mpsgate_oci::spec::{Edit, IdRange, Namespace, View};
 use mpsgate_policy::{
-    Caller, Cards, Code, Ipc, Majors, Node, Pids, Refusal, Shm, ShmMount, ToolkitNames, Users,
-    shares_pod,
+    Caller, Cards, Ipc, Majors, Node, Pids, Shm, ShmMount, ToolkitNames, Users, shares_pod,
 };
 use nix::fcntl::OFlag;
 use nix::sys::stat::{major, minor};

@@ -9,10 +9,9 @@ use mpsgate_api::{Call, Client, Engine, ExecRecord, FILES_FORMAT, NoStatus, Repl
 use mpsgate_config::{ConfigError, paths};
 use mpsgate_crashpoint::crash_point;
 use mpsgate_model::{Cdi, ContainerId, DeviceNode, Grant, GrantKey, Instance};
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::spec::{Edit, View};
-use mpsgate_policy::{
-    Caller, Cards, Code, Injector, NVIDIA_MAJOR, Node, Refusal, Wanted, grant_edits, grant_env,
-};
+use mpsgate_policy::{Caller, Cards, Injector, NVIDIA_MAJOR, Node, Wanted, grant_edits, grant_env};
 
 use crate::judge::Judge;
 use crate::report::{Refused, chain};

@@ -21,9 +21,10 @@ use std::time::Duration;
 use mpsgate_api::{Activate, ApiError, Call, Client, NoStatus, Release, Reply};
 use mpsgate_config::paths;
 use mpsgate_crashpoint::crash_point;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_model::{ContainerId, GrantKey, Instance};
 use mpsgate_oci::hook_state::HookState;
-use mpsgate_policy::{Code, HOOK_MOUNTS, Refusal};
+use mpsgate_policy::HOOK_MOUNTS;
 
 use self::mounts::Mounts;
 use crate::process;

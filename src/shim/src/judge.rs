@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use mpsgate_config::{Config, ConfigError, paths};
+use mpsgate_model::Refusal;
 use mpsgate_oci::spec::{Document, Edit, SpecError, View};
 use mpsgate_policy::{
-    Action, Bytes, Caller, Decision, Facts, Held, Input, MountFact, Node, Reading, Refusal, Shm,
-    Unclean, Unruled, Unsettled, decide, decide_rootless, is_nvidia_runtime, settle,
+    Action, Bytes, Caller, Decision, Facts, Held, Input, MountFact, Node, Reading, Shm, Unclean,
+    Unruled, Unsettled, decide, decide_rootless, is_nvidia_runtime, settle,
 };
 
 use crate::report::chain;

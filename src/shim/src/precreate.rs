@@ -11,8 +11,9 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 
 use mpsgate_config::runs_as_root;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::spec::View;
-use mpsgate_policy::{Action, Bytes, Caller, Code, Reading, Refusal, Verdict};
+use mpsgate_policy::{Action, Bytes, Caller, Reading, Verdict};
 
 use crate::grant::{Life, obtain};
 use crate::hook::veto;

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use mpsgate_api::{Call, Client};
-use mpsgate_config::{paths, printable};
+use mpsgate_config::paths;
 use mpsgate_model::PodContainer;
+use mpsgate_model::printable;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::argv::{Invocation, LogFormat};
 use mpsgate_oci::runtime_log;
-use mpsgate_policy::{Code, Note, Refusal};
+use mpsgate_policy::Note;
 
 /// A refusal, and whether the daemon made it: then it has counted it already.
 pub(crate) struct Refused {

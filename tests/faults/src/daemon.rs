@@ -115,12 +115,21 @@ fn supervise(shared: &Shared) {
 
 fn run_once(shared: &Shared) -> std::io::Result<ExitStatus> {
     let log = OpenOptions::new().create(true).append(true).open(&shared.log)?;
+    let before = usize::try_from(log.metadata()?.len()).map_err(std::io::Error::other)?;
     let mut child =
         Command::new(PROGRAM).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
     shared.pid.store(child.id(), Ordering::SeqCst);
     shared.starts.fetch_add(1, Ordering::SeqCst);
     let status = child.wait();
     shared.pid.store(0, Ordering::SeqCst);
+    // What is shipped aborts at a panic; this build, which has the profile of tests, may live on.
+    let said = std::fs::read(&shared.log)?;
+    let of_this_life = said.get(before..).unwrap_or_default();
+    if let Some(line) =
+        String::from_utf8_lossy(of_this_life).lines().find(|l| l.contains("panicked at"))
+    {
+        shared.odd(format!("mpsgated has panicked: {line}"));
+    }
     status
 }
 

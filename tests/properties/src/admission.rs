@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_policy::handlers::{Class, Handlers, Known, Node};
+use mpsgate_cluster::handlers::{Class, Handlers, Known, Node};
 use mpsgate_scheduler::webhook::{Mutation, mutate, validate};
 use serde_json::Value;
 

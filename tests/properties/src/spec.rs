@@ -2,6 +2,7 @@
 //! writes to a hook.
 
 use mpsgate_config::{Policy, Privileged, Unallocated, VisibleDevices};
+use mpsgate_model::NodeCard;
 use mpsgate_model::{
     CdiEdits, CdiHook, CdiMount, ContainerId, DeviceNode, GpuUuid, Grant, GrantKey, GrantedCard,
     Guarantee, Instance,
@@ -10,7 +11,7 @@ use mpsgate_oci::hook_state::{HookState, MAX_BYTES};
 use mpsgate_oci::process::rewrite_env;
 use mpsgate_oci::spec::{Document, Edit, Mount, Seen, View, glance, parse};
 use mpsgate_policy::{
-    Action, Bytes, CLIENT_DIRECTORY, Cards, Decision, Held, Injector, Input, Ipc, Node, NodeCard,
+    Action, Bytes, CLIENT_DIRECTORY, Cards, Decision, Held, Injector, Input, Ipc, Node,
     SharedMemory, Shm, Unruled, Verdict, Wanted, decide, grant_edits, grant_env, may_matter,
     settle,
 };

@@ -4,8 +4,8 @@ use mpsgate_api::{
     Envelope, MAX_FRAME, Reply, VERSION, WireRefusal, WouldEnd, compatible, decode_length, encode,
     parse_envelope,
 };
-use mpsgate_config::printable;
-use mpsgate_policy::Refusal;
+use mpsgate_model::Refusal;
+use mpsgate_model::printable;
 use serde::Serialize;
 
 /// A frame's bytes are an error, a version that is too far away, or a call that is sent again the same. So

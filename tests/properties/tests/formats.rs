@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_api::{Call, Envelope, ExecRecord, NodeSnapshot, Reply, WouldEnd, parse_envelope};
 use mpsgate_config::{Config, ExitCode};
+use mpsgate_model::{Code, Refusal};
 use mpsgate_model::{Mib, ledger_file};
 use mpsgate_mps::{CardDirs, ClientLinks, ComputeMode, LeaseDir};
-use mpsgate_policy::{Code, Refusal};
 use mpsgate_token::{Bearer, Keys, Store, StoreError, Uses};
 use serde::Serialize;
 use serde_json::Value;

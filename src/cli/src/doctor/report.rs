@@ -16,7 +16,7 @@ pub(super) fn render_text(findings: &[Finding], simulated: bool, coloured: bool)
         text.push_str("SIMULATED: no GPU is behind these answers\n\n");
     }
     let label = |f: &Finding| match &f.subject {
-        Some(subject) => format!("{} {}", f.name, mpsgate_config::printable::plain(subject)),
+        Some(subject) => format!("{} {}", f.name, mpsgate_model::printable::plain(subject)),
         None => f.name.to_owned(),
     };
     let width = findings.iter().map(|f| label(f).chars().count()).max().unwrap_or(0);

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 
 use mpsgate_api::{
     ApiServerStatus, CardStatus, DescriptorStatus, FILES_FORMAT, MpsStatus, NodeSnapshot,
-    ResourceStatus, SnapshotCard, Status,
+    ResourceStatus, Status,
 };
 use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::{Card, ComputeMode, MigState};
 use mpsgate_model::GpuUuid;
+use mpsgate_model::NodeCard;
 use mpsgate_mps::{Capabilities, Holder, MpsState, WedgeCause};
 
 use super::checks::{self, CHECKS, Finding, Outcome};
@@ -124,7 +125,7 @@ fn snapshot() -> NodeSnapshot {
         shm: Some((1, 2)),
         shared_memory: String::new(),
         kubelet: false,
-        cards: vec![SnapshotCard {
+        cards: vec![NodeCard {
             uuid: GpuUuid::parse(UUID).unwrap(),
             index: 0,
             minor: 0,

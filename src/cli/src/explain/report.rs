@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use mpsgate_config::printable;
+use mpsgate_model::Refusal;
+use mpsgate_model::printable;
 use mpsgate_model::{Priority, Request};
 use mpsgate_oci::spec::Edit;
-use mpsgate_policy::{Decision, Note, Refusal, Signal, Verdict, Wanted};
+use mpsgate_policy::{Decision, Note, Signal, Verdict, Wanted};
 use serde::Serialize;
 
 use crate::{CliError, print};

@@ -9,7 +9,7 @@ use mpsgate_api::{
     Call, ClientProcess, Mps, MpsAction, Reply, ServerClients, Status, WireRefusal, WouldEnd,
     decode_length, encode, parse_envelope,
 };
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 use mpsgate_testing::golden;
 
 use crate::{mpsgate, text};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_config::printable::plain;
 use mpsgate_kubernetes::{CardReport, ConditionReport, NodeReport, Pods};
 use mpsgate_model::Mib;
+use mpsgate_model::printable::plain;
 use mpsgate_policy::Condition;
 use mpsgate_policy::schedule::Word;
 

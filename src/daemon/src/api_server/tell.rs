@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mpsgate_kubernetes::{Event, Pods, Reason, Recorder, Severity, State, Subject};
 use mpsgate_model::ledger::Entry;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_model::{GpuUuid, PodContainer};
-use mpsgate_policy::{Code, Refusal};
 
 use crate::daemon::Daemon;
 use crate::node::Node;

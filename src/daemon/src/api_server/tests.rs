@@ -229,7 +229,7 @@ fn a_uid_of_an_annotation_keeps_the_card_that_a_scheduler_wrote_and_no_other() {
         let card = reserved.as_ref().ok().map(|reserved| reserved.grant.cards[0].uuid.clone());
         assert_eq!(card, expected.map(uuid), "{held} {placed} {named}: {reserved:?}");
         if let Err(refusal) = reserved {
-            assert_eq!(refusal.code, mpsgate_policy::Code::Uid);
+            assert_eq!(refusal.code, mpsgate_model::Code::Uid);
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mpsgate_model::{Code, Refusal};
 use mpsgate_mps::{CardMps, MpsError};
-use mpsgate_policy::{Code, Refusal};
 
 use super::Keeper;
 use super::health::{EXCLUSIVE, drop_and_tell, log_health};

@@ -1,7 +1,7 @@
 //! What a keeper is asked to do, and how it answers while the card is ready and while it is not.
 //! Orders are carried out one after the other: nothing else changes the card's MPS.
 
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 use tokio::sync::oneshot;
 
 use super::clients::Clients;

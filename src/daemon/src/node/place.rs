@@ -6,8 +6,9 @@ use std::num::NonZeroU32;
 use mpsgate_api::{Activate, Reserve};
 use mpsgate_config::Schedule;
 use mpsgate_model::ledger::{Capacity, Promise};
+use mpsgate_model::{Code, Refusal};
 use mpsgate_model::{ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib};
-use mpsgate_policy::{CardState, Code, Holder, Need, Refusal, choose, choose_several, schedule};
+use mpsgate_policy::{CardState, Holder, Need, choose, choose_several, schedule};
 
 use super::{Node, no_reservation, nvml_refusal};
 use crate::card::Card;

@@ -3,7 +3,7 @@
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::Switch;
 use mpsgate_model::Mib;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 
 use super::Node;
 use crate::tokens::Confirmed;

@@ -17,7 +17,7 @@ use mpsgate_api::{ClientProcess, Mps, MpsAction, Reply, ServerClients, WouldEnd}
 use mpsgate_config::Schedule;
 use mpsgate_crashpoint::crash_point;
 use mpsgate_model::ledger::State;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

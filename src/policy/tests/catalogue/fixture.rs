@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use mpsgate_config::Policy;
+use mpsgate_model::NodeCard;
 use mpsgate_model::{DeviceNode, GpuUuid};
 use mpsgate_oci::spec::{Namespace, View};
 use mpsgate_policy::{
-    Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard,
-    Pids, SharedMemory, Shm, Unruled, Users, decide,
+    Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, Pids,
+    SharedMemory, Shm, Unruled, Users, decide,
 };
 use serde_json::Value;
 

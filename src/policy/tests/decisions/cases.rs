@@ -3,12 +3,12 @@
 use mpsgate_config::{
     Exempt, InjectMode, Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices,
 };
+use mpsgate_model::NodeCard;
 use mpsgate_model::{DeviceNode, GpuUuid};
 use mpsgate_oci::spec::{IdRange, View, parse};
 use mpsgate_policy::{
-    Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, NodeCard,
-    Pids, Reach, SharedMemory, Shm, Unruled, Unsettled, Users, Verdict, decide, edits_of_any_grant,
-    settle,
+    Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, Pids, Reach,
+    SharedMemory, Shm, Unruled, Unsettled, Users, Verdict, decide, edits_of_any_grant, settle,
 };
 use serde_json::{Value, json};
 

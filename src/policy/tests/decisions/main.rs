@@ -11,8 +11,9 @@ mod shared;
 
 use std::fmt::Write;
 
+use mpsgate_model::Code;
 use mpsgate_oci::spec::{View, apply, glance};
-use mpsgate_policy::{Code, Schedule, Unruled, Verdict, decide_rootless, may_matter};
+use mpsgate_policy::{Schedule, Unruled, Verdict, decide_rootless, may_matter};
 use mpsgate_testing::golden;
 use serde_json::{Value, json};
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use mpsgate_cluster::admission::{self, Container, Nodes, Pod, Said, ShmVolume};
+use mpsgate_cluster::handlers::{Expression, Term, Toleration, Where};
 use mpsgate_config::Exempt;
 use mpsgate_kubernetes::{GPU_COUNT, Pod as Counted};
 use mpsgate_model::Mib;
-use mpsgate_policy::admission::{self, Container, Nodes, Pod, Said, ShmVolume};
-use mpsgate_policy::handlers::{Expression, Term, Toleration, Where};
 use mpsgate_policy::is_exempt;
 use mpsgate_policy::schedule::{LABEL, Word};
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! What is written into a pod for its author, where that is switched on.
 
+use mpsgate_cluster::admission::Pod;
 use mpsgate_config::{Exempt, Ipc, Policy};
-use mpsgate_policy::admission::Pod;
 use serde_json::{Value, json};
 
 use super::object::Scheduling;

@@ -2,7 +2,7 @@
 //! they are forged.
 
 use mpsgate_kubernetes::{GPU_COUNT, PLACEMENT};
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 
 use super::wire::{Metadata, User};
 
@@ -56,4 +56,16 @@ pub(super) fn changed(now: &Metadata, then: &Metadata, counted: bool) -> Option<
         );
         Refusal::new(Code::Request, found, "make the pod anew with another number of cards")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::WRITTEN;
+
+    #[test]
+    fn the_charts_conditions_name_what_a_scheduler_writes() {
+        let helpers = include_str!("../../../../packaging/kubernetes/chart/templates/_helpers.tpl");
+        let list = WRITTEN.map(|name| format!("'{name}'")).join(", ");
+        assert!(helpers.contains(&format!("[{list}]")), "{list}");
+    }
 }

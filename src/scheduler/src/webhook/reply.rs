@@ -2,8 +2,8 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use mpsgate_policy::Refusal;
-use mpsgate_policy::admission::Said;
+use mpsgate_cluster::admission::Said;
+use mpsgate_model::Refusal;
 use serde_json::{Value, json};
 
 use super::Unreadable;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use mpsgate_cluster::handlers::{Class, Handlers, Known, Node};
 use mpsgate_config::Exempt;
-use mpsgate_policy::handlers::{Class, Handlers, Known, Node};
 use serde_json::{Value, json};
 
 use super::{Case, asking, of_pod, pod, review, template, visible, with};

@@ -8,12 +8,13 @@
     reason = "test code fails by panicking, and writes its golden text"
 )]
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mpsgate_config::Ipc;
-use mpsgate_scheduler::webhook::{Mutation, Unreadable, mutate, validate};
+use mpsgate_scheduler::webhook::{MUTATE, Mutation, Unreadable, VALIDATE, mutate, validate};
 use mpsgate_testing::golden::compare;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -107,6 +108,14 @@ fn what_the_webhook_has_a_word_on_is_recorded_for_the_charts_conditions() {
         writeln!(text, "{line}").unwrap();
     }
     compare(path, &text);
+}
+
+#[test]
+fn the_chart_has_the_webhook_called_at_its_paths() {
+    let template = include_str!("../../../../packaging/kubernetes/chart/templates/webhook.yaml");
+    let called = template.split(r#"include "mpsgate.webhook-client" (list "#).skip(1);
+    let paths: BTreeSet<_> = called.filter_map(|rest| rest.split('"').nth(1)).collect();
+    assert_eq!(paths, [MUTATE, VALIDATE].into());
 }
 
 #[test]

@@ -10,11 +10,11 @@
 
 use std::path::{Path, PathBuf};
 
-use mpsgate_config::{Unallocated, printable, runs_as_root};
+use mpsgate_config::{Unallocated, runs_as_root};
+use mpsgate_model::printable;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::hook_state::HookState;
-use mpsgate_policy::{
-    Action, Caller, Code, Reading, Refusal, Verdict, asks, exempt_as, is_privileged,
-};
+use mpsgate_policy::{Action, Caller, Reading, Verdict, asks, exempt_as, is_privileged};
 
 use super::{cgroup, check_proc, devices, mounts, veto};
 use crate::bundle::Bundle;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use mpsgate_api::temporary_name;
 use mpsgate_crashpoint::crash_point;
 use mpsgate_model::DeviceNode;
-use mpsgate_policy::{Code, Refusal};
+use mpsgate_model::{Code, Refusal};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};

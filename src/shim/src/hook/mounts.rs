@@ -3,10 +3,11 @@
 
 use std::path::Path;
 
-use mpsgate_config::printable;
+use mpsgate_model::printable;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_oci::spec::{self, ReadOnly};
-use mpsgate_policy::{CLIENT_DIRECTORY, Code, Refusal, Shm};
+use mpsgate_policy::{CLIENT_DIRECTORY, Shm};
 
 use crate::facts::{Inode, inode};
 use crate::mounts::OURS;

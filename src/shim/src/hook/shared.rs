@@ -4,10 +4,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use mpsgate_config::{Config, Ipc as IpcPolicy, paths};
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::hook_state::HookState;
-use mpsgate_policy::{
-    Code, HOST_IPC, Node, Refusal, SharedMemory, Shm, may_have_its_own, shared_memory,
-};
+use mpsgate_policy::{HOST_IPC, Node, SharedMemory, Shm, may_have_its_own, shared_memory};
 
 use super::mounts::Mounts;
 use crate::facts;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use mpsgate_policy::cluster::{Node, Pod};
+use mpsgate_cluster::{Node, Pod};
 use serde_json::{Value, json};
 
 use crate::objects;

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mpsgate_policy::cluster::{Node, Pod};
+use mpsgate_cluster::{Node, Pod};
 use serde_json::Value;
 
 use crate::Failure;

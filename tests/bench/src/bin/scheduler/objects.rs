@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_policy::cluster::{Container, Kind, Node, Pod};
+use mpsgate_cluster::{Container, Kind, Node, Pod};
 use serde_json::{Value, json};
 
 /// A node with its cards, as mpsgated reports them.

@@ -3,7 +3,7 @@
 //! First pods arrive and stay until 1.3 times the cluster's memory has been asked for. Then, on another cluster, pods
 //! come and go: each time the pods there would ask for more than 0.95 of the memory, a random one ends.
 
-use mpsgate_policy::cluster::{Ledger, Node, Placement};
+use mpsgate_cluster::{Ledger, Node, Placement};
 
 use crate::random::Random;
 use crate::workload::{Task, Workload, pod};

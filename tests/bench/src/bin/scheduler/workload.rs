@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use mpsgate_cluster::{Card, Container, Kind, Node, Pod, Request};
 use mpsgate_model::Mib;
-use mpsgate_policy::cluster::{Card, Container, Kind, Node, Pod, Request};
 use mpsgate_policy::schedule::Word;
 
 use crate::Failure;

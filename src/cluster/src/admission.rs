@@ -1,0 +1,323 @@
+//! What a pod's own text shows before any node has seen it, judged in the node's words: for the admission webhook.
+//!
+//! A node decides in any case, by what really came out ([`mpsgate_policy::decide()`]). So this may miss something, and refuses
+//! nothing that a node would start as it was meant, with one exception: `NVIDIA_VISIBLE_DEVICES` in a container that
+//! asks. A node puts the granted card in its place, and whoever wrote `all` meant something else.
+
+use std::num::NonZeroU32;
+
+use mpsgate_config::Ipc;
+use mpsgate_model::{Code, Mib, Refusal, printable};
+
+use crate::handlers::{Known, Way, Where};
+use mpsgate_policy::schedule::{self, Word};
+use mpsgate_policy::{
+    ASK_LIMITS, Signal, VISIBLE, core_refusal, inside, list, named, refusal, refusal_of,
+    uncountable, visible,
+};
+
+/// Nodes that a pod's own selectors leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nodes {
+    /// They say nothing of how cards are shared.
+    Any,
+    /// Those of one word alone.
+    Only(Word),
+}
+
+/// A pod, as far as it matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// Where it may come to, by the label that switches a node.
+    pub nodes: Nodes,
+    /// The same, by all that it says.
+    pub place: Where,
+    /// `runtimeClassName`.
+    pub class: Option<String>,
+    /// `hostIPC`.
+    pub host_ipc: bool,
+    /// `hostPID`.
+    pub host_pids: bool,
+    /// `hostUsers: false`: no capability in it reaches the host.
+    pub own_users: bool,
+    /// Its label `aliyun.com/gpu-count`, as written.
+    pub gpu_count: Option<String>,
+    /// It names GPU memory in an annotation, which counts for nothing in a pod.
+    pub asks_by_annotation: bool,
+    /// All of them: init, main and ephemeral ones.
+    pub containers: Vec<Container>,
+}
+
+/// A container of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// `securityContext.privileged`.
+    pub privileged: bool,
+    /// Capabilities that are added, as written.
+    pub capabilities: Vec<String>,
+    /// `NVIDIA_VISIBLE_DEVICES`, where its text stands in the pod.
+    pub visible_devices: Option<String>,
+    /// GPU memory by resource; what is wrong where a limit or request of ours cannot be counted.
+    pub limits: Result<Vec<(String, Mib)>, String>,
+    /// `aliyun.com/gpu-core.percentage`; nothing is 0.
+    pub core_percentage: u64,
+    /// Device nodes of GPUs that it mounts from the host.
+    pub device_mounts: Vec<String>,
+    /// What it mounts at `/dev/shm` that is not the host's.
+    pub shm: Option<ShmVolume>,
+    /// `policy.exempt` of the nodes lets it through: without a request it may have any card.
+    pub exempt: bool,
+}
+
+/// A volume of a pod that a container mounts at `/dev/shm`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShmVolume {
+    /// Its name.
+    pub name: String,
+    /// What it is, by the key that says so: `emptyDir`.
+    pub kind: String,
+}
+
+/// Whether a path means `/dev/shm` by its text alone, however it is written.
+#[must_use]
+pub fn is_shm(path: &str) -> bool {
+    inside(path) == "/dev/shm"
+}
+
+/// A refusal, and whose it is.
+pub type Said = (String, Refusal);
+
+/// What is to be said of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// Why a node would not start it.
+    pub refused: Vec<Said>,
+    /// What its author should know besides.
+    pub warned: Vec<Said>,
+}
+
+impl Container {
+    /// Whether it asks for GPU memory, however badly.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        !matches!(&self.limits, Ok(given) if given.is_empty()) || self.core_percentage > 0
+    }
+
+    /// Whether it shows a way to a card that nobody granted.
+    fn has_signal(&self) -> bool {
+        !self.exempt && (visible_devices(self).is_some() || !self.device_mounts.is_empty())
+    }
+
+    fn may_gain(&self, capability: &str) -> bool {
+        self.capabilities.iter().any(|added| {
+            let added = added.to_ascii_uppercase();
+            added == "ALL" || added == capability || capability.strip_prefix("CAP_") == Some(&added)
+        })
+    }
+}
+
+impl Pod {
+    /// Whether it asks for GPU memory of ours. A pod for another system's nodes may name the same resources.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        self.nodes != Nodes::Only(Word::Off) && self.containers.iter().any(Container::asks)
+    }
+
+    /// Whether the node's IPC namespace may be given to it: it needs it, has it not, and Kubernetes takes it beside the rest.
+    #[must_use]
+    pub fn takes_host_ipc(&self, ipc: Ipc) -> bool {
+        self.needs_host_ipc(ipc) && !self.host_ipc && !self.own_users
+    }
+
+    /// Whether it needs the node's IPC namespace. Where the nodes' `policy.ipc` leaves that to each node, nobody says so before.
+    #[must_use]
+    pub fn needs_host_ipc(&self, ipc: Ipc) -> bool {
+        ipc == Ipc::RequireHost && self.may_come_under_mps()
+    }
+
+    /// Several cards never do.
+    fn may_come_under_mps(&self) -> bool {
+        let one_card = self.cards().is_ok_and(|cards| cards.get() == 1);
+        self.asks()
+            && match self.nodes {
+                Nodes::Any => one_card,
+                Nodes::Only(word) => word == Word::Mps,
+            }
+    }
+
+    fn cards(&self) -> Result<NonZeroU32, Refusal> {
+        self.gpu_count.as_deref().map_or(Ok(NonZeroU32::MIN), schedule::gpu_count)
+    }
+}
+
+/// Judges a pod. `known` is what is known of the cluster's nodes and RuntimeClasses, `ipc` the nodes' `policy.ipc`.
+#[must_use]
+pub fn judge(pod: &Pod, known: &Known, ipc: Ipc) -> Judged {
+    let mut judged = Judged::default();
+    if pod.nodes == Nodes::Only(Word::Off) {
+        return judged;
+    }
+    way(pod, known, &mut judged);
+    let pod_asks = pod.asks();
+    // Of what is the whole pod's, its first container that asks is told.
+    let mut first = true;
+    for container in &pod.containers {
+        let mut refuse = |refusal| judged.refused.push((container.name.clone(), refusal));
+        let mut warn = |refusal| judged.warned.push((container.name.clone(), refusal));
+        if container.asks() {
+            amounts(pod, container, &mut refuse);
+            if container.privileged {
+                refuse(refusal::privileged());
+            } else if !pod.own_users {
+                refusal::capability(|name| container.may_gain(name), pod.host_pids)
+                    .map(&mut refuse);
+            }
+            if std::mem::take(&mut first) {
+                of_the_pod(pod, ipc, &mut refuse, &mut warn);
+            }
+            if let Some(volume) = &container.shm
+                && pod.may_come_under_mps()
+            {
+                warn(of_shm(volume, pod.own_users));
+            }
+            if let Some(found) = visible_devices(container) {
+                let hint = format!(
+                    "remove {VISIBLE}: a container with GPU memory is given its card's by itself"
+                );
+                refuse(Refusal::new(Code::VisibleDevices, found, hint));
+            }
+            continue;
+        }
+        if container.exempt {
+            continue;
+        }
+        if let Some(found) = visible_devices(container) {
+            let signal = Signal::fixed(Code::VisibleDevices, found);
+            let refusal = refusal_of(&signal, false, ASK_LIMITS);
+            if pod_asks { refuse(refusal) } else { warn(refusal) }
+        }
+        for path in &container.device_mounts {
+            let found = format!("it mounts {path}, which is a GPU's");
+            let signal = Signal::fixed(Code::DeviceNode, found);
+            warn(refusal_of(&signal, false, ASK_LIMITS));
+        }
+    }
+    if pod.asks_by_annotation && !pod_asks {
+        let container = pod.containers.first().map(|first| first.name.clone()).unwrap_or_default();
+        let found = "it asks for GPU memory by annotation, which counts for nothing in a pod";
+        judged.warned.push((container, Refusal::new(Code::Unconfirmed, found, ASK_LIMITS)));
+    }
+    judged
+}
+
+/// Says of each container to whom it matters whether the pod comes to mpsgate at all.
+fn way(pod: &Pod, known: &Known, judged: &mut Judged) {
+    let matters = |container: &&Container| container.asks() || container.has_signal();
+    let mut containers = pod.containers.iter().filter(matters).peekable();
+    // Most pods are told nothing.
+    if containers.peek().is_none() {
+        return;
+    }
+    let said = |refusal: &Refusal| {
+        containers.map(|one| (one.name.clone(), refusal.clone())).collect::<Vec<_>>()
+    };
+    match known.way(pod.class.as_deref(), &pod.place) {
+        Way::Fine => {}
+        Way::Round(refusal) => judged.refused.extend(said(&refusal)),
+        Way::Default(refusal) | Way::Unknown(refusal) => judged.warned.extend(said(&refusal)),
+    }
+}
+
+fn of_the_pod(
+    pod: &Pod,
+    ipc: Ipc,
+    refuse: &mut impl FnMut(Refusal),
+    warn: &mut impl FnMut(Refusal),
+) {
+    match pod.cards() {
+        Err(refusal) => refuse(refusal),
+        Ok(cards) if cards.get() > 1 => match pod.nodes {
+            Nodes::Only(Word::Mps) => refuse(schedule::several_cards(cards)),
+            // mpsgate-scheduler keeps it off nodes under MPS; without, it may come there and is refused.
+            Nodes::Any => warn(schedule::several_cards(cards)),
+            Nodes::Only(_) => {}
+        },
+        Ok(_) => {}
+    }
+    if pod.needs_host_ipc(ipc) && !pod.host_ipc {
+        refuse(refusal::own_ipc(pod.own_users));
+    }
+    if pod.host_pids {
+        // Not refused here: of a node with policy.host_pid = "warn" the cluster knows nothing.
+        warn(refusal::host_pid("has the host's PID namespace (hostPID: true)"));
+    }
+}
+
+/// Never refused here: what the node's driver needs, the node alone knows.
+fn of_shm(volume: &ShmVolume, own_users: bool) -> Refusal {
+    let found = format!(
+        "it mounts the volume {:?} ({}) at /dev/shm, where with drivers up to 555 CUDA processes need what the MPS server \
+         has there (else cuInit fails with CUDA_ERROR_MAP_FAILED, 205)",
+        volume.name,
+        printable::value(&volume.kind),
+    );
+    // Kubernetes takes no hostIPC beside hostUsers: false.
+    let hint = if own_users {
+        "with drivers from 580 on it may stay; with older ones remove the volume mount at /dev/shm and hostUsers: false, and set \
+         hostIPC: true, which brings the host's"
+    } else {
+        "remove the volume mount at /dev/shm, hostIPC: true brings the host's; with drivers from 580 on it may stay"
+    };
+    Refusal::new(Code::Shm, found, hint)
+}
+
+/// What a container asks for.
+fn amounts(pod: &Pod, container: &Container, refuse: &mut impl FnMut(Refusal)) {
+    let given = match &container.limits {
+        Err(why) => return refuse(uncountable(why)),
+        Ok(given) => given,
+    };
+    if given.len() > 1 {
+        refuse(Refusal::new(
+            Code::Request,
+            format!(
+                "its resources.limits give {}, and a container has its GPU memory from one resource",
+                list(given)
+            ),
+            "ask for one of them",
+        ));
+    }
+    for (resource, memory) in given {
+        if slice_of(resource).is_some_and(|slice| *memory > slice) {
+            refuse(Refusal::new(
+                Code::Request,
+                format!("it asks for more than one of {resource}, and a container can have 1"),
+                format!("set {resource}: 1 in resources.limits, and take a larger size for more"),
+            ));
+        }
+    }
+    if let Some(refusal) = core_refusal(container.core_percentage, !given.is_empty()) {
+        refuse(refusal);
+    }
+    let Ok(cards) = pod.cards() else { return };
+    if cards.get() > 1 && pod.nodes != Nodes::Only(Word::Mps) {
+        for (resource, memory) in given {
+            if let Err(refusal) = schedule::each(*memory, cards, schedule::unit_of(resource)) {
+                refuse(refusal);
+            }
+        }
+    }
+}
+
+/// What one of nos' slices is.
+fn slice_of(resource: &str) -> Option<Mib> {
+    let gib: u64 = resource.strip_prefix("nvidia.com/gpu-")?.strip_suffix("gb")?.parse().ok()?;
+    gib.checked_mul(1024).map(Mib)
+}
+
+fn visible_devices(container: &Container) -> Option<String> {
+    let value = container.visible_devices.as_deref()?;
+    Some(visible(value, named(value, |_| true)?))
+}

@@ -1,0 +1,306 @@
+//! Whether a pod's containers come to mpsgate at all: its RuntimeClass names a handler, and each node says which of its handlers
+//! lead here. For the admission webhook, because no node of ours ever hears of a container that goes round.
+//!
+//! | the class's handler is | on a managed node that the pod may go to |
+//! |---|---|
+//! | led on all of them | nothing is said |
+//! | a bypass on one | refused; without a class (the node's default handler), warned of |
+//! | unknown on one, or the class is | warned of |
+//!
+//! Where it may go: `nodeName`; else what `nodeSelector`, required node affinity and taints leave, with what the class adds to them. What is
+//! too much or too odd to be looked at leaves every node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mpsgate_model::{Code, Refusal};
+
+/// More expressions, or more tolerations, than a pod has of them are not compared with each node.
+const MOST: usize = 256;
+/// Nodes that a sentence names.
+const NAMED: usize = 3;
+
+/// What is known of the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The RuntimeClasses by name; `None` while they were never listed.
+    pub classes: Option<BTreeMap<String, Class>>,
+    /// The nodes with cards of mpsgate's, by name.
+    pub nodes: BTreeMap<String, Node>,
+}
+
+/// A RuntimeClass.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Class {
+    /// What it names; empty where it names none.
+    pub handler: String,
+    /// Labels that it adds to a pod's `nodeSelector`.
+    pub selector: BTreeMap<String, String>,
+    /// What it adds to a pod's tolerations.
+    pub tolerations: Vec<Toleration>,
+}
+
+/// A node with cards of mpsgate's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// All its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Those that keep pods off.
+    pub taints: Vec<Taint>,
+    /// What it says of its handlers; where nothing, why: "has no annotation".
+    pub handlers: Result<Handlers, String>,
+}
+
+/// A node's handlers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Handlers {
+    /// That of pods without a class, where it is known.
+    pub default: Option<String>,
+    /// Through mpsgate.
+    pub led: BTreeSet<String>,
+    /// Round it.
+    pub round: BTreeSet<String>,
+}
+
+/// `NoSchedule` or `NoExecute`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Taint {
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// Its effect.
+    pub effect: String,
+}
+
+/// Of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Toleration {
+    /// Empty: every key.
+    pub key: String,
+    /// `Exists`, `Equal`, or another, which is taken to tolerate.
+    pub operator: String,
+    /// For `Equal`.
+    pub value: String,
+    /// Empty: every effect.
+    pub effect: String,
+}
+
+/// Where a pod may go, in its own words.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Where {
+    /// `nodeName`.
+    pub node: Option<String>,
+    /// `nodeSelector`.
+    pub selector: BTreeMap<String, String>,
+    /// Required node affinity: one term is enough. Empty: there is none.
+    pub terms: Vec<Term>,
+    /// `tolerations`.
+    pub tolerations: Vec<Toleration>,
+}
+
+/// All of it has to hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Term {
+    /// Of labels.
+    pub labels: Vec<Expression>,
+    /// Of fields, of which there is one: `metadata.name`.
+    pub fields: Vec<Expression>,
+}
+
+/// `key operator values`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Expression {
+    /// A label, or a field.
+    pub key: String,
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist`; another is taken to hold.
+    pub operator: String,
+    /// What it is compared with.
+    pub values: Vec<String>,
+}
+
+/// How a pod's way stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Through mpsgate, or to no node of ours.
+    Fine,
+    /// Round it, though it names no class.
+    Default(Refusal),
+    /// Round it, by its class.
+    Round(Refusal),
+    /// Nobody knows.
+    Unknown(Refusal),
+}
+
+impl Taint {
+    fn is_tolerated(&self, by: &Toleration) -> bool {
+        let key = by.key.is_empty() || by.key == self.key;
+        let effect = by.effect.is_empty() || by.effect == self.effect;
+        key && effect && (!matches!(by.operator.as_str(), "" | "Equal") || by.value == self.value)
+    }
+}
+
+impl Expression {
+    fn holds(&self, found: Option<&str>) -> bool {
+        let is_in = || found.is_some_and(|found| self.values.iter().any(|value| value == found));
+        match self.operator.as_str() {
+            "In" => is_in(),
+            "NotIn" => !is_in(),
+            "Exists" => found.is_some(),
+            "DoesNotExist" => found.is_none(),
+            _ => true,
+        }
+    }
+}
+
+impl Where {
+    /// Whether it is little enough to be compared with every node.
+    fn is_readable(&self) -> bool {
+        let of_term = |term: &Term| {
+            let all = term.labels.iter().chain(&term.fields);
+            all.map(|one| 1 + one.values.len()).fold(1, usize::saturating_add)
+        };
+        self.terms.iter().map(of_term).fold(0, usize::saturating_add) <= MOST
+    }
+
+    fn allows(&self, class: Option<&Class>, name: &str, node: &Node) -> bool {
+        if let Some(only) = &self.node {
+            return only == name;
+        }
+        let label = |key: &str| node.labels.get(key).map(String::as_str);
+        let has = |(key, value): (&String, &String)| label(key) == Some(value.as_str());
+        if !self.selector.iter().chain(class.iter().flat_map(|class| &class.selector)).all(has) {
+            return false;
+        }
+        let field = |key: &str| (key == "metadata.name").then_some(name);
+        let fits = |term: &Term| {
+            term.labels.iter().all(|one| one.holds(label(&one.key)))
+                && term.fields.iter().all(|one| one.holds(field(&one.key)))
+        };
+        if !self.terms.is_empty() && self.is_readable() && !self.terms.iter().any(fits) {
+            return false;
+        }
+        let tolerations =
+            || self.tolerations.iter().chain(class.iter().flat_map(|class| &class.tolerations));
+        tolerations().nth(MOST).is_some()
+            || node.taints.iter().all(|taint| tolerations().any(|one| taint.is_tolerated(one)))
+    }
+}
+
+impl Known {
+    /// How a pod of that class comes to the nodes that it may go to.
+    pub(crate) fn way(&self, class: Option<&str>, place: &Where) -> Way {
+        let known = class.and_then(|name| self.classes.as_ref()?.get(name));
+        let mut reached =
+            self.nodes.iter().filter(|(name, node)| place.allows(known, name, node)).peekable();
+        if reached.peek().is_none() {
+            return Way::Fine;
+        }
+        let handler = match (class, known) {
+            (None, _) => None,
+            (Some(name), None) => {
+                let why = match &self.classes {
+                    None => "the cluster's RuntimeClasses are not known yet".to_owned(),
+                    Some(_) => format!("there is no RuntimeClass {name}"),
+                };
+                return unknown(class, &why, "kubectl get runtimeclass");
+            }
+            (Some(name), Some(class)) if class.handler.is_empty() => {
+                let why = format!("the RuntimeClass {name} has no handler");
+                return unknown(
+                    Some(name),
+                    &why,
+                    &format!("kubectl get runtimeclass {name} -o yaml"),
+                );
+            }
+            (Some(_), Some(class)) => Some(class.handler.as_str()),
+        };
+        let (mut round, mut unsure): (Vec<&str>, Option<(&str, String)>) = (Vec::new(), None);
+        let (mut found, mut led) = (None, None);
+        for (name, node) in reached {
+            let handlers = match &node.handlers {
+                Ok(handlers) => handlers,
+                Err(why) => {
+                    unsure.get_or_insert_with(|| (name, why.clone()));
+                    continue;
+                }
+            };
+            led =
+                led.or_else(|| handlers.default.as_ref().filter(|one| handlers.led.contains(*one)));
+            let Some(handler) = handler.or(handlers.default.as_deref()) else { continue };
+            if handlers.round.contains(handler) {
+                found = Some(handler);
+                round.push(name);
+            } else if !handlers.led.contains(handler) {
+                unsure
+                    .get_or_insert_with(|| (name, format!("does not know the handler {handler}")));
+            }
+        }
+        match (round.first(), found, unsure, class) {
+            (Some(first), Some(handler), ..) => {
+                let refusal = goes_round(class, handler, &round, led.is_some(), first);
+                if class.is_some() { Way::Round(refusal) } else { Way::Default(refusal) }
+            }
+            (_, _, Some((node, why)), Some(_)) => {
+                let why = format!("node {node} {why}");
+                unknown(class, &why, &condition_of(node))
+            }
+            _ => Way::Fine,
+        }
+    }
+}
+
+/// Shows what a node says of its handlers, and what to do.
+fn condition_of(node: &str) -> String {
+    format!(
+        "kubectl get node {node} -o jsonpath='{{.status.conditions[?(@.type==\"GPUMemorySharingBypass\")].message}}'"
+    )
+}
+
+fn goes_round(
+    class: Option<&str>,
+    handler: &str,
+    nodes: &[&str],
+    leads: bool,
+    first: &str,
+) -> Refusal {
+    let named = nodes.get(..NAMED).unwrap_or(nodes).join(", ");
+    let more = match nodes.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let on =
+        if nodes.len() == 1 { format!("node {named}") } else { format!("nodes {named}{more}") };
+    let (found, remove) = match class {
+        Some(class) => (
+            format!(
+                "its pod's RuntimeClass {class} has the handler {handler}, which goes round mpsgate on {on}"
+            ),
+            if leads {
+                format!(
+                    "remove runtimeClassName: {class} (the default handler leads through mpsgate), or "
+                )
+            } else {
+                String::new()
+            },
+        ),
+        None => (
+            format!(
+                "its pod has no RuntimeClass, and the default handler {handler} goes round mpsgate on {on}"
+            ),
+            "set runtimeClassName to one whose handler leads through mpsgate, or ".to_owned(),
+        ),
+    };
+    let hint =
+        format!("{remove}lead {handler} through mpsgate as this says: {}", condition_of(first));
+    Refusal::new(Code::Handler, format!("{found}: no limit holds, and every card is open"), hint)
+}
+
+fn unknown(class: Option<&str>, why: &str, hint: &str) -> Way {
+    let class = class.unwrap_or_default();
+    let sentence =
+        format!("whether its pod's RuntimeClass {class} leads through mpsgate is not known: {why}");
+    Way::Unknown(Refusal::new(Code::Handler, sentence, hint))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! What a pod's author is told of IPC namespace and `/dev/shm`, by where the pod may come.
+
+#![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
+
+use mpsgate_cluster::admission::{Container, Nodes, Pod, ShmVolume, is_shm, judge};
+use mpsgate_cluster::handlers::{Known, Where};
+use mpsgate_config::Ipc;
+use mpsgate_model::Code;
+use mpsgate_model::Mib;
+use mpsgate_policy::schedule::Word;
+
+fn container(name: &str, gib: u64, volume: Option<&str>) -> Container {
+    Container {
+        name: name.to_owned(),
+        privileged: false,
+        capabilities: Vec::new(),
+        visible_devices: None,
+        limits: Ok((gib > 0)
+            .then(|| ("aliyun.com/gpu-mem".to_owned(), Mib(gib * 1024)))
+            .into_iter()
+            .collect()),
+        core_percentage: 0,
+        device_mounts: Vec::new(),
+        shm: volume.map(|kind| ShmVolume { name: "dshm".to_owned(), kind: kind.to_owned() }),
+        exempt: false,
+    }
+}
+
+fn pod(containers: Vec<Container>) -> Pod {
+    Pod {
+        nodes: Nodes::Any,
+        place: Where::default(),
+        class: None,
+        host_ipc: true,
+        host_pids: false,
+        own_users: false,
+        gpu_count: None,
+        asks_by_annotation: false,
+        containers,
+    }
+}
+
+/// The containers that are warned of their volume. Nobody is refused for it.
+fn warned(pod: &Pod) -> Vec<String> {
+    let judged = judge(pod, &Known::default(), Ipc::RequireHost);
+    assert!(judged.refused.iter().all(|(_, refusal)| refusal.code != Code::Shm));
+    let of_shm = judged.warned.into_iter().filter(|(_, refusal)| refusal.code == Code::Shm);
+    of_shm.map(|(container, _)| container).collect()
+}
+
+#[test]
+fn each_container_that_asks_is_warned_of_its_volume_where_it_may_come_under_mps() {
+    let both = || vec![container("a", 7, Some("emptyDir")), container("b", 1, Some("nfs"))];
+    for (nodes, cards, expected) in [
+        (Nodes::Any, None, &["a", "b"][..]),
+        (Nodes::Any, Some("1"), &["a", "b"]),
+        (Nodes::Any, Some("2"), &[]),
+        (Nodes::Any, Some("two"), &[]),
+        (Nodes::Only(Word::Mps), None, &["a", "b"]),
+        (Nodes::Only(Word::Share), None, &[]),
+        (Nodes::Only(Word::Off), None, &[]),
+    ] {
+        let pod = Pod { nodes, gpu_count: cards.map(ToOwned::to_owned), ..pod(both()) };
+        assert_eq!(warned(&pod), expected, "{nodes:?} {cards:?}");
+    }
+    let one = pod(vec![container("a", 0, Some("emptyDir")), container("b", 1, None)]);
+    assert_eq!(warned(&one), [""; 0], "one that does not ask, and one without a volume");
+}
+
+#[test]
+fn the_sentence_names_the_volume_and_the_hint_can_be_followed() {
+    for (own_users, hint) in [
+        (false, "remove the volume mount at /dev/shm, hostIPC: true brings the host's"),
+        (true, "remove the volume mount at /dev/shm and hostUsers: false"),
+    ] {
+        let pod = Pod { own_users, ..pod(vec![container("a", 7, Some("empty\u{1b}Dir"))]) };
+        let (_, refusal) = judge(&pod, &Known::default(), Ipc::RequireHost)
+            .warned
+            .into_iter()
+            .find(|(_, refusal)| refusal.code == Code::Shm)
+            .unwrap();
+        let text = refusal.to_string();
+        assert!(
+            text.contains(r#"it mounts the volume "dshm" (empty\u{1b}Dir) at /dev/shm"#),
+            "{text}"
+        );
+        assert!(text.contains("CUDA_ERROR_MAP_FAILED, 205") && text.ends_with("[W_SHM]"), "{text}");
+        assert!(refusal.hint.contains(hint), "{}", refusal.hint);
+    }
+}
+
+#[test]
+fn a_path_is_dev_shm_however_it_is_written() {
+    for (path, expected) in [
+        ("/dev/shm", true),
+        ("/dev/shm/", true),
+        ("//dev/shm", true),
+        ("/dev/./shm/../shm", true),
+        ("dev/shm", true),
+        ("/dev", false),
+        ("/dev/shm/x", false),
+        ("/dev/shmem", false),
+        ("", false),
+    ] {
+        assert_eq!(is_shm(path), expected, "{path:?}");
+    }
+}
+
+#[test]
+fn the_hosts_ipc_namespace_is_given_and_wanted_under_one_policy_alone() {
+    let alone = || Pod { host_ipc: false, ..pod(vec![container("a", 7, None)]) };
+    let own_users = || Pod { own_users: true, ..alone() };
+    let share = || Pod { nodes: Nodes::Only(Word::Share), ..alone() };
+    let has_it = || pod(vec![container("a", 7, None)]);
+    for (ipc, pod, refused, takes) in [
+        (Ipc::RequireHost, alone(), true, true),
+        (Ipc::RequireHost, own_users(), true, false),
+        (Ipc::RequireHost, share(), false, false),
+        (Ipc::RequireHost, has_it(), false, false),
+        (Ipc::Auto, alone(), false, false),
+        (Ipc::Auto, own_users(), false, false),
+        (Ipc::Any, alone(), false, false),
+        (Ipc::Any, own_users(), false, false),
+    ] {
+        let judged = judge(&pod, &Known::default(), ipc);
+        let is_refused = judged.refused.iter().any(|(_, refusal)| refusal.code == Code::NoHostIpc);
+        assert_eq!((is_refused, pod.takes_host_ipc(ipc)), (refused, takes), "{ipc} {pod:?}");
+    }
+}

@@ -1,0 +1,143 @@
+#!/usr/bin/env bats
+# The node's cgroups in a container's reach: mounts by which it leaves its device rules, cgroups that lie in each
+# other, and trees of its own that are deep.
+
+load mpsgate
+
+setup() { node_anew; }
+
+teardown() {
+  explain_failure
+  node_stop
+}
+
+# bind SOURCE OPTION...: a filter for `bundle --jq`.
+bind() {
+  local source=$1
+  shift
+  echo ".mounts += [{\"destination\": \"/cg\", \"type\": \"bind\", \"source\": \"$source\", \"options\": $(json_list "$@")}]"
+}
+MKNOD='.process.capabilities |= map_values(. + ["CAP_MKNOD"])'
+WANT=(--ann mpsgate.io/gpu-mem=1Gi)
+
+on_v1() { [[ -d /sys/fs/cgroup/devices ]] || skip "this node has cgroup v2 alone"; }
+logged() { grep -q "$1" "$MG/log/mpsgated.log"; }
+
+@test "what a writable bind of the cgroups can do is refused with a request: nothing but the rules of another cgroup opens a card" {
+  on_v1
+  # What it would be good for: without a request it starts, leaves its device rules, and the card opens.
+  # shellcheck disable=SC2016 # for the container's shell
+  see out --jq "$MKNOD | $(bind /sys/fs/cgroup rbind rw)" --args sh -c \
+    'busybox mknod /tmp/n c 195 1; cat /tmp/n; echo $$ >/cg/devices/cgroup.procs; cat /tmp/n; true'
+  assert_contains "before and after" "$stdout$stderr" "not permitted" "No such device or address"
+  delete out
+  wait_for 10 "it is noted" logged "can write the node's cgroups by its mount of /sys/fs/cgroup"
+  refused bad E_CGROUP "${WANT[@]}" --jq "$MKNOD | $(bind /sys/fs/cgroup rbind rw)"
+}
+
+@test "every writable way to the hierarchies is refused with a request" {
+  on_v1
+  local source
+  mkdir -p "$MG/deep/er"
+  ln -sfn /sys/fs/cgroup/devices "$MG/deep/er/link"
+  for source in /sys/fs/cgroup /sys/fs /sys / /sys/fs/cgroup/devices /sys/fs/cgroup/memory /sys/fs/cgroup/freezer \
+    "/sys/fs/cgroup/devices$MG_CGROUP" "$MG/deep/er/link" /sys/fs/cgroup/devices/cgroup.procs /proc/1/root/sys/fs/cgroup; do
+    [[ -e $source ]] || continue
+    refused bad E_CGROUP "${WANT[@]}" --jq "$(bind "$source" rbind rw)"
+  done
+  # Read-only without what is mounted below it: that stays writable (mount(8)).
+  refused bad E_CGROUP "${WANT[@]}" --jq "$(bind /sys/fs/cgroup rbind ro)"
+  refused bad E_CGROUP "${WANT[@]}" --jq "$(bind / rbind ro)"
+  refused bad E_CGROUP "${WANT[@]}" --jq "$(bind /sys/fs/cgroup/devices bind)"
+}
+
+@test "read-only below a read-only bind is writable, which is why that is refused" {
+  on_v1
+  # shellcheck disable=SC2016
+  see out --jq "$MKNOD | $(bind /sys/fs/cgroup rbind ro)" --args sh -c \
+    'busybox mknod /tmp/n c 195 1; echo $$ >/cg/devices/cgroup.procs; cat /tmp/n; true'
+  assert_contains "after" "$stdout$stderr" "No such device or address"
+  delete out
+}
+
+# bats test_tags=runtime
+@test "allowed with a request: the container's own cgroups, read-only ones, systemd's, directories without what is mounted below" {
+  granted own 1Gi
+  delete own
+  granted plain 1Gi --jq "$(bind /etc/hostname bind ro)"
+  delete plain
+  granted sys 1Gi --jq "$(bind /sys bind)"
+  delete sys
+  # As Podman's --systemd has it on v1.
+  if [[ -d /sys/fs/cgroup/systemd ]]; then
+    granted systemd 1Gi --jq ".mounts += [{\"destination\": \"/sys/fs/cgroup/systemd\", \"type\": \"bind\", \"source\": \"/sys/fs/cgroup/systemd\", \"options\": [\"bind\", \"rprivate\", \"rw\"]}]"
+    delete systemd
+  fi
+  if [[ -d /sys/fs/cgroup/devices ]]; then
+    granted ro 1Gi --jq "$(bind /sys/fs/cgroup/devices bind ro)"
+    delete ro
+    # On v1 runtimes show a container its own part, writable or not.
+    granted writable 1Gi --jq '(.mounts[] | select(.type == "cgroup")).options |= map(select(. != "ro"))'
+    delete writable
+  fi
+}
+
+# bats test_tags=runtime
+@test "allowed without a request: every such mount, byte for byte; it is noted" {
+  local source
+  for source in /sys/fs/cgroup /sys /; do
+    bundle agent --jq "$(bind "$source" rbind rslave)"
+    before=$(sha256sum <"$MG/b/agent/config.json")
+    create agent
+    assert_equal "config.json with $source" "$(sha256sum <"$MG/b/agent/config.json")" "$before"
+    delete agent
+    wait_for 10 "it is noted" logged "by its mount of $source\|below its mount of $source"
+  done
+}
+
+@test "policy.privileged = close: a writable mount is refused without a request too, a privileged container is not" {
+  on_v1
+  runtime_below
+  node_anew '/^\[mps\]/i [policy]\nprivileged = "close"'
+  refused bad E_CGROUP --jq "$(bind /sys/fs/cgroup rbind rw)"
+  refused bad E_CGROUP --jq "$(bind /sys rbind rw)"
+  # Agents that look at the node have it so.
+  allowed agent --jq "$(bind / rbind ro rslave)"
+  allowed read --jq "$(bind /sys/fs/cgroup/devices bind ro)"
+  allowed driver --caps-all --jq "$(bind /sys/fs/cgroup rbind rw)"
+}
+
+@test "a cgroup that is or lies in another grant's is refused, and the other's grant ends with its own" {
+  on_v1
+  granted v 1Gi --ann mpsgate.io/gpu=0
+  local id path own
+  own=$(jq -r .linux.cgroupsPath "$MG/b/v/config.json")
+  for path in "$own/w" "$own/w/deep/er" "$own"; do
+    id=w$((++n))
+    bundle "$id" "${WANT[@]}" --jq ".linux.cgroupsPath = \"$path\""
+    create fail "$id"
+    assert_contains "stderr for $path" "$stderr" "[E_CGROUP]" "of container v, which has a grant too"
+    rm -rf "${MG:?}/b/$id"
+  done
+  granted beside 1Gi --ann mpsgate.io/gpu=0
+  assert_equal "v" "$(state_of v)" running
+  delete v
+  wait_for 10 "v's grant has ended" not_granted v
+}
+
+@test "a container of many cgroups below each other is held to its grant" {
+  on_v1
+  granted bad 1Gi --ann mpsgate.io/gpu=0 --jq '(.mounts[] | select(.type == "cgroup")).options |= map(select(. != "ro"))'
+  # shellcheck disable=SC2016
+  try_oci exec bad sh -c 'cd /sys/fs/cgroup/devices && for n in $(busybox seq 40); do mkdir d && cd d || exit 1; done'
+  "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/second" bad sh -c \
+    'cd /sys/fs/cgroup/devices; for n in $(busybox seq 40); do cd d; done; echo $$ >cgroup.procs; exec sleep 600' 3>&-
+  deep() { grep -q 'd/d/d/d' "/proc/$(<"$MG/second")/cgroup"; }
+  wait_for 10 "it is below" deep
+  uses "$(<"$MG/second")" 12000
+  wait_for 20 "it is noted" acted
+  assert_equal "actions" "$(actions)" "bad killed"
+  wait_for 20 "bad is ended" stopped bad
+  wait_for 20 "its second process is ended" gone "$(<"$MG/second")"
+  wait_for 10 "its memory is free" not_granted bad
+}

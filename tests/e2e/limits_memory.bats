@@ -1,0 +1,121 @@
+#!/usr/bin/env bats
+# The driver's own memory limit on a container's cgroup (r615 and newer): real runc or crun, real cgroups, and a
+# simulated NVML that takes limits as NVIDIA's documentation has them. On cgroup v1 it shows that nothing is tried.
+
+load mpsgate
+
+teardown_file() { node_stop; }
+
+teardown() {
+  explain_failure
+  node_stop
+}
+
+is_v2() { [[ $(stat -fc %T /sys/fs/cgroup) == cgroup2fs ]]; }
+has_dmem() { grep -qw dmem /sys/fs/cgroup/cgroup.controllers; }
+
+# driver OFFER: the node anew, with a driver that offers these limits; null: none.
+driver() {
+  node_stop
+  rm -f "$NVML/nvml.json.limits" "$MG/log/mpsgated.log"
+  sim_cards "" ".memory_limits = $1 | if .memory_limits == null then del(.memory_limits) else . end"
+  settings
+  daemon_start
+}
+
+# limit_of CGROUP: as the driver has it, `SOFT HARD` in bytes; nothing where it has none. A limit goes with its
+# cgroup, which the double notices when it writes the next time.
+limit_of() {
+  [[ ! -d $1 ]] || jq -r --arg cgroup "$1" '.cards[0].limits[$cgroup] // empty | "\(.soft_bytes) \(.hard_bytes)"' "$NVML/nvml.json"
+}
+calls() { cat "$NVML/nvml.json.limits" 2>/dev/null || true; }
+cleared() { # no cgroup that is there has a limit
+  local cgroup
+  for cgroup in $(jq -r '.cards[].limits // {} | keys[]' "$NVML/nvml.json"); do [[ -z $(limit_of "$cgroup") ]] || return 1; done
+}
+level_is() { [[ $(grant "$1" .guarantee) == "$2" ]]; } # ID LEVEL
+
+# bats test_tags=runtime
+@test "a grant is the hard limit of its container's cgroup, before its program runs and until it ends" {
+  is_v2 || skip "cgroup v1 here, where nothing is tried: see below"
+  driver '{}'
+  bundle web --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=0
+  create web
+  web=$(grant web .cgroup)
+  assert_equal "web's limit before it is started" "$(limit_of "$web")" "0 $((1 << 30))"
+  start web
+  granted db 2Gi --ann mpsgate.io/gpu=0
+  db=$(grant db .cgroup)
+  assert_equal "db's limit" "$(limit_of "$db")" "0 $((2 << 30))"
+  assert_equal "levels" "$(grant web .guarantee) $(grant db .guarantee)" "cgroup cgroup"
+  # What exec starts is in the cgroup, or below it.
+  "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/second" web sleep 600 3>&-
+  assert_contains "the cgroup of what exec started" "/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$(<"$MG/second")/cgroup")" "$web"
+  try mpsgate status
+  assert_contains "status" "$stdout" "guarantee cgroup: the driver limits the container's cgroup"
+
+  # The next mpsgated tells it again when it has read it back.
+  daemon_stop
+  daemon_start
+  wait_for 20 "the limit is read back" level_is web cgroup
+  delete web
+  wait_for 20 "the grant to end" not_granted web
+  assert_equal "web's limit" "$(limit_of "$web")" ""
+  assert_equal "db's limit" "$(limit_of "$db")" "0 $((2 << 30))"
+  delete db
+  wait_for 20 "no limit is left" cleared
+  # Never a soft limit: it would leak into every ancestor.
+  ! calls | grep '^set' | grep -qv ' soft 0 ' || fail "a soft limit was set: $(calls)"
+}
+
+# bats test_tags=runtime
+@test "where the runtime does not enable dmem for the container's cgroup, mpsgated does" {
+  is_v2 || skip "cgroup v1 here"
+  has_dmem || skip "this kernel has no dmem controller: $(uname -r)"
+  driver '{"needs": "dmem.max"}'
+  granted web 1Gi --ann mpsgate.io/gpu=0
+  web=$(grant web .cgroup)
+  [[ -e $web/dmem.max ]] || fail "no dmem.max in $web"
+  assert_equal "web's limit" "$(limit_of "$web")" "0 $((1 << 30))"
+  assert_equal "level" "$(grant web .guarantee)" cgroup
+}
+
+# bats test_tags=runtime
+@test "a driver without limits: the next level, and status says why" {
+  is_v2 || skip "cgroup v1 here, which is the reason that is given: see below"
+  driver null
+  next_level "driver 550.163.01 offers no memory limits for cgroups"
+}
+
+# bats test_tags=runtime
+@test "a driver with limits on cgroup v1: the next level, and status says why" {
+  ! is_v2 || skip "cgroup v2 here"
+  driver '{}'
+  next_level "the driver's memory limits need cgroup v2, and this node has v1 or both"
+}
+
+next_level() { # WHY
+  granted web 1Gi --ann mpsgate.io/gpu=0
+  wait_for 20 "the watchdog looks" level_is web mps+watchdog
+  try mpsgate status
+  assert_contains "status" "$stdout" "GPU 0: no guarantee cgroup: $1"
+  granted db 1Gi --ann mpsgate.io/gpu=0
+  assert_equal "said in the log" "$(grep -c "does not limit containers of the card by cgroup" "$MG/log/mpsgated.log")" 1
+  delete web
+  wait_for 20 "the grant to end" not_granted web
+  assert_equal "what the driver was asked" "$(calls)" ""
+}
+
+# bats test_tags=runtime
+@test "doctor says whether the driver offers limits, and whether they can be used here" {
+  driver '{}'
+  local offered="warn offered for cgroups, but only for those of v2"
+  ! is_v2 || offered="ok offered for cgroups"
+  assert_contains "doctor" "$(doctor_says)" "$offered"
+  driver null
+  assert_contains "doctor" "$(doctor_says)" "ok none for cgroups by this driver"
+}
+doctor_says() {
+  try any mpsgate doctor -o json
+  jq -r '.checks[] | select(.name == "memory-limits") | "\(.result) \(.evidence)"' <<<"$stdout"
+}

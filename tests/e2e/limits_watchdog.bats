@@ -1,0 +1,82 @@
+#!/usr/bin/env bats
+# Containers that take more of a card than was granted: real runc, real processes in real cgroups, and a
+# simulated NVML that says what each of them uses.
+
+load mpsgate
+
+setup() { node_anew; }
+
+teardown_file() { node_stop; }
+
+teardown() {
+  explain_failure
+  kill_listed "$MG/stranger"
+  node_stop
+}
+
+used_is() { [[ $(grant "$1" .used_mib) == "$2" ]]; } # ID MIB
+
+# second_process ID: another process of the container, started as `exec` does; its pid is $second.
+second_process() {
+  "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/second" "$1" sleep 600 3>&-
+  second=$(<"$MG/second")
+}
+
+# bats test_tags=runtime
+@test "two processes that take more than the grant in sum end their container, not its neighbour" {
+  granted bad 1Gi --ann mpsgate.io/gpu=0
+  granted good 1Gi --ann mpsgate.io/gpu=0
+  second_process bad
+  uses "$(pid_of bad)" 1000 "$second" 1000 "$(pid_of good)" 1024
+  wait_for 20 "bad is ended" stopped bad
+  wait_for 20 "its second process is ended" gone "$second"
+  wait_for 10 "it is noted" acted
+  assert_equal "actions" "$(actions)" "bad killed"
+  assert_equal "good" "$(state_of good)" running
+  try mpsgate status
+  assert_contains "status" "$stdout" "ACTIONS" "bad" "killed" \
+    "it used 2000 MiB of the card, 1024 MiB were granted and 512 MiB tolerated" "mps+watchdog"
+  wait_for 10 "bad's memory is free" not_granted bad
+  assert_equal "what good uses" "$(grant good .used_mib)" 1024
+}
+
+# bats test_tags=runtime
+@test "a container within its grant is left alone, whatever its neighbours and its tolerance are" {
+  granted web 1Gi --ann mpsgate.io/gpu=0
+  second_process web
+  uses "$(pid_of web)" 1024 "$second" 512
+  wait_for 10 "it is seen" used_is web 1536
+  uses "$(pid_of web)" 1024 "$second" 511
+  wait_for 10 "it is seen again" used_is web 1535
+  uses "$(pid_of web)" 1024 "$second" 512
+  wait_for 10 "it is seen a third time" used_is web 1536
+  assert_equal "actions" "$(actions)" ""
+  assert_equal "web" "$(state_of web)" running
+}
+
+@test "policy.enforce = report: the overrun is named once, and the container lives" {
+  node_anew '/^\[mps\]/i [policy]\nenforce = "report"'
+  granted bad 1Gi --ann mpsgate.io/gpu=0
+  uses "$(pid_of bad)" 2000
+  wait_for 20 "it is reported" acted
+  uses "$(pid_of bad)" 2001
+  wait_for 10 "another look" used_is bad 2001
+  uses "$(pid_of bad)" 2002
+  wait_for 10 "one more" used_is bad 2002
+  assert_equal "actions" "$(actions)" "bad reported"
+  assert_equal "bad" "$(state_of bad)" running
+  assert_equal "its guarantee" "$(grant bad .guarantee)" mps
+}
+
+@test "a process outside every grant is reported, and lives" {
+  granted good 1Gi --ann mpsgate.io/gpu=0
+  sleep 600 3>&- &
+  echo $! >"$MG/stranger"
+  uses "$(<"$MG/stranger")" 9000 "$(pid_of good)" 1000
+  wait_for 20 "it is reported" acted
+  assert_equal "actions" "$(actions)" "null reported"
+  assert_contains "why" "$(status_json | jq -r '.actions[0].why')" "pid $(<"$MG/stranger") (sleep)" \
+    "uses 9000 MiB of the card and is in no container with a grant"
+  kill -0 "$(<"$MG/stranger")" || fail "the process was ended"
+  assert_equal "good" "$(state_of good)" running
+}

@@ -1,0 +1,160 @@
+#!/usr/bin/env bats
+# Whose processes and whose devices a container shares: the host's PID namespace, another container's, its own pod's;
+# no device cgroup at all; and a runtime that leaves open what no rule closes.
+
+load suite
+
+WANT=(--ann mpsgate.io/gpu-mem=1Gi)
+HOST_PIDS='.linux.namespaces |= map(select(.type != "pid"))'
+PLAIN='.process.capabilities |= map_values([]) | .process.user = {uid: 1000, gid: 0} | .process.noNewPrivileges = true'
+
+pids_of() { printf '(.linux.namespaces[] | select(.type == "pid")).path = "/proc/%s/ns/pid"' "$1"; } # PID
+
+@test "the host's PID namespace is refused with a request, for every uid, by absence and by path" {
+  refused x E_HOST_PID "${WANT[@]}" --jq "$HOST_PIDS"
+  assert_contains "what it could do" "$stderr" "MPS server" "policy.host_pid"
+  refused x E_HOST_PID "${WANT[@]}" --jq "$HOST_PIDS" --jq "$PLAIN"
+  refused x E_HOST_PID "${WANT[@]}" --jq "$PLAIN" --jq "$(pids_of $$)"
+  allowed y --jq "$HOST_PIDS"
+  allowed z "${WANT[@]}" --jq "$PLAIN"
+}
+
+@test "another container's PID namespace is refused with a request, and joined without" {
+  granted v 1Gi
+  local pid
+  pid=$(pid_of v)
+  refused x E_HOST_PID "${WANT[@]}" --jq "$(pids_of "$pid")"
+  assert_contains "which" "$stderr" "/proc/$pid/ns/pid"
+  refused x E_CAPABILITY "${WANT[@]}" --jq "$(pids_of "$pid")" \
+    --jq '.process.capabilities |= map_values(. + ["CAP_SYS_PTRACE"])'
+  # The name of v's own pod, written by hand: here nobody's engine is kubelet's.
+  refused x E_HOST_PID "${WANT[@]}" --jq "$(pids_of "$pid")" --ann io.kubernetes.cri.sandbox-id=vvvvvvvvvvvv
+  allowed y --jq "$(pids_of "$pid")"
+  delete v
+}
+
+# as_containerd ID: created as kubelet's containerd does it, by bundle and --root.
+as_containerd() {
+  mkdir -p "$MG/k8s.io"
+  mv "$MG/b/$1" "$MG/k8s.io/$1"
+  rm -f "$MG/log/oci.json"
+  try any "$RUNTIME" --root "$MG/runc/k8s.io" --log "$MG/log/oci.json" --log-format json create --bundle "$MG/k8s.io/$1" "$1"
+}
+
+@test "a pod's own PID namespace is allowed, another pod's is not" {
+  daemon_with '/^\[mps\]/i [trust]\nlocal = "on"'
+  local pause=0123456789abcdef0123456789abcdef other=fedcba9876543210fedcba9876543210 pid
+  bundle "$pause"
+  as_containerd "$pause"
+  assert_equal "the pause container" "$status" 0
+  pid=$("$REAL" --root "$MG/runc/k8s.io" state "$pause" | jq .pid)
+  bundle own "${WANT[@]}" --ann "io.kubernetes.cri.sandbox-id=$pause" --ann io.kubernetes.cri.container-type=container --jq "$(pids_of "$pid")"
+  as_containerd own
+  refute_contains "of its own pod" "$stderr" E_HOST_PID
+  bundle foreign "${WANT[@]}" --ann "io.kubernetes.cri.sandbox-id=$other" --ann io.kubernetes.cri.container-type=container --jq "$(pids_of "$pid")"
+  as_containerd foreign
+  assert_contains "of another pod" "$stderr" E_HOST_PID
+  local id
+  for id in own foreign "$pause"; do
+    "$RUNTIME" --root "$MG/runc/k8s.io" delete --force "$id" || true
+    remove_bundles "$MG/k8s.io/$id"
+  done
+  daemon_with
+}
+
+@test "policy.host_pid = warn lets both through, and says so" {
+  daemon_with '/^\[mps\]/i [policy]\nhost_pid = "warn"'
+  granted x 1Gi --jq "$HOST_PIDS" --jq "$PLAIN"
+  grep -q 'E_HOST_PID.*policy.host_pid' "$MG/log/mpsgated.log"
+  refused y E_CAPABILITY "${WANT[@]}" --jq "$HOST_PIDS" --jq '.process.capabilities |= map_values(. + ["CAP_SYS_PTRACE"])'
+  delete x
+  daemon_with
+}
+
+@test "a tenant reaches no MPS server by signal or trace, whatever its uid and gid" {
+  # As an MPS server: a process of the host with the grant's uid and root's gid. Without the host's PID namespace there is
+  # no number by which it could be named.
+  setpriv --reuid 1000 --regid 0 --clear-groups sleep 600 3>&- &
+  local server=$!
+  granted t 1Gi --jq "$PLAIN"
+  try_oci any exec t sh -c "kill -9 $server; ls -d /proc/$server/root; for p in /proc/[0-9]*; do readlink \$p/exe; done"
+  [[ -d /proc/$server ]] || fail "the server is gone"
+  refute_contains "its /proc" "$stdout" "/bin/sleep /proc" "/proc/$server"
+  kill "$server"
+  delete t
+}
+
+# --- crun, on cgroup v2: in a mount namespace of its own, as this machine may have v1 -----------------
+
+crun_on() {
+  command -v crun >/dev/null || skip "crun is not installed"
+  unshare -m mount -t cgroup2 none /sys/fs/cgroup || skip "no cgroup v2 here"
+  daemon_with "s|^path = .*|path = \"$(command -v crun)\"|"
+}
+crun_off() {
+  daemon_with
+}
+# by_crun PROGRAM ID ARG...: run to its end; what it said is $stdout and $stderr.
+by_crun() {
+  local program=$1 id=$2
+  shift 2
+  # shellcheck disable=SC2016 # for the inner shell
+  try any unshare -m bash -c 'mount -t cgroup2 none /sys/fs/cgroup && exec "$@"' - "$program" --root "$MG/crun" "$@" run --bundle "$MG/b/$id" "$id"
+  local out=$stdout err=$stderr
+  crun --root "$MG/crun" delete --force "$id" >/dev/null 2>&1 || true
+  remove_bundles "$MG/b/$id"
+  stdout=$out stderr=$err
+}
+BIND='.mounts += [{destination: "/x", type: "bind", source: "/dev/nvidia1", options: ["bind", "rw"]}]'
+UNPRIVILEGED='.process.capabilities |= map_values([])'
+
+@test "without a device cgroup a managed card's node is refused, and who has none starts" {
+  crun_on
+  local dev
+  mkdir -p "$MG/nodes"
+  rm -f "$MG/nodes/n"
+  mknod "$MG/nodes/n" c 195 1
+  for dev in /dev/nvidia1 "$MG/nodes" "$MG/nodes/n" /dev; do
+    bundle x --jq "$UNPRIVILEGED" --jq ".mounts += [{destination: \"/x\", type: \"bind\", source: \"$dev\", options: [\"rbind\", \"rw\"]}]" --args true
+    by_crun "$RUNTIME" x --cgroup-manager=disabled
+    assert_contains "bind of $dev" "$stderr" E_DEVICE_RULE "cgroups=disabled"
+  done
+  bundle x --jq '.process.capabilities |= map_values(["CAP_MKNOD"])' --args true
+  by_crun "$RUNTIME" x --cgroup-manager disabled
+  assert_contains "one that makes nodes" "$stderr" E_DEVICE_RULE CAP_MKNOD
+  bundle x "${WANT[@]}" --jq "$UNPRIVILEGED" --args true
+  by_crun "$RUNTIME" x --cgroup-manager=disabled
+  assert_contains "one that asks" "$stderr" E_DEVICE_RULE
+  for arg in disabled cgroupfs; do
+    bundle y --jq "$UNPRIVILEGED" --args echo here
+    by_crun crun y "--cgroup-manager=$arg"
+    local plain=$stdout
+    bundle y --jq "$UNPRIVILEGED" --args echo here
+    by_crun "$RUNTIME" y "--cgroup-manager=$arg"
+    assert_equal "a plain container, $arg" "$stdout" "$plain"
+    refute_contains "a plain container, $arg" "$stderr" mpsgate
+  done
+  bundle y --jq "$BIND" --jq "$UNPRIVILEGED" --args true
+  by_crun "$RUNTIME" y
+  refute_contains "a bind that the rules keep shut" "$stderr" mpsgate
+  crun_off
+}
+
+@test "under crun a list without rules opens everything and is refused; one that denies first is not" {
+  crun_on
+  bundle x --jq '.linux.resources.devices = []' --args true
+  by_crun "$RUNTIME" x
+  assert_contains "an empty list" "$stderr" E_DEVICE_RULE "no device-cgroup rule"
+  bundle x --jq 'del(.linux.resources)' --args true
+  by_crun "$RUNTIME" x
+  assert_contains "no list" "$stderr" E_DEVICE_RULE
+  bundle y --args true
+  by_crun "$RUNTIME" y
+  refute_contains "the usual list" "$stderr" mpsgate
+  crun_off
+}
+
+@test "under runc a list without rules opens nothing, and passes" {
+  allowed y --jq '.linux.resources.devices = []'
+  allowed z --jq 'del(.linux.resources)'
+}

@@ -1,0 +1,203 @@
+#!/usr/bin/env bats
+# Containers that break the rules: refused with code, sentence and hint, on stderr and in --log, with
+# nothing changed; and beside each refusal a neighbour that is let in.
+
+load suite
+
+node() { # PATH MINOR: a device entry as jq text
+  printf '.linux.devices += [{path: "%s", type: "c", major: 195, minor: %d, fileMode: 438}]' "$1" "$2"
+}
+NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook", args: ["nvidia-container-runtime-hook", "prestart"], env: ["PATH=/bin"]}]'
+
+# bats test_tags=runtime
+@test "no host IPC with a request" {
+  refused x E_NO_HOST_IPC --ann mpsgate.io/gpu-mem=1Gi --private-ipc
+  assert_contains "hint" "$stderr" "--ipc=host"
+  allowed y --ann mpsgate.io/gpu-mem=1Gi
+  allowed z --private-ipc
+}
+
+# bats test_tags=runtime
+@test "another container's IPC namespace with a request; the host's by path is allowed" {
+  bundle other --private-ipc
+  create other
+  local pid
+  pid=$(oci state other | jq .pid)
+  refused x E_NO_HOST_IPC --ann mpsgate.io/gpu-mem=1Gi --private-ipc \
+    --jq "(.linux.namespaces[] | select(.type == \"ipc\")).path = \"/proc/$pid/ns/ipc\""
+  allowed y --ann mpsgate.io/gpu-mem=1Gi --private-ipc \
+    --jq '(.linux.namespaces[] | select(.type == "ipc")).path = "/proc/1/ns/ipc"'
+}
+
+@test "NVIDIA_VISIBLE_DEVICES without a request: all, index, UUID; the last one counts, void anywhere wins" {
+  local value
+  for value in all 0 "$(uuid 1)" 0,1 nvidia.com/gpu=all; do
+    refused x E_VISIBLE_DEVICES --env "NVIDIA_VISIBLE_DEVICES=$value"
+    assert_contains "the value found" "$stderr" "$value"
+  done
+  refused x E_VISIBLE_DEVICES --env NVIDIA_VISIBLE_DEVICES=void --env NVIDIA_VISIBLE_DEVICES=all
+  for value in void none '' 0,void; do
+    allowed y --env "NVIDIA_VISIBLE_DEVICES=$value"
+  done
+  allowed y --env NVIDIA_VISIBLE_DEVICES=all --env NVIDIA_VISIBLE_DEVICES=void
+}
+
+# bats test_tags=runtime
+@test "privileged with a request; privileged alone loses the cards' nodes only" {
+  refused x E_PRIVILEGED --ann mpsgate.io/gpu-mem=1Gi --caps-all
+  bundle p --caps-all --jq "$(node /dev/nvidia0 0)" --jq "$(node /dev/nvidiactl 255)" \
+    --jq '.linux.devices += [{path: "/dev/mine", type: "c", major: 1, minor: 3}]' --args sh -c 'ls /dev; sleep 600'
+  create p
+  start p
+  wait_for 10 "output" grep -q mine "$MG/out/p"
+  refute_contains "nodes" "$(<"$MG/out/p")" nvidia0
+}
+
+# bats test_tags=runtime
+@test "a card's node without a request, under any name; another driver's node is allowed" {
+  refused x E_DEVICE_NODE --jq "$(node /dev/nvidia0 0)"
+  refused x E_DEVICE_NODE --jq "$(node /dev/innocent 1)"
+  allowed y --jq '.linux.devices += [{path: "/dev/nvidia-like", type: "c", major: 1, minor: 5, fileMode: 438}]'
+}
+
+# bats test_tags=runtime
+@test "a device rule that opens the cards without a request" {
+  refused x E_DEVICE_RULE --jq '.linux.resources.devices += [{allow: true, type: "c", major: 195, access: "rwm"}]'
+  refused x E_DEVICE_RULE --jq '.linux.resources.devices += [{allow: true, type: "c", major: 195, minor: 1, access: "r"}]'
+  allowed y --jq '.linux.resources.devices += [{allow: true, type: "c", major: 10, minor: 229, access: "rwm"}]'
+  allowed y --jq '.linux.resources.devices += [{allow: false, type: "c", major: 195, access: "rwm"}]'
+}
+
+# bats test_tags=runtime
+@test "NVIDIA's prestart hook with cards to inject, without a request; the hook alone is allowed" {
+  install -m 755 /bin/true /usr/bin/nvidia-container-runtime-hook
+  refused x E_NVIDIA_HOOK --jq "$NVIDIA_HOOK" --env NVIDIA_VISIBLE_DEVICES=all
+  allowed y --jq "$NVIDIA_HOOK" --env NVIDIA_VISIBLE_DEVICES=void
+  allowed y --jq '.hooks.prestart = [{path: "/bin/true", env: ["PATH=/bin"]}]'
+  rm /usr/bin/nvidia-container-runtime-hook
+}
+
+@test "device lists as volume mounts, CDI annotations, IMEX channels" {
+  refused x E_VOLUME_DEVICES --jq '.mounts += [{destination: "/var/run/nvidia-container-devices/0", type: "bind", source: "/dev/null", options: ["bind"]}]'
+  allowed y --jq '.mounts += [{destination: "/var/run/harmless", type: "bind", source: "/dev/null", options: ["bind"]}]'
+  refused x E_CDI_ANNOTATION --ann cdi.k8s.io/plugin=nvidia.com/gpu=all
+  refused x E_CDI_ANNOTATION --ann nvidia.cdi.k8s.io/container.x=nvidia.com/gpu=0
+  allowed y --ann cdi.k8s.io/plugin=example.com/nic=0
+  refused x E_IMEX_CHANNEL --env NVIDIA_IMEX_CHANNELS=0
+}
+
+# bats test_tags=runtime
+@test "our own directories as a mount, under any name; an ancestor is allowed" {
+  granted g 1Gi
+  local dir
+  dir=$(jq -r '.mounts[] | select(.source | startswith("/run/mpsgate")) | .source' "$MG/b/g/config.json" | head -1)
+  [[ -d $dir ]] || fail "no client directory in the spec of a grant: $dir"
+  refused x E_MPS_MOUNT --jq ".mounts += [{destination: \"/x\", type: \"bind\", source: \"$dir\", options: [\"bind\"]}]"
+  refused x E_MPS_MOUNT --jq '.mounts += [{destination: "/x", type: "bind", source: "/run/mpsgate", options: ["rbind"]}]'
+  ln -s "$dir" "$MG/alias"
+  refused x E_MPS_MOUNT --jq ".mounts += [{destination: \"/x\", type: \"bind\", source: \"$MG/alias\", options: [\"bind\"]}]"
+  refused x E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq ".mounts += [{destination: \"/x\", type: \"bind\", source: \"$dir\", options: [\"bind\"]}]"
+  allowed y --jq '.mounts += [{destination: "/x", type: "bind", source: "/run", options: ["rbind", "ro"]}]'
+  rm "$MG/alias"
+}
+
+# bats test_tags=runtime
+@test "annotations that make the runtime open devices or files" {
+  refused x E_ANNOTATION --ann "org.systemd.property.DeviceAllow=[('/dev/nvidia0', 'rw')]"
+  refused x E_ANNOTATION --ann run.oci.hooks.stdout=/etc/shadow --ann mpsgate.io/gpu-mem=1Gi
+  allowed y --ann com.example/property=x
+}
+
+@test "more than is left: the sentence says who holds what" {
+  granted holder1 15Gi
+  granted holder2 15Gi
+  refused x E_NO_CAPACITY --ann mpsgate.io/gpu-mem=1Gi
+  assert_contains "holders" "$stderr" holder1 holder2
+  delete holder2
+  wait_for 10 "holder2 is released" not_granted holder2
+  allowed y --ann mpsgate.io/gpu-mem=1Gi
+}
+
+@test "more than is left on the named card, though another has room" {
+  granted holder 15Gi --ann mpsgate.io/gpu=0
+  refused x E_NO_CAPACITY --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=0
+  assert_contains "holder" "$stderr" holder
+  allowed y --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=1
+}
+
+@test "more than the largest card; all of a card is allowed" {
+  refused x E_TOO_LARGE --ann mpsgate.io/gpu-mem=16Gi
+  allowed y --ann mpsgate.io/gpu-mem=15Gi
+}
+
+@test "an unknown card; a known one is allowed" {
+  refused x E_UNKNOWN_GPU --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=7
+  refused x E_UNKNOWN_GPU --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=GPU-ffffffff-0000-4000-8000-000000000000
+  allowed y --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=1
+}
+
+@test "values that cannot be taken literally, each quoted" {
+  local value
+  for value in 0 -1 7.5 7GB 1e9 '' 18446744073709551616Mi 7 '7Gi;rm' 0Mi 1.0001Mi; do
+    refused x E_REQUEST --ann "mpsgate.io/gpu-mem=$value"
+    assert_contains "the value, quoted" "$stderr" "\"$value\""
+  done
+  for value in 0 -1 7.5 7GB 1e9 '' 18446744073709551616; do
+    refused x E_REQUEST --ann "aliyun.com/gpu-mem=$value"
+  done
+  for value in 0 101 -5 x; do
+    refused x E_REQUEST --ann mpsgate.io/gpu-mem=1Gi --ann "mpsgate.io/gpu-compute=$value"
+  done
+  allowed y --ann mpsgate.io/gpu-mem=1024Mi --ann mpsgate.io/gpu-compute=100
+}
+
+@test "two values that differ; two that agree are allowed" {
+  refused x E_REQUEST --ann mpsgate.io/gpu-mem=7Gi --ann aliyun.com/gpu-mem=3
+  assert_contains "both values" "$stderr" 7Gi 3
+  allowed y --ann mpsgate.io/gpu-mem=3Gi --ann aliyun.com/gpu-mem=3
+}
+
+@test "several cards in one request" {
+  refused x E_MULTI_CARD --ann aliyun.com/gpu-mem=2 --ann aliyun.com/gpu-count=2
+  allowed y --ann aliyun.com/gpu-mem=2 --ann aliyun.com/gpu-count=1
+}
+
+@test "another uid than the card's server has; the same is allowed" {
+  granted root 1Gi --ann mpsgate.io/gpu=0
+  bundle user --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=0 --jq '.process.user.uid = 1000'
+  create any user
+  # A control daemon with -multiuser-server serves both; this one says no by name.
+  if [[ $status == 0 ]]; then
+    assert_equal "the grant of user" "$(grant user .state)" active
+    skip "this control daemon serves several users"
+  fi
+  assert_refusal_text user E_UID
+  assert_contains "both uids" "$stderr" 1000 root
+  allowed y --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=1 --jq '.process.user.uid = 1000'
+}
+
+# bats test_tags=runtime
+@test "restore with a request" {
+  bundle x --ann mpsgate.io/gpu-mem=1Gi
+  try_oci fail restore --bundle "$MG/b/x" --image-path "$MG" x
+  assert_refusal_text x E_RESTORE
+}
+
+@test "the log is written in the format that the engine asked for" {
+  bundle x --ann mpsgate.io/gpu-mem=1Gi --private-ipc
+  try fail mpsgate-runtime --root "$RUNC_ROOT" --log "$MG/log/text" create --bundle "$MG/b/x" x
+  assert_contains "text log" "$(<"$MG/log/text")" 'level=error' 'E_NO_HOST_IPC' 'time='
+  try fail mpsgate-runtime --root "$RUNC_ROOT" --log-format json --log "$MG/log/none/x" create --bundle "$MG/b/x" x
+  assert_contains "stderr, with a log that cannot be opened" "$stderr" E_NO_HOST_IPC
+}
+
+@test "explain says the same without daemon or root" {
+  bundle x --env NVIDIA_VISIBLE_DEVICES=all
+  try any mpsgate explain "$MG/b/x/config.json"
+  assert_contains "explain" "$stdout" E_VISIBLE_DEVICES
+  try any bash -c "setpriv --reuid 65534 --clear-groups mpsgate explain - <$MG/b/x/config.json"
+  assert_contains "explain on standard input, as nobody" "$stdout" E_VISIBLE_DEVICES
+  bundle y
+  try mpsgate explain "$MG/b/y/config.json"
+  refute_contains "explain of an ordinary container" "$stdout" "E_"
+}

@@ -1,0 +1,68 @@
+#!/usr/bin/env bats
+# tests/env/all.sh with a `make` that only writes logs: which stages it runs, which it does not run again, and what it says. No root.
+
+bats_require_minimum_version 1.5.0
+
+setup() {
+  top=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  git -C "$top" rev-parse --git-dir >/dev/null 2>&1 || skip "this is no checkout of git"
+  export XDG_CACHE_HOME=$BATS_TEST_TMPDIR/cache MG_SELECT=ci MG_UNCHANGED=skip LOGS=$BATS_TEST_TMPDIR/logs
+  mkdir "$BATS_TEST_TMPDIR/bin"
+  export PATH=$BATS_TEST_TMPDIR/bin:$PATH
+  cat >"$BATS_TEST_TMPDIR/bin/make" <<'SH'
+#!/bin/bash
+shift 2 # -o man
+stage=${1#test-}
+echo "$stage begins"
+sleep 0.1
+[[ $stage != "${BREAKS:-}" ]] || { echo "not ok 1 it breaks" >"$LOGS/$stage.log"; exit 1; }
+{ echo "ok 1 it works"; [[ $stage != "${SKIPS:-}" ]] || echo "ok 2 new # skip for a reason that nobody expects"; } >"$LOGS/$stage.log"
+echo "$stage ends"
+SH
+  chmod +x "$BATS_TEST_TMPDIR/bin/make"
+}
+
+all() { # the long stages as CI has them; sets $output
+  rm -rf "$LOGS"
+  mkdir "$LOGS"
+  run -0 "$top/tests/env/all.sh" "$LOGS"
+}
+ran() { grep -oE '^[a-z0-9]+ begins' <<<"$output" | cut -d' ' -f1 | sort | paste -sd' '; }
+EVERY="chart differential engines gpu image k8s packages vm"
+
+@test "what has passed on the same inputs is named with its counts and not run again; other inputs run everything" {
+  all
+  [[ $(ran) == "$EVERY" ]]
+  # In one piece each, however they overlap.
+  (($(grep -A1 ' begins$' <<<"$output" | grep -c ' ends$') == 8))
+  all
+  [[ -z $(ran) ]]
+  (($(grep -c "^not run again: .*: same inputs as on ....-..-.. (1 passed, 0 failed)$" <<<"$output") == 8))
+  [[ $(<"$LOGS/k8s.log") == "not run again: k8s: same inputs as on "* ]]
+  MG_OTHER=yes all
+  [[ $(ran) == "$EVERY" ]]
+}
+
+@test "before a release everything runs, and so it does where nobody asks for less" {
+  all
+  MG_UNCHANGED=run all
+  [[ $(ran) == "$EVERY" ]]
+  MG_UNCHANGED='' all
+  [[ $(ran) == "$EVERY" ]]
+}
+
+@test "a stage that failed, or had a skip that nobody expects, runs again" {
+  BREAKS=k8s SKIPS=image all
+  [[ $output == *"test-k8s "*FAILED* && $(<"$LOGS/failed-stages") == k8s ]]
+  all
+  [[ $(ran) == "image k8s" ]]
+  all
+  [[ -z $(ran) ]]
+}
+
+@test "a record of more than a week ago counts no more" {
+  all
+  find "$XDG_CACHE_HOME" -type f -path '*/unchanged/*' -exec touch -d '8 days ago' {} +
+  all
+  [[ $(ran) == "$EVERY" ]]
+}
