@@ -170,7 +170,7 @@ deny: ## licences, sources, advisories, and who may use what (deny.toml)
 
 shellcheck: ## the shell scripts and the .bats files
 	@tests/env/install.sh lint
-	@grep -rlE --exclude-dir=target --exclude-dir=.git '^#!.*[/ ](ba)?(sh|ts)$$|shellcheck shell=' $(wildcard .ci deb packaging rpm tests) | xargs shellcheck
+	@grep -rlE --exclude-dir=target --exclude-dir=.git '^#!.*[/ ](ba)?(sh|ts)$$|shellcheck shell=' $(wildcard .ci deb packaging rpm tests) | xargs -n 16 -P "$$(nproc)" shellcheck
 
 prose: ## the width of comments, and the words of docs/glossary.md
 	@tests/env/install.sh lint

@@ -140,6 +140,41 @@ UNPRIVILEGED='.process.capabilities |= map_values([])'
   crun_off
 }
 
+# fake_runtime NAME: a runtime of this name that keeps the resources of `update` and its last argument.
+fake_runtime() {
+  mkdir -p "$MG/fake"
+  cat >"$MG/fake/$1" <<'EOF'
+#!/bin/sh
+case $3 in -) cat ;; *) cat "$3" ;; esac >"$(dirname "$0")/got"
+EOF
+  chmod 755 "$MG/fake/$1"
+  daemon_stop
+  settings "s|^path = .*|path = \"$MG/fake/$1\"|"
+  daemon_start
+}
+
+@test "an update brings no device rules to crun, from a file or standard input, and is runc's as it is" {
+  local file=$MG/fake/resources.json
+  local rule='{"allow":true,"type":"c","major":195,"access":"rwm"}'
+  fake_runtime crun
+  printf '{"cpu":{"shares":512},"devices":[%s]}' "$rule" >"$file"
+  "$RUNTIME" update --resources "$file" c
+  assert_equal "a file" "$(<"$MG/fake/got")" '{"cpu":{"shares":512}}'
+  assert_equal "the file itself" "$(<"$file")" '{"cpu":{"shares":512},"devices":['"$rule"']}'
+  "$RUNTIME" update --resources - c <"$file"
+  assert_equal "standard input" "$(<"$MG/fake/got")" '{"cpu":{"shares":512}}'
+  printf '{ "cpu": {"shares": 512} }' >"$file"
+  "$RUNTIME" update --resources "$file" c
+  assert_equal "one without devices" "$(<"$MG/fake/got")" '{ "cpu": {"shares": 512} }'
+  printf '{"devices":[],"devices":[%s]}' "$rule" >"$file"
+  try fail "$RUNTIME" update --resources "$file" c
+  assert_contains "one that cannot be judged" "$stderr" E_BUNDLE
+  fake_runtime runc
+  "$RUNTIME" update --resources "$file" c
+  assert_equal "runc" "$(<"$MG/fake/got")" "$(<"$file")"
+  crun_off
+}
+
 @test "under crun a list without rules opens everything and is refused; one that denies first is not" {
   crun_on
   bundle x --jq '.linux.resources.devices = []' --args true

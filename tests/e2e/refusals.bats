@@ -98,6 +98,12 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   refused x E_MPS_MOUNT --jq ".mounts += [{destination: \"/x\", type: \"bind\", source: \"$MG/alias\", options: [\"bind\"]}]"
   refused x E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq ".mounts += [{destination: \"/x\", type: \"bind\", source: \"$dir\", options: [\"bind\"]}]"
   allowed y --jq '.mounts += [{destination: "/x", type: "bind", source: "/run", options: ["rbind", "ro"]}]'
+  # As the root file system, too.
+  local root
+  for root in "$dir" /run/mpsgate "$MG/alias" "../../../../../../../..$dir"; do
+    refused x E_MPS_MOUNT --jq ".root.path = \"$root\""
+  done
+  allowed y --jq ".root.path = \"$MG/b/y/rootfs\""
   rm "$MG/alias"
 }
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Usage: nvidia-package.sh nvidia-cuda-mps|libcuda1 [535|550]
+# Usage: nvidia-package.sh nvidia-cuda-mps|libcuda1 [535|550|555]
 #
 # Unpacks a package of NVIDIA's (Debian's archive area non-free; 535 is bookworm's, 550 trixie's) into the
 # cache folder of the user, without installing it, and prints the path of the file that the tests use as the
@@ -7,11 +7,13 @@
 #
 # apt's own settings are read, never changed: the sources are a private copy of the machine's, with
 # suite and component replaced, and lists and state live in a folder that is removed at the end.
+# No release of Debian has 555: its library is the file that MPSGATE_LIBCUDA_555 names, or
+# libcuda1-555.*/usr/lib/*/nvidia/current/libcuda.so.1 in the cache.
 # Works without root. Exits 3 with a sentence when the file cannot be had, 64 on wrong usage.
 set -u
 
 usage() {
-    echo "usage: $0 nvidia-cuda-mps|libcuda1 [535|550]" >&2
+    echo "usage: $0 nvidia-cuda-mps|libcuda1 [535|550|555]" >&2
     exit 64
 }
 
@@ -26,6 +28,7 @@ esac
 case $major in
 535) suite=bookworm ;;
 550) suite=trixie ;;
+555) [ "$package" = libcuda1 ] || usage; suite="" ;;
 *) usage ;;
 esac
 
@@ -45,9 +48,17 @@ unavailable() {
 echo "note: $package is NVIDIA's $what, under NVIDIA's licence (see usr/share/doc/$package/copyright" \
     "in the unpacked folder); it is not part of mpsgate." >&2
 
+if [ "$major" = 555 ] && [ -n "${MPSGATE_LIBCUDA_555:-}" ]; then
+    [ -f "$MPSGATE_LIBCUDA_555" ] || unavailable "MPSGATE_LIBCUDA_555 names no file: $MPSGATE_LIBCUDA_555"
+    echo "$MPSGATE_LIBCUDA_555"
+    exit 0
+fi
+
 for folder in "$cache/$package-$major".*; do
     found "$folder" && exit 0
 done
+
+[ -n "$suite" ] || unavailable "no release of Debian serves it; MPSGATE_LIBCUDA_555=FILE names one"
 
 command -v dpkg-deb >/dev/null || unavailable "there is no dpkg-deb, so this is no Debian machine"
 

@@ -24,7 +24,7 @@ WIDTH = 100
 PAGES = ["docs/glossary.md", "CONTRIBUTING.md"]
 GLOSSARY = "docs/glossary.md"
 # Written by a machine, recorded from other programs, or frozen by a release.
-FOREIGN = re.compile(r"/(generated|captured|corpus|third-party)/|^tests/formats/|\.lock$")
+FOREIGN = re.compile(r"/(generated|captured|corpus|fixtures|third-party)/|^tests/formats/|\.lock$")
 HASH = (".sh", ".bash", ".bats", ".toml", ".yaml", ".yml", ".service", ".socket", ".timer")
 UNWRAPPED = (".yaml", ".yml")
 

@@ -11,10 +11,14 @@ for major in 550 535; do
   "$here/nvidia-cuda-mps.sh" "$major" >/dev/null || true
   "$here/nvidia-libcuda.sh" "$major" >/dev/null || true
 done
+# Once for all tests: each is a process of its own below, and would ask cargo for them.
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+cargo build -q --locked --workspace --examples --bin nvidia-cuda-mps-control --bin nvidia-cuda-mps-server --bin cuda-client
+export MPSGATE_TEST_FAKES=$target/debug
 if cargo nextest --version >/dev/null 2>&1; then
   cargo nextest run --config-file "$here/nextest.toml" --locked --workspace --no-fail-fast 2>&1 | tee "$logs/unit.log" || rc=1
   sed -nE "s/.*(SKIPPED: .*)/\1/; T; s/&apos;/'/g; s/&quot;/\"/g; s/&lt;/</g; s/&gt;/>/g; s/&amp;/\&/g; p" \
-    "${CARGO_TARGET_DIR:-target}/nextest/default/junit.xml" | sort -u | tee -a "$logs/unit.log"
+    "$target/nextest/default/junit.xml" | sort -u | tee -a "$logs/unit.log"
 else
   cargo test --locked --workspace --no-fail-fast --lib --bins --tests -- --show-output 2>&1 | tee "$logs/unit.log" || rc=1
 fi

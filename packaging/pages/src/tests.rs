@@ -1,4 +1,5 @@
-//! The pages are looked at by man and mandoc, the completions by their shells, where these are installed.
+//! The pages are looked at by man and mandoc, the completions by their shells, where these are
+//! installed.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -210,4 +211,22 @@ fn bash_completes_commands_and_options() {
             assert!(offered.contains(word), "{words}: {word} is not among {offered:?}");
         }
     }
+}
+
+#[test]
+fn no_help_is_wider_than_100_columns() {
+    fn look(command: &mut clap::Command, wide: &mut Vec<String>) {
+        for text in [command.render_help(), command.render_long_help()] {
+            let lines = text.to_string();
+            wide.extend(lines.lines().filter(|l| l.chars().count() > 100).map(str::to_owned));
+        }
+        for below in command.get_subcommands_mut() {
+            look(below, wide);
+        }
+    }
+    let mut wide = Vec::new();
+    for (mut command, _) in commands() {
+        look(&mut command, &mut wide);
+    }
+    assert!(wide.is_empty(), "{wide:#?}");
 }

@@ -1,4 +1,4 @@
-//! What can be typed. Values are checked here; nothing is opened or asked.
+//! The command line. Values are checked here; nothing is opened or asked.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap_complete::Shell;
 use mpsgate_config::paths;
 use mpsgate_model::GpuUuid;
 
-/// Shares NVIDIA GPUs between containers, each with the GPU memory that it was given.
+/// Share NVIDIA GPUs between containers, each with its own GPU memory limit
 #[derive(Debug, Parser)]
 #[command(
     name = "mpsgate",
@@ -15,162 +15,211 @@ use mpsgate_model::GpuUuid;
     arg_required_else_help = true,
     after_long_help = "\
 Exit status:
-  0   done
-  1   the answer is no: refused, or the doctor found something broken
-  2   failed
+  0   success
+  1   the answer is no: refused, or a check failed
+  2   an error
   64  wrong arguments
-  69  mpsgated, or the driver, does not answer
-  78  the configuration cannot be used"
+  69  mpsgated or the driver does not answer
+  78  the settings cannot be used"
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+// Long texts keep their line breaks, so that the help is at most 100 columns wide.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show cards, MPS daemons and grants
+    /// Show GPUs, MPS daemons and grants
     ///
-    /// Under each column stands whose view it is: what the ledger recorded, what the device reports
-    /// through NVML, what the MPS control daemon answers. In a broken system they differ.
-    #[command(after_long_help = "\
+    /// The line below the column heads names the source of each figure: the ledger of mpsgated,
+    /// the device (NVML), or the MPS control daemon. On a broken node the sources differ.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   mpsgate status
-  mpsgate status -o json | jq '.cards[] | {index, free_mib}'")]
+  mpsgate status -o json | jq '.cards[] | {index, free_mib}'"
+    )]
     Status(StatusArgs),
-    /// Watch what containers use of each GPU
+    /// Watch the GPU memory of each container
     ///
-    /// Cards and containers, with bars and histories, until q is pressed. Needs a terminal of 64 columns;
-    /// 80 show everything. s changes the order, r reverses it, p stops the picture, arrows scroll.
-    #[command(after_long_help = "\
+    /// Shows GPUs and containers with bars and histories. It needs a terminal of 64 columns, and
+    /// shows everything in 80. Keys: q quits, s changes the order, r reverses it, p pauses, the
+    /// arrow keys scroll.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   mpsgate top
-  ssh -t node mpsgate top --interval 10")]
+  ssh -t node mpsgate top --interval 10"
+    )]
     Top(TopArgs),
-    /// Hand a GPU to mpsgate
+    /// Let mpsgate manage a GPU
     ///
-    /// The GPU gets its own MPS control daemon and compute mode EXCLUSIVE_PROCESS. Refused while
-    /// compute processes run on it. Containers then reach it through a grant only.
-    #[command(after_long_help = "\
+    /// mpsgated starts an MPS control daemon for the GPU and sets its compute mode to
+    /// EXCLUSIVE_PROCESS. From then on a container needs a grant to use the GPU. The command is
+    /// refused while compute processes run on it.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   mpsgate enable 0
-  mpsgate enable GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77")]
+  mpsgate enable GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
+    )]
     Enable(CardArgs),
-    /// Take a GPU back from mpsgate
+    /// Stop managing a GPU
     ///
-    /// Refused while containers hold grants on it. Its MPS control daemon is stopped, and its compute
-    /// mode is what it was before.
-    #[command(after_long_help = "\
+    /// mpsgated stops the GPU's MPS control daemon and restores its compute mode. The command is
+    /// refused while containers have grants on the GPU.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Example:
-  mpsgate disable 0")]
+  mpsgate disable 0"
+    )]
     Disable(CardArgs),
-    /// Stop or restart the MPS of a GPU
+    /// Stop or restart the MPS control daemon of a GPU
     ///
-    /// Everything that runs on the GPU dies with its MPS control daemon. Nothing else ends one that is
-    /// healthy: restarting or upgrading mpsgated does not.
-    #[command(after_long_help = "\
+    /// Every CUDA process on the GPU ends with its MPS control daemon. A healthy control daemon
+    /// ends only by these commands: it keeps running when mpsgated is restarted or upgraded.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
-  mpsgate mps restart 0          # who would die? nothing is done
-  mpsgate mps restart 0 --yes")]
+  mpsgate mps restart 0          # lists the processes that would be terminated
+  mpsgate mps restart 0 --yes"
+    )]
     Mps {
         #[command(subcommand)]
         action: MpsCommand,
     },
-    /// Let mpsgated read its settings again
+    /// Reload the settings of mpsgated
     ///
-    /// Prints what was taken, and what takes effect only later, with the command that does it. A mistake
-    /// in the file is named with its line, and nothing changes. What SIGHUP does, too.
-    #[command(after_long_help = "\
+    /// Prints which changes were applied, and which need a command such as a restart. If the file
+    /// has an error, the error is shown with its line and nothing changes. SIGHUP to mpsgated does
+    /// the same.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Example:
-  mpsgate reload")]
+  mpsgate reload"
+    )]
     Reload(ReloadArgs),
-    /// Set an engine up so that its containers pass mpsgate
+    /// Configure a container engine to run its containers through mpsgate
     ///
-    /// Without --write it shows the change as a diff and changes nothing. Comments, order and keys of others
-    /// stay; a file that cannot be parsed is left alone. The engine is never restarted: the command for it is
-    /// printed. Every runtime that the engine knows and that runs runtime.path of mpsgate's settings, or
-    /// runc, is led through mpsgate; others are named.
+    /// Without --write the command shows a diff and changes nothing. It keeps comments, order and
+    /// the keys of others, and does not touch a file that it cannot parse. It does not restart the
+    /// engine, but prints the command that does. It changes every runtime that runs runc or
+    /// runtime.path of mpsgate's settings, and names the runtimes that it leaves.
     ///
-    /// containerd: /etc/containerd/config.toml, a drop-in from containerd 2.1 on; k3s and RKE2: name the
-    /// template. docker: /etc/docker/daemon.json. podman, crio: drop-ins in containers.conf.d, crio.conf.d.
-    #[command(after_long_help = "\
+    /// The settings are /etc/containerd/config.toml (from containerd 2.1 on a drop-in; for k3s and
+    /// RKE2, name the template with --config), /etc/docker/daemon.json, and drop-ins in
+    /// containers.conf.d (podman) and crio.conf.d (crio).
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
-  mpsgate configure containerd            # what would change?
+  mpsgate configure containerd            # shows the diff
   mpsgate configure containerd --write && systemctl restart containerd
-  mpsgate configure docker --check || echo some containers go round mpsgate
+  mpsgate configure docker --check || echo some containers bypass mpsgate
   mpsgate configure podman --undo
-  mpsgate configure containerd --config /var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl --write")]
+  mpsgate configure containerd --write \\
+    --config /var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.tmpl"
+    )]
     Configure(ConfigureArgs),
-    /// Say what mpsgate would do with a container, and why
+    /// Explain what mpsgate decides about a container
     ///
-    /// Reads a config.json and prints the decision, its codes, and everything in it that could reach
-    /// a GPU. Needs no daemon, no GPU and no root. Without --node, every card counts as managed.
-    /// Exit status 1 means that the container would be refused.
-    #[command(after_long_help = "\
+    /// Reads a config.json and prints the decision, its codes, and everything in the file that
+    /// could reach a GPU. The command needs no daemon, no GPU and no root. Without --node it
+    /// assumes that every GPU is managed. Exit status 1 means that the container would be refused.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   mpsgate explain /run/containerd/io.containerd.runtime.v2.task/k8s.io/ID/config.json
   runc spec && mpsgate explain config.json
   mpsgate explain --node /run/mpsgate/node.json - < config.json
-  mpsgate explain E_NO_HOST_IPC")]
+  mpsgate explain E_NO_HOST_IPC"
+    )]
     Explain(ExplainArgs),
-    /// Check this node, and say what to do about what is broken
+    /// Check this node and say how to repair it
     ///
-    /// Each check has a name, a result (ok, warn, fail, skip), the evidence, and what to do. Works
-    /// with the daemon down. Exit status 1 means that a check failed.
+    /// Each check prints a name, a result (ok, warn, fail, skip), the evidence, and what to do. The
+    /// command works without mpsgated. Exit status 1 means that a check failed.
     ///
-    /// --bundle also writes an archive for whoever helps: this report, status, settings, ledger, ends of the
-    /// logs, units. No token keys, no environments, no engine's settings; manifest.json in it says what was
-    /// left out.
-    #[command(after_long_help = "\
+    /// --bundle also writes an archive for support: this report, status, settings, ledger, the ends
+    /// of the logs, and units. The archive has no token keys, no environment variables and no
+    /// settings of engines. Its manifest.json lists what was left out.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   mpsgate doctor
   mpsgate doctor -o json | jq '.checks[] | select(.result == \"fail\")'
-  mpsgate doctor --bundle mpsgate-$(hostname).tar.gz")]
+  mpsgate doctor --bundle mpsgate-$(hostname).tar.gz"
+    )]
     Doctor(DoctorArgs),
-    /// Allocate GPU memory until it is refused, and compare with the limit
+    /// Verify the limit of this container by allocating GPU memory
     ///
-    /// For the inside of a container with a grant. Exit status 1 means that more than the limit could be
-    /// had. Everything is freed again.
-    #[command(after_long_help = "\
+    /// Run it inside a container that has a grant. It allocates until an allocation is refused,
+    /// compares the sum with the limit, and frees everything. Exit status 1 means that it got more
+    /// than the limit.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   docker run --ipc=host -e MPSGATE_GPU_MEM=7Gi -v /usr/bin/mpsgate:/mpsgate:ro IMAGE /mpsgate probe
-  mpsgate probe --max-mib 1024 -o json")]
+  mpsgate probe --max-mib 1024 -o json"
+    )]
     Probe(ProbeArgs),
-    /// Run probe in a container with a grant of its own
+    /// Verify the limit in a temporary container
     ///
-    /// Needs no engine and no image: the container sees this node's programs and libraries, read-only, and
-    /// goes through mpsgate-runtime. Exit status 1 means that the grant was refused, or that more than the
-    /// limit could be had. The container is gone afterwards.
-    #[command(after_long_help = "\
+    /// Starts a container with a grant through mpsgate-runtime, and runs mpsgate probe in it. The
+    /// command needs no engine and no image: the container sees the programs and libraries of this
+    /// node, read-only. Exit status 1 means that the grant was refused, or that the container got
+    /// more than the limit. The container is removed.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   mpsgate run-probe
-  mpsgate run-probe --memory 7Gi --gpu 0 -o json")]
+  mpsgate run-probe --memory 7Gi --gpu 0 -o json"
+    )]
     RunProbe(RunProbeArgs),
-    /// From a pod: put mpsgate onto its node
+    /// From a pod: install mpsgate on the pod's node
     ///
-    /// The init container of the Helm chart runs this, on nodes that get no package. It enters the mount
-    /// namespace of pid 1, writes mpsgate-runtime, mpsgate-hook and mpsgate to /usr/bin (beside, then
-    /// renamed) and the settings to /etc/mpsgate/config.toml where these are not somebody else's, and runs
-    /// there mpsgate configure ENGINE --write. A restart of the engine is told, and done only when asked for.
-    #[command(after_long_help = "\
+    /// The init container of the Helm chart runs this on nodes without the package. The command
+    /// enters the mount namespace of pid 1 and copies mpsgate-runtime, mpsgate-hook and mpsgate to
+    /// /usr/bin. It writes /etc/mpsgate/config.toml unless somebody else wrote that file. Then it
+    /// runs mpsgate configure ENGINE --write on the node. It restarts the engine only with
+    /// --restart-engine; without it, it prints that a restart is needed.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   mpsgate node-install --settings /chart/config.toml --engine containerd
-  mpsgate node-install --engine crio --restart-engine")]
+  mpsgate node-install --engine crio --restart-engine"
+    )]
     NodeInstall(NodeInstallArgs),
-    /// On a node: take away what node-install put there
+    /// On a node: remove what node-install installed
     ///
-    /// For nodes without the package, when mpsgated's pods are gone. Puts engines' settings back, and removes programs, the
-    /// chart's settings and the state. Where containers go on that were started through mpsgate-runtime, a link to the
-    /// real runtime takes its place, so that they can be stopped. Refused while containers have GPU memory, or cards
-    /// wait for their compute mode; nothing was changed then.
-    #[command(after_long_help = "\
+    /// For nodes without the package, after the pods of mpsgated are gone. The command restores the
+    /// settings of engines, and removes programs, settings of the chart, and state. If containers
+    /// still run that mpsgate-runtime started, it leaves a link to the real runtime in its place,
+    /// so that they can be stopped. It is refused, and changes nothing, while containers have
+    /// grants or GPUs wait for their compute mode.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   mpsgate node-remove --restart-engine
-  mpsgate node-remove --callers           # who still calls mpsgate-runtime? nothing is done")]
+  mpsgate node-remove --callers           # lists what still calls mpsgate-runtime"
+    )]
     NodeRemove(NodeRemoveArgs),
-    /// Print the completions of a shell
+    /// Print the completions for a shell
     ///
-    /// The packages install them; this is for where mpsgate was installed by hand.
+    /// The packages install them. Use this if you installed mpsgate by hand.
     #[command(after_long_help = "\
 Examples:
   mpsgate completions bash > /usr/share/bash-completion/completions/mpsgate
@@ -181,35 +230,46 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MpsCommand {
-    /// End the MPS of a GPU and keep the GPU closed
+    /// Stop the MPS of a GPU and close the GPU
     ///
-    /// Its control daemon, its servers and all their clients end, and its compute mode is what it was
-    /// before. The GPU stays managed: no container reaches it, over a restart of mpsgated and of the node
-    /// too, until mps restart. Without --yes it prints who would die, does nothing and ends with 1.
-    #[command(after_long_help = "\
+    /// Terminates the control daemon, its servers and all their clients, and restores the compute
+    /// mode. The GPU stays managed, so no container can use it until mpsgate mps restart, also
+    /// after a restart of mpsgated or of the node. Without --yes the command only lists the
+    /// processes that would be terminated, and ends with exit status 1.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   mpsgate mps stop 0
-  mpsgate mps stop 0 --yes")]
+  mpsgate mps stop 0 --yes"
+    )]
     Stop(MpsArgs),
-    /// End the MPS of a GPU and start it anew
+    /// Restart the MPS of a GPU
     ///
-    /// Its control daemon, its servers and all their clients end; limits are set before containers find the
-    /// new one. Grants on the GPU are broken: their containers have to be restarted. Also starts what mps
-    /// stop ended. Without --yes it prints who would die, does nothing and ends with 1.
-    #[command(after_long_help = "\
+    /// Terminates the control daemon, its servers and all their clients, and starts a new control
+    /// daemon. Grants on the GPU are marked broken: restart their containers. The command also
+    /// starts what mpsgate mps stop stopped. Without --yes it only lists the processes that would
+    /// be terminated, and ends with exit status 1.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   mpsgate mps restart 0
-  mpsgate mps restart 0 --yes")]
+  mpsgate mps restart 0 --yes"
+    )]
     Restart(MpsArgs),
-    /// Say who would die if the MPS of every GPU ended
+    /// List the processes that would be terminated with the MPS of all GPUs
     ///
-    /// Before another driver, another holder pod or anything else that ends all MPS control daemons of the
-    /// node. Does nothing. Exit status 0 means nobody; 1 that somebody would die, or that a control daemon
-    /// does not tell.
-    #[command(after_long_help = "\
+    /// Use it before you upgrade the driver or the supervisor pod, which ends every MPS control
+    /// daemon of the node. The command changes nothing. Exit status 0 means that no process would
+    /// be terminated; 1 means that some would be, or that a control daemon does not answer.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Examples:
   mpsgate mps preflight
-  mpsgate mps preflight -o json | jq '.cards[].grants[].container_id'")]
+  mpsgate mps preflight -o json | jq '.cards[].grants[].container_id'"
+    )]
     Preflight(PreflightArgs),
 }
 
@@ -217,7 +277,7 @@ Examples:
 pub(crate) enum StatusOutput {
     /// For people
     Table,
-    /// For programs; the field `schema` changes with the meaning of any other
+    /// For programs; the field `schema` changes when the meaning of another field does
     Json,
 }
 
@@ -225,23 +285,23 @@ pub(crate) enum StatusOutput {
 pub(crate) enum Output {
     /// For people
     Text,
-    /// For programs; the field `schema` changes with the meaning of any other
+    /// For programs; the field `schema` changes when the meaning of another field does
     Json,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SocketArgs {
-    /// The daemon's socket
+    /// The socket of mpsgated
     #[arg(long, value_name = "PATH", default_value = paths::SOCKET)]
     pub(crate) socket: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: StatusOutput,
-    /// Say only whether containers can have GPU memory here now; exit status 1 and the reason where they cannot
+    /// Say only whether containers can get GPU memory now (exit status 0 or 1)
     #[arg(long, conflicts_with = "output")]
     pub(crate) ready: bool,
     #[command(flatten)]
@@ -250,7 +310,7 @@ pub(crate) struct StatusArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Time between two looks
+    /// Time between two updates
     #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub(crate) interval: u16,
     #[command(flatten)]
@@ -259,7 +319,7 @@ pub(crate) struct TopArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CardArgs {
-    /// Index or UUID, as nvidia-smi -L prints them
+    /// The GPU: index or UUID, as nvidia-smi -L prints them
     #[arg(value_parser = gpu)]
     pub(crate) gpu: String,
     #[command(flatten)]
@@ -268,13 +328,13 @@ pub(crate) struct CardArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct MpsArgs {
-    /// Index or UUID, as nvidia-smi -L prints them
+    /// The GPU: index or UUID, as nvidia-smi -L prints them
     #[arg(value_parser = gpu)]
     pub(crate) gpu: String,
-    /// Do it
+    /// Do it, instead of listing the processes
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Form of the list of who would die
+    /// Format of the list
     #[arg(short, long, value_enum, default_value = "text", conflicts_with = "yes")]
     pub(crate) output: Output,
     #[command(flatten)]
@@ -283,7 +343,7 @@ pub(crate) struct MpsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PreflightArgs {
-    /// Form of the list of who would die
+    /// Format of the list
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Output,
     #[command(flatten)]
@@ -298,54 +358,54 @@ pub(crate) struct ReloadArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct NodeInstallArgs {
-    /// Settings for the node; without them the node's stay
+    /// Settings for the node; default: the node keeps its own
     #[arg(long, value_name = "FILE")]
     pub(crate) settings: Option<PathBuf>,
-    /// Set runtime.path to nvidia-container-runtime where the node has it and these settings name none
+    /// If --settings has no runtime.path, use nvidia-container-runtime
     #[arg(long, requires = "settings")]
     pub(crate) choose_runtime: bool,
-    /// Whose settings mpsgate configure writes; without it no engine's
+    /// The engine
     #[arg(long, value_enum)]
     pub(crate) engine: Option<Engine>,
-    /// The engine's settings, where they are not at their usual place
+    /// The settings file of the engine, if it is not at its usual place
     #[arg(long, value_name = "FILE", requires = "engine")]
     pub(crate) engine_config: Option<PathBuf>,
-    /// Restart the engine (Docker: reload) where it has not loaded these settings
+    /// Restart the engine (Docker: reload) unless it has loaded them
     #[arg(long, requires = "engine")]
     pub(crate) restart_engine: bool,
-    /// The programs of the image
+    /// The directory of the programs to install
     #[arg(long, value_name = "DIRECTORY", default_value = "/usr/bin")]
     pub(crate) from: PathBuf,
-    /// The node's mount namespace
+    /// The mount namespace of the node
     #[arg(long, value_name = "FILE", default_value = "/proc/1/ns/mnt", hide = true)]
     pub(crate) mounts: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct NodeRemoveArgs {
-    /// Restart the engine (Docker: reload) whose settings were put back
+    /// Restart the engine (Docker: reload) whose settings were restored
     #[arg(long)]
     pub(crate) restart_engine: bool,
-    /// Go on where containers have GPU memory, or cards wait for their compute mode
+    /// Continue although containers have grants or GPUs are not restored
     #[arg(long)]
     pub(crate) force: bool,
-    /// Say only what was started through mpsgate-runtime and goes on
+    /// Only list the running containers that mpsgate-runtime started
     #[arg(long, conflicts_with_all = ["restart_engine", "force"])]
     pub(crate) callers: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
-    /// Which shell's
+    /// The shell
     #[arg(value_parser = clap::builder::EnumValueParser::<Shell>::new())]
     pub(crate) shell: Shell,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Engine {
-    /// Its CRI plugin, which serves the kubelet; also k3s and RKE2
+    /// The CRI plugin of containerd, which kubelet uses; also k3s and RKE2
     Containerd,
-    /// dockerd
+    /// Docker (dockerd)
     Docker,
     /// Podman as root
     Podman,
@@ -358,39 +418,39 @@ pub(crate) const NAME: &str = "mpsgate";
 
 #[derive(Debug, Args)]
 pub(crate) struct ConfigureArgs {
-    /// Whose settings
+    /// The engine
     pub(crate) engine: Engine,
-    /// Write the change, after the engine itself has read it where it can, and keep what was there
+    /// Write the change, and keep the old file for --undo
     #[arg(long)]
     pub(crate) write: bool,
-    /// Put back, to the byte, what --write found; refused where somebody changed the file since
+    /// Restore the files byte for byte; refused if somebody changed them
     #[arg(long, conflicts_with_all = ["write", "name", "keep_default", "all_handlers", "hooks_only"])]
     pub(crate) undo: bool,
-    /// Say for each handler whether it reaches mpsgate; exit status 1 where one goes round it
+    /// Say which handlers bypass mpsgate; exit status 1 if one does
     #[arg(long, conflicts_with_all = ["write", "undo", "keep_default", "hooks_only"])]
     pub(crate) check: bool,
-    /// The engine's settings, where they are not in their usual place
+    /// The settings file of the engine, if it is not at its usual place
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// What the engine shall call mpsgate
+    /// The name of mpsgate's handler in the engine
     #[arg(long, default_value = NAME)]
     pub(crate) name: String,
-    /// Only add it: default and other handlers stay, and only who names it passes mpsgate
+    /// Only add mpsgate's handler; keep the default and the other handlers
     #[arg(long)]
     pub(crate) keep_default: bool,
-    /// Lead handlers through mpsgate too that run another program than runtime.path; they run runtime.path then
+    /// Also change handlers that run another program; they then run runtime.path
     #[arg(long, conflicts_with = "keep_default")]
     pub(crate) all_handlers: bool,
-    /// podman: install mpsgate's OCI hooks and leave the runtime alone
+    /// podman: install mpsgate's OCI hooks and keep the runtime
     #[arg(long, conflicts_with_all = ["keep_default", "all_handlers"])]
     pub(crate) hooks_only: bool,
-    /// mpsgate-runtime, where it is installed elsewhere
+    /// The path of mpsgate-runtime
     #[arg(long, value_name = "FILE", default_value = paths::RUNTIME)]
     pub(crate) program: PathBuf,
-    /// mpsgate's own settings, of which runtime.path counts here
+    /// mpsgate's settings, for runtime.path
     #[arg(long, value_name = "FILE", default_value = paths::CONFIG_FILE)]
     pub(crate) settings: PathBuf,
-    /// Where undo's files are kept (for tests)
+    /// Where the files for --undo are kept (for tests)
     #[arg(long, value_name = "DIR", default_value = paths::CONFIGURE_DIR, hide = true)]
     pub(crate) state: PathBuf,
 }
@@ -417,63 +477,63 @@ impl ConfigureArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// A container's config.json, - for standard input, or a code such as E_NO_HOST_IPC
+    /// A config.json, - for standard input, or a code such as E_NO_HOST_IPC
     pub(crate) file: PathBuf,
-    /// Which cards are managed, as mpsgated writes it to /run/mpsgate/node.json
+    /// The managed GPUs, in the format of /run/mpsgate/node.json
     #[arg(long, value_name = "FILE")]
     pub(crate) node: Option<PathBuf>,
-    /// The runtime's --root, which tells the engine that calls
+    /// The --root of the runtime, by which mpsgate recognises the engine
     #[arg(long, value_name = "DIR")]
     pub(crate) runtime_root: Option<PathBuf>,
-    /// The settings; a missing file means the defaults
+    /// The settings of mpsgate, if any
     #[arg(long, value_name = "FILE", default_value = paths::CONFIG_FILE)]
     pub(crate) config: PathBuf,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Output,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Output,
-    /// Write a support archive too; a file that exists is not replaced
+    /// Also write a support archive; an existing file is not replaced
     #[arg(long, value_name = "FILE.tar.gz")]
     pub(crate) bundle: Option<PathBuf>,
-    /// Look below DIR instead of / (for tests and for the root of a stopped machine)
+    /// Use DIR instead of / (for tests, or for the root of a stopped machine)
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     pub(crate) root: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ProbeArgs {
-    /// Stop at so many MiB
+    /// Stop at this many MiB
     #[arg(long, value_name = "MIB")]
     pub(crate) max_mib: Option<u64>,
     /// The CUDA driver library
     #[arg(long, value_name = "NAME", default_value = "libcuda.so.1")]
     pub(crate) library: std::ffi::OsString,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Output,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunProbeArgs {
-    /// GPU memory of the grant, as the annotation mpsgate.io/gpu-mem has it
+    /// The GPU memory of the grant, as in mpsgate.io/gpu-mem
     #[arg(long, value_name = "QUANTITY", default_value = "1Gi")]
     pub(crate) memory: String,
-    /// On this GPU: index or UUID, as nvidia-smi -L prints them
+    /// The GPU: index or UUID; default: the best fit
     #[arg(long, value_parser = gpu)]
     pub(crate) gpu: Option<String>,
     /// The CUDA driver library
     #[arg(long, value_name = "NAME", default_value = "libcuda.so.1")]
     pub(crate) library: std::ffi::OsString,
-    /// mpsgate-runtime, where it is installed elsewhere
+    /// The path of mpsgate-runtime
     #[arg(long, value_name = "FILE", default_value = paths::RUNTIME)]
     pub(crate) program: PathBuf,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Output,
 }

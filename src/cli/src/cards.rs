@@ -1,10 +1,10 @@
 //! `mpsgate enable` and `mpsgate disable`: one call each, answered when the card is ready.
 
 use mpsgate_api::Call;
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{ExitCode, print};
 
 use crate::args::CardArgs;
-use crate::{CliError, daemon, print};
+use crate::{CliError, daemon};
 
 pub(crate) fn enable(args: &CardArgs) -> Result<ExitCode, CliError> {
     print::progress(&format!("handing GPU {} to mpsgate; this may take a minute", args.gpu));

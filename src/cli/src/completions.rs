@@ -1,10 +1,10 @@
 //! `mpsgate completions`: made of the same types as the arguments.
 
 use clap::CommandFactory;
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{ExitCode, print};
 
+use crate::CliError;
 use crate::args::{Cli, CompletionsArgs};
-use crate::{CliError, print};
 
 pub(crate) fn run(args: &CompletionsArgs) -> Result<ExitCode, CliError> {
     let mut command = Cli::command();

@@ -14,17 +14,18 @@ pub(crate) mod standing;
 
 use std::path::{Path, PathBuf};
 
-use mpsgate_config::{Config, ExitCode};
+use mpsgate_config::Config;
 use mpsgate_configure::{
     Change, ConfigureError, Finding, Options, Plan, Report, Source, Version, Way, containerd, crio,
     docker, podman,
 };
+use mpsgate_edge::{ExitCode, print};
 
 pub use self::error::SetUpError;
 use self::files::{DISK, WithoutUs};
 use self::record::Record;
+use crate::CliError;
 use crate::args::{ConfigureArgs, Engine};
-use crate::{CliError, print};
 
 impl Engine {
     pub(crate) fn name(self) -> &'static str {

@@ -14,11 +14,11 @@ mod facts;
 mod gather;
 mod report;
 
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{ExitCode, print};
 
 pub use self::bundle::BundleError;
 use crate::args::{DoctorArgs, Output};
-use crate::{CliError, print, status};
+use crate::{CliError, status};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     if let Some(target) = &args.bundle {

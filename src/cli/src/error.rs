@@ -3,7 +3,8 @@
 use std::io;
 
 use mpsgate_api::{ApiError, WireRefusal};
-use mpsgate_config::{ConfigError, ExitCode};
+use mpsgate_config::ConfigError;
+use mpsgate_edge::{EdgeError, ExitCode, Remedy};
 
 use mpsgate_configure::ConfigureError;
 
@@ -70,17 +71,12 @@ pub enum CliError {
     #[error("cannot draw on the terminal")]
     Terminal(#[source] io::Error),
     /// The answer cannot be written.
-    #[error("cannot write the answer to stdout")]
-    Stdout(#[source] io::Error),
-    /// The answer is no JSON document: a slip of ours.
-    #[error("cannot write the answer as JSON")]
-    Render(#[source] serde_json::Error),
+    #[error(transparent)]
+    Edge(#[from] EdgeError),
 }
 
-impl CliError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> Option<String> {
+impl Remedy for CliError {
+    fn hint(&self) -> Option<String> {
         match self {
             Self::Config(error) => Some(error.hint()),
             Self::Daemon(error) => Some(error.hint().to_owned()),
@@ -97,17 +93,11 @@ impl CliError {
             Self::NodeRemove(error) => Some(error.hint()),
             Self::NoTerminal(_) => Some("mpsgate status, or mpsgate status -o json".to_owned()),
             Self::Terminal(_) => Some("mpsgate status; TERM says which terminal it is".to_owned()),
-            Self::Stdout(_) => {
-                Some("check the disk that stdout is redirected to: df -h".to_owned())
-            }
-            // Nobody but us can do anything about it.
-            Self::Render(_) => None,
+            Self::Edge(error) => error.hint(),
         }
     }
 
-    /// What the command exits with.
-    #[must_use]
-    pub fn exit_code(&self) -> ExitCode {
+    fn exit_code(&self) -> ExitCode {
         match self {
             Self::Config(_) | Self::Configure(_) => ExitCode::BadConfig,
             Self::SetUp(SetUpError::ChangedSince { .. }) => ExitCode::No,
@@ -115,6 +105,7 @@ impl CliError {
             Self::Daemon(_) | Self::Cuda(_) => ExitCode::Unavailable,
             Self::Refused(_) => ExitCode::No,
             Self::NoTerminal(_) => ExitCode::Usage,
+            Self::Edge(error) => error.exit_code(),
             Self::NotRoot { .. }
             | Self::Input(_)
             | Self::Snapshot(_)
@@ -123,9 +114,7 @@ impl CliError {
             | Self::RunProbe(_)
             | Self::NodeInstall(_)
             | Self::NodeRemove(_)
-            | Self::Terminal(_)
-            | Self::Stdout(_)
-            | Self::Render(_) => ExitCode::Failed,
+            | Self::Terminal(_) => ExitCode::Failed,
         }
     }
 }

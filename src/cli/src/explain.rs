@@ -19,8 +19,8 @@ use mpsgate_policy::{
 };
 
 use crate::args::{ExplainArgs, Output};
-use crate::{CliError, print, snapshot};
-use mpsgate_config::ExitCode;
+use crate::{CliError, snapshot};
+use mpsgate_edge::{ExitCode, print};
 
 pub use self::input::InputError;
 

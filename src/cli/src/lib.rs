@@ -1,6 +1,6 @@
 //! `mpsgate`, the operator's command.
 //!
-//! Owns what a person types and reads: arguments, tables, JSON documents, error lines, exit codes.
+//! Owns what a person types and reads: arguments, tables, JSON documents, errors with their remedies.
 //! The answer goes to stdout, everything else to stderr. `enable`, `disable`, `mps` and
 //! `reload` ask the daemon; `configure --write` and `--undo` change an engine's settings; `node-install` puts programs onto a pod's node, and `node-remove` takes them away; `doctor --bundle` writes an archive; everything else
 //! only looks. The doctor starts the OCI runtime and the MPS control binary to ask for their versions,
@@ -28,7 +28,6 @@ pub mod fuzz;
 mod mps;
 mod node_install;
 mod node_remove;
-mod print;
 mod probe;
 mod reload;
 mod run_probe;
@@ -38,9 +37,8 @@ mod top;
 
 use std::ffi::OsString;
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
-use mpsgate_config::ExitCode;
+use clap::CommandFactory;
+use mpsgate_edge::ExitCode;
 
 use crate::args::{Cli, Command};
 pub use crate::configure::SetUpError;
@@ -61,17 +59,7 @@ pub fn command() -> clap::Command {
 
 /// Runs the command line `argv` (with the program's name first) and says how it ended.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(argv) {
-        Ok(cli) => cli,
-        Err(error) => return usage(&error),
-    };
-    match run(cli.command) {
-        Ok(code) => code,
-        Err(error) => {
-            print::error(&error);
-            error.exit_code()
-        }
-    }
+    mpsgate_edge::run(argv, |cli: Cli| run(cli.command))
 }
 
 fn run(command: Command) -> Result<ExitCode, CliError> {
@@ -90,16 +78,5 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Probe(args) => probe::run(&args),
         Command::RunProbe(args) => run_probe::run(&args),
         Command::Completions(args) => completions::run(&args),
-    }
-}
-
-/// Prints help, version or what is wrong with the arguments. clap's own status for the last is 2,
-/// which here means that something was tried and failed.
-fn usage(error: &clap::Error) -> ExitCode {
-    // Where even this cannot be printed, the exit code still tells.
-    let _ = error.print();
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::Done,
-        _ => ExitCode::Usage,
     }
 }

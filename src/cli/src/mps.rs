@@ -6,13 +6,13 @@ mod preflight;
 use std::fmt::Write as _;
 
 use mpsgate_api::{ApiError, Call, FrameError, Mps, MpsAction, Reply, WouldEnd};
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{EdgeError, ExitCode, print};
 use serde::Serialize;
 
 use crate::args::{MpsCommand, Output};
 use crate::status::columns::Columns;
 use crate::status::{memory, short_id};
-use crate::{CliError, daemon, print};
+use crate::{CliError, daemon};
 
 /// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
 const SCHEMA: u32 = 1;
@@ -49,7 +49,7 @@ fn parse(list: &str) -> Result<WouldEnd, CliError> {
     serde_json::from_str(list).map_err(|error| ApiError::Garbage(FrameError::Content(error)).into())
 }
 
-fn render_json(list: &WouldEnd) -> Result<String, CliError> {
+fn render_json(list: &WouldEnd) -> Result<String, EdgeError> {
     #[derive(Serialize)]
     struct Document<'a> {
         schema: u32,

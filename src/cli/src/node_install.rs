@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use mpsgate_config::{Config, ExitCode, paths};
+use mpsgate_config::{Config, paths};
+use mpsgate_edge::{ExitCode, print};
 use nix::sched::{CloneFlags, setns};
 
+use crate::CliError;
 use crate::args::{ConfigureArgs, Engine, NodeInstallArgs};
 use crate::configure::files;
-use crate::{CliError, print};
 
 /// What runs on the node itself: engines start the first two, `configure` is of the third.
 const PROGRAMS: [&str; 3] = ["mpsgate-runtime", "mpsgate-hook", "mpsgate"];
@@ -157,10 +158,10 @@ fn enter(mounts: &Path) -> Result<(), NodeInstallError> {
 /// Beside its place, then renamed: an engine may be running the old one just now.
 fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CliError> {
     if fs::read(path).is_ok_and(|found| found == bytes) {
-        return print::answer(&format!("As it has to be: {}\n", path.display()));
+        return Ok(print::answer(&format!("As it has to be: {}\n", path.display()))?);
     }
     files::replace_bytes(path, bytes, mode)?;
-    print::answer(&format!("Written: {}\n", path.display()))
+    Ok(print::answer(&format!("Written: {}\n", path.display()))?)
 }
 
 /// The runtime's link leads where the settings of before say. Without it mpsgate-runtime reads the settings, until mpsgated

@@ -16,12 +16,13 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use mpsgate_config::{Config, ExitCode, find_runtime, paths};
+use mpsgate_config::{Config, find_runtime, paths};
+use mpsgate_edge::{ExitCode, print};
 
 use crate::args::{Engine, NodeRemoveArgs};
 use crate::configure;
 use crate::node_install::{MARK, PACKAGED, systemctl};
-use crate::{CliError, daemon, print};
+use crate::{CliError, daemon};
 
 /// Where containerd's shims keep what a container was made with: its own, Docker's, and that of k3s.
 const TASKS: [&str; 3] = [
@@ -267,7 +268,7 @@ fn remove(path: &Path) -> Result<(), CliError> {
             Err(file("remove", path)(source).into())
         }
         Err(_) => Ok(()),
-        Ok(()) => print::answer(&format!("Removed: {}\n", path.display())),
+        Ok(()) => Ok(print::answer(&format!("Removed: {}\n", path.display()))?),
     }
 }
 

@@ -7,12 +7,11 @@ mod cuda;
 
 use std::ffi::OsString;
 
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{ExitCode, print};
 use serde::Serialize;
 
 use crate::args::{Output, ProbeArgs};
 use crate::error::CliError;
-use crate::print;
 use crate::probe::cuda::Cuda;
 pub use crate::probe::cuda::CudaError;
 

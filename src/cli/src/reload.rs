@@ -1,10 +1,10 @@
 //! `mpsgate reload`: one call, and what came of each setting that changed.
 
 use mpsgate_api::{ApiError, Call, Reply};
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{ExitCode, print};
 
 use crate::args::ReloadArgs;
-use crate::{CliError, daemon, print};
+use crate::{CliError, daemon};
 
 pub(crate) fn run(args: &ReloadArgs) -> Result<ExitCode, CliError> {
     let Reply::Reloaded { lines } = daemon::ask(&args.daemon.socket, Call::Reload)? else {

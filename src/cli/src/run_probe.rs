@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{ExitCode, print};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::bundle::{Bundle, Probe};
+use crate::CliError;
 use crate::args::{Output, RunProbeArgs};
-use crate::{CliError, print};
 
 /// Where runc keeps its containers when nobody says otherwise.
 const ROOT: &str = "/run/runc";

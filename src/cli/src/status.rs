@@ -10,13 +10,13 @@ use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpsgate_api::{Action, ApiServerStatus, CardStatus, GrantStatus, Status};
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{EdgeError, ExitCode, print};
 use mpsgate_model::Mib;
 use serde::Serialize;
 
 use self::columns::Columns;
 use crate::args::{StatusArgs, StatusOutput};
-use crate::{CliError, daemon, print};
+use crate::{CliError, daemon};
 
 /// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
 const SCHEMA: u32 = 1;
@@ -50,7 +50,7 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn render_json(status: &Status) -> Result<String, CliError> {
+fn render_json(status: &Status) -> Result<String, EdgeError> {
     #[derive(Serialize)]
     struct Document<'a> {
         schema: u32,

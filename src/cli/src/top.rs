@@ -19,7 +19,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use mpsgate_api::Status;
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{ExitCode, print};
+use mpsgate_model::printable;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::widgets::Paragraph;
@@ -30,7 +31,7 @@ use self::model::{Model, Wish};
 use self::view::Look;
 use crate::args::TopArgs;
 use crate::status::now_ms;
-use crate::{CliError, daemon, print};
+use crate::{CliError, daemon};
 
 /// Longest wait for a key: answers and signals are seen as soon as this.
 const WAIT: Duration = Duration::from_millis(100);
@@ -90,7 +91,7 @@ fn watch(
             drawn = None;
             match answer {
                 Ok(status) => model.take(status),
-                Err(error) => model.fail(print::chain(&error)),
+                Err(error) => model.fail(printable::chain(&error)),
             }
         }
         if drawn.is_none_or(|drawn| drawn.elapsed() >= STALE) {

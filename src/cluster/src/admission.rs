@@ -44,6 +44,8 @@ pub struct Pod {
     pub gpu_count: Option<String>,
     /// It names GPU memory in an annotation, which counts for nothing in a pod.
     pub asks_by_annotation: bool,
+    /// An annotation by which NVIDIA's toolkit, or the engine, would give its containers a card.
+    pub annotates_cards: bool,
     /// All of them: init, main and ephemeral ones.
     pub containers: Vec<Container>,
 }
@@ -63,6 +65,8 @@ pub struct Container {
     pub limits: Result<Vec<(String, Mib)>, String>,
     /// `aliyun.com/gpu-core.percentage`; nothing is 0.
     pub core_percentage: u64,
+    /// A variable or mount by which NVIDIA's toolkit would give it a card.
+    pub names_cards: bool,
     /// Device nodes of GPUs that it mounts from the host.
     pub device_mounts: Vec<String>,
     /// What it mounts at `/dev/shm` that is not the host's.
@@ -214,19 +218,25 @@ pub fn judge(pod: &Pod, known: &Known, ipc: Ipc) -> Judged {
 
 /// Says of each container to whom it matters whether the pod comes to mpsgate at all.
 fn way(pod: &Pod, known: &Known, judged: &mut Judged) {
-    let matters = |container: &&Container| container.asks() || container.has_signal();
-    let mut containers = pod.containers.iter().filter(matters).peekable();
+    let plain = |container: &Container| container.asks() || container.has_signal();
+    // On a way through mpsgate the node judges these, by what comes out of them.
+    let any = |container: &Container| {
+        plain(container) || (!container.exempt && (container.names_cards || pod.annotates_cards))
+    };
     // Most pods are told nothing.
-    if containers.peek().is_none() {
+    if !pod.containers.iter().any(any) {
         return;
     }
-    let said = |refusal: &Refusal| {
+    let said = |matters: &dyn Fn(&Container) -> bool, refusal: &Refusal| {
+        let containers = pod.containers.iter().filter(|one| matters(one));
         containers.map(|one| (one.name.clone(), refusal.clone())).collect::<Vec<_>>()
     };
     match known.way(pod.class.as_deref(), &pod.place) {
         Way::Fine => {}
-        Way::Round(refusal) => judged.refused.extend(said(&refusal)),
-        Way::Default(refusal) | Way::Unknown(refusal) => judged.warned.extend(said(&refusal)),
+        Way::Round(refusal) => judged.refused.extend(said(&any, &refusal)),
+        Way::Default(refusal) | Way::Unknown(refusal) => {
+            judged.warned.extend(said(&plain, &refusal))
+        }
     }
 }
 

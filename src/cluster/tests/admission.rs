@@ -15,6 +15,7 @@ fn container(name: &str, gib: u64, volume: Option<&str>) -> Container {
         privileged: false,
         capabilities: Vec::new(),
         visible_devices: None,
+        names_cards: false,
         limits: Ok((gib > 0)
             .then(|| ("aliyun.com/gpu-mem".to_owned(), Mib(gib * 1024)))
             .into_iter()
@@ -36,6 +37,7 @@ fn pod(containers: Vec<Container>) -> Pod {
         own_users: false,
         gpu_count: None,
         asks_by_annotation: false,
+        annotates_cards: false,
         containers,
     }
 }

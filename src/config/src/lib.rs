@@ -1,4 +1,4 @@
-//! Settings, defaults, well-known paths and exit codes of mpsgate.
+//! Settings, defaults and well-known paths of mpsgate.
 //!
 //! ```text
 //! text ── toml ──► table ── keys::read ──► Config
@@ -10,7 +10,6 @@
 //! nothing else: no environment, no clock, no processes. All executables use it.
 
 mod error;
-mod exit;
 mod file;
 mod keys;
 pub mod paths;
@@ -19,7 +18,6 @@ mod runtime;
 mod settings;
 
 pub use error::ConfigError;
-pub use exit::ExitCode;
 pub use file::{MAX_BYTES, Origin, runs_as_root};
 pub use reload::{Change, Taken};
 pub use runtime::{find_runtime, runtime_for_pass_through, runtime_path_hint};

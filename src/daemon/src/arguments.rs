@@ -5,31 +5,32 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser, Subcommand};
 use mpsgate_config::paths;
 
-/// The node daemon of mpsgate: gives containers GPU memory under MPS
+/// The node daemon of mpsgate: it grants GPU memory to containers
 ///
-/// Keeps one MPS control daemon for each managed GPU, a ledger of what each container was given, and the
-/// socket by which mpsgate-runtime, mpsgate-hook and mpsgate(8) ask for it. Ending, restarting or upgrading
-/// it leaves control daemons, grants and containers alone. SIGHUP makes it read its settings again, as
-/// mpsgate reload does; SIGTERM and SIGINT end it.
+/// mpsgated runs an MPS control daemon for each managed GPU, keeps the ledger of grants, and
+/// answers mpsgate-runtime, mpsgate-hook and mpsgate(8) on a socket. Control daemons, grants and
+/// containers survive when mpsgated ends, restarts or is upgraded. SIGHUP reloads the settings, as
+/// mpsgate reload does. SIGTERM and SIGINT end it.
 #[derive(Debug, Parser)]
 #[command(
     name = "mpsgated",
     version,
+    verbatim_doc_comment,
     after_long_help = "\
 Example:
   mpsgated --config /etc/mpsgate/config.toml
 
 Exit status:
   0   ended by SIGTERM or SIGINT
-  2   failed; the reason is in the journal
+  2   an error; the reason is in the journal
   64  wrong arguments
   78  the settings cannot be used"
 )]
 pub struct Arguments {
-    /// The settings; a missing file means: all defaults
+    /// The settings of mpsgate, if any
     #[arg(long, value_name = "FILE", default_value = paths::CONFIG_FILE)]
     pub config: PathBuf,
-    /// Something else than being the node daemon
+    /// What to do instead of serving the node
     #[command(subcommand)]
     pub command: Option<Command>,
 }
@@ -37,27 +38,38 @@ pub struct Arguments {
 /// What the program does instead.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Hold MPS control daemons for an mpsgated in another pod
+    /// Supervise MPS control daemons for an mpsgated in another pod
     ///
-    /// For nodes without systemd in reach (mps.supervisor = "holder"): starts a card's control daemon when
-    /// mpsgated asks for it, and is its parent, so that mpsgated can be replaced without ending CUDA work.
-    /// Ending it ends all that it holds: on SIGTERM it says quit to each. Needs root, the host's pid and
-    /// IPC namespaces and /run/mpsgate.
-    #[command(after_long_help = "\
+    /// For nodes where systemd cannot be reached (mps.supervisor = "holder"). The supervisor starts
+    /// the control daemon of a GPU when mpsgated requests it, and is its parent, so mpsgated can be
+    /// replaced without ending CUDA processes. When the supervisor ends, it ends its control
+    /// daemons: on SIGTERM it sends quit to each. It needs root, /run/mpsgate, and the pid and IPC
+    /// namespaces of the host.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
 Example:
   mpsgated hold
   mpsgated hold --check && kubectl uncordon NODE
 
 Exit status:
-  0   ended by SIGTERM or SIGINT, with what it held; with --check: it answers
-  2   failed
+  0   ended by SIGTERM or SIGINT, with its control daemons; with --check: it answers
+  2   an error
   64  wrong arguments
-  69  with --check: no holder answers")]
+  69  with --check: no supervisor answers"
+    )]
     Hold {
-        /// The control program: the same as mps.control in mpsgated's settings, no other is started
-        #[arg(long, value_name = "FILE", default_value = "/usr/bin/nvidia-cuda-mps-control")]
+        /// The program to start
+        ///
+        /// It is the same as mps.control in the settings of mpsgated. No other program is started.
+        #[arg(
+            long,
+            verbatim_doc_comment,
+            value_name = "FILE",
+            default_value = "/usr/bin/nvidia-cuda-mps-control"
+        )]
         control: PathBuf,
-        /// Only say whether a holder answers on this node, and how many it holds
+        /// Only say whether a supervisor answers, and how many control daemons it has
         #[arg(long)]
         check: bool,
     },

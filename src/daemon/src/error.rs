@@ -3,8 +3,11 @@
 use std::io;
 use std::path::PathBuf;
 
-use mpsgate_config::{ConfigError, ExitCode};
+use mpsgate_config::ConfigError;
+use mpsgate_edge::{EdgeError, ExitCode, Remedy};
+use mpsgate_hold::HoldError;
 use mpsgate_model::ledger_file::LedgerFileError;
+pub(crate) use mpsgate_model::printable::chain;
 
 /// What ends the process.
 #[derive(Debug, thiserror::Error)]
@@ -13,9 +16,12 @@ pub enum DaemonError {
     /// The settings cannot be used.
     #[error("the settings cannot be used")]
     Config(#[source] ConfigError),
-    /// The log goes nowhere.
-    #[error("cannot open the log")]
-    Log(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The log or an answer goes nowhere.
+    #[error(transparent)]
+    Edge(EdgeError),
+    /// `mpsgated hold` ended.
+    #[error(transparent)]
+    Hold(HoldError),
     /// One of our directories cannot be made.
     #[error("cannot {action} {}", path.display())]
     Directory {
@@ -77,13 +83,12 @@ pub enum DaemonError {
     },
 }
 
-impl DaemonError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> String {
-        match self {
+impl Remedy for DaemonError {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
             Self::Config(error) => error.hint(),
-            Self::Log(_) => "start mpsgated with a standard error that can be written".to_owned(),
+            Self::Edge(error) => return error.hint(),
+            Self::Hold(error) => error.hint(),
             Self::Directory { path, .. } => {
                 format!(
                     "mpsgated needs root and a writable parent: ls -ld {0}; df {0}",
@@ -103,14 +108,14 @@ impl DaemonError {
             Self::Task { .. } => {
                 "journalctl -u mpsgated -n 50; please report it with these lines".to_owned()
             }
-        }
+        })
     }
 
-    /// What the process exits with.
-    #[must_use]
-    pub fn exit_code(&self) -> ExitCode {
+    fn exit_code(&self) -> ExitCode {
         match self {
             Self::Config(_) => ExitCode::BadConfig,
+            Self::Edge(error) => error.exit_code(),
+            Self::Hold(HoldError::Away { .. }) => ExitCode::Unavailable,
             _ => ExitCode::Failed,
         }
     }
@@ -118,20 +123,4 @@ impl DaemonError {
 
 fn parent(path: &std::path::Path) -> String {
     path.parent().unwrap_or(path).display().to_string()
-}
-
-/// An error and all its causes, in one line.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let part = next.to_string();
-        // A transparent variant repeats its source's words.
-        if !text.ends_with(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        cause = next.source();
-    }
-    text
 }

@@ -35,7 +35,6 @@ mod inventory;
 mod judged;
 mod keeper;
 mod limits;
-mod logging;
 mod managed;
 mod metrics;
 mod node;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use mpsgate_api::Reply;
 use mpsgate_config::{Change, Config, Manage, Taken};
+use mpsgate_edge::logging;
 use mpsgate_model::GpuUuid;
 use mpsgate_model::{Code, Refusal};
 use tokio::signal::unix::Signal;
@@ -15,7 +16,7 @@ use crate::hardware::CardId;
 use crate::operator::{Told, give_back, hand_over, id};
 use crate::schedule::Want;
 use crate::socket::Line;
-use crate::{DaemonError, error, logging, snapshot};
+use crate::{DaemonError, error, snapshot};
 
 /// Reloads at each SIGHUP. What comes of it is logged.
 pub(crate) async fn on_hangup(daemon: Arc<Daemon>, mut hangup: Signal) -> Result<(), DaemonError> {

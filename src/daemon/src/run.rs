@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use mpsgate_config::{Config, Origin};
 use mpsgate_crashpoint::crash_point;
+use mpsgate_edge::logging;
 use mpsgate_model::ledger::Ledger;
 use mpsgate_model::ledger_file::{LedgerFile, LedgerFileError};
 use mpsgate_policy::schedule::Wants;
@@ -27,8 +28,7 @@ use crate::schedule::Scheduling;
 use crate::settings::Settings;
 use crate::{
     DaemonError, Places, api_server, device_plugin, directories, error, handlers, inventory,
-    limits, logging, managed, metrics, process, reload, schedule, snapshot, socket, tokens, watch,
-    watchdog,
+    limits, managed, metrics, process, reload, schedule, snapshot, socket, tokens, watch, watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -53,7 +53,7 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<(), DaemonError> {
     let (config, origin) =
         Config::load_with_origin(&options.config).map_err(DaemonError::Config)?;
-    logging::init(config.log.level)?;
+    logging::to_journal("mpsgated", config.log.level).map_err(DaemonError::Edge)?;
     log::info!(
         version = env!("CARGO_PKG_VERSION"),
         settings:% = match &origin {
@@ -301,7 +301,7 @@ mod tests {
         let failed = || DaemonError::System { action: "try", source: io::Error::other("no") };
         let error = own_one(async move { Err(failed()) }).await.unwrap_err();
         assert_eq!(error.to_string(), "the task that does its work ended: cannot try: no");
-        assert_eq!(error.exit_code(), mpsgate_config::ExitCode::Failed);
+        assert_eq!(error.exit_code(), mpsgate_edge::ExitCode::Failed);
         let error = own_one(async { panic!("on purpose") }).await.unwrap_err();
         assert!(error.to_string().contains("panicked"), "{error}");
     }

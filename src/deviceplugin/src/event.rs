@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use mpsgate_model::printable::chain;
+
 use crate::{Ask, Denied, DevicesError, PluginError};
 
 /// How much of an operator's attention an event wants.
@@ -108,15 +110,7 @@ impl fmt::Display for Event {
             }
             Self::NoKubelet(path) => write!(f, "no kubelet: {} does not exist", path.display()),
             Self::Registered => f.write_str("registered with kubelet"),
-            Self::Failed(error) => {
-                write!(f, "{error}")?;
-                let mut cause = std::error::Error::source(error);
-                while let Some(error) = cause {
-                    write!(f, ": {error}")?;
-                    cause = error.source();
-                }
-                Ok(())
-            }
+            Self::Failed(error) => f.write_str(&chain(error)),
             Self::Watched { healthy, all } => {
                 write!(f, "kubelet reads the list: {healthy} of {all} devices are healthy")
             }

@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use mpsgate_kubernetes::Access;
 
-/// Show the GPU memory of the cluster's nodes: of each card, how much is allocated to pods
+/// Show the GPU memory of each node and GPU that is allocated to pods
 ///
-/// kubectl runs it as `kubectl inspect cgpu` wherever the program is in PATH. It lists nodes and pods, and changes nothing. The
-/// table is that of ACK's and gpushare's tools, byte for byte, with the nodes in the order of their names.
+/// If the program is in PATH, kubectl runs it as kubectl inspect cgpu. It lists nodes and pods, and
+/// changes nothing. The table is byte for byte that of the tools of ACK and gpushare, with the
+/// nodes sorted by name.
 #[derive(Debug, Parser)]
 #[command(
     name = "kubectl-inspect-cgpu",
     version,
+    verbatim_doc_comment,
     override_usage = "kubectl inspect cgpu [OPTIONS] [NODE]",
     after_long_help = "\
 Examples:
@@ -22,30 +24,30 @@ Examples:
   kubectl inspect cgpu -o json | jq '.nodes[] | {name, used_mib, total_mib}'
 
 Environment:
-  KUBECONFIG  kubeconfig files, separated by colons; without it ~/.kube/config is read
-  NO_COLOR    no colours; there are none outside of a terminal anyway
+  KUBECONFIG  kubeconfig files, separated by colons; default: ~/.kube/config
+  NO_COLOR    if set, no colours; without a terminal there are none
 
 Exit status:
-  0   done
+  0   success
   1   the cluster has no node of that name
-  2   failed: the API server refused, or the answer cannot be written
+  2   an error: the API server refused, or the output cannot be written
   64  wrong arguments
   69  the API server does not answer
   78  there is no kubeconfig, or it cannot be used"
 )]
 pub(crate) struct Cli {
-    /// Only this node
+    /// Show only this node
     pub(crate) node: Option<String>,
-    /// Each pod, with what it has of each card
+    /// Also show each pod with its GPU memory
     #[arg(short, long)]
     pub(crate) details: bool,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(crate) output: Output,
-    /// The kubeconfig to use, before KUBECONFIG
+    /// The kubeconfig; counts more than KUBECONFIG
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig, instead of its current one
+    /// The context in the kubeconfig; default: its current context
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 }
@@ -54,9 +56,9 @@ pub(crate) struct Cli {
 pub(crate) enum Output {
     /// As ACK's tool prints it
     Table,
-    /// With how the node shares its cards, and what of them is not for pods
+    /// Also the sharing mode of the node, and the memory that pods cannot use
     Wide,
-    /// For programs; the field `schema` changes with the meaning of any other
+    /// For programs; the field `schema` changes when the meaning of another field does
     Json,
 }
 

@@ -1,8 +1,8 @@
 //! The same as JSON, for programs. Amounts are MiB, always.
 
+use mpsgate_edge::{EdgeError, print};
 use serde::Serialize;
 
-use crate::InspectError;
 use crate::view::{Device, NodeView, PodView, View};
 
 /// Changes with the meaning of any field; new fields do not change it.
@@ -57,18 +57,15 @@ struct Share<'a> {
     source: &'static str,
 }
 
-pub(crate) fn render(view: &View) -> Result<String, InspectError> {
+pub(crate) fn render(view: &View) -> Result<String, EdgeError> {
     let nodes: Vec<Node> =
         view.nodes.iter().filter(|node| node.total > 0).map(|it| node(view, it)).collect();
-    let document = Document {
+    print::json(&Document {
         schema: SCHEMA,
         used_mib: nodes.iter().map(|node| node.used_mib).fold(0, i64::saturating_add),
         total_mib: nodes.iter().map(|node| node.total_mib).fold(0, i64::saturating_add),
         nodes,
-    };
-    let mut text = serde_json::to_string_pretty(&document).map_err(InspectError::Render)?;
-    text.push('\n');
-    Ok(text)
+    })
 }
 
 fn node<'a>(view: &View, node: &'a NodeView) -> Node<'a> {

@@ -1,12 +1,9 @@
 //! Everything that ends the command, with its exit code and its remedy.
 
-use std::error::Error as _;
-use std::fmt::Write as _;
 use std::io;
 
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{EdgeError, ExitCode, Remedy};
 use mpsgate_kubernetes::SeenError;
-use mpsgate_model::printable::plain;
 
 /// Why there is no table.
 #[derive(Debug, thiserror::Error)]
@@ -19,31 +16,20 @@ pub enum InspectError {
     #[error("cannot prepare to wait for the network")]
     Runtime(#[source] io::Error),
     /// The answer cannot be written.
-    #[error("cannot write the answer to stdout")]
-    Stdout(#[source] io::Error),
-    /// The answer is no JSON document: a slip of ours.
-    #[error("cannot write the answer as JSON")]
-    Render(#[source] serde_json::Error),
+    #[error(transparent)]
+    Edge(#[from] EdgeError),
 }
 
-impl InspectError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> Option<String> {
+impl Remedy for InspectError {
+    fn hint(&self) -> Option<String> {
         match self {
             Self::Seen(error) => Some(error.hint()),
             Self::Runtime(_) => Some("check the limit of open files: ulimit -n".to_owned()),
-            Self::Stdout(_) => {
-                Some("check the disk that stdout is redirected to: df -h".to_owned())
-            }
-            // Nobody but us can do anything about it.
-            Self::Render(_) => None,
+            Self::Edge(error) => error.hint(),
         }
     }
 
-    /// What the command exits with.
-    #[must_use]
-    pub fn exit_code(&self) -> ExitCode {
+    fn exit_code(&self) -> ExitCode {
         match self {
             Self::Seen(error) => match error {
                 SeenError::NoKubeconfig { .. }
@@ -53,26 +39,8 @@ impl InspectError {
                 SeenError::Read { .. } if error.status().is_none() => ExitCode::Unavailable,
                 _ => ExitCode::Failed,
             },
-            Self::Runtime(_) | Self::Stdout(_) | Self::Render(_) => ExitCode::Failed,
+            Self::Runtime(_) => ExitCode::Failed,
+            Self::Edge(error) => error.exit_code(),
         }
-    }
-
-    /// `error:`, `cause:` and `hint:` lines. Causes that a line already holds are not repeated.
-    pub(crate) fn render(&self) -> String {
-        let mut text = format!("error: {}\n", plain(&self.to_string()));
-        let mut cause = self.source();
-        while let Some(source) = cause {
-            // An API server, or what stands in its place, may answer anything.
-            let line = plain(&source.to_string());
-            if !text.contains(&line) {
-                // Writing to a String does not fail.
-                let _ = writeln!(text, "cause: {line}");
-            }
-            cause = source.source();
-        }
-        if let Some(hint) = self.hint() {
-            let _ = writeln!(text, "hint: {}", plain(&hint));
-        }
-        text
     }
 }

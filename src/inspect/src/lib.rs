@@ -16,16 +16,14 @@ mod document;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
-mod print;
 mod summary;
 mod table;
 mod view;
 
 use std::ffi::OsString;
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
-use mpsgate_config::ExitCode;
+use clap::CommandFactory;
+use mpsgate_edge::{ExitCode, print};
 use mpsgate_kubernetes::seen;
 use mpsgate_model::printable::plain;
 
@@ -41,20 +39,10 @@ pub fn command() -> clap::Command {
 
 /// Runs the command line `argv` (with the program's name first) and says how it ended.
 pub fn main(argv: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(argv) {
-        Ok(cli) => cli,
-        Err(error) => return usage(&error),
-    };
-    match run(&cli) {
-        Ok(()) => ExitCode::Done,
-        Err(error) => {
-            print::note(&error.render());
-            error.exit_code()
-        }
-    }
+    mpsgate_edge::run(argv, |cli: Cli| run(&cli))
 }
 
-fn run(cli: &Cli) -> Result<(), InspectError> {
+fn run(cli: &Cli) -> Result<ExitCode, InspectError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -72,7 +60,8 @@ fn run(cli: &Cli) -> Result<(), InspectError> {
         (Output::Json, _) => document::render(&view)?,
         (output, true) => details::render(&view, output == Output::Wide, coloured),
         (output, false) => summary::render(&view, output == Output::Wide, coloured),
-    })
+    })?;
+    Ok(ExitCode::Done)
 }
 
 /// The published tool prints an empty table then; why it is empty goes to stderr.
@@ -86,14 +75,4 @@ fn nothing(node: Option<&str>) -> String {
         mpsgate_kubernetes::GPU_MEMORY,
         mpsgate_kubernetes::CARDS
     )
-}
-
-/// Prints help, version or what is wrong with the arguments.
-fn usage(error: &clap::Error) -> ExitCode {
-    // Where even this cannot be printed, the exit code still tells.
-    let _ = error.print();
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::Done,
-        _ => ExitCode::Usage,
-    }
 }

@@ -1,9 +1,9 @@
 //! Why the API server is not reached, or does not do what it is asked.
 
-use std::error::Error as _;
 use std::path::PathBuf;
 
 use kube::config::{InClusterError, KubeconfigError};
+use mpsgate_model::printable::chain;
 
 /// What can go wrong between a program and the API server. Nothing of it stops mpsgated.
 #[derive(Debug, thiserror::Error)]
@@ -141,20 +141,9 @@ impl Error {
         }
     }
 
-    /// The error and its causes on one line, for a log and for `mpsgate status`. Causes that kube's texts
-    /// already hold are not repeated.
+    /// The error and its causes on one line, for a log and for `mpsgate status`.
     #[must_use]
     pub fn line(&self) -> String {
-        let mut line = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let text = error.to_string();
-            if !line.contains(&text) {
-                line.push_str(": ");
-                line.push_str(&text);
-            }
-            cause = error.source();
-        }
-        line
+        chain(self)
     }
 }

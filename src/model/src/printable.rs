@@ -7,6 +7,7 @@
 //! character it was, in an answer or an event, [`plain`] replaces them, and nothing grows.
 
 use std::borrow::Cow;
+use std::error::Error;
 use std::fmt::Write as _;
 
 /// Characters of a value, such as a path or a variable, that are worth reading.
@@ -67,6 +68,38 @@ pub fn plain(text: &str) -> String {
     text.chars().map(|c| if is_obeyed(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
+/// [`plain`] for a text of lines, each of which stays one.
+#[must_use]
+pub fn lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
+}
+
+/// What an error says and the causes that it names, in one line. Text from outside is not escaped.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut texts = vec![error.to_string()];
+    texts.append(&mut causes(error));
+    texts.join(": ")
+}
+
+/// Why an error happened, the nearest cause first. A cause that an earlier text quotes is left out.
+#[must_use]
+pub fn causes(error: &dyn Error) -> Vec<String> {
+    let mut said = error.to_string();
+    let mut causes = Vec::new();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        if !said.contains(&text) {
+            said.push('\n');
+            said.push_str(&text);
+            causes.push(text);
+        }
+        next = cause.source();
+    }
+    causes
+}
+
 /// Control characters (C0, DEL, C1), ends of lines and paragraphs, and Unicode's bidirectional controls (UAX #9).
 fn is_obeyed(c: char) -> bool {
     c.is_control()
@@ -99,6 +132,29 @@ mod tests {
             assert_eq!(line(text), shown, "{text:?}");
             assert_eq!(value(text), shown, "{text:?}");
         }
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_is_replaced() {
+        let text = "a\u{1b}[2J\u{9b}\u{7f}\u{202e}\u{2069}b\r\tc\nd ü – 名";
+        assert_eq!(plain(text), "a�[2J����b��c�d ü – 名");
+        assert_eq!(lines(text), "a�[2J����b��c\nd ü – 名");
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Said(&'static str, #[source] Option<Box<Said>>);
+
+    #[test]
+    fn a_cause_that_was_quoted_is_not_said_again() {
+        let within = |text, error| Said(text, Some(Box::new(error)));
+        let refused = || Said("connection refused", None);
+        assert_eq!(chain(&refused()), "connection refused");
+        assert_eq!(chain(&within("no answer", refused())), "no answer: connection refused");
+        let quoting = within("tcp: connection refused (111)", refused());
+        assert_eq!(chain(&quoting), "tcp: connection refused (111)");
+        let outer = within("no answer", within("tcp: connection refused", refused()));
+        assert_eq!(causes(&outer), ["tcp: connection refused"]);
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub enum Verb {
     Kill,
     /// Removes a container.
     Delete,
+    /// Changes the resources of a container.
+    Update,
     /// Any other verb, known to the runtime or not. [`Invocation::verb_at`] says where it stands.
     Other,
     /// There is no verb, or only help or the version is asked for.
@@ -53,6 +55,7 @@ impl Verb {
             b"exec" => Self::Exec,
             b"kill" => Self::Kill,
             b"delete" => Self::Delete,
+            b"update" => Self::Update,
             _ => Self::Other,
         }
     }
@@ -118,6 +121,10 @@ pub struct Invocation {
     pub process_file_at: Option<ValueAt>,
     /// The container. `None` also where crun's `--regex` names many.
     pub container_id: Option<OsString>,
+    /// `update --resources`: a file, or `-` for standard input.
+    pub resources: Option<PathBuf>,
+    /// Where that file's name stands; see [`with_value`].
+    pub resources_at: Option<ValueAt>,
     /// Where [`with_exec_env`] inserts, where it has to, and the flag that the caller wrote there: `-e`
     /// or `--env`. runc 1.1.5 refuses an argv with both.
     pub exec_env_at: Option<(usize, &'static str)>,
@@ -209,6 +216,8 @@ pub fn parse(args: &[OsString]) -> Invocation {
         pid_file: path(reading.pid_file),
         process_file: path(reading.process_at),
         process_file_at: reading.process_at,
+        resources: path(reading.resources),
+        resources_at: reading.resources,
         container_id,
         exec_env_at: env_flag.map(|flag| (flags_end, flag)),
         signal,
@@ -224,7 +233,12 @@ pub fn with_process_file(
     found: &Invocation,
     path: &Path,
 ) -> Option<Vec<OsString>> {
-    let at = found.process_file_at?;
+    with_value(args, found.process_file_at?, path)
+}
+
+/// A copy of `args` with another value of a flag.
+#[must_use]
+pub fn with_value(args: &[OsString], at: ValueAt, path: &Path) -> Option<Vec<OsString>> {
     let mut changed = args.to_vec();
     let slot = changed.get_mut(at.index)?;
     let mut bytes = slot.as_bytes().get(..at.prefix)?.to_vec();
@@ -289,6 +303,7 @@ struct Reading {
     config: Option<ValueAt>,
     pid_file: Option<ValueAt>,
     process_at: Option<ValueAt>,
+    resources: Option<ValueAt>,
     env_flag: Option<&'static str>,
     regex: bool,
     kill_all: bool,
@@ -318,6 +333,7 @@ impl Reading {
             Meaning::Config => self.config = non_empty,
             Meaning::PidFile => self.pid_file = non_empty,
             Meaning::Process => self.process_at = non_empty,
+            Meaning::Resources => self.resources = non_empty,
             Meaning::Env => self.env_flag = Some(env_flag(args, value)),
             Meaning::Regex => self.regex = on,
             Meaning::KillAll => self.kill_all = on,

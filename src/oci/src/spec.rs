@@ -20,5 +20,5 @@ pub use edit::{Edit, EditError, HookStage, REPLACED_MAX, apply};
 pub use glance::{Seen, glance};
 pub use mounts::{MountEntry, ReadOnly};
 pub use open::OpenDevices;
-pub use parse::{Document, SpecError, parse, parse_process};
+pub use parse::{Document, SpecError, parse, parse_process, parse_resources};
 pub use view::{Device, DeviceRule, Hook, IdRange, Mount, Namespace, View};

@@ -50,19 +50,26 @@ pub use exempt::{exempt_as, is_exempt};
 pub use found::Signal;
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, edits_of_any_grant, grant_edits, grant_env};
 pub use ipc::{HOST_SHM, Ipc, SharedMemory, Shm, ShmMount, may_have_its_own, shared_memory};
-pub use limits::{CORE_RESOURCE, Listed, confirmed, core_refusal, list, uncountable};
+pub use limits::{
+    CORE_RESOURCE, Listed, compute_share, confirmed, core_refusal, list, uncountable,
+};
 pub use mounts::{HOOK_MOUNTS, Reach, only_looks_again};
 pub use mpsgate_config::Schedule;
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node};
 pub use notes::{Note, NoteAction};
-pub use path::inside;
+pub use path::{clean, inside};
 pub use pids::{Pids, shares_pod};
 pub use placement::*;
 pub use promise::{Asked, expected_on};
-pub use reading::{Bytes, DOCUMENT_MAX, Facts, Glimpse, Reading, Unclean, decide_unclean, read};
+pub use reading::{
+    Bytes, DOCUMENT_MAX, Facts, Glimpse, ROOT, Reading, Unclean, decide_unclean, read,
+};
 pub use refusal::HOST_IPC;
 pub use settle::{Held, Unsettled, settle};
 pub use signals::{has_driver, has_nvidia_hook, is_nvidia_runtime, is_privileged, may_matter};
 pub use toolkit::{ToolkitNames, VISIBLE, named, visible};
+pub use toolkit::{
+    may_read_annotation, may_read_variable, pod_annotation, pod_mount, pod_variables,
+};
 pub use unruled::Unruled;
 pub use users::Users;

@@ -1,7 +1,7 @@
 //! How much of a pod's word counts: what kubelet handed out (a token) beside what the API server lists in the
 //! container's `resources.limits`.
 
-use mpsgate_model::{Code, Mib, Refusal};
+use mpsgate_model::{Code, ComputeShare, Mib, Refusal};
 
 use crate::ASK_LIMITS;
 
@@ -59,6 +59,16 @@ pub fn confirmed(
             list(several)
         ))),
     }
+}
+
+/// The share of each card's compute that a container has: the smaller of its annotation's and its limits'. Without
+/// either it has all of it, so that an annotation takes and never gives, whether or not its limits are known.
+#[must_use]
+pub fn compute_share(
+    annotation: Option<ComputeShare>,
+    limits: Option<ComputeShare>,
+) -> Option<ComputeShare> {
+    annotation.into_iter().chain(limits).min_by_key(|share| share.0)
 }
 
 /// A limit that cannot be counted.
@@ -122,6 +132,23 @@ mod tests {
 
     fn of(resource: &str, gib: u64) -> (String, Mib) {
         (resource.to_owned(), Mib(gib * 1024))
+    }
+
+    #[test]
+    fn an_annotation_never_gives_more_compute_than_a_container_has_without_it() {
+        /// Of a share that is not set.
+        const ALL: u8 = 100;
+        let shares = || std::iter::once(None).chain((1..=ALL).map(|n| Some(ComputeShare(n))));
+        let held = |annotation, limits| compute_share(annotation, limits).map_or(ALL, |s| s.0);
+        for limits in shares() {
+            let without = held(None, limits);
+            assert_eq!(without, limits.map_or(ALL, |share| share.0));
+            for annotation in shares() {
+                let with = held(annotation, limits);
+                assert!(with <= without, "{annotation:?} {limits:?}");
+                assert!(annotation.is_none_or(|share| with <= share.0));
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 /// The shortest path that means the same lexically, as Go's `filepath.Clean` makes it: NVIDIA's toolkit and
 /// runc compare paths in this form, and engines hand them over as they were written.
-pub(crate) fn clean(path: &str) -> Cow<'_, str> {
+#[must_use]
+pub fn clean(path: &str) -> Cow<'_, str> {
     let rooted = path.starts_with('/');
     let inner = path.strip_prefix('/').unwrap_or(path);
     let is_name = |part: &str| !matches!(part, "" | "." | "..");

@@ -11,6 +11,7 @@
 use std::io::Read;
 
 use mpsgate_config::{Policy, Unallocated};
+use mpsgate_model::printable::chain;
 use mpsgate_model::{is_request_annotation, is_request_env};
 use mpsgate_oci::spec::{self, Document, Mount, Seen, SpecError};
 
@@ -20,6 +21,8 @@ use mpsgate_model::{Code, Refusal};
 /// Largest document that is parsed, in bytes. runc's own tests stay below 100 KiB; a Kubernetes pod's annotations
 /// add 256 KiB at most. A larger one is read in pieces.
 pub const DOCUMENT_MAX: u64 = 16 << 20;
+/// Where the root file system is bound.
+pub const ROOT: &str = "/";
 /// Bytes of bind mounts that are remembered of one document.
 const BINDS_MAX: usize = 32 << 20;
 
@@ -64,16 +67,21 @@ impl Glimpse {
             Seen::Variable(name) => self.asks_by_env |= is_request_env(name),
             Seen::Rule(rule) => self.denies_all |= rule.denies_all(),
             Seen::OtherRules => self.has_other_rules = true,
-            Seen::Mount(mount) if mount.is_bind && !mount.source.is_empty() => {
-                self.size_of_binds += mount.source.len() + mount.destination.len();
-                if self.size_of_binds < BINDS_MAX {
-                    self.binds.push((mount.source.to_owned(), mount.destination.to_owned()));
-                } else {
-                    self.found
-                        .get_or_insert_with(|| "more bind mounts than can be looked at".to_owned());
-                }
-            }
+            Seen::Mount(mount) if mount.is_bind => self.bind(mount.source, mount.destination),
+            Seen::Root(path) => self.bind(path, ROOT),
             _ => {}
+        }
+    }
+
+    fn bind(&mut self, source: &str, destination: &str) {
+        if source.is_empty() {
+            return;
+        }
+        self.size_of_binds += source.len() + destination.len();
+        if self.size_of_binds < BINDS_MAX {
+            self.binds.push((source.to_owned(), destination.to_owned()));
+        } else {
+            self.found.get_or_insert_with(|| "more bind mounts than can be looked at".to_owned());
         }
     }
 
@@ -84,7 +92,7 @@ impl Glimpse {
         self.denies_all && !self.has_other_rules
     }
 
-    /// Its bind mounts.
+    /// Its bind mounts; that of its root has the destination [`ROOT`].
     pub fn binds(&self) -> impl Iterator<Item = Mount<'_>> {
         let binds = self.binds.iter();
         binds.map(|(source, destination)| Mount { source, destination, is_bind: true })
@@ -103,6 +111,7 @@ fn words(seen: &Seen<'_>) -> String {
             format!("the device rule {kind} {}:{}", or_all(r.major), or_all(r.minor))
         }
         Seen::Mount(m) => format!("the mount of {} at {}", m.source, m.destination),
+        Seen::Root(path) => format!("the root {path}"),
         Seen::Unclear | Seen::OtherRules => {
             "a device, rule or mount that runtimes read differently".to_owned()
         }
@@ -198,12 +207,7 @@ impl Unclean {
     }
 
     fn refusal(&self, found: &str) -> Refusal {
-        let mut why = self.why.to_string();
-        let mut cause = std::error::Error::source(&self.why);
-        while let Some(error) = cause {
-            why = format!("{why}: {error}");
-            cause = error.source();
-        }
+        let why = chain(&self.why);
         Refusal::new(
             Code::Bundle,
             format!("its config.json shows {found} and cannot be judged: {why}"),

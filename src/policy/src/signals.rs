@@ -56,20 +56,23 @@ pub fn may_matter(seen: &Seen<'_>) -> bool {
             r.allow
                 && (r.covers(NVIDIA_MAJOR, None)
                     || r.major.is_some_and(|m| {
-                        (m >= FIRST_DYNAMIC_MAJOR || m == DRM_MAJOR) && r.covers(m, None)
+                        let of_misc = m == MISC_MAJOR && r.minor.is_none_or(is_dynamic_misc);
+                        (m >= FIRST_DYNAMIC_MAJOR || m == DRM_MAJOR || of_misc) && r.covers(m, None)
                     }))
         }
         Seen::Mount(m) => {
             toolkit::may_read_mount(m.destination) || (m.is_bind && notes::reaches_engine(m.source))
         }
         Seen::Unclear => true,
-        Seen::OtherRules => false,
+        // What it leads to, the caller says.
+        Seen::OtherRules | Seen::Root(_) => false,
     }
 }
 
-/// The kernel counts dynamic minors down from 63, and since Linux 5.18 up from 256.
+/// The kernel counts dynamic minors down from 63, newer ones from 127, and where these are used up from 256 up
+/// (`DYNAMIC_MINORS` of `drivers/char/misc.c`).
 fn is_dynamic_misc(minor: u32) -> bool {
-    !(64..256).contains(&minor)
+    !(128..256).contains(&minor)
 }
 
 /// The host's memory or ports as a device.
@@ -228,7 +231,80 @@ fn rules(view: View<'_>, node: &Node, unruled: Unruled, signals: &mut Signals) {
 
 #[cfg(test)]
 mod tests {
+    use mpsgate_model::DeviceNode;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
     use super::*;
+
+    /// Node 1 of the fixture's cards is managed; each other driver has a node of it.
+    fn with_other_drivers() -> Node {
+        let other = |path: &str, major, minor| DeviceNode { path: path.to_owned(), major, minor };
+        let other_nodes = vec![
+            other("/dev/dri/renderD128", 226, 128),
+            other("/dev/vfio/12", 243, 0),
+            other("/dev/dxg", 10, 125),
+        ];
+        Node { other_nodes, ..crate::node::tests::node(&[false, true]) }
+    }
+
+    fn matters(spec: &Value) -> bool {
+        let view = View::new(spec);
+        let mut seen = view.annotations().map(|(name, _)| Seen::Annotation(name)).chain(
+            view.env().map(|(name, _)| Seen::Variable(name)).chain(
+                view.devices().map(Seen::Device).chain(
+                    view.device_rules().map(Seen::Rule).chain(view.mounts().map(Seen::Mount)),
+                ),
+            ),
+        );
+        seen.any(|seen| may_matter(&seen))
+    }
+
+    #[test]
+    fn a_rule_for_drivers_without_a_major_is_looked_at_and_engines_own_are_not() {
+        for (rule, expected) in [
+            (json!({"major": 10}), true),
+            (json!({"major": 10, "minor": -1}), true),
+            (json!({"major": 10, "minor": 125}), true),
+            (json!({"major": 10, "minor": 63}), true),
+            (json!({"major": 10, "minor": 300}), true),
+            // /dev/net/tun, which Docker and Podman open to every container; /dev/fuse, /dev/kvm.
+            (json!({"major": 10, "minor": 200}), false),
+            (json!({"major": 10, "minor": 229}), false),
+            (json!({"major": 10, "minor": 232}), false),
+            (json!({"major": 10, "access": "m"}), false),
+            (json!({"major": 10, "allow": false}), false),
+            (json!({"major": 1, "minor": 3}), false),
+        ] {
+            let mut whole = json!({"allow": true, "type": "c", "access": "rwm"});
+            whole.as_object_mut().into_iter().zip(rule.as_object()).for_each(|(whole, rule)| {
+                whole.extend(rule.clone());
+            });
+            let spec = json!({"linux": {"resources": {"devices": [whole]}}});
+            assert_eq!(matters(&spec), expected, "{rule}");
+        }
+    }
+
+    proptest! {
+        /// Else a container would pass unseen that is refused as soon as something else in it is looked at.
+        #[test]
+        fn what_is_a_signal_is_looked_at(
+            is_rule in any::<bool>(),
+            kind in prop::sample::select(vec!["c", "a", "", "b", "u"]),
+            major in prop::sample::select(vec![-1i64, 1, 4, 10, 195, 226, 236, 243, 507]),
+            minor in prop::sample::select(vec![-1i64, 0, 1, 4, 5, 63, 64, 125, 128, 200, 255, 256]),
+            access in prop::sample::select(vec!["rwm", "r", "w", "m", "rm", ""]),
+            path in prop::sample::select(vec!["/dev/x", "/dev/nvidia1"]),
+        ) {
+            let entry = json!({"path": path, "allow": true, "type": kind, "major": major, "minor": minor, "access": access});
+            let spec = match is_rule {
+                true => json!({"linux": {"resources": {"devices": [entry]}}}),
+                false => json!({"linux": {"devices": [entry]}}),
+            };
+            let found = find(View::new(&spec), &with_other_drivers(), &[], false, Unruled::Closed);
+            prop_assert!(found.is_empty() || matters(&spec), "{:?}", found);
+        }
+    }
 
     #[test]
     fn nvidias_runtime_is_known_by_its_name() {

@@ -10,7 +10,7 @@ use mpsgate_oci::spec::{Edit, Seen, View};
 use crate::found::Signals;
 use crate::has_nvidia_hook;
 use crate::node::Node;
-use crate::path::clean;
+use crate::path::{clean, inside};
 use mpsgate_model::Code;
 
 /// The variable by which NVIDIA's container toolkit is asked for cards.
@@ -29,6 +29,8 @@ const VOLUME_LIST_NAME: &str = "nvidia-container-devices";
 /// Prefixes of CDI annotations, of CRI engines and of NVIDIA's NRI plugin. The toolkit's `annotation-prefixes`
 /// may name others.
 const CDI_PREFIXES: [&str; 2] = ["cdi.k8s.io/", "nvidia.cdi.k8s.io/"];
+/// NRI's plugins take a domain alone for the whole pod's.
+const NRI_DOMAIN: &str = "nvidia.cdi.k8s.io";
 
 /// Names to which the toolkit's settings give a meaning, besides those that [`may_matter`](crate::may_matter)
 /// knows.
@@ -69,18 +71,57 @@ impl ToolkitNames {
 }
 
 /// Whether a variable of this name can be one of the toolkit's.
-pub(crate) fn may_read_variable(name: &str) -> bool {
+#[must_use]
+pub fn may_read_variable(name: &str) -> bool {
     name.starts_with("NVIDIA_") || name == CUDA_VERSION || name.starts_with(SWARM_PREFIX)
 }
 
 /// Whether an annotation of this name can be one of the toolkit's, as far as its name alone can tell.
-pub(crate) fn may_read_annotation(name: &str) -> bool {
-    CDI_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+#[must_use]
+pub fn may_read_annotation(name: &str) -> bool {
+    name == NRI_DOMAIN || CDI_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Whether a mount at this place can be one of the toolkit's list, whatever its path looks like.
 pub(crate) fn may_read_mount(destination: &str) -> bool {
     destination.contains(VOLUME_LIST_NAME)
+}
+
+/// Whether the toolkit would give a card for what a pod says of a container's variables: name, and text where it
+/// stands in the pod. Text from elsewhere counts as naming a card. Of several of a name the last counts.
+#[must_use]
+pub fn pod_variables(variables: &[(&str, Option<&str>)]) -> bool {
+    let last = |name| variables.iter().rfind(|(other, _)| *other == name).map(|(_, text)| *text);
+    let visible = last(VISIBLE);
+    // Kubernetes puts another variable's text in place of `$(NAME)`.
+    let is_required =
+        last(REQUIRE_CUDA).flatten().is_some_and(|text| !text.is_empty() && !text.contains("$("));
+    let is_legacy = || visible.is_none() && last(CUDA_VERSION).is_some_and(|v| v != Some(""));
+    let node = Node::unknown();
+    visible.is_some_and(|text| text.is_none_or(|text| named(text, |_| true).is_some()))
+        || (!is_required && is_legacy())
+        || variables
+            .iter()
+            .any(|(name, text)| variable(name, text.unwrap_or("all"), &node).is_some())
+}
+
+/// The same of a pod's annotation.
+#[must_use]
+pub fn pod_annotation(name: &str, value: &str) -> bool {
+    let mut signals = Signals::default();
+    cdi_annotation(name, value, &Node::unknown(), &mut signals);
+    !signals.into_vec().is_empty()
+}
+
+/// The same of the place of a container's mount.
+#[must_use]
+pub fn pod_mount(destination: &str) -> bool {
+    may_read_mount(destination)
+        && match listed(&inside(destination)) {
+            Some(Listed::Imex) => true,
+            Some(Listed::Device(name)) => reaches(name, &Node::unknown()),
+            None => false,
+        }
 }
 
 /// An image from before `NVIDIA_REQUIRE_CUDA`, to which the toolkit gives every card where

@@ -66,7 +66,10 @@ pub(crate) fn signal(input: &Input<'_>, asks: bool) -> Option<Signal> {
     let device = view.devices().find(|device| reach::managed(node, device).is_some());
     let how = match (mount, device, by_capability) {
         (Some(mount), ..) => {
-            format!("it mounts {}, a GPU's node or what holds one", printable::value(&mount.source))
+            format!(
+                "it mounts {}, a GPU's node, or what holds one or has too much in it to be looked through",
+                printable::value(&mount.source)
+            )
         }
         (_, Some(device), _) => format!("it has the device {}", printable::value(device.path)),
         (_, _, Some(name)) => format!("it may use {name} to make the node of a GPU"),

@@ -6,108 +6,116 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, ValueEnum};
 use mpsgate_cluster::Placement;
-use mpsgate_config::{Exempt, Ipc, Policy};
+use mpsgate_config::{Exempt, Ipc, LogLevel, Policy};
 
-/// A kube-scheduler extender that gives pods GPU memory by card
+/// A kube-scheduler extender that places pods by the GPU memory of each card
 ///
-/// kube-scheduler asks it which nodes have one card with enough memory left, how well each suits, and has it bind the
-/// pod. Several replicas may run: all answer, the one with the lease binds. SIGTERM and SIGINT end it, and give the
-/// lease back.
+/// kube-scheduler asks the extender which nodes have a GPU with enough free memory and how well
+/// each fits, and lets it bind the pod. Several replicas can run: all of them answer, and the one
+/// with the Lease binds. SIGTERM and SIGINT release the Lease and end it.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "mpsgate-scheduler",
     version,
+    verbatim_doc_comment,
+    next_line_help = true,
     after_long_help = "\
 Example:
   mpsgate-scheduler --listen 127.0.0.1:39999 --kubeconfig /etc/kubernetes/scheduler.conf
-  mpsgate-scheduler --listen 0.0.0.0:39999 --tls-cert tls.crt --tls-key tls.key --tls-client-ca ca.crt --probe-listen 0.0.0.0:39998
+  mpsgate-scheduler --listen 0.0.0.0:39999 --probe-listen 0.0.0.0:39998 \\
+    --tls-cert tls.crt --tls-key tls.key --tls-client-ca ca.crt
   mpsgate-scheduler --kubeconfig ~/.kube/config --removal begin
 
 Exit status:
   0   ended by SIGTERM or SIGINT; with --removal: done
-  2   failed; the reason is on standard error
+  2   an error; the reason is on standard error
   64  wrong arguments
-  78  certificate or kubeconfig cannot be used, or anybody could have pods bound"
+  78  a certificate or the kubeconfig cannot be used, or no client is authenticated"
 )]
 pub struct Arguments {
-    /// Where it answers kube-scheduler
+    /// The address for kube-scheduler
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:39999")]
     pub listen: SocketAddr,
-    /// Where it also answers /healthz, /readyz, /leaderz, /metrics and /version, without TLS and to whoever asks
+    /// The address for probes and metrics, without TLS and without authentication
     #[arg(long, value_name = "ADDRESS")]
     pub probe_listen: Option<SocketAddr>,
-    /// How the API server is reached; without it by the service account of the pod that this runs in
+    /// The kubeconfig for the API server; default: the service account of this pod
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The server's certificate with its chain, PEM: then it answers TLS alone. Read again when it changes
+    /// The certificate with its chain, PEM; enables TLS, and is reloaded when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
-    /// Its key, PEM
+    /// The key of --tls-cert, PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
-    /// The CA, PEM, that has signed kube-scheduler's client certificate: nobody else is answered then. Best one of its own; a cluster's
-    /// CA has signed each kubelet's, too. Read again when it changes
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    /// The CA of the client certificates that are accepted, PEM
+    ///
+    /// Use a CA of its own for kube-scheduler: the CA of the cluster also signed the certificates
+    /// of kubelets. The file is reloaded when it changes.
+    #[arg(long, verbatim_doc_comment, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Answers whoever comes, also on an address that is not loopback, and so lets them have pods bound
+    /// Allow clients without authentication on other addresses than loopback to bind pods
     #[arg(long, conflicts_with = "tls_client_ca")]
     pub allow_anonymous: bool,
-    /// How cards and nodes are filled where the label ack.node.gpu.placement does not say it
-    #[arg(long, value_enum, default_value_t = Pack::Binpack)]
+    /// How to fill GPUs and nodes
+    ///
+    /// The label ack.node.gpu.placement of a node counts more.
+    #[arg(long, verbatim_doc_comment, value_enum, default_value_t = Pack::Binpack)]
     pub placement: Pack,
-    /// The largest body of a request; with nodeCacheCapable: false kube-scheduler sends whole nodes, and that wants 64
+    /// The largest request body; with nodeCacheCapable: false use 64
     #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
     pub max_body: u16,
-    /// The name of the Lease; replicas of one scheduler have the same
+    /// The name of the Lease, the same for all replicas
     #[arg(long, value_name = "NAME", default_value = "mpsgate-scheduler")]
     pub lease_name: String,
-    /// Where the Lease and its own pod are
+    /// The namespace of the Lease and of this pod
     #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "kube-system")]
     pub namespace: String,
-    /// Its own pod, which has the label mpsgate.io/active=true while it binds; without it nothing is labelled
+    /// This pod; it gets the label mpsgate.io/active=true while it has the Lease
     #[arg(long, value_name = "POD", env = "POD_NAME")]
     pub pod_name: Option<String>,
-    /// Where it answers admission reviews, by TLS alone; without it there is no webhook
+    /// The address of the admission webhook, with TLS; default: no webhook
     #[arg(long, value_name = "ADDRESS", requires = "webhook_tls_cert")]
     pub webhook_listen: Option<SocketAddr>,
-    /// The webhook's certificate with its chain, PEM
+    /// The certificate of the webhook with its chain, PEM
     #[arg(long, value_name = "FILE", requires = "webhook_tls_key")]
     pub webhook_tls_cert: Option<PathBuf>,
-    /// Its key, PEM
+    /// The key of --webhook-tls-cert, PEM
     #[arg(long, value_name = "FILE", requires = "webhook_tls_cert")]
     pub webhook_tls_key: Option<PathBuf>,
-    /// The webhook sets hostIPC: true in pods that may come under MPS, where --webhook-ipc is require-host
+    /// Set hostIPC: true in pods that may use MPS, if --webhook-ipc is require-host
     #[arg(long)]
     pub webhook_host_ipc: bool,
-    /// The webhook sets this schedulerName in pods with GPU memory that name none
+    /// Set this schedulerName in pods that request GPU memory and name none
     #[arg(long, value_name = "NAME")]
     pub webhook_scheduler_name: Option<String>,
-    /// Another schedulerName that it takes the place of; may be given several times
+    /// Also replace this schedulerName; may be repeated
     #[arg(long, value_name = "NAME")]
     pub webhook_replaces: Vec<String>,
-    /// Who may say where a pod was placed: the scheduler's account, system:serviceaccount:NAMESPACE:NAME. The webhook refuses that
-    /// of anybody else
+    /// The only user that may write placements: system:serviceaccount:NAMESPACE:NAME
     #[arg(long, value_name = "USER")]
     pub webhook_scheduler_account: Option<String>,
-    /// The nodes' policy.ipc. With auto or any the webhook neither refuses a pod without hostIPC nor sets it: each node decides
-    #[arg(long, value_name = "WORD", default_value_t = Policy::default().ipc, value_parser = ipc())]
+    /// policy.ipc of the nodes
+    ///
+    /// With auto or any each node decides about hostIPC.
+    #[arg(long, verbatim_doc_comment, value_name = "WORD", default_value_t = Policy::default().ipc, value_parser = ipc())]
     pub webhook_ipc: Ipc,
-    /// One of the nodes' policy.exempt, whose containers' ways to a card the webhook does not judge; may be given several times
+    /// A policy.exempt of the nodes: the webhook ignores such containers; may be repeated
     #[arg(long, value_name = "NAMESPACE=IMAGE", value_parser = exempt)]
     pub webhook_exempt: Vec<Exempt>,
-    /// Does a step of mpsgate's removal from the cluster, and ends: nobody is answered then. Helm's hooks call it
+    /// Do one step of the removal from the cluster, and end
     #[arg(long, value_enum, value_name = "STEP")]
     pub removal: Option<Removal>,
-    /// How long that step waits for nodes or pods
+    /// How long --removal waits for nodes or pods
     #[arg(long, value_name = "SECONDS", default_value_t = 240, value_parser = clap::value_parser!(u16).range(1..=3600), requires = "removal")]
     pub removal_timeout: u16,
-    /// The labels of the pods, in --namespace, that --removal end waits for, as kubectl -l takes them
+    /// The pods in --namespace that --removal end waits for, as in kubectl -l
     #[arg(long, value_name = "SELECTOR", requires = "removal")]
     pub removal_pods: Option<String>,
-    /// A Lease in --namespace that --removal end deletes; may be given several times
+    /// A Lease in --namespace that --removal end deletes; may be repeated
     #[arg(long, value_name = "NAME", requires = "removal")]
     pub removal_lease: Vec<String>,
-    /// What is logged
+    /// The log level
     #[arg(long, value_enum, default_value_t = Level::Info)]
     pub log_level: Level,
 }
@@ -115,16 +123,16 @@ pub struct Arguments {
 /// A step of the removal from a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Removal {
-    /// Before: has every node give its cards back and waits for it, or leaves all as it was
+    /// Before: let every node release its GPUs and wait for it, or change nothing
     Begin,
-    /// After: takes what is left off the nodes, and deletes Leases
+    /// After: clean the node objects and delete the Leases
     End,
 }
 
 /// How cards and nodes are filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Pack {
-    /// The fullest that has room
+    /// The fullest that fits
     Binpack,
     /// The emptiest
     Spread,
@@ -147,6 +155,17 @@ pub enum Level {
     Warn,
     Info,
     Debug,
+}
+
+impl From<Level> for LogLevel {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Error => Self::Error,
+            Level::Warn => Self::Warn,
+            Level::Info => Self::Info,
+            Level::Debug => Self::Debug,
+        }
+    }
 }
 
 /// The settings file's words.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{EdgeError, ExitCode, Remedy};
 
 /// What ends the process.
 #[derive(Debug, thiserror::Error)]
@@ -14,8 +14,8 @@ pub enum SchedulerError {
     #[error("there is no kubeconfig, and this is no pod with a service account")]
     NoApiServer,
     /// The log goes nowhere.
-    #[error("cannot open the log")]
-    Log(#[source] log::SetLoggerError),
+    #[error(transparent)]
+    Edge(#[from] EdgeError),
     /// No threads, or no signals.
     #[error("cannot {action}")]
     Runtime {
@@ -75,16 +75,15 @@ pub enum SchedulerError {
     },
 }
 
-impl SchedulerError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> String {
-        match self {
+impl Remedy for SchedulerError {
+    fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Edge(error) => return error.hint(),
             Self::NoApiServer => {
                 "name one with --kubeconfig; in a pod, check automountServiceAccountToken"
                     .to_owned()
             }
-            Self::Log(_) | Self::Runtime { .. } => {
+            Self::Runtime { .. } => {
                 "look at the limits of the container or unit".to_owned()
             }
             Self::Listen { address, flag, .. } => {
@@ -108,14 +107,13 @@ impl SchedulerError {
             Self::Tls { path, .. } => {
                 format!("write PEM into {}: openssl x509 -in FILE -noout -dates", path.display())
             }
-        }
+        })
     }
 
-    /// What the process ends with.
-    #[must_use]
-    pub fn exit_code(&self) -> ExitCode {
+    fn exit_code(&self) -> ExitCode {
         match self {
             Self::NoApiServer | Self::Tls { .. } | Self::Open { .. } => ExitCode::BadConfig,
+            Self::Edge(error) => error.exit_code(),
             _ => ExitCode::Failed,
         }
     }

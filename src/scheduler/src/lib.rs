@@ -23,7 +23,6 @@ mod http;
 mod inspect;
 mod known;
 mod leading;
-mod logging;
 mod metrics;
 mod removal;
 mod router;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use mpsgate_edge::logging;
 use mpsgate_kubernetes::{
     Change, LeaseSettings, Patience, Settings, cluster_nodes, cluster_pods, lead, runtime_classes,
 };
@@ -18,7 +19,7 @@ use crate::removal::remove;
 use crate::shared::Shared;
 use crate::tls::{Certificate, Files};
 use crate::webhook::Mutation;
-use crate::{Arguments, SchedulerError, http, leading, logging, router};
+use crate::{Arguments, SchedulerError, http, leading, router};
 
 /// For the lease, the watches and the probes. Nobody else's work is done there.
 const OWN_THREADS: usize = 2;
@@ -36,7 +37,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// # Errors
 /// What keeps it from starting.
 pub fn run(arguments: Arguments) -> Result<(), SchedulerError> {
-    logging::init(arguments.log_level)?;
+    logging::to_stderr(arguments.log_level.into())?;
     threads(OWN_THREADS)?.block_on(async {
         let heard = |kind| {
             signal(kind)

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use mpsgate_edge::Remedy as _;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -56,7 +57,7 @@ impl Certificate {
                     *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
                 }
                 Err(error) => {
-                    log::warn!(error:% = error, hint = error.hint().as_str(); "the old certificate is served on");
+                    log::warn!(error:% = error, hint = error.hint(); "the old certificate is served on");
                 }
             }
         }

@@ -8,25 +8,40 @@ use std::path::{Path, PathBuf};
 use mpsgate_oci::spec::View;
 use mpsgate_policy::{MountFact, MountKind, Node};
 use nix::sys::stat::{major, minor};
+use nix::sys::statvfs::{FsFlags, statvfs};
 
-/// Entries of a mounted directory that are looked at. `/dev` has some hundred.
-const ENTRIES_MAX: usize = 4096;
+use crate::mounts::candidates;
+
+/// Entries of a mounted directory that are looked at. `/dev` has some hundred, a large image 200,000.
+const ENTRIES_MAX: usize = 1 << 18;
 /// Where the kernel makes nodes by itself: each of its mounts shows the same tree.
 const DEV: &str = "/dev";
 const DEVTMPFS: &str = "devtmpfs";
 
 /// Binds of such a node, or of a directory that holds one, and mounts of the kernel's own `/dev`.
-pub(crate) fn of(view: View<'_>, node: &Node) -> Vec<MountFact> {
+/// A root counts where its file system opens nodes: engines mount images so that none does.
+pub(crate) fn of(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
     let fact = |source: &str, destination: &str| MountFact {
         source: source.to_owned(),
         destination: destination.to_owned(),
         kind: MountKind::Card,
     };
     let binds = view.mounts().filter(|mount| {
-        mount.is_bind && !mount.source.is_empty() && holds_card(Path::new(mount.source), node)
+        let holds = |path: &PathBuf| holds_card(path, node);
+        mount.is_bind
+            && !mount.source.is_empty()
+            && candidates(mount.source, bundle).iter().any(holds)
     });
+    let opens_nodes =
+        |path: &Path| statvfs(path).is_ok_and(|found| !found.flags().contains(FsFlags::ST_NODEV));
+    let root = view.root().filter(|root| {
+        candidates(root.source, bundle)
+            .iter()
+            .any(|path| opens_nodes(path) && holds_card(path, node))
+    });
+    let root = root.map(|root| fact(root.source, root.destination));
     let own = view.mounts_of(DEVTMPFS).map(|destination| fact(DEVTMPFS, destination));
-    binds.map(|mount| fact(mount.source, mount.destination)).chain(own).collect()
+    binds.map(|mount| fact(mount.source, mount.destination)).chain(own).chain(root).collect()
 }
 
 fn holds_card(source: &Path, node: &Node) -> bool {
@@ -39,21 +54,25 @@ fn holds_card(source: &Path, node: &Node) -> bool {
         std::fs::metadata(directory)
             .is_ok_and(|above| (above.dev(), above.ino()) == (meta.dev(), meta.ino()))
     };
-    Path::new(DEV).ancestors().any(is_above) || has_node(source, node)
+    Path::new(DEV).ancestors().any(is_above) || may_have_node(source, node, ENTRIES_MAX)
 }
 
-fn has_node(root: &Path, node: &Node) -> bool {
+/// Whether a node lies below, or more than can be looked at.
+fn may_have_node(root: &Path, node: &Node, mut left: usize) -> bool {
     let mut open: Vec<PathBuf> = vec![root.to_owned()];
-    let mut left = ENTRIES_MAX;
     while let Some(directory) = open.pop() {
         let Ok(entries) = std::fs::read_dir(&directory) else { continue };
         for entry in entries.flatten() {
-            let Some(less) = left.checked_sub(1) else { return false };
+            let Some(less) = left.checked_sub(1) else { return true };
             left = less;
             // Of a link the target counts only where it is in the mount, too: then it is found there.
-            match entry.metadata() {
-                Ok(meta) if meta.is_dir() => open.push(entry.path()),
-                Ok(meta) if is_card(&meta, node) => return true,
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => open.push(entry.path()),
+                Ok(kind) if kind.is_char_device() => {
+                    if entry.metadata().is_ok_and(|meta| is_card(&meta, node)) {
+                        return true;
+                    }
+                }
                 _ => {}
             }
         }
@@ -98,8 +117,23 @@ mod tests {
             { "destination": "/dev", "type": "tmpfs", "source": "tmpfs" },
             { "destination": "/n", "type": "bind", "source": "/dev/null" }
         ] });
-        let found = of(View::new(&spec), &node);
+        let found = of(View::new(&spec), Path::new("/"), &node);
         let destinations: Vec<&str> = found.iter().map(|m| m.destination.as_str()).collect();
         assert_eq!(destinations, ["/n", "/d"]);
+        let relative = json!({ "mounts": [
+            { "destination": "/n", "type": "bind", "source": "../../dev/null" },
+            { "destination": "/m", "type": "bind", "source": "a" }
+        ] });
+        let found = of(View::new(&relative), dir.path(), &node);
+        assert_eq!(found.len(), 1, "a relative source begins at the bundle: {found:?}");
+        assert_eq!(found[0].destination, "/n");
+        // Of its four entries two are not enough to say so.
+        assert!(!may_have_node(dir.path(), &node, 4) && may_have_node(dir.path(), &node, 2));
+        let roots = |path: &str| {
+            let spec = json!({ "root": { "path": path } });
+            of(View::new(&spec), dir.path(), &node).len()
+        };
+        assert_eq!((roots("/dev"), roots("../../dev")), (1, 1), "a root may hold nodes, too");
+        assert_eq!((roots("a"), roots("none")), (0, 0));
     }
 }

@@ -41,7 +41,7 @@ impl Judge {
             false => unruled(runtime.as_deref()),
         };
         if no_cgroup {
-            mounts.extend(card_mounts::of(view, &node));
+            mounts.extend(card_mounts::of(view, bundle, &node));
         }
         let shm = facts::shm(view, bundle, node.shm);
         Self { settings, broken, node, kubelet, runtime, runtime_is_nvidia, mounts, unruled, shm }
@@ -113,13 +113,13 @@ impl Judge {
 }
 
 /// What the runtime below leaves open; without one nothing is started.
-fn unruled(runtime: Option<&Path>) -> Unruled {
+pub(crate) fn unruled(runtime: Option<&Path>) -> Unruled {
     runtime.map_or(Unruled::Closed, |runtime| {
         Unruled::under(runtime, Path::new("/sys/fs/cgroup/cgroup.controllers").exists())
     })
 }
 
-fn settings() -> (Config, Option<ConfigError>) {
+pub(crate) fn settings() -> (Config, Option<ConfigError>) {
     match Config::load(Path::new(paths::CONFIG_FILE)) {
         Ok(settings) => (settings, None),
         Err(error) => (Config::default(), Some(error)),

@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use mpsgate_config::paths;
 use mpsgate_oci::spec::{Mount, MountEntry, Namespace, ReadOnly, View};
-use mpsgate_policy::{MountFact, MountKind, Reach};
+use mpsgate_policy::{MountFact, MountKind, ROOT, Reach};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, statfs};
 
 use self::exchange::Exchange;
@@ -32,7 +32,7 @@ pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) ->
             let found = inode(path);
             look.of(found)
                 .or_else(|| look.cgroups(path, found).map(MountKind::Cgroups))
-                .or_else(|| look.exchange.can(path).then_some(MountKind::Exchangeable))
+                .or_else(|| look.can_exchange(path, mount.destination))
         })?;
         let (source, destination) = (mount.source.to_owned(), mount.destination.to_owned());
         Some(MountFact { source, destination, kind })
@@ -44,7 +44,7 @@ pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) ->
 pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
     let mut look = Look::new();
     let mut facts = Vec::new();
-    for mount in view.mount_entries() {
+    for mount in view.mount_entries().chain(view.root()) {
         let mut add = |kind| {
             facts.push(MountFact {
                 source: mount.source.to_owned(),
@@ -69,9 +69,10 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
             add(MountKind::Cgroups(reach));
         }
         // A hook that is not there would stop the container.
-        if candidates.iter().any(|path| look.exchange.can(path)) && Path::new(paths::HOOK).exists()
-        {
-            add(MountKind::Exchangeable);
+        let exchangeable =
+            candidates.iter().find_map(|path| look.can_exchange(path, mount.destination));
+        if let Some(kind) = exchangeable.filter(|_| Path::new(paths::HOOK).exists()) {
+            add(kind);
         }
     }
     facts
@@ -79,7 +80,7 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
 
 /// The paths that runtimes mount for a source. An absolute one is the kernel's; a relative one begins at the
 /// bundle, and runc takes `..` out of it by its text where crun leaves it to the kernel.
-fn candidates(source: &str, bundle: &Path) -> Vec<PathBuf> {
+pub(crate) fn candidates(source: &str, bundle: &Path) -> Vec<PathBuf> {
     let source = Path::new(source);
     if source.is_absolute() {
         return vec![source.to_owned()];
@@ -158,6 +159,13 @@ impl Look {
             parents.filter_map(inode).collect()
         });
         parents.contains(&source).then_some(MountKind::Ancestor)
+    }
+
+    /// Whether a source can be made to lead elsewhere. Not asked of a root: an engine's may lie in a directory of its
+    /// container's user, and then every container would get the hook. With a grant it has it anyway.
+    fn can_exchange(&mut self, path: &Path, destination: &str) -> Option<MountKind> {
+        let can = destination != ROOT && self.exchange.can(path);
+        can.then_some(MountKind::Exchangeable)
     }
 
     /// How a writable bind comes to the cgroups of others.
@@ -255,6 +263,40 @@ mod tests {
         assert_eq!(of("data"), [PathBuf::from("/run/b/x/data")]);
         let both = [PathBuf::from("/run/b/x/l/../../../m"), PathBuf::from("/run/m")];
         assert_eq!(of("l/../../../m"), both);
+    }
+
+    #[test]
+    fn a_root_is_a_mount_with_all_below_under_whatever_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let bundle = dir.path().join("b");
+        std::fs::create_dir_all(bundle.join("rootfs/etc")).unwrap();
+        std::os::unix::fs::symlink("/", bundle.join("link")).unwrap();
+        let kinds = |root: serde_json::Value| -> [Vec<MountKind>; 2] {
+            let spec = json!({ "root": root });
+            let view = View::new(&spec);
+            let roots = view.root();
+            let shown = roots.iter().map(|root| Mount {
+                destination: root.destination,
+                source: root.source,
+                is_bind: true,
+            });
+            [seen(shown, &bundle), facts(view, &bundle)]
+                .map(|facts| facts.into_iter().map(|fact| fact.kind).collect())
+        };
+        // An engine's snapshot, and what is no path.
+        for path in [json!("rootfs"), json!(bundle.join("rootfs")), json!(""), json!(7)] {
+            assert_eq!(kinds(json!({ "path": path })), [vec![], vec![]], "{path}");
+        }
+        if !Path::new(CGROUPS).exists() {
+            mpsgate_testing::skip!("needs cgroups");
+        }
+        for path in ["/sys", "link/sys", "../../../../../../../../sys"] {
+            let [seen, facts] = kinds(json!({ "path": path }));
+            assert_eq!(seen, [MountKind::Cgroups(Reach::Below)], "{path}");
+            assert_eq!(facts, [MountKind::Cgroups(Reach::Below)], "{path}");
+            let [_, facts] = kinds(json!({ "path": path, "readonly": true }));
+            assert_eq!(facts, [MountKind::Cgroups(Reach::BelowReadOnly)], "{path}");
+        }
     }
 
     #[test]

@@ -144,12 +144,5 @@ fn now() -> String {
 
 /// An error with all its causes in one line, as it may be printed: a cause may quote what it stumbled over.
 pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    printable::line(&text).into_owned()
+    printable::line(&printable::chain(error)).into_owned()
 }

@@ -1,5 +1,5 @@
-//! `mpsgate-runtime`: looks at `create`, `run`, `restore`, `exec`, `kill` and `delete`, and hands
-//! everything else over at once.
+//! `mpsgate-runtime`: looks at `create`, `run`, `restore`, `exec`, `update`, `kill` and `delete`, and
+//! hands everything else over at once.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use mpsgate_oci::argv::{self, Verb};
 
 use crate::exec::exec_runtime;
 use crate::report::Report;
-use crate::{create, exec_verb, kill_verb, precreate};
+use crate::{create, exec_verb, kill_verb, precreate, update_verb};
 
 /// What runc exits with where it fails itself.
 const FAILED: i32 = 1;
@@ -31,6 +31,7 @@ pub fn main(argv: &[OsString]) -> i32 {
             kill_verb::prepare(&argv::parse(args));
             Ok(None)
         }
+        Verb::Update => update_verb::prepare(args, &argv::parse(args)),
         Verb::Other | Verb::None => Ok(None),
     };
     let changed = match prepared {

@@ -124,7 +124,7 @@ fn minor(random: &mut Random) -> &'static str {
 
 /// Something about devices, or about GPUs.
 pub(crate) fn device(tree: &mut Json, random: &mut Random) -> String {
-    match random.below(14) {
+    match random.below(15) {
         0..=5 => {
             let mut said = Vec::new();
             for _ in 0..=random.below(3) {
@@ -230,6 +230,24 @@ pub(crate) fn device(tree: &mut Json, random: &mut Random) -> String {
                 rules(tree).push(rule(random, "true", "195", "-"));
             }
             format!("variable {said}")
+        }
+        13 => {
+            let (name, value) = *[
+                ("run.oci.hooks.stdout", "/dev/null"),
+                ("org.systemd.property.DeviceAllow", "true"),
+                ("cdi.k8s.io/x", "nvidia.com/gpu=1"),
+                ("io.example/plain", "true"),
+            ]
+            .get(usize::try_from(random.below(4)).unwrap_or_default())
+            .unwrap_or(&("io.example/plain", "true"));
+            // For a runtime written in C the name ends at a NUL.
+            let end = one_of(random, &["", "\\u0000", "\\u0000x"]);
+            tree.member("annotations", Json::Object(Vec::new()))
+                .set(&format!("{name}{end}"), Json::text(value));
+            if random.percent(50) {
+                rules(tree).push(rule(random, "true", "195", "1"));
+            }
+            format!("annotation {name}{end}")
         }
         _ => {
             rules(tree).push(rule(random, "true", "-", "-"));

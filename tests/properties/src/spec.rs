@@ -104,6 +104,7 @@ fn viewed(view: View<'_>) -> Vec<String> {
         .chain(view.devices().map(Seen::Device))
         .chain(view.device_rules().map(Seen::Rule))
         .chain(view.mounts().map(Seen::Mount))
+        .chain(view.root().map(|root| Seen::Root(root.source)))
         .map(|seen| format!("{seen:?}"))
         .collect();
     viewed.sort();

@@ -10,7 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use mpsgate_api::{Call, Envelope, ExecRecord, NodeSnapshot, Reply, WouldEnd, parse_envelope};
-use mpsgate_config::{Config, ExitCode};
+use mpsgate_config::Config;
+use mpsgate_edge::ExitCode;
 use mpsgate_model::{Code, Refusal};
 use mpsgate_model::{Mib, ledger_file};
 use mpsgate_mps::{CardDirs, ClientLinks, ComputeMode, LeaseDir};

@@ -3,14 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
-use std::error::Error;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use mpsgate_api::{Envelope, ExecRecord, NodeSnapshot, Reply, VERSION, parse_envelope};
-use mpsgate_config::ExitCode;
+use mpsgate_edge::ExitCode;
 use mpsgate_model::ledger_file::LedgerFile;
+use mpsgate_model::printable::chain;
 use mpsgate_mps::{ComputeMode, LeaseDir};
 use mpsgate_token::Store;
 use serde_json::{Value, json};
@@ -28,16 +28,6 @@ fn of_tomorrow(name: &str) -> [Vec<u8>; 2] {
     alike["format"] = 2.into();
     [alike, json!({"format": 2, "elsewhere": [{"all": "is"}, "new"]})]
         .map(|document| serde_json::to_vec(&document).unwrap())
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(&format!(": {cause}"));
-        next = cause.source();
-    }
-    text
 }
 
 /// `read` names the format, and does not touch the file.

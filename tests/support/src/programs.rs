@@ -6,7 +6,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The fake `nvidia-cuda-mps-control`. Its server and the client that loads a libcuda, `cuda-client`,
-/// lie beside it. They are built once for each process of tests.
+/// lie beside it. They are built once for each process of tests, where `MPSGATE_TEST_FAKES` does not name
+/// the directory that has them.
 ///
 /// # Panics
 /// Where they do not build.
@@ -14,6 +15,9 @@ use std::sync::OnceLock;
 pub fn fake_mps_control() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(built) = env::var_os("MPSGATE_TEST_FAKES") {
+            return PathBuf::from(built).join("nvidia-cuda-mps-control");
+        }
         let test = env::current_exe().expect("a running program has a path");
         // <target>/<profile>/deps/<test>-<hash>
         let target = test.ancestors().nth(3).expect("cargo's directories");

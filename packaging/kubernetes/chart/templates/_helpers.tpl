@@ -370,19 +370,23 @@ namespaceSelector:
 {{- define "mpsgate.webhook-pods" -}}
 [{{ . }}].exists(p,
   (has(p.metadata) && has(p.metadata.annotations) && p.metadata.annotations != null && p.metadata.annotations.exists(a,
-    a in ['mpsgate.io/gpu-mem', 'aliyun.com/gpu-mem'] || a in {{ include "mpsgate.webhook-placements" . }})) ||
+    a in ['mpsgate.io/gpu-mem', 'aliyun.com/gpu-mem', 'nvidia.cdi.k8s.io'] || a.startsWith('cdi.k8s.io/') || a.startsWith('nvidia.cdi.k8s.io/') ||
+    a in {{ include "mpsgate.webhook-placements" . }})) ||
   (has(p.spec) && p.spec != null && (
     [has(p.spec.containers) && p.spec.containers != null ? p.spec.containers : [],
      has(p.spec.initContainers) && p.spec.initContainers != null ? p.spec.initContainers : [],
      has(p.spec.ephemeralContainers) && p.spec.ephemeralContainers != null ? p.spec.ephemeralContainers : []].exists(cs, cs.exists(c,
-      (has(c.env) && c.env != null && c.env.exists(e, has(e.name) && e.name == 'NVIDIA_VISIBLE_DEVICES')) ||
+      (has(c.env) && c.env != null && c.env.exists(e, has(e.name) && (e.name.startsWith('DOCKER_RESOURCE_') ||
+        e.name in ['NVIDIA_VISIBLE_DEVICES', 'CUDA_VERSION', 'NVIDIA_MIG_CONFIG_DEVICES', 'NVIDIA_MIG_MONITOR_DEVICES', 'NVIDIA_IMEX_CHANNELS']))) ||
+      (has(c.volumeMounts) && c.volumeMounts != null && c.volumeMounts.exists(m,
+        (has(m.mountPath) && m.mountPath.contains('nvidia-container-devices')) || (has(m.subPath) && m.subPath.contains('nvidia')))) ||
       (has(c.resources) && c.resources != null && (
         (has(c.resources.limits) && c.resources.limits != null && c.resources.limits.exists(r,
           r.startsWith('aliyun.com/') || r.startsWith('nvidia.com/') || r.startsWith('mpsgate.io/'))) ||
         (has(c.resources.requests) && c.resources.requests != null && c.resources.requests.exists(r,
           r.startsWith('aliyun.com/') || r.startsWith('nvidia.com/') || r.startsWith('mpsgate.io/'))))))) ||
     (has(p.spec.volumes) && p.spec.volumes != null && p.spec.volumes.exists(v,
-      has(v.hostPath) && v.hostPath != null && has(v.hostPath.path) && v.hostPath.path.startsWith('/dev/nvidia'))))))
+      has(v.hostPath) && v.hostPath != null && has(v.hostPath.path) && v.hostPath.path.contains('nvidia'))))))
 {{- end }}
 
 {{- /* Annotations that a scheduler writes: WRITTEN of src/scheduler/src/webhook/placement.rs, which a test compares. */}}

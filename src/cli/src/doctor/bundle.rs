@@ -12,12 +12,13 @@ mod error;
 mod redact;
 mod sources;
 
+use mpsgate_edge::{EdgeError, print};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 pub use self::error::BundleError;
-use crate::{CliError, print};
+use crate::CliError;
 
 /// Version of the manifest. Raised when a field goes or changes its meaning, not when one comes.
 const SCHEMA: u32 = 1;
@@ -90,7 +91,7 @@ pub(super) fn write(
     ))
 }
 
-fn manifest(collected: &Collected, now_ms: u64) -> Result<String, CliError> {
+fn manifest(collected: &Collected, now_ms: u64) -> Result<String, EdgeError> {
     #[derive(Serialize)]
     struct Included<'a> {
         name: &'a str,

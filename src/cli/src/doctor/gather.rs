@@ -13,12 +13,14 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_api::NodeSnapshot;
 use mpsgate_config::{ClientDir, Config, ConfigError, Origin, paths};
+use mpsgate_edge::Remedy as _;
 use mpsgate_gpu::{Card, GpuError, Nvml};
+use mpsgate_model::printable;
 use mpsgate_mps::{CardDirs, CardMps, ClientLinks, LeaseDir, MpsError};
 
 use super::facts::{ChannelFacts, Facts, Known, LeaseFacts, NvmlFacts, Settings, Trouble};
+use crate::daemon;
 use crate::snapshot::{self, SnapshotError};
-use crate::{daemon, print};
 
 /// Directory of the compute-mode leases, below [`paths::STATE_DIR`].
 pub(super) const LEASES: &str = "compute-mode";
@@ -86,7 +88,7 @@ pub(super) fn below(root: &Path, path: impl AsRef<Path>) -> PathBuf {
 }
 
 fn trouble(error: &dyn Error, hint: Option<String>) -> Trouble {
-    Trouble { what: print::chain(error), hint }
+    Trouble { what: printable::chain(error), hint }
 }
 
 /// An I/O error and the file that it is about.

@@ -1,11 +1,12 @@
 //! Findings as text and as JSON.
 
+use mpsgate_edge::{EdgeError, print};
+use mpsgate_model::printable;
 use std::fmt::Write as _;
 
 use serde::Serialize;
 
 use super::checks::{Finding, Outcome};
-use crate::{CliError, print};
 
 /// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
 const SCHEMA: u32 = 1;
@@ -16,7 +17,7 @@ pub(super) fn render_text(findings: &[Finding], simulated: bool, coloured: bool)
         text.push_str("SIMULATED: no GPU is behind these answers\n\n");
     }
     let label = |f: &Finding| match &f.subject {
-        Some(subject) => format!("{} {}", f.name, mpsgate_model::printable::plain(subject)),
+        Some(subject) => format!("{} {}", f.name, printable::plain(subject)),
         None => f.name.to_owned(),
     };
     let width = findings.iter().map(|f| label(f).chars().count()).max().unwrap_or(0);
@@ -28,10 +29,10 @@ pub(super) fn render_text(findings: &[Finding], simulated: bool, coloured: bool)
             text,
             "{on}{word:<4}{off}  {:<width$}  {}",
             label(finding),
-            print::lines(&finding.evidence).replace('\n', "\n      ")
+            printable::lines(&finding.evidence).replace('\n', "\n      ")
         );
         if let Some(hint) = &finding.hint {
-            let _ = writeln!(text, "      hint: {}", print::lines(hint));
+            let _ = writeln!(text, "      hint: {}", printable::lines(hint));
         }
     }
     let count = |outcome| findings.iter().filter(|f| f.result == outcome).count();
@@ -46,7 +47,7 @@ pub(super) fn render_text(findings: &[Finding], simulated: bool, coloured: bool)
     text
 }
 
-pub(super) fn render_json(findings: &[Finding], simulated: bool) -> Result<String, CliError> {
+pub(super) fn render_json(findings: &[Finding], simulated: bool) -> Result<String, EdgeError> {
     #[derive(Serialize)]
     struct Document<'a> {
         schema: u32,

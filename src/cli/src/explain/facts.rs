@@ -82,7 +82,7 @@ pub(super) fn mounts(
 ) -> Vec<MountFact> {
     let own = own(snapshot);
     let mut facts = Vec::new();
-    for mount in view.mount_entries().filter(MountEntry::is_bind) {
+    for mount in view.mount_entries().filter(MountEntry::is_bind).chain(view.root()) {
         let Some(path) = source(mount.source, bundle) else { continue };
         let reach = cgroups(&path, &mount).map(MountKind::Cgroups);
         facts.extend(touches(&own, &path).into_iter().chain(reach).map(|kind| MountFact {

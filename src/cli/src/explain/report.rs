@@ -1,5 +1,6 @@
 //! The decision as text and as JSON.
 
+use mpsgate_edge::{EdgeError, print};
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
@@ -9,8 +10,6 @@ use mpsgate_model::{Priority, Request};
 use mpsgate_oci::spec::Edit;
 use mpsgate_policy::{Decision, Note, Signal, Verdict, Wanted};
 use serde::Serialize;
-
-use crate::{CliError, print};
 
 /// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
 const SCHEMA: u32 = 1;
@@ -136,7 +135,7 @@ fn edit(edit: &Edit) -> String {
     }
 }
 
-pub(super) fn render_json(decision: &Decision, assumed: &[String]) -> Result<String, CliError> {
+pub(super) fn render_json(decision: &Decision, assumed: &[String]) -> Result<String, EdgeError> {
     #[derive(Serialize)]
     struct Found {
         code: &'static str,

@@ -4,12 +4,12 @@
 use std::fmt::Write as _;
 
 use mpsgate_api::{ApiError, Call, CardStatus, Mps, MpsAction, Reply, WouldEnd};
-use mpsgate_config::ExitCode;
+use mpsgate_edge::{EdgeError, ExitCode, print};
 use serde::Serialize;
 
 use super::{SCHEMA, clients, grants, parse};
 use crate::args::{Output, PreflightArgs};
-use crate::{CliError, daemon, print};
+use crate::{CliError, daemon};
 
 /// One managed card.
 struct Card {
@@ -50,7 +50,7 @@ impl Card {
     }
 }
 
-fn render_json(cards: &[Card]) -> Result<String, CliError> {
+fn render_json(cards: &[Card]) -> Result<String, EdgeError> {
     #[derive(Serialize)]
     struct Document<'a> {
         schema: u32,

@@ -8,7 +8,7 @@ use mpsgate_config::Schedule;
 use mpsgate_model::ledger::{Capacity, Promise};
 use mpsgate_model::{Code, Refusal};
 use mpsgate_model::{ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib};
-use mpsgate_policy::{CardState, Holder, Need, choose, choose_several, schedule};
+use mpsgate_policy::{CardState, Holder, Need, choose, choose_several, compute_share, schedule};
 
 use super::{Node, no_reservation, nvml_refusal};
 use crate::card::Card;
@@ -49,8 +49,7 @@ impl Node {
         let each = if cards.get() == 1 { memory } else { schedule::each(memory, cards, unit)? };
         // What the scheduler has counted is the most; a container may want less. Without MPS it is an agreement.
         let limit = confirmed.and_then(|confirmed| confirmed.compute).filter(|_| self.under_mps());
-        let compute =
-            [call.request.compute, limit].into_iter().flatten().min_by_key(|share| share.0);
+        let compute = compute_share(call.request.compute, limit);
         Ok(Asked { each, cards, compute })
     }
 

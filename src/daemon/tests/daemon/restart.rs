@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use mpsgate_api::NodeSnapshot;
 use mpsgate_daemon::DaemonError;
+use mpsgate_edge::Remedy as _;
 
 use crate::harness::{Container, Node, Running, files, request, uuid, wait_for};
 
@@ -65,7 +66,8 @@ fn a_ledger_that_is_cut_off_or_newer_keeps_the_daemon_from_starting_and_stays() 
         fs::write(&path, text).unwrap();
         let error = node.try_start().ended().unwrap_err();
         assert!(matches!(error, DaemonError::Ledger(_)), "{error}");
-        assert!(error.hint().contains("stop every container"), "{}", error.hint());
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("stop every container"), "{hint}");
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
 }

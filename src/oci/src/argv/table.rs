@@ -20,6 +20,7 @@ pub(super) enum Meaning {
     Config,
     PidFile,
     Process,
+    Resources,
     Env,
     Regex,
     KillAll,
@@ -178,6 +179,31 @@ const DELETE: Table = Table {
     arguments: Arguments::AmongFlags,
 };
 
+const UPDATE: Table = Table {
+    flags: with_global_flags![
+        value("resources", b'r', Meaning::Resources),
+        value("blkio-weight", 0, Nothing),
+        value("cpu-period", 0, Nothing),
+        value("cpu-quota", 0, Nothing),
+        value("cpu-burst", 0, Nothing),
+        value("cpu-share", 0, Nothing),
+        value("cpu-rt-period", 0, Nothing),
+        value("cpu-rt-runtime", 0, Nothing),
+        value("cpu-idle", 0, Nothing),
+        value("cpuset-cpus", 0, Nothing),
+        value("cpuset-mems", 0, Nothing),
+        value("kernel-memory", 0, Nothing),
+        value("kernel-memory-tcp", 0, Nothing),
+        value("memory", 0, Nothing),
+        value("memory-reservation", 0, Nothing),
+        value("memory-swap", 0, Nothing),
+        value("pids-limit", 0, Nothing),
+        value("l3-cache-schema", 0, Nothing),
+        value("mem-bw-schema", 0, Nothing),
+    ],
+    arguments: Arguments::AmongFlags,
+};
+
 /// The table of a verb; `None` where nothing behind the verb matters to us.
 pub(super) const fn of(verb: Verb) -> Option<Table> {
     match verb {
@@ -185,6 +211,7 @@ pub(super) const fn of(verb: Verb) -> Option<Table> {
         Verb::Exec => Some(EXEC),
         Verb::Kill => Some(KILL),
         Verb::Delete => Some(DELETE),
+        Verb::Update => Some(UPDATE),
         Verb::Other | Verb::None => None,
     }
 }

@@ -31,6 +31,7 @@ fn summary(found: &Invocation) -> String {
     path("config", &found.config);
     path("pid-file", &found.pid_file);
     path("process", &found.process_file);
+    path("resources", &found.resources);
     path("id", &found.container_id.as_ref().map(PathBuf::from));
     let mut flag = |name: &str, on: bool| {
         if on {
@@ -160,6 +161,10 @@ fn command_lines_by_hand_are_understood() {
         // Names that look like verbs and flags.
         ("delete create", "Delete id=create"),
         ("state create", "Other"),
+        ("--root /r update --resources=- c1", "Update root=/r resources=- id=c1"),
+        ("update --memory 7 -r /f c1", "Update resources=/f id=c1"),
+        ("update c1 --resources f", "Update resources=f id=c1"),
+        ("update --pids-limit 100 c1", "Update id=c1"),
         ("--root create run run", "Run root=create id=run"),
         ("--log run --root=exec create kill", "Create root=exec log=run id=kill"),
         ("create --bundle --help c1", "Create bundle=--help id=c1"),

@@ -26,6 +26,8 @@ pub enum Seen<'a> {
     Rule(DeviceRule<'a>),
     /// Entry of `mounts`.
     Mount(Mount<'a>),
+    /// `root.path`, which runtimes bind with all mounts below it.
+    Root(&'a str),
     /// A device, rule or mount in which runtimes may read different things.
     Unclear,
     /// The list of rules, or a part on the way to it, stands twice or in another spelling: a runtime may read another
@@ -84,7 +86,8 @@ impl Walk<'_, '_> {
             self.text.key(NAME)?;
             let key = self.text.kept();
             if place == Place::Annotations {
-                (self.see)(Seen::Annotation(key));
+                // crun looks for its names among C strings.
+                (self.see)(Seen::Annotation(key.split('\0').next().unwrap_or_default()));
                 self.text.skip()?;
                 continue;
             }
@@ -102,11 +105,29 @@ impl Walk<'_, '_> {
                     Place::Annotations | Place::Process | Place::Linux | Place::Resources,
                     Some(b'{'),
                 ) => self.members(below)?,
+                (Place::RootFs, Some(b'{')) => self.root()?,
                 (Place::Env, Some(b'[')) => self.variables()?,
                 (Place::Devices, Some(b'[')) => self.entries(below, 0)?,
                 (Place::Rules, Some(b'[')) => self.entries(below, 1)?,
                 (Place::Mounts, Some(b'[')) => self.entries(below, 2)?,
                 _ => self.text.skip()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn root(&mut self) -> Result<(), SpecError> {
+        self.text.expect(b'{')?;
+        let mut first = true;
+        while self.text.follows(b'}', &mut first)? {
+            self.text.key(NUMBER)?;
+            if !is(self.text.kept(), "path") {
+                self.text.skip()?;
+            } else if self.text.scalar(TEXT)? == Scalar::Text {
+                if self.text.kept().contains('\0') {
+                    (self.see)(Seen::Unclear);
+                }
+                (self.see)(Seen::Root(self.text.kept()));
             }
         }
         Ok(())
@@ -325,6 +346,7 @@ mod tests {
             .chain(view.devices().map(Seen::Device))
             .chain(view.device_rules().map(Seen::Rule))
             .chain(view.mounts().map(Seen::Mount))
+            .chain(view.root().map(|root| Seen::Root(root.source)))
             .map(|seen| format!("{seen:?}"))
             .collect();
         viewed.sort();
@@ -357,7 +379,7 @@ mod tests {
             allow in part(json!(true)), access in part(json!("rwm")),
             source in part(json!("/run")), destination in part(json!("/x\\y")),
             options in part(json!(["ro", "rbind"])), mount_kind in part(json!("bind")),
-            rules in prop::option::of(part(json!([]))),
+            rules in prop::option::of(part(json!([]))), root in part(json!("/r")),
         ) {
             let rule = json!([
                 {"allow": allow, "type": kind, "major": major, "minor": minor, "access": access}
@@ -365,6 +387,7 @@ mod tests {
             let spec = json!({
                 "unknown": {"process": {"env": ["X=1"]}, "mounts": [{"type": "bind"}]},
                 "process": {"args": ["linux"], "env": env},
+                "root": {"readonly": true, "path": root},
                 "annotations": annotations,
                 "linux": {
                     "seccomp": {"devices": [1]},
@@ -416,6 +439,28 @@ mod tests {
         assert_eq!(shown(r#"{"PROCESS":{"Env":["A=1"]}}"#), [r#"Variable("A")"#]);
         let map = r#"{"annotations":{"Linux":"1"},"x":{"annotations":{"y":"1"}}}"#;
         assert_eq!(shown(map), [r#"Annotation("Linux")"#]);
+    }
+
+    #[test]
+    fn the_root_is_shown_in_every_spelling() {
+        for text in [
+            r#"{"root":{"path":"/a"}}"#,
+            r#"{"Root":{"readonly":true,"PATH":"/a"}}"#,
+            r#"{"root\u0000":{"path\u0000x":"/a"}}"#,
+        ] {
+            assert_eq!(shown(text), [r#"Root("/a")"#], "{text}");
+        }
+        let twice = r#"{"root":{"path":"/a","path":"/b"},"x":{"root":{"path":"/c"}}}"#;
+        assert_eq!(shown(twice), [r#"Root("/a")"#, r#"Root("/b")"#]);
+        assert!(shown(r#"{"root":{"path":"/a\u0000"}}"#).contains(&"Unclear".to_owned()));
+    }
+
+    #[test]
+    fn the_name_of_an_annotation_ends_at_a_nul() {
+        let text =
+            r#"{"annotations":{"run.oci.hooks.stdout\u0000x":"1","b\u0000":"2","\u0000c":"3"}}"#;
+        let names = ["", "b", "run.oci.hooks.stdout"];
+        assert_eq!(shown(text), names.map(|name| format!("{:?}", Seen::Annotation(name))));
     }
 
     #[test]

@@ -37,6 +37,14 @@ impl<'a> MountEntry<'a> {
         }
     }
 
+    /// The root file system: runtimes bind it with all mounts below, and `readonly` makes its top so.
+    pub(super) fn of_root(root: &'a Value) -> Option<Self> {
+        let source = root.get("path")?.as_str()?;
+        let read_only = root.get("readonly").and_then(Value::as_bool) == Some(true);
+        let options = if read_only { vec!["rbind", "ro"] } else { vec!["rbind"] };
+        Some(Self { destination: "/", source, kind: "bind", options })
+    }
+
     /// Whether it shows a part of the host.
     #[must_use]
     pub fn is_bind(&self) -> bool {

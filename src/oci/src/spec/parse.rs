@@ -122,6 +122,14 @@ pub fn parse_process(bytes: &[u8]) -> Result<Document, SpecError> {
     parse_at(bytes, Place::Process)
 }
 
+/// Parses the resources of `update`, which stand alone in their document.
+///
+/// # Errors
+/// See [`SpecError`].
+pub fn parse_resources(bytes: &[u8]) -> Result<Document, SpecError> {
+    parse_at(bytes, Place::Resources)
+}
+
 fn parse_at(bytes: &[u8], place: Place) -> Result<Document, SpecError> {
     let text = text(bytes)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
@@ -239,7 +247,7 @@ impl Node<'_> {
         Self { place, ..self }
     }
 
-    /// Annotations are data, which no runtime of C's reads for a decision.
+    /// Values of annotations are data, which no runtime of C's reads for a decision. It looks for their names.
     fn check<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
         if text.contains('\0') && self.place != Place::Annotations {
             return Err(E::custom(NUL));
@@ -310,6 +318,9 @@ impl<'de> Visitor<'de> for Node<'_> {
             if object.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("{DUPLICATE}{key}")));
             }
+            if self.place == Place::Annotations && key.contains('\0') {
+                return Err(A::Error::custom(NUL));
+            }
             let place = match self.place.key(&key) {
                 _ if self.place == Place::Annotations => Place::Annotations,
                 Key::Known(place) => place,
@@ -353,6 +364,9 @@ mod tests {
         ] {
             assert_eq!(parse(text.as_bytes()).unwrap_err().to_string(), expected, "{text}");
         }
+        let nul = |text: &str| matches!(parse(text.as_bytes()), Err(SpecError::Nul));
+        assert!(nul(r#"{"annotations":{"run.oci.hooks.stdout\u0000":"/x"}}"#));
+        assert!(!nul(r#"{"annotations":{"io.example/x":"a\u0000b"}}"#), "a value is data");
         assert_eq!(parse(b"{\"a\":\"\xff\"}").unwrap_err().to_string(), "it is not UTF-8 (byte 6)");
     }
 
@@ -377,7 +391,7 @@ mod tests {
         leaf.prop_recursive(4, 40, 6, |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
-                prop::collection::vec((".*", inner), 0..6)
+                prop::collection::vec(("[^\u{0}]*", inner), 0..6)
                     .prop_map(|pairs| Value::Object(pairs.into_iter().collect())),
             ]
         })

@@ -2,13 +2,14 @@
 //!
 //! runc reads with Go's encoding/json, which takes a key in any case, and `ſ` for `s` and the Kelvin sign for `k`
 //! as well. crun's parser hands on C strings, which end at a NUL. Keys of maps (annotations, sysctl) are data
-//! and have no second spelling.
+//! and have no second spelling but that one.
 
 /// A place in a document whose keys are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Root,
     Annotations,
+    RootFs,
     Process,
     Env,
     User,
@@ -38,7 +39,7 @@ use Place as P;
 const ROOT: &[(&str, Place)] = &[
     ("ociVersion", P::Elsewhere),
     ("process", P::Process),
-    ("root", P::Elsewhere),
+    ("root", P::RootFs),
     ("hostname", P::Elsewhere),
     ("domainname", P::Elsewhere),
     ("mounts", P::Mounts),
@@ -46,6 +47,7 @@ const ROOT: &[(&str, Place)] = &[
     ("annotations", P::Annotations),
     ("linux", P::Linux),
 ];
+const ROOT_FS: &[(&str, Place)] = &[("path", P::Elsewhere), ("readonly", P::Elsewhere)];
 const PROCESS: &[(&str, Place)] = &[
     ("terminal", P::Elsewhere),
     ("user", P::User),
@@ -143,6 +145,7 @@ impl Place {
     fn keys(self) -> &'static [(&'static str, Self)] {
         match self {
             Self::Root => ROOT,
+            Self::RootFs => ROOT_FS,
             Self::Process => PROCESS,
             Self::User => USER,
             Self::Capabilities => CAPABILITIES,

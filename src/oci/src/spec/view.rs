@@ -273,6 +273,12 @@ impl<'a> View<'a> {
         self.list(&["mounts"]).map(MountEntry::of)
     }
 
+    /// The root file system, as the bind that runtimes make of it.
+    #[must_use]
+    pub fn root(&self) -> Option<MountEntry<'a>> {
+        MountEntry::of_root(self.at(&["root"])?)
+    }
+
     /// Destinations of mounts of one kind of file system.
     pub fn mounts_of(self, kind: &str) -> impl Iterator<Item = &'a str> {
         let of_kind = move |mount: &&Value| mount.get("type").and_then(Value::as_str) == Some(kind);

@@ -7,8 +7,9 @@ use mpsgate_cluster::handlers::{Expression, Term, Toleration, Where};
 use mpsgate_config::Exempt;
 use mpsgate_kubernetes::{GPU_COUNT, Pod as Counted};
 use mpsgate_model::Mib;
-use mpsgate_policy::is_exempt;
+use mpsgate_model::printable::chain;
 use mpsgate_policy::schedule::{LABEL, Word};
+use mpsgate_policy::{clean, is_exempt, pod_mount, pod_variables};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -16,7 +17,7 @@ use super::patch::Mutation;
 use super::placement;
 use super::shape::{List, Object, Quantities, Text};
 use super::wire::{
-    self, MEMORY_ANNOTATIONS, MIRROR, Metadata, Owning, Request, Spec, User, Volume,
+    self, MEMORY_ANNOTATIONS, MIRROR, Metadata, Owning, Request, Spec, User, VISIBLE, Volume,
 };
 
 /// What makes pods.
@@ -27,6 +28,8 @@ const NODES: &str = "system:nodes";
 const NODE: &str = "system:node:";
 /// A volume's name is a label of DNS (RFC 1123).
 const LONGEST_NAME: usize = 63;
+/// Where a node has the device files of its GPUs.
+const DEVICES: &str = "/dev/nvidia";
 /// Of a device's path, what is told of it: characters.
 const LONGEST_DEVICE: usize = 128;
 /// `PATH_MAX` of Linux.
@@ -188,6 +191,7 @@ fn pod_of(pod: &wire::Pod, namespace: &str, exempt: &[Exempt]) -> Result<Pod, &'
         own_users: spec.host_users.is(false),
         gpu_count: metadata.and_then(|m| m.labels.text(GPU_COUNT)).map(ToOwned::to_owned),
         asks_by_annotation: MEMORY_ANNOTATIONS.iter().any(asks),
+        annotates_cards: metadata.is_some_and(|m| m.annotations.names_cards),
         containers: containers
             .into_iter()
             .flat_map(objects)
@@ -250,6 +254,10 @@ fn container(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> 
     let security = container.security_context.0.as_ref();
     let added = security.and_then(|context| context.capabilities.0.as_ref());
     let mounts = objects(&container.volume_mounts).chain(objects(&container.volume_devices));
+    let variables: Vec<_> =
+        objects(&container.env).map(|one| (one.name.as_str(), one.text())).collect();
+    let visible = variables.iter().rfind(|(name, _)| *name == VISIBLE);
+    let at_card = |mount: &wire::Mount| pod_mount(mount.mount_path.as_str());
     Container {
         name: container.name.as_str().to_owned(),
         privileged: security.is_some_and(|context| context.privileged.is(true)),
@@ -259,17 +267,25 @@ fn container(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> 
             .filter_map(|one| one.0.clone())
             .collect(),
         // Of two of a name the last counts, as in the container.
-        visible_devices: objects(&container.env).last().and_then(|last| last.value.0.clone()),
+        visible_devices: visible.and_then(|(_, text)| text.map(ToOwned::to_owned)),
+        names_cards: pod_variables(&variables) || objects(&container.volume_mounts).any(at_card),
         limits,
         core_percentage,
         exempt: false,
         device_mounts: mounts
-            .filter_map(|mount| volumes.get(mount.name.as_str())?.device())
-            // No longer than it takes to tell it: one path may stand in thousands of mounts.
-            .map(|path| path.chars().take(LONGEST_DEVICE).collect())
+            .filter_map(|mount| device(volumes.get(mount.name.as_str())?, mount.sub_path.as_str()))
             .collect(),
         shm: shm(container, volumes),
     }
+}
+
+/// A GPU's device file of the node that is mounted.
+fn device(volume: &Volume, sub_path: &str) -> Option<String> {
+    let host = volume.host_path().filter(|path| path.len() <= LONGEST_PATH)?;
+    let path = format!("{host}/{sub_path}");
+    let path = clean(&path);
+    // No longer than it takes to tell it: one path may stand in thousands of mounts.
+    path.starts_with(DEVICES).then(|| path.chars().take(LONGEST_DEVICE).collect())
 }
 
 /// Its volume at `/dev/shm`. Of several the last counts, as in the container.
@@ -326,12 +342,8 @@ fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), Str
         let text = serde_json::to_string(&alone).map_err(|_| no_list())?;
         let pod = Counted::parse(&text).map_err(|_| no_list())?;
         let Some(counted) = pod.containers.into_iter().next() else { continue };
-        let chain = |error: mpsgate_kubernetes::LimitError| {
-            let why = std::error::Error::source(&error).map(ToString::to_string);
-            format!("{error}: {}", why.unwrap_or_default())
-        };
-        let limits = counted.limits.map_err(chain)?;
-        let core = counted.core_percent.map_err(chain)?;
+        let limits = counted.limits.map_err(|error| chain(&error))?;
+        let core = counted.core_percent.map_err(|error| chain(&error))?;
         if kind == "limits" {
             found = (limits.memory().map(|(name, mib)| (name, Mib(mib))).collect(), core);
         }

@@ -40,7 +40,7 @@ pub(super) fn brought(metadata: &Metadata, asks: bool) -> Option<Refusal> {
 /// of the other systems are their schedulers' to write, on pods that mpsgate's has not placed.
 pub(super) fn changed(now: &Metadata, then: &Metadata, counted: bool) -> Option<Refusal> {
     let ours = now.annotations.has(PLACEMENT) || then.annotations.has(PLACEMENT);
-    let differs = |name: &str| now.annotations.0.get(name) != then.annotations.0.get(name);
+    let differs = |name: &str| now.annotations.known.get(name) != then.annotations.known.get(name);
     if let Some(forged) =
         WRITTEN.into_iter().find(|name| differs(name) && (ours || *name == PLACEMENT))
     {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use mpsgate_policy::{may_read_annotation, pod_annotation};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -188,28 +189,36 @@ impl<'de, T: Deserialize<'de>> Shape<'de> for Object<T> {
 
 /// Labels or annotations: those that [`super::wire::KEPT`] names.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Kept(pub(super) BTreeMap<&'static str, Text>);
+pub(super) struct Kept {
+    pub(super) known: BTreeMap<&'static str, Text>,
+    /// Whether one of the others would have NVIDIA's toolkit give a card.
+    pub(super) names_cards: bool,
+}
 
 impl Kept {
     pub(super) fn has(&self, key: &str) -> bool {
-        self.0.contains_key(key)
+        self.known.contains_key(key)
     }
 
     pub(super) fn text(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.0.as_deref()
+        self.known.get(key)?.0.as_deref()
     }
 }
 
 impl<'de> Shape<'de> for Kept {
     fn of_map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
-        let mut kept = BTreeMap::new();
+        let mut kept = Self::default();
         while let Some(key) = map.next_key::<String>()? {
             match super::wire::kept(&key) {
-                Some(key) => drop(kept.insert(key, map.next_value()?)),
+                Some(key) => drop(kept.known.insert(key, map.next_value()?)),
+                None if may_read_annotation(&key) => {
+                    let value: Text = map.next_value()?;
+                    kept.names_cards |= pod_annotation(&key, value.as_str());
+                }
                 None => drop(map.next_value::<IgnoredAny>()?),
             }
         }
-        Ok(Self(kept))
+        Ok(kept)
     }
 }
 

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use super::placement::WRITTEN;
 use super::shape::{Element, Flag, Kept, List, Object, Quantities, Shape, Text, Texts};
 use mpsgate_kubernetes::GPU_COUNT;
+use mpsgate_policy::{clean, may_read_variable};
 
 /// The kubelet's copy of a static pod: the pod runs, whatever becomes of the copy.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -14,8 +15,6 @@ pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 pub(super) const MEMORY_ANNOTATIONS: [&str; 2] = ["mpsgate.io/gpu-mem", "aliyun.com/gpu-mem"];
 /// What gives a container its cards, where NVIDIA's runtime is the engine's.
 pub(super) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
-/// Where a node has the device files of its GPUs.
-const DEVICES: &str = "/dev/nvidia";
 /// Domains that resources of ours are in; what others write wrong is theirs.
 const DOMAINS: [&str; 3] = ["aliyun.com/", "nvidia.com/", "mpsgate.io/"];
 
@@ -152,13 +151,22 @@ pub(super) struct Capabilities {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Variable {
-    name: Text,
-    pub(super) value: Text,
+    pub(super) name: Text,
+    value: Text,
+    #[serde(rename = "valueFrom")]
+    from: Option<IgnoredAny>,
+}
+
+impl Variable {
+    /// Its text, where that stands in the pod: without any it is empty.
+    pub(super) fn text(&self) -> Option<&str> {
+        self.from.is_none().then(|| self.value.as_str())
+    }
 }
 
 impl Element<'_> for Variable {
     fn matters(&self) -> bool {
-        self.name.as_str() == VISIBLE
+        may_read_variable(self.name.as_str())
     }
 }
 
@@ -187,7 +195,8 @@ impl Element<'_> for Mount {
 #[derive(Debug, Default)]
 pub(super) struct Volume {
     pub(super) name: Text,
-    host_path: Object<HostPath>,
+    /// Cleaned.
+    host_path: Option<String>,
     kind: Option<String>,
 }
 
@@ -199,12 +208,7 @@ impl Volume {
 
     /// Where it is on the node.
     pub(super) fn host_path(&self) -> Option<&str> {
-        self.host_path.0.as_ref().map(|host| host.path.as_str())
-    }
-
-    /// Where it is on the node, if that is a GPU's device file.
-    pub(super) fn device(&self) -> Option<&str> {
-        self.host_path().filter(|path| path.starts_with(DEVICES))
+        self.host_path.as_deref()
     }
 }
 
@@ -221,8 +225,9 @@ impl<'de> Shape<'de> for Volume {
             match key.as_str() {
                 "name" => volume.name = map.next_value()?,
                 "hostPath" => {
-                    volume.host_path = map.next_value()?;
-                    if volume.host_path.0.is_some() {
+                    let host: Object<HostPath> = map.next_value()?;
+                    volume.host_path = host.0.map(|host| clean(host.path.as_str()).into_owned());
+                    if volume.host_path.is_some() {
                         volume.kind = Some(key);
                     }
                 }

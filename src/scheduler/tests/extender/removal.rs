@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Parser as _;
+use mpsgate_edge::Remedy as _;
 use mpsgate_scheduler::{Arguments, SchedulerError, remove};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -99,7 +100,8 @@ async fn cards_that_are_held_too_long_are_named_and_all_nodes_go_on_as_before() 
         error.to_string(),
         "cards were not given back in 1 s, so that nothing is removed, on: held (pods with the uids uid-of-a)"
     );
-    assert!(error.hint().contains("uninstall again"), "{}", error.hint());
+    let hint = error.hint().unwrap();
+    assert!(hint.contains("uninstall again"), "{hint}");
     assert!(!["held", "shows", "other"].into_iter().any(|node| removing.is_told(node)));
     let cards = removing.world(|world| world.get("nodes/held"));
     assert!(cards["metadata"]["annotations"].get(CARDS).is_some(), "{cards}");
@@ -135,7 +137,8 @@ async fn what_may_have_been_written_is_taken_off_and_what_fails_is_tried_again_u
     let mut removing = Removing::start(faulty, &["--removal", "begin"]).await;
     let error = removing.end().await.unwrap_err();
     assert_eq!(error.to_string(), "cannot annotate node shows");
-    assert!(error.hint().contains("mpsgate-removal"), "{}", error.hint());
+    let hint = error.hint().unwrap();
+    assert!(hint.contains("mpsgate-removal"), "{hint}");
     assert!(!["held", "shows", "other"].into_iter().any(|node| removing.is_told(node)));
 }
 

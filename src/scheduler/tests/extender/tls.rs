@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::Parser as _;
+use mpsgate_edge::{ExitCode, Remedy as _};
 use mpsgate_kubernetes::Patience;
 use mpsgate_scheduler::{Arguments, serve};
 use rustls::pki_types::pem::PemObject as _;
@@ -115,7 +116,8 @@ async fn on_an_address_that_others_reach_it_starts_only_where_it_knows_its_clien
     };
     let error = started(&[]).await.unwrap_err();
     assert!(error.to_string().contains("whoever reaches 0.0.0.0"), "{error}");
-    assert!(error.hint().contains("--tls-client-ca") && error.hint().contains("--allow-anonymous"));
-    assert_eq!(error.exit_code(), mpsgate_config::ExitCode::BadConfig);
+    let hint = error.hint().unwrap();
+    assert!(hint.contains("--tls-client-ca") && hint.contains("--allow-anonymous"));
+    assert_eq!(error.exit_code(), ExitCode::BadConfig);
     started(&["--allow-anonymous"]).await.unwrap();
 }

@@ -60,6 +60,71 @@ fn pool(pod: Value, name: &str) -> Value {
     with(pod, "/spec/nodeSelector", json!({"pool": name}))
 }
 
+/// Ways to a card beside `NVIDIA_VISIBLE_DEVICES`, each beside what shows none, by a class that goes round.
+fn ways() -> Vec<Case> {
+    let round = || class(pod(json!({})), "nvidia");
+    let env = |variables: &[(&str, Option<&str>)]| {
+        let one = |(name, value): &(&str, Option<&str>)| match value {
+            Some(value) => json!({"name": name, "value": value}),
+            None => {
+                json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
+            }
+        };
+        let list: Vec<Value> = variables.iter().map(one).collect();
+        with(round(), "/spec/containers/0/env", json!(list))
+    };
+    let annotated =
+        |name: &str, value: &str| with(round(), "/metadata/annotations", json!({name: value}));
+    let mounted = |source: &str, sub_path: &str, place: &str| {
+        let volume = json!([{"name": "v", "hostPath": {"path": source}}]);
+        let mount = json!([{"name": "v", "mountPath": place, "subPath": sub_path}]);
+        with(with(round(), "/spec/volumes", volume), "/spec/containers/0/volumeMounts", mount)
+    };
+    let devices = "/var/run/nvidia-container-devices";
+    let cuda = ("CUDA_VERSION", Some("12.4"));
+    let pods = [
+        ("round: the variable from elsewhere", env(&[("NVIDIA_VISIBLE_DEVICES", None)])),
+        (
+            "round: a reference to another variable",
+            env(&[("NVIDIA_VISIBLE_DEVICES", Some("$(X)"))]),
+        ),
+        ("round: void", env(&[("NVIDIA_VISIBLE_DEVICES", Some("void"))])),
+        ("round: an old image's version", env(&[cuda])),
+        (
+            "round: the same with an empty requirement",
+            env(&[cuda, ("NVIDIA_REQUIRE_CUDA", Some(""))]),
+        ),
+        (
+            "round: the same with a requirement",
+            env(&[cuda, ("NVIDIA_REQUIRE_CUDA", Some("cuda>=12"))]),
+        ),
+        ("round: the same with void", env(&[cuda, ("NVIDIA_VISIBLE_DEVICES", Some("void"))])),
+        ("round: MIG capabilities", env(&[("NVIDIA_MIG_MONITOR_DEVICES", Some("all"))])),
+        ("round: IMEX channels", env(&[("NVIDIA_IMEX_CHANNELS", Some("0"))])),
+        ("round: a resource of swarm", env(&[("DOCKER_RESOURCE_GPU", Some("0"))])),
+        ("round: other variables of NVIDIA's", env(&[("NVIDIA_DRIVER_CAPABILITIES", None)])),
+        ("round: a CDI annotation", annotated("cdi.k8s.io/x", "nvidia.com/gpu=0")),
+        ("round: one of another vendor", annotated("cdi.k8s.io/x", "vendor.com/net=eth0")),
+        ("round: an NRI annotation", annotated("nvidia.cdi.k8s.io/container.web", "0")),
+        ("round: the same for the whole pod", annotated("nvidia.cdi.k8s.io", "all")),
+        ("round: a list of volumes", mounted("/dev/null", "", &format!("{devices}/all"))),
+        (
+            "round: the same otherwise written",
+            mounted("/dev/null", "", &format!("/{devices}/./0/")),
+        ),
+        ("round: nothing of the list", mounted("/dev/null", "", &format!("{devices}/void"))),
+        ("round: a device otherwise written", mounted("//dev/./nvidia0", "", "/x")),
+        ("round: a device by its directory", mounted("/dev/", "nvidia0", "/x")),
+        ("round: another device", mounted("/dev/", "null", "/x")),
+    ];
+    let mut all: Vec<Case> = pods.into_iter().map(|(name, pod)| (name, of_pod(&pod))).collect();
+    let led = pool(env(&[cuda]), "led");
+    all.push(("an old image's version by a class that is led", of_pod(&led)));
+    let unknown = pool(env(&[cuda]), "old");
+    all.push(("the same, where nobody knows where it leads", of_pod(&unknown)));
+    all
+}
+
 pub(super) fn cases() -> Vec<Case> {
     let quiet = || pod(json!({}));
     let operand = |namespace: &str| {
@@ -110,5 +175,6 @@ pub(super) fn cases() -> Vec<Case> {
             template("Deployment", "CREATE", &class(asking(), "nvidia"), None),
         ),
     ]);
+    all.extend(ways());
     all
 }

@@ -1,18 +1,20 @@
 //! What goes into a bundle, and from where.
 
+use mpsgate_edge::print;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use mpsgate_config::paths;
+use mpsgate_model::printable;
 use nix::fcntl::OFlag;
 
 use super::{Collected, Part, redact};
 use crate::configure::programs;
+use crate::daemon;
 use crate::doctor::gather::host::MODULE;
 use crate::doctor::gather::{ENABLED, LEASES, LEDGER, below};
-use crate::{daemon, print};
 
 /// The end of a log, in bytes.
 const LOG_TAIL: u64 = 256 << 10;
@@ -64,9 +66,9 @@ pub(super) fn collect(root: &Path, report: &str) -> Collected {
 
 /// What mpsgated says, or why it says nothing.
 fn status(found: &mut Collected, root: &Path) {
-    match daemon::status(&below(root, paths::SOCKET)).and_then(|status| print::json(&status)) {
+    match daemon::status(&below(root, paths::SOCKET)).and_then(|status| Ok(print::json(&status)?)) {
         Ok(text) => found.add("status.json", "mpsgate status -o json", &redact::json(&text)),
-        Err(error) => found.leave_out("mpsgate status -o json", print::chain(&error)),
+        Err(error) => found.leave_out("mpsgate status -o json", printable::chain(&error)),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpsgate_config::paths;
+use mpsgate_edge::Remedy as _;
 
 use super::{ENABLED, LEDGER, below, io_trouble, read, trouble};
 use crate::args::Engine;

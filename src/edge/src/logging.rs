@@ -1,5 +1,4 @@
-//! Log lines: to the journal with fields where standard error is the journal, else to standard
-//! error as `level message key=value …`.
+//! Log lines: in the journal with fields, on standard error as `level message key=value …`.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -8,22 +7,30 @@ use log::kv::{Key, Value, VisitSource};
 use log::{Level, Log, Metadata, Record};
 use mpsgate_config::LogLevel;
 
-use crate::DaemonError;
+use crate::EdgeError;
 
-/// Installs the logger. Call once.
+/// Lines go to the journal under the name `program` where standard error is the journal, else to
+/// standard error. Call once.
 ///
 /// # Errors
 /// Where the journal cannot be reached.
-pub(crate) fn init(level: LogLevel) -> Result<(), DaemonError> {
-    set_level(level);
-    if systemd_journal_logger::connected_to_journal() {
-        let journal = systemd_journal_logger::JournalLog::new()
-            .map_err(|error| DaemonError::Log(Box::new(error)))?
-            .with_syslog_identifier("mpsgated".to_owned());
-        return install(journal);
+pub fn to_journal(program: &str, level: LogLevel) -> Result<(), EdgeError> {
+    if !systemd_journal_logger::connected_to_journal() {
+        return to_stderr(level);
     }
+    let journal = systemd_journal_logger::JournalLog::new()
+        .map_err(|error| EdgeError::Log(Box::new(error)))?
+        .with_syslog_identifier(program.to_owned());
+    install(journal, level)
+}
+
+/// Lines go to standard error. Call once.
+///
+/// # Errors
+/// Where there is a logger already.
+pub fn to_stderr(level: LogLevel) -> Result<(), EdgeError> {
     let stderr = env_logger::Builder::new()
-        // The level is `log`'s own maximum, so that SIGHUP can change it.
+        // The level is `log`'s own maximum, so that it can change while running.
         .filter_level(log::LevelFilter::Trace)
         .format(|out, record| {
             let mut line =
@@ -33,11 +40,12 @@ pub(crate) fn init(level: LogLevel) -> Result<(), DaemonError> {
             writeln!(out, "{line}")
         })
         .build();
-    install(stderr)
+    install(stderr, level)
 }
 
-fn install(logger: impl Log + 'static) -> Result<(), DaemonError> {
-    log::set_boxed_logger(Box::new(Ours(logger))).map_err(|error| DaemonError::Log(Box::new(error)))
+fn install(logger: impl Log + 'static, level: LogLevel) -> Result<(), EdgeError> {
+    set_level(level);
+    log::set_boxed_logger(Box::new(Ours(logger))).map_err(|error| EdgeError::Log(Box::new(error)))
 }
 
 /// Drops what other crates tell of their own work: at `trace` every turn of the event loop.
@@ -66,7 +74,7 @@ impl<L: Log> Log for Ours<L> {
 }
 
 /// Changes the level while running.
-pub(crate) fn set_level(level: LogLevel) {
+pub fn set_level(level: LogLevel) {
     log::set_max_level(match level {
         LogLevel::Error => log::LevelFilter::Error,
         LogLevel::Warn => log::LevelFilter::Warn,
@@ -124,7 +132,7 @@ mod tests {
                 logger.log(&Record::builder().level(level).target(target).build());
             }
         }
-        let own = ["mpsgate_daemon::logging::tests", "mpsgate_mps::card"];
+        let own = ["mpsgate_edge::logging::tests", "mpsgate_mps::card"];
         let own =
             own.into_iter().flat_map(|t| ["TRACE", "INFO", "WARN"].map(|l| format!("{l} {t}")));
         let foreign = ["WARN mio::poll", "WARN hyper::proto"].map(str::to_owned);

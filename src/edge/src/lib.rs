@@ -1,0 +1,20 @@
+//! The edge of every program but the shim's: what its caller reads, and what it exits with.
+//!
+//! ```text
+//! argv ─► run ─► the program ─► Ok(ExitCode)          print: the answer, to stdout
+//!                           └─► Err(Remedy) ─► report: error:, cause:, hint:, to stderr
+//!                logging ◄─ log's macros               log lines, to the journal or stderr
+//! ```
+//!
+//! The shim has an edge of its own: an engine reads its stderr, and it has no room for an argument
+//! parser.
+
+mod exit;
+pub mod logging;
+pub mod print;
+mod report;
+mod run;
+
+pub use exit::ExitCode;
+pub use report::{EdgeError, Remedy, report};
+pub use run::run;

