@@ -5,53 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use mpsgate_host::format::{self, FormatError};
 use mpsgate_model::NodeCard;
 use mpsgate_model::{DeviceNode, Grant};
 use mpsgate_policy::{Cards, Majors, Node, Schedule, SharedMemory};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Format of both files.
 pub const FILES_FORMAT: u32 = 1;
-
-/// Why the bytes of a file are neither.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FilesError {
-    /// Another version wrote it.
-    #[error("it has format {0}, this version knows {FILES_FORMAT}")]
-    Format(u32),
-    /// Not JSON, or without what every such file has.
-    #[error(transparent)]
-    Content(serde_json::Error),
-}
-
-/// The format is read first: a newer file may differ in anything else.
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FilesError> {
-    #[derive(Deserialize)]
-    struct Header {
-        format: u32,
-    }
-    let Header { format } = serde_json::from_slice(bytes).map_err(FilesError::Content)?;
-    if format != FILES_FORMAT {
-        return Err(FilesError::Format(format));
-    }
-    serde_json::from_slice(bytes).map_err(FilesError::Content)
-}
-
-/// The name under which process `writer` of ours writes what becomes the file `name` by a rename.
-#[must_use]
-pub fn temporary_name(name: &str, writer: u32) -> String {
-    format!(".{name}.mpsgate-{writer}")
-}
-
-/// The process that writes under a temporary name; `None` for every other name.
-#[must_use]
-pub fn temporary_writer(name: &str) -> Option<u32> {
-    let (of, writer) = name.strip_prefix('.')?.rsplit_once(".mpsgate-")?;
-    let plain = !of.is_empty() && writer.bytes().all(|byte| byte.is_ascii_digit());
-    plain.then(|| writer.parse().ok())?
-}
 
 /// What the shim must know of the node to judge a spec; written by the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,8 +61,8 @@ impl NodeSnapshot {
     ///
     /// # Errors
     /// Where another version wrote them, or nobody of ours.
-    pub fn parse(bytes: &[u8]) -> Result<Self, FilesError> {
-        parse(bytes)
+    pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+        format::read(bytes, FILES_FORMAT)
     }
 }
 
@@ -160,8 +121,8 @@ impl ExecRecord {
     ///
     /// # Errors
     /// Where another version wrote them, or nobody of ours.
-    pub fn parse(bytes: &[u8]) -> Result<Self, FilesError> {
-        parse(bytes)
+    pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+        format::read(bytes, FILES_FORMAT)
     }
 }
 
@@ -200,23 +161,5 @@ mod tests {
             device_plugin: false,
         };
         assert_eq!(Node::from(snapshot), node);
-    }
-
-    #[test]
-    fn only_a_temporary_name_names_its_writer() {
-        assert_eq!(temporary_writer(&temporary_name("config.json", 12)), Some(12));
-        assert_eq!(temporary_writer(&temporary_name("a.mpsgate-3", 4)), Some(4));
-        for name in [
-            "config.json",
-            "config.json.mpsgate-1",
-            ".mpsgate-1",
-            "..mpsgate-1",
-            ".c.mpsgate-",
-            ".c.mpsgate-+1",
-            ".c.mpsgate-1x",
-            ".c.mpsgate-99999999999",
-        ] {
-            assert_eq!(temporary_writer(name), None, "{name}");
-        }
     }
 }

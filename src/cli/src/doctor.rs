@@ -17,8 +17,8 @@ mod report;
 use mpsgate_edge::{ExitCode, print};
 
 pub use self::bundle::BundleError;
+use crate::CliError;
 use crate::args::{DoctorArgs, Output};
-use crate::{CliError, status};
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     if let Some(target) = &args.bundle {
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     print::answer(&text)?;
     if let Some(target) = &args.bundle {
         let report = report::render_json(&findings, simulated)?;
-        let written = bundle::write(&args.root, target, &report, status::now_ms())?;
+        let written = bundle::write(&args.root, target, &report, mpsgate_host::clock::now_ms())?;
         // The answer is the report, which a program may read as JSON.
         print::note(&written);
     }

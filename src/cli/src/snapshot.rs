@@ -3,7 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mpsgate_api::{FilesError, NodeSnapshot};
+use mpsgate_api::NodeSnapshot;
+use mpsgate_host::format::FormatError;
 
 /// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +26,7 @@ pub enum SnapshotError {
         path: PathBuf,
         /// What is wrong with it.
         #[source]
-        source: FilesError,
+        source: FormatError,
     },
 }
 

@@ -7,10 +7,10 @@ pub(crate) mod columns;
 mod ready;
 
 use std::fmt::Write as _;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpsgate_api::{Action, ApiServerStatus, CardStatus, GrantStatus, Status};
 use mpsgate_edge::{EdgeError, ExitCode, print};
+use mpsgate_host::clock::now_ms;
 use mpsgate_model::Mib;
 use serde::Serialize;
 
@@ -43,11 +43,6 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode, CliError> {
     };
     print::answer(&text)?;
     Ok(ExitCode::Done)
-}
-
-pub(crate) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn render_json(status: &Status) -> Result<String, EdgeError> {

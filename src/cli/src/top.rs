@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use mpsgate_api::Status;
 use mpsgate_edge::{ExitCode, print};
+use mpsgate_host::clock::now_ms;
 use mpsgate_model::printable;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -30,7 +31,6 @@ use self::bars::Ramp;
 use self::model::{Model, Wish};
 use self::view::Look;
 use crate::args::TopArgs;
-use crate::status::now_ms;
 use crate::{CliError, daemon};
 
 /// Longest wait for a key: answers and signals are seen as soon as this.

@@ -14,13 +14,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use mpsgate_model::ledger::CgroupId;
-use rustix::fs::FsWord;
+use mpsgate_host::cgroup::{CgroupId, is_one};
 
 pub(crate) use self::membership::{Overlap, Places, overlap};
-
-/// `CGROUP_SUPER_MAGIC` and `CGROUP2_SUPER_MAGIC` of linux/magic.h.
-const MAGICS: [FsWord; 2] = [0x0027_e0eb, 0x6367_7270];
 
 /// Whether `pid`, in our own pid namespace, is in the cgroup or below it.
 pub(crate) fn contains(cgroup: &CgroupId, pid: u32) -> io::Result<bool> {
@@ -42,8 +38,7 @@ pub(crate) fn members(cgroup: &CgroupId) -> io::Result<BTreeSet<u32>> {
 /// Its directory, where that is the kernel's and still the one that was named.
 fn proven(cgroup: &CgroupId) -> io::Result<&Path> {
     let path = Path::new(&cgroup.path);
-    let filesystem = rustix::fs::statfs(path)?;
-    if !MAGICS.contains(&filesystem.f_type) {
+    if !is_one(path)? {
         return Err(io::Error::other("it is not on a cgroup filesystem"));
     }
     if !is_same(cgroup)? {

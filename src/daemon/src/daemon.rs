@@ -1,31 +1,35 @@
 //! What all tasks share: the node's state, the drivers, the keepers of the cards, and the one place
 //! where tasks are started, so that none can end unnoticed.
 
+mod sharing;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use mpsgate_model::Refusal;
+use mpsgate_api::NodeSnapshot;
 use mpsgate_model::ledger::Entry;
-use mpsgate_model::{GpuUuid, Grant};
-use tokio::sync::{Notify, mpsc, watch};
+use mpsgate_model::{GpuUuid, Grant, Refusal};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::api_server::ApiServer;
-use crate::card::Health;
 use crate::hardware::Hardware;
-use crate::keeper::Order;
-use crate::limits;
-use crate::node::Node;
+use crate::node::card::Health;
+use crate::node::{NOT_YET, Node};
+use crate::orders::{LimitOrder, Order};
 use crate::settings::Settings;
-use crate::snapshot::SnapshotFile;
-use crate::tokens::Tokens;
-use crate::{DaemonError, Places, inventory};
+use crate::token_store::Tokens;
+use crate::{DaemonError, Places};
 
 /// How long cards are waited for after a start: by READY=1, so that containers that are restarted at boot
 /// find them ready, and by callers.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// What an answer to a hook waits for a limit; it comes in milliseconds, and the hook waits 5 s for
+/// everything.
+const HOLD_LIMIT: Duration = Duration::from_secs(2);
 
 /// A task and what it does, for the message when it fails.
 pub(crate) struct Task {
@@ -43,7 +47,7 @@ pub(crate) struct Daemon {
     keepers: Mutex<BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>>,
     tasks: mpsc::UnboundedSender<Task>,
     /// To the task that has the driver limit cgroups.
-    pub(crate) limits: mpsc::UnboundedSender<limits::Order>,
+    pub(crate) limits: mpsc::UnboundedSender<LimitOrder>,
     changes: watch::Sender<u64>,
     /// `enable` and `disable` take turns.
     pub(crate) operator: tokio::sync::Mutex<()>,
@@ -51,7 +55,8 @@ pub(crate) struct Daemon {
     pub(crate) unwritten: Notify,
     /// One look at NVML at a time: should it hang, the next ones do not pile up behind it.
     pub(crate) looking: Arc<tokio::sync::Mutex<()>>,
-    pub(crate) snapshot: SnapshotFile,
+    /// The snapshot that was written last.
+    pub(crate) snapshot: Mutex<Option<NodeSnapshot>>,
     pub(crate) tokens: Arc<Tokens>,
     /// Told when the cards should be looked at now.
     pub(crate) look: Notify,
@@ -72,7 +77,7 @@ impl Daemon {
         settings: Settings,
         node: Node,
         tasks: mpsc::UnboundedSender<Task>,
-        limits: mpsc::UnboundedSender<limits::Order>,
+        limits: mpsc::UnboundedSender<LimitOrder>,
     ) -> Self {
         let settings = Arc::new(settings);
         let tokens = Arc::new(Tokens::new(places.tokens()));
@@ -90,7 +95,7 @@ impl Daemon {
             operator: tokio::sync::Mutex::default(),
             unwritten: Notify::new(),
             looking: Arc::default(),
-            snapshot: SnapshotFile::default(),
+            snapshot: Mutex::default(),
             tokens,
             look: Notify::new(),
             ledger_changed: watch::Sender::new(0),
@@ -142,7 +147,7 @@ impl Daemon {
     /// may be cards that are not known.
     pub(crate) fn is_starting(&self) -> bool {
         let node = self.node();
-        node.driver.trouble.as_ref().is_some_and(|trouble| trouble.why == inventory::NOT_YET)
+        node.driver.trouble.as_ref().is_some_and(|trouble| trouble.why == NOT_YET)
             || node.cards.iter().any(|card| {
                 card.managed.is_some() && card.closed.is_none() && card.health == Health::Starting
             })
@@ -190,11 +195,20 @@ impl Daemon {
         }
     }
 
+    /// Has a grant's cgroup limited, as far as driver and kernel can. Returns when that is done, or after
+    /// [`HOLD_LIMIT`]: the level is told when it is there.
+    pub(crate) async fn limit(&self, entry: &Entry) {
+        let (reply, done) = oneshot::channel();
+        if self.limits.send(LimitOrder::Hold { entry: Box::new(entry.clone()), reply }).is_ok() {
+            let _ = tokio::time::timeout(HOLD_LIMIT, done).await;
+        }
+    }
+
     /// Has the limit of an ended entry's cgroup taken away, where it has one.
     pub(crate) fn unlimit(&self, entry: &Entry) {
         if entry.cgroup_limit.is_some() {
             // The task is gone only at shutdown; the cgroup's end does the same.
-            let _ = self.limits.send(limits::Order::Clear(Box::new(entry.clone())));
+            let _ = self.limits.send(LimitOrder::Clear(Box::new(entry.clone())));
         }
     }
 
@@ -213,12 +227,6 @@ impl Daemon {
         let joined = tokio::task::spawn_blocking(move || work(&hardware)).await;
         joined.map_err(|error| DaemonError::Task { task: what.to_owned(), why: error.to_string() })
     }
-}
-
-/// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// One line per ended entry.

@@ -3,28 +3,13 @@
 //! A process belongs to the container in whose cgroup it is: to the innermost, where they lie in each other.
 //! Whoever belongs to none is reported and never touched: it is the operator's.
 
-pub(crate) mod owner;
-
-use mpsgate_api::{ACTIONS_KEPT, Action};
 use mpsgate_config::Enforce;
 use mpsgate_model::GpuUuid;
-use mpsgate_model::ledger::{Entry, ProcessId, State};
+use mpsgate_model::ledger::State;
 
-use crate::daemon::{Daemon, now_ms};
-use crate::node::Node;
-use crate::{DaemonError, api_server, cgroup, process};
-
-pub(crate) use self::owner::nested;
-
-/// A process that does harm.
-#[derive(Debug, Clone)]
-pub(crate) struct Culprit {
-    pub(crate) process: ProcessId,
-    /// `pid 77 (sh -c …)`.
-    pub(crate) words: String,
-    /// The grant of the container that it is in.
-    pub(crate) entry: Option<Entry>,
-}
+use crate::daemon::Daemon;
+use crate::owner::{Culprit, nested};
+use crate::{DaemonError, cgroup};
 
 /// How much of a container is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,57 +18,6 @@ pub(crate) enum Measure {
     Process,
     /// All of it.
     Container,
-}
-
-impl Culprit {
-    /// Finds out whose `process` is, among `entries`. `None` once it has ended. Reads cgroups: blocks.
-    pub(crate) fn find(process: ProcessId, entries: &[Entry]) -> Option<Self> {
-        let words = process::describe(process.pid);
-        let entry = owner::of(process.pid, entries).cloned();
-        // Still the same after all was read, so all that was read is its own.
-        process::is_alive(&process).then_some(Self { process, words, entry })
-    }
-
-    /// For sentences: `container web, pid 77 (sh)`.
-    pub(crate) fn label(&self) -> String {
-        match &self.entry {
-            Some(entry) => format!("container {}, {}", entry.grant.key.container_id, self.words),
-            None => self.words.clone(),
-        }
-    }
-}
-
-impl Node {
-    /// Remembers what was done, for `status`.
-    pub(crate) fn note(
-        &mut self,
-        card: &GpuUuid,
-        container: Option<&str>,
-        what: &'static str,
-        why: String,
-    ) {
-        let action = Action {
-            at_ms: now_ms(),
-            container_id: container.map(str::to_owned),
-            card: card.to_string(),
-            card_index: self.card(card).map(|card| card.index).unwrap_or_default(),
-            what: what.to_owned(),
-            why,
-        };
-        self.events.acted(what);
-        if let Some(container) = container {
-            api_server::tell::acted(self, container, &action.why);
-        }
-        if self.actions.len() >= ACTIONS_KEPT {
-            self.actions.pop_front();
-        }
-        self.actions.push_back(action);
-    }
-
-    /// All grants, for [`Culprit::find`].
-    pub(crate) fn entries(&self) -> Vec<Entry> {
-        self.ledger().entries().to_vec()
-    }
 }
 
 /// Remembers and logs what a process did, where nothing is done about it.

@@ -2,11 +2,11 @@
 //! removes them, when their grant ends.
 
 use std::collections::HashSet;
-use std::fs::File;
 use std::path::Path;
 
-use mpsgate_api::{ExecRecord, temporary_writer};
-use mpsgate_crashpoint::crash_point;
+use mpsgate_api::ExecRecord;
+use mpsgate_host::crash_point;
+use mpsgate_host::file::{self, temporary_writer};
 use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::Ledger;
 
@@ -57,20 +57,10 @@ pub(crate) fn remove_strays(directory: &Path, ledger: &Ledger) {
     }
 }
 
-/// Removes what shims left that were killed while they wrote a record. A shim that lives has its file locked
-/// (`replace` of the shim); its pid may be of another PID namespace.
+/// Removes what shims left that were killed while they wrote a record.
 pub(crate) fn remove_leftovers(directory: &Path) {
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_name().to_str().and_then(temporary_writer).is_none() {
-            continue;
-        }
-        // Held until the name is gone.
-        let file =
-            entry.metadata().is_ok_and(|meta| meta.is_file()).then(|| File::open(entry.path()));
-        if matches!(&file, Some(Ok(file)) if file.try_lock().is_ok()) {
-            log::info!(path:% = entry.path().display(); "half written exec record removed");
-            unlink(&entry.path());
-        }
+    for path in file::remove_leftovers(directory) {
+        log::info!(path:% = path.display(); "half written exec record removed");
     }
 }
 
@@ -94,7 +84,9 @@ fn unlink(path: &Path) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use mpsgate_api::temporary_name;
+    use std::fs::File;
+
+    use mpsgate_host::file::temporary_name;
 
     use super::*;
 

@@ -5,12 +5,6 @@ use std::io;
 
 use mpsgate_model::GpuUuid;
 
-/// The start time in the text of `/proc/<pid>/stat`.
-#[must_use]
-pub fn start_time(stat: &str) -> Option<u64> {
-    crate::process::start_time(stat)
-}
-
 /// The pid, and the nested ones, in the `fdinfo` of a pidfd.
 #[must_use]
 pub fn fdinfo(text: &str) -> Option<(u32, Vec<u32>)> {

@@ -13,20 +13,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mpsgate_config::{ClientDir, Orphan, Schedule, Supervisor, Switch};
-use mpsgate_crashpoint::crash_point;
-use mpsgate_gpu::{ComputeMode, GpuError, Nvml, ProcessKind, ProcessList};
-use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_gpu::{GpuError, Nvml, ProcessKind, ProcessList};
+use mpsgate_host::crash_point;
+use mpsgate_model::Mib;
 use mpsgate_mps::{
     Capabilities, CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, HoldSpawner,
-    LeaseDir, MpsError, Origin, Spawner, Taken, UnitSpawner, choose_spawner,
+    MpsError, Origin, Spawner, UnitSpawner, choose_spawner,
 };
 
+mod compute_mode;
+pub(crate) mod control;
 mod share;
 
+use self::control::{View, cap, mps_trouble, view};
 use crate::Places;
-use crate::card::Trouble;
-use crate::control::{View, cap, mps_trouble, view};
 use crate::error::chain;
+use crate::node::card::{CardId, Trouble};
 use crate::settings::Settings;
 
 /// How long a control daemon may take to answer for the first time; it needs 5 ms (measured,
@@ -83,16 +85,6 @@ pub(crate) enum Fault {
     Orphans(Vec<u32>),
     /// Its control daemon runs and does not answer.
     Wedged(Arc<CardMps>, Arc<ControlDaemon>),
-}
-
-/// What is needed to bring a card up.
-#[derive(Debug, Clone)]
-pub(crate) struct CardId {
-    pub(crate) uuid: GpuUuid,
-    pub(crate) minor: u32,
-    pub(crate) memory: Mib,
-    /// What clients without a limit of their own are to get.
-    pub(crate) cap: Mib,
 }
 
 impl Hardware {
@@ -229,40 +221,6 @@ impl Hardware {
         matches!(found, Ok(Ok(None) | Err(MpsError::PidFileRefused { .. })))
     }
 
-    /// Makes the compute mode of a ready card EXCLUSIVE_PROCESS again; `true` where it was another.
-    pub(crate) fn retake_compute_mode(&self, uuid: &str) -> Result<bool, Trouble> {
-        let nvml = self.nvml()?;
-        let now = nvml.compute_mode(uuid).map_err(|e| gpu_trouble(&e))?;
-        self.take_compute_mode(&nvml, uuid, now)?;
-        Ok(now != ComputeMode::ExclusiveProcess)
-    }
-
-    /// Remembers the card's compute mode and makes it EXCLUSIVE_PROCESS.
-    fn take_compute_mode(&self, nvml: &Nvml, uuid: &str, now: ComputeMode) -> Result<(), Trouble> {
-        let taken = self.leases().take(uuid, to_lease(now)).map_err(|e| mps_trouble(&e))?;
-        crash_point!("lease.taken");
-        match taken {
-            Taken::New(_) => log::info!(uuid, previous:% = now; "compute mode leased"),
-            Taken::Renewed(_) => {
-                log::info!(uuid, previous:% = now; "compute mode leased anew: the card had lost ours");
-            }
-            Taken::Existing(_) => {}
-        }
-        if now == ComputeMode::ExclusiveProcess {
-            return Ok(());
-        }
-        nvml.set_compute_mode(uuid, ComputeMode::ExclusiveProcess).map_err(|e| gpu_trouble(&e))?;
-        crash_point!("compute_mode.set");
-        let set = nvml.compute_mode(uuid).map_err(|e| gpu_trouble(&e))?;
-        if set != ComputeMode::ExclusiveProcess {
-            return Err(Trouble::new(
-                format!("its compute mode is {set} although EXCLUSIVE_PROCESS was set"),
-                format!("nvidia-smi -i {uuid} -c EXCLUSIVE_PROCESS"),
-            ));
-        }
-        Ok(())
-    }
-
     /// Ends the card's control daemon, removes its files and restores its compute mode. Goes on after
     /// a failure and reports all of them.
     pub(crate) fn take_down(&self, card: &CardId) -> Result<(), Trouble> {
@@ -290,46 +248,6 @@ impl Hardware {
             servers_killed = stopped.servers_killed.len(); "control daemon stopped"
         );
         Ok(())
-    }
-
-    /// Gives a card its old compute mode back, where we had changed it and ours still stands.
-    pub(crate) fn restore_compute_mode(&self, uuid: &str) -> Result<(), Trouble> {
-        let leases = self.leases();
-        let Some(lease) = leases.read(uuid).map_err(|e| mps_trouble(&e))? else { return Ok(()) };
-        let nvml = self.nvml()?;
-        let now = nvml.compute_mode(uuid).map_err(|e| gpu_trouble(&e))?;
-        if now == ComputeMode::ExclusiveProcess {
-            let mode = from_lease(lease.previous);
-            nvml.set_compute_mode(uuid, mode).map_err(|e| gpu_trouble(&e))?;
-            crash_point!("compute_mode.restored");
-            log::info!(uuid, mode:% = mode; "compute mode restored");
-        } else {
-            log::info!(uuid, mode:% = now; "compute mode left alone: the card had lost ours");
-        }
-        leases.remove(uuid).map_err(|e| mps_trouble(&e))?;
-        crash_point!("lease.removed");
-        Ok(())
-    }
-
-    /// UUIDs of all cards whose compute mode we changed.
-    pub(crate) fn leased(&self) -> Vec<String> {
-        let all = match self.leases().read_all() {
-            Ok(all) => all,
-            Err(error) => {
-                log::error!(reason = chain(&error); "leases cannot be listed");
-                return Vec::new();
-            }
-        };
-        let mut uuids = Vec::new();
-        for lease in all {
-            match lease {
-                Ok(lease) => uuids.push(lease.uuid),
-                Err(error) => {
-                    log::error!(reason = chain(&error), hint = error.hint(); "lease cannot be read")
-                }
-            }
-        }
-        uuids
     }
 
     /// Why a card cannot be handed over now, to be shared so, if so: unfit, or in use by somebody else.
@@ -413,10 +331,6 @@ impl Hardware {
         Ok(self.max_clients(self.nvml()?.as_ref()))
     }
 
-    fn leases(&self) -> LeaseDir {
-        LeaseDir::new(self.places.leases())
-    }
-
     /// The memory that a card of `total_mib` has to give.
     pub(crate) fn grantable(&self, total_mib: u64) -> Mib {
         Mib(mpsgate_gpu::advertised_mib(total_mib, self.settings.now().gpus.reserve_mib))
@@ -445,22 +359,4 @@ fn unfit_words(unfit: &mpsgate_gpu::Unfit) -> String {
 pub(crate) fn gpu_trouble(error: &GpuError) -> Trouble {
     let hint = error.hint().unwrap_or_else(|| "nvidia-smi -q; dmesg | grep NVRM".to_owned());
     Trouble::new(chain(error), hint)
-}
-
-fn to_lease(mode: ComputeMode) -> mpsgate_mps::ComputeMode {
-    match mode {
-        ComputeMode::Default => mpsgate_mps::ComputeMode::Default,
-        ComputeMode::ExclusiveThread => mpsgate_mps::ComputeMode::ExclusiveThread,
-        ComputeMode::Prohibited => mpsgate_mps::ComputeMode::Prohibited,
-        ComputeMode::ExclusiveProcess => mpsgate_mps::ComputeMode::ExclusiveProcess,
-    }
-}
-
-fn from_lease(mode: mpsgate_mps::ComputeMode) -> ComputeMode {
-    match mode {
-        mpsgate_mps::ComputeMode::Default => ComputeMode::Default,
-        mpsgate_mps::ComputeMode::ExclusiveThread => ComputeMode::ExclusiveThread,
-        mpsgate_mps::ComputeMode::Prohibited => ComputeMode::Prohibited,
-        mpsgate_mps::ComputeMode::ExclusiveProcess => ComputeMode::ExclusiveProcess,
-    }
 }

@@ -10,12 +10,13 @@ use mpsgate_config::Schedule;
 use mpsgate_gpu::ComputeMode;
 use mpsgate_model::{GpuUuid, Mib};
 
-use crate::card::{Card, Health, ManagedBy, Trouble, Watched};
 use crate::daemon::Daemon;
-use crate::hardware::{CardId, Hardware, Inventory};
-use crate::keeper::Order;
-use crate::node::Node;
-use crate::{DaemonError, api_server, keeper, snapshot};
+use crate::hardware::{Hardware, Inventory};
+use crate::node::card::CardId;
+use crate::node::card::{Card, Health, ManagedBy, Trouble, Watched};
+use crate::node::{NOT_YET, Node};
+use crate::orders::Order;
+use crate::{DaemonError, cards, kubelet, snapshot};
 
 /// Between two looks while all is well, and while something has to be tried again.
 const QUIET: Duration = Duration::from_secs(10);
@@ -24,9 +25,6 @@ const FAILING: Duration = Duration::from_secs(5);
 /// for each card where the first one has to wake it.
 const HANG: Duration = Duration::from_secs(15);
 
-/// What is wrong before the first look.
-pub(crate) const NOT_YET: &str = "NVML has not answered yet";
-
 /// Looks for as long as the process lives.
 pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     daemon.node().driver.trouble = Some(Trouble::new(NOT_YET, "nvidia-smi; mpsgate status"));
@@ -34,7 +32,7 @@ pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     // A node may be another system's. Where containers have grants it is ours, and they are not to wait.
     let is_idle = daemon.node().ledger().entries().is_empty();
     if is_idle {
-        api_server::first_word(&daemon).await;
+        obey_first_labels(&daemon).await;
     }
     loop {
         let answers = refresh_or_tell(&daemon).await?;
@@ -49,6 +47,15 @@ pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
             () = tokio::time::sleep(wait) => {}
             () = daemon.look.notified() => {}
         }
+    }
+}
+
+/// Obeys the node's labels before any card is touched, where they can be had soon: else what they said last holds, and
+/// where that is not known, the settings.
+async fn obey_first_labels(daemon: &Daemon) {
+    let Some(api_server) = daemon.api_server.get() else { return };
+    if let Some(labels) = api_server.first_labels().await {
+        daemon.obey(&labels);
     }
 }
 
@@ -78,7 +85,7 @@ pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
         hardware.inventory()
     };
     let found = daemon.blocking("read NVML", look).await?;
-    let kubelet = snapshot::has_kubelet(&daemon.places);
+    let kubelet = kubelet::has_kubelet(&daemon.places);
     let mut node = daemon.node();
     if std::mem::replace(&mut node.kubelet, kubelet) != kubelet {
         log::info!(kubelet; "kubelet looked for");
@@ -234,7 +241,7 @@ fn start_keepers(daemon: &Arc<Daemon>) {
     for uuid in managed {
         let kept = daemon.keepers().contains_key(&uuid);
         if !kept {
-            keeper::start(daemon, &uuid);
+            cards::start(daemon, &uuid);
         }
     }
 }

@@ -2,12 +2,19 @@
 //! socket by which shim, hook and the operator's command ask for them.
 //!
 //! ```text
-//!  socket ─► calls ─► node (ledger, placement, trust) ◄─ watch (pidfds, cgroups)
-//!                       ▲                 │
-//!            keeper × card ◄─ inventory   └─► snapshot (node.json, runtime link), exec records
-//!                  │              │
-//!                  └── hardware ──┘  the one seam to NVML and the MPS control daemons (control)
+//!  tasks      socket ─► calls    cards (one task each)   inventory   pods   plugin   sharing   watchdog
+//!             cgroup_limits   handlers   tokens   metrics   reload   ends
+//!                │ what one wants of another is an order, a notice or the state
+//!  services   handover   snapshot   enforce   kubelet
+//!                ▼
+//!  shared     daemon: state, handles, the start of tasks ─► orders, api_server, token_store
+//!                ▼
+//!  seams      hardware: the one to NVML and the MPS control daemons
+//!                ▼
+//!  state      node: ledger, cards, placement, trust, schedule, what status and the API server are shown
 //! ```
+//!
+//! Imports go down. No module imports another in a circle: `tests/house` looks at that.
 //!
 //! One thread runs every task: a decision takes microseconds and needs the one ledger anyway, so more
 //! threads would only wait for its lock. What blocks goes to tokio's blocking pool through
@@ -16,13 +23,13 @@
 mod api_server;
 mod arguments;
 mod calls;
-mod card;
+mod cards;
 mod cgroup;
-mod control;
+mod cgroup_limits;
 mod daemon;
-mod device_plugin;
 mod devices;
 mod directories;
+mod ends;
 mod enforce;
 mod engine;
 mod error;
@@ -30,30 +37,34 @@ mod exec_record;
 #[doc(hidden)]
 pub mod fuzz;
 mod handlers;
+mod handover;
 mod hardware;
 mod inventory;
-mod judged;
-mod keeper;
-mod limits;
+mod kubelet;
+mod line;
 mod managed;
 mod metrics;
 mod node;
 mod node_root;
 mod operator;
+mod orders;
 mod other_nodes;
+mod owner;
 mod places;
+mod plugin;
+mod pods;
 mod process;
 mod qualification;
 mod reload;
 mod run;
-mod schedule;
 mod settings;
+mod sharing;
 mod snapshot;
 mod socket;
 mod status;
 mod terminate;
+mod token_store;
 mod tokens;
-mod watch;
 mod watchdog;
 
 pub use arguments::{Arguments, Command, command};

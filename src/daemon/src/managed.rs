@@ -2,23 +2,17 @@
 //! last said of its schedule: a small file that survives a reboot.
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::Path;
 
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_steps;
+use mpsgate_host::file::{self, Durability, New};
+use mpsgate_host::format;
 use mpsgate_model::GpuUuid;
 use mpsgate_policy::schedule::Word;
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 const FORMAT: u32 = 1;
-
-#[derive(Deserialize)]
-struct Header {
-    format: u32,
-}
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,13 +53,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Managed> {
 
 pub(crate) fn parse(text: &[u8]) -> io::Result<Managed> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-    let content = |error: serde_json::Error| invalid(error.to_string());
-    // The format is read first: a newer file may differ in anything else.
-    let Header { format } = serde_json::from_slice(text).map_err(content)?;
-    if format != FORMAT {
-        return Err(invalid(format!("it has format {format}, this mpsgated knows {FORMAT}")));
-    }
-    let found: OnDisk = serde_json::from_slice(text).map_err(content)?;
+    let found: OnDisk = format::read(text, FORMAT).map_err(|error| invalid(error.to_string()))?;
     let schedule = match found.schedule {
         None => None,
         Some(word) => {
@@ -111,37 +99,18 @@ pub(crate) fn set_schedule(path: &Path, schedule: Option<Word>) -> io::Result<()
 fn write(path: &Path, Managed { cards, stopped, schedule }: Managed) -> io::Result<()> {
     let schedule = schedule.map(|word| word.as_str().to_owned());
     let text = serde_json::to_vec_pretty(&OnDisk { format: FORMAT, cards, stopped, schedule })?;
-    write_file(path, &text, 0o600, true)
+    write_file(path, &text, 0o600, Durability::Synced)
 }
 
-/// Replaces a file whole: a reader sees the old text or the new one.
-pub(crate) fn write_file(path: &Path, text: &[u8], mode: u32, durable: bool) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.new"));
-    let written = || -> io::Result<()> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(mode)
-            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-            .open(&temporary)?;
-        file.write_all(text)?;
-        if durable {
-            file.sync_all()?;
-        }
-        crash_point!("daemon.file.written");
-        std::fs::rename(&temporary, path)?;
-        crash_point!("daemon.file.renamed");
-        match path.parent() {
-            Some(directory) if durable => std::fs::File::open(directory)?.sync_all(),
-            _ => Ok(()),
-        }
-    };
-    written().inspect_err(|_| {
-        // A full disk leaves a stump.
-        let _ = std::fs::remove_file(&temporary);
-    })
+/// Replaces a small file of the daemon's.
+pub(crate) fn write_file(
+    path: &Path,
+    text: &[u8],
+    mode: u32,
+    durability: Durability,
+) -> io::Result<()> {
+    let steps = crash_steps!("daemon.file": "created", "written", "renamed");
+    file::replace(path, text, &New { steps, ..New::of(mode, durability) })
 }
 
 #[cfg(test)]

@@ -7,33 +7,23 @@
 //! A scrape asks neither NVML nor a control daemon: it shows what whoever watches them saw last. Without its
 //! port the daemon goes on, tries again, and says so.
 
-mod events;
 mod http;
 mod list;
+mod scrape;
 mod text;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_config::Listen;
 use tokio::net::TcpListener;
 
-pub(crate) use self::events::Events;
 use crate::DaemonError;
 use crate::daemon::Daemon;
+use crate::node::Endpoint;
 
 /// Between two attempts to get the port.
 const RETRY: Duration = Duration::from_secs(5);
-
-/// Where the metrics are served, for `status`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Endpoint {
-    /// `None` where the settings want none.
-    pub(crate) at: Option<SocketAddr>,
-    /// Why they are not served there.
-    pub(crate) error: Option<String>,
-}
 
 /// Serves for as long as the process lives, where the settings say.
 pub(crate) async fn serve(daemon: Arc<Daemon>) -> Result<(), DaemonError> {

@@ -1,53 +1,22 @@
-//! What an operator changes: `mpsgate enable` and `mpsgate disable` hand a card over and take it back,
-//! `mpsgate mps` (in `mps`) ends its MPS. All take turns.
+//! What an operator changes: `mpsgate enable` and `mpsgate disable` hand a card over and take it back (how, is in
+//! [`handover`](crate::handover)), `mpsgate mps` (in `mps`) ends its MPS. All take turns.
 
 mod mps;
 
-use std::future::Future;
 use std::sync::Arc;
 
 use mpsgate_api::Reply;
-use mpsgate_crashpoint::crash_point;
 use mpsgate_model::{Code, Refusal};
-use tokio::sync::{MutexGuard, oneshot};
 
-use crate::card::{Card, Health, ManagedBy, Trouble};
+use crate::DaemonError;
 use crate::daemon::Daemon;
-use crate::hardware::{CardId, Objection};
-use crate::keeper::{self, Order};
-use crate::node::Node;
-use crate::socket::Line;
-use crate::{DaemonError, managed, process, snapshot};
-
-/// Holders that a refusal names.
-const NAMED: usize = 10;
+use crate::handover::{Told, give_back, hand_over};
+use crate::line::Line;
+use crate::node::card::ManagedBy;
 
 type Answer = Result<Reply, Refusal>;
 
 pub(crate) use mps::mps;
-
-/// Who is told what is waited for.
-pub(crate) enum Told<'a> {
-    /// Whoever called.
-    Caller(&'a mut Line),
-    /// Nobody: the settings file did, at SIGHUP.
-    Nobody,
-}
-
-impl Told<'_> {
-    /// Waits for `work`.
-    pub(crate) async fn wait<T>(&mut self, doing: &str, work: impl Future<Output = T>) -> T {
-        match self {
-            Self::Caller(line) => line.wait(doing, work).await,
-            Self::Nobody => work.await,
-        }
-    }
-
-    /// Waits for the end of what another operator has begun.
-    pub(crate) async fn turn<'d>(&mut self, daemon: &'d Daemon) -> MutexGuard<'d, ()> {
-        self.wait("another command is at work", daemon.operator.lock()).await
-    }
-}
 
 /// Hands a card to mpsgate and waits until it is ready; where that fails, all is as before.
 pub(crate) async fn enable(
@@ -64,60 +33,11 @@ pub(crate) async fn enable(
             Ok(card) if card.managed.is_some() => {
                 return Ok(done(format!("{} is managed already: {}", card.label(), card.state())));
             }
-            Ok(card) => id(&node, card),
+            Ok(card) => node.card_id(card),
         }
     };
     let handed = hand_over(daemon, &mut told, &card, ManagedBy::Operator).await?;
     Ok(handed.and_then(done))
-}
-
-/// [`enable`] of a card that is not managed, in the caller's turn.
-pub(crate) async fn hand_over(
-    daemon: &Arc<Daemon>,
-    told: &mut Told<'_>,
-    card: &CardId,
-    by: ManagedBy,
-) -> Result<Result<String, Refusal>, DaemonError> {
-    let label = label(daemon, card);
-    let asked = card.clone();
-    let schedule = daemon.node().schedule.now();
-    let look = daemon.blocking("look at a card", move |h| {
-        h.objections(asked.uuid.as_str(), schedule)
-            .map_err(|objection| (objection, h.own_servers(&asked)))
-    });
-    if let Err((objection, own)) = told.wait(&format!("looking at {label}"), look).await?
-        && let Some(refusal) = object(objection, &own, &label)
-    {
-        return Ok(Err(refusal));
-    }
-    if by == ManagedBy::Operator
-        && let Err(error) = managed::change(&daemon.places.managed(), &card.uuid, true)
-    {
-        return Ok(Err(not_recorded(daemon, &error)));
-    }
-    crash_point!("enable.recorded");
-    set_managed(daemon, card, Some(by));
-    // Before anything is started: from now on nobody reaches the card without a grant.
-    snapshot::publish(daemon);
-    crash_point!("enable.published");
-    let changes = daemon.changes();
-    keeper::start(daemon, &card.uuid);
-    let health = told.wait(&format!("preparing {label}"), settled(daemon, card, changes)).await;
-    let Some(trouble) = health.trouble() else {
-        crash_point!("enable.ready");
-        log::info!(uuid = card.uuid.as_str(); "card enabled");
-        return Ok(Ok(format!("{label} is managed now: {} to give", card.memory)));
-    };
-    let undone = take_back(daemon, told, card, &label).await;
-    let mut sentence = format!("{label} {}", trouble.why);
-    if let Err(refusal) = undone {
-        sentence = format!("{sentence}; and it could not be given back: {}", refusal.sentence);
-    }
-    let code = match health {
-        Health::Unfit(_) => Code::GpuUnfit,
-        _ => Code::GpuUnhealthy,
-    };
-    Ok(Err(Refusal::new(code, sentence, trouble.hint.clone())))
 }
 
 /// Takes a card back: no control daemon, the old compute mode, no files.
@@ -146,180 +66,10 @@ pub(crate) async fn disable(
                     "take it out of gpus.manage in /etc/mpsgate/config.toml and run: mpsgate reload",
                 )));
             }
-            Some(ManagedBy::Operator) => id(&node, card),
+            Some(ManagedBy::Operator) => node.card_id(card),
         }
     };
     Ok(give_back(daemon, &mut told, &card).await.and_then(done))
-}
-
-/// [`disable`] of a managed card, in the caller's turn.
-pub(crate) async fn give_back(
-    daemon: &Arc<Daemon>,
-    told: &mut Told<'_>,
-    card: &CardId,
-) -> Result<String, Refusal> {
-    let label = label(daemon, card);
-    {
-        let mut node = daemon.node();
-        let holders: Vec<String> = node
-            .ledger()
-            .on_card(&card.uuid)
-            .map(|entry| format!("{} ({})", entry.grant.key.container_id, entry.grant.memory))
-            .collect();
-        if !holders.is_empty() {
-            let more = holders.len().saturating_sub(NAMED);
-            let mut names = holders.into_iter().take(NAMED).collect::<Vec<_>>().join(", ");
-            if more > 0 {
-                names.push_str(&format!(" and {more} more"));
-            }
-            return Err(Refusal::new(
-                Code::GpuInUse,
-                format!("{label} has grants: {names}"),
-                "stop these containers first; mpsgate status shows when the last grant has ended",
-            ));
-        }
-        // Under the same lock as the count: no grant can slip in.
-        if let Some(card) = node.card_mut(&card.uuid) {
-            let hint = "use another card, or enable it again: mpsgate enable GPU";
-            card.closed = Some(Trouble::new("is being taken back", hint));
-        }
-    }
-    crash_point!("disable.fenced");
-    take_back(daemon, told, card, &label).await?;
-    crash_point!("disable.forgotten");
-    log::info!(uuid = card.uuid.as_str(); "card disabled");
-    Ok(format!("{label} is not managed any more"))
-}
-
-/// Stops the keeper and what it kept, then forgets that the card was handed over.
-async fn take_back(
-    daemon: &Arc<Daemon>,
-    told: &mut Told<'_>,
-    card: &CardId,
-    label: &str,
-) -> Result<(), Refusal> {
-    let (reply, answer) = oneshot::channel();
-    let stop = async {
-        // Both fail only where the keeper has ended by itself: then there is nothing to stop.
-        if !daemon.order(&card.uuid, Order::Stop { reply }) {
-            return Ok(());
-        }
-        answer.await.unwrap_or(Ok(()))
-    };
-    let stopped = told.wait(&format!("stopping the MPS control daemon of {label}"), stop).await;
-    if let Err(Trouble { why, hint }) = stopped {
-        let mut node = daemon.node();
-        let stopped = node.stopped.contains(&card.uuid);
-        if let Some(card) = node.card_mut(&card.uuid) {
-            card.set_stopped(stopped);
-        }
-        return Err(Refusal::new(
-            Code::GpuUnhealthy,
-            format!("{label} could not be taken back: {why}"),
-            hint,
-        ));
-    }
-    crash_point!("disable.stopped");
-    daemon.keepers().remove(&card.uuid);
-    set_managed(daemon, card, None);
-    snapshot::publish(daemon);
-    crash_point!("disable.published");
-    managed::change(&daemon.places.managed(), &card.uuid, false)
-        .map_err(|error| not_recorded(daemon, &error))
-}
-
-/// Waits until the first attempt to bring a card up has ended.
-async fn settled(
-    daemon: &Daemon,
-    card: &CardId,
-    mut changes: tokio::sync::watch::Receiver<u64>,
-) -> Health {
-    loop {
-        let health = daemon.node().card(&card.uuid).map(|card| card.health.clone());
-        match health {
-            Some(Health::Starting) => {}
-            Some(health) => return health,
-            None => {
-                let hint = "look at what the driver sees: nvidia-smi -L";
-                return Health::Unhealthy(Trouble::new("is gone", hint));
-            }
-        }
-        // The sender lives as long as the daemon.
-        if changes.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
-fn label(daemon: &Daemon, card: &CardId) -> String {
-    daemon.node().card(&card.uuid).map_or_else(|| card.uuid.to_string(), Card::label)
-}
-
-pub(crate) fn id(node: &Node, card: &Card) -> CardId {
-    let cap = node.wanted_cap(&card.uuid);
-    CardId { uuid: card.uuid.clone(), minor: card.minor, memory: card.memory, cap }
-}
-
-fn set_managed(daemon: &Daemon, card: &CardId, managed: Option<ManagedBy>) {
-    let mut node = daemon.node();
-    match managed {
-        Some(ManagedBy::Operator) => {
-            node.handed_over.insert(card.uuid.clone());
-        }
-        // What the settings hand over, only they take back.
-        Some(ManagedBy::Settings) => {}
-        None => {
-            node.handed_over.remove(&card.uuid);
-            node.stopped.remove(&card.uuid);
-        }
-    }
-    if let Some(card) = node.card_mut(&card.uuid) {
-        card.managed = managed;
-        card.closed = None;
-        card.health = Health::Starting;
-        card.mps = None;
-        card.server_uid = None;
-    }
-    drop(node);
-    daemon.tell_change();
-    daemon.look.notify_one();
-}
-
-fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {
-    match objection {
-        Objection::Unfit(Trouble { why, hint }) => {
-            Some(Refusal::new(Code::GpuUnfit, format!("{label} {why}"), hint))
-        }
-        Objection::Failed(Trouble { why, hint }) => Some(Refusal::new(
-            Code::GpuUnhealthy,
-            format!("{label} cannot be looked at: {why}"),
-            hint,
-        )),
-        Objection::InUse(pids) => {
-            let foreign: Vec<u32> = pids.into_iter().filter(|pid| !own.contains(pid)).collect();
-            let named: Vec<String> =
-                foreign.iter().take(NAMED).map(|pid| process::describe(*pid)).collect();
-            let more = foreign.len().saturating_sub(named.len());
-            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            (!foreign.is_empty()).then(|| {
-                let pids: Vec<String> = foreign.iter().take(NAMED).map(u32::to_string).collect();
-                Refusal::new(
-                    Code::GpuInUse,
-                    format!("{label} is in use by {}{more}", named.join(", ")),
-                    format!("end these processes first: ps -fp {}", pids.join(",")),
-                )
-            })
-        }
-    }
-}
-
-fn not_recorded(daemon: &Daemon, error: &std::io::Error) -> Refusal {
-    let path = daemon.places.managed();
-    Refusal::new(
-        Code::Ledger,
-        format!("{} cannot be changed: {error}", path.display()),
-        format!("ls -ld {0}; df {0}", daemon.places.state.display()),
-    )
 }
 
 fn done(text: String) -> Answer {

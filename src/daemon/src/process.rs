@@ -1,78 +1,18 @@
-//! Processes, named so that a reused pid is never taken for one: pidfds, and start times beside them.
+//! Waiting for the end of a process, naming one to people, and what a received pidfd refers to.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use mpsgate_model::ledger::ProcessId;
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags};
+use mpsgate_host::process::Process;
+pub(crate) use mpsgate_host::process::{
+    ProcessId, counts_as_we_do, identify, is_alive, parent, ticks_now, uid,
+};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// How often the end of a process is looked for where the kernel has no pidfds (before 5.3).
 const POLL: Duration = Duration::from_millis(50);
-
-/// The living process `pid`; `None` where there is none, or a zombie.
-pub(crate) fn identify(pid: u32) -> Option<ProcessId> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    Some(ProcessId { pid, start_time: start_time(&stat)? })
-}
-
-/// Whether exactly this process lives.
-pub(crate) fn is_alive(process: &ProcessId) -> bool {
-    identify(process.pid).is_some_and(|now| now == *process)
-}
-
-/// Field 22 of proc_pid_stat(5), `None` for a process that has ended. The name in field 2 may itself
-/// hold spaces and brackets.
-pub(crate) fn start_time(stat: &str) -> Option<u64> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X" | "x") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
-}
-
-/// The moment in ticks since boot, as start times count it: a process that starts from now on has
-/// this one or a later one. USER_HZ is 100 on every architecture that has NVIDIA drivers.
-pub(crate) fn ticks_now() -> Option<u64> {
-    ticks(&std::fs::read_to_string("/proc/uptime").ok()?)
-}
-
-/// Of proc_uptime(5): seconds with two digits behind the point.
-fn ticks(uptime: &str) -> Option<u64> {
-    let (seconds, rest) = uptime.split_once('.')?;
-    let hundredths: u64 = rest.get(..2)?.parse().ok()?;
-    seconds.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths)
-}
-
-/// The parent of a living process: field 4.
-pub(crate) fn parent(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_ascii_whitespace().nth(1)?.parse().ok().filter(|parent| *parent > 1)
-}
-
-/// The effective uid of a process.
-pub(crate) fn uid(pid: u32) -> Option<u32> {
-    effective_uid(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
-}
-
-/// Of `/proc/PID/status`: real, effective, saved and of the file system.
-fn effective_uid(status: &str) -> Option<u32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    line.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
-/// Whether a process is in our own pid namespace, so that its pids are ours.
-pub(crate) fn counts_as_we_do(pid: u32) -> bool {
-    let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/pid")).ok();
-    let own = namespace("self");
-    own.is_some() && namespace(&pid.to_string()) == own
-}
 
 /// Whether a process has mapped a file whose path begins so (proc_pid_maps(5)); `None` where that is not to be seen.
 pub(crate) fn maps_file(pid: i32, beginning: &str) -> Option<bool> {
@@ -101,26 +41,18 @@ pub(crate) fn command(pid: u32) -> String {
 pub(crate) enum Watched {
     /// By descriptor.
     PidFd(OwnedFd),
-    /// By looking again and again: the kernel has no pidfds.
+    /// By looking again and again: the kernel has given no pidfd.
     Polled(ProcessId),
     /// It has ended already.
     Gone,
 }
 
 impl Watched {
-    /// Opens `process`. The descriptor comes first: if the start time is then still the same, both
-    /// mean one process.
-    pub(crate) fn open(process: &ProcessId) -> io::Result<Self> {
-        let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else {
-            return Ok(Self::Gone);
-        };
-        let watched = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(fd) => Self::PidFd(fd),
-            Err(Errno::NOSYS) => Self::Polled(*process),
-            Err(Errno::SRCH) => Self::Gone,
-            Err(errno) => return Err(errno.into()),
-        };
-        Ok(if is_alive(process) { watched } else { Self::Gone })
+    pub(crate) fn open(process: &ProcessId) -> Self {
+        match Process::open(process.pid).filter(|opened| opened.id() == *process) {
+            None => Self::Gone,
+            Some(opened) => opened.into_pidfd().map_or(Self::Polled(*process), Self::PidFd),
+        }
     }
 
     /// Waits for the end.
@@ -140,11 +72,7 @@ impl Watched {
 
 /// Waits for the end of a process; by polling where a descriptor cannot be had.
 pub(crate) async fn ended(process: &ProcessId) {
-    let watched = Watched::open(process).unwrap_or_else(|error| {
-        log::warn!(pid = process.pid, reason:% = error; "process is polled");
-        Watched::Polled(*process)
-    });
-    if let Err(error) = watched.ended().await {
+    if let Err(error) = Watched::open(process).ended().await {
         log::warn!(pid = process.pid, reason:% = error; "process is polled");
         // `Polled` itself cannot fail.
         let _ = Watched::Polled(*process).ended().await;
@@ -202,33 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn ticks_count_as_start_times_do() {
-        assert_eq!(ticks("12345.67 99.00\n"), Some(1_234_567));
-        assert_eq!(ticks("12345"), None);
-        let before = ticks_now().unwrap();
-        let (mut child, process) = sleeper();
-        let after = ticks_now().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!((before..=after).contains(&process.start_time), "{before} {process:?} {after}");
-    }
-
-    #[test]
-    fn reads_the_start_time_behind_any_name_and_none_of_a_zombie() {
-        let fields = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
-        assert_eq!(start_time(&format!("7 (a) b (c)) S {fields}")), Some(4711));
-        assert_eq!(start_time(&format!("7 (a) Z {fields}")), None);
-        assert_eq!(start_time("7 (a) S 1"), None);
-        assert_eq!(start_time(""), None);
-    }
-
-    #[test]
     fn a_process_with_another_start_time_is_another_process() {
         let (mut child, process) = sleeper();
         assert!(is_alive(&process));
         let reused = ProcessId { start_time: process.start_time + 1, ..process };
         assert!(!is_alive(&reused));
-        assert!(matches!(Watched::open(&reused).unwrap(), Watched::Gone));
+        assert!(matches!(Watched::open(&reused), Watched::Gone));
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -236,7 +143,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn the_end_is_seen_with_and_without_pidfds_before_the_process_is_reaped() {
         let (mut child, process) = sleeper();
-        let by_fd = Watched::open(&process).unwrap();
+        let by_fd = Watched::open(&process);
         assert!(matches!(by_fd, Watched::PidFd(_)), "{by_fd:?}");
         let by_poll = Watched::Polled(process);
         child.kill().unwrap();
@@ -265,7 +172,7 @@ mod tests {
     #[test]
     fn knows_what_a_pidfd_refers_to() {
         let (mut child, process) = sleeper();
-        let Watched::PidFd(fd) = Watched::open(&process).unwrap() else { panic!("no pidfd") };
+        let Watched::PidFd(fd) = Watched::open(&process) else { panic!("no pidfd") };
         assert_eq!(refers_to(&fd).unwrap().pid, process.pid);
         child.kill().unwrap();
         child.wait().unwrap();

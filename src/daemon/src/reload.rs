@@ -6,16 +6,14 @@ use std::sync::Arc;
 use mpsgate_api::Reply;
 use mpsgate_config::{Change, Config, Manage, Taken};
 use mpsgate_edge::logging;
-use mpsgate_model::GpuUuid;
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, GpuUuid, Refusal};
 use tokio::signal::unix::Signal;
 
-use crate::card::ManagedBy;
 use crate::daemon::Daemon;
-use crate::hardware::CardId;
-use crate::operator::{Told, give_back, hand_over, id};
-use crate::schedule::Want;
-use crate::socket::Line;
+use crate::handover::{Told, give_back, hand_over};
+use crate::line::Line;
+use crate::node::card::{CardId, ManagedBy};
+use crate::node::sharing::Want;
 use crate::{DaemonError, error, snapshot};
 
 /// Reloads at each SIGHUP. What comes of it is logged.
@@ -132,11 +130,11 @@ async fn manage(
                 // It is another system's, until the node's label says otherwise.
                 (true, None) if node.schedule.leaves(&uuid) => continue,
                 (true, None) => {
-                    added.extend(node.card(&uuid).map(|card| id(&node, card)));
+                    added.extend(node.card(&uuid).map(|card| node.card_id(card)));
                     continue;
                 }
                 (false, Some(ManagedBy::Settings)) if !handed_over => {
-                    removed.extend(node.card(&uuid).map(|card| id(&node, card)));
+                    removed.extend(node.card(&uuid).map(|card| node.card_id(card)));
                     continue;
                 }
                 (true, Some(_)) => ManagedBy::Settings,

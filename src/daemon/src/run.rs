@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_config::{Config, Origin};
-use mpsgate_crashpoint::crash_point;
 use mpsgate_edge::logging;
+use mpsgate_host::crash_point;
 use mpsgate_model::ledger::Ledger;
 use mpsgate_model::ledger_file::{LedgerFile, LedgerFileError};
 use mpsgate_policy::schedule::Wants;
@@ -24,11 +24,11 @@ use tokio::time::Instant;
 
 use crate::daemon::{Daemon, START_LIMIT, Task, log_ended};
 use crate::node::Node;
-use crate::schedule::Scheduling;
+use crate::node::sharing::Scheduling;
 use crate::settings::Settings;
 use crate::{
-    DaemonError, Places, api_server, device_plugin, directories, error, handlers, inventory,
-    limits, managed, metrics, process, reload, schedule, snapshot, socket, tokens, watch, watchdog,
+    DaemonError, Places, cgroup_limits, directories, ends, error, handlers, inventory, kubelet,
+    managed, metrics, plugin, pods, process, reload, sharing, snapshot, socket, tokens, watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -107,7 +107,7 @@ pub async fn serve(
 
     let mut node = Node::new(ledger, file, places.grants());
     node.trust_local = config.trust.local;
-    node.kubelet = snapshot::has_kubelet(&places);
+    node.kubelet = kubelet::has_kubelet(&places);
     let ended = node.settle(&process::is_alive);
     for entry in &ended {
         log_ended(entry, "ended while mpsgated was away");
@@ -131,11 +131,11 @@ pub async fn serve(
         node.stopped = handed_over.stopped;
     }
     start(&daemon, listener, hangup);
-    daemon.spawn("limits cgroups", limits::watch(Arc::clone(&daemon), orders));
+    daemon.spawn("limits cgroups", cgroup_limits::watch(Arc::clone(&daemon), orders));
     let stop = async {
         let why = stop.await;
         // All tasks go on meanwhile.
-        api_server::leave(&daemon).await;
+        pods::leave(&daemon).await;
         why
     };
     let result = own(todo, stop).await;
@@ -165,7 +165,7 @@ fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signa
     {
         let node = daemon.node();
         for entry in node.ledger().entries() {
-            watch::start(daemon, entry);
+            ends::start(daemon, entry);
         }
         log::info!(grants = node.ledger().entries().len(); "ledger read");
     }
@@ -174,11 +174,11 @@ fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signa
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
     daemon.spawn("watches the memory", watchdog::watch(Arc::clone(daemon)));
     daemon.spawn("serves metrics", metrics::serve(Arc::clone(daemon)));
-    daemon.spawn("keeps the schedule", schedule::keep(Arc::clone(daemon)));
+    daemon.spawn("keeps the schedule", sharing::keep(Arc::clone(daemon)));
     daemon.spawn("tends the keys", tokens::keep(Arc::clone(daemon)));
-    daemon.spawn("serves kubelet", device_plugin::keep(Arc::clone(daemon)));
+    daemon.spawn("serves kubelet", plugin::keep(Arc::clone(daemon)));
     daemon.spawn("looks at the handlers", handlers::watch(Arc::clone(daemon)));
-    api_server::start(daemon);
+    pods::start(daemon);
     daemon.spawn("publishes changes", publish(Arc::clone(daemon)));
     daemon.spawn("writes the ledger", write(Arc::clone(daemon)));
     daemon.spawn("reloads", reload::on_hangup(Arc::clone(daemon), hangup));
@@ -283,6 +283,8 @@ fn notify(state: &[NotifyState<'_>]) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
     use std::io;
+
+    use mpsgate_edge::Remedy as _;
 
     use super::*;
 

@@ -1,43 +1,24 @@
 //! What the daemon tells the shim through files: the node's facts, and the link to the real runtime.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use mpsgate_api::{FILES_FORMAT, NodeSnapshot, ProtectedDirectory};
 use mpsgate_config::{Schedule, paths};
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
+use mpsgate_host::file::Durability;
 use mpsgate_model::NodeCard;
 use mpsgate_policy::{SharedMemory, ToolkitNames};
 
 use crate::daemon::Daemon;
-use crate::{Places, device_plugin, devices, managed, node_root, other_nodes, qualification};
+use crate::{devices, kubelet, managed, node_root, other_nodes, qualification};
 
 /// Settings of the NVIDIA container toolkit.
 const TOOLKIT_CONFIG: &str = "/etc/nvidia-container-runtime/config.toml";
 /// Larger is no settings file.
 const TOOLKIT_LIMIT: u64 = 1 << 20;
-
-/// What was written last, so that only changes are written.
-#[derive(Debug, Default)]
-pub(crate) struct SnapshotFile {
-    last: Mutex<Option<NodeSnapshot>>,
-}
-
-/// Whether a kubelet runs, or has run, on this node.
-pub(crate) fn has_kubelet(places: &Places) -> bool {
-    places.kubelets.iter().any(|directory| {
-        std::fs::symlink_metadata(directory.join("kubelet.sock"))
-            .is_ok_and(|found| found.file_type().is_socket())
-    })
-}
-
-/// Where these kubelets keep a directory for each pod that they have.
-pub(crate) fn kubelet_pods(places: &Places) -> Vec<PathBuf> {
-    let directories = places.kubelets.iter();
-    directories.filter_map(|plugins| Some(plugins.parent()?.join("pods"))).collect()
-}
 
 /// Writes the snapshot where it changed.
 pub(crate) fn publish(daemon: &Daemon) {
@@ -48,7 +29,7 @@ pub(crate) fn publish(daemon: &Daemon) {
             return;
         }
     };
-    let mut last = daemon.snapshot.last.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = daemon.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
     if last.as_ref() == Some(&snapshot) {
         return;
     }
@@ -71,9 +52,9 @@ fn write(daemon: &Daemon, path: &Path, snapshot: &NodeSnapshot) -> io::Result<()
     let mark = daemon.places.toolkit_names();
     let has_names = !ToolkitNames::of(&snapshot.clone().into()).is_empty();
     if has_names {
-        managed::write_file(&mark, b"", 0o644, false)?;
+        managed::write_file(&mark, b"", 0o644, Durability::Atomic)?;
     }
-    managed::write_file(path, &serde_json::to_vec(snapshot)?, 0o644, false)?;
+    managed::write_file(path, &serde_json::to_vec(snapshot)?, 0o644, Durability::Atomic)?;
     if has_names {
         return Ok(());
     }
@@ -120,7 +101,7 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
         swarm_resources: parse_swarm_resources(&toolkit),
         annotation_prefixes: parse_annotation_prefixes(&toolkit),
         other_nodes: other_nodes::find(Path::new("/"), &minors),
-        device_plugin: device_plugin::is_in_charge(daemon),
+        device_plugin: kubelet::is_in_charge(daemon),
         share,
     })
 }

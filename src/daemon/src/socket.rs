@@ -3,55 +3,32 @@
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, encode, parse_envelope};
-use mpsgate_crashpoint::crash_point;
+use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, parse_envelope};
+use mpsgate_host::crash_steps;
 use mpsgate_model::{Code, Refusal};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use tokio::io::{AsyncWriteExt, Interest};
+use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
-use tokio::time::{MissedTickBehavior, interval_at, timeout};
+use tokio::time::timeout;
 
 use crate::daemon::Daemon;
+use crate::line::{Caller, FRAME_LIMIT, Line};
 use crate::{DaemonError, calls};
 
 /// Connections at a time; the next ones wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
-/// For a whole frame, in either direction.
-const FRAME_LIMIT: Duration = Duration::from_secs(2);
-/// Before the first progress frame and between two others. Callers wait 2 s for the first, counted from
-/// before they were accepted: on a node that starts 200 containers at once that time is short.
-const FIRST_PROGRESS: Duration = Duration::from_millis(100);
-const PROGRESS: Duration = Duration::from_secs(1);
 
-/// Makes the socket under another name and gives it its own by a rename: it answers from the moment
-/// that it can be seen. Whatever else has the name is replaced; another living daemon is kept out
-/// by the ledger's lock before this.
+/// Makes the socket. Another living daemon is kept out by the ledger's lock before this.
 pub(crate) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
-    let failed =
-        |action| move |source| DaemonError::Socket { action, path: path.to_owned(), source };
-    let temporary = path.with_file_name(".mpsgated.sock.new");
-    match std::fs::remove_file(&temporary) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(failed("make room for")(error));
-        }
-        _ => {}
-    }
-    let listener = UnixListener::bind(&temporary).map_err(failed("bind"))?;
-    std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))
-        .and_then(|()| {
-            crash_point!("daemon.socket.bound");
-            std::fs::rename(&temporary, path)
-        })
-        .map_err(failed("name"))?;
-    crash_point!("daemon.socket.named");
-    Ok(listener)
+    let steps = crash_steps!("daemon.socket": "bound", "named");
+    mpsgate_host::socket::bind(path, steps)
+        .and_then(UnixListener::from_std)
+        .map_err(|source| DaemonError::Socket { action: "bind", path: path.to_owned(), source })
 }
 
 /// Accepts for as long as the process lives.
@@ -75,61 +52,6 @@ pub(crate) async fn listen(daemon: Arc<Daemon>, listener: UnixListener) -> Resul
             let _place = place;
             answer(shared, stream).await
         });
-    }
-}
-
-/// Who called.
-#[derive(Debug)]
-pub(crate) struct Caller {
-    /// Its pid in our pid namespace; `None` where it is in one that we cannot see.
-    pub(crate) pid: Option<u32>,
-    /// The descriptor that came with the call.
-    pub(crate) fd: Option<OwnedFd>,
-}
-
-/// The way back to a caller.
-#[derive(Debug)]
-pub(crate) struct Line {
-    stream: UnixStream,
-}
-
-impl Line {
-    /// Sends one frame. A caller that has gone is no error of ours.
-    async fn send(&mut self, reply: &Reply) {
-        let bytes = encode(reply).or_else(|error| {
-            let refusal = Refusal::new(
-                Code::DaemonVersion,
-                format!("the answer does not fit: {error}"),
-                "journalctl -u mpsgated -n 50",
-            );
-            encode::<Reply>(&Reply::Refused(refusal.into()))
-        });
-        let Ok(bytes) = bytes else { return };
-        if let Ok(Err(error)) = timeout(FRAME_LIMIT, self.stream.write_all(&bytes)).await {
-            log::debug!(reason:% = error; "caller has gone");
-        }
-    }
-
-    /// Whether the caller still holds its end. Its pid is then its own: it was taken when it
-    /// connected, and another process can have it only after its death, which closes the end.
-    pub(crate) fn is_open(&self) -> bool {
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let peeked = rustix::net::recv(&self.stream, &mut [0_u8; 1][..], flags);
-        !matches!(peeked, Ok((_, 0)) | Err(rustix::io::Errno::CONNRESET))
-    }
-
-    /// Waits for `work`, telling the caller soon and then every second what is waited for.
-    pub(crate) async fn wait<T>(&mut self, doing: &str, work: impl Future<Output = T>) -> T {
-        let mut work = pin!(work);
-        let mut tick = interval_at(tokio::time::Instant::now() + FIRST_PROGRESS, PROGRESS);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                biased;
-                result = &mut work => return result,
-                _ = tick.tick() => self.send(&Reply::Progress { doing: doing.to_owned() }).await,
-            }
-        }
     }
 }
 

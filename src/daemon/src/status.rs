@@ -1,27 +1,20 @@
-//! Everything that the daemon knows, for `mpsgate status`: recorded, device and server views side by
-//! side. What does not answer in time is shown as it was last seen.
+//! Answers `mpsgate status`: looks again at cards and control daemons. What does not answer in time is shown as it was
+//! last seen.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_api::{CardStatus, GrantStatus, Status};
-use mpsgate_model::ledger::{Entry, State};
-use mpsgate_model::{GpuUuid, Grant, GrantedCard, Guarantee, Mib};
+use mpsgate_api::Status;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::card::Card;
+use crate::api_server::ApiServer;
 use crate::daemon::Daemon;
-use crate::keeper::Order;
-use crate::node::Node;
-use crate::{DaemonError, api_server, inventory};
+use crate::orders::Order;
+use crate::{DaemonError, inventory};
 
 /// Callers wait 2 s for the first byte.
 const LIMIT: Duration = Duration::from_millis(1500);
-
-/// What a grant that lost its control daemon needs.
-pub(crate) const BROKEN: &str = "its CUDA processes lost the GPU when its MPS daemon or server died: restart the \
-     container";
 
 /// Looks again at cards and control daemons, as far as they answer, and tells.
 pub(crate) async fn now(daemon: &Arc<Daemon>) -> Result<Status, DaemonError> {
@@ -47,134 +40,6 @@ pub(crate) async fn now(daemon: &Arc<Daemon>) -> Result<Status, DaemonError> {
         Err(_) => daemon.look.notify_one(),
     }
     let mut status = daemon.node().status();
-    status.api_server = api_server::status(daemon);
+    status.api_server = daemon.api_server.get().map(ApiServer::status);
     Ok(status)
-}
-
-impl Node {
-    pub(crate) fn status(&self) -> Status {
-        let mut grants: Vec<GrantStatus> =
-            self.ledger().entries().iter().flat_map(|entry| self.grant_status(entry)).collect();
-        grants.sort_by_key(|grant| (grant.card_index, grant.since_ms));
-        Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            simulated: self.driver.simulated,
-            driver: self.driver.version.clone(),
-            nvml_error: self.driver.trouble.as_ref().map(|t| format!("{} ({})", t.why, t.hint)),
-            kubelet: self.kubelet,
-            cards: self.cards.iter().map(|card| self.card_status(card)).collect(),
-            grants,
-            refusals: self.judged.refusals(),
-            notes: self.judged.notes(),
-            clients_terminated: self.kills.terminated,
-            kills_unprepared: self.kills.unprepared,
-            actions: self.actions.iter().cloned().collect(),
-            metrics_listen: self.endpoint.at.map(|at| at.to_string()),
-            metrics_error: self.endpoint.error.clone(),
-            api_server: None,
-            device_plugin: self.served.iter().map(|(name, served)| served.status(name)).collect(),
-            schedule: self.schedule.now().to_string(),
-            schedule_wanted: self.schedule.wanted().map(|word| word.as_str().to_owned()),
-            schedule_waits_for: self.waits_for(),
-        }
-    }
-
-    fn card_status(&self, card: &Card) -> CardStatus {
-        let promised = self.ledger().promised(&card.uuid);
-        let granted = self.ledger().granted(&card.uuid);
-        let free = card.memory.saturating_sub(granted).saturating_sub(promised);
-        let managed = card.managed.is_some();
-        let clients = u32::try_from(self.ledger().on_card(&card.uuid).count()).unwrap_or(u32::MAX);
-        let (state, hint) = match (&card.lost, managed) {
-            (None, false) => ("unmanaged", None),
-            _ => match (card.trouble(), self.fence(card)) {
-                (None, Some(fence)) => (fence.why.as_str(), Some(fence.hint.clone())),
-                (trouble, _) => (card.state(), trouble.map(|trouble| trouble.hint.clone())),
-            },
-        };
-        CardStatus {
-            uuid: card.uuid.to_string(),
-            index: card.index,
-            minor: card.minor,
-            name: card.name.clone(),
-            managed,
-            total_mib: card.total.0,
-            memory_mib: card.memory.0,
-            granted_mib: granted.0,
-            promised_mib: promised.0,
-            free_mib: if managed { free.0 } else { 0 },
-            used_mib: card.lost.is_none().then_some(card.used.0),
-            compute_mode: card.compute_mode.clone(),
-            clients,
-            max_clients: card.max_clients,
-            state: state.to_owned(),
-            hint,
-            mps: card.mps.clone().filter(|_| managed),
-            unwatched: card.watched.blind.clone().filter(|_| managed),
-            unlimited: card
-                .unlimited
-                .as_ref()
-                .filter(|_| managed)
-                .map(|trouble| format!("{} ({})", trouble.why, trouble.hint)),
-        }
-    }
-
-    /// What its processes use of a card, where that is seen now.
-    fn used(&self, grant: &Grant, card: &GpuUuid) -> Option<Mib> {
-        let card = self.card(card)?;
-        card.watched.used.get(&grant.key).copied().filter(|_| self.driver.trouble.is_none())
-    }
-
-    /// What a process of it gets that unsets its limit, where the control daemon is asked now and then.
-    fn cap(&self, grant: &Grant) -> Option<u64> {
-        let card = self.card(&grant.cards.first()?.uuid)?;
-        card.mps.as_ref().filter(|_| card.managed.is_some())?.default_limit_mib
-    }
-
-    /// How firmly its limit holds now.
-    fn guarantee(&self, grant: &Grant) -> Guarantee {
-        let card = grant.cards.first().and_then(|card| self.card(&card.uuid));
-        let watched = card.is_some_and(|card| card.watched.enforced && card.lost.is_none())
-            && self.driver.trouble.is_none();
-        match grant.guarantee {
-            _ if self.held.contains(&grant.key) => Guarantee::Cgroup,
-            Guarantee::Mps if watched => Guarantee::MpsWatchdog,
-            recorded => recorded,
-        }
-    }
-
-    /// One line for each of its cards.
-    fn grant_status(&self, entry: &Entry) -> impl Iterator<Item = GrantStatus> {
-        entry.grant.cards.iter().map(|card| self.status_on_card(entry, card))
-    }
-
-    fn status_on_card(&self, entry: &Entry, card: &GrantedCard) -> GrantStatus {
-        let grant = &entry.grant;
-        let broken = entry.broken_ms.is_some();
-        let (state, pid, cgroup) = match &entry.state {
-            State::Reserved { holder } => ("reserved", holder.pid, None),
-            State::Active { init, cgroup } => {
-                (if broken { "broken" } else { "active" }, init.pid, cgroup.as_ref())
-            }
-        };
-        GrantStatus {
-            container_id: grant.key.container_id.to_string(),
-            runtime_root: grant.key.runtime_root.clone(),
-            instance: grant.key.instance.as_str().to_owned(),
-            state: state.to_owned(),
-            card: card.uuid.to_string(),
-            card_index: card.index,
-            memory_mib: grant.memory.0,
-            compute_percent: grant.compute.map(|share| share.0),
-            uid: grant.uid,
-            pid,
-            cgroup: cgroup.map(|cgroup| cgroup.path.clone()),
-            used_mib: self.used(grant, &card.uuid).map(|used| used.0),
-            cap_mib: self.cap(grant),
-            guarantee: self.guarantee(grant).as_str().to_owned(),
-            since_ms: entry.since_ms,
-            hint: broken.then(|| BROKEN.to_owned()),
-            broken_ms: entry.broken_ms,
-        }
-    }
 }

@@ -9,58 +9,25 @@
 //! The container dies in any case, so this never waits for what is slow: a keeper that starts a server, or
 //! a channel that hangs.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use mpsgate_api::{Reply, Terminate};
-use mpsgate_crashpoint::crash_point;
-use mpsgate_model::GpuUuid;
-use mpsgate_model::ledger::{CgroupId, ProcessId, State};
-use mpsgate_model::{Code, Refusal};
+use mpsgate_host::crash_point;
+use mpsgate_model::ledger::State;
+use mpsgate_model::{Code, GpuUuid, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::card::Trouble;
 use crate::daemon::Daemon;
-use crate::enforce::nested;
-use crate::keeper::Order;
-use crate::{cgroup, process};
+use crate::node::card::Trouble;
+use crate::orders::{Doomed, Order};
+use crate::owner::nested;
 
 /// For everything: the shim gives up after 1 s, counted from before it has connected.
 const LIMIT: Duration = Duration::from_millis(800);
 /// For the keeper to begin: what it does on a healthy card takes some milliseconds, unless it starts a
 /// server.
 const TURN: Duration = Duration::from_millis(200);
-
-/// Kills of containers with a grant, since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Kills {
-    /// CUDA clients whose GPU work was ended first.
-    pub(crate) terminated: u64,
-    /// Containers that were killed without.
-    pub(crate) unprepared: u64,
-}
-
-/// Whose clients are to be terminated.
-#[derive(Debug, Clone)]
-pub(crate) struct Doomed {
-    init: ProcessId,
-    cgroup: Option<CgroupId>,
-    /// Inodes of other containers' below it.
-    others: BTreeSet<u64>,
-}
-
-impl Doomed {
-    /// Pids of the container's processes now. Without a cgroup on record, that of its init.
-    pub(crate) fn processes(&self) -> std::io::Result<BTreeSet<u32>> {
-        match &self.cgroup {
-            Some(cgroup) => cgroup::own_processes(cgroup, &self.others),
-            None => {
-                Ok(process::is_alive(&self.init).then_some(self.init.pid).into_iter().collect())
-            }
-        }
-    }
-}
 
 /// Ends the GPU work of the container's clients, as far as that is possible at once.
 pub(crate) async fn clients(daemon: &Daemon, call: &Terminate) -> Result<Reply, Refusal> {

@@ -24,9 +24,10 @@ use tokio::time::Instant;
 
 use self::owners::Owners;
 use crate::DaemonError;
-use crate::card::{Card, Trouble, Watched};
 use crate::daemon::Daemon;
-use crate::hardware::{CardId, Hardware};
+use crate::hardware::Hardware;
+use crate::node::card::CardId;
+use crate::node::card::{Card, Trouble, Watched};
 
 /// Between two looks at a card with grants.
 const BUSY: Duration = Duration::from_secs(1);

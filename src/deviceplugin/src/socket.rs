@@ -1,8 +1,6 @@
 //! Our socket in kubelet's directory: made, served, taken away. Root alone may connect; one connection that hangs or
 //! sends garbage costs the others nothing.
 
-use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +8,9 @@ use std::time::Duration;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use mpsgate_host::crash::Steps;
+use mpsgate_host::file::beside;
+use mpsgate_host::socket::bind;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -42,20 +43,15 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Makes the socket under another name and gives it its own by a rename: nobody ever finds one that does not
-    /// answer, and one that an earlier process left is replaced. Anything but a socket is left alone.
+    /// One that an earlier process left is replaced. Anything but a socket is left alone.
     pub(crate) fn bind(directory: &Path, name: &str) -> Result<Self, PluginError> {
         directory::check(directory)?;
         let path = directory.join(name);
-        let temporary = directory.join(format!(".{name}.new"));
         directory::socket(&path)?;
-        if directory::socket(&temporary)?.is_some() {
-            std::fs::remove_file(&temporary).map_err(failed("remove", &temporary))?;
-        }
-        let listener = UnixListener::bind(&temporary).map_err(failed("bind", &temporary))?;
-        std::fs::set_permissions(&temporary, std::fs::Permissions::from_mode(0o600))
-            .and_then(|()| std::fs::rename(&temporary, &path))
-            .map_err(failed("name", &path))?;
+        directory::socket(&beside(&path))?;
+        let listener = bind(&path, Steps::NONE)
+            .and_then(UnixListener::from_std)
+            .map_err(|source| PluginError::File { action: "bind", path: path.clone(), source })?;
         let stamp = directory::socket(&path)?;
         Ok(Self { path, stamp, listener })
     }
@@ -104,10 +100,6 @@ impl Drop for Socket {
     }
 }
 
-fn failed<'a>(action: &'static str, path: &'a Path) -> impl Fn(io::Error) -> PluginError + 'a {
-    move |source| PluginError::File { action, path: path.to_owned(), source }
-}
-
 /// One connection: what goes wrong on it is its caller's.
 async fn converse(server: Server, stream: UnixStream) {
     match stream.peer_cred() {
@@ -136,6 +128,8 @@ async fn converse(server: Server, stream: UnixStream) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn directory() -> tempfile::TempDir {

@@ -9,12 +9,14 @@
 //! The shim has an edge of its own: an engine reads its stderr, and it has no room for an argument
 //! parser.
 
+mod error;
 mod exit;
 pub mod logging;
 pub mod print;
 mod report;
 mod run;
 
+pub use error::{EdgeError, Remedy};
 pub use exit::ExitCode;
-pub use report::{EdgeError, Remedy, report};
+pub use report::report;
 pub use run::run;

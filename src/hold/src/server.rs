@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use mpsgate_host::crash::Steps;
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -166,21 +167,9 @@ impl Holder {
             let path = Root::file(dir);
             fs::write(&path, format!("{dev} {ino}\n")).map_err(HoldError::fs("write", path))?;
         }
-        // Made under another name: it answers from the moment that it can be seen.
-        let (temporary, socket) = (dir.join(".hold.sock.new"), socket(dir));
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(HoldError::fs("remove", temporary)(error));
-            }
-            _ => {}
-        }
-        let bound = UnixListener::bind(&temporary).and_then(|listener| {
-            fs::set_permissions(&temporary, fs::Permissions::from_mode(0o600))?;
-            fs::rename(&temporary, &socket)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        });
-        let listener = bound.map_err(HoldError::fs("bind", &socket))?;
+        let socket = socket(dir);
+        let listener = mpsgate_host::socket::bind(&socket, Steps::NONE)
+            .map_err(HoldError::fs("bind", &socket))?;
         let options = options.clone();
         Ok(Self { options, socket, listener, _lock: lock, held: BTreeMap::new() })
     }

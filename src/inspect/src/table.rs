@@ -1,14 +1,10 @@
-//! Lines of cells as Go's `text/tabwriter` writes them with padding 2, blanks, and no flags: what the published tool uses.
-//!
-//! A cell that another one follows is padded. Lines that follow each other and have such a cell in a column share that
-//! column's width; a line without one ends it.
+//! Lines of cells as Go's `text/tabwriter` writes them with padding 2, blanks, and no flags: what the
+//! published tool uses. Names of Kubernetes are ASCII: of a wide character, Go would count one column.
 
-use std::fmt::Write as _;
+use std::io::Write as _;
 
 use mpsgate_model::printable::plain;
-
-/// Blanks behind the widest cell of a column.
-const PADDING: usize = 2;
+use tabwriter::TabWriter;
 
 /// One cell, and what it looks like on a terminal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +22,16 @@ pub(crate) enum Paint {
     High,
     /// Full.
     Full,
+}
+
+impl Cell {
+    fn shown(&self, coloured: bool) -> String {
+        match self.paint {
+            Paint::High if coloured => format!("\x1b[33m{}\x1b[0m", self.text),
+            Paint::Full if coloured => format!("\x1b[31m{}\x1b[0m", self.text),
+            _ => self.text.clone(),
+        }
+    }
 }
 
 impl From<String> for Cell {
@@ -56,58 +62,14 @@ impl Table {
     }
 
     pub(crate) fn render(&self, coloured: bool) -> String {
-        let widths = self.widths();
-        let mut text = String::new();
-        for (line, widths) in self.0.iter().zip(widths) {
-            for (column, Cell { text: cell, paint }) in line.iter().enumerate() {
-                let colour = match paint {
-                    Paint::High if coloured => Some(33),
-                    Paint::Full if coloured => Some(31),
-                    _ => None,
-                };
-                // Writing to a String does not fail.
-                let _ = match colour {
-                    Some(colour) => write!(text, "\x1b[{colour}m{cell}\x1b[0m"),
-                    None => write!(text, "{cell}"),
-                };
-                let blanks = widths.get(column).map_or(0, |width| width - width_of(cell));
-                text.extend(std::iter::repeat_n(' ', blanks));
-            }
-            text.push('\n');
+        let mut writer = TabWriter::new(Vec::new()).minwidth(0).padding(2).ansi(true);
+        for line in &self.0 {
+            let cells: Vec<String> = line.iter().map(|cell| cell.shown(coloured)).collect();
+            // Writing to a Vec does not fail.
+            let _ = writeln!(writer, "{}", cells.join("\t"));
         }
-        text
+        String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
     }
-
-    /// Of each line, the widths of its padded cells.
-    fn widths(&self) -> Vec<Vec<usize>> {
-        let mut widths: Vec<Vec<usize>> =
-            self.0.iter().map(|line| vec![0; line.len().saturating_sub(1)]).collect();
-        let columns = widths.iter().map(Vec::len).max().unwrap_or(0);
-        for column in 0..columns {
-            let cell = |line: &Vec<Cell>| {
-                let padded = column + 1 < line.len();
-                line.get(column).filter(|_| padded).map(|cell| width_of(&cell.text) + PADDING)
-            };
-            let mut first = 0;
-            while first < self.0.len() {
-                let run = self.0.iter().skip(first).map_while(cell);
-                let (length, width) =
-                    run.fold((0, 0), |(count, most), width| (count + 1, most.max(width)));
-                for line in widths.iter_mut().skip(first).take(length) {
-                    if let Some(slot) = line.get_mut(column) {
-                        *slot = width;
-                    }
-                }
-                first += length.max(1);
-            }
-        }
-        widths
-    }
-}
-
-/// In characters, as tabwriter counts.
-fn width_of(text: &str) -> usize {
-    text.chars().count()
 }
 
 #[cfg(test)]

@@ -65,5 +65,4 @@ pub use rbac::{
 pub use removal::{Remains, Remover, Which};
 pub use seen::{Access, Seen, SeenError, SeenNode, seen};
 pub use settings::{Patience, Settings, Source};
-pub use time::now_ms;
 pub use wire::{Taint, Toleration};

@@ -2,12 +2,6 @@
 
 use k8s_openapi::jiff::Timestamp;
 
-/// Milliseconds since 1970.
-#[must_use]
-pub fn now_ms() -> u64 {
-    u64::try_from(Timestamp::now().as_millisecond()).unwrap_or_default()
-}
-
 /// RFC 3339, of milliseconds since 1970. A time that no calendar has is the last one.
 pub(crate) fn text_of(ms: u64) -> String {
     let at = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());

@@ -20,24 +20,8 @@ mod handed;
 mod promises;
 
 pub use self::promises::Promise;
-
-/// A process, named so that a reused pid is not taken for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ProcessId {
-    /// Pid in the daemon's pid namespace.
-    pub pid: u32,
-    /// Start time in clock ticks since boot, field 22 of `/proc/<pid>/stat`.
-    pub start_time: u64,
-}
-
-/// A cgroup, named so that a directory made anew under the same path is not taken for it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CgroupId {
-    /// Absolute path of the directory.
-    pub path: String,
-    /// Inode of the directory.
-    pub inode: u64,
-}
+pub use mpsgate_host::cgroup::CgroupId;
+pub use mpsgate_host::process::ProcessId;
 
 /// Where an entry stands in its life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

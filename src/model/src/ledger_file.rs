@@ -5,11 +5,13 @@
 //! new ledger, never half of one. `fsync` is asked for all the same and costs nothing on tmpfs.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_steps;
+use mpsgate_host::file::{self, Durability, New};
+use mpsgate_host::format::{self, FormatError};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::Ledger;
@@ -21,7 +23,6 @@ pub const FORMAT: u32 = 1;
 const SIZE_LIMIT: u64 = 64 << 20;
 
 const FILE: &str = "ledger.json";
-const TEMPORARY: &str = ".ledger.json.new";
 const LOCK: &str = "lock";
 
 /// Why the ledger cannot be read or written. The file is then as it was.
@@ -114,11 +115,6 @@ impl LedgerFileError {
     }
 }
 
-#[derive(Deserialize)]
-struct Header {
-    format: u32,
-}
-
 #[derive(Serialize, Deserialize)]
 struct OnDisk<L> {
     format: u32,
@@ -177,32 +173,15 @@ impl LedgerFile {
             Err(LedgerFileError::Io { .. }) => {}
             _ => return Err(LedgerFileError::Replaced { path: self.directory.clone() }),
         }
-        let temporary = self.directory.join(TEMPORARY);
         let target = self.directory.join(FILE);
         let generation = self.generation + 1;
         let text = serde_json::to_vec(&OnDisk { format: FORMAT, generation, ledger })
             .map_err(|source| LedgerFileError::Corrupt { path: target.clone(), source })?;
-        let written = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(O_NOFOLLOW)
-            .open(&temporary)
-            .and_then(|mut file| {
-                crash_point!("ledger.created");
-                file.write_all(&text)?;
-                crash_point!("ledger.written");
-                file.sync_data()
-            });
-        if let Err(source) = written {
-            // A full disk leaves a stump; the ledger itself is untouched.
-            let _ = std::fs::remove_file(&temporary);
-            return Err(io_error("write", &temporary)(source));
-        }
-        crash_point!("ledger.synced");
-        std::fs::rename(&temporary, &target).map_err(io_error("replace", &target))?;
-        crash_point!("ledger.renamed");
+        let new = New {
+            steps: crash_steps!("ledger": "created", "written", "renamed"),
+            ..New::of(0o600, Durability::Whole)
+        };
+        file::replace(&target, &text, &new).map_err(io_error("replace", &target))?;
         self.generation = generation;
         Ok(())
     }
@@ -248,14 +227,15 @@ fn read(path: &Path) -> Result<(u64, Ledger), LedgerFileError> {
 /// # Errors
 /// Where the bytes are no ledger, or one of a newer format.
 pub fn parse(text: &[u8], path: &Path) -> Result<(u64, Ledger), LedgerFileError> {
-    let corrupt = |source| LedgerFileError::Corrupt { path: path.to_owned(), source };
-    // The format is read first: a newer file may differ in anything else.
-    let header: Header = serde_json::from_slice(text).map_err(corrupt)?;
-    if header.format != FORMAT {
-        return Err(LedgerFileError::NewerFormat { path: path.to_owned(), found: header.format });
-    }
     let OnDisk::<Ledger> { generation, ledger, .. } =
-        serde_json::from_slice(text).map_err(corrupt)?;
+        format::read(text, FORMAT).map_err(|error| match error {
+            FormatError::Other { found, .. } => {
+                LedgerFileError::NewerFormat { path: path.to_owned(), found }
+            }
+            FormatError::Content(source) => {
+                LedgerFileError::Corrupt { path: path.to_owned(), source }
+            }
+        })?;
     if ledger.has_duplicates() {
         return Err(LedgerFileError::Duplicate { path: path.to_owned() });
     }

@@ -23,8 +23,8 @@ use crate::layout::CardDirs;
 use crate::process::{POLL, Process};
 use crate::protocol::ServerStatus;
 use crate::spawner::{Spawner, Started};
-use mpsgate_crashpoint::crash_point;
 use mpsgate_hold::Root;
+use mpsgate_host::crash_point;
 
 /// Between two attempts on a channel that glitches.
 const GLITCH: Duration = Duration::from_millis(50);

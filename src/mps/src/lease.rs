@@ -10,13 +10,14 @@
 //! either), or somebody set it. What it shows then is what it would have without mpsgate, so a lease
 //! taken anew remembers that, and giving the card back leaves it alone.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::clock::now_ms;
+use mpsgate_host::crash_steps;
+use mpsgate_host::file::{self, Durability, New};
+use mpsgate_host::format::{self, FormatError};
 use serde::{Deserialize, Serialize};
 
 use crate::error::MpsError;
@@ -36,11 +37,6 @@ pub enum ComputeMode {
     Prohibited,
     /// One process's contexts: under MPS the server's.
     ExclusiveProcess,
-}
-
-#[derive(Deserialize)]
-struct Header {
-    format: u32,
 }
 
 /// What must be restored, and since when.
@@ -88,25 +84,29 @@ impl LeaseDir {
     /// the existing lease cannot be read: it is never overwritten, because it may be the only memory of the old mode.
     pub fn take(&self, uuid: &str, previous: ComputeMode) -> Result<Taken, MpsError> {
         let old = self.read(uuid)?;
-        self.remove_leftover(uuid);
+        let path = self.file(uuid)?;
+        remove_leftover(&path);
         if let Some(lease) = &old
             && (previous == ComputeMode::ExclusiveProcess || previous == lease.previous)
         {
             return Ok(Taken::Existing(lease.clone()));
         }
-        let taken_at_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let taken_at_s = now_ms() / 1000;
         let lease = Lease { format: FORMAT, uuid: uuid.to_owned(), previous, taken_at_s };
-        let path = self.file(uuid)?;
         fs::create_dir_all(&self.path)
             .map_err(|source| MpsError::fs("create directory", &self.path, source))?;
+        let mut text = serde_json::to_vec(&lease)
+            .map_err(|source| MpsError::fs("write lease", &path, io::Error::from(source)))?;
+        text.push(b'\n');
+        let steps = crash_steps!("lease": "created", "written", "renamed");
+        let new = New { steps, ..New::of(0o600, Durability::Synced) };
         if old.is_some() {
-            return match self.write(&lease, |temporary| fs::rename(temporary, &path)) {
+            return match file::replace(&path, &text, &new) {
                 Ok(()) => Ok(Taken::Renewed(lease)),
                 Err(source) => Err(MpsError::fs("replace lease", path, source)),
             };
         }
-        // Never over another: `link` fails where `rename` would replace.
-        match self.write(&lease, |temporary| fs::hard_link(temporary, &path)) {
+        match file::create(&path, &text, &new) {
             Ok(()) => Ok(Taken::New(lease)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self
                 .read(uuid)?
@@ -122,24 +122,20 @@ impl LeaseDir {
     /// [`MpsError::BadUuid`], [`MpsError::Fs`], [`MpsError::LeaseCorrupt`], [`MpsError::LeaseNewer`].
     pub fn read(&self, uuid: &str) -> Result<Option<Lease>, MpsError> {
         let path = self.file(uuid)?;
-        let text = match fs::read_to_string(&path) {
+        let text = match fs::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Err(MpsError::LeaseCorrupt { path, reason: "it is not UTF-8".into() });
-            }
             Err(source) => return Err(MpsError::fs("read lease", path, source)),
         };
-        let corrupt = |error: serde_json::Error| MpsError::LeaseCorrupt {
-            path: path.clone(),
-            reason: error.to_string(),
+        let lease: Lease = match format::read(&text, FORMAT) {
+            Ok(lease) => lease,
+            Err(FormatError::Other { found, known }) => {
+                return Err(MpsError::LeaseNewer { path, found, known });
+            }
+            Err(FormatError::Content(error)) => {
+                return Err(MpsError::LeaseCorrupt { path, reason: error.to_string() });
+            }
         };
-        // The format is read first: a newer file may differ in anything else.
-        let Header { format } = serde_json::from_str(&text).map_err(corrupt)?;
-        if format != FORMAT {
-            return Err(MpsError::LeaseNewer { path, found: format, known: FORMAT });
-        }
-        let lease: Lease = serde_json::from_str(&text).map_err(corrupt)?;
         if lease.uuid != uuid {
             return Err(MpsError::LeaseCorrupt {
                 path,
@@ -177,11 +173,10 @@ impl LeaseDir {
     /// [`MpsError::BadUuid`], [`MpsError::Fs`].
     pub fn remove(&self, uuid: &str) -> Result<(), MpsError> {
         let path = self.file(uuid)?;
-        self.remove_leftover(uuid);
+        remove_leftover(&path);
         match fs::remove_file(&path) {
-            Ok(()) => {
-                sync_dir(&self.path).map_err(|source| MpsError::fs("sync", &self.path, source))
-            }
+            Ok(()) => file::sync_directory(&self.path)
+                .map_err(|source| MpsError::fs("sync", &self.path, source)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(source) => Err(MpsError::fs("remove lease", path, source)),
         }
@@ -194,43 +189,11 @@ impl LeaseDir {
         }
         Ok(self.path.join(uuid))
     }
-
-    fn temporary(&self, uuid: &str) -> PathBuf {
-        self.path.join(format!(".{uuid}.new"))
-    }
-
-    /// Removes what a write left that a crash cut short. Only one mpsgated runs, so it is nobody's. Never
-    /// written over: it may be the lease itself under a second name.
-    fn remove_leftover(&self, uuid: &str) {
-        let _ = fs::remove_file(self.temporary(uuid));
-    }
-
-    /// Whole or not at all: `place` gives the complete file its name.
-    fn write(&self, lease: &Lease, place: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
-        let temporary = self.temporary(&lease.uuid);
-        let written = || -> io::Result<()> {
-            let mut file =
-                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-            file.write_all(&serde_json::to_vec(lease)?)?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            crash_point!("lease.written");
-            place(&temporary)
-        };
-        let result = written();
-        crash_point!("lease.linked");
-        let removed = match fs::remove_file(&temporary) {
-            // A rename has taken it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other,
-        };
-        result.and(removed)?;
-        sync_dir(&self.path)
-    }
 }
 
-fn sync_dir(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
+/// What a write left that a crash cut short. Only one mpsgated runs, so it is nobody's.
+fn remove_leftover(lease: &Path) {
+    let _ = fs::remove_file(file::beside(lease));
 }
 
 #[cfg(test)]

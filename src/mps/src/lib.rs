@@ -44,9 +44,8 @@ pub use holder::{Connections, Glance, Holder, WedgeCause};
 pub use layout::{CardDirs, ClientLinks, Repair};
 pub use lease::{ComputeMode, Lease, LeaseDir, Taken};
 pub use log_file::LogFile;
+pub use mpsgate_host::process::Signal;
 pub use process::Process;
-#[doc(hidden)]
-pub use process::fuzz_start_ticks;
 pub use server::ServerOutcome;
 pub use spawner::{ForkSpawner, Spawner, Started, UnitSpawner, choose_spawner};
 pub use stop::{StopReport, StoppedBy};

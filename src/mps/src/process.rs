@@ -1,20 +1,16 @@
-//! A process, named so that a reused pid is never taken for it: pidfd where the kernel has one,
-//! pid and start time elsewhere.
+//! What is asked of a process, named so that a reused pid is never taken for it.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mpsgate_hold::Root;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
-use crate::sys;
+use mpsgate_host::process::{self, Signal, Stat};
 
 /// How often a wait looks again.
 pub(crate) const POLL: Duration = Duration::from_millis(5);
@@ -23,18 +19,14 @@ pub(crate) const POLL: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Process {
     pid: i32,
-    start_ticks: u64,
-    pidfd: Option<OwnedFd>,
+    handle: process::Process,
 }
 
 impl Process {
     /// `None` when no such process lives (a zombie does not).
     #[must_use]
     pub fn open(pid: i32) -> Option<Self> {
-        // The pidfd first: if the start time can then be read, both mean the same process.
-        let pidfd = sys::pidfd_open(Pid::from_raw(pid)).ok();
-        let start_ticks = living_since(pid)?;
-        Some(Self { pid, start_ticks, pidfd })
+        Some(Self { pid, handle: process::Process::open(pid.try_into().ok()?)? })
     }
 
     /// The pid, as our own pid namespace counts.
@@ -47,13 +39,13 @@ impl Process {
     /// ours.
     #[must_use]
     pub fn start_ticks(&self) -> u64 {
-        self.start_ticks
+        self.handle.id().start_time
     }
 
     /// Whether it still runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        living_since(self.pid) == Some(self.start_ticks)
+        process::is_alive(&self.handle.id())
     }
 
     /// Sends a signal; a process that is gone counts as signalled.
@@ -61,17 +53,7 @@ impl Process {
     /// # Errors
     /// What the kernel says, usually `EPERM`.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        let sent = match &self.pidfd {
-            Some(fd) => sys::pidfd_send_signal(fd.as_fd(), signal),
-            None if self.is_alive() => {
-                kill(Pid::from_raw(self.pid), signal).map_err(io::Error::from)
-            }
-            None => Ok(()),
-        };
-        match sent {
-            Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
-            other => other,
-        }
+        self.handle.signal(signal)
     }
 
     /// Waits for its end; `false` when the time is over first.
@@ -109,21 +91,20 @@ impl Process {
         let was_upgraded = || {
             let (exe, removed) = self.program()?;
             // An upgrade may move it to a directory of the new version.
-            Some(removed && exe.file_name() == binary.file_name() && self.shares_our_pids()?)
+            Some(removed && exe.file_name() == binary.file_name() && self.counts_as_we_do())
         };
         self.runs_file(binary) || was_upgraded() == Some(true)
-    }
-
-    /// Whether it is in our own pid namespace, where no container of ours is.
-    fn shares_our_pids(&self) -> Option<bool> {
-        let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/pid")).ok();
-        Some(namespace(&self.pid.to_string())? == namespace("self")?)
     }
 
     /// Whether it sees one of these as its `/`: a container has another one, unless it holds the host's.
     pub(crate) fn has_root_of(&self, trusted: &[Root]) -> bool {
         let root = Root::of(&self.pid.to_string());
-        self.shares_our_pids() == Some(true) && root.is_some_and(|root| trusted.contains(&root))
+        self.counts_as_we_do() && root.is_some_and(|root| trusted.contains(&root))
+    }
+
+    /// Whether it is in our own pid namespace, where no container of ours is.
+    fn counts_as_we_do(&self) -> bool {
+        process::counts_as_we_do(self.handle.id().pid)
     }
 
     /// Whether it runs the very file that `binary` names now.
@@ -147,30 +128,19 @@ impl Process {
 
     /// How long ago it was started.
     pub(crate) fn age(&self) -> Option<Duration> {
-        let uptime = fs::read_to_string("/proc/uptime").ok()?;
-        let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
-        let hertz = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten()?;
-        let hertz = u32::try_from(hertz).ok()?;
-        let started = Duration::from_secs(self.start_ticks) / hertz;
-        Duration::try_from_secs_f64(uptime).ok()?.checked_sub(started)
+        process::age(&self.handle.id())
     }
 
     /// Whether it has a living child.
     pub(crate) fn has_child(&self) -> bool {
-        let parent = self.pid.to_string();
-        let is_child = |pid: &i32| {
-            stat_fields(*pid).is_some_and(|fields| {
-                fields.get(1) == Some(&parent) && start_ticks(&fields).is_some()
-            })
-        };
-        all_pids().iter().any(is_child)
+        let parent = self.handle.id().pid;
+        let is_child = |stat: Stat| stat.parent == parent && !stat.has_ended();
+        process::all().into_iter().filter_map(Stat::of).any(is_child)
     }
 
     /// Effective uid.
     pub(crate) fn uid(&self) -> Option<u32> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-        line.split_whitespace().nth(1)?.parse().ok()
+        process::uid(self.handle.id().pid)
     }
 
     /// Short name, at most 15 bytes.
@@ -181,48 +151,17 @@ impl Process {
 
     /// Whether it was stopped by a signal: it then answers nobody.
     pub(crate) fn is_stopped(&self) -> bool {
-        stat_fields(self.pid).is_some_and(|fields| fields.first().is_some_and(|state| state == "T"))
+        Stat::of(self.handle.id().pid).is_some_and(|stat| stat.state == 'T')
     }
 
     pub(crate) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.pidfd.as_ref().map(AsFd::as_fd)
+        self.handle.pidfd()
     }
-}
-
-/// Fields of /proc/PID/stat after the name, which may itself hold spaces and brackets.
-fn stat_fields(pid: i32) -> Option<Vec<String>> {
-    fields_of(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-fn fields_of(stat: &str) -> Option<Vec<String>> {
-    let (_, rest) = stat.rsplit_once(')')?;
-    Some(rest.split_ascii_whitespace().map(str::to_owned).collect())
-}
-
-fn living_since(pid: i32) -> Option<u64> {
-    start_ticks(&stat_fields(pid)?)
-}
-
-/// `None` for a process that has ended.
-fn start_ticks(fields: &[String]) -> Option<u64> {
-    if matches!(fields.first()?.as_str(), "Z" | "X" | "x") {
-        return None;
-    }
-    // Field 22 of proc_pid_stat(5); the state is field 3.
-    fields.get(19)?.parse().ok()
-}
-
-/// Door for `tests/fuzz`: the start time in the text of `/proc/PID/stat`.
-#[doc(hidden)]
-#[must_use]
-pub fn fuzz_start_ticks(stat: &str) -> Option<u64> {
-    start_ticks(&fields_of(stat)?)
 }
 
 /// Pids of all processes that can be seen.
 pub(crate) fn all_pids() -> Vec<i32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    process::all().into_iter().map(u32::cast_signed).collect()
 }
 
 #[cfg(test)]
@@ -231,23 +170,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_zombie_counts_as_gone() {
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-        let pid = i32::try_from(child.id()).unwrap();
-        let process = Process::open(pid).unwrap();
-        assert!(process.is_alive() && process.start_ticks() > 0);
-        process.signal(Signal::SIGKILL).unwrap();
-        assert!(process.wait_gone(Duration::from_secs(10)));
-        assert!(Process::open(pid).is_none());
-        child.wait().unwrap();
-    }
-
-    #[test]
     fn knows_its_own_program_and_environment() {
         let myself = Process::open(i32::try_from(std::process::id()).unwrap()).unwrap();
         assert!(myself.runs(&std::env::current_exe().unwrap()));
         assert!(!myself.runs(Path::new("/bin/sh")));
         assert_eq!(myself.env("PATH"), std::env::var_os("PATH"));
-        assert_eq!(myself.uid(), Some(nix::unistd::geteuid().as_raw()));
     }
 }

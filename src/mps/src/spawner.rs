@@ -5,13 +5,13 @@ use std::fmt;
 use std::fs;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use mpsgate_host::file::{self, Durability, New};
+use mpsgate_host::process::Signal;
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::signal::Signal;
 
 use crate::card::CardMps;
 use crate::error::MpsError;
@@ -113,7 +113,7 @@ impl Spawner for ForkSpawner {
 
     fn abort(&self, _card: &CardMps, started: &Started) -> Result<(), MpsError> {
         let Started::Process(Some(process)) = started else { return Ok(()) };
-        let sent = process.signal(Signal::SIGKILL);
+        let sent = process.signal(Signal::KILL);
         if sent.is_ok() && process.wait_gone(KILL_LIMIT) {
             return Ok(());
         }
@@ -198,19 +198,8 @@ impl UnitSpawner {
             }
             text.push_str(&format!("{name}=\"{quoted}\"\n"));
         }
-        let temporary = path.with_extension("env.new");
-        let write = || {
-            use std::io::Write;
-            let mut file = fs::OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&temporary)?;
-            file.write_all(text.as_bytes())?;
-            fs::rename(&temporary, &path)
-        };
-        write().map_err(|source| MpsError::fs("write", &path, source))
+        file::replace(&path, text.as_bytes(), &New::of(0o600, Durability::Atomic))
+            .map_err(|source| MpsError::fs("write", &path, source))
     }
 }
 

@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
-
 use crate::card::{CardMps, ControlDaemon};
 use crate::error::MpsError;
 use crate::process::Process;
 use crate::spawner::Spawner;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
+use mpsgate_host::process::Signal;
 
 /// How long each step may take before the next, harder one.
 const STEP: Duration = Duration::from_secs(2);
@@ -81,9 +80,7 @@ impl CardMps {
 
 /// SIGTERM, then SIGKILL, to this process and to nobody who may have its pid later.
 pub(crate) fn end(process: &Process) -> Result<StoppedBy, MpsError> {
-    for (signal, by) in
-        [(Signal::SIGTERM, StoppedBy::Terminate), (Signal::SIGKILL, StoppedBy::Kill)]
-    {
+    for (signal, by) in [(Signal::TERM, StoppedBy::Terminate), (Signal::KILL, StoppedBy::Kill)] {
         let path = format!("/proc/{}", process.pid());
         process.signal(signal).map_err(|source| MpsError::fs("signal", path, source))?;
         if process.wait_gone(STEP) {

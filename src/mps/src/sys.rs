@@ -1,6 +1,6 @@
 //! The system calls that neither std nor nix offers safely. The only `unsafe` of this crate.
 //!
-//! JUSTIFICATION: pidfds name a process without the races of pid reuse, `pidfd_getfd` finds the
+//! JUSTIFICATION: `pidfd_getfd` finds the
 //! container that holds a wedged channel whatever its network namespace, and a daemon that
 //! outlives us must leave our session between `fork` and `exec`.
 #![allow(unsafe_code, reason = "see JUSTIFICATION above; each block has its SAFETY note")]
@@ -12,23 +12,14 @@ use std::process::Command;
 
 use nix::libc;
 use nix::sys::resource::{Resource, rlim_t, setrlimit};
-use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{ForkResult, Pid, fork, getpid, setsid, write};
+use nix::unistd::{ForkResult, fork, getpid, setsid, write};
 
 fn checked(result: libc::c_long) -> io::Result<libc::c_int> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
     libc::c_int::try_from(result).map_err(io::Error::other)
-}
-
-/// A descriptor for the process; fails with `ENOSYS` before kernel 5.3.
-pub(crate) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
-    // SAFETY: takes two integers and touches no memory of ours.
-    let fd = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })?;
-    // SAFETY: the kernel has just made this descriptor for us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// A copy of descriptor `target` of another process; needs ptrace rights and kernel 5.6.
@@ -79,22 +70,6 @@ pub(crate) fn share_descriptors(one: i32, other: i32) -> io::Result<bool> {
     // SAFETY: takes integers and touches no memory of ours.
     checked(unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) })
         .map(|order| order == 0)
-}
-
-/// Sends a signal to exactly that process.
-pub(crate) fn pidfd_send_signal(process: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
-    let no_info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: a null siginfo is allowed and makes the kernel fill in what kill(2) would.
-    checked(unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            process.as_raw_fd(),
-            signal as libc::c_int,
-            no_info,
-            0,
-        )
-    })
-    .map(drop)
 }
 
 /// Makes `command`, once spawned, a daemon: own session, not our child, nothing of ours open. Its

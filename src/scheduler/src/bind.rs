@@ -15,7 +15,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use mpsgate_cluster::{self as cluster, Layout};
-use mpsgate_kubernetes::{Fetched, Placed, Pod, WriteError, now_ms};
+use mpsgate_host::clock::now_ms;
+use mpsgate_kubernetes::{Fetched, Placed, Pod, WriteError};
 
 use crate::ask;
 use crate::extender::Binding;

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_kubernetes::{WriteError, now_ms};
+use mpsgate_host::clock::now_ms;
+use mpsgate_kubernetes::WriteError;
 use tokio::sync::watch;
 
 use crate::shared::Shared;

@@ -5,13 +5,14 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use mpsgate_host::file::remove_leftovers;
 use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::argv::Invocation;
 use mpsgate_oci::spec::Document;
 use mpsgate_policy::{Bytes, DOCUMENT_MAX, Reading};
 
 use crate::judge;
-use crate::replace::{remove_leftovers, replace};
+use crate::replace::replace;
 use crate::report::chain;
 
 /// A `config.json` and its content.

@@ -3,7 +3,7 @@
 use std::mem::ManuallyDrop;
 
 use mpsgate_config::runs_as_root;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::Code;
 use mpsgate_oci::argv::{Invocation, Verb};
 use mpsgate_policy::{Action, Note, NoteAction, Reading, Verdict, only_looks_again};

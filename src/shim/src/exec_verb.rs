@@ -5,14 +5,15 @@ use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
+use mpsgate_host::file::remove_leftovers;
 use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::argv::{Invocation, with_exec_env};
 use mpsgate_oci::process::rewrite_env;
 use mpsgate_policy::DOCUMENT_MAX;
 
 use crate::record::{Found, find};
-use crate::replace::{remove_leftovers, replace};
+use crate::replace::replace;
 use crate::report::{Refused, chain};
 use crate::{exec, facts, process};
 

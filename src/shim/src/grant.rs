@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mpsgate_api::{Call, Client, Engine, ExecRecord, FILES_FORMAT, NoStatus, Reply, Reserve};
 use mpsgate_config::{ConfigError, paths};
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::{Cdi, ContainerId, DeviceNode, Grant, GrantKey, Instance};
 use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::spec::{Edit, View};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mpsgate_api::{Call, Client, NoStatus, Reply, Terminate};
 use mpsgate_config::paths;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_oci::argv::Invocation;
 
 use crate::record::{Found, find};

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_oci::argv::{self, Verb};
 
 use crate::exec::exec_runtime;

@@ -5,6 +5,7 @@ use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use mpsgate_host::format::{self, FormatError};
 use serde::{Deserialize, Serialize};
 
 use crate::KeyId;
@@ -79,11 +80,6 @@ pub enum KeysError {
     },
 }
 
-#[derive(Deserialize)]
-struct Header {
-    format: u32,
-}
-
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OnDisk {
@@ -153,13 +149,10 @@ impl Keys {
     /// # Errors
     /// For everything that [`Self::to_text`] does not write.
     pub fn parse(text: &[u8]) -> Result<Self, KeysError> {
-        let form = |e: serde_json::Error| KeysError::Form { line: e.line(), column: e.column() };
-        // The format is read first: a newer file may differ in anything else.
-        let Header { format } = serde_json::from_slice(text).map_err(form)?;
-        if format != FORMAT {
-            return Err(KeysError::Format { found: format });
-        }
-        let OnDisk { keys, .. } = serde_json::from_slice(text).map_err(form)?;
+        let OnDisk { keys, .. } = format::read(text, FORMAT).map_err(|error| match error {
+            FormatError::Other { found, .. } => KeysError::Format { found },
+            FormatError::Content(e) => KeysError::Form { line: e.line(), column: e.column() },
+        })?;
         let mut seen = BTreeSet::new();
         let mut read = Vec::new();
         for KeyOnDisk { id, made_ms, secret } in keys {

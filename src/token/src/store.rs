@@ -13,10 +13,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use mpsgate_host::file::{self, Durability, New};
 use rustix::fs::OFlags;
 
 use crate::text::{read, write};
@@ -223,6 +224,7 @@ impl Store {
             // Without its key it means nothing, so one that stays does no harm.
             let path = uses_path(&self.directory, *id);
             let _ = std::fs::remove_file(damaged_path(&path));
+            let _ = std::fs::remove_file(file::beside(&path));
             let _ = std::fs::remove_file(path);
         }
         Ok(gone)
@@ -305,7 +307,10 @@ impl Store {
         let length = uses
             .text()
             .map_err(io::Error::from)
-            .and_then(|text| replace(&self.directory, &path, USES, &text).map(|()| text.len()))
+            .and_then(|text| {
+                // Its name is on disk with the directory: see `sync`.
+                file::replace(&path, &text, &New::of(0o600, Durability::Whole)).map(|()| text.len())
+            })
             .map_err(io_error("write", &path))?;
         uses.replaced(length);
         self.uses.insert(id, uses);
@@ -316,7 +321,7 @@ impl Store {
     /// What is appended to a record whose name is not on disk yet could be lost with it.
     fn sync(&mut self) -> Result<(), StoreError> {
         if self.unsynced {
-            let synced = File::open(&self.directory).and_then(|directory| directory.sync_all());
+            let synced = file::sync_directory(&self.directory);
             synced.map_err(io_error("write", &self.directory))?;
             self.unsynced = false;
         }
@@ -404,34 +409,12 @@ fn read_uses(path: &Path) -> Result<Uses, StoreError> {
     Uses::read(BufReader::new(file)).map_err(io_error("read", path))
 }
 
-/// Puts `text` in the place of a file, which is on disk once the directory is.
-fn replace(directory: &Path, path: &Path, word: &str, text: &[u8]) -> io::Result<()> {
-    let temporary = directory.join(format!(".{}.new", word.trim_start_matches('.')));
-    let written = || -> io::Result<()> {
-        // One that was left behind may have another mode.
-        match std::fs::remove_file(&temporary) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let mut file = open_options().write(true).create_new(true).open(&temporary)?;
-        file.write_all(text)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    written().inspect_err(|_| {
-        // A full disk leaves a stump.
-        let _ = std::fs::remove_file(&temporary);
-    })
-}
-
 /// Replaces the list of keys: a reader sees the old one or the new one.
 fn write_keys(directory: &Path, keys: &Keys) -> Result<(), StoreError> {
     let path = directory.join(KEYS);
-    let written = || -> io::Result<()> {
-        replace(directory, &path, KEYS, &keys.to_text()?)?;
-        File::open(directory)?.sync_all()
-    };
-    written().map_err(io_error("write", &path))
+    let text = keys.to_text().map_err(io::Error::from);
+    text.and_then(|text| file::replace(&path, &text, &New::of(0o600, Durability::Synced)))
+        .map_err(io_error("write", &path))
 }
 
 /// Puts a use on disk, then takes note of it. What a failed one left behind is written over by the next.
@@ -443,7 +426,7 @@ fn append(path: &Path, uses: &mut Uses, id: TokenId, bearer: &Bearer) -> io::Res
     if uses.length() == 0
         && let Some(directory) = path.parent()
     {
-        File::open(directory)?.sync_all()?;
+        file::sync_directory(directory)?;
     }
     uses.written(id, bearer.clone(), line.len());
     Ok(())
@@ -730,7 +713,7 @@ mod tests {
         let before = std::fs::read(&path).unwrap();
         let mut store = small(dir.path(), 0).unwrap();
         // In the temporary file's place.
-        std::fs::create_dir(dir.path().join(".uses.new")).unwrap();
+        std::fs::create_dir(file::beside(&path)).unwrap();
         store.tidy(|uid| uid == "lives");
         assert!(matches!(store.news().as_slice(), [News::Unwritten { .. }]));
         assert_eq!(std::fs::read(&path).unwrap(), before);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mpsgate_config::paths;
-use mpsgate_crashpoint::{ARMED, DIED, POINTS};
+use mpsgate_host::crash::{ARMED, DIED, POINTS};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

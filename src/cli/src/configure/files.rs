@@ -6,14 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use mpsgate_config::{find_runtime, paths};
 use mpsgate_configure::{Change, ConfigureError, Disk, Source};
+use mpsgate_host::file::{self, Durability, New, Writers};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -264,35 +265,10 @@ impl Directory {
             ));
         }
         let (owner, mode) = like(old.as_ref());
-        let (new, mut file) = self.new_file()?;
-        let mut write = || -> io::Result<()> {
-            file.write_all(bytes)?;
-            if let Some((uid, gid)) = owner {
-                fchown(&file, Some(uid), Some(gid))?;
-            }
-            file.set_permissions(fs::Permissions::from_mode(mode))?;
-            file.sync_all()?;
-            rustix::fs::renameat(&self.0, &new, &self.0, name)?;
-            Ok(rustix::fs::fsync(&self.0)?)
-        };
-        write().inspect_err(|_| {
-            let _ = rustix::fs::unlinkat(&self.0, &new, AtFlags::empty());
-        })
-    }
-
-    /// A file that was not there: hidden, and of a name that no engine takes for settings.
-    fn new_file(&self) -> io::Result<(String, File)> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        for number in 0..100 {
-            let name = format!(".mpsgate-{}-{number}.new", std::process::id());
-            match rustix::fs::openat(&self.0, &name, flags, Mode::from_raw_mode(0o600)) {
-                Ok(file) => return Ok((name, file.into())),
-                Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Err(ErrorKind::AlreadyExists.into())
+        // Several may be at it, and the name is hidden: no engine takes it for settings.
+        let writers = Writers::Many;
+        let new = New { owner, writers, ..New::of(mode, Durability::Synced) };
+        file::replace_at(self.0.as_fd(), name, bytes, &new)
     }
 }
 

@@ -10,11 +10,12 @@ use std::time::{Duration, SystemTime};
 
 use mpsgate_config::paths;
 use mpsgate_configure::{Report, Way};
+use mpsgate_host::process::{ProcessId, age};
 use serde::{Deserialize, Serialize};
 
 use super::SetUpError;
 use super::files::replace_bytes;
-use super::programs::Process;
+use super::programs::process_of;
 use crate::args::Engine;
 
 const FORMAT: u32 = 1;
@@ -37,12 +38,12 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn of(process: Process, report: &Report) -> Self {
+    fn of(process: ProcessId, report: &Report) -> Self {
         let handlers = report.findings.iter();
         Self {
             format: FORMAT,
             pid: process.pid,
-            started: process.started,
+            started: process.start_time,
             handlers: handlers.map(|f| (f.handler.clone(), f.way == Way::Through)).collect(),
         }
     }
@@ -55,7 +56,7 @@ fn kept(engine: Engine) -> PathBuf {
 /// The engine's daemon, where it has not loaded what its settings say now. An engine that does not run will load them, and
 /// one without a daemon has loaded them.
 pub(super) fn stale(engine: Engine, report: &Report) -> Option<Stale> {
-    let process = Process::of(engine.program())?;
+    let process = process_of(engine.program())?;
     let path = changed_since(process, &report.files)?;
     let kept = fs::read(kept(engine)).ok();
     let known = kept.and_then(|bytes| serde_json::from_slice::<Loaded>(&bytes).ok());
@@ -64,7 +65,7 @@ pub(super) fn stale(engine: Engine, report: &Report) -> Option<Stale> {
 
 /// Keeps that the engine's daemon has loaded what its settings say now.
 pub(super) fn keep(engine: Engine, report: &Report) -> Result<(), SetUpError> {
-    let Some(process) = Process::of(engine.program()) else { return Ok(()) };
+    let Some(process) = process_of(engine.program()) else { return Ok(()) };
     let loaded = Loaded::of(process, report);
     let bytes = serde_json::to_vec(&loaded).unwrap_or_default();
     if fs::read(kept(engine)).is_ok_and(|found| found == bytes) {
@@ -75,8 +76,8 @@ pub(super) fn keep(engine: Engine, report: &Report) -> Result<(), SetUpError> {
 
 /// A file that was changed while the process ran. Ages, not times of day: the time of boot in `/proc/stat` is off where the
 /// clock was set since.
-fn changed_since(process: Process, files: &[PathBuf]) -> Option<PathBuf> {
-    let age = process.age()?;
+fn changed_since(process: ProcessId, files: &[PathBuf]) -> Option<PathBuf> {
+    let age = age(&process)?;
     let unchanged = |path: &PathBuf| -> Option<Duration> {
         SystemTime::now().duration_since(fs::metadata(path).ok()?.modified().ok()?).ok()
     };

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use mpsgate_config::paths;
 use mpsgate_configure::{Change, Version, containerd, crio, docker};
+use mpsgate_host::process::{ProcessId, identify};
 
 use super::SetUpError;
 use crate::args::Engine;
@@ -16,8 +17,6 @@ use crate::args::Engine;
 const LIMIT: Duration = Duration::from_secs(10);
 /// The largest settings that were seen have 40 KiB.
 const LIMIT_MIB: u64 = 16;
-/// A tick in `/proc/PID/stat`; `USER_HZ` is 100 on every architecture that is shipped.
-const MS_PER_TICK: u64 = 10;
 
 /// Where a program is, by the directories that count for runtimes too.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
@@ -114,31 +113,9 @@ fn words_of(name: &str, file: &str) -> Vec<String> {
     words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// A running process, and not one that has its number later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) pid: u32,
-    /// Its start in ticks since boot.
-    pub(super) started: u64,
-}
-
-impl Process {
-    /// The first of this name.
-    pub(super) fn of(name: &str) -> Option<Self> {
-        let pid = pid_of(Path::new("/"), name)?;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // proc(5): field 22, counted behind the name, which ends at the last parenthesis.
-        let started = stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()?;
-        Some(Self { pid, started })
-    }
-
-    /// How long it runs.
-    pub(super) fn age(self) -> Option<Duration> {
-        let uptime = fs::read_to_string("/proc/uptime").ok()?;
-        let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
-        let started = Duration::from_millis(self.started * MS_PER_TICK);
-        Duration::try_from_secs_f64(uptime).ok()?.checked_sub(started)
-    }
+/// The first running process of this name.
+pub(super) fn process_of(name: &str) -> Option<ProcessId> {
+    identify(pid_of(Path::new("/"), name)?)
 }
 
 /// The first process of this name on the node whose root is `root`.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use mpsgate_configure::{Source, merge_later_edit, parses};
+use mpsgate_host::format::{self, FormatError};
 use serde::{Deserialize, Serialize};
 
 use super::SetUpError;
@@ -217,19 +218,11 @@ impl Record {
     }
 }
 
-/// The format is read first: a newer record may differ in anything else.
 fn parse(text: &str, path: PathBuf) -> Result<Document, SetUpError> {
-    #[derive(Deserialize)]
-    struct Header {
-        format: u32,
-    }
-    match serde_json::from_str(text) {
-        Ok(Header { format }) if format != FORMAT => {
-            Err(SetUpError::RecordFormat { path, found: format, known: FORMAT })
-        }
-        Ok(_) => serde_json::from_str(text).map_err(|source| SetUpError::Record { path, source }),
-        Err(source) => Err(SetUpError::Record { path, source }),
-    }
+    format::read(text.as_bytes(), FORMAT).map_err(|error| match error {
+        FormatError::Other { found, known } => SetUpError::RecordFormat { path, found, known },
+        FormatError::Content(source) => SetUpError::Record { path, source },
+    })
 }
 
 fn read(path: &Path) -> Result<Option<String>, SetUpError> {

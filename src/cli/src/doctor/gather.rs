@@ -15,6 +15,7 @@ use mpsgate_api::NodeSnapshot;
 use mpsgate_config::{ClientDir, Config, ConfigError, Origin, paths};
 use mpsgate_edge::Remedy as _;
 use mpsgate_gpu::{Card, GpuError, Nvml};
+use mpsgate_host::format::{self, FormatError};
 use mpsgate_model::printable;
 use mpsgate_mps::{CardDirs, CardMps, ClientLinks, LeaseDir, MpsError};
 
@@ -155,10 +156,6 @@ fn ledger(root: &Path) -> Known<Option<usize>> {
 
 fn enabled(root: &Path) -> Known<BTreeSet<String>> {
     #[derive(serde::Deserialize)]
-    struct Header {
-        format: u32,
-    }
-    #[derive(serde::Deserialize)]
     struct Enabled {
         cards: BTreeSet<String>,
     }
@@ -171,19 +168,14 @@ fn enabled(root: &Path) -> Known<BTreeSet<String>> {
             path.display()
         )),
     };
-    let content = |error: serde_json::Error| bad(error.to_string());
-    // The format is read first: a newer file may differ in anything else.
-    let Header { format } = serde_json::from_str(&text).map_err(content)?;
-    if format != ENABLED_FORMAT {
-        return Err(Trouble {
-            what: format!(
-                "{} has format {format}, this mpsgate knows {ENABLED_FORMAT}",
-                path.display()
-            ),
-            hint: Some("install the mpsgate that wrote it".to_owned()),
-        });
-    }
-    let Enabled { cards } = serde_json::from_str(&text).map_err(content)?;
+    let Enabled { cards } =
+        format::read(text.as_bytes(), ENABLED_FORMAT).map_err(|error| match error {
+            FormatError::Content(error) => bad(error.to_string()),
+            FormatError::Other { found, known } => Trouble {
+                what: format!("{} has format {found}, this mpsgate knows {known}", path.display()),
+                hint: Some("install the mpsgate that wrote it".to_owned()),
+            },
+        })?;
     Ok(cards)
 }
 

@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mpsgate_model::ledger::{CgroupId, ProcessId};
+use mpsgate_host::cgroup::{self, CgroupId, MOUNT, Membership};
+use mpsgate_host::process::ProcessId;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -119,15 +120,13 @@ impl Named {
 
 /// Under v1 a frozen process dies when it is thawed (`docker pause` freezes); under v2 at once.
 fn thaw(init: &ProcessId) {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{}/cgroup", init.pid)) else { return };
-    let freezer = text.lines().find_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        controllers.split(',').any(|name| name == "freezer").then_some(path)
-    });
+    let Some(text) = cgroup::text_of(init.pid) else { return };
+    let mut lines = text.lines().filter_map(Membership::parse);
+    let freezer = lines.find(|line| line.has("freezer")).map(|line| line.path);
     if let Some(path) = freezer
         && is_alive(init)
     {
-        let state = format!("/sys/fs/cgroup/freezer{path}/freezer.state");
+        let state = format!("{MOUNT}/freezer{path}/freezer.state");
         if std::fs::read_to_string(&state).is_ok_and(|state| state.trim() != "THAWED") {
             let _ = std::fs::write(state, "THAWED");
         }

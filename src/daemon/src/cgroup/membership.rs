@@ -1,15 +1,10 @@
 //! In which cgroups a process is, by one read of `/proc/PID/cgroup`.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use mpsgate_model::ledger::CgroupId;
-use rustix::fs::FsWord;
+use mpsgate_host::cgroup::{self, CgroupId, MOUNT, Membership};
 
 use super::is_same;
-
-const MOUNT: &str = "/sys/fs/cgroup";
-/// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
-const UNIFIED: FsWord = 0x6367_7270;
 
 /// The directories of a process, one for each hierarchy and each controller's name of it.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,19 +14,14 @@ impl Places {
     /// `None` where `/proc` names none: the process has ended, its path is longer than the kernel shows
     /// (ENAMETOOLONG), or it lies outside our own cgroup namespace.
     pub(crate) fn of(text: &str) -> Option<Self> {
-        let unified = rustix::fs::statfs(MOUNT).is_ok_and(|found| found.f_type == UNIFIED);
-        Self::parse(text, unified)
+        Self::parse(text, cgroup::is_unified())
     }
 
     fn parse(text: &str, unified: bool) -> Option<Self> {
         let mut places = Vec::new();
         for line in text.lines() {
-            let mut fields = line.splitn(3, ':');
-            let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-            let below = Path::new(path.trim_start_matches('/'));
-            if !below.components().all(|part| matches!(part, Component::Normal(_))) {
-                return None;
-            }
+            let line = Membership::parse(line)?;
+            let (controllers, below) = (line.controllers, line.below()?);
             match (controllers, unified) {
                 ("", true) => places.push(Path::new(MOUNT).join(below)),
                 ("", false) => places.push(Path::new(MOUNT).join("unified").join(below)),

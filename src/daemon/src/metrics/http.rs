@@ -16,9 +16,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::text;
+use super::{scrape, text};
+use crate::DaemonError;
+use crate::api_server::ApiServer;
 use crate::daemon::Daemon;
-use crate::{DaemonError, api_server};
 
 /// Connections at a time; the next ones wait in the kernel's queue.
 const CONNECTIONS: usize = 4;
@@ -91,8 +92,8 @@ fn answer<B>(daemon: &Daemon, request: &Request<B>) -> Response<String> {
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return refused;
     }
-    let api_server = api_server::status(daemon);
-    let rendered = text::render(text::Scrape::of(&daemon.node(), api_server));
+    let api_server = daemon.api_server.get().map(ApiServer::status);
+    let rendered = text::render(scrape::Scrape::of(&daemon.node(), api_server));
     match rendered {
         Ok(open) if wants_open_metrics(request) => reply(StatusCode::OK, OPEN_METRICS, open),
         Ok(open) => reply(StatusCode::OK, CLASSIC, text::classic(&open)),

@@ -11,8 +11,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry;
 
-use super::text::Scrape;
-use crate::handlers::Handlers;
+use super::scrape::Scrape;
+use crate::node::handlers::Handlers;
 
 /// One metric.
 pub(super) struct Metric {

@@ -2,39 +2,12 @@
 
 use std::fmt::{self, Write};
 
-use mpsgate_api::{ApiServerStatus, Status};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
 
-use super::Events;
 use super::list::METRICS;
-use crate::handlers::Handlers;
-use crate::judged::Judged;
-use crate::node::Node;
-
-/// Everything that one scrape shows, as of one moment.
-#[derive(Debug)]
-pub(super) struct Scrape {
-    pub(super) status: Status,
-    pub(super) events: Events,
-    pub(super) judged: Judged,
-    pub(super) ledger_failing: bool,
-    pub(super) handlers: Option<Handlers>,
-}
-
-impl Scrape {
-    /// As it is now: no driver is asked.
-    pub(super) fn of(node: &Node, api_server: Option<ApiServerStatus>) -> Self {
-        Self {
-            status: Status { api_server, ..node.status() },
-            events: node.events.clone(),
-            judged: node.judged.clone(),
-            ledger_failing: node.is_failing(),
-            handlers: node.handlers.clone(),
-        }
-    }
-}
+use super::scrape::Scrape;
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {

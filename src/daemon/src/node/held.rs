@@ -1,4 +1,4 @@
-//! Which grants the driver holds their cgroups to, as [`limits`](crate::limits) last saw it.
+//! Which grants the driver holds their cgroups to, as [`cgroup_limits`](crate::cgroup_limits) last saw it.
 
 use mpsgate_model::ledger::State;
 use mpsgate_model::{GpuUuid, GrantKey, Mib};

@@ -6,14 +6,16 @@ use std::num::NonZeroU32;
 use mpsgate_api::{Activate, Reserve};
 use mpsgate_config::Schedule;
 use mpsgate_model::ledger::{Capacity, Promise};
-use mpsgate_model::{Code, Refusal};
-use mpsgate_model::{ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib};
+use mpsgate_model::{
+    Code, ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib, Refusal,
+};
 use mpsgate_policy::{CardState, Holder, Need, choose, choose_several, compute_share, schedule};
 
-use super::{Node, no_reservation, nvml_refusal};
-use crate::card::Card;
+use super::card::Card;
+use super::grants::no_reservation;
+use super::trust::Confirmed;
+use super::{Node, nvml_refusal};
 use crate::devices;
-use crate::tokens::Confirmed;
 
 /// How a request is laid out.
 #[derive(Debug, Clone, Copy)]

@@ -1,10 +1,11 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-use mpsgate_api::Engine;
+use mpsgate_api::{Activate, Engine, Reserve};
 use mpsgate_model::{ContainerId, Instance, Priority, Request};
 
+use super::grants::Reserved;
 use super::*;
-use crate::card::{Health, ManagedBy, Watched};
 use crate::devices;
+use crate::node::card::{Health, ManagedBy, Watched};
 
 const HOLDER: ProcessId = ProcessId { pid: 7, start_time: 1 };
 const INIT: ProcessId = ProcessId { pid: 8, start_time: 2 };

@@ -1,12 +1,37 @@
 //! Whose word counts: that of a user who is root anyway, and that of the device plugin.
 
+use std::num::NonZeroU32;
+
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::Switch;
-use mpsgate_model::Mib;
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, ComputeShare, GpuUuid, Handed, Mib, Refusal};
+use mpsgate_policy::schedule;
 
 use super::Node;
-use crate::tokens::Confirmed;
+
+/// What kubelet or the API server has confirmed of a container's request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Confirmed {
+    /// GPU memory.
+    pub(crate) memory: Mib,
+    /// Cards over which it is spread, in equal parts: the pod's label, where the API server has told it.
+    pub(crate) cards: NonZeroU32,
+    /// Its share of each card's compute, where its limits name one.
+    pub(crate) compute: Option<ComputeShare>,
+    /// The cards that were chosen for it: taken where they serve.
+    pub(crate) hints: Vec<GpuUuid>,
+    /// It was a scheduler that chose them, and not kubelet's ids.
+    pub(crate) placed: bool,
+    /// To whom, and as which resource.
+    pub(crate) handed: Handed,
+}
+
+impl Confirmed {
+    /// What one of its resource is worth, of which each card has a whole number. GiB where the name does not say it.
+    pub(crate) fn unit(&self) -> Mib {
+        schedule::unit_of(&self.handed.resource)
+    }
+}
 
 impl Node {
     /// How much memory a request is believed to be for; `confirmed` is what its token says.

@@ -15,19 +15,19 @@ use std::time::Duration;
 
 use mpsgate_api::{ClientProcess, Mps, MpsAction, Reply, ServerClients, WouldEnd};
 use mpsgate_config::Schedule;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
 use mpsgate_model::ledger::State;
 use mpsgate_model::{Code, Refusal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Answer, Told, done, id, not_recorded, settled};
-use crate::card::{Health, Trouble};
+use super::{Answer, done};
 use crate::daemon::Daemon;
-use crate::hardware::CardId;
-use crate::keeper::{self, Clients, Order};
-use crate::socket::Line;
-use crate::{DaemonError, cgroup, managed, process, snapshot};
+use crate::handover::{Told, not_recorded, settled};
+use crate::line::Line;
+use crate::node::card::{CardId, Health, Trouble};
+use crate::orders::{Clients, Order};
+use crate::{DaemonError, cards, cgroup, managed, process, snapshot};
 
 /// How long the list of clients is waited for: some commands of at most 3 s each.
 const LIST_LIMIT: Duration = Duration::from_secs(8);
@@ -60,7 +60,7 @@ pub(crate) async fn mps(
                     "to take the card back: mpsgate disable GPU; to have MPS: gpus.schedule = \"mps\"",
                 )));
             }
-            Ok(card) => (id(&node, card), card.label(), node.stopped.contains(&card.uuid)),
+            Ok(card) => (node.card_id(card), card.label(), node.stopped.contains(&card.uuid)),
         }
     };
     if is_stopped && call.action == MpsAction::Stop {
@@ -149,7 +149,7 @@ async fn start(
     }
     remember(daemon, card, false)?;
     crash_point!("mps_start.recorded");
-    keeper::start(daemon, &card.uuid);
+    cards::start(daemon, &card.uuid);
     come_up(daemon, told, card, label).await?;
     log::info!(uuid = card.uuid.as_str(); "MPS started by the operator");
     Ok(format!("the MPS of {label} is started"))

@@ -13,8 +13,10 @@ use tokio::time::timeout;
 
 use crate::DaemonError;
 use crate::daemon::Daemon;
-use crate::enforce::{Culprit, Measure, enforce, nested, report};
-use crate::keeper::Order;
+use crate::enforce::{Measure, enforce, report};
+use crate::orders::Order;
+use crate::owner::Culprit;
+use crate::owner::nested;
 use crate::{cgroup, process, terminate};
 
 /// For the list of the card's clients, before and after: a healthy channel answers in milliseconds.

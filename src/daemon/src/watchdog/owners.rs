@@ -7,11 +7,12 @@
 use std::collections::HashMap;
 
 use mpsgate_gpu::{GpuProcess, ProcessKind};
+use mpsgate_host::cgroup::text_of;
 use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_policy::watchdog::{Kind, Limit, User, Whose};
 
-use crate::enforce::owner::{Trees, cgroups_of};
+use crate::owner::Trees;
 use crate::process;
 
 /// What was found out about processes.
@@ -99,7 +100,7 @@ impl Owners {
         entries: &[Entry],
         is_server: &mut impl FnMut(u32) -> bool,
     ) -> Option<Owner> {
-        let cgroups = cgroups_of(process.pid);
+        let cgroups = text_of(process.pid);
         if let Some(known) = self.known.get_mut(&process)
             && known.cgroups == cgroups
         {

@@ -2,6 +2,8 @@
 //! whole process's. The signals are the end-to-end tests'.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use std::os::unix::fs::PermissionsExt;
+
 use super::*;
 use crate::ask;
 use crate::rules::tests::start;

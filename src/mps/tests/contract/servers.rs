@@ -9,8 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use mpsgate_mps::protocol::{Command, Event, ServerStatus, parse_log};
-use mpsgate_mps::{CardMps, ForkSpawner, MpsError, MpsState, Origin, StoppedBy};
-use nix::sys::signal::Signal;
+use mpsgate_mps::{CardMps, ForkSpawner, MpsError, MpsState, Origin, Signal, StoppedBy};
 
 use crate::harness::{Bench, Kind, LIMIT, NOBODY, bench, feed, listing, need, root, wait_for};
 
@@ -156,10 +155,10 @@ pub(crate) fn a_control_daemon_that_hangs_ends_a_termination_at_its_deadline(ben
     bench.with_server();
     let (card, _) = serving(bench);
     let daemon = card.find_running().unwrap().unwrap().process;
-    daemon.signal(Signal::SIGSTOP).unwrap();
+    daemon.signal(Signal::STOP).unwrap();
     // The channel itself would wait for 3 s.
     let error = card.terminate_clients(|_| true, Instant::now() + Duration::from_millis(50));
-    daemon.signal(Signal::SIGCONT).unwrap();
+    daemon.signal(Signal::CONT).unwrap();
     assert!(
         matches!(&error, Err(MpsError::Wedged { after_ms, .. }) if *after_ms <= 50),
         "{error:?}"
@@ -234,7 +233,7 @@ pub(crate) fn an_orphan_server_is_found_and_ended_by_stop(bench: &Bench) {
     let daemon = card.find_running().unwrap().unwrap();
     let lost = client(bench, &card);
     attached(&card, server, lost);
-    daemon.process.signal(Signal::SIGKILL).unwrap();
+    daemon.process.signal(Signal::KILL).unwrap();
     assert!(daemon.process.wait_gone(LIMIT));
     assert_eq!(bench.status_of(lost), Some(4));
     assert_eq!(card.state().unwrap(), MpsState::Dead { orphans: vec![server] });
@@ -248,7 +247,7 @@ pub(crate) fn no_control_daemon_is_started_beside_an_orphan_server(bench: &Bench
     bench.with_server();
     let (card, server) = serving(bench);
     let daemon = card.find_running().unwrap().unwrap();
-    daemon.process.signal(Signal::SIGKILL).unwrap();
+    daemon.process.signal(Signal::KILL).unwrap();
     assert!(daemon.process.wait_gone(LIMIT));
     let refused = card.ensure_running(&ForkSpawner, LIMIT).unwrap_err();
     let named = matches!(&refused, MpsError::Orphans { pids, .. } if *pids == [server]);

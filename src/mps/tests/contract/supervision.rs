@@ -10,9 +10,8 @@ use std::time::Duration;
 use mpsgate_mps::protocol::{Command, Percent};
 use mpsgate_mps::{
     Capabilities, CardDirs, CardMps, Channel, ClientLinks, ForkSpawner, MpsError, MpsState, Origin,
-    Spawner, StoppedBy, UnitSpawner, WedgeCause,
+    Signal, Spawner, StoppedBy, UnitSpawner, WedgeCause,
 };
-use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use crate::harness::{Bench, Kind, LIMIT, listing, script, wait_for};
@@ -121,7 +120,7 @@ pub(crate) fn two_starters_make_one_daemon(bench: &Bench) {
             "{origins:?}"
         );
         // As a crash leaves the directory.
-        one.0.process.signal(Signal::SIGKILL).unwrap();
+        one.0.process.signal(Signal::KILL).unwrap();
         assert!(one.0.process.wait_gone(LIMIT));
     }
 }
@@ -163,7 +162,7 @@ pub(crate) fn an_idle_connection_is_a_wedge_with_a_name(bench: &Bench) {
 pub(crate) fn a_stopped_daemon_is_wedged_and_still_ended(bench: &Bench) {
     let (_, daemon) = bench.started();
     let card = bench.impatient_card();
-    daemon.process.signal(Signal::SIGSTOP).unwrap();
+    daemon.process.signal(Signal::STOP).unwrap();
     let pid = daemon.process.pid();
     wait_for("it stops", || {
         card.state().unwrap() == MpsState::Wedged { pid, cause: WedgeCause::Stopped }
@@ -225,7 +224,7 @@ pub(crate) fn links_follow_a_restarted_daemon(bench: &Bench) {
     assert_eq!(listing(card.dirs().client_dir().parent().unwrap())["client"], "d0755");
     client.server_list().unwrap();
     // Killed, as a crash would: the new one makes new sockets.
-    daemon.process.signal(Signal::SIGKILL).unwrap();
+    daemon.process.signal(Signal::KILL).unwrap();
     assert!(daemon.process.wait_gone(LIMIT));
     let (_, origin) = card.ensure_running(&ForkSpawner, LIMIT).unwrap();
     assert_eq!(origin, Origin::Started);

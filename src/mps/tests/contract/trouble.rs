@@ -9,12 +9,11 @@ use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
 use mpsgate_mps::{
-    CardMps, Connections, ControlDaemon, ForkSpawner, Glance, MpsError, MpsState, Origin,
+    CardMps, Connections, ControlDaemon, ForkSpawner, Glance, MpsError, MpsState, Origin, Signal,
     WedgeCause,
 };
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use crate::harness::{Bench, Kind, LIMIT, need, root, wait_for};
@@ -48,9 +47,9 @@ pub(crate) fn a_glance_tells_rest_work_and_stop_without_a_word(bench: &Bench) {
     wait_for("it is busy", || card.glance(&daemon) == Glance::Busy);
     drop(held);
     wait_for("it rests again", || card.glance(&daemon) == Glance::AtRest);
-    daemon.process.signal(Signal::SIGSTOP).unwrap();
+    daemon.process.signal(Signal::STOP).unwrap();
     wait_for("it is stopped", || card.glance(&daemon) == Glance::Stopped);
-    daemon.process.signal(Signal::SIGKILL).unwrap();
+    daemon.process.signal(Signal::KILL).unwrap();
     wait_for("it is gone", || card.glance(&daemon) == Glance::Gone);
 }
 

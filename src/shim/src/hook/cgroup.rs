@@ -1,10 +1,8 @@
 //! A container's cgroup: which directory controls its devices, and how a process joins it.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use mpsgate_model::ledger::CgroupId;
-use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
-use std::os::unix::fs::MetadataExt;
+use mpsgate_host::cgroup::{self, CgroupId, MOUNT, Membership};
 
 /// A container's cgroup as its devices see it: v1's `devices` hierarchy, or the one of v2.
 pub(super) struct Cgroup {
@@ -14,37 +12,20 @@ pub(super) struct Cgroup {
     pub(super) procs: PathBuf,
 }
 
-const MOUNT: &str = "/sys/fs/cgroup";
-
 /// The cgroup of a process; `None` where the kernel shows none.
 pub(super) fn of(pid: u32) -> Option<Cgroup> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let unified = statfs(MOUNT).is_ok_and(|fs| fs.filesystem_type() == CGROUP2_SUPER_MAGIC);
-    let directory = directory(&text, unified)?;
-    let inode = std::fs::metadata(&directory).ok()?.ino();
-    Some(Cgroup {
-        procs: directory.join("cgroup.procs"),
-        id: CgroupId { path: directory.to_str()?.to_owned(), inode },
-    })
+    let directory = directory(&cgroup::text_of(pid)?, cgroup::is_unified())?;
+    Some(Cgroup { procs: directory.join("cgroup.procs"), id: CgroupId::of(&directory)? })
 }
 
-/// The directory from the text of `/proc/<pid>/cgroup`: lines `hierarchy:controllers:path`. The path
-/// begins with `/..` where the process is outside our own cgroup namespace: it cannot be reached then.
+/// The directory from the text of `/proc/<pid>/cgroup`.
 pub(crate) fn directory(text: &str, unified: bool) -> Option<PathBuf> {
-    text.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (hierarchy, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let mount = if unified {
-            (hierarchy == "0" && controllers.is_empty()).then(|| PathBuf::from(MOUNT))?
-        } else {
-            controllers
-                .split(',')
-                .any(|c| c == "devices")
-                .then(|| Path::new(MOUNT).join("devices"))?
+    text.lines().filter_map(Membership::parse).find_map(|line| {
+        let mount = match unified {
+            true => line.controllers.is_empty().then(|| PathBuf::from(MOUNT)),
+            false => line.has("devices").then(|| Path::new(MOUNT).join("devices")),
         };
-        let below = Path::new(path.trim_start_matches('/'));
-        let is_plain = below.components().all(|part| matches!(part, Component::Normal(_)));
-        is_plain.then(|| mount.join(below))
+        Some(mount?.join(line.below()?))
     })
 }
 

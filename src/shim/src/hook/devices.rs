@@ -9,8 +9,8 @@ use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use mpsgate_api::temporary_name;
-use mpsgate_crashpoint::crash_point;
+use mpsgate_host::crash_point;
+use mpsgate_host::file::{remove_leftovers, temporary_name};
 use mpsgate_model::DeviceNode;
 use mpsgate_model::{Code, Refusal};
 use nix::errno::Errno;
@@ -20,7 +20,6 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
 use super::cgroup::Cgroup;
-use crate::replace::remove_leftovers;
 
 /// A device that the child is to open, and whether it should succeed.
 struct Probe<'a> {

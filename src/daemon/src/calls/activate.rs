@@ -1,0 +1,159 @@
+//! `activate`: a container was created, and its reservation becomes a grant.
+
+use std::sync::Arc;
+
+use mpsgate_api::{Activate, Reply};
+use mpsgate_host::crash_point;
+use mpsgate_model::ledger::{Entry, ProcessId};
+use mpsgate_model::{Code, GpuUuid, Refusal};
+
+use super::prepare::{limit, server};
+use super::{Answer, refused};
+use crate::daemon::{Daemon, card_names};
+use crate::line::{Caller, Line};
+use crate::node::card::Card;
+use crate::{cgroup, ends, process};
+use mpsgate_host::clock::now_ms;
+
+pub(super) async fn activate(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    caller: Caller,
+    call: &Activate,
+) -> Answer {
+    let entry = container_init(&caller, call).and_then(|init| {
+        check_cgroup(call, init)?;
+        let mut node = daemon.node();
+        let entry = node.activate(call, init, &process::is_alive, now_ms())?;
+        ends::start(daemon, &entry);
+        crash_point!("daemon.activate.changed");
+        Ok(entry)
+    });
+    let entry = match entry {
+        // Where this fails the hook ends the container, and the grant ends with it.
+        Ok(entry) => daemon.recorded().await.map(|()| entry),
+        Err(refusal) => Err(refusal),
+    };
+    let answer = match entry {
+        Ok(entry) => {
+            crash_point!("daemon.activate.stored");
+            daemon.tell_ledger_change();
+            log::info!(
+                container = call.key.container_id.as_str(), instance = call.key.instance.as_str(),
+                uuid = card_names(&entry.grant).as_str(),
+                memory_mib = entry.grant.memory.0,
+                cgroup = call.cgroup.as_ref().map(|cgroup| cgroup.path.as_str());
+                "grant active"
+            );
+            // The container's program starts when this is answered. Reserve has asked for the limit,
+            // so mostly it is there.
+            if daemon.is_starting() {
+                line.wait("mpsgated has just started and prepares the GPUs", daemon.started())
+                    .await;
+            }
+            let prepared = prepared(daemon, line, &entry).await;
+            if prepared.is_ok() && entry.grant.uses_mps() {
+                daemon.limit(&entry).await;
+            }
+            prepared
+        }
+        Err(refusal) => Err(refusal),
+    };
+    match answer {
+        Ok(()) => Ok(Reply::Done { text: String::new() }),
+        Err(refusal) => {
+            let handed =
+                daemon.node().ledger().get(&call.key).and_then(|entry| entry.handed.clone());
+            refused(daemon, &call.key, handed.as_ref().map(|handed| &handed.pod), &refusal);
+            Err(refusal)
+        }
+    }
+}
+
+/// What reserve found may be gone when the container's program starts: a control daemon that died in
+/// between was started anew in the same directory, without a server.
+async fn prepared(daemon: &Daemon, line: &mut Line, entry: &Entry) -> Result<(), Refusal> {
+    let needs_server = {
+        let node = daemon.node();
+        let cards = || entry.grant.cards.iter().filter_map(|granted| node.card(&granted.uuid));
+        for card in cards() {
+            if let Some(trouble) = card.trouble() {
+                let sentence = format!("{} {}", card.label(), trouble.why);
+                return Err(Refusal::new(Code::GpuUnhealthy, sentence, trouble.hint.clone()));
+            }
+        }
+        let unserved = |card: &&Card| !card.has_server_for(entry.grant.uid);
+        let mut of_mps = cards().filter(|_| entry.grant.uses_mps());
+        of_mps.find(unserved).map(|card| card.uuid.clone())
+    };
+    if let Some(granted) = needs_server {
+        let doing = format!("the MPS server of {granted} is being started");
+        line.wait(&doing, server(daemon, &granted, entry.grant.uid)).await?;
+    }
+    match capped_card(daemon, entry) {
+        Some(card) => line.wait("the card's memory limit is being set", limit(daemon, &card)).await,
+        None => Ok(()),
+    }
+}
+
+/// The entry's card, where MPS allows its clients less than this grant.
+fn capped_card(daemon: &Daemon, entry: &Entry) -> Option<GpuUuid> {
+    let node = daemon.node();
+    let card = node.card(&entry.grant.cards.first()?.uuid)?;
+    (entry.grant.uses_mps() && card.cap < entry.grant.memory).then(|| card.uuid.clone())
+}
+
+/// The container's init in our pid namespace: what the pidfd refers to, whatever the hook's own
+/// namespace calls it; without a pidfd (before kernel 5.3) the pid itself.
+fn container_init(caller: &Caller, call: &Activate) -> Result<ProcessId, Refusal> {
+    let wrong = |sentence: String| {
+        Refusal::new(
+            Code::HookState,
+            sentence,
+            "create the container again; if it happens again, look at: journalctl -u mpsgated -n 50",
+        )
+    };
+    let pid = match &caller.fd {
+        // Without a descriptor a pid means something in the hook's own pid namespace alone.
+        None if !caller.pid.is_some_and(process::counts_as_we_do) => {
+            return Err(wrong(
+                "this kernel has no pidfds, and its hook is not in mpsgated's pid namespace"
+                    .to_owned(),
+            ));
+        }
+        None => call.pid,
+        Some(fd) => {
+            let referred = process::refers_to(fd).ok_or_else(|| {
+                wrong(format!(
+                    "the descriptor that its hook sent for pid {} is no pidfd of a process that lives in \
+                     mpsgated's pid namespace",
+                    call.pid
+                ))
+            })?;
+            if referred.pid != call.pid && !referred.nested.contains(&call.pid) {
+                return Err(wrong(format!(
+                    "its hook named pid {}, but sent a descriptor of pid {}",
+                    call.pid, referred.pid
+                )));
+            }
+            referred.pid
+        }
+    };
+    process::identify(pid).ok_or_else(|| wrong(format!("its init, pid {pid}, has ended")))
+}
+
+fn check_cgroup(call: &Activate, init: ProcessId) -> Result<(), Refusal> {
+    let Some(cgroup) = &call.cgroup else { return Ok(()) };
+    let wrong = |why: String| {
+        Refusal::new(
+            Code::HookState,
+            format!("its hook named the cgroup {}, but {why}", cgroup.path),
+            "create the container again; if it happens again, look at: journalctl -u mpsgated -n 50",
+        )
+    };
+    match cgroup::contains(cgroup, init.pid) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(wrong(format!("its init, pid {}, is not in it", init.pid))),
+        Err(error) => Err(wrong(error.to_string())),
+    }
+}

@@ -1,0 +1,216 @@
+//! `reserve`: memory for a container that is being created.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_api::{Reply, Reserve};
+use mpsgate_config::InjectMode;
+use mpsgate_host::crash_point;
+use mpsgate_model::ledger::ProcessId;
+use mpsgate_model::{Cdi, CdiEdits, Code, Grant, GrantKey, GrantedCard, Refusal};
+use tokio::time::timeout;
+
+use super::prepare::server;
+use super::{Answer, refused};
+use crate::daemon::{Daemon, card_names};
+use crate::line::{Caller, Line};
+use crate::node::grants::Reserved;
+use crate::node::trust::Confirmed;
+use crate::orders::Order;
+use crate::{DaemonError, devices, ends, process, tokens};
+use mpsgate_host::clock::now_ms;
+
+/// How long a container waits for the last processes of its earlier life, and how often they are looked
+/// at: an engine that creates it again has killed them just before.
+const REMAINS_LIMIT: Duration = Duration::from_secs(2);
+/// How long it waits for those of its pod's earlier containers. Kubelet gives a container two minutes in all.
+const POD_LIMIT: Duration = Duration::from_secs(4);
+const REMAINS_LOOK: Duration = Duration::from_millis(20);
+
+/// What a request that was refused may wait for, each once and in this order.
+#[derive(Debug, Clone, Copy)]
+enum Cause {
+    /// Its own earlier life may have been the last that a switch of the schedule waited for.
+    Switch,
+    /// Nobody is refused because mpsgated has just been restarted.
+    Start,
+    /// The last processes of the container's earlier life.
+    EarlierLife,
+    /// Those of containers of its pod whose init has ended. Kubelet gives the devices of an init container to the next
+    /// one, and a container's to its restart, as soon as the runtime has told it of the end.
+    Pod,
+}
+
+impl Cause {
+    const ALL: [Self; 4] = [Self::Switch, Self::Start, Self::EarlierLife, Self::Pod];
+
+    /// Whether it stands in the way now.
+    fn stands(self, daemon: &Daemon, key: &GrantKey, pod: Option<&str>) -> bool {
+        match self {
+            Self::Switch => daemon.advance_schedule(),
+            Self::Start => daemon.is_starting(),
+            Self::EarlierLife => daemon.node().remains(key, &process::is_alive).is_some(),
+            Self::Pod => {
+                pod.is_some_and(|pod| daemon.node().pod_is_ending(pod, &process::is_alive))
+            }
+        }
+    }
+
+    /// Waits until it stands there no longer, as long as it may take.
+    async fn pass(self, daemon: &Daemon, line: &mut Line, key: &GrantKey, pod: Option<&str>) {
+        let (doing, limit) = match self {
+            // It has been made.
+            Self::Switch => return,
+            Self::Start => {
+                let doing = "mpsgated has just started and prepares the GPUs";
+                return line.wait(doing, daemon.started()).await;
+            }
+            Self::EarlierLife => ("the container's earlier life is ending", REMAINS_LIMIT),
+            Self::Pod => ("an earlier container of its pod is ending", POD_LIMIT),
+        };
+        let over = async {
+            while self.stands(daemon, key, pod) {
+                tokio::time::sleep(REMAINS_LOOK).await;
+            }
+        };
+        // Who is still refused then is told why.
+        let _ = line.wait(doing, timeout(limit, over)).await;
+    }
+}
+
+pub(super) async fn reserve(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    caller: &Caller,
+    call: &Reserve,
+) -> Result<Answer, DaemonError> {
+    let pid = if call.for_parent { caller.pid.and_then(process::parent) } else { caller.pid };
+    let holder = pid.and_then(process::identify).filter(|_| line.is_open());
+    let Some(holder) = holder else {
+        return Ok(Err(Refusal::new(
+            Code::Unconfirmed,
+            "mpsgated cannot see the process that asks: it is in another pid namespace, or has ended",
+            "let the container engine and mpsgated run in the host's pid namespace",
+        )));
+    };
+    let answer = match tokens::confirm(daemon, call).await? {
+        Ok(confirmed) => grant(daemon, line, call, holder, confirmed.as_ref()).await,
+        Err(refusal) => Err(refusal),
+    };
+    if let Err(refusal) = &answer {
+        refused(daemon, &call.key, call.pod.as_ref(), refusal);
+    }
+    Ok(answer)
+}
+
+/// Takes the memory, after what has to be waited for.
+async fn take(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    call: &Reserve,
+    holder: ProcessId,
+    confirmed: Option<&Confirmed>,
+) -> Result<Reserved, Refusal> {
+    let majors = devices::majors();
+    let try_it = || {
+        let mut node = daemon.node();
+        let reserved = node.reserve(call, confirmed, holder, &majors, &process::is_alive, now_ms());
+        if let Ok(reserved) = &reserved
+            && let Some(entry) = node.ledger().get(&reserved.grant.key)
+        {
+            ends::start(daemon, entry);
+            if call.for_parent {
+                ends::limit(daemon, entry);
+            }
+        }
+        reserved
+    };
+    let pod = confirmed.map(|confirmed| confirmed.handed.pod.uid.as_str());
+    let mut reserved = try_it();
+    for cause in Cause::ALL {
+        if reserved.is_ok() {
+            break;
+        }
+        if cause.stands(daemon, &call.key, pod) {
+            cause.pass(daemon, line, &call.key, pod).await;
+            reserved = try_it();
+        }
+    }
+    reserved
+}
+
+async fn grant(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    call: &Reserve,
+    holder: ProcessId,
+    confirmed: Option<&Confirmed>,
+) -> Answer {
+    let reserved = take(daemon, line, call, holder, confirmed).await?;
+    crash_point!("daemon.reserve.changed");
+    daemon.tell_ledger_change();
+    if let Err(refusal) = daemon.recorded().await {
+        give_up(daemon, &call.key);
+        return Err(refusal);
+    }
+    let grant = reserved.grant;
+    let card = grant.cards.first().filter(|_| grant.uses_mps()).map(|card| card.uuid.clone());
+    log::info!(
+        container = call.key.container_id.as_str(), instance = call.key.instance.as_str(),
+        uuid = card_names(&grant).as_str(), memory_mib = grant.memory.0, uid = grant.uid,
+        pid = holder.pid; "reserved"
+    );
+    if let Some(card) = &card {
+        daemon.order(card, Order::Cap { reply: None });
+    }
+    if let (true, Some(card)) = (reserved.needs_server, card) {
+        let doing = format!("the MPS server of {card} for uid {} is being started", call.uid);
+        if let Err(refusal) = line.wait(&doing, server(daemon, &card, call.uid)).await {
+            give_up(daemon, &call.key);
+            return Err(refusal);
+        }
+    }
+    let cdi = Box::new(cdi_edits(daemon, &grant));
+    crash_point!("daemon.reserve.stored");
+    Ok(Reply::Reserved { grant: Box::new(grant), cdi })
+}
+
+fn give_up(daemon: &Daemon, key: &GrantKey) {
+    let expired = daemon.node().expire(key);
+    if let Some(entry) = expired {
+        daemon.ended(&entry, "reservation given up");
+    }
+}
+
+/// What the node's CDI specifications say of the cards, where the settings let the shim use it.
+fn cdi_edits(daemon: &Daemon, grant: &Grant) -> Cdi {
+    if !matches!(daemon.settings.now().inject.mode, InjectMode::Auto | InjectMode::Cdi) {
+        return Cdi::Absent;
+    }
+    let mut specifications = daemon.cdi();
+    let mut all: Option<CdiEdits> = None;
+    for card in &grant.cards {
+        match (cdi_of_card(&mut specifications, card), &mut all) {
+            (Cdi::Edits(edits), Some(all)) => all.merge(edits),
+            (Cdi::Edits(edits), None) => all = Some(edits),
+            // One card without what it needs is none that works.
+            (other, _) => return other,
+        }
+    }
+    all.map_or(Cdi::Absent, Cdi::Edits)
+}
+
+fn cdi_of_card(specifications: &mut mpsgate_cdi::Cache, card: &GrantedCard) -> Cdi {
+    let mut problem = None;
+    // Their generator names devices by index, by UUID or by both, as its user wished.
+    for name in [card.uuid.to_string(), card.index.to_string()] {
+        match specifications.resolve(&name) {
+            Ok(Some(edits)) => return Cdi::Edits(edits),
+            Ok(None) => {}
+            Err(error) => {
+                problem.get_or_insert_with(|| crate::error::chain(&error));
+            }
+        }
+    }
+    problem.map_or(Cdi::Absent, Cdi::Problem)
+}

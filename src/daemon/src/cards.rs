@@ -1,0 +1,322 @@
+//! Keeps one managed card ready: one task per card, the only one that asks for changes of its MPS.
+//!
+//! ```text
+//!            fails, dies: wait 1, 2, 4 … 60 s
+//!          ┌───────────────────────────────────┐
+//!          ▼                                   │
+//!   bring up ──► ready ── its process has ended: grants broken
+//!      │  ▲        │  └── looks: wedged? files? pending clients? fault?   (watch)
+//!      │  │        └───── orders: server for a uid, limits, stop          (order)
+//!      │  └─ answers
+//!      └──► wedged already: who holds it?
+//! ```
+//!
+//! A control daemon that dies takes the CUDA clients of its card with it. Their grants are marked
+//! broken and count until their containers end; a new daemon is started beside them, and takes no
+//! client before its limits are set and the containers' links lead to it.
+
+mod backoff;
+mod clients;
+mod descriptors;
+mod health;
+mod limits;
+mod order;
+mod pending;
+mod servers;
+mod share;
+mod watch;
+mod wedge;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_config::Schedule;
+use mpsgate_host::crash_point;
+use mpsgate_model::GpuUuid;
+use mpsgate_model::ledger::ProcessId;
+use mpsgate_mps::{CardMps, ControlDaemon, Glance};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use self::backoff::Backoff;
+use self::watch::Watch;
+use crate::daemon::Daemon;
+use crate::hardware::{Fault, Ready};
+use crate::node::card::CardId;
+use crate::node::card::{Health, Trouble};
+use crate::node::{status, tell};
+use crate::orders::Order;
+use crate::{DaemonError, process};
+use mpsgate_host::clock::now_ms;
+
+/// Containers that a sentence names.
+const NAMED: usize = 10;
+
+/// Starts the keeper of a card.
+pub(crate) fn start(daemon: &Arc<Daemon>, uuid: &GpuUuid) {
+    let (sender, orders) = mpsc::unbounded_channel();
+    daemon.keepers().insert(uuid.clone(), sender);
+    let keeper = Keeper {
+        daemon: Arc::clone(daemon),
+        uuid: uuid.clone(),
+        orders,
+        backoff: Backoff::new(),
+        watch: Watch::default(),
+    };
+    daemon.spawn(format!("keeps {uuid} ready"), keeper.keep());
+}
+
+struct Keeper {
+    daemon: Arc<Daemon>,
+    uuid: GpuUuid,
+    orders: mpsc::UnboundedReceiver<Order>,
+    backoff: Backoff,
+    watch: Watch,
+}
+
+/// Why a step ended.
+enum Next {
+    BringUp,
+    End,
+}
+
+impl Keeper {
+    async fn keep(mut self) -> Result<(), DaemonError> {
+        loop {
+            let Some(card) = self.card_id() else { return Ok(()) };
+            if self.daemon.node().schedule.now() == Schedule::Share {
+                match self.share(&card).await? {
+                    Next::BringUp => continue,
+                    Next::End => return Ok(()),
+                }
+            }
+            self.break_grants_of_a_dead_daemon(&card).await?;
+            let again = card.clone();
+            let up = self.daemon.blocking("bring a card up", move |h| h.bring_up(&again)).await?;
+            let next = match up {
+                // Switched meanwhile.
+                Ok(_) if self.daemon.node().schedule.now() != Schedule::Mps => Next::BringUp,
+                Ok(ready) => {
+                    self.watch = Watch::of(&ready.mps);
+                    self.set_ready(&ready, card.cap);
+                    self.serve(&card, ready).await?
+                }
+                Err(Fault::Wedged(mps, daemon)) => self.unwedge(&card, &mps, &daemon).await?,
+                Err(Fault::Orphans(pids)) => self.wait_for_orphans(&card, &pids).await?,
+                Err(Fault::Unfit(trouble)) => {
+                    self.set_health(Health::Unfit(trouble), "dead");
+                    self.back_off(&card).await?
+                }
+                Err(Fault::Failed(Trouble { why, hint })) => {
+                    let trouble = Trouble::new(format!("is not ready: {why}"), hint);
+                    self.set_health(Health::Unhealthy(trouble), "dead");
+                    self.back_off(&card).await?
+                }
+            };
+            if matches!(next, Next::End) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// `None` once the card is no longer managed.
+    fn card_id(&self) -> Option<CardId> {
+        let node = self.daemon.node();
+        let card = node.card(&self.uuid).filter(|card| card.managed.is_some())?;
+        let cap = node.wanted_cap(&self.uuid);
+        Some(CardId { uuid: card.uuid.clone(), minor: card.minor, memory: card.memory, cap })
+    }
+
+    /// While the control daemon lives.
+    async fn serve(&mut self, card: &CardId, ready: Ready) -> Result<Next, DaemonError> {
+        let since = Instant::now();
+        let Some(daemon) = process::identify(ready.pid) else {
+            return self.died(card, since.elapsed()).await;
+        };
+        let _guard = descriptors::guard(&self.daemon, &self.uuid, &ready.mps, &ready.daemon);
+        let mut ended = pin!(process::ended(&daemon));
+        let mut look = self.next_look();
+        loop {
+            let order = tokio::select! {
+                order = self.orders.recv() => order,
+                () = &mut ended => return self.died(card, since.elapsed()).await,
+                () = sleep_until(look) => {
+                    self.look(&ready.mps, &ready.daemon).await?;
+                    look = self.next_look();
+                    continue;
+                }
+            };
+            let Some(order) = order else { return Ok(Next::End) };
+            // On a channel that is known not to answer each order would take 3 s and more.
+            let next = if self.is_wedged() {
+                self.decline(card, order).await?
+            } else {
+                self.obey(card, &ready, order).await?
+            };
+            if let Some(next) = next {
+                return Ok(next);
+            }
+            // A first grant, or a trouble: the next look may be due sooner.
+            look = look.min(self.next_look());
+        }
+    }
+
+    /// A control daemon that was there before us and does not answer: it is looked at, and acted upon, as
+    /// if it had been ready before.
+    async fn unwedge(
+        &mut self,
+        card: &CardId,
+        mps: &Arc<CardMps>,
+        running: &Arc<ControlDaemon>,
+    ) -> Result<Next, DaemonError> {
+        let since = Instant::now();
+        let pid = u32::try_from(running.process.pid()).unwrap_or_default();
+        self.watch = Watch::of(mps);
+        self.set_wedged(pid);
+        let daemon = ProcessId { pid, start_time: running.process.start_ticks() };
+        let _guard = descriptors::guard(&self.daemon, &self.uuid, mps, running);
+        let mut ended = pin!(process::ended(&daemon));
+        let mut look = Instant::now();
+        loop {
+            let order = tokio::select! {
+                order = self.orders.recv() => order,
+                () = &mut ended => return self.died(card, since.elapsed()).await,
+                () = sleep_until(look) => {
+                    self.look_at_wedge(mps, running, Glance::Busy).await?;
+                    if !self.is_wedged() {
+                        return Ok(Next::BringUp);
+                    }
+                    look = self.next_look();
+                    continue;
+                }
+            };
+            let Some(order) = order else { return Ok(Next::End) };
+            if let Some(next) = self.decline(card, order).await? {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// The control daemon is gone: another one is started in a moment, less and less soon where that
+    /// happens again and again.
+    async fn died(&mut self, card: &CardId, well_for: Duration) -> Result<Next, DaemonError> {
+        self.break_grants().await;
+        let wait = self.backoff.after(well_for);
+        let why =
+            format!("lost its MPS control daemon, which is started again in {} s", wait.as_secs());
+        let hint = "mpsgate status names the containers that lost the card; try again in a moment";
+        self.set_health(Health::Unhealthy(Trouble::new(why, hint)), "dead");
+        self.pause(card, wait, &[]).await
+    }
+
+    /// Servers of a dead control daemon hold the card.
+    async fn wait_for_orphans(&mut self, card: &CardId, pids: &[u32]) -> Result<Next, DaemonError> {
+        let list: Vec<String> = pids.iter().map(u32::to_string).collect();
+        let names = self.containers();
+        let of = if names.is_empty() { String::new() } else { format!(" for {names}") };
+        let why = format!(
+            "lost its MPS control daemon, whose server still holds the card{of}: pid {}",
+            list.join(", ")
+        );
+        let hint = format!(
+            "end the containers that were on the card, or the server itself: kill {}; mps.orphan = \
+             \"kill\" does that by itself",
+            list.join(" ")
+        );
+        self.set_health(Health::Unhealthy(Trouble::new(why, hint)), "dead");
+        let wait = self.backoff.after(Duration::ZERO);
+        let orphans: Vec<ProcessId> =
+            pids.iter().filter_map(|pid| process::identify(*pid)).collect();
+        self.pause(card, wait, &orphans).await
+    }
+
+    async fn back_off(&mut self, card: &CardId) -> Result<Next, DaemonError> {
+        let wait = self.backoff.after(Duration::ZERO);
+        self.pause(card, wait, &[]).await
+    }
+
+    /// Waits, or until all of `gone` have ended where there are any, refusing what needs the card.
+    async fn pause(
+        &mut self,
+        card: &CardId,
+        wait: Duration,
+        gone: &[ProcessId],
+    ) -> Result<Next, DaemonError> {
+        let until = Instant::now() + wait;
+        let mut ended = pin!(async {
+            for process in gone {
+                process::ended(process).await;
+            }
+            if gone.is_empty() {
+                std::future::pending::<()>().await;
+            }
+        });
+        loop {
+            let order = tokio::select! {
+                order = self.orders.recv() => order,
+                () = &mut ended => return Ok(Next::BringUp),
+                () = sleep_until(until) => return Ok(Next::BringUp),
+            };
+            let Some(order) = order else { return Ok(Next::End) };
+            if let Some(next) = self.decline(card, order).await? {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// Marks the card's grants before another daemon is started: also where it died while mpsgated was
+    /// away, and whatever becomes of us in between.
+    async fn break_grants_of_a_dead_daemon(&mut self, card: &CardId) -> Result<(), DaemonError> {
+        let held = self.daemon.node().ledger().on_card(&self.uuid).next().is_some();
+        if !held {
+            return Ok(());
+        }
+        let asked = card.clone();
+        if self.daemon.blocking("look for a control daemon", move |h| h.is_dead(&asked)).await? {
+            self.break_grants().await;
+        }
+        Ok(())
+    }
+
+    /// The card's CUDA processes have lost it: their containers must be restarted.
+    async fn break_grants(&self) {
+        crash_point!("grants.before_breaking");
+        let broken = {
+            let mut node = self.daemon.node();
+            let broken = node.mark_broken(&self.uuid, now_ms());
+            let entries = node.ledger().on_card(&self.uuid);
+            let entries = entries.filter(|entry| broken.contains(&entry.grant.key));
+            tell::broken(&node, status::BROKEN, entries);
+            broken
+        };
+        if broken.is_empty() {
+            return;
+        }
+        crash_point!("grants.broken");
+        let names: Vec<&str> = broken.iter().map(|key| key.container_id.as_str()).collect();
+        log::error!(
+            uuid = self.uuid.as_str(), containers = names.join(","),
+            hint = "restart these containers"; "grants broken: their MPS died"
+        );
+        // A failure is logged, and tried again.
+        if self.daemon.recorded().await.is_err() {
+            self.daemon.unwritten.notify_one();
+        }
+    }
+
+    /// Containers with a grant on the card, for a sentence; empty where there are none.
+    fn containers(&self) -> String {
+        let node = self.daemon.node();
+        let all: Vec<&str> = node
+            .ledger()
+            .on_card(&self.uuid)
+            .map(|entry| entry.grant.key.container_id.as_str())
+            .collect();
+        let mut text = all.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+        if all.len() > NAMED {
+            text.push_str(&format!(" and {} more", all.len() - NAMED));
+        }
+        text
+    }
+}

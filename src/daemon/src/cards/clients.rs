@@ -1,0 +1,48 @@
+//! What a keeper does with the clients of a ready card: lists them, and ends the GPU work of some.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use mpsgate_mps::CardMps;
+use tokio::sync::oneshot;
+
+use super::Keeper;
+use crate::DaemonError;
+use crate::hardware::control::mps_trouble;
+use crate::node::card::Trouble;
+use crate::orders::{Clients, Doomed};
+
+impl Keeper {
+    /// Terminates the clients that are in `doomed`, unless whoever asked has given up.
+    pub(super) async fn terminate(
+        &self,
+        mps: &Arc<CardMps>,
+        doomed: Doomed,
+        deadline: Instant,
+        reply: oneshot::Sender<Result<Vec<i32>, Trouble>>,
+    ) -> Result<(), DaemonError> {
+        let asked = Arc::clone(mps);
+        let work = move |_: &_| {
+            let processes = doomed.processes().map_err(|error| {
+                Trouble::new(format!("its cgroup cannot be read: {error}"), "mpsgate doctor")
+            })?;
+            let is_doomed = |pid: i32| u32::try_from(pid).is_ok_and(|pid| processes.contains(&pid));
+            asked.terminate_clients(is_doomed, deadline).map_err(|error| mps_trouble(&error))
+        };
+        let result = self.daemon.blocking("terminate clients", work).await?;
+        // Who asked may have given up.
+        let _ = reply.send(result);
+        Ok(())
+    }
+
+    pub(super) async fn clients(
+        &self,
+        mps: &Arc<CardMps>,
+        reply: oneshot::Sender<Result<Clients, Trouble>>,
+    ) -> Result<(), DaemonError> {
+        let asked = Arc::clone(mps);
+        let work = move |_: &_| asked.clients().map_err(|error| mps_trouble(&error));
+        let _ = reply.send(self.daemon.blocking("list clients", work).await?);
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! What a keeper is asked to do, and how it answers while the card is ready and while it is not.
+//! Orders are carried out one after the other: nothing else changes the card's MPS.
+
+use mpsgate_model::{Code, Refusal};
+use tokio::sync::oneshot;
+
+use super::{Keeper, Next};
+use crate::DaemonError;
+use crate::hardware::Ready;
+use crate::node::card::CardId;
+use crate::node::card::{Health, Trouble};
+use crate::orders::Order;
+
+impl Keeper {
+    /// Carries an order out on a ready card. `Some` where the card is ready no longer.
+    pub(super) async fn obey(
+        &mut self,
+        card: &CardId,
+        ready: &Ready,
+        order: Order,
+    ) -> Result<Option<Next>, DaemonError> {
+        match order {
+            Order::Server { uid, reply } => {
+                // Who asked may have gone; the server is wanted all the same.
+                let _ = reply.send(self.server(ready, uid).await?);
+            }
+            Order::Cap { reply } => {
+                let result = self.cap(&ready.mps).await?;
+                if let Some(reply) = reply {
+                    let _ = reply.send(result);
+                }
+            }
+            Order::ComputeMode => self.retake_compute_mode(&ready.mps).await?,
+            Order::View { reply } => {
+                self.refresh(&ready.mps).await?;
+                let _ = reply.send(());
+            }
+            // Its receiver ends with the patience of whoever asked.
+            Order::Terminate { doomed, deadline, taken, reply } => {
+                if taken.send(()).is_ok() {
+                    self.terminate(&ready.mps, doomed, deadline, reply).await?;
+                }
+            }
+            Order::Clients { reply } => self.clients(&ready.mps, reply).await?,
+            Order::Schedule => return Ok(Some(Next::BringUp)),
+            Order::Restart { reply } => return self.restart(card, reply).await.map(Some),
+            Order::Stop { reply } => return self.stop(card, reply).await.map(Some),
+        }
+        Ok(None)
+    }
+
+    /// Answers an order while the card is not ready: refuses what needs it. `Some` where the keeper
+    /// has something else to do now.
+    pub(super) async fn decline(
+        &mut self,
+        card: &CardId,
+        order: Order,
+    ) -> Result<Option<Next>, DaemonError> {
+        match order {
+            Order::Server { reply, .. } | Order::Cap { reply: Some(reply) } => {
+                let _ = reply.send(Err(self.not_ready()));
+            }
+            Order::Cap { reply: None } | Order::ComputeMode => {}
+            Order::View { reply } => {
+                let _ = reply.send(());
+            }
+            // Its reply is dropped, which says as much.
+            Order::Terminate { .. } => {}
+            Order::Clients { reply } => {
+                let Refusal { sentence, hint, .. } = self.not_ready();
+                let _ = reply.send(Err(Trouble::new(sentence, hint)));
+            }
+            Order::Schedule => return Ok(Some(Next::BringUp)),
+            Order::Restart { reply } => return self.restart(card, reply).await.map(Some),
+            Order::Stop { reply } => return self.stop(card, reply).await.map(Some),
+        }
+        Ok(None)
+    }
+
+    fn not_ready(&self) -> Refusal {
+        let node = self.daemon.node();
+        let label =
+            node.card(&self.uuid).map_or_else(|| self.uuid.to_string(), |card| card.label());
+        let trouble = node.card(&self.uuid).and_then(|card| card.health.trouble());
+        let (why, hint) = trouble.map_or(("is not ready", "mpsgate status"), |t| (&t.why, &t.hint));
+        Refusal::new(Code::GpuUnhealthy, format!("{label} {why}"), hint)
+    }
+
+    /// Ends the card's MPS; the card stays EXCLUSIVE_PROCESS, so that nobody slips in, and is brought up
+    /// again whatever came of it.
+    async fn restart(
+        &self,
+        card: &CardId,
+        reply: oneshot::Sender<Result<(), Trouble>>,
+    ) -> Result<Next, DaemonError> {
+        let card = card.clone();
+        let result =
+            self.daemon.blocking("end a control daemon", move |h| h.end_mps(&card)).await?;
+        if result.is_ok() {
+            self.break_grants().await;
+            self.set_health(Health::Starting, "starting");
+        }
+        let _ = reply.send(result);
+        Ok(Next::BringUp)
+    }
+
+    /// Takes the card down. Where that fails it stays managed, so it is brought up again.
+    pub(super) async fn stop(
+        &self,
+        card: &CardId,
+        reply: oneshot::Sender<Result<(), Trouble>>,
+    ) -> Result<Next, DaemonError> {
+        let card = card.clone();
+        let result = self.daemon.blocking("take a card down", move |h| h.take_down(&card)).await?;
+        let next = if result.is_ok() { Next::End } else { Next::BringUp };
+        if result.is_ok() {
+            self.break_grants().await;
+        }
+        let _ = reply.send(result);
+        Ok(next)
+    }
+}

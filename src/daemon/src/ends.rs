@@ -1,0 +1,91 @@
+//! Ends reservations and grants when what holds them has ended. One small task per entry; a task
+//! whose entry was released otherwise finds nothing to do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_host::crash_point;
+use mpsgate_model::GrantKey;
+use mpsgate_model::ledger::{Entry, ProcessId, State};
+
+use crate::daemon::Daemon;
+use crate::owner::nested;
+use crate::process::ended;
+use crate::{DaemonError, cgroup};
+
+/// First and last pause between two looks at a cgroup whose init has ended: its processes mostly end
+/// together, and a grant is to be free 100 ms later.
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+const LAST_LOOK: Duration = Duration::from_millis(50);
+
+/// How long a reservation may be unused that a hook of the engine's took for it. The engine may be a service
+/// that runs for ever, and its runtime may fail before a hook of ours is run. Creating takes seconds.
+const UNUSED_LIMIT: Duration = Duration::from_secs(120);
+
+/// Starts the watch of an entry.
+pub(crate) fn start(daemon: &Arc<Daemon>, entry: &Entry) {
+    let key = entry.grant.key.clone();
+    let shared = Arc::clone(daemon);
+    let name = format!("watches {key}");
+    match &entry.state {
+        State::Reserved { holder } => daemon.spawn(name, reservation(shared, key, *holder)),
+        State::Active { init, .. } => daemon.spawn(name, grant(shared, key, *init)),
+    }
+}
+
+/// Ends a reservation that is none of a process's own after [`UNUSED_LIMIT`].
+pub(crate) fn limit(daemon: &Arc<Daemon>, entry: &Entry) {
+    let key = entry.grant.key.clone();
+    let shared = Arc::clone(daemon);
+    daemon.spawn(format!("limits {key}"), async move {
+        tokio::time::sleep(UNUSED_LIMIT).await;
+        let expired = shared.node().expire(&key);
+        if let Some(entry) = expired {
+            shared.ended(&entry, "reservation not used");
+        }
+        Ok(())
+    });
+}
+
+async fn reservation(
+    daemon: Arc<Daemon>,
+    key: GrantKey,
+    holder: ProcessId,
+) -> Result<(), DaemonError> {
+    ended(&holder).await;
+    crash_point!("daemon.expire.before");
+    let expired = daemon.node().expire(&key);
+    if let Some(entry) = expired {
+        crash_point!("daemon.expire.changed");
+        daemon.ended(&entry, "reservation expired");
+    }
+    Ok(())
+}
+
+async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<(), DaemonError> {
+    ended(&init).await;
+    let mut pause = FIRST_LOOK;
+    loop {
+        let (cgroup, others) = {
+            let node = daemon.node();
+            let Some(entry) = node.ledger().get(&key) else { return Ok(()) };
+            let State::Active { cgroup, .. } = &entry.state else { return Ok(()) };
+            (cgroup.clone(), nested(entry, node.ledger().entries()))
+        };
+        // A cgroup that cannot be read is looked at again: memory in use is never given away.
+        let is_empty = |cgroup| cgroup::is_empty_but_for(&cgroup, &others).unwrap_or(false);
+        let empty = cgroup.is_none_or(is_empty);
+        if empty {
+            break;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LAST_LOOK);
+    }
+    crash_point!("daemon.end.before");
+    let released = daemon.node().release(&key);
+    if let Some(entry) = released {
+        crash_point!("daemon.end.changed");
+        daemon.ended(&entry, "container ended");
+    }
+    Ok(())
+}

@@ -1,0 +1,335 @@
+//! What is asked of a running control daemon: how it is, its limits, a server. Blocks; called as
+//! [`hardware`](crate::hardware) is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use mpsgate_model::Mib;
+use mpsgate_model::ledger::{Entry, ProcessId};
+use mpsgate_mps::protocol::{Command, Event, parse_log};
+use mpsgate_mps::{
+    CardMps, Connections, ControlDaemon, Glance, MpsError, MpsState, Repair, WedgeCause,
+};
+use mpsgate_policy::SharedMemory;
+
+use crate::error::chain;
+use crate::node::card::Trouble;
+use crate::owner::Culprit;
+use crate::process;
+
+/// How long an idle server of another uid may take to end, and how often it is looked for.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
+const SHUTDOWN_LOOK: Duration = Duration::from_millis(20);
+/// The control daemon writes some 250 bytes for each command into a log that lies in memory.
+const LOG_BYTES: u64 = 4 << 20;
+/// How the name of a server's shared region begins (libcuda and servers of 535 and 550).
+const REGION_NAME: &str = "/dev/shm/cuda.shm.";
+
+/// A control daemon as last seen.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub(crate) state: &'static str,
+    pub(crate) servers: Vec<mpsgate_api::ServerStatus>,
+    /// How they share memory with their clients, where that is to be seen.
+    pub(crate) shared_memory: Option<SharedMemory>,
+    /// Why it could not be asked, where it is not simply silent.
+    pub(crate) trouble: Option<Trouble>,
+}
+
+impl View {
+    fn new(state: &'static str, servers: Vec<mpsgate_api::ServerStatus>) -> Self {
+        Self { state, servers, shared_memory: None, trouble: None }
+    }
+
+    /// That it does not answer.
+    pub(crate) fn wedged() -> Self {
+        Self::new("wedged", Vec::new())
+    }
+}
+
+/// Asks the control daemon how it is.
+pub(crate) fn view(mps: &CardMps) -> View {
+    let servers = |servers: Vec<mpsgate_mps::Server>| {
+        servers
+            .into_iter()
+            .map(|server| mpsgate_api::ServerStatus {
+                pid: u32::try_from(server.pid).unwrap_or_default(),
+                uid: server.uid,
+                status: server_word(&server.status),
+            })
+            .collect()
+    };
+    let seen = |state, list: Vec<mpsgate_mps::Server>| View {
+        shared_memory: shared_memory(mps, &list),
+        ..View::new(state, servers(list))
+    };
+    match mps.state() {
+        Ok(MpsState::Running { servers: list, .. }) => seen("running", list),
+        Ok(MpsState::Fault { servers: list, .. }) => seen("fault", list),
+        Ok(MpsState::Dead { .. }) => View::new("dead", Vec::new()),
+        Ok(MpsState::Wedged { .. }) => View::wedged(),
+        Err(error) => View { trouble: Some(mps_trouble(&error)), ..View::wedged() },
+    }
+}
+
+/// How servers share memory with their clients: what each says of it once, and what the kernel shows.
+fn shared_memory(mps: &CardMps, servers: &[mpsgate_mps::Server]) -> Option<SharedMemory> {
+    if servers.is_empty() {
+        return None;
+    }
+    let log = mps.dirs().log_file().since(0).unwrap_or_default();
+    let said: Vec<(i32, bool)> = parse_log(&log)
+        .filter_map(|event| match event {
+            Event::ServerRegion { server, is_named } => Some((server, is_named)),
+            _ => None,
+        })
+        .collect();
+    let of_one = |server: &mpsgate_mps::Server| {
+        let words = said.iter().filter(|(pid, _)| *pid == server.pid).map(|(_, named)| *named);
+        SharedMemory::of_server(words, process::maps_file(server.pid, REGION_NAME)?)
+    };
+    let seen: Vec<SharedMemory> = servers.iter().filter_map(of_one).collect();
+    (!seen.is_empty()).then(|| SharedMemory::of_all(seen))
+}
+
+/// What can be seen of a control daemon without a word to it.
+#[derive(Debug)]
+pub(crate) struct Sight {
+    pub(crate) glance: Glance,
+    /// What was made again of its files, or what is wrong with them.
+    pub(crate) files: Result<Vec<Repair>, Trouble>,
+    /// What its log tells since the last look.
+    pub(crate) events: Vec<Event>,
+    /// Where the next look begins in the log.
+    pub(crate) mark: u64,
+    pub(crate) connections: Connections,
+    pub(crate) makers: Makers,
+}
+
+/// Who made each connection of a control daemon, as it was first seen, by the inode of its end.
+pub(crate) type Makers = BTreeMap<u64, Option<ProcessId>>;
+
+/// Looks at a control daemon, its files and its log from `mark` on; keeps the log short.
+pub(crate) fn look(mps: &CardMps, daemon: &ControlDaemon, mark: u64, mut makers: Makers) -> Sight {
+    note_makers(mps, daemon, &mut makers);
+    let log = mps.dirs().log_file();
+    let end = log.mark();
+    let written = if end == mark { Ok(String::new()) } else { log.since(mark) };
+    let events = written.map(|text| parse_log(&text).collect()).unwrap_or_default();
+    let mark = match log.trim(LOG_BYTES) {
+        Ok(true) => 0,
+        Ok(false) => end,
+        Err(error) => {
+            log::warn!(card = mps.card(), reason = chain(&error); "control log not trimmed");
+            end
+        }
+    };
+    let files = mps.dirs().repair().map_err(|error| mps_trouble(&error));
+    let connections = mps.connections(daemon);
+    Sight { glance: mps.glance(daemon), files, events, mark, connections, makers }
+}
+
+fn note_makers(mps: &CardMps, daemon: &ControlDaemon, makers: &mut Makers) {
+    let known: BTreeSet<u64> = makers.keys().copied().collect();
+    // A daemon that has ended has no connections.
+    let Ok(found) = mps.descriptors(daemon, &known) else { return };
+    makers.retain(|inode, _| found.sockets.contains(inode));
+    makers.extend(found.connections.iter().map(|one| {
+        let pid = one.maker.and_then(|maker| u32::try_from(maker.pid).ok());
+        (one.inode, pid.and_then(process::identify))
+    }));
+}
+
+/// Server and client of each client, as the control daemon names them, while both live.
+pub(crate) fn served(mps: &CardMps) -> Vec<(u32, ProcessId)> {
+    let clients = mps.clients().unwrap_or_default();
+    let one = |server: i32, client: i32| {
+        let client = process::identify(u32::try_from(client).ok()?)?;
+        Some((u32::try_from(server).ok()?, client))
+    };
+    clients
+        .iter()
+        .flat_map(|(server, clients)| clients.iter().filter_map(|client| one(server.pid, *client)))
+        .collect()
+}
+
+/// Why a control daemon does not answer, with names.
+#[derive(Debug, Clone)]
+pub(crate) enum Wedge {
+    /// Somebody stopped it.
+    Stopped,
+    /// It waited for its log, which was emptied.
+    LogBlocked,
+    /// These processes hold it up; nobody that can be named where empty.
+    Held(Vec<Culprit>),
+    /// One of these processes does, and it cannot be told which.
+    OneOf(Vec<Culprit>),
+    /// Nothing can be seen.
+    Unknown,
+}
+
+/// Finds out why a control daemon does not answer, and helps where no harm can come of it.
+pub(crate) fn wedge(
+    mps: &CardMps,
+    daemon: &ControlDaemon,
+    entries: &[Entry],
+    known: &Connections,
+    makers: &Makers,
+) -> Wedge {
+    let culprits = |holders: &[mpsgate_mps::Holder]| -> Vec<Culprit> {
+        let culprit = |holder: &mpsgate_mps::Holder| {
+            let pid = u32::try_from(holder.pid).ok()?;
+            let process = ProcessId { pid, start_time: holder.start_ticks };
+            Culprit::find(process, entries)
+        };
+        holders.iter().filter_map(culprit).collect()
+    };
+    match mps.wedge_cause(daemon, known) {
+        WedgeCause::Stopped => Wedge::Stopped,
+        WedgeCause::Unknown => by_makers(mps, daemon, entries, known, makers),
+        WedgeCause::LogBlocked => {
+            if let Err(error) = mps.drain_log() {
+                log::warn!(card = mps.card(), reason = chain(&error); "log FIFO not emptied");
+            }
+            Wedge::LogBlocked
+        }
+        // In flight between two sockets, for one: no process has it open.
+        WedgeCause::HeldBy(holders) if holders.is_empty() => {
+            match by_makers(mps, daemon, entries, known, makers) {
+                Wedge::Unknown => Wedge::Held(Vec::new()),
+                named => named,
+            }
+        }
+        WedgeCause::HeldBy(holders) => Wedge::Held(culprits(&holders)),
+        WedgeCause::OneOf(holders) => one_of(culprits(&holders)),
+    }
+}
+
+/// Who is named by having connected, where the connections themselves name nobody: the very process
+/// that was seen when the connection was, as long as it lives.
+fn by_makers(
+    mps: &CardMps,
+    daemon: &ControlDaemon,
+    entries: &[Entry],
+    known: &Connections,
+    makers: &Makers,
+) -> Wedge {
+    let suspects = mps.suspects(daemon, known);
+    let named: Vec<Culprit> = suspects
+        .iter()
+        .filter_map(|one| {
+            let process = (*makers.get(&one.inode)?)?;
+            let pid = u32::try_from(one.maker?.pid).ok()?;
+            Culprit::find(process, entries).filter(|_| process.pid == pid)
+        })
+        .collect();
+    // With one that cannot be named, nobody else can be blamed either.
+    if suspects.is_empty() || named.len() != suspects.len() {
+        return Wedge::Unknown;
+    }
+    one_of(named)
+}
+
+fn one_of(culprits: Vec<Culprit>) -> Wedge {
+    let container = |culprit: &Culprit| culprit.entry.as_ref().map(|entry| entry.grant.key.clone());
+    let first = culprits.first().and_then(container);
+    // All in one container: whichever it is, it is that container's.
+    if first.is_some() && culprits.iter().all(|culprit| container(culprit) == first)
+        || culprits.len() == 1
+    {
+        Wedge::Held(culprits)
+    } else {
+        Wedge::OneOf(culprits)
+    }
+}
+
+/// For how long connections are cut in one go, how long each must be seen to hold the daemon up, and
+/// how long the daemon takes to notice.
+const CUTTING: Duration = Duration::from_secs(2);
+const HOLDS: Duration = Duration::from_millis(100);
+
+/// Frees a control daemon by ending, at its own end, the connections that hold it up, whoever has the
+/// other ends. Where it rests and turns front-ends away, one alone: whether that was it is to be asked.
+/// How many were cut.
+pub(crate) fn free(mps: &CardMps, daemon: &ControlDaemon, known: &Connections) -> usize {
+    // With our turn taken, no front-end of ours is among them.
+    let Some(_turn) = mps.turn() else { return 0 };
+    let until = Instant::now() + CUTTING;
+    let mut cut = 0;
+    while Instant::now() < until {
+        let before = mps.suspects(daemon, known);
+        std::thread::sleep(HOLDS);
+        let now = mps.suspects(daemon, known);
+        let mut stays = now.iter().filter(|one| before.iter().any(|b| b.inode == one.inode));
+        let Some(one) = stays.next() else { return cut };
+        if mps.cut(daemon, one.inode) {
+            cut += 1;
+        }
+        if mps.glance(daemon) == Glance::AtRest {
+            return cut;
+        }
+    }
+    cut
+}
+
+fn server_word(status: &mpsgate_mps::protocol::ServerStatus) -> Option<String> {
+    use mpsgate_mps::protocol::ServerStatus as S;
+    let word = match status {
+        S::Initializing => "INITIALIZING",
+        S::Active => "ACTIVE",
+        S::Fault => "FAULT",
+        S::Unreported => return None,
+        S::Other(word) => word,
+    };
+    Some(word.to_owned())
+}
+
+/// Sets what a client gets that has no limit of its own, for the next server and for the running one,
+/// and reads it back. Clients that are there keep what they had.
+pub(crate) fn cap(mps: &CardMps, memory: Mib) -> Result<(), MpsError> {
+    let mib = u32::try_from(memory.0).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX);
+    mps.channel().set_default_limit(mib)?;
+    for server in mps.channel().server_list()? {
+        match mps.channel().set_server_limit(server, mib) {
+            // It has ended since; the next one takes the default.
+            Ok(()) | Err(MpsError::ServerNotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn shut_down(mps: &CardMps, server: i32) -> Result<(), MpsError> {
+    match mps.channel().ask(&Command::ShutdownServer { server, force: false }) {
+        Ok(_) | Err(MpsError::ServerNotFound { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let deadline = Instant::now() + SHUTDOWN_LIMIT;
+    while mps.channel().server_list()?.contains(&server) && Instant::now() < deadline {
+        std::thread::sleep(SHUTDOWN_LOOK);
+    }
+    Ok(())
+}
+
+/// Makes sure that a server for `uid` takes clients; an idle one of another uid is ended first.
+pub(crate) fn ensure_server(mps: &CardMps, uid: u32, limit: Duration) -> Result<(), MpsError> {
+    match mps.ensure_server(uid, limit) {
+        Ok(outcome) => {
+            log::info!(card = mps.card(), uid, pid = outcome.pid; "server ready");
+            Ok(())
+        }
+        // The caller saw no grant of another uid on the card: nobody needs that server.
+        Err(MpsError::ServerOfOtherUid { server, serves, .. }) => {
+            log::info!(card = mps.card(), uid = serves, pid = server; "idle server of another uid ended");
+            shut_down(mps, server)?;
+            mps.ensure_server(uid, limit).map(|_| ())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) fn mps_trouble(error: &MpsError) -> Trouble {
+    let hint = error.hint().unwrap_or_else(|| "journalctl -u mpsgated -n 50".to_owned());
+    Trouble::new(chain(error), hint)
+}

@@ -1,0 +1,47 @@
+//! Where this node's kubelet is, and whether pods ask through it.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+
+use mpsgate_config::{Manage, Switch};
+
+use crate::Places;
+use crate::daemon::Daemon;
+use crate::node::served::Served;
+
+/// Whether a kubelet runs, or has run, on this node.
+pub(crate) fn has_kubelet(places: &Places) -> bool {
+    places.kubelets.iter().any(|directory| {
+        std::fs::symlink_metadata(directory.join("kubelet.sock"))
+            .is_ok_and(|found| found.file_type().is_socket())
+    })
+}
+
+/// Where these kubelets keep a directory for each pod that they have.
+pub(crate) fn kubelet_pods(places: &Places) -> Vec<PathBuf> {
+    let directories = places.kubelets.iter();
+    directories.filter_map(|plugins| Some(plugins.parent()?.join("pods"))).collect()
+}
+
+/// The directory in which the plugin serves, or will as soon as the cards are known; `None` where the settings or
+/// the node say that it does not. Without NVML, because who has asked by annotations must not depend on it.
+pub(crate) fn directory(daemon: &Daemon) -> Option<PathBuf> {
+    let settings = daemon.settings.now();
+    let kubelets = &daemon.places.kubelets;
+    let there = kubelets.iter().find(|directory| directory.is_dir());
+    match settings.kubernetes.device_plugin {
+        Switch::Off => None,
+        Switch::On => there.or_else(|| kubelets.first()).cloned(),
+        Switch::Auto => {
+            let configured =
+                !matches!(&settings.gpus.manage, Manage::Uuids(uuids) if uuids.is_empty());
+            // Another plugin may have kubelet's resource where no card is ours.
+            there.filter(|_| configured || !daemon.node().handed_over.is_empty()).cloned()
+        }
+    }
+}
+
+/// Whether pods of this node ask by their limits alone.
+pub(crate) fn is_in_charge(daemon: &Daemon) -> bool {
+    directory(daemon).is_some() && !daemon.node().served.values().any(Served::cannot_work)
+}

@@ -1,0 +1,261 @@
+//! Reservations and grants: how they begin, and what ends them.
+
+use std::collections::BTreeMap;
+
+use mpsgate_api::{Activate, Reserve};
+use mpsgate_model::ledger::{Capacity, CgroupId, Entry, LedgerError, ProcessId, State};
+use mpsgate_model::{Code, GpuUuid, Grant, GrantKey, Refusal};
+
+use super::trust::Confirmed;
+use super::{Alive, Node, nvml_refusal};
+use crate::cgroup::{Overlap, is_empty_but_for};
+use crate::owner::nested;
+use crate::{exec_record, process};
+
+/// What a reservation leads to.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    /// For the shim.
+    pub(crate) grant: Grant,
+    /// A server for the container's uid must be started first.
+    pub(crate) needs_server: bool,
+}
+
+impl Node {
+    /// Holds memory for a container that `holder` is creating; `confirmed` is what its token says.
+    pub(crate) fn reserve(
+        &mut self,
+        call: &Reserve,
+        confirmed: Option<&Confirmed>,
+        holder: ProcessId,
+        majors: &BTreeMap<String, u32>,
+        alive: Alive<'_>,
+        now_ms: u64,
+    ) -> Result<Reserved, Refusal> {
+        let memory = self.believe(call, confirmed)?;
+        if let Some(trouble) = &self.driver.trouble {
+            return Err(nvml_refusal(trouble));
+        }
+        if let Some(again) = self.reserved_before(&call.key, holder) {
+            return Ok(again);
+        }
+        self.end_previous_life(&call.key, alive)?;
+        if let Some(refusal) = self.waiting_refusal() {
+            return Err(refusal);
+        }
+        let asked = self.asked(call, confirmed, memory)?;
+        let cards = self.place(call, confirmed, asked)?;
+        let needs_server =
+            self.under_mps() && !cards.iter().all(|card| card.has_server_for(call.uid));
+        let capacities: Vec<Capacity> =
+            cards.iter().map(|card| self.capacity(card, confirmed.is_some())).collect();
+        let grant = self.grant(call, &cards, asked, majors);
+        let reserved = self.ledger.reserve(grant.clone(), holder, &capacities, now_ms);
+        reserved.map_err(|error| ledger_refusal(&error))?;
+        if let Some(confirmed) = confirmed {
+            self.ledger.set_handed(&call.key, confirmed.handed.clone());
+        }
+        self.changes += 1;
+        Ok(Reserved { grant, needs_server })
+    }
+
+    /// The reservation of a shim that asks again, because the daemon before us ended before it answered.
+    fn reserved_before(&self, key: &GrantKey, holder: ProcessId) -> Option<Reserved> {
+        let entry = self.ledger.get(key)?;
+        let same = matches!(entry.state, State::Reserved { holder: before } if before == holder);
+        let card = self.card(&entry.grant.cards.first()?.uuid).filter(|_| same)?;
+        let needs_server = entry.grant.uses_mps() && !card.has_server_for(entry.grant.uid);
+        Some(Reserved { grant: entry.grant.clone(), needs_server })
+    }
+
+    /// The cgroup of an older life of the container whose init has ended and whose other processes
+    /// have not: they may hold what was granted to it.
+    pub(crate) fn remains(&self, key: &GrantKey, alive: Alive<'_>) -> Option<CgroupId> {
+        let entry = self.ledger.of_container(key)?;
+        match &entry.state {
+            State::Active { init, cgroup: Some(cgroup) } if !alive(init) => {
+                let others = nested(entry, self.ledger.entries());
+                let empty = is_empty_but_for(cgroup, &others).unwrap_or(false);
+                (!empty).then(|| cgroup.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a container of this pod has a grant that is just ending.
+    pub(crate) fn pod_is_ending(&self, uid: &str, alive: Alive<'_>) -> bool {
+        self.ledger.of_pod(uid).any(|entry| match &entry.state {
+            State::Reserved { holder } => !alive(holder),
+            State::Active { init, .. } => !alive(init),
+        })
+    }
+
+    /// Turns a reservation into a grant, or takes it anew where it has expired and still fits.
+    pub(crate) fn activate(
+        &mut self,
+        call: &Activate,
+        init: ProcessId,
+        alive: Alive<'_>,
+        now_ms: u64,
+    ) -> Result<Entry, Refusal> {
+        let expired = self.ledger.get(&call.key).is_none();
+        if expired {
+            self.end_previous_life(&call.key, alive)?;
+        }
+        self.refuse_shared_cgroup(call)?;
+        if expired {
+            let grant = call.grant.as_deref().ok_or_else(|| {
+                no_reservation("its reservation has expired and the hook did not bring the grant")
+            })?;
+            let capacities = self.still_fits(call, grant)?;
+            self.ledger.reserve(grant.clone(), init, &capacities, now_ms).map_err(|error| {
+                no_reservation(&format!("its reservation has expired, and {error}"))
+            })?;
+        }
+        let entry = self
+            .ledger
+            .activate(&call.key, init, call.cgroup.clone())
+            .map_err(|_| no_reservation("another process of this container has the grant already"))?
+            .clone();
+        self.changes += 1;
+        Ok(entry)
+    }
+
+    /// A process is counted for one grant, and a container is ended by its cgroup: two grants cannot have a
+    /// process in common.
+    fn refuse_shared_cgroup(&self, call: &Activate) -> Result<(), Refusal> {
+        let Some(own) = &call.cgroup else { return Ok(()) };
+        let found = self.ledger.entries().iter().find_map(|entry| match &entry.state {
+            State::Active { cgroup: Some(cgroup), .. } if entry.grant.key != call.key => {
+                let overlap = crate::cgroup::overlap(own, cgroup)?;
+                // A directory that was made anew is not the one of that grant.
+                crate::cgroup::is_same(cgroup).unwrap_or(true).then_some((entry, cgroup, overlap))
+            }
+            _ => None,
+        });
+        let Some((entry, cgroup, overlap)) = found else { return Ok(()) };
+        let (container, own, other) = (&entry.grant.key.container_id, &own.path, &cgroup.path);
+        let what = match overlap {
+            Overlap::Is => format!("its cgroup {own} is that of container {container}"),
+            Overlap::LiesIn => format!("its cgroup {own} lies in {other} of container {container}"),
+            Overlap::Holds => format!("its cgroup {own} holds {other} of container {container}"),
+        };
+        Err(Refusal::new(
+            Code::Cgroup,
+            format!("{what}, which has a grant too, and none of the two could be held to its own"),
+            "give it a cgroup beside the other's (docker run --cgroup-parent, linux.cgroupsPath)",
+        ))
+    }
+
+    /// Marks the grants of a card whose MPS has died; those that were not marked before.
+    pub(crate) fn mark_broken(&mut self, card: &GpuUuid, now_ms: u64) -> Vec<GrantKey> {
+        let marked = self.ledger.mark_broken(card, now_ms);
+        self.changes += u64::from(!marked.is_empty());
+        marked
+    }
+
+    /// Ends an entry, whatever its state. `None` where it is gone already.
+    pub(crate) fn release(&mut self, key: &GrantKey) -> Option<Entry> {
+        let entry = self.ledger.release(key)?;
+        self.forget(&entry);
+        Some(entry)
+    }
+
+    /// Ends a reservation whose creator has ended.
+    pub(crate) fn expire(&mut self, key: &GrantKey) -> Option<Entry> {
+        let entry = self.ledger.expire(key)?;
+        self.forget(&entry);
+        exec_record::remove_leftovers(&self.records);
+        Some(entry)
+    }
+
+    /// After a start: ends what ended while nobody looked, and removes records of nobody.
+    pub(crate) fn settle(&mut self, alive: Alive<'_>) -> Vec<Entry> {
+        let gone = |entry: &&Entry| match &entry.state {
+            State::Reserved { holder } => !alive(holder),
+            // The rest of the container may outlive its init: the watch sees to that.
+            State::Active { init, cgroup: None } => !alive(init),
+            State::Active { init, cgroup: Some(cgroup) } => {
+                let others = nested(entry, self.ledger.entries());
+                !alive(init) && is_empty_but_for(cgroup, &others).unwrap_or(false)
+            }
+        };
+        let keys: Vec<GrantKey> =
+            self.ledger.entries().iter().filter(gone).map(|e| e.grant.key.clone()).collect();
+        let ended = keys.iter().filter_map(|key| self.release(key)).collect();
+        exec_record::remove_strays(&self.records, &self.ledger);
+        ended
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        exec_record::remove(&self.records, &entry.grant.key);
+        self.held.remove(&entry.grant.key);
+        self.changes += 1;
+    }
+
+    /// Releases an older life of the container; refuses where it still lives.
+    fn end_previous_life(&mut self, key: &GrantKey, alive: Alive<'_>) -> Result<(), Refusal> {
+        let Some(old) = self.ledger.of_container(key) else { return Ok(()) };
+        let old_key = old.grant.key.clone();
+        let (process, what) = match &old.state {
+            State::Reserved { holder } => (*holder, "a reservation"),
+            State::Active { init, .. } => (*init, "a grant"),
+        };
+        if alive(&process) {
+            return Err(Refusal::new(
+                Code::Ledger,
+                format!(
+                    "a container of this name below {} has {what} of {} already, and its {} lives",
+                    key.runtime_root,
+                    old.grant.memory,
+                    process::describe(process.pid),
+                ),
+                "end that container first, or choose another name",
+            ));
+        }
+        if let Some(cgroup) = self.remains(key, alive) {
+            let mut pids = crate::cgroup::processes(&cgroup).unwrap_or_default();
+            // What our pid namespace does not see.
+            pids.remove(&0);
+            let named = pids.first().map(|pid| process::describe(*pid));
+            let pids: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
+            let hint = match pids.as_slice() {
+                [] => format!("find them on the host: cat {}/cgroup.procs", cgroup.path),
+                pids => format!("end them: kill -KILL {}", pids.join(" ")),
+            };
+            return Err(Refusal::new(
+                Code::Ledger,
+                format!(
+                    "an earlier life of this container has processes left in {}, which may hold its \
+                     memory: {}",
+                    cgroup.path,
+                    named.as_deref().unwrap_or("mpsgated cannot see them"),
+                ),
+                hint,
+            ));
+        }
+        if let Some(ended) = self.release(&old_key) {
+            log::info!(
+                container = key.container_id.as_str(), memory_mib = ended.grant.memory.0;
+                "grant of an earlier life released"
+            );
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn no_reservation(why: &str) -> Refusal {
+    Refusal::new(
+        Code::NoReservation,
+        why,
+        "create the container again; if it happens again, look at: journalctl -u mpsgated -n 50",
+    )
+}
+
+fn ledger_refusal(error: &LedgerError) -> Refusal {
+    let code = match error {
+        LedgerError::NoMemory { .. } | LedgerError::NoClient { .. } => Code::NoCapacity,
+        _ => Code::Ledger,
+    };
+    Refusal::new(code, error.to_string(), "mpsgate status")
+}

@@ -1,0 +1,122 @@
+//! What is shown on the node's object. Pure.
+
+use std::collections::BTreeMap;
+
+use mpsgate_kubernetes::{CardReport, ConditionReport, NodeReport, Pods};
+use mpsgate_model::Mib;
+use mpsgate_model::printable::plain;
+use mpsgate_policy::Condition;
+use mpsgate_policy::schedule::Word;
+
+use super::Node;
+use super::card::Card;
+use super::handlers::Handlers;
+
+/// Of the node as it is now. `pods` are those that the API server has bound to it, `serves` says whether kubelet is to
+/// have its devices from here.
+pub(crate) fn of(node: &Node, pods: &Pods, serves: bool) -> NodeReport {
+    let managed = || node.cards.iter().filter(|card| card.managed.is_some());
+    let mut cards: Vec<CardReport> = managed().map(|card| card_of(node, card, pods)).collect();
+    let away = if cards.is_empty() { None } else { away(node, serves) };
+    if away.is_some() {
+        // Kubelet fails a pod for good that comes now, so no scheduler is to send one.
+        cards.iter_mut().for_each(|card| card.healthy = false);
+    }
+    let ready = match (&node.driver.trouble, cards.iter().filter(|card| card.healthy).count()) {
+        (Some(trouble), _) => not(
+            "NVMLNotReady",
+            format!("the NVIDIA driver does not answer: {}; {}", trouble.why, trouble.hint),
+        ),
+        (None, 0) if cards.is_empty() => {
+            let message =
+                "no card of this node is handed to mpsgate; mpsgate enable GPU".to_owned();
+            not("NoManagedCard", message)
+        }
+        (None, _) if let Some(away) = away => away,
+        (None, 0) => {
+            let why = managed()
+                .find_map(|card| trouble(node, card).map(|why| format!("{} {why}", card.label())));
+            not("NoCardReady", why.unwrap_or_default())
+        }
+        (None, ready) => ConditionReport {
+            holds: Some(true),
+            reason: "CardsReady".to_owned(),
+            message: format!("{ready} of {} cards take GPU memory requests", cards.len()),
+        },
+    };
+    // An empty list would be taken for the end of sharing here.
+    let known = !cards.is_empty() || node.knows_its_cards();
+    // A node without cards of ours has nothing that anybody could go round to.
+    let handlers = node.handlers.as_ref().filter(|_| !known || !cards.is_empty());
+    // Its cards are another system's, and nothing of ours is to be left on it.
+    let leaves = cards.is_empty() && node.schedule.wanted() == Some(Word::Off);
+    NodeReport {
+        cards: known.then_some(cards),
+        handlers: handlers.map(|handlers| handlers.report.clone()),
+        ready: (!leaves).then_some(ready),
+        bypass: handlers.map(Handlers::condition),
+    }
+}
+
+/// Why kubelet could not give out a card now, however well it is.
+fn away(node: &Node, serves: bool) -> Option<ConditionReport> {
+    if node.ending {
+        let message = "mpsgated ends, as for an update: pods with GPU memory wait for the next one. Where none comes: \
+                       kubectl get pods -A -l app.kubernetes.io/name=mpsgate -o wide";
+        return Some(not("Ending", message.to_owned()));
+    }
+    let unread = node.served.iter().find_map(|(resource, served)| {
+        let status = served.status(resource);
+        status.registered_ms.is_none().then(|| {
+            let why = status.problem.unwrap_or_default();
+            let hint = status.hint.unwrap_or_default();
+            format!("kubelet does not know {resource}: {why}; {hint}")
+        })
+    });
+    let none = || "kubelet was not told of the cards yet; mpsgate doctor".to_owned();
+    let why = unread.or_else(|| (serves && node.served.is_empty()).then(none))?;
+    Some(not("NotRegistered", why))
+}
+
+fn not(reason: &str, message: String) -> ConditionReport {
+    ConditionReport { holds: Some(false), reason: reason.to_owned(), message: plain(&message) }
+}
+
+/// Why a card takes no requests.
+pub(super) fn trouble(node: &Node, card: &Card) -> Option<String> {
+    match node.condition(card) {
+        Condition::Ready => None,
+        Condition::Unfit { why, hint } | Condition::Unhealthy { why, hint } => {
+            Some(format!("{why}; {hint}"))
+        }
+    }
+}
+
+fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
+    let on_card = || node.ledger().on_card(&card.uuid);
+    let local = on_card().filter(|entry| entry.handed.is_none()).map(|entry| entry.grant.memory.0);
+    let mut held = BTreeMap::<String, u64>::new();
+    for (memory, handed) in
+        on_card().filter_map(|entry| Some((entry.grant.memory.0, entry.handed.as_ref()?)))
+    {
+        // A static pod's containers carry another uid than its mirror at the API server.
+        let uid = pods.get(&handed.pod.uid).map_or(&handed.pod.uid, |pod| &pod.uid);
+        let sum = held.entry(uid.clone()).or_default();
+        *sum = sum.saturating_add(memory);
+    }
+    let serves = on_card().map(|entry| entry.grant.uid).next();
+    let one_uid = node.under_mps() && !card.multiuser;
+    CardReport {
+        uuid: card.uuid.to_string(),
+        index: card.index,
+        name: card.name.clone(),
+        memory_mib: card.memory.0,
+        local_mib: Mib(local.fold(0, u64::saturating_add)).0,
+        healthy: node.driver.trouble.is_none() && trouble(node, card).is_none(),
+        // A card without grants takes any.
+        uid: serves.filter(|_| one_uid),
+        one_uid,
+        max_clients: node.under_mps().then_some(card.max_clients),
+        held,
+    }
+}

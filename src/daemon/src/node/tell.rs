@@ -1,0 +1,156 @@
+//! What becomes an event of Kubernetes: each is handed to the recorder, where the node has one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mpsgate_kubernetes::{Event, Pods, Reason, Recorder, Severity, Subject};
+use mpsgate_model::ledger::Entry;
+use mpsgate_model::{Code, GpuUuid, PodContainer, Refusal};
+
+use super::{Node, report, sharing};
+
+/// A container of a pod was not let in.
+pub(crate) fn refused(
+    node: &Node,
+    pod: PodContainer,
+    code: &str,
+    sentence: &str,
+    hint: Option<&str>,
+) {
+    let reason = match Code::parse(code) {
+        Some(code) if is_bypass(code) => Reason::GpuBypassAttempt,
+        _ => Reason::GpuMemoryRefused,
+    };
+    let hint = hint.map(|hint| format!("; hint: {hint}")).unwrap_or_default();
+    of_container(node, pod, reason, &format!("{sentence} [{code}]{hint}"));
+}
+
+/// A container of a pod was let in, and its author should know something.
+pub(crate) fn warned(node: &Node, pod: PodContainer, code: &str, sentence: &str) {
+    of_container(node, pod, Reason::GpuMemoryWarned, &format!("{sentence} [{code}]"));
+}
+
+fn of_container(node: &Node, pod: PodContainer, reason: Reason, what: &str) {
+    let Some(recorder) = &node.recorder else { return };
+    on_container(recorder, pod, reason, Severity::Warning, what);
+}
+
+/// The sentence of a refusal, with what to do.
+fn sentence(refusal: &Refusal) -> String {
+    format!("{}; hint: {}", refusal.sentence, refusal.hint)
+}
+
+/// Whether a container was not let in because it would have reached a GPU past mpsgate.
+fn is_bypass(code: Code) -> bool {
+    matches!(
+        code,
+        Code::VisibleDevices
+            | Code::NvidiaHook
+            | Code::DeviceNode
+            | Code::DeviceRule
+            | Code::VolumeDevices
+            | Code::CdiAnnotation
+            | Code::SwarmResource
+            | Code::MigCaps
+            | Code::ImexChannel
+            | Code::MpsMount
+            | Code::Annotation
+            | Code::DeviceOpen
+    )
+}
+
+/// What was done to the container of an entry, or found in it.
+pub(crate) fn acted(node: &Node, container: &str, why: &str) {
+    let Some(recorder) = &node.recorder else { return };
+    let entries = node.ledger().entries().iter();
+    let entry = entries.filter(|entry| entry.grant.key.container_id.as_str() == container);
+    for entry in entry {
+        on_pod(recorder, entry, Reason::GpuWatchdog, Severity::Warning, why);
+    }
+}
+
+/// The MPS of a card failed, under these grants.
+pub(crate) fn broken<'a>(node: &Node, why: &str, entries: impl Iterator<Item = &'a Entry>) {
+    let Some(recorder) = &node.recorder else { return };
+    for entry in entries {
+        on_pod(recorder, entry, Reason::MpsFault, Severity::Warning, why);
+    }
+}
+
+/// Managed cards that take grants no more, or again; `seen` is how it stood with them last.
+pub(crate) fn health(node: &Node, seen: &mut BTreeMap<GpuUuid, Option<String>>) {
+    let Some(recorder) = &node.recorder else { return };
+    for card in node.cards.iter().filter(|card| card.managed.is_some()) {
+        let trouble = report::trouble(node, card);
+        let known = seen.insert(card.uuid.clone(), trouble.clone());
+        let (reason, severity, what) = match (known, trouble) {
+            // What is so from the start is the node's condition.
+            (None, _) => continue,
+            (Some(before), now) if before.is_some() == now.is_some() => continue,
+            (Some(_), Some(why)) => (Reason::MpsFault, Severity::Warning, why),
+            (Some(_), None) => {
+                (Reason::MpsRecovered, Severity::Normal, "takes GPU memory requests".to_owned())
+            }
+        };
+        let message = format!("{} {what}", card.label());
+        recorder.report(Event { subject: Subject::Node, reason, severity, message });
+    }
+    seen.retain(|uuid, _| node.card(uuid).is_some_and(|card| card.managed.is_some()));
+}
+
+/// Pods that kubelet failed for good because it had no devices for them, as after a reboot; `told` are those of before.
+pub(crate) fn lost(node: &Node, pods: &Pods, told: &mut BTreeSet<String>) {
+    let Some(recorder) = &node.recorder else { return };
+    told.retain(|uid| pods.get(uid).is_some());
+    for pod in pods.iter().filter(|pod| pod.is_lost()) {
+        if !told.insert(pod.uid.clone()) {
+            continue;
+        }
+        let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
+        let message = format!(
+            "kubelet had no GPU memory to give when it admitted this pod, as after a reboot, and does not try again. A Deployment, \
+             StatefulSet or Job makes another; one that nothing made has to be made again: kubectl delete pod -n {namespace} {name}"
+        );
+        log::warn!(pod = format!("{namespace}/{name}").as_str(); "kubelet had no devices for a pod, and failed it for good");
+        let subject = Subject::Pod { namespace, name, uid: pod.uid.clone() };
+        let reason = Reason::GpuPodNotAdmitted;
+        recorder.report(Event { subject, reason, severity: Severity::Warning, message });
+    }
+}
+
+/// What becomes of the node's schedule, where somebody has to know or to drain.
+pub(crate) fn schedule(node: &Node, event: &sharing::Event) {
+    use sharing::Event::{Stuck, Switched, Waits, Yields};
+    let Some(recorder) = &node.recorder else { return };
+    let deferred = |message| (Reason::GpuModeSwitchDeferred, Severity::Warning, message);
+    let (reason, severity, message) = match event {
+        Waits { refusal, .. } | Stuck { refusal, .. } => deferred(sentence(refusal)),
+        Yields { containers } if !containers.is_empty() => deferred(format!(
+            "the cards are another system's once these containers have ended: {}; drain the node",
+            containers.join(", ")
+        )),
+        Switched { from, to, .. } => {
+            let message = format!("the cards' schedule is {to}, it was {from}");
+            (Reason::GpuModeSwitched, Severity::Normal, message)
+        }
+        _ => return,
+    };
+    recorder.report(Event { subject: Subject::Node, reason, severity, message });
+}
+
+fn on_pod(recorder: &Recorder, entry: &Entry, reason: Reason, severity: Severity, why: &str) {
+    let Some(handed) = &entry.handed else { return };
+    on_container(recorder, handed.pod.clone(), reason, severity, why);
+}
+
+fn on_container(
+    recorder: &Recorder,
+    container: PodContainer,
+    reason: Reason,
+    severity: Severity,
+    what: &str,
+) {
+    let PodContainer { uid, namespace, pod, container } = container;
+    let subject = Subject::Pod { namespace, name: pod, uid };
+    let message = format!("container {container}: {what}");
+    recorder.report(Event { subject, reason, severity, message });
+}

@@ -1,0 +1,63 @@
+//! What the daemon does for one resource: tokens for its containers, and a record of what happens.
+
+use std::sync::Arc;
+
+use mpsgate_deviceplugin::{Ask, Denied, Event, Granted, Host, Level, Pending};
+
+use crate::daemon::Daemon;
+use crate::error::chain;
+use mpsgate_host::clock::now_ms;
+
+/// The daemon, as a resource sees it.
+pub(super) struct Plugin {
+    pub(super) daemon: Arc<Daemon>,
+    pub(super) resource: String,
+}
+
+impl Plugin {
+    async fn sign(&self, ask: Ask) -> Result<Granted, Denied> {
+        let Some(memory) = ask.memory else {
+            let sentence = format!("{} counts cards, and gives no memory of them", ask.resource);
+            return Err(Denied::new(sentence));
+        };
+        let card = ask.card().map(ToString::to_string);
+        let tokens = Arc::clone(&self.daemon.tokens);
+        let work = move |_: &_| tokens.sign(memory, ask.resource, card);
+        match self.daemon.blocking("sign a token", work).await {
+            Ok(Ok(token)) => Ok(Granted { token }),
+            Ok(Err(error)) => {
+                let (why, hint) = (chain(&error), error.hint());
+                Err(Denied::new(format!("no token can be made for it: {why}; hint: {hint}")))
+            }
+            Err(error) => Err(Denied::new(format!("no token can be made for it: {error}"))),
+        }
+    }
+}
+
+impl Host for Plugin {
+    fn grant(&self, ask: Ask) -> Pending<'_, Result<Granted, Denied>> {
+        Box::pin(self.sign(ask))
+    }
+
+    fn tell(&self, event: Event) {
+        let level = match event.level() {
+            Level::Error => log::Level::Error,
+            Level::Warn => log::Level::Warn,
+            Level::Info => log::Level::Info,
+            Level::Debug => log::Level::Debug,
+        };
+        let (resource, hint) = (self.resource.as_str(), event.hint());
+        match hint.as_deref() {
+            Some(hint) => log::log!(level, resource, hint; "device plugin: {event}"),
+            None => log::log!(level, resource; "device plugin: {event}"),
+        }
+        let changed = {
+            let mut node = self.daemon.node();
+            let served = node.served.get_mut(&self.resource);
+            served.is_some_and(|served| served.take(&event, now_ms()))
+        };
+        if changed {
+            self.daemon.tell_change();
+        }
+    }
+}

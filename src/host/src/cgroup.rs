@@ -1,0 +1,105 @@
+//! Which cgroups a process is in.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path};
+
+use rustix::fs::FsWord;
+use serde::{Deserialize, Serialize};
+
+/// Where the hierarchies are mounted.
+pub const MOUNT: &str = "/sys/fs/cgroup";
+/// `CGROUP2_SUPER_MAGIC` of linux/magic.h.
+const UNIFIED: FsWord = 0x6367_7270;
+/// `CGROUP_SUPER_MAGIC`: a hierarchy of v1.
+const LEGACY: FsWord = 0x0027_e0eb;
+
+/// A cgroup, named so that a directory made anew under the same path is not taken for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupId {
+    /// Absolute path of the directory.
+    pub path: String,
+    /// Inode of the directory.
+    pub inode: u64,
+}
+
+impl CgroupId {
+    /// Of a directory; `None` where it is not there, or no text.
+    #[must_use]
+    pub fn of(directory: &Path) -> Option<Self> {
+        let inode = std::fs::metadata(directory).ok()?.ino();
+        Some(Self { path: directory.to_str()?.to_owned(), inode })
+    }
+}
+
+/// Whether this machine has v2 alone.
+#[must_use]
+pub fn is_unified() -> bool {
+    filesystem(Path::new(MOUNT)).is_ok_and(|found| found == UNIFIED)
+}
+
+/// Whether a directory is on a file system of cgroups.
+///
+/// # Errors
+/// What the kernel says.
+pub fn is_one(directory: &Path) -> std::io::Result<bool> {
+    Ok(matches!(filesystem(directory)?, UNIFIED | LEGACY))
+}
+
+fn filesystem(path: &Path) -> std::io::Result<FsWord> {
+    Ok(rustix::fs::statfs(path)?.f_type)
+}
+
+/// `/proc/PID/cgroup`; `None` where it cannot be read, as of a process whose path is longer than a
+/// page.
+#[must_use]
+pub fn text_of(pid: u32) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()
+}
+
+/// One line of it (cgroups(7)): `hierarchy:controllers:path`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Membership<'a> {
+    /// Controllers or a name of a hierarchy of v1, with commas between them; empty for v2's.
+    pub controllers: &'a str,
+    /// From the root of our own cgroup namespace.
+    pub path: &'a str,
+}
+
+impl<'a> Membership<'a> {
+    /// `None` for a line that is none.
+    #[must_use]
+    pub fn parse(line: &'a str) -> Option<Self> {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        Some(Self { controllers, path })
+    }
+
+    /// Whether a controller of v1 is in this hierarchy.
+    #[must_use]
+    pub fn has(&self, controller: &str) -> bool {
+        self.controllers.split(',').any(|name| name == controller)
+    }
+
+    /// The path below the hierarchy's mount. `None` where the process is outside our own cgroup
+    /// namespace: the path begins with `/..` then, and cannot be reached.
+    #[must_use]
+    pub fn below(&self) -> Option<&'a Path> {
+        let below = Path::new(self.path.trim_start_matches('/'));
+        below.components().all(|part| matches!(part, Component::Normal(_))).then_some(below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_controllers_and_a_path_that_may_hold_colons() {
+        let line = Membership::parse("5:cpu,devices:/docker/x:y");
+        assert!(line.is_some_and(|line| line.has("devices") && !line.has("dev")));
+        assert_eq!(line.and_then(|line| line.below()), Some(Path::new("docker/x:y")));
+        assert_eq!(Membership::parse("0::/"), Some(Membership { controllers: "", path: "/" }));
+        assert_eq!(Membership::parse("garbage"), None);
+        let outside = Membership::parse("0::/../../elsewhere");
+        assert!(outside.is_some_and(|line| line.below().is_none()));
+    }
+}

@@ -1,0 +1,61 @@
+//! Files that begin with the number of their format: `{"format": 1, …}`.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// Why the bytes of a file are not what this version writes.
+#[derive(Debug, thiserror::Error)]
+pub enum FormatError {
+    /// Another version wrote it.
+    #[error("it has format {found}, this version knows {known}")]
+    Other {
+        /// Its format.
+        found: u32,
+        /// The one that is read.
+        known: u32,
+    },
+    /// Not JSON, cut off, or not of that format.
+    #[error(transparent)]
+    Content(#[from] serde_json::Error),
+}
+
+/// Reads the bytes of a file that has format `known`.
+///
+/// # Errors
+/// The format is looked at first: a newer file may differ in anything else.
+pub fn read<T: DeserializeOwned>(bytes: &[u8], known: u32) -> Result<T, FormatError> {
+    #[derive(Deserialize)]
+    struct Header {
+        format: u32,
+    }
+    let Header { format: found } = serde_json::from_slice(bytes)?;
+    if found != known {
+        return Err(FormatError::Other { found, known });
+    }
+    Ok(serde_json::from_slice(bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Small {
+        #[expect(dead_code, reason = "a file has it")]
+        format: u32,
+        cards: Vec<u32>,
+    }
+
+    #[test]
+    fn another_format_is_named_whatever_else_the_file_holds() {
+        let small = read::<Small>(br#"{"format":1,"cards":[7]}"#, 1);
+        assert!(matches!(small, Ok(Small { cards, .. }) if cards == [7]));
+        let newer = read::<Small>(br#"{"format":2,"elsewhere":true}"#, 1);
+        assert!(matches!(newer, Err(FormatError::Other { found: 2, known: 1 })), "{newer:?}");
+        for text in ["", "{", r#"{"format":1}"#, r#"{"format":1,"cards":[],"more":1}"#] {
+            let read = read::<Small>(text.as_bytes(), 1);
+            assert!(matches!(read, Err(FormatError::Content(_))), "{text}: {read:?}");
+        }
+    }
+}

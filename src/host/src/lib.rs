@@ -1,0 +1,13 @@
+//! The machine: one way to do what several programs do with files, sockets, processes and cgroups.
+//!
+//! Blocking and without settings: paths, modes and durability are the caller's. Called by every
+//! crate that touches the machine, the shim among them: so no threads, no environment, and few
+//! dependencies.
+
+pub mod cgroup;
+pub mod clock;
+pub mod crash;
+pub mod file;
+pub mod format;
+pub mod process;
+pub mod socket;

@@ -1,0 +1,249 @@
+//! Processes, named so that a reused pid is never taken for one: by start time, and by pidfd where
+//! the kernel has them (since 5.3).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+pub use rustix::process::Signal;
+use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+/// USER_HZ is 100 on every architecture that has NVIDIA drivers.
+const MS_PER_TICK: u64 = 10;
+
+/// A process, named so that a reused pid is not taken for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ProcessId {
+    /// Pid in our own pid namespace.
+    pub pid: u32,
+    /// Start time in clock ticks since boot, field 22 of `/proc/<pid>/stat`.
+    pub start_time: u64,
+}
+
+/// The living process `pid`; `None` where there is none, or a zombie.
+#[must_use]
+pub fn identify(pid: u32) -> Option<ProcessId> {
+    let stat = Stat::of(pid).filter(|stat| !stat.has_ended())?;
+    Some(ProcessId { pid, start_time: stat.start_time })
+}
+
+/// Whether exactly this process lives.
+#[must_use]
+pub fn is_alive(process: &ProcessId) -> bool {
+    identify(process.pid).is_some_and(|now| now == *process)
+}
+
+/// How long ago it was started.
+#[must_use]
+pub fn age(process: &ProcessId) -> Option<Duration> {
+    let ticks = ticks_now()?.checked_sub(process.start_time)?;
+    Some(Duration::from_millis(ticks.checked_mul(MS_PER_TICK)?))
+}
+
+/// The parent of a process; `None` where that is init, or not to be seen.
+#[must_use]
+pub fn parent(pid: u32) -> Option<u32> {
+    Some(Stat::of(pid)?.parent).filter(|parent| *parent > 1)
+}
+
+/// Of proc_pid_stat(5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Its state, as `S` or `Z`.
+    pub state: char,
+    /// Its parent's pid; 0 for one that we cannot see.
+    pub parent: u32,
+    /// See [`ProcessId::start_time`].
+    pub start_time: u64,
+}
+
+impl Stat {
+    /// Of a process, which may be a zombie.
+    #[must_use]
+    pub fn of(pid: u32) -> Option<Self> {
+        Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The fields behind the name, which may itself hold spaces and brackets.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (_, rest) = text.rsplit_once(')')?;
+        let mut fields = rest.split_ascii_whitespace();
+        let state = fields.next()?.chars().next()?;
+        let parent = fields.next()?.parse().ok()?;
+        // Field 22; the parent is field 4.
+        Some(Self { state, parent, start_time: fields.nth(17)?.parse().ok()? })
+    }
+
+    /// Whether the process has ended and only its parent has not asked yet.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+}
+
+/// A process that was alive when it was opened, and that can be signalled without meeting another.
+#[derive(Debug)]
+pub struct Process {
+    id: ProcessId,
+    pidfd: Option<OwnedFd>,
+}
+
+impl Process {
+    /// `None` when no such process lives (a zombie does not).
+    #[must_use]
+    pub fn open(pid: u32) -> Option<Self> {
+        // The pidfd first: if the start time can then be read, both mean the same process.
+        let pidfd = pidfd_open(raw(pid)?, PidfdFlags::empty()).ok();
+        Some(Self { id: identify(pid)?, pidfd })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// Sends a signal; a process that is gone counts as signalled.
+    ///
+    /// # Errors
+    /// What the kernel says, usually `EPERM`.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        let sent = match (&self.pidfd, raw(self.id.pid)) {
+            (Some(fd), _) => pidfd_send_signal(fd, signal),
+            (None, Some(pid)) if is_alive(&self.id) => kill_process(pid, signal),
+            (None, _) => Ok(()),
+        };
+        match sent {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Its descriptor, where the kernel has given one.
+    #[must_use]
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The same, kept.
+    #[must_use]
+    pub fn into_pidfd(self) -> Option<OwnedFd> {
+        self.pidfd
+    }
+}
+
+fn raw(pid: u32) -> Option<Pid> {
+    Pid::from_raw(pid.try_into().ok()?)
+}
+
+/// Pids of all processes that can be seen.
+#[must_use]
+pub fn all() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The effective uid of a process.
+#[must_use]
+pub fn uid(pid: u32) -> Option<u32> {
+    // Of proc_pid_status(5): real, effective, saved and of the file system.
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Whether a process is in our own pid namespace, so that its pids are ours.
+#[must_use]
+pub fn counts_as_we_do(pid: u32) -> bool {
+    let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/pid")).ok();
+    let own = namespace("self");
+    own.is_some() && namespace(&pid.to_string()) == own
+}
+
+/// The moment in ticks since boot, as start times count it: a process that starts from now on has
+/// this one or a later one.
+#[must_use]
+pub fn ticks_now() -> Option<u64> {
+    ticks(&std::fs::read_to_string("/proc/uptime").ok()?)
+}
+
+/// Of proc_uptime(5): seconds with two digits behind the point.
+fn ticks(uptime: &str) -> Option<u64> {
+    let (seconds, rest) = uptime.split_once('.')?;
+    let hundredths: u64 = rest.get(..2)?.parse().ok()?;
+    seconds.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    #![allow(clippy::disallowed_types, reason = "the tests start processes to look at")]
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn sleeper() -> (Child, ProcessId) {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let process = identify(child.id()).unwrap();
+        (child, process)
+    }
+
+    #[test]
+    fn ticks_count_as_start_times_do() {
+        assert_eq!(ticks("12345.67 99.00\n"), Some(1_234_567));
+        assert_eq!(ticks("12345"), None);
+        let before = ticks_now().unwrap();
+        let (mut child, process) = sleeper();
+        let after = ticks_now().unwrap();
+        assert!(age(&process).unwrap() < Duration::from_secs(600));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!((before..=after).contains(&process.start_time), "{before} {process:?} {after}");
+    }
+
+    #[test]
+    fn reads_the_start_time_behind_any_name_and_knows_a_zombie() {
+        let fields = "2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 4711 20";
+        let stat = Stat::parse(&format!("7 (a) b (c)) S {fields}")).unwrap();
+        assert_eq!(stat, Stat { state: 'S', parent: 2, start_time: 4711 });
+        assert!(!stat.has_ended());
+        assert!(Stat::parse(&format!("7 (a) Z {fields}")).unwrap().has_ended());
+        assert_eq!(Stat::parse("7 (a) S 1"), None);
+        assert_eq!(Stat::parse(""), None);
+    }
+
+    #[test]
+    fn a_process_with_another_start_time_is_another_process() {
+        let (mut child, process) = sleeper();
+        assert!(is_alive(&process));
+        assert!(!is_alive(&ProcessId { start_time: process.start_time + 1, ..process }));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_zombie_counts_as_gone() {
+        let (mut child, id) = sleeper();
+        let process = Process::open(id.pid).unwrap();
+        assert!(process.id() == id && process.pidfd().is_some());
+        process.signal(Signal::KILL).unwrap();
+        let gone = || !is_alive(&id);
+        let until = std::time::Instant::now() + Duration::from_secs(10);
+        while !gone() && std::time::Instant::now() < until {
+            std::thread::yield_now();
+        }
+        assert!(gone() && Process::open(id.pid).is_none());
+        child.wait().unwrap();
+        process.signal(Signal::KILL).unwrap();
+    }
+
+    #[test]
+    fn we_are_in_our_own_pid_namespace_with_our_own_uid() {
+        let own = std::process::id();
+        assert!(counts_as_we_do(own) && all().contains(&own));
+        assert_eq!(uid(own), Some(rustix::process::geteuid().as_raw()));
+    }
+}

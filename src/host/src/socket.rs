@@ -1,0 +1,53 @@
+//! A socket that answers from the moment that it can be seen: bound under another name, then
+//! renamed.
+
+use std::fs::{Permissions, remove_file, rename, set_permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use crate::crash::Steps;
+use crate::file::beside;
+
+/// Makes a socket that only its owner may connect to. Whatever else has the name is replaced: that
+/// no other living process serves there is for the caller to see to. It does not block, as tokio
+/// and poll(2) want it. `steps`: once it is `bound`, once it is `named`.
+///
+/// # Errors
+/// What the kernel says.
+pub fn bind(path: &Path, steps: Steps) -> io::Result<UnixListener> {
+    let beside = beside(path);
+    match remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&beside)?;
+    listener.set_nonblocking(true)?;
+    set_permissions(&beside, Permissions::from_mode(0o600))?;
+    steps.pass("bound");
+    rename(&beside, path)?;
+    steps.pass("named");
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_that_was_left_is_replaced_by_one_of_its_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        std::fs::write(beside(&path), "left").unwrap();
+        drop(bind(&path, Steps::NONE).unwrap());
+        UnixStream::connect(&path).unwrap_err();
+        let _listener = bind(&path, Steps::NONE).unwrap();
+        UnixStream::connect(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(dir.path().read_dir().unwrap().count(), 1);
+    }
+}
