@@ -25,8 +25,6 @@ mod error;
 mod explain;
 #[doc(hidden)]
 pub mod fuzz;
-#[cfg(test)]
-mod golden;
 mod mps;
 mod node_install;
 mod node_remove;

@@ -11,6 +11,7 @@ use mpsgate_configure::{
     Change, ConfigureError, Options, Plan, Report, Source, Version, Way, containerd, crio, docker,
     podman,
 };
+use mpsgate_testing::{golden, programs};
 
 /// A file system in memory.
 #[derive(Debug, Clone, Default)]
@@ -110,20 +111,6 @@ fn tell(name: &str, mut files: Files, (plan, check): Ask<'_>) -> (String, Files)
         }
     }
     (text + "\n", files)
-}
-
-#[track_caller]
-fn golden(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(&path, text).unwrap();
-    }
-    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        text == wanted,
-        "{} differs; it is now:\n{text}\nMPSGATE_BLESS=1 writes it",
-        path.display()
-    );
 }
 
 const MAIN: &str = "/etc/containerd/config.toml";
@@ -246,7 +233,7 @@ fn containerd_as_it_occurs() {
     for (name, files, options) in containerd_cases() {
         text.push_str(&ask_containerd(name, MAIN, files, &options).0);
     }
-    golden("containerd.txt", &text);
+    golden!("containerd.txt", &text);
 }
 
 /// NVIDIA's runtime as `runtime.path`, then runc, then NVIDIA's again. With runc its handler runs what it ran before, with a
@@ -352,7 +339,7 @@ fn templates_of_k3s_and_rke2() {
             .0,
         );
     }
-    golden("templates.txt", &text);
+    golden!("templates.txt", &text);
 }
 
 #[test]
@@ -415,7 +402,7 @@ fn docker_as_it_occurs() {
             .0,
         );
     }
-    golden("docker.txt", &text);
+    golden!("docker.txt", &text);
 }
 
 #[test]
@@ -479,7 +466,7 @@ fn podman_as_it_occurs() {
             .0,
         );
     }
-    golden("podman.txt", &text);
+    golden!("podman.txt", &text);
 }
 
 /// A drop-in of the user's: what `runtimes` are, and which is the default.
@@ -710,7 +697,7 @@ fn crio_as_it_occurs() {
             .0,
         );
     }
-    golden("crio.txt", &text);
+    golden!("crio.txt", &text);
 }
 
 /// The same files below another root.
@@ -725,8 +712,7 @@ fn real_crio_reads_files_and_flags_as_we_do_before_and_after() {
     let folder = std::env::var_os("CRIO_BIN").map_or_else(|| "/usr/bin".into(), PathBuf::from);
     let program = folder.join("crio");
     if !program.is_file() {
-        println!("SKIPPED: no crio in {}, so nothing was read by one", folder.display());
-        return;
+        mpsgate_testing::skip!("needs crio in {}", folder.display());
     }
     let mut read = 0;
     for (name, files, options, line) in crio_cases() {
@@ -787,14 +773,7 @@ fn real_crio_reads_files_and_flags_as_we_do_before_and_after() {
 
 /// containerd's programs that are here: the installed one, and those that tests unpacked.
 fn containerds() -> Vec<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let unpacked = cache
-        .and_then(|cache| std::fs::read_dir(cache.join("mpsgate")).ok())
-        .into_iter()
-        .flatten()
-        .flatten();
+    let unpacked = std::fs::read_dir(programs::cache()).into_iter().flatten().flatten();
     let mut all: Vec<PathBuf> =
         unpacked.map(|entry| entry.path().join("usr/bin/containerd")).collect();
     all.push(PathBuf::from("/usr/bin/containerd"));
@@ -806,7 +785,7 @@ fn containerds() -> Vec<PathBuf> {
 fn real_containerd_reads_every_result_as_it_was_meant() {
     let programs = containerds();
     if programs.is_empty() {
-        println!("SKIPPED: no containerd is installed, so no result was read by one");
+        mpsgate_testing::skip!("needs containerd");
     }
     for program in programs {
         let said = Command::new(&program).arg("--version").output().unwrap();

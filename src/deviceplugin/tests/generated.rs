@@ -16,10 +16,7 @@ fn protoc() -> String {
 fn generated_code_is_that_of_the_schema() {
     let version = Command::new(protoc()).arg("--version").stdout(Stdio::null()).status();
     if !version.is_ok_and(|status| status.success()) {
-        println!(
-            "SKIPPED: generated_code_is_that_of_the_schema needs protoc (Debian: protobuf-compiler)"
-        );
-        return;
+        mpsgate_testing::skip!("needs protoc (Debian: protobuf-compiler)");
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let made = tempfile::tempdir().unwrap();
@@ -32,10 +29,5 @@ fn generated_code_is_that_of_the_schema() {
         .compile_protos(&[root.join("proto/api.proto")], &[root.join("proto")])
         .unwrap();
     let made = std::fs::read_to_string(made.path().join("v1beta1.rs")).unwrap();
-    let kept = root.join("src/generated/v1beta1.rs");
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(&kept, &made).unwrap();
-    }
-    let differs = std::fs::read_to_string(&kept).unwrap() != made;
-    assert!(!differs, "run: MPSGATE_BLESS=1 cargo test -p mpsgate-deviceplugin --test generated");
+    mpsgate_testing::golden::compare(root.join("src/generated/v1beta1.rs"), &made);
 }

@@ -15,6 +15,8 @@ use mpsgate_kubernetes::{
     CARDS, CardReport, ConditionReport, Event, Kind, NodeReport, RULES, Reason, Settings, Severity,
     State, Subject, events, node, pods, promises,
 };
+use mpsgate_testing::need;
+use mpsgate_testing::programs::cache;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -28,26 +30,15 @@ struct Server {
 }
 
 impl Server {
-    fn start() -> Option<Self> {
+    fn start() -> Result<Self, &'static str> {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "where the cache is, as tests/k8s/build has it"
-        )]
-        let cache = std::env::var_os("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .or_else(|| std::env::home_dir().map(|home| home.join(".cache")))?;
-        let built = std::fs::read_dir(cache.join("mpsgate")).ok().is_some_and(|mut all| {
+        let built = std::fs::read_dir(cache()).ok().is_some_and(|mut all| {
             all.any(|one| {
                 one.is_ok_and(|one| one.file_name().to_string_lossy().starts_with("kubernetes-"))
             })
         });
         if !built {
-            eprintln!(
-                "SKIPPED: everything_works_with_the_rights_of_rules needs Kubernetes in {}/mpsgate; tests/k8s/build makes it",
-                cache.display()
-            );
-            return None;
+            return Err("needs Kubernetes; tests/k8s/build makes it");
         }
         let dir = tempfile::tempdir().expect("a directory");
         #[expect(clippy::disallowed_types, reason = "the server under test is a program")]
@@ -62,7 +53,7 @@ impl Server {
         let out = process.stdout.take().expect("piped");
         BufReader::new(out).read_line(&mut line).expect("it speaks");
         assert_eq!(line.trim(), "ready", "the API server says why on stderr");
-        Some(Self { process, dir })
+        Ok(Self { process, dir })
     }
 
     fn kubeconfig(&self, user: &str) -> PathBuf {
@@ -202,7 +193,7 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
 /// One server for all of it, as it takes seconds to start.
 #[tokio::test]
 async fn everything_works_with_the_rights_of_rules_and_each_thing_fails_without_its_own() {
-    let Some(server) = Server::start() else { return };
+    let server = need!(Server::start());
     let admin = server.admin().await;
     within("the namespace", async {
         while Api::<Namespace>::all(admin.clone()).get("default").await.is_err() {

@@ -1,7 +1,7 @@
 //! What mpsgate relies on in `nvidia-cuda-mps-control`, asked of the real program (535 and 550) and
 //! of the fake alike.
 //!
-//! The real half is skipped, saying so, where the program is not there. Some tests need root.
+//! The real half is skipped where the program is not there. Some tests need root.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 #[path = "contract/client.rs"]
@@ -27,9 +27,8 @@ macro_rules! tests_of {
             $(
                 #[test]
                 fn $test() {
-                    if let Some(bench) = crate::harness::bench(crate::harness::Kind::$kind, $version) {
-                        crate::$suite::$test(&bench);
-                    }
+                    use crate::harness::{Kind, bench, need};
+                    crate::$suite::$test(&need!(bench(Kind::$kind, $version)));
                 }
             )*
         }
@@ -91,6 +90,11 @@ tests_of! { real_535 Real 535, real_550 Real 550, fake_535 Fake 535, fake_550 Fa
     servers::a_process_in_a_container_that_dresses_up_as_a_server_is_none,
     servers::a_client_of_a_wrong_uid_shows_as_pending_in_the_log,
     servers::quit_gives_clients_their_grace_and_no_more,
+] }
+
+// The fake has no reader of the log's FIFO.
+tests_of! { real_log_535 Real 535, real_log_550 Real 550: [
+    program::garbage_in_the_log_fifo_blocks_a_real_daemon_until_drained,
 ] }
 
 // 550 brought get_server_status.

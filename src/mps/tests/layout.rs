@@ -73,10 +73,7 @@ fn refuses_directories_that_others_may_write() {
 
 #[test]
 fn refuses_directories_of_another_owner() {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("SKIPPED: refuses_directories_of_another_owner needs root");
-        return;
-    }
+    mpsgate_testing::need!(mpsgate_testing::root());
     for foreign in ["mps", "mps/3", "mps/3/pipe", "mps/3/client", "mps/3/log"] {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join(foreign);

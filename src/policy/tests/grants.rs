@@ -3,8 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "the golden text is a file")]
 
-mod golden;
-
 use std::fmt::Write;
 
 use mpsgate_config::InjectMode;
@@ -15,9 +13,8 @@ use mpsgate_model::{
 };
 use mpsgate_oci::spec::{View, apply};
 use mpsgate_policy::{Injector, Wanted, grant_edits};
+use mpsgate_testing::golden;
 use serde_json::{Value, json};
-
-use golden::golden;
 
 const HOOK: &str = "/usr/bin/mpsgate-hook";
 
@@ -159,7 +156,7 @@ fn a_grant_changes_the_spec_as_recorded() {
         };
         assert_eq!(sorted(&twice.to_string()), sorted(&expected), "{name}: nothing is added twice");
     }
-    golden("grants.txt", &text);
+    golden!("grants.txt", &text);
 }
 
 #[test]

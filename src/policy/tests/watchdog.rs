@@ -3,17 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "the golden text is a file")]
 
-mod golden;
-
 use std::fmt::Write;
 
 use mpsgate_config::Enforce;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{ContainerId, GrantKey, Instance, Mib};
 use mpsgate_policy::watchdog::{Action, Kind, Limit, Look, Rules, Seen, User, Whose, decide};
+use mpsgate_testing::golden;
 use proptest::prelude::*;
-
-use golden::golden;
 
 const MIB: u64 = 1 << 20;
 
@@ -179,7 +176,7 @@ fn every_case_reads_as_the_golden_text() {
         &same(look(vec![client(1, "web", 0), client(3, "db", 100)]), KILL, 1),
     );
 
-    golden("watchdog.txt", &text);
+    golden!("watchdog.txt", &text);
 }
 
 #[test]

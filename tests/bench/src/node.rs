@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mpsgate_api::{Call, Client, Reply, Status};
 use mpsgate_config::paths;
@@ -180,16 +180,9 @@ pub(crate) fn status() -> Result<Status, Failure> {
 /// Waits until `is_so`.
 pub(crate) fn wait_for(
     what: &str,
-    mut is_so: impl FnMut() -> Result<bool, Failure>,
+    is_so: impl FnMut() -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so()? {
-        if Instant::now() > deadline {
-            return Err(format!("waited {} s for {what}", LIMIT.as_secs()).into());
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    Ok(())
+    mpsgate_testing::try_wait_for(what, Duration::from_micros(200), is_so)
 }
 
 /// Until reservations and grants other than `standing` ones are gone.

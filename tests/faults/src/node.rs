@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mpsgate_config::paths;
 use serde_json::{Value, json};
@@ -16,8 +16,6 @@ pub(crate) const MANAGED: u64 = 2;
 pub(crate) const THIRD: u64 = 2;
 /// MiB of each card, of which 15 GiB can be granted.
 const CARD_MIB: u64 = 16384;
-/// For what must come, on a machine that does other work, too.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Programs that are installed in the sandbox.
 pub(crate) const PROGRAMS: [&str; 4] = ["mpsgate", "mpsgated", "mpsgate-runtime", "mpsgate-hook"];
@@ -129,14 +127,7 @@ fn run_in(directory: &Path, program: &str, arguments: &[&str]) -> Result<String,
 /// Waits until `is_so`.
 pub(crate) fn wait_for(
     what: &str,
-    mut is_so: impl FnMut() -> Result<bool, Failure>,
+    is_so: impl FnMut() -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so()? {
-        if Instant::now() > deadline {
-            return Err(format!("waited {} s for {what}", LIMIT.as_secs()).into());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+    mpsgate_testing::try_wait_for(what, Duration::from_millis(5), is_so)
 }

@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 
 use mpsgate_api::{Action, MpsStatus, ResourceStatus, ServerStatus};
+use mpsgate_testing::golden;
 
 use super::*;
-use crate::golden::golden;
-
 const NOW: u64 = 1_700_000_000_000;
 
 fn card(index: u32) -> CardStatus {
@@ -173,13 +172,13 @@ fn busy() -> Status {
 
 #[test]
 fn the_table_of_a_busy_node() {
-    golden("status-busy.txt", &render_table(&busy(), NOW));
+    golden!("status-busy.txt", &render_table(&busy(), NOW));
 }
 
 #[test]
 fn the_document_of_a_busy_node() {
     let json = render_json(&busy()).unwrap();
-    golden("status-busy.json", &json);
+    golden!("status-busy.json", &json);
     // The document is the daemon's own words and a schema number: nothing is lost on the way.
     let back: Status = serde_json::from_str(&json).unwrap();
     assert_eq!(render_json(&back).unwrap(), json);
@@ -189,7 +188,7 @@ fn the_document_of_a_busy_node() {
 
 #[test]
 fn the_table_after_installation() {
-    golden("status-none-managed.txt", &render_table(&status(vec![unmanaged(0)]), NOW));
+    golden!("status-none-managed.txt", &render_table(&status(vec![unmanaged(0)]), NOW));
 }
 
 #[test]
@@ -197,7 +196,7 @@ fn the_table_without_a_driver() {
     let mut bare = status(Vec::new());
     bare.driver = None;
     bare.nvml_error = Some("cannot load the NVML library libnvidia-ml.so.1".to_owned());
-    golden("status-no-driver.txt", &render_table(&bare, NOW));
+    golden!("status-no-driver.txt", &render_table(&bare, NOW));
 }
 
 #[test]

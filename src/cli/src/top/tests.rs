@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use mpsgate_api::GrantStatus;
+use mpsgate_testing::golden;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -11,8 +12,6 @@ use ratatui::style::{Color, Modifier};
 
 use super::bars::{ASCII, UNICODE};
 use super::*;
-use crate::golden::golden;
-
 const NOW: u64 = 1_700_000_000_000;
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
 /// From `tests/golden`.
@@ -128,7 +127,7 @@ fn pictures_of_every_size_and_state() {
         moved.wish(wish);
     }
     add("sorted, reversed, paused, scrolled", &moved, &look(80, 14));
-    golden("top.txt", &all);
+    golden!("top.txt", &all);
 }
 
 #[test]
@@ -217,7 +216,7 @@ fn escape_sequences_are_not_passed_on() {
 
 #[test]
 fn the_picture_of_the_readme_is_this_program_s() {
-    golden(PICTURE, &svg(&draw(&working(), &look(80, 16))));
+    golden!(PICTURE, &svg(&draw(&working(), &look(80, 16))));
 }
 
 /// The terminal as an SVG, whose characters stand in fixed columns whatever the font.

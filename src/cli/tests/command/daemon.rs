@@ -10,8 +10,9 @@ use mpsgate_api::{
     decode_length, encode, parse_envelope,
 };
 use mpsgate_model::{Code, Refusal};
+use mpsgate_testing::golden;
 
-use crate::{golden, mpsgate, text};
+use crate::{mpsgate, text};
 
 /// A daemon for one call, or for some in turn.
 struct Daemon {
@@ -91,7 +92,7 @@ fn status_as_json_is_the_daemons_own_words() {
     let daemon = Daemon::answering(&[Reply::Status(Box::new(status()))]);
     let ended = mpsgate(&["status", "-o", "json", "--socket", daemon.socket()]);
     ended.assert_code(0);
-    golden("status-busy.json", &ended.stdout);
+    golden!("status-busy.json", &ended.stdout);
     drop(daemon.call());
 }
 
@@ -226,7 +227,7 @@ fn mps_without_yes_prints_who_would_die_and_is_1() {
     let ended = mpsgate(&["mps", "stop", "0", "--socket", daemon.socket()]);
     ended.assert_code(1);
     assert_eq!(ended.stderr, "");
-    golden("mps-stop.txt", &ended.stdout);
+    golden!("mps-stop.txt", &ended.stdout);
     match daemon.call() {
         Call::Mps(Mps { gpu, action: MpsAction::Stop, confirmed: false }) => assert_eq!(gpu, "0"),
         other => panic!("{other:?}"),
@@ -235,7 +236,7 @@ fn mps_without_yes_prints_who_would_die_and_is_1() {
         Daemon::answering(&[Reply::WouldEnd { list: serde_json::to_string(&list).unwrap() }]);
     let ended = mpsgate(&["mps", "stop", "0", "-o", "json", "--socket", daemon.socket()]);
     ended.assert_code(1);
-    golden("mps-stop.json", &ended.stdout);
+    golden!("mps-stop.json", &ended.stdout);
     drop(daemon.call());
 }
 
@@ -271,7 +272,7 @@ fn preflight_names_all_who_would_die_on_any_card_and_is_1() {
     let ended = mpsgate(&["mps", "preflight", "--socket", daemon.socket()]);
     ended.assert_code(1);
     assert_eq!(ended.stderr, "");
-    golden("mps-preflight.txt", &ended.stdout);
+    golden!("mps-preflight.txt", &ended.stdout);
     let calls = daemon.calls();
     assert!(
         matches!(
@@ -355,10 +356,7 @@ fn a_reload_prints_a_line_for_each_setting_that_changed() {
 fn who_may_not_reach_the_socket_is_told_to_be_root() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
-    if !is_root() {
-        eprintln!("SKIPPED: who_may_not_reach_the_socket_is_told_to_be_root needs root");
-        return;
-    }
+    mpsgate_testing::need!(mpsgate_testing::root());
     let dir = tempfile::tempdir_in("/tmp").unwrap();
     let socket = dir.path().join("s");
     let _listener = UnixListener::bind(&socket).unwrap();
@@ -378,9 +376,4 @@ fn who_may_not_reach_the_socket_is_told_to_be_root() {
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.starts_with("error: only root may talk to mpsgated\ncause: "), "{stderr}");
     assert!(stderr.ends_with("\nhint: run it with sudo, or as root\n"), "{stderr}");
-}
-
-fn is_root() -> bool {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self").unwrap().uid() == 0
 }

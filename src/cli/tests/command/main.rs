@@ -75,14 +75,3 @@ fn ended(output: std::process::Output) -> Ended {
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
-
-/// Compares with a golden file. With `MPSGATE_BLESS=1` in the environment it writes the file instead.
-#[track_caller]
-fn golden(name: &str, text: &str) {
-    let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(&path, text).unwrap();
-    }
-    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(text == wanted, "{path} differs; it is now:\n{text}\nMPSGATE_BLESS=1 writes it");
-}

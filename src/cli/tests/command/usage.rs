@@ -1,8 +1,9 @@
 //! Arguments, help, exit codes, closed outputs.
 
+use mpsgate_testing::golden;
 use std::process::Stdio;
 
-use crate::{command, golden, mpsgate};
+use crate::{command, mpsgate};
 
 #[test]
 fn wrong_arguments_end_with_64_and_say_what_is_right() {
@@ -66,7 +67,7 @@ fn help_and_version_are_answers() {
         assert_eq!(ended.stderr, "", "{args:?}");
         text.push_str(&format!("$ mpsgate {}\n{}\n", args.join(" "), ended.stdout));
     }
-    golden("help.txt", &text);
+    golden!("help.txt", &text);
     assert_eq!(mpsgate(&["--version"]).stdout, format!("mpsgate {}\n", env!("CARGO_PKG_VERSION")));
 }
 

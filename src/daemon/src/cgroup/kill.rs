@@ -141,27 +141,27 @@ mod tests {
     use std::path::PathBuf;
     use std::process::{Child, Command};
 
+    use mpsgate_testing::need;
+
     use super::*;
 
-    /// A cgroup of our own; `None`, saying so, where this machine has none to give.
+    /// A cgroup of our own, where this machine has one to give.
     struct Cgroup {
         root: &'static str,
         path: PathBuf,
     }
 
     impl Cgroup {
-        fn new(name: &str) -> Option<Self> {
+        fn new(name: &str) -> Result<Self, &'static str> {
             let name = format!("mpsgated-unit-{name}-{}", std::process::id());
-            let made = ["/sys/fs/cgroup", "/sys/fs/cgroup/freezer"].into_iter().find_map(|root| {
+            let mut roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/freezer"].into_iter();
+            let made = roots.find_map(|root| {
                 let path = Path::new(root).join(&name);
                 std::fs::create_dir(&path).ok()?;
                 let made = Self { root, path };
                 made.path.join("cgroup.procs").exists().then_some(made)
             });
-            if made.is_none() {
-                eprintln!("SKIPPED: {name} needs root and a cgroup hierarchy");
-            }
-            made
+            made.ok_or("needs root and a cgroup hierarchy")
         }
 
         fn id(&self) -> CgroupId {
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn ends_all_of_a_cgroup_and_nobody_else_even_where_it_is_frozen() {
-        let Some(cgroup) = Cgroup::new("all") else { return };
+        let cgroup = need!(Cgroup::new("all"));
         let (mut init, mut below) = (cgroup.sleeper(""), cgroup.sleeper("below"));
         let mut outside = Sleeper(Command::new("sleep").arg("1000").spawn().unwrap());
         let _ = std::fs::write(cgroup.path.join("freezer.state"), "FROZEN");
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn never_touches_a_cgroup_that_holds_mpsgated_or_the_first_process() {
-        let Some(cgroup) = Cgroup::new("own") else { return };
+        let cgroup = need!(Cgroup::new("own"));
         let mut sleeper = cgroup.sleeper("");
         add(&cgroup.path, std::process::id());
         let refused = kill(&cgroup.id(), &sleeper.id(), &BTreeSet::new());

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use mpsgate_api::Call;
 
-use crate::harness::{LIMIT, Node, is_root, request, wait_for};
+use crate::harness::{LIMIT, Node, need, request, root, wait_for};
 
 const MPSGATED: &str = env!("CARGO_BIN_EXE_mpsgated");
 
@@ -140,9 +140,7 @@ fn write_config(node: &Node) -> PathBuf {
 
 #[test]
 fn tells_systemd_that_it_is_ready_alive_and_stopping() {
-    if !is_root("tells_systemd_that_it_is_ready_alive_and_stopping") {
-        return;
-    }
+    need!(root());
     let node = Node::unmanaged(1);
     let path = node.dir.path().join("notify");
     let notify = UnixDatagram::bind(&path).unwrap();
@@ -175,9 +173,7 @@ fn has_runc() -> bool {
 
 #[test]
 fn hangup_takes_what_it_can_names_what_it_cannot_and_survives_bad_settings() {
-    if !is_root("hangup_takes_what_it_can_names_what_it_cannot_and_survives_bad_settings") {
-        return;
-    }
+    need!(root());
     let node = Node::unmanaged(1);
     let program = Program::start(&node, "", &[]);
     program.wait_ready();
@@ -212,9 +208,7 @@ fn hangup_takes_what_it_can_names_what_it_cannot_and_survives_bad_settings() {
 
 #[test]
 fn a_read_only_run_keeps_it_from_starting_and_is_named() {
-    if !is_root("a_read_only_run_keeps_it_from_starting_and_is_named") {
-        return;
-    }
+    need!(root());
     let node = Node::unmanaged(1);
     let mut program = Program::start(&node, "mount -o remount,ro,bind /run", &[]);
     let code = program.exit_code();
@@ -226,9 +220,7 @@ fn a_read_only_run_keeps_it_from_starting_and_is_named() {
 
 #[test]
 fn a_full_run_refuses_reservations_and_recovers() {
-    if !is_root("a_full_run_refuses_reservations_and_recovers") {
-        return;
-    }
+    need!(root());
     let node = Node::unmanaged(1);
     // Seen from here through /proc/<pid>/root.
     let program = Program::start(&node, "mount -t tmpfs -o size=256k tmpfs /run", &[]);
@@ -257,9 +249,7 @@ fn a_full_run_refuses_reservations_and_recovers() {
 
 #[test]
 fn a_planted_link_in_place_of_run_mpsgate_is_refused() {
-    if !is_root("a_planted_link_in_place_of_run_mpsgate_is_refused") {
-        return;
-    }
+    need!(root());
     let node = Node::unmanaged(1);
     let mut program = Program::start(&node, "ln -s /var/lib /run/mpsgate", &[]);
     assert_eq!(program.exit_code(), Some(2));
@@ -269,9 +259,7 @@ fn a_planted_link_in_place_of_run_mpsgate_is_refused() {
 
 #[test]
 fn memory_stays_below_thirty_mib_with_eight_cards_and_four_hundred_grants() {
-    if !is_root("memory_stays_below_thirty_mib_with_eight_cards_and_four_hundred_grants") {
-        return;
-    }
+    need!(root());
     let node = Node::unmanaged(9);
     let program = Program::start(&node, "", &[]);
     program.wait_ready();

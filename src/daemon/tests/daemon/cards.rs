@@ -6,7 +6,7 @@ use std::process::Command;
 use mpsgate_api::{Call, Reply};
 use serde_json::json;
 
-use crate::harness::{Container, Node, on_card, request, uuid, wait_for};
+use crate::harness::{Container, Node, need, on_card, request, root, servers, uuid, wait_for};
 
 fn enable(gpu: &str) -> Call {
     Call::Enable { gpu: gpu.to_owned() }
@@ -85,9 +85,7 @@ fn a_missing_control_program_is_named_in_status_and_refusal() {
 
 #[test]
 fn a_control_program_that_appears_later_is_tried_again() {
-    if !crate::harness::has_servers("a_control_program_that_appears_later_is_tried_again") {
-        return;
-    }
+    need!(servers());
     let mut node = Node::new(1);
     let real = std::mem::replace(&mut node.config.mps.control, node.dir.path().join("control"));
     let daemon = node.start();
@@ -128,11 +126,7 @@ fn a_server_that_dies_refuses_and_gives_the_memory_back_where_the_card_is_real()
 
 #[test]
 fn a_server_that_is_slow_is_waited_for_with_progress_and_then_refused() {
-    if !crate::harness::has_servers(
-        "a_server_that_is_slow_is_waited_for_with_progress_and_then_refused",
-    ) {
-        return;
-    }
+    need!(servers());
     let mut node = Node::new(1);
     node.config.mps.start_timeout_s = 3;
     let daemon = node.start();
@@ -146,9 +140,7 @@ fn a_server_that_is_slow_is_waited_for_with_progress_and_then_refused() {
 
 #[test]
 fn a_slow_server_of_one_card_holds_up_no_other_card() {
-    if !crate::harness::has_servers("a_slow_server_of_one_card_holds_up_no_other_card") {
-        return;
-    }
+    need!(servers());
     let node = Node::new(2);
     let daemon = node.start();
     fs::write(node.places.mps().join("0/log/fake-server-slow"), "").unwrap();
@@ -282,12 +274,8 @@ fn a_card_that_left_the_settings_stays_while_it_has_grants() {
 
 #[test]
 fn an_idle_server_of_another_uid_makes_room() {
-    if !crate::harness::has_servers("an_idle_server_of_another_uid_makes_room") {
-        return;
-    }
-    if !crate::harness::is_root("an_idle_server_of_another_uid_makes_room") {
-        return;
-    }
+    need!(servers());
+    need!(root());
     let node = Node::new(1);
     let daemon = node.start();
     let first = daemon.reserve(request("root", 1)).unwrap();
@@ -342,9 +330,7 @@ fn a_wedged_control_daemon_fences_the_card_until_it_answers() {
 
 #[test]
 fn a_server_in_fault_fences_the_card_until_it_is_active_again() {
-    if !crate::harness::has_servers("a_server_in_fault_fences_the_card_until_it_is_active_again") {
-        return;
-    }
+    need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
     let mut call = request("web", 1);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mpsgate_api::{Activate, Call, Engine, ExecRecord, FILES_FORMAT, Report};
 use mpsgate_model::{Instance, Mib};
 
-use crate::harness::{Container, Node, key, on_card, request, uuid, wait_for};
+use crate::harness::{Container, Node, key, need, on_card, request, root, servers, uuid, wait_for};
 
 #[test]
 fn a_grant_names_all_that_the_container_needs() {
@@ -44,11 +44,7 @@ fn a_reservation_for_the_callers_parent_is_held_by_that() {
 
 #[test]
 fn the_server_takes_the_uid_and_the_limit_of_the_grant_before_the_container_starts() {
-    if !crate::harness::has_servers(
-        "the_server_takes_the_uid_and_the_limit_of_the_grant_before_the_container_starts",
-    ) {
-        return;
-    }
+    need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
     let mut call = request("web", 7);
@@ -78,7 +74,7 @@ fn a_grant_ends_with_its_init_although_nobody_reaps_it() {
 fn a_cgroup_that_is_holds_or_lies_in_another_grants_is_refused() {
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(outer) = Cgroup::new("shared") else { return };
+    let outer = need!(Cgroup::new("shared"));
     let (own, beside) = (outer.below("v"), outer.below("vw"));
     let within = own.below("w/deep");
     let mut init = Container::new();
@@ -330,13 +326,11 @@ fn two_hundred_at_once_on_eight_cards_overcommit_none() {
 pub(crate) struct Cgroup(std::path::PathBuf);
 
 impl Cgroup {
-    pub(crate) fn new(name: &str) -> Option<Self> {
-        if !crate::harness::is_root("a test with a cgroup") {
-            return None;
-        }
+    pub(crate) fn new(name: &str) -> Result<Self, &'static str> {
+        root()?;
         let name = format!("mpsgated-test-{name}-{}", std::process::id());
         // v2, else a hierarchy of v1 that needs no settings.
-        let made = ["/sys/fs/cgroup", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup/unified"]
+        ["/sys/fs/cgroup", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup/unified"]
             .map(|root| std::path::Path::new(root).join(&name))
             .into_iter()
             .find(|path| {
@@ -346,28 +340,21 @@ impl Cgroup {
                     std::fs::remove_dir(path).unwrap();
                 }
                 usable
-            });
-        if made.is_none() {
-            eprintln!("SKIPPED: no cgroup hierarchy here that can be written");
-        }
-        made.map(Self)
+            })
+            .map(Self)
+            .ok_or("needs a cgroup hierarchy that can be written")
     }
 
     /// One of v2, below `root`: its tree, or the one beside v1's.
-    pub(crate) fn on_v2(name: &str) -> Option<(std::path::PathBuf, Self)> {
-        if !crate::harness::is_root("a test with a cgroup") {
-            return None;
-        }
+    pub(crate) fn on_v2(name: &str) -> Result<(std::path::PathBuf, Self), &'static str> {
+        root()?;
         let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(std::path::PathBuf::from);
         let root = roots.into_iter().find(|root| root.join("cgroup.controllers").exists());
-        let made = root.and_then(|root| {
+        root.and_then(|root| {
             let path = root.join(format!("mpsgated-test-{name}-{}", std::process::id()));
             std::fs::create_dir(&path).ok().map(|()| (root, Self(path)))
-        });
-        if made.is_none() {
-            eprintln!("SKIPPED: no tree of cgroup v2 here that can be written");
-        }
-        made
+        })
+        .ok_or("needs a tree of cgroup v2 that can be written")
     }
 
     pub(crate) fn add(&self, container: &Container) {
@@ -462,7 +449,7 @@ impl Drop for Cgroup {
 
 #[test]
 fn a_grant_lasts_until_the_last_process_of_the_cgroup_has_ended() {
-    let Some(cgroup) = Cgroup::new("last") else { return };
+    let cgroup = need!(Cgroup::new("last"));
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();

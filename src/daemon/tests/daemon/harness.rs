@@ -3,9 +3,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::OnceLock;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{env, fs};
 
 use mpsgate_api::{
@@ -17,11 +16,10 @@ use mpsgate_daemon::{DaemonError, Places, serve};
 use mpsgate_model::ledger::CgroupId;
 use mpsgate_model::{ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Request};
 use mpsgate_mps::{CardDirs, CardMps, ClientLinks, ForkSpawner};
+use mpsgate_testing::programs::fake_mps_control;
+pub(crate) use mpsgate_testing::{LIMIT, need, root, wait_for};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-
-/// Long enough for a loaded machine; only a failing test waits for it.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A node with simulated cards of 15 GiB to give.
 pub(crate) struct Node {
@@ -333,60 +331,17 @@ pub(crate) fn on_card(mut call: Reserve, index: u32) -> Reserve {
     call
 }
 
-/// Waits for a condition, never for a duration.
-pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+/// Fails where `MPSGATE_TEST_DAEMON_CONTROL` names the control program: a real one has no server here.
+pub(crate) fn servers() -> Result<(), &'static str> {
+    let fake = env::var_os("MPSGATE_TEST_DAEMON_CONTROL").is_none();
+    fake.then_some(()).ok_or("needs the fake control program: a real one has no server here")
 }
 
-/// Whether the test may go on; says by name what it would need.
-pub(crate) fn is_root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("SKIPPED: {test} needs root");
-    }
-    root
-}
-
-/// Whether the control program is the double, whose servers this test needs; says so where not.
-pub(crate) fn has_servers(test: &str) -> bool {
-    let double = env::var_os("MPSGATE_TEST_DAEMON_CONTROL").is_none();
-    if !double {
-        eprintln!(
-            "SKIPPED: {test} needs the control program's double: a real one has no server here"
-        );
-    }
-    double
-}
-
-/// The control program's double, built once for each test run. `MPSGATE_TEST_DAEMON_CONTROL` names
-/// another one: the real one passes what needs no server.
+/// The fake control program, or the one that `MPSGATE_TEST_DAEMON_CONTROL` names: the real one passes
+/// what needs no server.
 pub(crate) fn control() -> PathBuf {
-    if let Some(named) = env::var_os("MPSGATE_TEST_DAEMON_CONTROL") {
-        return named.into();
-    }
-    if let Some(built) = env::var_os("MPSGATE_TEST_FAKES") {
-        return PathBuf::from(built).join("nvidia-cuda-mps-control");
-    }
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT
-        .get_or_init(|| {
-            // <target>/<profile>/deps/daemon-<hash>
-            let target = env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
-            let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-            let status = Command::new(cargo)
-                .args(["build", "--quiet", "--locked", "-p", "fake-mps-control", "--target-dir"])
-                .arg(&target)
-                .current_dir(env!("CARGO_MANIFEST_DIR"))
-                .status()
-                .unwrap();
-            assert!(status.success(), "the control program's double does not build");
-            target.join("debug/nvidia-cuda-mps-control")
-        })
-        .clone()
+    env::var_os("MPSGATE_TEST_DAEMON_CONTROL")
+        .map_or_else(|| fake_mps_control().to_owned(), PathBuf::from)
 }
 
 /// `MPSGATE_TEST_LOG=1` shows the daemon's lines.

@@ -7,7 +7,7 @@ use mpsgate_api::{Activate, Call, Terminate, WireRefusal};
 use mpsgate_model::{Grant, GrantKey};
 
 use crate::grants::Cgroup;
-use crate::harness::{Container, Node, Running, has_servers, key, request, wait_for};
+use crate::harness::{Container, Node, Running, key, need, request, servers, wait_for};
 
 /// A CUDA process: the double's own, attached as a container's would be.
 pub(crate) struct Client(Child);
@@ -75,12 +75,8 @@ pub(crate) fn terminations(node: &Node) -> usize {
 
 #[test]
 fn the_clients_of_the_container_are_terminated_and_those_of_its_neighbours_live() {
-    const NAME: &str =
-        "the_clients_of_the_container_are_terminated_and_those_of_its_neighbours_live";
-    if !has_servers(NAME) {
-        return;
-    }
-    let Some(cgroup) = Cgroup::new("kill") else { return };
+    need!(servers());
+    let cgroup = need!(Cgroup::new("kill"));
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();
@@ -111,9 +107,7 @@ fn the_clients_of_the_container_are_terminated_and_those_of_its_neighbours_live(
 
 #[test]
 fn without_a_cgroup_on_record_the_init_itself_is_terminated() {
-    if !has_servers("without_a_cgroup_on_record_the_init_itself_is_terminated") {
-        return;
-    }
+    need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();
@@ -125,9 +119,7 @@ fn without_a_cgroup_on_record_the_init_itself_is_terminated() {
 
 #[test]
 fn what_has_no_client_is_answered_without_asking_the_control_daemon_to_end_any() {
-    if !has_servers("what_has_no_client_is_answered_without_asking_the_control_daemon_to_end_any") {
-        return;
-    }
+    need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
     assert_eq!(terminate(&daemon, &key("nobody", 1)).unwrap(), "");
@@ -145,9 +137,7 @@ fn what_has_no_client_is_answered_without_asking_the_control_daemon_to_end_any()
 
 #[test]
 fn a_channel_that_hangs_is_given_up_and_counted() {
-    if !has_servers("a_channel_that_hangs_is_given_up_and_counted") {
-        return;
-    }
+    need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();
@@ -167,9 +157,7 @@ fn a_channel_that_hangs_is_given_up_and_counted() {
 
 #[test]
 fn a_keeper_that_is_busy_with_a_server_is_not_waited_for() {
-    if !has_servers("a_keeper_that_is_busy_with_a_server_is_not_waited_for") {
-        return;
-    }
+    need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 1)).unwrap();

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::grants::Cgroup;
-use crate::harness::{Container, Node, Running, on_card, request, uuid, wait_for};
+use crate::harness::{Container, Node, Running, need, on_card, request, uuid, wait_for};
 use crate::operator::settings;
 
 pub(crate) const MEM: &str = "aliyun.com/gpu-mem";
@@ -260,7 +260,7 @@ fn nothing_is_registered_while_no_card_is_handed_over() {
 
 #[test]
 fn a_container_waits_for_its_pods_earlier_one_that_is_just_ending() {
-    let Some(cgroup) = Cgroup::new("pod") else { return };
+    let cgroup = need!(Cgroup::new("pod"));
     let node = Node::new(1);
     let kubelet = OnNode::start(&node);
     let daemon = node.start();

@@ -8,7 +8,7 @@ use mpsgate_model::Grant;
 use serde_json::{Value, json};
 
 use crate::grants::Cgroup;
-use crate::harness::{Container, Node, Running, on_card, request, uuid, wait_for};
+use crate::harness::{Container, Node, Running, need, on_card, request, uuid, wait_for};
 
 /// A container with a grant of 1 GiB on card 0, in a cgroup of v2.
 struct Granted {
@@ -67,7 +67,7 @@ fn unlimited(daemon: &Running) -> String {
 
 #[test]
 fn an_active_grant_is_limited_told_recorded_and_its_limit_cleared_with_its_end() {
-    let Some((root, cgroup)) = Cgroup::on_v2("limited") else { return };
+    let (root, cgroup) = need!(Cgroup::on_v2("limited"));
     let node = node(root, json!({}));
     let daemon = node.start();
     let mut web = grant_in(&daemon, "web", cgroup);
@@ -89,7 +89,7 @@ fn an_active_grant_is_limited_told_recorded_and_its_limit_cleared_with_its_end()
 
 #[test]
 fn a_limit_that_the_driver_rounded_up_holds() {
-    let Some((root, cgroup)) = Cgroup::on_v2("rounded") else { return };
+    let (root, cgroup) = need!(Cgroup::on_v2("rounded"));
     let node = node(root, json!({ "round_mib": 3000 }));
     let daemon = node.start();
     let web = grant_in(&daemon, "web", cgroup);
@@ -100,7 +100,7 @@ fn a_limit_that_the_driver_rounded_up_holds() {
 
 #[test]
 fn a_limit_that_is_read_back_as_none_is_taken_away_and_not_told() {
-    let Some((root, cgroup)) = Cgroup::on_v2("useless") else { return };
+    let (root, cgroup) = need!(Cgroup::on_v2("useless"));
     // Rounded to more than the card has.
     let node = node(root, json!({ "round_mib": 20_000 }));
     let daemon = node.start();
@@ -144,7 +144,7 @@ fn each_reason_for_the_next_level_is_told_and_the_container_lives() {
         ),
     ];
     for (name, offer, edit, reason) in cases {
-        let Some((root, cgroup)) = Cgroup::on_v2(name) else { return };
+        let (root, cgroup) = need!(Cgroup::on_v2(name));
         let node = node(root, offer);
         node.nvml(edit);
         let daemon = node.start();
@@ -159,7 +159,7 @@ fn each_reason_for_the_next_level_is_told_and_the_container_lives() {
 #[test]
 fn beside_v1_nothing_is_tried() {
     // In whatever hierarchy there is; the tree of cgroups is a plain directory.
-    let Some(cgroup) = Cgroup::new("v1") else { return };
+    let cgroup = need!(Cgroup::new("v1"));
     let elsewhere = tempfile::tempdir().unwrap();
     let node = node(elsewhere.path().to_owned(), json!({}));
     let daemon = node.start();
@@ -171,7 +171,7 @@ fn beside_v1_nothing_is_tried() {
 
 #[test]
 fn after_a_restart_a_limit_is_told_only_once_it_was_read_back() {
-    let Some((root, cgroup)) = Cgroup::on_v2("restart") else { return };
+    let (root, cgroup) = need!(Cgroup::on_v2("restart"));
     let node = node(root, json!({}));
     let daemon = node.start();
     let web = grant_in(&daemon, "web", cgroup);
@@ -209,7 +209,7 @@ fn after_a_restart_a_limit_is_told_only_once_it_was_read_back() {
 
 #[test]
 fn a_limit_that_somebody_took_away_is_set_again() {
-    let Some((root, cgroup)) = Cgroup::on_v2("again") else { return };
+    let (root, cgroup) = need!(Cgroup::on_v2("again"));
     let node = node(root, json!({}));
     let daemon = node.start();
     let web = grant_in(&daemon, "web", cgroup);
@@ -221,7 +221,7 @@ fn a_limit_that_somebody_took_away_is_set_again() {
 
 #[test]
 fn a_crash_before_the_limit_was_recorded_is_made_up_for() {
-    let Some((root, cgroup)) = Cgroup::on_v2("crash") else { return };
+    let (root, cgroup) = need!(Cgroup::on_v2("crash"));
     let mut node = node(root.clone(), json!({}));
     // A first life that knows nothing of v2 records none.
     node.places.cgroups = node.dir.path().to_owned();

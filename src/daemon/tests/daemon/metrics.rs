@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::grants::Cgroup;
 use crate::harness::{
-    Container, LIMIT, Node, Running, has_servers, is_root, on_card, request, wait_for,
+    Container, LIMIT, Node, Running, need, on_card, request, root, servers, wait_for,
 };
 use crate::kill::Client;
 use crate::kubelet::{MEM, OnNode};
@@ -125,10 +125,8 @@ const OF_A_CLUSTER: [&str; 3] =
 
 #[test]
 fn every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served() {
-    const NAME: &str = "every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served";
-    if !is_root(NAME) || !has_servers(NAME) {
-        return;
-    }
+    need!(root());
+    need!(servers());
     let mut node = serving(3);
     node.config.trust.local = Switch::On;
     let kubelet = OnNode::start(&node);
@@ -136,7 +134,7 @@ fn every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served() {
     kubelet.until(MEM, 45, 45);
     kubelet.allocate(MEM, 0, 1);
     // Granted, refused, refused by the hook, started with a note.
-    let Some(cgroup) = Cgroup::new("metrics") else { return };
+    let cgroup = need!(Cgroup::new("metrics"));
     let mut odd = on_card(request("bad", 1), 0);
     odd.key.runtime_root = "/run/a \"b\" \\c".to_owned();
     let bad = daemon.reserve(odd).unwrap();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use mpsgate_api::{Call, Mps, MpsAction, Reply, WireRefusal, WouldEnd};
 use mpsgate_config::{Listen, Manage};
 
-use crate::harness::{Container, Node, Running, has_servers, on_card, request, uuid, wait_for};
+use crate::harness::{Container, Node, Running, need, on_card, request, servers, uuid, wait_for};
 
 fn mps(action: MpsAction, confirmed: bool) -> Call {
     Call::Mps(Mps { gpu: "0".to_owned(), action, confirmed })
@@ -74,9 +74,7 @@ fn without_yes_who_would_die_is_listed_and_nothing_is_done() {
 
 #[test]
 fn the_list_names_servers_and_clients_with_their_containers() {
-    if !has_servers("the_list_names_servers_and_clients_with_their_containers") {
-        return;
-    }
+    need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mpsgate_config::Orphan;
 
 use crate::cards::kill;
-use crate::harness::{Container, Node, Running, has_servers, is_root, request, wait_for};
+use crate::harness::{Container, Node, Running, need, request, root, servers, wait_for};
 
 fn activated(daemon: &Running, name: &str, gib: u64) -> (mpsgate_model::Grant, Container) {
     let grant = daemon.reserve(request(name, gib)).unwrap();
@@ -103,7 +103,7 @@ fn a_reservation_outlives_the_control_daemon_and_its_container_is_refused_until_
     recovered(&node, &daemon, old);
     daemon.activate(&late, &init, None).unwrap();
     assert_eq!(state_of(&daemon, "late"), "active");
-    if has_servers("the server of a renewed reservation") {
+    if servers().is_ok() {
         let servers = daemon.card(0).mps.unwrap().servers;
         assert_eq!(servers.len(), 1, "started before the container's program");
     }
@@ -137,10 +137,7 @@ fn a_control_program_that_ends_at_once_with_0_is_no_start() {
 
 #[test]
 fn an_orphan_server_keeps_its_card_closed_and_is_not_touched() {
-    const NAME: &str = "an_orphan_server_keeps_its_card_closed_and_is_not_touched";
-    if !has_servers(NAME) {
-        return;
-    }
+    need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
     let (_web, _init) = activated(&daemon, "web", 1);
@@ -167,9 +164,7 @@ fn an_orphan_server_keeps_its_card_closed_and_is_not_touched() {
 
 #[test]
 fn an_orphan_server_is_ended_where_the_settings_say_so() {
-    if !has_servers("an_orphan_server_is_ended_where_the_settings_say_so") {
-        return;
-    }
+    need!(servers());
     let mut node = Node::new(1);
     node.config.mps.orphan = Orphan::Kill;
     let daemon = node.start();
@@ -185,9 +180,7 @@ fn an_orphan_server_is_ended_where_the_settings_say_so() {
 
 #[test]
 fn a_server_that_crashes_breaks_the_grants_that_it_served() {
-    if !has_servers("a_server_that_crashes_breaks_the_grants_that_it_served") {
-        return;
-    }
+    need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
     let (_web, _init) = activated(&daemon, "web", 1);
@@ -280,10 +273,8 @@ fn a_link_in_the_ledgers_place_is_not_written_through_and_refuses_grants() {
 #[test]
 fn the_client_that_a_faulted_servers_log_blames_is_named_as_the_logs_word_and_nothing_is_done_to_it()
  {
-    const NAME: &str = "the_client_that_a_faulted_servers_log_blames_is_named_as_the_logs_word_and_nothing_is_done_to_it";
-    if !has_servers(NAME) || !is_root(NAME) {
-        return;
-    }
+    need!(servers());
+    need!(root());
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 1)).unwrap();

@@ -7,7 +7,7 @@ use mpsgate_model::Grant;
 use serde_json::{Value, json};
 
 use crate::grants::Cgroup;
-use crate::harness::{Container, Node, Running, has_servers, on_card, request, wait_for};
+use crate::harness::{Container, Node, Running, need, on_card, request, servers, wait_for};
 use crate::kill::{Client, terminations};
 
 /// A container with a grant of 1 GiB on card 0.
@@ -17,13 +17,13 @@ struct Granted {
     grant: Grant,
 }
 
-fn granted(daemon: &Running, name: &str) -> Option<Granted> {
+fn granted(daemon: &Running, name: &str) -> Result<Granted, &'static str> {
     let cgroup = Cgroup::new(name)?;
     let grant = daemon.reserve(on_card(request(name, 1), 0)).unwrap();
     let init = Container::new();
     cgroup.add(&init);
     daemon.activate(&grant, &init, Some(cgroup.id())).unwrap();
-    Some(Granted { init, cgroup, grant })
+    Ok(Granted { init, cgroup, grant })
 }
 
 fn mps(pid: u32, used_mib: u64) -> Value {
@@ -62,8 +62,8 @@ fn looks(node: &Node, daemon: &Running, name: &str, pid: u32, times: u64) {
 fn two_processes_over_the_grant_in_sum_end_their_container_and_not_its_neighbour() {
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(mut bad) = granted(&daemon, "bad") else { return };
-    let Some(mut good) = granted(&daemon, "good") else { return };
+    let mut bad = need!(granted(&daemon, "bad"));
+    let mut good = need!(granted(&daemon, "good"));
     let mut second = Container::new();
     // A container may make cgroups of its own.
     bad.cgroup.add_below("deep", second.pid());
@@ -83,15 +83,11 @@ fn two_processes_over_the_grant_in_sum_end_their_container_and_not_its_neighbour
 
 #[test]
 fn the_gpu_work_of_its_clients_is_ended_before_the_container_and_a_neighbours_is_not() {
-    const NAME: &str =
-        "the_gpu_work_of_its_clients_is_ended_before_the_container_and_a_neighbours_is_not";
-    if !has_servers(NAME) {
-        return;
-    }
+    need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(bad) = granted(&daemon, "bad") else { return };
-    let Some(good) = granted(&daemon, "good") else { return };
+    let bad = need!(granted(&daemon, "bad"));
+    let good = need!(granted(&daemon, "good"));
     let mut client = Client::attach(&node, &bad.grant);
     let mut neighbour = Client::attach(&node, &good.grant);
     bad.cgroup.add_pid(client.pid());
@@ -110,7 +106,7 @@ fn the_gpu_work_of_its_clients_is_ended_before_the_container_and_a_neighbours_is
 fn a_process_below_many_cgroups_of_its_own_counts_for_its_container() {
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(mut bad) = granted(&daemon, "bad") else { return };
+    let mut bad = need!(granted(&daemon, "bad"));
     let mut deep = Container::new();
     bad.cgroup.add_below(&vec!["d"; 60].join("/"), deep.pid());
     uses(&node, &[mps(bad.init.pid(), 500), mps(deep.pid(), 1500)]);
@@ -123,8 +119,8 @@ fn a_process_below_many_cgroups_of_its_own_counts_for_its_container() {
 fn a_process_whose_path_the_kernel_does_not_show_counts_for_its_container() {
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(mut bad) = granted(&daemon, "bad") else { return };
-    let Some(mut good) = granted(&daemon, "good") else { return };
+    let mut bad = need!(granted(&daemon, "bad"));
+    let mut good = need!(granted(&daemon, "good"));
     let mut deep = Container::new();
     // Longer than a page, which `/proc/PID/cgroup` refuses to show.
     let tree = bad.cgroup.add_beyond_paths(deep.pid());
@@ -140,7 +136,7 @@ fn what_is_within_the_grant_and_its_tolerance_is_left_alone() {
     let mut node = Node::new(1);
     node.config.policy.tolerance_mib = 100;
     let daemon = node.start();
-    let Some(mut web) = granted(&daemon, "web") else { return };
+    let mut web = need!(granted(&daemon, "web"));
     uses(&node, &[mps(web.init.pid(), 1124)]);
     wait_for("it is seen", || grant(&daemon, "web").used_mib == Some(1124));
     looks(&node, &daemon, "web", web.init.pid(), 3);
@@ -155,7 +151,7 @@ fn in_report_mode_an_overrun_is_named_once_and_the_container_lives() {
     let mut node = Node::new(1);
     node.config.policy.enforce = Enforce::Report;
     let daemon = node.start();
-    let Some(mut bad) = granted(&daemon, "bad") else { return };
+    let mut bad = need!(granted(&daemon, "bad"));
     uses(&node, &[mps(bad.init.pid(), 2000)]);
     wait_for("it is reported", || !actions(&daemon).is_empty());
     // Still over, look after look.
@@ -172,7 +168,7 @@ fn in_report_mode_an_overrun_is_named_once_and_the_container_lives() {
 fn processes_outside_every_grant_and_past_mps_are_reported_and_live() {
     let node = Node::new(2);
     let daemon = node.start();
-    let Some(mut web) = granted(&daemon, "web") else { return };
+    let mut web = need!(granted(&daemon, "web"));
     let mut nobodys = Container::new();
     let past = json!({ "pid": web.init.pid(), "used_mib": 5, "kind": "compute" });
     uses(&node, &[past, json!({ "pid": nobodys.pid(), "used_mib": 9000, "kind": "compute" })]);
@@ -192,12 +188,10 @@ fn processes_outside_every_grant_and_past_mps_are_reported_and_live() {
 
 #[test]
 fn the_servers_own_memory_is_nobodys() {
-    if !has_servers("the_servers_own_memory_is_nobodys") {
-        return;
-    }
+    need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(web) = granted(&daemon, "web") else { return };
+    let web = need!(granted(&daemon, "web"));
     let server = u32::try_from(node.mps(0).servers().unwrap()[0].pid).unwrap();
     let listed = json!({ "pid": server, "used_mib": 418, "kind": "compute" });
     for used in [101, 102, 103] {
@@ -211,7 +205,7 @@ fn the_servers_own_memory_is_nobodys() {
 fn where_memory_is_not_told_the_guarantee_is_mps_and_status_says_why() {
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(web) = granted(&daemon, "web") else { return };
+    let web = need!(granted(&daemon, "web"));
     looks(&node, &daemon, "web", web.init.pid(), 1);
     assert_eq!(grant(&daemon, "web").guarantee, "mps+watchdog");
     uses(&node, &[json!({ "pid": web.init.pid(), "used_mib": null, "kind": "mps" })]);

@@ -10,7 +10,7 @@ use mpsgate_api::Action;
 use mpsgate_config::Enforce;
 
 use crate::grants::Cgroup;
-use crate::harness::{Container, Node, Running, has_servers, is_root, request, wait_for};
+use crate::harness::{Container, Node, Running, need, request, root, servers, wait_for};
 
 /// A process that holds connections to `control` and says nothing.
 struct Silent(Child);
@@ -56,7 +56,7 @@ struct Granted {
     cgroup: Cgroup,
 }
 
-fn granted(daemon: &Running, name: &str, uid: Option<u32>) -> Option<Granted> {
+fn granted(daemon: &Running, name: &str, uid: Option<u32>) -> Result<Granted, &'static str> {
     let cgroup = Cgroup::new(name)?;
     let mut call = request(name, 1);
     call.uid = uid.unwrap_or(call.uid);
@@ -64,7 +64,7 @@ fn granted(daemon: &Running, name: &str, uid: Option<u32>) -> Option<Granted> {
     let init = Container::new();
     cgroup.add(&init);
     daemon.activate(&grant, &init, Some(cgroup.id())).unwrap();
-    Some(Granted { init, cgroup })
+    Ok(Granted { init, cgroup })
 }
 
 fn actions(daemon: &Running) -> Vec<Action> {
@@ -79,8 +79,8 @@ fn control(node: &Node) -> std::path::PathBuf {
 fn a_container_that_holds_the_channel_is_killed_and_its_neighbour_lives() {
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(mut bad) = granted(&daemon, "bad", None) else { return };
-    let Some(mut good) = granted(&daemon, "good", None) else { return };
+    let mut bad = need!(granted(&daemon, "bad", None));
+    let mut good = need!(granted(&daemon, "good", None));
     let mut silent = Silent::holding(&control(&node), 1);
     bad.cgroup.add_below("deep", silent.pid());
     let expected = format!("its channel is held by container bad, pid {}", silent.pid());
@@ -107,7 +107,7 @@ fn in_report_mode_it_is_named_once_and_lives() {
     let mut node = Node::new(1);
     node.config.policy.enforce = Enforce::Report;
     let daemon = node.start();
-    let Some(mut bad) = granted(&daemon, "bad", None) else { return };
+    let mut bad = need!(granted(&daemon, "bad", None));
     let mut silent = Silent::holding(&control(&node), 1);
     bad.cgroup.add_pid(silent.pid());
     wait_for("it is named", || {
@@ -132,7 +132,7 @@ fn in_report_mode_it_is_named_once_and_lives() {
 fn a_holder_without_a_grant_is_reported_and_never_killed() {
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(mut good) = granted(&daemon, "good", None) else { return };
+    let mut good = need!(granted(&daemon, "good", None));
     let mut silent = Silent::holding(&control(&node), 1);
     wait_for("it is reported", || !actions(&daemon).is_empty());
     let card = daemon.card(0);
@@ -153,7 +153,7 @@ fn a_holder_without_a_grant_is_reported_and_never_killed() {
 fn a_wedge_from_before_a_restart_is_ended_too() {
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(mut bad) = granted(&daemon, "bad", None) else { return };
+    let mut bad = need!(granted(&daemon, "bad", None));
     daemon.stop().unwrap();
     let pid = node.control_pid(0);
     let mut silent = Silent::holding(&control(&node), 1);
@@ -169,9 +169,9 @@ fn a_wedge_from_before_a_restart_is_ended_too() {
 fn a_flood_of_connections_costs_each_of_its_containers_its_life() {
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(mut one) = granted(&daemon, "one", None) else { return };
-    let Some(mut two) = granted(&daemon, "two", None) else { return };
-    let Some(mut good) = granted(&daemon, "good", None) else { return };
+    let mut one = need!(granted(&daemon, "one", None));
+    let mut two = need!(granted(&daemon, "two", None));
+    let mut good = need!(granted(&daemon, "good", None));
     let mut floods = [Silent::holding(&control(&node), 65), Silent::holding(&control(&node), 64)];
     one.cgroup.add_pid(floods[0].pid());
     two.cgroup.add_pid(floods[1].pid());
@@ -210,7 +210,7 @@ fn without_a_cgroup_on_record_the_init_is_what_is_known() {
 fn a_stopped_control_daemon_is_told_from_a_wedge_and_nobody_is_blamed() {
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(mut good) = granted(&daemon, "good", None) else { return };
+    let mut good = need!(granted(&daemon, "good", None));
     let pid = node.control_pid(0).unwrap();
     let signal = |name: &str| {
         assert!(Command::new("kill").args([name, &pid.to_string()]).status().unwrap().success());
@@ -243,15 +243,12 @@ fn client(node: &Node, uid: u32) -> Silent {
 
 #[test]
 fn a_process_that_waits_as_another_uid_than_its_grants_is_ended_and_its_container_lives() {
-    const NAME: &str =
-        "a_process_that_waits_as_another_uid_than_its_grants_is_ended_and_its_container_lives";
-    if !has_servers(NAME) || !is_root(NAME) {
-        return;
-    }
+    need!(servers());
+    need!(root());
     let node = Node::new(1);
     open_to_all(&node);
     let daemon = node.start();
-    let Some(mut bad) = granted(&daemon, "bad", Some(0)) else { return };
+    let mut bad = need!(granted(&daemon, "bad", Some(0)));
     let mut served = client(&node, 0);
     wait_for("the first one is served", || !node.mps(0).clients().unwrap()[0].1.is_empty());
     let mut wrong = client(&node, 65_534);
@@ -279,16 +276,13 @@ fn a_process_that_waits_as_another_uid_than_its_grants_is_ended_and_its_containe
 /// The one that came first holds the server; the one that waits has every right to it.
 #[test]
 fn whoever_is_served_as_a_wrong_uid_is_ended_and_not_the_rightful_one_that_waits() {
-    const NAME: &str =
-        "whoever_is_served_as_a_wrong_uid_is_ended_and_not_the_rightful_one_that_waits";
-    if !has_servers(NAME) || !is_root(NAME) {
-        return;
-    }
+    need!(servers());
+    need!(root());
     let node = Node::new(1);
     open_to_all(&node);
     let daemon = node.start();
-    let Some(bad) = granted(&daemon, "bad", Some(0)) else { return };
-    let Some(mut good) = granted(&daemon, "good", Some(0)) else { return };
+    let bad = need!(granted(&daemon, "bad", Some(0)));
+    let mut good = need!(granted(&daemon, "good", Some(0)));
     // Without clients its server makes room for the wrong one.
     let mut wrong = client(&node, 65_534);
     bad.cgroup.add_pid(wrong.pid());
@@ -322,7 +316,7 @@ fn open_to_all(node: &Node) {
 fn a_connection_that_its_maker_gave_away_blames_who_holds_it() {
     let node = Node::new(1);
     let daemon = node.start();
-    let Some(mut bad) = granted(&daemon, "bad", None) else { return };
+    let mut bad = need!(granted(&daemon, "bad", None));
     let held = {
         let fd = connect(&control(&node));
         let child = Command::new("sleep").arg("1000").stdin(Stdio::from(fd)).spawn().unwrap();

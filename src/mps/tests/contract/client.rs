@@ -11,7 +11,7 @@ use std::process::Stdio;
 
 use mpsgate_mps::{CardMps, ControlDaemon};
 
-use crate::harness::{Bench, feed, is_root, libcuda, wait_for};
+use crate::harness::{Bench, feed, libcuda, need, root, wait_for};
 
 /// `CUDA_ERROR_NO_DEVICE`: no MPS was found, or no card behind it.
 const NO_DEVICE: i32 = 100;
@@ -37,18 +37,16 @@ struct Attached {
     logged: Option<u32>,
 }
 
-/// `None`, said on stderr, where this machine cannot run the test.
-fn stage(bench: &Bench, test: &str) -> Option<Stage> {
-    if !is_root(test) {
-        return None;
-    }
+/// Fails, with the reason, where this machine cannot run the test.
+fn stage(bench: &Bench) -> Result<Stage, String> {
+    root()?;
     let library = bench.readable(&libcuda(bench.version)?.canonicalize().unwrap());
     bench.with_server();
     let (card, daemon) = bench.started();
     card.dirs().renew_links().unwrap();
     let stage = Stage { card, _daemon: daemon, program: bench.cuda_client(), library };
     stage.steer("fake-server-status", &SERVERS_WORD.to_string());
-    Some(stage)
+    Ok(stage)
 }
 
 impl Stage {
@@ -98,9 +96,7 @@ const ATTACHED: Attached = Attached { code: SERVERS_WORD, logged: Some(0) };
 const AS_1000: [&str; 6] = ["setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups"];
 
 pub(crate) fn the_real_client_attaches_through_control_alone(bench: &Bench) {
-    let Some(stage) = stage(bench, "the_real_client_attaches_through_control_alone") else {
-        return;
-    };
+    let stage = need!(stage(bench));
     let dir = bench.dir.path().join("alone");
     fs::create_dir(&dir).unwrap();
     fs::hard_link(stage.card.dirs().pipe_dir().join("control"), dir.join("control")).unwrap();
@@ -113,19 +109,21 @@ pub(crate) fn the_real_client_attaches_through_control_alone(bench: &Bench) {
 
 /// A container brings its own library where nothing injects the node's.
 pub(crate) fn a_library_of_another_branch_attaches_all_the_same(bench: &Bench) {
-    let Some(mut stage) = stage(bench, "a_library_of_another_branch_attaches_all_the_same") else {
-        return;
-    };
+    let mut stage = need!(stage(bench));
+    let fetched = libcuda(if bench.version == 535 { 550 } else { 535 });
     // That of 555 nobody can fetch: who has one names it.
     let given = std::env::var_os("MPSGATE_LIBCUDA_555").map(PathBuf::from);
-    for library in libcuda(if bench.version == 535 { 550 } else { 535 }).into_iter().chain(given) {
+    if given.is_none() {
+        need!(fetched.as_ref());
+    }
+    for library in fetched.into_iter().chain(given) {
         stage.library = bench.readable(&library.canonicalize().unwrap());
         assert_eq!(stage.attach(&stage.card.dirs().client_dir(), &[]), ATTACHED);
     }
 }
 
 pub(crate) fn what_is_no_library_or_has_no_cuinit_is_named(bench: &Bench) {
-    let Some(library) = libcuda(bench.version) else { return };
+    let library = need!(libcuda(bench.version));
     let client = bench.cuda_client();
     let whole = fs::read(&library).unwrap();
     let truncated = bench.dir.path().join("truncated.so");
@@ -148,10 +146,7 @@ pub(crate) fn what_is_no_library_or_has_no_cuinit_is_named(bench: &Bench) {
 
 /// Whatever a container has of its own, the daemon sees the true pid and uid.
 pub(crate) fn the_real_client_attaches_from_any_namespace_and_as_any_uid(bench: &Bench) {
-    let Some(stage) = stage(bench, "the_real_client_attaches_from_any_namespace_and_as_any_uid")
-    else {
-        return;
-    };
+    let stage = need!(stage(bench));
     let dir = stage.card.dirs().client_dir();
     for namespace in ["--ipc", "--net", "--uts", "--mount"] {
         assert_eq!(stage.attach(&dir, &["unshare", namespace]), ATTACHED, "{namespace}");
@@ -172,10 +167,7 @@ pub(crate) fn the_real_client_attaches_from_any_namespace_and_as_any_uid(bench: 
 /// Where no daemon of ours listens, the library goes on without MPS: that is why no container may have a card's node
 /// without a channel that works.
 pub(crate) fn the_real_client_goes_on_without_mps_where_nobody_listens(bench: &Bench) {
-    let Some(stage) = stage(bench, "the_real_client_goes_on_without_mps_where_nobody_listens")
-    else {
-        return;
-    };
+    let stage = need!(stage(bench));
     let none = Attached { code: NO_DEVICE, logged: None };
     let dir = bench.dir.path().join("elsewhere");
     fs::create_dir(&dir).unwrap();
@@ -193,10 +185,7 @@ pub(crate) fn the_real_client_goes_on_without_mps_where_nobody_listens(bench: &B
 
 /// What `cuInit` says of somebody who only greets is what it says of a daemon without a server.
 pub(crate) fn the_code_alone_does_not_tell_whom_the_real_client_reached(bench: &Bench) {
-    let Some(stage) = stage(bench, "the_code_alone_does_not_tell_whom_the_real_client_reached")
-    else {
-        return;
-    };
+    let stage = need!(stage(bench));
     use nix::sys::socket::{
         AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept, bind, listen, recv,
         send, socket,
@@ -228,10 +217,7 @@ pub(crate) fn the_code_alone_does_not_tell_whom_the_real_client_reached(bench: &
 
 /// Not the IPC namespace: the mount `/dev/shm`, where these drivers give the server's region a name.
 pub(crate) fn the_real_client_looks_for_the_servers_region_in_dev_shm(bench: &Bench) {
-    let Some(stage) = stage(bench, "the_real_client_looks_for_the_servers_region_in_dev_shm")
-    else {
-        return;
-    };
+    let stage = need!(stage(bench));
     stage.steer("fake-server-status", "0");
     stage.steer("fake-server-region", "named");
     let dir = stage.card.dirs().client_dir();

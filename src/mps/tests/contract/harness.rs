@@ -1,19 +1,18 @@
 //! Finds the programs, gives each test its own copy and directories, and ends what a test started.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::time::Duration;
 use std::{env, fs};
 
 use mpsgate_mps::{CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, Origin};
-
-/// Long enough for a loaded machine; only a failing test waits for it.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+use mpsgate_testing::programs::{cache, fake_mps_control};
+pub(crate) use mpsgate_testing::{LIMIT, need, root, wait_for};
 
 /// Any uid that is neither root nor ours.
 pub(crate) const NOBODY: u32 = 65_534;
@@ -33,11 +32,11 @@ pub(crate) struct Bench {
     children: Mutex<Vec<Child>>,
 }
 
-/// `None`, with the reason on stderr, when this machine cannot run the test.
-pub(crate) fn bench(kind: Kind, version: u32) -> Option<Bench> {
+/// Fails, with the reason, where this machine has no such program.
+pub(crate) fn bench(kind: Kind, version: u32) -> Result<Bench, String> {
     let program = match kind {
         Kind::Real => real(version)?,
-        Kind::Fake => fake(),
+        Kind::Fake => fake_mps_control().to_owned(),
     };
     let dir = tempfile::Builder::new().prefix("mpsgate").tempdir().unwrap();
     // Servers and clients of another uid must get through.
@@ -52,7 +51,7 @@ pub(crate) fn bench(kind: Kind, version: u32) -> Option<Bench> {
         // be another program, so the version is told by a file beside it.
         fs::write(dir.path().join("bin/fake-mps-version"), version.to_string()).unwrap();
     }
-    Some(Bench { kind, version, binary, dir, children: Mutex::new(Vec::new()) })
+    Ok(Bench { kind, version, binary, dir, children: Mutex::new(Vec::new()) })
 }
 
 /// By another process: a descriptor of ours, open for writing, could be inherited by what another
@@ -71,21 +70,15 @@ pub(crate) fn script(path: &Path, body: &str) {
 
 /// A real program that behaves as that version: the one named by `MPSGATE_TEST_MPS_CONTROL`, or one
 /// unpacked by tests/env/nvidia-cuda-mps.sh.
-fn real(version: u32) -> Option<PathBuf> {
+fn real(version: u32) -> Result<PathBuf, String> {
     let cached = fs::read_dir(cache()).into_iter().flatten().flatten();
     let cached = cached.map(|entry| entry.path().join("usr/bin/nvidia-cuda-mps-control"));
-    let found = env::var_os("MPSGATE_TEST_MPS_CONTROL")
+    env::var_os("MPSGATE_TEST_MPS_CONTROL")
         .map(PathBuf::from)
         .into_iter()
         .chain(cached)
-        .find(|path| path.is_file() && behaves_as(path) == version);
-    if found.is_none() {
-        say_skipped(&format!(
-            "all tests of the real nvidia-cuda-mps-control {version}: it is not here, \
-             tests/env/nvidia-cuda-mps.sh {version} fetches it (NVIDIA's licence)"
-        ));
-    }
-    found
+        .find(|path| path.is_file() && behaves_as(path) == version)
+        .ok_or_else(|| needs("nvidia-cuda-mps-control", "nvidia-cuda-mps.sh", version))
 }
 
 /// 550 brought the command and all else that these tests tell apart.
@@ -96,9 +89,9 @@ fn behaves_as(program: &Path) -> u32 {
 }
 
 /// NVIDIA's libcuda of that branch, unpacked by tests/env/nvidia-libcuda.sh.
-pub(crate) fn libcuda(version: u32) -> Option<PathBuf> {
+pub(crate) fn libcuda(version: u32) -> Result<PathBuf, String> {
     let cached = fs::read_dir(cache()).into_iter().flatten().flatten();
-    let found = cached
+    cached
         .filter(|entry| {
             entry.file_name().to_string_lossy().starts_with(&format!("libcuda1-{version}."))
         })
@@ -106,70 +99,12 @@ pub(crate) fn libcuda(version: u32) -> Option<PathBuf> {
             fs::read_dir(entry.path().join("usr/lib")).into_iter().flatten().flatten()
         })
         .map(|entry| entry.path().join("nvidia/current/libcuda.so.1"))
-        .find(|path| path.is_file());
-    if found.is_none() {
-        say_skipped(&format!(
-            "all tests of NVIDIA's libcuda {version}: it is not here, \
-             tests/env/nvidia-libcuda.sh {version} fetches it (NVIDIA's licence)"
-        ));
-    }
-    found
+        .find(|path| path.is_file())
+        .ok_or_else(|| needs("libcuda", "nvidia-libcuda.sh", version))
 }
 
-fn cache() -> PathBuf {
-    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")));
-    cache.unwrap_or_default().join("mpsgate")
-}
-
-/// The fake control daemon, its server and the client that loads libcuda: built once for each test run.
-fn fake() -> PathBuf {
-    if let Some(built) = env::var_os("MPSGATE_TEST_FAKES") {
-        return PathBuf::from(built).join("nvidia-cuda-mps-control");
-    }
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT
-        .get_or_init(|| {
-            // <target>/<profile>/deps/contract-<hash>
-            let target = env::current_exe().unwrap().ancestors().nth(3).unwrap().to_path_buf();
-            let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-            let status = Command::new(cargo)
-                .args(["build", "--quiet", "--locked", "-p", "fake-mps-control"])
-                .args(["-p", "cuda-client", "--target-dir"])
-                .arg(&target)
-                .current_dir(env!("CARGO_MANIFEST_DIR"))
-                .status()
-                .unwrap();
-            assert!(status.success(), "the fake does not build");
-            target.join("debug/nvidia-cuda-mps-control")
-        })
-        .clone()
-}
-
-/// Says once what is skipped and why, past the test harness, which shows nothing of tests that pass.
-fn say_skipped(what: &str) {
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    if SAID.lock().unwrap().insert(what.to_owned()) {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
-    }
-}
-
-/// Whether the test may go on; says by name what it would need.
-pub(crate) fn is_root(test: &str) -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        say_skipped(&format!("{test} needs root"));
-    }
-    root
-}
-
-/// Waits for a condition, never for a duration.
-pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "never happened: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn needs(program: &str, script: &str, version: u32) -> String {
+    format!("needs NVIDIA's {program} {version}; tests/env/{script} {version} fetches it")
 }
 
 impl Bench {
@@ -177,7 +112,7 @@ impl Bench {
     pub(crate) fn with_server(&self) {
         if self.kind == Kind::Real {
             let server = "nvidia-cuda-mps-server";
-            copy(&fake().with_file_name(server), &self.binary.with_file_name(server));
+            copy(&fake_mps_control().with_file_name(server), &self.binary.with_file_name(server));
         }
     }
 
@@ -191,7 +126,7 @@ impl Bench {
 
     /// The client that loads a libcuda.
     pub(crate) fn cuda_client(&self) -> PathBuf {
-        self.readable(&fake().with_file_name("cuda-client"))
+        self.readable(&fake_mps_control().with_file_name("cuda-client"))
     }
 
     pub(crate) fn dirs(&self, card: u32) -> CardDirs {
@@ -241,7 +176,7 @@ impl Bench {
     pub(crate) fn client(&self, pipe_dir: &Path) -> Command {
         let program = self.dir.path().join("bin/fake-client");
         if !program.exists() {
-            copy(&fake(), &program);
+            copy(fake_mps_control(), &program);
         }
         let mut command = Command::new(program);
         command.env_clear().env("CUDA_MPS_PIPE_DIRECTORY", pipe_dir).arg("client");

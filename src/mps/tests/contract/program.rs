@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::harness::{Bench, Kind, NOBODY, feed, is_root, listing, wait_for};
+use crate::harness::{Bench, NOBODY, feed, listing, need, root, wait_for};
 
 /// Starts the daemon by hand on card 0's directories and waits until it answers.
 fn daemon(bench: &Bench) -> (PathBuf, u32) {
@@ -161,9 +161,7 @@ pub(crate) fn what_the_containers_directory_lets_root_do(bench: &Bench) {
 }
 
 pub(crate) fn what_another_uid_may_do(bench: &Bench) {
-    if !is_root("what_another_uid_may_do") {
-        return;
-    }
+    need!(root());
     let (pipe, _) = daemon(bench);
     assert_tenant(bench, &pipe, Some(NOBODY));
     let (status, printed) = bench.ask(&pipe, Some(NOBODY), "start_server -uid 0\n");
@@ -225,30 +223,26 @@ pub(crate) fn ends_without_a_word_when_a_socket_path_is_too_long(bench: &Bench) 
 
 /// Garbage in the log FIFO, which the containers' directory may hold, ends the daemon's logging and
 /// then blocks the daemon. Only the real program has that FIFO's reader.
-#[test]
-fn garbage_in_the_log_fifo_blocks_a_real_daemon_until_drained() {
+pub(crate) fn garbage_in_the_log_fifo_blocks_a_real_daemon_until_drained(bench: &Bench) {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
-    for version in [535, 550] {
-        let Some(bench) = crate::harness::bench(Kind::Real, version) else { continue };
-        let card = bench.impatient_card();
-        card.ensure_running(&mpsgate_mps::ForkSpawner, crate::harness::LIMIT).unwrap();
-        card.dirs().renew_links().unwrap();
-        let fifo = card.dirs().client_dir().join("log");
-        let mut fifo =
-            fs::File::options().write(true).custom_flags(nix::libc::O_NONBLOCK).open(fifo).unwrap();
-        // The first write ends the reader; the later ones fill the FIFO.
-        wait_for("the FIFO is full", || fifo.write(&[0; 512]).is_err());
-        wait_for("the daemon blocks", || {
-            matches!(
-                card.state().unwrap(),
-                mpsgate_mps::MpsState::Wedged { cause: mpsgate_mps::WedgeCause::LogBlocked, .. }
-            )
-        });
-        card.drain_log().unwrap();
-        wait_for("it answers again", || card.channel().server_list().is_ok());
-        card.stop(&mpsgate_mps::ForkSpawner, std::time::Duration::ZERO).unwrap();
-    }
+    let card = bench.impatient_card();
+    card.ensure_running(&mpsgate_mps::ForkSpawner, crate::harness::LIMIT).unwrap();
+    card.dirs().renew_links().unwrap();
+    let fifo = card.dirs().client_dir().join("log");
+    let mut fifo =
+        fs::File::options().write(true).custom_flags(nix::libc::O_NONBLOCK).open(fifo).unwrap();
+    // The first write ends the reader; the later ones fill the FIFO.
+    wait_for("the FIFO is full", || fifo.write(&[0; 512]).is_err());
+    wait_for("the daemon blocks", || {
+        matches!(
+            card.state().unwrap(),
+            mpsgate_mps::MpsState::Wedged { cause: mpsgate_mps::WedgeCause::LogBlocked, .. }
+        )
+    });
+    card.drain_log().unwrap();
+    wait_for("it answers again", || card.channel().server_list().is_ok());
+    card.stop(&mpsgate_mps::ForkSpawner, std::time::Duration::ZERO).unwrap();
 }
 
 /// The script that fetches the real program says where it is, and that it is NVIDIA's.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mpsgate_mps::protocol::{Command, Event, ServerStatus, parse_log};
 use mpsgate_mps::{CardMps, ForkSpawner, MpsError, MpsState, Origin, Signal, StoppedBy};
 
-use crate::harness::{Bench, Kind, LIMIT, NOBODY, bench, feed, is_root, listing, wait_for};
+use crate::harness::{Bench, Kind, LIMIT, NOBODY, bench, feed, listing, need, root, wait_for};
 
 fn own_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
@@ -72,9 +72,7 @@ pub(crate) fn a_server_that_stays_initializing_is_not_ready(bench: &Bench) {
 }
 
 pub(crate) fn a_server_of_another_uid_is_named(bench: &Bench) {
-    if !is_root("a_server_of_another_uid_is_named") {
-        return;
-    }
+    need!(root());
     bench.with_server();
     let (card, _) = bench.started();
     let server = card.ensure_server(NOBODY, LIMIT).unwrap();
@@ -86,9 +84,7 @@ pub(crate) fn a_server_of_another_uid_is_named(bench: &Bench) {
 
 #[test]
 fn one_server_serves_all_uids_in_multiuser_mode() {
-    if !is_root("one_server_serves_all_uids_in_multiuser_mode") {
-        return;
-    }
+    need!(root());
     let bench = bench(Kind::Fake, 580).expect("the fake is always there");
     let card = bench.card().with_multiuser(true);
     card.ensure_running(&ForkSpawner, LIMIT).unwrap();
@@ -263,9 +259,7 @@ pub(crate) fn no_control_daemon_is_started_beside_an_orphan_server(bench: &Bench
 
 /// A container has the server program (CDI brings it) and can set any environment.
 pub(crate) fn a_process_in_a_container_that_dresses_up_as_a_server_is_none(bench: &Bench) {
-    if !is_root("a_process_in_a_container_that_dresses_up_as_a_server_is_none") {
-        return;
-    }
+    need!(root());
     bench.with_server();
     let (card, server) = serving(bench);
     let program = bench.binary.with_file_name("nvidia-cuda-mps-server");
@@ -302,9 +296,7 @@ pub(crate) fn a_process_in_a_container_that_dresses_up_as_a_server_is_none(bench
 }
 
 pub(crate) fn a_client_of_a_wrong_uid_shows_as_pending_in_the_log(bench: &Bench) {
-    if !is_root("a_client_of_a_wrong_uid_shows_as_pending_in_the_log") {
-        return;
-    }
+    need!(root());
     bench.with_server();
     let (card, _server) = serving(bench);
     let mut command = bench.client(&card.dirs().client_dir());

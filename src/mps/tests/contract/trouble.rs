@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
-use crate::harness::{Bench, Kind, LIMIT, is_root, wait_for};
+use crate::harness::{Bench, Kind, LIMIT, need, root, wait_for};
 
 /// A connection that says nothing; `None` where the queue is full.
 fn idle_connection(control: &Path) -> Option<OwnedFd> {
@@ -55,9 +55,7 @@ pub(crate) fn a_glance_tells_rest_work_and_stop_without_a_word(bench: &Bench) {
 
 /// A process may connect, hand the connection to another one and end: its pid may then be anybody's.
 pub(crate) fn a_connection_that_was_handed_on_names_who_holds_it_now(bench: &Bench) {
-    if !is_root("a_connection_that_was_handed_on_names_who_holds_it_now") {
-        return;
-    }
+    need!(root());
     let (card, daemon) = linked(bench);
     let held = idle_connection(&card.dirs().client_dir().join("control")).unwrap();
     let mut sleep = Process::new("sleep");
@@ -75,9 +73,7 @@ pub(crate) fn a_connection_that_was_handed_on_names_who_holds_it_now(bench: &Ben
 
 /// The driver's own program is enough, and the daemon looks as if it rested.
 pub(crate) fn a_front_end_that_stays_is_a_wedge_with_a_name(bench: &Bench) {
-    if !is_root("a_front_end_that_stays_is_a_wedge_with_a_name") {
-        return;
-    }
+    need!(root());
     let (card, daemon) = linked(bench);
     let known = card.connections(&daemon);
     let mut stays = bench.command(&card.dirs().client_dir());
@@ -143,9 +139,7 @@ fn say_unknown_word(control: &Path) -> OwnedFd {
 }
 
 pub(crate) fn a_word_that_it_does_not_know_costs_it_a_descriptor_for_ever(bench: &Bench) {
-    if !is_root("a_word_that_it_does_not_know_costs_it_a_descriptor_for_ever") {
-        return;
-    }
+    need!(root());
     let (card, daemon) = linked(bench);
     let control = card.dirs().client_dir().join("control");
     let look = || card.descriptors(&daemon, &BTreeSet::new()).unwrap();
@@ -178,9 +172,7 @@ pub(crate) fn a_word_that_it_does_not_know_costs_it_a_descriptor_for_ever(bench:
 
 /// The neighbour: a connection that is held, or waits its turn, is no loss.
 pub(crate) fn a_client_that_waits_is_not_over_and_has_a_maker(bench: &Bench) {
-    if !is_root("a_client_that_waits_is_not_over_and_has_a_maker") {
-        return;
-    }
+    need!(root());
     let (card, daemon) = linked(bench);
     let look = || card.descriptors(&daemon, &BTreeSet::new()).unwrap().connections;
     // Its last front-end may have gone, and a busy daemon not have seen it.
@@ -218,9 +210,7 @@ fn cut_all(card: &CardMps, daemon: &ControlDaemon, known: &Connections) {
 }
 
 pub(crate) fn a_connection_that_nobody_has_open_is_cut_at_the_daemons_end(bench: &Bench) {
-    if !is_root("a_connection_that_nobody_has_open_is_cut_at_the_daemons_end") {
-        return;
-    }
+    need!(root());
     let (card, daemon) = linked(bench);
     let known = card.connections(&daemon);
     let _queue = in_flight(idle_connection(&card.dirs().client_dir().join("control")).unwrap());
@@ -233,9 +223,7 @@ pub(crate) fn a_connection_that_nobody_has_open_is_cut_at_the_daemons_end(bench:
 
 /// The real one rests beside it, and turns all others away.
 pub(crate) fn a_front_end_that_nobody_has_open_is_cut_too(bench: &Bench) {
-    if !is_root("a_front_end_that_nobody_has_open_is_cut_too") {
-        return;
-    }
+    need!(root());
     let (card, daemon) = linked(bench);
     let known = card.connections(&daemon);
     let connection = idle_connection(&card.dirs().client_dir().join("control")).unwrap();

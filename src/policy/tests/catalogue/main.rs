@@ -9,8 +9,6 @@
 #![allow(clippy::disallowed_methods, reason = "fixtures, page and golden text are files")]
 
 mod fixture;
-#[path = "../golden/mod.rs"]
-mod golden;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -18,10 +16,9 @@ use std::fmt::Write;
 use mpsgate_config::{Policy, Unallocated};
 use mpsgate_oci::spec::{apply, glance};
 use mpsgate_policy::{Decision, NoteAction, Verdict, may_matter};
+use mpsgate_testing::golden;
 
 use fixture::{Fixture, fixtures};
-use golden::golden;
-
 /// Ways that leave nothing in a spec. The page says so of each, and what an operator can do.
 const UNSEEN: [usize; 3] = [17, 21, 29];
 /// Ways that are none: the spec passes in silence, as the kernel or the toolkit keeps the card shut.
@@ -87,7 +84,7 @@ fn every_way_of_the_page_is_decided_as_recorded() {
         fixtures.iter().filter(|f| f.row == *number).for_each(|f| text.push_str(&entry(f)));
         text.push('\n');
     }
-    golden("catalogue.txt", &text);
+    golden!("catalogue.txt", &text);
 }
 
 #[test]

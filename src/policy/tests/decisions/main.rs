@@ -5,8 +5,6 @@
 #![allow(clippy::disallowed_methods, reason = "the golden text is a file")]
 
 mod cases;
-#[path = "../golden/mod.rs"]
-mod golden;
 mod reach;
 mod settled;
 mod shared;
@@ -16,11 +14,10 @@ use std::fmt::Write;
 use mpsgate_model::Code;
 use mpsgate_oci::spec::{View, apply, glance};
 use mpsgate_policy::{Schedule, Unruled, Verdict, decide_rootless, may_matter};
+use mpsgate_testing::golden;
 use serde_json::{Value, json};
 
 use cases::{Case, annotation, asking, case, device, env, privileged};
-use golden::golden;
-
 fn cases() -> Vec<Case> {
     cases::cases().into_iter().chain(reach::cases()).collect()
 }
@@ -74,7 +71,7 @@ fn render_edits(text: &mut String, edits: &[mpsgate_oci::spec::Edit]) {
 #[test]
 fn the_table_decides_as_recorded() {
     let text = cases().iter().map(render).collect::<Vec<_>>().join("\n");
-    golden("decisions.txt", &text);
+    golden!("decisions.txt", &text);
 }
 
 fn sharing(case: Case) -> Case {
@@ -112,7 +109,7 @@ fn without_mps_the_table_differs_as_recorded() {
         rows.push(render(&sharing(case(name, spec.clone()))));
         rows.push(render(&Case { name: "the same under MPS", ..case(name, spec) }));
     }
-    golden("share.txt", &rows.join("\n"));
+    golden!("share.txt", &rows.join("\n"));
 }
 
 #[test]

@@ -5,11 +5,10 @@ use std::fmt::Write;
 
 use mpsgate_config::Ipc as IpcPolicy;
 use mpsgate_policy::{Ipc, SharedMemory, Shm, Verdict};
+use mpsgate_testing::golden;
 use serde_json::json;
 
 use crate::cases::{Case, HOST_IPC, asking, case};
-use crate::golden::golden;
-
 fn outcome(case: &Case) -> String {
     let decision = case.decide();
     let notes: Vec<String> = decision.notes.iter().map(|note| note.code.to_string()).collect();
@@ -51,7 +50,7 @@ fn the_namespace_and_dev_shm_count_as_recorded() {
             }
         }
     }
-    golden("shared_memory.txt", &text);
+    golden!("shared_memory.txt", &text);
 }
 
 #[test]

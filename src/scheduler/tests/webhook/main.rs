@@ -15,6 +15,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use mpsgate_config::Ipc;
 use mpsgate_scheduler::webhook::{MUTATE, Mutation, Unreadable, VALIDATE, mutate, validate};
+use mpsgate_testing::golden::compare;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -91,14 +92,7 @@ fn the_table_reads_as_recorded() {
         }
         text.push('\n');
     }
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(path, &text).unwrap();
-    }
-    let recorded = std::fs::read_to_string(path).unwrap_or_default();
-    for (now, then) in text.split("\n\n").zip(recorded.split("\n\n")) {
-        assert_eq!(now, then, "\nMPSGATE_BLESS=1 records the new text");
-    }
-    assert_eq!(text, recorded, "MPSGATE_BLESS=1 records the new text");
+    compare(path, &text);
 }
 
 /// The chart's conditions keep from the webhook what is nothing to it: `tests/chart` evaluates them over this file.
@@ -113,11 +107,7 @@ fn what_the_webhook_has_a_word_on_is_recorded_for_the_charts_conditions() {
         let line = json!({"name": name, "judged": judged, "changed": changed(&review, &both()).is_some(), "review": review});
         writeln!(text, "{line}").unwrap();
     }
-    if std::env::var_os("MPSGATE_BLESS").is_some() {
-        std::fs::write(path, &text).unwrap();
-    }
-    let recorded = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(text == recorded, "MPSGATE_BLESS=1 records the new text");
+    compare(path, &text);
 }
 
 #[test]

@@ -139,10 +139,7 @@ mod tests {
 
     #[test]
     fn a_name_is_whose_directory_it_stands_in() {
-        if !nix::unistd::geteuid().is_root() {
-            eprintln!("SKIPPED: needs root to give directories away");
-            return;
-        }
+        mpsgate_testing::need!(mpsgate_testing::root());
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         assert!(!can(&root), "the directory for temporary files is sticky, and this one is root's");
