@@ -126,8 +126,8 @@ mod tests {
             { "destination": "/m", "type": "bind", "source": "a" }
         ] });
         let found = of(View::new(&relative), dir.path(), &node);
-        assert_eq!(found.len(), 1, "a relative source begins at the bundle: {found:?}");
-        assert_eq!(found[0].destination, "/n");
+        let destinations: Vec<&str> = found.iter().map(|m| m.destination.as_str()).collect();
+        assert_eq!(destinations, ["/n"], "a relative source begins at the bundle");
         // Of its four entries two are not enough to say so.
         assert!(!may_have_node(dir.path(), &node, 4) && may_have_node(dir.path(), &node, 2));
         let roots = |path: &str| {

@@ -138,8 +138,9 @@ impl Source {
         let mut found = BTreeSet::new();
         for (at, word) in words.iter().enumerate() {
             let begins = at == 0 || words[at - 1] != "::";
-            let is_child =
-                || self.files.contains_key(&[module.as_slice(), std::slice::from_ref(word)].concat());
+            let is_child = || {
+                self.files.contains_key(&[module.as_slice(), std::slice::from_ref(word)].concat())
+            };
             let is_path = matches!(word.as_str(), "crate" | "super" | "self") || is_child();
             // What the root hands out under its own name is no use of it.
             let is_export =
