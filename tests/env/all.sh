@@ -50,7 +50,7 @@ ci=${MG_SELECT:-}
 {
   renice -n 5 $BASHPID >/dev/null
   if [[ $ci == ci ]]; then
-    target test-vm VM="crun-grant crun-differential runc-systemd-limits_memory live reboot packages"
+    target test-vm VM="crun-grant crun-differential crun-mps_client runc-systemd-limits_memory live reboot packages"
   else
     target test-vm
     target test-vm MG_VM_SUITE=sid VM="live engines packages"
