@@ -300,9 +300,9 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_task_that_fails_or_panics_ends_the_process() {
-        let failed = || DaemonError::System { action: "try", source: io::Error::other("no") };
+        let failed = || DaemonError::System { action: "try", source: io::Error::other("denied") };
         let error = own_one(async move { Err(failed()) }).await.unwrap_err();
-        assert_eq!(error.to_string(), "the task that does its work ended: cannot try: no");
+        assert_eq!(error.to_string(), "the task that does its work ended: cannot try: denied");
         assert_eq!(error.exit_code(), mpsgate_edge::ExitCode::Failed);
         let error = own_one(async { panic!("on purpose") }).await.unwrap_err();
         assert!(error.to_string().contains("panicked"), "{error}");

@@ -181,7 +181,7 @@ impl LedgerFile {
             steps: crash_steps!("ledger": "created", "written", "renamed"),
             ..New::of(0o600, Durability::Whole)
         };
-        file::replace(&target, &text, &new).map_err(io_error("replace", &target))?;
+        file::replace(&target, &text, &new).map_err(io_error("write", &target))?;
         self.generation = generation;
         Ok(())
     }
