@@ -90,7 +90,7 @@ pub fn causes(error: &dyn Error) -> Vec<String> {
     let mut next = error.source();
     while let Some(cause) = next {
         let text = cause.to_string();
-        if !said.contains(&text) {
+        if !quotes(&said, &text) {
             said.push('\n');
             said.push_str(&text);
             causes.push(text);
@@ -98,6 +98,16 @@ pub fn causes(error: &dyn Error) -> Vec<String> {
         next = cause.source();
     }
     causes
+}
+
+/// Whether `text` stands in `said` in whole words: "no" is not quoted by "cannot".
+fn quotes(said: &str, text: &str) -> bool {
+    let is_end = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric());
+    said.match_indices(text).any(|(at, _)| {
+        let (before, rest) = said.split_at(at);
+        let after = rest.chars().nth(text.chars().count());
+        text.is_empty() || (is_end(before.chars().next_back()) && is_end(after))
+    })
 }
 
 /// Control characters (C0, DEL, C1), ends of lines and paragraphs, and Unicode's bidirectional controls (UAX #9).
@@ -155,6 +165,7 @@ mod tests {
         assert_eq!(chain(&quoting), "tcp: connection refused (111)");
         let outer = within("no answer", within("tcp: connection refused", refused()));
         assert_eq!(causes(&outer), ["tcp: connection refused"]);
+        assert_eq!(chain(&within("cannot try", Said("no", None))), "cannot try: no");
     }
 
     #[test]
