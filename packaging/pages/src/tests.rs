@@ -34,7 +34,7 @@ fn run(test: &str, program: &str, args: &[&str]) -> Option<Output> {
     match output {
         Ok(output) => Some(output),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            eprintln!("SKIPPED: {test} needs {program}");
+            eprintln!("SKIPPED: {test}: needs {program}");
             None
         }
         Err(error) => panic!("{program}: {error}"),
