@@ -8,6 +8,7 @@ NVML=${MG_NVML:-$MG/nvml}
 NODE_MEMORY=16384  # MiB of each simulated card; 15360 of it can be granted (whole GiB after 512)
 CARD_MEMORY=15360
 SETTINGS=''        # a file's own, for `settings`
+CARDS=${MG_GPUS:-2} # simulated ones of a file, for `node_start` and `node_reset`
 
 # uuid N: of simulated card N.
 uuid() { printf 'GPU-00000000-0000-4000-8000-%012d' "$1"; }
@@ -176,7 +177,7 @@ daemon_with() {
 # node_start [N]: cards, settings, daemon. node_stop: the containers, the daemon, the channel. node_anew [SED SCRIPT]: both.
 # node_reset: no container is left, mpsgated runs, all memory is free.
 node_start() {
-  sim_cards "$@"
+  sim_cards "${1:-$CARDS}"
   settings
   daemon_start
 }
@@ -198,7 +199,7 @@ node_anew() {
 node_reset() {
   delete_all
   [[ -f $MG/mpsgated.pid ]] || daemon_start
-  assert_free
+  assert_free "$CARDS"
 }
 
 # What outlives mpsgated by design: the control daemons.

@@ -143,9 +143,9 @@ UNPRIVILEGED='.process.capabilities |= map_values([])'
 # fake_runtime NAME: a runtime of this name that keeps the resources of `update` and its last argument.
 fake_runtime() {
   mkdir -p "$MG/fake"
-  cat >"$MG/fake/$1" <<'EOF'
+  cat >"$MG/fake/$1" <<EOF
 #!/bin/sh
-case $3 in -) cat ;; *) cat "$3" ;; esac >"$(dirname "$0")/got"
+case \$3 in -) cat ;; *) cat "\$3" ;; esac >"$MG/fake/got"
 EOF
   chmod 755 "$MG/fake/$1"
   daemon_stop

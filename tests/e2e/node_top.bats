@@ -3,7 +3,7 @@
 
 load suite
 
-setup_file() { node_start 1; }
+CARDS=1
 
 teardown() {
   explain_failure
@@ -22,6 +22,7 @@ top_start() {
   exec {keys}>"$MG/keys"
 }
 
+counted() { [[ $(grant "$1" .used_mib) == "$2" ]]; } # ID MIB
 shows() { grep -qaF -- "$1" "$MG/screen"; }
 restored() { tail -c 200 "$MG/screen" | grep -qaF $'\e[?1049l'; }
 
@@ -30,12 +31,13 @@ restored() { tail -c 200 "$MG/screen" | grep -qaF $'\e[?1049l'; }
   pid=$(oci state web | jq .pid)
   jq --argjson pid "$pid" '.cards[0].processes = [{pid: $pid, used_mib: 3584, kind: "mps"}]' "$NVML/nvml.json" >"$NVML/next"
   mv "$NVML/next" "$NVML/nvml.json"
+  # Before the first picture: of later ones only the cells that change are drawn.
+  wait_for 10 "what the device counts" counted web 3584
   top_start 80 24
   wait_for 20 "its first picture" shows "q quit"
   wait_for 10 "the card" shows "Simulated"
   wait_for 10 "the container's use" shows "3.5"
   printf s >&"$keys"
-  # Only cells that change are drawn, so words are looked for.
   wait_for 10 "another order" shows "share"
   printf q >&"$keys"
   wait_for 10 "it ends" gone "$top"

@@ -2,9 +2,10 @@
 # mpsgate run-probe: a container of its own, through the real runc, with a libcuda of ours in it.
 
 load suite
+CARDS=1
 
 setup_file() {
-  node_start 1
+  node_start
   # Gives what the grant's variable says, or, built so, everything; or never answers.
   cat >"$MG/cuda.c" <<'C'
 #include <stddef.h>
