@@ -241,6 +241,8 @@ cluster_stop() {
   end registry
   api_stop
   node_stop
+  # Of pods that could not be cleared: they hold what bats waits for the end of. The sandbox has its own processes alone.
+  pkill -KILL containerd-shim || true
 }
 
 # The default set-up: one cluster for the file, whose API server mpsgated follows; each test leaves it without pods and with all
