@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 
 use mpsgate_host::format::{self, FormatError};
-use mpsgate_model::NodeCard;
-use mpsgate_model::{DeviceNode, Grant};
+use mpsgate_model::{DeviceNode, Grant, NodeCard};
 use mpsgate_policy::{Cards, Majors, Node, Schedule, SharedMemory};
 use serde::{Deserialize, Serialize};
 

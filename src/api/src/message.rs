@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use mpsgate_model::ledger::CgroupId;
-use mpsgate_model::{Cdi, Grant, GrantKey, PodContainer, Request};
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Cdi, Code, Grant, GrantKey, PodContainer, Refusal, Request};
 use serde::{Deserialize, Serialize};
 
 use crate::{ApiServerStatus, FrameError, ResourceStatus};

@@ -5,8 +5,7 @@
 use mpsgate_cluster::admission::{Container, Nodes, Pod, ShmVolume, is_shm, judge};
 use mpsgate_cluster::handlers::{Known, Where};
 use mpsgate_config::Ipc;
-use mpsgate_model::Code;
-use mpsgate_model::Mib;
+use mpsgate_model::{Code, Mib};
 use mpsgate_policy::schedule::Word;
 
 fn container(name: &str, gib: u64, volume: Option<&str>) -> Container {

@@ -4,9 +4,8 @@ use std::collections::HashSet;
 use std::mem::take;
 
 use mpsgate_config::{Policy, Privileged, Schedule, Unallocated, VisibleDevices};
-use mpsgate_model::printable;
 use mpsgate_model::{
-    Author, ComputeShare, Mib, Request, RequestError, TOKEN_ANNOTATION, parse_request,
+    Author, ComputeShare, Mib, Request, RequestError, TOKEN_ANNOTATION, parse_request, printable,
 };
 use mpsgate_oci::spec::{Device, DeviceRule, Edit, View};
 

@@ -1,8 +1,7 @@
 //! What is said about a container besides its verdict: what was taken away, what was let through, and what
 //! nobody is stopped for but an operator should be able to find.
 
-use mpsgate_model::is_request_annotation;
-use mpsgate_model::printable;
+use mpsgate_model::{is_request_annotation, printable};
 use mpsgate_oci::spec::View;
 
 use crate::found::Few;

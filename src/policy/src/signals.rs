@@ -7,8 +7,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use mpsgate_model::printable;
-use mpsgate_model::{is_request_annotation, is_request_env};
+use mpsgate_model::{is_request_annotation, is_request_env, printable};
 use mpsgate_oci::spec::{Device, Edit, Seen, View};
 
 use crate::found::{Signal, Signals};

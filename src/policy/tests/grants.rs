@@ -6,9 +6,8 @@
 use std::fmt::Write;
 
 use mpsgate_config::InjectMode;
-use mpsgate_model::Code;
 use mpsgate_model::{
-    Author, Cdi, CdiEdits, CdiHook, CdiMount, ComputeShare, ContainerId, DeviceNode, GpuUuid,
+    Author, Cdi, CdiEdits, CdiHook, CdiMount, Code, ComputeShare, ContainerId, DeviceNode, GpuUuid,
     Grant, GrantKey, GrantedCard, Guarantee, Instance, Mib, Priority, parse_request,
 };
 use mpsgate_oci::spec::{View, apply};

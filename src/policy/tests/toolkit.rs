@@ -5,9 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 
 use mpsgate_config::{Policy, Unallocated};
-use mpsgate_model::Code;
-use mpsgate_model::GpuUuid;
-use mpsgate_model::NodeCard;
+use mpsgate_model::{Code, GpuUuid, NodeCard};
 use mpsgate_oci::spec::{Edit, View, glance};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, Node, Schedule, SharedMemory, Shm, Users,

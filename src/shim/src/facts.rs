@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_api::NodeSnapshot;
 use mpsgate_config::{Config, Manage, Trust, paths};
-use mpsgate_model::UVM_TOOLS;
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, Refusal, UVM_TOOLS};
 use mpsgate_oci::argv::Invocation;
 use mpsgate_oci::spec::{Edit, IdRange, Namespace, View};
 use mpsgate_policy::{

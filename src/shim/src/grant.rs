@@ -8,8 +8,7 @@ use std::time::Duration;
 use mpsgate_api::{Call, Client, Engine, ExecRecord, FILES_FORMAT, NoStatus, Reply, Reserve};
 use mpsgate_config::{ConfigError, paths};
 use mpsgate_host::crash_point;
-use mpsgate_model::{Cdi, ContainerId, DeviceNode, Grant, GrantKey, Instance};
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Cdi, Code, ContainerId, DeviceNode, Grant, GrantKey, Instance, Refusal};
 use mpsgate_oci::spec::{Edit, View};
 use mpsgate_policy::{Caller, Cards, Injector, NVIDIA_MAJOR, Node, Wanted, grant_edits, grant_env};
 

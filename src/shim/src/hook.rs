@@ -21,8 +21,7 @@ use std::time::Duration;
 use mpsgate_api::{Activate, ApiError, Call, Client, NoStatus, Release, Reply};
 use mpsgate_config::paths;
 use mpsgate_host::crash_point;
-use mpsgate_model::{Code, Refusal};
-use mpsgate_model::{ContainerId, GrantKey, Instance};
+use mpsgate_model::{Code, ContainerId, GrantKey, Instance, Refusal};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_policy::HOOK_MOUNTS;
 

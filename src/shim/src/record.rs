@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_api::ExecRecord;
 use mpsgate_config::{paths, runs_as_root};
-use mpsgate_model::GrantKey;
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, GrantKey, Refusal};
 
 use crate::facts::read_own;
 use crate::replace::replace;

@@ -8,9 +8,7 @@ use std::time::SystemTime;
 
 use mpsgate_api::{Call, Client};
 use mpsgate_config::paths;
-use mpsgate_model::PodContainer;
-use mpsgate_model::printable;
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, PodContainer, Refusal, printable};
 use mpsgate_oci::argv::{Invocation, LogFormat};
 use mpsgate_oci::runtime_log;
 use mpsgate_policy::Note;

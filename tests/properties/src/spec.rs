@@ -2,10 +2,9 @@
 //! writes to a hook.
 
 use mpsgate_config::{Policy, Privileged, Unallocated, VisibleDevices};
-use mpsgate_model::NodeCard;
 use mpsgate_model::{
     CdiEdits, CdiHook, CdiMount, ContainerId, DeviceNode, GpuUuid, Grant, GrantKey, GrantedCard,
-    Guarantee, Instance,
+    Guarantee, Instance, NodeCard,
 };
 use mpsgate_oci::hook_state::{HookState, MAX_BYTES};
 use mpsgate_oci::process::rewrite_env;

@@ -4,8 +4,7 @@ use mpsgate_api::{
     Envelope, MAX_FRAME, Reply, VERSION, WireRefusal, WouldEnd, compatible, decode_length, encode,
     parse_envelope,
 };
-use mpsgate_model::Refusal;
-use mpsgate_model::printable;
+use mpsgate_model::{Refusal, printable};
 use serde::Serialize;
 
 /// A frame's bytes are an error, a version that is too far away, or a call that is sent again the same. So

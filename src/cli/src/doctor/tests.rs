@@ -10,8 +10,7 @@ use mpsgate_api::{
 };
 use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::{Card, ComputeMode, MigState};
-use mpsgate_model::GpuUuid;
-use mpsgate_model::NodeCard;
+use mpsgate_model::{GpuUuid, NodeCard};
 use mpsgate_mps::{Capabilities, Holder, MpsState, WedgeCause};
 
 use super::checks::{self, CHECKS, Finding, Outcome};

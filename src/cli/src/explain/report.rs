@@ -4,9 +4,7 @@ use mpsgate_edge::{EdgeError, print};
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use mpsgate_model::Refusal;
-use mpsgate_model::printable;
-use mpsgate_model::{Priority, Request};
+use mpsgate_model::{Priority, Refusal, Request, printable};
 use mpsgate_oci::spec::Edit;
 use mpsgate_policy::{Decision, Note, Signal, Verdict, Wanted};
 use serde::Serialize;

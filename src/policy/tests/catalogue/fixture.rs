@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use mpsgate_config::Policy;
-use mpsgate_model::NodeCard;
-use mpsgate_model::{DeviceNode, GpuUuid};
+use mpsgate_model::{DeviceNode, GpuUuid, NodeCard};
 use mpsgate_oci::spec::{Namespace, View};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, Pids,

@@ -3,8 +3,7 @@
 use mpsgate_config::{
     Exempt, InjectMode, Ipc as IpcPolicy, Policy, Privileged, Unallocated, VisibleDevices,
 };
-use mpsgate_model::NodeCard;
-use mpsgate_model::{DeviceNode, GpuUuid};
+use mpsgate_model::{DeviceNode, GpuUuid, NodeCard};
 use mpsgate_oci::spec::{IdRange, View, parse};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, Pids, Reach,

@@ -11,8 +11,7 @@
 use std::path::{Path, PathBuf};
 
 use mpsgate_config::{Unallocated, runs_as_root};
-use mpsgate_model::printable;
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_policy::{Action, Caller, Reading, Verdict, asks, exempt_as, is_privileged};
 

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_host::crash_point;
 use mpsgate_host::file::{remove_leftovers, temporary_name};
-use mpsgate_model::DeviceNode;
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, DeviceNode, Refusal};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, SFlag, major, makedev, minor, mknod};

@@ -3,8 +3,7 @@
 
 use std::path::Path;
 
-use mpsgate_model::printable;
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_oci::spec::{self, ReadOnly};
 use mpsgate_policy::{CLIENT_DIRECTORY, Shm};
