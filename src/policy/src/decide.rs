@@ -5,7 +5,8 @@ use std::mem::take;
 
 use mpsgate_config::{Policy, Privileged, Schedule, Unallocated, VisibleDevices};
 use mpsgate_model::{
-    Author, ComputeShare, Mib, Request, RequestError, TOKEN_ANNOTATION, parse_request, printable,
+    Author, Code, ComputeShare, Mib, Refusal, Request, RequestError, TOKEN_ANNOTATION,
+    parse_request, printable,
 };
 use mpsgate_oci::spec::{Device, DeviceRule, Edit, View};
 
@@ -19,7 +20,6 @@ use crate::settle::Held;
 use crate::signals;
 use crate::users::{self, Users};
 use crate::{Caller, Note, NoteAction, Unruled, notes, reach, refusal, schedule, toolkit, unruled};
-use mpsgate_model::{Code, Refusal};
 
 /// A bind mount that touches mpsgate's directories, as the caller found by device and inode.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,12 +3,11 @@
 use std::collections::HashSet;
 
 use mpsgate_config::InjectMode;
-use mpsgate_model::{Cdi, CdiEdits, DeviceNode, Grant, Priority};
+use mpsgate_model::{Cdi, CdiEdits, Code, DeviceNode, Grant, Priority, Refusal};
 use mpsgate_oci::spec::{Device, Edit, HookStage, View};
 
 use crate::decide::{Wanted, nodes_away};
 use crate::path::inside;
-use mpsgate_model::{Code, Refusal};
 
 /// Where a granted container finds its end of the MPS channel.
 pub const CLIENT_DIRECTORY: &str = "/run/mpsgate/mps";

@@ -7,12 +7,11 @@
 //! unverified). Which of the two a node's driver does, its servers say; see [`SharedMemory`].
 
 use mpsgate_config::{Ipc as IpcPolicy, Schedule};
-use mpsgate_model::printable;
+use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::spec::{MountEntry, Namespace, ReadOnly, View};
 
 use crate::path::inside;
 use crate::{Input, Note, NoteAction, refusal};
-use mpsgate_model::{Code, Refusal};
 
 /// The directory of POSIX shared memory (shm_overview(7)).
 const PLACE: &str = "/dev/shm";

@@ -9,14 +9,13 @@
 //! A container with CAP_SYS_ADMIN is not refused without a request: it mounts them by itself, and node agents have it.
 
 use mpsgate_config::{Privileged, Unallocated, paths};
-use mpsgate_model::printable;
+use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::spec::{Edit, HookStage};
 
 use crate::decide::Action;
 use crate::found::Few;
 use crate::grant_edits::{HOOK_ENV, HOOK_TIMEOUT_S};
 use crate::{Input, MountFact, MountKind, Note};
-use mpsgate_model::{Code, Refusal};
 
 /// Argument of our hook where it shall look at mounts alone.
 pub const HOOK_MOUNTS: &str = "--mounts";

@@ -1,14 +1,13 @@
 //! What is said about a container besides its verdict: what was taken away, what was let through, and what
 //! nobody is stopped for but an operator should be able to find.
 
-use mpsgate_model::{is_request_annotation, printable};
+use mpsgate_model::{Code, is_request_annotation, printable};
 use mpsgate_oci::spec::View;
 
 use crate::found::Few;
 use crate::path::clean;
 use crate::signals::{is_memory, is_privileged};
 use crate::{Input, MountKind};
-use mpsgate_model::Code;
 
 /// Sockets by which their user can start containers, under their engines' names.
 const ENGINE_SOCKETS: [&str; 6] = [

@@ -2,12 +2,11 @@
 //! one that is traced: with GPU memory it may see its own pod's alone.
 
 use mpsgate_config::HostPid;
-use mpsgate_model::printable;
+use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::spec::View;
 
 use crate::refusal;
 use crate::{Caller, Note, NoteAction};
-use mpsgate_model::{Code, Refusal};
 
 /// The PID namespace that a container will have.
 #[derive(Debug, Clone, PartialEq, Eq)]

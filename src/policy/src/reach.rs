@@ -1,11 +1,11 @@
 //! Devices of managed cards that a spec leaves within a container's reach: by its nodes, by its rules.
 
+use mpsgate_model::Code;
 use mpsgate_oci::spec::{Device, OpenDevices, View};
 
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::path::clean;
 use crate::{Cards, Unruled};
-use mpsgate_model::Code;
 
 /// What a node of a managed card is, as the end of a sentence.
 pub(crate) fn managed(node: &Node, device: &Device<'_>) -> Option<(Code, &'static str)> {

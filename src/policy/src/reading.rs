@@ -12,11 +12,10 @@ use std::io::Read;
 
 use mpsgate_config::{Policy, Unallocated};
 use mpsgate_model::printable::chain;
-use mpsgate_model::{is_request_annotation, is_request_env};
+use mpsgate_model::{Code, Refusal, is_request_annotation, is_request_env};
 use mpsgate_oci::spec::{self, Document, Mount, Seen, SpecError};
 
 use crate::{Decision, Held, MountFact, MountKind, Node, Note, NoteAction, ToolkitNames, Verdict};
-use mpsgate_model::{Code, Refusal};
 
 /// Largest document that is parsed, in bytes. runc's own tests stay below 100 KiB; a Kubernetes pod's annotations
 /// add 256 KiB at most. A larger one is read in pieces.

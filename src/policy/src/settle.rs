@@ -2,11 +2,10 @@
 //! changed document, for the runtime and for `explain`.
 
 use mpsgate_config::{Privileged, Unallocated};
-use mpsgate_model::printable;
+use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::spec::{Device, Document, Edit, EditError, View};
 
 use crate::{Input, Node, Unruled, Verdict, is_privileged, reach};
-use mpsgate_model::{Code, Refusal};
 
 /// What must hold of a document when its edits are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,14 +7,13 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use mpsgate_model::{is_request_annotation, is_request_env, printable};
+use mpsgate_model::{Code, is_request_annotation, is_request_env, printable};
 use mpsgate_oci::spec::{Device, Edit, Seen, View};
 
 use crate::found::{Signal, Signals};
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::path::{clean, inside};
 use crate::{MountFact, MountKind, Unruled, notes, reach, toolkit};
-use mpsgate_model::Code;
 
 /// The kernel hands out dynamic character majors from 234 up.
 const FIRST_DYNAMIC_MAJOR: u32 = 234;

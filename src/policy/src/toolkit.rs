@@ -4,14 +4,13 @@
 
 use std::collections::HashSet;
 
-use mpsgate_model::printable;
+use mpsgate_model::{Code, printable};
 use mpsgate_oci::spec::{Edit, Seen, View};
 
 use crate::found::Signals;
 use crate::has_nvidia_hook;
 use crate::node::Node;
 use crate::path::{clean, inside};
-use mpsgate_model::Code;
 
 /// The variable by which NVIDIA's container toolkit is asked for cards.
 pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";

@@ -3,11 +3,10 @@
 
 use std::path::Path;
 
-use mpsgate_model::printable;
+use mpsgate_model::{Code, printable};
 use mpsgate_oci::spec::View;
 
 use crate::{Input, MountKind, Signal, is_privileged, reach, users};
-use mpsgate_model::Code;
 
 /// Devices that no rule of a spec speaks of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
