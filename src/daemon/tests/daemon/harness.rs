@@ -347,8 +347,8 @@ pub(crate) fn control() -> PathBuf {
 /// `MPSGATE_TEST_LOG=1` shows the daemon's lines.
 fn init_log() {
     if env::var_os("MPSGATE_TEST_LOG").is_some() {
-        log::set_max_level(log::LevelFilter::Debug);
-        let _ = env_logger::Builder::new().filter_level(log::LevelFilter::Debug).try_init();
+        // A test of this process has installed it already.
+        let _ = mpsgate_edge::logging::to_stderr(mpsgate_config::LogLevel::Debug);
     }
 }
 
