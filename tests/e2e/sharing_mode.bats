@@ -1,13 +1,11 @@
 #!/usr/bin/env bats
 # Cards that are shared by agreement alone: what a container gets without MPS and without the host's
 # IPC namespace, and how the node goes from one schedule to the other.
+#
+# Two cards for a container, and one that is not its:
+# sandbox: MG_GPUS=3
 
 load suite
-
-setup_file() {
-  export MG_GPUS=3 # two for a container, and one that is not its
-  node_start
-}
 
 teardown() {
   explain_failure
