@@ -26,11 +26,11 @@ CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-build: install-build ## build everything into out/: shim and hook static, daemon, command, test doubles
+build: install-build ## build everything into out/: shim and hook static, daemon, command, fakes
 	@echo "shim and hook: $(shim_target), profile shim"
 	@$(shim_env) cargo build -q --locked -p mpsgate-shim --profile shim --target $(shim_target)
 	@$(shim_env) cargo build -q --locked -p mpsgate-escape -p mpsgate-differential --profile shim --target $(shim_target)
-	@echo "daemon, command and test doubles: profile $(PROFILE)"
+	@echo "daemon, command and fakes: profile $(PROFILE)"
 	@cargo build -q --locked -p mpsgate-daemon -p mpsgate-cli -p mpsgate-inspect -p mpsgate-scheduler -p fake-nvml -p fake-mps-control -p cuda-client --profile $(PROFILE)
 	@mkdir -p out/fakes
 	@install -t out $(TARGET_DIR)/$(shim_target)/shim/mpsgate-runtime $(TARGET_DIR)/$(shim_target)/shim/mpsgate-hook
@@ -90,7 +90,7 @@ test-packages: man ## the packages: same bytes twice, installed, upgraded, remov
 	@mkdir -p $(LOGS)
 	@tests/packages/run 2>&1 | tee $(LOGS)/packages.log
 
-test-gpu: ## the script for GPU machines, tests/gpu/run, on doubles of all that it needs there (root; after build)
+test-gpu: ## the script for GPU machines, tests/gpu/run, on fakes of all that it needs there (root; after build)
 	@mkdir -p $(LOGS)
 	@tests/e2e/run tests/gpu/dry.bats 2>&1 | tee $(LOGS)/gpu.log
 
@@ -154,7 +154,7 @@ release: ## a release of the committed version into out/release, amd64 and arm64
 	@tests/env/install.sh release
 	@packaging/release
 
-lint: fmt clippy deny shellcheck ## format, lints with warnings denied, dependency rules, shell scripts
+lint: fmt clippy deny shellcheck prose ## format, lints with warnings denied, dependency rules, shell scripts, widths and words
 
 fmt: ## is everything formatted?
 	@cargo fmt --all --check

@@ -303,7 +303,7 @@ def conditions(file, reviews):
             data = {"object": request["object"], "oldObject": request["oldObject"], "request": request}
             values = [evaluate(condition["expression"], **data) for condition in one["matchConditions"]]
             asks[one["clientConfig"]["service"]["path"]] |= all(value is True for value in values)
-        for path, has_word in (("/mpsgate/validate", line["judged"]), ("/mpsgate/mutate", line["changed"])):
+        for path, has_word in (("/mpsgate/validate", line["evaluated"]), ("/mpsgate/mutate", line["changed"])):
             asked += asks[path]
             left += not asks[path]
             if has_word and not asks[path]:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# packaging/kubernetes: the chart rendered by Helm for four sets of values, checked against Kubernetes' own schemas, and what the
-# rendered objects promise. No cluster: what only one can show is named in docs/kubernetes.md. MPSGATE_BLESS=1 writes golden/.
+# packaging/kubernetes: the chart rendered by Helm for four sets of values, checked against
+# Kubernetes' own schemas, and what the rendered objects promise. No cluster: what only one can show
+# is named in docs/kubernetes.md. MPSGATE_BLESS=1 writes golden/.
 
 setup_file() {
   export top tools work=$BATS_FILE_TMPDIR
@@ -253,7 +254,8 @@ volumes() { deployment "$1" "$2" | jq -c "$3"; } # SET DEPLOYMENT FILTER
   local set secret
   for set in all cluster generated; do
     deployment "$set" mpsgate-scheduler | jq -e '.containers[0].command | contains(["--tls-cert=/tls/tls.crt", "--tls-key=/tls/tls.key", "--tls-client-ca=/tls/client-ca.crt"])'
-    # No insecure connection: kube-scheduler makes one of HTTPS without a CA. No key but in a Secret.
+    # No insecure connection: kube-scheduler makes one of HTTPS without a CA. No key but in a
+    # Secret.
     extenders "$set" | jq -e '.[0] | .enableHTTPS and (.urlPrefix | startswith("https:")) and (.tlsConfig.caData | length > 0) and .tlsConfig.insecure != true
       and .tlsConfig.certFile == "/etc/kubernetes/mpsgate/tls.crt" and .tlsConfig.keyFile == "/etc/kubernetes/mpsgate/tls.key"'
     jq -e 'all(.[]; .kind == "Secret" or (tostring | contains("PRIVATE KEY") | not))' "$work/$set.json"
@@ -306,7 +308,8 @@ $(object generated Secret mpsgate-scheduler-tls | jq -r '.data["ca.crt"]')"
   is_equal "$(object all NetworkPolicy mpsgate-scheduler | jq -c '[.spec.ingress[] | {(.ports[0].port): (.from // "everybody")}] | add')" \
     '{"extender":[{"podSelector":{"matchLabels":{"app.kubernetes.io/component":"kube-scheduler","app.kubernetes.io/instance":"mpsgate","app.kubernetes.io/name":"mpsgate"}}},{"ipBlock":{"cidr":"10.0.0.1/32"}}],"probes":[{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"monitoring"}}}],"webhook":"everybody"}'
   is_equal "$(object all NetworkPolicy mpsgate | jq -c '[.spec.ingress[].ports[0].port]')" '["metrics"]'
-  # The labels that it goes by are those of the pods, and no port has an empty list, which would be everybody.
+  # The labels that it goes by are those of the pods, and no port has an empty list, which would be
+  # everybody.
   object all Deployment mpsgate-kube-scheduler | jq -e '.spec.template.metadata.labels | ."app.kubernetes.io/component" == "kube-scheduler" and ."app.kubernetes.io/name" == "mpsgate"'
   render_own nobody --set networkPolicy.enabled=true,metrics.enabled=true
   is_equal "$(jq -c '[.[] | select(.kind == "NetworkPolicy") | .spec.ingress[] | {(.ports[0].port): (.from | length)}] | add' "$work/nobody.json")" '{"extender":1,"webhook":0}'
@@ -362,7 +365,8 @@ $(object generated Secret mpsgate-scheduler-tls | jq -r '.data["ca.crt"]')"
       '{"pods":"get list watch","pods/binding":"create","nodes":"list watch","runtimeclasses":"list watch"}'
     is_equal "$(object "$set" Role mpsgate-scheduler | jq -c '[.rules[] | [.resources[0], (.verbs | join(" ")), .resourceNames]]')" \
       '[["leases","create",null],["leases","get update",["mpsgate-scheduler"]],["pods","patch",null]]'
-    # Nobody has a right to everything, nor to rights, Secrets or other people's processes; bound are the chart's own accounts alone.
+    # Nobody has a right to everything, nor to rights, Secrets or other people's processes; bound
+    # are the chart's own accounts alone.
     jq -e 'all(.[] | select(.kind == "Role" or .kind == "ClusterRole") | .rules[]; (.resources + .verbs + .apiGroups | index("*") | not)
       and all(.resources[]; test("secret|role|exec|proxy|token|webhook") | not))' "$work/$set.json"
     jq -e 'all(.[] | select(.kind | endswith("RoleBinding")) | .subjects[]; .kind == "ServiceAccount" and .namespace == "mpsgate-system")' "$work/$set.json"
@@ -389,7 +393,8 @@ removal() { jq -c '[.[] | select(.metadata.name | contains("removal"))]' "$work/
       '[["nodes","list patch",null],["pods","list",null],["leases","delete",["mpsgate-scheduler","mpsgate-kube-scheduler"]]]'
   done
   is_equal "$(object all Job mpsgate-removal-begin | jq -c '.spec.template.spec.containers[0].command')" '["/usr/bin/mpsgate-scheduler","--removal=begin","--removal-timeout=100"]'
-  # Off, there is nothing of it; nor in what is applied without Helm, where its Jobs would run at once.
+  # Off, there is nothing of it; nor in what is applied without Helm, where its Jobs would run at
+  # once.
   for set in bare default cluster generated; do
     is_equal "$(removal "$set")" "[]"
     jq -e 'all(.[]; .metadata.annotations // {} | has("helm.sh/hook") | not)' "$work/$set.json"

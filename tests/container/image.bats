@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# packaging/container/Containerfile, built and run by Podman without a registry: its base is this machine's C library and
-# nothing else, less than any image has. After `make build`; root.
+# packaging/container/Containerfile, built and run by Podman without a registry: its base is this
+# machine's C library and nothing else, less than any image has. After `make build`; root.
 
 bats_require_minimum_version 1.5.0
 

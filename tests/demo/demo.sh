@@ -3,8 +3,8 @@
 # each card, simulated cards where there is no GPU. Runs in a sandbox (tests/env/sandbox.sh) and
 # leaves nothing behind. Every step is checked; exit 0 only if all of it is as it says.
 #
-# MPSGATE_DEMO=real uses this machine's GPUs: they are switched to EXCLUSIVE_PROCESS for the length of
-# the demo, and back. MPSGATE_DEMO=simulated never asks.
+# MPSGATE_DEMO=real uses this machine's GPUs: they are switched to EXCLUSIVE_PROCESS for the length
+# of the demo, and back. MPSGATE_DEMO=simulated never asks.
 # MG_MPS_CONTROL=PATH runs this control daemon; empty: the stand-in of the tests.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -244,7 +244,7 @@ fake() {
     try fail mpsgate-hook $input
     assert_contains "stderr of '$input'" "$stderr" "usage: mpsgate-hook"
   done
-  # Without either it is the hook alone, which judges the container itself.
+  # Without either it is the hook alone, which evaluates the container itself.
   try fail mpsgate-hook createRuntime
   assert_contains "stderr of the hook alone" "$stderr" E_HOOK_STATE "hint: "
 }
@@ -259,7 +259,7 @@ fake() {
   assert_contains "mpsgated" "$stderr" /etc/mpsgate/config.toml mange manage
 }
 
-@test "settings that others can write are not believed" {
+@test "settings that others can write are not trusted" {
   chmod 666 /etc/mpsgate/config.toml
   refused x E_CONFIG --ann "$WANTS"
   allowed y

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The node's cgroups in a container's reach: mounts by which it leaves its device rules, cgroups that lie in each
-# other, and trees of its own that are deep.
+# The node's cgroups in a container's reach: mounts by which it leaves its device rules, cgroups
+# that lie in each other, and trees of its own that are deep.
 
 load mpsgate
 
@@ -25,7 +25,8 @@ logged() { grep -q "$1" "$MG/log/mpsgated.log"; }
 
 @test "what a writable bind of the cgroups can do is refused with a request: nothing but the rules of another cgroup opens a card" {
   on_v1
-  # What it would be good for: without a request it starts, leaves its device rules, and the card opens.
+  # What it would be good for: without a request it starts, leaves its device rules, and the card
+  # opens.
   # shellcheck disable=SC2016 # for the container's shell
   see out --jq "$MKNOD | $(bind /sys/fs/cgroup rbind rw)" --args sh -c \
     'busybox mknod /tmp/n c 195 1; cat /tmp/n; echo $$ >/cg/devices/cgroup.procs; cat /tmp/n; true'

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# Generated documents, each on the real runtime and through mpsgate: what opens a managed node there must not
-# open it here, `mpsgate explain` says what mpsgate-runtime does, and ordinary ones start (tests/differential).
+# Generated documents, each on the real runtime and through mpsgate: what opens a managed node there
+# must not open it here, `mpsgate explain` says what mpsgate-runtime does, and ordinary ones start
+# (tests/differential).
 # MG_DOCUMENTS=N: how many, half under each policy; MG_SEED=N repeats a run.
 
 load mpsgate
@@ -16,7 +17,8 @@ teardown() {
   node_stop
 }
 
-# try_documents POLICY SED: half of the documents, on a node with these settings. What it counts is shown.
+# try_documents POLICY SED: half of the documents, on a node with these settings. What it counts is
+# shown.
 try_documents() {
   sim_cards
   settings "$2"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# Documents that no engine writes and a runtime takes all the same: what opens a card in any spelling, size or depth is
-# refused, beside it the same document without that is started as it is; and `mpsgate explain` says so of each.
+# Documents that no engine writes and a runtime takes all the same: what opens a card in any
+# spelling, size or depth is refused, beside it the same document without that is started as it is;
+# and `mpsgate explain` says so of each.
 
 load suite
 
@@ -19,7 +20,8 @@ changed() {
   mv "$MG/b/new" "$MG/b/x/config.json"
 }
 
-# below: what comes out where the runtime is called without mpsgate. ENXIO: the device cgroup let the open through.
+# below: what comes out where the runtime is called without mpsgate. ENXIO: the device cgroup let
+# the open through.
 below() {
   try any "$REAL" "${FLAGS[@]}" --root "$MG/below.state" run --bundle "$MG/b/x" below
   case $stdout$stderr in
@@ -66,7 +68,7 @@ half_surrogate() { jq '.x = "MARK"' | sed 's/MARK/\\ud800/'; }
 large() { jq '.annotations.note = ("x" * 17000000)'; }
 other_case() { jq '.Hostname = "m"'; }
 
-@test "a document that is too large, too deep, no UTF-8 or has a key twice is judged by what it shows" {
+@test "a document that is too large, too deep, no UTF-8 or has a key twice is decided by what it shows" {
   local how
   for how in large deep twice bad_utf8 half_surrogate other_case; do
     probe

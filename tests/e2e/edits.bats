@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# What mpsgate takes away is gone: after `policy.unallocated = "strip"` and `policy.privileged = "close"` a managed card
-# does not open by any rule that the edits could have missed, and who has no GPU in mind keeps what he had.
+# What mpsgate takes away is gone: after `policy.unallocated = "strip"` and
+# `policy.privileged = "close"` a managed card does not open by any rule that the edits could have
+# missed, and who has no GPU in mind keeps what he had.
 
 load suite
 
@@ -23,7 +24,8 @@ opens() {
   stderr=$said
 }
 
-# shut MAJOR MINOR ...: the device cgroup does not let it through. There is no driver, so what it lets through fails otherwise.
+# shut MAJOR MINOR ...: the device cgroup does not let it through. There is no driver, so what it
+# lets through fails otherwise.
 shut() {
   opens "$@" || return 1
   assert_contains "open of $1:$2" "$stderr" "not permitted"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# The README's sections on engines as a new user follows them: `mpsgate configure ENGINE --write` on the settings as
-# they are, the engine started by hand (there is no systemd here), one container with a grant, --check, --undo.
+# The README's sections on engines as a new user follows them: `mpsgate configure ENGINE --write` on
+# the settings as they are, the engine started by hand (there is no systemd here), one container
+# with a grant, --check, --undo.
 
 load suite
 
@@ -37,7 +38,8 @@ containerd_stop() {
 
 rootfs_once() { [[ -d $MG/rootfs ]] || rootfs "$MG/rootfs"; }
 
-# as_before: /etc is what it was, but for what the engines make there for themselves when they first run.
+# as_before: /etc is what it was, but for what the engines make there for themselves when they first
+# run.
 as_before() { diff -r --no-dereference -x key.json -x cni.lock "$MG/etc.before" /etc; }
 
 @test "Docker: configure, start, run; undo puts everything back" {
@@ -77,7 +79,8 @@ default_runtime_is() { [[ $(docker info -f '{{.DefaultRuntime}}') == "$1" ]]; }
 }
 
 @test "containerd: configure, start, a pod through CRI; undo puts everything back" {
-  # Debian's file, and what this machine needs: no overlayfs on overlayfs, no CNI, no lower oom_score_adj.
+  # Debian's file, and what this machine needs: no overlayfs on overlayfs, no CNI, no lower
+  # oom_score_adj.
   cat >/etc/containerd/config.toml <<'TOML'
 version = 2
 

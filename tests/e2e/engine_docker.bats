@@ -27,7 +27,7 @@ WANT=(--network none --ipc host --env MPSGATE_GPU_MEM=7Gi)
 
 docker_id() { docker inspect -f '{{.Id}}' "$1"; }
 
-@test "ordinary containers: the same life as on plain Docker" {
+@test "ordinary containers: the same lifecycle as on plain Docker" {
   docker_life ordinary
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Engines that keep their runtime: Podman 4.3 with its precreate hook, which has the whole grant; and the
-# createRuntime hook alone, which can only veto. Plain runc below, never mpsgate-runtime.
+# Engines that keep their runtime: Podman 4.3 with its precreate hook, which has the whole grant;
+# and the createRuntime hook alone, which can only veto. Plain runc below, never mpsgate-runtime.
 
 load suite
 
@@ -76,7 +76,7 @@ ASK=(--ipc host --annotation mpsgate.io/gpu-mem=7Gi)
   assert_free
 }
 
-@test "precreate: restart is a new life, with one grant" {
+@test "precreate: restart is a new instance, with one grant" {
   use podman-precreate
   try_podman "${RUN[@]}" -d --name got "${ASK[@]}" bb sleep 600
   local id=$stdout first

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# The lives of containers: restarted by their engines, started in every way that runc has, broken off in
-# the middle, outlived by their own processes, followed by strangers with their pids. After each, the
-# memory is where it belongs.
+# The lives of containers: restarted by their engines, started in every way that runc has, broken
+# off in the middle, outlived by their own processes, followed by strangers with their pids. After
+# each, the memory is where it belongs.
 
 # shellcheck disable=SC2030,SC2031 # a test is a subshell, and sets what it reads itself
 load suite
@@ -154,7 +154,7 @@ PODMAN_RUN=(run --network host --ipc host --ulimit nofile=1024:1024 --ulimit npr
       assert_contains "refusal $i" "$stderr" big0 big1
     fi
   done
-  wait_for 10 "the last life is over" not_granted loop
+  wait_for 10 "the last instance has ended" not_granted loop
   assert_equal "the neighbours' grants" "$(recorded_grants)" "$before"
   inside_env big0 0=14336M
 }
@@ -212,7 +212,8 @@ inside_env() { # ID LIMIT
   bundle n --ann mpsgate.io/gpu-mem=7Gi
   try fail unshare --pid --fork --kill-child mpsgate-runtime --root "$RUNC_ROOT" run --bundle "$MG/b/n" n
   assert_free
-  # runc gives up by itself; so the hook is asked alone, with a record and a pid that is somebody else's.
+  # runc gives up by itself; so the hook is asked alone, with a record and a pid that is somebody
+  # else's.
   granted g 1Gi
   local instance
   instance=$(grant g .instance)
@@ -224,7 +225,7 @@ inside_env() { # ID LIMIT
 
 cgroups_of() { sed -n "s|^[0-9]*:\([^:]*\):\(/.*$1\)\$|\1 \2|p" "/proc/$2/cgroup"; } # ID PID: "CONTROLLERS PATH"
 
-@test "init ends while a process stays in the cgroup: counted until it ends, and no second life before" {
+@test "init ends while a process stays in the cgroup: counted until it ends, and no second instance before" {
   granted g 7Gi
   local pid controllers path stranger
   pid=$(oci state g | jq .pid)
@@ -247,7 +248,7 @@ cgroups_of() { sed -n "s|^[0-9]*:\([^:]*\):\(/.*$1\)\$|\1 \2|p" "/proc/$2/cgroup
   assert_equal "memory after a restart" "$(grant g .memory_mib)" 7168
   create fail g
   assert_refusal_text g E_LEDGER
-  assert_contains "refusal" "$stderr" "an earlier life of this container has processes left" "pid $stranger (sleep)" \
+  assert_contains "refusal" "$stderr" "a previous instance of this container has processes left" "pid $stranger (sleep)" \
     "kill -KILL $stranger"
   assert_equal "memory, counted once" "$(free_total)" $((CARD_MEMORY * 2 - 7168))
   kill -KILL "$stranger"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# The red team: tests/e2e/escape, from inside real containers that hold a grant, tries every way to the
-# control daemon, the socket, the ledger, other cards and the host. What it says is compared with what
-# stood before, from outside: a neighbour, the daemons, limits, ledger, files.
+# The red team: tests/e2e/escape, from inside real containers that hold a grant, tries every way to
+# the control daemon, the socket, the ledger, other cards and the host. What it says is compared
+# with what stood before, from outside: a neighbour, the daemons, limits, ledger, files.
 
 load suite
 
@@ -19,7 +19,8 @@ setup_file() {
   rootfs_program "$MG/rootfs" "$(control_program)"
   install "$MG_OUT/fakes/escape-try" "$MG/rootfs/escape-try"
   install "$BATS_TEST_DIRNAME/escape" "$MG/rootfs/escape"
-  # A copy, beside which a test can put a server program: Debian's package has none, the double has its own.
+  # A copy, beside which a test can put a server program: Debian's package has none, the fake has
+  # its own.
   mkdir -p "$MG/control"
   cp "$(dirname "$(control_program)")"/nvidia-cuda-mps-* "$MG/control/"
   node_start
@@ -35,7 +36,8 @@ teardown() {
   assert_free
 }
 
-# with_settings [SED SCRIPT]: mpsgated anew, on this file's settings changed by it; teardown goes back.
+# with_settings [SED SCRIPT]: mpsgated anew, on this file's settings changed by it; teardown goes
+# back.
 with_settings() {
   daemon_with "$SETTINGS; ${1:-}"
   changed=${1:-}
@@ -62,7 +64,8 @@ all_caps() {
     | map(select((($bounding / pow(2; .key)) | floor) % 2 == 1) | "CAP_" + .value)'
 }
 
-# What must not change, whatever a container tries: the control daemons, mpsgated, limits, grants, files.
+# What must not change, whatever a container tries: the control daemons, mpsgated, limits, grants,
+# files.
 node_facts() {
   cat "$MG/mpsgated.pid"
   status_json | jq -S '{grants: [.grants[] | {container_id, memory_mib, card, pid, state}],
@@ -73,8 +76,8 @@ node_facts() {
   cat /proc/sys/kernel/core_pattern
 }
 
-# sleeping_server: NVIDIA's server needs a GPU. One that only sleeps shows what its control daemon lets be done
-# to it. The double's own runs already.
+# sleeping_server: NVIDIA's server needs a GPU. One that only sleeps shows what its control daemon
+# lets be done to it. The fake's own runs already.
 sleeping_server() {
   [[ -n ${MG_MPS_CONTROL:-} ]] || return 0
   printf '#!/bin/sh\nexec sleep 600\n' >"$MG/control/nvidia-cuda-mps-server"
@@ -92,8 +95,9 @@ without_sleeping_server() {
 # exec_caps JQ: options of exec that add these capabilities, as `docker exec --privileged` adds all.
 exec_caps() { jq -nr "$1 | .[]" | sed 's/^/--cap=/'; }
 
-# red_team ID CAPS EXEC_CAPS [OPTION...]: the script in a container with these capabilities and Docker's --ipc=host
-# mounts, exec'd with more, beside a neighbour on the same card; its table is $stdout.
+# red_team ID CAPS EXEC_CAPS [OPTION...]: the script in a container with these capabilities and
+# Docker's --ipc=host mounts, exec'd with more, beside a neighbour on the same card; its table is
+# $stdout.
 red_team() {
   local id=$1 caps=$2 more before segment key pid
   mapfile -t more < <(exec_caps "$3")
@@ -124,7 +128,8 @@ red_team() {
   assert_equal "the neighbour" "$(state_of neighbour)" running
 }
 
-# report ID TABLE: added as a page's section to $MG_ESCAPE_REPORT, if there is to be one. Without what differs each time.
+# report ID TABLE: added as a page's section to $MG_ESCAPE_REPORT, if there is to be one. Without
+# what differs each time.
 report() {
   [[ -n ${MG_ESCAPE_REPORT:-} ]] || return 0
   {
@@ -176,7 +181,7 @@ lines() { grep -cE "$1" <<<"$stdout" || true; }
     for line in "NEW CLIENT $pid from user 1234: Server is not ready, push client to pending list" \
       "NEW CLIENT $pid from user 0: Server is not ready, push client to pending list"; do
       try_oci 0 exec liar /escape-try record /run/mpsgate/mps/log 0 "$(control_pid 0)" "$line"
-      # The test double has nobody who reads its FIFO.
+      # The fake has nobody who reads its FIFO.
       [[ $stdout == open:* || -z ${MG_MPS_CONTROL:-} ]] || fail "the FIFO took no record: $stdout"
     done
     try_oci 0 exec liar /escape-try record /run/mpsgate/mps/log 1 999 "Client {PID: $pid, Context ID: 0} caused a memory fault"
@@ -254,7 +259,8 @@ lines() { grep -cE "$1" <<<"$stdout" || true; }
     wait_for 60 "the flooder is ended" ended flooder
     wait_for 15 "it is said" killed flooder "descriptors"
     assert_equal "the neighbour" "$(state_of neighbour)" running
-    # How far it comes is the machine's load's; the daemon must have some left, and serve, as the next lines see.
+    # How far it comes is the machine's load's; the daemon must have some left, and serve, as the
+    # next lines see.
     (($(descriptors 0) < $(descriptors_max 0))) || fail "$(descriptors 0) descriptors are open"
     wait_for 15 "the card is ready" card_is ready 0
     try_oci 0 exec neighbour sh -c 'echo get_default_active_thread_percentage | nvidia-cuda-mps-control'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The parts of tests/gpu/run that need neither a GPU nor its doubles: what it skips, its page, what it reads. The whole of it
-# runs on doubles in tests/gpu/dry.bats (make test-gpu).
+# The parts of tests/gpu/run that need neither a GPU nor its fakes: what it skips, its page, what it
+# reads. The whole of it runs on fakes in tests/gpu/dry.bats (make test-gpu).
 
 load helpers
 
@@ -35,14 +35,14 @@ rows() { grep -E '^\| [a-z]+\.[a-z-]+ \|' "$1"; }
   assert_equal "memory of the second" "$(mib_of_pid 12 <<<$'1, 2\n12, 3\n12, 4')" 3
 }
 
-@test "differences to the double are found line by line" {
+@test "differences to the fake are found line by line" {
   # shellcheck source=tests/gpu/contract.bash
   source "$GPU/contract.bash"
   printf 'used\tps\tCLIENT 0 x\nused\tps\tone\nidle\tps\t\n' >"$BATS_TEST_TMPDIR/a"
   printf 'used\tps\tCLIENT 0 x\nused\tps\ttwo\nidle\tps\t\n' >"$BATS_TEST_TMPDIR/b"
-  assert_equal "used" "$(differences used "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b")" 'ps: "one", the double "two"'
+  assert_equal "used" "$(differences used "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b")" 'ps: "one", the fake "two"'
   assert_equal "idle" "$(differences idle "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b")" ""
   head -n 1 "$BATS_TEST_TMPDIR/a" >"$BATS_TEST_TMPDIR/c"
-  assert_contains "broken off" "$(differences used "$BATS_TEST_TMPDIR/c" "$BATS_TEST_TMPDIR/b")" 'ps: "no answer", the double "two"'
-  assert_contains "nothing asked" "$(differences served "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b")" '0 answers, the double 0'
+  assert_contains "broken off" "$(differences used "$BATS_TEST_TMPDIR/c" "$BATS_TEST_TMPDIR/b")" 'ps: "no answer", the fake "two"'
+  assert_contains "nothing asked" "$(differences served "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b")" '0 answers, the fake 0'
 }

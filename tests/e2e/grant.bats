@@ -349,7 +349,7 @@ mode_is() { [[ $(jq -r --argjson card "$2" '.cards[$card].compute_mode' "$NVML/n
 @test "disable is refused while grants live, frees the card after; enable takes it back" {
   daemon_with 's/^manage = .*/manage = []/'
   assert_equal "managed" "$(card 1 .managed)" false
-  # Its new life gives back what the one before had taken, after it has answered.
+  # Its new instance gives back what the one before had taken, after it has answered.
   wait_for 20 "card 1 is given back" mode_is DEFAULT 1
   try mpsgate enable 1
   wait_for 20 "card 1 is ready" card_is ready 1

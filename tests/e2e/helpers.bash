@@ -2,10 +2,11 @@
 #
 # Words: `try` runs one command under a limit and checks its exit status; `assert_*` print what was
 # expected and what came; `wait_for` polls a condition with a limit. Containers are bundles below
-# $MG/b, made by `bundle`; their output goes to $MG/out/ID. $REAL is the real runtime (MG_REAL_RUNTIME,
-# else runc), $RUNTIME the one under test: $REAL itself in plain.bats, mpsgate-runtime everywhere
-# else. For an emulated machine MG_PATIENCE=N makes every limit N times as long, and MG_POLL=SECONDS the
-# time between two looks. Tests tagged `runtime` are those whose outcome the runtime has a part in.
+# $MG/b, made by `bundle`; their output goes to $MG/out/ID. $REAL is the real runtime
+# (MG_REAL_RUNTIME, else runc), $RUNTIME the one under test: $REAL itself in plain.bats,
+# mpsgate-runtime everywhere else. For an emulated machine MG_PATIENCE=N makes every limit N times
+# as long, and MG_POLL=SECONDS the time between two looks. Tests tagged `runtime` are those whose
+# outcome the runtime has a part in.
 # shellcheck shell=bash disable=SC2034 # status, stdout and stderr are read by the tests
 
 bats_require_minimum_version 1.5.0
@@ -77,14 +78,15 @@ wait_for() {
   done
 }
 
-# environment_of PID: of a container's init, a variable a line, as the kernel has it. A runtime's `start` returns before
-# its init has become the program.
+# environment_of PID: of a container's init, a variable a line, as the kernel has it. A runtime's
+# `start` returns before its init has become the program.
 environment_of() {
   wait_for 10 "process $1 is its container's program" runs_its_own "$1" || return 1
   tr '\0' '\n' <"/proc/$1/environ"
 }
-# runs_its_own PID: and no runtime any more, whose copies of themselves are files without a name, or (runc's bind mount that it
-# detaches) the root of nothing. The kernel names the program a moment before its environment is there.
+# runs_its_own PID: and no runtime any more, whose copies of themselves are files without a name, or
+# (runc's bind mount that it detaches) the root of nothing. The kernel names the program a moment
+# before its environment is there.
 runs_its_own() {
   local program
   program=$(readlink "/proc/$1/exe") && [[ $program == */?* && ! ${program##*/} =~ runc|crun|\(deleted\) ]] &&
@@ -130,7 +132,8 @@ rootfs_program() {
 
 # bundle ID [OPTION...]: a bundle at $MG/b/ID, with its cgroup below the sandbox's own. Options:
 #   --ann K=V  --env K=V  --args CMD...(last)  --jq FILTER  --private-ipc  --caps-all
-# Without --private-ipc the container shares the caller's IPC namespace, and with it the host's /dev/shm, as engines do.
+# Without --private-ipc the container shares the caller's IPC namespace, and with it the host's
+# /dev/shm, as engines do.
 bundle() {
   local id=$1 dir=$MG/b/$1 filter='.' own='' args='[]' ipc=' | .linux.namespaces |= map(select(.type != "ipc"))
     | (.mounts[] | select(.destination == "/dev/shm")) |= {destination, type: "bind", source: "/dev/shm", options: ["rbind", "rw"]}'
@@ -204,7 +207,8 @@ create() {
 start() { try_oci start "$1"; }
 state_of() { oci state "$1" | jq -r .status; }
 
-# see ID [BUNDLE OPTION...] --args CMD...: runs CMD in a new container to its end; its output is $stdout.
+# see ID [BUNDLE OPTION...] --args CMD...: runs CMD in a new container to its end; its output is
+# $stdout.
 see() {
   local id=$1
   bundle "$@"
@@ -216,7 +220,8 @@ delete() { # ID: whatever state it is in
   remove_bundles "${MG:?}/b/$1"
 }
 
-# remove_bundles DIR: without walking into what a container without a mount namespace left mounted there.
+# remove_bundles DIR: without walking into what a container without a mount namespace left mounted
+# there.
 remove_bundles() {
   local mount
   while read -r mount; do umount -l "$mount"; done < <(awk -v dir="$1/" 'index($5, dir) == 1 { print $5 }' /proc/self/mountinfo | tac)
@@ -250,8 +255,9 @@ cgroups_live() {
   done
 }
 
-# life ID: create, start, exec, kill, delete, each checked. What every container must be able to do.
-life() {
+# lifecycle ID: create, start, exec, kill, delete, each checked. What every container must be able
+# to do.
+lifecycle() {
   local id=$1
   # shellcheck disable=SC2016 # for the container's shell
   bundle "$id" --env SEEN=yes --args sh -c 'echo "out: $SEEN"; sleep 600'
@@ -290,7 +296,8 @@ try_docker() {
   try "$want" /usr/bin/docker --host "unix://$DOCKER_SOCK" "$@"
 }
 
-# docker_start [DOCKERD OPTION...]: a dockerd with nothing but its own directories, and the image bb.
+# docker_start [DOCKERD OPTION...]: a dockerd with nothing but its own directories, and the image
+# bb.
 docker_start() {
   mkdir -p "$MG/log"
   # Only root with CAP_SYS_RESOURCE may have a lower one. Docker 26 no longer sets any.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# The driver's own memory limit on a container's cgroup (r615 and newer): real runc or crun, real cgroups, and a
-# simulated NVML that takes limits as NVIDIA's documentation has them. On cgroup v1 it shows that nothing is tried.
+# The driver's own memory limit on a container's cgroup (r615 and newer): real runc or crun, real
+# cgroups, and a simulated NVML that takes limits as NVIDIA's documentation has them. On cgroup v1
+# it shows that nothing is tried.
 
 load mpsgate
 
@@ -23,8 +24,8 @@ driver() {
   daemon_start
 }
 
-# limit_of CGROUP: as the driver has it, `SOFT HARD` in bytes; nothing where it has none. A limit goes with its
-# cgroup, which the double notices when it writes the next time.
+# limit_of CGROUP: as the driver has it, `SOFT HARD` in bytes; nothing where it has none. A limit
+# goes with its cgroup, which the fake notices when it writes the next time.
 limit_of() {
   [[ ! -d $1 ]] || jq -r --arg cgroup "$1" '.cards[0].limits[$cgroup] // empty | "\(.soft_bytes) \(.hard_bytes)"' "$NVML/nvml.json"
 }

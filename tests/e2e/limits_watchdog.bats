@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Containers that take more of a card than was granted: real runc, real processes in real cgroups, and a
-# simulated NVML that says what each of them uses.
+# Containers that take more of a card than was granted: real runc, real processes in real cgroups,
+# and a simulated NVML that says what each of them uses.
 
 load mpsgate
 

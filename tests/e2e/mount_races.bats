@@ -1,12 +1,14 @@
 #!/usr/bin/env bats
-# Mounts whose source leads elsewhere when the runtime mounts it than when it was judged; and other names by
-# which mpsgate's directories are reached. A wrapper below mpsgate-runtime exchanges two names at just that moment.
+# Mounts whose source leads elsewhere when the runtime mounts it than when it was evaluated; and
+# other names by which mpsgate's directories are reached. A wrapper below mpsgate-runtime exchanges
+# two names at just that moment.
 
 load suite
 
 setup_file() { node_below_exchange; }
 
-# node_below_exchange: a node whose runtime exchanges what $MG/exchange names (two paths) before it is run.
+# node_below_exchange: a node whose runtime exchanges what $MG/exchange names (two paths) before it
+# is run.
 node_below_exchange() {
   mkdir -p "$MG/below"
   cat >"$MG/below/runc" <<SH

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# What containers, accidents and other processes do to a card's MPS: a channel that is held, a control
-# daemon that dies, an orphan, a fault, a client of a wrong uid. Real runc; the real control daemon where
-# it can be had, and its double where a server or a client is needed, which takes a GPU.
+# What containers, accidents and other processes do to a card's MPS: a channel that is held, a
+# control daemon that dies, an orphan, a fault, a client of a wrong uid. Real runc; the real control
+# daemon where it can be had, and its fake where a server or a client is needed, which takes a GPU.
 
 load suite
 
@@ -14,7 +14,8 @@ teardown() {
   node_with "$(control_program)"
 }
 
-# node_with CONTROL [SED]: the node anew, with this control program in mpsgated's and in containers' hands.
+# node_with CONTROL [SED]: the node anew, with this control program in mpsgated's and in containers'
+# hands.
 node_with() {
   node_stop
   rm -rf "$MG/rootfs"
@@ -29,8 +30,8 @@ node_with() {
 
 double() { echo "$MG_OUT/fakes/nvidia-cuda-mps-control"; }
 
-# hold ID: a process of the container that keeps the control channel of its card. A front-end connects
-# before it reads its input, so the driver's own program is all it takes.
+# hold ID: a process of the container that keeps the control channel of its card. A front-end
+# connects before it reads its input, so the driver's own program is all it takes.
 hold() { "$RUNTIME" --root "$RUNC_ROOT" exec -d "$1" sh -c 'sleep 600 | nvidia-cuda-mps-control' 3>&-; }
 
 # flood ID N: a process of the container with N connections that say nothing.
@@ -133,7 +134,7 @@ ask() {
   granted old 7Gi --ann mpsgate.io/gpu=0
   granted other 1Gi --ann mpsgate.io/gpu=1
   local pid server
-  # Only the double has a server here.
+  # Only the fake has a server here.
   pid=$(card 0 .mps.pid) server=$(card 0 '.mps.servers[].pid')
   kill -KILL "$pid"
   [[ -z $server ]] || kill -KILL "$server"
@@ -205,7 +206,7 @@ ask() {
   done
 }
 
-# --- with the double: servers and clients ----------------------------------------------------------
+# --- with the fake: servers and clients ----------------------------------------------------------
 
 @test "an orphan server: the card waits for its end, and nothing of a tenant is killed" {
   node_with "$(double)"

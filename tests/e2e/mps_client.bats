@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# NVIDIA's own client library in containers, below NVIDIA's own control daemon: whom it reaches, as whom and from where. The server
-# is the tests' own: what comes after a server's first words is for a card (tests/gpu).
+# NVIDIA's own client library in containers, below NVIDIA's own control daemon: whom it reaches, as
+# whom and from where. The server is the tests' own: what comes after a server's first words is for
+# a card (tests/gpu).
 
 load suite
 
@@ -45,7 +46,8 @@ clients() {
 
 asked() { echo get_server_list | CUDA_MPS_PIPE_DIRECTORY=/run/mpsgate/mps/0/pipe "$MG/control/nvidia-cuda-mps-control"; }
 
-# attaches ID [EXEC OPTION...]: the library in an exec'd process is served, and the daemon has seen one more.
+# attaches ID [EXEC OPTION...]: the library in an exec'd process is served, and the daemon has seen
+# one more.
 attaches() {
   local id=$1 before
   shift

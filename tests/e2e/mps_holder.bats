@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
-# `mpsgated hold`: the control daemons are another program's than mpsgated's, which has a / of its own, as in a pod. mpsgated
-# ends in every way and nothing of MPS does; the holder ends, and the node says so and goes on when it is back. The
-# real control daemon where it can be had; its double where a server is needed, which takes a GPU.
+# `mpsgated hold`: the control daemons are another program's than mpsgated's, which has a / of its
+# own, as in a pod. mpsgated ends in every way and nothing of MPS does; the holder ends, and the
+# node says so and goes on when it is back. The real control daemon where it can be had; its fake
+# where a server is needed, which takes a GPU.
 
 # shellcheck disable=SC2030,SC2031 # a test is a subshell, and sets what it reads itself
 load mpsgate
@@ -26,7 +27,8 @@ teardown() {
   settings
 }
 
-# Another root directory with the machine's files in it: what a container has of the driver is bound into it as well.
+# Another root directory with the machine's files in it: what a container has of the driver is bound
+# into it as well.
 pod_make() {
   local name
   mount -t tmpfs -o mode=755 pod "$POD"
@@ -38,7 +40,8 @@ pod_make() {
   done
 }
 
-# pod_start [ARGUMENT...]: the holder in it, until it answers. pod_kill: as an engine ends a container, with all that is in it.
+# pod_start [ARGUMENT...]: the holder in it, until it answers. pod_kill: as an engine ends a
+# container, with all that is in it.
 pod_start() {
   mkdir -p "$MG/log"
   (($#)) || set -- --control "$(control_program)"
@@ -78,9 +81,9 @@ grants_now() { status_json | jq -cS '[.grants[] | {container_id, instance, card,
   granted b 1Gi
 }
 
-@test "the pre-flight names who would die with the holder, card by card, and is 0 when nobody would" {
+@test "the pre-flight names the processes that would be terminated with the holder, card by card, and is 0 when nobody would" {
   try mpsgate mps preflight
-  assert_contains "with nobody" "$stdout" "GPU 0 ($(uuid 0)): nobody" "GPU 1 ($(uuid 1)): nobody" "Nobody would die now."
+  assert_contains "with nobody" "$stdout" "GPU 0 ($(uuid 0)): nobody" "GPU 1 ($(uuid 1)): nobody" "No process would be terminated now."
   granted train 2Gi --ann mpsgate.io/gpu=0
   try 1 mpsgate mps preflight
   assert_contains "with one" "$stdout" "GPU 0 ($(uuid 0)): the end of its MPS would end" "train" "2 GiB  active" "GPU 1 ($(uuid 1)): nobody" "kubectl drain"
@@ -180,7 +183,7 @@ another_daemon() { card_is ready 0 && [[ $(card 0 .mps.pid) != "$1" ]]; } # PID
   assert_equal "parents of the control daemons" "$(parents)" "$(<"$MG/hold.pid")"
 }
 
-# --- mpsgated in the pod, too ---------------------------------------------------------------------------
+# --- mpsgated in the pod, too ---------------------------------------------------------------------
 
 @test "mpsgated of an image without a runtime links the node's, and reads the node's settings of NVIDIA's toolkit" {
   daemon_stop
@@ -201,7 +204,7 @@ another_daemon() { card_is ready 0 && [[ $(card 0 .mps.pid) != "$1" ]]; } # PID
   umount "$POD/usr/sbin/runc" "$POD/etc/nvidia-container-runtime"
 }
 
-# --- with the double: a server ------------------------------------------------------------------------
+# --- with the fake: a server ----------------------------------------------------------------------
 
 @test "a server that outlives its control daemon is seen although its root directory is the pod's" {
   local server double=$MG_OUT/fakes/nvidia-cuda-mps-control

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# What an operator does to a node in use: containers with a grant are killed, a card's MPS is stopped and
-# restarted, settings are reloaded. Always with the test double as control daemon: a real one has no
-# CUDA clients without a GPU.
+# What an operator does to a node in use: containers with a grant are killed, a card's MPS is
+# stopped and restarted, settings are reloaded. Always with the fake as control daemon: a real one
+# has no CUDA clients without a GPU.
 
 load suite
 
@@ -38,7 +38,8 @@ teardown() {
   assert_free
 }
 
-# cuda ID [BUNDLE OPTION...]: a granted container on card 0 with a CUDA process that is not its init.
+# cuda ID [BUNDLE OPTION...]: a granted container on card 0 with a CUDA process that is not its
+# init.
 cuda() {
   local id=$1
   shift
@@ -186,7 +187,7 @@ docker_says_terminated() {
 
 # --- mps ------------------------------------------------------------------------------------------
 
-@test "mps stop and mps restart list who would die, and do nothing without --yes" {
+@test "mps stop and mps restart list the processes that would be terminated, and do nothing without --yes" {
   local pid action
   cuda g
   pid=$(card 0 .mps.pid)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# What a container has at /dev/shm, and its IPC namespace, against what the MPS servers of the node were seen to do: policy.ipc, W_SHM
-# and E_NO_SHM. The server is the tests' own, below NVIDIA's control daemon.
+# What a container has at /dev/shm, and its IPC namespace, against what the MPS servers of the node
+# were seen to do: policy.ipc, W_SHM and E_NO_SHM. The server is the tests' own, below NVIDIA's
+# control daemon.
 
 load mpsgate
 

@@ -40,11 +40,11 @@ uses() {
   mv "$NVML/nvml.json.next" "$NVML/nvml.json"
 }
 
-# The real control daemon where it can be had (tests/e2e/run found it), else the double.
+# The real control daemon where it can be had (tests/e2e/run found it), else the fake.
 control_program() { echo "${MG_MPS_CONTROL:-$MG_OUT/fakes/nvidia-cuda-mps-control}"; }
 
-# rootfs_libcuda DIR: cuda-client, and NVIDIA's client library of the control daemon's branch as $LIBCUDA; fails, saying why,
-# where there is none. MG_LIBCUDA=FILE names it.
+# rootfs_libcuda DIR: cuda-client, and NVIDIA's client library of the control daemon's branch as
+# $LIBCUDA; fails, saying why, where there is none. MG_LIBCUDA=FILE names it.
 LIBCUDA=/usr/bin/libcuda.so.1
 rootfs_libcuda() {
   local library=${MG_LIBCUDA:-}
@@ -56,17 +56,20 @@ rootfs_libcuda() {
   rootfs_program "$1" "$library"
 }
 
-# libcuda_command DIR: for a shell in a container without a C library, where DIR is what rootfs_libcuda made: it runs cuda-client.
+# libcuda_command DIR: for a shell in a container without a C library, where DIR is what
+# rootfs_libcuda made: it runs cuda-client.
 libcuda_command() { echo "$1/lib64/ld-linux-*.so.2 --library-path \$(echo $1/lib/*-linux-gnu) $1/usr/bin/cuda-client $1$LIBCUDA"; }
 
-# client_row RUNTIME UID IPC: a row of the table in tests/README.md: a client was served or seen there.
+# client_row RUNTIME UID IPC: a row of the table in tests/README.md: a client was served or seen
+# there.
 client_row() {
   local branch=${MG_MPS_BRANCH:-its-own}
   [[ ! ${MG_MPS_CONTROL:-} =~ nvidia-cuda-mps-([0-9]+) ]] || branch=${BASH_REMATCH[1]}
   echo "# client: branch $branch, $1, uid $2, $3 IPC: attached" >&3
 }
 
-# own_ipc_does, own_ipc_ends: the node has shown that a client with a /dev/shm of its own attaches, and policy.ipc follows that.
+# own_ipc_does, own_ipc_ends: the node has shown that a client with a /dev/shm of its own attaches,
+# and policy.ipc follows that.
 own_ipc_does() {
   local answer=/var/lib/mpsgate/qualification/own-shm.json
   cp /etc/mpsgate/config.toml "$MG/config.before"
@@ -82,9 +85,10 @@ own_ipc_ends() {
   mpsgate reload >/dev/null
 }
 
-# A user namespace of its own, in which root is the host's 100000; IPC stays the host's. Without sysfs and
-# mqueue, which only the owner of the network and IPC namespaces may mount (runc 1.1.5), and with the sandbox's
-# /proc: the kernel gives no new one where part of the old is covered, as /proc/devices is here.
+# A user namespace of its own, in which root is the host's 100000; IPC stays the host's. Without
+# sysfs and mqueue, which only the owner of the network and IPC namespaces may mount (runc 1.1.5),
+# and with the sandbox's /proc: the kernel gives no new one where part of the old is covered, as
+# /proc/devices is here.
 USERNS='.linux.namespaces += [{type: "user"}]
   | .linux.uidMappings = [{containerID: 0, hostID: 100000, size: 65536}] | .linux.gidMappings = .linux.uidMappings
   | .mounts |= map(select(.type != "sysfs" and .type != "mqueue" and .type != "cgroup"))
@@ -98,7 +102,8 @@ userns_rootfs() {
   chmod 711 "$MG" "$MG/b" "$MG/b/$1"
 }
 
-# settings [SED SCRIPT]: /etc/mpsgate/config.toml for this sandbox, changed by a sed script; without one by $SETTINGS.
+# settings [SED SCRIPT]: /etc/mpsgate/config.toml for this sandbox, changed by a sed script; without
+# one by $SETTINGS.
 settings() {
   mkdir -p /etc/mpsgate
   sed "${1-$SETTINGS}" >/etc/mpsgate/config.toml <<EOF
@@ -174,7 +179,8 @@ daemon_with() {
   daemon_start
 }
 
-# node_start [N]: cards, settings, daemon. node_stop: the containers, the daemon, the channel. node_anew [SED SCRIPT]: both.
+# node_start [N]: cards, settings, daemon. node_stop: the containers, the daemon, the channel.
+# node_anew [SED SCRIPT]: both.
 # node_reset: no container is left, mpsgated runs, all memory is free.
 node_start() {
   sim_cards "${1:-$CARDS}"

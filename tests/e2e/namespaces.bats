@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# Whose processes and whose devices a container shares: the host's PID namespace, another container's, its own pod's;
-# no device cgroup at all; and a runtime that leaves open what no rule closes.
+# Whose processes and whose devices a container shares: the host's PID namespace, another
+# container's, its own pod's; no device cgroup at all; and a runtime that leaves open what no rule
+# closes.
 
 load suite
 
@@ -72,8 +73,8 @@ as_containerd() {
 }
 
 @test "a tenant reaches no MPS server by signal or trace, whatever its uid and gid" {
-  # As an MPS server: a process of the host with the grant's uid and root's gid. Without the host's PID namespace there is
-  # no number by which it could be named.
+  # As an MPS server: a process of the host with the grant's uid and root's gid. Without the host's
+  # PID namespace there is no number by which it could be named.
   setpriv --reuid 1000 --regid 0 --clear-groups sleep 600 3>&- &
   local server=$!
   granted t 1Gi --jq "$PLAIN"
@@ -84,7 +85,7 @@ as_containerd() {
   delete t
 }
 
-# --- crun, on cgroup v2: in a mount namespace of its own, as this machine may have v1 -----------------
+# --- crun, on cgroup v2: in a mount namespace of its own, as this machine may have v1 -------------
 
 crun_on() {
   command -v crun >/dev/null || skip "crun is not installed"
@@ -140,7 +141,8 @@ UNPRIVILEGED='.process.capabilities |= map_values([])'
   crun_off
 }
 
-# fake_runtime NAME: a runtime of this name that keeps the resources of `update` and its last argument.
+# fake_runtime NAME: a runtime of this name that keeps the resources of `update` and its last
+# argument.
 fake_runtime() {
   mkdir -p "$MG/fake"
   cat >"$MG/fake/$1" <<EOF
@@ -168,7 +170,7 @@ EOF
   assert_equal "one without devices" "$(<"$MG/fake/got")" '{ "cpu": {"shares": 512} }'
   printf '{"devices":[],"devices":[%s]}' "$rule" >"$file"
   try fail "$RUNTIME" update --resources "$file" c
-  assert_contains "one that cannot be judged" "$stderr" E_BUNDLE
+  assert_contains "one that cannot be evaluated" "$stderr" E_BUNDLE
   fake_runtime runc
   "$RUNTIME" update --resources "$file" c
   assert_equal "runc" "$(<"$MG/fake/got")" "$(<"$file")"

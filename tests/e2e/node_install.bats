@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# `mpsgate node-install`, as the Helm chart's init container: from a mount namespace of its own onto its node, which is here the
-# one of the sandbox's pid 1.
+# `mpsgate node-install`, as the Helm chart's init container: from a mount namespace of its own onto
+# its node, which is here the one of the sandbox's pid 1.
 
 load mpsgate
 
@@ -80,7 +80,7 @@ SH
   restarts() { if [[ -e $MG/systemctl.log ]]; then wc -l <"$MG/systemctl.log"; else echo 0; fi; }
   install() { try pod --settings /opt/config.toml --engine containerd --restart-engine; }
   mkdir -p /etc/containerd "$MG/cd"
-  # A handler that goes round mpsgate, and stays: its program is another.
+  # A handler that bypasses mpsgate, and stays: its program is another.
   cat >/etc/containerd/config.toml <<'TOML'
 version = 2
 # Handlers of this node,
@@ -102,7 +102,7 @@ TOML
   assert_contains "what it says" "$stdout" "Done: systemctl restart containerd"
   assert_equal "restarts" "$(restarts)" 1
   [[ $(pgrep -x containerd) != "$pid" ]] || fail "containerd was not restarted"
-  # Its pod is made again: the handler that goes round is no reason.
+  # Its pod is made again: the handler that bypasses mpsgate is no reason.
   install
   refute_contains "what it says" "$stdout" "Done: systemctl" "has not loaded this"
   assert_equal "restarts" "$(restarts)" 1
@@ -152,7 +152,7 @@ TOML
     echo "$runc" >"$nvidia"
     ln -sfn /usr/bin/nvidia-container-runtime /run/mpsgate/runtime
     try pod --settings /opt/config.toml --engine containerd
-    assert_contains "what it says" "$stdout" "note: handler nvidia runs /usr/bin/nvidia-container-runtime and goes round mpsgate"
+    assert_contains "what it says" "$stdout" "note: handler nvidia runs /usr/bin/nvidia-container-runtime and bypasses mpsgate"
     assert_equal "NVIDIA's handler" "$(nvidias)" "$before"
     [[ ! -L /run/mpsgate/runtime ]] || fail "the link still leads to $(readlink /run/mpsgate/runtime)"
   done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# What Prometheus reads of the real programs, with real runc containers and simulated cards, as Prometheus' own
-# tool judges it; and the alerts and their tests.
+# What Prometheus reads of the real programs, with real runc containers and simulated cards, as
+# Prometheus' own tool checks it; and the alerts and their tests.
 
 load suite
 

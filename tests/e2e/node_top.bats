@@ -12,7 +12,8 @@ teardown() {
   node_reset
 }
 
-# top_start COLUMNS ROWS: mpsgate top on a terminal of this size, which writes to $MG/screen and reads keys.
+# top_start COLUMNS ROWS: mpsgate top on a terminal of this size, which writes to $MG/screen and
+# reads keys.
 top_start() {
   rm -f "$MG/screen" "$MG/keys"
   mkfifo "$MG/keys"

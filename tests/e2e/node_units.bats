@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The units, without a systemd that runs: no fault, and no weaker than SPECIFICATION.md says. tests/vm/live.bats
-# starts them.
+# The units, without a systemd that runs: no fault, and no weaker than SPECIFICATION.md says.
+# tests/vm/live.bats starts them.
 
 load helpers
 
@@ -10,7 +10,7 @@ setup() {
   command -v systemd-analyze >/dev/null || skip "systemd-analyze is not installed (Debian's package systemd)"
   local version
   version=$(systemd-analyze --version | sed -n '1s/^systemd \([0-9]*\).*/\1/p')
-  ((${version:-0} >= 250)) || skip "systemd ${version:-of no version} does not judge units offline (250 does)"
+  ((${version:-0} >= 250)) || skip "systemd ${version:-of no version} does not evaluate units offline (250 does)"
 }
 
 # exposure UNIT: its score, in tenths
@@ -40,7 +40,8 @@ exposure() {
 }
 
 @test "no unit has systemd remove what has to stay when mpsgated ends" {
-  # Before 235 systemd does not know RuntimeDirectoryPreserve=, and removes the directory with the ledger.
+  # Before 235 systemd does not know RuntimeDirectoryPreserve=, and removes the directory with the
+  # ledger.
   ! grep -n '^RuntimeDirectory' "$units"/*.service || fail "mpsgated makes /run/mpsgate itself"
 }
 

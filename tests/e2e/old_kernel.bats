@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# A kernel without pidfds, as before 5.3, and without cgroup v2: the life of a grant on the fallbacks, pid
-# with start time and cgroup v1. Everything here runs below tests/env/old-kernel.pl: the shim, the hook,
-# runc, mpsgated, the control daemons.
+# A kernel without pidfds, as before 5.3, and without cgroup v2: the lifecycle of a grant on the
+# fallbacks, pid with start time and cgroup v1. Everything here runs below tests/env/old-kernel.pl:
+# the shim, the hook, runc, mpsgated, the control daemons.
 #
 # under: old-kernel.pl
 
@@ -9,7 +9,8 @@
 load suite
 
 setup_file() {
-  # A hybrid machine mounts v2 beside v1; on one with v2 alone this file still shows the want of pidfds.
+  # A hybrid machine mounts v2 beside v1; on one with v2 alone this file still shows the want of
+  # pidfds.
   ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified
   node_start
 }

@@ -20,16 +20,16 @@ untouched() {
   assert_equal "inode, mtime and mode" "$(stat -c '%i %Y %a' "$MG/b/$id/config.json")" "$inode"
 }
 
-@test "with the daemon: the same life as on the plain runtime" {
+@test "with the daemon: the same lifecycle as on the plain runtime" {
   node_start
-  life ordinary
-  life create
+  lifecycle ordinary
+  lifecycle create
   assert_equal "grants" "$(granted_ids)" ""
 }
 
-@test "without daemon, settings or directories: the same life" {
+@test "without daemon, settings or directories: the same lifecycle" {
   rm -rf /etc/mpsgate /run/mpsgate /var/lib/mpsgate
-  life ordinary
+  lifecycle ordinary
   [[ ! -e /run/mpsgate && ! -e /var/lib/mpsgate ]] || fail "a pass-through made directories"
   mkdir -p /etc/mpsgate /var/lib/mpsgate
 }
@@ -43,16 +43,16 @@ untouched() {
 @test "broken settings: ordinary containers live" {
   for text in '[[[ not toml' 'unknown_key = 1' ''; do
     echo "$text" >/etc/mpsgate/config.toml
-    life ordinary
+    lifecycle ordinary
   done
   head -c 4096 /dev/urandom >/etc/mpsgate/config.toml
-  life ordinary
+  lifecycle ordinary
 }
 
 @test "a hung daemon: ordinary containers do not notice" {
   node_start
   kill -STOP "$(<"$MG/mpsgated.pid")"
-  life ordinary
+  lifecycle ordinary
 }
 
 @test "a container with a device of its own, and a privileged one, are ordinary" {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# Verbs that decide nothing: argv, exit status and output as from the plain runtime. `restore` is decided.
+# Verbs that decide nothing: argv, exit status and output as from the plain runtime. `restore` is
+# decided.
 
 load suite
 

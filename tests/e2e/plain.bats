@@ -11,11 +11,11 @@ teardown_file() { docker_stop; }
 teardown() { delete_all; }
 
 @test "plain runtime: create, start, exec, kill, delete" {
-  life plain
+  lifecycle plain
 }
 
 @test "plain runtime: a container named create lives like any other" {
-  life create
+  lifecycle create
 }
 
 @test "plain runtime: a bundle without config.json is an error that names the file" {

@@ -1,4 +1,5 @@
-# pods.bash: the default set-up for a node that has a kubelet; the runtime is called as its containerd does.
+# pods.bash: the default set-up for a node that has a kubelet; the runtime is called as its
+# containerd does.
 # shellcheck shell=bash disable=SC2034 # of is read by the tests
 
 # shellcheck source=tests/e2e/suite.bash
@@ -18,7 +19,8 @@ teardown_file() {
   rm -rf /var/lib/kubelet
 }
 
-# of POD CONTAINER TOKEN: sets of to bundle's options for a container as containerd's CRI describes it.
+# of POD CONTAINER TOKEN: sets of to bundle's options for a container as containerd's CRI describes
+# it.
 of() {
   of=(--ann io.kubernetes.cri.container-type=container --ann "io.kubernetes.cri.sandbox-uid=$1"
     --ann io.kubernetes.cri.sandbox-namespace=default --ann "io.kubernetes.cri.sandbox-name=web"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
-# Below a kubelet: a pod's container gets what the device plugin's token says, whatever the pod's author writes, and
-# nobody gets it a second time; who is exempt is told by namespace and image. The runtime is called as containerd's CRI calls it; what containerd itself makes of
-# such annotations is in tests/engines/cri.bats.
+# Below a kubelet: a pod's container gets what the device plugin's token says, whatever the pod's
+# author writes, and nobody gets it a second time; who is exempt is told by namespace and image. The
+# runtime is called as containerd's CRI calls it; what containerd itself makes of such annotations
+# is in tests/engines/cri.bats.
 
 load pods
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# What tenants of a cluster can put into mpsgated ends no service and shows nobody else's secrets: records of tokens that are damaged or have no
-# end, and processes whose arguments hold passwords.
+# What tenants of a cluster can put into mpsgated ends no service and shows nobody else's secrets:
+# records of tokens that are damaged or have no end, and processes whose arguments hold passwords.
 
 load pods
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# policy.privileged = "close": a privileged container keeps every device but NVIDIA's, for good: after
-# `update`, and with systemd's cgroup driver after set-property and daemon-reload.
+# policy.privileged = "close": a privileged container keeps every device but NVIDIA's, for good:
+# after `update`, and with systemd's cgroup driver after set-property and daemon-reload.
 
 load suite
 
@@ -13,17 +13,19 @@ privileged() {
   start "$1"
 }
 
-# shut WHEN ID: neither managed card opens, by a node of its own; nor NVIDIA's shared ones; others do.
+# shut WHEN ID: neither managed card opens, by a node of its own; nor NVIDIA's shared ones; others
+# do.
 shut() {
   local node major
   for node in "195 0" "195 1" "195 255" "$MG_UVM_MAJOR 0"; do
     try_oci fail exec "$2" sh -c "rm -f /tmp/n; mknod /tmp/n c $node && : </tmp/n"
     assert_contains "$1: open of $node" "$stderr" "not permitted"
   done
-  # With no driver behind them, as with most numbers: the rules let it through where that is the answer.
+  # With no driver behind them, as with most numbers: the rules let it through where that is the
+  # answer.
   for node in "c 1 3" "c 1 5" "c 10 229" "c 226 0" "c 511 0" "b 7 200"; do
-    # runc names majors to systemd by their drivers: what none is loaded for is lost when systemd writes its
-    # rules anew (1.1.15).
+    # runc names majors to systemd by their drivers: what none is loaded for is lost when systemd
+    # writes its rules anew (1.1.15).
     read -r _ major _ <<<"$node"
     [[ $1 == "at first" || ${MG_SYSTEMD:-0} != 1 || $REAL != *runc ]] || grep -qE "^ *$major " /proc/devices || continue
     try_oci any exec "$2" sh -c "rm -f /tmp/n; mknod /tmp/n $node && : </tmp/n"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Containers that break the rules: refused with code, sentence and hint, on stderr and in --log, with
-# nothing changed; and beside each refusal a neighbour that is let in.
+# Containers that break the rules: refused with code, sentence and hint, on stderr and in --log,
+# with nothing changed; and beside each refusal a neighbour that is let in.
 
 load suite
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# Rows of SECURITY.md that refusals.bats has not: capabilities with a grant, cards by other drivers, what is noted,
-# and the counts of what was stripped. Fixtures of every row: src/policy/tests/catalogue.
+# Rows of SECURITY.md that refusals.bats has not: capabilities with a grant, cards by other drivers,
+# what is noted, and the counts of what was stripped. Fixtures of every row:
+# src/policy/tests/catalogue.
 
 load suite
 
@@ -9,8 +10,8 @@ setup_file() {
   node_start
 }
 
-# foreign_drivers: card 0 has a display node, as NVIDIA's driver and the kernel would show it; another vendor's
-# card has one too. By mounts of this sandbox alone.
+# foreign_drivers: card 0 has a display node, as NVIDIA's driver and the kernel would show it;
+# another vendor's card has one too. By mounts of this sandbox alone.
 foreign_drivers() {
   local gpu=0000:3a:00.0 pci=/sys/bus/pci/devices
   [[ -d $pci ]] || skip "no PCI here"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# 200 creates at once (MG_STORM) through the real runtime on 8 simulated cards. Afterwards the ledger is
-# recounted against the cgroups that live. MG_AT_ONCE: fewer at a time, where the machine is emulated and
-# 200 processes take longer than the product's own limits of 2 and 3 seconds.
+# 200 creates at once (MG_STORM) through the real runtime on 8 simulated cards. Afterwards the
+# ledger is recounted against the cgroups that live. MG_AT_ONCE: fewer at a time, where the machine
+# is emulated and 200 processes take longer than the product's own limits of 2 and 3 seconds.
 #
 # sandbox: MG_GPUS=8
 # alone: beside others so many creates take longer than the product's own limits, too.

@@ -1,5 +1,5 @@
-# token.bash: a token as the device plugin signs it, made by other means than the product's: src/token/src/lib.rs
-# says how. Needs jq, openssl.
+# token.bash: a token as the device plugin signs it, made by other means than the product's:
+# src/token/src/lib.rs says how. Needs jq, openssl.
 # shellcheck shell=bash
 
 base64url() { base64 -w0 | tr '+/' '-_' | tr -d '='; }
@@ -14,7 +14,8 @@ token() {
   printf '%s.%s' "$signed" "$(printf %s "$signed" | openssl dgst -sha256 -mac HMAC -macopt "hexkey:$secret" -binary | base64url)"
 }
 
-# kubelet_appears: until mpsgated has seen it and serves it. kubelet_goes: likewise, where there is one.
+# kubelet_appears: until mpsgated has seen it and serves it. kubelet_goes: likewise, where there is
+# one.
 kubelet_appears() {
   local known
   known=$(kubelets_seen)

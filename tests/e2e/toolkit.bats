@@ -1,9 +1,10 @@
 #!/usr/bin/env bats
-# A spec as NVIDIA's container toolkit reads it: beside what would get a card by its rules the neighbour that
-# would not. And what is printed of it, whatever its author wrote there.
+# A spec as NVIDIA's container toolkit reads it: beside what would get a card by its rules the
+# neighbour that would not. And what is printed of it, whatever its author wrote there.
 #
-# nvidia-container-runtime is not in Debian. The stand-in here stands in its place and tells what it was handed:
-# an image that is legacy by its rules, a list of mounts by its cleaned paths (1.20: internal/config/image).
+# nvidia-container-runtime is not in Debian. The stand-in here stands in its place and tells what it
+# was handed: an image that is legacy by its rules, a list of mounts by its cleaned paths (1.20:
+# internal/config/image).
 
 load suite
 
@@ -126,7 +127,7 @@ explained() {
   allowed y --env MY_GPUS=0 --ann example.com/gpus=nvidia.com/gpu=0
 }
 
-# --- what is printed ------------------------------------------------------------------------------------
+# --- what is printed ------------------------------------------------------------------------------
 
 # no_control TEXT: nothing in it moves a terminal; line feeds are ours.
 no_control() {
@@ -135,7 +136,8 @@ no_control() {
   assert_equal "lines that would move a terminal in $(cat -v <<<"$1")" "$bad" 0
 }
 
-# told ID CODE [BUNDLE OPTION...]: refused, and nothing that is printed of it moves a terminal or forges a line.
+# told ID CODE [BUNDLE OPTION...]: refused, and nothing that is printed of it moves a terminal or
+# forges a line.
 told() {
   local id=$1 code=$2
   shift 2
@@ -191,7 +193,7 @@ EVIL=$'\e]0;mine\a\e[2J0\nmpsgate: container ok\ndecision: pass\r\x7f\u009b2J\u2
   ((${#stderr} < 4096)) || fail "a refusal of ${#stderr} characters"
 }
 
-# --- many of a kind -------------------------------------------------------------------------------------
+# --- many of a kind -------------------------------------------------------------------------------
 
 # reports CODE: how often mpsgated was told of it.
 reports() { grep -cF "$1" "$MG/log/mpsgated.log" || true; }

@@ -1,13 +1,15 @@
 #!/usr/bin/env bats
-# mpsgate-runtime in a chain: above nvidia-container-runtime, below it, with CDI, alone. Whatever brings the
-# card in, the container ends with the granted one and no other: in the last config.json, and from inside.
+# mpsgate-runtime in a chain: above nvidia-container-runtime, below it, with CDI, alone. Whatever
+# brings the card in, the container ends with the granted one and no other: in the last config.json,
+# and from inside.
 #
-# nvidia-container-runtime is not in Debian. MPSGATE_NVIDIA_RUNTIME=FILE is NVIDIA's own, which then has the chains but the legacy
-# hook's, for which it needs libnvidia-container and a driver. Without it, the stand-ins here do to config.json what its source does
-# (NVIDIA/nvidia-container-toolkit v1.20.0, d34b304): internal/runtime (find `create`, edit in place, exec the
-# low-level runtime with the same argv), pkg/nvcdi and internal/modifier (jit-cdi: nodes, rules, mounts,
-# a createContainer hook, NVIDIA_VISIBLE_DEVICES=void), internal/modifier/stable.go (legacy: the prestart
-# hook), cmd/nvidia-container-runtime-hook (which reads the bundle's config.json anew). They stand in for
+# nvidia-container-runtime is not in Debian. MPSGATE_NVIDIA_RUNTIME=FILE is NVIDIA's own, which then
+# has the chains but the legacy hook's, for which it needs libnvidia-container and a driver. Without
+# it, the stand-ins here do to config.json what its source does (NVIDIA/nvidia-container-toolkit
+# v1.20.0, d34b304): internal/runtime (find `create`, edit in place, exec the low-level runtime with
+# the same argv), pkg/nvcdi and internal/modifier (jit-cdi: nodes, rules, mounts, a createContainer
+# hook, NVIDIA_VISIBLE_DEVICES=void), internal/modifier/stable.go (legacy: the prestart hook),
+# cmd/nvidia-container-runtime-hook (which reads the bundle's config.json anew). They stand in for
 # files and rules, not for a driver.
 
 load suite
@@ -25,7 +27,8 @@ teardown() {
   node_reset
 }
 
-# nvidia_runtime: the stand-in and its legacy hook, in $MG/bin. LOW: the runtime below it. MODE: jit-cdi, legacy.
+# nvidia_runtime: the stand-in and its legacy hook, in $MG/bin. LOW: the runtime below it. MODE:
+# jit-cdi, legacy.
 nvidia_runtime() {
   cat >"$MG/bin/nvidia-container-runtime" <<'SH'
 #!/bin/bash
@@ -233,7 +236,8 @@ below() {
   assert_equal "the later directory" "$(env_in a FROM)" run
   assert_equal "another vendor's device in the annotation" "$(jq -r '.annotations["cdi.k8s.io/x"]' "$MG/b/a/config.json")" vendor.com/net=eth0
   delete a
-  # A version that does not have what the file uses, which other readers refuse, and one from the future.
+  # A version that does not have what the file uses, which other readers refuse, and one from the
+  # future.
   rm -rf /etc/cdi /run/cdi
   for version in 0.4.0 1.2.0; do
     cdi_spec /etc/cdi ".cdiVersion = \"$version\" | .containerEdits.deviceNodes[0].hostPath = \"/dev/nvidiactl\""
@@ -254,7 +258,8 @@ below() {
 
 @test "CDI that the engine applied: its driver's files count, its other cards do not stay" {
   use_settings "$AUTO"
-  # As `podman --device nvidia.com/gpu=all` and `docker --gpus` (from 29.2) leave it: everything is there.
+  # As `podman --device nvidia.com/gpu=all` and `docker --gpus` (from 29.2) leave it: everything is
+  # there.
   asks a --jq '.linux.devices += [{path: "/dev/nvidia0", type: "c", major: 195, minor: 0}, {path: "/dev/nvidia1", type: "c", major: 195, minor: 1}]' \
     --jq '.linux.resources.devices += [{allow: true, type: "c", major: 195, minor: 0, access: "rwm"}, {allow: true, type: "c", major: 195, minor: 1, access: "rwm"}]' \
     --jq ".mounts += [{destination: \"/usr/lib/libcuda.so.550.163.01\", source: \"$MG/driver/libcuda.so.550.163.01\", type: \"bind\", options: [\"rbind\", \"ro\"]}]"

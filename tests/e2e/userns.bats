@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Rootless engines, which get no grants and are otherwise let alone; and user namespaces below a rootful
-# engine, where uids are mapped and device nodes bound.
+# Rootless engines, which get no grants and are otherwise let alone; and user namespaces below a
+# rootful engine, where uids are mapped and device nodes bound.
 
 load suite
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# What the command lines of Docker and Podman have in common besides the suite: restart policies, options that
-# open devices or show the host, exec's own environment.
+# What the command lines of Docker and Podman have in common besides the suite: restart policies,
+# options that open devices or show the host, exec's own environment.
 
 load engine.bash
 
@@ -38,11 +38,11 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
   local id first
   id=$(engine_id got) first=$(grant "$(engine_id got)" .instance)
   kill_init got
-  wait_for 20 "another life has the grant" another_life "$id" "$first"
+  wait_for 20 "another instance has the grant" another_instance "$id" "$first"
   assert_equal "grants" "$(granted_ids)" "$id"
   assert_equal "free" "$(free_total)" $((CARD_MEMORY * 2 - 7168))
 }
-another_life() { # ID INSTANCE
+another_instance() { # ID INSTANCE
   local now
   now=$(grant "$1" .instance)
   [[ -n $now && $now != "$2" ]] && granted_pid "$1" "$(engine_pid got)"

@@ -1,11 +1,12 @@
-# containerd.bash: containerd with its default folders (the sandbox's own), for ctr.bash and cri.bash.
+# containerd.bash: containerd with its default folders (the sandbox's own), for ctr.bash and
+# cri.bash.
 # shellcheck shell=bash
 
 CONTAINERD_SOCK=/run/containerd/containerd.sock
 ctr() { command ctr --address "$CONTAINERD_SOCK" "$@"; }
 
-# containerd_settings: one form that 1.6, 1.7 and 2.1 read. Root here may not lower oom_score_adj; there is
-# no CNI, as pods share the host's network.
+# containerd_settings: one form that 1.6, 1.7 and 2.1 read. Root here may not lower oom_score_adj;
+# there is no CNI, as pods share the host's network.
 containerd_settings() {
   local cri='plugins."io.containerd.grpc.v1.cri"' handler program
   cat <<EOF
@@ -66,7 +67,8 @@ import_image() {
     history: [{created: "2026-01-01T00:00:00Z"}]}' >"$dir/config.json"
   echo '[{"Config": "config.json", "RepoTags": ["bb:latest"], "Layers": ["layer/layer.tar"]}]' >"$dir/manifest.json"
   tar -C "$dir" -cf "$MG/image.tar" manifest.json config.json layer/layer.tar
-  # containerd 2 would have its own service unpack it, which knows no snapshotter but the default one.
+  # containerd 2 would have its own service unpack it, which knows no snapshotter but the default
+  # one.
   ctr images import --help | grep -q -- --local && local=(--local)
   ctr -n "$1" images import "${local[@]}" --snapshotter native "$MG/image.tar" >/dev/null
   rm -rf "$dir" "$MG/image.tar"

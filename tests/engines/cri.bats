@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# What only pods have: the pause container, the pod's own annotations, the default handler, a kubelet.
+# What only pods have: the pause container, the pod's own annotations, the default handler, a
+# kubelet.
 
 load engine.bash
 load ../e2e/token.bash
@@ -33,12 +34,12 @@ WANT=(--ipc --gpu 7Gi)
   engine_once neighbour "${forged[@]}" -- true
 }
 
-@test "the default handler is ours: a pod that names none is judged alike" {
+@test "the default handler is ours: a pod that names none is evaluated alike" {
   UNDER='' refusal E_VISIBLE_DEVICES all --env NVIDIA_VISIBLE_DEVICES=all -- true
   UNDER='' engine_once neighbour -- true
 }
 
-@test "with a kubelet a pod's annotation is not believed; without the device plugin its event says so" {
+@test "with a kubelet a pod's annotation is not trusted; without the device plugin its event says so" {
   kubelet_appears
   engine_once sidecar "${WANT[@]}" -- true
   printf '[kubernetes]\ndevice_plugin = "off"\n' >>/etc/mpsgate/config.toml

@@ -5,7 +5,8 @@
 source "$here/crio.bash"
 RUNTIME_ROOT=/run/crun
 
-# crun 1.8 knows no OCI version that CRI-O 1.37 writes, and takes a limit of processes only where all its cgroups are of one version.
+# crun 1.8 knows no OCI version that CRI-O 1.37 writes, and takes a limit of processes only where
+# all its cgroups are of one version.
 runtime_below() {
   mkdir -p "$MG/below"
   [[ -x $MG/below/crun ]] || cp /usr/bin/crun "$MG/below/crun"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# A kubelet above CRI-O, alone, with pods of files: what becomes of their limits, what their status says, and by which names images are
-# known then. $MPSGATE_K8S_BIN has it.
+# A kubelet above CRI-O, alone, with pods of files: what becomes of their limits, what their status
+# says, and by which names images are known then. $MPSGATE_K8S_BIN has it.
 
 load engine.bash
 
@@ -8,7 +8,7 @@ K=$MG/kubelet
 setup_file() {
   has_kubelet || return 0
   registry_start
-  # A kubelet says who asks: nobody else is believed.
+  # A kubelet says who asks: nobody else is trusted.
   SETTINGS='' cell_start
   pinned_image
   kubelet_start
@@ -41,7 +41,8 @@ teardown() {
 
 has_kubelet() { [[ -x ${MPSGATE_K8S_BIN:-}/kubelet ]]; }
 
-# Its ports are its own: others on this machine may have the same. What it wants of others are sockets of files.
+# Its ports are its own: others on this machine may have the same. What it wants of others are
+# sockets of files.
 kubelet_start() {
   local root roots=(/sys/fs/cgroup/*/)
   [[ ! -f /sys/fs/cgroup/cgroup.controllers ]] || roots=(/sys/fs/cgroup)

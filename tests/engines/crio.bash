@@ -5,8 +5,8 @@ CRIO_BIN=${CRIO_BIN:?the folder of crio and pinns}
 # shellcheck source=tests/engines/pods.bash
 source "$here/pods.bash"
 export CRI_SOCKET=/run/crio/crio.sock
-# As kubelet asks for a pod. Without a kubelet CRI-O is not believed whose pod a shared namespace is; containerd is, and ends
-# such a container with its shim, as the suite wants it.
+# As kubelet asks for a pod. Without a kubelet CRI-O is not trusted to say whose pod a shared
+# namespace is; containerd is, and ends such a container with its shim, as the suite wants it.
 export CRI_PIDS=CONTAINER
 HOST_IPC_AT=/var/run/ipcns/ # CRI-O pins namespaces
 # A container without its conmon goes on (1.37).
@@ -16,7 +16,8 @@ SPEC_NAMES="s#/((ipc|uts|net|user)ns)/[0-9a-f-]{36}#/\\1/UUID#g; $SPEC_NAMES"
 CRIO_ROOT=/var/lib/containers/storage CRIO_RUN=/run/containers/storage
 STORAGE=(podman --root "$CRIO_ROOT" --runroot "$CRIO_RUN" --storage-driver vfs --cgroup-manager cgroupfs --events-backend none)
 
-# below FILE PROGRAM JQ: FILE as a runtime that changes the bundle's config.json by JQ and goes on as PROGRAM.
+# below FILE PROGRAM JQ: FILE as a runtime that changes the bundle's config.json by JQ and goes on
+# as PROGRAM.
 below() {
   cat >"$1" <<SH
 #!/bin/bash
@@ -36,8 +37,9 @@ exec "$program" "$@"
 SH
   chmod +x "$1"
 }
-# What no runtime can do on every machine: raise limits and lower an oom_score_adj, as CRI-O does for pause containers, where root
-# may not; limits of huge pages, which CRI-O gives all containers, where hierarchies have no hugetlb.
+# What no runtime can do on every machine: raise limits and lower an oom_score_adj, as CRI-O does
+# for pause containers, where root may not; limits of huge pages, which CRI-O gives all containers,
+# where hierarchies have no hugetlb.
 LESS='(if .process.capabilities then .process.capabilities |= map_values(. - ["CAP_SYS_RESOURCE"]) else . end)
   | (if (.process.oomScoreAdj // 0) < 0 then del(.process.oomScoreAdj) else . end) | del(.linux.resources.hugepageLimits)'
 runtime_below() {
@@ -47,8 +49,8 @@ runtime_below() {
   REAL=$MG_REAL_RUNTIME # what `settings` writes
 }
 
-# crio_node: crio.conf without handlers. MKNOD, which Docker and containerd give and CRI-O does not: the suite makes a
-# node of the other card, which must not open.
+# crio_node: crio.conf without handlers. MKNOD, which Docker and containerd give and CRI-O does not:
+# the suite makes a node of the other card, which must not open.
 crio_node() {
   cat <<TOML
 [crio]
@@ -118,8 +120,9 @@ engine_version() { "$CRI" version | sed -n 's/^runtime_version: "\(.*\)"/\1/p'; 
 spec_at() { echo "$CRIO_RUN/vfs-containers/$1/userdata/config.json"; }
 image_id() { "${STORAGE[@]}" images --no-trunc --format '{{.ID}}' docker.io/library/bb | sed 's/sha256://'; }
 
-# What its own tests share. user NAME: settings of a user's own, the drop-in NAME from stdin; CRI-O runs by them. users_gone: by the
-# suite's again, once its pods have gone by the handlers that made them.
+# What its own tests share. user NAME: settings of a user's own, the drop-in NAME from stdin; CRI-O
+# runs by them. users_gone: by the suite's again, once its pods have gone by the handlers that made
+# them.
 D=/etc/crio/crio.conf.d
 restart() { engine_stop; engine_back "$@"; }
 user() {

@@ -27,7 +27,7 @@ configured() {
 round() { # HANDLER: --check says so, and a pod proves it
   UNDER=$1 engine_once round "${ALL[@]}" -- true
   try 1 mpsgate configure crio --check
-  assert_contains "--check" "$stdout" ROUND
+  assert_contains "--check" "$stdout" BYPASS
 }
 # says TEXT...: mpsgated, in its last line on the handlers.
 says() {
@@ -129,7 +129,7 @@ led() {
   assert_contains "--write" "$stderr" "crio is started with --default-runtime round"
 }
 
-@test "mpsgated tells by CRI-O's own word what goes round, by a folder's drop-in and by flags, in its log and its metrics" {
+@test "mpsgated tells by CRI-O's own word what bypasses mpsgate, by a folder's drop-in and by flags, in its log and its metrics" {
   runc | user 10-user.conf
   configured
   kubelet_appears
@@ -137,12 +137,12 @@ led() {
   wait_for 10 "the metrics" led crun 1 mpsgate 1 runc 1
   runc | user zzz.d/x.conf
   mpsgate reload
-  wait_for 90 "runc goes round" says by=engine led=crun,mpsgate round=runc
+  wait_for 90 "runc bypasses mpsgate" says by=engine led=crun,mpsgate round=runc
   wait_for 10 "the metrics" led crun 1 mpsgate 1 runc 0
   rm -r "$D/zzz.d"
   restart --runtimes "flag:$REAL:/run/runc" --default-runtime flag
   mpsgate reload
-  wait_for 90 "the flag's handler goes round" says by=engine led=crun,mpsgate,runc round=flag
+  wait_for 90 "the flag's handler bypasses mpsgate" says by=engine led=crun,mpsgate,runc round=flag
   wait_for 10 "the metrics" led crun 1 flag 0 mpsgate 1 runc 1
 }
 
@@ -184,7 +184,7 @@ node_shows() {
   wait_for 90 "all are led" node_shows '.engine == "crio" and .by == "engine" and .default == "mpsgate" and .led == ["crun", "mpsgate", "runc"] and .round == []' False
   runc | user zzz.d/x.conf
   mpsgate reload
-  wait_for 90 "runc goes round" node_shows '.by == "engine" and .default == "runc" and .led == ["crun", "mpsgate"] and .round == ["runc"]' True
+  wait_for 90 "runc bypasses mpsgate" node_shows '.by == "engine" and .default == "runc" and .led == ["crun", "mpsgate"] and .round == ["runc"]' True
 }
 
 @test "an exempt image, named by its id as kubelet does: let through, and not for what a pod writes" {

@@ -1,4 +1,5 @@
-# docker.bash: Docker's verbs. Requests are annotations where the client has --annotation (24 on), env where not.
+# docker.bash: Docker's verbs. Requests are annotations where the client has --annotation (24 on),
+# env where not.
 # shellcheck shell=bash disable=SC2154 # want and rest come from want
 
 IPC_HINT=--ipc=host

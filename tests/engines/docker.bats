@@ -48,7 +48,8 @@ build() {
 }
 
 @test "BuildKit: a step that could reach a card is refused in the builder's sight" {
-  # It runs the runc of its PATH, whatever the default runtime is, unless this variable names another.
+  # It runs the runc of its PATH, whatever the default runtime is, unless this variable names
+  # another.
   grep -qa DOCKER_BUILDKIT_RUNC_COMMAND "$(type -P dockerd)" || skip "this Docker's BuildKit runs runc alone"
   build fail all 'ENV NVIDIA_VISIBLE_DEVICES=all' 'RUN true'
   assert_contains "what the build says" "$stderr" "[E_VISIBLE_DEVICES]"

@@ -1,34 +1,40 @@
-# engine.bash: what the cells share. A cell is one engine at one version; its verbs are in $MG_ENGINE.bash, the
-# suite is the same for all.
+# engine.bash: what the cells share. A cell is one engine at one version; its verbs are in
+# $MG_ENGINE.bash, the suite is the same for all.
 #
 # MG_CELL    its name, ending in the version that has to answer: docker-26
 # MG_ENGINE  docker, ctr, cri or podman
 # MG_LIVE=1  mpsgated and two simulated cards are there already, as units (tests/vm/live.bash)
 #
-# What an adapter defines; NAME is the test's own name for a container. Those marked [STATUS] run through
-# `try`, so that $status, $stdout and $stderr are what the engine's user sees.
+# What an adapter defines; NAME is the test's own name for a container. Those marked [STATUS] run
+# through `try`, so that $status, $stdout and $stderr are what the engine's user sees.
 #   engine_start, engine_stop      with $MG/rootfs as image bb, $MG_CGROUP as parent of all cgroups
 #   engine_version
 #   engine_up [STATUS] NAME [OPTION...] -- CMD...    in the background
-#   engine_once [STATUS] NAME [OPTION...] -- CMD...  to its end and removed; its output, its exit status
+#   engine_once [STATUS] NAME [OPTION...] -- CMD... to its end and removed; its output, its exit
+#   status
 #     OPTION: --gpu SIZE (how this engine's user asks for it)  --ipc (the host's)  --ann K=V
 #             --env K=V  --device PATH  --mount SOURCE (at /mnt)  --privileged  --uid N
 #   engine_exec [STATUS] NAME CMD...
-#   engine_halt NAME, engine_again NAME    stopped by force; started again (CRI: as a new container of the pod)
+#   engine_halt NAME, engine_again NAME stopped by force; started again (CRI: as a new container of
+#   the pod)
 #   engine_remove [STATUS] NAME, engine_clear    whatever state; all of them
 #   engine_id NAME, engine_pid NAME, engine_spec NAME
 #                                  the OCI id, init's pid, the bundle's config.json
-#   engine_kill NAME, engine_back  SIGKILL to the engine, and start it anew; NAME is one of its containers
+#   engine_kill NAME, engine_back  SIGKILL to the engine, and start it anew; NAME is one of its
+#                                  containers
 #   engine_log                     what it wrote
-# And $SETTINGS, a sed script for mpsgate's settings; $SHIM_ENDS: whether the engine ends a container whose shim died;
-# $NO_UID: why its user cannot say --uid, where that is so; $EXEC_LIMIT: whether what is exec'd has the grant's variables, which the precreate hook cannot give it.
-# $UNDER is the runtime: plain (runc) or mpsgate. $IPC_HINT is what the engine's user has to be told for host IPC.
+# And $SETTINGS, a sed script for mpsgate's settings; $SHIM_ENDS: whether the engine ends a
+# container whose shim died; $NO_UID: why its user cannot say --uid, where that is so; $EXEC_LIMIT:
+# whether what is exec'd has the grant's variables, which the precreate hook cannot give it. $UNDER
+# is the runtime: plain (runc) or mpsgate. $IPC_HINT is what the engine's user has to be told for
+# host IPC.
 # shellcheck shell=bash disable=SC2034 # read by the suite
 
 here=$MG_ENGINES # this folder
 # shellcheck source=tests/e2e/mpsgate.bash
 source "$here/../e2e/mpsgate.bash"
-# Engines put the process that they exec into a file of their TMPDIR. /tmp is also that of other sandboxes.
+# Engines put the process that they exec into a file of their TMPDIR. /tmp is also that of other
+# sandboxes.
 export TMPDIR=$MG/tmp
 mkdir -p "$TMPDIR"
 UNDER=mpsgate
@@ -83,8 +89,9 @@ kill_init() {
   kill -KILL "$pid"
 }
 
-# spec_of NAME: config.json without what differs between two lives of one container. Podman writes mounts and
-# env in no certain order, and an empty list of hooks where it has asked a precreate hook.
+# spec_of NAME: config.json without what differs between two lives of one container. Podman writes
+# mounts and env in no certain order, and an empty list of hooks where it has asked a precreate
+# hook.
 spec_of() { jq -S 'del(.hooks | select(. == {})) | .mounts |= sort_by(.destination) | .process.env |= sort' "$(engine_spec "$1")" | sed -E "$SPEC_NAMES"; }
 
 # init_env NAME VARIABLE: as the kernel has it.
@@ -100,7 +107,8 @@ exec_limit() {
   fi
 }
 
-# refusal CODE NAME OPTION... -- CMD...: the engine's user sees sentence, code and hint; nothing is left of it.
+# refusal CODE NAME OPTION... -- CMD...: the engine's user sees sentence, code and hint; nothing is
+# left of it.
 refusal() {
   local code=$1
   shift
@@ -108,8 +116,8 @@ refusal() {
   assert_contains "what the engine shows" "$stderr" "mpsgate: refused container" "[$code]" "hint: "
 }
 
-# engine_client NAME UID: NVIDIA's client library in it is seen by its card's control daemon. There is no server without a card: the
-# daemon's own log says who came.
+# engine_client NAME UID: NVIDIA's client library in it is seen by its card's control daemon. There
+# is no server without a card: the daemon's own log says who came.
 engine_client() {
   local log before
   log=/run/mpsgate/mps/$(grant "$(engine_id "$1")" .card_index)/log/control.log
@@ -154,8 +162,8 @@ engine_life() {
   engine_exec "$1" true
 }
 
-# run_words OPTION... -- CMD...: adds to words what `docker run` and `podman run` take alike. The engine's own
-# gpu_words says how it asks for memory.
+# run_words OPTION... -- CMD...: adds to words what `docker run` and `podman run` take alike. The
+# engine's own gpu_words says how it asks for memory.
 run_words() {
   while [[ $1 != -- ]]; do
     case $1 in

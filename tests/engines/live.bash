@@ -1,4 +1,5 @@
-# live.bash: the machine as the node (tests/vm/live.bash made it): mpsgated is a unit. Last, as it replaces.
+# live.bash: the machine as the node (tests/vm/live.bash made it): mpsgated is a unit. Last, as it
+# replaces.
 # shellcheck shell=bash
 
 REAL=$(type -P "${MG_REAL_RUNTIME:-runc}")

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# What only a booted systemd shows: it makes the scopes, and on daemon-reload writes their device rules anew.
+# What only a booted systemd shows: it makes the scopes, and on daemon-reload writes their device
+# rules anew.
 
 load engine.bash
 

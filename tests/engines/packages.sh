@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# packages.sh SUITE: containerd, Docker, its BuildKit client, Compose and etcd as another Debian release has them, unpacked
-# into ~/.cache/mpsgate and never installed; prints the folder. They are Go programs that need glibc 2.34 and
-# run here as they are, with this machine's runc.
+# packages.sh SUITE: containerd, Docker, its BuildKit client, Compose and etcd as another Debian
+# release has them, unpacked into ~/.cache/mpsgate and never installed; prints the folder. They are
+# Go programs that need glibc 2.34 and run here as they are, with this machine's runc.
 #
-# apt's own settings are read, never changed (tests/env/apt-sources.sh); lists and state live in a folder
-# that is removed at the end. Works without root. Exits 3 with a sentence where they cannot be had.
+# apt's own settings are read, never changed (tests/env/apt-sources.sh); lists and state live in a
+# folder that is removed at the end. Works without root. Exits 3 with a sentence where they cannot
+# be had.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 packages=(containerd docker.io docker-cli docker-buildx docker-compose etcd-server)

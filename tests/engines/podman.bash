@@ -1,5 +1,5 @@
-# podman.bash: Podman's verbs. Requests are annotations. It has no daemon: what is killed as `the engine` is a
-# client in the middle of an exec.
+# podman.bash: Podman's verbs. Requests are annotations. It has no daemon: what is killed as
+# `the engine` is a client in the middle of an exec.
 # shellcheck shell=bash disable=SC2154 # want and rest come from want
 
 IPC_HINT=--ipc=host
@@ -36,7 +36,8 @@ engine_version() { "${PODMAN[@]}" version -f '{{.Client.Version}}'; }
 
 gpu_words() { words+=(--annotation "mpsgate.io/gpu-mem=$1"); } # SIZE
 
-# words OPTION... -- CMD...: sets words to what podman run takes, and options to those of podman itself.
+# words OPTION... -- CMD...: sets words to what podman run takes, and options to those of podman
+# itself.
 words() {
   words=("${PODMAN_RUN[@]}") options=(--runtime "$PODMAN_RUNTIME")
   [[ $UNDER == mpsgate ]] || options=(--runtime "$REAL")

@@ -1,6 +1,6 @@
-# pods.bash: the verbs of an engine that speaks CRI, for cri.bash and crio.bash. Requests are annotations of pod and
-# container. They define $CRI_SOCKET, $HOST_IPC_AT (how the path begins by which a pod's namespaces are named) and spec_at ID, the
-# path of a container's config.json.
+# pods.bash: the verbs of an engine that speaks CRI, for cri.bash and crio.bash. Requests are
+# annotations of pod and container. They define $CRI_SOCKET, $HOST_IPC_AT (how the path begins by
+# which a pod's namespaces are named) and spec_at ID, the path of a container's config.json.
 # shellcheck shell=bash disable=SC2034,SC2154 # read by the suite; want and rest come from want
 
 IPC_HINT="hostIPC: true"

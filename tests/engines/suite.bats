@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# What every engine has to show, the same for all: tests/engines/run gives the cell. It proves itself first.
-# Tests tagged `machine` also run in whole machines, where emulation is slow.
+# What every engine has to show, the same for all: tests/engines/run gives the cell. It proves
+# itself first. Tests tagged `machine` also run in whole machines, where emulation is slow.
 
 load engine.bash
 
@@ -17,17 +17,17 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
 
 # bats test_tags=machine
 @test "plain runc: output, exit status, exec, stop, start" {
-  UNDER=plain engine_life life
+  UNDER=plain engine_life lifecycle
 }
 
-@test "an ordinary container: the same life, and the same config.json as with plain runc" {
+@test "an ordinary container: the same lifecycle, and the same config.json as with plain runc" {
   local plain
   UNDER=plain engine_up same --env A=b --mount /usr/share -- sleep 600
   plain=$(spec_of same)
   engine_remove same
   engine_up same --env A=b --mount /usr/share -- sleep 600
   diff <(echo "$plain") <(spec_of same) >&2 || fail "config.json differs from plain runc's"
-  engine_life life
+  engine_life lifecycle
 }
 
 # bats test_tags=machine
@@ -80,7 +80,7 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
 }
 
 # bats test_tags=machine
-@test "stop, start, end: one grant for each life, none in between" {
+@test "stop, start, end: one grant for each instance, none in between" {
   local id first
   engine_up got "${WANT[@]}" -- sleep 600
   id=$(engine_id got) first=$(grant "$(engine_id got)" .instance)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# tests/env/all.sh with a `make` that only writes logs: which stages it runs, which it does not run again, and what it says. No root.
+# tests/env/all.sh with a `make` that only writes logs: which stages it runs, which it does not run
+# again, and what it says. No root.
 
 bats_require_minimum_version 1.5.0
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# all.sh LOGS: the long tests, which `make test` leaves out: each a target of its own, with its minutes and
-# the sum at the end. What `make test-all` does after the build. The machines run beside the others; what a target
-# said comes when it has ended.
+# all.sh LOGS: the long tests, which `make test` leaves out: each a target of its own, with its
+# minutes and the sum at the end. What `make test-all` does after the build. The machines run beside
+# the others; what a target said comes when it has ended.
 # MG_SELECT=ci: of each kind only what fits into a CI run of an hour; what is left out is named.
-# MG_UNCHANGED=skip: what passed on the same inputs is named and not run again (unchanged.sh); =run: only remembers what passed.
+# MG_UNCHANGED=skip: what passed on the same inputs is named and not run again (unchanged.sh); =run:
+# only remembers what passed.
 set -euo pipefail
 logs=$1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -45,8 +46,9 @@ passed() { # STAGE KEY: remembers that, unless its log shows a skip that nobody 
 }
 
 ci=${MG_SELECT:-}
-# First what has to meet limits of seconds, each with both processors to itself: beside the emulated machines a cluster lost
-# containers that were just being started. MG_JOBS=N has N files of a suite side by side.
+# First what has to meet limits of seconds, each with both processors to itself: beside the emulated
+# machines a cluster lost containers that were just being started. MG_JOBS=N has N files of a suite
+# side by side.
 export MG_JOBS=${MG_JOBS:-1}
 target test-k8s
 target test-engines ${ci:+MG_CELLS=ci}

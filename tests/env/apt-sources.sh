@@ -1,9 +1,10 @@
 #!/bin/sh
 # Usage: apt-sources.sh SUITE COMPONENT DIR
 #
-# Writes apt sources for SUITE and COMPONENT into DIR: a copy of what serves this machine's own release,
-# with suite and component replaced, so that mirrors and keys are the machine's. apt's settings are read,
-# never changed. Works without root. Exits 3 with a sentence where nothing can be derived.
+# Writes apt sources for SUITE and COMPONENT into DIR: a copy of what serves this machine's own
+# release, with suite and component replaced, so that mirrors and keys are the machine's. apt's
+# settings are read, never changed. Works without root. Exits 3 with a sentence where nothing can be
+# derived.
 set -u
 
 suite=${1:?} component=${2:?} dir=${3:?}

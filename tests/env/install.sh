@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# install.sh [build|demo|test|engines|k8s|packages|chart|lint|release]...: installs what these steps need and this machine lacks, from
-# Debian's packages, rustup and crates.io. Runs again without harm. Without root it names what is
-# missing and how to get it, and exits 1.
+# install.sh [build|demo|test|engines|k8s|packages|chart|lint|release]...: installs what these steps
+# need and this machine lacks, from Debian's packages, rustup and crates.io. Runs again without
+# harm. Without root it names what is missing and how to get it, and exits 1.
 #
-# `install.sh zig` prints the folder that has what packaging/build-tools.txt pins, once `release` has put it there;
-# `install.sh chart-tools` the one of tests/chart/tools.txt, after `chart`.
+# `install.sh zig` prints the folder that has what packaging/build-tools.txt pins, once `release`
+# has put it there; `install.sh chart-tools` the one of tests/chart/tools.txt, after `chart`.
 #
 # No service is started or enabled by it: the tests start their own dockerd.
 # MPSGATE_NO_INSTALL=1: only look.

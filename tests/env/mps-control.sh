@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # mps-control.sh: prints the NVIDIA MPS control daemon that tests and demo use: the one installed on
 # a machine with a GPU, else 550 (its client socket refuses settings), else 535 (it does not), as
-# far as nvidia-cuda-mps.sh can have them. MG_MPS_BRANCH names one. Prints nothing where there is none. The client library of that
-# branch is fetched as well: nobody can from within a sandbox.
+# far as nvidia-cuda-mps.sh can have them. MG_MPS_BRANCH names one. Prints nothing where there is
+# none. The client library of that branch is fetched as well: nobody can from within a sandbox.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 if [[ ${MG_REAL_GPU:-0} == 1 ]]; then

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Usage: nvidia-package.sh nvidia-cuda-mps|libcuda1 [535|550|555]
 #
-# Unpacks a package of NVIDIA's (Debian's archive area non-free; 535 is bookworm's, 550 trixie's) into the
-# cache folder of the user, without installing it, and prints the path of the file that the tests use as the
-# last line on stdout: the control program, or libcuda.so.1. Neither needs a GPU.
+# Unpacks a package of NVIDIA's (Debian's archive area non-free; 535 is bookworm's, 550 trixie's)
+# into the cache folder of the user, without installing it, and prints the path of the file that the
+# tests use as the last line on stdout: the control program, or libcuda.so.1. Neither needs a GPU.
 #
 # apt's own settings are read, never changed: the sources are a private copy of the machine's, with
 # suite and component replaced, and lists and state live in a folder that is removed at the end.

@@ -16,8 +16,9 @@
 # MG_GPUS=N     simulated cards (default 2). 0: no nodes.
 # MG_REAL_GPU=1 the host's own cards, network and PID namespace (NVML counts in host PIDs); CMD then
 #               has to stop what it starts.
-# MG_SYSTEMD=1  the host's systemd makes the containers' cgroups: CMD sees it in /run, and has the host's
-#               network and PID namespace, because systemd is told pids. Needs cgroup v2, which ends what CMD leaves.
+# MG_SYSTEMD=1  the host's systemd makes the containers' cgroups: CMD sees it in /run, and has the
+#               host's network and PID namespace, because systemd is told pids. Needs cgroup v2,
+#               which ends what CMD leaves.
 set -euo pipefail
 umask 022
 
@@ -86,7 +87,8 @@ inner() {
   if [[ ${MG_REAL_GPU:-0} != 1 && ${MG_SYSTEMD:-0} != 1 ]]; then
     PATH=$PATH:/usr/sbin:/sbin ip link set lo up 2>/dev/null || busybox ip link set lo up
   fi
-  # Docker and runc look into /run for systemd: none here, whatever the host has, unless it is asked for.
+  # Docker and runc look into /run for systemd: none here, whatever the host has, unless it is asked
+  # for.
   local run
   run=$(mktemp -d)
   mount -t tmpfs -o mode=755 run "$run"

@@ -1,10 +1,11 @@
-# side_by_side.bash: what tests/*/run have in common: sets of tests, each in a sandbox of its own, some at a time.
+# side_by_side.bash: what tests/*/run have in common: sets of tests, each in a sandbox of its own,
+# some at a time.
 # shellcheck shell=bash
 
-# side_by_side CMD NAME...: runs `CMD NAME` for each, MG_JOBS at a time (default: one more than there are processors, as tests wait
-# much), and prints what each said, whole, when it has ended. What took longest the last time goes first.
-# A file with a line "# first: WHY" runs before the others, one with "# alone: WHY" after them, each by itself.
-# Returns 1 when one of them failed.
+# side_by_side CMD NAME...: runs `CMD NAME` for each, MG_JOBS at a time (default: one more than
+# there are processors, as tests wait much), and prints what each said, whole, when it has ended.
+# What took longest the last time goes first. A file with a line "# first: WHY" runs before the
+# others, one with "# alone: WHY" after them, each by itself. Returns 1 when one of them failed.
 side_by_side() {
   local run_one=$1 at_once=${MG_JOBS:-$(($(nproc) + 1))} said_in name ended any_failed=0
   local lasted=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate/seconds first=() together=() alone=()
@@ -54,7 +55,8 @@ side_by_side_stop() {
   rm -rf "$said_in"
 }
 
-# whole NAME TAP STATUS: a set of tests that could not be set up, or that died, is a failure even if no test says so.
+# whole NAME TAP STATUS: a set of tests that could not be set up, or that died, is a failure even if
+# no test says so.
 whole() {
   local planned ran
   planned=$(sed -n 's/^1\.\.\([0-9]*\).*/\1/p' "$2" | head -1)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# tally.sh DIR [EXPECTED]: sums the logs of the test runners in DIR (nextest, cargo test, TAP), names what was skipped and what
-# failed, and ends with the line `N passed, N failed`. A Rust test that skips itself passes for its runner; by its line
-# `SKIPPED: NAME: REASON` it counts as skipped here.
-# What a failed test said stands there, too, and just before the last line once more the names alone: who reads only the end of
-# a long log wants them.
-# DIR/failed-stages names stages that failed, one a line. A stage whose log STAGE*.log shows no failed
-# test (it did not compile, say) is one failure itself. Exits 1 when something failed or nothing ran.
-# With EXPECTED (tests/expected-skips, which says how it is read) a skip that is not expected fails.
+# tally.sh DIR [EXPECTED]: sums the logs of the test runners in DIR (nextest, cargo test, TAP),
+# names what was skipped and what failed, and ends with the line `N passed, N failed`. A Rust test
+# that skips itself passes for its runner; by its line `SKIPPED: NAME: REASON` it counts as skipped
+# here. What a failed test said stands there, too, and just before the last line once more the names
+# alone: who reads only the end of a long log wants them. DIR/failed-stages names stages that
+# failed, one a line. A stage whose log STAGE*.log shows no failed test (it did not compile, say) is
+# one failure itself. Exits 1 when something failed or nothing ran. With EXPECTED
+# (tests/expected-skips, which says how it is read) a skip that is not expected fails.
 #
 # tally.sh --traits: what this machine is, in that file's words.
 set -euo pipefail

@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# unchanged.sh key STAGE | ask STAGE KEY | passed STAGE KEY SUMMARY: whether a long stage of tests/env/all.sh has passed on just
-# these inputs before.
+# unchanged.sh key STAGE | ask STAGE KEY | passed STAGE KEY SUMMARY: whether a long stage of
+# tests/env/all.sh has passed on just these inputs before.
 #
-# `key` prints their sum: by content, of all files that git knows or would take, but for the folders of other suites and the pages
-# that the stage does not read; of this machine's kernel, packages and compiler; of the variables that steer the tests. `ask` prints
-# `DATE (SUMMARY)` of the run that passed with it, or ends with 1: then the stage has to run. A record is good for a week, since
-# what Debian's servers hand out changes too. They lie in ~/.cache/mpsgate/unchanged, so a fresh machine runs everything.
+# `key` prints their sum: by content, of all files that git knows or would take, but for the folders
+# of other suites and the pages that the stage does not read; of this machine's kernel, packages and
+# compiler; of the variables that steer the tests. `ask` prints `DATE (SUMMARY)` of the run that
+# passed with it, or ends with 1: then the stage has to run. A record is good for a week, since what
+# Debian's servers hand out changes too. They lie in ~/.cache/mpsgate/unchanged, so a fresh machine
+# runs everything.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 records=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate/unchanged
 
-# What a stage reads in tests/, and which pages. `tests/env`, the fakes and the programs among the tests belong to each.
+# What a stage reads in tests/, and which pages. `tests/env`, the fakes and the programs among the
+# tests belong to each.
 of_stage() {
   case $1 in
     differential) echo tests/e2e ;;

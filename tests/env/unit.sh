@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # unit.sh LOGS: unit, property and contract tests of all crates, and the documentation's examples.
-# A test that cannot run here says so, `SKIPPED: NAME: needs root`, and passes: those lines are shown at
-# the end and stand in the log, where tally.sh counts them.
+# A test that cannot run here says so, `SKIPPED: NAME: needs root`, and passes: those lines are
+# shown at the end and stand in the log, where tally.sh counts them.
 set -euo pipefail
 logs=$1 rc=0
 here=$(cd "$(dirname "$0")" && pwd)

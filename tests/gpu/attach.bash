@@ -1,5 +1,5 @@
-# attach.bash: the foundation: a client attaches through the linked directory, and its limit holds; then two and eight
-# at once, and the driver's own limits. Sourced by tests/gpu/run.
+# attach.bash: the foundation: a client attaches through the linked directory, and its limit holds;
+# then two and eight at once, and the driver's own limits. Sourced by tests/gpu/run.
 # shellcheck shell=bash
 
 ask_attach() {
@@ -43,7 +43,8 @@ ask_attach() {
 within() { awk '$1 == "" || $1 > $2 || $1 < $2 - 400 { exit 1 }' <<<"$(filled "$1") $2"; } # ID GRANTED
 all_within() { while (($#)); do within "$1" "$2" || return 1; shift 2; done; } # ID GRANTED...
 
-# several N: containers f1 to fN that take all they can and keep it; what each got is $seen, for `all_within` in $each.
+# several N: containers f1 to fN that take all they can and keep it; what each got is $seen, for
+# `all_within` in $each.
 several() {
   local i granted
   each=() seen=
@@ -90,7 +91,8 @@ ask_limits() {
 
 quiet_and_going() { [[ -z $(actions) ]] && all_go_on "$@"; }
 
-# driver_limits: the driver's second backend is asked for by the module's parameter RmMemacctMode, and not here.
+# driver_limits: the driver's second backend is asked for by the module's parameter RmMemacctMode,
+# and not here.
 driver_limits() {
   local cgroup seen
   gpu_container a 4Gi

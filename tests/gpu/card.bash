@@ -26,7 +26,8 @@ driver_major() { [[ $1 =~ ^([0-9]+)\. ]] && echo "${BASH_REMATCH[1]}"; }
 
 compute_mode() { asked compute_mode; }
 
-# set_mode MODE: as it is printed; checked, because nvidia-smi may say that it did and not have done it.
+# set_mode MODE: as it is printed; checked, because nvidia-smi may say that it did and not have done
+# it.
 set_mode() {
   local said
   [[ $(compute_mode) != "$1" ]] || return 0

@@ -1,5 +1,6 @@
-# contract.bash: the same commands to the driver's control daemon and to its double (tests/fakes/mps-control), each with
-# a server and a client of its own. Where they differ the double is wrong. Sourced by tests/gpu/run; needs no container.
+# contract.bash: the same commands to the driver's control daemon and to its fake
+# (tests/fakes/mps-control), each with a server and a client of its own. Where they differ the fake
+# is wrong. Sourced by tests/gpu/run; needs no container.
 # shellcheck shell=bash
 
 # session NAME CONTROL CLIENT...: writes STATE<tab>COMMAND<tab>ANSWER lines to $MG/contract/NAME.
@@ -86,14 +87,14 @@ ended|quit -t 2
 C
 }
 
-# differences STATE REAL DOUBLE: files of `session`; a line for each command that they answer differently. Line by line, as a
-# command may come twice; a session that broke off has fewer.
+# differences STATE REAL DOUBLE: files of `session`; a line for each command that they answer
+# differently. Line by line, as a command may come twice; a session that broke off has fewer.
 differences() {
   awk -F'\t' -v state="$1" '$1 != state { next }
     NR == FNR { real[++asked] = $3; next }
     { double++ }
-    !(double in real) || real[double] != $3 { printf "%s: \"%s\", the double \"%s\"\n", $2, (double in real ? real[double] : "no answer"), $3 }
-    END { if (!asked || asked > double) print asked + 0 " answers, the double " double + 0 }' "$2" "$3"
+    !(double in real) || real[double] != $3 { printf "%s: \"%s\", the fake \"%s\"\n", $2, (double in real ? real[double] : "no answer"), $3 }
+    END { if (!asked || asked > double) print asked + 0 " answers, the fake " double + 0 }' "$2" "$3"
 }
 
 ask_contract() {

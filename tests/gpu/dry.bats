@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# tests/gpu/run without a GPU: every question asked once, of doubles, so that its first run on a GPU does not end at a
-# typing error. What the doubles answer shows nothing about a GPU. Its quick parts are tested in
-# tests/e2e/gpu_script.bats.
+# tests/gpu/run without a GPU: every question asked once, of fakes, so that its first run on a GPU
+# does not end at a typing error. What the fakes answer shows nothing about a GPU. Its quick parts
+# are tested in tests/e2e/gpu_script.bats.
 # sandbox: MG_GPUS=1
 
 load ../e2e/helpers
@@ -31,12 +31,13 @@ clean() {
   assert_contains "report" "$(<"$MG/report.md")" "A dry run on simulated cards" "Simulated H200" "| mpsgate | 1 |" "| bare MPS | 2 |" "| time-slicing | 2 |"
 }
 
-@test "no answer of a double counts, and each is what the question expects but where doubles cannot know" {
+@test "no answer of a fake counts, and each is what the question expects but where fakes cannot know" {
   local failed
   assert_equal "verdicts that count" "$(rows "$MG/report.md" | grep -vcF '| DRY (')" 0
-  # No double knows that the card is exclusive. On a busy machine mpsgated has no time for terminate_client.
+  # No double knows that the card is exclusive. On a busy machine mpsgated has no time for
+  # terminate_client.
   failed=$(rows "$MG/report.md" | grep -F 'DRY (FAIL)' | cut -d ' ' -f 2 | grep -vE '^(around\.(detour|host)|sum\.order)$') || true
-  assert_equal "questions that the doubles fail" "$failed" "" || { rows "$MG/report.md" | grep -F 'DRY (FAIL)' >&2; return 1; }
+  assert_equal "questions that the fakes fail" "$failed" "" || { rows "$MG/report.md" | grep -F 'DRY (FAIL)' >&2; return 1; }
 }
 
 @test "the card has its compute mode back, and nothing is left" {

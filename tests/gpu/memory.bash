@@ -1,4 +1,5 @@
-# memory.bash: more than the grant: by two processes of a container, and by ways around its limit. Sourced by tests/gpu/run.
+# memory.bash: more than the grant: by two processes of a container, and by ways around its limit.
+# Sourced by tests/gpu/run.
 # shellcheck shell=bash
 
 ask_sum() {

@@ -1,9 +1,11 @@
-# report.bash: what was asked, what was seen, and the page that is made of both. Sourced by tests/gpu/run.
+# report.bash: what was asked, what was seen, and the page that is made of both. Sourced by
+# tests/gpu/run.
 #
 # Every answer is a line of JSON in $MG_RESULTS; questions are the lines of tests/gpu/questions.
 # shellcheck shell=bash
 
-# question NAME FIELD: one field (1 stage, 3 kind, 4 text, 5 expected) of a question. NAME is STAGE.QUESTION.
+# question NAME FIELD: one field (1 stage, 3 kind, 4 text, 5 expected) of a question. NAME is
+# STAGE.QUESTION.
 question() {
   awk -F' [|] ?' -v name="$1" -v field="$2" '!/^#/ && $1 "." $2 == name { print $field; found = 1 } END { exit !found }' \
     "$here/questions" || { echo "tests/gpu: no question $1" >&2; return 1; }
@@ -18,8 +20,8 @@ note() {
   jq -nc --arg name "$1" --arg verdict "$verdict" --arg seen "$3" '{$name, $verdict, $seen}' >>"$MG_RESULTS"
 }
 
-# answer QUESTION SEEN CMD...: PASS where CMD succeeds. recorded QUESTION SEEN: no right answer is known.
-# unasked QUESTION WHY. All of the stage that runs.
+# answer QUESTION SEEN CMD...: PASS where CMD succeeds. recorded QUESTION SEEN: no right answer is
+# known. unasked QUESTION WHY. All of the stage that runs.
 answer() {
   local name=$stage.$1 seen=$2
   shift 2
@@ -59,7 +61,8 @@ rows() {
   done < <(list)
 }
 
-# table: of the lines {mode, clients, round, ops} in $MG_RESULTS.ops: median and spread over the rounds.
+# table: of the lines {mode, clients, round, ops} in $MG_RESULTS.ops: median and spread over the
+# rounds.
 table() {
   [[ -s $MG_RESULTS.ops ]] || { echo "Not measured yet."; return; }
   echo "| how | clients | launches/s (median) | least to most | times one client alone |"

@@ -1,9 +1,10 @@
-# stack.bash: mpsgate on the card, its containers and their CUDA clients. Sourced by tests/gpu/run inside
-# the sandbox, after tests/e2e/helpers.bash and mpsgate.bash.
+# stack.bash: mpsgate on the card, its containers and their CUDA clients. Sourced by tests/gpu/run
+# inside the sandbox, after tests/e2e/helpers.bash and mpsgate.bash.
 # shellcheck shell=bash
 
-# The programs of mpsgate's that a stage may leave behind when it breaks off: in this mount namespace alone, because
-# a real card needs the host's pids, and there may be other control daemons among them.
+# The programs of mpsgate's that a stage may leave behind when it breaks off: in this mount
+# namespace alone, because a real card needs the host's pids, and there may be other control daemons
+# among them.
 readonly OURS='^(mpsgated|mpsgate|mpsgate-runtime|nvidia-cuda-mps-(control|server)|cuda-client)$'
 
 own_pids() {
@@ -50,7 +51,7 @@ rootfs_once() {
 
 # node_up [SED]: mpsgated on these settings, and the card enabled; what it said is $enabled.
 node_up() {
-  # The driver's own NVML is found; a double has to be named.
+  # The driver's own NVML is found; a fake has to be named.
   settings "s/^manage.*/manage = []/;$([[ ${MG_GPU_DRY:-0} == 1 ]] || echo 's/^library.*//');${1:-}"
   rootfs_once
   daemon_start
@@ -80,7 +81,8 @@ client() {
   start "$id"
 }
 
-# exec_client ID NAME MODE...: one more process of that container; its output is $MG/out/NAME, its pid $MG/out/NAME.pid.
+# exec_client ID NAME MODE...: one more process of that container; its output is $MG/out/NAME, its
+# pid $MG/out/NAME.pid.
 exec_client() {
   local id=$1 name=$2
   shift 2

@@ -1,5 +1,6 @@
-# throughput.bash: what N clients get done, in mpsgate's containers, under bare MPS, and with time-slicing. Sourced by tests/gpu/run.
-# The three ways take turns, round by round, so that a card that grows warm is no difference between them.
+# throughput.bash: what N clients get done, in mpsgate's containers, under bare MPS, and with
+# time-slicing. Sourced by tests/gpu/run. The three ways take turns, round by round, so that a card
+# that grows warm is no difference between them.
 # shellcheck shell=bash
 
 readonly SECONDS_EACH=${MG_GPU_SECONDS:-2} ROUNDS=${MG_GPU_ROUNDS:-3} BLOCKS=${MG_GPU_BLOCKS:-8} CLIENTS=${MG_GPU_CLIENTS:-1 2 4 8}

@@ -1,5 +1,6 @@
-# trouble.bash: what becomes of clients, servers and cards when something breaks or another user comes: the questions
-# behind tests/e2e/mps_attacks.bats and mps_adoption.bats that the double answers by documentation only. Sourced by tests/gpu/run.
+# trouble.bash: what becomes of clients, servers and cards when something breaks or another user
+# comes: the questions behind tests/e2e/mps_attacks.bats and mps_adoption.bats that the fake answers
+# by documentation only. Sourced by tests/gpu/run.
 # shellcheck shell=bash
 
 orphan_wait=10

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# mpsgated with the API server: the node shows its cards, labels switch it, pods that are bound hold their memory, slices are
-# served as pods ask for them, and what goes wrong becomes an event. With the rights of the ClusterRole alone.
+# mpsgated with the API server: the node shows its cards, labels switch it, pods that are bound hold
+# their memory, slices are served as pods ask for them, and what goes wrong becomes an event. With
+# the rights of the ClusterRole alone.
 
 load cluster
 
@@ -55,7 +56,7 @@ schedule_is() { [[ $(status_json | jq -r .schedule) == "$1" ]]; }
 handlers_are() { node_shows ".metadata.annotations[\"mpsgate.io/handlers\"] | fromjson | $1"; } # JQ
 bypass_is() { node_shows ".status.conditions[] | select(.type == \"GPUMemorySharingBypass\" and .status == \"$1\" and (.message | contains(\"$2\")))"; } # STATUS TEXT
 
-@test "a handler that goes round mpsgate is on the node's object as soon as the engine has it, by the engine's own reading" {
+@test "a handler that bypasses mpsgate is on the node's object as soon as the engine has it, by the engine's own reading" {
   wait_for 90 "the handlers" handlers_are '.version == 1 and .by == "engine" and (.led | index("mpsgate") != null) and .round == []'
   wait_for 60 "the condition" bypass_is False "every handler leads through mpsgate"
   cp /etc/containerd/config.toml "$K8S/config.toml"
@@ -72,7 +73,7 @@ TOML
   containerd_stop
   containerd_start
   try mpsgate reload
-  wait_for 60 "it goes round" handlers_are '.round == ["past"]'
+  wait_for 60 "it bypasses mpsgate" handlers_are '.round == ["past"]'
   wait_for 60 "the condition" bypass_is True "past"
   cp "$K8S/config.toml" /etc/containerd/config.toml
   containerd_stop

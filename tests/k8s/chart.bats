@@ -1,8 +1,10 @@
 #!/usr/bin/env bats
-# The chart in a real cluster, by README's own lines: installed, used, changed, rolled back, removed by docs/kubernetes.md; then the node
-# is compared with what it was. Each test goes on where the one before it ended.
+# The chart in a real cluster, by README's own lines: installed, used, changed, rolled back, removed
+# by docs/kubernetes.md; then the node is compared with what it was. Each test goes on where the one
+# before it ended.
 #
-# It runs where the API server has all that the chart makes of a current one; Debian's 1.20 dies of what README's webhook writes.
+# It runs where the API server has all that the chart makes of a current one; Debian's 1.20 dies of
+# what README's webhook writes.
 
 load services
 
@@ -111,14 +113,14 @@ settled_at() { # mpsgated's pod of the newest settings is ready, and the node ha
 restarts_of_containerd() { wc -l <"$K8S/systemctl.log"; }
 handlers() { kubectl get node "$NODE_NAME" -o json | jq -r '.metadata.annotations["mpsgate.io/handlers"]' | jq -Sc "$1"; }
 
-@test "README's lines install it: holder, mpsgated, scheduler and webhook come up, the node has its memory, and no handler goes round" {
+@test "README's lines install it: holder, mpsgated, scheduler and webhook come up, the node has its memory, and no handler bypasses mpsgate" {
   kubectl label node "$NODE_NAME" ack.node.gpu.schedule=mps >/dev/null
   local install
   install=$(from_readme "helm install")
   (cd "$MG_REPO" && eval "${install/#helm/helm_}") >"$K8S/helm.out"
   wait_for 240 "every pod is ready" all_ready
   wait_for 60 "30 GiB are allocatable" has_allocatable 30
-  assert_equal "handlers that go round" "$(handlers .round)" "[]"
+  assert_equal "handlers that bypass mpsgate" "$(handlers .round)" "[]"
   assert_equal "handlers that are led" "$(handlers .led)" '["mpsgate","nvidia","runc"]'
   try kubectl get node "$NODE_NAME" -o json
   jq -e '.status.conditions[] | select(.type == "GPUMemorySharingReady" and .status == "True")' <<<"$stdout" >/dev/null || fail "its condition"
@@ -180,13 +182,13 @@ taken() {
 }
 
 @test "an upgrade of settings replaces mpsgated alone: grants, control daemons, holder and containerd stay" {
-  life() { pgrep -x nvidia-cuda-mps | sort; kubectl get pods -n "$NS" -l app.aliyun.com/name=mps-control-daemon -o 'jsonpath={.items[*].metadata.uid}'; kubectl get pods -l app=mps-sample -o 'jsonpath={.items[*].status.containerStatuses[*].containerID}'; }
+  lifecycle() { pgrep -x nvidia-cuda-mps | sort; kubectl get pods -n "$NS" -l app.aliyun.com/name=mps-control-daemon -o 'jsonpath={.items[*].metadata.uid}'; kubectl get pods -l app=mps-sample -o 'jsonpath={.items[*].status.containerStatuses[*].containerID}'; }
   local before pod
-  before=$(life) pod=$(mpsgated_pod)
+  before=$(lifecycle) pod=$(mpsgated_pod)
   (cd "$MG_REPO" && helm_ upgrade mpsgate packaging/kubernetes/chart -n "$NS" --reuse-values --set config.log.level=debug --wait --timeout 4m) >/dev/null
   wait_for 60 "the node has its cards" settled_at
   [[ $(mpsgated_pod) != "$pod" ]] || fail "it is the same pod of mpsgated"
-  assert_equal "what was there" "$(life)" "$before"
+  assert_equal "what was there" "$(lifecycle)" "$before"
   assert_equal "grants" "$(memory_of_grants)" "[7168]"
   assert_equal "restarts of containerd" "$(restarts_of_containerd)" 1
 }
@@ -200,13 +202,13 @@ taken() {
     wait_for 90 "the node has its cards after: $step" settled_at
     assert_equal "grants after: $step" "$(memory_of_grants)" "[7168]"
     if [[ $step == *=runc ]]; then
-      wait_for 30 "NVIDIA's handler is named as one that goes round" goes_round '["nvidia"]'
+      wait_for 30 "NVIDIA's handler is named as one that bypasses mpsgate" bypasses '["nvidia"]'
     else
-      wait_for 30 "no handler goes round" goes_round '[]'
+      wait_for 30 "no handler bypasses mpsgate" bypasses '[]'
     fi
   done
 }
-goes_round() { [[ $(handlers .round) == "$1" ]]; }
+bypasses() { [[ $(handlers .round) == "$1" ]]; }
 
 @test "helm uninstall is refused while a container has GPU memory, names it, and the node goes on as before" {
   (cd "$MG_REPO" && helm_ upgrade mpsgate packaging/kubernetes/chart -n "$NS" --reuse-values --set removal.timeoutSeconds=10 --wait --timeout 4m) >/dev/null

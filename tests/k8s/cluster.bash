@@ -1,11 +1,13 @@
-# cluster.bash: a Kubernetes of one node in the sandbox: etcd, API server, scheduler, controller manager, containerd with
-# mpsgate-runtime as its default handler (as `mpsgate configure containerd` makes it), kubelet; mpsgated with simulated cards.
-# tests/k8s/run says where the programs are ($MG_K8S_PATH).
+# cluster.bash: a Kubernetes of one node in the sandbox: etcd, API server, scheduler, controller
+# manager, containerd with mpsgate-runtime as its default handler (as `mpsgate configure containerd`
+# makes it), kubelet; mpsgated with simulated cards. tests/k8s/run says where the programs are
+# ($MG_K8S_PATH).
 #
-# Each part has its own verb, as tests take one of them away: api_start, api_stop; control_start, control_stop (scheduler and
-# controller manager); containerd_start, containerd_stop; kubelet_start, kubelet_stop [SIGNAL]. cluster_start, cluster_stop: all.
-# Pods have a network of their own, a bridge in the file's network namespace (run makes it). Their image is `bb`, busybox;
-# other names come from a registry on loopback (`image`).
+# Each part has its own verb, as tests take one of them away: api_start, api_stop; control_start,
+# control_stop (scheduler and controller manager); containerd_start, containerd_stop; kubelet_start,
+# kubelet_stop [SIGNAL]. cluster_start, cluster_stop: all. Pods have a network of their own, a
+# bridge in the file's network namespace (run makes it). Their image is `bb`, busybox; other names
+# come from a registry on loopback (`image`).
 # shellcheck shell=bash
 
 # shellcheck source=tests/e2e/mpsgate.bash
@@ -22,11 +24,13 @@ PATH=$MG_K8S_PATH:$PATH
 
 # takes PROGRAM WORD: whether its command line has this option.
 takes() { [[ $("$1" --help 2>&1) == *" $2"[\ =,]* ]]; }
-# knows PROGRAM WORD: whether its settings may have this key. A Go program has the names of all its fields in it.
+# knows PROGRAM WORD: whether its settings may have this key. A Go program has the names of all its
+# fields in it.
 knows() { grep -qE "\"$2[\",]" "$(command -v "$1")"; }
 # offers PATH [JQ]: whether the API server answers there, and what it answers passes the filter.
 offers() { kubectl get --raw "$1" 2>/dev/null | jq -e "${2:-.}" >/dev/null; }
-# has_field TYPE FIELD: whether objects of this type of the core group have it, by the API server's own description.
+# has_field TYPE FIELD: whether objects of this type of the core group have it, by the API server's
+# own description.
 has_field() { offers /openapi/v2 ".definitions[\"io.k8s.api.core.v1.$1\"].properties | has(\"$2\")"; }
 
 # begin NAME CMD...: in the background; its pid in $K8S/NAME.pid, its words in $K8S/log/NAME.log.
@@ -57,7 +61,8 @@ api_start() {
   K8S_PORT=$(<"$K8S/port")
 }
 api_stop() { end api; }
-# What a file may add before cluster_start: options of API server and controllers, lines of the kubelet's settings, routes of pods.
+# What a file may add before cluster_start: options of API server and controllers, lines of the
+# kubelet's settings, routes of pods.
 API_SERVER_OPTIONS=() CONTROLLER_OPTIONS=() KUBELET_LINES='' POD_ROUTES='[]'
 
 control_start() {
@@ -85,7 +90,8 @@ control_stop() {
   end controllers
 }
 
-# Debian's file, and what this machine needs: no overlayfs on overlayfs, no lower oom_score_adj, no registry but ours.
+# Debian's file, and what this machine needs: no overlayfs on overlayfs, no lower oom_score_adj, no
+# registry but ours.
 containerd_settings() {
   mkdir -p /etc/containerd/certs.d/_default
   cat >/etc/containerd/config.toml <<'TOML'
@@ -102,7 +108,8 @@ version = 2
     [plugins."io.containerd.grpc.v1.cri".containerd]
       snapshotter = "native"
 TOML
-  # Those that pull by their own service have it unpack, which knows no snapshotter but the default one.
+  # Those that pull by their own service have it unpack, which knows no snapshotter but the default
+  # one.
   [[ $(containerd config default) != *use_local_image_pull* ]] ||
     printf '  [plugins."io.containerd.cri.v1.images"]\n    use_local_image_pull = true\n' >>/etc/containerd/config.toml
   printf '[host."http://%s"]\n  capabilities = ["pull", "resolve"]\n' "$REGISTRY" >/etc/containerd/certs.d/_default/hosts.toml
@@ -188,14 +195,16 @@ YAML
   begin kubelet kubelet --config "$K8S/kubelet.yaml" --kubeconfig "$KUBECONFIG" --root-dir /var/lib/kubelet --cert-dir "$K8S/pki/kubelet" \
     "${runtime[@]}" --hostname-override "$NODE_NAME" --v 2
 }
-# Below the sandbox's own, which is removed with it: pods as kubelets have them, in kubepods/QOS/pod<uid>.
+# Below the sandbox's own, which is removed with it: pods as kubelets have them, in
+# kubepods/QOS/pod<uid>.
 cgroup_root() {
   local root roots=(/sys/fs/cgroup/*/)
   [[ ! -f /sys/fs/cgroup/cgroup.controllers ]] || roots=(/sys/fs/cgroup)
   for root in "${roots[@]}"; do mkdir -p "$root$MG_CGROUP"; done
 }
-# A kubelet that was started again has no devices until the plugin registers, and fails for good the pods that come before
-# (UnexpectedAdmissionError), while the node still shows what the last one wrote.
+# A kubelet that was started again has no devices until the plugin registers, and fails for good the
+# pods that come before (UnexpectedAdmissionError), while the node still shows what the last one
+# wrote.
 has_devices() {
   status_json | jq -se --argjson since "$(<"$K8S/kubelet.since")" '.[0].device_plugin | length > 0 and all(.[]; (.registered_ms // 0) > $since)'
 }
@@ -241,12 +250,14 @@ cluster_stop() {
   end registry
   api_stop
   node_stop
-  # Of pods that could not be cleared: they hold what bats waits for the end of. The sandbox has its own processes alone.
+  # Of pods that could not be cleared: they hold what bats waits for the end of. The sandbox has its
+  # own processes alone.
   pkill -KILL containerd-shim || true
 }
 
-# The default set-up: one cluster for the file, whose API server mpsgated follows; each test leaves it without pods and with all
-# memory free. A file defines after `load cluster` what it does otherwise.
+# The default set-up: one cluster for the file, whose API server mpsgated follows; each test leaves
+# it without pods and with all memory free. A file defines after `load cluster` what it does
+# otherwise.
 setup_file() {
   cluster_start
   cluster_follow
@@ -283,7 +294,8 @@ import_image() { (
   import_image "$@"
 ); }
 
-# The node after a power cut: all that ran on it is gone, /run is empty of it, disks and control plane are as they were.
+# The node after a power cut: all that ran on it is gone, /run is empty of it, disks and control
+# plane are as they were.
 node_crash() {
   local pid mount
   kubelet_stop KILL
@@ -302,10 +314,11 @@ node_boot() {
   kubelet_start
 }
 
-# --- access for mpsgated ---------------------------------------------------------------------------
+# --- access for mpsgated --------------------------------------------------------------------------
 
-# cluster_api_access [CONFIG LINE...]: a service account with the rights of the chart's, and its kubeconfig in
-# /etc/mpsgate/kubeconfig; the lines go into the [kubernetes] section of mpsgated's settings.
+# cluster_api_access [CONFIG LINE...]: a service account with the rights of the chart's, and its
+# kubeconfig in /etc/mpsgate/kubeconfig; the lines go into the [kubernetes] section of mpsgated's
+# settings.
 cluster_api_access() {
   cluster_role mpsgated mpsgate
   (umask 077 && service_account_kubeconfig mpsgated >/etc/mpsgate/kubeconfig)
@@ -330,7 +343,8 @@ rules_of() {
     kubectl create --dry-run=client -o json -f - | jq -ce .rules
 }
 
-# cluster_follow [LABEL...]: mpsgated follows the API server from here on, and the node is mpsgate's by its label.
+# cluster_follow [LABEL...]: mpsgated follows the API server from here on, and the node is mpsgate's
+# by its label.
 cluster_follow() {
   cluster_api_access 'kubeconfig = "/etc/mpsgate/kubeconfig"' "node_name = \"$NODE_NAME\""
   label ack.node.gpu.schedule=mps "$@"
@@ -341,9 +355,10 @@ cluster_follow() {
 is_followed() { status_json | jq -se '.[0].api_server | . != null and .problem == null'; }
 label() { kubectl label --overwrite node "$NODE_NAME" "$@" >/dev/null; } # NAME=VALUE... | NAME-
 
-# --- pods ------------------------------------------------------------------------------------------
+# --- pods -----------------------------------------------------------------------------------------
 
-# pod NAME [JQ [ARG...]]: makes a pod that sleeps, never restarted; changed by a filter that sees ARG... as $ARGS.
+# pod NAME [JQ [ARG...]]: makes a pod that sleeps, never restarted; changed by a filter that sees
+# ARG... as $ARGS.
 pod() {
   local name=$1 filter=${2:-.}
   shift $(($# < 2 ? $# : 2))
@@ -356,8 +371,8 @@ POD_TO=(kubectl create -o name -f -) # or cat, to have it as text
 pod_is() { [[ $(kubectl get pod "$2" -o 'jsonpath={.status.phase}') == "$1" ]]; } # PHASE NAME
 # pod_says NAME TEXT: as its user reads it.
 pod_says() { kubectl describe pod "$1" | grep -F -- "$2"; }
-# pod_refused NAME CODE: `kubectl describe pod` shows the runtime's refusal. Its container's state and mpsgated's event
-# come in either order.
+# pod_refused NAME CODE: `kubectl describe pod` shows the runtime's refusal. Its container's state
+# and mpsgated's event come in either order.
 pod_refused() { pod_says "$1" "mpsgate: refused container" && pod_says "$1" "[$2]"; }
 # sample NAME: a page's sample as it is shipped, for this node.
 sample() {
@@ -397,7 +412,8 @@ pod_env() { kubectl exec "$1" -c "${2:-main}" -- cat /proc/1/environ | tr '\0' '
 
 # What ended stays in containerd's list until the kubelet cleans up, once a minute.
 pods_gone() { [[ -z $(kubectl get pods -A -o name) && -z $(ctr --address "$CONTAINERD_SOCK" -n k8s.io tasks ls | awk 'NR > 1 && $3 != "STOPPED"') ]]; }
-# By force: an older kubelet takes up to a minute until it has deleted a pod whose containers are long gone.
+# By force: an older kubelet takes up to a minute until it has deleted a pod whose containers are
+# long gone.
 pods_clear() {
   rm -f "$K8S"/manifests/*
   kubectl delete statefulsets,daemonsets,jobs,pods -A --all --wait=false --force --grace-period 0 >/dev/null 2>&1 || true

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# A real Kubernetes with mpsgate below its kubelet: a pod that asks for nothing is not touched; the samples of the systems that mpsgate
-# replaces run as they stand in their pages; whoever asks in the limits gets that memory through the device plugin, once.
+# A real Kubernetes with mpsgate below its kubelet: a pod that asks for nothing is not touched; the
+# samples of the systems that mpsgate replaces run as they stand in their pages; whoever asks in the
+# limits gets that memory through the device plugin, once.
 
 load cluster
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# What only newer API servers offer: native sidecars, resources of a whole pod, resizing in place, user namespaces, containers that
-# come later, Pod Security. Whether this one does is its own word; where it does not, a test is skipped and says what is missing.
+# What only newer API servers offer: native sidecars, resources of a whole pod, resizing in place,
+# user namespaces, containers that come later, Pod Security. Whether this one does is its own word;
+# where it does not, a test is skipped and says what is missing.
 
 load scheduler
 

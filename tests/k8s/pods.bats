@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# What a pod writes against what it was given, and pods of every shape: several containers, init containers, without limits, static,
-# made again under one name.
+# What a pod writes against what it was given, and pods of every shape: several containers, init
+# containers, without limits, static, made again under one name.
 
 load cluster
 

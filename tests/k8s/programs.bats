@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# What MPSGATE_K8S_BIN may be: a folder that is not what it should be is refused by a sentence that names what is wrong.
+# What MPSGATE_K8S_BIN may be: a folder that is not what it should be is refused by a sentence that
+# names what is wrong.
 
 load ../e2e/helpers
 

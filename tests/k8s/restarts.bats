@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# What a pod has survives what happens to containers, kubelet, mpsgated, the node and the API server; it is free when its container
-# is really gone, and not before; what a local engine has is gone from the node.
+# What a pod has survives what happens to containers, kubelet, mpsgated, the node and the API
+# server; it is free when its container is really gone, and not before; what a local engine has is
+# gone from the node.
 
 load cluster
 
@@ -29,7 +30,8 @@ load cluster
 decided() { another_init "$1" || pod_is Failed again; } # THAN
 token_is() { [[ $(token_of "$1") == "$2" ]]; } # POD TOKEN
 
-# A kubelet before device plugins are there again: an older one starts the pod from what it has on disk, a newer one fails it for good.
+# A kubelet before device plugins are there again: an older one starts the pod from what it has on
+# disk, a newer one fails it for good.
 @test "after a power cut a pod has its memory again, by what the kubelet has on disk, or is failed and named, and another has its place" {
   asks again 7 '.spec.restartPolicy = "Always"'
   wait_for 60 "it runs" pod_is Running again
@@ -133,7 +135,8 @@ absent() { ! kubectl get pod "$1"; }
   kubelet_start
   wait_for 60 "the kubelet has the devices" has_devices
   asks next 15 '.spec.restartPolicy = "Always"'
-  # Refused as long as the old container lives, where the kubelet is that quick; a newer one fails it for good then, and it is named.
+  # Refused as long as the old container lives, where the kubelet is that quick; a newer one fails
+  # it for good then, and it is named.
   next_decided() { pod_is Running next || pod_is Failed next; }
   wait_for 150 "the next one runs, or was too early" next_decided
   if pod_is Failed next; then
@@ -166,7 +169,7 @@ absent() { ! kubectl get pod "$1"; }
   docker_start --add-runtime mpsgate=/usr/bin/mpsgate-runtime --default-runtime mpsgate
   local ask=(--network none --ipc host --env MPSGATE_GPU_MEM=7Gi bb)
   wait_for 60 "30 GiB are allocatable" has_allocatable 30
-  # On a node with a kubelet the environment asks for nothing, and where it does, it is not believed.
+  # On a node with a kubelet the environment asks for nothing, and where it does, it is not trusted.
   try_docker run --rm "${ask[@]}" env
   refute_contains "environment" "$stdout" CUDA_MPS_
   printf '[requests]\nfrom_env = "on"\n' >>/etc/mpsgate/config.toml

@@ -1,5 +1,6 @@
-# scheduler.bash: mpsgate-scheduler beside the cluster of cluster.bash: two replicas with a service account's rights, before them
-# haproxy, which stands for the Service (it asks /leaderz), a kube-scheduler that asks them, and nodes that nobody runs on.
+# scheduler.bash: mpsgate-scheduler beside the cluster of cluster.bash: two replicas with a service
+# account's rights, before them haproxy, which stands for the Service (it asks /leaderz), a
+# kube-scheduler that asks them, and nodes that nobody runs on.
 # shellcheck shell=bash
 
 # shellcheck source=tests/k8s/cluster.bash
@@ -11,7 +12,8 @@ EXTENDER=http://127.0.0.1:19600
 EXTENDER_PROBES=127.0.0.1:19603
 WEBHOOK=127.0.0.1:19610
 
-# extender_access: a service account with the rights of the chart's, and its kubeconfig. It runs in no pod that it could label.
+# extender_access: a service account with the rights of the chart's, and its kubeconfig. It runs in
+# no pod that it could label.
 extender_access() {
   cluster_role mpsgate-scheduler mpsgate-scheduler
   jq -n --argjson rules "$(rules_of Role mpsgate-scheduler | jq -c 'map(select(.resources == ["leases"]))')" '{apiVersion: "rbac.authorization.k8s.io/v1", kind: "Role",
@@ -55,7 +57,8 @@ CFG
   begin haproxy haproxy -f "$K8S/haproxy.cfg"
 }
 
-# webhook_answers PATH KIND [OPTION...]: the second replica answers admission reviews, too, and the API server asks it there.
+# webhook_answers PATH KIND [OPTION...]: the second replica answers admission reviews, too, and the
+# API server asks it there.
 webhook_answers() {
   local path=$1 kind=$2
   shift 2
@@ -75,14 +78,15 @@ is_asked_to() { # PATH: a pod is tried, and never made; the replica has counted 
   kubectl run tried --image bb --dry-run=server >/dev/null 2>&1
   curl -fsS "http://127.0.0.1:${EXTENDER_PORTS[1]}/metrics" | grep -q "^mpsgate_scheduler_requests_total{.*\"$1\""
 }
-# webhook_start: only what it refuses and warns of. mutation_start [OPTION...]: what it writes, which Debian's API server, built with a Go
-# newer than its libraries (reflect2 1.0.1), dies of.
+# webhook_start: only what it refuses and warns of. mutation_start [OPTION...]: what it writes,
+# which Debian's API server, built with a Go newer than its libraries (reflect2 1.0.1), dies of.
 webhook_start() { webhook_answers validate ValidatingWebhookConfiguration; }
 mutation_start() { webhook_answers mutate MutatingWebhookConfiguration "$@"; }
 webhook_stop() { kubectl delete validatingwebhookconfigurations,mutatingwebhookconfigurations --all >/dev/null 2>&1; }
 
-# kube_scheduler_extended [URL [LINE...]]: the scheduler of cluster.bash, started again with our entry, at another URL than the Service's and
-# with more lines; controllers without the one that gives up nodes without a kubelet.
+# kube_scheduler_extended [URL [LINE...]]: the scheduler of cluster.bash, started again with our
+# entry, at another URL than the Service's and with more lines; controllers without the one that
+# gives up nodes without a kubelet.
 kube_scheduler_extended() {
   local url=${1:-$EXTENDER}
   shift $(($# < 1 ? $# : 1))
@@ -107,8 +111,8 @@ YAML
   CONTROLLERS=job,namespace,serviceaccount,podgc,statefulset,garbagecollector control_start
 }
 
-# extender_secured: one replica, which answers by TLS whoever shows a certificate that the CA of clients has signed: of these there is
-# kube-scheduler's, $K8S/tls/client.crt.
+# extender_secured: one replica, which answers by TLS whoever shows a certificate that the CA of
+# clients has signed: of these there is kube-scheduler's, $K8S/tls/client.crt.
 extender_secured() {
   local tls=$K8S/tls key=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes)
   local leaf=(-addext "basicConstraints=critical,CA:FALSE" -addext subjectAltName=IP:127.0.0.1)
@@ -147,8 +151,8 @@ extender_stop() {
   replica_stop 1
 }
 
-# nodes JQ [ARG...]: nodes that nobody runs on, of a filter that gives `node(name; labels; cards)` as often as it likes;
-# a card is `card(GiB)` and what is added to it.
+# nodes JQ [ARG...]: nodes that nobody runs on, of a filter that gives `node(name; labels; cards)`
+# as often as it likes; a card is `card(GiB)` and what is added to it.
 nodes() {
   local filter=$1
   shift
@@ -162,13 +166,14 @@ nodes() {
          status: {capacity: $all, allocatable: $all, addresses: [{type: "InternalIP", address: "192.0.2.1"}],
           conditions: [{type: "Ready", status: "True", reason: "Invented", message: "nobody runs here"}]}};
     {apiVersion: "v1", kind: "List", items: ['"$filter"']}' --args "$@" | kubectl create -o name -f - >"$K8S/nodes.made"
-  # The API server's admission (TaintNodesByCondition) marks each new node; what takes it off again is not here.
+  # The API server's admission (TaintNodesByCondition) marks each new node; what takes it off again
+  # is not here.
   sed 's|.*/||' "$K8S/nodes.made" | xargs sh -c 'kubectl taint nodes "$@" node.kubernetes.io/not-ready-' sh >/dev/null
   wait_for 60 "they are in the ledger" ledger_has_nodes
 }
 ledger_has_nodes() { [[ $(inspect | jq -r '.nodes[].name' | sort) == "$(kubectl get nodes -o name | sed 's|.*/||' | sort)" ]]; }
-# What is no event for an older kube-scheduler (a node's annotation, an extender that answers again) it finds within a minute. A new
-# node is one, and makes it try all pods at once.
+# What is no event for an older kube-scheduler (a node's annotation, an extender that answers again)
+# it finds within a minute. A new node is one, and makes it try all pods at once.
 kube_scheduler_tries_again() { nodes 'node("another-\($ARGS.positional[0])"; {}; [card(1)])' "$RANDOM"; }
 nodes_clear() {
   local all
@@ -187,7 +192,8 @@ in_api() {
 ledger_is_true() { [[ $(in_ledger) == "$(in_api)" ]]; }
 nothing_overcommitted() { inspect | jq -e 'all(.nodes[].devs[]; .usedGPU <= .totalGPU)' >/dev/null; }
 
-# waiting NAME GIB [JQ [ARG...]]: a pod for one of the invented nodes, or for the real one where the filter says so.
+# waiting NAME GIB [JQ [ARG...]]: a pod for one of the invented nodes, or for the real one where the
+# filter says so.
 waiting() {
   local name=$1 gib=$2 filter=${3:-.}
   shift $(($# < 3 ? $# : 3))
@@ -202,7 +208,7 @@ cards_of() { kubectl get pod "$1" -o json | jq -Sc '.metadata.annotations["mpsga
 # unplaced POD TEXT: kube-scheduler says why.
 unplaced() { kubectl get events --field-selector "involvedObject.name=$1,reason=FailedScheduling" -o 'jsonpath={.items[*].message}' | grep -F -- "$2"; }
 
-# --- preemption --------------------------------------------------------------------------------------
+# --- preemption -----------------------------------------------------------------------------------
 
 # questions VERB: how many of them all replicas have answered, rightly or not.
 questions() {

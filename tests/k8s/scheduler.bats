@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# mpsgate-scheduler as the extender of a real kube-scheduler: which node, which card, and that its ledger is the API server's truth
-# whatever dies meanwhile. Beside the real node there are nodes that nobody runs on: pods are bound to them, and stay so.
+# mpsgate-scheduler as the extender of a real kube-scheduler: which node, which card, and that its
+# ledger is the API server's truth whatever dies meanwhile. Beside the real node there are nodes
+# that nobody runs on: pods are bound to them, and stay so.
 
 load scheduler
 
@@ -132,7 +133,8 @@ node_holds() {
   uid=$(uid_of slow)
   pid=$(the_init)
   wait_for 30 "the node says what it holds" node_holds "$uid" '[15360]'
-  # Behind the kubelet's back, which would end it. One that is gone would have the node's cards stand as unhealthy.
+  # Behind the kubelet's back, which would end it. One that is gone would have the node's cards
+  # stand as unhealthy.
   kill -STOP "$(<"$K8S/kubelet.pid")"
   kubectl delete pod slow --force --grace-period 0 --wait=false
   pod_away() { ! kubectl get pod slow; }

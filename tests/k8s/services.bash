@@ -1,5 +1,6 @@
-# services.bash: what the pods of a chart need besides the cluster of cluster.bash: Services with an address and a name, accounts with
-# their tokens, NVIDIA's runtime, a systemctl, and the images. It stands for kube-proxy, a DNS server and NVIDIA's toolkit.
+# services.bash: what the pods of a chart need besides the cluster of cluster.bash: Services with an
+# address and a name, accounts with their tokens, NVIDIA's runtime, a systemctl, and the images. It
+# stands for kube-proxy, a DNS server and NVIDIA's toolkit.
 # shellcheck shell=bash
 
 # shellcheck source=tests/k8s/cluster.bash
@@ -31,7 +32,8 @@ services_stop() {
   end names
 }
 
-# services_follow: each Service's address on this node, and a proxy there that leads to its ready pods; anew when they change.
+# services_follow: each Service's address on this node, and a proxy there that leads to its ready
+# pods; anew when they change.
 services_follow() {
   local seen='' now address
   while :; do
@@ -61,8 +63,9 @@ services_follow() {
   done
 }
 
-# nvidia_toolkit: the handler's program, which brings in what NVIDIA's does for the variables of a container: the driver's libraries, MPS'
-# programs, the nodes of cards. tests/e2e/toolkit_chains.bats says whose source that is.
+# nvidia_toolkit: the handler's program, which brings in what NVIDIA's does for the variables of a
+# container: the driver's libraries, MPS' programs, the nodes of cards.
+# tests/e2e/toolkit_chains.bats says whose source that is.
 nvidia_toolkit() {
   cat >/usr/bin/nvidia-container-runtime <<SH
 #!/bin/bash
@@ -96,8 +99,8 @@ SH
   chmod 755 /usr/bin/nvidia-container-runtime
 }
 
-# systemctl of a node: `restart containerd`, written down in $K8S/systemctl.log. Who asks waits; what starts the daemon is the file's own,
-# as systemd is nobody's child.
+# systemctl of a node: `restart containerd`, written down in $K8S/systemctl.log. Who asks waits;
+# what starts the daemon is the file's own, as systemd is nobody's child.
 node_systemctl() {
   cat >/usr/bin/systemctl <<SH
 #!/bin/bash
@@ -122,8 +125,8 @@ systemctl_serve() {
   done
 }
 
-# chart_images: mpsgate's, of packaging/container/Containerfile on this machine's C library, in the node's store as $1; and what the
-# chart takes from registry.k8s.io, in the registry.
+# chart_images: mpsgate's, of packaging/container/Containerfile on this machine's C library, in the
+# node's store as $1; and what the chart takes from registry.k8s.io, in the registry.
 chart_images() {
   local base=$MG/base store=(--root "$MG/podman" --runroot "$MG/podman-run" --storage-driver vfs --cgroup-manager cgroupfs --events-backend file) local=()
   mkdir -p "$base"

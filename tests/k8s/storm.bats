@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# Many pods at once, and something taken away in the middle: mpsgated, containerd, the API server. None is refused, none is lost; the
-# seconds stand beside those of as many pods without GPU memory. MG_SELECT=ci: fewer pods.
+# Many pods at once, and something taken away in the middle: mpsgated, containerd, the API server.
+# None is refused, none is lost; the seconds stand beside those of as many pods without GPU memory.
+# MG_SELECT=ci: fewer pods.
 
 load scheduler
 

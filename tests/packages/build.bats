@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# What packaging/build made. MG_PACKAGES has two builds of one version, and one of a newer: tests/packages/run.
+# What packaging/build made. MG_PACKAGES has two builds of one version, and one of a newer:
+# tests/packages/run.
 
 bats_require_minimum_version 1.5.0
 

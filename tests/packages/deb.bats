@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
-# The deb's whole life in a fresh Debian root, in the order of the tests: installed by apt, used, not removed while a
-# grant lives, upgraded and downgraded under a running container, removed, purged. mpsgated is started by hand, as no systemd
-# runs in a root; what its units do is tests/vm's.
+# The deb's whole lifecycle in a fresh Debian root, in the order of the tests: installed by apt,
+# used, not removed while a grant lives, upgraded and downgraded under a running container, removed,
+# purged. mpsgated is started by hand, as no systemd runs in a root; what its units do is
+# tests/vm's.
 
 load packages
 
@@ -137,7 +138,8 @@ daemon_start_plain() {
 @test "a container that was started through it can still be stopped when it is gone" {
   apt install "$MG/p/old.deb"
   ln -sfn /usr/sbin/runc "$ROOT/run/mpsgate/runtime"
-  # What containerd's shim keeps of a container, and from then on calls (runc.WriteOptions of containerd 1.6 to 2.1).
+  # What containerd's shim keeps of a container, and from then on calls (runc.WriteOptions of
+  # containerd 1.6 to 2.1).
   local task=$ROOT/run/containerd/io.containerd.runtime.v2.task/k8s.io/lives
   mkdir -p "$task"
   echo '{"binary_name":"/usr/bin/mpsgate-runtime","root":"/run/containerd/runc"}' >"$task/options.json"

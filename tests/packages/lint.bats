@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# What the distributions' own checkers say. Overrides with reasons: deb/mpsgate.lintian-overrides, rpm/rpmlint.toml.
+# What the distributions' own checkers say. Overrides with reasons: deb/mpsgate.lintian-overrides,
+# rpm/rpmlint.toml.
 
 @test "lintian finds nothing in the debs" {
   command -v lintian >/dev/null || skip "lintian is missing: tests/env/install.sh packages"

@@ -1,6 +1,6 @@
-# packages.bash: an installed mpsgate in a Debian root. The functions of e2e/helpers.bash and e2e/mpsgate.bash
-# then mean the programs of that root: `mpsgate`, `mpsgated` and `oci` are the installed ones. The test's scratch space
-# has the same path inside.
+# packages.bash: an installed mpsgate in a Debian root. The functions of e2e/helpers.bash and
+# e2e/mpsgate.bash then mean the programs of that root: `mpsgate`, `mpsgated` and `oci` are the
+# installed ones. The test's scratch space has the same path inside.
 # shellcheck shell=bash disable=SC2034,SC2317
 
 # shellcheck source=tests/e2e/mpsgate.bash
@@ -9,7 +9,8 @@ source "${BASH_SOURCE[0]%/*}/../e2e/mpsgate.bash"
 ROOT=/run/root
 REPO=$MG_REPO
 
-# root_up: a throw-away copy of $MG_ROOT at $ROOT, with this sandbox's /dev, /proc and cgroups, and an empty /run.
+# root_up: a throw-away copy of $MG_ROOT at $ROOT, with this sandbox's /dev, /proc and cgroups, and
+# an empty /run.
 root_up() {
   rm -f /usr/bin/mpsgate* # the sandbox's own: not these are under test
   mkdir -p /run/.root/{upper,work} "$ROOT"
@@ -28,7 +29,8 @@ mpsgate() { in_root /usr/bin/mpsgate "$@"; }
 mpsgated() { exec chroot "$ROOT" /usr/bin/mpsgated "$@"; } # always in the background
 RUNTIME=$MG/runtime
 
-# simulated: cards in $MG/nvml, and the double of the control daemon, as the installed settings' first edit.
+# simulated: cards in $MG/nvml, and the fake of the control daemon, as the installed settings' first
+# edit.
 simulated() {
   sim_cards
   mkdir -p "$MG/mps"
@@ -38,8 +40,8 @@ simulated() {
     -e "/^\[inject\]/a mode = \"devices\"" -e "/^\[nvml\]/a library = \"$NVML/libnvidia-ml.so.1\"" "$ROOT/etc/mpsgate/config.toml"
 }
 
-# listed FORMAT UNITS [PACKAGE]: "MODE PATH" of every file that packaging/files names for a format, sorted. Read here a second
-# time, so that what build makes of the list is not its own judge.
+# listed FORMAT UNITS [PACKAGE]: "MODE PATH" of every file that packaging/files names for a format,
+# sorted. Read here a second time, so that what build makes of the list is not its own check.
 listed() {
   local source mode path words file name of='' named
   named=$(grep -oE '^[a-z][^ *]* ' "$REPO/packaging/files")
@@ -59,7 +61,8 @@ listed() {
   done <"$REPO/packaging/files" | sort -k2
 }
 
-# files_now: every file and folder of the root but what is mounted, made by package managers, or a cache.
+# files_now: every file and folder of the root but what is mounted, made by package managers, or a
+# cache.
 files_now() {
   (cd "$ROOT" && find . -xdev \( -path ./var/lib/dpkg -o -path ./var/lib/apt -o -path ./var/cache -o -path ./var/log -o -path ./tmp \
     -o -path ./var/lib/rpm -o -path ./etc/ld.so.cache \) -prune -o -print | sort)

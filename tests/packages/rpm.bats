@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# The rpm's life in a root of its own: its scriptlets run there. The root is Debian's, as no other distribution's can be
-# made here, so its rpm database knows no libc: --nodeps. What the package asks for is looked at instead.
+# The rpm's lifecycle in a root of its own: its scriptlets run there. The root is Debian's, as no
+# other distribution's can be made here, so its rpm database knows no libc: --nodeps. What the
+# package asks for is looked at instead.
 
 load packages
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# packaging/krew/build on stand-ins for the programs: the manifest as krew's schema wants it, with the archives' own sums. No
-# root, no network.
+# packaging/krew/build on stand-ins for the programs: the manifest as krew's schema wants it, with
+# the archives' own sums. No root, no network.
 
 bats_require_minimum_version 1.5.0
 
@@ -26,7 +26,8 @@ manifest() { python3 -c 'import json, sys, yaml; json.dump(yaml.safe_load(open(s
   run "$top/packaging/krew/build" "$BATS_TEST_TMPDIR/x86_64" "$BATS_TEST_TMPDIR/aarch64"
   ((status == 0)) || { echo "$output"; false; }
   run ! grep -n '@' "$KREW/inspect-cgpu.yaml"
-  # krew pkg/index/validation: names, a version with a v, a short description, for each platform a selector, https, sha256 and bin.
+  # krew pkg/index/validation: names, a version with a v, a short description, for each platform a
+  # selector, https, sha256 and bin.
   manifest | jq -e '.apiVersion == "krew.googlecontainertools.github.com/v1alpha2" and .kind == "Plugin"
     and (.metadata.name | test("^[a-z0-9]+(-[a-z0-9]+)*$")) and .spec.version == "v1.2.3"
     and (.spec.shortDescription | length > 0 and length <= 50 and (contains("\n") | not)) and (.spec.description | length > 0)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
-# packaging/release on a small repository of its own, with stand-ins for what takes minutes (programs, packages,
-# cargo-cyclonedx) and for rustc, a machine's with both architectures: what it refuses, what it makes, and that two runs give the
-# same bytes. No root, no network.
+# packaging/release on a small repository of its own, with stand-ins for what takes minutes
+# (programs, packages, cargo-cyclonedx) and for rustc, a machine's with both architectures: what it
+# refuses, what it makes, and that two runs give the same bytes. No root, no network.
 
 setup() {
   top=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
@@ -86,13 +86,15 @@ END
   diff CHANGELOG-1.2.3.md - <<<$'### Added\n- This.'
   for arch in x86_64 aarch64; do
     name=mpsgate-1.2.3-linux-$arch
-    # Root's, readable, and laid out as on a node; what was checked against the floors is what the package has.
+    # Root's, readable, and laid out as on a node; what was checked against the floors is what the
+    # package has.
     [[ $output == *"floors of "*"/$name/usr/bin"* ]]
     tar -tvzf "$name.tar.gz" >"$BATS_TEST_TMPDIR/list"
     grep -E "^-rwxr-xr-x 0/0 .* $name/usr/bin/mpsgated$" "$BATS_TEST_TMPDIR/list"
     grep -E "^-rw-r--r-- 0/0 .*/usr/lib/systemd/system/mpsgated.service$" "$BATS_TEST_TMPDIR/list"
     grep -E "^-rw-r--r-- 0/0 .*/usr/share/doc/mpsgate/config.toml$" "$BATS_TEST_TMPDIR/list"
-    # tar would put a folder in place of /lib, a link on a merged /usr, and settings over the operator's.
+    # tar would put a folder in place of /lib, a link on a merged /usr, and settings over the
+    # operator's.
     [[ $(tar -tzf "$name.tar.gz" | cut -d/ -f2 | sort -u | xargs) == usr ]]
     [[ $(tar -xOzf "$name.tar.gz" "$name/usr/bin/mpsgated") == "mpsgated of $arch" ]]
     jq -e --arg target "$arch-unknown-linux-gnu" '.components[0].purl == "path+file:///mpsgate/src" and (has("serialNumber") | not)

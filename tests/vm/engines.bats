@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# Podman with crun and Docker with runc, as Debian has them today, on the live node: cgroup v2, scopes
-# made by systemd, annotations, every capability. After live.bats, on the same node.
+# Podman with crun and Docker with runc, as Debian has them today, on the live node: cgroup v2,
+# scopes made by systemd, annotations, every capability. After live.bats, on the same node.
 
 load live
 

@@ -1,12 +1,13 @@
-# live.bash: the machine itself as the node: mpsgate in /usr/bin and under systemd, with the units of
-# packaging/systemd; two simulated cards that are there from boot. Nothing here undoes what it does, because the machine is
-# thrown away.
+# live.bash: the machine itself as the node: mpsgate in /usr/bin and under systemd, with the units
+# of packaging/systemd; two simulated cards that are there from boot. Nothing here undoes what it
+# does, because the machine is thrown away.
 # shellcheck shell=bash
 
 # shellcheck source=tests/e2e/mpsgate.bash
 source "${BASH_SOURCE[0]%/*}/../e2e/mpsgate.bash"
 
-# simulated_driver: cards that are there after each boot, in compute mode DEFAULT, as a driver brings them up. The unit is not started.
+# simulated_driver: cards that are there after each boot, in compute mode DEFAULT, as a driver
+# brings them up. The unit is not started.
 simulated_driver() {
   sim_cards 2
   cat >/usr/local/sbin/simulated-gpu <<'BOOT'

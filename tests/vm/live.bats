@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# mpsgated and its control daemons as units of a real systemd, on cgroup v2: what ends whom, and what
-# every one of them finds again.
+# mpsgated and its control daemons as units of a real systemd, on cgroup v2: what ends whom, and
+# what every one of them finds again.
 
 load live
 
@@ -78,8 +78,8 @@ same_node() {
   done
 }
 
-# before_ours ID COMMAND: a bundle with a grant of card 0 whose prestart hook runs COMMAND with its cgroup
-# in $cg and that of its slice in $top. It runs before our own hook.
+# before_ours ID COMMAND: a bundle with a grant of card 0 whose prestart hook runs COMMAND with its
+# cgroup in $cg and that of its slice in $top. It runs before our own hook.
 before_ours() {
   local id=$1 hook
   hook='cg=/sys/fs/cgroup$(sed -n s/^0:://p "/proc/$(jq .pid)/cgroup"); top=/sys/fs/cgroup'$MG_CGROUP"; $2"

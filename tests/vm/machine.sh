@@ -2,13 +2,15 @@
 # A whole Debian machine for tests: kernel, systemd, cgroup v2 only, every capability; under qemu's
 # software emulation, so that it needs no KVM. It has no network and is thrown away afterwards.
 #
-#   machine.sh image [SUITE]           makes the image of a Debian suite (default trixie), or finds it in
+#   machine.sh image [SUITE]           makes the image of a Debian suite (default trixie), or finds
+#                                      it in
 #                                      ~/.cache/mpsgate, and prints its folder. Once: a minute.
-#   machine.sh run IMAGE OUT FILE...   boots a copy with FILEs in /task and runs /task/task there as root.
-#                                      Its output is shown here; what it leaves in /task/out comes back into
-#                                      OUT, with the console's text. Ends with the task's exit status; 124
-#                                      when the time was up. Where the task leaves /task/reboot, the machine
-#                                      is rebooted and the task runs again, on the same disk.
+#   machine.sh run IMAGE OUT FILE...   boots a copy with FILEs in /task and runs /task/task there as
+#                                      root. Its output is shown here; what it leaves in /task/out
+#                                      comes back into OUT, with the console's text. Ends with the
+#                                      task's exit status; 124 when the time was up. Where the task
+#                                      leaves /task/reboot, the machine is rebooted and the task
+#                                      runs again, on the same disk.
 #
 # Exits 77 with the reason where there can be no machine. Installs qemu and mmdebstrap from Debian's
 # packages where they are missing (MPSGATE_NO_INSTALL=1: does not).
@@ -160,10 +162,10 @@ run() {
 # boot IMAGE SECONDS: until it powers off, reboots or panics.
 boot() {
   local accel=${MG_VM_ACCEL:-tcg}
-  # Seen with qemu 7.2: with a thread for each processor, an int3 that the kernel had just patched away for a
-  # static branch was still hit (panic in get_page_from_freelist); and cmpxchg16b, which the allocator uses
-  # where it is there, came back with broken flags (double fault in kmalloc). Two machines side by side fill
-  # two cores as well. Without 5-level page tables: slower.
+  # Seen with qemu 7.2: with a thread for each processor, an int3 that the kernel had just patched
+  # away for a static branch was still hit (panic in get_page_from_freelist); and cmpxchg16b, which
+  # the allocator uses where it is there, came back with broken flags (double fault in kmalloc). Two
+  # machines side by side fill two cores as well. Without 5-level page tables: slower.
   [[ $accel != tcg ]] || accel=tcg,thread=single
   timeout --foreground "$2" qemu-system-x86_64 -accel "$accel" -cpu "${MG_VM_CPU:-max,-cx16,-la57}" -smp 2 -m "${MG_VM_MEMORY:-2048}" \
     -display none -nic none -no-reboot -serial "file:$work/console.log" -serial stdio -kernel "$1/vmlinuz" -initrd "$1/initrd" \

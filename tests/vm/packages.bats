@@ -1,7 +1,9 @@
 #!/usr/bin/env bats
-# The deb on a machine that is booted: what installing, upgrading and removing it does to a node that works. Docker, containerd and
-# Podman are the distribution's, under systemd; mpsgate has the settings of its package, and finds a driver, its MPS programs and
-# CDI specification where a driver's packages put them. The tests tagged `before` come before a reboot, those tagged `after` after it.
+# The deb on a machine that is booted: what installing, upgrading and removing it does to a node
+# that works. Docker, containerd and Podman are the distribution's, under systemd; mpsgate has the
+# settings of its package, and finds a driver, its MPS programs and CDI specification where a
+# driver's packages put them. The tests tagged `before` come before a reboot, those tagged `after`
+# after it.
 
 load live
 
@@ -40,14 +42,15 @@ files_now() {
 }
 
 pid_in() { "$1" inspect -f '{{.State.Pid}} {{.State.StartedAt}}' "$2"; } # ENGINE NAME
-# life: containers, their grants, and the control daemons. Nothing of it may change when mpsgated does.
-life() {
+# lifecycle: containers, their grants, and the control daemons. Nothing of it may change when
+# mpsgated does.
+lifecycle() {
   echo "plain $(pid_in docker plain); d $(pid_in docker dock); p $(pid_in podman pod); control daemons $(daemon_pids | tr '\n' ' ')"
   recorded_grants | jq -c .
 }
-lives_on() { # LIFE
+lives_on() { # LIFECYCLE
   wait_for 30 "mpsgated answers" settled
-  assert_equal "what lives" "$(life)" "$1"
+  assert_equal "what lives" "$(lifecycle)" "$1"
   try_docker exec dock env
   assert_contains "environment of exec" "$stdout" CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
 }
@@ -123,7 +126,7 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
   try_docker run -d --name dock --restart always --ipc=host -e MPSGATE_GPU_MEM=7Gi bb sleep 86400
   try podman run -d --name pod --restart always --network none --ipc=host --annotation aliyun.com/gpu-mem=6 bb sleep 86400
   local before main
-  before=$(life)
+  before=$(lifecycle)
   assert_contains "grants" "$before" '"memory_mib":7168' '"memory_mib":6144'
   systemctl restart mpsgated
   lives_on "$before"
@@ -160,7 +163,7 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
 # bats test_tags=before
 @test "an upgrade keeps everything, and each container that is created during the swap gets its grant" {
   local before main inode loop n
-  before=$(life) main=$(main_pid) inode=$(stat -Lc %i "/proc/$(main_pid)/exe")
+  before=$(lifecycle) main=$(main_pid) inode=$(stat -Lc %i "/proc/$(main_pid)/exe")
   # One after the other, from before the swap until after it.
   (
     until [[ -e $BATS_TEST_TMPDIR/enough ]]; do
@@ -187,7 +190,7 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
 # bats test_tags=before
 @test "an mpsgated that the operator stopped stays down over a downgrade, and settings of theirs stay" {
   local before
-  before=$(life)
+  before=$(lifecycle)
   systemctl stop mpsgated
   echo '# mine' >>/etc/mpsgate/config.toml
   apt install --allow-downgrades "$OLD"/mpsgate_*.deb
@@ -201,7 +204,7 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
 # bats test_tags=before
 @test "a removal is refused while containers have memory, and nothing changes" {
   local before main
-  before=$(life) main=$(main_pid)
+  before=$(lifecycle) main=$(main_pid)
   WANT=100 apt remove mpsgate
   assert_contains "apt remove" "$stdout$stderr" "mpsgate: not removed: containers have GPU memory: " "hint: stop these containers first"
   is_installed
@@ -213,7 +216,7 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
 @test "before the reboot: a lease that remembers the card's mode" {
   systemctl enable --quiet podman-restart.service
   assert_contains "the lease" "$(<"/var/lib/mpsgate/compute-mode/$(uuid 0)")" '"default"'
-  life >/root/life
+  lifecycle >/root/lifecycle
 }
 
 # since_boot UNIT PROPERTY: microseconds
@@ -278,7 +281,8 @@ since_boot() { unit_of "$1" "$2Monotonic"; }
   assert_contains "apt purge" "$stdout$stderr" "containers have GPU memory" "going on, as it is forced"
   assert_equal "compute modes" "$(jq -c '[.cards[].compute_mode]' "$NVML/nvml.json")" '["DEFAULT","DEFAULT"]'
   assert_equal "control daemons" "$(pgrep -l nvidia-cuda-mps)" ""
-  # The container goes on, and its engine calls the runtime that it was started through until it has ended.
+  # The container goes on, and its engine calls the runtime that it was started through until it has
+  # ended.
   assert_contains "apt purge" "$stdout$stderr" "containers go on that were started through /usr/bin/mpsgate-runtime: 1." "when they have ended: rm /usr/bin/mpsgate-runtime"
   assert_equal "left" "$(files_now | diff /root/seen - | grep '^>')" "> /usr/bin/mpsgate-runtime"
   assert_equal "the link" "$(readlink -f /usr/bin/mpsgate-runtime)" "$(readlink -f "$(command -v runc)")"

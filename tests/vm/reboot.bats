@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# What stands before a reboot of the live node, and what after it: the tests tagged `before`, then those tagged `after`.
+# What stands before a reboot of the live node, and what after it: the tests tagged `before`, then
+# those tagged `after`.
 
 load live
 

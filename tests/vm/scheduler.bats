@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# The package mpsgate-scheduler on a machine that is booted: its unit under a real systemd, beside an API server of ours
-# (api_server.pl) that has a node, a card and a Lease. What it decides and binds is for tests/k8s.
+# The package mpsgate-scheduler on a machine that is booted: its unit under a real systemd, beside
+# an API server of ours (api_server.pl) that has a node, a card and a Lease. What it decides and
+# binds is for tests/k8s.
 
 load live
 

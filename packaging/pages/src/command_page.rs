@@ -83,8 +83,8 @@ fn page(command: &Command, number: u8, own: &str, exit_status: &[String]) -> Str
     text + &see_also(&others.collect::<Vec<_>>())
 }
 
-/// The blocks of the text behind the options: each has a title that ends with a colon, and lines that are
-/// indented by two.
+/// The blocks of the text behind the options: each has a title that ends with a colon, and lines
+/// that are indented by two.
 fn blocks(command: &Command) -> Vec<(String, Vec<String>)> {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let mut blocks: Vec<(String, Vec<String>)> = Vec::new();
@@ -98,8 +98,8 @@ fn blocks(command: &Command) -> Vec<(String, Vec<String>)> {
     blocks
 }
 
-/// clap_mangen begins each part with a definition of the apostrophe, of which one is enough, and breaks
-/// lines around an empty one, of which mandoc complains.
+/// clap_mangen begins each part with a definition of the apostrophe, of which one is enough, and
+/// breaks lines around an empty one, of which mandoc complains.
 fn tidied(text: &str) -> String {
     let is_preamble = |line: &str| line.starts_with(".ie \\n(.g") || line.starts_with(".el .ds");
     let mut seen = 0;

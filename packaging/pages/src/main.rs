@@ -1,8 +1,9 @@
 //! `mpsgate-pages DIR`: writes `DIR/man` and `DIR/completions` (`make man`).
 //!
-//! Pages and completions of `mpsgate`, `mpsgated`, `mpsgate-scheduler` and `kubectl-inspect-cgpu` are made from the types that parse their arguments,
-//! mpsgate.toml(5) from the settings file that is shipped: none of them can say what is not so. The pages
-//! of `mpsgate-runtime` and `mpsgate-hook`, which have no such types, are written by hand in
+//! Pages and completions of `mpsgate`, `mpsgated`, `mpsgate-scheduler` and `kubectl-inspect-cgpu`
+//! are made from the types that parse their arguments, mpsgate.toml(5) from the settings file that
+//! is shipped: none of them can say what is not so. The pages of `mpsgate-runtime` and
+//! `mpsgate-hook`, which have no such types, are written by hand in
 //! `packaging/man`.
 
 mod command_page;
@@ -100,7 +101,8 @@ fn pages() -> Result<Vec<(String, String)>, PagesError> {
     Ok(pages)
 }
 
-/// Where the shell's own function looks: bash-completion by the command's name, zsh with an underscore.
+/// Where the shell's own function looks: bash-completion by the command's name, zsh with an
+/// underscore.
 fn file_name(shell: Shell, command: &str) -> String {
     match shell {
         Shell::Zsh => format!("_{command}"),

@@ -127,8 +127,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon's socket and checks that root listens there. A daemon whose backlog is
-    /// full counts as silent after [`FIRST_BYTE_TIMEOUT`].
+    /// Connects to the daemon's socket and checks that root listens there. A daemon whose backlog
+    /// is full counts as silent after [`FIRST_BYTE_TIMEOUT`].
     ///
     /// # Errors
     /// Where nobody listens, or not root.
@@ -197,9 +197,9 @@ impl Client {
         }
     }
 
-    /// Sends a call that does the same when it is sent twice, and returns its final reply. A daemon that
-    /// is away, or goes before it has answered, is waited for as long as for its first byte: one that is
-    /// restarted is back by then, and nobody is refused because of it.
+    /// Sends a call that does the same when it is sent twice, and returns its final reply. A daemon
+    /// that is away, or goes before it has answered, is waited for as long as for its first byte:
+    /// one that is restarted is back by then, and nobody is refused because of it.
     ///
     /// # Errors
     /// As [`Self::connect`] and [`Self::call`].

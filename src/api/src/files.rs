@@ -13,21 +13,22 @@ use serde::{Deserialize, Serialize};
 /// Format of both files.
 pub const FILES_FORMAT: u32 = 1;
 
-/// What the shim must know of the node to judge a spec; written by the daemon.
+/// What the shim must know of the node to evaluate a specification; written by the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSnapshot {
     /// [`FILES_FORMAT`].
     pub format: u32,
     /// Inode of the IPC namespace that the MPS control daemons live in.
     pub ipc_inode: u64,
-    /// What the MPS servers have at `/dev/shm`, by device and inode. Absent in a file of an older version, and where
-    /// there is nothing.
+    /// What the MPS servers have at `/dev/shm`, by device and inode. Absent in a file of an older
+    /// version, and where there is nothing.
     #[serde(default)]
     pub shm: Option<(u64, u64)>,
-    /// How they share memory with their clients: a word of [`SharedMemory`]. Absent in a file of an older version.
+    /// How they share memory with their clients: a word of [`SharedMemory`]. Absent in a file of an
+    /// older version.
     #[serde(default)]
     pub shared_memory: String,
-    /// Whether a kubelet runs here: then local requests are not believed by default.
+    /// Whether a kubelet runs here: then local requests are not trusted by default.
     pub kubelet: bool,
     /// All cards.
     pub cards: Vec<NodeCard>,
@@ -38,19 +39,20 @@ pub struct NodeSnapshot {
     pub protected: Vec<ProtectedDirectory>,
     /// Names of swarm resource variables, from the NVIDIA toolkit's `swarm-resource`.
     pub swarm_resources: Vec<String>,
-    /// Prefixes of annotations that name CDI devices, from the NVIDIA toolkit's `annotation-prefixes`. Absent in a
-    /// file of an older version.
+    /// Prefixes of annotations that name CDI devices, from the NVIDIA toolkit's
+    /// `annotation-prefixes`. Absent in a file of an older version.
     #[serde(default)]
     pub annotation_prefixes: Vec<String>,
-    /// Nodes of managed cards that other drivers have made: `/dev/dri`, `/dev/vfio`, `/dev/dxg`. Absent in
-    /// a file of an older version.
-    #[serde(default)]
-    pub other_nodes: Vec<DeviceNode>,
-    /// Whether mpsgate's device plugin serves here: a pod's annotations then ask for nothing without its token.
+    /// Nodes of managed cards that other drivers have made: `/dev/dri`, `/dev/vfio`, `/dev/dxg`.
     /// Absent in a file of an older version.
     #[serde(default)]
+    pub other_nodes: Vec<DeviceNode>,
+    /// Whether mpsgate's device plugin serves here: a pod's annotations then ask for nothing
+    /// without its token. Absent in a file of an older version.
+    #[serde(default)]
     pub device_plugin: bool,
-    /// Whether its cards are shared without MPS. Absent in a file of an older version, which always has MPS.
+    /// Whether its cards are shared without MPS. Absent in a file of an older version, which always
+    /// has MPS.
     #[serde(default)]
     pub share: bool,
 }
@@ -98,9 +100,9 @@ pub struct ProtectedDirectory {
     pub ino: u64,
 }
 
-/// A grant as it was applied to a container: what the hook checks, and what `exec` adds to a process.
-/// Written by the shim at `create`, removed by the daemon when the grant ends. Its file's name is
-/// [`mpsgate_model::GrantKey::record_name`].
+/// A grant as it was applied to a container: what the hook checks, and what `exec` adds to a
+/// process. Written by the shim at `create`, removed by the daemon when the grant ends. Its file's
+/// name is [`mpsgate_model::GrantKey::record_name`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecRecord {
     /// [`FILES_FORMAT`].

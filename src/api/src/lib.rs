@@ -1,8 +1,8 @@
 //! The words between the daemon and its callers, and a small blocking client.
 //!
 //! One connection carries one [`Call`] and its answer. A frame is a length (four bytes, big endian)
-//! and that many bytes of JSON. The daemon answers with any number of [`Reply::Progress`] frames and
-//! then one that is final. `activate` carries a pidfd as SCM_RIGHTS on its first byte.
+//! and that many bytes of JSON. The daemon answers with any number of [`Reply::Progress`] frames
+//! and then one that is final. `activate` carries a pidfd as SCM_RIGHTS on its first byte.
 //!
 //! ```text
 //!   caller ── Envelope{version, call} ──► daemon

@@ -72,7 +72,7 @@ pub enum Call {
 /// Hold memory for a container.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Reserve {
-    /// Which life of which container.
+    /// Which instance of which container.
     pub key: GrantKey,
     /// What it asks for.
     pub request: Request,
@@ -83,8 +83,8 @@ pub struct Reserve {
     /// Whose container it is, where a kubelet's engine says so.
     #[serde(default)]
     pub pod: Option<PodContainer>,
-    /// Hold it for the caller's parent: the caller ends before the container is made (Podman's `precreate`
-    /// hook).
+    /// Hold it for the caller's parent: the caller ends before the container is made (Podman's
+    /// `precreate` hook).
     #[serde(default)]
     pub for_parent: bool,
 }
@@ -92,7 +92,7 @@ pub struct Reserve {
 /// Turn a reservation into a grant. The container's pidfd goes with it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Activate {
-    /// Which life of which container.
+    /// Which instance of which container.
     pub key: GrantKey,
     /// The container's init in the caller's pid namespace.
     pub pid: u32,
@@ -105,14 +105,14 @@ pub struct Activate {
 /// End a grant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Release {
-    /// Which life of which container.
+    /// Which instance of which container.
     pub key: GrantKey,
 }
 
 /// End the GPU work of a container that is about to be killed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Terminate {
-    /// Which life of which container.
+    /// Which instance of which container.
     pub key: GrantKey,
 }
 
@@ -123,8 +123,8 @@ pub struct Mps {
     pub gpu: String,
     /// What to do.
     pub action: MpsAction,
-    /// Whether the operator has said so with the list of who dies in view. Without it nothing is done,
-    /// and the answer is that list.
+    /// Whether the operator has said so with the list of who dies in view. Without it nothing is
+    /// done, and the answer is that list.
     pub confirmed: bool,
 }
 
@@ -171,8 +171,8 @@ pub struct Report {
 /// In place of a [`Status`], for who never asks for it.
 pub type NoStatus = serde::de::IgnoredAny;
 
-/// The daemon's answer. Who never asks for a [`Status`] does without the code that reads one: 50 kB of each
-/// program in a container's start.
+/// The daemon's answer. Who never asks for a [`Status`] does without the code that reads one: 50 kB
+/// of each program in a container's start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply<S = Status> {
@@ -185,15 +185,15 @@ pub enum Reply<S = Status> {
     Reserved {
         /// What was given.
         grant: Box<Grant>,
-        /// What the node's CDI specifications say that the card needs. Not part of the grant: the ledger
-        /// would hold NVIDIA's list of driver files once per container.
+        /// What the node's CDI specifications say that the card needs. Not part of the grant: the
+        /// ledger would hold NVIDIA's list of driver files once per container.
         #[serde(default)]
         cdi: Box<Cdi>,
     },
     /// To an `mps` that was not confirmed. Nothing was done.
     WouldEnd {
-        /// A [`WouldEnd`] as JSON: the shim reads replies, too, and would carry the code for a list that
-        /// it never sees.
+        /// A [`WouldEnd`] as JSON: the shim reads replies, too, and would carry the code for a list
+        /// that it never sees.
         list: String,
     },
     /// To `reload`: one line for each setting that changed; none where nothing did.
@@ -270,7 +270,8 @@ pub struct Status {
     pub grants: Vec<GrantStatus>,
     /// Refused containers since the daemon started, by code.
     pub refusals: BTreeMap<String, u64>,
-    /// Containers that were started since then, stripped of what has this code or let through with it by the settings.
+    /// Containers that were started since then, stripped of what has this code or let through with
+    /// it by the settings.
     #[serde(default)]
     pub notes: BTreeMap<String, u64>,
     /// CUDA clients whose GPU work was ended before their container was killed, since then.
@@ -296,10 +297,12 @@ pub struct Status {
     /// How it stands with the API server; `None` where the settings name none.
     #[serde(default)]
     pub api_server: Option<ApiServerStatus>,
-    /// How the cards are shared: `mps` or `share`; empty from an older daemon, which has `mps` alone.
+    /// How the cards are shared: `mps` or `share`; empty from an older daemon, which has `mps`
+    /// alone.
     #[serde(default)]
     pub schedule: String,
-    /// What is wanted instead: one of these, or `off` where the cards that the settings name are another system's.
+    /// What is wanted instead: one of these, or `off` where the cards that the settings name are
+    /// another system's.
     #[serde(default)]
     pub schedule_wanted: Option<String>,
     /// Containers that have to end before another schedule holds.
@@ -364,10 +367,12 @@ pub struct CardStatus {
     pub hint: Option<String>,
     /// The MPS control daemon (server view); absent on unmanaged cards.
     pub mps: Option<MpsStatus>,
-    /// Why the memory of its processes is not seen, so that no container's sum can be held to its grant.
+    /// Why the memory of its processes is not seen, so that no container's sum can be held to its
+    /// grant.
     #[serde(default)]
     pub unwatched: Option<String>,
-    /// Why the driver does not hold the cgroups of its containers to their grants, and what would help.
+    /// Why the driver does not hold the cgroups of its containers to their grants, and what would
+    /// help.
     #[serde(default)]
     pub unlimited: Option<String>,
 }
@@ -443,7 +448,8 @@ pub struct ServerClients {
 pub struct ClientProcess {
     /// Its pid, as the host counts.
     pub pid: u32,
-    /// The container whose grant it uses; `None` where it is in no container with a grant on the card.
+    /// The container whose grant it uses; `None` where it is in no container with a grant on the
+    /// card.
     pub container_id: Option<String>,
     /// Its command line, cut short.
     pub command: String,
@@ -456,9 +462,10 @@ pub struct GrantStatus {
     pub container_id: String,
     /// The runtime's root.
     pub runtime_root: String,
-    /// The life of the container.
+    /// The instance of the container.
     pub instance: String,
-    /// `reserved`, `active`, or `broken`: active, and without the card since its control daemon died.
+    /// `reserved`, `active`, or `broken`: active, and without the card since its control daemon
+    /// died.
     pub state: String,
     /// What to do where it is broken.
     #[serde(default)]
@@ -480,8 +487,9 @@ pub struct GrantStatus {
     /// What its processes use on the card in sum (device view); absent where that is not seen.
     #[serde(default)]
     pub used_mib: Option<u64>,
-    /// The worst case: what a process of it gets that unsets its own limit. The MPS server's cap, which follows the
-    /// card's largest live grant (server view); absent where the control daemon has not told it.
+    /// The worst case: what a process of it gets that unsets its own limit. The MPS server's cap,
+    /// which follows the card's largest live grant (server view); absent where the control daemon
+    /// has not told it.
     #[serde(default)]
     pub cap_mib: Option<u64>,
     /// How firmly the limit holds.

@@ -1,11 +1,11 @@
-//! The node's CDI specifications: which device nodes, mounts, hooks and variables a device needs in a
-//! container. Reads the specification directories, writes nothing. Called by the daemon, which puts
-//! the answer into a grant; the shim applies it.
+//! The node's CDI specifications: which device nodes, mounts, hooks and variables a device needs in
+//! a container. Reads the specification directories, writes nothing. Called by the daemon, which
+//! puts the answer into a grant; the shim applies it.
 //!
-//! After the Container Device Interface 1.1.0 (`SPEC.md`): files named `*.json`, `*.yaml` or `*.yml`; a
-//! device of a later directory wins over one of an earlier; one that two files of the same
-//! directory define is an error. A field that is not known is an error too, because what it asks for
-//! would silently be missing.
+//! After the Container Device Interface 1.1.0 (`SPEC.md`): files named `*.json`, `*.yaml` or
+//! `*.yml`; a device of a later directory wins over one of an earlier; one that two files of the
+//! same directory define is an error. A field that is not known is an error too, because what it
+//! asks for would silently be missing.
 
 mod spec;
 mod version;

@@ -1,12 +1,13 @@
 //! Which version a specification claims, and whether that one has what it uses.
 //!
-//! As the reference implementation does it (`specs-go/version.go`, CDI 1.1.0): a file that uses more than
-//! its version has is refused by containerd, CRI-O, Docker and Podman, and a version that is not known may
-//! mean what no reader of today does.
+//! As the reference implementation does it (`specs-go/version.go`, CDI 1.1.0): a file that uses
+//! more than its version has is refused by containerd, CRI-O, Docker and Podman, and a version that
+//! is not known may mean what no reader of today does.
 
 use crate::spec::{ContainerEdits, Spec};
 
-/// The released versions, from the oldest. 0.8.0 and 1.0.0 changed the reference's interface, not the format.
+/// The released versions, from the oldest. 0.8.0 and 1.0.0 changed the reference's interface, not
+/// the format.
 const VERSIONS: [&str; 10] =
     ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
 

@@ -51,7 +51,8 @@ impl Engine {
         }
     }
 
-    /// The file that is ours to write where nobody names one: among the drop-ins that the engine reads.
+    /// The file that is ours to write where nobody names one: among the drop-ins that the engine
+    /// reads.
     fn settings(self, flags: &crio::Flags) -> PathBuf {
         if self == Self::Crio { crio::path(flags) } else { self.usual_path().into() }
     }
@@ -165,8 +166,9 @@ impl<'a> Call<'a> {
         report(self.args.engine, &DISK, &self.path, &self.options, &self.flags, program)
     }
 
-    /// Whether the engine, which read what is to be written, would lead containers to mpsgate by it.
-    fn judge(&self, program: &Path, reading: &str) -> Result<(), CliError> {
+    /// Whether the engine, which read what is to be written, would lead containers to mpsgate by
+    /// it.
+    fn evaluate(&self, program: &Path, reading: &str) -> Result<(), CliError> {
         let name = &self.options.name;
         let report = match self.args.engine {
             Engine::Crio => {
@@ -265,7 +267,7 @@ fn change(call: &Call<'_>) -> Result<bool, CliError> {
             &plan.changes,
         )?;
         if let Some(reading) = reading {
-            call.judge(program, &reading)?;
+            call.evaluate(program, &reading)?;
         }
     }
     record.add(&targets)?;
@@ -326,11 +328,11 @@ fn check(call: &Call<'_>) -> Result<ExitCode, CliError> {
     let mut text = String::new();
     for finding in &report.findings {
         let mark = match finding.way {
-            Way::Through => "ok   ",
-            Way::Round => "ROUND",
-            Way::Beyond => "note ",
+            Way::Through => "ok    ",
+            Way::Bypass => "BYPASS",
+            Way::Beyond => "note  ",
         };
-        text.push_str(&format!("{mark}  {}\n", finding.sentence));
+        text.push_str(&format!("{mark} {}\n", finding.sentence));
     }
     if let Err(error) = files::check_programs(&call.args.program, Path::new(&call.options.runtime))
     {
@@ -351,7 +353,7 @@ fn check(call: &Call<'_>) -> Result<ExitCode, CliError> {
     Ok(if covered { ExitCode::Done } else { ExitCode::No })
 }
 
-/// What to do about what goes round: `configure` itself, where it would change anything.
+/// What to do about what bypasses mpsgate: `configure` itself, where it would change anything.
 fn what_would_change(call: &Call<'_>) -> String {
     match call.plan() {
         // What each sentence says of its handler is all.

@@ -40,7 +40,8 @@ pub(crate) fn ask(socket: &Path, call_: Call) -> Result<Reply, CliError> {
 fn call(socket: &Path, call: Call, limit: Duration) -> Result<Reply, CliError> {
     match Client::connect(socket).and_then(|client| client.call(call, None, limit)) {
         Ok(Reply::Refused(refusal)) => Err(CliError::Refused(plain_answer(refusal))),
-        // Of containers, processes and cards it says what they are called; none of that is for the terminal to obey.
+        // Of containers, processes and cards it says what they are called; none of that is for the
+        // terminal to obey.
         Ok(reply) => Ok(plain_answer(reply)),
         // The daemon may well run: its socket, or the way there, is root's.
         Err(ApiError::Away { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {

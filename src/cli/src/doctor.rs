@@ -4,8 +4,8 @@
 //! gather (files, NVML, daemon, programs) ─► Facts ─► checks (pure) ─► Finding ─► report ─► bundle
 //! ```
 //!
-//! It changes nothing but that `--bundle` writes an archive, and goes on past whatever it cannot read: a node where everything is broken
-//! gets a whole report too.
+//! It changes nothing but that `--bundle` writes an archive, and goes on past whatever it cannot
+//! read: a node where everything is broken gets a whole report too.
 
 mod bundle;
 mod checks;
@@ -42,8 +42,8 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     Ok(if failed { ExitCode::No } else { ExitCode::Done })
 }
 
-/// Whether a program's first bytes say that it is linked statically; `None` for what is no ELF program
-/// of 64 bits. Door for `tests/fuzz`.
+/// Whether a program's first bytes say that it is linked statically; `None` for what is no ELF
+/// program of 64 bits. Door for `tests/fuzz`.
 pub(crate) fn is_static(program: &[u8]) -> Option<bool> {
     match elf::linking(program) {
         facts::Linking::Static | facts::Linking::StaticGlibc => Some(true),

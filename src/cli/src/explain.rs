@@ -1,7 +1,8 @@
 //! `mpsgate explain`: the decision about a `config.json`, without daemon, GPU or root.
 //!
-//! The same pure functions read and decide as in the shim. What only the node knows is taken from `--node`;
-//! what is missing is assumed to the container's disadvantage, and every assumption is printed.
+//! The same pure functions read and decide as in the shim. What only the node knows is taken from
+//! `--node`; what is missing is assumed to the container's disadvantage, and every assumption is
+//! printed.
 
 mod facts;
 mod input;

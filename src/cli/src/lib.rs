@@ -1,10 +1,12 @@
 //! `mpsgate`, the operator's command.
 //!
-//! Owns what a person types and reads: arguments, tables, JSON documents, errors with their remedies.
-//! The answer goes to stdout, everything else to stderr. `enable`, `disable`, `mps` and
-//! `reload` ask the daemon; `configure --write` and `--undo` change an engine's settings; `node-install` puts programs onto a pod's node, and `node-remove` takes them away; `doctor --bundle` writes an archive; everything else
-//! only looks. The doctor starts the OCI runtime and the MPS control binary to ask for their versions,
-//! `configure` an engine to ask for its version and to have it read what would be written.
+//! Owns what a person types and reads: arguments, tables, JSON documents, errors with their
+//! remedies. The answer goes to stdout, everything else to stderr. `enable`, `disable`, `mps` and
+//! `reload` ask the daemon; `configure --write` and `--undo` change an engine's settings;
+//! `node-install` puts programs onto a pod's node, and `node-remove` takes them away;
+//! `doctor --bundle` writes an archive; everything else only looks. The doctor starts the OCI
+//! runtime and the MPS control binary to ask for their versions, `configure` an engine to ask for
+//! its version and to have it read what would be written.
 //!
 //! ```text
 //! args ─► status, top, cards, mps, reload ─► api::Client ─► mpsgated

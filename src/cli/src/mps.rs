@@ -1,5 +1,5 @@
-//! `mpsgate mps stop` and `mpsgate mps restart`: first who would die, then, with `--yes`, the deed. `preflight` is the first for
-//! all cards.
+//! `mpsgate mps stop` and `mpsgate mps restart`: lists the processes that would be terminated, and
+//! acts with `--yes` alone. `preflight` is the first for all cards.
 
 mod preflight;
 
@@ -14,7 +14,8 @@ use crate::status::columns::Columns;
 use crate::status::{memory, short_id};
 use crate::{CliError, daemon};
 
-/// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
+/// Version of the JSON document. Raised when a field goes or changes its meaning, not when one
+/// comes.
 const SCHEMA: u32 = 1;
 
 pub(crate) fn run(command: &MpsCommand) -> Result<ExitCode, CliError> {
@@ -59,7 +60,7 @@ fn render_json(list: &WouldEnd) -> Result<String, EdgeError> {
     print::json(&Document { schema: SCHEMA, list })
 }
 
-/// Who would die, and the command that lets them. `gpu` as it was typed.
+/// Which processes would be terminated, and the command that does it. `gpu` as it was typed.
 fn render(list: &WouldEnd, gpu: &str) -> String {
     let action = list.action.as_str();
     let mut text = format!(

@@ -1,5 +1,5 @@
-//! `mpsgate node-install`: from a pod, puts onto its node what engines start there, and has `configure`
-//! write their settings. For nodes that get no package.
+//! `mpsgate node-install`: from a pod, puts onto its node what engines start there, and has
+//! `configure` write their settings. For nodes that get no package.
 //!
 //! ```text
 //! programs and settings of the image ─► (mount namespace of pid 1) ─► /usr/bin, /etc/mpsgate, each renamed
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
     if Path::new(PACKAGED).exists() {
         return Err(NodeInstallError::Packaged.into());
     }
-    // Judged before anything is written.
+    // Evaluated before anything is written.
     let file = Path::new(paths::CONFIG_FILE);
     if settings.is_some() && fs::read(file).is_ok_and(|found| !found.starts_with(MARK.as_bytes())) {
         return Err(NodeInstallError::ForeignSettings { path: file.to_owned() }.into());
@@ -164,8 +164,9 @@ fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CliError> {
     Ok(print::answer(&format!("Written: {}\n", path.display()))?)
 }
 
-/// The runtime's link leads where the settings of before say. Without it mpsgate-runtime reads the settings, until mpsgated
-/// makes it anew: so mpsgated's own container, which comes next, is started by the runtime that is meant now.
+/// The runtime's link leads where the settings of before say. Without it mpsgate-runtime reads the
+/// settings, until mpsgated makes it anew: so mpsgated's own container, which comes next, is
+/// started by the runtime that is meant now.
 fn forget_runtime() -> Result<(), CliError> {
     Ok(files::remove(Path::new(paths::RUNTIME_LINK), &[])?)
 }
@@ -182,7 +183,7 @@ fn configure(engine: Engine, args: &NodeInstallArgs) -> Result<bool, CliError> {
     if written.stale {
         if !args.restart_engine {
             print::answer(&format!(
-                "{} has not loaded this yet, and containers go round mpsgate until then. On the node: systemctl {}\n",
+                "{} has not loaded this yet, and containers bypass mpsgate until then. On the node: systemctl {}\n",
                 engine.name(),
                 how.join(" ")
             ))?;

@@ -1,4 +1,5 @@
-//! `mpsgate node-remove`: on the node itself, takes away what `node-install` put there, so that nothing breaks that runs.
+//! `mpsgate node-remove`: on the node itself, takes away what `node-install` put there, so that
+//! nothing breaks that runs.
 //!
 //! ```text
 //! package? daemon? grants? leases? ─► refused, nothing was changed
@@ -24,13 +25,15 @@ use crate::configure;
 use crate::node_install::{MARK, PACKAGED, systemctl};
 use crate::{CliError, daemon};
 
-/// Where containerd's shims keep what a container was made with: its own, Docker's, and that of k3s.
+/// Where containerd's shims keep what a container was made with: its own, Docker's, and that of
+/// k3s.
 const TASKS: [&str; 3] = [
     "/run/containerd/io.containerd.runtime.v2.task",
     "/run/docker/containerd/daemon/io.containerd.runtime.v2.task",
     "/run/k3s/containerd/io.containerd.runtime.v2.task",
 ];
-/// In a bundle, the files that name the runtime (runc.WriteRuntime and WriteOptions of containerd 1.4 to 2.1).
+/// In a bundle, the files that name the runtime (runc.WriteRuntime and WriteOptions of containerd
+/// 1.4 to 2.1).
 const NAMED_IN: [&str; 2] = ["runtime", "options.json"];
 /// Leases of compute modes: a file for each card.
 const LEASES: &str = "/var/lib/mpsgate/compute-mode";
@@ -166,7 +169,8 @@ fn objection(force: bool) -> Option<NodeRemoveError> {
     (!cards.is_empty()).then_some(NodeRemoveError::Leases(cards))
 }
 
-/// Containers of the ledger that mpsgated left. A ledger that cannot be read is not taken for empty.
+/// Containers of the ledger that mpsgated left. A ledger that cannot be read is not taken for
+/// empty.
 fn granted() -> Option<String> {
     let path = Path::new(paths::LEDGER_DIR).join("ledger.json");
     let text = fs::read(&path).ok()?;
@@ -214,8 +218,9 @@ fn put_back(engine: Engine, restart: bool) -> Result<bool, CliError> {
     Ok(restart)
 }
 
-/// What was started through mpsgate-runtime and goes on: containerd's bundles, and processes named conmon. Whoever started
-/// them calls the program that they were made with for as long as they live.
+/// What was started through mpsgate-runtime and goes on: containerd's bundles, and processes named
+/// conmon. Whoever started them calls the program that they were made with for as long as they
+/// live.
 fn callers() -> Vec<PathBuf> {
     let below = |directory: &Path| -> Vec<PathBuf> {
         fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()

@@ -1,7 +1,7 @@
 //! `mpsgate probe`: how much GPU memory this process can really have, against what it was granted.
 //!
-//! Meant to be run inside a container. Allocates through libcuda in steps until it is refused, prints
-//! both numbers, frees everything. Whatever CUDA answers is said in words, with its name.
+//! Meant to be run inside a container. Allocates through libcuda in steps until it is refused,
+//! prints both numbers, frees everything. Whatever CUDA answers is said in words, with its name.
 
 mod cuda;
 
@@ -40,7 +40,8 @@ struct Answer {
     /// What CUDA says the device has.
     total_mib: u64,
     pipe_directory: Option<String>,
-    /// Whether CUDA says that it is a client of an MPS server; absent where the driver does not tell.
+    /// Whether CUDA says that it is a client of an MPS server; absent where the driver does not
+    /// tell.
     mps_client: Option<bool>,
     /// Whether no more than the limit could be had.
     holds: Option<bool>,

@@ -1,7 +1,8 @@
 //! `mpsgate run-probe`: `mpsgate probe` in a container with a grant of its own.
 //!
-//! Neither engine nor image is needed: the container sees this node's own programs and libraries, read-only,
-//! and goes through mpsgate-runtime as every other does. What it left is taken away, whatever happens.
+//! Neither engine nor image is needed: the container sees this node's own programs and libraries,
+//! read-only, and goes through mpsgate-runtime as every other does. What it left is taken away,
+//! whatever happens.
 
 mod bundle;
 
@@ -112,8 +113,8 @@ fn start(program: &Path, arguments: &[&str]) -> Result<Child, RunProbeError> {
     started.map_err(|source| RunProbeError::Start { program: program.to_owned(), source })
 }
 
-/// Until the container has ended. A signal to us would not reach it: as the first of its PID namespace it takes
-/// none but SIGKILL.
+/// Until the container has ended. A signal to us would not reach it: as the first of its PID
+/// namespace it takes none but SIGKILL.
 fn wait(
     runtime: &mut Child,
     program: &Path,

@@ -1,7 +1,7 @@
 //! `mpsgate status`: what the daemon knows, as a table or as JSON.
 //!
-//! Under each column stands whose view it is. `recorded` is the ledger, `device` is NVML, `server` is
-//! the MPS control daemon.
+//! Under each column stands whose view it is. `recorded` is the ledger, `device` is NVML, `server`
+//! is the MPS control daemon.
 
 pub(crate) mod columns;
 mod ready;
@@ -18,7 +18,8 @@ use self::columns::Columns;
 use crate::args::{StatusArgs, StatusOutput};
 use crate::{CliError, daemon};
 
-/// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
+/// Version of the JSON document. Raised when a field goes or changes its meaning, not when one
+/// comes.
 const SCHEMA: u32 = 1;
 /// Actions that the table shows.
 const ACTIONS_SHOWN: usize = 10;

@@ -60,7 +60,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::Done)
 }
 
-/// Asks the daemon from now on, without the picture waiting for it: a hung one answers after seconds.
+/// Asks the daemon from now on, without the picture waiting for it: a hung one answers after
+/// seconds.
 fn ask(socket: &Path, interval: Duration) -> Receiver<Result<Status, CliError>> {
     let (sender, receiver): (SyncSender<_>, _) = sync_channel(1);
     let socket = socket.to_owned();

@@ -1,8 +1,10 @@
-//! What a pod's own text shows before any node has seen it, judged in the node's words: for the admission webhook.
+//! What a pod's own text shows before any node has seen it, evaluated in the node's words: for the
+//! admission webhook.
 //!
-//! A node decides in any case, by what really came out ([`mpsgate_policy::decide()`]). So this may miss something, and refuses
-//! nothing that a node would start as it was meant, with one exception: `NVIDIA_VISIBLE_DEVICES` in a container that
-//! asks. A node puts the granted card in its place, and whoever wrote `all` meant something else.
+//! A node decides in any case, by what really came out ([`mpsgate_policy::decide()`]). So this may
+//! miss something, and refuses nothing that a node would start as it was meant, with one exception:
+//! `NVIDIA_VISIBLE_DEVICES` in a container that asks. A node puts the granted card in its place,
+//! and whoever wrote `all` meant something else.
 
 use std::num::NonZeroU32;
 
@@ -95,7 +97,7 @@ pub type Said = (String, Refusal);
 
 /// What is to be said of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Judged {
+pub struct Evaluated {
     /// Why a node would not start it.
     pub refused: Vec<Said>,
     /// What its author should know besides.
@@ -123,19 +125,22 @@ impl Container {
 }
 
 impl Pod {
-    /// Whether it asks for GPU memory of ours. A pod for another system's nodes may name the same resources.
+    /// Whether it asks for GPU memory of ours. A pod for another system's nodes may name the same
+    /// resources.
     #[must_use]
     pub fn asks(&self) -> bool {
         self.nodes != Nodes::Only(Word::Off) && self.containers.iter().any(Container::asks)
     }
 
-    /// Whether the node's IPC namespace may be given to it: it needs it, has it not, and Kubernetes takes it beside the rest.
+    /// Whether the node's IPC namespace may be given to it: it needs it, has it not, and Kubernetes
+    /// takes it beside the rest.
     #[must_use]
     pub fn takes_host_ipc(&self, ipc: Ipc) -> bool {
         self.needs_host_ipc(ipc) && !self.host_ipc && !self.own_users
     }
 
-    /// Whether it needs the node's IPC namespace. Where the nodes' `policy.ipc` leaves that to each node, nobody says so before.
+    /// Whether it needs the node's IPC namespace. Where the nodes' `policy.ipc` leaves that to each
+    /// node, nobody says so before.
     #[must_use]
     pub fn needs_host_ipc(&self, ipc: Ipc) -> bool {
         ipc == Ipc::RequireHost && self.may_come_under_mps()
@@ -156,20 +161,21 @@ impl Pod {
     }
 }
 
-/// Judges a pod. `known` is what is known of the cluster's nodes and RuntimeClasses, `ipc` the nodes' `policy.ipc`.
+/// Evaluates a pod. `known` is what is known of the cluster's nodes and RuntimeClasses, `ipc` the
+/// nodes' `policy.ipc`.
 #[must_use]
-pub fn judge(pod: &Pod, known: &Known, ipc: Ipc) -> Judged {
-    let mut judged = Judged::default();
+pub fn evaluate(pod: &Pod, known: &Known, ipc: Ipc) -> Evaluated {
+    let mut evaluated = Evaluated::default();
     if pod.nodes == Nodes::Only(Word::Off) {
-        return judged;
+        return evaluated;
     }
-    way(pod, known, &mut judged);
+    way(pod, known, &mut evaluated);
     let pod_asks = pod.asks();
     // Of what is the whole pod's, its first container that asks is told.
     let mut first = true;
     for container in &pod.containers {
-        let mut refuse = |refusal| judged.refused.push((container.name.clone(), refusal));
-        let mut warn = |refusal| judged.warned.push((container.name.clone(), refusal));
+        let mut refuse = |refusal| evaluated.refused.push((container.name.clone(), refusal));
+        let mut warn = |refusal| evaluated.warned.push((container.name.clone(), refusal));
         if container.asks() {
             amounts(pod, container, &mut refuse);
             if container.privileged {
@@ -211,15 +217,15 @@ pub fn judge(pod: &Pod, known: &Known, ipc: Ipc) -> Judged {
     if pod.asks_by_annotation && !pod_asks {
         let container = pod.containers.first().map(|first| first.name.clone()).unwrap_or_default();
         let found = "it asks for GPU memory by annotation, which counts for nothing in a pod";
-        judged.warned.push((container, Refusal::new(Code::Unconfirmed, found, ASK_LIMITS)));
+        evaluated.warned.push((container, Refusal::new(Code::Unconfirmed, found, ASK_LIMITS)));
     }
-    judged
+    evaluated
 }
 
 /// Says of each container to whom it matters whether the pod comes to mpsgate at all.
-fn way(pod: &Pod, known: &Known, judged: &mut Judged) {
+fn way(pod: &Pod, known: &Known, evaluated: &mut Evaluated) {
     let plain = |container: &Container| container.asks() || container.has_signal();
-    // On a way through mpsgate the node judges these, by what comes out of them.
+    // On a way through mpsgate the node evaluates these, by what comes out of them.
     let any = |container: &Container| {
         plain(container) || (!container.exempt && (container.names_cards || pod.annotates_cards))
     };
@@ -233,9 +239,9 @@ fn way(pod: &Pod, known: &Known, judged: &mut Judged) {
     };
     match known.way(pod.class.as_deref(), &pod.place) {
         Way::Fine => {}
-        Way::Round(refusal) => judged.refused.extend(said(&any, &refusal)),
+        Way::Bypass(refusal) => evaluated.refused.extend(said(&any, &refusal)),
         Way::Default(refusal) | Way::Unknown(refusal) => {
-            judged.warned.extend(said(&plain, &refusal))
+            evaluated.warned.extend(said(&plain, &refusal))
         }
     }
 }
@@ -250,7 +256,8 @@ fn of_the_pod(
         Err(refusal) => refuse(refusal),
         Ok(cards) if cards.get() > 1 => match pod.nodes {
             Nodes::Only(Word::Mps) => refuse(schedule::several_cards(cards)),
-            // mpsgate-scheduler keeps it off nodes under MPS; without, it may come there and is refused.
+            // mpsgate-scheduler keeps it off nodes under MPS; without, it may come there and is
+            // refused.
             Nodes::Any => warn(schedule::several_cards(cards)),
             Nodes::Only(_) => {}
         },

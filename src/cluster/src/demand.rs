@@ -1,4 +1,5 @@
-//! What a pod takes of a card, as Kubernetes counts: init containers one after the other, the rest together.
+//! What a pod takes of a card, as Kubernetes counts: init containers one after the other, the rest
+//! together.
 
 use mpsgate_model::Mib;
 
@@ -85,7 +86,8 @@ impl Container {
     }
 }
 
-/// What a pod takes of each card of its layout. A container that its request does not name counts as a main one.
+/// What a pod takes of each card of its layout. A container that its request does not name counts
+/// as a main one.
 pub(super) fn uses(request: &Request, layout: &Layout) -> Box<[Use]> {
     let mut cards: Vec<u32> = layout.0.values().flat_map(|on| on.keys().copied()).collect();
     cards.sort_unstable();

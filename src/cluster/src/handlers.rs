@@ -1,5 +1,6 @@
-//! Whether a pod's containers come to mpsgate at all: its RuntimeClass names a handler, and each node says which of its handlers
-//! lead here. For the admission webhook, because no node of ours ever hears of a container that goes round.
+//! Whether a pod's containers come to mpsgate at all: its RuntimeClass names a handler, and each
+//! node says which of its handlers lead here. For the admission webhook, because no node of ours
+//! ever hears of a container that bypasses mpsgate.
 //!
 //! | the class's handler is | on a managed node that the pod may go to |
 //! |---|---|
@@ -7,8 +8,8 @@
 //! | a bypass on one | refused; without a class (the node's default handler), warned of |
 //! | unknown on one, or the class is | warned of |
 //!
-//! Where it may go: `nodeName`; else what `nodeSelector`, required node affinity and taints leave, with what the class adds to them. What is
-//! too much or too odd to be looked at leaves every node.
+//! Where it may go: `nodeName`; else what `nodeSelector`, required node affinity and taints leave,
+//! with what the class adds to them. What is too much or too odd to be looked at leaves every node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,7 +58,7 @@ pub struct Handlers {
     pub default: Option<String>,
     /// Through mpsgate.
     pub led: BTreeSet<String>,
-    /// Round it.
+    /// Bypasses it.
     pub round: BTreeSet<String>,
 }
 
@@ -123,10 +124,10 @@ pub struct Expression {
 pub(crate) enum Way {
     /// Through mpsgate, or to no node of ours.
     Fine,
-    /// Round it, though it names no class.
+    /// Bypasses it, though it names no class.
     Default(Refusal),
-    /// Round it, by its class.
-    Round(Refusal),
+    /// Bypasses it, by its class.
+    Bypass(Refusal),
     /// Nobody knows.
     Unknown(Refusal),
 }
@@ -237,8 +238,8 @@ impl Known {
         }
         match (round.first(), found, unsure, class) {
             (Some(first), Some(handler), ..) => {
-                let refusal = goes_round(class, handler, &round, led.is_some(), first);
-                if class.is_some() { Way::Round(refusal) } else { Way::Default(refusal) }
+                let refusal = bypasses(class, handler, &round, led.is_some(), first);
+                if class.is_some() { Way::Bypass(refusal) } else { Way::Default(refusal) }
             }
             (_, _, Some((node, why)), Some(_)) => {
                 let why = format!("node {node} {why}");
@@ -256,7 +257,7 @@ fn condition_of(node: &str) -> String {
     )
 }
 
-fn goes_round(
+fn bypasses(
     class: Option<&str>,
     handler: &str,
     nodes: &[&str],
@@ -273,7 +274,7 @@ fn goes_round(
     let (found, remove) = match class {
         Some(class) => (
             format!(
-                "its pod's RuntimeClass {class} has the handler {handler}, which goes round mpsgate on {on}"
+                "its pod's RuntimeClass {class} has the handler {handler}, which bypasses mpsgate on {on}"
             ),
             if leads {
                 format!(
@@ -285,7 +286,7 @@ fn goes_round(
         ),
         None => (
             format!(
-                "its pod has no RuntimeClass, and the default handler {handler} goes round mpsgate on {on}"
+                "its pod has no RuntimeClass, and the default handler {handler} bypasses mpsgate on {on}"
             ),
             "set runtimeClassName to one whose handler leads through mpsgate, or ".to_owned(),
         ),

@@ -77,8 +77,8 @@ impl Ledger {
         }
     }
 
-    /// A pod is there, or has changed. One that is bound to no node counts nowhere, whatever stands in it; but a reservation
-    /// stays until its pod is bound or has ended.
+    /// A pod is there, or has changed. One that is bound to no node counts nowhere, whatever stands
+    /// in it; but a reservation stays until its pod is bound or has ended.
     pub fn set_pod(&mut self, pod: Pod) {
         match pod.node.clone() {
             Some(node) => self.insert(pod, &node, None),

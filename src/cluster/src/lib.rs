@@ -1,16 +1,19 @@
-//! The cluster's cards: what each holds, which node and card a pod gets, and why a node does not do.
+//! The cluster's cards: what each holds, which node and card a pod gets, and why a node does not
+//! do.
 //!
-//! A scheduler feeds the [`Ledger`] with what the API server says of nodes and pods, and asks it. What a pod counts for:
+//! A scheduler feeds the [`Ledger`] with what the API server says of nodes and pods, and asks it.
+//! What a pod counts for:
 //!
 //! ```text
 //!   pending ── reserve ─► reserved ── bound ─► running ── finished or gone ─► held ── the node lets go ─► free
 //!                            ├ release: free
 //!                            └ until its time is over, then free
 //! ```
-//! A pod that is not bound counts for what was reserved here, and for nothing that is written on it.
+//! A pod that is not bound counts for what was reserved here, and for nothing that is written on
+//! it.
 //!
-//! On each card a pod counts with the larger of what it was promised there and what the node says that it holds.
-//! So memory is free only when the pod is gone and the node says so, too.
+//! On each card a pod counts with the larger of what it was promised there and what the node says
+//! that it holds. So memory is free only when the pod is gone and the node says so, too.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -128,7 +131,8 @@ pub struct Container {
 /// What a pod asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Its containers that ask for GPU memory, as they stand in the pod: init containers and sidecars first.
+    /// Its containers that ask for GPU memory, as they stand in the pod: init containers and
+    /// sidecars first.
     pub containers: Vec<Container>,
     /// Over how many cards each has its memory.
     pub cards: u32,

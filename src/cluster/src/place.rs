@@ -1,9 +1,10 @@
 //! The cards of one node that a pod gets.
 //!
-//! What takes part is an item: a container's memory on one card, one item for most pods and M for a container over M
-//! cards. The large ones choose first, init containers last, as they may use what the others will. Each takes the card
-//! that the node would take, too ([`crate::placement::order`]). Where the last ones find none, the choices are taken
-//! back, up to a limit: only pods of several items come so far.
+//! What takes part is an item: a container's memory on one card, one item for most pods and M for a
+//! container over M cards. The large ones choose first, init containers last, as they may use what
+//! the others will. Each takes the card that the node would take, too
+//! ([`crate::placement::order`]). Where the last ones find none, the choices are taken back, up to
+//! a limit: only pods of several items come so far.
 
 use std::num::NonZeroU32;
 
@@ -233,8 +234,8 @@ fn peak(items: &[Item<'_>], position: usize, next: Option<usize>) -> Load {
     Load::peak(on.iter().map(|item| item.load()))
 }
 
-/// How well a card suits the `next` of the items beside those that have theirs: the least is taken. `None` where it does not
-/// take it.
+/// How well a card suits the `next` of the items beside those that have theirs: the least is taken.
+/// `None` where it does not take it.
 fn rank(
     view: View<'_>,
     items: &[Item<'_>],
@@ -268,8 +269,8 @@ fn rank(
     Some((more, order(view.spread, equal, left, sum.index)))
 }
 
-/// Gives each item the card that suits it best, as nearly always all of them get one so: the first choices of
-/// [`search`], which lists no others. Where one gets none, all are without a card again.
+/// Gives each item the card that suits it best, as nearly always all of them get one so: the first
+/// choices of [`search`], which lists no others. Where one gets none, all are without a card again.
 fn at_once(view: View<'_>, items: &mut [Item<'_>]) -> bool {
     for next in 0..items.len() {
         let mut best = None;

@@ -1,4 +1,5 @@
-//! Why a node does not do, as sentences. They tell no node and few cards: kube-scheduler counts equal ones.
+//! Why a node does not do, as sentences. They tell no node and few cards: kube-scheduler counts
+//! equal ones.
 
 use std::fmt::Write;
 use std::num::NonZeroU32;

@@ -1,5 +1,5 @@
-//! The ledger at one moment: what questions read, while others go on writing. A copy of it costs nothing, and the first write beside it
-//! a pointer for each node.
+//! The ledger at one moment: what questions read, while others go on writing. A copy of it costs
+//! nothing, and the first write beside it a pointer for each node.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -12,7 +12,8 @@ use super::reason;
 use super::sums::{self, On, Sum};
 use super::{Layout, Node, Placement, Pod, Reason, Request};
 
-/// What is known of a pod. Most of 100,000 of them ask one container's memory of one card: kept small.
+/// What is known of a pod. Most of 100,000 of them ask one container's memory of one card: kept
+/// small.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) namespace: Box<str>,
@@ -37,8 +38,9 @@ pub(super) struct Place {
     uids: Uids,
 }
 
-/// Which uids a node's pods may have: most questions are about a pod that is on no node, and read no more than one word of
-/// this. With some twenty pods one uid in a hundred is taken for one of them.
+/// Which uids a node's pods may have: most questions are about a pod that is on no node, and read
+/// no more than one word of this. With some twenty pods one uid in a hundred is taken for one of
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Uids([u64; 4]);
 
@@ -72,7 +74,8 @@ impl Uids {
 }
 
 impl Place {
-    /// Makes the sums anew. All of them, as nodes have tens of pods: so no sum can drift from what it sums.
+    /// Makes the sums anew. All of them, as nodes have tens of pods: so no sum can drift from what
+    /// it sums.
     pub(super) fn sum(&mut self) {
         self.sums = self.node.as_ref().map_or_else(Vec::new, |node| self.sums(node, |_| false));
         self.alone = self.node.iter().flat_map(|node| node.cards.iter().map(sums::local)).collect();
@@ -99,7 +102,8 @@ impl Place {
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     pub(super) default: Placement,
-    /// Shared with the ledger, which writes into a copy of the map and of a node that are also here.
+    /// Shared with the ledger, which writes into a copy of the map and of a node that are also
+    /// here.
     pub(super) places: Arc<HashMap<Arc<str>, Arc<Place>>>,
 }
 
@@ -129,7 +133,8 @@ pub struct CardUse<'a> {
 pub struct PodUse<'a> {
     /// Its uid at the API server.
     pub uid: &'a str,
-    /// Its namespace and name; `None` where the API server has it no more, and the node still holds its memory.
+    /// Its namespace and name; `None` where the API server has it no more, and the node still holds
+    /// its memory.
     pub name: Option<(&'a str, &'a str)>,
     /// What it takes of this card.
     pub memory: Mib,
@@ -139,7 +144,8 @@ pub struct PodUse<'a> {
 #[derive(Debug, Clone)]
 pub struct Suits {
     score: Option<u8>,
-    /// Every change makes another of it, and this keeps its address from being another's. It keeps nothing else.
+    /// Every change makes another of it, and this keeps its address from being another's. It keeps
+    /// nothing else.
     at: Weak<Place>,
 }
 
@@ -160,7 +166,8 @@ impl Snapshot {
         self.asked(node, pod, |_, _| ())
     }
 
-    /// As [`fits`](Self::fits), with the score in the place of the cards: the search for both is one.
+    /// As [`fits`](Self::fits), with the score in the place of the cards: the search for both is
+    /// one.
     ///
     /// # Errors
     /// Why the node does not do.
@@ -170,8 +177,8 @@ impl Snapshot {
         Ok(Suits { score, at })
     }
 
-    /// Reads what questions about these nodes read, and says nothing. Memory is waited for by many at once: asked one by one,
-    /// each node of thousands is waited for by itself.
+    /// Reads what questions about these nodes read, and says nothing. Memory is waited for by many
+    /// at once: asked one by one, each node of thousands is waited for by itself.
     pub fn look_ahead<'a>(&self, nodes: impl Iterator<Item = &'a str>) {
         let places: Vec<&Place> =
             nodes.filter_map(|node| self.known(node)).map(|(p, _)| p).collect();
@@ -179,7 +186,8 @@ impl Snapshot {
         std::hint::black_box(sums.fold(0, |all, sum| all ^ sum.used.0));
     }
 
-    /// What [`score`](Self::score) says of the pod that `suits` is about; `None` where it has to be asked, as the node has changed.
+    /// What [`score`](Self::score) says of the pod that `suits` is about; `None` where it has to be
+    /// asked, as the node has changed.
     #[must_use]
     pub fn still(&self, node: &str, suits: &Suits) -> Option<Option<u8>> {
         let place = self.places.get(node)?;

@@ -9,7 +9,8 @@ use super::snapshot::Entry;
 use super::{Card, Container, Kind, Node, Request};
 use mpsgate_policy::promise::{Asked, expected_on};
 
-/// A card and what is on it: all that a question reads, side by side, as thousands of nodes are asked at once.
+/// A card and what is on it: all that a question reads, side by side, as thousands of nodes are
+/// asked at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) index: u32,
@@ -32,8 +33,8 @@ pub(super) struct Sum {
 /// Sizes, each once.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Sizes {
-    /// As many as most cards have, beside the sums: reading them elsewhere would take longer than all the rest of a
-    /// question. 0 is none.
+    /// As many as most cards have, beside the sums: reading them elsewhere would take longer than
+    /// all the rest of a question. 0 is none.
     few: [u32; FEW],
     /// Those that have no place there.
     #[expect(
@@ -117,7 +118,8 @@ pub(super) fn of(card: &Card, pods: &[On<'_>]) -> Sum {
     sum
 }
 
-/// The pods on each card of a node, in the order of its cards. `gone`: pods that count with nothing, whoever holds it.
+/// The pods on each card of a node, in the order of its cards. `gone`: pods that count with
+/// nothing, whoever holds it.
 pub(super) fn by_card<'a>(
     node: &'a Node,
     entries: impl Iterator<Item = (&'a str, &'a Entry)>,
@@ -147,8 +149,9 @@ pub(super) fn by_card<'a>(
     cards
 }
 
-/// Counts what a node says that a pod holds: with what was promised to it, the larger of both. Whoever holds memory of a
-/// card runs as the uid that is served there, whatever the pod says of it.
+/// Counts what a node says that a pod holds: with what was promised to it, the larger of both.
+/// Whoever holds memory of a card runs as the uid that is served there, whatever the pod says of
+/// it.
 fn hold<'a>(on: &mut Vec<On<'a>>, card: &Card, uid: &'a str, memory: Mib) {
     if memory.0 == 0 {
         return;
@@ -175,7 +178,8 @@ struct Part<'a> {
     uids: Uids,
 }
 
-/// Counts pods whose cards are not known: what they hold, and the rest where the node would give it.
+/// Counts pods whose cards are not known: what they hold, and the rest where the node would give
+/// it.
 fn expect<'a>(node: &Node, cards: &mut [Vec<On<'a>>], unplaced: &[(&'a str, &'a Request)]) {
     let mut parts = Vec::new();
     for (uid, request) in unplaced {
@@ -224,7 +228,8 @@ fn expect<'a>(node: &Node, cards: &mut [Vec<On<'a>>], unplaced: &[(&'a str, &'a 
     }
 }
 
-/// The cards on which a part runs already, and takes them from what is left of the pod's hold; none where it does not.
+/// The cards on which a part runs already, and takes them from what is left of the pod's hold; none
+/// where it does not.
 fn holding(left: &mut [Mib], asked: &Asked<usize>) -> Vec<usize> {
     let has = |(position, left): (usize, &Mib)| (*left >= asked.memory).then_some(position);
     let on: Vec<usize> = left.iter().enumerate().filter_map(has).take(asked.cards).collect();

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
 
-use mpsgate_cluster::admission::{Container, Nodes, Pod, ShmVolume, is_shm, judge};
+use mpsgate_cluster::admission::{Container, Nodes, Pod, ShmVolume, evaluate, is_shm};
 use mpsgate_cluster::handlers::{Known, Where};
 use mpsgate_config::Ipc;
 use mpsgate_model::{Code, Mib};
@@ -43,9 +43,9 @@ fn pod(containers: Vec<Container>) -> Pod {
 
 /// The containers that are warned of their volume. Nobody is refused for it.
 fn warned(pod: &Pod) -> Vec<String> {
-    let judged = judge(pod, &Known::default(), Ipc::RequireHost);
-    assert!(judged.refused.iter().all(|(_, refusal)| refusal.code != Code::Shm));
-    let of_shm = judged.warned.into_iter().filter(|(_, refusal)| refusal.code == Code::Shm);
+    let evaluated = evaluate(pod, &Known::default(), Ipc::RequireHost);
+    assert!(evaluated.refused.iter().all(|(_, refusal)| refusal.code != Code::Shm));
+    let of_shm = evaluated.warned.into_iter().filter(|(_, refusal)| refusal.code == Code::Shm);
     of_shm.map(|(container, _)| container).collect()
 }
 
@@ -75,7 +75,7 @@ fn the_sentence_names_the_volume_and_the_hint_can_be_followed() {
         (true, "remove the volume mount at /dev/shm and hostUsers: false"),
     ] {
         let pod = Pod { own_users, ..pod(vec![container("a", 7, Some("empty\u{1b}Dir"))]) };
-        let (_, refusal) = judge(&pod, &Known::default(), Ipc::RequireHost)
+        let (_, refusal) = evaluate(&pod, &Known::default(), Ipc::RequireHost)
             .warned
             .into_iter()
             .find(|(_, refusal)| refusal.code == Code::Shm)
@@ -123,8 +123,9 @@ fn the_hosts_ipc_namespace_is_given_and_wanted_under_one_policy_alone() {
         (Ipc::Any, alone(), false, false),
         (Ipc::Any, own_users(), false, false),
     ] {
-        let judged = judge(&pod, &Known::default(), ipc);
-        let is_refused = judged.refused.iter().any(|(_, refusal)| refusal.code == Code::NoHostIpc);
+        let evaluated = evaluate(&pod, &Known::default(), ipc);
+        let is_refused =
+            evaluated.refused.iter().any(|(_, refusal)| refusal.code == Code::NoHostIpc);
         assert_eq!((is_refused, pod.takes_host_ipc(ipc)), (refused, takes), "{ipc} {pod:?}");
     }
 }

@@ -1,7 +1,8 @@
-//! The cluster's ledger under any sequence of events: it hands out nothing twice, and equals a rebuild from scratch.
+//! The cluster's ledger under any sequence of events: it hands out nothing twice, and equals a
+//! rebuild from scratch.
 //!
-//! Beside the ledger stands a plain copy of what the API server would list, and an account that adds it up anew, by
-//! its own rules, each time the ledger gives something.
+//! Beside the ledger stands a plain copy of what the API server would list, and an account that
+//! adds it up anew, by its own rules, each time the ledger gives something.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 
@@ -34,7 +35,8 @@ enum Outcome {
 enum Event {
     Node(usize, Node),
     NodeGone(usize),
-    /// The node reports what its containers hold: of each pod there so much of its layout, in percent.
+    /// The node reports what its containers hold: of each pod there so much of its layout, in
+    /// percent.
     Report(usize, u64),
     /// With cards that whoever made it wrote on it.
     Created(usize, Request, Option<Layout>),
@@ -179,7 +181,8 @@ impl Cluster {
         }
     }
 
-    /// Memory, compute and uids on a card without one pod; the guesses for pods without a placement left out.
+    /// Memory, compute and uids on a card without one pod; the guesses for pods without a placement
+    /// left out.
     fn account(&self, node: &str, card: &Card, without: &str) -> (u64, u32, Vec<u32>) {
         let mut by_pod: BTreeMap<&str, (u64, u32)> = BTreeMap::new();
         let mut uids = Vec::new();
@@ -200,7 +203,8 @@ impl Cluster {
         (card.local.0 + memory, by_pod.values().map(|(_, core)| core).sum(), uids)
     }
 
-    /// That what was given was free, each container has what it asked for, and the rules of the cards hold.
+    /// That what was given was free, each container has what it asked for, and the rules of the
+    /// cards hold.
     fn check(&self, node: &str, pod: &Pod, layout: &Layout) -> Result<(), TestCaseError> {
         let on = &self.nodes[node];
         prop_assert!(on.schedule != Word::Off);
@@ -233,7 +237,8 @@ impl Cluster {
     }
 }
 
-/// Kubernetes' rule, written as it is told: each init container beside the sidecars before it, then all the rest.
+/// Kubernetes' rule, written as it is told: each init container beside the sidecars before it, then
+/// all the rest.
 fn peak(request: &Request, layout: &Layout, card: u32) -> (u64, u32, Vec<u32>) {
     let (mut memory, mut core, mut uids) = (0, 0, Vec::new());
     let has = |c: &Container| layout.0.get(&c.name).and_then(|on| on.get(&card)).map(|m| m.0);

@@ -101,8 +101,9 @@ fn is_trusted(uid: u32, mode: u32) -> bool {
 /// The inode of the host's user namespace (`PROC_USER_INIT_INO` of Linux' `proc_ns.h`).
 const INITIAL_USER_NAMESPACE: u64 = 0xeffffffd;
 
-/// Whether this process is the host's root, not a rootless engine's: `root` of a user namespace of its own
-/// is none. The owner of `/proc/self` is the process' effective user. Without `/proc`, the strict answer.
+/// Whether this process is the host's root, not a rootless engine's: `root` of a user namespace of
+/// its own is none. The owner of `/proc/self` is the process' effective user. Without `/proc`, the
+/// strict answer.
 #[must_use]
 pub fn runs_as_root() -> bool {
     let is_initial = |namespace: Metadata| namespace.ino() == INITIAL_USER_NAMESPACE;

@@ -17,8 +17,8 @@ pub const SOCKET: &str = "/run/mpsgate/mpsgated.sock";
 /// signal.
 pub const NODE_SNAPSHOT: &str = "/run/mpsgate/node.json";
 
-/// Stands there while the NVIDIA toolkit's settings name variables or annotations that the shim does not know by
-/// itself: only then it reads [`NODE_SNAPSHOT`] for a spec that shows nothing.
+/// Stands there while the NVIDIA toolkit's settings name variables or annotations that the shim
+/// does not know by itself: only then it reads [`NODE_SNAPSHOT`] for a spec that shows nothing.
 pub const TOOLKIT_NAMES: &str = "/run/mpsgate/toolkit-names";
 
 /// Symbolic link to the real runtime that the daemon resolved from the settings, so that verbs
@@ -35,8 +35,8 @@ pub const LEDGER_DIR: &str = "/run/mpsgate/ledger";
 /// the sockets' full paths must fit `sun_path` (107 bytes).
 pub const MPS_DIR: &str = "/run/mpsgate/mps";
 
-/// The socket and the lock of `mpsgated hold`, which keeps control daemons where no systemd does; root's
-/// alone.
+/// The socket and the lock of `mpsgated hold`, which keeps control daemons where no systemd does;
+/// root's alone.
 pub const HOLD_DIR: &str = "/run/mpsgate/hold";
 
 /// What must survive a reboot.
@@ -48,7 +48,8 @@ pub const RUNTIME: &str = "/usr/bin/mpsgate-runtime";
 /// What `mpsgate configure` needs to undo what it did: a folder for each engine.
 pub const CONFIGURE_DIR: &str = "/var/lib/mpsgate/configure";
 
-/// What running engines have loaded of their settings, as far as that is known: a file for each engine.
+/// What running engines have loaded of their settings, as far as that is known: a file for each
+/// engine.
 pub const ENGINES_DIR: &str = "/run/mpsgate/engines";
 
 /// The OCI hook. In `/usr/bin` because hook files and packages of the engines name it, and an

@@ -1,5 +1,6 @@
-//! What a changed settings file means for a daemon that runs: which keys are taken at once, and what the
-//! others wait for. A test holds the list and `keys` together, so that no key is silently ignored.
+//! What a changed settings file means for a daemon that runs: which keys are taken at once, and
+//! what the others wait for. A test holds the list and `keys` together, so that no key is silently
+//! ignored.
 
 use crate::settings::Config;
 
@@ -88,8 +89,8 @@ const RULES: &[Rule] = &[
 ];
 
 impl Config {
-    /// Takes from `new` what can be taken while the daemon runs, and names every key that differs. What
-    /// waits keeps its old value here, so that it is named again next time.
+    /// Takes from `new` what can be taken while the daemon runs, and names every key that differs.
+    /// What waits keeps its old value here, so that it is named again next time.
     pub fn adopt(&mut self, new: &Self) -> Vec<Change> {
         let mut changes = Vec::new();
         for rule in RULES {

@@ -18,8 +18,8 @@ use crate::{Runtime, keys, paths};
 pub fn runtime_path_hint(text: &str) -> Option<String> {
     // The parser goes on behind errors, and reads valid files as they are meant.
     let (table, errors) = DeTable::parse_recoverable(text);
-    // On a line with an error the value is a guess of the parser's: half a path is no path. By offsets,
-    // because there may be an error on every line.
+    // On a line with an error the value is a guess of the parser's: half a path is no path. By
+    // offsets, because there may be an error on every line.
     let is_guess = |value: &Range<usize>| {
         let before = text.get(..value.start).unwrap_or_default();
         let behind = text.get(value.end..).unwrap_or_default();
@@ -71,9 +71,9 @@ pub fn runtime_for_pass_through(config_file: &Path) -> PathBuf {
 /// Looks a runtime up: an absolute path is taken as it is, a name is searched in
 /// [`paths::RUNTIME_SEARCH`].
 ///
-/// `own` is the caller's executable (`/proc/self/exe`), which is passed over: a shim that is installed
-/// under the name of the runtime would hand over to itself for ever. `None` where nothing executable
-/// has that name.
+/// `own` is the caller's executable (`/proc/self/exe`), which is passed over: a shim that is
+/// installed under the name of the runtime would hand over to itself for ever. `None` where nothing
+/// executable has that name.
 #[must_use]
 pub fn find_runtime(runtime: &Path, own: Option<&Metadata>) -> Option<PathBuf> {
     find_in(runtime, own, paths::RUNTIME_SEARCH)

@@ -53,7 +53,7 @@ pub struct Config {
     pub gpus: Gpus,
     /// Where requests may come from.
     pub requests: Requests,
-    /// Whose requests are believed.
+    /// Whose requests are trusted.
     pub trust: Trust,
     /// Who gets in.
     pub policy: Policy,
@@ -162,7 +162,8 @@ impl Switch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Serialize))]
 pub struct Requests {
-    /// Whether `MPSGATE_…` in a container's environment are requests. `Auto`: unless a kubelet runs.
+    /// Whether `MPSGATE_…` in a container's environment are requests. `Auto`: unless a kubelet
+    /// runs.
     pub from_env: Switch,
 }
 
@@ -176,10 +177,10 @@ impl Default for Requests {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(test, derive(serde::Serialize))]
 pub struct Trust {
-    /// Whether requests of docker, podman and ctr are believed. `Auto`: unless a kubelet runs.
+    /// Whether requests of docker, podman and ctr are trusted. `Auto`: unless a kubelet runs.
     pub local: Switch,
-    /// On a node with a kubelet: state or bundle directories of an engine that it drives, which cannot be
-    /// told from Podman's otherwise.
+    /// On a node with a kubelet: state or bundle directories of an engine that it drives, which
+    /// cannot be told from Podman's otherwise.
     pub kubernetes_roots: Vec<PathBuf>,
 }
 
@@ -259,7 +260,8 @@ words! {
 }
 
 words! {
-    /// What happens to a container with a request in the host's PID namespace or another container's.
+    /// What happens to a container with a request in the host's PID namespace or another
+    /// container's.
     HostPid {
         /// It does not start.
         Refuse = "refuse",
@@ -381,7 +383,7 @@ words! {
         Auto = "auto",
         /// A unit for each card.
         Systemd = "systemd",
-        /// A double fork.
+        /// Two forks.
         Fork = "fork",
         /// `mpsgated hold`, in a pod of its own.
         Holder = "holder",

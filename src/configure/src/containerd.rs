@@ -1,10 +1,10 @@
 //! containerd: `config.toml` of version 2 or 3, its imports, and the templates of k3s and RKE2.
 //!
-//! containerd before 2.1 takes a plugin's whole section from the last file that has one; from 2.1 on it
-//! merges them (measured with `config dump` of 1.6.20, 1.7.24 and 2.1.9). So there a drop-in of ours is
-//! read last and says only what changes; before, and where the version is not known, the file whose
-//! section counts is edited in place. A handler that is declared takes nothing from the built-in one
-//! before 2.0, so ours are always whole.
+//! containerd before 2.1 takes a plugin's whole section from the last file that has one; from 2.1
+//! on it merges them (measured with `config dump` of 1.6.20, 1.7.24 and 2.1.9). So there a drop-in
+//! of ours is read last and says only what changes; before, and where the version is not known, the
+//! file whose section counts is edited in place. A handler that is declared takes nothing from the
+//! built-in one before 2.0, so ours are always whole.
 
 mod edit;
 mod report;
@@ -66,7 +66,7 @@ pub fn plan(source: &dyn Source, path: &Path, options: &Options) -> Result<Plan,
     }
     notes.extend(view.notes(options.engine));
     notes.push(
-        "ctr and nerdctl do not read these settings: what root starts with them goes round mpsgate"
+        "ctr and nerdctl do not read these settings: what root starts with them bypasses mpsgate"
             .to_owned(),
     );
     Ok(Plan {
@@ -76,7 +76,8 @@ pub fn plan(source: &dyn Source, path: &Path, options: &Options) -> Result<Plan,
     })
 }
 
-/// What the handlers run, by the files; of files as they were before mpsgate wrote them, what each ran then.
+/// What the handlers run, by the files; of files as they were before mpsgate wrote them, what each
+/// ran then.
 ///
 /// # Errors
 /// See [`ConfigureError`].

@@ -1,9 +1,10 @@
-//! CRI-O: a drop-in of `crio.conf` (crio.conf(5); what is said of CRI-O here was read in its sources, 1.24 to 1.37,
-//! and tried on 1.37).
+//! CRI-O: a drop-in of `crio.conf` (crio.conf(5); what is said of CRI-O here was read in its
+//! sources, 1.24 to 1.37, and tried on 1.37).
 //!
-//! `crio.conf` is read first, then every file below `crio.conf.d`, whatever its name, in the order of Go's
-//! `filepath.Walk`. Later files replace earlier ones key by key; a handler that is named again is replaced whole, so
-//! ours repeat all its keys. The command line counts more than all files.
+//! `crio.conf` is read first, then every file below `crio.conf.d`, whatever its name, in the order
+//! of Go's `filepath.Walk`. Later files replace earlier ones key by key; a handler that is named
+//! again is replaced whole, so ours repeat all its keys. The command line counts more than all
+//! files.
 
 mod dump;
 mod flags;
@@ -144,7 +145,7 @@ fn decide(
         say_what_changes(&model, options, notes);
     }
     for handler in view.handlers().iter().filter(|handler| handler.name != options.name) {
-        // Nobody runs by it, and one that is installed later would go round.
+        // Nobody runs by it, and one that is installed later would bypass mpsgate.
         let unused = options.engine.is_some() && handler.is_without_program(source);
         if !handler.runs_a_program() {
             notes.push(format!(
@@ -196,8 +197,9 @@ fn say_what_changes(handler: &Handler, options: &Options, notes: &mut Vec<String
     }
 }
 
-/// Keys in the order of crio.conf(5): what was there, with our program. No root where none is named: CRI-O's own
-/// default then is the root of all handlers, and running containers are looked for below it.
+/// Keys in the order of crio.conf(5): what was there, with our program. No root where none is
+/// named: CRI-O's own default then is the root of all handlers, and running containers are looked
+/// for below it.
 fn led(model: &Handler, options: &Options) -> Map<String, Value> {
     let mut table = model.table.clone();
     table.insert("runtime_path".to_owned(), options.shim.clone().into());
@@ -238,7 +240,8 @@ fn edit(document: &mut DocumentMut, handlers: &[Keys], options: &Options) -> Opt
     if let Some(table) = runtimes.as_table_mut().filter(|_| is_new) {
         table.set_implicit(true);
     }
-    // Ours of before, which nothing leads to mpsgate any more: runtime.path was changed, and their own program counts again.
+    // Ours of before, which nothing leads to mpsgate any more: runtime.path was changed, and their
+    // own program counts again.
     let given_back = |name: &str, item: &Item| {
         let program = item.get("runtime_path").and_then(Item::as_str).unwrap_or("");
         options.is_shim(program) && !handlers.iter().any(|(ours, _)| ours == name)

@@ -1,7 +1,7 @@
 //! The machine's files as a [`Source`]: the only place of this crate that looks at any.
 //!
-//! Engines' settings are read as root, and links among them are followed as the engine follows them; what is no regular file is
-//! not read (a FIFO would hang), nor more than [`LARGEST`] bytes.
+//! Engines' settings are read as root, and links among them are followed as the engine follows
+//! them; what is no regular file is not read (a FIFO would hang), nor more than [`LARGEST`] bytes.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _};
@@ -12,7 +12,8 @@ use crate::{ConfigureError, Source};
 
 /// Settings are some KiB, the whole of containerd's some 20.
 pub const LARGEST: u64 = 4 << 20;
-/// `O_NONBLOCK` of Linux on every architecture that is shipped (asm-generic/fcntl.h): opening a FIFO does not wait for who writes.
+/// `O_NONBLOCK` of Linux on every architecture that is shipped (asm-generic/fcntl.h): opening a
+/// FIFO does not wait for who writes.
 const NONBLOCK: i32 = 0o4000;
 
 /// The file system.
@@ -70,7 +71,8 @@ impl Source for Disk {
     }
 }
 
-/// All that is below a directory but folders, themselves and not what they may lead to; by name, folder by folder.
+/// All that is below a directory but folders, themselves and not what they may lead to; by name,
+/// folder by folder.
 ///
 /// # Errors
 /// A folder that cannot be read.

@@ -12,11 +12,12 @@ use crate::{Before, Change, ConfigureError, Options, Plan, Report, Source, Way, 
 pub const PATH: &str = "/etc/docker/daemon.json";
 /// From which version `dockerd --validate` exists.
 pub const VALIDATES_FROM: crate::Version = crate::Version(23, 0);
-/// Both settings are among those that dockerd takes at SIGHUP, by its documentation: no container ends.
+/// Both settings are among those that dockerd takes at SIGHUP, by its documentation: no container
+/// ends.
 const RELOAD: &str = "systemctl reload docker";
 
-/// What to change. `command_line` is that of the running dockerd, if any: a setting that stands there and
-/// in the file keeps it from starting.
+/// What to change. `command_line` is that of the running dockerd, if any: a setting that stands
+/// there and in the file keeps it from starting.
 ///
 /// # Errors
 /// See [`ConfigureError`].
@@ -116,7 +117,7 @@ pub fn plan(
         changes.push(Change { path: path.to_owned(), before, after });
     }
     notes.push("whoever may use Docker's socket can still say docker run --runtime=runc: dockerd keeps that name for itself".to_owned());
-    notes.push("BuildKit runs runc from $PATH, whatever the default is: docker build goes round mpsgate and gets no grant".to_owned());
+    notes.push("BuildKit runs runc from $PATH, whatever the default is: docker build bypasses mpsgate and gets no grant".to_owned());
     notes.push("containers made before keep the runtime that they were made with: docker inspect -f '{{.HostConfig.Runtime}}' NAME".to_owned());
     Ok(Plan { changes, notes, restart: RELOAD.to_owned() })
 }
@@ -173,8 +174,8 @@ pub fn check(
     } else {
         report.add(
             &default,
-            Way::Round,
-            format!("default runtime {default}: runs {program_of_default} and goes round mpsgate"),
+            Way::Bypass,
+            format!("default runtime {default}: runs {program_of_default} and bypasses mpsgate"),
         );
     }
     for (name, entry) in runtimes.entries.iter().filter(|(name, _)| *name != default) {
@@ -190,11 +191,15 @@ pub fn check(
                 ),
             );
         } else {
-            report.add(name, Way::Round, options.stays(&format!("runtime {name}"), &program));
+            report.add(name, Way::Bypass, options.stays(&format!("runtime {name}"), &program));
         }
     }
     if default != "runc" {
-        report.add("runc", Way::Beyond, "runtime runc: dockerd's own, goes round mpsgate; nothing in daemon.json can change that");
+        report.add(
+            "runc",
+            Way::Beyond,
+            "runtime runc: dockerd's own, bypasses mpsgate; nothing in daemon.json can change that",
+        );
     }
     Ok(report)
 }

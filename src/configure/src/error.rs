@@ -142,7 +142,7 @@ pub enum ConfigureError {
     },
     /// CRI-O's command line, or its environment, says the same.
     #[error(
-        "crio is started with {flag}, which counts more than any file, and containers go round mpsgate by it"
+        "crio is started with {flag}, which counts more than any file, and containers bypass mpsgate by it"
     )]
     CrioFlag {
         /// The flag, with its value.

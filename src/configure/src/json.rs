@@ -70,7 +70,8 @@ impl<'a> Object<'a> {
         self.members.iter().find(|(have, _)| have == key).map(|(_, text)| *text)
     }
 
-    /// The object with `key` set to what `render` makes of the indentation, in the manner of the object.
+    /// The object with `key` set to what `render` makes of the indentation, in the manner of the
+    /// object.
     pub(crate) fn with(
         &self,
         key: &str,

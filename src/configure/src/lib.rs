@@ -1,13 +1,15 @@
-//! What has to change in an engine's settings so that its containers pass mpsgate: text in, text out.
+//! What has to change in an engine's settings so that its containers pass mpsgate: text in, text
+//! out.
 //!
 //! ```text
 //! Source ──► plan  ──► Plan: files as they were and as they should be, notes, how to restart
-//!        └─► check ──► Report: which handlers reach mpsgate, which go round it
+//!        └─► check ──► Report: which handlers reach mpsgate, which bypass it
 //! ```
 //!
-//! Comments, order, foreign keys, line ends and indentation stay. Nothing is written here, no program
-//! is started, no clock or environment is asked; `mpsgate configure` does that. Every plan is verified
-//! before it is returned: what would be written parses, and leads the handlers where it should.
+//! Comments, order, foreign keys, line ends and indentation stay. Nothing is written here, no
+//! program is started, no clock or environment is asked; `mpsgate configure` does that. Every plan
+//! is verified before it is returned: what would be written parses, and leads the handlers where it
+//! should.
 
 pub mod containerd;
 pub mod crio;
@@ -28,7 +30,8 @@ pub use disk::Disk;
 pub use error::ConfigureError;
 
 /// Annotations that reach the runtime only where containerd is told so. `path.Match`, by which it
-/// compares, lets no `*` cross a `/`; these name whose they are, so no foreign annotation is passed on.
+/// compares, lets no `*` cross a `/`; these name whose they are, so no foreign annotation is passed
+/// on.
 pub const ANNOTATIONS: [&str; 2] = ["mpsgate.io/*", "aliyun.com/*"];
 
 /// Where settings are read from. The real one is the file system; tests have a map.
@@ -40,8 +43,8 @@ pub trait Source {
     fn read(&self, path: &Path) -> io::Result<Option<String>>;
     /// The files of a directory, by name; none where there is no directory.
     fn list(&self, directory: &Path) -> Vec<PathBuf>;
-    /// All files below a directory, whatever their names, in the order of Go's `filepath.Walk`: by name, folder by
-    /// folder, no link followed. None where there is no directory.
+    /// All files below a directory, whatever their names, in the order of Go's `filepath.Walk`: by
+    /// name, folder by folder, no link followed. None where there is no directory.
     ///
     /// # Errors
     /// A folder that cannot be read, or what stands in a file's place and is none.
@@ -57,7 +60,8 @@ pub struct Options {
     pub name: String,
     /// The program that engines shall call.
     pub shim: String,
-    /// The real runtime, `runtime.path` of mpsgate's settings: all that passes mpsgate is run by it.
+    /// The real runtime, `runtime.path` of mpsgate's settings: all that passes mpsgate is run by
+    /// it.
     pub runtime: String,
     /// Only add our handler; default and other handlers stay.
     pub keep_default: bool,
@@ -83,7 +87,8 @@ pub struct Before {
 pub struct Version(pub u32, pub u32);
 
 impl Version {
-    /// The first `N.N` in what a program says of its version, as `containerd github.com/… v2.1.4 …`.
+    /// The first `N.N` in what a program says of its version, as
+    /// `containerd github.com/… v2.1.4 …`.
     #[must_use]
     pub fn find(text: &str) -> Option<Self> {
         text.split_whitespace().find_map(|word| {
@@ -148,9 +153,9 @@ pub struct Finding {
 pub enum Way {
     /// Through mpsgate.
     Through,
-    /// Round it, and the settings can change that.
-    Round,
-    /// Round it, and no setting of this engine can change that.
+    /// Bypasses it, and the settings can change that.
+    Bypass,
+    /// Bypasses it, and no setting of this engine can change that.
     Beyond,
 }
 
@@ -159,16 +164,16 @@ pub enum Way {
 pub struct Report {
     /// The default handler first.
     pub findings: Vec<Finding>,
-    /// The files that say so, and the directories in which more of them may appear: a daemon that runs since before one
-    /// of them was changed may have read something else.
+    /// The files that say so, and the directories in which more of them may appear: a daemon that
+    /// runs since before one of them was changed may have read something else.
     pub files: Vec<PathBuf>,
 }
 
 impl Report {
-    /// Whether nothing that settings can change goes round mpsgate.
+    /// Whether nothing that settings can change bypasses mpsgate.
     #[must_use]
     pub fn is_covered(&self) -> bool {
-        !self.findings.is_empty() && self.findings.iter().all(|f| f.way != Way::Round)
+        !self.findings.is_empty() && self.findings.iter().all(|f| f.way != Way::Bypass)
     }
 
     fn add(&mut self, handler: &str, way: Way, sentence: impl Into<String>) {
@@ -176,14 +181,15 @@ impl Report {
     }
 }
 
-/// `before` with what somebody changed since `after` was written, for an undo that keeps their edit.
-/// `None` where both changed the same lines.
+/// `before` with what somebody changed since `after` was written, for an undo that keeps their
+/// edit. `None` where both changed the same lines.
 #[must_use]
 pub fn merge_later_edit(before: &str, after: &str, now: &str) -> Option<String> {
     diffy::merge(after, before, now).ok()
 }
 
-/// Whether the text still is what its kind of file holds: TOML or JSON, by the name. Templates are neither.
+/// Whether the text still is what its kind of file holds: TOML or JSON, by the name. Templates are
+/// neither.
 #[must_use]
 pub fn parses(path: &Path, body: &str) -> bool {
     match path.extension().and_then(|e| e.to_str()) {
@@ -212,15 +218,16 @@ impl Options {
         }
     }
 
-    /// The program of a handler that was led through mpsgate and may not be any more: `runtime.path` was changed, and
-    /// containers would lose what that program does.
+    /// The program of a handler that was led through mpsgate and may not be any more:
+    /// `runtime.path` was changed, and containers would lose what that program does.
     fn lost(&self, handler: &str) -> Option<&str> {
         let program = self.before.as_ref()?.programs.get(handler)?;
         (!self.is_shim(program) && !self.may_lead(program)).then_some(program)
     }
 
-    /// Whether a handler that runs `program` may run the real runtime through mpsgate instead without
-    /// that anybody asked: it is the same, or plain runc, whose place every real runtime can take.
+    /// Whether a handler that runs `program` may run the real runtime through mpsgate instead
+    /// without that anybody asked: it is the same, or plain runc, whose place every real runtime
+    /// can take.
     fn may_lead(&self, program: &str) -> bool {
         self.all_handlers || matches!(base(program), "" | "runc") || self.is_real(program)
     }
@@ -234,9 +241,9 @@ impl Options {
     }
 
     /// What is said of a handler that does not run mpsgate.
-    fn goes_round(&self, handler: &str, program: &str) -> String {
+    fn bypasses(&self, handler: &str, program: &str) -> String {
         if self.may_lead(program) {
-            format!("{handler}: runs {program} and goes round mpsgate")
+            format!("{handler}: runs {program} and bypasses mpsgate")
         } else {
             self.stays(handler, program)
         }
@@ -245,7 +252,7 @@ impl Options {
     /// What to say of a handler that stays as it is because its program is another.
     fn stays(&self, handler: &str, program: &str) -> String {
         format!(
-            "{handler} runs {program} and goes round mpsgate. To change that: path = \"{program}\" below [runtime] in \
+            "{handler} runs {program} and bypasses mpsgate. To change that: path = \"{program}\" below [runtime] in \
              /etc/mpsgate/config.toml (all containers then run through it), or --all-handlers (this one then runs {})",
             self.runtime
         )

@@ -1,7 +1,7 @@
 //! Podman: a drop-in of `containers.conf`, or an OCI hook alone.
 //!
-//! Later files replace earlier ones key by key, lists whole (containers.conf(5)); so the lists of ours
-//! hold what they would be without it.
+//! Later files replace earlier ones key by key, lists whole (containers.conf(5)); so the lists of
+//! ours hold what they would be without it.
 
 use std::path::{Path, PathBuf};
 
@@ -16,11 +16,13 @@ use crate::{Change, ConfigureError, Options, Plan, Report, Source, Way, base};
 pub const PATH: &str = "/etc/containers/containers.conf.d/zz-mpsgate.conf";
 /// The distribution's file, read first.
 const VENDOR: &str = "/usr/share/containers/containers.conf";
-/// Where our hook goes. Not every Podman looks here by itself (4.3 does not), so `hooks_dir` has to say so.
+/// Where our hook goes. Not every Podman looks here by itself (4.3 does not), so `hooks_dir` has to
+/// say so.
 pub const HOOK: &str = "/etc/containers/oci/hooks.d/mpsgate.json";
 /// What `hooks_dir` is where nobody sets it.
 const HOOKS_DIR: [&str; 1] = ["/usr/share/containers/oci/hooks.d"];
-/// Built into Podman: 4.3, and what newer ones add (containers.conf(5) of containers-common 0.50 and 0.62).
+/// Built into Podman: 4.3, and what newer ones add (containers.conf(5) of containers-common 0.50
+/// and 0.62).
 const SUPPORTS_JSON: [&str; 6] = ["crun", "runc", "kata", "runsc", "youki", "krun"];
 const SUPPORTS_NO_CGROUPS: [&str; 2] = ["crun", "krun"];
 const HEAD: &str = "# Written by mpsgate configure podman; --undo takes it away.\n";
@@ -181,8 +183,8 @@ pub fn check(
     } else {
         report.add(
             name,
-            Way::Round,
-            format!("default runtime {name}: runs {program} and goes round mpsgate"),
+            Way::Bypass,
+            format!("default runtime {name}: runs {program} and bypasses mpsgate"),
         );
     }
     for other in view.runtimes().iter().filter(|other| Some(other.as_str()) != default.as_deref()) {
@@ -190,7 +192,7 @@ pub fn check(
         if options.is_shim(&program) {
             report.add(other, Way::Through, format!("runtime {other}: through mpsgate"));
         } else {
-            report.add(other, Way::Beyond, format!("runtime {other}: podman --runtime {other} runs {program} and goes round mpsgate; that is root's choice"));
+            report.add(other, Way::Beyond, format!("runtime {other}: podman --runtime {other} runs {program} and bypasses mpsgate; that is root's choice"));
         }
     }
     Ok(report)

@@ -1,4 +1,5 @@
-//! What surrounds a file's text: byte order mark, line ends. Taken off before parsing, put back after.
+//! What surrounds a file's text: byte order mark, line ends. Taken off before parsing, put back
+//! after.
 
 use std::path::Path;
 

@@ -38,7 +38,8 @@ pub(crate) fn open_dump(command: &'static str, text: &str) -> Result<DocumentMut
     }
 }
 
-/// The comments of a document that has nothing else, taken out of it: they belong above what is added.
+/// The comments of a document that has nothing else, taken out of it: they belong above what is
+/// added.
 pub(crate) fn lift_comments(document: &mut DocumentMut) -> String {
     if !document.is_empty() {
         return String::new();
@@ -184,8 +185,8 @@ pub(crate) fn table_in<'a>(
     item.as_table_like_mut()?.get_mut(key)
 }
 
-/// A copy of a table to stand behind its siblings: same keys, same indentation, without the comments,
-/// which speak of the original.
+/// A copy of a table to stand behind its siblings: same keys, same indentation, without the
+/// comments, which speak of the original.
 pub(crate) fn copy(item: &Item) -> Item {
     let mut item = item.clone();
     strip(&mut item);

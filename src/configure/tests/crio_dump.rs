@@ -46,7 +46,7 @@ fn read(text: &str) -> String {
         Ok(report) => {
             let sign = |way| match way {
                 Way::Through => '+',
-                Way::Round => '-',
+                Way::Bypass => '-',
                 Way::Beyond => '?',
             };
             let said = report.findings.iter().map(|f| format!("{}{}", sign(f.way), f.handler));
@@ -56,7 +56,8 @@ fn read(text: &str) -> String {
     }
 }
 
-/// What CRI-O prints of settings that name no runtime: all of it comments. In short; whole: `fixtures/crio-1.37-config.toml`.
+/// What CRI-O prints of settings that name no runtime: all of it comments. In short; whole:
+/// `fixtures/crio-1.37-config.toml`.
 const STOCK: &str = r#"# The CRI-O configuration file
 [crio]
 # root = "/var/lib/containers/storage"

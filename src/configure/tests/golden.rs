@@ -1,5 +1,6 @@
-//! Every configuration as it occurs: what would be written, said and reported, as golden text; that a second
-//! call changes nothing; and, where containerd's program is there, that it reads the result as meant.
+//! Every configuration as it occurs: what would be written, said and reported, as golden text; that
+//! a second call changes nothing; and, where containerd's program is there, that it reads the
+//! result as meant.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
 use std::collections::BTreeMap;
@@ -236,8 +237,8 @@ fn containerd_as_it_occurs() {
     golden!("containerd.txt", &text);
 }
 
-/// NVIDIA's runtime as `runtime.path`, then runc, then NVIDIA's again. With runc its handler runs what it ran before, with a
-/// word on that; with NVIDIA's it is led, as it was the first time.
+/// NVIDIA's runtime as `runtime.path`, then runc, then NVIDIA's again. With runc its handler runs
+/// what it ran before, with a word on that; with NVIDIA's it is led, as it was the first time.
 #[test]
 fn a_handler_is_given_back_when_its_program_is_no_longer_the_real_runtime() {
     let nvidia = "nvidia-container-runtime";
@@ -278,10 +279,12 @@ fn a_handler_is_given_back_when_its_program_is_no_longer_the_real_runtime() {
         assert_eq!(way(&now, &there).way, Way::Through);
         let back = plan(&now, &known).unwrap();
         now.apply(&back.changes);
-        assert_eq!(way(&now, &known).way, Way::Round, "{:?}", now.0);
+        assert_eq!(way(&now, &known).way, Way::Bypass, "{:?}", now.0);
         assert!(way(&now, &known).sentence.contains(nvidia), "{:?}", way(&now, &known));
         assert!(
-            back.notes.iter().any(|note| note.contains("nvidia-container-runtime and goes round"))
+            back.notes
+                .iter()
+                .any(|note| note.contains("nvidia-container-runtime and bypasses mpsgate"))
         );
         assert_eq!(plan(&now, &known).unwrap().changes, []);
         now.apply(&plan(&now, &there).unwrap().changes);
@@ -579,7 +582,7 @@ fn crio_cases() -> Vec<(&'static str, Files, Options, &'static str)> {
             "",
         ),
         (
-            "a handler that inherits, while the default goes round",
+            "a handler that inherits, while the default bypasses mpsgate",
             no_crun(crio_user("10-user.conf", &handler("inherit_default_runtime = true"))),
             Options { keep_default: true, ..engine(1, 37) },
             "",
@@ -792,7 +795,7 @@ fn real_containerd_reads_every_result_as_it_was_meant() {
         let version = Version::find(&String::from_utf8(said.stdout).unwrap()).unwrap();
         let mut read = 0;
         for (name, files, options) in containerd_cases() {
-            // Results for another version are not this one's to judge.
+            // Results for another version are not evaluated by this one.
             let fits = options
                 .engine
                 .is_none_or(|meant| (meant >= Version(2, 1)) == (version >= Version(2, 1)));

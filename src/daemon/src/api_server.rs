@@ -1,5 +1,5 @@
-//! What the API server says of this node and its pods, for whoever asks. The task that follows it is
-//! [`pods`](crate::pods).
+//! What the API server says of this node and its pods, for whoever asks. The task that follows it
+//! is [`pods`](crate::pods).
 
 pub(crate) mod slices;
 
@@ -15,7 +15,8 @@ use tokio::sync::watch;
 
 use self::slices::Wanted;
 
-/// How long a pod is waited for that the API server has not shown: kubelet may have heard of it a moment before us.
+/// How long a pod is waited for that the API server has not shown: kubelet may have heard of it a
+/// moment before us.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a start waits for the node's labels.
 const FIRST_WORD: Duration = Duration::from_secs(10);
@@ -90,9 +91,9 @@ impl ApiServer {
         InApi { listed, chosen, cards: known.gpu_count.clone(), core_percentage }
     }
 
-    /// Sizes of slices, GiB, to be offered because of pods; none where the node's label does not switch them on. A pod
-    /// that is given a node is asked for nowhere for a moment, and its size must not go then. `largest_gib` is what a
-    /// card can give, where one is known.
+    /// Sizes of slices, GiB, to be offered because of pods; none where the node's label does not
+    /// switch them on. A pod that is given a node is asked for nowhere for a moment, and its size
+    /// must not go then. `largest_gib` is what a card can give, where one is known.
     pub(crate) fn slices(&self, largest_gib: Option<u64>) -> Vec<u64> {
         if !self.node.borrow().labels.slices {
             return Vec::new();

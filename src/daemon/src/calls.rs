@@ -61,7 +61,8 @@ type Answer = Result<Reply, Refusal>;
 fn release(daemon: &Daemon, call: &Release) -> Answer {
     let released = {
         let mut node = daemon.node();
-        // A runtime tells of the end although it could not remove the cgroup: the watch waits for that.
+        // A runtime tells of the end although it could not remove the cgroup: the watch waits for
+        // that.
         let ended = node.remains(&call.key, &process::is_alive).is_none();
         if ended { node.release(&call.key) } else { None }
     };
@@ -78,7 +79,7 @@ fn release(daemon: &Daemon, call: &Release) -> Answer {
 
 fn report(daemon: &Daemon, call: &Report) -> Reply {
     let Report { container_id, code, action, sentence, hint, pod } = call;
-    judged(daemon, container_id, action, code, sentence);
+    evaluated(daemon, container_id, action, code, sentence);
     match (action.as_str(), pod) {
         (REFUSED, Some(pod)) => {
             let pod = known(daemon, pod);
@@ -95,7 +96,7 @@ fn report(daemon: &Daemon, call: &Report) -> Reply {
 
 fn refused(daemon: &Daemon, key: &GrantKey, pod: Option<&PodContainer>, refusal: &Refusal) {
     let (container, code) = (key.container_id.as_str(), refusal.code.as_str());
-    judged(daemon, container, REFUSED, code, &refusal.sentence);
+    evaluated(daemon, container, REFUSED, code, &refusal.sentence);
     if let Some(pod) = pod {
         let pod = known(daemon, pod);
         tell::refused(&daemon.node(), pod, code, &refusal.sentence, Some(&refusal.hint));
@@ -106,26 +107,26 @@ fn known(daemon: &Daemon, pod: &PodContainer) -> PodContainer {
     daemon.api_server.get().map_or_else(|| pod.clone(), |api_server| api_server.known(pod))
 }
 
-/// Counts a container and tells of it, both once for each of its codes. What is found in a specification may be as long
-/// as the specification.
-fn judged(daemon: &Daemon, container: &str, action: &str, code: &str, sentence: &str) {
+/// Counts a container and tells of it, both once for each of its codes. What is found in a
+/// specification may be as long as the specification.
+fn evaluated(daemon: &Daemon, container: &str, action: &str, code: &str, sentence: &str) {
     let telling = {
         let mut node = daemon.node();
         let telling = node.heard.take(container, action, code, sentence, std::time::Instant::now());
         if telling != Telling::Known {
-            node.judged.count(action, code);
+            node.evaluated.count(action, code);
         }
         telling
     };
     let Telling::Told { untold } = telling else { return };
     if untold > 0 {
-        log::warn!(containers = untold; "more containers were judged than are logged");
+        log::warn!(containers = untold; "more containers were evaluated than are logged");
     }
     let reason: String = sentence.chars().take(LONGEST_REASON).collect();
     let reason = reason.as_str();
     if action == NOTED {
         log::info!(container, code, reason; "container noted");
     } else {
-        log::warn!(container, code, action, reason; "container judged");
+        log::warn!(container, code, action, reason; "container evaluated");
     }
 }

@@ -53,21 +53,21 @@ use mpsgate_host::clock::now_ms;
 /// Containers that a sentence names.
 const NAMED: usize = 10;
 
-/// Starts the keeper of a card.
+/// Starts the task of a card.
 pub(crate) fn start(daemon: &Arc<Daemon>, uuid: &GpuUuid) {
     let (sender, orders) = mpsc::unbounded_channel();
-    daemon.keepers().insert(uuid.clone(), sender);
-    let keeper = Keeper {
+    daemon.card_tasks().insert(uuid.clone(), sender);
+    let card_task = CardTask {
         daemon: Arc::clone(daemon),
         uuid: uuid.clone(),
         orders,
         backoff: Backoff::new(),
         watch: Watch::default(),
     };
-    daemon.spawn(format!("keeps {uuid} ready"), keeper.keep());
+    daemon.spawn(format!("keeps {uuid} ready"), card_task.keep());
 }
 
-struct Keeper {
+struct CardTask {
     daemon: Arc<Daemon>,
     uuid: GpuUuid,
     orders: mpsc::UnboundedReceiver<Order>,
@@ -81,7 +81,7 @@ enum Next {
     End,
 }
 
-impl Keeper {
+impl CardTask {
     async fn keep(mut self) -> Result<(), DaemonError> {
         loop {
             let Some(card) = self.card_id() else { return Ok(()) };
@@ -162,8 +162,8 @@ impl Keeper {
         }
     }
 
-    /// A control daemon that was there before us and does not answer: it is looked at, and acted upon, as
-    /// if it had been ready before.
+    /// A control daemon that was there before us and does not answer: it is looked at, and acted
+    /// upon, as if it had been ready before.
     async fn unwedge(
         &mut self,
         card: &CardId,
@@ -198,8 +198,8 @@ impl Keeper {
         }
     }
 
-    /// The control daemon is gone: another one is started in a moment, less and less soon where that
-    /// happens again and again.
+    /// The control daemon is gone: another one is started in a moment, less and less soon where
+    /// that happens again and again.
     async fn died(&mut self, card: &CardId, well_for: Duration) -> Result<Next, DaemonError> {
         self.break_grants().await;
         let wait = self.backoff.after(well_for);
@@ -265,8 +265,8 @@ impl Keeper {
         }
     }
 
-    /// Marks the card's grants before another daemon is started: also where it died while mpsgated was
-    /// away, and whatever becomes of us in between.
+    /// Marks the card's grants before another daemon is started: also where it died while mpsgated
+    /// was away, and whatever becomes of us in between.
     async fn break_grants_of_a_dead_daemon(&mut self, card: &CardId) -> Result<(), DaemonError> {
         let held = self.daemon.node().ledger().on_card(&self.uuid).next().is_some();
         if !held {

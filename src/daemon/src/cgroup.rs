@@ -52,7 +52,8 @@ pub(crate) fn processes(cgroup: &CgroupId) -> io::Result<BTreeSet<u32>> {
     own_processes(cgroup, &BTreeSet::new())
 }
 
-/// The same, but for those in directories below it with these inodes: other containers' with a grant.
+/// The same, but for those in directories below it with these inodes: other containers' with a
+/// grant.
 pub(crate) fn own_processes(
     cgroup: &CgroupId,
     others: &BTreeSet<u64>,
@@ -67,8 +68,8 @@ pub(crate) fn own_processes(
     Ok(pids)
 }
 
-/// Whether it has no process, but for those in directories below it with the inodes `others`: other containers'
-/// with a grant. A directory that is gone or was made anew has none.
+/// Whether it has no process, but for those in directories below it with the inodes `others`: other
+/// containers' with a grant. A directory that is gone or was made anew has none.
 pub(crate) fn is_empty_but_for(cgroup: &CgroupId, others: &BTreeSet<u64>) -> io::Result<bool> {
     let path = Path::new(&cgroup.path);
     if !is_same(cgroup)? {

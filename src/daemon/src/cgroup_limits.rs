@@ -8,10 +8,10 @@
 //! ```
 //!
 //! One task does all of it, one after the other: so a clearing that comes late never meets the next
-//! container under the same path. A limit is recorded in the ledger, and told only while a look of this
-//! process has seen it hold; whatever fails leaves the grant with the level below, and the reason stands in
-//! the log once per card and in `mpsgate status`. It counts what is below the cgroup too: processes of
-//! `exec`, and cgroups that the container makes.
+//! container under the same path. A limit is recorded in the ledger, and told only while a look of
+//! this process has seen it hold; whatever fails leaves the grant with the level below, and the
+//! reason stands in the log once per card and in `mpsgate status`. It counts what is below the
+//! cgroup too: processes of `exec`, and cgroups that the container makes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -110,8 +110,8 @@ async fn clear(daemon: &Daemon, entry: &Entry) -> Result<(), DaemonError> {
     daemon.blocking("clear a limit", move |hardware| take_away(hardware, &target)).await
 }
 
-/// Reads every recorded limit back, and sets one again that is gone. The `first` time also what a crash may
-/// have kept from being recorded.
+/// Reads every recorded limit back, and sets one again that is gone. The `first` time also what a
+/// crash may have kept from being recorded.
 async fn audit(daemon: &Daemon, first: bool) -> Result<(), DaemonError> {
     let targets: Vec<Target> = {
         let entries = daemon.node().entries();
@@ -177,8 +177,8 @@ fn target(daemon: &Daemon, entry: &Entry) -> Option<Target> {
     })
 }
 
-/// For `status`; and in the log, once for as long as the card has a grant without. What another grant has
-/// does not take a reason away.
+/// For `status`; and in the log, once for as long as the card has a grant without. What another
+/// grant has does not take a reason away.
 fn publish(daemon: &Daemon, uuid: &GpuUuid, outcome: Result<(), Trouble>) {
     let mut node = daemon.node();
     let all_held = node.all_held(uuid);
@@ -198,8 +198,8 @@ fn publish(daemon: &Daemon, uuid: &GpuUuid, outcome: Result<(), Trouble>) {
     }
 }
 
-/// Sets the limit and reads it back. Blocks. What cannot be seen to hold is taken away again, so that no
-/// container has a limit that nobody knows.
+/// Sets the limit and reads it back. Blocks. What cannot be seen to hold is taken away again, so
+/// that no container has a limit that nobody knows.
 fn set(hardware: &Hardware, root: &Path, target: &Target) -> Result<Mib, Trouble> {
     let nvml = offered(hardware, root, target)?;
     let enabled = dmem::enable(root, Path::new(&target.cgroup.path))
@@ -279,8 +279,8 @@ fn refused(nvml: &Nvml, error: &GpuError) -> Trouble {
     if error.is_no_limits() { absent(nvml) } else { gpu_trouble(error) }
 }
 
-/// Whether what was read back holds the container to its grant. The driver may round up: 4000 MiB were read
-/// back as 4096 (NVIDIA MPS documentation, r615).
+/// Whether what was read back holds the container to its grant. The driver may round up: 4000 MiB
+/// were read back as 4096 (NVIDIA MPS documentation, r615).
 fn holds(read: &MemoryLimit, target: &Target) -> Result<Mib, Trouble> {
     let hard = Mib(read.hard_bytes.div_ceil(BYTES_PER_MIB));
     let shown = if read.hard_bytes == u64::MAX { "none".to_owned() } else { hard.to_string() };

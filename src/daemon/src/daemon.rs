@@ -1,4 +1,4 @@
-//! What all tasks share: the node's state, the drivers, the keepers of the cards, and the one place
+//! What all tasks share: the node's state, the drivers, the card tasks, and the one place
 //! where tasks are started, so that none can end unnoticed.
 
 mod sharing;
@@ -23,8 +23,8 @@ use crate::settings::Settings;
 use crate::token_store::Tokens;
 use crate::{DaemonError, Places};
 
-/// How long cards are waited for after a start: by READY=1, so that containers that are restarted at boot
-/// find them ready, and by callers.
+/// How long cards are waited for after a start: by READY=1, so that containers that are restarted
+/// at boot find them ready, and by callers.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// What an answer to a hook waits for a limit; it comes in milliseconds, and the hook waits 5 s for
@@ -44,7 +44,7 @@ pub(crate) struct Daemon {
     pub(crate) hardware: Arc<Hardware>,
     node: Mutex<Node>,
     cdi: Mutex<mpsgate_cdi::Cache>,
-    keepers: Mutex<BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>>,
+    card_tasks: Mutex<BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>>,
     tasks: mpsc::UnboundedSender<Task>,
     /// To the task that has the driver limit cgroups.
     pub(crate) limits: mpsc::UnboundedSender<LimitOrder>,
@@ -88,7 +88,7 @@ impl Daemon {
             hardware,
             node: Mutex::new(node),
             cdi: Mutex::new(mpsgate_cdi::Cache::new(mpsgate_cdi::DIRECTORIES)),
-            keepers: Mutex::default(),
+            card_tasks: Mutex::default(),
             tasks,
             limits,
             changes: watch::Sender::new(0),
@@ -117,10 +117,10 @@ impl Daemon {
         self.cdi.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn keepers(
+    pub(crate) fn card_tasks(
         &self,
     ) -> MutexGuard<'_, BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>> {
-        self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.card_tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes who waits for a change of a card.
@@ -143,8 +143,8 @@ impl Daemon {
         self.ledger_changed.subscribe()
     }
 
-    /// Whether a managed card has not been tried yet, or not even NVML has answered or failed: then there
-    /// may be cards that are not known.
+    /// Whether a managed card has not been tried yet, or not even NVML has answered or failed: then
+    /// there may be cards that are not known.
     pub(crate) fn is_starting(&self) -> bool {
         let node = self.node();
         node.driver.trouble.as_ref().is_some_and(|trouble| trouble.why == NOT_YET)
@@ -174,8 +174,8 @@ impl Daemon {
 
     /// Returns once everything that was changed so far is in the ledger's file.
     ///
-    /// One write serves all who have come meanwhile: of 200 callers at once, the first lets the others
-    /// change the ledger too before it writes.
+    /// One write serves all who have come meanwhile: of 200 callers at once, the first lets the
+    /// others change the ledger too before it writes.
     pub(crate) async fn recorded(&self) -> Result<(), Refusal> {
         let changes = self.node().changes();
         tokio::task::yield_now().await;
@@ -195,7 +195,8 @@ impl Daemon {
         }
     }
 
-    /// Has a grant's cgroup limited, as far as driver and kernel can. Returns when that is done, or after
+    /// Has a grant's cgroup limited, as far as driver and kernel can. Returns when that is done, or
+    /// after
     /// [`HOLD_LIMIT`]: the level is told when it is there.
     pub(crate) async fn limit(&self, entry: &Entry) {
         let (reply, done) = oneshot::channel();
@@ -212,9 +213,9 @@ impl Daemon {
         }
     }
 
-    /// Gives an order to the card's keeper. `false` where the card has none.
+    /// Gives an order to the card's task. `false` where the card has none.
     pub(crate) fn order(&self, card: &GpuUuid, order: Order) -> bool {
-        self.keepers().get(card).is_some_and(|keeper| keeper.send(order).is_ok())
+        self.card_tasks().get(card).is_some_and(|card_task| card_task.send(order).is_ok())
     }
 
     /// The one seam to what blocks: NVML, control daemons, their files.

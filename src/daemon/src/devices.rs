@@ -9,8 +9,8 @@ use mpsgate_model::{DeviceNode, UVM_TOOLS};
 pub(crate) const NVIDIA_MAJOR: u32 = 195;
 const NVIDIACTL_MINOR: u32 = 255;
 
-/// NVIDIA's character majors by name, from `/proc/devices`; `nvidia` is there in any case, because it
-/// is assigned for good.
+/// NVIDIA's character majors by name, from `/proc/devices`; `nvidia` is there in any case, because
+/// it is assigned for good.
 pub(crate) fn majors() -> BTreeMap<String, u32> {
     parse_majors(&std::fs::read_to_string("/proc/devices").unwrap_or_default())
 }

@@ -24,8 +24,8 @@ pub(crate) fn make(places: &Places) -> Result<(), DaemonError> {
     ensure(&places.tokens(), 0o700)
 }
 
-/// Makes `path`, or takes it where it is a directory of ours; sets its mode. Parents are left as they
-/// are and must exist.
+/// Makes `path`, or takes it where it is a directory of ours; sets its mode. Parents are left as
+/// they are and must exist.
 fn ensure(path: &Path, mode: u32) -> Result<(), DaemonError> {
     let failed = |action: &'static str| {
         move |source: io::Error| DaemonError::Directory { action, path: path.to_owned(), source }

@@ -13,13 +13,14 @@ use crate::owner::nested;
 use crate::process::ended;
 use crate::{DaemonError, cgroup};
 
-/// First and last pause between two looks at a cgroup whose init has ended: its processes mostly end
-/// together, and a grant is to be free 100 ms later.
+/// First and last pause between two looks at a cgroup whose init has ended: its processes mostly
+/// end together, and a grant is to be free 100 ms later.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LAST_LOOK: Duration = Duration::from_millis(50);
 
-/// How long a reservation may be unused that a hook of the engine's took for it. The engine may be a service
-/// that runs for ever, and its runtime may fail before a hook of ours is run. Creating takes seconds.
+/// How long a reservation may be unused that a hook of the engine's took for it. The engine may be
+/// a service that runs for ever, and its runtime may fail before a hook of ours is run. Creating
+/// takes seconds.
 const UNUSED_LIMIT: Duration = Duration::from_secs(120);
 
 /// Starts the watch of an entry.

@@ -1,7 +1,7 @@
 //! Whose process takes from its neighbours what is theirs, and what is done about it.
 //!
-//! A process belongs to the container in whose cgroup it is: to the innermost, where they lie in each other.
-//! Whoever belongs to none is reported and never touched: it is the operator's.
+//! A process belongs to the container in whose cgroup it is: to the innermost, where they lie in
+//! each other. Whoever belongs to none is reported and never touched: it is the operator's.
 
 use mpsgate_config::Enforce;
 use mpsgate_model::GpuUuid;
@@ -27,8 +27,8 @@ pub(crate) fn report(daemon: &Daemon, card: &GpuUuid, culprit: &Culprit, why: St
     daemon.node().note(card, container, "reported", why);
 }
 
-/// Does what `policy.enforce` says about a process that was found to do harm. `true` where something
-/// was ended.
+/// Does what `policy.enforce` says about a process that was found to do harm. `true` where
+/// something was ended.
 pub(crate) async fn enforce(
     daemon: &Daemon,
     card: &GpuUuid,

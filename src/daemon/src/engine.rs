@@ -1,8 +1,10 @@
-//! What the node's CRI engine makes of its settings: containerd's own `config dump`, CRI-O's own `config`. Reads and asks; judges nothing.
+//! What the node's CRI engine makes of its settings: containerd's own `config dump`, CRI-O's own
+//! `config`. Reads and asks; evaluates nothing.
 //!
-//! A program of the node is started here, and nowhere else in the daemon but for control daemons: the very file that the running
-//! containerd is of, by root's `/proc`, with an empty environment, a limit of time and one of what it prints. Only a process of root's
-//! in the mount namespace of the node's first process counts: a container can call a process of its own `containerd`.
+//! A program of the node is started here, and nowhere else in the daemon but for control daemons:
+//! the very file that the running containerd is of, by root's `/proc`, with an empty environment, a
+//! limit of time and one of what it prints. Only a process of root's in the mount namespace of the
+//! node's first process counts: a container can call a process of its own `containerd`.
 
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -53,7 +55,7 @@ pub(crate) struct Reading {
     pub(crate) engine: &'static str,
     /// Whether it is the engine's own reading, not ours of its files.
     pub(crate) own: bool,
-    /// The handlers; why they cannot be judged.
+    /// The handlers; why they cannot be evaluated.
     pub(crate) said: Result<Report, String>,
     /// It runs since before its settings were changed: with which ones, nobody knows.
     pub(crate) stale: bool,
@@ -128,7 +130,8 @@ fn words(file: &Path) -> Option<Vec<String>> {
     Some(words.map(|word| String::from_utf8_lossy(word).into_owned()).collect())
 }
 
-/// A number that is another as soon as the engine, its files or the runtime are. `None`: the files cannot be read.
+/// A number that is another as soon as the engine, its files or the runtime are. `None`: the files
+/// cannot be read.
 pub(crate) fn fingerprint(engine: &Engine, options: &Options) -> Option<u64> {
     let files = Files::default();
     by_files(engine, &files, options).ok()?;

@@ -1,5 +1,5 @@
-//! The records from which `exec` restores a granted environment. The shim writes them; the daemon only
-//! removes them, when their grant ends.
+//! The records from which `exec` restores a granted environment. The shim writes them; the daemon
+//! only removes them, when their grant ends.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -13,7 +13,7 @@ use mpsgate_model::ledger::Ledger;
 /// Larger is no record: the longest environment that execve takes is 2 MiB.
 const SIZE_LIMIT: u64 = 4 << 20;
 
-/// Removes the record of `key`; that of another life of the container stays.
+/// Removes the record of `key`; that of another instance of the container stays.
 pub(crate) fn remove(directory: &Path, key: &GrantKey) {
     let root = &key.runtime_root;
     let Some(name) = GrantKey::record_name(root, key.container_id.as_str()) else { return };
@@ -25,8 +25,9 @@ pub(crate) fn remove(directory: &Path, key: &GrantKey) {
     }
 }
 
-/// Removes all records that belong to no entry. What cannot be read stays where a living grant's record would
-/// lie: a newer shim wrote it, and `exec` and the hook need it when that version is back.
+/// Removes all records that belong to no entry. What cannot be read stays where a living grant's
+/// record would lie: a newer shim wrote it, and `exec` and the hook need it when that version is
+/// back.
 pub(crate) fn remove_strays(directory: &Path, ledger: &Ledger) {
     remove_leftovers(directory);
     let entries = match std::fs::read_dir(directory) {

@@ -1,5 +1,6 @@
-//! Looks each minute and at reload which runtime handlers of the node lead through mpsgate, and shows it on the node's object, in the
-//! metrics and, where it changes, in the log. Decides nothing about containers: those that pass mpsgate are judged whatever this says.
+//! Looks each minute and at reload which runtime handlers of the node lead through mpsgate, and
+//! shows it on the node's object, in the metrics and, where it changes, in the log. Decides nothing
+//! about containers: those that pass mpsgate are evaluated whatever this says.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -87,7 +88,8 @@ fn look(options: &Options, before: Option<&[u64]>) -> Look {
         engine::read(engine, &options)
     };
     let readings: Vec<Reading> = engines.iter().filter_map(read).collect();
-    // What went wrong may go well in a minute; an engine that has just been started is asked by nobody yet.
+    // What went wrong may go well in a minute; an engine that has just been started is asked by
+    // nobody yet.
     let is_certain = readings.iter().all(|reading| reading.said.is_ok() && !reading.stale);
     Look::New { marks: marks.filter(|_| is_certain), handlers: Box::new(Handlers::of(&readings)) }
 }

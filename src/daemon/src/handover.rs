@@ -1,5 +1,5 @@
-//! Hands a card over to mpsgate and takes it back, for whoever wants that: an operator's command, the settings, the node's
-//! label. All take turns.
+//! Hands a card over to mpsgate and takes it back, for whoever wants that: an operator's command,
+//! the settings, the node's label. All take turns.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ pub(crate) async fn give_back(
     Ok(format!("{label} is not managed any more"))
 }
 
-/// Stops the keeper and what it kept, then forgets that the card was handed over.
+/// Stops the card task and what it kept, then forgets that the card was handed over.
 async fn take_back(
     daemon: &Arc<Daemon>,
     told: &mut Told<'_>,
@@ -138,7 +138,7 @@ async fn take_back(
 ) -> Result<(), Refusal> {
     let (reply, answer) = oneshot::channel();
     let stop = async {
-        // Both fail only where the keeper has ended by itself: then there is nothing to stop.
+        // Both fail only where the card task has ended by itself: then there is nothing to stop.
         if !daemon.order(&card.uuid, Order::Stop { reply }) {
             return Ok(());
         }
@@ -158,7 +158,7 @@ async fn take_back(
         ));
     }
     crash_point!("disable.stopped");
-    daemon.keepers().remove(&card.uuid);
+    daemon.card_tasks().remove(&card.uuid);
     set_managed(daemon, card, None);
     snapshot::publish(daemon);
     crash_point!("disable.published");

@@ -1,8 +1,8 @@
 //! Everything that blocks: NVML and the control daemons. Called only through
 //! [`Daemon::blocking`](crate::daemon::Daemon::blocking), so that no answer waits for a driver.
 //!
-//! Decides nothing about grants. Bringing a card up, in this order, because a container that goes
-//! round MPS must find the card busy:
+//! Decides nothing about grants. Bringing a card up, in this order, because a container that
+//! bypasses MPS must find the card busy:
 //!
 //! ```text
 //! fit? ─► compute mode: lease, EXCLUSIVE_PROCESS ─► control daemon: adopt or start
@@ -112,8 +112,8 @@ impl Hardware {
         Ok(nvml)
     }
 
-    /// All cards now. After a failure of NVML as a whole it is loaded anew: the driver may have been
-    /// replaced.
+    /// All cards now. After a failure of NVML as a whole it is loaded anew: the driver may have
+    /// been replaced.
     pub(crate) fn inventory(&self) -> Result<Inventory, Trouble> {
         let nvml = self.nvml()?;
         let found = nvml.cards().map_err(|error| {
@@ -203,7 +203,8 @@ impl Hardware {
         })
     }
 
-    /// Adopts or starts the card's control daemon; ends what a dead one left, where the settings say so.
+    /// Adopts or starts the card's control daemon; ends what a dead one left, where the settings
+    /// say so.
     fn ensure_running(&self, mps: &CardMps) -> Result<(ControlDaemon, Origin), MpsError> {
         match mps.ensure_running(self.spawner.as_ref(), CONTROL_LIMIT) {
             Err(MpsError::Orphans { .. }) if self.settings.now().mps.orphan == Orphan::Kill => {
@@ -221,8 +222,8 @@ impl Hardware {
         matches!(found, Ok(Ok(None) | Err(MpsError::PidFileRefused { .. })))
     }
 
-    /// Ends the card's control daemon, removes its files and restores its compute mode. Goes on after
-    /// a failure and reports all of them.
+    /// Ends the card's control daemon, removes its files and restores its compute mode. Goes on
+    /// after a failure and reports all of them.
     pub(crate) fn take_down(&self, card: &CardId) -> Result<(), Trouble> {
         let mut troubles = Vec::new();
         if let Err(trouble) = self.end_mps(card) {
@@ -237,7 +238,8 @@ impl Hardware {
         Err(Trouble::new(whys.join("; "), hint))
     }
 
-    /// Ends the card's control daemon and its servers, and removes its files. The compute mode stays.
+    /// Ends the card's control daemon and its servers, and removes its files. The compute mode
+    /// stays.
     pub(crate) fn end_mps(&self, card: &CardId) -> Result<(), Trouble> {
         let stopped = self
             .card_mps(card, false)
@@ -250,7 +252,8 @@ impl Hardware {
         Ok(())
     }
 
-    /// Why a card cannot be handed over now, to be shared so, if so: unfit, or in use by somebody else.
+    /// Why a card cannot be handed over now, to be shared so, if so: unfit, or in use by somebody
+    /// else.
     pub(crate) fn objections(&self, uuid: &str, schedule: Schedule) -> Result<(), Objection> {
         let nvml = self.nvml().map_err(Objection::Failed)?;
         let failed = |error: GpuError| Objection::Failed(gpu_trouble(&error));

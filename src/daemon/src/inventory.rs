@@ -1,5 +1,5 @@
 //! Keeps the list of cards as NVML shows it: cards come and go, drivers are replaced, NVML may be
-//! missing when the daemon starts. Starts the keepers of managed cards.
+//! missing when the daemon starts. Starts the card tasks of managed cards.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -21,23 +21,24 @@ use crate::{DaemonError, cards, kubelet, snapshot};
 /// Between two looks while all is well, and while something has to be tried again.
 const QUIET: Duration = Duration::from_secs(10);
 const FAILING: Duration = Duration::from_secs(5);
-/// When a call counts as hanging. It takes milliseconds while the driver is loaded, and some seconds
-/// for each card where the first one has to wake it.
+/// When a call counts as hanging. It takes milliseconds while the driver is loaded, and some
+/// seconds for each card where the first one has to wake it.
 const HANG: Duration = Duration::from_secs(15);
 
 /// Looks for as long as the process lives.
 pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     daemon.node().driver.trouble = Some(Trouble::new(NOT_YET, "nvidia-smi; mpsgate status"));
     let mut given_back = false;
-    // A node may be another system's. Where containers have grants it is ours, and they are not to wait.
+    // A node may be another system's. Where containers have grants it is ours, and they are not to
+    // wait.
     let is_idle = daemon.node().ledger().entries().is_empty();
     if is_idle {
         obey_first_labels(&daemon).await;
     }
     loop {
         let answers = refresh_or_tell(&daemon).await?;
-        // First, so that a managed card that is known always has a keeper.
-        start_keepers(&daemon);
+        // First, so that a managed card that is known always has a card task.
+        start_card_tasks(&daemon);
         if answers && !given_back {
             given_back = give_back_strangers(&daemon).await?;
         }
@@ -50,8 +51,8 @@ pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     }
 }
 
-/// Obeys the node's labels before any card is touched, where they can be had soon: else what they said last holds, and
-/// where that is not known, the settings.
+/// Obeys the node's labels before any card is touched, where they can be had soon: else what they
+/// said last holds, and where that is not known, the settings.
 async fn obey_first_labels(daemon: &Daemon) {
     let Some(api_server) = daemon.api_server.get() else { return };
     if let Some(labels) = api_server.first_labels().await {
@@ -133,7 +134,7 @@ fn take(daemon: &Daemon, node: &mut Node, found: Inventory) {
             let mut card = new_card(&uuid, managed);
             card.set_stopped(card.managed.is_some() && node.stopped.contains(&uuid));
             node.cards.push(card);
-            // Who looked may not be the one who starts keepers.
+            // Who looked may not be the one who starts card tasks.
             daemon.look.notify_one();
         }
         let Some(known) = node.card_mut(&uuid) else { continue };
@@ -232,24 +233,23 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
     }
 }
 
-fn start_keepers(daemon: &Arc<Daemon>) {
+fn start_card_tasks(daemon: &Arc<Daemon>) {
     let managed: Vec<GpuUuid> = {
         let node = daemon.node();
         let kept = |card: &&Card| card.managed.is_some() && card.closed.is_none();
         node.cards.iter().filter(kept).map(|c| c.uuid.clone()).collect()
     };
     for uuid in managed {
-        let kept = daemon.keepers().contains_key(&uuid);
+        let kept = daemon.card_tasks().contains_key(&uuid);
         if !kept {
             cards::start(daemon, &uuid);
         }
     }
 }
 
-/// Cards that an earlier start of ours had, and that nobody hands over any more: their control daemon
-/// is ended and their compute mode restored. Also what a crash in the middle of `disable` or of
-/// `mps stop` left.
-/// `false` where that failed for one.
+/// Cards that an earlier start of ours had, and that nobody hands over any more: their control
+/// daemon is ended and their compute mode restored. Also what a crash in the middle of `disable` or
+/// of `mps stop` left. `false` where that failed for one.
 async fn give_back_strangers(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
     let _turn = daemon.operator.lock().await;
     let mut done = true;

@@ -23,8 +23,9 @@ pub(crate) fn kubelet_pods(places: &Places) -> Vec<PathBuf> {
     directories.filter_map(|plugins| Some(plugins.parent()?.join("pods"))).collect()
 }
 
-/// The directory in which the plugin serves, or will as soon as the cards are known; `None` where the settings or
-/// the node say that it does not. Without NVML, because who has asked by annotations must not depend on it.
+/// The directory in which the plugin serves, or will as soon as the cards are known; `None` where
+/// the settings or the node say that it does not. Without NVML, because who has asked by
+/// annotations must not depend on it.
 pub(crate) fn directory(daemon: &Daemon) -> Option<PathBuf> {
     let settings = daemon.settings.now();
     let kubelets = &daemon.places.kubelets;

@@ -1,5 +1,5 @@
-//! `mpsgated`, the node daemon: the ledger of grants, the cards and their MPS control daemons, and the
-//! socket by which shim, hook and the operator's command ask for them.
+//! `mpsgated`, the node daemon: the ledger of grants, the cards and their MPS control daemons, and
+//! the socket by which shim, hook and the operator's command ask for them.
 //!
 //! ```text
 //!  tasks      socket ─► calls    cards (one task each)   inventory   pods   plugin   sharing   watchdog
@@ -16,8 +16,8 @@
 //!
 //! Imports go down. No module imports another in a circle: `tests/house` looks at that.
 //!
-//! One thread runs every task: a decision takes microseconds and needs the one ledger anyway, so more
-//! threads would only wait for its lock. What blocks goes to tokio's blocking pool through
+//! One thread runs every task: a decision takes microseconds and needs the one ledger anyway, so
+//! more threads would only wait for its lock. What blocks goes to tokio's blocking pool through
 //! `Daemon::blocking`. Each task is owned by [`run`]'s loop, and its failure ends the process.
 
 mod api_server;

@@ -13,8 +13,8 @@ use tokio::time::{MissedTickBehavior, interval_at, timeout};
 
 /// For a whole frame, in either direction.
 pub(crate) const FRAME_LIMIT: Duration = Duration::from_secs(2);
-/// Before the first progress frame and between two others. Callers wait 2 s for the first, counted from
-/// before they were accepted: on a node that starts 200 containers at once that time is short.
+/// Before the first progress frame and between two others. Callers wait 2 s for the first, counted
+/// from before they were accepted: on a node that starts 200 containers at once that time is short.
 const FIRST_PROGRESS: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_secs(1);
 

@@ -1,5 +1,5 @@
-//! The cards that `mpsgate enable` handed over, those whose MPS `mpsgate mps stop` ended, and what the node's label
-//! last said of its schedule: a small file that survives a reboot.
+//! The cards that `mpsgate enable` handed over, those whose MPS `mpsgate mps stop` ended, and what
+//! the node's label last said of its schedule: a small file that survives a reboot.
 
 use std::collections::BTreeSet;
 use std::io;

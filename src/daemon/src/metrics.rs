@@ -4,8 +4,8 @@
 //!  settings: metrics.listen ─► serve ─► http (GET /metrics) ─► text ◄─ list ◄─ Node::status, Events
 //! ```
 //!
-//! A scrape asks neither NVML nor a control daemon: it shows what whoever watches them saw last. Without its
-//! port the daemon goes on, tries again, and says so.
+//! A scrape asks neither NVML nor a control daemon: it shows what whoever watches them saw last.
+//! Without its port the daemon goes on, tries again, and says so.
 
 mod http;
 mod list;

@@ -1,5 +1,6 @@
-//! The daemon's state and every decision on it: cards, ledger, trust. Synchronous and behind one lock;
-//! its side effects are the ledger's file, the removal of exec records, and events for the recorder.
+//! The daemon's state and every decision on it: cards, ledger, trust. Synchronous and behind one
+//! lock; its side effects are the ledger's file, the removal of exec records, and events for the
+//! recorder.
 //!
 //! ```text
 //!            reserve                activate                 init and cgroup ended, poststop
@@ -9,10 +10,10 @@
 //!                       (none) ───────────────────────┘
 //! ```
 //!
-//! Operations change the ledger in memory; `write` brings its file up to date, once for as many as have
-//! come together. What takes memory is answered only after that, and taken back where it fails. What
-//! gives memory back counts at once: should the daemon restart before it is written, it finds the
-//! entry's process gone and releases it again.
+//! Operations change the ledger in memory; `write` brings its file up to date, once for as many as
+//! have come together. What takes memory is answered only after that, and taken back where it
+//! fails. What gives memory back counts at once: should the daemon restart before it is written, it
+//! finds the entry's process gone and releases it again.
 
 pub(crate) mod card;
 pub(crate) mod counters;
@@ -45,7 +46,7 @@ use mpsgate_model::{Code, GpuUuid, GrantKey, Mib, Refusal};
 use self::card::{Card, CardId, Trouble};
 use self::counters::{Events, Kills};
 use self::handlers::Handlers;
-use self::refusals::{Heard, Judged};
+use self::refusals::{Evaluated, Heard};
 use self::served::Served;
 use self::sharing::Scheduling;
 
@@ -78,7 +79,7 @@ pub(crate) struct Node {
     /// What was done to containers and processes, oldest first; bounded.
     pub(crate) actions: VecDeque<Action>,
     /// Containers that were refused, or changed.
-    pub(crate) judged: Judged,
+    pub(crate) evaluated: Evaluated,
     /// What was reported of containers, so that it is told and counted once.
     pub(crate) heard: Heard,
     /// Containers that were killed.
@@ -143,7 +144,7 @@ impl Node {
             kubelet: false,
             trust_local: Switch::Auto,
             actions: VecDeque::new(),
-            judged: Judged::default(),
+            evaluated: Evaluated::default(),
             heard: Heard::default(),
             kills: Kills::default(),
             events: Events::new(),
@@ -172,8 +173,8 @@ impl Node {
         managed.map(|card| card.memory.0 / 1024).max()
     }
 
-    /// Whether NVML has told which cards there are: kubelet must not take a list for the node's that is only empty
-    /// because nobody was asked yet.
+    /// Whether NVML has told which cards there are: kubelet must not take a list for the node's
+    /// that is only empty because nobody was asked yet.
     pub(crate) fn knows_its_cards(&self) -> bool {
         self.cards.iter().any(|card| card.managed.is_some())
             || (self.driver.trouble.is_none() && self.driver.version.is_some())
@@ -202,8 +203,8 @@ impl Node {
         })
     }
 
-    /// What the card's MPS should allow a client without a limit of its own: its largest grant, or all
-    /// that there is to give where nobody has one.
+    /// What the card's MPS should allow a client without a limit of its own: its largest grant, or
+    /// all that there is to give where nobody has one.
     pub(crate) fn wanted_cap(&self, uuid: &GpuUuid) -> Mib {
         let largest = self.ledger.on_card(uuid).map(|entry| entry.grant.memory).max();
         largest.unwrap_or_else(|| self.card(uuid).map(|card| card.memory).unwrap_or_default())

@@ -1,8 +1,8 @@
 //! Looks at the node's files where mpsgated is a pod, whose `/` is its image.
 //!
-//! A program that engines start, or NVIDIA's settings for it, are the node's; what the image has under
-//! the same path says nothing. Paths are not followed through `/proc/1/root`: absolute links in there
-//! lead back into the image.
+//! A program that engines start, or NVIDIA's settings for it, are the node's; what the image has
+//! under the same path says nothing. Paths are not followed through `/proc/1/root`: absolute links
+//! in there lead back into the image.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,8 @@ use std::path::Path;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// What `look` sees on the node. An error where that is another root directory and it cannot be entered.
+/// What `look` sees on the node. An error where that is another root directory and it cannot be
+/// entered.
 pub(crate) fn look<T: Send>(look: impl FnOnce() -> T + Send) -> io::Result<T> {
     if is_ours(Path::new("/proc/1/root/")) {
         return Ok(look());

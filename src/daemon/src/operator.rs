@@ -1,5 +1,6 @@
-//! What an operator changes: `mpsgate enable` and `mpsgate disable` hand a card over and take it back (how, is in
-//! [`handover`](crate::handover)), `mpsgate mps` (in `mps`) ends its MPS. All take turns.
+//! What an operator changes: `mpsgate enable` and `mpsgate disable` hand a card over and take it
+//! back (how, is in [`handover`](crate::handover)), `mpsgate mps` (in `mps`) ends its MPS. All take
+//! turns.
 
 mod mps;
 

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::node::card::Trouble;
 use crate::{cgroup, process};
 
-/// What a keeper is asked to do.
+/// What a card task is asked to do.
 #[derive(Debug)]
 pub(crate) enum Order {
     /// A server for this uid must take clients.
@@ -21,8 +21,8 @@ pub(crate) enum Order {
     ComputeMode,
     /// Ask the control daemon how it is, for `status`.
     View { reply: oneshot::Sender<()> },
-    /// End the GPU work of the clients that are in `doomed`, by `deadline`; `taken` is told first. Nobody
-    /// wants it late: it is dropped where whoever asked has gone.
+    /// End the GPU work of the clients that are in `doomed`, by `deadline`; `taken` is told first.
+    /// Nobody wants it late: it is dropped where whoever asked has gone.
     Terminate {
         doomed: Doomed,
         deadline: std::time::Instant,

@@ -1,5 +1,5 @@
-//! Nodes of managed cards that other drivers than NVIDIA's have made, as sysfs tells: through them a card's memory
-//! can be had, or the whole card passed through, without NVIDIA's own nodes.
+//! Nodes of managed cards that other drivers than NVIDIA's have made, as sysfs tells: through them
+//! a card's memory can be had, or the whole card passed through, without NVIDIA's own nodes.
 //!
 //! ```text
 //! /proc/driver/nvidia/gpus/0000:3b:00.0/information        Device Minor: 0
@@ -17,7 +17,8 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_model::DeviceNode;
 
-/// The nodes of the cards with these minors, below `root` (`/`, but for tests), in the order of their paths.
+/// The nodes of the cards with these minors, below `root` (`/`, but for tests), in the order of
+/// their paths.
 pub(crate) fn find(root: &Path, minors: &[u32]) -> Vec<DeviceNode> {
     let mut nodes = Vec::new();
     for card in entries(&root.join("proc/driver/nvidia/gpus")) {

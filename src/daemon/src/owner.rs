@@ -26,7 +26,8 @@ pub(crate) struct Culprit {
 }
 
 impl Culprit {
-    /// Finds out whose `process` is, among `entries`. `None` once it has ended. Reads cgroups: blocks.
+    /// Finds out whose `process` is, among `entries`. `None` once it has ended. Reads cgroups:
+    /// blocks.
     pub(crate) fn find(process: ProcessId, entries: &[Entry]) -> Option<Self> {
         let words = process::describe(process.pid);
         let entry = of(process.pid, entries).cloned();
@@ -48,8 +49,8 @@ pub(crate) fn of(pid: u32, entries: &[Entry]) -> Option<&Entry> {
     Trees::default().owner(pid, text_of(pid).as_deref(), entries)
 }
 
-/// The processes of all containers with a grant, read where `/proc` does not say whose one is. To search
-/// every container for each process would take seconds: 400 of both are 160,000 files.
+/// The processes of all containers with a grant, read where `/proc` does not say whose one is. To
+/// search every container for each process would take seconds: 400 of both are 160,000 files.
 #[derive(Debug, Default)]
 pub(crate) struct Trees {
     /// Indexes of the entries that were read.
@@ -120,8 +121,8 @@ fn shares_its_own_pids(pid: u32, init: &ProcessId) -> bool {
         && process::is_alive(init)
 }
 
-/// Inodes of the cgroups of other grants that lie in this one's: what is in them is not its own. New grants
-/// are refused there; an older mpsgated has recorded them.
+/// Inodes of the cgroups of other grants that lie in this one's: what is in them is not its own.
+/// New grants are refused there; an older mpsgated has recorded them.
 pub(crate) fn nested(entry: &Entry, entries: &[Entry]) -> BTreeSet<u64> {
     let State::Active { cgroup: Some(own), .. } = &entry.state else { return BTreeSet::new() };
     entries

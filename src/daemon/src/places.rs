@@ -19,8 +19,8 @@ pub struct Places {
     pub state: PathBuf,
     /// The kernel's own tree of cgroups, which nothing is made in.
     pub cgroups: PathBuf,
-    /// Directories of device plugins that a kubelet may have, the usual one first. Kubelet's own, wherever the rest of
-    /// it lies.
+    /// Directories of device plugins that a kubelet may have, the usual one first. Kubelet's own,
+    /// wherever the rest of it lies.
     pub kubelets: Vec<PathBuf>,
 }
 

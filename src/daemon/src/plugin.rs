@@ -1,5 +1,5 @@
-//! The device plugin: which resources are served to kubelet and with which devices, as settings, cards and ledger
-//! change.
+//! The device plugin: which resources are served to kubelet and with which devices, as settings,
+//! cards and ledger change.
 //!
 //! ```text
 //!  settings, cards, ledger ─► keep ─► Inventory ─► serve (a task for each resource) ◄─► kubelet
@@ -7,8 +7,8 @@
 //!                                                 tokens                  state ─► log, status, metrics
 //! ```
 //!
-//! Whom kubelet gave how much of what is in the token alone; whether it still fits, and on which card, is decided
-//! when the container brings it.
+//! Whom kubelet gave how much of what is in the token alone; whether it still fits, and on which
+//! card, is decided when the container brings it.
 
 mod host;
 

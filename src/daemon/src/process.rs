@@ -14,7 +14,8 @@ use tokio::io::unix::AsyncFd;
 /// How often the end of a process is looked for where the kernel has no pidfds (before 5.3).
 const POLL: Duration = Duration::from_millis(50);
 
-/// Whether a process has mapped a file whose path begins so (proc_pid_maps(5)); `None` where that is not to be seen.
+/// Whether a process has mapped a file whose path begins so (proc_pid_maps(5)); `None` where that
+/// is not to be seen.
 pub(crate) fn maps_file(pid: i32, beginning: &str) -> Option<bool> {
     let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
     let maps = String::from_utf8_lossy(&maps);
@@ -22,15 +23,17 @@ pub(crate) fn maps_file(pid: i32, beginning: &str) -> Option<bool> {
     Some(maps.lines().filter_map(path).any(|is_it| is_it))
 }
 
-/// The name of a process for messages: `pid 12 (sleep)`. Never its arguments: what is said here is in the log, in other
-/// tenants' refusals and on the node's object, and people pass passwords as arguments. A title that a process gives itself
-/// (`setproctitle`) is in the place of the arguments, so the first of them is not shown either.
+/// The name of a process for messages: `pid 12 (sleep)`. Never its arguments: what is said here is
+/// in the log, in other tenants' refusals and on the node's object, and people pass passwords as
+/// arguments. A title that a process gives itself (`setproctitle`) is in the place of the
+/// arguments, so the first of them is not shown either.
 pub(crate) fn describe(pid: u32) -> String {
     let text = command(pid);
     if text.is_empty() { format!("pid {pid}") } else { format!("pid {pid} ({text})") }
 }
 
-/// Its short name (proc_pid_comm(5)), which it can choose: at most 15 bytes; empty where it has ended.
+/// Its short name (proc_pid_comm(5)), which it can choose: at most 15 bytes; empty where it has
+/// ended.
 pub(crate) fn command(pid: u32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     mpsgate_model::printable::plain(String::from_utf8_lossy(&name).trim_end_matches('\n'))
@@ -97,8 +100,8 @@ pub(crate) struct Referred {
     pub(crate) nested: Vec<u32>,
 }
 
-/// Reads `fdinfo`. `None` where the descriptor is no pidfd, or one of a process that has ended or that
-/// our pid namespace cannot see.
+/// Reads `fdinfo`. `None` where the descriptor is no pidfd, or one of a process that has ended or
+/// that our pid namespace cannot see.
 pub(crate) fn refers_to(fd: impl AsFd) -> Option<Referred> {
     let info = format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd());
     parse_fdinfo(&std::fs::read_to_string(info).ok()?)

@@ -1,5 +1,6 @@
 //! What the node has shown with its own driver and a CUDA client of its own: answers in
-//! `qualification/` below the state directory, which outlive a reboot and count for the driver that gave them.
+//! `qualification/` below the state directory, which outlive a reboot and count for the driver that
+//! gave them.
 
 use std::io::Read;
 use std::path::Path;
@@ -26,7 +27,8 @@ pub(crate) fn parse(answer: &[u8], driver: &str) -> Option<bool> {
     (answer.format == FORMAT && answer.driver == driver).then_some(answer.attaches)
 }
 
-/// How the servers share memory: what the node has shown counts before what was seen of its servers.
+/// How the servers share memory: what the node has shown counts before what was seen of its
+/// servers.
 pub(crate) fn shared_memory(state: &Path, driver: &str, seen: SharedMemory) -> SharedMemory {
     let mut answer = Vec::new();
     let file = std::fs::File::open(state.join("qualification/own-shm.json"));

@@ -1,5 +1,5 @@
-//! SIGHUP and `mpsgate reload`: the settings file is read again. What can be taken is; what cannot is named
-//! with what it waits for; a file with a mistake changes nothing.
+//! SIGHUP and `mpsgate reload`: the settings file is read again. What can be taken is; what cannot
+//! is named with what it waits for; a file with a mistake changes nothing.
 
 use std::sync::Arc;
 
@@ -97,7 +97,8 @@ async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) -> Result<(), DaemonErr
             // Read at the next look at the cards, which is now.
             "gpus.reserve_mib" => daemon.look.notify_one(),
             "mps.max_clients" => {
-                // Without NVML no card takes grants; the keepers ask again when they bring one up.
+                // Without NVML no card takes grants; the card tasks ask again when they bring one
+                // up.
                 if let Ok(clients) = daemon.blocking("count clients", |h| h.clients()).await? {
                     let mut node = daemon.node();
                     for card in node.cards.iter_mut().filter(|card| card.max_clients != 0) {

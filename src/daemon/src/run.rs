@@ -147,8 +147,8 @@ pub async fn serve(
     result
 }
 
-/// Opens the ledger. What a daemon before us was just starting holds a copy of its lock until it has
-/// become another program: that is waited for.
+/// Opens the ledger. What a daemon before us was just starting holds a copy of its lock until it
+/// has become another program: that is waited for.
 async fn open_ledger(places: &Places) -> Result<(LedgerFile, Ledger), LedgerFileError> {
     let until = Instant::now() + LOCK_LIMIT;
     loop {

@@ -1,5 +1,5 @@
-//! The settings in force. They change while the daemon runs ([`reload`](crate::reload)), so nobody keeps a
-//! copy: what one decision needs is taken from one look.
+//! The settings in force. They change while the daemon runs ([`reload`](crate::reload)), so nobody
+//! keeps a copy: what one decision needs is taken from one look.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -1,14 +1,14 @@
-//! How the node shares its cards now, what is wanted of it, and the way from one to the other. The decisions are
-//! [`mpsgate_policy::schedule`]'s.
+//! How the node shares its cards now, what is wanted of it, and the way from one to the other. The
+//! decisions are [`mpsgate_policy::schedule`]'s.
 //!
 //! ```text
 //!  settings, node label ─► want ─► advance ── containers of the other kind live ─► waits: no new grant
-//!                                     ▲   └── none does ─► holds; keepers: MPS down, compute mode back, or MPS up
+//!                                     ▲   └── none does ─► holds; card tasks: MPS down, compute mode back, or MPS up
 //!        start, end of a grant, reserve                └── label of another system ─► keep: cards given back
 //! ```
 //!
-//! What the label last said is in the file of the cards that operators handed over: a node whose API server is
-//! away when it boots goes on as it was.
+//! What the label last said is in the file of the cards that operators handed over: a node whose
+//! API server is away when it boots goes on as it was.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,8 @@ pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     }
 }
 
-/// `None` where nothing is to be done any more: another command was at work, or something else is wanted.
+/// `None` where nothing is to be done any more: another command was at work, or something else is
+/// wanted.
 async fn yield_card(daemon: &Arc<Daemon>, card: &CardId) -> Result<Option<Event>, Refusal> {
     let mut told = Told::Nobody;
     let _turn = told.turn(daemon).await;

@@ -1,4 +1,5 @@
-//! What the daemon tells the shim through files: the node's facts, and the link to the real runtime.
+//! What the daemon tells the shim through files: the node's facts, and the link to the real
+//! runtime.
 
 use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -106,7 +107,8 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
     })
 }
 
-/// What stands at `/dev/shm` where the control daemons live, whose servers are their children; ours until one runs.
+/// What stands at `/dev/shm` where the control daemons live, whose servers are their children; ours
+/// until one runs.
 fn servers_shm(control: Option<u32>) -> Option<(u64, u64)> {
     let theirs = control.map(|pid| PathBuf::from(format!("/proc/{pid}/root/dev/shm")));
     let path = theirs.unwrap_or_else(|| PathBuf::from("/dev/shm"));
@@ -158,7 +160,7 @@ fn toolkit_config() -> String {
 }
 
 /// `swarm-resource = "DOCKER_RESOURCE_GPU,OTHER"` outside comments. By line, because the rest of
-/// the file is not ours to judge.
+/// the file is not ours to evaluate.
 pub(crate) fn parse_swarm_resources(text: &str) -> Vec<String> {
     let names = |value: String| {
         let names = value.split(',').map(|name| name.trim().to_owned());
@@ -168,8 +170,9 @@ pub(crate) fn parse_swarm_resources(text: &str) -> Vec<String> {
     lines.filter_map(quoted).flat_map(|(value, _)| names(value)).collect()
 }
 
-/// `annotation-prefixes = ["cdi.k8s.io/", "example.com/"]`, also over several lines, and with the tables before
-/// it in the key. An empty prefix, by which every annotation would be one, is left out.
+/// `annotation-prefixes = ["cdi.k8s.io/", "example.com/"]`, also over several lines, and with the
+/// tables before it in the key. An empty prefix, by which every annotation would be one, is left
+/// out.
 pub(crate) fn parse_annotation_prefixes(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut in_list = false;
@@ -198,7 +201,8 @@ pub(crate) fn parse_annotation_prefixes(text: &str) -> Vec<String> {
     found
 }
 
-/// What stands after `key =`, where a line is of that key; the tables that it is in may stand before it.
+/// What stands after `key =`, where a line is of that key; the tables that it is in may stand
+/// before it.
 fn value_of<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let (found, value) = line.split_once('=')?;
     let last = found.rsplit('.').next()?.trim().trim_matches(['"', '\'']);

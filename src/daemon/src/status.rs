@@ -1,5 +1,5 @@
-//! Answers `mpsgate status`: looks again at cards and control daemons. What does not answer in time is shown as it was
-//! last seen.
+//! Answers `mpsgate status`: looks again at cards and control daemons. What does not answer in time
+//! is shown as it was last seen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +18,18 @@ const LIMIT: Duration = Duration::from_millis(1500);
 
 /// Looks again at cards and control daemons, as far as they answer, and tells.
 pub(crate) async fn now(daemon: &Arc<Daemon>) -> Result<Status, DaemonError> {
-    let keepers: Vec<_> = daemon.keepers().values().cloned().collect();
+    let card_tasks: Vec<_> = daemon.card_tasks().values().cloned().collect();
     let mut views = Vec::new();
-    for keeper in keepers {
+    for card_task in card_tasks {
         let (reply, answer) = oneshot::channel();
-        if keeper.send(Order::View { reply }).is_ok() {
+        if card_task.send(Order::View { reply }).is_ok() {
             views.push(answer);
         }
     }
     let look = async {
         inventory::refresh(daemon).await?;
         for view in views {
-            // A keeper that ended has nothing to tell.
+            // A card task that ended has nothing to tell.
             let _ = view.await;
         }
         Ok(())

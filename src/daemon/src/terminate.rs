@@ -1,13 +1,13 @@
 //! `kill` with SIGKILL on a container with a grant: its CUDA clients' GPU work is ended first.
 //!
 //! ```text
-//!  shim: kill, 1 s ─► entry, its processes ─► the card's keeper: clients ∩ processes ─► terminate_client
+//!  shim: kill, 1 s ─► entry, its processes ─► the card's task: clients ∩ processes ─► terminate_client
 //!                          │ none, or ended        │ busy or not healthy, or no time left
 //!                          └─► done                └─► refused with the reason, logged, counted
 //! ```
 //!
-//! The container dies in any case, so this never waits for what is slow: a keeper that starts a server, or
-//! a channel that hangs.
+//! The container dies in any case, so this never waits for what is slow: a card task that starts a
+//! server, or a channel that hangs.
 
 use std::time::{Duration, Instant};
 
@@ -25,8 +25,8 @@ use crate::owner::nested;
 
 /// For everything: the shim gives up after 1 s, counted from before it has connected.
 const LIMIT: Duration = Duration::from_millis(800);
-/// For the keeper to begin: what it does on a healthy card takes some milliseconds, unless it starts a
-/// server.
+/// For the card task to begin: what it does on a healthy card takes some milliseconds, unless it
+/// starts a server.
 const TURN: Duration = Duration::from_millis(200);
 
 /// Ends the GPU work of the container's clients, as far as that is possible at once.
@@ -44,7 +44,7 @@ pub(crate) async fn clients(daemon: &Daemon, call: &Terminate) -> Result<Reply, 
             Doomed { init: *init, cgroup: cgroup.clone(), others }
         })
     };
-    // What cannot be read is for the keeper to find: there may be processes.
+    // What cannot be read is for the card task to find: there may be processes.
     if doomed.processes().is_ok_and(|processes| processes.is_empty()) {
         return done(String::new());
     }

@@ -1,4 +1,5 @@
-//! The store of the device plugin's tokens, as the daemon holds it: opened when it is needed, and what it tells is logged.
+//! The store of the device plugin's tokens, as the daemon holds it: opened when it is needed, and
+//! what it tells is logged.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -59,9 +60,10 @@ impl Tokens {
         self.with(|store| store.confirm(token, bearer))
     }
 
-    /// Makes a key where the present one is old, and forgets those of which no pod is left. Which pods there are
-    /// is told by kubelet's own directory; where that cannot be read, all keys stay. It is asked while no token is
-    /// confirmed: else a pod that came in between would be taken for gone.
+    /// Makes a key where the present one is old, and forgets those of which no pod is left. Which
+    /// pods there are is told by kubelet's own directory; where that cannot be read, all keys stay.
+    /// It is asked while no token is confirmed: else a pod that came in between would be taken for
+    /// gone.
     pub(crate) fn tend(
         &self,
         pods: impl FnOnce() -> Option<BTreeSet<String>>,

@@ -1,4 +1,5 @@
-//! The node's keys and tokens: opened when they are first needed, tended once an hour where a kubelet runs.
+//! The node's keys and tokens: opened when they are first needed, tended once an hour where a
+//! kubelet runs.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;

@@ -1,13 +1,14 @@
-//! Adds up what the processes of each container use of its card, and ends who takes more than was granted.
+//! Adds up what the processes of each container use of its card, and ends who takes more than was
+//! granted.
 //!
 //! ```text
 //!  each second: NVML's processes ─► whose (owners) ─► policy::watchdog::decide ─► end, report (act)
 //! ```
 //!
-//! MPS limits each process, and a process can unset its limit; nothing but this holds a container of
-//! several processes to its grant. A look costs NVML's lists, and two small files of /proc for each
-//! process. What a look cannot see is said in `mpsgate status`, once in the log, and takes the grants'
-//! guarantee back to `mps`.
+//! MPS limits each process, and a process can unset its limit; nothing but this holds a container
+//! of several processes to its grant. A look costs NVML's lists, and two small files of /proc for
+//! each process. What a look cannot see is said in `mpsgate status`, once in the log, and takes the
+//! grants' guarantee back to `mps`.
 
 mod act;
 mod owners;
@@ -31,7 +32,7 @@ use crate::node::card::{Card, Trouble, Watched};
 
 /// Between two looks at a card with grants.
 const BUSY: Duration = Duration::from_secs(1);
-/// Between two looks at a managed card without: whoever uses it goes round mpsgate.
+/// Between two looks at a managed card without: whoever uses it bypasses mpsgate.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// What the looks before have shown.
@@ -154,7 +155,7 @@ fn take(
     let policy = daemon.settings.now().policy.clone();
     let enforce = match schedule {
         Schedule::Mps => policy.enforce,
-        // Nobody was promised that a neighbour is held to his own, and nobody goes round MPS.
+        // Nobody was promised that a neighbour is held to his own, and nobody bypasses MPS.
         Schedule::Share => Enforce::Report,
     };
     look.tells_clients &= schedule == Schedule::Mps;

@@ -1,7 +1,8 @@
-//! `Allocate`: what kubelet gave a container, as a question to the daemon, and the daemon's word as an answer.
+//! `Allocate`: what kubelet gave a container, as a question to the daemon, and the daemon's word as
+//! an answer.
 //!
-//! Kubelet does not say for which pod it asks. It asks once for each container, keeps the answer in its checkpoint,
-//! and gives it to every restart of that container.
+//! Kubelet does not say for which pod it asks. It asks once for each container, keeps the answer in
+//! its checkpoint, and gives it to every restart of that container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +13,8 @@ use mpsgate_model::{GpuUuid, Mib};
 use crate::api::ContainerAllocateResponse;
 use crate::{DeviceId, Event, Inventory, Resource};
 
-/// The annotation that carries the token; no more than a pod's author could write is believed of any other.
+/// The annotation that carries the token; no more than a pod's author could write is accepted from
+/// any other.
 const GRANT: &str = "mpsgate.io/grant";
 /// By these, applications of gpushare size themselves. Amounts are in units of the resource.
 const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
@@ -29,7 +31,8 @@ pub struct Ask {
     pub devices: usize,
     /// The memory that they are. `None` where the resource counts cards.
     pub memory: Option<Mib>,
-    /// How many of them kubelet took from which card. A hint: the ledger decides when the container is created.
+    /// How many of them kubelet took from which card. A hint: the ledger decides when the container
+    /// is created.
     pub cards: BTreeMap<GpuUuid, usize>,
 }
 
@@ -103,14 +106,15 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What the daemon does for the plugin.
 pub trait Host: Send + Sync + 'static {
-    /// Answers for one container. Kubelet holds its lock over all devices of the node while it waits.
+    /// Answers for one container. Kubelet holds its lock over all devices of the node while it
+    /// waits.
     fn grant(&self, ask: Ask) -> Pending<'_, Result<Granted, Denied>>;
     /// Takes note of what happened. Must not block.
     fn tell(&self, event: Event);
 }
 
-/// What kubelet is to put on the container. `call` is the number of devices in the whole of kubelet's call: of the pod
-/// nothing more is known, and kubelet's calls are for one container.
+/// What kubelet is to put on the container. `call` is the number of devices in the whole of
+/// kubelet's call: of the pod nothing more is known, and kubelet's calls are for one container.
 pub(crate) fn answer(
     resource: &Resource,
     inventory: &Inventory,

@@ -1,8 +1,9 @@
 //! From the node's cards to the list that kubelet counts. Pure.
 //!
-//! A card's units are numbered from zero. Those that nobody can have are Unhealthy, from the top: kubelet then
-//! counts fewer, and the ids that it gave out, which [`prefer`](crate::prefer) takes from the bottom, stay healthy.
-//! The numbers are a count and no addresses: no memory of a card belongs to an id.
+//! A card's units are numbered from zero. Those that nobody can have are Unhealthy, from the top:
+//! kubelet then counts fewer, and the ids that it gave out, which [`prefer`](crate::prefer) takes
+//! from the bottom, stay healthy. The numbers are a count and no addresses: no memory of a card
+//! belongs to an id.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +13,11 @@ use prost::Message;
 use crate::api::{Device, ListAndWatchResponse, NumaNode, TopologyInfo};
 use crate::{DeviceId, DevicesError, Resource, Worth};
 
-/// Of one message, in bytes: what grpc-go takes, which kubelet is built with, unless it is told otherwise.
+/// Of one message, in bytes: what grpc-go takes, which kubelet is built with, unless it is told
+/// otherwise.
 pub const MESSAGE_LIMIT: usize = 4 << 20;
-/// Of one device in a list: no less than that of a healthy one without NUMA node and with a number of one digit,
-/// no more than an unhealthy one has with both at their longest.
+/// Of one device in a list: no less than that of a healthy one without NUMA node and with a number
+/// of one digit, no more than an unhealthy one has with both at their longest.
 const LEAST_BYTES: u64 = 55;
 const MOST_BYTES: u64 = 80;
 
@@ -27,7 +29,8 @@ const UNHEALTHY: &str = "Unhealthy";
 pub struct Inventory {
     /// By UUID, so that a list does not depend on the order of indices.
     pub cards: BTreeMap<GpuUuid, Card>,
-    /// Whether containers are to be spread over the cards instead of packed (`ack.node.gpu.placement`).
+    /// Whether containers are to be spread over the cards instead of packed
+    /// (`ack.node.gpu.placement`).
     pub spread: bool,
 }
 
@@ -38,8 +41,8 @@ pub struct Card {
     pub index: u32,
     /// All that may be granted of it.
     pub memory: Mib,
-    /// Of this, what cannot be had through this resource: grants of local engines, and what is given out
-    /// through other resources of the node.
+    /// Of this, what cannot be had through this resource: grants of local engines, and what is
+    /// given out through other resources of the node.
     pub withheld: Mib,
     /// Why nothing of it can be had now.
     pub trouble: Option<String>,

@@ -13,8 +13,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::PluginError;
 
-/// One socket, told from a later one of the same name: inode numbers come again, together with the time of
-/// creation they do not.
+/// One socket, told from a later one of the same name: inode numbers come again, together with the
+/// time of creation they do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     device: u64,
@@ -38,8 +38,8 @@ pub(crate) fn socket(path: &Path) -> Result<Option<Stamp>, PluginError> {
     Ok(Some(Stamp { device: found.dev(), inode: found.ino(), changed }))
 }
 
-/// Whether root alone can put something there: then no link in it leads where somebody else wants. `/var/lib/kubelet`
-/// may be a link, which is root's word as well.
+/// Whether root alone can put something there: then no link in it leads where somebody else wants.
+/// `/var/lib/kubelet` may be a link, which is root's word as well.
 pub(crate) fn check(directory: &Path) -> Result<(), PluginError> {
     let failed =
         |source| PluginError::File { action: "look at", path: directory.to_owned(), source };
@@ -68,7 +68,8 @@ fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
 
-/// Tells when a file of the directory came or went. Where inotify fails, the caller's limit is the poll.
+/// Tells when a file of the directory came or went. Where inotify fails, the caller's limit is the
+/// poll.
 #[derive(Debug)]
 pub(crate) struct Changes {
     directory: PathBuf,

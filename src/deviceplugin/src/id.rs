@@ -1,8 +1,9 @@
 //! Names of devices: `<card's UUID>-<number>`.
 //!
-//! The UUID and not the index: kubelet's checkpoint holds ids over reboots, and an index is another card's as
-//! soon as one is added or taken out. The whole UUID, because a short one would have to be made unique among the
-//! cards of the moment. With it an id has 47 characters at most, of the 63 that the API allows.
+//! The UUID and not the index: kubelet's checkpoint holds ids over reboots, and an index is another
+//! card's as soon as one is added or taken out. The whole UUID, because a short one would have to
+//! be made unique among the cards of the moment. With it an id has 47 characters at most, of the 63
+//! that the API allows.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Kubelet's device plugin API v1beta1: GPU memory as devices that kubelet counts, one socket per resource.
+//! Kubelet's device plugin API v1beta1: GPU memory as devices that kubelet counts, one socket per
+//! resource.
 //!
 //! ```text
 //!  Inventory ─► devices ─► ListAndWatch ─► kubelet ─► scheduler      (how much there is)
@@ -7,12 +8,12 @@
 //!      └── token ───────────► annotation mpsgate.io/grant
 //! ```
 //!
-//! Kubelet counts: one device is one unit of the resource, and what a unit is worth is the resource's and told by
-//! its name ([`Resource`]). Which device a container gets is a hint at its card, never capacity: the daemon's
-//! ledger decides when the container is created.
+//! Kubelet counts: one device is one unit of the resource, and what a unit is worth is the
+//! resource's and told by its name ([`Resource`]). Which device a container gets is a hint at its
+//! card, never capacity: the daemon's ledger decides when the container is created.
 //!
-//! [`serve`] runs one resource until it is told to stop, over every restart of kubelet; what happens is told as
-//! [`Event`]s. Opens nothing but kubelet's directory. Called by the daemon.
+//! [`serve`] runs one resource until it is told to stop, over every restart of kubelet; what
+//! happens is told as [`Event`]s. Opens nothing but kubelet's directory. Called by the daemon.
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 

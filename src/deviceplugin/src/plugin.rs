@@ -8,7 +8,8 @@
 //!    └──────────────────────────────── our socket has gone ◄────┘
 //! ```
 //!
-//! Kubelet removes every socket of its directory when it starts, and never connects to a plugin again by itself.
+//! Kubelet removes every socket of its directory when it starts, and never connects to a plugin
+//! again by itself.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,10 +52,11 @@ pub struct Pace {
     pub most: Duration,
     /// Between two looks at the directory, where inotify saw nothing.
     pub poll: Duration,
-    /// For kubelet's answer to a registration, and then for its asking for the list. Kubelet gives itself 10 s
-    /// to connect.
+    /// For kubelet's answer to a registration, and then for its asking for the list. Kubelet gives
+    /// itself 10 s to connect.
     pub answer: Duration,
-    /// For the daemon's answer to `Allocate`. Kubelet waits for ours without a limit, and every other pod with it.
+    /// For the daemon's answer to `Allocate`. Kubelet waits for ours without a limit, and every
+    /// other pod with it.
     pub grant: Duration,
 }
 
@@ -70,8 +72,9 @@ impl Default for Pace {
     }
 }
 
-/// Keeps `resource` registered with kubelet until `stop`, with the devices of `inventory`. What fails is told to the
-/// host and tried again; at the end our socket is removed, and kubelet takes the devices for unhealthy.
+/// Keeps `resource` registered with kubelet until `stop`, with the devices of `inventory`. What
+/// fails is told to the host and tried again; at the end our socket is removed, and kubelet takes
+/// the devices for unhealthy.
 pub async fn serve(
     place: Place,
     resource: Resource,
@@ -220,7 +223,8 @@ impl Plugin {
             tokio::select! {
                 end = &mut read => return end,
                 () = self.changes.wait(self.place.pace.poll) => {
-                    // Without a kubelet.sock kubelet has not gone: somebody removed it. Who reads, reads on.
+                    // Without a kubelet.sock kubelet has not gone: somebody removed it. Who reads,
+                    // reads on.
                     let found = directory::socket(&kubelet).ok().flatten();
                     if !socket.is_there() || found.is_some_and(|found| found != stamp) {
                         return End::Changed;
@@ -231,8 +235,8 @@ impl Plugin {
     }
 }
 
-/// Waits until kubelet has begun to read and then reads no longer, or does not begin. One that was registered anew
-/// begins before it leaves the earlier stream.
+/// Waits until kubelet has begun to read and then reads no longer, or does not begin. One that was
+/// registered anew begins before it leaves the earlier stream.
 async fn read(mut readers: watch::Receiver<Readers>, before: Readers, limit: Duration) -> End {
     let begins =
         readers.wait_for(|now| now.begun > before.begun || now.malformed > before.malformed);

@@ -1,4 +1,5 @@
-//! Which of the free devices kubelet had better take: those of one card. Pure; advice, nothing more.
+//! Which of the free devices kubelet had better take: those of one card. Pure; advice, nothing
+//! more.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +17,11 @@ struct Offer {
     free: BTreeSet<DeviceId>,
 }
 
-/// Chooses `size` of `available`, all of `must` among them: from one card where one can give all, the fullest such
-/// card, or the emptiest where the node spreads; else from as few cards as possible. On a card the lowest numbers,
-/// because unhealthy ones begin at the top ([`list`](crate::list)). Fewer where there are not so many; ids that are
-/// not ours only where they must be.
+/// Chooses `size` of `available`, all of `must` among them: from one card where one can give all,
+/// the fullest such card, or the emptiest where the node spreads; else from as few cards as
+/// possible. On a card the lowest numbers, because unhealthy ones begin at the top
+/// ([`list`](crate::list)). Fewer where there are not so many; ids that are not ours only where
+/// they must be.
 #[must_use]
 pub fn prefer(available: &[String], must: &[String], size: usize, spread: bool) -> Vec<String> {
     let must: BTreeSet<&str> = must.iter().map(String::as_str).collect();

@@ -58,12 +58,14 @@ async fn call(kubelet: &Path, resource: &Resource) -> Result<(), PluginError> {
     let answer = tokio::select! {
         biased;
         answer = &mut answer => answer,
-        // Before the answer where kubelet breaks off; the call then has its answer, or fails by itself.
+        // Before the answer where kubelet breaks off; the call then has its answer, or fails by
+        // itself.
         _ = connection => answer.await,
     };
     match answer {
         Ok(_) => Ok(()),
-        // A status without a cause came from kubelet; one with a cause stands for what happened to the call.
+        // A status without a cause came from kubelet; one with a cause stands for what happened to
+        // the call.
         Err(status) if std::error::Error::source(&status).is_none() => Err(PluginError::Refused {
             resource: resource.name().to_owned(),
             reason: status.message().to_owned(),

@@ -1,10 +1,11 @@
 //! What a pod asks for by name and number, and what one of it is worth.
 //!
-//! The number in a pod is a count of devices, so the unit must be the same wherever the pod may land: it belongs
-//! to the resource's name. `aliyun.com/gpu-mem` is GiB, everywhere. gpushare can be set to one device per MiB
-//! under that same name, and its list then outgrows the 4 MiB that kubelet takes in a message
-//! (gpushare-scheduler-extender issues 16 and 156), and a pod's `7` means 7 MiB on one node and 7 GiB on another.
-//! Finer memory here is a resource that says its unit: `mpsgate.io/gpu-mem-256mi: 30` is 7.5 GiB.
+//! The number in a pod is a count of devices, so the unit must be the same wherever the pod may
+//! land: it belongs to the resource's name. `aliyun.com/gpu-mem` is GiB, everywhere. gpushare can
+//! be set to one device per MiB under that same name, and its list then outgrows the 4 MiB that
+//! kubelet takes in a message (gpushare-scheduler-extender issues 16 and 156), and a pod's `7`
+//! means 7 MiB on one node and 7 GiB on another. Finer memory here is a resource that says its
+//! unit: `mpsgate.io/gpu-mem-256mi: 30` is 7.5 GiB.
 
 use std::num::NonZeroU64;
 
@@ -58,7 +59,8 @@ pub struct Resource {
 pub struct BadResource(String);
 
 impl Resource {
-    /// GPU memory by the unit: `aliyun.com/gpu-mem` for GiB, `mpsgate.io/gpu-mem-<unit>mi` for every other.
+    /// GPU memory by the unit: `aliyun.com/gpu-mem` for GiB, `mpsgate.io/gpu-mem-<unit>mi` for
+    /// every other.
     #[must_use]
     pub fn gpu_mem(unit: Unit) -> Self {
         let name = match unit {
@@ -75,8 +77,8 @@ impl Resource {
         Self { name, worth: Worth::Card, most: None, seeds_env: false }
     }
 
-    /// nos' slices, `nvidia.com/gpu-<N>gb`: one of N GiB for a container. `None` for zero, and for more than
-    /// any amount of memory.
+    /// nos' slices, `nvidia.com/gpu-<N>gb`: one of N GiB for a container. `None` for zero, and for
+    /// more than any amount of memory.
     #[must_use]
     pub fn slice(gib: u64) -> Option<Self> {
         let unit = Unit::new(gib.checked_mul(Unit::GIB.mib())?)?;
@@ -97,7 +99,8 @@ impl Resource {
         };
         let host = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
         let any = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-        // Kubernetes: IsExtendedResourceName. Its own domain, and what quotas call requests of a resource.
+        // Kubernetes: IsExtendedResourceName. Its own domain, and what quotas call requests of a
+        // resource.
         let kept = domain.ends_with("kubernetes.io") || name.starts_with("requests.");
         let fits = domain.len() <= 253 && word.len() <= 63 && framed(domain) && framed(word);
         if kept || !fits || !domain.bytes().all(host) || !word.bytes().all(any) {
@@ -124,7 +127,8 @@ impl Resource {
         self.most
     }
 
-    /// Whether its containers get the environment by which applications of gpushare size themselves.
+    /// Whether its containers get the environment by which applications of gpushare size
+    /// themselves.
     pub(crate) fn has_seeds_env(&self) -> bool {
         self.seeds_env
     }
@@ -140,7 +144,8 @@ impl Resource {
         }
     }
 
-    /// The file name of its socket, which is ours alone: kubelet's directory is shared by all plugins.
+    /// The file name of its socket, which is ours alone: kubelet's directory is shared by all
+    /// plugins.
     #[must_use]
     pub fn socket_name(&self) -> String {
         format!("mpsgate-{}.sock", self.name.replace('/', "_"))

@@ -1,8 +1,8 @@
 //! Looks at what we send on a connection for the one frame that says a request was malformed.
 //!
-//! Kubelets before 1.27 send `:authority` as the path of our socket (kubernetes issue 107093). h2 resets such a
-//! stream before any service or error of ours sees it, so the reset itself, RST_STREAM with PROTOCOL_ERROR in
-//! our own output, is the only sign.
+//! Kubelets before 1.27 send `:authority` as the path of our socket (kubernetes issue 107093). h2
+//! resets such a stream before any service or error of ours sees it, so the reset itself,
+//! RST_STREAM with PROTOCOL_ERROR in our own output, is the only sign.
 
 use std::io;
 use std::pin::Pin;

@@ -65,7 +65,8 @@ impl Server {
         self.readers.subscribe()
     }
 
-    /// A request was reset before it reached us. Told for the first one alone: kubelet tries for ever.
+    /// A request was reset before it reached us. Told for the first one alone: kubelet tries for
+    /// ever.
     pub(crate) fn saw_malformed(&self) {
         self.readers.send_modify(|readers| readers.malformed += 1);
         if self.readers.borrow().malformed == 1 {

@@ -1,5 +1,5 @@
-//! Our socket in kubelet's directory: made, served, taken away. Root alone may connect; one connection that hangs or
-//! sends garbage costs the others nothing.
+//! Our socket in kubelet's directory: made, served, taken away. Root alone may connect; one
+//! connection that hangs or sends garbage costs the others nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

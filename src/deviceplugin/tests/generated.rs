@@ -6,8 +6,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The compiler that prost runs: that of `PROTOC`, else the one in the path. Not a dependency, which would
-/// bring programs of ten platforms.
+/// The compiler that prost runs: that of `PROTOC`, else the one in the path. Not a dependency,
+/// which would bring programs of ten platforms.
 fn protoc() -> String {
     std::env::var("PROTOC").unwrap_or_else(|_| "protoc".to_owned())
 }

@@ -52,7 +52,8 @@ impl Running {
     fn of(directory: &Path, resource: Resource) -> Self {
         let daemon = Arc::new(Daemon::default());
         let cards = watch::Sender::new(inventory());
-        // Long enough that only inotify is ever as quick as the tests, and short where something is tried again.
+        // Long enough that only inotify is ever as quick as the tests, and short where something is
+        // tried again.
         let pace = Pace {
             first: Duration::from_millis(20),
             most: Duration::from_millis(100),
@@ -351,7 +352,8 @@ fn old_request(authority: &str) -> Vec<u8> {
         [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat()
     };
     let headers = [
-        // HPACK's table: POST, http; then :path, :authority, content-type and te with literal values.
+        // HPACK's table: POST, http; then :path, :authority, content-type and te with literal
+        // values.
         vec![0x83, 0x86, 0x04],
         literal("/v1beta1.DevicePlugin/ListAndWatch"),
         vec![0x01],

@@ -17,7 +17,8 @@ pub enum GpuError {
         /// The path or name that was asked for.
         library: PathBuf,
     },
-    /// The dynamic loader cannot open the library: not ELF, another architecture, a library of its own missing.
+    /// The dynamic loader cannot open the library: not ELF, another architecture, a library of its
+    /// own missing.
     #[error("cannot load the NVML library {}", library.display())]
     LibraryUnavailable {
         /// The path or name that was asked for.
@@ -248,8 +249,8 @@ fn nvml_hint(error: &NvmlError, card: &str) -> Option<String> {
              open /dev/nvidia*"
         }
         NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound => {
-            // Memory with `reserved` and the `_v3` lists came with 510.39.01; 535.98 lacks the lists
-            // (XuehaiPan/nvitop pull request 89, NVIDIA/nvidia-settings issue 78).
+            // Memory with `reserved` and the `_v3` lists came with 510.39.01; 535.98 lacks the
+            // lists (XuehaiPan/nvitop pull request 89, NVIDIA/nvidia-settings issue 78).
             "upgrade the NVIDIA driver: calls that are needed came with 510.39.01, and 535.98 lacks \
              some"
         }

@@ -1,11 +1,11 @@
 //! Memory limits of cgroups, which drivers from r615 on keep for all processes below a directory.
 //!
-//! nvml-wrapper 0.13 does not know the two calls: they are looked up in the library that it has loaded.
-//! Their layout is that of `nvml.h` of CUDA 13.4; the example in NVIDIA's MPS documentation (r615, memory
-//! partitioning) names other fields and does not compile.
+//! nvml-wrapper 0.13 does not know the two calls: they are looked up in the library that it has
+//! loaded. Their layout is that of `nvml.h` of CUDA 13.4; the example in NVIDIA's MPS documentation
+//! (r615, memory partitioning) names other fields and does not compile.
 
-// JUSTIFICATION (3 blocks): calling C functions that the wrapper does not wrap: one look-up each, and
-// the calls.
+// JUSTIFICATION (3 blocks): calling C functions that the wrapper does not wrap: one look-up each,
+// and the calls.
 #![expect(unsafe_code, reason = "calls of C functions; see the justification above")]
 
 use std::ffi::{CString, c_char, c_uint, c_ulonglong, c_void};
@@ -62,12 +62,14 @@ pub struct MemoryLimits<'n> {
 }
 
 impl Nvml {
-    /// The memory limits of cgroups. `None` where the library has no such calls, which is so before r615.
+    /// The memory limits of cgroups. `None` where the library has no such calls, which is so before
+    /// r615.
     #[must_use]
     pub fn memory_limits(&self) -> Option<MemoryLimits<'_>> {
         let library = &self.wrapped().lib().__library;
-        // SAFETY: the types are those of `nvml.h` of CUDA 13.4, and `_v1` in a name of NVML stands for
-        // one layout for good. The pointers are kept no longer than the library, which `self` owns.
+        // SAFETY: the types are those of `nvml.h` of CUDA 13.4, and `_v1` in a name of NVML stands
+        // for one layout for good. The pointers are kept no longer than the library, which `self`
+        // owns.
         let (set, get) = unsafe {
             let set = library.get::<Set>(b"nvmlDeviceSetMemoryLimits_v1\0").ok()?;
             (*set, *library.get::<Get>(b"nvmlDeviceGetMemoryLimits_v1\0").ok()?)
@@ -77,11 +79,12 @@ impl Nvml {
 }
 
 impl MemoryLimits<'_> {
-    /// Holds all processes of a cgroup, and of those below it, to `mib` of one card in sum. `cgroup` is a
-    /// directory of cgroup v2. Needs root of the host. The driver may round: read it back.
+    /// Holds all processes of a cgroup, and of those below it, to `mib` of one card in sum.
+    /// `cgroup` is a directory of cgroup v2. Needs root of the host. The driver may round: read it
+    /// back.
     ///
-    /// Never a soft limit: what it keeps back stays lost in every ancestor when the directory is removed
-    /// before it is cleared (NVIDIA MPS documentation, r615).
+    /// Never a soft limit: what it keeps back stays lost in every ancestor when the directory is
+    /// removed before it is cleared (NVIDIA MPS documentation, r615).
     ///
     /// # Errors
     /// [`GpuError::MemoryLimit`], and as [`Nvml::card`].
@@ -110,8 +113,8 @@ impl MemoryLimits<'_> {
         };
         let mut limits =
             GetLimits { name_space: path.as_ptr(), soft_limit: 0, hard_limit: 0, current_used: 0 };
-        // SAFETY: the handle is NVML's own, the struct has the layout of the call's version, and both it
-        // and its string live until the call returns.
+        // SAFETY: the handle is NVML's own, the struct has the layout of the call's version, and
+        // both it and its string live until the call returns.
         let code = unsafe { (self.get)(device.handle().cast(), &raw mut limits) };
         nvml_try(code).map_err(failed)?;
         Ok(MemoryLimit {

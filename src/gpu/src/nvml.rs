@@ -39,7 +39,8 @@ impl Nvml {
     /// loader looks up.
     ///
     /// # Errors
-    /// [`GpuError::NoLibrary`], [`GpuError::LibraryUnavailable`], [`GpuError::NotNvml`], [`GpuError::Init`].
+    /// [`GpuError::NoLibrary`], [`GpuError::LibraryUnavailable`], [`GpuError::NotNvml`],
+    /// [`GpuError::Init`].
     pub fn load(library: impl AsRef<OsStr>) -> Result<Self, GpuError> {
         let library = library.as_ref();
         let path = || PathBuf::from(library);
@@ -116,8 +117,8 @@ impl Nvml {
         Ok(mode.map_err(on_card(uuid, CardAction::Read("compute mode")))?.into())
     }
 
-    /// Changes who may create contexts. Needs root of the host; lasts until reboot or driver unload.
-    /// Contexts that exist stay.
+    /// Changes who may create contexts. Needs root of the host; lasts until reboot or driver
+    /// unload. Contexts that exist stay.
     ///
     /// # Errors
     /// As [`Nvml::card`].
@@ -129,8 +130,9 @@ impl Nvml {
     /// Every process with a context on the card, once each, by pid.
     ///
     /// # Errors
-    /// As [`Nvml::card`], and [`GpuError::UnsoundProcessLists`]. A driver that keeps no list of graphics or MPS processes for this card
-    /// reports none of them; the list of compute processes is never given up silently.
+    /// As [`Nvml::card`], and [`GpuError::UnsoundProcessLists`]. A driver that keeps no list of
+    /// graphics or MPS processes for this card reports none of them; the list of compute processes
+    /// is never given up silently.
     pub fn processes(&self, uuid: &str) -> Result<Vec<GpuProcess>, GpuError> {
         self.process_list(uuid).map(|list| list.processes)
     }
@@ -251,7 +253,8 @@ fn on_card(uuid: &str, action: CardAction) -> impl FnOnce(NvmlError) -> CardErro
     move |source| CardError { index: None, uuid: Some(uuid.to_owned()), action, source }
 }
 
-/// Whether the loader found no file of that name, rather than one that it cannot use. glibc says so in words alone.
+/// Whether the loader found no file of that name, rather than one that it cannot use. glibc says so
+/// in words alone.
 fn is_absent(library: &OsStr, error: &dyn std::error::Error) -> bool {
     let words =
         format!("{}: cannot open shared object file: No such file or directory", library.display());

@@ -1,12 +1,12 @@
 //! Tells the NVML double of the tests and the demo from a driver's library.
 
-// JUSTIFICATION (1 block): only the loaded library itself can say that it is a double, and a symbol
+// JUSTIFICATION (1 block): only the loaded library itself can say that it is a fake, and a symbol
 // that no driver exports is the one sign that cannot be mistaken. Looking a symbol up is `unsafe`.
 #![expect(unsafe_code, reason = "symbol lookup; see the justification above")]
 
 use nvml_wrapper::Nvml;
 
-/// Exported by the double, by no driver.
+/// Exported by the fake, by no driver.
 const MARKER: &[u8] = b"mpsgate_simulated_gpus\0";
 
 /// Whether the library behind `nvml` invents its cards.

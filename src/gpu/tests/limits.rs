@@ -1,5 +1,5 @@
-//! Memory limits of cgroups, against the NVML double. Directories stand for cgroups. What a real driver of
-//! r615 answers is asked in `tests/gpu`.
+//! Memory limits of cgroups, against the NVML double. Directories stand for cgroups. What a real
+//! driver of r615 answers is asked in `tests/gpu`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -88,7 +88,7 @@ fn nvml_that_does_not_start_says_what_to_do() {
 }
 
 #[test]
-fn a_malformed_file_makes_the_double_fail_to_start() {
+fn a_malformed_file_makes_the_fake_fail_to_start() {
     for text in ["", "{", "[]", r#"{"cards": []}"#] {
         let node = Node::new(|_| ());
         fs::write(node.file(), text).unwrap();
@@ -375,7 +375,7 @@ fn one_handle_serves_many_threads_and_outlives_another() {
     assert!(healthy(&nvml).iter().all(|card| card.compute_mode == ComputeMode::Prohibited));
 }
 
-/// A process of its own, because the dynamic loader and the double read their environment.
+/// A process of its own, because the dynamic loader and the fake read their environment.
 #[test]
 fn the_default_name_is_found_by_the_dynamic_loader() {
     let node = Node::new(|_| ());

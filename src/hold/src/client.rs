@@ -41,8 +41,8 @@ pub fn ask(dir: &Path, request: &Request) -> Result<Answer, HoldError> {
     }
 }
 
-/// It must be root's, and its pids and its IPC namespace must be ours: the pids that it tells would mean
-/// others here, and its MPS servers would share no memory with the containers' CUDA processes.
+/// It must be root's, and its pids and its IPC namespace must be ours: the pids that it tells would
+/// mean others here, and its MPS servers would share no memory with the containers' CUDA processes.
 fn check_peer(socket: &Path, stream: &UnixStream) -> Result<(), HoldError> {
     let stranger = |why: String| HoldError::Stranger { socket: socket.to_owned(), why };
     let peer = getsockopt(stream, PeerCredentials)

@@ -1,5 +1,5 @@
-//! Keeps MPS control daemons alive while mpsgated comes and goes, where no systemd does: as a pod of its
-//! own, `mpsgated hold`.
+//! Keeps MPS control daemons alive while mpsgated comes and goes, where no systemd does: as a pod
+//! of its own, `mpsgated hold`.
 //!
 //! ```text
 //!  mpsgated ── start card 0 … ──► <run>/hold/hold.sock (root's, 0600, in a directory 0700)
@@ -7,9 +7,9 @@
 //!  SIGTERM (the pod is deleted) ──► quit ──► SIGTERM ──► SIGKILL to all of them
 //! ```
 //!
-//! It starts, reaps and ends; what a card's daemon should be doing is mpsgated's to know. One thread, no
-//! async, no settings file: ending it ends the CUDA work of every container with a grant, so it must
-//! seldom need another version of itself.
+//! It starts, reaps and ends; what a card's daemon should be doing is mpsgated's to know. One
+//! thread, no async, no settings file: ending it ends the CUDA work of every container with a
+//! grant, so it must seldom need another version of itself.
 
 mod client;
 mod error;

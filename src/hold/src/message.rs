@@ -12,8 +12,8 @@
 //! end
 //! ```
 //!
-//! The order is fixed and nothing unknown is read past: a holder that is older than its mpsgated must not
-//! start half of what it was asked for.
+//! The order is fixed and nothing unknown is read past: a holder that is older than its mpsgated
+//! must not start half of what it was asked for.
 
 use std::fmt::Write;
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
-//! What a holder starts: the control program that it was started for, in the directories of one card,
-//! with an environment of its own. Whoever asks is root; this keeps a mistake from becoming a process.
+//! What a holder starts: the control program that it was started for, in the directories of one
+//! card, with an environment of its own. Whoever asks is root; this keeps a mistake from becoming a
+//! process.
 
 use std::path::Path;
 

@@ -49,8 +49,8 @@ pub struct Options {
     pub control: PathBuf,
 }
 
-/// Holds control daemons until SIGTERM or SIGINT, and ends them then. The calling thread must be the
-/// process's only one.
+/// Holds control daemons until SIGTERM or SIGINT, and ends them then. The calling thread must be
+/// the process's only one.
 ///
 /// # Errors
 /// When it cannot begin: [`HoldError::Locked`], [`HoldError::Unsafe`], [`HoldError::Fs`],
@@ -112,7 +112,8 @@ fn serve_until<F: AsFd>(
     }
 }
 
-/// Children inherit it. Raising the hard limit takes CAP_SYS_RESOURCE; else the most that we may have.
+/// Children inherit it. Raising the hard limit takes CAP_SYS_RESOURCE; else the most that we may
+/// have.
 fn raise_nofile() -> nix::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let wanted = hard.max(NOFILE);
@@ -237,8 +238,8 @@ impl Holder {
         }
     }
 
-    /// Ends all: they would die with the container anyway, and `quit` is the way that leaves no client in
-    /// an undefined state.
+    /// Ends all: they would be terminated with the container anyway, and `quit` is the way that
+    /// leaves no client in an undefined state.
     fn stop(&mut self) {
         let _ = fs::remove_file(&self.socket);
         self.reap();

@@ -30,7 +30,8 @@ pub(crate) fn parse_cards(text: &str) -> Result<BTreeMap<u32, CardReport>, Strin
     Ok(by_index)
 }
 
-/// Where mpsgate-scheduler put the containers of a pod of `node`. None where it did not, or meant another node.
+/// Where mpsgate-scheduler put the containers of a pod of `node`. None where it did not, or meant
+/// another node.
 pub(crate) fn placement(pod: &Pod, node: &str) -> Option<Allocation> {
     parse_placement(pod.annotations.get(PLACEMENT)?, node)
 }
@@ -41,7 +42,8 @@ fn parse_placement(text: &str, node: &str) -> Option<Allocation> {
     cards.all(|card| u64::from(*card) < MOST_CARDS).then_some(placed.containers)
 }
 
-/// V2: units of the pod on each card; empty where nothing of it can be read, as the published tool reads it.
+/// V2: units of the pod on each card; empty where nothing of it can be read, as the published tool
+/// reads it.
 pub(crate) fn allocation(pod: &Pod) -> BTreeMap<i64, i64> {
     pod.annotations.get(ALLOCATION).and_then(|text| parse_allocation(text)).unwrap_or_default()
 }
@@ -122,7 +124,8 @@ mod tests {
         for (text, units) in [
             (r#"{"0":{"1":1},"1":{"1":7}}"#, Some(vec![(1, 8)])),
             (r#"{"0":{"0":4,"1":4}}"#, Some(vec![(0, 4), (1, 4)])),
-            // Two ways to write a card are one card; two ways to write a container are one, the last.
+            // Two ways to write a card are one card; two ways to write a container are one, the
+            // last.
             (r#"{"0":{"1":1,"01":2}}"#, Some(vec![(1, 3)])),
             (r#"{"0":{"1":1},"+0":{"1":2},"0":{"1":5}}"#, Some(vec![(1, 5)])),
             (r#"{"0":{"1":1,"1":2}}"#, Some(vec![(1, 2)])),

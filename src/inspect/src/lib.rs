@@ -1,7 +1,8 @@
 //! `kubectl inspect cgpu`: GPU memory of a cluster, card by card, as the API server has it.
 //!
-//! Owns the table that ACK's and gpushare's inspect tools print, byte for byte, and what stands beside it. Must never write to the
-//! API server, or ask a node. Called by: a person, through kubectl, and by scripts that read the table.
+//! Owns the table that ACK's and gpushare's inspect tools print, byte for byte, and what stands
+//! beside it. Must never write to the API server, or ask a node. Called by: a person, through
+//! kubectl, and by scripts that read the table.
 //!
 //! ```text
 //! args ─► kubernetes::seen ─► view ◄─ annotations      (whose is which memory)

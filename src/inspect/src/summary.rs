@@ -65,7 +65,8 @@ fn card(device: &Device) -> Cell {
     Cell { text: format!("{}/{}", device.used, device.total), paint }
 }
 
-/// How the node shares its cards, what of them local containers hold, which take nothing, and who says all that.
+/// How the node shares its cards, what of them local containers hold, which take nothing, and who
+/// says all that.
 pub(crate) fn wide_cells(node: &NodeView, unit: &str) -> [Cell; 4] {
     let cards = || node.devices.values().filter_map(|device| device.card.as_ref());
     let local: u64 = cards().map(|card| card.local_mib).fold(0, u64::saturating_add);

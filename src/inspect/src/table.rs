@@ -1,5 +1,6 @@
-//! Lines of cells as Go's `text/tabwriter` writes them with padding 2, blanks, and no flags: what the
-//! published tool uses. Names of Kubernetes are ASCII: of a wide character, Go would count one column.
+//! Lines of cells as Go's `text/tabwriter` writes them with padding 2, blanks, and no flags: what
+//! the published tool uses. Names of Kubernetes are ASCII: of a wide character, Go would count one
+//! column.
 
 use std::io::Write as _;
 
@@ -35,7 +36,8 @@ impl Cell {
 }
 
 impl From<String> for Cell {
-    /// What others wrote into the cluster's objects is text and nothing else: a cell is one line, and no terminal obeys it.
+    /// What others wrote into the cluster's objects is text and nothing else: a cell is one line,
+    /// and no terminal obeys it.
     fn from(text: String) -> Self {
         Self { text: plain(&text), paint: Paint::Plain }
     }
@@ -81,7 +83,8 @@ mod tests {
     )]
     use super::*;
 
-    /// tabwriter as its documentation tells it, cell by cell: what stands in the same column directly above and below.
+    /// tabwriter as its documentation tells it, cell by cell: what stands in the same column
+    /// directly above and below.
     fn model(lines: &[Vec<String>]) -> String {
         let has = |line: usize, column: usize| lines[line].len() > column + 1;
         let mut text = String::new();

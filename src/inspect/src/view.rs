@@ -1,7 +1,8 @@
 //! Nodes with what their pods have of each card: pure.
 //!
-//! A node without our annotation, in a cluster without our placements, is counted as the published tool counts: memory in the
-//! resource's unit, cards of equal size, pods by V2 or V1. Where ours are there, everything is MiB, and exact.
+//! A node without our annotation, in a cluster without our placements, is counted as the published
+//! tool counts: memory in the resource's unit, cards of equal size, pods by V2 or V1. Where ours
+//! are there, everything is MiB, and exact.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -94,7 +95,8 @@ impl Source {
 }
 
 impl View {
-    /// `all` keeps a node without GPU memory, as where it was asked for by name. With it, what is wrong with annotations.
+    /// `all` keeps a node without GPU memory, as where it was asked for by name. With it, what is
+    /// wrong with annotations.
     pub(crate) fn of(seen: &Seen, all: bool) -> (Self, Vec<String>) {
         let mut warnings = Vec::new();
         let mut nodes: Vec<(&SeenNode, Option<BTreeMap<u32, CardReport>>)> = Vec::new();
@@ -152,7 +154,8 @@ impl View {
         name(if shown.all(whole) { GIB } else { 1 })
     }
 
-    /// The same in the unit of the heading. A card's last part of a GiB is not offered to pods, and left out.
+    /// The same in the unit of the heading. A card's last part of a GiB is not offered to pods, and
+    /// left out.
     pub(crate) fn in_units(&self) -> Self {
         let mut view = self.clone();
         if !view.exact || view.unit != "GiB" {
@@ -262,8 +265,9 @@ impl NodeView {
     }
 }
 
-/// What a pod has of each card; None where that is nothing. `unit_mib`: amounts are MiB, and one unit of the resource is so
-/// many. Trusted in this order: our placement, V2, V1, and what mpsgated sees.
+/// What a pod has of each card; None where that is nothing. `unit_mib`: amounts are MiB, and one
+/// unit of the resource is so many. Trusted in this order: our placement, V2, V1, and what mpsgated
+/// sees.
 fn pod_view(
     pod: &Pod,
     node: &str,
@@ -307,7 +311,8 @@ fn pod_view(
     })
 }
 
-/// Pods that the API server has no more, or that have ended, and whose containers still hold memory.
+/// Pods that the API server has no more, or that have ended, and whose containers still hold
+/// memory.
 fn gone(cards: &BTreeMap<u32, CardReport>, known: &HashSet<&str>) -> Vec<PodView> {
     let mut amounts: BTreeMap<&str, BTreeMap<i64, i64>> = BTreeMap::new();
     for (index, card) in cards {
@@ -352,7 +357,8 @@ fn peaks(pod: &Pod, layout: &Allocation) -> BTreeMap<i64, i64> {
     cards.map(|card| (i64::from(*card), on(*card))).filter(|(_, amount)| *amount > 0).collect()
 }
 
-/// As Kubernetes counts: while an init container runs, with the sidecars before it; then sidecars and main ones together.
+/// As Kubernetes counts: while an init container runs, with the sidecars before it; then sidecars
+/// and main ones together.
 fn most(pod: &Pod, amount: impl Fn(&Container) -> i64) -> i64 {
     let (mut sidecars, mut most, mut mains) = (0_i64, 0_i64, 0_i64);
     for container in &pod.containers {

@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
-use mpsgate_kubernetes::Life;
+use mpsgate_kubernetes::Lifecycle;
 use serde_json::json;
 
 use super::*;
@@ -12,7 +12,7 @@ fn container(name: &str, kind: Kind, gpu_mem: u64, units: &[(u64, u64)]) -> Cont
         name: name.to_owned(),
         kind,
         limits,
-        life: Life::Running,
+        lifecycle: Lifecycle::Running,
         core_percent: Ok(0),
         uid: None,
     }
@@ -106,7 +106,7 @@ fn a_node_without_our_annotation_is_in_the_units_of_the_table_too() {
 }
 
 #[test]
-fn who_says_where_a_pod_is_is_believed_in_order() {
+fn who_says_where_a_pod_is_is_trusted_in_order() {
     let v1 = json!({"ALIYUN_COM_GPU_MEM_IDX": "0"});
     let v2 = json!({"ALIYUN_COM_GPU_MEM_IDX": "0", "scheduler.framework.gpushare.allocation": "{\"0\":{\"1\":2}}"});
     let with = |mut base: serde_json::Value, more: serde_json::Value| {

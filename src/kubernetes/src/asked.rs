@@ -21,12 +21,13 @@ pub struct Asked {
     pub gib: u64,
 }
 
-/// Who asks for which slices (`nvidia.com/gpu-<N>gb`), of the pods without a node that could come to one with these
-/// labels, and the future that follows them while there are labels: it is a watch of the whole cluster's waiting
-/// pods. Dropping the future ends it.
+/// Who asks for which slices (`nvidia.com/gpu-<N>gb`), of the pods without a node that could come
+/// to one with these labels, and the future that follows them while there are labels: it is a watch
+/// of the whole cluster's waiting pods. Dropping the future ends it.
 ///
-/// A pod with scheduling gates comes nowhere yet, and one whose nodeSelector does not fit never comes here. Affinity, taints
-/// and other schedulers are not looked at: who decides over them is the pod's author, so nothing would be kept out.
+/// A pod with scheduling gates comes nowhere yet, and one whose nodeSelector does not fit never
+/// comes here. Affinity, taints and other schedulers are not looked at: who decides over them is
+/// the pod's author, so nothing would be kept out.
 pub fn slices_asked(
     settings: Settings,
     mut on: watch::Receiver<Option<BTreeMap<String, String>>>,

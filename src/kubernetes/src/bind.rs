@@ -1,5 +1,5 @@
-//! What a scheduler does to a pod: read it, bind it, label its own. Each request has its limit of time,
-//! and every failure says whether the request may have been carried out all the same.
+//! What a scheduler does to a pod: read it, bind it, label its own. Each request has its limit of
+//! time, and every failure says whether the request may have been carried out all the same.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -127,11 +127,13 @@ impl Binder {
         self.patch(what, namespace, name, json!({"metadata": {"labels": {label: value}}})).await
     }
 
-    /// Binds a pod to a node and annotates it, in one write, where it is still that of its uid, has no node, and nobody wrote
-    /// since it was read. Kubernetes before 1.23 looks at the name and the node alone, and merges the annotations likewise.
+    /// Binds a pod to a node and annotates it, in one write, where it is still that of its uid, has
+    /// no node, and nobody wrote since it was read. Kubernetes before 1.23 looks at the name and
+    /// the node alone, and merges the annotations likewise.
     ///
     /// # Errors
-    /// With what is known of its outcome. A conflict is a pod that has a node, another uid or another version.
+    /// With what is known of its outcome. A conflict is a pod that has a node, another uid or
+    /// another version.
     pub async fn bind(
         &self,
         fetched: &Fetched,
@@ -190,7 +192,8 @@ impl Binder {
         Ok(())
     }
 
-    /// The client of the last request that worked, or a new one with the credentials as they are now.
+    /// The client of the last request that worked, or a new one with the credentials as they are
+    /// now.
     pub(crate) async fn ask<T, F: Future<Output = Result<T, kube::Error>>>(
         &self,
         what: String,
@@ -203,7 +206,8 @@ impl Binder {
             None => self.settings.connect().await?,
         };
         let answer = tokio::time::timeout(self.patience, request(client.clone())).await;
-        // An answer of the API server is one, whatever it says; but with 401 the credentials have changed.
+        // An answer of the API server is one, whatever it says; but with 401 the credentials have
+        // changed.
         let works = match &answer {
             Ok(Ok(_)) => true,
             Ok(Err(kube::Error::Api(status))) => status.code != 401,

@@ -1,5 +1,5 @@
-//! The card that a scheduler chose for a container, as the annotations of the seed systems say it. A hint: whoever
-//! makes a pod can write them.
+//! The card that a scheduler chose for a container, as the annotations of ACK and gpushare say it.
+//! A hint: whoever makes a pod can write them.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
 const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
 
 impl Pod {
-    /// Indices of the cards that a scheduler chose for a container. None where it chose none, or where what it wrote
-    /// cannot be read.
+    /// Indices of the cards that a scheduler chose for a container. None where it chose none, or
+    /// where what it wrote cannot be read.
     #[must_use]
     pub fn chosen_cards(&self, container: &str) -> Vec<u32> {
         let ours = || {

@@ -1,4 +1,5 @@
-//! All nodes and all pods of the cluster, reduced to what matters of GPU memory and told one by one.
+//! All nodes and all pods of the cluster, reduced to what matters of GPU memory and told one by
+//! one.
 //!
 //! Nothing is kept here: 100,000 pods have one home, the ledger of whoever listens.
 
@@ -101,8 +102,8 @@ impl ClusterNode {
     }
 }
 
-/// Follows every pod of the cluster that asks for something of ours, for ever. Of the others `tell` hears when they
-/// are gone, and nothing else.
+/// Follows every pod of the cluster that asks for something of ours, for ever. Of the others `tell`
+/// hears when they are gone, and nothing else.
 pub async fn cluster_pods(settings: &Settings, mut tell: impl FnMut(Change<Pod>)) -> Infallible {
     let of = |pod: WirePod| Pod::reduce(pod).filter(asks);
     let told = relay(of, |pod: WirePod| pod.metadata.uid, &mut tell);

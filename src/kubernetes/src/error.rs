@@ -43,7 +43,8 @@ pub enum Error {
         #[source]
         source: Box<kube::Error>,
     },
-    /// A watch without a word: whether the API server, or anything between, is still there is not known.
+    /// A watch without a word: whether the API server, or anything between, is still there is not
+    /// known.
     #[error("cannot watch {what}: nothing was heard for {seconds} s")]
     Silent {
         /// `the pods of node gpu-1`.

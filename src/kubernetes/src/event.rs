@@ -1,7 +1,7 @@
 //! Events of the API server, written by one future for all that report.
 //!
-//! `v1` events: events.k8s.io/v1 (from 1.19) is the same storage with stricter checks; what `kubectl describe` reads is `v1`,
-//! and its `count` is what a patch raises.
+//! `v1` events: events.k8s.io/v1 (from 1.19) is the same storage with stricter checks; what
+//! `kubectl describe` reads is `v1`, and its `count` is what a patch raises.
 //!
 //! ```text
 //!  Recorder ──► Folding ──► one write at a time for each namespace, several namespaces at once
@@ -9,8 +9,8 @@
 //!                  │           ├─► no (403, 429, 500, …), or no answer in time: that pod's event waits, longer each time
 //!                  └───────────┴─► no connection, or not who we were: all wait
 //! ```
-//! What is refused is the business of one namespace: a policy, a quota of events, a webhook that hangs. Whoever may
-//! have one refused in his own must not keep the node from telling of others.
+//! What is refused is the business of one namespace: a policy, a quota of events, a webhook that
+//! hangs. Whoever may have one refused in his own must not keep the node from telling of others.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -50,7 +50,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Hands in a report. Where too many wait already, it is dropped and counted: nothing waits for the API server.
+    /// Hands in a report. Where too many wait already, it is dropped and counted: nothing waits for
+    /// the API server.
     pub fn report(&self, event: Event) {
         if self.send.try_send(event).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -64,7 +65,8 @@ impl Recorder {
     }
 }
 
-/// A recorder, and the future that writes what it is told. Dropping the future loses what was not written yet.
+/// A recorder, and the future that writes what it is told. Dropping the future loses what was not
+/// written yet.
 pub fn events(settings: Settings) -> (Recorder, impl Future<Output = Infallible> + Send) {
     let (send, receive) = mpsc::channel(WAITING);
     let recorder = Recorder { send, dropped: Arc::default() };
@@ -157,8 +159,8 @@ fn may(busy: &[Option<String>], subject: &Subject) -> bool {
     }
 }
 
-/// Whether another event may be taken although this one was not: the API server answered, or began to. 401 is about
-/// us.
+/// Whether another event may be taken although this one was not: the API server answered, or began
+/// to. 401 is about us.
 fn concerns_it_alone(error: &Error) -> bool {
     match error {
         Error::Late { .. } => true,

@@ -1,4 +1,5 @@
-//! Many reports become few events: the same again is counted, and each object and reason has a budget. Pure.
+//! Many reports become few events: the same again is counted, and each object and reason has a
+//! budget. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,7 +17,8 @@ const MESSAGES: usize = 3;
 const FORGOTTEN: Duration = Duration::from_secs(50 * 60);
 /// Objects and reasons that are remembered; beyond, the one that was quiet longest makes room.
 const REMEMBERED: usize = 512;
-/// How long an object and reason waits after the API server said no, at first and at most: twice as long each time.
+/// How long an object and reason waits after the API server said no, at first and at most: twice as
+/// long each time.
 const ASIDE: Duration = Duration::from_secs(1);
 const ASIDE_MAX: Duration = Duration::from_secs(5 * 60);
 
@@ -145,7 +147,8 @@ pub(crate) struct Folding {
 /// What is to be written next.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// This, now: [`Folding::written`], [`Folding::refused`] or [`Folding::unsent`] tells how it went.
+    /// This, now: [`Folding::written`], [`Folding::refused`] or [`Folding::unsent`] tells how it
+    /// went.
     Write(Folded),
     /// Nothing before that moment, unless something is reported.
     At(Instant),
@@ -216,7 +219,8 @@ impl Folding {
         }
     }
 
-    /// What is due, of the subjects that may be written now. A write takes from its budget when it is handed out.
+    /// What is due, of the subjects that may be written now. A write takes from its budget when it
+    /// is handed out.
     pub(crate) fn next(&mut self, now: Instant, may: impl Fn(&Subject) -> bool) -> Next {
         let mut soonest: Option<Instant> = None;
         for ((subject, _), budget) in &mut self.budgets {
@@ -267,8 +271,8 @@ impl Folding {
         }
     }
 
-    /// The API server said no to this one, which says nothing of any other: it waits, and longer each time. Whether
-    /// that is the first time in a row.
+    /// The API server said no to this one, which says nothing of any other: it waits, and longer
+    /// each time. Whether that is the first time in a row.
     pub(crate) fn refused(&mut self, event: &Folded, now: Instant) -> bool {
         self.unsent(event);
         let Some((budget, _)) = self.place(event) else { return false };

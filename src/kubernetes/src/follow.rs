@@ -1,4 +1,5 @@
-//! A list and watch that never ends: reported to whoever keeps the result, begun anew after every failure.
+//! A list and watch that never ends: reported to whoever keeps the result, begun anew after every
+//! failure.
 //!
 //! ```text
 //!  connect ─► list ─► watch ─┬─► the server ends it after 20 s, or it is cut: watched on from the last version
@@ -6,7 +7,8 @@
 //!     │                      ├─► refused, 401, 410, garbage …
 //!     └────── back off ◄─────┘
 //! ```
-//! Anew means: new credentials, new list. Else nobody would know, on a quiet node, that the API server is back.
+//! Anew means: new credentials, new list. Else nobody would know, on a quiet node, that the API
+//! server is back.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -80,7 +82,8 @@ pub(crate) enum Told<K> {
 /// Where a list comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lists {
-    /// The server's cache: a list of every node at once must not reach etcd. It may be some seconds old.
+    /// The server's cache: a list of every node at once must not reach etcd. It may be some seconds
+    /// old.
     Cached,
     /// What holds now, in pages: who decides for the whole cluster must not begin with what was.
     Fresh,
@@ -121,7 +124,8 @@ where
     }
 }
 
-/// Between attempts: from 0.8 s doubling to 30 s, each with jitter; from the start after two quiet minutes.
+/// Between attempts: from 0.8 s doubling to 30 s, each with jitter; from the start after two quiet
+/// minutes.
 #[derive(Default)]
 pub(crate) struct Pause(DefaultBackoff);
 

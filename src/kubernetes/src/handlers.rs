@@ -1,6 +1,8 @@
-//! Which of a node's runtime handlers lead through mpsgate: an annotation of the node, and a condition. Pure.
+//! Which of a node's runtime handlers lead through mpsgate: an annotation of the node, and a
+//! condition. Pure.
 //!
-//! A pod chooses a handler by its RuntimeClass. One that does not lead to mpsgate-runtime starts containers that nobody has judged.
+//! A pod chooses a handler by its RuntimeClass. One that does not lead to mpsgate-runtime starts
+//! containers that nobody has evaluated.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +12,11 @@ use serde::{Deserialize, Serialize};
 pub const HANDLERS: &str = "mpsgate.io/handlers";
 /// How it is laid out.
 const VERSION: u64 = 1;
-/// The condition: `True` while containers of a handler go round mpsgate.
+/// The condition: `True` while containers of a handler bypass mpsgate.
 pub const BYPASS: &str = "GPUMemorySharingBypass";
 
-/// How the handlers of a node's engine stand to mpsgate. One that is in no list is one that the engine's settings do not name.
+/// How the handlers of a node's engine stand to mpsgate. One that is in no list is one that the
+/// engine's settings do not name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandlerReport {
     /// The engine: `containerd`, `crio`, or both with a comma.

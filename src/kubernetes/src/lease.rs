@@ -1,12 +1,14 @@
-//! Which of several replicas acts: a Lease, held as client-go's leader election holds it, so that tools show it.
+//! Which of several replicas acts: a Lease, held as client-go's leader election holds it, so that
+//! tools show it.
 //!
 //! ```text
 //!   follower ── no holder, released, or unchanged for its duration ─► leader ── renewed every 2 s ─┐
 //!      ▲                                                                 ▲                         │
 //!      └──── not renewed for 10 s, or taken, or stopped ◄────────────────┴─────────────────────────┘
 //! ```
-//! Times are this process's own: a record counts from when it was seen to change, not from what is written in it. A
-//! leader stops 5 s before anybody may follow it, so a request of less than that never crosses with the next leader's.
+//! Times are this process's own: a record counts from when it was seen to change, not from what is
+//! written in it. A leader stops 5 s before anybody may follow it, so a request of less than that
+//! never crosses with the next leader's.
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +67,8 @@ impl Lead {
     }
 }
 
-/// Who leads, and the future that takes part. It ends when `stop` says so, with the lease given back.
+/// Who leads, and the future that takes part. It ends when `stop` says so, with the lease given
+/// back.
 pub fn lead(
     settings: Settings,
     lease: LeaseSettings,

@@ -1,8 +1,8 @@
 //! The API server's side of a node: its pods, its own object, events.
 //!
-//! Owns: one client of one API server. Must never: decide, start anything, or stop mpsgated: every function that talks
-//! is a future that goes on for ever, and says in what it publishes how it stands. Called by: the daemon, which
-//! spawns the futures and drops them at its end.
+//! Owns: one client of one API server. Must never: decide, start anything, or stop mpsgated: every
+//! function that talks is a future that goes on for ever, and says in what it publishes how it
+//! stands. Called by: the daemon, which spawns the futures and drops them at its end.
 //!
 //! ```text
 //!  pods() ──► watch::Receiver<Arc<Pods>> ──► promises(): what bound pods may still take
@@ -53,7 +53,7 @@ pub use node::{
 pub use node_task::node;
 pub use placed::{Allocation, PLACEMENT, Placed};
 pub use pod::{
-    Container, GPU_CORE, GPU_COUNT, GPU_MEMORY, Kind, Life, LimitError, Limits, Pod, Pods,
+    Container, GPU_CORE, GPU_COUNT, GPU_MEMORY, Kind, Lifecycle, LimitError, Limits, Pod, Pods,
 };
 pub use pods::{pods, wait_for_pod};
 pub use promise::{Promise, promise, promises};

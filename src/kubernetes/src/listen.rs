@@ -1,8 +1,10 @@
-//! One list and the watches that follow it, until something fails. Called by: `follow`, which begins anew then.
+//! One list and the watches that follow it, until something fails. Called by: `follow`, which
+//! begins anew then.
 //!
-//! A watch of which nothing changes says nothing. So the server is asked to end each one soon, and the next one goes on from
-//! the version where that ended: whoever says nothing for longer than a watch lasts is not there. Not kube's watcher: it shows
-//! neither the end of a watch nor a bookmark, by which one that is quiet is told from one that is dead.
+//! A watch of which nothing changes says nothing. So the server is asked to end each one soon, and
+//! the next one goes on from the version where that ended: whoever says nothing for longer than a
+//! watch lasts is not there. Not kube's watcher: it shows neither the end of a watch nor a
+//! bookmark, by which one that is quiet is told from one that is dead.
 
 use std::fmt::Debug;
 use std::future::IntoFuture;
@@ -103,7 +105,7 @@ where
         Ok(version)
     }
 
-    /// The next sign of life, of which there is one in time.
+    /// The next heartbeat, of which there is one in time.
     async fn heard<T>(&self, next: impl IntoFuture<Output = T>) -> Result<T, Error> {
         let silence = self.patience.silence;
         tokio::time::timeout(silence, next)

@@ -1,4 +1,5 @@
-//! This node's object: the labels that switch it, and what mpsgate writes into it. Pure; `node_task` does it.
+//! This node's object: the labels that switch it, and what mpsgate writes into it. Pure;
+//! `node_task` does it.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +21,9 @@ const PARTITIONING: &str = "nos.nebuly.com/gpu-partitioning";
 pub const CARDS: &str = "mpsgate.io/cards";
 /// How it is laid out.
 const CARDS_VERSION: u64 = 1;
-/// While this annotation stands on a node, mpsgate is being removed from the cluster: the node gives its cards back as if
-/// nobody had labelled it, and its labels, which may be its node pool's, stay as they are.
+/// While this annotation stands on a node, mpsgate is being removed from the cluster: the node
+/// gives its cards back as if nobody had labelled it, and its labels, which may be its node pool's,
+/// stay as they are.
 pub const REMOVAL: &str = "mpsgate.io/removal";
 /// The condition of the node that says whether it takes GPU memory requests.
 pub const CONDITION: &str = "GPUMemorySharingReady";
@@ -29,8 +31,9 @@ pub const CONDITION: &str = "GPUMemorySharingReady";
 pub(crate) const ANNOTATIONS: [&str; 2] = [CARDS, HANDLERS];
 /// The conditions that are written.
 pub(crate) const CONDITIONS: [&str; 2] = [CONDITION, BYPASS];
-/// Stands on the node while mpsgate has cards of it. The chart's DaemonSets are chosen by it too: Kubernetes deletes a
-/// DaemonSet's pod when its node's labels fit no more, and with the holder's pod all CUDA work dies.
+/// Stands on the node while mpsgate has cards of it. The chart's DaemonSets are chosen by it too:
+/// Kubernetes deletes a DaemonSet's pod when its node's labels fit no more, and with the holder's
+/// pod all CUDA work dies.
 pub const SHARED: &str = "mpsgate.io/shared";
 /// That one, and the card labels (ACK): how many, their name, memory of one.
 const LABELS: [&str; 4] = [
@@ -102,10 +105,11 @@ impl Labels {
 /// What shall be written into the node's object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeReport {
-    /// The cards that are shared. None: annotation, labels and `aliyun.com/gpu-count` are taken away.
-    /// `None` leaves them as they are: nobody knows yet, or now.
+    /// The cards that are shared. None: annotation, labels and `aliyun.com/gpu-count` are taken
+    /// away. `None` leaves them as they are: nobody knows yet, or now.
     pub cards: Option<Vec<CardReport>>,
-    /// Which handlers lead through mpsgate. Without cards it is taken away; `None` leaves it as it is.
+    /// Which handlers lead through mpsgate. Without cards it is taken away; `None` leaves it as it
+    /// is.
     pub handlers: Option<HandlerReport>,
     /// The condition [`CONDITION`]. `None` takes it away.
     pub ready: Option<ConditionReport>,
@@ -268,8 +272,8 @@ impl NodeReport {
 }
 
 impl Ours {
-    /// What leads from `self` to `wanted`: patches of the node and of its status, each only where something
-    /// differs. Merge patches: nobody else's field is named. `now` is RFC 3339.
+    /// What leads from `self` to `wanted`: patches of the node and of its status, each only where
+    /// something differs. Merge patches: nobody else's field is named. `now` is RFC 3339.
     pub(crate) fn patches(&self, wanted: &Self, now: &str) -> (Option<Value>, Option<Value>) {
         let mut metadata = json!({});
         for (name, (have, want)) in
@@ -326,7 +330,8 @@ fn condition(
     condition
 }
 
-/// `Tesla T4` as `Tesla-T4`: at most 63 of letters, digits, `-_.`, the first and last of them no sign.
+/// `Tesla T4` as `Tesla-T4`: at most 63 of letters, digits, `-_.`, the first and last of them no
+/// sign.
 fn label_value(text: &str) -> String {
     let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let value: String = text.chars().map(allowed).collect();

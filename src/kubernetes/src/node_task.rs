@@ -19,8 +19,9 @@ pub(crate) const MANAGER: &str = "mpsgated";
 /// At most one round of writes in this time, however often the node or the report changes.
 const BETWEEN_WRITES: Duration = Duration::from_secs(1);
 
-/// This node as the API server has it, and the future that follows it and writes `report` into it, whenever one of
-/// them changes. While there is no report nothing is written. Dropping the future ends both.
+/// This node as the API server has it, and the future that follows it and writes `report` into it,
+/// whenever one of them changes. While there is no report nothing is written. Dropping the future
+/// ends both.
 pub fn node(
     settings: Settings,
     report: watch::Receiver<Option<NodeReport>>,
@@ -118,7 +119,8 @@ async fn write_for_ever(
     }
 }
 
-/// Both patches, the status last; what the API server made of them. One that it refuses keeps the other from nothing.
+/// Both patches, the status last; what the API server made of them. One that it refuses keeps the
+/// other from nothing.
 async fn write(
     settings: &Settings,
     client: &mut Option<Client>,

@@ -193,7 +193,7 @@ fn handlers_and_their_condition_are_written_beside_the_cards_and_go_with_them() 
     let have = report().wanted(&Ours::default());
     let handlers =
         HandlerReport { round: ["nvidia".to_owned()].into(), ..HandlerReport::default() };
-    let bypass = condition("HandlersGoRound", "nvidia", Some(true));
+    let bypass = condition("HandlersBypass", "nvidia", Some(true));
     let with = NodeReport { handlers: Some(handlers), bypass: Some(bypass), ..report() };
     let wanted = with.wanted(&have);
     let (metadata, status) = have.patches(&wanted, NOW);
@@ -205,7 +205,7 @@ fn handlers_and_their_condition_are_written_beside_the_cards_and_go_with_them() 
     assert_eq!(
         status.expect("a patch"),
         json!({"status": {"conditions": [{
-            "type": "GPUMemorySharingBypass", "status": "True", "reason": "HandlersGoRound", "message": "nvidia",
+            "type": "GPUMemorySharingBypass", "status": "True", "reason": "HandlersBypass", "message": "nvidia",
             "lastHeartbeatTime": NOW, "lastTransitionTime": NOW,
         }]}})
     );

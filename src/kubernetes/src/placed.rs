@@ -1,5 +1,6 @@
-//! Where a scheduler put a pod's containers, as annotations of the pod: ours, exact, and those of the seed systems, for
-//! their tools. Pure. Whoever makes a pod can write them, so they are a claim.
+//! Where a scheduler put a pod's containers, as annotations of the pod: ours, exact, and those of
+//! ACK and gpushare, for their tools. Pure. Whoever makes a pod can write them, so they are a
+//! claim.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,8 @@ const V1_POD: &str = "ALIYUN_COM_GPU_MEM_POD";
 const V1_DEV: &str = "ALIYUN_COM_GPU_MEM_DEV";
 const V1_ASSIGNED: &str = "ALIYUN_COM_GPU_MEM_ASSIGNED";
 const V1_TIME: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
-/// V2, by the container's place in `spec.containers`, then by the card's index (ACK; `kubectl inspect cgpu`).
+/// V2, by the container's place in `spec.containers`, then by the card's index (ACK;
+/// `kubectl inspect cgpu`).
 const V2_ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
 const V2_ASSIGNED: &str = "scheduler.framework.gpushare.assigned";
 const V2_TIME: &str = "scheduler.framework.gpushare.assume-time";
@@ -78,7 +80,8 @@ impl Placed {
         .to_string()
     }
 
-    /// All annotations of a pod that is put there. `card_mib` is the memory of each of the node's cards.
+    /// All annotations of a pod that is put there. `card_mib` is the memory of each of the node's
+    /// cards.
     #[must_use]
     pub fn annotations(
         &self,
@@ -125,8 +128,9 @@ impl Pod {
         Placed::parse(self.annotations.get(PLACEMENT)?)
     }
 
-    /// Where the containers of a bound pod are said to be: our annotation if it is of the pod's node, else V2, else V1.
-    /// These two say cards; how much of each is told by the limits. `None` where nothing can be read.
+    /// Where the containers of a bound pod are said to be: our annotation if it is of the pod's
+    /// node, else V2, else V1. These two say cards; how much of each is told by the limits. `None`
+    /// where nothing can be read.
     #[must_use]
     pub fn allocation(&self) -> Option<Allocation> {
         let ours = self.placed().filter(|placed| Some(&placed.node) == self.node.as_ref());
@@ -143,7 +147,8 @@ impl Pod {
         Some(all.collect())
     }
 
-    /// By container, by card: units, of which only the ratio counts. Init containers are where the first main one is.
+    /// By container, by card: units, of which only the ratio counts. Init containers are where the
+    /// first main one is.
     fn shares_of_v2(&self) -> Option<Allocation> {
         let text = self.annotations.get(V2_ALLOCATION)?;
         let by_place: BTreeMap<usize, BTreeMap<u32, u64>> = serde_json::from_str(text).ok()?;

@@ -22,10 +22,11 @@ const UNIT: (&str, &str) = ("mpsgate.io/gpu-mem-", "mi");
 /// The uid under which the kubelet, and so the engine, knows a static pod.
 const STATIC_HASH: &str = "kubernetes.io/config.hash";
 
-/// The reason of a pod that kubelet failed when its device manager could not allocate (pkg/kubelet/lifecycle, 1.20 to 1.36).
+/// The reason of a pod that kubelet failed when its device manager could not allocate
+/// (pkg/kubelet/lifecycle, 1.20 to 1.36).
 const NOT_ADMITTED: &str = "UnexpectedAdmissionError";
 
-/// Annotations of a pod that are kept: ours, and what the schedulers of the seed systems write.
+/// Annotations of a pod that are kept: ours, and what the schedulers of ACK and gpushare write.
 const KEPT: [&str; 4] = [
     "mpsgate.io/",
     "ALIYUN_COM_GPU_MEM_",
@@ -111,7 +112,7 @@ pub struct Pod {
     pub deleting: bool,
     /// Cards that its memory is spread over, by its label `aliyun.com/gpu-count`, as written.
     pub gpu_count: Option<String>,
-    /// Ours, and those of the seed systems' schedulers (V1 and V2).
+    /// Ours, and those of the schedulers of ACK and gpushare (V1 and V2).
     pub annotations: BTreeMap<String, String>,
     /// In the order of its specification, init containers first.
     pub containers: Vec<Container>,
@@ -130,8 +131,8 @@ pub struct Container {
     pub core_percent: Result<u64, LimitError>,
     /// `runAsUser`, its own or else the pod's. Without one the image decides.
     pub uid: Option<u32>,
-    /// Where it is in its life.
-    pub life: Life,
+    /// Where it is in its lifecycle.
+    pub lifecycle: Lifecycle,
 }
 
 /// When a container of a pod runs.
@@ -145,9 +146,9 @@ pub enum Kind {
     Main,
 }
 
-/// Where a container is in its life, as the kubelet reported last.
+/// Where a container is in its lifecycle, as the kubelet reported last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Life {
+pub enum Lifecycle {
     /// Not started, or about to start again.
     Waiting,
     /// Running.
@@ -230,8 +231,8 @@ impl Pod {
         self.containers.iter().find(|container| container.name == name)
     }
 
-    /// What matters of a pod's JSON, as a client of the API server sends it on. A pod that was never created has an
-    /// empty uid.
+    /// What matters of a pod's JSON, as a client of the API server sends it on. A pod that was
+    /// never created has an empty uid.
     ///
     /// # Errors
     /// Where it is no JSON of a pod.
@@ -267,7 +268,7 @@ impl Pod {
             let user = spec.security_context.run_as_user;
             let user = user.or(pod.spec.security_context.run_as_user);
             Container {
-                life: life(&spec, kind, policy, status),
+                lifecycle: lifecycle(&spec, kind, policy, status),
                 core_percent: core_percent(&spec.resources),
                 uid: user.and_then(|uid| u32::try_from(uid).ok()),
                 limits: limits(spec.resources),
@@ -295,22 +296,23 @@ impl Pod {
     }
 }
 
-/// Of two of a name the first. A pod may have as many as an object of the API server holds, and each is looked for.
+/// Of two of a name the first. A pod may have as many as an object of the API server holds, and
+/// each is looked for.
 fn by_name(statuses: &[ContainerStatus]) -> HashMap<&str, &ContainerStatus> {
     statuses.iter().rev().map(|status| (status.name.as_str(), status)).collect()
 }
 
-fn life(
+fn lifecycle(
     spec: &ContainerSpec,
     kind: Kind,
     pod_policy: &str,
     status: Option<&ContainerStatus>,
-) -> Life {
-    let Some(state) = status.map(|status| &status.state) else { return Life::Waiting };
+) -> Lifecycle {
+    let Some(state) = status.map(|status| &status.state) else { return Lifecycle::Waiting };
     if state.running.is_some() {
-        return Life::Running;
+        return Lifecycle::Running;
     }
-    let Some(terminated) = &state.terminated else { return Life::Waiting };
+    let Some(terminated) = &state.terminated else { return Lifecycle::Waiting };
     // Its own policy (a sidecar's, or from Kubernetes 1.34 any container's) comes before the pod's.
     let again = match spec.restart_policy.as_deref().unwrap_or(pod_policy) {
         // An init container that succeeded is done, whatever the pod's policy.
@@ -320,7 +322,7 @@ fn life(
         "Never" => !spec.restart_policy_rules.is_empty(),
         _ => true,
     };
-    if again { Life::Between } else { Life::Ended }
+    if again { Lifecycle::Between } else { Lifecycle::Ended }
 }
 
 fn limits(resources: Resources) -> Result<Limits, LimitError> {

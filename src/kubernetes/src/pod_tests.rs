@@ -12,8 +12,8 @@ fn with(spec: Value, status: Value) -> Pod {
     )
 }
 
-/// The life of a container of `kind` under `policy`, with `state` reported.
-fn life_of(list: &str, own: Value, policy: &str, state: Value) -> Life {
+/// The lifecycle of a container of `kind` under `policy`, with `state` reported.
+fn life_of(list: &str, own: Value, policy: &str, state: Value) -> Lifecycle {
     let statuses = if list == "containers" { "containerStatuses" } else { "initContainerStatuses" };
     let mut container = own;
     container["name"] = "c".into();
@@ -21,7 +21,7 @@ fn life_of(list: &str, own: Value, policy: &str, state: Value) -> Life {
         json!({"restartPolicy": policy, list: [container]}),
         json!({statuses: [{"name": "c", "state": state}]}),
     );
-    pod.containers[0].life
+    pod.containers[0].lifecycle
 }
 
 #[test]
@@ -70,13 +70,14 @@ fn keeps_what_matters_of_a_pod_and_nothing_else() {
             "scheduler.framework.gpushare.allocation"
         ]
     );
-    let kinds: Vec<_> = pod.containers.iter().map(|c| (c.name.as_str(), c.kind, c.life)).collect();
+    let kinds: Vec<_> =
+        pod.containers.iter().map(|c| (c.name.as_str(), c.kind, c.lifecycle)).collect();
     assert_eq!(
         kinds,
         [
-            ("fetch", Kind::Init, Life::Waiting),
-            ("proxy", Kind::Sidecar, Life::Waiting),
-            ("main", Kind::Main, Life::Running)
+            ("fetch", Kind::Init, Lifecycle::Waiting),
+            ("proxy", Kind::Sidecar, Lifecycle::Waiting),
+            ("main", Kind::Main, Lifecycle::Running)
         ]
     );
     let main = pod.container("main").expect("there").limits.clone().expect("readable");
@@ -141,35 +142,38 @@ fn only_whole_gigabytes_are_slices() {
 #[test]
 fn a_container_that_ended_starts_again_as_its_policy_says() {
     let ended = |code: i32| json!({"terminated": {"exitCode": code}});
-    for (list, own, policy, code, life) in [
-        ("containers", json!({}), "Always", 0, Life::Between),
-        ("containers", json!({}), "OnFailure", 0, Life::Ended),
-        ("containers", json!({}), "OnFailure", 1, Life::Between),
-        ("containers", json!({}), "Never", 1, Life::Ended),
+    for (list, own, policy, code, lifecycle) in [
+        ("containers", json!({}), "Always", 0, Lifecycle::Between),
+        ("containers", json!({}), "OnFailure", 0, Lifecycle::Ended),
+        ("containers", json!({}), "OnFailure", 1, Lifecycle::Between),
+        ("containers", json!({}), "Never", 1, Lifecycle::Ended),
         // Kubernetes 1.34: its own policy and rules.
-        ("containers", json!({"restartPolicy": "Always"}), "Never", 1, Life::Between),
-        ("containers", json!({"restartPolicy": "Never"}), "Always", 1, Life::Ended),
+        ("containers", json!({"restartPolicy": "Always"}), "Never", 1, Lifecycle::Between),
+        ("containers", json!({"restartPolicy": "Never"}), "Always", 1, Lifecycle::Ended),
         (
             "containers",
             json!({"restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart"}]}),
             "Always",
             1,
-            Life::Between,
+            Lifecycle::Between,
         ),
-        ("initContainers", json!({}), "Always", 0, Life::Ended),
-        ("initContainers", json!({}), "Always", 1, Life::Between),
-        ("initContainers", json!({}), "OnFailure", 0, Life::Ended),
-        ("initContainers", json!({}), "Never", 1, Life::Ended),
-        ("initContainers", json!({"restartPolicy": "Always"}), "Never", 0, Life::Between),
+        ("initContainers", json!({}), "Always", 0, Lifecycle::Ended),
+        ("initContainers", json!({}), "Always", 1, Lifecycle::Between),
+        ("initContainers", json!({}), "OnFailure", 0, Lifecycle::Ended),
+        ("initContainers", json!({}), "Never", 1, Lifecycle::Ended),
+        ("initContainers", json!({"restartPolicy": "Always"}), "Never", 0, Lifecycle::Between),
     ] {
         let case = format!("{list} {own} {policy} {code}");
-        assert_eq!(life_of(list, own, policy, ended(code)), life, "{case}");
+        assert_eq!(life_of(list, own, policy, ended(code)), lifecycle, "{case}");
     }
     assert_eq!(
         life_of("containers", json!({}), "Never", json!({"waiting": {"reason": "x"}})),
-        Life::Waiting
+        Lifecycle::Waiting
     );
-    assert_eq!(life_of("containers", json!({}), "Never", json!({"running": {}})), Life::Running);
+    assert_eq!(
+        life_of("containers", json!({}), "Never", json!({"running": {}})),
+        Lifecycle::Running
+    );
 }
 
 #[test]

@@ -12,8 +12,8 @@ use crate::follow::{Lists, Told, follow};
 use crate::wire::WirePod;
 use crate::{Pod, Pods, Settings, State};
 
-/// The pods that are bound to this node, as they change, and the future that follows them. Nothing happens until
-/// somebody polls it; dropping it ends the watch.
+/// The pods that are bound to this node, as they change, and the future that follows them. Nothing
+/// happens until somebody polls it; dropping it ends the watch.
 pub fn pods(
     settings: Settings,
 ) -> (watch::Receiver<Arc<Pods>>, impl Future<Output = Infallible> + Send) {
@@ -21,9 +21,9 @@ pub fn pods(
     let future = async move {
         let what = format!("the pods of node {}", settings.node);
         let fields = format!("spec.nodeName={}", settings.node);
-        let mut keeper = Keeper::default();
+        let mut cache = PodCache::default();
         let told = |told| {
-            if let Some(pods) = keeper.told(told) {
+            if let Some(pods) = cache.told(told) {
                 publish.send_replace(Arc::new(pods));
             }
         };
@@ -32,8 +32,8 @@ pub fn pods(
     (receive, future)
 }
 
-/// Waits until `uid` is among the pods, at most for `patience`: the kubelet may have heard of a pod a moment before
-/// us. The last snapshot in any case.
+/// Waits until `uid` is among the pods, at most for `patience`: the kubelet may have heard of a pod
+/// a moment before us. The last snapshot in any case.
 pub async fn wait_for_pod(
     pods: &mut watch::Receiver<Arc<Pods>>,
     uid: &str,
@@ -48,14 +48,15 @@ pub async fn wait_for_pod(
     Arc::clone(&pods.borrow())
 }
 
-/// What is published, and the list that is being received. The old pods stay shown until the new list is whole.
+/// What is published, and the list that is being received. The old pods stay shown until the new
+/// list is whole.
 #[derive(Default)]
-struct Keeper {
+struct PodCache {
     shown: Pods,
     coming: Option<Pods>,
 }
 
-impl Keeper {
+impl PodCache {
     /// The pods as they are now, where that changed.
     fn told(&mut self, told: Told<WirePod>) -> Option<Pods> {
         match told {
@@ -110,47 +111,47 @@ mod tests {
 
     #[test]
     fn a_list_replaces_what_was_known_only_when_it_is_whole() {
-        let mut keeper = Keeper::default();
+        let mut cache = PodCache::default();
         for event in [Event::Init, Event::InitApply(pod("a")), Event::InitApply(pod("b"))] {
-            assert!(keeper.told(Told::Kube(event)).is_none());
+            assert!(cache.told(Told::Kube(event)).is_none());
         }
-        let first = keeper.told(Told::Kube(Event::InitDone)).expect("published");
+        let first = cache.told(Told::Kube(Event::InitDone)).expect("published");
         assert_eq!(uids(&first), ["a", "b"]);
         assert!(first.state.is_current());
 
         let lost = || Told::Lost(Error::NoNode { node: "n".to_owned() });
-        let stale = keeper.told(lost()).expect("published");
+        let stale = cache.told(lost()).expect("published");
         assert_eq!(uids(&stale), ["a", "b"]);
         let State::Stale { since, .. } = stale.state else { panic!("{:?}", stale.state) };
 
-        assert!(keeper.told(Told::Kube(Event::Init)).is_none());
-        assert!(keeper.told(Told::Kube(Event::InitApply(pod("c")))).is_none());
+        assert!(cache.told(Told::Kube(Event::Init)).is_none());
+        assert!(cache.told(Told::Kube(Event::InitApply(pod("c")))).is_none());
         // Lost again in the middle of a list: the half of it counts for nothing.
-        let stale = keeper.told(lost()).expect("published");
+        let stale = cache.told(lost()).expect("published");
         assert_eq!(uids(&stale), ["a", "b"]);
         assert!(matches!(stale.state, State::Stale { since: again, .. } if again == since));
 
-        keeper.told(Told::Kube(Event::Init));
-        keeper.told(Told::Kube(Event::InitApply(pod("b"))));
-        let second = keeper.told(Told::Kube(Event::InitDone)).expect("published");
+        cache.told(Told::Kube(Event::Init));
+        cache.told(Told::Kube(Event::InitApply(pod("b"))));
+        let second = cache.told(Told::Kube(Event::InitDone)).expect("published");
         assert_eq!(uids(&second), ["b"]);
         assert!(second.state.is_current());
     }
 
     #[test]
     fn a_change_that_is_none_of_ours_is_not_published() {
-        let mut keeper = Keeper::default();
-        assert!(keeper.told(Told::Kube(Event::Apply(pod("a")))).is_some());
-        assert!(keeper.told(Told::Kube(Event::Apply(pod("a")))).is_none());
-        let gone = keeper.told(Told::Kube(Event::Delete(pod("a")))).expect("published");
+        let mut cache = PodCache::default();
+        assert!(cache.told(Told::Kube(Event::Apply(pod("a")))).is_some());
+        assert!(cache.told(Told::Kube(Event::Apply(pod("a")))).is_none());
+        let gone = cache.told(Told::Kube(Event::Delete(pod("a")))).expect("published");
         assert!(gone.is_empty());
     }
 
     #[test]
     fn before_the_first_list_a_failure_says_why_nothing_is_known() {
-        let mut keeper = Keeper::default();
+        let mut cache = PodCache::default();
         let pods =
-            keeper.told(Told::Lost(Error::NoNode { node: "n".to_owned() })).expect("published");
+            cache.told(Told::Lost(Error::NoNode { node: "n".to_owned() })).expect("published");
         assert!(
             matches!(&pods.state, State::Failing { error, .. } if error.contains("knows no node n"))
         );

@@ -1,13 +1,16 @@
-//! What the pods of this node may still take: a pure function of what the API server has bound to it.
+//! What the pods of this node may still take: a pure function of what the API server has bound to
+//! it.
 //!
-//! Kubernetes' own sum (`resourcehelpers.PodRequests`): a pod needs the larger of what its main containers need
-//! together, and of what each init container needs while it runs; a sidecar counts from its place in the order on.
+//! Kubernetes' own sum (`resourcehelpers.PodRequests`): a pod needs the larger of what its main
+//! containers need together, and of what each init container needs while it runs; a sidecar counts
+//! from its place in the order on.
 
 use std::collections::BTreeMap;
 
-use crate::{Kind, Life, LimitError, Limits, Pod, Pods};
+use crate::{Kind, Lifecycle, LimitError, Limits, Pod, Pods};
 
-/// What one pod may still take, running containers included: what their grants hold is the caller's to subtract.
+/// What one pod may still take, running containers included: what their grants hold is the caller's
+/// to subtract.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Promise {
     /// The pod's uid.
@@ -42,15 +45,16 @@ pub fn promise(pod: &Pod) -> Option<Promise> {
     }
     let mut containers = Vec::new();
     let mut unreadable = Vec::new();
-    // Of those that may run: sidecars so far, the most while an init container runs, main ones together.
+    // Of those that may run: sidecars so far, the most while an init container runs, main ones
+    // together.
     let (mut sidecars, mut most, mut main) =
         (Limits::default(), Limits::default(), Limits::default());
     for container in &pod.containers {
-        let may_run = match container.life {
-            Life::Running => true,
+        let may_run = match container.lifecycle {
+            Lifecycle::Running => true,
             // A pod that is being deleted starts nothing.
-            Life::Waiting | Life::Between => !pod.deleting,
-            Life::Ended => false,
+            Lifecycle::Waiting | Lifecycle::Between => !pod.deleting,
+            Lifecycle::Ended => false,
         };
         if !may_run {
             continue;

@@ -1,7 +1,7 @@
 //! Kubernetes quantities that count things: extended resources are whole numbers.
 //!
-//! The API server checks and rewrites them (`7000m` becomes `7`), but keeps suffixes and exponents (`1k`, `1e3`).
-//! Grammar: apimachinery `pkg/api/resource/quantity.go`.
+//! The API server checks and rewrites them (`7000m` becomes `7`), but keeps suffixes and exponents
+//! (`1k`, `1e3`). Grammar: apimachinery `pkg/api/resource/quantity.go`.
 
 /// Why a text is no count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

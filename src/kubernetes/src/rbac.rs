@@ -1,7 +1,9 @@
-//! What this crate asks of the API server, and nothing else: the ClusterRole `mpsgated`, for mpsgate-scheduler the
-//! ClusterRole and the Role `mpsgate-scheduler`, and for `mpsgate-scheduler --removal` those of `mpsgate-removal`.
+//! What this crate asks of the API server, and nothing else: the ClusterRole `mpsgated`, for
+//! mpsgate-scheduler the ClusterRole and the Role `mpsgate-scheduler`, and for
+//! `mpsgate-scheduler --removal` those of `mpsgate-removal`.
 //!
-//! `tests/api_server.rs` runs everything with just this, and each thing fails without its rule. The Helm chart has the same.
+//! `tests/api_server.rs` runs everything with just this, and each thing fails without its rule. The
+//! Helm chart has the same.
 
 /// One rule of the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +20,8 @@ pub struct Rule {
     pub why: &'static str,
 }
 
-/// All of them. RBAC cannot say "of this node"; the watch's field selector does, and from the kubelet's own
-/// kubeconfig the node authorizer.
+/// All of them. RBAC cannot say "of this node"; the watch's field selector does, and from the
+/// kubelet's own kubeconfig the node authorizer.
 pub const RULES: [Rule; 4] = [
     Rule {
         group: "",
@@ -52,8 +54,8 @@ pub const RULES: [Rule; 4] = [
     },
 ];
 
-/// All of mpsgate-scheduler's in the whole cluster: the ClusterRole `mpsgate-scheduler`. It changes no pod: a pod's cards
-/// travel in its Binding.
+/// All of mpsgate-scheduler's in the whole cluster: the ClusterRole `mpsgate-scheduler`. It changes
+/// no pod: a pod's cards travel in its Binding.
 pub const SCHEDULER_RULES: [Rule; 4] = [
     Rule {
         group: "",
@@ -112,8 +114,8 @@ pub const SCHEDULER_LABEL_RULES: [Rule; 1] = [Rule {
     why: "the label mpsgate.io/active on its own pod, by which the Service finds the replica that binds",
 }];
 
-/// Of `mpsgate-scheduler --removal` in the whole cluster: the ClusterRole `mpsgate-removal`, which is there while the chart is
-/// being removed.
+/// Of `mpsgate-scheduler --removal` in the whole cluster: the ClusterRole `mpsgate-removal`, which
+/// is there while the chart is being removed.
 pub const REMOVAL_RULES: [Rule; 1] = [Rule {
     group: "",
     resource: "nodes",

@@ -1,7 +1,9 @@
-//! What is asked of the API server when mpsgate is removed from a cluster: what of its own stands on the nodes, the annotation
-//! [`REMOVAL`] on and off, whose pods are still there, and Leases that nobody holds any more.
+//! What is asked of the API server when mpsgate is removed from a cluster: what of its own stands
+//! on the nodes, the annotation [`REMOVAL`] on and off, whose pods are still there, and Leases that
+//! nobody holds any more.
 //!
-//! Each question is asked once. What follows from an answer, and whether it is asked again, is `mpsgate-scheduler --removal`'s.
+//! Each question is asked once. What follows from an answer, and whether it is asked again, is
+//! `mpsgate-scheduler --removal`'s.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,8 +32,8 @@ pub struct Remains {
     pub is_told: bool,
     /// The label [`SHARED`] is there: mpsgate has cards of the node.
     pub is_shared: bool,
-    /// Annotations and conditions of mpsgate's that are there, by name. Whatever else mpsgated writes it takes away together
-    /// with one of these or with the label.
+    /// Annotations and conditions of mpsgate's that are there, by name. Whatever else mpsgated
+    /// writes it takes away together with one of these or with the label.
     pub shown: Vec<&'static str>,
     /// Pods that hold memory of its cards, by uid.
     pub holders: BTreeSet<String>,

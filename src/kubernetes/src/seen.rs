@@ -1,4 +1,5 @@
-//! One look at the nodes and pods of a cluster, for a person who asks: no watch, and as whoever the kubeconfig says.
+//! One look at the nodes and pods of a cluster, for a person who asks: no watch, and as whoever the
+//! kubeconfig says.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +29,8 @@ const ACTIVE: &str = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName
 /// Which API server, as whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
-    /// Kubeconfigs that are merged, the first one wins. Those that are not there are left out, as kubectl does.
+    /// Kubeconfigs that are merged, the first one wins. Those that are not there are left out, as
+    /// kubectl does.
     pub kubeconfigs: Vec<PathBuf>,
     /// A context of theirs; none: the current one.
     pub context: Option<String>,
@@ -164,7 +166,8 @@ impl SeenError {
 /// Looks at all nodes and their pods, or at one node and its pods.
 ///
 /// # Errors
-/// No kubeconfig that can be used, no API server that answers and lets it look, no node of that name.
+/// No kubeconfig that can be used, no API server that answers and lets it look, no node of that
+/// name.
 pub async fn seen(access: &Access, node: Option<&str>) -> Result<Seen, SeenError> {
     let (client, server) = access.connect().await?;
     let error = |what: &str, source| SeenError::Read {

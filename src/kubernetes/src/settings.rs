@@ -25,8 +25,8 @@ pub enum Source {
 /// How long an API server may say nothing until it counts as not heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience {
-    /// After so many seconds the server is to end a watch: its sign of life where nothing changes. Each watch costs it a request
-    /// in this time.
+    /// After so many seconds the server is to end a watch: its heartbeat where nothing changes.
+    /// Each watch costs it a request in this time.
     pub watch_seconds: u32,
     /// Longest time without a word on a watch.
     pub silence: Duration,
@@ -35,7 +35,8 @@ pub struct Patience {
 }
 
 impl Default for Patience {
-    /// A network that swallows packets is noticed within 30 s, and a server that is 5 s late is none.
+    /// A network that swallows packets is noticed within 30 s, and a server that is 5 s late is
+    /// none.
     fn default() -> Self {
         Self {
             watch_seconds: 20,
@@ -57,8 +58,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What applies: a kubeconfig that was named, else a pod's service account where there is one. `None` is
-    /// standalone mode: no API server is asked, and only tokens count.
+    /// What applies: a kubeconfig that was named, else a pod's service account where there is one.
+    /// `None` is standalone mode: no API server is asked, and only tokens count.
     ///
     /// A kubeconfig that was named need not exist yet: it is read at each connection.
     #[must_use]
@@ -71,8 +72,8 @@ impl Settings {
         Some(Self { source, node: node.to_owned(), patience: Patience::default() })
     }
 
-    /// A client with the credentials as they are now. Made anew after each failure: certificates of a kubelet are
-    /// replaced while mpsgated runs.
+    /// A client with the credentials as they are now. Made anew after each failure: certificates of
+    /// a kubelet are replaced while mpsgated runs.
     pub(crate) async fn connect(&self) -> Result<Client, Error> {
         let mut config = match &self.source {
             Source::Kubeconfig(path) => {

@@ -1,6 +1,8 @@
-//! What is read of the API server's objects: only the fields that mpsgate uses, as Kubernetes 1.20 to today name them.
+//! What is read of the API server's objects: only the fields that mpsgate uses, as Kubernetes 1.20
+//! to today name them.
 //!
-//! Not k8s-openapi's types: those hold whole pods, and refuse what a newer server writes differently.
+//! Not k8s-openapi's types: those hold whole pods, and refuse what a newer server writes
+//! differently.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
-//! Against a real API server (1.20.2, tests/k8s/api-server), as the user mpsgated, who may do what `RULES` says and nothing
-//! else. Skipped, with the reason, where Kubernetes was not built (`tests/k8s/build`; not by this test: it takes minutes).
+//! Against a real API server (1.20.2, tests/k8s/api-server), as the user mpsgated, who may do what
+//! `RULES` says and nothing else. Skipped, with the reason, where Kubernetes was not built
+//! (`tests/k8s/build`; not by this test: it takes minutes).
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};

@@ -9,18 +9,20 @@ use crate::{ComputeShare, GpuUuid, GrantKey, Mib, Priority};
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Guarantee {
-    /// Nothing does: the container shares its cards by agreement, without MPS. An mpsgate that does not know
-    /// the word refuses what holds it, and must: it would bring MPS up under these containers.
+    /// Nothing does: the container shares its cards by agreement, without MPS. An mpsgate that does
+    /// not know the word refuses what holds it, and must: it would bring MPS up under these
+    /// containers.
     None,
     /// The MPS limit alone: per process, by the client's environment and the server's cap.
     Mps,
     /// The same, and mpsgated ends a container whose processes take more in sum. Holds while the
-    /// watchdog sees the memory of the card's processes, so it is told by the moment and never recorded.
+    /// watchdog sees the memory of the card's processes, so it is told by the moment and never
+    /// recorded.
     #[serde(rename = "mps+watchdog")]
     MpsWatchdog,
-    /// The driver holds the container's cgroup to the grant, all its processes in sum, whatever they do
-    /// with their environment (r615 and newer, cgroup v2). Told while it is seen to hold, and never
-    /// recorded here: see [`Entry::cgroup_limit`](crate::ledger::Entry::cgroup_limit).
+    /// The driver holds the container's cgroup to the grant, all its processes in sum, whatever
+    /// they do with their environment (r615 and newer, cgroup v2). Told while it is seen to hold,
+    /// and never recorded here: see [`Entry::cgroup_limit`](crate::ledger::Entry::cgroup_limit).
     Cgroup,
 }
 
@@ -59,8 +61,8 @@ pub struct DeviceNode {
     pub minor: u32,
 }
 
-/// Profilers and debuggers open it, CUDA does not: NVIDIA's own specifications leave it out where the driver has not
-/// made it.
+/// Profilers and debuggers open it, CUDA does not: NVIDIA's own specifications leave it out where
+/// the driver has not made it.
 pub const UVM_TOOLS: &str = "/dev/nvidia-uvm-tools";
 
 impl DeviceNode {
@@ -128,7 +130,7 @@ pub struct CdiHook {
 /// What the daemon gave a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Which life of which container.
+    /// Which instance of which container.
     pub key: GrantKey,
     /// The cards, each once; exactly one under MPS, because a CUDA process has one pipe directory.
     pub cards: Vec<GrantedCard>,

@@ -114,10 +114,10 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// One life of a container: 128 random bits, made by the shim at `create`.
+/// One instance of a container: 128 random bits, made by the shim at `create`.
 ///
 /// Docker and Podman restart a container under the same id and cgroup path, so the id alone cannot
-/// tell an old life's late `poststop` from the new life's grant.
+/// tell a previous instance's late `poststop` from the new instance's grant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Instance(String);
@@ -159,7 +159,7 @@ impl From<Instance> for String {
     }
 }
 
-/// A grant's key: which life of which container of which runtime root.
+/// A grant's key: which instance of which container of which runtime root.
 ///
 /// The root belongs to it because two roots may hold the same id at the same time (measured, runc
 /// 1.1.5).
@@ -169,7 +169,7 @@ pub struct GrantKey {
     pub runtime_root: String,
     /// The container's id.
     pub container_id: ContainerId,
-    /// The life of it.
+    /// The instance of it.
     pub instance: Instance,
 }
 

@@ -8,9 +8,10 @@
 //!                       (none)                   (none)
 //! ```
 //!
-//! The invariant, kept by every operation: on each card the memory of all entries is at most the card's, and
-//! the entries are at most its MPS clients. Whom promises bind (`promises`) is its caller's to say, in the capacity.
-//! Which card to take is policy; whether it still fits is decided here, at the moment of writing.
+//! The invariant, kept by every operation: on each card the memory of all entries is at most the
+//! card's, and the entries are at most its MPS clients. Whom promises bind (`promises`) is its
+//! caller's to say, in the capacity. Which card to take is policy; whether it still fits is decided
+//! here, at the moment of writing.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +24,7 @@ pub use self::promises::Promise;
 pub use mpsgate_host::cgroup::CgroupId;
 pub use mpsgate_host::process::ProcessId;
 
-/// Where an entry stands in its life.
+/// Where an entry is in its lifecycle.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum State {
@@ -56,8 +57,8 @@ pub struct Entry {
     /// mpsgated reads past it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken_ms: Option<u64>,
-    /// The hard limit that the driver was last seen to hold the container's cgroup to; never less than
-    /// the grant. An older mpsgated reads past it.
+    /// The hard limit that the driver was last seen to hold the container's cgroup to; never less
+    /// than the grant. An older mpsgated reads past it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup_limit: Option<Mib>,
     /// Where kubelet handed it out. An older mpsgated reads past it.
@@ -128,7 +129,8 @@ pub enum LedgerError {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ledger {
     entries: Vec<Entry>,
-    /// Always empty in the file: an older mpsgated wants the list, and would never end what it found in it.
+    /// Always empty in the file: an older mpsgated wants the list, and would never end what it
+    /// found in it.
     #[serde(rename = "promises", default, deserialize_with = "promises::ignored")]
     former: [(); 0],
     #[serde(rename = "bound", default, skip_serializing_if = "Vec::is_empty")]
@@ -147,8 +149,8 @@ impl Ledger {
         self.entries.iter().filter(move |e| e.grant.cards.iter().any(|c| c.uuid == *card))
     }
 
-    /// Memory on one card that entries hold. A file may hold amounts whose sum does not fit: the card is
-    /// then full.
+    /// Memory on one card that entries hold. A file may hold amounts whose sum does not fit: the
+    /// card is then full.
     #[must_use]
     pub fn granted(&self, card: &GpuUuid) -> Mib {
         Mib(self.on_card(card).fold(0, |sum: u64, e| sum.saturating_add(e.grant.memory.0)))
@@ -160,13 +162,14 @@ impl Ledger {
         self.entries.iter().find(|e| e.grant.key == *key)
     }
 
-    /// The entry of any life of the container that `key` names.
+    /// The entry of any instance of the container that `key` names.
     #[must_use]
     pub fn of_container(&self, key: &GrantKey) -> Option<&Entry> {
         self.entries.iter().find(|e| e.grant.key.same_container(key))
     }
 
-    /// Adds a reservation, on all of its cards or on none; `capacities` are theirs, in the grant's order.
+    /// Adds a reservation, on all of its cards or on none; `capacities` are theirs, in the grant's
+    /// order.
     ///
     /// # Errors
     /// Where a card has not enough memory or clients left, or the container has an entry.
@@ -250,8 +253,8 @@ impl Ledger {
         marked
     }
 
-    /// Notes what the driver holds the container's cgroup to. Whether that is news; `None` where the key
-    /// has no grant.
+    /// Notes what the driver holds the container's cgroup to. Whether that is news; `None` where
+    /// the key has no grant.
     pub fn set_cgroup_limit(&mut self, key: &GrantKey, limit: Mib) -> Option<bool> {
         let active =
             |e: &&mut Entry| e.grant.key == *key && matches!(e.state, State::Active { .. });

@@ -128,7 +128,8 @@ struct OnDisk<L> {
 #[derive(Debug)]
 pub struct LedgerFile {
     directory: PathBuf,
-    /// Device and inode of the directory: a link or another directory in its place is not written to.
+    /// Device and inode of the directory: a link or another directory in its place is not written
+    /// to.
     identity: (u64, u64),
     generation: u64,
     _lock: File,

@@ -1,7 +1,7 @@
 //! What a container asked for, what it was granted, and the record of both.
 //!
-//! Owns the words of the product: [`Mib`], [`GpuUuid`], [`GrantKey`], [`Request`], [`Grant`] and the
-//! [`ledger::Ledger`]. Parsing here is strict because the MPS control daemon is not: it turns
+//! Owns the words of the product: [`Mib`], [`GpuUuid`], [`GrantKey`], [`Request`], [`Grant`] and
+//! the [`ledger::Ledger`]. Parsing here is strict because the MPS control daemon is not: it turns
 //! `7.5G` into 7 MiB without a word (measured, nvidia-cuda-mps 550.163.01).
 //!
 //! Must never read the environment, a clock, or any file except below the ledger directory that

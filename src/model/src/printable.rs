@@ -1,10 +1,11 @@
 //! Text from outside as it may be printed: on terminals, in logs, in what engines show.
 //!
-//! What a container's author writes reaches an operator's terminal. There a control character moves the
-//! cursor, clears the screen or sets the title, a line feed forges a line of ours, and a change of direction
-//! shows a text other than it is. All of them are shown as Rust shows them in quotes (`\u{1b}`), which is
-//! also what mpsgated's log does. What is escaped stays as it is when it is escaped again. Where nobody needs to see which
-//! character it was, in an answer or an event, [`plain`] replaces them, and nothing grows.
+//! What a container's author writes reaches an operator's terminal. There a control character moves
+//! the cursor, clears the screen or sets the title, a line feed forges a line of ours, and a change
+//! of direction shows a text other than it is. All of them are shown as Rust shows them in quotes
+//! (`\u{1b}`), which is also what mpsgated's log does. What is escaped stays as it is when it is
+//! escaped again. Where nobody needs to see which character it was, in an answer or an event,
+//! [`plain`] replaces them, and nothing grows.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -34,7 +35,8 @@ fn shown(text: &str, max: usize) -> Cow<'_, str> {
     if text.len() <= max && text.bytes().all(plain) {
         return Cow::Borrowed(text);
     }
-    // What is cut is no longer than what need not be, mark included: escaped again it stays as it is.
+    // What is cut is no longer than what need not be, mark included: escaped again it stays as it
+    // is.
     let fits = text.chars().map(width).sum::<usize>() <= max;
     let max = if fits { max } else { max - MARK_MAX };
     let mut shown = String::with_capacity(text.len().min(max));
@@ -62,7 +64,8 @@ fn width(letter: char) -> usize {
     }
 }
 
-/// One line without a character that a terminal obeys or that turns the reading: each becomes U+FFFD.
+/// One line without a character that a terminal obeys or that turns the reading: each becomes
+/// U+FFFD.
 #[must_use]
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if is_obeyed(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
@@ -110,7 +113,8 @@ fn quotes(said: &str, text: &str) -> bool {
     })
 }
 
-/// Control characters (C0, DEL, C1), ends of lines and paragraphs, and Unicode's bidirectional controls (UAX #9).
+/// Control characters (C0, DEL, C1), ends of lines and paragraphs, and Unicode's bidirectional
+/// controls (UAX #9).
 fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -54,10 +54,11 @@ codes! {
     // What a spec shows.
     /// The container's IPC namespace is not the MPS server's.
     NoHostIpc = "E_NO_HOST_IPC",
-    /// A request in a container whose `/dev/shm` is not the MPS server's, on a node that has shown that no CUDA process
-    /// attaches so.
+    /// A request in a container whose `/dev/shm` is not the MPS server's, on a node that has shown
+    /// that no CUDA process attaches so.
     NoShm = "E_NO_SHM",
-    /// A request in a container whose `/dev/shm` is not the MPS server's: warned, as drivers from 580 on need none.
+    /// A request in a container whose `/dev/shm` is not the MPS server's: warned, as drivers from
+    /// 580 on need none.
     Shm = "W_SHM",
     /// `NVIDIA_VISIBLE_DEVICES` names a managed card.
     VisibleDevices = "E_VISIBLE_DEVICES",
@@ -80,14 +81,14 @@ codes! {
     /// A privileged container: refused with a request; else it loses the nodes of managed cards.
     Privileged = "E_PRIVILEGED",
     /// A request together with a capability by which no limit would hold: `CAP_SYS_ADMIN`,
-    /// `CAP_SYS_MODULE`, `CAP_SYS_RAWIO`, `CAP_DAC_READ_SEARCH`, or `CAP_SYS_PTRACE` and the pids of the
-    /// host or of another container.
+    /// `CAP_SYS_MODULE`, `CAP_SYS_RAWIO`, `CAP_DAC_READ_SEARCH`, or `CAP_SYS_PTRACE` and the pids
+    /// of the host or of another container.
     Capability = "E_CAPABILITY",
-    /// A request with a way to the cgroups of others: a writable mount of the hierarchies that hold device rules,
-    /// memory or freezing, or a cgroup that is, holds or lies in another grant's.
+    /// A request with a way to the cgroups of others: a writable mount of the hierarchies that hold
+    /// device rules, memory or freezing, or a cgroup that is, holds or lies in another grant's.
     Cgroup = "E_CGROUP",
-    /// A request in the host's PID namespace or another container's, where it can end or trace the MPS server
-    /// and its neighbours.
+    /// A request in the host's PID namespace or another container's, where it can end or trace the
+    /// MPS server and its neighbours.
     HostPid = "E_HOST_PID",
     /// A mount of the MPS channel or of mpsgate's own directories.
     MpsMount = "E_MPS_MOUNT",
@@ -95,11 +96,12 @@ codes! {
     Annotation = "E_ANNOTATION",
     /// Variables of CUDA MPS without a grant: taken away, never refused.
     MpsVariables = "E_MPS_VARIABLES",
-    /// Noted, never refused: it reaches an engine, by which its users can start containers past mpsgate.
+    /// Noted, never refused: it reaches an engine, by which its users can start containers past
+    /// mpsgate.
     EngineSocket = "E_ENGINE_SOCKET",
     /// Noted, never refused: a hook that runs after mpsgate's has looked at the container.
     LateHook = "E_LATE_HOOK",
-    /// Of a pod, at the API server: its RuntimeClass has a handler that goes round mpsgate.
+    /// Of a pod, at the API server: its RuntimeClass has a handler that bypasses mpsgate.
     Handler = "E_HANDLER",
     /// A path of the spec that the injection needs is taken by something else.
     Spec = "E_SPEC",
@@ -194,8 +196,9 @@ impl Refusal {
 
     /// The two lines that the user of an engine reads: in the runtime's log file and on stderr.
     ///
-    /// One line where Podman would show only the first: of a runtime's text with a message of the system's that it knows,
-    /// it shows that line alone (libpod's `getOCIRuntimeError`; seen with Podman 5.4).
+    /// One line where Podman would show only the first: of a runtime's text with a message of the
+    /// system's that it knows, it shows that line alone (libpod's `getOCIRuntimeError`; seen with
+    /// Podman 5.4).
     #[must_use]
     pub fn render(&self, container: &str) -> String {
         // A refusal of the daemon's comes by the wire.

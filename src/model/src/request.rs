@@ -66,8 +66,8 @@ impl std::fmt::Display for GpuSelector {
 pub struct Request {
     /// GPU memory on all cards together. Absent where the token says it.
     pub memory: Option<Mib>,
-    /// Cards over which it is spread, in equal parts. An older shim or daemon knows one alone, and does not
-    /// read it.
+    /// Cards over which it is spread, in equal parts. An older shim or daemon knows one alone, and
+    /// does not read it.
     #[serde(default = "one_card", skip_serializing_if = "is_one_card")]
     pub cards: NonZeroU32,
     /// A certain card, else the ledger chooses.
@@ -98,8 +98,8 @@ fn is_one_card(cards: &NonZeroU32) -> bool {
 pub enum Author {
     /// Somebody who is root anyway.
     Operator,
-    /// A pod's author, besides what kubelet and engine add. With a token, how much memory and which card is
-    /// not his to say: he may write what he likes, and it is not read.
+    /// A pod's author, besides what kubelet and engine add. With a token, how much memory and which
+    /// card is not his to say: he may write what he likes, and it is not read.
     Pod,
 }
 
@@ -367,7 +367,8 @@ fn memory(found: &Found<'_>) -> Result<Option<Mib>, RequestError> {
     }
 }
 
-/// Whether so many cards can have the amount in equal parts: of whole GiB in ACK's form, else of whole MiB.
+/// Whether so many cards can have the amount in equal parts: of whole GiB in ACK's form, else of
+/// whole MiB.
 fn spread(found: &Found<'_>, memory: Option<Mib>, cards: NonZeroU32) -> Result<(), RequestError> {
     let (Some(memory), 2..) = (memory, cards.get()) else { return Ok(()) };
     if let Some((name, value)) = found.of(GPU).next() {

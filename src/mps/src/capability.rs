@@ -67,8 +67,8 @@ impl Capabilities {
 }
 
 /// A directory of each probe's own: in a shared one the program that ends at once over its option
-/// would seem to serve, because the other probe's daemon answers. Never a number, which would be the
-/// name of a card (in a container our pid is 1).
+/// would seem to serve, because the other probe's daemon answers. Never a number, which would be
+/// the name of a card (in a container our pid is 1).
 fn own_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("probe-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))

@@ -32,8 +32,8 @@ const GLITCH: Duration = Duration::from_millis(50);
 const ALREADY_RUNNING: &str = "An instance of this daemon is already running";
 /// Two that start in the same moment may both end because of the other (550, seen under load).
 const TRIES: usize = 3;
-/// How long one that ended because another was quicker is given until that one can be seen: 535 refuses a
-/// second daemon before the first has its lock (seen once on a busy machine).
+/// How long one that ended because another was quicker is given until that one can be seen: 535
+/// refuses a second daemon before the first has its lock (seen once on a busy machine).
 const QUICKER: Duration = Duration::from_millis(500);
 
 /// The control daemon of one card, running or not.
@@ -246,8 +246,8 @@ impl CardMps {
                     if started.is(daemon.process.pid()) {
                         return Ok((daemon, Origin::Started));
                     }
-                    // Somebody was quicker. Ours may not have noticed yet, and would take the lock the
-                    // moment that the other one ends, without limits.
+                    // Somebody was quicker. Ours may not have noticed yet, and would take the lock
+                    // the moment that the other one ends, without limits.
                     spawner.abort(self, &started)?;
                     return Ok((daemon, Origin::Adopted));
                 }
@@ -333,8 +333,8 @@ impl CardMps {
         }
     }
 
-    /// The turn on the channel, until it is dropped: no front-end of ours speaks meanwhile. `None` where
-    /// it cannot be had.
+    /// The turn on the channel, until it is dropped: no front-end of ours speaks meanwhile. `None`
+    /// where it cannot be had.
     #[must_use]
     pub fn turn(&self) -> Option<impl Sized> {
         self.channel.take_turn().ok()

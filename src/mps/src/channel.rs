@@ -98,8 +98,9 @@ impl Channel {
         }
     }
 
-    /// As [`Self::ask`], but over at `deadline`, waiting for a turn included, and never tried again: for
-    /// whom no answer is better than a late one. The front-end that is still waiting then is killed.
+    /// As [`Self::ask`], but over at `deadline`, waiting for a turn included, and never tried
+    /// again: for whom no answer is better than a late one. The front-end that is still waiting
+    /// then is killed.
     ///
     /// # Errors
     /// As [`Self::ask`].

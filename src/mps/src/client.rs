@@ -2,8 +2,8 @@
 //!
 //! A client that is killed with work outstanding can leave the server and its other clients in an
 //! undefined state; one that was terminated first cannot (NVIDIA MPS documentation, r615). What
-//! `terminate_client` prints when it succeeds is unverified without a GPU, so what it prints decides
-//! nothing here beyond a refusal.
+//! `terminate_client` prints when it succeeds is unverified without a GPU, so what it prints
+//! decides nothing here beyond a refusal.
 
 use std::time::Instant;
 
@@ -29,8 +29,9 @@ impl CardMps {
         Ok(all)
     }
 
-    /// Ends the GPU work of each client that `doomed` names; returns their pids. Over at `deadline`:
-    /// then the error says which command had no answer, and those before it were carried out.
+    /// Ends the GPU work of each client that `doomed` names; returns their pids. Over at
+    /// `deadline`: then the error says which command had no answer, and those before it were
+    /// carried out.
     ///
     /// # Errors
     /// What the channel says.

@@ -1,9 +1,9 @@
 //! A control daemon's descriptors and connections as the kernel shows them: how many there are, who
 //! made each, whether its other end is gone, and its end by our hand.
 //!
-//! A word that the daemon does not know costs it the connection's descriptor for ever, also when the
-//! client has gone (measured, 535 and 550): such a connection is over, and stays. One that a living
-//! client keeps is never over.
+//! A word that the daemon does not know costs it the connection's descriptor for ever, also when
+//! the client has gone (measured, 535 and 550): such a connection is over, and stays. One that a
+//! living client keeps is never over.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,12 +24,12 @@ use crate::sys;
 /// Connections whose other end is looked for, for one question.
 const QUESTIONS: usize = 256;
 
-/// Connections that one count looks at: in a flood it must not take longer than the flood. The others'
-/// turn comes with the next.
+/// Connections that one count looks at: in a flood it must not take longer than the flood. The
+/// others' turn comes with the next.
 const LOOKED_AT: usize = 320;
 
-/// Between two looks for the next connection, and between two at the numbers that are free: those of
-/// connections that have ended are, again.
+/// Between two looks for the next connection, and between two at the numbers that are free: those
+/// of connections that have ended are, again.
 const PROBE: Duration = Duration::from_micros(100);
 const ROUND: Duration = Duration::from_millis(20);
 
@@ -96,8 +96,8 @@ impl CardMps {
         })
     }
 
-    /// How many descriptors the daemon has open: microseconds, and all that is looked at while they are
-    /// few.
+    /// How many descriptors the daemon has open: microseconds, and all that is looked at while they
+    /// are few.
     ///
     /// # Errors
     /// What the kernel says, usually that the daemon has ended.
@@ -118,9 +118,9 @@ impl CardMps {
         limit_of(&daemon.process)
     }
 
-    /// Waits for the connections that the daemon takes next, and gives each to `sees` at once, while
-    /// whoever made it lives: a count comes too late for processes that connect and end. A new
-    /// connection has the lowest free number, so nothing else is looked at.
+    /// Waits for the connections that the daemon takes next, and gives each to `sees` at once,
+    /// while whoever made it lives: a count comes too late for processes that connect and end. A
+    /// new connection has the lowest free number, so nothing else is looked at.
     pub fn watch_connections(
         &self,
         daemon: &ControlDaemon,
@@ -150,8 +150,8 @@ impl CardMps {
         }
     }
 
-    /// Whether a process holds a connection to this daemon that is not over: by what it has open now,
-    /// not by what anybody says.
+    /// Whether a process holds a connection to this daemon that is not over: by what it has open
+    /// now, not by what anybody says.
     #[must_use]
     pub fn is_connected(&self, daemon: &ControlDaemon, pid: i32) -> bool {
         let process = &daemon.process;
@@ -172,8 +172,9 @@ impl CardMps {
         })
     }
 
-    /// The connections that may keep the daemon from answering: the one that it waits for, or, where it
-    /// rests and turns front-ends away, those that came since it was last well. None of a server's.
+    /// The connections that may keep the daemon from answering: the one that it waits for, or,
+    /// where it rests and turns front-ends away, those that came since it was last well. None of a
+    /// server's.
     #[must_use]
     pub fn suspects(&self, daemon: &ControlDaemon, known: &Connections) -> Vec<Connection> {
         let process = &daemon.process;
@@ -208,8 +209,8 @@ impl CardMps {
         suspects
     }
 
-    /// Ends a connection at the daemon's own end, whoever holds the other one. `false` where it is not
-    /// there any more.
+    /// Ends a connection at the daemon's own end, whoever holds the other one. `false` where it is
+    /// not there any more.
     #[must_use]
     pub fn cut(&self, daemon: &ControlDaemon, inode: u64) -> bool {
         let process = &daemon.process;
@@ -239,8 +240,8 @@ impl Connection {
     }
 }
 
-/// Who connected. A pid may be another process's by now: kernels from 6.5 on give a descriptor for the
-/// very process; on older ones the uid has to fit at least.
+/// Who connected. A pid may be another process's by now: kernels from 6.5 on give a descriptor for
+/// the very process; on older ones the uid has to fit at least.
 fn maker(socket: &OwnedFd) -> Option<Maker> {
     let credentials = getsockopt(socket, sockopt::PeerCredentials).ok()?;
     let maker = Maker { pid: credentials.pid(), uid: credentials.uid() };

@@ -128,7 +128,8 @@ pub enum MpsError {
         /// What the front-end said, or its exit status.
         detail: String,
     },
-    /// The front-end reported success and printed nothing, twice (measured when front-ends collide).
+    /// The front-end reported success and printed nothing, twice (measured when front-ends
+    /// collide).
     #[error("the MPS control daemon gave no answer to `{command}`")]
     EmptyAnswer {
         /// The command.

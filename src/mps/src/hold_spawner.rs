@@ -1,5 +1,5 @@
-//! Control daemons that another program of ours keeps, [`mpsgate_hold`]: for pods, which take along all
-//! that runs in them.
+//! Control daemons that another program of ours keeps, [`mpsgate_hold`]: for pods, which take along
+//! all that runs in them.
 
 use std::path::PathBuf;
 

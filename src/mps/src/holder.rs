@@ -1,11 +1,11 @@
-//! Whether a control daemon is at rest, and who wedges its channel. There are two ways (measured on 535
-//! and 550):
+//! Whether a control daemon is at rest, and who wedges its channel. There are two ways (measured on
+//! 535 and 550):
 //!
 //! - A connection that says nothing: the daemon waits for its greeting without a limit, and serves
 //!   nobody meanwhile. It is seen to wait for that one descriptor.
-//! - A front-end that stays (`sleep 1000 | nvidia-cuda-mps-control`): the daemon serves one at a time
-//!   and turns all others away, with exit status 1 (550) or without a word (535). It is seen to rest:
-//!   only a connection more than there was when the channel was last well tells who it is.
+//! - A front-end that stays (`sleep 1000 | nvidia-cuda-mps-control`): the daemon serves one at a
+//!   time and turns all others away, with exit status 1 (550) or without a word (535). It is seen
+//!   to rest: only a connection more than there was when the channel was last well tells who it is.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,15 +23,15 @@ use crate::process::Process;
 pub enum WedgeCause {
     /// Somebody stopped the daemon (SIGSTOP, a frozen cgroup shows as unknown).
     Stopped,
-    /// Its log FIFO is full and nobody reads it: one malformed record ends the thread that does, for
-    /// good, and after some hundred lines the daemon blocks in its own log (measured).
+    /// Its log FIFO is full and nobody reads it: one malformed record ends the thread that does,
+    /// for good, and after some hundred lines the daemon blocks in its own log (measured).
     /// [`crate::CardMps::drain_log`] gets it going again.
     LogBlocked,
-    /// It waits for one connection, which these processes hold; who made it comes first. Nobody where
-    /// they cannot be named.
+    /// It waits for one connection, which these processes hold; who made it comes first. Nobody
+    /// where they cannot be named.
     HeldBy(Vec<Holder>),
-    /// It turns front-ends away, and these hold the connections that came since it was last well: one
-    /// of them is to blame.
+    /// It turns front-ends away, and these hold the connections that came since it was last well:
+    /// one of them is to blame.
     OneOf(Vec<Holder>),
     /// Nothing could be found out.
     Unknown,
@@ -77,8 +77,8 @@ impl Connections {
 /// What a control daemon does right now, read from /proc: costs microseconds and disturbs nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Glance {
-    /// Its main thread waits for whoever comes. A daemon whose cgroup is frozen looks like this too,
-    /// so a command must be asked now and then.
+    /// Its main thread waits for whoever comes. A daemon whose cgroup is frozen looks like this
+    /// too, so a command must be asked now and then.
     AtRest,
     /// It works, or waits for one certain descriptor: only a command can tell which.
     Busy,
@@ -91,8 +91,9 @@ pub enum Glance {
 }
 
 impl CardMps {
-    /// Why a daemon that does not answer does not; the holder may be gone a moment later. Says nothing
-    /// about one that does. `known` are the connections that were there when it answered last.
+    /// Why a daemon that does not answer does not; the holder may be gone a moment later. Says
+    /// nothing about one that does. `known` are the connections that were there when it answered
+    /// last.
     #[must_use]
     pub fn wedge_cause(&self, daemon: &ControlDaemon, known: &Connections) -> WedgeCause {
         match find_wedge_cause(&daemon.process, &self.dirs().log_fifo()) {
@@ -176,8 +177,8 @@ enum Call {
     Running,
     Sleeping {
         number: libc::c_long,
-        /// The first argument: the descriptor, for calls that can block a control daemon (recvmsg on
-        /// a connection, write on its log).
+        /// The first argument: the descriptor, for calls that can block a control daemon (recvmsg
+        /// on a connection, write on its log).
         first: Option<i32>,
     },
 }

@@ -45,8 +45,9 @@ const PARTS: [(&str, u32); 3] = [("pipe", 0o711), ("client", 0o755), ("log", 0o7
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientLinks {
     /// `control` and the FIFO `log`. Whoever can open the FIFO (a read-only mount does not hinder
-    /// that) writes lines of whatever process into the daemon's log, ends its logging with one malformed
-    /// record, and fills it until the daemon blocks (measured, see [`crate::WedgeCause::LogBlocked`]).
+    /// that) writes lines of whatever process into the daemon's log, ends its logging with one
+    /// malformed record, and fills it until the daemon blocks (measured, see
+    /// [`crate::WedgeCause::LogBlocked`]).
     ControlAndLog,
     /// `control` alone: a CUDA client finds its control daemon with it (libcuda 550, measured).
     #[default]

@@ -6,9 +6,9 @@
 //! between leaves a lease too many, never one too few.
 //!
 //! While the card is EXCLUSIVE_PROCESS the lease alone knows what was before. A card that shows
-//! another mode has lost ours: it was rebooted, its driver was reloaded (NVML's modes do not survive
-//! either), or somebody set it. What it shows then is what it would have without mpsgate, so a lease
-//! taken anew remembers that, and giving the card back leaves it alone.
+//! another mode has lost ours: it was rebooted, its driver was reloaded (NVML's modes do not
+//! survive either), or somebody set it. What it shows then is what it would have without mpsgate,
+//! so a lease taken anew remembers that, and giving the card back leaves it alone.
 
 use std::fs;
 use std::io;
@@ -80,8 +80,9 @@ impl LeaseDir {
     /// stands.
     ///
     /// # Errors
-    /// [`MpsError::BadUuid`], [`MpsError::Fs`]; [`MpsError::LeaseCorrupt`] or [`MpsError::LeaseNewer`] when
-    /// the existing lease cannot be read: it is never overwritten, because it may be the only memory of the old mode.
+    /// [`MpsError::BadUuid`], [`MpsError::Fs`]; [`MpsError::LeaseCorrupt`] or
+    /// [`MpsError::LeaseNewer`] when the existing lease cannot be read: it is never overwritten,
+    /// because it may be the only memory of the old mode.
     pub fn take(&self, uuid: &str, previous: ComputeMode) -> Result<Taken, MpsError> {
         let old = self.read(uuid)?;
         let path = self.file(uuid)?;
@@ -119,7 +120,8 @@ impl LeaseDir {
     /// The lease of one card.
     ///
     /// # Errors
-    /// [`MpsError::BadUuid`], [`MpsError::Fs`], [`MpsError::LeaseCorrupt`], [`MpsError::LeaseNewer`].
+    /// [`MpsError::BadUuid`], [`MpsError::Fs`], [`MpsError::LeaseCorrupt`],
+    /// [`MpsError::LeaseNewer`].
     pub fn read(&self, uuid: &str) -> Result<Option<Lease>, MpsError> {
         let path = self.file(uuid)?;
         let text = match fs::read(&path) {

@@ -8,9 +8,10 @@
 //! ```
 //!
 //! Blocking; no async, no NVML, no policy. It runs three programs only: the control program (as
-//! daemon and as front-end) and `systemctl`. Where a holder of control daemons keeps them, that one runs the first. Facts marked "measured" were seen on
-//! `nvidia-cuda-mps` 535.261.03 and 550.163.01 without a GPU; `tests/contract.rs` repeats them.
-//! What a server or a client does needs a GPU and is marked "unverified".
+//! daemon and as front-end) and `systemctl`. Where a holder of control daemons keeps them, that one
+//! runs the first. Facts marked "measured" were seen on `nvidia-cuda-mps` 535.261.03 and 550.163.01
+//! without a GPU; `tests/contract.rs` repeats them. What a server or a client does needs a GPU and
+//! is marked "unverified".
 
 mod capability;
 mod card;

@@ -27,9 +27,9 @@ impl CardMps {
         Ok(ended)
     }
 
-    /// A control daemon of this card that does not hold the `control_lock` which lies there now: the
-    /// file was taken away or replaced. It serves its clients as before, and a second one could start
-    /// beside it (measured). Only where nobody holds the lock.
+    /// A control daemon of this card that does not hold the `control_lock` which lies there now:
+    /// the file was taken away or replaced. It serves its clients as before, and a second one could
+    /// start beside it (measured). Only where nobody holds the lock.
     pub(crate) fn unlocked_daemon(&self) -> Option<Process> {
         let (program, roots) = (self.binary().file_name()?, self.trusted_roots());
         all_pids()

@@ -3,8 +3,8 @@
 //! `SO_PEERCRED` names who *connected*. A process may connect, hand the connection to a child and
 //! end; its pid may then be another container's. So the kernel's socket diagnosis is asked for the
 //! other end's inode, and every process that has it open is a holder. An accepted socket belongs to
-//! the *client's* network namespace (af_unix.c, `unix_stream_connect`), where a container's cannot be
-//! seen from the host: the question is asked from there, by a thread that enters it and ends.
+//! the *client's* network namespace (af_unix.c, `unix_stream_connect`), where a container's cannot
+//! be seen from the host: the question is asked from there, by a thread that enters it and ends.
 //!
 //! Needs kernel 5.6 (`pidfd_getfd`), `unix_diag`, and root. Without `unix_diag` the process that
 //! connected is taken, if it lived before the wedge was seen.
@@ -24,8 +24,8 @@ use std::os::fd::AsRawFd;
 use crate::process::{Process, all_pids};
 use crate::sys;
 
-/// Tables of descriptors that are read of one process: with more nobody is named, and whoever connected
-/// is asked for.
+/// Tables of descriptors that are read of one process: with more nobody is named, and whoever
+/// connected is asked for.
 const TABLES: usize = 256;
 /// `SOCK_DIAG_BY_FAMILY` of linux/sock_diag.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -71,8 +71,8 @@ pub(crate) fn holders_of(owner: &Process, fd: i32) -> Option<Vec<Process>> {
     Some(holders)
 }
 
-/// Whether a process has it open: in the table of its main thread, or in one that another thread made
-/// its own (`unshare(CLONE_FILES)`).
+/// Whether a process has it open: in the table of its main thread, or in one that another thread
+/// made its own (`unshare(CLONE_FILES)`).
 pub(crate) fn has_open(pid: i32, link: &str) -> bool {
     is_in_table(pid, pid, link) || is_in_tables_of_threads(pid, link)
 }

@@ -85,8 +85,8 @@ impl Process {
     }
 
     /// Whether it runs `binary`, or what had its name before a package upgrade removed that file. A
-    /// path alone proves nothing, because a container has paths of its own: hence the inode, and for
-    /// a removed file the pid namespace.
+    /// path alone proves nothing, because a container has paths of its own: hence the inode, and
+    /// for a removed file the pid namespace.
     pub(crate) fn runs(&self, binary: &Path) -> bool {
         let was_upgraded = || {
             let (exe, removed) = self.program()?;
@@ -96,7 +96,8 @@ impl Process {
         self.runs_file(binary) || was_upgraded() == Some(true)
     }
 
-    /// Whether it sees one of these as its `/`: a container has another one, unless it holds the host's.
+    /// Whether it sees one of these as its `/`: a container has another one, unless it holds the
+    /// host's.
     pub(crate) fn has_root_of(&self, trusted: &[Root]) -> bool {
         let root = Root::of(&self.pid.to_string());
         self.counts_as_we_do() && root.is_some_and(|root| trusted.contains(&root))

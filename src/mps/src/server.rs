@@ -1,5 +1,5 @@
 //! Starting a card's server ahead of its first client. The server holds the card in
-//! EXCLUSIVE_PROCESS mode, so a container that goes round MPS finds the card busy; and a uid that
+//! EXCLUSIVE_PROCESS mode, so a container that bypasses MPS finds the card busy; and a uid that
 //! cannot be served is known before the container runs.
 
 use std::time::{Duration, Instant};
@@ -39,9 +39,9 @@ impl CardMps {
                 true
             }
             None => {
-                // Says nothing even when the server dies at once; then it also closes the connection,
-                // in one of ten cases before the front-end has its answer (measured on 550). The
-                // list and the log decide.
+                // Says nothing even when the server dies at once; then it also closes the
+                // connection, in one of ten cases before the front-end has its answer (measured on
+                // 550). The list and the log decide.
                 match self.channel().ask(&Command::StartServer { uid }) {
                     Ok(_) | Err(MpsError::ChannelBroken { .. } | MpsError::EmptyAnswer { .. }) => {}
                     Err(error) => return Err(error),

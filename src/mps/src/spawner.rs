@@ -1,5 +1,6 @@
-//! Ways to start a control daemon that outlives us: as a systemd unit, detached by a double fork, or by
-//! the holder ([`HoldSpawner`]). All run it in the foreground (`-f`), so that the process started *is* the daemon.
+//! Ways to start a control daemon that outlives us: as a systemd unit, detached by two forks, or by
+//! the holder ([`HoldSpawner`]). All run it in the foreground (`-f`), so that the process started
+//! *is* the daemon.
 
 use std::fmt;
 use std::fs;
@@ -128,8 +129,8 @@ impl Spawner for ForkSpawner {
 /// Runs the daemon as `mpsgate-mps@<n>.service`. The unit must not restart by itself
 /// (`Restart=no`: a restart without limits would serve clients without limits) and needs
 /// `EnvironmentFile=<environment_dir>/mps-%i.env`, an `ExecStart=` that becomes
-/// `$MPSGATE_MPS_CONTROL -f $MPSGATE_MPS_FLAGS` and `StandardOutput=append:<log directory>/control.log`:
-/// `packaging/systemd/mpsgate-mps@.service`.
+/// `$MPSGATE_MPS_CONTROL -f $MPSGATE_MPS_FLAGS` and
+/// `StandardOutput=append:<log directory>/control.log`: `packaging/systemd/mpsgate-mps@.service`.
 #[derive(Debug, Clone)]
 pub struct UnitSpawner {
     systemctl: PathBuf,
@@ -151,8 +152,8 @@ impl UnitSpawner {
             && self.systemctl(&["cat", "mpsgate-mps@.service"]).is_ok()
     }
 
-    /// Whether this systemd writes what a service prints to a file, which is how control.log comes about: `append:` is
-    /// since 240 (systemd.exec(5)). An older one reads past the line.
+    /// Whether this systemd writes what a service prints to a file, which is how control.log comes
+    /// about: `append:` is since 240 (systemd.exec(5)). An older one reads past the line.
     fn has_a_log(&self) -> bool {
         let asked = run(&self.systemctl, &["--version"], &[], "", SYSTEMCTL_LIMIT);
         let version = asked.ok().and_then(|finished| systemd_version(&finished.stdout));
@@ -247,8 +248,8 @@ fn systemd_version(text: &str) -> Option<u32> {
     number.parse().ok()
 }
 
-/// `auto`: the holder where one answers, the unit where this machine has systemd and our unit file, else
-/// the double fork.
+/// `auto`: the holder where one answers, the unit where this machine has systemd and our unit file,
+/// else the two forks.
 #[must_use]
 pub fn choose_spawner(holder: HoldSpawner, unit: UnitSpawner) -> Box<dyn Spawner> {
     if holder.is_available() {

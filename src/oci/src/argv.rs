@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Two grammars are read at once: Go's `flag` package (runc: one dash or two, `-name value`,
-//! `-name=value`) and glibc's argp (crun: short clusters, `-bDIR`, unique abbreviations). Where they
-//! differ, Go's reading comes first; the tables stand in `argv/table.rs`. Parsing never fails and
-//! never changes argv: what is not known here is for the real runtime to judge.
+//! `-name=value`) and glibc's argp (crun: short clusters, `-bDIR`, unique abbreviations). Where
+//! they differ, Go's reading comes first; the tables stand in `argv/table.rs`. Parsing never fails
+//! and never changes argv: what is not known here is for the real runtime to evaluate.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -107,7 +107,8 @@ pub struct Invocation {
     pub log_format: LogFormat,
     /// `--systemd-cgroup`, or crun's `--cgroup-manager=systemd`.
     pub systemd_cgroup: bool,
-    /// crun's `--cgroup-manager=disabled`: the container has the caller's cgroup, and no device rules.
+    /// crun's `--cgroup-manager=disabled`: the container has the caller's cgroup, and no device
+    /// rules.
     pub no_cgroup: bool,
     /// `--bundle`; `None` means the working directory.
     pub bundle: Option<PathBuf>,
@@ -125,8 +126,8 @@ pub struct Invocation {
     pub resources: Option<PathBuf>,
     /// Where that file's name stands; see [`with_value`].
     pub resources_at: Option<ValueAt>,
-    /// Where [`with_exec_env`] inserts, where it has to, and the flag that the caller wrote there: `-e`
-    /// or `--env`. runc 1.1.5 refuses an argv with both.
+    /// Where [`with_exec_env`] inserts, where it has to, and the flag that the caller wrote there:
+    /// `-e` or `--env`. runc 1.1.5 refuses an argv with both.
     pub exec_env_at: Option<(usize, &'static str)>,
     /// The signal of `kill`; `SIGTERM` unless given.
     pub signal: Signal,
@@ -198,7 +199,8 @@ pub fn parse(args: &[OsString]) -> Invocation {
         (Verb::Kill, Some(text)) => Signal::parse(text),
         _ => Signal::TERM,
     };
-    // Without a container it is an argv that the runtime refuses, and there is no place to insert at.
+    // Without a container it is an argv that the runtime refuses, and there is no place to insert
+    // at.
     let env_flag = reading
         .env_flag
         .filter(|_| verb == Verb::Exec && reading.process_at.is_none() && container_id.is_some());
@@ -247,7 +249,8 @@ pub fn with_value(args: &[OsString], at: ValueAt, path: &Path) -> Option<Vec<OsS
     Some(changed)
 }
 
-/// A copy of `args` with `NAME=VALUE` for each pair by the caller's own flag, behind the caller's own so that ours win.
+/// A copy of `args` with `NAME=VALUE` for each pair by the caller's own flag, behind the caller's
+/// own so that ours win.
 ///
 /// `None` means that argv is right as it is: not an `exec`, one with `--process`, or one without
 /// `--env`. In the last case runc 1.1.5 and crun 1.8.1 take the environment of `config.json`, which
@@ -323,7 +326,8 @@ impl Reading {
                 self.log_format = if is("json") { LogFormat::Json } else { LogFormat::Text };
             }
             Meaning::SystemdCgroup => self.systemd_cgroup = on,
-            // The last one counts, and `--systemd-cgroup` before `disabled` (crun's `setup_cgroup_manager`).
+            // The last one counts, and `--systemd-cgroup` before `disabled` (crun's
+            // `setup_cgroup_manager`).
             Meaning::CgroupManager => {
                 self.systemd_cgroup = is("systemd");
                 self.no_cgroup = is("disabled");

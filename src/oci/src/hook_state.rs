@@ -1,7 +1,7 @@
 //! The container's state, as the runtime writes it to a hook's standard input.
 //!
-//! runc says `creating` at createRuntime, crun says `created` and adds `root`; at poststop runc leaves
-//! `pid` out, crun says 0. Fields that are not used are ignored, whatever their type.
+//! runc says `creating` at createRuntime, crun says `created` and adds `root`; at poststop runc
+//! leaves `pid` out, crun says 0. Fields that are not used are ignored, whatever their type.
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -1,5 +1,5 @@
-//! Which engine calls: told by what the engine itself sets and by root's settings, never by annotations,
-//! which a pod's author may write.
+//! Which engine calls: told by what the engine itself sets and by root's settings, never by
+//! annotations, which a pod's author may write.
 
 use std::path::{Path, PathBuf};
 
@@ -27,10 +27,10 @@ pub enum Caller {
 impl Caller {
     /// Tells the engine by the runtime's `--root` and the bundle, which the engine chooses.
     ///
-    /// A kubelet's containerd keeps its containers in the namespace `k8s.io`, which is part of both paths.
-    /// CRI-O's bundles lie below one of `kubernetes_roots`; so do Podman's with a transient store, and on
-    /// a node with a kubelet these count as CRI-O's: rather a local container that is not believed than a
-    /// pod that is.
+    /// A kubelet's containerd keeps its containers in the namespace `k8s.io`, which is part of both
+    /// paths. CRI-O's bundles lie below one of `kubernetes_roots`; so do Podman's with a transient
+    /// store, and on a node with a kubelet these count as CRI-O's: rather a local container that is
+    /// not trusted than a pod that is.
     #[must_use]
     pub fn of(
         root: Option<&Path>,
@@ -178,7 +178,8 @@ mod tests {
     fn the_engine_is_told_by_what_it_sets_itself() {
         for (engine, line, expected) in LINES {
             assert_eq!(caller(line, true), *expected, "{engine}");
-            // Without a kubelet nobody drives CRI-O but root: it looks like Podman's transient store.
+            // Without a kubelet nobody drives CRI-O but root: it looks like Podman's transient
+            // store.
             let alone = if *expected == Caller::Crio { Caller::Podman } else { *expected };
             assert_eq!(caller(line, false), alone, "{engine} on a node without a kubelet");
         }

@@ -1,22 +1,24 @@
-//! What a card's MPS channel costs its control daemon, and who is to blame: what was seen becomes what is
-//! to be done. Nothing that a container writes counts here, only what the kernel shows.
+//! What a card's MPS channel costs its control daemon, and who is to blame: what was seen becomes
+//! what is to be done. Nothing that a container writes counts here, only what the kernel shows.
 //!
-//! The daemon keeps the descriptor of a connection for ever that said a word which it does not know, also
-//! when the other end has gone. So a connection that is **over** and still there is a loss; one that is
-//! open is a client, as long as there are not many more of them than a server takes.
+//! The daemon keeps the descriptor of a connection for ever that said a word which it does not
+//! know, also when the other end has gone. So a connection that is **over** and still there is a
+//! loss; one that is open is a client, as long as there are not many more of them than a server
+//! takes.
 
 use std::collections::BTreeMap;
 
 /// Descriptors that a container may cost the control daemon, beside its clients.
 pub const DESCRIPTORS: u64 = 256;
-/// Connections over of which a container must have been seen to be the maker, before those count as its
-/// own, too, whose maker had ended when they were seen.
+/// Connections over of which a container must have been seen to be the maker, before those count as
+/// its own, too, whose maker had ended when they were seen.
 const PROVEN: u64 = 8;
 
 /// A connection of the control daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen<K> {
-    /// The container that made it, where its maker was seen to live in one with a grant on the card.
+    /// The container that made it, where its maker was seen to live in one with a grant on the
+    /// card.
     pub owner: Option<K>,
     /// The network namespace that it was made in.
     pub network: Option<u64>,
@@ -29,7 +31,8 @@ pub struct Seen<K> {
 pub struct Cost {
     /// Connections over that it was seen to have made.
     pub proven: u64,
-    /// Descriptors of makers that nobody saw, from the network namespace in which it alone was seen to make any.
+    /// Descriptors of makers that nobody saw, from the network namespace in which it alone was seen
+    /// to make any.
     pub likely: u64,
     /// Connections that are open.
     pub open: u64,
@@ -53,9 +56,9 @@ impl Cost {
     }
 }
 
-/// Adds up what each container costs, where a server takes `clients` of each. A container is charged
-/// with a connection whose maker had ended only if it was itself seen to waste some, and nobody else in
-/// its network namespace was: a neighbour that wastes nothing is never charged.
+/// Adds up what each container costs, where a server takes `clients` of each. A container is
+/// charged with a connection whose maker had ended only if it was itself seen to waste some, and
+/// nobody else in its network namespace was: a neighbour that wastes nothing is never charged.
 #[must_use]
 pub fn costs<'a, K: Ord + Clone + 'a>(
     seen: impl Iterator<Item = &'a Seen<K>>,
@@ -88,8 +91,8 @@ pub fn costs<'a, K: Ord + Clone + 'a>(
     costs
 }
 
-/// Whether a control daemon has so few descriptors left that it must be restarted before they end: from
-/// then on it answers nobody, and no container can be named for what is gone.
+/// Whether a control daemon has so few descriptors left that it must be restarted before they end:
+/// from then on it answers nobody, and no container can be named for what is gone.
 #[must_use]
 pub fn needs_restart(used: u64, limit: u64) -> bool {
     used >= limit / 2

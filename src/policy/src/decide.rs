@@ -40,13 +40,13 @@ pub enum MountKind {
     /// A directory above them, such as `/` or `/run`. Never edited: a mask over it would propagate
     /// to the host with rshared, or fail on read-only binds (measured, runc 1.1.5).
     Ancestor,
-    /// A path with a component that another than root may write or exchange, so that something else may be
-    /// mounted than was looked at.
+    /// A path with a component that another than root may write or exchange, so that something else
+    /// may be mounted than was looked at.
     Exchangeable,
     /// A way to write cgroups that are not the container's own.
     Cgroups(Reach),
-    /// A node of a managed card, or a directory that holds one. Looked for only where no device cgroup keeps it
-    /// shut.
+    /// A node of a managed card, or a directory that holds one. Looked for only where no device
+    /// cgroup keeps it shut.
     Card,
 }
 
@@ -125,7 +125,8 @@ pub struct Decision {
     pub verdict: Verdict,
     /// Every signal, those too that a request or a setting answers.
     pub signals: Vec<Signal>,
-    /// What an operator should know besides: to be logged, one line each, and one of each code and action.
+    /// What an operator should know besides: to be logged, one line each, and one of each code and
+    /// action.
     pub notes: Vec<Note>,
     /// What must hold when the edits are made: for [`crate::settle`].
     pub held: Held,
@@ -154,8 +155,9 @@ pub fn decide(input: &Input<'_>) -> Decision {
     Decision { verdict, signals, notes: notes::one_of_each(notes), held }
 }
 
-/// Decides about a container of an engine that is not root's: such an engine gives its containers nothing
-/// that its user has not himself, so there is nothing to take away, and mpsgated answers root alone.
+/// Decides about a container of an engine that is not root's: such an engine gives its containers
+/// nothing that its user has not himself, so there is nothing to take away, and mpsgated answers
+/// root alone.
 ///
 /// # Errors
 /// A refusal for a request.
@@ -185,8 +187,8 @@ fn request(
     if caller.is_sandbox(view) {
         return Ok(None);
     }
-    // Kubelet gives every container that has devices of ours a token. A pod's annotations reach its other containers
-    // as well, and whatever else is in them is its author's wish.
+    // Kubelet gives every container that has devices of ours a token. A pod's annotations reach its
+    // other containers as well, and whatever else is in them is its author's wish.
     let has_token = view.annotation(TOKEN_ANNOTATION).is_some();
     if node.device_plugin && caller.is_kubernetes() && !has_token {
         return Ok(None);
@@ -224,11 +226,11 @@ fn with_request(
     if signals::is_privileged(view) {
         return Verdict::Refuse(refusal::privileged());
     }
-    let pids = pids::judge(&input.pids, input.policy.host_pid);
+    let pids = pids::evaluate(&input.pids, input.policy.host_pid);
     if let Some(Ok(note)) = &pids {
         notes.push(note.clone());
     }
-    let shared = ipc::judge(input);
+    let shared = ipc::evaluate(input);
     if let Ok(Some(note)) = &shared {
         notes.push(note.clone());
     }
@@ -385,7 +387,8 @@ fn privileged(input: &Input<'_>, strip: &mut impl FnMut(Code, String, Vec<Edit>)
     if input.policy.privileged == Privileged::Close {
         let text = "it is privileged; every device but the GPUs stays open";
         let except = node.closed_majors();
-        // Rules beside it, as CDI adds one for each device, would open what is not among the others.
+        // Rules beside it, as CDI adds one for each device, would open what is not among the
+        // others.
         let explicit = except.iter().filter(|major| {
             let of_major = |rule: DeviceRule<'_>| rule.allow && rule.major == Some(**major);
             view.device_rules().any(of_major)

@@ -1,4 +1,5 @@
-//! Who may reach managed cards without a grant, as the settings list them: exporters, feature discovery, drivers.
+//! Who may reach managed cards without a grant, as the settings list them: exporters, feature
+//! discovery, drivers.
 
 use mpsgate_config::{Exempt, Policy};
 use mpsgate_oci::spec::View;
@@ -7,15 +8,16 @@ use crate::Caller;
 
 /// containerd: the image as the pod names it, written over a pod's own annotation.
 const CONTAINERD_IMAGE: &[&str] = &["io.kubernetes.cri.image-name"];
-/// CRI-O: a name that the image has in its store, and what kubelet asked for, which is the image's id. Both are
-/// written over a pod's own annotations, always (`SpecAddAnnotations`, 1.24 to 1.37). `…ImageRepoDigests` is not one of them:
-/// versions before 1.34.10, 1.35.5 and 1.36.1 do not write it, and leave what a pod's author wrote.
+/// CRI-O: a name that the image has in its store, and what kubelet asked for, which is the image's
+/// id. Both are written over a pod's own annotations, always (`SpecAddAnnotations`, 1.24 to 1.37).
+/// `…ImageRepoDigests` is not one of them: versions before 1.34.10, 1.35.5 and 1.36.1 do not write
+/// it, and leave what a pod's author wrote.
 const CRIO_IMAGE: &[&str] = &["io.kubernetes.cri-o.ImageName", "io.kubernetes.cri-o.Image"];
 /// What an image's name means that names no registry (distribution's reference format).
 const DEFAULT_REGISTRY: &str = "docker.io";
 
-/// Why a container is exempt: its namespace and image. Only a kubelet's engine can say that, and only for pods:
-/// `None` for every other container.
+/// Why a container is exempt: its namespace and image. Only a kubelet's engine can say that, and
+/// only for pods: `None` for every other container.
 #[must_use]
 pub fn exempt_as(policy: &Policy, caller: Caller, view: View<'_>) -> Option<String> {
     // Most nodes exempt nobody, and most containers are not looked at any further.
@@ -40,7 +42,8 @@ pub fn is_exempt(entries: &[Exempt], namespace: &str, image: &str) -> bool {
     entries.iter().any(|entry| entry.namespace == namespace && image_matches(&entry.image, image))
 }
 
-/// An entry is a repository, a digest, or both; an image's name is a repository with tag, digest, or both.
+/// An entry is a repository, a digest, or both; an image's name is a repository with tag, digest,
+/// or both.
 fn image_matches(entry: &str, image: &str) -> bool {
     let (image, digest) = match image.split_once('@') {
         Some((image, digest)) => (image, Some(digest)),
@@ -83,7 +86,8 @@ mod tests {
 
     use super::*;
 
-    /// Annotations as a CRI-O with a kubelet writes them, the image's name and its digests being `name` and `digests`.
+    /// Annotations as a CRI-O with a kubelet writes them, the image's name and its digests being
+    /// `name` and `digests`.
     fn under_crio(entry: &str, name: &str, digests: &str) -> Option<String> {
         let spec = json!({"ociVersion": "1.3.0", "annotations": {
             "io.kubernetes.pod.uid": "u", "io.kubernetes.pod.namespace": "gpu-operator",

@@ -1,4 +1,5 @@
-//! What was found in a spec, told in a bounded way: a spec may show one thing three hundred thousand times.
+//! What was found in a spec, told in a bounded way: a spec may show one thing three hundred
+//! thousand times.
 
 use mpsgate_model::printable;
 use mpsgate_oci::spec::Edit;
@@ -59,7 +60,8 @@ impl Signal {
         self.found.first()
     }
 
-    /// What was found, the first few in words and the others counted, as the beginning of a sentence.
+    /// What was found, the first few in words and the others counted, as the beginning of a
+    /// sentence.
     #[must_use]
     pub fn text(&self) -> String {
         self.found.text().unwrap_or_default()

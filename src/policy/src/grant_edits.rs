@@ -21,9 +21,9 @@ const GENERATE: &str =
 /// Linux' major of display nodes (`/dev/dri`), NVIDIA's among them.
 const DRM_MAJOR: u32 = 226;
 
-/// The edits of a grant that are known before mpsgated chooses its card: those of the request, and of the devices
-/// NVIDIA's control device, which comes with every card. It brings a rule, and a list with a rule is another one
-/// to crun than none ([`crate::Unruled::OpenWithoutRules`]).
+/// The edits of a grant that are known before mpsgated chooses its card: those of the request, and
+/// of the devices NVIDIA's control device, which comes with every card. It brings a rule, and a
+/// list with a rule is another one to crun than none ([`crate::Unruled::OpenWithoutRules`]).
 #[must_use]
 pub fn edits_of_any_grant(
     view: View<'_>,
@@ -50,7 +50,8 @@ pub fn edits_of_any_grant(
 pub enum Injector {
     /// nvidia-container-runtime below us, or its hook in the spec: it acts on the env.
     NvidiaRuntime,
-    /// The driver's files are in the spec already, by who was asked before us: our own device nodes.
+    /// The driver's files are in the spec already, by who was asked before us: our own device
+    /// nodes.
     Present,
     /// The node's CDI specifications, and of our own device nodes what they lack.
     Cdi(CdiEdits),
@@ -59,8 +60,8 @@ pub enum Injector {
 }
 
 impl Injector {
-    /// Chooses by the setting and by what there is. A container never gets bare nodes, with which no CUDA
-    /// program can start, unless the setting says so.
+    /// Chooses by the setting and by what there is. A container never gets bare nodes, with which
+    /// no CUDA program can start, unless the setting says so.
     ///
     /// # Errors
     /// Where nothing would bring a driver library into the container.
@@ -73,7 +74,8 @@ impl Injector {
         match mode {
             InjectMode::Devices => return Ok(Self::Devices),
             InjectMode::Cdi => {}
-            // NVIDIA's runtime takes its hook out where it injects by itself: who has it wants it run.
+            // NVIDIA's runtime takes its hook out where it injects by itself: who has it wants it
+            // run.
             _ if crate::has_nvidia_hook(view) => return Ok(Self::NvidiaRuntime),
             _ if crate::has_driver(view) => return Ok(Self::Present),
             InjectMode::NvidiaRuntime => return Ok(Self::NvidiaRuntime),
@@ -191,7 +193,8 @@ pub fn grant_edits(
     if *injector == Injector::Present && names_other_card(view, grant) {
         edits.extend(without_displays(view));
     }
-    // What a CDI specification lacks, because it was made before the driver's modules were all there, is granted all the same.
+    // What a CDI specification lacks, because it was made before the driver's modules were all
+    // there, is granted all the same.
     let brought = match injector {
         Injector::Cdi(cdi) => cdi.devices.as_slice(),
         _ => &[],
@@ -272,8 +275,8 @@ pub(crate) fn is_card(device: &Device<'_>) -> bool {
         && device.minor < crate::CTL_MINOR - 1
 }
 
-/// Takes the display nodes away: through them memory of a card can be had, and a spec does not say whose
-/// card each is. CUDA needs none.
+/// Takes the display nodes away: through them memory of a card can be had, and a spec does not say
+/// whose card each is. CUDA needs none.
 fn without_displays(view: View<'_>) -> Vec<Edit> {
     let displays = view.devices().filter(|d| d.is_character() && d.major == DRM_MAJOR);
     let mut edits = nodes_away(displays);
@@ -281,7 +284,8 @@ fn without_displays(view: View<'_>) -> Vec<Edit> {
     edits
 }
 
-/// What CDI asks for. A specification that would bring in another card than the granted one is wrong.
+/// What CDI asks for. A specification that would bring in another card than the granted one is
+/// wrong.
 fn cdi_edits(grant: &Grant, cdi: &CdiEdits) -> Result<Vec<Edit>, Refusal> {
     let spec_error = |why: String| {
         Refusal::new(
@@ -304,7 +308,8 @@ fn cdi_edits(grant: &Grant, cdi: &CdiEdits) -> Result<Vec<Edit>, Refusal> {
         });
     }
     for mount in &cdi.mounts {
-        // As in the reference implementation, a mount of the container's own at this place gives way.
+        // As in the reference implementation, a mount of the container's own at this place gives
+        // way.
         edits.push(Edit::Bind {
             source: mount.source.clone(),
             destination: mount.destination.clone(),
@@ -314,8 +319,8 @@ fn cdi_edits(grant: &Grant, cdi: &CdiEdits) -> Result<Vec<Edit>, Refusal> {
     for hook in &cdi.hooks {
         let stage = HookStage::parse(&hook.stage)
             .ok_or_else(|| spec_error(format!("it has a hook at {:?}", hook.stage)))?;
-        // Never without an environment: runc before 1.3 ran createContainer hooks in the image's own
-        // (CVE-2025-23266).
+        // Never without an environment: runc before 1.3 ran createContainer hooks in the image's
+        // own (CVE-2025-23266).
         let env = if hook.env.is_empty() { vec![HOOK_ENV.to_owned()] } else { hook.env.clone() };
         edits.push(Edit::AddHook {
             stage,

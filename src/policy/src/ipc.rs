@@ -1,10 +1,11 @@
-//! What a CUDA client shares with its MPS server: the IPC namespace, which operators ask for by habit, and
-//! `/dev/shm`, which some drivers need.
+//! What a CUDA client shares with its MPS server: the IPC namespace, which operators ask for by
+//! habit, and `/dev/shm`, which some drivers need.
 //!
-//! The server of a driver up to 555 makes a region with a name in its `/dev/shm`, and its clients look for that name in
-//! theirs (libcuda 535 and 550, measured without a card: another mount there is error 205 of `cuInit`, another IPC
-//! namespace is nothing). From 580 on the region has no name and is handed over (bottlerocket-kernel-kit pull request 415;
-//! unverified). Which of the two a node's driver does, its servers say; see [`SharedMemory`].
+//! The server of a driver up to 555 makes a region with a name in its `/dev/shm`, and its clients
+//! look for that name in theirs (libcuda 535 and 550, measured without a card: another mount there
+//! is error 205 of `cuInit`, another IPC namespace is nothing). From 580 on the region has no name
+//! and is handed over (bottlerocket-kernel-kit pull request 415; unverified). Which of the two a
+//! node's driver does, its servers say; see [`SharedMemory`].
 
 use mpsgate_config::{Ipc as IpcPolicy, Schedule};
 use mpsgate_model::{Code, Refusal, printable};
@@ -39,7 +40,8 @@ pub enum SharedMemory {
     Anonymous,
     /// By a region with a name in their `/dev/shm`.
     Named,
-    /// By a region with a name, and the node was shown that a client with another `/dev/shm` does not attach.
+    /// By a region with a name, and the node was shown that a client with another `/dev/shm` does
+    /// not attach.
     Required,
 }
 
@@ -64,9 +66,9 @@ impl SharedMemory {
         Self::ALL.into_iter().find(|known| known.as_str() == word).unwrap_or_default()
     }
 
-    /// How a server does, by what its log says of it (`true`: a region with a name) and whether the kernel shows that it
-    /// has mapped one; `None` where neither says anything. A line can be another's: what is said twice, or of which the
-    /// kernel shows the contrary, says nothing.
+    /// How a server does, by what its log says of it (`true`: a region with a name) and whether the
+    /// kernel shows that it has mapped one; `None` where neither says anything. A line can be
+    /// another's: what is said twice, or of which the kernel shows the contrary, says nothing.
     #[must_use]
     pub fn of_server(said: impl IntoIterator<Item = bool>, has_named: bool) -> Option<Self> {
         let mut said = said.into_iter();
@@ -78,8 +80,8 @@ impl SharedMemory {
         }
     }
 
-    /// What holds for a node of whose cards' servers these were seen: one driver has them all. What says nothing makes
-    /// the rest doubtful, and where they differ the larger need counts.
+    /// What holds for a node of whose cards' servers these were seen: one driver has them all. What
+    /// says nothing makes the rest doubtful, and where they differ the larger need counts.
     #[must_use]
     pub fn of_all(cards: impl IntoIterator<Item = Self>) -> Self {
         let seen: Vec<Self> = cards.into_iter().collect();
@@ -111,7 +113,8 @@ pub enum ShmMount<'a> {
         source: &'a str,
         /// `shm` where it stands at `/dev`.
         below: &'static str,
-        /// A client opens the server's region to write (libcuda 535 and 550: 205 where it cannot; measured).
+        /// A client opens the server's region to write (libcuda 535 and 550: 205 where it cannot;
+        /// measured).
         is_read_only: bool,
     },
     /// A file system of its own, of this type.
@@ -121,8 +124,8 @@ pub enum ShmMount<'a> {
 }
 
 impl<'a> ShmMount<'a> {
-    /// Of several mounts the last counts. By text alone: links of an image are not followed here, and what came out is
-    /// looked at by the hook.
+    /// Of several mounts the last counts. By text alone: links of an image are not followed here,
+    /// and what came out is looked at by the hook.
     #[must_use]
     pub fn of(view: View<'a>) -> Self {
         let found = |mount: &MountEntry<'a>| match inside(mount.destination).as_ref() {
@@ -173,7 +176,7 @@ impl<'a> ShmMount<'a> {
 }
 
 /// A container that asks for GPU memory on this node: what it lacks, or what is to be said of it.
-pub(crate) fn judge(input: &Input<'_>) -> Result<Option<Note>, Refusal> {
+pub(crate) fn evaluate(input: &Input<'_>) -> Result<Option<Note>, Refusal> {
     if input.node.schedule == Schedule::Share {
         return Ok(None);
     }
@@ -241,8 +244,8 @@ fn namespace(input: &Input<'_>) -> Option<Refusal> {
     Some(refusal::no_host_ipc(&found, own_users))
 }
 
-/// Whether a container with GPU memory may have an IPC namespace of its own. `auto`: what the node's driver was seen to
-/// need, and until then the host's namespace.
+/// Whether a container with GPU memory may have an IPC namespace of its own. `auto`: what the
+/// node's driver was seen to need, and until then the host's namespace.
 #[must_use]
 pub fn may_have_its_own(policy: IpcPolicy, seen: SharedMemory, shm: &Shm) -> bool {
     match (policy, seen) {

@@ -1,5 +1,5 @@
-//! How much of a pod's word counts: what kubelet handed out (a token) beside what the API server lists in the
-//! container's `resources.limits`.
+//! How much of a pod's word counts: what kubelet handed out (a token) beside what the API server
+//! lists in the container's `resources.limits`.
 
 use mpsgate_model::{Code, ComputeShare, Mib, Refusal};
 
@@ -14,7 +14,8 @@ const CORE_MOST: u64 = 100;
 /// What the API server says of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listed {
-    /// Nothing: nobody asks it, it has not answered yet, or it does not know the pod (a static pod's mirror).
+    /// Nothing: nobody asks it, it has not answered yet, or it does not know the pod (a static
+    /// pod's mirror).
     Unknown,
     /// The pod has no such container.
     NoContainer,
@@ -24,11 +25,12 @@ pub enum Listed {
     Given(Vec<(String, Mib)>),
 }
 
-/// The resource and memory that a container has from Kubernetes; `None` where nobody confirms anything. `token` is what
-/// kubelet handed out to it.
+/// The resource and memory that a container has from Kubernetes; `None` where nobody confirms
+/// anything. `token` is what kubelet handed out to it.
 ///
 /// # Errors
-/// A refusal where the API server says otherwise: a copied token, an annotation of the pod's author.
+/// A refusal where the API server says otherwise: a copied token, an annotation of the pod's
+/// author.
 pub fn confirmed(
     token: Option<(String, Mib)>,
     listed: &Listed,
@@ -61,8 +63,9 @@ pub fn confirmed(
     }
 }
 
-/// The share of each card's compute that a container has: the smaller of its annotation's and its limits'. Without
-/// either it has all of it, so that an annotation takes and never gives, whether or not its limits are known.
+/// The share of each card's compute that a container has: the smaller of its annotation's and its
+/// limits'. Without either it has all of it, so that an annotation takes and never gives, whether
+/// or not its limits are known.
 #[must_use]
 pub fn compute_share(
     annotation: Option<ComputeShare>,

@@ -1,12 +1,13 @@
-//! What mounts open besides our own directories: the cgroups of the whole node, and paths that somebody can
-//! exchange between our look and the runtime's mount.
+//! What mounts open besides our own directories: the cgroups of the whole node, and paths that
+//! somebody can exchange between our look and the runtime's mount.
 //!
 //! ```text
 //!                    writable cgroups of the node        a path that others may exchange
 //!  with a request    E_CGROUP                            our hook looks again, as it is there anyway
 //!  without           noted; refused under "close"        our hook is added, to look again
 //! ```
-//! A container with CAP_SYS_ADMIN is not refused without a request: it mounts them by itself, and node agents have it.
+//! A container with CAP_SYS_ADMIN is not refused without a request: it mounts them by itself, and
+//! node agents have it.
 
 use mpsgate_config::{Privileged, Unallocated, paths};
 use mpsgate_model::{Code, Refusal, printable};
@@ -96,7 +97,8 @@ fn refusal(begin: &str, mount: &MountFact, reach: Reach, end: &str) -> Refusal {
     Refusal::new(Code::Cgroup, format!("{begin}{}{end}", found(mount, reach)), hint)
 }
 
-/// Whether edits do nothing but have the hook look at what was mounted: a container starts without them, too.
+/// Whether edits do nothing but have the hook look at what was mounted: a container starts without
+/// them, too.
 #[must_use]
 pub fn only_looks_again(edits: &[Edit]) -> bool {
     edits.iter().all(|edit| *edit == look_again())

@@ -78,8 +78,8 @@ pub struct Node {
     pub other_nodes: Vec<DeviceNode>,
     /// How its cards are shared.
     pub schedule: Schedule,
-    /// Whether mpsgate's device plugin serves here: a pod's container then asks by its limits, for which it has a
-    /// token, and by its pod's annotations it asks for nothing.
+    /// Whether mpsgate's device plugin serves here: a pod's container then asks by its limits, for
+    /// which it has a token, and by its pod's annotations it asks for nothing.
     pub device_plugin: bool,
 }
 

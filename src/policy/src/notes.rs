@@ -1,5 +1,5 @@
-//! What is said about a container besides its verdict: what was taken away, what was let through, and what
-//! nobody is stopped for but an operator should be able to find.
+//! What is said about a container besides its verdict: what was taken away, what was let through,
+//! and what nobody is stopped for but an operator should be able to find.
 
 use mpsgate_model::{Code, is_request_annotation, printable};
 use mpsgate_oci::spec::View;

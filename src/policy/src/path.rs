@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// The shortest path that means the same lexically, as Go's `filepath.Clean` makes it: NVIDIA's toolkit and
-/// runc compare paths in this form, and engines hand them over as they were written.
+/// The shortest path that means the same lexically, as Go's `filepath.Clean` makes it: NVIDIA's
+/// toolkit and runc compare paths in this form, and engines hand them over as they were written.
 #[must_use]
 pub fn clean(path: &str) -> Cow<'_, str> {
     let rooted = path.starts_with('/');

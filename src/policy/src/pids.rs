@@ -1,5 +1,5 @@
-//! Whose processes a container sees. A process can signal and trace others of its uid, and no limit of ours holds
-//! one that is traced: with GPU memory it may see its own pod's alone.
+//! Whose processes a container sees. A process can signal and trace others of its uid, and no limit
+//! of ours holds one that is traced: with GPU memory it may see its own pod's alone.
 
 use mpsgate_config::HostPid;
 use mpsgate_model::{Code, Refusal, printable};
@@ -36,8 +36,9 @@ const SANDBOX_IDS: [(Caller, &str); 2] = [
 /// Shorter ones could be part of another's; engines' have 64 letters.
 const ID_MIN: usize = 12;
 
-/// Whether a process is one of the container's own pod, by its cgroups as the kernel has them (`/proc/PID/cgroup`).
-/// The pod is named by kubelet's engine, whose annotations no pod's author can write; nobody else names one.
+/// Whether a process is one of the container's own pod, by its cgroups as the kernel has them
+/// (`/proc/PID/cgroup`). The pod is named by kubelet's engine, whose annotations no pod's author
+/// can write; nobody else names one.
 #[must_use]
 pub fn shares_pod(view: View<'_>, caller: Caller, cgroups: &str) -> bool {
     let sandbox = SANDBOX_IDS
@@ -59,8 +60,9 @@ pub fn shares_pod(view: View<'_>, caller: Caller, cgroups: &str) -> bool {
     })
 }
 
-/// A request of a container that sees others' processes: why it is not granted, or what is to be said of it.
-pub(crate) fn judge(pids: &Pids, policy: HostPid) -> Option<Result<Note, Refusal>> {
+/// A request of a container that sees others' processes: why it is not granted, or what is to be
+/// said of it.
+pub(crate) fn evaluate(pids: &Pids, policy: HostPid) -> Option<Result<Note, Refusal>> {
     let found = match pids {
         Pids::Own | Pids::Pod => return None,
         Pids::Host => "has the host's PID namespace".to_owned(),

@@ -1,12 +1,12 @@
 //! Which card serves a request, or the sentence that says why none does.
 //!
-//! A card must be managed, fit, ready, large enough, have that much left, have room for one more MPS
-//! client, and serve the uid: an MPS server serves one uid at a time, so a card with clients of
+//! A card must be managed, fit, ready, large enough, have that much left, have room for one more
+//! MPS client, and serve the uid: an MPS server serves one uid at a time, so a card with clients of
 //! another uid would make ours wait without end. Among the cards that remain, the one that kubelet
 //! chose is taken first (its own count per card then stays near the truth), then one whose grants
 //! have the same size (equal sizes leave no odd rests, and the server's cap is then exact for all
-//! of them), then the one with the least left, then the lowest index. Where the node spreads, size counts for nothing
-//! and the one with the most left is taken.
+//! of them), then the one with the least left, then the lowest index. Where the node spreads, size
+//! counts for nothing and the one with the most left is taken.
 
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -84,8 +84,8 @@ pub struct Need<'a> {
     pub uid: u32,
     /// A certain card.
     pub gpu: Option<&'a GpuSelector>,
-    /// The cards that a scheduler chose, or the one that kubelet chose devices of: taken where they serve, and no other
-    /// is refused for them.
+    /// The cards that a scheduler chose, or the one that kubelet chose devices of: taken where they
+    /// serve, and no other is refused for them.
     pub hints: &'a [GpuUuid],
     /// The emptiest card instead of the fullest.
     pub spread: bool,
@@ -172,8 +172,8 @@ fn rank(card: &CardState<'_>, need: &Need<'_>) -> impl Ord + use<> {
     (!need.hints.contains(card.uuid), order(need.spread, equal, card.free(), card.index))
 }
 
-/// Among cards that serve, on the node and in the cluster: the one that comes first is taken. `equal`: it has a holder
-/// of the same size.
+/// Among cards that serve, on the node and in the cluster: the one that comes first is taken.
+/// `equal`: it has a holder of the same size.
 pub fn order(spread: bool, equal: bool, left: Mib, index: u32) -> impl Ord + use<> {
     let by_rest = if spread { u64::MAX - left.0 } else { left.0 };
     (Reverse(equal && !spread), by_rest, index)

@@ -1,4 +1,5 @@
-//! Whose container it is: told by what the engine writes last, which no annotation of a pod's author replaces.
+//! Whose container it is: told by what the engine writes last, which no annotation of a pod's
+//! author replaces.
 
 use mpsgate_model::PodContainer;
 use mpsgate_oci::spec::View;
@@ -13,7 +14,8 @@ struct Names {
     container: &'static str,
 }
 
-/// containerd's CRI sets them after the pod's own and the container's (seen in 1.6, 1.7 and 2.1: `tests/engines/cri.bats`).
+/// containerd's CRI sets them after the pod's own and the container's (seen in 1.6, 1.7 and 2.1:
+/// `tests/engines/cri.bats`).
 const CONTAINERD: Names = Names {
     uid: "io.kubernetes.cri.sandbox-uid",
     namespace: "io.kubernetes.cri.sandbox-namespace",
@@ -30,8 +32,8 @@ const CRIO: Names = Names {
 };
 
 impl Caller {
-    /// The pod and container of a spec. `None` where no kubelet's engine calls, where it does not say so, and
-    /// where the cgroup that kubelet chose is another pod's.
+    /// The pod and container of a spec. `None` where no kubelet's engine calls, where it does not
+    /// say so, and where the cgroup that kubelet chose is another pod's.
     #[must_use]
     pub fn pod(self, view: View<'_>) -> Option<PodContainer> {
         let names = match self {

@@ -15,8 +15,9 @@ pub struct Asked<Card = GpuUuid> {
     pub chosen: Vec<Card>,
 }
 
-/// The cards of each of `asked`, in their order: among the chosen, else among all, those with the least left that still
-/// have enough. `free` is what nobody holds of each card. Empty where there are not as many: it can hold nothing back.
+/// The cards of each of `asked`, in their order: among the chosen, else among all, those with the
+/// least left that still have enough. `free` is what nobody holds of each card. Empty where there
+/// are not as many: it can hold nothing back.
 #[must_use]
 pub fn expected_on<Card: Clone + PartialEq>(
     free: &[(Card, Mib)],
@@ -24,7 +25,8 @@ pub fn expected_on<Card: Clone + PartialEq>(
 ) -> Vec<Vec<Card>> {
     let mut free = free.to_vec();
     let mut found = vec![Vec::new(); asked.len()];
-    // Those whose cards are known take their place first, the others by size: then most of them fit.
+    // Those whose cards are known take their place first, the others by size: then most of them
+    // fit.
     let mut order: Vec<_> = asked.iter().zip(&mut found).collect();
     order.sort_by_key(|(one, _)| (one.chosen.is_empty(), Reverse(one.memory)));
     for (one, cards) in order {

@@ -1,4 +1,5 @@
-//! Devices of managed cards that a spec leaves within a container's reach: by its nodes, by its rules.
+//! Devices of managed cards that a spec leaves within a container's reach: by its nodes, by its
+//! rules.
 
 use mpsgate_model::Code;
 use mpsgate_oci::spec::{Device, OpenDevices, View};
@@ -29,7 +30,8 @@ pub(crate) fn managed(node: &Node, device: &Device<'_>) -> Option<(Code, &'stati
     }
 }
 
-/// Devices of managed cards that the rules open, but for some: a minor of `None` is any of the major.
+/// Devices of managed cards that the rules open, but for some: a minor of `None` is any of the
+/// major.
 pub(crate) fn opened(
     view: View<'_>,
     node: &Node,

@@ -1,4 +1,5 @@
-//! From bytes to what can be decided: the one way by which the runtime, the hooks and `explain` read a document.
+//! From bytes to what can be decided: the one way by which the runtime, the hooks and `explain`
+//! read a document.
 //!
 //! ```text
 //!   glance ── no JSON object ─► error: no runtime makes a container of it
@@ -17,8 +18,8 @@ use mpsgate_oci::spec::{self, Document, Mount, Seen, SpecError};
 
 use crate::{Decision, Held, MountFact, MountKind, Node, Note, NoteAction, ToolkitNames, Verdict};
 
-/// Largest document that is parsed, in bytes. runc's own tests stay below 100 KiB; a Kubernetes pod's annotations
-/// add 256 KiB at most. A larger one is read in pieces.
+/// Largest document that is parsed, in bytes. runc's own tests stay below 100 KiB; a Kubernetes
+/// pod's annotations add 256 KiB at most. A larger one is read in pieces.
 pub const DOCUMENT_MAX: u64 = 16 << 20;
 /// Where the root file system is bound.
 pub const ROOT: &str = "/";
@@ -84,8 +85,8 @@ impl Glimpse {
         }
     }
 
-    /// Whether a device rule denies everything, as engines begin, in the one list that every runtime reads. Where none
-    /// does, it is the runtime's what is open.
+    /// Whether a device rule denies everything, as engines begin, in the one list that every
+    /// runtime reads. Where none does, it is the runtime's what is open.
     #[must_use]
     pub fn denies_all(&self) -> bool {
         self.denies_all && !self.has_other_rules
@@ -143,11 +144,13 @@ pub enum Reading {
 pub struct Facts {
     /// Its bind mounts that touch our directories.
     pub mounts: Vec<MountFact>,
-    /// The runtime leaves devices open to it that no rule is about, so that it matters whatever it shows.
+    /// The runtime leaves devices open to it that no rule is about, so that it matters whatever it
+    /// shows.
     pub is_open: bool,
 }
 
-/// Reads a document, whatever its size, depth and spelling. `names`: what the toolkit's settings add.
+/// Reads a document, whatever its size, depth and spelling. `names`: what the toolkit's settings
+/// add.
 ///
 /// # Errors
 /// Where no runtime makes a container of it, or it cannot be read.
@@ -209,7 +212,7 @@ impl Unclean {
         let why = chain(&self.why);
         Refusal::new(
             Code::Bundle,
-            format!("its config.json shows {found} and cannot be judged: {why}"),
+            format!("its config.json shows {found} and cannot be evaluated: {why}"),
             "recreate the container; if an engine wrote this file, report it to the engine's maintainers",
         )
     }

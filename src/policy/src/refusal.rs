@@ -13,10 +13,10 @@ pub fn privileged() -> Refusal {
     )
 }
 
-/// Capabilities with which a container changes what holds its limit and its neighbours'. Measured from inside
-/// (`tests/e2e/escape`, runc 1.1.5): the first makes the client directory writable, has the host run programs and
-/// opens devices on cgroup v1, the second loads modules, the last opens the host's files by handle. The third
-/// has the ports by which devices are programmed (ioperm(2)).
+/// Capabilities with which a container changes what holds its limit and its neighbours'. Measured
+/// from inside (`tests/e2e/escape`, runc 1.1.5): the first makes the client directory writable, has
+/// the host run programs and opens devices on cgroup v1, the second loads modules, the last opens
+/// the host's files by handle. The third has the ports by which devices are programmed (ioperm(2)).
 const STRONG: [&str; 4] =
     ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_DAC_READ_SEARCH"];
 
@@ -53,7 +53,8 @@ const HOST_IPC_AND_USERS: &str = "remove hostUsers: false from the pod spec and 
                                   run --userns=host --ipc=host); or leave it, and choose nodes that share cards without MPS: nodeSelector \
                                   ack.node.gpu.schedule: share";
 
-/// A request in an IPC namespace that is not the MPS server's; `own_users`: in a user namespace of its own.
+/// A request in an IPC namespace that is not the MPS server's; `own_users`: in a user namespace of
+/// its own.
 #[must_use]
 pub fn no_host_ipc(found: &str, own_users: bool) -> Refusal {
     let hint = if own_users { HOST_IPC_AND_USERS } else { HOST_IPC };

@@ -6,8 +6,8 @@
 //!   label of another system ─► no new grant on cards of the settings ─► given back, one by one
 //! ```
 //!
-//! Containers of both never run beside each other: under `mps` a card is EXCLUSIVE_PROCESS, and a container
-//! without MPS could not use it. A switch is never forced: who wants it drains the node.
+//! Containers of both never run beside each other: under `mps` a card is EXCLUSIVE_PROCESS, and a
+//! container without MPS could not use it. A switch is never forced: who wants it drains the node.
 
 use std::num::NonZeroU32;
 
@@ -28,13 +28,14 @@ pub enum Word {
     Mps,
     /// Grants by agreement alone.
     Share,
-    /// The node is another system's: of its cards mpsgate keeps those alone that an operator handed over.
+    /// The node is another system's: of its cards mpsgate keeps those alone that an operator handed
+    /// over.
     Off,
 }
 
 impl Word {
-    /// The word of the node label; every word that is not ours is another system's (`default`, `cgpu`, `core_mem`,
-    /// `topology`, `mig`, `disabled`, and what is yet to come).
+    /// The word of the node label; every word that is not ours is another system's (`default`,
+    /// `cgpu`, `core_mem`, `topology`, `mig`, `disabled`, and what is yet to come).
     #[must_use]
     pub fn of_label(value: &str) -> Self {
         Self::parse(value).unwrap_or(Self::Off)
@@ -87,7 +88,8 @@ pub struct Target {
 }
 
 impl Wants {
-    /// The label wins. Under `Off` the cards that an operator handed over are shared as the settings say.
+    /// The label wins. Under `Off` the cards that an operator handed over are shared as the
+    /// settings say.
     #[must_use]
     pub fn target(self) -> Target {
         let (schedule, yields) = match self.label {
@@ -130,7 +132,8 @@ pub fn next(now: Schedule, target: Target, held: &[Held<'_>]) -> Step {
     if waits.is_empty() { Step::Switch } else { Step::Wait(waits) }
 }
 
-/// What holds after a start: as the containers were given their grants, and without any what is wanted.
+/// What holds after a start: as the containers were given their grants, and without any what is
+/// wanted.
 #[must_use]
 pub fn at_start(target: Target, held: &[Held<'_>]) -> Schedule {
     match (others(target, held).is_empty(), target.schedule) {
@@ -158,8 +161,8 @@ pub enum CardStep {
     Take,
 }
 
-/// What is to be done about a card of the settings on which so many reservations and grants are; `managed`: mpsgate
-/// has it, by the settings alone.
+/// What is to be done about a card of the settings on which so many reservations and grants are;
+/// `managed`: mpsgate has it, by the settings alone.
 #[must_use]
 pub fn card_step(target: Target, managed: bool, grants: usize) -> CardStep {
     match (target.yields, managed, grants) {
@@ -250,7 +253,8 @@ pub fn gpu_count(label: &str) -> Result<NonZeroU32, Refusal> {
     })
 }
 
-/// What a part of the memory that `resource` gives is counted in: the N MiB of `mpsgate.io/gpu-mem-<N>mi`, else GiB.
+/// What a part of the memory that `resource` gives is counted in: the N MiB of
+/// `mpsgate.io/gpu-mem-<N>mi`, else GiB.
 #[must_use]
 pub fn unit_of(resource: &str) -> Mib {
     let unit = resource.strip_prefix("mpsgate.io/gpu-mem-");

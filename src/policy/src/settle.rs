@@ -1,5 +1,5 @@
-//! Edits are made, and what came out is judged anew. Whatever an edit misses is refused here: the last word on a
-//! changed document, for the runtime and for `explain`.
+//! Edits are made, and what came out is evaluated anew. Whatever an edit misses is refused here:
+//! the last word on a changed document, for the runtime and for `explain`.
 
 use mpsgate_config::{Privileged, Unallocated};
 use mpsgate_model::{Code, Refusal, printable};
@@ -12,7 +12,8 @@ use crate::{Input, Node, Unruled, Verdict, is_privileged, reach};
 pub enum Held {
     /// Nothing: the settings let it through, or it is privileged, and nobody is stopped for that.
     Nothing,
-    /// Nothing of a managed card is within reach, but for devices that the edits add: those of its grant.
+    /// Nothing of a managed card is within reach, but for devices that the edits add: those of its
+    /// grant.
     Closed,
 }
 

@@ -28,8 +28,8 @@ const MISC_MAJOR: u32 = 10;
 const NVIDIA_RUNTIME: &[u8] = b"nvidia-container-runtime";
 const HOOK_NAMES: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
-/// Whether a part of a spec is anything that mpsgate must look at. Of mounts only the forms that need
-/// no file system; [`MountFact`]s are the caller's.
+/// Whether a part of a spec is anything that mpsgate must look at. Of mounts only the forms that
+/// need no file system; [`MountFact`]s are the caller's.
 #[must_use]
 pub fn may_matter(seen: &Seen<'_>) -> bool {
     match seen {
@@ -67,8 +67,8 @@ pub fn may_matter(seen: &Seen<'_>) -> bool {
     }
 }
 
-/// The kernel counts dynamic minors down from 63, newer ones from 127, and where these are used up from 256 up
-/// (`DYNAMIC_MINORS` of `drivers/char/misc.c`).
+/// The kernel counts dynamic minors down from 63, newer ones from 127, and where these are used up
+/// from 256 up (`DYNAMIC_MINORS` of `drivers/char/misc.c`).
 fn is_dynamic_misc(minor: u32) -> bool {
     !(128..256).contains(&minor)
 }
@@ -123,16 +123,17 @@ pub fn has_nvidia_hook(view: View<'_>) -> bool {
         .any(|hook| hook.path.rsplit('/').next().is_some_and(|name| HOOK_NAMES.contains(&name)))
 }
 
-/// Whether a runtime is NVIDIA's wrapper, also under its names with a fixed mode (`….cdi`, `….legacy`).
+/// Whether a runtime is NVIDIA's wrapper, also under its names with a fixed mode (`….cdi`,
+/// `….legacy`).
 #[must_use]
 pub fn is_nvidia_runtime(runtime: &Path) -> bool {
     let name = runtime.file_name().unwrap_or_default().as_encoded_bytes();
     name.starts_with(NVIDIA_RUNTIME)
 }
 
-/// Whether the driver's CUDA library is mounted into the container: by a CDI specification that the engine
-/// or nvidia-container-runtime above us has applied (`docker --gpus` from 29.2, `podman --device
-/// nvidia.com/gpu=…`), or by its user.
+/// Whether the driver's CUDA library is mounted into the container: by a CDI specification that the
+/// engine or nvidia-container-runtime above us has applied (`docker --gpus` from 29.2, `podman
+/// --device nvidia.com/gpu=…`), or by its user.
 #[must_use]
 pub fn has_driver(view: View<'_>) -> bool {
     view.mounts().any(|mount| {
@@ -195,7 +196,7 @@ fn devices(view: View<'_>, node: &Node, signals: &mut Signals) {
 }
 
 fn rules(view: View<'_>, node: &Node, unruled: Unruled, signals: &mut Signals) {
-    // Nothing in the spec opens or closes anything: `decide` judges it by what else there is.
+    // Nothing in the spec opens or closes anything: `decide` evaluates it by what else there is.
     if unruled == Unruled::NoCgroup {
         return;
     }
@@ -284,7 +285,8 @@ mod tests {
     }
 
     proptest! {
-        /// Else a container would pass unseen that is refused as soon as something else in it is looked at.
+        /// Else a container would pass unseen that is refused as soon as something else in it is
+        /// looked at.
         #[test]
         fn what_is_a_signal_is_looked_at(
             is_rule in any::<bool>(),

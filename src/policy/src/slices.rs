@@ -1,7 +1,8 @@
 //! Which sizes of slices (`nvidia.com/gpu-<N>gb`) a node offers because pods ask for them.
 //!
-//! Each size is a socket, and a list that kubelet holds; when one is taken back, kubelet has none of it left. So what a
-//! pod here uses stays whoever asks for what, and who may create pods in one namespace gets few sizes offered.
+//! Each size is a socket, and a list that kubelet holds; when one is taken back, kubelet has none
+//! of it left. So what a pod here uses stays whoever asks for what, and who may create pods in one
+//! namespace gets few sizes offered.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -10,7 +11,8 @@ use std::collections::BTreeSet;
 pub const OFFERED: usize = 16;
 /// Of these, what one namespace gets at most.
 pub const OFFERED_TO_ONE: usize = 4;
-/// A wish counts as one of now for so long: a pod that is given a node is for a moment asked for nowhere.
+/// A wish counts as one of now for so long: a pod that is given a node is for a moment asked for
+/// nowhere.
 const NOW_MS: u64 = 30_000;
 
 /// A size that a namespace's pods want or wanted.
@@ -28,8 +30,8 @@ pub struct Wish<'a> {
     pub seen_ms: u64,
 }
 
-/// The sizes to be offered, in order. `largest_gib` is what the largest card has, where that is known: a size that no card
-/// has room for is of use to nobody.
+/// The sizes to be offered, in order. `largest_gib` is what the largest card has, where that is
+/// known: a size that no card has room for is of use to nobody.
 #[must_use]
 pub fn offered(wishes: &[Wish<'_>], largest_gib: Option<u64>) -> Vec<u64> {
     let fits = |wish: &&Wish<'_>| wish.gib > 0 && largest_gib.is_none_or(|most| wish.gib <= most);

@@ -1,6 +1,7 @@
-//! What NVIDIA's container toolkit reads in a spec (1.20: `internal/config/image`, `internal/modifier`,
-//! `nvidia-container-runtime-hook`), by its own rules: whatever it would give a container by them is a signal.
-//! Which of several requests wins depends on its settings and mode, so each counts by itself.
+//! What NVIDIA's container toolkit reads in a spec (1.20: `internal/config/image`,
+//! `internal/modifier`, `nvidia-container-runtime-hook`), by its own rules: whatever it would give
+//! a container by them is a signal. Which of several requests wins depends on its settings and
+//! mode, so each counts by itself.
 
 use std::collections::HashSet;
 
@@ -25,14 +26,14 @@ const SWARM_PREFIX: &str = "DOCKER_RESOURCE_";
 const VOLUME_LIST: [&str; 2] =
     ["/var/run/nvidia-container-devices", "/run/nvidia-container-devices"];
 const VOLUME_LIST_NAME: &str = "nvidia-container-devices";
-/// Prefixes of CDI annotations, of CRI engines and of NVIDIA's NRI plugin. The toolkit's `annotation-prefixes`
-/// may name others.
+/// Prefixes of CDI annotations, of CRI engines and of NVIDIA's NRI plugin. The toolkit's
+/// `annotation-prefixes` may name others.
 const CDI_PREFIXES: [&str; 2] = ["cdi.k8s.io/", "nvidia.cdi.k8s.io/"];
 /// NRI's plugins take a domain alone for the whole pod's.
 const NRI_DOMAIN: &str = "nvidia.cdi.k8s.io";
 
-/// Names to which the toolkit's settings give a meaning, besides those that [`may_matter`](crate::may_matter)
-/// knows.
+/// Names to which the toolkit's settings give a meaning, besides those that
+/// [`may_matter`](crate::may_matter) knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ToolkitNames {
     variables: Vec<String>,
@@ -75,7 +76,8 @@ pub fn may_read_variable(name: &str) -> bool {
     name.starts_with("NVIDIA_") || name == CUDA_VERSION || name.starts_with(SWARM_PREFIX)
 }
 
-/// Whether an annotation of this name can be one of the toolkit's, as far as its name alone can tell.
+/// Whether an annotation of this name can be one of the toolkit's, as far as its name alone can
+/// tell.
 #[must_use]
 pub fn may_read_annotation(name: &str) -> bool {
     name == NRI_DOMAIN || CDI_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
@@ -86,8 +88,9 @@ pub(crate) fn may_read_mount(destination: &str) -> bool {
     destination.contains(VOLUME_LIST_NAME)
 }
 
-/// Whether the toolkit would give a card for what a pod says of a container's variables: name, and text where it
-/// stands in the pod. Text from elsewhere counts as naming a card. Of several of a name the last counts.
+/// Whether the toolkit would give a card for what a pod says of a container's variables: name, and
+/// text where it stands in the pod. Text from elsewhere counts as naming a card. Of several of a
+/// name the last counts.
 #[must_use]
 pub fn pod_variables(variables: &[(&str, Option<&str>)]) -> bool {
     let last = |name| variables.iter().rfind(|(other, _)| *other == name).map(|(_, text)| *text);
@@ -131,8 +134,8 @@ pub(crate) fn is_legacy_image(view: View<'_>) -> bool {
     view.env_value(VISIBLE).is_none() && is_set(CUDA_VERSION) && !is_set(REQUIRE_CUDA)
 }
 
-/// The first name that counts of those that a value of `NVIDIA_VISIBLE_DEVICES` asks for: `void` anywhere is
-/// nothing, else the first of `all` and `none` counts, else the names.
+/// The first name that counts of those that a value of `NVIDIA_VISIBLE_DEVICES` asks for: `void`
+/// anywhere is nothing, else the first of `all` and `none` counts, else the names.
 #[must_use]
 pub fn named(value: &str, counts: impl Fn(&str) -> bool) -> Option<&str> {
     if tokens(value).any(|token| token == "void") {
@@ -254,8 +257,8 @@ fn volume_list(view: View<'_>, node: &Node, signals: &mut Signals) {
     }
 }
 
-/// Whether a name of the list reaches a managed card. It is one name even with commas in it, and the legacy
-/// hook takes those apart.
+/// Whether a name of the list reaches a managed card. It is one name even with commas in it, and
+/// the legacy hook takes those apart.
 fn reaches(name: &str, node: &Node) -> bool {
     match name {
         "all" => true,
@@ -297,8 +300,8 @@ pub(crate) fn cdi_annotation(name: &str, value: &str, node: &Node, signals: &mut
     signals.add(Code::CdiAnnotation, tell, Some(vec![remove]));
 }
 
-/// A name that is not qualified is one of the toolkit's default kind. Its cards have three sorts of names: by index,
-/// by UUID, by type and index.
+/// A name that is not qualified is one of the toolkit's default kind. Its cards have three sorts of
+/// names: by index, by UUID, by type and index.
 fn is_plain_name(device: &str) -> bool {
     let begins =
         |word: &str| device.get(..word.len()).is_some_and(|d| d.eq_ignore_ascii_case(word));

@@ -1,5 +1,5 @@
-//! What is open to a container before the rules of its spec are read. runc closes every device that no rule
-//! opens; others leave what they found.
+//! What is open to a container before the rules of its spec are read. runc closes every device that
+//! no rule opens; others leave what they found.
 
 use std::path::Path;
 
@@ -47,8 +47,8 @@ impl Unruled {
     }
 }
 
-/// A container without a device cgroup (crun's `--cgroup-manager=disabled`) opens whatever node it comes to. It
-/// has one with a grant, and without where the spec brings one in or it can make one.
+/// A container without a device cgroup (crun's `--cgroup-manager=disabled`) opens whatever node it
+/// comes to. It has one with a grant, and without where the spec brings one in or it can make one.
 pub(crate) fn signal(input: &Input<'_>, asks: bool) -> Option<Signal> {
     let (view, node) = (input.view, input.node);
     if input.unruled != Unruled::NoCgroup

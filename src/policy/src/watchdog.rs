@@ -1,15 +1,16 @@
-//! Whose processes take more of a card than was granted: one look at one card becomes what is to be done.
+//! Whose processes take more of a card than was granted: one look at one card becomes what is to be
+//! done.
 //!
-//! MPS limits each process. Here the memory of all processes of a container is added up, as NVML tells
-//! it, and compared with the grant.
+//! MPS limits each process. Here the memory of all processes of a container is added up, as NVML
+//! tells it, and compared with the grant.
 //!
 //! ```text
 //!  over (grant + tolerance)?  look 1: nothing ─► look 2: end it, or report it once ─► 30 looks later: again
 //!  of no grant, or past MPS?  look 1: nothing ─► look 2: report it once
 //! ```
 //!
-//! One look proves nothing: memory of a process that is just ending, and a process that is just being put
-//! into its cgroup, are seen where they do not belong.
+//! One look proves nothing: memory of a process that is just ending, and a process that is just
+//! being put into its cgroup, are seen where they do not belong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,7 +29,7 @@ const NAMED: usize = 6;
 /// The live grant of a container on the card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
-    /// Which life of which container.
+    /// Which instance of which container.
     pub key: GrantKey,
     /// What it was granted.
     pub memory: Mib,
@@ -118,8 +119,8 @@ pub struct Overrun {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// End the GPU work of the container's clients at the MPS server, and when that is done or has run
-    /// out of time, all its processes. Nobody else's.
+    /// End the GPU work of the container's clients at the MPS server, and when that is done or has
+    /// run out of time, all its processes. Nobody else's.
     End(Overrun),
     /// The same overrun, where the settings want it only said.
     Report(Overrun),
@@ -130,7 +131,7 @@ pub enum Action {
         /// What it uses, where the driver tells.
         used: Option<Mib>,
     },
-    /// A process of a container with a grant went round MPS, so that no limit holds it.
+    /// A process of a container with a grant bypassed MPS, so that no limit holds it.
     NoClient {
         /// The process.
         process: ProcessId,
@@ -144,7 +145,8 @@ pub enum Action {
 pub enum Blind {
     /// The driver does not tell the memory of this process.
     Untold(ProcessId),
-    /// It tells 0 bytes for an MPS client, which has a context at least: its memory is shown elsewhere.
+    /// It tells 0 bytes for an MPS client, which has a context at least: its memory is shown
+    /// elsewhere.
     Zero(ProcessId),
 }
 

@@ -137,7 +137,7 @@ fn a_grant_changes_the_spec_as_recorded() {
     for (name, spec, wanted, grant, injector) in cases.into_iter().chain(without_mps) {
         let once = applied(spec.clone(), &wanted, &grant, &injector);
         writeln!(text, "# {name}\n{}\n", serde_json::to_string_pretty(&once).unwrap()).unwrap();
-        // A bundle that is created again: an edit on its own result, by another life.
+        // A bundle that is created again: an edit on its own result, by another instance.
         let mut again = grant.clone();
         again.key.instance = Instance::from_bytes([8; 16]);
         let removed = Wanted {

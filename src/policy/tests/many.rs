@@ -1,4 +1,5 @@
-//! One thing many times in one spec: told once, taken away with as many edits as there are things, and no more.
+//! One thing many times in one spec: told once, taken away with as many edits as there are things,
+//! and no more.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 

@@ -1,6 +1,7 @@
-//! NVIDIA's container toolkit beside us: for every sort of row that the table tests of its 1.20 have (images,
-//! devices, mounts, channels, annotations: `internal/config/image`, and the hook's configuration), what it would
-//! give a container, and what we make of the same container in front of it. Whatever it injects, we see.
+//! NVIDIA's container toolkit beside us: for every sort of row that the table tests of its 1.20
+//! have (images, devices, mounts, channels, annotations: `internal/config/image`, and the hook's
+//! configuration), what it would give a container, and what we make of the same container in front
+//! of it. Whatever it injects, we see.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 
@@ -19,8 +20,8 @@ const CARD: &str = "GPU-00000000-1111-2222-3333-444444444444";
 const OTHER: &str = "GPU-00000001-1111-2222-3333-444444444444";
 const LIST: &str = "/var/run/nvidia-container-devices";
 
-/// Settings of the toolkit that say where it looks. All that would make it look at less is left out: we do not
-/// count on it.
+/// Settings of the toolkit that say where it looks. All that would make it look at less is left
+/// out: we do not count on it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Toolkit {
     swarm: &'static [&'static str],
@@ -97,8 +98,8 @@ fn ours(spec: &Value, toolkit: Toolkit) -> Ours {
     }
 }
 
-/// One row: what stands in the document, and what becomes of it; also privileged, which is where the toolkit
-/// believes variables in any case, and under "strip", after which nothing of it is left.
+/// One row: what stands in the document, and what becomes of it; also privileged, which is where
+/// the toolkit trusts variables in any case, and under "strip", after which nothing of it is left.
 fn row(what: &str, toolkit: Toolkit, spec: &Value, expected: Ours) {
     assert_eq!(ours(spec, toolkit), expected, "{what}: {spec}");
     let mut privileged = spec.clone();
@@ -137,7 +138,8 @@ fn list(mounts: &[(&str, &str)]) -> Value {
 
 #[test]
 fn an_image_is_legacy_by_a_version_and_no_requirement_whatever_else_it_requires() {
-    // Of a version only that there is one: an unreadable one is the legacy hook's error, and no other mode's.
+    // Of a version only that there is one: an unreadable one is the legacy hook's error, and no
+    // other mode's.
     for version in [
         "0",
         "8",
@@ -281,7 +283,8 @@ fn a_swarm_resource_goes_before_the_variable() {
     let custom =
         Toolkit { swarm: &["NOT_DOCKER_SWARM_RESOURCE", "DOCKER_SWARM_RESOURCE"], ..PLAIN };
     let swarm = Refused(Code::SwarmResource);
-    // Where the toolkit is not told to look, it does not; Docker's own names are a signal all the same.
+    // Where the toolkit is not told to look, it does not; Docker's own names are a signal all the
+    // same.
     for toolkit in [PLAIN, enabled] {
         by_variables(
             toolkit,
@@ -389,7 +392,8 @@ fn devices_are_named_by_mounts_as_the_toolkit_cleans_them() {
             ],
             device,
         ),
-        // A directory for such lists, from elsewhere: stricter than the toolkit, which wants /dev/null.
+        // A directory for such lists, from elsewhere: stricter than the toolkit, which wants
+        // /dev/null.
         ("another source", &[("/not/dev/null", "/var/run/nvidia-container-devices/GPU0")], device),
     ] {
         row(what, PLAIN, &list(mounts), expected);

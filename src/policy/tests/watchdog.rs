@@ -215,8 +215,8 @@ fn any_user() -> impl Strategy<Value = User> {
 }
 
 proptest! {
-    /// Whatever else is on the card, and whatever the looks before have shown: who is within its grant is
-    /// never touched, and who is ended was over in both of the last two looks.
+    /// Whatever else is on the card, and whatever the looks before have shown: who is within its
+    /// grant is never touched, and who is ended was over in both of the last two looks.
     #[test]
     fn no_container_within_its_grant_is_ever_acted_on(
         looks in prop::collection::vec(prop::collection::vec(any_user(), 0..12), 1..8),

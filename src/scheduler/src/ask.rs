@@ -93,8 +93,8 @@ pub(crate) fn candidate(pod: &Pod, request: cluster::Request) -> cluster::Pod {
 
 /// A pod as the API server has it: bound, or nowhere.
 ///
-/// Whoever makes a pod can write its annotations. So they say on which cards one is that is bound, and no more: how much is
-/// what its limits give, and one that is not bound is on none.
+/// Whoever makes a pod can write its annotations. So they say on which cards one is that is bound,
+/// and no more: how much is what its limits give, and one that is not bound is on none.
 pub(crate) fn known(pod: &Pod) -> cluster::Pod {
     // What cannot be asked for still counts where it runs, as far as it can be counted.
     let request = request(pod).ok().flatten().unwrap_or_else(|| cluster::Request {
@@ -109,7 +109,8 @@ pub(crate) fn known(pod: &Pod) -> cluster::Pod {
     known
 }
 
-/// The cards of `said`, with what `request` asks of each. `None` where these are not as many as every container wants.
+/// The cards of `said`, with what `request` asks of each. `None` where these are not as many as
+/// every container wants.
 fn layout(said: &Allocation, request: &cluster::Request) -> Option<cluster::Layout> {
     let of = |container: &cluster::Container| {
         let cards = said.get(&container.name)?;
@@ -127,8 +128,9 @@ pub(crate) fn allocation(layout: &cluster::Layout) -> Allocation {
     layout.0.iter().map(cards).collect()
 }
 
-/// A node's labels and cards. Without a label it is one under MPS where nos says so, or where mpsgate has cards: then
-/// an operator gave them. One that mpsgate is being removed from shows cards until its last container has ended.
+/// A node's labels and cards. Without a label it is one under MPS where nos says so, or where
+/// mpsgate has cards: then an operator gave them. One that mpsgate is being removed from shows
+/// cards until its last container has ended.
 pub(crate) fn node(node: ClusterNode) -> cluster::Node {
     let schedule = match node.labels.schedule.as_deref() {
         _ if node.labels.removal => Word::Off,

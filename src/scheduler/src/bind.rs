@@ -1,5 +1,5 @@
-//! A pod gets its cards and its node: memory is taken here, then the pod is bound, and its annotations with the cards are part
-//! of that same write.
+//! A pod gets its cards and its node: memory is taken here, then the pod is bound, and its
+//! annotations with the cards are part of that same write.
 //!
 //! ```text
 //!   read pod and lease ─► reserve ─► bind (uid, resourceVersion) ─► bound
@@ -7,8 +7,9 @@
 //!         └──────────────────────────────┘                            ▼
 //!                                                                 give back
 //! ```
-//! Where nobody knows whether the write was done, the memory stays taken until the watch says, or its time is over. A crash
-//! leaves nothing behind: either the pod is bound, with its cards, or it counts for nothing.
+//! Where nobody knows whether the write was done, the memory stays taken until the watch says, or
+//! its time is over. A crash leaves nothing behind: either the pod is bound, with its cards, or it
+//! counts for nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -55,7 +56,8 @@ pub(crate) async fn bind(shared: &Arc<Shared>, asked: &Binding) -> Result<(), St
         None if fetched.pod.deleting => return Err(format!("pod {pod} is being deleted")),
         None => {}
     }
-    // kube-scheduler leaves pods of managedResources alone to us: whoever asks this is not it, or it is told wrongly.
+    // kube-scheduler leaves pods of managedResources alone to us: whoever asks this is not it, or
+    // it is told wrongly.
     let Some(request) = ask::request(&fetched.pod)? else {
         return Err(format!(
             "pod {pod} asks for no GPU memory, and is not bound by mpsgate-scheduler; name in managedResources of kube-scheduler's \
@@ -87,8 +89,8 @@ async fn fetch(shared: &Shared, asked: &Binding) -> Result<Fetched, String> {
     }
 }
 
-/// Whether the API server, too, has the lease as ours. The clock of a machine that was suspended has not seen that time, and
-/// says that we lead.
+/// Whether the API server, too, has the lease as ours. The clock of a machine that was suspended
+/// has not seen that time, and says that we lead.
 async fn lease_is_ours(shared: &Shared) -> Result<(), String> {
     let lease = &shared.lease;
     let holder = shared.binder.lease_holder(&lease.namespace, &lease.name).await;
@@ -151,8 +153,8 @@ impl Attempt<'_> {
         placed.annotations(pod, &cards.iter().map(|card| (card.index, card.total.0)).collect())
     }
 
-    /// Looks what became of a Binding. `None` where it was made; else the pod as it is now, where it may be tried again: it must
-    /// still be the same, and ask for the same.
+    /// Looks what became of a Binding. `None` where it was made; else the pod as it is now, where
+    /// it may be tried again: it must still be the same, and ask for the same.
     async fn look(&self, before: &Fetched, error: &WriteError) -> Result<Option<Fetched>, String> {
         let Pod { namespace, name, uid, .. } = &before.pod;
         let maybe = matches!(error, WriteError::Unknown(_));

@@ -47,8 +47,8 @@ pub(crate) struct Cluster {
     pub(crate) pods: Source,
     node_names: HashSet<String>,
     pod_uids: HashSet<String>,
-    /// Bound here, which the watch has not said yet; and how many lists had begun by then. An older word of the API
-    /// server must not undo it.
+    /// Bound here, which the watch has not said yet; and how many lists had begun by then. An older
+    /// word of the API server must not undo it.
     bound: HashMap<String, u64>,
 }
 
@@ -72,8 +72,8 @@ impl Cluster {
         since(&self.nodes) && since(&self.pods)
     }
 
-    /// Why nothing can be said of any node: there never was a whole list. What was whole once is good enough for a
-    /// filter, as bind looks again.
+    /// Why nothing can be said of any node: there never was a whole list. What was whole once is
+    /// good enough for a filter, as bind looks again.
     pub(crate) fn unsynced(&self) -> Option<String> {
         let missing = |source: &Source| source.listed_in.is_none();
         (missing(&self.nodes) || missing(&self.pods))

@@ -1,5 +1,6 @@
-//! What comes in and goes out is bounded, for all connections together: bytes that arrive, bytes that are read at a time,
-//! bytes of answers. Questions are answered on threads of their own, never where connections or the lease are served.
+//! What comes in and goes out is bounded, for all connections together: bytes that arrive, bytes
+//! that are read at a time, bytes of answers. Questions are answered on threads of their own, never
+//! where connections or the lease are served.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,10 +16,12 @@ use tokio::time::Instant;
 
 /// For the body of a request to arrive.
 const BODY_LIMIT: Duration = Duration::from_secs(10);
-/// For a question to be answered, waiting for its turn included: kube-scheduler's own limit (`httpTimeout`) where nothing is set.
+/// For a question to be answered, waiting for its turn included: kube-scheduler's own limit
+/// (`httpTimeout`) where nothing is set.
 pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const KIB: usize = 1024;
-/// What of each request, and of each answer, is had without asking: usual ones have less, and never wait for large ones.
+/// What of each request, and of each answer, is had without asking: usual ones have less, and never
+/// wait for large ones.
 const FREE: usize = 256 * KIB;
 /// At least what a question counts for while it is read: so no more than four are at a time.
 const SHARE: usize = 2048 * KIB;
@@ -123,8 +126,8 @@ impl Desk {
         }
     }
 
-    /// An answer as it is sent: in pieces, and where it is large, while there is room among all that leave. `None` where there
-    /// is not.
+    /// An answer as it is sent: in pieces, and where it is large, while there is room among all
+    /// that leave. `None` where there is not.
     pub(crate) fn answer(&self, bytes: impl Into<Bytes>) -> Option<Body> {
         let bytes = bytes.into();
         let place = match bytes.len() {

@@ -1,7 +1,8 @@
 //! What kube-scheduler asks and is answered: bytes in, JSON out, the ledger between them. No I/O.
 //!
-//! Nothing that comes in is believed to be from kube-scheduler: names that are none are refused, more nodes than the cluster
-//! has are not looked for, none is looked for twice, and a search ends when its time is over.
+//! Nothing that comes in is taken to be from kube-scheduler: names that are none are refused, more
+//! nodes than the cluster has are not looked for, none is looked for twice, and a search ends when
+//! its time is over.
 
 mod list;
 pub(crate) mod names;
@@ -20,9 +21,11 @@ use self::wire::{Args, Empty, Failed, MetaPod, NodeList, Nodes, Preemption, Vict
 pub(crate) use self::wire::{Binding, Bound, Filtered, HostPriority, Preempted};
 use crate::ask;
 
-/// Nodes that kube-scheduler may know beside those that are known here: its watch and ours are not at the same moment.
+/// Nodes that kube-scheduler may know beside those that are known here: its watch and ours are not
+/// at the same moment.
 const SLACK: usize = 256;
-/// Nodes that are read before the first of them is asked about. All they have fits a processor's nearest memory.
+/// Nodes that are read before the first of them is asked about. All they have fits a processor's
+/// nearest memory.
 const AHEAD: usize = 16;
 
 /// Nodes that are worth a thread of their own: to start one takes as long as some 30 nodes.
@@ -30,7 +33,8 @@ const PER_THREAD: usize = 1_000;
 /// Threads of one search: kube-scheduler waits for it, and asks for one pod at a time.
 const THREADS: usize = 4;
 
-/// What a filter has found of the nodes that do. kube-scheduler asks next how well these suit that pod, in the same order.
+/// What a filter has found of the nodes that do. kube-scheduler asks next how well these suit that
+/// pod, in the same order.
 #[derive(Debug)]
 pub(crate) struct Ranked {
     pod: cluster::Pod,
@@ -148,7 +152,8 @@ pub(crate) fn refused(why: &str) -> Filtered {
     Filtered { error: why.to_owned(), ..Filtered::default() }
 }
 
-/// How well each node suits, 0 to 10. What `ranked` says of this very pod is not searched again, where nothing has changed.
+/// How well each node suits, 0 to 10. What `ranked` says of this very pod is not searched again,
+/// where nothing has changed.
 ///
 /// # Errors
 /// Why it cannot be said.
@@ -306,7 +311,8 @@ fn whole_nodes<'a>(
     Ok(nodes)
 }
 
-/// Whatever comes is answered, and no answer names a node that was not asked for: what `tests/fuzz` holds it to.
+/// Whatever comes is answered, and no answer names a node that was not asked for: what `tests/fuzz`
+/// holds it to.
 #[doc(hidden)]
 pub fn parse_any(body: &[u8]) {
     let ledger = Ledger::new(cluster::Placement::Binpack).snapshot();

@@ -1,4 +1,5 @@
-//! Connections: accepted, held to their limits, ended in order. HTTP/1.1, which every kube-scheduler speaks.
+//! Connections: accepted, held to their limits, ended in order. HTTP/1.1, which every
+//! kube-scheduler speaks.
 //!
 //! | until | at most |
 //! |---|---|
@@ -7,7 +8,8 @@
 //! | the next one is, after an answer | 120 s |
 //! | an answer is read by the client | 10 s of waiting ([`patient`]) |
 //!
-//! Until it has shown a certificate, a connection counts among all strangers, and among those of its address ([`places`]).
+//! Until it has shown a certificate, a connection counts among all strangers, and among those of
+//! its address ([`places`]).
 
 mod patient;
 mod places;
@@ -31,7 +33,8 @@ use self::patient::Patient;
 use self::places::{Address, Addresses};
 use crate::tls::Certificate;
 
-/// Connections at a time of those that have shown no certificate; the next ones wait in the kernel's queue.
+/// Connections at a time of those that have shown no certificate; the next ones wait in the
+/// kernel's queue.
 const STRANGERS: usize = 256;
 /// And of those that have.
 const KNOWN: usize = 256;

@@ -1,5 +1,5 @@
-//! What `/inspect` shows: the JSON of gpushare's extender (`pkg/scheduler/gpushare-inspect.go`), in GiB as its tools read
-//! it, with exact numbers beside.
+//! What `/inspect` shows: the JSON of gpushare's extender (`pkg/scheduler/gpushare-inspect.go`), in
+//! GiB as its tools read it, with exact numbers beside.
 
 use mpsgate_cluster::{CardUse, Snapshot};
 use mpsgate_model::Mib;

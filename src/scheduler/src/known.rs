@@ -1,5 +1,5 @@
-//! What the webhook knows of the cluster: which handler a RuntimeClass names, and where each node's handlers lead. Told by the
-//! watches of nodes and RuntimeClasses; decides nothing.
+//! What the webhook knows of the cluster: which handler a RuntimeClass names, and where each node's
+//! handlers lead. Told by the watches of nodes and RuntimeClasses; decides nothing.
 
 use mpsgate_cluster::handlers::{Class, Handlers, Known, Node, Taint, Toleration};
 use mpsgate_kubernetes::{Change, ClusterNode, HandlerReport, RuntimeClass, SharedNode};
@@ -10,7 +10,8 @@ use crate::cluster::Source;
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) known: Known,
-    /// How the watch of RuntimeClasses stands. Nobody waits for it: without it a class is unknown, and refuses nobody.
+    /// How the watch of RuntimeClasses stands. Nobody waits for it: without it a class is unknown,
+    /// and refuses nobody.
     classes: Source,
 }
 

@@ -1,5 +1,5 @@
-//! From the lease to binding: fresh lists when it becomes ours, and the label of the own pod, by which a Service finds
-//! the replica that binds.
+//! From the lease to binding: fresh lists when it becomes ours, and the label of the own pod, by
+//! which a Service finds the replica that binds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,8 @@ pub(crate) async fn watch_over(shared: &Shared, active: &watch::Sender<bool>) {
     }
 }
 
-/// Keeps the label true, for ever. At the start it is taken off: the process before this one may have left it.
+/// Keeps the label true, for ever. At the start it is taken off: the process before this one may
+/// have left it.
 pub(crate) async fn label(
     shared: Arc<Shared>,
     namespace: String,

@@ -6,11 +6,13 @@
 //!       │                                    └─ reserve ─┐
 //!       └── Binding, with annotations ◄───────────────── bind, where the lease is ours
 //! ```
-//! Whoever is in the cluster's network may reach its port. So what is asked is bounded (`http`, `desk`), searched in a
-//! copy of the ledger on threads of its own, and lease, watches and probes are served on others: no request can keep them.
+//! Whoever is in the cluster's network may reach its port. So what is asked is bounded (`http`,
+//! `desk`), searched in a copy of the ledger on threads of its own, and lease, watches and probes
+//! are served on others: no request can keep them.
 //!
-//! Owns: the one ledger, HTTP, the lease. Must never: decide where a pod goes, which is `cluster`'s, or talk to
-//! the API server but through `kubernetes`. Several replicas answer; one of them binds.
+//! Owns: the one ledger, HTTP, the lease. Must never: decide where a pod goes, which is
+//! `cluster`'s, or talk to the API server but through `kubernetes`. Several replicas answer; one of
+//! them binds.
 
 mod arguments;
 mod ask;

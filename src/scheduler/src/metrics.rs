@@ -1,4 +1,5 @@
-//! What Prometheus reads: requests as they are counted, and the cluster as the ledger has it at the moment.
+//! What Prometheus reads: requests as they are counted, and the cluster as the ledger has it at the
+//! moment.
 
 use std::fmt;
 use std::time::Duration;

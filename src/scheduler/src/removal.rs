@@ -1,11 +1,13 @@
-//! `--removal`: what has to happen in the cluster before and after the chart is removed. Helm's hooks run it.
+//! `--removal`: what has to happen in the cluster before and after the chart is removed. Helm's
+//! hooks run it.
 //!
 //! ```text
 //!  begin: annotation on each node with cards ─► mpsgated gives each back when its last container has ended ─► nothing of it is shown
 //!           └── not in time, or ended ─► annotation off: nodes go on as before, and the chart stays
 //!  end:   the chart's pods have ended ─► annotation off, Leases deleted
 //! ```
-//! While a mpsgated runs on a node, taking the annotation off there gives it the cards again: hence the order of `end`.
+//! While a mpsgated runs on a node, taking the annotation off there gives it the cards again: hence
+//! the order of `end`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -18,7 +20,8 @@ use crate::{Arguments, SchedulerError};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(2);
-/// How long what is no card is waited for, such as a condition: mpsgated writes it last, and one whose mpsgated is gone stays.
+/// How long what is no card is waited for, such as a condition: mpsgated writes it last, and one
+/// whose mpsgated is gone stays.
 const LINGER: Duration = Duration::from_secs(15);
 /// Nodes, or pods of a node, that a sentence names.
 const NAMED: usize = 20;

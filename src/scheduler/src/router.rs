@@ -30,8 +30,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 type Shares = State<Arc<Shared>>;
 
-/// What kube-scheduler and people ask. The second prefix is that of gpushare's extender, so that its kube-scheduler
-/// configuration goes on.
+/// What kube-scheduler and people ask. The second prefix is that of gpushare's extender, so that
+/// its kube-scheduler configuration goes on.
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     let verbs = || {
         Router::new()

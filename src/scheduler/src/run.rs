@@ -193,7 +193,8 @@ fn refuse_strangers(arguments: &Arguments, listener: &TcpListener) -> Result<(),
     Ok(())
 }
 
-/// Where probes are answered beside the rest: by the threads that keep the lease, so that nobody's questions are before theirs.
+/// Where probes are answered beside the rest: by the threads that keep the lease, so that nobody's
+/// questions are before theirs.
 async fn probes(
     arguments: &Arguments,
     shared: &Arc<Shared>,

@@ -15,7 +15,8 @@ use crate::extender::Ranked;
 use crate::known::Seen;
 use crate::metrics::Metrics;
 
-/// Each request to the API server. Less than the 5 s between a leader's end and the next one's beginning.
+/// Each request to the API server. Less than the 5 s between a leader's end and the next one's
+/// beginning.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Pods that are being bound at a time: each is some requests to the API server.
@@ -94,8 +95,8 @@ impl Shared {
         self.seen.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The ledger as it is now, to be searched without keeping anybody from it. What was whole once is good enough, as bind
-    /// looks again.
+    /// The ledger as it is now, to be searched without keeping anybody from it. What was whole once
+    /// is good enough, as bind looks again.
     ///
     /// # Errors
     /// There never was a whole list.

@@ -1,5 +1,5 @@
-//! The server's certificate, and the CA whose clients are answered, read again when they are replaced: cert-manager and kubeadm
-//! renew them while this runs.
+//! The server's certificate, and the CA whose clients are answered, read again when they are
+//! replaced: cert-manager and kubeadm renew them while this runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};

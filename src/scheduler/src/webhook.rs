@@ -1,8 +1,9 @@
-//! The admission webhook: what a pod's author is told at `kubectl apply`, rather than by a pod that does not start.
+//! The admission webhook: what a pod's author is told at `kubectl apply`, rather than by a pod that
+//! does not start.
 //!
-//! Pure: bytes of an AdmissionReview (`admission.k8s.io/v1`) in, bytes of one out. Must never talk, nor stop a pod by a
-//! fault of its own: nodes enforce in any case, so what cannot be read is allowed, with a warning. Called by the HTTP
-//! server, at [`VALIDATE`] and [`MUTATE`].
+//! Pure: bytes of an AdmissionReview (`admission.k8s.io/v1`) in, bytes of one out. Must never talk,
+//! nor stop a pod by a fault of its own: nodes enforce in any case, so what cannot be read is
+//! allowed, with a warning. Called by the HTTP server, at [`VALIDATE`] and [`MUTATE`].
 //!
 //! | object | [`VALIDATE`] | [`MUTATE`] |
 //! |---|---|---|
@@ -12,8 +13,9 @@
 //! | a new or changed template of pods | warned of | – |
 //! | anything else | allowed | allowed |
 //!
-//! A template is that of a Deployment, StatefulSet, DaemonSet, ReplicaSet, Job or CronJob. To refuse it
-//! would stop whoever only scales it, and its pods are evaluated anyway ([`mpsgate_cluster::admission`]).
+//! A template is that of a Deployment, StatefulSet, DaemonSet, ReplicaSet, Job or CronJob. To
+//! refuse it would stop whoever only scales it, and its pods are evaluated anyway
+//! ([`mpsgate_cluster::admission`]).
 
 mod object;
 mod patch;
@@ -22,7 +24,7 @@ mod reply;
 mod shape;
 mod wire;
 
-use mpsgate_cluster::admission::{self, Judged, Said};
+use mpsgate_cluster::admission::{self, Evaluated, Said};
 use mpsgate_cluster::handlers::Known;
 
 use object::Subject;
@@ -31,7 +33,7 @@ use reply::Reply;
 use shape::Object;
 use wire::{Request, Review};
 
-/// Where the API server posts what is to be judged.
+/// Where the API server posts what is to be evaluated.
 pub const VALIDATE: &str = "/mpsgate/validate";
 /// Where it posts what may be changed. It does so first.
 pub const MUTATE: &str = "/mpsgate/mutate";
@@ -48,8 +50,9 @@ pub enum Unreadable {
     NoUid,
 }
 
-/// Answers a review at [`VALIDATE`]. Pods come here with what [`mutate`] has written; of a template `mutation` says what its
-/// pods will have. `known` is what is known of the cluster's nodes and RuntimeClasses.
+/// Answers a review at [`VALIDATE`]. Pods come here with what [`mutate`] has written; of a template
+/// `mutation` says what its pods will have. `known` is what is known of the cluster's nodes and
+/// RuntimeClasses.
 ///
 /// # Errors
 /// Where the body is no review at all.
@@ -60,18 +63,19 @@ pub fn validate(body: &[u8], mutation: &Mutation, known: &Known) -> Result<Vec<u
         Err(why) => reply.warn(why),
         Ok(Subject::Nothing) => reply,
         Ok(Subject::Pod { pod, forged, .. }) => {
-            said(reply, with(forged, admission::judge(&pod, known, mutation.ipc)), true)
+            said(reply, with(forged, admission::evaluate(&pod, known, mutation.ipc)), true)
         }
-        Ok(Subject::Forged(why)) => said(reply, with(Some(why), Judged::default()), true),
+        Ok(Subject::Forged(why)) => said(reply, with(Some(why), Evaluated::default()), true),
         Ok(Subject::Ephemeral { pod, new }) => {
-            let Judged { mut refused, mut warned } = admission::judge(&pod, known, mutation.ipc);
+            let Evaluated { mut refused, mut warned } =
+                admission::evaluate(&pod, known, mutation.ipc);
             refused.retain(|(container, _)| new.contains(container));
             warned.retain(|(container, _)| new.contains(container));
-            said(reply, Judged { refused, warned }, true)
+            said(reply, Evaluated { refused, warned }, true)
         }
         Ok(Subject::Template { mut pod, forged }) => {
             pod.host_ipc |= mutation.host_ipc && pod.takes_host_ipc(mutation.ipc);
-            said(reply, with(forged, admission::judge(&pod, known, mutation.ipc)), false)
+            said(reply, with(forged, admission::evaluate(&pod, known, mutation.ipc)), false)
         }
     }
     .render())
@@ -98,19 +102,19 @@ pub fn mutate(body: &[u8], mutation: &Mutation) -> Result<Vec<u8>, Unreadable> {
     .render())
 }
 
-fn with(forged: Option<Said>, mut judged: Judged) -> Judged {
-    judged.refused.extend(forged);
-    judged
+fn with(forged: Option<Said>, mut evaluated: Evaluated) -> Evaluated {
+    evaluated.refused.extend(forged);
+    evaluated
 }
 
-fn said(mut reply: Reply, judged: Judged, refuses: bool) -> Reply {
-    for (container, refusal) in judged.warned {
+fn said(mut reply: Reply, evaluated: Evaluated, refuses: bool) -> Reply {
+    for (container, refusal) in evaluated.warned {
         reply = reply.warn_of(&container, &refusal);
     }
     if refuses {
-        return reply.refuse(&judged.refused);
+        return reply.refuse(&evaluated.refused);
     }
-    for (container, refusal) in judged.refused {
+    for (container, refusal) in evaluated.refused {
         reply = reply.warn_of(&container, &refusal);
     }
     reply

@@ -1,12 +1,12 @@
-//! An allocator that only moves forward: the programs here live for a fraction of a millisecond, and
-//! then their memory goes with their image.
+//! An allocator that only moves forward: the programs here live for a fraction of a millisecond,
+//! and then their memory goes with their image.
 //!
 //! JUSTIFICATION for unsafe code: an allocator is unsafe by its interface. Against musl's allocator
-//! `create` of a container without a request takes 47 µs less of 373 µs, any other verb 23 µs of 254 µs
-//! (`make bench`'s documents, 2-core virtual machine, 21 November 2026).
+//! `create` of a container without a request takes 47 µs less of 373 µs, any other verb 23 µs of
+//! 254 µs (`make bench`'s documents, 2-core virtual machine, 21 November 2026).
 //!
-//! Large pieces (documents, the lists in them) come from the C library and go back to it, so that what
-//! a large document costs stays near its own size.
+//! Large pieces (documents, the lists in them) come from the C library and go back to it, so that
+//! what a large document costs stays near its own size.
 #![allow(unsafe_code, reason = "see above")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -16,12 +16,12 @@ use std::ptr;
 
 /// From here on, pieces are the C library's.
 const LARGE: usize = 32 << 10;
-/// What the program has from the start, and what is taken from the C library at once after that. Pages
-/// that are not touched cost nothing.
+/// What the program has from the start, and what is taken from the C library at once after that.
+/// Pages that are not touched cost nothing.
 const CHUNK: usize = 128 << 10;
 
-/// C's malloc aligns every piece so, and code relies on it: nix 0.31 reads control messages, with their
-/// 8-byte lengths, in a vector of bytes.
+/// C's malloc aligns every piece so, and code relies on it: nix 0.31 reads control messages, with
+/// their 8-byte lengths, in a vector of bytes.
 const LEAST_ALIGNMENT: usize = align_of::<usize>();
 
 /// Memory by moving a pointer forward. For programs of one thread, as `#[global_allocator]`.
@@ -34,8 +34,8 @@ pub struct Bump {
     left: Cell<usize>,
 }
 
-// SAFETY: the shim and the hook have one thread (`clippy.toml` denies them the second), so that no two
-// calls overlap.
+// SAFETY: the shim and the hook have one thread (`clippy.toml` denies them the second), so that no
+// two calls overlap.
 unsafe impl Sync for Bump {}
 
 impl Bump {
@@ -85,8 +85,9 @@ impl Bump {
     }
 }
 
-// SAFETY: pieces are disjoint parts of chunks that live as long as the allocator, aligned as asked; or the C library's.
-// Which of the two follows from the size alone, which the caller names again when it gives one back.
+// SAFETY: pieces are disjoint parts of chunks that live as long as the allocator, aligned as asked;
+// or the C library's. Which of the two follows from the size alone, which the caller names again
+// when it gives one back.
 unsafe impl GlobalAlloc for Bump {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.size() >= LARGE {
@@ -142,8 +143,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
     use super::*;
 
-    // SAFETY (of all blocks below): layouts are not empty, pieces are used within their size and not
-    // after they were given back, and each test uses an allocator of its own in its one thread.
+    // SAFETY (of all blocks below): layouts are not empty, pieces are used within their size and
+    // not after they were given back, and each test uses an allocator of its own in its one thread.
 
     fn new() -> Box<Bump> {
         // SAFETY: see above.

@@ -11,7 +11,7 @@ use mpsgate_oci::argv::Invocation;
 use mpsgate_oci::spec::Document;
 use mpsgate_policy::{Bytes, DOCUMENT_MAX, Reading};
 
-use crate::judge;
+use crate::evaluate;
 use crate::replace::replace;
 use crate::report::chain;
 
@@ -85,20 +85,21 @@ impl Bundle {
         })
     }
 
-    /// What the document is to us, where relative paths begin at `directory`. Read from its beginning: once.
+    /// What the document is to us, where relative paths begin at `directory`. Read from its
+    /// beginning: once.
     pub(crate) fn read(&mut self, directory: &Path, no_cgroup: bool) -> Result<Reading, Refusal> {
         let read = match &mut self.content {
-            Content::Whole(bytes) => judge::read(Bytes::Whole(bytes), directory, no_cgroup),
-            Content::Large(file) => judge::read(Bytes::Pieces(file), directory, no_cgroup),
+            Content::Whole(bytes) => evaluate::read(Bytes::Whole(bytes), directory, no_cgroup),
+            Content::Large(file) => evaluate::read(Bytes::Pieces(file), directory, no_cgroup),
         };
         read.map_err(|error| self.unreadable(&chain(&error)))
     }
 
-    /// A document that cannot be judged, for a reason that is not the runtime's.
+    /// A document that cannot be evaluated, for a reason that is not the runtime's.
     pub(crate) fn unreadable(&self, why: &str) -> Refusal {
         Refusal::new(
             Code::Bundle,
-            format!("{} cannot be judged: {why}", self.path.display()),
+            format!("{} cannot be evaluated: {why}", self.path.display()),
             "recreate the container; if an engine wrote this file, report it to the engine's maintainers",
         )
     }
@@ -157,7 +158,7 @@ mod tests {
         }
         for broken in [format!(r#"{{"x":"{long}"#), "[]".to_owned(), String::new()] {
             let refusal = bundle(broken.as_bytes()).1.read(Path::new("/"), false).unwrap_err();
-            assert!(refusal.sentence.contains("cannot be judged"), "{refusal:?}");
+            assert!(refusal.sentence.contains("cannot be evaluated"), "{refusal:?}");
         }
     }
 

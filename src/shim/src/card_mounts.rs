@@ -1,5 +1,5 @@
-//! Mounts that bring the node of a managed card into a container: looked for only where no device cgroup keeps it
-//! shut, which hardly ever is the case.
+//! Mounts that bring the node of a managed card into a container: looked for only where no device
+//! cgroup keeps it shut, which hardly ever is the case.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,7 +12,8 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::mounts::candidates;
 
-/// Entries of a mounted directory that are looked at. `/dev` has some hundred, a large image 200,000.
+/// Entries of a mounted directory that are looked at. `/dev` has some hundred, a large image
+/// 200,000.
 const ENTRIES_MAX: usize = 1 << 18;
 /// Where the kernel makes nodes by itself: each of its mounts shows the same tree.
 const DEV: &str = "/dev";
@@ -65,7 +66,8 @@ fn may_have_node(root: &Path, node: &Node, mut left: usize) -> bool {
         for entry in entries.flatten() {
             let Some(less) = left.checked_sub(1) else { return true };
             left = less;
-            // Of a link the target counts only where it is in the mount, too: then it is found there.
+            // Of a link the target counts only where it is in the mount, too: then it is found
+            // there.
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => open.push(entry.path()),
                 Ok(kind)

@@ -1,4 +1,4 @@
-//! `create`, `run` and `restore`: the life of a container up to the real runtime.
+//! `create`, `run` and `restore`: the lifecycle of a container up to the real runtime.
 
 use std::mem::ManuallyDrop;
 
@@ -9,8 +9,8 @@ use mpsgate_oci::argv::{Invocation, Verb};
 use mpsgate_policy::{Action, Note, NoteAction, Reading, Verdict, only_looks_again};
 
 use crate::bundle::Bundle;
-use crate::grant::{Life, obtain};
-use crate::judge::{Judge, decide_unclean, rootless};
+use crate::evaluate::{Evaluation, decide_unclean, rootless};
+use crate::grant::{Starting, obtain};
 use crate::marks::has_grant;
 use crate::report::{Refused, Report};
 use crate::{facts, process};
@@ -22,7 +22,7 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     let directory = Bundle::directory_of(invocation);
     let read = bundle.read(&directory, invocation.no_cgroup);
     if !runs_as_root() {
-        // What cannot be read is the runtime's to judge.
+        // What cannot be read is for the runtime to evaluate.
         return Ok(read.as_ref().map_or(Ok(()), rootless)?);
     }
     let document = match read? {
@@ -46,10 +46,10 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     if has_grant(view, &id, true) {
         return Ok(());
     }
-    let judge = Judge::of(view, &directory, invocation.no_cgroup);
-    let caller = facts::caller(invocation, &judge.settings.trust, judge.kubelet);
+    let evaluation = Evaluation::of(view, &directory, invocation.no_cgroup);
+    let caller = facts::caller(invocation, &evaluation.settings.trust, evaluation.kubelet);
     let action = if invocation.verb == Verb::Restore { Action::Restore } else { Action::Create };
-    let decision = judge.decide(view, caller, action);
+    let decision = evaluation.decide(view, caller, action);
     let report = Report::of(invocation);
     for note in &decision.notes {
         // What its author can change and nobody stops it for.
@@ -66,7 +66,8 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
             Err(Refused { refusal, by_daemon: false, pod: caller.pod(view).map(Box::new) })
         }
         Verdict::Edit(edits) => {
-            judge.settle(&mut document, &edits, decision.held, |why| bundle.unreadable(why))?;
+            evaluation
+                .settle(&mut document, &edits, decision.held, |why| bundle.unreadable(why))?;
             match bundle.store(&document) {
                 // Nothing is wrong with the container: what cannot be written does not stop it.
                 Err(refusal) if only_looks_again(&edits) => {
@@ -80,14 +81,15 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
             }
         }
         Verdict::Reserve(wanted) => {
-            let life = Life {
+            let starting = Starting {
                 container: &id,
-                runtime_root: facts::runtime_root(invocation, judge.runtime.as_deref()),
+                runtime_root: facts::runtime_root(invocation, evaluation.runtime.as_deref()),
                 caller,
                 for_parent: false,
             };
-            let edits = obtain(life, &judge, view, &wanted)?;
-            judge.settle(&mut document, &edits, decision.held, |why| bundle.unreadable(why))?;
+            let edits = obtain(starting, &evaluation, view, &wanted)?;
+            evaluation
+                .settle(&mut document, &edits, decision.held, |why| bundle.unreadable(why))?;
             bundle.store(&document)?;
             crash_point!("shim.edited");
             Ok(())

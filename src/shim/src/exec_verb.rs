@@ -17,8 +17,8 @@ use crate::replace::replace;
 use crate::report::{Refused, chain};
 use crate::{exec, facts, process};
 
-/// Puts the grant's env into the process of a granted container. Returns changed arguments where the
-/// process is described by them; a container without a grant costs one failed stat.
+/// Puts the grant's env into the process of a granted container. Returns changed arguments where
+/// the process is described by them; a container without a grant costs one failed stat.
 pub(crate) fn prepare(
     args: &[OsString],
     invocation: &Invocation,

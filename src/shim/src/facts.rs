@@ -1,5 +1,5 @@
-//! Facts for a decision that a spec alone does not hold: in which IPC namespace it will live, what the daemon
-//! has written about the node. What its mounts are: `mounts.rs`.
+//! Facts for a decision that a spec alone does not hold: in which IPC namespace it will live, what
+//! the daemon has written about the node. What its mounts are: `mounts.rs`.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -39,7 +39,8 @@ pub(crate) fn ipc(view: View<'_>) -> Ipc {
     }
 }
 
-/// What a container of this spec will have at `/dev/shm`; `servers`: what the MPS servers have there.
+/// What a container of this spec will have at `/dev/shm`; `servers`: what the MPS servers have
+/// there.
 pub(crate) fn shm(view: View<'_>, bundle: &Path, servers: Option<Inode>) -> Shm {
     match servers {
         None => Shm::Unknown,
@@ -49,7 +50,8 @@ pub(crate) fn shm(view: View<'_>, bundle: &Path, servers: Option<Inode>) -> Shm 
     }
 }
 
-/// Whose processes the container will see. The engine's own namespace is the host's, by whatever name.
+/// Whose processes the container will see. The engine's own namespace is the host's, by whatever
+/// name.
 pub(crate) fn pids(view: View<'_>, caller: Caller) -> Pids {
     let path = match view.pid_namespace() {
         Namespace::New => return Pids::Own,
@@ -60,7 +62,8 @@ pub(crate) fn pids(view: View<'_>, caller: Caller) -> Pids {
     if found.is_some() && found == own {
         return Pids::Host;
     }
-    // Kubelet's engines name the namespace of a process of the pod; the kernel says which pod's it is.
+    // Kubelet's engines name the namespace of a process of the pod; the kernel says which pod's it
+    // is.
     let cgroups = path
         .strip_prefix("/proc/")
         .and_then(|rest| rest.strip_suffix("/ns/pid"))
@@ -111,8 +114,8 @@ fn without_daemon(config: &Config) -> Node {
     Node { cards, majors, ..Node::unknown() }
 }
 
-/// What the toolkit's settings name besides what is known without them; on nearly every node nothing, which costs one
-/// system call.
+/// What the toolkit's settings name besides what is known without them; on nearly every node
+/// nothing, which costs one system call.
 pub(crate) fn toolkit_names() -> ToolkitNames {
     if std::fs::symlink_metadata(paths::TOOLKIT_NAMES).is_err() {
         return ToolkitNames::default();
@@ -147,8 +150,8 @@ pub(crate) fn caller(invocation: &Invocation, trust: &Trust, kubelet: bool) -> C
     Caller::of(invocation.root.as_deref(), &bundle, &trust.kubernetes_roots, kubelet)
 }
 
-/// The user namespace that a spec joins. Only a process in it shows its map, and only a path below `/proc`
-/// names one.
+/// The user namespace that a spec joins. Only a process in it shows its map, and only a path below
+/// `/proc` names one.
 pub(crate) fn users(view: View<'_>) -> Users {
     let Namespace::At(path) = view.user_namespace() else { return Users::OfSpec };
     let pid = path.strip_prefix("/proc/").and_then(|rest| rest.strip_suffix("/ns/user"));
@@ -161,7 +164,8 @@ pub(crate) fn users(view: View<'_>) -> Users {
     }
 }
 
-/// Whether a process can have a uid of the host's in its user namespace. True where that cannot be read.
+/// Whether a process can have a uid of the host's in its user namespace. True where that cannot be
+/// read.
 pub(crate) fn can_have_uid(pid: u32, uid: u32) -> bool {
     let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/uid_map")) else { return true };
     text.lines().filter_map(id_range).any(|range| range.inside_of(uid).is_some())
@@ -174,8 +178,9 @@ fn id_range(line: &str) -> Option<IdRange> {
     Some(IdRange { inside: next()?, outside: next()?, size: next()? })
 }
 
-/// In a user namespace runtimes cannot make device nodes: they bind the host's of the same path (runc
-/// 1.1.5 `createDevices`, crun 1.21). One that is not there, or is another device, is refused; an optional one is left out.
+/// In a user namespace runtimes cannot make device nodes: they bind the host's of the same path
+/// (runc 1.1.5 `createDevices`, crun 1.21). One that is not there, or is another device, is
+/// refused; an optional one is left out.
 pub(crate) fn nodes_to_bind(view: View<'_>, edits: &mut Vec<Edit>) -> Result<(), Refusal> {
     if view.user_namespace() == Namespace::Callers {
         return Ok(());
@@ -241,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_is_judged_by_where_it_really_is() {
+    fn a_bundle_is_evaluated_by_where_it_really_is() {
         let dir = tempfile::tempdir().unwrap();
         let real = dir.path().canonicalize().unwrap().join("k8s.io/c");
         std::fs::create_dir_all(&real).unwrap();
@@ -313,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_can_write_is_not_believed() {
+    fn a_file_that_others_can_write_is_not_trusted() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         std::fs::write(&path, "x").unwrap();

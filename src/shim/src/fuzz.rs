@@ -8,9 +8,9 @@ use mpsgate_config::Config;
 use mpsgate_model::DeviceNode;
 use mpsgate_policy::{Action, Bytes, Caller, Decision, Node, Reading};
 
+use crate::evaluate::{self, Evaluation};
 use crate::hook::Arguments;
 use crate::hook::devices::Rules;
-use crate::judge::{self, Judge};
 
 /// Root and instance of the hook's command line.
 #[must_use]
@@ -36,14 +36,16 @@ pub fn rules_agree(list: &str, node: &DeviceNode, open: bool) -> bool {
     Rules(list.to_owned()).agree(node, open)
 }
 
-/// What the runtime decides about a document on a node, by its settings; `None` where no runtime makes a container
-/// of it.
+/// What the runtime decides about a document on a node, by its settings; `None` where no runtime
+/// makes a container of it.
 #[must_use]
 pub fn decided(bytes: Bytes<'_>, node: Node, settings: Config) -> Option<Decision> {
-    let judge = Judge::on(node, settings);
-    Some(match judge::read(bytes, Path::new("/"), false).ok()? {
+    let evaluation = Evaluation::on(node, settings);
+    Some(match evaluate::read(bytes, Path::new("/"), false).ok()? {
         Reading::Nothing => Decision::pass(),
-        Reading::Clean(document) => judge.decide(document.view(), Caller::Unknown, Action::Create),
-        Reading::Unclean(unclean) => judge.decide_unclean(&unclean),
+        Reading::Clean(document) => {
+            evaluation.decide(document.view(), Caller::Unknown, Action::Create)
+        }
+        Reading::Unclean(unclean) => evaluation.decide_unclean(&unclean),
     })
 }

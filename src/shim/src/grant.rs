@@ -1,5 +1,5 @@
-//! A request that the spec does not forbid becomes a grant: asked of the daemon, turned into edits, put on
-//! record for the hook and for `exec`.
+//! A request that the spec does not forbid becomes a grant: asked of the daemon, turned into edits,
+//! put on record for the hook and for `exec`.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,16 +12,16 @@ use mpsgate_model::{Cdi, Code, ContainerId, DeviceNode, Grant, GrantKey, Instanc
 use mpsgate_oci::spec::{Edit, View};
 use mpsgate_policy::{Caller, Cards, Injector, NVIDIA_MAJOR, Node, Wanted, grant_edits, grant_env};
 
-use crate::judge::Judge;
+use crate::evaluate::Evaluation;
 use crate::report::{Refused, chain};
 use crate::{facts, record};
 
-/// How long a card may take to become ready, where the daemon reports progress. Above the daemon's own
-/// `mps.start_timeout_s`, whose text says more.
+/// How long a card may take to become ready, where the daemon reports progress. Above the daemon's
+/// own `mps.start_timeout_s`, whose text says more.
 const RESERVE_LIMIT: Duration = Duration::from_secs(130);
 
-/// Whose life is to begin.
-pub(crate) struct Life<'a> {
+/// Whose instance is to begin.
+pub(crate) struct Starting<'a> {
     pub(crate) container: &'a str,
     pub(crate) runtime_root: String,
     pub(crate) caller: Caller,
@@ -31,26 +31,26 @@ pub(crate) struct Life<'a> {
 
 /// Has memory reserved for a container and says what makes it its own.
 pub(crate) fn obtain(
-    life: Life<'_>,
-    judge: &Judge,
+    starting: Starting<'_>,
+    evaluation: &Evaluation,
     view: View<'_>,
     wanted: &Wanted,
 ) -> Result<Vec<Edit>, Refused> {
-    if let Some(error) = &judge.broken {
+    if let Some(error) = &evaluation.broken {
         return Err(config_refusal(error).into());
     }
-    let by_hook = life.for_parent;
-    let (grant, cdi) = reserve(life, view, wanted)?;
+    let by_hook = starting.for_parent;
+    let (grant, cdi) = reserve(starting, view, wanted)?;
     crash_point!("shim.reserved");
     let injector =
-        Injector::choose(judge.settings.inject.mode, judge.runtime_is_nvidia, view, cdi)?;
+        Injector::choose(evaluation.settings.inject.mode, evaluation.runtime_is_nvidia, view, cdi)?;
     let mut edits = grant_edits(view, wanted, &grant, &injector, paths::HOOK)?;
     facts::nodes_to_bind(view, &mut edits)?;
     if by_hook {
         mark(&mut edits);
     }
     let (drop, set) = grant_env(wanted, &grant, &injector);
-    let closed = closed(&judge.node, &grant);
+    let closed = closed(&evaluation.node, &grant);
     record::write(&ExecRecord { format: FILES_FORMAT, grant, drop, set, closed })?;
     crash_point!("shim.recorded");
     Ok(edits)
@@ -78,7 +78,11 @@ fn config_refusal(error: &ConfigError) -> Refusal {
     )
 }
 
-fn reserve(life: Life<'_>, view: View<'_>, wanted: &Wanted) -> Result<(Grant, Cdi), Refused> {
+fn reserve(
+    starting: Starting<'_>,
+    view: View<'_>,
+    wanted: &Wanted,
+) -> Result<(Grant, Cdi), Refused> {
     let bad_id = |why: String| {
         Refusal::new(
             Code::Spec,
@@ -86,15 +90,15 @@ fn reserve(life: Life<'_>, view: View<'_>, wanted: &Wanted) -> Result<(Grant, Cd
             "use letters, digits, _ + - and . only",
         )
     };
-    let container_id = ContainerId::parse(life.container).map_err(|e| bad_id(e.to_string()))?;
-    let key = GrantKey { runtime_root: life.runtime_root, container_id, instance: instance()? };
+    let container_id = ContainerId::parse(starting.container).map_err(|e| bad_id(e.to_string()))?;
+    let key = GrantKey { runtime_root: starting.runtime_root, container_id, instance: instance()? };
     let call = Call::Reserve(Reserve {
         key,
         request: wanted.request.clone(),
         uid: wanted.uid,
-        engine: if life.caller.is_kubernetes() { Engine::Kubernetes } else { Engine::Local },
-        pod: life.caller.pod(view),
-        for_parent: life.for_parent,
+        engine: if starting.caller.is_kubernetes() { Engine::Kubernetes } else { Engine::Local },
+        pod: starting.caller.pod(view),
+        for_parent: starting.for_parent,
     });
     crash_point!("shim.before_reserve");
     match Client::ask::<NoStatus>(Path::new(paths::SOCKET), &call, None, RESERVE_LIMIT) {

@@ -1,9 +1,9 @@
 //! `mpsgate-hook`: `createRuntime` checks the container that really came out and makes its
 //! reservation a grant, or vetoes; `poststop` ends the grant.
 //!
-//! A veto is a non-zero exit with the reason on stderr, which runc puts into its own error; for crun
-//! see `veto.rs`. `poststop` never fails: it also runs after a veto (measured, runc 1.1.5), and the daemon
-//! notices the end of a container by itself.
+//! A veto is a non-zero exit with the reason on stderr, which runc puts into its own error; for
+//! crun see `veto.rs`. `poststop` never fails: it also runs after a veto (measured, runc 1.1.5),
+//! and the daemon notices the end of a container by itself.
 
 mod alone;
 pub(crate) mod cgroup;
@@ -30,8 +30,8 @@ use crate::process;
 use crate::record::{self, Found};
 use crate::report::chain;
 
-/// Longest wait for the daemon: below the timeout that the shim gives the hook, so that a person reads
-/// our sentence instead of the runtime's.
+/// Longest wait for the daemon: below the timeout that the shim gives the hook, so that a person
+/// reads our sentence instead of the runtime's.
 const DAEMON_LIMIT: Duration = Duration::from_secs(5);
 
 /// Who added the hook, where it was not the runtime.
@@ -64,7 +64,7 @@ pub fn main(argv: &[OsString]) -> i32 {
     // The runtime may still be writing: it must not die of a broken pipe.
     let _ = std::io::copy(&mut std::io::stdin().lock().take(64 << 20), &mut std::io::sink());
     let done = state.and_then(|state| {
-        let judged = match &arguments {
+        let evaluated = match &arguments {
             None if mounts => look_again(&state),
             None => alone::check(&state),
             Some(arguments) => arguments.key(&state.id).and_then(|key| match arguments.stage {
@@ -72,7 +72,7 @@ pub fn main(argv: &[OsString]) -> i32 {
                 Stage::Poststop => poststop(key),
             }),
         };
-        judged.map_err(|refusal| (state.id, refusal))
+        evaluated.map_err(|refusal| (state.id, refusal))
     });
     match done {
         Ok(()) => 0,
@@ -242,8 +242,8 @@ fn check_proc() -> Result<(), Refusal> {
     }
 }
 
-/// The user namespace that came out maps the uid whose MPS server was granted: else its processes would wait
-/// for another server, and everybody's behind them.
+/// The user namespace that came out maps the uid whose MPS server was granted: else its processes
+/// would wait for another server, and everybody's behind them.
 fn check_uid(pid: u32, uid: u32) -> Result<(), Refusal> {
     if crate::facts::can_have_uid(pid, uid) {
         return Ok(());

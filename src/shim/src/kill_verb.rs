@@ -1,9 +1,9 @@
-//! `kill` with SIGKILL, and `delete --force`: before a granted container dies, the daemon ends the GPU
-//! work of its CUDA processes.
+//! `kill` with SIGKILL, and `delete --force`: before a granted container dies, the daemon ends the
+//! GPU work of its CUDA processes.
 //!
-//! A client that is killed with work outstanding can leave the MPS server and its other clients in an
-//! undefined state (NVIDIA MPS documentation, r615). The verb itself is never touched, delayed by more
-//! than [`LIMIT`], or made to fail: a container that must die dies.
+//! A client that is killed with work outstanding can leave the MPS server and its other clients in
+//! an undefined state (NVIDIA MPS documentation, r615). The verb itself is never touched, delayed
+//! by more than [`LIMIT`], or made to fail: a container that must die dies.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,8 +20,8 @@ use crate::{exec, facts, process};
 /// For connecting to the daemon, its work on the MPS channel and its answer, all together.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// Asks for the end of the container's GPU work, where it has a grant and SIGKILL is sent. Any other
-/// signal costs nothing, a container without a grant one failed stat.
+/// Asks for the end of the container's GPU work, where it has a grant and SIGKILL is sent. Any
+/// other signal costs nothing, a container without a grant one failed stat.
 pub(crate) fn prepare(invocation: &Invocation) {
     if !invocation.sends_sigkill() {
         return;

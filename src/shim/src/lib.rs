@@ -2,8 +2,8 @@
 //!
 //! [`runtime::main`] passes through, refuses, or edits `config.json`, and then becomes the real
 //! runtime. [`hook::main`] checks the container that really came out. Both run as root for every
-//! container, so they have no threads, no network and no NVML, read no environment, and open nothing that a
-//! container or an annotation names, except to look at its inode.
+//! container, so they have no threads, no network and no NVML, read no environment, and open
+//! nothing that a container or an annotation names, except to look at its inode.
 //!
 //! A container that asked for nothing of ours is passed on byte for byte, even where our own
 //! configuration or daemon is broken; one that did ask is refused with a hint, never started
@@ -16,6 +16,7 @@ mod bundle;
 mod card_mounts;
 mod create;
 mod entry;
+mod evaluate;
 mod exec;
 mod exec_verb;
 mod facts;
@@ -23,7 +24,6 @@ mod facts;
 pub mod fuzz;
 mod grant;
 pub mod hook;
-mod judge;
 mod kill_verb;
 mod marks;
 mod mounts;

@@ -1,6 +1,7 @@
 //! What the sources of bind mounts are, by device and inode: names can be aliases.
 //!
-//! A container without a bind pays nothing, one with binds a handful of system calls for each of them.
+//! A container without a bind pays nothing, one with binds a handful of system calls for each of
+//! them.
 
 mod exchange;
 pub(crate) mod info;
@@ -78,8 +79,9 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
     facts
 }
 
-/// The paths that runtimes mount for a source. An absolute one is the kernel's; a relative one begins at the
-/// bundle, and runc takes `..` out of it by its text where crun leaves it to the kernel.
+/// The paths that runtimes mount for a source. An absolute one is the kernel's; a relative one
+/// begins at the bundle, and runc takes `..` out of it by its text where crun leaves it to the
+/// kernel.
 pub(crate) fn candidates(source: &str, bundle: &Path) -> Vec<PathBuf> {
     let source = Path::new(source);
     if source.is_absolute() {
@@ -99,8 +101,8 @@ pub(crate) fn candidates(source: &str, bundle: &Path) -> Vec<PathBuf> {
     if cleaned == joined { vec![joined] } else { vec![joined, cleaned] }
 }
 
-/// A file system of type cgroup, not bound: on v1 runtimes show the container its own part of it, as does a
-/// cgroup namespace; without one that of v2 is the node's.
+/// A file system of type cgroup, not bound: on v1 runtimes show the container its own part of it,
+/// as does a cgroup namespace; without one that of v2 is the node's.
 fn shows_all_cgroups(mount: &MountEntry<'_>, view: View<'_>) -> bool {
     let unified = || is_on(Path::new(CGROUPS), CGROUP2_SUPER_MAGIC);
     let is_v2 = match mount.kind {
@@ -161,8 +163,9 @@ impl Look {
         parents.contains(&source).then_some(MountKind::Ancestor)
     }
 
-    /// Whether a source can be made to lead elsewhere. Not asked of a root: an engine's may lie in a directory of its
-    /// container's user, and then every container would get the hook. With a grant it has it anyway.
+    /// Whether a source can be made to lead elsewhere. Not asked of a root: an engine's may lie in
+    /// a directory of its container's user, and then every container would get the hook. With a
+    /// grant it has it anyway.
     fn can_exchange(&mut self, path: &Path, destination: &str) -> Option<MountKind> {
         let can = destination != ROOT && self.exchange.can(path);
         can.then_some(MountKind::Exchangeable)
@@ -184,7 +187,8 @@ impl Look {
         }
     }
 
-    /// Whether a source is on a hierarchy of cgroups, or holds them. A named one of v1 (systemd's) counts here.
+    /// Whether a source is on a hierarchy of cgroups, or holds them. A named one of v1 (systemd's)
+    /// counts here.
     fn cgroups(&mut self, path: &Path, source: Option<Inode>) -> Option<Reach> {
         if is_hierarchy(path) {
             return Some(Reach::Itself);
@@ -197,8 +201,8 @@ impl Look {
         }
     }
 
-    /// Whether the hierarchy of a path has what decides about devices, memory or freezing. One that is not found
-    /// does.
+    /// Whether the hierarchy of a path has what decides about devices, memory or freezing. One that
+    /// is not found does.
     fn controls(&mut self, path: &Path) -> bool {
         let lines = self.mounted.get_or_insert_with(|| info::of("self").unwrap_or_default());
         let device = inode(path).map(|(dev, _)| dev);

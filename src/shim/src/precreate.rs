@@ -1,9 +1,10 @@
-//! `mpsgate-runtime precreate`: Podman's hook of that name. The whole `config.json` comes on standard input
-//! and goes, changed or not, to standard output; an empty answer would be an error.
+//! `mpsgate-runtime precreate`: Podman's hook of that name. The whole `config.json` comes on
+//! standard input and goes, changed or not, to standard output; an empty answer would be an error.
 //!
-//! The same decision as in front of a runtime, without being one. What that leaves out: `exec` gets no env of
-//! the grant, `kill` ends no GPU work first, `restore` is not seen (a restored container's hooks are those
-//! of its checkpoint). Podman tells neither the container's id nor its runtime: the id stands in the document.
+//! The same decision as in front of a runtime, without being one. What that leaves out: `exec` gets
+//! no env of the grant, `kill` ends no GPU work first, `restore` is not seen (a restored
+//! container's hooks are those of its checkpoint). Podman tells neither the container's id nor its
+//! runtime: the id stands in the document.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -15,9 +16,9 @@ use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::spec::View;
 use mpsgate_policy::{Action, Bytes, Caller, Reading, Verdict};
 
-use crate::grant::{Life, obtain};
+use crate::evaluate::{self, Evaluation, rootless};
+use crate::grant::{Starting, obtain};
 use crate::hook::veto;
-use crate::judge::{self, Judge, rootless};
 use crate::report::{Refused, Report, chain};
 use crate::{facts, process};
 
@@ -59,7 +60,7 @@ pub(crate) fn main() -> i32 {
 fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused> {
     // Podman writes no relative source.
     let bundle = Path::new("/");
-    let read = judge::read(Bytes::Whole(bytes), bundle, false);
+    let read = evaluate::read(Bytes::Whole(bytes), bundle, false);
     if !runs_as_root() {
         return Ok(read.as_ref().map_or(Ok(()), rootless).map(|()| None)?);
     }
@@ -67,7 +68,7 @@ fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused>
         Reading::Nothing => return Ok(None),
         Reading::Clean(document) => document,
         Reading::Unclean(unclean) => {
-            let decision = judge::decide_unclean(&unclean);
+            let decision = evaluate::decide_unclean(&unclean);
             decision.notes.iter().for_each(|note| report.noted(note, None));
             return match decision.verdict {
                 Verdict::Refuse(refusal) => Err(refusal.into()),
@@ -79,8 +80,8 @@ fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused>
     let view = document.view();
     let id = container_id(view).map(str::to_owned);
     report.name(id.as_deref().unwrap_or_default());
-    let judge = Judge::of(view, bundle, has_no_cgroup(view));
-    let decision = judge.decide(view, Caller::Podman, Action::Create);
+    let evaluation = Evaluation::of(view, bundle, has_no_cgroup(view));
+    let decision = evaluation.decide(view, Caller::Podman, Action::Create);
     decision.notes.iter().for_each(|note| report.noted(note, None));
     let edits = match decision.verdict {
         Verdict::Pass => return Ok(None),
@@ -88,16 +89,16 @@ fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused>
         Verdict::Edit(edits) => edits,
         Verdict::Reserve(wanted) => {
             let container = id.as_deref().ok_or_else(no_id)?;
-            let life = Life {
+            let starting = Starting {
                 container,
-                runtime_root: facts::default_root(judge.runtime.as_deref()),
+                runtime_root: facts::default_root(evaluation.runtime.as_deref()),
                 caller: Caller::Podman,
                 for_parent: true,
             };
-            obtain(life, &judge, view, &wanted)?
+            obtain(starting, &evaluation, view, &wanted)?
         }
     };
-    judge.settle(&mut document, &edits, decision.held, unreadable)?;
+    evaluation.settle(&mut document, &edits, decision.held, unreadable)?;
     Ok(Some(document.to_vec().map_err(|error| unreadable(&error.to_string()))?))
 }
 
@@ -128,7 +129,7 @@ fn no_id() -> Refusal {
 fn unreadable(why: &str) -> Refusal {
     Refusal::new(
         Code::Bundle,
-        format!("the document on standard input cannot be judged: {why}"),
+        format!("the document on standard input cannot be evaluated: {why}"),
         "Podman starts this as a precreate hook; by hand: mpsgate-runtime precreate <config.json",
     )
 }

@@ -16,7 +16,7 @@ fn path(runtime_root: &str, container: &str) -> Option<PathBuf> {
     Some(Path::new(paths::GRANTS_DIR).join(GrantKey::record_name(runtime_root, container)?))
 }
 
-/// Writes a record; an older life's is replaced.
+/// Writes a record; a previous instance's is replaced.
 pub(crate) fn write(record: &ExecRecord) -> Result<(), Refusal> {
     let key = &record.grant.key;
     let refuse = |sentence: String, hint: &str| Refusal::new(Code::Write, sentence, hint);

@@ -90,8 +90,8 @@ impl Report {
         self.tell_daemon(action.as_str(), *code, &note, None, pod);
     }
 
-    /// What was asked for is done, but not as well as it could be. For the engine's log alone: it is
-    /// not said on standard error, which belongs to the runtime.
+    /// What was asked for is done, but not as well as it could be. For the engine's log alone: it
+    /// is not said on standard error, which belongs to the runtime.
     pub(crate) fn warned(&self, what: &str) {
         if let Some(log) = &self.log {
             let what = printable::line(what);
@@ -140,7 +140,8 @@ fn now() -> String {
     runtime_log::rfc3339(SystemTime::now())
 }
 
-/// An error with all its causes in one line, as it may be printed: a cause may quote what it stumbled over.
+/// An error with all its causes in one line, as it may be printed: a cause may quote what it
+/// stumbled over.
 pub(crate) fn chain(error: &dyn Error) -> String {
     printable::line(&printable::chain(error)).into_owned()
 }

@@ -1,5 +1,5 @@
-//! `mpsgate-runtime`: looks at `create`, `run`, `restore`, `exec`, `update`, `kill` and `delete`, and
-//! hands everything else over at once.
+//! `mpsgate-runtime`: looks at `create`, `run`, `restore`, `exec`, `update`, `kill` and `delete`,
+//! and hands everything else over at once.
 
 use std::ffi::OsString;
 

@@ -1,9 +1,9 @@
 //! `update`: no device rules reach a runtime that would take them.
 //!
-//! runc leaves devices alone in an update. crun writes what the document has, and containerd's CRI plugin hands over
-//! the container's resources as it was asked for them, with rules for devices: what a grant or
-//! `policy.privileged = "close"` has changed would be undone. So they are left out for every container, whose rules
-//! stay as they were made.
+//! runc leaves devices alone in an update. crun writes what the document has, and containerd's CRI
+//! plugin hands over the container's resources as it was asked for them, with rules for devices:
+//! what a grant or `policy.privileged = "close"` has changed would be undone. So they are left out
+//! for every container, whose rules stay as they were made.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,12 +18,13 @@ use mpsgate_oci::spec::{SpecError, parse_resources};
 use mpsgate_policy::{DOCUMENT_MAX, Unruled};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use crate::judge::{settings, unruled};
+use crate::evaluate::{settings, unruled};
 use crate::report::{Refused, chain};
 use crate::{exec, facts, process};
 
-/// Puts resources without device rules in the place of what `--resources` names. Returns changed arguments where there
-/// are such resources, the runtime is none that leaves devices alone, and the node has cards of ours.
+/// Puts resources without device rules in the place of what `--resources` names. Returns changed
+/// arguments where there are such resources, the runtime is none that leaves devices alone, and the
+/// node has cards of ours.
 pub(crate) fn prepare(
     args: &[OsString],
     invocation: &Invocation,
@@ -38,7 +39,7 @@ pub(crate) fn prepare(
         return Ok(None);
     }
     let refuse = |why: &str| {
-        let sentence = format!("the resources {} cannot be judged: {why}", named.display());
+        let sentence = format!("the resources {} cannot be evaluated: {why}", named.display());
         let hint = "name a file with the resources of config.json's linux.resources, each key once";
         Refused::from(Refusal::new(Code::Bundle, sentence, hint))
     };

@@ -1,7 +1,8 @@
 //! Keys and uses on disk: `keys.json`, and for each key `KEY.uses`.
 //!
-//! The directory outlives a reboot, because kubelet's checkpoint does. One process writes to it: mpsgated, which
-//! holds the ledger's lock. Keys that cannot be read, and what could have been read by others, are never overwritten.
+//! The directory outlives a reboot, because kubelet's checkpoint does. One process writes to it:
+//! mpsgated, which holds the ledger's lock. Keys that cannot be read, and what could have been read
+//! by others, are never overwritten.
 //!
 //! ```text
 //!  .uses ─┬─ 16 MiB ────► a new key signs                    (rotate)
@@ -9,7 +10,8 @@
 //!         ├─ 64 MiB in all ─► the oldest key is closed        (tidy)
 //!         └─ a bad line ──► a copy is kept, the key is closed  (open)
 //! ```
-//! A closed key confirms what is in its record and nothing else, so no token is ever used by two containers.
+//! A closed key confirms what is in its record and nothing else, so no token is ever used by two
+//! containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -26,8 +28,8 @@ use crate::{Bearer, Claims, Id, Key, KeyId, Keys, Owner, StoreError, TokenError,
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// Age at which a key stops signing: 30 days.
 pub const ROTATE_AFTER_MS: u64 = 30 * DAY_MS;
-/// How long after its key has stopped signing a token may still be used for the first time: 7 days. A pod whose
-/// image cannot be pulled waits with a token in its hand.
+/// How long after its key has stopped signing a token may still be used for the first time: 7 days.
+/// A pod whose image cannot be pulled waits with a token in its hand.
 pub const UNUSED_AFTER_MS: u64 = 7 * DAY_MS;
 
 const KEYS: &str = "keys.json";
@@ -73,7 +75,8 @@ pub enum News {
         /// The first such line, counted from 1.
         line: u64,
     },
-    /// All records together are too large: a token of this key that is not in its record counts no more.
+    /// All records together are too large: a token of this key that is not in its record counts no
+    /// more.
     Closed {
         /// The key.
         key: KeyId,
@@ -129,8 +132,8 @@ impl Store {
         std::mem::take(&mut self.news)
     }
 
-    /// A token for a container that may have `memory_mib` of GPU memory, given out as `resource`, of devices of
-    /// `card`.
+    /// A token for a container that may have `memory_mib` of GPU memory, given out as `resource`,
+    /// of devices of `card`.
     ///
     /// # Errors
     /// Where there are no random bytes.
@@ -145,10 +148,12 @@ impl Store {
             .ok_or(StoreError::Token(TokenError::Claims))
     }
 
-    /// What a token says, where `bearer` may bring it: then it is, or has become, his alone, and that is on disk.
+    /// What a token says, where `bearer` may bring it: then it is, or has become, his alone, and
+    /// that is on disk.
     ///
     /// # Errors
-    /// For what is no token of this node, for another's, and where its first use cannot be recorded.
+    /// For what is no token of this node, for another's, and where its first use cannot be
+    /// recorded.
     pub fn confirm(&mut self, token: &str, bearer: &Bearer) -> Result<Claims, StoreError> {
         let (key, claims) = read(&self.keys, token)?;
         self.sync()?;
@@ -175,7 +180,8 @@ impl Store {
             .is_some_and(|uses| uses.is_closed() || uses.length() >= self.sizes.rotate)
     }
 
-    /// Makes a key that signs from now on, where the present one is old enough, or its record large or closed.
+    /// Makes a key that signs from now on, where the present one is old enough, or its record large
+    /// or closed.
     ///
     /// # Errors
     /// Where it cannot be written: the old one then goes on signing.
@@ -191,7 +197,8 @@ impl Store {
         Ok(Some(id))
     }
 
-    /// Forgets keys that sign no more, and of whose tokens no bearer's pod lives; `lives` is asked for a pod's uid.
+    /// Forgets keys that sign no more, and of whose tokens no bearer's pod lives; `lives` is asked
+    /// for a pod's uid.
     ///
     /// # Errors
     /// Where the keys cannot be written: then all stay.
@@ -230,8 +237,9 @@ impl Store {
         Ok(gone)
     }
 
-    /// Makes records short: of pods that are gone the ids stay, and where all are too large together the oldest keys are
-    /// closed. `lives` is asked for a pod's uid. What cannot be done now is told by [`Self::news`].
+    /// Makes records short: of pods that are gone the ids stay, and where all are too large
+    /// together the oldest keys are closed. `lives` is asked for a pod's uid. What cannot be done
+    /// now is told by [`Self::news`].
     pub fn tidy(&mut self, lives: impl Fn(&str) -> bool) {
         self.close_damaged();
         let large: Vec<KeyId> = self
@@ -417,7 +425,8 @@ fn write_keys(directory: &Path, keys: &Keys) -> Result<(), StoreError> {
         .map_err(io_error("write", &path))
 }
 
-/// Puts a use on disk, then takes note of it. What a failed one left behind is written over by the next.
+/// Puts a use on disk, then takes note of it. What a failed one left behind is written over by the
+/// next.
 fn append(path: &Path, uses: &mut Uses, id: TokenId, bearer: &Bearer) -> io::Result<()> {
     let line = Uses::line(id, bearer)?;
     let file = open_options().write(true).create(true).truncate(false).open(path)?;

@@ -15,7 +15,7 @@ const LENGTH_MAX: usize = 4096;
 
 /// What a token says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-// A claim of a newer version may take something back, so a token with one is not believed.
+// A claim of a newer version may take something back, so a token with one is not trusted.
 #[serde(deny_unknown_fields)]
 pub struct Claims {
     /// This token and no other.
@@ -25,8 +25,8 @@ pub struct Claims {
     /// As which of kubelet's resources it was given out. Absent where nobody knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
-    /// UUID of the card whose devices kubelet chose: a hint at where the container might go, never capacity. Absent
-    /// where they are of several.
+    /// UUID of the card whose devices kubelet chose: a hint at where the container might go, never
+    /// capacity. Absent where they are of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
 }

@@ -1,7 +1,8 @@
 //! Who has used which token: one line of JSON for each token, so that a use costs one line.
 //!
-//! A use is never forgotten while its key confirms tokens nobody has used yet: of a pod that is gone the line stays
-//! and names nobody. A key that is closed confirms only what is in its record, so there such lines go.
+//! A use is never forgotten while its key confirms tokens nobody has used yet: of a pod that is
+//! gone the line stays and names nobody. A key that is closed confirms only what is in its record,
+//! so there such lines go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, Read};
@@ -10,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::TokenId;
 
-/// The first line of a closed key's record. An earlier version takes it for no use and refuses the file: it would let
-/// tokens be used that are not in it.
+/// The first line of a closed key's record. An earlier version takes it for no use and refuses the
+/// file: it would let tokens be used that are not in it.
 const CLOSED: &[u8] = b"{\"closed\":1}\n";
 /// Longer is no line of ours: names have 253 letters at most (DNS-1123), a uid is shorter.
 const LINE_MAX: u64 = 4096;
@@ -57,9 +58,10 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Reads the file's text, of any length. What follows the last end of a line was being written when the power
-    /// went, and nobody was told of it. A whole line that [`Self::line`] does not write may have been a use: then
-    /// nobody knows which tokens were used, and the record is [`Self::damaged`].
+    /// Reads the file's text, of any length. What follows the last end of a line was being written
+    /// when the power went, and nobody was told of it. A whole line that [`Self::line`] does not
+    /// write may have been a use: then nobody knows which tokens were used, and the record is
+    /// [`Self::damaged`].
     ///
     /// # Errors
     /// Of `text`.
@@ -298,7 +300,8 @@ mod tests {
     }
 
     proptest! {
-        /// Uses and ends of pods in any order, with what is forgotten and closed in between, and read again each time.
+        /// Uses and ends of pods in any order, with what is forgotten and closed in between, and
+        /// read again each time.
         #[test]
         fn no_token_is_ever_two_containers_and_none_that_is_used_is_free(
             steps in prop::collection::vec((0..6u8, 0..8u8, 0..5u8), 0..40),

@@ -152,9 +152,10 @@ impl Bench<'_> {
         Ok([create_runtime, poststop])
     }
 
-    /// `kill` with SIGKILL of a container with a grant, whose processes use no GPU: the daemon is asked, and
-    /// it asks its card's control daemon for the clients, mostly by running NVIDIA's front-end twice. To
-    /// terminate one is once more. The promise is 1 s in all, so there is no ratio to keep.
+    /// `kill` with SIGKILL of a container with a grant, whose processes use no GPU: the daemon is
+    /// asked, and it asks its card's control daemon for the clients, mostly by running NVIDIA's
+    /// front-end twice. To terminate one is once more. The promise is 1 s in all, so there is no
+    /// ratio to keep.
     pub(crate) fn kill_granted(&self) -> Result<Row, Failure> {
         let bundle = Bundle::new(self.at, "killed", &fixture::with_request())?;
         let _init = self.grant(&bundle, "killed")?;
@@ -174,8 +175,8 @@ impl Bench<'_> {
         self.row("nvidia-container-runtime create", None, || Ok(create.clone()))
     }
 
-    /// One small grant on each card. The first and the last grant of a card change MPS's own limit, by
-    /// commands that the daemon runs beside; with a neighbour there, none is.
+    /// One small grant on each card. The first and the last grant of a card change MPS's own limit,
+    /// by commands that the daemon runs beside; with a neighbour there, none is.
     pub(crate) fn neighbours(&self) -> Result<Vec<Held>, Failure> {
         (0..CARDS)
             .map(|card| {
@@ -200,8 +201,8 @@ impl Bench<'_> {
         }
     }
 
-    /// An active grant: the shim has reserved it, and this program, in the hook's place, activates it for
-    /// a process that does nothing.
+    /// An active grant: the shim has reserved it, and this program, in the hook's place, activates
+    /// it for a process that does nothing.
     fn grant(&self, bundle: &Bundle, id: &str) -> Result<Held, Failure> {
         let reserved = Reserved::new(self.at, bundle, id)?;
         let init = Held::start(self.at, &Program::new(&self.at.runtime(), ["init"]))?;

@@ -1,11 +1,11 @@
 //! What a program does, counted: instructions, and system calls.
 //!
-//! Where the machine has hardware counters, instructions of user and kernel. Where it has none (most
-//! virtual machines), user instructions by single steps: exact, slow, blind in the kernel; the
-//! number of system calls tells of that part.
+//! Where the machine has hardware counters, instructions of user and kernel. Where it has none
+//! (most virtual machines), user instructions by single steps: exact, slow, blind in the kernel;
+//! the number of system calls tells of that part.
 //!
-//! JUSTIFICATION for unsafe code: nothing else gives `perf_event_open(2)`, or a traced child from its
-//! first instruction on.
+//! JUSTIFICATION for unsafe code: nothing else gives `perf_event_open(2)`, or a traced child from
+//! its first instruction on.
 #![allow(unsafe_code, reason = "see above")]
 
 use std::collections::BTreeSet;
@@ -47,8 +47,8 @@ const INHERIT: u64 = 1 << 1;
 const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 const ENABLE_ON_EXEC: u64 = 1 << 12;
 
-/// A counter that stands still here and runs in each child from its exec on; a child's count is added
-/// when it ends.
+/// A counter that stands still here and runs in each child from its exec on; a child's count is
+/// added when it ends.
 fn counter((kind, config): (u32, u64)) -> Result<std::fs::File, Errno> {
     let attr = PerfEventAttr {
         kind,

@@ -8,7 +8,8 @@ const ENV: usize = 200;
 /// Mounts of the container, the engine's own included.
 pub(crate) const MOUNTS: usize = 20;
 
-/// System calls of Docker's default profile, as far as its first rule allows them without condition.
+/// System calls of Docker's default profile, as far as its first rule allows them without
+/// condition.
 const SYSCALLS: &str = "accept accept4 access adjtimex alarm bind brk capget capset chdir chmod \
     chown chown32 clock_adjtime clock_adjtime64 clock_getres clock_getres_time64 clock_gettime \
     clock_gettime64 clock_nanosleep clock_nanosleep_time64 close close_range connect copy_file_range \

@@ -1,7 +1,8 @@
-//! Hostile documents: as large as mpsgate reads any, of one thing that matters to it. Each is decided within a
-//! bound of time and memory, or whoever may start containers stops the node.
+//! Hostile documents: as large as mpsgate reads any, of one thing that matters to it. Each is
+//! decided within a bound of time and memory, or whoever may start containers stops the node.
 //!
-//! Without mpsgated, which is the worst case: every card counts as managed, and all that is found is taken away.
+//! Without mpsgated, which is the worst case: every card counts as managed, and all that is found
+//! is taken away.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};

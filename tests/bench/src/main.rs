@@ -1,9 +1,9 @@
 //! `mpsgate-bench`: what mpsgate costs, as ratios to a static program that only execs.
 //!
-//! Started by `tests/bench/run` inside `tests/env/sandbox.sh`, because mpsgate's paths are fixed. What
-//! the shim hands over to is a program that does nothing, so that only our own part is measured;
-//! everything lies on a tmpfs. Each case runs in turns with the floor, in one run, so that whatever
-//! else the machine does hits both.
+//! Started by `tests/bench/run` inside `tests/env/sandbox.sh`, because mpsgate's paths are fixed.
+//! What the shim hands over to is a program that does nothing, so that only our own part is
+//! measured; everything lies on a tmpfs. Each case runs in turns with the floor, in one run, so
+//! that whatever else the machine does hits both.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

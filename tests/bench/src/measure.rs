@@ -121,7 +121,8 @@ fn children_cpu() -> Result<Duration, Failure> {
     Ok(Duration::from_micros(micros.try_into().unwrap_or_default()))
 }
 
-/// Runs `N` programs in turns, `rounds` times. `prepare` says which, before each round, and is not timed.
+/// Runs `N` programs in turns, `rounds` times. `prepare` says which, before each round, and is not
+/// timed.
 pub(crate) fn in_turns<const N: usize>(
     rounds: usize,
     mut prepare: impl FnMut() -> Result<[Program; N], Failure>,

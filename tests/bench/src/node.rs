@@ -290,8 +290,8 @@ impl Reserved {
     }
 }
 
-/// A container made by the real runc, for its cgroup, whose device rules the hook tries; and the mount namespace of
-/// one, whose mounts it looks at.
+/// A container made by the real runc, for its cgroup, whose device rules the hook tries; and the
+/// mount namespace of one, whose mounts it looks at.
 pub(crate) struct Container {
     root: PathBuf,
     mounts: Held,
@@ -300,7 +300,8 @@ pub(crate) struct Container {
 }
 
 const CONTAINER: &str = "bench";
-/// As runc leaves it when it calls the hook: the node's mounts and as many of the container's as its spec has.
+/// As runc leaves it when it calls the hook: the node's mounts and as many of the container's as
+/// its spec has.
 const MOUNTS: &str = r#"for _ in $(seq "$1"); do mount -t tmpfs none /mnt; done; exec "$0" init"#;
 
 impl Container {

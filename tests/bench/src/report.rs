@@ -20,10 +20,11 @@ const RATE: f64 = 500.0;
 const RESIDENT_KIB: u64 = 30 * 1024;
 /// Most CPU time of the idle daemon, in percent of a core.
 const IDLE_PERCENT: f64 = 1.0;
-/// Most CPU time of the watchdog with a GPU process for each grant, beside NVML's own, in percent of a core.
+/// Most CPU time of the watchdog with a GPU process for each grant, beside NVML's own, in percent
+/// of a core.
 const WATCHDOG_PERCENT: f64 = 2.0;
-/// Longest time from the first look that shows an overrun to the container's end: a look comes each second,
-/// two have to agree, and what is written just after a look waits for the next.
+/// Longest time from the first look that shows an overrun to the container's end: a look comes each
+/// second, two have to agree, and what is written just after a look waits for the next.
 const OVERRUN: Duration = Duration::from_secs(3);
 
 /// All that was measured.

@@ -1,5 +1,5 @@
-//! Reservations as fast as they go: each from a process of its own that ends at once, as a shim whose
-//! `create` fails does, so that its memory comes back by itself.
+//! Reservations as fast as they go: each from a process of its own that ends at once, as a shim
+//! whose `create` fails does, so that its memory comes back by itself.
 //!
 //! JUSTIFICATION for unsafe code: a process a reservation, without the cost of an exec, is a fork.
 #![allow(unsafe_code, reason = "see above")]

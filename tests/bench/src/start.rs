@@ -16,7 +16,8 @@ const STARTS: usize = 20;
 /// For READY=1, and for an end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The first argument of the floor: a program of this kind (dynamic, Rust) that says READY=1 and ends.
+/// The first argument of the floor: a program of this kind (dynamic, Rust) that says READY=1 and
+/// ends.
 pub(crate) const FLOOR: &str = "--ready-at-once";
 
 /// Starts on a node of so many cards, on which nothing runs.

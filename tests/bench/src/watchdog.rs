@@ -19,7 +19,8 @@ const NOBODY: u32 = 1 << 22;
 
 /// The figures.
 pub(crate) struct Watchdog {
-    /// Share of a core with as many processes listed, none of which lives: NVML's part, and the loop's.
+    /// Share of a core with as many processes listed, none of which lives: NVML's part, and the
+    /// loop's.
     pub(crate) listed_percent: f64,
     /// The same with living ones, each in a container with a grant.
     pub(crate) watched_percent: f64,

@@ -1,9 +1,9 @@
-//! `cuda-client [LIBRARY]`: loads a libcuda (`libcuda.so.1` without a name), calls `cuInit(0)` and prints its
-//! own pid and the code. It stays until its standard input ends.
+//! `cuda-client [LIBRARY]`: loads a libcuda (`libcuda.so.1` without a name), calls `cuInit(0)` and
+//! prints its own pid and the code. It stays until its standard input ends.
 //!
-//! The code alone proves nothing: 100 means that the library found no MPS, or no card behind it; 805 that
-//! somebody greeted it. Whom it reached, the control daemon's own log says, by pid.
-//! Exit status: 0 whatever the code, 1 where there is no such library or no cuInit in it.
+//! The code alone proves nothing: 100 means that the library found no MPS, or no card behind it;
+//! 805 that somebody greeted it. Whom it reached, the control daemon's own log says, by pid. Exit
+//! status: 0 whatever the code, 1 where there is no such library or no cuInit in it.
 
 use std::ffi::{OsString, c_int, c_uint};
 use std::process::ExitCode;

@@ -43,8 +43,9 @@ impl Document {
         if random.percent(40)
             && let Some(what) = mutate::respell(&mut tree, random)
         {
-            // Runtimes differ in what the rules say then: runc folds letters, crun does not and falls back to
-            // what opens most. A refusal is right, and so is a start that opens nothing.
+            // Runtimes differ in what the rules say then: runc folds letters, crun does not and
+            // falls back to what opens most. A refusal is right, and so is a start that opens
+            // nothing.
             is_ordinary = false;
             story.push(what);
         }

@@ -1,4 +1,5 @@
-//! JSON that need not be well made: objects with a key twice, numbers and strings as they shall be written.
+//! JSON that need not be well made: objects with a key twice, numbers and strings as they shall be
+//! written.
 
 use std::fmt::Write as _;
 
@@ -105,8 +106,8 @@ fn of(value: &serde_json::Value) -> Json {
     }
 }
 
-/// A key in other letters that Go's encoding/json takes for the same: it folds case, and the two letters beyond ASCII
-/// that fold to ASCII ones. Or the same key with one letter as an escape.
+/// A key in other letters that Go's encoding/json takes for the same: it folds case, and the two
+/// letters beyond ASCII that fold to ASCII ones. Or the same key with one letter as an escape.
 pub(crate) fn respelled(key: &str, how: u64) -> String {
     let mut letters = key.chars();
     match how % 5 {

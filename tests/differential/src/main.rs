@@ -1,9 +1,11 @@
-//! `differential run BASE DIR COUNT POLICY`: makes documents from BASE, a bundle's `config.json`, and gives each to the real
-//! runtime and to mpsgate-runtime. The program of the containers is `differential probe`, which tells what it can open.
+//! `differential run BASE DIR COUNT POLICY`: makes documents from BASE, a bundle's `config.json`,
+//! and gives each to the real runtime and to mpsgate-runtime. The program of the containers is
+//! `differential probe`, which tells what it can open.
 //!
-//! Three things must hold for each document: through mpsgate no node of a managed card opens but a granted one;
-//! `mpsgate explain` says what mpsgate-runtime does; a document in which nothing is about devices or GPUs starts as it
-//! does without mpsgate. Prints TAP. Everything that varies comes from a seed, which is printed; MG_SEED repeats it.
+//! Three things must hold for each document: through mpsgate no node of a managed card opens but a
+//! granted one; `mpsgate explain` says what mpsgate-runtime does; a document in which nothing is
+//! about devices or GPUs starts as it does without mpsgate. Prints TAP. Everything that varies
+//! comes from a seed, which is printed; MG_SEED repeats it.
 
 mod document;
 mod json;

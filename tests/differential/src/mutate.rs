@@ -1,5 +1,5 @@
-//! What is done to a document: each an idea of how a node of a card might open, in the many spellings that a runtime
-//! takes, or of what a document may be besides.
+//! What is done to a document: each an idea of how a node of a card might open, in the many
+//! spellings that a runtime takes, or of what a document may be besides.
 
 use crate::document::CARDS;
 use crate::json::{Json, respelled};
@@ -260,7 +260,8 @@ pub(crate) fn device(tree: &mut Json, random: &mut Random) -> String {
     }
 }
 
-/// One key of the path to devices in other letters; or twice, the other one empty. `None`: there is none where it looked.
+/// One key of the path to devices in other letters; or twice, the other one empty. `None`: there is
+/// none where it looked.
 pub(crate) fn respell(tree: &mut Json, random: &mut Random) -> Option<String> {
     let depth = random.below(4);
     let mut at = tree;

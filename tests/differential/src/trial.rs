@@ -1,4 +1,5 @@
-//! A document on the real runtime, through mpsgate-runtime and before `mpsgate explain`, and what came of it.
+//! A document on the real runtime, through mpsgate-runtime and before `mpsgate explain`, and what
+//! came of it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +20,7 @@ pub(crate) struct Place {
 
 /// What came of one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Life {
+pub(crate) enum Lifecycle {
     /// Its program ran to its end and opened these.
     Ran(BTreeSet<String>),
     /// mpsgate refused it, with this text.
@@ -30,8 +31,8 @@ pub(crate) enum Life {
 
 /// One document, tried.
 pub(crate) struct Trial {
-    plain: Life,
-    gated: Life,
+    plain: Lifecycle,
+    gated: Lifecycle,
     /// `pass`, `edit`, `reserve`, `refuse`, or what else was said.
     explained: String,
 }
@@ -47,17 +48,18 @@ impl Place {
     pub(crate) fn try_out(&self, number: u64, document: &Document) -> Result<Trial, Failure> {
         let file = self.dir.join("config.json");
         let name = format!("d{number}");
-        // Each has its cgroup beside the others, and its document as it was made: mpsgate edits it in place.
+        // Each has its cgroup beside the others, and its document as it was made: mpsgate edits it
+        // in place.
         let bytes = with_cgroup(&document.bytes, &format!("{}/{name}", self.cgroup));
         fs::write(&file, &bytes)?;
         let explained = explain(&file)?;
-        let plain = self.life(&self.runtime, &format!("{name}p"))?;
+        let plain = self.lifecycle(&self.runtime, &format!("{name}p"))?;
         fs::write(&file, &bytes)?;
-        let gated = self.life(Path::new("/usr/bin/mpsgate-runtime"), &format!("{name}g"))?;
+        let gated = self.lifecycle(Path::new("/usr/bin/mpsgate-runtime"), &format!("{name}g"))?;
         Ok(Trial { plain, gated, explained })
     }
 
-    fn life(&self, runtime: &Path, id: &str) -> Result<Life, Failure> {
+    fn lifecycle(&self, runtime: &Path, id: &str) -> Result<Lifecycle, Failure> {
         let state = self.dir.join("state");
         let mut command = Command::new(runtime);
         command.arg("--root").arg(&state).args(["run", "--bundle"]).arg(&self.dir).arg(id);
@@ -74,9 +76,9 @@ impl Place {
         let open = out.lines().filter_map(|line| line.strip_prefix("open ")).map(str::to_owned);
         let refused = err.lines().find(|line| line.contains("mpsgate: refused container"));
         Ok(match refused {
-            Some(line) => Life::Refused(line.to_owned()),
-            None if out.lines().any(|line| line == probe::END) => Life::Ran(open.collect()),
-            None => Life::Failed(err.lines().last().unwrap_or("said nothing").to_owned()),
+            Some(line) => Lifecycle::Refused(line.to_owned()),
+            None if out.lines().any(|line| line == probe::END) => Lifecycle::Ran(open.collect()),
+            None => Lifecycle::Failed(err.lines().last().unwrap_or("said nothing").to_owned()),
         })
     }
 }
@@ -125,7 +127,8 @@ fn text(bytes: &[u8]) -> String {
 /// What came of all.
 #[derive(Default)]
 pub(crate) struct Tally {
-    /// Documents that open a managed node on the real runtime: without such the others show nothing.
+    /// Documents that open a managed node on the real runtime: without such the others show
+    /// nothing.
     dangerous: u64,
     failed: u64,
     refused: u64,
@@ -142,18 +145,17 @@ impl Tally {
     pub(crate) fn add(&mut self, number: u64, document: &Document, trial: &Trial) {
         let managed: BTreeSet<String> =
             managed().iter().map(|(major, minor)| format!("{major}:{minor}")).collect();
-        let is_dangerous =
-            matches!(&trial.plain, Life::Ran(open) if open.intersection(&managed).next().is_some());
+        let is_dangerous = matches!(&trial.plain, Lifecycle::Ran(open) if open.intersection(&managed).next().is_some());
         self.dangerous += u64::from(is_dangerous);
         self.ordinary += u64::from(document.is_ordinary);
         match &trial.gated {
-            Life::Ran(_) if document.asks => self.granted += 1,
-            Life::Ran(_) => self.ran += 1,
-            Life::Refused(_) => self.refused += 1,
-            Life::Failed(_) => self.failed += 1,
+            Lifecycle::Ran(_) if document.asks => self.granted += 1,
+            Lifecycle::Ran(_) => self.ran += 1,
+            Lifecycle::Refused(_) => self.refused += 1,
+            Lifecycle::Failed(_) => self.failed += 1,
         }
         let story = || format!("document {number} ({})", document.story.join("; "));
-        if let Life::Ran(open) = &trial.gated {
+        if let Lifecycle::Ran(open) = &trial.gated {
             let may = |node: &String| document.asks && node == "195:0";
             let wrong: Vec<_> =
                 open.iter().filter(|node| managed.contains(*node) && !may(node)).collect();
@@ -161,14 +163,14 @@ impl Tally {
                 self.opens.push(format!("{} opens {wrong:?} through mpsgate", story()));
             }
         }
-        let refused = matches!(trial.gated, Life::Refused(_));
+        let refused = matches!(trial.gated, Lifecycle::Refused(_));
         let explained = trial.explained.as_str();
         // A reservation is refused by the daemon, too, which explain does not ask.
         let is_apart = match explained {
             "refuse" => !refused,
             "pass" | "edit" => refused,
             "reserve" => false,
-            _ => !matches!(trial.plain, Life::Failed(_)),
+            _ => !matches!(trial.plain, Lifecycle::Failed(_)),
         };
         if is_apart {
             self.apart.push(format!(
@@ -177,9 +179,10 @@ impl Tally {
                 trial.gated
             ));
         }
-        // What the runtime itself will not have, too large a document for one, does not start here either.
-        let runs = matches!(trial.plain, Life::Ran(_));
-        if document.is_ordinary && runs && !matches!(trial.gated, Life::Ran(_)) {
+        // What the runtime itself will not have, too large a document for one, does not start here
+        // either.
+        let runs = matches!(trial.plain, Lifecycle::Ran(_));
+        if document.is_ordinary && runs && !matches!(trial.gated, Lifecycle::Ran(_)) {
             self.stopped.push(format!("{}: {:?}", story(), trial.gated));
         }
     }

@@ -1,5 +1,5 @@
-//! What a client can do to its control daemon: write to its log, hold its channel where nobody looks, and
-//! say words that it does not know.
+//! What a client can do to its control daemon: write to its log, hold its channel where nobody
+//! looks, and say words that it does not know.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -47,8 +47,8 @@ fn connected(path: &str) -> Result<OwnedFd, String> {
     Ok(fd)
 }
 
-/// Holds an idle connection for some seconds, where `how` says: in a descriptor, in flight between two
-/// sockets, in the table of a thread, or made by a process that has ended.
+/// Holds an idle connection for some seconds, where `how` says: in a descriptor, in flight between
+/// two sockets, in the table of a thread, or made by a process that has ended.
 pub(crate) fn hide(path: &str, how: &str, seconds: u64) -> Outcome {
     let held = Duration::from_secs(seconds);
     match how {

@@ -17,8 +17,8 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use crate::{Outcome, failed, io_failed};
 
-/// Opens a file or device; a node without a driver behind it counts as open, as the kernel let us through. What
-/// opens is not the file where a runtime masks it, which it does with /dev/null.
+/// Opens a file or device; a node without a driver behind it counts as open, as the kernel let us
+/// through. What opens is not the file where a runtime masks it, which it does with /dev/null.
 pub(crate) fn open(path: &Path, how: &str) -> Outcome {
     let opened = OpenOptions::new()
         .read(how.contains('r'))
@@ -85,8 +85,8 @@ pub(crate) fn remount(path: &Path, file: Option<&str>) -> Outcome {
     written.map(|()| format!("{} is writable", path.display()))
 }
 
-/// The attack of 2014's shocker.c: the root of the file system that a bind mount comes from, by a guessed
-/// handle (inode 2 of ext4).
+/// The attack of 2014's shocker.c: the root of the file system that a bind mount comes from, by a
+/// guessed handle (inode 2 of ext4).
 pub(crate) fn by_handle(mounted: &Path) -> Outcome {
     #[repr(C)]
     struct Handle {
@@ -97,8 +97,8 @@ pub(crate) fn by_handle(mounted: &Path) -> Outcome {
     }
     let at = fs::File::open(mounted).map_err(|error| io_failed("open", &error))?;
     let handle = Handle { bytes: 8, kind: 1, inode: 2, generation: 0 };
-    // SAFETY: `handle` has the layout of struct file_handle with the eight bytes that `bytes` tells of, and
-    // outlives the call, which only reads it.
+    // SAFETY: `handle` has the layout of struct file_handle with the eight bytes that `bytes` tells
+    // of, and outlives the call, which only reads it.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_open_by_handle_at,
@@ -113,7 +113,8 @@ pub(crate) fn by_handle(mounted: &Path) -> Outcome {
     Ok(format!("the root of {}'s file system opens", mounted.display()))
 }
 
-/// Whether the kernel would take a module from us: it looks at the right before it looks at the file.
+/// Whether the kernel would take a module from us: it looks at the right before it looks at the
+/// file.
 pub(crate) fn module() -> Outcome {
     let null = fs::File::open("/dev/null").map_err(|error| io_failed("open", &error))?;
     let flags = nix::kmod::ModuleInitFlags::empty();

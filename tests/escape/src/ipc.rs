@@ -20,7 +20,8 @@ pub(crate) fn shared_memory(key: i32) -> Outcome {
     if id < 0 {
         return Err(failed("shmget")(Errno::last()));
     }
-    // SAFETY: with a null address the kernel chooses a free place, so no memory of ours is replaced.
+    // SAFETY: with a null address the kernel chooses a free place, so no memory of ours is
+    // replaced.
     let at = unsafe { libc::shmat(id, std::ptr::null(), 0) };
     if at.addr() == usize::MAX {
         return Err(failed("shmat")(Errno::last()));

@@ -1,8 +1,8 @@
-//! `escape-try VERB ARG...`: one attempt to get out of a container, made with the system calls that no shell
-//! has. Run by `tests/e2e/escape`, which knows what should come out.
+//! `escape-try VERB ARG...`: one attempt to get out of a container, made with the system calls that
+//! no shell has. Run by `tests/e2e/escape`, which knows what should come out.
 //!
-//! Prints one line: `open: WHAT` where the attempt succeeded, `blocked: WHY` where it did not. It undoes what
-//! it made. Static, so that it runs in any container.
+//! Prints one line: `open: WHAT` where the attempt succeeded, `blocked: WHY` where it did not. It
+//! undoes what it made. Static, so that it runs in any container.
 
 mod channel;
 mod devices;

@@ -47,8 +47,8 @@ fn pids() -> Vec<String> {
 }
 
 /// A descriptor of any visible process that leads out: to a file of mpsgate's or a runtime's, to a
-/// directory, or to a file on a file system that no mount of ours shows. The first three come from the
-/// engine, and where they lead is its choice.
+/// directory, or to a file on a file system that no mount of ours shows. The first three come from
+/// the engine, and where they lead is its choice.
 pub(crate) fn descriptors() -> Outcome {
     let mounted = mounted_devices();
     let mut seen = 0;
@@ -100,8 +100,8 @@ pub(crate) fn roots() -> Outcome {
     Err(format!("{seen} processes, all in this root"))
 }
 
-/// Watches for programs that come into this pid namespace from outside (a runtime's init before its exec), and
-/// tries to write to their files: CVE-2019-5736.
+/// Watches for programs that come into this pid namespace from outside (a runtime's init before its
+/// exec), and tries to write to their files: CVE-2019-5736.
 pub(crate) fn foreign_programs(seconds: u64) -> Outcome {
     let own = mounted_devices();
     let end = Instant::now() + Duration::from_secs(seconds);

@@ -52,7 +52,8 @@ pub(crate) fn bind_at(path: &Path) -> Outcome {
     }
 }
 
-/// Abstract sockets of this network namespace that sound like ours or NVIDIA's, and take a connection.
+/// Abstract sockets of this network namespace that sound like ours or NVIDIA's, and take a
+/// connection.
 pub(crate) fn abstract_names() -> Outcome {
     let table = fs::read_to_string("/proc/net/unix").map_err(|error| io_failed("read", &error))?;
     let names: Vec<&str> =

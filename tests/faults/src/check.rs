@@ -14,7 +14,8 @@ use crate::daemon::status;
 use crate::node::{MANAGED, uuid};
 use crate::{Failure, Workplace};
 
-/// How long the node may take to be as it should: what has ended is noticed, what expired is written.
+/// How long the node may take to be as it should: what has ended is noticed, what expired is
+/// written.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// What may not change while a node is hurt.
@@ -256,9 +257,9 @@ fn leftovers() -> Result<Vec<String>, Failure> {
     Ok(wrong)
 }
 
-/// Where mounts of ours and of containers are, each with its id; Docker's own come and go with it. Fewer than
-/// before are no fault: the kernel takes a mount away from all namespaces where its directory is removed
-/// (`detach_mounts`, since 3.18).
+/// Where mounts of ours and of containers are, each with its id; Docker's own come and go with it.
+/// Fewer than before are no fault: the kernel takes a mount away from all namespaces where its
+/// directory is removed (`detach_mounts`, since 3.18).
 fn mounts(at: &Workplace) -> Result<BTreeSet<String>, Failure> {
     let docker = at.scratch.join("docker").to_string_lossy().into_owned();
     let text = std::fs::read_to_string("/proc/self/mountinfo")?;

@@ -1,8 +1,8 @@
 //! Containers that come and go: workers, each with one container at a time, and a few that stay.
 //!
-//! Every step is taken under a gate, so that [`Churn::paused`] sees a node on which nothing is half done
-//! by us. What should run is kept in a model; what went wrong is kept with its time, and whoever
-//! breaks something says how much of it was expected.
+//! Every step is taken under a gate, so that [`Churn::paused`] sees a node on which nothing is half
+//! done by us. What should run is kept in a model; what went wrong is kept with its time, and
+//! whoever breaks something says how much of it was expected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -95,7 +95,7 @@ impl Workers {
         Self { churn, threads }
     }
 
-    /// Lets each end the life that it is at.
+    /// Lets each end the instance that it is at.
     pub(crate) fn stop(self) -> Result<Arc<Churn>, Failure> {
         self.churn.stop.store(true, Ordering::SeqCst);
         for thread in self.threads {
@@ -178,7 +178,7 @@ impl Churn {
         while !self.stop.load(Ordering::SeqCst) {
             number += 1;
             let id = format!("w{worker}-{number}");
-            if let Err(error) = self.life(&mut random, id) {
+            if let Err(error) = self.lifecycle(&mut random, id) {
                 lock(&self.broken).push(error.to_string());
                 // Whatever it is: not thousands of them.
                 std::thread::sleep(Duration::from_secs(1));
@@ -200,7 +200,7 @@ impl Churn {
         }
     }
 
-    fn life(&self, random: &mut Random, id: String) -> Result<(), Failure> {
+    fn lifecycle(&self, random: &mut Random, id: String) -> Result<(), Failure> {
         let kind = self.kind(random);
         let (mib, card) = (256 * (1 + random.below(8)), random.below(MANAGED));
         let container = Container::new(&self.at, id, kind, mib, card)?;
@@ -235,11 +235,11 @@ impl Churn {
                 }
                 self.counts.created.fetch_add(1, Ordering::SeqCst);
                 self.alive(container)?;
-                container.judge(&before)?;
+                container.evaluate(&before)?;
                 let left = container.leftovers()?;
                 return if left.is_empty() { Ok(true) } else { Err(left.join(" ").into()) };
             }
-            container.judge(&before)?;
+            container.evaluate(&before)?;
             self.count_refusal(&called);
             if is_due(container.kind, &called) || self.is_excused(&called) {
                 return Ok(false);
@@ -334,9 +334,9 @@ impl Churn {
         Err(format!("a call for {} failed {TRIES} times", container.id).into())
     }
 
-    /// Writes a failure down. An emulated machine is slower than the 2 and 5 s that shim and hook wait for
-    /// mpsgated, and the 10 s that a runtime gives the hook: there the refusal is told, and only the next try
-    /// is judged.
+    /// Writes a failure down. An emulated machine is slower than the 2 and 5 s that shim and hook
+    /// wait for mpsgated, and the 10 s that a runtime gives the hook: there the refusal is told,
+    /// and only the next try is evaluated.
     fn failed(&self, container: &Container, called: &Called) {
         if self.at.patience > 1 && SLOW.iter().any(|what| called.text.contains(what)) {
             println!("# too slow for {}: {}", container.id, called.text);

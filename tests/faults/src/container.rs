@@ -85,7 +85,7 @@ impl Container {
         self.directory.join("config.json")
     }
 
-    /// Writes config.json anew, as an engine does for each life.
+    /// Writes config.json anew, as an engine does for each instance.
     pub(crate) fn restore(&self) -> Result<(), Failure> {
         Ok(std::fs::write(self.config(), &self.original)?)
     }
@@ -95,7 +95,7 @@ impl Container {
     }
 
     /// Whether config.json is what it was before a call, or a complete one with our edits.
-    pub(crate) fn judge(&self, before: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn evaluate(&self, before: &[u8]) -> Result<(), Failure> {
         let now = self.text()?;
         if now == before {
             return Ok(());
@@ -103,10 +103,11 @@ impl Container {
         let spec: Value = serde_json::from_slice(&now).map_err(|error| {
             format!("config.json of {} is neither old nor whole: {error}", self.id)
         })?;
-        self.judge_edits(&spec).map_err(|what| format!("config.json of {}: {what}", self.id).into())
+        self.evaluate_edits(&spec)
+            .map_err(|what| format!("config.json of {}: {what}", self.id).into())
     }
 
-    fn judge_edits(&self, spec: &Value) -> Result<(), String> {
+    fn evaluate_edits(&self, spec: &Value) -> Result<(), String> {
         if self.mib == 0 {
             return Err("was changed, and the container asked for nothing".to_owned());
         }
@@ -163,7 +164,8 @@ impl Container {
     }
 
     pub(crate) fn exec(&self) -> Result<Called, Failure> {
-        // With PATH, because a --env replaces all of the container's environment for crun before 1.29.
+        // With PATH, because a --env replaces all of the container's environment for crun before
+        // 1.29.
         self.call(&["exec", "--env", "A=1", "--env", "PATH=/bin", &self.id, "true"])
     }
 

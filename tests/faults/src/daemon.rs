@@ -16,12 +16,12 @@ use nix::unistd::Pid;
 use crate::Failure;
 use crate::node::wait_for;
 
-/// What systemd waits before it starts a unit again, unless the unit says otherwise (systemd.service(5),
-/// RestartSec=).
+/// What systemd waits before it starts a unit again, unless the unit says otherwise
+/// (systemd.service(5), RestartSec=).
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const PROGRAM: &str = "/usr/bin/mpsgated";
-/// For an answer to what this program itself asks. What containers are told in time is judged by what
-/// becomes of them.
+/// For an answer to what this program itself asks. What containers are told in time is decided by
+/// what becomes of them.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Shared {
@@ -124,9 +124,9 @@ fn run_once(shared: &Shared) -> std::io::Result<ExitStatus> {
     shared.pid.store(0, Ordering::SeqCst);
     // What is shipped aborts at a panic; this build, which has the profile of tests, may live on.
     let said = std::fs::read(&shared.log)?;
-    let of_this_life = said.get(before..).unwrap_or_default();
+    let of_this_instance = said.get(before..).unwrap_or_default();
     if let Some(line) =
-        String::from_utf8_lossy(of_this_life).lines().find(|l| l.contains("panicked at"))
+        String::from_utf8_lossy(of_this_instance).lines().find(|l| l.contains("panicked at"))
     {
         shared.odd(format!("mpsgated has panicked: {line}"));
     }

@@ -1,5 +1,5 @@
-//! Docker with mpsgate-runtime as its default runtime, live restore on, and its own directories: the
-//! engine that a soak kills.
+//! Docker with mpsgate-runtime as its default runtime, live restore on, and its own directories:
+//! the engine that a soak kills.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -69,9 +69,9 @@ impl Docker {
         self.wait_answers()
     }
 
-    /// Ends containers that Docker has made and does not know: it was killed between `runc create` and its own
-    /// note of it (seen with dockerd 20.10, `--live-restore`). Their init waits for a start that never comes, and
-    /// holds what was granted to it. Returns how many there were.
+    /// Ends containers that Docker has made and does not know: it was killed between `runc create`
+    /// and its own note of it (seen with dockerd 20.10, `--live-restore`). Their init waits for a
+    /// start that never comes, and holds what was granted to it. Returns how many there were.
     pub(crate) fn end_forgotten(&self) -> Result<u32, Failure> {
         let first = self.forgotten()?;
         if first.is_empty() {

@@ -1,10 +1,11 @@
 //! `mpsgate-faults`: what is left when the product is killed. Started by `tests/faults/run` inside
-//! `tests/env/sandbox.sh`, with real runc, NVIDIA's control daemon where it can be had, and simulated
-//! cards. Prints TAP; everything that varies comes from a seed, which is printed.
+//! `tests/env/sandbox.sh`, with real runc, NVIDIA's control daemon where it can be had, and
+//! simulated cards. Prints TAP; everything that varies comes from a seed, which is printed.
 //!
 //! - `points`: under churn a process is killed at each crash point; then the node must be whole.
 //! - `restarts N`: mpsgated is restarted, killed and upgraded N times; nobody may notice.
-//! - `soak N`: N lives of containers, with mpsgated, control daemons and the engine killed at random.
+//! - `soak N`: N lives of containers, with mpsgated, control daemons and the engine killed at
+//!   random.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -17,7 +17,8 @@ use crate::random::Random;
 use crate::third::Third;
 use crate::{Failure, Workplace};
 
-/// Containers of a run, at least; in an emulated machine as many times fewer as waiting may take longer.
+/// Containers of a run, at least; in an emulated machine as many times fewer as waiting may take
+/// longer.
 const CONTAINERS: u64 = 500;
 /// How long points are visited; those that are left have their turn with another seed.
 const BUDGET: Duration = Duration::from_secs(110);
@@ -25,7 +26,7 @@ const BUDGET: Duration = Duration::from_secs(110);
 const REACH: Duration = Duration::from_secs(20);
 /// In an emulated machine one, for which it is slow enough.
 const WORKERS: u64 = 3;
-/// A device of cgroup v1 is judged by its rules: no child is forked that could pass this.
+/// A device of cgroup v1 is evaluated by its rules: no child is forked that could pass this.
 const CGROUP_V2_ONLY: &str = "hook.probe_joined";
 
 /// What makes a process pass a point.
@@ -41,8 +42,8 @@ enum Need {
     Enable,
     /// `mpsgate disable`.
     Disable,
-    /// A poststop hook that comes before the daemon has seen the container's end. That is rare: here it comes
-    /// while the container lives.
+    /// A poststop hook that comes before the daemon has seen the container's end. That is rare:
+    /// here it comes while the container lives.
     EarlyRelease,
     /// `mpsgate mps stop` of the third card.
     MpsStop,
@@ -81,7 +82,8 @@ fn need(point: &str) -> Need {
     }
 }
 
-/// Calls that may fail because a process was killed there: its own. A daemon that is killed is waited for.
+/// Calls that may fail because a process was killed there: its own. A daemon that is killed is
+/// waited for.
 fn allowed_failures(point: &str) -> usize {
     usize::from(point.starts_with("shim.") || point.starts_with("hook."))
 }
@@ -238,7 +240,7 @@ impl Run<'_> {
         if !need.command().is_empty() {
             third.retried(need.command())?;
         }
-        self.judge(point)?;
+        self.evaluate(point)?;
         third.give_back()
     }
 
@@ -286,7 +288,7 @@ impl Run<'_> {
     }
 
     /// Lets some containers be made, so that what they clean up is clean; then looks at everything.
-    fn judge(&mut self, point: &str) -> Result<(), Failure> {
+    fn evaluate(&mut self, point: &str) -> Result<(), Failure> {
         let churn = &self.workers.churn;
         let created = churn.created();
         wait_for("containers to be made", || Ok(churn.created() >= created + 2))?;

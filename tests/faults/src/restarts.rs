@@ -15,7 +15,8 @@ use crate::{Failure, Workplace};
 const WORKERS: u64 = 3;
 /// Granted containers that run through all of it.
 const WITNESSES: u64 = 4;
-/// What may be said to a container that comes while mpsgated is away for longer than it is waited for.
+/// What may be said to a container that comes while mpsgated is away for longer than it is waited
+/// for.
 const EXCUSE: &str = "mpsgated is down or restarting";
 
 /// What is not allowed to happen, counted.
@@ -116,7 +117,7 @@ pub(crate) fn run(at: &Workplace, restarts: usize) -> Result<bool, Failure> {
     Ok(passed)
 }
 
-/// Id, life, card, memory and pid of each grant that stays.
+/// Id, instance, card, memory and pid of each grant that stays.
 fn grants_of_witnesses() -> Result<Vec<String>, Failure> {
     let grants = status()?.grants.into_iter().filter(|g| g.container_id.starts_with("witness"));
     Ok(grants

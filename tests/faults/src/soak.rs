@@ -22,7 +22,8 @@ use crate::{Failure, Workplace};
 const WORKERS: u64 = 3;
 /// Of a hundred lives: end by the memory cgroup's hand.
 const GREEDY: u64 = 8;
-/// After this part of the cycles mpsgated is not killed any more: it is one process that is measured.
+/// After this part of the cycles mpsgated is not killed any more: it is one process that is
+/// measured.
 const LAST_KILL: f64 = 0.5;
 /// From the last kill to the first measurement, as a part of all cycles.
 const WARM_UP: f64 = 0.05;
@@ -129,7 +130,7 @@ pub(crate) fn run(at: &Workplace, cycles: u64) -> Result<bool, Failure> {
     before.renew_control()?;
     engine.stop()?;
     let last = measure(&daemon)?;
-    let wrong = judge(at, &churn, &before, &daemon, first, last)?;
+    let wrong = evaluate(at, &churn, &before, &daemon, first, last)?;
 
     let word = if wrong.is_empty() { "ok" } else { "not ok" };
     println!(
@@ -153,8 +154,8 @@ impl Kills {
     }
 }
 
-/// Lives through the engine: run, exec, kill and rm. The engine may be away at any moment; what counts is
-/// that nothing is left in the end.
+/// Lives through the engine: run, exec, kill and rm. The engine may be away at any moment; what
+/// counts is that nothing is left in the end.
 struct EngineLives {
     stop: Arc<AtomicBool>,
     lives: Arc<AtomicU64>,
@@ -170,7 +171,7 @@ impl EngineLives {
             let mut number = 0_u64;
             while !stopped.load(Ordering::SeqCst) {
                 number += 1;
-                if life(&at, &mut random, &format!("e{number}")).is_ok() {
+                if lifecycle(&at, &mut random, &format!("e{number}")).is_ok() {
                     lived.fetch_add(1, Ordering::SeqCst);
                 } else {
                     std::thread::sleep(Duration::from_millis(200));
@@ -191,7 +192,7 @@ impl EngineLives {
     }
 }
 
-fn life(at: &Workplace, random: &mut Random, name: &str) -> Result<(), Failure> {
+fn lifecycle(at: &Workplace, random: &mut Random, name: &str) -> Result<(), Failure> {
     // What an engine that was away did not remove.
     for left in docker(at, &["ps", "-aq"])?.split_whitespace() {
         docker(at, &["rm", "-f", left])?;
@@ -222,7 +223,7 @@ fn sizes(daemon: &Daemon) -> Result<String, Failure> {
 }
 
 /// All that is wrong in the end.
-fn judge(
+fn evaluate(
     at: &Workplace,
     churn: &Churn,
     before: &Before,
@@ -258,9 +259,10 @@ fn judge(
     Ok(wrong)
 }
 
-/// Cgroups of containers that runc made and ended. Told, not judged, because nobody of ours makes or removes
-/// them, are the empty ones of creations that did not come to their end: a Docker that is killed while runc
-/// makes a container (names of 64 digits; with mpsgate and without), and a container that runc itself gives up.
+/// Cgroups of containers that runc made and ended. Reported, not evaluated, because nobody of ours
+/// makes or removes them, are the empty ones of creations that did not come to their end: a Docker
+/// that is killed while runc makes a container (names of 64 digits; with mpsgate and without), and
+/// a container that runc itself gives up.
 fn cgroups_left(at: &Workplace, churn: &Churn) -> Vec<String> {
     let names = check::cgroups(at);
     let (engines, ours): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name.len() == 64);

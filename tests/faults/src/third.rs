@@ -1,4 +1,5 @@
-//! The card that comes and goes: `mpsgate enable`, `disable`, `mps stop` and `mps restart` are cut short on it.
+//! The card that comes and goes: `mpsgate enable`, `disable`, `mps stop` and `mps restart` are cut
+//! short on it.
 
 use std::path::Path;
 

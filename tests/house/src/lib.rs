@@ -1,7 +1,8 @@
 //! The imports between the modules of a crate, read from its source text.
 //!
-//! A node is a folder's module with everything below it. A module and its own children may name each other: the
-//! children are its parts. Siblings may not, at any depth. Test modules are left out: they may name everything.
+//! A node is a folder's module with everything below it. A module and its own children may name
+//! each other: the children are its parts. Siblings may not, at any depth. Test modules are left
+//! out: they may name everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -157,7 +158,8 @@ impl Source {
         found
     }
 
-    /// The module in which what a path names is defined. `None` where the path leads out of the crate.
+    /// The module in which what a path names is defined. `None` where the path leads out of the
+    /// crate.
     fn locate(&self, from: &Module, path: &[String]) -> Option<Module> {
         let mut at = match path.first()?.as_str() {
             "crate" => Module::new(),
@@ -187,7 +189,8 @@ impl Source {
     }
 }
 
-/// The paths of a use tree, or the one path of an expression, that begins at a word. Returns where it ends.
+/// The paths of a use tree, or the one path of an expression, that begins at a word. Returns where
+/// it ends.
 fn tree(
     words: &[String],
     mut at: usize,

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use mpsgate_house::{circles, graphs};
 
-/// How many modules stand in circles below these parents. It may only shrink; what is not here has none.
+/// How many modules stand in circles below these parents. It may only shrink; what is not here has
+/// none.
 const KNOWN: [(&str, usize); 15] = [
     ("cli", 11),
     ("cluster", 4),

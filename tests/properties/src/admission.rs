@@ -6,7 +6,7 @@ use mpsgate_cluster::handlers::{Class, Handlers, Known, Node};
 use mpsgate_scheduler::webhook::{Mutation, mutate, validate};
 use serde_json::Value;
 
-/// One node, on which the handler of the class `nvidia` goes round.
+/// One node, on which the handler of the class `nvidia` bypasses mpsgate.
 fn known() -> Known {
     let class = Class { handler: "nvidia".to_owned(), ..Class::default() };
     let handlers = Handlers { round: ["nvidia".to_owned()].into(), ..Handlers::default() };
@@ -17,8 +17,9 @@ fn known() -> Known {
     }
 }
 
-/// A body: JSON is answered with the uid that it has, or with no answer of the protocol at all; a change refuses nothing.
-/// What is no JSON, or has a key twice, may be answered too, where what is wrong is of no interest; never for another uid.
+/// A body: JSON is answered with the uid that it has, or with no answer of the protocol at all; a
+/// change refuses nothing. What is no JSON, or has a key twice, may be answered too, where what is
+/// wrong is of no interest; never for another uid.
 pub(crate) fn admission_review(data: &[u8]) {
     let mutation = Mutation {
         host_ipc: true,

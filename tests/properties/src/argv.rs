@@ -16,8 +16,8 @@ fn arguments(data: &[u8]) -> Vec<OsString> {
         .collect()
 }
 
-/// The quick look at the verb and the full one agree, everything found is an argument's, and a rewritten
-/// command line reads as the old one but for what was rewritten.
+/// The quick look at the verb and the full one agree, everything found is an argument's, and a
+/// rewritten command line reads as the old one but for what was rewritten.
 pub(crate) fn argv(data: &[u8]) {
     let args = arguments(data);
     let found = parse(&args);

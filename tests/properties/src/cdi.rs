@@ -22,8 +22,9 @@ pub(crate) fn as_file<T>(name: &str, data: &[u8], with: impl FnOnce(PathBuf) -> 
     })
 }
 
-/// A specification is an error that names the file, or edits that are whole: variables have names, nodes
-/// have paths. One that cannot be read leaves every device unnamed or is told; it is never half used.
+/// A specification is an error that names the file, or edits that are whole: variables have names,
+/// nodes have paths. One that cannot be read leaves every device unnamed or is told; it is never
+/// half used.
 pub(crate) fn cdi(data: &[u8]) {
     as_file("nvidia.yaml", data, |path| {
         let directory = path.parent().unwrap();

@@ -33,8 +33,8 @@ impl Source for One<'_> {
     }
 }
 
-/// Settings of whichever engine are planned for, or the error names the file and what to do. What a plan would
-/// write needs no second plan, and a check of it does not fail.
+/// Settings of whichever engine are planned for, or the error names the file and what to do. What a
+/// plan would write needs no second plan, and a check of it does not fail.
 pub(crate) fn engine_settings(data: &[u8]) {
     let Some(text) = text(data) else { return };
     for engine in [None, Some(Version(2, 1))] {

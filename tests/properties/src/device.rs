@@ -6,8 +6,9 @@ use mpsgate_deviceplugin::{DeviceId, prefer};
 
 use crate::text;
 
-/// An id has one spelling; what kubelet offers is answered with some of it and nothing else, each once. One id a
-/// line, behind `!` one that must be taken; the first line is how many are wanted, with `spread` behind it or not.
+/// An id has one spelling; what kubelet offers is answered with some of it and nothing else, each
+/// once. One id a line, behind `!` one that must be taken; the first line is how many are wanted,
+/// with `spread` behind it or not.
 pub(crate) fn device_ids(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let mut lines = text.lines();

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_kubernetes::{ClusterNode, Container, Kind, Life, Limits, Placed, Pod, parse_handlers};
+use mpsgate_kubernetes::{
+    ClusterNode, Container, Kind, Lifecycle, Limits, Placed, Pod, parse_handlers,
+};
 
-/// Annotations of a scheduler, which whoever makes a pod can write: the first line is V1's index, the rest V2's JSON.
-/// Cards come from what is written, and from nowhere else.
+/// Annotations of a scheduler, which whoever makes a pod can write: the first line is V1's index,
+/// the rest V2's JSON. Cards come from what is written, and from nowhere else.
 pub(crate) fn chosen_cards(data: &[u8]) {
     let Some(text) = crate::text(data) else { return };
     let (index, allocation) = text.split_once('\n').unwrap_or((text, ""));
@@ -15,7 +17,7 @@ pub(crate) fn chosen_cards(data: &[u8]) {
         limits: Ok(Limits::default()),
         core_percent: Ok(0),
         uid: None,
-        life: Life::Waiting,
+        lifecycle: Lifecycle::Waiting,
     };
     let annotations = [
         ("ALIYUN_COM_GPU_MEM_IDX", index),
@@ -54,7 +56,8 @@ pub(crate) fn inspect_annotations(data: &[u8]) {
     }
 }
 
-/// A placement, which whoever makes a pod can write: one that is read is written so that it is read the same.
+/// A placement, which whoever makes a pod can write: one that is read is written so that it is read
+/// the same.
 pub(crate) fn placement(data: &[u8]) {
     let Some(text) = crate::text(data) else { return };
     let Some(placed) = Placed::parse(text) else { return };

@@ -5,9 +5,9 @@ use std::path::Path;
 use mpsgate_model::ledger::{Capacity, Ledger, ProcessId, State};
 use mpsgate_model::{Mib, ledger_file};
 
-/// Any bytes are an error that names the file, or a ledger whose sums hold: it is written and read back
-/// the same, no container stands in it twice, and no card can be given more than it has, whatever the
-/// file says is on it already.
+/// Any bytes are an error that names the file, or a ledger whose sums hold: it is written and read
+/// back the same, no container stands in it twice, and no card can be given more than it has,
+/// whatever the file says is on it already.
 pub(crate) fn ledger(data: &[u8]) {
     let path = Path::new("/run/mpsgate/ledger/ledger.json");
     let mut ledger = match ledger_file::parse(data, path) {

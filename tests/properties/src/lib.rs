@@ -1,9 +1,9 @@
-//! What must hold for every parser of bytes that somebody else wrote, one function per format. A function
-//! panics where its property does not hold.
+//! What must hold for every parser of bytes that somebody else wrote, one function per format. A
+//! function panics where its property does not hold.
 //!
-//! The fuzz targets of `tests/fuzz` call them with what libFuzzer invents; `tests/corpus.rs` replays the
-//! corpora and every regression in `make test`. Inputs are kept readable, so that a corpus can be written
-//! by hand: text in lines where there is more than one part.
+//! The fuzz targets of `tests/fuzz` call them with what libFuzzer invents; `tests/corpus.rs`
+//! replays the corpora and every regression in `make test`. Inputs are kept readable, so that a
+//! corpus can be written by hand: text in lines where there is more than one part.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! Texts of the kernel's in which others choose names: processes, cgroups; and of the NVIDIA toolkit.
+//! Texts of the kernel's in which others choose names: processes, cgroups; and of the NVIDIA
+//! toolkit.
 
 use std::path::{Component, Path};
 
@@ -9,9 +10,9 @@ use mpsgate_shim::fuzz as shim;
 
 use crate::text;
 
-/// The first line is taken for a process's name, the whole for each of the texts. No name hides or forges
-/// a start time, no cgroup is looked for outside the kernel's tree, a device is never both open and
-/// closed, and only NVIDIA's majors count.
+/// The first line is taken for a process's name, the whole for each of the texts. No name hides or
+/// forges a start time, no cgroup is looked for outside the kernel's tree, a device is never both
+/// open and closed, and only NVIDIA's majors count.
 pub(crate) fn proc_text(data: &[u8]) {
     let Some(text) = text(data) else { return };
     stat(text);

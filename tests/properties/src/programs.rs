@@ -1,7 +1,7 @@
 //! Programs that somebody else built.
 
-/// Header and program headers are read inside the bytes, and a program that names a loader is never called
-/// static.
+/// Header and program headers are read inside the bytes, and a program that names a loader is never
+/// called static.
 pub(crate) fn programs(data: &[u8]) {
     let found = mpsgate_cli::fuzz::is_static(data);
     if found.is_some() {

@@ -4,8 +4,8 @@ use mpsgate_model::{Author, GpuSelector, Mib, QuantityError, Request, parse_requ
 
 use crate::text;
 
-/// An amount that is taken is exactly what was written, has a unit, and renders back to itself; ACK's form
-/// takes digits alone.
+/// An amount that is taken is exactly what was written, has a unit, and renders back to itself;
+/// ACK's form takes digits alone.
 pub(crate) fn quantity(data: &[u8]) {
     let Some(written) = text(data) else { return };
     if let Ok(mib) = Mib::parse_quantity(written) {
@@ -42,8 +42,9 @@ pub(crate) fn quantity(data: &[u8]) {
     }
 }
 
-/// Lines `name=value`, annotations up to an empty line and variables after it. What is read can be said
-/// again in one spelling and is then the same; every error quotes a name that was given and has a hint.
+/// Lines `name=value`, annotations up to an empty line and variables after it. What is read can be
+/// said again in one spelling and is then the same; every error quotes a name that was given and
+/// has a hint.
 pub(crate) fn request(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let (annotations, env) = text.split_once("\n\n").unwrap_or((text, ""));
@@ -64,8 +65,8 @@ fn said_again(author: Author, text: &str, annotations: &str, env: &str) {
             let again = said.iter().map(|(name, value)| (*name, value.as_str()));
             let again = parse_request(author, again, std::iter::empty());
             assert_eq!(again.unwrap(), Some(read.clone()), "{text}");
-            // With a token a pod's author has no say in what is given, and without a memory of his own
-            // nobody is given anything.
+            // With a token a pod's author has no say in what is given, and without a memory of his
+            // own nobody is given anything.
             let by_token = author == Author::Pod && read.token.is_some();
             assert_eq!(read.memory.is_none(), by_token, "{text}");
             assert!(!by_token || read.gpu.is_none(), "{text}");

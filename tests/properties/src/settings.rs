@@ -6,8 +6,9 @@ use mpsgate_config::{Config, ConfigError, runtime_path_hint};
 
 use crate::text;
 
-/// Settings are read, or the error names the file, a line that exists and what to do. A readable file gives
-/// the runtime that it names to pass-through as well; a broken one gives a name or an absolute path.
+/// Settings are read, or the error names the file, a line that exists and what to do. A readable
+/// file gives the runtime that it names to pass-through as well; a broken one gives a name or an
+/// absolute path.
 pub(crate) fn settings(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let file = Path::new("/etc/mpsgate/config.toml");

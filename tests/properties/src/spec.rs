@@ -1,5 +1,5 @@
-//! Documents that an engine writes: `config.json`, the process of `exec`, and the state that a runtime
-//! writes to a hook.
+//! Documents that an engine writes: `config.json`, the process of `exec`, and the state that a
+//! runtime writes to a hook.
 
 use mpsgate_config::{Policy, Privileged, Unallocated, VisibleDevices};
 use mpsgate_model::{
@@ -19,9 +19,9 @@ use serde_json::{Map, Value};
 const HOOK: &str = "/usr/bin/mpsgate-hook";
 const ROOT_OWNED: [&str; 5] = ["process", "mounts", "linux", "hooks", "annotations"];
 
-/// What is parsed is written the same; the glance shows what the document shows; a document in which
-/// nothing may matter passes untouched under every policy; and edits, of a refusal's cure or of a grant,
-/// keep what they do not know and are the same twice.
+/// What is parsed is written the same; the glance shows what the document shows; a document in
+/// which nothing may matter passes untouched under every policy; and edits, of a refusal's cure or
+/// of a grant, keep what they do not know and are the same twice.
 pub(crate) fn config_json(data: &[u8]) {
     let mut shown = Vec::new();
     let mut matters = false;
@@ -201,8 +201,8 @@ fn object(document: &Document) -> Map<String, Value> {
     serde_json::from_slice(&document.to_vec().unwrap()).unwrap()
 }
 
-/// A container that is given what it asks for has the grant's env once, one client directory, its own
-/// card, and no other managed card.
+/// A container that is given what it asks for has the grant's env once, one client directory, its
+/// own card, and no other managed card.
 fn granted(data: &[u8], document: &Document, wanted: &Wanted, node: &Node) {
     let grant = grant();
     for injector in [Injector::Devices, Injector::NvidiaRuntime, Injector::Cdi(cdi())] {
@@ -285,8 +285,8 @@ fn cdi() -> CdiEdits {
     }
 }
 
-/// Our variables come last and once, other entries and fields stay in their order, twice is once, and a
-/// document of another shape is left as it was.
+/// Our variables come last and once, other entries and fields stay in their order, twice is once,
+/// and a document of another shape is left as it was.
 pub(crate) fn process_document(data: &[u8]) {
     let Ok(mut document) = parse(data) else { return };
     let drop = ["CUDA_VISIBLE_DEVICES", "CUDA_MPS_LOG_DIRECTORY"];
@@ -350,8 +350,9 @@ impl std::io::Read for Pieces<'_> {
     }
 }
 
-/// What not every runtime reads alike shows the same however it is cut into pieces, shows what a reader sees that
-/// takes the last of two keys, and gets the same answer from the runtime and from `explain`.
+/// What not every runtime reads alike shows the same however it is cut into pieces, shows what a
+/// reader sees that takes the last of two keys, and gets the same answer from the runtime and from
+/// `explain`.
 pub(crate) fn unparsable(data: &[u8]) {
     let shown = |size: usize| {
         let mut shown = Vec::new();
@@ -369,8 +370,8 @@ pub(crate) fn unparsable(data: &[u8]) {
     {
         let expected = expected.expect("an object that serde takes is a document");
         for part in viewed(View::new(&tree)) {
-            // A mount of a second list may be a bind by what Go takes from the first. What an entry is in another spelling is
-            // said to be unclear, and what a rule denies opens nothing.
+            // A mount of a second list may be a bind by what Go takes from the first. What an entry
+            // is in another spelling is said to be unclear, and what a rule denies opens nothing.
             let found = expected.contains(&part)
                 || expected.iter().any(|shown| shown == "Unclear")
                 || part.contains("allow: false")
@@ -381,8 +382,8 @@ pub(crate) fn unparsable(data: &[u8]) {
     explained_as_decided(data);
 }
 
-/// The runtime and `explain` decide alike, as far as they can know the same: mounts are told by path here and by
-/// inode there, and a namespace that is joined is looked at.
+/// The runtime and `explain` decide alike, as far as they can know the same: mounts are told by
+/// path here and by inode there, and a namespace that is joined is looked at.
 pub(crate) fn explained_as_decided(data: &[u8]) {
     let holds = |word: &[u8]| data.windows(word.len()).any(|part| part == word);
     if holds(b"mpsgate/") || holds(b"mpsgate\"") || holds(b"namespaces") {

@@ -1,5 +1,5 @@
-//! Files of mpsgate's own that it reads back: what they hold is root's, but a disk may fail and a person
-//! may edit.
+//! Files of mpsgate's own that it reads back: what they hold is root's, but a disk may fail and a
+//! person may edit.
 
 use std::fmt::Debug;
 
@@ -56,8 +56,8 @@ pub(crate) fn managed(data: &[u8]) {
     }
 }
 
-/// A lease is read or named as corrupt. One that cannot be read is never overwritten, nor is any while the
-/// card shows our own mode.
+/// A lease is read or named as corrupt. One that cannot be read is never overwritten, nor is any
+/// while the card shows our own mode.
 pub(crate) fn lease(data: &[u8]) {
     as_file(UUID, data, |path| {
         let directory = LeaseDir::new(path.parent().unwrap());

@@ -21,8 +21,9 @@ fn node() -> &'static (tempfile::TempDir, String) {
     })
 }
 
-/// No text is a token but one that the node has signed: what differs from it in any place does not count. The
-/// input is the text; beginning with `@N ` it is what to put in place of the rest of a genuine token's from byte N on.
+/// No text is a token but one that the node has signed: what differs from it in any place does not
+/// count. The input is the text; beginning with `@N ` it is what to put in place of the rest of a
+/// genuine token's from byte N on.
 pub(crate) fn token(data: &[u8]) {
     let Some(text) = text(data) else { return };
     let (directory, genuine) = node();
@@ -55,8 +56,8 @@ pub(crate) fn token_keys(data: &[u8]) {
     }
 }
 
-/// Uses are read from any bytes, are not longer than the file, and one more line is read with them; a line that is none
-/// leaves no token free.
+/// Uses are read from any bytes, are not longer than the file, and one more line is read with them;
+/// a line that is none leaves no token free.
 pub(crate) fn token_uses(data: &[u8]) {
     let uses = Uses::read(data).unwrap();
     let whole = usize::try_from(uses.length()).unwrap();

@@ -7,8 +7,9 @@ use mpsgate_api::{
 use mpsgate_model::{Refusal, printable};
 use serde::Serialize;
 
-/// A frame's bytes are an error, a version that is too far away, or a call that is sent again the same. So
-/// is a reply. A refusal keeps its sentence and hint, and no length is read that a frame cannot have.
+/// A frame's bytes are an error, a version that is too far away, or a call that is sent again the
+/// same. So is a reply. A refusal keeps its sentence and hint, and no length is read that a frame
+/// cannot have.
 pub(crate) fn message(data: &[u8]) {
     if let Some(prefix) = data.first_chunk::<4>()
         && let Ok(length) = decode_length(*prefix)

@@ -1,5 +1,5 @@
-//! Replays every corpus file and every regression of `tests/fuzz` through the property of its target, and
-//! keeps targets, corpora, the fuzz workspace and its table of parsers in step.
+//! Replays every corpus file and every regression of `tests/fuzz` through the property of its
+//! target, and keeps targets, corpora, the fuzz workspace and its table of parsers in step.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 

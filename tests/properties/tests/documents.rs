@@ -1,5 +1,6 @@
-//! Documents as an engine, a person and an attacker would write them, and what becomes of them when bytes change: the
-//! runtime and `explain` give one answer, and what opens a card in any spelling is never passed.
+//! Documents as an engine, a person and an attacker would write them, and what becomes of them when
+//! bytes change: the runtime and `explain` give one answer, and what opens a card in any spelling
+//! is never passed.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
@@ -36,7 +37,8 @@ fn rule() -> impl Strategy<Value = (String, bool)> {
             );
             let opens = match of {
                 "a" => true,
-                // 236 is a card's only where `/proc/devices` gives it to NVIDIA, which here nobody knows of.
+                // 236 is a card's only where `/proc/devices` gives it to NVIDIA, which here nobody
+                // knows of.
                 "c" => !["1", "236"].contains(&major) && letters != "m",
                 _ => false,
             };

@@ -1,6 +1,7 @@
-//! Reads what released versions wrote, and what they say to each other on the socket: `tests/formats` has a folder for
-//! each release, and the list of them. A node has files of the version before when a new mpsgated starts, and shims and
-//! daemons of two versions while it is upgraded. What a newer version writes: `newer.rs`.
+//! Reads what released versions wrote, and what they say to each other on the socket:
+//! `tests/formats` has a folder for each release, and the list of them. A node has files of the
+//! version before when a new mpsgated starts, and shims and daemons of two versions while it is
+//! upgraded. What a newer version writes: `newer.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
@@ -44,7 +45,8 @@ fn each_line(name: &str, look: impl Fn(&str)) {
     each(name, |data| std::str::from_utf8(data).unwrap().lines().for_each(&look));
 }
 
-/// What was read says all that was written, in the same words. It may say more: what has come since.
+/// What was read says all that was written, in the same words. It may say more: what has come
+/// since.
 fn says_the_same(written: &[u8], read: &impl Serialize) {
     fn within(old: &Value, new: &Value, at: &str) {
         match (old, new) {
@@ -73,7 +75,8 @@ fn the_ledger_of_each_release_is_read_with_its_grant() {
         assert_eq!(entry.grant.memory, Mib(7168));
         assert_eq!(entry.grant.cards.first().unwrap().uuid.as_str(), UUID);
     });
-    // A reservation, a broken grant, one with the driver's limit, one without MPS on two cards, a promise.
+    // A reservation, a broken grant, one with the driver's limit, one without MPS on two cards, a
+    // promise.
     for name in ["ledger.json", "ledger-states.json"] {
         each(name, |data| {
             let (generation, ledger) = ledger_file::parse(data, Path::new(name)).unwrap();

@@ -1,5 +1,6 @@
-//! What a newer version writes and says. A file of a newer format is named with its format and stays as it is; on the
-//! socket, what is not known is passed over, or refused by name. What an older one wrote: `formats.rs`.
+//! What a newer version writes and says. A file of a newer format is named with its format and
+//! stays as it is; on the socket, what is not known is passed over, or refused by name. What an
+//! older one wrote: `formats.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
@@ -88,8 +89,8 @@ fn nothing_is_put_back_by_a_record_of_a_newer_format() {
     }
 }
 
-/// Every object of a document, as paths, but those that are no structures: serde's enums have one key, which is the
-/// variant, and a map's keys are data.
+/// Every object of a document, as paths, but those that are no structures: serde's enums have one
+/// key, which is the variant, and a map's keys are data.
 fn structures(value: &Value, at: &str, found: &mut Vec<String>) {
     const OTHERS: [&str; 7] =
         ["", "/call", "/request/gpu", "/reserved/cdi", "/cdi", "/status/refusals", "/status/notes"];
@@ -183,7 +184,8 @@ fn a_neighbouring_version_is_understood_and_a_further_one_is_told_from_garbage()
         let far = format!(r#"{{"version":{},"call":{{"teleport":{{}}}},"signed":1}}"#, VERSION + 2);
         assert_eq!(parse_envelope(far.as_bytes()).unwrap().err(), Some(VERSION + 2));
     }
-    // A neighbour's new call is an error, which mpsgated answers with E_DAEMON_VERSION; it is no other call.
+    // A neighbour's new call is an error, which mpsgated answers with E_DAEMON_VERSION; it is no
+    // other call.
     let new = format!(r#"{{"version":{},"call":{{"teleport":{{}}}}}}"#, VERSION + 1);
     assert!(parse_envelope(new.as_bytes()).unwrap_err().to_string().contains("no message"));
     assert!(serde_json::from_str::<Reply>(r#"{"teleported":{}}"#).is_err());

@@ -11,8 +11,8 @@ pub mod programs;
 /// How long [`wait_for`] waits: enough for a loaded machine. Only a failing test waits for it.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Ends a test that cannot run on this machine. It prints `SKIPPED: CRATE::TEST: REASON`, by which the
-/// runner's reports count the test as skipped.
+/// Ends a test that cannot run on this machine. It prints `SKIPPED: CRATE::TEST: REASON`, by which
+/// the runner's reports count the test as skipped.
 ///
 /// The name is that of the running test, also where a function that several tests call is the one
 /// that returns.
@@ -46,7 +46,8 @@ macro_rules! golden {
     };
 }
 
-/// Prints the line of [`skip!`], past the test harness, which keeps back what a passing test prints.
+/// Prints the line of [`skip!`], past the test harness, which keeps back what a passing test
+/// prints.
 ///
 /// # Panics
 /// Outside of a test: the harness gives each test a thread that bears its name.

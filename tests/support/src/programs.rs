@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The fake `nvidia-cuda-mps-control`. Its server and the client that loads a libcuda, `cuda-client`,
-/// lie beside it. They are built once for each process of tests, where `MPSGATE_TEST_FAKES` does not name
-/// the directory that has them.
+/// The fake `nvidia-cuda-mps-control`. Its server and the client that loads a libcuda,
+/// `cuda-client`, lie beside it. They are built once for each process of tests, where
+/// `MPSGATE_TEST_FAKES` does not name the directory that has them.
 ///
 /// # Panics
 /// Where they do not build.

@@ -1,4 +1,5 @@
-//! The files of engines: reading, and replacing them whole. The only place of this program that writes.
+//! The files of engines: reading, and replacing them whole. The only place of this program that
+//! writes.
 #![expect(
     clippy::disallowed_methods,
     reason = "configure --write and --undo change engines' settings, and do it here"
@@ -158,8 +159,9 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Replaces a file whole, with the owner and mode that it has. No directory on its way may be a link: they were looked
-/// through when it was planned, and a link that is there now was put there since.
+/// Replaces a file whole, with the owner and mode that it has. No directory on its way may be a
+/// link: they were looked through when it was planned, and a link that is there now was put there
+/// since.
 pub(super) fn replace(path: &Path, text: &str) -> Result<(), SetUpError> {
     write(path, text, 0o644).map_err(|source| SetUpError::Write { path: path.to_owned(), source })
 }
@@ -197,8 +199,8 @@ fn name_of(path: &Path) -> io::Result<&OsStr> {
     path.file_name().ok_or_else(|| io::Error::from(ErrorKind::InvalidInput))
 }
 
-/// A directory that is held, not named: whoever owns one above it may put another in its place, and nothing is
-/// written there.
+/// A directory that is held, not named: whoever owns one above it may put another in its place, and
+/// nothing is written there.
 #[derive(Debug)]
 struct Directory(OwnedFd);
 
@@ -248,7 +250,8 @@ impl Directory {
         }
     }
 
-    /// Replaces a file of it whole, with the owner and mode that `like` says of the one that is there.
+    /// Replaces a file of it whole, with the owner and mode that `like` says of the one that is
+    /// there.
     fn replace(
         &self,
         name: &OsStr,
@@ -303,7 +306,8 @@ pub(super) fn remove_dir(path: &Path) -> Result<(), SetUpError> {
     fs::remove_dir_all(path).map_err(|source| SetUpError::Write { path: path.to_owned(), source })
 }
 
-/// Whether what engines shall call is there, and the real runtime below it: else no container would start.
+/// Whether what engines shall call is there, and the real runtime below it: else no container would
+/// start.
 pub(super) fn check_programs(program: &Path, runtime: &Path) -> Result<(), SetUpError> {
     let is_program = |path: &Path| {
         fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)

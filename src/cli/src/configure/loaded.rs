@@ -1,8 +1,9 @@
 //! What a running engine has loaded of its settings.
 //!
-//! No engine tells. One that was started after all of its files were last changed has loaded what they say. What that was
-//! is kept beside mpsgated's own state in `/run`, with the process that it is true of: so a file that was changed since, and
-//! leads every handler where it led before, asks for no restart.
+//! No engine tells. One that was started after all of its files were last changed has loaded what
+//! they say. What that was is kept beside mpsgated's own state in `/run`, with the process that it
+//! is true of: so a file that was changed since, and leads every handler where it led before, asks
+//! for no restart.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ pub(super) struct Stale {
     pub(super) path: PathBuf,
 }
 
-/// What one process has loaded: its handlers, the default first, and whether each leads through mpsgate.
+/// What one process has loaded: its handlers, the default first, and whether each leads through
+/// mpsgate.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Loaded {
     format: u32,
@@ -53,8 +55,8 @@ fn kept(engine: Engine) -> PathBuf {
     Path::new(paths::ENGINES_DIR).join(engine.name()).with_extension("json")
 }
 
-/// The engine's daemon, where it has not loaded what its settings say now. An engine that does not run will load them, and
-/// one without a daemon has loaded them.
+/// The engine's daemon, where it has not loaded what its settings say now. An engine that does not
+/// run will load them, and one without a daemon has loaded them.
 pub(super) fn stale(engine: Engine, report: &Report) -> Option<Stale> {
     let process = process_of(engine.program())?;
     let path = changed_since(process, &report.files)?;
@@ -74,8 +76,8 @@ pub(super) fn keep(engine: Engine, report: &Report) -> Result<(), SetUpError> {
     replace_bytes(&kept(engine), &bytes, 0o600)
 }
 
-/// A file that was changed while the process ran. Ages, not times of day: the time of boot in `/proc/stat` is off where the
-/// clock was set since.
+/// A file that was changed while the process ran. Ages, not times of day: the time of boot in
+/// `/proc/stat` is off where the clock was set since.
 fn changed_since(process: ProcessId, files: &[PathBuf]) -> Option<PathBuf> {
     let age = age(&process)?;
     let unchanged = |path: &PathBuf| -> Option<Duration> {

@@ -47,7 +47,8 @@ pub(super) fn own_reading(program: &Path, arguments: &[&str]) -> Result<String, 
     if said.good { Ok(said.stdout) } else { Err(said.rejected(program, arguments)) }
 }
 
-/// Has the engine read what would be written, in a folder of its own; its reading, where it prints that.
+/// Has the engine read what would be written, in a folder of its own; its reading, where it prints
+/// that.
 pub(super) fn validate(
     engine: Engine,
     program: &Path,

@@ -1,7 +1,7 @@
 //! What `--undo` needs: each file as it was found and as it was written.
 //!
-//! The record is on disk before the first file is touched. So wherever `--write` is cut off, each file is
-//! as it was or as it should be, and undo knows both.
+//! The record is on disk before the first file is touched. So wherever `--write` is cut off, each
+//! file is as it was or as it should be, and undo knows both.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -61,8 +61,8 @@ impl Record {
         Ok(Self { directory, document })
     }
 
-    /// Records what will be written. A file that somebody edited since our last writing keeps that edit in
-    /// what undo puts back.
+    /// Records what will be written. A file that somebody edited since our last writing keeps that
+    /// edit in what undo puts back.
     pub(super) fn add(&mut self, targets: &[Target]) -> Result<(), SetUpError> {
         make_private_dir(&self.directory)?;
         for target in targets {

@@ -1,4 +1,5 @@
-//! How the installed engines stand to mpsgate, for the doctor: what `configure --check` says, without printing.
+//! How the installed engines stand to mpsgate, for the doctor: what `configure --check` says,
+//! without printing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub(crate) struct Standing {
 /// What an engine's settings say of its handlers, a sentence each.
 #[derive(Debug)]
 pub(crate) struct Said {
-    /// Round mpsgate, and settings can change that.
+    /// Bypasses mpsgate, and settings can change that.
     pub(crate) round: Vec<String>,
     /// Through mpsgate.
     pub(crate) through: Vec<String>,
@@ -37,7 +38,8 @@ pub(crate) struct Said {
     pub(crate) stale: Option<u32>,
 }
 
-/// `None`: it is not installed on the node whose root is `root`. `runtime`: as `runtime.path` has it.
+/// `None`: it is not installed on the node whose root is `root`. `runtime`: as `runtime.path` has
+/// it.
 pub(crate) fn of(engine: Engine, root: &Path, runtime: &Path) -> Option<Standing> {
     let program = programs::find_below(root, engine.program())?;
     let cri = matches!(engine, Engine::Containerd | Engine::Crio);
@@ -70,7 +72,7 @@ pub(crate) fn of(engine: Engine, root: &Path, runtime: &Path) -> Option<Standing
         version: version.and_then(|text| text.lines().next().map(str::to_owned)),
         in_use: runs && (!cri || root.join(KUBELET).is_dir()),
         said: found.map(|report| Said {
-            round: sentences(&report, Way::Round),
+            round: sentences(&report, Way::Bypass),
             through: sentences(&report, Way::Through),
             stale: (cri && here)
                 .then(|| loaded::stale(engine, &report).map(|stale| stale.pid))

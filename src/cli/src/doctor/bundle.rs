@@ -1,11 +1,12 @@
-//! `mpsgate doctor --bundle FILE`: what somebody who helps needs to see, in one archive, without secrets.
+//! `mpsgate doctor --bundle FILE`: what somebody who helps needs to see, in one archive, without
+//! secrets.
 //!
 //! ```text
 //! sources (what is looked at) ─► redact (what must not leave the node) ─► archive (beside, then renamed)
 //! ```
 //!
-//! No symbolic link is followed, nothing that exists is replaced, and only its owner may read the result.
-//! `manifest.json` in it lists what is there, what was left out and why.
+//! No symbolic link is followed, nothing that exists is replaced, and only its owner may read the
+//! result. `manifest.json` in it lists what is there, what was left out and why.
 
 mod archive;
 mod error;

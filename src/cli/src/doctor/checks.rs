@@ -1,7 +1,7 @@
 //! The checks: facts in, findings out. Pure, so that a test can show each of them a broken node.
 //!
-//! `fail`: containers are refused, or a limit does not hold. `warn`: works, and somebody should know.
-//! `skip`: cannot be judged here, mostly because of another finding.
+//! `fail`: containers are refused, or a limit does not hold. `warn`: works, and somebody should
+//! know. `skip`: cannot be evaluated here, mostly because of another finding.
 
 mod host;
 mod mps;

@@ -6,8 +6,8 @@ use super::facts::Linking;
 const PT_INTERP: u32 = 3;
 /// `p_type` of a program header that leads to notes (System V ABI).
 const PT_NOTE: u32 = 4;
-/// glibc's start files have this note, of owner GNU and type NT_GNU_ABI_TAG, and musl's have not (Linux Standard Base 5,
-/// "Note Section"): length of the owner's name and of the tag, type, name.
+/// glibc's start files have this note, of owner GNU and type NT_GNU_ABI_TAG, and musl's have not
+/// (Linux Standard Base 5, "Note Section"): length of the owner's name and of the tag, type, name.
 const ABI_TAG: &[u8] = b"\x04\0\0\0\x10\0\0\0\x01\0\0\0GNU\0";
 
 struct Segment<'a> {
@@ -15,8 +15,9 @@ struct Segment<'a> {
     bytes: &'a [u8],
 }
 
-/// Reads an ELF file's first bytes, which hold the header, the program headers and the notes of every linker in
-/// use. A static position-independent program has a dynamic section but names no loader.
+/// Reads an ELF file's first bytes, which hold the header, the program headers and the notes of
+/// every linker in use. A static position-independent program has a dynamic section but names no
+/// loader.
 pub(super) fn linking(bytes: &[u8]) -> Linking {
     let Some(segments) = segments(bytes) else { return Linking::NotElf64 };
     let is_glibc = |segment: &Segment<'_>| {

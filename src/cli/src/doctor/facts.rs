@@ -1,4 +1,4 @@
-//! What the checks judge. Plain values, so that each check can be shown a broken node.
+//! What the checks evaluate. Plain values, so that each check can be shown a broken node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -134,8 +134,8 @@ fn nvml(root: &Path, library: &Path) -> Known<NvmlFacts> {
     })
 }
 
-/// Whether the driver holds cgroups to memory limits. Its library may have the calls and the driver none: a
-/// card is asked for the limit of the root, which nobody can have.
+/// Whether the driver holds cgroups to memory limits. Its library may have the calls and the driver
+/// none: a card is asked for the limit of the root, which nobody can have.
 fn offers_limits(nvml: &Nvml, cards: &Known<Vec<Known<Card>>>) -> bool {
     let first = cards.iter().flatten().flatten().next();
     nvml.memory_limits().is_some_and(|limits| {

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::checks::{Finding, Outcome};
 
-/// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
+/// Version of the JSON document. Raised when a field goes or changes its meaning, not when one
+/// comes.
 const SCHEMA: u32 = 1;
 
 pub(super) fn render_text(findings: &[Finding], simulated: bool, coloured: bool) -> String {

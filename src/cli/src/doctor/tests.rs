@@ -271,8 +271,8 @@ const BROKEN: &[Broken] = &[
     ("driver", |f| f.module = Ok(None), FAIL, "not loaded", "modprobe nvidia"),
     ("driver", |f| f.module = trouble("names no version"), FAIL, "names no version", "NVIDIA driver"),
     ("driver", |f| f.module = Ok(Some("535.1".into())), FAIL, "module is 535.1, the library 550.163.01", "reboot"),
-    ("engine", |f| f.engines = vec![engine("docker", &[], &["default runtime runc: goes round mpsgate"])], FAIL, "goes round", "mpsgate configure docker"),
-    ("engine", |f| f.engines = vec![EngineFacts { in_use: false, ..engine("podman", &["x"], &["y goes round"]) }], WARN, "y goes round", "mpsgate configure podman"),
+    ("engine", |f| f.engines = vec![engine("docker", &[], &["default runtime runc: bypasses mpsgate"])], FAIL, "bypasses mpsgate", "mpsgate configure docker"),
+    ("engine", |f| f.engines = vec![EngineFacts { in_use: false, ..engine("podman", &["x"], &["y bypasses mpsgate"]) }], WARN, "y bypasses mpsgate", "mpsgate configure podman"),
     ("engine", |f| f.engines = vec![engine("crio", &[], &[])], FAIL, "nothing in it leads", "mpsgate configure crio"),
     ("engine", |f| f.engines.get_mut(0).unwrap().ways = trouble("/etc/docker/daemon.json: not JSON"), FAIL, "not JSON", "mpsgate configure docker --check"),
     ("engine", |f| f.engines.get_mut(0).unwrap().ways.as_mut().unwrap().stale = Some(9), FAIL, "pid 9", "systemctl restart docker"),
@@ -340,7 +340,7 @@ const BROKEN: &[Broken] = &[
     ("mps-descriptors", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().mps = Some(mps(8192, true)), WARN, "restart needed: 8192 of 16384 descriptors are open", "mpsgate mps restart 0"),
     ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = Ok(false), FAIL, "is gone", "systemctl restart mpsgated"),
     ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = trouble("planted"), FAIL, "planted", "journalctl"),
-    ("compute-mode", |f| with_card(f, |c| c.compute_mode = ComputeMode::Default), FAIL, "DEFAULT: a process that goes round MPS", "systemctl restart mpsgated"),
+    ("compute-mode", |f| with_card(f, |c| c.compute_mode = ComputeMode::Default), FAIL, "DEFAULT: a process that bypasses MPS", "systemctl restart mpsgated"),
     ("lease", |f| f.leases = Ok(vec![Ok(LeaseFacts { uuid: OTHER.into(), previous: "DEFAULT" })]), WARN, "not given back its mode DEFAULT", "nvidia-smi -i GPU-11111111-1111-1111-1111-111111111111 -c DEFAULT"),
     ("lease", |f| f.leases = Ok(vec![trouble("the lease cannot be read")]), FAIL, "cannot be read", "journalctl"),
     ("lease", |f| f.leases = trouble("denied"), FAIL, "denied", "journalctl"),
@@ -443,13 +443,14 @@ fn nothing_is_managed_after_installation_and_that_is_no_failure() {
 }
 
 #[test]
-fn a_containerd_that_only_docker_uses_is_not_judged_and_no_engine_at_all_is_said() {
+fn a_containerd_that_only_docker_uses_is_not_evaluated_and_no_engine_at_all_is_said() {
     let found = |engines| {
         let mut facts = healthy();
         facts.engines = engines;
         checks::all(&facts).into_iter().find(|f| f.name == "engine").unwrap()
     };
-    let unused = EngineFacts { in_use: false, ..engine("containerd", &[], &["runc goes round"]) };
+    let unused =
+        EngineFacts { in_use: false, ..engine("containerd", &[], &["runc bypasses mpsgate"]) };
     assert_eq!(found(vec![unused]).result, Outcome::Skip);
     assert_eq!(found(Vec::new()).result, Outcome::Skip);
 }

@@ -50,7 +50,8 @@ pub(super) fn shm(view: View<'_>, node: &Node, bundle: Option<&Path>) -> Shm {
     })
 }
 
-/// Whose processes it would see. Which pod a process is of is known only while it lives, on its node.
+/// Whose processes it would see. Which pod a process is of is known only while it lives, on its
+/// node.
 pub(super) fn pids(view: View<'_>, assumed: &mut Vec<String>) -> Pids {
     let path = match view.pid_namespace() {
         Namespace::New => return Pids::Own,
@@ -186,17 +187,17 @@ pub(super) fn trust(
     let caller = Caller::of(runtime_root, bundle, &trust.kubernetes_roots, kubelet);
     match (caller.is_kubernetes(), trust.local.is_on(!kubelet), runtime_root) {
         (true, ..) if trust.local == Switch::On && !kubelet => {
-            "it comes through a kubelet's engine, and no kubelet runs here: it is believed (trust.local)"
+            "it comes through a kubelet's engine, and no kubelet runs here: it is trusted (trust.local)"
         }
         (true, ..) => {
             "a pod asks: it counts with a token of the node's device plugin (mpsgate.io/grant)"
         }
-        (false, true, Some(_)) => "a local engine asks, whose user is root anyway: it is believed",
+        (false, true, Some(_)) => "a local engine asks, whose user is root anyway: it is trusted",
         (false, true, None) => {
-            "a local engine asks, whose user is root anyway: it is believed (--runtime-root tells)"
+            "a local engine asks, whose user is root anyway: it is trusted (--runtime-root tells)"
         }
         (false, false, _) => {
-            "a local engine asks, which is not believed on this node (trust.local): mpsgated refuses"
+            "a local engine asks, which is not trusted on this node (trust.local): mpsgated refuses"
         }
     }
 }

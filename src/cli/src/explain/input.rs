@@ -26,7 +26,8 @@ pub enum InputError {
         /// What was asked for.
         text: String,
     },
-    /// Empty, cut off, not JSON, or not an object: the shim refuses it, and no runtime makes a container of it.
+    /// Empty, cut off, not JSON, or not an object: the shim refuses it, and no runtime makes a
+    /// container of it.
     #[error("{} is no config.json of a container", name(file))]
     Content {
         /// The file, `-` for standard input.

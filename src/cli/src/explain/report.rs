@@ -9,7 +9,8 @@ use mpsgate_oci::spec::Edit;
 use mpsgate_policy::{Decision, Note, Signal, Verdict, Wanted};
 use serde::Serialize;
 
-/// Version of the JSON document. Raised when a field goes or changes its meaning, not when one comes.
+/// Version of the JSON document. Raised when a field goes or changes its meaning, not when one
+/// comes.
 const SCHEMA: u32 = 1;
 /// Lines under one title in the text: a document may need 300,000 changes.
 const LINES: usize = 50;

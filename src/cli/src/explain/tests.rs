@@ -131,9 +131,9 @@ fn root_and_bundle_tell_whose_words_a_request_is() {
         (Some("/run/containerd/runc/k8s.io"), file, false, "device plugin"),
         (None, pod, false, "device plugin"),
         (None, crio, true, "device plugin"),
-        (None, crio, false, "it is believed (--runtime-root tells)"),
-        (Some("/run/runc"), file, false, "it is believed"),
-        (None, file, false, "it is believed (--runtime-root tells)"),
+        (None, crio, false, "it is trusted (--runtime-root tells)"),
+        (Some("/run/runc"), file, false, "it is trusted"),
+        (None, file, false, "it is trusted (--runtime-root tells)"),
         (None, file, true, "(trust.local)"),
     ] {
         let trust = Trust::default();
@@ -141,6 +141,6 @@ fn root_and_bundle_tell_whose_words_a_request_is() {
         assert!(text.contains(words), "{root:?} {file}: {text}");
     }
     let on = Trust { local: Switch::On, ..Trust::default() };
-    assert!(facts::trust(None, Path::new(pod), &on, false).contains("it is believed"));
+    assert!(facts::trust(None, Path::new(pod), &on, false).contains("it is trusted"));
     assert!(facts::trust(None, Path::new(pod), &on, true).contains("device plugin"));
 }

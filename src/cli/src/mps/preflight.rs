@@ -1,5 +1,5 @@
-//! `mpsgate mps preflight`: who would die with the MPS of the whole node. Asks card by card what `mps restart` asks before
-//! it is confirmed, and never confirms.
+//! `mpsgate mps preflight`: the processes that would be terminated with the MPS of the whole node.
+//! Asks card by card what `mps restart` asks before it is confirmed, and never confirms.
 
 use std::fmt::Write as _;
 
@@ -40,7 +40,8 @@ pub(crate) fn run(args: &PreflightArgs) -> Result<ExitCode, CliError> {
 }
 
 impl Card {
-    /// Nobody dies with its MPS. A control daemon that does not tell may have clients; none has none.
+    /// Nobody dies with its MPS. A control daemon that does not tell may have clients; none has
+    /// none.
     fn is_idle(&self) -> bool {
         let Self { list, has_daemon } = self;
         let tells = list.unknown.is_none() || (!has_daemon && list.servers.is_empty());
@@ -77,9 +78,9 @@ fn render(cards: &[Card]) -> String {
         };
     }
     text.push_str(if cards.is_empty() {
-        "No GPU is managed: nobody would die.\n"
+        "No GPU is managed: no process would be terminated.\n"
     } else if cards.iter().all(Card::is_idle) {
-        "Nobody would die now. So it stays while the node takes no new containers: kubectl cordon NODE\n"
+        "No process would be terminated now. So it stays while the node takes no new containers: kubectl cordon NODE\n"
     } else {
         "\nNothing was done. End these containers first; those of pods with:\n  \
          kubectl drain NODE --ignore-daemonsets --delete-emptydir-data\n"

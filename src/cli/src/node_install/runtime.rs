@@ -1,8 +1,11 @@
-//! Which real runtime the node's settings get where nobody named one: NVIDIA's, where the node has it.
+//! Which real runtime the node's settings get where nobody named one: NVIDIA's, where the node has
+//! it.
 //!
-//! A handler that runs nvidia-container-runtime is led through mpsgate only where that is `runtime.path`. Left alone, whoever may choose
-//! it as a RuntimeClass has every card; led to runc, pods that need the driver's files would lose them. To all other containers NVIDIA's
-//! is runc. A node without it has runc. What was chosen stays as long as it is there, because a handler that is led names it no more.
+//! A handler that runs nvidia-container-runtime is led through mpsgate only where that is
+//! `runtime.path`. Left alone, whoever may choose it as a RuntimeClass has every card; led to runc,
+//! pods that need the driver's files would lose them. To all other containers NVIDIA's is runc. A
+//! node without it has runc. What was chosen stays as long as it is there, because a handler that
+//! is led names it no more.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +34,8 @@ struct Node {
     is_file: fn(&Path) -> bool,
 }
 
-/// The settings with the runtime that was chosen, and a sentence. As they are where they name one, or where it is runc.
+/// The settings with the runtime that was chosen, and a sentence. As they are where they name one,
+/// or where it is runc.
 pub(super) fn chosen(
     text: String,
     engine: Option<(Engine, &Path)>,
@@ -56,7 +60,8 @@ pub(super) fn chosen(
     Ok((with, Some(said)))
 }
 
-/// What the engine's handlers run, as far as its files say it. CRI-O's usual paths are looked at anyway.
+/// What the engine's handlers run, as far as its files say it. CRI-O's usual paths are looked at
+/// anyway.
 fn programs((engine, path): (Engine, &Path)) -> Vec<String> {
     let options = Options {
         name: "mpsgate".to_owned(),

@@ -1,8 +1,9 @@
 //! The sandbox of the pod that this runs in.
 //!
-//! An engine keeps for a pod's life what its handler ran when the sandbox was made (containerd: the task options in the
-//! sandbox's record). A pod whose own installer has led its handler elsewhere would have its next containers started as
-//! before: mpsgated without a driver. Kubelet makes a pod's sandbox anew when the one that is there has ended.
+//! An engine keeps for a pod's lifetime what its handler ran when the sandbox was made (containerd:
+//! the task options in the sandbox's record). A pod whose own installer has led its handler
+//! elsewhere would have its next containers started as before: mpsgated without a driver. Kubelet
+//! makes a pod's sandbox anew when the one that is there has ended.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,8 +12,9 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Ends it: every process of the pod that is not this container's, which while init containers run is the sandbox's. `false`
-/// where there is none: this is no pod's container, or its engine runs pods without one (CRI-O, `drop_infra_ctr`).
+/// Ends it: every process of the pod that is not this container's, which while init containers run
+/// is the sandbox's. `false` where there is none: this is no pod's container, or its engine runs
+/// pods without one (CRI-O, `drop_infra_ctr`).
 pub(super) fn end() -> bool {
     // Seen from a cgroup namespace of its own a path does not say whose it is.
     let Ok(node) = File::open("/proc/1/ns/cgroup") else { return false };
@@ -31,8 +33,8 @@ pub(super) fn end() -> bool {
     ended
 }
 
-/// Whether `other` is in a cgroup of the same pod, and in another one than `own`; both are `/proc/PID/cgroup`. The hierarchies
-/// have to agree.
+/// Whether `other` is in a cgroup of the same pod, and in another one than `own`; both are
+/// `/proc/PID/cgroup`. The hierarchies have to agree.
 fn is_beside(own: &str, other: &str) -> bool {
     let mut beside = false;
     for line in own.lines() {

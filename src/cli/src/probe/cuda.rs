@@ -1,7 +1,7 @@
 //! The few functions of libcuda that a probe needs, looked up at run time.
 //!
-//! JUSTIFICATION for unsafe code: the CUDA driver API is C, and no crate wraps these functions without
-//! linking to it. One file; each call passes plain numbers and pointers to locals.
+//! JUSTIFICATION for unsafe code: the CUDA driver API is C, and no crate wraps these functions
+//! without linking to it. One file; each call passes plain numbers and pointers to locals.
 #![allow(unsafe_code, reason = "see above")]
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
@@ -15,8 +15,8 @@ const SUCCESS: c_int = 0;
 /// `CUDA_ERROR_OUT_OF_MEMORY`: what an allocation beyond an MPS limit gives.
 const OUT_OF_MEMORY: c_int = 2;
 const MIB: usize = 1 << 20;
-/// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`: contexts created on this device will be shared via MPS (cuda.h; older drivers
-/// answer that they know no such attribute).
+/// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`: contexts created on this device will be shared via MPS
+/// (cuda.h; older drivers answer that they know no such attribute).
 const MPS_ENABLED: c_int = 133;
 
 /// Why CUDA does not answer.
@@ -89,7 +89,8 @@ impl Cuda {
     pub(crate) fn open(name: &OsStr) -> Result<Self, CudaError> {
         let bad =
             |source| CudaError::Library { library: name.to_string_lossy().into_owned(), source };
-        // SAFETY: loading NVIDIA's library runs its initialisers, which is what a CUDA program does.
+        // SAFETY: loading NVIDIA's library runs its initialisers, which is what a CUDA program
+        // does.
         let library = unsafe { Library::new(name) }.map_err(bad)?;
         let mut cuda = Self { library, device: 0, allocated: Vec::new(), retained: false };
         let init: Init = cuda.symbol(b"cuInit\0")?;
@@ -111,7 +112,8 @@ impl Cuda {
         Ok(cuda)
     }
 
-    /// Whether CUDA says that this process is a client of an MPS server; `None` where the driver does not tell.
+    /// Whether CUDA says that this process is a client of an MPS server; `None` where the driver
+    /// does not tell.
     pub(crate) fn is_mps_client(&self) -> Option<bool> {
         let get: DeviceGetAttribute = self.symbol(b"cuDeviceGetAttribute\0").ok()?;
         let mut enabled = 0;

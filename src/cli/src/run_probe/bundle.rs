@@ -50,7 +50,8 @@ impl Bundle {
     }
 }
 
-/// The host's IPC namespace and its /dev/shm, as `docker --ipc=host` gives them, no capability, no network.
+/// The host's IPC namespace and its /dev/shm, as `docker --ipc=host` gives them, no capability, no
+/// network.
 fn spec(probe: &Probe<'_>, present: &[&str]) -> Value {
     let read_only = |source: &str, destination: &str| {
         json!({"destination": destination, "source": source, "type": "bind",

@@ -5,8 +5,8 @@ use mpsgate_api::Status;
 /// The state of a card that can be granted.
 const READY: &str = "ready";
 
-/// Why no container can have GPU memory here; `None` where one can, or where no card is wanted of this node: its
-/// cards are another system's.
+/// Why no container can have GPU memory here; `None` where one can, or where no card is wanted of
+/// this node: its cards are another system's.
 pub(super) fn problem(status: &Status) -> Option<String> {
     if let Some(error) = &status.nvml_error {
         return Some(format!("NVML does not answer: {error}"));

@@ -21,7 +21,8 @@ pub(crate) const ASCII: Ramp =
     Ramp { empty: '.', full: '#', steps: &['_', '.', ':', '-', '=', '+', '*', '#'] };
 
 impl Ramp {
-    /// What fits the locale, as setlocale(3) finds it: the first of LC_ALL, LC_CTYPE and LANG that is set.
+    /// What fits the locale, as setlocale(3) finds it: the first of LC_ALL, LC_CTYPE and LANG that
+    /// is set.
     pub(crate) fn of_locale(variable: impl Fn(&str) -> Option<String>) -> Self {
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
             .iter()
@@ -30,8 +31,8 @@ impl Ramp {
         if locale.contains("utf-8") || locale.contains("utf8") { UNICODE } else { ASCII }
     }
 
-    /// A bar of `width` characters; full where `value` is `most` or above, and never empty where it is
-    /// above 0.
+    /// A bar of `width` characters; full where `value` is `most` or above, and never empty where it
+    /// is above 0.
     pub(crate) fn bar(self, value: u64, most: u64, width: usize) -> String {
         let filled = share(value, most, width);
         let filled = if value > 0 { filled.max(1) } else { filled }.min(width);

@@ -1,4 +1,5 @@
-//! What is shown: the last answer of the daemon, what the answers before it said, and how it is sorted.
+//! What is shown: the last answer of the daemon, what the answers before it said, and how it is
+//! sorted.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
@@ -63,7 +64,7 @@ pub(crate) struct Model {
     status: Status,
     /// By UUID.
     cards: HashMap<String, Samples>,
-    /// By container and life.
+    /// By container and instance.
     grants: HashMap<(String, String), Samples>,
     pub(crate) sort: Sort,
     pub(crate) reverse: bool,
@@ -147,7 +148,8 @@ impl Model {
         self.grants.get(&key(grant)).into_iter().flatten().copied()
     }
 
-    /// Grants in the order that was asked for: the most, the oldest, the first of the alphabet first.
+    /// Grants in the order that was asked for: the most, the oldest, the first of the alphabet
+    /// first.
     pub(crate) fn sorted(&self) -> Vec<&GrantStatus> {
         let mut grants: Vec<_> = self.status.grants.iter().collect();
         grants.sort_by(|a, b| {

@@ -17,7 +17,8 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
 /// From `tests/golden`.
 const PICTURE: &str = "../../../../docs/top.svg";
 
-/// The node of the status tests: two managed cards, one of them without its MPS, and one that is not.
+/// The node of the status tests: two managed cards, one of them without its MPS, and one that is
+/// not.
 fn busy() -> Status {
     let text = std::fs::read_to_string(format!("{GOLDEN}/status-busy.json")).unwrap();
     serde_json::from_str(&text).unwrap()
@@ -202,8 +203,8 @@ fn what_is_gone_is_forgotten_and_a_pause_changes_nothing() {
     assert_eq!(model.grant_history(&first).count(), 0);
 }
 
-/// Hostile words, as a process's command line in an action may hold: nothing of it reaches the terminal
-/// but as text.
+/// Hostile words, as a process's command line in an action may hold: nothing of it reaches the
+/// terminal but as text.
 #[test]
 fn escape_sequences_are_not_passed_on() {
     let mut status = busy();

@@ -1,4 +1,5 @@
-//! One picture of the node, as lines. Pure: the terminal's size, the time and the characters are given.
+//! One picture of the node, as lines. Pure: the terminal's size, the time and the characters are
+//! given.
 //!
 //! 80 columns show everything; what a wider terminal adds goes to bars, histories and names.
 

@@ -278,19 +278,19 @@ fn what_cannot_or_should_not_be_written_is_left_alone() {
 }
 
 #[test]
-fn check_tells_who_goes_round() {
+fn check_tells_what_bypasses() {
     let node = Node::new("docker", "daemon.json")
         .with("{\"runtimes\": {\"crun\": {\"path\": \"/usr/bin/crun\"}}}\n");
     let before = node.call(&["--check"]);
     before.assert_code(1);
     assert!(
-        before.stdout.contains("ROUND  default runtime runc: runs runc and goes round mpsgate\n"),
+        before.stdout.contains("BYPASS default runtime runc: runs runc and bypasses mpsgate\n"),
         "{before:#?}"
     );
     node.write();
     let after = node.call(&["--check"]);
     after.assert_code(1);
-    assert!(after.stdout.starts_with("ok     default runtime mpsgate: through mpsgate\nROUND  runtime crun runs /usr/bin/crun"), "{after:#?}");
+    assert!(after.stdout.starts_with("ok     default runtime mpsgate: through mpsgate\nBYPASS runtime crun runs /usr/bin/crun"), "{after:#?}");
     node.call(&["--write", "--all-handlers"]).assert_code(0);
     let all = node.call(&["--check"]);
     all.assert_code(0);

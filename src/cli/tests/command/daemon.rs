@@ -1,4 +1,5 @@
-//! `status`, `enable` and `disable` against a thread that answers as mpsgated, or as something else.
+//! `status`, `enable` and `disable` against a thread that answers as mpsgated, or as something
+//! else.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
@@ -298,7 +299,7 @@ fn preflight_is_0_where_nobody_would_die_and_1_where_a_control_daemon_does_not_t
     let daemon = preflight(|_, _| {});
     let ended = mpsgate(&["mps", "preflight", "--socket", daemon.socket()]);
     ended.assert_code(0);
-    assert!(ended.stdout.contains("Nobody would die now."), "{}", ended.stdout);
+    assert!(ended.stdout.contains("No process would be terminated now."), "{}", ended.stdout);
     assert_eq!(ended.stdout.matches(": nobody\n").count(), 2, "{}", ended.stdout);
 
     let silent = |_: &mut Status, lists: &mut [WouldEnd; 2]| {

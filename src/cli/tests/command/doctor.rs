@@ -217,10 +217,10 @@ fn what_stands_round_it_is_found_where_it_is() {
 }
 
 #[test]
-fn an_engine_is_judged_by_its_own_settings() {
+fn an_engine_is_evaluated_by_its_own_settings() {
     let root = Root::new();
     root.program("/usr/bin/dockerd", "#!/bin/sh\n");
-    root.assert("engine", "warn", "goes round mpsgate");
+    root.assert("engine", "warn", "bypasses mpsgate");
     let shim = r#""runtimes":{"mpsgate":{"path":"/usr/bin/mpsgate-runtime"}}"#;
     root.write("/etc/docker/daemon.json", &format!("{{\"default-runtime\":\"mpsgate\",{shim}}}"));
     root.assert("engine", "ok", "through mpsgate");
@@ -228,20 +228,20 @@ fn an_engine_is_judged_by_its_own_settings() {
     root.assert("engine", "fail", "/etc/docker/daemon.json");
     root.write("/etc/docker/daemon.json", "{}");
     root.write("/proc/88/comm", "dockerd\n");
-    root.assert("engine", "warn", "goes round mpsgate");
+    root.assert("engine", "warn", "bypasses mpsgate");
     root.write(
         "/etc/mpsgate/config.toml",
         "[nvml]\nlibrary = \"/lib/libnvidia-ml.so.1\"\n[gpus]\nmanage = \"all\"\n",
     );
-    root.assert("engine", "fail", "goes round mpsgate");
+    root.assert("engine", "fail", "bypasses mpsgate");
 }
 
 #[test]
-fn a_card_in_the_settings_is_judged_as_managed() {
+fn a_card_in_the_settings_is_evaluated_as_managed() {
     let root = Root::new();
     let config = "[nvml]\nlibrary = \"/lib/libnvidia-ml.so.1\"\n[gpus]\nmanage = \"all\"\n";
     root.write("/etc/mpsgate/config.toml", config);
-    root.assert("compute-mode", "fail", "DEFAULT: a process that goes round MPS");
+    root.assert("compute-mode", "fail", "DEFAULT: a process that bypasses MPS");
     root.assert("mps-state", "fail", "2 cards are managed, 0 have a control daemon");
     std::fs::write(root.at("/lib/nvml.json"), fake_nvml::EXAMPLE.replace("\"7.5\"", "\"6.1\""))
         .unwrap();

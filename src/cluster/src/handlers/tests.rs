@@ -18,7 +18,7 @@ fn node(labels: &[(&str, &str)], round: &[&str]) -> Node {
     Node { labels: map(labels), taints: Vec::new(), handlers: Ok(handlers) }
 }
 
-/// Two nodes; on the first NVIDIA's handler goes round.
+/// Two nodes; on the first NVIDIA's handler bypasses mpsgate.
 fn known() -> Known {
     let class = |handler: &str| Class { handler: handler.to_owned(), ..Class::default() };
     let classes = [("nvidia", class("nvidia")), ("plain", class("runc")), ("empty", class(""))];
@@ -40,7 +40,7 @@ fn name(way: &Way) -> &'static str {
     match way {
         Way::Fine => "fine",
         Way::Default(_) => "default",
-        Way::Round(_) => "round",
+        Way::Bypass(_) => "round",
         Way::Unknown(_) => "unknown",
     }
 }
@@ -55,7 +55,7 @@ fn terms(terms: &[&[Expression]]) -> Where {
 }
 
 #[test]
-fn a_class_is_judged_by_the_nodes_that_its_pod_may_go_to() {
+fn a_class_is_evaluated_by_the_nodes_that_its_pod_may_go_to() {
     let selector = |pool: &str| Where { selector: map(&[("pool", pool)]), ..Where::default() };
     let on = |node: &str| Where { node: Some(node.to_owned()), ..Where::default() };
     let by_name = |names: &[&str]| {
@@ -149,7 +149,7 @@ fn what_nobody_knows_is_no_refusal() {
 }
 
 #[test]
-fn without_a_class_a_default_that_goes_round_is_told_apart() {
+fn without_a_class_a_default_that_bypasses_is_told_apart() {
     let mut known = known();
     let handlers = Handlers {
         default: Some("runc".to_owned()),
@@ -163,12 +163,12 @@ fn without_a_class_a_default_that_goes_round_is_told_apart() {
 #[test]
 fn the_refusal_says_what_was_found_where_and_what_to_do() {
     let mut known = known();
-    let Way::Round(refusal) = known.way(Some("nvidia"), &Where::default()) else {
-        panic!("it goes round")
+    let Way::Bypass(refusal) = known.way(Some("nvidia"), &Where::default()) else {
+        panic!("it bypasses mpsgate")
     };
     assert_eq!(
         refusal.to_string(),
-        "its pod's RuntimeClass nvidia has the handler nvidia, which goes round mpsgate on node n1: no limit holds, and every card \
+        "its pod's RuntimeClass nvidia has the handler nvidia, which bypasses mpsgate on node n1: no limit holds, and every card \
          is open [E_HANDLER]"
     );
     assert_eq!(
@@ -179,8 +179,8 @@ fn the_refusal_says_what_was_found_where_and_what_to_do() {
     for more in ["n3", "n4", "n5", "n6"] {
         known.nodes.insert(more.to_owned(), node(&[], &["nvidia"]));
     }
-    let Way::Round(refusal) = known.way(Some("nvidia"), &Where::default()) else {
-        panic!("it goes round")
+    let Way::Bypass(refusal) = known.way(Some("nvidia"), &Where::default()) else {
+        panic!("it bypasses mpsgate")
     };
     assert!(refusal.sentence.contains(" on nodes n1, n3, n4 and 2 more: "), "{refusal}");
 }

@@ -65,7 +65,8 @@ fn fault(text: &str) -> (String, String) {
     (sentence.strip_prefix("c.toml:").unwrap().to_owned(), error.hint())
 }
 
-/// The shipped file with each setting in force: lines `#key = …` lose their mark, prose (`# `) stays.
+/// The shipped file with each setting in force: lines `#key = …` lose their mark, prose (`# `)
+/// stays.
 fn uncommented(text: &str) -> String {
     let is_setting = |rest: &&str| rest.starts_with(|c: char| c.is_ascii_lowercase());
     let lines = text.lines().map(|line| line.strip_prefix('#').filter(is_setting).unwrap_or(line));

@@ -104,8 +104,9 @@ fn a_shim_under_the_name_of_the_runtime_does_not_find_itself() {
     assert_eq!(find_in(&first.path().join("runc"), Some(&own), &dirs), None);
 }
 
-/// Found with its fuzz target: with an error on every line of a file that may have 1 MiB, looking lines up anew for
-/// each error took minutes, in the start of every container without a running mpsgated.
+/// Found with its fuzz target: with an error on every line of a file that may have 1 MiB, looking
+/// lines up anew for each error took minutes, in the start of every container without a running
+/// mpsgated.
 #[test]
 fn a_file_of_nothing_but_errors_gives_up_its_path_at_once() {
     let text = format!("[runtime]\npath = \"crun\"\n{}", "= =\n".repeat(1 << 15));

@@ -119,8 +119,8 @@ fn child_indent(table: &Table) -> String {
     prefix.unwrap_or("").rsplit('\n').next().unwrap_or("").to_owned()
 }
 
-/// Writes what changes into a file of ours that containerd reads last, and has the main file import it
-/// where nothing does yet.
+/// Writes what changes into a file of ours that containerd reads last, and has the main file import
+/// it where nothing does yet.
 pub(super) fn drop_in(
     source: &dyn Source,
     view: &View,
@@ -230,8 +230,8 @@ fn write(document: &mut DocumentMut, plugin: &str, name: &str, keys: Map<String,
     }
 }
 
-/// Takes a handler out of our drop-in, so that what stands in another file counts again. Where ours does not have it,
-/// another file names mpsgate, and ours overrules that.
+/// Takes a handler out of our drop-in, so that what stands in another file counts again. Where ours
+/// does not have it, another file names mpsgate, and ours overrules that.
 fn give_back(document: &mut DocumentMut, plugin: &str, name: &str, program: &str) {
     let mut runtimes = Some(document.as_item_mut());
     for key in ["plugins", plugin, "containerd", "runtimes"] {
@@ -245,8 +245,8 @@ fn give_back(document: &mut DocumentMut, plugin: &str, name: &str, program: &str
     }
 }
 
-/// Where our drop-in goes, and the import that is missing. The directory that is imported last is taken,
-/// so that ours is read last.
+/// Where our drop-in goes, and the import that is missing. The directory that is imported last is
+/// taken, so that ours is read last.
 fn place(main: &super::view::File) -> Result<(PathBuf, Option<String>), ConfigureError> {
     let directory = parent(&main.path);
     let imports = main.imports()?;

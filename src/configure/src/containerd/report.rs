@@ -29,8 +29,8 @@ pub fn check(
     Ok(Report { files: view.sources(), ..report(source, &view, options)? })
 }
 
-/// Where the handlers lead, by `text`, which `containerd --config FILE config dump` printed: containerd's
-/// own reading of all files. `path` names the settings in errors.
+/// Where the handlers lead, by `text`, which `containerd --config FILE config dump` printed:
+/// containerd's own reading of all files. `path` names the settings in errors.
 ///
 /// # Errors
 /// See [`ConfigureError`].
@@ -48,7 +48,8 @@ pub fn check_dump(
     Ok(Report { files, ..report(source, &View::load(&dump, path, false, options)?, options)? })
 }
 
-/// Whether `text`, which `config dump` printed, leaves the CRI on: Docker's package brings settings that switch it off.
+/// Whether `text`, which `config dump` printed, leaves the CRI on: Docker's package brings settings
+/// that switch it off.
 ///
 /// # Errors
 /// Where it is no TOML.
@@ -60,8 +61,8 @@ pub fn serves_cri(text: &str) -> Result<bool, ConfigureError> {
     Ok(!disabled.is_some_and(|disabled| disabled.iter().any(is_off)))
 }
 
-/// The settings in what `config dump` printed, without warnings before them and without the imports,
-/// which it has already followed.
+/// The settings in what `config dump` printed, without warnings before them and without the
+/// imports, which it has already followed.
 fn dumped(text: &str) -> Result<String, ConfigureError> {
     let lines =
         text.lines().filter(|line| !line.starts_with("time=") && !line.starts_with("imports ="));
@@ -99,14 +100,14 @@ fn report(source: &dyn Source, view: &View, options: &Options) -> Result<Report,
     handlers.sort_by_key(|handler| handler.name != default);
     let mut report = Report::default();
     if handlers.first().is_none_or(|handler| handler.name != default) {
-        report.add(&default, Way::Round, format!("default handler {default} is not defined: pods without a runtime class do not start"));
+        report.add(&default, Way::Bypass, format!("default handler {default} is not defined: pods without a runtime class do not start"));
     }
     for handler in &handlers {
         let kind = if handler.name == default { "default handler" } else { "handler" };
         let name = format!("{kind} {}", handler.name);
         if !handler.is_runc_type() {
             let (way, end) = if handler.name == default {
-                (Way::Round, ", and it is the default")
+                (Way::Bypass, ", and it is the default")
             } else {
                 (Way::Beyond, "")
             };
@@ -123,7 +124,7 @@ fn report(source: &dyn Source, view: &View, options: &Options) -> Result<Report,
                     "{name}: through mpsgate, but pod_annotations and container_annotations do not name {:?}, so a pod cannot ask for a GPU",
                     crate::ANNOTATIONS
                 );
-                report.add(&handler.name, Way::Round, text);
+                report.add(&handler.name, Way::Bypass, text);
             }
         } else if base(&handler.program).starts_with("nvidia-container-runtime")
             && toolkit_leads(source, options)?
@@ -134,7 +135,7 @@ fn report(source: &dyn Source, view: &View, options: &Options) -> Result<Report,
                 format!("{name}: runs {}, and that runs mpsgate ({TOOLKIT})", handler.program),
             );
         } else {
-            report.add(&handler.name, Way::Round, options.goes_round(&name, &handler.program));
+            report.add(&handler.name, Way::Bypass, options.bypasses(&name, &handler.program));
         }
     }
     Ok(report)

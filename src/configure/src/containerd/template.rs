@@ -1,9 +1,10 @@
-//! The templates from which k3s and RKE2 make containerd's settings. They are Go templates, not TOML, so
-//! our handler is appended as text below the distribution's own template, as its documentation says
-//! (docs.k3s.io, Advanced Options, "Configuring containerd": `{{ template "base" . }}`).
+//! The templates from which k3s and RKE2 make containerd's settings. They are Go templates, not
+//! TOML, so our handler is appended as text below the distribution's own template, as its
+//! documentation says (docs.k3s.io, Advanced Options, "Configuring containerd":
+//! `{{ template "base" . }}`).
 //!
-//! TOML forbids to define a table twice, so the distribution's own handlers and its default cannot be
-//! changed here: `default-runtime` of its config.yaml names the default.
+//! TOML forbids to define a table twice, so the distribution's own handlers and its default cannot
+//! be changed here: `default-runtime` of its config.yaml names the default.
 
 use std::path::Path;
 
@@ -60,7 +61,7 @@ pub(super) fn plan(
             "a template cannot name the default: echo 'default-runtime: {}' >>/etc/rancher/{owner}/config.yaml", options.name));
     }
     notes.push(format!(
-        "handlers that {owner} defines by itself (runc, nvidia where it finds the toolkit, crun) go round mpsgate for pods that name their runtime \
+        "handlers that {owner} defines by itself (runc, nvidia where it finds the toolkit, crun) bypass mpsgate for pods that name their runtime \
          class. After the restart: mpsgate configure containerd --check --config {}", path.with_file_name("config.toml").display()));
     Ok(Plan {
         changes,

@@ -1,4 +1,5 @@
-//! The files as they would be, in a folder of their own, for `containerd --config FILE config dump`.
+//! The files as they would be, in a folder of their own, for
+//! `containerd --config FILE config dump`.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +10,8 @@ use crate::overlay::Overlay;
 use crate::toml::set;
 use crate::{Change, ConfigureError, Options, Source};
 
-/// Files to write: the main file, named as `main` is, and those that changed. The main file imports all
-/// others by their whole paths, in the order in which containerd reads them.
+/// Files to write: the main file, named as `main` is, and those that changed. The main file imports
+/// all others by their whole paths, in the order in which containerd reads them.
 ///
 /// # Errors
 /// See [`ConfigureError`].

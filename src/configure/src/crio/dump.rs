@@ -1,8 +1,8 @@
 //! What `crio config` prints: CRI-O's own reading of its files and flags.
 //!
-//! It is a commented page on every setting. What is at CRI-O's default stands there as a comment, `# key = value`, all
-//! handlers together where none differs (pkg/config/template.go). Its examples are comments too, of a handler named
-//! `runtime-handler`.
+//! It is a commented page on every setting. What is at CRI-O's default stands there as a comment,
+//! `# key = value`, all handlers together where none differs (pkg/config/template.go). Its examples
+//! are comments too, of a handler named `runtime-handler`.
 
 use serde_json::{Map, Value};
 

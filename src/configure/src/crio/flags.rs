@@ -64,7 +64,8 @@ impl Flags {
         self.default.as_deref()
     }
 
-    /// Handlers, each with the flag by which it came. What has too few fields stops CRI-O, and is none.
+    /// Handlers, each with the flag by which it came. What has too few fields stops CRI-O, and is
+    /// none.
     pub(super) fn handlers(&self) -> Vec<(Handler, String)> {
         let handler = |text: &String| {
             let mut fields = text.split(':');

@@ -28,7 +28,8 @@ fn read(source: &dyn Source, path: &Path, flags: &Flags) -> Vec<PathBuf> {
     read
 }
 
-/// Where containers go, by `text`, which `crio … config` printed; `path` and `flags` are those of its files.
+/// Where containers go, by `text`, which `crio … config` printed; `path` and `flags` are those of
+/// its files.
 ///
 /// # Errors
 /// See [`ConfigureError`].
@@ -52,7 +53,7 @@ fn report(view: &View, source: &dyn Source, options: &Options) -> Report {
     let mut report = Report::default();
     if view.named(default).is_none() {
         let said = format!("default handler {default} is not defined: CRI-O does not start");
-        report.add(default, Way::Round, said);
+        report.add(default, Way::Bypass, said);
     }
     for handler in &handlers {
         let is_default = handler.name == default;
@@ -64,11 +65,11 @@ fn report(view: &View, source: &dyn Source, options: &Options) -> Report {
             let how = if inherits { "as the default, through" } else { "through" };
             (Way::Through, format!("{name}: {how} mpsgate"))
         } else if inherits && strangers.is_empty() {
-            (Way::Round, format!("{name}: as the default, goes round mpsgate"))
+            (Way::Bypass, format!("{name}: as the default, bypasses mpsgate"))
         } else if !handler.runs_a_program() && is_default {
             let what =
                 format!("{name}: is of type {}; mpsgate cannot stand before it", handler.kind);
-            (Way::Round, format!("{what}, and it is the default"))
+            (Way::Bypass, format!("{what}, and it is the default"))
         } else if !handler.runs_a_program() {
             (
                 Way::Beyond,
@@ -76,12 +77,12 @@ fn report(view: &View, source: &dyn Source, options: &Options) -> Report {
             )
         } else if options.is_shim(&handler.program) || inherits {
             let what = strangers.join(", ");
-            (Way::Round, format!("{name}: runs {what}, by {PLATFORMS}, and goes round mpsgate"))
+            (Way::Bypass, format!("{name}: runs {what}, by {PLATFORMS}, and bypasses mpsgate"))
         } else if handler.origin == Origin::BuiltIn && options.engine.is_none() && !is_default {
             // Which one is built in depends on the version.
-            (Way::Beyond, options.goes_round(&handler.title(), &handler.program))
+            (Way::Beyond, options.bypasses(&handler.title(), &handler.program))
         } else {
-            (Way::Round, options.goes_round(&name, &handler.program))
+            (Way::Bypass, options.bypasses(&name, &handler.program))
         };
         report.add(&handler.name, way, sentence);
     }

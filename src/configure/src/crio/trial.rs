@@ -1,4 +1,5 @@
-//! How `crio config` is asked for its own reading: of the files that are there, and of those that would be.
+//! How `crio config` is asked for its own reading: of the files that are there, and of those that
+//! would be.
 
 use std::path::{Path, PathBuf};
 

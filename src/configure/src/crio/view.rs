@@ -1,4 +1,5 @@
-//! What CRI-O makes of its files and its command line: the handlers that there are, and which is the default.
+//! What CRI-O makes of its files and its command line: the handlers that there are, and which is
+//! the default.
 
 use std::path::{Path, PathBuf};
 

@@ -30,7 +30,8 @@ pub(crate) fn in_use(pods: &Pods) -> BTreeSet<Asked> {
     };
     pods.iter().filter(|pod| !pod.finished).flat_map(sizes).collect()
 }
-/// The sizes of `wanted` that are offered now, after what is bound and asked for has been noted in it.
+/// The sizes of `wanted` that are offered now, after what is bound and asked for has been noted in
+/// it.
 pub(super) fn offered(
     wanted: &mut Wanted,
     pods: &Pods,

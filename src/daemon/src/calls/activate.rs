@@ -45,8 +45,8 @@ pub(super) async fn activate(
                 cgroup = call.cgroup.as_ref().map(|cgroup| cgroup.path.as_str());
                 "grant active"
             );
-            // The container's program starts when this is answered. Reserve has asked for the limit,
-            // so mostly it is there.
+            // The container's program starts when this is answered. Reserve has asked for the
+            // limit, so mostly it is there.
             if daemon.is_starting() {
                 line.wait("mpsgated has just started and prepares the GPUs", daemon.started())
                     .await;
@@ -70,8 +70,8 @@ pub(super) async fn activate(
     }
 }
 
-/// What reserve found may be gone when the container's program starts: a control daemon that died in
-/// between was started anew in the same directory, without a server.
+/// What reserve found may be gone when the container's program starts: a control daemon that died
+/// in between was started anew in the same directory, without a server.
 async fn prepared(daemon: &Daemon, line: &mut Line, entry: &Entry) -> Result<(), Refusal> {
     let needs_server = {
         let node = daemon.node();

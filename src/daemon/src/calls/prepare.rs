@@ -1,4 +1,5 @@
-//! What a card's task is asked for before a container's program may run: a server, and room enough in the limit.
+//! What a card's task is asked for before a container's program may run: a server, and room enough
+//! in the limit.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ const CAP_LIMIT: Duration = Duration::from_secs(20);
 pub(super) async fn server(daemon: &Daemon, card: &GpuUuid, uid: u32) -> Result<(), Refusal> {
     let limit =
         Duration::from_secs(daemon.settings.now().mps.start_timeout_s.into()) + SERVER_SLACK;
-    ask_keeper(daemon, card, limit, |reply| Order::Server { uid, reply }).await.unwrap_or_else(
+    ask_card_task(daemon, card, limit, |reply| Order::Server { uid, reply }).await.unwrap_or_else(
         || {
             Err(Refusal::new(
                 Code::MpsServer,
@@ -35,7 +36,7 @@ pub(super) async fn server(daemon: &Daemon, card: &GpuUuid, uid: u32) -> Result<
 /// Waits until MPS allows the card's clients as much as its largest grant: a client can lower that
 /// limit, never raise it.
 pub(super) async fn limit(daemon: &Daemon, card: &GpuUuid) -> Result<(), Refusal> {
-    let asked = ask_keeper(daemon, card, CAP_LIMIT, |reply| Order::Cap { reply: Some(reply) });
+    let asked = ask_card_task(daemon, card, CAP_LIMIT, |reply| Order::Cap { reply: Some(reply) });
     asked.await.unwrap_or_else(|| {
         Err(Refusal::new(
             Code::GpuUnhealthy,
@@ -49,7 +50,7 @@ pub(super) async fn limit(daemon: &Daemon, card: &GpuUuid) -> Result<(), Refusal
 }
 
 /// `None` where the answer does not come in time.
-async fn ask_keeper(
+async fn ask_card_task(
     daemon: &Daemon,
     card: &GpuUuid,
     limit: Duration,

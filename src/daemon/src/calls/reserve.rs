@@ -20,36 +20,38 @@ use crate::orders::Order;
 use crate::{DaemonError, devices, ends, process, tokens};
 use mpsgate_host::clock::now_ms;
 
-/// How long a container waits for the last processes of its earlier life, and how often they are looked
-/// at: an engine that creates it again has killed them just before.
+/// How long a container waits for the last processes of its previous instance, and how often they
+/// are looked at: an engine that creates it again has killed them just before.
 const REMAINS_LIMIT: Duration = Duration::from_secs(2);
-/// How long it waits for those of its pod's earlier containers. Kubelet gives a container two minutes in all.
+/// How long it waits for those of its pod's earlier containers. Kubelet gives a container two
+/// minutes in all.
 const POD_LIMIT: Duration = Duration::from_secs(4);
 const REMAINS_LOOK: Duration = Duration::from_millis(20);
 
 /// What a request that was refused may wait for, each once and in this order.
 #[derive(Debug, Clone, Copy)]
 enum Cause {
-    /// Its own earlier life may have been the last that a switch of the schedule waited for.
+    /// Its own previous instance may have been the last that a switch of the schedule waited for.
     Switch,
     /// Nobody is refused because mpsgated has just been restarted.
     Start,
-    /// The last processes of the container's earlier life.
-    EarlierLife,
-    /// Those of containers of its pod whose init has ended. Kubelet gives the devices of an init container to the next
-    /// one, and a container's to its restart, as soon as the runtime has told it of the end.
+    /// The last processes of the container's previous instance.
+    PreviousInstance,
+    /// Those of containers of its pod whose init has ended. Kubelet gives the devices of an init
+    /// container to the next one, and a container's to its restart, as soon as the runtime has told
+    /// it of the end.
     Pod,
 }
 
 impl Cause {
-    const ALL: [Self; 4] = [Self::Switch, Self::Start, Self::EarlierLife, Self::Pod];
+    const ALL: [Self; 4] = [Self::Switch, Self::Start, Self::PreviousInstance, Self::Pod];
 
     /// Whether it stands in the way now.
     fn stands(self, daemon: &Daemon, key: &GrantKey, pod: Option<&str>) -> bool {
         match self {
             Self::Switch => daemon.advance_schedule(),
             Self::Start => daemon.is_starting(),
-            Self::EarlierLife => daemon.node().remains(key, &process::is_alive).is_some(),
+            Self::PreviousInstance => daemon.node().remains(key, &process::is_alive).is_some(),
             Self::Pod => {
                 pod.is_some_and(|pod| daemon.node().pod_is_ending(pod, &process::is_alive))
             }
@@ -65,7 +67,9 @@ impl Cause {
                 let doing = "mpsgated has just started and prepares the GPUs";
                 return line.wait(doing, daemon.started()).await;
             }
-            Self::EarlierLife => ("the container's earlier life is ending", REMAINS_LIMIT),
+            Self::PreviousInstance => {
+                ("the container's previous instance is ending", REMAINS_LIMIT)
+            }
             Self::Pod => ("an earlier container of its pod is ending", POD_LIMIT),
         };
         let over = async {

@@ -1,4 +1,4 @@
-//! How long a keeper waits before it tries again.
+//! How long a card task waits before it tries again.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What a keeper does with the clients of a ready card: lists them, and ends the GPU work of some.
+//! What a card task does with the clients of a ready card: lists them, and ends the GPU work of
+//! some.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,13 +7,13 @@ use std::time::Instant;
 use mpsgate_mps::CardMps;
 use tokio::sync::oneshot;
 
-use super::Keeper;
+use super::CardTask;
 use crate::DaemonError;
 use crate::hardware::control::mps_trouble;
 use crate::node::card::Trouble;
 use crate::orders::{Clients, Doomed};
 
-impl Keeper {
+impl CardTask {
     /// Terminates the clients that are in `doomed`, unless whoever asked has given up.
     pub(super) async fn terminate(
         &self,

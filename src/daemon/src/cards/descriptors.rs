@@ -1,6 +1,7 @@
-//! Counts the descriptors of a control daemon, beside its keeper, which may be waiting for an answer: a
-//! container that costs too many is ended while somebody can still be named. A flood takes them all within
-//! 0.3 s, so they are counted 20 times a second, and looked at only where their number grows.
+//! Counts the descriptors of a control daemon, beside its card task, which may be waiting for an
+//! answer: a container that costs too many is ended while somebody can still be named. A flood
+//! takes them all within 0.3 s, so they are counted 20 times a second, and looked at only where
+//! their number grows.
 //!
 //! ```text
 //!   count ─► many, and more? ─► new connections: whose? ─► over 256 of one container ─► still so after 10 ms ─► end it
@@ -30,17 +31,19 @@ const OFTEN: Duration = Duration::from_millis(50);
 const EACH: Duration = Duration::from_secs(1);
 /// More descriptors than at the last look, from which on the connections are looked at at once.
 const GROWTH: u64 = 32;
-/// Between the two counts that have to agree: the daemon closes what a client left within milliseconds.
+/// Between the two counts that have to agree: the daemon closes what a client left within
+/// milliseconds.
 const AGAIN: Duration = Duration::from_millis(10);
 /// Descriptors up to which no connection is looked at: no container can have cost too many.
 const FEW: u64 = DESCRIPTORS / 2;
-/// Descriptors from which on each new connection counts whose maker has ended, and how many must be new
-/// up to there, before some makers are looked for that live.
+/// Descriptors from which on each new connection counts whose maker has ended, and how many must be
+/// new up to there, before some makers are looked for that live.
 const MANY: u64 = DESCRIPTORS * 2;
 const UNSEEN: usize = 16;
 /// For how long they are looked for.
 const BURST: Duration = Duration::from_millis(200);
-/// The log lies in memory. A keeper cuts it sooner; this is for one that waits for a daemon meanwhile.
+/// The log lies in memory. A card task cuts it sooner; this is for one that waits for a daemon
+/// meanwhile.
 const LOG_BYTES: u64 = 16 << 20;
 
 /// Ends the count when it is dropped.
@@ -70,7 +73,7 @@ pub(super) fn guard(
         let mut next = Instant::now();
         loop {
             tokio::select! {
-                // Dropped: its keeper has done with this control daemon.
+                // Dropped: its card task has done with this control daemon.
                 _ = &mut ended => return Ok(()),
                 () = sleep_until(next) => {}
             }
@@ -216,8 +219,8 @@ impl Counting {
     }
 }
 
-/// This thread comes before all others that are not of real time, as long as this lives: whoever floods the daemon
-/// can also keep every processor busy.
+/// This thread comes before all others that are not of real time, as long as this lives: whoever
+/// floods the daemon can also keep every processor busy.
 struct Urgent(i32);
 
 impl Urgent {
@@ -268,7 +271,8 @@ impl Book {
         let mut all = costs(self.seen.values(), clients);
         if ends(&all) {
             std::thread::sleep(AGAIN);
-            // Those that the daemon has not closed since. Nothing new is looked at: the flood goes on meanwhile.
+            // Those that the daemon has not closed since. Nothing new is looked at: the flood goes
+            // on meanwhile.
             let open = mps.connections(control);
             let stay =
                 self.seen.iter().filter(|(inode, seen)| !seen.over || open.contains(**inode));

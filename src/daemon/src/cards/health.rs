@@ -7,7 +7,7 @@ use mpsgate_config::Schedule;
 use mpsgate_model::Mib;
 use mpsgate_mps::{CardMps, MpsError};
 
-use super::Keeper;
+use super::CardTask;
 use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::hardware::Ready;
@@ -17,7 +17,7 @@ use crate::node::card::{Card, Health, Trouble};
 /// As NVML's mode is named.
 pub(super) const EXCLUSIVE: &str = "EXCLUSIVE_PROCESS";
 
-impl Keeper {
+impl CardTask {
     pub(super) async fn refresh(&self, mps: &Arc<CardMps>) -> Result<(), DaemonError> {
         let asked = Arc::clone(mps);
         let view = self.daemon.blocking("look at a control daemon", move |_| view(&asked)).await?;
@@ -136,7 +136,7 @@ impl Keeper {
         };
         let health = match trouble.or_else(files).or_else(|| self.watch.pending.trouble.clone()) {
             Some(trouble) => Health::Unhealthy(trouble),
-            // A container could go round MPS: `ComputeMode` decides.
+            // A container could bypass MPS: `ComputeMode` decides.
             None if card.compute_mode != EXCLUSIVE => card.health.clone(),
             // `dead`: the end of its process decides.
             None => Health::Ready,

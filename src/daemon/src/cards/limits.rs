@@ -1,4 +1,4 @@
-//! What a keeper changes on a ready card: its server, its limits, its compute mode.
+//! What a card task changes on a ready card: its server, its limits, its compute mode.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use mpsgate_model::{Code, Refusal};
 use mpsgate_mps::{CardMps, MpsError};
 
-use super::Keeper;
+use super::CardTask;
 use super::health::{EXCLUSIVE, drop_and_tell, log_health};
 use crate::DaemonError;
 use crate::hardware::Ready;
 use crate::hardware::control::{cap, ensure_server, mps_trouble};
 use crate::node::card::{Health, Trouble};
 
-impl Keeper {
+impl CardTask {
     pub(super) async fn server(
         &mut self,
         ready: &Ready,
@@ -58,7 +58,7 @@ impl Keeper {
         };
         self.refresh(&ready.mps).await?;
         // Known from its first moment: it may crash before the next look.
-        self.judge_servers().await;
+        self.evaluate_servers().await;
         Ok(result)
     }
 

@@ -1,17 +1,17 @@
-//! What a keeper is asked to do, and how it answers while the card is ready and while it is not.
+//! What a card task is asked to do, and how it answers while the card is ready and while it is not.
 //! Orders are carried out one after the other: nothing else changes the card's MPS.
 
 use mpsgate_model::{Code, Refusal};
 use tokio::sync::oneshot;
 
-use super::{Keeper, Next};
+use super::{CardTask, Next};
 use crate::DaemonError;
 use crate::hardware::Ready;
 use crate::node::card::CardId;
 use crate::node::card::{Health, Trouble};
 use crate::orders::Order;
 
-impl Keeper {
+impl CardTask {
     /// Carries an order out on a ready card. `Some` where the card is ready no longer.
     pub(super) async fn obey(
         &mut self,
@@ -49,8 +49,8 @@ impl Keeper {
         Ok(None)
     }
 
-    /// Answers an order while the card is not ready: refuses what needs it. `Some` where the keeper
-    /// has something else to do now.
+    /// Answers an order while the card is not ready: refuses what needs it. `Some` where the card
+    /// task has something else to do now.
     pub(super) async fn decline(
         &mut self,
         card: &CardId,
@@ -86,8 +86,8 @@ impl Keeper {
         Refusal::new(Code::GpuUnhealthy, format!("{label} {why}"), hint)
     }
 
-    /// Ends the card's MPS; the card stays EXCLUSIVE_PROCESS, so that nobody slips in, and is brought up
-    /// again whatever came of it.
+    /// Ends the card's MPS; the card stays EXCLUSIVE_PROCESS, so that nobody slips in, and is
+    /// brought up again whatever came of it.
     async fn restart(
         &self,
         card: &CardId,

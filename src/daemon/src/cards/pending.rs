@@ -1,13 +1,14 @@
-//! Clients that wait in the control daemon's pending list. One of another uid than the server's waits
-//! until all clients of that server have ended, and everybody who comes later may wait behind it
-//! (nebuly-ai/nos issue 19, NVIDIA/k8s-device-plugin issue 679; unverified without a GPU).
+//! Clients that wait in the control daemon's pending list. One of another uid than the server's
+//! waits until all clients of that server have ended, and everybody who comes later may wait behind
+//! it (nebuly-ai/nos issue 19, NVIDIA/k8s-device-plugin issue 679; unverified without a GPU).
 //!
-//! Who is wrong is told by the grants: a process that runs as another uid than its container's grant
-//! says. That is the one that waits, or, where it came first, the one that is served.
+//! Who is wrong is told by the grants: a process that runs as another uid than its container's
+//! grant says. That is the one that waits, or, where it came first, the one that is served.
 //!
-//! **A line of the log is a hint.** A container may be able to write there, so nobody is blamed, killed or
-//! waited for because of one alone: the kernel says who has which uid, whose cgroup he is in and whether
-//! he is connected to this card now; the control daemon says whom its server serves and how it is.
+//! **A line of the log is a hint.** A container may be able to write there, so nobody is blamed,
+//! killed or waited for because of one alone: the kernel says who has which uid, whose cgroup he is
+//! in and whether he is connected to this card now; the control daemon says whom its server serves
+//! and how it is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use mpsgate_mps::protocol::{Event, ServerStatus};
 use mpsgate_mps::{CardMps, ControlDaemon};
 use tokio::time::Instant;
 
-use super::Keeper;
+use super::CardTask;
 use crate::enforce::{Measure, enforce};
 use crate::node::card::Trouble;
 use crate::owner::Culprit;
@@ -54,8 +55,9 @@ pub(super) struct Pending {
     pub(super) trouble: Option<Trouble>,
 }
 
-impl Keeper {
-    /// Takes what the log hints at since the last look. Whether the control daemon is to be asked about it.
+impl CardTask {
+    /// Takes what the log hints at since the last look. Whether the control daemon is to be asked
+    /// about it.
     pub(super) fn read_events(&mut self, events: &[Event]) -> bool {
         let mut asks = false;
         for event in events {
@@ -69,7 +71,7 @@ impl Keeper {
                     self.watch.accused = Some(client);
                     asks = true;
                 }
-                // Who is served is what the end of a server is judged by.
+                // Who is served is what the end of a server is evaluated by.
                 Event::ClientServed { .. } => asks = true,
                 _ => {}
             }
@@ -89,9 +91,9 @@ impl Keeper {
         }
     }
 
-    /// Names the process that its server's log accuses of a fatal fault, where the control daemon says
-    /// that there is one, and that this is a client of its server. It stays what a line says: nobody is
-    /// blamed for it.
+    /// Names the process that its server's log accuses of a fatal fault, where the control daemon
+    /// says that there is one, and that this is a client of its server. It stays what a line says:
+    /// nobody is blamed for it.
     pub(super) async fn name_fault(&mut self, mps: &Arc<CardMps>) -> Result<(), DaemonError> {
         let Some(client) = self.watch.accused.take().and_then(|pid| u32::try_from(pid).ok()) else {
             return Ok(());
@@ -150,7 +152,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Judges who waits.
+    /// Evaluates who waits.
     pub(super) async fn look_at_pending(
         &mut self,
         mps: &Arc<CardMps>,

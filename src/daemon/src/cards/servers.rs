@@ -1,11 +1,11 @@
-//! Servers of a card that ended without our asking: their clients have lost the card while the control
-//! daemon goes on (seen by sgl-project/sglang-omni, pull request 2101).
+//! Servers of a card that ended without our asking: their clients have lost the card while the
+//! control daemon goes on (seen by sgl-project/sglang-omni, pull request 2101).
 
 use std::collections::BTreeSet;
 
 use mpsgate_model::ledger::ProcessId;
 
-use super::Keeper;
+use super::CardTask;
 use crate::process;
 
 /// What is known of a card's servers.
@@ -16,8 +16,8 @@ pub(super) struct Servers {
     ended: Vec<ProcessId>,
     /// Pids that the log says ended with status 0, as one does that has no clients any more.
     graceful: BTreeSet<u32>,
-    /// Pids that some front-end ended in spite of their clients, says the log, where a container may be
-    /// able to write: it counts for a server that was last seen with clients.
+    /// Pids that some front-end ended in spite of their clients, says the log, where a container
+    /// may be able to write: it counts for a server that was last seen with clients.
     forced: BTreeSet<u32>,
     /// The clients that the control daemon named last, by server.
     clients: Vec<(u32, ProcessId)>,
@@ -49,7 +49,7 @@ impl Servers {
     }
 
     /// Takes the pids that the control daemon named last; gives those that crashed since.
-    fn judge(&mut self, named: &[u32], alive: impl Fn(&ProcessId) -> bool) -> Vec<u32> {
+    fn evaluate(&mut self, named: &[u32], alive: impl Fn(&ProcessId) -> bool) -> Vec<u32> {
         let crashed: Vec<u32> = std::mem::take(&mut self.ended)
             .into_iter()
             .map(|server| server.pid)
@@ -60,7 +60,7 @@ impl Servers {
             .collect();
         let (living, ended): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.alive).into_iter().partition(&alive);
-        // Of one that has ended it stays known whether it had clients, until it is judged.
+        // Of one that has ended it stays known whether it had clients, until it is evaluated.
         self.serving.retain(|pid| ended.iter().any(|server| server.pid == *pid));
         self.clients.retain(|(_, client)| alive(client));
         let living_pids = living.iter().map(|server| server.pid);
@@ -76,11 +76,11 @@ impl Servers {
     }
 }
 
-impl Keeper {
+impl CardTask {
     /// Breaks the card's grants where a server of theirs crashed.
-    pub(super) async fn judge_servers(&mut self) {
+    pub(super) async fn evaluate_servers(&mut self) {
         let named = self.server_pids();
-        let crashed = self.watch.servers.judge(&named, process::is_alive);
+        let crashed = self.watch.servers.evaluate(&named, process::is_alive);
         if !crashed.is_empty() {
             log::error!(uuid = self.uuid.as_str(), servers:? = crashed; "MPS server crashed");
             self.break_grants().await;
@@ -100,30 +100,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_vanished_is_judged_a_look_later_by_what_the_log_says() {
+    fn a_server_that_vanished_is_evaluated_a_look_later_by_what_the_log_says() {
         let own = std::process::id();
         for (status, crashed) in [(Some(0), vec![]), (Some(1), vec![own]), (None, vec![own])] {
             let mut servers = Servers::default();
-            assert!(servers.judge(&[own], |_| true).is_empty());
-            assert!(servers.judge(&[], |_| false).is_empty(), "the log may say more");
+            assert!(servers.evaluate(&[own], |_| true).is_empty());
+            assert!(servers.evaluate(&[], |_| false).is_empty(), "the log may say more");
             if let Some(status) = status {
                 servers.exited(own.cast_signed(), status);
             }
-            assert_eq!(servers.judge(&[], |_| false), crashed, "{status:?}");
-            assert!(servers.judge(&[], |_| false).is_empty(), "told once");
+            assert_eq!(servers.evaluate(&[], |_| false), crashed, "{status:?}");
+            assert!(servers.evaluate(&[], |_| false).is_empty(), "told once");
         }
     }
 
     fn forced_down(clients: Vec<(u32, ProcessId)>) -> Vec<u32> {
         let own = std::process::id();
         let mut servers = Servers::default();
-        servers.judge(&[own], |_| true);
+        servers.evaluate(&[own], |_| true);
         servers.serve(clients);
-        servers.judge(&[own], |_| true);
+        servers.evaluate(&[own], |_| true);
         servers.forced(own.cast_signed());
         servers.exited(own.cast_signed(), 0);
-        servers.judge(&[], |_| false);
-        servers.judge(&[], |_| false)
+        servers.evaluate(&[], |_| false);
+        servers.evaluate(&[], |_| false)
     }
 
     #[test]
@@ -144,9 +144,9 @@ mod tests {
     #[test]
     fn one_that_we_ended_is_no_crash() {
         let mut servers = Servers::default();
-        servers.judge(&[std::process::id()], |_| true);
+        servers.evaluate(&[std::process::id()], |_| true);
         servers.forget();
-        assert!(servers.judge(&[], |_| false).is_empty());
-        assert!(servers.judge(&[], |_| false).is_empty());
+        assert!(servers.evaluate(&[], |_| false).is_empty());
+        assert!(servers.evaluate(&[], |_| false).is_empty());
     }
 }

@@ -4,7 +4,7 @@ use mpsgate_config::Schedule;
 use mpsgate_model::{GpuUuid, Mib};
 
 use super::health::{drop_and_tell, log_health};
-use super::{Keeper, Next, Order};
+use super::{CardTask, Next, Order};
 use crate::DaemonError;
 use crate::hardware::Fault;
 use crate::node::card::CardId;
@@ -13,7 +13,7 @@ use crate::node::card::{Health, Trouble};
 /// As NVML's mode is named.
 const DEFAULT: &str = "DEFAULT";
 
-impl Keeper {
+impl CardTask {
     /// Prepares the card, and keeps it until its schedule is another one.
     pub(super) async fn share(&mut self, card: &CardId) -> Result<Next, DaemonError> {
         let asked = card.clone();
@@ -85,7 +85,8 @@ impl Keeper {
     }
 }
 
-/// Somebody else may have set a mode in which containers cannot share the card. It is his, and not changed.
+/// Somebody else may have set a mode in which containers cannot share the card. It is his, and not
+/// changed.
 fn health(uuid: &GpuUuid, mode: &str) -> Health {
     if mode == DEFAULT {
         return Health::Ready;

@@ -1,9 +1,9 @@
 //! Looks at a card whose control daemon runs, as long as it runs.
 //!
-//! A look reads /proc, the daemon's log and its files: microseconds, and not a word to the daemon. A
-//! command is asked where that look gives a reason, and now and then without one, because a daemon
-//! whose cgroup is frozen looks like one at rest. So a wedge is known within 5 s while grants live on
-//! the card: 1 s until the look, 3 s until the command gives up.
+//! A look reads /proc, the daemon's log and its files: microseconds, and not a word to the daemon.
+//! A command is asked where that look gives a reason, and now and then without one, because a
+//! daemon whose cgroup is frozen looks like one at rest. So a wedge is known within 5 s while
+//! grants live on the card: 1 s until the look, 3 s until the command gives up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use mpsgate_mps::{CardMps, Connections, ControlDaemon, Glance};
 use tokio::time::Instant;
 
-use super::Keeper;
+use super::CardTask;
 use super::pending::Pending;
 use super::servers::Servers;
 use super::wedge::WedgeWatch;
@@ -43,7 +43,8 @@ pub(super) struct Watch {
     pub(super) wedge: WedgeWatch,
     pub(super) pending: Pending,
     pub(super) servers: Servers,
-    /// The client that its server's log names as the one that caused a fatal fault, where there is one.
+    /// The client that its server's log names as the one that caused a fatal fault, where there is
+    /// one.
     pub(super) fault: Option<String>,
     /// The pid that a line of the log accuses of it.
     pub(super) accused: Option<i32>,
@@ -76,7 +77,7 @@ impl Default for Watch {
     }
 }
 
-impl Keeper {
+impl CardTask {
     /// When to look next.
     pub(super) fn next_look(&self) -> Instant {
         let node = self.daemon.node();
@@ -99,8 +100,9 @@ impl Keeper {
         self.note_files(&sight);
         let hinted = self.read_events(&sight.events);
         self.watch.makers = sight.makers;
-        self.judge_servers().await;
-        // A client's connection is there for a moment, a front-end's that stays at the next look, too.
+        self.evaluate_servers().await;
+        // A client's connection is there for a moment, a front-end's that stays at the next look,
+        // too.
         let seen = std::mem::replace(&mut self.watch.seen, sight.connections);
         let stays = self.watch.seen.in_both(&seen).has_more_than(&self.watch.known);
         if self.is_wedged() || stays || matches!(sight.glance, Glance::Busy | Glance::Stopped) {
@@ -149,7 +151,8 @@ impl Keeper {
         self.watch.asked.elapsed()
     }
 
-    /// Whether something is wrong that may have passed, a server has ended, or nobody has asked for long.
+    /// Whether something is wrong that may have passed, a server has ended, or nobody has asked for
+    /// long.
     fn is_worth_asking(&self, glance: Glance) -> bool {
         let limit = if glance == Glance::Unseen { UNSEEN } else { UNASKED };
         let (healthy, held) = {

@@ -6,8 +6,8 @@
 //!        └── at rest ◄────┴── answers ◄─────┴────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! What holds the daemon up is cut at the daemon's own end after 5 s, whoever has the other one and whether or
-//! not anybody can be named: the card goes on.
+//! What holds the daemon up is cut at the daemon's own end after 5 s, whoever has the other one and
+//! whether or not anybody can be named: the card goes on.
 //!
 //! Blame is kept per container and lasts until the channel has been well for a minute: a flood of
 //! connections, or one that lets go for a moment now and then, adds up.
@@ -21,7 +21,7 @@ use mpsgate_model::GrantKey;
 use mpsgate_mps::{CardMps, ControlDaemon, Glance};
 use tokio::time::Instant;
 
-use super::Keeper;
+use super::CardTask;
 use crate::DaemonError;
 use crate::enforce::{Measure, enforce, report};
 use crate::hardware::control::{View, Wedge, free, wedge};
@@ -114,7 +114,7 @@ fn hint(culprit: &Culprit, enforce: Enforce) -> String {
     }
 }
 
-impl Keeper {
+impl CardTask {
     pub(super) fn is_wedged(&self) -> bool {
         let node = self.daemon.node();
         let mps = node.card(&self.uuid).and_then(|card| card.mps.as_ref());
@@ -211,7 +211,8 @@ impl Keeper {
         self.daemon.blocking("find out who holds a channel", work).await
     }
 
-    /// Adds `held` to the blame of whoever held the channel at both ends of it. Whether somebody was ended.
+    /// Adds `held` to the blame of whoever held the channel at both ends of it. Whether somebody
+    /// was ended.
     async fn blame(
         &mut self,
         mps: &Arc<CardMps>,

@@ -1,9 +1,9 @@
-//! The kernel's `dmem` controller, by which drivers from r615 on count a cgroup's GPU memory (kernel 6.14;
-//! without it the driver counts by itself).
+//! The kernel's `dmem` controller, by which drivers from r615 on count a cgroup's GPU memory
+//! (kernel 6.14; without it the driver counts by itself).
 //!
 //! A directory has the controller's files only where every directory above it names `dmem` in its
-//! `cgroup.subtree_control`. runc enables all controllers that there are; crun knows a list of its own,
-//! without this one (1.21), and systemd leaves alone what it does not know.
+//! `cgroup.subtree_control`. runc enables all controllers that there are; crun knows a list of its
+//! own, without this one (1.21), and systemd leaves alone what it does not know.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
 #[error("cannot enable the dmem controller below {}{}", directory.display(), holders(processes))]
 pub(crate) struct DmemError {
     directory: PathBuf,
-    /// Of its own. A cgroup other than the root has processes or gives controllers to its children, never
-    /// both (the kernel's cgroup-v2.rst, "no internal process constraint").
+    /// Of its own. A cgroup other than the root has processes or gives controllers to its children,
+    /// never both (the kernel's cgroup-v2.rst, "no internal process constraint").
     processes: Vec<u32>,
     #[source]
     source: io::Error,
@@ -52,9 +52,9 @@ pub(crate) fn is_v2(root: &Path) -> bool {
     rustix::fs::statfs(root).is_ok_and(|filesystem| filesystem.f_type == CGROUP2)
 }
 
-/// Gives `cgroup`, which is below `root`, the controller's files, where the kernel has the controller:
-/// from the top down, and only where it is missing. Returns the directories that were changed. Their other
-/// children have the files then, too; that limits nobody.
+/// Gives `cgroup`, which is below `root`, the controller's files, where the kernel has the
+/// controller: from the top down, and only where it is missing. Returns the directories that were
+/// changed. Their other children have the files then, too; that limits nobody.
 ///
 /// # Errors
 /// Names the directory. Those above it keep the controller.
@@ -99,7 +99,8 @@ mod tests {
 
     use super::*;
 
-    /// Directories with the files of cgroup v2, on a filesystem of ours: `(below, subtree_control)`.
+    /// Directories with the files of cgroup v2, on a filesystem of ours:
+    /// `(below, subtree_control)`.
     fn tree(root_has: &str, directories: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (below, enabled) in directories {

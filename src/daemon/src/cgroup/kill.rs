@@ -18,8 +18,9 @@ use crate::process::{identify, is_alive};
 const LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Kills all processes of `cgroup`, the cgroup of a container whose init is `init`, but for those in
-/// directories below it with the inodes `others`, and waits until they are gone. Blocks for at most 5 s.
+/// Kills all processes of `cgroup`, the cgroup of a container whose init is `init`, but for those
+/// in directories below it with the inodes `others`, and waits until they are gone. Blocks for at
+/// most 5 s.
 ///
 /// # Errors
 /// Where it holds more than a container (the first process of the node, or this one), is not the
@@ -240,7 +241,8 @@ mod tests {
         assert!(sleeper.lives());
         let inode = Path::new(cgroup.root).metadata().unwrap().ino();
         let root = CgroupId { path: cgroup.root.to_owned(), inode };
-        // Where the first process is in a cgroup of its own, as under systemd, mpsgated is not in the root.
+        // Where the first process is in a cgroup of its own, as under systemd, mpsgated is not in
+        // the root.
         if contains(&root, 1).unwrap() {
             let refused = kill(&root, &sleeper.id(), &BTreeSet::new()).unwrap_err();
             assert!(refused.to_string().contains("holds the first process"), "{refused}");

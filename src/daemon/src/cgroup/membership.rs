@@ -11,8 +11,8 @@ use super::is_same;
 pub(crate) struct Places(Vec<PathBuf>);
 
 impl Places {
-    /// `None` where `/proc` names none: the process has ended, its path is longer than the kernel shows
-    /// (ENAMETOOLONG), or it lies outside our own cgroup namespace.
+    /// `None` where `/proc` names none: the process has ended, its path is longer than the kernel
+    /// shows (ENAMETOOLONG), or it lies outside our own cgroup namespace.
     pub(crate) fn of(text: &str) -> Option<Self> {
         Self::parse(text, cgroup::is_unified())
     }
@@ -33,8 +33,8 @@ impl Places {
         (!places.is_empty()).then_some(Self(places))
     }
 
-    /// Of several cgroups the one that the process is in: the innermost, where they lie in each other. A directory
-    /// that was made anew is nobody's.
+    /// Of several cgroups the one that the process is in: the innermost, where they lie in each
+    /// other. A directory that was made anew is nobody's.
     pub(crate) fn innermost<'a, T>(
         &self,
         cgroups: impl Iterator<Item = (&'a CgroupId, T)>,

@@ -1,8 +1,9 @@
 //! A look at every directory of a container's cgroup, however deep it is.
 //!
-//! The tree is the container's own work. So nothing here grows with it but eight bytes a level: one directory is
-//! open at a time, steps go by name from the directory before and back by `..`, which needs no path of a length that
-//! the kernel refuses, and a directory is read on from where it was left.
+//! The tree is the container's own work. So nothing here grows with it but eight bytes a level: one
+//! directory is open at a time, steps go by name from the directory before and back by `..`, which
+//! needs no path of a length that the kernel refuses, and a directory is read on from where it was
+//! left.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,8 +19,8 @@ const DIRECTORY: OFlags =
 /// Holds at least one entry with the longest name.
 const ENTRIES: usize = 1024;
 
-/// Whether `wanted` holds for the `cgroup.procs` of the directory or of one below. Directories with the inodes
-/// `without` are left out, with what is below them.
+/// Whether `wanted` holds for the `cgroup.procs` of the directory or of one below. Directories with
+/// the inodes `without` are left out, with what is below them.
 ///
 /// # Errors
 /// What the kernel says of a directory that is there.
@@ -88,8 +89,8 @@ fn next_child(
     place: &mut u64,
     without: &BTreeSet<u64>,
 ) -> io::Result<Option<OwnedFd>> {
-    // Linux counts the directories below into the links, where a file system counts any: two are "." and the
-    // name, so that most directories need not be read.
+    // Linux counts the directories below into the links, where a file system counts any: two are
+    // "." and the name, so that most directories need not be read.
     if *place == 0 && rustix::fs::fstat(directory)?.st_nlink == 2 {
         return Ok(None);
     }

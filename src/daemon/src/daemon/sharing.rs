@@ -1,4 +1,5 @@
-//! The node's schedule, as all tasks may move it: what follows from a change is done at once, and told in one place.
+//! The node's schedule, as all tasks may move it: what follows from a change is done at once, and
+//! told in one place.
 
 use mpsgate_kubernetes::{Labels, Placement};
 use mpsgate_model::GpuUuid;
@@ -10,8 +11,8 @@ use crate::node::sharing::{Event, Want};
 use crate::node::tell;
 use crate::orders::Order;
 
-/// What the labels make of the node. One without any of ours is left alone, as both seed systems have it: nos' label
-/// alone means what ACK's `mps` does.
+/// What the labels make of the node. One without any of ours is left alone, as ACK and gpushare
+/// have it: nos' label alone means what ACK's `mps` does.
 fn word(labels: &Labels) -> Word {
     match &labels.schedule {
         Some(word) => Word::of_label(word),
@@ -27,8 +28,8 @@ impl Daemon {
         self.want_schedule(Want::Label(Some(word(labels))));
     }
 
-    /// Takes note of what somebody wants of the node; what follows is done at once, or by itself when the
-    /// containers that are in the way have ended.
+    /// Takes note of what somebody wants of the node; what follows is done at once, or by itself
+    /// when the containers that are in the way have ended.
     pub(crate) fn want_schedule(&self, want: Want) {
         let to_remember = self.node().schedule.want(want);
         let path = self.places.managed();
@@ -44,8 +45,8 @@ impl Daemon {
         let events = self.node().advance();
         let switched = events.iter().any(|event| matches!(event, Event::Switched { .. }));
         if switched {
-            let keepers: Vec<GpuUuid> = self.keepers().keys().cloned().collect();
-            for card in &keepers {
+            let card_tasks: Vec<GpuUuid> = self.card_tasks().keys().cloned().collect();
+            for card in &card_tasks {
                 self.order(card, Order::Schedule);
             }
         }

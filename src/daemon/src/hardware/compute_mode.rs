@@ -1,4 +1,5 @@
-//! The compute mode of a card, which is ours while it is managed: the old one is kept as a lease and given back.
+//! The compute mode of a card, which is ours while it is managed: the old one is kept as a lease
+//! and given back.
 
 use mpsgate_gpu::{ComputeMode, Nvml};
 use mpsgate_host::crash_point;

@@ -73,7 +73,8 @@ pub(crate) fn view(mps: &CardMps) -> View {
     }
 }
 
-/// How servers share memory with their clients: what each says of it once, and what the kernel shows.
+/// How servers share memory with their clients: what each says of it once, and what the kernel
+/// shows.
 fn shared_memory(mps: &CardMps, servers: &[mpsgate_mps::Server]) -> Option<SharedMemory> {
     if servers.is_empty() {
         return None;
@@ -244,14 +245,14 @@ fn one_of(culprits: Vec<Culprit>) -> Wedge {
     }
 }
 
-/// For how long connections are cut in one go, how long each must be seen to hold the daemon up, and
-/// how long the daemon takes to notice.
+/// For how long connections are cut in one go, how long each must be seen to hold the daemon up,
+/// and how long the daemon takes to notice.
 const CUTTING: Duration = Duration::from_secs(2);
 const HOLDS: Duration = Duration::from_millis(100);
 
-/// Frees a control daemon by ending, at its own end, the connections that hold it up, whoever has the
-/// other ends. Where it rests and turns front-ends away, one alone: whether that was it is to be asked.
-/// How many were cut.
+/// Frees a control daemon by ending, at its own end, the connections that hold it up, whoever has
+/// the other ends. Where it rests and turns front-ends away, one alone: whether that was it is to
+/// be asked. How many were cut.
 pub(crate) fn free(mps: &CardMps, daemon: &ControlDaemon, known: &Connections) -> usize {
     // With our turn taken, no front-end of ours is among them.
     let Some(_turn) = mps.turn() else { return 0 };
@@ -285,8 +286,8 @@ fn server_word(status: &mpsgate_mps::protocol::ServerStatus) -> Option<String> {
     Some(word.to_owned())
 }
 
-/// Sets what a client gets that has no limit of its own, for the next server and for the running one,
-/// and reads it back. Clients that are there keep what they had.
+/// Sets what a client gets that has no limit of its own, for the next server and for the running
+/// one, and reads it back. Clients that are there keep what they had.
 pub(crate) fn cap(mps: &CardMps, memory: Mib) -> Result<(), MpsError> {
     let mib = u32::try_from(memory.0).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX);
     mps.channel().set_default_limit(mib)?;

@@ -16,8 +16,8 @@ pub(super) fn fits(card: &Card, schedule: Schedule) -> Result<(), Trouble> {
 }
 
 impl Hardware {
-    /// Makes a card ready to be shared without MPS, and tells its compute mode; safe to repeat. What an earlier
-    /// schedule has left is taken down.
+    /// Makes a card ready to be shared without MPS, and tells its compute mode; safe to repeat.
+    /// What an earlier schedule has left is taken down.
     pub(crate) fn share(&self, card: &CardId) -> Result<String, Fault> {
         let nvml = self.nvml().map_err(Fault::Failed)?;
         let uuid = card.uuid.as_str();

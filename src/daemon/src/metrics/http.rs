@@ -1,6 +1,7 @@
-//! HTTP, as little as Prometheus needs: GET /metrics, one request a connection. Any user of the node can
-//! connect, and one thread does all the daemon's work: so connections are few, short, and not one after
-//! another without a pause. Who takes them all away keeps others from the metrics, and from nothing else.
+//! HTTP, as little as Prometheus needs: GET /metrics, one request a connection. Any user of the
+//! node can connect, and one thread does all the daemon's work: so connections are few, short, and
+//! not one after another without a pause. Who takes them all away keeps others from the metrics,
+//! and from nothing else.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ use crate::daemon::Daemon;
 const CONNECTIONS: usize = 4;
 /// For a whole connection.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Before the place of a connection is given to the next: at most 20 scrapes a second, some milliseconds of
-/// work each on a full node.
+/// Before the place of a connection is given to the next: at most 20 scrapes a second, some
+/// milliseconds of work each on a full node.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Of a request; hyper takes no less.
 const HEAD_BYTES: usize = 8 * 1024;

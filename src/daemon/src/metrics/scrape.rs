@@ -5,14 +5,14 @@ use mpsgate_api::{ApiServerStatus, Status};
 use crate::node::Node;
 use crate::node::counters::Events;
 use crate::node::handlers::Handlers;
-use crate::node::refusals::Judged;
+use crate::node::refusals::Evaluated;
 
 /// Everything that one scrape shows, as of one moment.
 #[derive(Debug)]
 pub(super) struct Scrape {
     pub(super) status: Status,
     pub(super) events: Events,
-    pub(super) judged: Judged,
+    pub(super) evaluated: Evaluated,
     pub(super) ledger_failing: bool,
     pub(super) handlers: Option<Handlers>,
 }
@@ -23,7 +23,7 @@ impl Scrape {
         Self {
             status: Status { api_server, ..node.status() },
             events: node.events.clone(),
-            judged: node.judged.clone(),
+            evaluated: node.evaluated.clone(),
             ledger_failing: node.is_failing(),
             handlers: node.handlers.clone(),
         }

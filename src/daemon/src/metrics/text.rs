@@ -30,8 +30,8 @@ pub(super) fn render(scrape: Scrape) -> Result<String, fmt::Error> {
     Ok(open)
 }
 
-/// The same in Prometheus' text format 0.0.4: its families have the names of their samples, it has no type
-/// `info`, no units and no end.
+/// The same in Prometheus' text format 0.0.4: its families have the names of their samples, it has
+/// no type `info`, no units and no end.
 pub(super) fn classic(open: &str) -> String {
     let mut classic = String::with_capacity(open.len());
     for line in open.lines() {

@@ -27,12 +27,12 @@ pub(crate) struct Card {
     pub(crate) compute_mode: String,
     /// Who handed it to mpsgate, if anybody.
     pub(crate) managed: Option<ManagedBy>,
-    /// Whether grants are possible, as its keeper sees it.
+    /// Whether grants are possible, as its card task sees it.
     pub(crate) health: Health,
     /// NVML does not show it any more.
     pub(crate) lost: Option<Trouble>,
-    /// An operator's command has closed it, whatever its keeper thinks: it is stopped, or being restarted
-    /// or taken back.
+    /// An operator's command has closed it, whatever its card task thinks: it is stopped, or being
+    /// restarted or taken back.
     pub(crate) closed: Option<Trouble>,
     /// What containers get of its MPS.
     pub(crate) client_dir: String,
@@ -46,7 +46,8 @@ pub(crate) struct Card {
     pub(crate) serverless: bool,
     /// What a client gets that unsets its own limit: as set on control daemon and server.
     pub(crate) cap: Mib,
-    /// How its servers share memory with their clients, where one was seen since its control daemon runs.
+    /// How its servers share memory with their clients, where one was seen since its control daemon
+    /// runs.
     pub(crate) shared_memory: Option<SharedMemory>,
     /// Its control daemon, as last seen.
     pub(crate) mps: Option<MpsStatus>,
@@ -69,8 +70,8 @@ pub(crate) struct CardId {
 /// What the watchdog last saw of a card.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Watched {
-    /// Whether a container that takes more than its grant is ended: its memory is seen, and the settings
-    /// want it.
+    /// Whether a container that takes more than its grant is ended: its memory is seen, and the
+    /// settings want it.
     pub(crate) enforced: bool,
     /// Why the memory of its processes is not seen, or not all of it.
     pub(crate) blind: Option<String>,

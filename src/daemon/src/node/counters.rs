@@ -12,8 +12,8 @@ type Counts = Family<[Label; 1], Counter>;
 /// Timed by one label.
 type Times = Family<[Label; 1], Histogram, fn() -> Histogram>;
 
-/// Seconds. A reservation takes a millisecond; one that waits for an MPS server, some seconds, and at most
-/// `mps.start_timeout_s`.
+/// Seconds. A reservation takes a millisecond; one that waits for an MPS server, some seconds, and
+/// at most `mps.start_timeout_s`.
 const BUCKETS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0];
 
@@ -32,7 +32,8 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// All at zero, and there: of a series that begins with 1, Prometheus does not see the first event.
+    /// All at zero, and there: of a series that begins with 1, Prometheus does not see the first
+    /// event.
     pub(crate) fn new() -> Self {
         let times: fn() -> Histogram = || Histogram::new(BUCKETS);
         let new = Self {

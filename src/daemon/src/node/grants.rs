@@ -39,7 +39,7 @@ impl Node {
         if let Some(again) = self.reserved_before(&call.key, holder) {
             return Ok(again);
         }
-        self.end_previous_life(&call.key, alive)?;
+        self.end_previous_instance(&call.key, alive)?;
         if let Some(refusal) = self.waiting_refusal() {
             return Err(refusal);
         }
@@ -59,7 +59,8 @@ impl Node {
         Ok(Reserved { grant, needs_server })
     }
 
-    /// The reservation of a shim that asks again, because the daemon before us ended before it answered.
+    /// The reservation of a shim that asks again, because the daemon before us ended before it
+    /// answered.
     fn reserved_before(&self, key: &GrantKey, holder: ProcessId) -> Option<Reserved> {
         let entry = self.ledger.get(key)?;
         let same = matches!(entry.state, State::Reserved { holder: before } if before == holder);
@@ -68,8 +69,8 @@ impl Node {
         Some(Reserved { grant: entry.grant.clone(), needs_server })
     }
 
-    /// The cgroup of an older life of the container whose init has ended and whose other processes
-    /// have not: they may hold what was granted to it.
+    /// The cgroup of a previous instance of the container whose init has ended and whose other
+    /// processes have not: they may hold what was granted to it.
     pub(crate) fn remains(&self, key: &GrantKey, alive: Alive<'_>) -> Option<CgroupId> {
         let entry = self.ledger.of_container(key)?;
         match &entry.state {
@@ -100,7 +101,7 @@ impl Node {
     ) -> Result<Entry, Refusal> {
         let expired = self.ledger.get(&call.key).is_none();
         if expired {
-            self.end_previous_life(&call.key, alive)?;
+            self.end_previous_instance(&call.key, alive)?;
         }
         self.refuse_shared_cgroup(call)?;
         if expired {
@@ -121,8 +122,8 @@ impl Node {
         Ok(entry)
     }
 
-    /// A process is counted for one grant, and a container is ended by its cgroup: two grants cannot have a
-    /// process in common.
+    /// A process is counted for one grant, and a container is ended by its cgroup: two grants
+    /// cannot have a process in common.
     fn refuse_shared_cgroup(&self, call: &Activate) -> Result<(), Refusal> {
         let Some(own) = &call.cgroup else { return Ok(()) };
         let found = self.ledger.entries().iter().find_map(|entry| match &entry.state {
@@ -193,8 +194,8 @@ impl Node {
         self.changes += 1;
     }
 
-    /// Releases an older life of the container; refuses where it still lives.
-    fn end_previous_life(&mut self, key: &GrantKey, alive: Alive<'_>) -> Result<(), Refusal> {
+    /// Releases a previous instance of the container; refuses where it still lives.
+    fn end_previous_instance(&mut self, key: &GrantKey, alive: Alive<'_>) -> Result<(), Refusal> {
         let Some(old) = self.ledger.of_container(key) else { return Ok(()) };
         let old_key = old.grant.key.clone();
         let (process, what) = match &old.state {
@@ -226,7 +227,7 @@ impl Node {
             return Err(Refusal::new(
                 Code::Ledger,
                 format!(
-                    "an earlier life of this container has processes left in {}, which may hold its \
+                    "a previous instance of this container has processes left in {}, which may hold its \
                      memory: {}",
                     cgroup.path,
                     named.as_deref().unwrap_or("mpsgated cannot see them"),
@@ -237,7 +238,7 @@ impl Node {
         if let Some(ended) = self.release(&old_key) {
             log::info!(
                 container = key.container_id.as_str(), memory_mib = ended.grant.memory.0;
-                "grant of an earlier life released"
+                "grant of a previous instance released"
             );
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! What is known of the node's runtime handlers: which of them lead through mpsgate. Shown on the node's object and in the metrics;
-//! decides nothing about containers.
+//! What is known of the node's runtime handlers: which of them lead through mpsgate. Shown on the
+//! node's object and in the metrics; decides nothing about containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ pub(crate) struct Handlers {
     pub(crate) report: HandlerReport,
     /// Those of `report.round` that no setting leads through mpsgate.
     beyond: BTreeSet<String>,
-    /// What is said of those that go round, a sentence each.
+    /// What is said of those that bypass mpsgate, a sentence each.
     round: Vec<String>,
     /// Why something is not known.
     unknown: Vec<String>,
@@ -74,7 +74,7 @@ impl Handlers {
                 if *worst == Way::Through {
                     *worst = *way;
                 }
-                if *way == Way::Round {
+                if *way == Way::Bypass {
                     all.round.push(sentence.clone());
                 }
             }
@@ -83,7 +83,7 @@ impl Handlers {
             let handler = handler.to_owned();
             match way {
                 Way::Through => all.report.led.insert(handler),
-                Way::Round => all.report.round.insert(handler),
+                Way::Bypass => all.report.round.insert(handler),
                 Way::Beyond => {
                     all.beyond.insert(handler.clone());
                     all.report.round.insert(handler)
@@ -97,10 +97,10 @@ impl Handlers {
     pub(crate) fn condition(&self) -> ConditionReport {
         let (holds, reason, message) = if !self.round.is_empty() {
             let message = format!(
-                "containers of these handlers go round mpsgate and may have any card: {}",
+                "containers of these handlers bypass mpsgate and may have any card: {}",
                 self.round.join("; ")
             );
-            (Some(true), "HandlersGoRound", message)
+            (Some(true), "HandlersBypass", message)
         } else if self.unknown.is_empty() {
             let beyond: Vec<&str> = self.beyond.iter().map(String::as_str).collect();
             let message = if beyond.is_empty() {
@@ -119,8 +119,9 @@ impl Handlers {
         ConditionReport { holds, reason: reason.to_owned(), message }
     }
 
-    /// Whether each handler leads through mpsgate, but for those of which nobody knows and those that cannot.
-    pub(crate) fn judged(&self) -> impl Iterator<Item = (&str, bool)> {
+    /// Whether each handler leads through mpsgate, but for those of which nobody knows and those
+    /// that cannot.
+    pub(crate) fn evaluated(&self) -> impl Iterator<Item = (&str, bool)> {
         let led = self.report.led.iter().map(|name| (name.as_str(), true));
         let round = self.report.round.iter().filter(|name| !self.beyond.contains(*name));
         led.chain(round.map(|name| (name.as_str(), false)))
@@ -148,8 +149,8 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_round_is_a_condition_that_names_it_and_what_nobody_can_lead_is_none() {
-        let found = [("mpsgate", Way::Through), ("nvidia", Way::Round), ("kata", Way::Beyond)];
+    fn what_bypasses_is_a_condition_that_names_it_and_what_nobody_can_lead_is_none() {
+        let found = [("mpsgate", Way::Through), ("nvidia", Way::Bypass), ("kata", Way::Beyond)];
         let handlers = Handlers::of(&[reading("containerd", &found)]);
         assert_eq!(names(&handlers.report.led), ["mpsgate"]);
         assert_eq!(names(&handlers.report.round), ["kata", "nvidia"]);
@@ -159,9 +160,12 @@ mod tests {
             (By::Engine, "containerd")
         );
         let condition = handlers.condition();
-        assert_eq!((condition.holds, condition.reason.as_str()), (Some(true), "HandlersGoRound"));
-        assert!(condition.message.ends_with(": handler nvidia: Round"), "{}", condition.message);
-        assert_eq!(handlers.judged().collect::<Vec<_>>(), [("mpsgate", true), ("nvidia", false)]);
+        assert_eq!((condition.holds, condition.reason.as_str()), (Some(true), "HandlersBypass"));
+        assert!(condition.message.ends_with(": handler nvidia: Bypass"), "{}", condition.message);
+        assert_eq!(
+            handlers.evaluated().collect::<Vec<_>>(),
+            [("mpsgate", true), ("nvidia", false)]
+        );
 
         let led = Handlers::of(&[reading("containerd", &[found[0], found[2]])]).condition();
         assert_eq!((led.holds, led.reason.as_str()), (Some(false), "HandlersLed"));
@@ -183,7 +187,8 @@ mod tests {
 
     #[test]
     fn an_engine_that_runs_since_before_its_settings_leads_nobody_knows_where() {
-        let mut stale = reading("containerd", &[("mpsgate", Way::Through), ("nvidia", Way::Round)]);
+        let mut stale =
+            reading("containerd", &[("mpsgate", Way::Through), ("nvidia", Way::Bypass)]);
         stale.stale = true;
         let handlers = Handlers::of(&[stale]);
         assert_eq!(names(&handlers.report.unknown), ["mpsgate", "nvidia"]);
@@ -199,7 +204,7 @@ mod tests {
 
     #[test]
     fn of_two_engines_a_handler_is_led_where_both_lead_it() {
-        let mut crio = reading("crio", &[("runc", Way::Round), ("mpsgate", Way::Through)]);
+        let mut crio = reading("crio", &[("runc", Way::Bypass), ("mpsgate", Way::Through)]);
         crio.own = false;
         let both =
             [reading("containerd", &[("mpsgate", Way::Through), ("runc", Way::Through)]), crio];

@@ -1,4 +1,5 @@
-//! Which grants the driver holds their cgroups to, as [`cgroup_limits`](crate::cgroup_limits) last saw it.
+//! Which grants the driver holds their cgroups to, as [`cgroup_limits`](crate::cgroup_limits) last
+//! saw it.
 
 use mpsgate_model::ledger::State;
 use mpsgate_model::{GpuUuid, GrantKey, Mib};
@@ -13,8 +14,8 @@ impl Node {
         active.all(|entry| self.held.contains(&entry.grant.key))
     }
 
-    /// Notes whether the driver was seen to hold the grant's cgroup to `limit`. What was recorded once
-    /// stays: it is tried again. `false` where the grant has ended.
+    /// Notes whether the driver was seen to hold the grant's cgroup to `limit`. What was recorded
+    /// once stays: it is tried again. `false` where the grant has ended.
     pub(crate) fn set_held(&mut self, key: &GrantKey, limit: Option<Mib>) -> bool {
         let Some(limit) = limit else {
             self.held.remove(key);

@@ -33,7 +33,7 @@ impl Node {
         self.schedule.now() == Schedule::Mps
     }
 
-    /// How the believed `memory` is laid out, where the node's schedule gives that at all.
+    /// How the trusted `memory` is laid out, where the node's schedule gives that at all.
     pub(super) fn asked(
         &self,
         call: &Reserve,
@@ -49,7 +49,8 @@ impl Node {
             return Err(refusal);
         }
         let each = if cards.get() == 1 { memory } else { schedule::each(memory, cards, unit)? };
-        // What the scheduler has counted is the most; a container may want less. Without MPS it is an agreement.
+        // What the scheduler has counted is the most; a container may want less. Without MPS it is
+        // an agreement.
         let limit = confirmed.and_then(|confirmed| confirmed.compute).filter(|_| self.under_mps());
         let compute = compute_share(call.request.compute, limit);
         Ok(Asked { each, cards, compute })
@@ -63,8 +64,8 @@ impl Node {
     ) -> Result<Vec<&Card>, Refusal> {
         let hints = confirmed.map(|confirmed| confirmed.hints.as_slice()).unwrap_or_default();
         let kept = match confirmed {
-            // The scheduler knows the uid of its limits' pod alone. Another one, which only an annotation names, stays on the card
-            // that was counted, or nowhere.
+            // The scheduler knows the uid of its limits' pod alone. Another one, which only an
+            // annotation names, stays on the card that was counted, or nowhere.
             Some(Confirmed { placed: true, hints, .. }) if call.request.uid.is_some() => {
                 hints.first().filter(|_| asked.cards.get() == 1).cloned().map(GpuSelector::Uuid)
             }
@@ -118,8 +119,8 @@ impl Node {
         }
     }
 
-    /// What the ledger may give of a card. To a pod also what other pods were promised: kubelet has counted them, and
-    /// knows first which of them have ended.
+    /// What the ledger may give of a card. To a pod also what other pods were promised: kubelet has
+    /// counted them, and knows first which of them have ended.
     pub(super) fn capacity(&self, card: &Card, pod: bool) -> Capacity {
         let promised = if pod { Mib(0) } else { self.ledger.promised(&card.uuid) };
         let memory = card.memory.saturating_sub(promised);

@@ -1,5 +1,5 @@
-//! Containers that were refused, or started with a note: one count since the start, for `status` and for
-//! the metrics.
+//! Containers that were refused, or started with a note: one count since the start, for `status`
+//! and for the metrics.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -17,14 +17,15 @@ const CODE_MAX: usize = 40;
 const NOTES: [NoteAction; 3] = [NoteAction::Stripped, NoteAction::Warned, NoteAction::Noted];
 const NOTES_OF_STATUS: [NoteAction; 2] = [NoteAction::Stripped, NoteAction::Warned];
 
-/// Notes that are remembered, each a container's, a code's and a text's, so that it counts once. The oldest is forgotten.
+/// Notes that are remembered, each a container's, a code's and a text's, so that it counts once.
+/// The oldest is forgotten.
 const REMEMBERED: usize = 4096;
 /// Lines of the log: so many at once, and one more in this time. What is beyond is counted.
 const LINES: u32 = 200;
 const LINE_EVERY: Duration = Duration::from_millis(100);
 
-/// What was reported, and of that what is told. One container cannot fill the log or the counters, whatever is in its
-/// specification, and many cannot fill the log.
+/// What was reported, and of that what is told. One container cannot fill the log or the counters,
+/// whatever is in its specification, and many cannot fill the log.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     by: RandomState,
@@ -107,9 +108,9 @@ impl Lines {
 
 /// By what was done, and code. Any action but a note's is a refusal (`None`).
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Judged(BTreeMap<(Option<NoteAction>, String), u64>);
+pub(crate) struct Evaluated(BTreeMap<(Option<NoteAction>, String), u64>);
 
-impl Judged {
+impl Evaluated {
     /// One more. What has not the form of a code is not kept.
     pub(crate) fn count(&mut self, action: &str, code: &str) {
         let note = NOTES.into_iter().find(|note| note.as_str() == action);
@@ -137,8 +138,8 @@ impl Judged {
         counts
     }
 
-    /// Refused, for series: each code of this version, also without a refusal, because of a series that
-    /// begins with 1 Prometheus does not see the first; those of other versions in one.
+    /// Refused, for series: each code of this version, also without a refusal, because of a series
+    /// that begins with 1 Prometheus does not see the first; those of other versions in one.
     pub(crate) fn refusal_series(&self) -> BTreeMap<&'static str, u64> {
         let codes = Code::ALL.iter().map(|code| code.as_str()).chain([OTHER]);
         let mut series: BTreeMap<_, _> = codes.map(|code| (code, 0)).collect();
@@ -221,43 +222,46 @@ mod tests {
 
     #[test]
     fn a_code_of_another_version_makes_no_series_of_its_own() {
-        let mut judged = Judged::default();
+        let mut evaluated = Evaluated::default();
         for code in ["E_FUTURE", "", "E_NO_CAPACITY\"} 1\n"] {
-            judged.count("refused", code);
+            evaluated.count("refused", code);
         }
-        judged.count("what is this", "E_NO_CAPACITY");
-        let series = judged.refusal_series();
+        evaluated.count("what is this", "E_NO_CAPACITY");
+        let series = evaluated.refusal_series();
         assert_eq!(series.len(), Code::ALL.len() + 1);
         assert_eq!((series[OTHER], series["E_NO_CAPACITY"], series["E_SPEC"]), (3, 1, 0));
-        assert!(judged.note_series().is_empty());
+        assert!(evaluated.note_series().is_empty());
     }
 
     #[test]
     fn status_names_a_code_of_another_version_but_nothing_that_is_none() {
-        let mut judged = Judged::default();
+        let mut evaluated = Evaluated::default();
         let long = "E".repeat(CODE_MAX + 1);
         for code in ["E_FUTURE", "e_small", "E_1", &long] {
-            judged.count("refused", code);
+            evaluated.count("refused", code);
         }
-        assert_eq!(judged.refusals(), [("E_FUTURE".to_owned(), 1), (OTHER.to_owned(), 3)].into());
+        assert_eq!(
+            evaluated.refusals(),
+            [("E_FUTURE".to_owned(), 1), (OTHER.to_owned(), 3)].into()
+        );
     }
 
     #[test]
     fn what_was_only_noted_is_in_the_metrics_alone() {
-        let mut judged = Judged::default();
+        let mut evaluated = Evaluated::default();
         for action in ["stripped", "stripped", "warned", "noted"] {
-            judged.count(action, "E_VISIBLE_DEVICES");
+            evaluated.count(action, "E_VISIBLE_DEVICES");
         }
-        judged.count("stripped", "E_FUTURE");
+        evaluated.count("stripped", "E_FUTURE");
         let series = [
             (("noted", "E_VISIBLE_DEVICES"), 1),
             (("stripped", OTHER), 1),
             (("stripped", "E_VISIBLE_DEVICES"), 2),
             (("warned", "E_VISIBLE_DEVICES"), 1),
         ];
-        assert_eq!(judged.note_series(), series.into());
+        assert_eq!(evaluated.note_series(), series.into());
         let notes = [("E_FUTURE".to_owned(), 1), ("E_VISIBLE_DEVICES".to_owned(), 3)];
-        assert_eq!(judged.notes(), notes.into());
-        assert!(judged.refusals().is_empty());
+        assert_eq!(evaluated.notes(), notes.into());
+        assert!(evaluated.refusals().is_empty());
     }
 }

@@ -12,8 +12,8 @@ use super::Node;
 use super::card::Card;
 use super::handlers::Handlers;
 
-/// Of the node as it is now. `pods` are those that the API server has bound to it, `serves` says whether kubelet is to
-/// have its devices from here.
+/// Of the node as it is now. `pods` are those that the API server has bound to it, `serves` says
+/// whether kubelet is to have its devices from here.
 pub(crate) fn of(node: &Node, pods: &Pods, serves: bool) -> NodeReport {
     let managed = || node.cards.iter().filter(|card| card.managed.is_some());
     let mut cards: Vec<CardReport> = managed().map(|card| card_of(node, card, pods)).collect();
@@ -46,7 +46,7 @@ pub(crate) fn of(node: &Node, pods: &Pods, serves: bool) -> NodeReport {
     };
     // An empty list would be taken for the end of sharing here.
     let known = !cards.is_empty() || node.knows_its_cards();
-    // A node without cards of ours has nothing that anybody could go round to.
+    // A node without cards of ours has nothing that anybody could reach by a bypass.
     let handlers = node.handlers.as_ref().filter(|_| !known || !cards.is_empty());
     // Its cards are another system's, and nothing of ours is to be left on it.
     let leaves = cards.is_empty() && node.schedule.wanted() == Some(Word::Off);

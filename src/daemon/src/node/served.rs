@@ -27,7 +27,8 @@ impl Served {
         self.malformed
     }
 
-    /// Takes note of what happened. Whether [`Self::cannot_work`] has changed, or whether kubelet reads the list.
+    /// Takes note of what happened. Whether [`Self::cannot_work`] has changed, or whether kubelet
+    /// reads the list.
     pub(crate) fn take(&mut self, event: &Event, now_ms: u64) -> bool {
         let before = (self.malformed, self.since_ms.is_some());
         match event {

@@ -1,5 +1,5 @@
-//! How the node shares its cards now, what is wanted of it, and the way from one to the other. The decisions are
-//! [`mpsgate_policy::schedule`]'s.
+//! How the node shares its cards now, what is wanted of it, and the way from one to the other. The
+//! decisions are [`mpsgate_policy::schedule`]'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,8 @@ use super::card::{Card, CardId, Health, ManagedBy, Trouble};
 pub(crate) enum Want {
     /// `gpus.schedule`.
     Settings(Schedule),
-    /// The node label `ack.node.gpu.schedule`; `None` where there is no label, or nobody who could tell of one.
+    /// The node label `ack.node.gpu.schedule`; `None` where there is no label, or nobody who could
+    /// tell of one.
     Label(Option<Word>),
 }
 
@@ -30,7 +31,8 @@ pub(crate) enum Event {
     Stays { schedule: Schedule },
     /// Another schedule holds; the cards are being prepared for it.
     Switched { from: Schedule, to: Schedule, by_label: bool },
-    /// The cards of the settings are another system's from now on; these containers have grants on them yet.
+    /// The cards of the settings are another system's from now on; these containers have grants on
+    /// them yet.
     Yields { containers: Vec<String> },
     /// A card was given back to that system.
     GivenBack { card: GpuUuid },
@@ -90,7 +92,8 @@ impl Scheduling {
         (yields || schedule != self.now).then_some(word)
     }
 
-    /// Whether the settings' cards are another system's. One that is not taken for it is remembered.
+    /// Whether the settings' cards are another system's. One that is not taken for it is
+    /// remembered.
     pub(crate) fn leaves(&mut self, card: &GpuUuid) -> bool {
         let yields = self.wants.target().yields;
         if yields {
@@ -113,7 +116,8 @@ impl Scheduling {
         self.wants.target().yields
     }
 
-    /// Remembers why a card can be neither given back nor taken, or that it can. Whether that is news.
+    /// Remembers why a card can be neither given back nor taken, or that it can. Whether that is
+    /// news.
     pub(crate) fn set_stuck(&mut self, card: &GpuUuid, why: Option<&Refusal>) -> bool {
         let known = match why {
             Some(refusal) => self.stuck.insert(card.clone(), refusal.clone()),
@@ -127,8 +131,8 @@ impl Scheduling {
         self.given_back.remove(card);
     }
 
-    /// What a start has to know of the label: nothing where it says what the settings say, so that an older
-    /// mpsgated reads the file.
+    /// What a start has to know of the label: nothing where it says what the settings say, so that
+    /// an older mpsgated reads the file.
     fn to_remember(&self) -> Option<Word> {
         self.wants.label.filter(|word| *word != self.wants.settings.into())
     }
@@ -141,8 +145,8 @@ fn held(entries: &[Entry]) -> Vec<Held<'_>> {
 }
 
 impl Node {
-    /// Draws the conclusion from what is wanted and from the grants that there are. Where another schedule holds
-    /// from now on, all cards are to be prepared anew.
+    /// Draws the conclusion from what is wanted and from the grants that there are. Where another
+    /// schedule holds from now on, all cards are to be prepared anew.
     pub(crate) fn advance(&mut self) -> Vec<Event> {
         let (now, target) = (self.schedule.now, self.schedule.wants.target());
         let step = schedule::next(now, target, &held(self.ledger().entries()));

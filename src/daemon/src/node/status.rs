@@ -1,5 +1,5 @@
-//! Everything that the daemon knows, for `mpsgate status`: recorded, device and server views side by
-//! side.
+//! Everything that the daemon knows, for `mpsgate status`: recorded, device and server views side
+//! by side.
 
 use mpsgate_api::{CardStatus, GrantStatus, Status};
 use mpsgate_model::ledger::{Entry, State};
@@ -25,8 +25,8 @@ impl Node {
             kubelet: self.kubelet,
             cards: self.cards.iter().map(|card| self.card_status(card)).collect(),
             grants,
-            refusals: self.judged.refusals(),
-            notes: self.judged.notes(),
+            refusals: self.evaluated.refusals(),
+            notes: self.evaluated.notes(),
             clients_terminated: self.kills.terminated,
             kills_unprepared: self.kills.unprepared,
             actions: self.actions.iter().cloned().collect(),
@@ -86,7 +86,8 @@ impl Node {
         card.watched.used.get(&grant.key).copied().filter(|_| self.driver.trouble.is_none())
     }
 
-    /// What a process of it gets that unsets its limit, where the control daemon is asked now and then.
+    /// What a process of it gets that unsets its limit, where the control daemon is asked now and
+    /// then.
     fn cap(&self, grant: &Grant) -> Option<u64> {
         let card = self.card(&grant.cards.first()?.uuid)?;
         card.mps.as_ref().filter(|_| card.managed.is_some())?.default_limit_mib

@@ -97,7 +97,8 @@ pub(crate) fn health(node: &Node, seen: &mut BTreeMap<GpuUuid, Option<String>>) 
     seen.retain(|uuid, _| node.card(uuid).is_some_and(|card| card.managed.is_some()));
 }
 
-/// Pods that kubelet failed for good because it had no devices for them, as after a reboot; `told` are those of before.
+/// Pods that kubelet failed for good because it had no devices for them, as after a reboot; `told`
+/// are those of before.
 pub(crate) fn lost(node: &Node, pods: &Pods, told: &mut BTreeSet<String>) {
     let Some(recorder) = &node.recorder else { return };
     told.retain(|uid| pods.get(uid).is_some());

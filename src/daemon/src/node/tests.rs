@@ -96,7 +96,7 @@ fn a_server_is_needed_until_one_serves_the_uid() {
 }
 
 #[test]
-fn local_requests_are_believed_as_the_settings_and_a_kubelet_say() {
+fn local_requests_are_trusted_as_the_settings_and_a_kubelet_say() {
     let (_dir, mut node) = node();
     // Through CRI: only where root says so, and there is no kubelet.
     for (trust, kubelet, believed, through_cri) in [

@@ -1,4 +1,4 @@
-//! Whose word counts: that of a user who is root anyway, and that of the device plugin.
+//! Which requests are trusted: that of a user who is root anyway, and that of the device plugin.
 
 use std::num::NonZeroU32;
 
@@ -14,7 +14,8 @@ use super::Node;
 pub(crate) struct Confirmed {
     /// GPU memory.
     pub(crate) memory: Mib,
-    /// Cards over which it is spread, in equal parts: the pod's label, where the API server has told it.
+    /// Cards over which it is spread, in equal parts: the pod's label, where the API server has
+    /// told it.
     pub(crate) cards: NonZeroU32,
     /// Its share of each card's compute, where its limits name one.
     pub(crate) compute: Option<ComputeShare>,
@@ -27,14 +28,15 @@ pub(crate) struct Confirmed {
 }
 
 impl Confirmed {
-    /// What one of its resource is worth, of which each card has a whole number. GiB where the name does not say it.
+    /// What one of its resource is worth, of which each card has a whole number. GiB where the name
+    /// does not say it.
     pub(crate) fn unit(&self) -> Mib {
         schedule::unit_of(&self.handed.resource)
     }
 }
 
 impl Node {
-    /// How much memory a request is believed to be for; `confirmed` is what its token says.
+    /// How much memory a request is trusted to be for; `confirmed` is what its token says.
     pub(super) fn believe(
         &self,
         call: &Reserve,
@@ -46,19 +48,20 @@ impl Node {
         match (call.engine, confirmed, call.request.memory) {
             (Engine::Kubernetes, Some(confirmed), _) => Ok(confirmed.memory),
             (Engine::Local, _, Some(memory)) if local => Ok(memory),
-            // Without a kubelet nobody but root speaks CRI; that there will be none, root has to say.
+            // Without a kubelet nobody but root speaks CRI; that there will be none, root has to
+            // say.
             (Engine::Kubernetes, None, Some(memory))
                 if self.trust_local == Switch::On && !self.kubelet =>
             {
                 Ok(memory)
             }
             (Engine::Local, ..) if self.trust_local == Switch::Off => unconfirmed(
-                "requests of local engines are not believed here (trust.local = \"off\")",
+                "requests of local engines are not trusted here (trust.local = \"off\")",
                 "set trust.local = \"on\" in /etc/mpsgate/config.toml and run: mpsgate reload, if everybody \
                  who can start containers on this node may have GPU memory",
             ),
             (Engine::Local, ..) => unconfirmed(
-                "a kubelet runs on this node, so requests of local engines are not believed",
+                "a kubelet runs on this node, so requests of local engines are not trusted",
                 "start it as a pod, or set trust.local = \"on\" in /etc/mpsgate/config.toml and run: \
                  mpsgate reload",
             ),

@@ -1,13 +1,14 @@
-//! `mpsgate mps stop` and `mpsgate mps restart`: the only ways in which a healthy control daemon is ended.
+//! `mpsgate mps stop` and `mpsgate mps restart`: the only ways in which a healthy control daemon is
+//! ended.
 //!
 //! ```text
-//!                 not confirmed: who would die, and nothing is done
+//!                 not confirmed: the processes that would be terminated, and nothing is done
 //!  stop     fenced, written down ─► MPS ended, compute mode restored ─► grants broken ─► stays fenced
 //!  restart  fenced ─► MPS ended, compute mode kept ─► grants broken ─► brought up ─► open
 //! ```
 //!
-//! A container that holds a grant on the card has lost its clients for good: its directory belongs to
-//! the control daemon that ended.
+//! A container that holds a grant on the card has lost its clients for good: its directory belongs
+//! to the control daemon that ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,13 +91,13 @@ async fn stop(
     crash_point!("mps_stop.recorded");
     let stopped = order(daemon, told, card, label, |reply| Order::Stop { reply }).await;
     if let Err(refusal) = stopped {
-        // Its keeper brings it up again.
+        // Its card task brings it up again.
         remember(daemon, card, false)?;
         return Err(refusal);
     }
     crash_point!("mps_stop.ended");
     let broken = broken(daemon, card);
-    daemon.keepers().remove(&card.uuid);
+    daemon.card_tasks().remove(&card.uuid);
     if let Some(card) = daemon.node().card_mut(&card.uuid) {
         card.mps = None;
         card.server_uid = None;
@@ -172,7 +173,7 @@ async fn come_up(
     }
 }
 
-/// Gives an order to the card's keeper and waits until it is carried out.
+/// Gives an order to the card's task and waits until it is carried out.
 async fn order(
     daemon: &Daemon,
     told: &mut Told<'_>,
@@ -183,7 +184,7 @@ async fn order(
     let (reply, answer) = oneshot::channel();
     let order = order(reply);
     let carried_out = async {
-        // Both fail only where the keeper has ended by itself: then there is nothing to end.
+        // Both fail only where the card task has ended by itself: then there is nothing to end.
         if daemon.order(&card.uuid, order) { answer.await.unwrap_or(Ok(())) } else { Ok(()) }
     };
     told.wait(&format!("stopping the MPS control daemon of {label}"), carried_out).await.map_err(
@@ -194,7 +195,7 @@ async fn order(
     )
 }
 
-/// Grants on the card that have lost its MPS; its keeper has marked them.
+/// Grants on the card that have lost its MPS; its card task has marked them.
 fn broken(daemon: &Daemon, card: &CardId) -> usize {
     let node = daemon.node();
     node.ledger().on_card(&card.uuid).filter(|entry| entry.broken_ms.is_some()).count()
@@ -242,7 +243,8 @@ struct List {
     unknown: Option<String>,
 }
 
-/// Servers and clients of a card; where its control daemon does not tell, the servers that are seen.
+/// Servers and clients of a card; where its control daemon does not tell, the servers that are
+/// seen.
 async fn list(daemon: &Daemon, card: &CardId) -> Result<List, DaemonError> {
     let (reply, answer) = oneshot::channel();
     let told = async {

@@ -1,8 +1,9 @@
 //! How mpsgated ends on a node of a cluster.
 //!
-//! The moment its device plugin is gone, kubelet fails every pod with GPU memory that comes to it, for good ("no healthy
-//! devices present", measured with 1.20 and 1.36). So first the node's object says that no card takes requests, for which
-//! mpsgate-scheduler sends no more pods, and kubelet is served until it has taken those that were sent before.
+//! The moment its device plugin is gone, kubelet fails every pod with GPU memory that comes to it,
+//! for good ("no healthy devices present", measured with 1.20 and 1.36). So first the node's object
+//! says that no card takes requests, for which mpsgate-scheduler sends no more pods, and kubelet is
+//! served until it has taken those that were sent before.
 
 use std::time::Duration;
 
@@ -12,11 +13,12 @@ use crate::daemon::Daemon;
 const TOLD: Duration = Duration::from_secs(3);
 /// How long a binding may take that was decided on before.
 const BOUND: Duration = Duration::from_secs(1);
-/// How long kubelet may take for pods that are bound. All three are less than the 15 s that a pod of the chart has.
+/// How long kubelet may take for pods that are bound. All three are less than the 15 s that a pod
+/// of the chart has.
 const TAKEN: Duration = Duration::from_secs(6);
 
-/// Returns when the device plugin may go, or when that has taken too long. Nothing is waited for where no kubelet has
-/// devices from here.
+/// Returns when the device plugin may go, or when that has taken too long. Nothing is waited for
+/// where no kubelet has devices from here.
 pub(crate) async fn leave(daemon: &Daemon) {
     let Some(api_server) = daemon.api_server.get() else { return };
     {

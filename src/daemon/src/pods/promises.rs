@@ -58,8 +58,8 @@ pub(super) fn of(node: &Node, pods: &Pods) -> Vec<Promise> {
     placed.collect()
 }
 
-/// What is left of a pod's request beside its live grants: main containers and sidecars first, as they run together;
-/// what init containers need beyond that is the last.
+/// What is left of a pod's request beside its live grants: main containers and sidecars first, as
+/// they run together; what init containers need beyond that is the last.
 fn parts_of(
     node: &Node,
     uid: &str,

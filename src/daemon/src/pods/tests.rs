@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 
 use mpsgate_deviceplugin::Event;
-use mpsgate_kubernetes::{CardReport, Container, Kind, Life, Limits, Pod, Pods};
+use mpsgate_kubernetes::{CardReport, Container, Kind, Lifecycle, Limits, Pod, Pods};
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{GpuSelector, GrantKey, Handed, Mib, PodContainer};
 use mpsgate_policy::schedule::Wants;
@@ -35,7 +35,7 @@ pub(crate) fn pod(uid: &str, containers: &[(&str, Kind, u64)]) -> Pod {
         limits: Ok(Limits { gpu_mem: *gpu_mem, ..Limits::default() }),
         core_percent: Ok(0),
         uid: None,
-        life: Life::Waiting,
+        lifecycle: Lifecycle::Waiting,
     };
     Pod {
         uid: uid.to_owned(),
@@ -206,7 +206,8 @@ fn the_compute_share_of_the_limits_is_the_most_that_a_container_has() {
 
 #[test]
 fn a_uid_of_an_annotation_keeps_the_card_that_a_scheduler_wrote_and_no_other() {
-    // Who holds card 0 as uid 7, whether a scheduler wrote card 0, whether the annotation names uid 9; where it comes.
+    // Who holds card 0 as uid 7, whether a scheduler wrote card 0, whether the annotation names uid
+    // 9; where it comes.
     for (held, placed, named, expected) in [
         (false, true, true, Some(0)),
         (true, true, true, None),

@@ -72,15 +72,15 @@ fn culprit(over: &Overrun, entry: Option<Entry>) -> Option<Culprit> {
     Some(Culprit { process, words: process::describe(process.pid), entry })
 }
 
-/// Ends the GPU work of the container's clients, and then the container; what its neighbours had before
-/// and after stands in the log.
+/// Ends the GPU work of the container's clients, and then the container; what its neighbours had
+/// before and after stands in the log.
 async fn end(
     daemon: &Daemon,
     card: &GpuUuid,
     entry: Entry,
     over: &Overrun,
 ) -> Result<(), DaemonError> {
-    // What has ended meanwhile needs nothing, and another life of it is not meant.
+    // What has ended meanwhile needs nothing, and another instance of it is not meant.
     if daemon.node().ledger().get(&over.key).is_none_or(|now| now.state != entry.state) {
         return Ok(());
     }
@@ -103,8 +103,8 @@ async fn end(
     Ok(())
 }
 
-/// Clients on the card that are not the container's. `None` where the control daemon does not say at
-/// once.
+/// Clients on the card that are not the container's. `None` where the control daemon does not say
+/// at once.
 async fn neighbours(
     daemon: &Daemon,
     card: &GpuUuid,

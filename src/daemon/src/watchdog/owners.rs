@@ -1,8 +1,8 @@
 //! Whose a process on a card is: the grant whose cgroup holds it.
 //!
-//! NVML names pids alone. A pid is bound to its start time, and one that started after NVML was asked is not
-//! the one that it meant. What was found out once holds while /proc/PID/cgroup says the same and no grant
-//! has come or gone.
+//! NVML names pids alone. A pid is bound to its start time, and one that started after NVML was
+//! asked is not the one that it meant. What was found out once holds while /proc/PID/cgroup says
+//! the same and no grant has come or gone.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,8 @@ struct Known {
     round: u64,
 }
 
-/// Whoever belongs to nobody is looked up each time: a cgroup may have been unreadable for a moment.
+/// Whoever belongs to nobody is looked up each time: a cgroup may have been unreadable for a
+/// moment.
 #[derive(Debug, Clone)]
 enum Owner {
     Container(GrantKey),

@@ -1,5 +1,5 @@
-//! The program itself: command line, exit status, signals, systemd's protocol, and the fixed paths, in
-//! a mount namespace of its own.
+//! The program itself: command line, exit status, signals, systemd's protocol, and the fixed paths,
+//! in a mount namespace of its own.
 
 use std::fs;
 use std::io::Read;
@@ -105,14 +105,15 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
-        // Held open: with its last process the namespace ends, and its number is another test's next.
+        // Held open: with its last process the namespace ends, and its number is another test's
+        // next.
         let _held = fs::File::open(format!("/proc/{}/ns/mnt", self.child.id()));
         let theirs = namespace(&self.child.id().to_string())
             .filter(|n| Some(n) != namespace("self").as_ref());
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // Control daemons and their servers outlive mpsgated. They are known by its mount namespace,
-        // where it has one of its own, else by its directory in their environment.
+        // Control daemons and their servers outlive mpsgated. They are known by its mount
+        // namespace, where it has one of its own, else by its directory in their environment.
         let ours = self.run.to_string_lossy().into_owned();
         for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let environment = fs::read(process.path().join("environ")).unwrap_or_default();

@@ -117,7 +117,7 @@ fn an_idle_card_gets_a_new_control_daemon_after_the_old_one_died() {
 fn a_server_that_dies_refuses_and_gives_the_memory_back_where_the_card_is_real() {
     let node = Node::new(1);
     let daemon = node.start();
-    // A simulated card has no server to lose: the double's server that dies is taken for that.
+    // A simulated card has no server to lose: the fake's server that dies is taken for that.
     fs::write(node.places.mps().join("0/log/fake-server-dies"), "").unwrap();
     let grant = daemon.reserve(request("web", 1)).unwrap();
     assert!(node.mps(0).servers().unwrap().is_empty());
@@ -349,7 +349,7 @@ fn a_server_in_fault_fences_the_card_until_it_is_active_again() {
 fn nvml_that_hangs_is_told_refused_and_holds_up_no_answer() {
     let node = Node::new(1);
     let daemon = node.start();
-    // The double reads its file in every call: a FIFO in its place makes each of them wait.
+    // The fake reads its file in every call: a FIFO in its place makes each of them wait.
     let (state, away) = (node.dir.path().join("nvml.json"), node.dir.path().join("away"));
     fs::rename(&state, &away).unwrap();
     assert!(Command::new("mkfifo").arg(&state).status().unwrap().success());

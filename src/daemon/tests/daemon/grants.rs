@@ -106,11 +106,11 @@ fn a_cgroup_that_is_holds_or_lies_in_another_grants_is_refused() {
 }
 
 #[test]
-fn release_is_idempotent_and_names_the_life() {
+fn release_is_idempotent_and_names_the_instance() {
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();
-    assert_eq!(daemon.release(&key("web", 2)), "", "another life");
+    assert_eq!(daemon.release(&key("web", 2)), "", "another instance");
     assert_eq!(daemon.granted_mib(), 7168);
     assert_eq!(daemon.release(&grant.key), "7 GiB released");
     assert_eq!(daemon.release(&grant.key), "");
@@ -130,7 +130,7 @@ fn a_container_that_lives_is_not_granted_twice_and_one_that_ended_is_counted_onc
     assert!(refusal.sentence.contains("has a grant of 7 GiB already"), "{refusal:?}");
     init.kill();
     // At once, whether or not the watch has seen the end yet.
-    wait_for("the old life is replaced", || daemon.reserve(again.clone()).is_ok());
+    wait_for("the previous instance is replaced", || daemon.reserve(again.clone()).is_ok());
     assert_eq!(daemon.granted_mib(), 8192);
 }
 
@@ -179,7 +179,7 @@ fn refusals_carry_code_sentence_and_hint_and_are_counted() {
 }
 
 #[test]
-fn a_request_below_a_kubelet_is_not_believed() {
+fn a_request_below_a_kubelet_is_not_trusted() {
     let node = Node::new(1);
     let daemon = node.start();
     let mut call = request("pod", 1);
@@ -269,7 +269,7 @@ fn a_directory_that_is_no_cgroup_of_the_init_is_refused() {
 }
 
 #[test]
-fn the_exec_record_of_this_life_goes_with_the_grant() {
+fn the_exec_record_of_this_instance_goes_with_the_grant() {
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();
@@ -285,7 +285,7 @@ fn the_exec_record_of_this_life_goes_with_the_grant() {
     record.grant.key.instance = Instance::from_bytes([2; 16]);
     std::fs::write(&path, serde_json::to_vec(&record).unwrap()).unwrap();
     daemon.release(&grant.key);
-    assert!(path.exists(), "the record of a newer life stays");
+    assert!(path.exists(), "the record of a newer instance stays");
     let grant = daemon.reserve(request("web", 7)).unwrap();
     record.grant.key = grant.key.clone();
     std::fs::write(&path, serde_json::to_vec(&record).unwrap()).unwrap();

@@ -1,5 +1,5 @@
-//! A node of its own for each test: directories, simulated cards, control daemons, and the daemon in a
-//! thread.
+//! A node of its own for each test: directories, simulated cards, control daemons, and the daemon
+//! in a thread.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -107,7 +107,7 @@ impl Node {
 
     /// Starts the daemon and waits until it listens.
     pub(crate) fn start_unready(&self) -> Running {
-        // A socket of an earlier life must not be taken for this one's.
+        // A socket of a previous instance must not be taken for this one's.
         let _ = fs::remove_file(self.places.socket());
         self.listening(self.try_start())
     }
@@ -297,11 +297,11 @@ impl Drop for Container {
     }
 }
 
-pub(crate) fn key(container: &str, life: u8) -> GrantKey {
+pub(crate) fn key(container: &str, instance: u8) -> GrantKey {
     GrantKey {
         runtime_root: "/run/runc".to_owned(),
         container_id: ContainerId::parse(container).unwrap(),
-        instance: Instance::from_bytes([life; 16]),
+        instance: Instance::from_bytes([instance; 16]),
     }
 }
 
@@ -331,14 +331,15 @@ pub(crate) fn on_card(mut call: Reserve, index: u32) -> Reserve {
     call
 }
 
-/// Fails where `MPSGATE_TEST_DAEMON_CONTROL` names the control program: a real one has no server here.
+/// Fails where `MPSGATE_TEST_DAEMON_CONTROL` names the control program: a real one has no server
+/// here.
 pub(crate) fn servers() -> Result<(), &'static str> {
     let fake = env::var_os("MPSGATE_TEST_DAEMON_CONTROL").is_none();
     fake.then_some(()).ok_or("needs the fake control program: a real one has no server here")
 }
 
-/// The fake control program, or the one that `MPSGATE_TEST_DAEMON_CONTROL` names: the real one passes
-/// what needs no server.
+/// The fake control program, or the one that `MPSGATE_TEST_DAEMON_CONTROL` names: the real one
+/// passes what needs no server.
 pub(crate) fn control() -> PathBuf {
     env::var_os("MPSGATE_TEST_DAEMON_CONTROL")
         .map_or_else(|| fake_mps_control().to_owned(), PathBuf::from)

@@ -9,7 +9,7 @@ use mpsgate_model::{Grant, GrantKey};
 use crate::grants::Cgroup;
 use crate::harness::{Container, Node, Running, key, need, request, servers, wait_for};
 
-/// A CUDA process: the double's own, attached as a container's would be.
+/// A CUDA process: the fake's own, attached as a container's would be.
 pub(crate) struct Client(Child);
 
 impl Client {
@@ -34,7 +34,7 @@ impl Client {
         self.0.id()
     }
 
-    /// Its exit status; the double's client ends with 10 where it is terminated.
+    /// Its exit status; the fake's client ends with 10 where it is terminated.
     pub(crate) fn ended(&mut self) -> Option<i32> {
         self.0.wait().unwrap().code()
     }
@@ -61,7 +61,7 @@ fn terminate(daemon: &Running, key: &GrantKey) -> Result<String, WireRefusal> {
     daemon.done(Call::Terminate(Terminate { key: key.clone() }))
 }
 
-/// Commands that the double was sent, oldest first.
+/// Commands that the fake was sent, oldest first.
 fn commands(node: &Node, card: u32) -> Vec<String> {
     let log =
         fs::read_to_string(node.places.mps().join(format!("{card}/log/control.log"))).unwrap();
@@ -125,11 +125,11 @@ fn what_has_no_client_is_answered_without_asking_the_control_daemon_to_end_any()
     assert_eq!(terminate(&daemon, &key("nobody", 1)).unwrap(), "");
     let grant = daemon.reserve(request("web", 7)).unwrap();
     assert_eq!(terminate(&daemon, &grant.key).unwrap(), "", "a reservation has no process yet");
-    let mut other_life = grant.key.clone();
-    other_life.instance = key("web", 2).instance;
+    let mut other_instance = grant.key.clone();
+    other_instance.instance = key("web", 2).instance;
     let init = Container::new();
     daemon.activate(&grant, &init, None).unwrap();
-    assert_eq!(terminate(&daemon, &other_life).unwrap(), "");
+    assert_eq!(terminate(&daemon, &other_instance).unwrap(), "");
     assert_eq!(terminate(&daemon, &grant.key).unwrap(), "", "its init is no CUDA process");
     assert_eq!(terminations(&node), 0);
     assert_eq!(daemon.status().kills_unprepared, 0);
@@ -156,7 +156,7 @@ fn a_channel_that_hangs_is_given_up_and_counted() {
 }
 
 #[test]
-fn a_keeper_that_is_busy_with_a_server_is_not_waited_for() {
+fn a_card_task_that_is_busy_with_a_server_is_not_waited_for() {
     need!(servers());
     let node = Node::new(1);
     let daemon = node.start();
@@ -173,7 +173,7 @@ fn a_keeper_that_is_busy_with_a_server_is_not_waited_for() {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| daemon.reserve(request("slow", 1)));
         let is_starting = || node.mps(0).servers().is_ok_and(|servers| !servers.is_empty());
-        wait_for("the keeper waits for another", is_starting);
+        wait_for("the card task waits for another", is_starting);
         let refusal = terminate(&daemon, &grant.key).unwrap_err();
         assert!(refusal.sentence.contains("busy with something else"), "{refusal:?}");
         assert!(!waiting.is_finished(), "the answer came first");

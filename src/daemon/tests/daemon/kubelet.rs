@@ -1,4 +1,5 @@
-//! The device plugin on a kubelet double: what kubelet counts, what a container gets for it, and what outlives what.
+//! The device plugin on a kubelet double: what kubelet counts, what a container gets for it, and
+//! what outlives what.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -278,7 +279,8 @@ fn a_container_waits_for_its_pods_earlier_one_that_is_just_ending() {
     init.kill();
     let second = std::thread::scope(|scope| {
         let waits = scope.spawn(|| daemon.reserve(create("second", "p", &token)));
-        // Refused at once for the other pod; by then the first one of ours is known to wait or to have been refused.
+        // Refused at once for the other pod; by then the first one of ours is known to wait or to
+        // have been refused.
         assert_eq!(daemon.reserve(create("o", "q", &other)).unwrap_err().code, "E_NO_CAPACITY");
         std::thread::sleep(std::time::Duration::from_millis(200));
         if waits.is_finished() {

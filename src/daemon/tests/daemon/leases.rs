@@ -1,4 +1,5 @@
-//! Compute modes: what a card gets back, whatever came between, and that nobody else's card is touched.
+//! Compute modes: what a card gets back, whatever came between, and that nobody else's card is
+//! touched.
 
 use std::fs;
 use std::path::PathBuf;
@@ -49,7 +50,8 @@ impl Node {
         self.config.gpus.manage = Manage::Uuids(cards.iter().map(|card| uuid(*card)).collect());
     }
 
-    /// What a reboot leaves: /run is empty, nothing runs, and no card has a compute mode of its own.
+    /// What a reboot leaves: /run is empty, nothing runs, and no card has a compute mode of its
+    /// own.
     fn reboot(&self, cards: u32) {
         for card in 0..cards {
             self.mps(card).stop(&ForkSpawner, Duration::ZERO).unwrap();

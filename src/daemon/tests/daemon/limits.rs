@@ -1,5 +1,5 @@
-//! The driver's memory limit on a container's cgroup: real cgroups of v2, and a simulated NVML that takes
-//! limits as the documentation of r615 has them.
+//! The driver's memory limit on a container's cgroup: real cgroups of v2, and a simulated NVML that
+//! takes limits as the documentation of r615 has them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -223,7 +223,7 @@ fn a_limit_that_somebody_took_away_is_set_again() {
 fn a_crash_before_the_limit_was_recorded_is_made_up_for() {
     let (root, cgroup) = need!(Cgroup::on_v2("crash"));
     let mut node = node(root.clone(), json!({}));
-    // A first life that knows nothing of v2 records none.
+    // A first instance that knows nothing of v2 records none.
     node.places.cgroups = node.dir.path().to_owned();
     let daemon = node.start();
     let web = grant_in(&daemon, "web", cgroup);

@@ -1,7 +1,8 @@
-//! The daemon from its socket to its files, with the doubles of NVML and of the MPS control program.
+//! The daemon from its socket to its files, with the fakes of NVML and of the MPS control program.
 //!
-//! Each test has its own directories, cards and control daemons, and ends what it started. What needs
-//! root, a cgroup hierarchy or a private mount namespace says so by name and is skipped without.
+//! Each test has its own directories, cards and control daemons, and ends what it started. What
+//! needs root, a cgroup hierarchy or a private mount namespace says so by name and is skipped
+//! without.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

@@ -1,4 +1,5 @@
-//! What Prometheus reads: every metric of `docs/metrics.md` from a daemon at work, and the HTTP around it.
+//! What Prometheus reads: every metric of `docs/metrics.md` from a daemon at work, and the HTTP
+//! around it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -317,8 +318,8 @@ fn a_port_that_is_taken_does_not_stop_the_daemon_and_is_got_when_it_is_free() {
 
 #[test]
 fn a_reload_moves_the_metrics_and_switches_them_off() {
-    // A port that was free a moment ago; another test may have taken it since, and that is no failure
-    // of the daemon, which then tries again.
+    // A port that was free a moment ago; another test may have taken it since, and that is no
+    // failure of the daemon, which then tries again.
     let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut node = Node::new(0);
     let daemon = node.start_with(&settings(&node, ""));

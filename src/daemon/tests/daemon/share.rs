@@ -206,7 +206,7 @@ fn a_container_that_was_the_last_one_in_the_way_starts_again_under_the_new_sched
     reload(&node, &daemon, SHARE);
     init.kill();
     drop(init);
-    // Its next life does not wait until its end has been seen.
+    // Its next instance does not wait until its end has been seen.
     let mut again = request("web", 4);
     again.key = key("web", 2);
     let again = daemon.reserve(again).unwrap();

@@ -66,8 +66,8 @@ fn a_token_is_one_containers_over_its_restarts_and_mpsgateds() {
     let node = Node::new(1);
     let mut daemon = node.start();
     let token = token(&node, 2);
-    for life in ["main-0", "main-1", "main-2"] {
-        let grant = daemon.reserve(call(life, &token, pod("p1", "main"))).unwrap();
+    for instance in ["main-0", "main-1", "main-2"] {
+        let grant = daemon.reserve(call(instance, &token, pod("p1", "main"))).unwrap();
         daemon.release(&grant.key);
         for (uid, container) in [("p1", "side"), ("p2", "main")] {
             let refusal = unconfirmed(&daemon, call("thief", &token, pod(uid, container)));

@@ -1,5 +1,5 @@
-//! Control daemons and servers that die, and files that somebody takes away: what is broken is said,
-//! what can be repaired is, and nobody is killed for it unasked.
+//! Control daemons and servers that die, and files that somebody takes away: what is broken is
+//! said, what can be repaired is, and nobody is killed for it unasked.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -293,7 +293,7 @@ fn the_client_that_a_faulted_servers_log_blames_is_named_as_the_logs_word_and_no
     let mut init = Container::new();
     daemon.activate(&other, &init, None).unwrap();
     let fault = node.places.mps().join("0/log/fake-fault");
-    // Renamed into place: the double must not see the file before it says whom to blame.
+    // Renamed into place: the fake must not see the file before it says whom to blame.
     let blame = |pid: u32| {
         let written = node.dir.path().join("fault");
         fs::write(&written, pid.to_string()).unwrap();

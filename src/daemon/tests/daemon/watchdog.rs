@@ -1,5 +1,5 @@
-//! Containers that take more than their grant: processes in cgroups of their own, and a simulated NVML that
-//! says what each of them uses.
+//! Containers that take more than their grant: processes in cgroups of their own, and a simulated
+//! NVML that says what each of them uses.
 
 use mpsgate_api::{Action, GrantStatus};
 use mpsgate_config::Enforce;

@@ -1,5 +1,5 @@
-//! A channel that somebody holds, and clients that make others wait: found, named, and acted upon as
-//! `policy.enforce` says.
+//! A channel that somebody holds, and clients that make others wait: found, named, and acted upon
+//! as `policy.enforce` says.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -226,7 +226,7 @@ fn a_stopped_control_daemon_is_told_from_a_wedge_and_nobody_is_blamed() {
     assert_eq!(actions(&daemon), []);
 }
 
-/// A CUDA process of the double's, as `uid`.
+/// A CUDA process of the fake's, as `uid`.
 fn client(node: &Node, uid: u32) -> Silent {
     use std::os::unix::process::CommandExt;
     let child = Command::new(&node.config.mps.control)

@@ -1,5 +1,5 @@
-//! One holder with children that stand for control daemons. One test starts children: `waitpid` is the
-//! whole process's. The signals are the end-to-end tests'.
+//! One holder with children that stand for control daemons. One test starts children: `waitpid` is
+//! the whole process's. The signals are the end-to-end tests'.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,5 @@
-//! What a real API server cannot be made to do: garbage, 410 Gone, 429, silence, a connection cut in the middle.
+//! What a real API server cannot be made to do: garbage, 410 Gone, 429, silence, a connection cut
+//! in the middle.
 
 mod server;
 mod silence;
@@ -285,7 +286,8 @@ fn of_pod(namespace: &str, message: &str) -> Event {
     }
 }
 
-/// One event is answered with `no`; how the paths of the requests go on when the node has a fault then.
+/// One event is answered with `no`; how the paths of the requests go on when the node has a fault
+/// then.
 async fn after_a_refusal(no: Answer, wanted: usize) -> Vec<String> {
     let double = Double::start(vec![no, created("fault"), created("other"), created("p.1")]).await;
     let (recorder, run) = events(double.settings.clone());

@@ -1,4 +1,5 @@
-//! A listener that answers each connection with the next line of a script; what it has no line for gets 500.
+//! A listener that answers each connection with the next line of a script; what it has no line for
+//! gets 500.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -41,7 +42,7 @@ impl Double {
         let asked = Arc::<Mutex<Vec<(String, String)>>>::default();
         let script = Arc::new(Mutex::new(VecDeque::from(script)));
         let log = Arc::clone(&asked);
-        #[expect(clippy::disallowed_methods, reason = "the double is a server of its own")]
+        #[expect(clippy::disallowed_methods, reason = "the fake is a server of its own")]
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(serve(stream, Arc::clone(&script), Arc::clone(&log)));

@@ -1,4 +1,5 @@
-//! An API server, or a network before it, that says nothing any more without an end of the connection.
+//! An API server, or a network before it, that says nothing any more without an end of the
+//! connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +85,8 @@ async fn a_quiet_watch_is_ended_by_the_server_and_watched_on_from_its_bookmark_w
     assert!(asked[2..].iter().all(|(head, _)| head.contains("resourceVersion=7")), "{asked:?}");
 }
 
-/// Forwards while it is told to; then what is open stays open, what comes is accepted, and nothing goes through.
+/// Forwards while it is told to; then what is open stays open, what comes is accepted, and nothing
+/// goes through.
 async fn proxy(listener: TcpListener, to: std::net::SocketAddr, forwards: watch::Receiver<bool>) {
     while let Ok((mut near, _)) = listener.accept().await {
         let mut forwards = forwards.clone();
@@ -94,7 +96,7 @@ async fn proxy(listener: TcpListener, to: std::net::SocketAddr, forwards: watch:
             while *forwards.borrow_and_update() {
                 let far = match &mut far {
                     Some(far) => far,
-                    none => none.insert(TcpStream::connect(to).await.expect("the double listens")),
+                    none => none.insert(TcpStream::connect(to).await.expect("the fake listens")),
                 };
                 tokio::select! {
                     ended = copy_bidirectional(&mut near, far) => return drop(ended),

@@ -1,4 +1,5 @@
-//! What kubelet handed out, and what it does not know of: the difference is what it must not hand out again.
+//! What kubelet handed out, and what it does not know of: the difference is what it must not hand
+//! out again.
 
 use super::{Entry, Ledger};
 use crate::{GpuUuid, GrantKey, Handed, Mib};
@@ -16,8 +17,8 @@ impl Ledger {
         self.entries.iter().filter(move |e| e.handed.as_ref().is_some_and(|h| h.pod.uid == uid))
     }
 
-    /// Memory on one card that kubelet did not hand out as `resource`: what local engines hold, and what it counts
-    /// as another resource, of pods that have it or will.
+    /// Memory on one card that kubelet did not hand out as `resource`: what local engines hold, and
+    /// what it counts as another resource, of pods that have it or will.
     #[must_use]
     pub fn withheld(&self, card: &GpuUuid, resource: &str) -> Mib {
         let others = self

@@ -1,7 +1,8 @@
 //! Memory that Kubernetes has bound to pods of this node whose containers do not hold it now.
 //!
-//! It binds local containers, and what is advertised as another resource. Between pods kubelet has counted already,
-//! and knows sooner than anybody that a pod has ended: there a promise is only a reason to choose another card.
+//! It binds local containers, and what is advertised as another resource. Between pods kubelet has
+//! counted already, and knows sooner than anybody that a pod has ended: there a promise is only a
+//! reason to choose another card.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};

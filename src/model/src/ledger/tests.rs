@@ -8,12 +8,12 @@ pub(crate) fn card(n: u8) -> GpuUuid {
     GpuUuid::parse(&format!("GPU-000000{n:02x}-0000-0000-0000-000000000000")).unwrap()
 }
 
-pub(crate) fn grant(id: u8, life: u8, on: u8, mib: u64) -> Grant {
+pub(crate) fn grant(id: u8, instance: u8, on: u8, mib: u64) -> Grant {
     Grant {
         key: GrantKey {
             runtime_root: "/run/runc".to_owned(),
             container_id: ContainerId::parse(&format!("c{id}")).unwrap(),
-            instance: Instance::from_bytes([life; 16]),
+            instance: Instance::from_bytes([instance; 16]),
         },
         cards: vec![GrantedCard { uuid: card(on), index: on.into(), minor: on.into() }],
         memory: Mib(mib),
@@ -88,7 +88,7 @@ fn the_limit_of_a_cgroup_is_noted_for_a_grant_and_an_older_ledger_has_none() {
 }
 
 #[test]
-fn a_late_release_of_the_old_life_leaves_the_new_one() {
+fn a_late_release_of_the_previous_instance_leaves_the_new_one() {
     let mut ledger = Ledger::default();
     ledger.reserve(grant(1, 2, 0, 60), HOLDER, &[capacity()], 0).unwrap();
     assert_eq!(ledger.release(&grant(1, 1, 0, 60).key), None);
@@ -181,13 +181,13 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let (id, life, on) = (0..6_u8, 0..3_u8, 0..2_u8);
+    let (id, instance, on) = (0..6_u8, 0..3_u8, 0..2_u8);
     prop_oneof![
-        (id.clone(), life.clone(), on, prop_oneof![0..120_u64, Just(u64::MAX)])
+        (id.clone(), instance.clone(), on, prop_oneof![0..120_u64, Just(u64::MAX)])
             .prop_map(|(i, l, c, m)| Op::Reserve(i, l, c, m)),
-        (id.clone(), life.clone()).prop_map(|(i, l)| Op::Activate(i, l)),
-        (id.clone(), life.clone()).prop_map(|(i, l)| Op::Release(i, l)),
-        (id, life).prop_map(|(i, l)| Op::Expire(i, l)),
+        (id.clone(), instance.clone()).prop_map(|(i, l)| Op::Activate(i, l)),
+        (id.clone(), instance.clone()).prop_map(|(i, l)| Op::Release(i, l)),
+        (id, instance).prop_map(|(i, l)| Op::Expire(i, l)),
     ]
 }
 

@@ -1,5 +1,5 @@
-//! Whether a running card's directories and files are what mpsgate and the control daemon made; what
-//! can be made again without harm is.
+//! Whether a running card's directories and files are what mpsgate and the control daemon made;
+//! what can be made again without harm is.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -12,8 +12,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use super::{CardDirs, ClientLinks, PARTS, entries, kind, lstat, words};
 use crate::error::MpsError;
 
-/// What the control daemon keeps in its directory for as long as it lives. Its pid file is not among
-/// them: anybody may change it, and 535 has none.
+/// What the control daemon keeps in its directory for as long as it lives. Its pid file is not
+/// among them: anybody may change it, and 535 has none.
 const PIPE_FILES: [(&str, SFlag); 4] = [
     ("control", SFlag::S_IFSOCK),
     ("control_privileged", SFlag::S_IFSOCK),

@@ -1,9 +1,9 @@
 //! Lines of the control daemon's log. In the foreground (`-f`) it writes no files: the lines of the
 //! daemon *and* of its servers come on its stdout, told apart by the component (measured).
 //!
-//! **A line is a hint and proves nothing**: whoever can open the FIFO `log` writes well-formed records with
-//! any component and any pid (measured), and the daemon repeats every command of a front-end. What follows
-//! from one has to be asked of the kernel or the control daemon.
+//! **A line is a hint and proves nothing**: whoever can open the FIFO `log` writes well-formed
+//! records with any component and any pid (measured), and the daemon repeats every command of a
+//! front-end. What follows from one has to be asked of the kernel or the control daemon.
 
 /// One line: `[2026-11-21 12:58:44.442 Control 27835] text`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,16 +60,16 @@ pub enum Event {
         /// The server's pid.
         server: i32,
     },
-    /// The client that caused a fatal memory fault, as the server names it (NVIDIA MPS documentation,
-    /// which does not show the line; unverified).
+    /// The client that caused a fatal memory fault, as the server names it (NVIDIA MPS
+    /// documentation, which does not show the line; unverified).
     FaultCulprit {
         /// The server's pid.
         server: i32,
         /// The client's pid.
         client: i32,
     },
-    /// A server made what it shares with its clients: a region with a name in `/dev/shm`, or one without
-    /// (NVIDIA/k8s-device-plugin issue 1118; bottlerocket-kernel-kit pull request 415).
+    /// A server made what it shares with its clients: a region with a name in `/dev/shm`, or one
+    /// without (NVIDIA/k8s-device-plugin issue 1118; bottlerocket-kernel-kit pull request 415).
     ServerRegion {
         /// The server's pid.
         server: i32,

@@ -1,5 +1,6 @@
-//! NVIDIA's own client library, without a GPU: whom it reaches, from where, and what it needs. Both control daemons,
-//! NVIDIA's and the fake, have the fake's server here, which tells each client what `cuInit` is to say.
+//! NVIDIA's own client library, without a GPU: whom it reaches, from where, and what it needs. Both
+//! control daemons, NVIDIA's and the fake, have the fake's server here, which tells each client
+//! what `cuInit` is to say.
 //!
 //! What lies beyond the first words of a server needs a card: `tests/gpu`.
 
@@ -58,8 +59,8 @@ impl Stage {
         self.card.dirs().log_file().since(0).unwrap()
     }
 
-    /// Runs the client below `around`, a command line that ends with the client's, and looks while it
-    /// lives: the pid in the daemon's log has to be this client's own on this machine.
+    /// Runs the client below `around`, a command line that ends with the client's, and looks while
+    /// it lives: the pid in the daemon's log has to be this client's own on this machine.
     fn attach(&self, pipe: &Path, around: &[&str]) -> Attached {
         let before = self.log().len();
         let mut line: Vec<&str> = around.to_vec();
@@ -164,8 +165,8 @@ pub(crate) fn the_real_client_attaches_from_any_namespace_and_as_any_uid(bench: 
     assert_eq!(stage.attach(&dir, &rootless), other);
 }
 
-/// Where no daemon of ours listens, the library goes on without MPS: that is why no container may have a card's node
-/// without a channel that works.
+/// Where no daemon of ours listens, the library goes on without MPS: that is why no container may
+/// have a card's node without a channel that works.
 pub(crate) fn the_real_client_goes_on_without_mps_where_nobody_listens(bench: &Bench) {
     let stage = need!(stage(bench));
     let none = Attached { code: NO_DEVICE, logged: None };
@@ -215,7 +216,8 @@ pub(crate) fn the_code_alone_does_not_tell_whom_the_real_client_reached(bench: &
     assert_eq!(seen, Attached { code: CONNECTION_FAILED, logged: Some(0) });
 }
 
-/// Not the IPC namespace: the mount `/dev/shm`, where these drivers give the server's region a name.
+/// Not the IPC namespace: the mount `/dev/shm`, where these drivers give the server's region a
+/// name.
 pub(crate) fn the_real_client_looks_for_the_servers_region_in_dev_shm(bench: &Bench) {
     let stage = need!(stage(bench));
     stage.steer("fake-server-status", "0");

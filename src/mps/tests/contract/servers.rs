@@ -1,6 +1,6 @@
-//! Servers and clients below NVIDIA's control daemon and the fake, both with the fake's server: how the daemon starts,
-//! asks, limits and ends a server, and hands clients over to it. What a server and a client do by themselves is
-//! the fake's, and what `tests/gpu` must confirm on a real card.
+//! Servers and clients below NVIDIA's control daemon and the fake, both with the fake's server: how
+//! the daemon starts, asks, limits and ends a server, and hands clients over to it. What a server
+//! and a client do by themselves is the fake's, and what `tests/gpu` must confirm on a real card.
 
 use std::fs;
 use std::num::NonZeroU32;

@@ -285,8 +285,8 @@ pub(crate) fn capabilities_are_probed_without_a_trace(bench: &Bench) {
     assert!(listing(&scratch).is_empty());
 }
 
-/// Cards come up at the same time, and the directory of card 1 is called 1 like the first process of a
-/// pid namespace: neither may answer for the program that is probed.
+/// Cards come up at the same time, and the directory of card 1 is called 1 like the first process
+/// of a pid namespace: neither may answer for the program that is probed.
 pub(crate) fn probes_at_once_do_not_answer_for_each_other(bench: &Bench) {
     let scratch = bench.dir.path().join("scratch");
     fs::create_dir(&scratch).unwrap();

@@ -53,7 +53,8 @@ pub(crate) fn a_glance_tells_rest_work_and_stop_without_a_word(bench: &Bench) {
     wait_for("it is gone", || card.glance(&daemon) == Glance::Gone);
 }
 
-/// A process may connect, hand the connection to another one and end: its pid may then be anybody's.
+/// A process may connect, hand the connection to another one and end: its pid may then be
+/// anybody's.
 pub(crate) fn a_connection_that_was_handed_on_names_who_holds_it_now(bench: &Bench) {
     need!(root());
     let (card, daemon) = linked(bench);
@@ -83,7 +84,7 @@ pub(crate) fn a_front_end_that_stays_is_a_wedge_with_a_name(bench: &Bench) {
     wait_for("it has connected", || card.connections(&daemon).has_more_than(&known));
     wait_for("nobody else is served", || matches!(card.state(), Ok(MpsState::Wedged { .. })));
     let holders = match card.wedge_cause(&daemon, &known) {
-        // The double waits for it instead.
+        // The fake waits for it instead.
         WedgeCause::HeldBy(holders) if bench.kind == Kind::Fake => holders,
         WedgeCause::OneOf(holders) if bench.kind == Kind::Real => holders,
         other => panic!("{other:?}"),

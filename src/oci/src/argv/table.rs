@@ -1,8 +1,8 @@
 //! Every flag of the verbs that mpsgate acts on, and whether it takes a value.
 //!
 //! A flag whose value is not known to be one would be taken for the container or the verb, so the
-//! tables hold all flags of runc 1.0 to 1.5, crun 1.8 to 1.29 and youki, those without a meaning here
-//! included. Sources: `--help` of runc 1.1.5 and crun 1.8.1 (compared by a test where they are
+//! tables hold all flags of runc 1.0 to 1.5, crun 1.8 to 1.29 and youki, those without a meaning
+//! here included. Sources: `--help` of runc 1.1.5 and crun 1.8.1 (compared by a test where they are
 //! installed), runc's `*.go` at v1.5.1, crun's `src/*.c` at 1.29.1, youki's `liboci-cli`.
 
 use super::Verb;
@@ -216,7 +216,8 @@ pub(super) const fn of(verb: Verb) -> Option<Table> {
     }
 }
 
-/// Verbs of runc, crun and youki. Only used to tell the value of an unknown global flag from a verb.
+/// Verbs of runc, crun and youki. Only used to tell the value of an unknown global flag from a
+/// verb.
 pub(super) const VERBS: &[&str] = &[
     "checkpoint",
     "create",

@@ -51,8 +51,8 @@ fn summary(found: &Invocation) -> String {
 #[test]
 fn command_lines_of_engines_are_understood() {
     let cases = [
-        // containerd 1.6.20 with `ctr run`, `ctr task exec`, `ctr task kill -s KILL`; captured, paths
-        // shortened.
+        // containerd 1.6.20 with `ctr run`, `ctr task exec`, `ctr task kill -s KILL`; captured,
+        // paths shortened.
         (
             "--root /run/containerd/runc/default --log /s/capctr/log.json --log-format json create \
              --bundle /s/capctr --pid-file /s/capctr/init.pid capctr",
@@ -112,8 +112,8 @@ fn command_lines_of_engines_are_understood() {
             "--root /run/runc exec --pid-file /p --process /tmp/exec-1 c1",
             "Exec root=/run/runc pid-file=/p process=/tmp/exec-1 id=c1",
         ),
-        // podman 5.4.2 and conmon 2.1.12 on crun 1.21, below a name that podman does not know: no --root, no
-        // --log; captured.
+        // podman 5.4.2 and conmon 2.1.12 on crun 1.21, below a name that podman does not know: no
+        // --root, no --log; captured.
         (
             "--systemd-cgroup create --bundle /c/userdata --pid-file /r/userdata/pidfile df592c",
             "Create bundle=/c/userdata pid-file=/r/userdata/pidfile id=df592c systemd",

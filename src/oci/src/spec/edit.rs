@@ -110,8 +110,8 @@ pub enum Edit {
         /// Only rules that open this one, alone or with others; `None` for every rule of the major.
         minor: Option<u32>,
     },
-    /// Replaces every rule that opens character devices without naming their major by an enumerated list
-    /// without some majors, each in its place and with its minor and its letters. More than
+    /// Replaces every rule that opens character devices without naming their major by an enumerated
+    /// list without some majors, each in its place and with its minor and its letters. More than
     /// [`REPLACED_MAX`] of them stay as they are: the list would outgrow the document.
     ///
     /// A deny rule after it would be simpler, but crun with systemd refuses one, runc on cgroup v1
@@ -135,9 +135,9 @@ pub enum Edit {
         /// Seconds after which the runtime kills it.
         timeout_s: Option<u32>,
     },
-    /// Puts a list in front of all rules that denies everything and opens all devices but those of some
-    /// majors. For a runtime under which devices are open that no rule speaks of: whoever had them by that
-    /// keeps them. Does nothing where the first rule denies everything.
+    /// Puts a list in front of all rules that denies everything and opens all devices but those of
+    /// some majors. For a runtime under which devices are open that no rule speaks of: whoever had
+    /// them by that keeps them. Does nothing where the first rule denies everything.
     OpenAllBut {
         /// Character majors that stay closed.
         except: Vec<u32>,
@@ -182,9 +182,9 @@ pub enum EditError {
     Env(#[from] crate::process::ProcessError),
 }
 
-/// Makes the edits: of each part of the document in their order. Parts know nothing of each other, so each is
-/// gone through for its edits alone, and for a run of one kind at once: a large document with as many edits takes
-/// one pass, not one for each.
+/// Makes the edits: of each part of the document in their order. Parts know nothing of each other,
+/// so each is gone through for its edits alone, and for a run of one kind at once: a large document
+/// with as many edits takes one pass, not one for each.
 ///
 /// # Errors
 /// Where the document has another type in a place that an edit needs.
@@ -404,8 +404,8 @@ fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
     value.get(key).and_then(Value::as_str)
 }
 
-/// Puts each new item in the place of the first that has its name under `key`, drops the others of that name,
-/// and appends the rest. Of two new ones of a name the later counts.
+/// Puts each new item in the place of the first that has its name under `key`, drops the others of
+/// that name, and appends the rest. Of two new ones of a name the later counts.
 fn put(items: &mut Vec<Value>, key: &str, new: Vec<(&str, Value)>) {
     let mut slots: Vec<Option<Value>> = Vec::with_capacity(new.len());
     let mut of_name: HashMap<&str, usize> = HashMap::new();

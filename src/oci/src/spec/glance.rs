@@ -1,10 +1,12 @@
-//! What a document shows at a glance, whatever its size, depth and spelling: no tree is built, because this is
-//! read for every container of a node, and nearly all of them ask for nothing of ours.
+//! What a document shows at a glance, whatever its size, depth and spelling: no tree is built,
+//! because this is read for every container of a node, and nearly all of them ask for nothing of
+//! ours.
 //!
-//! What it shows is what any runtime would read. Keys are taken as [`places`](super::places) says, both of a key
-//! that stands twice are shown, and where the fields of one part could come from two places (Go reads a list
-//! that stands twice into the elements that it already has) that is shown as [`Seen::Unclear`]. Else it is as
-//! lenient as [`View`](super::View): a part of another type than expected is absent.
+//! What it shows is what any runtime would read. Keys are taken as [`places`](super::places) says,
+//! both of a key that stands twice are shown, and where the fields of one part could come from two
+//! places (Go reads a list that stands twice into the elements that it already has) that is shown
+//! as [`Seen::Unclear`]. Else it is as lenient as [`View`](super::View): a part of another type
+//! than expected is absent.
 
 use std::io::Read;
 
@@ -30,8 +32,8 @@ pub enum Seen<'a> {
     Root(&'a str),
     /// A device, rule or mount in which runtimes may read different things.
     Unclear,
-    /// The list of rules, or a part on the way to it, stands twice or in another spelling: a runtime may read another
-    /// list, or none.
+    /// The list of rules, or a part on the way to it, stands twice or in another spelling: a
+    /// runtime may read another list, or none.
     OtherRules,
 }
 
@@ -44,8 +46,8 @@ const NUMBER: usize = 32;
 /// Reads the document once and shows each part that can matter, in the order in which they stand.
 ///
 /// # Errors
-/// Where the bytes are no JSON object, so that no runtime makes a container of them, or cannot be read. What was
-/// shown until then counts for nothing.
+/// Where the bytes are no JSON object, so that no runtime makes a container of them, or cannot be
+/// read. What was shown until then counts for nothing.
 pub fn glance(from: &mut dyn Read, see: &mut dyn FnMut(Seen<'_>)) -> Result<(), SpecError> {
     let mut walk = Walk { text: Text::new(from), see, lists: [0; 3], to_rules: [false; 3] };
     match walk.text.look()? {
@@ -74,7 +76,8 @@ struct Walk<'r, 's> {
     see: &'s mut dyn FnMut(Seen<'_>),
     /// How many lists of devices, rules and mounts have begun.
     lists: [u32; 3],
-    /// Which parts on the way to the rules have been met: `linux`, its `resources`, their `devices`.
+    /// Which parts on the way to the rules have been met: `linux`, its `resources`, their
+    /// `devices`.
     to_rules: [bool; 3],
 }
 
@@ -161,7 +164,8 @@ impl Walk<'_, '_> {
             let mut unclear = entry.unclear || (again && entry.has_gaps(place));
             if place == Place::Rules && (entry.unclear || entry.is_spelled) {
                 if !(entry.may_allow || (again && entry.allow.is_none())) {
-                    // It denies to everybody, and what it denies is not clear: as if it were not there.
+                    // It denies to everybody, and what it denies is not clear: as if it were not
+                    // there.
                     continue;
                 }
                 // Who knows one spelling alone reads less in it, and so a wider rule.
@@ -267,8 +271,8 @@ impl Entry {
         Ok(())
     }
 
-    /// Whether a field is missing that runc would take from an earlier list's entry. A rule is read as the widest
-    /// that it could become instead.
+    /// Whether a field is missing that runc would take from an earlier list's entry. A rule is read
+    /// as the widest that it could become instead.
     fn has_gaps(&self, place: Place) -> bool {
         match place {
             Place::Devices => {
@@ -312,7 +316,8 @@ fn says_bind(text: &mut Text<'_>) -> Result<bool, SpecError> {
     text.expect(b'[')?;
     let (mut first, mut bind) = (true, false);
     while text.follows(b']', &mut first)? {
-        // Longer than either word, so that a longer option is none of them. crun's strings end at a NUL.
+        // Longer than either word, so that a longer option is none of them. crun's strings end at a
+        // NUL.
         let is_text = text.scalar(NUMBER)? == Scalar::Text;
         let option = text.kept().split('\0').next().unwrap_or_default();
         bind |= is_text && matches!(option, "bind" | "rbind");

@@ -37,7 +37,8 @@ impl<'a> MountEntry<'a> {
         }
     }
 
-    /// The root file system: runtimes bind it with all mounts below, and `readonly` makes its top so.
+    /// The root file system: runtimes bind it with all mounts below, and `readonly` makes its top
+    /// so.
     pub(super) fn of_root(root: &'a Value) -> Option<Self> {
         let source = root.get("path")?.as_str()?;
         let read_only = root.get("readonly").and_then(Value::as_bool) == Some(true);

@@ -1,13 +1,14 @@
 //! Which devices of some majors a spec's rules leave open, in one pass over the rules.
 //!
 //! Open is what any runtime leaves open. They differ in what a deny rule does:
-//! - the kernel's cgroup v1, to which crun writes each rule, and runc's own book of them for v1 and v2 take letters
-//!   away from an earlier rule with the same numbers, and from no other: `c 195:0 rw` survives a later deny of
-//!   `c 195:* rwm`, and `c 195:* rwm` less `w` still reads;
-//! - in the program that crun writes for v2 the last rule counts that has every letter which is asked for, so that
-//!   opening for reading and writing at once survives a rule that denies one of them;
-//! - a rule of type `a` is about everything for runc and v1, whatever its numbers and letters, and starts anew;
-//!   for crun on v2 it has them.
+//! - the kernel's cgroup v1, to which crun writes each rule, and runc's own book of them for v1 and
+//!   v2 take letters away from an earlier rule with the same numbers, and from no other:
+//!   `c 195:0 rw` survives a later deny of `c 195:* rwm`, and `c 195:* rwm` less `w` still reads;
+//! - in the program that crun writes for v2 the last rule counts that has every letter which is
+//!   asked for, so that opening for reading and writing at once survives a rule that denies one of
+//!   them;
+//! - a rule of type `a` is about everything for runc and v1, whatever its numbers and letters, and
+//!   starts anew; for crun on v2 it has them.
 
 use std::collections::HashMap;
 

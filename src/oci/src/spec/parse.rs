@@ -90,8 +90,8 @@ const NUL: &str = "mpsgate: NUL";
 
 /// A parsed `config.json`.
 ///
-/// `linux.seccomp`, which is half of a usual one and which nothing here reads, stays text: it is neither
-/// parsed nor written anew.
+/// `linux.seccomp`, which is half of a usual one and which nothing here reads, stays text: it is
+/// neither parsed nor written anew.
 #[derive(Debug)]
 pub struct Document {
     /// With null in the place of `linux.seccomp`.
@@ -234,8 +234,8 @@ fn classify(error: serde_json::Error) -> SpecError {
     SpecError::NotJson(error)
 }
 
-/// Like `Value`'s own `Deserialize`, but a key that stands twice or in another spelling is an error, and so is a
-/// text with a NUL where runtimes read it; and `linux.seccomp` stays text.
+/// Like `Value`'s own `Deserialize`, but a key that stands twice or in another spelling is an
+/// error, and so is a text with a NUL where runtimes read it; and `linux.seccomp` stays text.
 #[derive(Clone, Copy)]
 struct Node<'a> {
     place: Place,
@@ -247,7 +247,8 @@ impl Node<'_> {
         Self { place, ..self }
     }
 
-    /// Values of annotations are data, which no runtime of C's reads for a decision. It looks for their names.
+    /// Values of annotations are data, which no runtime of C's reads for a decision. It looks for
+    /// their names.
     fn check<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
         if text.contains('\0') && self.place != Place::Annotations {
             return Err(E::custom(NUL));
@@ -311,8 +312,9 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        // A rule has five members, and a map begins with room for four. The shim's allocator gives no small piece
-        // back, so that with 180,000 of them the memory of growing would be most of all.
+        // A rule has five members, and a map begins with room for four. The shim's allocator gives
+        // no small piece back, so that with 180,000 of them the memory of growing would be most of
+        // all.
         let mut object = Map::with_capacity(if self.place == Place::Rule { 5 } else { 0 });
         while let Some(key) = map.next_key::<String>()? {
             if object.contains_key(&key) {

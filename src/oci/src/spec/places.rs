@@ -1,8 +1,8 @@
 //! Which keys stand where in a `config.json`, and which spellings a runtime takes for one of them.
 //!
-//! runc reads with Go's encoding/json, which takes a key in any case, and `ſ` for `s` and the Kelvin sign for `k`
-//! as well. crun's parser hands on C strings, which end at a NUL. Keys of maps (annotations, sysctl) are data
-//! and have no second spelling but that one.
+//! runc reads with Go's encoding/json, which takes a key in any case, and `ſ` for `s` and the
+//! Kelvin sign for `k` as well. crun's parser hands on C strings, which end at a NUL. Keys of maps
+//! (annotations, sysctl) are data and have no second spelling but that one.
 
 /// A place in a document whose keys are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

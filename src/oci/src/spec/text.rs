@@ -1,7 +1,7 @@
 //! JSON as a stream of bytes: read in pieces, without a tree, whatever its size and depth.
 //!
-//! As strict about syntax as Go's encoding/json and yajl, and as lenient about text as Go: bytes that are no
-//! UTF-8 and half surrogates become U+FFFD, and a number is any number.
+//! As strict about syntax as Go's encoding/json and yajl, and as lenient about text as Go: bytes
+//! that are no UTF-8 and half surrogates become U+FFFD, and a number is any number.
 
 use std::io::{ErrorKind, Read};
 
@@ -125,7 +125,8 @@ impl<'r> Text<'r> {
         self.expect(b':')
     }
 
-    /// Whether another member or element follows in what `close` ends; takes the comma before it, or `close`.
+    /// Whether another member or element follows in what `close` ends; takes the comma before it,
+    /// or `close`.
     pub(super) fn follows(&mut self, close: u8, is_first: &mut bool) -> Result<bool, SpecError> {
         let next = self.look()?.ok_or_else(|| self.ends())?;
         if std::mem::take(is_first) {
@@ -166,7 +167,8 @@ impl<'r> Text<'r> {
         self.expect(b':')
     }
 
-    /// A string or number of which so many bytes are kept; any other value is skipped. Says which it was.
+    /// A string or number of which so many bytes are kept; any other value is skipped. Says which
+    /// it was.
     pub(super) fn scalar(&mut self, most: usize) -> Result<Scalar, SpecError> {
         match self.look()?.ok_or_else(|| self.ends())? {
             b'"' => {

@@ -1,5 +1,5 @@
 //! What a decision reads of a spec. Lenient: a part that is missing, null or of another type is
-//! absent, because the runtime below will judge it and a decision must not fail on it.
+//! absent, because the runtime below will evaluate it and a decision must not fail on it.
 
 use serde_json::{Map, Value};
 
@@ -26,7 +26,8 @@ pub struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// A character device: runc knows two letters for it, crun takes whatever begins with neither `b` nor `p`.
+    /// A character device: runc knows two letters for it, crun takes whatever begins with neither
+    /// `b` nor `p`.
     #[must_use]
     pub fn is_character(&self) -> bool {
         !self.kind.starts_with(['b', 'p'])
@@ -49,8 +50,8 @@ pub struct DeviceRule<'a> {
 }
 
 impl DeviceRule<'_> {
-    /// Whether the rule is about reading or writing this character device. A rule of type `a` is about every
-    /// device, whatever else it says: runc and the kernel's cgroup v1 read no further.
+    /// Whether the rule is about reading or writing this character device. A rule of type `a` is
+    /// about every device, whatever else it says: runc and the kernel's cgroup v1 read no further.
     #[must_use]
     pub fn covers(&self, major: u32, minor: Option<u32>) -> bool {
         self.is_for_all()
@@ -94,8 +95,8 @@ impl DeviceRule<'_> {
 }
 
 impl DeviceRule<'_> {
-    /// Whether it opens character devices whose major it does not name. For runc a rule of the type `a` is one
-    /// for all devices, whatever numbers and letters it has.
+    /// Whether it opens character devices whose major it does not name. For runc a rule of the type
+    /// `a` is one for all devices, whatever numbers and letters it has.
     #[must_use]
     pub fn opens_every_major(&self) -> bool {
         let of_characters =
@@ -298,7 +299,8 @@ impl<'a> View<'a> {
     }
 
     /// Whether a process of the container may come to a capability: by its bounding set, or by its
-    /// inheritable or ambient one (capabilities(7), "Transformation of capabilities during execve").
+    /// inheritable or ambient one (capabilities(7), "Transformation of capabilities during
+    /// execve").
     #[must_use]
     pub fn may_gain(&self, capability: &str) -> bool {
         ["bounding", "inheritable", "ambient"]
@@ -381,8 +383,8 @@ pub(super) fn device_rule(value: &Value) -> Option<DeviceRule<'_>> {
     rule_of(value.get("allow")?.as_bool()?, text("type"), numbers, text("access"))
 }
 
-/// A device as the kernel makes its node: of the numbers that a runtime is given (64 bits with a sign), those
-/// bits are left that fit a 32-bit `dev_t`. One that is missing is zero.
+/// A device as the kernel makes its node: of the numbers that a runtime is given (64 bits with a
+/// sign), those bits are left that fit a 32-bit `dev_t`. One that is missing is zero.
 pub(super) fn device_of<'a>(
     path: &'a str,
     kind: &'a str,
@@ -396,8 +398,8 @@ pub(super) fn device_of<'a>(
     Device { path, kind, major: bits(major, 0xfff), minor: bits(minor, 0xf_ffff) }
 }
 
-/// A rule of these fields. A number that no device has stands for all where the rule allows; where it denies,
-/// the rule counts for nothing.
+/// A rule of these fields. A number that no device has stands for all where the rule allows; where
+/// it denies, the rule counts for nothing.
 pub(super) fn rule_of<'a>(
     allow: bool,
     kind: &'a str,

@@ -1,9 +1,11 @@
-//! The catalogue: every way to a GPU past a grant that `SECURITY.md` numbers, as real engines write it, and what
-//! becomes of it under each value of `policy.unallocated`; beside each the closest spec that must start.
+//! The catalogue: every way to a GPU past a grant that `SECURITY.md` numbers, as real engines write
+//! it, and what becomes of it under each value of `policy.unallocated`; beside each the closest
+//! spec that must start.
 //!
-//! `captured/NN-CELL[-VARIANT].json` are made by `tests/engines/capture`, which says how. `written/` holds what no
-//! engine here can be made to write; each says after what. `MPSGATE_BLESS=1 cargo test -p mpsgate-policy` records
-//! new decisions in `tests/golden/catalogue.txt`.
+//! `captured/NN-CELL[-VARIANT].json` are made by `tests/engines/capture`, which says how.
+//! `written/` holds what no engine here can be made to write; each says after what.
+//! `MPSGATE_BLESS=1 cargo test -p mpsgate-policy` records new decisions in
+//! `tests/golden/catalogue.txt`.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "fixtures, page and golden text are files")]
@@ -21,7 +23,8 @@ use mpsgate_testing::golden;
 use fixture::{Fixture, fixtures};
 /// Ways that leave nothing in a spec. The page says so of each, and what an operator can do.
 const UNSEEN: [usize; 3] = [17, 21, 29];
-/// Ways that are none: the spec passes in silence, as the kernel or the toolkit keeps the card shut.
+/// Ways that are none: the spec passes in silence, as the kernel or the toolkit keeps the card
+/// shut.
 const HARMLESS: [usize; 2] = [12, 26];
 const VALUES: [(Unallocated, &str); 3] =
     [(Unallocated::Refuse, "refuse"), (Unallocated::Strip, "strip"), (Unallocated::Warn, "warn")];

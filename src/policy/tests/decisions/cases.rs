@@ -154,8 +154,8 @@ fn exempting(policy: &mut Policy) {
     }];
 }
 
-/// A container of containerd's CRI that sees every card and mounts the MPS directory, beside an entry of
-/// `policy.exempt`.
+/// A container of containerd's CRI that sees every card and mounts the MPS directory, beside an
+/// entry of `policy.exempt`.
 fn exporter(name: &'static str, namespace: &str, image: &str) -> Case {
     let spec = json!({
         "process": { "env": ["NVIDIA_VISIBLE_DEVICES=all"] },

@@ -79,7 +79,8 @@ fn sharing(case: Case) -> Case {
     Case { node, ..case }
 }
 
-/// Rows of the table whose outcome is another one where cards are shared without MPS, and those of several cards.
+/// Rows of the table whose outcome is another one where cards are shared without MPS, and those of
+/// several cards.
 #[test]
 fn without_mps_the_table_differs_as_recorded() {
     let several = |mem: &str, count: &str| {

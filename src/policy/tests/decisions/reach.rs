@@ -1,5 +1,5 @@
-//! Rows about what edits leave within reach, about what is open without a rule, and about whose processes a
-//! container sees.
+//! Rows about what edits leave within reach, about what is open without a rule, and about whose
+//! processes a container sees.
 
 use mpsgate_config::{HostPid, Policy, Privileged, Unallocated};
 use mpsgate_policy::{Caller, MountKind, Pids, Unruled};

@@ -1,4 +1,5 @@
-//! Whatever rules and nodes a spec has: what is not refused has nothing managed within reach after its edits.
+//! Whatever rules and nodes a spec has: what is not refused has nothing managed within reach after
+//! its edits.
 
 use mpsgate_config::{Privileged, Unallocated};
 use mpsgate_oci::spec::{View, apply};

@@ -1,5 +1,6 @@
-//! The IPC namespace and `/dev/shm` of a container with a request, as a table: what the settings say, what the node's MPS
-//! servers were seen to do, which namespace it has and what it has at `/dev/shm`.
+//! The IPC namespace and `/dev/shm` of a container with a request, as a table: what the settings
+//! say, what the node's MPS servers were seen to do, which namespace it has and what it has at
+//! `/dev/shm`.
 
 use std::fmt::Write;
 

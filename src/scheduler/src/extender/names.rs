@@ -1,5 +1,5 @@
-//! What a name of Kubernetes looks like. Whatever comes from outside is held against this before it goes into a path, a log
-//! or an answer.
+//! What a name of Kubernetes looks like. Whatever comes from outside is held against this before it
+//! goes into a path, a log or an answer.
 
 /// The longest name of a pod or a node.
 const SUBDOMAIN: usize = 253;
@@ -18,7 +18,8 @@ pub(crate) fn is_namespace(text: &str) -> bool {
     text.len() <= LABEL && is_part(text)
 }
 
-/// Whether it may be a uid. Kubernetes says nothing of how they look; these letters mean nothing anywhere else.
+/// Whether it may be a uid. Kubernetes says nothing of how they look; these letters mean nothing
+/// anywhere else.
 pub(crate) fn is_uid(text: &str) -> bool {
     let plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_');
     (1..=UID).contains(&text.len()) && text.bytes().all(plain)

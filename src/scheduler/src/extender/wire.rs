@@ -1,5 +1,5 @@
-//! What kube-scheduler sends and reads: k8s.io/kube-scheduler/extender/v1, whose JSON has Go's field names. Schedulers
-//! before 1.16 wrote some of them in lower case, and Go itself reads both.
+//! What kube-scheduler sends and reads: k8s.io/kube-scheduler/extender/v1, whose JSON has Go's
+//! field names. Schedulers before 1.16 wrote some of them in lower case, and Go itself reads both.
 
 use std::collections::BTreeMap;
 
@@ -65,8 +65,8 @@ impl Serialize for Filtered {
         let mut fields = to.serialize_struct("Filtered", 5)?;
         fields.serialize_field("Nodes", &self.nodes)?;
         fields.serialize_field("NodeNames", &self.node_names)?;
-        // The unresolvable ones in both: a scheduler before 1.21 knows the first alone and would show no reason, a later one
-        // lets the other win.
+        // The unresolvable ones in both: a scheduler before 1.21 knows the first alone and would
+        // show no reason, a later one lets the other win.
         let both = |unresolvable| Reasons { failed: &self.failed, unresolvable };
         fields.serialize_field("FailedNodes", &both(false))?;
         fields.serialize_field("FailedAndUnresolvableNodes", &both(true))?;

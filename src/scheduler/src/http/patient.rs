@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-/// How long writing may wait for the client, all in all, from one thing that it says to the next: a byte now and then
-/// does not begin it anew.
+/// How long writing may wait for the client, all in all, from one thing that it says to the next: a
+/// byte now and then does not begin it anew.
 pub(super) const WRITE_LIMIT: Duration = Duration::from_secs(10);
 
 pub(super) struct Patient<S> {

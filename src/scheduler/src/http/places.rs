@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Connections of one address at a time.
 const EACH: usize = 32;
-/// Of this machine: whoever is on it and binds many pods at once is kube-scheduler, or a proxy before all of them.
+/// Of this machine: whoever is on it and binds many pods at once is kube-scheduler, or a proxy
+/// before all of them.
 const EACH_LOCAL: usize = 128;
 
 /// Connections by address.

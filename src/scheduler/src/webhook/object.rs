@@ -1,4 +1,4 @@
-//! The object of a review: which pod is to be judged, and what of it matters.
+//! The object of a review: which pod is to be evaluated, and what of it matters.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,8 @@ const NO_POD: &str = "this object has no pod in it that could be looked at";
 pub(super) enum Subject {
     /// Nothing of ours.
     Nothing,
-    /// A pod that is to be made, what its author may not say in it, and where it is to be scheduled.
+    /// A pod that is to be made, what its author may not say in it, and where it is to be
+    /// scheduled.
     Pod { pod: Pod, forged: Option<Said>, scheduling: Scheduling },
     /// A pod that nobody but a scheduler may make or change so.
     Forged(Said),
@@ -137,7 +138,8 @@ fn read<'a, T: Default + Deserialize<'a>>(text: Option<&'a RawValue>) -> Result<
     Ok(read.0.unwrap_or_default())
 }
 
-/// Alone, because it is small whatever the rest is: who makes the rest too long to be looked at gains nothing.
+/// Alone, because it is small whatever the rest is: who makes the rest too long to be looked at
+/// gains nothing.
 fn metadata_of(object: Option<&RawValue>) -> Result<Metadata, &'static str> {
     let head: wire::Head = read(object)?;
     Ok(head.metadata.0.unwrap_or_default())
@@ -148,7 +150,8 @@ fn first(pod: &Pod) -> String {
     pod.containers.first().map(|first| first.name.clone()).unwrap_or_default()
 }
 
-/// A static pod's copy, believed of nobody but a kubelet: the API server lets anybody else say so too.
+/// A static pod's copy, accepted from nobody but a kubelet: the API server lets anybody else say so
+/// too.
 fn is_mirror(metadata: &Metadata, user: Option<&User>) -> bool {
     let is_node = user.is_some_and(|user| {
         user.username.as_str().starts_with(NODE)
@@ -293,7 +296,8 @@ fn shm(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> Option
     let at_shm = |mount: &&wire::Mount| admission::is_shm(mount.mount_path.as_str());
     let mount = objects(&container.volume_mounts).filter(at_shm).last()?;
     let volume = volumes.get(mount.name.as_str())?;
-    // One volume may be mounted by thousands of containers, and what each looks at and is told shall cost little.
+    // One volume may be mounted by thousands of containers, and what each looks at and is told
+    // shall cost little.
     let host = volume.host_path().filter(|path| path.len() <= LONGEST_PATH);
     let host = host.map(|path| format!("{path}/{}", mount.sub_path.as_str()));
     if host.is_some_and(|path| admission::is_shm(&path)) {
@@ -325,8 +329,8 @@ struct AloneResources<'a> {
     limits: &'a BTreeMap<String, Box<RawValue>>,
 }
 
-/// GPU memory by resource, and percent of a card's compute. The node's own reading of limits also reads requests,
-/// which Kubernetes wants to be the same.
+/// GPU memory by resource, and percent of a card's compute. The node's own reading of limits also
+/// reads requests, which Kubernetes wants to be the same.
 fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), String> {
     let mut found = (Vec::new(), 0);
     let Some(resources) = &container.resources.0 else { return Ok(found) };
@@ -351,7 +355,8 @@ fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), Str
     Ok(found)
 }
 
-/// What a pod's selectors leave: its nodeSelector, else what every term of its required affinity says.
+/// What a pod's selectors leave: its nodeSelector, else what every term of its required affinity
+/// says.
 fn nodes(spec: &Spec) -> Nodes {
     if let Some(word) = spec.node_selector.0.get(LABEL) {
         let word = word.0.as_deref();

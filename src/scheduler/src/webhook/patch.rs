@@ -9,11 +9,13 @@ use super::object::Scheduling;
 /// What Kubernetes writes where a pod names no scheduler, before any webhook sees it.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
-/// What the webhook is told at its start. Nothing is switched on, by default: `hostIPC` is a privilege, and who gives it should know.
+/// What the webhook is told at its start. Nothing is switched on, by default: `hostIPC` is a
+/// privilege, and who gives it should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mutation {
-    /// Sets `hostIPC: true` in a pod that asks for GPU memory and may come under MPS; not beside `hostUsers: false`, where the API
-    /// server would refuse what its author never wrote, and not where [`Self::ipc`] leaves it to each node.
+    /// Sets `hostIPC: true` in a pod that asks for GPU memory and may come under MPS; not beside
+    /// `hostUsers: false`, where the API server would refuse what its author never wrote, and not
+    /// where [`Self::ipc`] leaves it to each node.
     pub host_ipc: bool,
     /// Sets this `schedulerName` in a pod that asks for GPU memory and names none.
     pub scheduler_name: Option<String>,
@@ -22,10 +24,12 @@ pub struct Mutation {
     /// Not a change, but who may say where a pod was placed: mpsgate-scheduler's account,
     /// `system:serviceaccount:NAMESPACE:NAME`. Without it nobody may.
     pub scheduler_account: Option<String>,
-    /// Not a change, but the nodes' `policy.ipc`. With another word than `require-host` a pod without `hostIPC` is neither changed
-    /// nor refused: it shall run under Pod Security `baseline` and beside `hostUsers: false`.
+    /// Not a change, but the nodes' `policy.ipc`. With another word than `require-host` a pod
+    /// without `hostIPC` is neither changed nor refused: it shall run under Pod Security `baseline`
+    /// and beside `hostUsers: false`.
     pub ipc: Ipc,
-    /// Not a change, but the nodes' `policy.exempt`: what these containers show of GPUs is not judged.
+    /// Not a change, but the nodes' `policy.exempt`: what these containers show of GPUs is not
+    /// evaluated.
     pub exempt: Vec<Exempt>,
 }
 

@@ -1,12 +1,12 @@
-//! Where a scheduler put a pod stands in annotations of the pod. A scheduler writes them as it binds; from anybody else
-//! they are forged.
+//! Where a scheduler put a pod stands in annotations of the pod. A scheduler writes them as it
+//! binds; from anybody else they are forged.
 
 use mpsgate_kubernetes::{GPU_COUNT, PLACEMENT};
 use mpsgate_model::{Code, Refusal};
 
 use super::wire::{Metadata, User};
 
-/// All that mpsgate-scheduler writes on a pod: its own, and those of the seed systems.
+/// All that mpsgate-scheduler writes on a pod: its own, and those of ACK and gpushare.
 pub(super) const WRITTEN: [&str; 9] = [
     PLACEMENT,
     "ALIYUN_COM_GPU_MEM_IDX",
@@ -25,7 +25,8 @@ pub(super) fn is_by(user: Option<&User>, account: Option<&str>) -> bool {
     !name.is_empty() && account == Some(name)
 }
 
-/// A new pod that says where it was put. The other systems' words are theirs where the pod asks for nothing of ours.
+/// A new pod that says where it was put. The other systems' words are theirs where the pod asks for
+/// nothing of ours.
 pub(super) fn brought(metadata: &Metadata, asks: bool) -> Option<Refusal> {
     let forged = WRITTEN
         .into_iter()
@@ -36,8 +37,9 @@ pub(super) fn brought(metadata: &Metadata, asks: bool) -> Option<Refusal> {
     Some(Refusal::new(Code::Unconfirmed, found, format!("remove the annotation {forged}")))
 }
 
-/// An update that says something else about where a pod was put, or on how many cards its memory was counted there. Words
-/// of the other systems are their schedulers' to write, on pods that mpsgate's has not placed.
+/// An update that says something else about where a pod was put, or on how many cards its memory
+/// was counted there. Words of the other systems are their schedulers' to write, on pods that
+/// mpsgate's has not placed.
 pub(super) fn changed(now: &Metadata, then: &Metadata, counted: bool) -> Option<Refusal> {
     let ours = now.annotations.has(PLACEMENT) || then.annotations.has(PLACEMENT);
     let differs = |name: &str| now.annotations.known.get(name) != then.annotations.known.get(name);

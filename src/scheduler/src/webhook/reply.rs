@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::Unreadable;
 use super::wire::Request;
 
-/// The API server cuts a warning that is longer (`k8s.io/api/admission/v1`, `AdmissionResponse.Warnings`).
+/// The API server cuts a warning that is longer (`k8s.io/api/admission/v1`,
+/// `AdmissionResponse.Warnings`).
 const LONGEST_WARNING: usize = 256;
 /// It shows no more of them than 4,096 characters.
 const MOST_WARNINGS: usize = 16;

@@ -1,6 +1,6 @@
-//! How a foreign document is read: by shape. What is of another shape than expected counts as not there, what is of no
-//! interest is passed over as it is read. So what a body costs in memory is what matters in it, and never more than some
-//! times its bytes: `[{},{},…]` costs nothing.
+//! How a foreign document is read: by shape. What is of another shape than expected counts as not
+//! there, what is of no interest is passed over as it is read. So what a body costs in memory is
+//! what matters in it, and never more than some times its bytes: `[{},{},…]` costs nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;

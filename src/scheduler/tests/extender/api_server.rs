@@ -1,5 +1,6 @@
-//! An API server of pods, one list of nodes and one Lease, in memory, that fails as it is told. `tests/k8s` has a real one;
-//! what this can and that cannot is to answer wrongly at one chosen request.
+//! An API server of pods, one list of nodes and one Lease, in memory, that fails as it is told.
+//! `tests/k8s` has a real one; what this can and that cannot is to answer wrongly at one chosen
+//! request.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write as _;
@@ -33,7 +34,8 @@ pub(crate) struct World {
     /// `METHOD path`.
     pub(crate) asked: Vec<String>,
     changed: watch::Sender<u64>,
-    /// While it is, connections are accepted and stay open, and nothing is said on them, nor ever again.
+    /// While it is, connections are accepted and stay open, and nothing is said on them, nor ever
+    /// again.
     pub(crate) mute: watch::Sender<bool>,
 }
 

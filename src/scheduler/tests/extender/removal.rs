@@ -14,7 +14,8 @@ use super::api_server::{ApiServer, Fault, World};
 const CARDS: &str = "mpsgate.io/cards";
 const REMOVAL: &str = "mpsgate.io/removal";
 
-/// Three nodes: one with cards that a pod holds, one that only shows a condition, one that is none of mpsgate's.
+/// Three nodes: one with cards that a pod holds, one that only shows a condition, one that is none
+/// of mpsgate's.
 fn world() -> World {
     let mut world = World::default();
     for name in ["held", "shows", "other"] {

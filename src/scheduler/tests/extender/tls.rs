@@ -85,7 +85,7 @@ async fn only_who_shows_a_certificate_of_the_client_ca_is_answered() {
     let mut placed = world(&[]);
     placed.add_bound("a", "n1", 7);
     let scheduler = Scheduler::start(placed, &flags).await;
-    // TLS 1.3 tells a client that its certificate is not believed only when it reads.
+    // TLS 1.3 tells a client that its certificate is not trusted only when it reads.
     for nobody in [None, Some("stranger"), Some("server")] {
         assert_eq!(asks(&scheduler, at, nobody, "/healthz").await, None, "{nobody:?}");
     }

@@ -1,4 +1,5 @@
-//! Pods that choose a handler, in a cluster where one node leads NVIDIA's through mpsgate and another does not.
+//! Pods that choose a handler, in a cluster where one node leads NVIDIA's through mpsgate and
+//! another does not.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ pub(crate) fn exempt() -> Vec<Exempt> {
     vec![Exempt { namespace: "gpu-operator".to_owned(), image: OPERAND.to_owned() }]
 }
 
-/// Nodes `gpu-1` and `gpu-2`, whose label `pool` is `round` and `led`; `gpu-3` in the pool `old` says nothing of its handlers.
+/// Nodes `gpu-1` and `gpu-2`, whose label `pool` is `round` and `led`; `gpu-3` in the pool `old`
+/// says nothing of its handlers.
 pub(crate) fn known() -> Known {
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
     let node = |pool: &str, handlers| Node {
@@ -60,7 +62,8 @@ fn pool(pod: Value, name: &str) -> Value {
     with(pod, "/spec/nodeSelector", json!({"pool": name}))
 }
 
-/// Ways to a card beside `NVIDIA_VISIBLE_DEVICES`, each beside what shows none, by a class that goes round.
+/// Ways to a card beside `NVIDIA_VISIBLE_DEVICES`, each beside what shows none, by a class that
+/// bypasses mpsgate.
 fn ways() -> Vec<Case> {
     let round = || class(pod(json!({})), "nvidia");
     let env = |variables: &[(&str, Option<&str>)]| {
@@ -148,7 +151,10 @@ pub(super) fn cases() -> Vec<Case> {
         ]}}}),
     );
     let pods = [
-        ("nvidia's class with GPU memory, where its handler goes round", class(asking(), "nvidia")),
+        (
+            "nvidia's class with GPU memory, where its handler bypasses mpsgate",
+            class(asking(), "nvidia"),
+        ),
         ("the same, on the nodes where it does", pool(class(asking(), "nvidia"), "round")),
         ("the same, on the nodes where it is led", pool(class(asking(), "nvidia"), "led")),
         ("the same, on such a node by its name's field", both),
@@ -168,7 +174,7 @@ pub(super) fn cases() -> Vec<Case> {
     all.extend([
         ("an exempt operand of the GPU operator, with all cards", operand("gpu-operator")),
         ("the same image elsewhere", operand("tenant")),
-        ("a debugger with all cards in a pod that goes round", debugged("all")),
+        ("a debugger with all cards in a pod that bypasses mpsgate", debugged("all")),
         ("a debugger without", debugged("void")),
         (
             "a Deployment of nvidia's class with GPU memory",

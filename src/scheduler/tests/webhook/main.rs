@@ -1,5 +1,5 @@
-//! The webhook's table: objects in, what their author reads out, as golden text. `MPSGATE_BLESS=1 cargo test -p
-//! mpsgate-scheduler --test webhook` rewrites it. Then what holds for every body.
+//! The webhook's table: objects in, what their author reads out, as golden text. `MPSGATE_BLESS=1
+//! cargo test -p mpsgate-scheduler --test webhook` rewrites it. Then what holds for every body.
 
 #![allow(
     clippy::unwrap_used,
@@ -31,7 +31,7 @@ fn answer(bytes: &[u8]) -> Value {
     answer["response"].clone()
 }
 
-fn judged(review: &Value) -> Value {
+fn evaluated(review: &Value) -> Value {
     let account = Mutation {
         scheduler_account: Some(SCHEDULER.to_owned()),
         exempt: exempt(),
@@ -74,7 +74,7 @@ fn the_table_reads_as_recorded() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/webhook.txt");
     let mut text = String::new();
     for (name, review) in cases() {
-        let response = judged(&review);
+        let response = evaluated(&review);
         writeln!(text, "# {name}").unwrap();
         if response["allowed"] == true {
             text.push_str("allowed\n");
@@ -95,16 +95,17 @@ fn the_table_reads_as_recorded() {
     compare(path, &text);
 }
 
-/// The chart's conditions keep from the webhook what is nothing to it: `tests/chart` evaluates them over this file.
+/// The chart's conditions keep from the webhook what is nothing to it: `tests/chart` evaluates them
+/// over this file.
 #[test]
 fn what_the_webhook_has_a_word_on_is_recorded_for_the_charts_conditions() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/webhook.jsonl");
     let mut text = String::new();
     // Of the longest one its length alone is of interest, and no condition looks at that.
     for (name, review) in cases().into_iter().filter(|(name, _)| !name.contains("too long")) {
-        let response = judged(&review);
-        let judged = response["allowed"] != true || response.get("warnings").is_some();
-        let line = json!({"name": name, "judged": judged, "changed": changed(&review, &both()).is_some(), "review": review});
+        let response = evaluated(&review);
+        let evaluated = response["allowed"] != true || response.get("warnings").is_some();
+        let line = json!({"name": name, "evaluated": evaluated, "changed": changed(&review, &both()).is_some(), "review": review});
         writeln!(text, "{line}").unwrap();
     }
     compare(path, &text);
@@ -129,7 +130,7 @@ fn without_an_account_nobody_says_where_a_pod_was_placed() {
         assert_eq!(response(&Mutation::default())["allowed"], false, "{name}");
         let mut nameless = case(name);
         nameless["request"]["userInfo"] = json!({});
-        assert_eq!(judged(&nameless)["allowed"], false, "{name}");
+        assert_eq!(evaluated(&nameless)["allowed"], false, "{name}");
     }
 }
 
@@ -202,7 +203,7 @@ fn what_is_no_review_is_refused_by_http_alone_where_nobody_asked_a_question() {
 fn a_pod_that_cannot_be_looked_at_is_allowed_with_a_warning() {
     for object in [json!(null), json!([]), json!({"spec": 7}), json!({"spec": null})] {
         let review = review("Pod", "CREATE", "", object, Value::Null);
-        let response = judged(&review);
+        let response = evaluated(&review);
         assert_eq!(response["uid"], "u-1");
         assert_eq!(response["allowed"], true);
         assert_eq!(
@@ -260,7 +261,7 @@ fn without_host_ipc_a_pod_is_left_to_the_nodes_where_their_policy_says_so() {
 }
 
 #[test]
-fn a_template_is_judged_as_its_pods_will_be() {
+fn a_template_is_evaluated_as_its_pods_will_be() {
     let review = cases().into_iter().find(|(name, _)| *name == "a Deployment").unwrap().1;
     let warnings = |mutation: &Mutation| {
         let response =
@@ -295,7 +296,7 @@ fn a_warning_fits_a_header_of_http() {
     let value = format!("GPU-{}\n\u{7}\"", "ü".repeat(400));
     pod["spec"]["containers"][0]["env"] =
         json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]);
-    for warning in judged(&of_pod(&pod))["warnings"].as_array().unwrap() {
+    for warning in evaluated(&of_pod(&pod))["warnings"].as_array().unwrap() {
         let text = warning.as_str().unwrap();
         assert!(text.chars().count() <= 256, "{text}");
         assert!(!text.chars().any(char::is_control), "{text:?}");
@@ -377,7 +378,7 @@ proptest! {
         part in prop::sample::select(vec!["", "ephemeralcontainers", "status"]),
     ) {
         let review = review(kind, operation, part, object, old);
-        prop_assert_eq!(&judged(&review)["uid"], "u-1");
+        prop_assert_eq!(&evaluated(&review)["uid"], "u-1");
         changed(&review, &both());
     }
 
@@ -416,12 +417,12 @@ proptest! {
             pod["metadata"]["labels"] = json!({"aliyun.com/gpu-count": cards.to_string()});
         }
         let wants = word != Some("share") && host_ipc != Some(true);
-        prop_assert_eq!(&judged(&of_pod(&pod))["allowed"], &json!(!wants));
+        prop_assert_eq!(&evaluated(&of_pod(&pod))["allowed"], &json!(!wants));
         if let Some(patch) = changed(&of_pod(&pod), &both()) {
             apply(&mut pod, &patch);
         }
         prop_assert_eq!(changed(&of_pod(&pod), &both()), None);
-        prop_assert_eq!(&judged(&of_pod(&pod))["allowed"], &json!(true));
+        prop_assert_eq!(&evaluated(&of_pod(&pod))["allowed"], &json!(true));
         if scheduler != Some("volcano") {
             prop_assert_eq!(&pod["spec"]["schedulerName"], "mpsgate");
         }

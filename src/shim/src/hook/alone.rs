@@ -1,5 +1,6 @@
-//! `mpsgate-hook createRuntime` without a grant: where an engine runs only the hook, or runs it for every
-//! container besides the runtime. It judges the bundle and what came out of it, and can only veto.
+//! `mpsgate-hook createRuntime` without a grant: where an engine runs only the hook, or runs it for
+//! every container besides the runtime. It evaluates the bundle and what came out of it, and can
+//! only veto.
 //!
 //! ```text
 //! none of ours ──────────────► 0        request ──────────────► E_HOOK_ONLY
@@ -17,17 +18,17 @@ use mpsgate_policy::{Action, Caller, Reading, Verdict, asks, exempt_as, is_privi
 
 use super::{cgroup, check_proc, devices, mounts, veto};
 use crate::bundle::Bundle;
+use crate::evaluate::{Evaluation, decide_unclean, rootless};
 use crate::grant::managed_nodes;
-use crate::judge::{Judge, decide_unclean, rootless};
 use crate::marks::has_grant;
 
-/// Judges the container of a state.
+/// Evaluates the container of a state.
 pub(super) fn check(state: &HookState) -> Result<(), Refusal> {
     let (directory, mut bundle) = match load(state) {
         Ok(found) => found,
         Err(refusal) => {
             veto::say(&format!(
-                "mpsgate: container {:?} is not judged: {}",
+                "mpsgate: container {:?} is not evaluated: {}",
                 state.id,
                 printable::line(&refusal.sentence)
             ));
@@ -53,10 +54,10 @@ pub(super) fn check(state: &HookState) -> Result<(), Refusal> {
     if has_grant(view, &state.id, false) {
         return Ok(());
     }
-    let judge = Judge::of(view, &directory, false);
-    let roots = &judge.settings.trust.kubernetes_roots;
-    let caller = Caller::of(None, &directory, roots, judge.kubelet);
-    if asks(view, caller, judge.env_may_ask(), &judge.node) {
+    let evaluation = Evaluation::of(view, &directory, false);
+    let roots = &evaluation.settings.trust.kubernetes_roots;
+    let caller = Caller::of(None, &directory, roots, evaluation.kubelet);
+    if asks(view, caller, evaluation.env_may_ask(), &evaluation.node) {
         return Err(Refusal::new(
             Code::HookOnly,
             "it asks for GPU memory, but of mpsgate only the hook runs for it, which can check a container \
@@ -64,15 +65,15 @@ pub(super) fn check(state: &HookState) -> Result<(), Refusal> {
             "let the engine use mpsgate-runtime: mpsgate configure containerd|docker|podman|crio --write",
         ));
     }
-    match judge.decide(view, caller, Action::Create).verdict {
+    match evaluation.decide(view, caller, Action::Create).verdict {
         Verdict::Refuse(refusal) => Err(refusal),
-        _ if judge.settings.policy.unallocated == Unallocated::Warn
+        _ if evaluation.settings.policy.unallocated == Unallocated::Warn
             || is_privileged(view)
-            || exempt_as(&judge.settings.policy, caller, view).is_some() =>
+            || exempt_as(&evaluation.settings.policy, caller, view).is_some() =>
         {
             Ok(())
         }
-        _ => closed(state, &judge),
+        _ => closed(state, &evaluation),
     }
 }
 
@@ -87,12 +88,13 @@ fn load(state: &HookState) -> Result<(PathBuf, Bundle), Refusal> {
     Ok((std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned()), bundle))
 }
 
-/// Nothing of ours is mounted and no managed card opens in the container, whatever its spec says: hooks may have run before this one.
-fn closed(state: &HookState, judge: &Judge) -> Result<(), Refusal> {
+/// Nothing of ours is mounted and no managed card opens in the container, whatever its spec says:
+/// hooks may have run before this one.
+fn closed(state: &HookState, evaluation: &Evaluation) -> Result<(), Refusal> {
     let Some(pid) = state.pid.and_then(|pid| u32::try_from(pid).ok()) else { return Ok(()) };
-    let checked = check_proc()
-        .and_then(|()| mounts::check(pid))
-        .and_then(|()| devices::check(cgroup::of(pid).as_ref(), &[], &managed_nodes(&judge.node)));
+    let checked = check_proc().and_then(|()| mounts::check(pid)).and_then(|()| {
+        devices::check(cgroup::of(pid).as_ref(), &[], &managed_nodes(&evaluation.node))
+    });
     match checked {
         Err(refusal) if matches!(refusal.code, Code::DeviceOpen | Code::MpsMount) => Err(refusal),
         Err(refusal) => {

@@ -43,7 +43,8 @@ mod tests {
             directory("0::/s.slice/c.scope\n", true),
             Some("/sys/fs/cgroup/s.slice/c.scope".into())
         );
-        // podman 5.4.2 with crun 1.21 and systemd: the processes are in a child of the scope; captured.
+        // podman 5.4.2 with crun 1.21 and systemd: the processes are in a child of the scope;
+        // captured.
         assert_eq!(
             directory("0::/machine.slice/libpod-0627c152.scope/container\n", true),
             Some("/sys/fs/cgroup/machine.slice/libpod-0627c152.scope/container".into())

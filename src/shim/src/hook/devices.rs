@@ -1,8 +1,8 @@
 //! Proof by trying: a child in the container's cgroup opens the granted nodes, and cannot open
 //! others. Device rules cannot be read on cgroup v2, where they are a BPF program.
 //!
-//! Works at createRuntime on runc and crun, cgroup v1 and v2 (measured, runc 1.1.5 and crun 1.21): a
-//! granted node gives success or, without a driver, ENXIO; a closed one EPERM.
+//! Works at createRuntime on runc and crun, cgroup v1 and v2 (measured, runc 1.1.5 and crun 1.21):
+//! a granted node gives success or, without a driver, ENXIO; a closed one EPERM.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -55,7 +55,8 @@ pub(super) fn check(
     };
     let mut probes = Vec::new();
     for (nodes, open) in [(granted, true), (closed, false)] {
-        // Whoever injected the driver may have left an optional one out; a closed one is closed in any case.
+        // Whoever injected the driver may have left an optional one out; a closed one is closed in
+        // any case.
         for node in nodes.iter().filter(|node| !(open && node.is_optional())) {
             probes.push(probe(node, open).map_err(|why| failed(&why))?);
         }
@@ -126,8 +127,9 @@ fn probe(node: &DeviceNode, open: bool) -> Result<Probe<'_>, String> {
     Ok(Probe { node, path, open, temporary: true })
 }
 
-/// Device rules of cgroup v1, which can be read, unlike those of v2. Trying costs more there: to move a
-/// process into a cgroup takes the kernel an RCU grace period, 2 to 12 ms (measured, Linux 6.18).
+/// Device rules of cgroup v1, which can be read, unlike those of v2. Trying costs more there: to
+/// move a process into a cgroup takes the kernel an RCU grace period, 2 to 12 ms (measured, Linux
+/// 6.18).
 pub(crate) struct Rules(pub(crate) String);
 
 impl Rules {
@@ -137,8 +139,8 @@ impl Rules {
         (!text.lines().any(|line| line.starts_with('a'))).then_some(Self(text))
     }
 
-    /// Whether a node is as open as it should be: a granted one for reading and writing at once, one of
-    /// another card not even for one of them.
+    /// Whether a node is as open as it should be: a granted one for reading and writing at once,
+    /// one of another card not even for one of them.
     pub(crate) fn agree(&self, node: &DeviceNode, open: bool) -> bool {
         let mut found = self.0.lines().filter_map(|line| {
             // type major:minor access, as in devices.allow
@@ -155,10 +157,11 @@ impl Rules {
     }
 }
 
-/// Runs the probes in a child that has joined the cgroup, so that this process never has to leave it.
+/// Runs the probes in a child that has joined the cgroup, so that this process never has to leave
+/// it.
 ///
-/// JUSTIFICATION for unsafe code: nothing but fork gives a process of the same program that can join
-/// another cgroup and end. One place.
+/// JUSTIFICATION for unsafe code: nothing but fork gives a process of the same program that can
+/// join another cgroup and end. One place.
 #[allow(unsafe_code, reason = "see above")]
 fn in_cgroup(cgroup: &Cgroup, probes: &[Probe<'_>]) -> Result<u8, Refusal> {
     // SAFETY: this program has one thread, so the child may do what the parent may.

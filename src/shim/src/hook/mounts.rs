@@ -1,5 +1,5 @@
-//! What was mounted is looked at again where the container stands: the path of a source may have been made to
-//! lead elsewhere since the runtime's spec was judged.
+//! What was mounted is looked at again where the container stands: the path of a source may have
+//! been made to lead elsewhere since the runtime's spec was evaluated.
 
 use std::path::Path;
 
@@ -45,8 +45,9 @@ impl Mounts {
         info::new_ones(&self.all, &self.own, self.shares_ours, &self.located)
     }
 
-    /// What stands at the container's `/dev/shm`, before the runtime makes its root the root: the last mount there.
-    /// `servers`: device and inode of what the MPS servers have at theirs, which is ours, too.
+    /// What stands at the container's `/dev/shm`, before the runtime makes its root the root: the
+    /// last mount there. `servers`: device and inode of what the MPS servers have at theirs, which
+    /// is ours, too.
     pub(super) fn shm(&self, servers: Option<Inode>) -> Shm {
         let place = Path::new(SHM);
         let ours = Located::of(place, &self.own).filter(|_| inode(place) == servers);
@@ -64,7 +65,8 @@ impl Mounts {
         }
     }
 
-    /// A container with a grant: nothing of ours but its own end of the MPS channel, and no cgroups but its own.
+    /// A container with a grant: nothing of ours but its own end of the MPS channel, and no cgroups
+    /// but its own.
     pub(super) fn check_granted(
         &self,
         state: &HookState,
@@ -130,8 +132,8 @@ fn controls(line: &Line) -> bool {
         && (line.fs_type == "cgroup2" || line.has_any(&WRITABLE_CONTROLLERS))
 }
 
-/// Whether a mount shows the container's own cgroup, as its init's `/proc/PID/cgroup` has it. Under systemd crun
-/// puts the processes into a child of the container's scope.
+/// Whether a mount shows the container's own cgroup, as its init's `/proc/PID/cgroup` has it. Under
+/// systemd crun puts the processes into a child of the container's scope.
 fn is_own(line: &Line, cgroups: &str) -> bool {
     cgroups.lines().any(|text| {
         let mut fields = text.splitn(3, ':');

@@ -1,4 +1,5 @@
-//! What the container that came out shares with the MPS servers: their IPC namespace, and their `/dev/shm`.
+//! What the container that came out shares with the MPS servers: their IPC namespace, and their
+//! `/dev/shm`.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -12,8 +13,8 @@ use super::mounts::Mounts;
 use crate::facts;
 use crate::report::Report;
 
-/// Refuses a container whose CUDA processes would not attach. The MPS control daemons live where mpsgated does, and where
-/// the hook is: in the host's namespace.
+/// Refuses a container whose CUDA processes would not attach. The MPS control daemons live where
+/// mpsgated does, and where the hook is: in the host's namespace.
 pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), Refusal> {
     let inode = |path: &str| std::fs::metadata(path).map(|meta| meta.ino());
     let node: Option<Node> = facts::node_of_daemon();

@@ -1,6 +1,7 @@
 //! Says why the hook vetoes. runc puts a hook's standard error into its own error. crun gives hooks
-//! `/dev/null` (crun 1.21, `run_process_child`), and a person would read no more than `error executing
-//! hook`: there the reason goes where the runtime's own words go, its standard error and its `--log`.
+//! `/dev/null` (crun 1.21, `run_process_child`), and a person would read no more than `error
+//! executing hook`: there the reason goes where the runtime's own words go, its standard error and
+//! its `--log`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
@@ -25,8 +26,8 @@ pub(super) fn say(text: &str) {
     }
 }
 
-/// Writes `text` to standard error, or to that of our parent, which has thrown ours away: Podman gives its
-/// `precreate` hooks `/dev/null` (4.3, `pkg/hooks/exec`).
+/// Writes `text` to standard error, or to that of our parent, which has thrown ours away: Podman
+/// gives its `precreate` hooks `/dev/null` (4.3, `pkg/hooks/exec`).
 pub(crate) fn say_to_parent(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
     if !is_heard() {
@@ -70,8 +71,9 @@ fn to_stderr_of(pid: u32, text: &str) {
     }
 }
 
-/// `--log` and `--log-format` of a runtime that is creating a container, from `/proc/<pid>/cmdline`. A
-/// relative path is left out: it is relative to where the runtime was when it started.
+/// `--log` and `--log-format` of a runtime that is creating a container, from
+/// `/proc/<pid>/cmdline`. A relative path is left out: it is relative to where the runtime was when
+/// it started.
 fn log_of(cmdline: &[u8]) -> Option<(Option<PathBuf>, LogFormat)> {
     let words = cmdline.strip_suffix(b"\0")?.split(|byte| *byte == 0);
     let args: Vec<OsString> =

@@ -1,8 +1,8 @@
 //! Whether somebody other than root can make a path lead elsewhere before the runtime mounts it.
 //!
-//! A name is changed by who can write the directory that it stands in. In a sticky directory (`/tmp`) others'
-//! names are safe, and root's are others'. What the path leads to may be anybody's: a volume's own directory
-//! is, and nobody below it is asked for anything.
+//! A name is changed by who can write the directory that it stands in. In a sticky directory
+//! (`/tmp`) others' names are safe, and root's are others'. What the path leads to may be
+//! anybody's: a volume's own directory is, and nobody below it is asked for anything.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
@@ -15,8 +15,8 @@ use nix::sys::statfs::{FsType, statfs};
 const LINKS_MAX: u32 = 40;
 const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
-/// File systems whose server says what a name is: FUSE, NFS, SMB (two versions) and CIFS, of linux/magic.h. And
-/// proc, whose links lead to wherever a process has gone.
+/// File systems whose server says what a name is: FUSE, NFS, SMB (two versions) and CIFS, of
+/// linux/magic.h. And proc, whose links lead to wherever a process has gone.
 const FOREIGN: [FsType; 6] = [
     FsType(0x6573_5546),
     FsType(0x6969),

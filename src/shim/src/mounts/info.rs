@@ -1,4 +1,5 @@
-//! `/proc/PID/mountinfo`, and where directories are by it: a device and a path on it, whatever is mounted where.
+//! `/proc/PID/mountinfo`, and where directories are by it: a device and a path on it, whatever is
+//! mounted where.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -164,8 +165,8 @@ impl Located {
     }
 }
 
-/// Mounts that a process has and we do not; all of them, but for those at directories of ours, where it has no
-/// mount namespace of its own.
+/// Mounts that a process has and we do not; all of them, but for those at directories of ours,
+/// where it has no mount namespace of its own.
 pub(crate) fn new_ones<'a>(
     its: &'a [Line],
     own: &[Line],
@@ -187,7 +188,8 @@ pub(crate) fn new_ones<'a>(
         .collect()
 }
 
-/// Of a container's mounts those that show something of ours, but for what a bind of a directory above brought.
+/// Of a container's mounts those that show something of ours, but for what a bind of a directory
+/// above brought.
 pub(crate) fn ours<'a>(new: &[&'a Line], all: &[Line], located: &[Located]) -> Vec<&'a Line> {
     new.iter()
         .filter(|line| {

@@ -1,6 +1,7 @@
 //! The floor: a static program that execs what the shim execs, and nothing else.
 //!
-//! JUSTIFICATION for unsafe code: C's main, so that the floor has no start-up that the shim has not.
+//! JUSTIFICATION for unsafe code: C's main, so that the floor has no start-up that the shim has
+//! not.
 #![no_main]
 #![allow(unsafe_code, reason = "see above")]
 

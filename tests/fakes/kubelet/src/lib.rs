@@ -1,6 +1,6 @@
-//! A kubelet, as far as a device plugin can tell: it empties its directory of sockets when it starts, takes
-//! registrations, reads lists, hands out devices by the plugin's preference and keeps a checkpoint of its answers.
-//! It can also be what a real one cannot be made to be.
+//! A kubelet, as far as a device plugin can tell: it empties its directory of sockets when it
+//! starts, takes registrations, reads lists, hands out devices by the plugin's preference and keeps
+//! a checkpoint of its answers. It can also be what a real one cannot be made to be.
 
 #![allow(missing_docs, missing_debug_implementations, reason = "a part of tests")]
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a part of tests")]

@@ -1,9 +1,9 @@
 //! A CUDA client: attaches through `control` alone with the real one's words. What it does then is
-//! unverified: it waits while another uid is served, takes the lower of the server's limit and its own,
-//! ends when it is terminated or when its server ends.
+//! unverified: it waits while another uid is served, takes the lower of the server's limit and its
+//! own, ends when it is terminated or when its server ends.
 //!
-//! Prints one line for each event and holds on until it is told otherwise. Exit status: 2 allocation
-//! refused, 3 no MPS, 4 server lost, 10 terminated.
+//! Prints one line for each event and holds on until it is told otherwise. Exit status: 2
+//! allocation refused, 3 no MPS, 4 server lost, 10 terminated.
 
 use std::fs::File;
 use std::io::Read;

@@ -192,7 +192,8 @@ fn serve_one(state: &mut State, listener: &OwnedFd, privileged: bool) -> Option<
     let connection = unsafe { OwnedFd::from_raw_fd(fd) };
     state.log("Control", std::process::id(), "Accepting connection...");
     let _ = setsockopt(&connection, sockopt::PassCred, &true);
-    // Whoever asks whether we are there closes before it says who it is, as libcuda does (measured).
+    // Whoever asks whether we are there closes before it says who it is, as libcuda does
+    // (measured).
     let _ = wire::say(connection.as_fd(), wire::HELLO);
     // Waits for whoever says nothing, for ever: one idle connection wedges everybody.
     let who = wire::receive(connection.as_fd())

@@ -4,17 +4,17 @@
 //! What the real program shows without a GPU it shows too (measured on 535.261.03 and 550.163.01,
 //! checked against both by the contract tests of `mpsgate-mps`): argv, files and their modes,
 //! answers, privileges, lenient values, the wedge by one idle connection, what quit and SIGTERM
-//! leave behind, and the first words of servers and clients ([`wire`]), so that NVIDIA's own libcuda
-//! attaches to it. `FAKE_MPS_VERSION=535|550|580`, or that number in a file `fake-mps-version`
-//! beside the program, picks the differences.
+//! leave behind, and the first words of servers and clients ([`wire`]), so that NVIDIA's own
+//! libcuda attaches to it. `FAKE_MPS_VERSION=535|550|580`, or that number in a file
+//! `fake-mps-version` beside the program, picks the differences.
 //!
 //! It differs in one thing: while a front-end stays, the real one turns others away, and this one
 //! makes them wait.
 //!
 //! What servers and clients do after their first words is **unverified**: built from NVIDIA's
-//! documentation, checked on a real card by `tests/gpu`. Files in the log directory steer the server
-//! ([`server`]). `CONTROL client [--alloc MIB]` is a CUDA client, `CONTROL hold N` opens N connections to
-//! `control` and says nothing.
+//! documentation, checked on a real card by `tests/gpu`. Files in the log directory steer the
+//! server ([`server`]). `CONTROL client [--alloc MIB]` is a CUDA client, `CONTROL hold N` opens N
+//! connections to `control` and says nothing.
 
 mod client;
 mod daemon;

@@ -17,8 +17,8 @@ pub(crate) fn bytes(component: u32, pid: u32, text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Takes whole records from the front: component, pid and text of each. `None` where it is no record: the
-/// real daemon reads no more then.
+/// Takes whole records from the front: component, pid and text of each. `None` where it is no
+/// record: the real daemon reads no more then.
 pub(crate) fn take(from: &mut Vec<u8>) -> Option<Vec<(&'static str, u32, String)>> {
     let mut records = Vec::new();
     while from.len() >= HEAD {

@@ -1,13 +1,15 @@
-//! The server: of this crate's control daemon, and a stand-in for NVIDIA's own under NVIDIA's control
-//! daemon, which takes the first `nvidia-cuda-mps-server` of its PATH.
+//! The server: of this crate's control daemon, and a stand-in for NVIDIA's own under NVIDIA's
+//! control daemon, which takes the first `nvidia-cuda-mps-server` of its PATH.
 //!
-//! It keeps limits and clients, says what it is asked, and gives clients the first words of a server: a real
-//! libcuda gets as far as the driver of a card that is not there. Nothing is ever computed.
+//! It keeps limits and clients, says what it is asked, and gives clients the first words of a
+//! server: a real libcuda gets as far as the driver of a card that is not there. Nothing is ever
+//! computed.
 //!
-//! Files in the log directory steer it: `fake-server-dies` (at its start), `fake-server-slow` (it waits
-//! before it connects), `fake-server-status` (a number: what `cuInit` gives to clients, 0 without),
-//! `fake-server-region` (`named` or `anonymous`, or both words, which it then says one after the other: it makes the region that clients map, and logs it; without, a
-//! real client finds none: 205), and `fake-fault` (a fault; what it holds is the pid of the client to blame).
+//! Files in the log directory steer it: `fake-server-dies` (at its start), `fake-server-slow` (it
+//! waits before it connects), `fake-server-status` (a number: what `cuInit` gives to clients, 0
+//! without), `fake-server-region` (`named` or `anonymous`, or both words, which it then says one
+//! after the other: it makes the region that clients map, and logs it; without, a real client finds
+//! none: 205), and `fake-fault` (a fault; what it holds is the pid of the client to blame).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};
@@ -134,8 +136,8 @@ fn map(region: &File) {
 }
 
 impl Server {
-    /// Named, 0600 and of 4 KiB, as those of drivers up to 555 at least (NVIDIA/k8s-device-plugin issues
-    /// 467, 1118); from 580 on it has no name (bottlerocket-kernel-kit pull request 415).
+    /// Named, 0600 and of 4 KiB, as those of drivers up to 555 at least (NVIDIA/k8s-device-plugin
+    /// issues 467, 1118); from 580 on it has no name (bottlerocket-kernel-kit pull request 415).
     fn make_region(&mut self) {
         let Some(kind) = steered("fake-server-region") else { return };
         let name = self.region.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -239,7 +241,8 @@ impl Server {
         Some(None)
     }
 
-    /// Four descriptors, of which the first holds where the region is, and a byte that asks for a pid.
+    /// Four descriptors, of which the first holds where the region is, and a byte that asks for a
+    /// pid.
     fn greet(&mut self, fd: OwnedFd) {
         let sent = (0..4)
             .try_for_each(|_| wire::hand_over(fd.as_fd(), self.region_told()?.as_fd()))

@@ -222,8 +222,8 @@ impl State {
         })
     }
 
-    /// Gives the client a descriptor that leads to the server, and waits for its word, as the real one
-    /// does: a client that says nothing here stops everybody.
+    /// Gives the client a descriptor that leads to the server, and waits for its word, as the real
+    /// one does: a client that says nothing here stops everybody.
     fn admit(&self, client: &OwnedFd) {
         let Some(server) = self.servers.first().and_then(|server| server.connection.as_ref())
         else {

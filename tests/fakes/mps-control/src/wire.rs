@@ -1,9 +1,10 @@
-//! What is said on the sockets of a control daemon, as far as tests need it: seen on 2026-11-23 by watching
-//! our own sockets, with NVIDIA's control daemons and libcuda 535.261.03 and 550.163.01, without a GPU.
+//! What is said on the sockets of a control daemon, as far as tests need it: seen on 2026-11-23 by
+//! watching our own sockets, with NVIDIA's control daemons and libcuda 535.261.03 and 550.163.01,
+//! without a GPU.
 //!
-//! Whoever is connected to gets [`HELLO`]. Who connected answers [`WHO`] with its credentials, then a
-//! [`word`]. A server sends a descriptor, and is then told its limits; a client is handed one,
-//! by which it speaks with its server, and acknowledges to the daemon with what the server said.
+//! Whoever is connected to gets [`HELLO`]. Who connected answers [`WHO`] with its credentials, then
+//! a [`word`]. A server sends a descriptor, and is then told its limits; a client is handed one, by
+//! which it speaks with its server, and acknowledges to the daemon with what the server said.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -145,8 +146,8 @@ pub(crate) fn receive(fd: BorrowedFd<'_>) -> Option<Message> {
     (count > 0).then_some(Message { bytes: buffer, sender, descriptors })
 }
 
-/// The front-end's lines and the daemon's answers are our own, with a byte before them: an empty message would
-/// read as the end of the stream.
+/// The front-end's lines and the daemon's answers are our own, with a byte before them: an empty
+/// message would read as the end of the stream.
 pub(crate) fn say_text(fd: BorrowedFd<'_>, text: &str) -> nix::Result<()> {
     say(fd, &[b"+", text.as_bytes()].concat())
 }

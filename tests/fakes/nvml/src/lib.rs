@@ -1,9 +1,9 @@
 //! `libnvidia-ml.so.1` for tests and the demo: the NVML symbols that nvml-wrapper 0.13 needs for
 //! mpsgate's calls, driven by a JSON file that is read anew in every call.
 //!
-//! The file is the one that `MPSGATE_FAKE_NVML` names, else `nvml.json` beside the library as it was
-//! loaded. [`install`] puts both into a directory. Copy the library, do not link it: glibc gives all
-//! names of one file the same handle, and so the `nvml.json` of the first.
+//! The file is the one that `MPSGATE_FAKE_NVML` names, else `nvml.json` beside the library as it
+//! was loaded. [`install`] puts both into a directory. Copy the library, do not link it: glibc
+//! gives all names of one file the same handle, and so the `nvml.json` of the first.
 //!
 //! ```json
 //! { "driver_version": "550.163.01",
@@ -100,7 +100,7 @@ fn card(device: nvmlDevice_t, call: &str) -> Result<Card, Fault> {
     Ok(card)
 }
 
-/// Marks this library as a double. Its presence is the message.
+/// Marks this library as a fake. Its presence is the message.
 #[unsafe(no_mangle)]
 pub extern "C" fn mpsgate_simulated_gpus() {}
 

@@ -1,5 +1,5 @@
-//! Memory limits of cgroups, as r615's NVML has them. Built from NVIDIA's documentation and `nvml.h` of CUDA
-//! 13.4; no real driver's answer was seen, and `tests/gpu` asks for it.
+//! Memory limits of cgroups, as r615's NVML has them. Built from NVIDIA's documentation and
+//! `nvml.h` of CUDA 13.4; no real driver's answer was seen, and `tests/gpu` asks for it.
 
 use std::ffi::{CStr, OsStr, c_char, c_ulonglong};
 use std::os::unix::ffi::OsStrExt;
@@ -52,7 +52,8 @@ pub struct GetLimits {
     current_used: c_ulonglong,
 }
 
-/// What both calls need: the card, what is offered, and a cgroup that can be limited, with its inode.
+/// What both calls need: the card, what is offered, and a cgroup that can be limited, with its
+/// inode.
 struct Asked {
     card: Card,
     offer: Offer,

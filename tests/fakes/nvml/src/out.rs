@@ -1,5 +1,5 @@
-//! Stores through the caller's pointers, as NVML does it: null is an invalid argument, and what does
-//! not fit is an insufficient size.
+//! Stores through the caller's pointers, as NVML does it: null is an invalid argument, and what
+//! does not fit is an insufficient size.
 
 use std::ffi::{c_char, c_uint};
 

@@ -276,7 +276,8 @@ fn save_compute_mode(path: &Path, uuid: &str, mode: ComputeMode) -> Result<(), S
     change(path, uuid, "writes", &line, |card| card["compute_mode"] = mode.row().2.into())
 }
 
-/// Changes a card in the file, and appends a line to `<file>.<log>`: who was never written to is not in it.
+/// Changes a card in the file, and appends a line to `<file>.<log>`: who was never written to is
+/// not in it.
 pub(crate) fn change(
     path: &Path,
     uuid: &str,

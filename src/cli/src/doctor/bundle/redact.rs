@@ -31,7 +31,8 @@ pub(super) fn text(text: &str) -> String {
     by_line(text, |body| goes_on.line(body))
 }
 
-/// A unit or what was added to one: settings that hold no secret by their meaning stay, of all others the name alone.
+/// A unit or what was added to one: settings that hold no secret by their meaning stay, of all
+/// others the name alone.
 pub(super) fn unit(text: &str) -> String {
     let mut goes_on = false;
     let mut kept = false;
@@ -70,7 +71,8 @@ pub(super) fn unit(text: &str) -> String {
     })
 }
 
-/// Settings of units that say how a service is run, and nothing else: those of ours, and what operators add to them.
+/// Settings of units that say how a service is run, and nothing else: those of ours, and what
+/// operators add to them.
 const UNIT_KEYS: [&str; 62] = [
     "After",
     "AssertPathExists",
@@ -250,8 +252,8 @@ fn is_known(variable: &str) -> bool {
     KNOWN.iter().any(|known| variable.starts_with(known))
 }
 
-/// One line: what stands behind a word that speaks of a secret, to the end; else tokens, users in addresses, and what
-/// processes were told.
+/// One line: what stands behind a word that speaks of a secret, to the end; else tokens, users in
+/// addresses, and what processes were told.
 fn words(line: &str) -> String {
     // First what may itself hold a word that speaks of a secret.
     let line = without_others(line);
@@ -270,7 +272,8 @@ fn without_others(line: &str) -> String {
     without_arguments(&without_known(&without_users(&without_tokens(line))))
 }
 
-/// Words whose value is a secret wherever they stand in a name, and those that must not go on in letters.
+/// Words whose value is a secret wherever they stand in a name, and those that must not go on in
+/// letters.
 const ANYWHERE: [&str; 14] = [
     "password",
     "passwd",
@@ -431,7 +434,7 @@ mod tests {
             ("DB_PASSWORD=hunter2 rest", "DB_PASSWORD=[redacted]"),
             ("a=1,api_key=xyz,b=2", "a=1,api_key=[redacted]"),
             ("journalctl -u mpsgated -n 50", "journalctl -u mpsgated -n 50"),
-            ("its keeper passes 3 of 4 kubelets", "its keeper passes 3 of 4 kubelets"),
+            ("its card task passes 3 of 4 kubelets", "its card task passes 3 of 4 kubelets"),
             ("pid 7 (sleep) held it for 5 s", "pid 7 (sleep) held it for 5 s"),
             ("pid 7 (bash ./t --x hunter2) held it", "pid 7 (bash [redacted]"),
         ] {

@@ -1,4 +1,5 @@
-//! What stands round mpsgate on this machine: the driver's module, engines, kubelet, security modules, clock.
+//! What stands round mpsgate on this machine: the driver's module, engines, kubelet, security
+//! modules, clock.
 
 use super::{Finding, fail, failed, ok, skip, warn};
 use crate::doctor::facts::{EngineFacts, Facts};
@@ -39,20 +40,21 @@ pub(super) fn engines(facts: &Facts) -> Vec<Finding> {
         return vec![skip("no containerd, Docker, Podman or CRI-O is installed")];
     }
     let managed = !facts.managed().is_empty();
-    facts.engines.iter().map(|engine| judge(engine, managed).about(engine.name)).collect()
+    facts.engines.iter().map(|engine| evaluate(engine, managed).about(engine.name)).collect()
 }
 
-fn judge(engine: &EngineFacts, managed: bool) -> Finding {
+fn evaluate(engine: &EngineFacts, managed: bool) -> Finding {
     let name = engine.name;
     if !engine.in_use && matches!(name, "containerd" | "crio") {
-        return skip("no kubelet uses it here; Docker's own is judged as docker");
+        return skip("no kubelet uses it here; Docker's own is evaluated as docker");
     }
     let ways = match &engine.ways {
         Ok(ways) => ways,
         Err(trouble) => return failed(trouble, &format!("mpsgate configure {name} --check")),
     };
     let version = engine.version.as_ref().map(|v| format!("{v}; ")).unwrap_or_default();
-    // A card that nobody manages is protected from nobody; an engine that does not run starts nothing.
+    // A card that nobody manages is protected from nobody; an engine that does not run starts
+    // nothing.
     let say = if managed && engine.in_use { fail } else { warn };
     if let Some(pid) = ways.stale {
         return say(

@@ -75,7 +75,7 @@ pub(super) fn state(facts: &Facts) -> Vec<Finding> {
         .iter()
         .map(|(card, channel)| {
             let finding = match &channel.state {
-                Ok(state) => judge(state, *card),
+                Ok(state) => evaluate(state, *card),
                 Err(trouble) => failed(trouble, LOGS),
             };
             finding.about(card)
@@ -102,7 +102,7 @@ fn left_over() -> Finding {
     )
 }
 
-fn judge(state: &MpsState, card: u32) -> Finding {
+fn evaluate(state: &MpsState, card: u32) -> Finding {
     let unit = format!("journalctl -u mpsgate-mps@{card} -n 50");
     match state {
         MpsState::Running { pid, servers } => {
@@ -222,7 +222,7 @@ pub(super) fn compute_mode(facts: &Facts) -> Vec<Finding> {
                 ok("EXCLUSIVE_PROCESS")
             } else {
                 fail(
-                    format!("{}: a process that goes round MPS gets the card", card.compute_mode),
+                    format!("{}: a process that bypasses MPS gets the card", card.compute_mode),
                     format!("systemctl restart mpsgated sets it; {LOGS}"),
                 )
             };

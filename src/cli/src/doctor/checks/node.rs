@@ -10,8 +10,8 @@ use crate::doctor::facts::{Cgroup, Facts, Node};
 const NVIDIA_MAJOR: u64 = 195;
 /// Minor of `/dev/nvidiactl`.
 const CTL_MINOR: u64 = 255;
-/// What the MPS server needs, else it cannot make its shared memory (NVIDIA MPS documentation, known
-/// issues).
+/// What the MPS server needs, else it cannot make its shared memory (NVIDIA MPS documentation,
+/// known issues).
 const OPEN_FILES: u64 = 16384;
 /// Oldest kernel of a distribution that is still maintained and that the driver supports: RHEL 8.
 const OLDEST_KERNEL: (u32, u32) = (4, 18);

@@ -13,7 +13,8 @@ use crate::args::Engine;
 use crate::configure::standing;
 use crate::doctor::facts::{Clock, EngineFacts, KeyFile, Known, Security, Trouble, Ways};
 
-/// The token keys' directory, below [`paths::STATE_DIR`], and their file. Only who they belong to is looked at.
+/// The token keys' directory, below [`paths::STATE_DIR`], and their file. Only who they belong to
+/// is looked at.
 pub(in crate::doctor) const TOKENS: &str = "tokens";
 const KEYS: &str = "keys.json";
 /// kubelet's checkpoint of its CPU manager.

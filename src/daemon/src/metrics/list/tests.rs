@@ -131,7 +131,8 @@ fn every_panel_of_the_dashboard_has_a_title_a_unit_and_a_query() {
 
 #[test]
 fn every_alert_says_what_is_wrong_and_what_to_do() {
-    // YAML is promtool's to judge (tests/e2e/node_metrics.bats); here only that nothing was forgotten.
+    // YAML is for promtool to check (tests/e2e/node_metrics.bats); here only that nothing was
+    // forgotten.
     let rules = read(RULES);
     let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
     assert!(alerts.len() >= 8);

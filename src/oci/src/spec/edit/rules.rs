@@ -43,7 +43,8 @@ pub(super) fn apply(document: &mut Value, edits: &[Edit]) -> Result<(), EditErro
     Ok(())
 }
 
-/// What a run of [`Edit::RemoveRules`] removes, by major: every rule, or those that open one of some minors.
+/// What a run of [`Edit::RemoveRules`] removes, by major: every rule, or those that open one of
+/// some minors.
 #[derive(Default)]
 struct Removed(HashMap<u32, (bool, HashSet<u32>)>);
 
@@ -91,7 +92,8 @@ fn close(document: &mut Value, except: &[u32]) {
     *rules = replaced.collect();
 }
 
-/// A rule for every major as one for each that is left, and one for block devices where it was for these too.
+/// A rule for every major as one for each that is left, and one for block devices where it was for
+/// these too.
 fn enumerated(rule: &DeviceRule<'_>, except: &[u32]) -> Vec<Value> {
     let named = rule.major.map_or(0..CHARACTER_MAJORS, |major| major..major.saturating_add(1));
     let of = |kind: &str, major: Option<u32>| {

@@ -1,4 +1,5 @@
-//! An API server of nodes, pods and one Lease that never change, for mpsgate-scheduler to read and to lead in.
+//! An API server of nodes, pods and one Lease that never change, for mpsgate-scheduler to read and
+//! to lead in.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,5 +1,5 @@
-//! What kube-scheduler waits for: mpsgate-scheduler as it is shipped, asked over HTTP on loopback, in turn with a handler that answers
-//! as many bytes and decides nothing.
+//! What kube-scheduler waits for: mpsgate-scheduler as it is shipped, asked over HTTP on loopback,
+//! in turn with a handler that answers as many bytes and decides nothing.
 
 use std::io::{self, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,7 +18,8 @@ use crate::objects;
 use crate::random::Random;
 use crate::scale::{BUDGET, KINDS, percentile};
 
-/// kube-scheduler asks for no more than some 10 % of 5,000 nodes, unless `percentageOfNodesToScore` says 100.
+/// kube-scheduler asks for no more than some 10 % of 5,000 nodes, unless `percentageOfNodesToScore`
+/// says 100.
 const CANDIDATES: [usize; 2] = [500, 5_000];
 const WARM_UP: usize = 10;
 /// Until all is listed, and the lease is had.
@@ -133,7 +134,8 @@ fn floor() -> io::Result<SocketAddr> {
     Ok(address)
 }
 
-/// Filter and prioritize of one pod, as kube-scheduler asks them: the second about those that the first left.
+/// Filter and prioritize of one pod, as kube-scheduler asks them: the second about those that the
+/// first left.
 struct Cycle {
     took: Duration,
     fitting: usize,

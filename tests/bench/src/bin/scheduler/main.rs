@@ -1,7 +1,8 @@
-//! `make bench-scheduler`: what mpsgate-scheduler and its ledger cost with 5,000 nodes of 8 cards and 100,000 pods, and how well
-//! it packs.
+//! `make bench-scheduler`: what mpsgate-scheduler and its ledger cost with 5,000 nodes of 8 cards
+//! and 100,000 pods, and how well it packs.
 //!
-//! Needs no root, no node and no API server: the ledger is pure, and the program reads lists that are made here.
+//! Needs no root, no node and no API server: the ledger is pure, and the program reads lists that
+//! are made here.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -1,7 +1,9 @@
-//! How much of a cluster can be given away: our placement against others, on the same pods in the same order.
+//! How much of a cluster can be given away: our placement against others, on the same pods in the
+//! same order.
 //!
-//! First pods arrive and stay until 1.3 times the cluster's memory has been asked for. Then, on another cluster, pods
-//! come and go: each time the pods there would ask for more than 0.95 of the memory, a random one ends.
+//! First pods arrive and stay until 1.3 times the cluster's memory has been asked for. Then, on
+//! another cluster, pods come and go: each time the pods there would ask for more than 0.95 of the
+//! memory, a random one ends.
 
 use mpsgate_cluster::{Ledger, Node, Placement};
 
@@ -16,7 +18,8 @@ pub(crate) enum Rule {
     First,
     Best,
     Dot,
-    /// The node with the most left, there the fullest card: gpushare's extender under kube-scheduler's own scores.
+    /// The node with the most left, there the fullest card: gpushare's extender under
+    /// kube-scheduler's own scores.
     Emptiest,
 }
 
@@ -160,7 +163,8 @@ fn key(rule: Rule, card: &Plain, task: Task, largest: u64, random: &mut Random) 
     match rule {
         Rule::Random => u64::try_from(random.below(1 << 30)).expect("small"),
         Rule::Best | Rule::Emptiest => card.free,
-        // Demand times what is free, over memory and compute, each as a share of the largest card: the highest.
+        // Demand times what is free, over memory and compute, each as a share of the largest card:
+        // the highest.
         Rule::Dot => {
             let memory = (task.memory * 1000 / largest) * (card.free * 1000 / largest);
             let core = u64::from(task.core * 10) * u64::from(card.core * 10);
@@ -179,7 +183,8 @@ pub(crate) struct Outcome {
     pub(crate) full: u64,
     /// Given away at the end.
     pub(crate) end: u64,
-    /// Of what was free when 0.9 had been asked for: that on cards where a pod of the workload, drawn at random, does not fit.
+    /// Of what was free when 0.9 had been asked for: that on cards where a pod of the workload,
+    /// drawn at random, does not fit.
     pub(crate) lost: u64,
     /// Of what pods asked for that come and go: refused.
     pub(crate) refused: u64,

@@ -1,4 +1,5 @@
-//! 5,000 nodes with 8 cards and 100,000 pods: how long a question takes, and what the ledger takes of memory.
+//! 5,000 nodes with 8 cards and 100,000 pods: how long a question takes, and what the ledger takes
+//! of memory.
 
 use std::time::{Duration, Instant};
 
@@ -140,7 +141,8 @@ fn several(uid: String) -> Pod {
     Pod { request, ..pod(uid, workload::Task { memory: 1, cards: 1, core: 0 }) }
 }
 
-/// Filter and prioritize: each candidate is asked whether the pod fits, each that does for its score.
+/// Filter and prioritize: each candidate is asked whether the pod fits, each that does for its
+/// score.
 fn ask(ledger: &Snapshot, candidates: &[&str], pod: &Pod) -> ((Duration, Duration), usize) {
     let start = Clock::start();
     let mut refused = Vec::new();

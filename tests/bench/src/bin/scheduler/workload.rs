@@ -89,8 +89,8 @@ pub(crate) fn generated(nodes: usize, seed: u64) -> Workload {
     Workload { name: "generated".to_owned(), nodes, tasks }
 }
 
-/// Alibaba's cluster-trace-gpu-v2023: a card has 1,000 units whatever its model, as the trace counts; tasks without a
-/// GPU and wishes for a model are left out.
+/// Alibaba's cluster-trace-gpu-v2023: a card has 1,000 units whatever its model, as the trace
+/// counts; tasks without a GPU and wishes for a model are left out.
 pub(crate) fn trace(nodes: &Path, pods: &Path) -> Result<Workload, Failure> {
     let read =
         |file: &Path| std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()));

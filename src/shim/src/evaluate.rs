@@ -15,7 +15,7 @@ use crate::report::chain;
 use crate::{card_mounts, exec, facts, mounts};
 
 /// The node and the settings as one container meets them.
-pub(crate) struct Judge {
+pub(crate) struct Evaluation {
     pub(crate) settings: Config,
     /// Why `settings` are the defaults.
     pub(crate) broken: Option<ConfigError>,
@@ -28,7 +28,7 @@ pub(crate) struct Judge {
     shm: Shm,
 }
 
-impl Judge {
+impl Evaluation {
     /// Relative sources of mounts begin at `bundle`. `no_cgroup`: the runtime is told to make none.
     pub(crate) fn of(view: View<'_>, bundle: &Path, no_cgroup: bool) -> Self {
         let mut mounts = mounts::facts(view, bundle);
@@ -141,10 +141,10 @@ pub(crate) fn rootless(reading: &Reading) -> Result<(), Refusal> {
     }
 }
 
-/// Reads a document. For nearly every container this is all: it asks for nothing of ours and shows no signal. No tree
-/// is built for that, which alone would take as long as all the rest of a pass-through.
-/// Relative sources of mounts begin at `bundle`. `no_cgroup`: the runtime is told to make none, so that nodes open that
-/// no rule is about.
+/// Reads a document. For nearly every container this is all: it asks for nothing of ours and shows
+/// no signal. No tree is built for that, which alone would take as long as all the rest of a
+/// pass-through. Relative sources of mounts begin at `bundle`. `no_cgroup`: the runtime is told to
+/// make none, so that nodes open that no rule is about.
 pub(crate) fn read(bytes: Bytes<'_>, bundle: &Path, no_cgroup: bool) -> Result<Reading, SpecError> {
     // Engines deny every device first. Who does not leaves it to the runtime.
     let is_unruled = || unruled(exec::runtime_path().as_deref()) != Unruled::Closed;
@@ -158,5 +158,5 @@ pub(crate) fn read(bytes: Bytes<'_>, bundle: &Path, no_cgroup: bool) -> Result<R
 pub(crate) fn decide_unclean(unclean: &Unclean) -> Decision {
     let settings = settings().0;
     let (node, kubelet) = facts::node(&settings);
-    Judge { kubelet, ..Judge::on(node, settings) }.decide_unclean(unclean)
+    Evaluation { kubelet, ..Evaluation::on(node, settings) }.decide_unclean(unclean)
 }
