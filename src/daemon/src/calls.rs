@@ -15,9 +15,9 @@ use self::activate::activate;
 use self::reserve::reserve;
 use crate::daemon::Daemon;
 use crate::line::{Caller, Line};
+use crate::machine::ThisMachine;
 use crate::node::refusals::Telling;
-use crate::node::tell;
-use crate::{DaemonError, operator, process, reload, status, terminate};
+use crate::{DaemonError, operator, reload, status, tell, terminate};
 
 const WARNED: &str = mpsgate_policy::NoteAction::Warned.as_str();
 /// What a container is let do and an operator should be able to find: logged, and no warning.
@@ -36,12 +36,12 @@ pub(crate) async fn handle(
     let answer = match call {
         Call::Reserve(call) => {
             let answer = reserve(daemon, line, &caller, &call).await?;
-            daemon.node().events.reserved(since.elapsed(), answer.is_ok());
+            daemon.events.reserved(since.elapsed(), answer.is_ok());
             answer
         }
         Call::Activate(call) => {
             let answer = activate(daemon, line, caller, &call).await;
-            daemon.node().events.activated(since.elapsed(), answer.is_ok());
+            daemon.events.activated(since.elapsed(), answer.is_ok());
             answer
         }
         Call::Release(call) => release(daemon, &call),
@@ -59,22 +59,17 @@ pub(crate) async fn handle(
 type Answer = Result<Reply, Refusal>;
 
 fn release(daemon: &Daemon, call: &Release) -> Answer {
-    let released = {
-        let mut node = daemon.node();
+    let text = daemon.change(|node, effects| {
         // A runtime tells of the end although it could not remove the cgroup: the watch waits for
         // that.
-        let ended = node.remains(&call.key, &process::is_alive).is_none();
-        if ended { node.release(&call.key) } else { None }
-    };
-    let text = match released {
-        Some(entry) => {
+        let ended = node.remains(&call.key, &ThisMachine).is_none();
+        let released = if ended { node.release(&call.key, "released", effects) } else { None };
+        released.map(|entry| {
             crash_point!("daemon.release.changed");
-            daemon.ended(&entry, "released");
             format!("{} released", entry.grant.memory)
-        }
-        None => String::new(),
-    };
-    Ok(Reply::Done { text })
+        })
+    });
+    Ok(Reply::Done { text: text.unwrap_or_default() })
 }
 
 fn report(daemon: &Daemon, call: &Report) -> Reply {
@@ -83,11 +78,11 @@ fn report(daemon: &Daemon, call: &Report) -> Reply {
     match (action.as_str(), pod) {
         (REFUSED, Some(pod)) => {
             let pod = known(daemon, pod);
-            tell::refused(&daemon.node(), pod, code, sentence, hint.as_deref());
+            tell::refused(daemon.recorder(), pod, code, sentence, hint.as_deref());
         }
         (WARNED, Some(pod)) => {
             let pod = known(daemon, pod);
-            tell::warned(&daemon.node(), pod, code, sentence);
+            tell::warned(daemon.recorder(), pod, code, sentence);
         }
         _ => {}
     }
@@ -99,7 +94,7 @@ fn refused(daemon: &Daemon, key: &GrantKey, pod: Option<&PodContainer>, refusal:
     evaluated(daemon, container, REFUSED, code, &refusal.sentence);
     if let Some(pod) = pod {
         let pod = known(daemon, pod);
-        tell::refused(&daemon.node(), pod, code, &refusal.sentence, Some(&refusal.hint));
+        tell::refused(daemon.recorder(), pod, code, &refusal.sentence, Some(&refusal.hint));
     }
 }
 

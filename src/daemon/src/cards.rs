@@ -45,7 +45,6 @@ use crate::daemon::Daemon;
 use crate::hardware::{Fault, Ready};
 use crate::node::card::CardId;
 use crate::node::card::{Health, Trouble};
-use crate::node::{status, tell};
 use crate::orders::Order;
 use crate::{DaemonError, process};
 use mpsgate_host::clock::now_ms;
@@ -282,14 +281,8 @@ impl CardTask {
     /// The card's CUDA processes have lost it: their containers must be restarted.
     async fn break_grants(&self) {
         crash_point!("grants.before_breaking");
-        let broken = {
-            let mut node = self.daemon.node();
-            let broken = node.mark_broken(&self.uuid, now_ms());
-            let entries = node.ledger().on_card(&self.uuid);
-            let entries = entries.filter(|entry| broken.contains(&entry.grant.key));
-            tell::broken(&node, status::BROKEN, entries);
-            broken
-        };
+        let broken =
+            self.daemon.change(|node, effects| node.mark_broken(&self.uuid, now_ms(), effects));
         if broken.is_empty() {
             return;
         }

@@ -16,7 +16,7 @@ use std::path::Path;
 
 use mpsgate_host::cgroup::{CgroupId, is_one};
 
-pub(crate) use self::membership::{Overlap, Places, overlap};
+pub(crate) use self::membership::Places;
 
 /// Whether `pid`, in our own pid namespace, is in the cgroup or below it.
 pub(crate) fn contains(cgroup: &CgroupId, pid: u32) -> io::Result<bool> {

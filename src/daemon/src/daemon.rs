@@ -9,19 +9,24 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use mpsgate_api::NodeSnapshot;
+use mpsgate_api::{NodeSnapshot, Status};
+use mpsgate_host::clock::now_ms;
+use mpsgate_kubernetes::Recorder;
 use mpsgate_model::ledger::Entry;
+use mpsgate_model::ledger_file::LedgerFile;
 use mpsgate_model::{GpuUuid, Grant, Refusal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::api_server::ApiServer;
+use crate::around::Around;
+use crate::counters::Events;
 use crate::hardware::Hardware;
 use crate::node::card::Health;
-use crate::node::{NOT_YET, Node};
+use crate::node::{Effect, NOT_YET, Node};
 use crate::orders::{LimitOrder, Order};
 use crate::settings::Settings;
 use crate::token_store::Tokens;
-use crate::{DaemonError, Places};
+use crate::{DaemonError, Places, exec_record, record, tell};
 
 /// How long cards are waited for after a start: by READY=1, so that containers that are restarted
 /// at boot find them ready, and by callers.
@@ -43,6 +48,12 @@ pub(crate) struct Daemon {
     pub(crate) settings: Arc<Settings>,
     pub(crate) hardware: Arc<Hardware>,
     node: Mutex<Node>,
+    /// Locked after the state, by who writes it.
+    ledger_file: Mutex<LedgerFile>,
+    /// Locked after the state, where both are.
+    around: Mutex<Around>,
+    /// What is counted and timed, for the metrics.
+    pub(crate) events: Events,
     cdi: Mutex<mpsgate_cdi::Cache>,
     card_tasks: Mutex<BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>>,
     tasks: mpsc::UnboundedSender<Task>,
@@ -76,6 +87,7 @@ impl Daemon {
         places: Places,
         settings: Settings,
         node: Node,
+        ledger_file: LedgerFile,
         tasks: mpsc::UnboundedSender<Task>,
         limits: mpsc::UnboundedSender<LimitOrder>,
     ) -> Self {
@@ -87,6 +99,9 @@ impl Daemon {
             settings,
             hardware,
             node: Mutex::new(node),
+            ledger_file: Mutex::new(ledger_file),
+            around: Mutex::default(),
+            events: Events::new(),
             cdi: Mutex::new(mpsgate_cdi::Cache::new(mpsgate_cdi::DIRECTORIES)),
             card_tasks: Mutex::default(),
             tasks,
@@ -110,6 +125,65 @@ impl Daemon {
     pub(crate) fn node(&self) -> MutexGuard<'_, Node> {
         // A panic ends the process (`panic = "abort"`), so nobody can have left it half changed.
         self.node.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state, then does what follows from it.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Node, &mut Vec<Effect>) -> T) -> T {
+        let mut effects = Vec::new();
+        let changed = change(&mut self.node(), &mut effects);
+        effects.into_iter().for_each(|effect| self.perform(effect));
+        changed
+    }
+
+    /// The one place where what the state wants is done.
+    fn perform(&self, effect: Effect) {
+        match effect {
+            Effect::RemoveRecord(key) => exec_record::remove(&self.places.grants(), &key),
+            Effect::RemoveLeftovers => exec_record::remove_leftovers(&self.places.grants()),
+            Effect::TellEnd(entry, how) => log_ended(&entry, how),
+            Effect::WriteLedger => self.unwritten.notify_one(),
+            Effect::Publish => self.tell_ledger_change(),
+            Effect::AdvanceSchedule => self.schedule_moved.notify_one(),
+            Effect::ClearLimit(entry) => {
+                // The task is gone only at shutdown; the cgroup's end does the same.
+                let _ = self.limits.send(LimitOrder::Clear(entry));
+            }
+            Effect::Cap(card) => {
+                self.order(&card, Order::Cap { reply: None });
+            }
+            Effect::Count(what) => self.events.acted(what),
+            Effect::TellPod(pod, why, sentence) => {
+                tell::acted(self.recorder(), pod, why, &sentence);
+            }
+        }
+    }
+
+    /// Remembers what was done to a container or process.
+    pub(crate) fn note(
+        &self,
+        card: &GpuUuid,
+        container: Option<&str>,
+        what: &'static str,
+        why: String,
+    ) {
+        self.change(|node, effects| node.note(card, container, what, why, now_ms(), effects));
+    }
+
+    /// What is known of those around the node.
+    pub(crate) fn around(&self) -> MutexGuard<'_, Around> {
+        self.around.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where events of Kubernetes go, if anywhere.
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.api_server.get().map(|api_server| &api_server.recorder)
+    }
+
+    /// Everything that is known now, without asking a driver.
+    pub(crate) fn status(&self) -> Status {
+        let api_server = self.api_server.get().map(ApiServer::status);
+        let node = self.node();
+        Status { api_server, ..self.around().status(&node) }
     }
 
     /// The node's CDI specifications.
@@ -179,20 +253,17 @@ impl Daemon {
     pub(crate) async fn recorded(&self) -> Result<(), Refusal> {
         let changes = self.node().changes();
         tokio::task::yield_now().await;
-        let mut node = self.node();
-        if node.is_written(changes) { Ok(()) } else { node.write() }
+        if self.node().is_written(changes) { Ok(()) } else { self.write() }
     }
 
-    /// Ends of entries: one line each; the ledger's file and the card's limit follow.
-    pub(crate) fn ended(&self, entry: &Entry, how: &'static str) {
-        log_ended(entry, how);
-        self.unwritten.notify_one();
-        self.tell_ledger_change();
-        self.schedule_moved.notify_one();
-        self.unlimit(entry);
-        for card in &entry.grant.cards {
-            self.order(&card.uuid, Order::Cap { reply: None });
-        }
+    /// Brings the ledger's file up to date.
+    ///
+    /// # Errors
+    /// A refusal for what asked for memory. The file is then as it was.
+    pub(crate) fn write(&self) -> Result<(), Refusal> {
+        let mut node = self.node();
+        let mut file = self.ledger_file.lock().unwrap_or_else(PoisonError::into_inner);
+        record::write(&mut node, &mut file)
     }
 
     /// Has a grant's cgroup limited, as far as driver and kernel can. Returns when that is done, or
@@ -202,14 +273,6 @@ impl Daemon {
         let (reply, done) = oneshot::channel();
         if self.limits.send(LimitOrder::Hold { entry: Box::new(entry.clone()), reply }).is_ok() {
             let _ = tokio::time::timeout(HOLD_LIMIT, done).await;
-        }
-    }
-
-    /// Has the limit of an ended entry's cgroup taken away, where it has one.
-    pub(crate) fn unlimit(&self, entry: &Entry) {
-        if entry.cgroup_limit.is_some() {
-            // The task is gone only at shutdown; the cgroup's end does the same.
-            let _ = self.limits.send(LimitOrder::Clear(Box::new(entry.clone())));
         }
     }
 
@@ -231,7 +294,7 @@ impl Daemon {
 }
 
 /// One line per ended entry.
-pub(crate) fn log_ended(entry: &Entry, how: &'static str) {
+fn log_ended(entry: &Entry, how: &'static str) {
     log::info!(
         container = entry.grant.key.container_id.as_str(),
         instance = entry.grant.key.instance.as_str(),

@@ -3,11 +3,8 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use mpsgate_model::{DeviceNode, UVM_TOOLS};
-
-/// `/dev/nvidia<n>` and `/dev/nvidiactl`: assigned for good (kernel's devices.txt).
-pub(crate) const NVIDIA_MAJOR: u32 = 195;
-const NVIDIACTL_MINOR: u32 = 255;
+use mpsgate_model::DeviceNode;
+use mpsgate_policy::NVIDIA_MAJOR;
 
 /// NVIDIA's character majors by name, from `/proc/devices`; `nvidia` is there in any case, because
 /// it is assigned for good.
@@ -28,31 +25,8 @@ pub(crate) fn parse_majors(text: &str) -> BTreeMap<String, u32> {
     majors
 }
 
-/// The nodes that a CUDA process needs: its card's, and the driver's shared ones.
-///
-/// Where the cards are simulated, only those that exist: no driver made them.
-pub(crate) fn nodes(
-    minor: u32,
-    majors: &BTreeMap<String, u32>,
-    simulated: bool,
-) -> Vec<DeviceNode> {
-    let node = |path: String, major, minor| DeviceNode { path, major, minor };
-    let mut nodes = vec![
-        node(format!("/dev/nvidia{minor}"), NVIDIA_MAJOR, minor),
-        node("/dev/nvidiactl".to_owned(), NVIDIA_MAJOR, NVIDIACTL_MINOR),
-    ];
-    // Minors 0 and 1: the uvm module has made them so since its first version.
-    if let Some(uvm) = majors.get("nvidia-uvm") {
-        nodes.push(node("/dev/nvidia-uvm".to_owned(), *uvm, 0));
-        nodes.push(node(UVM_TOOLS.to_owned(), *uvm, 1));
-    }
-    if simulated {
-        nodes.retain(exists);
-    }
-    nodes
-}
-
-fn exists(node: &DeviceNode) -> bool {
+/// Whether a node is there, and the one that its numbers say.
+pub(crate) fn exists(node: &DeviceNode) -> bool {
     std::fs::metadata(&node.path).is_ok_and(|found| {
         let device = found.rdev();
         found.file_type().is_char_device()
@@ -78,22 +52,5 @@ mod tests {
     fn the_assigned_major_is_known_without_a_driver() {
         let majors = parse_majors("Character devices:\n  1 mem\n\nBlock devices:\n");
         assert_eq!(majors.get("nvidia"), Some(&NVIDIA_MAJOR));
-        assert_eq!(nodes(3, &majors, false).len(), 2);
-    }
-
-    #[test]
-    fn uvm_comes_with_the_major_that_the_kernel_gave_it() {
-        let majors = parse_majors("Character devices:\n195 nvidia\n510 nvidia-uvm\n\n");
-        let paths: Vec<_> =
-            nodes(3, &majors, false).into_iter().map(|n| (n.path, n.major, n.minor)).collect();
-        assert_eq!(
-            paths,
-            [
-                ("/dev/nvidia3".to_owned(), 195, 3),
-                ("/dev/nvidiactl".to_owned(), 195, 255),
-                ("/dev/nvidia-uvm".to_owned(), 510, 0),
-                ("/dev/nvidia-uvm-tools".to_owned(), 510, 1),
-            ]
-        );
     }
 }

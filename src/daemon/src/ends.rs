@@ -9,7 +9,6 @@ use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::{Entry, ProcessId, State};
 
 use crate::daemon::Daemon;
-use crate::owner::nested;
 use crate::process::ended;
 use crate::{DaemonError, cgroup};
 
@@ -40,10 +39,7 @@ pub(crate) fn limit(daemon: &Arc<Daemon>, entry: &Entry) {
     let shared = Arc::clone(daemon);
     daemon.spawn(format!("limits {key}"), async move {
         tokio::time::sleep(UNUSED_LIMIT).await;
-        let expired = shared.node().expire(&key);
-        if let Some(entry) = expired {
-            shared.ended(&entry, "reservation not used");
-        }
+        shared.change(|node, effects| node.expire(&key, "reservation not used", effects));
         Ok(())
     });
 }
@@ -55,11 +51,11 @@ async fn reservation(
 ) -> Result<(), DaemonError> {
     ended(&holder).await;
     crash_point!("daemon.expire.before");
-    let expired = daemon.node().expire(&key);
-    if let Some(entry) = expired {
-        crash_point!("daemon.expire.changed");
-        daemon.ended(&entry, "reservation expired");
-    }
+    daemon.change(|node, effects| {
+        if node.expire(&key, "reservation expired", effects).is_some() {
+            crash_point!("daemon.expire.changed");
+        }
+    });
     Ok(())
 }
 
@@ -71,7 +67,7 @@ async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<()
             let node = daemon.node();
             let Some(entry) = node.ledger().get(&key) else { return Ok(()) };
             let State::Active { cgroup, .. } = &entry.state else { return Ok(()) };
-            (cgroup.clone(), nested(entry, node.ledger().entries()))
+            (cgroup.clone(), node.nested(entry))
         };
         // A cgroup that cannot be read is looked at again: memory in use is never given away.
         let is_empty = |cgroup| cgroup::is_empty_but_for(&cgroup, &others).unwrap_or(false);
@@ -83,10 +79,10 @@ async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<()
         pause = (pause * 2).min(LAST_LOOK);
     }
     crash_point!("daemon.end.before");
-    let released = daemon.node().release(&key);
-    if let Some(entry) = released {
-        crash_point!("daemon.end.changed");
-        daemon.ended(&entry, "container ended");
-    }
+    daemon.change(|node, effects| {
+        if node.release(&key, "container ended", effects).is_some() {
+            crash_point!("daemon.end.changed");
+        }
+    });
     Ok(())
 }

@@ -8,7 +8,7 @@ use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::State;
 
 use crate::daemon::Daemon;
-use crate::owner::{Culprit, nested};
+use crate::owner::Culprit;
 use crate::{DaemonError, cgroup};
 
 /// How much of a container is ended.
@@ -24,7 +24,7 @@ pub(crate) enum Measure {
 pub(crate) fn report(daemon: &Daemon, card: &GpuUuid, culprit: &Culprit, why: String) {
     let container = culprit.entry.as_ref().map(|entry| entry.grant.key.container_id.as_str());
     log::warn!(uuid = card.as_str(), container, reason = why.as_str(); "reported, nothing is done");
-    daemon.node().note(card, container, "reported", why);
+    daemon.note(card, container, "reported", why);
 }
 
 /// Does what `policy.enforce` says about a process that was found to do harm. `true` where
@@ -44,7 +44,7 @@ pub(crate) async fn enforce(
     let container = entry.grant.key.container_id.clone();
     let target = culprit.process;
     let state = entry.state.clone();
-    let others = nested(entry, daemon.node().ledger().entries());
+    let others = daemon.node().nested(entry);
     let work = move |_: &_| match (measure, &state) {
         (Measure::Process, _) => cgroup::kill::kill_process(&target),
         (_, State::Active { init, cgroup: Some(cgroup) }) => {
@@ -63,13 +63,13 @@ pub(crate) async fn enforce(
                 Measure::Container => "killed",
             };
             log::warn!(container, uuid, reason = why.as_str(); "{what}");
-            daemon.node().note(card, Some(container), what, why);
+            daemon.note(card, Some(container), what, why);
             Ok(true)
         }
         Err(error) => {
             log::error!(container, uuid, reason = why.as_str(), error:% = error; "not killed");
             let why = format!("{why}; it was to be killed, but {error}");
-            daemon.node().note(card, Some(container), "failed", why);
+            daemon.note(card, Some(container), "failed", why);
             Ok(false)
         }
     }

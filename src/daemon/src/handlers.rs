@@ -11,9 +11,9 @@ use mpsgate_config::paths;
 use mpsgate_configure::Options;
 use mpsgate_model::printable;
 
+use crate::around::handlers::Handlers;
 use crate::daemon::Daemon;
 use crate::engine::{self, Engine, Reading};
-use crate::node::handlers::Handlers;
 use crate::{DaemonError, node_root};
 
 /// Between two looks at the engine's files.
@@ -96,8 +96,8 @@ fn look(options: &Options, before: Option<&[u64]>) -> Look {
 
 fn take(daemon: &Daemon, handlers: Handlers) {
     {
-        let mut node = daemon.node();
-        if node.handlers.as_ref() == Some(&handlers) {
+        let mut around = daemon.around();
+        if around.handlers.as_ref() == Some(&handlers) {
             return;
         }
         let names = |names: &BTreeSet<String>| {
@@ -109,7 +109,7 @@ fn take(daemon: &Daemon, handlers: Handlers) {
             unknown = names(&report.unknown).as_str();
             "handlers of the engine"
         );
-        node.handlers = Some(handlers);
+        around.handlers = Some(handlers);
     }
     daemon.tell_change();
 }

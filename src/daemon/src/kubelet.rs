@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use mpsgate_config::{Manage, Switch};
 
 use crate::Places;
+use crate::around::served::Served;
 use crate::daemon::Daemon;
-use crate::node::served::Served;
 
 /// Whether a kubelet runs, or has run, on this node.
 pub(crate) fn has_kubelet(places: &Places) -> bool {
@@ -44,5 +44,5 @@ pub(crate) fn directory(daemon: &Daemon) -> Option<PathBuf> {
 
 /// Whether pods of this node ask by their limits alone.
 pub(crate) fn is_in_charge(daemon: &Daemon) -> bool {
-    directory(daemon).is_some() && !daemon.node().served.values().any(Served::cannot_work)
+    directory(daemon).is_some() && !daemon.around().served.values().any(Served::cannot_work)
 }

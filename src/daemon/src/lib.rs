@@ -11,7 +11,8 @@
 //!                ▼
 //!  seams      hardware: the one to NVML and the MPS control daemons
 //!                ▼
-//!  state      node: ledger, cards, placement, trust, schedule, what status and the API server are shown
+//!  state      node: ledger, cards, placement, trust, schedule; what follows is a value, done by Daemon::change
+//!             around: kubelet, engines, Prometheus, and what the API server is shown
 //! ```
 //!
 //! Imports go down. No module imports another in a circle: `tests/house` looks at that.
@@ -22,10 +23,12 @@
 
 mod api_server;
 mod arguments;
+mod around;
 mod calls;
 mod cards;
 mod cgroup;
 mod cgroup_limits;
+mod counters;
 mod daemon;
 mod devices;
 mod directories;
@@ -42,6 +45,7 @@ mod hardware;
 mod inventory;
 mod kubelet;
 mod line;
+mod machine;
 mod managed;
 mod metrics;
 mod node;
@@ -55,6 +59,7 @@ mod plugin;
 mod pods;
 mod process;
 mod qualification;
+mod record;
 mod reload;
 mod run;
 mod settings;
@@ -62,6 +67,7 @@ mod sharing;
 mod snapshot;
 mod socket;
 mod status;
+mod tell;
 mod terminate;
 mod token_store;
 mod tokens;

@@ -19,8 +19,8 @@ use mpsgate_config::Listen;
 use tokio::net::TcpListener;
 
 use crate::DaemonError;
+use crate::around::Endpoint;
 use crate::daemon::Daemon;
-use crate::node::Endpoint;
 
 /// Between two attempts to get the port.
 const RETRY: Duration = Duration::from_secs(5);
@@ -29,14 +29,14 @@ const RETRY: Duration = Duration::from_secs(5);
 pub(crate) async fn serve(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     loop {
         let Listen::At(wanted) = daemon.settings.now().metrics.listen else {
-            daemon.node().endpoint = Endpoint::default();
+            daemon.around().endpoint = Endpoint::default();
             daemon.metrics_moved.notified().await;
             continue;
         };
         match TcpListener::bind(wanted).await {
             Ok(listener) => {
                 let at = listener.local_addr().unwrap_or(wanted);
-                daemon.node().endpoint = Endpoint { at: Some(at), error: None };
+                daemon.around().endpoint = Endpoint { at: Some(at), error: None };
                 log::info!(address:% = at; "metrics are served");
                 tokio::select! {
                     ended = http::listen(&daemon, &listener) => return ended,
@@ -45,7 +45,7 @@ pub(crate) async fn serve(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
             }
             Err(error) => {
                 let endpoint = Endpoint { at: Some(wanted), error: Some(error.to_string()) };
-                let before = std::mem::replace(&mut daemon.node().endpoint, endpoint.clone());
+                let before = std::mem::replace(&mut daemon.around().endpoint, endpoint.clone());
                 // One line for each episode.
                 if before != endpoint {
                     log::error!(

@@ -1,6 +1,6 @@
 //! The daemon's state and every decision on it: cards, ledger, trust. Synchronous and behind one
-//! lock; its side effects are the ledger's file, the removal of exec records, and events for the
-//! recorder.
+//! lock; it changes nothing else: what is to be done is an [`Effect`], and what it must know of
+//! processes is asked of a [`Machine`].
 //!
 //! ```text
 //!            reserve                activate                 init and cgroup ended, poststop
@@ -10,58 +10,50 @@
 //!                       (none) ───────────────────────┘
 //! ```
 //!
-//! Operations change the ledger in memory; `write` brings its file up to date, once for as many as
-//! have come together. What takes memory is answered only after that, and taken back where it
-//! fails. What gives memory back counts at once: should the daemon restart before it is written, it
-//! finds the entry's process gone and releases it again.
+//! Operations change the ledger in memory; its file is brought up to date once for as many as have
+//! come together. What takes memory is answered only after that, and taken back where it fails.
+//! What gives memory back counts at once: should the daemon restart before it is written, it finds
+//! the entry's process gone and releases it again.
 
 pub(crate) mod card;
-pub(crate) mod counters;
+pub(crate) mod cgroups;
+mod devices;
+mod effect;
 pub(crate) mod grants;
-pub(crate) mod handlers;
 mod held;
+mod machine;
 mod note;
 mod place;
 pub(crate) mod refusals;
-pub(crate) mod report;
-pub(crate) mod served;
 pub(crate) mod sharing;
 pub(crate) mod status;
-pub(crate) mod tell;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod trust;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::collections::{BTreeSet, VecDeque};
 
 use mpsgate_api::Action;
 use mpsgate_config::Switch;
-use mpsgate_kubernetes::Recorder;
-use mpsgate_model::ledger::{Ledger, ProcessId};
-use mpsgate_model::ledger_file::LedgerFile;
+use mpsgate_model::ledger::Ledger;
 use mpsgate_model::{Code, GpuUuid, GrantKey, Mib, Refusal};
+use mpsgate_policy::Condition;
 
 use self::card::{Card, CardId, Trouble};
-use self::counters::{Events, Kills};
-use self::handlers::Handlers;
+pub(crate) use self::effect::{Effect, Why};
+pub(crate) use self::machine::Machine;
 use self::refusals::{Evaluated, Heard};
-use self::served::Served;
 use self::sharing::Scheduling;
 
 /// The state.
 #[derive(Debug)]
 pub(crate) struct Node {
     ledger: Ledger,
-    file: LedgerFile,
     /// Changes of the ledger, and how many of them are in the file.
     changes: u64,
     written: u64,
     /// The last write failed.
     failing: bool,
-    /// Where the shim records what `exec` needs.
-    records: PathBuf,
     /// All cards by index.
     pub(crate) cards: Vec<Card>,
     /// Cards that `mpsgate enable` handed over, there or not.
@@ -72,8 +64,6 @@ pub(crate) struct Node {
     pub(crate) driver: Driver,
     /// Whether a kubelet runs here.
     pub(crate) kubelet: bool,
-    /// Whether mpsgated is about to end.
-    pub(crate) ending: bool,
     /// `trust.local`.
     pub(crate) trust_local: Switch,
     /// What was done to containers and processes, oldest first; bounded.
@@ -84,22 +74,12 @@ pub(crate) struct Node {
     pub(crate) heard: Heard,
     /// Containers that were killed.
     pub(crate) kills: Kills,
-    /// What else is counted, for the metrics.
-    pub(crate) events: Events,
-    /// Where these are served.
-    pub(crate) endpoint: Endpoint,
     /// Grants that the driver holds their cgroups to, as last seen.
     pub(crate) held: BTreeSet<GrantKey>,
-    /// Resources that are served to kubelet, by name.
-    pub(crate) served: BTreeMap<String, Served>,
     /// Whether grants are spread over the cards, and not packed.
     pub(crate) spread: bool,
-    /// Where events of Kubernetes go.
-    pub(crate) recorder: Option<Recorder>,
     /// How its cards are shared.
     pub(crate) schedule: Scheduling,
-    /// Where the engine's handlers lead; `None` before the first look, and where no kubelet is.
-    pub(crate) handlers: Option<Handlers>,
 }
 
 /// NVML as last seen.
@@ -116,27 +96,22 @@ pub(crate) struct Driver {
 /// What is wrong before the first look at NVML.
 pub(crate) const NOT_YET: &str = "NVML has not answered yet";
 
-/// Where the metrics are served, for `status`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Endpoint {
-    /// `None` where the settings want none.
-    pub(crate) at: Option<SocketAddr>,
-    /// Why they are not served there.
-    pub(crate) error: Option<String>,
+/// Kills of containers with a grant, since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kills {
+    /// CUDA clients whose GPU work was ended first.
+    pub(crate) terminated: u64,
+    /// Containers that were killed without.
+    pub(crate) unprepared: u64,
 }
 
-/// What a process is asked: whether it lives. A parameter, so that tests need no processes.
-pub(crate) type Alive<'a> = &'a dyn Fn(&ProcessId) -> bool;
-
 impl Node {
-    pub(crate) fn new(ledger: Ledger, file: LedgerFile, records: PathBuf) -> Self {
+    pub(crate) fn new(ledger: Ledger) -> Self {
         Self {
             ledger,
-            file,
             changes: 0,
             written: 0,
             failing: false,
-            records,
             cards: Vec::new(),
             handed_over: BTreeSet::new(),
             stopped: BTreeSet::new(),
@@ -147,15 +122,9 @@ impl Node {
             evaluated: Evaluated::default(),
             heard: Heard::default(),
             kills: Kills::default(),
-            events: Events::new(),
-            endpoint: Endpoint::default(),
             held: BTreeSet::new(),
-            served: BTreeMap::new(),
-            ending: false,
             spread: false,
-            recorder: None,
             schedule: Scheduling::default(),
-            handlers: None,
         }
     }
 
@@ -203,6 +172,16 @@ impl Node {
         })
     }
 
+    /// Why a card takes no requests.
+    pub(crate) fn trouble(&self, card: &Card) -> Option<String> {
+        match self.condition(card) {
+            Condition::Ready => None,
+            Condition::Unfit { why, hint } | Condition::Unhealthy { why, hint } => {
+                Some(format!("{why}; {hint}"))
+            }
+        }
+    }
+
     /// What the card's MPS should allow a client without a limit of its own: its largest grant, or
     /// all that there is to give where nobody has one.
     pub(crate) fn wanted_cap(&self, uuid: &GpuUuid) -> Mib {
@@ -231,34 +210,13 @@ impl Node {
         self.failing
     }
 
-    /// Brings the file up to date.
-    ///
-    /// # Errors
-    /// A refusal for what asked for memory. The file is then as it was.
-    pub(crate) fn write(&mut self) -> Result<(), Refusal> {
-        if self.is_written(self.changes) {
-            return Ok(());
+    /// Takes note of an attempt to write all changes. Whether it began or ended an episode of
+    /// failures.
+    pub(crate) fn note_write(&mut self, is_written: bool) -> bool {
+        if is_written {
+            self.written = self.changes;
         }
-        let stored = self.file.store(&self.ledger).map_err(|error| {
-            let why = format!("the grant could not be recorded: {}", crate::error::chain(&error));
-            Refusal::new(Code::Ledger, why, error.hint())
-        });
-        match &stored {
-            Ok(()) => {
-                if std::mem::take(&mut self.failing) {
-                    log::info!("ledger written again");
-                }
-                self.written = self.changes;
-            }
-            // One line for each episode.
-            Err(refusal) => {
-                if !std::mem::replace(&mut self.failing, true) {
-                    let (reason, hint) = (refusal.sentence.as_str(), refusal.hint.as_str());
-                    log::error!(reason, hint; "ledger not written");
-                }
-            }
-        }
-        stored
+        std::mem::replace(&mut self.failing, !is_written) == is_written
     }
 }
 

@@ -6,13 +6,13 @@
 //!        └─► cgroup.procs of every grant's tree ─► the innermost
 //! ```
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 
 use mpsgate_host::cgroup::text_of;
 use mpsgate_model::ledger::{CgroupId, Entry, ProcessId, State};
 
-use crate::cgroup::{self, Overlap, Places, overlap};
+use crate::cgroup::{self, Places};
 use crate::process;
 
 /// A process that does harm.
@@ -119,21 +119,4 @@ fn shares_its_own_pids(pid: u32, init: &ProcessId) -> bool {
         && inits != namespace("self")
         && inits == namespace(&pid.to_string())
         && process::is_alive(init)
-}
-
-/// Inodes of the cgroups of other grants that lie in this one's: what is in them is not its own.
-/// New grants are refused there; an older mpsgated has recorded them.
-pub(crate) fn nested(entry: &Entry, entries: &[Entry]) -> BTreeSet<u64> {
-    let State::Active { cgroup: Some(own), .. } = &entry.state else { return BTreeSet::new() };
-    entries
-        .iter()
-        .filter_map(|other| match &other.state {
-            State::Active { cgroup: Some(cgroup), .. }
-                if overlap(own, cgroup) == Some(Overlap::Holds) =>
-            {
-                Some(cgroup.inode)
-            }
-            _ => None,
-        })
-        .collect()
 }

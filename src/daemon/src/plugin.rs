@@ -22,9 +22,9 @@ use mpsgate_policy::Condition;
 use tokio::sync::{oneshot, watch};
 
 use self::host::Plugin;
+use crate::around::served::Served;
 use crate::daemon::Daemon;
 use crate::node::Node;
-use crate::node::served::Served;
 use crate::{DaemonError, kubelet};
 
 /// The resources that the settings name, and slices that pods ask for.
@@ -115,7 +115,7 @@ fn replace(now: &mut Inventory, next: Inventory) -> bool {
 fn start(daemon: &Arc<Daemon>, directory: &Path, resource: Resource) -> Running {
     let name = resource.name().to_owned();
     log::info!(resource = name.as_str(), directory:% = directory.display(); "device plugin starts");
-    daemon.node().served.insert(name.clone(), Served::default());
+    daemon.around().served.insert(name.clone(), Served::default());
     let (inventory, cards) = watch::channel(inventory(&daemon.node(), &name));
     let (stop, stopped) = oneshot::channel::<()>();
     let (running, ended) = oneshot::channel::<()>();
@@ -138,6 +138,6 @@ async fn end(daemon: &Daemon, name: &str, one: Running) {
     drop(stop);
     let _ = ended.await;
     drop(inventory);
-    daemon.node().served.remove(name);
+    daemon.around().served.remove(name);
     log::info!(resource = name; "device plugin ended");
 }

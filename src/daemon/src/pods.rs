@@ -26,10 +26,10 @@ use tokio::sync::watch;
 pub(crate) use self::leave::leave;
 use crate::api_server::ApiServer;
 use crate::api_server::slices::in_use;
+use crate::around::report;
 use crate::daemon::Daemon;
 use crate::node::sharing::Want;
-use crate::node::{report, tell};
-use crate::{DaemonError, kubelet};
+use crate::{DaemonError, kubelet, tell};
 
 /// Between two looks at what may have changed without a word: what failed is tried again.
 const LOOK: Duration = Duration::from_secs(60);
@@ -48,7 +48,6 @@ pub(crate) fn start(daemon: &Arc<Daemon>) {
     let (node, follow_node) = kubernetes::node(settings.clone(), reported);
     let (asked, follow_asked) = kubernetes::slices_asked(settings.clone(), asking);
     let (recorder, write_events) = kubernetes::events(settings.clone());
-    daemon.node().recorder = Some(recorder.clone());
     let wanted = Mutex::default();
     let all = ApiServer { settings, pods, node, asked, ask, wanted, report, recorder };
     // Started once.
@@ -115,10 +114,10 @@ async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
             used = using;
             daemon.tell_change();
         }
-        tell::health(&daemon.node(), &mut seen);
-        tell::lost(&daemon.node(), &current, &mut lost);
+        tell::health(&api_server.recorder, &daemon.node(), &mut seen);
+        tell::lost(&api_server.recorder, &current, &mut lost);
         let serves = kubelet::directory(&daemon).is_some();
-        let report = report::of(&daemon.node(), &current, serves);
+        let report = report::of(&daemon.node(), &daemon.around(), &current, serves);
         api_server.report.send_if_modified(|shown| {
             let differs = shown.as_ref() != Some(&report);
             if differs {

@@ -22,13 +22,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::daemon::{Daemon, START_LIMIT, Task, log_ended};
+use crate::daemon::{Daemon, START_LIMIT, Task};
+use crate::machine::ThisMachine;
 use crate::node::Node;
 use crate::node::sharing::Scheduling;
 use crate::settings::Settings;
 use crate::{
-    DaemonError, Places, cgroup_limits, directories, ends, error, handlers, inventory, kubelet,
-    managed, metrics, plugin, pods, process, reload, sharing, snapshot, socket, tokens, watchdog,
+    DaemonError, Places, cgroup_limits, directories, ends, error, exec_record, handlers, inventory,
+    kubelet, managed, metrics, plugin, pods, reload, sharing, snapshot, socket, tokens, watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -105,22 +106,19 @@ pub async fn serve(
     let hangup = signal(SignalKind::hangup())
         .map_err(|source| DaemonError::System { action: "catch SIGHUP", source })?;
 
-    let mut node = Node::new(ledger, file, places.grants());
+    let mut node = Node::new(ledger);
     node.trust_local = config.trust.local;
     node.kubelet = kubelet::has_kubelet(&places);
-    let ended = node.settle(&process::is_alive);
-    for entry in &ended {
-        log_ended(entry, "ended while mpsgated was away");
-    }
-    crash_point!("daemon.start.settled");
-    // Where it fails it is said, and tried again with the next change.
-    let _ = node.write();
-    crash_point!("daemon.start.stored");
     let (tasks, todo) = mpsc::unbounded_channel();
     let (limits, orders) = mpsc::unbounded_channel();
     let settings = Settings::new(config, settings_file);
-    let daemon = Arc::new(Daemon::new(places, settings, node, tasks, limits));
-    ended.iter().for_each(|entry| daemon.unlimit(entry));
+    let daemon = Arc::new(Daemon::new(places, settings, node, file, tasks, limits));
+    daemon.change(|node, effects| node.settle(&ThisMachine, effects));
+    exec_record::remove_strays(&daemon.places.grants(), daemon.node().ledger());
+    crash_point!("daemon.start.settled");
+    // Where it fails it is said, and tried again with the next change.
+    let _ = daemon.write();
+    crash_point!("daemon.start.stored");
     snapshot::link_runtime(&daemon, &daemon.settings.now().runtime.path);
     {
         let mut node = daemon.node();
@@ -139,7 +137,7 @@ pub async fn serve(
         why
     };
     let result = own(todo, stop).await;
-    let _ = daemon.node().write();
+    let _ = daemon.write();
     crash_point!("daemon.stop.stored");
     // The ledger is still locked, so it is ours and not a successor's.
     let _ = std::fs::remove_file(daemon.places.socket());

@@ -8,7 +8,6 @@ use mpsgate_api::Status;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::api_server::ApiServer;
 use crate::daemon::Daemon;
 use crate::orders::Order;
 use crate::{DaemonError, inventory};
@@ -39,7 +38,5 @@ pub(crate) async fn now(daemon: &Arc<Daemon>) -> Result<Status, DaemonError> {
         // Whoever watches the cards finds out whether it hangs.
         Err(_) => daemon.look.notify_one(),
     }
-    let mut status = daemon.node().status();
-    status.api_server = daemon.api_server.get().map(ApiServer::status);
-    Ok(status)
+    Ok(daemon.status())
 }

@@ -21,7 +21,6 @@ use tokio::time::timeout;
 use crate::daemon::Daemon;
 use crate::node::card::Trouble;
 use crate::orders::{Doomed, Order};
-use crate::owner::nested;
 
 /// For everything: the shim gives up after 1 s, counted from before it has connected.
 const LIMIT: Duration = Duration::from_millis(800);
@@ -40,7 +39,7 @@ pub(crate) async fn clients(daemon: &Daemon, call: &Terminate) -> Result<Reply, 
         let mut cards = entry.grant.cards.iter().filter(|_| entry.grant.uses_mps());
         let Some(card) = cards.next() else { return done(String::new()) };
         (card.uuid.clone(), {
-            let others = nested(entry, node.ledger().entries());
+            let others = node.nested(entry);
             Doomed { init: *init, cgroup: cgroup.clone(), others }
         })
     };

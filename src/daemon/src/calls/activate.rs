@@ -11,6 +11,7 @@ use super::prepare::{limit, server};
 use super::{Answer, refused};
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
+use crate::machine::ThisMachine;
 use crate::node::card::Card;
 use crate::{cgroup, ends, process};
 use mpsgate_host::clock::now_ms;
@@ -23,8 +24,8 @@ pub(super) async fn activate(
 ) -> Answer {
     let entry = container_init(&caller, call).and_then(|init| {
         check_cgroup(call, init)?;
-        let mut node = daemon.node();
-        let entry = node.activate(call, init, &process::is_alive, now_ms())?;
+        let entry = daemon
+            .change(|node, effects| node.activate(call, init, &ThisMachine, now_ms(), effects))?;
         ends::start(daemon, &entry);
         crash_point!("daemon.activate.changed");
         Ok(entry)

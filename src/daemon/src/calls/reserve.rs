@@ -14,10 +14,11 @@ use super::prepare::server;
 use super::{Answer, refused};
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
+use crate::machine::ThisMachine;
 use crate::node::grants::Reserved;
 use crate::node::trust::Confirmed;
 use crate::orders::Order;
-use crate::{DaemonError, devices, ends, process, tokens};
+use crate::{DaemonError, ends, process, tokens};
 use mpsgate_host::clock::now_ms;
 
 /// How long a container waits for the last processes of its previous instance, and how often they
@@ -51,10 +52,8 @@ impl Cause {
         match self {
             Self::Switch => daemon.advance_schedule(),
             Self::Start => daemon.is_starting(),
-            Self::PreviousInstance => daemon.node().remains(key, &process::is_alive).is_some(),
-            Self::Pod => {
-                pod.is_some_and(|pod| daemon.node().pod_is_ending(pod, &process::is_alive))
-            }
+            Self::PreviousInstance => daemon.node().remains(key, &ThisMachine).is_some(),
+            Self::Pod => pod.is_some_and(|pod| daemon.node().pod_is_ending(pod, &ThisMachine)),
         }
     }
 
@@ -115,19 +114,18 @@ async fn take(
     holder: ProcessId,
     confirmed: Option<&Confirmed>,
 ) -> Result<Reserved, Refusal> {
-    let majors = devices::majors();
     let try_it = || {
-        let mut node = daemon.node();
-        let reserved = node.reserve(call, confirmed, holder, &majors, &process::is_alive, now_ms());
-        if let Ok(reserved) = &reserved
-            && let Some(entry) = node.ledger().get(&reserved.grant.key)
-        {
-            ends::start(daemon, entry);
-            if call.for_parent {
-                ends::limit(daemon, entry);
+        daemon.change(|node, effects| {
+            let reserved =
+                node.reserve(call, confirmed, holder, &ThisMachine, now_ms(), effects)?;
+            if let Some(entry) = node.ledger().get(&reserved.grant.key) {
+                ends::start(daemon, entry);
+                if call.for_parent {
+                    ends::limit(daemon, entry);
+                }
             }
-        }
-        reserved
+            Ok(reserved)
+        })
     };
     let pod = confirmed.map(|confirmed| confirmed.handed.pod.uid.as_str());
     let mut reserved = try_it();
@@ -180,10 +178,7 @@ async fn grant(
 }
 
 fn give_up(daemon: &Daemon, key: &GrantKey) {
-    let expired = daemon.node().expire(key);
-    if let Some(entry) = expired {
-        daemon.ended(&entry, "reservation given up");
-    }
+    daemon.change(|node, effects| node.expire(key, "reservation given up", effects));
 }
 
 /// What the node's CDI specifications say of the cards, where the settings let the shim use it.

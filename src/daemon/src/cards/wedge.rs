@@ -192,7 +192,7 @@ impl CardTask {
                 LIMIT.as_secs()
             );
             if !self.watch.wedge.reported.contains(&why) {
-                self.daemon.node().note(&self.uuid, None, "reported", why.clone());
+                self.daemon.note(&self.uuid, None, "reported", why.clone());
                 self.watch.wedge.reported.push(why);
             }
         }

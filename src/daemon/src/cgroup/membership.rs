@@ -45,28 +45,6 @@ impl Places {
     }
 }
 
-/// How two cgroups have to do with each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Overlap {
-    /// One directory.
-    Is,
-    /// The first is below the second.
-    LiesIn,
-    /// The second is below the first.
-    Holds,
-}
-
-/// Whether a cgroup is, holds, or lies in another.
-pub(crate) fn overlap(one: &CgroupId, other: &CgroupId) -> Option<Overlap> {
-    let (one, other) = (Path::new(&one.path), Path::new(&other.path));
-    match (one.starts_with(other), other.starts_with(one)) {
-        (true, true) => Some(Overlap::Is),
-        (true, false) => Some(Overlap::LiesIn),
-        (false, true) => Some(Overlap::Holds),
-        (false, false) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
@@ -110,17 +88,5 @@ mod tests {
         assert_eq!(whose("elsewhere", &all), None);
         let anew = CgroupId { inode: inner.inode + 1, ..inner.clone() };
         assert_eq!(whose("v/w", &[(&outer, 0), (&anew, 1)]), Some(0), "another's by now");
-    }
-
-    #[test]
-    fn cgroups_overlap_by_whole_names() {
-        let of = |one: &str, other: &str| {
-            let id = |path: &str| CgroupId { path: path.to_owned(), inode: 1 };
-            overlap(&id(one), &id(other))
-        };
-        assert_eq!(of("/c/v", "/c/v/"), Some(Overlap::Is));
-        assert_eq!(of("/c/v/w/x", "/c/v"), Some(Overlap::LiesIn));
-        assert_eq!(of("/c", "/c/v"), Some(Overlap::Holds));
-        assert_eq!(of("/c/v", "/c/vw"), None);
     }
 }

@@ -6,10 +6,9 @@ use mpsgate_model::GpuUuid;
 use mpsgate_policy::schedule::Word;
 
 use super::Daemon;
-use crate::managed;
 use crate::node::sharing::{Event, Want};
-use crate::node::tell;
 use crate::orders::Order;
+use crate::{managed, tell};
 
 /// What the labels make of the node. One without any of ours is left alone, as ACK and gpushare
 /// have it: nos' label alone means what ACK's `mps` does.
@@ -59,7 +58,7 @@ impl Daemon {
 
     /// The one place where it is said what becomes of the schedule.
     pub(crate) fn tell_schedule(&self, event: &Event) {
-        tell::schedule(&self.node(), event);
+        tell::schedule(self.recorder(), event);
         match event {
             Event::Waits { from, to, refusal } => {
                 let (reason, hint) = (refusal.sentence.as_str(), refusal.hint.as_str());

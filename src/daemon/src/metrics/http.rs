@@ -19,7 +19,6 @@ use tokio::time::timeout;
 
 use super::{scrape, text};
 use crate::DaemonError;
-use crate::api_server::ApiServer;
 use crate::daemon::Daemon;
 
 /// Connections at a time; the next ones wait in the kernel's queue.
@@ -93,8 +92,7 @@ fn answer<B>(daemon: &Daemon, request: &Request<B>) -> Response<String> {
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return refused;
     }
-    let api_server = daemon.api_server.get().map(ApiServer::status);
-    let rendered = text::render(scrape::Scrape::of(&daemon.node(), api_server));
+    let rendered = text::render(scrape::Scrape::of(daemon));
     match rendered {
         Ok(open) if wants_open_metrics(request) => reply(StatusCode::OK, OPEN_METRICS, open),
         Ok(open) => reply(StatusCode::OK, CLASSIC, text::classic(&open)),

@@ -13,7 +13,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry;
 
 use super::scrape::Scrape;
-use crate::node::handlers::Handlers;
+use crate::around::handlers::Handlers;
 
 /// One metric.
 pub(super) struct Metric {

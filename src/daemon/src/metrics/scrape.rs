@@ -1,10 +1,10 @@
 //! What one scrape shows.
 
-use mpsgate_api::{ApiServerStatus, Status};
+use mpsgate_api::Status;
 
-use crate::node::Node;
-use crate::node::counters::Events;
-use crate::node::handlers::Handlers;
+use crate::around::handlers::Handlers;
+use crate::counters::Events;
+use crate::daemon::Daemon;
 use crate::node::refusals::Evaluated;
 
 /// Everything that one scrape shows, as of one moment.
@@ -19,13 +19,15 @@ pub(super) struct Scrape {
 
 impl Scrape {
     /// As it is now: no driver is asked.
-    pub(super) fn of(node: &Node, api_server: Option<ApiServerStatus>) -> Self {
+    pub(super) fn of(daemon: &Daemon) -> Self {
+        let status = daemon.status();
+        let node = daemon.node();
         Self {
-            status: Status { api_server, ..node.status() },
-            events: node.events.clone(),
+            status,
+            events: daemon.events.clone(),
             evaluated: node.evaluated.clone(),
             ledger_failing: node.is_failing(),
-            handlers: node.handlers.clone(),
+            handlers: daemon.around().handlers.clone(),
         }
     }
 }

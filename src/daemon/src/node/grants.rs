@@ -1,16 +1,13 @@
 //! Reservations and grants: how they begin, and what ends them.
 
-use std::collections::BTreeMap;
-
 use mpsgate_api::{Activate, Reserve};
 use mpsgate_model::ledger::{Capacity, CgroupId, Entry, LedgerError, ProcessId, State};
 use mpsgate_model::{Code, GpuUuid, Grant, GrantKey, Refusal};
 
+use super::cgroups::{Overlap, overlap};
+use super::status::BROKEN;
 use super::trust::Confirmed;
-use super::{Alive, Node, nvml_refusal};
-use crate::cgroup::{Overlap, is_empty_but_for};
-use crate::owner::nested;
-use crate::{exec_record, process};
+use super::{Effect, Machine, Node, Why, nvml_refusal};
 
 /// What a reservation leads to.
 #[derive(Debug)]
@@ -28,9 +25,9 @@ impl Node {
         call: &Reserve,
         confirmed: Option<&Confirmed>,
         holder: ProcessId,
-        majors: &BTreeMap<String, u32>,
-        alive: Alive<'_>,
+        machine: &dyn Machine,
         now_ms: u64,
+        effects: &mut Vec<Effect>,
     ) -> Result<Reserved, Refusal> {
         let memory = self.believe(call, confirmed)?;
         if let Some(trouble) = &self.driver.trouble {
@@ -39,7 +36,7 @@ impl Node {
         if let Some(again) = self.reserved_before(&call.key, holder) {
             return Ok(again);
         }
-        self.end_previous_instance(&call.key, alive)?;
+        self.end_previous_instance(&call.key, machine, effects)?;
         if let Some(refusal) = self.waiting_refusal() {
             return Err(refusal);
         }
@@ -49,7 +46,7 @@ impl Node {
             self.under_mps() && !cards.iter().all(|card| card.has_server_for(call.uid));
         let capacities: Vec<Capacity> =
             cards.iter().map(|card| self.capacity(card, confirmed.is_some())).collect();
-        let grant = self.grant(call, &cards, asked, majors);
+        let grant = self.grant(call, &cards, asked, machine);
         let reserved = self.ledger.reserve(grant.clone(), holder, &capacities, now_ms);
         reserved.map_err(|error| ledger_refusal(&error))?;
         if let Some(confirmed) = confirmed {
@@ -71,12 +68,11 @@ impl Node {
 
     /// The cgroup of a previous instance of the container whose init has ended and whose other
     /// processes have not: they may hold what was granted to it.
-    pub(crate) fn remains(&self, key: &GrantKey, alive: Alive<'_>) -> Option<CgroupId> {
+    pub(crate) fn remains(&self, key: &GrantKey, machine: &dyn Machine) -> Option<CgroupId> {
         let entry = self.ledger.of_container(key)?;
         match &entry.state {
-            State::Active { init, cgroup: Some(cgroup) } if !alive(init) => {
-                let others = nested(entry, self.ledger.entries());
-                let empty = is_empty_but_for(cgroup, &others).unwrap_or(false);
+            State::Active { init, cgroup: Some(cgroup) } if !machine.is_alive(init) => {
+                let empty = machine.is_empty_but_for(cgroup, &self.nested(entry));
                 (!empty).then(|| cgroup.clone())
             }
             _ => None,
@@ -84,10 +80,10 @@ impl Node {
     }
 
     /// Whether a container of this pod has a grant that is just ending.
-    pub(crate) fn pod_is_ending(&self, uid: &str, alive: Alive<'_>) -> bool {
+    pub(crate) fn pod_is_ending(&self, uid: &str, machine: &dyn Machine) -> bool {
         self.ledger.of_pod(uid).any(|entry| match &entry.state {
-            State::Reserved { holder } => !alive(holder),
-            State::Active { init, .. } => !alive(init),
+            State::Reserved { holder } => !machine.is_alive(holder),
+            State::Active { init, .. } => !machine.is_alive(init),
         })
     }
 
@@ -96,14 +92,15 @@ impl Node {
         &mut self,
         call: &Activate,
         init: ProcessId,
-        alive: Alive<'_>,
+        machine: &dyn Machine,
         now_ms: u64,
+        effects: &mut Vec<Effect>,
     ) -> Result<Entry, Refusal> {
         let expired = self.ledger.get(&call.key).is_none();
         if expired {
-            self.end_previous_instance(&call.key, alive)?;
+            self.end_previous_instance(&call.key, machine, effects)?;
         }
-        self.refuse_shared_cgroup(call)?;
+        self.refuse_shared_cgroup(call, machine)?;
         if expired {
             let grant = call.grant.as_deref().ok_or_else(|| {
                 no_reservation("its reservation has expired and the hook did not bring the grant")
@@ -124,13 +121,13 @@ impl Node {
 
     /// A process is counted for one grant, and a container is ended by its cgroup: two grants
     /// cannot have a process in common.
-    fn refuse_shared_cgroup(&self, call: &Activate) -> Result<(), Refusal> {
+    fn refuse_shared_cgroup(&self, call: &Activate, machine: &dyn Machine) -> Result<(), Refusal> {
         let Some(own) = &call.cgroup else { return Ok(()) };
         let found = self.ledger.entries().iter().find_map(|entry| match &entry.state {
             State::Active { cgroup: Some(cgroup), .. } if entry.grant.key != call.key => {
-                let overlap = crate::cgroup::overlap(own, cgroup)?;
+                let overlap = overlap(own, cgroup)?;
                 // A directory that was made anew is not the one of that grant.
-                crate::cgroup::is_same(cgroup).unwrap_or(true).then_some((entry, cgroup, overlap))
+                machine.may_be_same(cgroup).then_some((entry, cgroup, overlap))
             }
             _ => None,
         });
@@ -148,77 +145,111 @@ impl Node {
         ))
     }
 
-    /// Marks the grants of a card whose MPS has died; those that were not marked before.
-    pub(crate) fn mark_broken(&mut self, card: &GpuUuid, now_ms: u64) -> Vec<GrantKey> {
+    /// Marks the grants of a card whose MPS has died, and tells their pods' authors; those that
+    /// were not marked before.
+    pub(crate) fn mark_broken(
+        &mut self,
+        card: &GpuUuid,
+        now_ms: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Vec<GrantKey> {
         let marked = self.ledger.mark_broken(card, now_ms);
         self.changes += u64::from(!marked.is_empty());
+        let entries = marked.iter().filter_map(|key| self.ledger.get(key));
+        let pods = entries.filter_map(|entry| Some(entry.handed.as_ref()?.pod.clone()));
+        effects.extend(pods.map(|pod| Effect::TellPod(pod, Why::MpsFault, BROKEN.to_owned())));
         marked
     }
 
     /// Ends an entry, whatever its state. `None` where it is gone already.
-    pub(crate) fn release(&mut self, key: &GrantKey) -> Option<Entry> {
+    pub(crate) fn release(
+        &mut self,
+        key: &GrantKey,
+        how: &'static str,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Entry> {
         let entry = self.ledger.release(key)?;
-        self.forget(&entry);
+        self.forget(&entry, how, effects);
         Some(entry)
     }
 
     /// Ends a reservation whose creator has ended.
-    pub(crate) fn expire(&mut self, key: &GrantKey) -> Option<Entry> {
+    pub(crate) fn expire(
+        &mut self,
+        key: &GrantKey,
+        how: &'static str,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Entry> {
         let entry = self.ledger.expire(key)?;
-        self.forget(&entry);
-        exec_record::remove_leftovers(&self.records);
+        self.forget(&entry, how, effects);
+        effects.push(Effect::RemoveLeftovers);
         Some(entry)
     }
 
-    /// After a start: ends what ended while nobody looked, and removes records of nobody.
-    pub(crate) fn settle(&mut self, alive: Alive<'_>) -> Vec<Entry> {
+    /// After a start: ends what ended while nobody looked.
+    pub(crate) fn settle(&mut self, machine: &dyn Machine, effects: &mut Vec<Effect>) {
         let gone = |entry: &&Entry| match &entry.state {
-            State::Reserved { holder } => !alive(holder),
+            State::Reserved { holder } => !machine.is_alive(holder),
             // The rest of the container may outlive its init: the watch sees to that.
-            State::Active { init, cgroup: None } => !alive(init),
+            State::Active { init, cgroup: None } => !machine.is_alive(init),
             State::Active { init, cgroup: Some(cgroup) } => {
-                let others = nested(entry, self.ledger.entries());
-                !alive(init) && is_empty_but_for(cgroup, &others).unwrap_or(false)
+                !machine.is_alive(init) && machine.is_empty_but_for(cgroup, &self.nested(entry))
             }
         };
         let keys: Vec<GrantKey> =
             self.ledger.entries().iter().filter(gone).map(|e| e.grant.key.clone()).collect();
-        let ended = keys.iter().filter_map(|key| self.release(key)).collect();
-        exec_record::remove_strays(&self.records, &self.ledger);
-        ended
+        for key in &keys {
+            self.release(key, "ended while mpsgated was away", effects);
+        }
     }
 
-    fn forget(&mut self, entry: &Entry) {
-        exec_record::remove(&self.records, &entry.grant.key);
+    fn forget(&mut self, entry: &Entry, how: &'static str, effects: &mut Vec<Effect>) {
         self.held.remove(&entry.grant.key);
         self.changes += 1;
+        effects.extend([
+            Effect::RemoveRecord(entry.grant.key.clone()),
+            Effect::TellEnd(Box::new(entry.clone()), how),
+            Effect::WriteLedger,
+            Effect::Publish,
+            Effect::AdvanceSchedule,
+        ]);
+        if entry.cgroup_limit.is_some() {
+            effects.push(Effect::ClearLimit(Box::new(entry.clone())));
+        }
+        let cards = entry.grant.cards.iter();
+        effects.extend(cards.map(|card| Effect::Cap(card.uuid.clone())));
     }
 
     /// Releases a previous instance of the container; refuses where it still lives.
-    fn end_previous_instance(&mut self, key: &GrantKey, alive: Alive<'_>) -> Result<(), Refusal> {
+    fn end_previous_instance(
+        &mut self,
+        key: &GrantKey,
+        machine: &dyn Machine,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
         let Some(old) = self.ledger.of_container(key) else { return Ok(()) };
         let old_key = old.grant.key.clone();
         let (process, what) = match &old.state {
             State::Reserved { holder } => (*holder, "a reservation"),
             State::Active { init, .. } => (*init, "a grant"),
         };
-        if alive(&process) {
+        if machine.is_alive(&process) {
             return Err(Refusal::new(
                 Code::Ledger,
                 format!(
                     "a container of this name below {} has {what} of {} already, and its {} lives",
                     key.runtime_root,
                     old.grant.memory,
-                    process::describe(process.pid),
+                    machine.describe(process.pid),
                 ),
                 "end that container first, or choose another name",
             ));
         }
-        if let Some(cgroup) = self.remains(key, alive) {
-            let mut pids = crate::cgroup::processes(&cgroup).unwrap_or_default();
+        if let Some(cgroup) = self.remains(key, machine) {
+            let mut pids = machine.processes(&cgroup);
             // What our pid namespace does not see.
             pids.remove(&0);
-            let named = pids.first().map(|pid| process::describe(*pid));
+            let named = pids.first().map(|pid| machine.describe(*pid));
             let pids: Vec<String> = pids.iter().take(8).map(u32::to_string).collect();
             let hint = match pids.as_slice() {
                 [] => format!("find them on the host: cat {}/cgroup.procs", cgroup.path),
@@ -235,12 +266,7 @@ impl Node {
                 hint,
             ));
         }
-        if let Some(ended) = self.release(&old_key) {
-            log::info!(
-                container = key.container_id.as_str(), memory_mib = ended.grant.memory.0;
-                "grant of a previous instance released"
-            );
-        }
+        self.release(&old_key, "previous instance ended", effects);
         Ok(())
     }
 }

@@ -4,9 +4,7 @@ use mpsgate_api::{ACTIONS_KEPT, Action};
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::Entry;
 
-use mpsgate_host::clock::now_ms;
-
-use super::{Node, tell};
+use super::{Effect, Node, Why};
 
 impl Node {
     /// Remembers what was done, for `status`.
@@ -16,26 +14,29 @@ impl Node {
         container: Option<&str>,
         what: &'static str,
         why: String,
+        at_ms: u64,
+        effects: &mut Vec<Effect>,
     ) {
         let action = Action {
-            at_ms: now_ms(),
+            at_ms,
             container_id: container.map(str::to_owned),
             card: card.to_string(),
             card_index: self.card(card).map(|card| card.index).unwrap_or_default(),
             what: what.to_owned(),
             why,
         };
-        self.events.acted(what);
-        if let Some(container) = container {
-            tell::acted(self, container, &action.why);
-        }
+        effects.push(Effect::Count(what));
+        let entries = self.ledger.entries().iter();
+        let of_container = entries.filter(|e| Some(e.grant.key.container_id.as_str()) == container);
+        let pods = of_container.filter_map(|entry| Some(entry.handed.as_ref()?.pod.clone()));
+        effects.extend(pods.map(|pod| Effect::TellPod(pod, Why::Watchdog, action.why.clone())));
         if self.actions.len() >= ACTIONS_KEPT {
             self.actions.pop_front();
         }
         self.actions.push_back(action);
     }
 
-    /// All grants, for [`Culprit::find`](crate::owner::Culprit::find).
+    /// All grants.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         self.ledger().entries().to_vec()
     }

@@ -1,6 +1,5 @@
 //! Which cards a request gets, and what the grant of them is.
 
-use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use mpsgate_api::{Activate, Reserve};
@@ -14,8 +13,7 @@ use mpsgate_policy::{CardState, Holder, Need, choose, choose_several, compute_sh
 use super::card::Card;
 use super::grants::no_reservation;
 use super::trust::Confirmed;
-use super::{Node, nvml_refusal};
-use crate::devices;
+use super::{Machine, Node, devices, nvml_refusal};
 
 /// How a request is laid out.
 #[derive(Debug, Clone, Copy)]
@@ -90,13 +88,17 @@ impl Node {
         call: &Reserve,
         cards: &[&Card],
         asked: Asked,
-        majors: &BTreeMap<String, u32>,
+        machine: &dyn Machine,
     ) -> Grant {
+        let majors = machine.majors();
         let mut nodes: Vec<DeviceNode> = Vec::new();
         for card in cards {
-            let of_card = devices::nodes(card.minor, majors, self.driver.simulated);
-            // The driver's shared ones are every card's.
-            let new: Vec<_> = of_card.into_iter().filter(|node| !nodes.contains(node)).collect();
+            let of_card = devices::nodes(card.minor, &majors).into_iter();
+            // The driver's shared ones are every card's. No driver made those of simulated cards.
+            let is_new = |node: &DeviceNode| {
+                !nodes.contains(node) && (!self.driver.simulated || machine.has(node))
+            };
+            let new: Vec<_> = of_card.filter(is_new).collect();
             nodes.extend(new);
         }
         let granted = |card: &&Card| GrantedCard {

@@ -1,5 +1,5 @@
-//! Everything that the daemon knows, for `mpsgate status`: recorded, device and server views side
-//! by side.
+//! Everything that the node knows, for `mpsgate status`: recorded, device and server views side by
+//! side. What is around it the daemon adds.
 
 use mpsgate_api::{CardStatus, GrantStatus, Status};
 use mpsgate_model::ledger::{Entry, State};
@@ -30,10 +30,10 @@ impl Node {
             clients_terminated: self.kills.terminated,
             kills_unprepared: self.kills.unprepared,
             actions: self.actions.iter().cloned().collect(),
-            metrics_listen: self.endpoint.at.map(|at| at.to_string()),
-            metrics_error: self.endpoint.error.clone(),
+            metrics_listen: None,
+            metrics_error: None,
             api_server: None,
-            device_plugin: self.served.iter().map(|(name, served)| served.status(name)).collect(),
+            device_plugin: Vec::new(),
             schedule: self.schedule.now().to_string(),
             schedule_wanted: self.schedule.wanted().map(|word| word.as_str().to_owned()),
             schedule_waits_for: self.waits_for(),

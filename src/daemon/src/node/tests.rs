@@ -1,27 +1,59 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-use mpsgate_api::{Activate, Engine, Reserve};
-use mpsgate_model::{ContainerId, Instance, Priority, Request};
+use std::collections::BTreeMap;
 
+use mpsgate_api::{Activate, Engine, Reserve};
+use mpsgate_model::ledger::{CgroupId, Entry, ProcessId};
+use mpsgate_model::{ContainerId, DeviceNode, Instance, Priority, Request};
+
+use super::card::{Health, ManagedBy, Watched};
 use super::grants::Reserved;
 use super::*;
-use crate::devices;
-use crate::node::card::{Health, ManagedBy, Watched};
 
-const HOLDER: ProcessId = ProcessId { pid: 7, start_time: 1 };
+pub(crate) const HOLDER: ProcessId = ProcessId { pid: 7, start_time: 1 };
 const INIT: ProcessId = ProcessId { pid: 8, start_time: 2 };
 
 pub(crate) fn uuid(n: u8) -> GpuUuid {
     GpuUuid::parse(&format!("GPU-000000{n:02x}-0000-0000-0000-000000000000")).unwrap()
 }
 
-/// One ready card of 15 GiB, and the ledger's directory.
-pub(crate) fn node() -> (tempfile::TempDir, Node) {
-    let dir = tempfile::tempdir().unwrap();
-    let (ledger, records) = (dir.path().join("ledger"), dir.path().join("grants"));
-    std::fs::create_dir(&ledger).unwrap();
-    std::fs::create_dir(&records).unwrap();
-    let (file, empty) = LedgerFile::open(&ledger).unwrap();
-    let mut node = Node::new(empty, file, records);
+/// A machine on which these processes live, and no cgroup holds any.
+pub(crate) struct Living(pub(crate) &'static [ProcessId]);
+
+impl Machine for Living {
+    fn is_alive(&self, process: &ProcessId) -> bool {
+        self.0.contains(process)
+    }
+
+    fn describe(&self, pid: u32) -> String {
+        format!("pid {pid}")
+    }
+
+    fn is_empty_but_for(&self, _: &CgroupId, _: &BTreeSet<u64>) -> bool {
+        true
+    }
+
+    fn processes(&self, _: &CgroupId) -> BTreeSet<u32> {
+        BTreeSet::new()
+    }
+
+    fn may_be_same(&self, _: &CgroupId) -> bool {
+        true
+    }
+
+    fn majors(&self) -> BTreeMap<String, u32> {
+        BTreeMap::new()
+    }
+
+    fn has(&self, _: &DeviceNode) -> bool {
+        true
+    }
+}
+
+pub(crate) const ALL: Living = Living(&[HOLDER, INIT]);
+
+/// One ready card of 15 GiB.
+pub(crate) fn node() -> Node {
+    let mut node = Node::new(Ledger::default());
     node.cards.push(Card {
         uuid: uuid(0),
         index: 0,
@@ -46,7 +78,7 @@ pub(crate) fn node() -> (tempfile::TempDir, Node) {
         cap: Mib(0),
         mps: None,
     });
-    (dir, node)
+    node
 }
 
 pub(crate) fn call(container: &str, gib: u64) -> Reserve {
@@ -73,12 +105,16 @@ pub(crate) fn call(container: &str, gib: u64) -> Reserve {
 }
 
 fn reserve(node: &mut Node, call: &Reserve) -> Result<Reserved, Refusal> {
-    node.reserve(call, None, HOLDER, &devices::majors(), &|_| true, 0)
+    node.reserve(call, None, HOLDER, &ALL, 0, &mut Vec::new())
+}
+
+fn release(node: &mut Node, key: &GrantKey) -> Entry {
+    node.release(key, "released", &mut Vec::new()).unwrap()
 }
 
 #[test]
 fn a_server_is_needed_until_one_serves_the_uid() {
-    let (_dir, mut node) = node();
+    let mut node = node();
     for (server, multiuser, serverless, needed) in [
         (None, false, false, true),
         (Some(1000), false, false, true),
@@ -91,13 +127,13 @@ fn a_server_is_needed_until_one_serves_the_uid() {
         (card.server_uid, card.multiuser, card.serverless) = (server, multiuser, serverless);
         let reserved = reserve(&mut node, &call("web", 1)).unwrap();
         assert_eq!(reserved.needs_server, needed, "{server:?} {multiuser} {serverless}");
-        node.release(&reserved.grant.key).unwrap();
+        release(&mut node, &reserved.grant.key);
     }
 }
 
 #[test]
 fn local_requests_are_trusted_as_the_settings_and_a_kubelet_say() {
-    let (_dir, mut node) = node();
+    let mut node = node();
     // Through CRI: only where root says so, and there is no kubelet.
     for (trust, kubelet, believed, through_cri) in [
         (Switch::Auto, false, true, false),
@@ -110,14 +146,14 @@ fn local_requests_are_trusted_as_the_settings_and_a_kubelet_say() {
         let result = reserve(&mut node, &call("web", 1));
         assert_eq!(result.is_ok(), believed, "{trust} {kubelet}");
         match result {
-            Ok(reserved) => drop(node.release(&reserved.grant.key).unwrap()),
+            Ok(reserved) => drop(release(&mut node, &reserved.grant.key)),
             Err(refusal) => assert_eq!(refusal.code, Code::Unconfirmed),
         }
         let pod = Reserve { engine: Engine::Kubernetes, ..call("web", 1) };
         match reserve(&mut node, &pod) {
             Ok(reserved) => {
                 assert!(through_cri, "{trust} {kubelet}");
-                node.release(&reserved.grant.key).unwrap();
+                release(&mut node, &reserved.grant.key);
             }
             Err(refusal) => assert_eq!((refusal.code, through_cri), (Code::Unconfirmed, false)),
         }
@@ -125,55 +161,41 @@ fn local_requests_are_trusted_as_the_settings_and_a_kubelet_say() {
 }
 
 #[test]
-fn a_ledger_that_cannot_be_written_is_an_error_until_it_can() {
-    let (dir, mut node) = node();
-    let old = reserve(&mut node, &call("old", 1)).unwrap().grant.key;
-    node.write().unwrap();
-    let (ledger, away) = (dir.path().join("ledger"), dir.path().join("away"));
-    std::fs::rename(&ledger, &away).unwrap();
-    let new = reserve(&mut node, &call("new", 1)).unwrap().grant.key;
-    let refusal = node.write().unwrap_err();
-    assert_eq!(refusal.code, Code::Ledger);
-    assert!(refusal.sentence.contains("could not be recorded: cannot write"), "{refusal}");
-    assert!(refusal.hint.contains("df -h"), "{}", refusal.hint);
-    assert!(!node.is_written(node.changes()));
-    // Who asked takes it back; what ends meanwhile counts at once.
-    node.expire(&new).unwrap();
-    node.release(&old).unwrap();
-    assert_eq!(node.ledger().granted(&uuid(0)), Mib(0));
-    std::fs::rename(&away, &ledger).unwrap();
-    node.write().unwrap();
-    assert!(node.is_written(node.changes()));
-    drop(node);
-    assert_eq!(LedgerFile::open(&ledger).unwrap().1, Ledger::default());
-}
-
-#[test]
 fn the_cap_is_the_largest_grant() {
-    let (_dir, mut node) = node();
+    let mut node = node();
     assert_eq!(node.wanted_cap(&uuid(0)), Mib(15 * 1024), "nobody has one");
     let large = reserve(&mut node, &call("large", 7)).unwrap();
     reserve(&mut node, &call("small", 2)).unwrap();
     assert_eq!(node.wanted_cap(&uuid(0)), Mib(7 * 1024));
-    node.release(&large.grant.key).unwrap();
+    release(&mut node, &large.grant.key);
     assert_eq!(node.wanted_cap(&uuid(0)), Mib(2 * 1024));
 }
 
 #[test]
 fn after_a_start_what_ended_is_released_and_the_rest_stays() {
-    let (_dir, mut node) = node();
+    let mut node = node();
     let ended = reserve(&mut node, &call("ended", 1)).unwrap().grant.key;
     let active = reserve(&mut node, &call("active", 1)).unwrap().grant.key;
     let activate = Activate { key: active.clone(), pid: 8, cgroup: None, grant: None };
-    node.activate(&activate, INIT, &|_| true, 0).unwrap();
-    let released = node.settle(&|process| *process == INIT);
-    assert_eq!(released.iter().map(|e| &e.grant.key).collect::<Vec<_>>(), [&ended]);
+    node.activate(&activate, INIT, &ALL, 0, &mut Vec::new()).unwrap();
+    let entry = Box::new(node.ledger().get(&ended).unwrap().clone());
+    let mut effects = Vec::new();
+    node.settle(&Living(&[INIT]), &mut effects);
+    let expected = [
+        Effect::RemoveRecord(ended),
+        Effect::TellEnd(entry, "ended while mpsgated was away"),
+        Effect::WriteLedger,
+        Effect::Publish,
+        Effect::AdvanceSchedule,
+        Effect::Cap(uuid(0)),
+    ];
+    assert_eq!(effects, expected);
     assert!(node.ledger().get(&active).is_some());
 }
 
 #[test]
 fn the_grant_names_the_cards_own_node_by_its_minor() {
-    let (_dir, mut node) = node();
+    let mut node = node();
     let grant = reserve(&mut node, &call("web", 1)).unwrap().grant;
     let paths: Vec<&str> = grant.devices.iter().map(|device| device.path.as_str()).collect();
     assert_eq!(paths[..2], ["/dev/nvidia3", "/dev/nvidiactl"]);
@@ -181,7 +203,7 @@ fn the_grant_names_the_cards_own_node_by_its_minor() {
 
 #[test]
 fn a_status_of_four_hundred_grants_fits_a_frame() {
-    let (_dir, mut node) = node();
+    let mut node = node();
     let card = node.card_mut(&uuid(0)).unwrap();
     (card.memory, card.max_clients) = (Mib(1 << 20), 1000);
     for n in 0..400 {

@@ -52,8 +52,8 @@ impl Host for Plugin {
             None => log::log!(level, resource; "device plugin: {event}"),
         }
         let changed = {
-            let mut node = self.daemon.node();
-            let served = node.served.get_mut(&self.resource);
+            let mut around = self.daemon.around();
+            let served = around.served.get_mut(&self.resource);
             served.is_some_and(|served| served.take(&event, now_ms()))
         };
         if changed {

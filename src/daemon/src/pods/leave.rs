@@ -22,11 +22,11 @@ const TAKEN: Duration = Duration::from_secs(6);
 pub(crate) async fn leave(daemon: &Daemon) {
     let Some(api_server) = daemon.api_server.get() else { return };
     {
-        let mut node = daemon.node();
-        if !node.served.iter().any(|(name, served)| served.status(name).registered_ms.is_some()) {
+        let mut around = daemon.around();
+        if !around.served.iter().any(|(name, served)| served.status(name).registered_ms.is_some()) {
             return;
         }
-        node.ending = true;
+        around.ending = true;
     }
     daemon.tell_change();
     let mut shown = api_server.node.clone();

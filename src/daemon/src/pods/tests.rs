@@ -3,29 +3,27 @@ use std::collections::BTreeMap;
 
 use mpsgate_deviceplugin::Event;
 use mpsgate_kubernetes::{CardReport, Container, Kind, Lifecycle, Limits, Pod, Pods};
-use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{GpuSelector, GrantKey, Handed, Mib, PodContainer};
 use mpsgate_policy::schedule::Wants;
 use mpsgate_policy::schedule::Word;
 
 use super::*;
+use crate::around::Around;
+use crate::around::handlers::Handlers;
+use crate::around::served::Served;
 use crate::node::Node;
 use crate::node::card::{Health, Trouble};
-use crate::node::handlers::Handlers;
-use crate::node::served::Served;
 use crate::node::sharing::Scheduling;
-use crate::node::tests::{call, node, uuid};
+use crate::node::tests::{ALL, HOLDER, call, node, uuid};
 use crate::node::trust::Confirmed;
 
-const HOLDER: ProcessId = ProcessId { pid: 7, start_time: 1 };
-
 /// Two cards of 15 GiB.
-fn two_cards() -> (tempfile::TempDir, Node) {
-    let (dir, mut node) = node();
+fn two_cards() -> Node {
+    let mut node = node();
     let mut second = node.cards.first().unwrap().clone();
     (second.uuid, second.index, second.minor) = (uuid(1), 1, 4);
     node.cards.push(second);
-    (dir, node)
+    node
 }
 
 pub(crate) fn pod(uid: &str, containers: &[(&str, Kind, u64)]) -> Pod {
@@ -81,7 +79,7 @@ fn reserve(
     if confirmed.is_some() {
         call.engine = mpsgate_api::Engine::Kubernetes;
     }
-    let reserved = node.reserve(&call, confirmed, HOLDER, &BTreeMap::new(), &|_| true, 0);
+    let reserved = node.reserve(&call, confirmed, HOLDER, &ALL, 0, &mut Vec::new());
     reserved.map(|reserved| reserved.grant.key).map_err(|refusal| refusal.to_string())
 }
 
@@ -103,7 +101,7 @@ fn of(uid: &str, container: &str, card: u8, gib: u64) -> (String, String, u8, u6
 
 #[test]
 fn a_bound_pod_holds_memory_before_its_container_exists_and_between_restarts() {
-    let (_dir, mut node) = two_cards();
+    let mut node = two_cards();
     let pods = [pod("a", &[("main", Kind::Main, 12)]), pod("b", &[("main", Kind::Main, 12)])];
     assert_eq!(promised(&mut node, &pods), [of("a", "main", 0, 12), of("b", "main", 1, 12)]);
     let local = reserve(&mut node, "local", None, 4).unwrap_err();
@@ -115,7 +113,7 @@ fn a_bound_pod_holds_memory_before_its_container_exists_and_between_restarts() {
     assert_eq!(node.ledger().get(&key).unwrap().grant.cards.first().unwrap().uuid, uuid(0));
     assert_eq!(node.ledger().promised(&uuid(0)), Mib(0));
     assert_eq!(promised(&mut node, &pods), [of("b", "main", 1, 12)]);
-    node.release(&key).unwrap();
+    node.release(&key, "ended", &mut Vec::new()).unwrap();
     assert_eq!(promised(&mut node, &pods), [of("a", "main", 0, 12), of("b", "main", 1, 12)]);
     assert_eq!(promised(&mut node, &pods[1..]), [of("b", "main", 0, 12)], "a has ended");
     let mut deleted = pods.clone();
@@ -125,7 +123,7 @@ fn a_bound_pod_holds_memory_before_its_container_exists_and_between_restarts() {
 
 #[test]
 fn promises_of_other_pods_choose_the_card_and_refuse_no_pod() {
-    let (_dir, mut node) = two_cards();
+    let mut node = two_cards();
     // What the API server said last, before it went away: `gone` has ended since.
     let pods =
         [pod("gone", &[("main", Kind::Main, 12)]), pod("other", &[("main", Kind::Main, 12)])];
@@ -138,7 +136,7 @@ fn promises_of_other_pods_choose_the_card_and_refuse_no_pod() {
 
 #[test]
 fn init_containers_need_what_the_main_ones_do_not_have_already() {
-    let (_dir, mut node) = two_cards();
+    let mut node = two_cards();
     let pods =
         [pod("a", &[("init", Kind::Init, 10), ("one", Kind::Main, 3), ("two", Kind::Main, 4)])];
     let whole = [of("a", "one", 0, 3), of("a", "two", 0, 4), of("a", "init", 0, 3)];
@@ -149,7 +147,7 @@ fn init_containers_need_what_the_main_ones_do_not_have_already() {
     assert_eq!(found, whole);
     let key = reserve(&mut node, "init", Some(&confirmed("a", "init", 10)), 10).unwrap();
     assert_eq!(promised(&mut node, &pods), [], "they run one after the other");
-    node.release(&key).unwrap();
+    node.release(&key, "ended", &mut Vec::new()).unwrap();
     reserve(&mut node, "one", Some(&confirmed("a", "one", 3)), 3).unwrap();
     let left: u64 = promised(&mut node, &pods).iter().map(|(.., gib)| gib).sum();
     assert_eq!(left, 7);
@@ -157,7 +155,7 @@ fn init_containers_need_what_the_main_ones_do_not_have_already() {
 
 #[test]
 fn a_scheduler_chooses_the_card_of_a_promise() {
-    let (_dir, mut node) = two_cards();
+    let mut node = two_cards();
     let mut one = pod("a", &[("main", Kind::Main, 3)]);
     assert_eq!(promised(&mut node, std::slice::from_ref(&one)), [of("a", "main", 0, 3)]);
     one.annotations.insert("ALIYUN_COM_GPU_MEM_IDX".to_owned(), "1".to_owned());
@@ -166,7 +164,7 @@ fn a_scheduler_chooses_the_card_of_a_promise() {
 
 #[test]
 fn memory_over_several_cards_is_promised_on_each_of_them_where_the_node_shares() {
-    let (_dir, mut node) = two_cards();
+    let mut node = two_cards();
     let mut wide = pod("a", &[("main", Kind::Main, 8)]);
     wide.gpu_count = Some("2".to_owned());
     let pods = [wide];
@@ -186,7 +184,7 @@ fn memory_over_several_cards_is_promised_on_each_of_them_where_the_node_shares()
 #[test]
 fn the_compute_share_of_the_limits_is_the_most_that_a_container_has() {
     use mpsgate_model::ComputeShare;
-    let (_dir, mut node) = two_cards();
+    let mut node = two_cards();
     for (id, wants, limit, has) in [
         ("neither", None, None, None),
         ("limit", None, Some(40), Some(40)),
@@ -199,7 +197,7 @@ fn the_compute_share_of_the_limits_is_the_most_that_a_container_has() {
         call.request.compute = wants.map(ComputeShare);
         let confirmed = Confirmed { compute: limit.map(ComputeShare), ..confirmed(id, "main", 1) };
         let reserved =
-            node.reserve(&call, Some(&confirmed), HOLDER, &BTreeMap::new(), &|_| true, 0).unwrap();
+            node.reserve(&call, Some(&confirmed), HOLDER, &ALL, 0, &mut Vec::new()).unwrap();
         assert_eq!(reserved.grant.compute, has.map(ComputeShare), "{id}");
     }
 }
@@ -216,18 +214,17 @@ fn a_uid_of_an_annotation_keeps_the_card_that_a_scheduler_wrote_and_no_other() {
         (true, true, false, Some(1)),
         (false, true, false, Some(0)),
     ] {
-        let (_dir, mut node) = two_cards();
+        let mut node = two_cards();
         if held {
             let mut first = call("first", 1);
             (first.uid, first.request.gpu) = (7, Some(GpuSelector::Uuid(uuid(0))));
-            node.reserve(&first, None, HOLDER, &BTreeMap::new(), &|_| true, 0).unwrap();
+            node.reserve(&first, None, HOLDER, &ALL, 0, &mut Vec::new()).unwrap();
         }
         let mut call = call("second", 1);
         call.engine = mpsgate_api::Engine::Kubernetes;
         (call.uid, call.request.uid) = (9, named.then_some(9));
         let confirmed = Confirmed { hints: vec![uuid(0)], placed, ..confirmed("p", "main", 1) };
-        let reserved =
-            node.reserve(&call, Some(&confirmed), HOLDER, &BTreeMap::new(), &|_| true, 0);
+        let reserved = node.reserve(&call, Some(&confirmed), HOLDER, &ALL, 0, &mut Vec::new());
         let card = reserved.as_ref().ok().map(|reserved| reserved.grant.cards[0].uuid.clone());
         assert_eq!(card, expected.map(uuid), "{held} {placed} {named}: {reserved:?}");
         if let Err(refusal) = reserved {
@@ -238,7 +235,7 @@ fn a_uid_of_an_annotation_keeps_the_card_that_a_scheduler_wrote_and_no_other() {
 
 #[test]
 fn a_size_is_served_for_a_card_of_ours_that_has_room() {
-    let (_dir, mut node) = two_cards();
+    let mut node = two_cards();
     assert_eq!(node.largest_gib(), Some(15));
     node.cards.iter_mut().for_each(|card| card.managed = None);
     assert_eq!(node.largest_gib(), None);
@@ -246,7 +243,7 @@ fn a_size_is_served_for_a_card_of_ours_that_has_room() {
 
 #[test]
 fn a_static_pod_is_known_by_the_uid_that_its_containers_carry() {
-    let (_dir, mut node) = two_cards();
+    let mut node = two_cards();
     let mut mirror = pod("mirror", &[("main", Kind::Main, 3)]);
     mirror.static_hash = Some("hash".to_owned());
     let pods = [mirror];
@@ -257,26 +254,29 @@ fn a_static_pod_is_known_by_the_uid_that_its_containers_carry() {
 
 #[test]
 fn the_node_shows_where_its_handlers_lead_while_it_has_cards_or_may_have() {
-    let (_dir, mut node) = two_cards();
-    let shown = |node: &Node| {
-        let report = report::of(node, &Pods::default(), false);
+    let mut node = two_cards();
+    let mut around = Around::default();
+    let shown = |node: &Node, around: &Around| {
+        let report = report::of(node, around, &Pods::default(), false);
         (report.handlers.is_some(), report.bypass.map(|bypass| bypass.reason))
     };
     // Before the first look nothing is said, and what was written stays.
-    assert_eq!(shown(&node), (false, None));
-    node.handlers = Some(Handlers::of(&[]));
-    assert_eq!(shown(&node), (true, Some("HandlersUnknown".to_owned())));
+    assert_eq!(shown(&node, &around), (false, None));
+    around.handlers = Some(Handlers::of(&[]));
+    assert_eq!(shown(&node, &around), (true, Some("HandlersUnknown".to_owned())));
     node.cards.iter_mut().for_each(|card| card.managed = None);
-    assert!(shown(&node).0, "NVML has not said that there is none");
+    assert!(shown(&node, &around).0, "NVML has not said that there is none");
     node.driver.version = Some("550.163.01".to_owned());
-    assert_eq!(shown(&node), (false, None));
+    assert_eq!(shown(&node, &around), (false, None));
 }
 
 #[test]
 fn the_node_shows_its_cards_and_whether_they_take_requests() {
-    let (_dir, mut node) = two_cards();
+    let mut node = two_cards();
+    let shown =
+        |node: &Node, pods: &Pods, serves| report::of(node, &Around::default(), pods, serves);
     let ready = |node: &Node| {
-        let ready = report::of(node, &Pods::default(), false).ready.unwrap();
+        let ready = shown(node, &Pods::default(), false).ready.unwrap();
         (ready.holds == Some(true), ready.reason, ready.message)
     };
     let said = |ready, reason: &str, message: &str| (ready, reason.to_owned(), message.to_owned());
@@ -286,11 +286,11 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
     of_pod.uid = 1000;
     of_pod.engine = mpsgate_api::Engine::Kubernetes;
     let handed_out = confirmed("p", "main", 5);
-    node.reserve(&of_pod, Some(&handed_out), HOLDER, &BTreeMap::new(), &|_| true, 0).unwrap();
-    let cards = report::of(&node, &Pods::default(), false).cards.unwrap();
-    let shown: Vec<_> =
+    node.reserve(&of_pod, Some(&handed_out), HOLDER, &ALL, 0, &mut Vec::new()).unwrap();
+    let cards = shown(&node, &Pods::default(), false).cards.unwrap();
+    let seen: Vec<_> =
         cards.iter().map(|card| (card.index, card.memory_mib, card.local_mib, card.uid)).collect();
-    assert_eq!(shown, [(0, 15 * 1024, 3 * 1024, Some(0)), (1, 15 * 1024, 0, Some(1000))]);
+    assert_eq!(seen, [(0, 15 * 1024, 3 * 1024, Some(0)), (1, 15 * 1024, 0, Some(1000))]);
     assert!(cards.iter().all(|card| card.one_uid && card.max_clients.is_some()));
     // Also of a pod that the API server has no more; and a static one's under its uid there.
     let held =
@@ -300,7 +300,7 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
     let mut mirror = pod("mirror", &[]);
     mirror.static_hash = Some("p".to_owned());
     assert_eq!(
-        held(&report::of(&node, &[mirror].into_iter().collect(), false).cards.unwrap()),
+        held(&shown(&node, &[mirror].into_iter().collect(), false).cards.unwrap()),
         five("mirror")
     );
 
@@ -317,43 +317,45 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
     node.cards.iter_mut().for_each(|card| card.managed = None);
     assert_eq!(ready(&node).1, "NoManagedCard");
     assert_eq!(
-        report::of(&node, &Pods::default(), false).cards,
+        shown(&node, &Pods::default(), false).cards,
         None,
         "NVML has not said that there is none"
     );
     node.driver.version = Some("550.163.01".to_owned());
-    assert_eq!(report::of(&node, &Pods::default(), false).cards, Some(Vec::new()));
+    assert_eq!(shown(&node, &Pods::default(), false).cards, Some(Vec::new()));
     // The label is gone, or another system's: nothing is left on the node.
     let wants = Wants { settings: node.schedule.now(), label: Some(Word::Off) };
     node.schedule = Scheduling::start(wants, &[]);
-    assert_eq!(report::of(&node, &Pods::default(), true).ready, None);
+    assert_eq!(shown(&node, &Pods::default(), true).ready, None);
 }
 
 #[test]
 fn no_pod_is_sent_while_kubelet_would_fail_it_for_good() {
-    let (_dir, mut node) = two_cards();
-    let shown = |node: &Node, serves| {
-        let report = report::of(node, &Pods::default(), serves);
+    let mut node = two_cards();
+    let mut around = Around::default();
+    let shown = |node: &Node, around: &Around| {
+        let report = report::of(node, around, &Pods::default(), true);
         let ready = report.ready.unwrap();
         let healthy = report.cards.unwrap().iter().filter(|card| card.healthy).count();
         (healthy, ready.holds == Some(true), ready.reason, ready.message)
     };
-    let (healthy, ready, reason, message) = shown(&node, true);
+    let (healthy, ready, reason, message) = shown(&node, &around);
     assert_eq!((healthy, ready, reason.as_str()), (0, false, "NotRegistered"), "{message}");
-    node.served.insert("aliyun.com/gpu-mem".to_owned(), Served::default());
-    let (healthy, ready, _, message) = shown(&node, true);
+    around.served.insert("aliyun.com/gpu-mem".to_owned(), Served::default());
+    let (healthy, ready, _, message) = shown(&node, &around);
     assert_eq!((healthy, ready), (0, false));
     assert!(message.contains("kubelet does not know aliyun.com/gpu-mem"), "{message}");
-    let served = node.served.get_mut("aliyun.com/gpu-mem").unwrap();
+    let served = around.served.get_mut("aliyun.com/gpu-mem").unwrap();
     assert!(served.take(&Event::Watched { healthy: 15, all: 15 }, 1), "the report is made anew");
-    assert_eq!(shown(&node, true).0, 2);
-    node.ending = true;
-    let (healthy, ready, reason, message) = shown(&node, true);
+    assert_eq!(shown(&node, &around).0, 2);
+    around.ending = true;
+    let (healthy, ready, reason, message) = shown(&node, &around);
     assert_eq!((healthy, ready, reason.as_str()), (0, false, "Ending"));
     assert!(message.contains("kubectl get pods"), "{message}");
     // Nobody is told to wait for cards that are not there.
     node.cards.iter_mut().for_each(|card| card.managed = None);
-    assert_eq!(report::of(&node, &Pods::default(), true).ready.unwrap().reason, "NoManagedCard");
+    let report = report::of(&node, &around, &Pods::default(), true);
+    assert_eq!(report.ready.unwrap().reason, "NoManagedCard");
 }
 
 #[test]

@@ -16,7 +16,6 @@ use crate::daemon::Daemon;
 use crate::enforce::{Measure, enforce, report};
 use crate::orders::Order;
 use crate::owner::Culprit;
-use crate::owner::nested;
 use crate::{cgroup, process, terminate};
 
 /// For the list of the card's clients, before and after: a healthy channel answers in milliseconds.
@@ -116,7 +115,7 @@ async fn neighbours(
     }
     let Ok(Ok(Ok(servers))) = timeout(LIST_LIMIT, answer).await else { return Ok(None) };
     let State::Active { init, cgroup } = entry.state.clone() else { return Ok(None) };
-    let others = nested(entry, daemon.node().ledger().entries());
+    let others = daemon.node().nested(entry);
     let own = move |_: &_| match &cgroup {
         Some(cgroup) => cgroup::own_processes(cgroup, &others).unwrap_or_default(),
         None => BTreeSet::from([init.pid]),

@@ -1,16 +1,16 @@
-//! What becomes an event of Kubernetes: each is handed to the recorder, where the node has one.
+//! What becomes an event of Kubernetes: each is handed to the recorder, where there is one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use mpsgate_kubernetes::{Event, Pods, Reason, Recorder, Severity, Subject};
-use mpsgate_model::ledger::Entry;
 use mpsgate_model::{Code, GpuUuid, PodContainer, Refusal};
 
-use super::{Node, report, sharing};
+use crate::node::sharing::Event as Change;
+use crate::node::{Node, Why};
 
 /// A container of a pod was not let in.
 pub(crate) fn refused(
-    node: &Node,
+    recorder: Option<&Recorder>,
     pod: PodContainer,
     code: &str,
     sentence: &str,
@@ -21,17 +21,29 @@ pub(crate) fn refused(
         _ => Reason::GpuMemoryRefused,
     };
     let hint = hint.map(|hint| format!("; hint: {hint}")).unwrap_or_default();
-    of_container(node, pod, reason, &format!("{sentence} [{code}]{hint}"));
+    of_container(recorder, pod, reason, &format!("{sentence} [{code}]{hint}"));
 }
 
 /// A container of a pod was let in, and its author should know something.
-pub(crate) fn warned(node: &Node, pod: PodContainer, code: &str, sentence: &str) {
-    of_container(node, pod, Reason::GpuMemoryWarned, &format!("{sentence} [{code}]"));
+pub(crate) fn warned(recorder: Option<&Recorder>, pod: PodContainer, code: &str, sentence: &str) {
+    of_container(recorder, pod, Reason::GpuMemoryWarned, &format!("{sentence} [{code}]"));
 }
 
-fn of_container(node: &Node, pod: PodContainer, reason: Reason, what: &str) {
-    let Some(recorder) = &node.recorder else { return };
-    on_container(recorder, pod, reason, Severity::Warning, what);
+/// What was done to a container of a pod, or what it lost.
+pub(crate) fn acted(recorder: Option<&Recorder>, pod: PodContainer, why: Why, sentence: &str) {
+    let reason = match why {
+        Why::Watchdog => Reason::GpuWatchdog,
+        Why::MpsFault => Reason::MpsFault,
+    };
+    of_container(recorder, pod, reason, sentence);
+}
+
+fn of_container(recorder: Option<&Recorder>, pod: PodContainer, reason: Reason, what: &str) {
+    let Some(recorder) = recorder else { return };
+    let PodContainer { uid, namespace, pod, container } = pod;
+    let subject = Subject::Pod { namespace, name: pod, uid };
+    let message = format!("container {container}: {what}");
+    recorder.report(Event { subject, reason, severity: Severity::Warning, message });
 }
 
 /// The sentence of a refusal, with what to do.
@@ -58,29 +70,14 @@ fn is_bypass(code: Code) -> bool {
     )
 }
 
-/// What was done to the container of an entry, or found in it.
-pub(crate) fn acted(node: &Node, container: &str, why: &str) {
-    let Some(recorder) = &node.recorder else { return };
-    let entries = node.ledger().entries().iter();
-    let entry = entries.filter(|entry| entry.grant.key.container_id.as_str() == container);
-    for entry in entry {
-        on_pod(recorder, entry, Reason::GpuWatchdog, Severity::Warning, why);
-    }
-}
-
-/// The MPS of a card failed, under these grants.
-pub(crate) fn broken<'a>(node: &Node, why: &str, entries: impl Iterator<Item = &'a Entry>) {
-    let Some(recorder) = &node.recorder else { return };
-    for entry in entries {
-        on_pod(recorder, entry, Reason::MpsFault, Severity::Warning, why);
-    }
-}
-
 /// Managed cards that take grants no more, or again; `seen` is how it stood with them last.
-pub(crate) fn health(node: &Node, seen: &mut BTreeMap<GpuUuid, Option<String>>) {
-    let Some(recorder) = &node.recorder else { return };
+pub(crate) fn health(
+    recorder: &Recorder,
+    node: &Node,
+    seen: &mut BTreeMap<GpuUuid, Option<String>>,
+) {
     for card in node.cards.iter().filter(|card| card.managed.is_some()) {
-        let trouble = report::trouble(node, card);
+        let trouble = node.trouble(card);
         let known = seen.insert(card.uuid.clone(), trouble.clone());
         let (reason, severity, what) = match (known, trouble) {
             // What is so from the start is the node's condition.
@@ -99,8 +96,7 @@ pub(crate) fn health(node: &Node, seen: &mut BTreeMap<GpuUuid, Option<String>>) 
 
 /// Pods that kubelet failed for good because it had no devices for them, as after a reboot; `told`
 /// are those of before.
-pub(crate) fn lost(node: &Node, pods: &Pods, told: &mut BTreeSet<String>) {
-    let Some(recorder) = &node.recorder else { return };
+pub(crate) fn lost(recorder: &Recorder, pods: &Pods, told: &mut BTreeSet<String>) {
     told.retain(|uid| pods.get(uid).is_some());
     for pod in pods.iter().filter(|pod| pod.is_lost()) {
         if !told.insert(pod.uid.clone()) {
@@ -119,11 +115,11 @@ pub(crate) fn lost(node: &Node, pods: &Pods, told: &mut BTreeSet<String>) {
 }
 
 /// What becomes of the node's schedule, where somebody has to know or to drain.
-pub(crate) fn schedule(node: &Node, event: &sharing::Event) {
-    use sharing::Event::{Stuck, Switched, Waits, Yields};
-    let Some(recorder) = &node.recorder else { return };
+pub(crate) fn schedule(recorder: Option<&Recorder>, change: &Change) {
+    use Change::{Stuck, Switched, Waits, Yields};
+    let Some(recorder) = recorder else { return };
     let deferred = |message| (Reason::GpuModeSwitchDeferred, Severity::Warning, message);
-    let (reason, severity, message) = match event {
+    let (reason, severity, message) = match change {
         Waits { refusal, .. } | Stuck { refusal, .. } => deferred(sentence(refusal)),
         Yields { containers } if !containers.is_empty() => deferred(format!(
             "the cards are another system's once these containers have ended: {}; drain the node",
@@ -136,22 +132,4 @@ pub(crate) fn schedule(node: &Node, event: &sharing::Event) {
         _ => return,
     };
     recorder.report(Event { subject: Subject::Node, reason, severity, message });
-}
-
-fn on_pod(recorder: &Recorder, entry: &Entry, reason: Reason, severity: Severity, why: &str) {
-    let Some(handed) = &entry.handed else { return };
-    on_container(recorder, handed.pod.clone(), reason, severity, why);
-}
-
-fn on_container(
-    recorder: &Recorder,
-    container: PodContainer,
-    reason: Reason,
-    severity: Severity,
-    what: &str,
-) {
-    let PodContainer { uid, namespace, pod, container } = container;
-    let subject = Subject::Pod { namespace, name: pod, uid };
-    let message = format!("container {container}: {what}");
-    recorder.report(Event { subject, reason, severity, message });
 }

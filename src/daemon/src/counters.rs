@@ -67,15 +67,6 @@ impl Events {
     }
 }
 
-/// Kills of containers with a grant, since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Kills {
-    /// CUDA clients whose GPU work was ended first.
-    pub(crate) terminated: u64,
-    /// Containers that were killed without.
-    pub(crate) unprepared: u64,
-}
-
 fn time(times: &Times, after: Duration, granted: bool) {
     let outcome = if granted { GRANTED } else { REFUSED };
     times.get_or_create(&[outcome]).observe(after.as_secs_f64());

@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use mpsgate_kubernetes::{CardReport, ConditionReport, NodeReport, Pods};
 use mpsgate_model::Mib;
 use mpsgate_model::printable::plain;
-use mpsgate_policy::Condition;
 use mpsgate_policy::schedule::Word;
 
-use super::Node;
-use super::card::Card;
+use super::Around;
 use super::handlers::Handlers;
+use crate::node::Node;
+use crate::node::card::Card;
 
 /// Of the node as it is now. `pods` are those that the API server has bound to it, `serves` says
 /// whether kubelet is to have its devices from here.
-pub(crate) fn of(node: &Node, pods: &Pods, serves: bool) -> NodeReport {
+pub(crate) fn of(node: &Node, around: &Around, pods: &Pods, serves: bool) -> NodeReport {
     let managed = || node.cards.iter().filter(|card| card.managed.is_some());
     let mut cards: Vec<CardReport> = managed().map(|card| card_of(node, card, pods)).collect();
-    let away = if cards.is_empty() { None } else { away(node, serves) };
+    let away = if cards.is_empty() { None } else { away(around, serves) };
     if away.is_some() {
         // Kubelet fails a pod for good that comes now, so no scheduler is to send one.
         cards.iter_mut().for_each(|card| card.healthy = false);
@@ -35,7 +35,7 @@ pub(crate) fn of(node: &Node, pods: &Pods, serves: bool) -> NodeReport {
         (None, _) if let Some(away) = away => away,
         (None, 0) => {
             let why = managed()
-                .find_map(|card| trouble(node, card).map(|why| format!("{} {why}", card.label())));
+                .find_map(|card| node.trouble(card).map(|why| format!("{} {why}", card.label())));
             not("NoCardReady", why.unwrap_or_default())
         }
         (None, ready) => ConditionReport {
@@ -47,7 +47,7 @@ pub(crate) fn of(node: &Node, pods: &Pods, serves: bool) -> NodeReport {
     // An empty list would be taken for the end of sharing here.
     let known = !cards.is_empty() || node.knows_its_cards();
     // A node without cards of ours has nothing that anybody could reach by a bypass.
-    let handlers = node.handlers.as_ref().filter(|_| !known || !cards.is_empty());
+    let handlers = around.handlers.as_ref().filter(|_| !known || !cards.is_empty());
     // Its cards are another system's, and nothing of ours is to be left on it.
     let leaves = cards.is_empty() && node.schedule.wanted() == Some(Word::Off);
     NodeReport {
@@ -59,13 +59,13 @@ pub(crate) fn of(node: &Node, pods: &Pods, serves: bool) -> NodeReport {
 }
 
 /// Why kubelet could not give out a card now, however well it is.
-fn away(node: &Node, serves: bool) -> Option<ConditionReport> {
-    if node.ending {
+fn away(around: &Around, serves: bool) -> Option<ConditionReport> {
+    if around.ending {
         let message = "mpsgated ends, as for an update: pods with GPU memory wait for the next one. Where none comes: \
                        kubectl get pods -A -l app.kubernetes.io/name=mpsgate -o wide";
         return Some(not("Ending", message.to_owned()));
     }
-    let unread = node.served.iter().find_map(|(resource, served)| {
+    let unread = around.served.iter().find_map(|(resource, served)| {
         let status = served.status(resource);
         status.registered_ms.is_none().then(|| {
             let why = status.problem.unwrap_or_default();
@@ -74,22 +74,12 @@ fn away(node: &Node, serves: bool) -> Option<ConditionReport> {
         })
     });
     let none = || "kubelet was not told of the cards yet; mpsgate doctor".to_owned();
-    let why = unread.or_else(|| (serves && node.served.is_empty()).then(none))?;
+    let why = unread.or_else(|| (serves && around.served.is_empty()).then(none))?;
     Some(not("NotRegistered", why))
 }
 
 fn not(reason: &str, message: String) -> ConditionReport {
     ConditionReport { holds: Some(false), reason: reason.to_owned(), message: plain(&message) }
-}
-
-/// Why a card takes no requests.
-pub(super) fn trouble(node: &Node, card: &Card) -> Option<String> {
-    match node.condition(card) {
-        Condition::Ready => None,
-        Condition::Unfit { why, hint } | Condition::Unhealthy { why, hint } => {
-            Some(format!("{why}; {hint}"))
-        }
-    }
 }
 
 fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
@@ -112,7 +102,7 @@ fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
         name: card.name.clone(),
         memory_mib: card.memory.0,
         local_mib: Mib(local.fold(0, u64::saturating_add)).0,
-        healthy: node.driver.trouble.is_none() && trouble(node, card).is_none(),
+        healthy: node.driver.trouble.is_none() && node.trouble(card).is_none(),
         // A card without grants takes any.
         uid: serves.filter(|_| one_uid),
         one_uid,

@@ -3,7 +3,7 @@
 use mpsgate_api::ResourceStatus;
 use mpsgate_deviceplugin::Event;
 
-use super::card::Trouble;
+use crate::node::card::Trouble;
 
 /// One resource that is served.
 #[derive(Debug, Clone, Default)]

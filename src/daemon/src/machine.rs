@@ -1,0 +1,42 @@
+//! The machine, as the node's state asks for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mpsgate_model::DeviceNode;
+use mpsgate_model::ledger::{CgroupId, ProcessId};
+
+use crate::node::Machine;
+use crate::{cgroup, devices, process};
+
+/// The one that we run on. Each question is a read of `/proc`, `/dev` or a cgroup.
+pub(crate) struct ThisMachine;
+
+impl Machine for ThisMachine {
+    fn is_alive(&self, process: &ProcessId) -> bool {
+        process::is_alive(process)
+    }
+
+    fn describe(&self, pid: u32) -> String {
+        process::describe(pid)
+    }
+
+    fn is_empty_but_for(&self, cgroup: &CgroupId, others: &BTreeSet<u64>) -> bool {
+        cgroup::is_empty_but_for(cgroup, others).unwrap_or(false)
+    }
+
+    fn processes(&self, cgroup: &CgroupId) -> BTreeSet<u32> {
+        cgroup::processes(cgroup).unwrap_or_default()
+    }
+
+    fn may_be_same(&self, cgroup: &CgroupId) -> bool {
+        cgroup::is_same(cgroup).unwrap_or(true)
+    }
+
+    fn majors(&self) -> BTreeMap<String, u32> {
+        devices::majors()
+    }
+
+    fn has(&self, node: &DeviceNode) -> bool {
+        devices::exists(node)
+    }
+}

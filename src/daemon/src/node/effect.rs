@@ -1,0 +1,39 @@
+//! What is to be done after a change of the state. Values: the daemon does them in their order,
+//! tests print them.
+
+use mpsgate_model::ledger::Entry;
+use mpsgate_model::{GpuUuid, GrantKey, PodContainer};
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// The record from which `exec` restores this grant is nobody's any more.
+    RemoveRecord(GrantKey),
+    /// A shim has ended, and may have left a record half written.
+    RemoveLeftovers,
+    /// An entry has ended: say so, and how.
+    TellEnd(Box<Entry>, &'static str),
+    /// Bring the ledger's file up to date; nobody waits for it.
+    WriteLedger,
+    /// Show what is left of the cards.
+    Publish,
+    /// The node's schedule may go on.
+    AdvanceSchedule,
+    /// Take the limit of an ended entry's cgroup away.
+    ClearLimit(Box<Entry>),
+    /// The largest grant of the card may have changed.
+    Cap(GpuUuid),
+    /// Count what was done to a container or process.
+    Count(&'static str),
+    /// Tell the pod's author.
+    TellPod(PodContainer, Why, String),
+}
+
+/// Why a pod's author is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Something was done to the container, or found in it.
+    Watchdog,
+    /// Its card's MPS has died.
+    MpsFault,
+}
