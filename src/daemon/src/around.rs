@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use mpsgate_api::Status;
+use mpsgate_node::Node;
 
 use self::handlers::Handlers;
 use self::served::Served;
-use crate::node::Node;
 
 /// Kubelet, engines and Prometheus, as last seen.
 #[derive(Debug, Default)]

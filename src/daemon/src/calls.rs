@@ -9,6 +9,7 @@ use std::sync::Arc;
 use mpsgate_api::{Call, Release, Reply, Report};
 use mpsgate_host::crash_point;
 use mpsgate_model::{GrantKey, PodContainer, Refusal};
+use mpsgate_node::refusals::Telling;
 use tokio::time::Instant;
 
 use self::activate::activate;
@@ -16,7 +17,6 @@ use self::reserve::reserve;
 use crate::daemon::Daemon;
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
-use crate::node::refusals::Telling;
 use crate::{DaemonError, operator, reload, status, tell, terminate};
 
 const WARNED: &str = mpsgate_policy::NoteAction::Warned.as_str();
@@ -105,14 +105,8 @@ fn known(daemon: &Daemon, pod: &PodContainer) -> PodContainer {
 /// Counts a container and tells of it, both once for each of its codes. What is found in a
 /// specification may be as long as the specification.
 fn evaluated(daemon: &Daemon, container: &str, action: &str, code: &str, sentence: &str) {
-    let telling = {
-        let mut node = daemon.node();
-        let telling = node.heard.take(container, action, code, sentence, std::time::Instant::now());
-        if telling != Telling::Known {
-            node.evaluated.count(action, code);
-        }
-        telling
-    };
+    let now = std::time::Instant::now();
+    let telling = daemon.node().hear(container, action, code, sentence, now);
     let Telling::Told { untold } = telling else { return };
     if untold > 0 {
         log::warn!(containers = untold; "more containers were evaluated than are logged");

@@ -36,6 +36,7 @@ use mpsgate_host::crash_point;
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_mps::{CardMps, ControlDaemon, Glance};
+use mpsgate_node::card::{CardId, Health, Trouble};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -43,8 +44,6 @@ use self::backoff::Backoff;
 use self::watch::Watch;
 use crate::daemon::Daemon;
 use crate::hardware::{Fault, Ready};
-use crate::node::card::CardId;
-use crate::node::card::{Health, Trouble};
 use crate::orders::Order;
 use crate::{DaemonError, process};
 use mpsgate_host::clock::now_ms;

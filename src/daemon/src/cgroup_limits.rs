@@ -20,6 +20,7 @@ use std::time::Duration;
 use mpsgate_gpu::{GpuError, MemoryLimit, Nvml};
 use mpsgate_model::ledger::{CgroupId, Entry, State};
 use mpsgate_model::{GpuUuid, GrantKey, Mib};
+use mpsgate_node::card::Trouble;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -27,7 +28,6 @@ use crate::DaemonError;
 use crate::cgroup::{self, dmem};
 use crate::daemon::Daemon;
 use crate::hardware::{Hardware, gpu_trouble};
-use crate::node::card::Trouble;
 use crate::orders::LimitOrder;
 
 /// Between two looks at the limits that are recorded.
@@ -141,7 +141,7 @@ async fn audit(daemon: &Daemon, first: bool) -> Result<(), DaemonError> {
     for (target, held) in daemon.blocking("read limits back", look).await? {
         let changed = {
             let mut node = daemon.node();
-            let was_held = node.held.contains(&target.key);
+            let was_held = node.is_held(&target.key);
             let hard = held.as_ref().ok().copied();
             if hard.is_some() || target.recorded {
                 node.set_held(&target.key, hard);

@@ -15,14 +15,14 @@ use mpsgate_kubernetes::Recorder;
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::ledger_file::LedgerFile;
 use mpsgate_model::{GpuUuid, Grant, Refusal};
+use mpsgate_node::card::Health;
+use mpsgate_node::{Effect, NOT_YET, Node};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::api_server::ApiServer;
 use crate::around::Around;
 use crate::counters::Events;
 use crate::hardware::Hardware;
-use crate::node::card::Health;
-use crate::node::{Effect, NOT_YET, Node};
 use crate::orders::{LimitOrder, Order};
 use crate::settings::Settings;
 use crate::token_store::Tokens;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use mpsgate_host::crash_point;
 use mpsgate_model::{Code, Refusal};
+use mpsgate_node::card::{Card, CardId, Health, ManagedBy, Trouble};
 use tokio::sync::{MutexGuard, oneshot};
 
 use crate::daemon::Daemon;
 use crate::hardware::Objection;
 use crate::line::Line;
-use crate::node::card::{Card, CardId, Health, ManagedBy, Trouble};
 use crate::orders::Order;
 use crate::{DaemonError, cards, managed, process, snapshot};
 

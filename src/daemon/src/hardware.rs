@@ -20,6 +20,7 @@ use mpsgate_mps::{
     Capabilities, CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, HoldSpawner,
     MpsError, Origin, Spawner, UnitSpawner, choose_spawner,
 };
+use mpsgate_node::card::{CardId, Trouble};
 
 mod compute_mode;
 pub(crate) mod control;
@@ -28,7 +29,6 @@ mod share;
 use self::control::{View, cap, mps_trouble, view};
 use crate::Places;
 use crate::error::chain;
-use crate::node::card::{CardId, Trouble};
 use crate::settings::Settings;
 
 /// How long a control daemon may take to answer for the first time; it needs 5 ms (measured,

@@ -9,12 +9,11 @@ use std::time::Duration;
 use mpsgate_config::Schedule;
 use mpsgate_gpu::ComputeMode;
 use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_node::card::{Card, CardId, Health, ManagedBy, Trouble, Watched};
+use mpsgate_node::{NOT_YET, Node};
 
 use crate::daemon::Daemon;
 use crate::hardware::{Hardware, Inventory};
-use crate::node::card::CardId;
-use crate::node::card::{Card, Health, ManagedBy, Trouble, Watched};
-use crate::node::{NOT_YET, Node};
 use crate::orders::Order;
 use crate::{DaemonError, cards, kubelet, snapshot};
 

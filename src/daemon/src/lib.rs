@@ -11,7 +11,7 @@
 //!                ▼
 //!  seams      hardware: the one to NVML and the MPS control daemons
 //!                ▼
-//!  state      node: ledger, cards, placement, trust, schedule; what follows is a value, done by Daemon::change
+//!  state      mpsgate-node: ledger, cards, placement, trust, schedule; effects are done by Daemon::change
 //!             around: kubelet, engines, Prometheus, and what the API server is shown
 //! ```
 //!
@@ -37,6 +37,9 @@ mod enforce;
 mod engine;
 mod error;
 mod exec_record;
+#[cfg(test)]
+#[path = "../../node/tests/state/fixture.rs"]
+mod fixture;
 #[doc(hidden)]
 pub mod fuzz;
 mod handlers;
@@ -48,7 +51,6 @@ mod line;
 mod machine;
 mod managed;
 mod metrics;
-mod node;
 mod node_root;
 mod operator;
 mod orders;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mpsgate_model::DeviceNode;
 use mpsgate_model::ledger::{CgroupId, ProcessId};
+use mpsgate_node::Machine;
 
-use crate::node::Machine;
 use crate::{cgroup, devices, process};
 
 /// The one that we run on. Each question is a read of `/proc`, `/dev` or a cgroup.

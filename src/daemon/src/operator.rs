@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use mpsgate_api::Reply;
 use mpsgate_model::{Code, Refusal};
+use mpsgate_node::card::ManagedBy;
 
 use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::handover::{Told, give_back, hand_over};
 use crate::line::Line;
-use crate::node::card::ManagedBy;
 
 type Answer = Result<Reply, Refusal>;
 

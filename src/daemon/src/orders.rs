@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use mpsgate_model::Refusal;
 use mpsgate_model::ledger::{CgroupId, Entry, ProcessId};
 use mpsgate_mps::Server;
+use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
 
-use crate::node::card::Trouble;
 use crate::{cgroup, process};
 
 /// What a card task is asked to do.

@@ -18,13 +18,13 @@ use std::sync::Arc;
 
 use mpsgate_config::Kubernetes;
 use mpsgate_deviceplugin::{Card, Inventory, Place, Resource, Unit, serve};
+use mpsgate_node::Node;
 use mpsgate_policy::Condition;
 use tokio::sync::{oneshot, watch};
 
 use self::host::Plugin;
 use crate::around::served::Served;
 use crate::daemon::Daemon;
-use crate::node::Node;
 use crate::{DaemonError, kubelet};
 
 /// The resources that the settings name, and slices that pods ask for.

@@ -21,6 +21,7 @@ use std::time::Duration;
 use mpsgate_config::{Kubeconfig, Kubernetes, NodeName};
 use mpsgate_kubernetes as kubernetes;
 use mpsgate_kubernetes::{Settings, State};
+use mpsgate_node::sharing::Want;
 use tokio::sync::watch;
 
 pub(crate) use self::leave::leave;
@@ -28,7 +29,6 @@ use crate::api_server::ApiServer;
 use crate::api_server::slices::in_use;
 use crate::around::report;
 use crate::daemon::Daemon;
-use crate::node::sharing::Want;
 use crate::{DaemonError, kubelet, tell};
 
 /// Between two looks at what may have changed without a word: what failed is tried again.

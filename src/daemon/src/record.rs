@@ -2,9 +2,9 @@
 
 use mpsgate_model::ledger_file::LedgerFile;
 use mpsgate_model::{Code, Refusal};
+use mpsgate_node::Node;
 
 use crate::error::chain;
-use crate::node::Node;
 
 /// Writes all changes that are not in the file.
 ///
@@ -37,7 +37,7 @@ mod tests {
     use mpsgate_model::ledger::Ledger;
 
     use super::*;
-    use crate::node::tests::{ALL, HOLDER, call, node, uuid};
+    use crate::fixture::{ALL, HOLDER, call, node, uuid};
 
     #[test]
     fn a_ledger_that_cannot_be_written_is_an_error_until_it_can() {

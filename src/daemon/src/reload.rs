@@ -7,13 +7,13 @@ use mpsgate_api::Reply;
 use mpsgate_config::{Change, Config, Manage, Taken};
 use mpsgate_edge::logging;
 use mpsgate_model::{Code, GpuUuid, Refusal};
+use mpsgate_node::card::{CardId, ManagedBy};
+use mpsgate_node::sharing::Want;
 use tokio::signal::unix::Signal;
 
 use crate::daemon::Daemon;
 use crate::handover::{Told, give_back, hand_over};
 use crate::line::Line;
-use crate::node::card::{CardId, ManagedBy};
-use crate::node::sharing::Want;
 use crate::{DaemonError, error, snapshot};
 
 /// Reloads at each SIGHUP. What comes of it is logged.

@@ -15,6 +15,8 @@ use mpsgate_edge::logging;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::Ledger;
 use mpsgate_model::ledger_file::{LedgerFile, LedgerFileError};
+use mpsgate_node::Node;
+use mpsgate_node::sharing::Scheduling;
 use mpsgate_policy::schedule::Wants;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -24,8 +26,6 @@ use tokio::time::Instant;
 
 use crate::daemon::{Daemon, START_LIMIT, Task};
 use crate::machine::ThisMachine;
-use crate::node::Node;
-use crate::node::sharing::Scheduling;
 use crate::settings::Settings;
 use crate::{
     DaemonError, Places, cgroup_limits, directories, ends, error, exec_record, handlers, inventory,

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_model::Refusal;
+use mpsgate_node::card::{CardId, ManagedBy};
+use mpsgate_node::sharing::Event;
 use mpsgate_policy::schedule::CardStep;
 
 use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::handover::{Told, give_back, hand_over};
-use crate::node::card::{CardId, ManagedBy};
-use crate::node::sharing::Event;
 
 /// Between two looks at cards that could not be given back or taken again.
 const AGAIN: Duration = Duration::from_secs(5);

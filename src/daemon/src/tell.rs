@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mpsgate_kubernetes::{Event, Pods, Reason, Recorder, Severity, Subject};
 use mpsgate_model::{Code, GpuUuid, PodContainer, Refusal};
-
-use crate::node::sharing::Event as Change;
-use crate::node::{Node, Why};
+use mpsgate_node::sharing::Event as Change;
+use mpsgate_node::{Node, Why};
 
 /// A container of a pod was not let in.
 pub(crate) fn refused(

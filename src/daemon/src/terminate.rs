@@ -15,11 +15,11 @@ use mpsgate_api::{Reply, Terminate};
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::State;
 use mpsgate_model::{Code, GpuUuid, Refusal};
+use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::daemon::Daemon;
-use crate::node::card::Trouble;
 use crate::orders::{Doomed, Order};
 
 /// For everything: the shim gives up after 1 s, counted from before it has connected.

@@ -11,13 +11,13 @@ use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::SlicesUid;
 use mpsgate_deviceplugin::Unit;
 use mpsgate_model::{Code, ComputeShare, GpuUuid, Handed, Mib, PodContainer, Refusal};
+use mpsgate_node::Confirmed;
 use mpsgate_policy::{Listed, schedule};
 use mpsgate_token::{Bearer, Claims};
 
 use crate::api_server::InApi;
 use crate::daemon::Daemon;
 use crate::error::chain;
-use crate::node::trust::Confirmed;
 use crate::token_store::refusal;
 use crate::{DaemonError, kubelet};
 use mpsgate_host::clock::now_ms;

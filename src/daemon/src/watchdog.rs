@@ -2,7 +2,7 @@
 //! granted.
 //!
 //! ```text
-//!  each second: NVML's processes ─► whose (owners) ─► policy::watchdog::decide ─► end, report (act)
+//!  each second: NVML's processes ─► whose (owners) ─► node::watchdog::decide ─► end, report (act)
 //! ```
 //!
 //! MPS limits each process, and a process can unset its limit; nothing but this holds a container
@@ -20,15 +20,14 @@ use std::time::Duration;
 use mpsgate_config::{Enforce, Schedule};
 use mpsgate_model::ledger::{Entry, Ledger, State};
 use mpsgate_model::{GpuUuid, Mib};
-use mpsgate_policy::watchdog::{Limit, Look, Rules, Seen, decide};
+use mpsgate_node::card::{Card, CardId, Trouble, Watched};
+use mpsgate_node::watchdog::{Limit, Look, Rules, Seen, decide};
 use tokio::time::Instant;
 
 use self::owners::Owners;
 use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::hardware::Hardware;
-use crate::node::card::CardId;
-use crate::node::card::{Card, Trouble, Watched};
 
 /// Between two looks at a card with grants.
 const BUSY: Duration = Duration::from_secs(1);

@@ -14,7 +14,6 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod caller;
-pub mod channel;
 mod decide;
 mod exempt;
 mod found;
@@ -35,11 +34,9 @@ pub mod refusal;
 pub mod schedule;
 mod settle;
 mod signals;
-pub mod slices;
 mod toolkit;
 mod unruled;
 mod users;
-pub mod watchdog;
 
 pub use caller::Caller;
 pub use decide::{

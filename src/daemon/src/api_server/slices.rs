@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mpsgate_kubernetes::{Asked, Pod, Pods};
-use mpsgate_policy::slices::Wish;
+use mpsgate_node::slices::Wish;
 
 /// How long a size is served that nobody asks for any more.
 const KEPT: Duration = Duration::from_secs(10 * 60);
@@ -58,7 +58,7 @@ pub(super) fn offered(
             seen_ms: ago(seen.last),
         })
         .collect();
-    mpsgate_policy::slices::offered(&wishes, largest_gib)
+    mpsgate_node::slices::offered(&wishes, largest_gib)
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use mpsgate_kubernetes::{CardReport, ConditionReport, NodeReport, Pods};
 use mpsgate_model::Mib;
 use mpsgate_model::printable::plain;
+use mpsgate_node::Node;
+use mpsgate_node::card::Card;
 use mpsgate_policy::schedule::Word;
 
 use super::Around;
 use super::handlers::Handlers;
-use crate::node::Node;
-use crate::node::card::Card;
 
 /// Of the node as it is now. `pods` are those that the API server has bound to it, `serves` says
 /// whether kubelet is to have its devices from here.

@@ -2,8 +2,7 @@
 
 use mpsgate_api::ResourceStatus;
 use mpsgate_deviceplugin::Event;
-
-use crate::node::card::Trouble;
+use mpsgate_node::card::Trouble;
 
 /// One resource that is served.
 #[derive(Debug, Clone, Default)]

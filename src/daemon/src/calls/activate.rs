@@ -6,13 +6,13 @@ use mpsgate_api::{Activate, Reply};
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_model::{Code, GpuUuid, Refusal};
+use mpsgate_node::card::Card;
 
 use super::prepare::{limit, server};
 use super::{Answer, refused};
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
-use crate::node::card::Card;
 use crate::{cgroup, ends, process};
 use mpsgate_host::clock::now_ms;
 

@@ -8,6 +8,8 @@ use mpsgate_config::InjectMode;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{Cdi, CdiEdits, Code, Grant, GrantKey, GrantedCard, Refusal};
+use mpsgate_node::Confirmed;
+use mpsgate_node::Reserved;
 use tokio::time::timeout;
 
 use super::prepare::server;
@@ -15,8 +17,6 @@ use super::{Answer, refused};
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
-use crate::node::grants::Reserved;
-use crate::node::trust::Confirmed;
 use crate::orders::Order;
 use crate::{DaemonError, ends, process, tokens};
 use mpsgate_host::clock::now_ms;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use mpsgate_mps::CardMps;
+use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
 
 use super::CardTask;
 use crate::DaemonError;
 use crate::hardware::control::mps_trouble;
-use crate::node::card::Trouble;
 use crate::orders::{Clients, Doomed};
 
 impl CardTask {

@@ -16,7 +16,7 @@ use mpsgate_api::DescriptorStatus;
 use mpsgate_model::ledger::{Entry, State};
 use mpsgate_model::{GpuUuid, GrantKey};
 use mpsgate_mps::{CardMps, Connection, ControlDaemon, Descriptors};
-use mpsgate_policy::channel::{Cost, DESCRIPTORS, Seen, costs, needs_restart};
+use mpsgate_node::channel::{Cost, DESCRIPTORS, Seen, costs, needs_restart};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 

@@ -6,13 +6,13 @@ use mpsgate_api::MpsStatus;
 use mpsgate_config::Schedule;
 use mpsgate_model::Mib;
 use mpsgate_mps::{CardMps, MpsError};
+use mpsgate_node::card::{Card, Health, Trouble};
 
 use super::CardTask;
 use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::hardware::Ready;
 use crate::hardware::control::{View, view};
-use crate::node::card::{Card, Health, Trouble};
 
 /// As NVML's mode is named.
 pub(super) const EXCLUSIVE: &str = "EXCLUSIVE_PROCESS";
@@ -187,7 +187,7 @@ pub(super) fn log_health(card: &Card, now: &Health) {
     }
 }
 
-pub(super) fn drop_and_tell(node: std::sync::MutexGuard<'_, crate::node::Node>, daemon: &Daemon) {
+pub(super) fn drop_and_tell(node: std::sync::MutexGuard<'_, mpsgate_node::Node>, daemon: &Daemon) {
     drop(node);
     daemon.tell_change();
 }

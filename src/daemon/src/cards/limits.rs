@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use mpsgate_model::{Code, Refusal};
 use mpsgate_mps::{CardMps, MpsError};
+use mpsgate_node::card::{Health, Trouble};
 
 use super::CardTask;
 use super::health::{EXCLUSIVE, drop_and_tell, log_health};
 use crate::DaemonError;
 use crate::hardware::Ready;
 use crate::hardware::control::{cap, ensure_server, mps_trouble};
-use crate::node::card::{Health, Trouble};
 
 impl CardTask {
     pub(super) async fn server(

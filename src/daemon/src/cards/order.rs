@@ -2,13 +2,12 @@
 //! Orders are carried out one after the other: nothing else changes the card's MPS.
 
 use mpsgate_model::{Code, Refusal};
+use mpsgate_node::card::{CardId, Health, Trouble};
 use tokio::sync::oneshot;
 
 use super::{CardTask, Next};
 use crate::DaemonError;
 use crate::hardware::Ready;
-use crate::node::card::CardId;
-use crate::node::card::{Health, Trouble};
 use crate::orders::Order;
 
 impl CardTask {

@@ -18,11 +18,11 @@ use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_mps::protocol::{Event, ServerStatus};
 use mpsgate_mps::{CardMps, ControlDaemon};
+use mpsgate_node::card::Trouble;
 use tokio::time::Instant;
 
 use super::CardTask;
 use crate::enforce::{Measure, enforce};
-use crate::node::card::Trouble;
 use crate::owner::Culprit;
 use crate::{DaemonError, process};
 

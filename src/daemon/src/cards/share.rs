@@ -2,13 +2,12 @@
 
 use mpsgate_config::Schedule;
 use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_node::card::{CardId, Health, Trouble};
 
 use super::health::{drop_and_tell, log_health};
 use super::{CardTask, Next, Order};
 use crate::DaemonError;
 use crate::hardware::Fault;
-use crate::node::card::CardId;
-use crate::node::card::{Health, Trouble};
 
 /// As NVML's mode is named.
 const DEFAULT: &str = "DEFAULT";

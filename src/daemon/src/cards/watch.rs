@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_mps::{CardMps, Connections, ControlDaemon, Glance};
+use mpsgate_node::card::{Health, Trouble};
 use tokio::time::Instant;
 
 use super::CardTask;
@@ -16,7 +17,6 @@ use super::pending::Pending;
 use super::servers::Servers;
 use super::wedge::WedgeWatch;
 use crate::hardware::control::{Makers, Sight, look, served, view};
-use crate::node::card::{Health, Trouble};
 use crate::{DaemonError, process};
 
 /// Between two looks while grants live on the card, and while none does.

@@ -19,13 +19,13 @@ use std::time::Duration;
 use mpsgate_config::Enforce;
 use mpsgate_model::GrantKey;
 use mpsgate_mps::{CardMps, ControlDaemon, Glance};
+use mpsgate_node::card::Trouble;
 use tokio::time::Instant;
 
 use super::CardTask;
 use crate::DaemonError;
 use crate::enforce::{Measure, enforce, report};
 use crate::hardware::control::{View, Wedge, free, wedge};
-use crate::node::card::Trouble;
 use crate::owner::Culprit;
 
 /// How long a container may hold the channel, so that nobody else can use it.

@@ -3,10 +3,10 @@
 
 use mpsgate_kubernetes::{Labels, Placement};
 use mpsgate_model::GpuUuid;
+use mpsgate_node::sharing::{Event, Want};
 use mpsgate_policy::schedule::Word;
 
 use super::Daemon;
-use crate::node::sharing::{Event, Want};
 use crate::orders::Order;
 use crate::{managed, tell};
 

@@ -4,11 +4,11 @@
 use mpsgate_gpu::{ComputeMode, Nvml};
 use mpsgate_host::crash_point;
 use mpsgate_mps::{LeaseDir, Taken};
+use mpsgate_node::card::Trouble;
 
 use super::control::mps_trouble;
 use super::{Hardware, gpu_trouble};
 use crate::error::chain;
-use crate::node::card::Trouble;
 
 impl Hardware {
     /// Makes the compute mode of a ready card EXCLUSIVE_PROCESS again; `true` where it was another.

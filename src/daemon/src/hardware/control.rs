@@ -11,10 +11,10 @@ use mpsgate_mps::protocol::{Command, Event, parse_log};
 use mpsgate_mps::{
     CardMps, Connections, ControlDaemon, Glance, MpsError, MpsState, Repair, WedgeCause,
 };
+use mpsgate_node::card::Trouble;
 use mpsgate_policy::SharedMemory;
 
 use crate::error::chain;
-use crate::node::card::Trouble;
 use crate::owner::Culprit;
 use crate::process;
 

@@ -2,10 +2,10 @@
 
 use mpsgate_config::Schedule;
 use mpsgate_gpu::{Card, Unfit};
+use mpsgate_node::card::{CardId, Trouble};
 
 use super::control::mps_trouble;
 use super::{Fault, Hardware, gpu_trouble, unfit_words};
-use crate::node::card::{CardId, Trouble};
 
 /// Whether a card can be shared so. Cards from before Volta lack what MPS limits clients with.
 pub(super) fn fits(card: &Card, schedule: Schedule) -> Result<(), Trouble> {

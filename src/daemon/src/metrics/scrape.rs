@@ -1,11 +1,11 @@
 //! What one scrape shows.
 
 use mpsgate_api::Status;
+use mpsgate_node::refusals::Evaluated;
 
 use crate::around::handlers::Handlers;
 use crate::counters::Events;
 use crate::daemon::Daemon;
-use crate::node::refusals::Evaluated;
 
 /// Everything that one scrape shows, as of one moment.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Scrape {
         Self {
             status,
             events: daemon.events.clone(),
-            evaluated: node.evaluated.clone(),
+            evaluated: node.evaluated().clone(),
             ledger_failing: node.is_failing(),
             handlers: daemon.around().handlers.clone(),
         }

@@ -19,6 +19,7 @@ use mpsgate_config::Schedule;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::State;
 use mpsgate_model::{Code, Refusal};
+use mpsgate_node::card::{CardId, Health, Trouble};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -26,7 +27,6 @@ use super::{Answer, done};
 use crate::daemon::Daemon;
 use crate::handover::{Told, not_recorded, settled};
 use crate::line::Line;
-use crate::node::card::{CardId, Health, Trouble};
 use crate::orders::{Clients, Order};
 use crate::{DaemonError, cards, cgroup, managed, process, snapshot};
 

@@ -3,10 +3,10 @@
 use mpsgate_kubernetes::{Kind, Limits, Pod, Pods, promises};
 use mpsgate_model::ledger::Promise;
 use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_node::Node;
 use mpsgate_policy::{Asked, expected_on};
 
 use crate::daemon::Daemon;
-use crate::node::Node;
 
 /// Brings the ledger's promises up to date.
 pub(super) fn keep(daemon: &Daemon, pods: &Pods) {

@@ -1,9 +1,14 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 use std::collections::BTreeMap;
 
+use crate::fixture::{ALL, HOLDER, call, node, uuid};
 use mpsgate_deviceplugin::Event;
 use mpsgate_kubernetes::{CardReport, Container, Kind, Lifecycle, Limits, Pod, Pods};
 use mpsgate_model::{GpuSelector, GrantKey, Handed, Mib, PodContainer};
+use mpsgate_node::Confirmed;
+use mpsgate_node::Node;
+use mpsgate_node::card::{Health, Trouble};
+use mpsgate_node::sharing::Scheduling;
 use mpsgate_policy::schedule::Wants;
 use mpsgate_policy::schedule::Word;
 
@@ -11,11 +16,6 @@ use super::*;
 use crate::around::Around;
 use crate::around::handlers::Handlers;
 use crate::around::served::Served;
-use crate::node::Node;
-use crate::node::card::{Health, Trouble};
-use crate::node::sharing::Scheduling;
-use crate::node::tests::{ALL, HOLDER, call, node, uuid};
-use crate::node::trust::Confirmed;
 
 /// Two cards of 15 GiB.
 fn two_cards() -> Node {

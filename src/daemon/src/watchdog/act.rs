@@ -7,7 +7,7 @@ use std::time::Duration;
 use mpsgate_api::{Reply, Terminate};
 use mpsgate_model::ledger::{Entry, State};
 use mpsgate_model::{GpuUuid, GrantKey};
-use mpsgate_policy::watchdog::{Action, Overrun};
+use mpsgate_node::watchdog::{Action, Overrun};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

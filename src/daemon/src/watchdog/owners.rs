@@ -10,7 +10,7 @@ use mpsgate_gpu::{GpuProcess, ProcessKind};
 use mpsgate_host::cgroup::text_of;
 use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::{Entry, ProcessId};
-use mpsgate_policy::watchdog::{Kind, Limit, User, Whose};
+use mpsgate_node::watchdog::{Kind, Limit, User, Whose};
 
 use crate::owner::Trees;
 use crate::process;

@@ -1,14 +1,18 @@
 //! What was done to containers and processes, remembered for `status`, counted and told.
 
+use std::time::Instant;
+
 use mpsgate_api::{ACTIONS_KEPT, Action};
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::Entry;
 
-use super::{Effect, Node, Why};
+use super::Node;
+use crate::refusals::{Evaluated, Telling};
+use crate::{Effect, Why};
 
 impl Node {
     /// Remembers what was done, for `status`.
-    pub(crate) fn note(
+    pub fn note(
         &mut self,
         card: &GpuUuid,
         container: Option<&str>,
@@ -36,8 +40,30 @@ impl Node {
         self.actions.push_back(action);
     }
 
+    /// Counts a container that was refused, or started with a note, once for each of its codes and
+    /// texts.
+    pub fn hear(
+        &mut self,
+        container: &str,
+        action: &str,
+        code: &str,
+        text: &str,
+        now: Instant,
+    ) -> Telling {
+        let telling = self.heard.take(container, action, code, text, now);
+        if telling != Telling::Known {
+            self.evaluated.count(action, code);
+        }
+        telling
+    }
+
+    /// Containers that were refused, or started with a note.
+    pub fn evaluated(&self) -> &Evaluated {
+        &self.evaluated
+    }
+
     /// All grants.
-    pub(crate) fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<Entry> {
         self.ledger().entries().to_vec()
     }
 }

@@ -6,7 +6,7 @@ use mpsgate_model::{GpuUuid, GrantKey, PodContainer};
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub enum Effect {
     /// The record from which `exec` restores this grant is nobody's any more.
     RemoveRecord(GrantKey),
     /// A shim has ended, and may have left a record half written.
@@ -31,7 +31,7 @@ pub(crate) enum Effect {
 
 /// Why a pod's author is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub enum Why {
     /// Something was done to the container, or found in it.
     Watchdog,
     /// Its card's MPS has died.

@@ -32,7 +32,7 @@ pub(super) fn overlap(one: &CgroupId, other: &CgroupId) -> Option<Overlap> {
 impl Node {
     /// Inodes of the cgroups of other grants that lie in this one's: what is in them is not its
     /// own. New grants are refused there; an older mpsgated has recorded them.
-    pub(crate) fn nested(&self, entry: &Entry) -> BTreeSet<u64> {
+    pub fn nested(&self, entry: &Entry) -> BTreeSet<u64> {
         let State::Active { cgroup: Some(own), .. } = &entry.state else { return BTreeSet::new() };
         let inner = |other: &Entry| match &other.state {
             State::Active { cgroup: Some(cgroup), .. }

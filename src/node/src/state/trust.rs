@@ -11,26 +11,26 @@ use super::Node;
 
 /// What kubelet or the API server has confirmed of a container's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Confirmed {
+pub struct Confirmed {
     /// GPU memory.
-    pub(crate) memory: Mib,
+    pub memory: Mib,
     /// Cards over which it is spread, in equal parts: the pod's label, where the API server has
     /// told it.
-    pub(crate) cards: NonZeroU32,
+    pub cards: NonZeroU32,
     /// Its share of each card's compute, where its limits name one.
-    pub(crate) compute: Option<ComputeShare>,
+    pub compute: Option<ComputeShare>,
     /// The cards that were chosen for it: taken where they serve.
-    pub(crate) hints: Vec<GpuUuid>,
+    pub hints: Vec<GpuUuid>,
     /// It was a scheduler that chose them, and not kubelet's ids.
-    pub(crate) placed: bool,
+    pub placed: bool,
     /// To whom, and as which resource.
-    pub(crate) handed: Handed,
+    pub handed: Handed,
 }
 
 impl Confirmed {
     /// What one of its resource is worth, of which each card has a whole number. GiB where the name
     /// does not say it.
-    pub(crate) fn unit(&self) -> Mib {
+    pub fn unit(&self) -> Mib {
         schedule::unit_of(&self.handed.resource)
     }
 }

@@ -7,20 +7,21 @@ use mpsgate_model::{Code, GpuUuid, Grant, GrantKey, Refusal};
 use super::cgroups::{Overlap, overlap};
 use super::status::BROKEN;
 use super::trust::Confirmed;
-use super::{Effect, Machine, Node, Why, nvml_refusal};
+use super::{Node, nvml_refusal};
+use crate::{Effect, Machine, Why};
 
 /// What a reservation leads to.
 #[derive(Debug)]
-pub(crate) struct Reserved {
+pub struct Reserved {
     /// For the shim.
-    pub(crate) grant: Grant,
+    pub grant: Grant,
     /// A server for the container's uid must be started first.
-    pub(crate) needs_server: bool,
+    pub needs_server: bool,
 }
 
 impl Node {
     /// Holds memory for a container that `holder` is creating; `confirmed` is what its token says.
-    pub(crate) fn reserve(
+    pub fn reserve(
         &mut self,
         call: &Reserve,
         confirmed: Option<&Confirmed>,
@@ -68,7 +69,7 @@ impl Node {
 
     /// The cgroup of a previous instance of the container whose init has ended and whose other
     /// processes have not: they may hold what was granted to it.
-    pub(crate) fn remains(&self, key: &GrantKey, machine: &dyn Machine) -> Option<CgroupId> {
+    pub fn remains(&self, key: &GrantKey, machine: &dyn Machine) -> Option<CgroupId> {
         let entry = self.ledger.of_container(key)?;
         match &entry.state {
             State::Active { init, cgroup: Some(cgroup) } if !machine.is_alive(init) => {
@@ -80,7 +81,7 @@ impl Node {
     }
 
     /// Whether a container of this pod has a grant that is just ending.
-    pub(crate) fn pod_is_ending(&self, uid: &str, machine: &dyn Machine) -> bool {
+    pub fn pod_is_ending(&self, uid: &str, machine: &dyn Machine) -> bool {
         self.ledger.of_pod(uid).any(|entry| match &entry.state {
             State::Reserved { holder } => !machine.is_alive(holder),
             State::Active { init, .. } => !machine.is_alive(init),
@@ -88,7 +89,7 @@ impl Node {
     }
 
     /// Turns a reservation into a grant, or takes it anew where it has expired and still fits.
-    pub(crate) fn activate(
+    pub fn activate(
         &mut self,
         call: &Activate,
         init: ProcessId,
@@ -147,7 +148,7 @@ impl Node {
 
     /// Marks the grants of a card whose MPS has died, and tells their pods' authors; those that
     /// were not marked before.
-    pub(crate) fn mark_broken(
+    pub fn mark_broken(
         &mut self,
         card: &GpuUuid,
         now_ms: u64,
@@ -162,7 +163,7 @@ impl Node {
     }
 
     /// Ends an entry, whatever its state. `None` where it is gone already.
-    pub(crate) fn release(
+    pub fn release(
         &mut self,
         key: &GrantKey,
         how: &'static str,
@@ -174,7 +175,7 @@ impl Node {
     }
 
     /// Ends a reservation whose creator has ended.
-    pub(crate) fn expire(
+    pub fn expire(
         &mut self,
         key: &GrantKey,
         how: &'static str,
@@ -187,7 +188,7 @@ impl Node {
     }
 
     /// After a start: ends what ended while nobody looked.
-    pub(crate) fn settle(&mut self, machine: &dyn Machine, effects: &mut Vec<Effect>) {
+    pub fn settle(&mut self, machine: &dyn Machine, effects: &mut Vec<Effect>) {
         let gone = |entry: &&Entry| match &entry.state {
             State::Reserved { holder } => !machine.is_alive(holder),
             // The rest of the container may outlive its init: the watch sees to that.

@@ -1,6 +1,6 @@
 //! The daemon's state and every decision on it: cards, ledger, trust. Synchronous and behind one
-//! lock; it changes nothing else: what is to be done is an [`Effect`], and what it must know of
-//! processes is asked of a [`Machine`].
+//! lock; it changes nothing else: what is to be done is an [`Effect`](crate::Effect), and what it
+//! must know of processes is asked of a [`Machine`](crate::Machine).
 //!
 //! ```text
 //!            reserve                activate                 init and cgroup ended, poststop
@@ -15,21 +15,14 @@
 //! What gives memory back counts at once: should the daemon restart before it is written, it finds
 //! the entry's process gone and releases it again.
 
-pub(crate) mod card;
-pub(crate) mod cgroups;
-mod devices;
-mod effect;
-pub(crate) mod grants;
+mod cgroups;
+mod grants;
 mod held;
-mod machine;
 mod note;
 mod place;
-pub(crate) mod refusals;
-pub(crate) mod sharing;
-pub(crate) mod status;
-#[cfg(test)]
-pub(crate) mod tests;
-pub(crate) mod trust;
+pub mod sharing;
+mod status;
+mod trust;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -39,15 +32,15 @@ use mpsgate_model::ledger::Ledger;
 use mpsgate_model::{Code, GpuUuid, GrantKey, Mib, Refusal};
 use mpsgate_policy::Condition;
 
-use self::card::{Card, CardId, Trouble};
-pub(crate) use self::effect::{Effect, Why};
-pub(crate) use self::machine::Machine;
-use self::refusals::{Evaluated, Heard};
+pub use self::grants::Reserved;
 use self::sharing::Scheduling;
+pub use self::trust::Confirmed;
+use crate::card::{Card, CardId, Trouble};
+use crate::refusals::{Evaluated, Heard};
 
 /// The state.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub struct Node {
     ledger: Ledger,
     /// Changes of the ledger, and how many of them are in the file.
     changes: u64,
@@ -55,58 +48,59 @@ pub(crate) struct Node {
     /// The last write failed.
     failing: bool,
     /// All cards by index.
-    pub(crate) cards: Vec<Card>,
+    pub cards: Vec<Card>,
     /// Cards that `mpsgate enable` handed over, there or not.
-    pub(crate) handed_over: BTreeSet<GpuUuid>,
+    pub handed_over: BTreeSet<GpuUuid>,
     /// Cards whose MPS the operator stopped, there or not.
-    pub(crate) stopped: BTreeSet<GpuUuid>,
+    pub stopped: BTreeSet<GpuUuid>,
     /// NVML as last seen.
-    pub(crate) driver: Driver,
+    pub driver: Driver,
     /// Whether a kubelet runs here.
-    pub(crate) kubelet: bool,
+    pub kubelet: bool,
     /// `trust.local`.
-    pub(crate) trust_local: Switch,
+    pub trust_local: Switch,
     /// What was done to containers and processes, oldest first; bounded.
-    pub(crate) actions: VecDeque<Action>,
+    actions: VecDeque<Action>,
     /// Containers that were refused, or changed.
-    pub(crate) evaluated: Evaluated,
+    evaluated: Evaluated,
     /// What was reported of containers, so that it is told and counted once.
-    pub(crate) heard: Heard,
+    heard: Heard,
     /// Containers that were killed.
-    pub(crate) kills: Kills,
+    pub kills: Kills,
     /// Grants that the driver holds their cgroups to, as last seen.
-    pub(crate) held: BTreeSet<GrantKey>,
+    held: BTreeSet<GrantKey>,
     /// Whether grants are spread over the cards, and not packed.
-    pub(crate) spread: bool,
+    pub spread: bool,
     /// How its cards are shared.
-    pub(crate) schedule: Scheduling,
+    pub schedule: Scheduling,
 }
 
 /// NVML as last seen.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Driver {
+pub struct Driver {
     /// The cards are invented.
-    pub(crate) simulated: bool,
+    pub simulated: bool,
     /// The driver's version.
-    pub(crate) version: Option<String>,
+    pub version: Option<String>,
     /// Why there are no cards, or none that can be trusted.
-    pub(crate) trouble: Option<Trouble>,
+    pub trouble: Option<Trouble>,
 }
 
 /// What is wrong before the first look at NVML.
-pub(crate) const NOT_YET: &str = "NVML has not answered yet";
+pub const NOT_YET: &str = "NVML has not answered yet";
 
 /// Kills of containers with a grant, since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Kills {
+pub struct Kills {
     /// CUDA clients whose GPU work was ended first.
-    pub(crate) terminated: u64,
+    pub terminated: u64,
     /// Containers that were killed without.
-    pub(crate) unprepared: u64,
+    pub unprepared: u64,
 }
 
 impl Node {
-    pub(crate) fn new(ledger: Ledger) -> Self {
+    /// With the grants that there are, and no card yet.
+    pub fn new(ledger: Ledger) -> Self {
         Self {
             ledger,
             changes: 0,
@@ -128,33 +122,36 @@ impl Node {
         }
     }
 
-    pub(crate) fn ledger(&self) -> &Ledger {
+    /// What is promised, reserved and granted.
+    pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    pub(crate) fn card(&self, uuid: &GpuUuid) -> Option<&Card> {
+    /// The card of a UUID.
+    pub fn card(&self, uuid: &GpuUuid) -> Option<&Card> {
         self.cards.iter().find(|card| card.uuid == *uuid)
     }
 
     /// What the largest card of ours can give. `None` while none is known: NVML may be away.
-    pub(crate) fn largest_gib(&self) -> Option<u64> {
+    pub fn largest_gib(&self) -> Option<u64> {
         let managed = self.cards.iter().filter(|card| card.managed.is_some());
         managed.map(|card| card.memory.0 / 1024).max()
     }
 
     /// Whether NVML has told which cards there are: kubelet must not take a list for the node's
     /// that is only empty because nobody was asked yet.
-    pub(crate) fn knows_its_cards(&self) -> bool {
+    pub fn knows_its_cards(&self) -> bool {
         self.cards.iter().any(|card| card.managed.is_some())
             || (self.driver.trouble.is_none() && self.driver.version.is_some())
     }
 
-    pub(crate) fn card_mut(&mut self, uuid: &GpuUuid) -> Option<&mut Card> {
+    /// The same, for a change.
+    pub fn card_mut(&mut self, uuid: &GpuUuid) -> Option<&mut Card> {
         self.cards.iter_mut().find(|card| card.uuid == *uuid)
     }
 
     /// The card of a UUID or index as a person types it.
-    pub(crate) fn find_card(&self, gpu: &str) -> Result<&Card, Refusal> {
+    pub fn find_card(&self, gpu: &str) -> Result<&Card, Refusal> {
         let found = self.cards.iter().find(|card| {
             card.uuid.as_str().eq_ignore_ascii_case(gpu) || card.index.to_string() == gpu
         });
@@ -173,7 +170,7 @@ impl Node {
     }
 
     /// Why a card takes no requests.
-    pub(crate) fn trouble(&self, card: &Card) -> Option<String> {
+    pub fn trouble(&self, card: &Card) -> Option<String> {
         match self.condition(card) {
             Condition::Ready => None,
             Condition::Unfit { why, hint } | Condition::Unhealthy { why, hint } => {
@@ -184,35 +181,35 @@ impl Node {
 
     /// What the card's MPS should allow a client without a limit of its own: its largest grant, or
     /// all that there is to give where nobody has one.
-    pub(crate) fn wanted_cap(&self, uuid: &GpuUuid) -> Mib {
+    pub fn wanted_cap(&self, uuid: &GpuUuid) -> Mib {
         let largest = self.ledger.on_card(uuid).map(|entry| entry.grant.memory).max();
         largest.unwrap_or_else(|| self.card(uuid).map(|card| card.memory).unwrap_or_default())
     }
 
     /// What is needed to bring a card up.
-    pub(crate) fn card_id(&self, card: &Card) -> CardId {
+    pub fn card_id(&self, card: &Card) -> CardId {
         let cap = self.wanted_cap(&card.uuid);
         CardId { uuid: card.uuid.clone(), minor: card.minor, memory: card.memory, cap }
     }
 
     /// Changes of the ledger so far, for [`Self::is_written`].
-    pub(crate) fn changes(&self) -> u64 {
+    pub fn changes(&self) -> u64 {
         self.changes
     }
 
     /// Whether the first `changes` changes are in the file.
-    pub(crate) fn is_written(&self, changes: u64) -> bool {
+    pub fn is_written(&self, changes: u64) -> bool {
         self.written >= changes
     }
 
     /// Whether the last write failed.
-    pub(crate) fn is_failing(&self) -> bool {
+    pub fn is_failing(&self) -> bool {
         self.failing
     }
 
     /// Takes note of an attempt to write all changes. Whether it began or ended an episode of
     /// failures.
-    pub(crate) fn note_write(&mut self, is_written: bool) -> bool {
+    pub fn note_write(&mut self, is_written: bool) -> bool {
         if is_written {
             self.written = self.changes;
         }
@@ -220,7 +217,7 @@ impl Node {
     }
 }
 
-pub(crate) fn nvml_refusal(trouble: &Trouble) -> Refusal {
+fn nvml_refusal(trouble: &Trouble) -> Refusal {
     Refusal::new(
         Code::GpuUnhealthy,
         format!("the NVIDIA driver does not answer: {}", trouble.why),

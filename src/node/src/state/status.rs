@@ -6,14 +6,15 @@ use mpsgate_model::ledger::{Entry, State};
 use mpsgate_model::{GpuUuid, Grant, GrantedCard, Guarantee, Mib};
 
 use super::Node;
-use super::card::Card;
+use crate::card::Card;
 
 /// What a grant that lost its control daemon needs.
-pub(crate) const BROKEN: &str = "its CUDA processes lost the GPU when its MPS daemon or server died: restart the \
+pub(super) const BROKEN: &str = "its CUDA processes lost the GPU when its MPS daemon or server died: restart the \
      container";
 
 impl Node {
-    pub(crate) fn status(&self) -> Status {
+    /// All of it, as of now.
+    pub fn status(&self) -> Status {
         let mut grants: Vec<GrantStatus> =
             self.ledger().entries().iter().flat_map(|entry| self.grant_status(entry)).collect();
         grants.sort_by_key(|grant| (grant.card_index, grant.since_ms));

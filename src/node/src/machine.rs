@@ -6,7 +6,7 @@ use mpsgate_model::DeviceNode;
 use mpsgate_model::ledger::{CgroupId, ProcessId};
 
 /// Whom that is asked. A parameter, so that tests need no processes.
-pub(crate) trait Machine {
+pub trait Machine {
     /// Whether a process lives.
     fn is_alive(&self, process: &ProcessId) -> bool;
     /// What a process is called, in a sentence.

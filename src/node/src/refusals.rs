@@ -37,9 +37,12 @@ pub(crate) struct Heard {
 
 /// What is done with a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Telling {
+pub enum Telling {
     /// It is counted and logged; so many before it were counted alone.
-    Told { untold: u64 },
+    Told {
+        /// How many that is.
+        untold: u64,
+    },
     /// It is counted.
     Counted,
     /// It was known.
@@ -108,11 +111,11 @@ impl Lines {
 
 /// By what was done, and code. Any action but a note's is a refusal (`None`).
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Evaluated(BTreeMap<(Option<NoteAction>, String), u64>);
+pub struct Evaluated(BTreeMap<(Option<NoteAction>, String), u64>);
 
 impl Evaluated {
     /// One more. What has not the form of a code is not kept.
-    pub(crate) fn count(&mut self, action: &str, code: &str) {
+    pub fn count(&mut self, action: &str, code: &str) {
         let note = NOTES.into_iter().find(|note| note.as_str() == action);
         let is_code =
             code.len() <= CODE_MAX && code.bytes().all(|b| b.is_ascii_uppercase() || b == b'_');
@@ -121,12 +124,12 @@ impl Evaluated {
     }
 
     /// Refused, by code as it came.
-    pub(crate) fn refusals(&self) -> BTreeMap<String, u64> {
+    pub fn refusals(&self) -> BTreeMap<String, u64> {
         self.by_code(|note| note.is_none())
     }
 
     /// Stripped or warned of, and started, by code as it came.
-    pub(crate) fn notes(&self) -> BTreeMap<String, u64> {
+    pub fn notes(&self) -> BTreeMap<String, u64> {
         self.by_code(|note| note.is_some_and(|note| NOTES_OF_STATUS.contains(&note)))
     }
 
@@ -140,7 +143,7 @@ impl Evaluated {
 
     /// Refused, for series: each code of this version, also without a refusal, because of a series
     /// that begins with 1 Prometheus does not see the first; those of other versions in one.
-    pub(crate) fn refusal_series(&self) -> BTreeMap<&'static str, u64> {
+    pub fn refusal_series(&self) -> BTreeMap<&'static str, u64> {
         let codes = Code::ALL.iter().map(|code| code.as_str()).chain([OTHER]);
         let mut series: BTreeMap<_, _> = codes.map(|code| (code, 0)).collect();
         for ((note, code), count) in &self.0 {
@@ -152,7 +155,7 @@ impl Evaluated {
     }
 
     /// Started with a note, for series: by the word for what was done, and code.
-    pub(crate) fn note_series(&self) -> BTreeMap<(&'static str, &'static str), u64> {
+    pub fn note_series(&self) -> BTreeMap<(&'static str, &'static str), u64> {
         let mut series = BTreeMap::new();
         for ((note, code), count) in &self.0 {
             if let Some(note) = note {
@@ -169,6 +172,7 @@ fn label(code: &str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::disallowed_methods, reason = "an Instant has no other beginning")]
     use super::*;
 
     const TOLD: Telling = Telling::Told { untold: 0 };

@@ -10,11 +10,11 @@ use mpsgate_policy::schedule::{CardStep, Held, Step, Target, Wants, Word};
 use mpsgate_policy::{Condition, schedule};
 
 use super::Node;
-use super::card::{Card, CardId, Health, ManagedBy, Trouble};
+use crate::card::{Card, CardId, Health, ManagedBy, Trouble};
 
 /// What somebody wants of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Want {
+pub enum Want {
     /// `gpus.schedule`.
     Settings(Schedule),
     /// The node label `ack.node.gpu.schedule`; `None` where there is no label, or nobody who could
@@ -24,7 +24,8 @@ pub(crate) enum Want {
 
 /// What happens to the node's schedule, for the log and for events of the node object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Event {
+#[expect(missing_docs, reason = "what a field is, the line above its variant says")]
+pub enum Event {
     /// A switch waits for these containers.
     Waits { from: Schedule, to: Schedule, refusal: Refusal },
     /// What was wanted is wanted no more.
@@ -44,7 +45,7 @@ pub(crate) enum Event {
 
 /// What holds, what is wanted, and what follows for the cards.
 #[derive(Debug)]
-pub(crate) struct Scheduling {
+pub struct Scheduling {
     now: Schedule,
     wants: Wants,
     /// The switch that waits, so that it is told once.
@@ -68,7 +69,7 @@ impl Default for Scheduling {
 
 impl Scheduling {
     /// After a start, with the grants that there are.
-    pub(crate) fn start(wants: Wants, entries: &[Entry]) -> Self {
+    pub fn start(wants: Wants, entries: &[Entry]) -> Self {
         Self {
             now: schedule::at_start(wants.target(), &held(entries)),
             wants,
@@ -81,12 +82,12 @@ impl Scheduling {
     }
 
     /// What holds.
-    pub(crate) fn now(&self) -> Schedule {
+    pub fn now(&self) -> Schedule {
         self.now
     }
 
     /// What is wanted, where it is something else.
-    pub(crate) fn wanted(&self) -> Option<Word> {
+    pub fn wanted(&self) -> Option<Word> {
         let Target { schedule, yields, .. } = self.wants.target();
         let word = if yields { Word::Off } else { schedule.into() };
         (yields || schedule != self.now).then_some(word)
@@ -94,7 +95,7 @@ impl Scheduling {
 
     /// Whether the settings' cards are another system's. One that is not taken for it is
     /// remembered.
-    pub(crate) fn leaves(&mut self, card: &GpuUuid) -> bool {
+    pub fn leaves(&mut self, card: &GpuUuid) -> bool {
         let yields = self.wants.target().yields;
         if yields {
             self.given_back.insert(card.clone());
@@ -103,7 +104,7 @@ impl Scheduling {
     }
 
     /// Takes note of what somebody wants. Returns what a start has to know of it.
-    pub(crate) fn want(&mut self, want: Want) -> Option<Word> {
+    pub fn want(&mut self, want: Want) -> Option<Word> {
         match want {
             Want::Settings(settings) => self.wants.settings = settings,
             Want::Label(label) => self.wants.label = label,
@@ -112,13 +113,13 @@ impl Scheduling {
     }
 
     /// Whether the cards of the settings are to be another system's.
-    pub(crate) fn yields(&self) -> bool {
+    pub fn yields(&self) -> bool {
         self.wants.target().yields
     }
 
     /// Remembers why a card can be neither given back nor taken, or that it can. Whether that is
     /// news.
-    pub(crate) fn set_stuck(&mut self, card: &GpuUuid, why: Option<&Refusal>) -> bool {
+    pub fn set_stuck(&mut self, card: &GpuUuid, why: Option<&Refusal>) -> bool {
         let known = match why {
             Some(refusal) => self.stuck.insert(card.clone(), refusal.clone()),
             None => self.stuck.remove(card),
@@ -127,7 +128,7 @@ impl Scheduling {
     }
 
     /// The settings do not name it any more.
-    pub(crate) fn forget(&mut self, card: &GpuUuid) {
+    pub fn forget(&mut self, card: &GpuUuid) {
         self.given_back.remove(card);
     }
 
@@ -147,7 +148,7 @@ fn held(entries: &[Entry]) -> Vec<Held<'_>> {
 impl Node {
     /// Draws the conclusion from what is wanted and from the grants that there are. Where another
     /// schedule holds from now on, all cards are to be prepared anew.
-    pub(crate) fn advance(&mut self) -> Vec<Event> {
+    pub fn advance(&mut self) -> Vec<Event> {
         let (now, target) = (self.schedule.now, self.schedule.wants.target());
         let step = schedule::next(now, target, &held(self.ledger().entries()));
         let mut events = Vec::new();
@@ -207,12 +208,12 @@ impl Node {
     }
 
     /// Whether only the settings hand it over.
-    pub(crate) fn is_by_settings(&self, card: &Card) -> bool {
+    pub fn is_by_settings(&self, card: &Card) -> bool {
         card.managed == Some(ManagedBy::Settings) && !self.handed_over.contains(&card.uuid)
     }
 
     /// Why no grant is given now, whatever the cards have left.
-    pub(crate) fn waiting_refusal(&self) -> Option<Refusal> {
+    pub fn waiting_refusal(&self) -> Option<Refusal> {
         let (now, target) = (self.schedule.now, self.schedule.wants.target());
         match schedule::next(now, target, &held(self.ledger().entries())) {
             Step::Stay => None,
@@ -223,7 +224,7 @@ impl Node {
     }
 
     /// Containers that a switch waits for, for `status`.
-    pub(crate) fn waits_for(&self) -> Vec<String> {
+    pub fn waits_for(&self) -> Vec<String> {
         let (now, target) = (self.schedule.now, self.schedule.wants.target());
         match schedule::next(now, target, &held(self.ledger().entries())) {
             Step::Wait(containers) => containers,
@@ -232,13 +233,13 @@ impl Node {
     }
 
     /// Why a card that could give memory does not.
-    pub(crate) fn fence(&self, card: &Card) -> Option<&Trouble> {
+    pub fn fence(&self, card: &Card) -> Option<&Trouble> {
         let yields = self.schedule.yields.as_ref().filter(|_| self.is_by_settings(card));
         self.schedule.fence.as_ref().or(yields).filter(|_| card.managed.is_some())
     }
 
     /// Whether a card takes grants.
-    pub(crate) fn condition<'a>(&'a self, card: &'a Card) -> Condition<'a> {
+    pub fn condition<'a>(&'a self, card: &'a Card) -> Condition<'a> {
         match (card.condition(), self.fence(card)) {
             (Condition::Ready, Some(Trouble { why, hint })) => Condition::Unhealthy { why, hint },
             (condition, _) => condition,
@@ -246,7 +247,7 @@ impl Node {
     }
 
     /// Cards of the settings that are to be given back or taken again.
-    pub(crate) fn card_steps(&self) -> Vec<(CardId, CardStep)> {
+    pub fn card_steps(&self) -> Vec<(CardId, CardStep)> {
         let target = self.schedule.wants.target();
         let steps = self.cards.iter().filter_map(|card| {
             let managed = self.is_by_settings(card);

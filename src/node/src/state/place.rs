@@ -10,10 +10,11 @@ use mpsgate_model::{
 };
 use mpsgate_policy::{CardState, Holder, Need, choose, choose_several, compute_share, schedule};
 
-use super::card::Card;
 use super::grants::no_reservation;
 use super::trust::Confirmed;
-use super::{Machine, Node, devices, nvml_refusal};
+use super::{Node, nvml_refusal};
+use crate::card::Card;
+use crate::{Machine, devices};
 
 /// How a request is laid out.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +28,7 @@ pub(super) struct Asked {
 
 impl Node {
     /// Whether grants are given under MPS now.
-    pub(crate) fn under_mps(&self) -> bool {
+    pub fn under_mps(&self) -> bool {
         self.schedule.now() == Schedule::Mps
     }
 
@@ -200,7 +201,7 @@ impl Node {
     }
 
     /// Replaces what pods were promised. Whether that changed anything.
-    pub(crate) fn promise(&mut self, promises: Vec<Promise>) -> bool {
+    pub fn promise(&mut self, promises: Vec<Promise>) -> bool {
         let changed = self.ledger.set_promises(promises);
         self.changes += u64::from(changed);
         changed
