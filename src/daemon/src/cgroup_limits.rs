@@ -82,7 +82,7 @@ async fn limit(daemon: &Daemon, entry: &Entry) -> Result<(), DaemonError> {
         publish(daemon, &card.uuid, Err(Trouble::new(why, "journalctl -u mpsgated -n 50")));
         return Ok(());
     };
-    let root = daemon.places.cgroups.clone();
+    let root = daemon.paths.cgroups.clone();
     let asked = target.clone();
     let set = move |hardware: &Hardware| set(hardware, &root, &asked);
     let set = daemon.blocking("limit a cgroup", set).await?;
@@ -121,7 +121,7 @@ async fn audit(daemon: &Daemon, first: bool) -> Result<(), DaemonError> {
     if targets.is_empty() {
         return Ok(());
     }
-    let root = daemon.places.cgroups.clone();
+    let root = daemon.paths.cgroups.clone();
     let look = move |hardware: &Hardware| {
         let one = |target: Target| {
             let held = match held(hardware, &root, &target) {

@@ -26,7 +26,7 @@ use crate::hardware::Hardware;
 use crate::orders::{LimitOrder, Order};
 use crate::settings::Settings;
 use crate::token_store::Tokens;
-use crate::{DaemonError, Places, exec_record, record, tell};
+use crate::{DaemonError, Paths, exec_record, record, tell};
 
 /// How long cards are waited for after a start: by READY=1, so that containers that are restarted
 /// at boot find them ready, and by callers.
@@ -44,7 +44,7 @@ pub(crate) struct Task {
 
 /// Shared by all tasks.
 pub(crate) struct Daemon {
-    pub(crate) places: Places,
+    pub(crate) paths: Paths,
     pub(crate) settings: Arc<Settings>,
     pub(crate) hardware: Arc<Hardware>,
     node: Mutex<Node>,
@@ -84,7 +84,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn new(
-        places: Places,
+        paths: Paths,
         settings: Settings,
         node: Node,
         ledger_file: LedgerFile,
@@ -92,10 +92,10 @@ impl Daemon {
         limits: mpsc::UnboundedSender<LimitOrder>,
     ) -> Self {
         let settings = Arc::new(settings);
-        let tokens = Arc::new(Tokens::new(places.tokens()));
-        let hardware = Arc::new(Hardware::new(Arc::clone(&settings), places.clone()));
+        let tokens = Arc::new(Tokens::new(paths.tokens()));
+        let hardware = Arc::new(Hardware::new(Arc::clone(&settings), paths.clone()));
         Self {
-            places,
+            paths,
             settings,
             hardware,
             node: Mutex::new(node),
@@ -138,8 +138,8 @@ impl Daemon {
     /// The one place where what the state wants is done.
     fn perform(&self, effect: Effect) {
         match effect {
-            Effect::RemoveRecord(key) => exec_record::remove(&self.places.grants(), &key),
-            Effect::RemoveLeftovers => exec_record::remove_leftovers(&self.places.grants()),
+            Effect::RemoveRecord(key) => exec_record::remove(&self.paths.grants(), &key),
+            Effect::RemoveLeftovers => exec_record::remove_leftovers(&self.paths.grants()),
             Effect::TellEnd(entry, how) => log_ended(&entry, how),
             Effect::WriteLedger => self.unwritten.notify_one(),
             Effect::Publish => self.tell_ledger_change(),

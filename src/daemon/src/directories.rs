@@ -8,20 +8,20 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{DaemonError, Places};
+use crate::{DaemonError, Paths};
 
 /// Makes every directory that the daemon writes to.
 ///
 /// # Errors
 /// Where one cannot be made, or something else has its name.
-pub(crate) fn make(places: &Places) -> Result<(), DaemonError> {
+pub(crate) fn make(paths: &Paths) -> Result<(), DaemonError> {
     // 0711: containers' processes of any uid walk through to their client directory.
-    ensure(&places.run, 0o711)?;
-    ensure(&places.mps(), 0o711)?;
-    ensure(&places.grants(), 0o700)?;
-    ensure(&places.ledger(), 0o700)?;
-    ensure(&places.state, 0o700)?;
-    ensure(&places.tokens(), 0o700)
+    ensure(&paths.run, 0o711)?;
+    ensure(&paths.mps(), 0o711)?;
+    ensure(&paths.grants(), 0o700)?;
+    ensure(&paths.ledger(), 0o700)?;
+    ensure(&paths.state, 0o700)?;
+    ensure(&paths.tokens(), 0o700)
 }
 
 /// Makes `path`, or takes it where it is a directory of ours; sets its mode. Parents are left as
@@ -70,18 +70,18 @@ mod tests {
     #[test]
     fn makes_all_directories_and_takes_them_again_with_their_modes() {
         let root = tempfile::tempdir().unwrap();
-        let places = Places::below(root.path());
+        let paths = Paths::below(root.path());
         for _ in 0..2 {
-            make(&places).unwrap();
+            make(&paths).unwrap();
             for (path, mode) in [
-                (places.run.clone(), 0o711),
-                (places.mps(), 0o711),
-                (places.grants(), 0o700),
-                (places.ledger(), 0o700),
+                (paths.run.clone(), 0o711),
+                (paths.mps(), 0o711),
+                (paths.grants(), 0o700),
+                (paths.ledger(), 0o700),
             ] {
                 assert_eq!(path.metadata().unwrap().mode() & 0o7777, mode, "{}", path.display());
             }
-            std::fs::set_permissions(places.grants(), PermissionsExt::from_mode(0o755)).unwrap();
+            std::fs::set_permissions(paths.grants(), PermissionsExt::from_mode(0o755)).unwrap();
         }
     }
 
@@ -89,28 +89,28 @@ mod tests {
     fn refuses_a_planted_link_and_leaves_its_target_alone() {
         let root = tempfile::tempdir().unwrap();
         let target = tempfile::tempdir().unwrap();
-        let places = Places::below(root.path());
-        symlink(target.path(), &places.run).unwrap();
-        assert!(matches!(make(&places), Err(DaemonError::Planted { .. })));
+        let paths = Paths::below(root.path());
+        symlink(target.path(), &paths.run).unwrap();
+        assert!(matches!(make(&paths), Err(DaemonError::Planted { .. })));
         assert_eq!(target.path().read_dir().unwrap().count(), 0);
     }
 
     #[test]
     fn refuses_a_directory_that_others_can_write() {
         let root = tempfile::tempdir().unwrap();
-        let places = Places::below(root.path());
-        std::fs::create_dir(&places.run).unwrap();
-        std::fs::set_permissions(&places.run, PermissionsExt::from_mode(0o777)).unwrap();
-        let error = make(&places).unwrap_err();
+        let paths = Paths::below(root.path());
+        std::fs::create_dir(&paths.run).unwrap();
+        std::fs::set_permissions(&paths.run, PermissionsExt::from_mode(0o777)).unwrap();
+        let error = make(&paths).unwrap_err();
         assert!(error.to_string().contains("a directory of mode 0777"), "{error}");
     }
 
     #[test]
     fn a_file_in_the_way_is_named() {
         let root = tempfile::tempdir().unwrap();
-        let places = Places::below(root.path());
-        std::fs::write(&places.run, "").unwrap();
-        let error = make(&places).unwrap_err();
+        let paths = Paths::below(root.path());
+        std::fs::write(&paths.run, "").unwrap();
+        let error = make(&paths).unwrap_err();
         assert!(matches!(error, DaemonError::Planted { .. }), "{error}");
     }
 }

@@ -61,7 +61,7 @@ pub(crate) async fn hand_over(
         return Ok(Err(refusal));
     }
     if by == ManagedBy::Operator
-        && let Err(error) = managed::change(&daemon.places.managed(), &card.uuid, true)
+        && let Err(error) = managed::change(&daemon.paths.managed(), &card.uuid, true)
     {
         return Ok(Err(not_recorded(daemon, &error)));
     }
@@ -162,7 +162,7 @@ async fn take_back(
     set_managed(daemon, card, None);
     snapshot::publish(daemon);
     crash_point!("disable.published");
-    managed::change(&daemon.places.managed(), &card.uuid, false)
+    managed::change(&daemon.paths.managed(), &card.uuid, false)
         .map_err(|error| not_recorded(daemon, &error))
 }
 
@@ -247,10 +247,10 @@ fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {
 }
 
 pub(crate) fn not_recorded(daemon: &Daemon, error: &std::io::Error) -> Refusal {
-    let path = daemon.places.managed();
+    let path = daemon.paths.managed();
     Refusal::new(
         Code::Ledger,
         format!("{} cannot be changed: {error}", path.display()),
-        format!("ls -ld {0}; df {0}", daemon.places.state.display()),
+        format!("ls -ld {0}; df {0}", daemon.paths.state.display()),
     )
 }

@@ -27,7 +27,7 @@ pub(crate) mod control;
 mod share;
 
 use self::control::{View, cap, mps_trouble, view};
-use crate::Places;
+use crate::Paths;
 use crate::error::chain;
 use crate::settings::Settings;
 
@@ -44,7 +44,7 @@ const SYSTEMCTL: &str = "/usr/bin/systemctl";
 #[derive(Debug)]
 pub(crate) struct Hardware {
     settings: Arc<Settings>,
-    places: Places,
+    paths: Paths,
     nvml: Mutex<Option<Arc<Nvml>>>,
     spawner: Box<dyn Spawner>,
     capabilities: Mutex<Option<Capabilities>>,
@@ -88,16 +88,16 @@ pub(crate) enum Fault {
 }
 
 impl Hardware {
-    pub(crate) fn new(settings: Arc<Settings>, places: Places) -> Self {
-        let unit = UnitSpawner::new(SYSTEMCTL, places.mps());
-        let holder = HoldSpawner::new(places.hold());
+    pub(crate) fn new(settings: Arc<Settings>, paths: Paths) -> Self {
+        let unit = UnitSpawner::new(SYSTEMCTL, paths.mps());
+        let holder = HoldSpawner::new(paths.hold());
         let spawner: Box<dyn Spawner> = match settings.now().mps.supervisor {
             Supervisor::Auto => choose_spawner(holder, unit),
             Supervisor::Systemd => Box::new(unit),
             Supervisor::Fork => Box::new(ForkSpawner),
             Supervisor::Holder => Box::new(holder),
         };
-        Self { settings, places, nvml: Mutex::new(None), spawner, capabilities: Mutex::default() }
+        Self { settings, paths, nvml: Mutex::new(None), spawner, capabilities: Mutex::default() }
     }
 
     pub(crate) fn nvml(&self) -> Result<Arc<Nvml>, Trouble> {
@@ -286,11 +286,11 @@ impl Hardware {
             ClientDir::Control => ClientLinks::ControlOnly,
             ClientDir::Linked | ClientDir::Full => ClientLinks::ControlAndLog,
         };
-        let dirs = CardDirs::new(&self.places.mps(), card.minor, links)?;
+        let dirs = CardDirs::new(&self.paths.mps(), card.minor, links)?;
         let control = self.settings.now().mps.control.clone();
         Ok(CardMps::new(card.minor, card.uuid.as_str(), control, dirs)
             .with_multiuser(multiuser)
-            .with_holder(self.places.hold()))
+            .with_holder(self.paths.hold()))
     }
 
     /// What the control program can do: found out once.
@@ -301,8 +301,7 @@ impl Hardware {
             return Ok(known);
         }
         let control = &self.settings.now().mps.control;
-        let found =
-            Capabilities::probe(control, &self.places.mps()).map_err(|e| mps_trouble(&e))?;
+        let found = Capabilities::probe(control, &self.paths.mps()).map_err(|e| mps_trouble(&e))?;
         log::info!(
             control:% = control.display(), multiuser = found.multiuser,
             settings_protected = found.settings_protected; "control program probed"

@@ -85,7 +85,7 @@ pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
         hardware.inventory()
     };
     let found = daemon.blocking("read NVML", look).await?;
-    let kubelet = kubelet::has_kubelet(&daemon.places);
+    let kubelet = kubelet::has_kubelet(&daemon.paths);
     let mut node = daemon.node();
     if std::mem::replace(&mut node.kubelet, kubelet) != kubelet {
         log::info!(kubelet; "kubelet looked for");

@@ -5,21 +5,21 @@ use std::path::PathBuf;
 
 use mpsgate_config::{Manage, Switch};
 
-use crate::Places;
+use crate::Paths;
 use crate::around::served::Served;
 use crate::daemon::Daemon;
 
 /// Whether a kubelet runs, or has run, on this node.
-pub(crate) fn has_kubelet(places: &Places) -> bool {
-    places.kubelets.iter().any(|directory| {
+pub(crate) fn has_kubelet(paths: &Paths) -> bool {
+    paths.kubelets.iter().any(|directory| {
         std::fs::symlink_metadata(directory.join("kubelet.sock"))
             .is_ok_and(|found| found.file_type().is_socket())
     })
 }
 
 /// Where these kubelets keep a directory for each pod that they have.
-pub(crate) fn kubelet_pods(places: &Places) -> Vec<PathBuf> {
-    let directories = places.kubelets.iter();
+pub(crate) fn kubelet_pods(paths: &Paths) -> Vec<PathBuf> {
+    let directories = paths.kubelets.iter();
     directories.filter_map(|plugins| Some(plugins.parent()?.join("pods"))).collect()
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn kubelet_pods(places: &Places) -> Vec<PathBuf> {
 /// annotations must not depend on it.
 pub(crate) fn directory(daemon: &Daemon) -> Option<PathBuf> {
     let settings = daemon.settings.now();
-    let kubelets = &daemon.places.kubelets;
+    let kubelets = &daemon.paths.kubelets;
     let there = kubelets.iter().find(|directory| directory.is_dir());
     match settings.kubernetes.device_plugin {
         Switch::Off => None,

@@ -56,7 +56,7 @@ mod operator;
 mod orders;
 mod other_nodes;
 mod owner;
-mod places;
+mod paths;
 mod plugin;
 mod pods;
 mod process;
@@ -77,5 +77,5 @@ mod watchdog;
 
 pub use arguments::{Arguments, Command, command};
 pub use error::DaemonError;
-pub use places::Places;
+pub use paths::Paths;
 pub use run::{Options, run, serve};

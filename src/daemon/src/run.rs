@@ -28,7 +28,7 @@ use crate::daemon::{Daemon, START_LIMIT, Task};
 use crate::machine::ThisMachine;
 use crate::settings::Settings;
 use crate::{
-    DaemonError, Places, cgroup_limits, directories, ends, error, exec_record, handlers, inventory,
+    DaemonError, Paths, cgroup_limits, directories, ends, error, exec_record, handlers, inventory,
     kubelet, managed, metrics, plugin, pods, reload, sharing, snapshot, socket, tokens, watchdog,
 };
 
@@ -78,7 +78,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
                 _ = interrupt.recv() => "SIGINT",
             }
         };
-        serve(Places::default(), config, Some(file), stop).await
+        serve(Paths::default(), config, Some(file), stop).await
     });
     notify(&[NotifyState::Stopping]);
     // A call that hangs in a driver must not keep the process.
@@ -86,35 +86,35 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     result
 }
 
-/// The daemon between its start and `stop`, below `places`. `settings_file` is what a reload
+/// The daemon between its start and `stop`, below `paths`. `settings_file` is what a reload
 /// reads again.
 ///
 /// # Errors
 /// See [`DaemonError`].
 pub async fn serve(
-    places: Places,
+    paths: Paths,
     config: Config,
     settings_file: Option<PathBuf>,
     stop: impl Future<Output = &'static str>,
 ) -> Result<(), DaemonError> {
-    directories::make(&places)?;
-    let (file, ledger) = open_ledger(&places).await.map_err(DaemonError::Ledger)?;
+    directories::make(&paths)?;
+    let (file, ledger) = open_ledger(&paths).await.map_err(DaemonError::Ledger)?;
     crash_point!("daemon.start.locked");
-    let handed_over = managed::read(&places.managed())
-        .map_err(|source| DaemonError::Managed { path: places.managed(), source })?;
-    let listener = socket::bind(&places.socket())?;
+    let handed_over = managed::read(&paths.managed())
+        .map_err(|source| DaemonError::Managed { path: paths.managed(), source })?;
+    let listener = socket::bind(&paths.socket())?;
     let hangup = signal(SignalKind::hangup())
         .map_err(|source| DaemonError::System { action: "catch SIGHUP", source })?;
 
     let mut node = Node::new(ledger);
     node.trust_local = config.trust.local;
-    node.kubelet = kubelet::has_kubelet(&places);
+    node.kubelet = kubelet::has_kubelet(&paths);
     let (tasks, todo) = mpsc::unbounded_channel();
     let (limits, orders) = mpsc::unbounded_channel();
     let settings = Settings::new(config, settings_file);
-    let daemon = Arc::new(Daemon::new(places, settings, node, file, tasks, limits));
+    let daemon = Arc::new(Daemon::new(paths, settings, node, file, tasks, limits));
     daemon.change(|node, effects| node.settle(&ThisMachine, effects));
-    exec_record::remove_strays(&daemon.places.grants(), daemon.node().ledger());
+    exec_record::remove_strays(&daemon.paths.grants(), daemon.node().ledger());
     crash_point!("daemon.start.settled");
     // Where it fails it is said, and tried again with the next change.
     let _ = daemon.write();
@@ -140,17 +140,17 @@ pub async fn serve(
     let _ = daemon.write();
     crash_point!("daemon.stop.stored");
     // The ledger is still locked, so it is ours and not a successor's.
-    let _ = std::fs::remove_file(daemon.places.socket());
+    let _ = std::fs::remove_file(daemon.paths.socket());
     crash_point!("daemon.stop.unlinked");
     result
 }
 
 /// Opens the ledger. What a daemon before us was just starting holds a copy of its lock until it
 /// has become another program: that is waited for.
-async fn open_ledger(places: &Places) -> Result<(LedgerFile, Ledger), LedgerFileError> {
+async fn open_ledger(paths: &Paths) -> Result<(LedgerFile, Ledger), LedgerFileError> {
     let until = Instant::now() + LOCK_LIMIT;
     loop {
-        match LedgerFile::open(&places.ledger()) {
+        match LedgerFile::open(&paths.ledger()) {
             Err(LedgerFileError::Locked { .. }) if Instant::now() < until => {
                 tokio::time::sleep(LOCK_PAUSE).await;
             }

@@ -34,7 +34,7 @@ pub(crate) fn publish(daemon: &Daemon) {
     if last.as_ref() == Some(&snapshot) {
         return;
     }
-    let path = daemon.places.snapshot();
+    let path = daemon.paths.snapshot();
     crash_point!("daemon.snapshot.before");
     match write(daemon, &path, &snapshot) {
         Ok(()) => {
@@ -50,7 +50,7 @@ pub(crate) fn publish(daemon: &Daemon) {
 
 /// Who finds the mark finds the names: it comes before them and goes after them.
 fn write(daemon: &Daemon, path: &Path, snapshot: &NodeSnapshot) -> io::Result<()> {
-    let mark = daemon.places.toolkit_names();
+    let mark = daemon.paths.toolkit_names();
     let has_names = !ToolkitNames::of(&snapshot.clone().into()).is_empty();
     if has_names {
         managed::write_file(&mark, b"", 0o644, Durability::Atomic)?;
@@ -87,7 +87,7 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
         let share = node.schedule.now() == Schedule::Share;
         (cards, node.kubelet, share, shared_memory, version, control)
     };
-    let shared_memory = qualification::shared_memory(&daemon.places.state, &version, shared_memory);
+    let shared_memory = qualification::shared_memory(&daemon.paths.state, &version, shared_memory);
     let minors: Vec<u32> =
         cards.iter().filter(|card| card.managed).map(|card| card.minor).collect();
     Ok(NodeSnapshot {
@@ -117,21 +117,15 @@ fn servers_shm(control: Option<u32>) -> Option<(u64, u64)> {
 
 /// Our directories, and each card's below them.
 fn protected(daemon: &Daemon) -> Vec<ProtectedDirectory> {
-    let places = &daemon.places;
-    let mut paths = vec![
-        places.run.clone(),
-        places.mps(),
-        places.grants(),
-        places.ledger(),
-        places.state.clone(),
-    ];
+    let own = &daemon.paths;
+    let mut paths = vec![own.run.clone(), own.mps(), own.grants(), own.ledger(), own.state.clone()];
     let below = |path: &Path| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
         let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         found.sort();
         found
     };
-    for card in below(&places.mps()) {
+    for card in below(&own.mps()) {
         let parts = below(&card);
         paths.push(card);
         paths.extend(parts);
@@ -218,7 +212,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
 
 /// Points the link at the node's real runtime; removes it where there is none.
 pub(crate) fn link_runtime(daemon: &Daemon, runtime: &Path) {
-    let link = daemon.places.runtime_link();
+    let link = daemon.paths.runtime_link();
     let shim = Path::new(paths::HOOK).with_file_name("mpsgate-runtime");
     let found = node_root::look(|| {
         let own = std::fs::metadata(shim).ok();

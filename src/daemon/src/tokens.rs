@@ -147,7 +147,7 @@ pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
             tokio::time::sleep(KUBELET_LOOK).await;
             continue;
         }
-        let (tokens, pods) = (Arc::clone(&daemon.tokens), kubelet::kubelet_pods(&daemon.places));
+        let (tokens, pods) = (Arc::clone(&daemon.tokens), kubelet::kubelet_pods(&daemon.paths));
         let tend = move |_: &_| tokens.tend(|| living_pods(&pods), now_ms());
         if let Err(error) = daemon.blocking("tend the keys", tend).await? {
             let (reason, hint) = (chain(&error), error.hint());

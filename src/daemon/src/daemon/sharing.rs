@@ -31,7 +31,7 @@ impl Daemon {
     /// when the containers that are in the way have ended.
     pub(crate) fn want_schedule(&self, want: Want) {
         let to_remember = self.node().schedule.want(want);
-        let path = self.places.managed();
+        let path = self.paths.managed();
         if let Err(error) = managed::set_schedule(&path, to_remember) {
             log::error!(path:% = path.display(), reason:% = error; "the node's schedule is not remembered");
         }

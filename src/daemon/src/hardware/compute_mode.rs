@@ -91,7 +91,7 @@ impl Hardware {
     }
 
     pub(super) fn leases(&self) -> LeaseDir {
-        LeaseDir::new(self.places.leases())
+        LeaseDir::new(self.paths.leases())
     }
 }
 

@@ -211,7 +211,7 @@ fn fence(daemon: &Daemon, card: &CardId, trouble: Option<Trouble>) {
 
 /// Keeps the card stopped over a restart of mpsgated, or forgets that.
 fn remember(daemon: &Daemon, card: &CardId, stopped: bool) -> Result<(), Refusal> {
-    managed::set_stopped(&daemon.places.managed(), &card.uuid, stopped)
+    managed::set_stopped(&daemon.paths.managed(), &card.uuid, stopped)
         .map_err(|error| not_recorded(daemon, &error))?;
     {
         let mut node = daemon.node();

@@ -12,7 +12,7 @@ use mpsgate_api::{
     WireRefusal,
 };
 use mpsgate_config::{Config, Listen, Manage, Supervisor};
-use mpsgate_daemon::{DaemonError, Places, serve};
+use mpsgate_daemon::{DaemonError, Paths, serve};
 use mpsgate_model::ledger::CgroupId;
 use mpsgate_model::{ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Request};
 use mpsgate_mps::{CardDirs, CardMps, ClientLinks, ForkSpawner};
@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 /// A node with simulated cards of 15 GiB to give.
 pub(crate) struct Node {
     pub(crate) dir: tempfile::TempDir,
-    pub(crate) places: Places,
+    pub(crate) places: Paths,
     pub(crate) config: Config,
     cards: u32,
 }
@@ -44,7 +44,7 @@ impl Node {
     /// All cards managed by the settings.
     pub(crate) fn new(cards: u32) -> Self {
         let dir = tempfile::Builder::new().prefix("mgd").tempdir().unwrap();
-        let places = Places::below(dir.path());
+        let places = Paths::below(dir.path());
         let state = json!({
             "driver_version": "550.163.01",
             "cuda_driver_version": "12.4",

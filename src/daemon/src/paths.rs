@@ -12,7 +12,7 @@ const KUBELETS: [&str; 2] =
 
 /// Where things lie.
 #[derive(Debug, Clone)]
-pub struct Places {
+pub struct Paths {
     /// What a reboot may forget: [`paths::RUN_DIR`].
     pub run: PathBuf,
     /// What must survive it: [`paths::STATE_DIR`].
@@ -24,7 +24,7 @@ pub struct Places {
     pub kubelets: Vec<PathBuf>,
 }
 
-impl Default for Places {
+impl Default for Paths {
     fn default() -> Self {
         Self {
             run: paths::RUN_DIR.into(),
@@ -35,7 +35,7 @@ impl Default for Places {
     }
 }
 
-impl Places {
+impl Paths {
     /// All below `root`, as `root/run`, `root/state` and `root/kubelet`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
@@ -125,16 +125,16 @@ mod tests {
 
     #[test]
     fn the_default_places_are_the_products_paths() {
-        let places = Places::default();
+        let paths = Paths::default();
         for (ours, product) in [
-            (places.socket(), paths::SOCKET),
-            (places.snapshot(), paths::NODE_SNAPSHOT),
-            (places.toolkit_names(), paths::TOOLKIT_NAMES),
-            (places.runtime_link(), paths::RUNTIME_LINK),
-            (places.grants(), paths::GRANTS_DIR),
-            (places.ledger(), paths::LEDGER_DIR),
-            (places.mps(), paths::MPS_DIR),
-            (places.hold(), paths::HOLD_DIR),
+            (paths.socket(), paths::SOCKET),
+            (paths.snapshot(), paths::NODE_SNAPSHOT),
+            (paths.toolkit_names(), paths::TOOLKIT_NAMES),
+            (paths.runtime_link(), paths::RUNTIME_LINK),
+            (paths.grants(), paths::GRANTS_DIR),
+            (paths.ledger(), paths::LEDGER_DIR),
+            (paths.mps(), paths::MPS_DIR),
+            (paths.hold(), paths::HOLD_DIR),
         ] {
             assert_eq!(ours, Path::new(product));
         }
