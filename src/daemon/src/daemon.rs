@@ -143,6 +143,7 @@ impl Daemon {
             Effect::TellEnd(entry, how) => log_ended(&entry, how),
             Effect::WriteLedger => self.unwritten.notify_one(),
             Effect::Publish => self.tell_ledger_change(),
+            Effect::TellChange => self.tell_change(),
             Effect::AdvanceSchedule => self.schedule_moved.notify_one(),
             Effect::ClearLimit(entry) => {
                 // The task is gone only at shutdown; the cgroup's end does the same.

@@ -17,6 +17,8 @@ pub enum Effect {
     WriteLedger,
     /// Show what is left of the cards.
     Publish,
+    /// Wake who waits for a change of a card.
+    TellChange,
     /// The node's schedule may go on.
     AdvanceSchedule,
     /// Take the limit of an ended entry's cgroup away.

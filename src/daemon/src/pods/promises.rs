@@ -10,13 +10,10 @@ use crate::daemon::Daemon;
 
 /// Brings the ledger's promises up to date.
 pub(super) fn keep(daemon: &Daemon, pods: &Pods) {
-    let mut node = daemon.node();
-    let promised = of(&node, pods);
-    if node.promise(promised) {
-        drop(node);
-        daemon.unwritten.notify_one();
-        daemon.tell_change();
-    }
+    daemon.change(|node, effects| {
+        let promised = of(node, pods);
+        node.promise(promised, effects);
+    });
 }
 
 /// What one container may still take.

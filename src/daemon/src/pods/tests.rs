@@ -87,7 +87,7 @@ fn reserve(
 fn promised(node: &mut Node, pods: &[Pod]) -> Vec<(String, String, u8, u64)> {
     let pods: Pods = pods.iter().cloned().collect();
     let promises = promises::of(node, &pods);
-    node.promise(promises.clone());
+    node.promise(promises.clone(), &mut Vec::new());
     let one = |promise: mpsgate_model::ledger::Promise| {
         let card = u8::from(promise.card != uuid(0));
         (promise.pod_uid, promise.container, card, promise.memory.0 / 1024)

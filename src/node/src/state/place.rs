@@ -14,7 +14,7 @@ use super::grants::no_reservation;
 use super::trust::Confirmed;
 use super::{Node, nvml_refusal};
 use crate::card::Card;
-use crate::{Machine, devices};
+use crate::{Effect, Machine, devices};
 
 /// How a request is laid out.
 #[derive(Debug, Clone, Copy)]
@@ -200,10 +200,11 @@ impl Node {
         }
     }
 
-    /// Replaces what pods were promised. Whether that changed anything.
-    pub fn promise(&mut self, promises: Vec<Promise>) -> bool {
-        let changed = self.ledger.set_promises(promises);
-        self.changes += u64::from(changed);
-        changed
+    /// Replaces what pods were promised.
+    pub fn promise(&mut self, promises: Vec<Promise>, effects: &mut Vec<Effect>) {
+        if self.ledger.set_promises(promises) {
+            self.changes += 1;
+            effects.extend([Effect::WriteLedger, Effect::TellChange]);
+        }
     }
 }
