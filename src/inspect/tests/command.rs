@@ -6,8 +6,9 @@ mod server;
 use std::path::Path;
 use std::process::Output;
 
+use fake_api_server::{Fault, World};
 use serde_json::{Value, json};
-use server::{Refusals, Server, inspect};
+use server::{Server, inspect};
 
 fn cluster() -> Value {
     let cards = json!({"version": 1, "cards": [
@@ -45,7 +46,7 @@ fn cluster() -> Value {
 }
 
 fn server() -> Server {
-    Server::start(cluster(), Refusals::new())
+    Server::start(World::of(&cluster()))
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -114,7 +115,10 @@ fn lists_come_in_pages() {
         })
         .collect();
     cluster["pods"] = json!(pods);
-    let output = Server::start(cluster, Refusals::new()).inspect(&["-o", "json"]);
+    let server = Server::start(World::of(&cluster));
+    let output = server.inspect(&["-o", "json"]);
+    // Never a whole list at once.
+    assert!(server.asked().iter().all(|asked| asked.contains("limit=500")));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["nodes"][0]["cards"][0]["pods"].as_array().unwrap().len(), 10);
 }
@@ -157,7 +161,7 @@ fn without_a_kubeconfig_it_says_what_to_set() {
 #[test]
 fn the_flags_for_the_cluster_come_before_the_environment() {
     let server = server();
-    let file = server.kubeconfig.to_str().unwrap();
+    let file = server.kubeconfig().to_str().unwrap();
     let output = inspect(Path::new("/nowhere/config"), &["--kubeconfig", file]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     // Of several files those that are there.
@@ -189,20 +193,23 @@ fn a_kubeconfig_that_is_none_is_named() {
 
 #[test]
 fn what_the_api_server_refuses_is_said_with_the_way_on() {
-    let with =
-        |path: &'static str, code: u16| Server::start(cluster(), Refusals::from([(path, code)]));
+    let with = |path: &'static str, code: u16| {
+        let mut world = World::of(&cluster());
+        world.faults.push_back((path, Fault::Status(code)));
+        Server::start(world)
+    };
     refused(
-        &with("/api/v1/pods", 403).inspect(&[]),
+        &with("GET /api/v1/pods", 403).inspect(&[]),
         2,
         &["cannot list the pods", "kubectl auth can-i list pods -A"],
     );
     refused(
-        &with("/api/v1/nodes", 403).inspect(&[]),
+        &with("GET /api/v1/nodes", 403).inspect(&[]),
         2,
         &["cannot list the nodes", "kubectl auth can-i list nodes"],
     );
-    refused(&with("/api/v1/nodes", 401).inspect(&[]), 2, &["credentials"]);
-    refused(&with("/api/v1/nodes", 500).inspect(&[]), 2, &["kubectl get --raw /readyz"]);
+    refused(&with("GET /api/v1/nodes", 401).inspect(&[]), 2, &["credentials"]);
+    refused(&with("GET /api/v1/nodes", 500).inspect(&[]), 2, &["kubectl get --raw /readyz"]);
 }
 
 #[test]
@@ -251,7 +258,7 @@ fn colours_are_for_a_terminal_alone() {
         #[expect(clippy::disallowed_types, reason = "script makes the terminal")]
         let output = std::process::Command::new("script")
             .args(["-qec", &command, "/dev/null"])
-            .env("KUBECONFIG", &server.kubeconfig)
+            .env("KUBECONFIG", server.kubeconfig())
             .env_remove("NO_COLOR")
             .env("TERM", "xterm")
             .output();

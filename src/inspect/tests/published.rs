@@ -5,7 +5,8 @@ mod server;
 
 use std::path::Path;
 
-use server::{Refusals, Server};
+use fake_api_server::World;
+use server::Server;
 
 #[test]
 fn the_output_is_the_published_tools_byte_for_byte() {
@@ -20,7 +21,7 @@ fn the_output_is_the_published_tools_byte_for_byte() {
         let cluster: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         let first = cluster["nodes"][0]["metadata"]["name"].as_str().unwrap_or("").to_owned();
-        let server = Server::start(cluster, Refusals::new());
+        let server = Server::start(World::of(&cluster));
         for (suffix, args) in
             [("", vec![]), ("-details", vec!["-d"]), ("-node", vec![first.as_str()])]
         {

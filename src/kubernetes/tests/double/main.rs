@@ -1,31 +1,57 @@
 //! What a real API server cannot be made to do: garbage, 410 Gone, 429, silence, a connection cut
 //! in the middle.
 
-mod server;
 mod silence;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fake_api_server::{Answer, ApiServer, Request, Said, status};
 use mpsgate_kubernetes::{
-    Binder, CardReport, ConditionReport, Event, NodeReport, Pods, Reason, Severity, State, Subject,
-    events, node, pods,
+    Binder, CardReport, ConditionReport, Event, NodeReport, Pods, Reason, Settings, Severity,
+    State, Subject, events, node, pods,
 };
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 use tokio::sync::watch;
-
-use server::{Answer, Double, added, list, pod, status};
 
 /// How long anything may take. Pauses of the crate between attempts are part of it.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The API server of a kubeconfig, for the node gpu-1.
+fn settings(kubeconfig: &NamedTempFile) -> Settings {
+    Settings::find(Some(kubeconfig.path().to_owned()), "gpu-1").expect("named")
+}
+
+fn pod(uid: &str, version: u32) -> Value {
+    json!({
+        "kind": "Pod", "apiVersion": "v1",
+        "metadata": {"uid": uid, "name": uid, "namespace": "n", "resourceVersion": version.to_string()},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": "7"}}}]},
+    })
+}
+
+fn bare_node() -> Value {
+    json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "gpu-1", "resourceVersion": "5"}})
+}
+
+fn added(pod: &Value) -> Value {
+    json!({"type": "ADDED", "object": pod})
+}
+
+fn bookmark(kind: &str, version: &str) -> Value {
+    let metadata = json!({"resourceVersion": version});
+    json!({"type": "BOOKMARK", "object": {"kind": kind, "apiVersion": "v1", "metadata": metadata}})
+}
 
 /// Runs the pod watch on `script` until `done`.
 async fn watched(
     script: Vec<Answer>,
     done: impl FnMut(&Arc<Pods>) -> bool,
-) -> (Arc<Pods>, Vec<(String, String)>) {
-    let double = Double::start(script).await;
-    let (mut seen, run) = pods(double.settings.clone());
+) -> (Arc<Pods>, Vec<Request>) {
+    let double = ApiServer::scripted(script);
+    let (mut seen, run) = pods(settings(&double.kubeconfig));
     let shown = tokio::select! {
         never = run => match never {},
         shown = tokio::time::timeout(PATIENCE, seen.wait_for(done)) => {
@@ -50,13 +76,13 @@ fn ready(holds: bool) -> NodeReport {
 
 #[tokio::test]
 async fn asks_for_the_pods_of_this_node_from_the_servers_cache() {
-    let (pods, asked) =
-        watched(vec![list(5, &[pod("a", 1)]), Answer::Lines(vec![added(&pod("b", 6))])], |pods| {
-            has(pods, "b")
-        })
-        .await;
+    let (pods, asked) = watched(
+        vec![Answer::list(5, &[pod("a", 1)]), Answer::watch([added(&pod("b", 6))], None)],
+        |pods| has(pods, "b"),
+    )
+    .await;
     assert_eq!(pods.len(), 2);
-    let (list, watch) = (&asked[0].0, &asked[1].0);
+    let (list, watch) = (&asked[0].line, &asked[1].line);
     assert!(
         list.starts_with("GET /api/v1/pods?")
             && list.contains("fieldSelector=spec.nodeName%3Dgpu-1"),
@@ -69,13 +95,12 @@ async fn asks_for_the_pods_of_this_node_from_the_servers_cache() {
 
 #[tokio::test]
 async fn a_version_that_is_gone_is_listed_anew() {
-    let gone =
-        format!(r#"{{"type":"ERROR","object":{}}}"#, status(410, "too old resource version"));
+    let gone = json!({"type": "ERROR", "object": status(410, "too old resource version")});
     let script = vec![
-        list(5, &[pod("a", 1)]),
-        Answer::Lines(vec![gone]),
-        list(9, &[pod("b", 8)]),
-        Answer::Lines(vec![]),
+        Answer::list(5, &[pod("a", 1)]),
+        Answer::watch([gone], None),
+        Answer::list(9, &[pod("b", 8)]),
+        Answer::Cut,
     ];
     let (pods, _) = watched(script, |pods| has(pods, "b")).await;
     assert!(pods.get("a").is_none(), "a pod that was deleted meanwhile is still shown");
@@ -84,24 +109,24 @@ async fn a_version_that_is_gone_is_listed_anew() {
 #[tokio::test]
 async fn a_connection_cut_in_mid_watch_is_watched_on_from_the_last_version() {
     let script = vec![
-        list(5, &[pod("a", 1)]),
-        Answer::Cut(vec![added(&pod("b", 6))]),
-        Answer::Lines(vec![added(&pod("c", 7))]),
+        Answer::list(5, &[pod("a", 1)]),
+        Answer::watch([added(&pod("b", 6))], Some(Said::Cut)),
+        Answer::watch([added(&pod("c", 7))], None),
     ];
     let (pods, asked) = watched(script, |pods| has(pods, "c")).await;
     assert_eq!(pods.len(), 3);
     assert!(
-        asked[2].0.contains("watch=true") && asked[2].0.contains("resourceVersion=6"),
+        asked[2].line.contains("watch=true") && asked[2].line.contains("resourceVersion=6"),
         "{}",
-        asked[2].0
+        asked[2].line
     );
 }
 
 #[tokio::test]
 async fn a_server_that_went_away_leaves_the_old_pods_shown_as_stale() {
     let script = vec![
-        list(5, &[pod("a", 1)]),
-        Answer::Cut(vec![added(&pod("b", 6)), "{\"type\":".to_owned()]),
+        Answer::list(5, &[pod("a", 1)]),
+        Answer::watch([added(&pod("b", 6)).to_string(), "{\"type\":".to_owned()], Some(Said::Cut)),
     ];
     let (pods, _) = watched(script, |pods| matches!(pods.state, State::Stale { .. })).await;
     assert_eq!(pods.len(), 2);
@@ -111,9 +136,9 @@ async fn a_server_that_went_away_leaves_the_old_pods_shown_as_stale() {
 async fn garbage_too_many_requests_and_a_server_error_are_tried_again() {
     let script = vec![
         Answer::Whole(200, "<html>not you again</html>".to_owned()),
-        Answer::Whole(429, status(429, "patience")),
-        list(5, &[pod("a", 1)]),
-        Answer::Lines(vec![added(&pod("b", 6))]),
+        Answer::refusal(429, "patience"),
+        Answer::list(5, &[pod("a", 1)]),
+        Answer::watch([added(&pod("b", 6))], None),
     ];
     let mut before = String::new();
     let (_, asked) = watched(script, |pods| {
@@ -132,8 +157,8 @@ async fn garbage_too_many_requests_and_a_server_error_are_tried_again() {
 
 #[tokio::test]
 async fn one_pod_that_cannot_be_read_is_an_error_that_is_shown_not_a_list_without_it() {
-    let broken = r#"{"metadata":{"uid":"x"},"spec":{"containers":"none"}}"#.to_owned();
-    let (pods, _) = watched(vec![list(5, &[pod("a", 1), broken])], |pods| {
+    let broken = json!({"metadata": {"uid": "x"}, "spec": {"containers": "none"}});
+    let (pods, _) = watched(vec![Answer::list(5, &[pod("a", 1), broken])], |pods| {
         matches!(pods.state, State::Failing { .. })
     })
     .await;
@@ -142,8 +167,8 @@ async fn one_pod_that_cannot_be_read_is_an_error_that_is_shown_not_a_list_withou
 
 #[tokio::test]
 async fn a_slow_server_leaves_the_pods_unknown_and_nothing_waits_for_it() {
-    let double = Double::start(vec![Answer::Silence(PATIENCE)]).await;
-    let (seen, run) = pods(double.settings.clone());
+    let double = ApiServer::scripted(vec![Answer::Silence]);
+    let (seen, run) = pods(settings(&double.kubeconfig));
     tokio::select! {
         never = run => match never {},
         () = async { while double.asked().is_empty() { tokio::time::sleep(Duration::from_millis(10)).await } } => {}
@@ -153,9 +178,9 @@ async fn a_slow_server_leaves_the_pods_unknown_and_nothing_waits_for_it() {
 
 #[tokio::test]
 async fn a_node_that_is_not_there_is_named() {
-    let double = Double::start(vec![list(5, &[]), Answer::Lines(vec![])]).await;
+    let double = ApiServer::scripted(vec![Answer::list(5, &[]), Answer::Cut]);
     let (_report, receive) = watch::channel(None);
-    let (mut seen, run) = node(double.settings.clone(), receive);
+    let (mut seen, run) = node(settings(&double.kubeconfig), receive);
     tokio::select! {
         never = run => match never {},
         shown = tokio::time::timeout(PATIENCE, seen.wait_for(|node| node.state != State::Waiting)) => {
@@ -168,21 +193,19 @@ async fn a_node_that_is_not_there_is_named() {
 
 #[tokio::test]
 async fn a_write_that_fails_is_shown_and_tried_again() {
-    let bare =
-        r#"{"kind":"Node","apiVersion":"v1","metadata":{"name":"gpu-1","resourceVersion":"5"}}"#
-            .to_owned();
-    let condition = r#""status":{"conditions":[{"type":"GPUMemorySharingReady","status":"False","reason":"NoDriver","message":"m"}]}"#;
-    let written = bare.replacen("}}", &format!("}},{condition}}}"), 1);
+    let mut written = bare_node();
+    let condition = json!({"type": "GPUMemorySharingReady", "status": "False", "reason": "NoDriver", "message": "m"});
+    written["status"] = json!({"conditions": [condition]});
     // List and watch come on one connection each, in this order; then the writes.
     let script = vec![
-        list(5, &[bare]),
-        Answer::Lines(vec![r#"{"type":"BOOKMARK","object":{"kind":"Node","apiVersion":"v1","metadata":{"resourceVersion":"5"}}}"#.to_owned()]),
-        Answer::Whole(403, status(403, "nodes \\\"gpu-1\\\" is forbidden")),
-        Answer::Whole(200, written),
+        Answer::list(5, &[bare_node()]),
+        Answer::watch([bookmark("Node", "5")], None),
+        Answer::refusal(403, "nodes \\\"gpu-1\\\" is forbidden"),
+        Answer::Whole(200, written.to_string()),
     ];
-    let double = Double::start(script).await;
+    let double = ApiServer::scripted(script);
     let (report, receive) = watch::channel(None);
-    let (mut seen, run) = node(double.settings.clone(), receive);
+    let (mut seen, run) = node(settings(&double.kubeconfig), receive);
     let check = async {
         seen.wait_for(|node| node.state.is_current()).await.expect("polled");
         while double.asked().len() < 2 {
@@ -204,39 +227,19 @@ async fn a_write_that_fails_is_shown_and_tried_again() {
     }
     let asked = double.asked();
     assert_eq!(asked.len(), 4, "{asked:?}");
-    assert!(asked[3].0.starts_with("PATCH /api/v1/nodes/gpu-1/status?"), "{}", asked[3].0);
+    assert!(asked[3].line.starts_with("PATCH /api/v1/nodes/gpu-1/status?"), "{}", asked[3].line);
 }
 
 #[tokio::test]
 async fn events_are_written_again_after_a_failure_and_created_anew_when_forgotten() {
-    let created = |name: &str| {
-        Answer::Whole(
-            201,
-            format!(
-                r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"{name}"}},"involvedObject":{{}}}}"#
-            ),
-        )
-    };
-    let double = Double::start(vec![
-        Answer::Whole(503, status(503, "later")),
+    let double = ApiServer::scripted(vec![
+        Answer::refusal(503, "later"),
         created("p.1"),
-        Answer::Whole(404, status(404, "gone")),
+        Answer::refusal(404, "gone"),
         created("p.2"),
-    ])
-    .await;
-    let (recorder, run) = events(double.settings.clone());
-    let report = || {
-        recorder.report(Event {
-            subject: Subject::Pod {
-                namespace: "n".to_owned(),
-                name: "p".to_owned(),
-                uid: "u".to_owned(),
-            },
-            reason: Reason::GpuMemoryRefused,
-            severity: Severity::Warning,
-            message: "no".to_owned(),
-        });
-    };
+    ]);
+    let (recorder, run) = events(settings(&double.kubeconfig));
+    let report = || recorder.report(of_pod("n", "no"));
     let asked = |n: usize| {
         let double = &double;
         async move {
@@ -257,7 +260,7 @@ async fn events_are_written_again_after_a_failure_and_created_anew_when_forgotte
         never = run => match never {},
         done = tokio::time::timeout(PATIENCE, check) => done.expect("in time"),
     }
-    let heads: Vec<_> = double.asked().into_iter().map(|(head, _)| head).collect();
+    let heads: Vec<_> = double.asked().into_iter().map(|asked| asked.line).collect();
     assert!(heads[0].starts_with("POST /api/v1/namespaces/n/events?"), "{heads:?}");
     assert!(heads[1].starts_with("POST ") && heads[3].starts_with("POST "), "{heads:?}");
     assert!(heads[2].starts_with("PATCH /api/v1/namespaces/n/events/p.1?"), "{heads:?}");
@@ -265,12 +268,8 @@ async fn events_are_written_again_after_a_failure_and_created_anew_when_forgotte
 }
 
 fn created(name: &str) -> Answer {
-    Answer::Whole(
-        201,
-        format!(
-            r#"{{"kind":"Event","apiVersion":"v1","metadata":{{"name":"{name}"}},"involvedObject":{{}}}}"#
-        ),
-    )
+    let event = json!({"kind": "Event", "apiVersion": "v1", "metadata": {"name": name}, "involvedObject": {}});
+    Answer::Whole(201, event.to_string())
 }
 
 fn of_pod(namespace: &str, message: &str) -> Event {
@@ -289,8 +288,8 @@ fn of_pod(namespace: &str, message: &str) -> Event {
 /// One event is answered with `no`; how the paths of the requests go on when the node has a fault
 /// then.
 async fn after_a_refusal(no: Answer, wanted: usize) -> Vec<String> {
-    let double = Double::start(vec![no, created("fault"), created("other"), created("p.1")]).await;
-    let (recorder, run) = events(double.settings.clone());
+    let double = ApiServer::scripted(vec![no, created("fault"), created("other"), created("p.1")]);
+    let (recorder, run) = events(settings(&double.kubeconfig));
     let asked = async |n: usize| {
         while double.asked().len() < n {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -312,16 +311,15 @@ async fn after_a_refusal(no: Answer, wanted: usize) -> Vec<String> {
         never = run => match never {},
         done = tokio::time::timeout(PATIENCE, check) => done.expect("in time"),
     }
-    let namespace = |(head, _): &(String, String)| {
-        head.split('/').nth(4).map(str::to_owned).unwrap_or_default()
-    };
+    let namespace =
+        |asked: &Request| asked.line.split('/').nth(4).map(str::to_owned).unwrap_or_default();
     double.asked().iter().map(namespace).collect()
 }
 
 #[tokio::test]
 async fn an_event_that_the_api_server_refuses_is_put_aside_and_the_others_go_on() {
     for code in [402, 403, 409, 413, 418, 429, 500, 502, 503, 504] {
-        let paths = after_a_refusal(Answer::Whole(code, status(code, "no")), 4).await;
+        let paths = after_a_refusal(Answer::refusal(code, "no"), 4).await;
         // What was refused comes again, when its time has come; never before another one twice.
         let others: Vec<&str> =
             paths.iter().map(String::as_str).filter(|path| *path != "refusing").collect();
@@ -332,23 +330,21 @@ async fn an_event_that_the_api_server_refuses_is_put_aside_and_the_others_go_on(
 
 #[tokio::test]
 async fn an_event_that_is_never_answered_holds_up_its_own_namespace_alone() {
-    let paths = after_a_refusal(Answer::Silence(PATIENCE), 3).await;
+    let paths = after_a_refusal(Answer::Silence, 3).await;
     assert_eq!(paths, ["refusing", "default", "team"]);
 }
 
 #[tokio::test]
 async fn a_node_whose_labels_may_not_be_written_has_its_condition_written() {
-    let bare =
-        r#"{"kind":"Node","apiVersion":"v1","metadata":{"name":"gpu-1","resourceVersion":"5"}}"#;
     let script = vec![
-        list(5, &[bare.to_owned()]),
-        Answer::Lines(vec![r#"{"type":"BOOKMARK","object":{"kind":"Node","apiVersion":"v1","metadata":{"resourceVersion":"5"}}}"#.to_owned()]),
-        Answer::Whole(403, status(403, "a policy forbids it")),
-        Answer::Whole(200, bare.to_owned()),
+        Answer::list(5, &[bare_node()]),
+        Answer::watch([bookmark("Node", "5")], None),
+        Answer::refusal(403, "a policy forbids it"),
+        Answer::Whole(200, bare_node().to_string()),
     ];
-    let double = Double::start(script).await;
+    let double = ApiServer::scripted(script);
     let (report, receive) = watch::channel(None);
-    let (mut seen, run) = node(double.settings.clone(), receive);
+    let (mut seen, run) = node(settings(&double.kubeconfig), receive);
     let check = async {
         seen.wait_for(|node| node.state.is_current()).await.expect("polled");
         while double.asked().len() < 2 {
@@ -379,8 +375,8 @@ async fn a_node_whose_labels_may_not_be_written_has_its_condition_written() {
         done = tokio::time::timeout(PATIENCE, check) => done.expect("in time"),
     }
     let asked = double.asked();
-    assert!(asked[2].0.starts_with("PATCH /api/v1/nodes/gpu-1?"), "{asked:?}");
-    assert!(asked[3].0.starts_with("PATCH /api/v1/nodes/gpu-1/status?"), "{asked:?}");
+    assert!(asked[2].line.starts_with("PATCH /api/v1/nodes/gpu-1?"), "{asked:?}");
+    assert!(asked[3].line.starts_with("PATCH /api/v1/nodes/gpu-1/status?"), "{asked:?}");
 }
 
 #[tokio::test]
@@ -388,14 +384,13 @@ async fn a_pod_is_bound_and_annotated_in_one_write_that_names_the_pod_that_was_r
     let bound =
         r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}"#;
     let lease = r#"{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"l"},"spec":{"holderIdentity":"me"}}"#;
-    let double = Double::start(vec![
-        Answer::Whole(200, pod("a", 7)),
+    let double = ApiServer::scripted(vec![
+        Answer::Whole(200, pod("a", 7).to_string()),
         Answer::Whole(201, bound.to_owned()),
         Answer::Whole(200, lease.to_owned()),
-        Answer::Whole(404, status(404, "no lease").replace("\"x\"", "\"NotFound\"")),
-    ])
-    .await;
-    let binder = Binder::new(double.settings.clone(), PATIENCE);
+        Answer::refusal(404, "no lease"),
+    ]);
+    let binder = Binder::new(settings(&double.kubeconfig), PATIENCE);
     let fetched = binder.pod("n", "a").await.expect("answered").expect("there");
     let annotations = [("mpsgate.io/placement".to_owned(), "{}".to_owned())].into();
     binder.bind(&fetched, "gpu-1", &annotations).await.expect("bound");
@@ -403,16 +398,20 @@ async fn a_pod_is_bound_and_annotated_in_one_write_that_names_the_pod_that_was_r
     assert_eq!(binder.lease_holder("n", "l").await.expect("answered"), None);
     let asked = double.asked();
     assert_eq!(asked.len(), 4);
-    assert!(asked[1].0.starts_with("POST /api/v1/namespaces/n/pods/a/binding?"), "{}", asked[1].0);
-    let body: serde_json::Value = serde_json::from_str(&asked[1].1).expect("JSON");
-    let metadata = serde_json::json!({
+    assert!(
+        asked[1].line.starts_with("POST /api/v1/namespaces/n/pods/a/binding?"),
+        "{}",
+        asked[1].line
+    );
+    let body: Value = serde_json::from_str(&asked[1].body).expect("JSON");
+    let metadata = json!({
         "namespace": "n", "name": "a", "uid": "a", "resourceVersion": "7",
         "annotations": {"mpsgate.io/placement": "{}"},
     });
     assert_eq!((&body["metadata"], &body["target"]["name"]), (&metadata, &"gpu-1".into()));
     assert!(
-        asked[2].0.contains("/apis/coordination.k8s.io/v1/namespaces/n/leases/l"),
+        asked[2].line.contains("/apis/coordination.k8s.io/v1/namespaces/n/leases/l"),
         "{}",
-        asked[2].0
+        asked[2].line
     );
 }

@@ -4,20 +4,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fake_api_server::{Answer, ApiServer, Said, kubeconfig};
 use mpsgate_kubernetes::{Patience, Pods, Settings, State, pods};
+use serde_json::Value;
+use tempfile::NamedTempFile;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::server::{Answer, Double, added, list, pod, settings};
-use super::{PATIENCE, has};
+use super::{PATIENCE, added, bookmark, has, pod, settings};
 
 /// So short that what takes longer than any test waits is seen in it.
 const SHORT: Patience =
     Patience { watch_seconds: 1, silence: Duration::from_secs(1), answer: Duration::from_secs(2) };
 
-fn hasty(settings: &Settings) -> Settings {
-    Settings { patience: SHORT, ..settings.clone() }
+fn hasty(kubeconfig: &NamedTempFile) -> Settings {
+    Settings { patience: SHORT, ..settings(kubeconfig) }
 }
 
 fn is_silent(pods: &Pods) -> bool {
@@ -41,48 +43,46 @@ async fn until(settings: Settings, all: &[fn(&Pods) -> bool]) {
 
 #[tokio::test]
 async fn a_watch_without_a_word_is_not_current_any_more_and_begun_anew() {
-    let double = Double::start(vec![
-        list(5, &[pod("a", 1)]),
-        Answer::Lines(vec![added(&pod("b", 6))]),
-        list(9, &[pod("c", 8)]),
-    ])
-    .await;
-    until(hasty(&double.settings), &[|pods| has(pods, "b"), is_silent, |pods| has(pods, "c")])
+    let double = ApiServer::scripted(vec![
+        Answer::list(5, &[pod("a", 1)]),
+        Answer::watch([added(&pod("b", 6))], None),
+        Answer::list(9, &[pod("c", 8)]),
+    ]);
+    until(hasty(&double.kubeconfig), &[|pods| has(pods, "b"), is_silent, |pods| has(pods, "c")])
         .await;
 }
 
 #[tokio::test]
 async fn a_watch_that_is_accepted_and_not_answered_is_not_current_any_more() {
-    let double = Double::start(vec![list(5, &[pod("a", 1)]), Answer::Silence(PATIENCE)]).await;
-    until(hasty(&double.settings), &[|pods| has(pods, "a"), is_silent]).await;
+    let double = ApiServer::scripted(vec![Answer::list(5, &[pod("a", 1)]), Answer::Silence]);
+    until(hasty(&double.kubeconfig), &[|pods| has(pods, "a"), is_silent]).await;
 }
 
 #[tokio::test]
 async fn a_list_without_an_answer_is_an_error_and_asked_for_again() {
-    let double = Double::start(vec![Answer::Silence(PATIENCE), list(5, &[pod("a", 1)])]).await;
+    let double = ApiServer::scripted(vec![Answer::Silence, Answer::list(5, &[pod("a", 1)])]);
     let failing: fn(&Pods) -> bool = |pods| matches!(pods.state, State::Failing { .. });
-    until(hasty(&double.settings), &[failing, |pods| has(pods, "a")]).await;
+    until(hasty(&double.kubeconfig), &[failing, |pods| has(pods, "a")]).await;
 }
 
 #[tokio::test]
 async fn a_quiet_watch_is_ended_by_the_server_and_watched_on_from_its_bookmark_without_another_list()
  {
-    let mark = r#"{"type":"BOOKMARK","object":{"kind":"Pod","apiVersion":"v1","metadata":{"resourceVersion":"7"}}}"#;
-    let double = Double::start(vec![
-        list(5, &[pod("a", 1)]),
-        Answer::Ended(vec![mark.to_owned()]),
-        Answer::Ended(vec![]),
-        Answer::Ended(vec![]),
-        Answer::Lines(vec![added(&pod("b", 8))]),
-    ])
-    .await;
+    let ended = |lines: &[Value]| Answer::watch(lines, Some(Said::End));
+    let double = ApiServer::scripted(vec![
+        Answer::list(5, &[pod("a", 1)]),
+        ended(&[bookmark("Pod", "7")]),
+        ended(&[]),
+        ended(&[]),
+        Answer::watch([added(&pod("b", 8))], None),
+    ]);
     // Never lost: else there would be a second list.
-    until(double.settings.clone(), &[|pods| has(pods, "b")]).await;
+    until(settings(&double.kubeconfig), &[|pods| has(pods, "b")]).await;
     let asked = double.asked();
     assert_eq!(asked.len(), 5, "{asked:?}");
-    assert!(asked[1..].iter().all(|(head, _)| head.contains("watch=true")), "{asked:?}");
-    assert!(asked[1..].iter().all(|(head, _)| head.contains("timeoutSeconds=20")), "{asked:?}");
-    assert!(asked[2..].iter().all(|(head, _)| head.contains("resourceVersion=7")), "{asked:?}");
+    assert!(asked[1..].iter().all(|asked| asked.line.contains("watch=true")), "{asked:?}");
+    assert!(asked[1..].iter().all(|asked| asked.line.contains("timeoutSeconds=20")), "{asked:?}");
+    assert!(asked[2..].iter().all(|asked| asked.line.contains("resourceVersion=7")), "{asked:?}");
 }
 
 /// Forwards while it is told to; then what is open stays open, what comes is accepted, and nothing
@@ -111,16 +111,15 @@ async fn proxy(listener: TcpListener, to: std::net::SocketAddr, forwards: watch:
 
 #[tokio::test]
 async fn a_network_that_swallows_all_that_is_sent_is_noticed_and_so_is_its_return() {
-    let double = Double::start(vec![
-        list(5, &[pod("a", 1)]),
-        Answer::Lines(vec![added(&pod("b", 6))]),
-        list(9, &[pod("c", 8)]),
-    ])
-    .await;
+    let double = ApiServer::scripted(vec![
+        Answer::list(5, &[pod("a", 1)]),
+        Answer::watch([added(&pod("b", 6))], None),
+        Answer::list(9, &[pod("c", 8)]),
+    ]);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let (through, _kubeconfig) = settings(listener.local_addr().expect("bound"));
+    let file = kubeconfig(listener.local_addr().expect("bound"));
     let (forward, forwards) = watch::channel(true);
-    let (mut seen, run) = pods(hasty(&through));
+    let (mut seen, run) = pods(hasty(&file));
     let check = async {
         let known = |pods: &Arc<Pods>| has(pods, "b");
         seen.wait_for(known).await.expect("polled");

@@ -1,7 +1,6 @@
 //! The whole program but its signals, over HTTP, against an API server that fails as it is told.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 
-mod api_server;
 mod removal;
 mod strangers;
 mod tls;
@@ -10,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::Parser as _;
+use fake_api_server::{Cluster, Fault, World};
 use mpsgate_kubernetes::Patience;
 use mpsgate_scheduler::{Arguments, SchedulerError, serve};
 use serde_json::{Value, json};
@@ -18,14 +18,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use api_server::{ApiServer, Fault, World};
-
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Scheduler {
     address: SocketAddr,
-    api: ApiServer,
+    api: Cluster,
     stop: oneshot::Sender<()>,
     ended: JoinHandle<Result<(), SchedulerError>>,
 }
@@ -36,10 +34,10 @@ impl Scheduler {
     }
 
     async fn start_with(world: World, flags: &[&str], patience: Patience) -> Self {
-        let api = ApiServer::start(world).await;
+        let api = Cluster::start(world);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let kubeconfig = api.kubeconfig.path().to_str().unwrap();
+        let kubeconfig = api.server.kubeconfig.path().to_str().unwrap();
         let mut line =
             vec!["mpsgate-scheduler", "--kubeconfig", kubeconfig, "--namespace", "kube-system"];
         line.extend(flags);
@@ -94,7 +92,7 @@ impl Scheduler {
     }
 
     fn world<T>(&self, with: impl FnOnce(&mut World) -> T) -> T {
-        with(&mut self.api.world.lock().unwrap())
+        self.api.world(with)
     }
 
     fn asked(&self, request: &str) -> usize {
@@ -321,9 +319,9 @@ async fn at_the_end_the_label_is_taken_off_and_the_lease_given_back() {
     let Scheduler { api, stop, ended, .. } = scheduler;
     stop.send(()).unwrap();
     tokio::time::timeout(PATIENCE, ended).await.unwrap().unwrap().unwrap();
-    let world = api.world.lock().unwrap();
-    assert_eq!(world.get("pods/me")["metadata"]["labels"]["mpsgate.io/active"], Value::Null);
-    assert_eq!(world.get("leases/mpsgate-scheduler")["spec"]["holderIdentity"], "");
+    let after = |key| api.world(|world| world.get(key));
+    assert_eq!(after("pods/me")["metadata"]["labels"]["mpsgate.io/active"], Value::Null);
+    assert_eq!(after("leases/mpsgate-scheduler")["spec"]["holderIdentity"], "");
 }
 
 #[tokio::test]
@@ -355,11 +353,11 @@ async fn an_api_server_that_says_nothing_any_more_is_not_ready_until_it_is_heard
     };
     let scheduler = Scheduler::start_with(world(&["a"]), &[], patience).await;
     scheduler.until("/leaderz", 200).await;
-    scheduler.world(|world| world.mute.send_replace(true));
+    scheduler.world(|world| world.mute = true);
     let why = scheduler.until("/readyz", 503).await;
     assert!(why.contains("are not current") && why.contains("nothing was heard for"), "{why}");
     assert_ne!(scheduler.bind("a", "n1").await, "");
-    scheduler.world(|world| world.mute.send_replace(false));
+    scheduler.world(|world| world.mute = false);
     scheduler.until("/leaderz", 200).await;
     assert_eq!(scheduler.bind("a", "n1").await, "");
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use clap::Parser as _;
+use fake_api_server::{Cluster, Fault, World};
 use mpsgate_edge::Remedy as _;
 use mpsgate_scheduler::{Arguments, SchedulerError, remove};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::PATIENCE;
-use super::api_server::{ApiServer, Fault, World};
 
 const CARDS: &str = "mpsgate.io/cards";
 const REMOVAL: &str = "mpsgate.io/removal";
@@ -29,15 +29,15 @@ fn world() -> World {
 }
 
 struct Removing {
-    api: ApiServer,
+    api: Cluster,
     signal: Option<oneshot::Sender<()>>,
     ended: JoinHandle<Result<(), SchedulerError>>,
 }
 
 impl Removing {
     async fn start(world: World, flags: &[&str]) -> Self {
-        let api = ApiServer::start(world).await;
-        let kubeconfig = api.kubeconfig.path().to_str().unwrap();
+        let api = Cluster::start(world);
+        let kubeconfig = api.server.kubeconfig.path().to_str().unwrap();
         let mut line = vec!["mpsgate-scheduler", "--kubeconfig", kubeconfig, "--namespace", "n"];
         line.extend(flags);
         let arguments = Arguments::parse_from(line);
@@ -53,7 +53,7 @@ impl Removing {
     }
 
     fn world<T>(&self, with: impl FnOnce(&mut World) -> T) -> T {
-        with(&mut self.api.world.lock().unwrap())
+        self.api.world(with)
     }
 
     fn is_told(&self, node: &str) -> bool {

@@ -107,7 +107,7 @@ async fn only_who_shows_a_certificate_of_the_client_ca_is_answered() {
 #[tokio::test]
 async fn on_an_address_that_others_reach_it_starts_only_where_it_knows_its_clients() {
     let scheduler = Scheduler::start(world(&[]), &[]).await;
-    let kubeconfig = scheduler.api.kubeconfig.path().to_str().unwrap();
+    let kubeconfig = scheduler.api.server.kubeconfig.path().to_str().unwrap();
     let started = async |flags: &[&str]| {
         let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
         let mut line = vec!["mpsgate-scheduler", "--kubeconfig", kubeconfig];
