@@ -20,13 +20,9 @@ pub struct NodeSnapshot {
     pub format: u32,
     /// Inode of the IPC namespace that the MPS control daemons live in.
     pub ipc_inode: u64,
-    /// What the MPS servers have at `/dev/shm`, by device and inode. Absent in a file of an older
-    /// version, and where there is nothing.
-    #[serde(default)]
+    /// What the MPS servers have at `/dev/shm`, by device and inode; absent where there is nothing.
     pub shm: Option<(u64, u64)>,
-    /// How they share memory with their clients: a word of [`SharedMemory`]. Absent in a file of an
-    /// older version.
-    #[serde(default)]
+    /// How they share memory with their clients: a word of [`SharedMemory`].
     pub shared_memory: String,
     /// Whether a kubelet runs here: then local requests are not trusted by default.
     pub kubelet: bool,
@@ -35,25 +31,17 @@ pub struct NodeSnapshot {
     /// NVIDIA's character majors by name as in `/proc/devices` (`nvidia`, `nvidia-uvm`,
     /// `nvidia-caps`, …).
     pub majors: BTreeMap<String, u32>,
-    /// Our own directories, which no container may mount.
-    pub protected: Vec<ProtectedDirectory>,
     /// Names of swarm resource variables, from the NVIDIA toolkit's `swarm-resource`.
     pub swarm_resources: Vec<String>,
     /// Prefixes of annotations that name CDI devices, from the NVIDIA toolkit's
-    /// `annotation-prefixes`. Absent in a file of an older version.
-    #[serde(default)]
+    /// `annotation-prefixes`.
     pub annotation_prefixes: Vec<String>,
     /// Nodes of managed cards that other drivers have made: `/dev/dri`, `/dev/vfio`, `/dev/dxg`.
-    /// Absent in a file of an older version.
-    #[serde(default)]
     pub other_nodes: Vec<DeviceNode>,
     /// Whether mpsgate's device plugin serves here: a pod's annotations then ask for nothing
-    /// without its token. Absent in a file of an older version.
-    #[serde(default)]
+    /// without its token.
     pub device_plugin: bool,
-    /// Whether its cards are shared without MPS. Absent in a file of an older version, which always
-    /// has MPS.
-    #[serde(default)]
+    /// Whether its cards are shared without MPS.
     pub share: bool,
 }
 
@@ -87,17 +75,6 @@ impl From<NodeSnapshot> for Node {
             device_plugin: snapshot.device_plugin,
         }
     }
-}
-
-/// A directory by what it is, not by what it is called.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProtectedDirectory {
-    /// Where we made it, for messages.
-    pub path: String,
-    /// `st_dev`.
-    pub dev: u64,
-    /// `st_ino`.
-    pub ino: u64,
 }
 
 /// A grant as it was applied to a container: what the hook checks, and what `exec` adds to a
@@ -135,11 +112,12 @@ mod tests {
     #[test]
     fn a_decision_sees_the_node_as_the_daemon_wrote_it() {
         let snapshot: NodeSnapshot = serde_json::from_str(
-            r#"{"format": 1, "ipc_inode": 7, "kubelet": false, "protected": [],
+            r#"{"format": 1, "ipc_inode": 7, "shm": null, "shared_memory": "", "kubelet": false,
                 "cards": [{"uuid": "GPU-5d4f8ba4-5a3e-4b9b-8f6e-2a1c3e5d7f90", "index": 1,
                            "minor": 2, "managed": true}],
                 "majors": {"nvidia": 195, "nvidia-uvm": 510, "nvidia-caps": 511},
-                "swarm_resources": ["DOCKER_RESOURCE_GPU"]}"#,
+                "swarm_resources": ["DOCKER_RESOURCE_GPU"], "annotation_prefixes": [],
+                "other_nodes": [], "device_plugin": false, "share": false}"#,
         )
         .unwrap();
         let card = snapshot.cards.first().unwrap().clone();

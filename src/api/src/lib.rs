@@ -19,7 +19,7 @@ mod kubernetes;
 mod message;
 
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
-pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot, ProtectedDirectory};
+pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot};
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
 pub use kubernetes::{ApiServerStatus, ResourceStatus};
 pub use message::{

@@ -81,11 +81,9 @@ pub struct Reserve {
     /// Whose words the request is.
     pub engine: Engine,
     /// Whose container it is, where a kubelet's engine says so.
-    #[serde(default)]
     pub pod: Option<PodContainer>,
     /// Hold it for the caller's parent: the caller ends before the container is made (Podman's
     /// `precreate` hook).
-    #[serde(default)]
     pub for_parent: bool,
 }
 
@@ -161,10 +159,10 @@ pub struct Report {
     /// The sentence.
     pub sentence: String,
     /// What to do about it, where something is to be done.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// Whose container it is, where a kubelet's engine says so.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodContainer>,
 }
 
@@ -187,7 +185,6 @@ pub enum Reply<S = Status> {
         grant: Box<Grant>,
         /// What the node's CDI specifications say that the card needs. Not part of the grant: the
         /// ledger would hold NVIDIA's list of driver files once per container.
-        #[serde(default)]
         cdi: Box<Cdi>,
     },
     /// To an `mps` that was not confirmed. Nothing was done.
@@ -272,41 +269,29 @@ pub struct Status {
     pub refusals: BTreeMap<String, u64>,
     /// Containers that were started since then, stripped of what has this code or let through with
     /// it by the settings.
-    #[serde(default)]
     pub notes: BTreeMap<String, u64>,
     /// CUDA clients whose GPU work was ended before their container was killed, since then.
-    #[serde(default)]
     pub clients_terminated: u64,
     /// Containers with a grant that were killed without, because their card's MPS was busy or not
     /// healthy.
-    #[serde(default)]
     pub kills_unprepared: u64,
     /// What the daemon did to containers and processes, or would have done, since it started; the
     /// latest [`ACTIONS_KEPT`], oldest first.
-    #[serde(default)]
     pub actions: Vec<Action>,
     /// Address at which the metrics are to be served; absent where they are off.
-    #[serde(default)]
     pub metrics_listen: Option<String>,
     /// Why they are not served there.
-    #[serde(default)]
     pub metrics_error: Option<String>,
     /// What the device plugin has to do with kubelet; empty where it does not serve.
-    #[serde(default)]
     pub device_plugin: Vec<ResourceStatus>,
     /// How it stands with the API server; `None` where the settings name none.
-    #[serde(default)]
     pub api_server: Option<ApiServerStatus>,
-    /// How the cards are shared: `mps` or `share`; empty from an older daemon, which has `mps`
-    /// alone.
-    #[serde(default)]
+    /// How the cards are shared: `mps` or `share`.
     pub schedule: String,
     /// What is wanted instead: one of these, or `off` where the cards that the settings name are
     /// another system's.
-    #[serde(default)]
     pub schedule_wanted: Option<String>,
     /// Containers that have to end before another schedule holds.
-    #[serde(default)]
     pub schedule_waits_for: Vec<String>,
 }
 
@@ -369,11 +354,9 @@ pub struct CardStatus {
     pub mps: Option<MpsStatus>,
     /// Why the memory of its processes is not seen, so that no container's sum can be held to its
     /// grant.
-    #[serde(default)]
     pub unwatched: Option<String>,
     /// Why the driver does not hold the cgroups of its containers to their grants, and what would
     /// help.
-    #[serde(default)]
     pub unlimited: Option<String>,
 }
 
@@ -389,7 +372,7 @@ pub struct MpsStatus {
     /// Its servers: none before the first client, and none where the GPU is simulated.
     pub servers: Vec<ServerStatus>,
     /// What it has open, as last counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub descriptors: Option<DescriptorStatus>,
 }
 
@@ -468,7 +451,6 @@ pub struct GrantStatus {
     /// died.
     pub state: String,
     /// What to do where it is broken.
-    #[serde(default)]
     pub hint: Option<String>,
     /// The card's UUID.
     pub card: String,
@@ -485,19 +467,16 @@ pub struct GrantStatus {
     /// Its cgroup.
     pub cgroup: Option<String>,
     /// What its processes use on the card in sum (device view); absent where that is not seen.
-    #[serde(default)]
     pub used_mib: Option<u64>,
     /// The worst case: what a process of it gets that unsets its own limit. The MPS server's cap,
     /// which follows the card's largest live grant (server view); absent where the control daemon
     /// has not told it.
-    #[serde(default)]
     pub cap_mib: Option<u64>,
     /// How firmly the limit holds.
     pub guarantee: String,
     /// When it was reserved.
     pub since_ms: u64,
     /// When the card's MPS control daemon died under it.
-    #[serde(default)]
     pub broken_ms: Option<u64>,
 }
 

@@ -66,7 +66,7 @@ pub(crate) fn explained(
     let requests_from_env = config.requests.from_env.is_on(!kubelet);
     let unruled = facts::unruled(&config.runtime.path);
     let reading = mpsgate_policy::read(bytes, &ToolkitNames::of(&node), |glimpse| Facts {
-        mounts: facts::seen(glimpse.binds(), snapshot, bundle),
+        mounts: facts::seen(glimpse.binds(), bundle),
         is_open: !glimpse.denies_all() && unruled != Unruled::Closed,
     })?;
     let decision = match reading {
@@ -81,7 +81,7 @@ pub(crate) fn explained(
                 node: &node,
                 policy: &config.policy,
                 requests_from_env,
-                mounts: &facts::mounts(view, snapshot, bundle),
+                mounts: &facts::mounts(view, bundle),
                 ipc: facts::ipc(view, &node, &mut assumed),
                 shm: facts::shm(view, &node, bundle),
                 users: Users::OfSpec,

@@ -19,11 +19,7 @@ const FORMAT: u32 = 1;
 struct OnDisk {
     format: u32,
     cards: BTreeSet<GpuUuid>,
-    /// Left out where there is none: an older mpsgated, which would refuse it, then reads the file.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     stopped: BTreeSet<GpuUuid>,
-    /// Likewise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     schedule: Option<String>,
 }
 
@@ -150,7 +146,7 @@ mod tests {
         assert_eq!((found.cards, found.stopped), ([uuid(1)].into(), [uuid(1), uuid(2)].into()));
         set_stopped(&path, &uuid(2), false).unwrap();
         set_stopped(&path, &uuid(1), false).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), before, "an older mpsgated reads it again");
+        assert_eq!(std::fs::read(&path).unwrap(), before);
         set_stopped(&path, &uuid(1), true).unwrap();
         change(&path, &uuid(1), false).unwrap();
         assert_eq!(read(&path).unwrap(), Managed::default());
@@ -170,7 +166,7 @@ mod tests {
             assert_eq!((found.cards, found.schedule), ([uuid(1)].into(), Some(word)));
         }
         set_schedule(&path, None).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), before, "an older mpsgated reads it again");
+        assert_eq!(std::fs::read(&path).unwrap(), before);
     }
 
     #[test]
@@ -181,8 +177,8 @@ mod tests {
             "",
             "{\"format\":1,\"ca",
             "{\"format\":2,\"cards\":[]}",
-            "{\"format\":1,\"cards\":[\"0\"]}",
-            "{\"format\":1,\"cards\":[],\"schedule\":\"cgpu\"}",
+            "{\"format\":1,\"cards\":[\"0\"],\"stopped\":[]}",
+            "{\"format\":1,\"cards\":[],\"stopped\":[],\"schedule\":\"cgpu\"}",
         ] {
             std::fs::write(&path, text).unwrap();
             assert_eq!(read(&path).unwrap_err().kind(), io::ErrorKind::InvalidData, "{text}");

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
-use mpsgate_api::{FILES_FORMAT, NodeSnapshot, ProtectedDirectory};
+use mpsgate_api::{FILES_FORMAT, NodeSnapshot};
 use mpsgate_config::{Schedule, paths};
 use mpsgate_host::crash_point;
 use mpsgate_host::file::Durability;
@@ -98,7 +98,6 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
         kubelet,
         cards,
         majors: devices::majors(),
-        protected: protected(daemon),
         swarm_resources: parse_swarm_resources(&toolkit),
         annotation_prefixes: parse_annotation_prefixes(&toolkit),
         other_nodes: other_nodes::find(Path::new("/"), &minors),
@@ -113,34 +112,6 @@ fn servers_shm(control: Option<u32>) -> Option<(u64, u64)> {
     let theirs = control.map(|pid| PathBuf::from(format!("/proc/{pid}/root/dev/shm")));
     let path = theirs.unwrap_or_else(|| PathBuf::from("/dev/shm"));
     std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
-}
-
-/// Our directories, and each card's below them.
-fn protected(daemon: &Daemon) -> Vec<ProtectedDirectory> {
-    let own = &daemon.paths;
-    let mut paths = vec![own.run.clone(), own.mps(), own.grants(), own.ledger(), own.state.clone()];
-    let below = |path: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
-        let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-        found.sort();
-        found
-    };
-    for card in below(&own.mps()) {
-        let parts = below(&card);
-        paths.push(card);
-        paths.extend(parts);
-    }
-    paths
-        .iter()
-        .filter_map(|path| {
-            let found = std::fs::symlink_metadata(path).ok().filter(std::fs::Metadata::is_dir)?;
-            Some(ProtectedDirectory {
-                path: path.display().to_string(),
-                dev: found.dev(),
-                ino: found.ino(),
-            })
-        })
-        .collect()
 }
 
 /// The text of the toolkit's settings; empty where there is none.

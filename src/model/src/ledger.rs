@@ -53,16 +53,15 @@ pub struct Entry {
     /// When it was reserved, milliseconds since 1970.
     pub since_ms: u64,
     /// When the MPS control daemon of its card died under it, milliseconds since 1970: its CUDA
-    /// processes have lost the card. It counts like any other until its container ends. An older
-    /// mpsgated reads past it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// processes have lost the card. It counts like any other until its container ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub broken_ms: Option<u64>,
     /// The hard limit that the driver was last seen to hold the container's cgroup to; never less
-    /// than the grant. An older mpsgated reads past it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// than the grant.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup_limit: Option<Mib>,
-    /// Where kubelet handed it out. An older mpsgated reads past it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Where kubelet handed it out.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub handed: Option<Handed>,
 }
 
@@ -129,11 +128,6 @@ pub enum LedgerError {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ledger {
     entries: Vec<Entry>,
-    /// Always empty in the file: an older mpsgated wants the list, and would never end what it
-    /// found in it.
-    #[serde(rename = "promises", default, deserialize_with = "promises::ignored")]
-    former: [(); 0],
-    #[serde(rename = "bound", default, skip_serializing_if = "Vec::is_empty")]
     promises: Vec<Promise>,
 }
 

@@ -66,9 +66,7 @@ impl std::fmt::Display for GpuSelector {
 pub struct Request {
     /// GPU memory on all cards together. Absent where the token says it.
     pub memory: Option<Mib>,
-    /// Cards over which it is spread, in equal parts. An older shim or daemon knows one alone, and
-    /// does not read it.
-    #[serde(default = "one_card", skip_serializing_if = "is_one_card")]
+    /// Cards over which it is spread, in equal parts.
     pub cards: NonZeroU32,
     /// A certain card, else the ledger chooses.
     pub gpu: Option<GpuSelector>,
@@ -80,17 +78,6 @@ pub struct Request {
     pub uid: Option<u32>,
     /// A device plugin's token, unread here.
     pub token: Option<String>,
-}
-
-const ONE_CARD: NonZeroU32 = NonZeroU32::MIN;
-
-const fn one_card() -> NonZeroU32 {
-    ONE_CARD
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
-fn is_one_card(cards: &NonZeroU32) -> bool {
-    *cards == ONE_CARD
 }
 
 /// Whose words annotations are.
@@ -303,7 +290,7 @@ pub fn parse_request<'a>(
         let count = value.parse().ok().filter(|_| digits);
         count.ok_or_else(|| value_error(name, value, "a number of cards, 1 or more"))
     })?;
-    let cards = cards.unwrap_or(ONE_CARD);
+    let cards = cards.unwrap_or(NonZeroU32::MIN);
     let gpu = found.one(GPU, parse_gpu)?;
     spread(&found, memory, cards)?;
     let compute = found.one(COMPUTE, |name, value| {

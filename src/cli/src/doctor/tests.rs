@@ -131,7 +131,6 @@ fn snapshot() -> NodeSnapshot {
             managed: true,
         }],
         majors: BTreeMap::new(),
-        protected: Vec::new(),
         swarm_resources: Vec::new(),
         annotation_prefixes: Vec::new(),
         other_nodes: Vec::new(),

@@ -76,17 +76,12 @@ pub(super) fn unruled(runtime: &Path) -> Unruled {
 
 /// The bind mounts that touch mpsgate's directories, by path. The shim compares device and inode,
 /// which a file from elsewhere does not have here. A relative source begins at the bundle.
-pub(super) fn mounts(
-    view: View<'_>,
-    snapshot: Option<&NodeSnapshot>,
-    bundle: Option<&Path>,
-) -> Vec<MountFact> {
-    let own = own(snapshot);
+pub(super) fn mounts(view: View<'_>, bundle: Option<&Path>) -> Vec<MountFact> {
     let mut facts = Vec::new();
     for mount in view.mount_entries().filter(MountEntry::is_bind).chain(view.root()) {
         let Some(path) = source(mount.source, bundle) else { continue };
         let reach = cgroups(&path, &mount).map(MountKind::Cgroups);
-        facts.extend(touches(&own, &path).into_iter().chain(reach).map(|kind| MountFact {
+        facts.extend(touches(&path).into_iter().chain(reach).map(|kind| MountFact {
             source: mount.source.to_owned(),
             destination: mount.destination.to_owned(),
             kind,
@@ -98,34 +93,26 @@ pub(super) fn mounts(
 /// The same of what one look at a document shows, which has no options of mounts.
 pub(super) fn seen<'a>(
     binds: impl Iterator<Item = Mount<'a>>,
-    snapshot: Option<&NodeSnapshot>,
     bundle: Option<&Path>,
 ) -> Vec<MountFact> {
-    let own = own(snapshot);
     let fact = |mount: Mount<'_>| {
         let path = source(mount.source, bundle)?;
         let all = Path::new(CGROUPS);
         let holds = path.starts_with(all) || all.starts_with(&path);
-        let kind =
-            touches(&own, &path).or_else(|| holds.then_some(MountKind::Cgroups(Reach::Itself)))?;
+        let kind = touches(&path).or_else(|| holds.then_some(MountKind::Cgroups(Reach::Itself)))?;
         let (source, destination) = (mount.source.to_owned(), mount.destination.to_owned());
         Some(MountFact { source, destination, kind })
     };
     binds.filter_map(fact).collect()
 }
 
-/// mpsgate's directories, and those that the daemon has named.
-fn own(snapshot: Option<&NodeSnapshot>) -> Vec<PathBuf> {
-    let mut own: Vec<PathBuf> = vec![paths::RUN_DIR.into(), paths::STATE_DIR.into()];
-    own.extend(Path::new(paths::CONFIG_FILE).parent().map(Path::to_owned));
-    own.extend(snapshot.into_iter().flat_map(|s| &s.protected).map(|p| PathBuf::from(&p.path)));
-    own
-}
-
-fn touches(own: &[PathBuf], path: &Path) -> Option<MountKind> {
-    if own.iter().any(|own| path.starts_with(own)) {
+fn touches(path: &Path) -> Option<MountKind> {
+    let config = Path::new(paths::CONFIG_FILE).parent();
+    let own = [Some(Path::new(paths::RUN_DIR)), Some(Path::new(paths::STATE_DIR)), config];
+    let mut own = own.into_iter().flatten();
+    if own.clone().any(|own| path.starts_with(own)) {
         Some(MountKind::Ours)
-    } else if own.iter().any(|own| own.starts_with(path)) {
+    } else if own.any(|own| own.starts_with(path)) {
         Some(MountKind::Ancestor)
     } else {
         None

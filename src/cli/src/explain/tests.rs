@@ -17,7 +17,7 @@ fn explain(document: &Value) -> (Decision, Vec<String>) {
         node: &node,
         policy: &Policy::default(),
         requests_from_env: true,
-        mounts: &facts::mounts(view, None, None),
+        mounts: &facts::mounts(view, None),
         ipc: facts::ipc(view, &node, &mut assumed),
         shm: facts::shm(view, &node, None),
         users: Users::OfSpec,
@@ -83,9 +83,7 @@ fn mounts_are_told_apart_by_path() {
     let mount = |source: &str| json!({"destination": "/m", "type": "bind", "source": source});
     let kinds = |source: &str| {
         let document = json!({"mounts": [mount(source)]});
-        facts::mounts(View::new(&document), None, Some(Path::new("/b/x")))
-            .first()
-            .map(|fact| fact.kind)
+        facts::mounts(View::new(&document), Some(Path::new("/b/x"))).first().map(|fact| fact.kind)
     };
     for source in [
         "/run/mpsgate",

@@ -161,7 +161,7 @@ fn broken_files_are_found_where_they_are() {
     root.assert("enabled", "fail", "managed.json is no list of cards: EOF");
     root.write("/var/lib/mpsgate/managed.json", "{\"format\":2,\"gpus\":[]}");
     root.assert("enabled", "fail", "managed.json has format 2, this mpsgate knows 1");
-    root.write("/var/lib/mpsgate/managed.json", "{\"format\":1,\"cards\":[]}");
+    root.write("/var/lib/mpsgate/managed.json", "{\"format\":1,\"cards\":[],\"stopped\":[]}");
     root.assert("enabled", "ok", "no card was handed over");
     root.write("/run/mpsgate/node.json", "{}");
     root.assert("snapshot", "fail", "node.json is no node snapshot: missing field `format`");

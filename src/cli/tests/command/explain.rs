@@ -44,8 +44,8 @@ fn the_snapshot_tells_which_cards_are_managed() {
     let node = dir.path().join("node.json");
     let snapshot = |managed: bool| {
         format!(
-            r#"{{"format":1,"ipc_inode":7,"kubelet":false,"majors":{{"nvidia":195}},"protected":[],
-                "swarm_resources":[],"cards":[
+            r#"{{"format":1,"ipc_inode":7,"kubelet":false,"majors":{{"nvidia":195}},"shm":null,"shared_memory":"",
+                "swarm_resources":[],"annotation_prefixes":[],"other_nodes":[],"device_plugin":false,"share":false,"cards":[
                 {{"uuid":"GPU-00000000-0000-0000-0000-000000000000","index":0,"minor":0,"managed":{managed}}},
                 {{"uuid":"GPU-11111111-1111-1111-1111-111111111111","index":1,"minor":1,"managed":true}}]}}"#
         )

@@ -51,7 +51,11 @@ fn snapshot(node: &Node) -> NodeSnapshot {
 fn remember(node: &Node, word: &str) {
     let path = node.places.managed();
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, json!({ "format": 1, "cards": [], "schedule": word }).to_string()).unwrap();
+    fs::write(
+        path,
+        json!({ "format": 1, "cards": [], "stopped": [], "schedule": word }).to_string(),
+    )
+    .unwrap();
 }
 
 fn leases(path: &Path) -> usize {
