@@ -112,11 +112,9 @@ pub(crate) fn write_file(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use super::*;
+    use mpsgate_model::example_gpu as uuid;
 
-    fn uuid(n: u8) -> GpuUuid {
-        GpuUuid::parse(&format!("GPU-000000{n:02x}-0000-0000-0000-000000000000")).unwrap()
-    }
+    use super::*;
 
     #[test]
     fn cards_are_added_and_removed_and_survive() {

@@ -114,12 +114,10 @@ fn unit_that_fits(worth: Worth, count: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "their failure is the test's")]
+    use mpsgate_model::example_gpu as uuid;
+
     use super::*;
     use crate::Unit;
-
-    fn uuid(n: usize) -> GpuUuid {
-        GpuUuid::parse(&format!("GPU-{n:08x}-0000-4000-8000-00000000beef")).unwrap()
-    }
 
     fn card(memory: u64, withheld: u64) -> Card {
         let (memory, withheld) = (Mib(memory), Mib(withheld));
@@ -167,7 +165,7 @@ mod tests {
             devices.into_iter().map(|device| device.id).collect()
         };
         let before = ids([card(2048, 0), card(1024, 0)]);
-        assert_eq!(before[2], "GPU-00000001-0000-4000-8000-00000000beef-0");
+        assert_eq!(before[2], "GPU-00000001-0000-0000-0000-000000000000-0");
         let swapped = |index, card| Card { index, ..card };
         assert_eq!(before, ids([swapped(1, card(2048, 9)), swapped(0, card(1024, 0))]));
     }

@@ -61,13 +61,13 @@ pub fn prefer(available: &[String], must: &[String], size: usize, spread: bool) 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use mpsgate_model::example_gpu;
     use proptest::prelude::*;
 
     use super::*;
 
     fn id(card: usize, number: u32) -> String {
-        let card = GpuUuid::parse(&format!("GPU-{card:08x}-0000-4000-8000-00000000beef")).unwrap();
-        DeviceId { card, number }.to_string()
+        DeviceId { card: example_gpu(card), number }.to_string()
     }
 
     fn ids(cards: &[(usize, std::ops::Range<u32>)]) -> Vec<String> {

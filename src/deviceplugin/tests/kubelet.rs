@@ -14,7 +14,7 @@ use fake_kubelet::{Checkpoint, Kubelet, Manner, allocate_request, connect, direc
 use host::Daemon;
 use mpsgate_deviceplugin::api::Empty;
 use mpsgate_deviceplugin::{Card, Inventory, Pace, Place, Resource, Unit, serve};
-use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_model::{Mib, example_gpu as uuid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -22,10 +22,6 @@ use tokio::task::JoinHandle;
 
 const MEM: &str = "aliyun.com/gpu-mem";
 const SOCKET: &str = "mpsgate-aliyun.com_gpu-mem.sock";
-
-fn uuid(n: u32) -> GpuUuid {
-    GpuUuid::parse(&format!("GPU-{n:08x}-0000-4000-8000-00000000beef")).unwrap()
-}
 
 /// Two cards of 16 and 8 GiB.
 fn inventory() -> Inventory {

@@ -50,6 +50,13 @@ impl GpuUuid {
     }
 }
 
+/// Card number `n` of a test.
+#[cfg(any(test, feature = "testing"))]
+#[must_use]
+pub fn example_gpu(n: impl fmt::LowerHex) -> GpuUuid {
+    GpuUuid(format!("GPU-{n:08x}-0000-0000-0000-000000000000"))
+}
+
 impl TryFrom<String> for GpuUuid {
     type Error = IdError;
     fn try_from(text: String) -> Result<Self, IdError> {

@@ -24,6 +24,8 @@ pub use card::NodeCard;
 pub use grant::{
     Cdi, CdiEdits, CdiHook, CdiMount, DeviceNode, Grant, GrantedCard, Guarantee, UVM_TOOLS,
 };
+#[cfg(any(test, feature = "testing"))]
+pub use ids::example_gpu;
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance};
 pub use pod::{Handed, PodContainer};
 pub use quantity::{Mib, QuantityError};

@@ -182,13 +182,13 @@ impl Node {
 #[cfg(test)]
 pub(crate) mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use mpsgate_model::GpuUuid;
+    use mpsgate_model::example_gpu;
 
     use super::*;
 
     pub(crate) fn node(managed: &[bool]) -> Node {
         let cards = managed.iter().zip(0..).map(|(managed, index)| NodeCard {
-            uuid: GpuUuid::parse(&format!("GPU-{index:08x}-0000-0000-0000-000000000000")).unwrap(),
+            uuid: example_gpu(index),
             index,
             minor: index + 4,
             managed: *managed,

@@ -52,13 +52,10 @@ mod tests {
         clippy::indexing_slicing,
         reason = "test code fails by panicking"
     )]
+    use mpsgate_model::example_gpu as card;
     use proptest::prelude::*;
 
     use super::*;
-
-    fn card(n: usize) -> GpuUuid {
-        GpuUuid::parse(&format!("GPU-000000{n:02x}-0000-0000-0000-000000000000")).unwrap()
-    }
 
     /// `(memory, cards, chosen)` of each, and the numbers of the cards that are found.
     fn expected(free: &[u64], asked: &[(u64, usize, &[usize])]) -> Vec<Vec<usize>> {

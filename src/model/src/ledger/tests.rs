@@ -2,11 +2,8 @@
 use proptest::prelude::*;
 
 use super::*;
+pub(crate) use crate::example_gpu as card;
 use crate::{ContainerId, GrantedCard, Guarantee, Instance, Priority};
-
-pub(crate) fn card(n: u8) -> GpuUuid {
-    GpuUuid::parse(&format!("GPU-000000{n:02x}-0000-0000-0000-000000000000")).unwrap()
-}
 
 pub(crate) fn grant(id: u8, instance: u8, on: u8, mib: u64) -> Grant {
     Grant {

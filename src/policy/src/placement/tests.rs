@@ -3,11 +3,9 @@
     clippy::indexing_slicing,
     reason = "a failing unwrap is the test's failure"
 )]
-use super::*;
+use mpsgate_model::example_gpu as uuid;
 
-fn uuid(n: u8) -> GpuUuid {
-    GpuUuid::parse(&format!("GPU-000000{n:02x}-0000-0000-0000-000000000000")).unwrap()
-}
+use super::*;
 
 /// A ready card of 15 GiB.
 fn card<'a>(uuid: &'a GpuUuid, index: u32, holders: &[(&'a str, u64, u32)]) -> CardState<'a> {
