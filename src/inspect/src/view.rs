@@ -373,5 +373,4 @@ fn most(pod: &Pod, amount: impl Fn(&Container) -> i64) -> i64 {
 }
 
 #[cfg(test)]
-#[path = "view_tests.rs"]
 mod tests;

@@ -311,5 +311,4 @@ fn cut(mut message: String) -> String {
 }
 
 #[cfg(test)]
-#[path = "event_fold_tests.rs"]
 mod tests;

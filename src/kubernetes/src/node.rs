@@ -341,5 +341,4 @@ fn label_value(text: &str) -> String {
 }
 
 #[cfg(test)]
-#[path = "node_tests.rs"]
 mod tests;

@@ -183,5 +183,4 @@ fn split(memory: u64, shares: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
 }
 
 #[cfg(test)]
-#[path = "placed_tests.rs"]
 mod tests;

@@ -368,5 +368,4 @@ fn numbered(resource: &str, (before, after): (&str, &str)) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "pod_tests.rs"]
 mod tests;

@@ -124,5 +124,4 @@ impl Limits {
 }
 
 #[cfg(test)]
-#[path = "promise_tests.rs"]
 mod tests;

@@ -173,5 +173,4 @@ impl Cluster {
 }
 
 #[cfg(test)]
-#[path = "cluster_tests.rs"]
 mod tests;

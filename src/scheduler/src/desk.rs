@@ -211,5 +211,4 @@ impl axum::body::HttpBody for Leaving {
 }
 
 #[cfg(test)]
-#[path = "desk_tests.rs"]
 mod tests;

@@ -332,5 +332,4 @@ pub fn parse_any(body: &[u8]) {
 }
 
 #[cfg(test)]
-#[path = "extender_tests.rs"]
 mod tests;

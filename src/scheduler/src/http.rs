@@ -180,5 +180,4 @@ impl Service<Request<Incoming>> for Introduced {
 }
 
 #[cfg(test)]
-#[path = "http_tests.rs"]
 mod tests;

@@ -317,5 +317,4 @@ fn tell_left(left: &[Remains]) {
 }
 
 #[cfg(test)]
-#[path = "removal_tests.rs"]
 mod tests;

@@ -96,7 +96,7 @@ impl Source {
         for entry in entries {
             let path = entry.expect("a folder of ours can be listed").path();
             let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            if stem == "tests" || stem.ends_with("_tests") || stem == "generated" || stem == "bin" {
+            if stem == "tests" || stem == "generated" || stem == "bin" {
                 continue;
             }
             let mut module = parent.to_vec();

@@ -252,7 +252,7 @@ fn every_card_name_becomes_a_label_that_kubernetes_takes() {
 #[test]
 fn the_charts_policy_lets_mpsgated_write_what_it_writes_and_no_more() {
     let policy =
-        include_str!("../../../packaging/kubernetes/chart/templates/admission-policy.yaml");
+        include_str!("../../../../packaging/kubernetes/chart/templates/admission-policy.yaml");
     let quoted = |names: &[&str]| names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>();
     for names in [&LABELS[..], &ANNOTATIONS, &[GPU_COUNT]] {
         let list = format!("\"{}\"", quoted(names).join(", "));
@@ -265,7 +265,7 @@ fn the_charts_policy_lets_mpsgated_write_what_it_writes_and_no_more() {
 
 #[test]
 fn the_chart_chooses_nodes_that_have_cards_by_their_label() {
-    let values = include_str!("../../../packaging/kubernetes/chart/values.yaml");
+    let values = include_str!("../../../../packaging/kubernetes/chart/values.yaml");
     let term = format!("- matchExpressions: [{{key: {SHARED}, operator: Exists}}]\n");
     assert_eq!(values.matches(&term).count(), 2, "mpsgated and the holder");
 }
