@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap_complete::Shell;
+use mpsgate_model::printable::chain;
 
 /// Why nothing, or not all, was written.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +50,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let cause = std::error::Error::source(&error);
-            eprintln!("error: {error}{}", cause.map(|c| format!(": {c}")).unwrap_or_default());
+            eprintln!("error: {}", chain(&error));
             ExitCode::FAILURE
         }
     }

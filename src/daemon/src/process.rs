@@ -122,25 +122,25 @@ pub(crate) fn parse_fdinfo(text: &str) -> Option<Referred> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
     #![allow(clippy::disallowed_types, reason = "the tests start processes to look at")]
-    use std::process::{Child, Command};
+    use std::process::Command;
+
+    use mpsgate_testing::Spawned;
 
     use super::*;
 
-    fn sleeper() -> (Child, ProcessId) {
-        let child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let process = identify(child.id()).unwrap();
+    fn sleeper() -> (Spawned, ProcessId) {
+        let child = Spawned::new();
+        let process = identify(child.pid()).unwrap();
         (child, process)
     }
 
     #[test]
     fn a_process_with_another_start_time_is_another_process() {
-        let (mut child, process) = sleeper();
+        let (_child, process) = sleeper();
         assert!(is_alive(&process));
         let reused = ProcessId { start_time: process.start_time + 1, ..process };
         assert!(!is_alive(&reused));
         assert!(matches!(Watched::open(&reused), Watched::Gone));
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -149,10 +149,9 @@ mod tests {
         let by_fd = Watched::open(&process);
         assert!(matches!(by_fd, Watched::PidFd(_)), "{by_fd:?}");
         let by_poll = Watched::Polled(process);
-        child.kill().unwrap();
+        child.kill();
         by_fd.ended().await.unwrap();
         by_poll.ended().await.unwrap();
-        child.wait().unwrap();
     }
 
     #[test]
@@ -174,11 +173,10 @@ mod tests {
 
     #[test]
     fn knows_what_a_pidfd_refers_to() {
-        let (mut child, process) = sleeper();
+        let (child, process) = sleeper();
         let Watched::PidFd(fd) = Watched::open(&process) else { panic!("no pidfd") };
         assert_eq!(refers_to(&fd).unwrap().pid, process.pid);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(child);
         assert_eq!(refers_to(&fd), None, "a process that has ended");
         assert_eq!(refers_to(io::stderr()), None, "no pidfd");
     }

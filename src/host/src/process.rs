@@ -180,14 +180,13 @@ fn ticks(uptime: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    #![allow(clippy::disallowed_types, reason = "the tests start processes to look at")]
-    use std::process::{Child, Command};
+    use mpsgate_testing::Spawned;
 
     use super::*;
 
-    fn sleeper() -> (Child, ProcessId) {
-        let child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let process = identify(child.id()).unwrap();
+    fn sleeper() -> (Spawned, ProcessId) {
+        let child = Spawned::new();
+        let process = identify(child.pid()).unwrap();
         (child, process)
     }
 
@@ -196,11 +195,9 @@ mod tests {
         assert_eq!(ticks("12345.67 99.00\n"), Some(1_234_567));
         assert_eq!(ticks("12345"), None);
         let before = ticks_now().unwrap();
-        let (mut child, process) = sleeper();
+        let (_child, process) = sleeper();
         let after = ticks_now().unwrap();
         assert!(age(&process).unwrap() < Duration::from_secs(600));
-        child.kill().unwrap();
-        child.wait().unwrap();
         assert!((before..=after).contains(&process.start_time), "{before} {process:?} {after}");
     }
 
@@ -217,16 +214,14 @@ mod tests {
 
     #[test]
     fn a_process_with_another_start_time_is_another_process() {
-        let (mut child, process) = sleeper();
+        let (_child, process) = sleeper();
         assert!(is_alive(&process));
         assert!(!is_alive(&ProcessId { start_time: process.start_time + 1, ..process }));
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     #[test]
     fn a_zombie_counts_as_gone() {
-        let (mut child, id) = sleeper();
+        let (child, id) = sleeper();
         let process = Process::open(id.pid).unwrap();
         assert!(process.id() == id && process.pidfd().is_some());
         process.signal(Signal::KILL).unwrap();
@@ -236,7 +231,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(gone() && Process::open(id.pid).is_none());
-        child.wait().unwrap();
+        drop(child);
         process.signal(Signal::KILL).unwrap();
     }
 

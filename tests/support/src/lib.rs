@@ -6,7 +6,10 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 pub mod golden;
+mod process;
 pub mod programs;
+
+pub use process::Spawned;
 
 /// How long [`wait_for`] waits: enough for a loaded machine. Only a failing test waits for it.
 pub const LIMIT: Duration = Duration::from_secs(60);

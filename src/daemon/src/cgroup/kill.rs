@@ -140,9 +140,8 @@ mod tests {
     #![allow(clippy::disallowed_types, reason = "the tests start processes to kill")]
     use std::os::unix::fs::MetadataExt;
     use std::path::PathBuf;
-    use std::process::{Child, Command};
 
-    use mpsgate_testing::need;
+    use mpsgate_testing::{Spawned, need};
 
     use super::*;
 
@@ -170,10 +169,10 @@ mod tests {
             CgroupId { path: self.path.to_str().unwrap().to_owned(), inode }
         }
 
-        fn sleeper(&self, below: &str) -> Sleeper {
-            let sleeper = Sleeper(Command::new("sleep").arg("1000").spawn().unwrap());
+        fn sleeper(&self, below: &str) -> Spawned {
+            let sleeper = Spawned::new();
             std::fs::create_dir_all(self.path.join(below)).unwrap();
-            add(&self.path.join(below), sleeper.0.id());
+            add(&self.path.join(below), sleeper.pid());
             sleeper
         }
     }
@@ -194,39 +193,24 @@ mod tests {
         std::fs::write(cgroup.join("cgroup.procs"), pid.to_string()).unwrap();
     }
 
-    struct Sleeper(Child);
-
-    impl Sleeper {
-        fn id(&self) -> ProcessId {
-            identify(self.0.id()).unwrap()
-        }
-
-        fn lives(&mut self) -> bool {
-            self.0.try_wait().unwrap().is_none()
-        }
-    }
-
-    impl Drop for Sleeper {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
+    fn id(process: &Spawned) -> ProcessId {
+        identify(process.pid()).unwrap()
     }
 
     #[test]
     fn ends_all_of_a_cgroup_and_nobody_else_even_where_it_is_frozen() {
         let cgroup = need!(Cgroup::new("all"));
         let (mut init, mut below) = (cgroup.sleeper(""), cgroup.sleeper("below"));
-        let mut outside = Sleeper(Command::new("sleep").arg("1000").spawn().unwrap());
+        let mut outside = Spawned::new();
         let _ = std::fs::write(cgroup.path.join("freezer.state"), "FROZEN");
         let _ = std::fs::write(cgroup.path.join("cgroup.freeze"), "1");
-        kill(&cgroup.id(), &init.id(), &BTreeSet::new()).unwrap();
+        kill(&cgroup.id(), &id(&init), &BTreeSet::new()).unwrap();
         assert!(!init.lives() && !below.lives() && outside.lives());
-        kill(&cgroup.id(), &outside.id(), &BTreeSet::new()).unwrap();
+        kill(&cgroup.id(), &id(&outside), &BTreeSet::new()).unwrap();
         assert!(outside.lives(), "an empty one has nothing to end");
         let other = CgroupId { inode: cgroup.id().inode + 1, ..cgroup.id() };
         let mut later = cgroup.sleeper("");
-        kill(&other, &later.id(), &BTreeSet::new()).unwrap();
+        kill(&other, &id(&later), &BTreeSet::new()).unwrap();
         assert!(later.lives(), "a directory made anew is another container's");
     }
 
@@ -235,7 +219,7 @@ mod tests {
         let cgroup = need!(Cgroup::new("own"));
         let mut sleeper = cgroup.sleeper("");
         add(&cgroup.path, std::process::id());
-        let refused = kill(&cgroup.id(), &sleeper.id(), &BTreeSet::new());
+        let refused = kill(&cgroup.id(), &id(&sleeper), &BTreeSet::new());
         add(Path::new(cgroup.root), std::process::id());
         assert!(refused.unwrap_err().to_string().contains("holds mpsgated too"));
         assert!(sleeper.lives());
@@ -244,15 +228,15 @@ mod tests {
         // Where the first process is in a cgroup of its own, as under systemd, mpsgated is not in
         // the root.
         if contains(&root, 1).unwrap() {
-            let refused = kill(&root, &sleeper.id(), &BTreeSet::new()).unwrap_err();
+            let refused = kill(&root, &id(&sleeper), &BTreeSet::new()).unwrap_err();
             assert!(refused.to_string().contains("holds the first process"), "{refused}");
         }
     }
 
     #[test]
     fn a_process_is_ended_and_one_that_only_has_its_pid_is_not() {
-        let mut sleeper = Sleeper(Command::new("sleep").arg("1000").spawn().unwrap());
-        let id = sleeper.id();
+        let mut sleeper = Spawned::new();
+        let id = id(&sleeper);
         kill_process(&ProcessId { start_time: id.start_time + 1, ..id }).unwrap();
         assert!(sleeper.lives());
         kill_process(&id).unwrap();

@@ -2,7 +2,6 @@
 //! in a thread.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{env, fs};
@@ -16,6 +15,8 @@ use mpsgate_daemon::{DaemonError, Paths, serve};
 use mpsgate_model::ledger::CgroupId;
 use mpsgate_model::{ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Request};
 use mpsgate_mps::{CardDirs, CardMps, ClientLinks, ForkSpawner};
+/// In the place of a container's init.
+pub(crate) use mpsgate_testing::Spawned as Container;
 use mpsgate_testing::programs::fake_mps_control;
 pub(crate) use mpsgate_testing::{LIMIT, need, root, wait_for};
 use serde_json::{Value, json};
@@ -265,35 +266,6 @@ impl Drop for Running {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-/// A process in the place of a container's init.
-pub(crate) struct Container(Child);
-
-impl Container {
-    pub(crate) fn new() -> Self {
-        Self(Command::new("sleep").arg("1000").spawn().unwrap())
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    pub(crate) fn lives(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_none()
-    }
-
-    /// Ends it; it stays a zombie, as under a busy engine.
-    pub(crate) fn kill(&mut self) {
-        self.0.kill().unwrap();
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 

@@ -1,16 +1,17 @@
 //! What the daemon does before a container with a grant is killed.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use mpsgate_api::{Activate, Call, Terminate, WireRefusal};
 use mpsgate_model::{Grant, GrantKey};
+use mpsgate_testing::Spawned;
 
 use crate::grants::Cgroup;
 use crate::harness::{Container, Node, Running, key, need, request, servers, wait_for};
 
 /// A CUDA process: the fake's own, attached as a container's would be.
-pub(crate) struct Client(Child);
+pub(crate) struct Client(Spawned);
 
 impl Client {
     pub(crate) fn attach(node: &Node, grant: &Grant) -> Self {
@@ -21,7 +22,7 @@ impl Client {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let client = Self(child);
+        let client = Self(Spawned(child));
         let pid = client.pid().cast_signed();
         let mps = node.mps(grant.cards[0].minor);
         wait_for("the client attaches", || {
@@ -31,23 +32,16 @@ impl Client {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.0.id()
+        self.0.pid()
     }
 
     /// Its exit status; the fake's client ends with 10 where it is terminated.
     pub(crate) fn ended(&mut self) -> Option<i32> {
-        self.0.wait().unwrap().code()
+        self.0.0.wait().unwrap().code()
     }
 
     pub(crate) fn lives(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_none()
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.lives()
     }
 }
 

@@ -3,51 +3,33 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use mpsgate_api::Action;
 use mpsgate_config::Enforce;
+use mpsgate_testing::Spawned;
 
 use crate::grants::Cgroup;
 use crate::harness::{Container, Node, Running, need, request, root, servers, wait_for};
 
 /// A process that holds connections to `control` and says nothing.
-struct Silent(Child);
-
-impl Silent {
-    fn holding(control: &Path, count: usize) -> Self {
-        // As a script of a container's would: the connections are its own and nobody else's.
-        let script = "use Socket; my @c; for (1 .. $ARGV[1]) { socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die; \
-             connect($s, pack_sockaddr_un($ARGV[0])) or die; push @c, $s; } print \"held\\n\"; close STDOUT; \
-             sleep 1000;";
-        let mut child = Command::new("perl")
-            .args(["-e", script])
-            .arg(control)
-            .arg(count.to_string())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = String::new();
-        std::io::Read::read_to_string(child.stdout.as_mut().unwrap(), &mut said).unwrap();
-        assert_eq!(said, "held\n");
-        Self(child)
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    fn lives(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_none()
-    }
-}
-
-impl Drop for Silent {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn holding(control: &Path, count: usize) -> Spawned {
+    // As a script of a container's would: the connections are its own and nobody else's.
+    let script = "use Socket; my @c; for (1 .. $ARGV[1]) { socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die; \
+         connect($s, pack_sockaddr_un($ARGV[0])) or die; push @c, $s; } print \"held\\n\"; close STDOUT; \
+         sleep 1000;";
+    let mut child = Command::new("perl")
+        .args(["-e", script])
+        .arg(control)
+        .arg(count.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(child.stdout.as_mut().unwrap(), &mut said).unwrap();
+    assert_eq!(said, "held\n");
+    Spawned(child)
 }
 
 /// A container with a grant and a cgroup.
@@ -81,7 +63,7 @@ fn a_container_that_holds_the_channel_is_killed_and_its_neighbour_lives() {
     let daemon = node.start();
     let mut bad = need!(granted(&daemon, "bad", None));
     let mut good = need!(granted(&daemon, "good", None));
-    let mut silent = Silent::holding(&control(&node), 1);
+    let mut silent = holding(&control(&node), 1);
     bad.cgroup.add_below("deep", silent.pid());
     let expected = format!("its channel is held by container bad, pid {}", silent.pid());
     wait_for("it is named", || daemon.card(0).state.contains(&expected));
@@ -108,7 +90,7 @@ fn in_report_mode_it_is_named_once_and_lives() {
     node.config.policy.enforce = Enforce::Report;
     let daemon = node.start();
     let mut bad = need!(granted(&daemon, "bad", None));
-    let mut silent = Silent::holding(&control(&node), 1);
+    let mut silent = holding(&control(&node), 1);
     bad.cgroup.add_pid(silent.pid());
     wait_for("it is named", || {
         daemon.card(0).hint.is_some_and(|hint| hint.contains("end container bad"))
@@ -133,7 +115,7 @@ fn a_holder_without_a_grant_is_reported_and_never_killed() {
     let node = Node::new(1);
     let daemon = node.start();
     let mut good = need!(granted(&daemon, "good", None));
-    let mut silent = Silent::holding(&control(&node), 1);
+    let mut silent = holding(&control(&node), 1);
     wait_for("it is reported", || !actions(&daemon).is_empty());
     let card = daemon.card(0);
     assert!(
@@ -156,7 +138,7 @@ fn a_wedge_from_before_a_restart_is_ended_too() {
     let mut bad = need!(granted(&daemon, "bad", None));
     daemon.stop().unwrap();
     let pid = node.control_pid(0);
-    let mut silent = Silent::holding(&control(&node), 1);
+    let mut silent = holding(&control(&node), 1);
     bad.cgroup.add_pid(silent.pid());
     let daemon = node.start();
     wait_for("all of it is killed", || !silent.lives() && !bad.init.lives());
@@ -172,7 +154,7 @@ fn a_flood_of_connections_costs_each_of_its_containers_its_life() {
     let mut one = need!(granted(&daemon, "one", None));
     let mut two = need!(granted(&daemon, "two", None));
     let mut good = need!(granted(&daemon, "good", None));
-    let mut floods = [Silent::holding(&control(&node), 65), Silent::holding(&control(&node), 64)];
+    let mut floods = [holding(&control(&node), 65), holding(&control(&node), 64)];
     one.cgroup.add_pid(floods[0].pid());
     two.cgroup.add_pid(floods[1].pid());
     wait_for("both are killed", || {
@@ -193,7 +175,7 @@ fn without_a_cgroup_on_record_the_init_is_what_is_known() {
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("bad", 1)).unwrap();
-    let mut silent = Silent::holding(&control(&node), 1);
+    let mut silent = holding(&control(&node), 1);
     let call = mpsgate_api::Activate {
         key: grant.key.clone(),
         pid: silent.pid(),
@@ -227,7 +209,7 @@ fn a_stopped_control_daemon_is_told_from_a_wedge_and_nobody_is_blamed() {
 }
 
 /// A CUDA process of the fake's, as `uid`.
-fn client(node: &Node, uid: u32) -> Silent {
+fn client(node: &Node, uid: u32) -> Spawned {
     use std::os::unix::process::CommandExt;
     let child = Command::new(&node.config.mps.control)
         .arg("client")
@@ -238,7 +220,7 @@ fn client(node: &Node, uid: u32) -> Silent {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    Silent(child)
+    Spawned(child)
 }
 
 #[test]
@@ -317,12 +299,9 @@ fn a_connection_that_its_maker_gave_away_blames_who_holds_it() {
     let node = Node::new(1);
     let daemon = node.start();
     let mut bad = need!(granted(&daemon, "bad", None));
-    let held = {
-        let fd = connect(&control(&node));
-        let child = Command::new("sleep").arg("1000").stdin(Stdio::from(fd)).spawn().unwrap();
-        Silent(child)
-    };
-    let mut held = held;
+    let fd = connect(&control(&node));
+    let child = Command::new("sleep").arg("1000").stdin(Stdio::from(fd)).spawn().unwrap();
+    let mut held = Spawned(child);
     bad.cgroup.add_pid(held.pid());
     wait_for("who holds it is killed", || !held.lives() && !bad.init.lives());
     assert_eq!(actions(&daemon)[0].container_id.as_deref(), Some("bad"));
