@@ -46,7 +46,7 @@ impl Client {
 }
 
 /// Makes `pid` the container's init.
-fn activate(daemon: &Running, grant: &Grant, pid: u32) {
+pub(crate) fn activate(daemon: &Running, grant: &Grant, pid: u32) {
     let call = Activate { key: grant.key.clone(), pid, cgroup: None, grant: None };
     daemon.activate_with(call, pid).unwrap();
 }

@@ -7,6 +7,7 @@ use mpsgate_api::{Call, Mps, MpsAction, Reply, WireRefusal, WouldEnd};
 use mpsgate_config::{Listen, Manage};
 
 use crate::harness::{Container, Node, Running, need, on_card, request, servers, uuid, wait_for};
+use crate::kill::{Client, activate};
 
 fn mps(action: MpsAction, confirmed: bool) -> Call {
     Call::Mps(Mps { gpu: "0".to_owned(), action, confirmed })
@@ -78,19 +79,9 @@ fn the_list_names_servers_and_clients_with_their_containers() {
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();
-    let clients = [(); 2].map(|()| {
-        std::process::Command::new(&node.config.mps.control)
-            .arg("client")
-            .env("CUDA_MPS_PIPE_DIRECTORY", &grant.client_dir)
-            .stdout(std::process::Stdio::null())
-            .spawn()
-            .unwrap()
-    });
-    let pids: Vec<u32> = clients.iter().map(std::process::Child::id).collect();
-    let call =
-        mpsgate_api::Activate { key: grant.key.clone(), pid: pids[0], cgroup: None, grant: None };
-    daemon.activate_with(call, pids[0]).unwrap();
-    wait_for("both attach", || node.mps(0).clients().unwrap()[0].1.len() == 2);
+    let clients = [(); 2].map(|()| Client::attach(&node, &grant));
+    let pids: Vec<u32> = clients.iter().map(Client::pid).collect();
+    activate(&daemon, &grant, pids[0]);
     let list = listed(&daemon, MpsAction::Stop);
     let server = node.mps(0).servers().unwrap()[0].pid;
     assert_eq!(list.servers.len(), 1);
@@ -109,7 +100,7 @@ fn the_list_names_servers_and_clients_with_their_containers() {
 
     daemon.done(mps(MpsAction::Stop, true)).unwrap();
     for mut client in clients {
-        client.wait().unwrap();
+        client.ended();
     }
 }
 

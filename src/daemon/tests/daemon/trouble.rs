@@ -9,21 +9,13 @@ use mpsgate_config::Orphan;
 
 use crate::cards::kill;
 use crate::harness::{Container, Node, Running, need, request, root, servers, wait_for};
+use crate::kill::{Client, activate};
 
 fn activated(daemon: &Running, name: &str, gib: u64) -> (mpsgate_model::Grant, Container) {
     let grant = daemon.reserve(request(name, gib)).unwrap();
     let init = Container::new();
     daemon.activate(&grant, &init, None).unwrap();
     (grant, init)
-}
-
-fn client_of(node: &Node, grant: &mpsgate_model::Grant) -> std::process::Child {
-    std::process::Command::new(&node.config.mps.control)
-        .arg("client")
-        .env("CUDA_MPS_PIPE_DIRECTORY", &grant.client_dir)
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap()
 }
 
 fn state_of(daemon: &Running, container: &str) -> String {
@@ -278,17 +270,9 @@ fn the_client_that_a_faulted_servers_log_blames_is_named_as_the_logs_word_and_no
     let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 1)).unwrap();
-    let mut client = client_of(&node, &grant);
-    let pid = client.id();
-    let call = mpsgate_api::Activate { key: grant.key.clone(), pid, cgroup: None, grant: None };
-    daemon.activate_with(call, pid).unwrap();
-    wait_for("it attaches", || {
-        node.mps(0)
-            .clients()
-            .unwrap()
-            .iter()
-            .any(|(_, clients)| clients.contains(&pid.cast_signed()))
-    });
+    let mut client = Client::attach(&node, &grant);
+    let pid = client.pid();
+    activate(&daemon, &grant, pid);
     let other = daemon.reserve(request("db", 1)).unwrap();
     let mut init = Container::new();
     daemon.activate(&other, &init, None).unwrap();
@@ -307,24 +291,18 @@ fn the_client_that_a_faulted_servers_log_blames_is_named_as_the_logs_word_and_no
         ))
     });
     assert!(daemon.status().actions.is_empty(), "{:?}", daemon.status().actions);
-    assert!(client.try_wait().unwrap().is_none() && daemon.status().notes.is_empty());
+    assert!(client.lives() && daemon.status().notes.is_empty());
     fs::remove_file(&fault).unwrap();
-    client.kill().unwrap();
-    client.wait().unwrap();
+    drop(client);
     wait_for("the card is ready again", || daemon.card(0).state == "ready");
 
     // Whom the control daemon does not serve, the log does not name.
     let grant = daemon.reserve(request("web2", 1)).unwrap();
-    let mut client = client_of(&node, &grant);
-    wait_for("another attaches", || {
-        node.mps(0).clients().unwrap().iter().any(|(_, clients)| !clients.is_empty())
-    });
+    let _client = Client::attach(&node, &grant);
     blame(init.pid());
     wait_for("it is in fault", || daemon.card(0).state.contains("in FAULT"));
     // The look that saw the fault has read that line, too; one more.
     std::thread::sleep(Duration::from_secs(2));
     assert!(!daemon.card(0).state.contains("container db"), "{:?}", daemon.card(0));
     assert!(init.lives() && daemon.status().actions.is_empty());
-    client.kill().unwrap();
-    client.wait().unwrap();
 }
