@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use mpsgate_config::ConfigError;
 use mpsgate_edge::{EdgeError, ExitCode, Remedy};
-use mpsgate_hold::HoldError;
 use mpsgate_model::ledger_file::LedgerFileError;
 pub(crate) use mpsgate_model::printable::chain;
+use mpsgate_mps::supervisor::HoldError;
 
 /// What ends the process.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use mpsgate_config::paths;
 use mpsgate_daemon::{Arguments, Command, DaemonError, Options, run};
 use mpsgate_edge::print;
-use mpsgate_hold::{Answer, Request};
+use mpsgate_mps::supervisor::{Answer, Options as HoldOptions, Request, ask, serve};
 
 fn main() -> ExitCode {
     mpsgate_edge::run(std::env::args_os(), |arguments: Arguments| {
@@ -21,12 +21,11 @@ fn main() -> ExitCode {
 
 /// Nothing of the daemon runs: no settings, no log but standard error, no second thread.
 fn hold(control: PathBuf, check: bool) -> Result<(), DaemonError> {
-    let options =
-        mpsgate_hold::Options { dir: paths::HOLD_DIR.into(), mps: paths::MPS_DIR.into(), control };
+    let options = HoldOptions { dir: paths::HOLD_DIR.into(), mps: paths::MPS_DIR.into(), control };
     if !check {
-        return mpsgate_hold::serve(&options).map_err(DaemonError::Hold);
+        return serve(&options).map_err(DaemonError::Hold);
     }
-    match mpsgate_hold::ask(&options.dir, &Request::Check).map_err(DaemonError::Hold)? {
+    match ask(&options.dir, &Request::Check).map_err(DaemonError::Hold)? {
         Answer::Ready(held) => {
             let text = format!("a holder answers; control daemons that it holds: {held}\n");
             print::answer(&text).map_err(DaemonError::Edge)

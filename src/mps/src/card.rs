@@ -23,7 +23,7 @@ use crate::layout::CardDirs;
 use crate::process::{POLL, Process};
 use crate::protocol::ServerStatus;
 use crate::spawner::{Spawner, Started};
-use mpsgate_hold::Root;
+use crate::supervisor::Root;
 use mpsgate_host::crash_point;
 
 /// Between two attempts on a channel that glitches.

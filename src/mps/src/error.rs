@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::supervisor::HoldError;
+
 /// What went wrong with an MPS control daemon, its directories or its channel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -229,7 +231,7 @@ pub enum MpsError {
     },
     /// The holder of control daemons did not start one.
     #[error("the holder did not start the control daemon")]
-    Hold(#[source] mpsgate_hold::HoldError),
+    Hold(#[source] HoldError),
     /// `systemctl` failed.
     #[error("`systemctl {arguments}` failed: {detail}")]
     Systemctl {

@@ -1,14 +1,13 @@
-//! Control daemons that another program of ours keeps, [`mpsgate_hold`]: for pods, which take along
-//! all that runs in them.
+//! Control daemons that another program of ours keeps, [`crate::supervisor`]: for pods, which take
+//! along all that runs in them.
 
 use std::path::PathBuf;
-
-use mpsgate_hold::{Answer, HoldError, Request, Start, ask};
 
 use crate::card::CardMps;
 use crate::error::MpsError;
 use crate::process::Process;
-use crate::spawner::{ForkSpawner, Spawner, Started};
+use crate::spawner::{Spawner, Started};
+use crate::supervisor::{Answer, HoldError, Request, Start, ask};
 
 /// Asks the holder whose directory this is.
 #[derive(Debug, Clone)]
@@ -56,23 +55,11 @@ impl Spawner for HoldSpawner {
             variables,
         });
         match ask(&self.dir, &request).map_err(MpsError::Hold)? {
-            Answer::Started(pid) => Ok(Started::Process(Process::open(pid))),
+            Answer::Started(pid) if pid > 0 => Ok(Started::Process(Process::open(pid))),
             other => {
                 let why = format!("{other:?} is no answer to a start");
                 Err(MpsError::Hold(HoldError::Message { why }))
             }
         }
-    }
-
-    fn has_ended(&self, card: &CardMps, started: &Started) -> Result<bool, MpsError> {
-        ForkSpawner.has_ended(card, started)
-    }
-
-    fn abort(&self, card: &CardMps, started: &Started) -> Result<(), MpsError> {
-        ForkSpawner.abort(card, started)
-    }
-
-    fn after_stop(&self, _card: &CardMps) -> Result<(), MpsError> {
-        Ok(())
     }
 }

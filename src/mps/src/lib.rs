@@ -33,6 +33,7 @@ mod run;
 mod server;
 mod spawner;
 mod stop;
+pub mod supervisor;
 mod sys;
 
 pub use capability::Capabilities;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::MpsError;
 use crate::protocol::LogLine;
+use crate::supervisor;
 
 /// More than this is never read at once.
 const READ_CAP: u64 = 256 * 1024;
@@ -31,12 +32,7 @@ impl LogFile {
     /// Opens it for the daemon. Appending, so that [`Self::trim`] cannot leave a hole before the
     /// next line.
     pub(crate) fn open_for_daemon(&self) -> Result<File, MpsError> {
-        OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o640)
-            .custom_flags(nix::libc::O_NOFOLLOW)
-            .open(&self.path)
+        supervisor::open_log(&self.path)
             .map_err(|source| MpsError::fs("open log", &self.path, source))
     }
 

@@ -9,8 +9,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mpsgate_hold::Root;
 use mpsgate_host::process::{self, Signal, Stat};
+
+use crate::supervisor::Root;
 
 /// How often a wait looks again.
 pub(crate) const POLL: Duration = Duration::from_millis(5);

@@ -19,10 +19,9 @@ use crate::error::MpsError;
 use crate::hold_spawner::HoldSpawner;
 use crate::process::Process;
 use crate::run::{Failure, run};
+use crate::supervisor::NOFILE;
 use crate::sys;
 
-/// NVIDIA's documentation asks for this many descriptors.
-const NOFILE: u64 = 16_384;
 /// systemd that knows `StandardOutput=append:`.
 const APPEND_SINCE: u32 = 240;
 /// `systemctl` waits for the unit; a unit of `Type=exec` is up as soon as it runs.
@@ -42,19 +41,30 @@ pub trait Spawner: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When that cannot be found out.
-    fn has_ended(&self, card: &CardMps, started: &Started) -> Result<bool, MpsError>;
+    fn has_ended(&self, _card: &CardMps, started: &Started) -> Result<bool, MpsError> {
+        Ok(!matches!(started, Started::Process(Some(process)) if process.is_alive()))
+    }
 
     /// Ends what was started and never came up.
     ///
     /// # Errors
     /// When it is still there afterwards.
-    fn abort(&self, card: &CardMps, started: &Started) -> Result<(), MpsError>;
+    fn abort(&self, _card: &CardMps, started: &Started) -> Result<(), MpsError> {
+        let Started::Process(Some(process)) = started else { return Ok(()) };
+        let sent = process.signal(Signal::KILL);
+        if sent.is_ok() && process.wait_gone(KILL_LIMIT) {
+            return Ok(());
+        }
+        Err(MpsError::StillRunning { pid: process.pid() })
+    }
 
     /// Called by `stop` once the daemon is gone.
     ///
     /// # Errors
     /// When the supervisor could not be told.
-    fn after_stop(&self, card: &CardMps) -> Result<(), MpsError>;
+    fn after_stop(&self, _card: &CardMps) -> Result<(), MpsError> {
+        Ok(())
+    }
 }
 
 /// What a spawner started.
@@ -106,23 +116,6 @@ impl Spawner for ForkSpawner {
         let mut pid = [0; 4];
         report.read_exact(&mut pid).map_err(failed)?;
         Ok(Started::Process(Process::open(i32::from_ne_bytes(pid))))
-    }
-
-    fn has_ended(&self, _card: &CardMps, started: &Started) -> Result<bool, MpsError> {
-        Ok(!matches!(started, Started::Process(Some(process)) if process.is_alive()))
-    }
-
-    fn abort(&self, _card: &CardMps, started: &Started) -> Result<(), MpsError> {
-        let Started::Process(Some(process)) = started else { return Ok(()) };
-        let sent = process.signal(Signal::KILL);
-        if sent.is_ok() && process.wait_gone(KILL_LIMIT) {
-            return Ok(());
-        }
-        Err(MpsError::StillRunning { pid: process.pid() })
-    }
-
-    fn after_stop(&self, _card: &CardMps) -> Result<(), MpsError> {
-        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@ use mpsgate_api::{
     parse_envelope,
 };
 use mpsgate_model::{Refusal, printable};
+use mpsgate_mps::supervisor;
 use serde::Serialize;
 
 /// A frame's bytes are an error, a version that is too far away, or a call that is sent again the
@@ -59,12 +60,12 @@ fn refusal(wire: WireRefusal) {
 
 /// What the holder is asked and answers is an error, or the same when it is written and read again.
 pub(crate) fn hold_message(data: &[u8]) {
-    let Some(text) = crate::text(data) else { return };
-    if let Ok(request) = mpsgate_hold::Request::parse(text) {
-        let written = request.encode().unwrap();
-        assert_eq!(mpsgate_hold::Request::parse(&written).unwrap(), request);
+    if let Ok(request) = supervisor::decode::<supervisor::Request>(data) {
+        let written = supervisor::encode(&request).unwrap();
+        assert_eq!(supervisor::decode::<supervisor::Request>(&written).unwrap(), request);
     }
-    if let Ok(answer) = mpsgate_hold::Answer::parse(text) {
-        assert_eq!(mpsgate_hold::Answer::parse(&answer.encode()).unwrap(), answer);
+    if let Ok(answer) = supervisor::decode::<supervisor::Answer>(data) {
+        let written = supervisor::encode(&answer).unwrap();
+        assert_eq!(supervisor::decode::<supervisor::Answer>(&written).unwrap(), answer);
     }
 }

@@ -23,12 +23,10 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, geteuid};
 
-use crate::error::HoldError;
-use crate::message::{Answer, MAX_BYTES, Request, Start};
-use crate::{Root, rules, socket};
+use super::{Answer, HoldError, MAX_BYTES, Request, Root, Start, decode, encode, rules, socket};
 
 /// NVIDIA's documentation asks for this many descriptors.
-const NOFILE: u64 = 16_384;
+pub(crate) const NOFILE: u64 = 16_384;
 /// For a whole question. Only root can ask, and it asks at once.
 const QUESTION: Duration = Duration::from_secs(2);
 /// After `quit`, after SIGTERM and after SIGKILL: together less than a pod's 30 s.
@@ -177,8 +175,8 @@ impl Holder {
 
     /// A question that cannot be read or answered is told and is over.
     fn answer(&mut self, mut stream: UnixStream) {
-        let answer = match read(&mut stream) {
-            Ok(text) => self.decide(&text).unwrap_or_else(|error| {
+        let mut answer = match read(&mut stream) {
+            Ok(question) => self.decide(&question).unwrap_or_else(|error| {
                 let mut why = error.to_string();
                 if let Some(source) = std::error::Error::source(&error) {
                     why.push_str(&format!(": {source}"));
@@ -190,16 +188,18 @@ impl Holder {
                 return;
             }
         };
-        if let Answer::Refused(why) = &answer {
+        if let Answer::Refused(why) = &mut answer {
+            *why = why.replace(['\n', '\r', '\0'], " ");
             say(&format!("refused: {why}"));
         }
-        if let Err(error) = stream.write_all(answer.encode().as_bytes()) {
+        let told = encode(&answer).map(|bytes| stream.write_all(&bytes));
+        if let Ok(Err(error)) = told {
             say(&format!("answer not taken: {error}"));
         }
     }
 
-    fn decide(&mut self, text: &str) -> Result<Answer, HoldError> {
-        let start = match Request::parse(text)? {
+    fn decide(&mut self, question: &[u8]) -> Result<Answer, HoldError> {
+        let start = match decode(question)? {
             Request::Check => return Ok(Answer::Ready(self.held.len())),
             Request::Start(start) => start,
         };
@@ -296,7 +296,7 @@ impl Holder {
 }
 
 /// The whole question, from root in a pid namespace that we see.
-fn read(stream: &mut UnixStream) -> io::Result<String> {
+fn read(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(QUESTION))?;
     let peer = getsockopt(stream, PeerCredentials)?;
@@ -311,7 +311,7 @@ fn read(stream: &mut UnixStream) -> io::Result<String> {
         // Zero would mean no limit.
         stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         match stream.read(&mut chunk) {
-            Ok(0) => break,
+            Ok(0) => return Ok(bytes),
             Ok(count) => bytes.extend_from_slice(&chunk[..count]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -320,7 +320,6 @@ fn read(stream: &mut UnixStream) -> io::Result<String> {
             return Err(io::Error::other("too long, or too slow"));
         }
     }
-    String::from_utf8(bytes).map_err(io::Error::other)
 }
 
 /// In a process group of its own, with no descriptor of ours and nothing of our environment.
@@ -341,7 +340,7 @@ fn spawn(start: &Start) -> Result<Child, HoldError> {
 }
 
 /// Appending: mpsgated trims it.
-fn open_log(path: &Path) -> io::Result<File> {
+pub(crate) fn open_log(path: &Path) -> io::Result<File> {
     let mut open = OpenOptions::new();
     open.append(true).create(true).mode(0o640).custom_flags(libc::O_NOFOLLOW).open(path)
 }

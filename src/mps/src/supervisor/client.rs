@@ -10,9 +10,7 @@ use std::time::Duration;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::geteuid;
 
-use crate::error::HoldError;
-use crate::message::{Answer, MAX_BYTES, Request};
-use crate::socket;
+use super::{Answer, HoldError, MAX_BYTES, Request, decode, encode, socket};
 
 /// A start is a fork and an exec; the rest is a look at a list.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -24,18 +22,18 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// user, pid namespace or IPC namespace; [`HoldError::Message`]; [`HoldError::Refused`].
 pub fn ask(dir: &Path, request: &Request) -> Result<Answer, HoldError> {
     let socket = socket(dir);
-    let text = request.encode()?;
+    let question = encode(request)?;
     let away = |source| HoldError::Away { socket: socket.clone(), source };
     let mut stream = UnixStream::connect(&socket).map_err(away)?;
     check_peer(&socket, &stream)?;
     stream.set_read_timeout(Some(LIMIT)).map_err(away)?;
     stream.set_write_timeout(Some(LIMIT)).map_err(away)?;
-    stream.write_all(text.as_bytes()).map_err(away)?;
+    stream.write_all(&question).map_err(away)?;
     stream.shutdown(Shutdown::Write).map_err(away)?;
-    let mut answer = String::new();
+    let mut answer = Vec::new();
     let cap = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    stream.take(cap).read_to_string(&mut answer).map_err(away)?;
-    match Answer::parse(&answer)? {
+    stream.take(cap).read_to_end(&mut answer).map_err(away)?;
+    match decode(&answer)? {
         Answer::Refused(why) => Err(HoldError::Refused { why }),
         answer => Ok(answer),
     }

@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use crate::message::Start;
+use super::Start;
 
 /// Why that is not started; nothing where it may be.
-pub(crate) fn objection(start: &Start, control: &Path, mps: &Path) -> Option<String> {
+pub(super) fn objection(start: &Start, control: &Path, mps: &Path) -> Option<String> {
     if start.program != control {
         return Some(format!(
             "it was started with --control {}, and is asked for {}",

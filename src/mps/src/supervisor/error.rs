@@ -100,7 +100,7 @@ impl HoldError {
         }
     }
 
-    pub(crate) fn fs(
+    pub(super) fn fs(
         action: &'static str,
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(io::Error) -> Self {
@@ -108,7 +108,7 @@ impl HoldError {
         move |source| Self::Fs { action, path, source }
     }
 
-    pub(crate) fn message(why: impl Into<String>) -> Self {
-        Self::Message { why: why.into() }
+    pub(super) fn message(why: impl ToString) -> Self {
+        Self::Message { why: why.to_string() }
     }
 }

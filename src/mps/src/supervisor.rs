@@ -19,7 +19,8 @@ mod server;
 
 pub use client::ask;
 pub use error::HoldError;
-pub use message::{Answer, MAX_BYTES, Request, Start, VERSION};
+pub use message::{Answer, MAX_BYTES, Request, Start, decode, encode};
+pub(crate) use server::{NOFILE, open_log};
 pub use server::{Options, serve};
 
 use std::fs;

@@ -1,0 +1,108 @@
+//! One supervisor with children that stand for control daemons. A program of its own, with one
+//! test: the supervisor waits for every child of its process.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+
+use mpsgate_mps::supervisor::{Answer, HoldError, Options, Request, Start, ask, serve, socket};
+use mpsgate_testing::wait_for;
+use nix::sys::pthread::{pthread_kill, pthread_self};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// `tail -f` goes on, as a control daemon does; as a front-end it prints and ends.
+const PROGRAM: &str = "/usr/bin/tail";
+
+fn start(options: &Options) -> Start {
+    let base = options.mps.join("0");
+    let path = |part: &str| base.join(part).display().to_string();
+    Start {
+        card: 0,
+        uuid: "GPU-0".into(),
+        program: options.control.clone(),
+        log: base.join("log/control.log"),
+        arguments: vec!["-f".into()],
+        variables: vec![
+            ("PATH".into(), "/usr/bin:/bin".into()),
+            ("CUDA_VISIBLE_DEVICES".into(), "GPU-0".into()),
+            ("CUDA_MPS_PIPE_DIRECTORY".into(), path("pipe")),
+            ("CUDA_MPS_LOG_DIRECTORY".into(), path("log")),
+        ],
+    }
+}
+
+fn refused(dir: &Path, request: &Request) -> String {
+    match ask(dir, request).unwrap_err() {
+        HoldError::Refused { why } => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
+    let root = tempfile::tempdir().unwrap();
+    let (dir, mps) = (root.path().join("hold"), root.path().join("mps"));
+    let options = Options { dir, mps, control: PROGRAM.into() };
+    fs::create_dir_all(options.mps.join("0/log")).unwrap();
+    let (sender, thread) = mpsc::channel();
+    let serving = thread::spawn({
+        let options = options.clone();
+        move || {
+            sender.send(pthread_self()).unwrap();
+            serve(&options)
+        }
+    });
+    let dir = &options.dir;
+    wait_for("the supervisor answers", || {
+        ask(dir, &Request::Check).is_ok_and(|answer| answer == Answer::Ready(0))
+    });
+    let wanted = start(&options);
+    let request = Request::Start(wanted.clone());
+    let Answer::Started(first) = ask(dir, &request).unwrap() else { panic!() };
+    let environment = || fs::read_to_string(format!("/proc/{first}/environ")).unwrap();
+    wait_for("exec is over", || !environment().is_empty());
+    let environment = environment();
+    let mut found: Vec<&str> = environment.split_terminator('\0').collect();
+    let wished: Vec<String> = wanted.variables.iter().map(|(n, v)| format!("{n}={v}")).collect();
+    let mut wished: Vec<&str> = wished.iter().map(String::as_str).collect();
+    found.sort_unstable();
+    wished.sort_unstable();
+    assert_eq!(found, wished);
+    assert!(refused(dir, &request).contains(&format!("lives, pid {first}")));
+    assert_eq!(ask(dir, &Request::Check).unwrap(), Answer::Ready(1));
+
+    // What is not understood is said, and is the end of that connection alone.
+    let newer = r#"{"format":7,"message":"check"}"#;
+    for (said, why) in [("", ""), ("GET / HTTP/1.1\r\n\r\n", ""), (newer, "has format 7")] {
+        let mut stream = UnixStream::connect(socket(dir)).unwrap();
+        stream.write_all(said.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("refused") && answer.contains(why), "{said:?}: {answer:?}");
+    }
+    let other = Start { program: "/bin/sh".into(), ..wanted };
+    assert!(refused(dir, &Request::Start(other)).contains("--control /usr/bin/tail"));
+
+    kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
+    let mut second = None;
+    wait_for("another is started", || {
+        if let Ok(Answer::Started(pid)) = ask(dir, &request) {
+            second = Some(pid);
+        }
+        second.is_some()
+    });
+    let second = second.unwrap();
+    assert_ne!(first, second);
+
+    pthread_kill(thread.recv().unwrap(), Signal::SIGTERM).unwrap();
+    serving.join().unwrap().unwrap();
+    assert!(!Path::new(&format!("/proc/{second}")).exists());
+    assert!(matches!(ask(dir, &Request::Check), Err(HoldError::Away { .. })));
+}
