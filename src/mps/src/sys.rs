@@ -12,6 +12,7 @@ use std::process::Command;
 
 use nix::libc;
 use nix::sys::resource::{Resource, rlim_t, setrlimit};
+use nix::sys::signal::SigSet;
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{ForkResult, fork, getpid, setsid, write};
 
@@ -97,5 +98,13 @@ pub(crate) fn daemonise(command: &mut Command, report: OwnedFd, nofile: [(rlim_t
         Ok(())
     };
     // SAFETY: the closure makes system calls only: no allocation, no locks, no panics.
+    unsafe { command.pre_exec(between_fork_and_exec) };
+}
+
+/// Has `command`'s program begin with no signal blocked: std hands ours on, and a supervisor has
+/// blocked those that it reads, SIGTERM among them.
+pub(crate) fn unblock_signals(command: &mut Command) {
+    let between_fork_and_exec = || Ok(SigSet::empty().thread_set_mask()?);
+    // SAFETY: one system call on a value of its own: no allocation, no locks, no panics.
     unsafe { command.pre_exec(between_fork_and_exec) };
 }

@@ -74,6 +74,8 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     found.sort_unstable();
     wished.sort_unstable();
     assert_eq!(found, wished);
+    let status = fs::read_to_string(format!("/proc/{first}/status")).unwrap();
+    assert!(status.contains("\nSigBlk:\t0000000000000000\n"), "{status}");
     assert!(refused(dir, &request).contains(&format!("lives, pid {first}")));
     assert_eq!(ask(dir, &Request::Check).unwrap(), Answer::Ready(1));
 

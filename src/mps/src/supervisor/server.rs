@@ -24,6 +24,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, geteuid};
 
 use super::{Answer, HoldError, MAX_BYTES, Request, Root, Start, decode, encode, rules, socket};
+use crate::sys;
 
 /// NVIDIA's documentation asks for this many descriptors.
 pub(crate) const NOFILE: u64 = 16_384;
@@ -59,7 +60,6 @@ pub fn serve(options: &Options) -> Result<(), HoldError> {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGCHLD] {
         signals.add(signal);
     }
-    // std gives children an empty mask.
     signals.thread_block().map_err(system("block signals"))?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(system("receive signals"))?;
@@ -277,7 +277,9 @@ impl Holder {
     /// The front-end is the same program without arguments.
     fn quit(&self, card: u32) -> io::Result<Child> {
         let base = self.options.mps.join(card.to_string());
-        let mut child = Command::new(&self.options.control)
+        let mut command = Command::new(&self.options.control);
+        sys::unblock_signals(&mut command);
+        let mut child = command
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .env("CUDA_MPS_PIPE_DIRECTORY", base.join("pipe"))
@@ -326,7 +328,9 @@ fn read(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 fn spawn(start: &Start) -> Result<Child, HoldError> {
     let log = open_log(&start.log).map_err(HoldError::fs("open", &start.log))?;
     let errors = log.try_clone().map_err(HoldError::fs("open", &start.log))?;
-    Command::new(&start.program)
+    let mut command = Command::new(&start.program);
+    sys::unblock_signals(&mut command);
+    command
         .args(&start.arguments)
         .env_clear()
         .envs(start.variables.iter().map(|(name, value)| (name, value)))
