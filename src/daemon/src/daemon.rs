@@ -21,6 +21,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::api_server::ApiServer;
 use crate::around::Around;
+use crate::cdi;
 use crate::counters::Events;
 use crate::hardware::Hardware;
 use crate::orders::{LimitOrder, Order};
@@ -54,7 +55,7 @@ pub(crate) struct Daemon {
     around: Mutex<Around>,
     /// What is counted and timed, for the metrics.
     pub(crate) events: Events,
-    cdi: Mutex<mpsgate_cdi::Cache>,
+    cdi: Mutex<cdi::Cache>,
     card_tasks: Mutex<BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>>,
     tasks: mpsc::UnboundedSender<Task>,
     /// To the task that has the driver limit cgroups.
@@ -102,7 +103,7 @@ impl Daemon {
             ledger_file: Mutex::new(ledger_file),
             around: Mutex::default(),
             events: Events::new(),
-            cdi: Mutex::new(mpsgate_cdi::Cache::new(mpsgate_cdi::DIRECTORIES)),
+            cdi: Mutex::new(cdi::Cache::new(cdi::DIRECTORIES)),
             card_tasks: Mutex::default(),
             tasks,
             limits,
@@ -188,7 +189,7 @@ impl Daemon {
     }
 
     /// The node's CDI specifications.
-    pub(crate) fn cdi(&self) -> MutexGuard<'_, mpsgate_cdi::Cache> {
+    pub(crate) fn cdi(&self) -> MutexGuard<'_, cdi::Cache> {
         self.cdi.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

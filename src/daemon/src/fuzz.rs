@@ -5,6 +5,8 @@ use std::io;
 
 use mpsgate_model::GpuUuid;
 
+pub use crate::cdi::{Cache as Specifications, KIND};
+
 /// The pid, and the nested ones, in the `fdinfo` of a pidfd.
 #[must_use]
 pub fn fdinfo(text: &str) -> Option<(u32, Vec<u32>)> {

@@ -26,6 +26,7 @@ mod arguments;
 mod around;
 mod calls;
 mod cards;
+mod cdi;
 mod cgroup;
 mod cgroup_limits;
 mod counters;

@@ -1,4 +1,5 @@
-//! What an OCI engine hands to a runtime: argv, `config.json`, hook state and log file.
+//! What an OCI engine hands to a runtime: argv, `config.json`, hook state and log file; and the
+//! node's CDI specifications.
 //!
 //! Each module owns one of these formats. All of them are lenient in what they read, because
 //! engines and runtimes add fields and flags with every release, and exact in what they write.
@@ -6,6 +7,7 @@
 #![warn(clippy::pedantic)]
 
 pub mod argv;
+pub mod cdi;
 pub mod hook_state;
 pub mod process;
 pub mod runtime_log;

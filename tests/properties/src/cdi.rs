@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-use mpsgate_cdi::{Cache, KIND};
+use mpsgate_daemon::fuzz::{KIND, Specifications};
 
 thread_local! {
     // In memory, and removed with its thread. One directory for all inputs: each is a new file.
@@ -30,7 +30,7 @@ pub(crate) fn cdi(data: &[u8]) {
         let directory = path.parent().unwrap();
         for device in ["0", "all", "GPU-00000000-0000-4000-8000-000000000000"] {
             // Each its own cache: a cached error must be the same as a fresh one.
-            let mut cache = Cache::new([directory]);
+            let mut cache = Specifications::new([directory]);
             let found = cache.resolve(device);
             match (&found, cache.resolve(device)) {
                 (Ok(a), Ok(b)) => assert_eq!(*a, b),

@@ -18,7 +18,7 @@ use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
 use crate::orders::Order;
-use crate::{DaemonError, ends, process, tokens};
+use crate::{DaemonError, cdi, ends, process, tokens};
 use mpsgate_host::clock::now_ms;
 
 /// How long a container waits for the last processes of its previous instance, and how often they
@@ -199,7 +199,7 @@ fn cdi_edits(daemon: &Daemon, grant: &Grant) -> Cdi {
     all.map_or(Cdi::Absent, Cdi::Edits)
 }
 
-fn cdi_of_card(specifications: &mut mpsgate_cdi::Cache, card: &GrantedCard) -> Cdi {
+fn cdi_of_card(specifications: &mut cdi::Cache, card: &GrantedCard) -> Cdi {
     let mut problem = None;
     // Their generator names devices by index, by UUID or by both, as its user wished.
     for name in [card.uuid.to_string(), card.index.to_string()] {

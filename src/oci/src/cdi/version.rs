@@ -4,15 +4,14 @@
 //! more than its version has is refused by containerd, CRI-O, Docker and Podman, and a version that
 //! is not known may mean what no reader of today does.
 
-use crate::spec::{ContainerEdits, Spec};
+use super::{ContainerEdits, Spec};
 
 /// The released versions, from the oldest. 0.8.0 and 1.0.0 changed the reference's interface, not
 /// the format.
 const VERSIONS: [&str; 10] =
     ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
 
-/// Checks a specification's version.
-pub(crate) fn check(spec: &Spec) -> Result<(), String> {
+pub(super) fn check(spec: &Spec) -> Result<(), String> {
     let claimed = spec.cdi_version.trim_start_matches('v');
     let rank = |version: &str| VERSIONS.iter().position(|known| *known == version);
     let Some(claimed_rank) = rank(claimed) else {

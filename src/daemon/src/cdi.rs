@@ -1,14 +1,8 @@
-//! The node's CDI specifications: which device nodes, mounts, hooks and variables a device needs in
-//! a container. Reads the specification directories, writes nothing. Called by the daemon, which
-//! puts the answer into a grant; the shim applies it.
+//! What a card needs in a container, by the node's CDI specifications ([`mpsgate_oci::cdi`]). Reads
+//! their directories, writes nothing; the answer goes into a grant, and the shim applies it.
 //!
-//! After the Container Device Interface 1.1.0 (`SPEC.md`): files named `*.json`, `*.yaml` or
-//! `*.yml`; a device of a later directory wins over one of an earlier; one that two files of the
-//! same directory define is an error. A field that is not known is an error too, because what it
-//! asks for would silently be missing.
-
-mod spec;
-mod version;
+//! Files are named `*.json`, `*.yaml` or `*.yml`. A device of a later directory wins over one of an
+//! earlier; one that two files of the same directory define is an error.
 
 use std::fs;
 use std::io::Read;
@@ -17,11 +11,10 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use mpsgate_model::{CdiEdits, CdiHook, CdiMount, DeviceNode};
-
-use crate::spec::{ContainerEdits, Spec};
+use mpsgate_oci::cdi::{ContainerEdits, Spec};
 
 /// Where specifications lie, by rising priority: what an administrator wrote, what tools generate.
-pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
+pub(crate) const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 /// The kind of NVIDIA's GPUs.
 pub const KIND: &str = "nvidia.com/gpu";
 /// Largest file, in bytes. NVIDIA's for 16 GPUs has about 100 KiB.
@@ -98,7 +91,7 @@ impl Cache {
         let mut found: Option<(usize, &Path, &Spec)> = None;
         for (directory, path, spec) in &self.specs {
             let Ok(spec) = spec else { continue };
-            if spec.kind != KIND || spec.device(device).is_none() {
+            if spec.kind != KIND || spec.edits_of(device).is_none() {
                 continue;
             }
             if let Some((other, first, _)) = found
@@ -122,9 +115,8 @@ impl Cache {
             };
         };
         let mut edits = CdiEdits::default();
-        let of_device = spec.device(device).map(|d| &d.container_edits);
         // The file's own edits come first, as in the reference implementation.
-        for part in std::iter::once(&spec.container_edits).chain(of_device) {
+        for part in std::iter::once(&spec.container_edits).chain(spec.edits_of(device)) {
             merge(&mut edits, part).map_err(|why| CdiError::Unsupported {
                 device: device.to_owned(),
                 file: file.to_owned(),
@@ -176,7 +168,7 @@ fn load(path: &Path) -> Result<Spec, String> {
         let line = error.to_string();
         format!("{name} is no CDI specification: {}", line.lines().next().unwrap_or_default())
     })?;
-    version::check(&spec).map_err(|why| format!("{name} cannot be used: {why}"))?;
+    spec.check_version().map_err(|why| format!("{name} cannot be used: {why}"))?;
     Ok(spec)
 }
 
