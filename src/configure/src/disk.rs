@@ -2,6 +2,11 @@
 //!
 //! Engines' settings are read as root, and links among them are followed as the engine follows
 //! them; what is no regular file is not read (a FIFO would hang), nor more than [`LARGEST`] bytes.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the one place that reads the machine's settings"
+)]
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _};

@@ -2,6 +2,11 @@
 //! a second call changes nothing; and, where containerd's program is there, that it reads the
 //! result as meant.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests make what they look at"
+)]
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -2,6 +2,11 @@
 //! driver answers is checked on a GPU, in `tests/gpu`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests make what they look at"
+)]
 
 mod node;
 

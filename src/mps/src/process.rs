@@ -169,6 +169,7 @@ pub(crate) fn all_pids() -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    #![allow(clippy::disallowed_methods, reason = "tests make what they look at")]
     use super::*;
 
     #[test]

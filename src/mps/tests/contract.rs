@@ -3,6 +3,7 @@
 //!
 //! The real half is skipped where the program is not there. Some tests need root.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(clippy::disallowed_methods, reason = "tests make what they look at")]
 
 #[path = "contract/client.rs"]
 mod client;
