@@ -158,6 +158,35 @@ fn a_grant_changes_the_spec_as_recorded() {
     golden!("grants.txt", &text);
 }
 
+/// The specification's own types evaluate it, not the reader that our edits are made with.
+#[test]
+fn what_a_grant_leaves_of_an_engines_document_is_a_valid_one() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/catalogue/captured");
+    let mut documents = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let captured: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        for injector in [Injector::Devices, Injector::NvidiaRuntime, Injector::Cdi(cdi())] {
+            let grant = grant(Some(30), Priority::Low);
+            let spec = captured["config"].clone();
+            let Ok(edits) =
+                grant_edits(View::new(&spec), &wanted(None, None), &grant, &injector, HOOK)
+            else {
+                continue;
+            };
+            let mut edited = spec;
+            apply(&mut edited, &edits).unwrap();
+            let spec: oci_spec::runtime::Spec = serde_json::from_value(edited)
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let hooks = spec.hooks().as_ref().and_then(|hooks| hooks.create_runtime().clone());
+            let ours = |hook: &oci_spec::runtime::Hook| hook.path().as_os_str() == HOOK;
+            assert!(hooks.unwrap_or_default().iter().any(ours), "{}", path.display());
+            documents += 1;
+        }
+    }
+    assert!(documents > 100, "{documents}");
+}
+
 #[test]
 fn a_mount_of_its_own_where_the_channel_belongs_is_refused() {
     let spec = |destination: &str| json!({ "mounts": [{ "destination": destination, "source": "/x", "options": ["bind"] }] });

@@ -125,3 +125,33 @@ fn who_may_use_a_crate_of_ours_is_who_does() {
         }
     }
 }
+
+/// What others have solved is used, not written anew; what is there for packagers stays where they
+/// look.
+#[test]
+fn crates_of_others_are_used_and_the_top_of_the_tree_is_complete() {
+    let dependencies = dependencies(false);
+    let ours = crates();
+    let of_ours =
+        |user: &str| user.strip_prefix("mpsgate-").is_some_and(|name| ours.contains(name));
+    for name in [
+        "caps",
+        "clap",
+        "kube",
+        "log",
+        "nix",
+        "nvml-wrapper",
+        "oci-spec",
+        "serde_json",
+        "tempfile",
+        "tokio",
+    ] {
+        let used = dependencies.iter().any(|(user, used)| of_ours(user) && used.contains(name));
+        assert!(used, "no crate under src uses {name}");
+    }
+    for name in
+        ["Cargo.toml", "README.md", "config", "deb", "hooks", "packaging", "rpm", "src", "tests"]
+    {
+        assert!(root().join(name).exists(), "{name}");
+    }
+}

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use caps::{CapSet, Capability};
 use mpsgate_host::crash::Steps;
 use nix::errno::Errno;
 use nix::libc;
@@ -28,6 +29,23 @@ use crate::sys;
 
 /// NVIDIA's documentation asks for this many descriptors.
 pub(crate) const NOFILE: u64 = 16_384;
+/// What no control daemon needs: its unit leaves them out, too. A pod that is privileged has them
+/// all.
+const UNNEEDED: [Capability; 13] = [
+    Capability::CAP_AUDIT_CONTROL,
+    Capability::CAP_AUDIT_READ,
+    Capability::CAP_AUDIT_WRITE,
+    Capability::CAP_BLOCK_SUSPEND,
+    Capability::CAP_LINUX_IMMUTABLE,
+    Capability::CAP_MAC_ADMIN,
+    Capability::CAP_MAC_OVERRIDE,
+    Capability::CAP_SYSLOG,
+    Capability::CAP_SYS_BOOT,
+    Capability::CAP_SYS_PACCT,
+    Capability::CAP_SYS_TIME,
+    Capability::CAP_SYS_TTY_CONFIG,
+    Capability::CAP_WAKE_ALARM,
+];
 /// For a whole question. Only root can ask, and it asks at once.
 const QUESTION: Duration = Duration::from_secs(2);
 /// After `quit`, after SIGTERM and after SIGKILL: together less than a pod's 30 s.
@@ -66,6 +84,7 @@ pub fn serve(options: &Options) -> Result<(), HoldError> {
     // A server outlives a control daemon that is killed, and would stay a zombie of nobody's.
     set_child_subreaper(true).map_err(system("become a subreaper"))?;
     raise_nofile().map_err(system("look at the limit of descriptors"))?;
+    bound_capabilities();
     let mut holder = Holder::bind(options)?;
     say(&format!("ready at {}, for {}", holder.socket.display(), options.control.display()));
     serve_until(&mut holder, &signals, |signals| {
@@ -117,6 +136,15 @@ fn raise_nofile() -> nix::Result<()> {
     let wanted = hard.max(NOFILE);
     setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted)
         .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard))
+}
+
+/// Of what is started from now on. Who may not do so has none to give.
+fn bound_capabilities() {
+    for capability in UNNEEDED {
+        if let Err(error) = caps::drop(None, CapSet::Bounding, capability) {
+            return say(&format!("control daemons keep {capability}: {error}"));
+        }
+    }
 }
 
 fn say(line: &str) {

@@ -19,6 +19,7 @@ use mpsgate_config::{Policy, Unallocated};
 use mpsgate_oci::spec::{apply, glance};
 use mpsgate_policy::{Decision, NoteAction, Verdict, may_matter};
 use mpsgate_testing::golden;
+use serde_json::Value;
 
 use fixture::{Fixture, fixtures};
 /// Ways that leave nothing in a spec. The page says so of each, and what an operator can do.
@@ -88,6 +89,31 @@ fn every_way_of_the_page_is_decided_as_recorded() {
         text.push('\n');
     }
     golden!("catalogue.txt", &text);
+}
+
+/// The specification's own types evaluate it, not the reader that our edits are made with.
+#[test]
+fn what_edits_leave_of_an_engines_document_is_a_valid_one() {
+    let spec =
+        |document: &Value| serde_json::from_value::<oci_spec::runtime::Spec>(document.clone());
+    let mut edited = 0;
+    for fixture in fixtures() {
+        let Ok(before) = spec(&fixture.config) else { continue };
+        for (value, word) in VALUES {
+            let edits = match fixture.decide(&policy(value)).verdict {
+                Verdict::Edit(edits) => edits,
+                Verdict::Reserve(wanted) => wanted.edits,
+                Verdict::Pass | Verdict::Refuse(_) => continue,
+            };
+            let mut document = fixture.config.clone();
+            apply(&mut document, &edits).unwrap();
+            let name = format!("{}: {}, {word}", fixture.engine, fixture.command);
+            let after = spec(&document).unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(edits.is_empty(), after == before, "{name}: {edits:?}");
+            edited += usize::from(!edits.is_empty());
+        }
+    }
+    assert!(edited > 20, "{edited}");
 }
 
 #[test]

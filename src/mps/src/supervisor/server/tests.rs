@@ -27,3 +27,13 @@ fn nobody_there_is_told_from_somebody_who_says_no() {
     let error = ask(&root.path().join("hold"), &Request::Check).unwrap_err();
     assert!(error.to_string().contains("no holder of MPS control daemons answers"), "{error}");
 }
+
+#[test]
+fn control_daemons_have_the_capabilities_that_their_unit_would_leave() {
+    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd/mpsgate-mps@.service");
+    let unit = fs::read_to_string(unit).unwrap();
+    let lists = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet=~"));
+    let names = lists.flat_map(str::split_whitespace);
+    let left_out: caps::CapsHashSet = names.map(|name| name.parse().unwrap()).collect();
+    assert_eq!(caps::CapsHashSet::from(UNNEEDED), left_out);
+}
