@@ -9,7 +9,7 @@
 use std::num::NonZeroU32;
 
 use mpsgate_config::Ipc;
-use mpsgate_model::{Code, Mib, Refusal, printable};
+use mpsgate_model::{Code, Mib, Refusal, Resource, printable};
 
 use crate::handlers::{Known, Way, Where};
 use mpsgate_policy::schedule::{self, Word};
@@ -330,8 +330,8 @@ fn amounts(pod: &Pod, container: &Container, refuse: &mut impl FnMut(Refusal)) {
 
 /// What one of nos' slices is.
 fn slice_of(resource: &str) -> Option<Mib> {
-    let gib: u64 = resource.strip_prefix("nvidia.com/gpu-")?.strip_suffix("gb")?.parse().ok()?;
-    gib.checked_mul(1024).map(Mib)
+    let resource = Resource::parse(resource)?;
+    resource.unit().filter(|_| matches!(resource, Resource::Slice(_)))
 }
 
 fn visible_devices(container: &Container) -> Option<String> {

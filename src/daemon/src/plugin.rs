@@ -17,7 +17,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mpsgate_config::Kubernetes;
-use mpsgate_deviceplugin::{Card, Inventory, Place, Resource, Unit, serve};
+use mpsgate_deviceplugin::{Card, Inventory, Place, serve};
+use mpsgate_model::Resource;
 use mpsgate_node::Node;
 use mpsgate_policy::Condition;
 use tokio::sync::{oneshot, watch};
@@ -29,12 +30,12 @@ use crate::{DaemonError, kubelet};
 
 /// The resources that the settings name, and slices that pods ask for.
 fn resources(settings: &Kubernetes, asked: &[u64]) -> BTreeMap<String, Resource> {
-    let units = settings.memory_units_mib.iter().filter_map(|mib| Unit::new((*mib).into()));
+    let units = settings.memory_units_mib.iter().filter_map(|mib| Resource::by((*mib).into()));
     let configured: Vec<u64> = settings.slices_gib.iter().map(|gib| (*gib).into()).collect();
     let further = asked.iter().filter(|gib| !configured.contains(gib));
     let slices = configured.iter().chain(further).filter_map(|gib| Resource::slice(*gib));
-    let memory = [Unit::GIB].into_iter().chain(units).map(Resource::gpu_mem);
-    memory.chain(slices).map(|resource| (resource.name().to_owned(), resource)).collect()
+    let all = [Resource::Memory].into_iter().chain(units).chain(slices);
+    all.map(|resource| (resource.to_string(), resource)).collect()
 }
 
 /// Slices that pods ask for.
@@ -113,7 +114,7 @@ fn replace(now: &mut Inventory, next: Inventory) -> bool {
 }
 
 fn start(daemon: &Arc<Daemon>, directory: &Path, resource: Resource) -> Running {
-    let name = resource.name().to_owned();
+    let name = resource.to_string();
     log::info!(resource = name.as_str(), directory:% = directory.display(); "device plugin starts");
     daemon.around().served.insert(name.clone(), Served::default());
     let (inventory, cards) = watch::channel(inventory(&daemon.node(), &name));

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::SlicesUid;
-use mpsgate_deviceplugin::Unit;
-use mpsgate_model::{Code, ComputeShare, GpuUuid, Handed, Mib, PodContainer, Refusal};
+use mpsgate_model::{
+    Code, ComputeShare, GPU_MEMORY, GpuUuid, Handed, Mib, PodContainer, Refusal, Resource,
+};
 use mpsgate_node::Confirmed;
 use mpsgate_policy::{Listed, schedule};
 use mpsgate_token::{Bearer, Claims};
@@ -26,15 +27,10 @@ use mpsgate_host::clock::now_ms;
 const TEND: Duration = Duration::from_secs(60 * 60);
 const KUBELET_LOOK: Duration = Duration::from_secs(10);
 
-/// What nos' resources begin with.
-const SLICE: &str = "nvidia.com/gpu-";
-
 /// What a token says: resource, memory, and the card of its devices.
 fn read(claims: Claims) -> ((String, Mib), Option<GpuUuid>) {
     // The first tokens do not say it, and were of this one.
-    let resource = claims
-        .resource
-        .unwrap_or_else(|| mpsgate_deviceplugin::Resource::gpu_mem(Unit::GIB).name().to_owned());
+    let resource = claims.resource.unwrap_or_else(|| GPU_MEMORY.to_owned());
     let card = claims.card.and_then(|card| GpuUuid::parse(&card).ok());
     ((resource, Mib(claims.memory_mib)), card)
 }
@@ -115,7 +111,8 @@ pub(crate) async fn confirm(
 /// Why a slice is not for processes of this uid, where the settings say for whose slices are.
 fn wrong_uid(daemon: &Daemon, resource: &str, asks: u32) -> Option<Refusal> {
     let SlicesUid::Only(uid) = daemon.settings.now().kubernetes.slices_uid else { return None };
-    (resource.starts_with(SLICE) && asks != uid).then(|| {
+    let is_slice = matches!(Resource::parse(resource), Some(Resource::Slice(_)));
+    (is_slice && asks != uid).then(|| {
         Refusal::new(
             Code::Uid,
             format!("its CUDA processes run as uid {asks}, and {resource} is for uid {uid} alone"),

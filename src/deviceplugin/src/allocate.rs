@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::pin::Pin;
 
-use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_model::{GpuUuid, Mib, Resource};
 
 use crate::api::ContainerAllocateResponse;
-use crate::{DeviceId, Event, Inventory, Resource};
+use crate::resource::{has_seeds_env, most};
+use crate::{DeviceId, Event, Inventory};
 
 /// The annotation that carries the token; no more than a pod's author could write is accepted from
 /// any other.
@@ -42,11 +43,11 @@ impl Ask {
     /// # Errors
     /// None at all, an id that is not ours or comes twice, more than a container may have.
     pub(crate) fn of(resource: &Resource, ids: &[String]) -> Result<Self, Denied> {
-        let name = resource.name();
+        let name = resource.to_string();
         if ids.is_empty() {
             return Err(Denied::new(format!("kubelet asks for no device of {name}")));
         }
-        if let Some(most) = resource.most().filter(|most| ids.len() > *most) {
+        if let Some(most) = most(*resource).filter(|most| ids.len() > *most) {
             return Err(Denied::new(format!(
                 "a container can have {most} of {name} and asks for {}: set {name}: {most} in resources.limits, \
                  and ask for a larger one where it needs more memory",
@@ -63,7 +64,8 @@ impl Ask {
                 return Err(Denied::new(format!("kubelet gave out {text} of {name} twice")));
             }
         }
-        let (devices, memory) = (ids.len(), resource.memory(ids.len()));
+        let (devices, memory) =
+            (ids.len(), resource.memory(u64::try_from(ids.len()).unwrap_or(u64::MAX)));
         Ok(Self { resource: name.to_owned(), devices, memory, cards })
     }
 
@@ -124,14 +126,11 @@ pub(crate) fn answer(
 ) -> ContainerAllocateResponse {
     let mut response = ContainerAllocateResponse::default();
     response.annotations.insert(GRANT.to_owned(), granted.token);
-    if !resource.has_seeds_env() {
+    if !has_seeds_env(*resource) {
         return response;
     }
     let card = ask.card().and_then(|uuid| inventory.cards.get(uuid));
-    let units = |memory: Mib| match resource.worth() {
-        crate::Worth::Memory(unit) => memory.0 / unit.mib(),
-        crate::Worth::Card => 0,
-    };
+    let units = |memory: Mib| resource.unit().map_or(0, |unit| memory.0 / unit.0);
     let mut sizes: BTreeSet<u64> =
         inventory.cards.values().map(|card| units(card.memory)).collect();
     // Of one card where all are alike, whichever it will be.
@@ -154,7 +153,7 @@ pub(crate) fn answer(
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "their failure is the test's")]
     use super::*;
-    use crate::{Card, Unit};
+    use crate::Card;
 
     const ONE: &str = "GPU-00000001-0000-4000-8000-00000000beef";
     const TWO: &str = "GPU-00000002-0000-4000-8000-00000000beef";
@@ -185,10 +184,10 @@ mod tests {
 
     #[test]
     fn applications_of_gpushare_find_their_environment() {
-        let gib = Resource::gpu_mem(Unit::GIB);
+        let gib = Resource::Memory;
         let one_card = [(ONE, 0), (ONE, 4)];
         assert_eq!(env(&gib, &node([15, 79]), &one_card), "CONTAINER=2 DEV=15 IDX=3 POD=9");
-        let fine = Resource::gpu_mem(Unit::new(256).unwrap());
+        let fine = Resource::by(256).unwrap();
         assert_eq!(env(&fine, &node([15, 79]), &one_card), "CONTAINER=2 DEV=60 IDX=3 POD=9");
         let two_cards = [(ONE, 0), (TWO, 0)];
         assert_eq!(env(&gib, &node([15, 15]), &two_cards), "CONTAINER=2 DEV=15 IDX=-1 POD=9");
@@ -200,17 +199,17 @@ mod tests {
 
     #[test]
     fn an_ask_is_the_units_and_a_hint() {
-        let gib = Resource::gpu_mem(Unit::GIB);
+        let gib = Resource::Memory;
         let one = ask(&gib, &[(ONE, 0), (ONE, 4)]).unwrap();
         assert_eq!((one.memory, one.card().unwrap().as_str()), (Some(Mib(2048)), ONE));
         let two = ask(&gib, &[(ONE, 0), (TWO, 4)]).unwrap();
         assert_eq!((two.memory, two.card()), (Some(Mib(2048)), None));
-        assert_eq!(ask(&Resource::gpu_count(), &[(ONE, 0)]).unwrap().memory, None);
+        assert_eq!(ask(&Resource::Cards, &[(ONE, 0)]).unwrap().memory, None);
     }
 
     #[test]
     fn what_kubelet_cannot_mean_is_denied_in_a_sentence() {
-        let gib = Resource::gpu_mem(Unit::GIB);
+        let gib = Resource::Memory;
         let told =
             |resource: &Resource, ids: &[(&str, u32)]| ask(resource, ids).unwrap_err().to_string();
         assert_eq!(told(&gib, &[]), "kubelet asks for no device of aliyun.com/gpu-mem");

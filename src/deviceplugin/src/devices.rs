@@ -7,11 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_model::{GpuUuid, Mib, Resource};
 use prost::Message;
 
 use crate::api::{Device, ListAndWatchResponse, NumaNode, TopologyInfo};
-use crate::{DeviceId, DevicesError, Resource, Worth};
+use crate::{DeviceId, DevicesError};
 
 /// Of one message, in bytes: what grpc-go takes, which kubelet is built with, unless it is told
 /// otherwise.
@@ -52,15 +52,11 @@ pub struct Card {
 
 impl Card {
     /// All units, and those that can be had.
-    fn units(&self, worth: Worth) -> (u64, u64) {
+    fn units(&self, unit: Option<Mib>) -> (u64, u64) {
         let healthy = |units| if self.trouble.is_none() { units } else { 0 };
-        match worth {
-            Worth::Memory(unit) => {
-                let units = |memory: Mib| memory.0 / unit.mib();
-                (units(self.memory), healthy(units(self.memory.saturating_sub(self.withheld))))
-            }
-            Worth::Card => (1, healthy(1)),
-        }
+        let Some(unit) = unit else { return (1, healthy(1)) };
+        let units = |memory: Mib| memory.0 / unit.0;
+        (units(self.memory), healthy(units(self.memory.saturating_sub(self.withheld))))
     }
 }
 
@@ -69,13 +65,13 @@ impl Card {
 /// # Errors
 /// More than fit a message that kubelet takes. The error names a unit that would do.
 pub fn list(resource: &Resource, inventory: &Inventory) -> Result<Vec<Device>, DevicesError> {
-    let worth = resource.worth();
+    let unit = resource.unit();
     let count =
-        inventory.cards.values().fold(0_u64, |sum, card| sum.saturating_add(card.units(worth).0));
+        inventory.cards.values().fold(0_u64, |sum, card| sum.saturating_add(card.units(unit).0));
     let too_many = || DevicesError::TooMany {
-        resource: resource.name().to_owned(),
+        resource: resource.to_string(),
         devices: count,
-        fits_mib: unit_that_fits(worth, count),
+        fits_mib: unit_that_fits(unit, count),
     };
     let limit = u64::try_from(MESSAGE_LIMIT).unwrap_or(u64::MAX);
     // Before millions are made, to be measured and thrown away.
@@ -84,7 +80,7 @@ pub fn list(resource: &Resource, inventory: &Inventory) -> Result<Vec<Device>, D
     }
     let mut message = ListAndWatchResponse::default();
     for (uuid, card) in &inventory.cards {
-        let (all, healthy) = card.units(worth);
+        let (all, healthy) = card.units(unit);
         let node = card.numa.map(|id| NumaNode { id: i64::from(id) });
         let topology = node.map(|node| TopologyInfo { nodes: vec![node] });
         for number in 0..u32::try_from(all).map_err(|_| too_many())? {
@@ -100,10 +96,10 @@ pub fn list(resource: &Resource, inventory: &Inventory) -> Result<Vec<Device>, D
 }
 
 /// The smallest unit, by doubling, with which so much memory surely fits.
-fn unit_that_fits(worth: Worth, count: u64) -> u64 {
-    let Worth::Memory(unit) = worth else { return 0 };
+fn unit_that_fits(unit: Option<Mib>, count: u64) -> u64 {
+    let Some(unit) = unit else { return 0 };
     let limit = u64::try_from(MESSAGE_LIMIT).unwrap_or(u64::MAX);
-    let (mut mib, mut left) = (unit.mib(), count);
+    let (mut mib, mut left) = (unit.0, count);
     while left > limit / MOST_BYTES {
         mib = mib.saturating_mul(2);
         left /= 2;
@@ -117,7 +113,6 @@ mod tests {
     use mpsgate_model::example_gpu as uuid;
 
     use super::*;
-    use crate::Unit;
 
     fn card(memory: u64, withheld: u64) -> Card {
         let (memory, withheld) = (Mib(memory), Mib(withheld));
@@ -136,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_local_containers_hold_is_unhealthy_from_the_top() {
-        let gib = Resource::gpu_mem(Unit::GIB);
+        let gib = Resource::Memory;
         assert_eq!(health(&gib, card(4 * 1024, 0)), "++++");
         assert_eq!(health(&gib, card(4 * 1024 + 1023, 0)), "++++");
         assert_eq!(health(&gib, card(4 * 1024, 1)), "+++-");
@@ -152,14 +147,14 @@ mod tests {
     #[test]
     fn a_card_in_trouble_keeps_its_ids_and_none_is_healthy() {
         let ill = Card { trouble: Some("Xid 79".to_owned()), ..card(2048, 0) };
-        assert_eq!(health(&Resource::gpu_mem(Unit::GIB), ill.clone()), "--");
-        assert_eq!(health(&Resource::gpu_count(), ill), "-");
-        assert_eq!(health(&Resource::gpu_count(), card(2048, 2048)), "+");
+        assert_eq!(health(&Resource::Memory, ill.clone()), "--");
+        assert_eq!(health(&Resource::Cards, ill), "-");
+        assert_eq!(health(&Resource::Cards, card(2048, 2048)), "+");
     }
 
     #[test]
     fn ids_do_not_depend_on_indices_or_health() {
-        let gib = Resource::gpu_mem(Unit::GIB);
+        let gib = Resource::Memory;
         let ids = |cards: [Card; 2]| -> Vec<String> {
             let devices = list(&gib, &inventory(cards)).unwrap();
             devices.into_iter().map(|device| device.id).collect()
@@ -173,7 +168,7 @@ mod tests {
     #[test]
     fn the_numa_node_is_told() {
         let on_one = Card { numa: Some(1), ..card(1024, 0) };
-        let devices = list(&Resource::gpu_mem(Unit::GIB), &inventory([on_one])).unwrap();
+        let devices = list(&Resource::Memory, &inventory([on_one])).unwrap();
         let nodes = devices[0].topology.clone().unwrap().nodes;
         assert_eq!(nodes, [NumaNode { id: 1 }]);
     }
@@ -191,8 +186,7 @@ mod tests {
     #[test]
     fn lists_of_the_largest_node_fit_a_message() {
         for (mib, devices) in [(1024, 3072), (256, 12_288), (64, 49_152)] {
-            let unit = Unit::new(mib).unwrap();
-            let found = list(&Resource::gpu_mem(unit), &largest()).unwrap();
+            let found = list(&Resource::by(mib).unwrap(), &largest()).unwrap();
             assert_eq!(found.len(), devices);
             let bytes = encoded(found);
             assert!(bytes <= MESSAGE_LIMIT, "{mib} MiB: {bytes} bytes");
@@ -202,19 +196,17 @@ mod tests {
     #[test]
     fn what_does_not_fit_names_a_unit_that_does() {
         for mib in [1, 32] {
-            let resource = Resource::gpu_mem(Unit::new(mib).unwrap());
+            let resource = Resource::by(mib).unwrap();
             let error = list(&resource, &largest()).unwrap_err();
             let DevicesError::TooMany { fits_mib, .. } = error.clone();
-            let fits = Resource::gpu_mem(Unit::new(fits_mib).unwrap());
+            let fits = Resource::by(fits_mib).unwrap();
             assert!(encoded(list(&fits, &largest()).unwrap()) <= MESSAGE_LIMIT, "{error}");
             assert_eq!(fits_mib, 64);
         }
         // One device per MiB is possible where the cards are small.
-        assert!(
-            list(&Resource::gpu_mem(Unit::new(1).unwrap()), &inventory([card(16_384, 0)])).is_ok()
-        );
+        assert!(list(&Resource::by(1).unwrap(), &inventory([card(16_384, 0)])).is_ok());
         let absurd = inventory([card(u64::MAX, 0), card(u64::MAX, 0)]);
-        assert!(list(&Resource::gpu_mem(Unit::new(1).unwrap()), &absurd).is_err());
+        assert!(list(&Resource::by(1).unwrap(), &absurd).is_err());
     }
 
     #[test]

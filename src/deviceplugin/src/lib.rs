@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Kubelet counts: one device is one unit of the resource, and what a unit is worth is the
-//! resource's and told by its name ([`Resource`]). Which device a container gets is a hint at its
-//! card, never capacity: the daemon's ledger decides when the container is created.
+//! resource's and told by its name ([`mpsgate_model::Resource`]). Which device a container gets is
+//! a hint at its card, never capacity: the daemon's ledger decides when the container is created.
 //!
 //! [`serve`] runs one resource until it is told to stop, over every restart of kubelet; what
 //! happens is told as [`Event`]s. Opens nothing but kubelet's directory. Called by the daemon.
@@ -44,4 +44,3 @@ pub use event::{Event, Level};
 pub use id::{BadId, DeviceId};
 pub use plugin::{Pace, Place, serve};
 pub use preferred::prefer;
-pub use resource::{BadResource, Resource, Unit, Worth};

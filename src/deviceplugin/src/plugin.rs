@@ -22,7 +22,10 @@ use crate::directory::{self, Changes, Stamp};
 use crate::registration::register;
 use crate::server::{Readers, Server};
 use crate::socket::Socket;
-use crate::{Event, Host, Inventory, PluginError, Resource};
+use mpsgate_model::Resource;
+
+use crate::resource::socket_name;
+use crate::{Event, Host, Inventory, PluginError};
 
 /// Kubelet's socket in its directory.
 const KUBELET: &str = "kubelet.sock";
@@ -82,7 +85,7 @@ pub async fn serve(
     host: Arc<dyn Host>,
     stop: impl Future<Output = ()>,
 ) {
-    let names = [KUBELET.to_owned(), resource.socket_name()];
+    let names = [KUBELET.to_owned(), socket_name(resource)];
     let changes = Changes::new(place.directory.clone(), names);
     let server = Server::new(Arc::new(resource), inventory, host, place.pace.grant);
     let backoff = Backoff { pace: place.pace, next: place.pace.first, told: None };
@@ -140,7 +143,7 @@ impl Plugin {
         // Before the first look, so that nothing falls between.
         self.changes.follow();
         loop {
-            match Socket::bind(&self.place.directory, &self.server.resource().socket_name()) {
+            match Socket::bind(&self.place.directory, &socket_name(*self.server.resource())) {
                 Ok(socket) => {
                     self.server.host().tell(Event::Listening(socket.path().to_owned()));
                     let server = self.server.clone();

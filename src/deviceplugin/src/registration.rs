@@ -15,7 +15,10 @@ use tonic::codegen::{Service, http};
 
 use crate::api::registration_client::RegistrationClient;
 use crate::api::{DevicePluginOptions, RegisterRequest};
-use crate::{PluginError, Resource, directory};
+use mpsgate_model::Resource;
+
+use crate::resource::socket_name;
+use crate::{PluginError, directory};
 
 const VERSION: &str = "v1beta1";
 /// gRPC wants an authority; a unix socket has none.
@@ -50,8 +53,8 @@ async fn call(kubelet: &Path, resource: &Resource) -> Result<(), PluginError> {
     let mut client = RegistrationClient::with_origin(Sender(sender), Uri::from_static(ORIGIN));
     let request = RegisterRequest {
         version: VERSION.to_owned(),
-        endpoint: resource.socket_name(),
-        resource_name: resource.name().to_owned(),
+        endpoint: socket_name(*resource),
+        resource_name: resource.to_string(),
         options: Some(OPTIONS),
     };
     let mut answer = pin!(client.register(request));
@@ -67,7 +70,7 @@ async fn call(kubelet: &Path, resource: &Resource) -> Result<(), PluginError> {
         // A status without a cause came from kubelet; one with a cause stands for what happened to
         // the call.
         Err(status) if std::error::Error::source(&status).is_none() => Err(PluginError::Refused {
-            resource: resource.name().to_owned(),
+            resource: resource.to_string(),
             reason: status.message().to_owned(),
         }),
         Err(status) => Err(http(status.into())),

@@ -17,7 +17,9 @@ use crate::api::{
     PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
 };
 use crate::registration::OPTIONS;
-use crate::{Event, Inventory, Pending, Resource, list, prefer};
+use mpsgate_model::Resource;
+
+use crate::{Event, Inventory, Pending, list, prefer};
 
 /// Containers in one call; kubelet asks for one.
 const CONTAINERS: usize = 64;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use fake_kubelet::{Checkpoint, Kubelet, Manner, allocate_request, connect, directory, eventually};
 use host::Daemon;
 use mpsgate_deviceplugin::api::Empty;
-use mpsgate_deviceplugin::{Card, Inventory, Pace, Place, Resource, Unit, serve};
-use mpsgate_model::{Mib, example_gpu as uuid};
+use mpsgate_deviceplugin::{Card, Inventory, Pace, Place, serve};
+use mpsgate_model::{Mib, Resource, example_gpu as uuid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
@@ -42,7 +42,7 @@ struct Running {
 
 impl Running {
     fn start(directory: &Path) -> Self {
-        Self::of(directory, Resource::gpu_mem(Unit::GIB))
+        Self::of(directory, Resource::Memory)
     }
 
     fn of(directory: &Path, resource: Resource) -> Self {
@@ -285,7 +285,7 @@ async fn a_kubelet_that_does_not_ask_or_hangs_up_is_registered_with_again() {
 async fn one_who_reads_slowly_or_sends_garbage_keeps_nobody_waiting() {
     let dir = directory();
     let kubelet = Kubelet::start(dir.path(), Manner::Reads, Checkpoint::default());
-    let plugin = Running::of(dir.path(), Resource::gpu_mem(Unit::new(1).unwrap()));
+    let plugin = Running::of(dir.path(), Resource::by(1).unwrap());
     let fine = "mpsgate.io/gpu-mem-1mi";
     let total = 24 * 1024;
     eventually("the list", || kubelet.devices(fine) == (total, total)).await;
@@ -401,7 +401,7 @@ async fn resources_come_and_go_one_by_one() {
     let kubelet = Kubelet::start(dir.path(), Manner::Reads, Checkpoint::default());
     let memory = Running::start(dir.path());
     let slice = Running::of(dir.path(), Resource::slice(10).unwrap());
-    let count = Running::of(dir.path(), Resource::gpu_count());
+    let count = Running::of(dir.path(), Resource::Cards);
     until_listed(&kubelet, (24, 24)).await;
     let ten = "nvidia.com/gpu-10gb";
     // 16 GiB hold one, 8 GiB none.

@@ -73,7 +73,7 @@ fn nothing(node: Option<&str>) -> String {
     );
     format!(
         "{whose} GPU memory: none has the resource {} or the annotation {}",
-        mpsgate_kubernetes::GPU_MEMORY,
+        mpsgate_model::GPU_MEMORY,
         mpsgate_kubernetes::CARDS
     )
 }

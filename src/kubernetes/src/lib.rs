@@ -52,9 +52,7 @@ pub use node::{
 };
 pub use node_task::node;
 pub use placed::{Allocation, PLACEMENT, Placed};
-pub use pod::{
-    Container, GPU_CORE, GPU_COUNT, GPU_MEMORY, Kind, Lifecycle, LimitError, Limits, Pod, Pods,
-};
+pub use pod::{Container, Kind, Lifecycle, LimitError, Limits, Pod, Pods};
 pub use pods::{pods, wait_for_pod};
 pub use promise::{Promise, promise, promises};
 pub use quantity::{QuantityError, parse_count};

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::handlers::{BYPASS, HANDLERS, HandlerReport};
-use crate::pod::GPU_COUNT;
 use crate::wire::{NodeCondition, Quantity, WireNode};
 use crate::{State, parse_count};
+use mpsgate_model::GPU_COUNT;
 
 /// What the node is switched by (ACK).
 const SCHEDULE: &str = "ack.node.gpu.schedule";

@@ -3,22 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use mpsgate_model::{GPU_CORE, GPU_COUNT, Resource};
+
 use crate::placed::PLACEMENT;
 use crate::wire::{ContainerSpec, ContainerStatus, Quantity, Resources, WirePod};
 use crate::{QuantityError, State, parse_count};
 
-/// GPU memory in GiB (ACK).
-pub const GPU_MEMORY: &str = "aliyun.com/gpu-mem";
-/// Cards: a pod label, a limit, and the extended resource of the node (ACK).
-pub const GPU_COUNT: &str = "aliyun.com/gpu-count";
-/// Percent of one card's compute (ACK).
-pub const GPU_CORE: &str = "aliyun.com/gpu-core.percentage";
-/// MiB.
-const GIB: u64 = 1024;
-/// Around the N of nos' slices; nos: `nvidia\.com/gpu-\d+gb`.
-const SLICE: (&str, &str) = ("nvidia.com/gpu-", "gb");
-/// Around the N of our finer units.
-const UNIT: (&str, &str) = ("mpsgate.io/gpu-mem-", "mi");
 /// The uid under which the kubelet, and so the engine, knows a static pod.
 const STATIC_HASH: &str = "kubernetes.io/config.hash";
 
@@ -181,17 +171,12 @@ impl Limits {
 
     /// Each resource that gives memory, with how many MiB it gives.
     pub fn memory(&self) -> impl Iterator<Item = (String, u64)> {
-        let gpu_mem =
-            (self.gpu_mem > 0).then(|| (GPU_MEMORY.to_owned(), GIB.saturating_mul(self.gpu_mem)));
-        let of = |counts: &BTreeMap<u64, u64>, (before, after): (&str, &str), each: u64| {
-            let one = |(number, count): (&u64, &u64)| {
-                let mib = each.saturating_mul(*number).saturating_mul(*count);
-                (format!("{before}{number}{after}"), mib)
-            };
-            counts.iter().map(one).collect::<Vec<_>>()
-        };
-        let slices = of(&self.slices, SLICE, GIB);
-        gpu_mem.into_iter().chain(slices).chain(of(&self.units, UNIT, 1))
+        let gpu_mem = (self.gpu_mem > 0).then_some((Resource::Memory, self.gpu_mem));
+        let slices = self.slices.iter().map(|(gib, count)| (Resource::Slice(*gib), *count));
+        let units = self.units.iter().map(|(mib, count)| (Resource::Unit(*mib), *count));
+        let given = gpu_mem.into_iter().chain(slices).chain(units);
+        given
+            .filter_map(|(resource, count)| Some((resource.to_string(), resource.memory(count)?.0)))
     }
 }
 
@@ -327,20 +312,17 @@ fn lifecycle(
 
 fn limits(resources: Resources) -> Result<Limits, LimitError> {
     let mut found = Limits::default();
-    for (resource, quantity) in resources.limits {
-        let slice = numbered(&resource, SLICE);
-        let unit = numbered(&resource, UNIT);
-        let counted = slice.is_some() || unit.is_some();
-        if !counted && resource != GPU_MEMORY && resource != GPU_COUNT {
+    for (name, quantity) in resources.limits {
+        let Some(resource) = Resource::parse(&name).filter(|found| *found != Resource::Core) else {
             continue;
-        }
-        let count = count(&resource, &quantity)?;
-        match (slice, unit) {
-            _ if counted && count == 0 => {}
-            (Some(gigabytes), _) => drop(found.slices.insert(gigabytes, count)),
-            (_, Some(mib)) => drop(found.units.insert(mib, count)),
-            _ if resource == GPU_MEMORY => found.gpu_mem = count,
-            _ => found.gpu_count = count,
+        };
+        let count = count(&name, &quantity)?;
+        match resource {
+            Resource::Memory => found.gpu_mem = count,
+            Resource::Cards => found.gpu_count = count,
+            Resource::Slice(gib) if count > 0 => drop(found.slices.insert(gib, count)),
+            Resource::Unit(mib) if count > 0 => drop(found.units.insert(mib, count)),
+            Resource::Slice(_) | Resource::Unit(_) | Resource::Core => {}
         }
     }
     Ok(found)
@@ -356,15 +338,6 @@ fn count(resource: &str, quantity: &Quantity) -> Result<u64, LimitError> {
         Quantity::Number(number) => number.to_string(),
     };
     parse_count(&text).map_err(|source| LimitError { resource: resource.to_owned(), text, source })
-}
-
-/// The N of a resource that has it in its name, at least 1. `010` would be a second name for 10.
-fn numbered(resource: &str, (before, after): (&str, &str)) -> Option<u64> {
-    let number = resource.strip_prefix(before)?.strip_suffix(after)?;
-    if number.starts_with('0') || !number.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    number.parse().ok()
 }
 
 #[cfg(test)]

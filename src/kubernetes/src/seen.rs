@@ -12,9 +12,9 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::node::CARDS;
-use crate::pod::{GPU_COUNT, GPU_MEMORY};
 use crate::wire::{Quantity, WireNode, WirePod};
 use crate::{Labels, Node, Pod, parse_count};
+use mpsgate_model::{GPU_COUNT, GPU_MEMORY};
 
 /// Objects of one answer, as kubectl asks for them.
 const PAGE: u32 = 500;

@@ -19,6 +19,7 @@ pub mod printable;
 mod quantity;
 mod refusal;
 mod request;
+mod resource;
 
 pub use card::NodeCard;
 pub use grant::{
@@ -31,6 +32,8 @@ pub use pod::{Handed, PodContainer};
 pub use quantity::{Mib, QuantityError};
 pub use refusal::{Code, Refusal};
 pub use request::{
-    Author, CARDS_ANNOTATION, ComputeShare, GpuSelector, Priority, REQUEST_ENV_PREFIX, Request,
-    RequestError, TOKEN_ANNOTATION, is_request_annotation, is_request_env, parse_request,
+    Author, CARDS_ANNOTATION, ComputeShare, GpuSelector, MEMORY_ANNOTATIONS, Priority,
+    REQUEST_ENV_PREFIX, Request, RequestError, TOKEN_ANNOTATION, is_request_annotation,
+    is_request_env, parse_request,
 };
+pub use resource::{GPU_CORE, GPU_COUNT, GPU_MEMORY, Resource};

@@ -6,12 +6,15 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use crate::resource::{GPU_COUNT, GPU_MEMORY};
 use crate::{GpuUuid, Mib, QuantityError};
 
 /// Our annotations all begin so.
 const PREFIX: &str = "mpsgate.io/";
 const MEMORY: &str = "mpsgate.io/gpu-mem";
-const MEMORY_ACK: &str = "aliyun.com/gpu-mem";
+const MEMORY_ACK: &str = GPU_MEMORY;
+/// The two that ask for memory.
+pub const MEMORY_ANNOTATIONS: [&str; 2] = [MEMORY, MEMORY_ACK];
 const GPU: &str = "mpsgate.io/gpu";
 const COMPUTE: &str = "mpsgate.io/gpu-compute";
 const PRIORITY: &str = "mpsgate.io/gpu-priority";
@@ -19,7 +22,7 @@ const UID: &str = "mpsgate.io/gpu-uid";
 /// The device plugin's token.
 pub const TOKEN_ANNOTATION: &str = "mpsgate.io/grant";
 /// ACK's number of cards over which a request is spread.
-pub const CARDS_ANNOTATION: &str = "aliyun.com/gpu-count";
+pub const CARDS_ANNOTATION: &str = GPU_COUNT;
 /// Environment names of the same values, for engines without annotations (Docker before 24).
 pub const REQUEST_ENV_PREFIX: &str = "MPSGATE_GPU_";
 

@@ -47,9 +47,7 @@ pub use exempt::{exempt_as, is_exempt};
 pub use found::Signal;
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, edits_of_any_grant, grant_edits, grant_env};
 pub use ipc::{HOST_SHM, Ipc, SharedMemory, Shm, ShmMount, may_have_its_own, shared_memory};
-pub use limits::{
-    CORE_RESOURCE, Listed, compute_share, confirmed, core_refusal, list, uncountable,
-};
+pub use limits::{Listed, compute_share, confirmed, core_refusal, list, uncountable};
 pub use mounts::{HOOK_MOUNTS, Reach, only_looks_again};
 pub use mpsgate_config::Schedule;
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node};

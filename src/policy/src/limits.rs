@@ -1,12 +1,10 @@
 //! How much of a pod's word counts: what kubelet handed out (a token) beside what the API server
 //! lists in the container's `resources.limits`.
 
-use mpsgate_model::{Code, ComputeShare, Mib, Refusal};
+use mpsgate_model::{Code, ComputeShare, GPU_CORE, Mib, Refusal};
 
 use crate::ASK_LIMITS;
 
-/// Share of a card's compute in percent (ACK), beside GPU memory.
-pub const CORE_RESOURCE: &str = "aliyun.com/gpu-core.percentage";
 /// ACK's step, least and most.
 const CORE_STEP: u64 = 5;
 const CORE_MOST: u64 = 100;
@@ -101,7 +99,7 @@ pub fn core_refusal(percentage: u64, with_memory: bool) -> Option<Refusal> {
         return Some(Refusal::new(
             Code::Request,
             format!(
-                "it asks for {percentage} of {CORE_RESOURCE}, which is no multiple of {CORE_STEP} from {CORE_STEP} to \
+                "it asks for {percentage} of {GPU_CORE}, which is no multiple of {CORE_STEP} from {CORE_STEP} to \
                  {CORE_MOST}"
             ),
             format!("ask for a multiple of {CORE_STEP}; 100 is one whole card"),
@@ -110,8 +108,8 @@ pub fn core_refusal(percentage: u64, with_memory: bool) -> Option<Refusal> {
     (!with_memory).then(|| {
         Refusal::new(
             Code::Request,
-            format!("it asks for {percentage} of {CORE_RESOURCE}, but for no GPU memory"),
-            format!("{ASK_LIMITS} as well, or remove {CORE_RESOURCE}"),
+            format!("it asks for {percentage} of {GPU_CORE}, but for no GPU memory"),
+            format!("{ASK_LIMITS} as well, or remove {GPU_CORE}"),
         )
     })
 }

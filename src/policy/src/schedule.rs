@@ -12,7 +12,7 @@
 use std::num::NonZeroU32;
 
 use mpsgate_config::Schedule;
-use mpsgate_model::{CARDS_ANNOTATION, GrantKey, Mib, Priority, Request};
+use mpsgate_model::{CARDS_ANNOTATION, GrantKey, Mib, Priority, Request, Resource};
 
 use mpsgate_model::{Code, Refusal};
 
@@ -257,9 +257,10 @@ pub fn gpu_count(label: &str) -> Result<NonZeroU32, Refusal> {
 /// `mpsgate.io/gpu-mem-<N>mi`, else GiB.
 #[must_use]
 pub fn unit_of(resource: &str) -> Mib {
-    let unit = resource.strip_prefix("mpsgate.io/gpu-mem-");
-    let mib = unit.and_then(|unit| unit.strip_suffix("mi")?.parse().ok()).filter(|mib| *mib > 0);
-    Mib(mib.unwrap_or(1024))
+    match Resource::parse(resource) {
+        Some(Resource::Unit(mib)) => Mib(mib),
+        _ => Mib(1024),
+    }
 }
 
 /// The memory on each of `cards`, in whole units of the request.

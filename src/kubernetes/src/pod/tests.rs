@@ -122,24 +122,6 @@ fn a_limit_that_cannot_be_counted_is_an_error_of_its_container_alone() {
 }
 
 #[test]
-fn only_whole_gigabytes_are_slices() {
-    for (resource, slice) in [
-        ("nvidia.com/gpu-10gb", Some(10)),
-        ("nvidia.com/gpu-1gb", Some(1)),
-        ("nvidia.com/gpu-0gb", None),
-        ("nvidia.com/gpu-010gb", None),
-        ("nvidia.com/gpu-gb", None),
-        ("nvidia.com/gpu-10Gb", None),
-        ("nvidia.com/gpu-1.5gb", None),
-        ("nvidia.com/gpu", None),
-        ("nvidia.com/gpu-99999999999999999999gb", None),
-        ("example.com/gpu-10gb", None),
-    ] {
-        assert_eq!(numbered(resource, SLICE), slice, "{resource}");
-    }
-}
-
-#[test]
 fn a_container_that_ended_starts_again_as_its_policy_says() {
     let ended = |code: i32| json!({"terminated": {"exitCode": code}});
     for (list, own, policy, code, lifecycle) in [

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use mpsgate_cluster::admission::{self, Container, Nodes, Pod, Said, ShmVolume};
 use mpsgate_cluster::handlers::{Expression, Term, Toleration, Where};
 use mpsgate_config::Exempt;
-use mpsgate_kubernetes::{GPU_COUNT, Pod as Counted};
-use mpsgate_model::Mib;
+use mpsgate_kubernetes::Pod as Counted;
 use mpsgate_model::printable::chain;
+use mpsgate_model::{GPU_COUNT, MEMORY_ANNOTATIONS, Mib};
 use mpsgate_policy::schedule::{LABEL, Word};
 use mpsgate_policy::{clean, is_exempt, pod_mount, pod_variables};
 use serde::{Deserialize, Serialize};
@@ -16,9 +16,7 @@ use serde_json::value::RawValue;
 use super::patch::Mutation;
 use super::placement;
 use super::shape::{List, Object, Quantities, Text};
-use super::wire::{
-    self, MEMORY_ANNOTATIONS, MIRROR, Metadata, Owning, Request, Spec, User, VISIBLE, Volume,
-};
+use super::wire::{self, MIRROR, Metadata, Owning, Request, Spec, User, VISIBLE, Volume};
 
 /// What makes pods.
 const TEMPLATES: [&str; 6] =

@@ -1,8 +1,8 @@
 //! Where a scheduler put a pod stands in annotations of the pod. A scheduler writes them as it
 //! binds; from anybody else they are forged.
 
-use mpsgate_kubernetes::{GPU_COUNT, PLACEMENT};
-use mpsgate_model::{Code, Refusal};
+use mpsgate_kubernetes::PLACEMENT;
+use mpsgate_model::{Code, GPU_COUNT, Refusal};
 
 use super::wire::{Metadata, User};
 

@@ -6,13 +6,11 @@ use serde_json::value::RawValue;
 
 use super::placement::WRITTEN;
 use super::shape::{Element, Flag, Kept, List, Object, Quantities, Shape, Text, Texts};
-use mpsgate_kubernetes::GPU_COUNT;
+use mpsgate_model::{GPU_COUNT, MEMORY_ANNOTATIONS};
 use mpsgate_policy::{clean, may_read_variable};
 
 /// The kubelet's copy of a static pod: the pod runs, whatever becomes of the copy.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
-/// Annotations that ask for memory elsewhere.
-pub(super) const MEMORY_ANNOTATIONS: [&str; 2] = ["mpsgate.io/gpu-mem", "aliyun.com/gpu-mem"];
 /// What gives a container its cards, where NVIDIA's runtime is the engine's.
 pub(super) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Domains that resources of ours are in; what others write wrong is theirs.
