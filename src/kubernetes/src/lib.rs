@@ -28,7 +28,6 @@ mod placed;
 mod pod;
 mod pods;
 mod promise;
-mod quantity;
 mod rbac;
 mod removal;
 mod seen;
@@ -55,7 +54,6 @@ pub use placed::{Allocation, PLACEMENT, Placed};
 pub use pod::{Container, Kind, Lifecycle, LimitError, Limits, Pod, Pods};
 pub use pods::{pods, wait_for_pod};
 pub use promise::{Promise, promise, promises};
-pub use quantity::{QuantityError, parse_count};
 pub use rbac::{
     REMOVAL_OWN_RULES, REMOVAL_RULES, RULES, Rule, SCHEDULER_LABEL_RULES, SCHEDULER_LEASE_RULES,
     SCHEDULER_RULES,

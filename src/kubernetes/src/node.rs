@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use mpsgate_model::{GPU_COUNT, parse_count};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::State;
 use crate::handlers::{BYPASS, HANDLERS, HandlerReport};
 use crate::wire::{NodeCondition, Quantity, WireNode};
-use crate::{State, parse_count};
-use mpsgate_model::GPU_COUNT;
 
 /// What the node is switched by (ACK).
 const SCHEDULE: &str = "ack.node.gpu.schedule";

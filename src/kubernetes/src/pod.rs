@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use mpsgate_model::{GPU_CORE, GPU_COUNT, Resource};
+use mpsgate_model::{GPU_CORE, GPU_COUNT, QuantityError, Resource, parse_count};
 
+use crate::State;
 use crate::placed::PLACEMENT;
 use crate::wire::{ContainerSpec, ContainerStatus, Quantity, Resources, WirePod};
-use crate::{QuantityError, State, parse_count};
 
 /// The uid under which the kubelet, and so the engine, knows a static pod.
 const STATIC_HASH: &str = "kubernetes.io/config.hash";

@@ -8,13 +8,13 @@ use kube::api::{GetParams, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::Request;
 use kube::{Client, Config};
+use mpsgate_model::{GPU_COUNT, GPU_MEMORY, parse_count};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::node::CARDS;
 use crate::wire::{Quantity, WireNode, WirePod};
-use crate::{Labels, Node, Pod, parse_count};
-use mpsgate_model::{GPU_COUNT, GPU_MEMORY};
+use crate::{Labels, Node, Pod};
 
 /// Objects of one answer, as kubectl asks for them.
 const PAGE: u32 = 500;

@@ -14,6 +14,7 @@ mod grant;
 mod ids;
 pub mod ledger;
 pub mod ledger_file;
+mod number;
 mod pod;
 pub mod printable;
 mod quantity;
@@ -28,8 +29,9 @@ pub use grant::{
 #[cfg(any(test, feature = "testing"))]
 pub use ids::example_gpu;
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance};
+pub use number::{QuantityError, parse_count};
 pub use pod::{Handed, PodContainer};
-pub use quantity::{Mib, QuantityError};
+pub use quantity::Mib;
 pub use refusal::{Code, Refusal};
 pub use request::{
     Author, CARDS_ANNOTATION, ComputeShare, GpuSelector, MEMORY_ANNOTATIONS, Priority,

@@ -5,6 +5,8 @@ use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
+use crate::number::{Number, QuantityError, is_exponent, unit};
+
 /// GPU memory in MiB (2^20 bytes), the only unit that the ledger and the MPS channel know.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
@@ -40,39 +42,6 @@ impl fmt::Display for Mib {
     }
 }
 
-/// Why a text is no amount of GPU memory. The text itself is quoted by the caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum QuantityError {
-    /// Nothing was written.
-    #[error("it is empty")]
-    Empty,
-    /// A number without a unit.
-    #[error("it has no unit")]
-    NoUnit,
-    /// `GB`, `GiB`, `gi`, or another suffix that Kubernetes does not know.
-    #[error("its unit is not one that Kubernetes knows")]
-    UnknownUnit,
-    /// Not a decimal number.
-    #[error("it is not a number")]
-    NotANumber,
-    /// Zero.
-    #[error("it is zero")]
-    Zero,
-    /// Less than zero.
-    #[error("it is negative")]
-    Negative,
-    /// Not a whole number of MiB.
-    #[error("it is not a whole number of MiB")]
-    FractionOfMib,
-    /// Not a whole number of GiB, where only such are allowed.
-    #[error("it is not a whole number")]
-    NotWhole,
-    /// More than fits in 64 bits of bytes.
-    #[error("it is too large")]
-    TooLarge,
-}
-
 const BYTES_PER_MIB: u128 = 1 << 20;
 
 impl Mib {
@@ -82,66 +51,32 @@ impl Mib {
     /// Every text that is not exactly a positive whole number of MiB, and every number without a
     /// unit: by Kubernetes' rules `7` would be seven bytes, by ACK's it is seven GiB.
     pub fn parse_quantity(text: &str) -> Result<Self, QuantityError> {
-        let (negative, rest) = match text.as_bytes().first() {
-            None => return Err(QuantityError::Empty),
-            Some(b'-') => (true, text.get(1..).unwrap_or_default()),
-            Some(b'+') => (false, text.get(1..).unwrap_or_default()),
-            Some(_) => (false, text),
-        };
-        let split = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, unit) = rest.split_at(split);
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return Err(QuantityError::NotANumber);
+        if text.is_empty() {
+            return Err(QuantityError::Empty);
         }
-        if negative {
+        let number = Number::split(text).ok_or(QuantityError::NotANumber)?;
+        if number.negative {
             return Err(QuantityError::Negative);
         }
-        let multiplier: u128 = match unit {
-            "" => return Err(QuantityError::NoUnit),
-            "Ki" => 1 << 10,
-            "Mi" => 1 << 20,
-            "Gi" => 1 << 30,
-            "Ti" => 1 << 40,
-            "Pi" => 1 << 50,
-            "Ei" => 1 << 60,
-            "k" => 1_000,
-            "M" => 1_000_000,
-            "G" => 1_000_000_000,
-            "T" => 1_000_000_000_000,
-            "P" => 1_000_000_000_000_000,
-            "E" => 1_000_000_000_000_000_000,
-            // `1e9` and `1E9` are bare numbers too: an exponent is no unit.
-            exponent if is_exponent(exponent) => return Err(QuantityError::NoUnit),
-            _ => return Err(QuantityError::UnknownUnit),
-        };
-        // Twenty digits hold every amount that fits 64 bits; more would only overflow.
-        let fraction = fraction.trim_end_matches('0');
-        if whole.trim_start_matches('0').len() > 20 || fraction.len() > 18 {
-            return Err(QuantityError::TooLarge);
+        let suffix = number.suffix;
+        // `1e9` and `1E9` are bare numbers too: an exponent is no unit.
+        if suffix.is_empty() || is_exponent(suffix) {
+            return Err(QuantityError::NoUnit);
         }
-        let digits = |s: &str| if s.is_empty() { Ok(0) } else { s.parse::<u128>() };
-        let whole = digits(whole).map_err(|_| QuantityError::NotANumber)?;
-        let part = digits(fraction).map_err(|_| QuantityError::NotANumber)?;
-        let scale =
-            10_u128.pow(u32::try_from(fraction.len()).map_err(|_| QuantityError::TooLarge)?);
-        let scaled = whole
-            .checked_mul(scale)
-            .and_then(|n| n.checked_add(part))
-            .and_then(|n| n.checked_mul(multiplier))
-            .ok_or(QuantityError::TooLarge)?;
-        if scaled == 0 {
+        // A part of a byte is no amount.
+        let unit = unit(suffix).filter(|(ten, _)| *ten >= 0).ok_or(QuantityError::UnknownUnit)?;
+        let bytes = number.value(unit).map_err(|error| match error {
+            QuantityError::NotWhole => QuantityError::FractionOfMib,
+            other => other,
+        })?;
+        if bytes == 0 {
             return Err(QuantityError::Zero);
         }
-        if !scaled.is_multiple_of(scale * BYTES_PER_MIB) {
+        if !bytes.is_multiple_of(BYTES_PER_MIB) {
             return Err(QuantityError::FractionOfMib);
         }
-        let mib = scaled / (scale * BYTES_PER_MIB);
-        u64::try_from(mib)
-            .ok()
-            .filter(|n| *n <= u64::MAX >> 20)
-            .map(Self)
-            .ok_or(QuantityError::TooLarge)
+        let mib = u64::try_from(bytes / BYTES_PER_MIB).ok();
+        mib.filter(|n| *n <= u64::MAX >> 20).map(Self).ok_or(QuantityError::TooLarge)
     }
 
     /// Parses a whole number of GiB, the form of `aliyun.com/gpu-mem`.
@@ -170,12 +105,6 @@ impl Mib {
         }
         Ok(Self(gib * 1024))
     }
-}
-
-fn is_exponent(unit: &str) -> bool {
-    let rest = unit.strip_prefix(['e', 'E']).unwrap_or_default();
-    let rest = rest.strip_prefix(['+', '-']).unwrap_or(rest);
-    !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit())
 }
 
 #[cfg(test)]

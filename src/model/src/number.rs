@@ -1,80 +1,129 @@
-//! Kubernetes quantities that count things: extended resources are whole numbers.
+//! Quantities of Kubernetes: what they are written of, and what they come to.
 //!
 //! The API server checks and rewrites them (`7000m` becomes `7`), but keeps suffixes and exponents
 //! (`1k`, `1e3`). Grammar: apimachinery `pkg/api/resource/quantity.go`.
 
-/// Why a text is no count.
+/// Why a text is no amount or no count. The text itself is quoted by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantityError {
+    /// Nothing was written.
+    #[error("it is empty")]
+    Empty,
+    /// A number without a unit.
+    #[error("it has no unit")]
+    NoUnit,
+    /// `GB`, `GiB`, `gi`, or another suffix that Kubernetes does not know.
+    #[error("its unit is not one that Kubernetes knows")]
+    UnknownUnit,
+    /// Not a decimal number.
+    #[error("it is not a number")]
+    NotANumber,
     /// No quantity of Kubernetes.
     #[error("it is not a quantity")]
     NotAQuantity,
-    /// `1500m`, `0.5`.
-    #[error("it is not a whole number")]
-    NotWhole,
+    /// Zero.
+    #[error("it is zero")]
+    Zero,
     /// Less than zero.
     #[error("it is negative")]
     Negative,
-    /// More than 2^63-1, which Kubernetes itself does not count to.
+    /// Not a whole number of MiB.
+    #[error("it is not a whole number of MiB")]
+    FractionOfMib,
+    /// Not a whole number of GiB, where only such are allowed.
+    #[error("it is not a whole number")]
+    NotWhole,
+    /// More than fits in 64 bits of bytes.
     #[error("it is too large")]
     TooLarge,
 }
 
-/// Reads a count such as `7`, `1k`, `2Ki`, `1e3`, `3.0` or `7000m`.
+/// A decimal number and what stands behind it.
+pub(crate) struct Number<'a> {
+    pub(crate) negative: bool,
+    whole: &'a str,
+    fraction: &'a str,
+    pub(crate) suffix: &'a str,
+}
+
+impl<'a> Number<'a> {
+    /// `None` where no number is.
+    pub(crate) fn split(text: &'a str) -> Option<Self> {
+        let rest = text.strip_prefix(['-', '+']).unwrap_or(text);
+        let split = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, suffix) = rest.split_at(split);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+            return None;
+        }
+        let (negative, fraction) = (text.starts_with('-'), fraction.trim_end_matches('0'));
+        Some(Self { negative, whole, fraction, suffix })
+    }
+
+    /// Its digits times ten and two to these powers, without its sign.
+    pub(crate) fn value(&self, (ten, two): (i32, u32)) -> Result<u128, QuantityError> {
+        let mut ten = ten.saturating_sub(i32::try_from(self.fraction.len()).unwrap_or(i32::MAX));
+        let digits = self.whole.bytes().chain(self.fraction.bytes());
+        let number = digits
+            .map(|digit| u128::from(digit - b'0'))
+            .try_fold(0_u128, |value, digit| value.checked_mul(10)?.checked_add(digit));
+        let mut value =
+            number.and_then(|value| value.checked_mul(1 << two)).ok_or(QuantityError::TooLarge)?;
+        if value == 0 {
+            return Ok(0);
+        }
+        while ten < 0 {
+            if !value.is_multiple_of(10) {
+                return Err(QuantityError::NotWhole);
+            }
+            value /= 10;
+            ten += 1;
+        }
+        while ten > 0 {
+            value = value.checked_mul(10).ok_or(QuantityError::TooLarge)?;
+            ten -= 1;
+        }
+        Ok(value)
+    }
+}
+
+/// Reads a count, as of extended resources, which are whole numbers: `7`, `1k`, `2Ki`, `1e3`, `3.0`
+/// or `7000m`.
 ///
 /// # Errors
-/// What is no quantity, negative, not whole, or more than 2^63-1.
+/// What is no quantity, negative, not whole, or more than 2^63-1, which Kubernetes itself does not
+/// count to.
 pub fn parse_count(text: &str) -> Result<u64, QuantityError> {
-    let (negative, rest) = match text.strip_prefix(['-', '+']) {
-        Some(rest) => (text.starts_with('-'), rest),
-        None => (false, text),
-    };
-    let split = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-    let (number, suffix) = rest.split_at(split);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-        return Err(QuantityError::NotAQuantity);
-    }
-    // value = digits * 10^ten * 2^two
-    let (mut ten, two) = scale(suffix).ok_or(QuantityError::NotAQuantity)?;
-    let fraction = fraction.trim_end_matches('0');
-    let digits = format!("{whole}{fraction}");
-    let digits = digits.trim_start_matches('0');
-    if digits.is_empty() {
-        return Ok(0);
-    }
-    if negative {
+    let number = Number::split(text).ok_or(QuantityError::NotAQuantity)?;
+    let scale = unit(number.suffix).or_else(|| exponent(number.suffix));
+    let value = number.value(scale.ok_or(QuantityError::NotAQuantity)?);
+    if number.negative && value != Ok(0) {
         return Err(QuantityError::Negative);
     }
-    ten = ten.saturating_sub(i32::try_from(fraction.len()).unwrap_or(i32::MAX));
-    let number = digits.bytes().try_fold(0_u128, |value, digit| {
-        value.checked_mul(10)?.checked_add(u128::from(digit - b'0'))
-    });
-    let mut value =
-        number.and_then(|value| value.checked_mul(1 << two)).ok_or(QuantityError::TooLarge)?;
-    while ten < 0 {
-        if !value.is_multiple_of(10) {
-            return Err(QuantityError::NotWhole);
-        }
-        value /= 10;
-        ten += 1;
-    }
-    while ten > 0 {
-        value = value.checked_mul(10).ok_or(QuantityError::TooLarge)?;
-        ten -= 1;
-    }
-    u64::try_from(value)
+    u64::try_from(value?)
         .ok()
         .filter(|value| i64::try_from(*value).is_ok())
         .ok_or(QuantityError::TooLarge)
 }
 
+/// Whether a suffix is an exponent: such a number has no unit.
+pub(crate) fn is_exponent(suffix: &str) -> bool {
+    let rest = suffix.strip_prefix(['e', 'E']).unwrap_or_default();
+    let rest = rest.strip_prefix(['+', '-']).unwrap_or(rest);
+    !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn exponent(suffix: &str) -> Option<(i32, u32)> {
+    let exponent = suffix.get(1..).filter(|_| is_exponent(suffix))?;
+    Some((exponent.parse::<i32>().unwrap_or(MOST).clamp(-MOST, MOST), 0))
+}
+
 /// An exponent beyond this is cut to it: no number that Kubernetes counts to has it.
 const MOST: i32 = 100;
 
-/// Powers of ten and of two.
-fn scale(suffix: &str) -> Option<(i32, u32)> {
+/// The powers of ten and of two that a suffix stands for.
+pub(crate) fn unit(suffix: &str) -> Option<(i32, u32)> {
     Some(match suffix {
         "n" => (-9, 0),
         "u" => (-6, 0),
@@ -92,15 +141,7 @@ fn scale(suffix: &str) -> Option<(i32, u32)> {
         "Ti" => (0, 40),
         "Pi" => (0, 50),
         "Ei" => (0, 60),
-        _ => {
-            let exponent = suffix.strip_prefix(['e', 'E'])?;
-            let unsigned = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-            if unsigned.is_empty() || !unsigned.bytes().all(|b| b.is_ascii_digit()) {
-                return None;
-            }
-            let value = exponent.parse::<i32>().unwrap_or(MOST);
-            (value.clamp(-MOST, MOST), 0)
-        }
+        _ => return None,
     })
 }
 
