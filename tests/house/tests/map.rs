@@ -43,9 +43,10 @@ fn dependencies(with_tests: bool) -> BTreeMap<String, Names> {
 /// The names in the map's drawing, line by line from the top, and those of its table's rows.
 fn map() -> (BTreeMap<String, usize>, Names) {
     let text = text("src/README.md");
-    let (_, drawing) = text.split_once("```text\n").expect("the map has a drawing");
+    let (_, section) = text.split_once("\n## The crates\n").expect("src/README.md has the section");
+    let (_, drawing) = section.split_once("```text\n").expect("the map has a drawing");
     let (drawing, below) = drawing.split_once("```").expect("the drawing ends");
-    let (table, _) = below.split_once("\n\nEnforced").expect("the table ends");
+    let (table, _) = below.split_once("\n### ").expect("the table ends");
     let crates = crates();
     let mut lines = BTreeMap::new();
     for (number, line) in drawing.lines().enumerate() {
