@@ -178,6 +178,11 @@ fn hangup_takes_what_it_can_names_what_it_cannot_and_survives_bad_settings() {
     let node = Node::unmanaged(1);
     let program = Program::start(&node, "", &[]);
     program.wait_ready();
+    // A card that is not known yet would be managed from its first look on, without a word.
+    wait_for(
+        "the card is known",
+        || matches!(program.call(Call::Status), Some(mpsgate_api::Reply::Status(s)) if !s.cards.is_empty()),
+    );
     let file = node.dir.path().join("config.toml");
     let good = fs::read_to_string(&file).unwrap();
     let add = |text: &str| fs::write(&file, format!("{good}{text}")).unwrap();
