@@ -1,9 +1,9 @@
 //! What a pod takes of a card, as Kubernetes counts: init containers one after the other, the rest
 //! together.
 
-use mpsgate_model::Mib;
+use mpsgate_model::{Kind, Layout, Mib};
 
-use super::{Container, Kind, Layout, Request};
+use super::{Container, Request};
 
 /// What containers take of one card at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -11,9 +11,9 @@
 //! Where it may go: `nodeName`; else what `nodeSelector`, required node affinity and taints leave,
 //! with what the class adds to them. What is too much or too odd to be looked at leaves every node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, GpuNode, Refusal, RuntimeClass, Taint, Toleration};
 
 /// More expressions, or more tolerations, than a pod has of them are not compared with each node.
 const MOST: usize = 256;
@@ -24,66 +24,9 @@ const NAMED: usize = 3;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
     /// The RuntimeClasses by name; `None` while they were never listed.
-    pub classes: Option<BTreeMap<String, Class>>,
+    pub classes: Option<BTreeMap<String, RuntimeClass>>,
     /// The nodes with cards of mpsgate's, by name.
-    pub nodes: BTreeMap<String, Node>,
-}
-
-/// A RuntimeClass.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Class {
-    /// What it names; empty where it names none.
-    pub handler: String,
-    /// Labels that it adds to a pod's `nodeSelector`.
-    pub selector: BTreeMap<String, String>,
-    /// What it adds to a pod's tolerations.
-    pub tolerations: Vec<Toleration>,
-}
-
-/// A node with cards of mpsgate's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
-    /// All its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Those that keep pods off.
-    pub taints: Vec<Taint>,
-    /// What it says of its handlers; where nothing, why: "has no annotation".
-    pub handlers: Result<Handlers, String>,
-}
-
-/// A node's handlers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Handlers {
-    /// That of pods without a class, where it is known.
-    pub default: Option<String>,
-    /// Through mpsgate.
-    pub led: BTreeSet<String>,
-    /// Bypasses it.
-    pub round: BTreeSet<String>,
-}
-
-/// `NoSchedule` or `NoExecute`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Taint {
-    /// Its key.
-    pub key: String,
-    /// Its value.
-    pub value: String,
-    /// Its effect.
-    pub effect: String,
-}
-
-/// Of a pod.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Toleration {
-    /// Empty: every key.
-    pub key: String,
-    /// `Exists`, `Equal`, or another, which is taken to tolerate.
-    pub operator: String,
-    /// For `Equal`.
-    pub value: String,
-    /// Empty: every effect.
-    pub effect: String,
+    pub nodes: BTreeMap<String, GpuNode>,
 }
 
 /// Where a pod may go, in its own words.
@@ -132,12 +75,11 @@ pub(crate) enum Way {
     Unknown(Refusal),
 }
 
-impl Taint {
-    fn is_tolerated(&self, by: &Toleration) -> bool {
-        let key = by.key.is_empty() || by.key == self.key;
-        let effect = by.effect.is_empty() || by.effect == self.effect;
-        key && effect && (!matches!(by.operator.as_str(), "" | "Equal") || by.value == self.value)
-    }
+/// Whether it keeps off no pod with that toleration.
+fn is_tolerated(taint: &Taint, by: &Toleration) -> bool {
+    let key = by.key.is_empty() || by.key == taint.key;
+    let effect = by.effect.is_empty() || by.effect == taint.effect;
+    key && effect && (!matches!(by.operator.as_str(), "" | "Equal") || by.value == taint.value)
 }
 
 impl Expression {
@@ -163,7 +105,7 @@ impl Where {
         self.terms.iter().map(of_term).fold(0, usize::saturating_add) <= MOST
     }
 
-    fn allows(&self, class: Option<&Class>, name: &str, node: &Node) -> bool {
+    fn allows(&self, class: Option<&RuntimeClass>, name: &str, node: &GpuNode) -> bool {
         if let Some(only) = &self.node {
             return only == name;
         }
@@ -183,7 +125,11 @@ impl Where {
         let tolerations =
             || self.tolerations.iter().chain(class.iter().flat_map(|class| &class.tolerations));
         tolerations().nth(MOST).is_some()
-            || node.taints.iter().all(|taint| tolerations().any(|one| taint.is_tolerated(one)))
+            || node.taints.iter().all(|taint| {
+                // That one keeps nobody off.
+                taint.effect == "PreferNoSchedule"
+                    || tolerations().any(|one| is_tolerated(taint, one))
+            })
     }
 }
 
@@ -225,13 +171,12 @@ impl Known {
                     continue;
                 }
             };
-            led =
-                led.or_else(|| handlers.default.as_ref().filter(|one| handlers.led.contains(*one)));
+            led = led.or_else(|| handlers.default.as_ref().filter(|one| handlers.leads(one)));
             let Some(handler) = handler.or(handlers.default.as_deref()) else { continue };
             if handlers.round.contains(handler) {
                 found = Some(handler);
                 round.push(name);
-            } else if !handlers.led.contains(handler) {
+            } else if !handlers.leads(handler) {
                 unsure
                     .get_or_insert_with(|| (name, format!("does not know the handler {handler}")));
             }

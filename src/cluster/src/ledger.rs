@@ -3,10 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use mpsgate_model::{Layout, Placement};
+
 use super::demand::uses;
 use super::reason;
 use super::snapshot::{CardUse, Entry, Place, Snapshot};
-use super::{Layout, Node, Placement, Pod, Reason};
+use super::{Node, Pod, Reason};
 
 /// What each card of the cluster holds, as it changes.
 #[derive(Debug, Clone)]

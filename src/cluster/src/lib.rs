@@ -17,9 +17,7 @@
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use std::collections::BTreeMap;
-
-use mpsgate_model::Mib;
+use mpsgate_model::{CardReport, Kind, Layout, Mib, Placement};
 
 use mpsgate_policy::schedule::Word;
 
@@ -35,56 +33,6 @@ mod sums;
 pub use ledger::Ledger;
 pub use snapshot::{CardUse, PodUse, Snapshot, Suits};
 
-/// A card as its node reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Card {
-    /// NVML's index.
-    pub index: u32,
-    /// NVML's UUID.
-    pub uuid: String,
-    /// Memory that may be granted in all.
-    pub memory: Mib,
-    /// Held by containers that are no pod's.
-    pub local: Mib,
-    /// Whether it can take grants.
-    pub healthy: bool,
-    /// The uid that its MPS server serves now.
-    pub uid: Option<u32>,
-    /// Whether its MPS server serves one uid at a time.
-    pub one_uid: bool,
-    /// Containers that it takes; any number where it is `None`.
-    pub max_clients: Option<u32>,
-    /// Memory that containers of pods hold, by the pods' uids at the API server.
-    pub held: BTreeMap<String, Mib>,
-}
-
-/// How pods are laid over cards and nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Placement {
-    /// The fullest that has room.
-    #[default]
-    Binpack,
-    /// The emptiest.
-    Spread,
-}
-
-impl Placement {
-    /// The value of the node label and of the scheduler's flag: `binpack` or `spread`.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Binpack, Self::Spread].into_iter().find(|known| known.as_str() == word)
-    }
-
-    /// The word that [`parse`](Self::parse) takes.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Binpack => "binpack",
-            Self::Spread => "spread",
-        }
-    }
-}
-
 /// A node as its labels and its report say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
@@ -97,18 +45,7 @@ pub struct Node {
     /// Pods that each card takes; any number where it is `None`.
     pub max_pods: Option<u32>,
     /// Its cards.
-    pub cards: Vec<Card>,
-}
-
-/// When a container runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Before the main ones, alone beside the sidecars that stand before it.
-    Init,
-    /// An init container that goes on: beside all that come after it.
-    Sidecar,
-    /// Beside all main ones and all sidecars.
-    Main,
+    pub cards: Vec<CardReport>,
 }
 
 /// A container that asks for GPU memory.
@@ -137,10 +74,6 @@ pub struct Request {
     /// Over how many cards each has its memory.
     pub cards: u32,
 }
-
-/// What each container has on each card, by the container's name and the card's index.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Layout(pub BTreeMap<String, BTreeMap<u32, Mib>>);
 
 /// A pod as the API server has it.
 #[derive(Debug, Clone, PartialEq, Eq)]

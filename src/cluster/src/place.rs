@@ -8,12 +8,12 @@
 
 use std::num::NonZeroU32;
 
-use mpsgate_model::Mib;
+use mpsgate_model::{Kind, Layout, Mib};
 
 use super::demand::{Load, Uids};
 use super::reason::{Cause, Obstacle, Tally};
 use super::sums::Sum;
-use super::{Container, Kind, Layout, Node, Request};
+use super::{Container, Node, Request};
 use mpsgate_policy::placement::order;
 use mpsgate_policy::schedule::Word;
 

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
-use mpsgate_model::Mib;
+use mpsgate_model::{Layout, Mib, Placement};
 
 use super::demand::Use;
 use super::place::{self, Found, View};
 use super::reason;
 use super::sums::{self, On, Sum};
-use super::{Layout, Node, Placement, Pod, Reason, Request};
+use super::{Node, Pod, Reason, Request};
 
 /// What is known of a pod. Most of 100,000 of them ask one container's memory of one card: kept
 /// small.

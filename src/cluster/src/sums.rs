@@ -2,11 +2,11 @@
 
 use std::num::NonZeroU32;
 
-use mpsgate_model::Mib;
+use mpsgate_model::{CardReport, Kind, Mib};
 
 use super::demand::{Load, Uids};
 use super::snapshot::Entry;
-use super::{Card, Container, Kind, Node, Request};
+use super::{Container, Node, Request};
 use mpsgate_policy::promise::{Asked, expected_on};
 
 /// A card and what is on it: all that a question reads, side by side, as thousands of nodes are
@@ -83,7 +83,7 @@ pub(super) struct On<'a> {
 }
 
 /// A card without any pod. Without any client a server makes room for one of another uid.
-pub(super) fn local(card: &Card) -> Sum {
+pub(super) fn local(card: &CardReport) -> Sum {
     let uids = if card.local.0 > 0 { served(card) } else { Uids::None };
     Sum {
         index: card.index,
@@ -100,12 +100,12 @@ pub(super) fn local(card: &Card) -> Sum {
     }
 }
 
-fn served(card: &Card) -> Uids {
+fn served(card: &CardReport) -> Uids {
     card.uid.map_or(Uids::None, Uids::One)
 }
 
 /// The sum of a card and of the pods on it.
-pub(super) fn of(card: &Card, pods: &[On<'_>]) -> Sum {
+pub(super) fn of(card: &CardReport, pods: &[On<'_>]) -> Sum {
     let mut sum = local(card);
     for on in pods {
         sum.used = Mib(sum.used.0.saturating_add(on.load.memory.0));
@@ -152,7 +152,7 @@ pub(super) fn by_card<'a>(
 /// Counts what a node says that a pod holds: with what was promised to it, the larger of both.
 /// Whoever holds memory of a card runs as the uid that is served there, whatever the pod says of
 /// it.
-fn hold<'a>(on: &mut Vec<On<'a>>, card: &Card, uid: &'a str, memory: Mib) {
+fn hold<'a>(on: &mut Vec<On<'a>>, card: &CardReport, uid: &'a str, memory: Mib) {
     if memory.0 == 0 {
         return;
     }

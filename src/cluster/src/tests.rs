@@ -6,6 +6,8 @@
     reason = "test code fails by panicking"
 )]
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 const GIB: u64 = 1024;
@@ -14,9 +16,10 @@ fn gib(n: u64) -> Mib {
     Mib(n * GIB)
 }
 
-fn card(index: u32, memory: u64) -> Card {
-    Card {
+fn card(index: u32, memory: u64) -> CardReport {
+    CardReport {
         index,
+        name: String::new(),
         uuid: format!("GPU-{index}"),
         memory: gib(memory),
         local: Mib(0),

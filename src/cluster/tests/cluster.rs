@@ -8,8 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_cluster::{Card, Container, Kind, Layout, Ledger, Node, Placement, Pod, Request};
-use mpsgate_model::Mib;
+use mpsgate_cluster::{Container, Ledger, Node, Pod, Request};
+use mpsgate_model::{CardReport, Kind, Layout, Mib, Placement};
 use mpsgate_policy::schedule::Word;
 use proptest::prelude::*;
 
@@ -57,8 +57,9 @@ fn nodes() -> impl Strategy<Value = Node> {
     (cards, words, placement, prop::option::of(1u32..4)).prop_map(
         |(cards, schedule, placement, max_pods)| {
             let cards =
-                (0u32..).zip(cards).map(|(index, (memory, local, healthy, clients))| Card {
+                (0u32..).zip(cards).map(|(index, (memory, local, healthy, clients))| CardReport {
                     index,
+                    name: String::new(),
                     uuid: format!("GPU-{index}"),
                     memory: Mib(memory),
                     local: Mib(local),
@@ -183,7 +184,7 @@ impl Cluster {
 
     /// Memory, compute and uids on a card without one pod; the guesses for pods without a placement
     /// left out.
-    fn account(&self, node: &str, card: &Card, without: &str) -> (u64, u32, Vec<u32>) {
+    fn account(&self, node: &str, card: &CardReport, without: &str) -> (u64, u32, Vec<u32>) {
         let mut by_pod: BTreeMap<&str, (u64, u32)> = BTreeMap::new();
         let mut uids = Vec::new();
         for pod in self.pods.values().filter(|pod| pod.uid != without) {

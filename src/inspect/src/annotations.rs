@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use mpsgate_kubernetes::{Allocation, CardReport, PLACEMENT, Placed, Pod};
+use mpsgate_kubernetes::{PLACEMENT, Placed, Pod};
+use mpsgate_model::{CardReport, Layout};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
@@ -32,13 +33,13 @@ pub(crate) fn parse_cards(text: &str) -> Result<BTreeMap<u32, CardReport>, Strin
 
 /// Where mpsgate-scheduler put the containers of a pod of `node`. None where it did not, or meant
 /// another node.
-pub(crate) fn placement(pod: &Pod, node: &str) -> Option<Allocation> {
+pub(crate) fn placement(pod: &Pod, node: &str) -> Option<Layout> {
     parse_placement(pod.annotations.get(PLACEMENT)?, node)
 }
 
-fn parse_placement(text: &str, node: &str) -> Option<Allocation> {
+fn parse_placement(text: &str, node: &str) -> Option<Layout> {
     let placed = Placed::parse(text).filter(|placed| placed.node == node)?;
-    let mut cards = placed.containers.values().flat_map(BTreeMap::keys);
+    let mut cards = placed.containers.0.values().flat_map(BTreeMap::keys);
     cards.all(|card| u64::from(*card) < MOST_CARDS).then_some(placed.containers)
 }
 
@@ -102,7 +103,9 @@ pub(crate) fn check(text: &str) {
     }
     if let Some(layout) = parse_placement(text, "n") {
         assert!(text.contains("\"n\"") || text.contains('\\'), "another node's");
-        assert!(layout.values().flat_map(BTreeMap::keys).all(|card| u64::from(*card) < MOST_CARDS));
+        assert!(
+            layout.0.values().flat_map(BTreeMap::keys).all(|card| u64::from(*card) < MOST_CARDS)
+        );
     }
     if let Some(units) = parse_allocation(text) {
         let numbers = units.keys().map(|card| card.unsigned_abs().to_string());
@@ -117,6 +120,8 @@ mod tests {
         clippy::indexing_slicing,
         reason = "test code fails by panicking"
     )]
+    use mpsgate_model::Mib;
+
     use super::*;
 
     #[test]
@@ -156,7 +161,7 @@ mod tests {
                 r#"{{"version":{version},"node":"{node}","time":"2026-01-31T12:00:00Z","containers":{{"c":{{"{card}":512}}}},"core":{{"c":5}}}}"#
             )
         };
-        let layout = Allocation::from([("c".to_owned(), BTreeMap::from([(3, 512)]))]);
+        let layout = Layout(BTreeMap::from([("c".to_owned(), BTreeMap::from([(3, Mib(512))]))]));
         assert_eq!(parse_placement(&text(1, "n", 3), "n"), Some(layout));
         assert_eq!(parse_placement(&text(1, "n", 3), "m"), None);
         assert_eq!(parse_placement(&text(2, "n", 3), "n"), None);
@@ -168,7 +173,7 @@ mod tests {
     fn the_cards_of_a_node_are_read_and_what_is_wrong_with_them_is_said() {
         let card = r#"{"uuid":"GPU-1","index":1,"memory_mib":15360,"local_mib":0,"healthy":true,"uid":1000,"held":{"u":7168}}"#;
         let cards = parse_cards(&format!(r#"{{"version":1,"cards":[{card}]}}"#)).unwrap();
-        assert_eq!(cards[&1].held["u"], 7168);
+        assert_eq!(cards[&1].held["u"], Mib(7168));
         let old = r#"{"version":1,"cards":[{"uuid":"GPU-1","index":0,"memory_mib":1,"local_mib":0,"healthy":true}]}"#;
         assert!(parse_cards(old).unwrap()[&0].held.is_empty());
         for (text, why) in [

@@ -11,13 +11,13 @@ const SCHEMA: u32 = 1;
 #[derive(Serialize)]
 struct Document<'a> {
     schema: u32,
-    nodes: Vec<Node<'a>>,
+    nodes: Vec<NodeJson<'a>>,
     used_mib: i64,
     total_mib: i64,
 }
 
 #[derive(Serialize)]
-struct Node<'a> {
+struct NodeJson<'a> {
     name: &'a str,
     address: Option<&'a str>,
     /// The label `ack.node.gpu.schedule`.
@@ -26,13 +26,13 @@ struct Node<'a> {
     exact: bool,
     used_mib: i64,
     total_mib: i64,
-    cards: Vec<Card<'a>>,
+    cards: Vec<CardJson<'a>>,
     /// Memory of pods whose cards nobody knows.
-    pending: Vec<Share<'a>>,
+    pending: Vec<ShareJson<'a>>,
 }
 
 #[derive(Serialize)]
-struct Card<'a> {
+struct CardJson<'a> {
     index: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     uuid: Option<&'a str>,
@@ -44,11 +44,11 @@ struct Card<'a> {
     local_mib: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     healthy: Option<bool>,
-    pods: Vec<Share<'a>>,
+    pods: Vec<ShareJson<'a>>,
 }
 
 #[derive(Serialize)]
-struct Share<'a> {
+struct ShareJson<'a> {
     namespace: &'a str,
     name: &'a str,
     uid: &'a str,
@@ -58,7 +58,7 @@ struct Share<'a> {
 }
 
 pub(crate) fn render(view: &View) -> Result<String, EdgeError> {
-    let nodes: Vec<Node> =
+    let nodes: Vec<NodeJson> =
         view.nodes.iter().filter(|node| node.total > 0).map(|it| node(view, it)).collect();
     print::json(&Document {
         schema: SCHEMA,
@@ -68,7 +68,7 @@ pub(crate) fn render(view: &View) -> Result<String, EdgeError> {
     })
 }
 
-fn node<'a>(view: &View, node: &'a NodeView) -> Node<'a> {
+fn node<'a>(view: &View, node: &'a NodeView) -> NodeJson<'a> {
     let mut cards = Vec::new();
     let mut pending = Vec::new();
     for (index, device) in node.devices() {
@@ -78,18 +78,18 @@ fn node<'a>(view: &View, node: &'a NodeView) -> Node<'a> {
             continue;
         }
         let card = device.card.as_ref();
-        cards.push(Card {
+        cards.push(CardJson {
             index,
             uuid: card.map(|card| card.uuid.as_str()),
             used_mib: view.mib(node, device.used),
             total_mib: view.mib(node, device.total),
-            local_mib: card.map(|card| card.local_mib),
+            local_mib: card.map(|card| card.local.0),
             healthy: card.map(|card| card.healthy),
             pods,
         });
     }
     let used = node.devices.values().map(|device| device.used).fold(0, i64::saturating_add);
-    Node {
+    NodeJson {
         name: &node.name,
         address: node.address.as_deref(),
         schedule: node.schedule.as_deref(),
@@ -101,9 +101,9 @@ fn node<'a>(view: &View, node: &'a NodeView) -> Node<'a> {
     }
 }
 
-fn shares<'a>(view: &View, node: &'a NodeView, index: i64, device: &Device) -> Vec<Share<'a>> {
+fn shares<'a>(view: &View, node: &'a NodeView, index: i64, device: &Device) -> Vec<ShareJson<'a>> {
     let pods = device.pods.iter().filter_map(|place| node.pods.get(*place));
-    let share = |pod: &'a PodView| Share {
+    let share = |pod: &'a PodView| ShareJson {
         namespace: &pod.namespace,
         name: &pod.name,
         uid: &pod.uid,

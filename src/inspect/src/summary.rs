@@ -69,7 +69,7 @@ fn card(device: &Device) -> Cell {
 /// says all that.
 pub(crate) fn wide_cells(node: &NodeView, unit: &str) -> [Cell; 4] {
     let cards = || node.devices.values().filter_map(|device| device.card.as_ref());
-    let local: u64 = cards().map(|card| card.local_mib).fold(0, u64::saturating_add);
+    let local: u64 = cards().map(|card| card.local.0).fold(0, u64::saturating_add);
     // Rounded up: nothing that is there is shown as 0.
     let local = if unit == "GiB" { local.div_ceil(1024) } else { local };
     let unhealthy: Vec<String> =

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use mpsgate_kubernetes::{Allocation, CardReport, Container, Kind, Limits, Pod, Seen, SeenNode};
+use mpsgate_kubernetes::{Container, Limits, Pod, Seen, SeenNode};
+use mpsgate_model::{CardReport, Kind, Layout};
 
 use crate::annotations::{self, MOST_CARDS};
 
@@ -215,7 +216,7 @@ impl NodeView {
         if let Some(cards) = &cards {
             let device = |card: &CardReport| {
                 // What local containers hold is not for pods.
-                let total = mib(card.memory_mib.saturating_sub(card.local_mib));
+                let total = mib(card.memory.saturating_sub(card.local).0);
                 Device { total, card: Some(card.clone()), ..Device::default() }
             };
             view.devices =
@@ -276,7 +277,7 @@ fn pod_view(
 ) -> Option<PodView> {
     let scale = unit_mib.unwrap_or(1);
     let held: BTreeMap<i64, i64> = (cards.iter())
-        .filter_map(|(index, card)| Some((i64::from(*index), mib(*card.held.get(&pod.uid)?))))
+        .filter_map(|(index, card)| Some((i64::from(*index), mib(card.held.get(&pod.uid)?.0))))
         .filter(|(_, held)| *held > 0)
         .collect();
     let placed = unit_mib.and_then(|_| annotations::placement(pod, node));
@@ -317,9 +318,9 @@ fn gone(cards: &BTreeMap<u32, CardReport>, known: &HashSet<&str>) -> Vec<PodView
     let mut amounts: BTreeMap<&str, BTreeMap<i64, i64>> = BTreeMap::new();
     for (index, card) in cards {
         for (uid, held) in
-            card.held.iter().filter(|(uid, held)| **held > 0 && !known.contains(uid.as_str()))
+            card.held.iter().filter(|(uid, held)| held.0 > 0 && !known.contains(uid.as_str()))
         {
-            amounts.entry(uid).or_default().insert(i64::from(*index), mib(*held));
+            amounts.entry(uid).or_default().insert(i64::from(*index), mib(held.0));
         }
     }
     let view = |(uid, amounts): (&str, _)| PodView {
@@ -348,12 +349,12 @@ fn resource(pod: &Pod) -> i64 {
 }
 
 /// MiB of each card, at the moment when the pod has most of it.
-fn peaks(pod: &Pod, layout: &Allocation) -> BTreeMap<i64, i64> {
+fn peaks(pod: &Pod, layout: &Layout) -> BTreeMap<i64, i64> {
     let on = |card: u32| {
-        let of = |name: &str| layout.get(name).and_then(|cards| cards.get(&card));
-        most(pod, |container| of(&container.name).copied().map_or(0, mib))
+        let of = |name: &str| layout.0.get(name).and_then(|cards| cards.get(&card));
+        most(pod, |container| of(&container.name).map_or(0, |amount| mib(amount.0)))
     };
-    let cards = layout.values().flat_map(BTreeMap::keys);
+    let cards = layout.0.values().flat_map(BTreeMap::keys);
     cards.map(|card| (i64::from(*card), on(*card))).filter(|(_, amount)| *amount > 0).collect()
 }
 

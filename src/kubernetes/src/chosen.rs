@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Kind, Pod};
+use mpsgate_model::Kind;
+
+use crate::Pod;
 
 /// V1, of the whole pod: an index; absent or -1 where none was chosen.
 const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
@@ -17,7 +19,7 @@ impl Pod {
     pub fn chosen_cards(&self, container: &str) -> Vec<u32> {
         let ours = || {
             let placed = self.placed().filter(|placed| Some(&placed.node) == self.node.as_ref())?;
-            Some(placed.containers.get(container)?.keys().copied().collect())
+            Some(placed.containers.0.get(container)?.keys().copied().collect())
         };
         let by_container = || {
             let mains = self.containers.iter().filter(|one| one.kind == Kind::Main);

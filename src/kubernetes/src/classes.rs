@@ -1,36 +1,21 @@
 //! The cluster's RuntimeClasses (`node.k8s.io/v1`, from Kubernetes 1.20 on), told one by one.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use kube::Api;
+use mpsgate_model::RuntimeClass;
 
 use crate::cluster::relay;
 use crate::follow::{Lists, follow};
-use crate::wire::{Toleration, WireRuntimeClass};
+use crate::wire::WireRuntimeClass;
 use crate::{Change, Settings};
 
-/// A RuntimeClass: which handler of a node's engine runs its pods, and what it adds to them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RuntimeClass {
-    /// Its name.
-    pub name: String,
-    /// The handler; empty where it names none, which an API server does not take.
-    pub handler: String,
-    /// Labels of the nodes that support it.
-    pub selector: BTreeMap<String, String>,
-    /// Tolerations that its pods get.
-    pub tolerations: Vec<Toleration>,
-}
-
-impl RuntimeClass {
-    pub(crate) fn reduce(class: WireRuntimeClass) -> Self {
-        Self {
-            name: class.metadata.name.unwrap_or_default(),
-            handler: class.handler,
-            selector: class.scheduling.node_selector,
-            tolerations: class.scheduling.tolerations,
-        }
+fn reduce(class: WireRuntimeClass) -> RuntimeClass {
+    RuntimeClass {
+        name: class.metadata.name.unwrap_or_default(),
+        handler: class.handler,
+        selector: class.scheduling.node_selector,
+        tolerations: class.scheduling.tolerations,
     }
 }
 
@@ -39,7 +24,7 @@ pub async fn runtime_classes(
     settings: &Settings,
     mut tell: impl FnMut(Change<RuntimeClass>),
 ) -> Infallible {
-    let of = |class| Some(RuntimeClass::reduce(class));
+    let of = |class| Some(reduce(class));
     let told = relay(of, |class: WireRuntimeClass| class.metadata.name, &mut tell);
     follow(settings, Lists::Cached, "all RuntimeClasses", "", Api::<WireRuntimeClass>::all, told)
         .await
@@ -53,7 +38,7 @@ mod tests {
 
     #[test]
     fn reads_what_matters_of_a_class_and_takes_one_without_a_handler() {
-        let read = |json| RuntimeClass::reduce(serde_json::from_value(json).expect("a class"));
+        let read = |json| reduce(serde_json::from_value(json).expect("a class"));
         let class = read(json!({
             "metadata": {"name": "nvidia"}, "handler": "nv", "overhead": {"podFixed": {"cpu": "1"}},
             "scheduling": {"nodeSelector": {"gpu": "yes"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]},

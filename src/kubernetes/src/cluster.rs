@@ -3,17 +3,16 @@
 //!
 //! Nothing is kept here: 100,000 pods have one home, the ledger of whoever listens.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 
 use kube::Api;
 use kube::runtime::watcher::Event;
+use mpsgate_model::{CardReport, GpuNode};
 
 use crate::follow::{Lists, Told, follow};
-use crate::handlers::{HANDLERS, HandlerReport, parse_handlers};
-use crate::node::{CARDS, Labels, PLACEMENT as PLACEMENT_LABEL, Placement, SHARED, parse_cards};
-use crate::wire::{Taint, WireNode, WirePod};
-use crate::{CardReport, Error, Pod, Settings};
+use crate::node::{CARDS, Labels, SHARED, parse_cards};
+use crate::wire::{WireNode, WirePod};
+use crate::{Error, Pod, Settings, handlers};
 
 /// Pods of one card at most, a node label; -1 is no limit (ACK).
 const MAX_PODS: &str = "ack.node.gpu.max-pod";
@@ -40,8 +39,6 @@ pub struct ClusterNode {
     pub name: String,
     /// What its labels ask for.
     pub labels: Labels,
-    /// `ack.node.gpu.placement`, where it has that label.
-    pub placement: Option<Placement>,
     /// `ack.node.gpu.max-pod`: pods on one card at most.
     pub max_pods: Option<u32>,
     /// Its annotation [`CARDS`]; empty where it has none.
@@ -49,18 +46,7 @@ pub struct ClusterNode {
     /// Why that annotation cannot be read.
     pub unreadable: Option<String>,
     /// Where it has cards of mpsgate's: who may come to it, and where its handlers lead.
-    pub shared: Option<SharedNode>,
-}
-
-/// A node with cards of mpsgate's, as a pod chooses it and its RuntimeClass.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SharedNode {
-    /// All its labels.
-    pub labels: BTreeMap<String, String>,
-    /// All its taints.
-    pub taints: Vec<Taint>,
-    /// Its annotation [`HANDLERS`]; `None` where it has none.
-    pub handlers: Option<Result<HandlerReport, String>>,
+    pub shared: Option<GpuNode>,
 }
 
 impl ClusterNode {
@@ -82,19 +68,16 @@ impl ClusterNode {
             Some(Ok(cards)) => (cards, None),
             Some(Err(why)) => (Vec::new(), Some(why)),
         };
-        let handlers = annotations.get(HANDLERS).map(|text| parse_handlers(text));
-        let switches = Labels::of(&labels, &annotations);
         let is_shared = labels.contains_key(SHARED) || annotations.contains_key(CARDS);
-        let shared = is_shared.then(|| SharedNode {
+        let shared = is_shared.then(|| GpuNode {
             labels: labels.clone(),
             taints: node.spec.taints,
-            handlers,
+            handlers: handlers::of(&annotations),
         });
         Self {
             name: node.metadata.name.unwrap_or_default(),
             shared,
-            placement: labels.contains_key(PLACEMENT_LABEL).then(|| switches.placement.clone()),
-            labels: switches,
+            labels: Labels::of(&labels, &annotations),
             max_pods: labels.get(MAX_PODS).and_then(|text| text.parse().ok()),
             cards,
             unreadable,

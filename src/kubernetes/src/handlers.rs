@@ -4,8 +4,9 @@
 //! A pod chooses a handler by its RuntimeClass. One that does not lead to mpsgate-runtime starts
 //! containers that nobody has evaluated.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
+use mpsgate_model::HandlerReport;
 use serde::{Deserialize, Serialize};
 
 /// The annotation: a [`HandlerReport`] as JSON.
@@ -15,67 +16,23 @@ const VERSION: u64 = 1;
 /// The condition: `True` while containers of a handler bypass mpsgate.
 pub const BYPASS: &str = "GPUMemorySharingBypass";
 
-/// How the handlers of a node's engine stand to mpsgate. One that is in no list is one that the
-/// engine's settings do not name.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HandlerReport {
-    /// The engine: `containerd`, `crio`, or both with a comma.
-    #[serde(default)]
-    pub engine: String,
-    /// What the lists rest on.
-    #[serde(default)]
-    pub by: By,
-    /// The handler of pods without a RuntimeClass, where it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default: Option<String>,
-    /// Through mpsgate.
-    #[serde(default)]
-    pub led: BTreeSet<String>,
-    /// Round it.
-    #[serde(default)]
-    pub round: BTreeSet<String>,
-    /// Nobody knows, now.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub unknown: BTreeSet<String>,
+/// What a node says of its handlers; where nothing that can be read, why.
+pub(crate) fn of(annotations: &BTreeMap<String, String>) -> Result<HandlerReport, String> {
+    let text = annotations.get(HANDLERS).ok_or_else(|| format!("has no annotation {HANDLERS}"))?;
+    let odd = |why| format!("has an annotation {HANDLERS} that cannot be read: {why}");
+    parse_handlers(text).map_err(odd)
 }
 
-/// What the lists rest on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum By {
-    /// Nothing: the engine was not found, or not understood.
-    #[default]
-    Nobody,
-    /// Its files, as mpsgate reads them: flags of its command line may say something else.
-    Files,
-    /// Its own reading of its settings.
-    Engine,
-}
-
-impl By {
-    /// As the annotation has it.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Nobody => "nobody",
-            Self::Files => "files",
-            Self::Engine => "engine",
-        }
+/// As the annotation has it.
+pub(crate) fn render(report: &HandlerReport) -> String {
+    #[derive(Serialize)]
+    struct Versioned<'a> {
+        version: u64,
+        #[serde(flatten)]
+        report: &'a HandlerReport,
     }
-}
-
-impl HandlerReport {
-    /// As the annotation has it.
-    pub(crate) fn render(&self) -> String {
-        #[derive(Serialize)]
-        struct Versioned<'a> {
-            version: u64,
-            #[serde(flatten)]
-            report: &'a HandlerReport,
-        }
-        // Text and lists of text: nothing in it can fail.
-        serde_json::to_string(&Versioned { version: VERSION, report: self }).unwrap_or_default()
-    }
+    // Text and lists of text: nothing in it can fail.
+    serde_json::to_string(&Versioned { version: VERSION, report }).unwrap_or_default()
 }
 
 /// The annotation [`HANDLERS`].
@@ -96,6 +53,10 @@ pub fn parse_handlers(text: &str) -> Result<HandlerReport, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use mpsgate_model::By;
+
     use super::*;
 
     fn report() -> HandlerReport {
@@ -112,7 +73,7 @@ mod tests {
 
     #[test]
     fn reads_back_what_it_wrote() {
-        let text = report().render();
+        let text = render(&report());
         assert_eq!(
             text,
             r#"{"version":1,"engine":"containerd","by":"engine","default":"mpsgate","led":["mpsgate","runc"],"round":["kata","nvidia"]}"#

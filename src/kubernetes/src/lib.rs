@@ -37,21 +37,20 @@ mod wire;
 
 pub use asked::{Asked, slices_asked};
 pub use bind::{Binder, Fetched, WriteError};
-pub use classes::{RuntimeClass, runtime_classes};
-pub use cluster::{Change, ClusterNode, SharedNode, cluster_nodes, cluster_pods};
+pub use classes::runtime_classes;
+pub use cluster::{Change, ClusterNode, cluster_nodes, cluster_pods};
 pub use error::Error;
 pub use event::{Recorder, events};
 pub use event_fold::{Event, Reason, Severity, Subject};
 pub use follow::State;
-pub use handlers::{BYPASS, By, HANDLERS, HandlerReport, parse_handlers};
+pub use handlers::{BYPASS, HANDLERS, parse_handlers};
 pub use lease::{Lead, LeaseSettings, lead};
 pub use node::{
-    CARDS, CONDITION, CardReport, ConditionReport, Labels, Node, NodeReport, Placement, REMOVAL,
-    SHARED, parse_cards,
+    CARDS, CONDITION, ConditionReport, Labels, Node, NodeReport, REMOVAL, SHARED, parse_cards,
 };
 pub use node_task::node;
-pub use placed::{Allocation, PLACEMENT, Placed};
-pub use pod::{Container, Kind, Lifecycle, LimitError, Limits, Pod, Pods};
+pub use placed::{PLACEMENT, Placed};
+pub use pod::{Container, Lifecycle, LimitError, Limits, Pod, Pods, parse_limits};
 pub use pods::{pods, wait_for_pod};
 pub use promise::{Promise, promise, promises};
 pub use rbac::{
@@ -61,4 +60,3 @@ pub use rbac::{
 pub use removal::{Remains, Remover, Which};
 pub use seen::{Access, Seen, SeenError, SeenNode, seen};
 pub use settings::{Patience, Settings, Source};
-pub use wire::{Taint, Toleration};

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_model::{GPU_COUNT, parse_count};
-use serde::{Deserialize, Serialize};
+use mpsgate_model::{CardReport, GPU_COUNT, HandlerReport, Placement, parse_count};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::State;
-use crate::handlers::{BYPASS, HANDLERS, HandlerReport};
+use crate::handlers::{self, BYPASS, HANDLERS};
 use crate::wire::{NodeCondition, Quantity, WireNode};
 
 /// What the node is switched by (ACK).
@@ -62,24 +62,12 @@ pub struct Node {
 pub struct Labels {
     /// `ack.node.gpu.schedule`, as written.
     pub schedule: Option<String>,
-    /// `ack.node.gpu.placement`.
-    pub placement: Placement,
+    /// `ack.node.gpu.placement`, where it is a word that is known.
+    pub placement: Option<Placement>,
     /// `nos.nebuly.com/gpu-partitioning` is `mps` or `hybrid`: `nvidia.com/gpu-<N>gb` is served.
     pub slices: bool,
     /// The annotation [`REMOVAL`] is there: the two labels that switch the node count as absent.
     pub removal: bool,
-}
-
-/// Values of `ack.node.gpu.placement`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Placement {
-    /// `binpack`, and no such label: the fullest card that fits.
-    #[default]
-    Binpack,
-    /// `spread`: the emptiest.
-    Spread,
-    /// Unknown, so packed.
-    Other(String),
 }
 
 impl Labels {
@@ -91,11 +79,7 @@ impl Labels {
         let switch = |label: &str| labels.get(label).filter(|_| !removal);
         Self {
             schedule: switch(SCHEDULE).cloned(),
-            placement: match labels.get(PLACEMENT).map(String::as_str) {
-                None | Some("binpack") => Placement::Binpack,
-                Some("spread") => Placement::Spread,
-                Some(other) => Placement::Other(other.to_owned()),
-            },
+            placement: labels.get(PLACEMENT).and_then(|word| Placement::parse(word)),
             slices: matches!(switch(PARTITIONING).map(String::as_str), Some("mps" | "hybrid")),
             removal,
         }
@@ -115,41 +99,6 @@ pub struct NodeReport {
     pub ready: Option<ConditionReport>,
     /// The condition [`BYPASS`]. Without cards it is taken away; `None` leaves it as it is.
     pub bypass: Option<ConditionReport>,
-}
-
-/// One card, as the scheduler reads it from the annotation `mpsgate.io/cards`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardReport {
-    /// Its UUID.
-    pub uuid: String,
-    /// NVML's index.
-    pub index: u32,
-    /// NVML's name; in the label only.
-    #[serde(skip)]
-    pub name: String,
-    /// What can be granted of it, MiB.
-    pub memory_mib: u64,
-    /// Of that what local containers hold, MiB: not for pods.
-    pub local_mib: u64,
-    /// Whether it takes new grants.
-    pub healthy: bool,
-    /// The only uid that its MPS server serves now, where there is such a limit.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<u32>,
-    /// Whether all that runs on it has to be of one uid.
-    #[serde(default = "yes")]
-    pub one_uid: bool,
-    /// Containers that it takes; any number where none is named.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max_clients: Option<u32>,
-    /// What pods hold of it now, MiB, by their uid: also one that the API server has no more.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub held: BTreeMap<String, u64>,
-}
-
-/// What was true of every card before the field was written.
-fn yes() -> bool {
-    true
 }
 
 /// The cards in the annotation [`CARDS`].
@@ -243,7 +192,7 @@ impl NodeReport {
         let [have_cards, have_handlers] = have.annotations.clone();
         let [_, have_bypass] = have.conditions.clone();
         let bypass = self.bypass.clone().or(have_bypass);
-        let handlers = self.handlers.as_ref().map(HandlerReport::render).or(have_handlers);
+        let handlers = self.handlers.as_ref().map(handlers::render).or(have_handlers);
         let Some(cards) = &self.cards else {
             return Ours {
                 annotations: [have_cards, handlers],
@@ -253,7 +202,7 @@ impl NodeReport {
         };
         let first = cards.first();
         // The seed's label has one size: of unequal cards the smallest, which is true of each.
-        let memory = cards.iter().map(|card| card.memory_mib).min();
+        let memory = cards.iter().map(|card| card.memory.0).min();
         Ours {
             annotations: [
                 first.map(|_| json!({"version": CARDS_VERSION, "cards": cards}).to_string()),

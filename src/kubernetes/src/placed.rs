@@ -4,11 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use mpsgate_model::{Kind, Layout, Mib};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::Pod;
 use crate::time::{ms_of, text_of};
-use crate::{Kind, Pod};
 
 /// Ours: a [`Placed`] as JSON. It is the one that mpsgate's own ledger reads.
 pub const PLACEMENT: &str = "mpsgate.io/placement";
@@ -27,8 +28,8 @@ const V2_ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
 const V2_ASSIGNED: &str = "scheduler.framework.gpushare.assigned";
 const V2_TIME: &str = "scheduler.framework.gpushare.assume-time";
 
-/// By container, by card: MiB.
-pub type Allocation = BTreeMap<String, BTreeMap<u32, u64>>;
+/// By container, by card: units, of which only the ratio counts.
+type Shares = BTreeMap<String, BTreeMap<u32, u64>>;
 
 /// Where a pod's containers were put, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub struct Placed {
     /// When, in milliseconds since 1970.
     pub time_ms: u64,
     /// By container, init containers too.
-    pub containers: Allocation,
+    pub containers: Layout,
     /// By container, the percentage of a card's compute that it was given.
     pub core: BTreeMap<String, u64>,
 }
@@ -48,7 +49,7 @@ struct Wire {
     version: u64,
     node: String,
     time: String,
-    containers: Allocation,
+    containers: Layout,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     core: BTreeMap<String, u64>,
 }
@@ -89,16 +90,17 @@ impl Placed {
         card_mib: &BTreeMap<u32, u64>,
     ) -> BTreeMap<String, String> {
         let mains = || pod.containers.iter().filter(|one| one.kind == Kind::Main);
-        let cards = |name: &str| self.containers.get(name).filter(|cards| !cards.is_empty());
+        let cards = |name: &str| self.containers.0.get(name).filter(|cards| !cards.is_empty());
         let first = mains().chain(&pod.containers).find_map(|one| cards(&one.name)?.keys().next());
         let total: u64 = mains()
             .filter_map(|one| cards(&one.name))
-            .map(|cards| cards.values().copied().fold(0, u64::saturating_add).div_ceil(GIB))
+            .map(|cards| cards.values().map(|mib| mib.0).fold(0, u64::saturating_add).div_ceil(GIB))
             .fold(0, u64::saturating_add);
         let v2: BTreeMap<String, BTreeMap<u32, u64>> = mains()
             .enumerate()
             .filter_map(|(place, one)| {
-                let units = cards(&one.name)?.iter().map(|(card, mib)| (*card, mib.div_ceil(GIB)));
+                let units =
+                    cards(&one.name)?.iter().map(|(card, mib)| (*card, mib.0.div_ceil(GIB)));
                 Some((place.to_string(), units.collect()))
             })
             .collect();
@@ -132,7 +134,7 @@ impl Pod {
     /// node, else V2, else V1. These two say cards; how much of each is told by the limits. `None`
     /// where nothing can be read.
     #[must_use]
-    pub fn allocation(&self) -> Option<Allocation> {
+    pub fn allocation(&self) -> Option<Layout> {
         let ours = self.placed().filter(|placed| Some(&placed.node) == self.node.as_ref());
         if let Some(placed) = ours {
             return Some(placed.containers);
@@ -144,12 +146,11 @@ impl Pod {
             let shares = shares.get(&container.name).filter(|_| memory > 0)?;
             Some((container.name.clone(), split(memory, shares)))
         });
-        Some(all.collect())
+        Some(Layout(all.collect()))
     }
 
-    /// By container, by card: units, of which only the ratio counts. Init containers are where the
-    /// first main one is.
-    fn shares_of_v2(&self) -> Option<Allocation> {
+    /// Init containers are where the first main one is.
+    fn shares_of_v2(&self) -> Option<Shares> {
         let text = self.annotations.get(V2_ALLOCATION)?;
         let by_place: BTreeMap<usize, BTreeMap<u32, u64>> = serde_json::from_str(text).ok()?;
         let first = by_place.values().find(|cards| !cards.is_empty())?;
@@ -160,7 +161,7 @@ impl Pod {
         Some(mains.chain(others).map(|(one, cards)| (one.name.clone(), cards.clone())).collect())
     }
 
-    fn shares_of_v1(&self) -> Option<Allocation> {
+    fn shares_of_v1(&self) -> Option<Shares> {
         let index: u32 = self.annotations.get(V1_INDEX)?.parse().ok()?;
         let on_it = |name: &String| (name.clone(), BTreeMap::from([(index, 1)]));
         Some(self.containers.iter().map(|one| on_it(&one.name)).collect())
@@ -168,7 +169,7 @@ impl Pod {
 }
 
 /// `memory` in the ratio of `shares`; what a division leaves is on the last card.
-fn split(memory: u64, shares: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
+fn split(memory: u64, shares: &BTreeMap<u32, u64>) -> BTreeMap<u32, Mib> {
     let mut units: u128 = shares.values().copied().map(u128::from).sum();
     let mut left = memory;
     let part = |(card, share): (&u32, &u64)| {
@@ -177,9 +178,9 @@ fn split(memory: u64, shares: &BTreeMap<u32, u64>) -> BTreeMap<u32, u64> {
         let mib = u64::try_from(mib).unwrap_or(left);
         units = units.saturating_sub(share);
         left = left.saturating_sub(mib);
-        (*card, mib)
+        (*card, Mib(mib))
     };
-    shares.iter().map(part).filter(|(_, mib)| *mib > 0).collect()
+    shares.iter().map(part).filter(|(_, mib)| mib.0 > 0).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use mpsgate_model::{GPU_CORE, GPU_COUNT, QuantityError, Resource, parse_count};
+use mpsgate_model::{GPU_CORE, GPU_COUNT, Kind, QuantityError, Resource, parse_count};
 
 use crate::State;
 use crate::placed::PLACEMENT;
@@ -123,17 +123,6 @@ pub struct Container {
     pub uid: Option<u32>,
     /// Where it is in its lifecycle.
     pub lifecycle: Lifecycle,
-}
-
-/// When a container of a pod runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Before the main ones, alone but for sidecars.
-    Init,
-    /// An init container that goes on running (Kubernetes 1.28: `restartPolicy: Always`).
-    Sidecar,
-    /// Beside the others.
-    Main,
 }
 
 /// Where a container is in its lifecycle, as the kubelet reported last.
@@ -308,6 +297,16 @@ fn lifecycle(
         _ => true,
     };
     if again { Lifecycle::Between } else { Lifecycle::Ended }
+}
+
+/// What the JSON of a container's `resources.limits` gives, and the percent of a card's compute.
+///
+/// # Errors
+/// Where it is no JSON of quantities; and, of one that is, the limit that cannot be read.
+pub fn parse_limits(json: &str) -> Result<Result<(Limits, u64), LimitError>, serde_json::Error> {
+    let resources = Resources { limits: serde_json::from_str(json)? };
+    let core = core_percent(&resources);
+    Ok(limits(resources).and_then(|limits| Ok((limits, core?))))
 }
 
 fn limits(resources: Resources) -> Result<Limits, LimitError> {

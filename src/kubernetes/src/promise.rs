@@ -7,7 +7,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Kind, Lifecycle, LimitError, Limits, Pod, Pods};
+use mpsgate_model::Kind;
+
+use crate::{Lifecycle, LimitError, Limits, Pod, Pods};
 
 /// What one pod may still take, running containers included: what their grants hold is the caller's
 /// to subtract.

@@ -63,7 +63,7 @@ impl Remains {
             is_told: annotations.contains_key(REMOVAL),
             is_shared: node.metadata.labels.is_some_and(|labels| labels.contains_key(SHARED)),
             shown: shown.chain(CONDITIONS.into_iter().filter(|kind| has_condition(kind))).collect(),
-            local_mib: cards.iter().fold(0, |sum, card| u64::saturating_add(sum, card.local_mib)),
+            local_mib: cards.iter().fold(0, |sum: u64, card| sum.saturating_add(card.local.0)),
             holders: cards.into_iter().flat_map(|card| card.held.into_keys()).collect(),
         }
     }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
+use mpsgate_model::{Taint, Toleration};
 use serde::{Deserialize, Deserializer};
 
 /// `null` where Go writes an empty list or map.
@@ -159,39 +160,6 @@ resource!(WireNode, ClusterResourceScope, "", "Node", "nodes");
 pub(crate) struct NodeSpec {
     #[serde(deserialize_with = "nullable")]
     pub(crate) taints: Vec<Taint>,
-}
-
-/// A taint of a node.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Taint {
-    /// Its key.
-    #[serde(deserialize_with = "nullable")]
-    pub key: String,
-    /// Its value.
-    #[serde(deserialize_with = "nullable")]
-    pub value: String,
-    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
-    #[serde(deserialize_with = "nullable")]
-    pub effect: String,
-}
-
-/// What tolerates a taint.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Toleration {
-    /// Of the taint; empty is every key.
-    #[serde(deserialize_with = "nullable")]
-    pub key: String,
-    /// `Equal`, also where it is empty, or `Exists`.
-    #[serde(deserialize_with = "nullable")]
-    pub operator: String,
-    /// For `Equal`.
-    #[serde(deserialize_with = "nullable")]
-    pub value: String,
-    /// Empty is every effect.
-    #[serde(deserialize_with = "nullable")]
-    pub effect: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -13,9 +13,10 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use mpsgate_kubernetes::{
-    CARDS, CardReport, ConditionReport, Event, Kind, NodeReport, RULES, Reason, Settings, Severity,
-    State, Subject, events, node, pods, promises,
+    CARDS, ConditionReport, Event, NodeReport, RULES, Reason, Settings, Severity, State, Subject,
+    events, node, pods, promises,
 };
+use mpsgate_model::{CardReport, Kind, Mib};
 use mpsgate_testing::need;
 use mpsgate_testing::programs::cache;
 use serde_json::{Value, json};
@@ -155,8 +156,8 @@ fn report() -> NodeReport {
             uuid: "GPU-1".to_owned(),
             index: 0,
             name: "Tesla T4".to_owned(),
-            memory_mib: 15360,
-            local_mib: 0,
+            memory: Mib(15360),
+            local: Mib(0),
             healthy: true,
             uid: None,
             one_uid: true,

@@ -5,11 +5,13 @@
 //! `7.5G` into 7 MiB without a word (measured, nvidia-cuda-mps 550.163.01).
 //!
 //! Must never read the environment, a clock, or any file except below the ledger directory that
-//! the caller names. Called by the shim (requests), the daemon (ledger) and the CLI.
+//! the caller names. Called by the shim (requests), the daemon (ledger), the CLI, and whoever talks
+//! to an API server or places pods (what nodes and pods say).
 
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod card;
+mod cluster;
 mod grant;
 mod ids;
 pub mod ledger;
@@ -23,6 +25,10 @@ mod request;
 mod resource;
 
 pub use card::NodeCard;
+pub use cluster::{
+    By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass, Taint,
+    Toleration,
+};
 pub use grant::{
     Cdi, CdiEdits, CdiHook, CdiMount, DeviceNode, Grant, GrantedCard, Guarantee, UVM_TOOLS,
 };

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, ValueEnum};
-use mpsgate_cluster::Placement;
 use mpsgate_config::{Exempt, Ipc, LogLevel, Policy};
+use mpsgate_model::Placement;
 
 /// A kube-scheduler extender that places pods by the GPU memory of each card
 ///
@@ -60,8 +60,8 @@ pub struct Arguments {
     /// How to fill GPUs and nodes
     ///
     /// The label ack.node.gpu.placement of a node counts more.
-    #[arg(long, verbatim_doc_comment, value_enum, default_value_t = Pack::Binpack)]
-    pub placement: Pack,
+    #[arg(long, verbatim_doc_comment, value_parser = placement(), default_value = "binpack")]
+    pub placement: Placement,
     /// The largest request body; with nodeCacheCapable: false use 64
     #[arg(long, value_name = "MIB", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=512))]
     pub max_body: u16,
@@ -129,24 +129,6 @@ pub enum Removal {
     End,
 }
 
-/// How cards and nodes are filled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Pack {
-    /// The fullest that fits
-    Binpack,
-    /// The emptiest
-    Spread,
-}
-
-impl From<Pack> for Placement {
-    fn from(pack: Pack) -> Self {
-        match pack {
-            Pack::Binpack => Self::Binpack,
-            Pack::Spread => Self::Spread,
-        }
-    }
-}
-
 /// What is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[expect(missing_docs, reason = "the words are the log's own")]
@@ -166,6 +148,15 @@ impl From<Level> for LogLevel {
             Level::Debug => Self::Debug,
         }
     }
+}
+
+/// How cards and nodes are filled.
+fn placement() -> impl TypedValueParser<Value = Placement> {
+    let words = PossibleValuesParser::new([
+        PossibleValue::new("binpack").help("The fullest that fits"),
+        PossibleValue::new("spread").help("The emptiest"),
+    ]);
+    words.try_map(|word| Placement::parse(&word).ok_or("it is none of these words"))
 }
 
 /// The settings file's words.

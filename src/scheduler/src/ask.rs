@@ -3,10 +3,8 @@
 use std::num::NonZeroU32;
 
 use mpsgate_cluster as cluster;
-use mpsgate_kubernetes::{
-    Allocation, CardReport, ClusterNode, Container, Kind, Placement as Label, Pod,
-};
-use mpsgate_model::{Mib, Refusal};
+use mpsgate_kubernetes::{ClusterNode, Container, Pod};
+use mpsgate_model::{Layout, Mib, Refusal};
 use mpsgate_policy::core_refusal;
 use mpsgate_policy::schedule::{self, Word};
 
@@ -62,20 +60,12 @@ fn asked(container: &Container) -> Result<Option<cluster::Container>, String> {
     };
     Ok(Some(cluster::Container {
         name: name.clone(),
-        kind: kind(container.kind),
+        kind: container.kind,
         memory: Mib(*mib),
         unit: schedule::unit_of(resource),
         core_percent: u32::try_from(*core).unwrap_or(u32::MAX),
         uid: container.uid,
     }))
-}
-
-fn kind(kind: Kind) -> cluster::Kind {
-    match kind {
-        Kind::Init => cluster::Kind::Init,
-        Kind::Sidecar => cluster::Kind::Sidecar,
-        Kind::Main => cluster::Kind::Main,
-    }
 }
 
 /// A pod that is to be placed.
@@ -111,21 +101,14 @@ pub(crate) fn known(pod: &Pod) -> cluster::Pod {
 
 /// The cards of `said`, with what `request` asks of each. `None` where these are not as many as
 /// every container wants.
-fn layout(said: &Allocation, request: &cluster::Request) -> Option<cluster::Layout> {
+fn layout(said: &Layout, request: &cluster::Request) -> Option<Layout> {
     let of = |container: &cluster::Container| {
-        let cards = said.get(&container.name)?;
+        let cards = said.0.get(&container.name)?;
         let count = u32::try_from(cards.len()).ok().filter(|count| *count == request.cards)?;
         let each = Mib(container.memory.0.checked_div(u64::from(count))?);
         Some((container.name.clone(), cards.keys().map(|card| (*card, each)).collect()))
     };
-    request.containers.iter().map(of).collect::<Option<_>>().map(cluster::Layout)
-}
-
-pub(crate) fn allocation(layout: &cluster::Layout) -> Allocation {
-    let cards = |(name, cards): (&String, &std::collections::BTreeMap<u32, Mib>)| {
-        (name.clone(), cards.iter().map(|(card, mib)| (*card, mib.0)).collect())
-    };
-    layout.0.iter().map(cards).collect()
+    request.containers.iter().map(of).collect::<Option<_>>().map(Layout)
 }
 
 /// A node's labels and cards. Without a label it is one under MPS where nos says so, or where
@@ -138,31 +121,12 @@ pub(crate) fn node(node: ClusterNode) -> cluster::Node {
         None if node.labels.slices || !node.cards.is_empty() => Word::Mps,
         None => Word::Off,
     };
-    let placement = match node.placement {
-        Some(Label::Binpack) => Some(cluster::Placement::Binpack),
-        Some(Label::Spread) => Some(cluster::Placement::Spread),
-        Some(Label::Other(_)) | None => None,
-    };
     cluster::Node {
         name: node.name,
         schedule,
-        placement,
+        placement: node.labels.placement,
         max_pods: node.max_pods,
-        cards: node.cards.into_iter().map(card).collect(),
-    }
-}
-
-fn card(card: CardReport) -> cluster::Card {
-    cluster::Card {
-        index: card.index,
-        uuid: card.uuid,
-        memory: Mib(card.memory_mib),
-        local: Mib(card.local_mib),
-        healthy: card.healthy,
-        uid: card.uid,
-        one_uid: card.one_uid,
-        max_clients: card.max_clients,
-        held: card.held.into_iter().map(|(uid, mib)| (uid, Mib(mib))).collect(),
+        cards: node.cards,
     }
 }
 
@@ -182,9 +146,9 @@ mod tests {
         known(&Pod::parse(&pod.to_string()).unwrap())
     }
 
-    fn on(card: u32) -> Option<cluster::Layout> {
+    fn on(card: u32) -> Option<Layout> {
         let cards = [(card, Mib(7 * 1024))].into_iter().collect();
-        Some(cluster::Layout([("a".to_owned(), cards)].into_iter().collect()))
+        Some(Layout([("a".to_owned(), cards)].into_iter().collect()))
     }
 
     #[test]

@@ -15,9 +15,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use mpsgate_cluster::{self as cluster, Layout};
+use mpsgate_cluster as cluster;
 use mpsgate_host::clock::now_ms;
 use mpsgate_kubernetes::{Fetched, Placed, Pod, WriteError};
+use mpsgate_model::Layout;
 
 use crate::ask;
 use crate::extender::Binding;
@@ -145,7 +146,7 @@ impl Attempt<'_> {
         let placed = Placed {
             node: self.asked.node.clone(),
             time_ms: self.now,
-            containers: ask::allocation(&self.layout),
+            containers: self.layout.clone(),
             core: core.map(|one| (one.name.clone(), u64::from(one.core_percent))).collect(),
         };
         let cluster = self.shared.read();

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mpsgate_cluster::{Layout, Ledger, Placement, Reason};
+use mpsgate_cluster::{Ledger, Reason};
 use mpsgate_kubernetes::{Change, ClusterNode, Error, Pod};
+use mpsgate_model::{Layout, Placement};
 
 use crate::ask;
 

@@ -315,7 +315,7 @@ fn whole_nodes<'a>(
 /// holds it to.
 #[doc(hidden)]
 pub fn parse_any(body: &[u8]) {
-    let ledger = Ledger::new(cluster::Placement::Binpack).snapshot();
+    let ledger = Ledger::new(mpsgate_model::Placement::Binpack).snapshot();
     let until = Instant::now() + crate::desk::ANSWER_LIMIT;
     let mut ranked = None;
     if let Ok(filtered) = filter(&ledger, body, until, &mut ranked) {

@@ -12,7 +12,7 @@ const GIB: u64 = 1024;
 /// The whole answer.
 #[derive(Debug, Serialize)]
 pub(crate) struct Inspected {
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Vec<InspectedNode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
 }
@@ -20,25 +20,25 @@ pub(crate) struct Inspected {
 /// One node.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Node {
+pub(crate) struct InspectedNode {
     name: String,
     #[serde(rename = "totalGPU")]
     total: u64,
     #[serde(rename = "usedGPU")]
     used: u64,
-    devs: Vec<Card>,
+    devs: Vec<InspectedCard>,
 }
 
 /// One card.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Card {
+pub(crate) struct InspectedCard {
     id: u32,
     #[serde(rename = "totalGPU")]
     total: u64,
     #[serde(rename = "usedGPU")]
     used: u64,
-    pods: Vec<Pod>,
+    pods: Vec<InspectedPod>,
     uuid: String,
     healthy: bool,
     total_mib: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Card {
 /// One pod on a card. One that is gone, and whose memory its node still holds, has no name.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Pod {
+pub(crate) struct InspectedPod {
     name: String,
     namespace: String,
     #[serde(rename = "usedGPU")]
@@ -71,7 +71,7 @@ pub(crate) fn inspect(ledger: &Snapshot, only: Option<&str>, uids: bool) -> Insp
             Inspected { nodes: found.into_iter().collect(), error }
         }
         None => {
-            let with_cards = |node: &Node| !node.devs.is_empty();
+            let with_cards = |node: &InspectedNode| !node.devs.is_empty();
             Inspected {
                 nodes: ledger.nodes().filter_map(one).filter(with_cards).collect(),
                 error: None,
@@ -80,16 +80,21 @@ pub(crate) fn inspect(ledger: &Snapshot, only: Option<&str>, uids: bool) -> Insp
     }
 }
 
-fn node(name: &str, cards: &[CardUse<'_>], uids: bool) -> Node {
-    let devs: Vec<Card> = cards.iter().map(|one| card(one, uids)).collect();
-    let sum = |of: fn(&Card) -> u64| devs.iter().map(of).fold(0, u64::saturating_add);
-    Node { name: name.to_owned(), total: sum(|card| card.total), used: sum(|card| card.used), devs }
+fn node(name: &str, cards: &[CardUse<'_>], uids: bool) -> InspectedNode {
+    let devs: Vec<InspectedCard> = cards.iter().map(|one| card(one, uids)).collect();
+    let sum = |of: fn(&InspectedCard) -> u64| devs.iter().map(of).fold(0, u64::saturating_add);
+    InspectedNode {
+        name: name.to_owned(),
+        total: sum(|card| card.total),
+        used: sum(|card| card.used),
+        devs,
+    }
 }
 
-fn card(card: &CardUse<'_>, uids: bool) -> Card {
+fn card(card: &CardUse<'_>, uids: bool) -> InspectedCard {
     let pods = card.pods.iter().map(|pod| {
         let (namespace, name) = pod.name.unwrap_or_default();
-        Pod {
+        InspectedPod {
             name: name.to_owned(),
             namespace: namespace.to_owned(),
             used: up(pod.memory),
@@ -97,7 +102,7 @@ fn card(card: &CardUse<'_>, uids: bool) -> Card {
             used_mib: pod.memory.0,
         }
     });
-    Card {
+    InspectedCard {
         id: card.index,
         total: card.total.0 / GIB,
         used: up(card.used),

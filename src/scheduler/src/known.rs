@@ -1,8 +1,9 @@
 //! What the webhook knows of the cluster: which handler a RuntimeClass names, and where each node's
 //! handlers lead. Told by the watches of nodes and RuntimeClasses; decides nothing.
 
-use mpsgate_cluster::handlers::{Class, Handlers, Known, Node, Taint, Toleration};
-use mpsgate_kubernetes::{Change, ClusterNode, HandlerReport, RuntimeClass, SharedNode};
+use mpsgate_cluster::handlers::Known;
+use mpsgate_kubernetes::{Change, ClusterNode};
+use mpsgate_model::{GpuNode, RuntimeClass};
 
 use crate::cluster::Source;
 
@@ -36,10 +37,10 @@ impl Seen {
         match change {
             Change::Listing => {}
             Change::Listed(all) => {
-                *classes = all.into_iter().map(class).collect();
+                *classes = all.into_iter().map(|one| (one.name.clone(), one)).collect();
                 self.classes.whole(0);
             }
-            Change::Put(one) => classes.extend([class(one)]),
+            Change::Put(one) => drop(classes.insert(one.name.clone(), one)),
             Change::Gone(name) => drop(classes.remove(&name)),
             Change::Lost(error) => self.classes.lost("RuntimeClasses", &error),
         }
@@ -49,39 +50,9 @@ impl Seen {
     }
 }
 
-fn class(class: RuntimeClass) -> (String, Class) {
-    let tolerations = class.tolerations.into_iter().map(|one| Toleration {
-        key: one.key,
-        operator: one.operator,
-        value: one.value,
-        effect: one.effect,
-    });
-    let tolerations = tolerations.collect();
-    (class.name, Class { handler: class.handler, selector: class.selector, tolerations })
-}
-
-fn node(node: &ClusterNode) -> Option<(String, Node)> {
-    let SharedNode { labels, taints, handlers } = node.shared.as_ref()?;
-    let handlers = match handlers {
-        None => Err("has no annotation mpsgate.io/handlers".to_owned()),
-        Some(Err(why)) => {
-            Err(format!("has an annotation mpsgate.io/handlers that cannot be read: {why}"))
-        }
-        Some(Ok(HandlerReport { default, led, round, unknown, .. })) => Ok(Handlers {
-            default: default.clone(),
-            led: led.difference(unknown).cloned().collect(),
-            round: round.clone(),
-        }),
-    };
-    // The third one keeps nobody off.
-    let keeps_off = |effect: &str| effect != "PreferNoSchedule";
-    let taints = taints.iter().filter(|taint| keeps_off(&taint.effect)).map(|taint| Taint {
-        key: taint.key.clone(),
-        value: taint.value.clone(),
-        effect: taint.effect.clone(),
-    });
-    let taints = taints.collect();
-    Some((node.name.clone(), Node { labels: labels.clone(), taints, handlers }))
+/// The node, where it has cards of mpsgate's.
+fn node(node: &ClusterNode) -> Option<(String, GpuNode)> {
+    Some((node.name.clone(), node.shared.clone()?))
 }
 
 #[cfg(test)]
@@ -118,8 +89,8 @@ mod tests {
         assert_eq!(names(&seen.known.nodes), ["n1", "n2"]);
         let n1 = &seen.known.nodes["n1"];
         let handlers = n1.handlers.as_ref().unwrap();
-        assert_eq!((handlers.led.len(), handlers.round.len()), (1, 1));
-        assert_eq!(n1.taints.len(), 1);
+        assert!(handlers.leads("a") && !handlers.leads("b") && handlers.round.contains("c"));
+        assert_eq!(n1.taints.len(), 2);
         assert!(seen.known.nodes["n2"].handlers.is_err());
         seen.tell_node(&Change::Put(node("n2", json!({"mpsgate.io/handlers": "no"}))));
         assert!(

@@ -33,7 +33,7 @@ mod shared;
 mod tls;
 pub mod webhook;
 
-pub use arguments::{Arguments, Level, Pack, Removal, command};
+pub use arguments::{Arguments, Level, Removal, command};
 pub use error::SchedulerError;
 pub use extender::parse_any;
 pub use removal::remove;

@@ -123,7 +123,7 @@ pub async fn serve(
     let (leads, take_part) = lead(settings.clone(), lease.clone(), lease_stops);
     let max_body = usize::from(arguments.max_body) << 20;
     let shared =
-        Arc::new(Shared::new(settings.clone(), arguments.placement.into(), max_body, leads, lease));
+        Arc::new(Shared::new(settings.clone(), arguments.placement, max_body, leads, lease));
     let (stop_http, http_stops) = watch::channel(false);
     let probes = probes(&arguments, &shared, &http_stops).await?;
     let answering = Answers(Some(threads(ANSWER_THREADS)?));

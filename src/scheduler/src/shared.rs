@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use mpsgate_cluster::{Placement, Snapshot};
+use mpsgate_cluster::Snapshot;
 use mpsgate_kubernetes::{Binder, Lead, LeaseSettings, Settings};
+use mpsgate_model::Placement;
 use tokio::sync::{Semaphore, watch};
 
 use crate::cluster::Cluster;

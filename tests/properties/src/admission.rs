@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_cluster::handlers::{Class, Handlers, Known, Node};
+use mpsgate_cluster::handlers::Known;
+use mpsgate_model::{GpuNode, HandlerReport, RuntimeClass};
 use mpsgate_scheduler::webhook::{Mutation, mutate, validate};
 use serde_json::Value;
 
 /// One node, on which the handler of the class `nvidia` bypasses mpsgate.
 fn known() -> Known {
-    let class = Class { handler: "nvidia".to_owned(), ..Class::default() };
-    let handlers = Handlers { round: ["nvidia".to_owned()].into(), ..Handlers::default() };
-    let node = Node { labels: BTreeMap::new(), taints: Vec::new(), handlers: Ok(handlers) };
+    let class = RuntimeClass { handler: "nvidia".to_owned(), ..RuntimeClass::default() };
+    let handlers =
+        HandlerReport { round: ["nvidia".to_owned()].into(), ..HandlerReport::default() };
+    let node = GpuNode { labels: BTreeMap::new(), taints: Vec::new(), handlers: Ok(handlers) };
     Known {
         classes: Some([("nvidia".to_owned(), class)].into()),
         nodes: [("n1".to_owned(), node)].into(),

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_kubernetes::{
-    ClusterNode, Container, Kind, Lifecycle, Limits, Placed, Pod, parse_handlers,
-};
+use mpsgate_kubernetes::{ClusterNode, Container, Lifecycle, Limits, Placed, Pod, parse_handlers};
+use mpsgate_model::Kind;
 
 /// Annotations of a scheduler, which whoever makes a pod can write: the first line is V1's index,
 /// the rest V2's JSON. Cards come from what is written, and from nowhere else.

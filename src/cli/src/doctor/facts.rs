@@ -26,7 +26,7 @@ pub(super) struct Facts {
     /// NVIDIA's character devices of `/proc/devices`, by name.
     pub(super) majors: Known<BTreeMap<String, u64>>,
     /// `/dev/nvidia*` by path.
-    pub(super) nodes: BTreeMap<String, Node>,
+    pub(super) nodes: BTreeMap<String, DeviceFile>,
     pub(super) control: Program,
     /// `None`: there is no binary to ask.
     pub(super) capabilities: Option<Known<Capabilities>>,
@@ -130,7 +130,7 @@ pub(super) struct NvmlFacts {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Node {
+pub(super) enum DeviceFile {
     Char { major: u64, minor: u64 },
     Other,
 }

@@ -156,9 +156,9 @@ fn healthy() -> Facts {
         }),
         majors: Ok([("nvidia".to_owned(), 195), ("nvidia-uvm".to_owned(), 507)].into()),
         nodes: [
-            ("/dev/nvidiactl".to_owned(), Node::Char { major: 195, minor: 255 }),
-            ("/dev/nvidia0".to_owned(), Node::Char { major: 195, minor: 0 }),
-            ("/dev/nvidia-uvm".to_owned(), Node::Char { major: 507, minor: 0 }),
+            ("/dev/nvidiactl".to_owned(), DeviceFile::Char { major: 195, minor: 255 }),
+            ("/dev/nvidia0".to_owned(), DeviceFile::Char { major: 195, minor: 0 }),
+            ("/dev/nvidia-uvm".to_owned(), DeviceFile::Char { major: 507, minor: 0 }),
         ]
         .into(),
         control: program("/usr/bin/nvidia-cuda-mps-control"),
@@ -282,8 +282,8 @@ const BROKEN: &[Broken] = &[
     ("tokens", |f| f.tokens = trouble("denied"), FAIL, "denied", "journalctl"),
     ("memory-limits", |f| f.cgroup = Cgroup::Hybrid, WARN, "only for those of v2", "systemd.unified_cgroup_hierarchy=1"),
     ("device-nodes", |f| { f.nodes.remove("/dev/nvidia0"); }, FAIL, "/dev/nvidia0 is missing", "nvidia-modprobe"),
-    ("device-nodes", |f| { f.nodes.insert("/dev/nvidiactl".into(), Node::Other); }, FAIL, "/dev/nvidiactl is no character device", "nvidia-modprobe"),
-    ("device-nodes", |f| { f.nodes.insert("/dev/nvidia-uvm".into(), Node::Char { major: 500, minor: 0 }); }, FAIL, "/dev/nvidia-uvm is 500:0, not 507:0", "nvidia-modprobe"),
+    ("device-nodes", |f| { f.nodes.insert("/dev/nvidiactl".into(), DeviceFile::Other); }, FAIL, "/dev/nvidiactl is no character device", "nvidia-modprobe"),
+    ("device-nodes", |f| { f.nodes.insert("/dev/nvidia-uvm".into(), DeviceFile::Char { major: 500, minor: 0 }); }, FAIL, "/dev/nvidia-uvm is 500:0, not 507:0", "nvidia-modprobe"),
     ("device-nodes", |f| f.majors = Ok(BTreeMap::new()), FAIL, "no major for nvidia, /proc/devices has no major for nvidia-uvm", "nvidia-modprobe"),
     ("device-nodes", |f| f.majors = trouble("no /proc"), FAIL, "no /proc", "mount -t proc"),
     ("runtime", |f| f.runtime.path = None, FAIL, "no program \"runc\"", "runtime.path"),

@@ -23,7 +23,7 @@ const OPERATOR: &str = "/usr/local/nvidia/toolkit/nvidia-container-runtime";
 const TOOLKIT: &str = "/etc/nvidia-container-runtime/config.toml";
 
 /// What is seen of the node.
-struct Node {
+struct Found {
     /// What the engine's handlers run.
     programs: Vec<String>,
     /// `runtime.path` of the settings until now.
@@ -42,13 +42,13 @@ pub(super) fn chosen(
 ) -> Result<(String, Option<String>), CliError> {
     let file = Path::new(paths::CONFIG_FILE);
     Config::parse(&text, file)?;
-    let node = Node {
+    let found = Found {
         programs: engine.map(programs).unwrap_or_default(),
         before: Config::load(file).ok().map(|config| config.runtime.path),
         toolkit: std::fs::read_to_string(TOOLKIT).unwrap_or_default(),
         is_file: Path::is_file,
     };
-    let Some(program) = choose(&node) else { return Ok((text, None)) };
+    let Some(program) = choose(&found) else { return Ok((text, None)) };
     let with = with_path(&text, &program);
     // A second path is no TOML: the one that is there counts.
     if Config::parse(&with, file).is_err() {
@@ -82,8 +82,8 @@ fn programs((engine, path): (Engine, &Path)) -> Vec<String> {
     }
 }
 
-fn choose(node: &Node) -> Option<String> {
-    let below_it = node
+fn choose(seen: &Found) -> Option<String> {
+    let below_it = seen
         .toolkit
         .lines()
         .map(str::trim)
@@ -93,14 +93,14 @@ fn choose(node: &Node) -> Option<String> {
         return None;
     }
     let is_nvidias = |path: &&Path| path.file_name().is_some_and(|name| name == NVIDIA);
-    let named = node.programs.iter().map(Path::new).chain(node.before.as_deref());
+    let named = seen.programs.iter().map(Path::new).chain(seen.before.as_deref());
     let search = paths::RUNTIME_SEARCH.iter().map(|directory| Path::new(directory).join(NVIDIA));
     let usual: Vec<PathBuf> = search.collect();
-    let named = named.filter(is_nvidias).filter(|path| path.is_absolute() && (node.is_file)(path));
+    let named = named.filter(is_nvidias).filter(|path| path.is_absolute() && (seen.is_file)(path));
     let found = named
         .chain(usual.iter().map(PathBuf::as_path))
         .chain([Path::new(OPERATOR)])
-        .find(|path| (node.is_file)(path))?;
+        .find(|path| (seen.is_file)(path))?;
     let is_usual = usual.iter().any(|path| path == found);
     Some(if is_usual { NVIDIA.to_owned() } else { found.to_string_lossy().into_owned() })
 }
@@ -119,8 +119,8 @@ fn with_path(text: &str, program: &str) -> String {
 mod tests {
     use super::*;
 
-    fn node(programs: &[&str], before: Option<&str>, is_file: fn(&Path) -> bool) -> Node {
-        Node {
+    fn found(programs: &[&str], before: Option<&str>, is_file: fn(&Path) -> bool) -> Found {
+        Found {
             programs: programs.iter().map(ToString::to_string).collect(),
             before: before.map(PathBuf::from),
             toolkit: "[nvidia-container-runtime]\nruntimes = [\"runc\", \"crun\"] # not mpsgate\n"
@@ -137,22 +137,22 @@ mod tests {
         let operators: fn(&Path) -> bool = |path| path == Path::new(OPERATOR);
         let own: fn(&Path) -> bool = |path| path == Path::new("/opt/nv/nvidia-container-runtime");
         for (found, expected) in [
-            (node(&[], None, nowhere), None),
-            (node(&["runc", "/usr/bin/nvidia-container-runtime"], None, nowhere), None),
-            (node(&["runc"], None, in_bin), Some(NVIDIA)),
-            (node(&["/usr/bin/nvidia-container-runtime"], Some("runc"), in_bin), Some(NVIDIA)),
-            (node(&["runc"], None, operators), Some(OPERATOR)),
+            (found(&[], None, nowhere), None),
+            (found(&["runc", "/usr/bin/nvidia-container-runtime"], None, nowhere), None),
+            (found(&["runc"], None, in_bin), Some(NVIDIA)),
+            (found(&["/usr/bin/nvidia-container-runtime"], Some("runc"), in_bin), Some(NVIDIA)),
+            (found(&["runc"], None, operators), Some(OPERATOR)),
             (
-                node(&["/opt/nv/nvidia-container-runtime"], None, own),
+                found(&["/opt/nv/nvidia-container-runtime"], None, own),
                 Some("/opt/nv/nvidia-container-runtime"),
             ),
             // Its handler runs us by now.
             (
-                node(&["/usr/bin/mpsgate-runtime"], Some("/opt/nv/nvidia-container-runtime"), own),
+                found(&["/usr/bin/mpsgate-runtime"], Some("/opt/nv/nvidia-container-runtime"), own),
                 Some("/opt/nv/nvidia-container-runtime"),
             ),
-            (node(&[], Some("/opt/nv/nvidia-container-runtime"), nowhere), None),
-            (node(&["/opt/nv/kata-runtime"], None, own), None),
+            (found(&[], Some("/opt/nv/nvidia-container-runtime"), nowhere), None),
+            (found(&["/opt/nv/kata-runtime"], None, own), None),
         ] {
             assert_eq!(
                 choose(&found).as_deref(),
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn one_that_runs_mpsgate_itself_is_never_taken() {
         let mut below =
-            node(&[], None, |path| path == Path::new("/usr/bin/nvidia-container-runtime"));
+            found(&[], None, |path| path == Path::new("/usr/bin/nvidia-container-runtime"));
         below.toolkit = "  runtimes = [\"/usr/bin/mpsgate-runtime\"]\n".to_owned();
         assert_eq!(choose(&below), None);
     }

@@ -1,4 +1,6 @@
 #![allow(clippy::panic, clippy::indexing_slicing, reason = "test code fails by panicking")]
+use mpsgate_model::HandlerReport;
+
 use super::*;
 
 fn texts(words: &[&str]) -> Vec<String> {
@@ -9,18 +11,20 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-fn node(labels: &[(&str, &str)], round: &[&str]) -> Node {
-    let handlers = Handlers {
+fn node(labels: &[(&str, &str)], round: &[&str]) -> GpuNode {
+    let handlers = HandlerReport {
         default: Some("mpsgate".to_owned()),
         led: texts(&["mpsgate", "runc"]).into_iter().collect(),
         round: texts(round).into_iter().collect(),
+        ..HandlerReport::default()
     };
-    Node { labels: map(labels), taints: Vec::new(), handlers: Ok(handlers) }
+    GpuNode { labels: map(labels), taints: Vec::new(), handlers: Ok(handlers) }
 }
 
 /// Two nodes; on the first NVIDIA's handler bypasses mpsgate.
 fn known() -> Known {
-    let class = |handler: &str| Class { handler: handler.to_owned(), ..Class::default() };
+    let class =
+        |handler: &str| RuntimeClass { handler: handler.to_owned(), ..RuntimeClass::default() };
     let classes = [("nvidia", class("nvidia")), ("plain", class("runc")), ("empty", class(""))];
     Known {
         classes: Some(classes.map(|(name, class)| (name.to_owned(), class)).into()),
@@ -32,7 +36,7 @@ fn known() -> Known {
     }
 }
 
-fn first(known: &mut Known) -> &mut Node {
+fn first(known: &mut Known) -> &mut GpuNode {
     known.nodes.entry("n1".to_owned()).or_insert_with(|| node(&[], &[]))
 }
 
@@ -105,6 +109,8 @@ fn what_the_class_adds_counts_and_taints_that_nobody_tolerates_keep_a_pod_off() 
         value: value.to_owned(),
         effect: effect.to_owned(),
     };
+    first(&mut known).taints.push(taint("PreferNoSchedule"));
+    assert_eq!(name(&known.way(Some("nvidia"), &any)), "round");
     first(&mut known).taints.push(taint("NoSchedule"));
     assert_eq!(name(&known.way(Some("nvidia"), &any)), "unknown");
     for (toleration, expected) in [
@@ -121,7 +127,8 @@ fn what_the_class_adds_counts_and_taints_that_nobody_tolerates_keep_a_pod_off() 
     // A pod that names its node meets no scheduler.
     let bound = Where { node: Some("n1".to_owned()), ..Where::default() };
     assert_eq!(name(&known.way(Some("nvidia"), &bound)), "round");
-    let class = Class {
+    let class = RuntimeClass {
+        name: "nvidia".to_owned(),
         handler: "nvidia".to_owned(),
         selector: map(&[("pool", "a")]),
         tolerations: vec![of("gpu", "Exists", "", "")],
@@ -151,10 +158,10 @@ fn what_nobody_knows_is_no_refusal() {
 #[test]
 fn without_a_class_a_default_that_bypasses_is_told_apart() {
     let mut known = known();
-    let handlers = Handlers {
+    let handlers = HandlerReport {
         default: Some("runc".to_owned()),
-        led: BTreeSet::new(),
         round: ["runc".to_owned()].into(),
+        ..HandlerReport::default()
     };
     first(&mut known).handlers = Ok(handlers);
     assert_eq!(name(&known.way(None, &Where::default())), "default");

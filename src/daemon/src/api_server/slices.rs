@@ -64,7 +64,8 @@ pub(super) fn offered(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use mpsgate_kubernetes::{Kind, Limits};
+    use mpsgate_kubernetes::Limits;
+    use mpsgate_model::Kind;
 
     use super::*;
     use crate::pods::tests::pod;

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mpsgate_configure::{Finding, Way};
-use mpsgate_kubernetes::{By, ConditionReport, HandlerReport};
+use mpsgate_kubernetes::ConditionReport;
 use mpsgate_model::printable;
+use mpsgate_model::{By, HandlerReport};
 
 use crate::engine::Reading;
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_kubernetes::{CardReport, ConditionReport, NodeReport, Pods};
-use mpsgate_model::Mib;
+use mpsgate_kubernetes::{ConditionReport, NodeReport, Pods};
 use mpsgate_model::printable::plain;
+use mpsgate_model::{CardReport, Mib};
 use mpsgate_node::Node;
 use mpsgate_node::card::Card;
 use mpsgate_policy::schedule::Word;
@@ -85,14 +85,14 @@ fn not(reason: &str, message: String) -> ConditionReport {
 fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
     let on_card = || node.ledger().on_card(&card.uuid);
     let local = on_card().filter(|entry| entry.handed.is_none()).map(|entry| entry.grant.memory.0);
-    let mut held = BTreeMap::<String, u64>::new();
+    let mut held = BTreeMap::<String, Mib>::new();
     for (memory, handed) in
         on_card().filter_map(|entry| Some((entry.grant.memory.0, entry.handed.as_ref()?)))
     {
         // A static pod's containers carry another uid than its mirror at the API server.
         let uid = pods.get(&handed.pod.uid).map_or(&handed.pod.uid, |pod| &pod.uid);
         let sum = held.entry(uid.clone()).or_default();
-        *sum = sum.saturating_add(memory);
+        sum.0 = sum.0.saturating_add(memory);
     }
     let serves = on_card().map(|entry| entry.grant.uid).next();
     let one_uid = node.under_mps() && !card.multiuser;
@@ -100,8 +100,8 @@ fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
         uuid: card.uuid.to_string(),
         index: card.index,
         name: card.name.clone(),
-        memory_mib: card.memory.0,
-        local_mib: Mib(local.fold(0, u64::saturating_add)).0,
+        memory: card.memory,
+        local: Mib(local.fold(0, u64::saturating_add)),
         healthy: node.driver.trouble.is_none() && node.trouble(card).is_none(),
         // A card without grants takes any.
         uid: serves.filter(|_| one_uid),

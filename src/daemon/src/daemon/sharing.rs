@@ -1,8 +1,9 @@
 //! The node's schedule, as all tasks may move it: what follows from a change is done at once, and
 //! told in one place.
 
-use mpsgate_kubernetes::{Labels, Placement};
+use mpsgate_kubernetes::Labels;
 use mpsgate_model::GpuUuid;
+use mpsgate_model::Placement;
 use mpsgate_node::sharing::{Event, Want};
 use mpsgate_policy::schedule::Word;
 
@@ -23,7 +24,7 @@ fn word(labels: &Labels) -> Word {
 impl Daemon {
     /// Does what the node's labels say.
     pub(crate) fn obey(&self, labels: &Labels) {
-        self.node().spread = labels.placement == Placement::Spread;
+        self.node().spread = labels.placement == Some(Placement::Spread);
         self.want_schedule(Want::Label(Some(word(labels))));
     }
 

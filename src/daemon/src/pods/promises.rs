@@ -1,8 +1,8 @@
 //! What bound pods may still take, kept in the ledger.
 
-use mpsgate_kubernetes::{Kind, Limits, Pod, Pods, promises};
+use mpsgate_kubernetes::{Limits, Pod, Pods, promises};
 use mpsgate_model::ledger::Promise;
-use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_model::{GpuUuid, Kind, Mib};
 use mpsgate_node::Node;
 use mpsgate_policy::{Asked, expected_on};
 

@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 
 use crate::fixture::{ALL, HOLDER, call, node, uuid};
 use mpsgate_deviceplugin::Event;
-use mpsgate_kubernetes::{CardReport, Container, Kind, Lifecycle, Limits, Pod, Pods};
-use mpsgate_model::{GpuSelector, GrantKey, Handed, Mib, PodContainer};
+use mpsgate_kubernetes::{Container, Lifecycle, Limits, Pod, Pods};
+use mpsgate_model::{CardReport, GpuSelector, GrantKey, Handed, Kind, Mib, PodContainer};
 use mpsgate_node::Confirmed;
 use mpsgate_node::Node;
 use mpsgate_node::card::{Health, Trouble};
@@ -289,13 +289,13 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
     node.reserve(&of_pod, Some(&handed_out), HOLDER, &ALL, 0, &mut Vec::new()).unwrap();
     let cards = shown(&node, &Pods::default(), false).cards.unwrap();
     let seen: Vec<_> =
-        cards.iter().map(|card| (card.index, card.memory_mib, card.local_mib, card.uid)).collect();
+        cards.iter().map(|card| (card.index, card.memory.0, card.local.0, card.uid)).collect();
     assert_eq!(seen, [(0, 15 * 1024, 3 * 1024, Some(0)), (1, 15 * 1024, 0, Some(1000))]);
     assert!(cards.iter().all(|card| card.one_uid && card.max_clients.is_some()));
     // Also of a pod that the API server has no more; and a static one's under its uid there.
     let held =
         |cards: &[CardReport]| cards.iter().map(|card| card.held.clone()).collect::<Vec<_>>();
-    let five = |uid: &str| vec![BTreeMap::new(), BTreeMap::from([(uid.to_owned(), 5 * 1024)])];
+    let five = |uid: &str| vec![BTreeMap::new(), BTreeMap::from([(uid.to_owned(), Mib(5 * 1024))])];
     assert_eq!(held(&cards), five("p"));
     let mut mirror = pod("mirror", &[]);
     mirror.static_hash = Some("p".to_owned());

@@ -1,3 +1,5 @@
+use mpsgate_model::Mib;
+
 use super::*;
 
 fn seen(node: Value) -> Node {
@@ -11,13 +13,13 @@ fn report() -> NodeReport {
         uuid: format!("GPU-{index}"),
         index,
         name: "Tesla T4 (16 GB)".to_owned(),
-        memory_mib: 15360 + 1024 * u64::from(index),
-        local_mib: 0,
+        memory: Mib(15360 + 1024 * u64::from(index)),
+        local: Mib(0),
         healthy: true,
         uid: (index == 1).then_some(1000),
         one_uid: true,
         max_clients: Some(48),
-        held: (index == 1).then(|| ("p1".to_owned(), 7168)).into_iter().collect(),
+        held: (index == 1).then(|| ("p1".to_owned(), Mib(7168))).into_iter().collect(),
     };
     NodeReport {
         cards: Some(vec![card(0), card(1)]),
@@ -39,8 +41,14 @@ fn reads_the_labels_of_the_seed_systems() {
     assert_eq!(labels(json!(null)), Labels::default());
     let schedule = labels(json!({"ack.node.gpu.schedule": "cgpu"})).schedule;
     assert_eq!(schedule.as_deref(), Some("cgpu"));
-    assert_eq!(labels(json!({"ack.node.gpu.placement": "spread"})).placement, Placement::Spread);
-    assert_eq!(labels(json!({"ack.node.gpu.placement": "binpack"})).placement, Placement::Binpack);
+    assert_eq!(
+        labels(json!({"ack.node.gpu.placement": "spread"})).placement,
+        Some(Placement::Spread)
+    );
+    assert_eq!(
+        labels(json!({"ack.node.gpu.placement": "binpack"})).placement,
+        Some(Placement::Binpack)
+    );
     for (value, slices) in [("mps", true), ("hybrid", true), ("mig", false), ("", false)] {
         assert_eq!(
             labels(json!({"nos.nebuly.com/gpu-partitioning": value})).slices,
@@ -76,7 +84,7 @@ fn a_node_that_mpsgate_is_removed_from_counts_as_one_that_nobody_labelled() {
     }
     // How cards are filled is not what switches the node.
     let node = json!({"metadata": {"labels": {"ack.node.gpu.placement": "spread"}, "annotations": {"mpsgate.io/removal": "true"}}});
-    assert_eq!(seen(node).labels.placement, Placement::Spread);
+    assert_eq!(seen(node).labels.placement, Some(Placement::Spread));
 }
 
 #[test]

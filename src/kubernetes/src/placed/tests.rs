@@ -14,15 +14,15 @@ fn pod(node: &str, annotations: serde_json::Value) -> Pod {
 }
 
 fn placed() -> Placed {
-    let on = |card, mib| BTreeMap::from([(card, mib)]);
+    let on = |card, mib| BTreeMap::from([(card, Mib(mib))]);
     Placed {
         node: "n1".to_owned(),
         time_ms: 1_769_860_800_123,
-        containers: BTreeMap::from([
+        containers: Layout(BTreeMap::from([
             ("i".to_owned(), on(1, 2048)),
             ("a".to_owned(), on(1, 4096)),
             ("b".to_owned(), on(0, 2500)),
-        ]),
+        ])),
         core: BTreeMap::from([("a".to_owned(), 25)]),
     }
 }
@@ -63,9 +63,9 @@ fn ours_comes_before_v2_before_v1_and_only_for_the_node_that_it_names() {
         ("n2", v2, vec![(1, 2048), (2, 2048)], vec![(0, 3072)], vec![(1, 1024), (2, 1024)]),
         ("n2", v1, vec![(3, 4096)], vec![(3, 3072)], vec![(3, 2048)]),
     ] {
-        let found = pod(node, annotations.clone()).allocation().expect("somewhere");
+        let Layout(found) = pod(node, annotations.clone()).allocation().expect("somewhere");
         let of = |name: &str| {
-            found.get(name).into_iter().flatten().map(|(c, m)| (*c, *m)).collect::<Vec<_>>()
+            found.get(name).into_iter().flatten().map(|(c, m)| (*c, m.0)).collect::<Vec<_>>()
         };
         assert_eq!((of("a"), of("b"), of("i")), (a, b, i), "{annotations}");
         assert!(!found.contains_key("c"), "it asks for nothing");

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use fake_api_server::{Answer, ApiServer, Request, Said, status};
 use mpsgate_kubernetes::{
-    Binder, CardReport, ConditionReport, Event, NodeReport, Pods, Reason, Settings, Severity,
-    State, Subject, events, node, pods,
+    Binder, ConditionReport, Event, NodeReport, Pods, Reason, Settings, Severity, State, Subject,
+    events, node, pods,
 };
+use mpsgate_model::{CardReport, Mib};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::sync::watch;
@@ -354,8 +355,8 @@ async fn a_node_whose_labels_may_not_be_written_has_its_condition_written() {
             uuid: "GPU-1".to_owned(),
             index: 0,
             name: "A card".to_owned(),
-            memory_mib: 1024,
-            local_mib: 0,
+            memory: Mib(1024),
+            local: Mib(0),
             healthy: true,
             uid: None,
             one_uid: false,

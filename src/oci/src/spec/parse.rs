@@ -134,7 +134,7 @@ fn parse_at(bytes: &[u8], place: Place) -> Result<Document, SpecError> {
     let text = text(bytes)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let seccomp = Cell::new(None);
-    let value = Node { place, seccomp: &seccomp }
+    let value = Element { place, seccomp: &seccomp }
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value))
         .map_err(classify)?;
@@ -237,12 +237,12 @@ fn classify(error: serde_json::Error) -> SpecError {
 /// Like `Value`'s own `Deserialize`, but a key that stands twice or in another spelling is an
 /// error, and so is a text with a NUL where runtimes read it; and `linux.seccomp` stays text.
 #[derive(Clone, Copy)]
-struct Node<'a> {
+struct Element<'a> {
     place: Place,
     seccomp: &'a Cell<Option<Box<RawValue>>>,
 }
 
-impl Node<'_> {
+impl Element<'_> {
     fn at(self, place: Place) -> Self {
         Self { place, ..self }
     }
@@ -257,7 +257,7 @@ impl Node<'_> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Node<'_> {
+impl<'de> DeserializeSeed<'de> for Element<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -265,7 +265,7 @@ impl<'de> DeserializeSeed<'de> for Node<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Node<'_> {
+impl<'de> Visitor<'de> for Element<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

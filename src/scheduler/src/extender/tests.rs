@@ -1,5 +1,5 @@
-use mpsgate_cluster::{Card, Node, Placement};
-use mpsgate_model::Mib;
+use mpsgate_cluster::Node;
+use mpsgate_model::{CardReport, Mib, Placement};
 use mpsgate_policy::schedule::Word;
 use serde_json::{Value, json};
 
@@ -10,8 +10,9 @@ fn ledger() -> Snapshot {
     for (name, schedule, gib) in
         [("n1", Word::Mps, 15), ("n2", Word::Mps, 4), ("n3", Word::Share, 15)]
     {
-        let card = |index: u32| Card {
+        let card = |index: u32| CardReport {
             index,
+            name: String::new(),
             uuid: format!("GPU-{name}-{index}"),
             memory: Mib(gib * 1024),
             local: Mib(0),

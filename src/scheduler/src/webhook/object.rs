@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use mpsgate_cluster::admission::{self, Container, Nodes, Pod, Said, ShmVolume};
-use mpsgate_cluster::handlers::{Expression, Term, Toleration, Where};
+use mpsgate_cluster::handlers::{Expression, Term, Where};
 use mpsgate_config::Exempt;
-use mpsgate_kubernetes::Pod as Counted;
+use mpsgate_kubernetes::parse_limits;
 use mpsgate_model::printable::chain;
-use mpsgate_model::{GPU_COUNT, MEMORY_ANNOTATIONS, Mib};
+use mpsgate_model::{GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Toleration};
 use mpsgate_policy::schedule::{LABEL, Word};
 use mpsgate_policy::{clean, is_exempt, pod_mount, pod_variables};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::patch::Mutation;
@@ -305,28 +305,6 @@ fn shm(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> Option
     Some(ShmVolume { name: short(volume.name.as_str()), kind: short(volume.kind()) })
 }
 
-/// A pod with nothing but amounts, for the reader that nodes have.
-#[derive(Serialize)]
-struct Alone<'a> {
-    metadata: BTreeMap<&'a str, &'a str>,
-    spec: AloneSpec<'a>,
-}
-
-#[derive(Serialize)]
-struct AloneSpec<'a> {
-    containers: [AloneContainer<'a>; 1],
-}
-
-#[derive(Serialize)]
-struct AloneContainer<'a> {
-    resources: AloneResources<'a>,
-}
-
-#[derive(Serialize)]
-struct AloneResources<'a> {
-    limits: &'a BTreeMap<String, Box<RawValue>>,
-}
-
 /// GPU memory by resource, and percent of a card's compute. The node's own reading of limits also
 /// reads requests, which Kubernetes wants to be the same.
 fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), String> {
@@ -338,14 +316,9 @@ fn amounts(container: &wire::Container) -> Result<(Vec<(String, Mib)>, u64), Str
         if limits.is_empty() {
             continue;
         }
-        let containers = [AloneContainer { resources: AloneResources { limits } }];
-        let alone = Alone { metadata: BTreeMap::new(), spec: AloneSpec { containers } };
-        let no_list = || format!("resources.{kind} is no list of quantities");
-        let text = serde_json::to_string(&alone).map_err(|_| no_list())?;
-        let pod = Counted::parse(&text).map_err(|_| no_list())?;
-        let Some(counted) = pod.containers.into_iter().next() else { continue };
-        let limits = counted.limits.map_err(|error| chain(&error))?;
-        let core = counted.core_percent.map_err(|error| chain(&error))?;
+        let counted = serde_json::to_string(limits).and_then(|text| parse_limits(&text));
+        let counted = counted.map_err(|_| format!("resources.{kind} is no list of quantities"))?;
+        let (limits, core) = counted.map_err(|error| chain(&error))?;
         if kind == "limits" {
             found = (limits.memory().map(|(name, mib)| (name, Mib(mib))).collect(), core);
         }

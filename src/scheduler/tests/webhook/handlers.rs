@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_cluster::handlers::{Class, Handlers, Known, Node};
+use mpsgate_cluster::handlers::Known;
 use mpsgate_config::Exempt;
+use mpsgate_model::{GpuNode, HandlerReport, RuntimeClass};
 use serde_json::{Value, json};
 
 use super::{Case, asking, of_pod, pod, review, template, visible, with};
@@ -20,18 +21,23 @@ pub(crate) fn exempt() -> Vec<Exempt> {
 /// says nothing of its handlers.
 pub(crate) fn known() -> Known {
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
-    let node = |pool: &str, handlers| Node {
+    let node = |pool: &str, handlers| GpuNode {
         labels: [("pool".to_owned(), pool.to_owned())].into(),
         taints: Vec::new(),
         handlers,
     };
     let says = |led: &[&str], round: &[&str]| {
-        Ok(Handlers { default: Some("mpsgate".to_owned()), led: names(led), round: names(round) })
+        Ok(HandlerReport {
+            default: Some("mpsgate".to_owned()),
+            led: names(led),
+            round: names(round),
+            ..HandlerReport::default()
+        })
     };
-    let class = |handler: &str, pool: Option<&str>| Class {
+    let class = |handler: &str, pool: Option<&str>| RuntimeClass {
         handler: handler.to_owned(),
         selector: pool.map(|pool| ("pool".to_owned(), pool.to_owned())).into_iter().collect(),
-        tolerations: Vec::new(),
+        ..RuntimeClass::default()
     };
     let classes = [
         ("nvidia", class("nvidia", None)),

@@ -4,7 +4,7 @@ use mpsgate_gpu::Card;
 use mpsgate_policy::SharedMemory;
 
 use super::{Finding, fail, failed, ok, skip, warn};
-use crate::doctor::facts::{Cgroup, Facts, Node};
+use crate::doctor::facts::{Cgroup, DeviceFile, Facts};
 
 /// Major of `/dev/nvidia0` and `/dev/nvidiactl`, fixed (Linux devices.txt).
 const NVIDIA_MAJOR: u64 = 195;
@@ -151,11 +151,11 @@ pub(super) fn device_nodes(facts: &Facts) -> Vec<Finding> {
         wrong.push("/proc/devices has no major for nvidia".to_owned());
     }
     let mut expect = |path: String, major: u64, minor: u64| match facts.nodes.get(&path) {
-        Some(Node::Char { major: a, minor: b }) if (*a, *b) == (major, minor) => {}
-        Some(Node::Char { major: a, minor: b }) => {
+        Some(DeviceFile::Char { major: a, minor: b }) if (*a, *b) == (major, minor) => {}
+        Some(DeviceFile::Char { major: a, minor: b }) => {
             wrong.push(format!("{path} is {a}:{b}, not {major}:{minor}"));
         }
-        Some(Node::Other) => wrong.push(format!("{path} is no character device")),
+        Some(DeviceFile::Other) => wrong.push(format!("{path} is no character device")),
         None => wrong.push(format!("{path} is missing")),
     };
     expect("/dev/nvidiactl".to_owned(), NVIDIA_MAJOR, CTL_MINOR);

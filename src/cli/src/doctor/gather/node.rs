@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::sys::stat::{major, minor};
 
 use super::{below, io_trouble, read};
-use crate::doctor::facts::{Cgroup, Known, Node, OpenFiles, Trouble};
+use crate::doctor::facts::{Cgroup, DeviceFile, Known, OpenFiles, Trouble};
 
 /// Names of the processes whose limits count, as `/proc/PID/comm` cuts them: 15 bytes.
 const COUNTED: [&str; 2] = ["mpsgated", "nvidia-cuda-mps"];
@@ -25,15 +25,15 @@ pub(super) fn majors(root: &Path) -> Known<BTreeMap<String, u64>> {
     Ok(all.filter(|(name, _): &(String, u64)| name.starts_with("nvidia")).collect())
 }
 
-pub(super) fn nodes(root: &Path) -> BTreeMap<String, Node> {
+pub(super) fn nodes(root: &Path) -> BTreeMap<String, DeviceFile> {
     let Ok(entries) = std::fs::read_dir(below(root, "/dev")) else { return BTreeMap::new() };
     let node = |entry: std::fs::DirEntry| {
         let name = entry.file_name().to_str().filter(|n| n.starts_with("nvidia"))?.to_owned();
         let metadata = entry.metadata().ok()?;
         let node = if metadata.file_type().is_char_device() {
-            Node::Char { major: major(metadata.rdev()), minor: minor(metadata.rdev()) }
+            DeviceFile::Char { major: major(metadata.rdev()), minor: minor(metadata.rdev()) }
         } else {
-            Node::Other
+            DeviceFile::Other
         };
         Some((format!("/dev/{name}"), node))
     };

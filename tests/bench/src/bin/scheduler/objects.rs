@@ -1,21 +1,12 @@
 //! Nodes and pods as an API server has them, and questions as kube-scheduler sends them.
 
-use std::collections::BTreeMap;
-
-use mpsgate_cluster::{Container, Kind, Node, Pod};
+use mpsgate_cluster::{Container, Node, Pod};
+use mpsgate_model::Kind;
 use serde_json::{Value, json};
 
 /// A node with its cards, as mpsgated reports them.
 pub(crate) fn node(node: &Node, version: usize) -> Value {
-    let cards = node.cards.iter().map(|card| {
-        let held: BTreeMap<&str, u64> =
-            card.held.iter().map(|(uid, mib)| (uid.as_str(), mib.0)).collect();
-        json!({
-            "uuid": card.uuid, "index": card.index, "memory_mib": card.memory.0, "local_mib": card.local.0,
-            "healthy": card.healthy, "one_uid": card.one_uid, "max_clients": card.max_clients, "held": held,
-        })
-    });
-    let report = json!({"version": 1, "cards": cards.collect::<Vec<_>>()}).to_string();
+    let report = json!({"version": 1, "cards": node.cards}).to_string();
     json!({
         "metadata": {
             "name": node.name, "uid": format!("node-{version}"), "resourceVersion": version.to_string(),
@@ -29,13 +20,7 @@ pub(crate) fn node(node: &Node, version: usize) -> Value {
 pub(crate) fn pod(pod: &Pod, version: usize) -> Value {
     let mut annotations = serde_json::Map::new();
     if let (Some(node), Some(layout)) = (&pod.node, &pod.layout) {
-        let on: BTreeMap<_, BTreeMap<_, _>> = layout
-            .0
-            .iter()
-            .map(|(name, cards)| (name, cards.iter().map(|(card, mib)| (card, mib.0)).collect()))
-            .collect();
-        let placed =
-            json!({"version": 1, "node": node, "time": "2026-01-31T12:00:00Z", "containers": on});
+        let placed = json!({"version": 1, "node": node, "time": "2026-01-31T12:00:00Z", "containers": layout});
         annotations.insert("mpsgate.io/placement".to_owned(), placed.to_string().into());
     }
     let of = |main: bool| {

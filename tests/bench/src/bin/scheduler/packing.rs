@@ -5,7 +5,8 @@
 //! another cluster, pods come and go: each time the pods there would ask for more than 0.95 of the
 //! memory, a random one ends.
 
-use mpsgate_cluster::{Ledger, Node, Placement};
+use mpsgate_cluster::{Ledger, Node};
+use mpsgate_model::Placement;
 
 use crate::random::Random;
 use crate::workload::{Task, Workload, pod};

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use mpsgate_cluster::{Container, Kind, Ledger, Node, Placement, Pod, Request, Snapshot};
-use mpsgate_model::Mib;
+use mpsgate_cluster::{Container, Ledger, Node, Pod, Request, Snapshot};
+use mpsgate_model::{Kind, Mib, Placement};
 use mpsgate_policy::schedule::Word;
 use nix::time::{ClockId, clock_gettime};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mpsgate_cluster::{Card, Container, Kind, Node, Pod, Request};
-use mpsgate_model::Mib;
+use mpsgate_cluster::{Container, Node, Pod, Request};
+use mpsgate_model::{CardReport, Kind, Mib};
 use mpsgate_policy::schedule::Word;
 
 use crate::Failure;
@@ -45,9 +45,10 @@ cards of a node (weight): 8x16 (30), 4x16 (15), 8x24 (20), 2x24 (10), 8x40 (15),
 1 (10), 2 (15), 3 (10), 4 (15), 6 (12), 7 (12), 10 (10), 15 (8), 22 (5), 38 GiB (3); one in 20 asks for that on 2 cards; \
 one in 4 also for 10, 20 or 50 % of the compute";
 
-pub(crate) fn card(index: u32, memory: u64) -> Card {
-    Card {
+pub(crate) fn card(index: u32, memory: u64) -> CardReport {
+    CardReport {
         index,
+        name: String::new(),
         uuid: format!("GPU-{index:08x}-0000-0000-0000-000000000000"),
         memory: Mib(memory),
         local: Mib(0),

@@ -1,0 +1,208 @@
+//! What a cluster's nodes and pods say of GPU memory: read by the crate that talks to the API
+//! server, decided by in the one that places pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::Mib;
+
+/// When a container of a pod runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Before the main ones, alone beside the sidecars that stand before it.
+    Init,
+    /// An init container that goes on: beside all that come after it (Kubernetes 1.28:
+    /// `restartPolicy: Always`).
+    Sidecar,
+    /// Beside all main ones and all sidecars.
+    Main,
+}
+
+/// How pods are laid over cards and nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Placement {
+    /// The fullest that has room.
+    #[default]
+    Binpack,
+    /// The emptiest.
+    Spread,
+}
+
+impl Placement {
+    /// The value of the node label and of the scheduler's flag: `binpack` or `spread`.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Binpack, Self::Spread].into_iter().find(|known| known.as_str() == word)
+    }
+
+    /// The word that [`parse`](Self::parse) takes.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Binpack => "binpack",
+            Self::Spread => "spread",
+        }
+    }
+}
+
+/// What each container has on each card, by the container's name and the card's index.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Layout(pub BTreeMap<String, BTreeMap<u32, Mib>>);
+
+/// A card as its node reports it, in the annotation `mpsgate.io/cards`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardReport {
+    /// NVML's UUID.
+    pub uuid: String,
+    /// NVML's index.
+    pub index: u32,
+    /// NVML's name; in a label only.
+    #[serde(skip)]
+    pub name: String,
+    /// Memory that may be granted in all.
+    #[serde(rename = "memory_mib")]
+    pub memory: Mib,
+    /// Of that what local containers hold: not for pods.
+    #[serde(rename = "local_mib")]
+    pub local: Mib,
+    /// Whether it takes new grants.
+    pub healthy: bool,
+    /// The only uid that its MPS server serves now, where there is such a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Whether all that runs on it has to be of one uid.
+    #[serde(default = "yes")]
+    pub one_uid: bool,
+    /// Containers that it takes; any number where none is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_clients: Option<u32>,
+    /// What pods hold of it now, by their uid: also one that the API server has no more.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub held: BTreeMap<String, Mib>,
+}
+
+/// What was true of every card before the field was written.
+fn yes() -> bool {
+    true
+}
+
+/// How the handlers of a node's engine stand to mpsgate. One that is in no list is one that the
+/// engine's settings do not name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandlerReport {
+    /// The engine: `containerd`, `crio`, or both with a comma.
+    #[serde(default)]
+    pub engine: String,
+    /// What the lists rest on.
+    #[serde(default)]
+    pub by: By,
+    /// The handler of pods without a RuntimeClass, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+    /// Through mpsgate.
+    #[serde(default)]
+    pub led: BTreeSet<String>,
+    /// Bypass it.
+    #[serde(default)]
+    pub round: BTreeSet<String>,
+    /// Nobody knows, now.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub unknown: BTreeSet<String>,
+}
+
+impl HandlerReport {
+    /// Whether a handler leads through mpsgate for certain.
+    #[must_use]
+    pub fn leads(&self, handler: &str) -> bool {
+        self.led.contains(handler) && !self.unknown.contains(handler)
+    }
+}
+
+/// What the lists of a [`HandlerReport`] rest on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    /// Nothing: the engine was not found, or not understood.
+    #[default]
+    Nobody,
+    /// Its files, as mpsgate reads them: flags of its command line may say something else.
+    Files,
+    /// Its own reading of its settings.
+    Engine,
+}
+
+impl By {
+    /// As the annotation has it.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Nobody => "nobody",
+            Self::Files => "files",
+            Self::Engine => "engine",
+        }
+    }
+}
+
+/// A node with cards of mpsgate's, as a pod chooses it and its RuntimeClass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuNode {
+    /// All its labels.
+    pub labels: BTreeMap<String, String>,
+    /// All its taints.
+    pub taints: Vec<Taint>,
+    /// What it says of its handlers; where nothing, why: "has no annotation".
+    pub handlers: Result<HandlerReport, String>,
+}
+
+/// A RuntimeClass: which handler of a node's engine runs its pods, and what it adds to them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeClass {
+    /// Its name.
+    pub name: String,
+    /// The handler; empty where it names none, which an API server does not take.
+    pub handler: String,
+    /// Labels that it adds to a pod's `nodeSelector`.
+    pub selector: BTreeMap<String, String>,
+    /// What it adds to a pod's tolerations.
+    pub tolerations: Vec<Toleration>,
+}
+
+/// A taint of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    /// Its key.
+    #[serde(deserialize_with = "nullable")]
+    pub key: String,
+    /// Its value.
+    #[serde(deserialize_with = "nullable")]
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    #[serde(deserialize_with = "nullable")]
+    pub effect: String,
+}
+
+/// What tolerates a taint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Toleration {
+    /// Of the taint; empty is every key.
+    #[serde(deserialize_with = "nullable")]
+    pub key: String,
+    /// `Exists`, `Equal`, which is meant where it is empty, or another, which is taken to tolerate.
+    #[serde(deserialize_with = "nullable")]
+    pub operator: String,
+    /// For `Equal`.
+    #[serde(deserialize_with = "nullable")]
+    pub value: String,
+    /// Empty is every effect.
+    #[serde(deserialize_with = "nullable")]
+    pub effect: String,
+}
+
+/// `null` where Go writes an empty text.
+fn nullable<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
+}
