@@ -319,7 +319,12 @@ docker_stop() {
   pid=$(<"$MG/docker.pid")
   docker_clear || true
   kill "$pid" && wait_for 30 "dockerd ends" gone "$pid"
+  # Left behind by one that was ended while it started. The next test would take it for its own.
+  pkill -f "$DOCKERS_CONTAINERD" || return 0
+  wait_for 30 "dockerd's containerd ends" no_containerd_of_docker
 }
+DOCKERS_CONTAINERD='containerd --config .*/containerd/containerd\.toml'
+no_containerd_of_docker() { ! pgrep -f "$DOCKERS_CONTAINERD" >/dev/null; }
 
 # docker_life NAME: run, exec, restart, rm, each checked.
 docker_life() {
