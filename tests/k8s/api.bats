@@ -141,7 +141,7 @@ no_promise() { status_json | jq -se '[.[0].cards[].promised_mib] | add == 0'; }
   wait_for 60 "two runs" pod_is Running two
   assert_equal "packed" "$(card_of one)" "$(card_of two)"
   label ack.node.gpu.placement=spread
-  spreads() { grep -q 'placement: Spread' "$MG/log/mpsgated.log"; }
+  spreads() { grep -q 'placement: Some(Spread)' "$MG/log/mpsgated.log"; }
   wait_for 30 "the label is seen" spreads
   asks three 5
   wait_for 60 "three runs" pod_is Running three
