@@ -20,7 +20,7 @@ dry_machine() {
 }
 
 orphan_wait=1 # that one never ends
-library() { [[ $1 == libcuda.so.1 ]] && echo "$MG/doubles/libcuda.so.1"; }
+library() { [[ $1 == libcuda.so.1 ]] && echo "$MG/fakes/libcuda.so.1"; }
 
 as_seen() { uses "$@"; } # PID MIB...
 
