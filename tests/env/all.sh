@@ -59,15 +59,15 @@ for name in differential gpu; do target "test-$name"; done
 # Then the machines, which are patient, and beside them what waits for nobody.
 {
   if [[ $ci == ci ]]; then
-    target test-vm VM="crun-grant crun-differential crun-mps_client runc-systemd-limits_memory live reboot packages"
+    target test-vm VM="crun-grant crun-differential crun-mps_client runc-systemd-limits_memory scheduler live reboot packages"
   else
     target test-vm
-    target test-vm MG_VM_SUITE=sid VM="live engines packages"
+    target test-vm MG_VM_SUITE=sid VM="scheduler live engines packages"
   fi
 } &
 for name in chart image packages; do target "test-$name"; done
 wait
 echo "=== minutes per target"
 sort "$work/times"
-[[ -z $ci ]] || echo "left out: test-engines: other versions of each engine; test-vm: the other end-to-end files on crun and on cgroup v2, others
-  and crun under systemd, the crash points there, the engines' own tests in the machine, the machine of sid"
+[[ -z $ci ]] || echo "left out: test-engines: other versions of each engine; test-vm: the other end-to-end files on crun and on cgroup v2, of
+  grants there what has no part of the runtime, others and crun under systemd, the crash points there, the engines' own tests in the machine, the machine of sid"
