@@ -146,32 +146,11 @@ impl Hardware {
         self.has_memory(card)?;
         self.take_compute_mode(&nvml, uuid, found.compute_mode).map_err(Fault::Failed)?;
         let capabilities = self.capabilities().map_err(Fault::Failed)?;
-        let multiuser = match self.settings.now().mps.multiuser {
-            Switch::On if !capabilities.multiuser => {
-                return Err(Fault::Failed(Trouble::new(
-                    "mps.multiuser is \"on\", but this control program knows no -multiuser-server",
-                    "set mps.multiuser = \"auto\" in /etc/mpsgate/config.toml, or install a newer driver",
-                )));
-            }
-            Switch::On => true,
-            Switch::Off => false,
-            Switch::Auto => capabilities.multiuser,
-        };
+        let multiuser = self.multiuser(capabilities.multiuser).map_err(Fault::Failed)?;
         let mps = self.card_mps(card, multiuser).map_err(|e| Fault::Failed(mps_trouble(&e)))?;
-        let failed = |error: MpsError| Fault::Failed(mps_trouble(&error));
         let (daemon, origin) = match self.ensure_running(&mps) {
             Ok(running) => running,
-            Err(MpsError::Orphans { pids, .. }) => {
-                let pids = pids.into_iter().filter_map(|pid| u32::try_from(pid).ok());
-                return Err(Fault::Orphans(pids.collect()));
-            }
-            Err(error @ MpsError::Wedged { .. }) => {
-                return Err(match mps.find_running() {
-                    Ok(Some(daemon)) => Fault::Wedged(Arc::new(mps), Arc::new(daemon)),
-                    _ => failed(error),
-                });
-            }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(not_running(mps, error)),
         };
         if daemon.replaced {
             log::warn!(
@@ -180,6 +159,7 @@ impl Hardware {
                 "the running control daemon is from before an upgrade of its program, and goes on"
             );
         }
+        let failed = |error: MpsError| Fault::Failed(mps_trouble(&error));
         crash_point!("mps.answers");
         cap(&mps, card.cap).map_err(failed)?;
         crash_point!("mps.capped");
@@ -201,6 +181,19 @@ impl Hardware {
             mps: Arc::new(mps),
             daemon: Arc::new(daemon),
         })
+    }
+
+    /// Whether one server takes clients of all uids.
+    fn multiuser(&self, known: bool) -> Result<bool, Trouble> {
+        match self.settings.now().mps.multiuser {
+            Switch::On if !known => Err(Trouble::new(
+                "mps.multiuser is \"on\", but this control program knows no -multiuser-server",
+                "set mps.multiuser = \"auto\" in /etc/mpsgate/config.toml, or install a newer driver",
+            )),
+            Switch::On => Ok(true),
+            Switch::Off => Ok(false),
+            Switch::Auto => Ok(known),
+        }
     }
 
     /// Adopts or starts the card's control daemon; ends what a dead one left, where the settings
@@ -345,6 +338,20 @@ pub(crate) enum Objection {
     Unfit(Trouble),
     InUse(Vec<u32>),
     Failed(Trouble),
+}
+
+/// Why the card has no control daemon that answers.
+fn not_running(mps: CardMps, error: MpsError) -> Fault {
+    match error {
+        MpsError::Orphans { pids, .. } => {
+            Fault::Orphans(pids.into_iter().filter_map(|pid| u32::try_from(pid).ok()).collect())
+        }
+        MpsError::Wedged { .. } => match mps.find_running() {
+            Ok(Some(daemon)) => Fault::Wedged(Arc::new(mps), Arc::new(daemon)),
+            _ => Fault::Failed(mps_trouble(&error)),
+        },
+        _ => Fault::Failed(mps_trouble(&error)),
+    }
 }
 
 /// The reason without the card's name, which the caller puts in front.

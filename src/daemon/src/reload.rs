@@ -7,6 +7,7 @@ use mpsgate_api::Reply;
 use mpsgate_config::{Change, Config, Manage, Taken};
 use mpsgate_edge::logging;
 use mpsgate_model::{Code, GpuUuid, Refusal};
+use mpsgate_node::Node;
 use mpsgate_node::card::{CardId, ManagedBy};
 use mpsgate_node::sharing::Want;
 use tokio::signal::unix::Signal;
@@ -120,36 +121,7 @@ async fn manage(
     wanted: &Manage,
 ) -> Result<Vec<String>, DaemonError> {
     let mut lines = Vec::new();
-    let (mut added, mut removed) = (Vec::new(), Vec::new());
-    {
-        let mut node = daemon.node();
-        let cards: Vec<(GpuUuid, Option<ManagedBy>)> =
-            node.cards.iter().map(|card| (card.uuid.clone(), card.managed)).collect();
-        for (uuid, managed) in cards {
-            let handed_over = node.handed_over.contains(&uuid);
-            let next = match (wanted.includes(uuid.as_str()), managed) {
-                // It is another system's, until the node's label says otherwise.
-                (true, None) if node.schedule.leaves(&uuid) => continue,
-                (true, None) => {
-                    added.extend(node.card(&uuid).map(|card| node.card_id(card)));
-                    continue;
-                }
-                (false, Some(ManagedBy::Settings)) if !handed_over => {
-                    removed.extend(node.card(&uuid).map(|card| node.card_id(card)));
-                    continue;
-                }
-                (true, Some(_)) => ManagedBy::Settings,
-                (false, Some(_)) => ManagedBy::Operator,
-                (false, None) => {
-                    node.schedule.forget(&uuid);
-                    continue;
-                }
-            };
-            if let Some(card) = node.card_mut(&uuid) {
-                card.managed = Some(next);
-            }
-        }
-    }
+    let (added, removed) = differences(&mut daemon.node(), wanted);
     if let Manage::Uuids(uuids) = wanted {
         let node = daemon.node();
         let is_there = |uuid: &String| {
@@ -174,6 +146,39 @@ async fn manage(
         lines.push(format!("gpus.manage: {}", take_out(daemon, told, &card).await));
     }
     Ok(lines)
+}
+
+/// The cards that `wanted` names anew, and those that it names no more. Whose a managed card is
+/// changes at once.
+fn differences(node: &mut Node, wanted: &Manage) -> (Vec<CardId>, Vec<CardId>) {
+    let (mut added, mut removed) = (Vec::new(), Vec::new());
+    let cards: Vec<(GpuUuid, Option<ManagedBy>)> =
+        node.cards.iter().map(|card| (card.uuid.clone(), card.managed)).collect();
+    for (uuid, managed) in cards {
+        let handed_over = node.handed_over.contains(&uuid);
+        let next = match (wanted.includes(uuid.as_str()), managed) {
+            // It is another system's, until the node's label says otherwise.
+            (true, None) if node.schedule.leaves(&uuid) => continue,
+            (true, None) => {
+                added.extend(node.card(&uuid).map(|card| node.card_id(card)));
+                continue;
+            }
+            (false, Some(ManagedBy::Settings)) if !handed_over => {
+                removed.extend(node.card(&uuid).map(|card| node.card_id(card)));
+                continue;
+            }
+            (true, Some(_)) => ManagedBy::Settings,
+            (false, Some(_)) => ManagedBy::Operator,
+            (false, None) => {
+                node.schedule.forget(&uuid);
+                continue;
+            }
+        };
+        if let Some(card) = node.card_mut(&uuid) {
+            card.managed = Some(next);
+        }
+    }
+    (added, removed)
 }
 
 /// A card with grants stays managed, as it does over a restart, and waits for the operator.

@@ -44,17 +44,10 @@ pub(crate) async fn confirm(
         return Ok(Ok(None));
     }
     let token = call.request.token.clone();
-    let pod = match (call.pod.clone(), &token) {
-        (Some(pod), _) => pod,
-        (None, None) => return Ok(Ok(None)),
-        (None, Some(_)) => {
-            return Ok(Err(Refusal::new(
-                Code::Unconfirmed,
-                "it brings a token (mpsgate.io/grant), but its engine does not say to which container of which pod it \
-             belongs, or its cgroup is another pod's",
-                "start it as a pod, through kubelet; mpsgate knows containerd 1.6 and newer, and CRI-O",
-            )));
-        }
+    let pod = match bearer(call) {
+        Ok(Some(pod)) => pod,
+        Ok(None) => return Ok(Ok(None)),
+        Err(refusal) => return Ok(Err(refusal)),
     };
     let claims = match token {
         None => None,
@@ -106,6 +99,19 @@ pub(crate) async fn confirm(
         placed,
         handed: Handed { pod, resource },
     })))
+}
+
+/// Whose container it is. `None`: a pod's by no sign.
+fn bearer(call: &Reserve) -> Result<Option<PodContainer>, Refusal> {
+    if call.pod.is_none() && call.request.token.is_some() {
+        return Err(Refusal::new(
+            Code::Unconfirmed,
+            "it brings a token (mpsgate.io/grant), but its engine does not say to which container of which pod it \
+             belongs, or its cgroup is another pod's",
+            "start it as a pod, through kubelet; mpsgate knows containerd 1.6 and newer, and CRI-O",
+        ));
+    }
+    Ok(call.pod.clone())
 }
 
 /// Why a slice is not for processes of this uid, where the settings say for whose slices are.
