@@ -12,19 +12,24 @@
 //! The socket is root's: the daemon checks its peer's uid, and the client checks the daemon's, so
 //! that nobody who can plant a socket can hand out memory.
 
+mod call;
 mod client;
 mod files;
 mod frame;
 mod kubernetes;
 mod message;
+mod status;
 
+pub use call::{Activate, Call, Engine, Mps, MpsAction, Release, Report, Reserve, Terminate};
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
 pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot};
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
 pub use kubernetes::{ApiServerStatus, ResourceStatus};
 pub use message::{
-    ACTIONS_KEPT, Action, Activate, Call, CardStatus, ClientProcess, DescriptorStatus, Engine,
-    Envelope, GrantStatus, Mps, MpsAction, MpsStatus, NoStatus, Release, Reply, Report, Reserve,
-    ServerClients, ServerStatus, Status, Terminate, VERSION, WireRefusal, WouldEnd, compatible,
-    parse_envelope,
+    ClientProcess, Envelope, NoStatus, Reply, ServerClients, VERSION, WireRefusal, WouldEnd,
+    compatible, parse_envelope,
+};
+pub use status::{
+    ACTIONS_KEPT, Action, CardStatus, DescriptorStatus, GrantStatus, MpsStatus, ServerStatus,
+    Status,
 };

@@ -1,0 +1,144 @@
+//! What a caller asks of the daemon.
+
+use mpsgate_model::ledger::CgroupId;
+use mpsgate_model::{Grant, GrantKey, PodContainer, Request};
+use serde::{Deserialize, Serialize};
+
+/// Whose words a request is: told by root-owned facts, never by annotations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// An engine whose user is root anyway: docker, podman, ctr, runc by hand.
+    Local,
+    /// A kubelet's engine: pod authors write annotations.
+    Kubernetes,
+}
+
+/// What a caller wants.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Call {
+    /// Hold memory for a container that is being created (the shim).
+    Reserve(Reserve),
+    /// Turn the reservation into a grant (the hook).
+    Activate(Activate),
+    /// End a grant or reservation (the hook at poststop).
+    Release(Release),
+    /// End the GPU work of a container that is about to be killed (the shim).
+    Terminate(Terminate),
+    /// Log and count what the shim refused or stripped on its own.
+    Report(Report),
+    /// Everything that the daemon knows.
+    Status,
+    /// Hand a GPU to mpsgate: UUID or index.
+    Enable {
+        /// UUID or index.
+        gpu: String,
+    },
+    /// Take a GPU back: UUID or index.
+    Disable {
+        /// UUID or index.
+        gpu: String,
+    },
+    /// End a card's MPS, or end it and start it again: everything that runs on the card dies.
+    Mps(Mps),
+    /// Read the settings file again.
+    Reload,
+}
+
+/// Hold memory for a container.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Reserve {
+    /// Which instance of which container.
+    pub key: GrantKey,
+    /// What it asks for.
+    pub request: Request,
+    /// Host uid of its CUDA processes.
+    pub uid: u32,
+    /// Whose words the request is.
+    pub engine: Engine,
+    /// Whose container it is, where a kubelet's engine says so.
+    pub pod: Option<PodContainer>,
+    /// Hold it for the caller's parent: the caller ends before the container is made (Podman's
+    /// `precreate` hook).
+    pub for_parent: bool,
+}
+
+/// Turn a reservation into a grant. The container's pidfd goes with it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Activate {
+    /// Which instance of which container.
+    pub key: GrantKey,
+    /// The container's init in the caller's pid namespace.
+    pub pid: u32,
+    /// Its cgroup.
+    pub cgroup: Option<CgroupId>,
+    /// What was reserved: to take it anew where the reservation has expired.
+    pub grant: Option<Box<Grant>>,
+}
+
+/// End a grant.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Release {
+    /// Which instance of which container.
+    pub key: GrantKey,
+}
+
+/// End the GPU work of a container that is about to be killed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Terminate {
+    /// Which instance of which container.
+    pub key: GrantKey,
+}
+
+/// End a card's MPS, for good or for a moment.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Mps {
+    /// UUID or index.
+    pub gpu: String,
+    /// What to do.
+    pub action: MpsAction,
+    /// Whether the operator has said so with the list of who dies in view. Without it nothing is
+    /// done, and the answer is that list.
+    pub confirmed: bool,
+}
+
+/// What to do with a card's MPS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MpsAction {
+    /// End it and keep the card closed, over restarts too, until a `Restart`.
+    Stop,
+    /// End it and start it anew.
+    Restart,
+}
+
+impl MpsAction {
+    /// The operator's word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Restart => "restart",
+        }
+    }
+}
+
+/// What the shim did on its own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report {
+    /// The container.
+    pub container_id: String,
+    /// The refusal's code.
+    pub code: String,
+    /// `refused`, `stripped`, `warned`, or `noted`, which is logged and not counted.
+    pub action: String,
+    /// The sentence.
+    pub sentence: String,
+    /// What to do about it, where something is to be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Whose container it is, where a kubelet's engine says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodContainer>,
+}

@@ -1,0 +1,199 @@
+//! What the daemon tells of itself, its cards and their grants.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ApiServerStatus, ResourceStatus};
+
+/// Everything that the daemon knows. Times are milliseconds since 1970, memory is MiB.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    /// The daemon's version.
+    pub version: String,
+    /// NVML is the simulation: no GPU is behind what follows.
+    pub simulated: bool,
+    /// The driver's version, where NVML answers.
+    pub driver: Option<String>,
+    /// Why NVML does not answer.
+    pub nvml_error: Option<String>,
+    /// Whether a kubelet runs on this node.
+    pub kubelet: bool,
+    /// All cards, managed or not.
+    pub cards: Vec<CardStatus>,
+    /// All reservations and grants.
+    pub grants: Vec<GrantStatus>,
+    /// Refused containers since the daemon started, by code.
+    pub refusals: BTreeMap<String, u64>,
+    /// Containers that were started since then, stripped of what has this code or let through with
+    /// it by the settings.
+    pub notes: BTreeMap<String, u64>,
+    /// CUDA clients whose GPU work was ended before their container was killed, since then.
+    pub clients_terminated: u64,
+    /// Containers with a grant that were killed without, because their card's MPS was busy or not
+    /// healthy.
+    pub kills_unprepared: u64,
+    /// What the daemon did to containers and processes, or would have done, since it started; the
+    /// latest [`ACTIONS_KEPT`], oldest first.
+    pub actions: Vec<Action>,
+    /// Address at which the metrics are to be served; absent where they are off.
+    pub metrics_listen: Option<String>,
+    /// Why they are not served there.
+    pub metrics_error: Option<String>,
+    /// What the device plugin has to do with kubelet; empty where it does not serve.
+    pub device_plugin: Vec<ResourceStatus>,
+    /// How it stands with the API server; `None` where the settings name none.
+    pub api_server: Option<ApiServerStatus>,
+    /// How the cards are shared: `mps` or `share`.
+    pub schedule: String,
+    /// What is wanted instead: one of these, or `off` where the cards that the settings name are
+    /// another system's.
+    pub schedule_wanted: Option<String>,
+    /// Containers that have to end before another schedule holds.
+    pub schedule_waits_for: Vec<String>,
+}
+
+/// How many [`Action`]s a daemon remembers.
+pub const ACTIONS_KEPT: usize = 64;
+
+/// The answer to who ended this container, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Action {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The container; absent where it was about a process of no container with a grant.
+    pub container_id: Option<String>,
+    /// The card's UUID.
+    pub card: String,
+    /// The card's index.
+    pub card_index: u32,
+    /// `killed`, `reported`, or `failed` where it was to be killed and lives.
+    pub what: String,
+    /// One sentence.
+    pub why: String,
+}
+
+/// One card.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CardStatus {
+    /// NVML's UUID.
+    pub uuid: String,
+    /// NVML's index.
+    pub index: u32,
+    /// Minor of its device node.
+    pub minor: u32,
+    /// Product name.
+    pub name: String,
+    /// Whether it is handed to mpsgate.
+    pub managed: bool,
+    /// Memory of the card (device view).
+    pub total_mib: u64,
+    /// Memory that may be granted: whole GiB after the reserve.
+    pub memory_mib: u64,
+    /// Granted or reserved (recorded view).
+    pub granted_mib: u64,
+    /// Promised to pods that do not run now.
+    pub promised_mib: u64,
+    /// Left.
+    pub free_mib: u64,
+    /// Used on the device (device view).
+    pub used_mib: Option<u64>,
+    /// NVML's compute mode.
+    pub compute_mode: String,
+    /// Grants and reservations on it, and the most that its MPS server takes.
+    pub clients: u32,
+    /// See `clients`.
+    pub max_clients: u32,
+    /// `ready`, `unmanaged`, or why nothing can be granted.
+    pub state: String,
+    /// What to do where the state is neither.
+    pub hint: Option<String>,
+    /// The MPS control daemon (server view); absent on unmanaged cards.
+    pub mps: Option<MpsStatus>,
+    /// Why the memory of its processes is not seen, so that no container's sum can be held to its
+    /// grant.
+    pub unwatched: Option<String>,
+    /// Why the driver does not hold the cgroups of its containers to their grants, and what would
+    /// help.
+    pub unlimited: Option<String>,
+}
+
+/// One card's MPS control daemon.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MpsStatus {
+    /// `running`, `dead`, `wedged`, `fault` or `starting`.
+    pub state: String,
+    /// Its pid.
+    pub pid: Option<u32>,
+    /// Default limit of a client, as set and read back.
+    pub default_limit_mib: Option<u64>,
+    /// Its servers: none before the first client, and none where the GPU is simulated.
+    pub servers: Vec<ServerStatus>,
+    /// What it has open, as last counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub descriptors: Option<DescriptorStatus>,
+}
+
+/// The descriptors of a control daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DescriptorStatus {
+    /// How many it has open.
+    pub used: u64,
+    /// How many it may have.
+    pub limit: u64,
+    /// So many that it must be restarted before they end.
+    pub restart_needed: bool,
+}
+
+/// One MPS server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// Its pid.
+    pub pid: u32,
+    /// Whose clients it serves.
+    pub uid: Option<u32>,
+    /// `ACTIVE`, `INITIALIZING`, `FAULT`, or unknown to this driver.
+    pub status: Option<String>,
+}
+
+/// One reservation or grant, on one card: a container that has several is there once for each.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GrantStatus {
+    /// The container's id.
+    pub container_id: String,
+    /// The runtime's root.
+    pub runtime_root: String,
+    /// The instance of the container.
+    pub instance: String,
+    /// `reserved`, `active`, or `broken`: active, and without the card since its control daemon
+    /// died.
+    pub state: String,
+    /// What to do where it is broken.
+    pub hint: Option<String>,
+    /// The card's UUID.
+    pub card: String,
+    /// The card's index.
+    pub card_index: u32,
+    /// GPU memory on this card.
+    pub memory_mib: u64,
+    /// Share of the card's SMs.
+    pub compute_percent: Option<u8>,
+    /// Host uid of its CUDA processes.
+    pub uid: u32,
+    /// The container's init, or the creator of a reservation.
+    pub pid: u32,
+    /// Its cgroup.
+    pub cgroup: Option<String>,
+    /// What its processes use on the card in sum (device view); absent where that is not seen.
+    pub used_mib: Option<u64>,
+    /// The worst case: what a process of it gets that unsets its own limit. The MPS server's cap,
+    /// which follows the card's largest live grant (server view); absent where the control daemon
+    /// has not told it.
+    pub cap_mib: Option<u64>,
+    /// How firmly the limit holds.
+    pub guarantee: String,
+    /// When it was reserved.
+    pub since_ms: u64,
+    /// When the card's MPS control daemon died under it.
+    pub broken_ms: Option<u64>,
+}
