@@ -118,7 +118,7 @@ fn a_server_that_dies_refuses_and_gives_the_memory_back_where_the_card_is_real()
     let node = Node::new(1);
     let daemon = node.start();
     // A simulated card has no server to lose: the fake's server that dies is taken for that.
-    fs::write(node.places.mps().join("0/log/fake-server-dies"), "").unwrap();
+    fs::write(node.paths.mps().join("0/log/fake-server-dies"), "").unwrap();
     let grant = daemon.reserve(request("web", 1)).unwrap();
     assert!(node.mps(0).servers().unwrap().is_empty());
     assert_eq!(daemon.granted_mib(), grant.memory.0);
@@ -130,7 +130,7 @@ fn a_server_that_is_slow_is_waited_for_with_progress_and_then_refused() {
     let mut node = Node::new(1);
     node.config.mps.start_timeout_s = 3;
     let daemon = node.start();
-    fs::write(node.places.mps().join("0/log/fake-server-slow"), "").unwrap();
+    fs::write(node.paths.mps().join("0/log/fake-server-slow"), "").unwrap();
     // The client waits 2 s for a first frame: only progress carries it beyond.
     let refusal = daemon.reserve(request("web", 1)).unwrap_err();
     assert_eq!(refusal.code, "E_MPS_SERVER");
@@ -143,7 +143,7 @@ fn a_slow_server_of_one_card_holds_up_no_other_card() {
     need!(servers());
     let node = Node::new(2);
     let daemon = node.start();
-    fs::write(node.places.mps().join("0/log/fake-server-slow"), "").unwrap();
+    fs::write(node.paths.mps().join("0/log/fake-server-slow"), "").unwrap();
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| daemon.reserve(on_card(request("slow", 1), 0)));
         wait_for("the slow one is reserved", || daemon.granted_mib() >= 1024);
@@ -179,8 +179,8 @@ fn enable_hands_a_card_over_for_good_and_disable_takes_it_back_without_a_trace()
     daemon.done(disable("0")).unwrap();
     assert_eq!(node.control_pid(0), None);
     assert_eq!(node.compute_mode(0), "DEFAULT");
-    assert!(!node.places.mps().join("0").exists());
-    assert_eq!(node.places.leases().read_dir().unwrap().count(), 0);
+    assert!(!node.paths.mps().join("0").exists());
+    assert_eq!(node.paths.leases().read_dir().unwrap().count(), 0);
     assert!(daemon.done(disable("0")).unwrap().contains("is not managed"));
     assert_eq!(daemon.reserve(request("web", 1)).unwrap_err().code, "E_GPU_UNMANAGED");
     daemon.stop().unwrap();
@@ -231,7 +231,7 @@ fn an_enable_that_fails_leaves_all_as_it_was() {
     let card = daemon.card(0);
     assert_eq!((card.managed, card.state.as_str()), (false, "unmanaged"));
     assert_eq!(node.compute_mode(0), "DEFAULT");
-    assert!(!node.places.mps().join("0").exists());
+    assert!(!node.paths.mps().join("0").exists());
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn a_server_in_fault_fences_the_card_until_it_is_active_again() {
     let mut call = request("web", 1);
     call.uid = crate::harness::server_uid();
     daemon.reserve(call.clone()).unwrap();
-    let fault = node.places.mps().join("0/log/fake-fault");
+    let fault = node.paths.mps().join("0/log/fake-fault");
     fs::write(&fault, "").unwrap();
     wait_for("the card is fenced", || daemon.card(0).state.contains("FAULT"));
     call.key.container_id = mpsgate_model::ContainerId::parse("db").unwrap();

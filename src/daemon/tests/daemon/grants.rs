@@ -16,7 +16,7 @@ fn a_grant_names_all_that_the_container_needs() {
     assert_eq!(grant.memory, Mib(7168));
     let card = &grant.cards[0];
     assert_eq!((card.uuid.as_str(), card.index, card.minor), (uuid(1).as_str(), 1, 1));
-    assert_eq!(grant.client_dir, node.places.mps().join("1/client").display().to_string());
+    assert_eq!(grant.client_dir, node.paths.mps().join("1/client").display().to_string());
     assert!(std::path::Path::new(&grant.client_dir).join("control").exists());
     let status = daemon.status();
     assert_eq!(status.grants.len(), 1);
@@ -274,7 +274,7 @@ fn the_exec_record_of_this_instance_goes_with_the_grant() {
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();
     let name = mpsgate_model::GrantKey::record_name("/run/runc", "web").unwrap();
-    let path = node.places.grants().join(name);
+    let path = node.paths.grants().join(name);
     let mut record = ExecRecord {
         format: FILES_FORMAT,
         grant: grant.clone(),

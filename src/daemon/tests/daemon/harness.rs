@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 /// A node with simulated cards of 15 GiB to give.
 pub(crate) struct Node {
     pub(crate) dir: tempfile::TempDir,
-    pub(crate) places: Paths,
+    pub(crate) paths: Paths,
     pub(crate) config: Config,
     cards: u32,
 }
@@ -45,7 +45,7 @@ impl Node {
     /// All cards managed by the settings.
     pub(crate) fn new(cards: u32) -> Self {
         let dir = tempfile::Builder::new().prefix("mgd").tempdir().unwrap();
-        let places = Paths::below(dir.path());
+        let paths = Paths::below(dir.path());
         let state = json!({
             "driver_version": "550.163.01",
             "cuda_driver_version": "12.4",
@@ -60,7 +60,7 @@ impl Node {
         config.mps.start_timeout_s = 10;
         // Tests run side by side.
         config.metrics.listen = Listen::Off;
-        Self { dir, places, config, cards }
+        Self { dir, paths, config, cards }
     }
 
     /// No card managed yet.
@@ -93,7 +93,7 @@ impl Node {
 
     /// The same, with a settings file that a reload reads; what it says now is in `config`, too.
     pub(crate) fn start_with(&self, settings: &Path) -> Running {
-        let _ = fs::remove_file(self.places.socket());
+        let _ = fs::remove_file(self.paths.socket());
         self.settled(self.listening(self.run(Some(settings.to_owned()))))
     }
 
@@ -109,7 +109,7 @@ impl Node {
     /// Starts the daemon and waits until it listens.
     pub(crate) fn start_unready(&self) -> Running {
         // A socket of a previous instance must not be taken for this one's.
-        let _ = fs::remove_file(self.places.socket());
+        let _ = fs::remove_file(self.paths.socket());
         self.listening(self.try_start())
     }
 
@@ -127,24 +127,24 @@ impl Node {
 
     fn run(&self, settings: Option<PathBuf>) -> Running {
         init_log();
-        let (places, config) = (self.places.clone(), self.config.clone());
+        let (paths, config) = (self.paths.clone(), self.config.clone());
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let result = runtime.block_on(serve(places, config, settings, async {
+            let result = runtime.block_on(serve(paths, config, settings, async {
                 let _ = stopped.await;
                 "test"
             }));
             runtime.shutdown_timeout(LIMIT);
             result
         });
-        Running { socket: self.places.socket(), stop: Some(stop), thread: Some(thread) }
+        Running { socket: self.paths.socket(), stop: Some(stop), thread: Some(thread) }
     }
 
     /// A card's control daemon, looked at from outside.
     pub(crate) fn mps(&self, card: u32) -> CardMps {
-        let dirs = CardDirs::new(&self.places.mps(), card, ClientLinks::default()).unwrap();
+        let dirs = CardDirs::new(&self.paths.mps(), card, ClientLinks::default()).unwrap();
         CardMps::new(card, uuid(card), &self.config.mps.control, dirs)
     }
 

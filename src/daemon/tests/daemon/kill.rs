@@ -57,8 +57,7 @@ fn terminate(daemon: &Running, key: &GrantKey) -> Result<String, WireRefusal> {
 
 /// Commands that the fake was sent, oldest first.
 fn commands(node: &Node, card: u32) -> Vec<String> {
-    let log =
-        fs::read_to_string(node.places.mps().join(format!("{card}/log/control.log"))).unwrap();
+    let log = fs::read_to_string(node.paths.mps().join(format!("{card}/log/control.log"))).unwrap();
     let lines = log.lines().filter_map(|line| line.split_once("Cmd:"));
     lines.map(|(_, command)| command.to_owned()).collect()
 }
@@ -158,7 +157,7 @@ fn a_card_task_that_is_busy_with_a_server_is_not_waited_for() {
     let init = Container::new();
     daemon.activate(&grant, &init, None).unwrap();
     // The next reservation finds no server, and the one that is started does not get ready.
-    let slow = node.places.mps().join("0/log/fake-server-slow");
+    let slow = node.paths.mps().join("0/log/fake-server-slow");
     fs::write(&slow, "").unwrap();
     signal("-KILL", node.mps(0).servers().unwrap()[0].pid);
     wait_for("the server's end is seen", || {

@@ -32,7 +32,7 @@ pub(crate) struct OnNode {
 
 impl OnNode {
     pub(crate) fn start(node: &Node) -> Self {
-        let directory = node.places.kubelets[0].clone();
+        let directory = node.paths.kubelets[0].clone();
         fs::create_dir_all(&directory).unwrap();
         fs::set_permissions(&directory, PermissionsExt::from_mode(0o750)).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -103,7 +103,7 @@ fn status(daemon: &Running, resource: &str) -> Option<ResourceStatus> {
 }
 
 fn snapshot(node: &Node) -> NodeSnapshot {
-    NodeSnapshot::parse(&fs::read(node.places.snapshot()).unwrap()).unwrap()
+    NodeSnapshot::parse(&fs::read(node.paths.snapshot()).unwrap()).unwrap()
 }
 
 #[test]

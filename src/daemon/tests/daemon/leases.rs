@@ -16,7 +16,7 @@ const EXCLUSIVE: &str = "EXCLUSIVE_PROCESS";
 
 impl Node {
     fn lease_file(&self, card: u32) -> PathBuf {
-        self.places.state.join("compute-mode").join(uuid(card))
+        self.paths.state.join("compute-mode").join(uuid(card))
     }
 
     /// The mode that the card's lease remembers.
@@ -57,7 +57,7 @@ impl Node {
             self.mps(card).stop(&ForkSpawner, Duration::ZERO).unwrap();
             self.set_mode(card as usize, "DEFAULT");
         }
-        fs::remove_dir_all(&self.places.run).unwrap();
+        fs::remove_dir_all(&self.paths.run).unwrap();
     }
 }
 
@@ -72,13 +72,13 @@ fn a_crash_in_the_middle_of_enable_is_completed_and_disable_gives_the_old_mode_b
     node.set_mode(0, "PROHIBITED");
     let daemon = node.start();
     daemon.done(Call::Enable { gpu: "0".to_owned() }).unwrap();
-    let recorded = fs::read(node.places.managed()).unwrap();
+    let recorded = fs::read(node.paths.managed()).unwrap();
     daemon.done(Call::Disable { gpu: "0".to_owned() }).unwrap();
     assert_eq!((node.compute_mode(0).as_str(), node.leased(0)), ("PROHIBITED", None));
     drop(daemon);
     // The card is recorded; then, the lease is written; then, the mode is changed.
     for (lease, mode) in [(false, "PROHIBITED"), (true, "PROHIBITED"), (true, EXCLUSIVE)] {
-        fs::write(node.places.managed(), &recorded).unwrap();
+        fs::write(node.paths.managed(), &recorded).unwrap();
         if lease {
             node.write_lease(0, "prohibited");
         }

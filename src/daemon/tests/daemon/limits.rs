@@ -20,7 +20,7 @@ struct Granted {
 /// A node whose driver has limits, and which takes `cgroup`'s tree for its own.
 fn node(root: PathBuf, offer: Value) -> Node {
     let mut node = Node::new(1);
-    node.places.cgroups = root;
+    node.paths.cgroups = root;
     node.nvml(|state| state["memory_limits"] = offer);
     node
 }
@@ -56,7 +56,7 @@ fn calls(node: &Node) -> Vec<String> {
 }
 
 fn recorded(node: &Node) -> Option<u64> {
-    let text = fs::read_to_string(node.places.ledger().join("ledger.json")).unwrap();
+    let text = fs::read_to_string(node.paths.ledger().join("ledger.json")).unwrap();
     let file: Value = serde_json::from_str(&text).unwrap();
     file["entries"][0]["cgroup_limit"].as_u64()
 }
@@ -224,7 +224,7 @@ fn a_crash_before_the_limit_was_recorded_is_made_up_for() {
     let (root, cgroup) = need!(Cgroup::on_v2("crash"));
     let mut node = node(root.clone(), json!({}));
     // A first instance that knows nothing of v2 records none.
-    node.places.cgroups = node.dir.path().to_owned();
+    node.paths.cgroups = node.dir.path().to_owned();
     let daemon = node.start();
     let web = grant_in(&daemon, "web", cgroup);
     daemon.stop().unwrap();
@@ -234,7 +234,7 @@ fn a_crash_before_the_limit_was_recorded_is_made_up_for() {
         let limit = json!({ "soft_bytes": 0, "hard_bytes": 1_u64 << 30, "inode": id.inode });
         state["cards"][0]["limits"] = json!({ id.path: limit });
     });
-    node.places.cgroups = root;
+    node.paths.cgroups = root;
     let daemon = node.start();
     wait_for("it is seen", || level(&daemon, "web") == "cgroup");
     wait_for("it is recorded", || recorded(&node) == Some(1024));

@@ -123,7 +123,7 @@ fn stop_ends_the_control_daemon_and_keeps_the_card_closed_over_restarts_until_it
         }
         assert_eq!(node.control_pid(0), None, "{round}");
         assert_eq!(node.compute_mode(0), "DEFAULT", "{round}");
-        assert!(!node.places.mps().join("0").exists(), "{round}");
+        assert!(!node.paths.mps().join("0").exists(), "{round}");
         let card = daemon.card(0);
         assert!(card.managed, "{round}");
         assert_eq!(card.state, "was stopped by the operator", "{round}");
@@ -134,7 +134,7 @@ fn stop_ends_the_control_daemon_and_keeps_the_card_closed_over_restarts_until_it
         let again = daemon.done(mps(MpsAction::Stop, true)).unwrap();
         assert!(again.contains("is stopped already"), "{again}");
         // The shim still keeps everybody else away from it.
-        let snapshot = fs::read_to_string(node.places.snapshot()).unwrap();
+        let snapshot = fs::read_to_string(node.paths.snapshot()).unwrap();
         assert!(snapshot.contains("\"managed\":true"), "{snapshot}");
         if round == 0 {
             continue;
@@ -154,7 +154,7 @@ fn a_stop_that_a_crash_cut_short_is_finished_at_the_next_start() {
     drop(node.start());
     assert!(node.control_pid(0).is_some());
     let text = format!(r#"{{"format":1,"cards":[],"stopped":["{}"]}}"#, uuid(0));
-    fs::write(node.places.managed(), text).unwrap();
+    fs::write(node.paths.managed(), text).unwrap();
     let daemon = node.start();
     wait_for("it is ended", || node.control_pid(0).is_none());
     wait_for("its mode is back", || node.compute_mode(0) == "DEFAULT");
@@ -174,7 +174,7 @@ fn restart_starts_another_control_daemon_with_limits_and_breaks_the_grants() {
     let new = node.control_pid(0).unwrap();
     assert_ne!(new, old);
     assert_eq!(node.compute_mode(0), "EXCLUSIVE_PROCESS");
-    assert!(node.places.mps().join("0/client/control").exists());
+    assert!(node.paths.mps().join("0/client/control").exists());
     assert_eq!(node.mps(0).channel().default_limit().unwrap().as_deref(), Some("7G"));
     assert!(daemon.status().grants[0].broken_ms.is_some());
     // Others get memory; what the broken grant holds is not given twice.
@@ -205,7 +205,7 @@ fn a_card_that_is_given_back_is_not_stopped_any_more() {
     let text = daemon.done(Call::Enable { gpu: "0".to_owned() }).unwrap();
     assert!(text.contains("is managed already: was stopped by the operator"), "{text}");
     daemon.done(Call::Disable { gpu: "0".to_owned() }).unwrap();
-    assert!(!fs::read_to_string(node.places.managed()).unwrap().contains("GPU-"));
+    assert!(!fs::read_to_string(node.paths.managed()).unwrap().contains("GPU-"));
     daemon.done(Call::Enable { gpu: "0".to_owned() }).unwrap();
     assert_eq!(daemon.card(0).state, "ready");
 }

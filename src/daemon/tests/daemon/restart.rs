@@ -38,10 +38,10 @@ fn a_grant_whose_container_ended_meanwhile_is_released_and_its_record_removed() 
     daemon.activate(&grant, &init, None).unwrap();
     daemon.stop().unwrap();
     init.kill();
-    fs::write(node.places.grants().join("stray@x"), "{}").unwrap();
+    fs::write(node.paths.grants().join("stray@x"), "{}").unwrap();
     let daemon = node.start();
     assert_eq!(daemon.granted_mib(), 0);
-    assert_eq!(files(&node.places.grants()), [] as [std::path::PathBuf; 0]);
+    assert_eq!(files(&node.paths.grants()), [] as [std::path::PathBuf; 0]);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_process_that_asks_again_after_a_restart_has_the_reservation_that_it_had() {
 fn a_ledger_that_is_cut_off_or_newer_keeps_the_daemon_from_starting_and_stays() {
     let node = Node::new(1);
     drop(node.start());
-    let path = node.places.ledger().join("ledger.json");
+    let path = node.paths.ledger().join("ledger.json");
     for text in ["{\"format\":1,\"gener", "{\"format\":2}"] {
         fs::write(&path, text).unwrap();
         let error = node.try_start().ended().unwrap_err();
@@ -85,7 +85,7 @@ fn a_second_daemon_is_kept_out() {
 fn a_file_or_a_dead_socket_in_the_sockets_place_is_replaced_and_a_directory_is_not() {
     let node = Node::unmanaged(1);
     drop(node.start());
-    let socket = node.places.socket();
+    let socket = node.paths.socket();
     assert!(!socket.exists(), "removed at the end");
     fs::write(&socket, "not a socket").unwrap();
     let answers = |daemon: &Running| {
@@ -108,21 +108,21 @@ fn a_file_or_a_dead_socket_in_the_sockets_place_is_replaced_and_a_directory_is_n
 fn a_list_of_cards_that_cannot_be_read_keeps_the_daemon_from_starting_and_stays() {
     let node = Node::new(1);
     drop(node.start());
-    fs::write(node.places.managed(), "{").unwrap();
+    fs::write(node.paths.managed(), "{").unwrap();
     let error = node.try_start().ended().unwrap_err();
     assert!(matches!(error, DaemonError::Managed { .. }), "{error}");
-    assert_eq!(fs::read_to_string(node.places.managed()).unwrap(), "{");
+    assert_eq!(fs::read_to_string(node.paths.managed()).unwrap(), "{");
 }
 
 #[test]
 fn the_snapshot_tells_the_shim_cards_and_namespace() {
     let node = Node::new(2);
     let _daemon = node.start();
-    let snapshot = NodeSnapshot::parse(&fs::read(node.places.snapshot()).unwrap()).unwrap();
+    let snapshot = NodeSnapshot::parse(&fs::read(node.paths.snapshot()).unwrap()).unwrap();
     assert_eq!(snapshot.ipc_inode, fs::metadata("/proc/self/ns/ipc").unwrap().ino());
     let cards: Vec<_> =
         snapshot.cards.iter().map(|c| (c.uuid.as_str(), c.index, c.managed)).collect();
     assert_eq!(cards, [(uuid(0).as_str(), 0, true), (uuid(1).as_str(), 1, true)]);
     assert_eq!(snapshot.majors.get("nvidia"), Some(&195));
-    assert_eq!(node.places.snapshot().metadata().unwrap().mode() & 0o777, 0o644);
+    assert_eq!(node.paths.snapshot().metadata().unwrap().mode() & 0o777, 0o644);
 }

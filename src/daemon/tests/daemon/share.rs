@@ -44,12 +44,12 @@ fn schedule(daemon: &Running) -> String {
 }
 
 fn snapshot(node: &Node) -> NodeSnapshot {
-    NodeSnapshot::parse(&fs::read(node.places.snapshot()).unwrap()).unwrap()
+    NodeSnapshot::parse(&fs::read(node.paths.snapshot()).unwrap()).unwrap()
 }
 
 /// As the daemon before this one remembered what the label said.
 fn remember(node: &Node, word: &str) {
-    let path = node.places.managed();
+    let path = node.paths.managed();
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(
         path,
@@ -76,7 +76,7 @@ fn without_mps_a_container_gets_several_cards_and_no_control_daemon_runs() {
         );
         assert_eq!(node.control_pid(u32::try_from(n).unwrap()), None);
     }
-    assert_eq!(leases(&node.places.leases()), 0);
+    assert_eq!(leases(&node.paths.leases()), 0);
     wait_for("the shim knows", || snapshot(&node).share);
 
     daemon.reserve(on_card(request("one", 9), 1)).unwrap();
@@ -183,7 +183,7 @@ fn a_switch_waits_for_the_containers_of_the_old_kind_and_is_then_done_by_itself(
         assert_eq!(node.compute_mode(n), "DEFAULT");
         assert_eq!(node.control_pid(u32::try_from(n).unwrap()), None);
     }
-    assert_eq!(leases(&node.places.leases()), 0);
+    assert_eq!(leases(&node.paths.leases()), 0);
     let two = daemon.reserve(spread("two", 4, 2)).unwrap();
 
     // And back, with nothing but a reservation in the way.

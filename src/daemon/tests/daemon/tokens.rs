@@ -11,7 +11,7 @@ use crate::harness::{Node, Running, on_card, request};
 
 /// The device plugin's answer, as it is to be: signed with the newest key of the node.
 fn token(node: &Node, gib: u64) -> String {
-    Store::open(&node.places.tokens(), 0).unwrap().sign(gib * 1024, None, None).unwrap()
+    Store::open(&node.paths.tokens(), 0).unwrap().sign(gib * 1024, None, None).unwrap()
 }
 
 fn pod(uid: &str, container: &str) -> Option<PodContainer> {
@@ -79,7 +79,7 @@ fn a_token_is_one_containers_over_its_restarts_and_mpsgateds() {
         }
         drop(daemon);
         // A reboot forgets the ledger; kubelet's checkpoint it does not.
-        fs::remove_dir_all(node.places.ledger()).unwrap();
+        fs::remove_dir_all(node.paths.ledger()).unwrap();
         daemon = node.start();
     }
     assert_eq!(daemon.status().refusals.get("E_UNCONFIRMED"), None, "counted by this daemon alone");
@@ -136,7 +136,7 @@ fn keys_that_others_could_have_read_confirm_nobody_until_that_is_repaired() {
     let node = Node::new(1);
     drop(node.start());
     let token = token(&node, 1);
-    let keys = node.places.tokens().join("keys.json");
+    let keys = node.paths.tokens().join("keys.json");
     let mode = |mode| fs::set_permissions(&keys, PermissionsExt::from_mode(mode)).unwrap();
     mode(0o644);
     let daemon = node.start();

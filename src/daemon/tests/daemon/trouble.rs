@@ -224,11 +224,11 @@ fn a_link_in_the_place_of_any_directory_of_ours_keeps_the_daemon_from_starting()
     let node = Node::unmanaged(1);
     drop(node.start());
     for place in [
-        node.places.run.clone(),
-        node.places.mps(),
-        node.places.grants(),
-        node.places.ledger(),
-        node.places.state.clone(),
+        node.paths.run.clone(),
+        node.paths.mps(),
+        node.paths.grants(),
+        node.paths.ledger(),
+        node.paths.state.clone(),
     ] {
         let away = node.dir.path().join("away");
         fs::rename(&place, &away).unwrap();
@@ -248,7 +248,7 @@ fn a_link_in_the_ledgers_place_is_not_written_through_and_refuses_grants() {
     let node = Node::new(1);
     let daemon = node.start();
     daemon.reserve(request("web", 1)).unwrap();
-    let (place, away) = (node.places.ledger(), node.dir.path().join("away"));
+    let (place, away) = (node.paths.ledger(), node.dir.path().join("away"));
     fs::rename(&place, &away).unwrap();
     let before = away.join("ledger.json").metadata().unwrap().ino();
     symlink(&away, &place).unwrap();
@@ -276,7 +276,7 @@ fn the_client_that_a_faulted_servers_log_blames_is_named_as_the_logs_word_and_no
     let other = daemon.reserve(request("db", 1)).unwrap();
     let mut init = Container::new();
     daemon.activate(&other, &init, None).unwrap();
-    let fault = node.places.mps().join("0/log/fake-fault");
+    let fault = node.paths.mps().join("0/log/fake-fault");
     // Renamed into place: the fake must not see the file before it says whom to blame.
     let blame = |pid: u32| {
         let written = node.dir.path().join("fault");
