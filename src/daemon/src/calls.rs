@@ -74,7 +74,7 @@ fn release(daemon: &Daemon, call: &Release) -> Answer {
 
 fn report(daemon: &Daemon, call: &Report) -> Reply {
     let Report { container_id, code, action, sentence, hint, pod } = call;
-    evaluated(daemon, container_id, action, code, sentence);
+    tell_once(daemon, container_id, action, code, sentence);
     match (action.as_str(), pod) {
         (REFUSED, Some(pod)) => {
             let pod = known(daemon, pod);
@@ -91,7 +91,7 @@ fn report(daemon: &Daemon, call: &Report) -> Reply {
 
 fn refused(daemon: &Daemon, key: &GrantKey, pod: Option<&PodContainer>, refusal: &Refusal) {
     let (container, code) = (key.container_id.as_str(), refusal.code.as_str());
-    evaluated(daemon, container, REFUSED, code, &refusal.sentence);
+    tell_once(daemon, container, REFUSED, code, &refusal.sentence);
     if let Some(pod) = pod {
         let pod = known(daemon, pod);
         tell::refused(daemon.recorder(), pod, code, &refusal.sentence, Some(&refusal.hint));
@@ -104,18 +104,18 @@ fn known(daemon: &Daemon, pod: &PodContainer) -> PodContainer {
 
 /// Counts a container and tells of it, both once for each of its codes. What is found in a
 /// specification may be as long as the specification.
-fn evaluated(daemon: &Daemon, container: &str, action: &str, code: &str, sentence: &str) {
+fn tell_once(daemon: &Daemon, container: &str, action: &str, code: &str, sentence: &str) {
     let now = std::time::Instant::now();
     let telling = daemon.node().hear(container, action, code, sentence, now);
     let Telling::Told { untold } = telling else { return };
     if untold > 0 {
-        log::warn!(containers = untold; "more containers were evaluated than are logged");
+        log::warn!(containers = untold; "more containers were reported than are logged");
     }
     let reason: String = sentence.chars().take(LONGEST_REASON).collect();
     let reason = reason.as_str();
     if action == NOTED {
         log::info!(container, code, reason; "container noted");
     } else {
-        log::warn!(container, code, action, reason; "container evaluated");
+        log::warn!(container, code, action, reason; "container {action}");
     }
 }

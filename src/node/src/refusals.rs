@@ -111,9 +111,9 @@ impl Lines {
 
 /// By what was done, and code. Any action but a note's is a refusal (`None`).
 #[derive(Debug, Clone, Default)]
-pub struct Evaluated(BTreeMap<(Option<NoteAction>, String), u64>);
+pub struct CodeCounts(BTreeMap<(Option<NoteAction>, String), u64>);
 
-impl Evaluated {
+impl CodeCounts {
     /// One more. What has not the form of a code is not kept.
     pub fn count(&mut self, action: &str, code: &str) {
         let note = NOTES.into_iter().find(|note| note.as_str() == action);
@@ -226,46 +226,43 @@ mod tests {
 
     #[test]
     fn a_code_of_another_version_makes_no_series_of_its_own() {
-        let mut evaluated = Evaluated::default();
+        let mut counts = CodeCounts::default();
         for code in ["E_FUTURE", "", "E_NO_CAPACITY\"} 1\n"] {
-            evaluated.count("refused", code);
+            counts.count("refused", code);
         }
-        evaluated.count("what is this", "E_NO_CAPACITY");
-        let series = evaluated.refusal_series();
+        counts.count("what is this", "E_NO_CAPACITY");
+        let series = counts.refusal_series();
         assert_eq!(series.len(), Code::ALL.len() + 1);
         assert_eq!((series[OTHER], series["E_NO_CAPACITY"], series["E_SPEC"]), (3, 1, 0));
-        assert!(evaluated.note_series().is_empty());
+        assert!(counts.note_series().is_empty());
     }
 
     #[test]
     fn status_names_a_code_of_another_version_but_nothing_that_is_none() {
-        let mut evaluated = Evaluated::default();
+        let mut counts = CodeCounts::default();
         let long = "E".repeat(CODE_MAX + 1);
         for code in ["E_FUTURE", "e_small", "E_1", &long] {
-            evaluated.count("refused", code);
+            counts.count("refused", code);
         }
-        assert_eq!(
-            evaluated.refusals(),
-            [("E_FUTURE".to_owned(), 1), (OTHER.to_owned(), 3)].into()
-        );
+        assert_eq!(counts.refusals(), [("E_FUTURE".to_owned(), 1), (OTHER.to_owned(), 3)].into());
     }
 
     #[test]
     fn what_was_only_noted_is_in_the_metrics_alone() {
-        let mut evaluated = Evaluated::default();
+        let mut counts = CodeCounts::default();
         for action in ["stripped", "stripped", "warned", "noted"] {
-            evaluated.count(action, "E_VISIBLE_DEVICES");
+            counts.count(action, "E_VISIBLE_DEVICES");
         }
-        evaluated.count("stripped", "E_FUTURE");
+        counts.count("stripped", "E_FUTURE");
         let series = [
             (("noted", "E_VISIBLE_DEVICES"), 1),
             (("stripped", OTHER), 1),
             (("stripped", "E_VISIBLE_DEVICES"), 2),
             (("warned", "E_VISIBLE_DEVICES"), 1),
         ];
-        assert_eq!(evaluated.note_series(), series.into());
+        assert_eq!(counts.note_series(), series.into());
         let notes = [("E_FUTURE".to_owned(), 1), ("E_VISIBLE_DEVICES".to_owned(), 3)];
-        assert_eq!(evaluated.notes(), notes.into());
-        assert!(evaluated.refusals().is_empty());
+        assert_eq!(counts.notes(), notes.into());
+        assert!(counts.refusals().is_empty());
     }
 }

@@ -36,7 +36,7 @@ pub use self::grants::Reserved;
 use self::sharing::Scheduling;
 pub use self::trust::Confirmed;
 use crate::card::{Card, CardId, Trouble};
-use crate::refusals::{Evaluated, Heard};
+use crate::refusals::{CodeCounts, Heard};
 
 /// The state.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ pub struct Node {
     /// What was done to containers and processes, oldest first; bounded.
     actions: VecDeque<Action>,
     /// Containers that were refused, or changed.
-    evaluated: Evaluated,
+    counts: CodeCounts,
     /// What was reported of containers, so that it is told and counted once.
     heard: Heard,
     /// Containers that were killed.
@@ -113,7 +113,7 @@ impl Node {
             kubelet: false,
             trust_local: Switch::Auto,
             actions: VecDeque::new(),
-            evaluated: Evaluated::default(),
+            counts: CodeCounts::default(),
             heard: Heard::default(),
             kills: Kills::default(),
             held: BTreeSet::new(),

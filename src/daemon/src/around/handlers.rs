@@ -122,7 +122,7 @@ impl Handlers {
 
     /// Whether each handler leads through mpsgate, but for those of which nobody knows and those
     /// that cannot.
-    pub(crate) fn evaluated(&self) -> impl Iterator<Item = (&str, bool)> {
+    pub(crate) fn known(&self) -> impl Iterator<Item = (&str, bool)> {
         let led = self.report.led.iter().map(|name| (name.as_str(), true));
         let round = self.report.round.iter().filter(|name| !self.beyond.contains(*name));
         led.chain(round.map(|name| (name.as_str(), false)))
@@ -163,10 +163,7 @@ mod tests {
         let condition = handlers.condition();
         assert_eq!((condition.holds, condition.reason.as_str()), (Some(true), "HandlersBypass"));
         assert!(condition.message.ends_with(": handler nvidia: Bypass"), "{}", condition.message);
-        assert_eq!(
-            handlers.evaluated().collect::<Vec<_>>(),
-            [("mpsgate", true), ("nvidia", false)]
-        );
+        assert_eq!(handlers.known().collect::<Vec<_>>(), [("mpsgate", true), ("nvidia", false)]);
 
         let led = Handlers::of(&[reading("containerd", &[found[0], found[2]])]).condition();
         assert_eq!((led.holds, led.reason.as_str()), (Some(false), "HandlersLed"));

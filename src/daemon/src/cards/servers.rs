@@ -60,7 +60,7 @@ impl Servers {
             .collect();
         let (living, ended): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.alive).into_iter().partition(&alive);
-        // Of one that has ended it stays known whether it had clients, until it is evaluated.
+        // Of one that has ended it stays known whether it had clients, until that end is handled.
         self.serving.retain(|pid| ended.iter().any(|server| server.pid == *pid));
         self.clients.retain(|(_, client)| alive(client));
         let living_pids = living.iter().map(|server| server.pid);

@@ -206,13 +206,13 @@ pub(super) const METRICS: &[Metric] = &[
         |s, to| grants(s, to, |grant| grant.used_mib.map(bytes))),
     metric!("mpsgate_refusals_total", Counter, None, &["code"],
         "Containers that were refused, by the refusal's code.",
-        |s, mut to| s.evaluated.refusal_series().iter().try_for_each(|(code, count)| {
+        |s, mut to| s.counts.refusal_series().iter().try_for_each(|(code, count)| {
             ConstCounter::new(*count).encode(to.encode_family(&[("code", *code)])?)
         })),
     metric!("mpsgate_notes_total", Counter, None, &["action", "code"],
         "Containers without a grant that were started although they show a way to a card: stripped of it, \
          warned of, or noted only. One container counts once for each.",
-        |s, mut to| s.evaluated.note_series().iter().try_for_each(|((action, code), count)| {
+        |s, mut to| s.counts.note_series().iter().try_for_each(|((action, code), count)| {
             let labels = [("action", *action), ("code", *code)];
             ConstCounter::new(*count).encode(to.encode_family(&labels)?)
         })),
@@ -241,7 +241,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric!("mpsgate_handler_led", Gauge, None, &["handler"],
         "Whether containers of a runtime handler of containerd or CRI-O pass mpsgate; no sample where nobody knows, \
          and for handlers of another kind, before which mpsgate cannot stand.",
-        |s, mut to| s.handlers.iter().flat_map(Handlers::evaluated).try_for_each(|(handler, led)| {
+        |s, mut to| s.handlers.iter().flat_map(Handlers::known).try_for_each(|(handler, led)| {
             to.encode_family(&[("handler", handler)])?.encode_gauge(&u64::from(led))
         })),
     metric!("mpsgate_api_server_followed", Gauge, None, &[],

@@ -1,7 +1,7 @@
 //! What one scrape shows.
 
 use mpsgate_api::Status;
-use mpsgate_node::refusals::Evaluated;
+use mpsgate_node::refusals::CodeCounts;
 
 use crate::around::handlers::Handlers;
 use crate::counters::Events;
@@ -12,7 +12,7 @@ use crate::daemon::Daemon;
 pub(super) struct Scrape {
     pub(super) status: Status,
     pub(super) events: Events,
-    pub(super) evaluated: Evaluated,
+    pub(super) counts: CodeCounts,
     pub(super) ledger_failing: bool,
     pub(super) handlers: Option<Handlers>,
 }
@@ -25,7 +25,7 @@ impl Scrape {
         Self {
             status,
             events: daemon.events.clone(),
-            evaluated: node.evaluated().clone(),
+            counts: node.counts().clone(),
             ledger_failing: node.is_failing(),
             handlers: daemon.around().handlers.clone(),
         }

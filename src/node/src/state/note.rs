@@ -7,7 +7,7 @@ use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::Entry;
 
 use super::Node;
-use crate::refusals::{Evaluated, Telling};
+use crate::refusals::{CodeCounts, Telling};
 use crate::{Effect, Why};
 
 impl Node {
@@ -52,14 +52,14 @@ impl Node {
     ) -> Telling {
         let telling = self.heard.take(container, action, code, text, now);
         if telling != Telling::Known {
-            self.evaluated.count(action, code);
+            self.counts.count(action, code);
         }
         telling
     }
 
     /// Containers that were refused, or started with a note.
-    pub fn evaluated(&self) -> &Evaluated {
-        &self.evaluated
+    pub fn counts(&self) -> &CodeCounts {
+        &self.counts
     }
 
     /// All grants.
