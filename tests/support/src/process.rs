@@ -2,6 +2,9 @@
 
 use std::process::{Child, Command};
 
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+
 /// Ended when it is dropped; until then a zombie where it has ended.
 #[derive(Debug)]
 pub struct Spawned(pub Child);
@@ -36,12 +39,15 @@ impl Spawned {
         self.0.try_wait().expect("it is a child of this process").is_none()
     }
 
-    /// Ends it; it stays a zombie, as under a busy engine.
+    /// Ends it, and returns when it has ended; it stays a zombie, as under a busy engine.
     ///
     /// # Panics
     /// Where the kernel does not.
     pub fn kill(&mut self) {
         self.0.kill().expect("it is a child of this process");
+        let pid = Pid::from_raw(self.pid().try_into().expect("it is a pid"));
+        let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        waitid(Id::Pid(pid), ended).expect("it is a child of this process");
     }
 }
 
