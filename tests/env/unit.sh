@@ -16,7 +16,8 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 cargo build -q --locked --workspace --examples --bin nvidia-cuda-mps-control --bin nvidia-cuda-mps-server --bin cuda-client
 export MPSGATE_TEST_FAKES=$target/debug
 if cargo nextest --version >/dev/null 2>&1; then
-  cargo nextest run --config-file "$here/nextest.toml" --locked --workspace --no-fail-fast 2>&1 | tee "$logs/unit.log" || rc=1
+  # More than there are processors: most of their time they wait for each other's programs.
+  cargo nextest run --config-file "$here/nextest.toml" --locked --workspace --no-fail-fast -j "$(($(nproc) + 2))" 2>&1 | tee "$logs/unit.log" || rc=1
   sed -nE "s/.*(SKIPPED: .*)/\1/; T; s/&apos;/'/g; s/&quot;/\"/g; s/&lt;/</g; s/&gt;/>/g; s/&amp;/\&/g; p" \
     "$target/nextest/default/junit.xml" | sort -u | tee -a "$logs/unit.log"
 else
