@@ -4,10 +4,11 @@ use std::collections::HashSet;
 
 use mpsgate_config::InjectMode;
 use mpsgate_model::{Cdi, CdiEdits, Code, DeviceNode, Grant, Priority, Refusal};
-use mpsgate_oci::spec::{Device, Edit, HookStage, View};
+use mpsgate_oci::spec::{Edit, HookStage, View};
 
-use crate::decide::{Wanted, nodes_away};
+use crate::decision::Wanted;
 use crate::path::inside;
+use crate::reach::{is_card, nodes_away};
 
 /// Where a granted container finds its end of the MPS channel.
 pub const CLIENT_DIRECTORY: &str = "/run/mpsgate/mps";
@@ -266,13 +267,6 @@ fn client_mount(view: View<'_>, grant: &Grant, edits: &[Edit]) -> Result<Edit, R
 /// Whether whoever injected the driver brought in another card than the granted one.
 fn names_other_card(view: View<'_>, grant: &Grant) -> bool {
     view.devices().filter(is_card).any(|d| grant.cards.iter().all(|card| card.minor != d.minor))
-}
-
-/// A card's own node, not the driver's shared ones.
-pub(crate) fn is_card(device: &Device<'_>) -> bool {
-    device.is_character()
-        && device.major == crate::NVIDIA_MAJOR
-        && device.minor < crate::CTL_MINOR - 1
 }
 
 /// Takes the display nodes away: through them memory of a card can be had, and a spec does not say

@@ -4,12 +4,12 @@
 //! mode, so each counts by itself.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use mpsgate_model::{Code, printable};
 use mpsgate_oci::spec::{Edit, Seen, View};
 
 use crate::found::Signals;
-use crate::has_nvidia_hook;
 use crate::node::Node;
 use crate::path::{clean, inside};
 
@@ -31,6 +31,8 @@ const VOLUME_LIST_NAME: &str = "nvidia-container-devices";
 const CDI_PREFIXES: [&str; 2] = ["cdi.k8s.io/", "nvidia.cdi.k8s.io/"];
 /// NRI's plugins take a domain alone for the whole pod's.
 const NRI_DOMAIN: &str = "nvidia.cdi.k8s.io";
+const NVIDIA_RUNTIME: &[u8] = b"nvidia-container-runtime";
+const HOOK_NAMES: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
 /// Names to which the toolkit's settings give a meaning, besides those that
 /// [`may_matter`](crate::may_matter) knows.
@@ -68,6 +70,33 @@ impl ToolkitNames {
             _ => false,
         }
     }
+}
+
+/// Whether NVIDIA's prestart hook is in the spec. It reads the env, hence is no signal of its own:
+/// the toolkit's legacy mode puts it into every container.
+#[must_use]
+pub fn has_nvidia_hook(view: View<'_>) -> bool {
+    view.hooks()
+        .any(|hook| hook.path.rsplit('/').next().is_some_and(|name| HOOK_NAMES.contains(&name)))
+}
+
+/// Whether a runtime is NVIDIA's wrapper, also under its names with a fixed mode (`….cdi`,
+/// `….legacy`).
+#[must_use]
+pub fn is_nvidia_runtime(runtime: &Path) -> bool {
+    let name = runtime.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(NVIDIA_RUNTIME)
+}
+
+/// Whether the driver's CUDA library is mounted into the container: by a CDI specification that the
+/// engine or nvidia-container-runtime above us has applied (`docker --gpus` from 29.2, `podman
+/// --device nvidia.com/gpu=…`), or by its user.
+#[must_use]
+pub fn has_driver(view: View<'_>) -> bool {
+    view.mounts().any(|mount| {
+        let place = clean(mount.destination);
+        mount.is_bind && place.rsplit('/').next().is_some_and(|name| name.starts_with("libcuda.so"))
+    })
 }
 
 /// Whether a variable of this name can be one of the toolkit's.
@@ -317,4 +346,23 @@ pub(crate) fn set(name: &str, value: &str) -> Edit {
 
 pub(crate) fn drop(name: &str) -> Edit {
     Edit::Env { drop: vec![name.to_owned()], set: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nvidias_runtime_is_known_by_its_name() {
+        for (runtime, is) in [
+            ("nvidia-container-runtime", true),
+            ("/usr/bin/nvidia-container-runtime.cdi", true),
+            ("/usr/bin/nvidia-container-runtime-experimental", true),
+            ("runc", false),
+            ("/opt/nvidia-container-runtime/runc", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_nvidia_runtime(Path::new(runtime)), is, "{runtime}");
+        }
+    }
 }
