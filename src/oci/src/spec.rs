@@ -9,6 +9,7 @@
 //! Numbers keep their 64-bit value; OCI has no others. Text is written anew, so white space and the
 //! spelling of escapes may change; a document that needs no edit is never written.
 
+mod device;
 mod edit;
 mod glance;
 mod mounts;
@@ -18,9 +19,10 @@ mod places;
 mod text;
 mod view;
 
+pub use device::{Device, DeviceRule};
 pub use edit::{Edit, EditError, HookStage, REPLACED_MAX, apply};
 pub use glance::{Seen, glance};
 pub use mounts::{MountEntry, ReadOnly};
 pub use open::OpenDevices;
 pub use parse::{Document, SpecError, parse, parse_process, parse_resources};
-pub use view::{Device, DeviceRule, Hook, IdRange, Mount, Namespace, View};
+pub use view::{Hook, IdRange, Mount, Namespace, View};

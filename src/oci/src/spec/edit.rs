@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use super::view::device;
+use super::device::device;
 
 mod rules;
 #[cfg(test)]

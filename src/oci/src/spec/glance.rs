@@ -10,9 +10,9 @@
 
 use std::io::Read;
 
+use super::device::{Number, device_of, rule_of};
 use super::places::{Key, Place, is};
 use super::text::{Scalar, Text};
-use super::view::{Number, device_of, rule_of};
 use super::{Device, DeviceRule, Mount, SpecError};
 
 /// One thing in a document that can matter to a decision.

@@ -12,7 +12,8 @@
 
 use std::collections::HashMap;
 
-use super::view::{DeviceRule, View};
+use super::device::DeviceRule;
+use super::view::View;
 
 const READ: u8 = 1;
 const WRITE: u8 = 2;
@@ -113,6 +114,18 @@ impl OpenDevices {
                 || allowed.any(|((of, minor), _)| {
                     of.is_none_or(|of| of == major) && minor.is_none_or(&counts)
                 }))
+    }
+}
+
+impl View<'_> {
+    /// Whether the rules, taken in order, let the container read or write a character device. A
+    /// minor of `None` asks for any device of the major.
+    ///
+    /// True where any runtime comes to it: see [`OpenDevices`].
+    #[must_use]
+    pub fn rules_open(&self, major: u32, minor: Option<u32>) -> bool {
+        let open = OpenDevices::of(*self, [major], false);
+        minor.map_or_else(|| open.is_any_open(major, |_| true), |minor| open.is_open(major, minor))
     }
 }
 
@@ -225,5 +238,26 @@ mod tests {
         let open = OpenDevices::of(View::new(&spec), [195], true);
         assert!(!open.is_open(195, 0) && open.is_open(195, 1));
         assert!(open.is_any_open(195, |_| false), "minors that no rule names");
+    }
+
+    #[test]
+    fn rules_are_taken_in_order() {
+        let spec = |rules: Value| json!({"linux": {"resources": {"devices": rules}}});
+        let open = |rules| View::new(&spec(rules)).rules_open(195, Some(0));
+        assert!(!open(json!([{"allow": false, "access": "rwm"}])));
+        assert!(open(json!([{"allow": false}, {"allow": true, "access": "rwm"}])));
+        assert!(!open(json!([{"allow": true}, {"allow": false, "type": "c", "major": 195}])));
+        assert!(
+            !open(json!([{"allow": true, "type": "c", "access": "m"}])),
+            "mknod alone opens nothing"
+        );
+        assert!(open(json!([{"allow": true, "type": "c", "major": 195, "access": "r"}])));
+        assert!(open(
+            json!([{"allow": true, "type": "c", "major": -1, "minor": -1, "access": "rw"}])
+        ));
+        assert!(!open(
+            json!([{"allow": true, "type": "c", "major": 195, "minor": 1, "access": "rw"}])
+        ));
+        assert!(!open(json!([{"allow": true, "type": "b", "access": "rw"}])));
     }
 }

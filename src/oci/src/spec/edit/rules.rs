@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value, json};
 
 use super::{Edit, EditError, list, retain};
-use crate::spec::view::{DeviceRule, device_rule};
+use crate::spec::device::{DeviceRule, device_rule};
 
 /// Character majors end here: `CHRDEV_MAJOR_MAX` of Linux is 512.
 const CHARACTER_MAJORS: u32 = 512;
