@@ -147,12 +147,7 @@ pub fn pod_annotation(name: &str, value: &str) -> bool {
 /// The same of the place of a container's mount.
 #[must_use]
 pub fn pod_mount(destination: &str) -> bool {
-    may_read_mount(destination)
-        && match listed(&inside(destination)) {
-            Some(Listed::Imex) => true,
-            Some(Listed::Device(name)) => reaches(name, &Node::unknown()),
-            None => false,
-        }
+    may_read_mount(destination) && listed(&inside(destination), &Node::unknown()).is_some()
 }
 
 /// An image from before `NVIDIA_REQUIRE_CUDA`, to which the toolkit gives every card where
@@ -246,39 +241,29 @@ fn variable(name: &str, value: &str, node: &Node) -> Option<Code> {
     (name == IMEX_VARIABLE && named(value, |_| true).is_some()).then_some(Code::ImexChannel)
 }
 
-/// What an entry of the list asks for.
-enum Listed<'a> {
-    Imex,
-    Device(&'a str),
-}
-
-/// The entry of the list that a mount is. Both paths were cleaned.
-fn listed(destination: &str) -> Option<Listed<'_>> {
+/// What a mount asks for that is an entry of the list. Both paths were cleaned.
+fn listed(destination: &str, node: &Node) -> Option<Code> {
     let rest = VOLUME_LIST.iter().find_map(|list| destination.strip_prefix(list))?;
     let name = rest.trim_matches('/');
     if name.is_empty() {
         return None;
     }
     if name.starts_with("imex/") {
-        return Some(Listed::Imex);
+        return Some(Code::ImexChannel);
     }
     // cdi/<vendor>/<class>/<device>, or cdi/<vendor>/<class>=<device>.
     let device = name.strip_prefix("cdi/").map_or(name, |qualified| {
         let device = qualified.splitn(3, '/').last().unwrap_or(qualified);
         device.split_once('=').map_or(device, |(_, device)| device)
     });
-    Some(Listed::Device(device))
+    reaches(device, node).then_some(Code::VolumeDevices)
 }
 
 fn volume_list(view: View<'_>, node: &Node, signals: &mut Signals) {
     let mut removed = HashSet::new();
     for mount in view.mounts().filter(|mount| may_read_mount(mount.destination)) {
         let destination = clean(mount.destination);
-        let code = match listed(&destination) {
-            Some(Listed::Imex) => Code::ImexChannel,
-            Some(Listed::Device(name)) if reaches(name, node) => Code::VolumeDevices,
-            _ => continue,
-        };
+        let Some(code) = listed(&destination, node) else { continue };
         let tell = || format!("the mount at {} names a GPU", printable::value(mount.destination));
         let remove = Edit::RemoveMount { destination: mount.destination.to_owned() };
         let remove = if removed.insert(mount.destination) { vec![remove] } else { Vec::new() };
