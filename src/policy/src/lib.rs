@@ -49,14 +49,14 @@ pub use found::{Note, NoteAction, Signal};
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, edits_of_any_grant, grant_edits, grant_env};
 pub use input::{Action, Input, Ipc, MountFact, MountKind, Reach};
 pub use ipc::{HOST_SHM, may_have_its_own, shared_memory};
-pub use limits::{Listed, compute_share, confirmed, core_refusal, list, uncountable};
+pub use limits::{ListedLimits, compute_share, confirmed, core_refusal, list, uncountable};
 pub use mounts::{HOOK_MOUNTS, only_looks_again};
 pub use mpsgate_config::Schedule;
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node};
 pub use path::{clean, inside};
 pub use pids::{Pids, shares_pod};
 pub use placement::*;
-pub use promise::{Asked, expected_on};
+pub use promise::{Unplaced, expected_on};
 pub use reach::is_privileged;
 pub use reading::{
     Bytes, DOCUMENT_MAX, Facts, Glimpse, ROOT, Reading, Unclean, decide_unclean, read,

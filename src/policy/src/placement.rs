@@ -22,7 +22,7 @@ const NAMED_CARDS: usize = 16;
 
 /// One card as placement sees it.
 #[derive(Debug, Clone)]
-pub struct CardState<'a> {
+pub struct Candidate<'a> {
     /// NVML's UUID.
     pub uuid: &'a GpuUuid,
     /// NVML's index.
@@ -91,7 +91,7 @@ pub struct Need<'a> {
     pub spread: bool,
 }
 
-impl<'a> CardState<'a> {
+impl<'a> Candidate<'a> {
     /// Memory that nobody holds.
     #[must_use]
     pub fn free(&self) -> Mib {
@@ -138,7 +138,7 @@ impl<'a> CardState<'a> {
 ///
 /// # Errors
 /// A refusal with the numbers and the holders that stand in the way.
-pub fn choose(cards: &[CardState<'_>], need: &Need<'_>) -> Result<usize, Refusal> {
+pub fn choose(cards: &[Candidate<'_>], need: &Need<'_>) -> Result<usize, Refusal> {
     let (ready, usable) = usable(cards, need)?;
     let best = usable.iter().min_by_key(|(_, card)| rank(card, need));
     // `usable` is not empty, as `keep` saw to it; the refusal keeps this function total.
@@ -150,7 +150,7 @@ pub fn choose(cards: &[CardState<'_>], need: &Need<'_>) -> Result<usize, Refusal
 /// # Errors
 /// As [`choose`], and where not as many do.
 pub fn choose_several(
-    cards: &[CardState<'_>],
+    cards: &[Candidate<'_>],
     need: &Need<'_>,
     count: NonZeroU32,
 ) -> Result<Vec<usize>, Refusal> {
@@ -167,7 +167,7 @@ pub fn choose_several(
 }
 
 /// The card that comes first is taken.
-fn rank(card: &CardState<'_>, need: &Need<'_>) -> impl Ord + use<> {
+fn rank(card: &Candidate<'_>, need: &Need<'_>) -> impl Ord + use<> {
     let equal = card.holders.iter().any(|holder| holder.memory == need.memory);
     (!need.hints.contains(card.uuid), order(need.spread, equal, card.free(), card.index))
 }
@@ -181,10 +181,10 @@ pub fn order(spread: bool, equal: bool, left: Mib, index: u32) -> impl Ord + use
 
 /// The cards that could serve if they had room, and of these the ones that have; neither is empty.
 fn usable<'c, 'a>(
-    cards: &'c [CardState<'a>],
+    cards: &'c [Candidate<'a>],
     need: &Need<'_>,
 ) -> Result<(Candidates<'c, 'a>, Candidates<'c, 'a>), Refusal> {
-    let all: Vec<(usize, &CardState<'_>)> = cards.iter().enumerate().collect();
+    let all: Vec<(usize, &Candidate<'_>)> = cards.iter().enumerate().collect();
     let named = match need.gpu {
         None => all,
         Some(gpu) => {
@@ -205,21 +205,21 @@ fn usable<'c, 'a>(
     Ok((ready, usable))
 }
 
-type Candidates<'c, 'a> = Vec<(usize, &'c CardState<'a>)>;
+type Candidates<'c, 'a> = Vec<(usize, &'c Candidate<'a>)>;
 
 fn keep<'c, 'a>(
     cards: &Candidates<'c, 'a>,
-    wanted: impl Fn(&CardState<'a>) -> bool,
+    wanted: impl Fn(&Candidate<'a>) -> bool,
 ) -> Option<Candidates<'c, 'a>> {
     let kept: Candidates<'c, 'a> = cards.iter().filter(|(_, c)| wanted(c)).copied().collect();
     (!kept.is_empty()).then_some(kept)
 }
 
-fn unknown_gpu(gpu: &GpuSelector, cards: &[CardState<'_>]) -> Refusal {
+fn unknown_gpu(gpu: &GpuSelector, cards: &[Candidate<'_>]) -> Refusal {
     let sentence = if cards.is_empty() {
         format!("it asks for {gpu}, but this node has no GPU")
     } else {
-        let names = list(cards.iter().map(CardState::name), cards.len(), ", ");
+        let names = list(cards.iter().map(Candidate::name), cards.len(), ", ");
         format!("it asks for {gpu}, but this node has only {names}")
     };
     Refusal::new(
@@ -245,11 +245,11 @@ fn unmanaged(named: &Candidates<'_, '_>) -> Refusal {
 }
 
 fn unfit(managed: &Candidates<'_, '_>) -> Refusal {
-    reasons(Code::GpuUnfit, managed, CardState::unfit, "no GPU here can be shared under MPS")
+    reasons(Code::GpuUnfit, managed, Candidate::unfit, "no GPU here can be shared under MPS")
 }
 
 fn unhealthy(large: &Candidates<'_, '_>) -> Refusal {
-    reasons(Code::GpuUnhealthy, large, CardState::unhealthy, "no GPU can take grants now")
+    reasons(Code::GpuUnhealthy, large, Candidate::unhealthy, "no GPU can take grants now")
 }
 
 /// A refusal that also names the cards which take no grants now: they might have had room.
@@ -266,7 +266,7 @@ fn beside(mut refusal: Refusal, large: &Candidates<'_, '_>) -> Refusal {
 fn reasons<'a>(
     code: Code,
     cards: &Candidates<'_, 'a>,
-    reason: impl Fn(&CardState<'a>) -> Option<(&'a str, &'a str)>,
+    reason: impl Fn(&Candidate<'a>) -> Option<(&'a str, &'a str)>,
     several: &str,
 ) -> Refusal {
     let told: Vec<(String, &str)> = cards
@@ -322,14 +322,14 @@ fn no_capacity(ready: &Candidates<'_, '_>, need: &Need<'_>) -> Refusal {
 
 /// Some cards serve, and not as many as are wanted.
 fn too_few(
-    cards: &[CardState<'_>],
+    cards: &[Candidate<'_>],
     ready: &Candidates<'_, '_>,
     usable: usize,
     need: &Need<'_>,
     count: NonZeroU32,
 ) -> Refusal {
     let asked = need.memory;
-    let able = |c: &&CardState<'_>| c.managed && c.unfit().is_none() && c.memory >= asked;
+    let able = |c: &&Candidate<'_>| c.managed && c.unfit().is_none() && c.memory >= asked;
     let ever = cards.iter().filter(able).count();
     if u32::try_from(ever).is_ok_and(|ever| ever < count.get()) {
         return Refusal::new(
@@ -368,7 +368,7 @@ fn other_uid(room: &Candidates<'_, '_>, need: &Need<'_>) -> Refusal {
 }
 
 /// `GPU 0 (GPU-…) has 3 GiB of 15 GiB left: web holds 7 GiB, db 5 GiB`.
-fn describe(card: &CardState<'_>) -> String {
+fn describe(card: &Candidate<'_>) -> String {
     let mut text = format!("{} has {} of {} left", card.name(), card.free(), card.memory);
     if !card.client_left() {
         let _ = write!(text, " and all {} MPS clients taken", card.max_clients);
@@ -384,7 +384,7 @@ fn describe(card: &CardState<'_>) -> String {
 }
 
 /// `GPU 0 (GPU-…) serves uid 0 for web and db`.
-fn describe_uids(card: &CardState<'_>) -> String {
+fn describe_uids(card: &Candidate<'_>) -> String {
     let mut uids: Vec<u32> = card.holders.iter().map(|h| h.uid).collect();
     uids.sort_unstable();
     uids.dedup();
@@ -394,7 +394,7 @@ fn describe_uids(card: &CardState<'_>) -> String {
 }
 
 /// The largest holders, each rendered, and how many are left out.
-fn holders(card: &CardState<'_>, render: impl Fn(&Holder<'_>) -> String) -> Vec<String> {
+fn holders(card: &Candidate<'_>, render: impl Fn(&Holder<'_>) -> String) -> Vec<String> {
     let mut sorted: Vec<&Holder<'_>> = card.holders.iter().collect();
     sorted.sort_by_key(|holder| (Reverse(holder.memory), holder.container));
     let mut parts: Vec<String> = sorted.iter().take(NAMED_HOLDERS).map(|h| render(h)).collect();
