@@ -11,6 +11,7 @@
 
 mod device;
 mod edit;
+mod error;
 mod glance;
 mod mounts;
 mod open;
@@ -21,8 +22,9 @@ mod view;
 
 pub use device::{Device, DeviceRule};
 pub use edit::{Edit, EditError, HookStage, REPLACED_MAX, apply};
+pub use error::SpecError;
 pub use glance::{Seen, glance};
 pub use mounts::{MountEntry, ReadOnly};
 pub use open::OpenDevices;
-pub use parse::{Document, SpecError, parse, parse_process, parse_resources};
+pub use parse::{Document, parse, parse_process, parse_resources};
 pub use view::{Hook, IdRange, Mount, Namespace, View};
