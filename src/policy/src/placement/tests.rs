@@ -3,7 +3,7 @@
     clippy::indexing_slicing,
     reason = "a failing unwrap is the test's failure"
 )]
-use mpsgate_model::example_gpu as uuid;
+use mpsgate_model::{Code, example_gpu as uuid};
 
 use super::*;
 
