@@ -15,7 +15,7 @@ use crate::exempt::exempt_as;
 use crate::found::{Few, Note, NoteAction, Signal, one_of_each};
 use crate::input::{Action, Input};
 use crate::node::{NVIDIA_MAJOR, Node};
-use crate::reach::{is_card_node, is_privileged, nodes_away};
+use crate::reach::{is_card, is_privileged, nodes_away};
 use crate::{Caller, ipc, mounts, notes, pids, reach, refusal, schedule, signals, toolkit, users};
 
 /// Decides about one container.
@@ -150,7 +150,7 @@ fn with_request(
 
 /// Takes every card node away, managed or not: a granted container gets its own card and no other.
 fn only_granted(view: View<'_>) -> Vec<Edit> {
-    let others = view.devices().filter(is_card_node);
+    let others = view.devices().filter(|d| d.is_character() && is_card(d.major, d.minor));
     let mut edits = nodes_away(others);
     if view
         .device_rules()

@@ -1,10 +1,8 @@
 //! What was found in a spec, told in a bounded way: a spec may show one thing three hundred
 //! thousand times.
 
-use mpsgate_model::printable;
+use mpsgate_model::{Code, printable};
 use mpsgate_oci::spec::Edit;
-
-use mpsgate_model::Code;
 
 /// Of things of one kind, how many are told in words.
 const TOLD: usize = 3;

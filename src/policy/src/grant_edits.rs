@@ -9,7 +9,7 @@ use mpsgate_oci::spec::{Edit, HookStage, View};
 use crate::decision::Wanted;
 use crate::node::{CTL_MINOR, NVIDIA_MAJOR};
 use crate::path::inside;
-use crate::reach::{is_card, is_card_node, nodes_away};
+use crate::reach::{is_card, nodes_away};
 
 /// Where a granted container finds its end of the MPS channel.
 pub const CLIENT_DIRECTORY: &str = "/run/mpsgate/mps";
@@ -258,9 +258,11 @@ fn client_mount(view: View<'_>, grant: &Grant, edits: &[Edit]) -> Result<Edit, R
 
 /// Whether whoever injected the driver brought in another card than the granted one.
 fn names_other_card(view: View<'_>, grant: &Grant) -> bool {
-    view.devices()
-        .filter(is_card_node)
-        .any(|d| grant.cards.iter().all(|card| card.minor != d.minor))
+    view.devices().any(|d| d.is_character() && is_other_card(grant, d.major, d.minor))
+}
+
+fn is_other_card(grant: &Grant, major: u32, minor: u32) -> bool {
+    is_card(major, minor) && grant.cards.iter().all(|card| card.minor != minor)
 }
 
 /// Takes the display nodes away: through them memory of a card can be had, and a spec does not say
@@ -289,9 +291,7 @@ fn cdi_edits(grant: &Grant, cdi: &CdiEdits) -> Result<Vec<Edit>, Refusal> {
     };
     let mut edits = vec![Edit::Env { drop: Vec::new(), set: cdi.env.clone() }];
     for device in &cdi.devices {
-        if is_card(device.major, device.minor)
-            && grant.cards.iter().all(|card| card.minor != device.minor)
-        {
+        if is_other_card(grant, device.major, device.minor) {
             return Err(spec_error(format!("it names {} too", device.path)));
         }
         edits.push(added(device));

@@ -16,14 +16,9 @@ pub fn is_privileged(view: View<'_>) -> bool {
     view.may_gain("CAP_SYS_ADMIN") && view.device_rules().any(|r| r.allows_all())
 }
 
-/// The numbers of a card's own node, not of the driver's shared ones.
+/// The numbers of a card's own node, not those of the driver's shared ones.
 pub(crate) fn is_card(major: u32, minor: u32) -> bool {
     major == NVIDIA_MAJOR && minor < CTL_MINOR - 1
-}
-
-/// A card's own node in a spec.
-pub(crate) fn is_card_node(device: &Device<'_>) -> bool {
-    device.is_character() && is_card(device.major, device.minor)
 }
 
 /// What a node of a managed card is, as the end of a sentence.
