@@ -149,7 +149,7 @@ pub struct GrantKey {
 const RECORD_NAME_MAX: usize = 240;
 
 impl GrantKey {
-    /// Whether both keys are lives of the same container.
+    /// Whether both keys are instances of the same container.
     #[must_use]
     pub fn same_container(&self, other: &Self) -> bool {
         self.runtime_root == other.runtime_root && self.container_id == other.container_id

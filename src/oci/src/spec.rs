@@ -1,7 +1,7 @@
 //! `config.json`: reading what decides, editing without losing anything.
 //!
-//! [`glance`] shows what any runtime would read of the bytes, without a tree and without limits.
-//! [`parse`] takes only what every runtime reads alike. It turns the bytes into a [`Document`],
+//! [`glance()`] shows what any runtime would read of the bytes, without a tree and without limits.
+//! [`parse()`] takes only what every runtime reads alike. It turns the bytes into a [`Document`],
 //! [`View`] names the parts that a decision needs, [`Edit`] and [`apply`] change them. The document
 //! stays JSON throughout: fields that we do not know survive with their order, and an enum value of
 //! a newer runtime-spec is no error.

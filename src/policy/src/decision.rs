@@ -15,7 +15,7 @@ pub enum Verdict {
     Pass,
     /// Change its spec, then start it.
     Edit(Vec<Edit>),
-    /// Ask the daemon for a grant; its edits come with [`crate::grant_edits`].
+    /// Ask the daemon for a grant; its edits come with [`crate::grant_edits()`].
     Reserve(Box<Wanted>),
     /// Do not start it.
     Refuse(Refusal),
@@ -46,7 +46,7 @@ pub struct Decision {
     /// What an operator should know besides: to be logged, one line each, and one of each code and
     /// action.
     pub notes: Vec<Note>,
-    /// What must hold when the edits are made: for [`crate::settle`].
+    /// What must hold when the edits are made: for [`crate::settle()`].
     pub held: Held,
 }
 
