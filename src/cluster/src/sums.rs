@@ -7,7 +7,7 @@ use mpsgate_model::{CardReport, Kind, Mib};
 use super::demand::{Load, Uids};
 use super::snapshot::Entry;
 use super::{Container, Node, Request};
-use mpsgate_policy::promise::{Asked, expected_on};
+use mpsgate_policy::promise::{Unplaced, expected_on};
 
 /// A card and what is on it: all that a question reads, side by side, as thousands of nodes are
 /// asked at once.
@@ -173,7 +173,7 @@ fn hold<'a>(on: &mut Vec<On<'a>>, card: &CardReport, uid: &'a str, memory: Mib) 
 /// A part of a pod that was bound without a word about its cards.
 struct Part<'a> {
     uid: &'a str,
-    asked: Asked<usize>,
+    asked: Unplaced<usize>,
     load: Load,
     uids: Uids,
 }
@@ -208,7 +208,7 @@ fn expect<'a>(node: &Node, cards: &mut [Vec<On<'a>>], unplaced: &[(&'a str, &'a 
         .enumerate()
         .map(|(position, (card, on))| (position, of(card, on).left()))
         .collect();
-    let asked: Vec<Asked<usize>> = parts.iter().map(|part| part.asked.clone()).collect();
+    let asked: Vec<Unplaced<usize>> = parts.iter().map(|part| part.asked.clone()).collect();
     for (part, positions) in parts.iter().zip(expected_on(&free, &asked)) {
         for position in positions {
             let Some(on) = cards.get_mut(position) else { continue };
@@ -230,7 +230,7 @@ fn expect<'a>(node: &Node, cards: &mut [Vec<On<'a>>], unplaced: &[(&'a str, &'a 
 
 /// The cards on which a part runs already, and takes them from what is left of the pod's hold; none
 /// where it does not.
-fn holding(left: &mut [Mib], asked: &Asked<usize>) -> Vec<usize> {
+fn holding(left: &mut [Mib], asked: &Unplaced<usize>) -> Vec<usize> {
     let has = |(position, left): (usize, &Mib)| (*left >= asked.memory).then_some(position);
     let on: Vec<usize> = left.iter().enumerate().filter_map(has).take(asked.cards).collect();
     if on.len() < asked.cards {
@@ -255,7 +255,7 @@ fn parts_of<'a>(uid: &'a str, request: &'a Request) -> Vec<Part<'a>> {
     if beyond.0 > 0 {
         parts.push(Part {
             uid,
-            asked: Asked { memory: beyond, cards: 1, chosen: Vec::new() },
+            asked: Unplaced { memory: beyond, cards: 1, chosen: Vec::new() },
             load: Load { memory: beyond, core: 0, clients: 1 },
             uids: Uids::None,
         });
@@ -273,7 +273,7 @@ fn part<'a>(uid: &'a str, request: &Request, container: &Container) -> Part<'a> 
     };
     Part {
         uid,
-        asked: Asked { memory, cards, chosen: Vec::new() },
+        asked: Unplaced { memory, cards, chosen: Vec::new() },
         load: container.load(memory),
         uids: Uids::One(container.uid()),
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mpsgate_kubernetes as kubernetes;
 use mpsgate_kubernetes::{Asked, Labels, NodeReport, Pods, Recorder, Settings, State};
 use mpsgate_model::{Mib, PodContainer};
-use mpsgate_policy::Listed;
+use mpsgate_policy::ListedLimits;
 use tokio::sync::watch;
 
 use self::slices::Wanted;
@@ -37,7 +37,7 @@ pub(crate) struct ApiServer {
 /// What the API server says of a container.
 pub(crate) struct InApi {
     /// Its limits.
-    pub(crate) listed: Listed,
+    pub(crate) listed: ListedLimits,
     /// The cards that a scheduler chose for it, by index.
     pub(crate) chosen: Vec<u32>,
     /// Over how many cards its memory is spread, as the pod's label says it.
@@ -48,7 +48,7 @@ pub(crate) struct InApi {
 
 impl InApi {
     /// Nothing but this.
-    pub(crate) fn only(listed: Listed) -> Self {
+    pub(crate) fn only(listed: ListedLimits) -> Self {
         Self { listed, chosen: Vec::new(), cards: None, core_percentage: 0 }
     }
 }
@@ -75,16 +75,18 @@ impl ApiServer {
         // While the API server is away nobody knows more in a moment.
         let patience = if pods.borrow().state.is_current() { PATIENCE } else { Duration::ZERO };
         let pods = kubernetes::wait_for_pod(&mut pods, &pod.uid, patience).await;
-        let Some(known) = pods.get(&pod.uid) else { return InApi::only(Listed::Unknown) };
+        let Some(known) = pods.get(&pod.uid) else { return InApi::only(ListedLimits::Unknown) };
         let Some(container) = known.container(&pod.container) else {
-            return InApi::only(Listed::NoContainer);
+            return InApi::only(ListedLimits::NoContainer);
         };
         let listed = match (&container.limits, &container.core_percent) {
             (Ok(limits), Ok(_)) => {
                 let given = limits.memory().filter(|(_, mib)| *mib > 0);
-                Listed::Given(given.map(|(resource, mib)| (resource, Mib(mib))).collect())
+                ListedLimits::Given(given.map(|(resource, mib)| (resource, Mib(mib))).collect())
             }
-            (Err(error), _) | (_, Err(error)) => Listed::Unreadable(crate::error::chain(error)),
+            (Err(error), _) | (_, Err(error)) => {
+                ListedLimits::Unreadable(crate::error::chain(error))
+            }
         };
         let chosen = known.chosen_cards(&pod.container);
         let core_percentage = container.core_percent.clone().unwrap_or_default();

@@ -13,7 +13,7 @@ use mpsgate_model::{
     Code, ComputeShare, GPU_MEMORY, GpuUuid, Handed, Mib, PodContainer, Refusal, Resource,
 };
 use mpsgate_node::Confirmed;
-use mpsgate_policy::{Listed, schedule};
+use mpsgate_policy::{ListedLimits, schedule};
 use mpsgate_token::{Bearer, Claims};
 
 use crate::api_server::InApi;
@@ -58,7 +58,7 @@ pub(crate) async fn confirm(
     };
     let InApi { listed, chosen, cards, core_percentage } = match daemon.api_server.get() {
         Some(api_server) => api_server.listed(&pod).await,
-        None => InApi::only(Listed::Unknown),
+        None => InApi::only(ListedLimits::Unknown),
     };
     let cards = match cards.as_deref().map(schedule::gpu_count).transpose() {
         Ok(cards) => cards.unwrap_or(NonZeroU32::MIN),
@@ -79,7 +79,7 @@ pub(crate) async fn confirm(
     }
     log::info!(
         container = call.key.container_id.as_str(), pod:% = pod, memory_mib = memory.0, token = with_token,
-        listed = listed != Listed::Unknown; "request confirmed"
+        listed = listed != ListedLimits::Unknown; "request confirmed"
     );
     let mut hints: Vec<GpuUuid> = {
         let node = daemon.node();

@@ -42,12 +42,6 @@ impl GpuUuid {
         }
         Ok(Self(format!("GPU-{}", rest.to_ascii_lowercase())))
     }
-
-    /// The UUID as NVML prints it.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 /// Card number `n` of a test.
@@ -55,25 +49,6 @@ impl GpuUuid {
 #[must_use]
 pub fn example_gpu(n: impl fmt::LowerHex) -> GpuUuid {
     GpuUuid(format!("GPU-{n:08x}-0000-0000-0000-000000000000"))
-}
-
-impl TryFrom<String> for GpuUuid {
-    type Error = IdError;
-    fn try_from(text: String) -> Result<Self, IdError> {
-        Self::parse(&text)
-    }
-}
-
-impl From<GpuUuid> for String {
-    fn from(uuid: GpuUuid) -> Self {
-        uuid.0
-    }
-}
-
-impl fmt::Display for GpuUuid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
 }
 
 /// A container's id as the engine passes it to the runtime.
@@ -93,31 +68,6 @@ impl ContainerId {
             && text != ".."
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_+-.".contains(&b));
         if fine { Ok(Self(text.to_owned())) } else { Err(IdError::Container(text.to_owned())) }
-    }
-
-    /// The id as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TryFrom<String> for ContainerId {
-    type Error = IdError;
-    fn try_from(text: String) -> Result<Self, IdError> {
-        Self::parse(&text)
-    }
-}
-
-impl From<ContainerId> for String {
-    fn from(id: ContainerId) -> Self {
-        id.0
-    }
-}
-
-impl fmt::Display for ContainerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 
@@ -145,26 +95,41 @@ impl Instance {
             && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
         if fine { Ok(Self(text.to_owned())) } else { Err(IdError::Instance(text.to_owned())) }
     }
-
-    /// The instance as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl TryFrom<String> for Instance {
-    type Error = IdError;
-    fn try_from(text: String) -> Result<Self, IdError> {
-        Self::parse(&text)
-    }
+/// What identifiers have in common: each is read from its text and gives it back.
+macro_rules! text_form {
+    ($($id:ident)*) => {$(
+        impl $id {
+            /// As text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $id {
+            type Error = IdError;
+            fn try_from(text: String) -> Result<Self, IdError> {
+                Self::parse(&text)
+            }
+        }
+
+        impl From<$id> for String {
+            fn from(id: $id) -> Self {
+                id.0
+            }
+        }
+
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    )*};
 }
 
-impl From<Instance> for String {
-    fn from(instance: Instance) -> Self {
-        instance.0
-    }
-}
+text_form!(GpuUuid ContainerId Instance);
 
 /// A grant's key: which instance of which container of which runtime root.
 ///
@@ -184,7 +149,7 @@ pub struct GrantKey {
 const RECORD_NAME_MAX: usize = 240;
 
 impl GrantKey {
-    /// Whether both keys are lives of the same container.
+    /// Whether both keys are instances of the same container.
     #[must_use]
     pub fn same_container(&self, other: &Self) -> bool {
         self.runtime_root == other.runtime_root && self.container_id == other.container_id

@@ -3,11 +3,16 @@
 //! Strict throughout: what is not certain is an error that quotes the text.
 
 use std::num::NonZeroU32;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::resource::{GPU_COUNT, GPU_MEMORY};
-use crate::{GpuUuid, Mib, QuantityError};
+use crate::{GpuUuid, Mib};
+
+mod error;
+
+pub use error::RequestError;
 
 /// Our annotations all begin so.
 const PREFIX: &str = "mpsgate.io/";
@@ -93,108 +98,6 @@ pub enum Author {
     Pod,
 }
 
-/// Why a request cannot be read. Each message quotes name and value.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RequestError {
-    /// An amount of memory that is none.
-    #[error("{name} is {value:?}: {why}")]
-    Memory {
-        /// Annotation or variable.
-        name: String,
-        /// As written.
-        value: String,
-        /// What is wrong.
-        why: QuantityError,
-    },
-    /// Two names give different values.
-    #[error("{first} is {first_value:?} but {second} is {second_value:?}")]
-    Conflict {
-        /// One name.
-        first: String,
-        /// Its value.
-        first_value: String,
-        /// Another name.
-        second: String,
-        /// Its value.
-        second_value: String,
-    },
-    /// Another field's value is not allowed.
-    #[error("{name} is {value:?}, which is not {allowed}")]
-    Value {
-        /// Annotation or variable.
-        name: String,
-        /// As written.
-        value: String,
-        /// What would be.
-        allowed: &'static str,
-    },
-    /// A name below our prefix that is none of ours.
-    #[error("{name} is not an annotation that mpsgate knows (did you mean {nearest}?)")]
-    Unknown {
-        /// As written.
-        name: String,
-        /// The closest one that exists.
-        nearest: &'static str,
-    },
-    /// GPU, share, priority or uid without an amount of memory.
-    #[error("{name} is set but no amount of GPU memory is")]
-    NoMemory {
-        /// The annotation that is there.
-        name: String,
-    },
-    /// An amount that so many cards cannot have in equal parts.
-    #[error("{name} is {value:?}, which {cards} cards cannot have in equal parts of whole {unit}")]
-    Indivisible {
-        /// The amount's annotation.
-        name: String,
-        /// As written.
-        value: String,
-        /// Cards asked for.
-        cards: NonZeroU32,
-        /// What each part is counted in.
-        unit: &'static str,
-    },
-    /// A certain card, and several.
-    #[error("{name} is {value:?}, which is one card, but {cards} are asked for")]
-    NamedCard {
-        /// The card's annotation.
-        name: String,
-        /// As written.
-        value: String,
-        /// Cards asked for.
-        cards: NonZeroU32,
-    },
-}
-
-impl RequestError {
-    /// What to write instead.
-    #[must_use]
-    pub fn hint(&self) -> String {
-        match self {
-            Self::Memory { name, .. } if name == MEMORY_ACK => {
-                "write whole GiB, such as aliyun.com/gpu-mem=7, or use mpsgate.io/gpu-mem=7168Mi"
-                    .to_owned()
-            }
-            Self::Memory { name, .. } => {
-                format!(
-                    "write a whole number of MiB with its unit, such as {name}=7Gi or {name}=7168Mi"
-                )
-            }
-            Self::Conflict { second, .. } => format!("remove {second}, or make both the same"),
-            Self::Value { name, allowed, .. } => format!("set {name} to {allowed}, or remove it"),
-            Self::Unknown { name, nearest } => format!("rename {name} to {nearest}, or remove it"),
-            Self::NoMemory { .. } => "add the amount, such as mpsgate.io/gpu-mem=7Gi".to_owned(),
-            Self::Indivisible { name, cards, .. } => {
-                format!(
-                    "write a multiple of {cards} in {name}, or another number of cards in {CARDS_ANNOTATION}"
-                )
-            }
-            Self::NamedCard { name, .. } => format!("remove {name}, or {CARDS_ANNOTATION}"),
-        }
-    }
-}
-
 /// Whether an annotation of this name belongs to a request.
 #[must_use]
 pub fn is_request_annotation(name: &str) -> bool {
@@ -213,19 +116,51 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
+    /// Every value whose name belongs to a request.
+    fn collect(
+        annotations: impl Iterator<Item = (&'a str, &'a str)>,
+        env: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, RequestError> {
+        let mut found = Self::default();
+        for (name, value) in annotations.filter(|(name, _)| is_request_annotation(name)) {
+            let Some(field) = KNOWN.into_iter().find(|known| *known == name) else {
+                return Err(RequestError::Unknown {
+                    name: name.to_owned(),
+                    nearest: nearest(name),
+                });
+            };
+            found.values.push((field, name.to_owned(), value));
+        }
+        for (name, value) in env.filter(|(name, _)| is_request_env(name)) {
+            let as_annotation = annotation_of_env(name);
+            let Some(field) =
+                KNOWN.into_iter().find(|k| k.starts_with(PREFIX) && **k == *as_annotation)
+            else {
+                return Err(RequestError::Unknown {
+                    name: name.to_owned(),
+                    nearest: env_of_annotation(nearest(&as_annotation)),
+                });
+            };
+            // As in process.env itself, a later duplicate wins.
+            found.values.retain(|(_, n, _)| n != name);
+            found.values.push((field, name.to_owned(), value));
+        }
+        Ok(found)
+    }
+
     /// Every value of one field, with the name under which it was written.
     fn of(&self, field: &'static str) -> impl Iterator<Item = (&str, &'a str)> {
         self.values.iter().filter(move |(f, ..)| *f == field).map(|(_, n, v)| (n.as_str(), *v))
     }
 
-    /// The one value of a field, parsed; two that differ are a conflict.
+    /// The one value of fields that mean the same, parsed; two that differ are a conflict.
     fn one<T: PartialEq>(
         &self,
-        field: &'static str,
+        fields: &[&'static str],
         parse: impl Fn(&str, &str) -> Result<T, RequestError>,
     ) -> Result<Option<T>, RequestError> {
         let mut first: Option<(&str, &str, T)> = None;
-        for (name, value) in self.of(field) {
+        for (name, value) in fields.iter().flat_map(|field| self.of(field)) {
             let parsed = parse(name, value)?;
             if let Some((first_name, first_value, first_parsed)) = &first {
                 if *first_parsed != parsed {
@@ -256,105 +191,57 @@ pub fn parse_request<'a>(
     annotations: impl Iterator<Item = (&'a str, &'a str)>,
     env: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Result<Option<Request>, RequestError> {
-    let mut found = Found::default();
-    for (name, value) in annotations.filter(|(name, _)| is_request_annotation(name)) {
-        let Some(field) = KNOWN.into_iter().find(|known| *known == name) else {
-            return Err(RequestError::Unknown { name: name.to_owned(), nearest: nearest(name) });
-        };
-        found.values.push((field, name.to_owned(), value));
-    }
-    for (name, value) in env.filter(|(name, _)| is_request_env(name)) {
-        let as_annotation = annotation_of_env(name);
-        let Some(field) =
-            KNOWN.into_iter().find(|k| k.starts_with(PREFIX) && **k == *as_annotation)
-        else {
-            return Err(RequestError::Unknown {
-                name: name.to_owned(),
-                nearest: env_of_annotation(nearest(&as_annotation)),
-            });
-        };
-        // As in process.env itself, a later duplicate wins.
-        found.values.retain(|(_, n, _)| n != name);
-        found.values.push((field, name.to_owned(), value));
-    }
+    let mut found = Found::collect(annotations, env)?;
     let Some(any) = found.values.first().map(|(_, name, _)| name.clone()) else {
         return Ok(None);
     };
-
-    let token = found.one(TOKEN_ANNOTATION, |_, value| Ok(value.to_owned()))?;
+    let token = found.one(&[TOKEN_ANNOTATION], |_, value| Ok(value.to_owned()))?;
     if author == Author::Pod && token.is_some() {
         found
             .values
             .retain(|(field, ..)| ![MEMORY, MEMORY_ACK, GPU, CARDS_ANNOTATION].contains(field));
     }
-    let memory = memory(&found)?;
-    let cards = found.one(CARDS_ANNOTATION, |name, value| {
-        let digits = value.bytes().all(|b| b.is_ascii_digit());
-        let count = value.parse().ok().filter(|_| digits);
-        count.ok_or_else(|| value_error(name, value, "a number of cards, 1 or more"))
+    let memory = found.one(&MEMORY_ANNOTATIONS, parse_memory)?;
+    let cards = found.one(&[CARDS_ANNOTATION], |name, value| {
+        number(value).ok_or_else(|| value_error(name, value, "a number of cards, 1 or more"))
     })?;
     let cards = cards.unwrap_or(NonZeroU32::MIN);
-    let gpu = found.one(GPU, parse_gpu)?;
+    let gpu = found.one(&[GPU], parse_gpu)?;
     spread(&found, memory, cards)?;
-    let compute = found.one(COMPUTE, |name, value| {
-        let share = value.bytes().all(|b| b.is_ascii_digit()).then(|| value.parse::<u8>());
-        match share {
-            Some(Ok(percent @ 1..=100)) => Ok(ComputeShare(percent)),
-            _ => Err(value_error(name, value, "a whole percentage from 1 to 100")),
-        }
+    let compute = found.one(&[COMPUTE], |name, value| {
+        let share = number(value).filter(|percent| (1..=100).contains(percent)).map(ComputeShare);
+        share.ok_or_else(|| value_error(name, value, "a whole percentage from 1 to 100"))
     })?;
-    let priority = found.one(PRIORITY, |name, value| match value {
+    let priority = found.one(&[PRIORITY], |name, value| match value {
         "normal" => Ok(Priority::Normal),
         "low" => Ok(Priority::Low),
         _ => Err(value_error(name, value, "\"normal\" or \"low\"")),
     })?;
-    let uid = found.one(UID, |name, value| {
-        let digits = !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit());
-        match value.parse::<u32>() {
-            // (uid_t)-1 is no user: every system call takes it for "leave as it is".
-            Ok(uid) if digits && uid != u32::MAX => Ok(uid),
-            _ => Err(value_error(name, value, "a user id from 0 to 4294967294")),
-        }
+    let uid = found.one(&[UID], |name, value| {
+        // (uid_t)-1 is no user: every system call takes it for "leave as it is".
+        let uid = number(value).filter(|uid| *uid != u32::MAX);
+        uid.ok_or_else(|| value_error(name, value, "a user id from 0 to 4294967294"))
     })?;
     if memory.is_none() && (author == Author::Operator || token.is_none()) {
         return Err(RequestError::NoMemory { name: any });
     }
-    Ok(Some(Request {
-        memory,
-        cards,
-        gpu,
-        compute,
-        priority: priority.unwrap_or_default(),
-        uid,
-        token,
-    }))
+    let priority = priority.unwrap_or_default();
+    Ok(Some(Request { memory, cards, gpu, compute, priority, uid, token }))
 }
 
-fn memory(found: &Found<'_>) -> Result<Option<Mib>, RequestError> {
-    let parse = |name: &str, value: &str| {
-        let parsed =
-            if name == MEMORY_ACK { Mib::parse_gib(value) } else { Mib::parse_quantity(value) };
-        parsed.map_err(|why| RequestError::Memory {
-            name: name.to_owned(),
-            value: value.to_owned(),
-            why,
-        })
-    };
-    let ours = found.one(MEMORY, parse)?;
-    let ack = found.one(MEMORY_ACK, parse)?;
-    match (ours, ack) {
-        (Some(a), Some(b)) if a != b => {
-            let (first, first_value) = found.of(MEMORY).next().unwrap_or_default();
-            let (second, second_value) = found.of(MEMORY_ACK).next().unwrap_or_default();
-            Err(RequestError::Conflict {
-                first: first.to_owned(),
-                first_value: first_value.to_owned(),
-                second: second.to_owned(),
-                second_value: second_value.to_owned(),
-            })
-        }
-        (ours, ack) => Ok(ours.or(ack)),
-    }
+fn parse_memory(name: &str, value: &str) -> Result<Mib, RequestError> {
+    let parsed =
+        if name == MEMORY_ACK { Mib::parse_gib(value) } else { Mib::parse_quantity(value) };
+    parsed.map_err(|why| RequestError::Memory {
+        name: name.to_owned(),
+        value: value.to_owned(),
+        why,
+    })
+}
+
+/// A number of digits alone.
+fn number<T: FromStr>(value: &str) -> Option<T> {
+    value.parse().ok().filter(|_| value.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Whether so many cards can have the amount in equal parts: of whole GiB in ACK's form, else of
@@ -377,14 +264,9 @@ fn spread(found: &Found<'_>, memory: Option<Mib>, cards: NonZeroU32) -> Result<(
 }
 
 fn parse_gpu(name: &str, value: &str) -> Result<GpuSelector, RequestError> {
-    if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
-        if let Ok(index) = value.parse() {
-            return Ok(GpuSelector::Index(index));
-        }
-    } else if let Ok(uuid) = GpuUuid::parse(value) {
-        return Ok(GpuSelector::Uuid(uuid));
-    }
-    Err(value_error(name, value, "a GPU's index or UUID"))
+    let uuid = || GpuUuid::parse(value).ok().map(GpuSelector::Uuid);
+    let selector = number(value).map(GpuSelector::Index).or_else(uuid);
+    selector.ok_or_else(|| value_error(name, value, "a GPU's index or UUID"))
 }
 
 fn value_error(name: &str, value: &str, allowed: &'static str) -> RequestError {

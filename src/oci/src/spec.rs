@@ -1,7 +1,7 @@
 //! `config.json`: reading what decides, editing without losing anything.
 //!
-//! [`glance`] shows what any runtime would read of the bytes, without a tree and without limits.
-//! [`parse`] takes only what every runtime reads alike. It turns the bytes into a [`Document`],
+//! [`glance()`] shows what any runtime would read of the bytes, without a tree and without limits.
+//! [`parse()`] takes only what every runtime reads alike. It turns the bytes into a [`Document`],
 //! [`View`] names the parts that a decision needs, [`Edit`] and [`apply`] change them. The document
 //! stays JSON throughout: fields that we do not know survive with their order, and an enum value of
 //! a newer runtime-spec is no error.
@@ -9,7 +9,9 @@
 //! Numbers keep their 64-bit value; OCI has no others. Text is written anew, so white space and the
 //! spelling of escapes may change; a document that needs no edit is never written.
 
+mod device;
 mod edit;
+mod error;
 mod glance;
 mod mounts;
 mod open;
@@ -18,9 +20,11 @@ mod places;
 mod text;
 mod view;
 
+pub use device::{Device, DeviceRule};
 pub use edit::{Edit, EditError, HookStage, REPLACED_MAX, apply};
+pub use error::SpecError;
 pub use glance::{Seen, glance};
 pub use mounts::{MountEntry, ReadOnly};
 pub use open::OpenDevices;
-pub use parse::{Document, SpecError, parse, parse_process, parse_resources};
-pub use view::{Device, DeviceRule, Hook, IdRange, Mount, Namespace, View};
+pub use parse::{Document, parse, parse_process, parse_resources};
+pub use view::{Hook, IdRange, Mount, Namespace, View};

@@ -8,129 +8,15 @@ use mpsgate_model::{
     Author, Code, ComputeShare, Mib, Refusal, Request, RequestError, TOKEN_ANNOTATION,
     parse_request, printable,
 };
-use mpsgate_oci::spec::{Device, DeviceRule, Edit, View};
+use mpsgate_oci::spec::{DeviceRule, Edit, View};
 
+use crate::decision::{Decision, Held, Verdict, Wanted};
 use crate::exempt::exempt_as;
-use crate::found::{Few, Signal};
-use crate::ipc::{self, Ipc, Shm};
-use crate::mounts::{self, Reach};
+use crate::found::{Few, Note, NoteAction, Signal, one_of_each};
+use crate::input::{Action, Input};
 use crate::node::{NVIDIA_MAJOR, Node};
-use crate::pids::{self, Pids};
-use crate::settle::Held;
-use crate::signals;
-use crate::users::{self, Users};
-use crate::{Caller, Note, NoteAction, Unruled, notes, reach, refusal, schedule, toolkit, unruled};
-
-/// A bind mount that touches mpsgate's directories, as the caller found by device and inode.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MountFact {
-    /// Host path, as the spec has it.
-    pub source: String,
-    /// Path inside the container.
-    pub destination: String,
-    /// What it is to us.
-    pub kind: MountKind,
-}
-
-/// What a mount's source is to mpsgate's directories.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MountKind {
-    /// One of them, or something below.
-    Ours,
-    /// A directory above them, such as `/` or `/run`. Never edited: a mask over it would propagate
-    /// to the host with rshared, or fail on read-only binds (measured, runc 1.1.5).
-    Ancestor,
-    /// A path with a component that another than root may write or exchange, so that something else
-    /// may be mounted than was looked at.
-    Exchangeable,
-    /// A way to write cgroups that are not the container's own.
-    Cgroups(Reach),
-    /// A node of a managed card, or a directory that holds one. Looked for only where no device
-    /// cgroup keeps it shut.
-    Card,
-}
-
-/// What is being done with the bundle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    /// `create` or `run`.
-    Create,
-    /// `restore` from a checkpoint.
-    Restore,
-}
-
-/// Everything that a decision reads.
-#[derive(Debug, Clone)]
-pub struct Input<'a> {
-    /// The spec.
-    pub view: View<'a>,
-    /// The node.
-    pub node: &'a Node,
-    /// The settings.
-    pub policy: &'a Policy,
-    /// Whether `MPSGATE_…` variables are requests.
-    pub requests_from_env: bool,
-    /// Bind mounts that touch our directories.
-    pub mounts: &'a [MountFact],
-    /// The container's IPC namespace.
-    pub ipc: Ipc,
-    /// What it has at `/dev/shm`.
-    pub shm: Shm,
-    /// The user namespace that it joins.
-    pub users: Users,
-    /// Whose processes it sees.
-    pub pids: Pids,
-    /// What is open to it before its rules are read.
-    pub unruled: Unruled,
-    /// The engine that creates it.
-    pub caller: Caller,
-    /// Create or restore.
-    pub action: Action,
-    /// The runtime below is nvidia-container-runtime, which acts on the env.
-    pub runtime_is_nvidia: bool,
-}
-
-/// What to do with a container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// Start it as it is.
-    Pass,
-    /// Change its spec, then start it.
-    Edit(Vec<Edit>),
-    /// Ask the daemon for a grant; its edits come with [`crate::grant_edits`].
-    Reserve(Box<Wanted>),
-    /// Do not start it.
-    Refuse(Refusal),
-}
-
-/// A request that the spec itself does not forbid.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// What is asked for.
-    pub request: Request,
-    /// Host uid of the container's CUDA processes.
-    pub uid: u32,
-    /// The container's own, lower limit per process.
-    pub own_limit: Option<Mib>,
-    /// The container's own, lower share of the SMs.
-    pub own_share: Option<ComputeShare>,
-    /// What takes every other way to a GPU away.
-    pub edits: Vec<Edit>,
-}
-
-/// A verdict, and everything that led to it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
-    /// What to do.
-    pub verdict: Verdict,
-    /// Every signal, those too that a request or a setting answers.
-    pub signals: Vec<Signal>,
-    /// What an operator should know besides: to be logged, one line each, and one of each code and
-    /// action.
-    pub notes: Vec<Note>,
-    /// What must hold when the edits are made: for [`crate::settle`].
-    pub held: Held,
-}
+use crate::reach::{is_card, is_privileged, nodes_away};
+use crate::{Caller, ipc, mounts, notes, pids, reach, refusal, schedule, signals, toolkit, users};
 
 /// Decides about one container.
 #[must_use]
@@ -142,17 +28,17 @@ pub fn decide(input: &Input<'_>) -> Decision {
         Err(refusal) => Verdict::Refuse(refusal),
         Ok(Some(request)) => {
             notes.extend(notes::late_hooks(input.view));
-            signals.extend(unruled::signal(input, true));
+            signals.extend(signals::without_cgroup(input, true));
             with_request(input, request, &mut signals, &mut notes)
         }
         Ok(None) => {
             notes.extend(notes::not_its_own(input));
-            signals.extend(unruled::signal(input, false));
+            signals.extend(signals::without_cgroup(input, false));
             without_request(input, &mut signals, &mut notes)
         }
     };
     let held = Held::of(input, &verdict);
-    Decision { verdict, signals, notes: notes::one_of_each(notes), held }
+    Decision { verdict, signals, notes: one_of_each(notes), held }
 }
 
 /// Decides about a container of an engine that is not root's: such an engine gives its containers
@@ -223,7 +109,7 @@ fn with_request(
             "create the container anew instead of restoring it",
         ));
     }
-    if signals::is_privileged(view) {
+    if is_privileged(view) {
         return Verdict::Refuse(refusal::privileged());
     }
     let pids = pids::evaluate(&input.pids, input.policy.host_pid);
@@ -264,7 +150,7 @@ fn with_request(
 
 /// Takes every card node away, managed or not: a granted container gets its own card and no other.
 fn only_granted(view: View<'_>) -> Vec<Edit> {
-    let others = view.devices().filter(crate::grant_edits::is_card);
+    let others = view.devices().filter(|d| d.is_character() && is_card(d.major, d.minor));
     let mut edits = nodes_away(others);
     if view
         .device_rules()
@@ -273,16 +159,6 @@ fn only_granted(view: View<'_>) -> Vec<Edit> {
         edits.push(Edit::RemoveRules { major: NVIDIA_MAJOR, minor: None });
     }
     edits
-}
-
-/// Takes the nodes of devices away, each once: a spec may name one many times.
-pub(crate) fn nodes_away<'a>(devices: impl Iterator<Item = Device<'a>>) -> Vec<Edit> {
-    let mut gone = HashSet::new();
-    devices
-        .map(|device| (device.major, device.minor))
-        .filter(|numbers| gone.insert(*numbers))
-        .map(|(major, minor)| Edit::RemoveDevice { major, minor })
-        .collect()
 }
 
 fn capability_refusal(input: &Input<'_>) -> Option<Refusal> {
@@ -323,11 +199,11 @@ fn without_request(input: &Input<'_>, signals: &mut [Signal], notes: &mut Vec<No
             return Verdict::Refuse(refusal_of(signal, false, ask(input)));
         }
     }
-    if signals::is_privileged(view) {
+    if is_privileged(view) {
         privileged(input, &mut strip);
     }
     // Never refused, as nobody asked for it; with "warn" it is let through with the rest.
-    if toolkit::is_legacy_image(view) && (input.runtime_is_nvidia || signals::has_nvidia_hook(view))
+    if toolkit::is_legacy_image(view) && (input.runtime_is_nvidia || toolkit::has_nvidia_hook(view))
     {
         let found = "its image is from before NVIDIA_REQUIRE_CUDA and would get every GPU";
         if input.policy.unallocated != Unallocated::Warn

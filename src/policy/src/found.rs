@@ -1,10 +1,8 @@
 //! What was found in a spec, told in a bounded way: a spec may show one thing three hundred
 //! thousand times.
 
-use mpsgate_model::printable;
+use mpsgate_model::{Code, printable};
 use mpsgate_oci::spec::Edit;
-
-use mpsgate_model::Code;
 
 /// Of things of one kind, how many are told in words.
 const TOLD: usize = 3;
@@ -117,6 +115,68 @@ fn join(edits: &mut Vec<Edit>, edit: Edit) {
         }
         (_, edit) => edits.push(edit),
     }
+}
+
+/// Something to be logged about a container that is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// What was done about it.
+    pub action: NoteAction,
+    /// The code of what was found.
+    pub code: Code,
+    /// What was found, as a sentence.
+    pub text: String,
+}
+
+/// What was done about something that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NoteAction {
+    /// Taken away.
+    Stripped,
+    /// Let through, because the settings say so.
+    Warned,
+    /// Nothing: it is not mpsgate's to decide.
+    Noted,
+}
+
+impl NoteAction {
+    /// The word in logs and messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stripped => "stripped",
+            Self::Warned => "warned",
+            Self::Noted => "noted",
+        }
+    }
+}
+
+impl Note {
+    pub(crate) fn new(action: NoteAction, code: Code, text: impl Into<String>) -> Self {
+        let text: String = text.into();
+        Self { action, code, text: printable::line(&text).into_owned() }
+    }
+
+    pub(crate) fn noted(code: Code, text: String) -> Self {
+        Self::new(NoteAction::Noted, code, text)
+    }
+
+    /// Of several things of one kind; `None` where there is none.
+    pub(crate) fn of_few(code: Code, found: &Few) -> Option<Self> {
+        found.text().map(|text| Self::noted(code, text))
+    }
+}
+
+/// Notes of the same code and action as one: each is a message to mpsgated.
+pub(crate) fn one_of_each(notes: Vec<Note>) -> Vec<Note> {
+    let mut kept: Vec<Note> = Vec::new();
+    for note in notes {
+        match kept.iter_mut().find(|k| (k.action, k.code) == (note.action, note.code)) {
+            Some(same) => same.text = format!("{}; {}", same.text, note.text),
+            None => kept.push(note),
+        }
+    }
+    kept
 }
 
 #[cfg(test)]

@@ -4,10 +4,12 @@ use std::collections::HashSet;
 
 use mpsgate_config::InjectMode;
 use mpsgate_model::{Cdi, CdiEdits, Code, DeviceNode, Grant, Priority, Refusal};
-use mpsgate_oci::spec::{Device, Edit, HookStage, View};
+use mpsgate_oci::spec::{Edit, HookStage, View};
 
-use crate::decide::{Wanted, nodes_away};
+use crate::decision::Wanted;
+use crate::node::{CTL_MINOR, NVIDIA_MAJOR};
 use crate::path::inside;
+use crate::reach::{is_card, nodes_away};
 
 /// Where a granted container finds its end of the MPS channel.
 pub const CLIENT_DIRECTORY: &str = "/run/mpsgate/mps";
@@ -35,12 +37,8 @@ pub fn edits_of_any_grant(
     let cdi = Cdi::Edits(CdiEdits::default());
     let injector = Injector::choose(mode, runtime_is_nvidia, view, cdi);
     if injector.is_ok_and(|injector| injector.adds_nodes()) {
-        edits.push(Edit::AddDevice {
-            path: "/dev/nvidiactl".to_owned(),
-            major: crate::NVIDIA_MAJOR,
-            minor: crate::CTL_MINOR,
-            uid: 0,
-        });
+        let (path, major, minor) = ("/dev/nvidiactl".to_owned(), NVIDIA_MAJOR, CTL_MINOR);
+        edits.push(Edit::AddDevice { path, major, minor, uid: 0 });
     }
     edits
 }
@@ -202,12 +200,7 @@ pub fn grant_edits(
     let numbers = |device: &DeviceNode| (device.major, device.minor);
     let lacking = |device: &&DeviceNode| brought.iter().all(|b| numbers(b) != numbers(device));
     if injector.adds_nodes() {
-        edits.extend(grant.devices.iter().filter(lacking).map(|device| Edit::AddDevice {
-            path: device.path.clone(),
-            major: device.major,
-            minor: device.minor,
-            uid: 0,
-        }));
+        edits.extend(grant.devices.iter().filter(lacking).map(added));
     }
     let key = &grant.key;
     // A bundle that is created again still holds the hooks of its last grant.
@@ -265,14 +258,11 @@ fn client_mount(view: View<'_>, grant: &Grant, edits: &[Edit]) -> Result<Edit, R
 
 /// Whether whoever injected the driver brought in another card than the granted one.
 fn names_other_card(view: View<'_>, grant: &Grant) -> bool {
-    view.devices().filter(is_card).any(|d| grant.cards.iter().all(|card| card.minor != d.minor))
+    view.devices().any(|d| d.is_character() && is_other_card(grant, d.major, d.minor))
 }
 
-/// A card's own node, not the driver's shared ones.
-pub(crate) fn is_card(device: &Device<'_>) -> bool {
-    device.is_character()
-        && device.major == crate::NVIDIA_MAJOR
-        && device.minor < crate::CTL_MINOR - 1
+fn is_other_card(grant: &Grant, major: u32, minor: u32) -> bool {
+    is_card(major, minor) && grant.cards.iter().all(|card| card.minor != minor)
 }
 
 /// Takes the display nodes away: through them memory of a card can be had, and a spec does not say
@@ -282,6 +272,11 @@ fn without_displays(view: View<'_>) -> Vec<Edit> {
     let mut edits = nodes_away(displays);
     edits.push(Edit::RemoveRules { major: DRM_MAJOR, minor: None });
     edits
+}
+
+fn added(device: &DeviceNode) -> Edit {
+    let DeviceNode { path, major, minor } = device.clone();
+    Edit::AddDevice { path, major, minor, uid: 0 }
 }
 
 /// What CDI asks for. A specification that would bring in another card than the granted one is
@@ -296,16 +291,10 @@ fn cdi_edits(grant: &Grant, cdi: &CdiEdits) -> Result<Vec<Edit>, Refusal> {
     };
     let mut edits = vec![Edit::Env { drop: Vec::new(), set: cdi.env.clone() }];
     for device in &cdi.devices {
-        let is_card = device.major == crate::NVIDIA_MAJOR && device.minor < crate::CTL_MINOR - 1;
-        if is_card && grant.cards.iter().all(|card| card.minor != device.minor) {
+        if is_other_card(grant, device.major, device.minor) {
             return Err(spec_error(format!("it names {} too", device.path)));
         }
-        edits.push(Edit::AddDevice {
-            path: device.path.clone(),
-            major: device.major,
-            minor: device.minor,
-            uid: 0,
-        });
+        edits.push(added(device));
     }
     for mount in &cdi.mounts {
         // As in the reference implementation, a mount of the container's own at this place gives

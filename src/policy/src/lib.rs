@@ -15,9 +15,11 @@
 
 mod caller;
 mod decide;
+mod decision;
 mod exempt;
 mod found;
 mod grant_edits;
+mod input;
 mod ipc;
 mod limits;
 mod mounts;
@@ -33,38 +35,40 @@ mod reading;
 pub mod refusal;
 pub mod schedule;
 mod settle;
+mod shm;
 mod signals;
 mod toolkit;
 mod unruled;
 mod users;
 
 pub use caller::Caller;
-pub use decide::{
-    ASK_LIMITS, Action, Decision, Input, MountFact, MountKind, Verdict, Wanted, asks, decide,
-    decide_rootless, refusal_of,
-};
+pub use decide::{ASK_LIMITS, asks, decide, decide_rootless, refusal_of};
+pub use decision::{Decision, Held, Verdict, Wanted};
 pub use exempt::{exempt_as, is_exempt};
-pub use found::Signal;
+pub use found::{Note, NoteAction, Signal};
 pub use grant_edits::{CLIENT_DIRECTORY, Injector, edits_of_any_grant, grant_edits, grant_env};
-pub use ipc::{HOST_SHM, Ipc, SharedMemory, Shm, ShmMount, may_have_its_own, shared_memory};
-pub use limits::{Listed, compute_share, confirmed, core_refusal, list, uncountable};
-pub use mounts::{HOOK_MOUNTS, Reach, only_looks_again};
+pub use input::{Action, Input, Ipc, MountFact, MountKind, Reach};
+pub use ipc::{HOST_SHM, may_have_its_own, shared_memory};
+pub use limits::{ListedLimits, compute_share, confirmed, core_refusal, list, uncountable};
+pub use mounts::{HOOK_MOUNTS, only_looks_again};
 pub use mpsgate_config::Schedule;
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node};
-pub use notes::{Note, NoteAction};
 pub use path::{clean, inside};
 pub use pids::{Pids, shares_pod};
 pub use placement::*;
-pub use promise::{Asked, expected_on};
+pub use promise::{Unplaced, expected_on};
+pub use reach::is_privileged;
 pub use reading::{
     Bytes, DOCUMENT_MAX, Facts, Glimpse, ROOT, Reading, Unclean, decide_unclean, read,
 };
 pub use refusal::HOST_IPC;
-pub use settle::{Held, Unsettled, settle};
-pub use signals::{has_driver, has_nvidia_hook, is_nvidia_runtime, is_privileged, may_matter};
+pub use settle::{Unsettled, settle};
+pub use shm::{SharedMemory, Shm, ShmMount};
+pub use signals::may_matter;
 pub use toolkit::{ToolkitNames, VISIBLE, named, visible};
 pub use toolkit::{
-    may_read_annotation, may_read_variable, pod_annotation, pod_mount, pod_variables,
+    has_driver, has_nvidia_hook, is_nvidia_runtime, may_read_annotation, may_read_variable,
+    pod_annotation, pod_mount, pod_variables,
 };
 pub use unruled::Unruled;
 pub use users::Users;

@@ -11,7 +11,7 @@ const CORE_MOST: u64 = 100;
 
 /// What the API server says of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Listed {
+pub enum ListedLimits {
     /// Nothing: nobody asks it, it has not answered yet, or it does not know the pod (a static
     /// pod's mirror).
     Unknown,
@@ -31,17 +31,17 @@ pub enum Listed {
 /// author.
 pub fn confirmed(
     token: Option<(String, Mib)>,
-    listed: &Listed,
+    listed: &ListedLimits,
 ) -> Result<Option<(String, Mib)>, Refusal> {
     let given = match listed {
-        Listed::Unknown => return Ok(token),
-        Listed::NoContainer => {
+        ListedLimits::Unknown => return Ok(token),
+        ListedLimits::NoContainer => {
             return Err(refusal(
                 "it is started as a container of a pod that has none of this name at the API server".to_owned(),
             ));
         }
-        Listed::Unreadable(why) => return Err(uncountable(why)),
-        Listed::Given(given) => given,
+        ListedLimits::Unreadable(why) => return Err(uncountable(why)),
+        ListedLimits::Given(given) => given,
     };
     match (token, given.as_slice()) {
         (Some(token), given) if given.contains(&token) => Ok(Some(token)),
@@ -154,20 +154,20 @@ mod tests {
 
     #[test]
     fn kubelet_and_the_api_server_must_agree() {
-        let given = |list: &[(String, Mib)]| Listed::Given(list.to_vec());
+        let given = |list: &[(String, Mib)]| ListedLimits::Given(list.to_vec());
         let seven = || Some(of(MEM, 7));
         for (token, listed, expected) in [
             // Without an API server the token alone counts.
-            (None, Listed::Unknown, Ok(None)),
-            (seven(), Listed::Unknown, Ok(seven())),
+            (None, ListedLimits::Unknown, Ok(None)),
+            (seven(), ListedLimits::Unknown, Ok(seven())),
             (seven(), given(&[of(MEM, 7)]), Ok(seven())),
             (seven(), given(&[of(SLICE, 10), of(MEM, 7)]), Ok(seven())),
             (None, given(&[of(SLICE, 10)]), Ok(Some(of(SLICE, 10)))),
-            (seven(), Listed::NoContainer, Err("has none of this name at the API server")),
-            (None, Listed::NoContainer, Err("has none of this name at the API server")),
+            (seven(), ListedLimits::NoContainer, Err("has none of this name at the API server")),
+            (None, ListedLimits::NoContainer, Err("has none of this name at the API server")),
             (
                 seven(),
-                Listed::Unreadable("limit a: \"x\"".to_owned()),
+                ListedLimits::Unreadable("limit a: \"x\"".to_owned()),
                 Err("its resources.limits cannot be counted: limit a: \"x\""),
             ),
             (

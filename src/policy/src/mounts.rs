@@ -13,24 +13,12 @@ use mpsgate_config::{Privileged, Unallocated, paths};
 use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::spec::{Edit, HookStage};
 
-use crate::decide::Action;
-use crate::found::Few;
+use crate::found::{Few, Note};
 use crate::grant_edits::{HOOK_ENV, HOOK_TIMEOUT_S};
-use crate::{Input, MountFact, MountKind, Note};
+use crate::input::{Action, Input, MountFact, MountKind, Reach};
 
 /// Argument of our hook where it shall look at mounts alone.
 pub const HOOK_MOUNTS: &str = "--mounts";
-
-/// How a mount comes to cgroups that are not the container's own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// It is a hierarchy, a part of one, or the directory that holds them all.
-    Itself,
-    /// It is writable, and the hierarchies are somewhere below.
-    Below,
-    /// It is read-only, and the hierarchies below, which come with it, are not.
-    BelowReadOnly,
-}
 
 /// A request with the cgroups of the node in reach.
 pub(crate) fn refuses_request(input: &Input<'_>) -> Option<Refusal> {

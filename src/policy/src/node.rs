@@ -203,13 +203,8 @@ pub(crate) mod tests {
             cards: Cards::Known(cards.collect()),
             majors,
             ipc_inode: Some(77),
-            shm: None,
-            shared_memory: SharedMemory::Unknown,
             swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
-            annotation_prefixes: Vec::new(),
-            other_nodes: Vec::new(),
-            schedule: Schedule::Mps,
-            device_plugin: false,
+            ..Node::unknown()
         }
     }
 

@@ -2,12 +2,12 @@
 //! and what nobody is stopped for but an operator should be able to find.
 
 use mpsgate_model::{Code, is_request_annotation, printable};
-use mpsgate_oci::spec::View;
+use mpsgate_oci::spec::{Device, View};
 
-use crate::found::Few;
+use crate::found::{Few, Note};
+use crate::input::{Input, MountKind};
 use crate::path::clean;
-use crate::signals::{is_memory, is_privileged};
-use crate::{Input, MountKind};
+use crate::reach::is_privileged;
 
 /// Sockets by which their user can start containers, under their engines' names.
 const ENGINE_SOCKETS: [&str; 6] = [
@@ -27,72 +27,14 @@ const ENGINE_DIRECTORIES: [&str; 6] = [
     "/var/lib/kubelet",
     "/var/lib/kubelet/device-plugins",
 ];
+/// Major of `/dev/mem` and its like, which open for CAP_SYS_RAWIO alone.
+const MEMORY_MAJOR: u32 = 1;
+/// `/dev/mem`, `/dev/kmem`, `/dev/port`.
+const MEMORY_MINORS: [u32; 3] = [1, 2, 4];
 /// Stages after the one at which mpsgate's hook looks at the container.
 const LATE_STAGES: [&str; 3] = ["createContainer", "startContainer", "poststart"];
 /// Hooks of the driver's injection: they link libraries.
 const INJECTION_HOOKS: [&str; 2] = ["nvidia-cdi-hook", "nvidia-ctk"];
-
-/// Something to be logged about a container that is started.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
-    /// What was done about it.
-    pub action: NoteAction,
-    /// The code of what was found.
-    pub code: Code,
-    /// What was found, as a sentence.
-    pub text: String,
-}
-
-/// What was done about something that was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NoteAction {
-    /// Taken away.
-    Stripped,
-    /// Let through, because the settings say so.
-    Warned,
-    /// Nothing: it is not mpsgate's to decide.
-    Noted,
-}
-
-impl NoteAction {
-    /// The word in logs and messages.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stripped => "stripped",
-            Self::Warned => "warned",
-            Self::Noted => "noted",
-        }
-    }
-}
-
-impl Note {
-    pub(crate) fn new(action: NoteAction, code: Code, text: impl Into<String>) -> Self {
-        let text: String = text.into();
-        Self { action, code, text: printable::line(&text).into_owned() }
-    }
-
-    fn noted(code: Code, text: String) -> Self {
-        Self::new(NoteAction::Noted, code, text)
-    }
-
-    /// Of several things of one kind; `None` where there is none.
-    pub(crate) fn of_few(code: Code, found: &Few) -> Option<Self> {
-        found.text().map(|text| Self::noted(code, text))
-    }
-}
-
-/// Notes of the same code and action as one: each is a message to mpsgated.
-pub(crate) fn one_of_each(notes: Vec<Note>) -> Vec<Note> {
-    let mut kept: Vec<Note> = Vec::new();
-    for note in notes {
-        match kept.iter_mut().find(|k| (k.action, k.code) == (note.action, note.code)) {
-            Some(same) => same.text = format!("{}; {}", same.text, note.text),
-            None => kept.push(note),
-        }
-    }
-    kept
-}
 
 /// What is found and stops nobody, with a request or without.
 pub(crate) fn of(input: &Input<'_>) -> Vec<Note> {
@@ -126,7 +68,7 @@ fn devices(input: &Input<'_>) -> Option<Note> {
     // The kernel opens memory and ports for this capability alone.
     let raw = view.may_gain("CAP_SYS_RAWIO");
     let mut found = Few::default();
-    for device in view.devices().filter(mpsgate_oci::spec::Device::is_character) {
+    for device in view.devices().filter(Device::is_character) {
         let what = if raw && is_memory(&device) {
             "the host's memory or ports, which its CAP_SYS_RAWIO opens"
         } else if input.node.majors.nvswitch == Some(device.major) {
@@ -174,6 +116,11 @@ pub(crate) fn late_hooks(view: View<'_>) -> Option<Note> {
         });
     }
     Note::of_few(Code::LateHook, &found)
+}
+
+/// The host's memory or ports as a device.
+pub(crate) fn is_memory(device: &Device<'_>) -> bool {
+    device.major == MEMORY_MAJOR && MEMORY_MINORS.contains(&device.minor)
 }
 
 /// Whether a mount's source is an engine's socket or holds one. By name, as it decides nothing.

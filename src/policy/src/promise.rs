@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 
 use mpsgate_model::{GpuUuid, Mib};
 
-/// What a pod may still take.
+/// What a pod may still take, on cards that are still to be found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked<Card = GpuUuid> {
+pub struct Unplaced<Card = GpuUuid> {
     /// GPU memory on each card.
     pub memory: Mib,
     /// On how many cards.
@@ -21,7 +21,7 @@ pub struct Asked<Card = GpuUuid> {
 #[must_use]
 pub fn expected_on<Card: Clone + PartialEq>(
     free: &[(Card, Mib)],
-    asked: &[Asked<Card>],
+    asked: &[Unplaced<Card>],
 ) -> Vec<Vec<Card>> {
     let mut free = free.to_vec();
     let mut found = vec![Vec::new(); asked.len()];
@@ -62,7 +62,7 @@ mod tests {
         let free: Vec<_> = free.iter().enumerate().map(|(n, mib)| (card(n), Mib(*mib))).collect();
         let asked: Vec<_> = asked
             .iter()
-            .map(|(mib, cards, chosen)| Asked {
+            .map(|(mib, cards, chosen)| Unplaced {
                 memory: Mib(*mib),
                 cards: *cards,
                 chosen: chosen.iter().map(|n| card(*n)).collect(),

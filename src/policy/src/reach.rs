@@ -1,12 +1,25 @@
 //! Devices of managed cards that a spec leaves within a container's reach: by its nodes, by its
 //! rules.
 
-use mpsgate_model::Code;
-use mpsgate_oci::spec::{Device, OpenDevices, View};
+use std::collections::HashSet;
 
-use crate::node::{NVIDIA_MAJOR, Node};
+use mpsgate_model::Code;
+use mpsgate_oci::spec::{Device, Edit, OpenDevices, View};
+
+use crate::node::{CTL_MINOR, NVIDIA_MAJOR, Node};
 use crate::path::clean;
 use crate::{Cards, Unruled};
+
+/// A container that was started as privileged: every capability and every device.
+#[must_use]
+pub fn is_privileged(view: View<'_>) -> bool {
+    view.may_gain("CAP_SYS_ADMIN") && view.device_rules().any(|r| r.allows_all())
+}
+
+/// The numbers of a card's own node, not those of the driver's shared ones.
+pub(crate) fn is_card(major: u32, minor: u32) -> bool {
+    major == NVIDIA_MAJOR && minor < CTL_MINOR - 1
+}
 
 /// What a node of a managed card is, as the end of a sentence.
 pub(crate) fn managed(node: &Node, device: &Device<'_>) -> Option<(Code, &'static str)> {
@@ -66,4 +79,14 @@ pub(crate) fn opened(
     });
     found.extend(single.map(|(major, minor)| (major, Some(minor))));
     found
+}
+
+/// Takes the nodes of devices away, each once: a spec may name one many times.
+pub(crate) fn nodes_away<'a>(devices: impl Iterator<Item = Device<'a>>) -> Vec<Edit> {
+    let mut gone = HashSet::new();
+    devices
+        .map(|device| (device.major, device.minor))
+        .filter(|numbers| gone.insert(*numbers))
+        .map(|(major, minor)| Edit::RemoveDevice { major, minor })
+        .collect()
 }

@@ -12,9 +12,7 @@
 use std::num::NonZeroU32;
 
 use mpsgate_config::Schedule;
-use mpsgate_model::{CARDS_ANNOTATION, GrantKey, Mib, Priority, Request, Resource};
-
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{CARDS_ANNOTATION, Code, GrantKey, Mib, Priority, Refusal, Request, Resource};
 
 /// The node label, which wins over the settings.
 pub const LABEL: &str = "ack.node.gpu.schedule";

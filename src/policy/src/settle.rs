@@ -1,38 +1,11 @@
 //! Edits are made, and what came out is evaluated anew. Whatever an edit misses is refused here:
 //! the last word on a changed document, for the runtime and for `explain`.
 
-use mpsgate_config::{Privileged, Unallocated};
 use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::spec::{Device, Document, Edit, EditError, View};
 
-use crate::{Input, Node, Unruled, Verdict, is_privileged, reach};
-
-/// What must hold of a document when its edits are made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Held {
-    /// Nothing: the settings let it through, or it is privileged, and nobody is stopped for that.
-    Nothing,
-    /// Nothing of a managed card is within reach, but for devices that the edits add: those of its
-    /// grant.
-    Closed,
-}
-
-impl Held {
-    /// What must hold of the document that a verdict's edits leave.
-    pub(crate) fn of(input: &Input<'_>, verdict: &Verdict) -> Self {
-        let policy = input.policy;
-        match verdict {
-            Verdict::Pass | Verdict::Refuse(_) => Self::Nothing,
-            Verdict::Reserve(_) => Self::Closed,
-            Verdict::Edit(_) if is_privileged(input.view) => match policy.privileged {
-                Privileged::Close => Self::Closed,
-                Privileged::RemoveNodes => Self::Nothing,
-            },
-            Verdict::Edit(_) if policy.unallocated == Unallocated::Warn => Self::Nothing,
-            Verdict::Edit(_) => Self::Closed,
-        }
-    }
-}
+use crate::decision::Held;
+use crate::{Node, Unruled, reach};
 
 /// Why an edited document is not used. It may hold some of the edits and must not be written.
 #[derive(Debug, thiserror::Error)]

@@ -5,29 +5,23 @@
 //! card, with the edits that would take it away.
 
 use std::collections::HashSet;
-use std::path::Path;
 
 use mpsgate_model::{Code, is_request_annotation, is_request_env, printable};
-use mpsgate_oci::spec::{Device, Edit, Seen, View};
+use mpsgate_oci::spec::{Edit, Seen, View};
 
 use crate::found::{Signal, Signals};
+use crate::input::{Input, MountFact, MountKind};
 use crate::node::{NVIDIA_MAJOR, Node};
-use crate::path::{clean, inside};
-use crate::{MountFact, MountKind, Unruled, notes, reach, toolkit};
+use crate::path::inside;
+use crate::reach::is_privileged;
+use crate::{Unruled, notes, reach, toolkit, users};
 
 /// The kernel hands out dynamic character majors from 234 up.
 const FIRST_DYNAMIC_MAJOR: u32 = 234;
-/// Major of `/dev/mem` and its like, which open for CAP_SYS_RAWIO alone.
-const MEMORY_MAJOR: u32 = 1;
-/// `/dev/mem`, `/dev/kmem`, `/dev/port`.
-const MEMORY_MINORS: [u32; 3] = [1, 2, 4];
 /// `/dev/dri`.
 const DRM_MAJOR: u32 = 226;
 /// Drivers without a major of their own share this one; WSL's `/dev/dxg` has a dynamic minor.
 const MISC_MAJOR: u32 = 10;
-const NVIDIA_RUNTIME: &[u8] = b"nvidia-container-runtime";
-const HOOK_NAMES: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
-
 /// Whether a part of a spec is anything that mpsgate must look at. Of mounts only the forms that
 /// need no file system; [`MountFact`]s are the caller's.
 #[must_use]
@@ -47,7 +41,7 @@ pub fn may_matter(seen: &Seen<'_>) -> bool {
                     || d.major >= FIRST_DYNAMIC_MAJOR
                     || d.major == DRM_MAJOR
                     || (d.major == MISC_MAJOR && is_dynamic_misc(d.minor))
-                    || is_memory(d)
+                    || notes::is_memory(d)
                     || d.path.starts_with("/dev/nvidia"))
         }
         Seen::Rule(r) => {
@@ -71,11 +65,6 @@ pub fn may_matter(seen: &Seen<'_>) -> bool {
 /// from 256 up (`DYNAMIC_MINORS` of `drivers/char/misc.c`).
 fn is_dynamic_misc(minor: u32) -> bool {
     !(128..256).contains(&minor)
-}
-
-/// The host's memory or ports as a device.
-pub(crate) fn is_memory(device: &Device<'_>) -> bool {
-    device.major == MEMORY_MAJOR && MEMORY_MINORS.contains(&device.minor)
 }
 
 /// Every signal that reaches a managed card, in the order in which they are reported. What a
@@ -109,37 +98,36 @@ pub(crate) fn find(
     signals.into_vec()
 }
 
-/// A container that was started as privileged: every capability and every device.
-#[must_use]
-pub fn is_privileged(view: View<'_>) -> bool {
-    view.may_gain("CAP_SYS_ADMIN") && view.device_rules().any(|r| r.allows_all())
-}
-
-/// Whether NVIDIA's prestart hook is in the spec. It reads the env, hence is no signal of its own:
-/// the toolkit's legacy mode puts it into every container.
-#[must_use]
-pub fn has_nvidia_hook(view: View<'_>) -> bool {
-    view.hooks()
-        .any(|hook| hook.path.rsplit('/').next().is_some_and(|name| HOOK_NAMES.contains(&name)))
-}
-
-/// Whether a runtime is NVIDIA's wrapper, also under its names with a fixed mode (`….cdi`,
-/// `….legacy`).
-#[must_use]
-pub fn is_nvidia_runtime(runtime: &Path) -> bool {
-    let name = runtime.file_name().unwrap_or_default().as_encoded_bytes();
-    name.starts_with(NVIDIA_RUNTIME)
-}
-
-/// Whether the driver's CUDA library is mounted into the container: by a CDI specification that the
-/// engine or nvidia-container-runtime above us has applied (`docker --gpus` from 29.2, `podman
-/// --device nvidia.com/gpu=…`), or by its user.
-#[must_use]
-pub fn has_driver(view: View<'_>) -> bool {
-    view.mounts().any(|mount| {
-        let place = clean(mount.destination);
-        mount.is_bind && place.rsplit('/').next().is_some_and(|name| name.starts_with("libcuda.so"))
-    })
+/// A container without a device cgroup (crun's `--cgroup-manager=disabled`) opens whatever node it
+/// comes to. It has one with a grant, and without where the spec brings one in or it can make one.
+pub(crate) fn without_cgroup(input: &Input<'_>, asks: bool) -> Option<Signal> {
+    let (view, node) = (input.view, input.node);
+    if input.unruled != Unruled::NoCgroup
+        || node.manages_nothing()
+        || (!asks && is_privileged(view))
+    {
+        return None;
+    }
+    // Neither makes a node that opens in a user namespace whose root is not the host's.
+    let by_capability = ["CAP_MKNOD", "CAP_SYS_ADMIN"]
+        .into_iter()
+        .find(|name| view.may_gain(name) && users::host_uid(view, &input.users, 0) == Ok(0));
+    let mount = input.mounts.iter().find(|mount| mount.kind == MountKind::Card);
+    let device = view.devices().find(|device| reach::managed(node, device).is_some());
+    let how = match (mount, device, by_capability) {
+        (Some(mount), ..) => {
+            format!(
+                "it mounts {}, a GPU's node, or what holds one or has too much in it to be looked through",
+                printable::value(&mount.source)
+            )
+        }
+        (_, Some(device), _) => format!("it has the device {}", printable::value(device.path)),
+        (_, _, Some(name)) => format!("it may use {name} to make the node of a GPU"),
+        _ if asks => "it asks for GPU memory".to_owned(),
+        _ => return None,
+    };
+    let found = format!("{how}, and no device cgroup keeps GPUs shut (--cgroups=disabled)");
+    Some(Signal::fixed(Code::DeviceRule, found))
 }
 
 fn annotations(view: View<'_>, node: &Node, signals: &mut Signals) {
@@ -303,20 +291,6 @@ mod tests {
             };
             let found = find(View::new(&spec), &with_other_drivers(), &[], false, Unruled::Closed);
             prop_assert!(found.is_empty() || matters(&spec), "{:?}", found);
-        }
-    }
-
-    #[test]
-    fn nvidias_runtime_is_known_by_its_name() {
-        for (runtime, is) in [
-            ("nvidia-container-runtime", true),
-            ("/usr/bin/nvidia-container-runtime.cdi", true),
-            ("/usr/bin/nvidia-container-runtime-experimental", true),
-            ("runc", false),
-            ("/opt/nvidia-container-runtime/runc", false),
-            ("/", false),
-        ] {
-            assert_eq!(is_nvidia_runtime(Path::new(runtime)), is, "{runtime}");
         }
     }
 }

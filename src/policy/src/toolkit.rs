@@ -4,12 +4,12 @@
 //! mode, so each counts by itself.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use mpsgate_model::{Code, printable};
 use mpsgate_oci::spec::{Edit, Seen, View};
 
 use crate::found::Signals;
-use crate::has_nvidia_hook;
 use crate::node::Node;
 use crate::path::{clean, inside};
 
@@ -31,6 +31,8 @@ const VOLUME_LIST_NAME: &str = "nvidia-container-devices";
 const CDI_PREFIXES: [&str; 2] = ["cdi.k8s.io/", "nvidia.cdi.k8s.io/"];
 /// NRI's plugins take a domain alone for the whole pod's.
 const NRI_DOMAIN: &str = "nvidia.cdi.k8s.io";
+const NVIDIA_RUNTIME: &[u8] = b"nvidia-container-runtime";
+const HOOK_NAMES: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 
 /// Names to which the toolkit's settings give a meaning, besides those that
 /// [`may_matter`](crate::may_matter) knows.
@@ -68,6 +70,33 @@ impl ToolkitNames {
             _ => false,
         }
     }
+}
+
+/// Whether NVIDIA's prestart hook is in the spec. It reads the env, hence is no signal of its own:
+/// the toolkit's legacy mode puts it into every container.
+#[must_use]
+pub fn has_nvidia_hook(view: View<'_>) -> bool {
+    view.hooks()
+        .any(|hook| hook.path.rsplit('/').next().is_some_and(|name| HOOK_NAMES.contains(&name)))
+}
+
+/// Whether a runtime is NVIDIA's wrapper, also under its names with a fixed mode (`….cdi`,
+/// `….legacy`).
+#[must_use]
+pub fn is_nvidia_runtime(runtime: &Path) -> bool {
+    let name = runtime.file_name().unwrap_or_default().as_encoded_bytes();
+    name.starts_with(NVIDIA_RUNTIME)
+}
+
+/// Whether the driver's CUDA library is mounted into the container: by a CDI specification that the
+/// engine or nvidia-container-runtime above us has applied (`docker --gpus` from 29.2, `podman
+/// --device nvidia.com/gpu=…`), or by its user.
+#[must_use]
+pub fn has_driver(view: View<'_>) -> bool {
+    view.mounts().any(|mount| {
+        let place = clean(mount.destination);
+        mount.is_bind && place.rsplit('/').next().is_some_and(|name| name.starts_with("libcuda.so"))
+    })
 }
 
 /// Whether a variable of this name can be one of the toolkit's.
@@ -118,12 +147,7 @@ pub fn pod_annotation(name: &str, value: &str) -> bool {
 /// The same of the place of a container's mount.
 #[must_use]
 pub fn pod_mount(destination: &str) -> bool {
-    may_read_mount(destination)
-        && match listed(&inside(destination)) {
-            Some(Listed::Imex) => true,
-            Some(Listed::Device(name)) => reaches(name, &Node::unknown()),
-            None => false,
-        }
+    may_read_mount(destination) && listed(&inside(destination), &Node::unknown()).is_some()
 }
 
 /// An image from before `NVIDIA_REQUIRE_CUDA`, to which the toolkit gives every card where
@@ -217,39 +241,29 @@ fn variable(name: &str, value: &str, node: &Node) -> Option<Code> {
     (name == IMEX_VARIABLE && named(value, |_| true).is_some()).then_some(Code::ImexChannel)
 }
 
-/// What an entry of the list asks for.
-enum Listed<'a> {
-    Imex,
-    Device(&'a str),
-}
-
-/// The entry of the list that a mount is. Both paths were cleaned.
-fn listed(destination: &str) -> Option<Listed<'_>> {
+/// What a mount asks for that is an entry of the list. Both paths were cleaned.
+fn listed(destination: &str, node: &Node) -> Option<Code> {
     let rest = VOLUME_LIST.iter().find_map(|list| destination.strip_prefix(list))?;
     let name = rest.trim_matches('/');
     if name.is_empty() {
         return None;
     }
     if name.starts_with("imex/") {
-        return Some(Listed::Imex);
+        return Some(Code::ImexChannel);
     }
     // cdi/<vendor>/<class>/<device>, or cdi/<vendor>/<class>=<device>.
     let device = name.strip_prefix("cdi/").map_or(name, |qualified| {
         let device = qualified.splitn(3, '/').last().unwrap_or(qualified);
         device.split_once('=').map_or(device, |(_, device)| device)
     });
-    Some(Listed::Device(device))
+    reaches(device, node).then_some(Code::VolumeDevices)
 }
 
 fn volume_list(view: View<'_>, node: &Node, signals: &mut Signals) {
     let mut removed = HashSet::new();
     for mount in view.mounts().filter(|mount| may_read_mount(mount.destination)) {
         let destination = clean(mount.destination);
-        let code = match listed(&destination) {
-            Some(Listed::Imex) => Code::ImexChannel,
-            Some(Listed::Device(name)) if reaches(name, node) => Code::VolumeDevices,
-            _ => continue,
-        };
+        let Some(code) = listed(&destination, node) else { continue };
         let tell = || format!("the mount at {} names a GPU", printable::value(mount.destination));
         let remove = Edit::RemoveMount { destination: mount.destination.to_owned() };
         let remove = if removed.insert(mount.destination) { vec![remove] } else { Vec::new() };
@@ -317,4 +331,23 @@ pub(crate) fn set(name: &str, value: &str) -> Edit {
 
 pub(crate) fn drop(name: &str) -> Edit {
     Edit::Env { drop: vec![name.to_owned()], set: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nvidias_runtime_is_known_by_its_name() {
+        for (runtime, is) in [
+            ("nvidia-container-runtime", true),
+            ("/usr/bin/nvidia-container-runtime.cdi", true),
+            ("/usr/bin/nvidia-container-runtime-experimental", true),
+            ("runc", false),
+            ("/opt/nvidia-container-runtime/runc", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_nvidia_runtime(Path::new(runtime)), is, "{runtime}");
+        }
+    }
 }

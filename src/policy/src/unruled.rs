@@ -3,10 +3,7 @@
 
 use std::path::Path;
 
-use mpsgate_model::{Code, printable};
 use mpsgate_oci::spec::View;
-
-use crate::{Input, MountKind, Signal, is_privileged, reach, users};
 
 /// Devices that no rule of a spec speaks of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,38 +42,6 @@ impl Unruled {
             Self::Open | Self::NoCgroup => true,
         }
     }
-}
-
-/// A container without a device cgroup (crun's `--cgroup-manager=disabled`) opens whatever node it
-/// comes to. It has one with a grant, and without where the spec brings one in or it can make one.
-pub(crate) fn signal(input: &Input<'_>, asks: bool) -> Option<Signal> {
-    let (view, node) = (input.view, input.node);
-    if input.unruled != Unruled::NoCgroup
-        || node.manages_nothing()
-        || (!asks && is_privileged(view))
-    {
-        return None;
-    }
-    // Neither makes a node that opens in a user namespace whose root is not the host's.
-    let by_capability = ["CAP_MKNOD", "CAP_SYS_ADMIN"]
-        .into_iter()
-        .find(|name| view.may_gain(name) && users::host_uid(view, &input.users, 0) == Ok(0));
-    let mount = input.mounts.iter().find(|mount| mount.kind == MountKind::Card);
-    let device = view.devices().find(|device| reach::managed(node, device).is_some());
-    let how = match (mount, device, by_capability) {
-        (Some(mount), ..) => {
-            format!(
-                "it mounts {}, a GPU's node, or what holds one or has too much in it to be looked through",
-                printable::value(&mount.source)
-            )
-        }
-        (_, Some(device), _) => format!("it has the device {}", printable::value(device.path)),
-        (_, _, Some(name)) => format!("it may use {name} to make the node of a GPU"),
-        _ if asks => "it asks for GPU memory".to_owned(),
-        _ => return None,
-    };
-    let found = format!("{how}, and no device cgroup keeps GPUs shut (--cgroups=disabled)");
-    Some(Signal::fixed(Code::DeviceRule, found))
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use mpsgate_config::{Policy, Unallocated};
 use mpsgate_model::{Code, GpuUuid, NodeCard};
 use mpsgate_oci::spec::{Edit, View, glance};
 use mpsgate_policy::{
-    Action, Caller, Cards, Decision, Input, Ipc, Majors, Node, Schedule, SharedMemory, Shm, Users,
-    Verdict, decide, may_matter,
+    Action, Caller, Cards, Decision, Input, Ipc, Majors, Node, Shm, Users, Verdict, decide,
+    may_matter,
 };
 use serde_json::{Value, json};
 
@@ -55,12 +55,9 @@ fn node(toolkit: Toolkit) -> Node {
         majors: Majors::default(),
         ipc_inode: Some(1),
         shm: Some((1, 2)),
-        shared_memory: SharedMemory::Unknown,
         swarm_resources: names(toolkit.swarm),
         annotation_prefixes: names(toolkit.prefixes),
-        other_nodes: Vec::new(),
-        schedule: Schedule::Mps,
-        device_plugin: false,
+        ..Node::unknown()
     }
 }
 

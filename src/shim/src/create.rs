@@ -4,12 +4,15 @@ use std::mem::ManuallyDrop;
 
 use mpsgate_config::runs_as_root;
 use mpsgate_host::crash_point;
-use mpsgate_model::Code;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::argv::{Invocation, Verb};
-use mpsgate_policy::{Action, Note, NoteAction, Reading, Verdict, only_looks_again};
+use mpsgate_oci::spec::View;
+use mpsgate_policy::{
+    Action, Caller, Decision, Note, NoteAction, Reading, Verdict, only_looks_again,
+};
 
 use crate::bundle::Bundle;
-use crate::evaluate::{Evaluation, decide_unclean, rootless};
+use crate::evaluate::{Evaluation, may_start, rootless};
 use crate::grant::{Starting, obtain};
 use crate::marks::has_grant;
 use crate::report::{Refused, Report};
@@ -28,15 +31,7 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     let document = match read? {
         Reading::Nothing => return Ok(()),
         Reading::Clean(document) => document,
-        Reading::Unclean(unclean) => {
-            let decision = decide_unclean(&unclean);
-            let report = Report::of(invocation);
-            decision.notes.iter().for_each(|note| report.noted(note, None));
-            return match decision.verdict {
-                Verdict::Refuse(refusal) => Err(refusal.into()),
-                _ => Ok(()),
-            };
-        }
+        Reading::Unclean(unclean) => return may_start(&unclean, &Report::of(invocation)),
     };
     // Its memory goes with this image; to give it back piece by piece takes as long as to write it.
     let mut document = ManuallyDrop::new(document);
@@ -49,32 +44,20 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     let evaluation = Evaluation::of(view, &directory, invocation.no_cgroup);
     let caller = facts::caller(invocation, &evaluation.settings.trust, evaluation.kubelet);
     let action = if invocation.verb == Verb::Restore { Action::Restore } else { Action::Create };
-    let decision = evaluation.decide(view, caller, action);
+    let Decision { verdict, notes, held, .. } = evaluation.decide(view, caller, action);
     let report = Report::of(invocation);
-    for note in &decision.notes {
-        // What its author can change and nobody stops it for.
-        let pod = (note.code == Code::Shm).then(|| caller.pod(view)).flatten();
-        report.noted(note, pod);
-    }
-    if let Some(name) = caller.foreign_annotation(view) {
-        let text = format!("its annotation {name} is not of the engine that calls, and is ignored");
-        report.noted(&Note { action: NoteAction::Noted, code: Code::Annotation, text }, None);
-    }
-    match decision.verdict {
+    tell(&report, &notes, caller, view);
+    match verdict {
         Verdict::Pass => Ok(()),
         Verdict::Refuse(refusal) => {
             Err(Refused { refusal, by_daemon: false, pod: caller.pod(view).map(Box::new) })
         }
         Verdict::Edit(edits) => {
-            evaluation
-                .settle(&mut document, &edits, decision.held, |why| bundle.unreadable(why))?;
+            evaluation.settle(&mut document, &edits, held, |why| bundle.unreadable(why))?;
             match bundle.store(&document) {
                 // Nothing is wrong with the container: what cannot be written does not stop it.
-                Err(refusal) if only_looks_again(&edits) => {
-                    report.warned(&format!(
-                        "is not looked at again when it is made: {}",
-                        refusal.sentence
-                    ));
+                Err(Refusal { sentence, .. }) if only_looks_again(&edits) => {
+                    report.warned(&format!("is not looked at again when it is made: {sentence}"));
                     Ok(())
                 }
                 done => Ok(done?),
@@ -88,11 +71,22 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
                 for_parent: false,
             };
             let edits = obtain(starting, &evaluation, view, &wanted)?;
-            evaluation
-                .settle(&mut document, &edits, decision.held, |why| bundle.unreadable(why))?;
+            evaluation.settle(&mut document, &edits, held, |why| bundle.unreadable(why))?;
             bundle.store(&document)?;
             crash_point!("shim.edited");
             Ok(())
         }
+    }
+}
+
+/// Tells an operator what was found, and a pod's author what he can change and is not stopped for.
+fn tell(report: &Report, notes: &[Note], caller: Caller, view: View<'_>) {
+    for note in notes {
+        let pod = (note.code == Code::Shm).then(|| caller.pod(view)).flatten();
+        report.noted(note, pod);
+    }
+    if let Some(name) = caller.foreign_annotation(view) {
+        let text = format!("its annotation {name} is not of the engine that calls, and is ignored");
+        report.noted(&Note { action: NoteAction::Noted, code: Code::Annotation, text }, None);
     }
 }

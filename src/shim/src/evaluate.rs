@@ -8,10 +8,10 @@ use mpsgate_model::Refusal;
 use mpsgate_oci::spec::{Document, Edit, SpecError, View};
 use mpsgate_policy::{
     Action, Bytes, Caller, Decision, Facts, Held, Input, MountFact, Node, Reading, Shm, Unclean,
-    Unruled, Unsettled, decide, decide_rootless, is_nvidia_runtime, settle,
+    Unruled, Unsettled, Verdict, decide, decide_rootless, is_nvidia_runtime, settle,
 };
 
-use crate::report::chain;
+use crate::report::{Refused, Report, chain};
 use crate::{card_mounts, exec, facts, mounts};
 
 /// The node and the settings as one container meets them.
@@ -152,6 +152,16 @@ pub(crate) fn read(bytes: Bytes<'_>, bundle: &Path, no_cgroup: bool) -> Result<R
         mounts: mounts::seen(glimpse.binds(), bundle),
         is_open: no_cgroup || (!glimpse.denies_all() && is_unruled()),
     })
+}
+
+/// Whether a container starts whose document not every runtime reads alike.
+pub(crate) fn may_start(unclean: &Unclean, report: &Report) -> Result<(), Refused> {
+    let decision = decide_unclean(unclean);
+    decision.notes.iter().for_each(|note| report.noted(note, None));
+    match decision.verdict {
+        Verdict::Refuse(refusal) => Err(refusal.into()),
+        _ => Ok(()),
+    }
 }
 
 /// A decision about a document that not every runtime reads alike.

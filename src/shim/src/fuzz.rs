@@ -9,8 +9,8 @@ use mpsgate_model::DeviceNode;
 use mpsgate_policy::{Action, Bytes, Caller, Decision, Node, Reading};
 
 use crate::evaluate::{self, Evaluation};
-use crate::hook::Arguments;
 use crate::hook::devices::Rules;
+use crate::marks::Arguments;
 
 /// Root and instance of the hook's command line.
 #[must_use]

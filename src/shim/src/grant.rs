@@ -13,6 +13,7 @@ use mpsgate_oci::spec::{Edit, View};
 use mpsgate_policy::{Caller, Cards, Injector, NVIDIA_MAJOR, Node, Wanted, grant_edits, grant_env};
 
 use crate::evaluate::Evaluation;
+use crate::marks::mark_precreate;
 use crate::report::{Refused, chain};
 use crate::{facts, record};
 
@@ -47,24 +48,13 @@ pub(crate) fn obtain(
     let mut edits = grant_edits(view, wanted, &grant, &injector, paths::HOOK)?;
     facts::nodes_to_bind(view, &mut edits)?;
     if by_hook {
-        mark(&mut edits);
+        mark_precreate(&mut edits);
     }
     let (drop, set) = grant_env(wanted, &grant, &injector);
     let closed = closed(&evaluation.node, &grant);
     record::write(&ExecRecord { format: FILES_FORMAT, grant, drop, set, closed })?;
     crash_point!("shim.recorded");
     Ok(edits)
-}
-
-/// Says in the arguments of our hooks who added them.
-fn mark(edits: &mut [Edit]) {
-    for edit in edits {
-        if let Edit::AddHook { path, args, .. } = edit
-            && path == paths::HOOK
-        {
-            args.push(crate::hook::BY_PRECREATE.to_owned());
-        }
-    }
 }
 
 fn config_refusal(error: &ConfigError) -> Refusal {

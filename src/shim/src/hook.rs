@@ -21,11 +21,12 @@ use std::time::Duration;
 use mpsgate_api::{Activate, ApiError, Call, Client, NoStatus, Release, Reply};
 use mpsgate_config::paths;
 use mpsgate_host::crash_point;
-use mpsgate_model::{Code, ContainerId, GrantKey, Instance, Refusal};
+use mpsgate_model::{Code, GrantKey, Refusal};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_policy::HOOK_MOUNTS;
 
 use self::mounts::Mounts;
+use crate::marks::{Arguments, Stage};
 use crate::process;
 use crate::record::{self, Found};
 use crate::report::chain;
@@ -33,9 +34,6 @@ use crate::report::chain;
 /// Longest wait for the daemon: below the timeout that the shim gives the hook, so that a person
 /// reads our sentence instead of the runtime's.
 const DAEMON_LIMIT: Duration = Duration::from_secs(5);
-
-/// Who added the hook, where it was not the runtime.
-pub(crate) const BY_PRECREATE: &str = "--by=precreate";
 
 const USAGE: &str = "usage: mpsgate-hook createRuntime [--root=DIR --instance=ID | --mounts] < state.json\n       \
     mpsgate-hook poststop --root=DIR --instance=ID < state.json\n\
@@ -80,62 +78,6 @@ pub fn main(argv: &[OsString]) -> i32 {
             veto::say(&refusal.render(&container));
             i32::from(arguments.is_none_or(|arguments| arguments.stage == Stage::CreateRuntime))
         }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    CreateRuntime,
-    Poststop,
-}
-
-pub(crate) struct Arguments {
-    stage: Stage,
-    pub(crate) root: String,
-    pub(crate) instance: String,
-    pub(crate) by_precreate: bool,
-}
-
-impl Arguments {
-    pub(crate) fn parse(argv: &[OsString]) -> Option<Self> {
-        let words: Option<Vec<&str>> = argv.iter().map(|word| word.to_str()).collect();
-        Self::of(&words?)
-    }
-
-    /// Of a createRuntime hook in a document: those with which it would check a container.
-    pub(crate) fn of_hook(words: &[&str]) -> Option<Self> {
-        Self::of(words).filter(|found| found.stage == Stage::CreateRuntime)
-    }
-
-    fn of(words: &[&str]) -> Option<Self> {
-        let mut words = words.iter().skip(1);
-        let stage = match *words.next()? {
-            "createRuntime" => Stage::CreateRuntime,
-            "poststop" => Stage::Poststop,
-            _ => return None,
-        };
-        let (mut root, mut instance, mut by_precreate) = (None, None, false);
-        for word in words {
-            if let Some(value) = word.strip_prefix("--root=") {
-                root = Some(value.to_owned());
-            } else if *word == BY_PRECREATE {
-                by_precreate = true;
-            } else {
-                instance = Some(word.strip_prefix("--instance=")?.to_owned());
-            }
-        }
-        Some(Self { stage, root: root?, instance: instance?, by_precreate })
-    }
-
-    fn key(&self, container: &str) -> Result<GrantKey, Refusal> {
-        let bad = |error: mpsgate_model::IdError| {
-            Refusal::new(Code::HookState, error.to_string(), "recreate the container")
-        };
-        Ok(GrantKey {
-            runtime_root: self.root.clone(),
-            container_id: ContainerId::parse(container).map_err(bad)?,
-            instance: Instance::parse(&self.instance).map_err(bad)?,
-        })
     }
 }
 
@@ -253,46 +195,4 @@ fn check_uid(pid: u32, uid: u32) -> Result<(), Refusal> {
         format!("the uid {uid} of its grant is none that its user namespace has on the host"),
         "let the engine set linux.uidMappings, or do without the user namespace (docker run --userns=host)",
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_whole_command_line_is_taken() {
-        let parse = |line: &str| {
-            Arguments::parse(&line.split(' ').map(OsString::from).collect::<Vec<_>>()).is_some()
-        };
-        assert!(parse("h createRuntime --root=/r --instance=i"));
-        assert!(parse("h poststop --instance=i --root=/r"));
-        assert!(parse("h createRuntime --root=/r --instance=i --by=precreate"));
-        for line in [
-            "h",
-            "h createRuntime",
-            "h createRuntime --root=/r",
-            "h prestart --root=/r --instance=i",
-            "h poststop --root=/r --instance=i --more=x",
-        ] {
-            assert!(!parse(line), "{line}");
-        }
-    }
-
-    #[test]
-    fn a_mark_in_a_document_is_a_whole_createruntime_hook() {
-        let of = |line: &str| Arguments::of_hook(&line.split(' ').collect::<Vec<_>>());
-        let marked = of("h createRuntime --root=/r --instance=i --by=precreate");
-        assert!(marked.is_some_and(|found| found.by_precreate && found.instance == "i"));
-        assert!(of("h createRuntime --root=/r --instance=i").is_some_and(|f| !f.by_precreate));
-        for line in [
-            "h x --by=precreate",
-            "h --by=precreate",
-            "h createRuntime --by=precreate",
-            "h createRuntime --instance=i --by=precreate",
-            "h poststop --root=/r --instance=i --by=precreate",
-            "h createRuntime --root=/r --instance=i --by=precreate --more",
-        ] {
-            assert!(of(line).is_none(), "{line}");
-        }
-    }
 }

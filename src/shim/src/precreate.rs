@@ -16,7 +16,7 @@ use mpsgate_model::{Code, Refusal};
 use mpsgate_oci::spec::View;
 use mpsgate_policy::{Action, Bytes, Caller, Reading, Verdict};
 
-use crate::evaluate::{self, Evaluation, rootless};
+use crate::evaluate::{self, Evaluation, may_start, rootless};
 use crate::grant::{Starting, obtain};
 use crate::hook::veto;
 use crate::report::{Refused, Report, chain};
@@ -67,14 +67,7 @@ fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused>
     let document = match read.map_err(|error| unreadable(&chain(&error)))? {
         Reading::Nothing => return Ok(None),
         Reading::Clean(document) => document,
-        Reading::Unclean(unclean) => {
-            let decision = evaluate::decide_unclean(&unclean);
-            decision.notes.iter().for_each(|note| report.noted(note, None));
-            return match decision.verdict {
-                Verdict::Refuse(refusal) => Err(refusal.into()),
-                _ => Ok(None),
-            };
-        }
+        Reading::Unclean(unclean) => return may_start(&unclean, report).map(|()| None),
     };
     let mut document = ManuallyDrop::new(document);
     let view = document.view();

@@ -4,7 +4,7 @@ use mpsgate_kubernetes::{Limits, Pod, Pods, promises};
 use mpsgate_model::ledger::Promise;
 use mpsgate_model::{GpuUuid, Kind, Mib};
 use mpsgate_node::Node;
-use mpsgate_policy::{Asked, expected_on};
+use mpsgate_policy::{Unplaced, expected_on};
 
 use crate::daemon::Daemon;
 
@@ -21,7 +21,7 @@ struct Part {
     pod: String,
     container: String,
     resource: String,
-    asked: Asked,
+    asked: Unplaced,
 }
 
 pub(super) fn of(node: &Node, pods: &Pods) -> Vec<Promise> {
@@ -41,7 +41,7 @@ pub(super) fn of(node: &Node, pods: &Pods) -> Vec<Promise> {
             (card.uuid.clone(), card.memory.saturating_sub(granted))
         })
         .collect();
-    let asked: Vec<Asked> = parts.iter().map(|part| part.asked.clone()).collect();
+    let asked: Vec<Unplaced> = parts.iter().map(|part| part.asked.clone()).collect();
     let expected = expected_on(&free, &asked).into_iter();
     let placed = parts.iter().zip(expected).flat_map(|(part, cards)| {
         cards.into_iter().map(|card| Promise {
@@ -92,7 +92,7 @@ fn parts_of(
             left -= mib;
             if mib > 0 {
                 let each = Mib(mib / u64::try_from(cards).unwrap_or(u64::MAX));
-                let asked = Asked { memory: each, cards, chosen: chosen.clone() };
+                let asked = Unplaced { memory: each, cards, chosen: chosen.clone() };
                 let (pod, container) = (uid.to_owned(), name.clone());
                 parts.push(Part { pod, container, resource, asked });
             }

@@ -41,13 +41,13 @@ impl Node {
         if let Some(refusal) = self.waiting_refusal() {
             return Err(refusal);
         }
-        let asked = self.asked(call, confirmed, memory)?;
-        let cards = self.place(call, confirmed, asked)?;
+        let layout = self.layout(call, confirmed, memory)?;
+        let cards = self.place(call, confirmed, layout)?;
         let needs_server =
             self.under_mps() && !cards.iter().all(|card| card.has_server_for(call.uid));
         let capacities: Vec<Capacity> =
             cards.iter().map(|card| self.capacity(card, confirmed.is_some())).collect();
-        let grant = self.grant(call, &cards, asked, machine);
+        let grant = self.grant(call, &cards, layout, machine);
         let reserved = self.ledger.reserve(grant.clone(), holder, &capacities, now_ms);
         reserved.map_err(|error| ledger_refusal(&error))?;
         if let Some(confirmed) = confirmed {

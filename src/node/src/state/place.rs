@@ -8,7 +8,7 @@ use mpsgate_model::ledger::{Capacity, Promise};
 use mpsgate_model::{
     Code, ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib, Refusal,
 };
-use mpsgate_policy::{CardState, Holder, Need, choose, choose_several, compute_share, schedule};
+use mpsgate_policy::{Candidate, Holder, Need, choose, choose_several, compute_share, schedule};
 
 use super::grants::no_reservation;
 use super::trust::Confirmed;
@@ -18,7 +18,7 @@ use crate::{Effect, Machine, devices};
 
 /// How a request is laid out.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked {
+pub(super) struct Layout {
     /// Memory on each card.
     each: Mib,
     cards: NonZeroU32,
@@ -33,12 +33,12 @@ impl Node {
     }
 
     /// How the trusted `memory` is laid out, where the node's schedule gives that at all.
-    pub(super) fn asked(
+    pub(super) fn layout(
         &self,
         call: &Reserve,
         confirmed: Option<&Confirmed>,
         memory: Mib,
-    ) -> Result<Asked, Refusal> {
+    ) -> Result<Layout, Refusal> {
         // A pod's own words on it do not count, as those on its memory.
         let (cards, unit) = match confirmed {
             Some(confirmed) => (confirmed.cards, confirmed.unit()),
@@ -52,34 +52,34 @@ impl Node {
         // an agreement.
         let limit = confirmed.and_then(|confirmed| confirmed.compute).filter(|_| self.under_mps());
         let compute = compute_share(call.request.compute, limit);
-        Ok(Asked { each, cards, compute })
+        Ok(Layout { each, cards, compute })
     }
 
     pub(super) fn place(
         &self,
         call: &Reserve,
         confirmed: Option<&Confirmed>,
-        asked: Asked,
+        layout: Layout,
     ) -> Result<Vec<&Card>, Refusal> {
         let hints = confirmed.map(|confirmed| confirmed.hints.as_slice()).unwrap_or_default();
         let kept = match confirmed {
             // The scheduler knows the uid of its limits' pod alone. Another one, which only an
             // annotation names, stays on the card that was counted, or nowhere.
             Some(Confirmed { placed: true, hints, .. }) if call.request.uid.is_some() => {
-                hints.first().filter(|_| asked.cards.get() == 1).cloned().map(GpuSelector::Uuid)
+                hints.first().filter(|_| layout.cards.get() == 1).cloned().map(GpuSelector::Uuid)
             }
             _ => None,
         };
         let gpu = kept.as_ref().or(call.request.gpu.as_ref());
         let spread = self.spread;
-        let need = Need { memory: asked.each, uid: call.uid, gpu, hints, spread };
+        let need = Need { memory: layout.each, uid: call.uid, gpu, hints, spread };
         let pod = confirmed.map(|confirmed| confirmed.handed.pod.uid.as_str());
-        let mut states = self.card_states(pod);
-        let mut chosen = choose_several(&states, &need, asked.cards);
+        let mut candidates = self.candidates(pod);
+        let mut chosen = choose_several(&candidates, &need, layout.cards);
         if chosen.is_err() && pod.is_some() {
             // Other pods' promises only make another card the better one.
-            states.iter_mut().for_each(|state| state.promised = Mib(0));
-            chosen = choose_several(&states, &need, asked.cards);
+            candidates.iter_mut().for_each(|card| card.promised = Mib(0));
+            chosen = choose_several(&candidates, &need, layout.cards);
         }
         Ok(chosen?.into_iter().filter_map(|position| self.cards.get(position)).collect())
     }
@@ -88,7 +88,7 @@ impl Node {
         &self,
         call: &Reserve,
         cards: &[&Card],
-        asked: Asked,
+        layout: Layout,
         machine: &dyn Machine,
     ) -> Grant {
         let majors = machine.majors();
@@ -112,9 +112,9 @@ impl Node {
         Grant {
             key: call.key.clone(),
             cards: cards.iter().map(granted).collect(),
-            memory: asked.each,
+            memory: layout.each,
             uid: call.uid,
-            compute: asked.compute,
+            compute: layout.compute,
             priority: call.request.priority,
             client_dir: client_dir.unwrap_or_default(),
             devices: nodes,
@@ -151,12 +151,12 @@ impl Node {
                 "its grant is from before the node's schedule was switched",
             ));
         }
-        let states = self.card_states(None);
+        let candidates = self.candidates(None);
         let fits = |granted: &GrantedCard| {
             let gpu = GpuSelector::Uuid(granted.uuid.clone());
             let (memory, uid) = (grant.memory, grant.uid);
             let need = Need { memory, uid, gpu: Some(&gpu), hints: &[], spread: false };
-            let position = choose(&states, &need).map_err(|refusal| {
+            let position = choose(&candidates, &need).map_err(|refusal| {
                 let why = format!("its reservation has expired, and now {}", refusal.sentence);
                 Refusal::new(Code::NoReservation, why, refusal.hint)
             })?;
@@ -172,18 +172,18 @@ impl Node {
         grant.cards.iter().map(fits).collect()
     }
 
-    fn card_states(&self, pod: Option<&str>) -> Vec<CardState<'_>> {
-        self.cards.iter().map(|card| self.card_state(card, pod)).collect()
+    fn candidates(&self, pod: Option<&str>) -> Vec<Candidate<'_>> {
+        self.cards.iter().map(|card| self.candidate(card, pod)).collect()
     }
 
     /// `pod` is the uid of the pod for which it is looked at.
-    fn card_state<'a>(&'a self, card: &'a Card, pod: Option<&str>) -> CardState<'a> {
+    fn candidate<'a>(&'a self, card: &'a Card, pod: Option<&str>) -> Candidate<'a> {
         let holders = self.ledger.on_card(&card.uuid).map(|entry| Holder {
             container: entry.grant.key.container_id.as_str(),
             memory: entry.grant.memory,
             uid: entry.grant.uid,
         });
-        CardState {
+        Candidate {
             uuid: &card.uuid,
             index: card.index,
             managed: card.managed.is_some(),

@@ -2,15 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::view::device;
-
-mod rules;
+mod devices;
+mod lists;
 #[cfg(test)]
 mod tests;
 
-pub use rules::REPLACED_MAX;
+pub use devices::REPLACED_MAX;
+use lists::{child, list, put, retain, text};
 
 /// When a hook runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,10 +198,7 @@ pub fn apply(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
             Part::Variables => variables(document, edits)?,
             Part::Annotations => annotations(document, edits),
             Part::Mounts => mounts(document, edits)?,
-            Part::Devices => {
-                nodes(document, edits)?;
-                rules::apply(document, edits)?;
-            }
+            Part::Devices => devices::apply(document, edits)?,
             Part::Hooks => hooks(document, edits)?,
             Part::Groups => groups(document, edits)?,
         }
@@ -323,38 +320,6 @@ fn mounts(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
     Ok(())
 }
 
-fn nodes(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
-    let mut rest = edits
-        .iter()
-        .filter(|edit| matches!(edit, Edit::AddDevice { .. } | Edit::RemoveDevice { .. }))
-        .peekable();
-    while let Some(edit) = rest.next() {
-        if let Edit::RemoveDevice { major, minor } = edit {
-            let mut gone = HashSet::from([(*major, *minor)]);
-            while let Some(Edit::RemoveDevice { major, minor }) = rest.peek() {
-                gone.insert((*major, *minor));
-                rest.next();
-            }
-            retain(document, &["linux", "devices"], |d| {
-                device(d).is_none_or(|d| !d.is_character() || !gone.contains(&(d.major, d.minor)))
-            });
-            continue;
-        }
-        let mut added = Vec::new();
-        let mut next = Some(edit);
-        while let Some(Edit::AddDevice { path, major, minor, uid }) = next {
-            let node = json!({
-                "path": path, "type": "c", "major": major, "minor": minor,
-                "fileMode": 0o666, "uid": uid, "gid": 0
-            });
-            added.push((path.as_str(), node));
-            next = rest.next_if(|edit| matches!(edit, Edit::AddDevice { .. }));
-        }
-        put(list(document, &["linux", "devices"])?, "path", added);
-    }
-    Ok(())
-}
-
 fn hooks(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
     for edit in edits {
         match edit {
@@ -398,71 +363,4 @@ fn groups(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
         }
     }
     Ok(())
-}
-
-fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
-    value.get(key).and_then(Value::as_str)
-}
-
-/// Puts each new item in the place of the first that has its name under `key`, drops the others of
-/// that name, and appends the rest. Of two new ones of a name the later counts.
-fn put(items: &mut Vec<Value>, key: &str, new: Vec<(&str, Value)>) {
-    let mut slots: Vec<Option<Value>> = Vec::with_capacity(new.len());
-    let mut of_name: HashMap<&str, usize> = HashMap::new();
-    for (name, item) in new {
-        let at = *of_name.entry(name).or_insert(slots.len());
-        match slots.get_mut(at) {
-            Some(slot) => *slot = Some(item),
-            None => slots.push(Some(item)),
-        }
-    }
-    items.retain_mut(|old| {
-        let slot =
-            text(old, key).and_then(|name| of_name.get(name)).and_then(|at| slots.get_mut(*at));
-        // A name that was put already has an empty slot.
-        slot.is_none_or(|slot| slot.take().map(|new| *old = new).is_some())
-    });
-    items.extend(slots.into_iter().flatten());
-}
-
-/// Keeps items of a list; an absent list stays absent.
-fn retain(document: &mut Value, path: &[&str], keep: impl Fn(&Value) -> bool) {
-    let found = path.iter().try_fold(document, |value, key| value.get_mut(key));
-    if let Some(items) = found.and_then(Value::as_array_mut) {
-        items.retain(keep);
-    }
-}
-
-/// The object member `key`, made where it is absent or null.
-fn child<'a>(parent: &'a mut Value, key: &str, path: &str) -> Result<&'a mut Value, EditError> {
-    let found = crate::json_type(parent);
-    let object = parent.as_object_mut().ok_or_else(|| EditError::Type {
-        path: path.rsplit_once('.').map_or("config.json", |(parent, _)| parent).to_owned(),
-        found,
-        expected: "an object",
-    })?;
-    let value = object.entry(key).or_insert(Value::Null);
-    if value.is_null() {
-        *value = Value::Object(Map::new());
-    }
-    Ok(value)
-}
-
-/// The list at a path, made with its parents where they are absent or null.
-fn list<'a>(document: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>, EditError> {
-    let mut value = document;
-    let mut dotted = String::new();
-    for (i, key) in path.iter().enumerate() {
-        if i > 0 {
-            dotted.push('.');
-        }
-        dotted.push_str(key);
-        let last = i + 1 == path.len();
-        value = child(value, key, &dotted)?;
-        if last && value.as_object().is_some_and(Map::is_empty) {
-            *value = Value::Array(Vec::new());
-        }
-    }
-    let found = crate::json_type(value);
-    value.as_array_mut().ok_or(EditError::Type { path: dotted, found, expected: "a list" })
 }

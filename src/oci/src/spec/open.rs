@@ -12,7 +12,8 @@
 
 use std::collections::HashMap;
 
-use super::view::{DeviceRule, View};
+use super::device::DeviceRule;
+use super::view::View;
 
 const READ: u8 = 1;
 const WRITE: u8 = 2;
@@ -116,6 +117,18 @@ impl OpenDevices {
     }
 }
 
+impl View<'_> {
+    /// Whether the rules, taken in order, let the container read or write a character device. A
+    /// minor of `None` asks for any device of the major.
+    ///
+    /// True where any runtime comes to it: see [`OpenDevices`].
+    #[must_use]
+    pub fn rules_open(&self, major: u32, minor: Option<u32>) -> bool {
+        let open = OpenDevices::of(*self, [major], false);
+        minor.map_or_else(|| open.is_any_open(major, |_| true), |minor| open.is_open(major, minor))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -157,7 +170,9 @@ mod tests {
             ("allow c *:1 w", true),
             ("allow c *:2 w", false),
             ("allow b 195:1 rwm", false),
+            ("allow b *:* rw", false),
             ("allow c 195:* m", false),
+            ("allow c *:* m", false),
             ("allow c -1:-1 rw", true),
             // Letters, each by itself.
             ("allow c 195:* rwm, deny c 195:* w", true),

@@ -3,112 +3,13 @@
 
 use serde_json::{Map, Value};
 
-use super::MountEntry;
-use super::open::OpenDevices;
+use super::device::{Device, DeviceRule, device, device_rule};
+use super::mounts::MountEntry;
 
 /// A read-only look at a parsed `config.json`.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     root: &'a Value,
-}
-
-/// One entry of `linux.devices`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Device<'a> {
-    /// Path inside the container.
-    pub path: &'a str,
-    /// `c`, `u`, `b` or `p`.
-    pub kind: &'a str,
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
-}
-
-impl Device<'_> {
-    /// A character device: runc knows two letters for it, crun takes whatever begins with neither
-    /// `b` nor `p`.
-    #[must_use]
-    pub fn is_character(&self) -> bool {
-        !self.kind.starts_with(['b', 'p'])
-    }
-}
-
-/// One entry of `linux.resources.devices`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DeviceRule<'a> {
-    /// Allow or deny.
-    pub allow: bool,
-    /// `a`, `b`, `c`; absent means all.
-    pub kind: &'a str,
-    /// Absent or negative means all.
-    pub major: Option<u32>,
-    /// Absent or negative means all.
-    pub minor: Option<u32>,
-    /// Any of `r`, `w`, `m`; absent means all.
-    pub access: &'a str,
-}
-
-impl DeviceRule<'_> {
-    /// Whether the rule is about reading or writing this character device. A rule of type `a` is
-    /// about every device, whatever else it says: runc and the kernel's cgroup v1 read no further.
-    #[must_use]
-    pub fn covers(&self, major: u32, minor: Option<u32>) -> bool {
-        self.is_for_all()
-            || (self.is_for_characters()
-                && self.major.is_none_or(|m| m == major)
-                && (minor.is_none() || self.minor.is_none() || self.minor == minor)
-                && self.reads_or_writes())
-    }
-
-    /// Of type `a`.
-    pub(super) fn is_for_all(&self) -> bool {
-        self.kind.is_empty() || self.kind.starts_with('a')
-    }
-
-    pub(super) fn is_for_characters(&self) -> bool {
-        !self.kind.starts_with('b')
-    }
-
-    /// Making a node alone (`m`) gives no access.
-    fn reads_or_writes(&self) -> bool {
-        self.reads() || self.writes()
-    }
-
-    pub(super) fn reads(&self) -> bool {
-        self.access.is_empty() || self.access.contains('r')
-    }
-
-    pub(super) fn writes(&self) -> bool {
-        self.access.is_empty() || self.access.contains('w')
-    }
-
-    /// The rule of a privileged container: every device.
-    #[must_use]
-    pub fn allows_all(&self) -> bool {
-        self.allow && self.is_for_all() && self.has_no_numbers() && self.reads_or_writes()
-    }
-
-    pub(super) fn has_no_numbers(&self) -> bool {
-        self.major.is_none() && self.minor.is_none()
-    }
-}
-
-impl DeviceRule<'_> {
-    /// Whether it opens character devices whose major it does not name. For runc a rule of the type
-    /// `a` is one for all devices, whatever numbers and letters it has.
-    #[must_use]
-    pub fn opens_every_major(&self) -> bool {
-        let of_characters =
-            self.is_for_characters() && self.major.is_none() && self.reads_or_writes();
-        self.allow && (self.is_for_all() || of_characters)
-    }
-
-    /// The rule with which engines begin: no device.
-    #[must_use]
-    pub fn denies_all(&self) -> bool {
-        !self.allow && self.is_for_all() && self.has_no_numbers() && self.reads() && self.writes()
-    }
 }
 
 /// One entry of `mounts`.
@@ -245,16 +146,6 @@ impl<'a> View<'a> {
         self.list(&["linux", "resources", "devices"]).filter_map(device_rule)
     }
 
-    /// Whether the rules, taken in order, let the container read or write a character device. A
-    /// minor of `None` asks for any device of the major.
-    ///
-    /// True where any runtime comes to it: see [`OpenDevices`].
-    #[must_use]
-    pub fn rules_open(&self, major: u32, minor: Option<u32>) -> bool {
-        let open = OpenDevices::of(*self, [major], false);
-        minor.map_or_else(|| open.is_any_open(major, |_| true), |minor| open.is_open(major, minor))
-    }
-
     /// `mounts`.
     pub fn mounts(&self) -> impl Iterator<Item = Mount<'a>> + use<'a> {
         self.list(&["mounts"]).map(|mount| {
@@ -369,71 +260,6 @@ impl<'a> View<'a> {
     }
 }
 
-/// Reads one entry of `linux.devices`; `None` where it is none.
-pub(super) fn device(value: &Value) -> Option<Device<'_>> {
-    let number = |key| Number::of(value.get(key));
-    let (path, kind) = (value.get("path")?.as_str()?, value.get("type")?.as_str()?);
-    Some(device_of(path, kind, number("major"), number("minor")))
-}
-
-/// Reads one entry of `linux.resources.devices`; `None` where it is none.
-pub(super) fn device_rule(value: &Value) -> Option<DeviceRule<'_>> {
-    let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
-    let numbers = (Number::of(value.get("major")), Number::of(value.get("minor")));
-    rule_of(value.get("allow")?.as_bool()?, text("type"), numbers, text("access"))
-}
-
-/// A device as the kernel makes its node: of the numbers that a runtime is given (64 bits with a
-/// sign), those bits are left that fit a 32-bit `dev_t`. One that is missing is zero.
-pub(super) fn device_of<'a>(
-    path: &'a str,
-    kind: &'a str,
-    major: Number,
-    minor: Number,
-) -> Device<'a> {
-    let bits = |number, bits| match number {
-        Number::Is(n) => u32::try_from(n & bits).unwrap_or_default(),
-        Number::Absent | Number::Odd => 0,
-    };
-    Device { path, kind, major: bits(major, 0xfff), minor: bits(minor, 0xf_ffff) }
-}
-
-/// A rule of these fields. A number that no device has stands for all where the rule allows; where
-/// it denies, the rule counts for nothing.
-pub(super) fn rule_of<'a>(
-    allow: bool,
-    kind: &'a str,
-    (major, minor): (Number, Number),
-    access: &'a str,
-) -> Option<DeviceRule<'a>> {
-    let all_or = |number| match number {
-        Number::Absent => Some(None),
-        Number::Is(n) if n < 0 => Some(None),
-        Number::Is(n) if u32::try_from(n).is_ok() => Some(u32::try_from(n).ok()),
-        Number::Is(_) | Number::Odd => allow.then_some(None),
-    };
-    Some(DeviceRule { allow, kind, major: all_or(major)?, minor: all_or(minor)?, access })
-}
-
-/// A number of a device or rule.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Number {
-    #[default]
-    Absent,
-    Is(i64),
-    /// Another type, a fraction, or beyond 64 bits.
-    Odd,
-}
-
-impl Number {
-    fn of(value: Option<&Value>) -> Self {
-        match value {
-            None | Some(Value::Null) => Self::Absent,
-            Some(value) => value.as_i64().map_or(Self::Odd, Self::Is),
-        }
-    }
-}
-
 fn number(value: Option<&Value>) -> Option<u32> {
     value.and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok())
 }
@@ -477,27 +303,6 @@ mod tests {
         assert_eq!(View::new(&spec).env_value("A"), Some("2=3"));
         assert_eq!(View::new(&spec).env_value("B"), Some(""));
         assert_eq!(View::new(&spec).env_value("C"), None);
-    }
-
-    #[test]
-    fn rules_are_taken_in_order() {
-        let spec = |rules: Value| json!({"linux": {"resources": {"devices": rules}}});
-        let open = |rules| View::new(&spec(rules)).rules_open(195, Some(0));
-        assert!(!open(json!([{"allow": false, "access": "rwm"}])));
-        assert!(open(json!([{"allow": false}, {"allow": true, "access": "rwm"}])));
-        assert!(!open(json!([{"allow": true}, {"allow": false, "type": "c", "major": 195}])));
-        assert!(
-            !open(json!([{"allow": true, "type": "c", "access": "m"}])),
-            "mknod alone opens nothing"
-        );
-        assert!(open(json!([{"allow": true, "type": "c", "major": 195, "access": "r"}])));
-        assert!(open(
-            json!([{"allow": true, "type": "c", "major": -1, "minor": -1, "access": "rw"}])
-        ));
-        assert!(!open(
-            json!([{"allow": true, "type": "c", "major": 195, "minor": 1, "access": "rw"}])
-        ));
-        assert!(!open(json!([{"allow": true, "type": "b", "access": "rw"}])));
     }
 
     #[test]

@@ -3,13 +3,13 @@
     clippy::indexing_slicing,
     reason = "a failing unwrap is the test's failure"
 )]
-use mpsgate_model::example_gpu as uuid;
+use mpsgate_model::{Code, example_gpu as uuid};
 
 use super::*;
 
 /// A ready card of 15 GiB.
-fn card<'a>(uuid: &'a GpuUuid, index: u32, holders: &[(&'a str, u64, u32)]) -> CardState<'a> {
-    CardState {
+fn card<'a>(uuid: &'a GpuUuid, index: u32, holders: &[(&'a str, u64, u32)]) -> Candidate<'a> {
+    Candidate {
         uuid,
         index,
         managed: true,
@@ -287,7 +287,7 @@ fn a_card_serves_one_uid_unless_its_server_is_multi_user() {
 #[test]
 fn many_cards_are_listed_up_to_a_limit() {
     let ids: Vec<GpuUuid> = (0..20).map(uuid).collect();
-    let cards: Vec<CardState<'_>> = (0..20).zip(&ids).map(|(n, id)| card(id, n, &[])).collect();
+    let cards: Vec<Candidate<'_>> = (0..20).zip(&ids).map(|(n, id)| card(id, n, &[])).collect();
     let gpu = GpuSelector::Index(99);
     let refusal = choose(&cards, &Need { gpu: Some(&gpu), ..need(1, 0) }).unwrap_err();
     assert!(
@@ -295,13 +295,13 @@ fn many_cards_are_listed_up_to_a_limit() {
     );
 }
 
-fn several(cards: &[CardState<'_>], need: &Need<'_>, count: u32) -> Result<Vec<usize>, Refusal> {
+fn several(cards: &[Candidate<'_>], need: &Need<'_>, count: u32) -> Result<Vec<usize>, Refusal> {
     choose_several(cards, need, NonZeroU32::new(count).unwrap())
 }
 
 /// As without MPS: any number of holders, of any uid.
-fn shared<'a>(uuid: &'a GpuUuid, index: u32, holders: &[(&'a str, u64, u32)]) -> CardState<'a> {
-    CardState { max_clients: u32::MAX, multiuser: true, ..card(uuid, index, holders) }
+fn shared<'a>(uuid: &'a GpuUuid, index: u32, holders: &[(&'a str, u64, u32)]) -> Candidate<'a> {
+    Candidate { max_clients: u32::MAX, multiuser: true, ..card(uuid, index, holders) }
 }
 
 #[test]
@@ -360,7 +360,7 @@ proptest::proptest! {
         count in 1..9_u32,
     ) {
         let ids: Vec<GpuUuid> = (0..8).map(uuid).collect();
-        let cards: Vec<CardState<'_>> = held
+        let cards: Vec<Candidate<'_>> = held
             .iter()
             .zip(&ids)
             .zip(0..)

@@ -6,8 +6,8 @@ use mpsgate_config::Policy;
 use mpsgate_model::{DeviceNode, GpuUuid, NodeCard};
 use mpsgate_oci::spec::{Namespace, View};
 use mpsgate_policy::{
-    Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, Pids,
-    SharedMemory, Shm, Unruled, Users, decide,
+    Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, Pids, Shm,
+    Unruled, Users, decide,
 };
 use serde_json::Value;
 
@@ -98,16 +98,13 @@ fn node() -> Node {
         majors,
         ipc_inode: Some(HOST_IPC),
         shm: Some((1, 2)),
-        shared_memory: SharedMemory::Unknown,
         swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
-        annotation_prefixes: Vec::new(),
         other_nodes: vec![
             other("/dev/dri/card0", 226, 0),
             other("/dev/dri/renderD128", 226, 128),
             other("/dev/vfio/12", 243, 0),
         ],
-        schedule: mpsgate_config::Schedule::Mps,
-        device_plugin: false,
+        ..Node::unknown()
     }
 }
 

@@ -30,16 +30,13 @@ fn node() -> Node {
         majors,
         ipc_inode: Some(HOST_IPC),
         shm: Some((1, 2)),
-        shared_memory: SharedMemory::Unknown,
         swarm_resources: vec!["DOCKER_RESOURCE_TESLA".to_owned()],
-        annotation_prefixes: Vec::new(),
         other_nodes: vec![
             DeviceNode { path: "/dev/dri/card0".to_owned(), major: 226, minor: 0 },
             DeviceNode { path: "/dev/dri/renderD128".to_owned(), major: 226, minor: 128 },
             DeviceNode { path: "/dev/vfio/12".to_owned(), major: 243, minor: 0 },
         ],
-        schedule: mpsgate_config::Schedule::Mps,
-        device_plugin: false,
+        ..Node::unknown()
     }
 }
 

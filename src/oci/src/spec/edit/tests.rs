@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "test code fails by panicking")]
 use proptest::prelude::*;
+use serde_json::Map;
 
 use super::*;
 

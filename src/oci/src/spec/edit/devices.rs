@@ -1,11 +1,12 @@
-//! Edits of `linux.resources.devices`.
+//! Edits of `linux.devices` and of the rules in `linux.resources.devices`.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use super::{Edit, EditError, list, retain};
-use crate::spec::view::{DeviceRule, device_rule};
+use super::lists::{list, put, retain};
+use super::{Edit, EditError};
+use crate::spec::device::{DeviceRule, device, device_rule};
 
 /// Character majors end here: `CHRDEV_MAJOR_MAX` of Linux is 512.
 const CHARACTER_MAJORS: u32 = 512;
@@ -14,6 +15,43 @@ pub const REPLACED_MAX: usize = 64;
 const RULES: [&str; 3] = ["linux", "resources", "devices"];
 
 pub(super) fn apply(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
+    nodes(document, edits)?;
+    rules(document, edits)
+}
+
+fn nodes(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
+    let mut rest = edits
+        .iter()
+        .filter(|edit| matches!(edit, Edit::AddDevice { .. } | Edit::RemoveDevice { .. }))
+        .peekable();
+    while let Some(edit) = rest.next() {
+        if let Edit::RemoveDevice { major, minor } = edit {
+            let mut gone = HashSet::from([(*major, *minor)]);
+            while let Some(Edit::RemoveDevice { major, minor }) = rest.peek() {
+                gone.insert((*major, *minor));
+                rest.next();
+            }
+            retain(document, &["linux", "devices"], |d| {
+                device(d).is_none_or(|d| !d.is_character() || !gone.contains(&(d.major, d.minor)))
+            });
+            continue;
+        }
+        let mut added = Vec::new();
+        let mut next = Some(edit);
+        while let Some(Edit::AddDevice { path, major, minor, uid }) = next {
+            let node = json!({
+                "path": path, "type": "c", "major": major, "minor": minor,
+                "fileMode": 0o666, "uid": uid, "gid": 0
+            });
+            added.push((path.as_str(), node));
+            next = rest.next_if(|edit| matches!(edit, Edit::AddDevice { .. }));
+        }
+        put(list(document, &["linux", "devices"])?, "path", added);
+    }
+    Ok(())
+}
+
+fn rules(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
     let mut rest = edits.iter().peekable();
     while let Some(edit) = rest.next() {
         match edit {

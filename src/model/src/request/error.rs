@@ -1,0 +1,108 @@
+//! Why a request cannot be read, and what to write instead.
+
+use std::num::NonZeroU32;
+
+use super::{CARDS_ANNOTATION, MEMORY_ACK};
+use crate::QuantityError;
+
+/// Why a request cannot be read. Each message quotes name and value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// An amount of memory that is none.
+    #[error("{name} is {value:?}: {why}")]
+    Memory {
+        /// Annotation or variable.
+        name: String,
+        /// As written.
+        value: String,
+        /// What is wrong.
+        why: QuantityError,
+    },
+    /// Two names give different values.
+    #[error("{first} is {first_value:?} but {second} is {second_value:?}")]
+    Conflict {
+        /// One name.
+        first: String,
+        /// Its value.
+        first_value: String,
+        /// Another name.
+        second: String,
+        /// Its value.
+        second_value: String,
+    },
+    /// Another field's value is not allowed.
+    #[error("{name} is {value:?}, which is not {allowed}")]
+    Value {
+        /// Annotation or variable.
+        name: String,
+        /// As written.
+        value: String,
+        /// What would be.
+        allowed: &'static str,
+    },
+    /// A name below our prefix that is none of ours.
+    #[error("{name} is not an annotation that mpsgate knows (did you mean {nearest}?)")]
+    Unknown {
+        /// As written.
+        name: String,
+        /// The closest one that exists.
+        nearest: &'static str,
+    },
+    /// GPU, share, priority or uid without an amount of memory.
+    #[error("{name} is set but no amount of GPU memory is")]
+    NoMemory {
+        /// The annotation that is there.
+        name: String,
+    },
+    /// An amount that so many cards cannot have in equal parts.
+    #[error("{name} is {value:?}, which {cards} cards cannot have in equal parts of whole {unit}")]
+    Indivisible {
+        /// The amount's annotation.
+        name: String,
+        /// As written.
+        value: String,
+        /// Cards asked for.
+        cards: NonZeroU32,
+        /// What each part is counted in.
+        unit: &'static str,
+    },
+    /// A certain card, and several.
+    #[error("{name} is {value:?}, which is one card, but {cards} are asked for")]
+    NamedCard {
+        /// The card's annotation.
+        name: String,
+        /// As written.
+        value: String,
+        /// Cards asked for.
+        cards: NonZeroU32,
+    },
+}
+
+impl RequestError {
+    /// What to write instead.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Memory { name, .. } if name == MEMORY_ACK => {
+                "write whole GiB, such as aliyun.com/gpu-mem=7, or use mpsgate.io/gpu-mem=7168Mi"
+                    .to_owned()
+            }
+            Self::Memory { name, .. } => {
+                format!(
+                    "write a whole number of MiB with its unit, such as {name}=7Gi or {name}=7168Mi"
+                )
+            }
+            Self::Conflict { second, .. } => format!("remove {second}, or make both the same"),
+            Self::Value { name, allowed, .. } => format!("set {name} to {allowed}, or remove it"),
+            Self::Unknown { name, nearest } => format!("rename {name} to {nearest}, or remove it"),
+            Self::NoMemory { .. } => "add the amount, such as mpsgate.io/gpu-mem=7Gi".to_owned(),
+            Self::Indivisible { name, cards, .. } => {
+                format!(
+                    "write a multiple of {cards} in {name}, or another number of cards in {CARDS_ANNOTATION}"
+                )
+            }
+            Self::NamedCard { name, .. } => format!("remove {name}, or {CARDS_ANNOTATION}"),
+        }
+    }
+}
