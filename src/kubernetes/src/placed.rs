@@ -8,11 +8,9 @@ use mpsgate_model::{Kind, Layout, Mib};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::Pod;
+use crate::pod::{PLACEMENT, Pod};
 use crate::time::{ms_of, text_of};
 
-/// Ours: a [`Placed`] as JSON. It is the one that mpsgate's own ledger reads.
-pub const PLACEMENT: &str = "mpsgate.io/placement";
 const VERSION: u64 = 1;
 const GIB: u64 = 1024;
 
