@@ -76,6 +76,20 @@ pub(super) struct Use {
     pub(super) uids: Uids,
 }
 
+/// What is known of a pod. Most of 100,000 of them ask one container's memory of one card: kept
+/// small.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) namespace: Box<str>,
+    pub(super) name: Box<str>,
+    pub(super) uses: Box<[Use]>,
+    /// What it asks for, where its cards are not known.
+    pub(super) unplaced: Option<Box<Request>>,
+    pub(super) finished: bool,
+    /// Of one that is not bound: until when it counts.
+    pub(super) reserved_until_ms: Option<u64>,
+}
+
 impl Container {
     pub(super) fn uid(&self) -> u32 {
         self.uid.unwrap_or_default()

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use mpsgate_model::{Layout, Placement};
 
-use super::demand::uses;
+use super::demand::{Entry, uses};
 use super::reason;
-use super::snapshot::{CardUse, Entry, Place, Snapshot};
+use super::snapshot::{CardUse, Place, Snapshot};
 use super::{Node, Pod, Reason};
 
 /// What each card of the cluster holds, as it changes.

@@ -6,25 +6,11 @@ use std::sync::{Arc, Weak};
 
 use mpsgate_model::{Layout, Mib, Placement};
 
-use super::demand::Use;
+use super::demand::Entry;
 use super::place::{self, Found, View};
 use super::reason;
 use super::sums::{self, On, Sum};
-use super::{Node, Pod, Reason, Request};
-
-/// What is known of a pod. Most of 100,000 of them ask one container's memory of one card: kept
-/// small.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) namespace: Box<str>,
-    pub(super) name: Box<str>,
-    pub(super) uses: Box<[Use]>,
-    /// What it asks for, where its cards are not known.
-    pub(super) unplaced: Option<Box<Request>>,
-    pub(super) finished: bool,
-    /// Of one that is not bound: until when it counts.
-    pub(super) reserved_until_ms: Option<u64>,
-}
+use super::{Node, Pod, Reason};
 
 /// A node, its pods and its cards' sums.
 #[derive(Debug, Clone, Default)]

@@ -4,8 +4,7 @@ use std::num::NonZeroU32;
 
 use mpsgate_model::{CardReport, Kind, Mib};
 
-use super::demand::{Load, Uids};
-use super::snapshot::Entry;
+use super::demand::{Entry, Load, Uids};
 use super::{Container, Node, Request};
 use mpsgate_policy::promise::{Asked, expected_on};
 
