@@ -6,13 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::pin::Pin;
 
 use mpsgate_model::{GpuUuid, Mib, Resource};
 
 use crate::api::ContainerAllocateResponse;
 use crate::resource::{has_seeds_env, most};
-use crate::{DeviceId, Event, Inventory};
+use crate::{DeviceId, Inventory};
 
 /// The annotation that carries the token; no more than a pod's author could write is accepted from
 /// any other.
@@ -101,18 +100,6 @@ impl Denied {
     pub fn new(sentence: impl Into<String>) -> Self {
         Self(sentence.into())
     }
-}
-
-/// An answer that is still to come.
-pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// What the daemon does for the plugin.
-pub trait Host: Send + Sync + 'static {
-    /// Answers for one container. Kubelet holds its lock over all devices of the node while it
-    /// waits.
-    fn grant(&self, ask: Ask) -> Pending<'_, Result<Granted, Denied>>;
-    /// Takes note of what happened. Must not block.
-    fn tell(&self, event: Event);
 }
 
 /// What kubelet is to put on the container. `call` is the number of devices in the whole of

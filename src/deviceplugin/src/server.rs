@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tonic::codegen::{async_trait, tokio_stream::Stream};
 use tonic::{Request, Response, Status};
 
-use crate::allocate::{Ask, Denied, Host, answer};
+use crate::allocate::answer;
 use crate::api::device_plugin_server::DevicePlugin;
 use crate::api::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device,
@@ -19,7 +19,7 @@ use crate::api::{
 use crate::registration::OPTIONS;
 use mpsgate_model::Resource;
 
-use crate::{Event, Inventory, Pending, list, prefer};
+use crate::{Ask, Denied, Event, Host, Inventory, Pending, list, prefer};
 
 /// Containers in one call; kubelet asks for one.
 const CONTAINERS: usize = 64;
