@@ -49,7 +49,7 @@ pub use node::{
     CARDS, CONDITION, ConditionReport, Labels, Node, NodeReport, REMOVAL, SHARED, parse_cards,
 };
 pub use node_task::node;
-pub use placed::Placed;
+pub use placed::{Placed, WRITTEN};
 pub use pod::{Container, Lifecycle, LimitError, Limits, PLACEMENT, Pod, Pods, parse_limits};
 pub use pods::{pods, wait_for_pod};
 pub use promise::{Promise, promise, promises};

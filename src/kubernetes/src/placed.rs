@@ -26,6 +26,19 @@ const V2_ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
 const V2_ASSIGNED: &str = "scheduler.framework.gpushare.assigned";
 const V2_TIME: &str = "scheduler.framework.gpushare.assume-time";
 
+/// All that [`Placed::annotations`] writes on a pod.
+pub const WRITTEN: [&str; 9] = [
+    PLACEMENT,
+    V1_INDEX,
+    V1_POD,
+    V1_DEV,
+    V1_ASSIGNED,
+    V1_TIME,
+    V2_ALLOCATION,
+    V2_ASSIGNED,
+    V2_TIME,
+];
+
 /// By container, by card: units, of which only the ratio counts.
 type Shares = BTreeMap<String, BTreeMap<u32, u64>>;
 

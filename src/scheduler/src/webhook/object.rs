@@ -13,10 +13,11 @@ use mpsgate_policy::{clean, is_exempt, pod_mount, pod_variables};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::patch::Mutation;
+use super::kept::{MIRROR, Quantities};
+use super::patch::{Mutation, Scheduling};
 use super::placement;
-use super::shape::{List, Object, Quantities, Text};
-use super::wire::{self, MIRROR, Metadata, Owning, Request, Spec, User, VISIBLE, Volume};
+use super::shape::{List, Object, Text};
+use super::wire::{self, Metadata, Owning, Request, Spec, User, VISIBLE, Volume};
 
 /// What makes pods.
 const TEMPLATES: [&str; 6] =
@@ -47,12 +48,6 @@ pub(super) enum Subject {
     Ephemeral { pod: Pod, new: Vec<String> },
     /// Pods that will be made.
     Template { pod: Pod, forged: Option<Said> },
-}
-
-/// What a pod says of its scheduler.
-pub(super) struct Scheduling {
-    pub(super) scheduler: String,
-    pub(super) node: String,
 }
 
 impl Subject {
