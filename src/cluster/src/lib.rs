@@ -31,7 +31,7 @@ mod snapshot;
 mod sums;
 
 pub use ledger::Ledger;
-pub use snapshot::{CardUse, PodUse, Snapshot, Suits};
+pub use snapshot::{PodUse, Snapshot, Suits, Usage};
 
 /// A node as its labels and its report say.
 #[derive(Debug, Clone, PartialEq, Eq)]

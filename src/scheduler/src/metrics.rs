@@ -76,11 +76,11 @@ impl Collector for Now {
         let (mut nodes, mut count, mut unhealthy, mut total, mut used) = (0, 0, 0, 0_u64, 0_u64);
         for cards in self.ledger.nodes().filter_map(|name| self.ledger.cards(name)) {
             nodes += u64::from(!cards.is_empty());
-            for card in cards {
+            for usage in cards {
                 count += 1;
-                unhealthy += u64::from(!card.healthy);
-                total = total.saturating_add(card.total.0);
-                used = used.saturating_add(card.used.0);
+                unhealthy += u64::from(!usage.card.healthy);
+                total = total.saturating_add(usage.card.memory.0);
+                used = used.saturating_add(usage.used.0);
             }
         }
         let mut gauge = |name, help, value: u64| {
