@@ -3,7 +3,7 @@
 
 use mpsgate_model::{Kind, Layout, Mib};
 
-use super::{Container, Request};
+use super::{Container, PodRequest};
 
 /// What containers take of one card at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,6 +76,20 @@ pub(super) struct Use {
     pub(super) uids: Uids,
 }
 
+/// What is known of a pod. Most of 100,000 of them ask one container's memory of one card: kept
+/// small.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) namespace: Box<str>,
+    pub(super) name: Box<str>,
+    pub(super) uses: Box<[Use]>,
+    /// What it asks for, where its cards are not known.
+    pub(super) unplaced: Option<Box<PodRequest>>,
+    pub(super) finished: bool,
+    /// Of one that is not bound: until when it counts.
+    pub(super) reserved_until_ms: Option<u64>,
+}
+
 impl Container {
     pub(super) fn uid(&self) -> u32 {
         self.uid.unwrap_or_default()
@@ -88,7 +102,7 @@ impl Container {
 
 /// What a pod takes of each card of its layout. A container that its request does not name counts
 /// as a main one.
-pub(super) fn uses(request: &Request, layout: &Layout) -> Box<[Use]> {
+pub(super) fn uses(request: &PodRequest, layout: &Layout) -> Box<[Use]> {
     let mut cards: Vec<u32> = layout.0.values().flat_map(|on| on.keys().copied()).collect();
     cards.sort_unstable();
     cards.dedup();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use mpsgate_model::{Layout, Placement};
 
-use super::demand::uses;
+use super::demand::{Entry, uses};
 use super::reason;
-use super::snapshot::{CardUse, Entry, Place, Snapshot};
+use super::snapshot::{Place, Snapshot, Usage};
 use super::{Node, Pod, Reason};
 
 /// What each card of the cluster holds, as it changes.
@@ -137,7 +137,7 @@ impl Ledger {
 
     /// As [`Snapshot::cards`].
     #[must_use]
-    pub fn cards(&self, node: &str) -> Option<Vec<CardUse<'_>>> {
+    pub fn cards(&self, node: &str) -> Option<Vec<Usage<'_>>> {
         self.now.cards(node)
     }
 

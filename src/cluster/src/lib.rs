@@ -31,7 +31,7 @@ mod snapshot;
 mod sums;
 
 pub use ledger::Ledger;
-pub use snapshot::{CardUse, PodUse, Snapshot, Suits};
+pub use snapshot::{PodUse, Snapshot, Suits, Usage};
 
 /// A node as its labels and its report say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct Container {
 
 /// What a pod asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct PodRequest {
     /// Its containers that ask for GPU memory, as they stand in the pod: init containers and
     /// sidecars first.
     pub containers: Vec<Container>,
@@ -85,7 +85,7 @@ pub struct Pod {
     /// Its name.
     pub name: String,
     /// What it asks for.
-    pub request: Request,
+    pub request: PodRequest,
     /// The node that it is bound to.
     pub node: Option<String>,
     /// Its cards there, where they are known.

@@ -13,7 +13,7 @@ use mpsgate_model::{Kind, Layout, Mib};
 use super::demand::{Load, Uids};
 use super::reason::{Cause, Obstacle, Tally};
 use super::sums::Sum;
-use super::{Container, Node, Request};
+use super::{Container, Node, PodRequest};
 use mpsgate_policy::placement::order;
 use mpsgate_policy::schedule::Word;
 
@@ -93,7 +93,7 @@ impl Found<'_> {
 const CARD: u64 = 7;
 
 /// The cards that a pod gets; no item where it asks for nothing.
-pub(super) fn place<'a>(view: View<'_>, request: &'a Request) -> Result<Found<'a>, Obstacle> {
+pub(super) fn place<'a>(view: View<'_>, request: &'a PodRequest) -> Result<Found<'a>, Obstacle> {
     if view.node.schedule == Word::Off {
         return Err(Obstacle::NotOurs);
     }
@@ -120,7 +120,7 @@ pub(super) fn place<'a>(view: View<'_>, request: &'a Request) -> Result<Found<'a
     Err(together(view, &items, request))
 }
 
-fn items<'a>(view: View<'_>, request: &'a Request) -> Result<Vec<Item<'a>>, Obstacle> {
+fn items<'a>(view: View<'_>, request: &'a PodRequest) -> Result<Vec<Item<'a>>, Obstacle> {
     let cards = NonZeroU32::new(request.cards).unwrap_or(NonZeroU32::MIN);
     let many = usize::try_from(cards.get()).unwrap_or(usize::MAX);
     if many > 1 && view.node.schedule == Word::Mps {
@@ -318,7 +318,7 @@ fn search(view: View<'_>, items: &mut [Item<'_>], next: usize, tries: &mut usize
 }
 
 /// The containers fit one by one, and not beside each other.
-fn together(view: View<'_>, items: &[Item<'_>], request: &Request) -> Obstacle {
+fn together(view: View<'_>, items: &[Item<'_>], request: &PodRequest) -> Obstacle {
     let left = view.cards().filter(|(_, sum)| sum.healthy);
     Obstacle::Together {
         parts: items.iter().map(|item| item.memory).collect(),

@@ -4,27 +4,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
-use mpsgate_model::{Layout, Mib, Placement};
+use mpsgate_model::{CardReport, Layout, Mib, Placement};
 
-use super::demand::Use;
+use super::demand::Entry;
 use super::place::{self, Found, View};
 use super::reason;
 use super::sums::{self, On, Sum};
-use super::{Node, Pod, Reason, Request};
-
-/// What is known of a pod. Most of 100,000 of them ask one container's memory of one card: kept
-/// small.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) namespace: Box<str>,
-    pub(super) name: Box<str>,
-    pub(super) uses: Box<[Use]>,
-    /// What it asks for, where its cards are not known.
-    pub(super) unplaced: Option<Box<Request>>,
-    pub(super) finished: bool,
-    /// Of one that is not bound: until when it counts.
-    pub(super) reserved_until_ms: Option<u64>,
-}
+use super::{Node, Pod, Reason};
 
 /// A node, its pods and its cards' sums.
 #[derive(Debug, Clone, Default)]
@@ -107,23 +93,15 @@ pub struct Snapshot {
     pub(super) places: Arc<HashMap<Arc<str>, Arc<Place>>>,
 }
 
-/// A card and what is on it.
+/// What of a card is taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CardUse<'a> {
-    /// NVML's index.
-    pub index: u32,
-    /// NVML's UUID.
-    pub uuid: &'a str,
-    /// Memory that may be granted in all.
-    pub total: Mib,
-    /// Memory that is taken, by pods and by others; more than `total` where the card shrank.
+pub struct Usage<'a> {
+    /// The card, as its node reports it.
+    pub card: &'a CardReport,
+    /// Memory that is taken, by pods and by others; more than the card has where it shrank.
     pub used: Mib,
-    /// Of `used`, what containers hold that are no pod's.
-    pub local: Mib,
     /// Percent of its compute that is taken.
     pub core_percent: u32,
-    /// Whether it can take grants.
-    pub healthy: bool,
     /// Who has how much of it, by the pods' uids.
     pub pods: Vec<PodUse<'a>>,
 }
@@ -237,20 +215,16 @@ impl Snapshot {
         fits.then(|| proposed.to_vec())
     }
 
-    /// The cards of a node, by index.
+    /// What of a node's cards is taken, by their index.
     #[must_use]
-    pub fn cards(&self, node: &str) -> Option<Vec<CardUse<'_>>> {
+    pub fn cards(&self, node: &str) -> Option<Vec<Usage<'_>>> {
         let (place, known) = self.known(node)?;
         let on = sums::by_card(known, place.entries(), |_| false);
         let cards = known.cards.iter().zip(&place.sums).zip(on);
-        let cards = cards.map(|((card, sum), on)| CardUse {
-            index: card.index,
-            uuid: &card.uuid,
-            total: card.memory,
+        let cards = cards.map(|((card, sum), on)| Usage {
+            card,
             used: sum.used,
-            local: card.local,
             core_percent: sum.core,
-            healthy: card.healthy,
             pods: on.iter().map(|on| place.pod_use(on)).collect(),
         });
         Some(cards.collect())

@@ -4,9 +4,8 @@ use std::num::NonZeroU32;
 
 use mpsgate_model::{CardReport, Kind, Mib};
 
-use super::demand::{Load, Uids};
-use super::snapshot::Entry;
-use super::{Container, Node, Request};
+use super::demand::{Entry, Load, Uids};
+use super::{Container, Node, PodRequest};
 use mpsgate_policy::promise::{Unplaced, expected_on};
 
 /// A card and what is on it: all that a question reads, side by side, as thousands of nodes are
@@ -180,7 +179,7 @@ struct Part<'a> {
 
 /// Counts pods whose cards are not known: what they hold, and the rest where the node would give
 /// it.
-fn expect<'a>(node: &Node, cards: &mut [Vec<On<'a>>], unplaced: &[(&'a str, &'a Request)]) {
+fn expect<'a>(node: &Node, cards: &mut [Vec<On<'a>>], unplaced: &[(&'a str, &'a PodRequest)]) {
     let mut parts = Vec::new();
     for (uid, request) in unplaced {
         let mut left: Vec<Mib> = cards
@@ -245,7 +244,7 @@ fn holding(left: &mut [Mib], asked: &Unplaced<usize>) -> Vec<usize> {
 }
 
 /// What a pod asks for: each container that lasts, and what the init containers need beyond these.
-fn parts_of<'a>(uid: &'a str, request: &'a Request) -> Vec<Part<'a>> {
+fn parts_of<'a>(uid: &'a str, request: &'a PodRequest) -> Vec<Part<'a>> {
     let lasting = request.containers.iter().filter(|one| one.kind != Kind::Init);
     let mut parts: Vec<Part<'_>> = lasting.map(|container| part(uid, request, container)).collect();
     let all = |one: &Container| (one.kind, one.load(one.memory));
@@ -265,7 +264,7 @@ fn parts_of<'a>(uid: &'a str, request: &'a Request) -> Vec<Part<'a>> {
     parts
 }
 
-fn part<'a>(uid: &'a str, request: &Request, container: &Container) -> Part<'a> {
+fn part<'a>(uid: &'a str, request: &PodRequest, container: &Container) -> Part<'a> {
     let cards = NonZeroU32::new(request.cards).unwrap_or(NonZeroU32::MIN);
     let (memory, cards) = match container.memory.split(cards, container.unit.max(Mib(1))) {
         Some(each) => (each, usize::try_from(cards.get()).unwrap_or(usize::MAX)),

@@ -51,7 +51,7 @@ fn pod_of(uid: &str, containers: Vec<Container>) -> Pod {
         uid: uid.to_owned(),
         namespace: "default".to_owned(),
         name: format!("pod-{uid}"),
-        request: Request { containers, cards: 1 },
+        request: PodRequest { containers, cards: 1 },
         node: None,
         layout: None,
         finished: false,

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_cluster::{Container, Ledger, Node, Pod, Request};
+use mpsgate_cluster::{Container, Ledger, Node, Pod, PodRequest};
 use mpsgate_model::{CardReport, Kind, Layout, Mib, Placement};
 use mpsgate_policy::schedule::Word;
 use proptest::prelude::*;
@@ -39,7 +39,7 @@ enum Event {
     /// percent.
     Report(usize, u64),
     /// With cards that whoever made it wrote on it.
-    Created(usize, Request, Option<Layout>),
+    Created(usize, PodRequest, Option<Layout>),
     Bind(usize, usize, Outcome),
     /// Somebody else binds it and says nothing of its cards.
     BoundElsewhere(usize, usize),
@@ -74,7 +74,7 @@ fn nodes() -> impl Strategy<Value = Node> {
     )
 }
 
-fn requests() -> impl Strategy<Value = Request> {
+fn requests() -> impl Strategy<Value = PodRequest> {
     let kinds = prop::sample::select(vec![Kind::Main, Kind::Main, Kind::Init, Kind::Sidecar]);
     let cores = prop::sample::select(vec![0u32, 0, 40]);
     let container = (kinds, 1u64..12, cores, prop::sample::select(vec![None, Some(0), Some(7)]));
@@ -92,7 +92,7 @@ fn requests() -> impl Strategy<Value = Request> {
                         uid,
                     }
                 });
-            Request { containers: containers.collect(), cards }
+            PodRequest { containers: containers.collect(), cards }
         },
     )
 }
@@ -240,7 +240,7 @@ impl Cluster {
 
 /// Kubernetes' rule, written as it is told: each init container beside the sidecars before it, then
 /// all the rest.
-fn peak(request: &Request, layout: &Layout, card: u32) -> (u64, u32, Vec<u32>) {
+fn peak(request: &PodRequest, layout: &Layout, card: u32) -> (u64, u32, Vec<u32>) {
     let (mut memory, mut core, mut uids) = (0, 0, Vec::new());
     let has = |c: &Container| layout.0.get(&c.name).and_then(|on| on.get(&card)).map(|m| m.0);
     let sum = |of: &[&Container]| {

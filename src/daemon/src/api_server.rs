@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mpsgate_kubernetes as kubernetes;
-use mpsgate_kubernetes::{Asked, Labels, NodeReport, Pods, Recorder, Settings, State};
+use mpsgate_kubernetes::{Labels, NodeReport, Pods, Recorder, Settings, SliceSize, State};
 use mpsgate_model::{Mib, PodContainer};
 use mpsgate_policy::ListedLimits;
 use tokio::sync::watch;
@@ -27,7 +27,7 @@ pub(crate) struct ApiServer {
     pub(crate) pods: watch::Receiver<Arc<Pods>>,
     pub(crate) node: watch::Receiver<Arc<kubernetes::Node>>,
     /// Sizes of slices that pods ask for which no node has yet.
-    pub(crate) asked: watch::Receiver<BTreeSet<Asked>>,
+    pub(crate) asked: watch::Receiver<BTreeSet<SliceSize>>,
     /// The node's labels, where sizes are looked for.
     pub(crate) ask: watch::Sender<Option<BTreeMap<String, String>>>,
     pub(crate) wanted: Mutex<Wanted>,

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mpsgate_config::Kubernetes;
-use mpsgate_deviceplugin::{Card, Inventory, Place, serve};
+use mpsgate_deviceplugin::{Inventory, Place, Stock, serve};
 use mpsgate_model::Resource;
 use mpsgate_node::Node;
 use mpsgate_policy::Condition;
@@ -56,7 +56,7 @@ fn inventory(node: &Node, resource: &str) -> Inventory {
             }
         };
         let withheld = node.ledger().withheld(&card.uuid, resource);
-        let seen = Card { index: card.index, memory: card.memory, withheld, trouble, numa: None };
+        let seen = Stock { index: card.index, memory: card.memory, withheld, trouble, numa: None };
         (card.uuid.clone(), seen)
     });
     Inventory { cards: cards.collect(), spread: node.spread }

@@ -6,13 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::pin::Pin;
 
 use mpsgate_model::{GpuUuid, Mib, Resource};
 
 use crate::api::ContainerAllocateResponse;
 use crate::resource::{has_seeds_env, most};
-use crate::{DeviceId, Event, Inventory};
+use crate::{DeviceId, Inventory};
 
 /// The annotation that carries the token; no more than a pod's author could write is accepted from
 /// any other.
@@ -23,9 +22,9 @@ const POD: &str = "ALIYUN_COM_GPU_MEM_POD";
 const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 const CARD: &str = "ALIYUN_COM_GPU_MEM_DEV";
 
-/// What one container is to get.
+/// What kubelet gives one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
+pub struct Allocation {
     /// The resource's name.
     pub resource: String,
     /// How many devices.
@@ -37,7 +36,7 @@ pub struct Ask {
     pub cards: BTreeMap<GpuUuid, usize>,
 }
 
-impl Ask {
+impl Allocation {
     /// From kubelet's ids.
     ///
     /// # Errors
@@ -77,17 +76,10 @@ impl Ask {
     }
 }
 
-impl fmt::Display for Ask {
+impl fmt::Display for Allocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.devices, self.resource)
     }
-}
-
-/// The daemon's yes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Granted {
-    /// By which the node knows the container again; see the token crate.
-    pub token: String,
 }
 
 /// The daemon's no: a sentence with what to do, for `kubectl describe pod`.
@@ -103,33 +95,21 @@ impl Denied {
     }
 }
 
-/// An answer that is still to come.
-pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// What the daemon does for the plugin.
-pub trait Host: Send + Sync + 'static {
-    /// Answers for one container. Kubelet holds its lock over all devices of the node while it
-    /// waits.
-    fn grant(&self, ask: Ask) -> Pending<'_, Result<Granted, Denied>>;
-    /// Takes note of what happened. Must not block.
-    fn tell(&self, event: Event);
-}
-
 /// What kubelet is to put on the container. `call` is the number of devices in the whole of
 /// kubelet's call: of the pod nothing more is known, and kubelet's calls are for one container.
 pub(crate) fn answer(
     resource: &Resource,
     inventory: &Inventory,
-    ask: &Ask,
+    allocation: &Allocation,
     call: usize,
-    granted: Granted,
+    token: String,
 ) -> ContainerAllocateResponse {
     let mut response = ContainerAllocateResponse::default();
-    response.annotations.insert(GRANT.to_owned(), granted.token);
+    response.annotations.insert(GRANT.to_owned(), token);
     if !has_seeds_env(*resource) {
         return response;
     }
-    let card = ask.card().and_then(|uuid| inventory.cards.get(uuid));
+    let card = allocation.card().and_then(|uuid| inventory.cards.get(uuid));
     let units = |memory: Mib| resource.unit().map_or(0, |unit| memory.0 / unit.0);
     let mut sizes: BTreeSet<u64> =
         inventory.cards.values().map(|card| units(card.memory)).collect();
@@ -142,7 +122,7 @@ pub(crate) fn answer(
     // gpushare's word for a card that is not known.
     set(INDEX, card.map_or_else(|| "-1".to_owned(), |card| card.index.to_string()));
     set(POD, call.to_string());
-    set(CONTAINER, ask.devices.to_string());
+    set(CONTAINER, allocation.devices.to_string());
     if let Some(size) = size {
         set(CARD, size.to_string());
     }
@@ -153,7 +133,7 @@ pub(crate) fn answer(
 mod tests {
     #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "their failure is the test's")]
     use super::*;
-    use crate::Card;
+    use crate::Stock;
 
     const ONE: &str = "GPU-00000001-0000-4000-8000-00000000beef";
     const TWO: &str = "GPU-00000002-0000-4000-8000-00000000beef";
@@ -161,21 +141,21 @@ mod tests {
     fn node(sizes: [u64; 2]) -> Inventory {
         let card = |index, gib: u64| {
             let (memory, withheld) = (Mib(gib * 1024), Mib(0));
-            Card { index, memory, withheld, trouble: None, numa: None }
+            Stock { index, memory, withheld, trouble: None, numa: None }
         };
         let cards = [(ONE, card(3, sizes[0])), (TWO, card(0, sizes[1]))];
         let cards = cards.map(|(uuid, card)| (GpuUuid::parse(uuid).unwrap(), card)).into();
         Inventory { cards, spread: false }
     }
 
-    fn ask(resource: &Resource, ids: &[(&str, u32)]) -> Result<Ask, Denied> {
+    fn allocation(resource: &Resource, ids: &[(&str, u32)]) -> Result<Allocation, Denied> {
         let ids: Vec<String> = ids.iter().map(|(card, n)| format!("{card}-{n}")).collect();
-        Ask::of(resource, &ids)
+        Allocation::of(resource, &ids)
     }
 
     fn env(resource: &Resource, node: &Inventory, ids: &[(&str, u32)]) -> String {
-        let ask = ask(resource, ids).unwrap();
-        let response = answer(resource, node, &ask, 9, Granted { token: "t".to_owned() });
+        let allocation = allocation(resource, ids).unwrap();
+        let response = answer(resource, node, &allocation, 9, "t".to_owned());
         assert_eq!(response.annotations["mpsgate.io/grant"], "t");
         let short = |name: &String| name.replace("ALIYUN_COM_GPU_MEM_", "");
         let pairs = response.envs.iter().map(|(name, value)| format!("{}={value}", short(name)));
@@ -198,20 +178,21 @@ mod tests {
     }
 
     #[test]
-    fn an_ask_is_the_units_and_a_hint() {
+    fn an_allocation_is_the_units_and_a_hint() {
         let gib = Resource::Memory;
-        let one = ask(&gib, &[(ONE, 0), (ONE, 4)]).unwrap();
+        let one = allocation(&gib, &[(ONE, 0), (ONE, 4)]).unwrap();
         assert_eq!((one.memory, one.card().unwrap().as_str()), (Some(Mib(2048)), ONE));
-        let two = ask(&gib, &[(ONE, 0), (TWO, 4)]).unwrap();
+        let two = allocation(&gib, &[(ONE, 0), (TWO, 4)]).unwrap();
         assert_eq!((two.memory, two.card()), (Some(Mib(2048)), None));
-        assert_eq!(ask(&Resource::Cards, &[(ONE, 0)]).unwrap().memory, None);
+        assert_eq!(allocation(&Resource::Cards, &[(ONE, 0)]).unwrap().memory, None);
     }
 
     #[test]
     fn what_kubelet_cannot_mean_is_denied_in_a_sentence() {
         let gib = Resource::Memory;
-        let told =
-            |resource: &Resource, ids: &[(&str, u32)]| ask(resource, ids).unwrap_err().to_string();
+        let told = |resource: &Resource, ids: &[(&str, u32)]| {
+            allocation(resource, ids).unwrap_err().to_string()
+        };
         assert_eq!(told(&gib, &[]), "kubelet asks for no device of aliyun.com/gpu-mem");
         let twice = told(&gib, &[(ONE, 1), (ONE, 1)]);
         assert_eq!(twice, format!("kubelet gave out {ONE}-1 of aliyun.com/gpu-mem twice"));

@@ -28,15 +28,15 @@ const UNHEALTHY: &str = "Unhealthy";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     /// By UUID, so that a list does not depend on the order of indices.
-    pub cards: BTreeMap<GpuUuid, Card>,
+    pub cards: BTreeMap<GpuUuid, Stock>,
     /// Whether containers are to be spread over the cards instead of packed
     /// (`ack.node.gpu.placement`).
     pub spread: bool,
 }
 
-/// One card.
+/// What of one card the resource has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Card {
+pub struct Stock {
     /// NVML's index.
     pub index: u32,
     /// All that may be granted of it.
@@ -50,7 +50,7 @@ pub struct Card {
     pub numa: Option<u32>,
 }
 
-impl Card {
+impl Stock {
     /// All units, and those that can be had.
     fn units(&self, unit: Option<Mib>) -> (u64, u64) {
         let healthy = |units| if self.trouble.is_none() { units } else { 0 };
@@ -114,17 +114,17 @@ mod tests {
 
     use super::*;
 
-    fn card(memory: u64, withheld: u64) -> Card {
+    fn card(memory: u64, withheld: u64) -> Stock {
         let (memory, withheld) = (Mib(memory), Mib(withheld));
-        Card { index: 0, memory, withheld, trouble: None, numa: None }
+        Stock { index: 0, memory, withheld, trouble: None, numa: None }
     }
 
-    fn inventory(cards: impl IntoIterator<Item = Card>) -> Inventory {
+    fn inventory(cards: impl IntoIterator<Item = Stock>) -> Inventory {
         let cards = cards.into_iter().enumerate().map(|(n, card)| (uuid(n), card)).collect();
         Inventory { cards, spread: false }
     }
 
-    fn health(resource: &Resource, card: Card) -> String {
+    fn health(resource: &Resource, card: Stock) -> String {
         let devices = list(resource, &inventory([card])).unwrap();
         devices.iter().map(|device| if device.health == HEALTHY { '+' } else { '-' }).collect()
     }
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_card_in_trouble_keeps_its_ids_and_none_is_healthy() {
-        let ill = Card { trouble: Some("Xid 79".to_owned()), ..card(2048, 0) };
+        let ill = Stock { trouble: Some("Xid 79".to_owned()), ..card(2048, 0) };
         assert_eq!(health(&Resource::Memory, ill.clone()), "--");
         assert_eq!(health(&Resource::Cards, ill), "-");
         assert_eq!(health(&Resource::Cards, card(2048, 2048)), "+");
@@ -155,19 +155,19 @@ mod tests {
     #[test]
     fn ids_do_not_depend_on_indices_or_health() {
         let gib = Resource::Memory;
-        let ids = |cards: [Card; 2]| -> Vec<String> {
+        let ids = |cards: [Stock; 2]| -> Vec<String> {
             let devices = list(&gib, &inventory(cards)).unwrap();
             devices.into_iter().map(|device| device.id).collect()
         };
         let before = ids([card(2048, 0), card(1024, 0)]);
         assert_eq!(before[2], "GPU-00000001-0000-0000-0000-000000000000-0");
-        let swapped = |index, card| Card { index, ..card };
+        let swapped = |index, card| Stock { index, ..card };
         assert_eq!(before, ids([swapped(1, card(2048, 9)), swapped(0, card(1024, 0))]));
     }
 
     #[test]
     fn the_numa_node_is_told() {
-        let on_one = Card { numa: Some(1), ..card(1024, 0) };
+        let on_one = Stock { numa: Some(1), ..card(1024, 0) };
         let devices = list(&Resource::Memory, &inventory([on_one])).unwrap();
         let nodes = devices[0].topology.clone().unwrap().nodes;
         assert_eq!(nodes, [NumaNode { id: 1 }]);
@@ -175,7 +175,7 @@ mod tests {
 
     /// The largest node that the issue of gpushare with messages is tested for.
     fn largest() -> Inventory {
-        let ill = Card { numa: Some(u32::MAX), ..card(192 * 1024, 192 * 1024) };
+        let ill = Stock { numa: Some(u32::MAX), ..card(192 * 1024, 192 * 1024) };
         inventory(std::iter::repeat_n(ill, 16))
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use mpsgate_model::printable::chain;
 
-use crate::{Ask, Denied, DevicesError, PluginError};
+use crate::{Allocation, Denied, DevicesError, PluginError};
 
 /// How much of an operator's attention an event wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +60,7 @@ pub enum Event {
     /// A connection that could not be kept up.
     Broken(hyper::Error),
     /// A container got a token.
-    Allocated(Ask),
+    Allocated(Allocation),
     /// A container did not.
     Denied(Denied),
 }

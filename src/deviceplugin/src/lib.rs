@@ -4,7 +4,7 @@
 //! ```text
 //!  Inventory ─► devices ─► ListAndWatch ─► kubelet ─► scheduler      (how much there is)
 //!                          GetPreferredAllocation                    (which ids it had better take)
-//!  Host::grant ◄─ Ask ◄─── Allocate ◄───── kubelet                   (a container's share of it)
+//!  Host::token ◄─ Allocation ◄─ Allocate ◄─ kubelet                  (a container's share of it)
 //!      └── token ───────────► annotation mpsgate.io/grant
 //! ```
 //!
@@ -28,6 +28,7 @@ mod devices;
 mod directory;
 mod error;
 mod event;
+mod host;
 mod id;
 mod plugin;
 mod preferred;
@@ -37,10 +38,11 @@ mod scan;
 mod server;
 mod socket;
 
-pub use allocate::{Ask, Denied, Granted, Host, Pending};
-pub use devices::{Card, Inventory, MESSAGE_LIMIT, list};
+pub use allocate::{Allocation, Denied};
+pub use devices::{Inventory, MESSAGE_LIMIT, Stock, list};
 pub use error::{DevicesError, PluginError};
 pub use event::{Event, Level};
+pub use host::{Host, Pending};
 pub use id::{BadId, DeviceId};
 pub use plugin::{Pace, Place, serve};
 pub use preferred::prefer;

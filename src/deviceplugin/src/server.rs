@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tonic::codegen::{async_trait, tokio_stream::Stream};
 use tonic::{Request, Response, Status};
 
-use crate::allocate::{Ask, Denied, Host, answer};
+use crate::allocate::answer;
 use crate::api::device_plugin_server::DevicePlugin;
 use crate::api::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device,
@@ -19,7 +19,7 @@ use crate::api::{
 use crate::registration::OPTIONS;
 use mpsgate_model::Resource;
 
-use crate::{Event, Inventory, Pending, list, prefer};
+use crate::{Allocation, Denied, Event, Host, Inventory, Pending, list, prefer};
 
 /// Containers in one call; kubelet asks for one.
 const CONTAINERS: usize = 64;
@@ -83,27 +83,22 @@ impl Server {
             return Err(Denied::new(sentence));
         }
         let call = containers.iter().map(|container| container.device_ids.len()).sum();
-        // All of them before the first is granted.
-        let asks: Result<Vec<Ask>, Denied> =
-            containers.iter().map(|one| Ask::of(&self.resource, &one.device_ids)).collect();
+        // All of them before the first gets its token.
+        let all: Result<Vec<Allocation>, Denied> =
+            containers.iter().map(|one| Allocation::of(&self.resource, &one.device_ids)).collect();
         let mut response = AllocateResponse::default();
-        for ask in asks? {
-            let granted = tokio::time::timeout(self.limit, self.host.grant(ask.clone()));
-            let granted = granted.await.unwrap_or_else(|_| {
+        for allocation in all? {
+            let token = tokio::time::timeout(self.limit, self.host.token(allocation.clone()));
+            let token = token.await.unwrap_or_else(|_| {
                 let seconds = self.limit.as_secs();
                 Err(Denied::new(format!(
                     "mpsgated has not answered for {seconds} s: run mpsgate status on the node"
                 )))
             })?;
             let inventory = self.inventory.borrow().clone();
-            response.container_responses.push(answer(
-                &self.resource,
-                &inventory,
-                &ask,
-                call,
-                granted,
-            ));
-            self.host.tell(Event::Allocated(ask));
+            let answer = answer(&self.resource, &inventory, &allocation, call, token);
+            response.container_responses.push(answer);
+            self.host.tell(Event::Allocated(allocation));
         }
         Ok(response)
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use fake_kubelet::{Checkpoint, Kubelet, Manner, allocate_request, connect, directory, eventually};
 use host::Daemon;
 use mpsgate_deviceplugin::api::Empty;
-use mpsgate_deviceplugin::{Card, Inventory, Pace, Place, serve};
+use mpsgate_deviceplugin::{Inventory, Pace, Place, Stock, serve};
 use mpsgate_model::{Mib, Resource, example_gpu as uuid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -27,7 +27,7 @@ const SOCKET: &str = "mpsgate-aliyun.com_gpu-mem.sock";
 fn inventory() -> Inventory {
     let card = |index, gib: u64| {
         let (memory, withheld) = (Mib(gib * 1024), Mib(0));
-        Card { index, memory, withheld, trouble: None, numa: None }
+        Stock { index, memory, withheld, trouble: None, numa: None }
     };
     Inventory { cards: [(uuid(0), card(0, 16)), (uuid(1), card(1, 8))].into(), spread: false }
 }
@@ -71,7 +71,7 @@ impl Running {
         (&mut self.task).await.unwrap();
     }
 
-    fn change(&self, card: u32, change: impl FnOnce(&mut Card)) {
+    fn change(&self, card: u32, change: impl FnOnce(&mut Stock)) {
         self.cards.send_modify(|now| change(now.cards.get_mut(&uuid(card)).unwrap()));
     }
 }
@@ -125,7 +125,7 @@ async fn a_container_gets_a_token_of_one_card_or_a_sentence() {
     let third = kubelet.admit("c", MEM, 1).await.unwrap();
     assert_eq!(third.envs["ALIYUN_COM_GPU_MEM_IDX"], "1");
     let asked = plugin.daemon.asked.lock().unwrap().clone();
-    let asked: Vec<_> = asked.iter().map(|ask| (ask.memory, ask.card().cloned())).collect();
+    let asked: Vec<_> = asked.iter().map(|one| (one.memory, one.card().cloned())).collect();
     let gib = |gib: u64| Some(Mib(gib * 1024));
     let (zero, one) = (Some(uuid(0)), Some(uuid(1)));
     assert_eq!(asked, [(gib(7), one.clone()), (gib(2), zero), (gib(1), one)]);

@@ -26,13 +26,13 @@ struct NodeJson<'a> {
     exact: bool,
     used_mib: i64,
     total_mib: i64,
-    cards: Vec<CardJson<'a>>,
+    cards: Vec<DeviceJson<'a>>,
     /// Memory of pods whose cards nobody knows.
     pending: Vec<ShareJson<'a>>,
 }
 
 #[derive(Serialize)]
-struct CardJson<'a> {
+struct DeviceJson<'a> {
     index: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     uuid: Option<&'a str>,
@@ -78,7 +78,7 @@ fn node<'a>(view: &View, node: &'a NodeView) -> NodeJson<'a> {
             continue;
         }
         let card = device.card.as_ref();
-        cards.push(CardJson {
+        cards.push(DeviceJson {
             index,
             uuid: card.map(|card| card.uuid.as_str()),
             used_mib: view.mib(node, device.used),

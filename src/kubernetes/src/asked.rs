@@ -8,13 +8,14 @@ use kube::Api;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-use crate::follow::{Lists, Told, follow};
+use crate::follow::{Told, follow};
+use crate::listen::Lists;
 use crate::wire::WirePod;
 use crate::{Pod, Settings};
 
-/// A size that somebody asks for.
+/// A size of slices that somebody asks for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Asked {
+pub struct SliceSize {
     /// The namespace of the pods that do.
     pub namespace: String,
     /// GiB.
@@ -31,7 +32,7 @@ pub struct Asked {
 pub fn slices_asked(
     settings: Settings,
     mut on: watch::Receiver<Option<BTreeMap<String, String>>>,
-) -> (watch::Receiver<BTreeSet<Asked>>, impl Future<Output = Infallible> + Send) {
+) -> (watch::Receiver<BTreeSet<SliceSize>>, impl Future<Output = Infallible> + Send) {
     let (publish, receive) = watch::channel(BTreeSet::new());
     let future = async move {
         loop {
@@ -91,13 +92,13 @@ pub fn slices_asked(
 /// By the pod's uid, what it asks for; pods that ask for nothing are not kept.
 #[derive(Default)]
 struct Waiting {
-    shown: HashMap<String, Asks>,
-    coming: Option<HashMap<String, Asks>>,
+    shown: HashMap<String, WaitingPod>,
+    coming: Option<HashMap<String, WaitingPod>>,
 }
 
 /// What one pod asks for.
 #[derive(Default)]
-struct Asks {
+struct WaitingPod {
     namespace: String,
     sizes: BTreeSet<u64>,
     selector: BTreeMap<String, String>,
@@ -132,19 +133,19 @@ impl Waiting {
     }
 
     /// Of a node with these labels.
-    fn asked(&self, labels: &BTreeMap<String, String>) -> BTreeSet<Asked> {
-        let fits = |asks: &&Asks| {
+    fn asked(&self, labels: &BTreeMap<String, String>) -> BTreeSet<SliceSize> {
+        let fits = |asks: &&WaitingPod| {
             asks.selector.iter().all(|(label, value)| labels.get(label) == Some(value))
         };
         let asked = self.shown.values().filter(fits).flat_map(|asks| {
-            let one = |gib: &u64| Asked { namespace: asks.namespace.clone(), gib: *gib };
+            let one = |gib: &u64| SliceSize { namespace: asks.namespace.clone(), gib: *gib };
             asks.sizes.iter().map(one)
         });
         asked.collect()
     }
 }
 
-fn put(all: &mut HashMap<String, Asks>, uid: String, asks: Asks) {
+fn put(all: &mut HashMap<String, WaitingPod>, uid: String, asks: WaitingPod) {
     if asks.sizes.is_empty() {
         all.remove(&uid);
     } else {
@@ -152,7 +153,7 @@ fn put(all: &mut HashMap<String, Asks>, uid: String, asks: Asks) {
     }
 }
 
-fn asks(mut pod: WirePod) -> Option<(String, Asks)> {
+fn asks(mut pod: WirePod) -> Option<(String, WaitingPod)> {
     let selector = std::mem::take(&mut pod.spec.node_selector);
     let gated = !pod.spec.scheduling_gates.is_empty();
     let pod = Pod::reduce(pod)?;
@@ -160,7 +161,7 @@ fn asks(mut pod: WirePod) -> Option<(String, Asks)> {
     let sizes = limits.flat_map(|limits| limits.slices.keys().copied());
     let comes = !(gated || pod.finished || pod.deleting);
     let sizes = if comes { sizes.collect() } else { BTreeSet::new() };
-    Some((pod.uid, Asks { namespace: pod.namespace, sizes, selector }))
+    Some((pod.uid, WaitingPod { namespace: pod.namespace, sizes, selector }))
 }
 
 #[cfg(test)]
@@ -222,8 +223,10 @@ mod tests {
             let mut waiting = Waiting::default();
             let pod = serde_json::from_value(pod).expect("a pod");
             assert!(waiting.told(Told::Kube(Event::Apply(pod))));
-            let wanted: Vec<Asked> =
-                asks.then(|| Asked { namespace: "n".to_owned(), gib: 10 }).into_iter().collect();
+            let wanted: Vec<SliceSize> = asks
+                .then(|| SliceSize { namespace: "n".to_owned(), gib: 10 })
+                .into_iter()
+                .collect();
             assert_eq!(waiting.asked(&labels).into_iter().collect::<Vec<_>>(), wanted, "{name}");
         }
     }

@@ -6,7 +6,8 @@ use kube::Api;
 use mpsgate_model::RuntimeClass;
 
 use crate::cluster::relay;
-use crate::follow::{Lists, follow};
+use crate::follow::follow;
+use crate::listen::Lists;
 use crate::wire::WireRuntimeClass;
 use crate::{Change, Settings};
 

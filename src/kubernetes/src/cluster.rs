@@ -9,7 +9,8 @@ use kube::Api;
 use kube::runtime::watcher::Event;
 use mpsgate_model::{CardReport, GpuNode};
 
-use crate::follow::{Lists, Told, follow};
+use crate::follow::{Told, follow};
+use crate::listen::Lists;
 use crate::node::{CARDS, Labels, SHARED, parse_cards};
 use crate::wire::{WireNode, WirePod};
 use crate::{Error, Pod, Settings, handlers};

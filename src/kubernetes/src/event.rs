@@ -74,31 +74,19 @@ pub fn events(settings: Settings) -> (Recorder, impl Future<Output = Infallible>
 }
 
 async fn run(settings: Settings, mut reports: mpsc::Receiver<Event>) -> Infallible {
-    let mut folding = Folding::default();
-    let mut client: Option<Client> = None;
-    let mut pause = Pause::default();
-    // Until when nobody is asked, because there was nobody to ask.
-    let mut away: Option<Instant> = None;
-    let (mut of_pods, mut of_node) = (Told::default(), Told::default());
+    let mut writer = Writer::default();
     let mut writing = FuturesUnordered::new();
-    let mut busy: Vec<Option<String>> = Vec::new();
     loop {
         let now = Instant::now();
-        away = away.filter(|until| *until > now);
-        let mut due = away;
-        while away.is_none() {
-            match folding.next(now, |subject| may(&busy, subject)) {
-                Next::Nothing => break,
-                Next::At(at) => {
-                    due = Some(at);
-                    break;
-                }
+        let due = loop {
+            match writer.next(now) {
+                Next::Nothing => break None,
+                Next::At(at) => break Some(at),
                 Next::Write(event) => {
-                    busy.push(place(&event.subject));
-                    writing.push(attempt(&settings, client.clone(), event));
+                    writing.push(attempt(&settings, writer.client.clone(), event));
                 }
             }
-        }
+        };
         let due = async {
             match due {
                 Some(due) => tokio::time::sleep_until(due.into()).await,
@@ -107,36 +95,66 @@ async fn run(settings: Settings, mut reports: mpsc::Receiver<Event>) -> Infallib
         };
         tokio::select! {
             Some(event) = reports.recv() => {
-                folding.take(event, Instant::now(), &crate::time::now());
+                writer.folding.take(event, Instant::now(), &crate::time::now());
             }
-            Some((event, connected, done)) = writing.next() => {
-                let done_with = place(&event.subject);
-                busy.retain(|place| *place != done_with);
-                let told = if done_with.is_some() { &mut of_pods } else { &mut of_node };
-                match done {
-                    Ok(outcome) => {
-                        if let Outcome::Refused(why) = &outcome {
-                            told.line(Instant::now(), &event, &format!("it is dropped: {why}"));
-                        }
-                        client = connected;
-                        pause.worked();
-                        folding.written(&event, outcome);
-                    }
-                    Err(error) if concerns_it_alone(&error) => {
-                        client = connected;
-                        if folding.refused(&event, Instant::now()) {
-                            told.line(Instant::now(), &event, &error.line());
-                        }
-                    }
-                    Err(error) => {
-                        client = None;
-                        folding.unsent(&event);
-                        told.line(Instant::now(), &event, &error.line());
-                        away = away.or_else(|| Some(Instant::now() + pause.next()));
-                    }
+            Some((event, connected, done)) = writing.next() => writer.done(&event, connected, done),
+            () = due => {}
+        }
+    }
+}
+
+/// What is written, and what of it waits.
+#[derive(Default)]
+struct Writer {
+    folding: Folding,
+    client: Option<Client>,
+    pause: Pause,
+    /// Until when nobody is asked, because there was nobody to ask.
+    away: Option<Instant>,
+    of_pods: Told,
+    of_node: Told,
+    busy: Vec<Option<String>>,
+}
+
+impl Writer {
+    fn next(&mut self, now: Instant) -> Next {
+        self.away = self.away.filter(|until| *until > now);
+        if let Some(until) = self.away {
+            return Next::At(until);
+        }
+        let next = self.folding.next(now, |subject| may(&self.busy, subject));
+        if let Next::Write(event) = &next {
+            self.busy.push(place(&event.subject));
+        }
+        next
+    }
+
+    /// What came of an attempt.
+    fn done(&mut self, event: &Folded, client: Option<Client>, done: Result<Outcome, Error>) {
+        let done_with = place(&event.subject);
+        self.busy.retain(|place| *place != done_with);
+        let told = if done_with.is_some() { &mut self.of_pods } else { &mut self.of_node };
+        match done {
+            Ok(outcome) => {
+                if let Outcome::Refused(why) = &outcome {
+                    told.line(Instant::now(), event, &format!("it is dropped: {why}"));
+                }
+                self.client = client;
+                self.pause.worked();
+                self.folding.written(event, outcome);
+            }
+            Err(error) if concerns_it_alone(&error) => {
+                self.client = client;
+                if self.folding.refused(event, Instant::now()) {
+                    told.line(Instant::now(), event, &error.line());
                 }
             }
-            () = due => {}
+            Err(error) => {
+                self.client = None;
+                self.folding.unsent(event);
+                told.line(Instant::now(), event, &error.line());
+                self.away = self.away.or_else(|| Some(Instant::now() + self.pause.next()));
+            }
         }
     }
 }
@@ -224,13 +242,13 @@ async fn write(
         Severity::Normal => "Normal",
         Severity::Warning => "Warning",
     };
-    let done = match &event.name {
+    let manager = Some(MANAGER.to_owned());
+    let written = match &event.name {
         Some(name) => {
             let patch = json!({
                 "count": event.count, "lastTimestamp": event.last, "message": event.message, "type": severity,
             });
-            let params =
-                PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+            let params = PatchParams { field_manager: manager, ..PatchParams::default() };
             api.patch(name, &params, &Patch::Merge(patch)).await
         }
         None => {
@@ -245,30 +263,31 @@ async fn write(
                 "reportingComponent": MANAGER, "reportingInstance": settings.node,
                 "firstTimestamp": event.first, "lastTimestamp": event.last, "count": event.count,
             });
-            let body: CoreEvent =
-                serde_json::from_value(body).expect("every field is one of Event's");
-            let params =
-                PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+            let body = serde_json::from_value(body).expect("every field is one of Event's");
+            let params = PostParams { field_manager: manager, ..PostParams::default() };
             api.create(&params, &body).await
         }
     };
-    let code = match &done {
-        Err(kube::Error::Api(status)) => status.code,
-        _ => 0,
-    };
-    match done {
+    let what = || format!("write event {} of {kind} {name}", event.reason.word());
+    outcome(written, event.name.is_some(), what)
+}
+
+/// `again`: the event was there before.
+fn outcome(
+    written: kube::Result<CoreEvent>,
+    again: bool,
+    what: impl Fn() -> String,
+) -> Result<Outcome, Error> {
+    match written {
         Ok(written) => Ok(Outcome::Written(written.metadata.name.unwrap_or_default())),
-        Err(_) if code == 404 && event.name.is_some() => Ok(Outcome::Forgotten),
+        Err(kube::Error::Api(status)) if status.code == 404 && again => Ok(Outcome::Forgotten),
         // A namespace that is gone or ends, a name that is none: never.
         Err(kube::Error::Api(status))
-            if matches!(code, 400 | 404 | 422)
-                || (code == 403 && status.message.contains("being terminated")) =>
+            if matches!(status.code, 400 | 404 | 422)
+                || (status.code == 403 && status.message.contains("being terminated")) =>
         {
             Ok(Outcome::Refused(status.message))
         }
-        Err(source) => Err(Error::Write {
-            what: format!("write event {} of {kind} {name}", event.reason.word()),
-            source: Box::new(source),
-        }),
+        Err(source) => Err(Error::Write { what: what(), source: Box::new(source) }),
     }
 }

@@ -18,7 +18,7 @@ use kube::runtime::watcher::{DefaultBackoff, Event};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
-use crate::listen::Listener;
+use crate::listen::{Listener, Lists};
 use crate::{Error, Settings};
 
 /// Whether what is shown is what the API server has.
@@ -77,16 +77,6 @@ pub(crate) enum Told<K> {
     Kube(Event<K>),
     /// Another attempt follows.
     Lost(Error),
-}
-
-/// Where a list comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lists {
-    /// The server's cache: a list of every node at once must not reach etcd. It may be some seconds
-    /// old.
-    Cached,
-    /// What holds now, in pages: who decides for the whole cluster must not begin with what was.
-    Fresh,
 }
 
 /// Lists and watches what `api` and `fields` name, for ever. `what` names it in errors.

@@ -5,13 +5,14 @@
 //! stands. Called by: the daemon, which spawns the futures and drops them at its end.
 //!
 //! ```text
-//!  pods() ──► watch::Receiver<Arc<Pods>> ──► promises(): what bound pods may still take
+//!  pods() ──► watch::Receiver<Arc<Pods>> ──► bound_pods(): what bound pods may still take
 //!  node() ──► watch::Receiver<Arc<Node>>     ◄── watch::Sender<Option<NodeReport>>: what is written there
 //!  events() ◄── Recorder::report(…)
 //! ```
 
 mod asked;
 mod bind;
+mod bound_pod;
 mod chosen;
 mod classes;
 mod cluster;
@@ -27,7 +28,6 @@ mod node_task;
 mod placed;
 mod pod;
 mod pods;
-mod promise;
 mod rbac;
 mod removal;
 mod seen;
@@ -35,8 +35,9 @@ mod settings;
 mod time;
 mod wire;
 
-pub use asked::{Asked, slices_asked};
+pub use asked::{SliceSize, slices_asked};
 pub use bind::{Binder, Fetched, WriteError};
+pub use bound_pod::{BoundPod, bound_pods};
 pub use classes::runtime_classes;
 pub use cluster::{Change, ClusterNode, cluster_nodes, cluster_pods};
 pub use error::Error;
@@ -49,10 +50,9 @@ pub use node::{
     CARDS, CONDITION, ConditionReport, Labels, Node, NodeReport, REMOVAL, SHARED, parse_cards,
 };
 pub use node_task::node;
-pub use placed::{PLACEMENT, Placed};
-pub use pod::{Container, Lifecycle, LimitError, Limits, Pod, Pods, parse_limits};
+pub use placed::{Placed, WRITTEN};
+pub use pod::{Container, Lifecycle, LimitError, Limits, PLACEMENT, Pod, Pods, parse_limits};
 pub use pods::{pods, wait_for_pod};
-pub use promise::{Promise, promise, promises};
 pub use rbac::{
     REMOVAL_OWN_RULES, REMOVAL_RULES, RULES, Rule, SCHEDULER_LABEL_RULES, SCHEDULER_LEASE_RULES,
     SCHEDULER_RULES,

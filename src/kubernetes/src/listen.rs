@@ -15,11 +15,21 @@ use kube::runtime::watcher::Event;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
+use crate::Error;
 use crate::settings::Patience;
-use crate::{Error, follow::Lists};
 
 /// Objects in one page, as client-go has it.
 const PAGE: u32 = 500;
+
+/// Where a list comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lists {
+    /// The server's cache: a list of every node at once must not reach etcd. It may be some seconds
+    /// old.
+    Cached,
+    /// What holds now, in pages: who decides for the whole cluster must not begin with what was.
+    Fresh,
+}
 
 /// What is listed and watched.
 pub(crate) struct Listener<'a, K> {

@@ -107,13 +107,13 @@ pub struct NodeReport {
 /// What is wrong with it, in words.
 pub fn parse_cards(text: &str) -> Result<Vec<CardReport>, String> {
     #[derive(Deserialize)]
-    struct Cards {
+    struct Annotation {
         version: u64,
         cards: Vec<CardReport>,
     }
     match serde_json::from_str(text) {
-        Ok(Cards { version: CARDS_VERSION, cards }) => Ok(cards),
-        Ok(Cards { version, .. }) => {
+        Ok(Annotation { version: CARDS_VERSION, cards }) => Ok(cards),
+        Ok(Annotation { version, .. }) => {
             Err(format!("its version is {version}, and not {CARDS_VERSION}"))
         }
         Err(error) => Err(error.to_string()),

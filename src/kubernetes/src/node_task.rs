@@ -10,7 +10,8 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::follow::{Lists, Pause, Told, follow};
+use crate::follow::{Pause, Told, follow};
+use crate::listen::Lists;
 use crate::wire::WireNode;
 use crate::{Error, Node, NodeReport, Settings};
 

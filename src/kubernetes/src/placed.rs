@@ -8,11 +8,9 @@ use mpsgate_model::{Kind, Layout, Mib};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::Pod;
+use crate::pod::{PLACEMENT, Pod};
 use crate::time::{ms_of, text_of};
 
-/// Ours: a [`Placed`] as JSON. It is the one that mpsgate's own ledger reads.
-pub const PLACEMENT: &str = "mpsgate.io/placement";
 const VERSION: u64 = 1;
 const GIB: u64 = 1024;
 
@@ -27,6 +25,19 @@ const V1_TIME: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
 const V2_ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
 const V2_ASSIGNED: &str = "scheduler.framework.gpushare.assigned";
 const V2_TIME: &str = "scheduler.framework.gpushare.assume-time";
+
+/// All that [`Placed::annotations`] writes on a pod.
+pub const WRITTEN: [&str; 9] = [
+    PLACEMENT,
+    V1_INDEX,
+    V1_POD,
+    V1_DEV,
+    V1_ASSIGNED,
+    V1_TIME,
+    V2_ALLOCATION,
+    V2_ASSIGNED,
+    V2_TIME,
+];
 
 /// By container, by card: units, of which only the ratio counts.
 type Shares = BTreeMap<String, BTreeMap<u32, u64>>;

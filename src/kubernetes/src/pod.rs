@@ -6,7 +6,6 @@ use std::sync::Arc;
 use mpsgate_model::{GPU_CORE, GPU_COUNT, Kind, QuantityError, Resource, parse_count};
 
 use crate::State;
-use crate::placed::PLACEMENT;
 use crate::wire::{ContainerSpec, ContainerStatus, Quantity, Resources, WirePod};
 
 /// The uid under which the kubelet, and so the engine, knows a static pod.
@@ -16,6 +15,9 @@ const STATIC_HASH: &str = "kubernetes.io/config.hash";
 /// (pkg/kubelet/lifecycle, 1.20 to 1.36).
 const NOT_ADMITTED: &str = "UnexpectedAdmissionError";
 
+/// The annotation with the pod's cards, a [`Placed`](crate::Placed) as JSON. It is the one that
+/// mpsgate's own ledger reads.
+pub const PLACEMENT: &str = "mpsgate.io/placement";
 /// Annotations of a pod that are kept: ours, and what the schedulers of ACK and gpushare write.
 const KEPT: [&str; 4] = [
     "mpsgate.io/",

@@ -8,7 +8,8 @@ use kube::Api;
 use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
-use crate::follow::{Lists, Told, follow};
+use crate::follow::{Told, follow};
+use crate::listen::Lists;
 use crate::wire::WirePod;
 use crate::{Pod, Pods, Settings, State};
 

@@ -14,7 +14,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use mpsgate_kubernetes::{
     CARDS, ConditionReport, Event, NodeReport, RULES, Reason, Settings, Severity, State, Subject,
-    events, node, pods, promises,
+    bound_pods, events, node, pods,
 };
 use mpsgate_model::{CardReport, Kind, Mib};
 use mpsgate_testing::need;
@@ -226,10 +226,10 @@ async fn pods_come_and_go(server: &Server, admin: &Client) {
             .await
             .expect("polled")
             .clone();
-        let promised = promises(&shown);
-        assert_eq!(promised.len(), 1);
-        assert_eq!(promised[0].request.gpu_mem, 7000);
-        assert_eq!(promised[0].containers[0].1, Kind::Init);
+        let bound = bound_pods(&shown);
+        assert_eq!(bound.len(), 1);
+        assert_eq!(bound[0].request.gpu_mem, 7000);
+        assert_eq!(bound[0].containers[0].1, Kind::Init);
         Api::<CorePod>::namespaced(admin.clone(), "default")
             .delete("web", &DeleteParams::default().grace_period(0))
             .await

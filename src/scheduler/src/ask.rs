@@ -15,7 +15,7 @@ const MOST_CONTAINERS: usize = 256;
 ///
 /// # Errors
 /// Why no card can give it, in a sentence with what to do.
-pub(crate) fn request(pod: &Pod) -> Result<Option<cluster::Request>, String> {
+pub(crate) fn request(pod: &Pod) -> Result<Option<cluster::PodRequest>, String> {
     let mut containers = Vec::new();
     for container in &pod.containers {
         if let Some(asked) = asked(container)? {
@@ -32,7 +32,7 @@ pub(crate) fn request(pod: &Pod) -> Result<Option<cluster::Request>, String> {
     }
     let cards = pod.gpu_count.as_deref().map(schedule::gpu_count).transpose();
     let cards = cards.map_err(|refusal| said(&refusal))?.map_or(1, NonZeroU32::get);
-    Ok(Some(cluster::Request { containers, cards }))
+    Ok(Some(cluster::PodRequest { containers, cards }))
 }
 
 /// In the node's words.
@@ -69,7 +69,7 @@ fn asked(container: &Container) -> Result<Option<cluster::Container>, String> {
 }
 
 /// A pod that is to be placed.
-pub(crate) fn candidate(pod: &Pod, request: cluster::Request) -> cluster::Pod {
+pub(crate) fn candidate(pod: &Pod, request: cluster::PodRequest) -> cluster::Pod {
     cluster::Pod {
         uid: pod.uid.clone(),
         namespace: pod.namespace.clone(),
@@ -87,7 +87,7 @@ pub(crate) fn candidate(pod: &Pod, request: cluster::Request) -> cluster::Pod {
 /// and no more: how much is what its limits give, and one that is not bound is on none.
 pub(crate) fn known(pod: &Pod) -> cluster::Pod {
     // What cannot be asked for still counts where it runs, as far as it can be counted.
-    let request = request(pod).ok().flatten().unwrap_or_else(|| cluster::Request {
+    let request = request(pod).ok().flatten().unwrap_or_else(|| cluster::PodRequest {
         containers: pod.containers.iter().filter_map(|one| asked(one).ok().flatten()).collect(),
         cards: 1,
     });
@@ -101,7 +101,7 @@ pub(crate) fn known(pod: &Pod) -> cluster::Pod {
 
 /// The cards of `said`, with what `request` asks of each. `None` where these are not as many as
 /// every container wants.
-fn layout(said: &Layout, request: &cluster::Request) -> Option<Layout> {
+fn layout(said: &Layout, request: &cluster::PodRequest) -> Option<Layout> {
     let of = |container: &cluster::Container| {
         let cards = said.0.get(&container.name)?;
         let count = u32::try_from(cards.len()).ok().filter(|count| *count == request.cards)?;

@@ -151,7 +151,8 @@ impl Attempt<'_> {
         };
         let cluster = self.shared.read();
         let cards = cluster.ledger.cards(&self.asked.node).unwrap_or_default();
-        placed.annotations(pod, &cards.iter().map(|card| (card.index, card.total.0)).collect())
+        let memory = cards.iter().map(|usage| (usage.card.index, usage.card.memory.0));
+        placed.annotations(pod, &memory.collect())
     }
 
     /// Looks what became of a Binding. `None` where it was made; else the pod as it is now, where

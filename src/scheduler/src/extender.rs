@@ -57,14 +57,7 @@ pub(crate) fn filter(
     let asked = ask::request(&pod);
     let candidate = asked.map(|request| request.map(|request| ask::candidate(&pod, request)));
     let mut suit = Vec::new();
-    let look = |name: &str| match &candidate {
-        Ok(None) => Look::Open,
-        Err(why) => Look::Failed(Failed { why: why.clone(), unresolvable: true }),
-        Ok(Some(candidate)) => match ledger.suits(name, candidate) {
-            Ok(suits) => Look::Suits(suits),
-            Err(Reason { text, unresolvable }) => Look::Failed(Failed { why: text, unresolvable }),
-        },
-    };
+    let look = |name: &str| look(ledger, &candidate, name);
     let mut fits = |name: &str, look: Look| {
         match look {
             Look::Open => {}
@@ -79,8 +72,7 @@ pub(crate) fn filter(
     let most = most_nodes(ledger);
     let mut names = None;
     if let Some(named) = args.node_names {
-        let mut fitting = Vec::new();
-        let named = distinct(list::read(named, most).map_err(|error| unread(&error))?)?;
+        let mut named = distinct(list::read(named, most).map_err(|error| unread(&error))?)?;
         let looks = in_parallel(&named, |named| {
             let mut looks = Vec::with_capacity(named.len());
             for some in named.chunks(AHEAD) {
@@ -90,16 +82,9 @@ pub(crate) fn filter(
             }
             Ok(looks)
         })?;
-        for (n, (name, look)) in named.iter().zip(looks).enumerate() {
-            if fits(name, look) {
-                fitting.push(n);
-            }
-        }
-        let mut fitting = fitting.into_iter().peekable();
-        let all = named.into_iter().enumerate();
-        let fitting = all.filter(|(n, _)| fitting.next_if_eq(n).is_some()).map(|(_, name)| name);
-        let fitting = fitting.collect();
-        names = Some(fitting);
+        let mut looks = looks.into_iter();
+        named.retain(|name| looks.next().is_some_and(|look| fits(name, look)));
+        names = Some(named);
     }
     let mut whole = None;
     if let Some(nodes) = args.nodes {
@@ -123,6 +108,17 @@ enum Look {
     Open,
     Suits(Suits),
     Failed(Failed),
+}
+
+fn look(ledger: &Snapshot, pod: &Result<Option<cluster::Pod>, String>, node: &str) -> Look {
+    match pod {
+        Ok(None) => Look::Open,
+        Err(why) => Look::Failed(Failed { why: why.clone(), unresolvable: true }),
+        Ok(Some(pod)) => match ledger.suits(node, pod) {
+            Ok(suits) => Look::Suits(suits),
+            Err(Reason { text, unresolvable }) => Look::Failed(Failed { why: text, unresolvable }),
+        },
+    }
 }
 
 /// `of` of each part of `all`, in its order: many nodes on several threads.

@@ -1,7 +1,7 @@
 //! What `/inspect` shows: the JSON of gpushare's extender (`pkg/scheduler/gpushare-inspect.go`), in
 //! GiB as its tools read it, with exact numbers beside.
 
-use mpsgate_cluster::{CardUse, Snapshot};
+use mpsgate_cluster::{Snapshot, Usage};
 use mpsgate_model::Mib;
 use serde::Serialize;
 
@@ -26,13 +26,13 @@ pub(crate) struct InspectedNode {
     total: u64,
     #[serde(rename = "usedGPU")]
     used: u64,
-    devs: Vec<InspectedCard>,
+    devs: Vec<InspectedDevice>,
 }
 
-/// One card.
+/// One card, in gpushare's word.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct InspectedCard {
+pub(crate) struct InspectedDevice {
     id: u32,
     #[serde(rename = "totalGPU")]
     total: u64,
@@ -80,19 +80,19 @@ pub(crate) fn inspect(ledger: &Snapshot, only: Option<&str>, uids: bool) -> Insp
     }
 }
 
-fn node(name: &str, cards: &[CardUse<'_>], uids: bool) -> InspectedNode {
-    let devs: Vec<InspectedCard> = cards.iter().map(|one| card(one, uids)).collect();
-    let sum = |of: fn(&InspectedCard) -> u64| devs.iter().map(of).fold(0, u64::saturating_add);
+fn node(name: &str, cards: &[Usage<'_>], uids: bool) -> InspectedNode {
+    let devs: Vec<InspectedDevice> = cards.iter().map(|usage| device(usage, uids)).collect();
+    let sum = |of: fn(&InspectedDevice) -> u64| devs.iter().map(of).fold(0, u64::saturating_add);
     InspectedNode {
         name: name.to_owned(),
-        total: sum(|card| card.total),
-        used: sum(|card| card.used),
+        total: sum(|device| device.total),
+        used: sum(|device| device.used),
         devs,
     }
 }
 
-fn card(card: &CardUse<'_>, uids: bool) -> InspectedCard {
-    let pods = card.pods.iter().map(|pod| {
+fn device(usage: &Usage<'_>, uids: bool) -> InspectedDevice {
+    let pods = usage.pods.iter().map(|pod| {
         let (namespace, name) = pod.name.unwrap_or_default();
         InspectedPod {
             name: name.to_owned(),
@@ -102,17 +102,18 @@ fn card(card: &CardUse<'_>, uids: bool) -> InspectedCard {
             used_mib: pod.memory.0,
         }
     });
-    InspectedCard {
+    let card = usage.card;
+    InspectedDevice {
         id: card.index,
-        total: card.total.0 / GIB,
-        used: up(card.used),
+        total: card.memory.0 / GIB,
+        used: up(usage.used),
         pods: pods.collect(),
-        uuid: card.uuid.to_owned(),
+        uuid: card.uuid.clone(),
         healthy: card.healthy,
-        total_mib: card.total.0,
-        used_mib: card.used.0,
+        total_mib: card.memory.0,
+        used_mib: usage.used.0,
         local_mib: card.local.0,
-        core_percent: card.core_percent,
+        core_percent: usage.core_percent,
     }
 }
 

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use mpsgate_cluster::Snapshot;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, text};
 use prometheus_client::metrics::MetricType;
@@ -13,11 +14,9 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::shared::Shared;
-
-/// Of a question that kube-scheduler asks.
+/// Of a question that was answered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Asked {
+pub(crate) struct Answered {
     verb: &'static str,
     outcome: &'static str,
 }
@@ -31,7 +30,7 @@ pub(crate) struct Verb {
 /// Counted since the start.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
-    requests: Family<Asked, Counter>,
+    requests: Family<Answered, Counter>,
     seconds: Family<Verb, Histogram, fn() -> Histogram>,
 }
 
@@ -47,44 +46,43 @@ impl Metrics {
     /// One question was answered.
     pub(crate) fn answered(&self, verb: &'static str, well: bool, took: Duration) {
         let outcome = if well { "ok" } else { "error" };
-        self.requests.get_or_create(&Asked { verb, outcome }).inc();
+        self.requests.get_or_create(&Answered { verb, outcome }).inc();
         self.seconds.get_or_create(&Verb { verb }).observe(took.as_secs_f64());
+    }
+
+    /// All of it, as `OpenMetrics` 1.0.
+    pub(crate) fn render(&self, now: Now) -> Result<String, fmt::Error> {
+        let mut registry = Registry::with_prefix("mpsgate_scheduler");
+        registry.register("requests", "Questions of kube-scheduler", self.requests.clone());
+        registry.register("request_seconds", "Time of an answer", self.seconds.clone());
+        registry.register_collector(Box::new(now));
+        let mut open = String::new();
+        text::encode(&mut open, &registry)?;
+        Ok(open)
     }
 }
 
 /// The cluster at the moment of a scrape.
 #[derive(Debug)]
-struct Now {
-    active: bool,
-    ready: bool,
-    nodes: u64,
-    cards: u64,
-    unhealthy: u64,
-    total: u64,
-    used: u64,
-}
-
-impl Now {
-    fn of(shared: &Shared) -> Self {
-        let (active, ready) = (shared.is_active(), shared.unready().is_none());
-        let ledger = shared.read().ledger.snapshot();
-        let mut now = Self { active, ready, nodes: 0, cards: 0, unhealthy: 0, total: 0, used: 0 };
-        for cards in ledger.nodes().filter_map(|name| ledger.cards(name)) {
-            now.nodes += u64::from(!cards.is_empty());
-            for card in cards {
-                now.cards += 1;
-                now.unhealthy += u64::from(!card.healthy);
-                now.total = now.total.saturating_add(card.total.0);
-                now.used = now.used.saturating_add(card.used.0);
-            }
-        }
-        now
-    }
+pub(crate) struct Now {
+    pub(crate) active: bool,
+    pub(crate) ready: bool,
+    pub(crate) ledger: Snapshot,
 }
 
 impl Collector for Now {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         const MIB: u64 = 1 << 20;
+        let (mut nodes, mut count, mut unhealthy, mut total, mut used) = (0, 0, 0, 0_u64, 0_u64);
+        for cards in self.ledger.nodes().filter_map(|name| self.ledger.cards(name)) {
+            nodes += u64::from(!cards.is_empty());
+            for usage in cards {
+                count += 1;
+                unhealthy += u64::from(!usage.card.healthy);
+                total = total.saturating_add(usage.card.memory.0);
+                used = used.saturating_add(usage.used.0);
+            }
+        }
         let mut gauge = |name, help, value: u64| {
             let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
@@ -99,34 +97,22 @@ impl Collector for Now {
             "Whether nodes and pods are as the API server has them",
             self.ready.into(),
         )?;
-        gauge(concat!("mpsgate_scheduler_", "nodes"), "Nodes that report cards", self.nodes)?;
-        gauge(concat!("mpsgate_scheduler_", "cards"), "Cards that nodes report", self.cards)?;
+        gauge(concat!("mpsgate_scheduler_", "nodes"), "Nodes that report cards", nodes)?;
+        gauge(concat!("mpsgate_scheduler_", "cards"), "Cards that nodes report", count)?;
         gauge(
             concat!("mpsgate_scheduler_", "cards_unhealthy"),
             "Cards that take no pods",
-            self.unhealthy,
+            unhealthy,
         )?;
         gauge(
             concat!("mpsgate_scheduler_", "memory_total_bytes"),
             "GPU memory that can be given",
-            self.total.saturating_mul(MIB),
+            total.saturating_mul(MIB),
         )?;
         gauge(
             concat!("mpsgate_scheduler_", "memory_used_bytes"),
             "GPU memory that is given",
-            self.used.saturating_mul(MIB),
+            used.saturating_mul(MIB),
         )
     }
-}
-
-/// All of it, as `OpenMetrics` 1.0.
-pub(crate) fn render(shared: &Shared) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("mpsgate_scheduler");
-    let metrics = shared.metrics.clone();
-    registry.register("requests", "Questions of kube-scheduler", metrics.requests);
-    registry.register("request_seconds", "Time of an answer", metrics.seconds);
-    registry.register_collector(Box::new(Now::of(shared)));
-    let mut open = String::new();
-    text::encode(&mut open, &registry)?;
-    Ok(open)
 }

@@ -17,9 +17,10 @@ use serde::Serialize;
 use crate::desk::Desk;
 use crate::extender::{self, Bound};
 use crate::http::Peer;
+use crate::metrics::Now;
 use crate::shared::Shared;
 use crate::webhook::{self, Mutation};
-use crate::{bind, inspect, metrics};
+use crate::{bind, inspect};
 
 /// The body of a bind: four names.
 const BIND_BODY: usize = 1 << 14;
@@ -205,8 +206,13 @@ async fn leaderz(State(shared): Shares) -> Response<Body> {
 }
 
 async fn scrape(State(shared): Shares) -> Response<Body> {
-    let now = Arc::clone(&shared);
-    match shared.scrapes.run(move || metrics::render(&now)).await {
+    let looked = Arc::clone(&shared);
+    let look = move || {
+        let (active, ready) = (looked.is_active(), looked.unready().is_none());
+        let ledger = looked.read().ledger.snapshot();
+        looked.metrics.render(Now { active, ready, ledger })
+    };
+    match shared.scrapes.run(look).await {
         Ok(Ok(open)) => reply(&shared.desk, StatusCode::OK, OPEN_METRICS, open),
         // A `String` takes all that is written to it, so this is nobody's day.
         Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")),

@@ -1,5 +1,6 @@
 //! The process: its tasks, and their end.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -52,14 +53,14 @@ pub fn run(arguments: Arguments) -> Result<(), SchedulerError> {
             return remove(&arguments, step, until).await;
         }
         let address = arguments.listen;
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|source| SchedulerError::Listen {
-            address,
-            flag: "--listen",
-            source,
-        })?;
+        let listener = bind(address, "--listen").await?;
         serve(arguments, Patience::default(), listener, until).await
     })
+}
+
+async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, SchedulerError> {
+    let listener = TcpListener::bind(address).await;
+    listener.map_err(|source| SchedulerError::Listen { address, flag, source })
 }
 
 fn threads(count: usize) -> Result<Runtime, SchedulerError> {
@@ -102,17 +103,10 @@ pub async fn serve(
     listener: TcpListener,
     until: impl Future<Output = ()>,
 ) -> Result<(), SchedulerError> {
-    let Some(settings) = Settings::find(arguments.kubeconfig.clone(), "") else {
-        return Err(SchedulerError::NoApiServer);
-    };
+    let settings = Settings::find(arguments.kubeconfig.clone(), "");
+    let settings = settings.ok_or(SchedulerError::NoApiServer)?;
     let settings = Settings { patience, ..settings };
-    let certificate = match (arguments.tls_cert.clone(), arguments.tls_key.clone()) {
-        (Some(cert), Some(key)) => {
-            let client_ca = arguments.tls_client_ca.clone();
-            Some(Certificate::load(Files { cert, key, client_ca })?)
-        }
-        _ => None,
-    };
+    let certificate = certificate(&arguments)?;
     refuse_strangers(&arguments, &listener)?;
     let (stop_lease, lease_stops) = watch::channel(false);
     let lease = LeaseSettings::new(
@@ -131,43 +125,28 @@ pub async fn serve(
     let (active, activity) = watch::channel(false);
 
     let mut lease = tokio::spawn(after_sync(Arc::clone(&shared), take_part));
-    let mut answers = answering.spawn(http::listen(
-        listener,
-        router::router(Arc::clone(&shared)),
-        certificate.clone(),
-        http_stops,
-    ));
+    let routes = router::router(Arc::clone(&shared));
+    let listen = http::listen(listener, routes, certificate.clone(), http_stops);
+    let mut answers = answering.spawn(listen);
     let labels = arguments.pod_name.clone().map(|pod| {
-        tokio::spawn(leading::label(
-            Arc::clone(&shared),
-            arguments.namespace.clone(),
-            pod,
-            activity,
-        ))
+        let (shared, namespace) = (Arc::clone(&shared), arguments.namespace.clone());
+        tokio::spawn(leading::label(shared, namespace, pod, activity))
     });
     log::info!(address:% = arguments.listen, placement:? = arguments.placement; "mpsgate-scheduler runs");
     tokio::select! {
         () = until => {}
         () = watches(&shared, &settings, arguments.webhook_listen.is_some()) => {}
         () = leading::watch_over(&shared, &active) => {}
-        () = async { match certificate { Some(certificate) => certificate.keep().await, None => std::future::pending().await } } => {}
+        () = kept(certificate) => {}
     }
 
     log::info!("mpsgate-scheduler ends");
-    shared.stop();
-    let binds = async {
-        while shared.unanswered.load(Ordering::SeqCst) > 0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let _ = tokio::time::timeout(LAST_BINDS, binds).await;
+    end_binds(&shared).await;
     // The label first: as soon as the lease is free, another one has it.
-    if let (Some(labels), Some(pod)) = (labels, &arguments.pod_name) {
+    if let Some((labels, pod)) = labels.zip(arguments.pod_name.as_deref()) {
         labels.abort();
-        if *active.borrow()
-            && let Err(error) = leading::set(&shared, &arguments.namespace, pod, false).await
-        {
-            log::warn!(error = error.cause().line().as_str(); "the label stays on the own pod");
+        if *active.borrow() {
+            take_label(&shared, &arguments.namespace, pod).await;
         }
     }
     stop_lease.send_replace(true);
@@ -177,6 +156,36 @@ pub async fn serve(
     reviews.abort();
     probes.abort();
     Ok(())
+}
+
+async fn take_label(shared: &Shared, namespace: &str, pod: &str) {
+    if let Err(error) = leading::set(shared, namespace, pod, false).await {
+        log::warn!(error = error.cause().line().as_str(); "the label stays on the own pod");
+    }
+}
+
+async fn kept(certificate: Option<Certificate>) {
+    match certificate {
+        Some(certificate) => certificate.keep().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// No other one begins, and those that are under way have some time.
+async fn end_binds(shared: &Shared) {
+    shared.stop();
+    let binds = async {
+        while shared.unanswered.load(Ordering::SeqCst) > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let _ = tokio::time::timeout(LAST_BINDS, binds).await;
+}
+
+fn certificate(arguments: &Arguments) -> Result<Option<Certificate>, SchedulerError> {
+    let pair = arguments.tls_cert.clone().zip(arguments.tls_key.clone());
+    let client_ca = arguments.tls_client_ca.clone();
+    pair.map(|(cert, key)| Certificate::load(Files { cert, key, client_ca })).transpose()
 }
 
 /// Whoever asks for a bind has the choice of the node, so that it must be kube-scheduler.
@@ -201,12 +210,7 @@ async fn probes(
     stops: &watch::Receiver<bool>,
 ) -> Result<JoinHandle<()>, SchedulerError> {
     let Some(address) = arguments.probe_listen else { return Ok(tokio::spawn(async {})) };
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|source| SchedulerError::Listen {
-        address,
-        flag: "--probe-listen",
-        source,
-    })?;
+    let listener = bind(address, "--probe-listen").await?;
     let routes = router::probes(Arc::clone(shared));
     log::info!(address:% = address; "probes are answered");
     Ok(tokio::spawn(http::listen(listener, routes, None, stops.clone())))
@@ -224,12 +228,7 @@ async fn reviews(
         return Ok(tokio::spawn(async {}));
     };
     let certificate = Certificate::load(Files { cert, key, client_ca: None })?;
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.map_err(|source| SchedulerError::Listen {
-        address,
-        flag: "--webhook-listen",
-        source,
-    })?;
+    let listener = bind(address, "--webhook-listen").await?;
     let mutation = Mutation {
         host_ipc: arguments.webhook_host_ipc,
         scheduler_name: arguments.webhook_scheduler_name.clone(),

@@ -17,6 +17,7 @@
 //! refuse it would stop whoever only scales it, and its pods are evaluated anyway
 //! ([`mpsgate_cluster::admission`]).
 
+mod kept;
 mod object;
 mod patch;
 mod placement;

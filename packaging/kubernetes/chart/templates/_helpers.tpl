@@ -389,7 +389,7 @@ namespaceSelector:
       has(v.hostPath) && v.hostPath != null && has(v.hostPath.path) && v.hostPath.path.contains('nvidia'))))))
 {{- end }}
 
-{{- /* Annotations that a scheduler writes: WRITTEN of src/scheduler/src/webhook/placement.rs, which a test compares. */}}
+{{- /* Annotations that a scheduler writes: WRITTEN of src/kubernetes/src/placed.rs, which a test compares. */}}
 {{- define "mpsgate.webhook-placements" -}}
 ['mpsgate.io/placement', 'ALIYUN_COM_GPU_MEM_IDX', 'ALIYUN_COM_GPU_MEM_POD', 'ALIYUN_COM_GPU_MEM_DEV', 'ALIYUN_COM_GPU_MEM_ASSIGNED', 'ALIYUN_COM_GPU_MEM_ASSUME_TIME', 'scheduler.framework.gpushare.allocation', 'scheduler.framework.gpushare.assigned', 'scheduler.framework.gpushare.assume-time']
 {{- end }}

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mpsgate_kubernetes::{Asked, Pod, Pods};
+use mpsgate_kubernetes::{Pod, Pods, SliceSize};
 use mpsgate_node::slices::Wish;
 
 /// How long a size is served that nobody asks for any more.
 const KEPT: Duration = Duration::from_secs(10 * 60);
 
 /// Sizes that pods asked for, by namespace.
-pub(crate) type Wanted = BTreeMap<Asked, Seen>;
+pub(crate) type Wanted = BTreeMap<SliceSize, Seen>;
 
 /// When a size was wanted.
 #[derive(Debug, Clone, Copy)]
@@ -22,11 +22,11 @@ pub(crate) struct Seen {
 }
 
 /// What pods of this node have in their limits that have not ended.
-pub(crate) fn in_use(pods: &Pods) -> BTreeSet<Asked> {
+pub(crate) fn in_use(pods: &Pods) -> BTreeSet<SliceSize> {
     let sizes = |pod: &Arc<Pod>| {
         let limits = pod.containers.iter().filter_map(|container| container.limits.as_ref().ok());
         let sizes = limits.flat_map(|limits| limits.slices.keys().copied());
-        sizes.map(|gib| Asked { namespace: pod.namespace.clone(), gib }).collect::<Vec<_>>()
+        sizes.map(|gib| SliceSize { namespace: pod.namespace.clone(), gib }).collect::<Vec<_>>()
     };
     pods.iter().filter(|pod| !pod.finished).flat_map(sizes).collect()
 }
@@ -35,7 +35,7 @@ pub(crate) fn in_use(pods: &Pods) -> BTreeSet<Asked> {
 pub(super) fn offered(
     wanted: &mut Wanted,
     pods: &Pods,
-    asked: BTreeSet<Asked>,
+    asked: BTreeSet<SliceSize>,
     largest_gib: Option<u64>,
     now: Instant,
 ) -> Vec<u64> {
@@ -79,8 +79,8 @@ mod tests {
         pod
     }
 
-    fn asks(namespace: &str, sizes: impl IntoIterator<Item = u64>) -> BTreeSet<Asked> {
-        sizes.into_iter().map(|gib| Asked { namespace: namespace.to_owned(), gib }).collect()
+    fn asks(namespace: &str, sizes: impl IntoIterator<Item = u64>) -> BTreeSet<SliceSize> {
+        sizes.into_iter().map(|gib| SliceSize { namespace: namespace.to_owned(), gib }).collect()
     }
 
     #[test]

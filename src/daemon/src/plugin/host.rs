@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mpsgate_deviceplugin::{Ask, Denied, Event, Granted, Host, Level, Pending};
+use mpsgate_deviceplugin::{Allocation, Denied, Event, Host, Level, Pending};
 
 use crate::daemon::Daemon;
 use crate::error::chain;
@@ -15,7 +15,7 @@ pub(super) struct Plugin {
 }
 
 impl Plugin {
-    async fn sign(&self, ask: Ask) -> Result<Granted, Denied> {
+    async fn sign(&self, ask: Allocation) -> Result<String, Denied> {
         let Some(memory) = ask.memory else {
             let sentence = format!("{} counts cards, and gives no memory of them", ask.resource);
             return Err(Denied::new(sentence));
@@ -24,7 +24,7 @@ impl Plugin {
         let tokens = Arc::clone(&self.daemon.tokens);
         let work = move |_: &_| tokens.sign(memory, ask.resource, card);
         match self.daemon.blocking("sign a token", work).await {
-            Ok(Ok(token)) => Ok(Granted { token }),
+            Ok(Ok(token)) => Ok(token),
             Ok(Err(error)) => {
                 let (why, hint) = (chain(&error), error.hint());
                 Err(Denied::new(format!("no token can be made for it: {why}; hint: {hint}")))
@@ -35,7 +35,7 @@ impl Plugin {
 }
 
 impl Host for Plugin {
-    fn grant(&self, ask: Ask) -> Pending<'_, Result<Granted, Denied>> {
+    fn token(&self, ask: Allocation) -> Pending<'_, Result<String, Denied>> {
         Box::pin(self.sign(ask))
     }
 

@@ -1,6 +1,6 @@
 //! What bound pods may still take, kept in the ledger.
 
-use mpsgate_kubernetes::{Limits, Pod, Pods, promises};
+use mpsgate_kubernetes::{Limits, Pod, Pods, bound_pods};
 use mpsgate_model::ledger::Promise;
 use mpsgate_model::{GpuUuid, Kind, Mib};
 use mpsgate_node::Node;
@@ -26,7 +26,7 @@ struct Part {
 
 pub(super) fn of(node: &Node, pods: &Pods) -> Vec<Promise> {
     let mut parts = Vec::new();
-    for promise in promises(pods) {
+    for promise in bound_pods(pods) {
         // One that is being deleted starts nothing any more: it has what it holds.
         let Some(pod) = pods.get(&promise.uid).filter(|pod| !pod.deleting) else { continue };
         let uid = promise.static_hash.as_ref().unwrap_or(&promise.uid);

@@ -5,13 +5,13 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mpsgate_deviceplugin::{Ask, Denied, Event, Granted, Host, Pending};
+use mpsgate_deviceplugin::{Allocation, Denied, Event, Host, Pending};
 
 /// A daemon that grants up to an amount and writes down what it is told.
 #[derive(Default)]
 pub struct Daemon {
     pub told: Mutex<Vec<String>>,
-    pub asked: Mutex<Vec<Ask>>,
+    pub asked: Mutex<Vec<Allocation>>,
     pub hangs: AtomicBool,
 }
 
@@ -25,10 +25,10 @@ impl Daemon {
 pub const MOST_MIB: u64 = 8 * 1024;
 
 impl Host for Daemon {
-    fn grant(&self, ask: Ask) -> Pending<'_, Result<Granted, Denied>> {
+    fn token(&self, allocation: Allocation) -> Pending<'_, Result<String, Denied>> {
         let number = {
             let mut asked = self.asked.lock().unwrap();
-            asked.push(ask.clone());
+            asked.push(allocation.clone());
             asked.len()
         };
         let hangs = self.hangs.load(Ordering::SeqCst);
@@ -36,10 +36,8 @@ impl Host for Daemon {
             if hangs {
                 std::future::pending::<()>().await;
             }
-            match ask.memory {
-                Some(memory) if memory.0 <= MOST_MIB => {
-                    Ok(Granted { token: format!("token-{number}") })
-                }
+            match allocation.memory {
+                Some(memory) if memory.0 <= MOST_MIB => Ok(format!("token-{number}")),
                 _ => Err(Denied::new("no token: the keys cannot be read, run mpsgate doctor")),
             }
         })

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use mpsgate_cluster::admission::{self, Container, Nodes, Pod, Said, ShmVolume};
 use mpsgate_cluster::handlers::{Expression, Term, Where};
-use mpsgate_config::Exempt;
 use mpsgate_kubernetes::parse_limits;
 use mpsgate_model::printable::chain;
 use mpsgate_model::{GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Toleration};
@@ -13,10 +12,11 @@ use mpsgate_policy::{clean, is_exempt, pod_mount, pod_variables};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::patch::Mutation;
+use super::kept::{MIRROR, Quantities};
+use super::patch::{Mutation, Scheduling};
 use super::placement;
-use super::shape::{List, Object, Quantities, Text};
-use super::wire::{self, MIRROR, Metadata, Owning, Request, Spec, User, VISIBLE, Volume};
+use super::shape::{List, Object, Text};
+use super::wire::{self, Metadata, Owning, Request, Spec, User, VISIBLE, Volume};
 
 /// What makes pods.
 const TEMPLATES: [&str; 6] =
@@ -49,83 +49,79 @@ pub(super) enum Subject {
     Template { pod: Pod, forged: Option<Said> },
 }
 
-/// What a pod says of its scheduler.
-pub(super) struct Scheduling {
-    pub(super) scheduler: String,
-    pub(super) node: String,
-}
-
 impl Subject {
     /// An error is a sentence for a warning.
     pub(super) fn of(request: &Request<'_>, told: &Mutation) -> Result<Self, &'static str> {
-        // The account whose word on placements counts.
-        let scheduler = told.scheduler_account.as_deref();
-        let namespace = request.namespace.as_str();
-        let pod_of = |pod: &wire::Pod| pod_of(pod, namespace, &told.exempt);
-        let user = request.user_info.0.as_ref();
         let kind = request.kind.0.as_ref().map_or("", |kind| kind.kind.as_str());
         match (kind, request.operation.as_str(), request.sub_resource.as_str()) {
-            ("Pod", "CREATE", "") => {
-                let metadata = metadata_of(request.object)?;
-                if is_mirror(&metadata, user) {
-                    return Ok(Self::Nothing);
-                }
-                let read = read(request.object).and_then(|wire| Ok((pod_of(&wire)?, wire)));
-                let asks = read.as_ref().map_or(true, |(pod, _)| pod.asks());
-                let forged = placement::brought(&metadata, asks);
-                let forged = forged.filter(|_| !placement::is_by(user, scheduler));
-                match (read, forged) {
-                    (Ok((pod, wire)), forged) => {
-                        let spec = wire.spec.0.unwrap_or_default();
-                        let scheduling = Scheduling {
-                            scheduler: spec.scheduler_name.0.unwrap_or_default(),
-                            node: spec.node_name.0.unwrap_or_default(),
-                        };
-                        Ok(Self::Pod {
-                            forged: forged.map(|why| (first(&pod), why)),
-                            pod,
-                            scheduling,
-                        })
-                    }
-                    (Err(_), Some(why)) => Ok(Self::Forged((String::new(), why))),
-                    (Err(why), None) => Err(why),
-                }
-            }
-            ("Pod", "UPDATE", "") => {
-                let (now, then) = (metadata_of(request.object)?, metadata_of(request.old_object)?);
-                let pod = read::<wire::Pod>(request.object).and_then(|wire| pod_of(&wire));
-                let old: wire::Pod = read(request.old_object).unwrap_or_default();
-                let is_bound = old.spec.0.is_some_and(|spec| !spec.node_name.as_str().is_empty());
-                let counted = is_bound && pod.as_ref().is_ok_and(Pod::asks);
-                let changed = placement::changed(&now, &then, counted);
-                let changed = changed.filter(|_| !placement::is_by(user, scheduler));
-                let name = pod.as_ref().map(first).unwrap_or_default();
-                Ok(changed.map_or(Self::Nothing, |why| Self::Forged((name, why))))
-            }
+            ("Pod", "CREATE", "") => Self::made(request, told),
+            ("Pod", "UPDATE", "") => Self::changed(request, told),
             ("Pod", "UPDATE", "ephemeralcontainers") => {
                 let (wire, old): (wire::Pod, wire::Pod) =
                     (read(request.object)?, read(request.old_object)?);
                 let before = ephemeral(&old);
                 let new = ephemeral(&wire).into_iter().filter(|name| !before.contains(name));
-                Ok(Self::Ephemeral { new: new.collect(), pod: pod_of(&wire)? })
+                Ok(Self::Ephemeral { new: new.collect(), pod: pod_of(&wire, request, told)? })
             }
             (_, "CREATE" | "UPDATE", "") if TEMPLATES.contains(&kind) => {
-                let (owning, old): (Owning<'_>, Owning<'_>) =
-                    (read(request.object)?, read(request.old_object)?);
-                let (now, then) = (template(kind, owning.spec), template(kind, old.spec));
-                // Whose owner's author was told already, or which says what it said.
-                let owned = owning.metadata.0.is_some_and(|one| !one.owner_references.0.is_empty());
-                if owned || now.map(RawValue::get) == then.map(RawValue::get) {
-                    return Ok(Self::Nothing);
-                }
-                let wire: wire::Pod = read(now)?;
-                let pod = pod_of(&wire)?;
-                let metadata = wire.metadata.0.unwrap_or_default();
-                let forged = placement::brought(&metadata, pod.asks());
-                Ok(Self::Template { forged: forged.map(|why| (first(&pod), why)), pod })
+                Self::of_owner(kind, request, told)
             }
             _ => Ok(Self::Nothing),
         }
+    }
+
+    fn made(request: &Request<'_>, told: &Mutation) -> Result<Self, &'static str> {
+        let user = request.user_info.0.as_ref();
+        let metadata = metadata_of(request.object)?;
+        if is_mirror(&metadata, user) {
+            return Ok(Self::Nothing);
+        }
+        let read = read(request.object).and_then(|wire| Ok((pod_of(&wire, request, told)?, wire)));
+        let asks = read.as_ref().map_or(true, |(pod, _)| pod.asks());
+        let forged = placement::brought(&metadata, asks);
+        let forged = forged.filter(|_| !placement::is_by(user, told.scheduler_account.as_deref()));
+        match (read, forged) {
+            (Ok((pod, wire)), forged) => {
+                let spec = wire.spec.0.unwrap_or_default();
+                let scheduling = Scheduling {
+                    scheduler: spec.scheduler_name.0.unwrap_or_default(),
+                    node: spec.node_name.0.unwrap_or_default(),
+                };
+                Ok(Self::Pod { forged: forged.map(|why| (first(&pod), why)), pod, scheduling })
+            }
+            (Err(_), Some(why)) => Ok(Self::Forged((String::new(), why))),
+            (Err(why), None) => Err(why),
+        }
+    }
+
+    fn changed(request: &Request<'_>, told: &Mutation) -> Result<Self, &'static str> {
+        let (now, then) = (metadata_of(request.object)?, metadata_of(request.old_object)?);
+        let pod = read::<wire::Pod>(request.object).and_then(|wire| pod_of(&wire, request, told));
+        let old: wire::Pod = read(request.old_object).unwrap_or_default();
+        let is_bound = old.spec.0.is_some_and(|spec| !spec.node_name.as_str().is_empty());
+        let counted = is_bound && pod.as_ref().is_ok_and(Pod::asks);
+        let (user, scheduler) = (request.user_info.0.as_ref(), told.scheduler_account.as_deref());
+        let changed = placement::changed(&now, &then, counted);
+        let changed = changed.filter(|_| !placement::is_by(user, scheduler));
+        let name = pod.as_ref().map(first).unwrap_or_default();
+        Ok(changed.map_or(Self::Nothing, |why| Self::Forged((name, why))))
+    }
+
+    /// Of what makes pods.
+    fn of_owner(kind: &str, request: &Request<'_>, told: &Mutation) -> Result<Self, &'static str> {
+        let (owning, old): (Owning<'_>, Owning<'_>) =
+            (read(request.object)?, read(request.old_object)?);
+        let (now, then) = (template(kind, owning.spec), template(kind, old.spec));
+        // Whose owner's author was told already, or which says what it said.
+        let owned = owning.metadata.0.is_some_and(|one| !one.owner_references.0.is_empty());
+        if owned || now.map(RawValue::get) == then.map(RawValue::get) {
+            return Ok(Self::Nothing);
+        }
+        let wire: wire::Pod = read(now)?;
+        let pod = pod_of(&wire, request, told)?;
+        let metadata = wire.metadata.0.unwrap_or_default();
+        let forged = placement::brought(&metadata, pod.asks());
+        Ok(Self::Template { forged: forged.map(|why| (first(&pod), why)), pod })
     }
 }
 
@@ -176,7 +172,7 @@ fn objects<T>(list: &List<Object<T>>) -> impl Iterator<Item = &T> {
 }
 
 /// What matters of a pod, or of a template of pods.
-fn pod_of(pod: &wire::Pod, namespace: &str, exempt: &[Exempt]) -> Result<Pod, &'static str> {
+fn pod_of(pod: &wire::Pod, request: &Request<'_>, told: &Mutation) -> Result<Pod, &'static str> {
     let spec = pod.spec.0.as_ref().ok_or(NO_POD)?;
     let volumes: BTreeMap<&str, &Volume> =
         spec.volumes.0.iter().map(|one| (one.name.as_str(), one)).collect();
@@ -197,7 +193,7 @@ fn pod_of(pod: &wire::Pod, namespace: &str, exempt: &[Exempt]) -> Result<Pod, &'
             .into_iter()
             .flat_map(objects)
             .map(|one| Container {
-                exempt: is_exempt(exempt, namespace, one.image.as_str()),
+                exempt: is_exempt(&told.exempt, request.namespace.as_str(), one.image.as_str()),
                 ..container(one, &volumes)
             })
             .collect(),

@@ -4,8 +4,6 @@ use mpsgate_cluster::admission::Pod;
 use mpsgate_config::{Exempt, Ipc, Policy};
 use serde_json::{Value, json};
 
-use super::object::Scheduling;
-
 /// What Kubernetes writes where a pod names no scheduler, before any webhook sees it.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
@@ -31,6 +29,12 @@ pub struct Mutation {
     /// Not a change, but the nodes' `policy.exempt`: what these containers show of GPUs is not
     /// evaluated.
     pub exempt: Vec<Exempt>,
+}
+
+/// What a pod says of its scheduler.
+pub(super) struct Scheduling {
+    pub(super) scheduler: String,
+    pub(super) node: String,
 }
 
 impl Default for Mutation {

@@ -1,23 +1,10 @@
 //! Where a scheduler put a pod stands in annotations of the pod. A scheduler writes them as it
 //! binds; from anybody else they are forged.
 
-use mpsgate_kubernetes::PLACEMENT;
+use mpsgate_kubernetes::{PLACEMENT, WRITTEN};
 use mpsgate_model::{Code, GPU_COUNT, Refusal};
 
 use super::wire::{Metadata, User};
-
-/// All that mpsgate-scheduler writes on a pod: its own, and those of ACK and gpushare.
-pub(super) const WRITTEN: [&str; 9] = [
-    PLACEMENT,
-    "ALIYUN_COM_GPU_MEM_IDX",
-    "ALIYUN_COM_GPU_MEM_POD",
-    "ALIYUN_COM_GPU_MEM_DEV",
-    "ALIYUN_COM_GPU_MEM_ASSIGNED",
-    "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
-    "scheduler.framework.gpushare.allocation",
-    "scheduler.framework.gpushare.assigned",
-    "scheduler.framework.gpushare.assume-time",
-];
 
 /// Whether the request is `account`'s: `system:serviceaccount:NAMESPACE:NAME`.
 pub(super) fn is_by(user: Option<&User>, account: Option<&str>) -> bool {

@@ -6,16 +6,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use mpsgate_policy::{may_read_annotation, pod_annotation};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
 
 /// More than any pod has of anything. What has more is not looked at.
-const MOST: usize = 10_000;
+pub(super) const MOST: usize = 10_000;
 
 /// A value that is made of whatever stands there.
 pub(super) trait Shape<'de>: Default {
+    fn read<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Any(PhantomData))
+    }
+
     fn of_bool(_: bool) -> Self {
         Self::default()
     }
@@ -81,19 +83,17 @@ macro_rules! deserialized_by_shape {
     ($($type:ty $(, $parameter:ident: $bound:path)?;)+) => { $(
         impl<'de $(, $parameter: $bound)?> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                from.deserialize_any(Any(PhantomData))
+                Shape::read(from)
             }
         }
     )+ };
 }
+pub(super) use deserialized_by_shape;
 
 deserialized_by_shape! {
     Text;
     Flag;
-    Kept;
     Texts;
-    Quantities;
-    super::wire::Volume;
     List<T>, T: Element<'de>;
     Object<T>, T: Deserialize<'de>;
 }
@@ -187,41 +187,6 @@ impl<'de, T: Deserialize<'de>> Shape<'de> for Object<T> {
     }
 }
 
-/// Labels or annotations: those that [`super::wire::KEPT`] names.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Kept {
-    pub(super) known: BTreeMap<&'static str, Text>,
-    /// Whether one of the others would have NVIDIA's toolkit give a card.
-    pub(super) names_cards: bool,
-}
-
-impl Kept {
-    pub(super) fn has(&self, key: &str) -> bool {
-        self.known.contains_key(key)
-    }
-
-    pub(super) fn text(&self, key: &str) -> Option<&str> {
-        self.known.get(key)?.0.as_deref()
-    }
-}
-
-impl<'de> Shape<'de> for Kept {
-    fn of_map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
-        let mut kept = Self::default();
-        while let Some(key) = map.next_key::<String>()? {
-            match super::wire::kept(&key) {
-                Some(key) => drop(kept.known.insert(key, map.next_value()?)),
-                None if may_read_annotation(&key) => {
-                    let value: Text = map.next_value()?;
-                    kept.names_cards |= pod_annotation(&key, value.as_str());
-                }
-                None => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        Ok(kept)
-    }
-}
-
 /// Texts by name, all of them.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Texts(pub(super) BTreeMap<String, Text>);
@@ -234,27 +199,6 @@ impl<'de> Shape<'de> for Texts {
                 return Err(A::Error::custom("a list is too long to be looked at"));
             }
             kept.insert(key, value);
-        }
-        Ok(Self(kept))
-    }
-}
-
-/// Amounts of resources of ours, as written.
-#[derive(Debug, Default)]
-pub(super) struct Quantities(pub(super) BTreeMap<String, Box<RawValue>>);
-
-impl<'de> Shape<'de> for Quantities {
-    fn of_map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
-        let mut kept = BTreeMap::new();
-        while let Some(key) = map.next_key::<String>()? {
-            if super::wire::is_ours(&key) {
-                if kept.len() == MOST {
-                    return Err(A::Error::custom("a list is too long to be looked at"));
-                }
-                kept.insert(key, map.next_value()?);
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
         }
         Ok(Self(kept))
     }

@@ -1,31 +1,15 @@
 //! The fields of a review that are read, and no others.
 
-use serde::Deserialize;
 use serde::de::{IgnoredAny, MapAccess};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::placement::WRITTEN;
-use super::shape::{Element, Flag, Kept, List, Object, Quantities, Shape, Text, Texts};
-use mpsgate_model::{GPU_COUNT, MEMORY_ANNOTATIONS};
+use super::kept::{Kept, Quantities};
+use super::shape::{Element, Flag, List, Object, Shape, Text, Texts, deserialized_by_shape};
 use mpsgate_policy::{clean, may_read_variable};
 
-/// The kubelet's copy of a static pod: the pod runs, whatever becomes of the copy.
-pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 /// What gives a container its cards, where NVIDIA's runtime is the engine's.
 pub(super) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
-/// Domains that resources of ours are in; what others write wrong is theirs.
-const DOMAINS: [&str; 3] = ["aliyun.com/", "nvidia.com/", "mpsgate.io/"];
-
-/// The key, where labels or annotations of that name are read.
-pub(super) fn kept(key: &str) -> Option<&'static str> {
-    let known = [MIRROR, GPU_COUNT].into_iter().chain(MEMORY_ANNOTATIONS).chain(WRITTEN);
-    known.into_iter().find(|known| *known == key)
-}
-
-/// Whether a resource of that name is one of ours.
-pub(super) fn is_ours(resource: &str) -> bool {
-    DOMAINS.iter().any(|domain| resource.starts_with(domain))
-}
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -215,6 +199,8 @@ impl Element<'_> for Volume {
         !self.name.as_str().is_empty()
     }
 }
+
+deserialized_by_shape! { Volume; }
 
 impl<'de> Shape<'de> for Volume {
     fn of_map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {

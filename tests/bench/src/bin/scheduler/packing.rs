@@ -150,7 +150,7 @@ impl Packer {
             Self::Ours { ledger, nodes, .. } => nodes
                 .iter()
                 .flat_map(|node| ledger.cards(node).unwrap_or_default())
-                .map(|card| (card.total.0 - card.used.0, 100 - card.core_percent))
+                .map(|usage| (usage.card.memory.0 - usage.used.0, 100 - usage.core_percent))
                 .collect(),
             Self::Plain { nodes, .. } => {
                 nodes.iter().flatten().map(|card| (card.free, card.core)).collect()

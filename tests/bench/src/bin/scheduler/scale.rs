@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use mpsgate_cluster::{Container, Ledger, Node, Pod, Request, Snapshot};
+use mpsgate_cluster::{Container, Ledger, Node, Pod, PodRequest, Snapshot};
 use mpsgate_model::{Kind, Mib, Placement};
 use mpsgate_policy::schedule::Word;
 use nix::time::{ClockId, clock_gettime};
@@ -137,7 +137,7 @@ fn several(uid: String) -> Pod {
         one("b", Kind::Main, 4),
         one("c", Kind::Main, 3),
     ];
-    let request = Request { containers, cards: 1 };
+    let request = PodRequest { containers, cards: 1 };
     Pod { request, ..pod(uid, workload::Task { memory: 1, cards: 1, core: 0 }) }
 }
 

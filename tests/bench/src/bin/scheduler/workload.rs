@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use mpsgate_cluster::{Container, Node, Pod, Request};
+use mpsgate_cluster::{Container, Node, Pod, PodRequest};
 use mpsgate_model::{CardReport, Kind, Mib};
 use mpsgate_policy::schedule::Word;
 
@@ -131,7 +131,7 @@ pub(crate) fn pod(uid: String, task: Task) -> Pod {
         name: format!("pod-{uid}"),
         namespace: "default".to_owned(),
         uid,
-        request: Request { containers: vec![container], cards: task.cards },
+        request: PodRequest { containers: vec![container], cards: task.cards },
         node: None,
         layout: None,
         finished: false,

@@ -9,44 +9,36 @@ use std::collections::BTreeMap;
 
 use mpsgate_model::Kind;
 
-use crate::{Lifecycle, LimitError, Limits, Pod, Pods};
+use crate::{Lifecycle, Limits, Pod, Pods};
 
 /// What one pod may still take, running containers included: what their grants hold is the caller's
 /// to subtract.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Promise {
+pub struct BoundPod {
     /// The pod's uid.
     pub uid: String,
     /// Of a static pod: the uid that its containers carry.
     pub static_hash: Option<String>,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
     /// What it needs at most at any moment from now on.
     pub request: Limits,
     /// What each of its containers that runs, or may run, is given; those without GPU are left out.
     pub containers: Vec<(String, Kind, Limits)>,
-    /// Limits that cannot be counted. Their containers are promised nothing, and are to be refused.
-    pub unreadable: Vec<(String, LimitError)>,
 }
 
-/// One promise for each pod that may still take something, by uid.
+/// The pods that may still take something, by uid.
 #[must_use]
-pub fn promises(pods: &Pods) -> Vec<Promise> {
-    let mut all: Vec<Promise> = pods.iter().filter_map(|pod| promise(pod)).collect();
+pub fn bound_pods(pods: &Pods) -> Vec<BoundPod> {
+    let mut all: Vec<BoundPod> = pods.iter().filter_map(|pod| bound_pod(pod)).collect();
     all.sort_by(|a, b| a.uid.cmp(&b.uid));
     all
 }
 
 /// What `pod` may still take; `None` where that is nothing.
-#[must_use]
-pub fn promise(pod: &Pod) -> Option<Promise> {
+fn bound_pod(pod: &Pod) -> Option<BoundPod> {
     if pod.finished {
         return None;
     }
     let mut containers = Vec::new();
-    let mut unreadable = Vec::new();
     // Of those that may run: sidecars so far, the most while an init container runs, main ones
     // together.
     let (mut sidecars, mut most, mut main) =
@@ -61,13 +53,10 @@ pub fn promise(pod: &Pod) -> Option<Promise> {
         if !may_run {
             continue;
         }
-        let limits = match &container.limits {
-            Ok(limits) if limits.is_empty() => continue,
-            Ok(limits) => limits,
-            Err(error) => {
-                unreadable.push((container.name.clone(), error.clone()));
-                continue;
-            }
+        // A limit that cannot be counted gives nothing; its container is refused.
+        let Some(limits) = container.limits.as_ref().ok().filter(|limits| !limits.is_empty())
+        else {
+            continue;
         };
         containers.push((container.name.clone(), container.kind, limits.clone()));
         match container.kind {
@@ -83,20 +72,17 @@ pub fn promise(pod: &Pod) -> Option<Promise> {
             }
         }
     }
-    if containers.is_empty() && unreadable.is_empty() {
+    if containers.is_empty() {
         return None;
     }
     let mut request = main;
     request.add(&sidecars);
     request.raise(&most);
-    Some(Promise {
+    Some(BoundPod {
         uid: pod.uid.clone(),
         static_hash: pod.static_hash.clone(),
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
         request,
         containers,
-        unreadable,
     })
 }
 

@@ -32,7 +32,7 @@ fn pod(policy: &str, deleting: bool, containers: &[(&str, &str, &str, Value)]) -
 }
 
 fn memory(pod: &Pod) -> Option<u64> {
-    promise(pod).map(|promise| mib(&promise.request) / 1024)
+    bound_pod(pod).map(|bound| mib(&bound.request) / 1024)
 }
 
 fn mib(limits: &Limits) -> u64 {
@@ -76,17 +76,14 @@ fn counts_as_kubernetes_does() {
 }
 
 #[test]
-fn what_ended_for_good_is_promised_no_more() {
+fn what_ended_for_good_counts_no_more() {
     let done =
         [("init", "i", "9", ended(0)), ("main", "a", "3", running()), ("main", "b", "4", ended(0))];
     assert_eq!(memory(&pod("Never", false, &done)), Some(3));
     // Between two restarts it still counts.
     assert_eq!(memory(&pod("Always", false, &done)), Some(7));
-    let promise = promise(&pod("Never", false, &done)).expect("something");
-    assert_eq!(
-        promise.containers.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(),
-        ["a"]
-    );
+    let bound = bound_pod(&pod("Never", false, &done)).expect("something");
+    assert_eq!(bound.containers.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(), ["a"]);
 }
 
 #[test]
@@ -101,19 +98,18 @@ fn a_pod_that_is_being_deleted_keeps_only_what_runs() {
 }
 
 #[test]
-fn a_finished_pod_and_one_without_gpu_promise_nothing() {
+fn a_finished_pod_and_one_without_gpu_take_nothing() {
     let mut finished = pod("Always", false, &[("main", "a", "3", waiting())]);
     finished.finished = true;
-    assert_eq!(promise(&finished), None);
-    assert_eq!(promise(&pod("Always", false, &[("main", "a", "0", waiting())])), None);
+    assert_eq!(bound_pod(&finished), None);
+    assert_eq!(bound_pod(&pod("Always", false, &[("main", "a", "0", waiting())])), None);
 }
 
 #[test]
-fn a_limit_that_cannot_be_counted_promises_nothing_but_is_named() {
+fn a_limit_that_cannot_be_counted_counts_for_nothing() {
     let containers = [("main", "a", "1500m", waiting()), ("main", "b", "4", waiting())];
-    let promise = promise(&pod("Always", false, &containers)).expect("something");
-    assert_eq!(mib(&promise.request), 4096);
-    assert_eq!(promise.unreadable[0].0, "a");
+    let bound = bound_pod(&pod("Always", false, &containers)).expect("something");
+    assert_eq!(mib(&bound.request), 4096);
 }
 
 #[test]
@@ -144,7 +140,7 @@ fn resources_are_counted_apart_and_added_up_as_memory() {
 }
 
 #[test]
-fn promises_come_by_uid() {
+fn bound_pods_come_by_uid() {
     let pods: Pods = ["b", "a"]
         .into_iter()
         .map(|uid| Pod {
@@ -152,6 +148,6 @@ fn promises_come_by_uid() {
             ..pod("Always", false, &[("main", "m", "1", waiting())])
         })
         .collect();
-    let uids: Vec<_> = promises(&pods).into_iter().map(|promise| promise.uid).collect();
+    let uids: Vec<_> = bound_pods(&pods).into_iter().map(|bound| bound.uid).collect();
     assert_eq!(uids, ["a", "b"]);
 }
