@@ -3,6 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+/// The longest settings file that is read.
+pub const MAX_BYTES: usize = 1 << 20;
+
 /// Why settings cannot be used. Lines count from 1.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -33,8 +36,8 @@ pub enum ConfigError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Longer than [`MAX_BYTES`](crate::MAX_BYTES).
-    #[error("{} is longer than {} bytes", file.display(), crate::MAX_BYTES)]
+    /// Longer than [`MAX_BYTES`].
+    #[error("{} is longer than {} bytes", file.display(), MAX_BYTES)]
     TooLong {
         /// The file.
         file: PathBuf,

@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
+use crate::error::MAX_BYTES;
 use crate::{Config, ConfigError, keys};
-
-/// The longest settings file that is read.
-pub const MAX_BYTES: usize = 1 << 20;
 
 /// `O_NONBLOCK` of Linux on `x86_64` and `aarch64`: opening a pipe must not wait for its writer.
 const O_NONBLOCK: i32 = 0o4000;

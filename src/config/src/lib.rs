@@ -17,8 +17,8 @@ mod reload;
 mod runtime;
 mod settings;
 
-pub use error::ConfigError;
-pub use file::{MAX_BYTES, Origin, runs_as_root};
+pub use error::{ConfigError, MAX_BYTES};
+pub use file::{Origin, runs_as_root};
 pub use reload::{Change, Taken};
 pub use runtime::{find_runtime, runtime_for_pass_through, runtime_path_hint};
 pub use settings::{

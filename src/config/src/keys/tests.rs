@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::settings::{Kubeconfig, Listen, Manage, NodeName, SlicesUid};
 
 const SHIPPED: &str = include_str!("../../../../config/config.toml");
 

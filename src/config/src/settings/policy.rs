@@ -1,0 +1,113 @@
+//! `[policy]`.
+
+/// `[policy]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Policy {
+    /// A container that could reach a managed card without a grant.
+    pub unallocated: Unallocated,
+    /// `NVIDIA_VISIBLE_DEVICES` that names a managed card, without a request.
+    pub visible_devices: VisibleDevices,
+    /// A privileged container without a request.
+    pub privileged: Privileged,
+    /// The IPC namespace of a container with a request.
+    pub ipc: Ipc,
+    /// A container with a request that sees the host's processes, or those of another container.
+    pub host_pid: HostPid,
+    /// A granted container that takes what is not its own.
+    pub enforce: Enforce,
+    /// MiB that NVML may show of a container above its grant before it counts as over.
+    pub tolerance_mib: u32,
+    /// Containers that may use cards without a grant.
+    pub exempt: Vec<Exempt>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            unallocated: Unallocated::Refuse,
+            visible_devices: VisibleDevices::Refuse,
+            privileged: Privileged::RemoveNodes,
+            ipc: Ipc::RequireHost,
+            host_pid: HostPid::Refuse,
+            enforce: Enforce::Kill,
+            tolerance_mib: 512,
+            exempt: Vec::new(),
+        }
+    }
+}
+
+words! {
+    /// What happens to a container that could reach a managed card without a grant.
+    Unallocated {
+        /// It does not start.
+        Refuse = "refuse",
+        /// It starts without the cards.
+        Strip = "strip",
+        /// It starts as it is, and a warning is logged.
+        Warn = "warn",
+    }
+}
+
+words! {
+    /// What happens where `NVIDIA_VISIBLE_DEVICES` names a managed card without a request.
+    VisibleDevices {
+        /// The container does not start.
+        Refuse = "refuse",
+        /// The variable becomes `void`.
+        Strip = "strip",
+    }
+}
+
+words! {
+    /// What is done to a privileged container without a request.
+    Privileged {
+        /// The nodes of managed cards are taken off its list of devices.
+        RemoveNodes = "remove-nodes",
+        /// Its allow-all device rule becomes a list of all devices but NVIDIA's, too.
+        Close = "close",
+    }
+}
+
+words! {
+    /// What happens to a container with a request in the host's PID namespace or another
+    /// container's.
+    HostPid {
+        /// It does not start.
+        Refuse = "refuse",
+        /// It starts, and a warning is logged.
+        Warn = "warn",
+    }
+}
+
+words! {
+    /// The IPC namespace that a container with a request must have.
+    Ipc {
+        /// That of the MPS daemon, which is the host's.
+        RequireHost = "require-host",
+        /// What the node's driver was seen to need; until that is known, the host's.
+        Auto = "auto",
+        /// Any.
+        Any = "any",
+    }
+}
+
+words! {
+    /// What is done to a container with a grant that takes from its neighbours what is theirs.
+    Enforce {
+        /// It is killed, and the reason is kept.
+        Kill = "kill",
+        /// It is named, and nothing is done.
+        Report = "report",
+    }
+}
+
+/// One `[[policy.exempt]]`: both must match.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(test, derive(serde::Serialize))]
+pub struct Exempt {
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Image repository without a tag, repository with digest, or digest.
+    pub image: String,
+}
