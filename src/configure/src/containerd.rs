@@ -7,6 +7,7 @@
 //! built-in one before 2.0, so ours are always whole.
 
 mod edit;
+mod handler;
 mod report;
 mod template;
 mod trial;
@@ -14,9 +15,10 @@ mod view;
 
 use std::path::Path;
 
+use self::handler::Handler;
 pub use self::report::{check, check_dump, serves_cri};
 pub use self::trial::trial;
-use self::view::{Handler, View};
+use self::view::View;
 use crate::overlay::Overlay;
 use crate::text::{check_name, read};
 use crate::{Before, Change, ConfigureError, Options, Plan, Source, Version};
@@ -120,25 +122,9 @@ fn decide(
 ) -> Result<Steps, ConfigureError> {
     let default = view.default_name();
     let handlers = view.handlers();
-    let found = handlers.iter().find(|handler| handler.name == default);
-    let unfit = |why: String| ConfigureError::Default {
-        path: view.owner().to_owned(),
-        handler: default.clone(),
-        why,
-        fit: "of type io.containerd.runc.v2 as default_runtime_name",
-    };
-    let model = match found {
-        // The built-in one.
-        None if default == "runc" => Handler::built_in(),
-        None => return Err(unfit("is not defined".to_owned())),
-        Some(handler) => handler.clone(),
-    };
-    if !model.is_runc_type() {
-        return Err(unfit(format!("is of type {}, which runs no OCI runtime", model.kind)));
-    }
+    check_model(view, &handlers, &default)?;
     let mut steps = Steps { model: default.clone(), ..Steps::default() };
-    let ours = handlers.iter().find(|handler| handler.name == options.name);
-    match ours {
+    match handlers.iter().find(|handler| handler.name == options.name) {
         None => steps.add = true,
         Some(handler) if !options.is_shim(&handler.program) => {
             return Err(ConfigureError::NameTaken {
@@ -154,54 +140,66 @@ fn decide(
         return Ok(steps);
     }
     steps.default = default != options.name;
-    // The default that ours stands for was fit when it was first written, and need not be now.
-    if let Some(before) = options.before.as_ref().filter(|_| !steps.default)
-        && let Some(program) = options.lost(&before.default)
-    {
-        return Err(ConfigureError::OtherRuntime {
-            handler: before.default.clone(),
-            program: program.to_owned(),
-            runtime: options.runtime.clone(),
-        });
+    if !steps.default {
+        options.check_default_before()?;
     }
-    if found.is_none() && default != options.name {
+    if steps.default && !handlers.iter().any(|handler| handler.name == default) {
         steps.lead.push(default.clone());
     }
-    for handler in &handlers {
-        if handler.name == options.name {
-            continue;
-        }
-        if !handler.is_runc_type() {
-            notes.push(format!(
-                "handler {} is of type {}: mpsgate cannot stand before it",
-                handler.name, handler.kind
-            ));
-        } else if options.is_shim(&handler.program) {
-            if let Some(program) = options.lost(&handler.name) {
-                notes.push(options.stays(&format!("handler {}", handler.name), program));
-                steps.give_back.push((handler.name.clone(), program.to_owned()));
-            } else if !handler.has_annotations() {
-                steps.lead.push(handler.name.clone());
-            }
-        } else if options.may_lead(&handler.program) {
-            if !options.is_real(&handler.program) {
-                notes.push(format!(
-                    "handler {} ran {} and now runs {} through mpsgate",
-                    handler.name, handler.program, options.runtime
-                ));
-            }
-            steps.lead.push(handler.name.clone());
-        } else if handler.name == default {
-            return Err(ConfigureError::OtherRuntime {
-                handler: default,
-                program: handler.program.clone(),
-                runtime: options.runtime.clone(),
-            });
-        } else {
-            notes.push(options.stays(&format!("handler {}", handler.name), &handler.program));
-        }
+    for handler in handlers.iter().filter(|handler| handler.name != options.name) {
+        lead(handler, handler.name == default, options, &mut steps, notes)?;
     }
     Ok(steps)
+}
+
+/// Whether the default handler, of which ours is a copy, runs an OCI runtime. The built-in one need
+/// not be in the settings.
+fn check_model(view: &View, handlers: &[Handler], default: &str) -> Result<(), ConfigureError> {
+    let why = match handlers.iter().find(|handler| handler.name == default) {
+        Some(model) if !model.is_runc_type() => {
+            format!("is of type {}, which runs no OCI runtime", model.kind)
+        }
+        None if default != "runc" => "is not defined".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(ConfigureError::Default {
+        path: view.owner().to_owned(),
+        handler: default.to_owned(),
+        why,
+        fit: "of type io.containerd.runc.v2 as default_runtime_name",
+    })
+}
+
+/// What becomes of a handler that is not ours.
+fn lead(
+    handler: &Handler,
+    is_default: bool,
+    options: &Options,
+    steps: &mut Steps,
+    notes: &mut Vec<String>,
+) -> Result<(), ConfigureError> {
+    let Handler { name, kind, program, .. } = handler;
+    let title = format!("handler {name}");
+    if !handler.is_runc_type() {
+        notes.push(format!("{title} is of type {kind}: mpsgate cannot stand before it"));
+    } else if options.is_shim(program) {
+        if let Some(program) = options.lost(name) {
+            notes.push(options.stays(&title, program));
+            steps.give_back.push((name.clone(), program.to_owned()));
+        } else if !handler.has_annotations() {
+            steps.lead.push(name.clone());
+        }
+    } else if options.may_lead(program) {
+        if !options.is_real(program) {
+            notes.push(options.ran(&title, program));
+        }
+        steps.lead.push(name.clone());
+    } else if is_default {
+        return Err(options.other_runtime(name, program));
+    } else {
+        notes.push(options.stays(&title, program));
+    }
+    Ok(())
 }
 
 /// Reads the result as containerd will, and looks whether it says what was decided.

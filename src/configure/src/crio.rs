@@ -8,6 +8,7 @@
 
 mod dump;
 mod flags;
+mod handler;
 mod report;
 mod trial;
 mod view;
@@ -18,9 +19,10 @@ use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item};
 
 pub use self::flags::Flags;
+use self::handler::{Handler, INHERITS, Origin, PLATFORMS};
 pub use self::report::{check, check_dump};
 pub use self::trial::{Reading, reading, trial};
-use self::view::{Handler, Origin, View};
+use self::view::View;
 use crate::overlay::Overlay;
 use crate::text::{Frame, check_name, parent, read};
 use crate::toml::{from_plain, lift_comments, open, set_in, table_in};
@@ -39,10 +41,6 @@ pub fn path(flags: &Flags) -> PathBuf {
     }
 }
 const HEAD: &str = "# Written by mpsgate configure crio; --undo takes it away.\n";
-/// What is named in `runtimes` for a platform runs instead of `runtime_path`.
-const PLATFORMS: &str = "platform_runtime_paths";
-/// Takes program, type and root of the default handler.
-const INHERITS: &str = "inherit_default_runtime";
 
 /// A handler's name and its keys.
 type Keys = (String, Map<String, Value>);
@@ -97,46 +95,7 @@ fn decide(
     options: &Options,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Keys>, ConfigureError> {
-    let default = view.default_name();
-    let mut model = view.handler(default);
-    let unfit = |why: String| ConfigureError::Default {
-        path: view.owner(path),
-        handler: default.to_owned(),
-        why,
-        fit: "of runtime_type \"oci\" or \"pod\" as default_runtime, below [crio.runtime]",
-    };
-    if view.named(default).is_none() && default != options.name {
-        return Err(unfit("is not defined".to_owned()));
-    }
-    if !model.runs_a_program() {
-        return Err(unfit(format!("is of type {}, which runs no OCI runtime", model.kind)));
-    }
-    if let Some(taken) = view.named(&options.name)
-        && !options.is_shim(&taken.program)
-        && !taken.inherits
-        && let Origin::File(file) = &taken.origin
-    {
-        return Err(ConfigureError::NameTaken {
-            path: file.clone(),
-            name: options.name.clone(),
-            program: taken.program.clone(),
-        });
-    }
-    let leads = options.keep_default
-        || default == options.name
-        || options.is_shim(&model.program)
-        || options.may_lead(&model.program);
-    if !leads {
-        // Which handler is built in is not known without the version.
-        if options.engine.is_some() || model.origin != Origin::BuiltIn {
-            return Err(ConfigureError::OtherRuntime {
-                handler: model.name,
-                program: model.program,
-                runtime: options.runtime.clone(),
-            });
-        }
-        model = Handler::bare(default);
-    }
+    let model = model(view, path, options)?;
     let mut handlers = vec![(options.name.clone(), copy_of(&model, options))];
     if options.keep_default {
         return Ok(handlers);
@@ -170,6 +129,47 @@ fn decide(
         }
     }
     Ok(handlers)
+}
+
+/// The default handler, of which ours is a copy.
+fn model(view: &View, path: &Path, options: &Options) -> Result<Handler, ConfigureError> {
+    let default = view.default_name();
+    let model = view.handler(default);
+    let unfit = |why: String| ConfigureError::Default {
+        path: view.owner(path),
+        handler: default.to_owned(),
+        why,
+        fit: "of runtime_type \"oci\" or \"pod\" as default_runtime, below [crio.runtime]",
+    };
+    if view.named(default).is_none() && default != options.name {
+        return Err(unfit("is not defined".to_owned()));
+    }
+    if !model.runs_a_program() {
+        return Err(unfit(format!("is of type {}, which runs no OCI runtime", model.kind)));
+    }
+    if let Some(taken) = view.named(&options.name)
+        && !options.is_shim(&taken.program)
+        && !taken.inherits
+        && let Origin::File(file) = &taken.origin
+    {
+        return Err(ConfigureError::NameTaken {
+            path: file.clone(),
+            name: options.name.clone(),
+            program: taken.program.clone(),
+        });
+    }
+    let leads = options.keep_default
+        || default == options.name
+        || options.is_shim(&model.program)
+        || options.may_lead(&model.program);
+    if leads {
+        return Ok(model);
+    }
+    // Which handler is built in is not known without the version.
+    if options.engine.is_some() || model.origin != Origin::BuiltIn {
+        return Err(options.other_runtime(&model.name, &model.program));
+    }
+    Ok(Handler::bare(default))
 }
 
 /// Who loses running containers by it.

@@ -16,6 +16,13 @@ pub const VALIDATES_FROM: crate::Version = crate::Version(23, 0);
 /// ends.
 const RELOAD: &str = "systemctl reload docker";
 
+/// What no setting of Docker's changes.
+const BEYOND: [&str; 3] = [
+    "whoever may use Docker's socket can still say docker run --runtime=runc: dockerd keeps that name for itself",
+    "BuildKit runs runc from $PATH, whatever the default is: docker build bypasses mpsgate and gets no grant",
+    "containers made before keep the runtime that they were made with: docker inspect -f '{{.HostConfig.Runtime}}' NAME",
+];
+
 /// What to change. `command_line` is that of the running dockerd, if any: a setting that stands
 /// there and in the file keeps it from starting.
 ///
@@ -33,69 +40,12 @@ pub fn plan(
     let root = Object::of(path, &body)?;
     let runtimes = section(path, &root)?;
     let mut notes = Vec::new();
-
     let default = text_of(path, &root, "default-runtime")?.unwrap_or_else(|| "runc".to_owned());
     let is_ours = default == options.name;
-    let program_of_default = program(&runtimes, &default);
-    if !options.keep_default
-        && !is_ours
-        && !options.may_lead(&program_of_default)
-        && !options.is_shim(&program_of_default)
-    {
-        return Err(ConfigureError::OtherRuntime {
-            handler: default,
-            program: program_of_default,
-            runtime: options.runtime.clone(),
-        });
+    if !options.keep_default {
+        check_default(&runtimes, &default, options)?;
     }
-    if let Some(before) = options.before.as_ref().filter(|_| is_ours && !options.keep_default)
-        && let Some(program) = options.lost(&before.default)
-    {
-        return Err(ConfigureError::OtherRuntime {
-            handler: before.default.clone(),
-            program: program.to_owned(),
-            runtime: options.runtime.clone(),
-        });
-    }
-    let mut edited = runtimes.text.to_owned();
-    for (name, entry) in &runtimes.entries {
-        let program = entry.program();
-        if options.is_shim(&program) {
-            if let Some(program) = options.lost(name).filter(|_| *name != options.name) {
-                notes.push(options.stays(&format!("runtime {name}"), program));
-                edited = with_path(path, &edited, &root, name, program)?;
-            }
-            continue;
-        }
-        if name == &options.name {
-            return Err(ConfigureError::NameTaken {
-                path: path.to_owned(),
-                name: name.clone(),
-                program,
-            });
-        }
-        if options.keep_default {
-            continue;
-        }
-        if entry.path.is_some() && options.may_lead(&program) {
-            if !options.is_real(&program) {
-                notes.push(format!(
-                    "runtime {name} ran {program} and now runs {} through mpsgate",
-                    options.runtime
-                ));
-            }
-            edited = with_path(path, &edited, &root, name, &options.shim)?;
-        } else {
-            notes.push(options.stays(&format!("runtime {name}"), &program));
-        }
-    }
-    if !runtimes.entries.iter().any(|(name, _)| name == &options.name) {
-        edited = edit(path, &edited, &root, |runtimes, style| {
-            Ok(runtimes.with(&options.name, style, |style| {
-                style.nested(&[("path", quote(&options.shim))])
-            }))
-        })?;
-    }
+    let edited = led(path, &root, &runtimes, options, &mut notes)?;
     let file = Style::file();
     let mut body = body.clone();
     if edited != runtimes.text {
@@ -116,10 +66,68 @@ pub fn plan(
         flags(command_line)?;
         changes.push(Change { path: path.to_owned(), before, after });
     }
-    notes.push("whoever may use Docker's socket can still say docker run --runtime=runc: dockerd keeps that name for itself".to_owned());
-    notes.push("BuildKit runs runc from $PATH, whatever the default is: docker build bypasses mpsgate and gets no grant".to_owned());
-    notes.push("containers made before keep the runtime that they were made with: docker inspect -f '{{.HostConfig.Runtime}}' NAME".to_owned());
+    notes.extend(BEYOND.map(str::to_owned));
     Ok(Plan { changes, notes, restart: RELOAD.to_owned() })
+}
+
+/// Whether the default runtime, ours or what ours will stand for, may be led through mpsgate.
+fn check_default(
+    runtimes: &Runtimes<'_>,
+    default: &str,
+    options: &Options,
+) -> Result<(), ConfigureError> {
+    if default == options.name {
+        return options.check_default_before();
+    }
+    let program = program(runtimes, default);
+    if options.may_lead(&program) || options.is_shim(&program) {
+        return Ok(());
+    }
+    Err(options.other_runtime(default, &program))
+}
+
+/// The section of the runtimes as it should be: ours is there, and the others are led through it
+/// where they may be.
+fn led(
+    path: &Path,
+    root: &Object<'_>,
+    runtimes: &Runtimes<'_>,
+    options: &Options,
+    notes: &mut Vec<String>,
+) -> Result<String, ConfigureError> {
+    let mut edited = runtimes.text.to_owned();
+    for (name, entry) in &runtimes.entries {
+        let program = entry.program();
+        let title = format!("runtime {name}");
+        if options.is_shim(&program) {
+            if let Some(program) = options.lost(name).filter(|_| *name != options.name) {
+                notes.push(options.stays(&title, program));
+                edited = with_path(path, &edited, root, name, program)?;
+            }
+        } else if *name == options.name {
+            return Err(ConfigureError::NameTaken {
+                path: path.to_owned(),
+                name: options.name.clone(),
+                program,
+            });
+        } else if options.keep_default {
+        } else if entry.path.is_some() && options.may_lead(&program) {
+            if !options.is_real(&program) {
+                notes.push(options.ran(&title, &program));
+            }
+            edited = with_path(path, &edited, root, name, &options.shim)?;
+        } else {
+            notes.push(options.stays(&title, &program));
+        }
+    }
+    if !runtimes.entries.iter().any(|(name, _)| name == &options.name) {
+        edited = edit(path, &edited, root, |runtimes, style| {
+            Ok(runtimes.with(&options.name, style, |style| {
+                style.nested(&[("path", quote(&options.shim))])
+            }))
+        })?;
+    }
+    Ok(edited)
 }
 
 /// What the runtimes run, by the file; for a file as it was before mpsgate wrote it.

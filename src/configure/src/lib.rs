@@ -17,89 +17,26 @@ pub mod disk;
 pub mod docker;
 mod error;
 mod json;
+mod options;
 mod overlay;
 pub mod podman;
+mod source;
 mod text;
 mod toml;
 
-use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 
 pub use disk::Disk;
 pub use error::ConfigureError;
+pub use options::{Before, Options, Version};
+pub use source::Source;
+
+pub(crate) use options::base;
 
 /// Annotations that reach the runtime only where containerd is told so. `path.Match`, by which it
 /// compares, lets no `*` cross a `/`; these name whose they are, so no foreign annotation is passed
 /// on.
 pub const ANNOTATIONS: [&str; 2] = ["mpsgate.io/*", "aliyun.com/*"];
-
-/// Where settings are read from. The real one is the file system; tests have a map.
-pub trait Source {
-    /// A file's text; `None` where there is no file.
-    ///
-    /// # Errors
-    /// What the system said, also for a file that is not UTF-8.
-    fn read(&self, path: &Path) -> io::Result<Option<String>>;
-    /// The files of a directory, by name; none where there is no directory.
-    fn list(&self, directory: &Path) -> Vec<PathBuf>;
-    /// All files below a directory, whatever their names, in the order of Go's `filepath.Walk`: by
-    /// name, folder by folder, no link followed. None where there is no directory.
-    ///
-    /// # Errors
-    /// A folder that cannot be read, or what stands in a file's place and is none.
-    fn walk(&self, directory: &Path) -> Result<Vec<PathBuf>, ConfigureError>;
-    /// Whether a program is there: by its whole path, or by its name where runtimes are looked for.
-    fn has_program(&self, program: &str) -> bool;
-}
-
-/// What the operator wants.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Name of our handler (containerd, CRI-O) or runtime (Docker, Podman).
-    pub name: String,
-    /// The program that engines shall call.
-    pub shim: String,
-    /// The real runtime, `runtime.path` of mpsgate's settings: all that passes mpsgate is run by
-    /// it.
-    pub runtime: String,
-    /// Only add our handler; default and other handlers stay.
-    pub keep_default: bool,
-    /// Lead those handlers through mpsgate too whose program is not the real runtime.
-    pub all_handlers: bool,
-    /// The engine's version, where it is known.
-    pub engine: Option<Version>,
-    /// What the handlers ran before mpsgate wrote anything here, where that is known.
-    pub before: Option<Before>,
-}
-
-/// An engine's handlers as they were before mpsgate led any of them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Before {
-    /// The default handler's name.
-    pub default: String,
-    /// The program of each handler that the settings name.
-    pub programs: BTreeMap<String, String>,
-}
-
-/// Major and minor of an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version(pub u32, pub u32);
-
-impl Version {
-    /// The first `N.N` in what a program says of its version, as
-    /// `containerd github.com/… v2.1.4 …`.
-    #[must_use]
-    pub fn find(text: &str) -> Option<Self> {
-        text.split_whitespace().find_map(|word| {
-            let word = word.trim_start_matches('v');
-            let mut parts = word.splitn(3, '.');
-            let major = parts.next()?.parse().ok()?;
-            let digits = |s: &str| s.chars().take_while(char::is_ascii_digit).collect::<String>();
-            Some(Self(major, digits(parts.next()?).parse().ok()?))
-        })
-    }
-}
 
 /// A file as it is and as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,65 +133,5 @@ pub fn parses(path: &Path, body: &str) -> bool {
         Some("json") => body.trim().is_empty() || json::Object::of(path, body).is_ok(),
         Some("tmpl") => true,
         _ => toml::open(path, body).is_ok(),
-    }
-}
-
-/// The last part of a program's path.
-fn base(program: &str) -> &str {
-    program.rsplit('/').next().unwrap_or(program)
-}
-
-impl Options {
-    /// For reading files where nothing is decided.
-    fn reading() -> Self {
-        Self {
-            name: String::new(),
-            shim: String::new(),
-            runtime: String::new(),
-            keep_default: true,
-            all_handlers: false,
-            engine: None,
-            before: None,
-        }
-    }
-
-    /// The program of a handler that was led through mpsgate and may not be any more:
-    /// `runtime.path` was changed, and containers would lose what that program does.
-    fn lost(&self, handler: &str) -> Option<&str> {
-        let program = self.before.as_ref()?.programs.get(handler)?;
-        (!self.is_shim(program) && !self.may_lead(program)).then_some(program)
-    }
-
-    /// Whether a handler that runs `program` may run the real runtime through mpsgate instead
-    /// without that anybody asked: it is the same, or plain runc, whose place every real runtime
-    /// can take.
-    fn may_lead(&self, program: &str) -> bool {
-        self.all_handlers || matches!(base(program), "" | "runc") || self.is_real(program)
-    }
-
-    fn is_real(&self, program: &str) -> bool {
-        base(program) == base(&self.runtime)
-    }
-
-    fn is_shim(&self, program: &str) -> bool {
-        program == self.shim || base(program) == base(&self.shim)
-    }
-
-    /// What is said of a handler that does not run mpsgate.
-    fn bypasses(&self, handler: &str, program: &str) -> String {
-        if self.may_lead(program) {
-            format!("{handler}: runs {program} and bypasses mpsgate")
-        } else {
-            self.stays(handler, program)
-        }
-    }
-
-    /// What to say of a handler that stays as it is because its program is another.
-    fn stays(&self, handler: &str, program: &str) -> String {
-        format!(
-            "{handler} runs {program} and bypasses mpsgate. To change that: path = \"{program}\" below [runtime] in \
-             /etc/mpsgate/config.toml (all containers then run through it), or --all-handlers (this one then runs {})",
-            self.runtime
-        )
     }
 }

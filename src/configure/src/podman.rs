@@ -56,11 +56,7 @@ fn plan_runtime(
         let program = view.program(name);
         // crun and runc differ in nothing that a container sees, so ours may run either.
         if !options.keep_default && !options.may_lead(&program) && base(&program) != "crun" {
-            return Err(ConfigureError::OtherRuntime {
-                handler: name.to_owned(),
-                program,
-                runtime: options.runtime.clone(),
-            });
+            return Err(options.other_runtime(name, &program));
         }
     }
     let before = read(source, path)?;

@@ -5,14 +5,12 @@ use std::path::PathBuf;
 use serde_json::{Map, Value};
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 
-use super::view::{Handler, View, plugin};
+use super::handler::{BINARY, Handler, LISTS};
+use super::view::{View, plugin};
 use super::{DROP_IN, RUNC_TYPE, Steps};
 use crate::text::{Frame, parent, read};
 use crate::toml::{copy, end, from_plain, lift_comments, list, set, set_in, table_in, with_all};
 use crate::{ANNOTATIONS, Change, ConfigureError, Options, Source};
-
-const BINARY: &str = "BinaryName";
-const LISTS: [&str; 2] = ["pod_annotations", "container_annotations"];
 
 /// Edits the file whose CRI section counts.
 pub(super) fn in_place(
@@ -169,21 +167,23 @@ pub(super) fn drop_in(
     let before = read(source, &path)?;
     let mut changes = vec![Change { path, before, after: frame.put_on(&document.to_string()) }];
     if let Some(import) = import {
-        let mut document = main.document.clone();
-        let mut imports = main.imports()?;
-        imports.push(import);
-        set(
-            document.as_table_mut(),
-            "imports",
-            imports.iter().map(String::as_str).collect::<Array>().into(),
-        );
-        changes.push(Change {
-            path: main.path.clone(),
-            before: main.before.clone(),
-            after: main.frame.put_on(&document.to_string()),
-        });
+        changes.push(with_import(main, import)?);
     }
     Ok(changes)
+}
+
+/// The main file with one import more.
+fn with_import(main: &super::view::File, import: String) -> Result<Change, ConfigureError> {
+    let mut document = main.document.clone();
+    let mut imports = main.imports()?;
+    imports.push(import);
+    let imports: Array = imports.iter().map(String::as_str).collect();
+    set(document.as_table_mut(), "imports", imports.into());
+    Ok(Change {
+        path: main.path.clone(),
+        before: main.before.clone(),
+        after: main.frame.put_on(&document.to_string()),
+    })
 }
 
 fn head(version: u8) -> DocumentMut {

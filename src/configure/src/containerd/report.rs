@@ -5,7 +5,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::MERGES_FROM;
-use super::view::{Handler, View};
+use super::handler::Handler;
+use super::view::View;
 use crate::text::read;
 use crate::{ConfigureError, Options, Report, Source, Way, base};
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use toml_edit::DocumentMut;
 
-use super::RUNC_TYPE;
+use super::handler::Handler;
 use crate::text::{Frame, parent, read};
 use crate::toml::{open, plain_table};
-use crate::{ANNOTATIONS, ConfigureError, Options, Version};
+use crate::{ConfigureError, Options, Version};
 
 /// One file.
 #[derive(Debug, Clone)]
@@ -36,47 +36,6 @@ pub(super) struct View {
     notes: Vec<String>,
     /// Those that were looked into.
     directories: BTreeSet<PathBuf>,
-}
-
-/// A handler.
-#[derive(Debug, Clone)]
-pub(super) struct Handler {
-    pub(super) name: String,
-    pub(super) kind: String,
-    pub(super) program: String,
-    pub(super) table: Value,
-}
-
-impl Handler {
-    pub(super) fn built_in() -> Self {
-        Self::of("runc", &serde_json::json!({ "runtime_type": RUNC_TYPE }))
-    }
-
-    fn of(name: &str, table: &Value) -> Self {
-        let text = |pointer: &str| {
-            table.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty())
-        };
-        Self {
-            name: name.to_owned(),
-            // containerd 2 fills in the built-in handler's type.
-            kind: text("/runtime_type").unwrap_or(RUNC_TYPE).to_owned(),
-            program: text("/options/BinaryName").unwrap_or("runc").to_owned(),
-            table: table.clone(),
-        }
-    }
-
-    pub(super) fn is_runc_type(&self) -> bool {
-        self.kind == RUNC_TYPE || self.kind == "io.containerd.runc.v1"
-    }
-
-    pub(super) fn has_annotations(&self) -> bool {
-        ["pod_annotations", "container_annotations"].iter().all(|key| {
-            let list = self.table.get(key).and_then(Value::as_array);
-            ANNOTATIONS
-                .iter()
-                .all(|wanted| list.is_some_and(|list| list.iter().any(|have| have == wanted)))
-        })
-    }
 }
 
 /// The name of the CRI plugin that has the handlers.

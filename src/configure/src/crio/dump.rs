@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value};
 
-use super::view::{Handler, Origin, View};
+use super::handler::{Handler, Origin};
+use super::view::View;
 use crate::ConfigureError;
 use crate::toml::{open_dump, plain_table};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::view::{Handler, Origin};
+use super::handler::{Handler, Origin};
 
 /// Names of one setting: flags, then the variable of the environment.
 const CONFIG: (&[&str], &str) = (&["config", "c"], "CONTAINER_CONFIG");

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::view::{Origin, View, files};
+use super::handler::Origin;
+use super::view::{View, files};
 use super::{Flags, PLATFORMS, dump};
 use crate::text::parent;
 use crate::{ConfigureError, Options, Report, Source, Way};
