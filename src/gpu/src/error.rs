@@ -286,47 +286,6 @@ fn nvml_hint(error: &NvmlError, card: &str) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// Why a card cannot be shared under MPS.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Unfit {
-    /// MPS before Volta has neither memory limits nor separate address spaces (NVIDIA MPS
-    /// documentation, r615).
-    #[error(
-        "{name} ({uuid}) has compute capability {}.{}, sharing needs 7.0 (Volta) or newer",
-        compute_capability.0, compute_capability.1
-    )]
-    PreVolta {
-        /// UUID of the card.
-        uuid: String,
-        /// Product name.
-        name: String,
-        /// (major, minor).
-        compute_capability: (u32, u32),
-    },
-    /// A card cut into instances has no whole to share.
-    #[error("{name} ({uuid}) is in MIG mode")]
-    MigEnabled {
-        /// UUID of the card.
-        uuid: String,
-        /// Product name.
-        name: String,
-    },
-}
-
-impl Unfit {
-    /// What to do about it, in one line.
-    #[must_use]
-    pub fn hint(&self) -> String {
-        match self {
-            Self::PreVolta { uuid, .. } => format!("leave {uuid} out of gpus.manage"),
-            Self::MigEnabled { uuid, .. } => {
-                format!("turn MIG off: nvidia-smi -i {uuid} -mig 0, or leave it out of gpus.manage")
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -391,22 +350,5 @@ mod tests {
             let error = GpuError::System { action: "count the cards", source };
             assert!(error.hint().is_some(), "{error:?}");
         }
-    }
-
-    #[test]
-    fn the_reason_why_a_card_is_unfit_reads_as_a_sentence() {
-        let old = Unfit::PreVolta {
-            uuid: "GPU-1".to_owned(),
-            name: "Tesla P4".to_owned(),
-            compute_capability: (6, 1),
-        };
-        assert_eq!(
-            old.to_string(),
-            "Tesla P4 (GPU-1) has compute capability 6.1, sharing needs 7.0 (Volta) or newer"
-        );
-        assert_eq!(old.hint(), "leave GPU-1 out of gpus.manage");
-        let mig = Unfit::MigEnabled { uuid: "GPU-2".to_owned(), name: "H200".to_owned() };
-        assert_eq!(mig.to_string(), "H200 (GPU-2) is in MIG mode");
-        assert!(mig.hint().contains("nvidia-smi -i GPU-2 -mig 0"));
     }
 }

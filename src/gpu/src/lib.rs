@@ -13,8 +13,8 @@ mod nvml;
 mod process;
 mod simulated;
 
-pub use card::{Card, ComputeMode, MigState, UnknownComputeMode};
-pub use error::{CardAction, CardError, GpuError, LimitAction, Unfit};
+pub use card::{Card, ComputeMode, MigState, Unfit, UnknownComputeMode};
+pub use error::{CardAction, CardError, GpuError, LimitAction};
 pub use limits::{MemoryLimit, MemoryLimits};
 pub use memory::advertised_mib;
 pub use nvml::Nvml;
