@@ -3,8 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::store::SIZE_LIMIT;
 use crate::{KeyId, KeysError, TokenError};
+
+/// A larger list of keys is none of ours: it is some hundred bytes for each.
+pub(crate) const SIZE_LIMIT: u64 = 64 << 20;
 
 /// Why the directory cannot be used.
 #[derive(Debug, thiserror::Error)]
