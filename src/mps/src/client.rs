@@ -7,9 +7,10 @@
 
 use std::time::Instant;
 
-use crate::card::{CardMps, Server};
+use crate::card::CardMps;
 use crate::error::MpsError;
 use crate::protocol::{Answer, Command};
+use crate::state::Server;
 
 impl CardMps {
     /// The card's servers, each with the pids of its clients as the host counts.

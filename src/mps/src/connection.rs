@@ -17,7 +17,7 @@ use nix::sys::stat::fstat;
 
 use crate::card::{CardMps, ControlDaemon};
 use crate::holder::{Connections, WedgeCause};
-use crate::peer::{has_open, holders_of, other_end};
+use crate::peer::{has_open, holders_of, other_end, sockets};
 use crate::process::Process;
 use crate::sys;
 
@@ -275,21 +275,6 @@ fn is_over(socket: &OwnedFd) -> bool {
 fn open(process: &Process, fd: i32, inode: u64) -> Option<OwnedFd> {
     let socket = sys::pidfd_getfd(process.pidfd()?, fd).ok()?;
     (fstat(&socket).ok()?.st_ino == inode).then_some(socket)
-}
-
-/// Descriptor and inode of each socket of a process.
-pub(crate) fn sockets(process: &Process) -> Vec<(i32, u64)> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", process.pid())) else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let link = fs::read_link(entry.path()).ok()?;
-            let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
-            Some((entry.file_name().to_str()?.parse().ok()?, inode))
-        })
-        .collect()
 }
 
 /// Numbers of descriptors that a process has not given away, from the lowest on.

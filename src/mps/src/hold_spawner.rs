@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::card::CardMps;
 use crate::error::MpsError;
 use crate::process::Process;
-use crate::spawner::{Spawner, Started};
+use crate::spawner::{ForkSpawner, Spawner, Started, UnitSpawner};
 use crate::supervisor::{Answer, HoldError, Request, Start, ask};
 
 /// Asks the holder whose directory this is.
@@ -62,4 +62,14 @@ impl Spawner for HoldSpawner {
             }
         }
     }
+}
+
+/// `auto`: the holder where one answers, the unit where this machine has systemd and our unit file,
+/// else the two forks.
+#[must_use]
+pub fn choose_spawner(holder: HoldSpawner, unit: UnitSpawner) -> Box<dyn Spawner> {
+    if holder.is_available() {
+        return Box::new(holder);
+    }
+    if unit.is_available() { Box::new(unit) } else { Box::new(ForkSpawner) }
 }

@@ -14,8 +14,7 @@ use std::path::Path;
 use nix::libc;
 
 use crate::card::{CardMps, ControlDaemon};
-use crate::connection::sockets;
-use crate::peer::holders_of;
+use crate::peer::{holders_of, sockets};
 use crate::process::Process;
 
 /// Why a living control daemon does not answer.

@@ -160,6 +160,21 @@ fn parse(answer: &[u8]) -> io::Result<u32> {
     Err(io::Error::from(io::ErrorKind::NotConnected))
 }
 
+/// Descriptor and inode of each socket of a process.
+pub(crate) fn sockets(process: &Process) -> Vec<(i32, u64)> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", process.pid())) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let link = fs::read_link(entry.path()).ok()?;
+            let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
+            Some((entry.file_name().to_str()?.parse().ok()?, inode))
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]

@@ -4,10 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::card::{CardMps, Server};
+use crate::card::CardMps;
 use crate::error::MpsError;
 use crate::process::POLL;
 use crate::protocol::{Command, Event, ServerStatus, parse_log};
+use crate::state::Server;
 
 /// How long the control daemon must have had no child before a server counts as ended: it forks one
 /// right after the command.

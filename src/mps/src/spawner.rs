@@ -16,7 +16,6 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use crate::card::CardMps;
 use crate::error::MpsError;
-use crate::hold_spawner::HoldSpawner;
 use crate::process::Process;
 use crate::run::{Failure, run};
 use crate::supervisor::NOFILE;
@@ -239,16 +238,6 @@ impl Spawner for UnitSpawner {
 fn systemd_version(text: &str) -> Option<u32> {
     let number = text.strip_prefix("systemd ")?.split(|c: char| !c.is_ascii_digit()).next()?;
     number.parse().ok()
-}
-
-/// `auto`: the holder where one answers, the unit where this machine has systemd and our unit file,
-/// else the two forks.
-#[must_use]
-pub fn choose_spawner(holder: HoldSpawner, unit: UnitSpawner) -> Box<dyn Spawner> {
-    if holder.is_available() {
-        return Box::new(holder);
-    }
-    if unit.is_available() { Box::new(unit) } else { Box::new(ForkSpawner) }
 }
 
 #[cfg(test)]

@@ -1,0 +1,176 @@
+//! How one card's MPS is.
+//!
+//! ```text
+//!  Dead ──ensure_running──► Running ◄──contexts made again── Fault
+//!   ▲                         │  ▲                             ▲
+//!   └── process ended ────────┤  └── holder gone ── Wedged     │
+//!                             └──────── fatal GPU error ───────┘
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::time::{Duration, Instant};
+
+use nix::libc;
+
+use crate::card::{CardMps, ControlDaemon};
+use crate::error::MpsError;
+use crate::holder::{Connections, WedgeCause};
+use crate::process::Process;
+use crate::protocol::ServerStatus;
+
+/// Between two attempts on a channel that glitches.
+const GLITCH: Duration = Duration::from_millis(50);
+
+/// An MPS server as its control daemon describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Its pid.
+    pub pid: i32,
+    /// Whom it serves (root serves everybody in multi-user mode); `None` when it is just ending.
+    pub uid: Option<u32>,
+    /// Its state.
+    pub status: ServerStatus,
+}
+
+/// How a card's MPS is right now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MpsState {
+    /// The daemon answers; no server is at fault.
+    Running {
+        /// The control daemon.
+        pid: i32,
+        /// Its servers.
+        servers: Vec<Server>,
+    },
+    /// No daemon.
+    Dead {
+        /// Servers that outlived it and still hold the card.
+        orphans: Vec<i32>,
+    },
+    /// The daemon lives and does not answer.
+    Wedged {
+        /// The control daemon.
+        pid: i32,
+        /// Why, as far as can be seen.
+        cause: WedgeCause,
+    },
+    /// A server had a fatal GPU error and refuses clients.
+    Fault {
+        /// The control daemon.
+        pid: i32,
+        /// Its servers, at least one of them at fault.
+        servers: Vec<Server>,
+    },
+}
+
+impl CardMps {
+    /// How it is now. Costs one command for each server and one for the list; up to the channel's
+    /// time limit when wedged.
+    ///
+    /// # Errors
+    /// What [`Self::find_running`] and the channel say, other than the states themselves.
+    pub fn state(&self) -> Result<MpsState, MpsError> {
+        let daemon = match self.find_running() {
+            Ok(Some(daemon)) => daemon,
+            Ok(None) | Err(MpsError::PidFileRefused { .. }) => return Ok(self.dead()),
+            Err(error) => return Err(error),
+        };
+        let pid = daemon.process.pid();
+        match self.servers_for_sure(&daemon) {
+            Ok(servers) if servers.iter().any(|server| server.status == ServerStatus::Fault) => {
+                Ok(MpsState::Fault { pid, servers })
+            }
+            Ok(servers) => Ok(MpsState::Running { pid, servers }),
+            Err(MpsError::Wedged { .. }) => {
+                // With our turn taken, no front-end of ours can be mistaken for the holder.
+                let turn = self.channel().take_turn();
+                let cause = turn.map_or(WedgeCause::Unknown, |_turn| {
+                    self.wedge_cause(&daemon, &Connections::default())
+                });
+                Ok(MpsState::Wedged { pid, cause })
+            }
+            Err(_) if !daemon.process.is_alive() => Ok(self.dead()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The turn on the channel, until it is dropped: no front-end of ours speaks meanwhile. `None`
+    /// where it cannot be had.
+    #[must_use]
+    pub fn turn(&self) -> Option<impl Sized> {
+        self.channel().take_turn().ok()
+    }
+
+    /// A channel that glitches is asked again for as long as an answer may take: with a flood of
+    /// connections a front-end hangs or is turned away (measured), and both are a wedge.
+    fn servers_for_sure(&self, daemon: &ControlDaemon) -> Result<Vec<Server>, MpsError> {
+        let deadline = Instant::now() + self.channel().timeout();
+        loop {
+            let error = match self.servers() {
+                Err(
+                    error @ (MpsError::NotRunning { .. }
+                    | MpsError::ChannelBroken { .. }
+                    | MpsError::EmptyAnswer { .. }),
+                ) => error,
+                other => return other,
+            };
+            if !daemon.process.is_alive() {
+                return Err(error);
+            }
+            if Instant::now() >= deadline {
+                return Err(self.channel().wedged());
+            }
+            std::thread::sleep(GLITCH);
+        }
+    }
+
+    fn dead(&self) -> MpsState {
+        MpsState::Dead { orphans: self.servers_alive().iter().map(Process::pid).collect() }
+    }
+
+    /// The daemon's servers with uid and status.
+    ///
+    /// # Errors
+    /// What the channel says.
+    pub fn servers(&self) -> Result<Vec<Server>, MpsError> {
+        let mut servers = Vec::new();
+        for pid in self.channel().server_list()? {
+            let status = match self.channel().server_status(pid) {
+                // 535 cannot be asked, and its log proves nothing: containers can write there.
+                Ok(status) => status,
+                // Ended between the two questions.
+                Err(MpsError::ServerNotFound { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            let uid = Process::open(pid).and_then(|server| server.uid());
+            servers.push(Server { pid, uid, status });
+        }
+        Ok(servers)
+    }
+
+    /// Empties the daemon's log FIFO, which frees a daemon that is [`WedgeCause::LogBlocked`]. It
+    /// blocks again about 500 lines later: restart it when its clients are gone.
+    ///
+    /// # Errors
+    /// [`MpsError::Fs`].
+    pub fn drain_log(&self) -> Result<(), MpsError> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let path = self.dirs().log_fifo();
+        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+        let mut fifo = File::options()
+            .read(true)
+            .custom_flags(flags)
+            .open(&path)
+            .map_err(|source| MpsError::fs("open", &path, source))?;
+        let mut chunk = [0; 4096];
+        loop {
+            match fifo.read(&mut chunk) {
+                Ok(0) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Ok(_) => {}
+                Err(source) => return Err(MpsError::fs("read", path, source)),
+            }
+        }
+    }
+}
