@@ -5,7 +5,6 @@
 //!                          └► --write: the engine reads it ─► record for undo ─► files, each renamed into place
 //! ```
 
-mod error;
 pub(crate) mod files;
 mod loaded;
 pub(crate) mod programs;
@@ -21,11 +20,11 @@ use mpsgate_configure::{
 };
 use mpsgate_edge::{ExitCode, print};
 
-pub use self::error::SetUpError;
 use self::files::{DISK, WithoutUs};
 use self::record::Record;
 use crate::CliError;
 use crate::args::{ConfigureArgs, Engine};
+use crate::error::SetUpError;
 
 impl Engine {
     pub(crate) fn name(self) -> &'static str {

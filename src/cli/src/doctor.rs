@@ -16,7 +16,6 @@ mod report;
 
 use mpsgate_edge::{ExitCode, print};
 
-pub use self::bundle::BundleError;
 use crate::CliError;
 use crate::args::{DoctorArgs, Output};
 

@@ -8,13 +8,25 @@ use mpsgate_edge::{EdgeError, ExitCode, Remedy};
 
 use mpsgate_configure::ConfigureError;
 
-use crate::configure::SetUpError;
-use crate::doctor::BundleError;
-use crate::explain::InputError;
-use crate::node_install::NodeInstallError;
-use crate::node_remove::NodeRemoveError;
-use crate::probe::CudaError;
-use crate::run_probe::RunProbeError;
+mod bundle;
+mod cuda;
+mod input;
+mod node_install;
+mod node_remove;
+mod run_probe;
+mod set_up;
+
+pub use bundle::BundleError;
+pub use cuda::CudaError;
+pub use input::InputError;
+pub use node_install::NodeInstallError;
+pub use node_remove::NodeRemoveError;
+pub use run_probe::RunProbeError;
+pub use set_up::SetUpError;
+
+pub(crate) use input::is_stdin;
+pub(crate) use node_install::PACKAGED;
+
 use crate::snapshot::SnapshotError;
 
 /// Why a command ended without its answer.

@@ -20,10 +20,9 @@ use mpsgate_policy::{
 };
 
 use crate::args::{ExplainArgs, Output};
+use crate::error::InputError;
 use crate::{CliError, snapshot};
 use mpsgate_edge::{ExitCode, print};
-
-pub use self::input::InputError;
 
 pub(crate) fn run(args: &ExplainArgs) -> Result<ExitCode, CliError> {
     if let Some(text) =

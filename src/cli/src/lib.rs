@@ -43,14 +43,10 @@ use clap::CommandFactory;
 use mpsgate_edge::ExitCode;
 
 use crate::args::{Cli, Command};
-pub use crate::configure::SetUpError;
-pub use crate::doctor::BundleError;
-pub use crate::error::CliError;
-pub use crate::explain::InputError;
-pub use crate::node_install::NodeInstallError;
-pub use crate::node_remove::NodeRemoveError;
-pub use crate::probe::CudaError;
-pub use crate::run_probe::RunProbeError;
+pub use crate::error::{
+    BundleError, CliError, CudaError, InputError, NodeInstallError, NodeRemoveError, RunProbeError,
+    SetUpError,
+};
 pub use crate::snapshot::SnapshotError;
 
 /// The command line as clap's description, for pages and completions.

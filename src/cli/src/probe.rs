@@ -11,9 +11,8 @@ use mpsgate_edge::{ExitCode, print};
 use serde::Serialize;
 
 use crate::args::{Output, ProbeArgs};
-use crate::error::CliError;
+use crate::error::{CliError, CudaError};
 use crate::probe::cuda::Cuda;
-pub use crate::probe::cuda::CudaError;
 
 /// Allocations are made in steps of this many MiB, and the last ones smaller.
 const STEP_MIB: u64 = 256;

@@ -6,8 +6,7 @@
 
 mod bundle;
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,59 +18,12 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use self::bundle::{Bundle, Probe};
 use crate::CliError;
 use crate::args::{Output, RunProbeArgs};
+use crate::error::RunProbeError;
 
 /// Where runc keeps its containers when nobody says otherwise.
 const ROOT: &str = "/run/runc";
 /// Between two looks at the container and at signals.
 const POLL: Duration = Duration::from_millis(50);
-
-/// Why no container ran.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunProbeError {
-    /// The container would outlive us.
-    #[error("cannot watch for the signals that end it (SIGHUP, SIGINT, SIGTERM)")]
-    Signals(#[source] io::Error),
-    /// The container runs our own program.
-    #[error("cannot tell where this program lies")]
-    Own(#[source] io::Error),
-    /// The bundle cannot be written.
-    #[error("cannot make the container's bundle in /run")]
-    Bundle(#[source] io::Error),
-    /// Our runtime cannot be started.
-    #[error("cannot start {}", .program.display())]
-    Start {
-        /// What was to be started.
-        program: PathBuf,
-        /// What the kernel said.
-        #[source]
-        source: io::Error,
-    },
-    /// A signal ended the waiting.
-    #[error("ended by a signal; its container was killed")]
-    Ended,
-}
-
-impl RunProbeError {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Signals(_) => {
-                Some("run it on the node itself: a sandbox may forbid sigaction(2)".to_owned())
-            }
-            Self::Own(_) => Some(
-                "/proc/self/exe tells; where /proc is missing: mount -t proc proc /proc".to_owned(),
-            ),
-            Self::Bundle(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Some("run it with sudo, or as root".to_owned())
-            }
-            Self::Bundle(_) => Some("df -h /run".to_owned()),
-            Self::Start { .. } => Some("mpsgate doctor".to_owned()),
-            Self::Ended => None,
-        }
-    }
-}
 
 pub(crate) fn run(args: &RunProbeArgs) -> Result<ExitCode, CliError> {
     let ended = Arc::new(AtomicBool::new(false));
@@ -140,6 +92,8 @@ fn wait(
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]

@@ -19,7 +19,7 @@ use mpsgate_host::file::{self, Durability, New, Writers};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::SetUpError;
+use crate::error::SetUpError;
 
 /// Links that are followed, as many as the kernel does.
 const LINKS: usize = 40;

@@ -14,10 +14,10 @@ use mpsgate_configure::{Report, Way};
 use mpsgate_host::process::{ProcessId, age};
 use serde::{Deserialize, Serialize};
 
-use super::SetUpError;
 use super::files::replace_bytes;
 use super::programs::process_of;
 use crate::args::Engine;
+use crate::error::SetUpError;
 
 const FORMAT: u32 = 1;
 

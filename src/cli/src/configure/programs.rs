@@ -10,8 +10,8 @@ use mpsgate_config::paths;
 use mpsgate_configure::{Change, Version, containerd, crio, docker};
 use mpsgate_host::process::{ProcessId, identify};
 
-use super::SetUpError;
 use crate::args::Engine;
+use crate::error::SetUpError;
 
 /// An engine reads its settings within milliseconds.
 const LIMIT: Duration = Duration::from_secs(10);

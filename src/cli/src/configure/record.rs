@@ -10,8 +10,8 @@ use mpsgate_configure::{Source, merge_later_edit, parses};
 use mpsgate_host::format::{self, FormatError};
 use serde::{Deserialize, Serialize};
 
-use super::SetUpError;
 use super::files::{DISK, Target, make_private_dir, remove, remove_dir, replace, replace_private};
+use crate::error::SetUpError;
 
 const FORMAT: u32 = 1;
 const FILE: &str = "record.json";

@@ -9,7 +9,6 @@
 //! result. `manifest.json` in it lists what is there, what was left out and why.
 
 mod archive;
-mod error;
 mod redact;
 mod sources;
 
@@ -18,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-pub use self::error::BundleError;
 use crate::CliError;
+use crate::error::BundleError;
 
 /// Version of the manifest. Raised when a field goes or changes its meaning, not when one comes.
 const SCHEMA: u32 = 1;

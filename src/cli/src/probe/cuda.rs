@@ -9,6 +9,7 @@ use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use libloading::Library;
 
 use super::Device;
+use crate::error::CudaError;
 
 /// `CUDA_SUCCESS`.
 const SUCCESS: c_int = 0;
@@ -18,53 +19,6 @@ const MIB: usize = 1 << 20;
 /// `CU_DEVICE_ATTRIBUTE_MPS_ENABLED`: contexts created on this device will be shared via MPS
 /// (cuda.h; older drivers answer that they know no such attribute).
 const MPS_ENABLED: c_int = 133;
-
-/// Why CUDA does not answer.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CudaError {
-    /// No libcuda, or not one.
-    #[error("cannot use {library}")]
-    Library {
-        /// Its name.
-        library: String,
-        /// What the loader said.
-        #[source]
-        source: libloading::Error,
-    },
-    /// A function failed.
-    #[error("{function} failed: {name} ({code})")]
-    Call {
-        /// The function.
-        function: &'static str,
-        /// CUDA's name of the error.
-        name: String,
-        /// Its number.
-        code: c_int,
-    },
-}
-
-impl CudaError {
-    /// What to do about it. Numbers from the driver API's `cuda.h`.
-    pub(crate) fn hint(&self) -> String {
-        match self {
-            Self::Library { .. } => {
-                "run it where the driver's libraries are: inside a container, inject.mode nvidia-runtime or cdi \
-                 brings them in"
-            }
-            Self::Call { code: 805, .. } => {
-                "the process does not reach the MPS server: does the container have the host's IPC namespace \
-                 (docker run --ipc=host) and a grant (mpsgate status)?"
-            }
-            Self::Call { code: 800 | 807..=809, .. } => {
-                "the MPS server refuses this process: mpsgate status and mpsgate doctor, on the host, say why"
-            }
-            Self::Call { code: 100 | 101, .. } => "no GPU is visible here: does the container have a grant?",
-            Self::Call { .. } => "mpsgate doctor, on the host, checks the node",
-        }
-        .to_owned()
-    }
-}
 
 type Init = unsafe extern "C" fn(c_uint) -> c_int;
 type DeviceGet = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;

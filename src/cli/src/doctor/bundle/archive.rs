@@ -6,7 +6,8 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::{BundleError, Part};
+use super::Part;
+use crate::error::BundleError;
 
 /// Everything lies below one directory.
 const DIRECTORY: &str = "mpsgate-bundle";
