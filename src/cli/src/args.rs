@@ -7,6 +7,12 @@ use clap_complete::Shell;
 use mpsgate_config::paths;
 use mpsgate_model::GpuUuid;
 
+mod configure;
+mod mps;
+
+pub(crate) use self::configure::{ConfigureArgs, Engine, NAME, NodeInstallArgs, NodeRemoveArgs};
+pub(crate) use self::mps::{MpsCommand, PreflightArgs};
+
 /// Share NVIDIA GPUs between containers, each with its own GPU memory limit
 #[derive(Debug, Parser)]
 #[command(
@@ -228,51 +234,6 @@ Examples:
     Completions(CompletionsArgs),
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum MpsCommand {
-    /// Stop the MPS of a GPU and close the GPU
-    ///
-    /// Terminates the control daemon, its servers and all their clients, and restores the compute
-    /// mode. The GPU stays managed, so no container can use it until mpsgate mps restart, also
-    /// after a restart of mpsgated or of the node. Without --yes the command only lists the
-    /// processes that would be terminated, and ends with exit status 1.
-    #[command(
-        verbatim_doc_comment,
-        after_long_help = "\
-Examples:
-  mpsgate mps stop 0
-  mpsgate mps stop 0 --yes"
-    )]
-    Stop(MpsArgs),
-    /// Restart the MPS of a GPU
-    ///
-    /// Terminates the control daemon, its servers and all their clients, and starts a new control
-    /// daemon. Grants on the GPU are marked broken: restart their containers. The command also
-    /// starts what mpsgate mps stop stopped. Without --yes it only lists the processes that would
-    /// be terminated, and ends with exit status 1.
-    #[command(
-        verbatim_doc_comment,
-        after_long_help = "\
-Examples:
-  mpsgate mps restart 0
-  mpsgate mps restart 0 --yes"
-    )]
-    Restart(MpsArgs),
-    /// List the processes that would be terminated with the MPS of all GPUs
-    ///
-    /// Use it before you upgrade the driver or the supervisor pod, which ends every MPS control
-    /// daemon of the node. The command changes nothing. Exit status 0 means that no process would
-    /// be terminated; 1 means that some would be, or that a control daemon does not answer.
-    #[command(
-        verbatim_doc_comment,
-        after_long_help = "\
-Examples:
-  mpsgate mps preflight
-  mpsgate mps preflight -o json | jq '.cards[].grants[].container_id'"
-    )]
-    Preflight(PreflightArgs),
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum StatusOutput {
     /// For people
@@ -327,71 +288,9 @@ pub(crate) struct CardArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct MpsArgs {
-    /// The GPU: index or UUID, as nvidia-smi -L prints them
-    #[arg(value_parser = gpu)]
-    pub(crate) gpu: String,
-    /// Do it, instead of listing the processes
-    #[arg(long)]
-    pub(crate) yes: bool,
-    /// Format of the list
-    #[arg(short, long, value_enum, default_value = "text", conflicts_with = "yes")]
-    pub(crate) output: Output,
-    #[command(flatten)]
-    pub(crate) daemon: SocketArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PreflightArgs {
-    /// Format of the list
-    #[arg(short, long, value_enum, default_value = "text")]
-    pub(crate) output: Output,
-    #[command(flatten)]
-    pub(crate) daemon: SocketArgs,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct ReloadArgs {
     #[command(flatten)]
     pub(crate) daemon: SocketArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct NodeInstallArgs {
-    /// Settings for the node; default: the node keeps its own
-    #[arg(long, value_name = "FILE")]
-    pub(crate) settings: Option<PathBuf>,
-    /// If --settings has no runtime.path, use nvidia-container-runtime
-    #[arg(long, requires = "settings")]
-    pub(crate) choose_runtime: bool,
-    /// The engine
-    #[arg(long, value_enum)]
-    pub(crate) engine: Option<Engine>,
-    /// The settings file of the engine, if it is not at its usual place
-    #[arg(long, value_name = "FILE", requires = "engine")]
-    pub(crate) engine_config: Option<PathBuf>,
-    /// Restart the engine (Docker: reload) unless it has loaded them
-    #[arg(long, requires = "engine")]
-    pub(crate) restart_engine: bool,
-    /// The directory of the programs to install
-    #[arg(long, value_name = "DIRECTORY", default_value = "/usr/bin")]
-    pub(crate) from: PathBuf,
-    /// The mount namespace of the node
-    #[arg(long, value_name = "FILE", default_value = "/proc/1/ns/mnt", hide = true)]
-    pub(crate) mounts: PathBuf,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct NodeRemoveArgs {
-    /// Restart the engine (Docker: reload) whose settings were restored
-    #[arg(long)]
-    pub(crate) restart_engine: bool,
-    /// Continue although containers have grants or GPUs are not restored
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// Only list the running containers that mpsgate-runtime started
-    #[arg(long, conflicts_with_all = ["restart_engine", "force"])]
-    pub(crate) callers: bool,
 }
 
 #[derive(Debug, Args)]
@@ -399,80 +298,6 @@ pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_parser = clap::builder::EnumValueParser::<Shell>::new())]
     pub(crate) shell: Shell,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Engine {
-    /// The CRI plugin of containerd, which kubelet uses; also k3s and RKE2
-    Containerd,
-    /// Docker (dockerd)
-    Docker,
-    /// Podman as root
-    Podman,
-    /// CRI-O
-    Crio,
-}
-
-/// What engines call mpsgate.
-pub(crate) const NAME: &str = "mpsgate";
-
-#[derive(Debug, Args)]
-pub(crate) struct ConfigureArgs {
-    /// The engine
-    pub(crate) engine: Engine,
-    /// Write the change, and keep the old file for --undo
-    #[arg(long)]
-    pub(crate) write: bool,
-    /// Restore the files byte for byte; refused if somebody changed them
-    #[arg(long, conflicts_with_all = ["write", "name", "keep_default", "all_handlers", "hooks_only"])]
-    pub(crate) undo: bool,
-    /// Say which handlers bypass mpsgate; exit status 1 if one does
-    #[arg(long, conflicts_with_all = ["write", "undo", "keep_default", "hooks_only"])]
-    pub(crate) check: bool,
-    /// The settings file of the engine, if it is not at its usual place
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// The name of mpsgate's handler in the engine
-    #[arg(long, default_value = NAME)]
-    pub(crate) name: String,
-    /// Only add mpsgate's handler; keep the default and the other handlers
-    #[arg(long)]
-    pub(crate) keep_default: bool,
-    /// Also change handlers that run another program; they then run runtime.path
-    #[arg(long, conflicts_with = "keep_default")]
-    pub(crate) all_handlers: bool,
-    /// podman: install mpsgate's OCI hooks and keep the runtime
-    #[arg(long, conflicts_with_all = ["keep_default", "all_handlers"])]
-    pub(crate) hooks_only: bool,
-    /// The path of mpsgate-runtime
-    #[arg(long, value_name = "FILE", default_value = paths::RUNTIME)]
-    pub(crate) program: PathBuf,
-    /// mpsgate's settings, for runtime.path
-    #[arg(long, value_name = "FILE", default_value = paths::CONFIG_FILE)]
-    pub(crate) settings: PathBuf,
-    /// Where the files for --undo are kept (for tests)
-    #[arg(long, value_name = "DIR", default_value = paths::CONFIGURE_DIR, hide = true)]
-    pub(crate) state: PathBuf,
-}
-
-impl ConfigureArgs {
-    /// `mpsgate configure ENGINE --write` with nothing else said.
-    pub(crate) fn write(engine: Engine, config: Option<PathBuf>) -> Self {
-        Self {
-            engine,
-            write: true,
-            undo: false,
-            check: false,
-            config,
-            name: NAME.to_owned(),
-            keep_default: false,
-            all_handlers: false,
-            hooks_only: false,
-            program: paths::RUNTIME.into(),
-            settings: paths::CONFIG_FILE.into(),
-            state: paths::CONFIGURE_DIR.into(),
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -552,44 +377,4 @@ fn gpu(text: &str) -> Result<String, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    #[test]
-    fn the_definition_holds_together() {
-        Cli::command().debug_assert();
-    }
-
-    /// Manual pages and completions are made of these texts.
-    #[test]
-    fn every_command_and_argument_says_what_it_is() {
-        fn look(name: &str, command: &clap::Command) {
-            assert!(command.get_about().is_some(), "{name} has no short text");
-            assert!(command.get_long_about().is_some(), "{name} has no long text");
-            let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-            assert!(text.contains(&format!("  {name}")), "{name} has no example: {text:?}");
-            for argument in command.get_arguments() {
-                assert!(argument.get_help().is_some(), "{name}: {} has no text", argument.get_id());
-            }
-            for command in command.get_subcommands() {
-                look(&format!("{name} {}", command.get_name()), command);
-            }
-        }
-        for command in Cli::command().get_subcommands() {
-            look(&format!("mpsgate {}", command.get_name()), command);
-        }
-    }
-
-    #[test]
-    fn a_gpu_is_named_by_index_or_uuid() {
-        assert_eq!(gpu("0"), Ok("0".to_owned()));
-        assert_eq!(gpu("007"), Ok("7".to_owned()));
-        let uuid = "GPU-5D5BA0D6-d33d-2b2c-524d-9e3d8d2b8a77";
-        assert_eq!(gpu(uuid), Ok("GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77".to_owned()));
-        for bad in ["", "-1", "all", "GPU-1", "0,1", "99999999999"] {
-            assert!(gpu(bad).is_err(), "{bad}");
-        }
-    }
-}
+mod tests;

@@ -258,10 +258,27 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
             grant.runtime_root.clone(),
         ]);
     }
-    let mut text = format!(
-        "\nGRANTS, as the ledger records them; USED, as the device counts it\n{}",
-        table.render()
-    );
+    format!(
+        "\nGRANTS, as the ledger records them; USED, as the device counts it\n{}{}",
+        table.render(),
+        below(grants)
+    )
+}
+
+/// What each level of `guarantee` holds.
+const GUARANTEES: [(&str, &str); 4] = [
+    (
+        "none",
+        "memory is shared by agreement; nothing holds a container to its grant, more is reported",
+    ),
+    ("mps", "MPS limits each process; a container with several may take more in sum"),
+    ("mps+watchdog", "MPS limits each process; a container that takes more in sum is ended"),
+    ("cgroup", "the driver limits the container's cgroup, all its processes in sum"),
+];
+
+/// What the words of the table mean, as far as they are in it, and the hints.
+fn below(grants: &[GrantStatus]) -> String {
+    let mut text = String::new();
     if grants.iter().any(|grant| grant.cap_mib > Some(grant.memory_mib)) {
         text.push_str(
             "CAP: a process that unsets its own limit gets so much, the card's largest grant, until the watchdog looks\n",
@@ -272,25 +289,10 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
             let _ = writeln!(text, "hint: {}: {hint}", short_id(&grant.container_id));
         }
     }
-    if grants.iter().any(|grant| grant.guarantee == "none") {
-        text.push_str(
-            "guarantee none: memory is shared by agreement; nothing holds a container to its grant, more is reported\n",
-        );
-    }
-    if grants.iter().any(|grant| grant.guarantee == "mps") {
-        text.push_str(
-            "guarantee mps: MPS limits each process; a container with several may take more in sum\n",
-        );
-    }
-    if grants.iter().any(|grant| grant.guarantee == "mps+watchdog") {
-        text.push_str(
-            "guarantee mps+watchdog: MPS limits each process; a container that takes more in sum is ended\n",
-        );
-    }
-    if grants.iter().any(|grant| grant.guarantee == "cgroup") {
-        text.push_str(
-            "guarantee cgroup: the driver limits the container's cgroup, all its processes in sum\n",
-        );
+    for (guarantee, meaning) in GUARANTEES {
+        if grants.iter().any(|grant| grant.guarantee == guarantee) {
+            let _ = writeln!(text, "guarantee {guarantee}: {meaning}");
+        }
     }
     text
 }
