@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use crate::supervisor::HoldError;
 
+mod hint;
+
 /// What went wrong with an MPS control daemon, its directories or its channel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -314,90 +316,6 @@ fn tail_text(tail: &str) -> String {
 }
 
 impl MpsError {
-    /// What an operator can do about it: a command to run or a setting to change.
-    #[must_use]
-    pub fn hint(&self) -> Option<String> {
-        let hint = match self {
-            Self::Run { program, .. } => format!(
-                "install the MPS programs of the NVIDIA driver, or set mps.control; looked for {}",
-                program.display()
-            ),
-            Self::NotPlainPath { .. } | Self::SocketPathTooLong { .. } => {
-                "use a short absolute path such as /run/mpsgate/mps".into()
-            }
-            Self::Lost { path, .. } => format!(
-                "find out who took it away: ls -l {}; only a new control daemon makes it again: \
-                 mpsgate mps restart GPU",
-                path.display()
-            ),
-            Self::Planted { path, .. }
-            | Self::InTheWay { path, .. }
-            | Self::ForeignOwner { path, .. }
-            | Self::WritableByOthers { path, .. } => {
-                format!("find out who made it, then move it away: ls -ld {}", path.display())
-            }
-            Self::LeftBehind { .. } => "remove the named paths after looking at them".into(),
-            Self::NotRunning { .. } | Self::NothingToLink { .. } => {
-                "mpsgate doctor; mpsgated starts the control daemon again by itself".into()
-            }
-            Self::Wedged { .. } => {
-                "mpsgate status names the process that holds the channel; end that container".into()
-            }
-            Self::ChannelBusy { lock, .. } => {
-                format!("see who holds it: fuser -v {}", lock.display())
-            }
-            Self::ChannelBroken { .. } | Self::EmptyAnswer { .. } => {
-                "another front-end may be talking to the same control daemon; try again".into()
-            }
-            Self::UnknownCommand { .. } => "a newer NVIDIA driver knows this command".into(),
-            Self::NotPermitted { .. } => {
-                "run as root and through the private pipe directory, not the containers' one".into()
-            }
-            Self::LimitNotApplied { .. } => {
-                "mpsgate mps restart re-applies it; grants are refused until it reads back".into()
-            }
-            Self::StartFailed { .. } => "look at the log lines above and at nvidia-smi".into(),
-            Self::Stranger { pid, .. } | Self::PidFileRefused { pid: Some(pid), .. } => {
-                format!("look at it: ps -fp {pid}")
-            }
-            Self::PidFileRefused { path, pid: None, .. } => {
-                format!("look at it: ls -l {}", path.display())
-            }
-            Self::Orphans { pids, .. } => {
-                format!(
-                    "end the containers that were on this card, or the server itself: kill {}; \
-                     mps.orphan = \"kill\" does that by itself",
-                    list(pids, " ")
-                )
-            }
-            Self::StillRunning { pid } => {
-                format!("it hangs in the driver: cat /proc/{pid}/stack; only a reboot may help")
-            }
-            Self::Hold(error) => error.hint(),
-            Self::Systemctl { .. } => "systemctl status 'mpsgate-mps@*'".into(),
-            Self::ServerOfOtherUid { serves, .. } => format!(
-                "run the container as uid {serves}, choose another card, or use a driver with multi-user MPS"
-            ),
-            Self::ServerDied { .. } | Self::ServerNotReady { .. } => {
-                "check that the GPU works and is not in use: nvidia-smi; then mpsgate doctor".into()
-            }
-            Self::LeaseCorrupt { path, .. } => format!(
-                "set the compute mode by hand (nvidia-smi -c DEFAULT), then remove {}",
-                path.display()
-            ),
-            Self::LeaseNewer { path, .. } => format!(
-                "install the mpsgate that wrote it; or set the compute mode by hand (nvidia-smi -c DEFAULT), then remove {}",
-                path.display()
-            ),
-            Self::BadUuid { .. } => "nvidia-smi -L prints the UUIDs".into(),
-            Self::Fs { .. }
-            | Self::AnswerTooLong { .. }
-            | Self::ServerNotFound { .. }
-            | Self::Unparsable { .. } => return None,
-        };
-        Some(hint)
-    }
-
     /// Wraps a failed file operation.
     pub(crate) fn fs(
         action: &'static str,

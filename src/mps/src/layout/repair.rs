@@ -9,7 +9,8 @@ use nix::errno::Errno;
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::{CardDirs, ClientLinks, PARTS, entries, kind, lstat, words};
+use super::walk::{entries, kind, lstat, words};
+use super::{CardDirs, ClientLinks, PARTS};
 use crate::error::MpsError;
 
 /// What the control daemon keeps in its directory for as long as it lives. Its pid file is not
