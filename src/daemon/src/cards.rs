@@ -35,7 +35,7 @@ use mpsgate_config::Schedule;
 use mpsgate_host::crash_point;
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::ProcessId;
-use mpsgate_mps::{CardMps, ControlDaemon, Glance};
+use mpsgate_mps::{ControlDaemon, Glance, MpsInstance};
 use mpsgate_node::card::{CardId, Health, Trouble};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -165,7 +165,7 @@ impl CardTask {
     async fn unwedge(
         &mut self,
         card: &CardId,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         running: &Arc<ControlDaemon>,
     ) -> Result<Next, DaemonError> {
         let since = Instant::now();

@@ -17,8 +17,8 @@ use mpsgate_gpu::{GpuError, Nvml, ProcessKind, ProcessList};
 use mpsgate_host::crash_point;
 use mpsgate_model::Mib;
 use mpsgate_mps::{
-    Capabilities, CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, HoldSpawner,
-    MpsError, Origin, Spawner, UnitSpawner, choose_spawner,
+    Capabilities, ClientLinks, ControlDaemon, ForkSpawner, HoldSpawner, MpsDirectories, MpsError,
+    MpsInstance, Origin, Spawner, UnitSpawner, choose_spawner,
 };
 use mpsgate_node::card::{CardId, Trouble};
 
@@ -63,7 +63,7 @@ pub(crate) struct Inventory {
 /// A card that is ready.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    pub(crate) mps: Arc<CardMps>,
+    pub(crate) mps: Arc<MpsInstance>,
     pub(crate) daemon: Arc<ControlDaemon>,
     pub(crate) pid: u32,
     pub(crate) multiuser: bool,
@@ -84,7 +84,7 @@ pub(crate) enum Fault {
     /// Servers outlived their control daemon and hold the card.
     Orphans(Vec<u32>),
     /// Its control daemon runs and does not answer.
-    Wedged(Arc<CardMps>, Arc<ControlDaemon>),
+    Wedged(Arc<MpsInstance>, Arc<ControlDaemon>),
 }
 
 impl Hardware {
@@ -198,7 +198,7 @@ impl Hardware {
 
     /// Adopts or starts the card's control daemon; ends what a dead one left, where the settings
     /// say so.
-    fn ensure_running(&self, mps: &CardMps) -> Result<(ControlDaemon, Origin), MpsError> {
+    fn ensure_running(&self, mps: &MpsInstance) -> Result<(ControlDaemon, Origin), MpsError> {
         match mps.ensure_running(self.spawner.as_ref(), CONTROL_LIMIT) {
             Err(MpsError::Orphans { .. }) if self.settings.now().mps.orphan == Orphan::Kill => {
                 let ended = mps.end_orphans()?;
@@ -274,14 +274,14 @@ impl Hardware {
     }
 
     /// The control daemon of a card. Makes nothing.
-    fn card_mps(&self, card: &CardId, multiuser: bool) -> Result<CardMps, MpsError> {
+    fn card_mps(&self, card: &CardId, multiuser: bool) -> Result<MpsInstance, MpsError> {
         let links = match self.settings.now().mps.client_dir {
             ClientDir::Control => ClientLinks::ControlOnly,
             ClientDir::Linked | ClientDir::Full => ClientLinks::ControlAndLog,
         };
-        let dirs = CardDirs::new(&self.paths.mps(), card.minor, links)?;
+        let dirs = MpsDirectories::new(&self.paths.mps(), card.minor, links)?;
         let control = self.settings.now().mps.control.clone();
-        Ok(CardMps::new(card.minor, card.uuid.as_str(), control, dirs)
+        Ok(MpsInstance::new(card.minor, card.uuid.as_str(), control, dirs)
             .with_multiuser(multiuser)
             .with_holder(self.paths.hold()))
     }
@@ -341,7 +341,7 @@ pub(crate) enum Objection {
 }
 
 /// Why the card has no control daemon that answers.
-fn not_running(mps: CardMps, error: MpsError) -> Fault {
+fn not_running(mps: MpsInstance, error: MpsError) -> Fault {
     match error {
         MpsError::Orphans { pids, .. } => {
             Fault::Orphans(pids.into_iter().filter_map(|pid| u32::try_from(pid).ok()).collect())

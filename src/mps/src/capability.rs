@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::card::CardMps;
 use crate::channel::Channel;
 use crate::error::MpsError;
-use crate::layout::{CardDirs, ClientLinks};
+use crate::instance::MpsInstance;
+use crate::layout::{ClientLinks, MpsDirectories};
 use crate::process::POLL;
 use crate::protocol::{Command as Mps, Percent};
 
@@ -31,7 +31,7 @@ pub struct Capabilities {
 /// Ends the probed daemon and removes its directories on every way out.
 struct Probe {
     child: Child,
-    card: CardMps,
+    card: MpsInstance,
 }
 
 impl Drop for Probe {
@@ -78,8 +78,8 @@ impl Probe {
     /// `None` when the program ends instead of serving: its words for an unknown option are those
     /// for a missing daemon.
     fn start(binary: &Path, scratch: &Path, multiuser: bool) -> Result<Option<Self>, MpsError> {
-        let dirs = CardDirs::named(scratch, &own_name(), ClientLinks::ControlOnly)?;
-        let card = CardMps::new(0, "", binary, dirs).with_multiuser(multiuser);
+        let dirs = MpsDirectories::named(scratch, &own_name(), ClientLinks::ControlOnly)?;
+        let card = MpsInstance::new(0, "", binary, dirs).with_multiuser(multiuser);
         card.dirs().create()?;
         let child = Command::new(binary)
             .args(card.arguments())

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::MpsError;
-use crate::layout::CardDirs;
+use crate::layout::MpsDirectories;
 use crate::process::POLL;
 use crate::protocol::{
     Answer, Command, Rejection, SENTINEL, ServerStatus, limit_matches, split_sentinel,
@@ -39,17 +39,17 @@ pub struct Channel {
 impl Channel {
     /// The channel of `dirs`, spoken through the front-end `binary`.
     #[must_use]
-    pub fn new(binary: &Path, dirs: &CardDirs) -> Self {
+    pub fn new(binary: &Path, dirs: &MpsDirectories) -> Self {
         Self::at(binary, dirs, dirs.pipe_dir())
     }
 
     /// The same daemon through another directory, as a container sees it.
     #[must_use]
-    pub fn as_client(binary: &Path, dirs: &CardDirs) -> Self {
+    pub fn as_client(binary: &Path, dirs: &MpsDirectories) -> Self {
         Self::at(binary, dirs, dirs.client_dir())
     }
 
-    fn at(binary: &Path, dirs: &CardDirs, pipe_dir: PathBuf) -> Self {
+    fn at(binary: &Path, dirs: &MpsDirectories, pipe_dir: PathBuf) -> Self {
         Self {
             binary: binary.into(),
             pipe_dir,

@@ -7,12 +7,12 @@
 
 use std::time::Instant;
 
-use crate::card::CardMps;
 use crate::error::MpsError;
+use crate::instance::MpsInstance;
 use crate::protocol::{Answer, Command};
 use crate::state::Server;
 
-impl CardMps {
+impl MpsInstance {
     /// The card's servers, each with the pids of its clients as the host counts.
     ///
     /// # Errors

@@ -15,8 +15,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, getsockopt, shutdown, sockopt};
 use nix::sys::stat::fstat;
 
-use crate::card::{CardMps, ControlDaemon};
-use crate::holder::{Connections, WedgeCause};
+use crate::channel_peer::{Connections, WedgeCause};
+use crate::instance::{ControlDaemon, MpsInstance};
 use crate::peer::{has_open, holders_of, other_end, sockets};
 use crate::process::Process;
 use crate::sys;
@@ -68,7 +68,7 @@ pub struct Descriptors {
     pub connections: Vec<Connection>,
 }
 
-impl CardMps {
+impl MpsInstance {
     /// Counts what the daemon has open; looks at each connection that is not in `skip`. Costs
     /// microseconds for each, and says nothing to the daemon.
     ///

@@ -12,8 +12,8 @@ use std::path::Path;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
-use crate::card::{CardMps, ControlDaemon};
 use crate::error::MpsError;
+use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::{Process, all_pids};
 
 /// File name of the server program.
@@ -22,7 +22,7 @@ const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
 /// measured on 550), so no more of it is read.
 const PID_FILE_BYTES: u64 = 32;
 
-impl CardMps {
+impl MpsInstance {
     /// The daemon that runs in our directory, if any. Does not ask the channel: a wedged daemon is
     /// found too.
     ///

@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-use crate::card::CardMps;
 use crate::error::MpsError;
+use crate::instance::MpsInstance;
 use crate::process::Process;
 use crate::spawner::{ForkSpawner, Spawner, Started, UnitSpawner};
 use crate::supervisor::{Answer, HoldError, Request, Start, ask};
@@ -37,7 +37,7 @@ impl HoldSpawner {
 }
 
 impl Spawner for HoldSpawner {
-    fn start(&self, card: &CardMps) -> Result<Started, MpsError> {
+    fn start(&self, card: &MpsInstance) -> Result<Started, MpsError> {
         let text = |value: std::ffi::OsString| {
             value.into_string().map_err(|value| MpsError::NotPlainPath { path: value.into() })
         };

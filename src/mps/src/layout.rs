@@ -64,12 +64,12 @@ impl ClientLinks {
 
 /// The directories of one card. Making the value touches nothing.
 #[derive(Debug, Clone)]
-pub struct CardDirs {
+pub struct MpsDirectories {
     base: PathBuf,
     links: ClientLinks,
 }
 
-impl CardDirs {
+impl MpsDirectories {
     /// Names the directories of card number `card` below `root`.
     ///
     /// # Errors

@@ -14,14 +14,14 @@
 //! is marked "unverified".
 
 mod capability;
-mod card;
 mod channel;
+mod channel_peer;
 mod client;
 mod connection;
 mod error;
 mod find;
 mod hold_spawner;
-mod holder;
+mod instance;
 mod layout;
 mod lease;
 mod log_file;
@@ -39,13 +39,13 @@ pub mod supervisor;
 mod sys;
 
 pub use capability::Capabilities;
-pub use card::{CardMps, ControlDaemon};
 pub use channel::Channel;
+pub use channel_peer::{ChannelPeer, Connections, Glance, WedgeCause};
 pub use connection::{Connection, Descriptors, Maker};
 pub use error::MpsError;
 pub use hold_spawner::{HoldSpawner, choose_spawner};
-pub use holder::{Connections, Glance, Holder, WedgeCause};
-pub use layout::{CardDirs, ClientLinks, Repair};
+pub use instance::{ControlDaemon, MpsInstance};
+pub use layout::{ClientLinks, MpsDirectories, Repair};
 pub use lease::{ComputeMode, Lease, LeaseDir, Taken};
 pub use log_file::LogFile;
 pub use mpsgate_host::process::Signal;

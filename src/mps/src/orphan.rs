@@ -4,15 +4,15 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::card::CardMps;
 use crate::error::MpsError;
+use crate::instance::MpsInstance;
 use crate::process::{Process, all_pids};
 use crate::stop::end;
 
 /// A daemon that starts takes its lock, or ends, within milliseconds.
 const GROWN: Duration = Duration::from_secs(2);
 
-impl CardMps {
+impl MpsInstance {
     /// Ends the servers of a control daemon that has died, which still hold the card; their clients
     /// have lost them already. The pids of those ended.
     ///

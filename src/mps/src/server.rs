@@ -4,8 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::card::CardMps;
 use crate::error::MpsError;
+use crate::instance::MpsInstance;
 use crate::process::POLL;
 use crate::protocol::{Command, Event, ServerStatus, parse_log};
 use crate::state::Server;
@@ -23,7 +23,7 @@ pub struct ServerOutcome {
     pub was_running: bool,
 }
 
-impl CardMps {
+impl MpsInstance {
     /// Makes sure that a server for `uid` takes clients. The daemon must run, with its limits set:
     /// they count for the server started here.
     ///

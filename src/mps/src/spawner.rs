@@ -14,8 +14,8 @@ use mpsgate_host::file::{self, Durability, New};
 use mpsgate_host::process::Signal;
 use nix::sys::resource::{Resource, getrlimit};
 
-use crate::card::CardMps;
 use crate::error::MpsError;
+use crate::instance::MpsInstance;
 use crate::process::Process;
 use crate::run::{Failure, run};
 use crate::supervisor::NOFILE;
@@ -34,13 +34,13 @@ pub trait Spawner: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When it could not even be executed.
-    fn start(&self, card: &CardMps) -> Result<Started, MpsError>;
+    fn start(&self, card: &MpsInstance) -> Result<Started, MpsError>;
 
     /// Whether what was started has ended already.
     ///
     /// # Errors
     /// When that cannot be found out.
-    fn has_ended(&self, _card: &CardMps, started: &Started) -> Result<bool, MpsError> {
+    fn has_ended(&self, _card: &MpsInstance, started: &Started) -> Result<bool, MpsError> {
         Ok(!matches!(started, Started::Process(Some(process)) if process.is_alive()))
     }
 
@@ -48,7 +48,7 @@ pub trait Spawner: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When it is still there afterwards.
-    fn abort(&self, _card: &CardMps, started: &Started) -> Result<(), MpsError> {
+    fn abort(&self, _card: &MpsInstance, started: &Started) -> Result<(), MpsError> {
         let Started::Process(Some(process)) = started else { return Ok(()) };
         let sent = process.signal(Signal::KILL);
         if sent.is_ok() && process.wait_gone(KILL_LIMIT) {
@@ -61,7 +61,7 @@ pub trait Spawner: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When the supervisor could not be told.
-    fn after_stop(&self, _card: &CardMps) -> Result<(), MpsError> {
+    fn after_stop(&self, _card: &MpsInstance) -> Result<(), MpsError> {
         Ok(())
     }
 }
@@ -95,7 +95,7 @@ impl Started {
 pub struct ForkSpawner;
 
 impl Spawner for ForkSpawner {
-    fn start(&self, card: &CardMps) -> Result<Started, MpsError> {
+    fn start(&self, card: &MpsInstance) -> Result<Started, MpsError> {
         let failed = |source| MpsError::Run { program: card.binary().to_path_buf(), source };
         let log = card.dirs().log_file().open_for_daemon()?;
         let errors = log.try_clone().map_err(failed)?;
@@ -152,7 +152,7 @@ impl UnitSpawner {
         version.is_some_and(|version| version >= APPEND_SINCE)
     }
 
-    fn environment_file(&self, card: &CardMps) -> PathBuf {
+    fn environment_file(&self, card: &MpsInstance) -> PathBuf {
         self.environment_dir.join(format!("mps-{}.env", card.card()))
     }
 
@@ -173,7 +173,7 @@ impl UnitSpawner {
 
     /// systemd's quoting: every value in double quotes, with the four characters that it knows
     /// escaped.
-    fn write_environment(&self, card: &CardMps) -> Result<(), MpsError> {
+    fn write_environment(&self, card: &MpsInstance) -> Result<(), MpsError> {
         let path = self.environment_file(card);
         let mut text = String::new();
         let flags = card.arguments()[1..].join(" ");
@@ -196,18 +196,18 @@ impl UnitSpawner {
     }
 }
 
-fn unit(card: &CardMps) -> String {
+fn unit(card: &MpsInstance) -> String {
     format!("mpsgate-mps@{}.service", card.card())
 }
 
 impl Spawner for UnitSpawner {
-    fn start(&self, card: &CardMps) -> Result<Started, MpsError> {
+    fn start(&self, card: &MpsInstance) -> Result<Started, MpsError> {
         self.write_environment(card)?;
         self.systemctl(&["start", &unit(card)])?;
         Ok(Started::Unit)
     }
 
-    fn has_ended(&self, card: &CardMps, _started: &Started) -> Result<bool, MpsError> {
+    fn has_ended(&self, card: &MpsInstance, _started: &Started) -> Result<bool, MpsError> {
         match self.systemctl(&["is-active", "--quiet", &unit(card)]) {
             Ok(()) => Ok(false),
             Err(MpsError::Systemctl { .. }) => Ok(true),
@@ -215,11 +215,11 @@ impl Spawner for UnitSpawner {
         }
     }
 
-    fn abort(&self, card: &CardMps, _started: &Started) -> Result<(), MpsError> {
+    fn abort(&self, card: &MpsInstance, _started: &Started) -> Result<(), MpsError> {
         self.systemctl(&["stop", &unit(card)])
     }
 
-    fn after_stop(&self, card: &CardMps) -> Result<(), MpsError> {
+    fn after_stop(&self, card: &MpsInstance) -> Result<(), MpsError> {
         self.systemctl(&["stop", &unit(card)])?;
         // It counts as failed when a server had ended badly before: the daemon exits with 1 then.
         // An error here means that there is nothing to reset.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use mpsgate_host::crash_point;
 
-use crate::card::{CardMps, ControlDaemon};
 use crate::error::MpsError;
+use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::{POLL, Process};
 use crate::spawner::{Spawner, Started};
 
@@ -26,9 +26,9 @@ pub enum Origin {
     Started,
 }
 
-impl CardMps {
+impl MpsInstance {
     /// Adopts the running daemon or starts one, and waits until it answers. Containers cannot reach
-    /// a new one before [`CardDirs::renew_links`].
+    /// a new one before [`MpsDirectories::renew_links`].
     ///
     /// # Errors
     /// [`MpsError::Wedged`] when one runs and does not answer: a second one is never started.

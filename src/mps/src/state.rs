@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use crate::card::{CardMps, ControlDaemon};
+use crate::channel_peer::{Connections, WedgeCause};
 use crate::error::MpsError;
-use crate::holder::{Connections, WedgeCause};
+use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::Process;
 use crate::protocol::ServerStatus;
 
@@ -64,7 +64,7 @@ pub enum MpsState {
     },
 }
 
-impl CardMps {
+impl MpsInstance {
     /// How it is now. Costs one command for each server and one for the list; up to the channel's
     /// time limit when wedged.
     ///

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::card::{CardMps, ControlDaemon};
 use crate::error::MpsError;
+use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::Process;
 use crate::spawner::Spawner;
 use mpsgate_host::crash_point;
@@ -26,7 +26,7 @@ pub enum StoppedBy {
     Kill,
 }
 
-/// What [`CardMps::stop`] did.
+/// What [`MpsInstance::stop`] did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopReport {
     /// How the control daemon ended.
@@ -35,7 +35,7 @@ pub struct StopReport {
     pub servers_killed: Vec<i32>,
 }
 
-impl CardMps {
+impl MpsInstance {
     /// Ends daemon, servers and, after `grace`, their clients; then removes the card's directories.
     ///
     /// # Errors

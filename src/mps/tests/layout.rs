@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use mpsgate_mps::{CardDirs, ClientLinks, MpsError};
+use mpsgate_mps::{ClientLinks, MpsDirectories, MpsError};
 
-fn dirs(root: &Path) -> CardDirs {
-    CardDirs::new(root, 3, ClientLinks::default()).unwrap()
+fn dirs(root: &Path) -> MpsDirectories {
+    MpsDirectories::new(root, 3, ClientLinks::default()).unwrap()
 }
 
 fn mode(path: &Path) -> u32 {
@@ -90,12 +90,12 @@ fn refuses_directories_of_another_owner() {
 #[test]
 fn refuses_paths_that_no_socket_address_can_hold() {
     let longest = format!("/{}", "r".repeat(107 - "//3/pipe/control_privileged".len()));
-    assert!(CardDirs::new(Path::new(&longest), 3, ClientLinks::default()).is_ok());
-    let error =
-        CardDirs::new(Path::new(&format!("{longest}r")), 3, ClientLinks::default()).unwrap_err();
+    assert!(MpsDirectories::new(Path::new(&longest), 3, ClientLinks::default()).is_ok());
+    let error = MpsDirectories::new(Path::new(&format!("{longest}r")), 3, ClientLinks::default())
+        .unwrap_err();
     assert!(matches!(error, MpsError::SocketPathTooLong { length: 108, .. }), "{error}");
     for path in ["run/mps", "/run/../mps"] {
-        let error = CardDirs::new(Path::new(path), 3, ClientLinks::default()).unwrap_err();
+        let error = MpsDirectories::new(Path::new(path), 3, ClientLinks::default()).unwrap_err();
         assert!(matches!(error, MpsError::NotPlainPath { .. }), "{error}");
     }
 }
@@ -115,14 +115,14 @@ fn links_nothing_but_sockets_and_fifos() {
 fn control_only_leaves_the_log_fifo_out_and_clears_what_was_there() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path().join("mps");
-    let both = CardDirs::new(&root, 3, ClientLinks::ControlAndLog).unwrap();
+    let both = MpsDirectories::new(&root, 3, ClientLinks::ControlAndLog).unwrap();
     both.create().unwrap();
     for name in ["control", "log"] {
         nix::unistd::mkfifo(&both.pipe_dir().join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
     }
     both.renew_links().unwrap();
     assert!(both.links_current().unwrap());
-    let control_only = CardDirs::new(&root, 3, ClientLinks::ControlOnly).unwrap();
+    let control_only = MpsDirectories::new(&root, 3, ClientLinks::ControlOnly).unwrap();
     control_only.renew_links().unwrap();
     assert!(control_only.links_current().unwrap() && !both.links_current().unwrap());
     assert_eq!(fs::read_dir(both.client_dir()).unwrap().count(), 1);

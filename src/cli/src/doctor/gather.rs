@@ -17,7 +17,7 @@ use mpsgate_edge::Remedy as _;
 use mpsgate_gpu::{Card, GpuError, Nvml};
 use mpsgate_host::format::{self, FormatError};
 use mpsgate_model::printable;
-use mpsgate_mps::{CardDirs, CardMps, ClientLinks, LeaseDir, MpsError};
+use mpsgate_mps::{ClientLinks, LeaseDir, MpsDirectories, MpsError, MpsInstance};
 
 use super::facts::{ChannelFacts, Facts, Known, LeaseFacts, NvmlFacts, Settings, Trouble};
 use crate::daemon;
@@ -211,7 +211,7 @@ fn channels(root: &Path, control: &Path, links: ClientLinks) -> Known<BTreeMap<u
 
 fn channel(directory: &Path, card: u32, control: &Path, links: ClientLinks) -> ChannelFacts {
     let failed = |e: &MpsError| trouble(e, e.hint());
-    let dirs = match CardDirs::new(directory, card, links) {
+    let dirs = match MpsDirectories::new(directory, card, links) {
         Ok(dirs) => dirs,
         Err(error) => {
             let trouble = failed(&error);
@@ -221,7 +221,7 @@ fn channel(directory: &Path, card: u32, control: &Path, links: ClientLinks) -> C
     ChannelFacts {
         links_current: dirs.links_current().map_err(|e| failed(&e)),
         // The UUID only matters to a daemon that is started, and none is.
-        state: CardMps::new(card, "", control, dirs).state().map_err(|e| failed(&e)),
+        state: MpsInstance::new(card, "", control, dirs).state().map_err(|e| failed(&e)),
     }
 }
 

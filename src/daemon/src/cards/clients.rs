@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use mpsgate_mps::CardMps;
+use mpsgate_mps::MpsInstance;
 use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
 
@@ -17,7 +17,7 @@ impl CardTask {
     /// Terminates the clients that are in `doomed`, unless whoever asked has given up.
     pub(super) async fn terminate(
         &self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         doomed: Doomed,
         deadline: Instant,
         reply: oneshot::Sender<Result<Vec<i32>, Trouble>>,
@@ -38,7 +38,7 @@ impl CardTask {
 
     pub(super) async fn clients(
         &self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         reply: oneshot::Sender<Result<Clients, Trouble>>,
     ) -> Result<(), DaemonError> {
         let asked = Arc::clone(mps);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use mpsgate_api::DescriptorStatus;
 use mpsgate_model::ledger::{Entry, State};
 use mpsgate_model::{GpuUuid, GrantKey};
-use mpsgate_mps::{CardMps, Connection, ControlDaemon, Descriptors};
+use mpsgate_mps::{Connection, ControlDaemon, Descriptors, MpsInstance};
 use mpsgate_node::channel::{Cost, DESCRIPTORS, Seen, costs, needs_restart};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
@@ -55,7 +55,7 @@ pub(super) struct Guard {
 pub(super) fn guard(
     daemon: &Arc<Daemon>,
     uuid: &GpuUuid,
-    mps: &Arc<CardMps>,
+    mps: &Arc<MpsInstance>,
     control: &Arc<ControlDaemon>,
 ) -> Guard {
     let (ends, mut ended) = oneshot::channel();
@@ -89,7 +89,7 @@ pub(super) fn guard(
 struct Counting {
     daemon: Arc<Daemon>,
     uuid: GpuUuid,
-    mps: Arc<CardMps>,
+    mps: Arc<MpsInstance>,
     control: Arc<ControlDaemon>,
     book: Book,
     /// What each container cost when something was done about it.
@@ -240,7 +240,7 @@ impl Drop for Urgent {
 }
 
 /// Keeps the daemon's log within its bounds.
-fn trim(mps: &CardMps) {
+fn trim(mps: &MpsInstance) {
     if let Err(error) = mps.dirs().log_file().trim(LOG_BYTES) {
         log::warn!(card = mps.card(), reason:% = error; "control log not trimmed");
     }
@@ -254,7 +254,7 @@ fn restart_hint(gpu: u32) -> String {
 impl Book {
     fn count(
         &mut self,
-        mps: &CardMps,
+        mps: &MpsInstance,
         control: &ControlDaemon,
         entries: &[Entry],
         clients: u64,
@@ -295,7 +295,7 @@ impl Book {
     /// Takes what is there now. What is over stays so, and is not looked at again.
     fn look(
         &mut self,
-        mps: &CardMps,
+        mps: &MpsInstance,
         control: &ControlDaemon,
         entries: &[Entry],
     ) -> std::io::Result<Descriptors> {

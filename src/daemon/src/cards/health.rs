@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mpsgate_api::MpsStatus;
 use mpsgate_config::Schedule;
 use mpsgate_model::Mib;
-use mpsgate_mps::{CardMps, MpsError};
+use mpsgate_mps::{MpsError, MpsInstance};
 use mpsgate_node::card::{Card, Health, Trouble};
 
 use super::CardTask;
@@ -18,7 +18,7 @@ use crate::hardware::control::{View, view};
 pub(super) const EXCLUSIVE: &str = "EXCLUSIVE_PROCESS";
 
 impl CardTask {
-    pub(super) async fn refresh(&self, mps: &Arc<CardMps>) -> Result<(), DaemonError> {
+    pub(super) async fn refresh(&self, mps: &Arc<MpsInstance>) -> Result<(), DaemonError> {
         let asked = Arc::clone(mps);
         let view = self.daemon.blocking("look at a control daemon", move |_| view(&asked)).await?;
         self.set_view(view);
@@ -29,7 +29,7 @@ impl CardTask {
     /// the channel is for the next look.
     pub(super) async fn refresh_after(
         &self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         error: &MpsError,
     ) -> Result<(), DaemonError> {
         if matches!(error, MpsError::Wedged { .. }) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_model::{Code, Refusal};
-use mpsgate_mps::{CardMps, MpsError};
+use mpsgate_mps::{MpsError, MpsInstance};
 use mpsgate_node::card::{Health, Trouble};
 
 use super::CardTask;
@@ -63,7 +63,10 @@ impl CardTask {
     }
 
     /// Brings the limit of clients without one of their own in line with the largest grant.
-    pub(super) async fn cap(&self, mps: &Arc<CardMps>) -> Result<Result<(), Refusal>, DaemonError> {
+    pub(super) async fn cap(
+        &self,
+        mps: &Arc<MpsInstance>,
+    ) -> Result<Result<(), Refusal>, DaemonError> {
         let wanted = {
             let node = self.daemon.node();
             let wanted = node.wanted_cap(&self.uuid);
@@ -90,7 +93,10 @@ impl CardTask {
         Ok(Ok(()))
     }
 
-    pub(super) async fn retake_compute_mode(&self, mps: &Arc<CardMps>) -> Result<(), DaemonError> {
+    pub(super) async fn retake_compute_mode(
+        &self,
+        mps: &Arc<MpsInstance>,
+    ) -> Result<(), DaemonError> {
         let uuid = self.uuid.to_string();
         let set = self
             .daemon

@@ -17,7 +17,7 @@ use std::time::Duration;
 use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_mps::protocol::{Event, ServerStatus};
-use mpsgate_mps::{CardMps, ControlDaemon};
+use mpsgate_mps::{ControlDaemon, MpsInstance};
 use mpsgate_node::card::Trouble;
 use tokio::time::Instant;
 
@@ -94,7 +94,7 @@ impl CardTask {
     /// Names the process that its server's log accuses of a fatal fault, where the control daemon
     /// says that there is one, and that this is a client of its server. It stays what a line says:
     /// nobody is blamed for it.
-    pub(super) async fn name_fault(&mut self, mps: &Arc<CardMps>) -> Result<(), DaemonError> {
+    pub(super) async fn name_fault(&mut self, mps: &Arc<MpsInstance>) -> Result<(), DaemonError> {
         let Some(client) = self.watch.accused.take().and_then(|pid| u32::try_from(pid).ok()) else {
             return Ok(());
         };
@@ -130,7 +130,7 @@ impl CardTask {
     /// Forgets who does not wait: the log says so, and the kernel does not.
     async fn confirm_pending(
         &mut self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
     ) -> Result<(), DaemonError> {
         if self.watch.pending.waiting.is_empty() {
@@ -155,7 +155,7 @@ impl CardTask {
     /// Evaluates who waits.
     pub(super) async fn look_at_pending(
         &mut self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
     ) -> Result<(), DaemonError> {
         self.confirm_pending(mps, daemon).await?;
@@ -230,7 +230,7 @@ impl CardTask {
     /// Who runs as another uid than its grant's: the one that waits, or else those that are served.
     async fn who_is_wrong(
         &self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         first: &Waiting,
         server: u32,
         serves: u32,

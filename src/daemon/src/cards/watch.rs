@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_mps::{CardMps, Connections, ControlDaemon, Glance};
+use mpsgate_mps::{Connections, ControlDaemon, Glance, MpsInstance};
 use mpsgate_node::card::{Health, Trouble};
 use tokio::time::Instant;
 
@@ -53,7 +53,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn of(mps: &CardMps) -> Self {
+    pub(super) fn of(mps: &MpsInstance) -> Self {
         // What was written before is about processes whose pids may be others' by now.
         Self { mark: mps.dirs().log_file().mark(), ..Self::default() }
     }
@@ -89,7 +89,7 @@ impl CardTask {
     /// Looks once, asks where there is a reason, and acts on what it finds.
     pub(super) async fn look(
         &mut self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
     ) -> Result<(), DaemonError> {
         let (seen_mps, seen_daemon, mark) = (Arc::clone(mps), Arc::clone(daemon), self.watch.mark);
@@ -119,7 +119,7 @@ impl CardTask {
     /// Asks the control daemon how it is.
     pub(super) async fn ask(
         &mut self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
     ) -> Result<(), DaemonError> {
         let was_wedged = self.is_wedged();

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use mpsgate_config::Enforce;
 use mpsgate_model::GrantKey;
-use mpsgate_mps::{CardMps, ControlDaemon, Glance};
+use mpsgate_mps::{ControlDaemon, Glance, MpsInstance};
 use mpsgate_node::card::Trouble;
 use tokio::time::Instant;
 
@@ -124,7 +124,7 @@ impl CardTask {
     /// Looks at a daemon that is busy, or known not to answer.
     pub(super) async fn look_at_wedge(
         &mut self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
         glance: Glance,
     ) -> Result<(), DaemonError> {
@@ -163,7 +163,7 @@ impl CardTask {
     /// Ends the connections that hold the daemon up, once that has taken too long.
     async fn free(
         &mut self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
         now: &Wedge,
     ) -> Result<(), DaemonError> {
@@ -201,7 +201,7 @@ impl CardTask {
 
     async fn cause(
         &self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
     ) -> Result<Wedge, DaemonError> {
         let (mps, daemon) = (Arc::clone(mps), Arc::clone(daemon));
@@ -215,7 +215,7 @@ impl CardTask {
     /// was ended.
     async fn blame(
         &mut self,
-        mps: &Arc<CardMps>,
+        mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
         before: &Wedge,
         now: &Wedge,

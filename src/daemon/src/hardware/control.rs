@@ -9,7 +9,7 @@ use mpsgate_model::Mib;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_mps::protocol::{Command, Event, parse_log};
 use mpsgate_mps::{
-    CardMps, Connections, ControlDaemon, Glance, MpsError, MpsState, Repair, WedgeCause,
+    Connections, ControlDaemon, Glance, MpsError, MpsInstance, MpsState, Repair, WedgeCause,
 };
 use mpsgate_node::card::Trouble;
 use mpsgate_policy::SharedMemory;
@@ -49,7 +49,7 @@ impl View {
 }
 
 /// Asks the control daemon how it is.
-pub(crate) fn view(mps: &CardMps) -> View {
+pub(crate) fn view(mps: &MpsInstance) -> View {
     let servers = |servers: Vec<mpsgate_mps::Server>| {
         servers
             .into_iter()
@@ -75,7 +75,7 @@ pub(crate) fn view(mps: &CardMps) -> View {
 
 /// How servers share memory with their clients: what each says of it once, and what the kernel
 /// shows.
-fn shared_memory(mps: &CardMps, servers: &[mpsgate_mps::Server]) -> Option<SharedMemory> {
+fn shared_memory(mps: &MpsInstance, servers: &[mpsgate_mps::Server]) -> Option<SharedMemory> {
     if servers.is_empty() {
         return None;
     }
@@ -112,7 +112,12 @@ pub(crate) struct Sight {
 pub(crate) type Makers = BTreeMap<u64, Option<ProcessId>>;
 
 /// Looks at a control daemon, its files and its log from `mark` on; keeps the log short.
-pub(crate) fn look(mps: &CardMps, daemon: &ControlDaemon, mark: u64, mut makers: Makers) -> Sight {
+pub(crate) fn look(
+    mps: &MpsInstance,
+    daemon: &ControlDaemon,
+    mark: u64,
+    mut makers: Makers,
+) -> Sight {
     note_makers(mps, daemon, &mut makers);
     let log = mps.dirs().log_file();
     let end = log.mark();
@@ -131,7 +136,7 @@ pub(crate) fn look(mps: &CardMps, daemon: &ControlDaemon, mark: u64, mut makers:
     Sight { glance: mps.glance(daemon), files, events, mark, connections, makers }
 }
 
-fn note_makers(mps: &CardMps, daemon: &ControlDaemon, makers: &mut Makers) {
+fn note_makers(mps: &MpsInstance, daemon: &ControlDaemon, makers: &mut Makers) {
     let known: BTreeSet<u64> = makers.keys().copied().collect();
     // A daemon that has ended has no connections.
     let Ok(found) = mps.descriptors(daemon, &known) else { return };
@@ -143,7 +148,7 @@ fn note_makers(mps: &CardMps, daemon: &ControlDaemon, makers: &mut Makers) {
 }
 
 /// Server and client of each client, as the control daemon names them, while both live.
-pub(crate) fn served(mps: &CardMps) -> Vec<(u32, ProcessId)> {
+pub(crate) fn served(mps: &MpsInstance) -> Vec<(u32, ProcessId)> {
     let clients = mps.clients().unwrap_or_default();
     let one = |server: i32, client: i32| {
         let client = process::identify(u32::try_from(client).ok()?)?;
@@ -172,14 +177,14 @@ pub(crate) enum Wedge {
 
 /// Finds out why a control daemon does not answer, and helps where no harm can come of it.
 pub(crate) fn wedge(
-    mps: &CardMps,
+    mps: &MpsInstance,
     daemon: &ControlDaemon,
     entries: &[Entry],
     known: &Connections,
     makers: &Makers,
 ) -> Wedge {
-    let culprits = |holders: &[mpsgate_mps::Holder]| -> Vec<Culprit> {
-        let culprit = |holder: &mpsgate_mps::Holder| {
+    let culprits = |holders: &[mpsgate_mps::ChannelPeer]| -> Vec<Culprit> {
+        let culprit = |holder: &mpsgate_mps::ChannelPeer| {
             let pid = u32::try_from(holder.pid).ok()?;
             let process = ProcessId { pid, start_time: holder.start_ticks };
             Culprit::find(process, entries)
@@ -210,7 +215,7 @@ pub(crate) fn wedge(
 /// Who is named by having connected, where the connections themselves name nobody: the very process
 /// that was seen when the connection was, as long as it lives.
 fn by_makers(
-    mps: &CardMps,
+    mps: &MpsInstance,
     daemon: &ControlDaemon,
     entries: &[Entry],
     known: &Connections,
@@ -253,7 +258,7 @@ const HOLDS: Duration = Duration::from_millis(100);
 /// Frees a control daemon by ending, at its own end, the connections that hold it up, whoever has
 /// the other ends. Where it rests and turns front-ends away, one alone: whether that was it is to
 /// be asked. How many were cut.
-pub(crate) fn free(mps: &CardMps, daemon: &ControlDaemon, known: &Connections) -> usize {
+pub(crate) fn free(mps: &MpsInstance, daemon: &ControlDaemon, known: &Connections) -> usize {
     // With our turn taken, no front-end of ours is among them.
     let Some(_turn) = mps.turn() else { return 0 };
     let until = Instant::now() + CUTTING;
@@ -288,7 +293,7 @@ fn server_word(status: &mpsgate_mps::protocol::ServerStatus) -> Option<String> {
 
 /// Sets what a client gets that has no limit of its own, for the next server and for the running
 /// one, and reads it back. Clients that are there keep what they had.
-pub(crate) fn cap(mps: &CardMps, memory: Mib) -> Result<(), MpsError> {
+pub(crate) fn cap(mps: &MpsInstance, memory: Mib) -> Result<(), MpsError> {
     let mib = u32::try_from(memory.0).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX);
     mps.channel().set_default_limit(mib)?;
     for server in mps.channel().server_list()? {
@@ -301,7 +306,7 @@ pub(crate) fn cap(mps: &CardMps, memory: Mib) -> Result<(), MpsError> {
     Ok(())
 }
 
-fn shut_down(mps: &CardMps, server: i32) -> Result<(), MpsError> {
+fn shut_down(mps: &MpsInstance, server: i32) -> Result<(), MpsError> {
     match mps.channel().ask(&Command::ShutdownServer { server, force: false }) {
         Ok(_) | Err(MpsError::ServerNotFound { .. }) => {}
         Err(error) => return Err(error),
@@ -314,7 +319,7 @@ fn shut_down(mps: &CardMps, server: i32) -> Result<(), MpsError> {
 }
 
 /// Makes sure that a server for `uid` takes clients; an idle one of another uid is ended first.
-pub(crate) fn ensure_server(mps: &CardMps, uid: u32, limit: Duration) -> Result<(), MpsError> {
+pub(crate) fn ensure_server(mps: &MpsInstance, uid: u32, limit: Duration) -> Result<(), MpsError> {
     match mps.ensure_server(uid, limit) {
         Ok(outcome) => {
             log::info!(card = mps.card(), uid, pid = outcome.pid; "server ready");

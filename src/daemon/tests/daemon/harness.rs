@@ -14,7 +14,7 @@ use mpsgate_config::{Config, Listen, Manage, Supervisor};
 use mpsgate_daemon::{DaemonError, Paths, serve};
 use mpsgate_model::ledger::CgroupId;
 use mpsgate_model::{ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Request};
-use mpsgate_mps::{CardDirs, CardMps, ClientLinks, ForkSpawner};
+use mpsgate_mps::{ClientLinks, ForkSpawner, MpsDirectories, MpsInstance};
 /// In the place of a container's init.
 pub(crate) use mpsgate_testing::Spawned as Container;
 use mpsgate_testing::programs::fake_mps_control;
@@ -143,9 +143,9 @@ impl Node {
     }
 
     /// A card's control daemon, looked at from outside.
-    pub(crate) fn mps(&self, card: u32) -> CardMps {
-        let dirs = CardDirs::new(&self.paths.mps(), card, ClientLinks::default()).unwrap();
-        CardMps::new(card, uuid(card), &self.config.mps.control, dirs)
+    pub(crate) fn mps(&self, card: u32) -> MpsInstance {
+        let dirs = MpsDirectories::new(&self.paths.mps(), card, ClientLinks::default()).unwrap();
+        MpsInstance::new(card, uuid(card), &self.config.mps.control, dirs)
     }
 
     pub(crate) fn control_pid(&self, card: u32) -> Option<i32> {

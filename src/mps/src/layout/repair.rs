@@ -10,7 +10,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fchmod};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::walk::{entries, kind, lstat, words};
-use super::{CardDirs, ClientLinks, PARTS};
+use super::{ClientLinks, MpsDirectories, PARTS};
 use crate::error::MpsError;
 
 /// What the control daemon keeps in its directory for as long as it lives. Its pid file is not
@@ -37,7 +37,7 @@ impl fmt::Display for Repair {
     }
 }
 
-impl CardDirs {
+impl MpsDirectories {
     /// Looks at everything below the card's directory, without following a link; makes the
     /// containers' links and the directories' modes again where they differ. Only of a
     /// card whose containers may reach the daemon: links are made where there are none.

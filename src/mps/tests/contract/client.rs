@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use mpsgate_mps::{CardMps, ControlDaemon};
+use mpsgate_mps::{ControlDaemon, MpsInstance};
 
 use crate::harness::{Bench, feed, libcuda, need, root, wait_for};
 
@@ -25,7 +25,7 @@ const SERVERS_WORD: i32 = 4711;
 
 /// A control daemon with the fake's server, and a client of its branch.
 struct Stage {
-    card: CardMps,
+    card: MpsInstance,
     _daemon: ControlDaemon,
     program: PathBuf,
     library: PathBuf,

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 use std::{env, fs};
 
-use mpsgate_mps::{CardDirs, CardMps, ClientLinks, ControlDaemon, ForkSpawner, Origin};
+use mpsgate_mps::{ClientLinks, ControlDaemon, ForkSpawner, MpsDirectories, MpsInstance, Origin};
 use mpsgate_testing::programs::{cache, fake_mps_control};
 pub(crate) use mpsgate_testing::{LIMIT, need, root, wait_for};
 
@@ -129,20 +129,20 @@ impl Bench {
         self.readable(&fake_mps_control().with_file_name("cuda-client"))
     }
 
-    pub(crate) fn dirs(&self, card: u32) -> CardDirs {
-        CardDirs::new(&self.dir.path().join("mps"), card, ClientLinks::ControlAndLog).unwrap()
+    pub(crate) fn dirs(&self, card: u32) -> MpsDirectories {
+        MpsDirectories::new(&self.dir.path().join("mps"), card, ClientLinks::ControlAndLog).unwrap()
     }
 
-    pub(crate) fn card(&self) -> CardMps {
-        CardMps::new(0, "GPU-00000000-test", &self.binary, self.dirs(0))
+    pub(crate) fn card(&self) -> MpsInstance {
+        MpsInstance::new(0, "GPU-00000000-test", &self.binary, self.dirs(0))
     }
 
     /// A card whose wedge shows soon: the tests wait for the limit to pass.
-    pub(crate) fn impatient_card(&self) -> CardMps {
+    pub(crate) fn impatient_card(&self) -> MpsInstance {
         self.card().with_channel_timeout(Duration::from_millis(400))
     }
 
-    pub(crate) fn started(&self) -> (CardMps, ControlDaemon) {
+    pub(crate) fn started(&self) -> (MpsInstance, ControlDaemon) {
         let card = self.card();
         let (daemon, origin) = card.ensure_running(&ForkSpawner, LIMIT).unwrap();
         assert_eq!(origin, Origin::Started);

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use mpsgate_mps::protocol::{Command, Event, ServerStatus, parse_log};
-use mpsgate_mps::{CardMps, ForkSpawner, MpsError, MpsState, Origin, Signal, StoppedBy};
+use mpsgate_mps::{ForkSpawner, MpsError, MpsInstance, MpsState, Origin, Signal, StoppedBy};
 
 use crate::harness::{Bench, Kind, LIMIT, NOBODY, bench, feed, listing, need, root, wait_for};
 
@@ -18,7 +18,7 @@ fn own_uid() -> u32 {
 }
 
 /// A card with 7 GiB, a server for us and links for its clients.
-fn serving(bench: &Bench) -> (CardMps, i32) {
+fn serving(bench: &Bench) -> (MpsInstance, i32) {
     let (card, _) = bench.started();
     card.channel().set_default_limit(NonZeroU32::new(7168).unwrap()).unwrap();
     let server = card.ensure_server(own_uid(), LIMIT).unwrap();
@@ -27,13 +27,13 @@ fn serving(bench: &Bench) -> (CardMps, i32) {
 }
 
 /// A client in the background, attached through the containers' directory.
-fn client(bench: &Bench, card: &CardMps) -> u32 {
+fn client(bench: &Bench, card: &MpsInstance) -> u32 {
     let mut command = bench.client(&card.dirs().client_dir());
     command.stdin(Stdio::null()).stdout(Stdio::null());
     bench.keep(command)
 }
 
-fn attached(card: &CardMps, server: i32, client: u32) {
+fn attached(card: &MpsInstance, server: i32, client: u32) {
     wait_for("the client attaches", || {
         card.channel().client_list(server).unwrap() == [client.cast_signed()]
     });

@@ -1,4 +1,4 @@
-//! The program as `CardMps` handles it.
+//! The program as `MpsInstance` handles it.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use mpsgate_mps::protocol::{Command, Percent};
 use mpsgate_mps::{
-    Capabilities, CardDirs, CardMps, Channel, ClientLinks, ForkSpawner, MpsError, MpsState, Origin,
-    Signal, Spawner, StoppedBy, UnitSpawner, WedgeCause,
+    Capabilities, Channel, ClientLinks, ForkSpawner, MpsDirectories, MpsError, MpsInstance,
+    MpsState, Origin, Signal, Spawner, StoppedBy, UnitSpawner, WedgeCause,
 };
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
@@ -196,7 +196,7 @@ pub(crate) fn a_forged_pid_file_misleads_nobody(bench: &Bench) {
 pub(crate) fn a_strangers_lock_is_named(bench: &Bench) {
     let (card, daemon) = bench.started();
     // To a card that expects another program, this daemon is a stranger.
-    let other = CardMps::new(0, card.uuid(), "/bin/sh", bench.dirs(0));
+    let other = MpsInstance::new(0, card.uuid(), "/bin/sh", bench.dirs(0));
     for error in [
         other.find_running().unwrap_err(),
         other.ensure_running(&ForkSpawner, LIMIT).unwrap_err(),
@@ -290,8 +290,8 @@ pub(crate) fn capabilities_are_probed_without_a_trace(bench: &Bench) {
 pub(crate) fn probes_at_once_do_not_answer_for_each_other(bench: &Bench) {
     let scratch = bench.dir.path().join("scratch");
     fs::create_dir(&scratch).unwrap();
-    let dirs = CardDirs::new(&scratch, std::process::id(), ClientLinks::default()).unwrap();
-    let card = CardMps::new(0, "", bench.binary.clone(), dirs);
+    let dirs = MpsDirectories::new(&scratch, std::process::id(), ClientLinks::default()).unwrap();
+    let card = MpsInstance::new(0, "", bench.binary.clone(), dirs);
     card.ensure_running(&ForkSpawner, LIMIT).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -320,11 +320,11 @@ pub(crate) fn a_server_that_dies_is_an_error(bench: &Bench) {
 }
 
 /// A card whose control program is a shell script.
-fn scripted(dir: &Path, body: &str) -> CardMps {
+fn scripted(dir: &Path, body: &str) -> MpsInstance {
     let program = dir.join("control");
     script(&program, body);
-    let dirs = CardDirs::new(&dir.join("mps"), 0, ClientLinks::default()).unwrap();
-    CardMps::new(0, "GPU-x", program, dirs)
+    let dirs = MpsDirectories::new(&dir.join("mps"), 0, ClientLinks::default()).unwrap();
+    MpsInstance::new(0, "GPU-x", program, dirs)
 }
 
 #[test]
@@ -342,8 +342,8 @@ fn a_start_that_ends_at_once_shows_the_end_of_its_log() {
 #[test]
 fn a_program_that_cannot_be_executed_is_an_error_of_the_start() {
     let dir = tempfile::tempdir().unwrap();
-    let dirs = CardDirs::new(&dir.path().join("mps"), 0, ClientLinks::default()).unwrap();
-    let card = CardMps::new(0, "GPU-x", "/nonexistent", dirs);
+    let dirs = MpsDirectories::new(&dir.path().join("mps"), 0, ClientLinks::default()).unwrap();
+    let card = MpsInstance::new(0, "GPU-x", "/nonexistent", dirs);
     let error = card.ensure_running(&ForkSpawner, LIMIT).unwrap_err();
     assert!(
         matches!(&error, MpsError::Run { program, .. } if program == Path::new("/nonexistent")),

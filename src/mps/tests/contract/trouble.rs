@@ -9,8 +9,8 @@ use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
 use mpsgate_mps::{
-    CardMps, Connections, ControlDaemon, ForkSpawner, Glance, MpsError, MpsState, Origin, Signal,
-    WedgeCause,
+    Connections, ControlDaemon, ForkSpawner, Glance, MpsError, MpsInstance, MpsState, Origin,
+    Signal, WedgeCause,
 };
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -30,7 +30,7 @@ fn idle_connection(control: &Path) -> Option<OwnedFd> {
     }
 }
 
-fn linked(bench: &Bench) -> (CardMps, ControlDaemon) {
+fn linked(bench: &Bench) -> (MpsInstance, ControlDaemon) {
     let (_, daemon) = bench.started();
     let card = bench.impatient_card();
     card.dirs().renew_links().unwrap();
@@ -201,7 +201,7 @@ fn in_flight(connection: OwnedFd) -> (OwnedFd, OwnedFd) {
     (one, other)
 }
 
-fn cut_all(card: &CardMps, daemon: &ControlDaemon, known: &Connections) {
+fn cut_all(card: &MpsInstance, daemon: &ControlDaemon, known: &Connections) {
     let suspects = card.suspects(daemon, known);
     assert!(!suspects.is_empty());
     for one in suspects {

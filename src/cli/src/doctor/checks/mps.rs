@@ -1,7 +1,7 @@
 //! MPS: its program, its control daemons, the mode of the cards.
 
 use mpsgate_gpu::ComputeMode;
-use mpsgate_mps::{Holder, MpsState, Server, WedgeCause};
+use mpsgate_mps::{ChannelPeer, MpsState, Server, WedgeCause};
 
 use super::{Finding, fail, failed, ok, skip, warn};
 use crate::doctor::facts::{Facts, Known};
@@ -153,8 +153,8 @@ fn wedged(pid: i32, cause: &WedgeCause) -> Finding {
     }
 }
 
-fn names(holders: &[Holder]) -> String {
-    let name = |h: &Holder| format!("pid {} ({}, uid {})", h.pid, h.name, h.uid);
+fn names(holders: &[ChannelPeer]) -> String {
+    let name = |h: &ChannelPeer| format!("pid {} ({}, uid {})", h.pid, h.name, h.uid);
     holders.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 

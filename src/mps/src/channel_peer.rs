@@ -13,7 +13,7 @@ use std::path::Path;
 
 use nix::libc;
 
-use crate::card::{CardMps, ControlDaemon};
+use crate::instance::{ControlDaemon, MpsInstance};
 use crate::peer::{holders_of, sockets};
 use crate::process::Process;
 
@@ -24,21 +24,21 @@ pub enum WedgeCause {
     Stopped,
     /// Its log FIFO is full and nobody reads it: one malformed record ends the thread that does,
     /// for good, and after some hundred lines the daemon blocks in its own log (measured).
-    /// [`crate::CardMps::drain_log`] gets it going again.
+    /// [`crate::MpsInstance::drain_log`] gets it going again.
     LogBlocked,
     /// It waits for one connection, which these processes hold; who made it comes first. Nobody
     /// where they cannot be named.
-    HeldBy(Vec<Holder>),
+    HeldBy(Vec<ChannelPeer>),
     /// It turns front-ends away, and these hold the connections that came since it was last well:
     /// one of them is to blame.
-    OneOf(Vec<Holder>),
+    OneOf(Vec<ChannelPeer>),
     /// Nothing could be found out.
     Unknown,
 }
 
 /// A process that holds a connection to the control daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct ChannelPeer {
     /// Its pid, as our pid namespace counts: its cgroup names the container.
     pub pid: i32,
     /// Start time in clock ticks since boot, so that nobody else is taken for it later.
@@ -89,7 +89,7 @@ pub enum Glance {
     Unseen,
 }
 
-impl CardMps {
+impl MpsInstance {
     /// Why a daemon that does not answer does not; the holder may be gone a moment later. Says
     /// nothing about one that does. `known` are the connections that were there when it answered
     /// last.
@@ -119,7 +119,7 @@ impl CardMps {
             if holders.is_empty() {
                 return WedgeCause::Unknown;
             }
-            newcomers.extend(holders.iter().filter_map(Holder::of));
+            newcomers.extend(holders.iter().filter_map(ChannelPeer::of));
         }
         if newcomers.is_empty() { WedgeCause::Unknown } else { WedgeCause::OneOf(newcomers) }
     }
@@ -215,12 +215,12 @@ fn find_wedge_cause(daemon: &Process, log_fifo: &Path) -> WedgeCause {
         return WedgeCause::LogBlocked;
     }
     match holders_of(daemon, fd) {
-        Some(holders) => WedgeCause::HeldBy(holders.iter().filter_map(Holder::of).collect()),
+        Some(holders) => WedgeCause::HeldBy(holders.iter().filter_map(ChannelPeer::of).collect()),
         None => WedgeCause::Unknown,
     }
 }
 
-impl Holder {
+impl ChannelPeer {
     fn of(process: &Process) -> Option<Self> {
         Some(Self {
             pid: process.pid(),

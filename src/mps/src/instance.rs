@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::channel::Channel;
-use crate::layout::CardDirs;
+use crate::layout::MpsDirectories;
 use crate::process::Process;
 use crate::supervisor::Root;
 
 /// The control daemon of one card, running or not.
 #[derive(Debug)]
-pub struct CardMps {
+pub struct MpsInstance {
     card: u32,
     uuid: String,
     binary: PathBuf,
     multiuser: bool,
     hold_dir: Option<PathBuf>,
-    dirs: CardDirs,
+    dirs: MpsDirectories,
     channel: Channel,
 }
 
@@ -32,14 +32,14 @@ pub struct ControlDaemon {
     pub replaced: bool,
 }
 
-impl CardMps {
+impl MpsInstance {
     /// Describes the daemon of card number `card`, run from `binary`. Touches nothing.
     #[must_use]
     pub fn new(
         card: u32,
         uuid: impl Into<String>,
         binary: impl Into<PathBuf>,
-        dirs: CardDirs,
+        dirs: MpsDirectories,
     ) -> Self {
         let binary = binary.into();
         let channel = Channel::new(&binary, &dirs);
@@ -99,7 +99,7 @@ impl CardMps {
 
     /// The card's directories.
     #[must_use]
-    pub fn dirs(&self) -> &CardDirs {
+    pub fn dirs(&self) -> &MpsDirectories {
         &self.dirs
     }
 
