@@ -81,15 +81,7 @@ pub(crate) async fn confirm(
         container = call.key.container_id.as_str(), pod:% = pod, memory_mib = memory.0, token = with_token,
         listed = listed != ListedLimits::Unknown; "request confirmed"
     );
-    let mut hints: Vec<GpuUuid> = {
-        let node = daemon.node();
-        let chosen = node.cards.iter().filter(|card| chosen.contains(&card.index));
-        chosen.map(|card| card.uuid.clone()).collect()
-    };
-    let placed = !hints.is_empty();
-    if !placed {
-        hints.extend(card.flatten());
-    }
+    let (hints, placed) = hints(daemon, &chosen, card.flatten());
     let compute = u8::try_from(core_percentage).ok().filter(|share| *share > 0).map(ComputeShare);
     Ok(Ok(Some(Confirmed {
         memory,
@@ -99,6 +91,15 @@ pub(crate) async fn confirm(
         placed,
         handed: Handed { pod, resource },
     })))
+}
+
+/// The cards to prefer: those that a scheduler chose, else the one whose devices the token is of.
+/// And whether a scheduler chose.
+fn hints(daemon: &Daemon, chosen: &[u32], card: Option<GpuUuid>) -> (Vec<GpuUuid>, bool) {
+    let node = daemon.node();
+    let chosen = node.cards.iter().filter(|card| chosen.contains(&card.index));
+    let hints: Vec<GpuUuid> = chosen.map(|card| card.uuid.clone()).collect();
+    if hints.is_empty() { (card.into_iter().collect(), false) } else { (hints, true) }
 }
 
 /// Whose container it is. `None`: a pod's by no sign.
