@@ -124,11 +124,11 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
     use super::*;
 
-    struct Card {
+    struct FakeDevice {
         left: u64,
     }
 
-    impl Device for Card {
+    impl Device for FakeDevice {
         fn allocate(&mut self, mib: u64) -> Result<bool, CudaError> {
             let fits = mib <= self.left;
             if fits {
@@ -144,9 +144,9 @@ mod tests {
     #[test]
     fn finds_the_last_mib() {
         for mib in [0, 1, 255, 256, 257, 7168, 7075] {
-            assert_eq!(allocate_all(&mut Card { left: mib }, None).unwrap(), mib);
+            assert_eq!(allocate_all(&mut FakeDevice { left: mib }, None).unwrap(), mib);
         }
-        assert_eq!(allocate_all(&mut Card { left: 7168 }, Some(300)).unwrap(), 300);
+        assert_eq!(allocate_all(&mut FakeDevice { left: 7168 }, Some(300)).unwrap(), 300);
     }
 
     #[test]

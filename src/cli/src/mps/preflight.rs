@@ -11,8 +11,8 @@ use super::{SCHEMA, clients, grants, parse};
 use crate::args::{Output, PreflightArgs};
 use crate::{CliError, daemon};
 
-/// One managed card.
-struct Card {
+/// What the restart of one managed card would end.
+struct Restart {
     list: WouldEnd,
     /// Whether it has a control daemon, as far as mpsgated knows.
     has_daemon: bool,
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &PreflightArgs) -> Result<ExitCode, CliError> {
         let call = Mps { gpu: card.uuid.clone(), action: MpsAction::Restart, confirmed: false };
         match daemon::ask(socket, Call::Mps(call))? {
             Reply::WouldEnd { list } => {
-                Ok(Card { list: parse(&list)?, has_daemon: card.mps.is_some() })
+                Ok(Restart { list: parse(&list)?, has_daemon: card.mps.is_some() })
             }
             _ => Err(CliError::from(ApiError::Unexpected)),
         }
@@ -36,10 +36,10 @@ pub(crate) fn run(args: &PreflightArgs) -> Result<ExitCode, CliError> {
         Output::Json => render_json(&cards)?,
         Output::Text => render(&cards),
     })?;
-    Ok(if cards.iter().all(Card::is_idle) { ExitCode::Done } else { ExitCode::No })
+    Ok(if cards.iter().all(Restart::is_idle) { ExitCode::Done } else { ExitCode::No })
 }
 
-impl Card {
+impl Restart {
     /// Nobody dies with its MPS. A control daemon that does not tell may have clients; none has
     /// none.
     fn is_idle(&self) -> bool {
@@ -51,7 +51,7 @@ impl Card {
     }
 }
 
-fn render_json(cards: &[Card]) -> Result<String, EdgeError> {
+fn render_json(cards: &[Restart]) -> Result<String, EdgeError> {
     #[derive(Serialize)]
     struct Document<'a> {
         schema: u32,
@@ -60,12 +60,12 @@ fn render_json(cards: &[Card]) -> Result<String, EdgeError> {
     }
     print::json(&Document {
         schema: SCHEMA,
-        nobody: cards.iter().all(Card::is_idle),
+        nobody: cards.iter().all(Restart::is_idle),
         cards: cards.iter().map(|card| &card.list).collect(),
     })
 }
 
-fn render(cards: &[Card]) -> String {
+fn render(cards: &[Restart]) -> String {
     let mut text = String::new();
     for card in cards {
         let name = format!("GPU {} ({})", card.list.card_index, card.list.card);
@@ -79,7 +79,7 @@ fn render(cards: &[Card]) -> String {
     }
     text.push_str(if cards.is_empty() {
         "No GPU is managed: no process would be terminated.\n"
-    } else if cards.iter().all(Card::is_idle) {
+    } else if cards.iter().all(Restart::is_idle) {
         "No process would be terminated now. So it stays while the node takes no new containers: kubectl cordon NODE\n"
     } else {
         "\nNothing was done. End these containers first; those of pods with:\n  \
