@@ -111,6 +111,7 @@ fn led(
                 program,
             });
         } else if options.keep_default {
+            // The others stay as they are.
         } else if entry.path.is_some() && options.may_lead(&program) {
             if !options.is_real(&program) {
                 notes.push(options.ran(&title, &program));

@@ -102,7 +102,7 @@ fn hints(daemon: &Daemon, chosen: &[u32], card: Option<GpuUuid>) -> (Vec<GpuUuid
     if hints.is_empty() { (card.into_iter().collect(), false) } else { (hints, true) }
 }
 
-/// Whose container it is. `None`: a pod's by no sign.
+/// The container whose request it is. `None` where nothing says that it is a pod's.
 fn bearer(call: &Reserve) -> Result<Option<PodContainer>, Refusal> {
     if call.pod.is_none() && call.request.token.is_some() {
         return Err(Refusal::new(
