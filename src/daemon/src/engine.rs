@@ -17,7 +17,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use mpsgate_config::paths;
 use mpsgate_configure::disk::LARGEST;
-use mpsgate_configure::{ConfigureError, Disk, Options, Report, Source, Version, containerd, crio};
+use mpsgate_configure::{
+    ConfigureError, Disk, Options, Report, Source, Version, containerd, crio, docker,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::chain;
@@ -27,8 +29,6 @@ use crate::process;
 const LIMIT: Duration = Duration::from_secs(10);
 /// The node's files. To be used where they are the node's.
 const DISK: Disk = Disk { programs: paths::RUNTIME_SEARCH };
-/// Docker brings a containerd along whose CRI is off.
-const DOCKERS: &str = "/docker/containerd/";
 
 /// Which engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,7 +117,7 @@ pub(crate) fn running() -> Vec<Engine> {
             let start_time = process::identify(pid)?.start_time;
             Some(Engine { name, pid, start_time, command_line, environment })
         })
-        .filter(|engine| !engine.settings().to_string_lossy().contains(DOCKERS))
+        .filter(|engine| !docker::is_own_containerd(&engine.command_line))
         .collect();
     engines.sort_by_key(|engine| (engine.name, engine.pid));
     engines

@@ -77,7 +77,8 @@ pub(super) fn keep(engine: Engine, report: &Report) -> Result<(), SetUpError> {
 }
 
 /// A file that was changed while the process ran. Ages, not times of day: the time of boot in
-/// `/proc/stat` is off where the clock was set since.
+/// `/proc/stat` is off where the clock was set since. Both are known to a hundredth of a second: a
+/// process that was started in the same one may count as older, which asks for a restart too many.
 fn changed_since(process: ProcessId, files: &[PathBuf]) -> Option<PathBuf> {
     let age = age(&process)?;
     let unchanged = |path: &PathBuf| -> Option<Duration> {

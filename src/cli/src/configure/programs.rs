@@ -109,7 +109,11 @@ pub(super) fn crio_flags() -> crio::Flags {
 /// A file of a process that holds words, each ended by a NUL.
 fn words_of(name: &str, file: &str) -> Vec<String> {
     let Some(pid) = pid_of(Path::new("/"), name) else { return Vec::new() };
-    let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    words(&Path::new("/proc").join(pid.to_string()).join(file))
+}
+
+fn words(file: &Path) -> Vec<String> {
+    let bytes = fs::read(file).unwrap_or_default();
     let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes).split(|byte| *byte == 0);
     words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
@@ -119,12 +123,14 @@ pub(super) fn process_of(name: &str) -> Option<ProcessId> {
     identify(pid_of(Path::new("/"), name)?)
 }
 
-/// The first process of this name on the node whose root is `root`.
+/// The first process of this name on the node whose root is `root`. dockerd's own containerd is not
+/// looked at.
 pub(super) fn pid_of(root: &Path, name: &str) -> Option<u32> {
     fs::read_dir(root.join("proc")).ok()?.flatten().find_map(|entry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let comm = fs::read_to_string(entry.path().join("comm")).ok()?;
-        (comm.trim_end() == name).then_some(pid)
+        let is_of_node = || !docker::is_own_containerd(&words(&entry.path().join("cmdline")));
+        (comm.trim_end() == name && is_of_node()).then_some(pid)
     })
 }
 
