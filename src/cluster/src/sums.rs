@@ -172,7 +172,7 @@ fn hold<'a>(on: &mut Vec<On<'a>>, card: &CardReport, uid: &'a str, memory: Mib) 
 /// A part of a pod that was bound without a word about its cards.
 struct Part<'a> {
     uid: &'a str,
-    asked: Unplaced<usize>,
+    unplaced: Unplaced<usize>,
     load: Load,
     uids: Uids,
 }
@@ -187,7 +187,7 @@ fn expect<'a>(node: &Node, cards: &mut [Vec<On<'a>>], unplaced: &[(&'a str, &'a 
             .map(|on| on.iter().find(|on| on.uid == *uid).map_or(Mib(0), |on| on.load.memory))
             .collect();
         for part in parts_of(uid, request) {
-            let holding = holding(&mut left, &part.asked);
+            let holding = holding(&mut left, &part.unplaced);
             for position in &holding {
                 let Some(on) = cards.get_mut(*position) else { continue };
                 for on in on.iter_mut().filter(|on| on.uid == *uid) {
@@ -207,7 +207,7 @@ fn expect<'a>(node: &Node, cards: &mut [Vec<On<'a>>], unplaced: &[(&'a str, &'a 
         .enumerate()
         .map(|(position, (card, on))| (position, of(card, on).left()))
         .collect();
-    let asked: Vec<Unplaced<usize>> = parts.iter().map(|part| part.asked.clone()).collect();
+    let asked: Vec<Unplaced<usize>> = parts.iter().map(|part| part.unplaced.clone()).collect();
     for (part, positions) in parts.iter().zip(expected_on(&free, &asked)) {
         for position in positions {
             let Some(on) = cards.get_mut(position) else { continue };
@@ -254,13 +254,13 @@ fn parts_of<'a>(uid: &'a str, request: &'a PodRequest) -> Vec<Part<'a>> {
     if beyond.0 > 0 {
         parts.push(Part {
             uid,
-            asked: Unplaced { memory: beyond, cards: 1, chosen: Vec::new() },
+            unplaced: Unplaced { memory: beyond, cards: 1, chosen: Vec::new() },
             load: Load { memory: beyond, core: 0, clients: 1 },
             uids: Uids::None,
         });
     }
     // What it holds is laid on the large ones first.
-    parts.sort_by_key(|part| std::cmp::Reverse(part.asked.memory));
+    parts.sort_by_key(|part| std::cmp::Reverse(part.unplaced.memory));
     parts
 }
 
@@ -272,7 +272,7 @@ fn part<'a>(uid: &'a str, request: &PodRequest, container: &Container) -> Part<'
     };
     Part {
         uid,
-        asked: Unplaced { memory, cards, chosen: Vec::new() },
+        unplaced: Unplaced { memory, cards, chosen: Vec::new() },
         load: container.load(memory),
         uids: Uids::One(container.uid()),
     }

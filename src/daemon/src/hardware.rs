@@ -147,7 +147,7 @@ impl Hardware {
         self.take_compute_mode(&nvml, uuid, found.compute_mode).map_err(Fault::Failed)?;
         let capabilities = self.capabilities().map_err(Fault::Failed)?;
         let multiuser = self.multiuser(capabilities.multiuser).map_err(Fault::Failed)?;
-        let mps = self.card_mps(card, multiuser).map_err(|e| Fault::Failed(mps_trouble(&e)))?;
+        let mps = self.instance_of(card, multiuser).map_err(|e| Fault::Failed(mps_trouble(&e)))?;
         let (daemon, origin) = match self.ensure_running(&mps) {
             Ok(running) => running,
             Err(error) => return Err(not_running(mps, error)),
@@ -211,7 +211,7 @@ impl Hardware {
 
     /// Whether no control daemon of the card lives: its clients, if it had any, have lost it.
     pub(crate) fn is_dead(&self, card: &CardId) -> bool {
-        let found = self.card_mps(card, false).map(|mps| mps.find_running());
+        let found = self.instance_of(card, false).map(|mps| mps.find_running());
         matches!(found, Ok(Ok(None) | Err(MpsError::PidFileRefused { .. })))
     }
 
@@ -235,7 +235,7 @@ impl Hardware {
     /// stays.
     pub(crate) fn end_mps(&self, card: &CardId) -> Result<(), Trouble> {
         let stopped = self
-            .card_mps(card, false)
+            .instance_of(card, false)
             .and_then(|mps| mps.stop(self.spawner.as_ref(), QUIT_GRACE))
             .map_err(|error| mps_trouble(&error))?;
         log::info!(
@@ -269,12 +269,12 @@ impl Hardware {
 
     /// Servers of ours on the card, which `objections` reports as users.
     pub(crate) fn own_servers(&self, card: &CardId) -> Vec<u32> {
-        let Ok(mps) = self.card_mps(card, false) else { return Vec::new() };
+        let Ok(mps) = self.instance_of(card, false) else { return Vec::new() };
         mps.servers_alive().iter().filter_map(|server| u32::try_from(server.pid()).ok()).collect()
     }
 
     /// The control daemon of a card. Makes nothing.
-    fn card_mps(&self, card: &CardId, multiuser: bool) -> Result<MpsInstance, MpsError> {
+    fn instance_of(&self, card: &CardId, multiuser: bool) -> Result<MpsInstance, MpsError> {
         let links = match self.settings.now().mps.client_dir {
             ClientDir::Control => ClientLinks::ControlOnly,
             ClientDir::Linked | ClientDir::Full => ClientLinks::ControlAndLog,

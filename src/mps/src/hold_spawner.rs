@@ -37,21 +37,21 @@ impl HoldSpawner {
 }
 
 impl Spawner for HoldSpawner {
-    fn start(&self, card: &MpsInstance) -> Result<Started, MpsError> {
+    fn start(&self, mps: &MpsInstance) -> Result<Started, MpsError> {
         let text = |value: std::ffi::OsString| {
             value.into_string().map_err(|value| MpsError::NotPlainPath { path: value.into() })
         };
-        let variables = card
+        let variables = mps
             .environment()
             .into_iter()
             .map(|(name, value)| Ok((name.to_owned(), text(value)?)))
             .collect::<Result<_, MpsError>>()?;
         let request = Request::Start(Start {
-            card: card.card(),
-            uuid: card.uuid().to_owned(),
-            program: card.binary().to_path_buf(),
-            log: card.dirs().log_file().path().to_path_buf(),
-            arguments: card.arguments().iter().map(|word| (*word).to_owned()).collect(),
+            card: mps.card(),
+            uuid: mps.uuid().to_owned(),
+            program: mps.binary().to_path_buf(),
+            log: mps.dirs().log_file().path().to_path_buf(),
+            arguments: mps.arguments().iter().map(|word| (*word).to_owned()).collect(),
             variables,
         });
         match ask(&self.dir, &request).map_err(MpsError::Hold)? {

@@ -34,13 +34,13 @@ pub trait Spawner: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When it could not even be executed.
-    fn start(&self, card: &MpsInstance) -> Result<Started, MpsError>;
+    fn start(&self, mps: &MpsInstance) -> Result<Started, MpsError>;
 
     /// Whether what was started has ended already.
     ///
     /// # Errors
     /// When that cannot be found out.
-    fn has_ended(&self, _card: &MpsInstance, started: &Started) -> Result<bool, MpsError> {
+    fn has_ended(&self, _mps: &MpsInstance, started: &Started) -> Result<bool, MpsError> {
         Ok(!matches!(started, Started::Process(Some(process)) if process.is_alive()))
     }
 
@@ -48,7 +48,7 @@ pub trait Spawner: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When it is still there afterwards.
-    fn abort(&self, _card: &MpsInstance, started: &Started) -> Result<(), MpsError> {
+    fn abort(&self, _mps: &MpsInstance, started: &Started) -> Result<(), MpsError> {
         let Started::Process(Some(process)) = started else { return Ok(()) };
         let sent = process.signal(Signal::KILL);
         if sent.is_ok() && process.wait_gone(KILL_LIMIT) {
@@ -61,7 +61,7 @@ pub trait Spawner: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When the supervisor could not be told.
-    fn after_stop(&self, _card: &MpsInstance) -> Result<(), MpsError> {
+    fn after_stop(&self, _mps: &MpsInstance) -> Result<(), MpsError> {
         Ok(())
     }
 }
@@ -95,13 +95,13 @@ impl Started {
 pub struct ForkSpawner;
 
 impl Spawner for ForkSpawner {
-    fn start(&self, card: &MpsInstance) -> Result<Started, MpsError> {
-        let failed = |source| MpsError::Run { program: card.binary().to_path_buf(), source };
-        let log = card.dirs().log_file().open_for_daemon()?;
+    fn start(&self, mps: &MpsInstance) -> Result<Started, MpsError> {
+        let failed = |source| MpsError::Run { program: mps.binary().to_path_buf(), source };
+        let log = mps.dirs().log_file().open_for_daemon()?;
         let errors = log.try_clone().map_err(failed)?;
         let (mut report, reporter) = std::io::pipe().map_err(failed)?;
-        let mut command = Command::new(card.binary());
-        command.args(card.arguments()).env_clear().envs(card.environment()).current_dir("/");
+        let mut command = Command::new(mps.binary());
+        command.args(mps.arguments()).env_clear().envs(mps.environment()).current_dir("/");
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         let (soft, hard) =
             getrlimit(Resource::RLIMIT_NOFILE).map_err(|errno| failed(errno.into()))?;
@@ -152,8 +152,8 @@ impl UnitSpawner {
         version.is_some_and(|version| version >= APPEND_SINCE)
     }
 
-    fn environment_file(&self, card: &MpsInstance) -> PathBuf {
-        self.environment_dir.join(format!("mps-{}.env", card.card()))
+    fn environment_file(&self, mps: &MpsInstance) -> PathBuf {
+        self.environment_dir.join(format!("mps-{}.env", mps.card()))
     }
 
     fn systemctl(&self, arguments: &[&str]) -> Result<(), MpsError> {
@@ -173,15 +173,15 @@ impl UnitSpawner {
 
     /// systemd's quoting: every value in double quotes, with the four characters that it knows
     /// escaped.
-    fn write_environment(&self, card: &MpsInstance) -> Result<(), MpsError> {
-        let path = self.environment_file(card);
+    fn write_environment(&self, mps: &MpsInstance) -> Result<(), MpsError> {
+        let path = self.environment_file(mps);
         let mut text = String::new();
-        let flags = card.arguments()[1..].join(" ");
+        let flags = mps.arguments()[1..].join(" ");
         let unit = [
-            ("MPSGATE_MPS_CONTROL", card.binary().as_os_str().to_owned()),
+            ("MPSGATE_MPS_CONTROL", mps.binary().as_os_str().to_owned()),
             ("MPSGATE_MPS_FLAGS", flags.into()),
         ];
-        for (name, value) in card.environment().into_iter().chain(unit) {
+        for (name, value) in mps.environment().into_iter().chain(unit) {
             let mut quoted = String::new();
             for character in value.to_string_lossy().chars() {
                 if matches!(character, '"' | '\\' | '$' | '`') {
@@ -196,35 +196,35 @@ impl UnitSpawner {
     }
 }
 
-fn unit(card: &MpsInstance) -> String {
-    format!("mpsgate-mps@{}.service", card.card())
+fn unit(mps: &MpsInstance) -> String {
+    format!("mpsgate-mps@{}.service", mps.card())
 }
 
 impl Spawner for UnitSpawner {
-    fn start(&self, card: &MpsInstance) -> Result<Started, MpsError> {
-        self.write_environment(card)?;
-        self.systemctl(&["start", &unit(card)])?;
+    fn start(&self, mps: &MpsInstance) -> Result<Started, MpsError> {
+        self.write_environment(mps)?;
+        self.systemctl(&["start", &unit(mps)])?;
         Ok(Started::Unit)
     }
 
-    fn has_ended(&self, card: &MpsInstance, _started: &Started) -> Result<bool, MpsError> {
-        match self.systemctl(&["is-active", "--quiet", &unit(card)]) {
+    fn has_ended(&self, mps: &MpsInstance, _started: &Started) -> Result<bool, MpsError> {
+        match self.systemctl(&["is-active", "--quiet", &unit(mps)]) {
             Ok(()) => Ok(false),
             Err(MpsError::Systemctl { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    fn abort(&self, card: &MpsInstance, _started: &Started) -> Result<(), MpsError> {
-        self.systemctl(&["stop", &unit(card)])
+    fn abort(&self, mps: &MpsInstance, _started: &Started) -> Result<(), MpsError> {
+        self.systemctl(&["stop", &unit(mps)])
     }
 
-    fn after_stop(&self, card: &MpsInstance) -> Result<(), MpsError> {
-        self.systemctl(&["stop", &unit(card)])?;
+    fn after_stop(&self, mps: &MpsInstance) -> Result<(), MpsError> {
+        self.systemctl(&["stop", &unit(mps)])?;
         // It counts as failed when a server had ended badly before: the daemon exits with 1 then.
         // An error here means that there is nothing to reset.
-        let _ = self.systemctl(&["reset-failed", &unit(card)]);
-        let path = self.environment_file(card);
+        let _ = self.systemctl(&["reset-failed", &unit(mps)]);
+        let path = self.environment_file(mps);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(MpsError::fs("remove", path, error))

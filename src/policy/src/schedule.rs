@@ -102,7 +102,7 @@ impl Wants {
 
 /// A reservation or grant, and how it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held<'a> {
+pub struct Holding<'a> {
     /// Whose it is.
     pub key: &'a GrantKey,
     /// How it was given.
@@ -122,7 +122,7 @@ pub enum Step {
 
 /// What is to be done where `now` holds.
 #[must_use]
-pub fn next(now: Schedule, target: Target, held: &[Held<'_>]) -> Step {
+pub fn next(now: Schedule, target: Target, held: &[Holding<'_>]) -> Step {
     if now == target.schedule {
         return Step::Stay;
     }
@@ -133,7 +133,7 @@ pub fn next(now: Schedule, target: Target, held: &[Held<'_>]) -> Step {
 /// What holds after a start: as the containers were given their grants, and without any what is
 /// wanted.
 #[must_use]
-pub fn at_start(target: Target, held: &[Held<'_>]) -> Schedule {
+pub fn at_start(target: Target, held: &[Holding<'_>]) -> Schedule {
     match (others(target, held).is_empty(), target.schedule) {
         (true, wanted) => wanted,
         (false, Schedule::Mps) => Schedule::Share,
@@ -141,7 +141,7 @@ pub fn at_start(target: Target, held: &[Held<'_>]) -> Schedule {
     }
 }
 
-fn others(target: Target, held: &[Held<'_>]) -> Vec<String> {
+fn others(target: Target, held: &[Holding<'_>]) -> Vec<String> {
     let other = held.iter().filter(|held| held.schedule != target.schedule);
     other.map(|held| held.key.container_id.to_string()).collect()
 }

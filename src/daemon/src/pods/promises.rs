@@ -21,7 +21,7 @@ struct Part {
     pod: String,
     container: String,
     resource: String,
-    asked: Unplaced,
+    unplaced: Unplaced,
 }
 
 pub(super) fn of(node: &Node, pods: &Pods) -> Vec<Promise> {
@@ -41,7 +41,7 @@ pub(super) fn of(node: &Node, pods: &Pods) -> Vec<Promise> {
             (card.uuid.clone(), card.memory.saturating_sub(granted))
         })
         .collect();
-    let asked: Vec<Unplaced> = parts.iter().map(|part| part.asked.clone()).collect();
+    let asked: Vec<Unplaced> = parts.iter().map(|part| part.unplaced.clone()).collect();
     let expected = expected_on(&free, &asked).into_iter();
     let placed = parts.iter().zip(expected).flat_map(|(part, cards)| {
         cards.into_iter().map(|card| Promise {
@@ -49,7 +49,7 @@ pub(super) fn of(node: &Node, pods: &Pods) -> Vec<Promise> {
             container: part.container.clone(),
             resource: part.resource.clone(),
             card,
-            memory: part.asked.memory,
+            memory: part.unplaced.memory,
         })
     });
     placed.collect()
@@ -92,9 +92,9 @@ fn parts_of(
             left -= mib;
             if mib > 0 {
                 let each = Mib(mib / u64::try_from(cards).unwrap_or(u64::MAX));
-                let asked = Unplaced { memory: each, cards, chosen: chosen.clone() };
+                let unplaced = Unplaced { memory: each, cards, chosen: chosen.clone() };
                 let (pod, container) = (uid.to_owned(), name.clone());
-                parts.push(Part { pod, container, resource, asked });
+                parts.push(Part { pod, container, resource, unplaced });
             }
         }
     }

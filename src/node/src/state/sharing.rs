@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mpsgate_config::Schedule;
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::{GpuUuid, Refusal};
-use mpsgate_policy::schedule::{CardStep, Held, Step, Target, Wants, Word};
+use mpsgate_policy::schedule::{CardStep, Holding, Step, Target, Wants, Word};
 use mpsgate_policy::{Condition, schedule};
 
 use super::Node;
@@ -139,10 +139,10 @@ impl Scheduling {
     }
 }
 
-fn held(entries: &[Entry]) -> Vec<Held<'_>> {
+fn held(entries: &[Entry]) -> Vec<Holding<'_>> {
     let one =
         |entry: &'_ Entry| if entry.grant.uses_mps() { Schedule::Mps } else { Schedule::Share };
-    entries.iter().map(|entry| Held { key: &entry.grant.key, schedule: one(entry) }).collect()
+    entries.iter().map(|entry| Holding { key: &entry.grant.key, schedule: one(entry) }).collect()
 }
 
 impl Node {

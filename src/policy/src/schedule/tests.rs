@@ -56,7 +56,7 @@ fn every_other_word_of_the_label_is_another_systems() {
 #[test]
 fn a_switch_waits_for_the_containers_of_the_other_kind_alone() {
     let (web, db) = (key("web"), key("db"));
-    let held = |key, schedule| Held { key, schedule };
+    let held = |key, schedule| Holding { key, schedule };
     let waits = |names: &[&str]| Step::Wait(names.iter().map(|n| (*n).to_owned()).collect());
     for (now, wanted, held, step, started) in [
         (MPS, MPS, vec![], Step::Stay, MPS),
