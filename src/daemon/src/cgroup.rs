@@ -6,7 +6,6 @@
 
 pub(crate) mod dmem;
 pub(crate) mod kill;
-mod membership;
 mod tree;
 
 use std::collections::BTreeSet;
@@ -15,8 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use mpsgate_host::cgroup::{CgroupId, is_one};
-
-pub(crate) use self::membership::Places;
+pub(crate) use mpsgate_host::cgroup::{Paths, is_same};
 
 /// Whether `pid`, in our own pid namespace, is in the cgroup or below it.
 pub(crate) fn contains(cgroup: &CgroupId, pid: u32) -> io::Result<bool> {
@@ -83,15 +81,6 @@ pub(crate) fn is_empty_but_for(cgroup: &CgroupId, others: &BTreeSet<u64>) -> io:
         return Ok(populated == "0");
     }
     tree::any(path, others, &mut |procs| !procs.trim().is_empty()).map(|found| !found)
-}
-
-/// Whether the directory is still the one that was named.
-pub(crate) fn is_same(cgroup: &CgroupId) -> io::Result<bool> {
-    match std::fs::symlink_metadata(&cgroup.path) {
-        Ok(found) => Ok(found.is_dir() && found.ino() == cgroup.inode),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::path::Path;
 use mpsgate_host::cgroup::text_of;
 use mpsgate_model::ledger::{CgroupId, Entry, ProcessId, State};
 
-use crate::cgroup::{self, Places};
+use crate::cgroup::{self, Paths};
 use crate::process;
 
 /// A process that does harm.
@@ -65,7 +65,7 @@ impl Trees {
         cgroups: Option<&str>,
         entries: &'a [Entry],
     ) -> Option<&'a Entry> {
-        let by_cgroup = match cgroups.and_then(Places::of) {
+        let by_cgroup = match cgroups.and_then(Paths::of) {
             Some(places) => places.innermost(entries.iter().filter_map(|entry| {
                 let State::Active { cgroup: Some(cgroup), .. } = &entry.state else { return None };
                 Some((cgroup, entry))

@@ -1,10 +1,15 @@
 //! Which cgroups a process is in.
 
+mod paths;
+
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 
 use rustix::fs::FsWord;
 use serde::{Deserialize, Serialize};
+
+pub use self::paths::Paths;
 
 /// Where the hierarchies are mounted.
 pub const MOUNT: &str = "/sys/fs/cgroup";
@@ -31,6 +36,18 @@ impl CgroupId {
     }
 }
 
+/// Whether the directory is still the one that was named.
+///
+/// # Errors
+/// What the kernel says; a directory that is gone is no error.
+pub fn is_same(cgroup: &CgroupId) -> io::Result<bool> {
+    match std::fs::symlink_metadata(&cgroup.path) {
+        Ok(found) => Ok(found.is_dir() && found.ino() == cgroup.inode),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Whether this machine has v2 alone.
 #[must_use]
 pub fn is_unified() -> bool {
@@ -41,11 +58,11 @@ pub fn is_unified() -> bool {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn is_one(directory: &Path) -> std::io::Result<bool> {
+pub fn is_one(directory: &Path) -> io::Result<bool> {
     Ok(matches!(filesystem(directory)?, UNIFIED | LEGACY))
 }
 
-fn filesystem(path: &Path) -> std::io::Result<FsWord> {
+fn filesystem(path: &Path) -> io::Result<FsWord> {
     Ok(rustix::fs::statfs(path)?.f_type)
 }
 

@@ -2,44 +2,41 @@
 
 use std::path::{Path, PathBuf};
 
-use mpsgate_host::cgroup::{self, CgroupId, MOUNT, Membership};
-
-use super::is_same;
+use super::{CgroupId, MOUNT, Membership, is_same, is_unified};
 
 /// The directories of a process, one for each hierarchy and each controller's name of it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Places(Vec<PathBuf>);
+pub struct Paths(Vec<PathBuf>);
 
-impl Places {
+impl Paths {
     /// `None` where `/proc` names none: the process has ended, its path is longer than the kernel
     /// shows (ENAMETOOLONG), or it lies outside our own cgroup namespace.
-    pub(crate) fn of(text: &str) -> Option<Self> {
-        Self::parse(text, cgroup::is_unified())
+    #[must_use]
+    pub fn of(text: &str) -> Option<Self> {
+        Self::parse(text, is_unified())
     }
 
     fn parse(text: &str, unified: bool) -> Option<Self> {
-        let mut places = Vec::new();
+        let mut paths = Vec::new();
         for line in text.lines() {
             let line = Membership::parse(line)?;
             let (controllers, below) = (line.controllers, line.below()?);
             match (controllers, unified) {
-                ("", true) => places.push(Path::new(MOUNT).join(below)),
-                ("", false) => places.push(Path::new(MOUNT).join("unified").join(below)),
-                _ => places.extend(
+                ("", true) => paths.push(Path::new(MOUNT).join(below)),
+                ("", false) => paths.push(Path::new(MOUNT).join("unified").join(below)),
+                _ => paths.extend(
                     controllers.split(',').map(|name| Path::new(MOUNT).join(name).join(below)),
                 ),
             }
         }
-        (!places.is_empty()).then_some(Self(places))
+        (!paths.is_empty()).then_some(Self(paths))
     }
 
     /// Of several cgroups the one that the process is in: the innermost, where they lie in each
     /// other. A directory that was made anew is nobody's.
-    pub(crate) fn innermost<'a, T>(
-        &self,
-        cgroups: impl Iterator<Item = (&'a CgroupId, T)>,
-    ) -> Option<T> {
-        let holds = |cgroup: &CgroupId| self.0.iter().any(|place| place.starts_with(&cgroup.path));
+    #[must_use]
+    pub fn innermost<'a, T>(&self, cgroups: impl Iterator<Item = (&'a CgroupId, T)>) -> Option<T> {
+        let holds = |cgroup: &CgroupId| self.0.iter().any(|path| path.starts_with(&cgroup.path));
         let held = cgroups.filter(|(cgroup, _)| holds(cgroup) && is_same(cgroup).unwrap_or(true));
         held.max_by_key(|(cgroup, _)| cgroup.path.len()).map(|(_, whose)| whose)
     }
@@ -55,8 +52,8 @@ mod tests {
     #[test]
     fn a_process_is_in_the_directories_of_its_hierarchies() {
         let is_in = |text: &str, unified, path: &str| {
-            let places = Places::parse(text, unified);
-            places.is_some_and(|Places(places)| places.contains(&PathBuf::from(path)))
+            let paths = Paths::parse(text, unified);
+            paths.is_some_and(|Paths(paths)| paths.contains(&PathBuf::from(path)))
         };
         let hybrid = "9:cpu,cpuacct:/a\n5:devices:/docker/x:y/in\n1:name=systemd:/s\n0::/b\n";
         for path in ["cpu/a", "cpuacct/a", "devices/docker/x:y/in", "unified/b"] {
@@ -65,7 +62,7 @@ mod tests {
         assert!(!is_in(hybrid, false, "/sys/fs/cgroup/b"), "the unified tree is elsewhere");
         assert!(is_in("0::/s.slice/c.scope\n", true, "/sys/fs/cgroup/s.slice/c.scope"));
         for nothing in ["", "garbage", "0::/../../elsewhere\n"] {
-            assert_eq!(Places::parse(nothing, true), None, "{nothing}");
+            assert_eq!(Paths::parse(nothing, true), None, "{nothing}");
         }
     }
 
@@ -80,7 +77,7 @@ mod tests {
         };
         let (inner, outer, other) = (id("v/w"), id("v"), id("v/ww"));
         let whose = |below: &str, cgroups: &[(&CgroupId, u8)]| {
-            Places(vec![root.path().join(below)]).innermost(cgroups.iter().copied())
+            Paths(vec![root.path().join(below)]).innermost(cgroups.iter().copied())
         };
         let all = [(&outer, 0), (&inner, 1), (&other, 2)];
         assert_eq!(whose("v/w/deep/er", &all), Some(1));
