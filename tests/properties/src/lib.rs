@@ -42,6 +42,8 @@ pub const TARGETS: &[Target] = &[
     ("engine_settings", configure::engine_settings),
     ("exec_record", state::exec_record),
     ("extender", kubernetes::extender),
+    ("gate_conversation", mpsgate_gate::fuzz::conversation),
+    ("gate_file", mpsgate_gate::fuzz::container),
     ("hold_message", wire::hold_message),
     ("hook_args", argv::hook_args),
     ("hook_state", spec::hook_state),

@@ -1,0 +1,143 @@
+//! One container's door: who waits at it, and how many may.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::client::Reason;
+use crate::file::Container;
+
+/// A client's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ClientId(pub u64);
+
+/// How much one container may ask of the gate at a time. What is over is answered late, or ended
+/// after its word.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// Connections whose word has not come. Beyond it nobody is accepted: they wait in the socket's
+    /// backlog.
+    pub greeted: usize,
+    /// Clients that wait for their turn. MPS serves 60 of a card (NVIDIA's documentation, Volta and
+    /// later).
+    pub waiting: usize,
+    /// Clients that have their descriptor and have not acknowledged it. Beyond it the oldest
+    /// connection is closed.
+    pub handed: usize,
+    /// Connections at once, and one more each `every`.
+    pub burst: u32,
+    /// See `burst`. A client connects twice.
+    pub every: Duration,
+    /// From the hello to the word.
+    pub words: Duration,
+    /// From the word to the descriptor.
+    pub wait: Duration,
+    /// From the descriptor to the acknowledgement, which is nobody's concern.
+    pub linger: Duration,
+}
+
+impl Bounds {
+    /// The product's.
+    pub const DEFAULT: Self = Self {
+        greeted: 64,
+        waiting: 64,
+        handed: 64,
+        burst: 256,
+        every: Duration::from_millis(5),
+        words: Duration::from_secs(2),
+        wait: Duration::from_secs(30),
+        linger: Duration::from_secs(60),
+    };
+}
+
+/// One container's door.
+#[derive(Debug)]
+pub(crate) struct Door {
+    pub(crate) container: Container,
+    /// How many of its connections have not said their word.
+    pub(crate) greeted: usize,
+    /// In the order in which their words came.
+    pub(crate) waiting: VecDeque<ClientId>,
+    /// In the order in which they got their descriptor.
+    pub(crate) handed: VecDeque<ClientId>,
+    /// Whether its listening socket is left alone for now.
+    pub(crate) is_paused: bool,
+    /// What was done to its clients, by reason.
+    pub(crate) ended: BTreeMap<Reason, u64>,
+    /// Up to when its connections are paid for, one each `every`.
+    paid: Option<Instant>,
+}
+
+impl Door {
+    pub(crate) fn new(container: Container) -> Self {
+        Self {
+            container,
+            greeted: 0,
+            waiting: VecDeque::new(),
+            handed: VecDeque::new(),
+            is_paused: false,
+            ended: BTreeMap::new(),
+            paid: None,
+        }
+    }
+
+    /// One connection more.
+    pub(crate) fn accept(&mut self, bounds: &Bounds, now: Instant) {
+        self.greeted += 1;
+        let from = self.paid.map_or(now, |paid| paid.max(now));
+        self.paid = Some(from + bounds.every);
+    }
+
+    /// When another one may be accepted; `None`: when one of those that are there has said its word
+    /// or has gone.
+    pub(crate) fn accepts_from(&self, bounds: &Bounds, now: Instant) -> Option<Instant> {
+        if self.greeted >= bounds.greeted {
+            return None;
+        }
+        let ahead = bounds.every.saturating_mul(bounds.burst.saturating_sub(1));
+        Some(self.paid.map_or(now, |paid| now.max(paid.checked_sub(ahead).unwrap_or(now))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn door() -> Door {
+        let container =
+            Container { id: "c".into(), uid: 0, any_uid: false, debug: false, cgroup: None };
+        Door::new(container)
+    }
+
+    #[test]
+    fn after_a_burst_connections_are_accepted_one_by_one() {
+        let bounds = Bounds { burst: 3, greeted: 100, ..Bounds::DEFAULT };
+        let start = Instant::now();
+        let mut door = door();
+        for _ in 0..3 {
+            assert_eq!(door.accepts_from(&bounds, start), Some(start));
+            door.accept(&bounds, start);
+        }
+        let next = start + bounds.every;
+        assert_eq!(door.accepts_from(&bounds, start), Some(next));
+        door.accept(&bounds, next);
+        assert_eq!(door.accepts_from(&bounds, next), Some(next + bounds.every));
+        let later = next + bounds.every * 100;
+        for _ in 0..3 {
+            assert_eq!(door.accepts_from(&bounds, later), Some(later));
+            door.accept(&bounds, later);
+        }
+        assert_ne!(door.accepts_from(&bounds, later), Some(later));
+    }
+
+    #[test]
+    fn nobody_more_is_accepted_beside_too_many_that_say_nothing() {
+        let bounds = Bounds { greeted: 2, ..Bounds::DEFAULT };
+        let now = Instant::now();
+        let mut door = door();
+        door.accept(&bounds, now);
+        door.accept(&bounds, now);
+        assert_eq!(door.accepts_from(&bounds, now), None);
+        door.greeted -= 1;
+        assert_eq!(door.accepts_from(&bounds, now), Some(now));
+    }
+}

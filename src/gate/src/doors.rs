@@ -1,0 +1,373 @@
+//! All doors of one card: whose turn it is, who is handed over, who is ended. Events go in, effects
+//! come out; nothing here touches the machine, but for what it asks of [`Kernel`].
+//!
+//! ```text
+//!  accepted ─► talking ── word ──► waiting ── turn ──► handing ── answered ──► handed
+//!                 │                   │                   │ failed: waiting         │ acknowledged
+//!                 ▼                   ▼                   ▼                         ▼
+//!               ended               ended               ended                    closed
+//! ```
+//!
+//! One client at a time is being handed over. Turns go from container to container, so that many
+//! clients of one keep the others waiting no longer than one of its clients does.
+
+mod checks;
+mod turns;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use mpsgate_host::cgroup::CgroupId;
+
+use crate::client::{Heard, Peer, Reason, Words};
+use crate::door::{Bounds, ClientId, Door};
+use crate::effect::{Effect, Failure};
+use crate::file::{Container, Name};
+use crate::wire::Message;
+
+/// After a control daemon that could not be reached.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// What must be asked of the kernel. A parameter, so that tests need no processes.
+pub(crate) trait Kernel {
+    /// When a living process was started, in ticks since boot.
+    fn start_time(&self, pid: u32) -> Option<u64>;
+    /// Of several cgroups the innermost that the process is in, by its position.
+    fn innermost(&self, pid: u32, cgroups: &[&CgroupId]) -> Option<usize>;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Talking,
+    Waiting,
+    Handing,
+    Handed,
+}
+
+#[derive(Debug)]
+struct Client {
+    door: Name,
+    peer: Peer,
+    /// Of the peer's process, when it was accepted; none where it had ended by then.
+    start_time: Option<u64>,
+    words: Words,
+    stage: Stage,
+    deadline: Instant,
+}
+
+/// The doors of one card.
+#[derive(Debug)]
+pub(crate) struct Doors {
+    bounds: Bounds,
+    doors: BTreeMap<Name, Door>,
+    clients: BTreeMap<ClientId, Client>,
+    deadlines: BTreeSet<(Instant, ClientId)>,
+    /// Active doors at which somebody waits, each once.
+    turns: VecDeque<Name>,
+    handing: Option<ClientId>,
+    /// Not before this the control daemon is called again.
+    rest: Option<Instant>,
+    last: u64,
+    /// Nobody is accepted any more.
+    is_stopping: bool,
+}
+
+impl Doors {
+    /// None yet.
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            doors: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            turns: VecDeque::new(),
+            handing: None,
+            rest: None,
+            last: 0,
+            is_stopping: false,
+        }
+    }
+
+    /// The containers that have a door.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Name> {
+        self.doors.keys()
+    }
+
+    /// What is known of a container.
+    pub(crate) fn container(&self, name: &Name) -> Option<&Container> {
+        self.doors.get(name).map(|door| &door.container)
+    }
+
+    /// A container has a door from now on, or its file says something else.
+    pub(crate) fn set(&mut self, name: &Name, container: Container) {
+        match self.doors.get_mut(name) {
+            Some(door) => door.container = container,
+            None => {
+                let mut door = Door::new(container);
+                door.is_paused = self.is_stopping;
+                self.doors.insert(name.clone(), door);
+            }
+        }
+        self.queue_up(name);
+    }
+
+    /// A container has none any more.
+    pub(crate) fn remove(&mut self, name: &Name, effects: &mut Vec<Effect>) {
+        let of_it = |(id, client): (&ClientId, &Client)| (client.door == *name).then_some(*id);
+        let ids: Vec<ClientId> = self.clients.iter().filter_map(of_it).collect();
+        for id in ids {
+            match self.clients.get(&id).map(|client| client.stage) {
+                Some(Stage::Handed) => self.close(id, effects),
+                _ => self.end(id, Reason::Ended, effects),
+            }
+        }
+        self.doors.remove(name);
+        self.turns.retain(|turn| turn != name);
+    }
+
+    /// A client connected and has its hello.
+    pub(crate) fn accepted(
+        &mut self,
+        name: &Name,
+        peer: Peer,
+        now: Instant,
+        kernel: &impl Kernel,
+        effects: &mut Vec<Effect>,
+    ) -> ClientId {
+        self.last += 1;
+        let id = ClientId(self.last);
+        let deadline = now + self.bounds.words;
+        let client = Client {
+            door: name.clone(),
+            peer,
+            start_time: kernel.start_time(peer.pid),
+            words: Words::Greeted,
+            stage: Stage::Talking,
+            deadline,
+        };
+        self.clients.insert(id, client);
+        self.deadlines.insert((deadline, id));
+        if let Some(door) = self.doors.get_mut(name) {
+            door.accept(&self.bounds, now);
+        }
+        self.regulate(name, now, effects);
+        id
+    }
+
+    /// A client said something.
+    pub(crate) fn said(
+        &mut self,
+        id: ClientId,
+        message: &Message<'_>,
+        now: Instant,
+        kernel: &impl Kernel,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let name = client.door.clone();
+        match client.stage {
+            Stage::Talking => match client.words.hear(client.peer, message) {
+                Heard::Listen => {}
+                Heard::End(reason) => self.end(id, reason, effects),
+                Heard::All(sender, word) => match self.refusal(id, sender, word, kernel) {
+                    Some(reason) => self.end(id, reason, effects),
+                    None => self.wait(id, now),
+                },
+            },
+            Stage::Waiting | Stage::Handing => self.end(id, Reason::Talks, effects),
+            // It has what it came for, whatever it says.
+            Stage::Handed => self.close(id, effects),
+        }
+        self.regulate(&name, now, effects);
+        self.advance(now, kernel, effects);
+    }
+
+    /// A client closed its connection.
+    pub(crate) fn left(
+        &mut self,
+        id: ClientId,
+        now: Instant,
+        kernel: &impl Kernel,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(name) = self.clients.get(&id).map(|client| client.door.clone()) else { return };
+        self.close(id, effects);
+        self.regulate(&name, now, effects);
+        self.advance(now, kernel, effects);
+    }
+
+    /// The control daemon answered with a descriptor, and has its acknowledgement.
+    pub(crate) fn answered(
+        &mut self,
+        now: Instant,
+        kernel: &impl Kernel,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(id) = self.handing.take() else { return effects.push(Effect::HangUp) };
+        // Looked at again: it may have ended meanwhile, and its pid may be another's.
+        match self.known(id, kernel) {
+            Some(known) => {
+                self.hand_over(id, now, effects);
+                effects.push(Effect::HandOver(id, known));
+            }
+            None => self.end(id, Reason::Elsewhere, effects),
+        }
+        effects.push(Effect::HangUp);
+        self.advance(now, kernel, effects);
+    }
+
+    /// The control daemon gave none.
+    pub(crate) fn failed(
+        &mut self,
+        failure: Failure,
+        now: Instant,
+        kernel: &impl Kernel,
+        effects: &mut Vec<Effect>,
+    ) {
+        effects.push(Effect::HangUp);
+        if let Some(id) = self.handing.take()
+            && let Some(client) = self.clients.get_mut(&id)
+            && let Some(door) = self.doors.get_mut(&client.door)
+        {
+            client.stage = Stage::Waiting;
+            let name = client.door.clone();
+            match failure {
+                Failure::Unreachable => {
+                    door.waiting.push_front(id);
+                    self.rest = Some(now + RETRY);
+                }
+                Failure::NoAnswer => door.waiting.push_back(id),
+            }
+            self.queue_up(&name);
+        }
+        self.advance(now, kernel, effects);
+    }
+
+    /// Time has passed, or something else has changed.
+    pub(crate) fn tick(&mut self, now: Instant, kernel: &impl Kernel, effects: &mut Vec<Effect>) {
+        while let Some((deadline, id)) = self.deadlines.first().copied()
+            && deadline <= now
+        {
+            match self.clients.get(&id).map(|client| client.stage) {
+                Some(Stage::Talking) => self.end(id, Reason::Silent, effects),
+                Some(Stage::Waiting | Stage::Handing) => self.end(id, Reason::Waited, effects),
+                Some(Stage::Handed) => self.close(id, effects),
+                None => {
+                    self.deadlines.remove(&(deadline, id));
+                }
+            }
+        }
+        let names: Vec<Name> = self.doors.keys().cloned().collect();
+        for name in names {
+            self.regulate(&name, now, effects);
+        }
+        self.advance(now, kernel, effects);
+    }
+
+    /// How many of them still want something. Who has its descriptor needs the connection no more:
+    /// NVIDIA's client does not mind that it is closed (535, 550, measured).
+    pub(crate) fn pending(&self) -> usize {
+        self.clients.values().filter(|client| client.stage != Stage::Handed).count()
+    }
+
+    /// When [`Self::tick`] has something to do next.
+    pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
+        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
+        let paused = self.doors.values().filter(|door| door.is_paused && !self.is_stopping);
+        let resume = paused.filter_map(|door| door.accepts_from(&self.bounds, now)).min();
+        let rest = self.rest.filter(|_| !self.turns.is_empty());
+        [deadline, resume, rest].into_iter().flatten().min()
+    }
+
+    /// Accepts nobody any more; those that are there go on.
+    pub(crate) fn stop(&mut self, effects: &mut Vec<Effect>) {
+        self.is_stopping = true;
+        for (name, door) in &mut self.doors {
+            if !door.is_paused {
+                door.is_paused = true;
+                effects.push(Effect::Pause(name.clone()));
+            }
+        }
+    }
+
+    fn wait(&mut self, id: ClientId, now: Instant) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.stage = Stage::Waiting;
+        let name = client.door.clone();
+        if let Some(door) = self.doors.get_mut(&name) {
+            door.greeted = door.greeted.saturating_sub(1);
+            door.waiting.push_back(id);
+        }
+        self.set_deadline(id, now + self.bounds.wait);
+        self.queue_up(&name);
+    }
+
+    fn hand_over(&mut self, id: ClientId, now: Instant, effects: &mut Vec<Effect>) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.stage = Stage::Handed;
+        let Some(door) = self.doors.get_mut(&client.door) else { return };
+        let oldest = (door.handed.len() >= self.bounds.handed).then(|| door.handed.pop_front());
+        door.handed.push_back(id);
+        self.set_deadline(id, now + self.bounds.linger);
+        if let Some(oldest) = oldest.flatten() {
+            self.close(oldest, effects);
+        }
+    }
+
+    fn set_deadline(&mut self, id: ClientId, deadline: Instant) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        self.deadlines.remove(&(client.deadline, id));
+        client.deadline = deadline;
+        self.deadlines.insert((deadline, id));
+    }
+
+    fn end(&mut self, id: ClientId, reason: Reason, effects: &mut Vec<Effect>) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let (name, peer) = (client.door.clone(), client.peer);
+        let mut count = 1;
+        if let Some(door) = self.doors.get_mut(&name) {
+            let counted = door.ended.entry(reason).or_default();
+            *counted += 1;
+            count = *counted;
+        }
+        effects.push(Effect::Ended(name, peer, reason, count));
+        self.close(id, effects);
+    }
+
+    fn close(&mut self, id: ClientId, effects: &mut Vec<Effect>) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        self.deadlines.remove(&(client.deadline, id));
+        if let Some(door) = self.doors.get_mut(&client.door) {
+            match client.stage {
+                Stage::Talking => door.greeted = door.greeted.saturating_sub(1),
+                Stage::Waiting | Stage::Handing => door.waiting.retain(|other| *other != id),
+                Stage::Handed => door.handed.retain(|other| *other != id),
+            }
+            if door.waiting.is_empty() {
+                self.turns.retain(|turn| *turn != client.door);
+            }
+        }
+        if self.handing == Some(id) {
+            self.handing = None;
+            effects.push(Effect::HangUp);
+        }
+        effects.push(Effect::Close(id));
+    }
+
+    /// Leaves a door's listening socket alone, or not any more.
+    fn regulate(&mut self, name: &Name, now: Instant, effects: &mut Vec<Effect>) {
+        if self.is_stopping {
+            return;
+        }
+        let Some(door) = self.doors.get_mut(name) else { return };
+        let accepts = door.accepts_from(&self.bounds, now).is_some_and(|from| from <= now);
+        if accepts == door.is_paused {
+            door.is_paused = !accepts;
+            let effect = if accepts { Effect::Resume } else { Effect::Pause };
+            effects.push(effect(name.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

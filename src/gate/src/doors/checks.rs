@@ -1,0 +1,62 @@
+//! Whether a client may have what it asks for.
+
+use super::{Doors, Kernel};
+use crate::client::{Reason, Words};
+use crate::door::ClientId;
+use crate::effect::Known;
+use crate::wire::{Sender, Word};
+
+impl Doors {
+    /// Why a client that has said its word is not let wait.
+    pub(super) fn refusal(
+        &self,
+        id: ClientId,
+        sender: Sender,
+        word: Word,
+        kernel: &impl Kernel,
+    ) -> Option<Reason> {
+        let client = self.clients.get(&id)?;
+        let door = self.doors.get(&client.door)?;
+        let container = &door.container;
+        match word {
+            Word::Client => {}
+            Word::Debuggee if container.debug => {}
+            Word::Debuggee => return Some(Reason::Debugger),
+            Word::Other(_) => return Some(Reason::Word),
+        }
+        if sender.uid != container.uid && !container.any_uid {
+            return Some(Reason::Uid);
+        }
+        if container.cgroup.is_some() && self.known(id, kernel).is_none() {
+            return Some(Reason::Elsewhere);
+        }
+        (door.waiting.len() >= self.bounds.waiting).then_some(Reason::Queue)
+    }
+
+    /// The client, where its process lives and is in its container: not only below its cgroup, but
+    /// below no other container's that is nearer.
+    pub(super) fn known(&self, id: ClientId, kernel: &impl Kernel) -> Option<Known> {
+        let client = self.clients.get(&id)?;
+        let Words::Said(sender, _) = client.words else { return None };
+        let start_time = client.start_time?;
+        if kernel.start_time(client.peer.pid) != Some(start_time) {
+            return None;
+        }
+        let mut names = Vec::new();
+        let mut cgroups = Vec::new();
+        for (name, door) in &self.doors {
+            if let Some(cgroup) = &door.container.cgroup {
+                names.push(name);
+                cgroups.push(cgroup);
+            }
+        }
+        let innermost = kernel.innermost(client.peer.pid, &cgroups)?;
+        let is_its_own = names.get(innermost).is_some_and(|name| **name == client.door);
+        is_its_own.then(|| Known {
+            door: client.door.clone(),
+            pid: client.peer.pid,
+            start_time,
+            uid: sender.uid,
+        })
+    }
+}

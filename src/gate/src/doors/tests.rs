@@ -1,0 +1,360 @@
+//! Turns, bounds and what a client gets, step by step; then any order of events against what must
+//! always hold.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::effect::Known;
+use crate::wire::{Sender, Word};
+
+/// Processes 1 to 9 are in container `pid % 3`; those in `dead` have ended.
+#[derive(Debug, Default)]
+struct Fake {
+    dead: BTreeSet<u32>,
+}
+
+impl Kernel for Fake {
+    fn start_time(&self, pid: u32) -> Option<u64> {
+        (pid > 0 && !self.dead.contains(&pid)).then_some(u64::from(pid) * 100)
+    }
+
+    fn innermost(&self, pid: u32, cgroups: &[&CgroupId]) -> Option<usize> {
+        cgroups.iter().position(|cgroup| cgroup.inode == u64::from(pid % 3))
+    }
+}
+
+const BOUNDS: Bounds = Bounds {
+    greeted: 3,
+    waiting: 2,
+    handed: 2,
+    burst: 1000,
+    every: Duration::from_millis(1),
+    words: Duration::from_secs(2),
+    wait: Duration::from_secs(30),
+    linger: Duration::from_secs(60),
+};
+
+fn name(number: u32) -> Name {
+    Name::of(&format!("{number:032x}")).unwrap()
+}
+
+fn container(number: u32, active: bool) -> Container {
+    let path = format!("/sys/fs/cgroup/{number}");
+    let cgroup = active.then(|| CgroupId { path, inode: number.into() });
+    Container { id: format!("c{number}"), uid: 1000, any_uid: false, debug: false, cgroup }
+}
+
+/// Doors with what they have wanted so far, and what the edge would hold.
+struct Bench {
+    doors: Doors,
+    kernel: Fake,
+    now: Instant,
+    effects: Vec<Effect>,
+}
+
+impl Bench {
+    fn new(active: &[u32]) -> Self {
+        let mut doors = Doors::new(BOUNDS);
+        for number in 0..3 {
+            doors.set(&name(number), container(number, active.contains(&number)));
+        }
+        Self { doors, kernel: Fake::default(), now: Instant::now(), effects: Vec::new() }
+    }
+
+    fn accept(&mut self, pid: u32) -> ClientId {
+        let (door, peer) = (name(pid % 3), Peer { pid });
+        self.doors.accepted(&door, peer, self.now, &self.kernel, &mut self.effects)
+    }
+
+    fn say(&mut self, id: ClientId, bytes: &[u8], pid: u32, uid: u32) {
+        let sender = Some(Sender { pid, uid, gid: uid });
+        let message = Message { bytes, more: false, sender };
+        self.doors.said(id, &message, self.now, &self.kernel, &mut self.effects);
+    }
+
+    /// A client that has said its word.
+    fn client(&mut self, pid: u32) -> ClientId {
+        let id = self.accept(pid);
+        self.say(id, crate::wire::CREDENTIALS, pid, 1000);
+        self.say(id, &Word::Client.bytes(), pid, 1000);
+        id
+    }
+
+    fn answer(&mut self) {
+        self.doors.answered(self.now, &self.kernel, &mut self.effects);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.doors.tick(self.now, &self.kernel, &mut self.effects);
+    }
+
+    fn take(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    fn called(&mut self) -> Vec<ClientId> {
+        let calls = self.take().into_iter().filter_map(|effect| match effect {
+            Effect::Call(id, ..) => Some(id),
+            _ => None,
+        });
+        calls.collect()
+    }
+
+    fn ended(&mut self) -> Vec<Reason> {
+        let ended = self.take().into_iter().filter_map(|effect| match effect {
+            Effect::Ended(_, _, reason, _) => Some(reason),
+            _ => None,
+        });
+        ended.collect()
+    }
+}
+
+#[test]
+fn turns_go_from_container_to_container() {
+    let mut bench = Bench::new(&[0, 1, 2]);
+    let first = bench.client(3);
+    let more = [bench.client(6), bench.client(9)];
+    let others = [bench.client(1), bench.client(2)];
+    assert_eq!(bench.called(), [first]);
+    for expected in [more[0], others[0], others[1], more[1]] {
+        bench.answer();
+        assert_eq!(bench.called(), [expected]);
+    }
+    bench.answer();
+    assert_eq!(bench.called(), []);
+}
+
+#[test]
+fn a_client_of_a_reservation_waits_for_the_grant() {
+    let mut bench = Bench::new(&[]);
+    let id = bench.client(1);
+    assert_eq!(bench.take(), []);
+    bench.doors.set(&name(1), container(1, true));
+    bench.pass(Duration::ZERO);
+    assert_eq!(bench.called(), [id]);
+    let other = bench.client(2);
+    bench.pass(BOUNDS.wait);
+    assert_eq!(bench.ended(), [Reason::Waited, Reason::Waited], "{other:?}");
+    assert_eq!(bench.doors.clients.len(), 0);
+}
+
+#[test]
+fn who_has_ended_meanwhile_gets_nothing() {
+    let mut bench = Bench::new(&[1]);
+    bench.client(1);
+    bench.kernel.dead.insert(1);
+    bench.answer();
+    assert_eq!(bench.ended(), [Reason::Elsewhere]);
+    bench.client(4);
+    bench.client(7);
+    bench.kernel.dead.insert(7);
+    bench.take();
+    bench.answer();
+    assert!(matches!(
+        &bench.take()[..],
+        [
+            Effect::HandOver(_, Known { pid: 4, start_time: 400, uid: 1000, .. }),
+            Effect::HangUp,
+            Effect::Ended(_, Peer { pid: 7 }, Reason::Elsewhere, 2),
+            Effect::Close(_),
+        ]
+    ));
+}
+
+#[test]
+fn what_a_client_may_not_ask_for_is_refused_after_its_word() {
+    let mut bench = Bench::new(&[0, 1, 2]);
+    for (word, pid, uid, reason) in [
+        (Word::Other(4), 1, 1000, Reason::Word),
+        (Word::Other(-1), 1, 1000, Reason::Word),
+        (Word::Debuggee, 1, 1000, Reason::Debugger),
+        (Word::Client, 1, 0, Reason::Uid),
+        (Word::Client, 4, 1000, Reason::Sender),
+    ] {
+        let id = bench.accept(1);
+        bench.say(id, crate::wire::CREDENTIALS, pid, uid);
+        assert_eq!(bench.take(), []);
+        bench.say(id, &word.bytes(), pid, uid);
+        assert_eq!(bench.ended(), [reason]);
+    }
+    // Of container 2, but at the door of container 1.
+    let id =
+        bench.doors.accepted(&name(1), Peer { pid: 2 }, bench.now, &bench.kernel, &mut Vec::new());
+    bench.say(id, crate::wire::CREDENTIALS, 2, 1000);
+    bench.say(id, &Word::Client.bytes(), 2, 1000);
+    assert_eq!(bench.ended(), [Reason::Elsewhere]);
+    assert_eq!(bench.doors.clients.len(), 0);
+}
+
+#[test]
+fn beyond_its_bounds_a_container_waits_or_is_refused() {
+    let mut bench = Bench::new(&[1, 2]);
+    bench.client(1);
+    let waiting = [bench.client(4), bench.client(7)];
+    bench.take();
+    bench.client(1);
+    assert_eq!(bench.ended(), [Reason::Queue]);
+    for _ in 0..BOUNDS.greeted {
+        bench.accept(1);
+    }
+    assert_eq!(bench.take(), [Effect::Pause(name(1))]);
+    let neighbour = bench.client(2);
+    bench.answer();
+    assert_eq!(bench.called(), [waiting[0]], "it had its turn before the neighbour came");
+    bench.answer();
+    assert_eq!(bench.called(), [neighbour]);
+    bench.pass(BOUNDS.words);
+    let effects = bench.take();
+    let silent = |effect: &&Effect| matches!(effect, Effect::Ended(_, _, Reason::Silent, _));
+    assert_eq!(effects.iter().filter(silent).count(), BOUNDS.greeted);
+    assert_eq!(effects.last(), Some(&Effect::Resume(name(1))));
+}
+
+#[test]
+fn a_control_daemon_that_is_away_is_called_again_and_one_without_a_server_serves_others() {
+    let mut bench = Bench::new(&[1, 2]);
+    let (one, two) = (bench.client(1), bench.client(2));
+    assert_eq!(bench.called(), [one]);
+    bench.doors.failed(Failure::Unreachable, bench.now, &bench.kernel, &mut bench.effects);
+    assert_eq!(bench.called(), []);
+    assert_eq!(bench.doors.next(bench.now), Some(bench.now + RETRY));
+    bench.pass(RETRY);
+    assert_eq!(bench.called(), [two]);
+    bench.doors.failed(Failure::NoAnswer, bench.now, &bench.kernel, &mut bench.effects);
+    assert_eq!(bench.called(), [one]);
+}
+
+#[test]
+fn at_the_end_nobody_is_accepted_and_who_waits_is_served() {
+    let mut bench = Bench::new(&[1, 2]);
+    bench.client(1);
+    bench.answer();
+    bench.client(2);
+    bench.take();
+    bench.doors.stop(&mut bench.effects);
+    assert_eq!(bench.take(), [0, 1, 2].map(|number| Effect::Pause(name(number))));
+    bench.pass(BOUNDS.words);
+    assert_eq!((bench.doors.pending(), bench.take()), (1, vec![]));
+    bench.answer();
+    assert_eq!((bench.doors.pending(), bench.doors.clients.len()), (0, 2));
+    // A container that comes now waits for the next gate.
+    bench.doors.set(&name(4), container(4, true));
+    bench.pass(Duration::ZERO);
+    assert!(!bench.take().contains(&Effect::Resume(name(4))));
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Accept(u32),
+    Say(usize, u8, u32),
+    Leave(usize),
+    Answer,
+    Fail(bool),
+    Pass(u64),
+    Die(u32),
+    Set(u32, bool),
+    Remove(u32),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => (1..10_u32).prop_map(Event::Accept),
+        8 => (0..12_usize, 0..6_u8, 1..10_u32).prop_map(|(at, what, pid)| Event::Say(at, what, pid)),
+        1 => (0..12_usize).prop_map(Event::Leave),
+        3 => Just(Event::Answer),
+        1 => any::<bool>().prop_map(Event::Fail),
+        2 => (0..40_000_u64).prop_map(Event::Pass),
+        1 => (1..10_u32).prop_map(Event::Die),
+        2 => ((0..3_u32), any::<bool>()).prop_map(|(number, active)| Event::Set(number, active)),
+        1 => (0..3_u32).prop_map(Event::Remove),
+    ]
+}
+
+proptest! {
+    /// The edge's side, kept here: which connections are open, and whether the daemon is called.
+    #[test]
+    fn whatever_happens(events in prop::collection::vec(event(), 1..120)) {
+        let mut bench = Bench::new(&[0, 1]);
+        let mut open: BTreeMap<ClientId, u32> = BTreeMap::new();
+        let mut said: BTreeMap<ClientId, Vec<(u8, u32)>> = BTreeMap::new();
+        let mut called: Option<ClientId> = None;
+        for event in events {
+            let pick = |at: usize| open.keys().nth(at % open.len().max(1)).copied();
+            match event {
+                Event::Accept(pid) if bench.doors.container(&name(pid % 3)).is_some() => {
+                    let id = bench.accept(pid);
+                    open.insert(id, pid);
+                }
+                Event::Accept(_) => {}
+                Event::Say(at, what, pid) => {
+                    if let Some(id) = pick(at) {
+                        // Mostly the one that connected speaks.
+                        let pid = if what < 4 { open[&id] } else { pid };
+                        said.entry(id).or_default().push((what % 4, pid));
+                        let two = Word::Client.bytes();
+                        let bytes: &[u8] = match what % 4 {
+                            0 => crate::wire::CREDENTIALS,
+                            1 => &two,
+                            2 => &[4, 0, 0, 0],
+                            _ => b"",
+                        };
+                        bench.say(id, bytes, pid, 1000);
+                    }
+                }
+                Event::Leave(at) => {
+                    if let Some(id) = pick(at) {
+                        bench.doors.left(id, bench.now, &bench.kernel, &mut bench.effects);
+                    }
+                }
+                Event::Answer if called.is_some() => bench.answer(),
+                Event::Fail(reached) if called.is_some() => {
+                    let failure = if reached { Failure::NoAnswer } else { Failure::Unreachable };
+                    bench.doors.failed(failure, bench.now, &bench.kernel, &mut bench.effects);
+                }
+                Event::Answer | Event::Fail(_) => {}
+                Event::Pass(ms) => bench.pass(Duration::from_millis(ms)),
+                Event::Die(pid) => { bench.kernel.dead.insert(pid); }
+                Event::Set(number, active) => {
+                    bench.doors.set(&name(number), container(number, active));
+                }
+                Event::Remove(number) => bench.doors.remove(&name(number), &mut bench.effects),
+            }
+            for effect in bench.take() {
+                match effect {
+                    Effect::Close(id) => prop_assert!(open.remove(&id).is_some(), "closed twice"),
+                    Effect::Call(id, sender, word) => {
+                        prop_assert_eq!(called.replace(id), None, "two calls at a time");
+                        prop_assert_eq!((sender.pid, word), (open[&id], Word::Client));
+                    }
+                    Effect::HangUp => called = None,
+                    Effect::HandOver(id, known) => {
+                        prop_assert_eq!(called, Some(id));
+                        // It said these two things, itself, and nothing else; it lives, and its
+                        // container has a grant.
+                        let pid = open[&id];
+                        prop_assert_eq!(&said[&id], &[(0, pid), (1, pid)]);
+                        prop_assert!(!bench.kernel.dead.contains(&pid));
+                        let door = bench.doors.container(&known.door);
+                        prop_assert!(door.is_some_and(|door| door.cgroup.is_some()));
+                        prop_assert_eq!(&known.door, &name(pid % 3));
+                    }
+                    Effect::Ended(..) | Effect::Pause(_) | Effect::Resume(_) => {}
+                }
+            }
+            prop_assert_eq!(bench.doors.clients.len(), open.len());
+            for door in bench.doors.doors.values() {
+                prop_assert!(door.waiting.len() <= BOUNDS.waiting + 1);
+                prop_assert!(door.handed.len() <= BOUNDS.handed);
+            }
+        }
+        // Nobody stays for ever.
+        for _ in 0..4 {
+            bench.pass(BOUNDS.words + BOUNDS.wait + BOUNDS.linger);
+        }
+        prop_assert_eq!(bench.doors.clients.len(), 0);
+        prop_assert!(bench.doors.turns.is_empty() && bench.doors.handing.is_none());
+    }
+}

@@ -1,0 +1,52 @@
+//! Whose turn it is.
+
+use std::time::Instant;
+
+use super::{Doors, Kernel, Stage};
+use crate::client::{Reason, Words};
+use crate::door::Door;
+use crate::effect::Effect;
+use crate::file::Name;
+
+impl Doors {
+    /// Gives an active door its turn where somebody waits there.
+    pub(super) fn queue_up(&mut self, name: &Name) {
+        let waits = |door: &Door| door.container.cgroup.is_some() && !door.waiting.is_empty();
+        if self.doors.get(name).is_some_and(waits) && !self.turns.contains(name) {
+            self.turns.push_back(name.clone());
+        }
+    }
+
+    /// Calls the control daemon for the next client, where nobody is being handed over.
+    pub(super) fn advance(
+        &mut self,
+        now: Instant,
+        kernel: &impl Kernel,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.rest.is_some_and(|rest| rest > now) {
+            return;
+        }
+        self.rest = None;
+        while self.handing.is_none()
+            && let Some(name) = self.turns.pop_front()
+        {
+            let Some(door) = self.doors.get_mut(&name) else { continue };
+            if door.container.cgroup.is_none() {
+                continue;
+            }
+            let Some(id) = door.waiting.pop_front() else { continue };
+            self.queue_up(&name);
+            let known = self.known(id, kernel).is_some();
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            client.stage = Stage::Handing;
+            match client.words {
+                Words::Said(sender, word) if known => {
+                    self.handing = Some(id);
+                    effects.push(Effect::Call(id, sender, word));
+                }
+                _ => self.end(id, Reason::Elsewhere, effects),
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What the doors want done, and what the control daemon may fail at. Values: the loop does them in
+//! their order, tests compare them.
+
+use crate::client::{Peer, Reason};
+use crate::door::ClientId;
+use crate::file::Name;
+use crate::wire::{Sender, Word};
+
+/// A client that got its descriptor: known by its container before it exists for MPS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// Its container.
+    pub door: Name,
+    /// Its pid, and when it was started.
+    pub pid: u32,
+    /// See `pid`.
+    pub start_time: u64,
+    /// The uid under which the control daemon knows it.
+    pub uid: u32,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Leave a container's listening socket alone.
+    Pause(Name),
+    /// Accept there again.
+    Resume(Name),
+    /// Close a client's connection.
+    Close(ClientId),
+    /// Speak with the control daemon for a client.
+    Call(ClientId, Sender, Word),
+    /// Close the connection to the control daemon, with what it answered.
+    HangUp,
+    /// Give the client the descriptor that the control daemon answered with.
+    HandOver(ClientId, Known),
+    /// A client was ended, which is the container's n-th for this reason.
+    Ended(Name, Peer, Reason, u64),
+}
+
+/// Why the control daemon gave no descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// It cannot be reached, or ended the conversation.
+    Unreachable,
+    /// It has no server yet, or is busy.
+    NoAnswer,
+}

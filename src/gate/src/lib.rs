@@ -1,0 +1,37 @@
+//! `mpsgate-gate`: the containers' doors to the MPS control daemon of one card.
+//!
+//! ```text
+//!  container ── control ──► gate ──► nvidia-cuda-mps-control
+//!               its own     speaks the client's first words, passes one descriptor on
+//!                 ▲
+//!  mpsgated ── <name>/, <name>.json       what the gate serves, and to whom
+//! ```
+//!
+//! Nothing of a container's goes to the control daemon but who it is and that it is a CUDA client.
+//! One thread, no async, no settings: it reads what containers send, and holds two capabilities. It
+//! decides nothing about memory.
+
+mod arguments;
+mod call;
+mod client;
+pub mod confine;
+mod directory;
+mod door;
+mod doors;
+mod effect;
+mod error;
+mod file;
+#[doc(hidden)]
+pub mod fuzz;
+mod kernel;
+mod serve;
+mod sockets;
+mod store;
+mod wire;
+
+pub use arguments::Arguments;
+pub use door::Bounds;
+pub use error::GateError;
+pub use file::Container;
+pub use serve::{Options, serve};
+pub use store::Store;

@@ -1,0 +1,433 @@
+//! The gate between NVIDIA's own client library and NVIDIA's own control daemon, and what a
+//! container may try at its door. The server is the fake's: NVIDIA's needs a GPU.
+
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mpsgate_gate::Container;
+use mpsgate_host::cgroup::{self, CgroupId, Membership};
+use mpsgate_mps::{ControlDaemon, MpsInstance};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+    recvmsg, send, sendmsg, socket_with,
+};
+
+#[path = "../../mps/tests/contract/harness.rs"]
+#[allow(dead_code, reason = "shared with the contract of mps, which uses all of it")]
+mod harness;
+
+use harness::{Bench, Kind, bench, libcuda, need, root, wait_for};
+
+const MINE: &str = "0123456789abcdef0123456789abcdef";
+const OTHER: &str = "fedcba9876543210fedcba9876543210";
+/// A code that no library says by itself: it came from the server.
+const SERVERS_WORD: i32 = 4711;
+/// `CUDA_ERROR_MPS_CONNECTION_FAILED`: somebody greeted, and then nothing came.
+const CONNECTION_FAILED: i32 = 805;
+
+struct Stage {
+    bench: Bench,
+    card: MpsInstance,
+    daemon: ControlDaemon,
+    program: PathBuf,
+    library: PathBuf,
+    gate: u32,
+}
+
+impl Stage {
+    fn new(kind: Kind, version: u32) -> Result<Self, String> {
+        root()?;
+        let bench = bench(kind, version)?;
+        let library = bench.readable(&libcuda(version)?.canonicalize().unwrap());
+        bench.with_server();
+        let (card, daemon) = bench.started();
+        let status = card.dirs().log_dir().join("fake-server-status");
+        fs::write(status, SERVERS_WORD.to_string()).unwrap();
+        let clients = clients_of(&card);
+        fs::DirBuilder::new().mode(0o711).create(&clients).unwrap();
+        let program = bench.cuda_client();
+        let gate = start(&bench);
+        Ok(Self { bench, card, daemon, program, library, gate })
+    }
+
+    fn log(&self) -> String {
+        self.card.dirs().log_file().since(0).unwrap()
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        clients_of(&self.card).join(format!("{name}.json"))
+    }
+
+    fn directory(&self, name: &str) -> PathBuf {
+        clients_of(&self.card).join(name)
+    }
+
+    /// As mpsgated does at reserve and activate.
+    fn tell(&self, name: &str, uid: u32, cgroup: Option<CgroupId>) {
+        let container = Container { id: "c".into(), uid, any_uid: false, debug: false, cgroup };
+        let file = self.file(name);
+        let beside = file.with_extension("new");
+        fs::write(&beside, container.write().unwrap()).unwrap();
+        fs::rename(beside, file).unwrap();
+    }
+
+    fn reserve(&self, name: &str) {
+        fs::DirBuilder::new().mode(0o755).create(self.directory(name)).unwrap();
+        self.tell(name, 0, None);
+        let socket = self.directory(name).join("control");
+        wait_for("the gate serves it", || socket.symlink_metadata().is_ok());
+        let meta = socket.symlink_metadata().unwrap();
+        assert!(meta.file_type().is_socket());
+        assert_eq!(meta.permissions().mode() & 0o7777, 0o666);
+        assert_eq!(fs::read_dir(self.directory(name)).unwrap().count(), 1);
+    }
+
+    /// What cuInit says to a client at that door, started below `around`.
+    fn attach(&self, name: &str, around: &[&str]) -> i32 {
+        let mut child = self.client(name, around);
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        said.trim().split_once(' ').unwrap_or_else(|| panic!("{said:?}")).1.parse().unwrap()
+    }
+
+    fn client(&self, name: &str, around: &[&str]) -> std::process::Child {
+        let mut line: Vec<&str> = around.to_vec();
+        line.extend(["setpriv", "--bounding-set", "-mknod", "--"]);
+        let mut command = Command::new(line[0]);
+        command.args(&line[1..]).arg(&self.program).arg(&self.library);
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").current_dir("/");
+        command.env("CUDA_MPS_PIPE_DIRECTORY", self.directory(name));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Who the control daemon has seen: pid and uid of each client.
+    fn seen(&self) -> Vec<(u32, u32)> {
+        self.card.channel().server_list().unwrap();
+        let log = self.log();
+        let clients = log.lines().filter_map(|line| line.split_once("NEW CLIENT "));
+        let numbers = clients.map(|(_, rest)| {
+            let words: Vec<&str> = rest.split([' ', ':']).collect();
+            (words[0].parse().unwrap(), words[3].parse().unwrap())
+        });
+        numbers.collect()
+    }
+}
+
+fn clients_of(card: &MpsInstance) -> PathBuf {
+    card.dirs().pipe_dir().with_file_name("clients")
+}
+
+fn start(bench: &Bench) -> u32 {
+    let program = bench.readable(Path::new(env!("CARGO_BIN_EXE_mpsgate-gate")));
+    let mut command = Command::new(program);
+    command.env_clear().args(["--card", "0", "--mps"]).arg(bench.dir.path().join("mps"));
+    bench.keep(command)
+}
+
+/// Asks a program of the bench to end, and waits for it.
+fn end(bench: &Bench, pid: u32) -> Option<i32> {
+    let raw = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(raw, rustix::process::Signal::TERM).unwrap();
+    bench.status_of(pid)
+}
+
+/// A cgroup that this test's processes are in.
+fn own_cgroup() -> CgroupId {
+    let text = cgroup::text_of(std::process::id()).unwrap();
+    let dirs = text.lines().filter_map(|line| {
+        let line = Membership::parse(line)?;
+        let hierarchy = line.controllers.split(',').next()?;
+        Some(Path::new(cgroup::MOUNT).join(hierarchy).join(line.below()?))
+    });
+    let found = dirs.map(|dir| CgroupId::of(&dir)).find_map(|id| id);
+    found.unwrap_or_else(|| panic!("no cgroup of {text}"))
+}
+
+fn attaches_through_its_door(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    stage.reserve(MINE);
+    stage.tell(MINE, 0, Some(own_cgroup()));
+    assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
+    assert_eq!(stage.attach(MINE, &["unshare", "--user", "--map-root-user"]), SERVERS_WORD);
+    let as_1000 = ["setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups"];
+    assert_eq!(stage.attach(MINE, &as_1000), CONNECTION_FAILED, "its grant is uid 0's");
+    // The daemon knows the gate's pid and the client's uid.
+    assert_eq!(stage.seen(), [(stage.gate, 0), (stage.gate, 0)]);
+}
+
+fn a_client_waits_for_its_grant_and_no_other_container_is_served(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    stage.reserve(MINE);
+    stage.reserve(OTHER);
+    let mut waiting = stage.client(MINE, &[]);
+    let nowhere = CgroupId { path: "/sys/fs/cgroup/nowhere".into(), inode: 1 };
+    stage.tell(OTHER, 0, Some(nowhere));
+    assert_eq!(stage.attach(OTHER, &[]), CONNECTION_FAILED);
+    assert!(stage.seen().is_empty());
+    stage.tell(MINE, 0, Some(own_cgroup()));
+    let mut said = String::new();
+    BufReader::new(waiting.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.ends_with(&format!(" {SERVERS_WORD}\n")), "{said}");
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    fs::remove_file(stage.file(OTHER)).unwrap();
+    wait_for("the door is closed", || {
+        std::os::unix::net::UnixStream::connect(stage.directory(OTHER).join("control")).is_err()
+    });
+}
+
+/// A client that says what it likes, after its hello.
+fn raw(directory: &Path) -> OwnedFd {
+    let kind = SocketType::SEQPACKET;
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new(directory.join("control")).unwrap()).unwrap();
+    assert_eq!(heard(&socket), 9, "the hello");
+    socket
+}
+
+/// Bytes of the next message; 0 where the gate has closed the connection.
+fn heard(socket: &OwnedFd) -> usize {
+    recv(socket, &mut [0_u8; 64], RecvFlags::empty()).map_or(0, |(_, length)| length)
+}
+
+fn tell(socket: &OwnedFd, bytes: &[u8]) {
+    // A connection that was ended takes nothing.
+    let _ = send(socket, bytes, SendFlags::NOSIGNAL);
+}
+
+fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// A cgroup below the tests' own, for a neighbour; gone with the value.
+struct Below(CgroupId);
+
+impl Below {
+    fn new(name: &str) -> Self {
+        let path = Path::new(&own_cgroup().path).join(format!("{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(CgroupId::of(&path).unwrap())
+    }
+
+    /// A command line that goes there first.
+    fn enter(&self) -> Vec<String> {
+        let into = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", self.0.path);
+        vec!["sh".into(), "-c".into(), into, "sh".into()]
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0.path);
+    }
+}
+
+const HELLO: &[u8] = b"OUTBCRED\0";
+
+fn what_one_container_sends_hurts_no_other(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    stage.reserve(MINE);
+    stage.reserve(OTHER);
+    let neighbour = Below::new("mpsgate-gate");
+    stage.tell(OTHER, 0, Some(neighbour.0.clone()));
+    stage.tell(MINE, 0, Some(own_cgroup()));
+    let enter = neighbour.enter();
+    let enter: Vec<&str> = enter.iter().map(String::as_str).collect();
+    let served = |what: &str| assert_eq!(stage.attach(OTHER, &enter), SERVERS_WORD, "{what}");
+    served("at first");
+    let control = fs::read_link(format!("/proc/{}/exe", stage.gate)).unwrap();
+    assert!(control.ends_with("mpsgate-gate"));
+    let daemon = u32::try_from(stage.daemon.process.pid()).unwrap();
+    let before = descriptors(daemon);
+    let door = stage.directory(MINE);
+
+    for word in [0, 1, 3, 4, 5, 255, -1_i32] {
+        let socket = raw(&door);
+        tell(&socket, HELLO);
+        tell(&socket, &word.to_ne_bytes());
+        assert_eq!(heard(&socket), 0, "word {word}");
+    }
+    for first in [b"O".as_slice(), &HELLO[..8], &[b'O'; 100_000], &2_i32.to_ne_bytes()] {
+        let socket = raw(&door);
+        tell(&socket, first);
+        assert_eq!(heard(&socket), 0, "{} bytes", first.len());
+    }
+    let socket = raw(&door);
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    let many: Vec<BorrowedFd<'_>> = vec![socket.as_fd(); 253];
+    let held = descriptors(stage.gate);
+    assert!(rights.push(SendAncillaryMessage::ScmRights(&many)));
+    sendmsg(&socket, &[IoSlice::new(HELLO)], &mut rights, SendFlags::NOSIGNAL).unwrap();
+    assert_eq!(heard(&socket), 0, "253 descriptors");
+    wait_for("it took none of them", || descriptors(stage.gate) < held);
+    served("after other words");
+    assert_eq!(descriptors(daemon), before, "a word that it does not know costs it one for ever");
+
+    let silent: Vec<OwnedFd> = (0..60).map(|_| raw(&door)).collect();
+    served("beside silent connections");
+    drop(silent);
+    let takes = || {
+        let socket = raw(&door);
+        tell(&socket, HELLO);
+        tell(&socket, &2_i32.to_ne_bytes());
+        socket
+    };
+    // Closed between the descriptor and the answer, before it, or never.
+    (0..40).for_each(|_| drop(takes()));
+    served("beside clients that go");
+    let kept: Vec<OwnedFd> = (0..40).map(|_| takes()).collect();
+    assert!(kept.iter().all(|socket| heard(socket) == 9), "each got its answer");
+    served("beside clients that never answer");
+    assert!(descriptors(daemon) < 64, "{} of the daemon's", descriptors(daemon));
+    drop(kept);
+}
+
+/// What systemd does for the gate's unit: keeps the sockets that it is given, and passes them on.
+struct Manager<'a> {
+    stage: &'a Stage,
+    notify: UnixDatagram,
+    kept: BTreeMap<String, OwnedFd>,
+}
+
+impl<'a> Manager<'a> {
+    fn new(stage: &'a Stage) -> Self {
+        let notify = UnixDatagram::bind(stage.bench.dir.path().join("notify")).unwrap();
+        Self { stage, notify, kept: BTreeMap::new() }
+    }
+
+    /// Returns when the gate says that it is ready.
+    fn start(&mut self) -> u32 {
+        let mut line = String::new();
+        let mut names = Vec::new();
+        for (at, (name, socket)) in self.kept.iter().enumerate() {
+            rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty()).unwrap();
+            line += &format!("exec {}<&{}; ", at + 3, socket.as_raw_fd());
+            names.push(name.clone());
+        }
+        let program = self.stage.bench.dir.path().join("mpsgate-gate");
+        let mps = self.stage.bench.dir.path().join("mps");
+        line +=
+            &format!("LISTEN_PID=$$ exec {} --card 0 --mps {}", program.display(), mps.display());
+        let mut command = Command::new("bash");
+        command
+            .arg("-c")
+            .arg(line)
+            .env("NOTIFY_SOCKET", self.stage.bench.dir.path().join("notify"));
+        if !names.is_empty() {
+            command.env("LISTEN_FDS", names.len().to_string());
+            command.env("LISTEN_FDNAMES", names.join(":"));
+        }
+        let pid = self.stage.bench.keep(command);
+        while !self.heard().contains("READY=1") {}
+        pid
+    }
+
+    /// The next message; a socket that comes with it is kept.
+    fn heard(&mut self) -> String {
+        let mut bytes = [0; 512];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let length = recvmsg(&self.notify, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+        let text = String::from_utf8(bytes[..length.unwrap().bytes].to_vec()).unwrap();
+        let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).map(str::to_owned);
+        for message in control.drain() {
+            let RecvAncillaryMessage::ScmRights(rights) = message else { continue };
+            self.kept.extend(rights.map(|socket| (name.clone().unwrap(), socket)));
+        }
+        if text.contains("FDSTOREREMOVE=1") {
+            self.kept.remove(&name.unwrap());
+        }
+        text
+    }
+}
+
+/// Clients attach all the time; the gate is ended and started meanwhile.
+fn a_restart_is_a_wait(kind: Kind, version: u32) {
+    const RESTARTS: usize = 20;
+    let stage = need!(Stage::new(kind, version));
+    end(&stage.bench, stage.gate);
+    let mut manager = Manager::new(&stage);
+    let mut gate = manager.start();
+    stage.reserve(MINE);
+    while !manager.kept.contains_key(MINE) {
+        manager.heard();
+    }
+    let socket = stage.directory(MINE).join("control").metadata().unwrap().ino();
+    stage.tell(MINE, 0, Some(own_cgroup()));
+    let is_over = AtomicBool::new(false);
+    let codes = std::thread::scope(|scope| {
+        let attaching = scope.spawn(|| {
+            let mut codes = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                codes.push(stage.attach(MINE, &[]));
+            }
+            codes
+        });
+        for _ in 0..RESTARTS {
+            assert_eq!(end(&stage.bench, gate), Some(0));
+            gate = manager.start();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        attaching.join().unwrap()
+    });
+    assert!(codes.iter().all(|code| *code == SERVERS_WORD), "{codes:?}");
+    assert!(!codes.is_empty());
+    assert_eq!(stage.directory(MINE).join("control").metadata().unwrap().ino(), socket);
+    // What ends with its container is kept no longer.
+    fs::remove_file(stage.file(MINE)).unwrap();
+    while manager.kept.contains_key(MINE) {
+        manager.heard();
+    }
+}
+
+/// Capabilities of the running gate: two, and none that could come back.
+fn holds_two_capabilities(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    stage.reserve(MINE);
+    let status = fs::read_to_string(format!("/proc/{}/status", stage.gate)).unwrap();
+    let of = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|value| value.trim().to_owned()).unwrap_or_default()
+    };
+    // CAP_SETGID is 6 and CAP_SETUID 7.
+    for name in ["CapPrm:", "CapEff:", "CapBnd:"] {
+        assert_eq!(u64::from_str_radix(&of(name), 16).unwrap(), 1 << 6 | 1 << 7, "{name}");
+    }
+    for name in ["CapInh:", "CapAmb:"] {
+        assert_eq!(u64::from_str_radix(&of(name), 16).unwrap(), 0, "{name}");
+    }
+    assert_eq!(of("NoNewPrivs:"), "1");
+    drop(stage.bench);
+}
+
+macro_rules! on_each {
+    ($($name:ident)+) => {
+        mod real_535 { $(#[test] fn $name() { super::$name(super::Kind::Real, 535); })+ }
+        mod real_550 { $(#[test] fn $name() { super::$name(super::Kind::Real, 550); })+ }
+        mod fake_550 { $(#[test] fn $name() { super::$name(super::Kind::Fake, 550); })+ }
+    };
+}
+
+on_each! {
+    attaches_through_its_door
+    a_client_waits_for_its_grant_and_no_other_container_is_served
+    what_one_container_sends_hurts_no_other
+    a_restart_is_a_wait
+    holds_two_capabilities
+}
