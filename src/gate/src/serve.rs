@@ -73,6 +73,7 @@ pub fn serve(
     let mut gate = Gate::new(options, store, kept)?;
     gate.watch(signals.as_fd(), SIGNALS, EventFlags::IN)?;
     gate.look(None);
+    gate.forget_kept();
     gate.store.ready();
     log::info!(containers = gate.listeners.len(), clients:? = options.clients; "serving");
     let mut ends = None;

@@ -68,12 +68,25 @@ impl Gate {
         Ok(())
     }
 
+    /// Gives up the sockets of containers that ended while no gate ran.
+    pub(super) fn forget_kept(&mut self) {
+        let Self { kept, directory, store, .. } = self;
+        kept.retain(|name, _| {
+            let Some(name) = Name::of(name) else { return false };
+            // A file that cannot be read now may be later.
+            let has_ended = matches!(directory.read(&name), Ok(None));
+            if has_ended {
+                store.remove(&name);
+            }
+            !has_ended
+        });
+    }
+
     fn close(&mut self, name: &Name) {
         let mut effects = Vec::new();
         self.doors.remove(name, &mut effects);
         self.perform(effects);
         self.paused.remove(name);
-        self.kept.remove(name.as_str());
         if let Some((token, listener)) = self.listeners.remove(name) {
             // The store has it still: closing it here takes it out of nothing.
             let _ = epoll::delete(&self.epoll, &listener);
