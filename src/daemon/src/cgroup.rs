@@ -10,7 +10,6 @@ mod tree;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use mpsgate_host::cgroup::{CgroupId, is_one};
@@ -87,6 +86,7 @@ pub(crate) fn is_empty_but_for(cgroup: &CgroupId, others: &BTreeSet<u64>) -> io:
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
     use std::fs;
+    use std::os::unix::fs::MetadataExt;
 
     use super::*;
 
