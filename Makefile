@@ -26,14 +26,15 @@ CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
-build: install-build ## build everything into out/: shim and hook static, daemon, command, fakes
-	@echo "shim and hook: $(shim_target), profile shim"
+build: install-build ## build everything into out/: shim, hook and gate static, daemon, command, fakes
+	@echo "shim, hook and gate: $(shim_target), profile shim"
 	@$(shim_env) cargo build -q --locked -p mpsgate-shim --profile shim --target $(shim_target)
+	@$(shim_env) cargo build -q --locked -p mpsgate-gate --profile shim --target $(shim_target)
 	@$(shim_env) cargo build -q --locked -p mpsgate-escape -p mpsgate-differential --profile shim --target $(shim_target)
 	@echo "daemon, command and fakes: profile $(PROFILE)"
 	@cargo build -q --locked -p mpsgate-daemon -p mpsgate-cli -p mpsgate-inspect -p mpsgate-scheduler -p fake-nvml -p fake-mps-control -p cuda-client --profile $(PROFILE)
 	@mkdir -p out/fakes
-	@install -t out $(TARGET_DIR)/$(shim_target)/shim/mpsgate-runtime $(TARGET_DIR)/$(shim_target)/shim/mpsgate-hook
+	@install -t out $(addprefix $(TARGET_DIR)/$(shim_target)/shim/,mpsgate-runtime mpsgate-hook mpsgate-gate)
 	@install -t out $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,mpsgated mpsgate mpsgate-scheduler kubectl-inspect-cgpu)
 	@install $(TARGET_DIR)/$(PROFILE:dev=debug)/libnvidia_ml.so out/fakes/libnvidia-ml.so.1
 	@install -t out/fakes $(addprefix $(TARGET_DIR)/$(shim_target)/shim/,escape-try differential)

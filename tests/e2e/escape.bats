@@ -169,7 +169,7 @@ lines() { grep -cE "$1" <<<"$stdout" || true; }
 
 @test "a line that a container writes into the daemon's log kills nobody, blocks no card and blames nobody" {
   local victim card i
-  with_settings 's|^supervisor = .*|&\nclient_dir = "linked"|'
+  with_settings 's|^supervisor = .*|&\nchannel = "linked"|'
   granted victim 2Gi --ann mpsgate.io/gpu=1
   granted liar 1Gi --ann mpsgate.io/gpu=0
   granted neighbour 1Gi --ann mpsgate.io/gpu=0

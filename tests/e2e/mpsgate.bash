@@ -208,13 +208,13 @@ node_reset() {
   assert_free "$CARDS"
 }
 
-# What outlives mpsgated by design: the control daemons.
+# What outlives mpsgated by design: the control daemons, and the gates.
 mps_pids() { pgrep -x nvidia-cuda-mps || true; } # the kernel keeps 15 letters of a name
 mps_kill() {
   local pid
-  for pid in $(mps_pids); do
+  for pid in $(pgrep -x mpsgate-gate) $(mps_pids); do
     kill -KILL "$pid" 2>/dev/null || true
-    wait_for 10 "control daemon $pid ends" gone "$pid"
+    wait_for 10 "gate or control daemon $pid ends" gone "$pid"
   done
 }
 

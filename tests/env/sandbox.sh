@@ -118,7 +118,7 @@ inner() {
       mount --bind "$MG/devices" /proc/devices
     fi
   fi
-  for file in mpsgate mpsgated mpsgate-runtime mpsgate-hook; do
+  for file in mpsgate mpsgated mpsgate-runtime mpsgate-hook mpsgate-gate; do
     [[ ! -x $MG_OUT/$file ]] || install -m 755 "$MG_OUT/$file" "/usr/bin/$file"
   done
   # Not exec: as PID 1 this shell also collects what containers and daemons leave behind.

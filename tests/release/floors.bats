@@ -6,7 +6,7 @@ setup() {
   programs=$BATS_TEST_TMPDIR/programs
   mkdir "$programs"
   out=${MG_OUT:-$top/out}
-  cp "$out"/{mpsgate-runtime,mpsgate-hook,mpsgated,mpsgate} "$programs"
+  cp "$out"/{mpsgate-runtime,mpsgate-hook,mpsgate-gate,mpsgated,mpsgate} "$programs"
 }
 
 floors() { # GLIBC KERNEL: against floors of the test's
@@ -63,7 +63,7 @@ says() { # TEXT
   says "mpsgated: for AArch64, mpsgate-runtime is for X86-64"
   says "mpsgated: wants the loader /lib64/ld-linux-x86-64.so.2, AArch64 has /lib/ld-linux-aarch64.so.1"
   # Laid out for pages of 4 KiB, which some kernels of arm64 do not have; static programs, too.
-  for name in mpsgate-runtime mpsgate-hook mpsgate; do aarch64 "$name"; done
+  for name in mpsgate-runtime mpsgate-hook mpsgate-gate mpsgate; do aarch64 "$name"; done
   floors 2.100 4.18
   ((status == 1))
   says "mpsgate-hook: laid out for pages of 4096 bytes, AArch64 has some of 65536"

@@ -19,7 +19,7 @@ setup() {
   cat >"$repository/Makefile" <<'END'
 dist: into = out/dist$(if $(filter aarch64,$(ARCH)),-aarch64)
 dist:
-	@mkdir -p $(into) && for p in mpsgate-runtime mpsgate-hook mpsgated mpsgate; do echo $$p of $(ARCH) >$(into)/$$p; done
+	@mkdir -p $(into) && for p in mpsgate-runtime mpsgate-hook mpsgate-gate mpsgated mpsgate; do echo $$p of $(ARCH) >$(into)/$$p; done
 packages: arch = $(if $(findstring aarch64,$(OUT)),aarch64,x86_64)
 packages:
 	@rm -rf out/tree && mkdir -p $(PACKAGES) out/tree/DEBIAN out/tree/usr/bin out/tree/lib/systemd/system out/tree/etc/mpsgate

@@ -38,7 +38,7 @@ UNIT
 # live_install: before the first file.
 live_install() {
   local file
-  for file in mpsgate mpsgated mpsgate-runtime mpsgate-hook; do install -m 755 "$MG_OUT/$file" /usr/bin/; done
+  for file in mpsgate mpsgated mpsgate-runtime mpsgate-hook mpsgate-gate; do install -m 755 "$MG_OUT/$file" /usr/bin/; done
   install -m 644 /task/packaging/systemd/*.service /etc/systemd/system/
   simulated_driver
   settings 's/^supervisor.*/supervisor = "auto"/; s/^manage.*/manage = []/'

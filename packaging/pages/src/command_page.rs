@@ -6,11 +6,12 @@ use clap_mangen::Man;
 use crate::roff_text::{escape, item, literal, section, see_also, title};
 
 /// Pages that every page names.
-const OTHERS: [&str; 7] = [
+const OTHERS: [&str; 8] = [
     "mpsgate.8",
     "mpsgated.8",
     "mpsgate-runtime.8",
     "mpsgate-hook.8",
+    "mpsgate-gate.8",
     "mpsgate.toml.5",
     "mpsgate-scheduler.8",
     "kubectl-inspect-cgpu.1",

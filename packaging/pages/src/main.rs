@@ -1,9 +1,9 @@
 //! `mpsgate-pages DIR`: writes `DIR/man` and `DIR/completions` (`make man`).
 //!
-//! Pages and completions of `mpsgate`, `mpsgated`, `mpsgate-scheduler` and `kubectl-inspect-cgpu`
-//! are made from the types that parse their arguments, mpsgate.toml(5) from the settings file that
-//! is shipped: none of them can say what is not so. The pages of `mpsgate-runtime` and
-//! `mpsgate-hook`, which have no such types, are written by hand in
+//! Pages and completions of `mpsgate`, `mpsgated`, `mpsgate-gate`, `mpsgate-scheduler` and
+//! `kubectl-inspect-cgpu` are made from the types that parse their arguments, mpsgate.toml(5) from
+//! the settings file that is shipped: none of them can say what is not so. The pages of
+//! `mpsgate-runtime` and `mpsgate-hook`, which have no such types, are written by hand in
 //! `packaging/man`.
 
 mod command_page;
@@ -82,10 +82,11 @@ fn write_all(directory: &Path) -> Result<(), PagesError> {
 }
 
 /// The command lines, each with its section of the manual.
-fn commands() -> [(clap::Command, u8); 4] {
+fn commands() -> [(clap::Command, u8); 5] {
     [
         (mpsgate_cli::command(), 8),
         (mpsgate_daemon::command(), 8),
+        (mpsgate_gate::command(), 8),
         (mpsgate_scheduler::command(), 8),
         (mpsgate_inspect::command(), 1),
     ]

@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::ConfigError;
 use crate::settings::{
-    ClientDir, Config, Enforce, Exempt, HostPid, InjectMode, Ipc, LogLevel, Orphan, Privileged,
+    Channel, Config, Enforce, Exempt, HostPid, InjectMode, Ipc, LogLevel, Orphan, Privileged,
     Schedule, Supervisor, Switch, Unallocated, VisibleDevices,
 };
 
@@ -118,7 +118,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(policy.exempt, Allowed::Exemptions, |_: &DeValue<'_>| None),
     key!(inject.mode, InjectMode),
     key!(mps.control, Allowed::AbsolutePath, absolute_path),
-    key!(mps.client_dir, ClientDir),
+    key!(mps.channel, Channel),
     key!(mps.start_timeout_s, "seconds", 1 to 600),
     key!(mps.multiuser, Switch),
     key!(mps.max_clients, "clients", 0 to 60),
@@ -322,8 +322,15 @@ fn tables() -> impl Iterator<Item = &'static str> {
     (0..KEYS.len()).filter(move |at| is_first(*at)).map(|at| KEYS[at].table)
 }
 
+/// Keys that had another name before 0.1.0, and what they are called now.
+const RENAMED: [(&str, &str, &str); 1] = [("mps", "client_dir", "mps.channel")];
+
 /// The known key that is most like an unknown one: first in its own table, then elsewhere.
 fn nearest(table: &str, name: &str) -> Option<String> {
+    let renamed = |(of, old, _): &&(&str, &str, &str)| *of == table && distance(old, name) == 0;
+    if let Some((.., new)) = RENAMED.iter().find(renamed) {
+        return Some((*new).to_owned());
+    }
     // A third of the letters may be wrong; more would suggest keys that only look alike by chance.
     let allowed = 1.max(name.len() / 3);
     let of_tables = tables().filter(|_| table.is_empty()).map(|known| ("", known));

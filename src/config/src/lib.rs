@@ -22,7 +22,7 @@ pub use file::{Origin, runs_as_root};
 pub use reload::{Change, Taken};
 pub use runtime::{find_runtime, runtime_for_pass_through, runtime_path_hint};
 pub use settings::{
-    ClientDir, Config, Enforce, Exempt, Gpus, HostPid, Inject, InjectMode, Ipc, Kubeconfig,
+    Channel, Config, Enforce, Exempt, Gpus, HostPid, Inject, InjectMode, Ipc, Kubeconfig,
     Kubernetes, Listen, Log, LogLevel, Manage, Metrics, Mps, NodeName, Nvml, Orphan, Policy,
     Privileged, Requests, Runtime, Schedule, SlicesUid, Supervisor, Switch, Trust, Unallocated,
     VisibleDevices,

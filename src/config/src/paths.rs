@@ -42,6 +42,9 @@ pub const HOLD_DIR: &str = "/run/mpsgate/hold";
 /// What must survive a reboot.
 pub const STATE_DIR: &str = "/var/lib/mpsgate";
 
+/// The containers' doors to the control daemon of a card, where mpsgated starts it itself.
+pub const GATE: &str = "/usr/bin/mpsgate-gate";
+
 /// What engines call in place of the real runtime.
 pub const RUNTIME: &str = "/usr/bin/mpsgate-runtime";
 

@@ -71,7 +71,7 @@ const RULES: &[Rule] = &[
     rule!(policy.exempt, Taken::NextContainer),
     rule!(inject.mode, Taken::Now),
     rule!(mps.control, BETWEEN_STOP_AND_START),
-    rule!(mps.client_dir, RESTART),
+    rule!(mps.channel, RESTART),
     rule!(mps.start_timeout_s, Taken::Now),
     rule!(mps.multiuser, RESTART_BOTH),
     rule!(mps.max_clients, Taken::Now),
@@ -142,7 +142,7 @@ mod tests {
         exempt = [{ namespace = "a", image = "b" }]
         [mps]
         control = "/usr/bin/other"
-        client_dir = "full"
+        channel = "full"
         start_timeout_s = 1
         multiuser = "on"
         max_clients = 1
@@ -162,7 +162,7 @@ mod tests {
             waiting,
             [
                 "mps.control",
-                "mps.client_dir",
+                "mps.channel",
                 "mps.multiuser",
                 "mps.supervisor",
                 "nvml.library",

@@ -227,8 +227,8 @@ words! {
 pub struct Mps {
     /// NVIDIA's MPS control daemon, an absolute path.
     pub control: PathBuf,
-    /// What containers see of the pipe directory.
-    pub client_dir: ClientDir,
+    /// How containers reach it.
+    pub channel: Channel,
     /// Seconds that a server may take to start.
     pub start_timeout_s: u32,
     /// Whether one server serves several uids. `Auto`: if the installed binary can.
@@ -245,7 +245,7 @@ impl Default for Mps {
     fn default() -> Self {
         Self {
             control: "/usr/bin/nvidia-cuda-mps-control".into(),
-            client_dir: ClientDir::Control,
+            channel: Channel::Control,
             start_timeout_s: 60,
             multiuser: Switch::Auto,
             max_clients: 0,
@@ -256,13 +256,16 @@ impl Default for Mps {
 }
 
 words! {
-    /// What a container sees of its card's MPS pipe directory.
-    ClientDir {
-        /// Hard links to `control` and `log`; administering is impossible through them.
-        Linked = "linked",
-        /// A hard link to `control` alone: nobody can write to the log.
+    /// How a container reaches the MPS control daemon of its card.
+    Channel {
+        /// Through a door of its own, behind which mpsgate's gate speaks with the daemon.
+        Gate = "gate",
+        /// Through a hard link to the daemon's `control`: nobody can write to the log.
         Control = "control",
-        /// The whole directory: for a driver whose clients cannot attach through links.
+        /// Through hard links to `control` and `log`; administering is impossible through them.
+        Linked = "linked",
+        /// Through the daemon's whole directory: for a driver whose clients cannot attach through
+        /// links.
         Full = "full",
     }
 }

@@ -6,13 +6,14 @@
 //!
 //! ```text
 //! fit? ─► compute mode: lease, EXCLUSIVE_PROCESS ─► control daemon: adopt or start
-//!      ─► default limit set and read back ─► clients' links ─► ready ─► (server: at the first reserve)
+//!      ─► default limit set and read back ─► clients' links ─► gate ─► ready ─► (server: at the first reserve)
 //! ```
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use mpsgate_config::{ClientDir, Orphan, Schedule, Supervisor, Switch};
+use mpsgate_config::{Channel, Orphan, Schedule, Supervisor, Switch};
 use mpsgate_gpu::{GpuError, Nvml, ProcessKind, ProcessList};
 use mpsgate_host::crash_point;
 use mpsgate_model::Mib;
@@ -20,7 +21,7 @@ use mpsgate_mps::{
     Capabilities, ClientLinks, ControlDaemon, ForkSpawner, HoldSpawner, MpsDirectories, MpsError,
     MpsInstance, Origin, Spawner, UnitSpawner, choose_spawner,
 };
-use mpsgate_node::card::{CardId, Trouble};
+use mpsgate_node::card::{CardId, Ends, Trouble};
 
 mod compute_mode;
 pub(crate) mod control;
@@ -68,7 +69,7 @@ pub(crate) struct Ready {
     pub(crate) pid: u32,
     pub(crate) multiuser: bool,
     pub(crate) max_clients: u32,
-    pub(crate) client_dir: String,
+    pub(crate) ends: Ends,
     pub(crate) simulated: bool,
     pub(crate) adopted: bool,
     pub(crate) view: View,
@@ -165,22 +166,39 @@ impl Hardware {
         crash_point!("mps.capped");
         mps.dirs().renew_links().map_err(failed)?;
         crash_point!("mps.linked");
-        let client_dir = match self.settings.now().mps.client_dir {
-            ClientDir::Linked | ClientDir::Control => mps.dirs().client_dir(),
-            ClientDir::Full => mps.dirs().pipe_dir(),
+        let text = |path: PathBuf| path.display().to_string();
+        let ends = match self.settings.now().mps.channel {
+            Channel::Gate => {
+                self.ensure_gate(&mps).map_err(failed)?;
+                Ends::Doors(text(mps.dirs().clients_dir()))
+            }
+            Channel::Control | Channel::Linked => Ends::Shared(text(mps.dirs().client_dir())),
+            Channel::Full => Ends::Shared(text(mps.dirs().pipe_dir())),
         };
         let view = view(&mps);
         Ok(Ready {
             pid: u32::try_from(daemon.process.pid()).unwrap_or_default(),
             multiuser,
             max_clients: self.max_clients(&nvml),
-            client_dir: client_dir.display().to_string(),
+            ends,
             simulated: nvml.is_simulated(),
             adopted: origin == Origin::Adopted,
             view,
             mps: Arc::new(mps),
             daemon: Arc::new(daemon),
         })
+    }
+
+    /// Starts the card's gate where containers have doors of their own and none serves them; safe
+    /// to repeat.
+    pub(crate) fn ensure_gate(&self, mps: &MpsInstance) -> Result<(), MpsError> {
+        if self.settings.now().mps.channel != Channel::Gate {
+            return Ok(());
+        }
+        if mps.ensure_gate(self.spawner.as_ref(), &self.paths.gate)? {
+            log::info!(uuid = mps.uuid(); "gate started");
+        }
+        Ok(())
     }
 
     /// Whether one server takes clients of all uids.
@@ -275,9 +293,9 @@ impl Hardware {
 
     /// The control daemon of a card. Makes nothing.
     fn instance_of(&self, card: &CardId, multiuser: bool) -> Result<MpsInstance, MpsError> {
-        let links = match self.settings.now().mps.client_dir {
-            ClientDir::Control => ClientLinks::ControlOnly,
-            ClientDir::Linked | ClientDir::Full => ClientLinks::ControlAndLog,
+        let links = match self.settings.now().mps.channel {
+            Channel::Gate | Channel::Control => ClientLinks::ControlOnly,
+            Channel::Linked | Channel::Full => ClientLinks::ControlAndLog,
         };
         let dirs = MpsDirectories::new(&self.paths.mps(), card.minor, links)?;
         let control = self.settings.now().mps.control.clone();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mpsgate_config::Schedule;
 use mpsgate_gpu::ComputeMode;
 use mpsgate_model::{GpuUuid, Mib};
-use mpsgate_node::card::{Card, CardId, Health, ManagedBy, Trouble, Watched};
+use mpsgate_node::card::{Card, CardId, Ends, Health, ManagedBy, Trouble, Watched};
 use mpsgate_node::{NOT_YET, Node};
 
 use crate::daemon::Daemon;
@@ -219,7 +219,7 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
         health: Health::Starting,
         lost: None,
         closed: None,
-        client_dir: String::new(),
+        ends: Ends::None,
         max_clients: 0,
         multiuser: false,
         server_uid: None,

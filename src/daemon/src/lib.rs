@@ -33,6 +33,7 @@ mod counters;
 mod daemon;
 mod devices;
 mod directories;
+mod doors;
 mod ends;
 mod enforce;
 mod engine;

@@ -22,6 +22,8 @@ pub struct Paths {
     /// Directories of device plugins that a kubelet may have, the usual one first. Kubelet's own,
     /// wherever the rest of it lies.
     pub kubelets: Vec<PathBuf>,
+    /// The program of a card's gate, where no unit names it.
+    pub gate: PathBuf,
 }
 
 impl Default for Paths {
@@ -31,6 +33,7 @@ impl Default for Paths {
             state: paths::STATE_DIR.into(),
             cgroups: CGROUPS.into(),
             kubelets: KUBELETS.map(PathBuf::from).into(),
+            gate: paths::GATE.into(),
         }
     }
 }
@@ -44,6 +47,7 @@ impl Paths {
             state: root.join("state"),
             cgroups: CGROUPS.into(),
             kubelets: vec![root.join("kubelet/device-plugins")],
+            gate: paths::GATE.into(),
         }
     }
 

@@ -28,8 +28,9 @@ use crate::daemon::{Daemon, START_LIMIT, Task};
 use crate::machine::ThisMachine;
 use crate::settings::Settings;
 use crate::{
-    DaemonError, Paths, cgroup_limits, directories, ends, error, exec_record, handlers, inventory,
-    kubelet, managed, metrics, plugin, pods, reload, sharing, snapshot, socket, tokens, watchdog,
+    DaemonError, Paths, cgroup_limits, directories, doors, ends, error, exec_record, handlers,
+    inventory, kubelet, managed, metrics, plugin, pods, reload, sharing, snapshot, socket, tokens,
+    watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -115,6 +116,7 @@ pub async fn serve(
     let daemon = Arc::new(Daemon::new(paths, settings, node, file, tasks, limits));
     daemon.change(|node, effects| node.settle(&ThisMachine, effects));
     exec_record::remove_strays(&daemon.paths.grants(), daemon.node().ledger());
+    doors::remove_strays(&daemon.paths, daemon.node().ledger());
     crash_point!("daemon.start.settled");
     // Where it fails it is said, and tried again with the next change.
     let _ = daemon.write();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use mpsgate_config::paths;
 
 /// The containers' doors to the MPS control daemon of one GPU
@@ -35,14 +35,18 @@ pub struct Arguments {
     pub mps: PathBuf,
 }
 
+/// The command line as clap's description, for pages and completions.
+#[must_use]
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_definition_holds_together() {
-        Arguments::command().debug_assert();
+        command().debug_assert();
     }
 }

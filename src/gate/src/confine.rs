@@ -11,10 +11,14 @@ const KEPT: [Capability; 2] = [Capability::CAP_SETGID, Capability::CAP_SETUID];
 /// Gives up all capabilities but two, and what could bring them back.
 ///
 /// # Errors
-/// [`GateError::Capabilities`], [`GateError::System`]: then nothing may be read.
+/// [`GateError::Incapable`], [`GateError::Capabilities`], [`GateError::System`]: then nothing may
+/// be read.
 pub fn confine() -> Result<(), GateError> {
     let held = caps::read(None, CapSet::Permitted)?;
-    let kept: CapsHashSet = KEPT.into_iter().filter(|one| held.contains(one)).collect();
+    if let Some(missing) = KEPT.into_iter().find(|one| !held.contains(one)) {
+        return Err(GateError::Incapable(missing));
+    }
+    let kept = CapsHashSet::from(KEPT);
     // First what needs CAP_SETPCAP, which goes with the rest.
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         for capability in caps::read(None, CapSet::Bounding)? {

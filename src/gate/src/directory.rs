@@ -8,12 +8,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use mpsgate_model::Instance;
+use mpsgate_model::door::{self, Container, LONGEST};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
 use crate::error::GateError;
-use crate::file::{Container, LONGEST, Name};
 
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -29,7 +30,7 @@ pub(crate) struct Directory {
 /// What has happened in it.
 pub(crate) enum Changed {
     /// The files of these containers.
-    Some(BTreeSet<Name>),
+    Some(BTreeSet<Instance>),
     /// More than the kernel remembers.
     Anything,
 }
@@ -75,22 +76,22 @@ impl Directory {
     }
 
     /// All containers that have a file.
-    pub(crate) fn names(&self) -> Result<BTreeSet<Name>, GateError> {
+    pub(crate) fn names(&self) -> Result<BTreeSet<Instance>, GateError> {
         let failed = || GateError::fs::<std::io::Error>("list", &self.path);
         let entries = std::fs::read_dir(&self.path).map_err(failed())?;
         let mut names = BTreeSet::new();
         for entry in entries {
             let entry = entry.map_err(failed())?;
-            names.extend(entry.file_name().to_str().and_then(Name::of_file));
+            names.extend(entry.file_name().to_str().and_then(door::instance_of));
         }
         Ok(names)
     }
 
     /// What a container's file says; `None` where there is none.
-    pub(crate) fn read(&self, name: &Name) -> Result<Option<Container>, GateError> {
-        let path = self.path.join(name.file());
+    pub(crate) fn read(&self, name: &Instance) -> Result<Option<Container>, GateError> {
+        let path = self.path.join(door::file_name(name));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match openat(&self.fd, name.file(), flags, Mode::empty()) {
+        let file = match openat(&self.fd, door::file_name(name), flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(GateError::fs("open", path)(errno)),
@@ -115,7 +116,7 @@ impl Directory {
     }
 
     /// A container's own directory.
-    pub(crate) fn of(&self, name: &Name) -> Result<OwnedFd, GateError> {
+    pub(crate) fn of(&self, name: &Instance) -> Result<OwnedFd, GateError> {
         let path = self.path.join(name.as_str());
         let fd = openat(&self.fd, name.as_str(), DIRECTORY, Mode::empty())
             .map_err(GateError::fs("open", &path))?;
@@ -124,13 +125,13 @@ impl Directory {
     }
 
     /// Its path, for a message.
-    pub(crate) fn path_of(&self, name: &Name) -> PathBuf {
+    pub(crate) fn path_of(&self, name: &Instance) -> PathBuf {
         self.path.join(name.as_str())
     }
 }
 
-fn name_of(file: &CStr) -> Option<Name> {
-    Name::of_file(file.to_str().ok()?)
+fn name_of(file: &CStr) -> Option<Instance> {
+    door::instance_of(file.to_str().ok()?)
 }
 
 /// That nobody else can put anything in its place or into it.

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use mpsgate_model::door::Container;
+
 use crate::client::Reason;
-use crate::file::Container;
 
 /// A client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -18,11 +18,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use mpsgate_host::cgroup::CgroupId;
+use mpsgate_model::Instance;
+use mpsgate_model::door::Container;
 
 use crate::client::{Heard, Peer, Reason, Words};
 use crate::door::{Bounds, ClientId, Door};
 use crate::effect::{Effect, Failure};
-use crate::file::{Container, Name};
 use crate::wire::Message;
 
 /// After a control daemon that could not be reached.
@@ -46,7 +47,7 @@ enum Stage {
 
 #[derive(Debug)]
 struct Client {
-    door: Name,
+    door: Instance,
     peer: Peer,
     /// Of the peer's process, when it was accepted; none where it had ended by then.
     start_time: Option<u64>,
@@ -59,11 +60,11 @@ struct Client {
 #[derive(Debug)]
 pub(crate) struct Doors {
     bounds: Bounds,
-    doors: BTreeMap<Name, Door>,
+    doors: BTreeMap<Instance, Door>,
     clients: BTreeMap<ClientId, Client>,
     deadlines: BTreeSet<(Instant, ClientId)>,
     /// Active doors at which somebody waits, each once.
-    turns: VecDeque<Name>,
+    turns: VecDeque<Instance>,
     handing: Option<ClientId>,
     /// Not before this the control daemon is called again.
     rest: Option<Instant>,
@@ -89,17 +90,17 @@ impl Doors {
     }
 
     /// The containers that have a door.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &Name> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Instance> {
         self.doors.keys()
     }
 
     /// What is known of a container.
-    pub(crate) fn container(&self, name: &Name) -> Option<&Container> {
+    pub(crate) fn container(&self, name: &Instance) -> Option<&Container> {
         self.doors.get(name).map(|door| &door.container)
     }
 
     /// A container has a door from now on, or its file says something else.
-    pub(crate) fn set(&mut self, name: &Name, container: Container) {
+    pub(crate) fn set(&mut self, name: &Instance, container: Container) {
         match self.doors.get_mut(name) {
             Some(door) => door.container = container,
             None => {
@@ -112,7 +113,7 @@ impl Doors {
     }
 
     /// A container has none any more.
-    pub(crate) fn remove(&mut self, name: &Name, effects: &mut Vec<Effect>) {
+    pub(crate) fn remove(&mut self, name: &Instance, effects: &mut Vec<Effect>) {
         let of_it = |(id, client): (&ClientId, &Client)| (client.door == *name).then_some(*id);
         let ids: Vec<ClientId> = self.clients.iter().filter_map(of_it).collect();
         for id in ids {
@@ -128,7 +129,7 @@ impl Doors {
     /// A client connected and has its hello.
     pub(crate) fn accepted(
         &mut self,
-        name: &Name,
+        name: &Instance,
         peer: Peer,
         now: Instant,
         kernel: &impl Kernel,
@@ -257,7 +258,7 @@ impl Doors {
                 }
             }
         }
-        let names: Vec<Name> = self.doors.keys().cloned().collect();
+        let names: Vec<Instance> = self.doors.keys().cloned().collect();
         for name in names {
             self.regulate(&name, now, effects);
         }
@@ -355,7 +356,7 @@ impl Doors {
     }
 
     /// Leaves a door's listening socket alone, or not any more.
-    fn regulate(&mut self, name: &Name, now: Instant, effects: &mut Vec<Effect>) {
+    fn regulate(&mut self, name: &Instance, now: Instant, effects: &mut Vec<Effect>) {
         if self.is_stopping {
             return;
         }

@@ -1,16 +1,17 @@
 //! What the doors want done, and what the control daemon may fail at. Values: the loop does them in
 //! their order, tests compare them.
 
+use mpsgate_model::Instance;
+
 use crate::client::{Peer, Reason};
 use crate::door::ClientId;
-use crate::file::Name;
 use crate::wire::{Sender, Word};
 
 /// A client that got its descriptor: known by its container before it exists for MPS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Known {
     /// Its container.
-    pub door: Name,
+    pub door: Instance,
     /// Its pid, and when it was started.
     pub pid: u32,
     /// See `pid`.
@@ -23,9 +24,9 @@ pub(crate) struct Known {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Leave a container's listening socket alone.
-    Pause(Name),
+    Pause(Instance),
     /// Accept there again.
-    Resume(Name),
+    Resume(Instance),
     /// Close a client's connection.
     Close(ClientId),
     /// Speak with the control daemon for a client.
@@ -35,7 +36,7 @@ pub(crate) enum Effect {
     /// Give the client the descriptor that the control daemon answered with.
     HandOver(ClientId, Known),
     /// A client was ended, which is the container's n-th for this reason.
-    Ended(Name, Peer, Reason, u64),
+    Ended(Instance, Peer, Reason, u64),
 }
 
 /// Why the control daemon gave no descriptor.

@@ -34,6 +34,15 @@ pub enum GateError {
         /// What is wrong with it.
         why: String,
     },
+    /// Another gate has the card.
+    #[error("another gate serves this GPU: it holds the lock {path}")]
+    Taken {
+        /// The lock.
+        path: PathBuf,
+    },
+    /// What a client's words need is not there.
+    #[error("the capability {0} is missing, without which no client of another uid can attach")]
+    Incapable(caps::Capability),
     /// A capability could not be given up.
     #[error("cannot give up capabilities")]
     Capabilities(#[from] caps::errors::CapsError),
@@ -48,7 +57,13 @@ impl Remedy for GateError {
             Self::Fs { .. } | Self::File { .. } => Some(
                 "mpsgated makes these files: systemctl status mpsgated; mpsgate status".to_owned(),
             ),
-            Self::System { .. } => Some("start it as root, or as its unit does".to_owned()),
+            Self::System { .. } | Self::Incapable(_) => {
+                Some("start it as root, or as its unit does".to_owned())
+            }
+            Self::Taken { path } => {
+                let path = path.display();
+                Some(format!("leave it to mpsgated; fuser -v {path} names the other one"))
+            }
             Self::Capabilities(_) => {
                 Some("start it as root, or with CAP_SETUID, CAP_SETGID and CAP_SETPCAP".to_owned())
             }

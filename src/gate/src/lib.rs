@@ -20,18 +20,19 @@ mod door;
 mod doors;
 mod effect;
 mod error;
-mod file;
 #[doc(hidden)]
 pub mod fuzz;
 mod kernel;
+mod lock;
 mod serve;
 mod sockets;
 mod store;
 mod wire;
 
-pub use arguments::Arguments;
+pub use arguments::{Arguments, command};
 pub use door::Bounds;
 pub use error::GateError;
-pub use file::Container;
+pub use lock::{Lock, lock};
+pub use mpsgate_model::door::Container;
 pub use serve::{Options, serve};
 pub use store::Store;

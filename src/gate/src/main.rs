@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use mpsgate_config::LogLevel;
 use mpsgate_edge::logging;
-use mpsgate_gate::{Arguments, Bounds, GateError, Options, Store, confine, serve};
+use mpsgate_gate::{Arguments, Bounds, GateError, Options, Store, confine, lock, serve};
 
 fn main() -> ExitCode {
     mpsgate_edge::run(std::env::args_os(), |arguments: Arguments| {
@@ -13,9 +13,11 @@ fn main() -> ExitCode {
         let card = arguments.mps.join(arguments.card.to_string());
         let options = Options {
             clients: card.join("clients"),
-            control: card.join("pipe/control"),
+            // Not the daemon's own: the link is there once its memory limits are.
+            control: card.join("client/control"),
             bounds: Bounds::DEFAULT,
         };
+        let _lock = lock(&card.join("gate.lock"))?;
         confine::raise_nofile()?;
         // Before the first byte of a container.
         confine::confine()?;

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use mpsgate_model::Instance;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::Timespec;
@@ -20,7 +21,6 @@ use crate::door::{Bounds, ClientId};
 use crate::doors::Doors;
 use crate::effect::{Effect, Failure, Known};
 use crate::error::GateError;
-use crate::file::Name;
 use crate::kernel::ThisKernel;
 use crate::sockets::{self, Accepted, Answer, Heard};
 use crate::store::Store;
@@ -75,7 +75,7 @@ pub fn serve(
     gate.look(None);
     gate.forget_kept();
     gate.store.ready();
-    log::info!(containers = gate.listeners.len(), clients:? = options.clients; "serving");
+    log::info!(containers = gate.listeners.len(), clients:% = options.clients.display(); "serving");
     let mut ends = None;
     while ends.is_none_or(|ends| gate.doors.pending() > 0 && Instant::now() < ends) {
         for event in gate.wait(ends)? {
@@ -111,9 +111,9 @@ struct Gate {
     kept: BTreeMap<String, OwnedFd>,
     epoll: OwnedFd,
     doors: Doors,
-    listeners: BTreeMap<Name, (u64, OwnedFd)>,
-    names: BTreeMap<u64, Name>,
-    paused: BTreeSet<Name>,
+    listeners: BTreeMap<Instance, (u64, OwnedFd)>,
+    names: BTreeMap<u64, Instance>,
+    paused: BTreeSet<Instance>,
     clients: BTreeMap<ClientId, OwnedFd>,
     call: Option<Call>,
     answer: Option<Answer>,
@@ -278,7 +278,7 @@ impl Gate {
         if let Some(why) = why
             && self.said.as_ref() != Some(&why)
         {
-            log::error!(control:? = self.control; "the control daemon cannot be served: {why}");
+            log::error!(control:% = self.control.display(); "the control daemon cannot be served: {why}");
             self.said = Some(why);
         }
     }
@@ -373,7 +373,7 @@ impl Gate {
     }
 
     /// A container can have as many clients ended as it likes: of a thousand ten are told.
-    fn tell(&self, name: &Name, peer: Peer, reason: Reason, count: u64) {
+    fn tell(&self, name: &Instance, peer: Peer, reason: Reason, count: u64) {
         if count.is_power_of_two() {
             log::warn!(
                 container = self.id_of(name), instance = name.as_str(), pid = peer.pid,
@@ -382,7 +382,7 @@ impl Gate {
         }
     }
 
-    fn id_of(&self, name: &Name) -> &str {
+    fn id_of(&self, name: &Instance) -> &str {
         self.doors.container(name).map_or("", |container| container.id.as_str())
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use mpsgate_model::door::SOCKET;
 use nix::cmsg_space;
 use nix::sys::socket::{
     ControlMessageOwned, MsgFlags, UnixCredentials, getsockopt, recvmsg, sockopt::PeerCredentials,
@@ -23,8 +24,6 @@ use rustix::process::{Gid, Pid, Uid, getpid};
 use crate::client::Peer;
 use crate::wire::{ACKNOWLEDGEMENT, ANSWER, CREDENTIALS, HELLO, LONGEST, Message, Sender, Word};
 
-/// A socket's name in a container's directory: what a CUDA client looks for.
-pub(crate) const SOCKET: &str = "control";
 /// The same before it can be seen.
 const BESIDE: &str = ".control.new";
 /// Connections that wait to be accepted. The kernel may allow fewer (`net.core.somaxconn`).

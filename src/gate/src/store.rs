@@ -5,9 +5,8 @@
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
+use mpsgate_model::Instance;
 use sd_notify::NotifyState;
-
-use crate::file::Name;
 
 /// Where sockets are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,13 +34,13 @@ impl Store {
     }
 
     /// Keeps a container's socket; what is kept is ours again after a restart.
-    pub(crate) fn keep(self, name: &Name, socket: BorrowedFd<'_>) {
+    pub(crate) fn keep(self, name: &Instance, socket: BorrowedFd<'_>) {
         let states = [NotifyState::FdStore, NotifyState::FdName(name.as_str())];
         self.notify(&states, &[socket]);
     }
 
     /// Keeps it no longer.
-    pub(crate) fn remove(self, name: &Name) {
+    pub(crate) fn remove(self, name: &Instance) {
         self.notify(&[NotifyState::FdStoreRemove, NotifyState::FdName(name.as_str())], &[]);
     }
 

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -55,8 +55,8 @@ impl Stage {
         let (card, daemon) = bench.started();
         let status = card.dirs().log_dir().join("fake-server-status");
         fs::write(status, SERVERS_WORD.to_string()).unwrap();
-        let clients = clients_of(&card);
-        fs::DirBuilder::new().mode(0o711).create(&clients).unwrap();
+        // As mpsgated does once the daemon's memory limits are set.
+        card.dirs().renew_links().unwrap();
         let program = bench.cuda_client();
         let gate = start(&bench);
         Ok(Self { bench, card, daemon, program, library, gate })
@@ -66,29 +66,25 @@ impl Stage {
         self.card.dirs().log_file().since(0).unwrap()
     }
 
-    fn file(&self, name: &str) -> PathBuf {
-        clients_of(&self.card).join(format!("{name}.json"))
-    }
-
     fn directory(&self, name: &str) -> PathBuf {
-        clients_of(&self.card).join(name)
+        self.card.dirs().door_dir(name)
     }
 
     /// As mpsgated does at reserve and activate.
     fn tell(&self, name: &str, uid: u32, cgroup: Option<CgroupId>) {
         let container = Container { id: "c".into(), uid, any_uid: false, debug: false, cgroup };
-        let file = self.file(name);
-        let beside = file.with_extension("new");
-        fs::write(&beside, container.write().unwrap()).unwrap();
-        fs::rename(beside, file).unwrap();
+        self.card.dirs().put_door(name, &container.write().unwrap()).unwrap();
+    }
+
+    /// As mpsgated does at the container's end.
+    fn release(&self, name: &str) {
+        self.card.dirs().remove_door(name).unwrap();
     }
 
     fn reserve(&self, name: &str) {
-        fs::DirBuilder::new().mode(0o755).create(self.directory(name)).unwrap();
         self.tell(name, 0, None);
-        let socket = self.directory(name).join("control");
-        wait_for("the gate serves it", || socket.symlink_metadata().is_ok());
-        let meta = socket.symlink_metadata().unwrap();
+        wait_for("the gate serves it", || self.card.dirs().is_open_door(name));
+        let meta = self.directory(name).join("control").symlink_metadata().unwrap();
         assert!(meta.file_type().is_socket());
         assert_eq!(meta.permissions().mode() & 0o7777, 0o666);
         assert_eq!(fs::read_dir(self.directory(name)).unwrap().count(), 1);
@@ -127,12 +123,13 @@ impl Stage {
     }
 }
 
-fn clients_of(card: &MpsInstance) -> PathBuf {
-    card.dirs().pipe_dir().with_file_name("clients")
+fn start(bench: &Bench) -> u32 {
+    bench.readable(Path::new(env!("CARGO_BIN_EXE_mpsgate-gate")));
+    start_again(bench)
 }
 
-fn start(bench: &Bench) -> u32 {
-    let program = bench.readable(Path::new(env!("CARGO_BIN_EXE_mpsgate-gate")));
+fn start_again(bench: &Bench) -> u32 {
+    let program = bench.dir.path().join("mpsgate-gate");
     let mut command = Command::new(program);
     command.env_clear().args(["--card", "0", "--mps"]).arg(bench.dir.path().join("mps"));
     bench.keep(command)
@@ -185,7 +182,7 @@ fn a_client_waits_for_its_grant_and_no_other_container_is_served(kind: Kind, ver
     waiting.kill().unwrap();
     waiting.wait().unwrap();
     drop(dial(&stage.directory(OTHER)).unwrap());
-    fs::remove_file(stage.file(OTHER)).unwrap();
+    stage.release(OTHER);
     wait_for("the door is closed", || dial(&stage.directory(OTHER)).is_err());
 }
 
@@ -393,12 +390,12 @@ fn a_restart_is_a_wait(kind: Kind, version: u32) {
     assert!(!codes.is_empty());
     assert_eq!(stage.directory(MINE).join("control").metadata().unwrap().ino(), socket);
     // What ends with its container is kept no longer, whether the gate sees it end or not.
-    fs::remove_file(stage.file(OTHER)).unwrap();
+    stage.release(OTHER);
     while manager.kept.contains_key(OTHER) {
         manager.heard();
     }
     end(&stage.bench, gate);
-    fs::remove_file(stage.file(MINE)).unwrap();
+    stage.release(MINE);
     manager.start();
     while manager.kept.contains_key(MINE) {
         manager.heard();
@@ -425,6 +422,36 @@ fn holds_two_capabilities(kind: Kind, version: u32) {
     drop(stage.bench);
 }
 
+/// Which gate serves a card is known by its lock; a second one does not begin.
+fn serves_a_card_alone(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    stage.reserve(MINE);
+    let gate = stage.card.gate().unwrap().unwrap();
+    assert_eq!(u32::try_from(gate.pid()).unwrap(), stage.gate);
+    let other = start_again(&stage.bench);
+    assert_eq!(stage.bench.status_of(other), Some(2));
+    assert!(stage.card.dirs().is_open_door(MINE));
+    end(&stage.bench, stage.gate);
+    assert!(stage.card.gate().unwrap().is_none());
+}
+
+/// Without a capability that it needs it would fail at each client of another uid.
+fn does_not_begin_without_its_capabilities(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    end(&stage.bench, stage.gate);
+    for capability in ["setuid", "setgid"] {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", &format!("-{capability}"), "--"]);
+        command.arg(stage.bench.dir.path().join("mpsgate-gate")).args(["--card", "0", "--mps"]);
+        command.arg(stage.bench.dir.path().join("mps"));
+        let run = command.output().unwrap();
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert_eq!(run.status.code(), Some(2), "{said}");
+        let named = format!("the capability CAP_{} is missing", capability.to_uppercase());
+        assert!(said.contains(&named), "{said}");
+    }
+}
+
 macro_rules! on_each {
     ($($name:ident)+) => {
         mod real_535 { $(#[test] fn $name() { super::$name(super::Kind::Real, 535); })+ }
@@ -439,4 +466,6 @@ on_each! {
     what_one_container_sends_hurts_no_other
     a_restart_is_a_wait
     holds_two_capabilities
+    serves_a_card_alone
+    does_not_begin_without_its_capabilities
 }

@@ -1,5 +1,7 @@
 //! What the daemon gave a container.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{ComputeShare, GpuUuid, GrantKey, Mib, Priority};
@@ -155,6 +157,13 @@ impl Grant {
     #[must_use]
     pub fn uses_mps(&self) -> bool {
         self.guarantee != Guarantee::None
+    }
+
+    /// Whether its end of the channel is a door of its own, which the gate serves.
+    #[must_use]
+    pub fn has_door(&self) -> bool {
+        let name = Path::new(&self.client_dir).file_name();
+        name.is_some_and(|name| name == self.key.instance.as_str())
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod card;
 mod cluster;
+pub mod door;
 mod grant;
 mod ids;
 pub mod ledger;

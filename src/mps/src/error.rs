@@ -31,6 +31,9 @@ pub enum MpsError {
         #[source]
         source: io::Error,
     },
+    /// A container's door, where no gate is started.
+    #[error("no gate serves containers beside a holder (in a pod) yet")]
+    NoGate,
     /// The root of the directories is relative or contains `..`.
     #[error("the MPS directory {} is not an absolute, plain path", path.display())]
     NotPlainPath {
@@ -323,5 +326,10 @@ impl MpsError {
         source: impl Into<io::Error>,
     ) -> Self {
         Self::Fs { action, path: path.into(), source: source.into() }
+    }
+
+    /// Whether a file or directory is not there.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self, Self::Fs { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 }

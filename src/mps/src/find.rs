@@ -156,8 +156,8 @@ fn read_pid_file(path: &Path) -> Result<Option<i32>, String> {
     Ok(std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()))
 }
 
-/// Who holds the daemon's lock; `None` when nobody does or there is no file.
-fn lock_holder(path: &Path) -> io::Result<Option<i32>> {
+/// Who holds a POSIX lock; `None` when nobody does or there is no file.
+pub(crate) fn lock_holder(path: &Path) -> io::Result<Option<i32>> {
     let file =
         File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
     let file = match file {

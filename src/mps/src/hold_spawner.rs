@@ -1,7 +1,7 @@
 //! Control daemons that another program of ours keeps, [`crate::supervisor`]: for pods, which take
 //! along all that runs in them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::error::MpsError;
 use crate::instance::MpsInstance;
@@ -61,6 +61,10 @@ impl Spawner for HoldSpawner {
                 Err(MpsError::Hold(HoldError::Message { why }))
             }
         }
+    }
+
+    fn start_gate(&self, _mps: &MpsInstance, _program: &Path) -> Result<(), MpsError> {
+        Err(MpsError::NoGate)
     }
 }
 

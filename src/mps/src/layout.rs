@@ -8,12 +8,15 @@
 //! <root>/<n>/log/          0711  control.log, root's; traversable, because the server is started
 //!                                with this path and only a GPU can show whether it opens it
 //! <root>/<n>/channel.lock  0600  one command at a time, across processes
+//! <root>/<n>/clients/      0711  the containers' own directories, which the gate serves
+//! <root>/<n>/gate.lock     0600  held by the gate as long as it lives
 //! ```
 //!
 //! Through `client` even uid 0 can ask but neither set nor quit (measured on 550; 535 does not
 //! protect its settings at all, see [`crate::Capabilities`]). Everything goes through directory
 //! descriptors without following links: a path checked and then used by name could be swapped.
 
+mod doors;
 mod repair;
 mod walk;
 
@@ -38,7 +41,8 @@ use crate::log_file::LogFile;
 const SUN_PATH_MAX: usize = 107;
 
 /// The directories of a card and their modes.
-const PARTS: [(&str, u32); 3] = [("pipe", 0o711), ("client", 0o755), ("log", 0o711)];
+const PARTS: [(&str, u32); 4] =
+    [("pipe", 0o711), ("client", 0o755), ("log", 0o711), (doors::CLIENTS, 0o711)];
 
 /// What the containers' directory holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -86,8 +90,11 @@ impl MpsDirectories {
             return Err(MpsError::NotPlainPath { path: root.to_path_buf() });
         }
         let dirs = Self { base: root.join(name), links };
-        let longest =
-            [dirs.pipe_dir().join("control_privileged"), dirs.client_dir().join("control")];
+        let longest = [
+            dirs.pipe_dir().join("control_privileged"),
+            dirs.client_dir().join("control"),
+            dirs.door_dir(&"0".repeat(doors::NAME)).join("control"),
+        ];
         for path in longest {
             let length = path.as_os_str().len();
             if length > SUN_PATH_MAX {
@@ -95,6 +102,11 @@ impl MpsDirectories {
             }
         }
         Ok(dirs)
+    }
+
+    /// The directory of all cards'.
+    pub(crate) fn root(&self) -> &Path {
+        self.base.parent().unwrap_or(&self.base)
     }
 
     /// The control daemon's private directory.
@@ -217,11 +229,14 @@ impl MpsDirectories {
     /// [`MpsError::LeftBehind`].
     pub fn remove(&self) -> Result<(), MpsError> {
         let mut left = Vec::new();
-        for name in ["client", "pipe", "log"] {
+        self.remove_doors(&mut left);
+        for name in ["client", "pipe", "log", doors::CLIENTS] {
             self.remove_dir(name, &mut left);
         }
-        if let Err(error) = std::fs::remove_file(self.lock_path()) {
-            note(&mut left, &self.lock_path(), &error);
+        for path in [self.lock_path(), self.gate_lock()] {
+            if let Err(error) = std::fs::remove_file(&path) {
+                note(&mut left, &path, &error);
+            }
         }
         if let Err(error) = std::fs::remove_dir(&self.base) {
             note(&mut left, &self.base, &error);

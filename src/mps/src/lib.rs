@@ -20,6 +20,7 @@ mod client;
 mod connection;
 mod error;
 mod find;
+mod gate;
 mod hold_spawner;
 mod instance;
 mod layout;

@@ -16,6 +16,7 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use crate::error::MpsError;
 use crate::instance::MpsInstance;
+use crate::log_file::LogFile;
 use crate::process::Process;
 use crate::run::{Failure, run};
 use crate::supervisor::NOFILE;
@@ -64,6 +65,20 @@ pub trait Spawner: fmt::Debug + Send + Sync {
     fn after_stop(&self, _mps: &MpsInstance) -> Result<(), MpsError> {
         Ok(())
     }
+
+    /// Starts the card's gate; returns before it serves.
+    ///
+    /// # Errors
+    /// When it could not even be executed.
+    fn start_gate(&self, mps: &MpsInstance, program: &Path) -> Result<(), MpsError>;
+
+    /// Ends the gate where the supervisor would start it again, and gives up its sockets.
+    ///
+    /// # Errors
+    /// When the supervisor could not be told.
+    fn stop_gate(&self, _mps: &MpsInstance) -> Result<(), MpsError> {
+        Ok(())
+    }
 }
 
 /// What a spawner started.
@@ -96,26 +111,42 @@ pub struct ForkSpawner;
 
 impl Spawner for ForkSpawner {
     fn start(&self, mps: &MpsInstance) -> Result<Started, MpsError> {
-        let failed = |source| MpsError::Run { program: mps.binary().to_path_buf(), source };
-        let log = mps.dirs().log_file().open_for_daemon()?;
-        let errors = log.try_clone().map_err(failed)?;
-        let (mut report, reporter) = std::io::pipe().map_err(failed)?;
         let mut command = Command::new(mps.binary());
-        command.args(mps.arguments()).env_clear().envs(mps.environment()).current_dir("/");
-        command.stdin(Stdio::null()).stdout(log).stderr(errors);
-        let (soft, hard) =
-            getrlimit(Resource::RLIMIT_NOFILE).map_err(|errno| failed(errno.into()))?;
-        let wanted = (hard.max(NOFILE), hard.max(NOFILE));
-        // Raising the hard limit takes CAP_SYS_RESOURCE; else the most that we may have.
-        sys::daemonise(&mut command, OwnedFd::from(reporter), [wanted, (hard.max(soft), hard)]);
-        let mut intermediate = command.spawn().map_err(failed)?;
-        // Closes our copy of the report pipe, so that reading it ends.
-        drop(command);
-        intermediate.wait().map_err(failed)?;
-        let mut pid = [0; 4];
-        report.read_exact(&mut pid).map_err(failed)?;
-        Ok(Started::Process(Process::open(i32::from_ne_bytes(pid))))
+        command.args(mps.arguments()).env_clear().envs(mps.environment());
+        detach(command, mps.binary(), &mps.dirs().log_file()).map(Started::Process)
     }
+
+    fn start_gate(&self, mps: &MpsInstance, program: &Path) -> Result<(), MpsError> {
+        let mut command = Command::new(program);
+        let card = mps.card().to_string();
+        command.args(["--card", &card, "--mps"]).arg(mps.dirs().root()).env_clear();
+        let log = LogFile::new(mps.dirs().log_dir().join("gate.log"));
+        detach(command, program, &log).map(|_| ())
+    }
+}
+
+/// Runs `command` by two forks: own session, not our child, its output in `log`.
+fn detach(
+    mut command: Command,
+    program: &Path,
+    log: &LogFile,
+) -> Result<Option<Process>, MpsError> {
+    let failed = |source| MpsError::Run { program: program.to_path_buf(), source };
+    let log = log.open_for_daemon()?;
+    let errors = log.try_clone().map_err(failed)?;
+    let (mut report, reporter) = std::io::pipe().map_err(failed)?;
+    command.current_dir("/").stdin(Stdio::null()).stdout(log).stderr(errors);
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|errno| failed(errno.into()))?;
+    let wanted = (hard.max(NOFILE), hard.max(NOFILE));
+    // Raising the hard limit takes CAP_SYS_RESOURCE; else the most that we may have.
+    sys::daemonise(&mut command, OwnedFd::from(reporter), [wanted, (hard.max(soft), hard)]);
+    let mut intermediate = command.spawn().map_err(failed)?;
+    // Closes our copy of the report pipe, so that reading it ends.
+    drop(command);
+    intermediate.wait().map_err(failed)?;
+    let mut pid = [0; 4];
+    report.read_exact(&mut pid).map_err(failed)?;
+    Ok(Process::open(i32::from_ne_bytes(pid)))
 }
 
 /// Runs the daemon as `mpsgate-mps@<n>.service`. The unit must not restart by itself
@@ -200,6 +231,10 @@ fn unit(mps: &MpsInstance) -> String {
     format!("mpsgate-mps@{}.service", mps.card())
 }
 
+fn gate_unit(mps: &MpsInstance) -> String {
+    format!("mpsgate-gate@{}.service", mps.card())
+}
+
 impl Spawner for UnitSpawner {
     fn start(&self, mps: &MpsInstance) -> Result<Started, MpsError> {
         self.write_environment(mps)?;
@@ -230,6 +265,19 @@ impl Spawner for UnitSpawner {
                 Err(MpsError::fs("remove", path, error))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Its unit names its program.
+    fn start_gate(&self, mps: &MpsInstance, _program: &Path) -> Result<(), MpsError> {
+        self.systemctl(&["start", &gate_unit(mps)])
+    }
+
+    fn stop_gate(&self, mps: &MpsInstance) -> Result<(), MpsError> {
+        match self.systemctl(&["stop", &gate_unit(mps)]) {
+            // There is none: a package without it, or a card that never had a gate.
+            Err(MpsError::Systemctl { detail, .. }) if detail.contains("not loaded") => Ok(()),
+            other => other,
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Ending a card's MPS and leaving nothing: no process, no file, no directory. `quit` leaves three
-//! files and SIGTERM leaves all (measured), so the directories are cleared here in every case.
+//! Ending a card's MPS and leaving nothing: no process, no gate, no file, no directory. `quit`
+//! leaves three files and SIGTERM leaves all (measured), so the directories are cleared here in
+//! every case.
 
 use std::time::Duration;
 
@@ -36,7 +37,8 @@ pub struct StopReport {
 }
 
 impl MpsInstance {
-    /// Ends daemon, servers and, after `grace`, their clients; then removes the card's directories.
+    /// Ends daemon, gate, servers and, after `grace`, their clients; then removes the card's
+    /// directories.
     ///
     /// # Errors
     /// [`MpsError::Stranger`] before anything is touched; [`MpsError::StillRunning`];
@@ -51,6 +53,7 @@ impl MpsInstance {
             Some(daemon) => self.end_daemon(&daemon, grace)?,
             None => StoppedBy::NotRunning,
         };
+        self.end_gate(spawner)?;
         let mut servers_killed = Vec::new();
         for server in self.servers_alive() {
             end(&server)?;

@@ -22,7 +22,7 @@ fn makes_each_directory_with_its_mode_whatever_the_umask() {
     dirs(&root).create().unwrap();
     dirs(&root).create().unwrap();
     for (name, expected) in
-        [("", 0o711), ("3", 0o711), ("3/pipe", 0o711), ("3/client", 0o755), ("3/log", 0o711)]
+        [("", 0o711), ("3", 0o711), ("3/pipe", 0o711), ("3/client", 0o755), ("3/clients", 0o711)]
     {
         assert_eq!(mode(&root.join(name)), expected, "{name}");
     }

@@ -35,7 +35,7 @@ pub struct Card {
     /// restarted or taken back.
     pub closed: Option<Trouble>,
     /// What containers get of its MPS.
-    pub client_dir: String,
+    pub ends: Ends,
     /// Clients that its server takes.
     pub max_clients: u32,
     /// One server for all uids.
@@ -55,6 +55,29 @@ pub struct Card {
     pub watched: Watched,
     /// Why the driver does not hold the cgroup of the last grant to it, where it does not.
     pub unlimited: Option<Trouble>,
+}
+
+/// The containers' ends of a card's channel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Ends {
+    /// None: it has no MPS.
+    #[default]
+    None,
+    /// One directory for all.
+    Shared(String),
+    /// A door for each, a directory below this one.
+    Doors(String),
+}
+
+impl Ends {
+    /// The directory of the container whose grant has this key.
+    pub fn of(&self, key: &GrantKey) -> String {
+        match self {
+            Self::None => String::new(),
+            Self::Shared(directory) => directory.clone(),
+            Self::Doors(above) => format!("{above}/{}", key.instance),
+        }
+    }
 }
 
 /// What is needed to bring a card up.

@@ -2,7 +2,7 @@
 //! tests print them.
 
 use mpsgate_model::ledger::Entry;
-use mpsgate_model::{GpuUuid, GrantKey, PodContainer};
+use mpsgate_model::{GpuUuid, Grant, GrantKey, PodContainer};
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum Effect {
     AdvanceSchedule,
     /// Take the limit of an ended entry's cgroup away.
     ClearLimit(Box<Entry>),
+    /// Close an ended grant's door.
+    CloseDoor(Box<Grant>),
     /// The largest grant of the card may have changed.
     Cap(GpuUuid),
     /// Count what was done to a container or process.

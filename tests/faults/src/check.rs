@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::churn::{Churn, Live};
 use crate::container::{cgroup_of, is_alive};
 use crate::daemon::status;
-use crate::node::{MANAGED, uuid};
+use crate::node::{GATE, MANAGED, uuid};
 use crate::{Failure, Workplace};
 
 /// How long the node may take to be as it should: what has ended is noticed, what expired is
@@ -45,6 +45,7 @@ pub(crate) fn node(churn: &Churn, before: &Before, daemon: u32) -> Result<(), Fa
         let mut wrong = grants(&live)?;
         wrong.extend(processes(&churn.at, &live, daemon)?);
         wrong.extend(leftovers()?);
+        wrong.extend(gates()?);
         for left in mounts(&churn.at)?.difference(&before.mounts) {
             wrong.push(format!("mount {left}"));
         }
@@ -155,6 +156,7 @@ fn processes(
             || pid == std::process::id()
             || pid == daemon
             || control.contains(&pid)
+            || name(pid) == GATE
             || in_live
             || is_bystander(pid);
         if !known {
@@ -198,6 +200,20 @@ fn name(pid: u32) -> String {
 /// The shells that this program was started by.
 fn is_bystander(pid: u32) -> bool {
     name(pid) == "bash" || std::os::unix::process::parent_id() == pid
+}
+
+/// As many gates as cards with MPS.
+fn gates() -> Result<Vec<String>, Failure> {
+    let Ok(status) = status() else { return Ok(Vec::new()) };
+    let cards =
+        status.cards.iter().filter(|card| card.mps.as_ref().is_some_and(|m| m.pid.is_some()));
+    let mut gates = 0;
+    for entry in std::fs::read_dir("/proc")? {
+        let pid = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+        gates += usize::from(pid.is_some_and(|pid| name(pid) == GATE && cgroup_of(pid).is_some()));
+    }
+    let cards = cards.count();
+    Ok((gates != cards).then(|| format!("{gates} gates of {cards} cards")).into_iter().collect())
 }
 
 /// Control daemons of all cards, by the name that the kernel keeps 15 letters of.
@@ -249,10 +265,20 @@ fn leftovers() -> Result<Vec<String>, Failure> {
         let client = Path::new(paths::MPS_DIR).join(card.to_string()).join("client");
         look(&client, &|name| !matches!(name, "control" | "log"))?;
     }
+    let mut doors = 0;
+    for card in 0..16 {
+        let clients = Path::new(paths::MPS_DIR).join(card.to_string()).join("clients");
+        look(&clients, &hidden)?;
+        doors += std::fs::read_dir(clients).map(Iterator::count).unwrap_or_default();
+    }
     let granted = status().map(|status| status.grants.len()).unwrap_or_default();
     let records = std::fs::read_dir(paths::GRANTS_DIR).map(Iterator::count).unwrap_or_default();
     if records != granted {
         wrong.push(format!("{records} records of {granted} grants"));
+    }
+    // Each is a directory and a file.
+    if doors != 2 * granted {
+        wrong.push(format!("{doors} directories and files of {granted} doors"));
     }
     Ok(wrong)
 }

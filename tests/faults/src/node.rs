@@ -20,6 +20,9 @@ const CARD_MIB: u64 = 16384;
 /// Programs that are installed in the sandbox.
 pub(crate) const PROGRAMS: [&str; 4] = ["mpsgate", "mpsgated", "mpsgate-runtime", "mpsgate-hook"];
 
+/// The same, without crash points.
+pub(crate) const GATE: &str = "mpsgate-gate";
+
 pub(crate) fn uuid(card: u64) -> String {
     format!("GPU-00000000-0000-4000-8000-{card:012}")
 }
@@ -37,7 +40,8 @@ pub(crate) fn prepare(at: &Workplace, from: &Path) -> Result<(), Failure> {
     writeln!(settings, "[runtime]\npath = {:?}", at.runtime)?;
     writeln!(settings, "[gpus]\nmanage = {managed:?}")?;
     writeln!(settings, "[inject]\nmode = \"devices\"")?;
-    writeln!(settings, "[mps]\nsupervisor = \"fork\"\ncontrol = {:?}", at.control)?;
+    writeln!(settings, "[mps]\nsupervisor = \"fork\"\nchannel = \"gate\"")?;
+    writeln!(settings, "control = {:?}", at.control)?;
     writeln!(settings, "[nvml]\nlibrary = {library:?}")?;
     std::fs::write(paths::CONFIG_FILE, settings)?;
     // Without a node of the third card the hook makes one to test it with.
@@ -48,6 +52,7 @@ pub(crate) fn prepare(at: &Workplace, from: &Path) -> Result<(), Failure> {
     for program in PROGRAMS {
         install(from, program)?;
     }
+    install(&at.products, GATE)?;
     make_rootfs(&at.scratch.join("rootfs"))?;
     let spec = at.scratch.join("spec");
     std::fs::create_dir_all(&spec)?;

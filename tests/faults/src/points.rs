@@ -69,6 +69,7 @@ fn need(point: &str) -> Need {
         | "lease.removed"
         | "mps.daemon_ended"
         | "mps.directories_removed" => Need::Disable,
+        _ if point.starts_with("mps.door.") => Need::Churn,
         _ => match point.split('.').next().unwrap_or_default() {
             "enable" | "lease" | "compute_mode" | "mps" => Need::Enable,
             "shim" | "hook" | "ledger" => Need::Churn,

@@ -6,17 +6,31 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The fake `nvidia-cuda-mps-control`. Its server and the client that loads a libcuda,
-/// `cuda-client`, lie beside it. They are built once for each process of tests, where
-/// `MPSGATE_TEST_FAKES` does not name the directory that has them.
+/// `cuda-client`, lie beside it.
 ///
 /// # Panics
-/// Where they do not build.
+/// Where it does not build.
 #[must_use]
-pub fn fake_mps_control() -> &'static Path {
+pub fn fake_mps_control() -> PathBuf {
+    built().join("nvidia-cuda-mps-control")
+}
+
+/// mpsgate's own `mpsgate-gate`.
+///
+/// # Panics
+/// Where it does not build.
+#[must_use]
+pub fn mpsgate_gate() -> PathBuf {
+    built().join("mpsgate-gate")
+}
+
+/// Where they are, built once for each process of tests where `MPSGATE_TEST_FAKES` does not name
+/// the directory that has them.
+fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         if let Some(built) = env::var_os("MPSGATE_TEST_FAKES") {
-            return PathBuf::from(built).join("nvidia-cuda-mps-control");
+            return built.into();
         }
         let test = env::current_exe().expect("a running program has a path");
         // <target>/<profile>/deps/<test>-<hash>
@@ -24,13 +38,14 @@ pub fn fake_mps_control() -> &'static Path {
         let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let status = Command::new(cargo)
             .args(["build", "--quiet", "--locked", "-p", "fake-mps-control", "-p", "cuda-client"])
+            .args(["-p", "mpsgate-gate"])
             .arg("--target-dir")
             .arg(target)
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .status()
             .expect("cargo runs");
-        assert!(status.success(), "the fake control program does not build");
-        target.join("debug/nvidia-cuda-mps-control")
+        assert!(status.success(), "the programs of the tests do not build");
+        target.join("debug")
     })
 }
 

@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mpsgate_api::NodeSnapshot;
-use mpsgate_config::{ClientDir, Config, ConfigError, Origin, paths};
+use mpsgate_config::{Channel, Config, ConfigError, Origin, paths};
 use mpsgate_edge::Remedy as _;
 use mpsgate_gpu::{Card, GpuError, Nvml};
 use mpsgate_host::format::{self, FormatError};
@@ -39,8 +39,8 @@ const LARGEST_CARD: u32 = 999;
 pub(super) fn gather(root: &Path) -> Facts {
     let config = settings(root);
     let or_default = config.as_ref().map(|s| s.config.clone()).unwrap_or_default();
-    let links = match or_default.mps.client_dir {
-        ClientDir::Control => ClientLinks::ControlOnly,
+    let links = match or_default.mps.channel {
+        Channel::Gate | Channel::Control => ClientLinks::ControlOnly,
         _ => ClientLinks::ControlAndLog,
     };
     let own_programs = programs::own(root);

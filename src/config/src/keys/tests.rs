@@ -176,7 +176,7 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
         (
             "[mps]\nclient-dir = \"full\"",
             "2: unknown key `mps.client-dir`; did you mean \
-          `mps.client_dir`?",
+          `mps.channel`?",
         ),
         (
             "[mps]\nstart_timeout = 5",

@@ -13,7 +13,7 @@ use super::{Answer, refused};
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
-use crate::{cgroup, ends, process};
+use crate::{cgroup, doors, ends, process};
 use mpsgate_host::clock::now_ms;
 
 pub(super) async fn activate(
@@ -52,7 +52,9 @@ pub(super) async fn activate(
                 line.wait("mpsgated has just started and prepares the GPUs", daemon.started())
                     .await;
             }
-            let prepared = prepared(daemon, line, &entry).await;
+            let prepared = prepared(daemon, line, &entry)
+                .await
+                .and_then(|()| doors::admit(daemon, &entry.grant, call.cgroup.as_ref()));
             if prepared.is_ok() && entry.grant.uses_mps() {
                 daemon.limit(&entry).await;
             }

@@ -18,7 +18,7 @@ use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
 use crate::orders::Order;
-use crate::{DaemonError, cdi, ends, process, tokens};
+use crate::{DaemonError, cdi, doors, ends, process, tokens};
 use mpsgate_host::clock::now_ms;
 
 /// How long a container waits for the last processes of its previous instance, and how often they
@@ -171,6 +171,12 @@ async fn grant(
             give_up(daemon, &call.key);
             return Err(refusal);
         }
+    }
+    if let Err(refusal) =
+        line.wait("the container's door to MPS is being opened", doors::open(daemon, &grant)).await
+    {
+        give_up(daemon, &call.key);
+        return Err(refusal);
     }
     let cdi = Box::new(cdi_edits(daemon, &grant));
     crash_point!("daemon.reserve.stored");

@@ -44,7 +44,7 @@ impl CardTask {
         let Some(card) = node.card_mut(&self.uuid) else { return };
         card.multiuser = ready.multiuser;
         card.max_clients = ready.max_clients;
-        card.client_dir.clone_from(&ready.client_dir);
+        card.ends.clone_from(&ready.ends);
         EXCLUSIVE.clone_into(&mut card.compute_mode);
         card.mps = Some(MpsStatus {
             state: ready.view.state.to_owned(),

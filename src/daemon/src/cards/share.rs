@@ -2,7 +2,7 @@
 
 use mpsgate_config::Schedule;
 use mpsgate_model::{GpuUuid, Mib};
-use mpsgate_node::card::{CardId, Health, Trouble};
+use mpsgate_node::card::{CardId, Ends, Health, Trouble};
 
 use super::health::{drop_and_tell, log_health};
 use super::{CardTask, Next, Order};
@@ -64,7 +64,7 @@ impl CardTask {
         let Some(card) = node.card_mut(&self.uuid) else { return };
         card.mps = None;
         (card.server_uid, card.cap, card.max_clients, card.multiuser) = (None, Mib(0), 0, false);
-        card.client_dir.clear();
+        card.ends = Ends::None;
         card.unlimited = None;
         if let Some(mode) = mode {
             mode.clone_into(&mut card.compute_mode);

@@ -16,6 +16,8 @@ use super::CardTask;
 use super::pending::Pending;
 use super::servers::Servers;
 use super::wedge::WedgeWatch;
+use crate::error::chain;
+use crate::hardware::Hardware;
 use crate::hardware::control::{Makers, Sight, look, served, view};
 use crate::{DaemonError, process};
 
@@ -94,8 +96,15 @@ impl CardTask {
     ) -> Result<(), DaemonError> {
         let (seen_mps, seen_daemon, mark) = (Arc::clone(mps), Arc::clone(daemon), self.watch.mark);
         let makers = std::mem::take(&mut self.watch.makers);
-        let work = move |_: &_| look(&seen_mps, &seen_daemon, mark, makers);
-        let sight = self.daemon.blocking("look at a control daemon", work).await?;
+        let work = move |hardware: &Hardware| {
+            let gate = hardware.ensure_gate(&seen_mps);
+            (gate, look(&seen_mps, &seen_daemon, mark, makers))
+        };
+        let (gate, sight) = self.daemon.blocking("look at a control daemon", work).await?;
+        if let Err(error) = gate {
+            let reason = chain(&error);
+            log::error!(uuid = self.uuid.as_str(), reason; "gate not started again");
+        }
         self.watch.mark = sight.mark;
         self.note_files(&sight);
         let hinted = self.read_events(&sight.events);

@@ -186,7 +186,7 @@ fn hangup_takes_what_it_can_names_what_it_cannot_and_survives_bad_settings() {
     let file = node.dir.path().join("config.toml");
     let good = fs::read_to_string(&file).unwrap();
     let add = |text: &str| fs::write(&file, format!("{good}{text}")).unwrap();
-    let changed = good.replacen("[mps]\n", "[mps]\nclient_dir = \"full\"\n", 1);
+    let changed = good.replacen("[mps]\n", "[mps]\nchannel = \"full\"\n", 1);
     assert_ne!(changed, good);
     fs::write(
         &file,
@@ -201,7 +201,7 @@ fn hangup_takes_what_it_can_names_what_it_cannot_and_survives_bad_settings() {
         "log.level: taken",
         "gpus.manage: taken",
         "is managed now: 15 GiB to give",
-        "mps.client_dir: takes effect after: systemctl restart mpsgated",
+        "mps.channel: takes effect after: systemctl restart mpsgated",
     ] {
         wait_for(line, || program.errors().contains(line));
     }

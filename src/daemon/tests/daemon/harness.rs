@@ -17,7 +17,7 @@ use mpsgate_model::{ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Pr
 use mpsgate_mps::{ClientLinks, ForkSpawner, MpsDirectories, MpsInstance};
 /// In the place of a container's init.
 pub(crate) use mpsgate_testing::Spawned as Container;
-use mpsgate_testing::programs::fake_mps_control;
+use mpsgate_testing::programs::{fake_mps_control, mpsgate_gate};
 pub(crate) use mpsgate_testing::{LIMIT, need, root, wait_for};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -45,7 +45,7 @@ impl Node {
     /// All cards managed by the settings.
     pub(crate) fn new(cards: u32) -> Self {
         let dir = tempfile::Builder::new().prefix("mgd").tempdir().unwrap();
-        let paths = Paths::below(dir.path());
+        let paths = Paths { gate: mpsgate_gate(), ..Paths::below(dir.path()) };
         let state = json!({
             "driver_version": "550.163.01",
             "cuda_driver_version": "12.4",
@@ -313,8 +313,7 @@ pub(crate) fn servers() -> Result<(), &'static str> {
 /// The fake control program, or the one that `MPSGATE_TEST_DAEMON_CONTROL` names: the real one
 /// passes what needs no server.
 pub(crate) fn control() -> PathBuf {
-    env::var_os("MPSGATE_TEST_DAEMON_CONTROL")
-        .map_or_else(|| fake_mps_control().to_owned(), PathBuf::from)
+    env::var_os("MPSGATE_TEST_DAEMON_CONTROL").map_or_else(fake_mps_control, PathBuf::from)
 }
 
 /// `MPSGATE_TEST_LOG=1` shows the daemon's lines.

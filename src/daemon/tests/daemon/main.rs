@@ -12,6 +12,7 @@
 
 mod binary;
 mod cards;
+mod gate;
 mod grants;
 mod harness;
 mod kill;

@@ -232,7 +232,7 @@ fn a_reload_takes_what_can_be_taken_and_names_what_waits_and_for_what() {
     assert_eq!(reload(&daemon).unwrap(), Vec::<String>::new());
     settings(
         &node,
-        "gpus.reserve_mib = 4096\nmps.max_clients = 5\nmps.client_dir = \"full\"\npolicy.ipc = \"any\"\n\
+        "gpus.reserve_mib = 4096\nmps.max_clients = 5\nmps.channel = \"full\"\npolicy.ipc = \"any\"\n\
          trust.local = \"off\"",
     );
     let lines = reload(&daemon).unwrap();
@@ -242,14 +242,14 @@ fn a_reload_takes_what_can_be_taken_and_names_what_waits_and_for_what() {
             "gpus.reserve_mib: taken",
             "trust.local: taken",
             "policy.ipc: taken, from the next container on",
-            "mps.client_dir: takes effect after: systemctl restart mpsgated",
+            "mps.channel: takes effect after: systemctl restart mpsgated",
             "mps.max_clients: taken",
         ]
     );
     wait_for("the card is smaller", || daemon.card(0).memory_mib == 12 * 1024);
     assert_eq!(daemon.card(0).max_clients, 5);
     assert_eq!(daemon.reserve(request("web", 1)).unwrap_err().code, "E_UNCONFIRMED");
-    let waits = ["mps.client_dir: takes effect after: systemctl restart mpsgated"];
+    let waits = ["mps.channel: takes effect after: systemctl restart mpsgated"];
     assert_eq!(reload(&daemon).unwrap(), waits, "it is not forgotten");
 }
 

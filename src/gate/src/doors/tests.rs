@@ -36,8 +36,8 @@ const BOUNDS: Bounds = Bounds {
     linger: Duration::from_secs(60),
 };
 
-fn name(number: u32) -> Name {
-    Name::of(&format!("{number:032x}")).unwrap()
+fn name(number: u32) -> Instance {
+    Instance::parse(&format!("{number:032x}")).unwrap()
 }
 
 fn container(number: u32, active: bool) -> Container {

@@ -2,15 +2,16 @@
 
 use std::time::Instant;
 
+use mpsgate_model::Instance;
+
 use super::{Doors, Kernel, Stage};
 use crate::client::{Reason, Words};
 use crate::door::Door;
 use crate::effect::Effect;
-use crate::file::Name;
 
 impl Doors {
     /// Gives an active door its turn where somebody waits there.
-    pub(super) fn queue_up(&mut self, name: &Name) {
+    pub(super) fn queue_up(&mut self, name: &Instance) {
         let waits = |door: &Door| door.container.cgroup.is_some() && !door.waiting.is_empty();
         if self.doors.get(name).is_some_and(waits) && !self.turns.contains(name) {
             self.turns.push_back(name.clone());

@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
+use mpsgate_model::Instance;
+use mpsgate_model::door::SOCKET;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::{AtFlags, statat};
 
 use super::{Gate, LISTENER};
 use crate::error::GateError;
-use crate::file::Name;
-use crate::sockets::{self, SOCKET};
+use crate::sockets;
 
 impl Gate {
     /// Looks at the files of these containers, or of all.
-    pub(super) fn look(&mut self, names: Option<BTreeSet<Name>>) {
+    pub(super) fn look(&mut self, names: Option<BTreeSet<Instance>>) {
         let names = match names {
             Some(names) => names,
             None => {
@@ -43,7 +44,7 @@ impl Gate {
     }
 
     /// Serves a container from now on: at the socket that an earlier gate had, else at a new one.
-    fn open(&mut self, name: &Name) -> Result<(), GateError> {
+    fn open(&mut self, name: &Instance) -> Result<(), GateError> {
         let directory = self.directory.of(name)?;
         let there = statat(&directory, SOCKET, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let listener = match self.kept.remove(name.as_str()) {
@@ -72,7 +73,7 @@ impl Gate {
     pub(super) fn forget_kept(&mut self) {
         let Self { kept, directory, store, .. } = self;
         kept.retain(|name, _| {
-            let Some(name) = Name::of(name) else { return false };
+            let Ok(name) = Instance::parse(name) else { return false };
             // A file that cannot be read now may be later.
             let has_ended = matches!(directory.read(&name), Ok(None));
             if has_ended {
@@ -82,7 +83,7 @@ impl Gate {
         });
     }
 
-    fn close(&mut self, name: &Name) {
+    fn close(&mut self, name: &Instance) {
         let mut effects = Vec::new();
         self.doors.remove(name, &mut effects);
         self.perform(effects);
@@ -95,14 +96,14 @@ impl Gate {
         }
     }
 
-    fn listening(&self, name: &Name) -> EventFlags {
+    fn listening(&self, name: &Instance) -> EventFlags {
         let may_answer = self.hello.is_some() && self.rest.is_none() && !self.is_ending;
         let listens = may_answer && !self.paused.contains(name);
         if listens { EventFlags::IN } else { EventFlags::empty() }
     }
 
     /// After a change of what [`Self::listening`] looks at.
-    pub(super) fn listen(&self, name: &Name) {
+    pub(super) fn listen(&self, name: &Instance) {
         let Some((token, listener)) = self.listeners.get(name) else { return };
         let data = EventData::new_u64(*token);
         if let Err(errno) = epoll::modify(&self.epoll, listener, data, self.listening(name)) {

@@ -87,6 +87,11 @@ pub const POINTS: &[&str] = &[
     "mps.links.temporary",
     "mps.links.renamed",
     "mps.linked",
+    "mps.gate_started",
+    "mps.door.made",
+    "mps.door.written",
+    "mps.door.file_removed",
+    "mps.door.removed",
     "mps.daemon_ended",
     "mps.directories_removed",
 ];

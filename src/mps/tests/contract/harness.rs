@@ -36,7 +36,7 @@ pub(crate) struct Bench {
 pub(crate) fn bench(kind: Kind, version: u32) -> Result<Bench, String> {
     let program = match kind {
         Kind::Real => real(version)?,
-        Kind::Fake => fake_mps_control().to_owned(),
+        Kind::Fake => fake_mps_control(),
     };
     let dir = tempfile::Builder::new().prefix("mpsgate").tempdir().unwrap();
     // Servers and clients of another uid must get through.
@@ -176,7 +176,7 @@ impl Bench {
     pub(crate) fn client(&self, pipe_dir: &Path) -> Command {
         let program = self.dir.path().join("bin/fake-client");
         if !program.exists() {
-            copy(fake_mps_control(), &program);
+            copy(&fake_mps_control(), &program);
         }
         let mut command = Command::new(program);
         command.env_clear().env("CUDA_MPS_PIPE_DIRECTORY", pipe_dir).arg("client");

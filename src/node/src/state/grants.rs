@@ -217,6 +217,9 @@ impl Node {
         if entry.cgroup_limit.is_some() {
             effects.push(Effect::ClearLimit(Box::new(entry.clone())));
         }
+        if entry.grant.has_door() {
+            effects.push(Effect::CloseDoor(Box::new(entry.grant.clone())));
+        }
         let cards = entry.grant.cards.iter();
         effects.extend(cards.map(|card| Effect::Cap(card.uuid.clone())));
     }

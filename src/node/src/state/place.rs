@@ -108,7 +108,7 @@ impl Node {
             minor: card.minor,
         };
         let client_dir =
-            cards.first().filter(|_| self.under_mps()).map(|card| card.client_dir.clone());
+            cards.first().filter(|_| self.under_mps()).map(|card| card.ends.of(&call.key));
         Grant {
             key: call.key.clone(),
             cards: cards.iter().map(granted).collect(),
@@ -146,6 +146,11 @@ impl Node {
         if grant.key != call.key {
             return Err(no_reservation("its grant is another container's"));
         }
+        if grant.has_door() {
+            return Err(no_reservation(
+                "its reservation has expired, and its door to MPS was closed with it",
+            ));
+        }
         if grant.uses_mps() != self.under_mps() {
             return Err(no_reservation(
                 "its grant is from before the node's schedule was switched",
@@ -162,7 +167,7 @@ impl Node {
             })?;
             let as_it_was = |card: &&Card| {
                 card.minor == granted.minor
-                    && (!grant.uses_mps() || card.client_dir == grant.client_dir)
+                    && (!grant.uses_mps() || card.ends.of(&grant.key) == grant.client_dir)
             };
             let card = self.cards.get(position).filter(as_it_was);
             card.map(|card| self.capacity(card, false)).ok_or_else(|| {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_model::ledger::{CgroupId, Ledger, ProcessId};
 use mpsgate_model::{ContainerId, DeviceNode, GpuUuid, GrantKey, Instance, Mib, Priority, Request};
-use mpsgate_node::card::{Card, Health, ManagedBy, Watched};
+use mpsgate_node::card::{Card, Ends, Health, ManagedBy, Watched};
 use mpsgate_node::{Machine, Node};
 
 pub(crate) const HOLDER: ProcessId = ProcessId { pid: 7, start_time: 1 };
@@ -67,7 +67,7 @@ pub(crate) fn node() -> Node {
         health: Health::Ready,
         lost: None,
         closed: None,
-        client_dir: "/run/mpsgate/mps/3/client".to_owned(),
+        ends: Ends::Shared("/run/mpsgate/mps/3/client".to_owned()),
         max_clients: 48,
         multiuser: false,
         server_uid: None,

@@ -22,7 +22,7 @@ const LOG_TAIL: u64 = 256 << 10;
 const FILE_LIMIT: u64 = 4 << 20;
 /// Lines of the journal, and the bytes of them that are kept.
 const JOURNAL_LINES: &str = "--lines=4000";
-const UNITS: [&str; 2] = ["mpsgated.service", "mpsgate-mps@.service"];
+const UNITS: [&str; 3] = ["mpsgated.service", "mpsgate-mps@.service", "mpsgate-gate@.service"];
 /// Where units and what operators add to them lie (systemd.unit(5)), the one that counts first.
 const UNIT_DIRS: [&str; 4] = [
     "/etc/systemd/system",
@@ -108,7 +108,7 @@ fn units(found: &mut Collected, root: &Path) {
 
 /// This machine's journal, not that of a root somewhere else.
 fn journal(found: &mut Collected, root: &Path) {
-    const WHAT: &str = "journalctl -u mpsgated -u 'mpsgate-mps@*'";
+    const WHAT: &str = "journalctl -u mpsgated -u 'mpsgate-mps@*' -u 'mpsgate-gate@*'";
     if root != Path::new("/") {
         return found.leave_out(WHAT, "--root names another machine's files");
     }
@@ -122,6 +122,7 @@ fn journal(found: &mut Collected, root: &Path) {
         JOURNAL_LINES,
         "--unit=mpsgated.service",
         "--unit=mpsgate-mps@*.service",
+        "--unit=mpsgate-gate@*.service",
     ];
     match programs::output(&program, &arguments) {
         Ok(text) => found.add("journal.txt", WHAT, &redact::text(&text)),

@@ -1,15 +1,19 @@
-//! The file by which mpsgated tells the gate of a container: `<name>.json` beside the container's
-//! directory `<name>`, which is outside what the container sees. It is replaced by a rename, so
-//! that a reader sees all of one state.
+//! A container's door to MPS, as mpsgated tells the gate of it: the file `<instance>.json` beside
+//! the container's directory `<instance>`, which is all that the container sees. It is replaced by
+//! a rename, so that a reader sees all of one state.
 
 use mpsgate_host::cgroup::CgroupId;
 use mpsgate_host::format::{self, FormatError};
 use serde::{Deserialize, Serialize};
 
+use crate::Instance;
+
 /// The format that this version writes and reads.
-pub(crate) const FORMAT: u32 = 1;
+const FORMAT: u32 = 1;
 /// Bytes of a file, at most: a path of a cgroup, twice, and room.
-pub(crate) const LONGEST: u64 = 16 * 1024;
+pub const LONGEST: u64 = 16 * 1024;
+/// The socket in a container's directory: where a CUDA client looks for it.
+pub const SOCKET: &str = "control";
 
 /// What the gate knows of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +26,7 @@ pub struct Container {
     /// Whether the card's server serves every uid.
     #[serde(default)]
     pub any_uid: bool,
-    /// Whether its clients may be debugged (`mps.debug`).
+    /// Whether its clients may be debugged.
     #[serde(default)]
     pub debug: bool,
     /// Its cgroup; none while it is a reservation. Until then its clients wait.
@@ -53,31 +57,16 @@ impl Container {
     }
 }
 
-/// The name of a container's directory and file: its instance, 32 hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Name(String);
+/// The name of a container's file.
+#[must_use]
+pub fn file_name(instance: &Instance) -> String {
+    format!("{}.json", instance.as_str())
+}
 
-impl Name {
-    /// `None` for anything else.
-    pub(crate) fn of(name: &str) -> Option<Self> {
-        let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-        (name.len() == 32 && name.bytes().all(digit)).then(|| Self(name.to_owned()))
-    }
-
-    /// Of the file that tells of it.
-    pub(crate) fn of_file(file: &str) -> Option<Self> {
-        Self::of(file.strip_suffix(".json")?)
-    }
-
-    /// Its directory's name.
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Its file's name.
-    pub(crate) fn file(&self) -> String {
-        format!("{}.json", self.0)
-    }
+/// Whose file it is; `None` for any other name.
+#[must_use]
+pub fn instance_of(file: &str) -> Option<Instance> {
+    Instance::parse(file.strip_suffix(".json")?).ok()
 }
 
 #[cfg(test)]
@@ -109,13 +98,12 @@ mod tests {
     #[test]
     fn only_an_instance_names_a_container() {
         let name = "0123456789abcdef0123456789abcdef";
-        assert_eq!(Name::of_file(&format!("{name}.json")).unwrap().as_str(), name);
-        assert_eq!(Name::of(name).unwrap().file(), format!("{name}.json"));
-        for other in ["", "..", "0123", &name.to_uppercase(), &format!("../{}", &name[3..])] {
-            assert_eq!(Name::of(other), None, "{other}");
-        }
-        for other in [name, ".json", &format!(".{name}.json.new")] {
-            assert_eq!(Name::of_file(other), None, "{other}");
+        let instance = instance_of(&format!("{name}.json")).unwrap();
+        assert_eq!(file_name(&instance), format!("{name}.json"));
+        let others = ["", "..", "0123", &name.to_uppercase(), &format!("../{}", &name[3..])];
+        let others = others.iter().map(|other| format!("{other}.json"));
+        for other in others.chain([name.to_owned(), format!(".{name}.json.new")]) {
+            assert_eq!(instance_of(&other), None, "{other}");
         }
     }
 }

@@ -1,0 +1,179 @@
+#!/usr/bin/env bats
+# mps.channel = "gate": each container has a door of its own. NVIDIA's own client library in
+# containers on runc, NVIDIA's own control daemon behind the gate; the server is the tests' own.
+
+load suite
+
+# A code that only the server can have told the library.
+WORD=4711
+# Somebody greeted, and then nothing came.
+ENDED=805
+SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"\\nchannel = \"gate\"\\norphan = \"kill\"|"
+
+setup_file() {
+  rootfs "$MG/rootfs"
+  if ! rootfs_libcuda "$MG/rootfs" 2>"$MG/why"; then
+    tail -n 1 "$MG/why" >"$MG/skip"
+    return
+  fi
+  mkdir -p "$MG/control"
+  cp "$(control_program)" "$MG_OUT/fakes/nvidia-cuda-mps-server" "$MG/control/"
+  node_start
+}
+
+teardown_file() {
+  [[ -f $MG/skip ]] || node_stop
+}
+
+setup() {
+  [[ ! -f $MG/skip ]] || skip "$(<"$MG/skip")"
+  card=/run/mpsgate/mps/0
+  echo "$WORD" >"$card/log/fake-server-status"
+}
+
+teardown() {
+  [[ ! -f $MG/skip ]] || return 0
+  explain_failure
+  node_reset
+}
+
+# cu_init ID CODE [EXEC OPTION...]: what cuInit says to an exec'd process.
+cu_init() {
+  local id=$1 code=$2
+  shift 2
+  try_oci 0 exec "$@" "$id" cuda-client "$LIBCUDA"
+  assert_equal "cuInit" "${stdout##* }" "$code"
+}
+
+ended() { grep -qE "client ended container=$1 .* reason=$2 " "$card/log/gate.log" || fail "$(<"$card/log/gate.log")"; } # ID REASON
+gate_pid() { pgrep -f "^/usr/bin/mpsgate-gate --card ${1:-0} "; }
+# door_of ID: its directory on the host.
+door_of() {
+  local file
+  for file in "$card"/clients/*.json; do
+    [[ $(jq -r .container.id "$file") != "$1" ]] || echo "${file%.json}"
+  done
+}
+
+doors() { find "$card/clients" -mindepth 1 -maxdepth 1 -type d | wc -l; }
+no_doors() { [[ $(find "$card/clients" -mindepth 1 | wc -l) == 0 ]]; }
+descriptors() { find "/proc/$(pgrep -f "^$MG/control/nvidia-cuda-mps-control" | head -n 1)/fd" -mindepth 1 | wc -l; }
+
+@test "a granted container sees one socket, its client is served, and the control daemon sees the gate and the client's uid" {
+  local uid
+  for uid in 0 1000; do
+    granted "as$uid" 2Gi --ann mpsgate.io/gpu=0 --jq ".process.user = {uid: $uid, gid: $uid}"
+    try_oci 0 exec "as$uid" sh -c 'ls -A "$CUDA_MPS_PIPE_DIRECTORY"'
+    assert_equal "its directory" "$stdout" control
+    cu_init "as$uid" "$WORD"
+    assert_contains "the daemon's log" "$(grep 'NEW CLIENT' "$card/log/control.log")" "NEW CLIENT $(gate_pid) from user $uid:"
+    assert_contains "the gate's log" "$(grep 'client handed over' "$card/log/gate.log")" "container=as$uid"
+    delete "as$uid"
+    wait_for 10 "its door is closed" no_doors
+  done
+}
+
+@test "a client of another uid than its grant's is ended, by name, and so is one with another container's door" {
+  granted one 2Gi --ann mpsgate.io/gpu=0
+  granted other 2Gi --ann mpsgate.io/gpu=0
+  assert_equal "doors" "$(doors)" 2
+  cu_init one "$ENDED" --user 1000
+  ended one uid
+  # From the host, beside the container: its process is in no container's cgroup.
+  local door
+  door=$(door_of one)
+  try any env CUDA_MPS_PIPE_DIRECTORY="$door" "$MG_OUT/fakes/cuda-client" "$(find "$MG/rootfs/usr/bin" -name 'libcuda.so.1')"
+  assert_equal "cuInit from the host" "${stdout##* }" "$ENDED"
+  ended one elsewhere
+  cu_init one "$WORD"
+  cu_init other "$WORD"
+}
+
+@test "root in a container reaches no command of the control daemon through its door" {
+  rootfs_program "$MG/rootfs" "$MG/control/nvidia-cuda-mps-control"
+  granted root 2Gi --ann mpsgate.io/gpu=0
+  # A number comes from a daemon that it reached: through NVIDIA's own socket it does.
+  asked="echo get_default_active_thread_percentage | timeout 10 nvidia-cuda-mps-control"
+  try sh -c "echo get_default_active_thread_percentage | CUDA_MPS_PIPE_DIRECTORY=$card/pipe $MG/control/nvidia-cuda-mps-control"
+  assert_equal "the host's answer" "$stdout" 100.0
+  try_oci any exec root sh -c "$asked"
+  refute_contains "the container's answer" "$stdout$stderr" 100
+  ended root word
+  cu_init root "$WORD"
+}
+
+@test "words that cost a shared daemon a descriptor each, and silence, cost it nothing, and a neighbour attaches" {
+  command -v perl >/dev/null || skip "needs perl"
+  local before instance pids
+  granted flood 2Gi --ann mpsgate.io/gpu=0
+  granted neighbour 2Gi --ann mpsgate.io/gpu=0
+  cu_init neighbour "$WORD"
+  before=$(descriptors)
+  instance=$(door_of flood)
+  # In the container's cgroup, as a process of its own would be.
+  cat >"$MG/flood.pl" <<'PERL'
+use strict; use warnings; use Socket;
+my ($door, $count) = @ARGV;
+my $sent = 0;
+for my $n (1 .. $count) {
+  socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die "socket: $!";
+  connect($s, pack_sockaddr_un("$door/control")) or next;
+  recv($s, my $hello, 64, 0);
+  send($s, "OUTBCRED\0", 0); send($s, pack("i", 255), 0);
+  $sent++;
+}
+print "sent $sent\n";
+PERL
+  try perl "$MG/flood.pl" "$instance" 400
+  assert_contains "words" "$stdout" "sent 400"
+  perl -e 'use Socket; my @s; for (1 .. 200) { socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0); connect($s, pack_sockaddr_un("$ARGV[0]/control")) or last; push @s, $s } sleep 20' "$instance" &
+  pids=$!
+  cu_init neighbour "$WORD"
+  kill "$pids"
+  cu_init flood "$WORD"
+  assert_equal "descriptors of the control daemon" "$(descriptors)" "$before"
+}
+
+@test "neither mpsgated's restart nor the gate's death ends an attached client or keeps a new one from attaching" {
+  local before client
+  granted c 2Gi --ann mpsgate.io/gpu=0 --args sh -c "sleep 600 | cuda-client $LIBCUDA"
+  wait_for 20 "it is served" grep -q " $WORD\$" "$MG/out/c"
+  client=$(pgrep -x cuda-client)
+  before=$(gate_pid)
+  daemon_stop
+  cu_init c "$WORD"
+  daemon_start
+  assert_equal "the same gate" "$(gate_pid)" "$before"
+  cu_init c "$WORD"
+  kill -TERM "$before"
+  wait_for 20 "mpsgated starts another one" another_gate "$before"
+  wait_for 20 "its door is open again" attaches_again c
+  assert_equal "the attached client" "$(pgrep -x cuda-client)" "$client"
+}
+
+another_gate() { local now; now=$(gate_pid) && [[ $now != "$1" ]]; } # THAN
+attaches_again() { oci exec "$1" cuda-client "$LIBCUDA" 2>/dev/null | grep -q " $WORD\$"; } # ID
+
+@test "below a new control daemon a container that was there attaches again, and only when its limits are set" {
+  granted c 2Gi --ann mpsgate.io/gpu=0
+  cu_init c "$WORD"
+  kill -KILL "$(pgrep -f "^$MG/control/nvidia-cuda-mps-control" | head -n 1)"
+  wait_for 30 "the card is ready" card_is ready 0
+  echo "$WORD" >"$card/log/fake-server-status"
+  granted new 2Gi --ann mpsgate.io/gpu=0
+  cu_init new "$WORD"
+  cu_init c "$WORD"
+}
+
+@test "after disable there is no gate and nothing of it" {
+  daemon_with "$SETTINGS; s/^manage = .*/manage = []/"
+  try mpsgate enable 0
+  wait_for 20 "the card is ready" card_is ready 0
+  granted c 2Gi --ann mpsgate.io/gpu=0
+  delete c
+  wait_for 10 "it is released" not_granted c
+  try mpsgate disable 0
+  ! gate_pid || fail "a gate is left"
+  [[ ! -e $card ]] || fail "$(find "$card")"
+  daemon_with
+}
