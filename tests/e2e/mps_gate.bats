@@ -103,30 +103,15 @@ descriptors() { find "/proc/$(pgrep -f "^$MG/control/nvidia-cuda-mps-control" | 
 }
 
 @test "words that cost a shared daemon a descriptor each, and silence, cost it nothing, and a neighbour attaches" {
-  command -v perl >/dev/null || skip "needs perl"
   local before instance pids
   granted flood 2Gi --ann mpsgate.io/gpu=0
   granted neighbour 2Gi --ann mpsgate.io/gpu=0
   cu_init neighbour "$WORD"
   before=$(descriptors)
   instance=$(door_of flood)
-  # In the container's cgroup, as a process of its own would be.
-  cat >"$MG/flood.pl" <<'PERL'
-use strict; use warnings; use Socket;
-my ($door, $count) = @ARGV;
-my $sent = 0;
-for my $n (1 .. $count) {
-  socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die "socket: $!";
-  connect($s, pack_sockaddr_un("$door/control")) or next;
-  recv($s, my $hello, 64, 0);
-  send($s, "OUTBCRED\0", 0); send($s, pack("i", 255), 0);
-  $sent++;
-}
-print "sent $sent\n";
-PERL
-  try perl "$MG/flood.pl" "$instance" 400
-  assert_contains "words" "$stdout" "sent 400"
-  perl -e 'use Socket; my @s; for (1 .. 200) { socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0); connect($s, pack_sockaddr_un("$ARGV[0]/control")) or last; push @s, $s } sleep 20' "$instance" &
+  try perl "$BATS_TEST_DIRNAME/door.pl" "$instance" words 400 255
+  assert_equal "words" "$stdout" "said 400"
+  perl "$BATS_TEST_DIRNAME/door.pl" "$instance" hold 200 20 3>&- &
   pids=$!
   cu_init neighbour "$WORD"
   kill "$pids"

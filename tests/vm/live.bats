@@ -173,3 +173,76 @@ another_control() { [[ $(card 0 .mps.pid) =~ ^[0-9]+$ && $(card 0 .mps.pid) != "
   try mpsgate enable 1
   wait_for 60 "card 1 is ready" card_is ready 1
 }
+
+# --- mps.channel = "gate" ---
+
+gate_serves() { unit_is "mpsgate-gate@$1" ActiveState active && unit_is "mpsgate-gate@$1" SubState running; } # CARD
+doors_of() { find "/run/mpsgate/mps/$1/clients" -mindepth 1 -maxdepth 1 -type d; } # CARD
+another_gate() { local pid; pid=$(unit_of mpsgate-gate@0 MainPID); [[ $pid != 0 && $pid != "$1" ]] && gate_serves 0; } # THAN
+
+@test "with mps.channel = \"gate\" each card has a gate, a unit of its own, with two capabilities and a filter of system calls" {
+  local pid status
+  settings 's/^supervisor.*/supervisor = "auto"\nchannel = "gate"/; s/^manage.*/manage = []/'
+  systemctl restart mpsgated
+  wait_for 60 "mpsgated answers" settled
+  wait_for 30 "the gate serves" gate_serves 0
+  wait_for 30 "the gate serves" gate_serves 1
+  try systemd-analyze verify --man=no /etc/systemd/system/mpsgate-gate@.service
+  assert_equal "output" "$stdout$stderr" ""
+  pid=$(unit_of mpsgate-gate@0 MainPID)
+  status=$(<"/proc/$pid/status")
+  # CAP_SETGID is bit 6, CAP_SETUID 7.
+  for which in CapPrm CapEff CapBnd; do assert_equal "$which" "$(sed -n "s/^$which:\t0*//p" <<<"$status")" c0; done
+  for which in CapInh CapAmb; do assert_equal "$which" "$(sed -n "s/^$which:\t0*//p" <<<"$status")" ""; done
+  assert_equal "system calls" "$(sed -n 's/^Seccomp:\t//p' <<<"$status")" 2
+  assert_equal "new privileges" "$(sed -n 's/^NoNewPrivs:\t//p' <<<"$status")" 1
+  assert_contains "its log" "$(journalctl --no-pager -u mpsgate-gate@0)" "serving"
+}
+
+@test "20 restarts of the gate's unit, and of mpsgated, under clients that come all the time: none is refused, and no socket is another" {
+  local before n visitor door
+  granted g 1Gi --ann mpsgate.io/gpu=0
+  door=$(doors_of 0)
+  before=$(stat -c %i "$door/control")
+  perl "$BATS_TEST_DIRNAME/../e2e/door.pl" "$door" visit "$BATS_TEST_TMPDIR/enough" >"$BATS_TEST_TMPDIR/visits" 3>&- &
+  visitor=$!
+  for n in {1..20}; do
+    systemctl restart mpsgate-gate@0
+    ((n % 5)) || systemctl restart mpsgated
+  done
+  touch "$BATS_TEST_TMPDIR/enough"
+  wait "$visitor"
+  echo "# $(<"$BATS_TEST_TMPDIR/visits")" >&3
+  assert_contains "visits" "$(<"$BATS_TEST_TMPDIR/visits")" " refused 0"
+  (($(sed 's/greeted \([0-9]*\) .*/\1/' "$BATS_TEST_TMPDIR/visits") > 20)) || fail "too few visits to mean anything"
+  assert_equal "the socket" "$(stat -c %i "$door/control")" "$before"
+  wait_for 30 "mpsgated answers" settled
+  try_oci exec g sh -c 'ls "$CUDA_MPS_PIPE_DIRECTORY"'
+  assert_equal "its directory" "$stdout" control
+}
+
+@test "SIGKILL of the gate: systemd starts it again, and its sockets are the same" {
+  local before pid door
+  granted g 1Gi --ann mpsgate.io/gpu=0
+  door=$(doors_of 0)
+  before=$(stat -c %i "$door/control") pid=$(unit_of mpsgate-gate@0 MainPID)
+  systemctl kill -s KILL mpsgate-gate@0
+  wait_for 30 "another gate" another_gate "$pid"
+  assert_equal "the socket" "$(stat -c %i "$door/control")" "$before"
+  try timeout 20 perl "$BATS_TEST_DIRNAME/../e2e/door.pl" "$door" words 3 255
+  assert_equal "words" "$stdout" "said 3"
+  delete g
+  wait_for 10 "its door is closed" bash -c '[[ -z $(ls /run/mpsgate/mps/0/clients) ]]'
+  assert_equal "descriptors in the store" "$(unit_of mpsgate-gate@0 NFileDescriptorStore)" 0
+}
+
+@test "disable ends the gate's unit" {
+  try mpsgate disable 1
+  assert_equal "unit" "$(unit_of mpsgate-gate@1 ActiveState)" inactive
+  try mpsgate enable 1
+  wait_for 60 "card 1 is ready" card_is ready 1
+  gate_serves 1
+  settings 's/^supervisor.*/supervisor = "auto"/; s/^manage.*/manage = []/'
+  systemctl restart mpsgated
+  wait_for 60 "mpsgated answers" settled
+}

@@ -122,8 +122,7 @@ impl CardTask {
     fn card_id(&self) -> Option<CardId> {
         let node = self.daemon.node();
         let card = node.card(&self.uuid).filter(|card| card.managed.is_some())?;
-        let cap = node.wanted_cap(&self.uuid);
-        Some(CardId { uuid: card.uuid.clone(), minor: card.minor, memory: card.memory, cap })
+        Some(node.card_id(card))
     }
 
     /// While the control daemon lives.

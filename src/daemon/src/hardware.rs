@@ -166,12 +166,10 @@ impl Hardware {
         crash_point!("mps.capped");
         mps.dirs().renew_links().map_err(failed)?;
         crash_point!("mps.linked");
+        self.keep_gate(&mps, card.has_doors).map_err(failed)?;
         let text = |path: PathBuf| path.display().to_string();
         let ends = match self.settings.now().mps.channel {
-            Channel::Gate => {
-                self.ensure_gate(&mps).map_err(failed)?;
-                Ends::Doors(text(mps.dirs().clients_dir()))
-            }
+            Channel::Gate => Ends::Doors(text(mps.dirs().clients_dir())),
             Channel::Control | Channel::Linked => Ends::Shared(text(mps.dirs().client_dir())),
             Channel::Full => Ends::Shared(text(mps.dirs().pipe_dir())),
         };
@@ -189,14 +187,17 @@ impl Hardware {
         })
     }
 
-    /// Starts the card's gate where containers have doors of their own and none serves them; safe
-    /// to repeat.
-    pub(crate) fn ensure_gate(&self, mps: &MpsInstance) -> Result<(), MpsError> {
-        if self.settings.now().mps.channel != Channel::Gate {
-            return Ok(());
-        }
-        if mps.ensure_gate(self.spawner.as_ref(), &self.paths.gate)? {
-            log::info!(uuid = mps.uuid(); "gate started");
+    /// Starts the card's gate where new containers are to have doors, or one `has_doors`, and none
+    /// serves; ends it where neither is so. Safe to repeat.
+    pub(crate) fn keep_gate(&self, mps: &MpsInstance, has_doors: bool) -> Result<(), MpsError> {
+        let spawner = self.spawner.as_ref();
+        if has_doors || self.settings.now().mps.channel == Channel::Gate {
+            if mps.ensure_gate(spawner, &self.paths.gate)? {
+                log::info!(uuid = mps.uuid(); "gate started");
+            }
+        } else if mps.gate()?.is_some() {
+            mps.end_gate(spawner)?;
+            log::info!(uuid = mps.uuid(); "gate ended: no container has a door, and none is to");
         }
         Ok(())
     }

@@ -264,6 +264,7 @@ async fn give_back_strangers(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> 
                     minor: card.minor,
                     memory: card.memory,
                     cap: card.memory,
+                    has_doors: false,
                 },
                 None => {
                     log::warn!(uuid = uuid.as_str(); "a lease of a card that is not there is kept");

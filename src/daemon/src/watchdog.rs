@@ -120,7 +120,8 @@ fn due(cards: &[Card], ledger: &Ledger, schedule: Schedule, memory: &mut Memory)
             continue;
         }
         let (uuid, minor, memory) = (card.uuid.clone(), card.minor, card.memory);
-        due.push(Due { card: CardId { uuid, minor, memory, cap: card.cap }, limits, schedule });
+        let card = CardId { uuid, minor, memory, cap: card.cap, has_doors: false };
+        due.push(Due { card, limits, schedule });
     }
     due
 }

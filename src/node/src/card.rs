@@ -91,6 +91,8 @@ pub struct CardId {
     pub memory: Mib,
     /// What clients without a limit of their own are to get.
     pub cap: Mib,
+    /// A container has a door to it.
+    pub has_doors: bool,
 }
 
 /// What the watchdog last saw of a card.

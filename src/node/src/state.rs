@@ -188,8 +188,13 @@ impl Node {
 
     /// What is needed to bring a card up.
     pub fn card_id(&self, card: &Card) -> CardId {
-        let cap = self.wanted_cap(&card.uuid);
-        CardId { uuid: card.uuid.clone(), minor: card.minor, memory: card.memory, cap }
+        CardId {
+            uuid: card.uuid.clone(),
+            minor: card.minor,
+            memory: card.memory,
+            cap: self.wanted_cap(&card.uuid),
+            has_doors: self.ledger.on_card(&card.uuid).any(|entry| entry.grant.has_door()),
+        }
     }
 
     /// Changes of the ledger so far, for [`Self::is_written`].

@@ -96,14 +96,15 @@ impl CardTask {
     ) -> Result<(), DaemonError> {
         let (seen_mps, seen_daemon, mark) = (Arc::clone(mps), Arc::clone(daemon), self.watch.mark);
         let makers = std::mem::take(&mut self.watch.makers);
+        let has_doors = self.card_id().is_some_and(|card| card.has_doors);
         let work = move |hardware: &Hardware| {
-            let gate = hardware.ensure_gate(&seen_mps);
+            let gate = hardware.keep_gate(&seen_mps, has_doors);
             (gate, look(&seen_mps, &seen_daemon, mark, makers))
         };
         let (gate, sight) = self.daemon.blocking("look at a control daemon", work).await?;
         if let Err(error) = gate {
             let reason = chain(&error);
-            log::error!(uuid = self.uuid.as_str(), reason; "gate not started again");
+            log::error!(uuid = self.uuid.as_str(), reason; "the gate is not as it should be");
         }
         self.watch.mark = sight.mark;
         self.note_files(&sight);

@@ -160,3 +160,24 @@ fn taking_the_card_back_ends_its_gate_and_leaves_nothing() {
     assert!(!gate.is_alive());
     assert!(!node.mps(0).dirs().clients_dir().exists());
 }
+
+#[test]
+fn another_channel_concerns_new_grants_alone_and_the_gate_goes_with_the_last_door() {
+    need!(root());
+    let mut node = gated();
+    let daemon = node.start();
+    let old = daemon.reserve(request("old", 2)).unwrap();
+    daemon.stop().unwrap();
+    node.mps(0).gate().unwrap().unwrap().signal(mpsgate_mps::Signal::KILL).unwrap();
+    node.config.mps.channel = Channel::Control;
+    let daemon = node.start();
+    wait_for("the gate is started again for it", || matches!(node.mps(0).gate(), Ok(Some(_))));
+    let mut call = request("new", 2);
+    call.key = key("new", 2);
+    let new = daemon.reserve(call).unwrap();
+    assert!(old.has_door() && !new.has_door());
+    assert_eq!(hello(&old), 9);
+    daemon.release(&old.key);
+    wait_for("the gate ends", || matches!(node.mps(0).gate(), Ok(None)));
+    assert!(doors(&node).is_empty());
+}

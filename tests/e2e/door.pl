@@ -1,0 +1,47 @@
+#!/usr/bin/env perl
+# door.pl DIR words COUNT WORD   connects COUNT times to DIR/control and says WORD each time
+# door.pl DIR hold COUNT SECONDS holds COUNT connections and says nothing
+# door.pl DIR visit FILE         connects and reads the hello again and again until FILE is there
+# Each prints what came of it. What NVIDIA's client takes for "no MPS here", and then goes on
+# without, counts as refused: nobody listens, or the connection ends before its hello.
+use strict;
+use warnings;
+use Socket;
+
+my ($dir, $what, @rest) = @ARGV;
+my $door = pack_sockaddr_un("$dir/control");
+
+# A connection whose hello has come; undef where there was none.
+sub greeted {
+    socket(my $socket, AF_UNIX, SOCK_SEQPACKET, 0) or die "socket: $!\n";
+    connect($socket, $door) or return;
+    defined(recv($socket, my $hello, 64, 0)) or return;
+    return length $hello == 9 ? $socket : undef;
+}
+
+if ($what eq 'words') {
+    my ($count, $word) = @rest;
+    my $said = 0;
+    for (1 .. $count) {
+        my $socket = greeted() or next;
+        send($socket, "OUTBCRED\0", 0);
+        send($socket, pack('i', $word), 0);
+        $said++;
+    }
+    print "said $said\n";
+} elsif ($what eq 'hold') {
+    my ($count, $seconds) = @rest;
+    my @held;
+    for (1 .. $count) {
+        socket(my $socket, AF_UNIX, SOCK_SEQPACKET, 0) or die "socket: $!\n";
+        connect($socket, $door) or last;
+        push @held, $socket;
+    }
+    sleep $seconds;
+} elsif ($what eq 'visit') {
+    my ($seen, $refused) = (0, 0);
+    until (-e $rest[0]) { greeted() ? $seen++ : $refused++ }
+    print "greeted $seen refused $refused\n";
+} else {
+    die "unknown: $what\n";
+}
