@@ -20,8 +20,9 @@ use crate::facts::{Inode, inode};
 
 /// Directories of ours that no container may mount, with everything below them.
 pub(crate) const OURS: [&str; 3] = [paths::RUN_DIR, paths::STATE_DIR, "/etc/mpsgate"];
-/// Entries of ours that are looked at: 16 cards have about 160.
-const ENTRIES_MAX: usize = 4096;
+/// Entries of ours that are looked at: 16 cards with 60 grants each have about 4,100, of which each
+/// door is three.
+const ENTRIES_MAX: usize = 16_384;
 /// Where the hierarchies of cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
@@ -31,7 +32,7 @@ pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) ->
     let mut fact = |mount: Mount<'_>| {
         let kind = candidates(mount.source, bundle).iter().find_map(|path| {
             let found = inode(path);
-            look.of(found)
+            look.of(path, found)
                 .or_else(|| look.cgroups(path, found).map(MountKind::Cgroups))
                 .or_else(|| look.can_exchange(path, mount.destination))
         })?;
@@ -63,7 +64,7 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
             continue;
         }
         let candidates = candidates(mount.source, bundle);
-        if let Some(kind) = candidates.iter().find_map(|path| look.of(inode(path))) {
+        if let Some(kind) = candidates.iter().find_map(|path| look.of(path, inode(path))) {
             add(kind);
         }
         if let Some(reach) = candidates.iter().find_map(|path| look.writable(path, &mount)) {
@@ -143,8 +144,12 @@ impl Look {
         }
     }
 
-    /// Ours, or a directory above ours, under whatever name.
-    fn of(&mut self, source: Option<Inode>) -> Option<MountKind> {
+    /// Ours, or a directory above ours, under whatever name. What is not there is ours by its name:
+    /// a bundle that is created again still names the door of its last grant.
+    fn of(&mut self, path: &Path, source: Option<Inode>) -> Option<MountKind> {
+        if source.is_none() && path.starts_with(paths::RUN_DIR) {
+            return Some(MountKind::Ours);
+        }
         let source = source.filter(|_| !self.ours.is_empty())?;
         let is_ours = self.ours.iter().zip(&mut self.below).any(|((dir, (dev, ino)), below)| {
             // What lies below has the directory's device; only then is the tree read.
@@ -253,10 +258,24 @@ mod tests {
         look.ours = vec![(paths::RUN_DIR, (0, 0))];
         look.below = vec![None];
         for path in ["/", "/run", "/proc/1/../../run/", alias.to_str().unwrap()] {
-            assert_eq!(look.of(inode(Path::new(path))), Some(MountKind::Ancestor), "{path}");
+            let path = Path::new(path);
+            assert_eq!(look.of(path, inode(path)), Some(MountKind::Ancestor), "{path:?}");
         }
         for path in ["/proc", deep.to_str().unwrap(), "/no/such"] {
-            assert_eq!(look.of(inode(Path::new(path))), None, "{path}");
+            let path = Path::new(path);
+            assert_eq!(look.of(path, inode(path)), None, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn a_door_that_is_gone_is_ours_by_its_name() {
+        let mut look = Look::new();
+        for (path, kind) in [
+            ("/run/mpsgate/mps/99/clients/0123456789abcdef0123456789abcdef", Some(MountKind::Ours)),
+            ("/run/mpsgate-other/mps/99", None),
+            ("mpsgate/mps/99", None),
+        ] {
+            assert_eq!(look.of(Path::new(path), None), kind, "{path}");
         }
     }
 
