@@ -1,7 +1,11 @@
 //! The gate between NVIDIA's own client library and NVIDIA's own control daemon, and what a
 //! container may try at its door. The server is the fake's: NVIDIA's needs a GPU.
 
-#![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a failing unwrap is the test's failure, and a test may sleep"
+)]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +17,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use mpsgate_gate::Container;
 use mpsgate_host::cgroup::{self, CgroupId, Membership};
@@ -36,6 +40,9 @@ const OTHER: &str = "fedcba9876543210fedcba9876543210";
 const SERVERS_WORD: i32 = 4711;
 /// `CUDA_ERROR_MPS_CONNECTION_FAILED`: somebody greeted, and then nothing came.
 const CONNECTION_FAILED: i32 = 805;
+
+/// `CUDA_ERROR_NO_DEVICE`: it found no MPS, and went on without.
+const WITHOUT_MPS: i32 = 100;
 
 struct Stage {
     bench: Bench,
@@ -356,39 +363,75 @@ impl<'a> Manager<'a> {
     }
 }
 
-/// Clients attach all the time; the gate is ended and started meanwhile.
+impl Manager<'_> {
+    /// A gate that serves the containers of this test, whose sockets are kept; the inode of one.
+    fn serve_both(&mut self) -> (u32, u64) {
+        let stage = self.stage;
+        let gate = self.start();
+        stage.reserve(MINE);
+        stage.reserve(OTHER);
+        while self.kept.len() < 2 {
+            self.heard();
+        }
+        stage.tell(MINE, 0, Some(own_cgroup()));
+        (gate, self.socket())
+    }
+
+    fn socket(&self) -> u64 {
+        self.stage.directory(MINE).join("control").metadata().unwrap().ino()
+    }
+
+    /// Ends and starts the gate this often, while clients attach all the time: what cuInit said to
+    /// them, and the last gate. Somebody was served between any two ends.
+    fn restart(&mut self, mut gate: u32, times: usize, end: fn(&Bench, u32)) -> (Codes, u32) {
+        const AT_ONCE: usize = 4;
+        let stage = self.stage;
+        let (is_over, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let mut codes = Codes::new();
+        std::thread::scope(|scope| {
+            let attach = || {
+                let mut codes = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    let code = stage.attach(MINE, &[]);
+                    codes.push(code);
+                    served.fetch_add(usize::from(code == SERVERS_WORD), Ordering::Relaxed);
+                }
+                codes
+            };
+            let attaching: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(attach)).collect();
+            for time in 0..times {
+                let before = served.load(Ordering::Relaxed);
+                wait_for("a client is served", || served.load(Ordering::Relaxed) > before);
+                // Another moment of the next one's time.
+                let moment = u64::try_from(time * 7919 % 20_000).unwrap();
+                std::thread::sleep(std::time::Duration::from_micros(moment));
+                end(&stage.bench, gate);
+                gate = self.start();
+            }
+            is_over.store(true, Ordering::Relaxed);
+            for code in attaching.into_iter().flat_map(|one| one.join().unwrap()) {
+                *codes.entry(code).or_default() += 1;
+            }
+        });
+        eprintln!("{times} times under {AT_ONCE} clients at a time: {codes:?}");
+        (codes, gate)
+    }
+}
+
+/// How many clients heard what of cuInit.
+type Codes = BTreeMap<i32, usize>;
+
+/// On SIGTERM no client is refused or ended.
 fn a_restart_is_a_wait(kind: Kind, version: u32) {
-    const RESTARTS: usize = 20;
     let stage = need!(Stage::new(kind, version));
     end(&stage.bench, stage.gate);
     let mut manager = Manager::new(&stage);
-    let mut gate = manager.start();
-    stage.reserve(MINE);
-    stage.reserve(OTHER);
-    while manager.kept.len() < 2 {
-        manager.heard();
-    }
-    let socket = stage.directory(MINE).join("control").metadata().unwrap().ino();
-    stage.tell(MINE, 0, Some(own_cgroup()));
-    let is_over = AtomicBool::new(false);
-    let codes = std::thread::scope(|scope| {
-        let attaching = scope.spawn(|| {
-            let mut codes = Vec::new();
-            while !is_over.load(Ordering::Relaxed) {
-                codes.push(stage.attach(MINE, &[]));
-            }
-            codes
-        });
-        for _ in 0..RESTARTS {
-            assert_eq!(end(&stage.bench, gate), Some(0));
-            gate = manager.start();
-        }
-        is_over.store(true, Ordering::Relaxed);
-        attaching.join().unwrap()
+    let (gate, socket) = manager.serve_both();
+    let (codes, gate) = manager.restart(gate, count("MPSGATE_TEST_RESTARTS", 10), |bench, gate| {
+        assert_eq!(end(bench, gate), Some(0));
     });
-    assert!(codes.iter().all(|code| *code == SERVERS_WORD), "{codes:?}");
-    assert!(!codes.is_empty());
-    assert_eq!(stage.directory(MINE).join("control").metadata().unwrap().ino(), socket);
+    assert!(codes.keys().eq([&SERVERS_WORD]), "{codes:?}");
+    assert_eq!(manager.socket(), socket);
     // What ends with its container is kept no longer, whether the gate sees it end or not.
     stage.release(OTHER);
     while manager.kept.contains_key(OTHER) {
@@ -400,6 +443,29 @@ fn a_restart_is_a_wait(kind: Kind, version: u32) {
     while manager.kept.contains_key(MINE) {
         manager.heard();
     }
+}
+
+/// On SIGKILL at any moment a client that was accepted and has not had its hello goes on without
+/// MPS, and one that was waiting ends: both are counted, and nothing else may happen.
+fn a_death_is_a_restart(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    end(&stage.bench, stage.gate);
+    let mut manager = Manager::new(&stage);
+    let (gate, socket) = manager.serve_both();
+    let (codes, _) = manager.restart(gate, count("MPSGATE_TEST_KILLS", 5), |bench, gate| {
+        let pid = rustix::process::Pid::from_raw(gate.try_into().unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        bench.status_of(gate);
+    });
+    let known = [SERVERS_WORD, WITHOUT_MPS, CONNECTION_FAILED];
+    assert!(codes.keys().all(|code| known.contains(code)), "{codes:?}");
+    assert_eq!(manager.socket(), socket);
+    assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
+}
+
+/// How often, where a variable does not say it.
+fn count(variable: &str, otherwise: usize) -> usize {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 /// Capabilities of the running gate: two, and none that could come back.
@@ -465,6 +531,7 @@ on_each! {
     a_client_waits_for_its_grant_and_no_other_container_is_served
     what_one_container_sends_hurts_no_other
     a_restart_is_a_wait
+    a_death_is_a_restart
     holds_two_capabilities
     serves_a_card_alone
     does_not_begin_without_its_capabilities
