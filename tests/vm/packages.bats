@@ -148,10 +148,10 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
 
 # bats test_tags=before
 @test "systemd-analyze finds no fault in the installed units, and the exposure is what SPECIFICATION.md says" {
-  try systemd-analyze verify --man=no mpsgated.service mpsgate-mps@0.service
+  try systemd-analyze verify --man=no mpsgated.service mpsgate-mps@0.service mpsgate-gate@0.service
   assert_equal "output" "$stdout$stderr" ""
   local unit limit found
-  for unit in mpsgated.service mpsgate-mps@.service; do
+  for unit in mpsgated.service mpsgate-mps@.service mpsgate-gate@.service; do
     limit=$(sed -n "s/^| exposure of \`$unit\`[^|]*| ≤ \([0-9]*\)\.\([0-9]\) .*/\1\2/p" /task/debs/SPECIFICATION.md)
     found=$(systemd-analyze security --no-pager "${unit/@/@0}" | sed -n 's/.*exposure level for .*: \([0-9]*\)\.\([0-9]\) .*/\1\2/p')
     [[ -n $limit && -n $found ]] || fail "$unit: limit '$limit', found '$found'"
@@ -162,7 +162,16 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
 
 # bats test_tags=before
 @test "an upgrade keeps everything, and each container that is created during the swap gets its grant" {
-  local before main inode loop n
+  local before main inode loop n gate door visitor
+  # The containers that are made from here on have doors.
+  sed -i 's/^\[mps\]$/&\nchannel = "gate"/' /etc/mpsgate/config.toml
+  systemctl restart mpsgated
+  wait_for 60 "mpsgated answers" settled
+  try_docker run -d --name door --ipc=host -e MPSGATE_GPU_MEM=1Gi bb sleep 86400
+  door=$(find /run/mpsgate/mps/*/clients -mindepth 1 -type d)
+  gate=$(unit_of "mpsgate-gate@$(cut -d/ -f5 <<<"$door")" MainPID)
+  perl "$BATS_TEST_DIRNAME/../e2e/door.pl" "$door" visit "$BATS_TEST_TMPDIR/enough" >"$BATS_TEST_TMPDIR/visits" 3>&- &
+  visitor=$!
   before=$(lifecycle) main=$(main_pid) inode=$(stat -Lc %i "/proc/$(main_pid)/exe")
   # One after the other, from before the swap until after it.
   (
@@ -180,11 +189,20 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
   wait_for 60 "one after the swap" bash -c "((\$(wc -l <'$BATS_TEST_TMPDIR/during') > $n + 1))"
   touch "$BATS_TEST_TMPDIR/enough"
   wait "$loop" # and not for bats' own clock
+  wait "$visitor"
+  echo "# $(<"$BATS_TEST_TMPDIR/visits")" >&3
+  assert_contains "visits" "$(<"$BATS_TEST_TMPDIR/visits")" " refused 0"
+  [[ $(unit_of "mpsgate-gate@$(cut -d/ -f5 <<<"$door")" MainPID) != "$gate" ]] || fail "it is the gate of before"
   assert_equal "what was not granted" "$(grep -vx 0=1024M "$BATS_TEST_TMPDIR/during")" ""
   echo "# $(wc -l <"$BATS_TEST_TMPDIR/during") containers meanwhile" >&3
   [[ $(stat -Lc %i "/proc/$(main_pid)/exe") != "$inode" ]] || fail "it is the program of before"
-  wait_for 10 "only the two grants" bash -c '[[ $(mpsgate status -o json | jq ".grants | length") == 2 ]]'
+  wait_for 10 "only the three grants" bash -c '[[ $(mpsgate status -o json | jq ".grants | length") == 3 ]]'
   lives_on "$before"
+  try_docker rm -f door
+  sed -i '/^channel = "gate"$/d' /etc/mpsgate/config.toml
+  systemctl restart mpsgated
+  wait_for 60 "mpsgated answers" settled
+  wait_for 10 "only the two grants" bash -c '[[ $(mpsgate status -o json | jq ".grants | length") == 2 ]]'
 }
 
 # bats test_tags=before

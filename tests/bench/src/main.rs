@@ -17,6 +17,7 @@ use crate::report::Report;
 mod cases;
 mod count;
 mod fixture;
+mod gate;
 mod hostile;
 mod machine;
 mod measure;
@@ -30,13 +31,14 @@ mod watchdog;
 type Failure = Box<dyn Error>;
 
 const USAGE: &str =
-    "usage: tests/bench/run [--runs N] [--json FILE] [--check] [--dynamic] [--starts] [--idle] [--hostile]
+    "usage: tests/bench/run [--runs N] [--json FILE] [--check] [--dynamic] [--starts] [--idle] [--hostile] [--gate]
   --runs N     runs of each case and of its floor (2000)
   --json FILE  write the figures there, too
   --check      exit status 1 where a budget is not met
   --starts     only mpsgated's start and its memory without grants
   --idle       only the daemon beside grants that do nothing
   --hostile    only the documents that are meant to cost much
+  --gate       only what the gate adds to an attach
   --dynamic    what is exec'd in runc's place is linked dynamically, as Debian's runc and crun are
 MPSGATE_BENCH_NVIDIA_RUNTIME=FILE  nvidia-container-runtime, measured beside";
 
@@ -99,6 +101,7 @@ struct Options {
     starts: bool,
     idle: bool,
     hostile: bool,
+    gate: bool,
 }
 
 impl Options {
@@ -111,6 +114,7 @@ impl Options {
             starts: false,
             idle: false,
             hostile: false,
+            gate: false,
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -121,6 +125,7 @@ impl Options {
                 "--starts" => options.starts = true,
                 "--idle" => options.idle = true,
                 "--hostile" => options.hostile = true,
+                "--gate" => options.gate = true,
                 "--dynamic" => options.dynamic = true,
                 _ => return None,
             }
@@ -169,6 +174,9 @@ fn bench(options: &Options) -> Result<bool, Failure> {
         println!("idle, {} % of a core; {:?}", idle_percent(&node)?, node.memory()?);
         return Ok(true);
     }
+    if options.gate {
+        return Ok(gate::measure(&at)?.print());
+    }
     let hostile = hostile::measure(&at)?;
     if options.hostile {
         report::print_hostile(&hostile);
@@ -204,6 +212,9 @@ fn bench(options: &Options) -> Result<bool, Failure> {
     let rate_full = reserve::measure()?;
     let watchdog = watchdog::measure(&at, &node, &live)?;
     drop(live);
+    wait_until_left(0)?;
+    drop(node);
+    let gate = gate::measure(&at)?;
 
     let programs = ["mpsgate-runtime", "mpsgate-hook"]
         .into_iter()
@@ -226,7 +237,7 @@ fn bench(options: &Options) -> Result<bool, Failure> {
         idle_percent,
         watchdog,
     };
-    let met = report.print();
+    let met = report.print() & gate.print();
     if peer.is_none() {
         println!("\n{PEER_RECORDED}");
     }

@@ -42,18 +42,28 @@ pub(crate) struct Node {
 
 /// Writes the settings and what the simulated NVML shows: so many cards, all managed.
 pub(crate) fn prepare(at: &Workplace, count: usize) -> Result<(), Failure> {
+    let control = at.products.join("fakes/nvidia-cuda-mps-control");
+    prepare_with(at, count, &control, "control")
+}
+
+fn prepare_with(
+    at: &Workplace,
+    count: usize,
+    control: &Path,
+    channel: &str,
+) -> Result<(), Failure> {
     let nvml = at.scratch.join("nvml");
     std::fs::create_dir_all(&nvml)?;
     let library = nvml.join("libnvidia-ml.so.1");
     std::fs::copy(at.products.join("fakes/libnvidia-ml.so.1"), &library)?;
     write_cards(at, &cards(count, &[]))?;
-    let control = at.products.join("fakes/nvidia-cuda-mps-control");
     let mut settings = String::new();
     writeln!(settings, "[runtime]\npath = {:?}", at.runtime())?;
     writeln!(settings, "[gpus]\nmanage = \"all\"")?;
     writeln!(settings, "[inject]\nmode = \"devices\"")?;
     // 60 clients a card, as CUDA 13.1 has, or 400 grants would not fit on eight cards.
     writeln!(settings, "[mps]\nsupervisor = \"fork\"\nmax_clients = 60\ncontrol = {control:?}")?;
+    writeln!(settings, "channel = {channel:?}")?;
     writeln!(settings, "[nvml]\nlibrary = {library:?}")?;
     Ok(std::fs::write(paths::CONFIG_FILE, settings)?)
 }
@@ -74,14 +84,34 @@ impl Node {
     /// Starts the daemon with eight cards, until all are ready.
     pub(crate) fn start(at: &Workplace) -> Result<Self, Failure> {
         prepare(at, CARDS)?;
+        Self::run(at, CARDS)
+    }
+
+    /// The same with one card, whose containers have doors. Its control daemon is NVIDIA's where
+    /// `MG_MPS_CONTROL` names it.
+    pub(crate) fn start_gated(at: &Workplace) -> Result<Self, Failure> {
+        let control = at.program("nvidia-cuda-mps-control");
+        let fakes = at.products.join("fakes");
+        let real = std::env::var_os("MG_MPS_CONTROL").filter(|path| !path.is_empty());
+        std::fs::copy(
+            real.map_or_else(|| fakes.join("nvidia-cuda-mps-control"), Into::into),
+            &control,
+        )?;
+        let server = "nvidia-cuda-mps-server";
+        std::fs::copy(fakes.join(server), at.program(server))?;
+        prepare_with(at, 1, &control, "gate")?;
+        Self::run(at, 1)
+    }
+
+    fn run(at: &Workplace, cards: usize) -> Result<Self, Failure> {
         let daemon = command(at)?.spawn()?;
         let mut node = Self { daemon };
-        let ready = wait_for("eight cards that are ready", || {
+        let ready = wait_for("all cards to be ready", || {
             if let Some(status) = node.daemon.try_wait()? {
                 return Err(format!("mpsgated ended with {status}").into());
             }
             let Ok(status) = status() else { return Ok(false) };
-            Ok(status.cards.iter().filter(|card| card.state == "ready").count() == CARDS)
+            Ok(status.cards.iter().filter(|card| card.state == "ready").count() == cards)
         });
         ready.map_err(|error| {
             let log = std::fs::read_to_string(log(at)).unwrap_or_default();
