@@ -43,6 +43,9 @@ pub enum GateError {
     /// What a client's words need is not there.
     #[error("the capability {0} is missing, without which no client of another uid can attach")]
     Incapable(caps::Capability),
+    /// The filter of system calls could not be installed.
+    #[error("cannot renounce system calls")]
+    Filter(#[source] seccompiler::Error),
     /// A capability could not be given up.
     #[error("cannot give up capabilities")]
     Capabilities(#[from] caps::errors::CapsError),
@@ -57,7 +60,7 @@ impl Remedy for GateError {
             Self::Fs { .. } | Self::File { .. } => Some(
                 "mpsgated makes these files: systemctl status mpsgated; mpsgate status".to_owned(),
             ),
-            Self::System { .. } | Self::Incapable(_) => {
+            Self::System { .. } | Self::Incapable(_) | Self::Filter(_) => {
                 Some("start it as root, or as its unit does".to_owned())
             }
             Self::Taken { path } => {

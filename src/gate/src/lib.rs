@@ -20,6 +20,7 @@ mod door;
 mod doors;
 mod effect;
 mod error;
+pub mod filter;
 #[doc(hidden)]
 pub mod fuzz;
 mod kernel;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use mpsgate_config::LogLevel;
 use mpsgate_edge::logging;
-use mpsgate_gate::{Arguments, Bounds, GateError, Options, Store, confine, lock, serve};
+use mpsgate_gate::{Arguments, Bounds, GateError, Options, Store, confine, filter, lock, serve};
 
 fn main() -> ExitCode {
     mpsgate_edge::run(std::env::args_os(), |arguments: Arguments| {
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         confine::raise_nofile()?;
         // Before the first byte of a container.
         confine::confine()?;
+        filter::install()?;
         serve(&options, store, kept)?;
         Ok::<_, GateError>(mpsgate_edge::ExitCode::Done)
     })

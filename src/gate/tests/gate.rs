@@ -485,6 +485,7 @@ fn holds_two_capabilities(kind: Kind, version: u32) {
         assert_eq!(u64::from_str_radix(&of(name), 16).unwrap(), 0, "{name}");
     }
     assert_eq!(of("NoNewPrivs:"), "1");
+    assert_eq!(of("Seccomp:"), "2", "a filter of system calls");
     drop(stage.bench);
 }
 
