@@ -51,6 +51,7 @@ pub(crate) enum Allowed {
     /// The name of a file that is searched for, or an absolute path.
     NameOrPath(&'static str),
     AbsolutePath,
+    Bool,
     SlicesUid,
     Kubeconfig,
     NodeName,
@@ -119,6 +120,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(inject.mode, InjectMode),
     key!(mps.control, Allowed::AbsolutePath, absolute_path),
     key!(mps.channel, Channel),
+    key!(mps.debug, Allowed::Bool, |value: &DeValue<'_>| value.as_bool()),
     key!(mps.start_timeout_s, "seconds", 1 to 600),
     key!(mps.multiuser, Switch),
     key!(mps.max_clients, "clients", 0 to 60),
@@ -177,6 +179,7 @@ impl fmt::Display for Allowed {
                 write!(f, "the name of a file (\"{example}\") or an absolute path")
             }
             Self::AbsolutePath => f.write_str("an absolute path"),
+            Self::Bool => f.write_str("true or false"),
             Self::SlicesUid => f.write_str("\"any\" or a user's number"),
             Self::Kubeconfig => f.write_str("\"auto\", \"off\" or an absolute path"),
             Self::NodeName => f.write_str("\"auto\" or the name of a Kubernetes node"),

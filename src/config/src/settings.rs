@@ -229,6 +229,8 @@ pub struct Mps {
     pub control: PathBuf,
     /// How containers reach it.
     pub channel: Channel,
+    /// Whether clients under a debugger attach through a door.
+    pub debug: bool,
     /// Seconds that a server may take to start.
     pub start_timeout_s: u32,
     /// Whether one server serves several uids. `Auto`: if the installed binary can.
@@ -246,6 +248,7 @@ impl Default for Mps {
         Self {
             control: "/usr/bin/nvidia-cuda-mps-control".into(),
             channel: Channel::Control,
+            debug: false,
             start_timeout_s: 60,
             multiuser: Switch::Auto,
             max_clients: 0,

@@ -111,7 +111,7 @@ fn write(
         id: grant.key.container_id.to_string(),
         uid: grant.uid,
         any_uid,
-        debug: false,
+        debug: daemon.settings.now().mps.debug,
         cgroup: cgroup.cloned(),
     };
     let name = grant.key.instance.as_str();

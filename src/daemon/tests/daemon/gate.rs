@@ -55,6 +55,7 @@ fn a_grant_has_a_door_from_its_reservation_to_its_end() {
         assert_eq!(hello(grant), 9);
         assert_eq!(told(&node, grant).cgroup, None, "nobody is served yet");
     }
+    assert!(!told(&node, &one).debug);
     let init = Container::new();
     let cgroup = need!(Cgroup::new("gate"));
     cgroup.add(&init);
@@ -180,4 +181,14 @@ fn another_channel_concerns_new_grants_alone_and_the_gate_goes_with_the_last_doo
     daemon.release(&old.key);
     wait_for("the gate ends", || matches!(node.mps(0).gate(), Ok(None)));
     assert!(doors(&node).is_empty());
+}
+
+#[test]
+fn debuggers_are_let_through_where_the_settings_say_so() {
+    need!(root());
+    let mut node = gated();
+    node.config.mps.debug = true;
+    let daemon = node.start();
+    let grant = daemon.reserve(request("web", 2)).unwrap();
+    assert!(told(&node, &grant).debug);
 }
