@@ -188,18 +188,21 @@ impl Hardware {
     }
 
     /// Starts the card's gate where new containers are to have doors, or one `has_doors`, and none
-    /// serves; ends it where neither is so. Safe to repeat.
-    pub(crate) fn keep_gate(&self, mps: &MpsInstance, has_doors: bool) -> Result<(), MpsError> {
+    /// serves; ends it where neither is so. Whether one was started. Safe to repeat.
+    pub(crate) fn keep_gate(&self, mps: &MpsInstance, has_doors: bool) -> Result<bool, MpsError> {
         let spawner = self.spawner.as_ref();
         if has_doors || self.settings.now().mps.channel == Channel::Gate {
-            if mps.ensure_gate(spawner, &self.paths.gate)? {
+            let started = mps.ensure_gate(spawner, &self.paths.gate)?;
+            if started {
                 log::info!(uuid = mps.uuid(); "gate started");
             }
-        } else if mps.gate()?.is_some() {
+            return Ok(started);
+        }
+        if mps.gate()?.is_some() {
             mps.end_gate(spawner)?;
             log::info!(uuid = mps.uuid(); "gate ended: no container has a door, and none is to");
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Whether one server takes clients of all uids.

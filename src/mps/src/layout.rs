@@ -90,11 +90,9 @@ impl MpsDirectories {
             return Err(MpsError::NotPlainPath { path: root.to_path_buf() });
         }
         let dirs = Self { base: root.join(name), links };
-        let longest = [
-            dirs.pipe_dir().join("control_privileged"),
-            dirs.client_dir().join("control"),
-            dirs.door_dir(&"0".repeat(doors::NAME)).join("control"),
-        ];
+        // Not of a door: the gate binds it by its directory's descriptor.
+        let longest =
+            [dirs.pipe_dir().join("control_privileged"), dirs.client_dir().join("control")];
         for path in longest {
             let length = path.as_os_str().len();
             if length > SUN_PATH_MAX {

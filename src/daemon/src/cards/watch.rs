@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_mps::{Connections, ControlDaemon, Glance, MpsInstance};
+use mpsgate_mps::{Connections, ControlDaemon, Glance, MpsError, MpsInstance};
 use mpsgate_node::card::{Health, Trouble};
 use tokio::time::Instant;
 
@@ -16,9 +16,8 @@ use super::CardTask;
 use super::pending::Pending;
 use super::servers::Servers;
 use super::wedge::WedgeWatch;
-use crate::error::chain;
 use crate::hardware::Hardware;
-use crate::hardware::control::{Makers, Sight, look, served, view};
+use crate::hardware::control::{Makers, Sight, look, mps_trouble, served, view};
 use crate::{DaemonError, process};
 
 /// Between two looks while grants live on the card, and while none does.
@@ -28,6 +27,9 @@ const IDLE: Duration = Duration::from_secs(5);
 const UNASKED: Duration = Duration::from_secs(30);
 /// The same where the kernel does not show what the daemon does.
 const UNSEEN: Duration = Duration::from_secs(2);
+
+/// Looks that may find no gate, one after the other: one that was just started has not begun yet.
+const GATE_STARTS: u32 = 3;
 
 /// What the looks have shown so far.
 #[derive(Debug)]
@@ -42,6 +44,10 @@ pub(super) struct Watch {
     mark: u64,
     /// What is wrong with its files.
     pub(super) files: Option<Trouble>,
+    /// What is wrong with its gate.
+    pub(super) gate: Option<Trouble>,
+    /// Looks, one after the other, that found no gate and started one.
+    gate_starts: u32,
     pub(super) wedge: WedgeWatch,
     pub(super) pending: Pending,
     pub(super) servers: Servers,
@@ -69,6 +75,8 @@ impl Default for Watch {
             seen: Connections::default(),
             mark: 0,
             files: None,
+            gate: None,
+            gate_starts: 0,
             wedge: WedgeWatch::default(),
             pending: Pending::default(),
             servers: Servers::default(),
@@ -102,12 +110,8 @@ impl CardTask {
             (gate, look(&seen_mps, &seen_daemon, mark, makers))
         };
         let (gate, sight) = self.daemon.blocking("look at a control daemon", work).await?;
-        if let Err(error) = gate {
-            let reason = chain(&error);
-            log::error!(uuid = self.uuid.as_str(), reason; "the gate is not as it should be");
-        }
         self.watch.mark = sight.mark;
-        self.note_files(&sight);
+        self.note_files(&sight, gate);
         let hinted = self.read_events(&sight.events);
         self.watch.makers = sight.makers;
         self.evaluate_servers().await;
@@ -175,7 +179,7 @@ impl CardTask {
             || self.server_pids().iter().any(|pid| process::identify(*pid).is_none())
     }
 
-    fn note_files(&mut self, sight: &Sight) {
+    fn note_files(&mut self, sight: &Sight, gate: Result<bool, MpsError>) {
         self.watch.files = match &sight.files {
             Ok(repairs) => {
                 for repair in repairs {
@@ -185,6 +189,32 @@ impl CardTask {
             }
             Err(trouble) => Some(trouble.clone()),
         };
+        self.watch.gate = self.gate_trouble(gate);
         self.reassess();
+    }
+
+    /// What is wrong with the card's gate, of which one look after the other has had to start one.
+    fn gate_trouble(&mut self, gate: Result<bool, MpsError>) -> Option<Trouble> {
+        match gate {
+            Err(error) => {
+                let Trouble { why, hint } = mps_trouble(&error);
+                Some(Trouble::new(format!("has no gate: {why}"), hint))
+            }
+            Ok(false) => {
+                self.watch.gate_starts = 0;
+                None
+            }
+            Ok(true) => {
+                self.watch.gate_starts += 1;
+                (self.watch.gate_starts >= GATE_STARTS).then(|| {
+                    let minor = self.card_id().map_or(0, |card| card.minor);
+                    let hint = format!(
+                        "systemctl status mpsgate-gate@{minor}; without systemd \
+                         /run/mpsgate/mps/{minor}/log/gate.log"
+                    );
+                    Trouble::new("has a gate that ends again and again", hint)
+                })
+            }
+        }
     }
 }

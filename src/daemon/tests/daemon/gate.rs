@@ -128,6 +128,11 @@ fn without_a_gate_nothing_is_granted_and_the_refusal_says_where_to_look() {
     assert!(refusal.hint.contains("mpsgate-gate@0"));
     assert_eq!(daemon.granted_mib(), 0);
     assert!(doors(&node).is_empty());
+    wait_for("the card says it", || {
+        daemon.card(0).state.contains("has a gate that ends again and again")
+    });
+    let refusal = daemon.reserve(request("web", 2)).unwrap_err();
+    assert!(refusal.sentence.contains("has a gate that ends again and again"), "{refusal:?}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::error::MpsError;
 /// Where they lie.
 pub(super) const CLIENTS: &str = "clients";
 /// Characters of a name: 32 hexadecimal digits.
-pub(super) const NAME: usize = 32;
+const NAME: usize = 32;
 
 impl MpsDirectories {
     /// Where the containers' own directories are.
