@@ -116,6 +116,14 @@ refusal() {
   assert_contains "what the engine shows" "$stderr" "mpsgate: refused container" "[$code]" "hint: "
 }
 
+# control_anew SED: other settings, and control daemons that are started by them.
+control_anew() {
+  daemon_stop
+  mps_kill
+  settings "$1"
+  daemon_start
+}
+
 # engine_client NAME UID: NVIDIA's client library in it is seen by its card's control daemon. There
 # is no server without a card: the daemon's own log says who came.
 engine_client() {

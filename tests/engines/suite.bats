@@ -79,6 +79,25 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
   own_ipc_ends
 }
 
+@test "with mps.channel = \"gate\" NVIDIA's own client is served through a door of its container's own" {
+  rootfs_libcuda "$MG/client" 2>"$MG/why" || skip "$(tail -n 1 "$MG/why")"
+  local word=4711 dir
+  mkdir -p "$MG/gated"
+  cp "$(control_program)" "$MG_OUT/fakes/nvidia-cuda-mps-server" "$MG/gated/"
+  control_anew "$SETTINGS"$'\n'"s|^control = .*|control = \"$MG/gated/nvidia-cuda-mps-control\"\\nchannel = \"gate\"|"
+  for dir in /run/mpsgate/mps/[0-9]*; do echo "$word" >"$dir/log/fake-server-status"; done
+  engine_up got --ipc --gpu 7Gi --mount "$MG/client" -- sleep 600
+  dir=$(init_env got CUDA_MPS_PIPE_DIRECTORY)
+  engine_exec got ls -A "$dir"
+  assert_equal "its directory" "$stdout" control
+  engine_exec any got sh -c "export CUDA_MPS_PIPE_DIRECTORY=$dir; $(libcuda_command /mnt) </dev/null"
+  assert_equal "cuInit" "${stdout##* }" "$word"
+  engine_remove got
+  assert_free
+  wait_for 10 "its door is closed" bash -c '[[ -z $(ls -A /run/mpsgate/mps/*/clients/ | grep json) ]]'
+  control_anew "$SETTINGS"
+}
+
 # bats test_tags=machine
 @test "stop, start, end: one grant for each instance, none in between" {
   local id first
