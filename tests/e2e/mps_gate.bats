@@ -61,6 +61,7 @@ descriptors() { find "/proc/$(pgrep -f "^$MG/control/nvidia-cuda-mps-control" | 
 
 descriptors_are() { (($(descriptors) <= $1)); } # AT MOST
 
+# bats test_tags=runtime
 @test "a granted container sees one socket, its client is served, and the control daemon sees the gate and the client's uid" {
   local uid
   for uid in 0 1000; do
@@ -75,6 +76,7 @@ descriptors_are() { (($(descriptors) <= $1)); } # AT MOST
   done
 }
 
+# bats test_tags=runtime
 @test "a client of another uid than its grant's is ended, by name, and so is one with another container's door" {
   granted one 2Gi --ann mpsgate.io/gpu=0
   granted other 2Gi --ann mpsgate.io/gpu=0
@@ -91,6 +93,7 @@ descriptors_are() { (($(descriptors) <= $1)); } # AT MOST
   cu_init other "$WORD"
 }
 
+# bats test_tags=runtime
 @test "a bundle that is created again gets a door of its own, also where its last one is gone" {
   granted again 2Gi --ann mpsgate.io/gpu=0
   cu_init again "$WORD"

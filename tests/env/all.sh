@@ -59,7 +59,7 @@ for name in differential gpu; do target "test-$name"; done
 # Then the machines, which are patient, and beside them what waits for nobody.
 {
   if [[ $ci == ci ]]; then
-    target test-vm VM="crun-grant crun-differential crun-mps_client runc-systemd-limits_memory scheduler live reboot packages"
+    target test-vm VM="crun-grant crun-differential crun-mps_client crun-mps_gate runc-systemd-limits_memory scheduler live reboot packages"
   else
     target test-vm
     target test-vm MG_VM_SUITE=sid VM="scheduler live engines packages"
