@@ -123,6 +123,8 @@ struct Gate {
     said: Option<String>,
     /// Nobody is accepted, and no hello is asked for, before this.
     rest: Option<Instant>,
+    /// The last connection could not be accepted.
+    is_short: bool,
     looked: Instant,
     last: u64,
     /// Nobody is accepted any more, at new doors either.
@@ -154,6 +156,7 @@ impl Gate {
             hello: None,
             said: None,
             rest: None,
+            is_short: false,
             looked: Instant::now(),
             last: 0,
             is_ending: false,
@@ -199,6 +202,7 @@ impl Gate {
             }
             match sockets::accept(listener.as_fd(), &hello) {
                 Ok(Accepted::Client(client, peer)) => {
+                    self.is_short = false;
                     let mut effects = Vec::new();
                     let now = Instant::now();
                     let id = self.doors.accepted(&name, peer, now, &ThisKernel, &mut effects);
@@ -219,7 +223,10 @@ impl Gate {
                 }
                 Ok(Accepted::Nobody) => return,
                 Err(error) => {
-                    log::error!(error:%; "no connection can be accepted, for now");
+                    // Tried again ten times a second, and said once.
+                    if !std::mem::replace(&mut self.is_short, true) {
+                        log::error!(error:%; "no connection can be accepted, for now");
+                    }
                     self.rest = Some(Instant::now() + RETRY);
                     return self.listen_everywhere();
                 }

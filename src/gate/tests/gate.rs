@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use mpsgate_gate::Container;
 use mpsgate_host::cgroup::{self, CgroupId, Membership};
-use mpsgate_mps::{ControlDaemon, MpsInstance};
+use mpsgate_mps::{ControlDaemon, MpsInstance, Signal};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
@@ -99,12 +99,7 @@ impl Stage {
 
     /// What cuInit says to a client at that door, started below `around`.
     fn attach(&self, name: &str, around: &[&str]) -> i32 {
-        let mut child = self.client(name, around);
-        let mut said = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
-        drop(child.stdin.take());
-        child.wait().unwrap();
-        said.trim().split_once(' ').unwrap_or_else(|| panic!("{said:?}")).1.parse().unwrap()
+        said(&mut self.client(name, around))
     }
 
     fn client(&self, name: &str, around: &[&str]) -> std::process::Child {
@@ -145,7 +140,7 @@ fn start_again(bench: &Bench) -> u32 {
 /// Asks a program of the bench to end, and waits for it.
 fn end(bench: &Bench, pid: u32) -> Option<i32> {
     let raw = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
-    rustix::process::kill_process(raw, rustix::process::Signal::TERM).unwrap();
+    rustix::process::kill_process(raw, Signal::TERM).unwrap();
     bench.status_of(pid)
 }
 
@@ -454,7 +449,7 @@ fn a_death_is_a_restart(kind: Kind, version: u32) {
     let (gate, socket) = manager.serve_both();
     let (codes, _) = manager.restart(gate, count("MPSGATE_TEST_KILLS", 5), |bench, gate| {
         let pid = rustix::process::Pid::from_raw(gate.try_into().unwrap()).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
         bench.status_of(gate);
     });
     let known = [SERVERS_WORD, WITHOUT_MPS, CONNECTION_FAILED];
@@ -519,6 +514,103 @@ fn does_not_begin_without_its_capabilities(kind: Kind, version: u32) {
     }
 }
 
+/// Clients wait for a control daemon that is stopped, and are served when it goes on; those of a dead
+/// one wait for the next, which the gate finds at the same place.
+fn a_daemon_that_hangs_or_dies_is_waited_for(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    stage.reserve(MINE);
+    stage.tell(MINE, 0, Some(own_cgroup()));
+    assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
+    let signal = |signal| stage.daemon.process.signal(signal).unwrap();
+    signal(Signal::STOP);
+    let mut waiting = stage.client(MINE, &[]);
+    // Longer than the gate waits for one answer.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert!(waiting.try_wait().unwrap().is_none());
+    signal(Signal::CONT);
+    assert_eq!(said(&mut waiting), SERVERS_WORD);
+
+    signal(Signal::KILL);
+    stage.card.servers_alive().iter().for_each(|server| server.signal(Signal::KILL).unwrap());
+    let mut waiting = stage.client(MINE, &[]);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(waiting.try_wait().unwrap().is_none());
+    wait_for("servers are gone", || stage.card.servers_alive().is_empty());
+    let limit = std::time::Duration::from_secs(10);
+    stage.card.ensure_running(&mpsgate_mps::ForkSpawner, limit).unwrap();
+    let status = stage.card.dirs().log_dir().join("fake-server-status");
+    fs::write(status, SERVERS_WORD.to_string()).unwrap();
+    stage.card.dirs().renew_links().unwrap();
+    assert_eq!(said(&mut waiting), SERVERS_WORD);
+}
+
+/// What cuInit says to a client that was started before.
+fn said(client: &mut std::process::Child) -> i32 {
+    let mut said = String::new();
+    BufReader::new(client.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    drop(client.stdin.take());
+    client.wait().unwrap();
+    said.trim().split_once(' ').unwrap_or_else(|| panic!("{said:?}")).1.parse().unwrap()
+}
+
+/// A link in the place of a container's directory leads nowhere, and hurts no other container.
+fn a_directory_that_is_a_link_is_not_served(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    let elsewhere = stage.bench.dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, stage.directory(OTHER)).unwrap();
+    let container =
+        Container { id: "c".into(), uid: 0, any_uid: false, debug: false, cgroup: None };
+    let file = stage.card.dirs().clients_dir().join(format!("{OTHER}.json"));
+    fs::write(&file, container.write().unwrap()).unwrap();
+    stage.reserve(MINE);
+    stage.tell(MINE, 0, Some(own_cgroup()));
+    assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
+    assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+}
+
+/// Where it has no descriptors left it waits until it has, and no client goes on without MPS.
+fn without_descriptors_clients_wait(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    stage.reserve(MINE);
+    stage.tell(MINE, 0, Some(own_cgroup()));
+    let has = u64::try_from(descriptors(stage.gate)).unwrap();
+    let limit = rustix::process::Rlimit { current: Some(has + 8), maximum: Some(has + 8) };
+    let gate = rustix::process::Pid::from_raw(stage.gate.try_into().unwrap());
+    rustix::process::prlimit(gate, rustix::process::Resource::Nofile, limit).unwrap();
+    let held: Vec<OwnedFd> = (0..40).map(|_| dial(&stage.directory(MINE)).unwrap()).collect();
+    assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD, "when those that say nothing are ended");
+    drop(held);
+    assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
+}
+
+/// A control daemon that speaks otherwise is not served: clients wait, and none goes on without MPS.
+#[test]
+fn a_hello_of_another_length_is_not_passed_on() {
+    let stage = need!(Stage::new(Kind::Fake, 550));
+    end(&stage.bench, stage.gate);
+    let link = stage.card.dirs().client_dir().join("control");
+    fs::remove_file(&link).unwrap();
+    let other = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let other = other.unwrap();
+    rustix::net::bind(&other, &SocketAddrUnix::new(&link).unwrap()).unwrap();
+    rustix::net::listen(&other, 8).unwrap();
+    let log = stage.bench.dir.path().join("gate.log");
+    let mut command = Command::new(stage.bench.dir.path().join("mpsgate-gate"));
+    command.args(["--card", "0", "--mps"]).arg(stage.bench.dir.path().join("mps"));
+    command.env_clear().stderr(fs::File::create(&log).unwrap());
+    stage.bench.keep(command);
+    stage.reserve(MINE);
+    let client = dial(&stage.directory(MINE)).unwrap();
+    let asked = rustix::net::accept(&other).unwrap();
+    send(&asked, b"ten bytes.", SendFlags::NOSIGNAL).unwrap();
+    wait_for("the gate says it", || {
+        fs::read_to_string(&log).unwrap().contains("its hello has 10 bytes, and 9 are known")
+    });
+    let nothing = recv(&client, &mut [0_u8; 64], RecvFlags::DONTWAIT);
+    assert_eq!(nothing.unwrap_err(), rustix::io::Errno::AGAIN, "no hello, and not closed");
+}
+
 macro_rules! on_each {
     ($($name:ident)+) => {
         mod real_535 { $(#[test] fn $name() { super::$name(super::Kind::Real, 535); })+ }
@@ -536,4 +628,7 @@ on_each! {
     holds_two_capabilities
     serves_a_card_alone
     does_not_begin_without_its_capabilities
+    a_daemon_that_hangs_or_dies_is_waited_for
+    a_directory_that_is_a_link_is_not_served
+    without_descriptors_clients_wait
 }
