@@ -81,14 +81,19 @@ descriptors_are() { (($(descriptors) <= $1)); } # AT MOST
   granted one 2Gi --ann mpsgate.io/gpu=0
   granted other 2Gi --ann mpsgate.io/gpu=0
   assert_equal "doors" "$(doors)" 2
-  cu_init one "$ENDED" --user 1000
+  local door cgroup client
+  door=$(door_of one) cgroup=$(jq -r .container.cgroup.path "$door.json")
+  client=("$MG_OUT/fakes/cuda-client" "$(find "$MG/rootfs/usr/bin" -name 'libcuda.so.1')")
+  # In the container's cgroup, as another user. Not by exec: crun 1.21 takes --user 1000 for root.
+  try any env CUDA_MPS_PIPE_DIRECTORY="$door" sh -c 'echo $$ >"$0/cgroup.procs" && exec setpriv --reuid 1000 --regid 1000 --clear-groups "$@"' \
+    "$cgroup" "${client[@]}"
+  assert_equal "cuInit as another user" "${stdout##* }" "$ENDED"
   ended one uid
   # From the host, beside the container: its process is in no container's cgroup.
-  local door
-  door=$(door_of one)
-  try any env CUDA_MPS_PIPE_DIRECTORY="$door" "$MG_OUT/fakes/cuda-client" "$(find "$MG/rootfs/usr/bin" -name 'libcuda.so.1')"
+  try any env CUDA_MPS_PIPE_DIRECTORY="$door" "${client[@]}"
   assert_equal "cuInit from the host" "${stdout##* }" "$ENDED"
   ended one elsewhere
+  refused thief E_MPS_MOUNT --jq ".mounts += [{destination: \"/x\", type: \"bind\", source: \"$door\", options: [\"bind\"]}]"
   cu_init one "$WORD"
   cu_init other "$WORD"
 }

@@ -514,8 +514,8 @@ fn does_not_begin_without_its_capabilities(kind: Kind, version: u32) {
     }
 }
 
-/// Clients wait for a control daemon that is stopped, and are served when it goes on; those of a dead
-/// one wait for the next, which the gate finds at the same place.
+/// Clients wait for a control daemon that is stopped, and are served when it goes on; those of a
+/// dead one wait for the next, which the gate finds at the same place.
 fn a_daemon_that_hangs_or_dies_is_waited_for(kind: Kind, version: u32) {
     let stage = need!(Stage::new(kind, version));
     stage.reserve(MINE);
@@ -584,7 +584,7 @@ fn without_descriptors_clients_wait(kind: Kind, version: u32) {
     assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
 }
 
-/// A control daemon that speaks otherwise is not served: clients wait, and none goes on without MPS.
+/// A control daemon that speaks otherwise is not served: clients wait, and none goes on without it.
 #[test]
 fn a_hello_of_another_length_is_not_passed_on() {
     let stage = need!(Stage::new(Kind::Fake, 550));
