@@ -46,7 +46,9 @@ bats_require_minimum_version 1.5.0
 /usr/share/licenses/mpsgate-scheduler/LICENSE
 /usr/share/licenses/mpsgate-scheduler/THIRD-PARTY
 /usr/share/lintian/overrides/mpsgate-scheduler
+/usr/share/zsh/site-functions/_mpsgate-gate
 /usr/share/zsh/site-functions/_mpsgate-scheduler
+/usr/share/zsh/vendor-completions/_mpsgate-gate
 /usr/share/zsh/vendor-completions/_mpsgate-scheduler
 /usr/share/doc/kubectl-inspect-cgpu/CHANGELOG.md
 /usr/share/doc/kubectl-inspect-cgpu/THIRD-PARTY.gz

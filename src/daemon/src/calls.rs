@@ -1,6 +1,7 @@
 //! What callers want: reserve, activate, release, report, status, enable, disable.
 
 mod activate;
+mod door;
 mod prepare;
 mod reserve;
 

@@ -23,11 +23,12 @@ use crate::api_server::ApiServer;
 use crate::around::Around;
 use crate::cdi;
 use crate::counters::Events;
+use crate::doors::Door;
 use crate::hardware::Hardware;
 use crate::orders::{LimitOrder, Order};
 use crate::settings::Settings;
 use crate::token_store::Tokens;
-use crate::{DaemonError, Paths, doors, exec_record, record, tell};
+use crate::{DaemonError, Paths, exec_record, record, tell};
 
 /// How long cards are waited for after a start: by READY=1, so that containers that are restarted
 /// at boot find them ready, and by callers.
@@ -150,7 +151,11 @@ impl Daemon {
                 // The task is gone only at shutdown; the cgroup's end does the same.
                 let _ = self.limits.send(LimitOrder::Clear(entry));
             }
-            Effect::CloseDoor(grant) => doors::close(&self.paths, &grant),
+            Effect::CloseDoor(grant) => {
+                if let Some(door) = Door::of(&self.paths, &grant) {
+                    door.close();
+                }
+            }
             Effect::Cap(card) => {
                 self.order(&card, Order::Cap { reply: None });
             }

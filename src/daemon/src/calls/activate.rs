@@ -9,11 +9,11 @@ use mpsgate_model::{Code, GpuUuid, Refusal};
 use mpsgate_node::card::Card;
 
 use super::prepare::{limit, server};
-use super::{Answer, refused};
+use super::{Answer, door, refused};
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
-use crate::{cgroup, doors, ends, process};
+use crate::{cgroup, ends, process};
 use mpsgate_host::clock::now_ms;
 
 pub(super) async fn activate(
@@ -54,7 +54,7 @@ pub(super) async fn activate(
             }
             let prepared = prepared(daemon, line, &entry)
                 .await
-                .and_then(|()| doors::admit(daemon, &entry.grant, call.cgroup.as_ref()));
+                .and_then(|()| door::admit(daemon, &entry.grant, call.cgroup.as_ref()));
             if prepared.is_ok() && entry.grant.uses_mps() {
                 daemon.limit(&entry).await;
             }

@@ -13,12 +13,12 @@ use mpsgate_node::Reserved;
 use tokio::time::timeout;
 
 use super::prepare::server;
-use super::{Answer, refused};
+use super::{Answer, door, refused};
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
 use crate::orders::Order;
-use crate::{DaemonError, cdi, doors, ends, process, tokens};
+use crate::{DaemonError, cdi, ends, process, tokens};
 use mpsgate_host::clock::now_ms;
 
 /// How long a container waits for the last processes of its previous instance, and how often they
@@ -173,7 +173,7 @@ async fn grant(
         }
     }
     if let Err(refusal) =
-        line.wait("the container's door to MPS is being opened", doors::open(daemon, &grant)).await
+        line.wait("the container's door to MPS is being opened", door::open(daemon, &grant)).await
     {
         give_up(daemon, &call.key);
         return Err(refusal);

@@ -1,0 +1,89 @@
+//! A container's door, on its way from a reservation to a grant.
+
+use std::time::Duration;
+
+use mpsgate_host::cgroup::CgroupId;
+use mpsgate_model::door::Container;
+use mpsgate_model::{Code, Grant, Refusal};
+
+use crate::daemon::Daemon;
+use crate::doors::Door;
+
+/// How long a socket is waited for. The gate makes one within a millisecond of the file; one that
+/// systemd is just starting again takes a tenth of a second.
+const LIMIT: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Opens a reservation's door, where it has one; returns once clients can connect.
+pub(super) async fn open(daemon: &Daemon, grant: &Grant) -> Result<(), Refusal> {
+    let Some(door) = Door::of(&daemon.paths, grant) else { return Ok(()) };
+    tell(daemon, grant, &door, None)?;
+    let opened = async {
+        while !door.is_open() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, opened).await.map_err(|_| {
+        let (card, seconds) = (label(grant), LIMIT.as_secs());
+        let why = format!(
+            "the gate of GPU {card} has not opened the container's door to MPS within {seconds} s"
+        );
+        refusal(grant, why)
+    })
+}
+
+/// Tells the gate whose processes are this grant's; from now on they are served.
+pub(super) fn admit(
+    daemon: &Daemon,
+    grant: &Grant,
+    cgroup: Option<&CgroupId>,
+) -> Result<(), Refusal> {
+    let Some(door) = Door::of(&daemon.paths, grant) else { return Ok(()) };
+    let cgroup = cgroup.ok_or_else(|| {
+        Refusal::new(
+            Code::Cgroup,
+            "it has no cgroup of its own, by which the gate would know its processes",
+            "let the engine give it one; or set mps.channel = \"control\" in \
+             /etc/mpsgate/config.toml (docs/gate.md)",
+        )
+    })?;
+    tell(daemon, grant, &door, Some(cgroup))
+}
+
+fn tell(
+    daemon: &Daemon,
+    grant: &Grant,
+    door: &Door<'_>,
+    cgroup: Option<&CgroupId>,
+) -> Result<(), Refusal> {
+    let any_uid = {
+        let node = daemon.node();
+        let card = grant.cards.first().and_then(|card| node.card(&card.uuid));
+        card.is_some_and(|card| card.multiuser)
+    };
+    let container = Container {
+        id: grant.key.container_id.to_string(),
+        uid: grant.uid,
+        any_uid,
+        debug: daemon.settings.now().mps.debug,
+        cgroup: cgroup.cloned(),
+    };
+    door.tell(&container).map_err(|why| {
+        let card = label(grant);
+        refusal(grant, format!("the gate of GPU {card} cannot be told of the container: {why}"))
+    })
+}
+
+fn label(grant: &Grant) -> String {
+    let card = grant.cards.first();
+    card.map(|card| format!("{} ({})", card.index, card.uuid)).unwrap_or_default()
+}
+
+fn refusal(grant: &Grant, why: String) -> Refusal {
+    let minor = grant.cards.first().map(|card| card.minor).unwrap_or_default();
+    let hint = format!(
+        "systemctl status mpsgate-gate@{minor}; journalctl -u mpsgate-gate@{minor} -n 50; without \
+         systemd /run/mpsgate/mps/{minor}/log/gate.log"
+    );
+    Refusal::new(Code::GpuUnhealthy, why, hint)
+}
