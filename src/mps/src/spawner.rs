@@ -120,8 +120,7 @@ impl Spawner for ForkSpawner {
         let mut command = Command::new(program);
         let card = mps.card().to_string();
         command.args(["--card", &card, "--mps"]).arg(mps.dirs().root()).env_clear();
-        let log = LogFile::new(mps.dirs().log_dir().join("gate.log"));
-        detach(command, program, &log).map(|_| ())
+        detach(command, program, &mps.dirs().gate_log()).map(|_| ())
     }
 }
 

@@ -21,7 +21,8 @@ use crate::process;
 /// How long an idle server of another uid may take to end, and how often it is looked for.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 const SHUTDOWN_LOOK: Duration = Duration::from_millis(20);
-/// The control daemon writes some 250 bytes for each command into a log that lies in memory.
+/// The control daemon writes some 250 bytes for each command into a log that lies in memory, and a
+/// gate some 200 for each client.
 const LOG_BYTES: u64 = 4 << 20;
 /// How the name of a server's shared region begins (libcuda and servers of 535 and 550).
 const REGION_NAME: &str = "/dev/shm/cuda.shm.";
@@ -131,6 +132,9 @@ pub(crate) fn look(
             end
         }
     };
+    if let Err(error) = mps.dirs().gate_log().trim(LOG_BYTES) {
+        log::warn!(card = mps.card(), reason = chain(&error); "gate log not trimmed");
+    }
     let files = mps.dirs().repair().map_err(|error| mps_trouble(&error));
     let connections = mps.connections(daemon);
     Sight { glance: mps.glance(daemon), files, events, mark, connections, makers }

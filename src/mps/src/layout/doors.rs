@@ -21,6 +21,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use super::walk::{entries, make_own, open_child, unlink};
 use super::{MpsDirectories, note};
 use crate::error::MpsError;
+use crate::log_file::LogFile;
 
 /// Where they lie.
 pub(super) const CLIENTS: &str = "clients";
@@ -44,6 +45,12 @@ impl MpsDirectories {
     #[must_use]
     pub fn gate_lock(&self) -> PathBuf {
         self.base.join("gate.lock")
+    }
+
+    /// Receives what the gate prints where no journal does.
+    #[must_use]
+    pub fn gate_log(&self) -> LogFile {
+        LogFile::new(self.log_dir().join("gate.log"))
     }
 
     /// Makes a container's directory where there is none, and writes its file.
