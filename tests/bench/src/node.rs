@@ -99,6 +99,7 @@ impl Node {
         )?;
         let server = "nvidia-cuda-mps-server";
         std::fs::copy(fakes.join(server), at.program(server))?;
+        end_control_daemons()?;
         prepare_with(at, 1, &control, "gate")?;
         Self::run(at, 1)
     }
@@ -213,6 +214,25 @@ pub(crate) fn wait_for(
     is_so: impl FnMut() -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
     mpsgate_testing::try_wait_for(what, Duration::from_micros(200), is_so)
+}
+
+/// Ends what is left of a node before: a control daemon of another program is not adopted.
+fn end_control_daemons() -> Result<(), Failure> {
+    wait_for("the control daemons of before to end", || {
+        let mut is_left = false;
+        for entry in std::fs::read_dir("/proc")?.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            // The kernel keeps 15 letters of a name.
+            let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            if name.trim_end() == "nvidia-cuda-mps" {
+                is_left = true;
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+        Ok(!is_left)
+    })
 }
 
 /// Until reservations and grants other than `standing` ones are gone.
