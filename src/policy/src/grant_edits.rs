@@ -13,8 +13,10 @@ use crate::reach::{is_card, nodes_away};
 
 /// Where a granted container finds its end of the MPS channel.
 pub const CLIENT_DIRECTORY: &str = "/run/mpsgate/mps";
-/// Seconds for the hook: the daemon's answer and its own checks take milliseconds.
-pub(crate) const HOOK_TIMEOUT_S: u32 = 10;
+/// Seconds for the hook: its own checks and mpsgated's answer take milliseconds, but an MPS server
+/// that has to be started once more takes seconds. Below kubelet's limit for a request to the
+/// engine, 2 minutes.
+pub(crate) const HOOK_TIMEOUT_S: u32 = 40;
 /// The hook's whole environment. Explicit, because a hook without one inherits the runtime's.
 pub(crate) const HOOK_ENV: &str = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
 /// What gives a node its CDI specification.

@@ -31,9 +31,11 @@ use crate::process;
 use crate::record::{self, Found};
 use crate::report::chain;
 
-/// Longest wait for the daemon: below the timeout that the shim gives the hook, so that a person
-/// reads our sentence instead of the runtime's.
-const DAEMON_LIMIT: Duration = Duration::from_secs(5);
+/// Longest wait for a daemon that tells of its progress: it may have a server to start, on a card
+/// whose control daemon died after the reservation or while mpsgated itself was restarted. Below the
+/// timeout that the shim gives the hook, so that a person reads our sentence instead of the
+/// runtime's. One that tells nothing is waited for as everywhere, 2 s.
+const DAEMON_LIMIT: Duration = Duration::from_secs(30);
 
 const USAGE: &str = "usage: mpsgate-hook createRuntime [--root=DIR --instance=ID | --mounts] < state.json\n       \
     mpsgate-hook poststop --root=DIR --instance=ID < state.json\n\
