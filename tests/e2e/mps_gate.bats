@@ -122,6 +122,33 @@ descriptors_are() { (($(descriptors) <= $1)); } # AT MOST
   cu_init root "$WORD"
 }
 
+# limits: what the server gives its next client, and the next server its first.
+limits() {
+  local server
+  server=$(control get_server_list)
+  [[ -z $server ]] || control "get_device_pinned_mem_limit $server 0"
+  control "get_default_device_pinned_mem_limit 0"
+}
+control() { echo "$1" | CUDA_MPS_PIPE_DIRECTORY=$card/pipe "$MG/control/nvidia-cuda-mps-control"; } # COMMAND
+
+@test "a client is handed over to a server that has its container's limit, and the default is the smallest" {
+  granted small 1Gi --ann mpsgate.io/gpu=0
+  granted large 3Gi --ann mpsgate.io/gpu=0
+  local id
+  for id in small large large small large; do
+    cu_init "$id" "$WORD"
+    case $id in
+      small) assert_equal "limits" "$(limits)" $'1G\n1G' ;;
+      large) assert_equal "limits" "$(limits)" $'3G\n1G' ;;
+    esac
+  done
+  delete small
+  wait_for 10 "the default is the only one's" default_is 3G
+  cu_init large "$WORD"
+}
+
+default_is() { [[ $(control "get_default_device_pinned_mem_limit 0") == "$1" ]]; } # LIMIT
+
 @test "words that cost a shared daemon a descriptor each, and silence, cost it nothing, and a neighbour attaches" {
   local before instance pids
   granted flood 2Gi --ann mpsgate.io/gpu=0
@@ -141,14 +168,20 @@ descriptors_are() { (($(descriptors) <= $1)); } # AT MOST
 }
 
 @test "neither mpsgated's restart nor the gate's death ends an attached client or keeps a new one from attaching" {
-  local before client
+  local before client waiting
   granted c 2Gi --ann mpsgate.io/gpu=0 --args sh -c "sleep 600 | cuda-client $LIBCUDA"
   wait_for 20 "it is served" grep -q " $WORD\$" "$MG/out/c"
   client=$(pgrep -x cuda-client)
   before=$(gate_pid)
+  # While mpsgated is away nobody is handed over, and nobody is sent away.
   daemon_stop
-  cu_init c "$WORD"
+  oci exec c cuda-client "$LIBCUDA" >"$BATS_TEST_TMPDIR/waited" 3>&- &
+  waiting=$!
+  sleep 0.5
+  assert_equal "what it was told meanwhile" "$(<"$BATS_TEST_TMPDIR/waited")" ""
   daemon_start
+  wait_for 20 "it is served" grep -q " $WORD\$" "$BATS_TEST_TMPDIR/waited"
+  wait "$waiting"
   assert_equal "the same gate" "$(gate_pid)" "$before"
   cu_init c "$WORD"
   kill -TERM "$before"

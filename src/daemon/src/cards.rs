@@ -22,6 +22,7 @@ mod health;
 mod limits;
 mod order;
 mod pending;
+mod questions;
 mod servers;
 mod share;
 mod watch;
@@ -43,6 +44,7 @@ use tokio::time::{Instant, sleep_until};
 use self::backoff::Backoff;
 use self::watch::Watch;
 use crate::daemon::Daemon;
+use crate::hardware::control::InForce;
 use crate::hardware::{Fault, Ready};
 use crate::orders::Order;
 use crate::{DaemonError, process};
@@ -60,6 +62,7 @@ pub(crate) fn start(daemon: &Arc<Daemon>, uuid: &GpuUuid) {
         uuid: uuid.clone(),
         orders,
         backoff: Backoff::new(),
+        in_force: InForce::default(),
         watch: Watch::default(),
     };
     daemon.spawn(format!("keeps {uuid} ready"), card_task.keep());
@@ -70,6 +73,8 @@ struct CardTask {
     uuid: GpuUuid,
     orders: mpsc::UnboundedReceiver<Order>,
     backoff: Backoff,
+    /// The limits of the card's servers, where they are known.
+    in_force: InForce,
     watch: Watch,
 }
 
@@ -97,7 +102,8 @@ impl CardTask {
                 Ok(_) if self.daemon.node().schedule.now() != Schedule::Mps => Next::BringUp,
                 Ok(ready) => {
                     self.watch = Watch::of(&ready.mps);
-                    self.set_ready(&ready, card.cap);
+                    self.set_ready(&ready, card.limits.default);
+                    self.in_force = InForce::default();
                     self.serve(&card, ready).await?
                 }
                 Err(Fault::Wedged(mps, daemon)) => self.unwedge(&card, &mps, &daemon).await?,
@@ -132,6 +138,16 @@ impl CardTask {
             return self.died(card, since.elapsed()).await;
         };
         let _guard = descriptors::guard(&self.daemon, &self.uuid, &ready.mps, &ready.daemon);
+        let socket = ready.mps.dirs().gate_socket();
+        let _answering = match questions::answer(&self.daemon, &self.uuid, &socket) {
+            Ok(answering) => answering,
+            Err(error) => {
+                let why = format!("is not ready: cannot bind {}: {error}", socket.display());
+                let trouble = Trouble::new(why, "journalctl -u mpsgated -n 50");
+                self.set_health(Health::Unhealthy(trouble), "dead");
+                return self.back_off(card).await;
+            }
+        };
         let mut ended = pin!(process::ended(&daemon));
         let mut look = self.next_look();
         loop {

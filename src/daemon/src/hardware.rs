@@ -27,7 +27,7 @@ mod compute_mode;
 pub(crate) mod control;
 mod share;
 
-use self::control::{View, cap, mps_trouble, view};
+use self::control::{InForce, View, limit_default, limit_servers, mps_trouble, view};
 use crate::Paths;
 use crate::error::chain;
 use crate::settings::Settings;
@@ -162,7 +162,12 @@ impl Hardware {
         }
         let failed = |error: MpsError| Fault::Failed(mps_trouble(&error));
         crash_point!("mps.answers");
-        cap(&mps, card.cap).map_err(failed)?;
+        limit_default(&mps, card.limits.default).map_err(failed)?;
+        // Where doors are, somebody may be being handed over: their limit stays.
+        if !card.has_doors {
+            let nothing = InForce::default();
+            limit_servers(&mps, card.limits.servers, &nothing).map_err(failed)?;
+        }
         crash_point!("mps.capped");
         mps.dirs().renew_links().map_err(failed)?;
         crash_point!("mps.linked");

@@ -10,7 +10,7 @@ use mpsgate_config::Schedule;
 use mpsgate_gpu::ComputeMode;
 use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_node::card::{Card, CardId, Ends, Health, ManagedBy, Trouble, Watched};
-use mpsgate_node::{NOT_YET, Node};
+use mpsgate_node::{MpsLimits, NOT_YET, Node, ServerLimit};
 
 use crate::daemon::Daemon;
 use crate::hardware::{Hardware, Inventory};
@@ -263,7 +263,7 @@ async fn give_back_strangers(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> 
                     uuid: card.uuid.clone(),
                     minor: card.minor,
                     memory: card.memory,
-                    cap: card.memory,
+                    limits: MpsLimits { default: card.memory, servers: ServerLimit::Any },
                     has_doors: false,
                 },
                 None => {

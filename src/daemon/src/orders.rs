@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use mpsgate_model::Refusal;
+use mpsgate_model::door::Prepared;
 use mpsgate_model::ledger::{CgroupId, Entry, ProcessId};
+use mpsgate_model::{Instance, Refusal};
 use mpsgate_mps::Server;
 use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
@@ -17,6 +18,11 @@ pub(crate) enum Order {
     Server { uid: u32, reply: oneshot::Sender<Result<(), Refusal>> },
     /// The largest grant of the card may have changed: let MPS know, and say when it does.
     Cap { reply: Option<oneshot::Sender<Result<(), Refusal>>> },
+    /// A client of this container is to be handed over: its server must have the container's limit.
+    /// Void where whoever asked does not wait any more.
+    Prepare { instance: Instance, reply: oneshot::Sender<Prepared> },
+    /// The card's gate cannot serve anybody, and why.
+    Unserved { why: String },
     /// Somebody changed the card's compute mode: change it back.
     ComputeMode,
     /// Ask the control daemon how it is, for `status`.

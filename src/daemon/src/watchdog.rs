@@ -22,6 +22,7 @@ use mpsgate_model::ledger::{Entry, Ledger, State};
 use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_node::card::{Card, CardId, Trouble, Watched};
 use mpsgate_node::watchdog::{Limit, Look, Rules, Seen, decide};
+use mpsgate_node::{MpsLimits, ServerLimit};
 use tokio::time::Instant;
 
 use self::owners::Owners;
@@ -120,7 +121,8 @@ fn due(cards: &[Card], ledger: &Ledger, schedule: Schedule, memory: &mut Memory)
             continue;
         }
         let (uuid, minor, memory) = (card.uuid.clone(), card.minor, card.memory);
-        let card = CardId { uuid, minor, memory, cap: card.cap, has_doors: false };
+        let told = MpsLimits { default: card.cap, servers: ServerLimit::Any };
+        let card = CardId { uuid, minor, memory, limits: told, has_doors: false };
         due.push(Due { card, limits, schedule });
     }
     due

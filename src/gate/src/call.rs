@@ -49,6 +49,16 @@ impl Call {
         self.until
     }
 
+    /// Whether only the hello is wanted.
+    pub(crate) fn is_for_hello(&self) -> bool {
+        self.words.is_none()
+    }
+
+    /// Whether the daemon has said a hello that is known.
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.is_greeted
+    }
+
     /// Takes what the daemon has said, one message at a time.
     pub(crate) fn step(&mut self) -> Step {
         if self.is_greeted {

@@ -8,6 +8,9 @@
 //!               ended               ended               ended                    closed
 //! ```
 //!
+//! Handing is two steps: mpsgated prepares the server for the container, then the control daemon is
+//! called. Nothing is prepared for anybody else until that call is over.
+//!
 //! One client at a time is being handed over. Turns go from container to container, so that many
 //! clients of one keep the others waiting no longer than one of its clients does.
 
@@ -26,7 +29,7 @@ use crate::door::{Bounds, ClientId, Door};
 use crate::effect::{Effect, Failure};
 use crate::wire::Message;
 
-/// After a control daemon that could not be reached.
+/// After an mpsgated or a control daemon that could not be reached.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// What must be asked of the kernel. A parameter, so that tests need no processes.
@@ -66,7 +69,7 @@ pub(crate) struct Doors {
     /// Active doors at which somebody waits, each once.
     turns: VecDeque<Instance>,
     handing: Option<ClientId>,
-    /// Not before this the control daemon is called again.
+    /// Not before this anybody is handed over again.
     rest: Option<Instant>,
     last: u64,
     /// Nobody is accepted any more.
@@ -217,7 +220,7 @@ impl Doors {
         self.advance(now, kernel, effects);
     }
 
-    /// The control daemon gave none.
+    /// There is no descriptor for it.
     pub(crate) fn failed(
         &mut self,
         failure: Failure,
@@ -235,6 +238,10 @@ impl Doors {
             match failure {
                 Failure::Unreachable => {
                     door.waiting.push_front(id);
+                    self.rest = Some(now + RETRY);
+                }
+                Failure::Later => {
+                    door.waiting.push_back(id);
                     self.rest = Some(now + RETRY);
                 }
                 Failure::NoAnswer => door.waiting.push_back(id),

@@ -1,5 +1,5 @@
-//! What the doors want done, and what the control daemon may fail at. Values: the loop does them in
-//! their order, tests compare them.
+//! What the doors want done, and what mpsgated or the control daemon may fail at. Values: the loop
+//! does them in their order, tests compare them.
 
 use mpsgate_model::Instance;
 
@@ -29,9 +29,11 @@ pub(crate) enum Effect {
     Resume(Instance),
     /// Close a client's connection.
     Close(ClientId),
+    /// Ask mpsgated to prepare the server for a client of this container.
+    Prepare(Instance),
     /// Speak with the control daemon for a client.
     Call(ClientId, Sender, Word),
-    /// Close the connection to the control daemon, with what it answered.
+    /// Close the connections to mpsgated and to the control daemon, with what they answered.
     HangUp,
     /// Give the client the descriptor that the control daemon answered with.
     HandOver(ClientId, Known),
@@ -39,11 +41,13 @@ pub(crate) enum Effect {
     Ended(Instance, Peer, Reason, u64),
 }
 
-/// Why the control daemon gave no descriptor.
+/// Why there is no descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// It cannot be reached, or ended the conversation.
+    /// mpsgated or the control daemon cannot be reached, or ended the conversation.
     Unreachable,
-    /// It has no server yet, or is busy.
+    /// mpsgated cannot prepare the server for this container now; perhaps for another one.
+    Later,
+    /// The control daemon has no server yet, or is busy.
     NoAnswer,
 }

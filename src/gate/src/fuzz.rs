@@ -1,6 +1,6 @@
 //! For `tests/properties` alone: parsers of what others wrote.
 
-use mpsgate_model::door::{self, Container};
+use mpsgate_model::door::{self, Container, LONGEST_LINE, Prepared, Question};
 
 use crate::client::{Heard, Peer, Words};
 use crate::wire::{CREDENTIALS, LONGEST, Message, Sender, Word};
@@ -51,4 +51,22 @@ pub fn container(data: &[u8]) {
     let Ok(container) = Container::read(file) else { return };
     let written = container.write().map(|bytes| Container::read(&bytes));
     assert!(matches!(written, Ok(Ok(read)) if read == container));
+}
+
+/// Holds what must hold for a line between gate and mpsgated: what is a question is what was asked,
+/// whatever a control daemon put into it.
+///
+/// # Panics
+/// Where it does not.
+pub fn question(line: &[u8]) {
+    if let Ok(prepared) = Prepared::read(line) {
+        assert!(matches!(Prepared::read(&prepared.line()), Ok(read) if read == prepared));
+    }
+    let why = String::from_utf8_lossy(line).into_owned();
+    let unserved = Question::Unserved { why };
+    for question in [Question::read(line).ok(), Some(unserved)].into_iter().flatten() {
+        let line = question.line();
+        assert!(line.len() <= LONGEST_LINE && !line[..line.len() - 1].contains(&b'\n'));
+        assert!(matches!(Question::read(&line), Ok(read) if read.line() == line));
+    }
 }

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!  container ── control ──► gate ──► nvidia-cuda-mps-control
-//!               its own     speaks the client's first words, passes one descriptor on
-//!                 ▲
+//!               its own     │  speaks the client's first words, passes one descriptor on
+//!                 ▲         │
+//!                 │         └──► mpsgated: the server's memory limit is this container's
 //!  mpsgated ── <name>/, <name>.json       what the gate serves, and to whom
 //! ```
 //!
@@ -25,6 +26,7 @@ pub mod filter;
 pub mod fuzz;
 mod kernel;
 mod lock;
+mod question;
 mod serve;
 mod sockets;
 mod store;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use mpsgate_config::LogLevel;
 use mpsgate_edge::logging;
 use mpsgate_gate::{Arguments, Bounds, GateError, Options, Store, confine, filter, lock, serve};
+use mpsgate_model::door::QUESTIONS;
 
 fn main() -> ExitCode {
     mpsgate_edge::run(std::env::args_os(), |arguments: Arguments| {
@@ -15,6 +16,7 @@ fn main() -> ExitCode {
             clients: card.join("clients"),
             // Not the daemon's own: the link is there once its memory limits are.
             control: card.join("client/control"),
+            mpsgated: card.join(QUESTIONS),
             bounds: Bounds::DEFAULT,
         };
         let _lock = lock(&card.join("gate.lock"))?;

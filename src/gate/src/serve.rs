@@ -1,5 +1,6 @@
 //! The loop: what has happened goes to the doors, what they want is done.
 
+mod calls;
 mod listeners;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,14 +15,15 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::call::{Call, Step};
+use crate::call::Call;
 use crate::client::{Peer, Reason};
 use crate::directory::{Changed, Directory};
 use crate::door::{Bounds, ClientId};
 use crate::doors::Doors;
-use crate::effect::{Effect, Failure, Known};
+use crate::effect::{Effect, Known};
 use crate::error::GateError;
 use crate::kernel::ThisKernel;
+use crate::question::Asked;
 use crate::sockets::{self, Accepted, Answer, Heard};
 use crate::store::Store;
 use crate::wire::HELLO;
@@ -42,6 +44,7 @@ const WATCH: u64 = 1 << KINDS;
 const CALL: u64 = 2 << KINDS;
 const LISTENER: u64 = 3 << KINDS;
 const CLIENT: u64 = 4 << KINDS;
+const ASKED: u64 = 5 << KINDS;
 
 /// Where it works.
 #[derive(Debug, Clone)]
@@ -50,6 +53,8 @@ pub struct Options {
     pub clients: PathBuf,
     /// The control daemon's socket.
     pub control: PathBuf,
+    /// mpsgated's socket for questions.
+    pub mpsgated: PathBuf,
     /// What one container may ask for at a time.
     pub bounds: Bounds,
 }
@@ -93,6 +98,7 @@ pub fn serve(
                     Changed::Anything => gate.look(None),
                 },
                 CALL => gate.step(),
+                ASKED => gate.take_answer(),
                 LISTENER => gate.accept(event),
                 _ => gate.hear(event),
             }
@@ -115,6 +121,8 @@ struct Gate {
     names: BTreeMap<u64, Instance>,
     paused: BTreeSet<Instance>,
     clients: BTreeMap<ClientId, OwnedFd>,
+    mpsgated: PathBuf,
+    asked: Option<Asked>,
     call: Option<Call>,
     answer: Option<Answer>,
     /// The control daemon's. Nobody is accepted before it is known.
@@ -151,6 +159,8 @@ impl Gate {
             names: BTreeMap::new(),
             paused: BTreeSet::new(),
             clients: BTreeMap::new(),
+            mpsgated: options.mpsgated.clone(),
+            asked: None,
             call: None,
             answer: None,
             hello: None,
@@ -176,6 +186,7 @@ impl Gate {
         let until = [
             self.doors.next(now),
             self.call.as_ref().map(Call::until),
+            self.asked.as_ref().map(Asked::until),
             self.rest.or_else(|| self.hello.is_none().then_some(now + RETRY)),
             Some(self.looked + LOOK),
             ends,
@@ -249,47 +260,6 @@ impl Gate {
         self.perform(effects);
     }
 
-    /// Goes on with the control daemon.
-    fn step(&mut self) {
-        let mut effects = Vec::new();
-        while let Some(call) = &mut self.call {
-            let now = Instant::now();
-            match call.step() {
-                Step::Wait => break,
-                Step::Hello(hello) => {
-                    self.said = None;
-                    let is_new = self.hello.replace(hello).is_none();
-                    if is_new {
-                        self.call = None;
-                        self.listen_everywhere();
-                    }
-                }
-                Step::Answer(answer) => {
-                    self.answer = Some(answer);
-                    self.doors.answered(now, &ThisKernel, &mut effects);
-                    break;
-                }
-                Step::Failed(failure, why) => {
-                    self.call = None;
-                    self.complain_of_daemon(why);
-                    self.doors.failed(failure, now, &ThisKernel, &mut effects);
-                    break;
-                }
-            }
-        }
-        self.perform(effects);
-    }
-
-    /// Once for each thing that it says.
-    fn complain_of_daemon(&mut self, why: Option<String>) {
-        if let Some(why) = why
-            && self.said.as_ref() != Some(&why)
-        {
-            log::error!(control:% = self.control.display(); "the control daemon cannot be served: {why}");
-            self.said = Some(why);
-        }
-    }
-
     fn tick(&mut self) {
         let now = Instant::now();
         let mut effects = Vec::new();
@@ -297,23 +267,12 @@ impl Gate {
             self.rest = None;
             self.listen_everywhere();
         }
-        if self.call.as_ref().is_some_and(|call| call.until() <= now) {
-            self.doors.failed(Failure::NoAnswer, now, &ThisKernel, &mut effects);
-        }
+        self.give_up(now, &mut effects);
         self.doors.tick(now, &ThisKernel, &mut effects);
         self.perform(effects);
-        if self.hello.is_none() && self.call.is_none() && self.rest.is_none() {
-            self.call = Call::dial(&self.control, None, now);
-            match &self.call {
-                Some(call) => {
-                    if self.watch(call.fd(), CALL, EventFlags::IN).is_err() {
-                        self.call = None;
-                    }
-                }
-                None => self.rest = Some(now + RETRY),
-            }
-        }
+        self.learn_hello(now);
         if self.looked + LOOK <= now {
+            self.complain_to_mpsgated();
             self.look(None);
         }
     }
@@ -335,17 +294,10 @@ impl Gate {
                     // The kernel takes it out of epoll's set.
                     self.clients.remove(&id);
                 }
-                Effect::Call(_, sender, word) => {
-                    let now = Instant::now();
-                    let call = Call::dial(&self.control, Some((sender, word)), now);
-                    self.call =
-                        call.filter(|call| self.watch(call.fd(), CALL, EventFlags::IN).is_ok());
-                    if self.call.is_none() {
-                        let failure = Failure::Unreachable;
-                        self.doors.failed(failure, now, &ThisKernel, &mut more);
-                    }
-                }
+                Effect::Prepare(instance) => self.prepare(instance, &mut more),
+                Effect::Call(_, sender, word) => self.call(sender, word, &mut more),
                 Effect::HangUp => {
+                    self.asked = None;
                     self.call = None;
                     self.answer = None;
                 }

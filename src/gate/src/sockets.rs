@@ -143,6 +143,25 @@ pub(crate) fn dial(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Connects to mpsgated at `path` and says a line to it.
+pub(crate) fn say(path: &Path, line: &[u8]) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    // It fits into the buffer of a new connection.
+    send(&socket, line, NOW)?;
+    Ok(socket)
+}
+
+/// What mpsgated has said since; how many bytes.
+pub(crate) fn read(mpsgated: BorrowedFd<'_>, bytes: &mut [u8]) -> Heard<usize> {
+    match rustix::net::recv(mpsgated, bytes, RecvFlags::DONTWAIT) {
+        Ok((_, 0)) => Heard::Gone,
+        Ok((length, _)) => Heard::Said(length),
+        Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
+        Err(_) => Heard::Gone,
+    }
+}
+
 /// The control daemon's hello; the error says what came in its place.
 pub(crate) fn greeting(daemon: BorrowedFd<'_>) -> io::Result<Heard<[u8; HELLO]>> {
     let mut bytes = [0; LONGEST];

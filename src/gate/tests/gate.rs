@@ -9,18 +9,20 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use mpsgate_gate::Container;
 use mpsgate_host::cgroup::{self, CgroupId, Membership};
+use mpsgate_model::Instance;
+use mpsgate_model::door::Question;
 use mpsgate_mps::{ControlDaemon, MpsInstance, Signal};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -51,6 +53,56 @@ struct Stage {
     program: PathBuf,
     library: PathBuf,
     gate: u32,
+    mpsgated: Arc<Mpsgated>,
+}
+
+/// Answers the gate's questions as mpsgated does, or otherwise.
+struct Mpsgated {
+    mood: Mutex<Mood>,
+    asked: Mutex<Vec<Question>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Says(&'static [u8]),
+    Silent,
+}
+
+const READY: Mood = Mood::Says(b"\"ready\"\n");
+const LATER: Mood = Mood::Says(b"\"later\"\n");
+
+impl Mpsgated {
+    /// It goes with the test's process.
+    fn start(card: &MpsInstance) -> Arc<Self> {
+        let listener = UnixListener::bind(card.dirs().gate_socket()).unwrap();
+        let this = Arc::new(Self { mood: Mutex::new(READY), asked: Mutex::default() });
+        let shared = Arc::clone(&this);
+        std::thread::spawn(move || {
+            let mut held = Vec::new();
+            for mut stream in listener.incoming().flatten() {
+                let mut line = Vec::new();
+                BufReader::new(&stream).read_until(b'\n', &mut line).unwrap();
+                // A gate may be killed before it has asked.
+                if line.is_empty() {
+                    continue;
+                }
+                shared.asked.lock().unwrap().push(Question::read(&line).unwrap());
+                match *shared.mood.lock().unwrap() {
+                    Mood::Says(line) => drop(stream.write_all(line)),
+                    Mood::Silent => held.push(stream),
+                }
+            }
+        });
+        this
+    }
+
+    fn is(&self, mood: Mood) {
+        *self.mood.lock().unwrap() = mood;
+    }
+
+    fn asked(&self) -> Vec<Question> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
 }
 
 impl Stage {
@@ -65,8 +117,9 @@ impl Stage {
         // As mpsgated does once the daemon's memory limits are set.
         card.dirs().renew_links().unwrap();
         let program = bench.cuda_client();
+        let mpsgated = Mpsgated::start(&card);
         let gate = start(&bench);
-        Ok(Self { bench, card, daemon, program, library, gate })
+        Ok(Self { bench, card, daemon, program, library, gate, mpsgated })
     }
 
     fn log(&self) -> String {
@@ -394,6 +447,8 @@ impl Manager<'_> {
                 codes
             };
             let attaching: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(attach)).collect();
+            // Also where this test fails: who is in a scope is waited for.
+            let over = set_at_end(&is_over);
             for time in 0..times {
                 let before = served.load(Ordering::Relaxed);
                 wait_for("a client is served", || served.load(Ordering::Relaxed) > before);
@@ -403,7 +458,7 @@ impl Manager<'_> {
                 end(&stage.bench, gate);
                 gate = self.start();
             }
-            is_over.store(true, Ordering::Relaxed);
+            drop(over);
             for code in attaching.into_iter().flat_map(|one| one.join().unwrap()) {
                 *codes.entry(code).or_default() += 1;
             }
@@ -411,6 +466,17 @@ impl Manager<'_> {
         eprintln!("{times} times under {AT_ONCE} clients at a time: {codes:?}");
         (codes, gate)
     }
+}
+
+/// Sets a flag when it is dropped.
+fn set_at_end(flag: &AtomicBool) -> impl Drop {
+    struct Sets<'a>(&'a AtomicBool);
+    impl Drop for Sets<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    Sets(flag)
 }
 
 /// How many clients heard what of cuInit.
@@ -544,6 +610,38 @@ fn a_daemon_that_hangs_or_dies_is_waited_for(kind: Kind, version: u32) {
     assert_eq!(said(&mut waiting), SERVERS_WORD);
 }
 
+/// mpsgated is asked for each client, by its container, and nobody is handed over before it says
+/// so: clients wait while it is away, cannot prepare, says nothing, or nonsense.
+fn nobody_is_handed_over_unprepared(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    stage.reserve(MINE);
+    stage.tell(MINE, 0, Some(own_cgroup()));
+    assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
+    let instance = Instance::parse(MINE).unwrap();
+    assert_eq!(stage.mpsgated.asked(), [Question::Prepare { instance: instance.clone() }]);
+    let socket = stage.card.dirs().gate_socket();
+    let away = socket.with_extension("away");
+    let moods = [None, Some(LATER), Some(Mood::Silent), Some(Mood::Says(b"\"maybe\"\n"))];
+    for mood in moods {
+        match mood {
+            Some(mood) => stage.mpsgated.is(mood),
+            None => fs::rename(&socket, &away).unwrap(),
+        }
+        let seen = stage.seen().len();
+        let mut waiting = stage.client(MINE, &[]);
+        std::thread::sleep(std::time::Duration::from_millis(400));
+        assert!(waiting.try_wait().unwrap().is_none(), "{mood:?}");
+        assert_eq!(stage.seen().len(), seen, "{mood:?}: handed over");
+        if mood.is_none() {
+            fs::rename(&away, &socket).unwrap();
+        }
+        stage.mpsgated.is(READY);
+        assert_eq!(said(&mut waiting), SERVERS_WORD, "{mood:?}");
+        let prepare = Question::Prepare { instance: instance.clone() };
+        assert!(stage.mpsgated.asked().iter().all(|asked| *asked == prepare), "{mood:?}");
+    }
+}
+
 /// What cuInit says to a client that was started before.
 fn said(client: &mut std::process::Child) -> i32 {
     let mut said = String::new();
@@ -607,6 +705,10 @@ fn a_hello_of_another_length_is_not_passed_on() {
     wait_for("the gate says it", || {
         fs::read_to_string(&log).unwrap().contains("its hello has 10 bytes, and 9 are known")
     });
+    let why = "its hello has 10 bytes, and 9 are known".to_owned();
+    wait_for("mpsgated is told", || {
+        stage.mpsgated.asked().contains(&Question::Unserved { why: why.clone() })
+    });
     let nothing = recv(&client, &mut [0_u8; 64], RecvFlags::DONTWAIT);
     assert_eq!(nothing.unwrap_err(), rustix::io::Errno::AGAIN, "no hello, and not closed");
 }
@@ -631,4 +733,5 @@ on_each! {
     a_daemon_that_hangs_or_dies_is_waited_for
     a_directory_that_is_a_link_is_not_served
     without_descriptors_clients_wait
+    nobody_is_handed_over_unprepared
 }

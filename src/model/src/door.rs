@@ -8,6 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::Instance;
 
+/// The socket on which the gate asks mpsgated, in the card's directory: one connection for each
+/// question, a line each way.
+pub const QUESTIONS: &str = "gate.sock";
+/// Bytes of such a line with its end, at most.
+pub const LONGEST_LINE: usize = 1024;
+
 /// The format that this version writes and reads.
 const FORMAT: u32 = 1;
 /// Bytes of a file, at most: a path of a cgroup, twice, and room.
@@ -31,6 +37,78 @@ pub struct Container {
     pub debug: bool,
     /// Its cgroup; none while it is a reservation. Until then its clients wait.
     pub cgroup: Option<CgroupId>,
+}
+
+/// What the gate says to mpsgated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Question {
+    /// The next client that it hands over is this container's: the server's memory limit has to be
+    /// the container's by then.
+    Prepare {
+        /// Whose.
+        instance: Instance,
+    },
+    /// No client can be served. Said again and again while it is so; not answered.
+    Unserved {
+        /// What the control daemon did.
+        why: String,
+    },
+}
+
+/// What mpsgated answers to [`Question::Prepare`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Prepared {
+    /// Hand the client over, before anything else is asked.
+    Ready,
+    /// It cannot be prepared now.
+    Later,
+}
+
+impl Question {
+    /// Of a line.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(line)
+    }
+
+    /// Its line, cut to what one may have.
+    #[must_use]
+    pub fn line(&self) -> Vec<u8> {
+        let longest = LONGEST_LINE / 8;
+        let short = match self {
+            // Escaped, a character takes six bytes at most, or as many as in UTF-8.
+            Self::Unserved { why } => Self::Unserved { why: why.chars().take(longest).collect() },
+            other => other.clone(),
+        };
+        line_of(&short)
+    }
+}
+
+impl Prepared {
+    /// Of a line.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(line)
+    }
+
+    /// Its line.
+    #[must_use]
+    pub fn line(self) -> Vec<u8> {
+        line_of(&self)
+    }
+}
+
+/// Values of text and numbers have a JSON form.
+fn line_of(value: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(value).unwrap_or_default();
+    line.push(b'\n');
+    line
 }
 
 #[derive(Serialize, Deserialize)]
@@ -93,6 +171,26 @@ mod tests {
         ] {
             Container::read(wrong.as_bytes()).unwrap_err();
         }
+    }
+
+    #[test]
+    fn a_question_and_its_answer_are_lines() {
+        let instance = Instance::from_bytes([7; 16]);
+        let prepare = Question::Prepare { instance };
+        let line = format!("{{\"prepare\":{{\"instance\":\"{}\"}}}}\n", "07".repeat(16));
+        assert_eq!(String::from_utf8(prepare.line()).unwrap(), line);
+        assert_eq!(Question::read(&prepare.line()).unwrap(), prepare);
+        for character in ["x", "\u{1}", "\u{10ffff}"] {
+            let line = Question::Unserved { why: character.repeat(5000) }.line();
+            assert!(line.len() <= LONGEST_LINE, "{}", line.len());
+            assert!(matches!(Question::read(&line), Ok(Question::Unserved { .. })));
+        }
+        for (told, line) in [(Prepared::Ready, "\"ready\"\n"), (Prepared::Later, "\"later\"\n")] {
+            assert_eq!(told.line(), line.as_bytes());
+            assert_eq!(Prepared::read(&told.line()).unwrap(), told);
+        }
+        let wrong = [r#"{"prepare":{"instance":"x"}}"#, r#"{"prepare":{}}"#, "\"quit\"", "", "{}"];
+        assert!(wrong.iter().all(|line| Question::read(line.as_bytes()).is_err()));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! <root>/<n>/channel.lock  0600  one command at a time, across processes
 //! <root>/<n>/clients/      0711  the containers' own directories, which the gate serves
 //! <root>/<n>/gate.lock     0600  held by the gate as long as it lives
+//! <root>/<n>/gate.sock     0600  mpsgated's, for the gate's questions
 //! ```
 //!
 //! Through `client` even uid 0 can ask but neither set nor quit (measured on 550; 535 does not
@@ -23,7 +24,7 @@ mod walk;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use mpsgate_host::crash_point;
+use mpsgate_host::{crash_point, file};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, open, renameat};
 use nix::sys::stat::{Mode, SFlag};
@@ -231,7 +232,8 @@ impl MpsDirectories {
         for name in ["client", "pipe", "log", doors::CLIENTS] {
             self.remove_dir(name, &mut left);
         }
-        for path in [self.lock_path(), self.gate_lock()] {
+        let socket = self.gate_socket();
+        for path in [self.lock_path(), self.gate_lock(), file::beside(&socket), socket] {
             if let Err(error) = std::fs::remove_file(&path) {
                 note(&mut left, &path, &error);
             }

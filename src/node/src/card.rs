@@ -6,6 +6,8 @@ use mpsgate_api::MpsStatus;
 use mpsgate_model::{GpuUuid, GrantKey, Mib};
 use mpsgate_policy::{Condition, SharedMemory};
 
+use crate::limits::MpsLimits;
+
 /// One card of the node.
 #[derive(Debug, Clone)]
 pub struct Card {
@@ -44,7 +46,8 @@ pub struct Card {
     pub server_uid: Option<u32>,
     /// Its MPS cannot have a server: the card is simulated.
     pub serverless: bool,
-    /// What a client gets that unsets its own limit: as set on control daemon and server.
+    /// What a client of the next server gets that has no limit of its own, as the control daemon
+    /// was told.
     pub cap: Mib,
     /// How its servers share memory with their clients, where one was seen since its control daemon
     /// runs.
@@ -89,8 +92,8 @@ pub struct CardId {
     pub minor: u32,
     /// Memory that may be granted.
     pub memory: Mib,
-    /// What clients without a limit of their own are to get.
-    pub cap: Mib,
+    /// What its MPS is to be told.
+    pub limits: MpsLimits,
     /// A container has a door to it.
     pub has_doors: bool,
 }

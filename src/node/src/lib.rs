@@ -15,6 +15,7 @@ pub mod card;
 pub mod channel;
 mod devices;
 mod effect;
+mod limits;
 mod machine;
 pub mod refusals;
 pub mod slices;
@@ -22,6 +23,7 @@ mod state;
 pub mod watchdog;
 
 pub use effect::{Effect, Why};
+pub use limits::{MpsLimits, ServerLimit};
 pub use machine::Machine;
 pub use state::sharing;
-pub use state::{Confirmed, Driver, Kills, NOT_YET, Node, Reserved};
+pub use state::{AtDoor, Confirmed, Driver, Kills, NOT_YET, Node, Reserved};

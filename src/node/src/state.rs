@@ -18,6 +18,7 @@
 mod cgroups;
 mod grants;
 mod held;
+mod limits;
 mod note;
 mod place;
 pub mod sharing;
@@ -29,10 +30,11 @@ use std::collections::{BTreeSet, VecDeque};
 use mpsgate_api::Action;
 use mpsgate_config::Switch;
 use mpsgate_model::ledger::Ledger;
-use mpsgate_model::{Code, GpuUuid, GrantKey, Mib, Refusal};
+use mpsgate_model::{Code, GpuUuid, GrantKey, Refusal};
 use mpsgate_policy::Condition;
 
 pub use self::grants::Reserved;
+pub use self::limits::AtDoor;
 use self::sharing::Scheduling;
 pub use self::trust::Confirmed;
 use crate::card::{Card, CardId, Trouble};
@@ -179,20 +181,13 @@ impl Node {
         }
     }
 
-    /// What the card's MPS should allow a client without a limit of its own: its largest grant, or
-    /// all that there is to give where nobody has one.
-    pub fn wanted_cap(&self, uuid: &GpuUuid) -> Mib {
-        let largest = self.ledger.on_card(uuid).map(|entry| entry.grant.memory).max();
-        largest.unwrap_or_else(|| self.card(uuid).map(|card| card.memory).unwrap_or_default())
-    }
-
     /// What is needed to bring a card up.
     pub fn card_id(&self, card: &Card) -> CardId {
         CardId {
             uuid: card.uuid.clone(),
             minor: card.minor,
             memory: card.memory,
-            cap: self.wanted_cap(&card.uuid),
+            limits: self.mps_limits(&card.uuid),
             has_doors: self.ledger.on_card(&card.uuid).any(|entry| entry.grant.has_door()),
         }
     }

@@ -6,7 +6,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mpsgate_api::{Activate, Call, Engine, Reply, Reserve};
@@ -30,8 +30,12 @@ const ROUNDS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(1300);
 /// What one server takes.
 const CLIENTS: usize = 60;
+/// Attaches that find the limit of another container's in force.
+const LIMITED: usize = 200;
 /// What the gate may add, in the middle.
 const BUDGET: Duration = Duration::from_millis(1);
+/// The same where the server's limit has to be set.
+const LIMITED_BUDGET: Duration = Duration::from_millis(40);
 /// What the gate may hold with [`CLIENTS`] clients.
 const RESIDENT_KIB: u64 = 4096;
 const WORD: i32 = 2;
@@ -40,6 +44,7 @@ const WORD: i32 = 2;
 pub(crate) struct Figures {
     direct: Vec<Duration>,
     gated: Vec<Duration>,
+    limited: Vec<Duration>,
     resident_kib: u64,
 }
 
@@ -51,27 +56,37 @@ impl Figures {
         println!("\nan attach, {} times each in turns; µs at 50, 90 and 99 %\n", self.direct.len());
         println!("{:32} {:?}", "the control daemon's own socket", us(&self.direct));
         println!("{:32} {:?}", "a door", us(&self.gated));
-        let added = percentile(&self.gated, 50).saturating_sub(percentile(&self.direct, 50));
+        println!("{:32} {:?}", "a door, with a limit to set", us(&self.limited));
+        let over =
+            |times: &[Duration]| percentile(times, 50).saturating_sub(percentile(&self.direct, 50));
+        let (added, limited) = (over(&self.gated), over(&self.limited));
         let sum: Duration = self.gated.iter().sum();
         let rate = self.gated.len() as u128 * 1_000_000 / sum.as_micros().max(1);
         println!("one after the other: {rate} a second");
         println!("added at 50 %: {} µs, budget {}", added.as_micros(), BUDGET.as_micros());
         println!(
+            "with a limit to set: {} µs, budget {}",
+            limited.as_micros(),
+            LIMITED_BUDGET.as_micros()
+        );
+        println!(
             "resident with {CLIENTS} clients: {} KiB, budget {RESIDENT_KIB}",
             self.resident_kib
         );
-        added <= BUDGET && self.resident_kib <= RESIDENT_KIB
+        added <= BUDGET && limited <= LIMITED_BUDGET && self.resident_kib <= RESIDENT_KIB
     }
 }
 
 pub(crate) fn measure(at: &Workplace) -> Result<Figures, Failure> {
     let _node = Node::start_gated(at)?;
-    let grant = granted()?;
+    let (other, other_grant) = granted(2)?;
+    let (one, grant) = granted(1)?;
     let door = Path::new(&grant.client_dir).join("control");
+    let other_door = Path::new(&other_grant.client_dir).join("control");
     let minor = grant.cards.first().ok_or("a grant without a card")?.minor;
     let card = Path::new(paths::MPS_DIR).join(minor.to_string());
     let own = card.join("client/control");
-    let (mut direct, mut gated) = (Vec::new(), Vec::new());
+    let (mut direct, mut gated, mut limited) = (Vec::new(), Vec::new(), Vec::new());
     eprintln!("measuring: attaches");
     for _ in 0..ROUNDS {
         for _ in 0..ROUND {
@@ -80,30 +95,43 @@ pub(crate) fn measure(at: &Workplace) -> Result<Figures, Failure> {
         }
         std::thread::sleep(PAUSE);
     }
+    eprintln!("measuring: attaches with a limit to set");
+    for _ in 0..LIMITED / 2 {
+        for (cgroup, door) in [(&other, &other_door), (&one, &door)] {
+            enter(cgroup)?;
+            limited.push(attach(door, false)?.0);
+        }
+    }
     direct.sort_unstable();
     gated.sort_unstable();
+    limited.sort_unstable();
     let mut held = Vec::new();
     for _ in 0..CLIENTS {
         held.push(attach(&door, false)?);
     }
     let resident_kib = resident(&gate_of(&card)?)?;
-    Ok(Figures { direct, gated, resident_kib })
+    Ok(Figures { direct, gated, limited, resident_kib })
 }
 
-/// A grant of this process, in a cgroup of its own.
-fn granted() -> Result<Grant, Failure> {
+fn enter(cgroup: &Path) -> std::io::Result<()> {
+    std::fs::write(cgroup.join("cgroup.procs"), std::process::id().to_string())
+}
+
+/// A grant of so many GiB of this process, which is in a cgroup of its own from then on.
+fn granted(gib: u8) -> Result<(PathBuf, Grant), Failure> {
     let devices = Path::new("/sys/fs/cgroup/devices");
     let root = if devices.is_dir() { devices } else { Path::new("/sys/fs/cgroup") };
-    let directory = root.join(std::env::var("MG_CGROUP")?.trim_start_matches('/')).join("gate");
+    let directory =
+        root.join(std::env::var("MG_CGROUP")?.trim_start_matches('/')).join(format!("gate-{gib}"));
     std::fs::create_dir_all(&directory)?;
-    std::fs::write(directory.join("cgroup.procs"), std::process::id().to_string())?;
+    enter(&directory)?;
     let key = GrantKey {
         runtime_root: "/run/bench".to_owned(),
-        container_id: ContainerId::parse("gate")?,
-        instance: Instance::from_bytes([7; 16]),
+        container_id: ContainerId::parse(&format!("gate-{gib}"))?,
+        instance: Instance::from_bytes([gib; 16]),
     };
     let request = Request {
-        memory: Some(Mib(1024)),
+        memory: Some(Mib(u64::from(gib) * 1024)),
         cards: std::num::NonZeroU32::MIN,
         gpu: Some(GpuSelector::Index(0)),
         compute: None,
@@ -120,7 +148,7 @@ fn granted() -> Result<Grant, Failure> {
     let cgroup = Some(CgroupId { path, inode: directory.metadata()?.ino() });
     let key = grant.key.clone();
     ask(Call::Activate(Activate { key, pid: std::process::id(), cgroup, grant: None }))?;
-    Ok(*grant)
+    Ok((directory, *grant))
 }
 
 /// As NVIDIA's client does: it connects to read the hello, and again to say who it is and what it

@@ -44,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     ("extender", kubernetes::extender),
     ("gate_conversation", mpsgate_gate::fuzz::conversation),
     ("gate_file", mpsgate_gate::fuzz::container),
+    ("gate_question", mpsgate_gate::fuzz::question),
     ("hold_message", wire::hold_message),
     ("hook_args", argv::hook_args),
     ("hook_state", spec::hook_state),

@@ -6,6 +6,7 @@ use mpsgate_api::{Activate, Reply};
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_model::{Code, GpuUuid, Refusal};
+use mpsgate_node::ServerLimit;
 use mpsgate_node::card::Card;
 
 use super::prepare::{limit, server};
@@ -99,11 +100,17 @@ async fn prepared(daemon: &Daemon, line: &mut Line, entry: &Entry) -> Result<(),
     }
 }
 
-/// The entry's card, where MPS allows its clients less than this grant.
+/// The entry's card, where MPS may allow its clients less than this grant. For a client at a door
+/// the limit is set when it is handed over.
 fn capped_card(daemon: &Daemon, entry: &Entry) -> Option<GpuUuid> {
+    if !entry.grant.uses_mps() || entry.grant.has_door() {
+        return None;
+    }
     let node = daemon.node();
     let card = node.card(&entry.grant.cards.first()?.uuid)?;
-    (entry.grant.uses_mps() && card.cap < entry.grant.memory).then(|| card.uuid.clone())
+    // Beside doors the server's limit may be another one than the default.
+    let is_unsure = matches!(node.mps_limits(&card.uuid).servers, ServerLimit::AtLeast(_));
+    (card.cap < entry.grant.memory || is_unsure).then(|| card.uuid.clone())
 }
 
 /// The container's init in our pid namespace: what the pidfd refers to, whatever the hook's own

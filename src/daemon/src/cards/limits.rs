@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::door::Prepared;
+use mpsgate_model::ledger::ProcessId;
+use mpsgate_model::{Code, Instance, Mib, Refusal};
 use mpsgate_mps::{MpsError, MpsInstance};
+use mpsgate_node::ServerLimit;
 use mpsgate_node::card::{Health, Trouble};
 
 use super::CardTask;
 use super::health::{EXCLUSIVE, drop_and_tell, log_health};
-use crate::DaemonError;
-use crate::hardware::Ready;
-use crate::hardware::control::{cap, ensure_server, mps_trouble};
+use crate::hardware::control::{ensure_server, limit_default, limit_servers, mps_trouble};
+use crate::hardware::{Hardware, Ready};
+use crate::{DaemonError, process};
 
 impl CardTask {
     pub(super) async fn server(
@@ -62,35 +65,101 @@ impl CardTask {
         Ok(result)
     }
 
-    /// Brings the limit of clients without one of their own in line with the largest grant.
+    /// Brings the limits of clients without one of their own in line with the card's grants.
     pub(super) async fn cap(
-        &self,
+        &mut self,
         mps: &Arc<MpsInstance>,
     ) -> Result<Result<(), Refusal>, DaemonError> {
-        let wanted = {
+        let (limits, default) = {
             let node = self.daemon.node();
-            let wanted = node.wanted_cap(&self.uuid);
-            if node.card(&self.uuid).is_none_or(|card| card.cap == wanted) {
-                return Ok(Ok(()));
-            }
-            wanted
+            let limits = node.mps_limits(&self.uuid);
+            let Some(card) = node.card(&self.uuid) else { return Ok(Ok(())) };
+            (limits, (card.cap != limits.default).then_some(limits.default))
         };
-        let asked = Arc::clone(mps);
-        let set = self.daemon.blocking("set a limit", move |_| cap(&asked, wanted)).await?;
-        if let Err(error) = set {
-            let Trouble { why, hint } = mps_trouble(&error);
-            log::error!(uuid = self.uuid.as_str(), limit_mib = wanted.0, reason = why.as_str(); "limit not set");
-            self.refresh_after(mps, &error).await?;
-            return Ok(Err(Refusal::new(Code::GpuUnhealthy, why, hint)));
+        if default.is_none() && self.servers().iter().all(|s| self.is_in_force(limits.servers, s)) {
+            return Ok(Ok(()));
         }
-        log::debug!(uuid = self.uuid.as_str(), limit_mib = wanted.0; "limit set");
+        let (asked, has) = (Arc::clone(mps), self.in_force.clone());
+        let work = move |_: &Hardware| {
+            default.map_or(Ok(()), |default| limit_default(&asked, default))?;
+            limit_servers(&asked, limits.servers, &has)
+        };
+        let set = match self.daemon.blocking("set a limit", work).await? {
+            Ok(set) => set,
+            Err(error) => {
+                let Trouble { why, hint } = self.limit_not_set(mps, limits.default, &error).await?;
+                return Ok(Err(Refusal::new(Code::GpuUnhealthy, why, hint)));
+            }
+        };
+        log::debug!(uuid = self.uuid.as_str(), limit_mib = limits.default.0; "limit set");
+        self.in_force.update(set);
         if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
-            card.cap = wanted;
+            card.cap = limits.default;
             if let Some(mps) = &mut card.mps {
-                mps.default_limit_mib = Some(wanted.0);
+                mps.default_limit_mib = Some(limits.default.0);
             }
         }
         Ok(Ok(()))
+    }
+
+    /// Prepares the server for the next client of this container: from the answer on its limit is
+    /// the container's, until something else is asked.
+    pub(super) async fn prepare(
+        &mut self,
+        ready: &Ready,
+        instance: &Instance,
+    ) -> Result<Prepared, DaemonError> {
+        // Its end is told to the gate, too.
+        let at_door = self.daemon.node().at_door(&self.uuid, instance);
+        let Some(at_door) = at_door else { return Ok(Prepared::Later) };
+        if self.server(ready, at_door.uid).await?.is_err() {
+            return Ok(Prepared::Later);
+        }
+        if self.daemon.node().card(&self.uuid).is_some_and(|card| card.serverless) {
+            return Ok(Prepared::Ready);
+        }
+        let wanted = ServerLimit::Exactly(at_door.limit);
+        let servers = self.servers();
+        if !servers.is_empty() && servers.iter().all(|s| self.is_in_force(wanted, s)) {
+            return Ok(Prepared::Ready);
+        }
+        let (asked, has) = (Arc::clone(&ready.mps), self.in_force.clone());
+        let work = move |_: &Hardware| limit_servers(&asked, wanted, &has);
+        match self.daemon.blocking("set a limit", work).await? {
+            Ok(set) => self.in_force.update(set),
+            Err(error) => {
+                self.limit_not_set(&ready.mps, at_door.limit, &error).await?;
+                return Ok(Prepared::Later);
+            }
+        }
+        // The server that was known has ended, or there is another one.
+        let servers = self.servers();
+        if servers.is_empty() || !servers.iter().all(|s| self.is_in_force(wanted, s)) {
+            self.refresh(&ready.mps).await?;
+            return Ok(Prepared::Later);
+        }
+        Ok(Prepared::Ready)
+    }
+
+    async fn limit_not_set(
+        &self,
+        mps: &Arc<MpsInstance>,
+        limit: Mib,
+        error: &MpsError,
+    ) -> Result<Trouble, DaemonError> {
+        let trouble = mps_trouble(error);
+        log::error!(uuid = self.uuid.as_str(), limit_mib = limit.0, reason = trouble.why.as_str(); "limit not set");
+        self.refresh_after(mps, error).await?;
+        Ok(trouble)
+    }
+
+    /// The servers that the control daemon named last, as far as they live.
+    fn servers(&self) -> Vec<ProcessId> {
+        self.server_pids().into_iter().filter_map(process::identify).collect()
+    }
+
+    fn is_in_force(&self, wanted: ServerLimit, server: &ProcessId) -> bool {
+        wanted.change(self.in_force.of(server)).is_none()
     }
 
     pub(super) async fn retake_compute_mode(

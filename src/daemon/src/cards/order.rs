@@ -29,6 +29,13 @@ impl CardTask {
                     let _ = reply.send(result);
                 }
             }
+            Order::Prepare { instance, reply } => {
+                // It would change the limit under somebody else's hand-over.
+                if !reply.is_closed() {
+                    let _ = reply.send(self.prepare(ready, &instance).await?);
+                }
+            }
+            Order::Unserved { why } => self.note_unserved(why),
             Order::ComputeMode => self.retake_compute_mode(&ready.mps).await?,
             Order::View { reply } => {
                 self.refresh(&ready.mps).await?;
@@ -63,8 +70,8 @@ impl CardTask {
             Order::View { reply } => {
                 let _ = reply.send(());
             }
-            // Its reply is dropped, which says as much.
-            Order::Terminate { .. } => {}
+            // Their replies are dropped, which says as much.
+            Order::Terminate { .. } | Order::Prepare { .. } | Order::Unserved { .. } => {}
             Order::Clients { reply } => {
                 let Refusal { sentence, hint, .. } = self.not_ready();
                 let _ = reply.send(Err(Trouble::new(sentence, hint)));

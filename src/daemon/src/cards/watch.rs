@@ -30,6 +30,8 @@ const UNSEEN: Duration = Duration::from_secs(2);
 
 /// Looks that may find no gate, one after the other: one that was just started has not begun yet.
 const GATE_STARTS: u32 = 3;
+/// A gate that cannot serve says so every 5 s.
+const UNSERVED: Duration = Duration::from_secs(15);
 
 /// What the looks have shown so far.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ pub(super) struct Watch {
     pub(super) gate: Option<Trouble>,
     /// Looks, one after the other, that found no gate and started one.
     gate_starts: u32,
+    /// Why the gate said that it cannot serve, and when it said so last.
+    unserved: Option<(String, Instant)>,
     pub(super) wedge: WedgeWatch,
     pub(super) pending: Pending,
     pub(super) servers: Servers,
@@ -77,6 +81,7 @@ impl Default for Watch {
             files: None,
             gate: None,
             gate_starts: 0,
+            unserved: None,
             wedge: WedgeWatch::default(),
             pending: Pending::default(),
             servers: Servers::default(),
@@ -193,6 +198,25 @@ impl CardTask {
         self.reassess();
     }
 
+    /// The gate cannot serve: no container gets a door that leads nowhere.
+    pub(super) fn note_unserved(&mut self, why: String) {
+        self.watch.unserved = Some((why, Instant::now()));
+        self.watch.gate = self.unserved();
+        self.reassess();
+    }
+
+    fn unserved(&self) -> Option<Trouble> {
+        let (why, since) = self.watch.unserved.as_ref()?;
+        let hint = "install a driver whose MPS this version of mpsgate knows (docs/gate.md); or set \
+                    mps.channel = \"control\" in /etc/mpsgate/config.toml";
+        (since.elapsed() < UNSERVED).then(|| {
+            Trouble::new(
+                format!("has a gate that cannot serve its MPS control daemon: {why}"),
+                hint,
+            )
+        })
+    }
+
     /// What is wrong with the card's gate, of which one look after the other has had to start one.
     fn gate_trouble(&mut self, gate: Result<bool, MpsError>) -> Option<Trouble> {
         match gate {
@@ -202,7 +226,7 @@ impl CardTask {
             }
             Ok(false) => {
                 self.watch.gate_starts = 0;
-                None
+                self.unserved()
             }
             Ok(true) => {
                 self.watch.gate_starts += 1;

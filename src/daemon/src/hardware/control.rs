@@ -11,6 +11,7 @@ use mpsgate_mps::protocol::{Command, Event, parse_log};
 use mpsgate_mps::{
     Connections, ControlDaemon, Glance, MpsError, MpsInstance, MpsState, Repair, WedgeCause,
 };
+use mpsgate_node::ServerLimit;
 use mpsgate_node::card::Trouble;
 use mpsgate_policy::SharedMemory;
 
@@ -295,19 +296,62 @@ fn server_word(status: &mpsgate_mps::protocol::ServerStatus) -> Option<String> {
     Some(word.to_owned())
 }
 
-/// Sets what a client gets that has no limit of its own, for the next server and for the running
-/// one, and reads it back. Clients that are there keep what they had.
-pub(crate) fn cap(mps: &MpsInstance, memory: Mib) -> Result<(), MpsError> {
-    let mib = u32::try_from(memory.0).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX);
-    mps.channel().set_default_limit(mib)?;
-    for server in mps.channel().server_list()? {
-        match mps.channel().set_server_limit(server, mib) {
+/// Sets what the clients of the next server get that have no limit of their own, and reads it back.
+pub(crate) fn limit_default(mps: &MpsInstance, memory: Mib) -> Result<(), MpsError> {
+    mps.channel().set_default_limit(mib_of(memory))
+}
+
+/// Sets what the next clients of each running server get, where it is not that, and reads it back.
+/// Clients that are there keep what they had. The servers whose limit was set, with it.
+pub(crate) fn limit_servers(
+    mps: &MpsInstance,
+    wanted: ServerLimit,
+    has: &InForce,
+) -> Result<InForce, MpsError> {
+    let mut set = InForce::default();
+    if wanted == ServerLimit::Any {
+        return Ok(set);
+    }
+    for pid in mps.channel().server_list()? {
+        let server = u32::try_from(pid).ok().and_then(process::identify);
+        let Some(server) = server else { continue };
+        let Some(memory) = wanted.change(has.of(&server)) else { continue };
+        match mps.channel().set_server_limit(pid, mib_of(memory)) {
+            Ok(()) => set.note(server, memory),
             // It has ended since; the next one takes the default.
-            Ok(()) | Err(MpsError::ServerNotFound { .. }) => {}
+            Err(MpsError::ServerNotFound { .. }) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(set)
+}
+
+fn mib_of(memory: Mib) -> NonZeroU32 {
+    u32::try_from(memory.0).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MAX)
+}
+
+/// The limits that were set on servers, and read back. A server is its process, whatever has its
+/// pid later.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct InForce(Vec<(ProcessId, Mib)>);
+
+impl InForce {
+    pub(crate) fn of(&self, server: &ProcessId) -> Option<Mib> {
+        self.0.iter().find(|(other, _)| other == server).map(|(_, memory)| *memory)
+    }
+
+    fn note(&mut self, server: ProcessId, memory: Mib) {
+        self.0.retain(|(other, _)| *other != server);
+        self.0.push((server, memory));
+    }
+
+    /// What was set since counts; servers that have ended do not.
+    pub(crate) fn update(&mut self, set: InForce) {
+        for (server, memory) in set.0 {
+            self.note(server, memory);
+        }
+        self.0.retain(|(server, _)| process::is_alive(server));
+    }
 }
 
 fn shut_down(mps: &MpsInstance, server: i32) -> Result<(), MpsError> {

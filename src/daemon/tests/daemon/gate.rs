@@ -1,18 +1,23 @@
 //! Grants whose containers have a door of their own (`mps.channel = "gate"`).
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use mpsgate_api::{Activate, Call, Mps, MpsAction};
+use mpsgate_api::{Activate, Call, Mps, MpsAction, Reserve};
 use mpsgate_config::Channel;
-use mpsgate_model::door::{self, Container as Told};
+use mpsgate_model::door::{self, Container as Told, Prepared, Question};
 use mpsgate_model::{Code, Grant, Mib};
+use mpsgate_mps::protocol::{Answer, Command};
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with,
 };
 
 use crate::grants::Cgroup;
-use crate::harness::{Container, Node, files, key, need, request, root, wait_for};
+use crate::harness::{
+    Container, Node, files, key, need, request, root, server_uid, servers, wait_for,
+};
 
 fn gated() -> Node {
     let mut node = Node::new(1);
@@ -198,4 +203,146 @@ fn debuggers_are_let_through_where_the_settings_say_so() {
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 2)).unwrap();
     assert!(told(&node, &grant).debug);
+}
+
+/// What mpsgated answers to the gate's question about a grant's next client.
+fn prepare(node: &Node, grant: &Grant) -> Prepared {
+    let instance = grant.key.instance.clone();
+    let mut stream = say(node, &Question::Prepare { instance }.line()).unwrap();
+    let mut line = Vec::new();
+    stream.read_to_end(&mut line).unwrap();
+    Prepared::read(&line).unwrap()
+}
+
+fn say(node: &Node, line: &[u8]) -> std::io::Result<UnixStream> {
+    let mut stream = UnixStream::connect(node.mps(0).dirs().gate_socket())?;
+    stream.write_all(line)?;
+    Ok(stream)
+}
+
+/// The limits of the card's servers, as they say.
+fn server_limits(node: &Node) -> Vec<String> {
+    let channel = node.mps(0);
+    let channel = channel.channel();
+    let of = |server| match channel.ask(&Command::GetPinnedMemLimit { server, device: 0 }).unwrap()
+    {
+        Answer::Limit(limit) => limit.unwrap_or_default(),
+        other => panic!("{other:?}"),
+    };
+    channel.server_list().unwrap().into_iter().map(of).collect()
+}
+
+fn default_limit(node: &Node) -> String {
+    node.mps(0).channel().default_limit().unwrap().unwrap_or_default()
+}
+
+fn of_servers_uid(name: &str, gib: u64) -> Reserve {
+    let mut call = request(name, gib);
+    call.key = key(name, u8::try_from(gib).unwrap());
+    call.uid = server_uid();
+    call
+}
+
+#[test]
+fn at_each_hand_over_the_server_has_the_limit_of_that_container() {
+    need!(root());
+    need!(servers());
+    let node = gated();
+    let daemon = node.start();
+    let small = &daemon.reserve(of_servers_uid("small", 1)).unwrap();
+    let large = &daemon.reserve(of_servers_uid("large", 4)).unwrap();
+    wait_for("the default is the smallest grant", || default_limit(&node) == "1G");
+    for (grant, limit) in [(small, "1G"), (large, "4G"), (large, "4G"), (small, "1G")] {
+        assert_eq!(prepare(&node, grant), Prepared::Ready);
+        assert_eq!(server_limits(&node), [limit]);
+        assert_eq!(default_limit(&node), "1G");
+    }
+    let caps: Vec<_> = daemon.status().grants.iter().map(|grant| grant.cap_mib).collect();
+    assert_eq!(caps, [Some(1024), Some(4096)]);
+    // Whoever waits is prepared although the server has ended meanwhile, and for no less.
+    let server = node.mps(0).servers_alive().pop().unwrap();
+    server.signal(mpsgate_mps::Signal::KILL).unwrap();
+    wait_for("another server has its limit", || prepare(&node, large) == Prepared::Ready);
+    assert_eq!(server_limits(&node), ["4G"]);
+    // An mpsgated that was restarted knows of no limit that is in force, and sets it.
+    daemon.stop().unwrap();
+    say(&node, b"").unwrap_err();
+    let daemon = node.start();
+    assert_eq!(server_limits(&node), ["4G"], "it disturbs no hand-over");
+    assert_eq!(prepare(&node, small), Prepared::Ready);
+    assert_eq!(server_limits(&node), ["1G"]);
+    daemon.release(&large.key);
+    assert_eq!(prepare(&node, large), Prepared::Later, "its grant has ended");
+    assert_eq!(server_limits(&node), ["1G"]);
+}
+
+#[test]
+fn while_a_direct_channel_lives_no_limit_is_below_what_its_container_may_have() {
+    need!(root());
+    need!(servers());
+    let mut node = gated();
+    node.config.mps.channel = Channel::Control;
+    let daemon = node.start();
+    let direct = daemon.reserve(of_servers_uid("direct", 8)).unwrap();
+    daemon.stop().unwrap();
+    node.config.mps.channel = Channel::Gate;
+    let daemon = node.start();
+    let door = daemon.reserve(of_servers_uid("door", 1)).unwrap();
+    assert!(door.has_door() && !direct.has_door());
+    assert_eq!(default_limit(&node), "8G");
+    assert_eq!(prepare(&node, &door), Prepared::Ready);
+    assert_eq!(server_limits(&node), ["8G"]);
+    daemon.release(&direct.key);
+    wait_for("the default is the door's", || default_limit(&node) == "1G");
+    assert_eq!(prepare(&node, &door), Prepared::Ready);
+    assert_eq!(server_limits(&node), ["1G"]);
+    // And a new one gets it before its program runs, whatever was set for a door.
+    daemon.stop().unwrap();
+    node.config.mps.channel = Channel::Control;
+    let daemon = node.start();
+    let direct = daemon.reserve(of_servers_uid("direct", 8)).unwrap();
+    let init = Container::new();
+    daemon.activate(&direct, &init, None).unwrap();
+    assert_eq!((server_limits(&node), default_limit(&node)), (vec!["8G".to_owned()], "8G".into()));
+}
+
+#[test]
+fn where_the_gate_cannot_serve_new_grants_are_refused_with_the_reason() {
+    need!(root());
+    let node = gated();
+    let daemon = node.start();
+    let old = daemon.reserve(request("old", 2)).unwrap();
+    let why = "its hello has 12 bytes, and 9 are known".to_owned();
+    say(&node, &Question::Unserved { why: why.clone() }.line()).unwrap();
+    wait_for("the card says it", || daemon.card(0).state.contains(&why));
+    let mut call = request("new", 2);
+    call.key = key("new", 2);
+    let refusal = daemon.reserve(call.clone()).unwrap_err();
+    assert_eq!(refusal.code, Code::GpuUnhealthy.as_str());
+    assert!(refusal.sentence.contains(&why), "{refusal:?}");
+    assert!(refusal.hint.contains("mps.channel = \"control\""), "{refusal:?}");
+    assert_eq!(hello(&old), 9);
+    // It is a while since the gate said so.
+    wait_for("the card is ready again", || daemon.reserve(call.clone()).is_ok());
+}
+
+#[test]
+fn what_is_no_question_is_not_answered_and_holds_nobody_up() {
+    need!(root());
+    let node = gated();
+    let daemon = node.start();
+    let grant = daemon.reserve(request("web", 2)).unwrap();
+    let _silent = say(&node, b"{").unwrap();
+    for line in [&[b'x'; 5000][..], b"\n", b"\"quit\"\n", b"{\"prepare\":{\"instance\":\"/\"}}\n"] {
+        // It may have been closed while the line was being said.
+        let Ok(mut stream) = say(&node, line) else { continue };
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert_eq!(answer, b"", "{}", String::from_utf8_lossy(line));
+    }
+    // It asked, and does not wait.
+    let instance = grant.key.instance.clone();
+    drop(say(&node, &Question::Prepare { instance }.line()).unwrap());
+    let asked = prepare(&node, &grant);
+    assert!(matches!(asked, Prepared::Ready | Prepared::Later));
 }

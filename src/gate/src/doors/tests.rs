@@ -95,7 +95,19 @@ impl Bench {
         std::mem::take(&mut self.effects)
     }
 
+    /// mpsgated has prepared what it was asked for.
+    fn prepare(&mut self) {
+        if self.effects.iter().any(|effect| matches!(effect, Effect::Prepare(_))) {
+            self.doors.prepared(&mut self.effects);
+        }
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.doors.failed(failure, self.now, &self.kernel, &mut self.effects);
+    }
+
     fn called(&mut self) -> Vec<ClientId> {
+        self.prepare();
         let calls = self.take().into_iter().filter_map(|effect| match effect {
             Effect::Call(id, ..) => Some(id),
             _ => None,
@@ -148,10 +160,10 @@ fn who_has_ended_meanwhile_gets_nothing() {
     bench.kernel.dead.insert(1);
     bench.answer();
     assert_eq!(bench.ended(), [Reason::Elsewhere]);
-    bench.client(4);
+    let four = bench.client(4);
     bench.client(7);
     bench.kernel.dead.insert(7);
-    bench.take();
+    assert_eq!(bench.called(), [four]);
     bench.answer();
     assert!(matches!(
         &bench.take()[..],
@@ -218,13 +230,36 @@ fn a_control_daemon_that_is_away_is_called_again_and_one_without_a_server_serves
     let mut bench = Bench::new(&[1, 2]);
     let (one, two) = (bench.client(1), bench.client(2));
     assert_eq!(bench.called(), [one]);
-    bench.doors.failed(Failure::Unreachable, bench.now, &bench.kernel, &mut bench.effects);
+    bench.fail(Failure::Unreachable);
     assert_eq!(bench.called(), []);
     assert_eq!(bench.doors.next(bench.now), Some(bench.now + RETRY));
     bench.pass(RETRY);
     assert_eq!(bench.called(), [two]);
-    bench.doors.failed(Failure::NoAnswer, bench.now, &bench.kernel, &mut bench.effects);
+    bench.fail(Failure::NoAnswer);
     assert_eq!(bench.called(), [one]);
+}
+
+#[test]
+fn the_server_is_prepared_for_a_client_before_its_call_and_for_nobody_else_until_it_is_over() {
+    let mut bench = Bench::new(&[1, 2]);
+    let (one, two) = (bench.client(1), bench.client(2));
+    assert_eq!(bench.take(), [Effect::Prepare(name(1))]);
+    // Not for it now: perhaps for the other one, and that not at once.
+    bench.fail(Failure::Later);
+    assert_eq!(bench.take(), [Effect::HangUp]);
+    bench.pass(RETRY);
+    assert_eq!(bench.take(), [Effect::Prepare(name(2))]);
+    bench.doors.left(two, bench.now, &bench.kernel, &mut bench.effects);
+    assert_eq!(bench.take(), [Effect::HangUp, Effect::Close(two), Effect::Prepare(name(1))]);
+    // While mpsgated is away nobody is handed over, and who has waited long enough is ended.
+    bench.fail(Failure::Unreachable);
+    bench.pass(RETRY);
+    assert_eq!(bench.take(), [Effect::HangUp, Effect::Prepare(name(1))]);
+    bench.pass(BOUNDS.wait);
+    assert_eq!(bench.ended(), [Reason::Waited]);
+    // An answer that comes too late is nobody's.
+    bench.doors.prepared(&mut bench.effects);
+    assert_eq!(bench.take(), [Effect::HangUp], "{one:?}");
 }
 
 #[test]
@@ -251,8 +286,9 @@ enum Event {
     Accept(u32),
     Say(usize, u8, u32),
     Leave(usize),
+    Prepared,
     Answer,
-    Fail(bool),
+    Fail(Failure),
     Pass(u64),
     Die(u32),
     Set(u32, bool),
@@ -264,8 +300,10 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (1..10_u32).prop_map(Event::Accept),
         8 => (0..12_usize, 0..6_u8, 1..10_u32).prop_map(|(at, what, pid)| Event::Say(at, what, pid)),
         1 => (0..12_usize).prop_map(Event::Leave),
+        3 => Just(Event::Prepared),
         3 => Just(Event::Answer),
-        1 => any::<bool>().prop_map(Event::Fail),
+        1 => prop::sample::select(vec![Failure::Unreachable, Failure::Later, Failure::NoAnswer])
+            .prop_map(Event::Fail),
         2 => (0..40_000_u64).prop_map(Event::Pass),
         1 => (1..10_u32).prop_map(Event::Die),
         2 => ((0..3_u32), any::<bool>()).prop_map(|(number, active)| Event::Set(number, active)),
@@ -281,6 +319,7 @@ proptest! {
         let mut open: BTreeMap<ClientId, u32> = BTreeMap::new();
         let mut said: BTreeMap<ClientId, Vec<(u8, u32)>> = BTreeMap::new();
         let mut called: Option<ClientId> = None;
+        let mut prepared: Option<Instance> = None;
         for event in events {
             let pick = |at: usize| open.keys().nth(at % open.len().max(1)).copied();
             match event {
@@ -309,12 +348,12 @@ proptest! {
                         bench.doors.left(id, bench.now, &bench.kernel, &mut bench.effects);
                     }
                 }
-                Event::Answer if called.is_some() => bench.answer(),
-                Event::Fail(reached) if called.is_some() => {
-                    let failure = if reached { Failure::NoAnswer } else { Failure::Unreachable };
-                    bench.doors.failed(failure, bench.now, &bench.kernel, &mut bench.effects);
+                Event::Prepared if prepared.is_some() && called.is_none() => {
+                    bench.doors.prepared(&mut bench.effects);
                 }
-                Event::Answer | Event::Fail(_) => {}
+                Event::Answer if called.is_some() => bench.answer(),
+                Event::Fail(failure) if prepared.is_some() => bench.fail(failure),
+                Event::Prepared | Event::Answer | Event::Fail(_) => {}
                 Event::Pass(ms) => bench.pass(Duration::from_millis(ms)),
                 Event::Die(pid) => { bench.kernel.dead.insert(pid); }
                 Event::Set(number, active) => {
@@ -325,11 +364,16 @@ proptest! {
             for effect in bench.take() {
                 match effect {
                     Effect::Close(id) => prop_assert!(open.remove(&id).is_some(), "closed twice"),
+                    Effect::Prepare(door) => {
+                        prop_assert_eq!(prepared.replace(door), None, "two at a time");
+                    }
                     Effect::Call(id, sender, word) => {
+                        let door = name(open[&id] % 3);
+                        prop_assert_eq!(&prepared, &Some(door), "not prepared for its own");
                         prop_assert_eq!(called.replace(id), None, "two calls at a time");
                         prop_assert_eq!((sender.pid, word), (open[&id], Word::Client));
                     }
-                    Effect::HangUp => called = None,
+                    Effect::HangUp => (called, prepared) = (None, None),
                     Effect::HandOver(id, known) => {
                         prop_assert_eq!(called, Some(id));
                         // It said these two things, itself, and nothing else; it lives, and its

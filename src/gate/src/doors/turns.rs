@@ -18,7 +18,7 @@ impl Doors {
         }
     }
 
-    /// Calls the control daemon for the next client, where nobody is being handed over.
+    /// Has the server prepared for the next client, where nobody is being handed over.
     pub(super) fn advance(
         &mut self,
         now: Instant,
@@ -41,13 +41,22 @@ impl Doors {
             let known = self.known(id, kernel).is_some();
             let Some(client) = self.clients.get_mut(&id) else { continue };
             client.stage = Stage::Handing;
-            match client.words {
-                Words::Said(sender, word) if known => {
-                    self.handing = Some(id);
-                    effects.push(Effect::Call(id, sender, word));
-                }
-                _ => self.end(id, Reason::Elsewhere, effects),
+            if known {
+                self.handing = Some(id);
+                effects.push(Effect::Prepare(name));
+            } else {
+                self.end(id, Reason::Elsewhere, effects);
             }
+        }
+    }
+
+    /// The server has the limit of the client that is being handed over: the control daemon is
+    /// called at once, before anything else is prepared.
+    pub(crate) fn prepared(&mut self, effects: &mut Vec<Effect>) {
+        let client = self.handing.and_then(|id| Some((id, self.clients.get(&id)?)));
+        match client.map(|(id, client)| (id, client.words)) {
+            Some((id, Words::Said(sender, word))) => effects.push(Effect::Call(id, sender, word)),
+            _ => effects.push(Effect::HangUp),
         }
     }
 }

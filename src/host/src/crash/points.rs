@@ -44,6 +44,8 @@ pub const POINTS: &[&str] = &[
     "daemon.start.locked",
     "daemon.socket.bound",
     "daemon.socket.named",
+    "daemon.gate_socket.bound",
+    "daemon.gate_socket.named",
     "daemon.start.settled",
     "daemon.start.stored",
     "daemon.link.made",

@@ -47,6 +47,12 @@ impl MpsDirectories {
         self.base.join("gate.lock")
     }
 
+    /// mpsgated's socket for the gate's questions.
+    #[must_use]
+    pub fn gate_socket(&self) -> PathBuf {
+        self.base.join("gate.sock")
+    }
+
     /// Receives what the gate prints where no journal does.
     #[must_use]
     pub fn gate_log(&self) -> LogFile {

@@ -91,7 +91,11 @@ impl Node {
     /// then.
     fn cap(&self, grant: &Grant) -> Option<u64> {
         let card = self.card(&grant.cards.first()?.uuid)?;
-        card.mps.as_ref().filter(|_| card.managed.is_some())?.default_limit_mib
+        let mps = card.mps.as_ref().filter(|_| card.managed.is_some())?;
+        match self.at_door(&card.uuid, &grant.key.instance) {
+            Some(at_door) => mps.default_limit_mib.map(|_| at_door.limit.0),
+            None => mps.default_limit_mib,
+        }
     }
 
     /// How firmly its limit holds now.

@@ -6,8 +6,9 @@ mod fixture;
 use mpsgate_api::{Activate, Engine, Reserve};
 use mpsgate_config::Switch;
 use mpsgate_model::ledger::Entry;
-use mpsgate_model::{Code, GrantKey, Mib, Refusal};
-use mpsgate_node::{Effect, Node, Reserved};
+use mpsgate_model::{Code, GrantKey, Instance, Mib, Refusal};
+use mpsgate_node::card::Ends;
+use mpsgate_node::{Effect, Node, Reserved, ServerLimit};
 
 use self::fixture::{ALL, HOLDER, INIT, Living, call, node, uuid};
 
@@ -67,15 +68,63 @@ fn local_requests_are_trusted_as_the_settings_and_a_kubelet_say() {
     }
 }
 
+/// A grant of so many GiB, with a door of its own or a direct channel.
+fn on_channel(node: &mut Node, name: &str, gib: u64, door: bool) -> GrantKey {
+    let directory = "/run/mpsgate/mps/0".to_owned();
+    let ends = if door { Ends::Doors(directory + "/clients") } else { Ends::Shared(directory) };
+    node.cards[0].ends = ends;
+    let mut call = call(name, gib);
+    call.key.instance = Instance::from_bytes([u8::try_from(gib).unwrap(); 16]);
+    reserve(node, &call).unwrap().grant.key
+}
+
 #[test]
-fn the_cap_is_the_largest_grant() {
+fn limits_follow_the_grants_and_their_channels() {
     let mut node = node();
-    assert_eq!(node.wanted_cap(&uuid(0)), Mib(15 * 1024), "nobody has one");
-    let large = reserve(&mut node, &call("large", 7)).unwrap();
-    reserve(&mut node, &call("small", 2)).unwrap();
-    assert_eq!(node.wanted_cap(&uuid(0)), Mib(7 * 1024));
-    release(&mut node, &large.grant.key);
-    assert_eq!(node.wanted_cap(&uuid(0)), Mib(2 * 1024));
+    let gib = |gib: u64| Mib(gib * 1024);
+    let limits = |node: &Node| {
+        let limits = node.mps_limits(&uuid(0));
+        (limits.default, limits.servers)
+    };
+    assert_eq!(limits(&node), (gib(15), ServerLimit::Exactly(gib(15))), "nobody has a grant");
+    let large = on_channel(&mut node, "large", 5, false);
+    let small = on_channel(&mut node, "small", 2, false);
+    assert_eq!(limits(&node), (gib(5), ServerLimit::Exactly(gib(5))), "the largest");
+    assert_eq!(node.at_door(&uuid(0), &small.instance), None);
+    // Beside doors a direct channel keeps what it needs, and doors get no less than their own.
+    let one = on_channel(&mut node, "one", 1, true);
+    let six = on_channel(&mut node, "six", 6, true);
+    let at = |node: &Node, key: &GrantKey| node.at_door(&uuid(0), &key.instance).unwrap().limit;
+    assert_eq!(limits(&node), (gib(5), ServerLimit::AtLeast(gib(5))));
+    assert_eq!((at(&node, &one), at(&node, &six)), (gib(5), gib(6)));
+    release(&mut node, &large);
+    assert_eq!(limits(&node), (gib(2), ServerLimit::AtLeast(gib(2))));
+    assert_eq!((at(&node, &one), at(&node, &six)), (gib(2), gib(6)));
+    // Doors alone: each its own, and the smallest for whoever comes past them.
+    release(&mut node, &small);
+    assert_eq!(limits(&node), (gib(1), ServerLimit::Any));
+    assert_eq!((at(&node, &one), at(&node, &six)), (gib(1), gib(6)));
+    assert_eq!(node.at_door(&uuid(1), &one.instance), None, "of another card");
+    release(&mut node, &one);
+    assert_eq!(limits(&node), (gib(6), ServerLimit::Any));
+}
+
+#[test]
+fn a_servers_limit_is_changed_where_it_has_to_be() {
+    let (one, two) = (Mib(1), Mib(2));
+    for (limit, has, change) in [
+        (ServerLimit::Any, None, None),
+        (ServerLimit::Any, Some(one), None),
+        (ServerLimit::AtLeast(one), None, Some(one)),
+        (ServerLimit::AtLeast(two), Some(one), Some(two)),
+        (ServerLimit::AtLeast(one), Some(one), None),
+        (ServerLimit::AtLeast(one), Some(two), None),
+        (ServerLimit::Exactly(one), None, Some(one)),
+        (ServerLimit::Exactly(one), Some(two), Some(one)),
+        (ServerLimit::Exactly(one), Some(one), None),
+    ] {
+        assert_eq!(limit.change(has), change, "{limit:?} {has:?}");
+    }
 }
 
 #[test]

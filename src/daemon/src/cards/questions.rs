@@ -1,0 +1,96 @@
+//! The socket on which a card's gate asks. One question at a time, in the order in which they came:
+//! what is prepared for one must not be changed by one that was asked before.
+//!
+//! The gate reads what containers send: what it says is bounded, and asks for nothing but what any
+//! container of the card may have.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_host::crash_steps;
+use mpsgate_model::GpuUuid;
+use mpsgate_model::door::{LONGEST_LINE, Prepared, Question};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::daemon::Daemon;
+use crate::orders::Order;
+
+/// For a line, which the gate says as soon as it has connected.
+const LIMIT: Duration = Duration::from_secs(1);
+/// After a connection that could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers as long as it is there.
+pub(super) struct Answering {
+    _ends: oneshot::Sender<()>,
+}
+
+/// Starts answering.
+///
+/// # Errors
+/// Where there can be no socket.
+pub(super) fn answer(daemon: &Arc<Daemon>, uuid: &GpuUuid, path: &Path) -> io::Result<Answering> {
+    let steps = crash_steps!("daemon.gate_socket": "bound", "named");
+    let listener = mpsgate_host::socket::bind(path, steps).and_then(UnixListener::from_std)?;
+    let (ends, mut ended) = oneshot::channel();
+    let (shared, card) = (Arc::clone(daemon), uuid.clone());
+    daemon.spawn(format!("answers the gate of {uuid}"), async move {
+        tokio::select! {
+            // Dropped: its card task has done with this control daemon.
+            _ = &mut ended => Ok(()),
+            () = answer_all(&shared, &card, &listener) => Ok(()),
+        }
+    });
+    Ok(Answering { _ends: ends })
+}
+
+async fn answer_all(daemon: &Daemon, card: &GpuUuid, listener: &UnixListener) {
+    loop {
+        let answered = match listener.accept().await {
+            Ok((stream, _)) => answer_one(daemon, card, stream).await,
+            Err(error) => {
+                tokio::time::sleep(PAUSE).await;
+                Err(error)
+            }
+        };
+        if let Err(error) = answered {
+            log::warn!(uuid = card.as_str(), reason:% = error; "the gate's question is not answered");
+        }
+    }
+}
+
+async fn answer_one(daemon: &Daemon, card: &GpuUuid, mut stream: UnixStream) -> io::Result<()> {
+    // The socket is its owner's alone; who was given a descriptor of it asks nothing.
+    let peer = stream.peer_cred()?;
+    if peer.uid() != 0 && peer.uid() != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other(format!("uid {} asks", peer.uid())));
+    }
+    let mut line = Vec::new();
+    let longest = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
+    let mut reader = BufReader::new((&mut stream).take(longest));
+    timeout(LIMIT, reader.read_until(b'\n', &mut line)).await??;
+    match Question::read(&line)? {
+        Question::Prepare { instance } => {
+            let (reply, mut answer) = oneshot::channel();
+            if !daemon.order(card, Order::Prepare { instance, reply }) {
+                return Ok(());
+            }
+            let mut more = [0];
+            let prepared = tokio::select! {
+                prepared = &mut answer => prepared.unwrap_or(Prepared::Later),
+                // It does not wait any more; what it wanted is dropped with the channel.
+                _ = stream.read(&mut more) => return Ok(()),
+            };
+            stream.write_all(&prepared.line()).await
+        }
+        Question::Unserved { why } => {
+            daemon.order(card, Order::Unserved { why });
+            Ok(())
+        }
+    }
+}

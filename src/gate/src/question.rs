@@ -1,0 +1,57 @@
+//! What is asked of mpsgated: one question at a time, and one connection for each.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mpsgate_model::door::{LONGEST_LINE, Prepared, Question};
+
+use crate::sockets::{self, Heard};
+
+/// For an mpsgated that answers. It may have a server to start, for which others must not wait.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// A question that was asked.
+pub(crate) struct Asked {
+    mpsgated: OwnedFd,
+    line: Vec<u8>,
+    until: Instant,
+}
+
+impl Asked {
+    /// Asks; `None` where nobody takes the question.
+    pub(crate) fn ask(path: &Path, question: &Question, now: Instant) -> Option<Self> {
+        let mpsgated = sockets::say(path, &question.line()).ok()?;
+        Some(Self { mpsgated, line: Vec::new(), until: now + LIMIT })
+    }
+
+    /// What the answer is waited for on.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.mpsgated.as_fd()
+    }
+
+    /// When it is over at the latest.
+    pub(crate) fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// The answer, where it is there; `Gone` where there will be none.
+    pub(crate) fn answer(&mut self) -> Heard<Prepared> {
+        loop {
+            let mut bytes = [0; LONGEST_LINE];
+            match sockets::read(self.fd(), &mut bytes) {
+                Heard::Said(length) => {
+                    self.line.extend(bytes.get(..length).unwrap_or_default());
+                }
+                Heard::Nothing => return Heard::Nothing,
+                Heard::Gone => return Heard::Gone,
+            }
+            if self.line.ends_with(b"\n") {
+                return Prepared::read(&self.line).map_or(Heard::Gone, Heard::Said);
+            }
+            if self.line.len() >= LONGEST_LINE {
+                return Heard::Gone;
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What is asked of mpsgated and of the control daemon, and what they answer.
+
+use std::time::Instant;
+
+use mpsgate_model::Instance;
+use mpsgate_model::door::{Prepared, Question};
+use rustix::event::epoll::EventFlags;
+
+use super::{ASKED, CALL, Gate, RETRY};
+use crate::call::{Call, Step};
+use crate::effect::{Effect, Failure};
+use crate::kernel::ThisKernel;
+use crate::question::Asked;
+use crate::sockets::Heard;
+use crate::wire::{Sender, Word};
+
+impl Gate {
+    /// Has mpsgated prepare the server for a client of this container.
+    pub(super) fn prepare(&mut self, instance: Instance, effects: &mut Vec<Effect>) {
+        let (now, question) = (Instant::now(), Question::Prepare { instance });
+        let asked = Asked::ask(&self.mpsgated, &question, now);
+        self.asked = asked.filter(|asked| self.watch(asked.fd(), ASKED, EventFlags::IN).is_ok());
+        if self.asked.is_none() {
+            self.doors.failed(Failure::Unreachable, now, &ThisKernel, effects);
+        }
+    }
+
+    /// Calls the control daemon for a client.
+    pub(super) fn call(&mut self, sender: Sender, word: Word, effects: &mut Vec<Effect>) {
+        let now = Instant::now();
+        let call = Call::dial(&self.control, Some((sender, word)), now);
+        self.call = call.filter(|call| self.watch(call.fd(), CALL, EventFlags::IN).is_ok());
+        if self.call.is_none() {
+            self.doors.failed(Failure::Unreachable, now, &ThisKernel, effects);
+        }
+    }
+
+    /// Calls the control daemon for its hello, where it is not known.
+    pub(super) fn learn_hello(&mut self, now: Instant) {
+        if self.hello.is_some() || self.call.is_some() || self.rest.is_some() {
+            return;
+        }
+        self.call = Call::dial(&self.control, None, now);
+        match &self.call {
+            Some(call) => {
+                if self.watch(call.fd(), CALL, EventFlags::IN).is_err() {
+                    self.call = None;
+                }
+            }
+            None => self.rest = Some(now + RETRY),
+        }
+    }
+
+    /// Ends what takes too long.
+    pub(super) fn give_up(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        if self.call.as_ref().is_some_and(|call| call.until() <= now) {
+            self.doors.failed(Failure::NoAnswer, now, &ThisKernel, effects);
+        }
+        if self.asked.as_ref().is_some_and(|asked| asked.until() <= now) {
+            self.doors.failed(Failure::Later, now, &ThisKernel, effects);
+        }
+    }
+
+    /// Goes on with mpsgated.
+    pub(super) fn take_answer(&mut self) {
+        let Some(asked) = &mut self.asked else { return };
+        let (mut effects, now) = (Vec::new(), Instant::now());
+        let failure = match asked.answer() {
+            Heard::Nothing => return,
+            Heard::Said(Prepared::Ready) => None,
+            Heard::Said(Prepared::Later) => Some(Failure::Later),
+            Heard::Gone => Some(Failure::Unreachable),
+        };
+        self.asked = None;
+        match failure {
+            None => self.doors.prepared(&mut effects),
+            Some(failure) => self.doors.failed(failure, now, &ThisKernel, &mut effects),
+        }
+        self.perform(effects);
+    }
+
+    /// Goes on with the control daemon.
+    pub(super) fn step(&mut self) {
+        let mut effects = Vec::new();
+        while let Some(call) = &mut self.call {
+            let now = Instant::now();
+            match call.step() {
+                Step::Wait => break,
+                Step::Hello(hello) => {
+                    if call.is_for_hello() {
+                        self.call = None;
+                    }
+                    self.said = None;
+                    if self.hello.replace(hello).is_none() {
+                        self.listen_everywhere();
+                    }
+                }
+                Step::Answer(answer) => {
+                    self.answer = Some(answer);
+                    self.doors.answered(now, &ThisKernel, &mut effects);
+                    break;
+                }
+                Step::Failed(failure, why) => {
+                    // Another control daemon than the one whose hello is known.
+                    if why.is_some() && !call.is_greeted() {
+                        self.hello = None;
+                    }
+                    self.call = None;
+                    self.complain_of_daemon(why);
+                    self.doors.failed(failure, now, &ThisKernel, &mut effects);
+                    break;
+                }
+            }
+        }
+        self.perform(effects);
+    }
+
+    /// Once for each thing that it says.
+    fn complain_of_daemon(&mut self, why: Option<String>) {
+        if let Some(why) = why
+            && self.said.as_ref() != Some(&why)
+        {
+            log::error!(control:% = self.control.display(); "the control daemon cannot be served: {why}");
+            self.said = Some(why);
+            self.complain_to_mpsgated();
+        }
+    }
+
+    /// For as long as nobody can be served.
+    pub(super) fn complain_to_mpsgated(&self) {
+        if let (None, Some(why)) = (self.hello, &self.said) {
+            let unserved = Question::Unserved { why: why.clone() };
+            drop(Asked::ask(&self.mpsgated, &unserved, Instant::now()));
+        }
+    }
+}
