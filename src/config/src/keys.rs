@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use crate::ConfigError;
 use crate::settings::{
     Channel, Config, Enforce, Exempt, HostPid, InjectMode, Ipc, LogLevel, Orphan, Privileged,
-    Schedule, Supervisor, Switch, Unallocated, VisibleDevices,
+    Processes, Schedule, Supervisor, Switch, Unallocated, VisibleDevices,
 };
 
 mod value;
@@ -120,6 +120,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(inject.mode, InjectMode),
     key!(mps.control, Allowed::AbsolutePath, absolute_path),
     key!(mps.channel, Channel),
+    key!(mps.processes, Processes),
     key!(mps.debug, Allowed::Bool, |value: &DeValue<'_>| value.as_bool()),
     key!(mps.start_timeout_s, "seconds", 1 to 600),
     key!(mps.multiuser, Switch),

@@ -72,6 +72,7 @@ const RULES: &[Rule] = &[
     rule!(inject.mode, Taken::Now),
     rule!(mps.control, BETWEEN_STOP_AND_START),
     rule!(mps.channel, RESTART),
+    rule!(mps.processes, Taken::Now),
     rule!(mps.debug, Taken::Now),
     rule!(mps.start_timeout_s, Taken::Now),
     rule!(mps.multiuser, RESTART_BOTH),
@@ -144,6 +145,7 @@ mod tests {
         [mps]
         control = "/usr/bin/other"
         channel = "full"
+        processes = "split"
         debug = true
         start_timeout_s = 1
         multiuser = "on"

@@ -229,6 +229,8 @@ pub struct Mps {
     pub control: PathBuf,
     /// How containers reach it.
     pub channel: Channel,
+    /// What each process of a container with a door may have.
+    pub processes: Processes,
     /// Whether clients under a debugger attach through a door.
     pub debug: bool,
     /// Seconds that a server may take to start.
@@ -248,6 +250,7 @@ impl Default for Mps {
         Self {
             control: "/usr/bin/nvidia-cuda-mps-control".into(),
             channel: Channel::Control,
+            processes: Processes::Each,
             debug: false,
             start_timeout_s: 60,
             multiuser: Switch::Auto,
@@ -255,6 +258,16 @@ impl Default for Mps {
             supervisor: Supervisor::Auto,
             orphan: Orphan::Wait,
         }
+    }
+}
+
+words! {
+    /// The memory limit of a process that attaches at a door.
+    Processes {
+        /// The whole grant.
+        Each = "each",
+        /// What the container's other processes leave of it.
+        Split = "split",
     }
 }
 

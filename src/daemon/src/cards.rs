@@ -28,14 +28,15 @@ mod share;
 mod watch;
 mod wedge;
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_config::Schedule;
 use mpsgate_host::crash_point;
-use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::ProcessId;
+use mpsgate_model::{GpuUuid, Instance};
 use mpsgate_mps::{ControlDaemon, Glance, MpsInstance};
 use mpsgate_node::card::{CardId, Health, Trouble};
 use tokio::sync::mpsc;
@@ -63,6 +64,7 @@ pub(crate) fn start(daemon: &Arc<Daemon>, uuid: &GpuUuid) {
         orders,
         backoff: Backoff::new(),
         in_force: InForce::default(),
+        handed_over: BTreeMap::new(),
         watch: Watch::default(),
     };
     daemon.spawn(format!("keeps {uuid} ready"), card_task.keep());
@@ -75,6 +77,8 @@ struct CardTask {
     backoff: Backoff,
     /// The limits of the card's servers, where they are known.
     in_force: InForce,
+    /// How often the watchdog had looked when a client of this container was handed over last.
+    handed_over: BTreeMap<Instance, u64>,
     watch: Watch,
 }
 

@@ -168,6 +168,7 @@ fn take(
         enforced: outcome.blind.is_none() && enforce == Enforce::Kill,
         blind: outcome.blind.map(|blind| blind.to_string()),
         used: outcome.used,
+        looks: 0,
     };
     publish(daemon, uuid, memory, watched);
     for action in outcome.actions {
@@ -195,6 +196,7 @@ fn publish(daemon: &Daemon, uuid: &GpuUuid, memory: &mut CardMemory, watched: Wa
         _ => {}
     }
     if let Some(card) = daemon.node().card_mut(uuid) {
-        card.watched = watched;
+        let looks = card.watched.looks + 1;
+        card.watched = Watched { looks, ..watched };
     }
 }

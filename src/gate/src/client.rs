@@ -24,6 +24,8 @@ pub(crate) enum Reason {
     Queue,
     /// It waited as long as a client may.
     Waited,
+    /// Its container's other processes use all of the memory (`mps.processes`).
+    Full,
     /// It went on talking while it waited.
     Talks,
     /// Its container has ended.
@@ -43,6 +45,7 @@ impl Reason {
             Self::Uid => "uid",
             Self::Queue => "queue",
             Self::Waited => "waited",
+            Self::Full => "full",
             Self::Talks => "talks",
             Self::Ended => "ended",
         }

@@ -60,6 +60,8 @@ pub(crate) struct Door {
     pub(crate) waiting: VecDeque<ClientId>,
     /// In the order in which they got their descriptor.
     pub(crate) handed: VecDeque<ClientId>,
+    /// Not before this one of its clients is handed over.
+    pub(crate) rest: Option<Instant>,
     /// Whether its listening socket is left alone for now.
     pub(crate) is_paused: bool,
     /// What was done to its clients, by reason.
@@ -75,6 +77,7 @@ impl Door {
             greeted: 0,
             waiting: VecDeque::new(),
             handed: VecDeque::new(),
+            rest: None,
             is_paused: false,
             ended: BTreeMap::new(),
             paid: None,

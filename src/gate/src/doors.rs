@@ -242,7 +242,8 @@ impl Doors {
                 }
                 Failure::Later => {
                     door.waiting.push_back(id);
-                    self.rest = Some(now + RETRY);
+                    door.rest = Some(now + RETRY);
+                    self.turns.retain(|turn| *turn != name);
                 }
                 Failure::NoAnswer => door.waiting.push_back(id),
             }
@@ -268,6 +269,12 @@ impl Doors {
         let names: Vec<Instance> = self.doors.keys().cloned().collect();
         for name in names {
             self.regulate(&name, now, effects);
+            if let Some(door) = self.doors.get_mut(&name)
+                && door.rest.is_some_and(|rest| rest <= now)
+            {
+                door.rest = None;
+                self.queue_up(&name);
+            }
         }
         self.advance(now, kernel, effects);
     }
@@ -284,7 +291,8 @@ impl Doors {
         let paused = self.doors.values().filter(|door| door.is_paused && !self.is_stopping);
         let resume = paused.filter_map(|door| door.accepts_from(&self.bounds, now)).min();
         let rest = self.rest.filter(|_| !self.turns.is_empty());
-        [deadline, resume, rest].into_iter().flatten().min()
+        let doors = self.doors.values().filter_map(|door| door.rest).min();
+        [deadline, resume, rest, doors].into_iter().flatten().min()
     }
 
     /// Accepts nobody any more; those that are there go on.

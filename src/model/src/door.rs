@@ -64,6 +64,8 @@ pub enum Prepared {
     Ready,
     /// It cannot be prepared now.
     Later,
+    /// The container's other processes use all of its memory: end this one.
+    Full,
 }
 
 impl Question {
@@ -185,7 +187,12 @@ mod tests {
             assert!(line.len() <= LONGEST_LINE, "{}", line.len());
             assert!(matches!(Question::read(&line), Ok(Question::Unserved { .. })));
         }
-        for (told, line) in [(Prepared::Ready, "\"ready\"\n"), (Prepared::Later, "\"later\"\n")] {
+        let lines = [
+            (Prepared::Ready, "\"ready\"\n"),
+            (Prepared::Later, "\"later\"\n"),
+            (Prepared::Full, "\"full\"\n"),
+        ];
+        for (told, line) in lines {
             assert_eq!(told.line(), line.as_bytes());
             assert_eq!(Prepared::read(&told.line()).unwrap(), told);
         }

@@ -108,6 +108,8 @@ pub struct Watched {
     pub blind: Option<String>,
     /// Used by each container in sum.
     pub used: BTreeMap<GrantKey, Mib>,
+    /// Looks so far, this one included.
+    pub looks: u64,
 }
 
 /// Who handed a card over.

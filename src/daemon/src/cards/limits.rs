@@ -7,8 +7,8 @@ use mpsgate_model::door::Prepared;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{Code, Instance, Mib, Refusal};
 use mpsgate_mps::{MpsError, MpsInstance};
-use mpsgate_node::ServerLimit;
 use mpsgate_node::card::{Health, Trouble};
+use mpsgate_node::{AtDoor, ServerLimit};
 
 use super::CardTask;
 use super::health::{EXCLUSIVE, drop_and_tell, log_health};
@@ -109,36 +109,62 @@ impl CardTask {
         ready: &Ready,
         instance: &Instance,
     ) -> Result<Prepared, DaemonError> {
-        // Its end is told to the gate, too.
-        let at_door = self.daemon.node().at_door(&self.uuid, instance);
-        let Some(at_door) = at_door else { return Ok(Prepared::Later) };
-        if self.server(ready, at_door.uid).await?.is_err() {
+        let (limit, uid) = match self.at_door(instance) {
+            // The end of a grant is told to the gate, too.
+            AtDoor::NoGrant | AtDoor::Unseen => return Ok(Prepared::Later),
+            AtDoor::Full => return Ok(Prepared::Full),
+            AtDoor::Open { limit, uid } => (limit, uid),
+        };
+        if self.server(ready, uid).await?.is_err() || !self.has_limit(ready, limit).await? {
             return Ok(Prepared::Later);
         }
+        self.note_hand_over(instance);
+        Ok(Prepared::Ready)
+    }
+
+    /// What is left for the next client at this container's door.
+    fn at_door(&self, instance: &Instance) -> AtDoor {
+        let since = self.handed_over.get(instance).copied().unwrap_or_default();
+        let processes = self.daemon.settings.now().mps.processes;
+        self.daemon.node().at_door(&self.uuid, instance, processes, since)
+    }
+
+    fn note_hand_over(&mut self, instance: &Instance) {
+        let node = self.daemon.node();
+        let live = |other: &Instance| {
+            node.ledger().on_card(&self.uuid).any(|entry| entry.grant.key.instance == *other)
+        };
+        self.handed_over.retain(|other, _| live(other));
+        let looks = node.card(&self.uuid).map(|card| card.watched.looks).unwrap_or_default();
+        self.handed_over.insert(instance.clone(), looks);
+    }
+
+    /// Sets this limit on the server, unless it is in force; whether it is now.
+    async fn has_limit(&mut self, ready: &Ready, limit: Mib) -> Result<bool, DaemonError> {
         if self.daemon.node().card(&self.uuid).is_some_and(|card| card.serverless) {
-            return Ok(Prepared::Ready);
+            return Ok(true);
         }
-        let wanted = ServerLimit::Exactly(at_door.limit);
+        let wanted = ServerLimit::Exactly(limit);
         let servers = self.servers();
         if !servers.is_empty() && servers.iter().all(|s| self.is_in_force(wanted, s)) {
-            return Ok(Prepared::Ready);
+            return Ok(true);
         }
         let (asked, has) = (Arc::clone(&ready.mps), self.in_force.clone());
         let work = move |_: &Hardware| limit_servers(&asked, wanted, &has);
         match self.daemon.blocking("set a limit", work).await? {
             Ok(set) => self.in_force.update(set),
             Err(error) => {
-                self.limit_not_set(&ready.mps, at_door.limit, &error).await?;
-                return Ok(Prepared::Later);
+                self.limit_not_set(&ready.mps, limit, &error).await?;
+                return Ok(false);
             }
         }
         // The server that was known has ended, or there is another one.
         let servers = self.servers();
         if servers.is_empty() || !servers.iter().all(|s| self.is_in_force(wanted, s)) {
             self.refresh(&ready.mps).await?;
-            return Ok(Prepared::Later);
+            return Ok(false);
         }
-        Ok(Prepared::Ready)
+        Ok(true)
     }
 
     async fn limit_not_set(

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use mpsgate_api::{Activate, Call, Mps, MpsAction, Reserve};
-use mpsgate_config::Channel;
+use mpsgate_config::{Channel, Processes};
 use mpsgate_model::door::{self, Container as Told, Prepared, Question};
 use mpsgate_model::{Code, Grant, Mib};
 use mpsgate_mps::protocol::{Answer, Command};
@@ -18,6 +18,7 @@ use crate::grants::Cgroup;
 use crate::harness::{
     Container, Node, files, key, need, request, root, server_uid, servers, wait_for,
 };
+use crate::watchdog::{mps, uses};
 
 fn gated() -> Node {
     let mut node = Node::new(1);
@@ -274,6 +275,29 @@ fn at_each_hand_over_the_server_has_the_limit_of_that_container() {
     daemon.release(&large.key);
     assert_eq!(prepare(&node, large), Prepared::Later, "its grant has ended");
     assert_eq!(server_limits(&node), ["1G"]);
+}
+
+#[test]
+fn a_later_process_gets_what_the_others_leave_where_it_is_split() {
+    need!(root());
+    need!(servers());
+    let mut node = gated();
+    node.config.mps.processes = Processes::Split;
+    let daemon = node.start();
+    let grant = daemon.reserve(of_servers_uid("c", 4)).unwrap();
+    let init = Container::new();
+    let cgroup = need!(Cgroup::new("gate-split"));
+    cgroup.add(&init);
+    daemon.activate(&grant, &init, Some(cgroup.id())).unwrap();
+    wait_for("the first one has it all", || prepare(&node, &grant) == Prepared::Ready);
+    assert_eq!(server_limits(&node), ["4G"]);
+    uses(&node, &[mps(init.pid(), 3072)]);
+    assert_eq!(prepare(&node, &grant), Prepared::Later, "what is left is not known yet");
+    wait_for("the second one has the rest", || prepare(&node, &grant) == Prepared::Ready);
+    assert_eq!(server_limits(&node), ["1G"]);
+    uses(&node, &[mps(init.pid(), 4096)]);
+    wait_for("nothing is left", || prepare(&node, &grant) == Prepared::Full);
+    assert_eq!(daemon.status().grants[0].cap_mib, Some(4096));
 }
 
 #[test]

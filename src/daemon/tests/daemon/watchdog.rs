@@ -26,12 +26,12 @@ fn granted(daemon: &Running, name: &str) -> Result<Granted, &'static str> {
     Ok(Granted { init, cgroup, grant })
 }
 
-fn mps(pid: u32, used_mib: u64) -> Value {
+pub(crate) fn mps(pid: u32, used_mib: u64) -> Value {
     json!({ "pid": pid, "used_mib": used_mib, "kind": "mps" })
 }
 
 /// What NVML says of card 0 from now on.
-fn uses(node: &Node, processes: &[Value]) {
+pub(crate) fn uses(node: &Node, processes: &[Value]) {
     node.nvml(|state| state["cards"][0]["processes"] = processes.into());
 }
 

@@ -244,13 +244,20 @@ fn the_server_is_prepared_for_a_client_before_its_call_and_for_nobody_else_until
     let mut bench = Bench::new(&[1, 2]);
     let (one, two) = (bench.client(1), bench.client(2));
     assert_eq!(bench.take(), [Effect::Prepare(name(1))]);
-    // Not for it now: perhaps for the other one, and that not at once.
+    // Not for its container now: for the other one, which does not wait.
     bench.fail(Failure::Later);
-    assert_eq!(bench.take(), [Effect::HangUp]);
-    bench.pass(RETRY);
-    assert_eq!(bench.take(), [Effect::Prepare(name(2))]);
+    assert_eq!(bench.take(), [Effect::HangUp, Effect::Prepare(name(2))]);
     bench.doors.left(two, bench.now, &bench.kernel, &mut bench.effects);
-    assert_eq!(bench.take(), [Effect::HangUp, Effect::Close(two), Effect::Prepare(name(1))]);
+    assert_eq!(bench.take(), [Effect::HangUp, Effect::Close(two)]);
+    let three = bench.client(2);
+    assert_eq!(bench.take(), [Effect::Prepare(name(2))]);
+    // Its container has no memory left: ended after its word, and counted.
+    bench.doors.refused(bench.now, &bench.kernel, &mut bench.effects);
+    let ended = Effect::Ended(name(2), Peer { pid: 2 }, Reason::Full, 1);
+    assert_eq!(bench.take(), [ended, Effect::HangUp, Effect::Close(three)]);
+    assert_eq!(bench.doors.next(bench.now), Some(bench.now + RETRY));
+    bench.pass(RETRY);
+    assert_eq!(bench.take(), [Effect::Prepare(name(1))]);
     // While mpsgated is away nobody is handed over, and who has waited long enough is ended.
     bench.fail(Failure::Unreachable);
     bench.pass(RETRY);
@@ -287,6 +294,7 @@ enum Event {
     Say(usize, u8, u32),
     Leave(usize),
     Prepared,
+    Refused,
     Answer,
     Fail(Failure),
     Pass(u64),
@@ -301,6 +309,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => (0..12_usize, 0..6_u8, 1..10_u32).prop_map(|(at, what, pid)| Event::Say(at, what, pid)),
         1 => (0..12_usize).prop_map(Event::Leave),
         3 => Just(Event::Prepared),
+        1 => Just(Event::Refused),
         3 => Just(Event::Answer),
         1 => prop::sample::select(vec![Failure::Unreachable, Failure::Later, Failure::NoAnswer])
             .prop_map(Event::Fail),
@@ -351,9 +360,12 @@ proptest! {
                 Event::Prepared if prepared.is_some() && called.is_none() => {
                     bench.doors.prepared(&mut bench.effects);
                 }
+                Event::Refused if prepared.is_some() && called.is_none() => {
+                    bench.doors.refused(bench.now, &bench.kernel, &mut bench.effects);
+                }
                 Event::Answer if called.is_some() => bench.answer(),
                 Event::Fail(failure) if prepared.is_some() => bench.fail(failure),
-                Event::Prepared | Event::Answer | Event::Fail(_) => {}
+                Event::Prepared | Event::Refused | Event::Answer | Event::Fail(_) => {}
                 Event::Pass(ms) => bench.pass(Duration::from_millis(ms)),
                 Event::Die(pid) => { bench.kernel.dead.insert(pid); }
                 Event::Set(number, active) => {

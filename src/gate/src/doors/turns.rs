@@ -12,7 +12,9 @@ use crate::effect::Effect;
 impl Doors {
     /// Gives an active door its turn where somebody waits there.
     pub(super) fn queue_up(&mut self, name: &Instance) {
-        let waits = |door: &Door| door.container.cgroup.is_some() && !door.waiting.is_empty();
+        let waits = |door: &Door| {
+            door.container.cgroup.is_some() && !door.waiting.is_empty() && door.rest.is_none()
+        };
         if self.doors.get(name).is_some_and(waits) && !self.turns.contains(name) {
             self.turns.push_back(name.clone());
         }
@@ -48,6 +50,20 @@ impl Doors {
                 self.end(id, Reason::Elsewhere, effects);
             }
         }
+    }
+
+    /// The client that is being handed over gets nothing: its container has no memory left.
+    pub(crate) fn refused(
+        &mut self,
+        now: Instant,
+        kernel: &impl Kernel,
+        effects: &mut Vec<Effect>,
+    ) {
+        match self.handing {
+            Some(id) => self.end(id, Reason::Full, effects),
+            None => effects.push(Effect::HangUp),
+        }
+        self.advance(now, kernel, effects);
     }
 
     /// The server has the limit of the client that is being handed over: the control daemon is

@@ -65,16 +65,17 @@ impl Gate {
     pub(super) fn take_answer(&mut self) {
         let Some(asked) = &mut self.asked else { return };
         let (mut effects, now) = (Vec::new(), Instant::now());
-        let failure = match asked.answer() {
+        let answer = asked.answer();
+        let failed = match answer {
             Heard::Nothing => return,
-            Heard::Said(Prepared::Ready) => None,
-            Heard::Said(Prepared::Later) => Some(Failure::Later),
-            Heard::Gone => Some(Failure::Unreachable),
+            Heard::Said(Prepared::Later) => Failure::Later,
+            _ => Failure::Unreachable,
         };
         self.asked = None;
-        match failure {
-            None => self.doors.prepared(&mut effects),
-            Some(failure) => self.doors.failed(failure, now, &ThisKernel, &mut effects),
+        match answer {
+            Heard::Said(Prepared::Ready) => self.doors.prepared(&mut effects),
+            Heard::Said(Prepared::Full) => self.doors.refused(now, &ThisKernel, &mut effects),
+            _ => self.doors.failed(failed, now, &ThisKernel, &mut effects),
         }
         self.perform(effects);
     }

@@ -6,18 +6,28 @@
 //! one lives, no limit may be below the largest of theirs, and that of a door may be above its
 //! grant.
 
-use mpsgate_model::{GpuUuid, Instance, Mib};
+use mpsgate_config::Processes;
+use mpsgate_model::{GpuUuid, Grant, Instance, Mib};
 
 use super::Node;
 use crate::limits::{MpsLimits, ServerLimit};
 
-/// Whose client is to be handed over.
+/// What a client gets that is to be handed over at a door.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AtDoor {
-    /// The limit that its server must have.
-    pub limit: Mib,
-    /// The uid of its grant.
-    pub uid: u32,
+pub enum AtDoor {
+    /// Nothing: the container has no grant with a door to this card.
+    NoGrant,
+    /// What the container's other processes use has not been seen yet.
+    Unseen,
+    /// They use all of the grant.
+    Full,
+    /// This limit, from a server for this uid.
+    Open {
+        /// The server's.
+        limit: Mib,
+        /// The grant's.
+        uid: u32,
+    },
 }
 
 impl Node {
@@ -34,13 +44,41 @@ impl Node {
         MpsLimits { default, servers }
     }
 
-    /// What has to be so when a client at this container's door is handed over; `None` where the
-    /// container has no grant with a door to this card.
-    pub fn at_door(&self, uuid: &GpuUuid, instance: &Instance) -> Option<AtDoor> {
+    /// What the next client at this container's door gets. `since`: the watchdog's looks when one
+    /// of this container was handed over last; 0 where that is not known.
+    pub fn at_door(
+        &self,
+        uuid: &GpuUuid,
+        instance: &Instance,
+        processes: Processes,
+        since: u64,
+    ) -> AtDoor {
         let mut entries = self.ledger().on_card(uuid);
-        let entry = entries.find(|entry| entry.grant.key.instance == *instance)?;
-        let limit = entry.grant.memory.max(self.largest_direct(uuid).unwrap_or_default());
-        entry.grant.has_door().then_some(AtDoor { limit, uid: entry.grant.uid })
+        let entry = entries.find(|entry| entry.grant.key.instance == *instance);
+        let (Some(entry), Some(card)) = (entry, self.card(uuid)) else { return AtDoor::NoGrant };
+        let grant = &entry.grant;
+        if !grant.has_door() {
+            return AtDoor::NoGrant;
+        }
+        let mut left = grant.memory;
+        if processes == Processes::Split && card.watched.blind.is_none() {
+            // The look that ended first since then may have begun before.
+            if card.watched.looks < since + 2 {
+                return AtDoor::Unseen;
+            }
+            let used = card.watched.used.get(&grant.key).copied().unwrap_or_default();
+            if used >= grant.memory {
+                return AtDoor::Full;
+            }
+            left = Mib(grant.memory.0 - used.0);
+        }
+        let limit = left.max(self.largest_direct(uuid).unwrap_or_default());
+        AtDoor::Open { limit, uid: grant.uid }
+    }
+
+    /// The most that a client at this grant's door gets from the server, whatever its own limit is.
+    pub(super) fn most_at_door(&self, uuid: &GpuUuid, grant: &Grant) -> Mib {
+        grant.memory.max(self.largest_direct(uuid).unwrap_or_default())
     }
 
     fn largest_direct(&self, uuid: &GpuUuid) -> Option<Mib> {

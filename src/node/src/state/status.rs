@@ -92,10 +92,10 @@ impl Node {
     fn cap(&self, grant: &Grant) -> Option<u64> {
         let card = self.card(&grant.cards.first()?.uuid)?;
         let mps = card.mps.as_ref().filter(|_| card.managed.is_some())?;
-        match self.at_door(&card.uuid, &grant.key.instance) {
-            Some(at_door) => mps.default_limit_mib.map(|_| at_door.limit.0),
-            None => mps.default_limit_mib,
+        if grant.has_door() {
+            return mps.default_limit_mib.map(|_| self.most_at_door(&card.uuid, grant).0);
         }
+        mps.default_limit_mib
     }
 
     /// How firmly its limit holds now.

@@ -4,11 +4,11 @@
 mod fixture;
 
 use mpsgate_api::{Activate, Engine, Reserve};
-use mpsgate_config::Switch;
+use mpsgate_config::{Processes, Switch};
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::{Code, GrantKey, Instance, Mib, Refusal};
-use mpsgate_node::card::Ends;
-use mpsgate_node::{Effect, Node, Reserved, ServerLimit};
+use mpsgate_node::card::{Ends, Watched};
+use mpsgate_node::{AtDoor, Effect, Node, Reserved, ServerLimit};
 
 use self::fixture::{ALL, HOLDER, INIT, Living, call, node, uuid};
 
@@ -90,11 +90,17 @@ fn limits_follow_the_grants_and_their_channels() {
     let large = on_channel(&mut node, "large", 5, false);
     let small = on_channel(&mut node, "small", 2, false);
     assert_eq!(limits(&node), (gib(5), ServerLimit::Exactly(gib(5))), "the largest");
-    assert_eq!(node.at_door(&uuid(0), &small.instance), None);
+    let each = |node: &Node, card, key: &GrantKey| {
+        node.at_door(&uuid(card), &key.instance, Processes::Each, 0)
+    };
+    assert_eq!(each(&node, 0, &small), AtDoor::NoGrant);
     // Beside doors a direct channel keeps what it needs, and doors get no less than their own.
     let one = on_channel(&mut node, "one", 1, true);
     let six = on_channel(&mut node, "six", 6, true);
-    let at = |node: &Node, key: &GrantKey| node.at_door(&uuid(0), &key.instance).unwrap().limit;
+    let at = |node: &Node, key: &GrantKey| match each(node, 0, key) {
+        AtDoor::Open { limit, uid: 0 } => limit,
+        other => panic!("{other:?}"),
+    };
     assert_eq!(limits(&node), (gib(5), ServerLimit::AtLeast(gib(5))));
     assert_eq!((at(&node, &one), at(&node, &six)), (gib(5), gib(6)));
     release(&mut node, &large);
@@ -104,9 +110,37 @@ fn limits_follow_the_grants_and_their_channels() {
     release(&mut node, &small);
     assert_eq!(limits(&node), (gib(1), ServerLimit::Any));
     assert_eq!((at(&node, &one), at(&node, &six)), (gib(1), gib(6)));
-    assert_eq!(node.at_door(&uuid(1), &one.instance), None, "of another card");
+    assert_eq!(each(&node, 1, &one), AtDoor::NoGrant, "of another card");
     release(&mut node, &one);
     assert_eq!(limits(&node), (gib(6), ServerLimit::Any));
+}
+
+#[test]
+fn a_later_process_gets_what_is_left_where_it_is_split() {
+    let mut node = node();
+    let key = on_channel(&mut node, "c", 4, true);
+    let direct = on_channel(&mut node, "direct", 1, false);
+    let gib = |gib: u64| Mib(gib * 1024);
+    let open = |limit| AtDoor::Open { limit: gib(limit), uid: 0 };
+    for (used, looks, since, blind, expected) in [
+        (0, 1, 0, false, AtDoor::Unseen),
+        (0, 2, 0, false, open(4)),
+        (3, 9, 7, false, open(1)),
+        (3, 9, 8, false, AtDoor::Unseen),
+        (1, 9, 7, false, open(3)),
+        (4, 9, 7, false, AtDoor::Full),
+        (9, 9, 7, false, AtDoor::Full),
+        // Nobody can say what is left.
+        (0, 9, 9, true, open(4)),
+    ] {
+        let used = [(key.clone(), gib(used)), (direct.clone(), gib(1))].into();
+        let blind = blind.then(|| "no memory by process".to_owned());
+        node.cards[0].watched = Watched { looks, blind, used, ..Watched::default() };
+        let at_door = node.at_door(&uuid(0), &key.instance, Processes::Split, since);
+        assert_eq!(at_door, expected, "{used:?} {looks} {since}", used = node.cards[0].watched);
+        let each = node.at_door(&uuid(0), &key.instance, Processes::Each, since);
+        assert_eq!(each, open(4));
+    }
 }
 
 #[test]
