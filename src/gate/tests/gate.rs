@@ -366,6 +366,22 @@ impl<'a> Manager<'a> {
 
     /// Returns when the gate says that it is ready.
     fn start(&mut self) -> u32 {
+        let pid = self.spawn("");
+        while !self.heard().contains("READY=1") {}
+        pid
+    }
+
+    /// A gate that is killed when it makes this system call for the n-th time.
+    fn start_to_die(&mut self, call: &str, n: usize) -> u32 {
+        // The tracer is no parent of the gate, which keeps the pid that its sockets are meant for.
+        let inject = format!("{call}:signal=KILL:when={n}");
+        self.spawn(&format!("strace -D -qq -o /dev/null -e trace={call} -e inject={inject}"))
+    }
+
+    fn spawn(&mut self, below: &str) -> u32 {
+        // What an earlier one said.
+        let mut bytes = [0; 512];
+        while recv(&self.notify, &mut bytes, RecvFlags::DONTWAIT).is_ok() {}
         let mut line = String::new();
         let mut names = Vec::new();
         for (at, (name, socket)) in self.kept.iter().enumerate() {
@@ -375,8 +391,11 @@ impl<'a> Manager<'a> {
         }
         let program = self.stage.bench.dir.path().join("mpsgate-gate");
         let mps = self.stage.bench.dir.path().join("mps");
-        line +=
-            &format!("LISTEN_PID=$$ exec {} --card 0 --mps {}", program.display(), mps.display());
+        line += &format!(
+            "LISTEN_PID=$$ exec {below} {} --card 0 --mps {}",
+            program.display(),
+            mps.display()
+        );
         let mut command = Command::new("bash");
         command
             .arg("-c")
@@ -386,9 +405,7 @@ impl<'a> Manager<'a> {
             command.env("LISTEN_FDS", names.len().to_string());
             command.env("LISTEN_FDNAMES", names.join(":"));
         }
-        let pid = self.stage.bench.keep(command);
-        while !self.heard().contains("READY=1") {}
-        pid
+        self.stage.bench.keep(command)
     }
 
     /// The next message; a socket that comes with it is kept.
@@ -525,6 +542,91 @@ fn a_death_is_a_restart(kind: Kind, version: u32) {
 }
 
 /// How often, where a variable does not say it.
+/// What a gate does from its start to a hand-over. A death at each passing of each of them: the
+/// next gate serves who was not accepted, nobody that is attached ends, and the socket stays. Only
+/// between a connection's acceptance and its hello a client goes on without MPS.
+const CALLS: [&str; 5] = ["accept4", "sendto", "recvmsg", "sendmsg", "connect"];
+const MORE_CALLS: [&str; 12] = [
+    "openat",
+    "read",
+    "close",
+    "socket",
+    "fcntl",
+    "getsockopt",
+    "recvfrom",
+    "epoll_ctl",
+    "epoll_pwait",
+    "write",
+    "newfstatat",
+    "getdents64",
+];
+
+fn a_death_at_any_call_is_a_restart(kind: Kind, version: u32) {
+    need!(strace());
+    let stage = need!(Stage::new(kind, version));
+    end(&stage.bench, stage.gate);
+    let mut manager = Manager::new(&stage);
+    let (gate, socket) = manager.serve_both();
+    let mut attached = stage.client(MINE, &[]);
+    assert_eq!(first_word(&mut attached), SERVERS_WORD);
+    end(&stage.bench, gate);
+    let all = std::env::var_os("MPSGATE_TEST_CALLS").is_some();
+    let more = MORE_CALLS.iter().filter(|_| all);
+    let mut died: BTreeMap<i32, Vec<String>> = BTreeMap::new();
+    for call in CALLS.iter().chain(more) {
+        for n in 1.. {
+            let gate = manager.start_to_die(call, n);
+            let mut client = stage.client(MINE, &[]);
+            let code = std::thread::spawn(move || said(&mut client));
+            wait_for("a death, or a client that is served", || {
+                code.is_finished() || has_ended(gate)
+            });
+            if code.is_finished() && !has_ended(gate) {
+                let code = code.join().unwrap();
+                if code == SERVERS_WORD {
+                    // It is not called that often.
+                    end(&stage.bench, gate);
+                    break;
+                }
+                // Its end was seen by the client first.
+                died.entry(code).or_default().push(format!("{call} {n}"));
+                wait_for("the gate's death", || has_ended(gate));
+                stage.bench.status_of(gate);
+                continue;
+            }
+            let next = manager.start();
+            let code = code.join().unwrap();
+            end(&stage.bench, next);
+            stage.bench.status_of(gate);
+            died.entry(code).or_default().push(format!("{call} {n}"));
+        }
+    }
+    let deaths: usize = died.values().map(Vec::len).sum();
+    eprintln!("{deaths} deaths: {died:?}");
+    assert!(deaths >= 2 * CALLS.len(), "{died:?}");
+    let known = [SERVERS_WORD, WITHOUT_MPS, CONNECTION_FAILED];
+    assert!(died.keys().all(|code| known.contains(code)), "{died:?}");
+    let without = died.remove(&WITHOUT_MPS).unwrap_or_default();
+    assert!(without.iter().all(|at| at.starts_with("accept4") || at.starts_with("sendto")));
+    assert!(attached.try_wait().unwrap().is_none(), "an attached client ended");
+    attached.kill().unwrap();
+    attached.wait().unwrap();
+    assert_eq!(manager.socket(), socket);
+    manager.start();
+    assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
+}
+
+fn strace() -> Result<(), &'static str> {
+    let found = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
+    found.map(drop).map_err(|_| "needs strace")
+}
+
+/// Whether a program of the bench is gone, and nobody has asked for its status.
+fn has_ended(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
+}
+
 fn count(variable: &str, otherwise: usize) -> usize {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
@@ -644,10 +746,16 @@ fn nobody_is_handed_over_unprepared(kind: Kind, version: u32) {
 
 /// What cuInit says to a client that was started before.
 fn said(client: &mut std::process::Child) -> i32 {
-    let mut said = String::new();
-    BufReader::new(client.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    let code = first_word(client);
     drop(client.stdin.take());
     client.wait().unwrap();
+    code
+}
+
+/// The same; the client stays.
+fn first_word(client: &mut std::process::Child) -> i32 {
+    let mut said = String::new();
+    BufReader::new(client.stdout.take().unwrap()).read_line(&mut said).unwrap();
     said.trim().split_once(' ').unwrap_or_else(|| panic!("{said:?}")).1.parse().unwrap()
 }
 
@@ -727,6 +835,7 @@ on_each! {
     what_one_container_sends_hurts_no_other
     a_restart_is_a_wait
     a_death_is_a_restart
+    a_death_at_any_call_is_a_restart
     holds_two_capabilities
     serves_a_card_alone
     does_not_begin_without_its_capabilities
