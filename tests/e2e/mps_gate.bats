@@ -156,8 +156,27 @@ default_is() { [[ $(control "get_default_device_pinned_mem_limit 0") == "$1" ]];
   cu_init neighbour "$WORD"
   before=$(descriptors)
   instance=$(door_of flood)
+status_says() { mpsgate status | grep -qF "$1"; } # TEXT
   try perl "$BATS_TEST_DIRNAME/door.pl" "$instance" words 400 255
   assert_equal "words" "$stdout" "said 400"
+@test "a server that does not say its limit gets no client, nobody is blamed for it, and who waits is served when it goes on" {
+  local server
+  granted small 1Gi --ann mpsgate.io/gpu=0
+  granted large 3Gi --ann mpsgate.io/gpu=0
+  cu_init small "$WORD"
+  server=$(control get_server_list)
+  kill -STOP "$server"
+  oci exec large cuda-client "$LIBCUDA" >"$BATS_TEST_TMPDIR/waited" 3>&- &
+  wait_for 20 "status names the server" status_says "its MPS server, pid $server, does not answer it"
+  kill -CONT "$server"
+  wait_for 20 "it is served" grep -q " $WORD\$" "$BATS_TEST_TMPDIR/waited"
+  wait $!
+  assert_equal "limits" "$(limits)" $'3G\n1G'
+  wait_for 20 "the card is ready" card_is ready 0
+  cu_init small "$WORD"
+  assert_equal "actions" "$(mpsgate status -o json | jq -c .actions)" "[]"
+}
+
   perl "$BATS_TEST_DIRNAME/door.pl" "$instance" hold 200 20 3>&- &
   pids=$!
   cu_init neighbour "$WORD"

@@ -26,6 +26,11 @@ pub enum WedgeCause {
     /// for good, and after some hundred lines the daemon blocks in its own log (measured).
     /// [`crate::MpsInstance::drain_log`] gets it going again.
     LogBlocked,
+    /// It waits for an answer of the card's server, which does not come.
+    ServerSilent {
+        /// The server's pid.
+        server: i32,
+    },
     /// It waits for one connection, which these processes hold; who made it comes first. Nobody
     /// where they cannot be named.
     HeldBy(Vec<ChannelPeer>),
@@ -97,6 +102,14 @@ impl MpsInstance {
     pub fn wedge_cause(&self, daemon: &ControlDaemon, known: &Connections) -> WedgeCause {
         match find_wedge_cause(&daemon.process, &self.dirs().log_fifo()) {
             WedgeCause::Unknown => self.newcomers(&daemon.process, known),
+            WedgeCause::HeldBy(holders) => {
+                let mut servers = self.servers_alive().into_iter().map(|server| server.pid());
+                let is_held = |server: &i32| holders.iter().any(|holder| holder.pid == *server);
+                match servers.find(is_held) {
+                    Some(server) => WedgeCause::ServerSilent { server },
+                    None => WedgeCause::HeldBy(holders),
+                }
+            }
             cause => cause,
         }
     }

@@ -329,6 +329,7 @@ const BROKEN: &[Broken] = &[
     ("mps-state", |f| state(f, MpsState::Dead { orphans: vec![9] }), FAIL, "[9] still hold the card", "mpsgate status"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Stopped }), FAIL, "somebody stopped it", "kill -CONT 7"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::LogBlocked }), FAIL, "log is full", "systemctl restart mpsgated"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::ServerSilent { server: 9 } }), FAIL, "its server, pid 9, does not answer", "kill -CONT 9"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::OneOf(vec![ChannelPeer { pid: 42, uid: 1000, name: "nc".into(), start_ticks: 1 }]) }), FAIL, "held by one of pid 42 (nc, uid 1000)", "mpsgate status"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Unknown }), FAIL, "does not answer", "/proc/7/stack"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::HeldBy(vec![ChannelPeer { pid: 42, uid: 1000, name: "nc".into(), start_ticks: 1 }]) }), FAIL, "held by pid 42 (nc, uid 1000)", "/proc/42/cgroup"),

@@ -72,6 +72,13 @@ impl WedgeWatch {
                 format!(": somebody stopped it, pid {pid}"),
                 format!("let it go on: kill -CONT {pid}"),
             ),
+            Some(Wedge::Server(server)) => (
+                format!(": its MPS server, pid {server}, does not answer it"),
+                format!(
+                    "where somebody stopped it (T in: ps -o stat= -p {server}): kill -CONT {server}; \
+                     else, once its containers have ended: mpsgate mps restart GPU"
+                ),
+            ),
             Some(Wedge::LogBlocked) => (
                 ": its log was full".to_owned(),
                 "once its containers have ended: mpsgate mps restart GPU".to_owned(),
@@ -133,7 +140,7 @@ impl CardTask {
             || self.unasked_for() >= ASK
             || match &before {
                 // Still there: no command would be answered.
-                Wedge::Stopped | Wedge::Held(_) | Wedge::OneOf(_) => false,
+                Wedge::Stopped | Wedge::Server(_) | Wedge::Held(_) | Wedge::OneOf(_) => false,
                 Wedge::LogBlocked => true,
                 Wedge::Unknown => glance != Glance::Busy,
             };
@@ -173,7 +180,9 @@ impl CardTask {
             && matches!(now, Wedge::Held(culprits)
                 if !culprits.is_empty() && culprits.iter().all(|one| one.entry.is_some()));
         let limit = if is_ended { LIMIT * 3 } else { LIMIT };
-        if self.watch.wedge.held < limit || matches!(now, Wedge::Stopped | Wedge::LogBlocked) {
+        // None of these is a connection that could be cut: a server's are its clients' lives.
+        let is_no_holder = matches!(now, Wedge::Stopped | Wedge::Server(_) | Wedge::LogBlocked);
+        if self.watch.wedge.held < limit || is_no_holder {
             return Ok(());
         }
         let (of, running) = (Arc::clone(mps), Arc::clone(daemon));

@@ -170,6 +170,8 @@ pub(crate) fn served(mps: &MpsInstance) -> Vec<(u32, ProcessId)> {
 pub(crate) enum Wedge {
     /// Somebody stopped it.
     Stopped,
+    /// It waits for the card's server, of this pid.
+    Server(i32),
     /// It waited for its log, which was emptied.
     LogBlocked,
     /// These processes hold it up; nobody that can be named where empty.
@@ -198,6 +200,7 @@ pub(crate) fn wedge(
     };
     match mps.wedge_cause(daemon, known) {
         WedgeCause::Stopped => Wedge::Stopped,
+        WedgeCause::ServerSilent { server } => Wedge::Server(server),
         WedgeCause::Unknown => by_makers(mps, daemon, entries, known, makers),
         WedgeCause::LogBlocked => {
             if let Err(error) = mps.drain_log() {

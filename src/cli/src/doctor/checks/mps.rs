@@ -131,6 +131,13 @@ fn wedged(pid: i32, cause: &WedgeCause) -> Finding {
         WedgeCause::Stopped => {
             fail(format!("{evidence}: somebody stopped it"), format!("kill -CONT {pid}"))
         }
+        WedgeCause::ServerSilent { server } => fail(
+            format!("{evidence}: its server, pid {server}, does not answer it"),
+            format!(
+                "where somebody stopped it (T in: ps -o stat= -p {server}): kill -CONT {server}; \
+                 {LOGS}"
+            ),
+        ),
         WedgeCause::LogBlocked => fail(
             format!("{evidence}: its log is full and nobody reads it"),
             format!("systemctl restart mpsgated reads it; {LOGS}"),
