@@ -96,6 +96,15 @@ descriptors_are() { (($(descriptors) <= $1)); } # AT MOST
   refused thief E_MPS_MOUNT --jq ".mounts += [{destination: \"/x\", type: \"bind\", source: \"$door\", options: [\"bind\"]}]"
   cu_init one "$WORD"
   cu_init other "$WORD"
+  wait_for 15 "status counts them" counted uid=1 elsewhere=1
+  assert_contains "status" "$(mpsgate status)" "GPU 0: gate: clients handed over" "ended: elsewhere 1, uid 1"
+}
+
+# counted REASON=N...: what card 0's gate has ended so far.
+counted() {
+  local found
+  found=$(mpsgate status -o json | jq -r '.cards[0].gate.ended | to_entries | map("\(.key)=\(.value)") | sort | join(" ")')
+  [[ $found == "$(printf '%s\n' "$@" | sort | paste -sd' ')" ]]
 }
 
 # bats test_tags=runtime
@@ -147,18 +156,9 @@ control() { echo "$1" | CUDA_MPS_PIPE_DIRECTORY=$card/pipe "$MG/control/nvidia-c
   cu_init large "$WORD"
 }
 
+status_says() { mpsgate status | grep -qF "$1"; } # TEXT
 default_is() { [[ $(control "get_default_device_pinned_mem_limit 0") == "$1" ]]; } # LIMIT
 
-@test "words that cost a shared daemon a descriptor each, and silence, cost it nothing, and a neighbour attaches" {
-  local before instance pids
-  granted flood 2Gi --ann mpsgate.io/gpu=0
-  granted neighbour 2Gi --ann mpsgate.io/gpu=0
-  cu_init neighbour "$WORD"
-  before=$(descriptors)
-  instance=$(door_of flood)
-status_says() { mpsgate status | grep -qF "$1"; } # TEXT
-  try perl "$BATS_TEST_DIRNAME/door.pl" "$instance" words 400 255
-  assert_equal "words" "$stdout" "said 400"
 @test "a server that does not say its limit gets no client, nobody is blamed for it, and who waits is served when it goes on" {
   local server
   granted small 1Gi --ann mpsgate.io/gpu=0
@@ -177,6 +177,15 @@ status_says() { mpsgate status | grep -qF "$1"; } # TEXT
   assert_equal "actions" "$(mpsgate status -o json | jq -c .actions)" "[]"
 }
 
+@test "words that cost a shared daemon a descriptor each, and silence, cost it nothing, and a neighbour attaches" {
+  local before instance pids
+  granted flood 2Gi --ann mpsgate.io/gpu=0
+  granted neighbour 2Gi --ann mpsgate.io/gpu=0
+  cu_init neighbour "$WORD"
+  before=$(descriptors)
+  instance=$(door_of flood)
+  try perl "$BATS_TEST_DIRNAME/door.pl" "$instance" words 400 255
+  assert_equal "words" "$stdout" "said 400"
   perl "$BATS_TEST_DIRNAME/door.pl" "$instance" hold 200 20 3>&- &
   pids=$!
   cu_init neighbour "$WORD"

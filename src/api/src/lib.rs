@@ -30,6 +30,6 @@ pub use message::{
     compatible, parse_envelope,
 };
 pub use status::{
-    ACTIONS_KEPT, Action, CardStatus, DescriptorStatus, GrantStatus, MpsStatus, ServerStatus,
-    Status,
+    ACTIONS_KEPT, Action, CardStatus, DescriptorStatus, GateStatus, GrantStatus, MpsStatus,
+    ServerStatus, Status,
 };

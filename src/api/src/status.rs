@@ -110,6 +110,9 @@ pub struct CardStatus {
     pub hint: Option<String>,
     /// The MPS control daemon (server view); absent on unmanaged cards.
     pub mps: Option<MpsStatus>,
+    /// What became of clients at its containers' doors; absent where it has no gate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<GateStatus>,
     /// Why the memory of its processes is not seen, so that no container's sum can be held to its
     /// grant.
     pub unwatched: Option<String>,
@@ -143,6 +146,17 @@ pub struct DescriptorStatus {
     pub limit: u64,
     /// So many that it must be restarted before they end.
     pub restart_needed: bool,
+}
+
+/// What became of the clients at a card's doors since its gate began, as it said last.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GateStatus {
+    /// Handed over to their server.
+    pub handed_over: u64,
+    /// That wait now.
+    pub waiting: u64,
+    /// Ended, by reason.
+    pub ended: BTreeMap<String, u64>,
 }
 
 /// One MPS server.

@@ -84,6 +84,7 @@ fn render_table(status: &Status, now_ms: u64) -> String {
     text.push('\n');
     text.push_str(&cards(&status.cards, status.kubelet));
     text.push_str(&mps(&status.cards));
+    text.push_str(&gates(&status.cards));
     text.push_str(&grants(&status.grants, now_ms));
     text.push_str(&unwatched(&status.cards));
     text.push_str(&unlimited(&status.cards));
@@ -222,6 +223,31 @@ fn mps(cards: &[CardStatus]) -> String {
     } else {
         format!("\nMPS, as the control daemons answer\n{}", table.render())
     }
+}
+
+/// What became of clients at the containers' doors.
+fn gates(cards: &[CardStatus]) -> String {
+    let mut text = String::new();
+    for card in cards {
+        let Some(gate) = &card.gate else { continue };
+        let _ = write!(
+            text,
+            "GPU {}: gate: clients handed over {}, waiting {}",
+            card.index, gate.handed_over, gate.waiting
+        );
+        if gate.ended.is_empty() {
+            text.push('\n');
+            continue;
+        }
+        let ended: Vec<_> = gate.ended.iter().map(|(why, n)| format!("{why} {n}")).collect();
+        let _ = writeln!(
+            text,
+            ", ended: {}\nhint: journalctl -u mpsgate-gate@{} -g 'client ended' names their containers",
+            ended.join(", "),
+            card.minor
+        );
+    }
+    text
 }
 
 fn grants(grants: &[GrantStatus], now_ms: u64) -> String {

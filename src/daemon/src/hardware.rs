@@ -88,6 +88,17 @@ pub(crate) enum Fault {
     Wedged(Arc<MpsInstance>, Arc<ControlDaemon>),
 }
 
+/// A card's gate, as it was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// No container is to have a door.
+    None,
+    /// It was there.
+    Serves,
+    /// It was not, and was started.
+    Started,
+}
+
 impl Hardware {
     pub(crate) fn new(settings: Arc<Settings>, paths: Paths) -> Self {
         let unit = UnitSpawner::new(SYSTEMCTL, paths.mps());
@@ -193,21 +204,21 @@ impl Hardware {
     }
 
     /// Starts the card's gate where new containers are to have doors, or one `has_doors`, and none
-    /// serves; ends it where neither is so. Whether one was started. Safe to repeat.
-    pub(crate) fn keep_gate(&self, mps: &MpsInstance, has_doors: bool) -> Result<bool, MpsError> {
+    /// serves; ends it where neither is so. Safe to repeat.
+    pub(crate) fn keep_gate(&self, mps: &MpsInstance, has_doors: bool) -> Result<Gate, MpsError> {
         let spawner = self.spawner.as_ref();
         if has_doors || self.settings.now().mps.channel == Channel::Gate {
             let started = mps.ensure_gate(spawner, &self.paths.gate)?;
             if started {
                 log::info!(uuid = mps.uuid(); "gate started");
             }
-            return Ok(started);
+            return Ok(if started { Gate::Started } else { Gate::Serves });
         }
         if mps.gate()?.is_some() {
             mps.end_gate(spawner)?;
             log::info!(uuid = mps.uuid(); "gate ended: no container has a door, and none is to");
         }
-        Ok(false)
+        Ok(Gate::None)
     }
 
     /// Whether one server takes clients of all uids.

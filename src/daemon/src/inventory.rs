@@ -229,6 +229,7 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
         mps: None,
         watched: Watched::default(),
         unlimited: None,
+        gate: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mpsgate_model::door::Prepared;
+use mpsgate_model::door::{Counts, Prepared};
 use mpsgate_model::ledger::{CgroupId, Entry, ProcessId};
 use mpsgate_model::{Instance, Refusal};
 use mpsgate_mps::Server;
@@ -23,6 +23,8 @@ pub(crate) enum Order {
     Prepare { instance: Instance, reply: oneshot::Sender<Prepared> },
     /// The card's gate cannot serve anybody, and why.
     Unserved { why: String },
+    /// What became of the clients at the card's doors.
+    GateCounts(Counts),
     /// Somebody changed the card's compute mode: change it back.
     ComputeMode,
     /// Ask the control daemon how it is, for `status`.

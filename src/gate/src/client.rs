@@ -1,56 +1,8 @@
 //! One client's conversation, up to its word: what it said, and what follows.
 
+pub(crate) use mpsgate_model::door::Reason;
+
 use crate::wire::{CREDENTIALS, Message, Sender, Word};
-
-/// Why a client is ended. Never before its word or its time is over: a client that is closed too
-/// early goes on without MPS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reason {
-    /// It said nothing, or only half, within its time.
-    Silent,
-    /// What it said is not what CUDA clients say.
-    Words,
-    /// It asked for something that is not a client's.
-    Word,
-    /// It is under a debugger, and the container may not be.
-    Debugger,
-    /// Another process than the one that connected spoke.
-    Sender,
-    /// It has ended, or is in another container.
-    Elsewhere,
-    /// Its uid is not its grant's, and the card's server serves one uid.
-    Uid,
-    /// Too many of its container are waiting.
-    Queue,
-    /// It waited as long as a client may.
-    Waited,
-    /// Its container's other processes use all of the memory (`mps.processes`).
-    Full,
-    /// It went on talking while it waited.
-    Talks,
-    /// Its container has ended.
-    Ended,
-}
-
-impl Reason {
-    /// The name in logs and metrics.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Silent => "silent",
-            Self::Words => "words",
-            Self::Word => "word",
-            Self::Debugger => "debugger",
-            Self::Sender => "sender",
-            Self::Elsewhere => "elsewhere",
-            Self::Uid => "uid",
-            Self::Queue => "queue",
-            Self::Waited => "waited",
-            Self::Full => "full",
-            Self::Talks => "talks",
-            Self::Ended => "ended",
-        }
-    }
-}
 
 /// Who connected: the kernel's `SO_PEERCRED`, in our own pid namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use mpsgate_host::cgroup::CgroupId;
 use mpsgate_model::Instance;
-use mpsgate_model::door::Container;
+use mpsgate_model::door::{Container, Counts};
 
 use crate::client::{Heard, Peer, Reason, Words};
 use crate::door::{Bounds, ClientId, Door};
@@ -72,6 +72,9 @@ pub(crate) struct Doors {
     /// Not before this anybody is handed over again.
     rest: Option<Instant>,
     last: u64,
+    handed_over: u64,
+    /// Of all containers, also of those that have ended.
+    ended: BTreeMap<Reason, u64>,
     /// Nobody is accepted any more.
     is_stopping: bool,
 }
@@ -88,6 +91,8 @@ impl Doors {
             handing: None,
             rest: None,
             last: 0,
+            handed_over: 0,
+            ended: BTreeMap::new(),
             is_stopping: false,
         }
     }
@@ -285,6 +290,16 @@ impl Doors {
         self.clients.values().filter(|client| client.stage != Stage::Handed).count()
     }
 
+    /// What became of clients so far.
+    pub(crate) fn counts(&self) -> Counts {
+        let waiting = self.doors.values().map(|door| door.waiting.len()).sum::<usize>();
+        Counts {
+            handed_over: self.handed_over,
+            waiting: u64::try_from(waiting).unwrap_or(u64::MAX),
+            ended: self.ended.clone(),
+        }
+    }
+
     /// When [`Self::tick`] has something to do next.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
         let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
@@ -321,6 +336,7 @@ impl Doors {
     fn hand_over(&mut self, id: ClientId, now: Instant, effects: &mut Vec<Effect>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.stage = Stage::Handed;
+        self.handed_over += 1;
         let Some(door) = self.doors.get_mut(&client.door) else { return };
         let oldest = (door.handed.len() >= self.bounds.handed).then(|| door.handed.pop_front());
         door.handed.push_back(id);
@@ -340,6 +356,7 @@ impl Doors {
     fn end(&mut self, id: ClientId, reason: Reason, effects: &mut Vec<Effect>) {
         let Some(client) = self.clients.get(&id) else { return };
         let (name, peer) = (client.door.clone(), client.peer);
+        *self.ended.entry(reason).or_default() += 1;
         let mut count = 1;
         if let Some(door) = self.doors.get_mut(&name) {
             let counted = door.ended.entry(reason).or_default();

@@ -273,6 +273,7 @@ impl Gate {
         self.learn_hello(now);
         if self.looked + LOOK <= now {
             self.complain_to_mpsgated();
+            self.report_counts();
             self.look(None);
         }
     }

@@ -2,6 +2,8 @@
 //! the container's directory `<instance>`, which is all that the container sees. It is replaced by
 //! a rename, so that a reader sees all of one state.
 
+use std::collections::BTreeMap;
+
 use mpsgate_host::cgroup::CgroupId;
 use mpsgate_host::format::{self, FormatError};
 use serde::{Deserialize, Serialize};
@@ -39,6 +41,70 @@ pub struct Container {
     pub cgroup: Option<CgroupId>,
 }
 
+/// Why a client is ended. Never before its word or its time is over: a client that is closed too
+/// early goes on without MPS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// It said nothing, or only half, within its time.
+    Silent,
+    /// What it said is not what CUDA clients say.
+    Words,
+    /// It asked for something that is not a client's.
+    Word,
+    /// It is under a debugger, and the container may not be.
+    Debugger,
+    /// Another process than the one that connected spoke.
+    Sender,
+    /// It has ended, or is in another container.
+    Elsewhere,
+    /// Its uid is not its grant's, and the card's server serves one uid.
+    Uid,
+    /// Too many of its container are waiting.
+    Queue,
+    /// It waited as long as a client may.
+    Waited,
+    /// Its container's other processes use all of the memory (`mps.processes`).
+    Full,
+    /// It went on talking while it waited.
+    Talks,
+    /// Its container has ended.
+    Ended,
+}
+
+impl Reason {
+    /// The name in logs and metrics, and in [`Question::Counts`].
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Silent => "silent",
+            Self::Words => "words",
+            Self::Word => "word",
+            Self::Debugger => "debugger",
+            Self::Sender => "sender",
+            Self::Elsewhere => "elsewhere",
+            Self::Uid => "uid",
+            Self::Queue => "queue",
+            Self::Waited => "waited",
+            Self::Full => "full",
+            Self::Talks => "talks",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// What became of the card's clients since the gate began.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counts {
+    /// Handed over to their server.
+    pub handed_over: u64,
+    /// That have said their word and wait now.
+    pub waiting: u64,
+    /// Ended, by reason.
+    pub ended: BTreeMap<Reason, u64>,
+}
+
 /// What the gate says to mpsgated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -54,6 +120,8 @@ pub enum Question {
         /// What the control daemon did.
         why: String,
     },
+    /// For operators; said every 5 s, not answered.
+    Counts(Counts),
 }
 
 /// What mpsgated answers to [`Question::Prepare`].
@@ -175,6 +243,8 @@ mod tests {
         }
     }
 
+    const ALL: &str = r#"["silent","words","word","debugger","sender","elsewhere","uid","queue","waited","full","talks","ended"]"#;
+
     #[test]
     fn a_question_and_its_answer_are_lines() {
         let instance = Instance::from_bytes([7; 16]);
@@ -187,6 +257,15 @@ mod tests {
             assert!(line.len() <= LONGEST_LINE, "{}", line.len());
             assert!(matches!(Question::read(&line), Ok(Question::Unserved { .. })));
         }
+        // Every reason, and numbers as long as they can be.
+        let all: Vec<Reason> = serde_json::from_str(ALL).unwrap();
+        let ended = all.iter().map(|reason| (*reason, u64::MAX)).collect();
+        let counts = Question::Counts(Counts { handed_over: u64::MAX, waiting: u64::MAX, ended });
+        assert!(counts.line().len() <= LONGEST_LINE, "{}", counts.line().len());
+        assert_eq!(Question::read(&counts.line()).unwrap(), counts);
+        let names: Vec<String> =
+            all.iter().map(|reason| format!("{:?}", reason.as_str())).collect();
+        assert_eq!(format!("[{}]", names.join(",")), ALL, "as serde has them");
         let lines = [
             (Prepared::Ready, "\"ready\"\n"),
             (Prepared::Later, "\"later\"\n"),

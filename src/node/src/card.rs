@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use mpsgate_api::MpsStatus;
+use mpsgate_model::door::Counts;
 use mpsgate_model::{GpuUuid, GrantKey, Mib};
 use mpsgate_policy::{Condition, SharedMemory};
 
@@ -54,6 +55,8 @@ pub struct Card {
     pub shared_memory: Option<SharedMemory>,
     /// Its control daemon, as last seen.
     pub mps: Option<MpsStatus>,
+    /// What became of clients at its containers' doors, as its gate said last.
+    pub gate: Option<Counts>,
     /// What its processes use, as the watchdog last saw it.
     pub watched: Watched,
     /// Why the driver does not hold the cgroup of the last grant to it, where it does not.

@@ -81,6 +81,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("mps-control", mps::control),
     ("mps-state", mps::state),
     ("mps-descriptors", mps::descriptors),
+    ("mps-gate", mps::gate),
     ("mps-links", mps::links),
     ("compute-mode", mps::compute_mode),
     ("lease", mps::lease),

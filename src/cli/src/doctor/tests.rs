@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use mpsgate_api::{
-    ApiServerStatus, CardStatus, DescriptorStatus, FILES_FORMAT, MpsStatus, NodeSnapshot,
-    ResourceStatus, Status,
+    ApiServerStatus, CardStatus, DescriptorStatus, FILES_FORMAT, GateStatus, MpsStatus,
+    NodeSnapshot, ResourceStatus, Status,
 };
 use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::{Card, ComputeMode, MigState};
@@ -67,6 +67,7 @@ fn status() -> Status {
             mps: Some(mps(20, false)),
             unwatched: None,
             unlimited: None,
+            gate: None,
         }],
         grants: Vec::new(),
         refusals: BTreeMap::new(),
@@ -328,8 +329,8 @@ const BROKEN: &[Broken] = &[
     ("mps-state", |f| state(f, MpsState::Dead { orphans: Vec::new() }), FAIL, "no control daemon runs", "mpsgate-mps@3"),
     ("mps-state", |f| state(f, MpsState::Dead { orphans: vec![9] }), FAIL, "[9] still hold the card", "mpsgate status"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Stopped }), FAIL, "somebody stopped it", "kill -CONT 7"),
-    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::LogBlocked }), FAIL, "log is full", "systemctl restart mpsgated"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::ServerSilent { server: 9 } }), FAIL, "its server, pid 9, does not answer", "kill -CONT 9"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::LogBlocked }), FAIL, "log is full", "systemctl restart mpsgated"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::OneOf(vec![ChannelPeer { pid: 42, uid: 1000, name: "nc".into(), start_ticks: 1 }]) }), FAIL, "held by one of pid 42 (nc, uid 1000)", "mpsgate status"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Unknown }), FAIL, "does not answer", "/proc/7/stack"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::HeldBy(vec![ChannelPeer { pid: 42, uid: 1000, name: "nc".into(), start_ticks: 1 }]) }), FAIL, "held by pid 42 (nc, uid 1000)", "/proc/42/cgroup"),
@@ -337,6 +338,7 @@ const BROKEN: &[Broken] = &[
     ("mps-state", |f| f.channels = Ok(BTreeMap::new()), FAIL, "1 cards are managed, 0 have", "systemctl restart mpsgated"),
     ("mps-state", |f| f.channels = trouble("denied"), FAIL, "denied", "journalctl"),
     ("mps-state", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().state = trouble("locked by pid 8"), FAIL, "locked by pid 8", "journalctl"),
+    ("mps-gate", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().gate = Some(GateStatus { ended: [("uid".to_owned(), 2)].into(), ..GateStatus::default() }), WARN, "clients handed over 0, waiting 0, ended: uid 2", "journalctl -u mpsgate-gate@"),
     ("mps-descriptors", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().mps = Some(mps(8192, true)), WARN, "restart needed: 8192 of 16384 descriptors are open", "mpsgate mps restart 0"),
     ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = Ok(false), FAIL, "is gone", "systemctl restart mpsgated"),
     ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = trouble("planted"), FAIL, "planted", "journalctl"),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_api::{Action, MpsStatus, ResourceStatus, ServerStatus};
+use mpsgate_api::{Action, GateStatus, MpsStatus, ResourceStatus, ServerStatus};
 use mpsgate_testing::golden;
 
 use super::*;
@@ -36,6 +36,7 @@ fn card(index: u32) -> CardStatus {
         }),
         unwatched: None,
         unlimited: None,
+        gate: None,
     }
 }
 
@@ -109,7 +110,13 @@ fn busy() -> Status {
             ServerStatus { pid: 4101, uid: None, status: None },
         ];
     }
+    first.gate = Some(GateStatus {
+        handed_over: 12,
+        waiting: 1,
+        ended: [("uid".to_owned(), 2), ("word".to_owned(), 400)].into(),
+    });
     let mut second = card(1);
+    second.gate = Some(GateStatus::default());
     second.name = "NVIDIA H200".to_owned();
     second.total_mib = 143_771;
     second.memory_mib = 142_336;

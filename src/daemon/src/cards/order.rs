@@ -36,6 +36,7 @@ impl CardTask {
                 }
             }
             Order::Unserved { why } => self.note_unserved(why),
+            Order::GateCounts(counts) => self.note_counts(counts),
             Order::ComputeMode => self.retake_compute_mode(&ready.mps).await?,
             Order::View { reply } => {
                 self.refresh(&ready.mps).await?;
@@ -72,6 +73,7 @@ impl CardTask {
             }
             // Their replies are dropped, which says as much.
             Order::Terminate { .. } | Order::Prepare { .. } | Order::Unserved { .. } => {}
+            Order::GateCounts(counts) => self.note_counts(counts),
             Order::Clients { reply } => {
                 let Refusal { sentence, hint, .. } = self.not_ready();
                 let _ = reply.send(Err(Trouble::new(sentence, hint)));

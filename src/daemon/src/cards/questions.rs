@@ -92,5 +92,9 @@ async fn answer_one(daemon: &Daemon, card: &GpuUuid, mut stream: UnixStream) -> 
             daemon.order(card, Order::Unserved { why });
             Ok(())
         }
+        Question::Counts(counts) => {
+            daemon.order(card, Order::GateCounts(counts));
+            Ok(())
+        }
     }
 }

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mpsgate_model::door::Counts;
 use mpsgate_mps::{Connections, ControlDaemon, Glance, MpsError, MpsInstance};
 use mpsgate_node::card::{Health, Trouble};
 use tokio::time::Instant;
@@ -16,8 +17,8 @@ use super::CardTask;
 use super::pending::Pending;
 use super::servers::Servers;
 use super::wedge::WedgeWatch;
-use crate::hardware::Hardware;
 use crate::hardware::control::{Makers, Sight, look, mps_trouble, served, view};
+use crate::hardware::{Gate, Hardware};
 use crate::{DaemonError, process};
 
 /// Between two looks while grants live on the card, and while none does.
@@ -184,7 +185,7 @@ impl CardTask {
             || self.server_pids().iter().any(|pid| process::identify(*pid).is_none())
     }
 
-    fn note_files(&mut self, sight: &Sight, gate: Result<bool, MpsError>) {
+    fn note_files(&mut self, sight: &Sight, gate: Result<Gate, MpsError>) {
         self.watch.files = match &sight.files {
             Ok(repairs) => {
                 for repair in repairs {
@@ -194,6 +195,12 @@ impl CardTask {
             }
             Err(trouble) => Some(trouble.clone()),
         };
+        // What an earlier one counted is not the next one's.
+        if !matches!(gate, Ok(Gate::Serves))
+            && let Some(card) = self.daemon.node().card_mut(&self.uuid)
+        {
+            card.gate = None;
+        }
         self.watch.gate = self.gate_trouble(gate);
         self.reassess();
     }
@@ -203,6 +210,12 @@ impl CardTask {
         self.watch.unserved = Some((why, Instant::now()));
         self.watch.gate = self.unserved();
         self.reassess();
+    }
+
+    pub(super) fn note_counts(&self, counts: Counts) {
+        if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
+            card.gate = Some(counts);
+        }
     }
 
     fn unserved(&self) -> Option<Trouble> {
@@ -218,17 +231,17 @@ impl CardTask {
     }
 
     /// What is wrong with the card's gate, of which one look after the other has had to start one.
-    fn gate_trouble(&mut self, gate: Result<bool, MpsError>) -> Option<Trouble> {
+    fn gate_trouble(&mut self, gate: Result<Gate, MpsError>) -> Option<Trouble> {
         match gate {
             Err(error) => {
                 let Trouble { why, hint } = mps_trouble(&error);
                 Some(Trouble::new(format!("has no gate: {why}"), hint))
             }
-            Ok(false) => {
+            Ok(Gate::None | Gate::Serves) => {
                 self.watch.gate_starts = 0;
                 self.unserved()
             }
-            Ok(true) => {
+            Ok(Gate::Started) => {
                 self.watch.gate_starts += 1;
                 (self.watch.gate_starts >= GATE_STARTS).then(|| {
                     let minor = self.card_id().map_or(0, |card| card.minor);

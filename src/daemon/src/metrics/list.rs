@@ -188,6 +188,13 @@ pub(super) const METRICS: &[Metric] = &[
     metric!("mpsgate_card_mps_descriptors_max", Gauge, None, CARD,
         "Descriptors that it may have open; at half of them it must be restarted.",
         |s, to| cards(s, to, |card| Some(card.mps.as_ref()?.descriptors?.limit))),
+    metric!("mpsgate_gate_clients_total", Counter, None, &["gpu", "uuid", "outcome"],
+        "CUDA clients at the doors of the card's containers since its gate began: handed_over, or why they were \
+         ended (docs/gate.md); no sample without a gate.",
+        |s, to| gate_clients(s, to)),
+    metric!("mpsgate_gate_clients_waiting", Gauge, None, CARD,
+        "CUDA clients that wait at the doors of the card's containers.",
+        |s, to| cards(s, to, |card| Some(card.gate.as_ref()?.waiting))),
     metric!("mpsgate_grant_info", Info, None,
         &["gpu", "uuid", "container", "runtime_root", "state", "guarantee"],
         "State of the grant (reserved, active, broken) and how firmly its limit holds now (none, \
@@ -289,6 +296,20 @@ fn mps_states(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
         for state in MPS_STATES {
             let labels = [("gpu", gpu.as_str()), ("uuid", &card.uuid), ("state", state)];
             to.encode_family(&labels)?.encode_gauge(&u64::from(mps.state == state))?;
+        }
+    }
+    Ok(())
+}
+
+fn gate_clients(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
+    for card in &scrape.status.cards {
+        let Some(gate) = &card.gate else { continue };
+        let gpu = card.index.to_string();
+        let handed_over = ("handed_over", gate.handed_over);
+        let ended = gate.ended.iter().map(|(why, count)| (why.as_str(), *count));
+        for (outcome, count) in std::iter::once(handed_over).chain(ended) {
+            let labels = [("gpu", gpu.as_str()), ("uuid", &card.uuid), ("outcome", outcome)];
+            ConstCounter::new(count).encode(to.encode_family(&labels)?)?;
         }
     }
     Ok(())

@@ -264,6 +264,8 @@ fn the_server_is_prepared_for_a_client_before_its_call_and_for_nobody_else_until
     assert_eq!(bench.take(), [Effect::HangUp, Effect::Prepare(name(1))]);
     bench.pass(BOUNDS.wait);
     assert_eq!(bench.ended(), [Reason::Waited]);
+    let ended = [(Reason::Waited, 1), (Reason::Full, 1)].into();
+    assert_eq!(bench.doors.counts(), Counts { handed_over: 0, waiting: 0, ended });
     // An answer that comes too late is nobody's.
     bench.doors.prepared(&mut bench.effects);
     assert_eq!(bench.take(), [Effect::HangUp], "{one:?}");

@@ -127,11 +127,19 @@ impl Gate {
         }
     }
 
-    /// For as long as nobody can be served.
+    /// Tells mpsgated that nobody can be served, as long as it is so. Where mpsgated is away it is
+    /// told later.
     pub(super) fn complain_to_mpsgated(&self) {
         if let (None, Some(why)) = (self.hello, &self.said) {
-            let unserved = Question::Unserved { why: why.clone() };
-            drop(Asked::ask(&self.mpsgated, &unserved, Instant::now()));
+            self.say(&Question::Unserved { why: why.clone() });
         }
+    }
+
+    pub(super) fn report_counts(&self) {
+        self.say(&Question::Counts(self.doors.counts()));
+    }
+
+    fn say(&self, question: &Question) {
+        drop(Asked::ask(&self.mpsgated, question, Instant::now()));
     }
 }

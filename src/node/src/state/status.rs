@@ -1,7 +1,7 @@
 //! Everything that the node knows, for `mpsgate status`: recorded, device and server views side by
 //! side. What is around it the daemon adds.
 
-use mpsgate_api::{CardStatus, GrantStatus, Status};
+use mpsgate_api::{CardStatus, GateStatus, GrantStatus, Status};
 use mpsgate_model::ledger::{Entry, State};
 use mpsgate_model::{GpuUuid, Grant, GrantedCard, Guarantee, Mib};
 
@@ -72,6 +72,11 @@ impl Node {
             state: state.to_owned(),
             hint,
             mps: card.mps.clone().filter(|_| managed),
+            gate: card.gate.as_ref().filter(|_| managed).map(|counts| GateStatus {
+                handed_over: counts.handed_over,
+                waiting: counts.waiting,
+                ended: counts.ended.iter().map(|(why, n)| (why.as_str().to_owned(), *n)).collect(),
+            }),
             unwatched: card.watched.blind.clone().filter(|_| managed),
             unlimited: card
                 .unlimited

@@ -196,6 +196,31 @@ pub(super) fn descriptors(facts: &Facts) -> Vec<Finding> {
     if findings.is_empty() { vec![skip("no control daemon was counted")] } else { findings }
 }
 
+/// Clients that were ended at their containers' doors get no more than error 805.
+pub(super) fn gate(facts: &Facts) -> Vec<Finding> {
+    let Ok(status) = &facts.daemon else { return vec![skip("mpsgated does not tell")] };
+    let gates = status.cards.iter().filter_map(|card| {
+        let gate = card.gate.as_ref()?;
+        let seen = format!("clients handed over {}, waiting {}", gate.handed_over, gate.waiting);
+        let finding = if gate.ended.is_empty() {
+            ok(seen)
+        } else {
+            let ended: Vec<_> = gate.ended.iter().map(|(why, n)| format!("{why} {n}")).collect();
+            warn(
+                format!("{seen}, ended: {}", ended.join(", ")),
+                format!(
+                    "journalctl -u mpsgate-gate@{} -g 'client ended' names their containers; \
+                     docs/gate.md says what the reasons mean",
+                    card.minor
+                ),
+            )
+        };
+        Some(finding.about(card.index))
+    });
+    let findings: Vec<Finding> = gates.collect();
+    if findings.is_empty() { vec![ok("no card has a gate (mps.channel)")] } else { findings }
+}
+
 pub(super) fn links(facts: &Facts) -> Vec<Finding> {
     let Ok(channels) = &facts.channels else { return vec![skip("see mps-state")] };
     if channels.is_empty() {
