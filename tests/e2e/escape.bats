@@ -160,6 +160,18 @@ lines() { grep -cE "$1" <<<"$stdout" || true; }
   assert_contains "shutdown_server" "$(grep '^shut the card' <<<"$stdout")" "open, documented (SECURITY.md 21)"
 }
 
+@test "behind the gate no command reaches the control daemon, and nothing that a container says costs it anything" {
+  local before
+  with_settings 's|^control = .*|&\nchannel = "gate"|'
+  before=$(descriptors 0)
+  red_team red "$DOCKER_CAPS" "$(all_caps)" --gate --harm
+  assert_equal "commands that reached it" "$(lines 'the daemon answered')" 0
+  (($(lines '^(query|set|quit|start a server|terminate|shut).*\| blocked: ') >= 9)) || fail "not all commands were tried"
+  wait_for 10 "the daemon has no descriptor more than $before" has_at_most "$before"
+}
+
+has_at_most() { (($(descriptors 0) <= $1)); } # DESCRIPTORS
+
 @test "a surprise fails: told that its own card is another's, the script finds it open" {
   granted red 1Gi --ann mpsgate.io/gpu=0 --jq ".process.capabilities |= map_values($DOCKER_CAPS)"
   try_oci 0 exec red sh /escape --control "$(driver)" --others 1 --watch 0
