@@ -173,6 +173,17 @@ default_is() { [[ $(control "get_default_device_pinned_mem_limit 0") == "$1" ]];
   wait $!
   assert_equal "limits" "$(limits)" $'3G\n1G'
   wait_for 20 "the card is ready" card_is ready 0
+  # A limit that was given up on comes into force all the same: the next one's is set anew.
+  cu_init small "$WORD"
+  kill -STOP "$server"
+  oci exec large cuda-client "$LIBCUDA" >"$BATS_TEST_TMPDIR/gone" 3>&- &
+  wait_for 20 "status names the server" status_says "its MPS server, pid $server, does not answer it"
+  pkill -x cuda-client
+  wait $! || true
+  kill -CONT "$server"
+  wait_for 20 "the card is ready" card_is ready 0
+  cu_init small "$WORD"
+  assert_equal "limits" "$(limits)" $'1G\n1G'
   cu_init small "$WORD"
   assert_equal "actions" "$(mpsgate status -o json | jq -c .actions)" "[]"
 }

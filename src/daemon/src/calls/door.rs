@@ -7,7 +7,7 @@ use mpsgate_model::door::Container;
 use mpsgate_model::{Code, Grant, Refusal};
 
 use crate::daemon::Daemon;
-use crate::doors::Door;
+use crate::doors::{Door, where_to_look};
 
 /// How long a socket is waited for. The gate makes one within a millisecond of the file; one that
 /// systemd is just starting again takes a tenth of a second.
@@ -81,9 +81,5 @@ fn label(grant: &Grant) -> String {
 
 fn refusal(grant: &Grant, why: String) -> Refusal {
     let minor = grant.cards.first().map(|card| card.minor).unwrap_or_default();
-    let hint = format!(
-        "systemctl status mpsgate-gate@{minor}; journalctl -u mpsgate-gate@{minor} -n 50; without \
-         systemd /run/mpsgate/mps/{minor}/log/gate.log"
-    );
-    Refusal::new(Code::GpuUnhealthy, why, hint)
+    Refusal::new(Code::GpuUnhealthy, why, where_to_look(minor))
 }

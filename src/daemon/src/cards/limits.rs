@@ -12,7 +12,7 @@ use mpsgate_node::{AtDoor, ServerLimit};
 
 use super::CardTask;
 use super::health::{EXCLUSIVE, drop_and_tell, log_health};
-use crate::hardware::control::{ensure_server, limit_default, limit_servers, mps_trouble};
+use crate::hardware::control::{InForce, ensure_server, limit_default, limit_servers, mps_trouble};
 use crate::hardware::{Hardware, Ready};
 use crate::{DaemonError, process};
 
@@ -168,11 +168,13 @@ impl CardTask {
     }
 
     async fn limit_not_set(
-        &self,
+        &mut self,
         mps: &Arc<MpsInstance>,
         limit: Mib,
         error: &MpsError,
     ) -> Result<Trouble, DaemonError> {
+        // It may have been set all the same, or be later.
+        self.in_force = InForce::default();
         let trouble = mps_trouble(error);
         log::error!(uuid = self.uuid.as_str(), limit_mib = limit.0, reason = trouble.why.as_str(); "limit not set");
         self.refresh_after(mps, error).await?;

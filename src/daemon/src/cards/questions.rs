@@ -22,7 +22,7 @@ use crate::orders::Order;
 
 /// For a line, which the gate says as soon as it has connected.
 const LIMIT: Duration = Duration::from_secs(1);
-/// After a connection that could not be accepted.
+/// After a connection that could not be accepted, or on which nothing that is known was said.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers as long as it is there.
@@ -53,13 +53,11 @@ async fn answer_all(daemon: &Daemon, card: &GpuUuid, listener: &UnixListener) {
     loop {
         let answered = match listener.accept().await {
             Ok((stream, _)) => answer_one(daemon, card, stream).await,
-            Err(error) => {
-                tokio::time::sleep(PAUSE).await;
-                Err(error)
-            }
+            Err(error) => Err(error),
         };
         if let Err(error) = answered {
             log::warn!(uuid = card.as_str(), reason:% = error; "the gate's question is not answered");
+            tokio::time::sleep(PAUSE).await;
         }
     }
 }

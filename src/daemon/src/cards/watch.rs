@@ -17,6 +17,7 @@ use super::CardTask;
 use super::pending::Pending;
 use super::servers::Servers;
 use super::wedge::WedgeWatch;
+use crate::doors::where_to_look;
 use crate::hardware::control::{Makers, Sight, look, mps_trouble, served, view};
 use crate::hardware::{Gate, Hardware};
 use crate::{DaemonError, process};
@@ -245,11 +246,7 @@ impl CardTask {
                 self.watch.gate_starts += 1;
                 (self.watch.gate_starts >= GATE_STARTS).then(|| {
                     let minor = self.card_id().map_or(0, |card| card.minor);
-                    let hint = format!(
-                        "systemctl status mpsgate-gate@{minor}; without systemd \
-                         /run/mpsgate/mps/{minor}/log/gate.log"
-                    );
-                    Trouble::new("has a gate that ends again and again", hint)
+                    Trouble::new("has a gate that ends again and again", where_to_look(minor))
                 })
             }
         }
