@@ -100,8 +100,11 @@ impl Mpsgated {
         *self.mood.lock().unwrap() = mood;
     }
 
+    /// But for the counts, which it says every 5 s.
     fn asked(&self) -> Vec<Question> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+        let mut asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        asked.retain(|question| !matches!(question, Question::Counts(_)));
+        asked
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use mpsgate_api::{Activate, Call, Mps, MpsAction, Reserve};
 use mpsgate_config::{Channel, Processes};
-use mpsgate_model::door::{self, Container as Told, Prepared, Question};
+use mpsgate_model::door::{self, Container as Told, Counts, Prepared, Question, Reason};
 use mpsgate_model::{Code, Grant, Mib};
 use mpsgate_mps::protocol::{Answer, Command};
 use rustix::net::{
@@ -18,6 +18,7 @@ use crate::grants::Cgroup;
 use crate::harness::{
     Container, Node, files, key, need, request, root, server_uid, servers, wait_for,
 };
+use crate::metrics::{OF_A_GATE, scrape, serving};
 use crate::watchdog::{mps, uses};
 
 fn gated() -> Node {
@@ -348,6 +349,34 @@ fn where_the_gate_cannot_serve_new_grants_are_refused_with_the_reason() {
     assert_eq!(hello(&old), 9);
     // It is a while since the gate said so.
     wait_for("the card is ready again", || daemon.reserve(call.clone()).is_ok());
+}
+
+#[test]
+fn status_and_metrics_have_what_the_gate_counts() {
+    need!(root());
+    let mut node = serving(1);
+    node.config.mps.channel = Channel::Gate;
+    let daemon = node.start();
+    let ended = [(Reason::Uid, 2), (Reason::Waited, 1)].into();
+    let counts = Question::Counts(Counts { handed_over: 12, waiting: 3, ended });
+    let card = format!("gpu=\"0\",uuid=\"{}\"", crate::harness::uuid(0));
+    let [clients, waiting] = OF_A_GATE;
+    let lines = [
+        format!("{clients}{{{card},outcome=\"handed_over\"}} 12"),
+        format!("{clients}{{{card},outcome=\"uid\"}} 2"),
+        format!("{clients}{{{card},outcome=\"waited\"}} 1"),
+        format!("{waiting}{{{card}}} 3"),
+    ];
+    // The gate itself says now and then that it has counted nothing.
+    wait_for("all is shown", || {
+        say(&node, &counts.line()).unwrap();
+        let text = scrape(&daemon);
+        lines.iter().all(|line| text.contains(&format!("\n{line}\n")))
+    });
+    let shown = || daemon.card(0).gate;
+    wait_for("status shows the gate's own", || {
+        shown().is_some_and(|gate| gate.handed_over == 0 && gate.ended.is_empty())
+    });
 }
 
 #[test]
