@@ -322,7 +322,7 @@ cap_is() { [[ $(card 0 .mps.default_limit_mib) == "$1" ]]; }
     inside g true
     daemon_start
     assert_equal "grants after $signal" "$(recorded_grants)" "$before"
-    assert_equal "control daemons after $signal" "$(mps_pids)" "$pids"
+    wait_for 10 "the control daemons after $signal" mps_pids_are "$pids"
   done
   delete g
 }

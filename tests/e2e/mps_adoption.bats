@@ -58,7 +58,7 @@ reserve_slowly() {
     esac
     daemon_start
     assert_equal "program after $how" "$(readlink "/proc/$(<"$MG/mpsgated.pid")/exe")" /usr/bin/mpsgated
-    assert_equal "processes of MPS after $how" "$(mps_pids)" "$pids"
+    wait_for 10 "the processes of MPS after $how" mps_pids_are "$pids"
     assert_equal "control daemons after $how" "$(control_pids)" "$control"
     assert_equal "grants after $how" "$(grants_now)" "$before"
   done

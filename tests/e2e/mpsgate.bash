@@ -210,6 +210,8 @@ node_reset() {
 
 # What outlives mpsgated by design: the control daemons, and the gates.
 mps_pids() { pgrep -x nvidia-cuda-mps || true; } # the kernel keeps 15 letters of a name
+# mps_pids_are PIDS: to be waited for, as mpsgated's own commands have the same name for a moment.
+mps_pids_are() { [[ $(mps_pids) == "$1" ]]; }
 mps_kill() {
   local pid
   for pid in $(pgrep -x mpsgate-gate) $(mps_pids); do

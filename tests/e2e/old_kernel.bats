@@ -67,7 +67,7 @@ teardown() {
     before=$(recorded_grants)
     daemon_stop "$signal"
     daemon_start
-    assert_equal "MPS after $signal" "$(mps_pids)" "$pids"
+    wait_for 10 "MPS after $signal" mps_pids_are "$pids"
     assert_equal "grants after $signal" "$(recorded_grants)" "$before"
   done
   try_oci kill ends KILL

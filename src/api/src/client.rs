@@ -199,7 +199,8 @@ impl Client {
 
     /// Sends a call that does the same when it is sent twice, and returns its final reply. A daemon
     /// that is away, or goes before it has answered, is waited for as long as for its first byte:
-    /// one that is restarted is back by then, and nobody is refused because of it.
+    /// one that is restarted is back by then, and nobody is refused because of it. One that says
+    /// nothing is asked a second time: a daemon that ends leaves its last callers unanswered.
     ///
     /// # Errors
     /// As [`Self::connect`] and [`Self::call`].
@@ -211,12 +212,19 @@ impl Client {
     ) -> Result<Reply<S>, ApiError> {
         let started = Instant::now();
         let mut away_since = started;
+        let mut was_silent = false;
         loop {
             let tried = Instant::now();
             let asked = Self::connect(path)
-                .and_then(|client| client.call_since(away_since, call.clone(), fd, limit));
+                .and_then(|client| client.call_since(tried, call.clone(), fd, limit));
             let error = match asked {
                 Err(error @ (ApiError::Away { .. } | ApiError::Broken(_))) => error,
+                Err(ApiError::Silent { doing: None, .. })
+                    if !std::mem::replace(&mut was_silent, true) =>
+                {
+                    away_since = Instant::now();
+                    continue;
+                }
                 other => return other,
             };
             // It had told of progress: this is another absence.

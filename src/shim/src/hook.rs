@@ -34,7 +34,7 @@ use crate::report::chain;
 /// Longest wait for a daemon that tells of its progress: it may have a server to start, on a card
 /// whose control daemon died after the reservation or while mpsgated was restarted. Below the
 /// timeout that the shim gives the hook, so that a person reads our sentence instead of the
-/// runtime's. One that tells nothing is waited for as everywhere, 2 s.
+/// runtime's. One that tells nothing is waited for as everywhere, twice 2 s.
 const DAEMON_LIMIT: Duration = Duration::from_secs(30);
 
 const USAGE: &str = "usage: mpsgate-hook createRuntime [--root=DIR --instance=ID | --mounts] < state.json\n       \

@@ -130,6 +130,28 @@ fn a_silent_daemon_is_given_up() {
 }
 
 #[test]
+fn a_daemon_that_ends_without_a_word_is_asked_again_and_a_silent_one_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let first = UnixListener::bind(&path).unwrap();
+    let taken = path.clone();
+    std::thread::spawn(move || {
+        let _unanswered = first.accept().unwrap();
+        std::fs::remove_file(&taken).unwrap();
+        let second = UnixListener::bind(&taken).unwrap();
+        let (mut stream, _) = second.accept().unwrap();
+        let done = encode::<Reply>(&Reply::Done { text: "ok".to_owned() }).unwrap();
+        stream.write_all(&done).unwrap();
+        // Nobody answers the next one.
+        let _held = (second.accept().unwrap(), second.accept().unwrap());
+        std::thread::park();
+    });
+    let ask = || Client::ask::<NoStatus>(&path, &Call::Status, None, FIRST_BYTE_TIMEOUT);
+    assert!(matches!(ask(), Ok(Reply::Done { text }) if text == "ok"));
+    assert!(matches!(ask(), Err(ApiError::Silent { doing: None, .. })));
+}
+
+#[test]
 fn garbage_is_told_from_silence() {
     for bytes in [&b"HTTP/1.1 200 OK\r\n\r\n"[..], b"\0\0\0\x04null", b"\0\0\0\0"] {
         let (_dir, path) = daemon(Some(bytes.to_vec()));
