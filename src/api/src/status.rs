@@ -1,6 +1,7 @@
 //! What the daemon tells of itself, its cards and their grants.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -157,6 +158,18 @@ pub struct GateStatus {
     pub waiting: u64,
     /// Ended, by reason.
     pub ended: BTreeMap<String, u64>,
+}
+
+impl fmt::Display for GateStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "clients handed over {}, waiting {}", self.handed_over, self.waiting)?;
+        let mut before = ", ended: ";
+        for (why, count) in &self.ended {
+            write!(f, "{before}{why} {count}")?;
+            before = ", ";
+        }
+        Ok(())
+    }
 }
 
 /// One MPS server.

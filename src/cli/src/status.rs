@@ -230,22 +230,14 @@ fn gates(cards: &[CardStatus]) -> String {
     let mut text = String::new();
     for card in cards {
         let Some(gate) = &card.gate else { continue };
-        let _ = write!(
-            text,
-            "GPU {}: gate: clients handed over {}, waiting {}",
-            card.index, gate.handed_over, gate.waiting
-        );
-        if gate.ended.is_empty() {
-            text.push('\n');
-            continue;
+        let _ = writeln!(text, "GPU {}: gate: {gate}", card.index);
+        if !gate.ended.is_empty() {
+            let _ = writeln!(
+                text,
+                "hint: journalctl -u mpsgate-gate@{} -g 'client ended' names their containers",
+                card.minor
+            );
         }
-        let ended: Vec<_> = gate.ended.iter().map(|(why, n)| format!("{why} {n}")).collect();
-        let _ = writeln!(
-            text,
-            ", ended: {}\nhint: journalctl -u mpsgate-gate@{} -g 'client ended' names their containers",
-            ended.join(", "),
-            card.minor
-        );
     }
     text
 }

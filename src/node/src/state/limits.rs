@@ -7,7 +7,7 @@
 //! grant.
 
 use mpsgate_config::Processes;
-use mpsgate_model::{GpuUuid, Grant, Instance, Mib};
+use mpsgate_model::{GpuUuid, Instance, Mib};
 
 use super::Node;
 use crate::limits::{MpsLimits, ServerLimit};
@@ -74,11 +74,6 @@ impl Node {
         }
         let limit = left.max(self.largest_direct(uuid).unwrap_or_default());
         AtDoor::Open { limit, uid: grant.uid }
-    }
-
-    /// The most that a client at this grant's door gets from the server, whatever its own limit is.
-    pub(super) fn most_at_door(&self, uuid: &GpuUuid, grant: &Grant) -> Mib {
-        grant.memory.max(self.largest_direct(uuid).unwrap_or_default())
     }
 
     fn largest_direct(&self, uuid: &GpuUuid) -> Option<Mib> {

@@ -97,10 +97,10 @@ impl Node {
     fn cap(&self, grant: &Grant) -> Option<u64> {
         let card = self.card(&grant.cards.first()?.uuid)?;
         let mps = card.mps.as_ref().filter(|_| card.managed.is_some())?;
-        if grant.has_door() {
-            return mps.default_limit_mib.map(|_| self.most_at_door(&card.uuid, grant).0);
-        }
-        mps.default_limit_mib
+        // Behind a door the limit is the grant's own at the hand-over. That a server keeps a client
+        // to it is not proven: at worst it has a neighbour's.
+        let largest = self.ledger().on_card(&card.uuid).map(|entry| entry.grant.memory.0).max();
+        mps.default_limit_mib.max(largest.filter(|_| mps.default_limit_mib.is_some()))
     }
 
     /// How firmly its limit holds now.

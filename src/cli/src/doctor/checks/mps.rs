@@ -201,13 +201,11 @@ pub(super) fn gate(facts: &Facts) -> Vec<Finding> {
     let Ok(status) = &facts.daemon else { return vec![skip("mpsgated does not tell")] };
     let gates = status.cards.iter().filter_map(|card| {
         let gate = card.gate.as_ref()?;
-        let seen = format!("clients handed over {}, waiting {}", gate.handed_over, gate.waiting);
         let finding = if gate.ended.is_empty() {
-            ok(seen)
+            ok(gate.to_string())
         } else {
-            let ended: Vec<_> = gate.ended.iter().map(|(why, n)| format!("{why} {n}")).collect();
             warn(
-                format!("{seen}, ended: {}", ended.join(", ")),
+                gate.to_string(),
                 format!(
                     "journalctl -u mpsgate-gate@{} -g 'client ended' names their containers; \
                      docs/gate.md says what the reasons mean",
