@@ -196,6 +196,19 @@ refuses() {
   awk '/^ *(hostPID|hostIPC): true|^ *privileged: true/ { if (before !~ /#/) { print FILENAME ": no reason above: " $0; bad = 1 } } { before = $0 } END { exit bad }' "$work/default.yaml"
 }
 
+@test "the gates are a container of mpsgated's pod, whatever mps.channel says: no card, no account of the API server, no file but the doors" {
+  local set
+  for set in $(sets); do
+    pod "$set" mpsgate | jq -e '.spec.containers[] | select(.name == "gate")
+      | .command == ["/usr/bin/mpsgate-gate", "--every-card"] and .securityContext.readOnlyRootFilesystem
+        and (.resources | has("limits") | not) and .env == [{name: "NVIDIA_VISIBLE_DEVICES", value: "void"}]
+        and ([.volumeMounts[] | "\(.mountPath) \(.readOnly // false)"] == ["/run/mpsgate/mps false", "/sys/fs/cgroup true"])'
+  done
+  # Values of a release that did not know it: helm upgrade --reuse-values.
+  render reused --values "$BATS_TEST_DIRNAME/values/default.yaml" --set mpsgated.gateResources=null
+  pod reused mpsgate | jq -e '.spec.containers[1] | .name == "gate" and .resources == null'
+}
+
 @test "the holder starts what mpsgated asks for: mps.control is one value" {
   is_equal "$(pod all mpsgate-holder | jq -c '.spec.containers[0].command')" '["/usr/bin/mpsgated","hold","--control","/opt/nvidia/bin/nvidia-cuda-mps-control"]'
   settings all | grep -qx 'control = "/opt/nvidia/bin/nvidia-cuda-mps-control"'

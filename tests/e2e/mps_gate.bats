@@ -3,22 +3,13 @@
 # containers on runc, NVIDIA's own control daemon behind the gate; the server is the tests' own.
 
 load suite
+load gate
 
-# A code that only the server can have told the library.
-WORD=4711
-# Somebody greeted, and then nothing came.
-ENDED=805
-SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"\\nchannel = \"gate\"\\norphan = \"kill\"|"
+SETTINGS=$GATE_SETTINGS
 
 setup_file() {
-  rootfs "$MG/rootfs"
-  if ! rootfs_libcuda "$MG/rootfs" 2>"$MG/why"; then
-    tail -n 1 "$MG/why" >"$MG/skip"
-    return
-  fi
-  mkdir -p "$MG/control"
-  cp "$(control_program)" "$MG_OUT/fakes/nvidia-cuda-mps-server" "$MG/control/"
-  node_start
+  gate_files
+  [[ -f $MG/skip ]] || node_start
 }
 
 teardown_file() {
@@ -27,8 +18,7 @@ teardown_file() {
 
 setup() {
   [[ ! -f $MG/skip ]] || skip "$(<"$MG/skip")"
-  card=/run/mpsgate/mps/0
-  echo "$WORD" >"$card/log/fake-server-status"
+  server_says_word
 }
 
 teardown() {
@@ -37,24 +27,7 @@ teardown() {
   node_reset
 }
 
-# cu_init ID CODE [EXEC OPTION...]: what cuInit says to an exec'd process.
-cu_init() {
-  local id=$1 code=$2
-  shift 2
-  try_oci 0 exec "$@" "$id" cuda-client "$LIBCUDA"
-  assert_equal "cuInit" "${stdout##* }" "$code"
-}
-
 ended() { grep -qE "client ended container=$1 .* reason=$2 " "$card/log/gate.log" || fail "$(<"$card/log/gate.log")"; } # ID REASON
-gate_pid() { pgrep -f "^/usr/bin/mpsgate-gate --card ${1:-0} "; }
-# door_of ID: its directory on the host.
-door_of() {
-  local file
-  for file in "$card"/clients/*.json; do
-    [[ $(jq -r .container.id "$file") != "$1" ]] || echo "${file%.json}"
-  done
-}
-
 doors() { find "$card/clients" -mindepth 1 -maxdepth 1 -type d | wc -l; }
 no_doors() { [[ $(find "$card/clients" -mindepth 1 | wc -l) == 0 ]]; }
 descriptors() { find "/proc/$(pgrep -f "^$MG/control/nvidia-cuda-mps-control" | head -n 1)/fd" -mindepth 1 | wc -l; }
@@ -229,7 +202,6 @@ default_is() { [[ $(control "get_default_device_pinned_mem_limit 0") == "$1" ]];
   assert_equal "the attached client" "$(pgrep -x cuda-client)" "$client"
 }
 
-another_gate() { local now; now=$(gate_pid) && [[ $now != "$1" ]]; } # THAN
 attaches_again() { oci exec "$1" cuda-client "$LIBCUDA" 2>/dev/null | grep -q " $WORD\$"; } # ID
 
 @test "below a new control daemon a container that was there attaches again, and only when its limits are set" {

@@ -39,6 +39,10 @@ pub const MPS_DIR: &str = "/run/mpsgate/mps";
 /// root's alone.
 pub const HOLD_DIR: &str = "/run/mpsgate/hold";
 
+/// In [`MPS_DIR`]: a file for each card whose gate is to run, by the card's number, for
+/// `mpsgate-gate --every-card`.
+pub const GATE_ORDERS: &str = "gates";
+
 /// What must survive a reboot.
 pub const STATE_DIR: &str = "/var/lib/mpsgate";
 

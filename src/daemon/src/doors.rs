@@ -57,8 +57,9 @@ impl<'a> Door<'a> {
 /// Where a card's gate says what is wrong with it.
 pub(crate) fn where_to_look(minor: u32) -> String {
     format!(
-        "systemctl status mpsgate-gate@{minor}; journalctl -u mpsgate-gate@{minor} -n 50; without \
-         systemd /run/mpsgate/mps/{minor}/log/gate.log"
+        "systemctl status mpsgate-gate@{minor}; journalctl -u mpsgate-gate@{minor} -n 50; under \
+         Kubernetes kubectl logs -c gate of mpsgated's pod; without either \
+         /run/mpsgate/mps/{minor}/log/gate.log"
     )
 }
 

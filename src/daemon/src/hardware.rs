@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use mpsgate_config::paths::GATE_ORDERS;
 use mpsgate_config::{Channel, Orphan, Schedule, Supervisor, Switch};
 use mpsgate_gpu::{GpuError, Nvml, ProcessKind, ProcessList};
 use mpsgate_host::crash_point;
@@ -102,7 +103,7 @@ pub(crate) enum Gate {
 impl Hardware {
     pub(crate) fn new(settings: Arc<Settings>, paths: Paths) -> Self {
         let unit = UnitSpawner::new(SYSTEMCTL, paths.mps());
-        let holder = HoldSpawner::new(paths.hold());
+        let holder = HoldSpawner::new(paths.hold(), paths.mps().join(GATE_ORDERS));
         let spawner: Box<dyn Spawner> = match settings.now().mps.supervisor {
             Supervisor::Auto => choose_spawner(holder, unit),
             Supervisor::Systemd => Box::new(unit),

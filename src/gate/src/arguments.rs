@@ -12,6 +12,9 @@ use mpsgate_config::paths;
 /// cannot send commands to the control daemon, and cannot keep it from answering others. mpsgated
 /// tells the gate of containers by files. SIGTERM and SIGINT end it when the clients that wait are
 /// served.
+///
+/// One gate serves one GPU. With --every-card it starts a gate for each GPU that mpsgated asks for:
+/// as the container "gate" of mpsgated's pod, where no systemd starts them.
 #[derive(Debug, Parser)]
 #[command(
     name = "mpsgate-gate",
@@ -20,6 +23,7 @@ use mpsgate_config::paths;
     after_long_help = "\
 Example:
   mpsgate-gate --card 0
+  mpsgate-gate --every-card
 
 Exit status:
   0   ended by SIGTERM or SIGINT
@@ -28,8 +32,11 @@ Exit status:
 )]
 pub struct Arguments {
     /// The number of the GPU, as nvidia-smi shows it
-    #[arg(long, value_name = "N")]
-    pub card: u32,
+    #[arg(long, value_name = "N", required_unless_present = "every_card")]
+    pub card: Option<u32>,
+    /// Start a gate for each GPU that mpsgated asks for, and start it again when it ends
+    #[arg(long, conflicts_with = "card")]
+    pub every_card: bool,
     /// The directory of all GPUs' MPS directories
     #[arg(long, value_name = "DIR", default_value = paths::MPS_DIR)]
     pub mps: PathBuf,

@@ -43,6 +43,22 @@ pub enum GateError {
     /// What a client's words need is not there.
     #[error("the capability {0} is missing, without which no client of another uid can attach")]
     Incapable(caps::Capability),
+    /// Whoever keeps the sockets does not give them.
+    #[error("the sockets of containers cannot be had from {socket}")]
+    Store {
+        /// The supervisor's.
+        socket: PathBuf,
+        /// What it did.
+        source: io::Error,
+    },
+    /// A card's gate could not be started.
+    #[error("cannot start {program}")]
+    Start {
+        /// This program.
+        program: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The filter of system calls could not be installed.
     #[error("cannot renounce system calls")]
     Filter(#[source] seccompiler::Error),
@@ -67,6 +83,11 @@ impl Remedy for GateError {
                 let path = path.display();
                 Some(format!("leave it to mpsgated; fuser -v {path} names the other one"))
             }
+            Self::Store { .. } => Some(
+                "kubectl logs of the pod mpsgate-holder on this node; mpsgated hold --check"
+                    .to_owned(),
+            ),
+            Self::Start { program, .. } => Some(format!("ls -l {}", program.display())),
             Self::Capabilities(_) => {
                 Some("start it as root, or with CAP_SETUID, CAP_SETGID and CAP_SETPCAP".to_owned())
             }
@@ -90,7 +111,8 @@ impl GateError {
         move |source| Self::Fs { action, path: path.into(), source: source.into() }
     }
 
-    pub(crate) fn system<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> Self {
+    /// Of a call that concerns no file.
+    pub fn system<E: Into<io::Error>>(action: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::System { action, source: source.into() }
     }
 }

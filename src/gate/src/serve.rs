@@ -274,6 +274,7 @@ impl Gate {
         if self.looked + LOOK <= now {
             self.complain_to_mpsgated();
             self.report_counts();
+            self.keep_all();
             self.look(None);
         }
     }

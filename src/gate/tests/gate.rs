@@ -364,6 +364,8 @@ struct Manager<'a> {
 impl<'a> Manager<'a> {
     fn new(stage: &'a Stage) -> Self {
         let notify = UnixDatagram::bind(stage.bench.dir.path().join("notify")).unwrap();
+        // A message that does not come is a failure.
+        notify.set_read_timeout(Some(harness::LIMIT)).unwrap();
         Self { stage, notify, kept: BTreeMap::new() }
     }
 

@@ -7,6 +7,7 @@
 pub mod cgroup;
 pub mod clock;
 pub mod crash;
+pub mod fd_store;
 pub mod file;
 pub mod format;
 pub mod process;

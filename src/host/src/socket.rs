@@ -7,8 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, listen, socket_with};
+
 use crate::crash::Steps;
 use crate::file::beside;
+
+/// Connections that wait to be accepted, as std has it.
+const BACKLOG: i32 = 128;
 
 /// Makes a socket that only its owner may connect to. Whatever else has the name is replaced: that
 /// no other living process serves there is for the caller to see to. It does not block, as tokio
@@ -17,18 +22,32 @@ use crate::file::beside;
 /// # Errors
 /// What the kernel says.
 pub fn bind(path: &Path, steps: Steps) -> io::Result<UnixListener> {
+    bind_as(SocketType::STREAM, path, steps)
+}
+
+/// The same, for messages with bounds (`SOCK_SEQPACKET`).
+///
+/// # Errors
+/// What the kernel says.
+pub fn bind_packets(path: &Path) -> io::Result<UnixListener> {
+    bind_as(SocketType::SEQPACKET, path, Steps::NONE)
+}
+
+fn bind_as(kind: SocketType, path: &Path, steps: Steps) -> io::Result<UnixListener> {
     let beside = beside(path);
     match remove_file(&beside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let listener = UnixListener::bind(&beside)?;
-    listener.set_nonblocking(true)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&beside)?)?;
     set_permissions(&beside, Permissions::from_mode(0o600))?;
+    listen(&socket, BACKLOG)?;
     steps.pass("bound");
     rename(&beside, path)?;
     steps.pass("named");
-    Ok(listener)
+    Ok(UnixListener::from(socket))
 }
 
 #[cfg(test)]

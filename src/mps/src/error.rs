@@ -31,9 +31,6 @@ pub enum MpsError {
         #[source]
         source: io::Error,
     },
-    /// A container's door, where no gate is started.
-    #[error("no gate serves containers beside a holder (in a pod) yet")]
-    NoGate,
     /// The root of the directories is relative or contains `..`.
     #[error("the MPS directory {} is not an absolute, plain path", path.display())]
     NotPlainPath {

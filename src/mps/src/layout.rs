@@ -11,6 +11,7 @@
 //! <root>/<n>/clients/      0711  the containers' own directories, which the gate serves
 //! <root>/<n>/gate.lock     0600  held by the gate as long as it lives
 //! <root>/<n>/gate.sock     0600  mpsgated's, for the gate's questions
+//! <root>/store.sock        0600  the supervisor's, which keeps the gates' sockets
 //! ```
 //!
 //! Through `client` even uid 0 can ask but neither set nor quit (measured on 550; 535 does not

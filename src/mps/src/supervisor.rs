@@ -4,6 +4,7 @@
 //! ```text
 //!  mpsgated ── start card 0 … ──► <run>/hold/hold.sock (root's, 0600, in a directory 0700)
 //!           ◄── started PID ──── mpsgated hold ──► nvidia-cuda-mps-control -f   (its child, in its cgroup)
+//!  gates ── keep, take ────► <run>/mps/store.sock (root's): their sockets, and nothing else
 //!  SIGTERM (the pod is deleted) ──► quit ──► SIGTERM ──► SIGKILL to all of them
 //! ```
 //!
@@ -16,6 +17,7 @@ mod error;
 mod message;
 mod rules;
 mod server;
+mod store;
 
 pub use client::ask;
 pub use error::HoldError;

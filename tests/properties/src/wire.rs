@@ -4,6 +4,7 @@ use mpsgate_api::{
     Envelope, MAX_FRAME, Reply, VERSION, WireRefusal, WouldEnd, compatible, decode_length, encode,
     parse_envelope,
 };
+use mpsgate_host::fd_store;
 use mpsgate_model::{Refusal, printable};
 use mpsgate_mps::supervisor;
 use serde::Serialize;
@@ -58,8 +59,21 @@ fn refusal(wire: WireRefusal) {
     assert!(!refusal.render("c").is_empty());
 }
 
-/// What the holder is asked and answers is an error, or the same when it is written and read again.
+/// What the holder is asked and answers is an error, or the same when it is written and read again,
+/// also on the socket for gates.
 pub(crate) fn hold_message(data: &[u8]) {
+    if let Ok(request) = fd_store::read::<fd_store::Request>(data) {
+        assert_eq!(
+            fd_store::read::<fd_store::Request>(&fd_store::write(&request).unwrap()).unwrap(),
+            request
+        );
+    }
+    if let Ok(answer) = fd_store::read::<fd_store::Answer>(data) {
+        assert_eq!(
+            fd_store::read::<fd_store::Answer>(&fd_store::write(&answer).unwrap()).unwrap(),
+            answer
+        );
+    }
     if let Ok(request) = supervisor::decode::<supervisor::Request>(data) {
         let written = supervisor::encode(&request).unwrap();
         assert_eq!(supervisor::decode::<supervisor::Request>(&written).unwrap(), request);

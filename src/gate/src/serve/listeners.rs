@@ -69,6 +69,15 @@ impl Gate {
         Ok(())
     }
 
+    /// Has all sockets kept again where nobody keeps them.
+    pub(super) fn keep_all(&mut self) {
+        if self.store.is_empty() {
+            for (name, (_, listener)) in &self.listeners {
+                self.store.keep(name, listener.as_fd());
+            }
+        }
+    }
+
     /// Gives up the sockets of containers that ended while no gate ran.
     pub(super) fn forget_kept(&mut self) {
         let Self { kept, directory, store, .. } = self;

@@ -11,7 +11,6 @@ impl MpsError {
                 "install the MPS programs of the NVIDIA driver, or set mps.control; looked for {}",
                 program.display()
             ),
-            Self::NoGate => "set mps.channel = \"control\" in /etc/mpsgate/config.toml".into(),
             Self::NotPlainPath { .. } | Self::SocketPathTooLong { .. } => {
                 "use a short absolute path such as /run/mpsgate/mps".into()
             }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability};
 use mpsgate_host::crash::Steps;
+use mpsgate_host::fd_store;
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -24,6 +25,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, geteuid};
 
+use super::store::Store;
 use super::{Answer, HoldError, MAX_BYTES, Request, Root, Start, decode, encode, rules, socket};
 use crate::sys;
 
@@ -108,6 +110,7 @@ fn serve_until<F: AsFd>(
         let mut fds = [
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(holder.listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(holder.store.listener(), PollFlags::POLLIN),
         ];
         match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
@@ -126,12 +129,16 @@ fn serve_until<F: AsFd>(
                 std::thread::sleep(POLL);
             }
         }
+        if let Err(error) = holder.store.answer() {
+            say(&format!("a gate is not answered: {error}"));
+            std::thread::sleep(POLL);
+        }
     }
 }
 
 /// Children inherit it. Raising the hard limit takes CAP_SYS_RESOURCE; else the most that we may
 /// have.
-fn raise_nofile() -> nix::Result<()> {
+pub(super) fn raise_nofile() -> nix::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let wanted = hard.max(NOFILE);
     setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted)
@@ -162,15 +169,16 @@ struct Holder {
     _lock: File,
     /// Control daemons by their card.
     held: BTreeMap<u32, Pid>,
+    store: Store,
 }
 
 impl Holder {
     fn bind(options: &Options) -> Result<Self, HoldError> {
-        let dir = &options.dir;
-        // The one above is mpsgated's too: containers' directories below it have to be reached.
-        for (path, mode) in
-            dir.parent().map(|parent| (parent, 0o711)).into_iter().chain([(dir.as_path(), 0o700)])
-        {
+        let (dir, mps) = (&options.dir, &options.mps);
+        // The ones above, and the cards', are mpsgated's too: containers' directories below them
+        // have to be reached.
+        let above = [dir.parent(), mps.parent(), Some(mps.as_path())].into_iter().flatten();
+        for (path, mode) in above.map(|path| (path, 0o711)).chain([(dir.as_path(), 0o700)]) {
             match fs::DirBuilder::new().mode(mode).create(path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(HoldError::fs("create", path)(error));
@@ -197,8 +205,9 @@ impl Holder {
         let socket = socket(dir);
         let listener = mpsgate_host::socket::bind(&socket, Steps::NONE)
             .map_err(HoldError::fs("bind", &socket))?;
+        let store = Store::bind(mps).map_err(HoldError::fs("bind", fd_store::socket(mps)))?;
         let options = options.clone();
-        Ok(Self { options, socket, listener, _lock: lock, held: BTreeMap::new() })
+        Ok(Self { options, socket, listener, _lock: lock, held: BTreeMap::new(), store })
     }
 
     /// A question that cannot be read or answered is told and is over.
@@ -270,6 +279,7 @@ impl Holder {
     /// leaves no client in an undefined state.
     fn stop(&mut self) {
         let _ = fs::remove_file(&self.socket);
+        let _ = fs::remove_file(fd_store::socket(&self.options.mps));
         self.reap();
         say(&format!("ends, and {} control daemons with it", self.held.len()));
         let mut quits: Vec<Child> = Vec::new();
