@@ -69,6 +69,8 @@ inside() {
   BATS_TEST_TMPDIR=$MG
   # shellcheck source=tests/e2e/mpsgate.bash
   source "$here/../e2e/mpsgate.bash"
+  # shellcheck source=tests/e2e/gate.bash
+  source "$here/../e2e/gate.bash"
   bold="" dim="" green="" plain="" bar="|"
   if [[ -t 1 && -z ${NO_COLOR:-} ]]; then
     bold=$'\e[1m' dim=$'\e[2m' green=$'\e[32m' plain=$'\e[0m' bar=$'\e[36m│\e[0m'
@@ -84,7 +86,9 @@ inside() {
     echo "  Cards: this machine's own."
   else
     sim_cards 2
-    settings
+    # NVIDIA's server needs a card: in its place is one that says a code of its own to each client.
+    gate_files
+    [[ -f $MG/skip ]] && settings || settings "$GATE_SETTINGS"
     echo "  Cards: SIMULATED, two of 16 GiB. Not shown: a CUDA program that computes, and hits its limit."
   fi
   if [[ -n ${MG_MPS_CONTROL:-} ]]; then
@@ -92,10 +96,10 @@ inside() {
   else
     echo "  MPS: a stand-in. NVIDIA's nvidia-cuda-mps-control cannot be had here; not shown: its own answers."
   fi
-  rootfs "$MG/rootfs"
+  ((!MG_REAL_GPU)) || rootfs "$MG/rootfs"
   rootfs_program "$MG/rootfs" "$(control_program)"
   local has_libcuda=0
-  ((MG_REAL_GPU)) || ! rootfs_libcuda "$MG/rootfs" 2>/dev/null || has_libcuda=1
+  ((MG_REAL_GPU)) || [[ -f $MG/skip ]] || has_libcuda=1
   daemon_start
   ran mpsgate status
   seen "$(mpsgate status)"
@@ -118,30 +122,30 @@ inside() {
   assert_equal "limit of the server" "$(card "$(grant a .card_index)" .mps.default_limit_mib)" 7168
   good "7168 MiB in the environment, and the same read back from the card's control daemon"
   if ((has_libcuda)); then
-    ran_in a "cuda-client    # cuInit(0) of NVIDIA's own libcuda"
-    try_oci any exec a cuda-client "$LIBCUDA"
-    wait_for 10 "NVIDIA's control daemon sees the client" has_client
-    good "NVIDIA's own client library attaches: the control daemon logs \"$(client_line)\""
+    card=/run/mpsgate/mps/$(grant a .card_index)
+    server_says_word
+    in_a "cuda-client $LIBCUDA    # cuInit(0) of NVIDIA's own libcuda"
+    assert_equal "cuInit" "${stdout##* }" "$WORD"
+    ran "grep -o 'client handed over container=a' $card/log/gate.log"
+    seen "$(grep -o 'client handed over container=a' "$card/log/gate.log" | tail -n 1)"
+    good "NVIDIA's own client library attaches through a's own socket: $WORD is a code that the (stand-in) server alone says"
   fi
 
-  title "(b) From inside, as root, on the MPS channel:"
-  in_a 'echo get_default_device_pinned_mem_limit 0 | nvidia-cuda-mps-control'
-  assert_contains "limit" "$stdout" 7G
-  if settings_protected; then
-    in_a 'echo set_default_device_pinned_mem_limit 0 15G | nvidia-cuda-mps-control'
-    assert_contains "set" "$stdout" "Insufficient privileges"
-  else
-    echo "  Left out: set_default_device_pinned_mem_limit. This control daemon (535) obeys every container; 550 refuses."
-  fi
-  in_a 'echo quit | nvidia-cuda-mps-control'
-  assert_contains "quit" "$stdout" "Not enough privilege"
-  in_a 'echo get_default_device_pinned_mem_limit 0 | nvidia-cuda-mps-control'
-  assert_contains "limit after all of this" "$stdout" 7G
-  if settings_protected; then
-    good "queries answer; set and quit are refused and change nothing"
-  else
-    good "queries answer; quit is refused"
-  fi
+  title "(b) From inside, as root, on a's end of the MPS channel:"
+  card=/run/mpsgate/mps/$(grant a .card_index)
+  ran "echo get_default_active_thread_percentage | nvidia-cuda-mps-control    # on the node"
+  seen "$(mps_asks get_default_active_thread_percentage)"
+  assert_equal "the node's answer" "$(mps_asks get_default_active_thread_percentage)" 100.0
+  local command
+  for command in get_default_active_thread_percentage "set_default_active_thread_percentage 10" "set_default_device_pinned_mem_limit 0 15G" quit; do
+    in_a "echo $command | timeout 10 nvidia-cuda-mps-control; true"
+    refute_contains "an answer to $command" "$stdout" 100 15
+  done
+  assert_equal "the node's answer" "$(mps_asks get_default_active_thread_percentage)" 100.0
+  assert_equal "limit of the server" "$(card "$(grant a .card_index)" .mps.default_limit_mib)" 7168
+  ran "grep -o 'client ended.*' $card/log/gate.log"
+  seen "$(grep -o 'client ended.*' "$card/log/gate.log" | tail -n 1)"
+  good "no command reaches the control daemon: a's socket takes a CUDA client's first words alone"
 
   title "(c) Without the host's IPC namespace:"
   show_refusal c E_NO_HOST_IPC --ann mpsgate.io/gpu-mem=1Gi --private-ipc
@@ -176,9 +180,8 @@ inside() {
   printf '\nDone in %s s. Containers, daemons and mounts of this demo end with it.\n' "$SECONDS"
 }
 
-# client_line: what NVIDIA's control daemon logs of a client of a.
-client_line() { grep -o 'NEW CLIENT [0-9]* from user [0-9]*' "/run/mpsgate/mps/$(grant a .card_index)/log/control.log" | tail -n 1; }
-has_client() { [[ -n $(client_line) ]]; }
+# mps_asks COMMAND: of the card's control daemon, as root on the node.
+mps_asks() { echo "$1" | CUDA_MPS_PIPE_DIRECTORY=$card/pipe "$(sed -n 's/^control = "\(.*\)"/\1/p' /etc/mpsgate/config.toml)"; }
 
 # in_a COMMAND: as root in container a; $stdout is what it printed, errors included.
 in_a() {
@@ -186,9 +189,6 @@ in_a() {
   ran_in a "$1"
   seen "$stdout"
 }
-
-# What mpsgated found out about the control program: does it refuse settings from containers?
-settings_protected() { grep -q 'settings_protected=true' "$MG/log/mpsgated.log"; }
 
 # show_refusal ID CODE [BUNDLE OPTION...]
 show_refusal() {

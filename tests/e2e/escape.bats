@@ -9,7 +9,7 @@ load suite
 DOCKER_CAPS='["CHOWN","DAC_OVERRIDE","FSETID","FOWNER","MKNOD","NET_RAW","SETGID","SETUID","SETFCAP","SETPCAP",
   "NET_BIND_SERVICE","SYS_CHROOT","KILL","AUDIT_WRITE"] | map("CAP_" + .)'
 
-SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|"
+SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"\\nchannel = \"control\"|"
 
 setup_file() {
   [[ -x $MG_OUT/fakes/escape-try ]] || { echo "no $MG_OUT/fakes/escape-try: make build" >&2; return 1; }
@@ -162,7 +162,7 @@ lines() { grep -cE "$1" <<<"$stdout" || true; }
 
 @test "behind the gate no command reaches the control daemon, and nothing that a container says costs it anything" {
   local before
-  with_settings 's|^control = .*|&\nchannel = "gate"|'
+  with_settings 's|^channel = .*|channel = "gate"|'
   before=$(descriptors 0)
   red_team red "$DOCKER_CAPS" "$(all_caps)" --gate --harm
   assert_equal "commands that reached it" "$(lines 'the daemon answered')" 0

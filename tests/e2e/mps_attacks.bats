@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
-# What containers, accidents and other processes do to a card's MPS: a channel that is held, a
-# control daemon that dies, an orphan, a fault, a client of a wrong uid. Real runc; the real control
-# daemon where it can be had, and its fake where a server or a client is needed, which takes a GPU.
+# What containers, accidents and other processes do to a card's MPS, where containers share the
+# control daemon's socket (mps.channel = "control"): a channel that is held, a control daemon that
+# dies, an orphan, a fault, a client of a wrong uid. Real runc; the real control daemon where it can
+# be had, and its fake where a server or a client is needed, which takes a GPU.
 
 load suite
 
@@ -24,7 +25,7 @@ node_with() {
   mv "$MG/rootfs/usr/bin/nvidia-cuda-mps-control" "$MG/rootfs/usr/bin/mps-double"
   rootfs_program "$MG/rootfs" "$1"
   sim_cards
-  settings "s|^control = .*|control = \"$1\"|${2:+;$2}"
+  settings "s|^control = .*|control = \"$1\"\nchannel = \"control\"|${2:+;$2}"
   daemon_start
 }
 

@@ -7,7 +7,7 @@ load suite
 
 # A code that only the server can have told the library.
 WORD=4711
-SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"|"
+SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"\\nchannel = \"control\"|"
 
 setup_file() {
   rootfs "$MG/rootfs"

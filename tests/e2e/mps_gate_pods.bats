@@ -38,25 +38,6 @@ teardown() {
   node_reset
 }
 
-# gates_start: the container. gates_stop [SIGNAL]: as an engine ends one; SIGKILL is for all in it.
-gates_start() {
-  chroot "$POD" /usr/bin/mpsgate-gate --every-card >>"$MG/log/gates.log" 2>&1 3>&- &
-  echo $! >"$MG/gates.pid"
-}
-gates_stop() {
-  local parent gates
-  parent=$(<"$MG/gates.pid")
-  gates=$(pgrep -P "$parent" || true)
-  if [[ ${1:-TERM} == KILL ]]; then
-    # shellcheck disable=SC2086 # pids
-    kill -KILL "$parent" $gates
-  else
-    kill "-${1:-TERM}" "$parent"
-  fi
-  wait_for 20 "the gates' container ends" gone "$parent" || return 1
-  for parent in $gates; do wait_for 5 "gate $parent ends with its parent" gone "$parent"; done
-}
-
 capabilities() { awk '/^CapEff:/ { print $2 }' "/proc/$1/status"; } # PID
 inode() { stat -c %i "$1"; }
 
@@ -121,7 +102,7 @@ said_lines() { (($(wc -l <"$BATS_TEST_TMPDIR/said") >= $1)); } # HOW MANY
   local before
   granted c 2Gi --ann mpsgate.io/gpu=0
   cu_init c "$WORD"
-  pod_kill_holder
+  pod_kill
   pod_start --control "$MG/control/nvidia-cuda-mps-control"
   wait_for 60 "the card is ready" card_is ready 0
   server_says_word
@@ -133,13 +114,6 @@ said_lines() { (($(wc -l <"$BATS_TEST_TMPDIR/said") >= $1)); } # HOW MANY
   gates_start
   wait_for 20 "another gate serves" another_gate "$before"
   wait_for 30 "who found nobody is served" grep -q " $WORD\$" "$BATS_TEST_TMPDIR/waited"
-}
-# pod_kill_holder: the holder, and with it the control daemons; the gates are in another pod.
-pod_kill_holder() {
-  local pid
-  pid=$(<"$MG/hold.pid")
-  kill -KILL "$pid" && wait_for 10 "the holder ends" gone "$pid"
-  for pid in $(mps_pids) $(pgrep -f '^[^ ]*nvidia-cuda-mps-server' || true); do kill -KILL "$pid" 2>/dev/null || true; done
 }
 # Listening sockets of containers that the holder has, beside its own two.
 holder_keeps() { [[ $(find "/proc/$(<"$MG/hold.pid")/fd" -lname 'socket:*' | wc -l) == $(($1 + 2)) ]]; }

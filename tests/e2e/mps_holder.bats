@@ -16,12 +16,13 @@ setup_file() {
   settings
 }
 
-setup() { pod_start; daemon_start; }
+setup() { pod_start; gates_start; daemon_start; }
 
 teardown() {
   explain_failure
   delete_all
   daemon_stop
+  gates_stop
   pod_kill
   rm -rf /run/mpsgate /var/lib/mpsgate/*
   settings

@@ -1,4 +1,4 @@
-# pod.bash: a root directory of its own, as a pod has, and the holder in it.
+# pod.bash: a root directory of its own, as a pod has; the holder in it, and the gates.
 
 POD=/mnt # nothing of the sandbox is there
 
@@ -30,6 +30,31 @@ pod_kill() {
   kill -KILL "$(<"$MG/hold.pid")" 2>/dev/null || true
   wait_for 10 "the holder ends" gone "$(<"$MG/hold.pid")"
   rm "$MG/hold.pid"
-  pkill -KILL -f '^[^ ]*nvidia-cuda-mps-server' 2>/dev/null || true
-  mps_kill
+  local pid
+  for pid in $(pgrep -f '^[^ ]*nvidia-cuda-mps-server' || true) $(mps_pids); do
+    kill -KILL "$pid" 2>/dev/null || true
+    wait_for 10 "process $pid of MPS ends" gone "$pid"
+  done
+}
+
+# gates_start: the container. gates_stop [SIGNAL]: as an engine ends one; SIGKILL is for all in it.
+gates_start() {
+  mkdir -p "$MG/log"
+  chroot "$POD" /usr/bin/mpsgate-gate --every-card >>"$MG/log/gates.log" 2>&1 3>&- &
+  echo $! >"$MG/gates.pid"
+}
+gates_stop() {
+  local parent gates
+  [[ -f $MG/gates.pid ]] || return 0
+  parent=$(<"$MG/gates.pid")
+  gates=$(pgrep -P "$parent" || true)
+  if [[ ${1:-TERM} == KILL ]]; then
+    # shellcheck disable=SC2086 # pids
+    kill -KILL "$parent" $gates
+  else
+    kill "-${1:-TERM}" "$parent"
+  fi
+  wait_for 20 "the gates' container ends" gone "$parent" || return 1
+  rm "$MG/gates.pid"
+  for parent in $gates; do wait_for 5 "gate $parent ends with its parent" gone "$parent"; done
 }

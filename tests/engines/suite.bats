@@ -60,6 +60,8 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
 @test "NVIDIA's own client library reaches the card's control daemon, as whom and what it is, with the host's IPC namespace and its own" {
   rootfs_libcuda "$MG/client" 2>"$MG/why" || skip "$(tail -n 1 "$MG/why")"
   local uid ipc words
+  # Through a door nobody is handed over without a server, and that needs a card.
+  control_anew "$SETTINGS"$'\n''s/^control = .*/&\nchannel = "control"/'
   own_ipc_does
   for uid in 0 1000; do
     for ipc in host own; do
@@ -77,14 +79,15 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
     done
   done
   own_ipc_ends
+  control_anew "$SETTINGS"
 }
 
-@test "with mps.channel = \"gate\" NVIDIA's own client is served through a door of its container's own" {
+@test "NVIDIA's own client is served through a door of its container's own" {
   rootfs_libcuda "$MG/client" 2>"$MG/why" || skip "$(tail -n 1 "$MG/why")"
   local word=4711 dir
   mkdir -p "$MG/gated"
   cp "$(control_program)" "$MG_OUT/fakes/nvidia-cuda-mps-server" "$MG/gated/"
-  control_anew "$SETTINGS"$'\n'"s|^control = .*|control = \"$MG/gated/nvidia-cuda-mps-control\"\\nchannel = \"gate\"|"
+  control_anew "$SETTINGS"$'\n'"s|^control = .*|control = \"$MG/gated/nvidia-cuda-mps-control\"|"
   for dir in /run/mpsgate/mps/[0-9]*; do echo "$word" >"$dir/log/fake-server-status"; done
   engine_up got --ipc --gpu 7Gi --mount "$MG/client" -- sleep 600
   dir=$(init_env got CUDA_MPS_PIPE_DIRECTORY)

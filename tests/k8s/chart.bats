@@ -6,9 +6,7 @@
 # It runs where the API server has all that the chart makes of a current one; Debian's 1.20 dies of
 # what README's webhook writes.
 
-load services
-
-NS=mpsgate-system
+load chart
 
 setup_file() {
   K8S_SKIP=''
@@ -49,43 +47,6 @@ teardown_file() {
 
 setup() { [[ -z $K8S_SKIP ]] || skip "$K8S_SKIP"; }
 
-teardown() {
-  [[ ${BATS_TEST_COMPLETED:-} == 1 || -n $K8S_SKIP ]] && return 0
-  cluster_log
-  local pod
-  for pod in $(kubectl get pods -n "$NS" -o name); do
-    echo "--- $pod" >&2
-    kubectl describe -n "$NS" "$pod" | tail -n 12 >&2
-    kubectl logs -n "$NS" "$pod" --all-containers --tail 15 >&2
-  done
-  tail -n 5 "$K8S/log/services.log" "$K8S/log/service-proxy.log" >&2
-}
-
-# plain_cluster_start: cluster_start without mpsgate on the node.
-plain_cluster_start() {
-  mount -t tmpfs log /var/log
-  network_start
-  containerd_settings
-  cat >>/etc/containerd/config.toml <<TOML
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        BinaryName = "${MG_REAL_RUNTIME:-}"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]
-        BinaryName = "/usr/bin/nvidia-container-runtime"
-TOML
-  api_start
-  begin registry "$MG_REPO/tests/k8s/registry" "$K8S/registry" "${REGISTRY#*:}"
-  containerd_start
-  rootfs "$MG/rootfs"
-  import_image k8s.io
-  control_start
-  kubelet_start
-  wait_for 180 "the node takes pods" node_untainted || { cluster_log; return 1; }
-}
-
 # node_now: what mpsgate could leave on this node, a line each.
 node_now() {
   find /etc/containerd /etc/mpsgate /etc/cdi /usr/bin /usr/lib/systemd /var/lib/mpsgate /run/mpsgate -xdev -type f -exec sha256sum {} + 2>/dev/null | sort -k2
@@ -99,16 +60,6 @@ node_now() {
   jq -c '[.cards[].compute_mode]' "$NVML/nvml.json"
   # The kernel keeps 15 letters of a name.
   pgrep -l 'mpsgate|nvidia-cuda-mp' | awk '{ print $2 }' | sort -u
-}
-all_ready() { # every pod of the release, and there are some of each kind
-  kubectl get pods -n "$NS" -o json | jq -e '[.items[] | select(.metadata.deletionTimestamp == null) | all(.status.conditions[]?; .type != "Ready" or .status == "True") and .status.phase == "Running"]
-    | length >= 6 and all'
-}
-mpsgated_pod() { kubectl get pods -n "$NS" -l app.kubernetes.io/component=mpsgated -o json | jq -r '[.items[] | select(.metadata.deletionTimestamp == null).metadata.name] | if length == 1 then .[0] else "" end'; }
-in_mpsgated() { kubectl exec -n "$NS" "$(mpsgated_pod)" -c mpsgated -- "$@"; }
-status_json() { in_mpsgated mpsgate status -o json; }
-settled_at() { # mpsgated's pod of the newest settings is ready, and the node has its cards
-  kubectl rollout status -n "$NS" daemonset/mpsgate --timeout 1s && has_allocatable 30
 }
 restarts_of_containerd() { wc -l <"$K8S/systemctl.log"; }
 handlers() { kubectl get node "$NODE_NAME" -o json | jq -r '.metadata.annotations["mpsgate.io/handlers"]' | jq -Sc "$1"; }

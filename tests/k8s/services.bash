@@ -64,12 +64,13 @@ services_follow() {
 }
 
 # nvidia_toolkit: the handler's program, which brings in what NVIDIA's does for the variables of a
-# container: the driver's libraries, MPS' programs, the nodes of cards.
+# container: the driver's libraries, MPS' programs (the server's where MPS_SERVER is one), the nodes
+# of cards.
 # tests/e2e/toolkit_chains.bats says whose source that is.
 nvidia_toolkit() {
   cat >/usr/bin/nvidia-container-runtime <<SH
 #!/bin/bash
-nvml=$NVML control=$(control_program) uvm=$MG_UVM_MAJOR low=${MG_REAL_RUNTIME:-runc}
+nvml=$NVML control=$(control_program) server=${MPS_SERVER:-} uvm=$MG_UVM_MAJOR low=${MG_REAL_RUNTIME:-runc}
 SH
   cat >>/usr/bin/nvidia-container-runtime <<'SH'
 bundle=. create='' before=''
@@ -82,14 +83,15 @@ if [[ -n $create ]]; then
   names=$(jq -r '[.process.env[]? | select(startswith("NVIDIA_VISIBLE_DEVICES="))][-1] // "" | sub("^[^=]*="; "")' "$spec")
   if [[ -n $names && $names != *void* && $names != none ]]; then
     if [[ $names == all ]]; then minors=(0 1); else minors=("${names: -1}"); fi
-    edited=$(jq --arg nvml "$nvml" --arg control "$control" --argjson uvm "$uvm" '
+    edited=$(jq --arg nvml "$nvml" --arg control "$control" --arg server "$server" --argjson uvm "$uvm" '
       def bind($from; $to): {destination: $to, source: $from, type: "bind", options: ["rw", "nosuid", "nodev", "rbind", "rprivate"]};
       [($ARGS.positional[] | tonumber | {path: "/dev/nvidia\(.)", major: 195, minor: .}),
        {path: "/dev/nvidiactl", major: 195, minor: 255}, {path: "/dev/nvidia-uvm", major: $uvm, minor: 0}] as $nodes
       | ([.linux.devices[]?.path]) as $there
       | .linux.devices += [$nodes[] | select(.path | IN($there[]) | not) | . + {type: "c"}]
       | .linux.resources.devices += [$nodes[] | {allow: true, type: "c", major, minor, access: "rwm"}]
-      | .mounts += [bind($nvml; "/nvml"), bind("\($nvml)/libnvidia-ml.so.1"; "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), bind($control; "/usr/bin/nvidia-cuda-mps-control")]
+      | .mounts += [bind($nvml; "/nvml"), bind("\($nvml)/libnvidia-ml.so.1"; "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"), bind($control; "/usr/bin/nvidia-cuda-mps-control"),
+         if $server == "" then empty else bind($server; "/usr/bin/nvidia-cuda-mps-server") end]
       | .process.env += ["MPSGATE_FAKE_NVML=/nvml/nvml.json"]' "$spec" --args "${minors[@]}")
     echo "$edited" >"$spec"
   fi

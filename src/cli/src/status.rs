@@ -85,6 +85,7 @@ fn render_table(status: &Status, now_ms: u64) -> String {
     text.push_str(&cards(&status.cards, status.kubelet));
     text.push_str(&mps(&status.cards));
     text.push_str(&gates(&status.cards));
+    text.push_str(&shared_sockets(status));
     text.push_str(&grants(&status.grants, now_ms));
     text.push_str(&unwatched(&status.cards));
     text.push_str(&unlimited(&status.cards));
@@ -223,6 +224,20 @@ fn mps(cards: &[CardStatus]) -> String {
     } else {
         format!("\nMPS, as the control daemons answer\n{}", table.render())
     }
+}
+
+/// What an operator has chosen with a direct channel.
+fn shared_sockets(status: &Status) -> String {
+    let has_doors = matches!(status.channel.as_str(), "" | "auto" | "gate");
+    if has_doors || status.schedule == SHARE || !status.cards.iter().any(|card| card.managed) {
+        return String::new();
+    }
+    format!(
+        "mps.channel = \"{}\": containers share the socket of their GPU's control daemon, and any of \
+         them can end MPS for all of that GPU\nhint: mps.channel = \"auto\" in \
+         /etc/mpsgate/config.toml; SECURITY.md, row 21\n",
+        status.channel
+    )
 }
 
 /// What became of clients at the containers' doors.

@@ -249,7 +249,7 @@ impl Default for Mps {
     fn default() -> Self {
         Self {
             control: "/usr/bin/nvidia-cuda-mps-control".into(),
-            channel: Channel::Control,
+            channel: Channel::Auto,
             processes: Processes::Each,
             debug: false,
             start_timeout_s: 60,
@@ -274,6 +274,9 @@ words! {
 words! {
     /// How a container reaches the MPS control daemon of its card.
     Channel {
+        /// As [`Self::Gate`]; where that cannot serve, a grant is refused, and none goes another
+        /// way.
+        Auto = "auto",
         /// Through a door of its own, behind which mpsgate's gate speaks with the daemon.
         Gate = "gate",
         /// Through a hard link to the daemon's `control`: nobody can write to the log.
@@ -283,6 +286,14 @@ words! {
         /// Through the daemon's whole directory: for a driver whose clients cannot attach through
         /// links.
         Full = "full",
+    }
+}
+
+impl Channel {
+    /// Whether a new container has a door of its own.
+    #[must_use]
+    pub fn has_doors(self) -> bool {
+        matches!(self, Self::Auto | Self::Gate)
     }
 }
 

@@ -191,7 +191,8 @@ impl Daemon {
     pub(crate) fn status(&self) -> Status {
         let api_server = self.api_server.get().map(ApiServer::status);
         let node = self.node();
-        Status { api_server, ..self.around().status(&node) }
+        let channel = self.settings.now().mps.channel.as_str().to_owned();
+        Status { api_server, channel, ..self.around().status(&node) }
     }
 
     /// The node's CDI specifications.

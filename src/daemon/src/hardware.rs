@@ -186,7 +186,7 @@ impl Hardware {
         self.keep_gate(&mps, card.has_doors).map_err(failed)?;
         let text = |path: PathBuf| path.display().to_string();
         let ends = match self.settings.now().mps.channel {
-            Channel::Gate => Ends::Doors(text(mps.dirs().clients_dir())),
+            Channel::Auto | Channel::Gate => Ends::Doors(text(mps.dirs().clients_dir())),
             Channel::Control | Channel::Linked => Ends::Shared(text(mps.dirs().client_dir())),
             Channel::Full => Ends::Shared(text(mps.dirs().pipe_dir())),
         };
@@ -208,7 +208,7 @@ impl Hardware {
     /// serves; ends it where neither is so. Safe to repeat.
     pub(crate) fn keep_gate(&self, mps: &MpsInstance, has_doors: bool) -> Result<Gate, MpsError> {
         let spawner = self.spawner.as_ref();
-        if has_doors || self.settings.now().mps.channel == Channel::Gate {
+        if has_doors || self.settings.now().mps.channel.has_doors() {
             let started = mps.ensure_gate(spawner, &self.paths.gate)?;
             if started {
                 log::info!(uuid = mps.uuid(); "gate started");
@@ -315,7 +315,7 @@ impl Hardware {
     /// The control daemon of a card. Makes nothing.
     fn instance_of(&self, card: &CardId, multiuser: bool) -> Result<MpsInstance, MpsError> {
         let links = match self.settings.now().mps.channel {
-            Channel::Gate | Channel::Control => ClientLinks::ControlOnly,
+            Channel::Auto | Channel::Gate | Channel::Control => ClientLinks::ControlOnly,
             Channel::Linked | Channel::Full => ClientLinks::ControlAndLog,
         };
         let dirs = MpsDirectories::new(&self.paths.mps(), card.minor, links)?;

@@ -40,8 +40,8 @@ pub(super) fn gather(root: &Path) -> Facts {
     let config = settings(root);
     let or_default = config.as_ref().map(|s| s.config.clone()).unwrap_or_default();
     let links = match or_default.mps.channel {
-        Channel::Gate | Channel::Control => ClientLinks::ControlOnly,
-        _ => ClientLinks::ControlAndLog,
+        Channel::Auto | Channel::Gate | Channel::Control => ClientLinks::ControlOnly,
+        Channel::Linked | Channel::Full => ClientLinks::ControlAndLog,
     };
     let own_programs = programs::own(root);
     let control = programs::program(&below(root, &or_default.mps.control));

@@ -80,6 +80,7 @@ fn status() -> Status {
         device_plugin: Vec::new(),
         api_server: None,
         schedule: "mps".to_owned(),
+        channel: "auto".to_owned(),
         schedule_wanted: None,
         schedule_waits_for: Vec::new(),
     }
@@ -340,6 +341,7 @@ const BROKEN: &[Broken] = &[
     ("mps-state", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().state = trouble("locked by pid 8"), FAIL, "locked by pid 8", "journalctl"),
     ("mps-gate", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().gate = Some(GateStatus { ended: [("uid".to_owned(), 2)].into(), ..GateStatus::default() }), WARN, "clients handed over 0, waiting 0, ended: uid 2", "journalctl -u mpsgate-gate@"),
     ("mps-descriptors", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().mps = Some(mps(8192, true)), WARN, "restart needed: 8192 of 16384 descriptors are open", "mpsgate mps restart 0"),
+    ("mps-gate", |f| f.daemon.as_mut().unwrap().channel = "control".to_owned(), WARN, "any of them can end MPS for all of that GPU", "set mps.channel = \"auto\""),
     ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = Ok(false), FAIL, "is gone", "systemctl restart mpsgated"),
     ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = trouble("planted"), FAIL, "planted", "journalctl"),
     ("compute-mode", |f| with_card(f, |c| c.compute_mode = ComputeMode::Default), FAIL, "DEFAULT: a process that bypasses MPS", "systemctl restart mpsgated"),

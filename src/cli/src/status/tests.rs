@@ -91,6 +91,7 @@ fn status(cards: Vec<CardStatus>) -> Status {
         device_plugin: Vec::new(),
         api_server: None,
         schedule: "mps".to_owned(),
+        channel: "auto".to_owned(),
         schedule_wanted: None,
         schedule_waits_for: Vec::new(),
     }
@@ -266,6 +267,20 @@ fn cards_without_mps_and_a_switch_that_waits_are_said() {
     );
     status.schedule_wanted = Some("off".to_owned());
     assert!(render_table(&status, NOW).contains("another system's"));
+}
+
+#[test]
+fn who_has_chosen_that_containers_share_a_socket_is_told_what_that_costs() {
+    let mut status = status(vec![card(0)]);
+    assert!(!render_table(&status, NOW).contains("mps.channel"));
+    status.channel = "control".to_owned();
+    let text = render_table(&status, NOW);
+    assert!(
+        text.contains("any of them can end MPS for all of that GPU\nhint: mps.channel = \"auto\""),
+        "{text}"
+    );
+    status.schedule = "share".to_owned();
+    assert!(!render_table(&status, NOW).contains("mps.channel"));
 }
 
 #[test]

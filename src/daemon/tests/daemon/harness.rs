@@ -10,7 +10,7 @@ use mpsgate_api::{
     Activate, ApiError, Call, CardStatus, Client, Engine, Release, Reply, Reserve, Status,
     WireRefusal,
 };
-use mpsgate_config::{Config, Listen, Manage, Supervisor};
+use mpsgate_config::{Channel, Config, Listen, Manage, Supervisor};
 use mpsgate_daemon::{DaemonError, Paths, serve};
 use mpsgate_model::ledger::CgroupId;
 use mpsgate_model::{ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Request};
@@ -57,6 +57,8 @@ impl Node {
         config.gpus.manage = Manage::All;
         config.mps.control = control();
         config.mps.supervisor = Supervisor::Fork;
+        // Doors are the tests' of gate.rs.
+        config.mps.channel = Channel::Control;
         config.mps.start_timeout_s = 10;
         // Tests run side by side.
         config.metrics.listen = Listen::Off;
