@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
-# mps.channel = "control": containers share the control daemon's socket. What root in a container can
-# say there, and the server's limit, which is for all. The real control daemon where it can be had.
+# mps.channel = "control": containers share the control daemon's socket. What root in a container
+# can say there, and the server's limit, which is for all. The real control daemon where it can be
+# had.
 
 load suite
 

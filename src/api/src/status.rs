@@ -47,8 +47,8 @@ pub struct Status {
     pub api_server: Option<ApiServerStatus>,
     /// How the cards are shared: `mps` or `share`.
     pub schedule: String,
-    /// How new containers reach the control daemon of their card: `mps.channel`. Empty from an older
-    /// daemon.
+    /// How new containers reach the control daemon of their card: `mps.channel`. An older daemon
+    /// tells nothing.
     #[serde(default)]
     pub channel: String,
     /// What is wanted instead: one of these, or `off` where the cards that the settings name are

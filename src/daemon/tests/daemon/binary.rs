@@ -131,7 +131,7 @@ fn write_config(node: &Node) -> PathBuf {
     let file = node.dir.path().join("config.toml");
     let text = format!(
         "[nvml]\nlibrary = \"{}\"\n[mps]\ncontrol = \"{}\"\nsupervisor = \"fork\"\n\
-         [metrics]\nlisten = \"off\"\n",
+         channel = \"control\"\n[metrics]\nlisten = \"off\"\n",
         node.config.nvml.library.display(),
         node.config.mps.control.display(),
     );
@@ -186,7 +186,7 @@ fn hangup_takes_what_it_can_names_what_it_cannot_and_survives_bad_settings() {
     let file = node.dir.path().join("config.toml");
     let good = fs::read_to_string(&file).unwrap();
     let add = |text: &str| fs::write(&file, format!("{good}{text}")).unwrap();
-    let changed = good.replacen("[mps]\n", "[mps]\nchannel = \"full\"\n", 1);
+    let changed = good.replacen("channel = \"control\"", "channel = \"full\"", 1);
     assert_ne!(changed, good);
     fs::write(
         &file,

@@ -38,9 +38,10 @@ pub(crate) fn settings(node: &Node, more: &str) -> PathBuf {
         Listen::Off => "off".to_owned(),
         Listen::At(at) => at.to_string(),
     };
+    let channel = if more.contains("mps.channel") { "" } else { "mps.channel = \"control\"\n" };
     let text = format!(
         "gpus.manage = {manage}\nnvml.library = {:?}\nmps.control = {:?}\nmps.supervisor = \"fork\"\n\
-         mps.start_timeout_s = 10\nmetrics.listen = \"{listen}\"\n{more}\n",
+         mps.start_timeout_s = 10\nmetrics.listen = \"{listen}\"\n{more}\n{channel}",
         node.config.nvml.library, node.config.mps.control
     );
     let path = node.dir.path().join("config.toml");

@@ -7,6 +7,9 @@ impl MpsError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Run { program, .. } if program.ends_with("mpsgate-gate") => {
+                format!("install all of mpsgate's programs; looked for {}", program.display())
+            }
             Self::Run { program, .. } => format!(
                 "install the MPS programs of the NVIDIA driver, or set mps.control; looked for {}",
                 program.display()
