@@ -162,7 +162,7 @@ lines() { grep -cE "$1" <<<"$stdout" || true; }
 
 @test "behind the gate no command reaches the control daemon, and nothing that a container says costs it anything" {
   local before
-  with_settings 's|^channel = .*|channel = "gate"|'
+  with_settings 's|^channel = .*|channel = "gate"|M'
   before=$(descriptors 0)
   red_team red "$DOCKER_CAPS" "$(all_caps)" --gate --harm
   assert_equal "commands that reached it" "$(lines 'the daemon answered')" 0
@@ -181,7 +181,7 @@ has_at_most() { (($(descriptors 0) <= $1)); } # DESCRIPTORS
 
 @test "a line that a container writes into the daemon's log kills nobody, blocks no card and blames nobody" {
   local victim card i
-  with_settings 's|^supervisor = .*|&\nchannel = "linked"|'
+  with_settings 's|^channel = .*|channel = "linked"|M'
   granted victim 2Gi --ann mpsgate.io/gpu=1
   granted liar 1Gi --ann mpsgate.io/gpu=0
   granted neighbour 1Gi --ann mpsgate.io/gpu=0

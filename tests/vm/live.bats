@@ -174,15 +174,15 @@ another_control() { [[ $(card 0 .mps.pid) =~ ^[0-9]+$ && $(card 0 .mps.pid) != "
   wait_for 60 "card 1 is ready" card_is ready 1
 }
 
-# --- mps.channel = "gate" ---
+# --- the gate ---
 
 gate_serves() { unit_is "mpsgate-gate@$1" ActiveState active && unit_is "mpsgate-gate@$1" SubState running; } # CARD
 doors_of() { find "/run/mpsgate/mps/$1/clients" -mindepth 1 -maxdepth 1 -type d; } # CARD
 another_gate() { local pid; pid=$(unit_of mpsgate-gate@0 MainPID); [[ $pid != 0 && $pid != "$1" ]] && gate_serves 0; } # THAN
 
-@test "with mps.channel = \"gate\" each card has a gate, a unit of its own, with two capabilities and a filter of system calls" {
+@test "each card has a gate, a unit of its own, with two capabilities and a filter of system calls" {
   local pid status
-  settings 's/^supervisor.*/supervisor = "auto"\nchannel = "gate"/; s/^manage.*/manage = []/'
+  settings 's/^supervisor.*/supervisor = "auto"/; s/^manage.*/manage = []/'
   systemctl restart mpsgated
   wait_for 60 "mpsgated answers" settled
   wait_for 30 "the gate serves" gate_serves 0
@@ -231,6 +231,8 @@ another_gate() { local pid; pid=$(unit_of mpsgate-gate@0 MainPID); [[ $pid != 0 
   assert_equal "the socket" "$(stat -c %i "$door/control")" "$before"
   try timeout 20 perl "$BATS_TEST_DIRNAME/../e2e/door.pl" "$door" words 3 255
   assert_equal "words" "$stdout" "said 3"
+  # From within the unit's sandbox it reaches mpsgated.
+  wait_for 30 "mpsgated knows what became of them" bash -c '[[ $(mpsgate status -o json | jq ".cards[0].gate.ended.word") == 3 ]]'
   delete g
   wait_for 10 "its door is closed" bash -c '[[ -z $(ls /run/mpsgate/mps/0/clients) ]]'
   assert_equal "descriptors in the store" "$(unit_of mpsgate-gate@0 NFileDescriptorStore)" 0

@@ -43,15 +43,10 @@ pub(crate) struct Node {
 /// Writes the settings and what the simulated NVML shows: so many cards, all managed.
 pub(crate) fn prepare(at: &Workplace, count: usize) -> Result<(), Failure> {
     let control = at.products.join("fakes/nvidia-cuda-mps-control");
-    prepare_with(at, count, &control, "control")
+    prepare_with(at, count, &control)
 }
 
-fn prepare_with(
-    at: &Workplace,
-    count: usize,
-    control: &Path,
-    channel: &str,
-) -> Result<(), Failure> {
+fn prepare_with(at: &Workplace, count: usize, control: &Path) -> Result<(), Failure> {
     let nvml = at.scratch.join("nvml");
     std::fs::create_dir_all(&nvml)?;
     let library = nvml.join("libnvidia-ml.so.1");
@@ -63,7 +58,6 @@ fn prepare_with(
     writeln!(settings, "[inject]\nmode = \"devices\"")?;
     // 60 clients a card, as CUDA 13.1 has, or 400 grants would not fit on eight cards.
     writeln!(settings, "[mps]\nsupervisor = \"fork\"\nmax_clients = 60\ncontrol = {control:?}")?;
-    writeln!(settings, "channel = {channel:?}")?;
     writeln!(settings, "[nvml]\nlibrary = {library:?}")?;
     Ok(std::fs::write(paths::CONFIG_FILE, settings)?)
 }
@@ -87,8 +81,7 @@ impl Node {
         Self::run(at, CARDS)
     }
 
-    /// The same with one card, whose containers have doors. Its control daemon is NVIDIA's where
-    /// `MG_MPS_CONTROL` names it.
+    /// The same with one card, whose control daemon is NVIDIA's where `MG_MPS_CONTROL` names it.
     pub(crate) fn start_gated(at: &Workplace) -> Result<Self, Failure> {
         let control = at.program("nvidia-cuda-mps-control");
         let fakes = at.products.join("fakes");
@@ -100,7 +93,7 @@ impl Node {
         let server = "nvidia-cuda-mps-server";
         std::fs::copy(fakes.join(server), at.program(server))?;
         end_control_daemons()?;
-        prepare_with(at, 1, &control, "gate")?;
+        prepare_with(at, 1, &control)?;
         Self::run(at, 1)
     }
 
