@@ -7,6 +7,7 @@
 
 # shellcheck disable=SC2030,SC2031 # a test is a subshell, and sets what it reads itself
 load suite
+load gate
 
 setup_file() {
   # A hybrid machine mounts v2 beside v1; on one with v2 alone this file still shows the want of
@@ -48,6 +49,24 @@ teardown() {
     wait_for 10 "released after $how" not_granted g
     delete g
   done
+}
+
+@test "NVIDIA's client is served at its container's door" {
+  gate_files
+  [[ ! -f $MG/skip ]] || skip "$(<"$MG/skip")"
+  daemon_stop
+  mps_kill
+  settings "$GATE_SETTINGS"
+  daemon_start
+  server_says_word
+  granted c 2Gi --ann mpsgate.io/gpu=0
+  cu_init c "$WORD"
+  delete c
+  assert_free
+  daemon_stop
+  mps_kill
+  settings
+  daemon_start
 }
 
 @test "refused where it must be, with an allowed neighbour" {
