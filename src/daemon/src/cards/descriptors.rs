@@ -1,7 +1,8 @@
 //! Counts the descriptors of a control daemon, beside its card task, which may be waiting for an
 //! answer: a container that costs too many is ended while somebody can still be named. A flood
 //! takes them all within 0.3 s, so they are counted 20 times a second, and looked at only where
-//! their number grows.
+//! their number grows. Behind doors no container can cost any: there they are counted once a second,
+//! for operators.
 //!
 //! ```text
 //!   count ─► many, and more? ─► new connections: whose? ─► over 256 of one container ─► still so after 10 ms ─► end it
@@ -80,7 +81,7 @@ pub(super) fn guard(
             if !guard.count().await? {
                 return Ok(());
             }
-            next = Instant::now() + OFTEN;
+            next = Instant::now() + guard.pause();
         }
     });
     Guard { _ends: ends }
@@ -113,6 +114,14 @@ struct Count {
 }
 
 impl Counting {
+    /// Until the next count. A container that shares the daemon's socket comes from settings of
+    /// before, or by those of now.
+    fn pause(&self) -> Duration {
+        let has_doors = self.daemon.settings.now().mps.channel.has_doors()
+            && self.daemon.node().ledger().on_card(&self.uuid).all(|entry| entry.grant.has_door());
+        if has_doors { EACH } else { OFTEN }
+    }
+
     /// `false` once the daemon has ended.
     async fn count(&mut self) -> Result<bool, DaemonError> {
         let Ok(used) = self.mps.descriptors_open(&self.control) else {
