@@ -88,7 +88,7 @@ inside() {
     sim_cards 2
     # NVIDIA's server needs a card: in its place is one that says a code of its own to each client.
     gate_files
-    [[ -f $MG/skip ]] && settings || settings "$GATE_SETTINGS"
+    if [[ -f $MG/skip ]]; then settings; else settings "$GATE_SETTINGS"; fi
     echo "  Cards: SIMULATED, two of 16 GiB. Not shown: a CUDA program that computes, and hits its limit."
   fi
   if [[ -n ${MG_MPS_CONTROL:-} ]]; then

@@ -1,8 +1,8 @@
 //! Counts the descriptors of a control daemon, beside its card task, which may be waiting for an
 //! answer: a container that costs too many is ended while somebody can still be named. A flood
 //! takes them all within 0.3 s, so they are counted 20 times a second, and looked at only where
-//! their number grows. Behind doors no container can cost any: there they are counted once a second,
-//! for operators.
+//! their number grows. Behind doors no container can cost any: there they are counted once a
+//! second, for operators.
 //!
 //! ```text
 //!   count ─► many, and more? ─► new connections: whose? ─► over 256 of one container ─► still so after 10 ms ─► end it
