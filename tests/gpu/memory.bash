@@ -32,7 +32,8 @@ all_filled() { # MIB ID...
 
 ask_around() {
   local seen
-  node_up
+  # Of the shared socket: what reaches the daemon, and the server's one limit for all.
+  node_up '/^\[mps\]/a channel = "control"'
   gpu_container a 4Gi
   probe_in a -u CUDA_MPS_PINNED_DEVICE_MEM_LIMIT
   answer unset "$(field allocated_mib)" probed '$mib != null and $mib <= 4096'

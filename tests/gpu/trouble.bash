@@ -88,7 +88,8 @@ ask_users() {
   recorded daemon "$(tr '\0' ' ' <"/proc/$(card "$gpu" .mps.pid)/cmdline")"
   node_down
 
-  node_up '/^\[mps\]/a multiuser = "off"'
+  # Through a door a client of another uid is refused, and blocks nobody.
+  node_up '/^\[mps\]/a multiuser = "off"\nchannel = "control"'
   client root 1Gi -- hold
   wait_for 20 "a client attaches" client_says root attached
   other_user
