@@ -19,6 +19,8 @@ gate_files() {
   mkdir -p "$MG/control"
   cp "$(control_program)" "$MG_OUT/fakes/nvidia-cuda-mps-server" "$MG/control/"
 }
+# gate_needed: skips a test where there is none of this.
+gate_needed() { [[ ! -f $MG/skip ]] || skip "$(<"$MG/skip")"; }
 server_says_word() { echo "$WORD" >"$card/log/fake-server-status"; }
 
 # cu_init ID CODE [EXEC OPTION...]: what cuInit says to an exec'd process.

@@ -4,20 +4,13 @@
 # a card (tests/gpu).
 
 load suite
+load gate
 
-# A code that only the server can have told the library.
-WORD=4711
 SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"\\nchannel = \"control\"|"
 
 setup_file() {
-  rootfs "$MG/rootfs"
-  if ! rootfs_libcuda "$MG/rootfs" 2>"$MG/why"; then
-    tail -n 1 "$MG/why" >"$MG/skip"
-    return
-  fi
-  mkdir -p "$MG/control"
-  cp "$(control_program)" "$MG_OUT/fakes/nvidia-cuda-mps-server" "$MG/control/"
-  node_start
+  gate_files
+  [[ -f $MG/skip ]] || node_start
 }
 
 teardown_file() {
@@ -25,7 +18,7 @@ teardown_file() {
 }
 
 setup() {
-  [[ ! -f $MG/skip ]] || skip "$(<"$MG/skip")"
+  gate_needed
   log=/run/mpsgate/mps/0/log
   # What a server tells its clients from now on.
   echo "$WORD" >"$log/fake-server-status"

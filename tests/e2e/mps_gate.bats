@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# mps.channel = "gate": each container has a door of its own. NVIDIA's own client library in
+# Each container has a door of its own. NVIDIA's own client library in
 # containers on runc, NVIDIA's own control daemon behind the gate; the server is the tests' own.
 
 load suite
@@ -17,7 +17,7 @@ teardown_file() {
 }
 
 setup() {
-  [[ ! -f $MG/skip ]] || skip "$(<"$MG/skip")"
+  gate_needed
   server_says_word
 }
 

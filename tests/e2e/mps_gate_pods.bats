@@ -27,7 +27,7 @@ teardown_file() {
 }
 
 setup() {
-  [[ ! -f $MG/skip ]] || skip "$(<"$MG/skip")"
+  gate_needed
   server_says_word
 }
 
@@ -118,8 +118,7 @@ said_lines() { (($(wc -l <"$BATS_TEST_TMPDIR/said") >= $1)); } # HOW MANY
 # Listening sockets of containers that the holder has, beside its own two.
 holder_keeps() { [[ $(find "/proc/$(<"$MG/hold.pid")/fd" -lname 'socket:*' | wc -l) == $(($1 + 2)) ]]; }
 
-@test "who keeps no socket cannot ask the holder for a process, and is told nothing" {
-  # The store's socket is root's; what is no request of a gate is not answered.
+@test "at the store's socket nobody but root can ask, and nothing can be started" {
   assert_equal "its mode" "$(stat -c '%U %a' /run/mpsgate/mps/store.sock)" "root 600"
   local said
   said=$(python3 - <<'PY'

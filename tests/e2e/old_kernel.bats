@@ -53,7 +53,7 @@ teardown() {
 
 @test "NVIDIA's client is served at its container's door" {
   gate_files
-  [[ ! -f $MG/skip ]] || skip "$(<"$MG/skip")"
+  gate_needed
   daemon_stop
   mps_kill
   settings "$GATE_SETTINGS"

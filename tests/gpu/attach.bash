@@ -1,4 +1,4 @@
-# attach.bash: the foundation: a client attaches through the linked directory, and its limit holds;
+# attach.bash: the foundation: a client attaches through its door, and its limit holds;
 # then two and eight at once, and the driver's own limits. Sourced by tests/gpu/run.
 # shellcheck shell=bash
 

@@ -18,7 +18,8 @@ teardown() {
   tail -n 5 "$K8S/log/services.log" "$K8S/log/service-proxy.log" >&2
 }
 
-# plain_cluster_start: cluster_start without mpsgate on the node.
+# plain_cluster_start: cluster_start without mpsgate on the node, whose handlers are runc, and
+# NVIDIA's.
 plain_cluster_start() {
   mount -t tmpfs log /var/log
   network_start
@@ -42,6 +43,28 @@ TOML
   kubelet_start
   wait_for 180 "the node is ready" node_ready || { cluster_log; return 1; }
   wait_for 180 "the node takes pods" node_untainted || { cluster_log; return 1; }
+}
+
+# chart_node_start, chart_node_stop: such a node, for the chart; its images, and what its pods need.
+chart_node_start() {
+  mkdir -p "$K8S/pki"
+  runtime_below
+  sim_cards
+  services_before
+  rm -rf /etc/mpsgate /var/lib/mpsgate /usr/bin/mpsgate*
+  plain_cluster_start
+  node_systemctl
+  services_start
+  chart_images "$REGISTRY/mpsgate:0.1.0"
+}
+chart_node_stop() {
+  pods_clear || true
+  kubelet_stop
+  control_stop
+  containerd_stop
+  end registry
+  api_stop
+  mps_kill
 }
 
 # all_ready [HOW MANY]: every pod of the release, and there are so many.

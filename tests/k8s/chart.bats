@@ -14,16 +14,7 @@ setup_file() {
   [[ -n ${MPSGATE_K8S_BIN:-} ]] || K8S_SKIP="MPSGATE_K8S_BIN names no Kubernetes; Debian's 1.20 dies of any patch of a webhook (reflect2 1.0.1)"
   export K8S_SKIP
   [[ -z $K8S_SKIP ]] || return 0
-  mkdir -p "$K8S/pki"
-  runtime_below
-  sim_cards
-  services_before
-  rm -rf /etc/mpsgate /var/lib/mpsgate /usr/bin/mpsgate*
-  # A node before mpsgate: its handlers are runc, and NVIDIA's.
-  plain_cluster_start
-  node_systemctl
-  services_start
-  chart_images "$REGISTRY/mpsgate:0.1.0"
+  chart_node_start
   mkdir -p "$MG/sample/usr/bin"
   printf '#!/bin/sh\nenv\nexec sleep 600\n' >"$MG/sample/usr/bin/python"
   chmod 755 "$MG/sample/usr/bin/python"
@@ -36,13 +27,7 @@ teardown_file() {
   services_stop
   # Where a test has failed before the removal.
   helm_ uninstall mpsgate -n "$NS" --no-hooks >/dev/null 2>&1 || true
-  pods_clear || true
-  kubelet_stop
-  control_stop
-  containerd_stop
-  end registry
-  api_stop
-  mps_kill
+  chart_node_stop
 }
 
 setup() { [[ -z $K8S_SKIP ]] || skip "$K8S_SKIP"; }

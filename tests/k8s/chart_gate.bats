@@ -14,15 +14,7 @@ setup_file() {
   export K8S_SKIP
   [[ -z $K8S_SKIP ]] || return 0
   export MPS_SERVER=$MG_OUT/fakes/nvidia-cuda-mps-server
-  mkdir -p "$K8S/pki"
-  runtime_below
-  sim_cards
-  services_before
-  rm -rf /etc/mpsgate /var/lib/mpsgate /usr/bin/mpsgate*
-  plain_cluster_start
-  node_systemctl
-  services_start
-  chart_images "$REGISTRY/mpsgate:0.1.0"
+  chart_node_start
   image cuda:1 "$MG/cuda"
 }
 
@@ -30,13 +22,7 @@ teardown_file() {
   [[ -z $K8S_SKIP ]] || return 0
   services_stop
   chart | kubectl delete -f - >/dev/null 2>&1 || true
-  pods_clear || true
-  kubelet_stop
-  control_stop
-  containerd_stop
-  end registry
-  api_stop
-  mps_kill
+  chart_node_stop
 }
 
 setup() { [[ -z $K8S_SKIP ]] || skip "$K8S_SKIP"; }
@@ -60,7 +46,7 @@ capabilities() { awk '/^CapEff:/ { print $2 }' "/proc/$1/status"; } # PID
   server_says_word
   asks a 2 ".spec.containers[0].image = \"$REGISTRY/cuda:1\" | .spec.containers[0].imagePullPolicy = \"IfNotPresent\""
   wait_for 60 "it runs" pod_is Running a
-  assert_contains "its files" "$(kubectl exec a -- ls /run/mpsgate/mps)" control
+  assert_equal "its files" "$(kubectl exec a -- ls /run/mpsgate/mps)" control
   try kubectl exec a -- cuda-client "$LIBCUDA"
   assert_equal "cuInit" "${stdout##* }" "$WORD"
   local gate

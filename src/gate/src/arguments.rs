@@ -34,7 +34,7 @@ pub struct Arguments {
     /// The number of the GPU, as nvidia-smi shows it
     #[arg(long, value_name = "N", required_unless_present = "every_card")]
     pub card: Option<u32>,
-    /// Start a gate for each GPU that mpsgated asks for, again and again
+    /// Start a gate for each GPU that mpsgated asks for, and keep it running
     #[arg(long, conflicts_with = "card")]
     pub every_card: bool,
     /// The directory of all GPUs' MPS directories

@@ -29,6 +29,7 @@ mod lock;
 mod parent;
 mod question;
 mod serve;
+mod signals;
 mod sockets;
 mod store;
 pub mod view;

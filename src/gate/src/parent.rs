@@ -3,29 +3,30 @@
 //! container's, and its children have no way back to it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
-use std::io;
+use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use mpsgate_config::paths::GATE_ORDERS;
+use mpsgate_host::file;
 use nix::libc;
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::process::{Pid, Signal as ToSend, kill_process};
 
 use crate::error::GateError;
+use crate::signals::receive;
 
-/// Until a gate that has ended is started again: as its unit has it, and longer where that does not
-/// help.
-const RESTS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+/// Until a gate that has ended is started again, as its unit has it.
+const REST: Duration = Duration::from_millis(100);
+/// The same, at most: each time twice as long where that does not help.
+const LONGEST_REST: Duration = Duration::from_secs(5);
 /// A gate that has run so long has not failed at its start.
 const STEADY: Duration = Duration::from_secs(10);
 /// How often its orders are looked at, whatever the kernel has reported.
@@ -39,13 +40,7 @@ const END: Duration = Duration::from_secs(12);
 /// # Errors
 /// When it cannot begin, or cannot wait any more.
 pub fn start_all(program: &Path, mps: &Path) -> Result<(), GateError> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGCHLD] {
-        signals.add(signal);
-    }
-    signals.thread_block().map_err(GateError::system("block signals"))?;
-    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-        .map_err(GateError::system("receive signals"))?;
+    let signals = receive(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGCHLD])?;
     let mut orders = Orders::open(mps)?;
     let mut parent = Parent { program, mps, gates: BTreeMap::new() };
     log::info!(orders:% = orders.path.display(); "starts the gates of all GPUs");
@@ -87,12 +82,7 @@ impl Orders {
     fn open(mps: &Path) -> Result<Self, GateError> {
         let path = mps.join(GATE_ORDERS);
         for (path, mode) in [(mps, 0o711), (path.as_path(), 0o700)] {
-            match DirBuilder::new().mode(mode).create(path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(GateError::fs("make", path)(error));
-                }
-                _ => {}
-            }
+            file::make_directory(path, mode).map_err(GateError::fs("make", path))?;
         }
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map_err(GateError::system("watch files"))?;
@@ -143,11 +133,10 @@ impl Parent<'_> {
         // Whose order is gone is ended by mpsgated.
         self.gates.retain(|card, gate| gate.child.is_some() || cards.contains(card));
         for card in cards {
-            let [shortest, _] = RESTS;
             let gate = self.gates.entry(*card).or_insert_with(|| Gate {
                 child: None,
                 started: now,
-                rest: shortest,
+                rest: REST,
                 until: now,
             });
             if gate.child.is_some() || gate.until > now {
@@ -171,17 +160,16 @@ impl Parent<'_> {
     }
 
     fn reap(&mut self) {
-        let [shortest, longest] = RESTS;
         for (card, gate) in &mut self.gates {
             let Some(Ok(Some(status))) = gate.child.as_mut().map(Child::try_wait) else { continue };
             log::warn!(card, how:% = how(status); "gate ended");
             gate.child = None;
             let now = Instant::now();
             if now.duration_since(gate.started) >= STEADY {
-                gate.rest = shortest;
+                gate.rest = REST;
             }
             gate.until = now + gate.rest;
-            gate.rest = longest.min(gate.rest * 2);
+            gate.rest = LONGEST_REST.min(gate.rest * 2);
         }
     }
 

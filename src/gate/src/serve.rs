@@ -9,8 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use mpsgate_model::Instance;
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::Signal;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -24,6 +23,7 @@ use crate::effect::{Effect, Known};
 use crate::error::GateError;
 use crate::kernel::ThisKernel;
 use crate::question::Asked;
+use crate::signals::receive;
 use crate::sockets::{self, Accepted, Answer, Heard};
 use crate::store::Store;
 use crate::wire::HELLO;
@@ -69,12 +69,7 @@ pub fn serve(
     store: Store,
     kept: Vec<(String, OwnedFd)>,
 ) -> Result<(), GateError> {
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGTERM);
-    signals.add(Signal::SIGINT);
-    signals.thread_block().map_err(GateError::system("block signals"))?;
-    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
-        .map_err(GateError::system("receive signals"))?;
+    let signals = receive(&[Signal::SIGTERM, Signal::SIGINT])?;
     let mut gate = Gate::new(options, store, kept)?;
     gate.watch(signals.as_fd(), SIGNALS, EventFlags::IN)?;
     gate.look(None);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mpsgate_host::fd_store::{self, Answer, Request};
+use mpsgate_host::fd_store::{self, Answer, Request, is_away};
 use mpsgate_model::Instance;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::stat;
@@ -91,8 +91,9 @@ impl Store {
         }
     }
 
-    /// Whether all sockets have to be kept again, because nobody has them. Asked now and then.
-    pub(crate) fn is_empty(&mut self) -> bool {
+    /// Whether the store is another than the one that was told of all sockets: then it has none of
+    /// them. Asked now and then.
+    pub(crate) fn is_another(&mut self) -> bool {
         let Self::Supervisor(supervisor) = self else { return false };
         let there = supervisor.identity();
         let is_another = there.is_some() && there != supervisor.told;
@@ -141,10 +142,6 @@ impl Supervisor {
             }
         }
     }
-}
-
-fn is_away(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 fn notify(states: &[NotifyState<'_>], fds: &[BorrowedFd<'_>]) {

@@ -95,6 +95,12 @@ pub fn dial(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Whether the error of [`dial`] says that there is no store.
+#[must_use]
+pub fn is_away(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
 /// That the other end is ours.
 ///
 /// # Errors

@@ -8,10 +8,10 @@
 //! process documents in one `/tmp`.
 
 use std::ffi::OsStr;
-use std::fs::{File, Permissions};
+use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -102,6 +102,17 @@ pub fn create(path: &Path, bytes: &[u8], new: &New) -> io::Result<()> {
         rustix::fs::linkat(directory, beside, directory, name, AtFlags::empty())?;
         Ok(Beside::Left)
     })
+}
+
+/// Makes a directory; one that is there is left as it is.
+///
+/// # Errors
+/// What the kernel says.
+pub fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
 }
 
 /// Makes what was removed from a directory, or renamed in it, outlast a power cut.

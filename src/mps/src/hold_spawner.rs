@@ -1,10 +1,8 @@
 //! Control daemons that another program of ours keeps, [`crate::supervisor`]: for pods, which take
 //! along all that runs in them.
 
-use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use mpsgate_host::fd_store;
@@ -14,7 +12,6 @@ use crate::error::MpsError;
 use crate::instance::MpsInstance;
 use crate::process::Process;
 use crate::spawner::{ForkSpawner, Spawner, Started, UnitSpawner};
-use crate::stop::end;
 use crate::supervisor::{Answer, HoldError, Request, Start, ask};
 
 /// Asks the holder whose directory this is.
@@ -78,12 +75,8 @@ impl Spawner for HoldSpawner {
 
     /// The gates' parent is in another container: a file is its order.
     fn start_gate(&self, mps: &MpsInstance, _program: &Path) -> Result<(), MpsError> {
-        match DirBuilder::new().mode(0o700).create(&self.orders) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(MpsError::fs("create directory", &self.orders, error));
-            }
-            _ => {}
-        }
+        file::make_directory(&self.orders, 0o700)
+            .map_err(|source| MpsError::fs("create directory", &self.orders, source))?;
         let order = self.order(mps);
         file::replace(&order, b"", &New::of(0o600, Durability::Atomic))
             .map_err(|source| MpsError::fs("write", order, source))
@@ -97,23 +90,16 @@ impl Spawner for HoldSpawner {
             }
             _ => {}
         }
-        if let Some(gate) = mps.gate()? {
-            end(&gate)?;
-        }
         let store = fd_store::socket(mps.dirs().root());
         let forget = fd_store::Request::Forget { card: mps.card() };
         let told =
             fd_store::dial(&store).and_then(|socket| fd_store::send(socket.as_fd(), &forget, None));
         match told {
             // Where no holder is, none keeps anything.
-            Err(error) if !is_away(&error) => Err(MpsError::fs("say something at", store, error)),
+            Err(error) if !fd_store::is_away(&error) => Err(MpsError::fs("tell", store, error)),
             _ => Ok(()),
         }
     }
-}
-
-fn is_away(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 /// `auto`: the holder where one answers, the unit where this machine has systemd and our unit file,

@@ -18,6 +18,7 @@ mod channel;
 mod channel_peer;
 mod client;
 mod connection;
+mod door_name;
 mod error;
 mod find;
 mod gate;

@@ -341,6 +341,7 @@ const BROKEN: &[Broken] = &[
     ("mps-state", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().state = trouble("locked by pid 8"), FAIL, "locked by pid 8", "journalctl"),
     ("mps-gate", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().gate = Some(GateStatus { ended: [("uid".to_owned(), 2)].into(), ..GateStatus::default() }), WARN, "clients handed over 0, waiting 0, ended: uid 2", "journalctl -u mpsgate-gate@"),
     ("mps-descriptors", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().mps = Some(mps(8192, true)), WARN, "restart needed: 8192 of 16384 descriptors are open", "mpsgate mps restart 0"),
+    ("mps-gate", |f| { let daemon = f.daemon.as_mut().unwrap(); daemon.channel = "full".to_owned(); daemon.cards.get_mut(0).unwrap().gate = Some(GateStatus::default()) }, WARN, "mps.channel = \"full\"", "set mps.channel"),
     ("mps-gate", |f| f.daemon.as_mut().unwrap().channel = "control".to_owned(), WARN, "any of them can end MPS for all of that GPU", "set mps.channel = \"auto\""),
     ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = Ok(false), FAIL, "is gone", "systemctl restart mpsgated"),
     ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = trouble("planted"), FAIL, "planted", "journalctl"),

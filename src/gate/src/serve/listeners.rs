@@ -71,7 +71,7 @@ impl Gate {
 
     /// Has all sockets kept again where nobody keeps them.
     pub(super) fn keep_all(&mut self) {
-        if self.store.is_empty() {
+        if self.store.is_another() {
             for (name, (_, listener)) in &self.listeners {
                 self.store.keep(name, listener.as_fd());
             }

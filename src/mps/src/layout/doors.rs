@@ -20,13 +20,12 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::walk::{entries, make_own, open_child, unlink};
 use super::{MpsDirectories, note};
+use crate::door_name::is_door;
 use crate::error::MpsError;
 use crate::log_file::LogFile;
 
 /// Where they lie.
 pub(super) const CLIENTS: &str = "clients";
-/// Characters of a name: 32 hexadecimal digits.
-const NAME: usize = 32;
 
 impl MpsDirectories {
     /// Where the containers' own directories are.
@@ -66,7 +65,7 @@ impl MpsDirectories {
     /// directories' checks say.
     pub fn put_door(&self, name: &str, file: &[u8]) -> Result<(), MpsError> {
         let path = self.door_dir(name);
-        if !is_name(name) {
+        if !is_door(name) {
             return Err(MpsError::NotPlainPath { path });
         }
         let clients = self.open_dir(CLIENTS)?;
@@ -93,7 +92,7 @@ impl MpsDirectories {
     /// directories' checks say.
     pub fn remove_door(&self, name: &str) -> Result<(), MpsError> {
         let path = self.door_dir(name);
-        if !is_name(name) {
+        if !is_door(name) {
             return Err(MpsError::NotPlainPath { path });
         }
         let clients = self.open_dir(CLIENTS)?;
@@ -148,17 +147,12 @@ fn file_of(name: &str) -> String {
     format!("{name}.json")
 }
 
-fn is_name(text: &str) -> bool {
-    let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    text.len() == NAME && text.bytes().all(digit)
-}
-
 /// The name that a directory or file belongs to.
 fn name_in(entry: &CString) -> Option<String> {
     let text = entry.to_str().ok()?;
     let text = text.strip_suffix(".new").and_then(|text| text.strip_prefix('.')).unwrap_or(text);
     let text = text.strip_suffix(".json").unwrap_or(text);
-    is_name(text).then(|| text.to_owned())
+    is_door(text).then(|| text.to_owned())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability};
 use mpsgate_host::crash::Steps;
-use mpsgate_host::fd_store;
+use mpsgate_host::{fd_store, file};
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -179,12 +179,7 @@ impl Holder {
         // have to be reached.
         let above = [dir.parent(), mps.parent(), Some(mps.as_path())].into_iter().flatten();
         for (path, mode) in above.map(|path| (path, 0o711)).chain([(dir.as_path(), 0o700)]) {
-            match fs::DirBuilder::new().mode(mode).create(path) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(HoldError::fs("create", path)(error));
-                }
-                _ => {}
-            }
+            file::make_directory(path, mode).map_err(HoldError::fs("create", path))?;
         }
         let found = fs::symlink_metadata(dir).map_err(HoldError::fs("look at", dir))?;
         let (uid, mode) = (found.uid(), found.mode() & 0o7777);

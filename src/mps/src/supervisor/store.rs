@@ -11,6 +11,8 @@ use std::time::Duration;
 use mpsgate_host::fd_store::{Answer, Request, check_peer, receive, send, socket};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 
+use crate::door_name::is_door;
+
 /// A gate says what it has to say and goes; only root can ask.
 const LIMIT: Duration = Duration::from_secs(2);
 /// Sockets of one card, as the unit of a gate may keep (`FileDescriptorStoreMax=`): MPS serves 60
@@ -81,8 +83,7 @@ impl Store {
 
     fn keep(&mut self, card: u32, name: String, descriptor: OwnedFd) -> io::Result<()> {
         let wrong = |why: &str| Err(io::Error::other(format!("{name} of card {card}: {why}")));
-        let is_name = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
-        if name.len() != 32 || !name.bytes().all(is_name) {
+        if !is_door(&name) {
             return wrong("it is no container's name");
         }
         // What a gate has, and nothing by which whoever has a gate could keep more.

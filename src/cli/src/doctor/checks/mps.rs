@@ -215,20 +215,19 @@ pub(super) fn gate(facts: &Facts) -> Vec<Finding> {
         };
         Some(finding.about(card.index))
     });
-    let findings: Vec<Finding> = gates.collect();
-    if !findings.is_empty() {
-        return findings;
-    }
-    match status.channel.as_str() {
-        direct @ ("control" | "linked" | "full") if !facts.shares() => vec![warn(
+    let mut findings: Vec<Finding> = gates.collect();
+    if let direct @ ("control" | "linked" | "full") = status.channel.as_str()
+        && !facts.shares()
+    {
+        findings.push(warn(
             format!(
                 "mps.channel = \"{direct}\": containers share the socket of their GPU's control \
                  daemon, and any of them can end MPS for all of that GPU"
             ),
             "set mps.channel = \"auto\" in /etc/mpsgate/config.toml; SECURITY.md, row 21",
-        )],
-        _ => vec![ok("no card has a gate yet")],
+        ));
     }
+    if findings.is_empty() { vec![ok("no card has a gate yet")] } else { findings }
 }
 
 pub(super) fn links(facts: &Facts) -> Vec<Finding> {

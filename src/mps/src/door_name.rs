@@ -1,0 +1,10 @@
+//! How a container's door is named: as the container's instance.
+
+/// Characters of a name: 32 hexadecimal digits.
+const LENGTH: usize = 32;
+
+/// Whether a door may be named so.
+pub(crate) fn is_door(text: &str) -> bool {
+    let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    text.len() == LENGTH && text.bytes().all(digit)
+}
