@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # What containers, accidents and other processes do to a card's MPS, where containers share the
 # control daemon's socket (mps.channel = "control"): a channel that is held, a control daemon that
-# dies, an orphan, a fault, a client of a wrong uid. Real runc; the real control daemon where it can
+# dies, an orphan, a fault. Real runc; the real control daemon where it can
 # be had, and its fake where a server or a client is needed, which takes a GPU.
 
 load suite
@@ -261,21 +261,4 @@ attached() { [[ $(client_pids | wc -l) == "$1" ]]; } # COUNT
   rm /run/mpsgate/mps/0/log/fake-fault
   wait_for 10 "card 0 is ready" card_is ready 0
   assert_equal "good" "$(state_of good)" running
-}
-
-@test "a process of a wrong uid blocks the card: it is ended, its container and the neighbour live" {
-  node_with "$(double)"
-  granted bad 1Gi --ann mpsgate.io/gpu=0
-  granted good 1Gi --ann mpsgate.io/gpu=0
-  "$RUNTIME" --root "$RUNC_ROOT" exec -d good nvidia-cuda-mps-control client 3>&-
-  wait_for 10 "good's client is served" attached 1
-  "$RUNTIME" --root "$RUNC_ROOT" exec -d --user 65534:65534 bad nvidia-cuda-mps-control client 3>&-
-  wait_for 10 "the block is named" says 0 "waits for an MPS server of uid 65534, and its server serves uid 0"
-  assert_contains "hint" "$(card 0 .hint)" "container bad"
-  refused x E_GPU_UNHEALTHY --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=0
-  wait_for 20 "it is ended" acted
-  assert_equal "actions" "$(actions)" "bad killed a process"
-  wait_for 10 "card 0 is ready" card_is ready 0
-  assert_equal "bad" "$(state_of bad)" running
-  attached 1
 }

@@ -88,21 +88,16 @@ ask_users() {
   recorded daemon "$(tr '\0' ' ' <"/proc/$(card "$gpu" .mps.pid)/cmdline")"
   node_down
 
-  # Through a door a client of another uid is refused, and blocks nobody.
-  node_up '/^\[mps\]/a multiuser = "off"\nchannel = "control"'
+  # Through its door a client of another uid is turned away, and holds nobody up.
+  node_up '/^\[mps\]/a multiuser = "off"'
   client root 1Gi -- hold
   wait_for 20 "a client attaches" client_says root attached
   other_user
   answer off "$said" grep -q 'E_UID' <<<"$said"
-  lines=$(log_of_control | wc -l)
   client wrong 1Gi --ann mpsgate.io/gpu-uid=0 --jq '.process.user.uid = 65534' -- hold
-  wait_for 15 "the block" card_says "is blocked" || true
-  answer blocked "$(card "$gpu" .state)" card_says "is blocked"
-  recorded blocked-log "$(log_of_control | tail -n "+$((lines + 1))" | grep -av get_ | tail -n 8)"
-  wait_for 30 "an action" acted || true
-  answer blocked-ends "$(actions)"$'\n'"$(last_of root)" wrong_ended
-  ready_again || true
-  answer unblocked "$(card "$gpu" .state)" card_is ready "$gpu"
+  wait_for 15 "the client ends" client_says wrong 'cu.* [1-9]' || true
+  answer other-uid "$(last_of wrong)" client_says wrong 'cu.* [1-9]'
+  answer neighbour "$(last_of root)" goes_on root
   node_down
 }
 
@@ -118,4 +113,3 @@ other_user() {
   fi
 }
 served_or_refused() { [[ $said == *E_UID* || $said == *attached* ]]; }
-wrong_ended() { actions | grep -q '^wrong killed' && goes_on root; }

@@ -5,7 +5,7 @@
 //!          ┌───────────────────────────────────┐
 //!          ▼                                   │
 //!   bring up ──► ready ── its process has ended: grants broken
-//!      │  ▲        │  └── looks: wedged? files? pending clients? fault?   (watch)
+//!      │  ▲        │  └── looks: wedged? files? fault?                    (watch)
 //!      │  │        └───── orders: server for a uid, limits, stop          (order)
 //!      │  └─ answers
 //!      └──► wedged already: who holds it?
@@ -18,10 +18,10 @@
 mod backoff;
 mod clients;
 mod descriptors;
+mod events;
 mod health;
 mod limits;
 mod order;
-mod pending;
 mod questions;
 mod servers;
 mod share;

@@ -18,7 +18,7 @@ const BUCKETS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0];
 
 /// What an [`Action`](mpsgate_api::Action) says was done.
-const WHAT: [&str; 4] = ["killed", "killed a process", "reported", "failed"];
+const WHAT: [&str; 3] = ["killed", "reported", "failed"];
 /// How a call ended.
 const GRANTED: Label = ("outcome", "granted");
 const REFUSED: Label = ("outcome", "refused");

@@ -11,15 +11,6 @@ use crate::daemon::Daemon;
 use crate::owner::Culprit;
 use crate::{DaemonError, cgroup};
 
-/// How much of a container is ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Measure {
-    /// The one process: what it waits for it cannot get.
-    Process,
-    /// All of it.
-    Container,
-}
-
 /// Remembers and logs what a process did, where nothing is done about it.
 pub(crate) fn report(daemon: &Daemon, card: &GpuUuid, culprit: &Culprit, why: String) {
     let container = culprit.entry.as_ref().map(|entry| entry.grant.key.container_id.as_str());
@@ -27,13 +18,12 @@ pub(crate) fn report(daemon: &Daemon, card: &GpuUuid, culprit: &Culprit, why: St
     daemon.note(card, container, "reported", why);
 }
 
-/// Does what `policy.enforce` says about a process that was found to do harm. `true` where
-/// something was ended.
+/// Does what `policy.enforce` says about a process that was found to do harm: ends its container.
+/// `true` where one was ended.
 pub(crate) async fn enforce(
     daemon: &Daemon,
     card: &GpuUuid,
     culprit: &Culprit,
-    measure: Measure,
     why: String,
 ) -> Result<bool, DaemonError> {
     let (Some(entry), Enforce::Kill) = (&culprit.entry, daemon.settings.now().policy.enforce)
@@ -42,28 +32,20 @@ pub(crate) async fn enforce(
         return Ok(false);
     };
     let container = entry.grant.key.container_id.clone();
-    let target = culprit.process;
     let state = entry.state.clone();
     let others = daemon.node().nested(entry);
-    let work = move |_: &_| match (measure, &state) {
-        (Measure::Process, _) => cgroup::kill::kill_process(&target),
-        (_, State::Active { init, cgroup: Some(cgroup) }) => {
-            cgroup::kill::kill(cgroup, init, &others)
-        }
+    let work = move |_: &_| match &state {
+        State::Active { init, cgroup: Some(cgroup) } => cgroup::kill::kill(cgroup, init, &others),
         // With its init the rest of its pid namespace ends.
-        (_, State::Active { init, cgroup: None }) => cgroup::kill::kill_process(init),
-        (_, State::Reserved { .. }) => Ok(()),
+        State::Active { init, cgroup: None } => cgroup::kill::kill_process(init),
+        State::Reserved { .. } => Ok(()),
     };
     let killed = daemon.blocking("end a container", work).await?;
     let (container, uuid) = (container.as_str(), card.as_str());
     match killed {
         Ok(()) => {
-            let what = match measure {
-                Measure::Process => "killed a process",
-                Measure::Container => "killed",
-            };
-            log::warn!(container, uuid, reason = why.as_str(); "{what}");
-            daemon.note(card, Some(container), what, why);
+            log::warn!(container, uuid, reason = why.as_str(); "killed");
+            daemon.note(card, Some(container), "killed", why);
             Ok(true)
         }
         Err(error) => {

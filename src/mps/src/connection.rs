@@ -15,14 +15,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, getsockopt, shutdown, sockopt};
 use nix::sys::stat::fstat;
 
-use crate::channel_peer::{Connections, WedgeCause};
 use crate::instance::{ControlDaemon, MpsInstance};
-use crate::peer::{has_open, holders_of, other_end, sockets};
 use crate::process::Process;
 use crate::sys;
-
-/// Connections whose other end is looked for, for one question.
-const QUESTIONS: usize = 256;
 
 /// Connections that one count looks at: in a flood it must not take longer than the flood. The
 /// others' turn comes with the next.
@@ -53,6 +48,30 @@ pub struct Connection {
     pub network: Option<u64>,
     /// The other end is gone.
     pub over: bool,
+}
+
+/// Sockets of a control daemon, by inode.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Connections(BTreeSet<u64>);
+
+impl Connections {
+    /// Those that are in both.
+    #[must_use]
+    pub fn in_both(&self, other: &Self) -> Self {
+        Self(self.0.intersection(&other.0).copied().collect())
+    }
+
+    /// Whether a socket, by its inode, is among these.
+    #[must_use]
+    pub fn contains(&self, inode: u64) -> bool {
+        self.0.contains(&inode)
+    }
+
+    /// Whether some of these are not among `known`.
+    #[must_use]
+    pub fn has_more_than(&self, known: &Self) -> bool {
+        !self.0.is_subset(&known.0)
+    }
 }
 
 /// What a control daemon has open.
@@ -150,63 +169,40 @@ impl MpsInstance {
         }
     }
 
-    /// Whether a process holds a connection to this daemon that is not over: by what it has open
-    /// now, not by what anybody says.
+    /// The daemon's open sockets now.
     #[must_use]
-    pub fn is_connected(&self, daemon: &ControlDaemon, pid: i32) -> bool {
-        let process = &daemon.process;
-        let mut open: Vec<(Connection, OwnedFd)> = sockets(process)
-            .into_iter()
-            .filter_map(|(fd, inode)| {
-                let socket = open(process, fd, inode)?;
-                Some((Connection::look(&socket, inode)?, socket))
-            })
-            .filter(|(connection, _)| !connection.over)
-            .collect();
-        let made = |connection: &Connection| connection.maker.is_some_and(|maker| maker.pid == pid);
-        open.sort_by_key(|(connection, _)| !made(connection));
-        open.into_iter().take(QUESTIONS).any(|(connection, socket)| match other_end(socket) {
-            Ok(inode) => has_open(pid, &format!("socket:[{inode}]")),
-            // No socket diagnosis: who connected, as it lives.
-            Err(error) => error.kind() != io::ErrorKind::NotConnected && made(&connection),
-        })
+    pub fn connections(&self, daemon: &ControlDaemon) -> Connections {
+        Connections(sockets(&daemon.process).into_iter().map(|(_, inode)| inode).collect())
     }
 
-    /// The connections that may keep the daemon from answering: the one that it waits for, or,
-    /// where it rests and turns front-ends away, those that came since it was last well. None of a
-    /// server's.
-    #[must_use]
-    pub fn suspects(&self, daemon: &ControlDaemon, known: &Connections) -> Vec<Connection> {
+    /// The connection of the descriptor that the daemon waits for, or all that are not `known`:
+    /// servers that made one, and the connections of others that are not over.
+    pub(crate) fn suspects(
+        &self,
+        daemon: &ControlDaemon,
+        waits_for: Option<i32>,
+        known: &Connections,
+    ) -> (Vec<i32>, Vec<Connection>) {
         let process = &daemon.process;
-        let only = match self.wedge_cause(daemon, known) {
-            WedgeCause::HeldBy(_) => match self.waits_for(daemon) {
-                Some(fd) => Some(fd),
-                None => return Vec::new(),
-            },
-            WedgeCause::OneOf(_) | WedgeCause::Unknown if self.rests(daemon) => None,
-            _ => return Vec::new(),
-        };
-        let servers: Vec<i32> = self.servers_alive().iter().map(Process::pid).collect();
-        let of_server = |fd: i32, connection: &Connection| {
-            connection.maker.is_some_and(|maker| servers.contains(&maker.pid))
-                || !servers.is_empty()
-                    && holders_of(process, fd).is_some_and(|holders| {
-                        holders.iter().any(|holder| servers.contains(&holder.pid()))
-                    })
-        };
-        let mut suspects: Vec<Connection> = sockets(process)
-            .into_iter()
-            .filter(|(fd, inode)| match only {
-                Some(only) => *fd == only,
-                None => !known.contains(*inode),
-            })
-            .filter_map(|(fd, inode)| {
-                let connection = Connection::look(&open(process, fd, inode)?, inode)?;
-                (!connection.over && !of_server(fd, &connection)).then_some(connection)
-            })
-            .collect();
-        suspects.sort_by_key(|connection| connection.inode);
-        suspects
+        let alive: Vec<i32> = self.servers_alive().iter().map(Process::pid).collect();
+        let (mut servers, mut others) = (Vec::new(), Vec::new());
+        for (fd, inode) in sockets(process) {
+            if waits_for.map_or_else(|| known.contains(inode), |only| fd != only) {
+                continue;
+            }
+            let Some(socket) = open(process, fd, inode) else { continue };
+            // A server is known to be one, whatever uid it has taken since it connected.
+            let by = getsockopt(&socket, sockopt::PeerCredentials).ok().map(|who| who.pid());
+            if let Some(server) = by.filter(|pid| alive.contains(pid)) {
+                servers.push(server);
+            } else if let Some(connection) =
+                Connection::look(&socket, inode).filter(|connection| !connection.over)
+            {
+                others.push(connection);
+            }
+        }
+        others.sort_by_key(|connection| connection.inode);
+        (servers, others)
     }
 
     /// Ends a connection at the daemon's own end, whoever holds the other one. `false` where it is
@@ -238,6 +234,21 @@ impl Connection {
             over: is_over(socket),
         })
     }
+}
+
+/// Descriptor and inode of each socket of a process.
+fn sockets(process: &Process) -> Vec<(i32, u64)> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", process.pid())) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let link = fs::read_link(entry.path()).ok()?;
+            let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
+            Some((entry.file_name().to_str()?.parse().ok()?, inode))
+        })
+        .collect()
 }
 
 /// Who connected. A pid may be another process's by now: kernels from 6.5 on give a descriptor for

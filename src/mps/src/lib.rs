@@ -15,20 +15,19 @@
 
 mod capability;
 mod channel;
-mod channel_peer;
 mod client;
 mod connection;
 mod door_name;
 mod error;
 mod find;
 mod gate;
+mod glance;
 mod hold_spawner;
 mod instance;
 mod layout;
 mod lease;
 mod log_file;
 mod orphan;
-mod peer;
 mod process;
 pub mod protocol;
 mod run;
@@ -42,9 +41,9 @@ mod sys;
 
 pub use capability::Capabilities;
 pub use channel::Channel;
-pub use channel_peer::{ChannelPeer, Connections, Glance, WedgeCause};
-pub use connection::{Connection, Descriptors, Maker};
+pub use connection::{Connection, Connections, Descriptors, Maker};
 pub use error::MpsError;
+pub use glance::{Glance, WedgeCause};
 pub use hold_spawner::{HoldSpawner, choose_spawner};
 pub use instance::{ControlDaemon, MpsInstance};
 pub use layout::{ClientLinks, MpsDirectories, Repair};

@@ -145,12 +145,6 @@ impl Process {
         process::uid(self.handle.id().pid)
     }
 
-    /// Short name, at most 15 bytes.
-    pub(crate) fn comm(&self) -> String {
-        let comm = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
-        comm.trim_end().to_owned()
-    }
-
     /// Whether it was stopped by a signal: it then answers nobody.
     pub(crate) fn is_stopped(&self) -> bool {
         Stat::of(self.handle.id().pid).is_some_and(|stat| stat.state == 'T')

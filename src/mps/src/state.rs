@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use nix::libc;
 
-use crate::channel_peer::{Connections, WedgeCause};
+use crate::connection::Connections;
 use crate::error::MpsError;
+use crate::glance::WedgeCause;
 use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::Process;
 use crate::protocol::ServerStatus;

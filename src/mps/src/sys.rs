@@ -1,8 +1,7 @@
 //! The system calls that neither std nor nix offers safely. The only `unsafe` of this crate.
 //!
-//! JUSTIFICATION: `pidfd_getfd` finds the
-//! container that holds a wedged channel whatever its network namespace, and a daemon that
-//! outlives us must leave our session between `fork` and `exec`.
+//! JUSTIFICATION: `pidfd_getfd` shows who made the connection that holds a channel, and lets it be
+//! cut; and a daemon that outlives us must leave our session between `fork` and `exec`.
 #![allow(unsafe_code, reason = "see JUSTIFICATION above; each block has its SAFETY note")]
 
 use std::io;
@@ -62,15 +61,6 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     checked(done.into())?;
     // SAFETY: the kernel has just made this descriptor for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Whether two threads have one table of descriptors.
-pub(crate) fn share_descriptors(one: i32, other: i32) -> io::Result<bool> {
-    /// `KCMP_FILES` of linux/kcmp.h.
-    const KCMP_FILES: libc::c_int = 2;
-    // SAFETY: takes integers and touches no memory of ours.
-    checked(unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) })
-        .map(|order| order == 0)
 }
 
 /// Makes `command`, once spawned, a daemon: own session, not our child, nothing of ours open. Its

@@ -62,7 +62,7 @@ tests_of! { real_535 Real 535, real_550 Real 550, fake_535 Fake 535, fake_550 Fa
     supervision::probes_at_once_do_not_answer_for_each_other,
     supervision::a_server_that_dies_is_an_error,
     trouble::a_glance_tells_rest_work_and_stop_without_a_word,
-    trouble::a_connection_that_was_handed_on_names_who_holds_it_now,
+    trouble::a_connection_whose_maker_has_ended_names_nobody,
     trouble::a_front_end_that_stays_is_a_wedge_with_a_name,
     trouble::a_flood_of_connections_is_a_wedge_with_a_name,
     trouble::a_word_that_it_does_not_know_costs_it_a_descriptor_for_ever,

@@ -11,7 +11,7 @@ use mpsgate_api::{
 use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::{Card, ComputeMode, MigState};
 use mpsgate_model::{GpuUuid, NodeCard};
-use mpsgate_mps::{Capabilities, ChannelPeer, MpsState, WedgeCause};
+use mpsgate_mps::{Capabilities, Connection, Maker, MpsState, WedgeCause};
 
 use super::checks::{self, CHECKS, Finding, Outcome};
 use super::facts::*;
@@ -234,6 +234,10 @@ fn file(facts: &mut Facts) -> &mut ProgramFile {
     hook.file.as_mut().unwrap().as_mut().unwrap()
 }
 
+fn made_by(pid: i32) -> Connection {
+    Connection { inode: 1, maker: Some(Maker { pid, uid: 1000 }), network: None, over: false }
+}
+
 fn state(facts: &mut Facts, state: MpsState) {
     facts.channels = Ok([(3, channel(state))].into());
 }
@@ -332,9 +336,10 @@ const BROKEN: &[Broken] = &[
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Stopped }), FAIL, "somebody stopped it", "kill -CONT 7"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::ServerSilent { server: 9 } }), FAIL, "its server, pid 9, does not answer", "kill -CONT 9"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::LogBlocked }), FAIL, "log is full", "systemctl restart mpsgated"),
-    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::OneOf(vec![ChannelPeer { pid: 42, uid: 1000, name: "nc".into(), start_ticks: 1 }]) }), FAIL, "held by one of pid 42 (nc, uid 1000)", "mpsgate status"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Held(vec![made_by(42), made_by(43)]) }), FAIL, "held by one of pid 42 (uid 1000), pid 43 (uid 1000)", "mpsgate status"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Unknown }), FAIL, "does not answer", "/proc/7/stack"),
-    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::HeldBy(vec![ChannelPeer { pid: 42, uid: 1000, name: "nc".into(), start_ticks: 1 }]) }), FAIL, "held by pid 42 (nc, uid 1000)", "/proc/42/cgroup"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Held(vec![made_by(42)]) }), FAIL, "held by pid 42 (uid 1000)", "/proc/42/cgroup"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Held(vec![Connection { maker: None, ..made_by(42) }]) }), FAIL, "whose maker has ended", "mpsgate status"),
     ("mps-state", |f| state(f, MpsState::Fault { pid: 7, servers: Vec::new() }), FAIL, "fatal GPU error", "Xid"),
     ("mps-state", |f| f.channels = Ok(BTreeMap::new()), FAIL, "1 cards are managed, 0 have", "systemctl restart mpsgated"),
     ("mps-state", |f| f.channels = trouble("denied"), FAIL, "denied", "journalctl"),

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use crate::daemon::Daemon;
-use crate::enforce::{Measure, enforce};
+use crate::enforce::enforce;
 use crate::owner::Culprit;
 use crate::{DaemonError, process};
 
@@ -200,7 +200,7 @@ impl Counting {
             "it cost the card's MPS control daemon {cost} descriptors; a container may cost {DESCRIPTORS}, \
              and without them no container could use the card"
         );
-        enforce(&self.daemon, &self.uuid, &culprit, Measure::Container, why).await.map(drop)
+        enforce(&self.daemon, &self.uuid, &culprit, why).await.map(drop)
     }
 
     /// What status, doctor and the metrics tell.

@@ -134,8 +134,8 @@ impl CardTask {
             let Trouble { why, hint } = self.watch.files.clone()?;
             Some(Trouble::new(format!("is not safe to use: {why}"), hint))
         };
-        let others = || self.watch.gate.clone().or_else(|| self.watch.pending.trouble.clone());
-        let health = match trouble.or_else(files).or_else(others) {
+        let gate = || self.watch.gate.clone();
+        let health = match trouble.or_else(files).or_else(gate) {
             Some(trouble) => Health::Unhealthy(trouble),
             // A container could bypass MPS: `ComputeMode` decides.
             None if card.compute_mode != EXCLUSIVE => card.health.clone(),

@@ -14,7 +14,6 @@ use mpsgate_node::card::{Health, Trouble};
 use tokio::time::Instant;
 
 use super::CardTask;
-use super::pending::Pending;
 use super::servers::Servers;
 use super::wedge::WedgeWatch;
 use crate::doors::where_to_look;
@@ -55,7 +54,6 @@ pub(super) struct Watch {
     /// Why the gate said that it cannot serve, and when it said so last.
     unserved: Option<(String, Instant)>,
     pub(super) wedge: WedgeWatch,
-    pub(super) pending: Pending,
     pub(super) servers: Servers,
     /// The client that its server's log names as the one that caused a fatal fault, where there is
     /// one.
@@ -85,7 +83,6 @@ impl Default for Watch {
             gate_starts: 0,
             unserved: None,
             wedge: WedgeWatch::default(),
-            pending: Pending::default(),
             servers: Servers::default(),
             fault: None,
             accused: None,
@@ -133,8 +130,7 @@ impl CardTask {
         if hinted || self.is_worth_asking(sight.glance) {
             self.ask(mps, daemon).await?;
         }
-        self.name_fault(mps).await?;
-        self.look_at_pending(mps, daemon).await
+        self.name_fault(mps).await
     }
 
     /// Asks the control daemon how it is.

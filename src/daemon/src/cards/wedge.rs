@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use super::CardTask;
 use crate::DaemonError;
-use crate::enforce::{Measure, enforce, report};
+use crate::enforce::{enforce, report};
 use crate::hardware::control::{View, Wedge, free, wedge};
 use crate::owner::Culprit;
 
@@ -83,23 +83,23 @@ impl WedgeWatch {
                 ": its log was full".to_owned(),
                 "once its containers have ended: mpsgate mps restart GPU".to_owned(),
             ),
-            Some(Wedge::Held(culprits)) => match culprits.first() {
-                Some(culprit) => (
+            Some(held @ Wedge::Held(culprits)) => match (held.makers().first(), &culprits[..]) {
+                (Some(culprit), _) => (
                     format!(": its channel is held by {}", culprit.label()),
                     hint(culprit, enforce),
                 ),
-                None => (
+                (None, []) => (
                     ": its channel is held by a process that cannot be named".to_owned(),
                     format!("the connection is cut after {} s", LIMIT.as_secs()),
                 ),
+                (None, _) => {
+                    let labels: Vec<String> = culprits.iter().map(Culprit::label).collect();
+                    (
+                        format!(": its channel is held by one of: {}", labels.join("; ")),
+                        "end them one by one, until mpsgate status shows the card ready".to_owned(),
+                    )
+                }
             },
-            Some(Wedge::OneOf(culprits)) => {
-                let labels: Vec<String> = culprits.iter().map(Culprit::label).collect();
-                (
-                    format!(": its channel is held by one of: {}", labels.join("; ")),
-                    "end them one by one, until mpsgate status shows the card ready".to_owned(),
-                )
-            }
             Some(Wedge::Unknown) | None => {
                 (String::new(), format!("look at what it does: cat /proc/{pid}/stack"))
             }
@@ -140,7 +140,7 @@ impl CardTask {
             || self.unasked_for() >= ASK
             || match &before {
                 // Still there: no command would be answered.
-                Wedge::Stopped | Wedge::Server(_) | Wedge::Held(_) | Wedge::OneOf(_) => false,
+                Wedge::Stopped | Wedge::Server(_) | Wedge::Held(_) => false,
                 Wedge::LogBlocked => true,
                 Wedge::Unknown => glance != Glance::Busy,
             };
@@ -176,9 +176,7 @@ impl CardTask {
     ) -> Result<(), DaemonError> {
         // A container that is ended for it lets go by that; its turn comes a look later.
         let kills = self.daemon.settings.now().policy.enforce == Enforce::Kill;
-        let is_ended = kills
-            && matches!(now, Wedge::Held(culprits)
-                if !culprits.is_empty() && culprits.iter().all(|one| one.entry.is_some()));
+        let is_ended = kills && now.makers().iter().any(|one| one.entry.is_some());
         let limit = if is_ended { LIMIT * 3 } else { LIMIT };
         // None of these is a connection that could be cut: a server's are its clients' lives.
         let is_no_holder = matches!(now, Wedge::Stopped | Wedge::Server(_) | Wedge::LogBlocked);
@@ -197,7 +195,7 @@ impl CardTask {
         log::warn!(uuid = self.uuid.as_str(), connections = cut; "cut what held up the control daemon");
         if matches!(now, Wedge::Held(culprits) if culprits.is_empty()) {
             let why = format!(
-                "a connection that no process shows held the MPS channel of the card for {} s: it was cut",
+                "a connection whose maker has ended held the MPS channel of the card for {} s: it was cut",
                 LIMIT.as_secs()
             );
             if !self.watch.wedge.reported.contains(&why) {
@@ -209,15 +207,20 @@ impl CardTask {
     }
 
     async fn cause(
-        &self,
+        &mut self,
         mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
     ) -> Result<Wedge, DaemonError> {
         let (mps, daemon) = (Arc::clone(mps), Arc::clone(daemon));
-        let entries = self.entries_of_card();
-        let (known, makers) = (self.watch.known.clone(), self.watch.makers.clone());
-        let work = move |_: &_| wedge(&mps, &daemon, &entries, &known, &makers);
-        self.daemon.blocking("find out who holds a channel", work).await
+        let (entries, known) = (self.entries_of_card(), self.watch.known.clone());
+        let mut makers = std::mem::take(&mut self.watch.makers);
+        let work = move |_: &_| {
+            let cause = wedge(&mps, &daemon, &entries, &known, &mut makers);
+            (cause, makers)
+        };
+        let (cause, makers) = self.daemon.blocking("find out who holds a channel", work).await?;
+        self.watch.makers = makers;
+        Ok(cause)
     }
 
     /// Adds `held` to the blame of whoever held the channel at both ends of it. Whether somebody
@@ -230,7 +233,9 @@ impl CardTask {
         now: &Wedge,
         held: Duration,
     ) -> Result<bool, DaemonError> {
-        if let Wedge::OneOf(culprits) = now {
+        if let Wedge::Held(culprits) = now
+            && now.makers().is_empty()
+        {
             for culprit in culprits {
                 let why = format!(
                     "{} is one of {} that may hold the MPS channel of the card",
@@ -240,9 +245,8 @@ impl CardTask {
                 self.report_once(culprit, why);
             }
         }
-        let (Wedge::Held(before), Wedge::Held(now)) = (before, now) else { return Ok(false) };
         let mut ended = false;
-        for culprit in now {
+        for culprit in now.makers() {
             let Some(entry) = &culprit.entry else {
                 self.report_once(culprit, sentence(culprit));
                 continue;
@@ -251,7 +255,7 @@ impl CardTask {
             let same =
                 |other: &Culprit| other.entry.as_ref().is_some_and(|entry| entry.grant.key == *key);
             let blame = self.watch.wedge.blame.entry(key.clone()).or_default();
-            if before.iter().any(same) {
+            if before.makers().iter().any(same) {
                 *blame += held;
             }
             if *blame < LIMIT {
@@ -262,9 +266,7 @@ impl CardTask {
                 self.report_once(culprit, sentence(culprit));
                 continue;
             }
-            ended |=
-                enforce(&self.daemon, &self.uuid, culprit, Measure::Container, sentence(culprit))
-                    .await?;
+            ended |= enforce(&self.daemon, &self.uuid, culprit, sentence(culprit)).await?;
         }
         if ended {
             self.watch.wedge.held = Duration::ZERO;

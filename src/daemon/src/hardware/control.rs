@@ -9,7 +9,8 @@ use mpsgate_model::Mib;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_mps::protocol::{Command, Event, parse_log};
 use mpsgate_mps::{
-    Connections, ControlDaemon, Glance, MpsError, MpsInstance, MpsState, Repair, WedgeCause,
+    Connection, Connections, ControlDaemon, Glance, MpsError, MpsInstance, MpsState, Repair,
+    WedgeCause,
 };
 use mpsgate_node::ServerLimit;
 use mpsgate_node::card::Trouble;
@@ -174,12 +175,29 @@ pub(crate) enum Wedge {
     Server(i32),
     /// It waited for its log, which was emptied.
     LogBlocked,
-    /// These processes hold it up; nobody that can be named where empty.
+    /// Who made the connections that may hold it up: one process, or processes of one container,
+    /// and it is theirs; else it cannot be told which. Nobody that can be named where empty.
     Held(Vec<Culprit>),
-    /// One of these processes does, and it cannot be told which.
-    OneOf(Vec<Culprit>),
     /// Nothing can be seen.
     Unknown,
+}
+
+impl Wedge {
+    /// Whose connection it is; empty where it cannot be told.
+    pub(crate) fn makers(&self) -> &[Culprit] {
+        match self {
+            Self::Held(culprits) if is_of_one(culprits) => culprits,
+            _ => &[],
+        }
+    }
+}
+
+/// Whether these are one process, or all of one container.
+fn is_of_one(culprits: &[Culprit]) -> bool {
+    let container = |culprit: &Culprit| culprit.entry.as_ref().map(|entry| entry.grant.key.clone());
+    let first = culprits.first().and_then(container);
+    culprits.len() == 1
+        || first.is_some() && culprits.iter().all(|culprit| container(culprit) == first)
 }
 
 /// Finds out why a control daemon does not answer, and helps where no harm can come of it.
@@ -188,73 +206,38 @@ pub(crate) fn wedge(
     daemon: &ControlDaemon,
     entries: &[Entry],
     known: &Connections,
-    makers: &Makers,
+    makers: &mut Makers,
 ) -> Wedge {
-    let culprits = |holders: &[mpsgate_mps::ChannelPeer]| -> Vec<Culprit> {
-        let culprit = |holder: &mpsgate_mps::ChannelPeer| {
-            let pid = u32::try_from(holder.pid).ok()?;
-            let process = ProcessId { pid, start_time: holder.start_ticks };
-            Culprit::find(process, entries)
-        };
-        holders.iter().filter_map(culprit).collect()
-    };
+    note_makers(mps, daemon, makers);
     match mps.wedge_cause(daemon, known) {
         WedgeCause::Stopped => Wedge::Stopped,
         WedgeCause::ServerSilent { server } => Wedge::Server(server),
-        WedgeCause::Unknown => by_makers(mps, daemon, entries, known, makers),
+        WedgeCause::Unknown => Wedge::Unknown,
         WedgeCause::LogBlocked => {
             if let Err(error) = mps.drain_log() {
                 log::warn!(card = mps.card(), reason = chain(&error); "log FIFO not emptied");
             }
             Wedge::LogBlocked
         }
-        // In flight between two sockets, for one: no process has it open.
-        WedgeCause::HeldBy(holders) if holders.is_empty() => {
-            match by_makers(mps, daemon, entries, known, makers) {
-                Wedge::Unknown => Wedge::Held(Vec::new()),
-                named => named,
-            }
+        WedgeCause::Held(connections) => {
+            // The very process that was seen when the connection was, as long as it lives.
+            let culprit = |one: &Connection| {
+                let process = (*makers.get(&one.inode)?)?;
+                let pid = u32::try_from(one.maker?.pid).ok()?;
+                Culprit::find(process, entries).filter(|_| process.pid == pid)
+            };
+            // With one that cannot be named, nobody else can be blamed either.
+            let named: Option<Vec<_>> = connections.iter().map(culprit).collect();
+            Wedge::Held(named.unwrap_or_default())
         }
-        WedgeCause::HeldBy(holders) => Wedge::Held(culprits(&holders)),
-        WedgeCause::OneOf(holders) => one_of(culprits(&holders)),
     }
 }
 
-/// Who is named by having connected, where the connections themselves name nobody: the very process
-/// that was seen when the connection was, as long as it lives.
-fn by_makers(
-    mps: &MpsInstance,
-    daemon: &ControlDaemon,
-    entries: &[Entry],
-    known: &Connections,
-    makers: &Makers,
-) -> Wedge {
-    let suspects = mps.suspects(daemon, known);
-    let named: Vec<Culprit> = suspects
-        .iter()
-        .filter_map(|one| {
-            let process = (*makers.get(&one.inode)?)?;
-            let pid = u32::try_from(one.maker?.pid).ok()?;
-            Culprit::find(process, entries).filter(|_| process.pid == pid)
-        })
-        .collect();
-    // With one that cannot be named, nobody else can be blamed either.
-    if suspects.is_empty() || named.len() != suspects.len() {
-        return Wedge::Unknown;
-    }
-    one_of(named)
-}
-
-fn one_of(culprits: Vec<Culprit>) -> Wedge {
-    let container = |culprit: &Culprit| culprit.entry.as_ref().map(|entry| entry.grant.key.clone());
-    let first = culprits.first().and_then(container);
-    // All in one container: whichever it is, it is that container's.
-    if first.is_some() && culprits.iter().all(|culprit| container(culprit) == first)
-        || culprits.len() == 1
-    {
-        Wedge::Held(culprits)
-    } else {
-        Wedge::OneOf(culprits)
+/// Connections that may hold a control daemon up.
+fn suspects(mps: &MpsInstance, daemon: &ControlDaemon, known: &Connections) -> Vec<Connection> {
+    match mps.wedge_cause(daemon, known) {
+        WedgeCause::Held(connections) => connections,
+        _ => Vec::new(),
     }
 }
 
@@ -272,9 +255,9 @@ pub(crate) fn free(mps: &MpsInstance, daemon: &ControlDaemon, known: &Connection
     let until = Instant::now() + CUTTING;
     let mut cut = 0;
     while Instant::now() < until {
-        let before = mps.suspects(daemon, known);
+        let before = suspects(mps, daemon, known);
         std::thread::sleep(HOLDS);
-        let now = mps.suspects(daemon, known);
+        let now = suspects(mps, daemon, known);
         let mut stays = now.iter().filter(|one| before.iter().any(|b| b.inode == one.inode));
         let Some(one) = stays.next() else { return cut };
         if mps.cut(daemon, one.inode) {

@@ -224,8 +224,8 @@ pub(super) const METRICS: &[Metric] = &[
             ConstCounter::new(*count).encode(to.encode_family(&labels)?)
         })),
     metric!("mpsgate_actions_total", Counter, None, &["what"],
-        "What was done about processes that took what is not theirs: killed (the container), killed a \
-         process, reported, or failed to.",
+        "What was done about processes that took what is not theirs: killed (the container), \
+         reported, or failed to.",
         |s, to| s.events.actions.encode(to)),
     metric!("mpsgate_clients_terminated_total", Counter, None, &[],
         "CUDA clients whose GPU work was ended before their container was killed.",

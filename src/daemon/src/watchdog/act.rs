@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::DaemonError;
 use crate::daemon::Daemon;
-use crate::enforce::{Measure, enforce, report};
+use crate::enforce::{enforce, report};
 use crate::orders::Order;
 use crate::owner::Culprit;
 use crate::{cgroup, process, terminate};
@@ -92,7 +92,7 @@ async fn end(
         Err(refusal) => format!("its GPU work was not ended first: {}", refusal.sentence),
     };
     let Some(culprit) = culprit(over, Some(entry.clone())) else { return Ok(()) };
-    enforce(daemon, card, &culprit, Measure::Container, format!("{over}; {first}")).await?;
+    enforce(daemon, card, &culprit, format!("{over}; {first}")).await?;
     let after = neighbours(daemon, card, &entry).await?;
     let container = over.key.container_id.as_str();
     log::info!(

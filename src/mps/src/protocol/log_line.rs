@@ -43,13 +43,6 @@ pub enum Event {
         /// The server's pid.
         server: i32,
     },
-    /// A client waits because the server serves another uid or is not ready: it blocks the card.
-    ClientPending {
-        /// The client's pid.
-        client: i32,
-        /// Its uid.
-        uid: u32,
-    },
     /// A client was given its server.
     ClientServed {
         /// The client's pid.
@@ -147,12 +140,10 @@ fn control_event(text: &str) -> Option<Event> {
     if let Some(rest) = text.strip_prefix("NEW CLIENT ") {
         let (client, rest) = rest.split_once(" from user ")?;
         let (uid, what) = rest.split_once(": ")?;
-        let (client, uid) = (client.parse().ok()?, uid.parse().ok()?);
-        return Some(if what.contains("push client to pending list") {
-            Event::ClientPending { client, uid }
-        } else {
-            Event::ClientServed { client }
-        });
+        let (client, _uid) = (client.parse().ok()?, uid.parse::<u32>().ok()?);
+        // Of another uid than its server's, for one.
+        let waits = what.contains("push client to pending list");
+        return (!waits).then_some(Event::ClientServed { client });
     }
     if let Some(rest) = text.strip_prefix("Cmd:shutdown_server ") {
         let server = rest.split_once(" -f")?.0.trim().parse().ok()?;
@@ -239,13 +230,8 @@ mod tests {
             "[2026-01-01 00:00:00.000 Control 7] NEW CLIENT 99 from user 0: Server already exists";
         let event = LogLine::parse(line).and_then(|line| line.event());
         assert_eq!(event, Some(Event::ClientServed { client: 99 }));
-    }
-
-    #[test]
-    fn names_a_client_that_waits_for_its_uid() {
         let line = "[2026-01-01 00:00:00.000 Control   7] NEW CLIENT 99 from user 1000: Server is not ready, push client to pending list";
-        let event = LogLine::parse(line).and_then(|line| line.event());
-        assert_eq!(event, Some(Event::ClientPending { client: 99, uid: 1000 }));
+        assert_eq!(LogLine::parse(line).and_then(|line| line.event()), None);
     }
 
     proptest::proptest! {

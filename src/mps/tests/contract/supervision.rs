@@ -141,11 +141,12 @@ pub(crate) fn an_idle_connection_is_a_wedge_with_a_name(bench: &Bench) {
     wait_for("the connection is served", || {
         matches!(card.channel().server_list(), Err(MpsError::Wedged { .. }))
     });
-    let MpsState::Wedged { cause: WedgeCause::HeldBy(holders), .. } = card.state().unwrap() else {
-        panic!("not wedged by anybody: {:?}", card.state());
+    let MpsState::Wedged { cause: WedgeCause::Held(connections), .. } = card.state().unwrap()
+    else {
+        panic!("not held by anybody: {:?}", card.state());
     };
-    let pids: Vec<_> = holders.iter().map(|holder| holder.pid).collect();
-    assert_eq!(pids, [std::process::id().cast_signed()]);
+    let makers: Vec<_> = connections.iter().map(|one| one.maker.map(|maker| maker.pid)).collect();
+    assert_eq!(makers, [Some(std::process::id().cast_signed())]);
     // A wedged daemon is never doubled.
     let doubled = card.ensure_running(&ForkSpawner, LIMIT);
     assert!(matches!(doubled, Err(MpsError::Wedged { .. })), "{doubled:?}");

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command as Process, Stdio};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
-use crate::harness::{Bench, Kind, LIMIT, need, root, wait_for};
+use crate::harness::{Bench, LIMIT, need, root, wait_for};
 
 /// A connection that says nothing; `None` where the queue is full.
 fn idle_connection(control: &Path) -> Option<OwnedFd> {
@@ -53,23 +54,31 @@ pub(crate) fn a_glance_tells_rest_work_and_stop_without_a_word(bench: &Bench) {
     wait_for("it is gone", || card.glance(&daemon) == Glance::Gone);
 }
 
+fn makers(card: &MpsInstance, daemon: &ControlDaemon, known: &Connections) -> Vec<Option<i32>> {
+    match card.wedge_cause(daemon, known) {
+        WedgeCause::Held(held) => held.iter().map(|one| one.maker.map(|maker| maker.pid)).collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// A process may connect, hand the connection to another one and end: its pid may then be
 /// anybody's.
-pub(crate) fn a_connection_that_was_handed_on_names_who_holds_it_now(bench: &Bench) {
+pub(crate) fn a_connection_whose_maker_has_ended_names_nobody(bench: &Bench) {
     need!(root());
     let (card, daemon) = linked(bench);
-    let held = idle_connection(&card.dirs().client_dir().join("control")).unwrap();
-    let mut sleep = Process::new("sleep");
-    sleep.arg("1000").stdin(Stdio::from(held));
-    let holder = bench.keep(sleep).cast_signed();
-    wait_for("it is wedged by who holds it, not by who connected", || {
-        let WedgeCause::HeldBy(holders) = card.wedge_cause(&daemon, &card.connections(&daemon))
-        else {
-            return false;
-        };
-        let pids: Vec<i32> = holders.iter().map(|holder| holder.pid).collect();
-        pids == [holder] && holders[0].name == "sleep" && holders[0].start_ticks > 0
-    });
+    let known = card.connections(&daemon);
+    let script = "use Socket; socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0) or die; \
+         connect($s, pack_sockaddr_un($ARGV[0])) or die; fork and exit; sleep 1000;";
+    // The shell reaps the maker: one that was not reaped has not ended for the kernel.
+    let mut shell = Process::new("sh");
+    shell.args(["-c", "perl -e \"$1\" \"$2\"; sleep 1000", "sh", script]);
+    shell.arg(card.dirs().client_dir().join("control"));
+    shell.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+    let group = nix::unistd::Pid::from_raw(bench.keep(shell).cast_signed());
+    wait_for("it is held, and by nobody that lives", || makers(&card, &daemon, &known) == [None]);
+    cut_all(&card, &daemon, &known);
+    wait_for("it answers", || matches!(card.state(), Ok(MpsState::Running { .. })));
+    nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL).unwrap();
 }
 
 /// The driver's own program is enough, and the daemon looks as if it rested.
@@ -83,14 +92,7 @@ pub(crate) fn a_front_end_that_stays_is_a_wedge_with_a_name(bench: &Bench) {
     let front_end = bench.keep(stays).cast_signed();
     wait_for("it has connected", || card.connections(&daemon).has_more_than(&known));
     wait_for("nobody else is served", || matches!(card.state(), Ok(MpsState::Wedged { .. })));
-    let holders = match card.wedge_cause(&daemon, &known) {
-        // The fake waits for it instead.
-        WedgeCause::HeldBy(holders) if bench.kind == Kind::Fake => holders,
-        WedgeCause::OneOf(holders) if bench.kind == Kind::Real => holders,
-        other => panic!("{other:?}"),
-    };
-    let pids: Vec<i32> = holders.iter().map(|holder| holder.pid).collect();
-    assert_eq!(pids, [front_end]);
+    assert_eq!(makers(&card, &daemon, &known), [Some(front_end)]);
     drop(kept);
     wait_for("it answers", || matches!(card.state(), Ok(MpsState::Running { .. })));
 }
@@ -102,15 +104,14 @@ pub(crate) fn a_flood_of_connections_is_a_wedge_with_a_name(bench: &Bench) {
     assert!(idle_connection(&control).is_none(), "128 wait, one is served (measured)");
     let own = std::process::id().cast_signed();
     wait_for("it is wedged by name", || {
-        matches!(card.state(), Ok(MpsState::Wedged { cause: WedgeCause::HeldBy(holders), .. })
-            if holders.first().is_some_and(|holder| holder.pid == own))
+        matches!(card.state(), Ok(MpsState::Wedged { cause: WedgeCause::Held(held), .. })
+            if held.len() == 1 && held[0].maker.is_some_and(|maker| maker.pid == own))
     });
     // The first one's end brings the next one's turn.
     flood.remove(0);
-    wait_for(
-        "the next one holds it",
-        || matches!(card.wedge_cause(&daemon, &card.connections(&daemon)), WedgeCause::HeldBy(holders) if !holders.is_empty()),
-    );
+    wait_for("the next one holds it", || {
+        makers(&card, &daemon, &card.connections(&daemon)) == [Some(own)]
+    });
     drop(flood);
     wait_for("it answers", || matches!(card.state(), Ok(MpsState::Running { .. })));
 }
@@ -155,15 +156,12 @@ pub(crate) fn a_word_that_it_does_not_know_costs_it_a_descriptor_for_ever(bench:
     let [one] = &look().connections[..] else { panic!("{:?}", look()) };
     assert!(!one.over && one.network.is_some(), "{one:?}");
     assert_eq!(one.maker.map(|maker| maker.pid), Some(own));
-    assert!(card.is_connected(&daemon, own), "a process is connected by what it has open");
-    assert!(!card.is_connected(&daemon, 1));
     drop(kept);
     for _ in 0..9 {
         drop(say_unknown_word(&control));
     }
     wait_for("all are lost", || look().connections.iter().filter(|one| one.over).count() == 10);
     assert_eq!(look().used, before.used + 10);
-    assert!(!card.is_connected(&daemon, own));
     // Those that are known need no second look.
     let known: BTreeSet<u64> = look().connections.iter().map(|one| one.inode).collect();
     let again = card.descriptors(&daemon, &known).unwrap();
@@ -202,12 +200,8 @@ fn in_flight(connection: OwnedFd) -> (OwnedFd, OwnedFd) {
 }
 
 fn cut_all(card: &MpsInstance, daemon: &ControlDaemon, known: &Connections) {
-    let suspects = card.suspects(daemon, known);
-    assert!(!suspects.is_empty());
-    for one in suspects {
-        assert_eq!(one.maker.map(|maker| maker.pid), Some(std::process::id().cast_signed()));
-        assert!(card.cut(daemon, one.inode));
-    }
+    let WedgeCause::Held(held) = card.wedge_cause(daemon, known) else { panic!("nothing holds") };
+    assert!(held.iter().all(|one| card.cut(daemon, one.inode)));
 }
 
 pub(crate) fn a_connection_that_nobody_has_open_is_cut_at_the_daemons_end(bench: &Bench) {
@@ -215,9 +209,8 @@ pub(crate) fn a_connection_that_nobody_has_open_is_cut_at_the_daemons_end(bench:
     let (card, daemon) = linked(bench);
     let known = card.connections(&daemon);
     let _queue = in_flight(idle_connection(&card.dirs().client_dir().join("control")).unwrap());
-    wait_for("it is wedged, and nobody has it open", || {
-        card.wedge_cause(&daemon, &known) == WedgeCause::HeldBy(Vec::new())
-    });
+    let own = std::process::id().cast_signed();
+    wait_for("it is held by its maker", || makers(&card, &daemon, &known) == [Some(own)]);
     cut_all(&card, &daemon, &known);
     wait_for("it answers", || matches!(card.state(), Ok(MpsState::Running { .. })));
 }

@@ -1,7 +1,7 @@
 //! MPS: its program, its control daemons, the mode of the cards.
 
 use mpsgate_gpu::ComputeMode;
-use mpsgate_mps::{ChannelPeer, MpsState, Server, WedgeCause};
+use mpsgate_mps::{Maker, MpsState, Server, WedgeCause};
 
 use super::{Finding, fail, failed, ok, skip, warn};
 use crate::doctor::facts::{Facts, Known};
@@ -142,27 +142,29 @@ fn wedged(pid: i32, cause: &WedgeCause) -> Finding {
             format!("{evidence}: its log is full and nobody reads it"),
             format!("systemctl restart mpsgated reads it; {LOGS}"),
         ),
-        WedgeCause::HeldBy(holders) if !holders.is_empty() => {
-            let names = names(holders);
-            let first = holders.first().map_or(0, |h| h.pid);
-            fail(
-                format!("{evidence}: held by {names}"),
-                format!("end its container, which this names: cat /proc/{first}/cgroup"),
-            )
+        WedgeCause::Held(connections) => {
+            let makers: Vec<Maker> = connections.iter().filter_map(|one| one.maker).collect();
+            let of = |maker: &Maker| format!("pid {} (uid {})", maker.pid, maker.uid);
+            let names = makers.iter().map(of).collect::<Vec<_>>().join(", ");
+            match &makers[..] {
+                [] => fail(
+                    format!("{evidence}: held by a connection whose maker has ended"),
+                    "mpsgated cuts it within seconds: mpsgate status".to_owned(),
+                ),
+                [one] => fail(
+                    format!("{evidence}: held by {names}"),
+                    format!("end its container, which this names: cat /proc/{}/cgroup", one.pid),
+                ),
+                _ => fail(
+                    format!("{evidence}: held by one of {names}"),
+                    "mpsgate status names their containers; end them one by one".to_owned(),
+                ),
+            }
         }
-        WedgeCause::OneOf(holders) => fail(
-            format!("{evidence}: held by one of {}", names(holders)),
-            "mpsgate status names their containers; end them one by one".to_owned(),
-        ),
-        WedgeCause::HeldBy(_) | WedgeCause::Unknown => {
+        WedgeCause::Unknown => {
             fail(evidence, format!("see what it does: cat /proc/{pid}/stack; {LOGS}"))
         }
     }
-}
-
-fn names(holders: &[ChannelPeer]) -> String {
-    let name = |h: &ChannelPeer| format!("pid {} ({}, uid {})", h.pid, h.name, h.uid);
-    holders.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 fn list(servers: &[Server]) -> String {

@@ -1,0 +1,168 @@
+//! Whether a control daemon is at rest, and what keeps one from answering. Its channel can be held
+//! in two ways (measured on 535 and 550):
+//!
+//! - A connection that says nothing: the daemon waits for its greeting without a limit, and serves
+//!   nobody meanwhile. It is seen to wait for that one descriptor.
+//! - A front-end that stays (`sleep 1000 | nvidia-cuda-mps-control`): the daemon serves one at a
+//!   time and turns all others away, with exit status 1 (550) or without a word (535). It is seen
+//!   to rest: only a connection more than there was when the channel was last well tells which.
+
+use std::fs;
+
+use nix::libc;
+
+use crate::connection::{Connection, Connections};
+use crate::instance::{ControlDaemon, MpsInstance};
+
+/// Why a living control daemon does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WedgeCause {
+    /// Somebody stopped the daemon (SIGSTOP, a frozen cgroup shows as unknown).
+    Stopped,
+    /// Its log FIFO is full and nobody reads it: one malformed record ends the thread that does,
+    /// for good, and after some hundred lines the daemon blocks in its own log (measured).
+    /// [`crate::MpsInstance::drain_log`] gets it going again.
+    LogBlocked,
+    /// It waits for an answer of the card's server, which does not come.
+    ServerSilent {
+        /// The server's pid.
+        server: i32,
+    },
+    /// One of these connections, none of a server's: the one that it waits for; or, where it rests
+    /// and turns front-ends away, those that came since it was last well.
+    Held(Vec<Connection>),
+    /// Nothing could be found out.
+    Unknown,
+}
+
+/// What a control daemon does right now, read from /proc: costs microseconds and disturbs nobody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Glance {
+    /// Its main thread waits for whoever comes. A daemon whose cgroup is frozen looks like this
+    /// too, so a command must be asked now and then.
+    AtRest,
+    /// It works, or waits for one certain descriptor: only a command can tell which.
+    Busy,
+    /// Somebody stopped it.
+    Stopped,
+    /// It has ended.
+    Gone,
+    /// The kernel does not show it.
+    Unseen,
+}
+
+impl MpsInstance {
+    /// Why a daemon that does not answer does not; the cause may have passed a moment later. Says
+    /// nothing about one that does. `known` are the connections that were there when it answered
+    /// last.
+    #[must_use]
+    pub fn wedge_cause(&self, daemon: &ControlDaemon, known: &Connections) -> WedgeCause {
+        let process = &daemon.process;
+        if process.is_stopped() {
+            return WedgeCause::Stopped;
+        }
+        let waits_for = match system_call(process.pid()) {
+            Some(Call::Sleeping { number, .. }) if WAITS_FOR_ANYBODY.contains(&number) => None,
+            Some(Call::Sleeping { first: Some(fd), .. }) => Some(fd),
+            _ => return WedgeCause::Unknown,
+        };
+        if let Some(fd) = waits_for {
+            let target = fs::read_link(format!("/proc/{}/fd/{fd}", process.pid())).ok();
+            if target == Some(self.dirs().log_fifo()) {
+                return WedgeCause::LogBlocked;
+            }
+        }
+        let (servers, others) = self.suspects(daemon, waits_for, known);
+        match servers.first() {
+            Some(server) if waits_for.is_some() => WedgeCause::ServerSilent { server: *server },
+            _ if others.is_empty() => WedgeCause::Unknown,
+            _ => WedgeCause::Held(others),
+        }
+    }
+
+    /// Looks at the daemon without a word to it.
+    #[must_use]
+    pub fn glance(&self, daemon: &ControlDaemon) -> Glance {
+        let process = &daemon.process;
+        if process.is_stopped() {
+            return if process.is_alive() { Glance::Stopped } else { Glance::Gone };
+        }
+        let Some(call) = system_call(process.pid()) else {
+            return if process.is_alive() { Glance::Unseen } else { Glance::Gone };
+        };
+        match call {
+            _ if !process.is_alive() => Glance::Gone,
+            Call::Sleeping { number, .. } if WAITS_FOR_ANYBODY.contains(&number) => Glance::AtRest,
+            Call::Sleeping { .. } | Call::Running => Glance::Busy,
+        }
+    }
+}
+
+/// Calls in which a process waits for more than one thing. The control daemon rests in `poll`
+/// (measured on 535 and 550); newer ones may use another.
+const WAITS_FOR_ANYBODY: &[libc::c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_select,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_pwait,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+];
+
+/// The main thread, as /proc/PID/syscall shows it.
+#[derive(Debug, PartialEq, Eq)]
+enum Call {
+    Running,
+    Sleeping {
+        number: libc::c_long,
+        /// The first argument: the descriptor, for calls that can block a control daemon (recvmsg
+        /// on a connection, write on its log).
+        first: Option<i32>,
+    },
+}
+
+fn system_call(pid: i32) -> Option<Call> {
+    parse_call(&fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?)
+}
+
+fn parse_call(text: &str) -> Option<Call> {
+    let mut words = text.split_whitespace();
+    let number = words.next()?;
+    if number == "running" {
+        return Some(Call::Running);
+    }
+    let first = words.next().and_then(|word| word.strip_prefix("0x"));
+    Some(Call::Sleeping {
+        number: number.parse().ok()?,
+        first: first.and_then(|hex| i32::from_str_radix(hex, 16).ok()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_the_kernel_shows_of_a_system_call() {
+        assert_eq!(parse_call("running\n"), Some(Call::Running));
+        assert_eq!(
+            parse_call("47 0x4 0x7ffd 0x40000000 0x0 0x0 0x640 0x7ffc 0x7f12\n"),
+            Some(Call::Sleeping { number: 47, first: Some(4) })
+        );
+        // An address is no descriptor.
+        assert_eq!(
+            parse_call("7 0x7faf9dd0aaaa 0x3 0xffffffff"),
+            Some(Call::Sleeping { number: 7, first: None })
+        );
+        assert_eq!(
+            parse_call("-1 0x7ffd 0x7f12"),
+            Some(Call::Sleeping { number: -1, first: Some(0x7ffd) })
+        );
+        assert_eq!(parse_call(""), None);
+    }
+}
