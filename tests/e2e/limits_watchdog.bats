@@ -80,3 +80,32 @@ second_process() {
   kill -0 "$(<"$MG/stranger")" || fail "the process was ended"
   assert_equal "good" "$(state_of good)" running
 }
+
+@test "memory of nobody is named, and mpsgate usage adds the day up, over a restart too" {
+  granted web 1Gi --ann mpsgate.io/gpu=0
+  jq --argjson pid "$(pid_of web)" '.cards[0] += {memory_used_mib: 4096, processes: [{pid: $pid, used_mib: 1024, kind: "mps"}]}' \
+    "$NVML/nvml.json" >"$NVML/nvml.json.next"
+  mv "$NVML/nvml.json.next" "$NVML/nvml.json"
+  named() { mpsgate status | grep -q "^GPU 0: 3 GiB in use are of no process that NVML lists"; }
+  wait_for 10 "status names it" named
+  used_of_day() { mpsgate usage --by gpu -o json | jq '.rows[] | select(.gpu == 0) | .used_gib_seconds'; }
+  # Two looks more: each stands for the time since the one before it.
+  sleep 3
+  daemon_stop
+  local before
+  before=$(used_of_day)
+  daemon_start
+  wait_for 10 "it is looked at again" used_is web 1024
+  sleep 3
+  daemon_stop
+  try 0 mpsgate usage --by gpu -o json
+  jq -e --argjson before "$before" '.rows[] | select(.gpu == 0)
+    | .used_gib_seconds > $before and .containers_gib_seconds > 0
+      and ((.nobody_gib_seconds - 3 * .containers_gib_seconds) | fabs) < 0.01
+      and ((.used_gib_seconds - 4 * .containers_gib_seconds) | fabs) < 0.01' <<<"$stdout" >/dev/null || fail "$stdout"
+  try 0 mpsgate usage -o csv
+  assert_contains "the table for spreadsheets" "$stdout" "namespace,pod,container,granted_gib_seconds" $'\n,,web,'
+  try 0 mpsgate usage --by user
+  assert_contains "by user" "$stdout" "UID" "GiB-hours"
+  daemon_start
+}

@@ -19,6 +19,7 @@ mod frame;
 mod kubernetes;
 mod message;
 mod status;
+mod usage;
 
 pub use call::{Activate, Call, Engine, Mps, MpsAction, Release, Report, Reserve, Terminate};
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
@@ -30,6 +31,7 @@ pub use message::{
     compatible, parse_envelope,
 };
 pub use status::{
-    ACTIONS_KEPT, Action, CardStatus, DescriptorStatus, GateStatus, GrantStatus, MpsStatus,
-    ServerStatus, Status,
+    ACTIONS_KEPT, Action, CardMemory, CardStatus, DescriptorStatus, GateStatus, GrantStatus,
+    MpsStatus, ServerStatus, Status,
 };
+pub use usage::{CardUsage, GrantUsage, MOST_GRANTS, USAGE_FORMAT, UsageDay};

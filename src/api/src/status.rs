@@ -118,12 +118,35 @@ pub struct CardStatus {
     /// What became of clients at its containers' doors; absent where it has no gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<GateStatus>,
+    /// What the memory in use on a managed card is made of (device view), as last looked at; absent
+    /// where NVML does not tell all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<CardMemory>,
     /// Why the memory of its processes is not seen, so that no container's sum can be held to its
     /// grant.
     pub unwatched: Option<String>,
     /// Why the driver does not hold the cgroups of its containers to their grants, and what would
     /// help.
     pub unlimited: Option<String>,
+}
+
+/// What the memory in use on a card is made of, in bytes. `containers + servers + others + nobody`
+/// is `used + counted_twice`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardMemory {
+    /// All of it.
+    pub used: u64,
+    /// Of processes of containers with a grant on the card.
+    pub containers: u64,
+    /// Of its MPS servers.
+    pub servers: u64,
+    /// Of processes in no container with a grant.
+    pub others: u64,
+    /// Of no process that NVML lists.
+    pub nobody: u64,
+    /// By how much the processes' memory is more than what is in use: memory that one imports from
+    /// another stands with both.
+    pub counted_twice: u64,
 }
 
 /// One card's MPS control daemon.

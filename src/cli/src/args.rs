@@ -61,6 +61,21 @@ Examples:
   ssh -t node mpsgate top --interval 10"
     )]
     Top(TopArgs),
+    /// Show how much GPU memory was granted and used over time
+    ///
+    /// Adds up the days (UTC) from --from to --to: GiB-hours, of containers as far as NVML told
+    /// what they used. By GPU the parts are containers, MPS servers, others (in no container with a
+    /// grant), and nobody (of no process). mpsgated keeps 400 days in /var/lib/mpsgate/usage and
+    /// writes every 30 s.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
+Examples:
+  mpsgate usage
+  mpsgate usage --from 2026-11-01 --to 2026-11-30 --by namespace -o csv > november.csv
+  mpsgate usage --by gpu"
+    )]
+    Usage(UsageArgs),
     /// Let mpsgate manage a GPU
     ///
     /// mpsgated starts an MPS control daemon for the GPU and sets its compute mode to
@@ -278,6 +293,46 @@ pub(crate) struct TopArgs {
     pub(crate) daemon: SocketArgs,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UsageOutput {
+    /// For people: GiB-hours
+    Table,
+    /// For spreadsheets: GiB-seconds
+    Csv,
+    /// For programs; the field `schema` changes when the meaning of another field does
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UsageBy {
+    Container,
+    Pod,
+    Namespace,
+    /// The host uid of the CUDA processes
+    User,
+    /// With the parts of its memory
+    Gpu,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UsageArgs {
+    /// The first day; default: the last one that there is
+    #[arg(long, value_name = "DAY", value_parser = day)]
+    pub(crate) from: Option<String>,
+    /// The last day; default: the last one that there is
+    #[arg(long, value_name = "DAY", value_parser = day)]
+    pub(crate) to: Option<String>,
+    /// A line for each container, pod, namespace, user or gpu
+    #[arg(long, value_enum, default_value = "container", hide_possible_values = true)]
+    pub(crate) by: UsageBy,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub(crate) output: UsageOutput,
+    /// Where mpsgated writes the days
+    #[arg(long, value_name = "DIR", default_value = paths::USAGE_DIR, hide = true)]
+    pub(crate) directory: PathBuf,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CardArgs {
     /// The GPU: index or UUID, as nvidia-smi -L prints them
@@ -361,6 +416,16 @@ pub(crate) struct RunProbeArgs {
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Output,
+}
+
+/// A day as the files are named.
+fn day(text: &str) -> Result<String, String> {
+    let is_day = text.len() == 10
+        && text.bytes().enumerate().all(|(at, byte)| match at {
+            4 | 7 => byte == b'-',
+            _ => byte.is_ascii_digit(),
+        });
+    if is_day { Ok(text.to_owned()) } else { Err("a day looks like 2026-11-26".to_owned()) }
 }
 
 /// An index or a UUID, in the spelling that the daemon compares with.

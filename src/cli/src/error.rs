@@ -15,6 +15,7 @@ mod node_install;
 mod node_remove;
 mod run_probe;
 mod set_up;
+mod usage;
 
 pub use bundle::BundleError;
 pub use cuda::CudaError;
@@ -23,6 +24,7 @@ pub use node_install::NodeInstallError;
 pub use node_remove::NodeRemoveError;
 pub use run_probe::RunProbeError;
 pub use set_up::SetUpError;
+pub use usage::UsageError;
 
 pub(crate) use input::is_stdin;
 pub(crate) use node_install::PACKAGED;
@@ -76,6 +78,9 @@ pub enum CliError {
     /// What is on the node stays there.
     #[error(transparent)]
     NodeRemove(#[from] NodeRemoveError),
+    /// What was used is not known.
+    #[error(transparent)]
+    Usage(#[from] UsageError),
     /// `top` has nowhere to draw.
     #[error("mpsgate top needs a terminal, and {0} is none")]
     NoTerminal(&'static str),
@@ -103,6 +108,7 @@ impl Remedy for CliError {
             Self::RunProbe(error) => error.hint(),
             Self::NodeInstall(error) => Some(error.hint()),
             Self::NodeRemove(error) => Some(error.hint()),
+            Self::Usage(error) => Some(error.hint()),
             Self::NoTerminal(_) => Some("mpsgate status, or mpsgate status -o json".to_owned()),
             Self::Terminal(_) => Some("mpsgate status; TERM says which terminal it is".to_owned()),
             Self::Edge(error) => error.hint(),
@@ -126,6 +132,7 @@ impl Remedy for CliError {
             | Self::RunProbe(_)
             | Self::NodeInstall(_)
             | Self::NodeRemove(_)
+            | Self::Usage(_)
             | Self::Terminal(_) => ExitCode::Failed,
         }
     }

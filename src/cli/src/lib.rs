@@ -12,6 +12,7 @@
 //! args ─► status, top, cards, mps, reload ─► api::Client ─► mpsgated
 //!      ├► explain ─► policy            (no daemon, GPU or root)
 //!      ├► configure ─► mpsgate-configure: text in, text out
+//!      ├► usage ─► mpsgated's files of each day
 //!      ├► doctor: gather ─► Facts ─► checks ─► report
 //!      ├► run-probe ─► mpsgate-runtime   (a container for probe)
 //!      └► probe ─► libcuda               (inside a container)
@@ -36,6 +37,7 @@ mod run_probe;
 mod snapshot;
 mod status;
 mod top;
+mod usage;
 
 use std::ffi::OsString;
 
@@ -45,7 +47,7 @@ use mpsgate_edge::ExitCode;
 use crate::args::{Cli, Command};
 pub use crate::error::{
     BundleError, CliError, CudaError, InputError, NodeInstallError, NodeRemoveError, RunProbeError,
-    SetUpError,
+    SetUpError, UsageError,
 };
 pub use crate::snapshot::SnapshotError;
 
@@ -64,6 +66,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
     match command {
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Usage(args) => usage::run(&args),
         Command::Enable(args) => cards::enable(&args),
         Command::Disable(args) => cards::disable(&args),
         Command::Mps { action } => mps::run(&action),

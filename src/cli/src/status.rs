@@ -87,6 +87,7 @@ fn render_table(status: &Status, now_ms: u64) -> String {
     text.push_str(&gates(&status.cards));
     text.push_str(&shared_sockets(status));
     text.push_str(&grants(&status.grants, now_ms));
+    text.push_str(&of_nobody(&status.cards));
     text.push_str(&unwatched(&status.cards));
     text.push_str(&unlimited(&status.cards));
     text.push_str(&descriptors(&status.cards));
@@ -325,6 +326,31 @@ fn below(grants: &[GrantStatus]) -> String {
     for (guarantee, meaning) in GUARANTEES {
         if grants.iter().any(|grant| grant.guarantee == guarantee) {
             let _ = writeln!(text, "guarantee {guarantee}: {meaning}");
+        }
+    }
+    text
+}
+
+/// Memory of nobody that is worth a line: less is a driver's own.
+const NOTABLE: u64 = 512 << 20;
+
+/// Memory in use that is no process's, where it is worth a line.
+pub(crate) fn nobodys(card: &CardStatus) -> Option<Mib> {
+    Some(card.memory?.nobody).filter(|bytes| *bytes >= NOTABLE).map(|bytes| Mib(bytes >> 20))
+}
+
+fn of_nobody(cards: &[CardStatus]) -> String {
+    let mut text = String::new();
+    for card in cards {
+        if let Some(memory) = nobodys(card) {
+            let gpu = card.index;
+            let _ = writeln!(
+                text,
+                "GPU {gpu}: {memory} in use are of no process that NVML lists: managed memory, or what a process left \
+                 that has ended\n\
+                 hint: end the containers on it one by one and look again; for what stays with none left: mpsgate mps \
+                 stop {gpu}, then nvidia-smi --gpu-reset -i {gpu}, or a reboot"
+            );
         }
     }
     text

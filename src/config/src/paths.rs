@@ -46,6 +46,9 @@ pub const GATE_ORDERS: &str = "gates";
 /// What must survive a reboot.
 pub const STATE_DIR: &str = "/var/lib/mpsgate";
 
+/// What was granted and used, a file for each day.
+pub const USAGE_DIR: &str = "/var/lib/mpsgate/usage";
+
 /// The containers' doors to the control daemon of a card, where mpsgated starts it itself.
 pub const GATE: &str = "/usr/bin/mpsgate-gate";
 

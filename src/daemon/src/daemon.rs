@@ -28,6 +28,7 @@ use crate::hardware::Hardware;
 use crate::orders::{LimitOrder, Order};
 use crate::settings::Settings;
 use crate::token_store::Tokens;
+use crate::usage::Usage;
 use crate::{DaemonError, Paths, exec_record, record, tell};
 
 /// How long cards are waited for after a start: by READY=1, so that containers that are restarted
@@ -56,6 +57,8 @@ pub(crate) struct Daemon {
     around: Mutex<Around>,
     /// What is counted and timed, for the metrics.
     pub(crate) events: Events,
+    /// What was granted and used today.
+    pub(crate) usage: Arc<Usage>,
     cdi: Mutex<cdi::Cache>,
     card_tasks: Mutex<BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>>,
     tasks: mpsc::UnboundedSender<Task>,
@@ -96,6 +99,7 @@ impl Daemon {
         let settings = Arc::new(settings);
         let tokens = Arc::new(Tokens::new(paths.tokens()));
         let hardware = Arc::new(Hardware::new(Arc::clone(&settings), paths.clone()));
+        let usage = Arc::new(Usage::open(paths.usage()));
         Self {
             paths,
             settings,
@@ -104,6 +108,7 @@ impl Daemon {
             ledger_file: Mutex::new(ledger_file),
             around: Mutex::default(),
             events: Events::new(),
+            usage,
             cdi: Mutex::new(cdi::Cache::new(cdi::DIRECTORIES)),
             card_tasks: Mutex::default(),
             tasks,

@@ -75,6 +75,7 @@ mod tell;
 mod terminate;
 mod token_store;
 mod tokens;
+mod usage;
 mod watchdog;
 
 pub use arguments::{Arguments, Command, command};

@@ -116,6 +116,12 @@ impl Paths {
         self.state.join("tokens")
     }
 
+    /// What was granted and used, day by day.
+    #[must_use]
+    pub fn usage(&self) -> PathBuf {
+        self.state.join("usage")
+    }
+
     /// The compute modes to go back to.
     #[must_use]
     pub fn leases(&self) -> PathBuf {
@@ -139,6 +145,7 @@ mod tests {
             (paths.ledger(), paths::LEDGER_DIR),
             (paths.mps(), paths::MPS_DIR),
             (paths.hold(), paths::HOLD_DIR),
+            (paths.usage(), paths::USAGE_DIR),
         ] {
             assert_eq!(ours, Path::new(product));
         }

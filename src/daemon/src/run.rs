@@ -30,7 +30,7 @@ use crate::settings::Settings;
 use crate::{
     DaemonError, Paths, cgroup_limits, directories, doors, ends, error, exec_record, handlers,
     inventory, kubelet, managed, metrics, plugin, pods, reload, sharing, snapshot, socket, tokens,
-    watchdog,
+    usage, watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -140,6 +140,9 @@ pub async fn serve(
     };
     let result = own(todo, stop).await;
     let _ = daemon.write();
+    if let Err(error) = daemon.usage.keep() {
+        log::error!(reason:% = error; "usage not written");
+    }
     crash_point!("daemon.stop.stored");
     // The ledger is still locked, so it is ours and not a successor's.
     let _ = std::fs::remove_file(daemon.paths.socket());
@@ -173,6 +176,7 @@ fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signa
     daemon.spawn("listens", socket::listen(Arc::clone(daemon), listener));
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
     daemon.spawn("watches the memory", watchdog::watch(Arc::clone(daemon)));
+    daemon.spawn("writes usage", usage::keep(Arc::clone(&daemon.usage)));
     daemon.spawn("serves metrics", metrics::serve(Arc::clone(daemon)));
     daemon.spawn("keeps the schedule", sharing::keep(Arc::clone(daemon)));
     daemon.spawn("tends the keys", tokens::keep(Arc::clone(daemon)));

@@ -93,11 +93,19 @@ async fn round(daemon: &Arc<Daemon>, memory: &mut Memory) -> Result<(), DaemonEr
     let (looks, owners, entries) = daemon.blocking("look at GPU memory", looked).await?;
     memory.owners = owners;
     for (uuid, schedule, look) in looks {
-        let memory = memory.cards.entry(uuid.clone()).or_default();
-        memory.looked = Some(Instant::now());
+        let card = memory.cards.entry(uuid.clone()).or_default();
+        let since = card.looked.replace(Instant::now());
         match look {
-            Ok(look) => take(daemon, &uuid, schedule, memory, look, &entries),
-            Err(Trouble { why, .. }) => publish(daemon, &uuid, memory, unseen(why)),
+            Ok(look) => {
+                let (index, granted) = {
+                    let node = daemon.node();
+                    let index = node.card(&uuid).map(|card| card.index).unwrap_or_default();
+                    (index, node.ledger().on_card(&uuid).cloned().collect::<Vec<_>>())
+                };
+                daemon.usage.add((uuid.as_str(), index), since, &look, &granted);
+                take(daemon, &uuid, schedule, card, look, &entries);
+            }
+            Err(Trouble { why, .. }) => publish(daemon, &uuid, card, unseen(why)),
         }
     }
     Ok(())
@@ -142,7 +150,7 @@ fn look(
     let mut servers = None;
     let is_server = |pid| servers.get_or_insert_with(|| hardware.own_servers(card)).contains(&pid);
     let users = owners.users(&list.processes, before, &limits, entries, is_server);
-    Ok(Look { limits, users, tells_clients: list.tells_clients })
+    Ok(Look { limits, users, tells_clients: list.tells_clients, used: list.used_bytes })
 }
 
 /// Decides on one look, and starts what follows from it.
@@ -168,6 +176,7 @@ fn take(
         enforced: outcome.blind.is_none() && enforce == Enforce::Kill,
         blind: outcome.blind.map(|blind| blind.to_string()),
         used: outcome.used,
+        parts: mpsgate_node::memory::parts(&look),
         looks: 0,
     };
     publish(daemon, uuid, memory, watched);

@@ -161,7 +161,8 @@ impl Nvml {
             (ProcessKind::Graphics, graphics),
             (ProcessKind::Mps, mps),
         ]);
-        Ok(ProcessList { processes, tells_clients })
+        let used_bytes = device.memory_info().ok().map(|memory| memory.used);
+        Ok(ProcessList { processes, tells_clients, used_bytes })
     }
 
     /// The wrapper's own handle.

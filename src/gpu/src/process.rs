@@ -25,6 +25,9 @@ pub struct ProcessList {
     pub processes: Vec<GpuProcess>,
     /// Whether the driver tells MPS clients of this card from other processes.
     pub tells_clients: bool,
+    /// Device memory in use when the lists had been read, in bytes, whoever uses it; without what
+    /// driver and firmware keep for themselves (`nvmlMemory_v2_t`). `None` where NVML did not tell.
+    pub used_bytes: Option<u64>,
 }
 
 /// How a process reached the card. Ordered: a process in several lists has the greatest.

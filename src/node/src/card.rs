@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_api::MpsStatus;
+use mpsgate_api::{CardMemory, MpsStatus};
 use mpsgate_model::door::Counts;
 use mpsgate_model::{GpuUuid, GrantKey, Mib};
 use mpsgate_policy::{Condition, SharedMemory};
@@ -111,6 +111,8 @@ pub struct Watched {
     pub blind: Option<String>,
     /// Used by each container in sum.
     pub used: BTreeMap<GrantKey, Mib>,
+    /// What the memory in use is made of, where NVML tells all of it.
+    pub parts: Option<CardMemory>,
     /// Looks so far, this one included.
     pub looks: u64,
 }

@@ -17,9 +17,11 @@ mod devices;
 mod effect;
 mod limits;
 mod machine;
+pub mod memory;
 pub mod refusals;
 pub mod slices;
 mod state;
+pub mod usage;
 pub mod watchdog;
 
 pub use effect::{Effect, Why};

@@ -79,6 +79,8 @@ pub struct Look {
     pub users: Vec<User>,
     /// Whether the driver tells MPS clients from other processes.
     pub tells_clients: bool,
+    /// Bytes in use on the card, whoever uses them; `None` where the driver does not tell.
+    pub used: Option<u64>,
 }
 
 /// What the settings say.

@@ -39,7 +39,7 @@ fn nobodys(pid: u32, kind: Kind) -> User {
 /// `web` and `db` have 4 GiB each.
 fn look(users: Vec<User>) -> Look {
     let limit = |name| Limit { key: key(name), memory: Mib(4096) };
-    Look { limits: vec![limit("web"), limit("db")], users, tells_clients: true }
+    Look { limits: vec![limit("web"), limit("db")], users, tells_clients: true, used: None }
 }
 
 const KILL: Rules = Rules { tolerance: Mib(512), enforce: Enforce::Kill };
@@ -214,7 +214,52 @@ fn any_user() -> impl Strategy<Value = User> {
     })
 }
 
+/// GiB in use, the processes, and what follows: containers, servers, others, nobody, counted twice.
+#[test]
+fn the_parts_of_a_cards_memory_add_up() {
+    let server = User { whose: Whose::Server, kind: Kind::Compute, ..client(9, "web", 1024) };
+    let host = User { whose: Whose::Nobody, ..client(8, "web", 2048) };
+    let untold = User { used: None, ..client(7, "web", 0) };
+    let web = client(1, "web", 3072);
+    let cases: [(u64, Vec<User>, Option<[u64; 5]>); 6] = [
+        (0, vec![], Some([0; 5])),
+        (5, vec![], Some([0, 0, 0, 5, 0])),
+        (7, vec![web.clone(), server.clone(), host.clone()], Some([3, 1, 2, 1, 0])),
+        // One imports from the other.
+        (4, vec![web.clone(), client(2, "db", 3072)], Some([6, 0, 0, 0, 2])),
+        (9, vec![web.clone(), untold], None),
+        (1, vec![server], Some([0, 1, 0, 0, 0])),
+    ];
+    for (used, users, expected) in cases {
+        let look = Look { used: Some(used << 30), ..look(users) };
+        let parts = mpsgate_node::memory::parts(&look).map(|parts| {
+            assert_eq!(parts.used, used << 30);
+            [parts.containers, parts.servers, parts.others, parts.nobody, parts.counted_twice]
+                .map(|bytes| bytes >> 30)
+        });
+        assert_eq!(parts, expected, "{look:?}");
+    }
+    assert_eq!(mpsgate_node::memory::parts(&look(vec![web])), None, "the whole was not told");
+}
+
 proptest! {
+    #[test]
+    fn whatever_is_on_a_card_the_parts_are_the_whole(
+        users in prop::collection::vec(any_user(), 0..12),
+        used in 0..1_u64 << 44,
+    ) {
+        let told = users.iter().all(|user| user.used.is_some());
+        let sum: u128 = users.iter().filter_map(|user| user.used).map(u128::from).sum();
+        prop_assume!(sum < u128::from(u64::MAX));
+        let parts = mpsgate_node::memory::parts(&Look { used: Some(used), ..look(users) });
+        prop_assert_eq!(parts.is_some(), told);
+        if let Some(parts) = parts {
+            let sum = parts.containers + parts.servers + parts.others + parts.nobody;
+            prop_assert_eq!(sum, parts.used + parts.counted_twice);
+            prop_assert!(parts.nobody == 0 || parts.counted_twice == 0);
+        }
+    }
+
     /// Whatever else is on the card, and whatever the looks before have shown: who is within its
     /// grant is never touched, and who is ended was over in both of the last two looks.
     #[test]

@@ -43,6 +43,11 @@ pub(crate) fn exec_record(data: &[u8]) {
 /// The list of handed-over cards is read whole or refused; no card in it is anything but a UUID.
 pub(crate) fn managed(data: &[u8]) {
     let _ = mpsgate_daemon::fuzz::own_shm(data, "550.163.01");
+    // A day of usage is read as it is written.
+    if let Ok(day) = mpsgate_api::UsageDay::parse(data) {
+        let text = serde_json::to_vec(&day).expect("what was read can be written");
+        assert_eq!(mpsgate_api::UsageDay::parse(&text).ok(), Some(day));
+    }
     match mpsgate_daemon::fuzz::managed(data) {
         Ok(cards) => {
             let text = String::from_utf8_lossy(data).to_lowercase();

@@ -65,6 +65,7 @@ fn status() -> Status {
             state: "ready".to_owned(),
             hint: None,
             mps: Some(mps(20, false)),
+            memory: None,
             unwatched: None,
             unlimited: None,
             gate: None,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_api::{Action, GateStatus, MpsStatus, ResourceStatus, ServerStatus};
+use mpsgate_api::{Action, CardMemory, GateStatus, MpsStatus, ResourceStatus, ServerStatus};
 use mpsgate_testing::golden;
 
 use super::*;
@@ -34,6 +34,7 @@ fn card(index: u32) -> CardStatus {
             servers: Vec::new(),
             descriptors: None,
         }),
+        memory: None,
         unwatched: None,
         unlimited: None,
         gate: None,
@@ -123,6 +124,12 @@ fn busy() -> Status {
     second.memory_mib = 142_336;
     second.free_mib = 142_336;
     second.used_mib = None;
+    second.memory = Some(CardMemory {
+        used: 3 << 30,
+        containers: 1 << 30,
+        nobody: 2 << 30,
+        ..Default::default()
+    });
     second.unwatched = Some("cannot read the compute processes of the card".to_owned());
     second.unlimited = Some(
         "driver 550.163.01 offers no memory limits for cgroups (a driver of r615 or newer does)"

@@ -39,7 +39,7 @@ fn working() -> Model {
         name.clone_into(&mut card.name);
         (card.total_mib, card.memory_mib, card.granted_mib) = (total, total - 1024, granted);
         card.state = "ready".to_owned();
-        (card.hint, card.unwatched) = (None, None);
+        (card.hint, card.unwatched, card.memory) = (None, None, None);
     }
     let sample = status.grants[0].clone();
     status.grants = [

@@ -9,7 +9,7 @@ use ratatui::text::{Line, Span};
 
 use super::bars::Ramp;
 use super::model::Model;
-use crate::status::{age, short_id};
+use crate::status::{age, nobodys, short_id};
 
 /// Below these nothing useful fits.
 const NARROWEST: usize = 64;
@@ -195,6 +195,10 @@ fn card_lines(
     if !matches!(card.state.as_str(), "ready" | "unmanaged") {
         let hint = card.hint.as_deref().map(|hint| format!(": {hint}")).unwrap_or_default();
         lines.push(Line::from(word(&format!("     {}{hint}", card.state), Color::Red)));
+    }
+    if let Some(memory) = nobodys(card) {
+        let text = format!("     {memory} in use are of no process: mpsgate status");
+        lines.push(Line::from(word(&text, Color::Yellow)));
     }
     if let Some(why) = &card.unwatched {
         let text = format!("     what containers use is not seen: {why}");

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use mpsgate_api::{CardStatus, GrantStatus};
+use mpsgate_api::{CardStatus, GrantStatus, GrantUsage, UsageDay};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -159,6 +159,18 @@ pub(super) const METRICS: &[Metric] = &[
     metric!("mpsgate_card_memory_used_bytes", Gauge, Bytes, CARD,
         "Memory in use on the card, as NVML counts it; no sample while NVML does not tell.",
         |s, to| cards(s, to, |card| card.used_mib.filter(|_| s.status.nvml_error.is_none()).map(bytes))),
+    metric!("mpsgate_card_memory_part_bytes", Gauge, Bytes, &["gpu", "uuid", "whose"],
+        "What the memory in use on a managed card is made of: of containers, the MPS servers, others (in no \
+         container with a grant), and nobody (no process that NVML lists); no sample where NVML does not tell \
+         all of it.",
+        |s, to| memory_parts(s, to)),
+    metric!("mpsgate_card_memory_counted_twice_bytes", Gauge, Bytes, CARD,
+        "By how much the parts are more than the memory in use: what one process imports from another stands \
+         with both.",
+        |s, to| cards(s, to, |card| Some(card.memory?.counted_twice))),
+    metric!("mpsgate_card_memory_byte_seconds_total", Counter, None, &["gpu", "uuid", "whose"],
+        "The parts over time, in bytes times seconds, since midnight (UTC): mpsgate usage has the days before.",
+        |s, to| memory_usage(s, to)),
     metric!("mpsgate_card_memory_seen", Gauge, None, CARD,
         "Whether NVML tells the memory of each process on a managed card, without which no container's sum \
          is held to its grant.",
@@ -211,6 +223,13 @@ pub(super) const METRICS: &[Metric] = &[
         "Memory that the container's processes use in sum, as NVML counts it; no sample while that is not \
          seen.",
         |s, to| grants(s, to, |grant| grant.used_mib.map(bytes))),
+    metric!("mpsgate_grant_memory_granted_byte_seconds_total", Counter, None, GRANT,
+        "Memory that the container was granted over time, in bytes times seconds, since midnight (UTC).",
+        |s, to| usage(s, to, |row| row.granted)),
+    metric!("mpsgate_grant_memory_used_byte_seconds_total", Counter, None, GRANT,
+        "Memory that its processes used over time, in bytes times seconds, since midnight (UTC), as far as NVML \
+         told it.",
+        |s, to| usage(s, to, |row| row.used)),
     metric!("mpsgate_refusals_total", Counter, None, &["code"],
         "Containers that were refused, by the refusal's code.",
         |s, mut to| s.counts.refusal_series().iter().try_for_each(|(code, count)| {
@@ -299,6 +318,62 @@ fn mps_states(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
         }
     }
     Ok(())
+}
+
+fn memory_parts(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
+    for card in &scrape.status.cards {
+        let Some(memory) = &card.memory else { continue };
+        let gpu = card.index.to_string();
+        for (whose, bytes) in [
+            ("containers", memory.containers),
+            ("servers", memory.servers),
+            ("others", memory.others),
+            ("nobody", memory.nobody),
+        ] {
+            let labels = [("gpu", gpu.as_str()), ("uuid", &card.uuid), ("whose", whose)];
+            to.encode_family(&labels)?.encode_gauge(&bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn memory_usage(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
+    for card in &scrape.status.cards {
+        let Some(usage) = scrape.cards.get(&card.uuid) else { continue };
+        let gpu = card.index.to_string();
+        for (whose, kib_ms) in [
+            ("containers", usage.containers),
+            ("servers", usage.servers),
+            ("others", usage.others),
+            ("nobody", usage.nobody),
+        ] {
+            let labels = [("gpu", gpu.as_str()), ("uuid", &card.uuid), ("whose", whose)];
+            ConstCounter::new(byte_seconds(kib_ms)).encode(to.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn usage(
+    scrape: &Scrape,
+    mut to: MetricEncoder<'_>,
+    amount: impl Fn(&GrantUsage) -> u64,
+) -> fmt::Result {
+    for grant in &scrape.status.grants {
+        let Some(row) = scrape.grants.get(&UsageDay::key(&grant.card, &grant.instance)) else {
+            continue;
+        };
+        let gpu = grant.card_index.to_string();
+        let amount = byte_seconds(amount(row));
+        ConstCounter::new(amount).encode(to.encode_family(&grant_labels(grant, &gpu))?)?;
+    }
+    Ok(())
+}
+
+/// Of KiB times milliseconds.
+#[expect(clippy::cast_precision_loss, reason = "a sample is a float in any case")]
+fn byte_seconds(kib_ms: u64) -> f64 {
+    kib_ms as f64 * 1.024
 }
 
 fn gate_clients(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {

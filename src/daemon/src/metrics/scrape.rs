@@ -1,6 +1,8 @@
 //! What one scrape shows.
 
-use mpsgate_api::Status;
+use std::collections::BTreeMap;
+
+use mpsgate_api::{CardUsage, GrantStatus, GrantUsage, Status, UsageDay};
 use mpsgate_node::refusals::CodeCounts;
 
 use crate::around::handlers::Handlers;
@@ -15,12 +17,24 @@ pub(super) struct Scrape {
     pub(super) counts: CodeCounts,
     pub(super) ledger_failing: bool,
     pub(super) handlers: Option<Handlers>,
+    /// Today so far.
+    pub(super) cards: BTreeMap<String, CardUsage>,
+    /// Of the grants that live.
+    pub(super) grants: BTreeMap<String, GrantUsage>,
 }
 
 impl Scrape {
     /// As it is now: no driver is asked.
     pub(super) fn of(daemon: &Daemon) -> Self {
         let status = daemon.status();
+        let (cards, grants) = {
+            let day = daemon.usage.day();
+            let row = |grant: &GrantStatus| {
+                let key = UsageDay::key(&grant.card, &grant.instance);
+                Some((key.clone(), day.grants.get(&key)?.clone()))
+            };
+            (day.cards.clone(), status.grants.iter().filter_map(row).collect())
+        };
         let node = daemon.node();
         Self {
             status,
@@ -28,6 +42,8 @@ impl Scrape {
             counts: node.counts().clone(),
             ledger_failing: node.is_failing(),
             handlers: daemon.around().handlers.clone(),
+            cards,
+            grants,
         }
     }
 }

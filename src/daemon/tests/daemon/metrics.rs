@@ -195,6 +195,8 @@ fn every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served() {
     wait_for("it is shown", || {
         limits_and_uses(&scrape(&daemon)) == (Some(1024.0 * mib), Some(900.0 * mib))
     });
+    let added_up = "mpsgate_grant_memory_used_byte_seconds_total";
+    wait_for("it is added up", || sum(&samples(&scrape(&daemon)), added_up, "counter") > 0.0);
     let with_use = scrape(&daemon);
     // An action of the watchdog.
     let uses = json!([{ "pid": init.pid(), "used_mib": 9000, "kind": "mps" }]);

@@ -132,6 +132,23 @@ fn a_process_whose_path_the_kernel_does_not_show_counts_for_its_container() {
 }
 
 #[test]
+fn what_no_process_of_the_card_uses_is_nobodys() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    let good = need!(granted(&daemon, "good"));
+    node.nvml(|state| {
+        state["cards"][0]["processes"] = [mps(good.init.pid(), 700)].as_slice().into();
+        state["cards"][0]["memory_used_mib"] = 3000.into();
+    });
+    wait_for("it is seen", || daemon.card(0).memory.is_some_and(|memory| memory.nobody > 0));
+    let memory = daemon.card(0).memory.unwrap();
+    let mib = [memory.used, memory.containers, memory.servers, memory.others, memory.nobody];
+    assert_eq!(mib.map(|bytes| bytes >> 20), [3000, 700, 0, 0, 2300]);
+    uses(&node, &[json!({"pid": good.init.pid(), "used_mib": null, "kind": "mps"})]);
+    wait_for("nothing is told any more", || daemon.card(0).memory.is_none());
+}
+
+#[test]
 fn what_is_within_the_grant_and_its_tolerance_is_left_alone() {
     let mut node = Node::new(1);
     node.config.policy.tolerance_mib = 100;

@@ -78,6 +78,7 @@ impl Node {
                 waiting: counts.waiting,
                 ended: counts.ended.iter().map(|(why, n)| (why.as_str().to_owned(), *n)).collect(),
             }),
+            memory: card.watched.parts.filter(|_| managed),
             unwatched: card.watched.blind.clone().filter(|_| managed),
             unlimited: card
                 .unlimited

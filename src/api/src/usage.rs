@@ -1,0 +1,101 @@
+//! What was granted and used of a node's GPU memory over time: a file for each day, which the
+//! daemon writes and `mpsgate usage` reads.
+//!
+//! Amounts are integrals: KiB × milliseconds, whole numbers, so that sums of days, containers and
+//! cards are exact. A card of 192 GiB that is full for a day has 1.7e16 of them.
+
+use std::collections::BTreeMap;
+
+use mpsgate_host::format::{self, FormatError};
+use mpsgate_model::PodContainer;
+use serde::{Deserialize, Serialize};
+
+/// Format of the files.
+pub const USAGE_FORMAT: u32 = 1;
+
+/// One day (UTC) of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UsageDay {
+    /// [`USAGE_FORMAT`].
+    pub format: u32,
+    /// As `2026-11-26`.
+    pub day: String,
+    /// Cards by UUID.
+    pub cards: BTreeMap<String, CardUsage>,
+    /// Grants by card and instance of the container.
+    pub grants: BTreeMap<String, GrantUsage>,
+}
+
+/// A card's part of a day, in KiB × ms.
+/// `containers + servers + others + nobody = used + counted_twice`, as in [`crate::CardMemory`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CardUsage {
+    /// NVML's index, as last seen.
+    pub index: u32,
+    /// How long it was looked at.
+    pub looked_ms: u64,
+    /// How long NVML told all of what follows.
+    pub told_ms: u64,
+    /// Memory in use.
+    pub used: u64,
+    /// Of containers with a grant.
+    pub containers: u64,
+    /// Of MPS servers.
+    pub servers: u64,
+    /// Of processes in no container with a grant.
+    pub others: u64,
+    /// Of no process.
+    pub nobody: u64,
+    /// What stands with two processes.
+    pub counted_twice: u64,
+}
+
+/// A grant's part of a day on one card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrantUsage {
+    /// The container; `(more)` for all beyond [`MOST_GRANTS`].
+    pub container_id: String,
+    /// Its pod, where kubelet has handed the memory out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodContainer>,
+    /// The card's UUID.
+    pub card: String,
+    /// Host uid of its CUDA processes.
+    pub uid: u32,
+    /// How long it was looked at.
+    pub looked_ms: u64,
+    /// How long NVML told what it used.
+    pub told_ms: u64,
+    /// Granted, in KiB × ms.
+    pub granted: u64,
+    /// Used while that was told, in KiB × ms.
+    pub used: u64,
+}
+
+/// Grants of a day that have a row of their own.
+pub const MOST_GRANTS: usize = 20_000;
+
+impl UsageDay {
+    /// A day of which nothing is known yet.
+    #[must_use]
+    pub fn new(day: String) -> Self {
+        Self { format: USAGE_FORMAT, day, cards: BTreeMap::new(), grants: BTreeMap::new() }
+    }
+
+    /// The key of a grant on a card.
+    #[must_use]
+    pub fn key(card: &str, instance: &str) -> String {
+        format!("{card}/{instance}")
+    }
+
+    /// Reads a file's bytes.
+    ///
+    /// # Errors
+    /// Where another version wrote them, or nobody of ours.
+    pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+        format::read(bytes, USAGE_FORMAT)
+    }
+}
