@@ -23,7 +23,7 @@ use crate::api_server::ApiServer;
 use crate::around::Around;
 use crate::cdi;
 use crate::counters::Events;
-use crate::doors::Door;
+use crate::doors::{Door, Sockets};
 use crate::hardware::Hardware;
 use crate::orders::{LimitOrder, Order};
 use crate::settings::Settings;
@@ -59,6 +59,8 @@ pub(crate) struct Daemon {
     pub(crate) events: Events,
     /// What was granted and used today.
     pub(crate) usage: Arc<Usage>,
+    /// Those of the doors, as gates show them.
+    pub(crate) sockets: Arc<Sockets>,
     cdi: Mutex<cdi::Cache>,
     card_tasks: Mutex<BTreeMap<GpuUuid, mpsc::UnboundedSender<Order>>>,
     tasks: mpsc::UnboundedSender<Task>,
@@ -109,6 +111,7 @@ impl Daemon {
             around: Mutex::default(),
             events: Events::new(),
             usage,
+            sockets: Arc::new(Sockets::new()),
             cdi: Mutex::new(cdi::Cache::new(cdi::DIRECTORIES)),
             card_tasks: Mutex::default(),
             tasks,

@@ -7,15 +7,26 @@
 //!  end ──────► file, directory removed
 //! ```
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use mpsgate_model::Grant;
 use mpsgate_model::door::Container;
 use mpsgate_model::ledger::Ledger;
 use mpsgate_mps::{ClientLinks, MpsDirectories};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
-use crate::Paths;
 use crate::error::chain;
+use crate::{DaemonError, Paths, process};
+
+/// Between two looks for a socket where the kernel does not tell of it, and where it does.
+const LOOK: Duration = Duration::from_millis(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A grant's door.
 #[derive(Debug)]
@@ -40,9 +51,15 @@ impl<'a> Door<'a> {
         self.dirs.put_door(self.name, &bytes).map_err(|error| chain(&error))
     }
 
-    /// Whether clients can connect.
-    pub(crate) fn is_open(&self) -> bool {
-        self.dirs.is_open_door(self.name)
+    /// Returns once clients can connect.
+    pub(crate) async fn opened(&self, sockets: &Sockets) {
+        let mut seen = sockets.watch(&self.dirs.door_dir(self.name));
+        while !self.dirs.is_open_door(self.name) {
+            match &mut seen {
+                Some(seen) => drop(timeout(LOOK_AGAIN, seen.changed()).await),
+                None => tokio::time::sleep(LOOK).await,
+            }
+        }
     }
 
     /// One that cannot be closed now is at the next start.
@@ -77,6 +94,49 @@ pub(crate) fn remove_strays(paths: &Paths, ledger: &Ledger) {
             }
         }
     }
+}
+
+/// Tells when gates give a socket its name. One instance of inotify for all doors and for good: the
+/// kernel takes some 10 ms to close one (measured).
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    /// `None` where the node has none to spare: each user may have 128 by default.
+    inotify: Option<AsyncFd<OwnedFd>>,
+    shown: watch::Sender<()>,
+}
+
+impl Sockets {
+    pub(crate) fn new() -> Self {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
+        let inotify = inotify.map_err(std::io::Error::from).and_then(process::register);
+        if let Err(error) = &inotify {
+            log::warn!(reason:% = error; "doors are looked for by the clock");
+        }
+        Self { inotify: inotify.ok(), shown: watch::Sender::new(()) }
+    }
+
+    /// Changes when one is shown, in this directory or another. `None` where the kernel does not
+    /// tell.
+    fn watch(&self, directory: &Path) -> Option<watch::Receiver<()>> {
+        let seen = self.shown.subscribe();
+        // The watch goes with the event.
+        let wanted = WatchFlags::MOVED_TO | WatchFlags::ONLYDIR | WatchFlags::ONESHOT;
+        inotify::add_watch(self.inotify.as_ref()?, directory, wanted).ok()?;
+        Some(seen)
+    }
+}
+
+/// Passes on what the kernel tells.
+pub(crate) async fn tell(sockets: Arc<Sockets>) -> Result<(), DaemonError> {
+    let Some(inotify) = &sockets.inotify else { return Ok(()) };
+    // Each waits for a directory of its own, and looks there.
+    let mut events = [0; 4096];
+    while let Ok(mut ready) = inotify.readable().await {
+        while rustix::io::read(inotify, &mut events).is_ok_and(|read| read > 0) {}
+        ready.clear_ready();
+        sockets.shown.send_replace(());
+    }
+    Ok(())
 }
 
 fn directories(paths: &Paths, minor: u32) -> Option<MpsDirectories> {

@@ -85,7 +85,7 @@ pub(crate) async fn ended(process: &ProcessId) {
 // JUSTIFICATION (1 block): tokio 1.54 has no safe way to wait for a descriptor of ours; its older,
 // safe one is deprecated.
 #[expect(unsafe_code, reason = "see the justification above")]
-fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` is open, always gives the same number, and is moved into the `AsyncFd`,
     // which never hands it out for writing.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)

@@ -176,6 +176,7 @@ fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signa
     daemon.spawn("listens", socket::listen(Arc::clone(daemon), listener));
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
     daemon.spawn("watches the memory", watchdog::watch(Arc::clone(daemon)));
+    daemon.spawn("tells of sockets", doors::tell(Arc::clone(&daemon.sockets)));
     daemon.spawn("writes usage", usage::keep(Arc::clone(&daemon.usage)));
     daemon.spawn("serves metrics", metrics::serve(Arc::clone(daemon)));
     daemon.spawn("keeps the schedule", sharing::keep(Arc::clone(daemon)));

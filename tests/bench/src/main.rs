@@ -31,13 +31,15 @@ mod watchdog;
 type Failure = Box<dyn Error>;
 
 const USAGE: &str =
-    "usage: tests/bench/run [--runs N] [--json FILE] [--check] [--dynamic] [--starts] [--idle] [--hostile] [--gate]
+    "usage: tests/bench/run [--runs N] [--json FILE] [--check] [--dynamic] [--starts] [--idle] [--hostile]
+                       [--granted] [--gate]
   --runs N     runs of each case and of its floor (2000)
   --json FILE  write the figures there, too
   --check      exit status 1 where a budget is not met
   --starts     only mpsgated's start and its memory without grants
   --idle       only the daemon beside grants that do nothing
   --hostile    only the documents that are meant to cost much
+  --granted    only a container with a grant, created and killed
   --gate       only what the gate adds to an attach
   --dynamic    what is exec'd in runc's place is linked dynamically, as Debian's runc and crun are
 MPSGATE_BENCH_NVIDIA_RUNTIME=FILE  nvidia-container-runtime, measured beside";
@@ -101,6 +103,7 @@ struct Options {
     starts: bool,
     idle: bool,
     hostile: bool,
+    granted: bool,
     gate: bool,
 }
 
@@ -114,6 +117,7 @@ impl Options {
             starts: false,
             idle: false,
             hostile: false,
+            granted: false,
             gate: false,
         };
         let mut args = args.iter();
@@ -125,6 +129,7 @@ impl Options {
                 "--starts" => options.starts = true,
                 "--idle" => options.idle = true,
                 "--hostile" => options.hostile = true,
+                "--granted" => options.granted = true,
                 "--gate" => options.gate = true,
                 "--dynamic" => options.dynamic = true,
                 _ => return None,
@@ -176,6 +181,13 @@ fn bench(options: &Options) -> Result<bool, Failure> {
     }
     if options.gate {
         return Ok(gate::measure(&at)?.print());
+    }
+    if options.granted {
+        let node = Node::start(&at)?;
+        let neighbours = bench.neighbours()?;
+        report::print_rows(&[bench.granted()?, bench.kill_granted()?]);
+        drop((neighbours, node));
+        return Ok(true);
     }
     let hostile = hostile::measure(&at)?;
     if options.hostile {

@@ -46,6 +46,45 @@ pub(crate) struct Report {
     pub(crate) watchdog: Watchdog,
 }
 
+/// Cases beside their floors.
+pub(crate) fn print_rows(rows: &[Row]) {
+    println!(
+        "\neach case in turns with a static program that only execs (the floor); µs, means of CPU\n"
+    );
+    println!(
+        "{:32} {:>5} {:>8} {:>8} {:>8} {:>8} {:>6}   {:>13} {:>17} {:>9}",
+        "case",
+        "runs",
+        "floor50",
+        "p50",
+        "floor90",
+        "p90",
+        "ratio",
+        "cpu floor/it",
+        "instr. floor/it",
+        "calls"
+    );
+    for row in rows {
+        println!(
+            "{:32} {:>5} {:>8} {:>8} {:>8} {:>8} {:>6.2}   {:>13} {:>17} {:>9}",
+            row.name,
+            row.times.runs(),
+            row.floor.percentile(50).as_micros(),
+            row.times.percentile(50).as_micros(),
+            row.floor.percentile(90).as_micros(),
+            row.times.percentile(90).as_micros(),
+            row.ratio(),
+            format!(
+                "{}/{}",
+                row.floor.cpu_per_run().as_micros(),
+                row.times.cpu_per_run().as_micros()
+            ),
+            format!("{}/{}", row.floor_counts.instructions, row.counts.instructions),
+            format!("{}/{}", row.floor_counts.syscalls, row.counts.syscalls),
+        );
+    }
+}
+
 /// The table of starts.
 pub(crate) fn print_starts(starts: &[Start]) {
     println!("\nmpsgated, from exec to READY=1; the floor only says READY=1; ms\n");
@@ -88,41 +127,7 @@ impl Report {
                  CPU time and system calls stand for the kernel's part"
             ),
         }
-        println!(
-            "\neach case in turns with a static program that only execs (the floor); µs, means of CPU\n"
-        );
-        println!(
-            "{:32} {:>5} {:>8} {:>8} {:>8} {:>8} {:>6}   {:>13} {:>17} {:>9}",
-            "case",
-            "runs",
-            "floor50",
-            "p50",
-            "floor90",
-            "p90",
-            "ratio",
-            "cpu floor/it",
-            "instr. floor/it",
-            "calls"
-        );
-        for row in &self.rows {
-            println!(
-                "{:32} {:>5} {:>8} {:>8} {:>8} {:>8} {:>6.2}   {:>13} {:>17} {:>9}",
-                row.name,
-                row.times.runs(),
-                row.floor.percentile(50).as_micros(),
-                row.times.percentile(50).as_micros(),
-                row.floor.percentile(90).as_micros(),
-                row.times.percentile(90).as_micros(),
-                row.ratio(),
-                format!(
-                    "{}/{}",
-                    row.floor.cpu_per_run().as_micros(),
-                    row.times.cpu_per_run().as_micros()
-                ),
-                format!("{}/{}", row.floor_counts.instructions, row.counts.instructions),
-                format!("{}/{}", row.floor_counts.syscalls, row.counts.syscalls),
-            );
-        }
+        print_rows(&self.rows);
         print_hostile(&self.hostile);
         print_starts(&self.starts);
         println!("\nmpsgated, memory with 8 cards; KiB\n");

@@ -12,18 +12,12 @@ use crate::doors::{Door, where_to_look};
 /// How long a socket is waited for. The gate makes one within a millisecond of the file; one that
 /// systemd is just starting again takes a tenth of a second.
 const LIMIT: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(1);
 
 /// Opens a reservation's door, where it has one; returns once clients can connect.
 pub(super) async fn open(daemon: &Daemon, grant: &Grant) -> Result<(), Refusal> {
     let Some(door) = Door::of(&daemon.paths, grant) else { return Ok(()) };
     tell(daemon, grant, &door, None)?;
-    let opened = async {
-        while !door.is_open() {
-            tokio::time::sleep(LOOK).await;
-        }
-    };
-    tokio::time::timeout(LIMIT, opened).await.map_err(|_| {
+    tokio::time::timeout(LIMIT, door.opened(&daemon.sockets)).await.map_err(|_| {
         let (card, seconds) = (label(grant), LIMIT.as_secs());
         let why = format!(
             "the gate of GPU {card} has not opened the container's door to MPS within {seconds} s"
