@@ -193,6 +193,10 @@ impl MpsInstance {
             let Some(socket) = open(process, fd, inode) else { continue };
             // A server is known to be one, whatever uid it has taken since it connected.
             let by = getsockopt(&socket, sockopt::PeerCredentials).ok().map(|who| who.pid());
+            // A pair of its own, if it has one.
+            if by == Some(process.pid()) {
+                continue;
+            }
             if let Some(server) = by.filter(|pid| alive.contains(pid)) {
                 servers.push(server);
             } else if let Some(connection) =
