@@ -162,7 +162,7 @@ default_is() { [[ $(control "get_default_device_pinned_mem_limit 0") == "$1" ]];
 }
 
 @test "words that cost a shared daemon a descriptor each, and silence, cost it nothing, and a neighbour attaches" {
-  local before instance pids
+  local before instance pids began took n worst=0
   granted flood 2Gi --ann mpsgate.io/gpu=0
   granted neighbour 2Gi --ann mpsgate.io/gpu=0
   cu_init neighbour "$WORD"
@@ -170,10 +170,21 @@ default_is() { [[ $(control "get_default_device_pinned_mem_limit 0") == "$1" ]];
   instance=$(door_of flood)
   try perl "$BATS_TEST_DIRNAME/door.pl" "$instance" words 400 255
   assert_equal "words" "$stdout" "said 400"
-  perl "$BATS_TEST_DIRNAME/door.pl" "$instance" hold 200 20 3>&- &
+  # All of it at once, and clients of its own beside it.
+  perl "$BATS_TEST_DIRNAME/door.pl" "$instance" hold 200 60 3>&- &
   pids=$!
-  cu_init neighbour "$WORD"
-  kill "$pids"
+  while :; do perl "$BATS_TEST_DIRNAME/door.pl" "$instance" words 1000 255; done >/dev/null 3>&- &
+  pids+=" $!"
+  for ((n = 0; n < ${MG_ATTACHES:-5}; n++)); do
+    began=${EPOCHREALTIME/./}
+    cu_init neighbour "$WORD"
+    took=$(((${EPOCHREALTIME/./} - began) / 1000))
+    ((took <= worst)) || worst=$took
+  done
+  # shellcheck disable=SC2086  # two pids
+  kill $pids
+  pkill -f "door.pl $instance" || true
+  echo "# an exec with a neighbour's attach took at most $worst ms beside them, of $n" >&3
   cu_init flood "$WORD"
   # mpsgated's own questions come and go.
   wait_for 10 "the control daemon has no descriptor more than $before" descriptors_are "$before"
@@ -200,6 +211,23 @@ default_is() { [[ $(control "get_default_device_pinned_mem_limit 0") == "$1" ]];
   wait_for 20 "mpsgated starts another one" another_gate "$before"
   wait_for 20 "its door is open again" attaches_again c
   assert_equal "the attached client" "$(pgrep -x cuda-client)" "$client"
+}
+
+# MG_RESTARTS=100 is what SPECIFICATION's row was measured with.
+@test "mpsgated is restarted, by SIGTERM and by SIGKILL, under clients that attach all the time: each is served" {
+  local n signal
+  granted c 2Gi --ann mpsgate.io/gpu=0 --args sh -c "while :; do cuda-client $LIBCUDA </dev/null; done"
+  wait_for 20 "one is served" grep -q " $WORD\$" "$MG/out/c"
+  for ((n = 0; n < ${MG_RESTARTS:-4}; n++)); do
+    if ((n % 2)); then signal=KILL; else signal=TERM; fi
+    sleep "0.$((RANDOM % 10))"
+    daemon_stop "$signal"
+    sleep "0.$((RANDOM % 3))"
+    daemon_start
+  done
+  delete c
+  assert_equal "what cuInit said, each time" "$(awk '{ print $NF }' "$MG/out/c" | sort -u)" "$WORD"
+  echo "# served over $n restarts: $(wc -l <"$MG/out/c")" >&3
 }
 
 attaches_again() { oci exec "$1" cuda-client "$LIBCUDA" 2>/dev/null | grep -q " $WORD\$"; } # ID
