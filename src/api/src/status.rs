@@ -130,8 +130,8 @@ pub struct CardStatus {
     pub unlimited: Option<String>,
 }
 
-/// What the memory in use on a card is made of, in bytes. `containers + servers + others + nobody`
-/// is `used + counted_twice`.
+/// What the memory in use on a card is made of: in bytes, and over a day in KiB × ms.
+/// `containers + servers + others + nobody` is `used + counted_twice`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardMemory {
     /// All of it.
@@ -147,6 +147,19 @@ pub struct CardMemory {
     /// By how much the processes' memory is more than what is in use: memory that one imports from
     /// another stands with both.
     pub counted_twice: u64,
+}
+
+impl CardMemory {
+    /// The parts, by whose they are.
+    #[must_use]
+    pub fn by_owner(&self) -> [(&'static str, u64); 4] {
+        [
+            ("containers", self.containers),
+            ("servers", self.servers),
+            ("others", self.others),
+            ("nobody", self.nobody),
+        ]
+    }
 }
 
 /// One card's MPS control daemon.

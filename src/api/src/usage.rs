@@ -10,6 +10,8 @@ use mpsgate_host::format::{self, FormatError};
 use mpsgate_model::PodContainer;
 use serde::{Deserialize, Serialize};
 
+use crate::CardMemory;
+
 /// Format of the files.
 pub const USAGE_FORMAT: u32 = 1;
 
@@ -27,8 +29,7 @@ pub struct UsageDay {
     pub grants: BTreeMap<String, GrantUsage>,
 }
 
-/// A card's part of a day, in KiB × ms.
-/// `containers + servers + others + nobody = used + counted_twice`, as in [`crate::CardMemory`].
+/// A card's part of a day.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CardUsage {
@@ -36,20 +37,10 @@ pub struct CardUsage {
     pub index: u32,
     /// How long it was looked at.
     pub looked_ms: u64,
-    /// How long NVML told all of what follows.
+    /// How long NVML told what its memory was made of.
     pub told_ms: u64,
-    /// Memory in use.
-    pub used: u64,
-    /// Of containers with a grant.
-    pub containers: u64,
-    /// Of MPS servers.
-    pub servers: u64,
-    /// Of processes in no container with a grant.
-    pub others: u64,
-    /// Of no process.
-    pub nobody: u64,
-    /// What stands with two processes.
-    pub counted_twice: u64,
+    /// What it was made of meanwhile, in KiB × ms.
+    pub memory: CardMemory,
 }
 
 /// A grant's part of a day on one card.

@@ -196,14 +196,15 @@ fn by_grant(days: &[UsageDay], by: UsageBy, output: UsageOutput) -> Result<Strin
 
 fn by_card(days: &[UsageDay], output: UsageOutput) -> Result<String, CliError> {
     let parts = |card: &CardUsage| {
+        let memory = &card.memory;
         let untold = card.looked_ms.saturating_sub(card.told_ms);
         [
-            card.used,
-            card.containers,
-            card.servers,
-            card.others,
-            card.nobody,
-            card.counted_twice,
+            memory.used,
+            memory.containers,
+            memory.servers,
+            memory.others,
+            memory.nobody,
+            memory.counted_twice,
             card.looked_ms,
             untold,
         ]

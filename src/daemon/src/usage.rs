@@ -160,7 +160,7 @@ mod tests {
         let day = "2026-11-26";
         assert_eq!(load(&directory, day.to_owned()), UsageDay::new(day.to_owned()));
         let mut known = UsageDay::new(day.to_owned());
-        known.cards.entry("GPU-0".to_owned()).or_default().used = 7;
+        known.cards.entry("GPU-0".to_owned()).or_default().memory.used = 7;
         let text = serde_json::to_vec(&known).unwrap();
         write(&directory, day, &text).unwrap();
         write(&directory, day, &text).unwrap();

@@ -27,13 +27,14 @@ pub fn add(
     card.looked_ms += ms;
     if let Some(parts) = parts {
         card.told_ms += ms;
+        let sums = &mut card.memory;
         for (sum, part) in [
-            (&mut card.used, parts.used),
-            (&mut card.containers, parts.containers),
-            (&mut card.servers, parts.servers),
-            (&mut card.others, parts.others),
-            (&mut card.nobody, parts.nobody),
-            (&mut card.counted_twice, parts.counted_twice),
+            (&mut sums.used, parts.used),
+            (&mut sums.containers, parts.containers),
+            (&mut sums.servers, parts.servers),
+            (&mut sums.others, parts.others),
+            (&mut sums.nobody, parts.nobody),
+            (&mut sums.counted_twice, parts.counted_twice),
         ] {
             *sum = sum.saturating_add(part.saturating_mul(ms));
         }

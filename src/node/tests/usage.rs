@@ -102,11 +102,11 @@ proptest! {
             }
         }
         let card = &day.cards["GPU-0"];
-        prop_assert_eq!((card.looked_ms, card.told_ms, card.used), (looked, told, in_use));
-        prop_assert_eq!(card.containers + card.servers + card.others + card.nobody, card.used);
-        prop_assert_eq!(card.counted_twice, 0);
+        prop_assert_eq!((card.looked_ms, card.told_ms, card.memory.used), (looked, told, in_use));
+        let parts: u64 = card.memory.by_owner().iter().map(|(_, part)| part).sum();
+        prop_assert_eq!((parts, card.memory.counted_twice), (card.memory.used, 0));
         let rows = || day.grants.values();
-        prop_assert_eq!(rows().map(|row| row.used).sum::<u64>(), card.containers);
+        prop_assert_eq!(rows().map(|row| row.used).sum::<u64>(), card.memory.containers);
         prop_assert_eq!(rows().map(|row| row.granted).sum::<u64>(), granted);
     }
 }

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "test code fails by panicking")]
 
+use mpsgate_api::CardMemory;
 use mpsgate_model::PodContainer;
 use mpsgate_testing::golden;
 
@@ -36,12 +37,14 @@ fn day(name: &str) -> UsageDay {
         index: 0,
         looked_ms: 86_400_000,
         told_ms: 82_800_000,
-        used: 12 * GIB_DAY,
-        containers: 7 * GIB_DAY,
-        servers: GIB_DAY / 2,
-        others: GIB_DAY,
-        nobody: 4 * GIB_DAY,
-        counted_twice: GIB_DAY / 2,
+        memory: CardMemory {
+            used: 12 * GIB_DAY,
+            containers: 7 * GIB_DAY,
+            servers: GIB_DAY / 2,
+            others: GIB_DAY,
+            nobody: 4 * GIB_DAY,
+            counted_twice: GIB_DAY / 2,
+        },
     };
     day.cards.insert(CARD.to_owned(), card);
     let untold = GrantUsage { told_ms: 82_800_000, ..grant("local", None, 1000, 2) };

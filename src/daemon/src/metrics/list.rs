@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use mpsgate_api::{CardStatus, GrantStatus, GrantUsage, UsageDay};
+use mpsgate_api::{CardMemory, CardStatus, GrantStatus, GrantUsage, UsageDay};
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -322,16 +322,9 @@ fn mps_states(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
 
 fn memory_parts(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
     for card in &scrape.status.cards {
-        let Some(memory) = &card.memory else { continue };
-        let gpu = card.index.to_string();
-        for (whose, bytes) in [
-            ("containers", memory.containers),
-            ("servers", memory.servers),
-            ("others", memory.others),
-            ("nobody", memory.nobody),
-        ] {
-            let labels = [("gpu", gpu.as_str()), ("uuid", &card.uuid), ("whose", whose)];
-            to.encode_family(&labels)?.encode_gauge(&bytes)?;
+        for (whose, bytes) in card.memory.iter().flat_map(CardMemory::by_owner) {
+            let gpu = card.index.to_string();
+            to.encode_family(&owner_labels(card, &gpu, whose))?.encode_gauge(&bytes)?;
         }
     }
     Ok(())
@@ -339,19 +332,22 @@ fn memory_parts(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
 
 fn memory_usage(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
     for card in &scrape.status.cards {
-        let Some(usage) = scrape.cards.get(&card.uuid) else { continue };
-        let gpu = card.index.to_string();
-        for (whose, kib_ms) in [
-            ("containers", usage.containers),
-            ("servers", usage.servers),
-            ("others", usage.others),
-            ("nobody", usage.nobody),
-        ] {
-            let labels = [("gpu", gpu.as_str()), ("uuid", &card.uuid), ("whose", whose)];
+        let today = scrape.cards.get(&card.uuid);
+        for (whose, kib_ms) in today.iter().flat_map(|today| today.memory.by_owner()) {
+            let gpu = card.index.to_string();
+            let labels = owner_labels(card, &gpu, whose);
             ConstCounter::new(byte_seconds(kib_ms)).encode(to.encode_family(&labels)?)?;
         }
     }
     Ok(())
+}
+
+fn owner_labels<'a>(
+    card: &'a CardStatus,
+    gpu: &'a str,
+    whose: &'a str,
+) -> [(&'static str, &'a str); 3] {
+    [("gpu", gpu), ("uuid", &card.uuid), ("whose", whose)]
 }
 
 fn usage(
