@@ -270,7 +270,7 @@ fn a_planted_link_in_place_of_run_mpsgate_is_refused() {
 }
 
 #[test]
-fn memory_stays_below_thirty_mib_with_eight_cards_and_four_hundred_grants() {
+fn memory_of_its_own_stays_below_ten_mib_with_nine_cards_and_four_hundred_grants() {
     need!(root());
     let node = Node::unmanaged(9);
     let program = Program::start(&node, "", &[]);
@@ -294,7 +294,9 @@ fn memory_stays_below_thirty_mib_with_eight_cards_and_four_hundred_grants() {
         .unwrap()
         .read_to_string(&mut status)
         .unwrap();
-    let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    let kib: u64 = rss.trim().trim_end_matches(" kB").parse().unwrap();
-    assert!(kib < 30 * 1024, "{kib} KiB");
+    // Not VmRSS: of an unoptimised build most of that is the program's own file, and how much of
+    // it is mapped is the page cache's to say. `make bench` measures the shipped program's.
+    let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    let kib: u64 = own.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(kib < 10 * 1024, "{status}");
 }
