@@ -177,6 +177,18 @@ inside() {
   ran "mpsgate status -o json | jq -c '.grants, (.cards[] | [.index, .free_mib])'"
   seen "$(status_json | jq -c '.grants, (.cards[] | [.index, .free_mib])')"
   good "all of it free again"
+
+  local libcuda=libcuda.so.1 asked
+  ((MG_REAL_GPU)) || libcuda=$(find "$MG/rootfs/usr/bin" -name libcuda.so.1)
+  if ((MG_REAL_GPU || has_libcuda)); then
+    title "(h) What holds on this node? It is asked, with its own driver, before anything is promised:"
+    ran "mpsgate qualify 0"
+    asked=$(mpsgate qualify 0 --library "$libcuda" 2>&1) || true
+    seen "$asked"
+    assert_contains "a door takes no command" "$asked" "commands   yes"
+    ((MG_REAL_GPU)) || assert_contains "without a GPU" "$asked" "attach     unanswered" "no GPU: its client reached the MPS server through its door"
+    good "what a node could not show, no grant on it claims: its level says \"not tried on this card\""
+  fi
   printf '\nDone in %s s. Containers, daemons and mounts of this demo end with it.\n' "$SECONDS"
 }
 

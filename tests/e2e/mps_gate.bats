@@ -111,7 +111,15 @@ limits() {
   [[ -z $server ]] || control "get_device_pinned_mem_limit $server 0"
   control "get_default_device_pinned_mem_limit 0"
 }
-control() { echo "$1" | CUDA_MPS_PIPE_DIRECTORY=$card/pipe "$MG/control/nvidia-cuda-mps-control"; } # COMMAND
+# control COMMAND: asked again where the daemon just takes a client.
+control() {
+  local i
+  for i in 1 2 3; do
+    echo "$1" | CUDA_MPS_PIPE_DIRECTORY=$card/pipe "$MG/control/nvidia-cuda-mps-control" && return
+    sleep 0.3
+  done
+  return 1
+}
 
 @test "a client is handed over to a server that has its container's limit, and the default is the smallest" {
   granted small 1Gi --ann mpsgate.io/gpu=0
@@ -254,4 +262,14 @@ attaches_again() { oci exec "$1" cuda-client "$LIBCUDA" 2>/dev/null | grep -q " 
   ! gate_pid || fail "a gate is left"
   [[ ! -e $card ]] || fail "$(find "$card")"
   daemon_with
+}
+
+@test "qualify answers what can be answered without a GPU, with NVIDIA's client and control daemon" {
+  LIMIT=100 try any mpsgate qualify 0 --library "$(find "$MG/rootfs/usr/bin" -name libcuda.so.1)" -o json
+  answers() { jq -r --arg name "$1" '.answers[] | select(.question == $name) | "\(.verdict): \(.seen)"' <<<"$stdout"; }
+  assert_contains "attach" "$(answers attach)" "unanswered: no GPU: its client reached the MPS server through its door" "($WORD)"
+  assert_contains "commands" "$(answers commands)" "yes: no answer, and the gate ended the client for its word"
+  assert_contains "own-shm" "$(answers own-shm)" "unanswered: as far as with the server's own" "($WORD)"
+  assert_contains "limit" "$(answers limit)" "unanswered: no CUDA client attaches"
+  assert_equal "kept" "$(mpsgate status -o json | jq -r '.cards[0].qualification.answers | length')" 7
 }

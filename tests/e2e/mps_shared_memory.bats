@@ -89,19 +89,16 @@ not_granted() { # ID CODE [OPTION...]
 
 @test "refused only where the node has shown that such a client does not attach" {
   server_with named named
-  mkdir -p /var/lib/mpsgate/qualification
-  local answer=/var/lib/mpsgate/qualification/own-shm.json
-  answer() { printf '{"format":1,"driver":"%s","attaches":%s}\n' "$1" "$2" >"$answer"; mpsgate reload >/dev/null; }
-  answer 1.2.3 false
+  answered own-shm no 1.2.3
   granted other 1Gi --ann mpsgate.io/gpu=0 --jq "$OWN"
-  answer "$(mpsgate status --output json | jq -r .driver)" false
+  answered own-shm no
   wait_for 60 "the answer counts" seen required
   not_granted refused E_NO_SHM --jq "$OWN"
   assert_contains "what it has" "$stderr" "has a tmpfs of its own at /dev/shm"
   assert_contains "what to do" "$stderr" "mount nothing at /dev/shm"
   bundle plain --jq "$OWN"
   create plain
-  answer "$(mpsgate status --output json | jq -r .driver)" true
+  answered own-shm yes
   wait_for 60 "the answer counts" seen anonymous
   granted fine 1Gi --ann mpsgate.io/gpu=0 --jq "$OWN"
 }

@@ -68,13 +68,24 @@ client_row() {
   echo "# client: branch $branch, $1, uid $2, $3 IPC: attached" >&3
 }
 
+# answered QUESTION VERDICT [DRIVER]: the only answer of each managed card, with its driver or
+# another.
+answered() {
+  local uuid dir=/var/lib/mpsgate/qualification
+  mkdir -p "$dir"
+  for uuid in $(status_json | jq -r '.cards[] | select(.managed) | .uuid'); do
+    status_json | jq --arg uuid "$uuid" --arg question "$1" --arg verdict "$2" --arg driver "${3:-}" '{format: 1,
+      subject: {card: $uuid, driver: (if $driver == "" then .driver else $driver end), control: "", questions: 1, simulated},
+      answers: [{$question, expected: "", seen: "so it was", $verdict, evidence: "", mib: null, granted_mib: null, took_ms: 0, at_ms: 0}]}' >"$dir/$uuid.json"
+  done
+  mpsgate reload >/dev/null
+}
+
 # own_ipc_does, own_ipc_ends: the node has shown that a client with a /dev/shm of its own attaches,
 # and policy.ipc follows that.
 own_ipc_does() {
-  local answer=/var/lib/mpsgate/qualification/own-shm.json
   cp /etc/mpsgate/config.toml "$MG/config.before"
-  mkdir -p "${answer%/*}"
-  jq -n --arg driver "$(mpsgate status --output json | jq -r .driver)" '{format: 1, driver: $driver, attaches: true}' >"$answer"
+  answered own-shm yes
   printf '[policy]\nipc = "auto"\n' >>/etc/mpsgate/config.toml
   mpsgate reload >/dev/null
   wait_for 60 "the node's answer counts" grep -q '"shared_memory":"anonymous"' /run/mpsgate/node.json

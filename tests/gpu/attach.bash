@@ -1,9 +1,26 @@
-# attach.bash: the foundation: a client attaches through its door, and its limit holds;
-# then two and eight at once, and the driver's own limits. Sourced by tests/gpu/run.
+# attach.bash: the foundation: what the node itself asks, and how the card stands; then two and
+# eight at once, and the driver's own limits. Sourced by tests/gpu/run.
 # shellcheck shell=bash
 
+# ask_qualify: the answers of `mpsgate qualify`, as every node gives them.
+ask_qualify() {
+  local name verdict seen
+  node_up
+  LIMIT=100 try any mpsgate qualify "$gpu" --library "$(library libcuda.so.1)" -o json
+  for name in $(names_of qualify); do
+    verdict=$(jq -r --arg name "$name" '.answers[] | select(.question == $name) | .verdict' <<<"$stdout") || true
+    seen=$(jq -r --arg name "$name" '.answers[] | select(.question == $name) | [.seen, .evidence] | map(select(. != "")) | join("; ")' <<<"$stdout") || true
+    case $verdict in
+      yes) note "qualify.$name" PASS "$seen" ;;
+      no) note "qualify.$name" FAIL "$seen" ;;
+      *) unasked "$name" "${seen:-$stderr}" ;;
+    esac
+  done
+  node_down
+}
+
 ask_attach() {
-  local seen pid
+  local seen
   node_up
   seen=$(card "$gpu" .state)
   answer ready "$enabled; $seen" [ "$seen" == ready ]
@@ -15,20 +32,12 @@ ask_attach() {
   answer server-limit "${seen:-no such line}" grep -qi 0x100000000 <<<"$seen"
 
   probe_in a
-  answer client "$stdout $stderr" probed '$mib != null and $mib > 0'
-  answer limit "$(field allocated_mib)" probed '$mib != null and $mib > 3500 and $mib <= 4096'
-  answer mps-client "$(field mps_client)" [ "$(field mps_client)" == true ]
   recorded total "$(field total_mib) MiB, $(field free_mib) of it free"
 
-  # The probe holds its memory for too short a time: a client that stays is looked at.
   client held 1Gi -- hold
   wait_for 20 "a client attaches" client_says held attached
-  pid=$(pid_of held)
-  as_seen "$pid" 300
-  seen=$(apps)
-  answer nvml-client "pid $pid of: $seen" [ "$(mib_of_pid "$pid" <<<"$seen")" ]
+  as_seen "$(pid_of held)" 300
   wait_for 10 "the watchdog sees it" has_used held || true
-  recorded nvml-idle "$(grant held .used_mib) MiB"
   seen=$(grant held .guarantee)
   answer guarantee "$seen; $(status_json | jq -r --argjson i "$gpu" '.cards[] | select(.index == $i) | .unlimited // ""')" \
     grep -Eqx 'mps\+watchdog|cgroup' <<<"$seen"

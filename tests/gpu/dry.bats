@@ -25,7 +25,7 @@ clean() {
   assert_equal "exit status" "$(<"$MG/run.rc")" 0 || { tail -n 60 "$MG/run.out" >&2; return 1; }
   assert_equal "rows of the report" "$(rows "$MG/report.md" | cut -d '|' -f 2)" "$("$GPU/run" --list | cut -d '|' -f 2)"
   # What a node with cgroup v1 or a pack that was not made cannot ask, it says.
-  unasked=$(rows "$MG/report.md" | grep -F 'NOT ASKED' | cut -d ' ' -f 2 | grep -vE '^(limits\.cgroup-(reads|holds)|contract\.suite)$') || true
+  unasked=$(rows "$MG/report.md" | grep -F 'NOT ASKED' | cut -d ' ' -f 2 | grep -vE '^(qualify\.detour|limits\.cgroup-(reads|holds)|contract\.suite)$') || true
   assert_equal "questions without an answer" "$unasked" "" || { tail -n 60 "$MG/run.out" >&2; return 1; }
   refute_contains "report" "$(<"$MG/report.md")" "not asked yet" "@rows" "@table"
   assert_contains "report" "$(<"$MG/report.md")" "A dry run on simulated cards" "Simulated H200" "| mpsgate | 1 |" "| bare MPS | 2 |" "| time-slicing | 2 |"
@@ -36,7 +36,7 @@ clean() {
   assert_equal "verdicts that count" "$(rows "$MG/report.md" | grep -vcF '| DRY (')" 0
   # No double knows that the card is exclusive. On a busy machine mpsgated has no time for
   # terminate_client.
-  failed=$(rows "$MG/report.md" | grep -F 'DRY (FAIL)' | cut -d ' ' -f 2 | grep -vE '^(around\.(detour|host)|sum\.order)$') || true
+  failed=$(rows "$MG/report.md" | grep -F 'DRY (FAIL)' | cut -d ' ' -f 2 | grep -vE '^(qualify\.processes|around\.detour|sum\.order)$') || true
   assert_equal "questions that the fakes fail" "$failed" "" || { rows "$MG/report.md" | grep -F 'DRY (FAIL)' >&2; return 1; }
 }
 

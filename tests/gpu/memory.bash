@@ -41,8 +41,6 @@ ask_around() {
   recorded invisible "$(field allocated_mib) MiB $stderr"
   probe_in a CUDA_MPS_PIPE_DIRECTORY=/nowhere
   answer detour "$stdout $stderr" busy
-  LIMIT=20 try any env CUDA_MPS_PIPE_DIRECTORY=/nowhere CUDA_VISIBLE_DEVICES="$uuid" mpsgate probe -o json --max-mib 512 --library "$(library libcuda.so.1)"
-  answer host "$stdout $stderr" busy
 
   LIMIT=20 try_oci any exec a sh -c 'echo set_default_device_pinned_mem_limit 0 64G | nvidia-cuda-mps-control; echo quit | nvidia-cuda-mps-control'
   answer admin "$stdout $stderr" grep -q "Not enough privilege" <<<"$stdout"

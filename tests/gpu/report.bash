@@ -1,14 +1,17 @@
 # report.bash: what was asked, what was seen, and the page that is made of both. Sourced by
 # tests/gpu/run.
 #
-# Every answer is a line of JSON in $MG_RESULTS; questions are the lines of tests/gpu/questions.
+# Every answer is a line of JSON in $MG_RESULTS; questions are the lines of one list, which `mpsgate
+# qualify` has from the same file.
 # shellcheck shell=bash
+
+questions=$repo/src/model/src/questions
 
 # question NAME FIELD: one field (1 stage, 3 kind, 4 text, 5 expected) of a question. NAME is
 # STAGE.QUESTION.
 question() {
   awk -F' [|] ?' -v name="$1" -v field="$2" '!/^#/ && $1 "." $2 == name { print $field; found = 1 } END { exit !found }' \
-    "$here/questions" || { echo "tests/gpu: no question $1" >&2; return 1; }
+    "$questions" || { echo "tests/gpu: no question $1" >&2; return 1; }
 }
 
 # note NAME VERDICT SEEN: an answer, said and kept.
@@ -30,8 +33,8 @@ answer() {
 recorded() { note "$stage.$1" RECORDED "$2"; }
 unasked() { note "$stage.$1" "NOT ASKED" "$2"; }
 
-names_of() { awk -F' [|] ?' -v stage="$1" '!/^#/ && $1 == stage { print $2 }' "$here/questions"; } # STAGE
-stages() { awk -F' [|] ?' '!/^#/ && !seen[$1]++ { print $1 }' "$here/questions"; }
+names_of() { awk -F' [|] ?' -v stage="$1" '!/^#/ && $1 == stage { print $2 }' "$questions"; } # STAGE
+stages() { awk -F' [|] ?' '!/^#/ && !seen[$1]++ { print $1 }' "$questions"; }
 
 # leave_unasked STAGE WHY: of a stage that ended early, or was never begun.
 leave_unasked() {
@@ -48,7 +51,7 @@ leave_unasked() {
 verdicts() { jq -s --arg verdict "$1" '[.[] | select(.verdict == $verdict or .verdict == "DRY (\($verdict))")] | length' "$MG_RESULTS"; }
 
 # list: the questions and what is expected, as the rows of the page begin.
-list() { awk -F' [|] ?' '!/^#/ { printf "| %s.%s | %s | %s |", $1, $2, $4, ($5 == "" ? "(recorded)" : $5); print "" }' "$here/questions"; }
+list() { awk -F' [|] ?' '!/^#/ { printf "| %s.%s | %s | %s |", $1, $2, $4, ($5 == "" ? "(recorded)" : $5); print "" }' "$questions"; }
 
 # rows: those of `list` with what was seen, cut to a cell of the table, and the verdict.
 rows() {

@@ -55,7 +55,7 @@ node_up() {
   settings "s/^manage.*/manage = []/;$([[ ${MG_GPU_DRY:-0} == 1 ]] || echo 's/^library.*//');${1:-}"
   rootfs_once
   daemon_start
-  enabled=$(mpsgate enable "$gpu" 2>&1) || true
+  enabled=$(mpsgate enable --no-qualify "$gpu" 2>&1) || true
 }
 
 node_down() {

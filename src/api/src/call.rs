@@ -44,6 +44,8 @@ pub enum Call {
     Mps(Mps),
     /// Read the settings file again.
     Reload,
+    /// Ask a card what holds on it.
+    Qualify(Qualify),
 }
 
 /// Hold memory for a container.
@@ -122,6 +124,26 @@ impl MpsAction {
             Self::Restart => "restart",
         }
     }
+}
+
+/// Ask a card what holds on it. The containers are the caller's; the daemon keeps the card free
+/// for them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Qualify {
+    /// Keep the card for containers whose ids begin with what the answer says.
+    Begin {
+        /// UUID or index.
+        gpu: String,
+    },
+    /// It was asked.
+    End {
+        /// As the answer to `Begin` said.
+        id: String,
+        /// A list of [`Answer`](mpsgate_model::Answer)s as JSON; empty where it was broken off. The
+        /// shim writes calls, too, and would carry the code for what it never sends.
+        answers: String,
+    },
 }
 
 /// What the shim did on its own.

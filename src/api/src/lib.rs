@@ -21,14 +21,16 @@ mod message;
 mod status;
 mod usage;
 
-pub use call::{Activate, Call, Engine, Mps, MpsAction, Release, Report, Reserve, Terminate};
+pub use call::{
+    Activate, Call, Engine, Mps, MpsAction, Qualify, Release, Report, Reserve, Terminate,
+};
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
 pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot};
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
 pub use kubernetes::{ApiServerStatus, ResourceStatus};
 pub use message::{
-    ClientProcess, Envelope, NoStatus, Reply, ServerClients, VERSION, WireRefusal, WouldEnd,
-    compatible, parse_envelope,
+    Asking, ClientProcess, Envelope, NoStatus, Reply, ServerClients, VERSION, WireRefusal,
+    WouldEnd, compatible, parse_envelope,
 };
 pub use status::{
     ACTIONS_KEPT, Action, CardMemory, CardStatus, DescriptorStatus, GateStatus, GrantStatus,

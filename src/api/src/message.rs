@@ -1,6 +1,8 @@
 //! What goes over the socket: a call with its version, and the answers to it.
 
-use mpsgate_model::{Cdi, Code, Grant, Refusal};
+use std::path::PathBuf;
+
+use mpsgate_model::{Cdi, Code, Grant, Refusal, Subject};
 use serde::{Deserialize, Serialize};
 
 use crate::{Call, FrameError, GrantStatus, MpsAction, Status};
@@ -50,6 +52,11 @@ pub enum Reply<S = Status> {
         /// A [`WouldEnd`] as JSON: the shim reads replies, too, and would carry the code for a list
         /// that it never sees.
         list: String,
+    },
+    /// To `qualify`'s `begin`.
+    Asking {
+        /// An [`Asking`] as JSON, for the same reason.
+        asking: String,
     },
     /// To `reload`: one line for each setting that changed; none where nothing did.
     Reloaded {
@@ -104,6 +111,21 @@ impl From<WireRefusal> for Refusal {
             ),
         }
     }
+}
+
+/// A card that is kept for those who ask it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Asking {
+    /// How the ids of the containers have to begin.
+    pub id: String,
+    /// Of what it is asked.
+    pub subject: Subject,
+    /// The card's index.
+    pub card_index: u32,
+    /// What the driver's control program is, and where.
+    pub control: PathBuf,
+    /// For how many seconds it is kept.
+    pub seconds: u64,
 }
 
 /// Who dies with a card's MPS.

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use mpsgate_model::Qualification;
+
 use crate::{ApiServerStatus, ResourceStatus};
 
 /// Everything that the daemon knows. Times are milliseconds since 1970, memory is MiB.
@@ -128,6 +130,15 @@ pub struct CardStatus {
     /// Why the driver does not hold the cgroups of its containers to their grants, and what would
     /// help.
     pub unlimited: Option<String>,
+    /// What `mpsgate qualify` has shown of it; absent where it was never asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qualification: Option<Qualification>,
+    /// What does not hold on it, by these answers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+    /// Why it should be asked (again).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qualify: Option<String>,
 }
 
 /// What the memory in use on a card is made of: in bytes, and over a day in KiB × ms.
@@ -259,6 +270,10 @@ pub struct GrantStatus {
     pub cap_mib: Option<u64>,
     /// How firmly the limit holds.
     pub guarantee: String,
+    /// What shows that it holds so firmly; empty where nothing is promised. An older daemon tells
+    /// nothing.
+    #[serde(default)]
+    pub proof: String,
     /// When it was reserved.
     pub since_ms: u64,
     /// When the card's MPS control daemon died under it.

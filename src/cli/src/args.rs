@@ -80,7 +80,8 @@ Examples:
     ///
     /// mpsgated starts an MPS control daemon for the GPU and sets its compute mode to
     /// EXCLUSIVE_PROCESS. From then on a container needs a grant to use the GPU. The command is
-    /// refused while compute processes run on it.
+    /// refused while compute processes run on it. It then asks the GPU what holds on it, as mpsgate
+    /// qualify does, which takes up to 60 s.
     #[command(
         verbatim_doc_comment,
         after_long_help = "\
@@ -88,7 +89,23 @@ Examples:
   mpsgate enable 0
   mpsgate enable GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
     )]
-    Enable(CardArgs),
+    Enable(EnableArgs),
+    /// Ask a GPU what holds on it
+    ///
+    /// Starts containers with grants through mpsgate-runtime, and asks the driver in them: whether
+    /// a CUDA client attaches, at which MiB it is stopped, whatever it does with its environment,
+    /// and what NVML tells of it. Guarantee levels in mpsgate status rest on the answers. The GPU
+    /// must have no grants, and takes no others for up to 60 s. Exit status 1 means that something
+    /// does not hold. The timer mpsgate-qualify asks GPUs that were not asked with their driver.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
+Examples:
+  mpsgate qualify 0
+  mpsgate qualify --due
+  mpsgate qualify 0 --report       # for an issue: names no host, container or UUID"
+    )]
+    Qualify(QualifyArgs),
     /// Stop managing a GPU
     ///
     /// mpsgated stops the GPU's MPS control daemon and restores its compute mode. The command is
@@ -265,7 +282,7 @@ pub(crate) enum Output {
     Json,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct SocketArgs {
     /// The socket of mpsgated
     #[arg(long, value_name = "PATH", default_value = paths::SOCKET)]
@@ -343,6 +360,48 @@ pub(crate) struct CardArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct EnableArgs {
+    /// Do not ask the GPU what holds on it (mpsgate qualify)
+    #[arg(long)]
+    pub(crate) no_qualify: bool,
+    #[command(flatten)]
+    pub(crate) card: CardArgs,
+    #[command(flatten)]
+    pub(crate) how: AskArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct QualifyArgs {
+    /// The GPU: index or UUID, as nvidia-smi -L prints them
+    #[arg(value_parser = gpu, required_unless_present = "due")]
+    pub(crate) gpu: Option<String>,
+    /// Ask each GPU that has no grants and was not asked with this driver
+    #[arg(long, conflicts_with_all = ["gpu", "report", "output"])]
+    pub(crate) due: bool,
+    /// Print a page that can be pasted into an issue
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) report: bool,
+    /// Output format
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) how: AskArgs,
+    #[command(flatten)]
+    pub(crate) daemon: SocketArgs,
+}
+
+/// With what a card is asked.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AskArgs {
+    /// The CUDA driver library
+    #[arg(long, value_name = "NAME", default_value = "libcuda.so.1")]
+    pub(crate) library: std::ffi::OsString,
+    /// The path of mpsgate-runtime
+    #[arg(long, value_name = "FILE", default_value = paths::RUNTIME)]
+    pub(crate) program: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ReloadArgs {
     #[command(flatten)]
     pub(crate) daemon: SocketArgs,
@@ -391,6 +450,9 @@ pub(crate) struct ProbeArgs {
     /// Stop at this many MiB
     #[arg(long, value_name = "MIB")]
     pub(crate) max_mib: Option<u64>,
+    /// Do what lines on standard input say (for mpsgate qualify)
+    #[arg(long, hide = true)]
+    pub(crate) steps: bool,
     /// The CUDA driver library
     #[arg(long, value_name = "NAME", default_value = "libcuda.so.1")]
     pub(crate) library: std::ffi::OsString,

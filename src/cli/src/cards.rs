@@ -6,7 +6,7 @@ use mpsgate_edge::{ExitCode, print};
 use crate::args::CardArgs;
 use crate::{CliError, daemon};
 
-pub(crate) fn enable(args: &CardArgs) -> Result<ExitCode, CliError> {
+pub(crate) fn enable(args: &CardArgs) -> Result<(), CliError> {
     print::progress(&format!("handing GPU {} to mpsgate; this may take a minute", args.gpu));
     let changed = daemon::change(&args.daemon.socket, Call::Enable { gpu: args.gpu.clone() })?;
     report(changed, || format!("GPU {} is managed already", args.gpu))
@@ -15,13 +15,13 @@ pub(crate) fn enable(args: &CardArgs) -> Result<ExitCode, CliError> {
 pub(crate) fn disable(args: &CardArgs) -> Result<ExitCode, CliError> {
     print::progress(&format!("taking GPU {} back from mpsgate", args.gpu));
     let changed = daemon::change(&args.daemon.socket, Call::Disable { gpu: args.gpu.clone() })?;
-    report(changed, || format!("GPU {} is not managed", args.gpu))
+    report(changed, || format!("GPU {} is not managed", args.gpu))?;
+    Ok(ExitCode::Done)
 }
 
 /// The daemon tells what changed, and nothing where nothing did.
-fn report(changed: String, unchanged: impl FnOnce() -> String) -> Result<ExitCode, CliError> {
+fn report(changed: String, unchanged: impl FnOnce() -> String) -> Result<(), CliError> {
     let mut text = if changed.is_empty() { unchanged() } else { changed };
     text.push('\n');
-    print::answer(&text)?;
-    Ok(ExitCode::Done)
+    Ok(print::answer(&text)?)
 }

@@ -22,6 +22,7 @@ mod args;
 mod cards;
 mod completions;
 mod configure;
+mod container;
 mod daemon;
 mod doctor;
 mod error;
@@ -32,6 +33,7 @@ mod mps;
 mod node_install;
 mod node_remove;
 mod probe;
+mod qualify;
 mod reload;
 mod run_probe;
 mod snapshot;
@@ -67,7 +69,12 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Usage(args) => usage::run(&args),
-        Command::Enable(args) => cards::enable(&args),
+        Command::Enable(args) => {
+            cards::enable(&args.card)?;
+            qualify::after_enable(&args);
+            Ok(ExitCode::Done)
+        }
+        Command::Qualify(args) => qualify::run(&args),
         Command::Disable(args) => cards::disable(&args),
         Command::Mps { action } => mps::run(&action),
         Command::Reload(args) => reload::run(&args),

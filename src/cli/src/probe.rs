@@ -4,6 +4,7 @@
 //! prints both numbers, frees everything. Whatever CUDA answers is said in words, with its name.
 
 mod cuda;
+mod steps;
 
 use std::ffi::OsString;
 
@@ -13,6 +14,7 @@ use serde::Serialize;
 use crate::args::{Output, ProbeArgs};
 use crate::error::{CliError, CudaError};
 use crate::probe::cuda::Cuda;
+pub(crate) use crate::probe::steps::Step;
 
 /// Allocations are made in steps of this many MiB, and the last ones smaller.
 const STEP_MIB: u64 = 256;
@@ -47,6 +49,9 @@ struct Answer {
 }
 
 pub(crate) fn run(args: &ProbeArgs) -> Result<ExitCode, CliError> {
+    if args.steps {
+        return Ok(steps::run(&args.library));
+    }
     let variable =
         |name: &str| std::env::var_os(name).map(OsString::into_string).and_then(Result::ok);
     let limit_mib = variable(LIMIT_VARIABLE).as_deref().and_then(limit);

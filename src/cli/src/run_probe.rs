@@ -4,8 +4,6 @@
 //! read-only, and goes through mpsgate-runtime as every other does. What it left is taken away,
 //! whatever happens.
 
-mod bundle;
-
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -15,9 +13,9 @@ use std::time::Duration;
 use mpsgate_edge::{ExitCode, print};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use self::bundle::{Bundle, Probe};
 use crate::CliError;
 use crate::args::{Output, RunProbeArgs};
+use crate::container::{Bundle, Container, Runs};
 use crate::error::RunProbeError;
 
 /// Where runc keeps its containers when nobody says otherwise.
@@ -31,12 +29,13 @@ pub(crate) fn run(args: &RunProbeArgs) -> Result<ExitCode, CliError> {
         signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Signals)?;
     }
     let own = std::env::current_exe().map_err(RunProbeError::Own)?;
-    let probe = Probe {
+    let output: &[&str] = if args.output == Output::Json { &["-o", "json"] } else { &[] };
+    let probe = Container {
         program: &own,
         memory: &args.memory,
         gpu: args.gpu.as_deref(),
         library: &args.library,
-        json: args.output == Output::Json,
+        runs: Runs::Probe { by: &[], args: output },
     };
     let bundle = Bundle::write(&probe).map_err(RunProbeError::Bundle)?;
     print::progress(&format!(
@@ -44,7 +43,8 @@ pub(crate) fn run(args: &RunProbeArgs) -> Result<ExitCode, CliError> {
         args.memory
     ));
     let id = format!("mpsgate-probe-{}", std::process::id());
-    let mut runtime = start(&args.program, &["run", "--bundle", &bundle.path(), &id])?;
+    let mut runtime =
+        start(&args.program, &["run", "--bundle", &bundle.path().to_string_lossy(), &id])?;
     let status = wait(&mut runtime, &args.program, &id, &ended)?;
     Ok(match status.code() {
         Some(0) => ExitCode::Done,

@@ -6,6 +6,7 @@
 pub(crate) mod columns;
 mod ready;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use mpsgate_api::{Action, ApiServerStatus, CardStatus, GrantStatus, Status};
@@ -87,6 +88,7 @@ fn render_table(status: &Status, now_ms: u64) -> String {
     text.push_str(&gates(&status.cards));
     text.push_str(&shared_sockets(status));
     text.push_str(&grants(&status.grants, now_ms));
+    text.push_str(&proofs(status));
     text.push_str(&of_nobody(&status.cards));
     text.push_str(&unwatched(&status.cards));
     text.push_str(&unlimited(&status.cards));
@@ -300,13 +302,17 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
 }
 
 /// What each level of `guarantee` holds.
-const GUARANTEES: [(&str, &str); 4] = [
+const GUARANTEES: [(&str, &str); 5] = [
     (
         "none",
         "memory is shared by agreement; nothing holds a container to its grant, more is reported",
     ),
     ("mps", "MPS limits each process; a container with several may take more in sum"),
     ("mps+watchdog", "MPS limits each process; a container that takes more in sum is ended"),
+    (
+        "mps+gate",
+        "the server limits each process, whatever it does; a container that takes more in sum is ended",
+    ),
     ("cgroup", "the driver limits the container's cgroup, all its processes in sum"),
 ];
 
@@ -326,6 +332,33 @@ fn below(grants: &[GrantStatus]) -> String {
     for (guarantee, meaning) in GUARANTEES {
         if grants.iter().any(|grant| grant.guarantee == guarantee) {
             let _ = writeln!(text, "guarantee {guarantee}: {meaning}");
+        }
+    }
+    text
+}
+
+/// What shows that the levels hold, by card; and what does not.
+fn proofs(status: &Status) -> String {
+    let mut text = String::new();
+    let shown: BTreeSet<_> = status
+        .grants
+        .iter()
+        .filter(|grant| !grant.proof.is_empty())
+        .map(|grant| (grant.card_index, &grant.guarantee, &grant.proof))
+        .collect();
+    for (gpu, guarantee, proof) in shown {
+        let _ = writeln!(text, "GPU {gpu}: guarantee {guarantee}: {proof}");
+    }
+    for card in status.cards.iter().filter(|card| card.managed) {
+        for failure in &card.failures {
+            let _ = writeln!(text, "GPU {}: {failure}\nhint: mpsgate doctor", card.index);
+        }
+        if let Some(why) = card.qualify.as_ref().filter(|_| !status.simulated) {
+            let _ = writeln!(
+                text,
+                "GPU {0}: what holds on it is not proven: {why}\nhint: while it has no grants: mpsgate qualify {0}",
+                card.index
+            );
         }
     }
     text

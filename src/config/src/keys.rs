@@ -19,8 +19,8 @@ mod value;
 
 pub(crate) use self::value::is_name_or_path;
 use self::value::{
-    LIST_MOST, absolute_path, cards, directories, is_image, is_namespace, kubeconfig, listen,
-    name_or_path, node_name, number, numbers, slices_uid,
+    LIST_MOST, TOLERANCE_MOST, absolute_path, cards, directories, is_image, is_namespace,
+    kubeconfig, listen, name_or_path, node_name, number, numbers, slices_uid, tolerance,
 };
 
 /// One key.
@@ -53,6 +53,10 @@ pub(crate) enum Allowed {
     AbsolutePath,
     Bool,
     SlicesUid,
+    /// `"auto"` or a number of MiB from 0.
+    Tolerance {
+        to: u32,
+    },
     Kubeconfig,
     NodeName,
     Directories,
@@ -114,7 +118,7 @@ pub(crate) const KEYS: &[Key] = &[
     key!(policy.ipc, Ipc),
     key!(policy.host_pid, HostPid),
     key!(policy.enforce, Enforce),
-    key!(policy.tolerance_mib, "MiB", 0 to 65_536),
+    key!(policy.tolerance_mib, Allowed::Tolerance { to: TOLERANCE_MOST }, tolerance),
     // `read_exemptions` reads it: its entries have keys of their own.
     key!(policy.exempt, Allowed::Exemptions, |_: &DeValue<'_>| None),
     key!(inject.mode, InjectMode),
@@ -181,6 +185,9 @@ impl fmt::Display for Allowed {
             }
             Self::AbsolutePath => f.write_str("an absolute path"),
             Self::Bool => f.write_str("true or false"),
+            Self::Tolerance { to } => {
+                write!(f, "\"auto\" or a whole number of MiB, 0 to {to}")
+            }
             Self::SlicesUid => f.write_str("\"any\" or a user's number"),
             Self::Kubeconfig => f.write_str("\"auto\", \"off\" or an absolute path"),
             Self::NodeName => f.write_str("\"auto\" or the name of a Kubernetes node"),

@@ -46,6 +46,9 @@ pub const GATE_ORDERS: &str = "gates";
 /// What must survive a reboot.
 pub const STATE_DIR: &str = "/var/lib/mpsgate";
 
+/// What each card has answered.
+pub const QUALIFICATION_DIR: &str = "/var/lib/mpsgate/qualification";
+
 /// What was granted and used, a file for each day.
 pub const USAGE_DIR: &str = "/var/lib/mpsgate/usage";
 

@@ -43,7 +43,7 @@ mod policy;
 
 pub use self::kubernetes::{Kubeconfig, Kubernetes, NodeName, SlicesUid};
 pub use self::policy::{
-    Enforce, Exempt, HostPid, Ipc, Policy, Privileged, Unallocated, VisibleDevices,
+    Enforce, Exempt, HostPid, Ipc, Policy, Privileged, Tolerance, Unallocated, VisibleDevices,
 };
 
 /// Everything that an operator can set.

@@ -53,6 +53,7 @@ pub(crate) async fn handle(
         Call::Disable { gpu } => operator::disable(daemon, line, &gpu).await?,
         Call::Mps(call) => operator::mps(daemon, line, &call).await?,
         Call::Reload => reload::now(daemon, line).await?,
+        Call::Qualify(call) => operator::qualify(daemon, line, &call).await?,
     };
     Ok(answer.unwrap_or_else(|refusal| Reply::Refused(refusal.into())))
 }

@@ -251,6 +251,14 @@ impl Daemon {
         let _ = tokio::time::timeout(START_LIMIT, tried).await;
     }
 
+    /// Returns once no card is being asked by others, or after [`START_LIMIT`].
+    pub(crate) async fn asked(&self, container: &str) {
+        let mut changes = self.changes();
+        let is_asked = || self.node().is_asked_by_others(container);
+        let over = async { while is_asked() && changes.changed().await.is_ok() {} };
+        let _ = tokio::time::timeout(START_LIMIT, over).await;
+    }
+
     /// Starts a task that the main loop owns: it is ended at shutdown, and its failure ends the
     /// process.
     pub(crate) fn spawn(

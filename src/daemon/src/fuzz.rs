@@ -31,12 +31,6 @@ pub fn annotation_prefixes(text: &str) -> Vec<String> {
     crate::snapshot::parse_annotation_prefixes(text)
 }
 
-/// What `qualification/own-shm.json` says of a driver.
-#[must_use]
-pub fn own_shm(text: &[u8], driver: &str) -> Option<bool> {
-    crate::qualification::parse(text, driver)
-}
-
 /// The cards in `managed.json`.
 ///
 /// # Errors

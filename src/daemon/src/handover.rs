@@ -2,6 +2,7 @@
 //! the settings, the node's label. All take turns.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 
 use mpsgate_host::crash_point;
@@ -49,15 +50,7 @@ pub(crate) async fn hand_over(
     by: ManagedBy,
 ) -> Result<Result<String, Refusal>, DaemonError> {
     let label = label(daemon, card);
-    let asked = card.clone();
-    let schedule = daemon.node().schedule.now();
-    let look = daemon.blocking("look at a card", move |h| {
-        h.objections(asked.uuid.as_str(), schedule)
-            .map_err(|objection| (objection, h.own_servers(&asked)))
-    });
-    if let Err((objection, own)) = told.wait(&format!("looking at {label}"), look).await?
-        && let Some(refusal) = object(objection, &own, &label)
-    {
+    if let Some(refusal) = in_use(daemon, told, card).await? {
         return Ok(Err(refusal));
     }
     if by == ManagedBy::Operator
@@ -88,6 +81,24 @@ pub(crate) async fn hand_over(
         _ => Code::GpuUnhealthy,
     };
     Ok(Err(Refusal::new(code, sentence, trouble.hint.clone())))
+}
+
+/// Why a card is not for us alone: processes use it that are no servers of ours, or it cannot be
+/// shared.
+pub(crate) async fn in_use(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+    card: &CardId,
+) -> Result<Option<Refusal>, DaemonError> {
+    let label = label(daemon, card);
+    let asked = card.clone();
+    let schedule = daemon.node().schedule.now();
+    let look = daemon.blocking("look at a card", move |h| {
+        h.objections(asked.uuid.as_str(), schedule)
+            .map_err(|objection| (objection, h.own_servers(&asked)))
+    });
+    let looked = told.wait(&format!("looking at {label}"), look).await?;
+    Ok(looked.err().and_then(|(objection, own)| object(objection, &own, &label)))
 }
 
 /// Takes a managed card back, in the caller's turn.
@@ -247,7 +258,11 @@ fn object(objection: Objection, own: &[u32], label: &str) -> Option<Refusal> {
 }
 
 pub(crate) fn not_recorded(daemon: &Daemon, error: &std::io::Error) -> Refusal {
-    let path = daemon.paths.managed();
+    not_written(daemon, &daemon.paths.managed(), error)
+}
+
+/// Below the state directory.
+pub(crate) fn not_written(daemon: &Daemon, path: &Path, error: &std::io::Error) -> Refusal {
     Refusal::new(
         Code::Ledger,
         format!("{} cannot be changed: {error}", path.display()),

@@ -29,9 +29,9 @@ pub(crate) mod control;
 mod share;
 
 use self::control::{InForce, View, limit_default, limit_servers, mps_trouble, view};
-use crate::Paths;
 use crate::error::chain;
 use crate::settings::Settings;
+use crate::{Paths, qualification};
 
 /// How long a control daemon may take to answer for the first time; it needs 5 ms (measured,
 /// 550.163.01 without a GPU).
@@ -304,6 +304,11 @@ impl Hardware {
     /// Who uses the card, and how much of it.
     pub(crate) fn users(&self, uuid: &str) -> Result<ProcessList, Trouble> {
         self.nvml()?.process_list(uuid).map_err(|error| gpu_trouble(&error))
+    }
+
+    /// How the answers of cards name the control program.
+    pub(crate) fn control_program(&self) -> String {
+        qualification::control(&self.settings.now().mps.control)
     }
 
     /// Servers of ours on the card, which `objections` reports as users.

@@ -1,7 +1,7 @@
 //! Keeps the list of cards as NVML shows it: cards come and go, drivers are replaced, NVML may be
 //! missing when the daemon starts. Starts the card tasks of managed cards.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use mpsgate_config::Schedule;
 use mpsgate_gpu::ComputeMode;
 use mpsgate_model::{GpuUuid, Mib};
-use mpsgate_node::card::{Card, CardId, Ends, Health, ManagedBy, Trouble, Watched};
+use mpsgate_node::card::{Card, CardId, Ends, Health, ManagedBy, Qualified, Trouble, Watched};
 use mpsgate_node::{MpsLimits, NOT_YET, Node, ServerLimit};
 
 use crate::daemon::Daemon;
 use crate::hardware::{Hardware, Inventory};
 use crate::orders::Order;
-use crate::{DaemonError, cards, kubelet, snapshot};
+use crate::{DaemonError, cards, kubelet, qualification, snapshot};
 
 /// Between two looks while all is well, and while something has to be tried again.
 const QUIET: Duration = Duration::from_secs(10);
@@ -85,6 +85,10 @@ pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
         hardware.inventory()
     };
     let found = daemon.blocking("read NVML", look).await?;
+    let (known, kept) = (known(daemon, &found), daemon.paths.qualification());
+    let read =
+        move |hardware: &Hardware| (hardware.control_program(), qualification::load(&kept, known));
+    let (control, answers) = daemon.blocking("read what cards have answered", read).await?;
     let kubelet = kubelet::has_kubelet(&daemon.paths);
     let mut node = daemon.node();
     if std::mem::replace(&mut node.kubelet, kubelet) != kubelet {
@@ -95,6 +99,8 @@ pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
     let answers = match found {
         Ok(found) => {
             take(daemon, &mut node, found);
+            node.driver.control = control;
+            take_answers(&mut node, answers);
             true
         }
         Err(trouble) => {
@@ -108,6 +114,29 @@ pub(crate) async fn refresh(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> {
     drop(node);
     daemon.tell_change();
     Ok(answers)
+}
+
+/// The managed cards, and new ones: their answers count.
+fn known(daemon: &Daemon, found: &Result<Inventory, Trouble>) -> Vec<GpuUuid> {
+    let Ok(found) = found else { return Vec::new() };
+    let node = daemon.node();
+    let all = found.cards.iter().filter_map(|card| GpuUuid::parse(&card.uuid).ok());
+    all.filter(|uuid| node.card(uuid).is_none_or(|card| card.managed.is_some())).collect()
+}
+
+fn take_answers(node: &mut Node, answers: BTreeMap<GpuUuid, qualification::Found>) {
+    for (uuid, found) in answers {
+        let why = found.as_ref().err().cloned();
+        if node.set_answers(&uuid, found)
+            && let Some(why) = why
+        {
+            log::error!(
+                uuid = uuid.as_str(), reason = why.as_str(), hint = "mpsgate qualify asks anew";
+                "what the card has answered cannot be read"
+            );
+        }
+    }
+    node.conclude();
 }
 
 fn take(daemon: &Daemon, node: &mut Node, found: Inventory) {
@@ -230,6 +259,7 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
         watched: Watched::default(),
         unlimited: None,
         gate: None,
+        qualified: Qualified::default(),
     }
 }
 

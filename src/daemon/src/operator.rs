@@ -1,8 +1,9 @@
 //! What an operator changes: `mpsgate enable` and `mpsgate disable` hand a card over and take it
-//! back (how, is in [`handover`](crate::handover)), `mpsgate mps` (in `mps`) ends its MPS. All take
-//! turns.
+//! back (how, is in [`handover`](crate::handover)), `mpsgate mps` (in `mps`) ends its MPS, `mpsgate
+//! qualify` (in `qualify`) asks what holds on it. All take turns.
 
 mod mps;
+mod qualify;
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::line::Line;
 type Answer = Result<Reply, Refusal>;
 
 pub(crate) use mps::mps;
+pub(crate) use qualify::qualify;
 
 /// Hands a card to mpsgate and waits until it is ready; where that fails, all is as before.
 pub(crate) async fn enable(

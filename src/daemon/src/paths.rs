@@ -122,6 +122,12 @@ impl Paths {
         self.state.join("usage")
     }
 
+    /// What each card has answered.
+    #[must_use]
+    pub fn qualification(&self) -> PathBuf {
+        self.state.join("qualification")
+    }
+
     /// The compute modes to go back to.
     #[must_use]
     pub fn leases(&self) -> PathBuf {
@@ -146,6 +152,7 @@ mod tests {
             (paths.mps(), paths::MPS_DIR),
             (paths.hold(), paths::HOLD_DIR),
             (paths.usage(), paths::USAGE_DIR),
+            (paths.qualification(), paths::QUALIFICATION_DIR),
         ] {
             assert_eq!(ours, Path::new(product));
         }

@@ -51,9 +51,12 @@ fn inventory(node: &Node, resource: &str) -> Inventory {
         let trouble = match (&node.driver.trouble, node.condition(card)) {
             (Some(trouble), _) => Some(trouble.why.clone()),
             (None, Condition::Ready) => None,
-            (None, Condition::Unfit { why, .. } | Condition::Unhealthy { why, .. }) => {
-                Some(why.to_owned())
-            }
+            (
+                None,
+                Condition::Unfit { why, .. }
+                | Condition::Unhealthy { why, .. }
+                | Condition::NotReady { why, .. },
+            ) => Some(why.to_owned()),
         };
         let withheld = node.ledger().withheld(&card.uuid, resource);
         let seen = Stock { index: card.index, memory: card.memory, withheld, trouble, numa: None };

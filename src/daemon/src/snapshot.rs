@@ -11,10 +11,10 @@ use mpsgate_config::{Schedule, paths};
 use mpsgate_host::crash_point;
 use mpsgate_host::file::Durability;
 use mpsgate_model::NodeCard;
-use mpsgate_policy::{SharedMemory, ToolkitNames};
+use mpsgate_policy::ToolkitNames;
 
 use crate::daemon::Daemon;
-use crate::{devices, kubelet, managed, node_root, other_nodes, qualification};
+use crate::{devices, kubelet, managed, node_root, other_nodes};
 
 /// Settings of the NVIDIA container toolkit.
 const TOOLKIT_CONFIG: &str = "/etc/nvidia-container-runtime/config.toml";
@@ -68,11 +68,10 @@ fn write(daemon: &Daemon, path: &Path, snapshot: &NodeSnapshot) -> io::Result<()
 fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
     let ipc_inode = std::fs::metadata("/proc/self/ns/ipc")?.ino();
     let toolkit = node_root::look(toolkit_config)?;
-    let (cards, kubelet, share, shared_memory, version, control) = {
+    let (cards, kubelet, share, shared_memory, control) = {
         let node = daemon.node();
         let managed = || node.cards.iter().filter(|card| card.managed.is_some());
-        let shared_memory = SharedMemory::of_all(managed().filter_map(|card| card.shared_memory));
-        let version = node.driver.version.clone().unwrap_or_default();
+        let shared_memory = node.shared_memory();
         let control = managed().find_map(|card| card.mps.as_ref()?.pid);
         let cards: Vec<NodeCard> = node
             .cards
@@ -85,9 +84,8 @@ fn take(daemon: &Daemon) -> io::Result<NodeSnapshot> {
             })
             .collect();
         let share = node.schedule.now() == Schedule::Share;
-        (cards, node.kubelet, share, shared_memory, version, control)
+        (cards, node.kubelet, share, shared_memory, control)
     };
-    let shared_memory = qualification::shared_memory(&daemon.paths.state, &version, shared_memory);
     let minors: Vec<u32> =
         cards.iter().filter(|card| card.managed).map(|card| card.minor).collect();
     Ok(NodeSnapshot {

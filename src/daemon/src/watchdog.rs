@@ -17,12 +17,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_config::{Enforce, Schedule};
+use mpsgate_config::{Enforce, Schedule, Tolerance};
 use mpsgate_model::ledger::{Entry, Ledger, State};
 use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_node::card::{Card, CardId, Trouble, Watched};
 use mpsgate_node::watchdog::{Limit, Look, Rules, Seen, decide};
 use mpsgate_node::{MpsLimits, ServerLimit};
+use mpsgate_policy::TOLERANCE;
 use tokio::time::Instant;
 
 use self::owners::Owners;
@@ -169,7 +170,7 @@ fn take(
         Schedule::Share => Enforce::Report,
     };
     look.tells_clients &= schedule == Schedule::Mps;
-    let rules = Rules { tolerance: Mib(policy.tolerance_mib.into()), enforce };
+    let rules = Rules { tolerance: tolerance(daemon, uuid, policy.tolerance_mib), enforce };
     let outcome = decide(&memory.seen, &look, rules);
     memory.seen = outcome.seen;
     let watched = Watched {
@@ -182,6 +183,17 @@ fn take(
     publish(daemon, uuid, memory, watched);
     for action in outcome.actions {
         act::start(daemon, uuid, action, entries);
+    }
+}
+
+/// What the operator has set, else what follows from the card's answers.
+fn tolerance(daemon: &Daemon, uuid: &GpuUuid, set: Tolerance) -> Mib {
+    match set {
+        Tolerance::Mib(mib) => Mib(mib.into()),
+        Tolerance::Auto => {
+            let node = daemon.node();
+            node.card(uuid).map_or(TOLERANCE, |card| card.qualified.conclusion.tolerance)
+        }
     }
 }
 

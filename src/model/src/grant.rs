@@ -22,6 +22,11 @@ pub enum Guarantee {
     /// recorded.
     #[serde(rename = "mps+watchdog")]
     MpsWatchdog,
+    /// The same, and the server itself holds each process to the grant, whatever it does with its
+    /// environment: it has the container's limit at each hand-over of a door. Told where the card
+    /// has shown that, and never recorded.
+    #[serde(rename = "mps+gate")]
+    MpsGate,
     /// The driver holds the container's cgroup to the grant, all its processes in sum, whatever
     /// they do with their environment (r615 and newer, cgroup v2). Told while it is seen to hold,
     /// and never recorded here: see [`Entry::cgroup_limit`](crate::ledger::Entry::cgroup_limit).
@@ -36,6 +41,7 @@ impl Guarantee {
             Self::None => "none",
             Self::Mps => "mps",
             Self::MpsWatchdog => "mps+watchdog",
+            Self::MpsGate => "mps+gate",
             Self::Cgroup => "cgroup",
         }
     }

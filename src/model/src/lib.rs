@@ -20,6 +20,7 @@ pub mod ledger_file;
 mod number;
 mod pod;
 pub mod printable;
+mod qualification;
 mod quantity;
 mod refusal;
 mod request;
@@ -38,6 +39,7 @@ pub use ids::example_gpu;
 pub use ids::{ContainerId, GpuUuid, GrantKey, IdError, Instance};
 pub use number::{QuantityError, parse_count};
 pub use pod::{Handed, PodContainer};
+pub use qualification::{Answer, QUESTIONS, Qualification, Question, Subject, Verdict};
 pub use quantity::Mib;
 pub use refusal::{Code, Refusal};
 pub use request::{

@@ -123,6 +123,8 @@ codes! {
     GpuUnfit = "E_GPU_UNFIT",
     /// The GPU or its MPS control daemon is not healthy.
     GpuUnhealthy = "E_GPU_UNHEALTHY",
+    /// The GPU is being asked what holds on it, and takes grants when that is over.
+    GpuNotReady = "E_GPU_NOT_READY",
     /// The node goes from one schedule to another, and containers of the old one still run.
     Schedule = "E_SCHEDULE",
     /// No card's MPS server can serve this uid.

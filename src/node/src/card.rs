@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use mpsgate_api::{CardMemory, MpsStatus};
 use mpsgate_model::door::Counts;
-use mpsgate_model::{GpuUuid, GrantKey, Mib};
-use mpsgate_policy::{Condition, SharedMemory};
+use mpsgate_model::{GpuUuid, GrantKey, Mib, Qualification, Subject};
+use mpsgate_policy::{Conclusion, Condition, SharedMemory};
 
 use crate::limits::MpsLimits;
 
@@ -61,6 +61,8 @@ pub struct Card {
     pub watched: Watched,
     /// Why the driver does not hold the cgroup of the last grant to it, where it does not.
     pub unlimited: Option<Trouble>,
+    /// What it was asked, and what follows from that.
+    pub qualified: Qualified,
 }
 
 /// The containers' ends of a card's channel.
@@ -99,6 +101,32 @@ pub struct CardId {
     pub limits: MpsLimits,
     /// A container has a door to it.
     pub has_doors: bool,
+}
+
+/// What a card was asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Qualified {
+    /// Its answers.
+    pub found: Option<Qualification>,
+    /// Why they cannot be read, where there are some.
+    pub unreadable: Option<String>,
+    /// What follows from them with the driver of today.
+    pub conclusion: Conclusion,
+    /// Why it takes no grant, where that follows.
+    pub refusal: Option<Trouble>,
+    /// It is being asked now.
+    pub asking: Option<Asking>,
+}
+
+/// A card that is being asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asking {
+    /// How the ids of the containers begin that ask it. Random: nobody else has it.
+    pub id: String,
+    /// Of what it is asked.
+    pub subject: Subject,
+    /// What everybody else is told.
+    pub trouble: Trouble,
 }
 
 /// What the watchdog last saw of a card.

@@ -21,6 +21,7 @@ mod held;
 mod limits;
 mod note;
 mod place;
+mod qualify;
 pub mod sharing;
 mod status;
 mod trust;
@@ -84,6 +85,8 @@ pub struct Driver {
     pub simulated: bool,
     /// The driver's version.
     pub version: Option<String>,
+    /// The control program that the settings name, as the answers of cards name it.
+    pub control: String,
     /// Why there are no cards, or none that can be trusted.
     pub trouble: Option<Trouble>,
 }
@@ -175,9 +178,9 @@ impl Node {
     pub fn trouble(&self, card: &Card) -> Option<String> {
         match self.condition(card) {
             Condition::Ready => None,
-            Condition::Unfit { why, hint } | Condition::Unhealthy { why, hint } => {
-                Some(format!("{why}; {hint}"))
-            }
+            Condition::Unfit { why, hint }
+            | Condition::Unhealthy { why, hint }
+            | Condition::NotReady { why, hint } => Some(format!("{why}; {hint}")),
         }
     }
 

@@ -30,6 +30,7 @@ mod pids;
 pub mod placement;
 mod pod;
 pub mod promise;
+mod qualification;
 mod reach;
 mod reading;
 pub mod refusal;
@@ -57,6 +58,7 @@ pub use path::{clean, inside};
 pub use pids::{Pids, shares_pod};
 pub use placement::*;
 pub use promise::{Unplaced, expected_on};
+pub use qualification::{Conclusion, TOLERANCE, answered_on, conclude};
 pub use reach::is_privileged;
 pub use reading::{
     Bytes, DOCUMENT_MAX, Facts, Glimpse, ROOT, Reading, Unclean, decide_unclean, read,

@@ -63,6 +63,13 @@ pub enum Condition<'a> {
         /// What to do.
         hint: &'a str,
     },
+    /// Not yet: the node is asked what holds on it.
+    NotReady {
+        /// Why, as the end of a sentence that begins with the card.
+        why: &'a str,
+        /// What to do.
+        hint: &'a str,
+    },
 }
 
 /// A reservation or grant on a card.
@@ -118,7 +125,9 @@ impl<'a> Candidate<'a> {
 
     fn unhealthy(&self) -> Option<(&'a str, &'a str)> {
         match self.condition {
-            Condition::Unhealthy { why, hint } => Some((why, hint)),
+            Condition::Unhealthy { why, hint } | Condition::NotReady { why, hint } => {
+                Some((why, hint))
+            }
             _ => None,
         }
     }

@@ -3,6 +3,12 @@
  * Where the pipe directory has a `control` it attaches there with the real library's words (wire.rs beside the
  * fake), waits while another uid is served, gets the lower of the server's limit and its own, and hears of its end; elsewhere it is a process with the whole
  * card. It computes nothing. What a real libcuda does is what tests/gpu/run asks.
+ *
+ * A word in /etc/fake-libcuda makes it one that mpsgate qualify has to find out:
+ *   deaf        no client attaches             obedient    keeps to its own variable alone
+ *   boundless   nobody is stopped              shm         wants the marker in /dev/shm
+ *   crash       ends in the middle             hang        never answers
+ *   chatty      prints what nobody asked       past        attaches without MPS
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -18,6 +24,7 @@
 
 #define OUT_OF_MEMORY 2
 #define MPS_ENABLED 133
+#define MAP_FAILED 205
 #define MPS_RPC_FAILURE 806
 #define MPS_SERVER_NOT_READY 807
 #define MPS_CLIENT_TERMINATED 810
@@ -83,6 +90,19 @@ static int meet_server(unsigned long long told[4])
 	return status;
 }
 
+static int is(const char *word)
+{
+	char found[16] = "";
+	FILE *file = fopen("/etc/fake-libcuda", "r");
+
+	if (!file)
+		return 0;
+	if (fscanf(file, "%15s", found) != 1)
+		found[0] = 0;
+	fclose(file);
+	return !strcmp(found, word);
+}
+
 static int attach(void)
 {
 	const char *pipe = getenv("CUDA_MPS_PIPE_DIRECTORY"), *own = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
@@ -93,6 +113,18 @@ static int attach(void)
 
 	if (attached++)
 		return 0;
+	if (is("crash"))
+		abort();
+	while (is("hang"))
+		sleep(1);
+	if (is("chatty"))
+		printf("{\"step\": 1}\n\x1b[31mCUDA\n"), fflush(stdout);
+	if (is("deaf"))
+		return MPS_RPC_FAILURE;
+	if (is("past"))
+		return 0;
+	if (is("shm") && access("/dev/shm/mpsgate-fake-server", F_OK))
+		return MAP_FAILED;
 	snprintf(address.sun_path, sizeof address.sun_path, "%s/control", pipe ? pipe : "/tmp/nvidia-mps");
 	control = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (control < 0 || setsockopt(control, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) ||
@@ -109,7 +141,9 @@ static int attach(void)
 	close(control);
 	if (status)
 		return status;
-	if (told[3] && told[3] < limit)
+	if (is("boundless"))
+		return 0;
+	if (told[3] && told[3] < limit && !is("obedient"))
 		limit = told[3];
 	if (own && sscanf(own, "0=%lluM", &mib) == 1 && mib && mib * MIB < limit)
 		limit = mib * MIB;

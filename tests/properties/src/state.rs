@@ -42,7 +42,12 @@ pub(crate) fn exec_record(data: &[u8]) {
 
 /// The list of handed-over cards is read whole or refused; no card in it is anything but a UUID.
 pub(crate) fn managed(data: &[u8]) {
-    let _ = mpsgate_daemon::fuzz::own_shm(data, "550.163.01");
+    // So are a card's answers, and whatever they say something follows from them.
+    if let Ok(found) = mpsgate_model::Qualification::parse(data) {
+        let text = serde_json::to_vec(&found).expect("what was read can be written");
+        assert_eq!(mpsgate_model::Qualification::parse(&text).ok().as_ref(), Some(&found));
+        let _ = mpsgate_policy::conclude(Some(&found), &found.subject);
+    }
     // A day of usage is read as it is written.
     if let Ok(day) = mpsgate_api::UsageDay::parse(data) {
         let text = serde_json::to_vec(&day).expect("what was read can be written");

@@ -82,6 +82,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("mps-state", mps::state),
     ("mps-descriptors", mps::descriptors),
     ("mps-gate", mps::gate),
+    ("qualified", mps::qualified),
     ("mps-links", mps::links),
     ("compute-mode", mps::compute_mode),
     ("lease", mps::lease),

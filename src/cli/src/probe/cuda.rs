@@ -24,6 +24,7 @@ type Init = unsafe extern "C" fn(c_uint) -> c_int;
 type DeviceGet = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
 type DeviceGetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 type ContextRetain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
+type ContextCreate = unsafe extern "C" fn(*mut *mut c_void, c_uint, c_int) -> c_int;
 type ContextSetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
 type ContextRelease = unsafe extern "C" fn(c_int) -> c_int;
 type MemGetInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
@@ -31,7 +32,8 @@ type MemAlloc = unsafe extern "C" fn(*mut u64, usize) -> c_int;
 type MemFree = unsafe extern "C" fn(u64) -> c_int;
 type ErrorName = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 
-/// Device 0 with its primary context, and everything allocated on it.
+/// Device 0 with its primary context, and everything allocated on it. Also the client of `mpsgate
+/// qualify`, step by step.
 pub(crate) struct Cuda {
     library: Library,
     device: c_int,
@@ -40,7 +42,15 @@ pub(crate) struct Cuda {
 }
 
 impl Cuda {
+    /// With a context on the device.
     pub(crate) fn open(name: &OsStr) -> Result<Self, CudaError> {
+        let mut cuda = Self::attach(name)?;
+        cuda.retain()?;
+        Ok(cuda)
+    }
+
+    /// Without a context: an MPS client that has been let in.
+    pub(super) fn attach(name: &OsStr) -> Result<Self, CudaError> {
         let bad =
             |source| CudaError::Library { library: name.to_string_lossy().into_owned(), source };
         // SAFETY: loading NVIDIA's library runs its initialisers, which is what a CUDA program
@@ -55,15 +65,27 @@ impl Cuda {
         // SAFETY: a pointer to a local.
         cuda.check("cuDeviceGet", unsafe { get(&raw mut device, 0) })?;
         cuda.device = device;
-        let retain: ContextRetain = cuda.symbol(b"cuDevicePrimaryCtxRetain\0")?;
+        Ok(cuda)
+    }
+
+    /// The primary context.
+    pub(super) fn retain(&mut self) -> Result<(), CudaError> {
+        let retain: ContextRetain = self.symbol(b"cuDevicePrimaryCtxRetain\0")?;
         let mut context = std::ptr::null_mut();
         // SAFETY: a pointer to a local, and the device just given.
-        cuda.check("cuDevicePrimaryCtxRetain", unsafe { retain(&raw mut context, device) })?;
-        cuda.retained = true;
-        let set: ContextSetCurrent = cuda.symbol(b"cuCtxSetCurrent\0")?;
+        self.check("cuDevicePrimaryCtxRetain", unsafe { retain(&raw mut context, self.device) })?;
+        self.retained = true;
+        let set: ContextSetCurrent = self.symbol(b"cuCtxSetCurrent\0")?;
         // SAFETY: the context just retained.
-        cuda.check("cuCtxSetCurrent", unsafe { set(context) })?;
-        Ok(cuda)
+        self.check("cuCtxSetCurrent", unsafe { set(context) })
+    }
+
+    /// One more context, which is the current one from then on.
+    pub(super) fn second(&mut self) -> Result<(), CudaError> {
+        let create: ContextCreate = self.symbol(b"cuCtxCreate_v2\0")?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: a pointer to a local, no flags, and the device that cuDeviceGet gave.
+        self.check("cuCtxCreate", unsafe { create(&raw mut context, 0, self.device) })
     }
 
     /// Whether CUDA says that this process is a client of an MPS server; `None` where the driver

@@ -38,6 +38,9 @@ fn card(index: u32) -> CardStatus {
         unwatched: None,
         unlimited: None,
         gate: None,
+        qualification: None,
+        failures: Vec::new(),
+        qualify: None,
     }
 }
 
@@ -67,6 +70,7 @@ fn grant(id: &str, memory_mib: u64, age_ms: u64) -> GrantStatus {
         used_mib: None,
         cap_mib: Some(7168),
         guarantee: "mps".to_owned(),
+        proof: "not tried on this card".to_owned(),
         since_ms: NOW - age_ms,
         hint: None,
         broken_ms: None,

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::settings::{Kubeconfig, Listen, Manage, NodeName, SlicesUid};
+use crate::settings::{Kubeconfig, Listen, Manage, NodeName, SlicesUid, Tolerance};
 
 const SHIPPED: &str = include_str!("../../../../config/config.toml");
 
@@ -23,6 +23,15 @@ impl serde::Serialize for SlicesUid {
         match self {
             Self::Any => to.serialize_str("any"),
             Self::Only(uid) => to.serialize_u32(*uid),
+        }
+    }
+}
+
+impl serde::Serialize for Tolerance {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => to.serialize_str("auto"),
+            Self::Mib(mib) => to.serialize_u32(*mib),
         }
     }
 }
@@ -130,6 +139,7 @@ fn the_shipped_file_shows_the_words_and_ranges_of_every_key() {
             Allowed::Words(words) => words.iter().map(|word| format!("\"{word}\"")).collect(),
             Allowed::Number { from, to, .. } => vec![format!("{from} to {to}")],
             Allowed::Numbers { from, to, .. } => vec![format!("{from} to {to}")],
+            Allowed::Tolerance { to } => vec!["\"auto\"".to_owned(), format!("0 to {to}")],
             _ => Vec::new(),
         };
         for part in parts {

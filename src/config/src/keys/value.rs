@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::settings::{Kubeconfig, Listen, Manage, NodeName, SlicesUid};
+use crate::settings::{Kubeconfig, Listen, Manage, NodeName, SlicesUid, Tolerance};
 
 /// Numbers in a list: each is a resource, and kubelet keeps all devices of each.
 pub(super) const LIST_MOST: usize = 16;
@@ -18,6 +18,19 @@ pub(super) fn name_or_path(value: &DeValue<'_>) -> Option<PathBuf> {
 
 pub(super) fn absolute_path(value: &DeValue<'_>) -> Option<PathBuf> {
     value.as_str().filter(|text| is_absolute_path(text)).map(PathBuf::from)
+}
+
+/// `policy.tolerance_mib`: more would be no limit.
+pub(super) const TOLERANCE_MOST: u32 = 65_536;
+
+pub(super) fn tolerance(value: &DeValue<'_>) -> Option<Tolerance> {
+    match value.as_str() {
+        Some(text) => (text == "auto").then_some(Tolerance::Auto),
+        None => {
+            let number = u32::try_from(number(value)?).ok();
+            number.filter(|mib| *mib <= TOLERANCE_MOST).map(Tolerance::Mib)
+        }
+    }
 }
 
 pub(super) fn slices_uid(value: &DeValue<'_>) -> Option<SlicesUid> {

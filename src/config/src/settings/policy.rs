@@ -16,10 +16,20 @@ pub struct Policy {
     pub host_pid: HostPid,
     /// A granted container that takes what is not its own.
     pub enforce: Enforce,
-    /// MiB that NVML may show of a container above its grant before it counts as over.
-    pub tolerance_mib: u32,
+    /// What NVML may show of a container above its grant before it counts as over.
+    pub tolerance_mib: Tolerance,
     /// Containers that may use cards without a grant.
     pub exempt: Vec<Exempt>,
+}
+
+/// `policy.tolerance_mib`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tolerance {
+    /// What the card was shown to need.
+    #[default]
+    Auto,
+    /// So many MiB on every card.
+    Mib(u32),
 }
 
 impl Default for Policy {
@@ -31,7 +41,7 @@ impl Default for Policy {
             ipc: Ipc::RequireHost,
             host_pid: HostPid::Refuse,
             enforce: Enforce::Kill,
-            tolerance_mib: 512,
+            tolerance_mib: Tolerance::Auto,
             exempt: Vec::new(),
         }
     }

@@ -36,6 +36,8 @@ enum Cause {
     Switch,
     /// Nobody is refused because mpsgated has just been restarted.
     Start,
+    /// A card is being asked what holds on it.
+    Asking,
     /// The last processes of the container's previous instance.
     PreviousInstance,
     /// Those of containers of its pod whose init has ended. Kubelet gives the devices of an init
@@ -45,13 +47,15 @@ enum Cause {
 }
 
 impl Cause {
-    const ALL: [Self; 4] = [Self::Switch, Self::Start, Self::PreviousInstance, Self::Pod];
+    const ALL: [Self; 5] =
+        [Self::Switch, Self::Start, Self::Asking, Self::PreviousInstance, Self::Pod];
 
     /// Whether it stands in the way now.
     fn stands(self, daemon: &Daemon, key: &GrantKey, pod: Option<&str>) -> bool {
         match self {
             Self::Switch => daemon.advance_schedule(),
             Self::Start => daemon.is_starting(),
+            Self::Asking => daemon.node().is_asked_by_others(key.container_id.as_str()),
             Self::PreviousInstance => daemon.node().remains(key, &ThisMachine).is_some(),
             Self::Pod => pod.is_some_and(|pod| daemon.node().pod_is_ending(pod, &ThisMachine)),
         }
@@ -65,6 +69,10 @@ impl Cause {
             Self::Start => {
                 let doing = "mpsgated has just started and prepares the GPUs";
                 return line.wait(doing, daemon.started()).await;
+            }
+            Self::Asking => {
+                let doing = "a GPU is being asked what holds on it (mpsgate qualify)";
+                return line.wait(doing, daemon.asked(key.container_id.as_str())).await;
             }
             Self::PreviousInstance => {
                 ("the container's previous instance is ending", REMAINS_LIMIT)

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use mpsgate_api::{CardMemory, CardStatus, GrantStatus, GrantUsage, UsageDay};
+use mpsgate_policy::answered_on;
 use prometheus_client::encoding::{EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -207,10 +208,15 @@ pub(super) const METRICS: &[Metric] = &[
     metric!("mpsgate_gate_clients_waiting", Gauge, None, CARD,
         "CUDA clients that wait at the doors of the card's containers.",
         |s, to| cards(s, to, |card| Some(card.gate.as_ref()?.waiting))),
+    metric!("mpsgate_card_answer_info", Info, None,
+        &["gpu", "uuid", "question", "answer", "driver", "date"],
+        "What the card has answered to mpsgate qualify: yes, no or unanswered, with which driver and on which \
+         day; no sample where it was never asked.",
+        |s, to| answers(s, to)),
     metric!("mpsgate_grant_info", Info, None,
         &["gpu", "uuid", "container", "runtime_root", "state", "guarantee"],
         "State of the grant (reserved, active, broken) and how firmly its limit holds now (none, \
-         mps, mps+watchdog, cgroup).",
+         mps, mps+watchdog, mps+gate, cgroup).",
         |s, mut to| s.status.grants.iter().try_for_each(|grant| {
             let gpu = grant.card_index.to_string();
             let [a, b, c, d] = grant_labels(grant, &gpu);
@@ -381,6 +387,25 @@ fn gate_clients(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
         for (outcome, count) in std::iter::once(handed_over).chain(ended) {
             let labels = [("gpu", gpu.as_str()), ("uuid", &card.uuid), ("outcome", outcome)];
             ConstCounter::new(count).encode(to.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn answers(scrape: &Scrape, mut to: MetricEncoder<'_>) -> fmt::Result {
+    for card in &scrape.status.cards {
+        let Some(found) = &card.qualification else { continue };
+        let gpu = card.index.to_string();
+        for answer in &found.answers {
+            let day = answered_on(answer);
+            to.encode_info(&[
+                ("gpu", gpu.as_str()),
+                ("uuid", &card.uuid),
+                ("question", answer.question.name()),
+                ("answer", answer.verdict.as_str()),
+                ("driver", &found.subject.driver),
+                ("date", &day),
+            ])?;
         }
     }
     Ok(())

@@ -21,6 +21,7 @@ mod leases;
 mod limits;
 mod metrics;
 mod operator;
+mod qualify;
 mod restart;
 mod share;
 mod shim;

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use mpsgate_api::{Activate, Call, Reply, Report, Terminate};
 use mpsgate_config::{Listen, Switch};
+use mpsgate_model::Verdict;
 use serde_json::json;
 
 use crate::grants::Cgroup;
@@ -16,6 +17,7 @@ use crate::harness::{
 use crate::kill::Client;
 use crate::kubelet::{MEM, OnNode};
 use crate::operator::settings;
+use crate::qualify::qualified;
 
 const PAGE: &str = include_str!("../../../../docs/metrics.md");
 const OPEN: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text; version=1.0.0\r\n\r\n";
@@ -137,6 +139,7 @@ fn every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served() {
     let kubelet = OnNode::start(&node);
     let daemon = node.start();
     kubelet.until(MEM, 45, 45);
+    qualified(&daemon, Verdict::Yes);
     kubelet.allocate(MEM, 0, 1);
     // Granted, refused, refused by the hook, started with a note.
     let cgroup = need!(Cgroup::new("metrics"));

@@ -151,7 +151,7 @@ fn what_no_process_of_the_card_uses_is_nobodys() {
 #[test]
 fn what_is_within_the_grant_and_its_tolerance_is_left_alone() {
     let mut node = Node::new(1);
-    node.config.policy.tolerance_mib = 100;
+    node.config.policy.tolerance_mib = mpsgate_config::Tolerance::Mib(100);
     let daemon = node.start();
     let mut web = need!(granted(&daemon, "web"));
     uses(&node, &[mps(web.init.pid(), 1124)]);

@@ -74,7 +74,8 @@ impl Node {
         let spread = self.spread;
         let need = Need { memory: layout.each, uid: call.uid, gpu, hints, spread };
         let pod = confirmed.map(|confirmed| confirmed.handed.pod.uid.as_str());
-        let mut candidates = self.candidates(pod);
+        let container = Some(call.key.container_id.as_str());
+        let mut candidates = self.candidates(pod, container);
         let mut chosen = choose_several(&candidates, &need, layout.cards);
         if chosen.is_err() && pod.is_some() {
             // Other pods' promises only make another card the better one.
@@ -156,7 +157,7 @@ impl Node {
                 "its grant is from before the node's schedule was switched",
             ));
         }
-        let candidates = self.candidates(None);
+        let candidates = self.candidates(None, None);
         let fits = |granted: &GrantedCard| {
             let gpu = GpuSelector::Uuid(granted.uuid.clone());
             let (memory, uid) = (grant.memory, grant.uid);
@@ -177,12 +178,17 @@ impl Node {
         grant.cards.iter().map(fits).collect()
     }
 
-    fn candidates(&self, pod: Option<&str>) -> Vec<Candidate<'_>> {
-        self.cards.iter().map(|card| self.candidate(card, pod)).collect()
+    fn candidates(&self, pod: Option<&str>, container: Option<&str>) -> Vec<Candidate<'_>> {
+        self.cards.iter().map(|card| self.candidate(card, pod, container)).collect()
     }
 
-    /// `pod` is the uid of the pod for which it is looked at.
-    fn candidate<'a>(&'a self, card: &'a Card, pod: Option<&str>) -> Candidate<'a> {
+    /// `pod` is the uid of the pod for which it is looked at, `container` the id of a new one.
+    fn candidate<'a>(
+        &'a self,
+        card: &'a Card,
+        pod: Option<&str>,
+        container: Option<&str>,
+    ) -> Candidate<'a> {
         let holders = self.ledger.on_card(&card.uuid).map(|entry| Holder {
             container: entry.grant.key.container_id.as_str(),
             memory: entry.grant.memory,
@@ -192,7 +198,7 @@ impl Node {
             uuid: &card.uuid,
             index: card.index,
             managed: card.managed.is_some(),
-            condition: self.condition(card),
+            condition: self.condition_for(card, container),
             memory: card.memory,
             promised: match pod {
                 None => self.ledger.promised(&card.uuid),

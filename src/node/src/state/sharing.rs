@@ -233,9 +233,11 @@ impl Node {
     }
 
     /// Why a card that could give memory does not.
-    pub fn fence(&self, card: &Card) -> Option<&Trouble> {
+    pub fn fence<'a>(&'a self, card: &'a Card) -> Option<&'a Trouble> {
         let yields = self.schedule.yields.as_ref().filter(|_| self.is_by_settings(card));
-        self.schedule.fence.as_ref().or(yields).filter(|_| card.managed.is_some())
+        let refusal = card.qualified.refusal.as_ref().filter(|_| self.under_mps());
+        let fence = self.schedule.fence.as_ref().or(yields).or(refusal);
+        fence.filter(|_| card.managed.is_some())
     }
 
     /// Whether a card takes grants.

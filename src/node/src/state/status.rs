@@ -4,6 +4,7 @@
 use mpsgate_api::{CardStatus, GateStatus, GrantStatus, Status};
 use mpsgate_model::ledger::{Entry, State};
 use mpsgate_model::{GpuUuid, Grant, GrantedCard, Guarantee, Mib};
+use mpsgate_policy::Conclusion;
 
 use super::Node;
 use crate::card::Card;
@@ -48,8 +49,10 @@ impl Node {
         let free = card.memory.saturating_sub(granted).saturating_sub(promised);
         let managed = card.managed.is_some();
         let clients = u32::try_from(self.ledger().on_card(&card.uuid).count()).unwrap_or(u32::MAX);
+        let asking = card.qualified.asking.is_some() && card.trouble().is_none();
         let (state, hint) = match (&card.lost, managed) {
             (None, false) => ("unmanaged", None),
+            (None, true) if asking => ("qualifying", None),
             _ => match (card.trouble(), self.fence(card)) {
                 (None, Some(fence)) => (fence.why.as_str(), Some(fence.hint.clone())),
                 (trouble, _) => (card.state(), trouble.map(|trouble| trouble.hint.clone())),
@@ -85,6 +88,13 @@ impl Node {
                 .as_ref()
                 .filter(|_| managed)
                 .map(|trouble| format!("{} ({})", trouble.why, trouble.hint)),
+            qualification: card.qualified.found.clone().filter(|_| managed),
+            failures: self
+                .under_mps()
+                .then(|| card.qualified.conclusion.failures.clone())
+                .filter(|_| managed)
+                .unwrap_or_default(),
+            qualify: card.qualified.conclusion.due.clone().filter(|_| managed && self.under_mps()),
         }
     }
 
@@ -105,16 +115,19 @@ impl Node {
         mps.default_limit_mib.max(largest.filter(|_| mps.default_limit_mib.is_some()))
     }
 
-    /// How firmly its limit holds now.
-    fn guarantee(&self, grant: &Grant) -> Guarantee {
+    /// How firmly its limit holds now, and what shows that.
+    fn guarantee(&self, grant: &Grant) -> (Guarantee, String) {
         let card = grant.cards.first().and_then(|card| self.card(&card.uuid));
         let watched = card.is_some_and(|card| card.watched.enforced && card.lost.is_none())
             && self.driver.trouble.is_none();
-        match grant.guarantee {
+        let now = match grant.guarantee {
             _ if self.held.contains(&grant.key) => Guarantee::Cgroup,
             Guarantee::Mps if watched => Guarantee::MpsWatchdog,
             recorded => recorded,
-        }
+        };
+        let unknown = Conclusion::default();
+        let concluded = card.map_or(&unknown, |card| &card.qualified.conclusion);
+        concluded.level(now, grant.has_door())
     }
 
     /// One line for each of its cards.
@@ -125,6 +138,7 @@ impl Node {
     fn status_on_card(&self, entry: &Entry, card: &GrantedCard) -> GrantStatus {
         let grant = &entry.grant;
         let broken = entry.broken_ms.is_some();
+        let (guarantee, proof) = self.guarantee(grant);
         let (state, pid, cgroup) = match &entry.state {
             State::Reserved { holder } => ("reserved", holder.pid, None),
             State::Active { init, cgroup } => {
@@ -145,7 +159,8 @@ impl Node {
             cgroup: cgroup.map(|cgroup| cgroup.path.clone()),
             used_mib: self.used(grant, &card.uuid).map(|used| used.0),
             cap_mib: self.cap(grant),
-            guarantee: self.guarantee(grant).as_str().to_owned(),
+            guarantee: guarantee.as_str().to_owned(),
+            proof,
             since_ms: entry.since_ms,
             hint: broken.then(|| BROKEN.to_owned()),
             broken_ms: entry.broken_ms,

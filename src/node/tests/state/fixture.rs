@@ -75,6 +75,7 @@ pub(crate) fn node() -> Node {
         shared_memory: None,
         watched: Watched::default(),
         unlimited: None,
+        qualified: Default::default(),
         gate: None,
         cap: Mib(0),
         mps: None,

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 
 use mpsgate_model::{Code, GpuSelector, Mib, Refusal};
 
-use super::{Candidate, Candidates, Holder, Need};
+use super::{Candidate, Candidates, Condition, Holder, Need};
 
 /// Holders that a refusal names for each card, and cards that it lists.
 const NAMED_HOLDERS: usize = 5;
@@ -46,7 +46,13 @@ pub(super) fn unfit(managed: &Candidates<'_, '_>) -> Refusal {
 }
 
 pub(super) fn unhealthy(large: &Candidates<'_, '_>) -> Refusal {
-    reasons(Code::GpuUnhealthy, large, Candidate::unhealthy, "no GPU can take grants now")
+    let not_yet = |card: &&Candidate<'_>| matches!(card.condition, Condition::NotReady { .. });
+    let code = if large.iter().all(|(_, card)| not_yet(card)) {
+        Code::GpuNotReady
+    } else {
+        Code::GpuUnhealthy
+    };
+    reasons(code, large, Candidate::unhealthy, "no GPU can take grants now")
 }
 
 /// A refusal that also names the cards which take no grants now: they might have had room.

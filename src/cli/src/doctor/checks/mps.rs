@@ -1,6 +1,8 @@
 //! MPS: its program, its control daemons, the mode of the cards.
 
+use mpsgate_api::CardStatus;
 use mpsgate_gpu::ComputeMode;
+use mpsgate_model::Verdict;
 use mpsgate_mps::{Maker, MpsState, Server, WedgeCause};
 
 use super::{Finding, fail, failed, ok, skip, warn};
@@ -230,6 +232,55 @@ pub(super) fn gate(facts: &Facts) -> Vec<Finding> {
         ));
     }
     if findings.is_empty() { vec![ok("no card has a gate yet")] } else { findings }
+}
+
+/// What the cards have answered to `mpsgate qualify`.
+pub(super) fn qualified(facts: &Facts) -> Vec<Finding> {
+    let Ok(status) = &facts.daemon else { return vec![skip("mpsgated does not tell")] };
+    if facts.shares() {
+        return vec![skip(WITHOUT)];
+    }
+    let managed = status.cards.iter().filter(|card| card.managed);
+    let findings: Vec<Finding> = managed.flat_map(|card| answers(card, status.simulated)).collect();
+    if findings.is_empty() {
+        vec![skip("no card is managed: mpsgate enable GPU")]
+    } else {
+        findings
+    }
+}
+
+fn answers(card: &CardStatus, is_simulated: bool) -> Vec<Finding> {
+    let ask = format!("mpsgate qualify {}", card.index);
+    let failing = card.failures.iter().map(|failure| {
+        let hint = format!(
+            "do not rely on it for containers that are not trusted; once the driver is another: {ask}"
+        );
+        fail(failure.as_str(), hint)
+    });
+    let mut findings: Vec<Finding> = failing.collect();
+    match &card.qualify {
+        _ if is_simulated && findings.is_empty() => {
+            findings.push(skip("not asked what holds on it: the GPU is simulated"));
+        }
+        Some(why) => findings.push(warn(
+            format!("what holds on it is not proven: {why}"),
+            format!("while it has no grants: {ask}"),
+        )),
+        None if findings.is_empty() => {
+            let answers = card.qualification.iter().flat_map(|found| &found.answers);
+            let open: Vec<&str> = answers
+                .filter(|answer| answer.verdict == Verdict::Unanswered)
+                .map(|answer| answer.question.name())
+                .collect();
+            findings.push(if open.is_empty() {
+                ok("every question was answered as expected")
+            } else {
+                warn(format!("could not be asked: {}", open.join(", ")), ask)
+            });
+        }
+        None => {}
+    }
+    findings.into_iter().map(|finding| finding.about(card.index)).collect()
 }
 
 pub(super) fn links(facts: &Facts) -> Vec<Finding> {

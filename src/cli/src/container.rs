@@ -1,4 +1,4 @@
-//! The bundle of a container that runs `mpsgate probe` on this node's own files.
+//! The bundle of a container of ours: it runs `mpsgate probe` on this node's own files.
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
@@ -16,69 +16,91 @@ const OF_THE_NODE: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib6
 const PROGRAM: &str = "/mpsgate";
 const LIBRARY: &str = "/libcuda.so";
 
-/// What to run.
+/// A container that asks for GPU memory.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Probe<'a> {
+pub(crate) struct Container<'a> {
     /// `mpsgate` itself.
-    pub(super) program: &'a Path,
+    pub(crate) program: &'a Path,
     /// As the annotation has it.
-    pub(super) memory: &'a str,
+    pub(crate) memory: &'a str,
     /// Index or UUID.
-    pub(super) gpu: Option<&'a str>,
+    pub(crate) gpu: Option<&'a str>,
     /// A name for the loader, or a file.
-    pub(super) library: &'a OsStr,
-    pub(super) json: bool,
+    pub(crate) library: &'a OsStr,
+    /// What its process is.
+    pub(crate) runs: Runs<'a>,
+}
+
+/// The process of a container of ours.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Runs<'a> {
+    /// `mpsgate probe` with these arguments, by a command that runs what follows it.
+    Probe { by: &'a [&'a str], args: &'a [&'a str] },
+    /// The same with a `/dev/shm` of its own.
+    OwnShm { args: &'a [&'a str] },
+    /// A shell's words, with a file of the node at its own path beside.
+    Shell { words: &'a str, file: &'a Path },
 }
 
 /// Goes with this value.
 #[derive(Debug)]
-pub(super) struct Bundle {
+pub(crate) struct Bundle {
     directory: TempDir,
 }
 
 impl Bundle {
     /// Below /run, where nobody but root may look into it and a reboot would take it away.
-    pub(super) fn write(probe: &Probe<'_>) -> io::Result<Self> {
+    pub(crate) fn write(container: &Container<'_>) -> io::Result<Self> {
         let directory = tempfile::Builder::new().prefix("mpsgate-probe.").tempdir_in("/run")?;
         std::fs::create_dir(directory.path().join("rootfs"))?;
         let present: Vec<_> =
             OF_THE_NODE.iter().copied().filter(|path| Path::new(path).is_dir()).collect();
         let mut file = std::fs::File::create_new(directory.path().join("config.json"))?;
-        file.write_all(&serde_json::to_vec(&spec(probe, &present))?)?;
+        file.write_all(&serde_json::to_vec(&spec(container, &present))?)?;
         Ok(Self { directory })
     }
 
-    pub(super) fn path(&self) -> String {
-        self.directory.path().to_string_lossy().into_owned()
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
     }
 }
 
 /// The host's IPC namespace and its /dev/shm, as `docker --ipc=host` gives them, no capability, no
 /// network.
-fn spec(probe: &Probe<'_>, present: &[&str]) -> Spec {
+fn spec(container: &Container<'_>, present: &[&str]) -> Spec {
     let read_only =
         |source: &str, to: &str| mount("bind", source, to, &["rbind", "ro", "nosuid", "nodev"]);
     let tmpfs = |to: &str, options: &[&str]| mount("tmpfs", "tmpfs", to, options);
     let mut mounts = vec![
         mount("proc", "proc", "/proc", &["nosuid", "noexec", "nodev"]),
         tmpfs("/dev", &["nosuid", "mode=755", "size=65536k"]),
-        mount("bind", "/dev/shm", "/dev/shm", &["rbind", "nosuid", "noexec", "nodev"]),
+        match container.runs {
+            Runs::OwnShm { .. } => tmpfs("/dev/shm", &["nosuid", "noexec", "nodev", "size=65536k"]),
+            _ => mount("bind", "/dev/shm", "/dev/shm", &["rbind", "nosuid", "noexec", "nodev"]),
+        },
         tmpfs("/tmp", &["nosuid", "nodev"]),
     ];
     mounts.extend(present.iter().map(|path| read_only(path, path)));
-    mounts.push(read_only(&probe.program.to_string_lossy(), PROGRAM));
-    let library = probe.library.to_string_lossy();
-    let mut args = vec![PROGRAM, "probe", "--library"];
+    mounts.push(read_only(&container.program.to_string_lossy(), PROGRAM));
+    let mut library = container.library.to_string_lossy();
     if Path::new(&*library).is_absolute() {
         mounts.push(read_only(&library, LIBRARY));
-        args.push(LIBRARY);
-    } else {
-        args.push(&library);
+        library = LIBRARY.into();
     }
-    if probe.json {
-        args.extend(["-o", "json"]);
-    }
-    let request = [("mpsgate.io/gpu-mem", Some(probe.memory)), ("mpsgate.io/gpu", probe.gpu)];
+    let probe = [PROGRAM, "probe", "--library", &library];
+    let args = match container.runs {
+        Runs::Probe { by, args } => [by, &probe, args].concat(),
+        Runs::OwnShm { args } => [&probe, args].concat(),
+        Runs::Shell { words, file } => {
+            let path = file.to_string_lossy();
+            if !present.iter().any(|above| file.starts_with(above)) {
+                mounts.push(read_only(&path, &path));
+            }
+            vec!["sh", "-c", words]
+        }
+    };
+    let request =
+        [("mpsgate.io/gpu-mem", Some(container.memory)), ("mpsgate.io/gpu", container.gpu)];
     let request = request.into_iter().filter_map(|(key, value)| Some((key.into(), value?.into())));
 
     // The crate's defaults are a shell with some capabilities: what is not for a probe is set anew.
@@ -122,10 +144,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_probe_has_nothing_of_the_crates_defaults() {
+    fn a_container_has_nothing_of_the_crates_defaults() {
         let (program, library) = (Path::new("/usr/bin/mpsgate"), OsStr::new("/x/libcuda.so"));
-        let probe = Probe { program, memory: "1Gi", gpu: None, library, json: true };
-        let spec = serde_json::to_value(spec(&probe, &["/usr"])).expect("it is a document");
+        let runs = Runs::Probe { by: &[], args: &["-o", "json"] };
+        let probe = Container { program, memory: "1Gi", gpu: None, library, runs };
+        let document =
+            |probe| serde_json::to_value(spec(&probe, &["/usr"])).expect("it is a document");
+        let spec = document(probe);
         let keys = |part: &str| -> Vec<String> {
             spec[part].as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect()
         };
@@ -134,5 +159,18 @@ mod tests {
         assert_eq!(keys("process"), ["terminal", "user", "args", "env", "cwd", "noNewPrivileges"]);
         assert_eq!(spec["mounts"].as_array().map(Vec::len), Some(7));
         assert_eq!(spec["linux"]["namespaces"].as_array().map(Vec::len), Some(4));
+        let args =
+            serde_json::json!(["/mpsgate", "probe", "--library", "/libcuda.so", "-o", "json"]);
+        assert_eq!(spec["process"]["args"], args);
+        let own_shm = document(Container { runs: Runs::OwnShm { args: &["--steps"] }, ..probe });
+        let shm = |spec: &serde_json::Value| {
+            let mounts = spec["mounts"].as_array().into_iter().flatten();
+            let there = mounts.filter(|mount| mount["destination"] == "/dev/shm");
+            there.map(|mount| mount["type"].clone()).collect::<Vec<_>>()
+        };
+        assert_eq!((shm(&spec), shm(&own_shm)), (vec!["bind".into()], vec!["tmpfs".into()]));
+        let file = Path::new("/elsewhere/control");
+        let shell = document(Container { runs: Runs::Shell { words: "true", file }, ..probe });
+        assert_eq!(shell["mounts"].as_array().map(Vec::len), Some(8));
     }
 }

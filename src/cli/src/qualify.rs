@@ -1,0 +1,141 @@
+//! `mpsgate qualify`: asks a card of this node what holds on it, before anything is promised.
+//!
+//! ```text
+//! mpsgated keeps the card free ─► containers through mpsgate-runtime, hook, gate and driver ─► answers
+//!          └── writes them, and draws the conclusions ◄────────────────────────────────────────┘
+//! ```
+
+mod client;
+mod questions;
+mod report;
+
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use mpsgate_api::{ApiError, Asking, Call, CardStatus, Qualify, Reply};
+use mpsgate_edge::{ExitCode, print};
+use mpsgate_model::{Answer, Question, Verdict};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use self::questions::{ALL, Asker};
+use crate::args::{AskArgs, EnableArgs, Output, QualifyArgs};
+use crate::error::RunProbeError;
+use crate::{CliError, daemon};
+
+pub(crate) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
+    let QualifyArgs { gpu, due: _, report, output, how, daemon } = args;
+    let Some(gpu) = gpu else { return ask_due(how, &daemon.socket) };
+    let (asking, answers) = ask(gpu, how, &daemon.socket)?;
+    print::answer(&match output {
+        _ if *report => report::page(&asking, &answers),
+        Output::Json => report::json(&asking, &answers)?,
+        Output::Text => report::text(&asking, &answers),
+    })?;
+    let fails = answers.iter().any(|answer| answer.verdict == Verdict::No);
+    Ok(if fails { ExitCode::No } else { ExitCode::Done })
+}
+
+/// A card that has just been handed over is asked, where it is to be and where there is a GPU. It
+/// is enabled whatever comes of that.
+pub(crate) fn after_enable(args: &EnableArgs) {
+    let EnableArgs { no_qualify, card, how } = args;
+    let socket = &card.daemon.socket;
+    let ask_it = || {
+        let status = daemon::status(socket)?;
+        let is_it = |one: &&CardStatus| one.uuid == card.gpu || one.index.to_string() == card.gpu;
+        if status.simulated {
+            print::note("not asked what holds on it: the GPU is simulated\n");
+        } else if status.cards.iter().find(is_it).is_some_and(|card| card.qualify.is_some()) {
+            let (asking, answers) = ask(&card.gpu, how, socket)?;
+            print::answer(&report::text(&asking, &answers))?;
+        }
+        Ok::<_, CliError>(())
+    };
+    if *no_qualify {
+        return;
+    }
+    if let Err(error) = ask_it() {
+        let hint = format!("hint: mpsgate qualify {}\n", card.gpu);
+        print::note(&format!("not asked what holds on it: {error}\n{hint}"));
+    }
+}
+
+/// One card after the other, as far as nobody uses them.
+fn ask_due(how: &AskArgs, socket: &Path) -> Result<ExitCode, CliError> {
+    let status = daemon::status(socket)?;
+    if status.simulated {
+        return Ok(ExitCode::Done);
+    }
+    let due = status.cards.iter().filter(|card| card.qualify.is_some());
+    for card in due.filter(|card| card.clients == 0 && card.promised_mib == 0) {
+        match ask(&card.uuid, how, socket) {
+            Ok((asking, answers)) => print::answer(&report::text(&asking, &answers))?,
+            Err(CliError::RunProbe(ended @ RunProbeError::Ended)) => return Err(ended.into()),
+            // Somebody was faster: another time.
+            Err(error) => print::note(&format!("GPU {} was not asked: {error}\n", card.index)),
+        }
+    }
+    Ok(ExitCode::Done)
+}
+
+/// Asks a card everything, and has mpsgated keep what it answered.
+fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>), CliError> {
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Signals)?;
+    }
+    let own = std::env::current_exe().map_err(RunProbeError::Own)?;
+    client::remove_leftovers(&how.program);
+    let asking = begin(gpu, socket)?;
+    print::progress(&format!(
+        "GPU {} is asked what holds on it; it takes no containers for up to {} s",
+        asking.card_index,
+        ALL.as_secs()
+    ));
+    let mut asker = Asker {
+        asking: &asking,
+        socket,
+        own: &own,
+        runtime: &how.program,
+        library: &how.library,
+        ended: &ended,
+        until: Instant::now() + ALL,
+        containers: Cell::new(0),
+        attached: None,
+    };
+    let mut answers = Vec::new();
+    for question in Question::ALL {
+        if ended.load(Ordering::Relaxed) {
+            break;
+        }
+        print::progress(&format!("  {}", question.text()));
+        answers.push(asker.ask(question));
+    }
+    // Whatever came of it, the card is opened; and half of the answers are none.
+    let is_broken_off = ended.load(Ordering::Relaxed);
+    let kept = end(&asking, if is_broken_off { &[] } else { &answers }, socket);
+    if is_broken_off {
+        return Err(RunProbeError::Ended.into());
+    }
+    kept?;
+    Ok((asking, answers))
+}
+
+fn begin(gpu: &str, socket: &Path) -> Result<Asking, CliError> {
+    let call = Call::Qualify(Qualify::Begin { gpu: gpu.to_owned() });
+    match daemon::ask(socket, call)? {
+        Reply::Asking { asking } => {
+            serde_json::from_str(&asking).map_err(|_| ApiError::Unexpected.into())
+        }
+        _ => Err(ApiError::Unexpected.into()),
+    }
+}
+
+fn end(asking: &Asking, answers: &[Answer], socket: &Path) -> Result<String, CliError> {
+    let answers = serde_json::to_string(answers).map_err(|_| ApiError::Unexpected)?;
+    let call = Call::Qualify(Qualify::End { id: asking.id.clone(), answers });
+    daemon::change(socket, call)
+}

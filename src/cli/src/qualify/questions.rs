@@ -1,0 +1,444 @@
+//! Each question: what is done on the card, and what its answer is.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use mpsgate_api::{Asking, CardStatus, GateStatus};
+use mpsgate_host::clock::now_ms;
+use mpsgate_model::{Answer, Question, Verdict};
+
+use super::client::{Client, Node, Silent};
+use crate::container::{Container, Runs};
+use crate::probe::Step;
+use crate::{CliError, daemon};
+
+/// For each question. Together they are done within [`ALL`].
+const LIMIT: Duration = Duration::from_secs(15);
+/// For all of them.
+pub(super) const ALL: Duration = Duration::from_secs(60);
+/// What the client has that is asked, and what its neighbour has in `bypass`.
+const GRANTED: u64 = 1024;
+const NEIGHBOURS: u64 = 2048;
+/// What `processes` looks for.
+const TAKEN: u64 = 256;
+/// For mpsgated to know: the watchdog looks each second, and a gate tells of its clients every
+/// five.
+const KNOWN: Duration = Duration::from_secs(7);
+/// Between two looks at mpsgated.
+const POLL: Duration = Duration::from_millis(200);
+/// `CUDA_ERROR_MAP_FAILED`: a client does not find the server's region in its `/dev/shm` (libcuda
+/// 535 and 550, measured).
+const MAP_FAILED: i32 = 205;
+/// `CUDA_ERROR_NO_DEVICE` and `CUDA_ERROR_INVALID_DEVICE`.
+const NO_DEVICE: i32 = 100;
+const INVALID_DEVICE: i32 = 101;
+const LIMIT_VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+const EXCLUSIVE: &str = "Exclusive_Process";
+
+/// Who asks a card.
+pub(super) struct Asker<'a> {
+    /// What mpsgated said.
+    pub(super) asking: &'a Asking,
+    /// mpsgated's.
+    pub(super) socket: &'a Path,
+    /// `mpsgate` itself.
+    pub(super) own: &'a Path,
+    /// mpsgate-runtime.
+    pub(super) runtime: &'a Path,
+    /// libcuda.
+    pub(super) library: &'a OsStr,
+    /// A signal has come.
+    pub(super) ended: &'a AtomicBool,
+    /// When all is over.
+    pub(super) until: Instant,
+    /// Containers so far: of their ids.
+    pub(super) containers: Cell<u32>,
+    /// What came of `attach`, which the others rest on.
+    pub(super) attached: Option<Attached>,
+}
+
+/// What came of a client's attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Attached {
+    Yes,
+    /// With what CUDA said, and its number of it.
+    No(String, Option<i32>),
+}
+
+/// What a question showed.
+struct Seen {
+    verdict: Verdict,
+    seen: String,
+    evidence: String,
+    mib: Option<u64>,
+}
+
+impl Seen {
+    fn new(verdict: Verdict, seen: impl Into<String>) -> Self {
+        Self { verdict, seen: seen.into(), evidence: String::new(), mib: None }
+    }
+
+    fn unanswered(why: impl Into<String>) -> Self {
+        Self::new(Verdict::Unanswered, why)
+    }
+
+    fn with(self, evidence: impl Into<String>) -> Self {
+        Self { evidence: evidence.into(), ..self }
+    }
+
+    /// More than was granted is none that holds.
+    fn memory(got: u64, evidence: impl Into<String>) -> Self {
+        let verdict = if got > 0 && got <= GRANTED { Verdict::Yes } else { Verdict::No };
+        let seen = match got {
+            0 => format!("a client with {GRANTED} MiB got nothing"),
+            _ => format!("a client with {GRANTED} MiB got {got}"),
+        };
+        Self { mib: Some(got), ..Self::new(verdict, seen).with(evidence) }
+    }
+}
+
+/// What a client that did not answer means.
+impl From<Silent> for Seen {
+    fn from(silent: Silent) -> Self {
+        match silent {
+            Silent::NotStarted(why) => Self::unanswered(format!("no container: {why}")),
+            Silent::Ended(why) => Self::new(Verdict::No, format!("the client ended: {why}")),
+            Silent::Hung => {
+                Self::new(Verdict::No, format!("no answer within {} s", LIMIT.as_secs()))
+            }
+            Silent::Signal => Self::unanswered("it was broken off"),
+        }
+    }
+}
+
+impl<'a> Asker<'a> {
+    /// Asks one question.
+    pub(super) fn ask(&mut self, question: Question) -> Answer {
+        let begun = Instant::now();
+        let deadline = (begun + LIMIT).min(self.until);
+        let seen = if begun >= self.until {
+            Seen::unanswered("no time was left")
+        } else {
+            self.put(question, deadline).unwrap_or_else(Seen::from)
+        };
+        Answer {
+            question,
+            expected: question.expected().to_owned(),
+            seen: seen.seen,
+            verdict: seen.verdict,
+            evidence: seen.evidence,
+            mib: seen.mib,
+            granted_mib: Some(GRANTED),
+            took_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            at_ms: now_ms(),
+        }
+    }
+
+    fn put(&mut self, question: Question, deadline: Instant) -> Result<Seen, Silent> {
+        match question {
+            Question::Attach => self.attach(deadline),
+            Question::Commands => self.commands(deadline),
+            Question::OwnShm => self.own_shm(deadline),
+            _ if self.attached != Some(Attached::Yes) => {
+                Ok(Seen::unanswered("no CUDA client attaches: see attach"))
+            }
+            Question::Limit => self.limit(deadline),
+            Question::Bypass => self.bypass(deadline),
+            Question::Processes => self.processes(deadline),
+            Question::Detour => self.detour(deadline),
+        }
+    }
+
+    fn attach(&mut self, deadline: Instant) -> Result<Seen, Silent> {
+        let before = self.gate().map_or(0, |gate| gate.handed_over);
+        let mut client = self.client(GRANTED, &[], deadline)?;
+        let (context, attached) = context(&mut client)?;
+        drop(client);
+        let verdict = match &attached {
+            Attached::No(..) if context.no_library => {
+                Seen::unanswered(format!("no libcuda: {}", said(&context)))
+            }
+            Attached::Yes if context.mps_client == Some(false) => {
+                Seen::new(Verdict::No, "a context past MPS: CUDA says that it is no MPS client")
+            }
+            Attached::Yes => Seen::new(Verdict::Yes, "a context, of an MPS client"),
+            // Without a GPU its server can only turn it away.
+            Attached::No(why, _)
+                if self.asking.subject.simulated
+                    && self.tells(deadline, |now| now.handed_over > before) =>
+            {
+                Seen::unanswered(format!(
+                    "no GPU: its client reached the MPS server through its door, and CUDA said: {why}"
+                ))
+            }
+            Attached::No(why, _) => Seen::new(Verdict::No, why.as_str()),
+        };
+        self.attached = Some(attached);
+        Ok(verdict)
+    }
+
+    /// Whether the card's gate tells so, as it does some moments later.
+    fn tells(&self, deadline: Instant, so: impl Fn(&GateStatus) -> bool) -> bool {
+        let deadline = deadline.min(Instant::now() + KNOWN);
+        while Instant::now() < deadline {
+            if self.gate().as_ref().is_some_and(&so) {
+                return true;
+            }
+            std::thread::sleep(POLL);
+        }
+        false
+    }
+
+    fn commands(&mut self, deadline: Instant) -> Result<Seen, Silent> {
+        let channel = daemon::status(self.socket).map(|status| status.channel).unwrap_or_default();
+        if !matches!(channel.as_str(), "auto" | "gate") {
+            let why = format!("containers have no door with mps.channel = \"{channel}\"");
+            return Ok(Seen::unanswered(why));
+        }
+        // One that has told nothing yet has ended nobody.
+        let before = self.gate().unwrap_or_default();
+        let control = self.asking.control.clone();
+        // A command that each control daemon answers with a number, whatever runs.
+        let words = format!(
+            "echo get_default_active_thread_percentage | timeout 5 '{}'; echo \"exit status $?\"",
+            control.display()
+        );
+        let runs = Runs::Shell { words: &words, file: &control };
+        let client = self.container(GRANTED, runs, deadline)?;
+        let said = client.all()?;
+        let said = said.trim().replace('\n', " | ");
+        let ended = |gate: &GateStatus| gate.ended.get("word").copied().unwrap_or_default();
+        let number = |word: &str| word.parse::<f64>().is_ok();
+        let answer = said.split(" | ").find(|line| number(line.trim()));
+        Ok(match answer {
+            Some(answer) => {
+                Seen::new(Verdict::No, format!("the control daemon answered {}", answer.trim()))
+            }
+            None if said.contains("exit status 127") || !said.contains("exit status") => {
+                Seen::unanswered("the control program does not run in a container")
+            }
+            // Else it may not have come so far.
+            None if self.tells(deadline, |now| ended(now) > ended(&before)) => {
+                Seen::new(Verdict::Yes, "no answer, and the gate ended the client for its word")
+            }
+            None => Seen::unanswered("no answer, and the gate tells of no client that said it"),
+        }
+        .with(said))
+    }
+
+    fn own_shm(&mut self, deadline: Instant) -> Result<Seen, Silent> {
+        let mut client = self.container(GRANTED, Runs::OwnShm { args: &["--steps"] }, deadline)?;
+        let (context, attached) = context(&mut client)?;
+        Ok(match (&attached, &self.attached) {
+            (Attached::Yes, _) => Seen::new(Verdict::Yes, "a context"),
+            _ if context.no_library => Seen::unanswered(format!("no libcuda: {}", said(&context))),
+            (Attached::No(why, Some(MAP_FAILED)), _)
+            | (Attached::No(why, _), Some(Attached::Yes)) => Seen::new(Verdict::No, why.as_str()),
+            (Attached::No(why, code), Some(Attached::No(_, other))) if code == other => {
+                Seen::unanswered(format!("as far as with the server's own: {why}"))
+            }
+            (Attached::No(why, _), _) => Seen::unanswered(why.as_str()),
+        })
+    }
+
+    fn limit(&mut self, deadline: Instant) -> Result<Seen, Silent> {
+        let mut client = self.client(GRANTED, &[], deadline)?;
+        let got = fill(&mut client, &["attach", "context", "fill"])?;
+        Ok(match got {
+            Ok(mib) => Seen::memory(mib, "as its container's grant has it"),
+            Err(why) => Seen::new(Verdict::No, why),
+        })
+    }
+
+    /// The worst of all that a client can do with its environment, beside a neighbour that has
+    /// more.
+    fn bypass(&mut self, deadline: Instant) -> Result<Seen, Silent> {
+        let raised = format!("{LIMIT_VARIABLE}=0=1024G");
+        let invisible = format!("{LIMIT_VARIABLE}=0=1024G,9=1024G");
+        let mut worst = 0;
+        let mut evidence = Vec::new();
+        let mut neighbour = self.client(NEIGHBOURS, &[], deadline)?;
+        let (_, attached) = context(&mut neighbour)?;
+        if let Attached::No(why, _) = attached {
+            return Ok(Seen::unanswered(format!("a neighbour did not attach: {why}")));
+        }
+        for (name, by) in [
+            ("unset", ["env", "-u", LIMIT_VARIABLE].as_slice()),
+            ("raised", &["env", &raised]),
+            ("naming a GPU that is not there", &["env", &invisible]),
+        ] {
+            let mut client = self.client(GRANTED, by, deadline)?;
+            let got = fill(&mut client, &["attach", "context", "fill"])?;
+            worst = worst.max(*got.as_ref().unwrap_or(&0));
+            evidence.push(format!("{name}: {}", mib_or_why(got)));
+        }
+        drop(neighbour);
+        // It attaches first, then a larger neighbour does, and only then it makes its contexts.
+        let mut client = self.client(GRANTED, &["env", "-u", LIMIT_VARIABLE], deadline)?;
+        let first = client.step("attach")?;
+        let mut neighbour = self.client(NEIGHBOURS, &[], deadline)?;
+        context(&mut neighbour)?;
+        let got = match first.error {
+            Some(why) => Err(why),
+            None => fill(&mut client, &["context", "fill"])?,
+        };
+        worst = worst.max(*got.as_ref().unwrap_or(&0));
+        let has_context = got.is_ok();
+        evidence.push(format!("attached before a larger one: {}", mib_or_why(got)));
+        if has_context {
+            let got = fill(&mut client, &["second", "fill"])?;
+            worst = worst.max(*got.as_ref().unwrap_or(&0));
+            evidence.push(format!("with a second context: {}", mib_or_why(got)));
+        }
+        let evidence = evidence.join("; ");
+        Ok(match worst {
+            0 => Seen::unanswered("no client got any memory").with(evidence),
+            mib => Seen::memory(mib, evidence),
+        })
+    }
+
+    fn processes(&mut self, deadline: Instant) -> Result<Seen, Silent> {
+        let mut client = self.client(GRANTED, &[], deadline)?;
+        let (_, attached) = context(&mut client)?;
+        if let Attached::No(why, _) = attached {
+            return Ok(Seen::new(Verdict::No, why));
+        }
+        let Some(idle) = self.used(client.id(), 1, deadline) else {
+            return Ok(Seen::new(Verdict::No, "nothing of an idle client").with(self.unwatched()));
+        };
+        let taken = client.step(&format!("take {TAKEN}"))?;
+        if let Some(why) = taken.error {
+            return Ok(Seen::new(Verdict::No, why));
+        }
+        // In two figures a client's own memory may have changed a little.
+        let least = idle + TAKEN - TAKEN / 8;
+        Ok(match self.used(client.id(), least, deadline) {
+            Some(then) => Seen {
+                mib: Some(idle),
+                ..Seen::new(Verdict::Yes, format!("{idle} MiB idle, {then} with {TAKEN} taken"))
+            },
+            None => {
+                Seen::new(Verdict::No, format!("{idle} MiB idle, and no more with {TAKEN} taken"))
+                    .with(self.unwatched())
+            }
+        })
+    }
+
+    fn detour(&mut self, deadline: Instant) -> Result<Seen, Silent> {
+        if self.asking.subject.simulated {
+            return Ok(Seen::unanswered("no GPU: the card is simulated"));
+        }
+        let mode = self.card().map(|card| card.compute_mode).unwrap_or_default();
+        if mode != EXCLUSIVE {
+            return Ok(Seen::unanswered(format!("its compute mode is {mode}, not {EXCLUSIVE}")));
+        }
+        let mut client = self.client(GRANTED, &[], deadline)?;
+        let (_, attached) = context(&mut client)?;
+        if let Attached::No(why, _) = attached {
+            return Ok(Seen::unanswered(format!("its client did not attach: {why}")));
+        }
+        let mut command = Command::new(self.own);
+        command.args(["probe", "--steps", "--library"]).arg(self.library).env_clear();
+        command.env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
+        command.env("CUDA_VISIBLE_DEVICES", self.asking.subject.card.as_str());
+        let mut beside = Client::beside(self.node(), command, deadline)?;
+        let (step, past) = context(&mut beside)?;
+        Ok(match past {
+            Attached::Yes => Seen::new(Verdict::No, "it got the card"),
+            Attached::No(why, Some(NO_DEVICE | INVALID_DEVICE)) => {
+                Seen::unanswered(format!("it does not see the card: {why}"))
+            }
+            Attached::No(why, _) if step.no_library => Seen::unanswered(why),
+            Attached::No(why, _) => Seen::new(Verdict::Yes, why),
+        })
+    }
+
+    /// What mpsgated sees of a container's memory, once it is at least so much.
+    fn used(&self, id: &str, least: u64, deadline: Instant) -> Option<u64> {
+        let deadline = deadline.min(Instant::now() + KNOWN);
+        while Instant::now() < deadline {
+            let status = daemon::status(self.socket).ok()?;
+            let grant = status.grants.iter().find(|grant| grant.container_id == id);
+            if let Some(used) = grant.and_then(|grant| grant.used_mib).filter(|mib| *mib >= least) {
+                return Some(used);
+            }
+            std::thread::sleep(POLL);
+        }
+        None
+    }
+
+    fn unwatched(&self) -> String {
+        self.card().and_then(|card| card.unwatched).unwrap_or_default()
+    }
+
+    fn gate(&self) -> Option<GateStatus> {
+        self.card()?.gate
+    }
+
+    fn card(&self) -> Option<CardStatus> {
+        let status: Result<_, CliError> = daemon::status(self.socket);
+        let mut cards = status.ok()?.cards.into_iter();
+        cards.find(|card| card.uuid == self.asking.subject.card.as_str())
+    }
+
+    fn node(&self) -> Node<'a> {
+        Node { runtime: self.runtime, ended: self.ended }
+    }
+
+    /// A client in a container with so much of the card, started by a command of the node.
+    fn client(&self, mib: u64, by: &[&str], deadline: Instant) -> Result<Client<'a>, Silent> {
+        self.container(mib, Runs::Probe { by, args: &["--steps"] }, deadline)
+    }
+
+    fn container(&self, mib: u64, runs: Runs<'_>, deadline: Instant) -> Result<Client<'a>, Silent> {
+        let number = self.containers.get();
+        self.containers.set(number + 1);
+        let container = Container {
+            program: self.own,
+            memory: &format!("{mib}Mi"),
+            gpu: Some(self.asking.subject.card.as_str()),
+            library: self.library,
+            runs,
+        };
+        let id = format!("{}-{number}", self.asking.id);
+        Client::start(self.node(), id, &container, deadline)
+    }
+}
+
+/// Attaches and makes a context.
+fn context(client: &mut Client<'_>) -> Result<(Step, Attached), Silent> {
+    let mut step = client.step("attach")?;
+    if step.error.is_none() {
+        step = client.step("context")?;
+    }
+    let attached = match &step.error {
+        None => Attached::Yes,
+        Some(why) => Attached::No(why.clone(), step.code),
+    };
+    Ok((step, attached))
+}
+
+/// What it has after these steps, or what CUDA said no with.
+fn fill(client: &mut Client<'_>, steps: &[&str]) -> Result<Result<u64, String>, Silent> {
+    let mut got = 0;
+    for step in steps {
+        let step = client.step(step)?;
+        if let Some(why) = step.error {
+            return Ok(Err(why));
+        }
+        got = step.allocated_mib;
+    }
+    Ok(Ok(got))
+}
+
+fn said(step: &Step) -> String {
+    step.error.clone().unwrap_or_default()
+}
+
+fn mib_or_why(got: Result<u64, String>) -> String {
+    got.map_or_else(|why| why, |mib| format!("{mib} MiB"))
+}

@@ -1,0 +1,157 @@
+//! `mpsgate qualify`: keeps a card free for the containers that ask it, and keeps what it answered.
+//!
+//! ```text
+//!   begin: ready, no grants, nobody else's processes ─► others wait ─► end: answers written ─► open
+//!                                                          └─ nobody came in time ─► open
+//! ```
+//!
+//! Nothing of it is on disk before the end: an mpsgated that is killed meanwhile knows nothing of
+//! it, and the answers are refused.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use mpsgate_api::{Asking, Qualify, Reply};
+use mpsgate_model::{Answer, Code, Qualification, Refusal, Subject};
+use mpsgate_oci::runtime_log::rfc3339;
+
+use super::{Answer as ToCaller, done};
+use crate::daemon::Daemon;
+use crate::handover::{Told, in_use, not_written};
+use crate::line::Line;
+use crate::{DaemonError, qualification, snapshot};
+
+/// For how long a card is kept. Whoever asks is done in 60 s.
+const KEPT: Duration = Duration::from_secs(90);
+
+/// Begins or ends asking a card.
+pub(crate) async fn qualify(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    call: &Qualify,
+) -> Result<ToCaller, DaemonError> {
+    let mut told = Told::Caller(line);
+    let _turn = told.turn(daemon).await;
+    match call {
+        Qualify::Begin { gpu } => begin(daemon, &mut told, gpu).await,
+        Qualify::End { id, answers } => end(daemon, id, answers).await,
+    }
+}
+
+async fn begin(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+    gpu: &str,
+) -> Result<ToCaller, DaemonError> {
+    let random = match daemon.blocking("make an id", |_| random_id()).await? {
+        Ok(random) => random,
+        Err(error) => {
+            let why = format!("there are no random numbers: {error}");
+            let hint = "ls -l /dev/urandom";
+            return Ok(Err(Refusal::new(Code::GpuUnhealthy, why, hint)));
+        }
+    };
+    let id = format!("mpsgate-qualify-{random}");
+    let until = rfc3339(SystemTime::now() + KEPT);
+    // From here on nobody else is let in: what is looked at now stays so.
+    let begun = {
+        let mut node = daemon.node();
+        node.begin_asking(gpu, &id, &until).and_then(|subject| {
+            let card = node.find_card(gpu)?;
+            Ok((subject, node.card_id(card), card.index))
+        })
+    };
+    let (subject, card, card_index) = match begun {
+        Ok(begun) => begun,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    daemon.tell_change();
+    snapshot::publish(daemon);
+    if let Some(refusal) = in_use(daemon, told, &card).await? {
+        over(daemon, &id);
+        return Ok(Err(refusal));
+    }
+    let expiring = (Arc::clone(daemon), id.clone());
+    daemon.spawn(format!("end of {id}"), async move {
+        let (daemon, id) = expiring;
+        tokio::time::sleep(KEPT).await;
+        if over(&daemon, &id).is_some() {
+            log::error!(id = id.as_str(); "a card was asked, and nobody said what it answered");
+        }
+        Ok(())
+    });
+    log::info!(uuid = card.uuid.as_str(), id = id.as_str(); "card is being asked");
+    let control = daemon.settings.now().mps.control.clone();
+    let asking = Asking { id, subject, card_index, control, seconds: KEPT.as_secs() };
+    Ok(serde_json::to_string(&asking).map(|asking| Reply::Asking { asking }).map_err(|error| {
+        let why = format!("the answer cannot be written: {error}");
+        Refusal::new(Code::DaemonVersion, why, "journalctl -u mpsgated -n 50")
+    }))
+}
+
+async fn end(daemon: &Arc<Daemon>, id: &str, answers: &str) -> Result<ToCaller, DaemonError> {
+    let refused = |why: &str, hint: &str| Ok(Err(Refusal::new(Code::GpuNotReady, why, hint)));
+    let Some(subject) = over(daemon, id) else {
+        return refused(
+            "no card is being asked by that name any more: mpsgated was restarted, or it took too long",
+            "mpsgate qualify asks again",
+        );
+    };
+    let answers: Vec<Answer> = match serde_json::from_str(answers) {
+        Ok(answers) => answers,
+        Err(error) => {
+            let why = format!("the answers cannot be read: {error}");
+            return refused(&why, "use the mpsgate of the same package as mpsgated");
+        }
+    };
+    if answers.is_empty() {
+        return Ok(done(String::new()));
+    }
+    let now = {
+        let node = daemon.node();
+        node.card(&subject.card).map(|card| node.subject(card))
+    };
+    if now.as_ref() != Some(&subject) {
+        return refused(
+            "the driver, its control program or the card is another one than at the beginning",
+            "mpsgate qualify asks again",
+        );
+    }
+    let older = daemon.node().card(&subject.card).and_then(|card| card.qualified.found.clone());
+    let asked = Qualification::new(subject, answers);
+    let Some(found) = asked.beside(older.as_ref()) else {
+        return Ok(done("nothing could be asked; the answers of before stay in force".to_owned()));
+    };
+    let (kept, directory) = (found.clone(), daemon.paths.qualification());
+    let store = move |_: &_| qualification::store(&directory, &kept);
+    if let Err(error) = daemon.blocking("write answers", store).await? {
+        return Ok(Err(not_written(daemon, &daemon.paths.qualification(), &error)));
+    }
+    let card = found.subject.card.clone();
+    {
+        let mut node = daemon.node();
+        node.set_answers(&card, Ok(Some(found)));
+        node.conclude();
+    }
+    snapshot::publish(daemon);
+    daemon.tell_change();
+    log::info!(uuid = card.as_str(); "card was asked, and its answers count");
+    Ok(done(format!("the answers of {card} count from now on")))
+}
+
+/// Opens the card again; of what it was asked, where it still was.
+fn over(daemon: &Daemon, id: &str) -> Option<Subject> {
+    let subject = daemon.node().end_asking(id);
+    if subject.is_some() {
+        snapshot::publish(daemon);
+        daemon.tell_change();
+    }
+    subject
+}
+
+/// 64 bits in hexadecimal.
+fn random_id() -> std::io::Result<String> {
+    let mut bytes = [0_u8; 8];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
+}

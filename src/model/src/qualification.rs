@@ -1,0 +1,302 @@
+//! What a node has shown of a card: the questions, the answers, and of what they were asked.
+//!
+//! The list of all questions is the file `questions`; those of its stage `qualify` are asked by
+//! `mpsgate qualify` on the node that has the card, the others by `tests/gpu/run`.
+
+use mpsgate_host::format::{self, FormatError};
+use serde::{Deserialize, Serialize};
+
+use crate::GpuUuid;
+
+/// Rises when a question asks something else, so that it is asked anew.
+pub const QUESTIONS: u32 = 1;
+/// Of a card's file.
+const FORMAT: u32 = 1;
+/// Text of an answer: characters.
+const LONGEST: usize = 600;
+const LIST: &str = include_str!("questions");
+
+/// What `mpsgate qualify` asks, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Question {
+    /// Does a CUDA client attach through its container's door?
+    Attach,
+    /// Does a door take commands of the control daemon?
+    Commands,
+    /// Does a client with a `/dev/shm` of its own attach? Its IPC namespace is the host's: a
+    /// container with another is refused before it could be asked, and to libcuda 535 and 550 it
+    /// is nothing (measured).
+    OwnShm,
+    /// Does the limit hold?
+    Limit,
+    /// Does it hold for a client that does all it can against it?
+    Bypass,
+    /// Does NVML tell what each process uses?
+    Processes,
+    /// Does a process past MPS get the card?
+    Detour,
+}
+
+impl Question {
+    /// Every one, in the order in which they are asked.
+    pub const ALL: [Self; 7] = [
+        Self::Attach,
+        Self::Commands,
+        Self::OwnShm,
+        Self::Limit,
+        Self::Bypass,
+        Self::Processes,
+        Self::Detour,
+    ];
+
+    /// Its name in the list, files and reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Attach => "attach",
+            Self::Commands => "commands",
+            Self::OwnShm => "own-shm",
+            Self::Limit => "limit",
+            Self::Bypass => "bypass",
+            Self::Processes => "processes",
+            Self::Detour => "detour",
+        }
+    }
+
+    /// The question, for people.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        self.field(3)
+    }
+
+    /// What is seen where all is well.
+    #[must_use]
+    pub fn expected(self) -> &'static str {
+        self.field(4)
+    }
+
+    fn field(self, number: usize) -> &'static str {
+        let rows = LIST.lines().map(|line| line.splitn(5, " | "));
+        let mut own = rows.filter(|row| row.clone().take(2).eq(["qualify", self.name()]));
+        own.next().and_then(|mut row| row.nth(number)).unwrap_or_default().trim()
+    }
+}
+
+/// What came of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// What is expected was seen.
+    Yes,
+    /// Something else was seen, or the question hung.
+    No,
+    /// It could not be asked.
+    Unanswered,
+}
+
+impl Verdict {
+    /// The word in files and reports.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::No => "no",
+            Self::Unanswered => "unanswered",
+        }
+    }
+}
+
+/// The answer to one question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Which.
+    pub question: Question,
+    /// What is seen where all is well.
+    pub expected: String,
+    /// What was seen, or why it was not asked.
+    pub seen: String,
+    /// What came of it.
+    pub verdict: Verdict,
+    /// What shows it: figures and messages.
+    pub evidence: String,
+    /// The figure that others follow from, in MiB: what a client got (`limit`, `bypass`), or what
+    /// NVML says of an idle one (`processes`).
+    pub mib: Option<u64>,
+    /// What the client's container had been granted, in MiB.
+    pub granted_mib: Option<u64>,
+    /// How long it took, in milliseconds.
+    pub took_ms: u64,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+impl Answer {
+    /// Its texts cut to a length that a status can carry.
+    #[must_use]
+    pub fn cut(mut self) -> Self {
+        for text in [&mut self.expected, &mut self.seen, &mut self.evidence] {
+            if let Some((at, _)) = text.char_indices().nth(LONGEST) {
+                text.truncate(at);
+                text.push('…');
+            }
+        }
+        self
+    }
+}
+
+/// Of what it was asked. Where one of these is another today, it should be asked again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    /// The card.
+    pub card: GpuUuid,
+    /// The driver's version, as NVML names it.
+    pub driver: String,
+    /// The control program: size and time of its file, or why they cannot be read.
+    pub control: String,
+    /// [`QUESTIONS`] of whoever asked.
+    pub questions: u32,
+    /// The card is simulated: nothing of it is proven by an answer.
+    pub simulated: bool,
+}
+
+/// All answers of a card.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Qualification {
+    /// Of the file.
+    format: u32,
+    /// Of what it was asked.
+    pub subject: Subject,
+    /// At most one for each question.
+    pub answers: Vec<Answer>,
+}
+
+impl Qualification {
+    /// Of answers that have just been given.
+    #[must_use]
+    pub fn new(subject: Subject, answers: Vec<Answer>) -> Self {
+        Self { format: FORMAT, subject, answers: answers.into_iter().map(Answer::cut).collect() }
+    }
+
+    /// What a file holds.
+    ///
+    /// # Errors
+    /// Where it is torn, of a newer mpsgate, or has two answers to a question.
+    pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+        let found: Self = format::read(bytes, FORMAT)?;
+        let mut asked: Vec<Question> = found.answers.iter().map(|answer| answer.question).collect();
+        asked.sort_unstable();
+        if asked.windows(2).any(|pair| matches!(pair, [one, other] if one == other)) {
+            let twice = serde::de::Error::custom("it answers a question twice");
+            return Err(FormatError::Content(twice));
+        }
+        Ok(found)
+    }
+
+    /// With the answers of `older` to what could not be asked now: what was seen stays so. `None`
+    /// where nothing could be asked and older answers are there.
+    #[must_use]
+    pub fn beside(mut self, older: Option<&Self>) -> Option<Self> {
+        let Some(older) = older else { return Some(self) };
+        let is_open = |answer: &Answer| answer.verdict == Verdict::Unanswered;
+        if older.subject != self.subject {
+            return (!self.answers.iter().all(is_open)).then_some(self);
+        }
+        for answer in self.answers.iter_mut().filter(|answer| is_open(answer)) {
+            if let Some(seen) = older.answer(answer.question) {
+                answer.clone_from(seen);
+            }
+        }
+        Some(self)
+    }
+
+    /// The answer to a question.
+    #[must_use]
+    pub fn answer(&self, question: Question) -> Option<&Answer> {
+        self.answers.iter().find(|answer| answer.question == question)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+    use crate::example_gpu;
+
+    fn subject() -> Subject {
+        Subject {
+            card: example_gpu(0),
+            driver: "550.163.01".to_owned(),
+            control: "71696 bytes".to_owned(),
+            questions: QUESTIONS,
+            simulated: false,
+        }
+    }
+
+    fn answer(question: Question) -> Answer {
+        Answer {
+            question,
+            expected: question.expected().to_owned(),
+            seen: "x".repeat(2000),
+            verdict: Verdict::Yes,
+            evidence: String::new(),
+            mib: Some(1024),
+            granted_mib: Some(1024),
+            took_ms: 7,
+            at_ms: 8,
+        }
+    }
+
+    #[test]
+    fn each_question_stands_in_the_list_and_each_of_the_stage_is_known() {
+        for question in Question::ALL {
+            assert!(question.text().len() > 20, "{question:?}");
+            assert!(!question.expected().is_empty(), "{question:?}");
+        }
+        let rows = LIST.lines().filter_map(|line| line.strip_prefix("qualify | "));
+        let names: Vec<&str> = rows.map(|row| row.split(" | ").next().unwrap()).collect();
+        assert_eq!(names, Question::ALL.map(Question::name));
+        let written = Question::ALL.map(|question| serde_json::to_value(question).unwrap());
+        assert_eq!(written, Question::ALL.map(|question| serde_json::Value::from(question.name())));
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written_and_long_texts_are_cut() {
+        let made = Qualification::new(subject(), vec![answer(Question::Limit)]);
+        let read = Qualification::parse(&serde_json::to_vec(&made).unwrap()).unwrap();
+        assert_eq!(read, made);
+        assert_eq!(read.answer(Question::Limit).unwrap().seen.chars().count(), LONGEST + 1);
+        assert!(read.answer(Question::Attach).is_none());
+    }
+
+    #[test]
+    fn what_could_not_be_asked_leaves_what_was_seen() {
+        let of = |verdict, driver: &str| {
+            let subject = Subject { driver: driver.to_owned(), ..subject() };
+            let limit = Answer { verdict, ..answer(Question::Limit) };
+            let attach = answer(Question::Attach);
+            let attach = Answer { verdict: Verdict::Unanswered, ..attach };
+            Qualification::new(subject, vec![attach, limit])
+        };
+        let (yes, open) = (of(Verdict::Yes, "550"), of(Verdict::Unanswered, "550"));
+        assert_eq!(open.clone().beside(None), Some(open.clone()));
+        assert_eq!(open.clone().beside(Some(&yes)), Some(yes.clone()));
+        assert_eq!(of(Verdict::No, "550").beside(Some(&yes)), Some(of(Verdict::No, "550")));
+        // Of another driver there is nothing to go on with: all of it, or what was there before.
+        assert_eq!(of(Verdict::Unanswered, "580").beside(Some(&yes)), None);
+        assert_eq!(of(Verdict::No, "580").beside(Some(&yes)), Some(of(Verdict::No, "580")));
+    }
+
+    #[test]
+    fn what_is_torn_newer_or_contradicts_itself_is_no_qualification() {
+        let two = vec![answer(Question::Limit), answer(Question::Limit)];
+        let twice = serde_json::to_vec(&Qualification::new(subject(), two)).unwrap();
+        assert!(Qualification::parse(&twice).unwrap_err().to_string().contains("twice"));
+        assert!(Qualification::parse(twice.get(..40).unwrap()).is_err());
+        let newer = br#"{"format":2,"answers":{}}"#;
+        assert!(Qualification::parse(newer).unwrap_err().to_string().contains("format 2"));
+        for text in ["", "[]", "{}", r#"{"format":1}"#] {
+            assert!(Qualification::parse(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What cards were asked: who may ask, what follows from the answers, and what others are told
+//! meanwhile.
+
+use mpsgate_model::{Code, GpuUuid, QUESTIONS, Qualification, Refusal, Subject};
+use mpsgate_policy::{Condition, SharedMemory, conclude};
+
+use super::Node;
+use crate::card::{Asking, Card, Trouble};
+
+impl Node {
+    /// Of what a card would be asked today.
+    pub fn subject(&self, card: &Card) -> Subject {
+        Subject {
+            card: card.uuid.clone(),
+            driver: self.driver.version.clone().unwrap_or_default(),
+            control: self.driver.control.clone(),
+            questions: QUESTIONS,
+            simulated: self.driver.simulated,
+        }
+    }
+
+    /// Draws the conclusions anew: answers have come, or the driver is another.
+    pub fn conclude(&mut self) {
+        let subjects: Vec<Subject> = self.cards.iter().map(|card| self.subject(card)).collect();
+        for (card, now) in self.cards.iter_mut().zip(subjects) {
+            let mut conclusion = conclude(card.qualified.found.as_ref(), &now);
+            if let Some(why) = &card.qualified.unreadable {
+                conclusion.due = Some(format!("its answers cannot be read: {why}"));
+            }
+            let index = card.index;
+            let refusal = conclusion.refusal.clone().map(|why| {
+                Trouble::new(
+                    why,
+                    format!(
+                        "ask again: mpsgate qualify {index}; or let containers have the control daemon's own \
+                         socket: mps.channel = \"control\" in /etc/mpsgate/config.toml"
+                    ),
+                )
+            });
+            card.qualified.refusal = refusal;
+            card.qualified.conclusion = conclusion;
+        }
+    }
+
+    /// Whether a card takes a grant of a container; while it is asked, only those that ask.
+    pub(super) fn condition_for<'a>(
+        &'a self,
+        card: &'a Card,
+        container: Option<&str>,
+    ) -> Condition<'a> {
+        let condition = self.condition(card);
+        let Some(asking) = &card.qualified.asking else { return condition };
+        let asks = container.is_some_and(|id| id.starts_with(&asking.id));
+        match condition {
+            // What it answered before stands in nobody's way who asks it anew.
+            Condition::Unhealthy { .. } if asks && card.qualified.refusal.is_some() => {
+                card.condition()
+            }
+            Condition::Ready if !asks => {
+                let Trouble { why, hint } = &asking.trouble;
+                Condition::NotReady { why, hint }
+            }
+            condition => condition,
+        }
+    }
+
+    /// Whether a card is being asked, and not by this container.
+    pub fn is_asked_by_others(&self, container: &str) -> bool {
+        let managed = self.cards.iter().filter(|card| card.managed.is_some());
+        let mut asking = managed.filter_map(|card| card.qualified.asking.as_ref());
+        asking.any(|asking| !container.starts_with(&asking.id))
+    }
+
+    /// How the servers of the managed cards share memory: what a card has shown counts before what
+    /// was seen of its server.
+    pub fn shared_memory(&self) -> SharedMemory {
+        let managed = self.cards.iter().filter(|card| card.managed.is_some());
+        SharedMemory::of_all(managed.filter_map(|card| {
+            let shown = card.qualified.conclusion.shared_memory;
+            // While it is asked it has shown nothing: its containers would be refused.
+            shown.filter(|_| card.qualified.asking.is_none()).or(card.shared_memory)
+        }))
+    }
+
+    /// Lets a card be asked, by containers whose ids begin with `id`.
+    ///
+    /// # Errors
+    /// Where the answers would be of something else: it is not ready, or others use it.
+    pub fn begin_asking(&mut self, gpu: &str, id: &str, until: &str) -> Result<Subject, Refusal> {
+        let card = self.find_card(gpu)?;
+        let label = card.label();
+        if card.managed.is_none() {
+            let hint = format!("mpsgate enable {}", card.index);
+            return Err(Refusal::new(Code::GpuUnmanaged, format!("{label} is not managed"), hint));
+        }
+        if !self.under_mps() {
+            return Err(Refusal::new(
+                Code::GpuUnfit,
+                format!("{label} is shared without MPS, so nothing of MPS can be asked of it"),
+                "gpus.schedule = \"mps\" in /etc/mpsgate/config.toml",
+            ));
+        }
+        if let Condition::Unfit { why, hint } | Condition::Unhealthy { why, hint } =
+            card.condition()
+        {
+            return Err(Refusal::new(Code::GpuUnhealthy, format!("{label} {why}"), hint));
+        }
+        if card.qualified.asking.is_some() {
+            return Err(Refusal::new(
+                Code::GpuNotReady,
+                format!("{label} is being asked already"),
+                "wait for the other mpsgate qualify to end: mpsgate status",
+            ));
+        }
+        let (grants, promised) =
+            (self.ledger.on_card(&card.uuid).count(), self.ledger.promised(&card.uuid));
+        if grants > 0 || promised.0 > 0 {
+            let what = match grants {
+                0 => format!("{promised} of it are promised to pods"),
+                1 => "a container has a grant on it".to_owned(),
+                more => format!("{more} containers have grants on it"),
+            };
+            return Err(Refusal::new(
+                Code::GpuInUse,
+                format!("{label} is only asked while nobody uses it, and {what}"),
+                "drain it first; mpsgate status shows the grants",
+            ));
+        }
+        let subject = self.subject(card);
+        let uuid = card.uuid.clone();
+        let asking = Asking {
+            id: id.to_owned(),
+            subject: subject.clone(),
+            trouble: Trouble::new(
+                format!("is being asked what holds on it, until {until} at the latest"),
+                "try again then; mpsgate status shows when it is ready",
+            ),
+        };
+        if let Some(card) = self.card_mut(&uuid) {
+            card.qualified.asking = Some(asking);
+        }
+        Ok(subject)
+    }
+
+    /// Ends the asking that has this id; what it was asked of, if it was still going on.
+    pub fn end_asking(&mut self, id: &str) -> Option<Subject> {
+        let mut cards = self.cards.iter_mut();
+        let asking = cards.find_map(|card| {
+            let is_it = card.qualified.asking.as_ref().is_some_and(|asking| asking.id == id);
+            if is_it { card.qualified.asking.take() } else { None }
+        });
+        Some(asking?.subject)
+    }
+
+    /// What a card has answered counts from now on, or that it cannot be read. Whether that is
+    /// news.
+    pub fn set_answers(
+        &mut self,
+        card: &GpuUuid,
+        found: Result<Option<Qualification>, String>,
+    ) -> bool {
+        let Some(card) = self.card_mut(card) else { return false };
+        let (found, unreadable) = match found {
+            Ok(found) => (found, None),
+            Err(why) => (None, Some(why)),
+        };
+        let is_news = card.qualified.found != found || card.qualified.unreadable != unreadable;
+        card.qualified.found = found;
+        card.qualified.unreadable = unreadable;
+        is_news
+    }
+}

@@ -1,0 +1,186 @@
+//! What follows from a card's answers: which level a grant may show and on what proof, whether
+//! containers get memory of it, what they need at `/dev/shm`, how much is tolerated.
+//!
+//! Unanswered is the careful choice. An answer of another driver stays in force with its date,
+//! until it is asked again; only a refusal does not outlive the driver that caused it.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use mpsgate_model::{Answer, Guarantee, Mib, Qualification, Question, Subject, Verdict};
+use mpsgate_oci::runtime_log::rfc3339;
+
+use crate::SharedMemory;
+
+/// Over what NVML says of an idle client: what its processes have in common with no other.
+const MARGIN: Mib = Mib(256);
+/// What is tolerated where nobody has measured an idle client.
+pub const TOLERANCE: Mib = Mib(512);
+/// Of a card that nobody asked.
+const UNTRIED: &str = "not tried on this card";
+const NEVER: &str = "it was never asked";
+
+/// What follows from a card's answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conclusion {
+    /// Why no container gets memory of it, as the end of a sentence that begins with the card.
+    pub refusal: Option<String>,
+    /// What a client needs at `/dev/shm`; `None` where it was not answered.
+    pub shared_memory: Option<SharedMemory>,
+    /// What a container may use above its grant, in sum.
+    pub tolerance: Mib,
+    /// What does not hold here, in whole sentences, for who looks after the node.
+    pub failures: Vec<String>,
+    /// Why it should be asked (again).
+    pub due: Option<String>,
+    limit: Trial,
+    server: Trial,
+    sum: Trial,
+}
+
+/// What stands behind a part of a level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Trial {
+    Untried,
+    /// With what it was shown by.
+    Held(String),
+    /// With what was seen.
+    NotHeld(String),
+}
+
+/// Concludes from a card's answers; `now` is what it would be asked of today.
+#[must_use]
+pub fn conclude(found: Option<&Qualification>, now: &Subject) -> Conclusion {
+    let answer = |question| found.and_then(|found| Some((found, found.answer(question)?)));
+    let trial = |question| match answer(question) {
+        Some((of, answer)) if answer.verdict == Verdict::Yes => Trial::Held(by(of, answer)),
+        Some((of, answer)) if answer.verdict == Verdict::No => {
+            Trial::NotHeld(format!("{}, {}", answer.seen, by(of, answer)))
+        }
+        _ => Trial::Untried,
+    };
+    let no = |question| match trial(question) {
+        Trial::NotHeld(seen) => Some(seen),
+        _ => None,
+    };
+    let idle = answer(Question::Processes)
+        .filter(|(_, answer)| answer.verdict == Verdict::Yes)
+        .and_then(|(_, answer)| answer.mib);
+    let is_same_driver = found.is_some_and(|found| found.subject.driver == now.driver);
+    let shared_memory = match answer(Question::OwnShm).map(|(_, answer)| answer.verdict) {
+        // Another driver does it another way.
+        Some(Verdict::Yes) if is_same_driver => Some(SharedMemory::Anonymous),
+        Some(Verdict::No) if is_same_driver => Some(SharedMemory::Required),
+        _ => None,
+    };
+    let refusal = no(Question::Attach).filter(|_| is_same_driver);
+    let failures = [
+        (Question::Commands, "A container's door takes commands of the control daemon"),
+        (Question::Limit, "The memory limit does not hold on this card"),
+        (Question::Bypass, "A client gets past its limit on this card"),
+        (Question::Processes, "NVML does not tell what a container uses of this card"),
+        (Question::Detour, "A process past MPS gets this card, although it is EXCLUSIVE_PROCESS"),
+    ];
+    let failures = failures
+        .into_iter()
+        .filter_map(|(question, what)| no(question).map(|seen| format!("{what}: {seen}")));
+    Conclusion {
+        refusal: refusal.map(|seen| format!("let no CUDA client attach: {seen}")),
+        shared_memory,
+        tolerance: idle.map_or(TOLERANCE, |idle| Mib(idle.saturating_add(MARGIN.0))),
+        failures: failures.collect(),
+        due: due(found, now),
+        limit: trial(Question::Limit),
+        server: trial(Question::Bypass),
+        sum: trial(Question::Processes),
+    }
+}
+
+impl Default for Conclusion {
+    /// Of a card that nobody asked.
+    fn default() -> Self {
+        Self {
+            refusal: None,
+            shared_memory: None,
+            tolerance: TOLERANCE,
+            failures: Vec::new(),
+            due: Some(NEVER.to_owned()),
+            limit: Trial::Untried,
+            server: Trial::Untried,
+            sum: Trial::Untried,
+        }
+    }
+}
+
+impl Conclusion {
+    /// The level that a grant shows, and its proof, of what holds at the moment without any.
+    /// `has_door`: the server has the container's own limit at each hand-over.
+    #[must_use]
+    pub fn level(&self, moment: Guarantee, has_door: bool) -> (Guarantee, String) {
+        let held = |trials: &[&Trial]| {
+            let proofs = trials.iter().map(|trial| match trial {
+                Trial::Held(by) => Some(by.as_str()),
+                _ => None,
+            });
+            // The oldest of them: the proof is no younger.
+            let proofs: Option<Vec<&str>> = proofs.collect();
+            proofs.and_then(|proofs| proofs.into_iter().min().map(str::to_owned))
+        };
+        let proven = |by: Option<String>| match by {
+            Some(by) => format!("proven here {by}"),
+            None => UNTRIED.to_owned(),
+        };
+        match (moment, &self.limit, &self.sum) {
+            (Guarantee::None, _, _) => (moment, String::new()),
+            (Guarantee::Cgroup, _, _) => (moment, "read back from the driver".to_owned()),
+            (_, Trial::NotHeld(seen), _) => {
+                (Guarantee::Mps, format!("limit not held on this card: {seen}"))
+            }
+            (Guarantee::MpsWatchdog, _, Trial::NotHeld(seen)) => {
+                (Guarantee::Mps, format!("what it uses is not told on this card: {seen}"))
+            }
+            (Guarantee::MpsWatchdog | Guarantee::MpsGate, _, _) => {
+                let by_server = held(&[&self.limit, &self.sum, &self.server]);
+                match by_server.filter(|_| has_door) {
+                    Some(by) => (Guarantee::MpsGate, proven(Some(by))),
+                    None => (Guarantee::MpsWatchdog, proven(held(&[&self.limit, &self.sum]))),
+                }
+            }
+            _ => (Guarantee::Mps, proven(held(&[&self.limit]))),
+        }
+    }
+}
+
+/// The day of an answer (UTC), `2026-11-22`.
+#[must_use]
+pub fn answered_on(answer: &Answer) -> String {
+    let when = UNIX_EPOCH + Duration::from_millis(answer.at_ms);
+    rfc3339(when).chars().take("2026-11-22".len()).collect()
+}
+
+/// When an answer was given and with which driver.
+fn by(found: &Qualification, answer: &Answer) -> String {
+    let day = answered_on(answer);
+    let simulated = if found.subject.simulated { ", simulated" } else { "" };
+    format!("{day} ({}{simulated})", found.subject.driver)
+}
+
+fn due(found: Option<&Qualification>, now: &Subject) -> Option<String> {
+    let Some(found) = found else { return Some(NEVER.to_owned()) };
+    let Subject { card, driver, control, questions, simulated } = &found.subject;
+    if card != &now.card || *simulated != now.simulated {
+        return Some("it was asked of another card".to_owned());
+    }
+    if *driver != now.driver {
+        return Some(format!("it was asked with driver {driver}, now it is {}", now.driver));
+    }
+    if *control != now.control {
+        return Some("nvidia-cuda-mps-control is another program since".to_owned());
+    }
+    if *questions != now.questions {
+        return Some("the questions are others since".to_owned());
+    }
+    let open = |question: &Question| found.answer(*question).is_none();
+    let open: Vec<&str> =
+        Question::ALL.iter().filter(|question| open(question)).map(|one| one.name()).collect();
+    (!open.is_empty()).then(|| format!("not asked were: {}", open.join(", ")))
+}
