@@ -192,3 +192,30 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   assert_equal "the file" "$(<"$file")" '{"format": 2}'
 }
 status_has() { mpsgate status -o json | grep -qF "$1"; }
+
+@test "enable asks a GPU that is no simulation, what is due is asked, and the way past MPS is tried" {
+  local library="$MG/fakes/libcuda.so.1"
+  mpsgate disable 0
+  daemon_stop
+  # The same fake without its mark: mpsgated takes it for a driver.
+  sed -i 's/mpsgate_simulated_gpus/mpsgate_simulated_gpuX/' "$MG_NVML/libnvidia-ml.so.1"
+  daemon_start
+  fake exclusive
+  LIMIT=100 try mpsgate enable 0 --library "$library"
+  assert_contains "enable" "$stdout" "is managed now" "detour     yes" "cuDevicePrimaryCtxRetain failed" "guarantee level of a grant"
+  LIMIT=100 try mpsgate qualify --due --library "$library"
+  assert_equal "what is due" "$stdout$stderr" ""
+  rm "/var/lib/mpsgate/qualification/$CARD.json" /etc/fake-libcuda
+  mpsgate reload
+  wait_for 20 "status says so" status_has "it was never asked"
+  assert_contains "status" "$(mpsgate status)" "GPU 0: what holds on it is not proven: it was never asked" "mpsgate qualify 0"
+  granted web 1Gi
+  LIMIT=100 try mpsgate qualify --due --library "$library"
+  assert_equal "with a grant" "$stdout$stderr" ""
+  delete web
+  LIMIT=100 try mpsgate qualify --due --library "$library"
+  assert_contains "what was due" "$stdout" "detour     no" "it got the card"
+  assert_contains "status" "$(mpsgate status)" "A process past MPS gets this card"
+  try mpsgate qualify 0 --library "$library" --report || true
+  refute_contains "the page for an issue" "$stdout" "$CARD" "mpsgate-qualify-" "$(hostname)"
+}

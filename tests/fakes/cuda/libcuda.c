@@ -9,6 +9,7 @@
  *   boundless   nobody is stopped              shm         wants the marker in /dev/shm
  *   crash       ends in the middle             hang        never answers
  *   chatty      prints what nobody asked       past        attaches without MPS
+ *   exclusive   finds the card busy without MPS
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,6 +25,7 @@
 
 #define OUT_OF_MEMORY 2
 #define MPS_ENABLED 133
+#define DEVICE_UNAVAILABLE 46
 #define MAP_FAILED 205
 #define MPS_RPC_FAILURE 806
 #define MPS_SERVER_NOT_READY 807
@@ -130,7 +132,7 @@ static int attach(void)
 	if (control < 0 || setsockopt(control, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) ||
 	    connect(control, (struct sockaddr *)&address, sizeof address)) {
 		close(control);
-		return 0;
+		return is("exclusive") ? DEVICE_UNAVAILABLE : 0;
 	}
 	if (hear(control, hello, sizeof hello, NULL) != 9 || !say_who(control) || !say(control, 2) ||
 	    hear(control, hello, sizeof hello, &server) <= 0 || server < 0)

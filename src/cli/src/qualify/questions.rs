@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use mpsgate_api::{Asking, CardStatus, GateStatus};
+use mpsgate_gpu::ComputeMode;
 use mpsgate_host::clock::now_ms;
 use mpsgate_model::{Answer, Question, Verdict};
 
@@ -37,7 +38,6 @@ const MAP_FAILED: i32 = 205;
 const NO_DEVICE: i32 = 100;
 const INVALID_DEVICE: i32 = 101;
 const LIMIT_VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
-const EXCLUSIVE: &str = "Exclusive_Process";
 
 /// Who asks a card.
 pub(super) struct Asker<'a> {
@@ -333,8 +333,9 @@ impl<'a> Asker<'a> {
             return Ok(Seen::unanswered("no GPU: the card is simulated"));
         }
         let mode = self.card().map(|card| card.compute_mode).unwrap_or_default();
-        if mode != EXCLUSIVE {
-            return Ok(Seen::unanswered(format!("its compute mode is {mode}, not {EXCLUSIVE}")));
+        let exclusive = ComputeMode::ExclusiveProcess.to_string();
+        if mode != exclusive {
+            return Ok(Seen::unanswered(format!("its compute mode is {mode}, not {exclusive}")));
         }
         let mut client = self.client(GRANTED, &[], deadline)?;
         let (_, attached) = context(&mut client)?;
