@@ -52,7 +52,7 @@ level_is() { [[ $(grant "$1" .guarantee) == "$2" ]]; } # ID LEVEL
   # What exec starts is in the cgroup, or below it.
   "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/second" web sleep 600 3>&-
   assert_contains "the cgroup of what exec started" "/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$(<"$MG/second")/cgroup")" "$web"
-  try mpsgate status
+  try mpsgate status -o wide
   assert_contains "status" "$stdout" "guarantee cgroup: the driver limits the container's cgroup"
 
   # The next mpsgated tells it again when it has read it back.
@@ -98,7 +98,7 @@ level_is() { [[ $(grant "$1" .guarantee) == "$2" ]]; } # ID LEVEL
 next_level() { # WHY
   granted web 1Gi --ann mpsgate.io/gpu=0
   wait_for 20 "the watchdog looks" level_is web mps+watchdog
-  try mpsgate status
+  try mpsgate status -o wide
   assert_contains "status" "$stdout" "GPU 0: no guarantee cgroup: $1"
   granted db 1Gi --ann mpsgate.io/gpu=0
   assert_equal "said in the log" "$(grep -c "does not limit containers of the card by cgroup" "$MG/log/mpsgated.log")" 1

@@ -38,13 +38,15 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Show GPUs, MPS daemons and grants
     ///
-    /// The line below the column heads names the source of each figure: the ledger of mpsgated,
-    /// the device (NVML), or the MPS control daemon. On a broken node the sources differ.
+    /// With -o wide the line below the column heads names the source of each figure: the ledger of
+    /// mpsgated, the device (NVML), or the MPS control daemon. On a broken node the sources differ.
+    /// It also says what each guarantee level means, and why none is higher.
     #[command(
         verbatim_doc_comment,
         after_long_help = "\
 Examples:
   mpsgate status
+  mpsgate status -o wide
   mpsgate status -o json | jq '.cards[] | {index, free_mib}'"
     )]
     Status(StatusArgs),
@@ -270,6 +272,8 @@ Examples:
 pub(crate) enum StatusOutput {
     /// For people
     Table,
+    /// The same, with what the words and figures mean
+    Wide,
     /// For programs; the field `schema` changes when the meaning of another field does
     Json,
 }

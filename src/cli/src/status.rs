@@ -1,7 +1,7 @@
 //! `mpsgate status`: what the daemon knows, as a table or as JSON.
 //!
-//! Under each column stands whose view it is. `recorded` is the ledger, `device` is NVML, `server`
-//! is the MPS control daemon.
+//! In the wide table whose view a column is stands below its title. `recorded` is the ledger,
+//! `device` is NVML, `server` is the MPS control daemon.
 
 pub(crate) mod columns;
 mod ready;
@@ -41,7 +41,8 @@ pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode, CliError> {
     }
     let text = match args.output {
         StatusOutput::Json => render_json(&status)?,
-        StatusOutput::Table => render_table(&status, now_ms()),
+        StatusOutput::Table => render_table(&status, now_ms(), false),
+        StatusOutput::Wide => render_table(&status, now_ms(), true),
     };
     print::answer(&text)?;
     Ok(ExitCode::Done)
@@ -57,7 +58,8 @@ fn render_json(status: &Status) -> Result<String, EdgeError> {
     print::json(&Document { schema: SCHEMA, status })
 }
 
-fn render_table(status: &Status, now_ms: u64) -> String {
+/// `is_wide`: with what its words and figures mean.
+fn render_table(status: &Status, now_ms: u64, is_wide: bool) -> String {
     let mut text = String::new();
     if status.simulated {
         text.push_str("SIMULATED: no GPU is behind these numbers\n\n");
@@ -83,15 +85,17 @@ fn render_table(status: &Status, now_ms: u64) -> String {
         );
     }
     text.push('\n');
-    text.push_str(&cards(&status.cards, status.kubelet));
+    text.push_str(&cards(&status.cards, status.kubelet, is_wide));
     text.push_str(&mps(&status.cards));
     text.push_str(&gates(&status.cards));
     text.push_str(&shared_sockets(status));
-    text.push_str(&grants(&status.grants, now_ms));
+    text.push_str(&grants(&status.grants, now_ms, is_wide));
     text.push_str(&proofs(status));
     text.push_str(&of_nobody(&status.cards));
     text.push_str(&unwatched(&status.cards));
-    text.push_str(&unlimited(&status.cards));
+    if is_wide {
+        text.push_str(&unlimited(&status.cards));
+    }
     text.push_str(&descriptors(&status.cards));
     text.push_str(&actions(&status.actions, now_ms));
     for (title, counts) in
@@ -139,7 +143,7 @@ fn switch(status: &Status) -> String {
 }
 
 /// Promises are Kubernetes' alone: elsewhere the column would be all zeros.
-fn cards(cards: &[CardStatus], promises: bool) -> String {
+fn cards(cards: &[CardStatus], promises: bool, is_wide: bool) -> String {
     if cards.is_empty() {
         return "no card was found: mpsgate doctor\n".to_owned();
     }
@@ -157,6 +161,9 @@ fn cards(cards: &[CardStatus], promises: bool) -> String {
         ("STATE", "mpsgated"),
     ];
     columns.retain(|(title, _)| promises || *title != PROMISED);
+    if !is_wide {
+        columns.iter_mut().for_each(|(_, view)| *view = "");
+    }
     let mut table = Columns::new(&columns);
     let mut hints = String::new();
     for card in cards {
@@ -260,7 +267,7 @@ fn gates(cards: &[CardStatus]) -> String {
     text
 }
 
-fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
+fn grants(grants: &[GrantStatus], now_ms: u64, is_wide: bool) -> String {
     if grants.is_empty() {
         return "\nno container has a grant\n".to_owned();
     }
@@ -295,9 +302,10 @@ fn grants(grants: &[GrantStatus], now_ms: u64) -> String {
         ]);
     }
     format!(
-        "\nGRANTS, as the ledger records them; USED, as the device counts it\n{}{}",
+        "\nGRANTS, as the ledger records them; USED, as the device counts it\n{}{}{}",
         table.render(),
-        below(grants)
+        hints(grants),
+        if is_wide { meanings(grants) } else { String::new() }
     )
 }
 
@@ -316,18 +324,23 @@ const GUARANTEES: [(&str, &str); 5] = [
     ("cgroup", "the driver limits the container's cgroup, all its processes in sum"),
 ];
 
-/// What the words of the table mean, as far as they are in it, and the hints.
-fn below(grants: &[GrantStatus]) -> String {
+fn hints(grants: &[GrantStatus]) -> String {
+    let mut text = String::new();
+    for grant in grants {
+        if let Some(hint) = &grant.hint {
+            let _ = writeln!(text, "hint: {}: {hint}", short_id(&grant.container_id));
+        }
+    }
+    text
+}
+
+/// What the words of the table mean, as far as they are in it.
+fn meanings(grants: &[GrantStatus]) -> String {
     let mut text = String::new();
     if grants.iter().any(|grant| grant.cap_mib > Some(grant.memory_mib)) {
         text.push_str(
             "CAP: a process that unsets its own limit gets so much, the card's largest grant, until the watchdog looks\n",
         );
-    }
-    for grant in grants {
-        if let Some(hint) = &grant.hint {
-            let _ = writeln!(text, "hint: {}: {hint}", short_id(&grant.container_id));
-        }
     }
     for (guarantee, meaning) in GUARANTEES {
         if grants.iter().any(|grant| grant.guarantee == guarantee) {

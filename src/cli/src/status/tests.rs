@@ -191,7 +191,8 @@ fn busy() -> Status {
 
 #[test]
 fn the_table_of_a_busy_node() {
-    golden!("status-busy.txt", &render_table(&busy(), NOW));
+    golden!("status-busy.txt", &render_table(&busy(), NOW, false));
+    golden!("status-wide.txt", &render_table(&busy(), NOW, true));
 }
 
 #[test]
@@ -207,7 +208,7 @@ fn the_document_of_a_busy_node() {
 
 #[test]
 fn the_table_after_installation() {
-    golden!("status-none-managed.txt", &render_table(&status(vec![unmanaged(0)]), NOW));
+    golden!("status-none-managed.txt", &render_table(&status(vec![unmanaged(0)]), NOW, false));
 }
 
 #[test]
@@ -215,13 +216,13 @@ fn the_table_without_a_driver() {
     let mut bare = status(Vec::new());
     bare.driver = None;
     bare.nvml_error = Some("cannot load the NVML library libnvidia-ml.so.1".to_owned());
-    golden!("status-no-driver.txt", &render_table(&bare, NOW));
+    golden!("status-no-driver.txt", &render_table(&bare, NOW, false));
 }
 
 #[test]
 fn simulated_is_the_first_word() {
-    assert!(render_table(&busy(), NOW).starts_with("SIMULATED: no GPU"));
-    assert!(!render_table(&status(vec![card(0)]), NOW).contains("SIMULATED"));
+    assert!(render_table(&busy(), NOW, false).starts_with("SIMULATED: no GPU"));
+    assert!(!render_table(&status(vec![card(0)]), NOW, false).contains("SIMULATED"));
 }
 
 #[test]
@@ -258,7 +259,7 @@ fn cards_without_mps_and_a_switch_that_waits_are_said() {
     let mut one = grant("web", 7168, 1000);
     one.guarantee = "none".to_owned();
     status.grants = vec![one];
-    let text = render_table(&status, NOW);
+    let text = render_table(&status, NOW, true);
     assert!(
         text.starts_with(
             "mpsgated 0.1.0, driver 550.163.01, cards shared without MPS (schedule share)\n"
@@ -269,7 +270,7 @@ fn cards_without_mps_and_a_switch_that_waits_are_said() {
     assert!(!text.contains("2/0"), "{text}");
     status.schedule_wanted = Some("mps".to_owned());
     status.schedule_waits_for = vec!["web".to_owned(), "db".to_owned()];
-    let text = render_table(&status, NOW);
+    let text = render_table(&status, NOW, false);
     assert!(
         text.contains(
             "schedule mps is wanted, and no GPU memory is given until these have ended: web, db\n"
@@ -277,21 +278,21 @@ fn cards_without_mps_and_a_switch_that_waits_are_said() {
         "{text}"
     );
     status.schedule_wanted = Some("off".to_owned());
-    assert!(render_table(&status, NOW).contains("another system's"));
+    assert!(render_table(&status, NOW, false).contains("another system's"));
 }
 
 #[test]
 fn who_has_chosen_that_containers_share_a_socket_is_told_what_that_costs() {
     let mut status = status(vec![card(0)]);
-    assert!(!render_table(&status, NOW).contains("mps.channel"));
+    assert!(!render_table(&status, NOW, false).contains("mps.channel"));
     status.channel = "control".to_owned();
-    let text = render_table(&status, NOW);
+    let text = render_table(&status, NOW, false);
     assert!(
         text.contains("any of them can end MPS for all of that GPU\nhint: mps.channel = \"auto\""),
         "{text}"
     );
     status.schedule = "share".to_owned();
-    assert!(!render_table(&status, NOW).contains("mps.channel"));
+    assert!(!render_table(&status, NOW, false).contains("mps.channel"));
 }
 
 #[test]
