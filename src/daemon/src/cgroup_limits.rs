@@ -229,7 +229,9 @@ fn held(hardware: &Hardware, root: &Path, target: &Target) -> Result<Mib, Troubl
     holds(&read.map_err(|error| refused(&nvml, &error))?, target)
 }
 
-/// Takes the limit away while its cgroup is there; removing that has done so, too. Blocks.
+/// Takes the limit away while its cgroup is there; with `dmem` removing that has done so, too. A
+/// driver that counts by itself keeps an entry by the cgroup's address in the kernel, which nobody
+/// can name any more (r615's `memacct.c`). Blocks.
 fn take_away(hardware: &Hardware, target: &Target) {
     let there = || cgroup::is_same(&target.cgroup).unwrap_or(false);
     if !there() {
@@ -243,7 +245,7 @@ fn take_away(hardware: &Hardware, target: &Target) {
         && there()
     {
         let (reason, container) = (crate::error::chain(&error), target.key.container_id.as_str());
-        log::warn!(container, reason; "the cgroup's limit goes with the cgroup: it was not cleared");
+        log::warn!(container, reason; "the cgroup was removed before its limit was cleared");
     }
 }
 

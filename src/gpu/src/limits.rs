@@ -92,7 +92,8 @@ impl MemoryLimits<'_> {
         self.write(LimitAction::Set { mib }, uuid, cgroup, mib.saturating_mul(BYTES_PER_MIB))
     }
 
-    /// Takes the limit of a cgroup away. Removing the directory does that, too.
+    /// Takes the limit of a cgroup away. Where the kernel has `dmem`, removing the directory does
+    /// that, too; where the driver counts by itself its entry stays (r615's `memacct.c`).
     ///
     /// # Errors
     /// As [`MemoryLimits::set`].
