@@ -193,6 +193,15 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
 }
 status_has() { mpsgate status -o json | grep -qF "$1"; }
 
+@test "where local engines are not trusted, as beside a kubelet, the containers that ask are" {
+  printf '[trust]\nlocal = "off"\n' >>/etc/mpsgate/config.toml
+  mpsgate reload
+  refused x E_UNCONFIRMED --ann mpsgate.io/gpu-mem=1Gi
+  qualify any -o json
+  assert_equal "attach and limit" "$(answer attach) $(answer limit)" "yes yes"
+  refused x E_UNCONFIRMED --ann mpsgate.io/gpu-mem=1Gi
+}
+
 @test "enable asks a GPU that is no simulation, what is due is asked, and the way past MPS is tried" {
   local library="$MG/fakes/libcuda.so.1"
   mpsgate disable 0

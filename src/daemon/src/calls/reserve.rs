@@ -50,6 +50,17 @@ impl Cause {
     const ALL: [Self; 5] =
         [Self::Switch, Self::Start, Self::Asking, Self::PreviousInstance, Self::Pod];
 
+    /// Whether a refusal with this code can be its doing.
+    fn can_be(self, code: Code) -> bool {
+        match self {
+            Self::Asking => matches!(
+                code,
+                Code::GpuNotReady | Code::GpuUnhealthy | Code::NoCapacity | Code::Uid
+            ),
+            _ => true,
+        }
+    }
+
     /// Whether it stands in the way now.
     fn stands(self, daemon: &Daemon, key: &GrantKey, pod: Option<&str>) -> bool {
         match self {
@@ -136,12 +147,10 @@ async fn take(
         })
     };
     let pod = confirmed.map(|confirmed| confirmed.handed.pod.uid.as_str());
-    let mut reserved = try_it();
+    let mut reserved: Result<Reserved, Refusal> = try_it();
     for cause in Cause::ALL {
-        if reserved.is_ok() {
-            break;
-        }
-        if cause.stands(daemon, &call.key, pod) {
+        let Err(refusal) = &reserved else { break };
+        if cause.can_be(refusal.code) && cause.stands(daemon, &call.key, pod) {
             cause.pass(daemon, line, &call.key, pod).await;
             reserved = try_it();
         }

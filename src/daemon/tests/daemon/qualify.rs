@@ -79,6 +79,28 @@ fn a_card_is_kept_for_who_asks_it_and_its_answers_count() {
 }
 
 #[test]
+fn where_local_engines_are_not_trusted_who_asks_a_card_is_for_that_card() {
+    need!(servers());
+    let mut node = Node::new(2);
+    node.config.trust.local = mpsgate_config::Switch::Off;
+    let daemon = node.start();
+    let asking = begin(&daemon, "0").unwrap();
+    let wants = |id: &str, gpu| {
+        let mut call = request(id, 1);
+        call.request.gpu = Some(mpsgate_model::GpuSelector::Uuid(
+            mpsgate_model::GpuUuid::parse(&uuid(gpu)).unwrap(),
+        ));
+        daemon.reserve(call).map_err(|refusal| refusal.code)
+    };
+    let own = format!("{}-0", asking.id);
+    assert_eq!(wants("web", 0).unwrap_err(), "E_UNCONFIRMED");
+    assert_eq!(wants(&own, 1).unwrap_err(), "E_UNCONFIRMED");
+    wants(&own, 0).unwrap();
+    end(&daemon, &asking.id, "[]").unwrap();
+    assert_eq!(wants(&format!("{}-1", asking.id), 0).unwrap_err(), "E_UNCONFIRMED");
+}
+
+#[test]
 fn who_comes_meanwhile_waits_and_is_let_in_when_it_is_over() {
     need!(servers());
     let node = Node::new(1);

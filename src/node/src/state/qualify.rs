@@ -1,7 +1,8 @@
 //! What cards were asked: who may ask, what follows from the answers, and what others are told
 //! meanwhile.
 
-use mpsgate_model::{Code, GpuUuid, QUESTIONS, Qualification, Refusal, Subject};
+use mpsgate_api::Reserve;
+use mpsgate_model::{Code, GpuSelector, GpuUuid, QUESTIONS, Qualification, Refusal, Subject};
 use mpsgate_policy::{Condition, SharedMemory, conclude};
 
 use super::Node;
@@ -69,6 +70,18 @@ impl Node {
         let managed = self.cards.iter().filter(|card| card.managed.is_some());
         let mut asking = managed.filter_map(|card| card.qualified.asking.as_ref());
         asking.any(|asking| !container.starts_with(&asking.id))
+    }
+
+    /// Whether a container is one of those that ask the card which it wants memory of. Its id is
+    /// random, and only who may talk to mpsgated has it: that is root's word, on a node with a
+    /// kubelet, too.
+    pub(super) fn asks(&self, call: &Reserve) -> bool {
+        let wanted = |card: &&Card| match &call.request.gpu {
+            Some(GpuSelector::Uuid(uuid)) => *uuid == card.uuid,
+            _ => false,
+        };
+        let asking = self.cards.iter().find(wanted).and_then(|card| card.qualified.asking.as_ref());
+        asking.is_some_and(|asking| call.key.container_id.as_str().starts_with(&asking.id))
     }
 
     /// How the servers of the managed cards share memory: what a card has shown counts before what

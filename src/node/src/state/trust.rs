@@ -47,7 +47,7 @@ impl Node {
             |sentence: &str, hint: &str| Err(Refusal::new(Code::Unconfirmed, sentence, hint));
         match (call.engine, confirmed, call.request.memory) {
             (Engine::Kubernetes, Some(confirmed), _) => Ok(confirmed.memory),
-            (Engine::Local, _, Some(memory)) if local => Ok(memory),
+            (Engine::Local, _, Some(memory)) if local || self.asks(call) => Ok(memory),
             // Without a kubelet nobody but root speaks CRI; that there will be none, root has to
             // say.
             (Engine::Kubernetes, None, Some(memory))
