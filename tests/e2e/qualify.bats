@@ -145,7 +145,7 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   assert_equal "attach" "$(answer attach)" yes
   fake hang
   qualify 1 -o json
-  assert_equal "attach" "$(answer attach): $(seen attach)" "no: no answer within 15 s"
+  assert_equal "attach" "$(answer attach): $(seen attach)" "no: no answer in time"
   nothing_is_left "let no CUDA client attach"
 }
 
@@ -162,6 +162,8 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   delete web
   mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" >"$BATS_TEST_TMPDIR/asked" 2>&1 3>&- &
   wait_for 10 "the card is being asked" card_is qualifying 0
+  LIMIT=20 try fail mpsgate qualify 0
+  assert_contains "a second one" "$stderr" "another mpsgate qualify is at work"
   granted late 1Gi
   assert_equal "when it came" "$(card 0 .state)" ready
   wait $! || true

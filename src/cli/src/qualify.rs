@@ -10,6 +10,8 @@ mod questions;
 mod report;
 
 use std::cell::Cell;
+use std::fs::{File, TryLockError};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +26,9 @@ use self::questions::{ALL, Asker};
 use crate::args::{AskArgs, EnableArgs, Output, QualifyArgs};
 use crate::error::RunProbeError;
 use crate::{CliError, daemon};
+
+/// Held by who asks.
+const LOCK: &str = "/run/mpsgate/qualify.lock";
 
 pub(crate) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
     let QualifyArgs { gpu, due: _, report, output, how, daemon } = args;
@@ -88,6 +93,9 @@ fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>),
         signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Signals)?;
     }
     let own = std::env::current_exe().map_err(RunProbeError::Own)?;
+    // Whether there is an mpsgated, and whether it may be asked, it says best.
+    daemon::status(socket)?;
+    let _alone = alone()?;
     client::remove_leftovers(&how.program);
     let asking = begin(gpu, socket)?;
     print::progress(&format!(
@@ -122,6 +130,18 @@ fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>),
     }
     kept?;
     Ok((asking, answers))
+}
+
+/// One at a time: what is found at the beginning is then left over.
+fn alone() -> Result<File, RunProbeError> {
+    let mut options = File::options();
+    options.create(true).truncate(false).write(true).mode(0o600);
+    let lock = options.open(LOCK).map_err(RunProbeError::Bundle)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(RunProbeError::Busy),
+        Err(TryLockError::Error(error)) => Err(RunProbeError::Bundle(error)),
+    }
 }
 
 fn begin(gpu: &str, socket: &Path) -> Result<Asking, CliError> {

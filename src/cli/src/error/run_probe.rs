@@ -25,6 +25,9 @@ pub enum RunProbeError {
         #[source]
         source: io::Error,
     },
+    /// Another one asks.
+    #[error("another mpsgate qualify is at work")]
+    Busy,
     /// A signal ended the waiting.
     #[error("ended by a signal; its container was killed")]
     Ended,
@@ -46,6 +49,7 @@ impl RunProbeError {
             }
             Self::Bundle(_) => Some("df -h /run".to_owned()),
             Self::Start { .. } => Some("mpsgate doctor".to_owned()),
+            Self::Busy => Some("it ends within 90 s: mpsgate status".to_owned()),
             Self::Ended => None,
         }
     }
