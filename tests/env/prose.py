@@ -21,7 +21,10 @@ import tempfile
 
 WIDTH = 100
 # Pages that were written in the words of the glossary. A page that is rewritten joins them.
-PAGES = ["docs/gate.md", "docs/glossary.md", "CONTRIBUTING.md", "src/README.md"]
+PAGES = [
+    "README.md", "docs/gate.md", "docs/glossary.md", "docs/qualify.md", "CONTRIBUTING.md",
+    "src/README.md",
+]
 GLOSSARY = "docs/glossary.md"
 # Written by a machine, recorded from other programs, or frozen by a release.
 FOREIGN = re.compile(r"/(generated|captured|corpus|fixtures|third-party)/|^tests/formats/|\.lock$")
