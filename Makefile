@@ -21,7 +21,7 @@ LOGS := $(TARGET_DIR)/test-log
 AS_TESTS := --locked --workspace --examples
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help install-build install-release build man packages krew demo test test-unit test-e2e test-differential test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
+.PHONY: help install-build install-release build man docs packages krew demo test test-unit test-e2e test-differential test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -49,6 +49,10 @@ man: ## manual pages and completions into out/man and out/completions
 	@$(TARGET_DIR)/debug/mpsgate-pages out
 	@install -m 644 -t out/man packaging/man/*.8
 	@ls out/man out/completions
+
+docs: ## the pages as a book with search, into out/book/html (mdbook)
+	@tests/env/install.sh docs
+	@packaging/book/build
 
 packages: PROFILE = dist
 packages: $(if $(OUT),,build man) ## deb and rpm for this machine into out/packages; OUT=out/dist: of what make dist left (VERSION=, SOURCE_DATE_EPOCH=)

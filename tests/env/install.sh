@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# install.sh [build|demo|test|engines|k8s|packages|chart|lint|release]...: installs what these steps
-# need and this machine lacks, from Debian's packages, rustup and crates.io. Runs again without
-# harm. Without root it names what is missing and how to get it, and exits 1.
+# install.sh [build|demo|test|engines|k8s|packages|chart|lint|docs|release]...: installs what these
+# steps need and this machine lacks, from Debian's packages, rustup and crates.io. Runs again
+# without harm. Without root it names what is missing and how to get it, and exits 1.
 #
 # `install.sh zig` prints the folder that has what packaging/build-tools.txt pins, once `release`
 # has put it there; `install.sh chart-tools` the one of tests/chart/tools.txt, after `chart`.
@@ -19,6 +19,7 @@ declare -A packages=(
   [packages]="dpkg-deb:dpkg rpmbuild:rpm strip:binutils jq:jq bats:bats lintian:lintian rpmlint:rpmlint mmdebstrap:mmdebstrap"
   [chart]="pip3:python3-pip jq:jq bats:bats"
   [lint]="shellcheck:shellcheck python3:python3"
+  [docs]="git:git"
   [release]="pip3:python3-pip readelf:binutils jq:jq git:git"
 )
 steps=("$@")
@@ -112,10 +113,10 @@ want_cross() {
   done
 }
 
-cargo_tool() { # CRATE[@VERSION]
+cargo_tool() { # CRATE[@VERSION] [OPTION...]
   # It runs for a second: what counts is that it is built quickly.
   CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-    CARGO_TARGET_DIR=$cache/build-${1%@*} cargo install --locked --quiet --root "$cache" "$1" >&2
+    CARGO_TARGET_DIR=$cache/build-${1%@*} cargo install --locked --quiet --root "$cache" "$@" >&2
   rm -rf "$cache/build-${1%@*}"
 }
 
@@ -150,6 +151,17 @@ want_pinned() { # FOLDER PINS WHAT SIZE
   mv -T "$work" "$folder" 2>/dev/null || { rm -rf "$work"; [[ -d $folder ]]; }
 }
 
+want_mdbook() {
+  command -v mdbook >/dev/null || [[ -x $cache/bin/mdbook ]] && return
+  if [[ ${MPSGATE_NO_INSTALL:-0} == 1 ]]; then
+    say "missing: mdbook; cargo install --locked mdbook"
+    missing=1
+    return
+  fi
+  say "mdbook into $cache/bin (some minutes, once)"
+  cargo_tool mdbook@0.5.4 --no-default-features --features search
+}
+
 want_cyclonedx() {
   local version=0.5.9 # another one may write other bytes
   [[ -x $cache/bin/cargo-cyclonedx && $("$cache/bin/cargo-cyclonedx" cyclonedx --version) == *" $version" ]] && return
@@ -173,13 +185,14 @@ if [[ ${steps[*]} == chart-tools ]]; then
   exit
 fi
 for step in "${steps[@]}"; do
-  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|k8s|packages|chart|lint|release]..., or install.sh zig, or install.sh chart-tools" >&2; exit 64; }
+  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|k8s|packages|chart|lint|docs|release]..., or install.sh zig, or install.sh chart-tools" >&2; exit 64; }
   # shellcheck disable=SC2086 # a list
   want_packages ${packages[$step]}
   case $step in
     build) want_musl ;;
     chart) want_pinned "$chart_tools" tests/chart/tools.txt "Helm and the schemas of Kubernetes" "80 MB" ;;
     lint) want_cargo_deny ;;
+    docs) want_mdbook ;;
     release)
       want_musl
       want_cross
