@@ -26,7 +26,7 @@ const NEIGHBOURS: u64 = 2048;
 const TAKEN: u64 = 256;
 /// For mpsgated to know: the watchdog looks each second, and a gate tells of its clients every
 /// five.
-const KNOWN: Duration = Duration::from_secs(7);
+const KNOWN: Duration = Duration::from_secs(10);
 /// Between two looks at mpsgated.
 const POLL: Duration = Duration::from_millis(200);
 /// `CUDA_ERROR_MAP_FAILED`: a client does not find the server's region in its `/dev/shm` (libcuda
