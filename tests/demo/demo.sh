@@ -192,8 +192,17 @@ inside() {
   printf '\nDone in %s s. Containers, daemons and mounts of this demo end with it.\n' "$SECONDS"
 }
 
-# mps_asks COMMAND: of the card's control daemon, as root on the node.
-mps_asks() { echo "$1" | CUDA_MPS_PIPE_DIRECTORY=$card/pipe "$(sed -n 's/^control = "\(.*\)"/\1/p' /etc/mpsgate/config.toml)"; }
+# mps_asks COMMAND: of the card's control daemon, as root on the node; again where it just served
+# mpsgated.
+mps_asks() {
+  local i control
+  control=$(sed -n 's/^control = "\(.*\)"/\1/p' /etc/mpsgate/config.toml)
+  for i in {1..5}; do
+    ! echo "$1" | CUDA_MPS_PIPE_DIRECTORY=$card/pipe "$control" || return 0
+    sleep 0.3
+  done
+  return 1
+}
 
 # in_a COMMAND: as root in container a; $stdout is what it printed, errors included.
 in_a() {

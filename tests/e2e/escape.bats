@@ -275,7 +275,7 @@ has_at_most() { (($(descriptors 0) <= $1)); } # DESCRIPTORS
     # next lines see.
     (($(descriptors 0) < $(descriptors_max 0))) || fail "$(descriptors 0) descriptors are open"
     wait_for 15 "the card is ready" card_is ready 0
-    try_oci 0 exec neighbour sh -c 'echo get_default_active_thread_percentage | nvidia-cuda-mps-control'
+    try_oci 0 exec neighbour sh -c "$MPS_ASKS" x get_default_active_thread_percentage
     assert_contains "the daemon answers" "$stdout" "100.0"
     granted after 1Gi --ann mpsgate.io/gpu=0
     delete_all

@@ -32,8 +32,15 @@ node_with() {
 double() { echo "$MG_OUT/fakes/nvidia-cuda-mps-control"; }
 
 # hold ID: a process of the container that keeps the control channel of its card. A front-end
-# connects before it reads its input, so the driver's own program is all it takes.
-hold() { "$RUNTIME" --root "$RUNC_ROOT" exec -d "$1" sh -c 'sleep 600 | nvidia-cuda-mps-control' 3>&-; }
+# connects before it reads its input, so the driver's own program is all it takes; again where it
+# gave up at once.
+hold() {
+  "$RUNTIME" --root "$RUNC_ROOT" exec -d "$1" sh -c 'sleep 600 | for i in 1 2 3 4 5; do
+    begun=$(date +%s)
+    nvidia-cuda-mps-control
+    [ $(($(date +%s) - begun)) -le 1 ] || break
+  done' 3>&-
+}
 
 # flood ID N: a process of the container with N connections that say nothing.
 flood() { "$RUNTIME" --root "$RUNC_ROOT" exec -d "$1" mps-double hold "$2" 3>&-; }
@@ -47,7 +54,7 @@ control_pids() { pgrep -f 'nvidia-cuda-mps-control -f$' || true; }
 
 # ask ID COMMAND: one command on the MPS channel, by root in the container.
 ask() {
-  LIMIT=10 try_oci any exec "$1" sh -c 'echo "$1" | nvidia-cuda-mps-control' x "$2"
+  LIMIT=10 try_oci any exec "$1" sh -c "$MPS_ASKS" x "$2"
 }
 
 @test "a container that holds the channel is killed, its neighbour lives, and status says why" {

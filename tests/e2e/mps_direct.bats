@@ -15,7 +15,7 @@ setup_file() {
 
 # ask ID COMMAND: one command on the MPS channel, by root in the container.
 ask() {
-  LIMIT=10 try_oci any exec "$1" sh -c 'echo "$1" | nvidia-cuda-mps-control' x "$2"
+  LIMIT=10 try_oci any exec "$1" sh -c "$MPS_ASKS" x "$2"
 }
 
 @test "from inside, as root: the channel answers queries" {

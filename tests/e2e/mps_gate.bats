@@ -96,8 +96,7 @@ counted() {
   granted root 2Gi --ann mpsgate.io/gpu=0
   # A number comes from a daemon that it reached: through NVIDIA's own socket it does.
   asked="echo get_default_active_thread_percentage | timeout 10 nvidia-cuda-mps-control"
-  try sh -c "echo get_default_active_thread_percentage | CUDA_MPS_PIPE_DIRECTORY=$card/pipe $MG/control/nvidia-cuda-mps-control"
-  assert_equal "the host's answer" "$stdout" 100.0
+  assert_equal "the host's answer" "$(control get_default_active_thread_percentage)" 100.0
   try_oci any exec root sh -c "$asked"
   refute_contains "the container's answer" "$stdout$stderr" 100
   ended root word

@@ -68,6 +68,15 @@ client_row() {
   echo "# client: branch $branch, $1, uid $2, $3 IPC: attached" >&3
 }
 
+# One command ($1) to the control daemon, for a shell. NVIDIA's front-end gives up where the daemon
+# serves another one at that moment, as mpsgated's (of 1,200 commands from three loops 240 did).
+MPS_ASKS='i=0
+while said=$(echo "$1" | nvidia-cuda-mps-control 2>&1); rc=$?; [ $i -lt 10 ]; do
+  case $said in "Cannot send command"*) i=$((i + 1)); sleep 0.2 ;; *) break ;; esac
+done
+[ -z "$said" ] || printf "%s\n" "$said"
+exit $rc'
+
 # answered QUESTION VERDICT [DRIVER]: the only answer of each managed card, with its driver or
 # another.
 answered() {
