@@ -10,7 +10,7 @@ use mpsgate_api::{
 };
 use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::{Card, ComputeMode, MigState};
-use mpsgate_model::{GpuUuid, NodeCard};
+use mpsgate_model::{GpuUuid, NodeCard, QUESTIONS, Qualification, Subject};
 use mpsgate_mps::{Capabilities, Connection, Maker, MpsState, WedgeCause};
 
 use super::checks::{self, CHECKS, Finding, Outcome};
@@ -69,7 +69,16 @@ fn status() -> Status {
             unwatched: None,
             unlimited: None,
             gate: None,
-            qualification: None,
+            qualification: Some(Qualification::new(
+                Subject {
+                    card: GpuUuid::parse(UUID).unwrap(),
+                    driver: "550.163.01".to_owned(),
+                    control: String::new(),
+                    questions: QUESTIONS,
+                    simulated: false,
+                },
+                Vec::new(),
+            )),
             failures: Vec::new(),
             qualify: None,
         }],
@@ -425,6 +434,15 @@ fn a_program_that_was_built_without_musl_is_named_and_is_no_failure() {
     let told: Vec<_> =
         findings.iter().filter(|f| f.evidence.contains("static with glibc")).collect();
     assert_eq!(told.len(), 1, "{findings:#?}");
+}
+
+#[test]
+fn an_mpsgated_that_tells_nothing_of_answers_is_not_taken_for_one_that_has_them() {
+    let mut facts = healthy();
+    facts.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().qualification = None;
+    let findings = checks::all(&facts);
+    let qualified = findings.iter().find(|finding| finding.name == "qualified").unwrap();
+    assert_eq!(qualified.result, Outcome::Skip, "{qualified:?}");
 }
 
 #[test]
