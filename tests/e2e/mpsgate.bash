@@ -244,7 +244,7 @@ mps_kill() {
 
 status_json() { mpsgate status -o json; }
 # What is recorded of all grants: what they use and how firmly they are held is of the moment.
-recorded_grants() { status_json | jq -S "[.grants[] | del(.used_mib, .cap_mib, .guarantee)]"; }
+recorded_grants() { status_json | jq -S "[.grants[] | del(.used_mib, .cap_mib, .guarantee, .proof)]"; }
 card() { status_json | jq -r --argjson i "$1" ".cards[] | select(.index == \$i) | $2"; } # INDEX FIELD
 card_is() { [[ $(card "$2" .state) == "$1" ]]; } # STATE INDEX
 says() { [[ $(card "$1" .state) == *"$2"* ]]; } # INDEX PART
