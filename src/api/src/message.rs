@@ -122,10 +122,8 @@ pub struct Asking {
     pub subject: Subject,
     /// The card's index.
     pub card_index: u32,
-    /// What the driver's control program is, and where.
+    /// Where the control program lies.
     pub control: PathBuf,
-    /// For how many seconds it is kept.
-    pub seconds: u64,
 }
 
 /// Who dies with a card's MPS.

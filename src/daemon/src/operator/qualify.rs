@@ -82,7 +82,7 @@ async fn begin(
     });
     log::info!(uuid = card.uuid.as_str(), id = id.as_str(); "card is being asked");
     let control = daemon.settings.now().mps.control.clone();
-    let asking = Asking { id, subject, card_index, control, seconds: KEPT.as_secs() };
+    let asking = Asking { id, subject, card_index, control };
     Ok(serde_json::to_string(&asking).map(|asking| Reply::Asking { asking }).map_err(|error| {
         let why = format!("the answer cannot be written: {error}");
         Refusal::new(Code::DaemonVersion, why, "journalctl -u mpsgated -n 50")

@@ -30,13 +30,10 @@ impl Node {
             }
             let index = card.index;
             let refusal = conclusion.refusal.clone().map(|why| {
-                Trouble::new(
-                    why,
-                    format!(
-                        "ask again: mpsgate qualify {index}; or let containers have the control daemon's own \
-                         socket: mps.channel = \"control\" in /etc/mpsgate/config.toml"
-                    ),
-                )
+                let hint = format!(
+                    "ask again, and after a change of mps.channel or of the driver, too: mpsgate qualify {index}"
+                );
+                Trouble::new(why, hint)
             });
             card.qualified.refusal = refusal;
             card.qualified.conclusion = conclusion;
