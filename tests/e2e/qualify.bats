@@ -107,6 +107,15 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   grep -E '^fail +qualified' <<<"$stdout" || fail "$stdout"
 }
 
+@test "a client that stops where no limit is proves nothing" {
+  fake stingy
+  qualify any -o json
+  assert_equal "limit and bypass" "$(answer limit) $(answer bypass)" "unanswered unanswered"
+  assert_contains "limit" "$(seen limit)" "a client with 1024 MiB got 1: no limit of memory stops it there"
+  granted web 2Gi
+  refute_contains "its level" "$(level_of web)" "proven here" "limit not held"
+}
+
 @test "a client that can get past its limit leaves the level to the watchdog" {
   fake obedient
   qualify 1 -o json
@@ -227,6 +236,10 @@ status_has() { mpsgate status -o json | grep -qF "$1"; }
   LIMIT=100 try mpsgate qualify --due --library "$library"
   assert_contains "what was due" "$stdout" "detour     no" "it got the card"
   assert_contains "status" "$(mpsgate status)" "A process past MPS gets this card"
+  fake strange
+  qualify any -o json
+  assert_equal "detour" "$(answer detour)" unanswered
+  assert_contains "detour" "$(seen detour)" "another reason than a busy card"
   try mpsgate qualify 0 --library "$library" --report || true
   refute_contains "the page for an issue" "$stdout" "$CARD" "mpsgate-qualify-" "$(hostname)"
 }

@@ -58,8 +58,8 @@ ask_around() {
   node_down
 }
 
-# busy: the last probe could not have the card, and said that it was CUDA who refused.
-busy() { [[ $status != 0 && $stderr == *"cu"*"failed"* ]]; }
+# busy: the last probe could not have the card, and CUDA said that it is unavailable (46, cuda.h).
+busy() { [[ $status != 0 && $stderr == *"cu"*"failed"*"(46)"* ]]; }
 
 # A container with the channel and an IPC namespace of its own: past mpsgate, by runc alone.
 private_ipc() {

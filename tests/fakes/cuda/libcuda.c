@@ -10,6 +10,8 @@
  *   crash       ends in the middle             hang        never answers
  *   chatty      prints what nobody asked       past        attaches without MPS
  *   exclusive   finds the card busy without MPS
+ *   strange     fails without MPS, and not for a busy card
+ *   stingy      stops where no limit is
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,6 +28,7 @@
 #define OUT_OF_MEMORY 2
 #define MPS_ENABLED 133
 #define DEVICE_UNAVAILABLE 46
+#define UNKNOWN 999
 #define MAP_FAILED 205
 #define MPS_RPC_FAILURE 806
 #define MPS_SERVER_NOT_READY 807
@@ -132,7 +135,7 @@ static int attach(void)
 	if (control < 0 || setsockopt(control, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) ||
 	    connect(control, (struct sockaddr *)&address, sizeof address)) {
 		close(control);
-		return is("exclusive") ? DEVICE_UNAVAILABLE : 0;
+		return is("exclusive") ? DEVICE_UNAVAILABLE : is("strange") ? UNKNOWN : 0;
 	}
 	if (hear(control, hello, sizeof hello, NULL) != 9 || !say_who(control) || !say(control, 2) ||
 	    hear(control, hello, sizeof hello, &server) <= 0 || server < 0)
@@ -149,7 +152,7 @@ static int attach(void)
 		limit = told[3];
 	if (own && sscanf(own, "0=%lluM", &mib) == 1 && mib && mib * MIB < limit)
 		limit = mib * MIB;
-	left = limit;
+	left = is("stingy") ? MIB : limit;
 	return 0;
 }
 

@@ -22,6 +22,9 @@ pub(super) const ALL: Duration = Duration::from_secs(60);
 /// What the client has that is asked, and what its neighbour has in `bypass`.
 const GRANTED: u64 = 1024;
 const NEIGHBOURS: u64 = 2048;
+/// A client that a limit stops has got more than this: what is missing is its own context (438 MiB
+/// for an idle client, nvidia-docker #868; 426 on an L40S, driver 610).
+const LEAST: u64 = GRANTED / 2;
 /// What `processes` looks for.
 const TAKEN: u64 = 256;
 /// For mpsgated to know: the watchdog looks each second, and a gate tells of its clients every
@@ -32,9 +35,9 @@ const POLL: Duration = Duration::from_millis(200);
 /// `CUDA_ERROR_MAP_FAILED`: a client does not find the server's region in its `/dev/shm` (libcuda
 /// 535 and 550, measured).
 const MAP_FAILED: i32 = 205;
-/// `CUDA_ERROR_NO_DEVICE` and `CUDA_ERROR_INVALID_DEVICE`.
-const NO_DEVICE: i32 = 100;
-const INVALID_DEVICE: i32 = 101;
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`: "often … due to use of `CU_COMPUTEMODE_EXCLUSIVE_PROCESS`"
+/// (cuda.h). No other says that it was the compute mode.
+const UNAVAILABLE: i32 = 46;
 const LIMIT_VARIABLE: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
 /// Who asks a card.
@@ -88,13 +91,16 @@ impl Seen {
         Self { evidence: evidence.into(), ..self }
     }
 
-    /// More than was granted is none that holds.
+    /// More than was granted is none that holds. Far less was stopped by something else.
     fn memory(got: u64, evidence: impl Into<String>) -> Self {
-        let verdict = if got > 0 && got <= GRANTED { Verdict::Yes } else { Verdict::No };
-        let seen = match got {
-            0 => format!("a client with {GRANTED} MiB got nothing"),
-            _ => format!("a client with {GRANTED} MiB got {got}"),
-        };
+        if got == 0 {
+            return Self::new(Verdict::No, format!("a client with {GRANTED} MiB got nothing"));
+        }
+        let seen = format!("a client with {GRANTED} MiB got {got}");
+        if got <= LEAST {
+            return Self::unanswered(format!("{seen}: no limit of memory stops it there"));
+        }
+        let verdict = if got <= GRANTED { Verdict::Yes } else { Verdict::No };
         Self { mib: Some(got), ..Self::new(verdict, seen).with(evidence) }
     }
 }
@@ -346,11 +352,11 @@ impl<'a> Asker<'a> {
         let (step, past) = context(&mut beside)?;
         Ok(match past {
             Attached::Yes => Seen::new(Verdict::No, "it got the card"),
-            Attached::No(why, Some(NO_DEVICE | INVALID_DEVICE)) => {
-                Seen::unanswered(format!("it does not see the card: {why}"))
-            }
+            Attached::No(why, Some(UNAVAILABLE)) => Seen::new(Verdict::Yes, why),
             Attached::No(why, _) if step.no_library => Seen::unanswered(why),
-            Attached::No(why, _) => Seen::new(Verdict::Yes, why),
+            Attached::No(why, _) => {
+                Seen::unanswered(format!("it failed for another reason than a busy card: {why}"))
+            }
         })
     }
 
