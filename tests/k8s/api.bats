@@ -37,6 +37,8 @@ schedule_is() { [[ $(status_json | jq -r .schedule) == "$1" ]]; }
     and .message == "2 of 2 cards take GPU memory requests")'
   node_shows '.metadata.annotations["mpsgate.io/cards"] | fromjson | .version == 1 and .cards[1].index == 1
     and .cards[1].memory_mib == 15360 and .cards[1].healthy and (.cards[1].uuid | startswith("GPU-"))'
+  wait_for 60 "their level" node_shows '.metadata.annotations["mpsgate.io/cards"] | fromjson | .cards
+    | map("\(.guarantee), \(.proof)") | all(. == "mps+watchdog, not tried on this card")'
   node_shows '.metadata.labels | .["aliyun.accelerator/nvidia_count"] == "2" and .["aliyun.accelerator/nvidia_mem"] == "15360MiB"
     and .["aliyun.accelerator/nvidia_name"] == "Simulated-T4" and .["mpsgate.io/shared"] == "true"'
   wait_for 60 "its cards as a resource" node_shows '.status.allocatable["aliyun.com/gpu-count"] == "2"'

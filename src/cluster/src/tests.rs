@@ -28,6 +28,8 @@ fn card(index: u32, memory: u64) -> CardReport {
         one_uid: true,
         max_clients: None,
         held: BTreeMap::new(),
+        guarantee: String::new(),
+        proof: String::new(),
     }
 }
 

@@ -68,6 +68,8 @@ fn nodes() -> impl Strategy<Value = Node> {
                     one_uid: true,
                     max_clients: clients.filter(|_| schedule == Word::Mps),
                     held: BTreeMap::new(),
+                    guarantee: String::new(),
+                    proof: String::new(),
                 });
             Node { name: String::new(), schedule, placement, max_pods, cards: cards.collect() }
         },

@@ -163,6 +163,8 @@ fn report() -> NodeReport {
             one_uid: true,
             max_clients: None,
             held: std::collections::BTreeMap::new(),
+            guarantee: String::new(),
+            proof: String::new(),
         }]),
         ready: Some(ConditionReport {
             holds: Some(true),

@@ -81,6 +81,12 @@ pub struct CardReport {
     /// What pods hold of it now, by their uid: also one that the API server has no more.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held: BTreeMap<String, Mib>,
+    /// The level that a grant of it has under MPS, for people to read.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub guarantee: String,
+    /// What showed that here, or that nothing did.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub proof: String,
 }
 
 /// What was true of every card before the field was written.

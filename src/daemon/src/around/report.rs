@@ -96,6 +96,7 @@ fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
     }
     let serves = on_card().map(|entry| entry.grant.uid).next();
     let one_uid = node.under_mps() && !card.multiuser;
+    let (guarantee, proof) = node.level_of_card(card);
     CardReport {
         uuid: card.uuid.to_string(),
         index: card.index,
@@ -108,5 +109,7 @@ fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
         one_uid,
         max_clients: node.under_mps().then_some(card.max_clients),
         held,
+        guarantee: guarantee.as_str().to_owned(),
+        proof: plain(&proof),
     }
 }

@@ -292,6 +292,8 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
         cards.iter().map(|card| (card.index, card.memory.0, card.local.0, card.uid)).collect();
     assert_eq!(seen, [(0, 15 * 1024, 3 * 1024, Some(0)), (1, 15 * 1024, 0, Some(1000))]);
     assert!(cards.iter().all(|card| card.one_uid && card.max_clients.is_some()));
+    let level = |card: &CardReport| format!("{}, {}", card.guarantee, card.proof);
+    assert!(cards.iter().all(|card| level(card) == "mps, not tried on this card"), "{cards:?}");
     // Also of a pod that the API server has no more; and a static one's under its uid there.
     let held =
         |cards: &[CardReport]| cards.iter().map(|card| card.held.clone()).collect::<Vec<_>>();

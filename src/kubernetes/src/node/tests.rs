@@ -20,6 +20,8 @@ fn report() -> NodeReport {
         one_uid: true,
         max_clients: Some(48),
         held: (index == 1).then(|| ("p1".to_owned(), Mib(7168))).into_iter().collect(),
+        guarantee: "mps+gate".to_owned(),
+        proof: if index == 1 { "proven here 2026-01-31 (580.65.06)" } else { "" }.to_owned(),
     };
     NodeReport {
         cards: Some(vec![card(0), card(1)]),
@@ -96,9 +98,10 @@ fn writes_the_cards_once_and_then_nothing() {
         json!({"metadata": {
             "annotations": {"mpsgate.io/cards": "{\"version\":1,\"cards\":[\
                 {\"uuid\":\"GPU-0\",\"index\":0,\"memory_mib\":15360,\"local_mib\":0,\"healthy\":true,\
-                \"one_uid\":true,\"max_clients\":48},\
+                \"one_uid\":true,\"max_clients\":48,\"guarantee\":\"mps+gate\"},\
                 {\"uuid\":\"GPU-1\",\"index\":1,\"memory_mib\":16384,\"local_mib\":0,\"healthy\":true,\"uid\":1000,\
-                \"one_uid\":true,\"max_clients\":48,\"held\":{\"p1\":7168}}]}"},
+                \"one_uid\":true,\"max_clients\":48,\"held\":{\"p1\":7168},\
+                \"guarantee\":\"mps+gate\",\"proof\":\"proven here 2026-01-31 (580.65.06)\"}]}"},
             "labels": {
                 "mpsgate.io/shared": "true",
                 "aliyun.accelerator/nvidia_count": "2",

@@ -362,6 +362,8 @@ async fn a_node_whose_labels_may_not_be_written_has_its_condition_written() {
             one_uid: false,
             max_clients: None,
             held: BTreeMap::new(),
+            guarantee: String::new(),
+            proof: String::new(),
         };
         report.send_replace(Some(NodeReport { cards: Some(vec![card]), ..ready(true) }));
         let shown = seen.wait_for(|node| node.write_error.is_some()).await.expect("polled");

@@ -7,7 +7,7 @@ use mpsgate_model::{GpuUuid, Grant, GrantedCard, Guarantee, Mib};
 use mpsgate_policy::Conclusion;
 
 use super::Node;
-use crate::card::Card;
+use crate::card::{Card, Ends};
 
 /// What a grant that lost its control daemon needs.
 pub(super) const BROKEN: &str = "its CUDA processes lost the GPU when its MPS daemon or server died: restart the \
@@ -115,11 +115,26 @@ impl Node {
         mps.default_limit_mib.max(largest.filter(|_| mps.default_limit_mib.is_some()))
     }
 
+    /// The level that a grant of the card has under MPS, and what shows that: what its driver's own
+    /// limit of a cgroup adds is each grant's.
+    pub fn level_of_card(&self, card: &Card) -> (Guarantee, String) {
+        let moment = match (self.under_mps(), self.watches(card)) {
+            (false, _) => Guarantee::None,
+            (true, false) => Guarantee::Mps,
+            (true, true) => Guarantee::MpsWatchdog,
+        };
+        card.qualified.conclusion.level(moment, matches!(card.ends, Ends::Doors(_)))
+    }
+
+    /// Whether a container that takes more than its grant of the card is ended.
+    fn watches(&self, card: &Card) -> bool {
+        card.watched.enforced && card.lost.is_none() && self.driver.trouble.is_none()
+    }
+
     /// How firmly its limit holds now, and what shows that.
     fn guarantee(&self, grant: &Grant) -> (Guarantee, String) {
         let card = grant.cards.first().and_then(|card| self.card(&card.uuid));
-        let watched = card.is_some_and(|card| card.watched.enforced && card.lost.is_none())
-            && self.driver.trouble.is_none();
+        let watched = card.is_some_and(|card| self.watches(card));
         let now = match grant.guarantee {
             _ if self.held.contains(&grant.key) => Guarantee::Cgroup,
             Guarantee::Mps if watched => Guarantee::MpsWatchdog,

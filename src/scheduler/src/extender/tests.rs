@@ -21,6 +21,8 @@ fn ledger() -> Snapshot {
             one_uid: true,
             max_clients: None,
             held: BTreeMap::new(),
+            guarantee: String::new(),
+            proof: String::new(),
         };
         let cards = vec![card(0), card(1)];
         ledger.set_node(Node {

@@ -57,6 +57,8 @@ pub(crate) fn card(index: u32, memory: u64) -> CardReport {
         one_uid: false,
         max_clients: None,
         held: BTreeMap::new(),
+        guarantee: String::new(),
+        proof: String::new(),
     }
 }
 
