@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # The driver's own memory limit on a container's cgroup (r615 and newer): real runc or crun, real
-# cgroups, and a simulated NVML that takes limits as NVIDIA's documentation has them. On cgroup v1
-# it shows that nothing is tried.
+# cgroups, and a simulated NVML that takes limits as the driver does where it counts by itself. On
+# cgroup v1 it shows that nothing is tried.
 
 load mpsgate
 
@@ -24,13 +24,13 @@ driver() {
   daemon_start
 }
 
-# limit_of CGROUP: as the driver has it, `SOFT HARD` in bytes; nothing where it has none. A limit
-# goes with its cgroup, which the fake notices when it writes the next time.
+# limit_of CGROUP: as the driver has it, `SOFT HARD` in bytes; nothing where it has none. One that
+# was cleared is an entry without an end, and one that was not stays when its cgroup has gone.
 limit_of() {
-  [[ ! -d $1 ]] || jq -r --arg cgroup "$1" '.cards[0].limits[$cgroup] // empty | "\(.soft_bytes) \(.hard_bytes)"' "$NVML/nvml.json"
+  jq -r --arg cgroup "$1" '.cards[0].limits[$cgroup] // empty | select(.hard_bytes < 1e18) | "\(.soft_bytes) \(.hard_bytes)"' "$NVML/nvml.json"
 }
 calls() { cat "$NVML/nvml.json.limits" 2>/dev/null || true; }
-cleared() { # no cgroup that is there has a limit
+cleared() { # no cgroup has a limit, also none that has gone
   local cgroup
   for cgroup in $(jq -r '.cards[].limits // {} | keys[]' "$NVML/nvml.json"); do [[ -z $(limit_of "$cgroup") ]] || return 1; done
 }
@@ -65,9 +65,40 @@ level_is() { [[ $(grant "$1" .guarantee) == "$2" ]]; } # ID LEVEL
   assert_equal "db's limit" "$(limit_of "$db")" "0 $((2 << 30))"
   delete db
   wait_for 20 "no limit is left" cleared
+  # Nothing ends a limit whose cgroup has gone: it is cleared before.
+  [[ ! -d $web && ! -d $db ]] || fail "$web or $db is there"
   # Never a soft limit: it would leak into every ancestor.
   ! calls | grep '^set' | grep -qv ' soft 0 ' || fail "a soft limit was set: $(calls)"
 }
+
+# bats test_tags=runtime
+@test "a limit is cleared before delete removes the cgroup, however the container ended" {
+  is_v2 || skip "cgroup v1 here"
+  driver '{}'
+  local turn
+  for turn in 1 2 3; do
+    granted web 1Gi --ann mpsgate.io/gpu=0
+    web=$(grant web .cgroup)
+    delete web
+    assert_equal "limits after delete --force, $turn" "$(limit_of "$web")" ""
+    [[ ! -d $web ]] || fail "$web is there"
+    granted db 1Gi --ann mpsgate.io/gpu=0
+    db=$(grant db .cgroup)
+    # A container that runs is not removed, and keeps its limit.
+    try_oci any delete db
+    [[ $status != 0 ]] || fail "a container that runs was removed"
+    assert_equal "its limit, $turn" "$(limit_of "$db")" "0 $((1 << 30))"
+    try_oci kill db KILL
+    wait_for 10 "it is stopped" stopped db
+    try_oci delete db
+    remove_bundles "$MG/b/db"
+    assert_equal "limits after kill and delete, $turn" "$(limit_of "$db")" ""
+    wait_for 20 "the grants to end" none_granted
+  done
+  # Each by a call while the cgroup was there: the fake refuses one for a path that has gone.
+  assert_equal "cleared" "$(calls | grep -c ^clear)" 6
+}
+none_granted() { [[ $(status_json | jq '.grants | length') == 0 ]]; }
 
 # bats test_tags=runtime
 @test "where the runtime does not enable dmem for the container's cgroup, mpsgated does" {

@@ -86,11 +86,28 @@ pub struct Release {
     pub key: GrantKey,
 }
 
-/// End the GPU work of a container that is about to be killed.
+/// End the GPU work of a container that is about to be killed, removed, or both.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Terminate {
     /// Which instance of which container.
     pub key: GrantKey,
+    /// Whether its runtime removes its cgroup next. A limit that the driver has for that is to be
+    /// cleared first: no later moment can name it.
+    #[serde(default)]
+    pub removal: Removal,
+}
+
+/// Whether a container's cgroup is about to be removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Removal {
+    /// It stays for now (`kill`).
+    #[default]
+    No,
+    /// Where its init has ended; a runtime refuses it else (`delete`).
+    Ended,
+    /// Whatever runs in it (`delete --force`).
+    Forced,
 }
 
 /// End a card's MPS, for good or for a moment.

@@ -22,7 +22,7 @@ mod status;
 mod usage;
 
 pub use call::{
-    Activate, Call, Engine, Mps, MpsAction, Qualify, Release, Report, Reserve, Terminate,
+    Activate, Call, Engine, Mps, MpsAction, Qualify, Release, Removal, Report, Reserve, Terminate,
 };
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
 pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot};

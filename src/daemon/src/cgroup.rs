@@ -10,7 +10,7 @@ mod tree;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mpsgate_host::cgroup::{CgroupId, is_one};
 pub(crate) use mpsgate_host::cgroup::{Paths, is_same};
@@ -42,6 +42,26 @@ fn proven(cgroup: &CgroupId) -> io::Result<&Path> {
         return Err(io::Error::other("its inode is another one"));
     }
     Ok(path)
+}
+
+/// The most cgroups that a look at a tree reads by path.
+pub(crate) const MOST_PATHS: usize = 1024;
+
+/// The paths of a directory of cgroups and of those below, each before those below it, without
+/// those of the inodes `without`; `None` where there are more than `most`, or one that no path can
+/// name.
+pub(crate) fn paths(
+    root: &Path,
+    without: &BTreeSet<u64>,
+    most: usize,
+) -> io::Result<Option<Vec<PathBuf>>> {
+    tree::paths(root, without, most)
+}
+
+/// Whether a directory is one with such an inode, or below one.
+pub(crate) fn lies_in(path: &Path, inodes: &BTreeSet<u64>) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    path.ancestors().any(|above| above.metadata().is_ok_and(|it| inodes.contains(&it.ino())))
 }
 
 /// Pids of all processes in it and below it, in our own pid namespace; none where it is gone.

@@ -78,4 +78,6 @@ pub(crate) enum LimitOrder {
     Hold { entry: Box<Entry>, reply: oneshot::Sender<()> },
     /// Takes the limit of one that has ended away.
     Clear(Box<Entry>),
+    /// Says when all orders before it are carried out.
+    Done { reply: oneshot::Sender<()> },
 }

@@ -1,4 +1,5 @@
-//! `kill` with SIGKILL on a container with a grant: its CUDA clients' GPU work is ended first.
+//! `kill` with SIGKILL on a container with a grant: its CUDA clients' GPU work is ended first. And
+//! `delete`: the driver's limit of its cgroup is cleared before the runtime removes that.
 //!
 //! ```text
 //!  shim: kill, 1 s ─► entry, its processes ─► the card's task: clients ∩ processes ─► terminate_client
@@ -11,16 +12,17 @@
 
 use std::time::{Duration, Instant};
 
-use mpsgate_api::{Reply, Terminate};
+use mpsgate_api::{Removal, Reply, Terminate};
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::State;
-use mpsgate_model::{Code, GpuUuid, Refusal};
+use mpsgate_model::{Code, GpuUuid, GrantKey, Refusal};
 use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::daemon::Daemon;
-use crate::orders::{Doomed, Order};
+use crate::orders::{Doomed, LimitOrder, Order};
+use crate::{DaemonError, cgroup, process};
 
 /// For everything: the shim gives up after 1 s, counted from before it has connected.
 const LIMIT: Duration = Duration::from_millis(800);
@@ -28,12 +30,62 @@ const LIMIT: Duration = Duration::from_millis(800);
 /// starts a server.
 const TURN: Duration = Duration::from_millis(200);
 
+/// What is to be done before a container is killed, removed, or both.
+pub(crate) async fn prepare(
+    daemon: &Daemon,
+    call: &Terminate,
+) -> Result<Result<Reply, Refusal>, DaemonError> {
+    let terminated = match call.removal {
+        Removal::Ended => Ok(Reply::Done { text: String::new() }),
+        Removal::No | Removal::Forced => clients(daemon, &call.key).await,
+    };
+    if call.removal != Removal::No {
+        unlimit(daemon, &call.key, call.removal).await?;
+    }
+    Ok(terminated)
+}
+
+/// Has the limit of a container's cgroup cleared while that is there. Its grant ends with it, so
+/// that no look sets the limit again; so must its processes, which the runtime is about to kill.
+async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) -> Result<(), DaemonError> {
+    let found = {
+        let node = daemon.node();
+        node.ledger().get(key).map(|entry| (entry.clone(), node.nested(entry)))
+    };
+    // Where it has just ended the order to clear may not be carried out yet.
+    if let Some((entry, others)) = found {
+        let State::Active { init, cgroup: Some(cgroup) } = entry.state else { return Ok(()) };
+        let refuses = removal == Removal::Ended && process::is_alive(&init);
+        if entry.cgroup_limit.is_none() || refuses {
+            return Ok(());
+        }
+        let kill = move |_: &_| cgroup::kill::kill(&cgroup, &init, &others);
+        if let Err(error) = daemon.blocking("kill what is removed", kill).await? {
+            let container = key.container_id.as_str();
+            log::warn!(container, reason:% = error; "removed with the limit of its cgroup");
+            return Ok(());
+        }
+        if timeout(LIMIT, process::ended(&init)).await.is_err() {
+            return Ok(());
+        }
+        daemon.change(|node, effects| {
+            node.release(key, "removed by its runtime", effects);
+        });
+    }
+    let (reply, done) = oneshot::channel();
+    if daemon.limits.send(LimitOrder::Done { reply }).is_ok() {
+        // Whoever asked waits no longer either.
+        let _ = timeout(LIMIT, done).await;
+    }
+    Ok(())
+}
+
 /// Ends the GPU work of the container's clients, as far as that is possible at once.
-pub(crate) async fn clients(daemon: &Daemon, call: &Terminate) -> Result<Reply, Refusal> {
+pub(crate) async fn clients(daemon: &Daemon, key: &GrantKey) -> Result<Reply, Refusal> {
     let done = |text: String| Ok(Reply::Done { text });
     let (card, doomed) = {
         let node = daemon.node();
-        let Some(entry) = node.ledger().get(&call.key) else { return done(String::new()) };
+        let Some(entry) = node.ledger().get(key) else { return done(String::new()) };
         // Before it is active no program of the container has run.
         let State::Active { init, cgroup } = &entry.state else { return done(String::new()) };
         let mut cards = entry.grant.cards.iter().filter(|_| entry.grant.uses_mps());
@@ -48,7 +100,7 @@ pub(crate) async fn clients(daemon: &Daemon, call: &Terminate) -> Result<Reply, 
         return done(String::new());
     }
     crash_point!("daemon.terminate.found");
-    let container = call.key.container_id.as_str();
+    let container = key.container_id.as_str();
     match ask(daemon, &card, doomed).await {
         Ok(None) => done(String::new()),
         Ok(Some(terminated)) => {

@@ -6,6 +6,7 @@
 mod node;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use mpsgate_gpu::{GpuError, LimitAction, MemoryLimit, NvmlError};
@@ -23,11 +24,39 @@ impl Node {
         Self::new(|state| state["memory_limits"] = offer)
     }
 
+    /// The kernel counts.
+    fn with_dmem() -> Self {
+        Self::with_limits(json!({ "needs": "dmem.max" }))
+    }
+
     fn cgroup(&self, name: &str) -> PathBuf {
         let path = self.directory.path().join(name);
         fs::create_dir(&path).unwrap();
         path
     }
+
+    fn cgroup_with_dmem(&self, name: &str) -> PathBuf {
+        let path = self.cgroup(name);
+        fs::write(path.join("dmem.max"), "").unwrap();
+        path
+    }
+
+    fn edit(&self, edit: impl FnOnce(&mut Value)) {
+        let mut state = self.state();
+        edit(&mut state);
+        fs::write(self.file(), state.to_string()).unwrap();
+    }
+
+    /// What the driver counts for a cgroup that has a limit.
+    fn charge(&self, cgroup: &Path, mib: u64) {
+        self.edit(|state| {
+            state["cards"][0]["limits"][name(cgroup)]["charged_bytes"] = (mib * MIB).into()
+        });
+    }
+}
+
+fn name(cgroup: &Path) -> &str {
+    cgroup.to_str().unwrap()
 }
 
 fn limit(mib: u64) -> MemoryLimit {
@@ -36,8 +65,8 @@ fn limit(mib: u64) -> MemoryLimit {
 
 #[test]
 fn a_limit_is_set_read_back_and_cleared_for_one_cgroup_on_one_card() {
-    let node = Node::with_limits(json!({}));
-    let (web, neighbour) = (node.cgroup("web"), node.cgroup("neighbour"));
+    let node = Node::with_dmem();
+    let (web, neighbour) = (node.cgroup_with_dmem("web"), node.cgroup_with_dmem("neighbour"));
     let nvml = node.load().unwrap();
     let limits = nvml.memory_limits().unwrap();
     assert_eq!(limits.get(CARD, &web).unwrap(), NONE);
@@ -64,14 +93,14 @@ fn what_was_rounded_is_read_back_as_it_holds() {
 
 #[test]
 fn a_cgroup_that_was_made_anew_has_no_limit() {
-    let node = Node::with_limits(json!({}));
-    let web = node.cgroup("web");
+    let node = Node::with_dmem();
+    let web = node.cgroup_with_dmem("web");
     let nvml = node.load().unwrap();
     let limits = nvml.memory_limits().unwrap();
     limits.set(CARD, &web, 1024).unwrap();
     // Renamed, not removed: the inode must not come back.
     fs::rename(&web, node.directory.path().join("old")).unwrap();
-    fs::create_dir(&web).unwrap();
+    node.cgroup_with_dmem("web");
     assert_eq!(limits.get(CARD, &web).unwrap(), NONE);
 }
 
@@ -134,12 +163,12 @@ fn every_refusal_names_card_and_cgroup_and_what_to_do() {
 #[test]
 fn a_card_in_mig_mode_and_a_caller_that_is_not_root_are_refused() {
     let node = Node::new(|state| {
-        state["memory_limits"] = json!({});
+        state["memory_limits"] = json!({ "needs": "dmem.max" });
         state["cards"][0]["mig"] = "enabled".into();
         state["cards"][1]["error"] = "NO_PERMISSION".into();
         state["cards"][1]["error_in"] = json!(["nvmlDeviceSetMemoryLimits_v1"]);
     });
-    let web = node.cgroup("web");
+    let web = node.cgroup_with_dmem("web");
     let nvml = node.load().unwrap();
     let limits = nvml.memory_limits().unwrap();
     let mig = limits.set(CARD, &web, 1).unwrap_err();
@@ -151,4 +180,64 @@ fn a_card_in_mig_mode_and_a_caller_that_is_not_root_are_refused() {
     assert!(denied.to_string().starts_with("cannot clear the memory limit of "), "{denied}");
     assert!(denied.hint().unwrap().contains("root of the host"));
     assert_eq!(limits.get(OTHER, &web).unwrap(), NONE, "reading needs no privilege");
+}
+
+/// `memacct.c` of 615.71.09: `tests/fakes/nvml/src/limits.rs` says where.
+#[test]
+fn a_driver_that_counts_by_itself_knows_the_nearest_limit_alone() {
+    let node = Node::with_limits(json!({}));
+    let pod = node.cgroup("pod");
+    let (web, below) = (node.cgroup("pod/web"), node.cgroup("pod/web/below"));
+    let nvml = node.load().unwrap();
+    let limits = nvml.memory_limits().unwrap();
+    let none = limits.get(CARD, &web).unwrap_err();
+    assert!(
+        matches!(none, GpuError::MemoryLimit { source: NvmlError::NotSupported, .. }),
+        "{none:?}"
+    );
+    limits.set(CARD, &pod, 4096).unwrap();
+    node.charge(&pod, 100);
+    let shown = MemoryLimit { used_bytes: 100 * MIB, ..limit(4096) };
+    for cgroup in [&pod, &web, &below] {
+        assert_eq!(limits.get(CARD, cgroup).unwrap(), shown, "{}", cgroup.display());
+    }
+    limits.set(CARD, &web, 1024).unwrap();
+    assert_eq!(limits.get(CARD, &web).unwrap(), limit(1024), "nothing charged from before");
+    assert_eq!(limits.get(CARD, &below).unwrap(), limit(1024), "and not the pod's");
+    limits.clear(CARD, &web).unwrap();
+    assert_eq!(limits.get(CARD, &below).unwrap(), NONE, "an entry without a limit hides the pod's");
+}
+
+#[test]
+fn a_driver_that_counts_by_itself_takes_no_limit_below_what_it_counts() {
+    let node = Node::with_limits(json!({}));
+    let web = node.cgroup("web");
+    let nvml = node.load().unwrap();
+    let limits = nvml.memory_limits().unwrap();
+    limits.set(CARD, &web, 4096).unwrap();
+    node.charge(&web, 2048);
+    assert!(limits.set(CARD, &web, 2047).is_err());
+    let counted = |mib| MemoryLimit { used_bytes: 2048 * MIB, ..limit(mib) };
+    assert_eq!(limits.get(CARD, &web).unwrap(), counted(4096), "it is as it was");
+    limits.set(CARD, &web, 2048).unwrap();
+    assert_eq!(limits.get(CARD, &web).unwrap(), counted(2048));
+}
+
+#[test]
+fn a_driver_that_counts_by_itself_keeps_an_entry_whose_cgroup_has_gone() {
+    let node = Node::with_limits(json!({}));
+    let (web, other) = (node.cgroup("web"), node.cgroup("other"));
+    let nvml = node.load().unwrap();
+    let limits = nvml.memory_limits().unwrap();
+    limits.set(CARD, &web, 1024).unwrap();
+    fs::remove_dir(&web).unwrap();
+    limits.set(CARD, &other, 2048).unwrap();
+    let entries = node.state()["cards"][0]["limits"].as_object().unwrap().len();
+    assert_eq!(entries, 2);
+    // Another cgroup at its address.
+    let later = node.cgroup("later");
+    node.edit(|state| {
+        state["cards"][0]["limits"][name(&web)]["inode"] = later.metadata().unwrap().ino().into()
+    });
+    assert_eq!(limits.get(CARD, &later).unwrap(), limit(1024));
 }

@@ -60,6 +60,10 @@ pub struct Entry {
     /// than the grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup_limit: Option<Mib>,
+    /// Whether that was set when a program of the container may have run already. A driver that
+    /// counts by itself does so from the limit on (r615's `memacct.c`), and not what was there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub limited_late: bool,
     /// Where kubelet handed it out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handed: Option<Handed>,
@@ -205,6 +209,7 @@ impl Ledger {
             since_ms: now_ms,
             broken_ms: None,
             cgroup_limit: None,
+            limited_late: false,
             handed: None,
         });
         Ok(())
@@ -247,13 +252,15 @@ impl Ledger {
         marked
     }
 
-    /// Notes what the driver holds the container's cgroup to. Whether that is news; `None` where
-    /// the key has no grant.
-    pub fn set_cgroup_limit(&mut self, key: &GrantKey, limit: Mib) -> Option<bool> {
+    /// Notes the limit that the driver has for the container's cgroup, and whether it came `late`:
+    /// see [`Entry::limited_late`]. Whether that is news; `None` where the key has no grant.
+    pub fn set_cgroup_limit(&mut self, key: &GrantKey, limit: Mib, late: bool) -> Option<bool> {
         let active =
             |e: &&mut Entry| e.grant.key == *key && matches!(e.state, State::Active { .. });
         let entry = self.entries.iter_mut().find(active)?;
-        Some(entry.cgroup_limit.replace(limit) != Some(limit))
+        let was =
+            (entry.cgroup_limit.replace(limit), std::mem::replace(&mut entry.limited_late, late));
+        Some(was != (Some(limit), late))
     }
 
     /// Ends an entry, whatever its state. `None` where it is gone already.

@@ -35,6 +35,7 @@ fn entry(at: u8, memory: u64) -> Entry {
         since_ms: 0,
         broken_ms: None,
         cgroup_limit: None,
+        limited_late: false,
         handed: None,
     }
 }

@@ -1,17 +1,18 @@
-//! `kill` with SIGKILL, and `delete --force`: before a granted container dies, the daemon ends the
-//! GPU work of its CUDA processes.
+//! `kill` with SIGKILL, and `delete`: before a granted container dies, the daemon ends the GPU work
+//! of its CUDA processes; before its cgroup is removed, the daemon clears the driver's limit of it.
 //!
 //! A client that is killed with work outstanding can leave the MPS server and its other clients in
-//! an undefined state (NVIDIA MPS documentation, r615). The verb itself is never touched, delayed
-//! by more than [`LIMIT`], or made to fail: a container that must die dies.
+//! an undefined state (NVIDIA MPS documentation, r615). A driver that counts by itself keeps for
+//! ever a limit whose cgroup has gone (r615's `memacct.c`). The verb itself is never touched,
+//! delayed by more than [`LIMIT`], or made to fail: a container that must die dies.
 
 use std::path::Path;
 use std::time::Duration;
 
-use mpsgate_api::{Call, Client, NoStatus, Reply, Terminate};
+use mpsgate_api::{Call, Client, NoStatus, Removal, Reply, Terminate};
 use mpsgate_config::paths;
 use mpsgate_host::crash_point;
-use mpsgate_oci::argv::Invocation;
+use mpsgate_oci::argv::{Invocation, Verb};
 
 use crate::record::{Found, find};
 use crate::report::{Report, chain};
@@ -20,12 +21,16 @@ use crate::{exec, facts, process};
 /// For connecting to the daemon, its work on the MPS channel and its answer, all together.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// Asks for the end of the container's GPU work, where it has a grant and SIGKILL is sent. Any
-/// other signal costs nothing, a container without a grant one failed stat.
+/// Asks for the end of the container's GPU work, where it has a grant and SIGKILL is sent, and for
+/// the end of its limit, where it is removed. Any other signal costs nothing, a container without a
+/// grant one failed stat.
 pub(crate) fn prepare(invocation: &Invocation) {
-    if !invocation.sends_sigkill() {
-        return;
-    }
+    let removal = match (invocation.verb, invocation.sends_sigkill()) {
+        (Verb::Delete, true) => Removal::Forced,
+        (Verb::Delete, false) => Removal::Ended,
+        (_, true) => Removal::No,
+        (_, false) => return,
+    };
     let Some(id) = invocation.container_id.as_deref().and_then(|id| id.to_str()) else { return };
     let runtime = if invocation.root.is_none() { exec::runtime_path() } else { None };
     let root = facts::runtime_root(invocation, runtime.as_deref());
@@ -34,7 +39,7 @@ pub(crate) fn prepare(invocation: &Invocation) {
         Found::Unusable(why) => why,
         Found::Record(record) => {
             process::ensure_standard_descriptors();
-            let call = Call::Terminate(Terminate { key: record.grant.key });
+            let call = Call::Terminate(Terminate { key: record.grant.key, removal });
             let answer = Client::ask_within::<NoStatus>(Path::new(paths::SOCKET), call, LIMIT);
             crash_point!("shim.kill.asked");
             match answer {
@@ -46,6 +51,10 @@ pub(crate) fn prepare(invocation: &Invocation) {
             }
         }
     };
+    // Nothing is killed here.
+    if removal == Removal::Ended {
+        return;
+    }
     Report::of(invocation)
         .warned(&format!("is killed without ending its GPU work at the MPS server first: {why}"));
 }

@@ -56,8 +56,10 @@ pub(super) async fn activate(
             let prepared = prepared(daemon, line, &entry)
                 .await
                 .and_then(|()| door::admit(daemon, &entry.grant, call.cgroup.as_ref()));
-            if prepared.is_ok() && entry.grant.uses_mps() {
-                daemon.limit(&entry).await;
+            if prepared.is_ok() {
+                // The hook gives up a daemon that says nothing for two seconds.
+                line.wait("the driver is to limit the container's cgroup", daemon.limit(&entry))
+                    .await;
             }
             prepared
         }

@@ -52,6 +52,15 @@ pub(crate) fn is_v2(root: &Path) -> bool {
     rustix::fs::statfs(root).is_ok_and(|filesystem| filesystem.f_type == CGROUP2)
 }
 
+/// Whether the kernel counts some device's memory by cgroup. Then a limit counts what was there
+/// before it, ends with its directory, and is never above that of a directory above it. Whether it
+/// is the GPU driver that counts so cannot be told from the regions' names, which are not
+/// documented; without any region it is not.
+pub(crate) fn counts(root: &Path) -> bool {
+    let regions = std::fs::read_to_string(root.join("dmem.capacity")).unwrap_or_default();
+    names(&root.join("cgroup.controllers")).unwrap_or(false) && !regions.trim().is_empty()
+}
+
 /// Gives `cgroup`, which is below `root`, the controller's files, where the kernel has the
 /// controller: from the top down, and only where it is missing. Returns the directories that were
 /// changed. Their other children have the files then, too; that limits nobody.

@@ -6,10 +6,12 @@
 //! left.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
@@ -29,12 +31,48 @@ pub(super) fn any(
     without: &BTreeSet<u64>,
     wanted: &mut impl FnMut(&str) -> bool,
 ) -> io::Result<bool> {
+    visit(root, without, &mut |here| holds(here, wanted))
+}
+
+/// The paths of the directory and of those below, each before those below it; `None` where there
+/// are more than `most`, or one that no path can name. `without` as in [`any`].
+///
+/// # Errors
+/// As [`any`].
+pub(super) fn paths(
+    root: &Path,
+    without: &BTreeSet<u64>,
+    most: usize,
+) -> io::Result<Option<Vec<PathBuf>>> {
+    let mut paths = Vec::new();
+    let stopped = visit(root, without, &mut |here| {
+        let path = match rustix::fs::readlink(format!("/proc/self/fd/{}", here.as_raw_fd()), vec![])
+        {
+            Ok(path) => PathBuf::from(OsString::from_vec(path.into_bytes())),
+            Err(Errno::NAMETOOLONG) => return Ok(true),
+            Err(errno) => return Err(errno.into()),
+        };
+        // The kernel writes " (deleted)" behind one that has gone meanwhile.
+        if path.starts_with(root) && path.is_dir() {
+            paths.push(path);
+        }
+        Ok(paths.len() > most)
+    })?;
+    Ok((!stopped).then_some(paths))
+}
+
+/// Whether `stop` holds for the directory or one below.
+fn visit(
+    root: &Path,
+    without: &BTreeSet<u64>,
+    stop: &mut impl FnMut(&OwnedFd) -> io::Result<bool>,
+) -> io::Result<bool> {
     let mut here = match rustix::fs::openat(CWD, root, DIRECTORY, Mode::empty()) {
         Ok(here) => here,
         Err(errno) if is_gone(errno) => return Ok(false),
         Err(errno) => return Err(errno.into()),
     };
-    if holds(&here, wanted)? {
+    if stop(&here)? {
         return Ok(true);
     }
     // Where each directory from the root to here is to be read on.
@@ -43,7 +81,7 @@ pub(super) fn any(
         match next_child(&here, place, without)? {
             Some(child) => {
                 here = child;
-                if holds(&here, wanted)? {
+                if stop(&here)? {
                     return Ok(true);
                 }
                 places.push(0);
@@ -161,6 +199,27 @@ mod tests {
         let without = [root.path().join("5").metadata().unwrap().ino()].into();
         assert!(!any(root.path(), &without, &mut |procs| procs == "299\n").unwrap());
         assert!(!any(&root.path().join("none"), &all, &mut |_| true).unwrap());
+    }
+
+    #[test]
+    fn the_paths_of_a_tree_come_from_the_top_down_and_no_more_than_are_wanted() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["a/b/c", "d"] {
+            fs::create_dir_all(root.path().join(name)).unwrap();
+        }
+        let without = BTreeSet::new();
+        let found = paths(root.path(), &without, 5).unwrap().unwrap();
+        let at =
+            |name: &str| found.iter().position(|path| *path == root.path().join(name)).unwrap();
+        assert_eq!(found.len(), 5);
+        assert!(at("") == 0 && at("a") < at("a/b") && at("a/b") < at("a/b/c") && at("d") > 0);
+        assert_eq!(paths(root.path(), &without, 4).unwrap(), None);
+        let without = [root.path().join("a").metadata().unwrap().ino()].into();
+        assert_eq!(paths(root.path(), &without, 5).unwrap().unwrap().len(), 2);
+        assert_eq!(
+            paths(&root.path().join("none"), &without, 5).unwrap().unwrap(),
+            [""; 0].map(PathBuf::from)
+        );
     }
 
     #[test]

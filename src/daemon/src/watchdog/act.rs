@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_api::{Reply, Terminate};
+use mpsgate_api::Reply;
 use mpsgate_model::ledger::{Entry, State};
 use mpsgate_model::{GpuUuid, GrantKey};
 use mpsgate_node::watchdog::{Action, Overrun};
@@ -84,7 +84,7 @@ async fn end(
         return Ok(());
     }
     let before = neighbours(daemon, card, &entry).await?;
-    let terminated = terminate::clients(daemon, &Terminate { key: over.key.clone() }).await;
+    let terminated = terminate::clients(daemon, &over.key).await;
     let first = match terminated {
         Ok(Reply::Done { text }) if text.is_empty() => "it had no MPS clients".to_owned(),
         Ok(Reply::Done { text }) => text,

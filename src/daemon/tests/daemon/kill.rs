@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use mpsgate_api::{Activate, Call, Terminate, WireRefusal};
+use mpsgate_api::{Activate, Call, Removal, Terminate, WireRefusal};
 use mpsgate_model::{Grant, GrantKey};
 use mpsgate_testing::Spawned;
 
@@ -52,7 +52,7 @@ pub(crate) fn activate(daemon: &Running, grant: &Grant, pid: u32) {
 }
 
 fn terminate(daemon: &Running, key: &GrantKey) -> Result<String, WireRefusal> {
-    daemon.done(Call::Terminate(Terminate { key: key.clone() }))
+    daemon.done(Call::Terminate(Terminate { key: key.clone(), removal: Removal::No }))
 }
 
 /// Commands that the fake was sent, oldest first.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use mpsgate_api::{Activate, Call, Reply, Report, Terminate};
+use mpsgate_api::{Activate, Call, Removal, Reply, Report, Terminate};
 use mpsgate_config::{Listen, Switch};
 use mpsgate_model::Verdict;
 use serde_json::json;
@@ -167,7 +167,7 @@ fn every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served() {
     let web = daemon.reserve(on_card(request("web", 1), 1)).unwrap();
     let client = Client::attach(&node, &web);
     activate(&daemon, &web, client.pid());
-    daemon.done(Call::Terminate(Terminate { key: web.key.clone() })).unwrap();
+    daemon.done(Call::Terminate(Terminate { key: web.key.clone(), removal: Removal::No })).unwrap();
     let dead = daemon.reserve(on_card(request("dead", 1), 2)).unwrap();
     let last = Container::new();
     daemon.activate(&dead, &last, None).unwrap();
@@ -178,7 +178,8 @@ fn every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served() {
     )
     .unwrap();
     wait_for("its end is seen", || daemon.card(2).state.contains("lost its MPS control daemon"));
-    let unprepared = daemon.call(Call::Terminate(Terminate { key: dead.key.clone() }));
+    let unprepared =
+        daemon.call(Call::Terminate(Terminate { key: dead.key.clone(), removal: Removal::No }));
     assert!(matches!(unprepared, Reply::Refused(_)), "{unprepared:?}");
 
     let uses = json!([{ "pid": init.pid(), "used_mib": 900, "kind": "mps" }]);

@@ -70,10 +70,10 @@ fn the_limit_of_a_cgroup_is_noted_for_a_grant() {
     let mut ledger = Ledger::default();
     let key = grant(1, 1, 0, 60).key;
     ledger.reserve(grant(1, 1, 0, 60), HOLDER, &[capacity()], 0).unwrap();
-    assert_eq!(ledger.set_cgroup_limit(&key, Mib(60)), None, "it has no container yet");
+    assert_eq!(ledger.set_cgroup_limit(&key, Mib(60), false), None, "it has no container yet");
     ledger.activate(&key, ProcessId { pid: 9, start_time: 2 }, None).unwrap();
-    assert_eq!(ledger.set_cgroup_limit(&key, Mib(64)), Some(true));
-    assert_eq!(ledger.set_cgroup_limit(&key, Mib(64)), Some(false));
+    assert_eq!(ledger.set_cgroup_limit(&key, Mib(64), false), Some(true));
+    assert_eq!(ledger.set_cgroup_limit(&key, Mib(64), false), Some(false));
     let text = serde_json::to_string(&ledger).unwrap();
     assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
 }

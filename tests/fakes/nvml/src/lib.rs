@@ -11,7 +11,8 @@
 //!   "init_error": "DRIVER_NOT_LOADED",        optional: nvmlInit_v2 returns it
 //!   "refuse_compute_mode": true,              optional: setting it gets NO_PERMISSION
 //!   "memory_limits": {                        optional: as of r615; else the calls get FUNCTION_NOT_FOUND
-//!     "needs": "dmem.max",                    optional: a cgroup without this file gets NOT_SUPPORTED
+//!     "needs": "dmem.max",                    optional: the kernel counts, and a cgroup without
+//!                                             this file gets NOT_SUPPORTED; else the driver counts
 //!     "round_mib": 128 },                     optional: hard limits are rounded up to this
 //!   "cards": [{
 //!     "uuid": "GPU-5d5ba0d6-…",               unique
@@ -26,7 +27,8 @@
 //!     "processes": [{ "pid": 1, "used_mib": 418, "kind": "compute" }],
 //!                                             or "graphics", "mps"; used_mib null: not available
 //!     "limits": { "/sys/fs/cgroup/a":         optional: written by the calls, with a line in <file>.limits
-//!       { "soft_bytes": 0, "hard_bytes": 1073741824, "inode": 7 } },
+//!       { "soft_bytes": 0, "hard_bytes": 1073741824, "inode": 7,
+//!         "charged_bytes": 0 } },             optional: what GET tells as in use
 //!     "error": "GPU_IS_LOST",                 optional: what calls on this card return
 //!     "error_in": ["nvmlDeviceGetName"]       optional: only these calls; else all, handles too
 //! }]}

@@ -210,9 +210,11 @@ impl State {
         uuid: &str,
         cgroup: &Path,
         limits: Option<Limits>,
+        keeps: bool,
     ) -> Result<(), Fault> {
         let path = path();
-        crate::limits::save(&path, uuid, cgroup, limits).map_err(|error| complain(&path, &error))
+        crate::limits::save(&path, uuid, cgroup, limits, keeps)
+            .map_err(|error| complain(&path, &error))
     }
 
     fn parse(text: &str) -> Result<Self, String> {
