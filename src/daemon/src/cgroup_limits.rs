@@ -32,10 +32,10 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use self::driver::Lack;
 use self::strays::Strays;
-use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::hardware::Hardware;
 use crate::orders::LimitOrder;
+use crate::{DaemonError, exec_record};
 
 /// Between two looks at the limits that are recorded.
 const LOOK: Duration = Duration::from_secs(10);
@@ -141,8 +141,11 @@ async fn limit(
 }
 
 async fn clear(daemon: &Daemon, entry: &Entry) -> Result<(), DaemonError> {
-    let Some(target) = target(daemon, entry) else { return Ok(()) };
-    daemon.blocking("clear a limit", move |hardware| driver::clear(hardware, &target)).await
+    if let Some(target) = target(daemon, entry) {
+        daemon.blocking("clear a limit", move |h| driver::clear(h, &target)).await?;
+    }
+    exec_record::remove(&daemon.paths.grants(), &entry.grant.key);
+    Ok(())
 }
 
 /// Evaluates every recorded limit anew, and sets one again that is gone. The `first` time also what

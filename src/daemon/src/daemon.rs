@@ -156,7 +156,7 @@ impl Daemon {
             Effect::TellChange => self.tell_change(),
             Effect::AdvanceSchedule => self.schedule_moved.notify_one(),
             Effect::ClearLimit(entry) => {
-                // The task is gone only at shutdown; the cgroup's end does the same.
+                // The task is gone only at shutdown; the next start sees to both.
                 let _ = self.limits.send(LimitOrder::Clear(entry));
             }
             Effect::CloseDoor(grant) => {

@@ -21,7 +21,8 @@ pub enum Effect {
     TellChange,
     /// The node's schedule may go on.
     AdvanceSchedule,
-    /// Take the limit of an ended entry's cgroup away.
+    /// Take the limit of an ended entry's cgroup away, and only then its exec record: by that the
+    /// runtime's `delete` knows that there is something to wait for.
     ClearLimit(Box<Entry>),
     /// Close an ended grant's door.
     CloseDoor(Box<Grant>),

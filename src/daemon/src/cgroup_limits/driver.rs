@@ -139,7 +139,13 @@ fn counts_all(
         );
         return Err(Trouble::new(why, "mpsgate status names the container"));
     };
-    let own = below.iter().skip(1).find(|below| hides(limits, path, below, card));
+    let mut own = None;
+    for below in below.iter().skip(1) {
+        if hides(limits, path, below, card)? {
+            own = Some(below);
+            break;
+        }
+    }
     let Some(own) = own else { return Ok(()) };
     // Nothing takes an entry away. At least it does not leave its processes without a limit.
     if let Err(error) = limits.set(card.uuid.as_str(), own, target.grant.0) {
@@ -154,20 +160,26 @@ fn counts_all(
 
 /// A cgroup without a limit of its own reads as the nearest directory above that has one: in every
 /// figure. What is read between two looks at that one may be of another moment.
-fn hides(limits: &MemoryLimits<'_>, above: &Path, below: &Path, card: &CardTarget) -> bool {
-    let get = |path| limits.get(card.uuid.as_str(), path).ok();
+fn hides(
+    limits: &MemoryLimits<'_>,
+    above: &Path,
+    below: &Path,
+    card: &CardTarget,
+) -> Result<bool, Trouble> {
+    let get = |path| limits.get(card.uuid.as_str(), path);
     for _ in 0..3 {
-        let (before, there, after) = (get(above), get(below), get(above));
-        if !below.exists() || there == before || there == after {
-            return false;
-        }
-        if before == after {
-            return true;
+        let (before, there, after) = (get(above).ok(), get(below), get(above).ok());
+        match there {
+            Err(_) if !below.exists() => return Ok(false),
+            Err(error) => return Err(gpu_trouble(&error)),
+            Ok(there) if Some(there) == before || Some(there) == after => return Ok(false),
+            Ok(_) if before == after => return Ok(true),
+            Ok(_) => {}
         }
     }
     // It allocates without pause: the limit alone is compared.
-    let hard = |read: Option<MemoryLimit>| read.map(|read| read.hard_bytes);
-    hard(get(above)) != hard(get(below))
+    let hard = |read: Result<MemoryLimit, GpuError>| read.ok().map(|read| read.hard_bytes);
+    Ok(hard(get(above)) != hard(get(below)))
 }
 
 /// Whether a limit that came late counts what the container had before: all that NVML shows of it.

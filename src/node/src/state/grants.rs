@@ -207,16 +207,17 @@ impl Node {
     fn forget(&mut self, entry: &Entry, how: &'static str, effects: &mut Vec<Effect>) {
         self.held.remove(&entry.grant.key);
         self.changes += 1;
+        effects.push(if entry.cgroup_limit.is_some() {
+            Effect::ClearLimit(Box::new(entry.clone()))
+        } else {
+            Effect::RemoveRecord(entry.grant.key.clone())
+        });
         effects.extend([
-            Effect::RemoveRecord(entry.grant.key.clone()),
             Effect::TellEnd(Box::new(entry.clone()), how),
             Effect::WriteLedger,
             Effect::Publish,
             Effect::AdvanceSchedule,
         ]);
-        if entry.cgroup_limit.is_some() {
-            effects.push(Effect::ClearLimit(Box::new(entry.clone())));
-        }
         if entry.grant.has_door() {
             effects.push(Effect::CloseDoor(Box::new(entry.grant.clone())));
         }
