@@ -39,6 +39,8 @@ use crate::{DaemonError, exec_record};
 
 /// Between two looks at the limits that are recorded.
 const LOOK: Duration = Duration::from_secs(10);
+/// Between two parts of a search for limits of nobody.
+const SEARCH_LOOK: Duration = Duration::from_secs(1);
 
 /// One container's cgroup, on all its cards.
 #[derive(Debug, Clone)]
@@ -73,6 +75,8 @@ pub(crate) async fn watch(
     daemon.started().await;
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut search = interval(SEARCH_LOOK);
+    search.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut first = true;
     let mut strays = Strays::default();
     loop {
@@ -92,10 +96,8 @@ pub(crate) async fn watch(
                 }
                 None => return Ok(()),
             },
-            _ = look.tick() => {
-                audit(&daemon, std::mem::take(&mut first)).await?;
-                strays.look(&daemon).await?;
-            }
+            _ = look.tick() => audit(&daemon, std::mem::take(&mut first)).await?,
+            _ = search.tick() => strays.look(&daemon).await?,
         }
     }
 }

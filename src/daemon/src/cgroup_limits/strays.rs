@@ -18,8 +18,8 @@ use crate::hardware::Hardware;
 const SEARCH: Duration = Duration::from_secs(60);
 /// More cgroups than a node has: kubelet's most pods are some hundreds.
 const MOST: usize = 32_768;
-/// Asked for at one look, so that no container that starts waits for it.
-const AT_ONCE: usize = 256;
+/// For one look, so that no container that starts or ends waits for it.
+const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// A search, a part at each look.
 #[derive(Debug, Default)]
@@ -73,8 +73,9 @@ impl Strays {
                     }
                 }
             }
-            let rest = left.len().saturating_sub(AT_ONCE);
-            for path in left.drain(rest..).rev() {
+            let until = Instant::now() + AT_ONCE;
+            while Instant::now() < until {
+                let Some(path) = left.pop() else { break };
                 // A container may have got a grant since they were listed.
                 if cgroup::lies_in(&path, &granted) {
                     continue;
