@@ -170,7 +170,7 @@ impl Client {
     }
 
     /// Sends a call and returns its reply, all within `limit`: connecting, sending and waiting
-    /// together, whatever progress the daemon reports.
+    /// together. A daemon that says what it does is waited for up to `busy`, from the beginning.
     ///
     /// # Errors
     /// Where no answer comes in time, or none that is a message.
@@ -178,9 +178,10 @@ impl Client {
         path: &Path,
         call: Call,
         limit: Duration,
+        busy: Duration,
     ) -> Result<Reply<S>, ApiError> {
         let started = Instant::now();
-        let deadline = started + limit;
+        let mut deadline = started + limit;
         let bytes = encode(&Envelope { version: VERSION, call }).map_err(ApiError::Garbage)?;
         let mut client = Self::connect_within(path, limit)?;
         // The socket takes no zero for a limit; what is over by then shows at the first read.
@@ -190,7 +191,10 @@ impl Client {
         let mut doing = None;
         loop {
             match client.receive(deadline, started, &doing)? {
-                Reply::Progress { doing: now } => doing = Some(now),
+                Reply::Progress { doing: now } => {
+                    doing = Some(now);
+                    deadline = started + busy.max(limit);
+                }
                 Reply::Version { daemon } => return Err(ApiError::Version { daemon }),
                 reply => return Ok(reply),
             }

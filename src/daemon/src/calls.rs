@@ -46,7 +46,7 @@ pub(crate) async fn handle(
             answer
         }
         Call::Release(call) => release(daemon, &call),
-        Call::Terminate(call) => terminate::prepare(daemon, &call).await?,
+        Call::Terminate(call) => terminate::prepare(daemon, line, &call).await?,
         Call::Report(call) => Ok(report(daemon, &call)),
         Call::Status => Ok(Reply::Status(Box::new(status::now(daemon).await?))),
         Call::Enable { gpu } => operator::enable(daemon, line, &gpu).await?,

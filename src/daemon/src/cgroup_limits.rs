@@ -131,7 +131,8 @@ async fn limit(
     );
     if !daemon.node().record_limit(&target.key, hard, target.late) {
         // It has ended meanwhile.
-        return daemon.blocking("clear a limit", move |h| driver::clear(h, &target)).await;
+        target.recorded = true;
+        return clear_at(daemon, target).await;
     }
     daemon.unwritten.notify_one();
     let root = daemon.paths.cgroups.clone();
@@ -144,10 +145,15 @@ async fn limit(
 
 async fn clear(daemon: &Daemon, entry: &Entry) -> Result<(), DaemonError> {
     if let Some(target) = target(daemon, entry) {
-        daemon.blocking("clear a limit", move |h| driver::clear(h, &target)).await?;
+        clear_at(daemon, target).await?;
     }
     exec_record::remove(&daemon.paths.grants(), &entry.grant.key);
     Ok(())
+}
+
+async fn clear_at(daemon: &Daemon, target: Target) -> Result<(), DaemonError> {
+    let root = daemon.paths.cgroups.clone();
+    daemon.blocking("clear a limit", move |h| driver::clear(h, &root, &target)).await
 }
 
 /// Evaluates every recorded limit anew, and sets one again that is gone. The `first` time also what

@@ -18,14 +18,17 @@ use mpsgate_model::ledger::State;
 use mpsgate_model::{Code, GpuUuid, GrantKey, Refusal};
 use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use crate::daemon::Daemon;
+use crate::line::Line;
 use crate::orders::{Doomed, LimitOrder, Order};
 use crate::{DaemonError, cgroup, process};
 
-/// For everything: the shim gives up after 1 s, counted from before it has connected.
+/// For the clients: the shim gives up after 1 s, counted from before it has connected.
 const LIMIT: Duration = Duration::from_millis(800);
+/// For the limit of a cgroup: the shim waits 4 s for an mpsgated that says what it does.
+const UNLIMITED: Duration = Duration::from_secs(3);
 /// For the card task to begin: what it does on a healthy card takes some milliseconds, unless it
 /// starts a server.
 const TURN: Duration = Duration::from_millis(200);
@@ -33,21 +36,28 @@ const TURN: Duration = Duration::from_millis(200);
 /// What is to be done before a container is killed, removed, or both.
 pub(crate) async fn prepare(
     daemon: &Daemon,
+    line: &mut Line,
     call: &Terminate,
 ) -> Result<Result<Reply, Refusal>, DaemonError> {
+    if call.removal == Removal::No {
+        return Ok(clients(daemon, &call.key).await);
+    }
+    line.wait("the limit of the container's cgroup is being cleared", remove(daemon, call)).await
+}
+
+async fn remove(daemon: &Daemon, call: &Terminate) -> Result<Result<Reply, Refusal>, DaemonError> {
     let terminated = match call.removal {
         Removal::Ended => Ok(Reply::Done { text: String::new() }),
         Removal::No | Removal::Forced => clients(daemon, &call.key).await,
     };
-    if call.removal != Removal::No {
-        unlimit(daemon, &call.key, call.removal).await?;
-    }
+    unlimit(daemon, &call.key, call.removal).await?;
     Ok(terminated)
 }
 
 /// Has the limit of a container's cgroup cleared while that is there. Its grant ends with it, so
 /// that no look sets the limit again; so must its processes, which the runtime is about to kill.
 async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) -> Result<(), DaemonError> {
+    let deadline = tokio::time::Instant::now() + UNLIMITED;
     let found = {
         let node = daemon.node();
         node.ledger().get(key).map(|entry| (entry.clone(), node.nested(entry)))
@@ -65,7 +75,7 @@ async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) -> Result<()
             log::warn!(container, reason:% = error; "removed with the limit of its cgroup");
             return Ok(());
         }
-        if timeout(LIMIT, process::ended(&init)).await.is_err() {
+        if timeout_at(deadline, process::ended(&init)).await.is_err() {
             return Ok(());
         }
         daemon.change(|node, effects| {
@@ -75,7 +85,7 @@ async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) -> Result<()
     let (reply, done) = oneshot::channel();
     if daemon.limits.send(LimitOrder::Done { reply }).is_ok() {
         // Whoever asked waits no longer either.
-        let _ = timeout(LIMIT, done).await;
+        let _ = timeout_at(deadline, done).await;
     }
     Ok(())
 }

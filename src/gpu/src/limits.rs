@@ -54,6 +54,14 @@ pub struct MemoryLimit {
     pub used_bytes: u64,
 }
 
+impl MemoryLimit {
+    /// Whether it limits nothing.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.hard_bytes == MAX && self.soft_bytes == 0
+    }
+}
+
 /// The driver's memory limits, where it has them: see [`Nvml::memory_limits`].
 pub struct MemoryLimits<'n> {
     nvml: &'n Nvml,

@@ -4,7 +4,7 @@
 //! A client that is killed with work outstanding can leave the MPS server and its other clients in
 //! an undefined state (NVIDIA MPS documentation, r615). A driver that counts by itself keeps for
 //! ever a limit whose cgroup has gone (r615's `memacct.c`). The verb itself is never touched,
-//! delayed by more than [`LIMIT`], or made to fail: a container that must die dies.
+//! delayed by more than [`LIMIT`] or [`REMOVAL`], or made to fail: a container that must die dies.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,6 +20,10 @@ use crate::{exec, facts, process};
 
 /// For connecting to the daemon, its work on the MPS channel and its answer, all together.
 const LIMIT: Duration = Duration::from_secs(1);
+/// The same for `delete`, where mpsgated says that it is at work: a slow driver or a busy node is
+/// no reason to leave a limit for ever. containerd gives `delete` 5 s
+/// (`io.containerd.timeout.shim.cleanup`).
+const REMOVAL: Duration = Duration::from_secs(4);
 
 /// Asks for the end of the container's GPU work, where it has a grant and SIGKILL is sent, and for
 /// the end of its limit, where it is removed. Any other signal costs nothing, a container without a
@@ -40,7 +44,9 @@ pub(crate) fn prepare(invocation: &Invocation) {
         Found::Record(record) => {
             process::ensure_standard_descriptors();
             let call = Call::Terminate(Terminate { key: record.grant.key, removal });
-            let answer = Client::ask_within::<NoStatus>(Path::new(paths::SOCKET), call, LIMIT);
+            let busy = if removal == Removal::No { LIMIT } else { REMOVAL };
+            let socket = Path::new(paths::SOCKET);
+            let answer = Client::ask_within::<NoStatus>(socket, call, LIMIT, busy);
             crash_point!("shim.kill.asked");
             match answer {
                 // The daemon has done it, or logged why not.

@@ -92,9 +92,11 @@ fn a_full_backlog_is_silence_not_a_hang() {
 }
 
 #[test]
-fn a_whole_question_has_one_limit_that_progress_does_not_extend() {
+fn a_whole_question_has_one_limit_and_a_busy_daemon_another() {
     let limit = Duration::from_millis(50);
-    let ask = |path: &Path| Client::ask_within::<NoStatus>(path, Call::Status, limit);
+    let within =
+        |path: &Path, limit, busy| Client::ask_within::<NoStatus>(path, Call::Status, limit, busy);
+    let ask = |path: &Path| within(path, limit, limit);
     // Nobody takes the connection.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
@@ -118,8 +120,23 @@ fn a_whole_question_has_one_limit_that_progress_does_not_extend() {
     );
     let done = encode::<Reply>(&Reply::Done { text: "ok".to_owned() }).unwrap();
     let (_dir, path) = daemon(Some(done));
-    let answer = Client::ask_within::<NoStatus>(&path, Call::Status, Duration::from_secs(20));
+    let long = Duration::from_secs(20);
+    let answer = within(&path, long, long);
     assert!(matches!(answer, Ok(Reply::Done { text }) if text == "ok"));
+    // Longer than the limit for one that says nothing.
+    let slow_dir = tempfile::tempdir().unwrap();
+    let path = slow_dir.path().join("s");
+    let listener = UnixListener::bind(&path).unwrap();
+    let frame = |reply: Reply| encode(&reply).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(&frame(Reply::Progress { doing: "clearing".to_owned() })).unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        stream.write_all(&frame(Reply::Done { text: "cleared".to_owned() })).unwrap();
+        std::thread::park();
+    });
+    let answer = within(&path, Duration::from_secs(1), long);
+    assert!(matches!(answer, Ok(Reply::Done { text }) if text == "cleared"));
     assert!(matches!(ask(&dir.path().join("none")), Err(ApiError::Away { .. })));
 }
 

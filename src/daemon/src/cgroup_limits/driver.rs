@@ -195,30 +195,64 @@ fn counts_earlier(read: &MemoryLimit, card: &CardTarget) -> Result<(), String> {
     }
 }
 
-/// Takes the limit away while its cgroup is there. A driver that counts by itself keeps an entry
-/// by the cgroup's address in the kernel, which nobody can name any more once it has gone.
-pub(super) fn clear(hardware: &Hardware, target: &Target) {
-    if !cgroup::is_same(&target.cgroup).unwrap_or(false) {
+/// Takes the limit away while its cgroup is there, and those of cgroups below it. A driver that
+/// counts by itself keeps an entry by the cgroup's address in the kernel, which nobody can name any
+/// more once it has gone.
+pub(super) fn clear(hardware: &Hardware, root: &Path, target: &Target) {
+    let Ok(nvml) = hardware.nvml() else { return };
+    let Some(limits) = nvml.memory_limits() else { return };
+    let in_time = cgroup::is_same(&target.cgroup).unwrap_or(false) && take_away(&limits, target);
+    if dmem::counts(root) {
+        // There a limit ends with its cgroup.
         return;
     }
-    let Ok(nvml) = hardware.nvml() else { return };
-    if let Some(limits) = nvml.memory_limits() {
-        take_away(&limits, target);
+    if in_time {
+        clear_below(&limits, target);
+    } else if target.recorded {
+        log::warn!(
+            container = target.key.container_id.as_str(), cgroup = target.cgroup.path.as_str();
+            "its cgroup had gone before the driver's limit of it was cleared: whichever cgroup the driver takes for it later is found and cleared"
+        );
     }
 }
 
-fn take_away(limits: &MemoryLimits<'_>, target: &Target) {
+/// Those that the container's own limit, which is cleared, does not explain.
+fn clear_below(limits: &MemoryLimits<'_>, target: &Target) {
+    let path = Path::new(&target.cgroup.path);
+    let Ok(Some(below)) = cgroup::paths(path, &target.others, cgroup::MOST_PATHS) else { return };
+    for below in below.iter().skip(1) {
+        for card in &target.cards {
+            let uuid = card.uuid.as_str();
+            let Ok(read) = limits.get(uuid, below) else { continue };
+            if read.is_none() {
+                continue;
+            }
+            if let Err(error) = limits.clear(uuid, below)
+                && below.exists()
+            {
+                let (reason, cgroup) = (crate::error::chain(&error), below.display().to_string());
+                log::warn!(cgroup, uuid, reason; "a limit could not be cleared");
+            }
+        }
+    }
+}
+
+/// Whether the cgroup was there for all of it.
+fn take_away(limits: &MemoryLimits<'_>, target: &Target) -> bool {
+    let mut in_time = true;
     for card in &target.cards {
         let cleared = limits.clear(card.uuid.as_str(), Path::new(&target.cgroup.path));
+        let Err(error) = cleared else { continue };
         // The runtime removes it at this very time.
-        if let Err(error) = cleared
-            && cgroup::is_same(&target.cgroup).unwrap_or(false)
-        {
+        if cgroup::is_same(&target.cgroup).unwrap_or(false) {
             let (reason, container) =
                 (crate::error::chain(&error), target.key.container_id.as_str());
             log::warn!(container, uuid = card.uuid.as_str(), reason; "a limit could not be cleared");
+        } else {
+            in_time = false;
         }
     }
+    in_time
 }
 
 /// NVML, where node and cgroup are such that a limit can be asked for.

@@ -82,7 +82,7 @@ impl Strays {
                 }
                 for uuid in &cards {
                     let Ok(read) = limits.get(uuid.as_str(), &path) else { continue };
-                    if read.hard_bytes == u64::MAX && read.soft_bytes == 0 {
+                    if read.is_none() {
                         continue;
                     }
                     let (cgroup, uuid) = (path.display().to_string(), uuid.as_str());

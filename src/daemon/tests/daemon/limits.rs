@@ -374,6 +374,29 @@ fn the_limit_is_cleared_before_the_runtime_removes_the_cgroup() {
 }
 
 #[test]
+fn the_limits_below_are_cleared_with_it() {
+    let (root, cgroup) = need!(Cgroup::on_v2("both"));
+    let node = node(root, json!({}));
+    let daemon = node.start();
+    let web = grant_in(&daemon, "web", cgroup);
+    let path = web.cgroup.id().path;
+    let (own, other) = (format!("{path}/own"), format!("{path}/other"));
+    fs::create_dir(&own).unwrap();
+    fs::create_dir(&other).unwrap();
+    let below = CgroupId { path: own.clone(), inode: inode(&own) };
+    node.nvml(|state| has_limit(state, &below, 1 << 29, 0));
+    removes(&daemon, &web, Removal::Forced);
+    assert_eq!(limits(&node), []);
+    // One that shows the limit of its container has none of its own to clear.
+    let cleared = |path: &str| format!("clear {} {path}", uuid(0));
+    let calls = calls(&node);
+    let calls: Vec<_> = calls.iter().filter(|call| call.starts_with("clear")).collect();
+    assert_eq!(calls, [&cleared(&path), &cleared(&own)]);
+    fs::remove_dir(&own).unwrap();
+    fs::remove_dir(&other).unwrap();
+}
+
+#[test]
 fn a_limit_that_no_grant_stands_for_is_cleared() {
     let (root, cgroup) = need!(Cgroup::on_v2("granted"));
     let (_, stray) = need!(Cgroup::on_v2("stray"));
