@@ -174,6 +174,39 @@ inside() {
   assert_equal "output of run in the bundle" "$stdout" "0=1024M"
 }
 
+# bats test_tags=runtime
+@test "resize: what runs gets more of its card, exec starts with it, and what cannot be is refused" {
+  granted g 7Gi --ann mpsgate.io/gpu=0
+  granted other 2Gi --ann mpsgate.io/gpu=0
+  try mpsgate resize g 9Gi
+  assert_contains "answer" "$stdout" "container g has 9 GiB of GPU 0 now, and had 7 GiB" "created anew"
+  assert_equal "granted" "$(grant g .memory_mib) $(card 0 .granted_mib)" "9216 11264"
+  local form
+  # As engines start it, and by hand. Without --env a runtime by hand takes its own copy.
+  jq '.process | .args = ["env"]' "$MG/b/g/config.json" >"$MG/process.json"
+  for form in "--process $MG/process.json g" "--env MINE=1 g env"; do
+    # shellcheck disable=SC2086 # words
+    try_oci exec $form
+    assert_contains "environment of exec" "$stdout" "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=9216M"
+  done
+  assert_equal "of what runs" "$(env_in g CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)" "0=7168M"
+  local wish
+  for wish in "g 14Gi:1:4 GiB left" "g 99Gi:1:15 GiB in all" "g 1Gi:1:lowers none afterwards" \
+    "nobody 1Gi:1:no container" "g 9:64:unit" "g 0Gi:64:0" "g -- -1Gi:64:negative"; do
+    # shellcheck disable=SC2086 # two words
+    try any mpsgate resize ${wish%%:*}
+    assert_equal "status of $wish" "$status" "$(cut -d: -f2 <<<"$wish")"
+    assert_contains "answer to $wish" "$stderr" "${wish##*:}"
+  done
+  assert_equal "granted" "$(grant g .memory_mib) $(card 0 .granted_mib)" "9216 11264"
+  # Over a restart of mpsgated, and not over one of the container.
+  daemon_stop
+  daemon_start
+  assert_equal "granted" "$(grant g .memory_mib)" 9216
+  delete g
+  wait_for 10 "all of it is free" eval '[[ $(card 0 .granted_mib) == 2048 ]]'
+}
+
 @test "delete frees" {
   granted g 7Gi
   delete g

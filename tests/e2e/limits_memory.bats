@@ -66,6 +66,15 @@ level_is() { [[ $(grant "$1" .guarantee) == "$2" ]]; } # ID LEVEL
   assert_equal "db's limit" "$(limit_of "$db")" "0 $((2 << 30))"
   delete db
   wait_for 20 "no limit is left" cleared
+  granted web 1Gi --ann mpsgate.io/gpu=0
+  web=$(grant web .cgroup)
+  for size in 3 2; do
+    mpsgate resize web ${size}Gi
+    assert_equal "web's limit" "$(limit_of "$web")" "0 $((size << 30))"
+    assert_equal "web's level" "$(grant web .guarantee) $(grant web .memory_mib)" "cgroup $((size << 10))"
+  done
+  delete web
+  wait_for 20 "no limit is left" cleared
   # Never a soft limit: it would leak into every ancestor.
   ! calls | grep '^set' | grep -qv ' soft 0 ' || fail "a soft limit was set: $(calls)"
 }

@@ -134,6 +134,11 @@ control() {
   delete small
   wait_for 10 "the default is the only one's" default_is 3G
   cu_init large "$WORD"
+  # It gets more while it runs, and so does its next client.
+  try mpsgate resize large 5Gi
+  assert_contains "answer" "$stdout" "container large has 5 GiB of GPU 0 now, and had 3 GiB"
+  cu_init large "$WORD"
+  assert_equal "limits" "$(limits)" $'5G\n5G'
 }
 
 status_says() { mpsgate status | grep -qF "$1"; } # TEXT

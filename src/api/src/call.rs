@@ -1,7 +1,7 @@
 //! What a caller asks of the daemon.
 
 use mpsgate_model::ledger::CgroupId;
-use mpsgate_model::{Grant, GrantKey, PodContainer, Request};
+use mpsgate_model::{Grant, GrantKey, Mib, PodContainer, Request};
 use serde::{Deserialize, Serialize};
 
 /// Whose words a request is: told by root-owned facts, never by annotations.
@@ -46,6 +46,8 @@ pub enum Call {
     Reload,
     /// Ask a card what holds on it.
     Qualify(Qualify),
+    /// Give a container that runs more or less of its cards.
+    Resize(Resize),
 }
 
 /// Hold memory for a container.
@@ -161,6 +163,15 @@ pub enum Qualify {
         /// shim writes calls, too, and would carry the code for what it never sends.
         answers: String,
     },
+}
+
+/// Give a container that runs more or less of its cards.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Resize {
+    /// Its id, or the beginning of that.
+    pub container: String,
+    /// What it is to have, on all of its cards together.
+    pub memory: Mib,
 }
 
 /// What the shim did on its own.

@@ -22,7 +22,8 @@ mod status;
 mod usage;
 
 pub use call::{
-    Activate, Call, Engine, Mps, MpsAction, Qualify, Release, Removal, Report, Reserve, Terminate,
+    Activate, Call, Engine, Mps, MpsAction, Qualify, Release, Removal, Report, Reserve, Resize,
+    Terminate,
 };
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
 pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot};

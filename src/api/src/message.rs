@@ -63,6 +63,11 @@ pub enum Reply<S = Status> {
         /// What was taken, and what waits for what.
         lines: Vec<String>,
     },
+    /// To `resize`.
+    Resized {
+        /// What the container has now, and what that means for its processes.
+        lines: Vec<String>,
+    },
     /// To every other call that was carried out.
     Done {
         /// What changed, for people; empty where nothing did.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use mpsgate_config::paths;
-use mpsgate_model::GpuUuid;
+use mpsgate_model::{GpuUuid, Mib};
 
 mod configure;
 mod mps;
@@ -108,6 +108,20 @@ Examples:
   mpsgate qualify 0 --report       # for an issue: names no host, container or UUID"
     )]
     Qualify(QualifyArgs),
+    /// Change how much GPU memory a running container has
+    ///
+    /// More needs room on the container's GPU, and a pod gets no more than its limits. Less needs
+    /// guarantee level cgroup, and no more in use than that. The answer says what it means for the
+    /// container's processes: MPS changes no limit of one that has attached. A container that is
+    /// created anew gets what its request says. On several GPUs each gives an equal part.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
+Examples:
+  mpsgate resize web 9Gi
+  mpsgate resize 3f2a 7680Mi       # the beginning of an id, if it is one container's"
+    )]
+    Resize(ResizeArgs),
     /// Stop managing a GPU
     ///
     /// mpsgated stops the GPU's MPS control daemon and restores its compute mode. The command is
@@ -310,6 +324,17 @@ pub(crate) struct TopArgs {
     /// Time between two updates
     #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=3600))]
     pub(crate) interval: u16,
+    #[command(flatten)]
+    pub(crate) daemon: SocketArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ResizeArgs {
+    /// The container's id, or the beginning of it
+    pub(crate) container: String,
+    /// GPU memory in all, with its unit
+    #[arg(value_name = "MEMORY", value_parser = Mib::parse_quantity)]
+    pub(crate) memory: Mib,
     #[command(flatten)]
     pub(crate) daemon: SocketArgs,
 }

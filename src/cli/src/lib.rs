@@ -35,6 +35,7 @@ mod node_remove;
 mod probe;
 mod qualify;
 mod reload;
+mod resize;
 mod run_probe;
 mod snapshot;
 mod status;
@@ -76,6 +77,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         }
         Command::Qualify(args) => qualify::run(&args),
         Command::Disable(args) => cards::disable(&args),
+        Command::Resize(args) => resize::resize(&args),
         Command::Mps { action } => mps::run(&action),
         Command::Reload(args) => reload::run(&args),
         Command::Configure(args) => configure::run(&args),

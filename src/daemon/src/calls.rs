@@ -1,8 +1,7 @@
-//! What callers want: reserve, activate, release, report, status, enable, disable.
+//! What callers want: reserve, activate, release and report are here.
 
 mod activate;
 mod door;
-mod prepare;
 mod reserve;
 
 use std::sync::Arc;
@@ -54,6 +53,7 @@ pub(crate) async fn handle(
         Call::Mps(call) => operator::mps(daemon, line, &call).await?,
         Call::Reload => reload::now(daemon, line).await?,
         Call::Qualify(call) => operator::qualify(daemon, line, &call).await?,
+        Call::Resize(call) => operator::resize(daemon, line, &call).await?,
     };
     Ok(answer.unwrap_or_else(|refusal| Reply::Refused(refusal.into())))
 }

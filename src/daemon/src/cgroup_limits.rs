@@ -24,8 +24,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mpsgate_host::crash_point;
 use mpsgate_model::ledger::{CgroupId, Entry, State};
-use mpsgate_model::{GpuUuid, GrantKey, Mib};
+use mpsgate_model::{Code, GpuUuid, GrantKey, Mib, Refusal};
 use mpsgate_node::card::Trouble;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
@@ -91,6 +92,10 @@ pub(crate) async fn watch(
                     let _ = reply.send(());
                 }
                 Some(LimitOrder::Clear(entry)) => clear(&daemon, &entry).await?,
+                Some(LimitOrder::Resize { key, each, reply }) => {
+                    // Who has stopped waiting needs no answer.
+                    let _ = reply.send(resize(&daemon, &key, each).await?);
+                }
                 Some(LimitOrder::Done { reply }) => {
                     let _ = reply.send(());
                 }
@@ -141,6 +146,52 @@ async fn limit(
     daemon.node().set_held(&target.key, held.is_ok());
     tell(daemon, &target, &held.map(drop));
     Ok(())
+}
+
+/// More is the ledger's first, so that nobody else gets it; less is the driver's first, so that it
+/// is free when the ledger says so.
+async fn resize(
+    daemon: &Daemon,
+    key: &GrantKey,
+    each: Mib,
+) -> Result<Result<(), Refusal>, DaemonError> {
+    let Some(before) = daemon.node().ledger().get(key).cloned() else {
+        let why = format!("container {} has ended", key.container_id);
+        return Ok(Err(Refusal::new(Code::Resize, why, "mpsgate status lists those that run")));
+    };
+    let has = before.grant.memory;
+    let change = |each| daemon.change(|node, effects| node.resize(key, each, effects));
+    let grown = if each > has { change(each).map(drop) } else { Ok(()) };
+    if grown.is_err() {
+        return Ok(grown);
+    }
+    crash_point!("daemon.resize.grown");
+    let target = before.cgroup_limit.and_then(|_| target(daemon, &before));
+    if let Some(target) = target {
+        let target = Target { grant: each, ..target };
+        let (root, asked) = (daemon.paths.cgroups.clone(), target.clone());
+        let set = move |hardware: &Hardware| driver::change(hardware, &root, &asked, has);
+        match daemon.blocking("change a limit", set).await? {
+            Ok(hard) => {
+                daemon.node().record_limit(key, hard, target.late);
+            }
+            Err(Lack { trouble, .. }) => {
+                if each > has {
+                    let _ = change(has);
+                }
+                // Whether the limit of before is there again.
+                let (root, target) =
+                    (daemon.paths.cgroups.clone(), Target { grant: has, ..target });
+                let look =
+                    move |hardware: &Hardware| driver::held(hardware, &root, &target).is_ok();
+                let held = daemon.blocking("read a limit back", look).await?;
+                daemon.node().set_held(key, held);
+                return Ok(Err(Refusal::new(Code::Resize, trouble.why, trouble.hint)));
+            }
+        }
+    }
+    crash_point!("daemon.resize.limited");
+    Ok(if each < has { change(each).map(drop) } else { Ok(()) })
 }
 
 async fn clear(daemon: &Daemon, entry: &Entry) -> Result<(), DaemonError> {

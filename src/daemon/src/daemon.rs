@@ -149,6 +149,7 @@ impl Daemon {
     fn perform(&self, effect: Effect) {
         match effect {
             Effect::RemoveRecord(key) => exec_record::remove(&self.paths.grants(), &key),
+            Effect::RewriteRecord(grant) => exec_record::renew(&self.paths.grants(), &grant),
             Effect::RemoveLeftovers => exec_record::remove_leftovers(&self.paths.grants()),
             Effect::TellEnd(entry, how) => log_ended(&entry, how),
             Effect::WriteLedger => self.unwritten.notify_one(),

@@ -1,14 +1,16 @@
 //! The records from which `exec` restores a granted environment. The shim writes them; the daemon
-//! only removes them, when their grant ends.
+//! removes them when their grant ends, and writes another amount into them when that is resized.
 
 use std::collections::HashSet;
+use std::io;
 use std::path::Path;
 
 use mpsgate_api::ExecRecord;
 use mpsgate_host::crash_point;
-use mpsgate_host::file::{self, temporary_writer};
-use mpsgate_model::GrantKey;
+use mpsgate_host::file::{self, Durability, New, Writers, temporary_writer};
 use mpsgate_model::ledger::Ledger;
+use mpsgate_model::{Grant, GrantKey, Mib};
+use mpsgate_policy::{MPS_LIMIT, mps_limit, mps_limit_of};
 
 /// Larger is no record: the longest environment that execve takes is 2 MiB.
 const SIZE_LIMIT: u64 = 4 << 20;
@@ -18,11 +20,44 @@ pub(crate) fn remove(directory: &Path, key: &GrantKey) {
     let root = &key.runtime_root;
     let Some(name) = GrantKey::record_name(root, key.container_id.as_str()) else { return };
     let path = directory.join(name);
-    if read(&path).is_some_and(|found| found == *key) {
+    if read(&path).is_some_and(|found| found.grant.key == *key) {
         crash_point!("daemon.record.before_remove");
         unlink(&path);
         crash_point!("daemon.record.removed");
     }
+}
+
+/// Writes the grant's memory into its record, where that says another.
+pub(crate) fn renew(directory: &Path, grant: &Grant) {
+    let key = &grant.key;
+    let Some(name) = GrantKey::record_name(&key.runtime_root, key.container_id.as_str()) else {
+        return;
+    };
+    let path = directory.join(name);
+    let Some(record) = read(&path).filter(|record| record.grant.key == *key) else { return };
+    if record.grant.memory == grant.memory {
+        return;
+    }
+    crash_point!("daemon.record.before_renew");
+    let new = New { writers: Writers::Many, ..New::of(0o600, Durability::Atomic) };
+    let written = serde_json::to_vec(&resized(record, grant.memory)).map_err(io::Error::from);
+    if let Err(error) = written.and_then(|text| file::replace(&path, &text, &new)) {
+        log::warn!(path:% = path.display(), reason:% = error; "exec record keeps the amount of before");
+    }
+}
+
+/// A container's own lower limit stays, as far as it is one.
+fn resized(mut record: ExecRecord, memory: Mib) -> ExecRecord {
+    let has = record.grant.memory;
+    record.grant.memory = memory;
+    for (name, value) in &mut record.set {
+        if name == MPS_LIMIT
+            && let Some(own) = mps_limit_of(value)
+        {
+            *value = mps_limit(if own < has { own.min(memory) } else { memory });
+        }
+    }
+    record
 }
 
 /// Removes all records that belong to no entry. What cannot be read stays where a living grant's
@@ -48,7 +83,14 @@ pub(crate) fn remove_strays(directory: &Path, ledger: &Ledger) {
             continue;
         }
         let stray = match read(&path) {
-            Some(key) => ledger.get(&key).is_none(),
+            Some(record) => match ledger.get(&record.grant.key) {
+                // What a daemon that was killed had not come to.
+                Some(entry) => {
+                    renew(directory, &entry.grant);
+                    false
+                }
+                None => true,
+            },
             None => !entry.file_name().to_str().is_some_and(|name| names.contains(name)),
         };
         if stray {
@@ -65,17 +107,17 @@ pub(crate) fn remove_leftovers(directory: &Path) {
     }
 }
 
-fn read(path: &Path) -> Option<GrantKey> {
+fn read(path: &Path) -> Option<ExecRecord> {
     let found = std::fs::symlink_metadata(path).ok()?;
     if !found.is_file() || found.len() > SIZE_LIMIT {
         return None;
     }
-    Some(ExecRecord::parse(&std::fs::read(path).ok()?).ok()?.grant.key)
+    ExecRecord::parse(&std::fs::read(path).ok()?).ok()
 }
 
 fn unlink(path: &Path) {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
             log::warn!(path:% = path.display(), reason:% = error; "cannot remove exec record");
         }
         _ => {}

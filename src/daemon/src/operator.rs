@@ -1,9 +1,11 @@
 //! What an operator changes: `mpsgate enable` and `mpsgate disable` hand a card over and take it
 //! back (how, is in [`handover`](crate::handover)), `mpsgate mps` (in `mps`) ends its MPS, `mpsgate
-//! qualify` (in `qualify`) asks what holds on it. All take turns.
+//! qualify` (in `qualify`) asks what holds on it, `mpsgate resize` (in `resize`) changes a grant.
+//! All take turns.
 
 mod mps;
 mod qualify;
+mod resize;
 
 use std::sync::Arc;
 
@@ -20,6 +22,7 @@ type Answer = Result<Reply, Refusal>;
 
 pub(crate) use mps::mps;
 pub(crate) use qualify::qualify;
+pub(crate) use resize::resize;
 
 /// Hands a card to mpsgate and waits until it is ready; where that fails, all is as before.
 pub(crate) async fn enable(

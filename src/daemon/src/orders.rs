@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use mpsgate_model::door::{Counts, Prepared};
 use mpsgate_model::ledger::{CgroupId, Entry, ProcessId};
-use mpsgate_model::{Instance, Refusal};
+use mpsgate_model::{GrantKey, Instance, Mib, Refusal};
 use mpsgate_mps::Server;
 use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
@@ -78,6 +78,9 @@ pub(crate) enum LimitOrder {
     Hold { entry: Box<Entry>, reply: oneshot::Sender<()> },
     /// Takes the limit of one that has ended away.
     Clear(Box<Entry>),
+    /// Changes an active grant to `each` on each of its cards, and the driver's limit of its cgroup
+    /// with it; both or none.
+    Resize { key: GrantKey, each: Mib, reply: oneshot::Sender<Result<(), Refusal>> },
     /// Says when all orders before it are carried out.
     Done { reply: oneshot::Sender<()> },
 }

@@ -4,7 +4,7 @@
 //!            reserve                activate
 //!   (none) ──────────► Reserved ──────────────► Active
 //!                         │ expire, release        │ release
-//!                         ▼                        ▼
+//!                         ▼                        ▼    and on the way: resize
 //!                       (none)                   (none)
 //! ```
 //!
@@ -64,9 +64,21 @@ pub struct Entry {
     /// counts by itself does so from the limit on (r615's `memacct.c`), and not what was there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub limited_late: bool,
+    /// What the container was created with on each card, where `mpsgate resize` has changed that
+    /// since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_with: Option<Mib>,
     /// Where kubelet handed it out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handed: Option<Handed>,
+}
+
+impl Entry {
+    /// What the container was created with on each card.
+    #[must_use]
+    pub fn created_with(&self) -> Mib {
+        self.created_with.unwrap_or(self.grant.memory)
+    }
 }
 
 /// What a card can hold.
@@ -109,6 +121,12 @@ pub enum LedgerError {
     /// No such entry, or not in the state that the operation needs.
     #[error("no reservation for container {key}")]
     NotReserved {
+        /// The key asked for.
+        key: GrantKey,
+    },
+    /// No such grant, or a reservation.
+    #[error("container {key} has no grant")]
+    NotActive {
         /// The key asked for.
         key: GrantKey,
     },
@@ -210,6 +228,7 @@ impl Ledger {
             broken_ms: None,
             cgroup_limit: None,
             limited_late: false,
+            created_with: None,
             handed: None,
         });
         Ok(())
@@ -232,6 +251,36 @@ impl Ledger {
             State::Active { init: known, .. } if *known == init => {}
             State::Active { .. } => return Err(missing()),
         }
+        Ok(entry)
+    }
+
+    /// Changes a grant's memory on each of its cards, on all of them or on none; `capacities` are
+    /// theirs, in the grant's order. Less always fits.
+    ///
+    /// # Errors
+    /// Where the key has no grant, or a card has not so much left.
+    pub fn resize(
+        &mut self,
+        key: &GrantKey,
+        memory: Mib,
+        capacities: &[Capacity],
+    ) -> Result<&Entry, LedgerError> {
+        let missing = || LedgerError::NotActive { key: key.clone() };
+        let is_it = |e: &Entry| e.grant.key == *key && matches!(e.state, State::Active { .. });
+        let at = self.entries.iter().position(is_it).ok_or_else(missing)?;
+        let Grant { cards, memory: has, .. } = &self.entries.get(at).ok_or_else(missing)?.grant;
+        for (position, card) in cards.iter().enumerate().filter(|_| memory > *has) {
+            let capacity = capacities.get(position).cloned().unwrap_or_default();
+            let others = self.granted(&card.uuid).saturating_sub(*has);
+            let free = capacity.memory.saturating_sub(others);
+            if memory > free {
+                return Err(LedgerError::NoMemory { card: card.uuid.clone(), free, asked: memory });
+            }
+        }
+        let entry = self.entries.get_mut(at).ok_or_else(missing)?;
+        let created_with = entry.created_with();
+        entry.created_with = (created_with != memory).then_some(created_with);
+        entry.grant.memory = memory;
         Ok(entry)
     }
 

@@ -113,6 +113,8 @@ codes! {
     TooLarge = "E_TOO_LARGE",
     /// No such GPU.
     UnknownGpu = "E_UNKNOWN_GPU",
+    /// A container that runs cannot have so much or so little (`mpsgate resize`).
+    Resize = "E_RESIZE",
     /// The GPU is not managed.
     GpuUnmanaged = "E_GPU_UNMANAGED",
     /// The settings name the GPU, so that a command cannot take it back.

@@ -9,6 +9,8 @@ use mpsgate_model::{GpuUuid, Grant, GrantKey, PodContainer};
 pub enum Effect {
     /// The record from which `exec` restores this grant is nobody's any more.
     RemoveRecord(GrantKey),
+    /// The record from which `exec` restores a grant says another amount.
+    RewriteRecord(Box<Grant>),
     /// A shim has ended, and may have left a record half written.
     RemoveLeftovers,
     /// An entry has ended: say so, and how.

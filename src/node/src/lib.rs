@@ -28,4 +28,4 @@ pub use effect::{Effect, Why};
 pub use limits::{MpsLimits, ServerLimit};
 pub use machine::Machine;
 pub use state::sharing;
-pub use state::{AtDoor, Confirmed, Driver, Kills, NOT_YET, Node, Reserved};
+pub use state::{AtDoor, Confirmed, Driver, Kills, NOT_YET, Node, Reserved, Resizing};

@@ -22,6 +22,7 @@ mod limits;
 mod note;
 mod place;
 mod qualify;
+mod resize;
 pub mod sharing;
 mod status;
 mod trust;
@@ -36,6 +37,7 @@ use mpsgate_policy::Condition;
 
 pub use self::grants::Reserved;
 pub use self::limits::AtDoor;
+pub use self::resize::Resizing;
 use self::sharing::Scheduling;
 pub use self::trust::Confirmed;
 use crate::card::{Card, CardId, Trouble};

@@ -36,6 +36,7 @@ fn entry(at: u8, memory: u64) -> Entry {
         broken_ms: None,
         cgroup_limit: None,
         limited_late: false,
+        created_with: None,
         handed: None,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use mpsgate_config::InjectMode;
-use mpsgate_model::{Cdi, CdiEdits, Code, DeviceNode, Grant, Priority, Refusal};
+use mpsgate_model::{Cdi, CdiEdits, Code, DeviceNode, Grant, Mib, Priority, Refusal};
 use mpsgate_oci::spec::{Edit, HookStage, View};
 
 use crate::decision::Wanted;
@@ -144,9 +144,24 @@ pub fn grant_env(
         "CUDA_MPS_PROTOCOL_VERSION",
     ];
     // Under MPS these are set, which drops what was there.
-    let without_mps = ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"];
+    let without_mps = ["CUDA_MPS_PIPE_DIRECTORY", MPS_LIMIT];
     let also = without_mps.iter().filter(|_| !grant.uses_mps());
     (drop.iter().chain(also).map(|name| (*name).to_owned()).collect(), set)
+}
+
+/// The variable by which a CUDA process is held to its memory (NVIDIA MPS documentation).
+pub const MPS_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+
+/// What a granted process has in it.
+#[must_use]
+pub fn mps_limit(memory: Mib) -> String {
+    format!("0={}M", memory.0)
+}
+
+/// What [`mps_limit`] wrote.
+#[must_use]
+pub fn mps_limit_of(value: &str) -> Option<Mib> {
+    value.strip_prefix("0=")?.strip_suffix('M')?.parse().ok().map(Mib)
 }
 
 /// What makes a process a client of the card's MPS, within the grant.
@@ -155,7 +170,7 @@ fn mps_env(wanted: &Wanted, grant: &Grant) -> Vec<(String, String)> {
     let mut set = vec![
         ("CUDA_MPS_PIPE_DIRECTORY".to_owned(), CLIENT_DIRECTORY.to_owned()),
         // The card is device 0 of its MPS server, and the only one that the container sees.
-        ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".to_owned(), format!("0={}M", memory.0)),
+        (MPS_LIMIT.to_owned(), mps_limit(memory)),
     ];
     let share = match (grant.compute, wanted.own_share) {
         (Some(granted), Some(own)) => Some(granted.0.min(own.0)),

@@ -34,6 +34,7 @@ mod qualification;
 mod reach;
 mod reading;
 pub mod refusal;
+mod resize;
 pub mod schedule;
 mod settle;
 mod shm;
@@ -47,7 +48,10 @@ pub use decide::{ASK_LIMITS, asks, decide, decide_rootless, refusal_of};
 pub use decision::{Decision, Held, Verdict, Wanted};
 pub use exempt::{exempt_as, is_exempt};
 pub use found::{Note, NoteAction, Signal};
-pub use grant_edits::{CLIENT_DIRECTORY, Injector, edits_of_any_grant, grant_edits, grant_env};
+pub use grant_edits::{
+    CLIENT_DIRECTORY, Injector, MPS_LIMIT, edits_of_any_grant, grant_edits, grant_env, mps_limit,
+    mps_limit_of,
+};
 pub use input::{Action, Input, Ipc, MountFact, MountKind, Reach};
 pub use ipc::{HOST_SHM, may_have_its_own, shared_memory};
 pub use limits::{ListedLimits, compute_share, confirmed, core_refusal, list, uncountable};
@@ -64,6 +68,7 @@ pub use reading::{
     Bytes, DOCUMENT_MAX, Facts, Glimpse, ROOT, Reading, Unclean, decide_unclean, read,
 };
 pub use refusal::HOST_IPC;
+pub use resize::{Resize, Resized, resize, resized};
 pub use settle::{Unsettled, settle};
 pub use shm::{SharedMemory, Shm, ShmMount};
 pub use signals::may_matter;

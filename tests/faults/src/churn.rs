@@ -158,6 +158,26 @@ impl Churn {
         Ok(container)
     }
 
+    /// A container that stayed has so much now: the ledger, and what `exec` is told.
+    pub(crate) fn has(&self, container: &Container, mib: u64) -> Result<(), Failure> {
+        if let Some(live) = lock(&self.live).get_mut(&container.id) {
+            live.mib = mib;
+        }
+        let records = std::fs::read_dir(mpsgate_config::paths::GRANTS_DIR)?;
+        let limit = format!("0={mib}M");
+        for record in records.flatten() {
+            let text = std::fs::read_to_string(record.path()).unwrap_or_default();
+            if text.contains(&format!("\"{}\"", container.id)) {
+                return if text.contains(&limit) {
+                    Ok(())
+                } else {
+                    Err(format!("{}'s exec record is not for {limit}", container.id).into())
+                };
+            }
+        }
+        Err(format!("{} has no exec record", container.id).into())
+    }
+
     /// Ends a container that stayed.
     pub(crate) fn dismiss(&self, container: &Container) -> Result<(), Failure> {
         lock(&self.live).remove(&container.id);

@@ -26,6 +26,9 @@ const BUDGET: Duration = Duration::from_secs(110);
 const REACH: Duration = Duration::from_secs(20);
 /// In an emulated machine one, for which it is slow enough.
 const WORKERS: u64 = 3;
+/// The container that gets more, and what it gets.
+const RESIZED: u64 = 97;
+const RESIZED_MIB: u64 = 1280;
 /// A device of cgroup v1 is evaluated by its rules: no child is forked that could pass this.
 const CGROUP_V2_ONLY: &str = "hook.probe_joined";
 
@@ -53,11 +56,14 @@ enum Need {
     MpsRestart,
     /// The death of a control daemon with a grant on its card.
     MpsDeath,
+    /// `mpsgate resize` of a container.
+    Resize,
 }
 
 fn need(point: &str) -> Need {
     match point {
         "daemon.release.changed" => Need::EarlyRelease,
+        "daemon.record.before_renew" => Need::Resize,
         "mps_start.recorded" => Need::MpsStart,
         "mps_restart.ended" => Need::MpsRestart,
         "daemon.stop.stored" | "daemon.stop.unlinked" => Need::Stop,
@@ -77,6 +83,7 @@ fn need(point: &str) -> Need {
             "grants" => Need::MpsDeath,
             _ => match point.split('.').nth(1).unwrap_or_default() {
                 "reserve" | "activate" | "terminate" | "expire" | "end" | "record" => Need::Churn,
+                "resize" => Need::Resize,
                 _ => Need::Start,
             },
         },
@@ -215,6 +222,8 @@ impl Run<'_> {
         let on_third = (need == Need::MpsDeath)
             .then(|| self.workers.churn.witness_on(THIRD, 98))
             .transpose()?;
+        let resized =
+            (need == Need::Resize).then(|| self.workers.churn.witness(RESIZED)).transpose()?;
         if point.starts_with("daemon.link.") {
             std::fs::remove_file(paths::RUNTIME_LINK)?;
         }
@@ -237,11 +246,18 @@ impl Run<'_> {
             wait_for("a grant on a dead MPS to be broken", || is_broken(&container.id))?;
             self.workers.churn.dismiss(container)?;
         }
+        if let Some(container) = &resized {
+            wait_for("a container to be resized", || Ok(resize().is_ok()))?;
+            self.workers.churn.has(container, RESIZED_MIB)?;
+        }
         // The command that was cut short, again.
         if !need.command().is_empty() {
             third.retried(need.command())?;
         }
         self.evaluate(point)?;
+        if let Some(container) = &resized {
+            self.workers.churn.dismiss(container)?;
+        }
         third.give_back()
     }
 
@@ -252,6 +268,10 @@ impl Run<'_> {
             Need::Start => self.daemon.signal(Signal::SIGKILL),
             Need::Stop => self.daemon.signal(Signal::SIGTERM),
             Need::EarlyRelease => self.release_early(),
+            Need::Resize => {
+                let _ = resize();
+                Ok(())
+            }
             Need::MpsDeath => {
                 let cards = status()?.cards.into_iter();
                 let mps =
@@ -347,6 +367,11 @@ impl Need {
     fn is_of_third(self) -> bool {
         !self.command().is_empty() || self == Self::MpsDeath
     }
+}
+
+fn resize() -> Result<String, Failure> {
+    let (container, memory) = (format!("witness{RESIZED}"), format!("{RESIZED_MIB}Mi"));
+    node::run("/usr/bin/mpsgate", &["resize", &container, &memory])
 }
 
 fn is_broken(container: &str) -> Result<bool, Failure> {

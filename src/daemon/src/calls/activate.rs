@@ -9,8 +9,8 @@ use mpsgate_model::{Code, GpuUuid, Refusal};
 use mpsgate_node::ServerLimit;
 use mpsgate_node::card::Card;
 
-use super::prepare::{limit, server};
 use super::{Answer, door, refused};
+use crate::card_orders::{limit, server};
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;

@@ -12,8 +12,8 @@ use mpsgate_node::Confirmed;
 use mpsgate_node::Reserved;
 use tokio::time::timeout;
 
-use super::prepare::server;
 use super::{Answer, door, refused};
+use crate::card_orders::server;
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;

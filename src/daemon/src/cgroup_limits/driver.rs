@@ -59,22 +59,45 @@ pub(super) fn set(hardware: &Hardware, root: &Path, target: &Target) -> Result<M
         log::info!(directories:? = enabled; "dmem controller enabled, which the runtime had not");
     }
     let limits = limits(&nvml).map_err(Lack::everywhere)?;
+    let set = set_on_all(&nvml, &limits, target);
+    if set.is_err() {
+        take_away(&limits, target);
+    }
+    set
+}
+
+/// Changes the limit of a container that had one of `had` MiB, on each of its cards or on none.
+/// Returns the smallest.
+pub(super) fn change(
+    hardware: &Hardware,
+    root: &Path,
+    target: &Target,
+    had: Mib,
+) -> Result<Mib, Lack> {
+    let nvml = offered(hardware, root, target).map_err(Lack::everywhere)?;
+    let limits = limits(&nvml).map_err(Lack::everywhere)?;
+    set_on_all(&nvml, &limits, target).inspect_err(|_| {
+        let before = Target { grant: had, ..target.clone() };
+        if let Err(lack) = set_on_all(&nvml, &limits, &before) {
+            // The next look sets it, or names the container.
+            let container = target.key.container_id.as_str();
+            log::warn!(container, reason = lack.trouble.why.as_str(); "the limit of before is not there again");
+        }
+    })
+}
+
+fn set_on_all(nvml: &Nvml, limits: &MemoryLimits<'_>, target: &Target) -> Result<Mib, Lack> {
     let path = Path::new(&target.cgroup.path);
     let mut smallest = Mib(u64::MAX);
     for card in &target.cards {
         let uuid = card.uuid.as_str();
         let set = limits.set(uuid, path, target.grant.0).map_err(|error| {
             let below = limits.get(uuid, path).ok().and_then(|read| below_use(&read, target));
-            below.unwrap_or_else(|| refused(&nvml, &error))
+            below.unwrap_or_else(|| refused(nvml, &error))
         });
-        let read = set.and_then(|()| limits.get(uuid, path).map_err(|e| refused(&nvml, &e)));
-        match read.and_then(|read| holds(&read, target, card)) {
-            Ok(hard) => smallest = smallest.min(hard),
-            Err(trouble) => {
-                take_away(&limits, target);
-                return Err(Lack::on(card, trouble));
-            }
-        }
+        let read = set.and_then(|()| limits.get(uuid, path).map_err(|e| refused(nvml, &e)));
+        let hard = read.and_then(|read| holds(&read, target, card));
+        smallest = smallest.min(hard.map_err(|trouble| Lack::on(card, trouble))?);
     }
     Ok(smallest)
 }

@@ -15,21 +15,21 @@ use crate::grants::Cgroup;
 use crate::harness::{Container, Node, Running, need, on_card, request, uuid, wait_for};
 
 /// A container with a grant of 1 GiB on card 0, in a cgroup of v2.
-struct Granted {
-    init: Container,
-    cgroup: Cgroup,
-    grant: Grant,
+pub(crate) struct Granted {
+    pub(crate) init: Container,
+    pub(crate) cgroup: Cgroup,
+    pub(crate) grant: Grant,
 }
 
 /// A node whose driver has limits, and which takes `cgroup`'s tree for its own.
-fn node(root: PathBuf, offer: Value) -> Node {
+pub(crate) fn node(root: PathBuf, offer: Value) -> Node {
     let mut node = Node::new(1);
     node.paths.cgroups = root;
     node.nvml(|state| state["memory_limits"] = offer);
     node
 }
 
-fn grant_in(daemon: &Running, name: &str, cgroup: Cgroup) -> Granted {
+pub(crate) fn grant_in(daemon: &Running, name: &str, cgroup: Cgroup) -> Granted {
     let grant = daemon.reserve(on_card(request(name, 1), 0)).unwrap();
     let init = Container::new();
     cgroup.add(&init);
@@ -37,14 +37,14 @@ fn grant_in(daemon: &Running, name: &str, cgroup: Cgroup) -> Granted {
     Granted { init, cgroup, grant }
 }
 
-fn level(daemon: &Running, name: &str) -> String {
+pub(crate) fn level(daemon: &Running, name: &str) -> String {
     let grants = daemon.status().grants;
     grants.into_iter().find(|grant| grant.container_id == name).unwrap().guarantee
 }
 
 /// The limits that the driver has, by cgroup: `(soft, hard)` in bytes. One that was cleared is an
 /// entry without an end.
-fn limits(node: &Node) -> Vec<(String, u64, u64)> {
+pub(crate) fn limits(node: &Node) -> Vec<(String, u64, u64)> {
     let text = fs::read_to_string(node.dir.path().join("nvml.json")).unwrap();
     let state: Value = serde_json::from_str(&text).unwrap();
     let bytes = |limit: &Value, key: &str| limit[key].as_u64().unwrap();
@@ -56,18 +56,18 @@ fn limits(node: &Node) -> Vec<(String, u64, u64)> {
 }
 
 /// Every call that changed a limit, oldest first.
-fn calls(node: &Node) -> Vec<String> {
+pub(crate) fn calls(node: &Node) -> Vec<String> {
     let text = fs::read_to_string(node.dir.path().join("nvml.json.limits")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-fn entry(node: &Node) -> Value {
+pub(crate) fn entry(node: &Node) -> Value {
     let text = fs::read_to_string(node.paths.ledger().join("ledger.json")).unwrap();
     let file: Value = serde_json::from_str(&text).unwrap();
     file["entries"][0].clone()
 }
 
-fn recorded(node: &Node) -> Option<u64> {
+pub(crate) fn recorded(node: &Node) -> Option<u64> {
     entry(node)["cgroup_limit"].as_u64()
 }
 
@@ -78,7 +78,7 @@ fn has_limit(state: &mut Value, id: &CgroupId, hard_bytes: u64, charged_bytes: u
     });
 }
 
-fn charge(node: &Node, path: &str, mib: u64) {
+pub(crate) fn charge(node: &Node, path: &str, mib: u64) {
     node.nvml(|state| state["cards"][0]["limits"][path]["charged_bytes"] = (mib << 20).into());
 }
 

@@ -22,6 +22,7 @@ mod limits;
 mod metrics;
 mod operator;
 mod qualify;
+mod resize;
 mod restart;
 mod share;
 mod shim;

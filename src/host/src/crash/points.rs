@@ -36,6 +36,11 @@ pub const POINTS: &[&str] = &[
     "daemon.terminate.found",
     "daemon.record.before_remove",
     "daemon.record.removed",
+    // The operator gives a container more.
+    "daemon.resize.grown",
+    "daemon.record.before_renew",
+    "daemon.resize.limited",
+    "daemon.resize.stored",
     // The ledger's file.
     "ledger.created",
     "ledger.written",

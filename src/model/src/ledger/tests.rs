@@ -79,6 +79,31 @@ fn the_limit_of_a_cgroup_is_noted_for_a_grant() {
 }
 
 #[test]
+fn a_grant_is_resized_within_its_card_and_knows_what_it_began_with() {
+    let mut ledger = Ledger::default();
+    let key = grant(1, 1, 0, 60).key;
+    for (id, mib) in [(1, 60), (2, 30)] {
+        ledger.reserve(grant(id, 1, 0, mib), HOLDER, &[capacity()], 0).unwrap();
+    }
+    let no_grant = Err(LedgerError::NotActive { key: key.clone() });
+    assert_eq!(ledger.resize(&key, Mib(50), &[capacity()]).cloned(), no_grant, "a reservation");
+    ledger.activate(&key, ProcessId { pid: 9, start_time: 2 }, None).unwrap();
+    let mut resize = |mib, capacities: &[Capacity]| {
+        let result = ledger.resize(&key, Mib(mib), capacities).map(|entry| entry.created_with);
+        (result, ledger.granted(&card(0)))
+    };
+    assert_eq!(resize(70, &[capacity()]), (Ok(Some(Mib(60))), Mib(100)));
+    let full = LedgerError::NoMemory { card: card(0), free: Mib(70), asked: Mib(71) };
+    assert_eq!(resize(71, &[capacity()]), (Err(full), Mib(100)));
+    assert!(resize(71, &[]).0.is_err(), "a card of which nothing is known");
+    assert_eq!(resize(10, &[]), (Ok(Some(Mib(60))), Mib(40)), "less always fits");
+    assert_eq!(resize(60, &[capacity()]), (Ok(None), Mib(90)));
+    resize(65, &[capacity()]).0.unwrap();
+    let text = serde_json::to_string(&ledger).unwrap();
+    assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
+}
+
+#[test]
 fn a_late_release_of_the_previous_instance_leaves_the_new_one() {
     let mut ledger = Ledger::default();
     ledger.reserve(grant(1, 2, 0, 60), HOLDER, &[capacity()], 0).unwrap();
@@ -170,6 +195,7 @@ enum Op {
     Activate(u8, u8),
     Release(u8, u8),
     Expire(u8, u8),
+    Resize(u8, u8, u64),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -179,7 +205,9 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(i, l, c, m)| Op::Reserve(i, l, c, m)),
         (id.clone(), instance.clone()).prop_map(|(i, l)| Op::Activate(i, l)),
         (id.clone(), instance.clone()).prop_map(|(i, l)| Op::Release(i, l)),
-        (id, instance).prop_map(|(i, l)| Op::Expire(i, l)),
+        (id.clone(), instance.clone()).prop_map(|(i, l)| Op::Expire(i, l)),
+        (id, instance, prop_oneof![1..120_u64, Just(u64::MAX)])
+            .prop_map(|(i, l, m)| Op::Resize(i, l, m)),
     ]
 }
 
@@ -221,6 +249,9 @@ proptest! {
                 Op::Activate(i, l) => ledger.activate(&grant(i, l, 0, 0).key, HOLDER, None).is_err(),
                 Op::Release(i, l) => ledger.release(&grant(i, l, 0, 0).key).is_none(),
                 Op::Expire(i, l) => ledger.expire(&grant(i, l, 0, 0).key).is_none(),
+                Op::Resize(i, l, m) => {
+                    ledger.resize(&grant(i, l, 0, 0).key, Mib(m), &[capacity()]).is_err()
+                }
             };
             if failed {
                 prop_assert_eq!(&before, &ledger, "a failed operation changed the ledger");

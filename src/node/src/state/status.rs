@@ -99,7 +99,7 @@ impl Node {
     }
 
     /// What its processes use of a card, where that is seen now.
-    fn used(&self, grant: &Grant, card: &GpuUuid) -> Option<Mib> {
+    pub(super) fn used(&self, grant: &Grant, card: &GpuUuid) -> Option<Mib> {
         let card = self.card(card)?;
         card.watched.used.get(&grant.key).copied().filter(|_| self.driver.trouble.is_none())
     }
@@ -132,7 +132,7 @@ impl Node {
     }
 
     /// How firmly its limit holds now, and what shows that.
-    fn guarantee(&self, grant: &Grant) -> (Guarantee, String) {
+    pub(super) fn guarantee(&self, grant: &Grant) -> (Guarantee, String) {
         let card = grant.cards.first().and_then(|card| self.card(&card.uuid));
         let watched = card.is_some_and(|card| self.watches(card));
         let now = match grant.guarantee {

@@ -16,7 +16,7 @@ const SERVER_SLACK: Duration = Duration::from_secs(10);
 const CAP_LIMIT: Duration = Duration::from_secs(20);
 
 /// Waits until the card's server takes clients of `uid`.
-pub(super) async fn server(daemon: &Daemon, card: &GpuUuid, uid: u32) -> Result<(), Refusal> {
+pub(crate) async fn server(daemon: &Daemon, card: &GpuUuid, uid: u32) -> Result<(), Refusal> {
     let limit =
         Duration::from_secs(daemon.settings.now().mps.start_timeout_s.into()) + SERVER_SLACK;
     ask_card_task(daemon, card, limit, |reply| Order::Server { uid, reply }).await.unwrap_or_else(
@@ -35,7 +35,7 @@ pub(super) async fn server(daemon: &Daemon, card: &GpuUuid, uid: u32) -> Result<
 
 /// Waits until MPS allows the card's clients as much as its largest grant: a client can lower that
 /// limit, never raise it.
-pub(super) async fn limit(daemon: &Daemon, card: &GpuUuid) -> Result<(), Refusal> {
+pub(crate) async fn limit(daemon: &Daemon, card: &GpuUuid) -> Result<(), Refusal> {
     let asked = ask_card_task(daemon, card, CAP_LIMIT, |reply| Order::Cap { reply: Some(reply) });
     asked.await.unwrap_or_else(|| {
         Err(Refusal::new(

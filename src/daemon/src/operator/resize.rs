@@ -1,0 +1,83 @@
+//! `mpsgate resize`: a container that runs gets more or less of its cards.
+//!
+//! ```text
+//!   decided ─► more: ledger, driver's limit of the cgroup │ less: limit, ledger ─► exec record
+//!                └─► a shared channel's MPS limit, where it is lower ─► answered
+//! ```
+
+use std::sync::Arc;
+
+use mpsgate_api::{Reply, Resize};
+use mpsgate_host::crash_point;
+use mpsgate_model::{Code, Grant, GrantKey, Mib, Refusal};
+use mpsgate_node::Resizing;
+use mpsgate_policy::Resized;
+use tokio::sync::oneshot;
+
+use super::Answer;
+use crate::DaemonError;
+use crate::card_orders::limit;
+use crate::daemon::Daemon;
+use crate::handover::Told;
+use crate::line::Line;
+use crate::machine::ThisMachine;
+use crate::orders::LimitOrder;
+
+/// Changes a container's grant, or says why not.
+pub(crate) async fn resize(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    call: &Resize,
+) -> Result<Answer, DaemonError> {
+    let mut told = Told::Caller(line);
+    let _turn = told.turn(daemon).await;
+    let found = daemon.node().resizing(&call.container, call.memory, &ThisMachine);
+    let Resizing { entry, what, lines } = match found {
+        Ok(found) => found,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let (grant, key) = (&entry.grant, &entry.grant.key);
+    if what == Resized::Same {
+        return Ok(Ok(Reply::Resized { lines }));
+    }
+    let parts = u64::try_from(grant.cards.len()).unwrap_or(u64::MAX);
+    let each = Mib(call.memory.0.checked_div(parts).unwrap_or(0));
+    let doing = "the driver is to change the limit of the container's cgroup";
+    if let Err(refusal) = told.wait(doing, change(daemon, key, each)).await {
+        return Ok(Err(refusal));
+    }
+    if what == Resized::Up
+        && let Err(refusal) =
+            told.wait("the card's memory limit is being set", allow(daemon, grant)).await
+    {
+        // Nobody has been told of it.
+        let _ = change(daemon, key, grant.memory).await;
+        return Ok(Err(refusal));
+    }
+    if let Err(refusal) = daemon.recorded().await {
+        return Ok(Err(refusal));
+    }
+    crash_point!("daemon.resize.stored");
+    log::info!(
+        container = key.container_id.as_str(), instance = key.instance.as_str(),
+        memory_mib = each.0, had_mib = grant.memory.0; "grant resized"
+    );
+    Ok(Ok(Reply::Resized { lines }))
+}
+
+async fn change(daemon: &Daemon, key: &GrantKey, each: Mib) -> Result<(), Refusal> {
+    let (reply, answer) = oneshot::channel();
+    let ends = || Refusal::new(Code::DaemonAway, "mpsgated is ending", "try again");
+    let order = LimitOrder::Resize { key: key.clone(), each, reply };
+    daemon.limits.send(order).map_err(|_| ends())?;
+    answer.await.unwrap_or_else(|_| Err(ends()))
+}
+
+/// A client with a direct channel gets no more than its server allows. One at a door has its limit
+/// at the hand-over.
+async fn allow(daemon: &Daemon, grant: &Grant) -> Result<(), Refusal> {
+    match grant.cards.first() {
+        Some(card) if grant.uses_mps() && !grant.has_door() => limit(daemon, &card.uuid).await,
+        _ => Ok(()),
+    }
+}

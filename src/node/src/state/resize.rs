@@ -1,0 +1,157 @@
+//! A grant that gets more or less while its container runs.
+
+use mpsgate_model::ledger::{Capacity, Entry, State};
+use mpsgate_model::{Code, GrantKey, Mib, Refusal};
+use mpsgate_policy::{Resize, Resized, resize, resized};
+
+use super::{Node, nvml_refusal};
+use crate::card::Card;
+use crate::{Effect, Machine};
+
+/// What is to be done about a grant, and what that means for its container.
+#[derive(Debug)]
+pub struct Resizing {
+    /// As it is.
+    pub entry: Entry,
+    /// What is to be done.
+    pub what: Resized,
+    /// For people.
+    pub lines: Vec<String>,
+}
+
+impl Node {
+    /// Decides whether a container's grant may become `memory`, which is in all: on several cards
+    /// each has an equal part. `container` is an id, or the beginning of one alone.
+    pub fn resizing(
+        &self,
+        container: &str,
+        memory: Mib,
+        machine: &dyn Machine,
+    ) -> Result<Resizing, Refusal> {
+        if let Some(trouble) = &self.driver.trouble {
+            return Err(nvml_refusal(trouble));
+        }
+        let entry = self.find_grant(container, machine)?;
+        let grant = &entry.grant;
+        let id = grant.key.container_id.as_str();
+        let cards: Vec<&Card> = grant.cards.iter().filter_map(|it| self.card(&it.uuid)).collect();
+        let refuse = |why: String, hint: String| Err(Refusal::new(Code::Resize, why, hint));
+        if entry.broken_ms.is_some() || cards.len() != grant.cards.len() {
+            return refuse(
+                format!("container {id} has lost its card: its memory there is worth nothing"),
+                "end the container, and create it anew".to_owned(),
+            );
+        }
+        if let Some(card) = cards.iter().find(|card| card.trouble().is_some()) {
+            let (label, trouble) = (card.label(), card.trouble());
+            let why = trouble.map(|it| it.why.clone()).unwrap_or_default();
+            let hint = trouble.map(|it| it.hint.clone()).unwrap_or_default();
+            return Err(Refusal::new(Code::GpuUnhealthy, format!("{label} {why}"), hint));
+        }
+        let count = u64::try_from(cards.len()).unwrap_or(u64::MAX);
+        let each = Mib(memory.0.checked_div(count).unwrap_or(0));
+        if each.0 == 0 || each.0.checked_mul(count) != Some(memory.0) {
+            return refuse(
+                format!(
+                    "{memory} cannot be given in equal parts to the {count} cards of container {id}"
+                ),
+                format!("ask for a multiple of {count} MiB"),
+            );
+        }
+        let label = match cards.as_slice() {
+            [card] => format!("GPU {}", card.index),
+            cards => format!("each of {} GPUs", cards.len()),
+        };
+        let room = cards.iter().zip(self.capacities(entry)).map(|(card, capacity)| {
+            let others = self.ledger.granted(&card.uuid).saturating_sub(grant.memory);
+            capacity.memory.saturating_sub(others)
+        });
+        let asked = Resize {
+            container: id,
+            cards: &label,
+            level: self.guarantee(grant).0,
+            uses_mps: grant.uses_mps(),
+            has: grant.memory,
+            wants: each,
+            pod_limit: entry.handed.as_ref().map(|_| entry.created_with()),
+            total: cards.iter().map(|card| card.memory).min().unwrap_or_default(),
+            room: room.min().unwrap_or_default(),
+            uses: cards.iter().filter_map(|card| self.used(grant, &card.uuid)).max(),
+        };
+        let what = resize(&asked)?;
+        Ok(Resizing { entry: entry.clone(), what, lines: resized(&asked) })
+    }
+
+    /// Changes a grant to `each` on each of its cards. Whether it fits is decided anew.
+    pub fn resize(
+        &mut self,
+        key: &GrantKey,
+        each: Mib,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Entry, Refusal> {
+        let entry = self.ledger.get(key).cloned();
+        let capacities = entry.as_ref().map(|entry| self.capacities(entry)).unwrap_or_default();
+        let resized = self.ledger.resize(key, each, &capacities).cloned().map_err(|error| {
+            Refusal::new(Code::Resize, format!("it stays as it is: {error}"), "mpsgate status")
+        })?;
+        self.changes += 1;
+        effects.extend([
+            Effect::RewriteRecord(Box::new(resized.grant.clone())),
+            Effect::WriteLedger,
+            Effect::Publish,
+        ]);
+        effects.extend(resized.grant.cards.iter().map(|card| Effect::Cap(card.uuid.clone())));
+        Ok(resized)
+    }
+
+    fn capacities(&self, entry: &Entry) -> Vec<Capacity> {
+        let of = |uuid| self.card(uuid).map(|card| self.capacity(card, entry.handed.is_some()));
+        entry.grant.cards.iter().map(|card| of(&card.uuid).unwrap_or_default()).collect()
+    }
+
+    /// The one container that is meant, which runs.
+    fn find_grant(&self, container: &str, machine: &dyn Machine) -> Result<&Entry, Refusal> {
+        let refuse = |code, why, hint: &str| Err(Refusal::new(code, why, hint));
+        let entries = self.ledger.entries();
+        let mut found: Vec<&Entry> = entries.iter().filter(|it| id(it) == container).collect();
+        if found.is_empty() && !container.is_empty() {
+            found = entries.iter().filter(|it| id(it).starts_with(container)).collect();
+        }
+        let entry = match found.as_slice() {
+            [entry] => *entry,
+            [] => {
+                let why = format!("no container {container:?} has a grant on this node");
+                return refuse(Code::Resize, why, "mpsgate status lists those that have");
+            }
+            several => {
+                let names: Vec<String> = several
+                    .iter()
+                    .take(NAMED)
+                    .map(|it| format!("{} below {}", id(it), it.grant.key.runtime_root))
+                    .collect();
+                let why = format!("{container:?} may be any of: {}", names.join(", "));
+                return refuse(Code::Resize, why, "name one by its whole id");
+            }
+        };
+        match &entry.state {
+            State::Reserved { .. } => refuse(
+                Code::Resize,
+                format!("container {} is being created", id(entry)),
+                "try again when it runs",
+            ),
+            State::Active { init, .. } if !machine.is_alive(init) => refuse(
+                Code::Resize,
+                format!("container {} has ended", id(entry)),
+                "mpsgate status lists those that run",
+            ),
+            State::Active { .. } => Ok(entry),
+        }
+    }
+}
+
+fn id(entry: &Entry) -> &str {
+    entry.grant.key.container_id.as_str()
+}
+
+/// Containers that a sentence names.
+const NAMED: usize = 5;
