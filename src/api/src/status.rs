@@ -53,6 +53,9 @@ pub struct Status {
     /// tells nothing.
     #[serde(default)]
     pub channel: String,
+    /// Settings that stand in the place of what cards have answered, a line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overrides: Vec<String>,
     /// What is wanted instead: one of these, or `off` where the cards that the settings name are
     /// another system's.
     pub schedule_wanted: Option<String>,

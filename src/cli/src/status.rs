@@ -91,6 +91,9 @@ fn render_table(status: &Status, now_ms: u64, is_wide: bool) -> String {
     text.push_str(&shared_sockets(status));
     text.push_str(&grants(&status.grants, now_ms, is_wide));
     text.push_str(&proofs(status));
+    for line in &status.overrides {
+        let _ = writeln!(text, "set by the operator: {line}");
+    }
     text.push_str(&of_nobody(&status.cards));
     text.push_str(&unwatched(&status.cards));
     if is_wide {

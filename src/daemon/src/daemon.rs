@@ -17,6 +17,7 @@ use mpsgate_model::ledger_file::LedgerFile;
 use mpsgate_model::{GpuUuid, Grant, Refusal};
 use mpsgate_node::card::Health;
 use mpsgate_node::{Effect, NOT_YET, Node};
+use mpsgate_policy::overrides;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::api_server::ApiServer;
@@ -200,8 +201,13 @@ impl Daemon {
     pub(crate) fn status(&self) -> Status {
         let api_server = self.api_server.get().map(ApiServer::status);
         let node = self.node();
-        let channel = self.settings.now().mps.channel.as_str().to_owned();
-        Status { api_server, channel, ..self.around().status(&node) }
+        let settings = self.settings.now();
+        let channel = settings.mps.channel.as_str().to_owned();
+        let managed = node.cards.iter().filter(|card| card.managed.is_some() && node.under_mps());
+        let answered: Vec<_> =
+            managed.map(|card| (card.index, card.qualified.conclusion.tolerance)).collect();
+        let overrides = overrides(&settings.policy, settings.mps.channel, &answered);
+        Status { api_server, channel, overrides, ..self.around().status(&node) }
     }
 
     /// The node's CDI specifications.

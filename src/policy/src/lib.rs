@@ -25,6 +25,7 @@ mod limits;
 mod mounts;
 mod node;
 mod notes;
+mod overrides;
 mod path;
 mod pids;
 pub mod placement;
@@ -58,6 +59,7 @@ pub use limits::{ListedLimits, compute_share, confirmed, core_refusal, list, unc
 pub use mounts::{HOOK_MOUNTS, only_looks_again};
 pub use mpsgate_config::Schedule;
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node};
+pub use overrides::overrides;
 pub use path::{clean, inside};
 pub use pids::{Pids, shares_pod};
 pub use placement::*;

@@ -94,6 +94,7 @@ fn status() -> Status {
         api_server: None,
         schedule: "mps".to_owned(),
         channel: "auto".to_owned(),
+        overrides: Vec::new(),
         schedule_wanted: None,
         schedule_waits_for: Vec::new(),
     }

@@ -97,6 +97,9 @@ fn status(cards: Vec<CardStatus>) -> Status {
         api_server: None,
         schedule: "mps".to_owned(),
         channel: "auto".to_owned(),
+        overrides: vec![
+            "policy.tolerance_mib = 512: \"auto\" would be 566 MiB on GPU 0".to_owned(),
+        ],
         schedule_wanted: None,
         schedule_waits_for: Vec::new(),
     }
