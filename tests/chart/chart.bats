@@ -209,6 +209,17 @@ refuses() {
   pod reused mpsgate | jq -e '.spec.containers[1] | .name == "gate" and .resources == null'
 }
 
+@test "a container of mpsgated's pod asks the GPUs, where the installer puts programs onto the node: no account of its own, no card" {
+  local asks='.spec.containers[] | select(.name == "qualify")'
+  pod default mpsgate | jq -e "$asks"' | .command == ["/usr/bin/mpsgate", "qualify", "--due", "--from-pod", "--every=900"] and .volumeMounts == null
+    and .securityContext.readOnlyRootFilesystem and .env == [{name: "NVIDIA_VISIBLE_DEVICES", value: "void"}]'
+  local set
+  for set in mpsgated.qualifySeconds=0 mpsgated.qualifySeconds=null installer.enabled=false; do
+    render never --values "$BATS_TEST_DIRNAME/values/default.yaml" --set "$set"
+    is_equal "$set: $(pod never mpsgate | jq "[$asks] | length")" "$set: 0"
+  done
+}
+
 @test "the holder starts what mpsgated asks for: mps.control is one value" {
   is_equal "$(pod all mpsgate-holder | jq -c '.spec.containers[0].command')" '["/usr/bin/mpsgated","hold","--control","/opt/nvidia/bin/nvidia-cuda-mps-control"]'
   settings all | grep -qx 'control = "/opt/nvidia/bin/nvidia-cuda-mps-control"'

@@ -80,5 +80,15 @@ counted() { [[ $(in_mpsgated mpsgate status) == *"handed over 1,"* ]]; }
   assert_equal "what cuInit said" "$(awk '{ print $NF }' "$K8S/codes" | sort -u)" "$WORD"
   assert_equal "grants" "$(memory_of_grants)" "[2048]"
 }
+
+@test "a GPU is asked from mpsgated's pod, in containers of the node" {
+  local library
+  library=$(find "$MG/cuda" -name libcuda.so.1)
+  LIMIT=120 try any kubectl exec -n "$NS" "$(mpsgated_pod)" -c qualify -- mpsgate qualify 1 --from-pod --library "$library"
+  assert_contains "the answers" "$stdout" "its client reached the MPS server through its door" "the gate ended the client for its word"
+  assert_equal "kept" "$(status_json | jq '.cards[1].qualification.answers | length')" 7
+  assert_equal "containers that are left" "$(find /run/mpsgate/qualify -mindepth 1 2>/dev/null)" ""
+  assert_contains "who asks by himself" "$(pgrep -af 'mpsgate qualify')" "--due --from-pod --every=900"
+}
 another_mpsgated() { local now; now=$(mpsgated_pod) && [[ -n $now && $now != "$1" ]]; } # THAN
 more_codes() { (($(wc -l <"$K8S/codes") > $1)); } # THAN

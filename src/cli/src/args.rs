@@ -407,6 +407,12 @@ pub(crate) struct QualifyArgs {
     /// Ask each GPU that has no grants and was not asked with this driver
     #[arg(long, conflicts_with_all = ["gpu", "report", "output"])]
     pub(crate) due: bool,
+    /// In a pod (hostPID): ask with the node's own mpsgate, in its namespaces
+    #[arg(long, conflicts_with_all = ["report", "output", "socket", "program"])]
+    pub(crate) from_pod: bool,
+    /// With --from-pod --due: again after 15 s, and less often up to this
+    #[arg(long, value_name = "SECONDS", requires_all = ["from_pod", "due"], value_parser = clap::value_parser!(u32).range(15..=86_400))]
+    pub(crate) every: Option<u32>,
     /// Print a page that can be pasted into an issue
     #[arg(long, conflicts_with = "output")]
     pub(crate) report: bool,

@@ -31,6 +31,7 @@ mod explain;
 pub mod fuzz;
 mod mps;
 mod node_install;
+mod node_namespaces;
 mod node_remove;
 mod probe;
 mod qualify;

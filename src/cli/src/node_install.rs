@@ -9,19 +9,19 @@
 mod runtime;
 mod sandbox;
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use mpsgate_config::{Config, paths};
 use mpsgate_edge::{ExitCode, print};
-use nix::sched::{CloneFlags, setns};
 
 use crate::CliError;
 use crate::args::{ConfigureArgs, Engine, NodeInstallArgs};
 use crate::configure::files;
 use crate::error::{NodeInstallError, PACKAGED};
+use crate::node_namespaces::enter_mounts;
 
 /// What runs on the node itself: engines start the first two, `configure` is of the third.
 const PROGRAMS: [&str; 3] = ["mpsgate-runtime", "mpsgate-hook", "mpsgate"];
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
         .map(|name| read(&args.from.join(name)).map(|bytes| (*name, bytes)))
         .collect::<Result<Vec<_>, _>>()?;
     let settings = args.settings.as_deref().map(read).transpose()?;
-    enter(&args.mounts)?;
+    enter_mounts(&args.mounts)?;
     if Path::new(PACKAGED).exists() {
         return Err(NodeInstallError::Packaged.into());
     }
@@ -85,17 +85,6 @@ fn choose_runtime(text: Vec<u8>, args: &NodeInstallArgs) -> Result<Vec<u8>, CliE
 
 fn read(path: &Path) -> Result<Vec<u8>, NodeInstallError> {
     fs::read(path).map_err(|source| NodeInstallError::Read { path: path.to_owned(), source })
-}
-
-/// All paths are the node's from here on. This process has one thread, as the kernel asks for it.
-fn enter(mounts: &Path) -> Result<(), NodeInstallError> {
-    let link = |path: &Path| fs::read_link(path).map_err(NodeInstallError::Enter);
-    if link(mounts)? == link(Path::new("/proc/self/ns/mnt"))? {
-        return Err(NodeInstallError::OnTheNode);
-    }
-    let node = File::open(mounts).map_err(NodeInstallError::Enter)?;
-    setns(node, CloneFlags::CLONE_NEWNS).map_err(|errno| NodeInstallError::Enter(errno.into()))?;
-    std::env::set_current_dir("/").map_err(NodeInstallError::Enter)
 }
 
 /// Beside its place, then renamed: an engine may be running the old one just now.

@@ -6,6 +6,7 @@
 //! ```
 
 mod client;
+mod from_pod;
 mod questions;
 mod report;
 
@@ -31,7 +32,10 @@ use crate::{CliError, daemon};
 const LOCK: &str = "/run/mpsgate/qualify.lock";
 
 pub(crate) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
-    let QualifyArgs { gpu, due: _, report, output, how, daemon } = args;
+    if args.from_pod {
+        return from_pod::run(args);
+    }
+    let QualifyArgs { gpu, report, output, how, daemon, .. } = args;
     let Some(gpu) = gpu else { return ask_due(how, &daemon.socket) };
     let (asking, answers) = ask(gpu, how, &daemon.socket)?;
     print::answer(&match output {

@@ -49,8 +49,8 @@ impl NodeInstallError {
     pub(crate) fn hint(&self) -> String {
         match self {
             Self::Read { .. } => "the image needs mpsgate's programs in /usr/bin: packaging/container/Containerfile".into(),
-            Self::Enter(_) => "the init container needs hostPID: true and privileged: true".into(),
-            Self::OnTheNode => "mpsgate configure ENGINE --write".into(),
+            Self::Enter(_) => "the container needs hostPID: true and privileged: true".into(),
+            Self::OnTheNode => "on the node itself: mpsgate configure ENGINE --write, and mpsgate qualify without --from-pod".into(),
             Self::Packaged => "keep one: remove the package, or exclude this node from the chart's (nodes with the package need no mpsgated pod)".into(),
             Self::ForeignSettings { path } => format!(
                 "take its keys into the chart's values (config), then on the node: mv {0} {0}.before-chart",

@@ -1,0 +1,94 @@
+//! `mpsgate qualify --from-pod`: a container of mpsgated's pod has the node's own `mpsgate` ask.
+//!
+//! ```text
+//!  pod ─► namespaces of pid 1 ─► /usr/bin/mpsgate qualify … ─► its containers, in the pod's cgroup
+//!            └── with --every: again after 15 s, 30 s, … and then each so many seconds
+//! ```
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mpsgate_edge::{ExitCode, print};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::args::QualifyArgs;
+use crate::error::RunProbeError;
+use crate::{CliError, node_namespaces};
+
+/// What node-install has put there.
+const OWN: &str = "/usr/bin/mpsgate";
+/// Between the first two rounds: mpsgated starts at the same time, and a card that it has just
+/// taken is to be asked before pods have it.
+const FIRST: Duration = Duration::from_secs(15);
+/// Between two looks at a signal or the child.
+const POLL: Duration = Duration::from_millis(100);
+/// For a child that was told to end: it removes its containers.
+const END: Duration = Duration::from_secs(8);
+
+/// Asks once, and is that command from then on; or again and again, until a signal.
+pub(super) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
+    node_namespaces::enter_all()?;
+    let Some(every) = args.every else {
+        let source = command(args).exec();
+        return Err(RunProbeError::Start { program: OWN.into(), source }.into());
+    };
+    let every = Duration::from_secs(every.into());
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(RunProbeError::Signals)?;
+    }
+    let mut pause = FIRST.min(every);
+    loop {
+        match command(args).spawn() {
+            Ok(child) => wait(child, &ended),
+            // The installer may be about to replace it.
+            Err(error) => print::note(&format!("cannot start {OWN} on the node: {error}\n")),
+        }
+        let until = Instant::now() + pause;
+        while Instant::now() < until {
+            if ended.load(Ordering::Relaxed) {
+                return Ok(ExitCode::Done);
+            }
+            std::thread::sleep(POLL);
+        }
+        pause = (pause * 2).min(every);
+    }
+}
+
+/// The same question to the node's own program, with an environment of ours.
+fn command(args: &QualifyArgs) -> Command {
+    let mut command = Command::new(OWN);
+    command.arg("qualify");
+    match &args.gpu {
+        Some(gpu) => command.arg(gpu),
+        None => command.arg("--due"),
+    };
+    command.arg("--library").arg(&args.how.library);
+    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Until it has ended. What it says is in the container's log.
+fn wait(mut child: Child, ended: &AtomicBool) {
+    let mut told = None;
+    while let Ok(None) = child.try_wait() {
+        if ended.load(Ordering::Relaxed) {
+            let since = *told.get_or_insert_with(|| {
+                let pid = i32::try_from(child.id()).map(Pid::from_raw);
+                // It may have ended.
+                let _ = pid.map(|pid| kill(pid, Signal::SIGTERM));
+                Instant::now()
+            });
+            if since.elapsed() > END {
+                let _ = child.kill();
+            }
+        }
+        std::thread::sleep(POLL);
+    }
+}
