@@ -1,11 +1,14 @@
 //! `mpsgate qualify --from-pod`: a container of mpsgated's pod has the node's own `mpsgate` ask.
 //!
 //! ```text
-//!  pod ─► namespaces of pid 1 ─► /usr/bin/mpsgate qualify … ─► its containers, in the pod's cgroup
-//!            └── with --every: again after 15 s, 30 s, … and then each so many seconds
+//!  --every: after 15 s, 30 s, … and then each so many seconds
+//!     └─► a process ─► namespaces of pid 1 ─► /usr/bin/mpsgate qualify … ─► containers, in the pod's cgroup
 //! ```
+//!
+//! Who waits stays in the pod's namespaces: `kubectl exec` joins those of a container's init.
 
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,11 +35,12 @@ const END: Duration = Duration::from_secs(8);
 
 /// Asks once, and is that command from then on; or again and again, until a signal.
 pub(super) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
-    node_namespaces::enter_all()?;
     let Some(every) = args.every else {
-        let source = command(args).exec();
+        node_namespaces::enter_all()?;
+        let source = command(OWN.as_ref(), args).exec();
         return Err(RunProbeError::Start { program: OWN.into(), source }.into());
     };
+    let own = std::env::current_exe().map_err(RunProbeError::Own)?;
     let every = Duration::from_secs(every.into());
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
@@ -44,10 +48,9 @@ pub(super) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
     }
     let mut pause = FIRST.min(every);
     loop {
-        match command(args).spawn() {
+        match command(&own, args).arg("--from-pod").spawn() {
             Ok(child) => wait(child, &ended),
-            // The installer may be about to replace it.
-            Err(error) => print::note(&format!("cannot start {OWN} on the node: {error}\n")),
+            Err(error) => print::note(&format!("cannot start {}: {error}\n", own.display())),
         }
         let until = Instant::now() + pause;
         while Instant::now() < until {
@@ -60,9 +63,9 @@ pub(super) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
     }
 }
 
-/// The same question to the node's own program, with an environment of ours.
-fn command(args: &QualifyArgs) -> Command {
-    let mut command = Command::new(OWN);
+/// The same question, with an environment of ours.
+fn command(program: &Path, args: &QualifyArgs) -> Command {
+    let mut command = Command::new(program);
     command.arg("qualify");
     match &args.gpu {
         Some(gpu) => command.arg(gpu),

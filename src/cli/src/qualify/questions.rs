@@ -238,11 +238,12 @@ impl<'a> Asker<'a> {
         Ok(match (&attached, &self.attached) {
             (Attached::Yes, _) => Seen::new(Verdict::Yes, "a context"),
             _ if context.no_library => Seen::unanswered(format!("no libcuda: {}", said(&context))),
-            (Attached::No(why, Some(MAP_FAILED)), _)
-            | (Attached::No(why, _), Some(Attached::Yes)) => Seen::new(Verdict::No, why.as_str()),
+            // Whatever it is, the container's own /dev/shm has nothing to do with it.
             (Attached::No(why, code), Some(Attached::No(_, other))) if code == other => {
                 Seen::unanswered(format!("as far as with the server's own: {why}"))
             }
+            (Attached::No(why, Some(MAP_FAILED)), _)
+            | (Attached::No(why, _), Some(Attached::Yes)) => Seen::new(Verdict::No, why.as_str()),
             (Attached::No(why, _), _) => Seen::unanswered(why.as_str()),
         })
     }
