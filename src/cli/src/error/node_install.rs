@@ -50,7 +50,7 @@ impl NodeInstallError {
         match self {
             Self::Read { .. } => "the image needs mpsgate's programs in /usr/bin: packaging/container/Containerfile".into(),
             Self::Enter(_) => "the container needs hostPID: true and privileged: true".into(),
-            Self::OnTheNode => "on the node itself: mpsgate configure ENGINE --write, and mpsgate qualify without --from-pod".into(),
+            Self::OnTheNode => "mpsgate configure ENGINE --write; mpsgate qualify, without --from-pod".into(),
             Self::Packaged => "keep one: remove the package, or exclude this node from the chart's (nodes with the package need no mpsgated pod)".into(),
             Self::ForeignSettings { path } => format!(
                 "take its keys into the chart's values (config), then on the node: mv {0} {0}.before-chart",
