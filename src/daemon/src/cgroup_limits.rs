@@ -155,9 +155,12 @@ async fn resize(
     key: &GrantKey,
     each: Mib,
 ) -> Result<Result<(), Refusal>, DaemonError> {
+    let refuse = |why: &str, hint: &str| {
+        let why = format!("container {} stays as it is: {why}", key.container_id);
+        Ok(Err(Refusal::new(Code::Resize, why, hint.to_owned())))
+    };
     let Some(before) = daemon.node().ledger().get(key).cloned() else {
-        let why = format!("container {} has ended", key.container_id);
-        return Ok(Err(Refusal::new(Code::Resize, why, "mpsgate status lists those that run")));
+        return refuse("it has ended", "mpsgate status lists those that run");
     };
     let has = before.grant.memory;
     let change = |each| daemon.change(|node, effects| node.resize(key, each, effects));
@@ -167,6 +170,10 @@ async fn resize(
     }
     crash_point!("daemon.resize.grown");
     let target = before.cgroup_limit.and_then(|_| target(daemon, &before));
+    if target.is_none() && each < has {
+        // It was there when that was decided.
+        return refuse("the driver has no limit of its cgroup any more", "mpsgate status -o wide");
+    }
     if let Some(target) = target {
         let target = Target { grant: each, ..target };
         let (root, asked) = (daemon.paths.cgroups.clone(), target.clone());
@@ -186,7 +193,7 @@ async fn resize(
                     move |hardware: &Hardware| driver::held(hardware, &root, &target).is_ok();
                 let held = daemon.blocking("read a limit back", look).await?;
                 daemon.node().set_held(key, held);
-                return Ok(Err(Refusal::new(Code::Resize, trouble.why, trouble.hint)));
+                return refuse(&trouble.why, &trouble.hint);
             }
         }
     }

@@ -32,7 +32,7 @@ pub(crate) async fn resize(
     let mut told = Told::Caller(line);
     let _turn = told.turn(daemon).await;
     let found = daemon.node().resizing(&call.container, call.memory, &ThisMachine);
-    let Resizing { entry, what, lines } = match found {
+    let Resizing { entry, what, each, lines } = match found {
         Ok(found) => found,
         Err(refusal) => return Ok(Err(refusal)),
     };
@@ -40,8 +40,6 @@ pub(crate) async fn resize(
     if what == Resized::Same {
         return Ok(Ok(Reply::Resized { lines }));
     }
-    let parts = u64::try_from(grant.cards.len()).unwrap_or(u64::MAX);
-    let each = Mib(call.memory.0.checked_div(parts).unwrap_or(0));
     let doing = "the driver is to change the limit of the container's cgroup";
     if let Err(refusal) = told.wait(doing, change(daemon, key, each)).await {
         return Ok(Err(refusal));

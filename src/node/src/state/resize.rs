@@ -15,6 +15,8 @@ pub struct Resizing {
     pub entry: Entry,
     /// What is to be done.
     pub what: Resized,
+    /// What it is to have on each of its cards.
+    pub each: Mib,
     /// For people.
     pub lines: Vec<String>,
 }
@@ -79,7 +81,7 @@ impl Node {
             uses: cards.iter().filter_map(|card| self.used(grant, &card.uuid)).max(),
         };
         let what = resize(&asked)?;
-        Ok(Resizing { entry: entry.clone(), what, lines: resized(&asked) })
+        Ok(Resizing { entry: entry.clone(), what, each, lines: resized(&asked) })
     }
 
     /// Changes a grant to `each` on each of its cards. Whether it fits is decided anew.
