@@ -92,9 +92,9 @@ pub(crate) async fn watch(
                     let _ = reply.send(());
                 }
                 Some(LimitOrder::Clear(entry)) => clear(&daemon, &entry).await?,
-                Some(LimitOrder::Resize { key, each, reply }) => {
+                Some(LimitOrder::Resize { key, each, held, reply }) => {
                     // Who has stopped waiting needs no answer.
-                    let _ = reply.send(resize(&daemon, &key, each).await?);
+                    let _ = reply.send(resize(&daemon, &key, each, held).await?);
                 }
                 Some(LimitOrder::Done { reply }) => {
                     let _ = reply.send(());
@@ -154,6 +154,7 @@ async fn resize(
     daemon: &Daemon,
     key: &GrantKey,
     each: Mib,
+    held: bool,
 ) -> Result<Result<(), Refusal>, DaemonError> {
     let refuse = |why: &str, hint: &str| {
         let why = format!("container {} stays as it is: {why}", key.container_id);
@@ -170,7 +171,7 @@ async fn resize(
     }
     crash_point!("daemon.resize.grown");
     let target = before.cgroup_limit.and_then(|_| target(daemon, &before));
-    if target.is_none() && each < has {
+    if target.is_none() && held {
         // It was there when that was decided.
         return refuse("the driver has no limit of its cgroup any more", "mpsgate status -o wide");
     }

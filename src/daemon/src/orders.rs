@@ -79,8 +79,8 @@ pub(crate) enum LimitOrder {
     /// Takes the limit of one that has ended away.
     Clear(Box<Entry>),
     /// Changes an active grant to `each` on each of its cards, and the driver's limit of its cgroup
-    /// with it; both or none.
-    Resize { key: GrantKey, each: Mib, reply: oneshot::Sender<Result<(), Refusal>> },
+    /// with it; both or none. `held`: only where there is such a limit.
+    Resize { key: GrantKey, each: Mib, held: bool, reply: oneshot::Sender<Result<(), Refusal>> },
     /// Says when all orders before it are carried out.
     Done { reply: oneshot::Sender<()> },
 }

@@ -8,7 +8,7 @@ use mpsgate_model::Mib;
 #[must_use]
 pub fn overrides(policy: &Policy, channel: Channel, cards: &[(u32, Mib)]) -> Vec<String> {
     let mut lines = Vec::new();
-    if channel != Channel::Auto {
+    if !channel.has_doors() {
         lines.push(format!(
             "mps.channel = \"{}\": level mps+gate is shown by no card's answers",
             channel.as_str()
@@ -46,7 +46,9 @@ mod tests {
     #[test]
     fn what_is_set_is_named_with_what_the_answers_would_have_it_be() {
         let auto = Policy::default();
-        assert_eq!(overrides(&auto, Channel::Auto, &[(0, Mib(566))]), [""; 0]);
+        for doors in [Channel::Auto, Channel::Gate] {
+            assert_eq!(overrides(&auto, doors, &[(0, Mib(566))]), [""; 0]);
+        }
         let set = Policy { tolerance_mib: Tolerance::Mib(512), enforce: Enforce::Report, ..auto };
         assert_eq!(
             overrides(&set, Channel::Control, &[(0, Mib(566)), (1, Mib(512)), (2, Mib(300))]),

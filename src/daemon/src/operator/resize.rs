@@ -41,7 +41,7 @@ pub(crate) async fn resize(
         return Ok(Ok(Reply::Resized { lines }));
     }
     let doing = "the driver is to change the limit of the container's cgroup";
-    if let Err(refusal) = told.wait(doing, change(daemon, key, each)).await {
+    if let Err(refusal) = told.wait(doing, change(daemon, key, each, what == Resized::Down)).await {
         return Ok(Err(refusal));
     }
     if what == Resized::Up
@@ -49,10 +49,12 @@ pub(crate) async fn resize(
             told.wait("the card's memory limit is being set", allow(daemon, grant)).await
     {
         // Nobody has been told of it.
-        let _ = change(daemon, key, grant.memory).await;
+        let _ = change(daemon, key, grant.memory, false).await;
         return Ok(Err(refusal));
     }
     if let Err(refusal) = daemon.recorded().await {
+        // A restart would not know of it.
+        let _ = change(daemon, key, grant.memory, false).await;
         return Ok(Err(refusal));
     }
     crash_point!("daemon.resize.stored");
@@ -63,10 +65,10 @@ pub(crate) async fn resize(
     Ok(Ok(Reply::Resized { lines }))
 }
 
-async fn change(daemon: &Daemon, key: &GrantKey, each: Mib) -> Result<(), Refusal> {
+async fn change(daemon: &Daemon, key: &GrantKey, each: Mib, held: bool) -> Result<(), Refusal> {
     let (reply, answer) = oneshot::channel();
     let ends = || Refusal::new(Code::DaemonAway, "mpsgated is ending", "try again");
-    let order = LimitOrder::Resize { key: key.clone(), each, reply };
+    let order = LimitOrder::Resize { key: key.clone(), each, held, reply };
     daemon.limits.send(order).map_err(|_| ends())?;
     answer.await.unwrap_or_else(|_| Err(ends()))
 }

@@ -98,6 +98,18 @@ fn more_is_recorded_for_the_card_for_exec_and_over_a_restart() {
 }
 
 #[test]
+fn what_cannot_be_recorded_is_not_changed() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    let (web, _init) = active(&daemon, "web", 2);
+    write_record(&node, &web, 2048);
+    // Where the ledger lay is nothing to write to.
+    fs::rename(node.paths.ledger(), node.dir.path().join("away")).unwrap();
+    assert!(refusal(&daemon, "web", 3072).starts_with("E_LEDGER: "));
+    assert_eq!((daemon.granted_mib(), record(&node, &web).0), (2048, 2048));
+}
+
+#[test]
 fn a_container_that_is_not_there_or_not_the_only_one_is_named() {
     let node = Node::new(1);
     let daemon = node.start();
