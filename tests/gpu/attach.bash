@@ -8,6 +8,7 @@ ask_qualify() {
   node_up
   LIMIT=100 try any mpsgate qualify "$gpu" --library "$(library libcuda.so.1)" -o json
   for name in $(names_of qualify); do
+    [[ $name != detour ]] || of_mode detour || continue
     verdict=$(jq -r --arg name "$name" '.answers[] | select(.question == $name) | .verdict' <<<"$stdout") || true
     seen=$(jq -r --arg name "$name" '.answers[] | select(.question == $name) | [.seen, .evidence] | map(select(. != "")) | join("; ")' <<<"$stdout") || true
     case $verdict in
@@ -24,7 +25,7 @@ ask_attach() {
   node_up
   seen=$(card "$gpu" .state)
   answer ready "$enabled; $seen" [ "$seen" == ready ]
-  answer mode "$(compute_mode)" [ "$(compute_mode)" == Exclusive_Process ]
+  ! of_mode mode || answer mode "$(compute_mode)" [ "$(compute_mode)" == Exclusive_Process ]
   gpu_container a 4Gi
   seen=$(card "$gpu" '.mps.servers | tojson')
   answer server "$seen" jq -e 'length == 1' <<<"$seen"

@@ -30,9 +30,22 @@ compute_mode() { asked compute_mode; }
 # it.
 set_mode() {
   local said
+  [[ ${MG_GPU_LEAVE_MODE:-0} != 1 ]] || return 0
   [[ $(compute_mode) != "$1" ]] || return 0
   said=$(nvidia-smi -i "$gpu" -c "$(mode_argument "$1")" 2>&1) || true
   [[ $(compute_mode) == "$1" ]] || { echo "cannot set the compute mode $1: $said" >&2; return 1; }
+}
+
+# compute_mode_library FILE: compute_mode.c, built against a library that has NVML's name alone.
+compute_mode_library() {
+  local dir
+  dir=$(mktemp -d)
+  cc -shared -o "$dir/libnvidia-ml.so.1" -Wl,-soname,libnvidia-ml.so.1 -x c /dev/null &&
+    cc -O1 -shared -fPIC -o "$1" "$(dirname "${BASH_SOURCE[0]}")/compute_mode.c" \
+      -Wl,--no-as-needed "$dir/libnvidia-ml.so.1" -ldl -Wl,-rpath,"\$ORIGIN/nvml"
+  set -- $?
+  rm -r "$dir"
+  return "$1"
 }
 
 # library NAME: its path, from the loader's cache or where drivers put it in containers.

@@ -115,7 +115,7 @@ ask_contract() {
   if [[ ${MG_GPU_DRY:-0} == 1 ]]; then
     unasked suite "it takes a program of NVIDIA's: make test asks it without a GPU"
   elif [[ -x ${program:-/nowhere} ]]; then
-    seen=$(MPSGATE_TEST_MPS_CONTROL=$(control_program) timeout 60 "$program" real_ 2>&1 | tail -n 30) || true
+    seen=$(MPSGATE_TEST_MPS_CONTROL=$(control_program) MPSGATE_TEST_GPU=$uuid MPSGATE_TEST_FAKES=$MG_PACK/fakes timeout 60 "$program" real_ 2>&1 | tail -n 30) || true
     answer suite "$seen" grep -q 'test result: ok' <<<"$seen"
   else
     unasked suite "no out/gpu/bin/contract: make gpu-pack builds it"

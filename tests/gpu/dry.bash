@@ -20,7 +20,13 @@ dry_machine() {
 }
 
 orphan_wait=1 # that one never ends
-library() { [[ $1 == libcuda.so.1 ]] && echo "$MG/fakes/libcuda.so.1"; }
+library() {
+  case $1 in
+    libcuda.so.1) echo "$MG/fakes/$1" ;;
+    libnvidia-ml.so.1) echo "$MG/nvml/$1" ;;
+    *) return 1 ;;
+  esac
+}
 
 as_seen() { uses "$@"; } # PID MIB...
 

@@ -45,6 +45,17 @@ clean() {
   clean
 }
 
+@test "where the compute mode is not this run's to change, nothing sets it, and what takes it is not asked" {
+  local writes
+  writes=$(<"$MG/nvml/nvml.json.writes")
+  MG_GPU_DRY=1 MG_GPU_LEAVE_MODE=1 LIMIT=100 try any "$GPU/run" --only attach --only adoption "$MG/left.md"
+  assert_equal "what was set" "$(cat "$MG/nvml/nvml.json.writes" 2>/dev/null)" "$writes"
+  assert_contains "report" "$(<"$MG/left.md")" "and left so" "| the card's compute mode is left as it is (MG_GPU_LEAVE_MODE) | DRY (NOT ASKED) |"
+  # Also by an mpsgated that was started anew.
+  assert_equal "ready, before and after" "$(rows "$MG/left.md" | grep -cE '^\| (attach.ready|adoption.grants|adoption.new) .*DRY \(PASS\)')" 3
+  clean
+}
+
 @test "a run that is broken off in a stage gives the compute mode back too" {
   local run
   MG_GPU_DRY=1 "$GPU/run" --only adoption >"$MG/broken.out" 2>&1 3>&- &

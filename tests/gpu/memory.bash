@@ -39,8 +39,10 @@ ask_around() {
   answer unset "$(field allocated_mib)" probed '$mib != null and $mib <= 4096'
   probe_in a CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G,9=1G
   recorded invisible "$(field allocated_mib) MiB $stderr"
-  probe_in a CUDA_MPS_PIPE_DIRECTORY=/nowhere
-  answer detour "$stdout $stderr" busy
+  if of_mode detour; then
+    probe_in a CUDA_MPS_PIPE_DIRECTORY=/nowhere
+    answer detour "$stdout $stderr" busy
+  fi
 
   LIMIT=20 try_oci any exec a sh -c 'echo set_default_device_pinned_mem_limit 0 64G | nvidia-cuda-mps-control; echo quit | nvidia-cuda-mps-control'
   answer admin "$stdout $stderr" grep -q "Not enough privilege" <<<"$stdout"

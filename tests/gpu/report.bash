@@ -31,6 +31,11 @@ answer() {
   if "$@" >/dev/null 2>&1; then note "$name" PASS "$seen"; else note "$name" FAIL "$seen"; fi
 }
 recorded() { note "$stage.$1" RECORDED "$2"; }
+of_mode() {
+  [[ ${MG_GPU_LEAVE_MODE:-0} == 1 ]] || return 0
+  unasked "$1" "the card's compute mode is left as it is (MG_GPU_LEAVE_MODE)"
+  return 1
+}
 unasked() { note "$stage.$1" "NOT ASKED" "$2"; }
 
 names_of() { awk -F' [|] ?' -v stage="$1" '!/^#/ && $1 == stage { print $2 }' "$questions"; } # STAGE

@@ -20,7 +20,13 @@ own_pids() {
 
 # sweep: ends them, and what containers still hold.
 sweep() {
-  local pid
+  local pid kept
+  if [[ -n ${MG_GPU_KEEP:-} && -d $MG/log ]]; then
+    kept=$MG_GPU_KEEP/$(date +%H-%M-%S-%N)
+    mkdir -p "$kept"
+    cp -r "$MG"/{log,out} "$kept/" 2>/dev/null || true
+    cp -r "/run/mpsgate/mps/$gpu/log" "$kept/mps" 2>/dev/null || true
+  fi
   [[ -n ${MG_NO_CONTAINERS:-} ]] || delete_all 2>/dev/null || true
   for pid in $(own_pids); do kill -KILL "$pid" 2>/dev/null || true; done
   [[ -z ${MG_NO_CONTAINERS:-} ]] || return 0 # those paths are the machine's own
@@ -52,7 +58,10 @@ rootfs_once() {
 # node_up [SED]: mpsgated on these settings, and the card enabled; what it said is $enabled.
 node_up() {
   # The driver's own NVML is found; a fake has to be named.
-  settings "s/^manage.*/manage = []/;$([[ ${MG_GPU_DRY:-0} == 1 ]] || echo 's/^library.*//');${1:-}"
+  local library='s/^library.*//'
+  [[ ${MG_GPU_DRY:-0} != 1 ]] || library=''
+  [[ -z ${MG_NVML_LIBRARY:-} ]] || library="s|^library.*|library = \"$MG_NVML_LIBRARY\"|"
+  settings "s/^manage.*/manage = []/;$library;${1:-}"
   rootfs_once
   daemon_start
   enabled=$(mpsgate enable --no-qualify "$gpu" 2>&1) || true

@@ -75,7 +75,7 @@ ask_throughput() {
     if [[ -z ${MG_NO_CONTAINERS:-} ]]; then
       set_mode "$MG_MODE_BEFORE"
       node_up
-      for n in $CLIENTS; do in_containers "$n" "$round" || true; done
+      for n in $CLIENTS; do ! card_is ready "$gpu" || in_containers "$n" "$round" || true; done
       node_down
     fi
     bare_mps "$round" || true

@@ -115,17 +115,22 @@ impl MpsInstance {
     }
 
     /// What the daemon finds in its environment. The server program is searched in PATH, not
-    /// beside the daemon (measured), so its directory comes first.
-    pub(crate) fn environment(&self) -> [(&'static str, std::ffi::OsString); 4] {
+    /// beside the daemon (measured), so its directory comes first. Without a UUID it may see every
+    /// card: from 580 on it ends at once where the variable is empty or names no card (measured on
+    /// 580.159.04, on an H200).
+    pub(crate) fn environment(&self) -> Vec<(&'static str, std::ffi::OsString)> {
         let mut path =
             self.binary.parent().unwrap_or_else(|| Path::new("/usr/bin")).as_os_str().to_owned();
         path.push(":");
         path.push(crate::run::FIXED_PATH);
-        [
+        let mut environment = vec![
             ("PATH", path),
-            ("CUDA_VISIBLE_DEVICES", self.uuid.clone().into()),
             ("CUDA_MPS_PIPE_DIRECTORY", self.dirs.pipe_dir().into()),
             ("CUDA_MPS_LOG_DIRECTORY", self.dirs.log_dir().into()),
-        ]
+        ];
+        if !self.uuid.is_empty() {
+            environment.push(("CUDA_VISIBLE_DEVICES", self.uuid.clone().into()));
+        }
+        environment
     }
 }
