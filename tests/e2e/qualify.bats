@@ -41,17 +41,17 @@ teardown() {
 }
 
 # seen_by_nvml: what a driver's NVML says of the client of the question `processes`, which is the
-# only one that lives for so long: an idle one, and then one with 256 MiB more.
+# only one that lives for so long: one that makes its context, an idle one, and then one with 256 MiB
+# more.
 seen_by_nvml() {
-  local pid mib=300 i
+  local pid mib=300 i ticks=0 last=''
   for ((i = 0; i < 300; i++)); do
     pid=$(mpsgate status -o json 2>/dev/null | jq -r '[.grants[] | select(.state == "active") | .pid] | first // empty')
     if [[ -n $pid ]]; then
+      [[ $pid == "$last" ]] || ticks=0
+      last=$pid ticks=$((ticks + 1))
+      if ((ticks <= 2)); then mib=14; elif ((ticks <= 10)); then mib=300; else mib=600; fi
       uses "$pid" "$mib" 2>/dev/null
-      ((i < 1)) || [[ $pid != "${last:-}" ]] || mib=600
-      last=$pid
-    else
-      mib=300
     fi
     sleep 0.5
   done
@@ -98,10 +98,10 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   fake boundless
   qualify 1 -o json
   assert_equal "limit" "$(answer limit)" no
-  assert_contains "limit" "$(seen limit)" "a client with 1024 MiB got 16384"
+  assert_contains "limit" "$(seen limit)" "a client with 2048 MiB got 16384"
   nothing_is_left
   granted web 2Gi
-  assert_contains "its level" "$(level_of web)" "mps, limit not held on this card: a client with 1024 MiB got 16384"
+  assert_contains "its level" "$(level_of web)" "mps, limit not held on this card: a client with 2048 MiB got 16384"
   assert_contains "status" "$(mpsgate status)" "The memory limit does not hold on this card"
   try any mpsgate doctor
   grep -E '^fail +qualified' <<<"$stdout" || fail "$stdout"
@@ -111,7 +111,7 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   fake stingy
   qualify any -o json
   assert_equal "limit and bypass" "$(answer limit) $(answer bypass)" "unanswered unanswered"
-  assert_contains "limit" "$(seen limit)" "a client with 1024 MiB got 1: no limit of memory stops it there"
+  assert_contains "limit" "$(seen limit)" "a client with 2048 MiB got 1: no limit of memory stops it there"
   granted web 2Gi
   refute_contains "its level" "$(level_of web)" "proven here" "limit not held"
 }

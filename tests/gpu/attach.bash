@@ -50,7 +50,8 @@ ask_attach() {
   node_down
 }
 
-within() { awk '$1 == "" || $1 > $2 || $1 < $2 - 400 { exit 1 }' <<<"$(filled "$1") $2"; } # ID GRANTED
+# The context is the client's own: 514 MiB on an H200 (580.159.04).
+within() { awk '$1 == "" || $1 > $2 || $1 < $2 - 768 { exit 1 }' <<<"$(filled "$1") $2"; } # ID GRANTED
 all_within() { while (($#)); do within "$1" "$2" || return 1; shift 2; done; } # ID GRANTED...
 
 # several N: containers f1 to fN that take all they can and keep it; what each got is $seen, for
@@ -95,8 +96,40 @@ ask_limits() {
     for i in {1..8}; do delete "f$i"; done
     as_seen
   fi
+  other_kinds
+  resized
   driver_limits
   node_down
+}
+
+# other_kinds: memory that is not of cuMemAlloc; and whose the card's is.
+other_kinds() {
+  local how
+  for how in create async; do
+    client "k-$how" 2Gi -- fill "$how"
+    wait_for 30 "it takes its memory" client_says "k-$how" 'filled\|cu[A-Za-z]* [1-9]' || true
+    answer "$how" "$(last_of "k-$how")"$'\n'"filled $(filled "k-$how")" within "k-$how" 2048
+  done
+  as_seen "$(pid_of k-create)" "$(filled k-create)" "$(pid_of k-async)" "$(filled k-async)"
+  sleep 3
+  seen=$(status_json | jq -c --argjson i "$gpu" '.cards[] | select(.index == $i) | .memory')
+  answer parts "$seen" jq -e '(.nobody + .counted_twice) / 1048576 <= 64' <<<"$seen"
+  delete k-create
+  delete k-async
+  as_seen
+}
+
+# resized: a grant of 2 GiB that becomes 3, with a client that runs and one that comes.
+resized() {
+  local said
+  client r 2Gi -- fill
+  wait_for 30 "it takes its memory" client_says r filled
+  said=$(mpsgate resize r 3Gi 2>&1) || true
+  exec_client r later fill
+  wait_for 30 "the second takes its memory" client_says later filled || true
+  answer resized "$said"$'\n'"first $(filled r), second $(filled later)" within later 3072
+  recorded resized-runs "$(last_of r)"
+  delete r
 }
 
 quiet_and_going() { [[ -z $(actions) ]] && all_go_on "$@"; }

@@ -1,7 +1,8 @@
 /* A CUDA client for tests/gpu/run: needs libcuda at run time only, no toolkit.
  *
  *   client hold                  attaches, then makes four CUDA calls a second and prints what comes of it
- *   client fill                  takes memory until it is refused, then as hold
+ *   client fill [HOW]            takes memory until it is refused, then as hold; HOW is create
+ *                                (cuMemCreate) or async (cuMemAllocAsync), and then 16 GiB at most
  *   client take MIB              takes that much, then as hold
  *   client fault                 writes to address 0 from a kernel, then as hold: a fatal memory fault
  *   client work SECONDS GO BLOCKS
@@ -114,15 +115,32 @@ static void work(double seconds, const char *go, unsigned blocks)
 	fflush(stdout);
 }
 
-/* take MIB, or with 0 all that there is, in steps that become smaller. */
-static void take(size_t wanted)
+/* CUmemAllocationProp, as cuda.h has it since 10.2. */
+struct properties {
+	int type, handle_types, location_type, location;
+	void *metadata;
+	unsigned char flags[8];
+};
+
+static int allocate(const char *how, size_t size)
 {
-	call allocate = find("cuMemAlloc_v2");
-	size_t taken = 0, step = wanted ? wanted : 64;
+	struct properties pinned = { 1, 0, 1, 0, NULL, { 0 } };
 	unsigned long long pointer;
 
-	while (step && (!wanted || taken < wanted)) {
-		int result = allocate(&pointer, step * MIB);
+	if (!strcmp(how, "create"))
+		return find("cuMemCreate")(&pointer, size, &pinned, 0ULL);
+	if (!strcmp(how, "async"))
+		return find("cuMemAllocAsync")(&pointer, size, NULL);
+	return find("cuMemAlloc_v2")(&pointer, size);
+}
+
+/* take MIB, or with 0 all that there is, in steps that become smaller. */
+static void take(const char *how, size_t wanted)
+{
+	size_t taken = 0, step = wanted ? wanted : 64, most = *how ? 16384 : (size_t)-1;
+
+	while (step && taken < (wanted ? wanted : most)) {
+		int result = allocate(how, step * MIB);
 		if (result == OUT_OF_MEMORY && !wanted)
 			step /= 2;
 		else if (result)
@@ -157,9 +175,9 @@ int main(int argc, char **argv)
 	if (!strcmp(mode, "fault"))
 		check("cuLaunchKernel", launch(kernel("bad"), 1, NULL));
 	else if (!strcmp(mode, "fill"))
-		take(0);
+		take(argc > 2 ? argv[2] : "", 0);
 	else if (!strcmp(mode, "take") && argc == 3)
-		take((size_t)atol(argv[2]));
+		take("", (size_t)atol(argv[2]));
 	for (;;) {
 		printf("cuCtxSynchronize %d\n", find("cuCtxSynchronize")());
 		fflush(stdout);

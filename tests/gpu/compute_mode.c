@@ -8,34 +8,36 @@
 #include <stdio.h>
 #include <string.h>
 
-static FILE *mode_file(const char *how)
+/* What the file is called, or, where new, what it is written as before it is. */
+static char *name_of(char path[4096], int new)
 {
-	char path[4096];
 	Dl_info own;
 	char *name;
 
-	if (!dladdr((void *)mode_file, &own) || strlen(own.dli_fname) > sizeof(path) - sizeof("MODE"))
+	if (!dladdr((void *)name_of, &own) || strlen(own.dli_fname) > 4096 - sizeof("MODE.new"))
 		return NULL;
 	name = strrchr(strcpy(path, own.dli_fname), '/');
-	strcpy(name ? name + 1 : path, "MODE");
-	return fopen(path, how);
+	strcpy(name ? name + 1 : path, new ? "MODE.new" : "MODE");
+	return path;
 }
 
 int nvmlDeviceSetComputeMode(void *device, unsigned mode)
 {
-	FILE *file = mode_file("we");
+	char new[4096], path[4096];
+	FILE *file = name_of(new, 1) && name_of(path, 0) ? fopen(new, "we") : NULL;
 
 	(void)device;
 	if (!file)
 		return 999; /* NVML_ERROR_UNKNOWN */
 	fprintf(file, "%u\n", mode);
-	return fclose(file) ? 999 : 0;
+	return fclose(file) || rename(new, path) ? 999 : 0; /* who reads finds the one or the other */
 }
 
 int nvmlDeviceGetComputeMode(void *device, unsigned *mode)
 {
 	int (*real)(void *, unsigned *) = dlsym(RTLD_NEXT, "nvmlDeviceGetComputeMode");
-	FILE *file = mode_file("re");
+	char path[4096];
+	FILE *file = name_of(path, 0) ? fopen(path, "re") : NULL;
 	int result = real ? real(device, mode) : 999;
 
 	if (!file)

@@ -5,7 +5,7 @@
 
 # session NAME CONTROL CLIENT...: writes STATE<tab>COMMAND<tab>ANSWER lines to $MG/contract/NAME.
 session() {
-  local name=$1 control=$2 server='' pid='' out=$MG/contract/$1 i
+  local name=$1 control=$2 program=$3 server='' pid='' out=$MG/contract/$1 i
   shift 2
   mkdir -p "$out.d/pipe" "$out.d/log"
   (
@@ -16,7 +16,7 @@ session() {
     # Numbers and names differ by nature.
     tell() { # STATE COMMAND
       printf '%s\t%s\t%s\n' "$1" "$2" "$(ask "$(sed "s/SERVER/${server:-1}/; s/CLIENT/${pid:-1}/" <<<"$2")" |
-        sed -E "s/\b${server:-none}\b/SERVER/g; s/\b${pid:-none}\b/CLIENT/g; s/GPU-[0-9a-f-]+/UUID/g" | tr '\n' ' ' | tr -s ' ')"
+        sed -E "s#($program|$(readlink -f "$program"))\$#PROGRAM#; s/^(\[[0-9]+\] [^,]*, ).*/\1NAME/; s/\b${server:-none}\b/SERVER/g; s/\b${pid:-none}\b/CLIENT/g; s/GPU-[0-9a-f-]+/UUID/g" | tr '\n' ' ' | tr -s ' ')"
     }
     local state command
     while IFS='|' read -r state command; do
@@ -99,10 +99,10 @@ differences() {
 
 ask_contract() {
   local seen double=$MG/double/nvidia-cuda-mps-control program
-  mkdir -p "$MG/contract" "$MG/double"
+  mkdir -p "$MG/contract" "$MG/double" "$MG/out"
   cp "$MG_OUT"/fakes/nvidia-cuda-mps-{control,server} "$MG/double/"
   # Its version is the driver's, as far as it knows it.
-  (($(driver_major "$(asked driver_version)") < 550)) && echo 535 >"$MG/double/fake-mps-version"
+  driver_major "$(asked driver_version)" | awk '{ print $1 < 550 ? 535 : $1 < 580 ? 550 : 580 }' >"$MG/double/fake-mps-version"
   set_mode Exclusive_Process
   session real "$(control_program)" "$MG_CLIENT" hold
   session double "$double" "$double" client
@@ -115,7 +115,7 @@ ask_contract() {
   if [[ ${MG_GPU_DRY:-0} == 1 ]]; then
     unasked suite "it takes a program of NVIDIA's: make test asks it without a GPU"
   elif [[ -x ${program:-/nowhere} ]]; then
-    seen=$(MPSGATE_TEST_MPS_CONTROL=$(control_program) MPSGATE_TEST_GPU=$uuid MPSGATE_TEST_FAKES=$MG_PACK/fakes timeout 60 "$program" real_ 2>&1 | tail -n 30) || true
+    seen=$(MPSGATE_TEST_MPS_CONTROL=$(control_program) MPSGATE_TEST_GPU=$uuid MPSGATE_TEST_FAKES=$MG_PACK/fakes timeout 90 "$program" real_ 2>&1 | tee "$MG/out/suite" | grep -E '\.\.\. FAILED|panicked|^test result|^called|^assertion') || true
     answer suite "$seen" grep -q 'test result: ok' <<<"$seen"
   else
     unasked suite "no out/gpu/bin/contract: make gpu-pack builds it"

@@ -28,7 +28,11 @@ library() {
   esac
 }
 
-as_seen() { uses "$@"; } # PID MIB...
+as_seen() { # PID MIB...
+  uses "$@"
+  jq '.cards[0].memory_used_mib = ([.cards[0].processes[].used_mib] | add // 0)' "$NVML/nvml.json" >"$NVML/nvml.json.next"
+  mv "$NVML/nvml.json.next" "$NVML/nvml.json"
+}
 
 as_faulted() { # [PID]
   local steer=/run/mpsgate/mps/$gpu/log/fake-fault

@@ -39,6 +39,8 @@ ask_around() {
   answer unset "$(field allocated_mib)" probed '$mib != null and $mib <= 4096'
   probe_in a CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1G,9=1G
   recorded invisible "$(field allocated_mib) MiB $stderr"
+  beyond
+
   if of_mode detour; then
     probe_in a CUDA_MPS_PIPE_DIRECTORY=/nowhere
     answer detour "$stdout $stderr" busy
@@ -59,6 +61,27 @@ ask_around() {
   recorded private-ipc "$seen"
   node_down
 }
+
+# beyond: a client that drops its limit, and takes what it can, beside a neighbour.
+beyond() {
+  local begun took
+  client calm 1Gi -- hold
+  wait_for 20 "a neighbour attaches" client_says calm attached
+  bundle wild --ann mpsgate.io/gpu-mem=1Gi "${libraries[@]}" --args env CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024G,9=1024G /usr/bin/cuda-client fill
+  create wild
+  begun=$(now_ms)
+  start wild
+  wait_for 20 "it takes its memory" client_says wild filled || true
+  took=$(($(now_ms) - begun))
+  as_seen "$(pid_of wild)" 16384
+  wait_for 20 "mpsgated acts" acted || true
+  answer watchdog "$(actions)" grep -q '^wild killed' <<<"$(actions)"
+  recorded watchdog-took "filled $(filled wild) MiB $took ms after its start, ended after $(($(now_ms) - begun)) ms; neighbour: $(last_of calm)"
+  delete wild
+  delete calm
+  as_seen
+}
+now_ms() { echo $(($(date +%s%N) / 1000000)); }
 
 # busy: the last probe could not have the card, and CUDA said that it is unavailable (46, cuda.h).
 busy() { [[ $status != 0 && $stderr == *"cu"*"failed"*"(46)"* ]]; }

@@ -90,12 +90,12 @@ client() {
   start "$id"
 }
 
-# exec_client ID NAME MODE...: one more process of that container; its output is $MG/out/NAME, its
-# pid $MG/out/NAME.pid.
+# exec_client ID NAME MODE...: one more process of that container, as engines have it: with an
+# environment. Its output is $MG/out/NAME, its pid $MG/out/NAME.pid.
 exec_client() {
   local id=$1 name=$2
   shift 2
-  "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/out/$name.pid" "$id" /usr/bin/cuda-client "$@" >"$MG/out/$name" 2>&1 </dev/null 3>&-
+  "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/out/$name.pid" --env MG=1 "$id" /usr/bin/cuda-client "$@" >"$MG/out/$name" 2>&1 </dev/null 3>&-
 }
 
 client_says() { grep -q "$2" "$MG/out/$1"; } # ID TEXT

@@ -43,6 +43,7 @@ ask_trouble() {
   kill -KILL "$control"
   wait_for 20 "the grant is broken" grant_state_is one broken || true
   recorded orphan "$(tr '\0' ' ' <"/proc/$server/cmdline" 2>&1 || true)"
+  sleep 2
   recorded orphan-client "$(last_of one 3)"
   answer broken "$(grant one .state)" grant_state_is one broken
   recorded orphan-card "$(card "$gpu" .state)"
@@ -85,6 +86,7 @@ ask_users() {
   wait_for 20 "a client attaches" client_says root attached
   other_user
   answer auto "$said" served_or_refused
+  two_users
   recorded daemon "$(tr '\0' ' ' <"/proc/$(card "$gpu" .mps.pid)/cmdline")"
   node_down
 
@@ -100,6 +102,22 @@ ask_users() {
   answer neighbour "$(last_of root)" goes_on root
   node_down
 }
+
+# two_users: where the second is served, both take what they can at once.
+two_users() {
+  local each=(one 1024 two 1536)
+  client one 1Gi -- fill
+  client two 1536Mi --jq '.process.user = {uid: 65534, gid: 65534}' -- fill
+  wait_for 30 "they take their memory" all_have_filled one two || true
+  if [[ $said == *E_UID* ]]; then
+    unasked two "one uid is served at a time"
+  else
+    answer two "granted 1024, got $(filled one); uid 65534: granted 1536, got $(filled two)" all_within "${each[@]}"
+  fi
+  delete one
+  delete two
+}
+all_have_filled() { local id; for id; do client_says "$id" filled || return 1; done; }
 
 # other_user: a container of uid 65534 asks for memory; what came of it is $said.
 other_user() {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::GpuUuid;
 
 /// Rises when a question asks something else, so that it is asked anew.
-pub const QUESTIONS: u32 = 1;
+pub const QUESTIONS: u32 = 2;
 /// Of a card's file.
 const FORMAT: u32 = 1;
 /// Text of an answer: characters.

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //!  over (grant + tolerance)?  look 1: nothing ─► look 2: end it, or report it once ─► 30 looks later: again
+//!  over twice that?           look 2 comes at once
 //!  of no grant, or past MPS?  look 1: nothing ─► look 2: report it once
 //! ```
 //!
@@ -90,6 +91,8 @@ pub struct Rules {
     pub tolerance: Mib,
     /// `policy.enforce`.
     pub enforce: Enforce,
+    /// The node has seen that the driver counts a client's memory as its own (`mpsgate qualify`).
+    pub counts_clients: bool,
 }
 
 /// What the looks before have shown.
@@ -101,6 +104,10 @@ pub struct Seen {
     told: BTreeSet<GrantKey>,
     /// Looks in which a process was where it should not be.
     strange: BTreeMap<ProcessId, u32>,
+    /// Memory of a client was shown once.
+    counts_clients: bool,
+    /// Looks in a row in which clients were shown, and no memory of any.
+    zeros: u32,
 }
 
 /// A container over its grant.
@@ -147,8 +154,9 @@ pub enum Action {
 pub enum Blind {
     /// The driver does not tell the memory of this process.
     Untold(ProcessId),
-    /// It tells 0 bytes for an MPS client, which has a context at least: its memory is shown
-    /// elsewhere.
+    /// It tells 0 bytes for an MPS client, and has never told more for one: it may count them
+    /// elsewhere. A client that only attaches, and has no context yet, is shown so, too (measured on
+    /// 580.159.04, on an H200): it proves nothing where memory of another was shown.
     Zero(ProcessId),
 }
 
@@ -160,7 +168,8 @@ impl fmt::Display for Blind {
             }
             Self::Zero(ProcessId { pid, .. }) => write!(
                 f,
-                "the driver shows no memory for pid {pid}, an MPS client, so it counts it elsewhere"
+                "the driver shows no memory for pid {pid}, an MPS client, nor for any other so far: \
+                 it may count it elsewhere"
             ),
         }
     }
@@ -197,6 +206,9 @@ pub struct Outcome {
     pub used: BTreeMap<GrantKey, Mib>,
     /// Why the sums may be too low.
     pub blind: Option<Blind>,
+    /// A container uses more than a limit of MPS that holds could let it have, also while one
+    /// process of it takes the place of another: the next look should come at once.
+    pub is_urgent: bool,
 }
 
 /// Decides. `before` is the outcome of the look before at the same card.
@@ -206,8 +218,10 @@ pub fn decide(before: &Seen, look: &Look, rules: Rules) -> Outcome {
         seen: Seen::default(),
         actions: Vec::new(),
         used: BTreeMap::new(),
-        blind: blind(look),
+        blind: None,
+        is_urgent: false,
     };
+    out.blind = blind(before, look, rules, &mut out.seen);
     for limit in &look.limits {
         add_up(before, look, limit, rules, &mut out);
     }
@@ -233,6 +247,8 @@ fn add_up(before: &Seen, look: &Look, limit: &Limit, rules: Rules, out: &mut Out
         return;
     }
     let looks = before.over.get(key).copied().unwrap_or(0).saturating_add(1);
+    let twice = bytes_of(limit.memory).saturating_add(bytes_of(rules.tolerance)).saturating_mul(2);
+    out.is_urgent |= looks < LOOKS && bytes > twice;
     // It should have ended: counted anew, for the case that it has not.
     out.seen.over.insert(key.clone(), if looks >= LOOKS + AGAIN { LOOKS } else { looks });
     let overrun = || {
@@ -280,13 +296,17 @@ fn look_for_strangers(before: &Seen, look: &Look, user: &User, out: &mut Outcome
     }
 }
 
-fn blind(look: &Look) -> Option<Blind> {
-    let granted = |user: &&User| matches!(user.whose, Whose::Grant(_));
-    look.users.iter().filter(granted).find_map(|user| match (user.used, user.kind) {
-        (None, _) => Some(Blind::Untold(user.process)),
-        (Some(0), Kind::Client) => Some(Blind::Zero(user.process)),
-        (Some(_), _) => None,
-    })
+fn blind(before: &Seen, look: &Look, rules: Rules, seen: &mut Seen) -> Option<Blind> {
+    let granted = || look.users.iter().filter(|user| matches!(user.whose, Whose::Grant(_)));
+    let clients = || granted().filter(|user| user.kind == Kind::Client);
+    let shown = clients().any(|user| user.used.is_some_and(|used| used > 0));
+    seen.counts_clients = before.counts_clients || rules.counts_clients || shown;
+    if let Some(user) = granted().find(|user| user.used.is_none()) {
+        return Some(Blind::Untold(user.process));
+    }
+    let zero = clients().find(|user| user.used == Some(0)).filter(|_| !seen.counts_clients)?;
+    seen.zeros = before.zeros.saturating_add(1);
+    (seen.zeros >= LOOKS).then_some(Blind::Zero(zero.process))
 }
 
 fn bytes_of(mib: Mib) -> u64 {

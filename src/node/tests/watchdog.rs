@@ -42,7 +42,7 @@ fn look(users: Vec<User>) -> Look {
     Look { limits: vec![limit("web"), limit("db")], users, tells_clients: true, used: None }
 }
 
-const KILL: Rules = Rules { tolerance: Mib(512), enforce: Enforce::Kill };
+const KILL: Rules = Rules { tolerance: Mib(512), enforce: Enforce::Kill, counts_clients: false };
 const REPORT: Rules = Rules { enforce: Enforce::Report, ..KILL };
 
 fn words(action: &Action) -> String {
@@ -70,6 +70,9 @@ fn story(title: &str, looks: &[(Look, Rules)]) -> String {
         let _ = write!(text, "look {}: {}", n + 1, used.join(", "));
         if let Some(blind) = out.blind {
             let _ = write!(text, "; blind: {blind}");
+        }
+        if out.is_urgent {
+            text.push_str("; the next look at once");
         }
         text.push('\n');
         for action in &out.actions {
@@ -164,6 +167,10 @@ fn every_case_reads_as_the_golden_text() {
         &same(Look { tells_clients: false, ..past() }, KILL, 3),
     );
     add(
+        "over twice its grant and tolerance: looked at again at once, and ended",
+        &same(look(vec![client(1, "web", 9217)]), KILL, 3),
+    );
+    add(
         "memory that is not told: what is told counts",
         &same(
             look(vec![User { used: None, ..client(1, "web", 0) }, client(2, "web", 5000)]),
@@ -171,9 +178,27 @@ fn every_case_reads_as_the_golden_text() {
             2,
         ),
     );
+    let attaching = || look(vec![client(1, "web", 0)]);
     add(
-        "a client without any memory: it is counted elsewhere",
-        &same(look(vec![client(1, "web", 0), client(3, "db", 100)]), KILL, 1),
+        "a client without memory in two looks: it may be counted elsewhere",
+        &same(attaching(), KILL, 3),
+    );
+    add(
+        "a client that attaches, and then has memory",
+        &[
+            (attaching(), KILL),
+            (look(vec![client(1, "web", 516)]), KILL),
+            (attaching(), KILL),
+            (attaching(), KILL),
+        ],
+    );
+    add(
+        "a client without memory beside one that has some: it has none",
+        &same(look(vec![client(1, "web", 0), client(3, "db", 100)]), KILL, 3),
+    );
+    add(
+        "where the node has seen that the driver counts them: it has none",
+        &same(attaching(), Rules { counts_clients: true, ..KILL }, 3),
     );
 
     golden!("watchdog.txt", &text);
@@ -269,7 +294,7 @@ proptest! {
         kill in any::<bool>(),
     ) {
         let enforce = if kill { Enforce::Kill } else { Enforce::Report };
-        let rules = Rules { tolerance: Mib(tolerance), enforce };
+        let rules = Rules { tolerance: Mib(tolerance), enforce, counts_clients: false };
         let limit = u128::from((4096 + tolerance) * MIB);
         let is_over = |look: &Look, key: &GrantKey| {
             let own = look.users.iter().filter(|user| user.whose == Whose::Grant(key.clone()));

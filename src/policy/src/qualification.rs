@@ -112,6 +112,12 @@ impl Default for Conclusion {
 }
 
 impl Conclusion {
+    /// Whether it was seen that NVML tells a client's memory as its own.
+    #[must_use]
+    pub fn counts_clients(&self) -> bool {
+        matches!(self.sum, Trial::Held(_))
+    }
+
     /// The level that a grant shows, and its proof, of what holds at the moment without any.
     /// `has_door`: the server has the container's own limit at each hand-over.
     #[must_use]

@@ -190,6 +190,17 @@ int cuMemAlloc_v2(unsigned long long *pointer, size_t bytes)
 	*pointer = 1;
 	return alive();
 }
+int cuMemCreate(unsigned long long *handle, size_t bytes, const void *properties, unsigned long long flags)
+{
+	(void)properties;
+	(void)flags;
+	return cuMemAlloc_v2(handle, bytes);
+}
+int cuMemAllocAsync(unsigned long long *pointer, size_t bytes, void *stream)
+{
+	(void)stream;
+	return cuMemAlloc_v2(pointer, bytes);
+}
 int cuMemFree_v2(unsigned long long pointer) { return pointer == 1 ? 0 : 1; }
 int cuModuleLoadData(void **module, const void *image) { *module = (void *)image; return 0; }
 int cuModuleGetFunction(void **function, void *module, const char *name)

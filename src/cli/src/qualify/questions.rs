@@ -20,16 +20,19 @@ use crate::{CliError, daemon};
 /// For all of them.
 pub(super) const ALL: Duration = Duration::from_secs(60);
 /// What the client has that is asked, and what its neighbour has in `bypass`.
-const GRANTED: u64 = 1024;
-const NEIGHBOURS: u64 = 2048;
-/// A client that a limit stops has got more than this: what is missing is its own context (438 MiB
-/// for an idle client, nvidia-docker #868; 426 on an L40S, driver 610).
+const GRANTED: u64 = 2048;
+const NEIGHBOURS: u64 = 4096;
+/// A client that a limit stops has got more than this: what is missing is its own context (514 MiB
+/// on an H200, driver 580, measured; 426 on an L40S, driver 610), and it makes a second one.
 const LEAST: u64 = GRANTED / 2;
 /// What `processes` looks for.
 const TAKEN: u64 = 256;
 /// For mpsgated to know: the watchdog looks each second, and a gate tells of its clients every
 /// five.
 const KNOWN: Duration = Duration::from_secs(10);
+/// For as long a figure has to be the same: two looks of the watchdog's. While its context is made
+/// a client has less (14 MiB, and 516 then: H200, driver 580, measured).
+const SETTLED: Duration = Duration::from_millis(2200);
 /// Between two looks at mpsgated.
 const POLL: Duration = Duration::from_millis(200);
 /// `CUDA_ERROR_MAP_FAILED`: a client does not find the server's region in its `/dev/shm` (libcuda
@@ -262,6 +265,7 @@ impl<'a> Asker<'a> {
     fn bypass(&mut self, deadline: Instant) -> Result<Seen, Silent> {
         let raised = format!("{LIMIT_VARIABLE}=0=1024G");
         let invisible = format!("{LIMIT_VARIABLE}=0=1024G,9=1024G");
+        let unreadable = format!("{LIMIT_VARIABLE}=none");
         let mut worst = 0;
         let mut evidence = Vec::new();
         let mut neighbour = self.client(NEIGHBOURS, &[], deadline)?;
@@ -273,6 +277,7 @@ impl<'a> Asker<'a> {
             ("unset", ["env", "-u", LIMIT_VARIABLE].as_slice()),
             ("raised", &["env", &raised]),
             ("naming a GPU that is not there", &["env", &invisible]),
+            ("unreadable", &["env", &unreadable]),
         ] {
             let mut client = self.client(GRANTED, by, deadline)?;
             let got = fill(&mut client, &["attach", "context", "fill"])?;
@@ -361,14 +366,18 @@ impl<'a> Asker<'a> {
         })
     }
 
-    /// What mpsgated sees of a container's memory, once it is at least so much.
+    /// What mpsgated sees of a container's memory, once it is at least so much and stays.
     fn used(&self, id: &str, least: u64, deadline: Instant) -> Option<u64> {
         let deadline = deadline.min(Instant::now() + KNOWN);
+        let (mut last, mut since) = (None, Instant::now());
         while Instant::now() < deadline {
             let status = daemon::status(self.socket).ok()?;
             let grant = status.grants.iter().find(|grant| grant.container_id == id);
-            if let Some(used) = grant.and_then(|grant| grant.used_mib).filter(|mib| *mib >= least) {
-                return Some(used);
+            let used = grant.and_then(|grant| grant.used_mib).filter(|mib| *mib >= least);
+            if used != last {
+                (last, since) = (used, Instant::now());
+            } else if used.is_some() && since.elapsed() >= SETTLED {
+                return used;
             }
             std::thread::sleep(POLL);
         }
@@ -416,7 +425,7 @@ impl<'a> Asker<'a> {
 /// What a question may take. Together they are done within [`ALL`].
 fn limit_of(question: Question) -> Duration {
     Duration::from_secs(match question {
-        // Seven clients.
+        // Eight clients.
         Question::Bypass => 30,
         _ => 15,
     })

@@ -42,7 +42,7 @@ struct Attached {
 fn stage(bench: &Bench) -> Result<Stage, String> {
     root()?;
     let library = bench.readable(&libcuda(bench.version)?.canonicalize().unwrap());
-    bench.with_server();
+    bench.with_server()?;
     let (card, daemon) = bench.started();
     card.dirs().renew_links().unwrap();
     let stage = Stage { card, _daemon: daemon, program: bench.cuda_client(), library };

@@ -103,6 +103,11 @@ pub(crate) fn libcuda(version: u32) -> Result<PathBuf, String> {
         .ok_or_else(|| needs("libcuda", "nvidia-libcuda.sh", version))
 }
 
+/// Whether the real program is the driver's own, on a machine with a GPU: `MPSGATE_TEST_GPU`.
+pub(crate) fn on_a_gpu() -> bool {
+    env::var_os("MPSGATE_TEST_GPU").is_some()
+}
+
 /// The card. From 580 on a real daemon ends at once where there is none of that UUID:
 /// `MPSGATE_TEST_GPU` names one that is there.
 pub(crate) fn uuid() -> String {
@@ -114,12 +119,22 @@ fn needs(program: &str, script: &str, version: u32) -> String {
 }
 
 impl Bench {
-    /// NVIDIA's daemon gets our server too: its own needs a GPU.
-    pub(crate) fn with_server(&self) {
+    /// NVIDIA's daemon gets our server too: its own needs a GPU. From 580 on the two say other
+    /// words to each other, which ours does not know.
+    pub(crate) fn with_server(&self) -> Result<(), String> {
         if self.kind == Kind::Real {
+            if on_a_gpu() {
+                return Err("needs a server of the fake's, and this is a machine with a GPU".into());
+            }
             let server = "nvidia-cuda-mps-server";
             copy(&fake_mps_control().with_file_name(server), &self.binary.with_file_name(server));
         }
+        Ok(())
+    }
+
+    /// Whether it takes `-multiuser-server`, as drivers from 580 on do.
+    pub(crate) fn is_multiuser(&self) -> bool {
+        self.version >= 580 || self.kind == Kind::Real && on_a_gpu()
     }
 
     /// A file of the installation, where anybody may read it.

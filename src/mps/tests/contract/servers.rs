@@ -40,7 +40,7 @@ fn attached(card: &MpsInstance, server: i32, client: u32) {
 }
 
 pub(crate) fn a_server_starts_and_is_found_again(bench: &Bench) {
-    bench.with_server();
+    need!(bench.with_server());
     let (card, _) = bench.started();
     card.channel().set_default_limit(NonZeroU32::new(7000).unwrap()).unwrap();
     let server = card.ensure_server(own_uid(), LIMIT).unwrap();
@@ -59,7 +59,7 @@ pub(crate) fn a_server_starts_and_is_found_again(bench: &Bench) {
 }
 
 pub(crate) fn a_server_that_stays_initializing_is_not_ready(bench: &Bench) {
-    bench.with_server();
+    need!(bench.with_server());
     let (card, _) = bench.started();
     fs::write(card.dirs().log_dir().join("fake-server-slow"), "").unwrap();
     let error = card.ensure_server(own_uid(), Duration::from_millis(100)).unwrap_err();
@@ -73,7 +73,7 @@ pub(crate) fn a_server_that_stays_initializing_is_not_ready(bench: &Bench) {
 
 pub(crate) fn a_server_of_another_uid_is_named(bench: &Bench) {
     need!(root());
-    bench.with_server();
+    need!(bench.with_server());
     let (card, _) = bench.started();
     let server = card.ensure_server(NOBODY, LIMIT).unwrap();
     let error = card.ensure_server(0, LIMIT).unwrap_err();
@@ -98,7 +98,7 @@ fn one_server_serves_all_uids_in_multiuser_mode() {
 }
 
 pub(crate) fn a_client_attaches_through_control_alone_and_gets_the_lower_limit(bench: &Bench) {
-    bench.with_server();
+    need!(bench.with_server());
     let (card, server) = serving(bench);
     for (own, alloc, expected) in [
         (None, "7169", "limit_mib=7168\nCUDA_ERROR_OUT_OF_MEMORY\n"),
@@ -118,7 +118,7 @@ pub(crate) fn a_client_attaches_through_control_alone_and_gets_the_lower_limit(b
 }
 
 pub(crate) fn terminate_client_ends_exactly_that_client(bench: &Bench) {
-    bench.with_server();
+    need!(bench.with_server());
     let (card, server) = serving(bench);
     let first = client(bench, &card);
     attached(&card, server, first);
@@ -132,7 +132,7 @@ pub(crate) fn terminate_client_ends_exactly_that_client(bench: &Bench) {
 }
 
 pub(crate) fn the_doomed_clients_of_a_card_are_terminated_and_no_others(bench: &Bench) {
-    bench.with_server();
+    need!(bench.with_server());
     let (card, server) = serving(bench);
     let soon = || Instant::now() + Duration::from_secs(20);
     assert_eq!(card.terminate_clients(|_| true, soon()).unwrap(), Vec::<i32>::new());
@@ -152,7 +152,7 @@ pub(crate) fn the_doomed_clients_of_a_card_are_terminated_and_no_others(bench: &
 }
 
 pub(crate) fn a_control_daemon_that_hangs_ends_a_termination_at_its_deadline(bench: &Bench) {
-    bench.with_server();
+    need!(bench.with_server());
     let (card, _) = serving(bench);
     let daemon = card.find_running().unwrap().unwrap().process;
     daemon.signal(Signal::STOP).unwrap();
@@ -172,7 +172,7 @@ pub(crate) fn a_control_daemon_that_hangs_ends_a_termination_at_its_deadline(ben
 
 pub(crate) fn a_faulted_server_is_reported_until_its_contexts_are_made_again(bench: &Bench) {
     {
-        bench.with_server();
+        need!(bench.with_server());
         let (card, server) = serving(bench);
         let affected = client(bench, &card);
         attached(&card, server, affected);
@@ -191,7 +191,7 @@ pub(crate) fn a_faulted_server_is_reported_until_its_contexts_are_made_again(ben
 
 /// Whoever can write to the log could fence a card with such a line.
 pub(crate) fn of_a_driver_that_cannot_be_asked_no_line_of_the_log_makes_a_fault(bench: &Bench) {
-    bench.with_server();
+    need!(bench.with_server());
     let (card, server) = serving(bench);
     fs::write(card.dirs().log_dir().join("fake-fault"), "").unwrap();
     wait_for("the line is there", || {
@@ -207,7 +207,7 @@ pub(crate) fn of_a_driver_that_cannot_be_asked_no_line_of_the_log_makes_a_fault(
 pub(crate) fn a_server_that_starts_slowly_is_not_taken_for_ended_because_a_line_says_so(
     bench: &Bench,
 ) {
-    bench.with_server();
+    need!(bench.with_server());
     let (card, _) = bench.started();
     let slow = card.dirs().log_dir().join("fake-server-slow");
     fs::write(&slow, "").unwrap();
@@ -228,7 +228,7 @@ pub(crate) fn a_server_that_starts_slowly_is_not_taken_for_ended_because_a_line_
 }
 
 pub(crate) fn an_orphan_server_is_found_and_ended_by_stop(bench: &Bench) {
-    bench.with_server();
+    need!(bench.with_server());
     let (card, server) = serving(bench);
     let daemon = card.find_running().unwrap().unwrap();
     let lost = client(bench, &card);
@@ -244,7 +244,7 @@ pub(crate) fn an_orphan_server_is_found_and_ended_by_stop(bench: &Bench) {
 
 /// It would not get the card, and its clients would run without MPS or not at all.
 pub(crate) fn no_control_daemon_is_started_beside_an_orphan_server(bench: &Bench) {
-    bench.with_server();
+    need!(bench.with_server());
     let (card, server) = serving(bench);
     let daemon = card.find_running().unwrap().unwrap();
     daemon.process.signal(Signal::KILL).unwrap();
@@ -260,7 +260,7 @@ pub(crate) fn no_control_daemon_is_started_beside_an_orphan_server(bench: &Bench
 /// A container has the server program (CDI brings it) and can set any environment.
 pub(crate) fn a_process_in_a_container_that_dresses_up_as_a_server_is_none(bench: &Bench) {
     need!(root());
-    bench.with_server();
+    need!(bench.with_server());
     let (card, server) = serving(bench);
     let program = bench.binary.with_file_name("nvidia-cuda-mps-server");
     // It must not speak to the daemon, which would send it away.
@@ -297,7 +297,7 @@ pub(crate) fn a_process_in_a_container_that_dresses_up_as_a_server_is_none(bench
 
 pub(crate) fn a_client_of_a_wrong_uid_shows_as_pending_in_the_log(bench: &Bench) {
     need!(root());
-    bench.with_server();
+    need!(bench.with_server());
     let (card, _server) = serving(bench);
     let mut command = bench.client(&card.dirs().client_dir());
     command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::null());
@@ -312,7 +312,7 @@ pub(crate) fn a_client_of_a_wrong_uid_shows_as_pending_in_the_log(bench: &Bench)
 }
 
 pub(crate) fn quit_gives_clients_their_grace_and_no_more(bench: &Bench) {
-    bench.with_server();
+    need!(bench.with_server());
     let (card, server) = serving(bench);
     let held = client(bench, &card);
     attached(&card, server, held);

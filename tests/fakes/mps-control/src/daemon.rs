@@ -23,6 +23,8 @@ use crate::{log_dir, pipe_dir, version};
 
 const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
 const SUN_PATH_MAX: usize = 107;
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICE: u8 = 100;
 /// Set for the process that `-d` leaves behind: it logs to files.
 const BACKGROUND: &str = "FAKE_MPS_BACKGROUND";
 
@@ -53,6 +55,13 @@ pub(crate) fn run_in_background() -> u8 {
 
 /// `-f`.
 pub(crate) fn run(multiuser: bool) -> u8 {
+    // It looks at the cards first, and without any its words are those for an unknown option
+    // (measured on 580.159.04, on an H200).
+    if version() >= 580 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some_and(|of| of.is_empty())
+    {
+        eprintln!("Cannot find MPS control daemon process");
+        return NO_DEVICE;
+    }
     let (pipe, logs) = (pipe_dir(), log_dir());
     if !pipe.is_dir() && !make_dir(&pipe, 0o777) {
         eprintln!("Cannot access CUDA_MPS_PIPE_DIRECTORY={}", pipe.display());

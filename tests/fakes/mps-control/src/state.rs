@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
@@ -316,10 +316,13 @@ impl State {
             ["terminate_client", server, client] => self.terminate(server, client),
             ["ps", "-p", pid] if self.server(pid).is_none() => not_found(pid).repeat(2),
             ["ps", ..] if self.servers.is_empty() => "Server not found\n".into(),
-            ["ps", ..] => lines(self.servers.iter().flat_map(|server| {
-                let line = |pid: i32| format!("{pid} 0 FAKE {} {pid} fake", server.child.id());
-                server.clients().into_iter().map(line).collect::<Vec<_>>()
-            })),
+            ["ps", ..] => self.ps(),
+            // On 580.159.04 (measured, on an H200).
+            ["get_device_client_list", ..] if version() >= 580 => {
+                let clients: Vec<_> = self.servers.iter().flat_map(Server::clients).collect();
+                let name = (!clients.is_empty()).then(|| "[0] 00:00.0, FAKE".to_owned());
+                lines(name.into_iter().chain(clients.iter().map(|pid| format!("  {pid}.1"))))
+            }
             ["get_device_client_list", ..] => String::new(),
             ["set_default_active_thread_percentage", share, ..] => {
                 self.share = percentage(share);
@@ -383,6 +386,30 @@ impl State {
         }
     }
 
+    /// Each client. From 580 on with a head, the device's UUID and the client's PID namespace
+    /// (measured on 580.159.04, on an H200).
+    fn ps(&self) -> String {
+        let of = |server: &Server, pid: i32| {
+            let server = server.child.id();
+            if version() < 580 {
+                return format!("{pid} 0 FAKE {server} {pid} fake");
+            }
+            let device = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+            let namespace =
+                std::fs::metadata(format!("/proc/{pid}/ns/pid")).map_or(0, |ns| ns.ino());
+            let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            format!("{pid} 1 {server} {device} {namespace} {}", program.display())
+        };
+        let rows: Vec<String> = self
+            .servers
+            .iter()
+            .flat_map(|server| server.clients().into_iter().map(move |pid| of(server, pid)))
+            .collect();
+        let head = (version() >= 580 && !rows.is_empty())
+            .then(|| "PID ID SERVER DEVICE NAMESPACE COMMAND".to_owned());
+        lines(head.into_iter().chain(rows))
+    }
+
     fn start_for(&mut self, uid: &str, peer: &Peer) -> String {
         let uid = uid.parse().unwrap_or(0);
         if uid != peer.uid && peer.uid != 0 {
@@ -407,6 +434,8 @@ impl State {
         at.tell(order::TERMINATE, &[&pid.to_ne_bytes()]);
         match at.hear().and_then(|answer| answer.int()) {
             Some(0) => "0\n".into(),
+            // `CUDA_ERROR_INVALID_CONTEXT` (measured on 580.159.04, on an H200).
+            _ if version() >= 580 => "201\n".into(),
             _ => format!("Invalid process {client}!\n1\n"),
         }
     }
