@@ -33,7 +33,7 @@ setup() {
 
 teardown() {
   explain_failure
-  rm -f /etc/fake-libcuda /dev/shm/mpsgate-fake-server
+  rm -f /usr/bin/fake-libcuda.word /dev/shm/mpsgate-fake-server
   delete_all || true
   mpsgate disable 0 >&2 || true
   daemon_stop || true
@@ -66,7 +66,7 @@ qualify() {
 answer() { jq -r --arg name "$1" '.answers[] | select(.question == $name) | .verdict' <<<"$stdout"; }
 seen() { jq -r --arg name "$1" '.answers[] | select(.question == $name) | .seen' <<<"$stdout"; }
 level_of() { grant "$1" '"\(.guarantee), \(.proof)"'; }
-fake() { echo "$1" >/etc/fake-libcuda; }
+fake() { echo "$1" >/usr/bin/fake-libcuda.word; }
 nothing_is_left() {
   assert_equal "grants" "$(mpsgate status -o json | jq '.grants | length')" 0
   assert_equal "containers" "$(find /run/mpsgate/qualify -mindepth 1 -maxdepth 1 2>/dev/null)" ""
@@ -124,6 +124,43 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   refute_contains "its level" "$(level_of web)" gate
 }
 
+@test "a client that drops its limit with a value that nobody can read leaves the level to the watchdog" {
+  fake unreadable
+  qualify 1 -o json
+  assert_equal "limit and bypass" "$(answer limit) $(answer bypass)" "yes no"
+  assert_contains "evidence" "$(jq -r '.answers[] | select(.question == "bypass") | .evidence' <<<"$stdout")" \
+    "unset: 2048 MiB" "naming a GPU that is not there: 16384 MiB" "unreadable: 16384 MiB"
+  granted web 2Gi
+  refute_contains "its level" "$(level_of web)" gate
+}
+
+@test "--full asks for two users and for one client's end; what it found outlives the next asking" {
+  qualify any --full -o json
+  assert_equal "users and terminate" "$(answer users) $(answer terminate)" "yes yes"
+  assert_contains "seen" "$(seen users), $(seen terminate)" "2048 MiB: 2048 MiB; uid 65534, 4096 MiB: 4096 MiB" "its neighbour goes on"
+  qualify any -o json
+  assert_equal "kept" "$(jq -r '[.answers[] | select(.question == "users" or .question == "terminate") | .verdict] | join(" ")' \
+    "/var/lib/mpsgate/qualification/$CARD.json")" "yes yes"
+  nothing_is_left
+}
+
+@test "where a second user fails, or no client can be ended alone, nobody relies on it" {
+  fake alone
+  qualify 1 --full -o json
+  assert_equal "users" "$(answer users)" no
+  assert_contains "what was seen" "$(seen users)" "uid 65534 beside uid 0: "
+  fake immortal
+  granted web 2Gi
+  refused other E_UID --ann mpsgate.io/gpu-mem=1Gi --jq '.process.user = {uid: 65534, gid: 65534}'
+  delete web
+  qualify 1 --full -o json
+  assert_equal "users and terminate" "$(answer users) $(answer terminate)" "yes no"
+  assert_contains "status" "$(mpsgate status)" "The GPU work of one client cannot be ended alone on this card: the client goes on as before"
+  granted web 2Gi
+  try_oci kill web KILL
+  assert_equal "kills that asked nobody first" "$(mpsgate status -o json | jq .kills_unprepared)" 1
+}
+
 @test "where no client attaches, containers that ask are refused with the reason, and asking again opens the card" {
   fake deaf
   qualify 1 -o json
@@ -131,7 +168,7 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   assert_equal "limit" "$(answer limit): $(seen limit)" "unanswered: no CUDA client attaches: see attach"
   refused x E_GPU_UNHEALTHY --ann mpsgate.io/gpu-mem=1Gi
   assert_contains "the refusal" "$stderr" "let no CUDA client attach" "mpsgate qualify 0"
-  rm /etc/fake-libcuda
+  rm /usr/bin/fake-libcuda.word
   qualify any -o json
   assert_equal "attach" "$(answer attach)" yes
   granted web 1Gi
@@ -225,7 +262,7 @@ status_has() { mpsgate status -o json | grep -qF "$1"; }
   assert_contains "enable" "$stdout" "is managed now" "detour     yes" "cuDevicePrimaryCtxRetain failed" "guarantee level of a grant"
   LIMIT=100 try mpsgate qualify --due --library "$library"
   assert_equal "what is due" "$stdout$stderr" ""
-  rm "/var/lib/mpsgate/qualification/$CARD.json" /etc/fake-libcuda
+  rm "/var/lib/mpsgate/qualification/$CARD.json" /usr/bin/fake-libcuda.word
   mpsgate reload
   wait_for 20 "status says so" status_has "it was never asked"
   assert_contains "status" "$(mpsgate status)" "GPU 0: what holds on it is not proven: it was never asked" "mpsgate qualify 0"

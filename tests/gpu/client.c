@@ -138,8 +138,9 @@ static int allocate(const char *how, size_t size)
 static void take(const char *how, size_t wanted)
 {
 	size_t taken = 0, step = wanted ? wanted : 64, most = *how ? 16384 : (size_t)-1;
+	size_t least = strcmp(how, "create") ? 1 : 2; /* its granularity is 2 MiB */
 
-	while (step && taken < (wanted ? wanted : most)) {
+	while (step >= least && taken < (wanted ? wanted : most)) {
 		int result = allocate(how, step * MIB);
 		if (result == OUT_OF_MEMORY && !wanted)
 			step /= 2;

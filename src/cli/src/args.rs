@@ -434,6 +434,9 @@ pub(crate) struct AskArgs {
     /// The path of mpsgate-runtime
     #[arg(long, value_name = "FILE", default_value = paths::RUNTIME)]
     pub(crate) program: PathBuf,
+    /// Ask also for two users, and whether one client can be ended alone
+    #[arg(long)]
+    pub(crate) full: bool,
 }
 
 #[derive(Debug, Args)]

@@ -6,12 +6,23 @@ use std::path::Path;
 
 use oci_spec::runtime::{
     Linux, LinuxDeviceCgroup, LinuxNamespace, LinuxNamespaceType as Kind, LinuxResources, Mount,
-    Process, Spec,
+    Process, Spec, User,
 };
 use tempfile::TempDir;
 
-/// Directories that hold what a program of this node needs, as far as it has them.
-const OF_THE_NODE: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt"];
+/// What holds all that a program of this node needs, as far as the node has it. Of /etc only how
+/// the loader finds a library (Debian's libcuda is one of its alternatives).
+const OF_THE_NODE: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/opt",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+];
 /// The program and the library inside.
 const PROGRAM: &str = "/mpsgate";
 const LIBRARY: &str = "/libcuda.so";
@@ -27,6 +38,8 @@ pub(crate) struct Container<'a> {
     pub(crate) gpu: Option<&'a str>,
     /// A name for the loader, or a file.
     pub(crate) library: &'a OsStr,
+    /// Of its process.
+    pub(crate) uid: u32,
     /// What its process is.
     pub(crate) runs: Runs<'a>,
 }
@@ -54,7 +67,7 @@ impl Bundle {
         let directory = tempfile::Builder::new().prefix("mpsgate-probe.").tempdir_in("/run")?;
         std::fs::create_dir(directory.path().join("rootfs"))?;
         let present: Vec<_> =
-            OF_THE_NODE.iter().copied().filter(|path| Path::new(path).is_dir()).collect();
+            OF_THE_NODE.iter().copied().filter(|path| Path::new(path).exists()).collect();
         let mut file = std::fs::File::create_new(directory.path().join("config.json"))?;
         file.write_all(&serde_json::to_vec(&spec(container, &present))?)?;
         Ok(Self { directory })
@@ -106,6 +119,9 @@ fn spec(container: &Container<'_>, present: &[&str]) -> Spec {
     // The crate's defaults are a shell with some capabilities: what is not for a probe is set anew.
     let mut process = Process::default();
     process.set_args(texts(&args));
+    let mut user = User::default();
+    user.set_uid(container.uid).set_gid(container.uid);
+    process.set_user(user);
     process.set_env(texts(&["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]));
     process.set_capabilities(None).set_rlimits(None);
     let namespaces = [Kind::Pid, Kind::Mount, Kind::Uts, Kind::Network].map(|kind| {
@@ -147,7 +163,7 @@ mod tests {
     fn a_container_has_nothing_of_the_crates_defaults() {
         let (program, library) = (Path::new("/usr/bin/mpsgate"), OsStr::new("/x/libcuda.so"));
         let runs = Runs::Probe { by: &[], args: &["-o", "json"] };
-        let probe = Container { program, memory: "1Gi", gpu: None, library, runs };
+        let probe = Container { program, memory: "1Gi", gpu: None, library, uid: 0, runs };
         let document =
             |probe| serde_json::to_value(spec(&probe, &["/usr"])).expect("it is a document");
         let spec = document(probe);

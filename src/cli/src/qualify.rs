@@ -23,7 +23,7 @@ use mpsgate_edge::{ExitCode, print};
 use mpsgate_model::{Answer, Question, Verdict};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use self::questions::{ALL, Asker};
+use self::questions::{ALL, Asker, FULL};
 use crate::args::{AskArgs, EnableArgs, Output, QualifyArgs};
 use crate::error::RunProbeError;
 use crate::{CliError, daemon};
@@ -102,10 +102,11 @@ fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>),
     let _alone = alone()?;
     client::remove_leftovers(&how.program);
     let asking = begin(gpu, socket)?;
+    let limit = if how.full { ALL + FULL } else { ALL };
     print::progress(&format!(
         "GPU {} is asked what holds on it; it takes no containers for up to {} s",
         asking.card_index,
-        ALL.as_secs()
+        limit.as_secs()
     ));
     let mut asker = Asker {
         asking: &asking,
@@ -114,12 +115,13 @@ fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>),
         runtime: &how.program,
         library: &how.library,
         ended: &ended,
-        until: Instant::now() + ALL,
+        until: Instant::now() + limit,
         containers: Cell::new(0),
         attached: None,
     };
     let mut answers = Vec::new();
-    for question in Question::ALL {
+    let more: &[Question] = if how.full { &Question::FULL } else { &[] };
+    for question in Question::ALL.iter().chain(more).copied() {
         if ended.load(Ordering::Relaxed) {
             break;
         }

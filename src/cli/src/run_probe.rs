@@ -35,6 +35,7 @@ pub(crate) fn run(args: &RunProbeArgs) -> Result<ExitCode, CliError> {
         memory: &args.memory,
         gpu: args.gpu.as_deref(),
         library: &args.library,
+        uid: 0,
         runs: Runs::Probe { by: &[], args: output },
     };
     let bundle = Bundle::write(&probe).map_err(RunProbeError::Bundle)?;

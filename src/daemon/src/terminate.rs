@@ -132,17 +132,21 @@ pub(crate) async fn clients(daemon: &Daemon, key: &GrantKey) -> Result<Reply, Re
 }
 
 /// `None` where the card cannot have clients.
-async fn ask(daemon: &Daemon, card: &GpuUuid, doomed: Doomed) -> Result<Option<Vec<i32>>, Trouble> {
+async fn ask(daemon: &Daemon, uuid: &GpuUuid, doomed: Doomed) -> Result<Option<Vec<i32>>, Trouble> {
     let deadline = Instant::now() + LIMIT;
     let label = {
         let node = daemon.node();
-        let Some(card) = node.card(card) else { return Ok(None) };
+        let Some(card) = node.card(uuid) else { return Ok(None) };
         if let Some(trouble) = card.trouble() {
             let why = format!("{} {}", card.label(), trouble.why);
             return Err(Trouble::new(why, trouble.hint.clone()));
         }
         if card.serverless {
             return Ok(None);
+        }
+        if let Some(seen) = &card.qualified.conclusion.spares_clients {
+            let why = format!("{} does not end one client alone: {seen}", card.label());
+            return Err(Trouble::new(why, format!("mpsgate qualify {uuid} --full")));
         }
         card.label()
     };
@@ -151,7 +155,7 @@ async fn ask(daemon: &Daemon, card: &GpuUuid, doomed: Doomed) -> Result<Option<V
     let (reply, answer) = oneshot::channel();
     let order = Order::Terminate { doomed, deadline, taken, reply };
     let not_taken = |why: &str| Trouble::new(format!("{label} {why}"), hint);
-    if !daemon.order(card, order) {
+    if !daemon.order(uuid, order) {
         return Err(not_taken("is being taken back"));
     }
     match timeout(TURN, begun).await {

@@ -113,7 +113,7 @@ impl Stage {
         root()?;
         let bench = bench(kind, version)?;
         let library = bench.readable(&libcuda(version)?.canonicalize().unwrap());
-        bench.with_server();
+        bench.with_server()?;
         let (card, daemon) = bench.started();
         let status = card.dirs().log_dir().join("fake-server-status");
         fs::write(status, SERVERS_WORD.to_string()).unwrap();

@@ -36,10 +36,14 @@ pub enum Question {
     Processes,
     /// Does a process past MPS get the card?
     Detour,
+    /// Do clients of two uids attach at once, each with its own limit?
+    Users,
+    /// Does `terminate_client` end one client alone?
+    Terminate,
 }
 
 impl Question {
-    /// Every one, in the order in which they are asked.
+    /// Those that decide, in the order in which they are asked.
     pub const ALL: [Self; 7] = [
         Self::Attach,
         Self::Commands,
@@ -49,6 +53,8 @@ impl Question {
         Self::Processes,
         Self::Detour,
     ];
+    /// What is asked after them with `--full`.
+    pub const FULL: [Self; 2] = [Self::Users, Self::Terminate];
 
     /// Its name in the list, files and reports.
     #[must_use]
@@ -61,6 +67,8 @@ impl Question {
             Self::Bypass => "bypass",
             Self::Processes => "processes",
             Self::Detour => "detour",
+            Self::Users => "users",
+            Self::Terminate => "terminate",
         }
     }
 
@@ -207,6 +215,10 @@ impl Qualification {
                 answer.clone_from(seen);
             }
         }
+        let asked = |answer: &Answer| self.answer(answer.question).is_some();
+        let others: Vec<Answer> =
+            older.answers.iter().filter(|answer| !asked(answer)).cloned().collect();
+        self.answers.extend(others);
         Some(self)
     }
 
@@ -249,15 +261,18 @@ mod tests {
 
     #[test]
     fn each_question_stands_in_the_list_and_each_of_the_stage_is_known() {
-        for question in Question::ALL {
+        let all: Vec<Question> = Question::ALL.into_iter().chain(Question::FULL).collect();
+        for question in &all {
             assert!(question.text().len() > 20, "{question:?}");
             assert!(!question.expected().is_empty(), "{question:?}");
         }
         let rows = LIST.lines().filter_map(|line| line.strip_prefix("qualify | "));
         let names: Vec<&str> = rows.map(|row| row.split(" | ").next().unwrap()).collect();
-        assert_eq!(names, Question::ALL.map(Question::name));
-        let written = Question::ALL.map(|question| serde_json::to_value(question).unwrap());
-        assert_eq!(written, Question::ALL.map(|question| serde_json::Value::from(question.name())));
+        let own: Vec<&str> = all.iter().map(|question| question.name()).collect();
+        assert_eq!(names, own);
+        let written: Vec<_> =
+            all.iter().map(|question| serde_json::to_value(question).unwrap()).collect();
+        assert_eq!(written, own);
     }
 
     #[test]
@@ -282,6 +297,12 @@ mod tests {
         assert_eq!(open.clone().beside(None), Some(open.clone()));
         assert_eq!(open.clone().beside(Some(&yes)), Some(yes.clone()));
         assert_eq!(of(Verdict::No, "550").beside(Some(&yes)), Some(of(Verdict::No, "550")));
+        // What was not asked this time stays, too.
+        let users = Answer { verdict: Verdict::Yes, ..answer(Question::Users) };
+        let full = Qualification::new(subject(), vec![users]);
+        let both = Qualification::new(subject(), vec![answer(Question::Limit)]).beside(Some(&full));
+        let kept = both.unwrap().answer(Question::Users).map(|answer| answer.verdict);
+        assert_eq!(kept, Some(Verdict::Yes));
         // Of another driver there is nothing to go on with: all of it, or what was there before.
         assert_eq!(of(Verdict::Unanswered, "580").beside(Some(&yes)), None);
         assert_eq!(of(Verdict::No, "580").beside(Some(&yes)), Some(of(Verdict::No, "580")));

@@ -244,7 +244,15 @@ impl Card {
 
     /// Whether a client of `uid` finds a server that takes it.
     pub fn has_server_for(&self, uid: u32) -> bool {
-        self.serverless || self.server_uid.is_some_and(|serves| self.multiuser || serves == uid)
+        self.serverless
+            || self.server_uid.is_some_and(|serves| self.serves_any_uid() || serves == uid)
+    }
+
+    /// Whether clients of several uids may use it at once: its control daemon serves them, and
+    /// nobody has seen that it does not. Who asks finds out anew.
+    pub fn serves_any_uid(&self) -> bool {
+        let Qualified { conclusion, asking, .. } = &self.qualified;
+        self.multiuser && (conclusion.one_uid.is_none() || asking.is_some())
     }
 
     /// For messages.

@@ -24,6 +24,10 @@ const NEVER: &str = "it was never asked";
 pub struct Conclusion {
     /// Why no container gets memory of it, as the end of a sentence that begins with the card.
     pub refusal: Option<String>,
+    /// Why its clients have to be of one uid, although its control daemon serves several.
+    pub one_uid: Option<String>,
+    /// Why no client's GPU work is ended before its container is killed.
+    pub spares_clients: Option<String>,
     /// What a client needs at `/dev/shm`; `None` where it was not answered.
     pub shared_memory: Option<SharedMemory>,
     /// What a container may use above its grant, in sum.
@@ -73,18 +77,24 @@ pub fn conclude(found: Option<&Qualification>, now: &Subject) -> Conclusion {
         _ => None,
     };
     let refusal = no(Question::Attach).filter(|_| is_same_driver);
+    let one_uid = no(Question::Users).filter(|_| is_same_driver);
+    let spares_clients = no(Question::Terminate).filter(|_| is_same_driver);
     let failures = [
         (Question::Commands, "A container's door takes commands of the control daemon"),
         (Question::Limit, "The memory limit does not hold on this card"),
         (Question::Bypass, "A client gets past its limit on this card"),
         (Question::Processes, "NVML does not tell what a container uses of this card"),
         (Question::Detour, "A process past MPS gets this card, although it is EXCLUSIVE_PROCESS"),
+        (Question::Users, "Clients of two users cannot use this card at once"),
+        (Question::Terminate, "The GPU work of one client cannot be ended alone on this card"),
     ];
     let failures = failures
         .into_iter()
         .filter_map(|(question, what)| no(question).map(|seen| format!("{what}: {seen}")));
     Conclusion {
         refusal: refusal.map(|seen| format!("let no CUDA client attach: {seen}")),
+        one_uid,
+        spares_clients,
         shared_memory,
         tolerance: idle.map_or(TOLERANCE, |idle| Mib(idle.saturating_add(MARGIN.0))),
         failures: failures.collect(),
@@ -100,6 +110,8 @@ impl Default for Conclusion {
     fn default() -> Self {
         Self {
             refusal: None,
+            one_uid: None,
+            spares_clients: None,
             shared_memory: None,
             tolerance: TOLERANCE,
             failures: Vec::new(),

@@ -70,7 +70,12 @@ fn text(conclusion: &Conclusion) -> String {
     }
     let shm = conclusion.shared_memory.map_or("as seen", |seen| seen.as_str());
     let _ = writeln!(text, "  /dev/shm {shm}, tolerance {}", conclusion.tolerance);
-    for (what, sentence) in [("refused", &conclusion.refusal), ("due", &conclusion.due)] {
+    for (what, sentence) in [
+        ("refused", &conclusion.refusal),
+        ("one uid", &conclusion.one_uid),
+        ("no client is ended first", &conclusion.spares_clients),
+        ("due", &conclusion.due),
+    ] {
         if let Some(sentence) = sentence {
             let _ = writeln!(text, "  {what}: {sentence}");
         }
@@ -94,7 +99,7 @@ fn every_answer_has_its_consequence() {
             Some(vec![answer(Question::Attach, Verdict::Yes)]),
         ),
     ];
-    for question in Question::ALL {
+    for question in Question::ALL.into_iter().chain(Question::FULL) {
         for verdict in [Verdict::No, Verdict::Unanswered] {
             let title = format!("{}: {}", question.name(), verdict.as_str());
             cases.push((title, Some(but(question, verdict))));

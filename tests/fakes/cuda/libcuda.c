@@ -4,7 +4,7 @@
  * fake), waits while another uid is served, gets the lower of the server's limit and its own, and hears of its end; elsewhere it is a process with the whole
  * card. It computes nothing. What a real libcuda does is what tests/gpu/run asks.
  *
- * A word in /etc/fake-libcuda makes it one that mpsgate qualify has to find out:
+ * A word in /usr/bin/fake-libcuda.word makes it one that mpsgate qualify has to find out:
  *   deaf        no client attaches             obedient    keeps to its own variable alone
  *   boundless   nobody is stopped              shm         wants the marker in /dev/shm
  *   crash       ends in the middle             hang        never answers
@@ -12,6 +12,9 @@
  *   exclusive   finds the card busy without MPS
  *   strange     fails without MPS, and not for a busy card
  *   stingy      stops where no limit is
+ *   unreadable  drops every limit where its own variable names another GPU or cannot be read, as
+ *               580.159.04 does (measured, on an H200)
+ *   alone       attaches as root alone       immortal    goes on when it was terminated
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -98,7 +101,7 @@ static int meet_server(unsigned long long told[4])
 static int is(const char *word)
 {
 	char found[16] = "";
-	FILE *file = fopen("/etc/fake-libcuda", "r");
+	FILE *file = fopen("/usr/bin/fake-libcuda.word", "r");
 
 	if (!file)
 		return 0;
@@ -128,6 +131,8 @@ static int attach(void)
 		return MPS_RPC_FAILURE;
 	if (is("past"))
 		return 0;
+	if (is("alone") && geteuid())
+		return UNKNOWN;
 	if (is("shm") && access("/dev/shm/mpsgate-fake-server", F_OK))
 		return MAP_FAILED;
 	snprintf(address.sun_path, sizeof address.sun_path, "%s/control", pipe ? pipe : "/tmp/nvidia-mps");
@@ -152,6 +157,8 @@ static int attach(void)
 		limit = told[3];
 	if (own && sscanf(own, "0=%lluM", &mib) == 1 && mib && mib * MIB < limit)
 		limit = mib * MIB;
+	if (own && is("unreadable") && (strchr(own, ',') || !strchr(own, '=')))
+		limit = CARD;
 	left = is("stingy") ? MIB : limit;
 	return 0;
 }
@@ -164,6 +171,8 @@ static int alive(void)
 
 	if (server >= 0 && !lost && poll(&fd, 1, 0) > 0) {
 		int told = hear(server, &word, sizeof word, NULL) == sizeof word && word == MPS_CLIENT_TERMINATED;
+		if (told && is("immortal"))
+			return 0;
 		lost = told ? MPS_CLIENT_TERMINATED : MPS_RPC_FAILURE;
 	}
 	return lost;

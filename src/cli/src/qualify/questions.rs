@@ -8,9 +8,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use mpsgate_api::{Asking, CardStatus, GateStatus};
+use mpsgate_config::paths;
 use mpsgate_gpu::ComputeMode;
 use mpsgate_host::clock::now_ms;
 use mpsgate_model::{Answer, Question, Verdict};
+use mpsgate_mps::{ClientLinks, MpsDirectories, MpsInstance};
 
 use super::client::{Client, Node, Silent};
 use crate::container::{Container, Runs};
@@ -19,6 +21,10 @@ use crate::{CliError, daemon};
 
 /// For all of them.
 pub(super) const ALL: Duration = Duration::from_secs(60);
+/// For what `--full` adds. Together with [`ALL`] less than mpsgated keeps a card for who asks.
+pub(super) const FULL: Duration = Duration::from_secs(25);
+/// Whose the second client of `users` is: nobody's.
+const OTHER_UID: u32 = 65_534;
 /// What the client has that is asked, and what its neighbour has in `bypass`.
 const GRANTED: u64 = 2048;
 const NEIGHBOURS: u64 = 4096;
@@ -155,6 +161,8 @@ impl<'a> Asker<'a> {
             Question::Bypass => self.bypass(deadline),
             Question::Processes => self.processes(deadline),
             Question::Detour => self.detour(deadline),
+            Question::Users => self.users(deadline),
+            Question::Terminate => self.terminate(deadline),
         }
     }
 
@@ -366,6 +374,74 @@ impl<'a> Asker<'a> {
         })
     }
 
+    fn users(&self, deadline: Instant) -> Result<Seen, Silent> {
+        let mut own = self.client(GRANTED, &[], deadline)?;
+        let (_, attached) = context(&mut own)?;
+        if let Attached::No(why, _) = attached {
+            return Ok(Seen::unanswered(format!("its client did not attach: {why}")));
+        }
+        let runs = Runs::Probe { by: &[], args: &["--steps"] };
+        let mut other = self.of_uid(OTHER_UID, NEIGHBOURS, runs, deadline)?;
+        let (_, attached) = match context(&mut other) {
+            // It was refused: a control daemon that serves one uid has not been tried.
+            Err(Silent::Ended(why)) if why.contains("E_UID") => {
+                return Ok(Seen::unanswered("this control daemon serves one uid at a time"));
+            }
+            other => other?,
+        };
+        if let Attached::No(why, _) = attached {
+            return Ok(Seen::new(Verdict::No, format!("uid {OTHER_UID} beside uid 0: {why}")));
+        }
+        let (first, second) = (fill(&mut own, &["fill"])?, fill(&mut other, &["fill"])?);
+        let held = [(&first, GRANTED), (&second, NEIGHBOURS)]
+            .iter()
+            .all(|(got, granted)| got.as_ref().is_ok_and(|mib| *mib > 0 && mib <= granted));
+        let (first, second) = (mib_or_why(first), mib_or_why(second));
+        let verdict = if held { Verdict::Yes } else { Verdict::No };
+        let seen = format!("{GRANTED} MiB: {first}; uid {OTHER_UID}, {NEIGHBOURS} MiB: {second}");
+        Ok(Seen::new(verdict, seen))
+    }
+
+    fn terminate(&self, deadline: Instant) -> Result<Seen, Silent> {
+        let (mut one, mut other) =
+            (self.client(GRANTED, &[], deadline)?, self.client(GRANTED, &[], deadline)?);
+        for client in [&mut one, &mut other] {
+            if let (_, Attached::No(why, _)) = context(client)? {
+                return Ok(Seen::unanswered(format!("its client did not attach: {why}")));
+            }
+        }
+        let Some(terminated) = self.terminate_client_of(one.id(), deadline) else {
+            return Ok(Seen::unanswered("the control daemon cannot be asked"));
+        };
+        if let Err(why) = terminated {
+            return Ok(Seen::new(Verdict::No, why));
+        }
+        let (hit, spared) = (one.step("take 1")?.error, other.step("take 1")?.error);
+        Ok(match (hit, spared) {
+            (Some(why), None) => Seen::new(Verdict::Yes, format!("{why}; its neighbour goes on")),
+            (None, None) => Seen::new(Verdict::No, "the client goes on as before"),
+            (_, Some(why)) => Seen::new(Verdict::No, format!("its neighbour is hit: {why}")),
+        })
+    }
+
+    /// Has the card's server end the GPU work of a container's client; `None` where it cannot be
+    /// asked.
+    fn terminate_client_of(&self, id: &str, deadline: Instant) -> Option<Result<(), String>> {
+        let status = daemon::status(self.socket).ok()?;
+        let pid = status.grants.iter().find(|grant| grant.container_id == id)?.pid;
+        let uuid = self.asking.subject.card.as_str();
+        let minor = status.cards.iter().find(|card| card.uuid == uuid)?.minor;
+        let links = ClientLinks::default();
+        let dirs = MpsDirectories::new(Path::new(paths::MPS_DIR), minor, links).ok()?;
+        let mps = MpsInstance::new(minor, uuid, &self.asking.control, dirs);
+        let doomed = |client: i32| u32::try_from(client) == Ok(pid);
+        Some(match mps.terminate_clients(doomed, deadline) {
+            Ok(pids) if pids.is_empty() => Err("the server knows no such client".to_owned()),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+
     /// What mpsgated sees of a container's memory, once it is at least so much and stays.
     fn used(&self, id: &str, least: u64, deadline: Instant) -> Option<u64> {
         let deadline = deadline.min(Instant::now() + KNOWN);
@@ -408,6 +484,16 @@ impl<'a> Asker<'a> {
     }
 
     fn container(&self, mib: u64, runs: Runs<'_>, deadline: Instant) -> Result<Client<'a>, Silent> {
+        self.of_uid(0, mib, runs, deadline)
+    }
+
+    fn of_uid(
+        &self,
+        uid: u32,
+        mib: u64,
+        runs: Runs<'_>,
+        deadline: Instant,
+    ) -> Result<Client<'a>, Silent> {
         let number = self.containers.get();
         self.containers.set(number + 1);
         let container = Container {
@@ -415,6 +501,7 @@ impl<'a> Asker<'a> {
             memory: &format!("{mib}Mi"),
             gpu: Some(self.asking.subject.card.as_str()),
             library: self.library,
+            uid,
             runs,
         };
         let id = format!("{}-{number}", self.asking.id);

@@ -95,7 +95,7 @@ fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
         sum.0 = sum.0.saturating_add(memory);
     }
     let serves = on_card().map(|entry| entry.grant.uid).next();
-    let one_uid = node.under_mps() && !card.multiuser;
+    let one_uid = node.under_mps() && !card.serves_any_uid();
     let (guarantee, proof) = node.level_of_card(card);
     CardReport {
         uuid: card.uuid.to_string(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use mpsgate_host::cgroup::CgroupId;
 use mpsgate_model::door::Container;
 use mpsgate_model::{Code, Grant, Refusal};
+use mpsgate_node::card::Card;
 
 use crate::daemon::Daemon;
 use crate::doors::{Door, where_to_look};
@@ -53,7 +54,7 @@ fn tell(
     let any_uid = {
         let node = daemon.node();
         let card = grant.cards.first().and_then(|card| node.card(&card.uuid));
-        card.is_some_and(|card| card.multiuser)
+        card.is_some_and(Card::serves_any_uid)
     };
     let container = Container {
         id: grant.key.container_id.to_string(),

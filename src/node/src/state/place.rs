@@ -207,7 +207,7 @@ impl Node {
             holders: holders.collect(),
             max_clients: self.capacity(card, false).max_clients,
             // Without a server none is in anybody's way.
-            multiuser: card.multiuser || !self.under_mps(),
+            multiuser: card.serves_any_uid() || !self.under_mps(),
         }
     }
 
