@@ -41,8 +41,8 @@ teardown() {
 }
 
 # seen_by_nvml: what a driver's NVML says of the client of the question `processes`, which is the
-# only one that lives for so long: one that makes its context, an idle one, and then one with 256 MiB
-# more.
+# only one that lives for so long: one that makes its context, an idle one, and then one with 256
+# MiB more.
 seen_by_nvml() {
   local pid mib=300 i ticks=0 last=''
   for ((i = 0; i < 300; i++)); do

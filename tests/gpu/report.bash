@@ -83,8 +83,13 @@ table() {
         if ($alone // 0) > 0 then ($ops | median) / $alone | places(100) else "–" end) |"' "$MG_RESULTS.ops"
 }
 
-# page HEAD: docs/gpu-report.md. With no answers it says what is to be asked.
+# page HEAD: docs/gpu-report.md. With no answers it says what is to be asked. It names no GPU by its
+# UUID, and no directory of the machine.
 page() {
+  filled_page "$1" | sed -E "s#${repo:-/nonexistent}/?##g; s/GPU-[0-9a-f]{8}[0-9a-f-]*/GPU-UUID/g"
+}
+
+filled_page() {
   sed -e '/^@head$/{r '"$1"'
 d}' -e '/^@rows$/{r '<(rows)'
 d}' -e '/^@table$/{r '<(table)'

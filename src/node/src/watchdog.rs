@@ -155,8 +155,8 @@ pub enum Blind {
     /// The driver does not tell the memory of this process.
     Untold(ProcessId),
     /// It tells 0 bytes for an MPS client, and has never told more for one: it may count them
-    /// elsewhere. A client that only attaches, and has no context yet, is shown so, too (measured on
-    /// 580.159.04, on an H200): it proves nothing where memory of another was shown.
+    /// elsewhere. A client that only attaches, and has no context yet, is shown so, too (measured
+    /// on 580.159.04, on an H200): it proves nothing where memory of another was shown.
     Zero(ProcessId),
 }
 

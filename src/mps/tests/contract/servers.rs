@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use mpsgate_mps::protocol::{Command, ServerStatus};
 use mpsgate_mps::{ForkSpawner, MpsError, MpsInstance, MpsState, Origin, Signal, StoppedBy};
 
-use crate::harness::{Bench, Kind, LIMIT, NOBODY, bench, feed, listing, need, root, wait_for};
+use crate::harness::{
+    Bench, Kind, LIMIT, NOBODY, bench, feed, listing, need, root, uuid, wait_for,
+};
 
 fn own_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
@@ -95,6 +97,29 @@ fn one_server_serves_all_uids_in_multiuser_mode() {
     command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::null());
     let client = bench.keep(command);
     attached(&card, server.pid, client);
+}
+
+/// What tests/gpu saw of the driver's own on an H200 (580.159.04), and compares at each run.
+#[test]
+fn the_fake_of_580_answers_as_a_real_one_on_a_gpu() {
+    let bench = bench(Kind::Fake, 580).expect("the fake is always there");
+    let (card, server) = serving(&bench);
+    let pid = client(&bench, &card);
+    attached(&card, server, pid);
+    let dir = card.dirs().pipe_dir();
+    let ask = |words: &str| bench.ask(&dir, None, words).1;
+    assert_eq!(ask("get_device_client_list\n"), format!("[0] 00:00.0, FAKE\n  {pid}.1\n"));
+    let ps = ask("ps\n");
+    assert!(ps.starts_with("PID ID SERVER DEVICE NAMESPACE COMMAND\n"), "{ps}");
+    assert!(ps.contains(&format!("\n{pid} 1 {server} {} ", uuid())), "{ps}");
+    assert_eq!(ask(&format!("terminate_client {server} 1\n")), "201\n");
+    // And what counts as terminated.
+    let soon = Instant::now() + Duration::from_secs(20);
+    let pids = card.terminate_clients(|client| client == pid.cast_signed(), soon).unwrap();
+    assert_eq!(pids, [pid.cast_signed()]);
+    let mut blind = bench.command(&dir);
+    blind.arg("-f").env("CUDA_VISIBLE_DEVICES", "");
+    assert_eq!(feed(blind, "").status.code(), Some(100));
 }
 
 pub(crate) fn a_client_attaches_through_control_alone_and_gets_the_lower_limit(bench: &Bench) {
