@@ -64,15 +64,20 @@ struct Due {
 /// Looks for as long as the process lives.
 pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     let mut memory = Memory::default();
-    let mut pause = BUSY;
+    let mut is_urgent = false;
     loop {
-        tokio::time::sleep(pause).await;
-        pause = if round(&daemon, &mut memory).await? { URGENT } else { BUSY };
+        tokio::time::sleep(if is_urgent { URGENT } else { BUSY }).await;
+        is_urgent = round(&daemon, &mut memory, is_urgent).await?;
     }
 }
 
-/// One look at each card that is due; whether the next should come at once.
-async fn round(daemon: &Arc<Daemon>, memory: &mut Memory) -> Result<bool, DaemonError> {
+/// One look at each card that is due, `at_once` after the one before; whether the next should come
+/// so.
+async fn round(
+    daemon: &Arc<Daemon>,
+    memory: &mut Memory,
+    at_once: bool,
+) -> Result<bool, DaemonError> {
     let (due, entries, changes) = {
         let node = daemon.node();
         let due = due(&node.cards, node.ledger(), node.schedule.now(), memory);
@@ -88,7 +93,8 @@ async fn round(daemon: &Arc<Daemon>, memory: &mut Memory) -> Result<bool, Daemon
         let looks: Vec<_> = due
             .into_iter()
             .map(|Due { card, limits, schedule }| {
-                let look = look(hardware, &card, limits, &mut owners, &entries);
+                let look = look(hardware, &card, limits, &mut owners, &entries)
+                    .map(|look| Look { at_once, ..look });
                 (card.uuid, schedule, look)
             })
             .collect();
@@ -156,7 +162,13 @@ fn look(
     let mut servers = None;
     let is_server = |pid| servers.get_or_insert_with(|| hardware.own_servers(card)).contains(&pid);
     let users = owners.users(&list.processes, before, &limits, entries, is_server);
-    Ok(Look { limits, users, tells_clients: list.tells_clients, used: list.used_bytes })
+    Ok(Look {
+        limits,
+        users,
+        tells_clients: list.tells_clients,
+        used: list.used_bytes,
+        at_once: false,
+    })
 }
 
 /// Decides on one look, and starts what follows from it; whether the next should come at once.

@@ -82,6 +82,9 @@ pub struct Look {
     pub tells_clients: bool,
     /// Bytes in use on the card, whoever uses them; `None` where the driver does not tell.
     pub used: Option<u64>,
+    /// It came at once after the one before, because somebody is over twice his grant: it is a look
+    /// at nobody else.
+    pub at_once: bool,
 }
 
 /// What the settings say.
@@ -246,8 +249,13 @@ fn add_up(before: &Seen, look: &Look, limit: &Limit, rules: Rules, out: &mut Out
     if bytes <= bytes_of(limit.memory).saturating_add(bytes_of(rules.tolerance)) {
         return;
     }
-    let looks = before.over.get(key).copied().unwrap_or(0).saturating_add(1);
+    let seen = before.over.get(key).copied().unwrap_or(0);
     let twice = bytes_of(limit.memory).saturating_add(bytes_of(rules.tolerance)).saturating_mul(2);
+    if look.at_once && bytes <= twice {
+        out.seen.over.extend((seen > 0).then(|| (key.clone(), seen)));
+        return;
+    }
+    let looks = seen.saturating_add(1);
     out.is_urgent |= looks < LOOKS && bytes > twice;
     // It should have ended: counted anew, for the case that it has not.
     out.seen.over.insert(key.clone(), if looks >= LOOKS + AGAIN { LOOKS } else { looks });
@@ -289,9 +297,10 @@ fn look_for_strangers(before: &Seen, look: &Look, user: &User, out: &mut Outcome
             Action::NoClient { process: user.process, key: key.clone() }
         }
     };
-    let looks = before.strange.get(&user.process).copied().unwrap_or(0).saturating_add(1);
+    let seen = before.strange.get(&user.process).copied().unwrap_or(0);
+    let looks = seen.saturating_add(u32::from(!look.at_once));
     out.seen.strange.insert(user.process, looks);
-    if looks == LOOKS {
+    if looks == LOOKS && looks > seen {
         out.actions.push(action);
     }
 }
@@ -305,7 +314,7 @@ fn blind(before: &Seen, look: &Look, rules: Rules, seen: &mut Seen) -> Option<Bl
         return Some(Blind::Untold(user.process));
     }
     let zero = clients().find(|user| user.used == Some(0)).filter(|_| !seen.counts_clients)?;
-    seen.zeros = before.zeros.saturating_add(1);
+    seen.zeros = before.zeros.saturating_add(u32::from(!look.at_once));
     (seen.zeros >= LOOKS).then_some(Blind::Zero(zero.process))
 }
 

@@ -39,7 +39,8 @@ fn nobodys(pid: u32, kind: Kind) -> User {
 /// `web` and `db` have 4 GiB each.
 fn look(users: Vec<User>) -> Look {
     let limit = |name| Limit { key: key(name), memory: Mib(4096) };
-    Look { limits: vec![limit("web"), limit("db")], users, tells_clients: true, used: None }
+    let limits = vec![limit("web"), limit("db")];
+    Look { limits, users, tells_clients: true, used: None, at_once: false }
 }
 
 const KILL: Rules = Rules { tolerance: Mib(512), enforce: Enforce::Kill, counts_clients: false };
@@ -169,6 +170,14 @@ fn every_case_reads_as_the_golden_text() {
     add(
         "over twice its grant and tolerance: looked at again at once, and ended",
         &same(look(vec![client(1, "web", 9217)]), KILL, 3),
+    );
+    let beside = |at_once| Look {
+        at_once,
+        ..look(vec![client(1, "web", 9217), client(3, "db", 5000), nobodys(9, Kind::Compute)])
+    };
+    add(
+        "a look at once is none at who is over less, nor at strangers",
+        &[(beside(false), KILL), (beside(true), KILL), (beside(false), KILL), (beside(true), KILL)],
     );
     add(
         "memory that is not told: what is told counts",
