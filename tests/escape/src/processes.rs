@@ -48,9 +48,11 @@ fn pids() -> Vec<String> {
 
 /// A descriptor of any visible process that leads out: to a file of mpsgate's or a runtime's, to a
 /// directory, or to a file on a file system that no mount of ours shows. The first three come from
-/// the engine, and where they lead is its choice.
+/// the engine, and where they lead is its choice. A directory of the container's own /proc leads
+/// nowhere else: runc's init reads its descriptors there before it becomes the program.
 pub(crate) fn descriptors() -> Outcome {
     let mounted = mounted_devices();
+    let own_proc = fs::metadata("/proc").map(|meta| meta.dev()).ok();
     let mut seen = 0;
     for pid in pids() {
         let own = pid == std::process::id().to_string();
@@ -62,7 +64,8 @@ pub(crate) fn descriptors() -> Outcome {
             let ours = ["mpsgate", "runc", "ledger"].iter().any(|word| name.contains(word));
             let from_engine = ["0", "1", "2"].iter().any(|number| entry.file_name() == *number);
             let foreign = meta.is_file() && !mounted.contains(&meta.dev());
-            if ours || (!from_engine && (foreign || (meta.is_dir() && !own))) {
+            let directory = meta.is_dir() && !own && Some(meta.dev()) != own_proc;
+            if ours || (!from_engine && (foreign || directory)) {
                 return Ok(format!(
                     "descriptor {} of pid {pid} is {name}",
                     entry.file_name().display()
