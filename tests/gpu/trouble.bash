@@ -68,7 +68,7 @@ ask_trouble() {
   wait_for 20 "a fault" card_says FAULT || true
   answer fault "$(card "$gpu" .state)" card_says FAULT
   recorded fault-who "$(card "$gpu" .state)"
-  recorded fault-log "client pid $bad"$'\n'"$(log_of_control | grep -aiE 'fault|fatal|sticky|status of client' | tail -n 12)"
+  recorded fault-log "client pid $bad"$'\n'"$(log_of_control | grep -avE 'Cmd:|\] [A-Z]+$' | grep -aiE 'fault|fatal|sticky|status of client' | tail -n 12)"
   recorded fault-neighbour "$(last_of good)"
   delete bad
   delete good

@@ -16,7 +16,8 @@ pub struct LogLine<'a> {
     pub text: &'a str,
 }
 
-/// What a line tells us. Server lines are from NVIDIA's documentation; unverified without a GPU.
+/// What a line tells us. Server lines are from NVIDIA's documentation; those of a start and of its
+/// region were seen on an H200 (580.159.04), those of a fault were not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A server was forked for a uid.
