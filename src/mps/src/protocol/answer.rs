@@ -34,8 +34,8 @@ pub enum Rejection {
     Unparsable(String),
 }
 
-/// State of an MPS server. The words are from NVIDIA's documentation; `ACTIVE` and `FAULT` were seen
-/// on an H200 (580.159.04).
+/// State of an MPS server. The words are from NVIDIA's documentation; `ACTIVE` and `FAULT` were
+/// seen on an H200 (580.159.04).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerStatus {
     /// Contexts are being made.
