@@ -23,7 +23,7 @@ WIDTH = 100
 # Pages that were written in the words of the glossary. A page that is rewritten joins them.
 PAGES = [
     "README.md", "docs/gate.md", "docs/glossary.md", "docs/qualify.md", "docs/resize.md", "CHANGELOG.md", "CONTRIBUTING.md",
-    "src/README.md",
+    "SECURITY.md", "src/README.md",
 ]
 GLOSSARY = "docs/glossary.md"
 # Written by a machine, recorded from other programs, or frozen by a release.

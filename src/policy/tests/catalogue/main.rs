@@ -34,16 +34,47 @@ fn policy(unallocated: Unallocated) -> Policy {
     Policy { unallocated, ..Policy::default() }
 }
 
-/// A row of the page's table: the way, and what happens.
+/// The rows of the page's table: the way, and what happens. That is the result in the table, and
+/// the text of the section of that number where there is one: `### N. title`, up to the next
+/// heading.
 fn page() -> BTreeMap<usize, (String, String)> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../SECURITY.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let rows = text.lines().filter_map(|line| {
-        let mut cells = line.strip_prefix("| ")?.strip_suffix(" |")?.splitn(3, " | ");
-        let number = cells.next()?.parse().ok()?;
-        Some((number, (cells.next()?.to_owned(), cells.next()?.to_owned())))
-    });
-    rows.collect()
+    let mut rows: BTreeMap<&str, (String, String)> = BTreeMap::new();
+    let mut section: Option<&str> = None;
+    for line in text.lines() {
+        if line.starts_with('#') {
+            section = line.strip_prefix("### ").and_then(section_number);
+            assert!(section.is_none_or(|number| rows.contains_key(number)), "no row: {line}");
+        } else if let Some((number, way, result)) = row(line) {
+            let before = rows.insert(number, (way.to_owned(), result.to_owned()));
+            assert!(before.is_none(), "SECURITY.md has row {number} twice");
+        } else if let Some(number) = section
+            && let Some((_, what)) = rows.get_mut(number)
+        {
+            // A space for the line break: words that are looked for may stand on two lines.
+            what.push(' ');
+            what.push_str(line);
+        }
+    }
+    rows.into_iter().filter_map(|(number, row)| Some((number.parse().ok()?, row))).collect()
+}
+
+/// The row that a section is about, by its title; 14a is one.
+fn section_number(title: &str) -> Option<&str> {
+    let (number, _) = title.split_once(". ")?;
+    is_number(number).then_some(number)
+}
+
+/// Number, way and result of a line of the table.
+fn row(line: &str) -> Option<(&str, &str, &str)> {
+    let mut cells = line.strip_prefix("| ")?.strip_suffix(" |")?.splitn(3, " | ");
+    let number = cells.next().filter(|number| is_number(number))?;
+    Some((number, cells.next()?, cells.next()?))
+}
+
+fn is_number(text: &str) -> bool {
+    text.starts_with(|letter: char| letter.is_ascii_digit())
 }
 
 fn render(decision: &Decision) -> String {
@@ -146,8 +177,6 @@ fn a_way_is_never_passed_in_silence_and_its_code_stands_on_the_page() {
         let silent = codes.is_empty() && !asks;
         assert_eq!(silent, HARMLESS.contains(&fixture.row), "{} {}", fixture.row, fixture.command);
         let what = &page[&fixture.row].1;
-        let other = what.strip_prefix("as ").and_then(|n| n.split(' ').next()?.parse().ok());
-        let what = other.map_or(what, |other: usize| &page[&other].1);
         for code in codes {
             assert!(what.contains(code), "row {} does not name {code}", fixture.row);
         }
