@@ -130,7 +130,7 @@ def labels(key, value):
 
 def node_rows():
     """(what, allowed, change of the own node)"""
-    for key in ("mpsgate.io/shared", "aliyun.accelerator/nvidia_count", "aliyun.accelerator/nvidia_name", "aliyun.accelerator/nvidia_mem"):
+    for key in ("mpsgate.io/shared", "mpsgate.io/guarantee", "mpsgate.io/proven", "aliyun.accelerator/nvidia_count", "aliyun.accelerator/nvidia_name", "aliyun.accelerator/nvidia_mem"):
         yield f"label {key}", True, *labels(key, "2")
     yield "own label goes", True, *labels("mpsgate.io/shared", None)
     yield "the annotation with the cards", True, ("metadata", "annotations", "mpsgate.io/cards"), "{}{}"

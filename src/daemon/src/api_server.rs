@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use mpsgate_kubernetes as kubernetes;
 use mpsgate_kubernetes::{Labels, NodeReport, Pods, Recorder, Settings, SliceSize, State};
-use mpsgate_model::{Mib, PodContainer};
+use mpsgate_model::{GpuUuid, Mib, PodContainer};
 use mpsgate_policy::ListedLimits;
 use tokio::sync::watch;
 
@@ -18,6 +18,8 @@ use self::slices::Wanted;
 /// How long a pod is waited for that the API server has not shown: kubelet may have heard of it a
 /// moment before us.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long is waited for the API server to show what was written. Writes are a second apart.
+const SHOWN: Duration = Duration::from_secs(10);
 /// How long a start waits for the node's labels.
 const FIRST_WORD: Duration = Duration::from_secs(10);
 
@@ -60,6 +62,19 @@ impl ApiServer {
         let answered = node.wait_for(|node| !matches!(node.state, State::Waiting));
         let node = tokio::time::timeout(FIRST_WORD, answered).await.ok()?.ok()?;
         node.state.was_synced().then(|| node.labels.clone())
+    }
+
+    /// Returns once the node's object says that no pod is to be sent to this card, and a pod that
+    /// was on its way has been seen; `false`: the API server does not show it in time.
+    pub(crate) async fn shows_closed(&self, card: &GpuUuid) -> bool {
+        let mut node = self.node.clone();
+        let shown =
+            node.wait_for(|node| node.state.is_current() && !node.shows_healthy(card.as_str()));
+        let shown = matches!(tokio::time::timeout(SHOWN, shown).await, Ok(Ok(_)));
+        if shown {
+            tokio::time::sleep(PATIENCE).await;
+        }
+        shown
     }
 
     /// The container's pod as the API server has it: a static pod is known to it by another uid.

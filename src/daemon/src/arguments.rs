@@ -30,6 +30,18 @@ pub struct Arguments {
     /// The settings of mpsgate, if any
     #[arg(long, value_name = "FILE", default_value = paths::CONFIG_FILE)]
     pub config: PathBuf,
+    /// Tell kubelet of a GPU that was never asked (mpsgate qualify) once it was, or after SECONDS
+    ///
+    /// For a node where something asks, as with the chart. A GPU that has grants, or memory that is
+    /// promised to pods, does not wait. Neither does a simulated one.
+    #[arg(
+        long,
+        verbatim_doc_comment,
+        value_name = "SECONDS",
+        default_value_t = 0,
+        value_parser = clap::value_parser!(u16).range(0..=3600)
+    )]
+    pub qualify_first: u16,
     /// What to do instead of serving the node
     #[command(subcommand)]
     pub command: Option<Command>,

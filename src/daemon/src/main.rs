@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use mpsgate_config::paths;
 use mpsgate_daemon::{Arguments, Command, DaemonError, Options, run};
@@ -12,7 +13,10 @@ fn main() -> ExitCode {
     mpsgate_edge::run(std::env::args_os(), |arguments: Arguments| {
         match arguments.command {
             Some(Command::Hold { control, check }) => hold(control, check)?,
-            None => run(&Options { config: arguments.config })?,
+            None => run(&Options {
+                config: arguments.config,
+                qualify_first: Duration::from_secs(arguments.qualify_first.into()),
+            })?,
         }
         Ok::<_, DaemonError>(mpsgate_edge::ExitCode::Done)
     })

@@ -11,10 +11,12 @@
 //! card, is decided when the container brings it.
 
 mod host;
+mod unasked;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mpsgate_config::Kubernetes;
 use mpsgate_deviceplugin::{Inventory, Place, Stock, serve};
@@ -24,9 +26,13 @@ use mpsgate_policy::Condition;
 use tokio::sync::{oneshot, watch};
 
 use self::host::Plugin;
+use self::unasked::Unasked;
 use crate::around::served::Served;
 use crate::daemon::Daemon;
 use crate::{DaemonError, kubelet};
+
+/// Between two looks at cards that wait to be asked.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The resources that the settings name, and slices that pods ask for.
 fn resources(settings: &Kubernetes, asked: &[u64]) -> BTreeMap<String, Resource> {
@@ -47,6 +53,7 @@ fn slices(daemon: &Daemon) -> Vec<u64> {
 /// The managed cards, as far as the resource of this name is concerned.
 fn inventory(node: &Node, resource: &str) -> Inventory {
     let managed = node.cards.iter().filter(|card| card.managed.is_some());
+    let managed = managed.filter(|card| !card.qualified.is_awaited);
     let cards = managed.map(|card| {
         let trouble = match (&node.driver.trouble, node.condition(card)) {
             (Some(trouble), _) => Some(trouble.why.clone()),
@@ -74,11 +81,13 @@ struct Running {
     ended: oneshot::Receiver<()>,
 }
 
-/// Serves for as long as the process lives, where settings and node say so.
-pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
+/// Serves for as long as the process lives, where settings and node say so. For `qualify_first`
+/// kubelet is not told of a card that was never asked.
+pub(crate) async fn keep(daemon: Arc<Daemon>, qualify_first: Duration) -> Result<(), DaemonError> {
     let (mut changes, mut ledger) = (daemon.changes(), daemon.ledger_changes());
     let mut running: BTreeMap<String, Running> = BTreeMap::new();
     let mut place = None;
+    let mut unasked = Unasked::new(qualify_first);
     daemon.started().await;
     loop {
         let wanted = kubelet::directory(&daemon);
@@ -86,6 +95,13 @@ pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
             Some(_) => resources(&daemon.settings.now().kubernetes, &slices(&daemon)),
             None => BTreeMap::new(),
         };
+        let awaited = match &wanted {
+            Some(_) => unasked.awaited(&daemon.node(), Instant::now()),
+            None => BTreeSet::new(),
+        };
+        if daemon.node().await_answers(&awaited) {
+            daemon.tell_change();
+        }
         let moved = place != wanted;
         let all = std::mem::take(&mut running);
         for (name, one) in all {
@@ -106,6 +122,8 @@ pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
         tokio::select! {
             _ = changes.changed() => {}
             _ = ledger.changed() => {}
+            // For those that nobody comes to ask.
+            () = tokio::time::sleep(LOOK), if !awaited.is_empty() => {}
         }
     }
 }

@@ -46,6 +46,8 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct Options {
     /// The settings file.
     pub config: PathBuf,
+    /// For how long kubelet is not told of a card that was never asked.
+    pub qualify_first: Duration,
 }
 
 /// Runs the daemon until SIGTERM or SIGINT. The MPS control daemons go on.
@@ -69,7 +71,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
         .enable_all()
         .build()
         .map_err(system("make the runtime"))?;
-    let file = options.config.clone();
+    let (file, qualify_first) = (options.config.clone(), options.qualify_first);
     let result = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(system("catch SIGTERM"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("catch SIGINT"))?;
@@ -79,7 +81,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
                 _ = interrupt.recv() => "SIGINT",
             }
         };
-        serve(Paths::default(), config, Some(file), stop).await
+        serve(Paths::default(), config, Some(file), qualify_first, stop).await
     });
     notify(&[NotifyState::Stopping]);
     // A call that hangs in a driver must not keep the process.
@@ -88,7 +90,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
 }
 
 /// The daemon between its start and `stop`, below `paths`. `settings_file` is what a reload
-/// reads again.
+/// reads again; `qualify_first` as in [`Options`].
 ///
 /// # Errors
 /// See [`DaemonError`].
@@ -96,6 +98,7 @@ pub async fn serve(
     paths: Paths,
     config: Config,
     settings_file: Option<PathBuf>,
+    qualify_first: Duration,
     stop: impl Future<Output = &'static str>,
 ) -> Result<(), DaemonError> {
     directories::make(&paths)?;
@@ -130,7 +133,7 @@ pub async fn serve(
         node.handed_over = handed_over.cards;
         node.stopped = handed_over.stopped;
     }
-    start(&daemon, listener, hangup);
+    start(&daemon, listener, hangup, qualify_first);
     daemon.spawn("limits cgroups", cgroup_limits::watch(Arc::clone(&daemon), orders));
     let stop = async {
         let why = stop.await;
@@ -164,7 +167,12 @@ async fn open_ledger(paths: &Paths) -> Result<(LedgerFile, Ledger), LedgerFileEr
     }
 }
 
-fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signal) {
+fn start(
+    daemon: &Arc<Daemon>,
+    listener: tokio::net::UnixListener,
+    hangup: Signal,
+    qualify_first: Duration,
+) {
     {
         let node = daemon.node();
         for entry in node.ledger().entries() {
@@ -181,7 +189,7 @@ fn start(daemon: &Arc<Daemon>, listener: tokio::net::UnixListener, hangup: Signa
     daemon.spawn("serves metrics", metrics::serve(Arc::clone(daemon)));
     daemon.spawn("keeps the schedule", sharing::keep(Arc::clone(daemon)));
     daemon.spawn("tends the keys", tokens::keep(Arc::clone(daemon)));
-    daemon.spawn("serves kubelet", plugin::keep(Arc::clone(daemon)));
+    daemon.spawn("serves kubelet", plugin::keep(Arc::clone(daemon), qualify_first));
     daemon.spawn("looks at the handlers", handlers::watch(Arc::clone(daemon)));
     pods::start(daemon);
     daemon.spawn("publishes changes", publish(Arc::clone(daemon)));

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_model::{CardReport, GPU_COUNT, HandlerReport, Placement, parse_count};
+use mpsgate_model::{CardReport, GPU_COUNT, Guarantee, HandlerReport, Placement, parse_count};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -35,9 +35,15 @@ pub(crate) const CONDITIONS: [&str; 2] = [CONDITION, BYPASS];
 /// Kubernetes deletes a DaemonSet's pod when its node's labels fit no more, and with the holder's
 /// pod all CUDA work dies.
 pub const SHARED: &str = "mpsgate.io/shared";
-/// That one, and the card labels (ACK): how many, their name, memory of one.
-const LABELS: [&str; 4] = [
+/// The guarantee level that a grant on each card has at least, as a label can say it: `mps-gate`.
+const GUARANTEE: &str = "mpsgate.io/guarantee";
+/// Whether each card of this node has shown that level: `true` or `false`.
+const PROVEN: &str = "mpsgate.io/proven";
+/// These, and the card labels (ACK): how many, their name, memory of one.
+const LABELS: [&str; 6] = [
     SHARED,
+    GUARANTEE,
+    PROVEN,
     "aliyun.accelerator/nvidia_count",
     "aliyun.accelerator/nvidia_name",
     "aliyun.accelerator/nvidia_mem",
@@ -92,6 +98,8 @@ pub struct NodeReport {
     /// The cards that are shared. None: annotation, labels and `aliyun.com/gpu-count` are taken
     /// away. `None` leaves them as they are: nobody knows yet, or now.
     pub cards: Option<Vec<CardReport>>,
+    /// The weakest level of these cards, and whether each has shown its level.
+    pub level: Option<(Guarantee, bool)>,
     /// Which handlers lead through mpsgate. Without cards it is taken away; `None` leaves it as it
     /// is.
     pub handlers: Option<HandlerReport>,
@@ -146,7 +154,7 @@ impl ConditionReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ours {
     annotations: [Option<String>; 2],
-    labels: [Option<String>; 4],
+    labels: [Option<String>; 6],
     gpu_count: Option<u64>,
     conditions: [Option<ConditionReport>; 2],
 }
@@ -156,6 +164,15 @@ impl Node {
     #[must_use]
     pub fn shows_ready(&self) -> Option<bool> {
         self.ours.conditions[0].as_ref().and_then(|condition| condition.holds)
+    }
+
+    /// Whether the node's object says that this card takes grants, so that a scheduler may send
+    /// pods to it.
+    #[must_use]
+    pub fn shows_healthy(&self, card: &str) -> bool {
+        let cards = self.ours.annotations[0].as_deref().map(parse_cards);
+        let cards = cards.and_then(Result::ok).unwrap_or_default();
+        cards.iter().any(|one| one.uuid == card && one.healthy)
     }
 
     pub(crate) fn reduce(&mut self, node: WireNode) {
@@ -210,6 +227,8 @@ impl NodeReport {
             ],
             labels: [
                 first.map(|_| "true".to_owned()),
+                first.and(self.level).map(|(level, _)| label_value(level.as_str())),
+                first.and(self.level).map(|(_, is_proven)| is_proven.to_string()),
                 first.map(|_| cards.len().to_string()),
                 first.map(|card| label_value(&card.name)),
                 memory.map(|mib| format!("{mib}MiB")),

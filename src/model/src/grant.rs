@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ComputeShare, GpuUuid, GrantKey, Mib, Priority};
 
-/// How firmly a grant's memory limit holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// How firmly a grant's memory limit holds; a firmer one is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Guarantee {

@@ -116,6 +116,8 @@ pub struct Qualified {
     pub refusal: Option<Trouble>,
     /// It is being asked now.
     pub asking: Option<Asking>,
+    /// Kubelet is told of it once it was asked, or nobody came for that.
+    pub is_awaited: bool,
 }
 
 /// A card that is being asked.

@@ -64,7 +64,7 @@ pub use path::{clean, inside};
 pub use pids::{Pids, shares_pod};
 pub use placement::*;
 pub use promise::{Unplaced, expected_on};
-pub use qualification::{Conclusion, TOLERANCE, answered_on, conclude};
+pub use qualification::{Conclusion, GuaranteeLevel, TOLERANCE, answered_on, conclude};
 pub use reach::is_privileged;
 pub use reading::{
     Bytes, DOCUMENT_MAX, Facts, Glimpse, ROOT, Reading, Unclean, decide_unclean, read,

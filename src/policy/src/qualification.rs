@@ -39,6 +39,18 @@ pub struct Conclusion {
     limit: Trial,
     server: Trial,
     sum: Trial,
+    is_simulated: bool,
+}
+
+/// A guarantee level, and what it rests on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuaranteeLevel {
+    /// The level.
+    pub guarantee: Guarantee,
+    /// What showed it here, or that nothing did.
+    pub proof: String,
+    /// Whether a GPU of this node has shown it, and no simulated one.
+    pub is_proven: bool,
 }
 
 /// What stands behind a part of a level.
@@ -102,6 +114,7 @@ pub fn conclude(found: Option<&Qualification>, now: &Subject) -> Conclusion {
         limit: trial(Question::Limit),
         server: trial(Question::Bypass),
         sum: trial(Question::Processes),
+        is_simulated: now.simulated,
     }
 }
 
@@ -119,6 +132,7 @@ impl Default for Conclusion {
             limit: Trial::Untried,
             server: Trial::Untried,
             sum: Trial::Untried,
+            is_simulated: false,
         }
     }
 }
@@ -133,7 +147,7 @@ impl Conclusion {
     /// The level that a grant shows, and its proof, of what holds at the moment without any.
     /// `has_door`: the server has the container's own limit at each hand-over.
     #[must_use]
-    pub fn level(&self, moment: Guarantee, has_door: bool) -> (Guarantee, String) {
+    pub fn level(&self, moment: Guarantee, has_door: bool) -> GuaranteeLevel {
         let held = |trials: &[&Trial]| {
             let proofs = trials.iter().map(|trial| match trial {
                 Trial::Held(by) => Some(by.as_str()),
@@ -143,27 +157,35 @@ impl Conclusion {
             let proofs: Option<Vec<&str>> = proofs.collect();
             proofs.and_then(|proofs| proofs.into_iter().min().map(str::to_owned))
         };
-        let proven = |by: Option<String>| match by {
-            Some(by) => format!("proven here {by}"),
-            None => UNTRIED.to_owned(),
+        let unproven =
+            |guarantee, proof: String| GuaranteeLevel { guarantee, proof, is_proven: false };
+        let real = !self.is_simulated;
+        let shown = |guarantee, by: Option<String>| match by {
+            Some(by) => {
+                GuaranteeLevel { guarantee, proof: format!("proven here {by}"), is_proven: real }
+            }
+            None => unproven(guarantee, UNTRIED.to_owned()),
         };
         match (moment, &self.limit, &self.sum) {
-            (Guarantee::None, _, _) => (moment, String::new()),
-            (Guarantee::Cgroup, _, _) => (moment, "read back from the driver".to_owned()),
+            (Guarantee::None, _, _) => unproven(moment, String::new()),
+            (Guarantee::Cgroup, _, _) => {
+                let proof = "read back from the driver".to_owned();
+                GuaranteeLevel { guarantee: moment, proof, is_proven: real }
+            }
             (_, Trial::NotHeld(seen), _) => {
-                (Guarantee::Mps, format!("limit not held on this card: {seen}"))
+                unproven(Guarantee::Mps, format!("limit not held on this card: {seen}"))
             }
             (Guarantee::MpsWatchdog, _, Trial::NotHeld(seen)) => {
-                (Guarantee::Mps, format!("what it uses is not told on this card: {seen}"))
+                unproven(Guarantee::Mps, format!("what it uses is not told on this card: {seen}"))
             }
             (Guarantee::MpsWatchdog | Guarantee::MpsGate, _, _) => {
                 let by_server = held(&[&self.limit, &self.sum, &self.server]);
                 match by_server.filter(|_| has_door) {
-                    Some(by) => (Guarantee::MpsGate, proven(Some(by))),
-                    None => (Guarantee::MpsWatchdog, proven(held(&[&self.limit, &self.sum]))),
+                    Some(by) => shown(Guarantee::MpsGate, Some(by)),
+                    None => shown(Guarantee::MpsWatchdog, held(&[&self.limit, &self.sum])),
                 }
             }
-            _ => (Guarantee::Mps, proven(held(&[&self.limit]))),
+            _ => shown(Guarantee::Mps, held(&[&self.limit])),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use mpsgate_model::{
     Answer, Guarantee, QUESTIONS, Qualification, Question, Subject, Verdict, example_gpu,
 };
-use mpsgate_policy::{Conclusion, conclude};
+use mpsgate_policy::{Conclusion, GuaranteeLevel, conclude};
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -64,9 +64,11 @@ fn text(conclusion: &Conclusion) -> String {
         (Guarantee::MpsWatchdog, true),
         (Guarantee::Cgroup, true),
     ] {
-        let (level, proof) = conclusion.level(moment, has_door);
+        let GuaranteeLevel { guarantee, proof, is_proven } = conclusion.level(moment, has_door);
         let end = if has_door { "door" } else { "shared" };
-        let _ = writeln!(text, "  {:12} {end:6} → {:12} {proof}", moment.as_str(), level.as_str());
+        let level = guarantee.as_str();
+        let mark = if is_proven { " [proven]" } else { "" };
+        let _ = writeln!(text, "  {:12} {end:6} → {level:12} {proof}{mark}", moment.as_str());
     }
     let shm = conclusion.shared_memory.map_or("as seen", |seen| seen.as_str());
     let _ = writeln!(text, "  /dev/shm {shm}, tolerance {}", conclusion.tolerance);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use mpsgate_api::Asking;
 use mpsgate_edge::{EdgeError, print};
 use mpsgate_model::{Answer, Guarantee, Qualification, Verdict};
-use mpsgate_policy::conclude;
+use mpsgate_policy::{GuaranteeLevel, conclude};
 use serde::Serialize;
 
 /// Version of the JSON document.
@@ -38,9 +38,8 @@ pub(super) fn text(asking: &Asking, answers: &[Answer]) -> String {
 fn conclusions(asking: &Asking, answers: &[Answer]) -> String {
     let found = Qualification::new(asking.subject.clone(), answers.to_vec());
     let concluded = conclude(Some(&found), &asking.subject);
-    let (level, proof) = concluded.level(Guarantee::MpsWatchdog, true);
-    let mut text =
-        format!("guarantee level of a grant: {level}, {proof}\n", level = level.as_str());
+    let GuaranteeLevel { guarantee, proof, .. } = concluded.level(Guarantee::MpsWatchdog, true);
+    let mut text = format!("guarantee level of a grant: {}, {proof}\n", guarantee.as_str());
     let _ = writeln!(text, "tolerance above a grant: {}", concluded.tolerance);
     if let Some(refusal) = &concluded.refusal {
         let _ = writeln!(text, "NO CONTAINER GETS MEMORY of this GPU: it {refusal}");

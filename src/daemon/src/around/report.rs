@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use mpsgate_kubernetes::{ConditionReport, NodeReport, Pods};
 use mpsgate_model::printable::plain;
-use mpsgate_model::{CardReport, Mib};
+use mpsgate_model::{CardReport, Guarantee, Mib};
 use mpsgate_node::Node;
 use mpsgate_node::card::Card;
+use mpsgate_policy::GuaranteeLevel;
 use mpsgate_policy::schedule::Word;
 
 use super::Around;
@@ -17,6 +18,8 @@ use super::handlers::Handlers;
 pub(crate) fn of(node: &Node, around: &Around, pods: &Pods, serves: bool) -> NodeReport {
     let managed = || node.cards.iter().filter(|card| card.managed.is_some());
     let mut cards: Vec<CardReport> = managed().map(|card| card_of(node, card, pods)).collect();
+    let level = managed().map(|card| node.level_of_card(card));
+    let level = level.map(|level| (level.guarantee, level.is_proven)).min();
     let away = if cards.is_empty() { None } else { away(around, serves) };
     if away.is_some() {
         // Kubelet fails a pod for good that comes now, so no scheduler is to send one.
@@ -35,13 +38,17 @@ pub(crate) fn of(node: &Node, around: &Around, pods: &Pods, serves: bool) -> Nod
         (None, _) if let Some(away) = away => away,
         (None, 0) => {
             let why = managed()
-                .find_map(|card| node.trouble(card).map(|why| format!("{} {why}", card.label())));
+                .find_map(|card| Some(format!("{} {}", card.label(), why_no_pod(node, card)?)));
             not("NoCardReady", why.unwrap_or_default())
         }
         (None, ready) => ConditionReport {
             holds: Some(true),
             reason: "CardsReady".to_owned(),
-            message: format!("{ready} of {} cards take GPU memory requests", cards.len()),
+            message: format!(
+                "{ready} of {} cards take GPU memory requests; {}",
+                cards.len(),
+                in_words(level)
+            ),
         },
     };
     // An empty list would be taken for the end of sharing here.
@@ -52,6 +59,7 @@ pub(crate) fn of(node: &Node, around: &Around, pods: &Pods, serves: bool) -> Nod
     let leaves = cards.is_empty() && node.schedule.wanted() == Some(Word::Off);
     NodeReport {
         cards: known.then_some(cards),
+        level,
         handlers: handlers.map(|handlers| handlers.report.clone()),
         ready: (!leaves).then_some(ready),
         bypass: handlers.map(Handlers::condition),
@@ -78,6 +86,30 @@ fn away(around: &Around, serves: bool) -> Option<ConditionReport> {
     Some(not("NotRegistered", why))
 }
 
+/// The level that each card has at least.
+fn in_words(level: Option<(Guarantee, bool)>) -> String {
+    match level {
+        None | Some((Guarantee::None, _)) => "guarantee level none: by agreement alone".to_owned(),
+        Some((level, true)) => format!("guarantee level {}, proven here", level.as_str()),
+        Some((level, false)) => {
+            format!("guarantee level {}, not proven on each of them", level.as_str())
+        }
+    }
+}
+
+/// Why no pod is to be sent to a card. Kubelet's devices of it may be well all the same: those that
+/// come wait.
+fn why_no_pod(node: &Node, card: &Card) -> Option<String> {
+    let asked = &card.qualified;
+    let asking = asked.asking.as_ref().map(|asking| &asking.trouble);
+    node.trouble(card)
+        .or_else(|| asking.map(|trouble| format!("{}; {}", trouble.why, trouble.hint)))
+        .or_else(|| {
+            let what = "is to be asked what holds on it before kubelet is told of it; mpsgate status shows when it was";
+            asked.is_awaited.then(|| what.to_owned())
+        })
+}
+
 fn not(reason: &str, message: String) -> ConditionReport {
     ConditionReport { holds: Some(false), reason: reason.to_owned(), message: plain(&message) }
 }
@@ -96,14 +128,14 @@ fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
     }
     let serves = on_card().map(|entry| entry.grant.uid).next();
     let one_uid = node.under_mps() && !card.serves_any_uid();
-    let (guarantee, proof) = node.level_of_card(card);
+    let GuaranteeLevel { guarantee, proof, .. } = node.level_of_card(card);
     CardReport {
         uuid: card.uuid.to_string(),
         index: card.index,
         name: card.name.clone(),
         memory: card.memory,
         local: Mib(local.fold(0, u64::saturating_add)),
-        healthy: node.driver.trouble.is_none() && node.trouble(card).is_none(),
+        healthy: node.driver.trouble.is_none() && why_no_pod(node, card).is_none(),
         // A card without grants takes any.
         uid: serves.filter(|_| one_uid),
         one_uid,

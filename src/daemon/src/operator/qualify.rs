@@ -1,8 +1,9 @@
 //! `mpsgate qualify`: keeps a card free for the containers that ask it, and keeps what it answered.
 //!
 //! ```text
-//!   begin: ready, no grants, nobody else's processes ─► others wait ─► end: answers written ─► open
-//!                                                          └─ nobody came in time ─► open
+//!   begin: ready, no grants ─► others wait ─► no pod is sent, nobody else's processes
+//!                              ─► end: answers written ─► open
+//!                              └─ nobody came in time ──► open
 //! ```
 //!
 //! Nothing of it is on disk before the end: an mpsgated that is killed meanwhile knows nothing of
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mpsgate_api::{Asking, Qualify, Reply};
-use mpsgate_model::{Answer, Code, Qualification, Refusal, Subject};
+use mpsgate_model::{Answer, Code, GpuUuid, Qualification, Refusal, Subject};
 use mpsgate_oci::runtime_log::rfc3339;
 
 use super::{Answer as ToCaller, done};
@@ -21,8 +22,8 @@ use crate::handover::{Told, in_use, not_written};
 use crate::line::Line;
 use crate::{DaemonError, qualification, snapshot};
 
-/// For how long a card is kept. Whoever asks is done in 60 s.
-const KEPT: Duration = Duration::from_secs(90);
+/// For how long a card is kept: up to 11 s until no pod is sent to it, and 85 s for all questions.
+const KEPT: Duration = Duration::from_secs(100);
 
 /// Begins or ends asking a card.
 pub(crate) async fn qualify(
@@ -67,7 +68,11 @@ async fn begin(
     };
     daemon.tell_change();
     snapshot::publish(daemon);
-    if let Some(refusal) = in_use(daemon, told, &card).await? {
+    let refusal = match told.wait("closing the card", close(daemon, &card.uuid)).await {
+        None => in_use(daemon, told, &card).await?,
+        refusal => refusal,
+    };
+    if let Some(refusal) = refusal {
         over(daemon, &id);
         return Ok(Err(refusal));
     }
@@ -87,6 +92,25 @@ async fn begin(
         let why = format!("the answer cannot be written: {error}");
         Refusal::new(Code::DaemonVersion, why, "journalctl -u mpsgated -n 50")
     }))
+}
+
+/// Has no scheduler send pods to a card that kubelet knows. Why it is not asked, where one came all
+/// the same, or may come.
+async fn close(daemon: &Daemon, card: &GpuUuid) -> Option<Refusal> {
+    let api_server = daemon.api_server.get()?;
+    if daemon.node().card(card)?.qualified.is_awaited {
+        return None;
+    }
+    if !api_server.shows_closed(card).await {
+        let why = format!("the API server does not show that GPU {card} takes no pods");
+        let hint = "mpsgate status shows how it stands with the API server; ask again then";
+        return Some(Refusal::new(Code::GpuNotReady, why, hint));
+    }
+    let promised = daemon.node().ledger().promised(card);
+    (promised.0 > 0).then(|| {
+        let why = format!("{promised} of GPU {card} were promised to pods meanwhile");
+        Refusal::new(Code::GpuInUse, why, "ask again when it is free; mpsgate status")
+    })
 }
 
 async fn end(daemon: &Arc<Daemon>, id: &str, answers: &str) -> Result<ToCaller, DaemonError> {

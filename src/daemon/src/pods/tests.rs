@@ -280,7 +280,14 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
         (ready.holds == Some(true), ready.reason, ready.message)
     };
     let said = |ready, reason: &str, message: &str| (ready, reason.to_owned(), message.to_owned());
-    assert_eq!(ready(&node), said(true, "CardsReady", "2 of 2 cards take GPU memory requests"));
+    assert_eq!(
+        ready(&node),
+        said(
+            true,
+            "CardsReady",
+            "2 of 2 cards take GPU memory requests; guarantee level mps, not proven on each of them"
+        )
+    );
     reserve(&mut node, "local", None, 3).unwrap();
     let mut of_pod = call("pod", 5);
     of_pod.uid = 1000;
@@ -308,7 +315,14 @@ fn the_node_shows_its_cards_and_whether_they_take_requests() {
 
     let trouble = || Trouble::new("is hot", "cool it");
     node.cards.first_mut().unwrap().health = Health::Unhealthy(trouble());
-    assert_eq!(ready(&node), said(true, "CardsReady", "1 of 2 cards take GPU memory requests"));
+    assert_eq!(
+        ready(&node),
+        said(
+            true,
+            "CardsReady",
+            "1 of 2 cards take GPU memory requests; guarantee level mps, not proven on each of them"
+        )
+    );
     node.cards.last_mut().unwrap().health = Health::Unhealthy(trouble());
     let (is, reason, message) = ready(&node);
     assert_eq!((is, reason.as_str()), (false, "NoCardReady"));

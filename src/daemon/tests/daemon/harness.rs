@@ -27,6 +27,8 @@ pub(crate) struct Node {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) paths: Paths,
     pub(crate) config: Config,
+    /// For how long kubelet is not told of a card that was never asked.
+    pub(crate) qualify_first: Duration,
     cards: u32,
 }
 
@@ -62,7 +64,7 @@ impl Node {
         config.mps.start_timeout_s = 10;
         // Tests run side by side.
         config.metrics.listen = Listen::Off;
-        Self { dir, paths, config, cards }
+        Self { dir, paths, config, cards, qualify_first: Duration::ZERO }
     }
 
     /// No card managed yet.
@@ -130,11 +132,12 @@ impl Node {
     fn run(&self, settings: Option<PathBuf>) -> Running {
         init_log();
         let (paths, config) = (self.paths.clone(), self.config.clone());
+        let qualify_first = self.qualify_first;
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let result = runtime.block_on(serve(paths, config, settings, async {
+            let result = runtime.block_on(serve(paths, config, settings, qualify_first, async {
                 let _ = stopped.await;
                 "test"
             }));

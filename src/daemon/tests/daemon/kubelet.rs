@@ -5,16 +5,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use fake_kubelet::{Checkpoint, Kubelet, Manner, allocate_request};
 use mpsgate_api::{Call, Engine, NodeSnapshot, Reply, Reserve, ResourceStatus};
 use mpsgate_config::Switch;
-use mpsgate_model::{Mib, PodContainer};
+use mpsgate_model::{Mib, PodContainer, Verdict};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::grants::Cgroup;
-use crate::harness::{Container, Node, Running, need, on_card, request, uuid, wait_for};
+use crate::harness::{Container, Node, Running, need, on_card, request, servers, uuid, wait_for};
 use crate::operator::settings;
 
 pub(crate) const MEM: &str = "aliyun.com/gpu-mem";
@@ -282,7 +283,7 @@ fn a_container_waits_for_its_pods_earlier_one_that_is_just_ending() {
         // Refused at once for the other pod; by then the first one of ours is known to wait or to
         // have been refused.
         assert_eq!(daemon.reserve(create("o", "q", &other)).unwrap_err().code, "E_NO_CAPACITY");
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(200));
         if waits.is_finished() {
             panic!("it did not wait: {:?}", waits.join().unwrap().map(|grant| grant.memory));
         }
@@ -291,4 +292,52 @@ fn a_container_waits_for_its_pods_earlier_one_that_is_just_ending() {
         waits.join().unwrap()
     });
     assert_eq!(second.unwrap().memory, Mib(10_240));
+}
+
+/// The library without what says that its cards are simulated.
+fn hide_the_simulation(node: &Node) {
+    let marker = b"mpsgate_simulated_gpus\0";
+    let mut library = fs::read(&node.config.nvml.library).unwrap();
+    let at: Vec<_> = library
+        .windows(marker.len())
+        .enumerate()
+        .filter(|(_, bytes)| bytes == marker)
+        .map(|(at, _)| at)
+        .collect();
+    assert!(!at.is_empty());
+    at.into_iter().for_each(|at| library[at] = b'x');
+    fs::remove_file(&node.config.nvml.library).unwrap();
+    fs::write(&node.config.nvml.library, library).unwrap();
+}
+
+#[test]
+fn kubelet_is_told_of_a_card_once_it_was_asked() {
+    need!(servers());
+    let mut node = Node::new(2);
+    node.qualify_first = Duration::from_secs(3600);
+    node.config.trust.local = Switch::On;
+    hide_the_simulation(&node);
+    let kubelet = OnNode::start(&node);
+    let daemon = node.start();
+    wait_for("kubelet knows the resource", || {
+        status(&daemon, MEM).is_some_and(|one| one.registered_ms.is_some())
+    });
+    kubelet.until(MEM, 0, 0);
+    crate::qualify::qualified(&daemon, Verdict::Yes);
+    kubelet.until(MEM, 15, 15);
+    // Asked by nobody, but 1 GiB of it is in use.
+    daemon.reserve(on_card(request("local", 1), 1)).unwrap();
+    kubelet.until(MEM, 29, 30);
+}
+
+#[test]
+fn kubelet_is_told_of_a_card_that_nobody_asks() {
+    need!(servers());
+    let mut node = Node::new(1);
+    node.qualify_first = Duration::from_secs(1);
+    hide_the_simulation(&node);
+    let kubelet = OnNode::start(&node);
+    let daemon = node.start();
+    kubelet.until(MEM, 15, 15);
+    assert!(daemon.card(0).qualify.is_some(), "it is still due");
 }

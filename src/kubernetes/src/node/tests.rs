@@ -25,6 +25,7 @@ fn report() -> NodeReport {
     };
     NodeReport {
         cards: Some(vec![card(0), card(1)]),
+        level: Some((Guarantee::MpsGate, false)),
         handlers: None,
         ready: Some(condition("Ready", "2 cards", Some(true))),
         bypass: None,
@@ -104,6 +105,8 @@ fn writes_the_cards_once_and_then_nothing() {
                 \"guarantee\":\"mps+gate\",\"proof\":\"proven here 2026-01-31 (580.65.06)\"}]}"},
             "labels": {
                 "mpsgate.io/shared": "true",
+                "mpsgate.io/guarantee": "mps-gate",
+                "mpsgate.io/proven": "false",
                 "aliyun.accelerator/nvidia_count": "2",
                 "aliyun.accelerator/nvidia_name": "Tesla-T4--16-GB",
                 "aliyun.accelerator/nvidia_mem": "15360MiB",
@@ -183,7 +186,7 @@ fn reads_back_what_it_wrote() {
         "metadata": {
             "annotations": {"mpsgate.io/cards": wanted.annotations[0]},
             "labels": {
-                "mpsgate.io/shared": "true",
+                "mpsgate.io/shared": "true", "mpsgate.io/guarantee": "mps-gate", "mpsgate.io/proven": "false",
                 "aliyun.accelerator/nvidia_count": "2", "aliyun.accelerator/nvidia_name": "Tesla-T4--16-GB",
                 "aliyun.accelerator/nvidia_mem": "15360MiB",
             },

@@ -1,6 +1,8 @@
 //! What cards were asked: who may ask, what follows from the answers, and what others are told
 //! meanwhile.
 
+use std::collections::BTreeSet;
+
 use mpsgate_api::Reserve;
 use mpsgate_model::{Code, GpuSelector, GpuUuid, QUESTIONS, Qualification, Refusal, Subject};
 use mpsgate_policy::{Condition, SharedMemory, conclude};
@@ -150,6 +152,25 @@ impl Node {
             card.qualified.asking = Some(asking);
         }
         Ok(subject)
+    }
+
+    /// Whether nobody has asked a card of which nobody has memory, and somebody can.
+    pub fn is_unasked(&self, card: &Card) -> bool {
+        let of_nobody = self.ledger.on_card(&card.uuid).next().is_none()
+            && self.ledger.promised(&card.uuid).0 == 0;
+        let can_be_asked = self.under_mps() && !self.driver.simulated;
+        card.managed.is_some() && card.qualified.found.is_none() && of_nobody && can_be_asked
+    }
+
+    /// Kubelet is not told of these cards before they were asked. Whether that is news.
+    pub fn await_answers(&mut self, awaited: &BTreeSet<GpuUuid>) -> bool {
+        let mut is_news = false;
+        for card in &mut self.cards {
+            let is_awaited = awaited.contains(&card.uuid);
+            is_news |= card.qualified.is_awaited != is_awaited;
+            card.qualified.is_awaited = is_awaited;
+        }
+        is_news
     }
 
     /// Ends the asking that has this id; what it was asked of, if it was still going on.

@@ -71,7 +71,7 @@ impl Node {
         let asked = Resize {
             container: id,
             cards: &label,
-            level: self.guarantee(grant).0,
+            level: self.guarantee(grant).guarantee,
             uses_mps: grant.uses_mps(),
             has: grant.memory,
             wants: each,

@@ -4,7 +4,7 @@
 use mpsgate_api::{CardStatus, GateStatus, GrantStatus, Status};
 use mpsgate_model::ledger::{Entry, State};
 use mpsgate_model::{GpuUuid, Grant, GrantedCard, Guarantee, Mib};
-use mpsgate_policy::Conclusion;
+use mpsgate_policy::{Conclusion, GuaranteeLevel};
 
 use super::Node;
 use crate::card::{Card, Ends};
@@ -118,7 +118,7 @@ impl Node {
 
     /// The level that a grant of the card has under MPS, and what shows that: what its driver's own
     /// limit of a cgroup adds is each grant's.
-    pub fn level_of_card(&self, card: &Card) -> (Guarantee, String) {
+    pub fn level_of_card(&self, card: &Card) -> GuaranteeLevel {
         let moment = match (self.under_mps(), self.watches(card)) {
             (false, _) => Guarantee::None,
             (true, false) => Guarantee::Mps,
@@ -133,7 +133,7 @@ impl Node {
     }
 
     /// How firmly its limit holds now, and what shows that.
-    pub(super) fn guarantee(&self, grant: &Grant) -> (Guarantee, String) {
+    pub(super) fn guarantee(&self, grant: &Grant) -> GuaranteeLevel {
         let card = grant.cards.first().and_then(|card| self.card(&card.uuid));
         let watched = card.is_some_and(|card| self.watches(card));
         let now = match grant.guarantee {
@@ -154,7 +154,7 @@ impl Node {
     fn status_on_card(&self, entry: &Entry, card: &GrantedCard) -> GrantStatus {
         let grant = &entry.grant;
         let broken = entry.broken_ms.is_some();
-        let (guarantee, proof) = self.guarantee(grant);
+        let GuaranteeLevel { guarantee, proof, .. } = self.guarantee(grant);
         let (state, pid, cgroup) = match &entry.state {
             State::Reserved { holder } => ("reserved", holder.pid, None),
             State::Active { init, cgroup } => {
