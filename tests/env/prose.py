@@ -22,7 +22,14 @@ import tempfile
 WIDTH = 100
 # Pages that were written in the words of the glossary. A page that is rewritten joins them.
 PAGES = [
-    "README.md", "docs/gate.md", "docs/glossary.md", "docs/qualify.md", "docs/resize.md", "CHANGELOG.md", "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "SPECIFICATION.md",
+    "docs/gate.md",
+    "docs/glossary.md",
+    "docs/qualify.md",
+    "docs/resize.md",
     "src/README.md",
 ]
 GLOSSARY = "docs/glossary.md"
