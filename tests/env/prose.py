@@ -30,6 +30,7 @@ PAGES = [
     "docs/glossary.md",
     "docs/inspect.md",
     "docs/install.md",
+    "docs/kubernetes.md",
     "docs/metrics.md",
     "docs/qualify.md",
     "docs/resize.md",
