@@ -34,6 +34,8 @@ PAGES = [
     "docs/metrics.md",
     "docs/qualify.md",
     "docs/resize.md",
+    "docs/resource-policy.md",
+    "docs/scheduler.md",
     "docs/selinux.md",
     "src/README.md",
 ]
