@@ -84,9 +84,9 @@ counted() { [[ $(in_mpsgated mpsgate status) == *"handed over 1,"* ]]; }
 @test "a GPU is asked from mpsgated's pod, in containers of the node" {
   local library
   library=$(find "$MG/cuda" -name libcuda.so.1)
-  LIMIT=120 try any kubectl exec -n "$NS" "$(mpsgated_pod)" -c qualify -- mpsgate qualify 1 --from-pod --library "$library"
+  # Without a GPU no question is answered with no.
+  LIMIT=120 try kubectl exec -n "$NS" "$(mpsgated_pod)" -c qualify -- mpsgate qualify 1 --from-pod --library "$library"
   assert_contains "the answers" "$stdout" "its client reached the MPS server through its door" "as far as with the server's own"
-  assert_equal "exit status" "$code" 1
   assert_equal "kept" "$(status_json | jq '.cards[1].qualification.answers | length')" 7
   assert_equal "containers that are left" "$(find /run/mpsgate/qualify -mindepth 1 2>/dev/null)" ""
   assert_contains "who asks by himself" "$(pgrep -af 'mpsgate qualify')" "--due --from-pod --every=900"

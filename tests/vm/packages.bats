@@ -110,10 +110,10 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
 }
 
 # bats test_tags=before
-@test "Podman, by the table of docs/install.md" {
-  local line
-  line=$(grep '^| Podman as root' /task/debs/install.md)
-  assert_contains "the commands" "$line" '`mpsgate configure podman --write`' '`podman run --ipc=host --annotation aliyun.com/gpu-mem=7 IMAGE`'
+@test "Podman, by the commands of docs/install.md" {
+  local commands
+  commands=$(sed -n '/^\*\*Podman as root:\*\*$/,/^```$/p' /task/debs/install.md | sed '1,/^```sh$/d; /^```$/d')
+  assert_equal "the commands" "$commands" $'mpsgate configure podman --write\npodman run --ipc=host --annotation aliyun.com/gpu-mem=7 IMAGE'
   try mpsgate configure podman --write
   try podman run --rm --network none --ipc=host --annotation aliyun.com/gpu-mem=7 bb
   assert_contains "its environment" "$stdout" CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
