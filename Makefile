@@ -38,6 +38,7 @@ build: install-build ## build everything into out/: shim, hook and gate static, 
 	@install -t out $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,mpsgated mpsgate mpsgate-scheduler kubectl-inspect-cgpu)
 	@install $(TARGET_DIR)/$(PROFILE:dev=debug)/libnvidia_ml.so out/fakes/libnvidia-ml.so.1
 	@install -t out/fakes $(addprefix $(TARGET_DIR)/$(shim_target)/shim/,escape-try differential)
+	@cc -O1 -shared -fPIC -o out/fakes/libcuda.so.1 tests/fakes/cuda/libcuda.c
 	@install -t out/fakes $(addprefix $(TARGET_DIR)/$(PROFILE:dev=debug)/,nvidia-cuda-mps-control nvidia-cuda-mps-server cuda-client)
 	@ls -l out out/fakes | awk 'NF > 8 && !/^d/ { printf "  %9d  %s\n", $$5, $$9 }'
 

@@ -14,7 +14,7 @@ setup_file() {
   mkdir -p "$faked" "$MG/nvml"
   install -t "$faked" "$MG_OUT"/fakes/nvidia-cuda-mps-{control,server}
   echo 580 >"$faked/fake-mps-version"
-  cc -O1 -shared -fPIC -o "$faked/libcuda.so.1" "$MG_REPO/tests/fakes/cuda/libcuda.c"
+  install -t "$faked" "$MG_OUT/fakes/libcuda.so.1"
   install -t "$MG/nvml" "$MG_OUT/fakes/libnvidia-ml.so.1"
   rootfs "$MG/rootfs"
 }
@@ -33,7 +33,7 @@ setup() {
 
 teardown() {
   explain_failure
-  rm -f /usr/bin/fake-libcuda.word /dev/shm/mpsgate-fake-server
+  rm -f /usr/bin/fake-libcuda.word /dev/shm/mpsgate-fake-*
   delete_all || true
   mpsgate disable 0 >&2 || true
   daemon_stop || true
@@ -134,9 +134,13 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   refute_contains "its level" "$(level_of web)" gate
 }
 
-@test "--full asks for two users and for one client's end; what it found outlives the next asking" {
+@test "--full asks for two users, one client's end, and two at work; what it found outlives the next asking" {
   qualify any --full -o json
   assert_equal "users and terminate" "$(answer users) $(answer terminate)" "yes yes"
+  assert_equal "throughput" "$(answer throughput)" yes
+  # Answered in limits_memory.bats: it needs cgroup v2 and a driver that has such limits.
+  assert_equal "cgroup" "$(answer cgroup)" unanswered
+  assert_contains "cgroup" "$(seen cgroup)" "its cgroup has no limit of the driver's: "
   assert_contains "seen" "$(seen users), $(seen terminate)" "2048 MiB: 2048 MiB; uid 65534, 4096 MiB: 4096 MiB" "its neighbour goes on"
   qualify any -o json
   assert_equal "kept" "$(jq -r '[.answers[] | select(.question == "users" or .question == "terminate") | .verdict] | join(" ")' \
@@ -159,6 +163,13 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   granted web 2Gi
   try_oci kill web KILL
   assert_equal "kills that asked nobody first" "$(mpsgate status -o json | jq .kills_unprepared)" 1
+}
+
+@test "clients that take turns are found out" {
+  fake slicing
+  qualify any --full -o json
+  assert_equal "throughput" "$(answer throughput)" no
+  assert_contains "status" "$(mpsgate status)" "Clients take turns on this card, as without MPS: one alone launched "
 }
 
 @test "where no client attaches, containers that ask are refused with the reason, and asking again opens the card" {

@@ -6,7 +6,7 @@
 ask_qualify() {
   local name verdict seen
   node_up
-  LIMIT=100 try any mpsgate qualify "$gpu" --full --library "$(library libcuda.so.1)" -o json
+  LIMIT=115 try any mpsgate qualify "$gpu" --full --library "$(library libcuda.so.1)" -o json
   for name in $(names_of qualify); do
     [[ $name != detour ]] || of_mode detour || continue
     verdict=$(jq -r --arg name "$name" '.answers[] | select(.question == $name) | .verdict' <<<"$stdout") || true

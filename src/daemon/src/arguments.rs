@@ -30,10 +30,12 @@ pub struct Arguments {
     /// The settings of mpsgate, if any
     #[arg(long, value_name = "FILE", default_value = paths::CONFIG_FILE)]
     pub config: PathBuf,
-    /// Tell kubelet of a GPU that was never asked (mpsgate qualify) once it was, or after SECONDS
+    /// How long kubelet waits for a GPU to be asked first
     ///
-    /// For a node where something asks, as with the chart. A GPU that has grants, or memory that is
-    /// promised to pods, does not wait. Neither does a simulated one.
+    /// Kubelet is not told of a GPU that was never asked (mpsgate qualify) before it was, or
+    /// before this time is over. For a node where something asks, as with the chart. A GPU with
+    /// grants, or with memory that is promised to pods, does not wait, and neither does a
+    /// simulated one.
     #[arg(
         long,
         verbatim_doc_comment,

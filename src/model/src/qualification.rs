@@ -40,6 +40,10 @@ pub enum Question {
     Users,
     /// Does `terminate_client` end one client alone?
     Terminate,
+    /// Does the driver hold a container's cgroup to its limit?
+    Cgroup,
+    /// Do two clients work at once?
+    Throughput,
 }
 
 impl Question {
@@ -54,7 +58,7 @@ impl Question {
         Self::Detour,
     ];
     /// What is asked after them with `--full`.
-    pub const FULL: [Self; 2] = [Self::Users, Self::Terminate];
+    pub const FULL: [Self; 4] = [Self::Users, Self::Terminate, Self::Cgroup, Self::Throughput];
 
     /// Its name in the list, files and reports.
     #[must_use]
@@ -69,6 +73,8 @@ impl Question {
             Self::Detour => "detour",
             Self::Users => "users",
             Self::Terminate => "terminate",
+            Self::Cgroup => "cgroup",
+            Self::Throughput => "throughput",
         }
     }
 

@@ -39,6 +39,7 @@ pub struct Conclusion {
     limit: Trial,
     server: Trial,
     sum: Trial,
+    cgroup: Trial,
     is_simulated: bool,
 }
 
@@ -99,6 +100,8 @@ pub fn conclude(found: Option<&Qualification>, now: &Subject) -> Conclusion {
         (Question::Detour, "A process past MPS gets this card, although it is EXCLUSIVE_PROCESS"),
         (Question::Users, "Clients of two users cannot use this card at once"),
         (Question::Terminate, "The GPU work of one client cannot be ended alone on this card"),
+        (Question::Cgroup, "The driver does not hold a container's cgroup to its limit"),
+        (Question::Throughput, "Clients take turns on this card, as without MPS"),
     ];
     let failures = failures
         .into_iter()
@@ -114,7 +117,8 @@ pub fn conclude(found: Option<&Qualification>, now: &Subject) -> Conclusion {
         limit: trial(Question::Limit),
         server: trial(Question::Bypass),
         sum: trial(Question::Processes),
-        is_simulated: now.simulated,
+        cgroup: trial(Question::Cgroup),
+        is_simulated: found.is_some_and(|found| found.subject.simulated),
     }
 }
 
@@ -132,6 +136,7 @@ impl Default for Conclusion {
             limit: Trial::Untried,
             server: Trial::Untried,
             sum: Trial::Untried,
+            cgroup: Trial::Untried,
             is_simulated: false,
         }
     }
@@ -142,6 +147,13 @@ impl Conclusion {
     #[must_use]
     pub fn counts_clients(&self) -> bool {
         matches!(self.sum, Trial::Held(_))
+    }
+
+    /// Whether the driver may be trusted that holds a cgroup to a limit: nobody has seen that it
+    /// does not.
+    #[must_use]
+    pub fn holds_cgroups(&self) -> bool {
+        !matches!(self.cgroup, Trial::NotHeld(_))
     }
 
     /// The level that a grant shows, and its proof, of what holds at the moment without any.
@@ -168,10 +180,14 @@ impl Conclusion {
         };
         match (moment, &self.limit, &self.sum) {
             (Guarantee::None, _, _) => unproven(moment, String::new()),
-            (Guarantee::Cgroup, _, _) => {
-                let proof = "read back from the driver".to_owned();
-                GuaranteeLevel { guarantee: moment, proof, is_proven: real }
+            // Who asks for it has heard that it does not hold: the next level below.
+            (Guarantee::Cgroup, _, _) if !self.holds_cgroups() => {
+                self.level(Guarantee::Mps, has_door)
             }
+            (Guarantee::Cgroup, _, _) => match held(&[&self.cgroup]) {
+                Some(by) => shown(moment, Some(by)),
+                None => unproven(moment, format!("read back from the driver, {UNTRIED}")),
+            },
             (_, Trial::NotHeld(seen), _) => {
                 unproven(Guarantee::Mps, format!("limit not held on this card: {seen}"))
             }

@@ -6,6 +6,8 @@
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 
+use std::time::{Duration, Instant};
+
 use libloading::Library;
 
 use super::Device;
@@ -20,6 +22,38 @@ const MIB: usize = 1 << 20;
 /// (cuda.h; older drivers answer that they know no such attribute).
 const MPS_ENABLED: c_int = 133;
 
+/// PTX that each driver since 384 makes code of for its card: Volta and newer.
+const KERNEL: &CStr = c"
+.version 6.0
+.target sm_70
+.address_size 64
+.visible .entry work(.param .u64 out, .param .u32 rounds)
+{
+.reg .pred %p;
+.reg .u32 %r<3>;
+.reg .f32 %f;
+.reg .u64 %a<2>;
+ld.param.u64 %a0, [out];
+cvta.to.global.u64 %a1, %a0;
+ld.param.u32 %r0, [rounds];
+mov.u32 %r1, %tid.x;
+cvt.rn.f32.u32 %f, %r1;
+again:
+fma.rn.f32 %f, %f, 0f3F800001, 0f3F800000;
+sub.u32 %r0, %r0, 1;
+setp.ne.u32 %p, %r0, 0;
+@%p bra again;
+st.global.f32 [%a1], %f;
+ret;
+}
+";
+/// A small part of a card, and some 50 µs of an H200.
+const BLOCKS: c_uint = 8;
+const ROUNDS: c_uint = 20_000;
+const THREADS: c_uint = 256;
+/// Launches between two waits for them.
+const BATCH: u32 = 16;
+
 type Init = unsafe extern "C" fn(c_uint) -> c_int;
 type DeviceGet = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
 type DeviceGetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
@@ -30,6 +64,23 @@ type ContextRelease = unsafe extern "C" fn(c_int) -> c_int;
 type MemGetInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
 type MemAlloc = unsafe extern "C" fn(*mut u64, usize) -> c_int;
 type MemFree = unsafe extern "C" fn(u64) -> c_int;
+type ModuleLoad = unsafe extern "C" fn(*mut *mut c_void, *const c_void) -> c_int;
+type ModuleGetFunction =
+    unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const c_char) -> c_int;
+type Synchronize = unsafe extern "C" fn() -> c_int;
+type Launch = unsafe extern "C" fn(
+    *mut c_void,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    *mut c_void,
+    *mut *mut c_void,
+    *mut *mut c_void,
+) -> c_int;
 type ErrorName = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
 
 /// Device 0 with its primary context, and everything allocated on it. Also the client of `mpsgate
@@ -96,6 +147,48 @@ impl Cuda {
         // SAFETY: a pointer to a local, and the device that cuDeviceGet gave.
         let code = unsafe { get(&raw mut enabled, MPS_ENABLED, self.device) };
         (code == SUCCESS).then_some(enabled != 0)
+    }
+
+    /// Launches a kernel of some 50 µs on eight blocks over and over; how often it ran.
+    pub(super) fn work(&self, time: Duration) -> Result<u64, CudaError> {
+        let load: ModuleLoad = self.symbol(b"cuModuleLoadData\0")?;
+        let find: ModuleGetFunction = self.symbol(b"cuModuleGetFunction\0")?;
+        let allocate: MemAlloc = self.symbol(b"cuMemAlloc_v2\0")?;
+        let launch: Launch = self.symbol(b"cuLaunchKernel\0")?;
+        let synchronize: Synchronize = self.symbol(b"cuCtxSynchronize\0")?;
+        let (mut module, mut kernel, mut result) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
+        // SAFETY: pointers to locals, and a text that ends with a NUL.
+        self.check("cuModuleLoadData", unsafe { load(&raw mut module, KERNEL.as_ptr().cast()) })?;
+        // SAFETY: pointers to locals, the module just loaded, and a name in it.
+        self.check("cuModuleGetFunction", unsafe {
+            find(&raw mut kernel, module, c"work".as_ptr())
+        })?;
+        // SAFETY: a pointer to a local and a size. The end of the process frees it.
+        self.check("cuMemAlloc", unsafe { allocate(&raw mut result, 4) })?;
+        let mut rounds: c_uint = ROUNDS;
+        let mut arguments: [*mut c_void; 2] = [(&raw mut result).cast(), (&raw mut rounds).cast()];
+        let mut run = |times: u32| {
+            for _ in 0..times {
+                let null = std::ptr::null_mut();
+                // SAFETY: the kernel takes these two arguments, which outlive the call; cuda.h lets
+                // the stream and what is extra be null.
+                let code = unsafe {
+                    let arguments = arguments.as_mut_ptr();
+                    launch(kernel, BLOCKS, 1, 1, THREADS, 1, 1, 0, null, arguments, null.cast())
+                };
+                self.check("cuLaunchKernel", code)?;
+            }
+            // SAFETY: no arguments; the context is current.
+            self.check("cuCtxSynchronize", unsafe { synchronize() })
+        };
+        // The first launch is slow, and does not count.
+        run(1)?;
+        let (mut count, begun) = (0, Instant::now());
+        while begun.elapsed() < time {
+            run(BATCH)?;
+            count += u64::from(BATCH);
+        }
+        Ok(count)
     }
 
     fn symbol<F: Copy>(&self, name: &'static [u8]) -> Result<F, CudaError> {

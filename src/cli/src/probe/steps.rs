@@ -4,10 +4,14 @@
 //! ```text
 //! (start) ─► {"step":"start"}     attach ─► cuInit     context ─► the primary context
 //! fill ─► allocates until it is refused     take MIB ─► so much     second ─► a second context
+//! beside ─► a second client in a process of its own, which fills and stays
+//! work MS ─► launches a kernel over and over
 //! ```
 
 use std::ffi::OsStr;
-use std::io::{self, BufRead, Write as _};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use mpsgate_edge::ExitCode;
 use serde::{Deserialize, Serialize};
@@ -23,6 +27,12 @@ pub(crate) struct Step {
     pub(crate) step: String,
     /// What was allocated in all so far.
     pub(crate) allocated_mib: u64,
+    /// What a second client of this container has.
+    #[serde(default)]
+    pub(crate) beside_mib: u64,
+    /// How often its kernel ran in this step.
+    #[serde(default)]
+    pub(crate) launches: u64,
     /// Whether CUDA says that it is a client of an MPS server, where it tells.
     pub(crate) mps_client: Option<bool>,
     /// What CUDA said no with.
@@ -34,7 +44,7 @@ pub(crate) struct Step {
 }
 
 pub(super) fn run(library: &OsStr) -> ExitCode {
-    let mut client = Client { library, cuda: None, allocated_mib: 0 };
+    let mut client = Client::new(library);
     let _ = say(&Step { step: "start".to_owned(), ..Step::default() });
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         if say(&client.step(&line)).is_err() {
@@ -56,14 +66,37 @@ struct Client<'a> {
     library: &'a OsStr,
     cuda: Option<Cuda>,
     allocated_mib: u64,
+    /// A second client, and what it has.
+    beside: Option<Beside>,
 }
 
-impl Client<'_> {
+impl<'a> Client<'a> {
+    fn new(library: &'a OsStr) -> Self {
+        Self { library, cuda: None, allocated_mib: 0, beside: None }
+    }
+
     fn step(&mut self, line: &str) -> Step {
-        let error = self.take(line).err();
+        if line == "beside" {
+            return match Beside::start(self.library) {
+                Ok((beside, step)) => {
+                    self.beside = Some(beside);
+                    Step { step: line.to_owned(), beside_mib: step.allocated_mib, ..step }
+                }
+                Err(error) => {
+                    let error = Some(error.to_string());
+                    Step { step: line.to_owned(), error, ..Step::default() }
+                }
+            };
+        }
+        let (error, launches) = match self.take(line) {
+            Ok(launches) => (None, launches),
+            Err(error) => (Some(error), 0),
+        };
         Step {
             step: line.to_owned(),
             allocated_mib: self.allocated_mib,
+            beside_mib: 0,
+            launches,
             mps_client: self.cuda.as_ref().and_then(Cuda::is_mps_client),
             code: error.as_ref().and_then(|error| match error {
                 CudaError::Call { code, .. } => Some(*code),
@@ -74,25 +107,66 @@ impl Client<'_> {
         }
     }
 
-    fn take(&mut self, line: &str) -> Result<(), CudaError> {
+    /// How many kernels it launched.
+    fn take(&mut self, line: &str) -> Result<u64, CudaError> {
         if line == "attach" {
             self.cuda = Some(Cuda::attach(self.library)?);
-            return Ok(());
+            return Ok(0);
         }
-        let Some(cuda) = &mut self.cuda else { return Ok(()) };
+        let Some(cuda) = &mut self.cuda else { return Ok(0) };
         match line.split_once(' ').unwrap_or((line, "")) {
-            ("context", _) => cuda.retain(),
-            ("second", _) => cuda.second(),
+            ("context", _) => cuda.retain()?,
+            ("second", _) => cuda.second()?,
             ("take", mib) => {
                 self.allocated_mib += allocate_all(cuda, Some(mib.parse().unwrap_or_default()))?;
-                Ok(())
             }
-            ("fill", _) => {
-                self.allocated_mib += allocate_all(cuda, None)?;
-                Ok(())
+            ("fill", _) => self.allocated_mib += allocate_all(cuda, None)?,
+            ("work", ms) => {
+                return cuda.work(Duration::from_millis(ms.parse().unwrap_or_default()));
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(0)
+    }
+}
+
+/// A client like this one, with the same environment. It ends with this value.
+struct Beside {
+    process: Child,
+}
+
+impl Beside {
+    /// Has it take all that it gets; what came of that.
+    fn start(library: &OsStr) -> io::Result<(Self, Step)> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["probe", "--steps", "--library"]).arg(library);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut beside = Self { process: command.spawn()? };
+        let (mut stdin, stdout) = (beside.process.stdin.take(), beside.process.stdout.take());
+        let mut said = BufReader::new(stdout.ok_or(ErrorKind::BrokenPipe)?).lines();
+        let mut step = Step::default();
+        for wanted in ["start", "attach", "context", "fill"] {
+            if let Some(stdin) = stdin.as_mut().filter(|_| wanted != "start") {
+                stdin.write_all(format!("{wanted}\n").as_bytes())?;
+            }
+            // A driver's library may print what it likes beside.
+            let answer = said.by_ref().map_while(Result::ok);
+            let mut answer = answer.filter_map(|line| serde_json::from_str::<Step>(&line).ok());
+            step = answer.next().ok_or(ErrorKind::UnexpectedEof)?;
+            if step.error.is_some() {
+                break;
+            }
+        }
+        // It ends at the end of what it is told.
+        beside.process.stdin = stdin;
+        Ok((beside, step))
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -111,7 +185,7 @@ mod tests {
     #[test]
     fn without_cuda_each_step_says_so() {
         let library = OsStr::new("/nonexistent/libcuda.so.1");
-        let mut client = Client { library, cuda: None, allocated_mib: 0 };
+        let mut client = Client::new(library);
         let attach = client.step("attach");
         assert!(attach.no_library && attach.error.is_some(), "{attach:?}");
         assert_eq!(attach.code, None);

@@ -114,6 +114,12 @@ impl<'a> Client<'a> {
 
     /// Has it do something, and waits for what comes of it.
     pub(super) fn step(&mut self, step: &str) -> Result<Step, Silent> {
+        self.tell(step)?;
+        self.hear()
+    }
+
+    /// Has it do something.
+    pub(super) fn tell(&mut self, step: &str) -> Result<(), Silent> {
         if !self.started {
             self.hear()?;
             self.started = true;
@@ -122,11 +128,11 @@ impl<'a> Client<'a> {
             // Where it has ended, hearing tells.
             let _ = stdin.write_all(format!("{step}\n").as_bytes()).and_then(|()| stdin.flush());
         }
-        self.hear()
+        Ok(())
     }
 
     /// Its next answer. A driver's library may print what it likes beside.
-    fn hear(&mut self) -> Result<Step, Silent> {
+    pub(super) fn hear(&mut self) -> Result<Step, Silent> {
         loop {
             if let Ok(step) = serde_json::from_str(&self.line()?) {
                 return Ok(step);

@@ -11,7 +11,7 @@ use mpsgate_api::{Asking, CardStatus, GateStatus};
 use mpsgate_config::paths;
 use mpsgate_gpu::ComputeMode;
 use mpsgate_host::clock::now_ms;
-use mpsgate_model::{Answer, Question, Verdict};
+use mpsgate_model::{Answer, Guarantee, Question, Verdict};
 use mpsgate_mps::{ClientLinks, MpsDirectories, MpsInstance};
 
 use super::client::{Client, Node, Silent};
@@ -22,7 +22,7 @@ use crate::{CliError, daemon};
 /// For all of them.
 pub(super) const ALL: Duration = Duration::from_secs(60);
 /// For what `--full` adds. Together with [`ALL`] less than mpsgated keeps a card for who asks.
-pub(super) const FULL: Duration = Duration::from_secs(25);
+pub(super) const FULL: Duration = Duration::from_secs(40);
 /// Whose the second client of `users` is: nobody's.
 const OTHER_UID: u32 = 65_534;
 /// What the client has that is asked, and what its neighbour has in `bypass`.
@@ -39,6 +39,8 @@ const KNOWN: Duration = Duration::from_secs(10);
 /// For as long a figure has to be the same: two looks of the watchdog's. While its context is made
 /// a client has less (14 MiB, and 516 then: H200, driver 580, measured).
 const SETTLED: Duration = Duration::from_millis(2200);
+/// For as long the clients of `throughput` work.
+const WORK: Duration = Duration::from_secs(1);
 /// Between two looks at mpsgated.
 const POLL: Duration = Duration::from_millis(200);
 /// `CUDA_ERROR_MAP_FAILED`: a client does not find the server's region in its `/dev/shm` (libcuda
@@ -163,6 +165,8 @@ impl<'a> Asker<'a> {
             Question::Detour => self.detour(deadline),
             Question::Users => self.users(deadline),
             Question::Terminate => self.terminate(deadline),
+            Question::Cgroup => self.cgroup(deadline),
+            Question::Throughput => self.throughput(deadline),
         }
     }
 
@@ -421,6 +425,66 @@ impl<'a> Asker<'a> {
             (Some(why), None) => Seen::new(Verdict::Yes, format!("{why}; its neighbour goes on")),
             (None, None) => Seen::new(Verdict::No, "the client goes on as before"),
             (_, Some(why)) => Seen::new(Verdict::No, format!("its neighbour is hit: {why}")),
+        })
+    }
+
+    /// Two clients of one container: MPS holds each of them to the grant, and only the driver's
+    /// limit on the cgroup holds both.
+    fn cgroup(&self, deadline: Instant) -> Result<Seen, Silent> {
+        let mut client = self.client(GRANTED, &[], deadline)?;
+        let (_, attached) = context(&mut client)?;
+        if let Attached::No(why, _) = attached {
+            return Ok(Seen::unanswered(format!("its client did not attach: {why}")));
+        }
+        let status = daemon::status(self.socket).map(|status| status.grants).unwrap_or_default();
+        let level = status.into_iter().find(|grant| grant.container_id == client.id());
+        if level.is_none_or(|grant| grant.guarantee != Guarantee::Cgroup.as_str()) {
+            let why = self.card().and_then(|card| card.unlimited).unwrap_or_default();
+            return Ok(Seen::unanswered(format!("its cgroup has no limit of the driver's: {why}")));
+        }
+        let beside = client.step("beside")?;
+        if let Some(why) = beside.error {
+            return Ok(Seen::unanswered(format!("no second client: {why}")));
+        }
+        let second = beside.beside_mib;
+        let first = match fill(&mut client, &["fill"])? {
+            Ok(mib) => mib,
+            Err(why) => return Ok(Seen::unanswered(format!("the first one failed: {why}"))),
+        };
+        let seen = format!("{GRANTED} MiB: one client got {first}, another beside it {second}");
+        Ok(match first + second {
+            0..=LEAST => Seen::unanswered(format!("{seen}: no limit of memory stops them there")),
+            sum if sum <= GRANTED => Seen { mib: Some(sum), ..Seen::new(Verdict::Yes, seen) },
+            sum => Seen { mib: Some(sum), ..Seen::new(Verdict::No, seen) },
+        })
+    }
+
+    /// A kernel that needs a small part of a card: two clients launch nearly twice as many in the
+    /// same time (1.99 times on an H200 with driver 580, measured), or no more where they take
+    /// turns (0.9).
+    fn throughput(&self, deadline: Instant) -> Result<Seen, Silent> {
+        let mut clients =
+            [self.client(GRANTED, &[], deadline)?, self.client(GRANTED, &[], deadline)?];
+        for client in &mut clients {
+            if let (_, Attached::No(why, _)) = context(client)? {
+                return Ok(Seen::unanswered(format!("its client did not attach: {why}")));
+            }
+        }
+        let work = format!("work {}", WORK.as_millis());
+        let [one, _] = &mut clients;
+        let alone = one.step(&work)?;
+        clients.iter_mut().try_for_each(|client| client.tell(&work))?;
+        let [one, other] = &mut clients;
+        let (one, other) = (one.hear()?, other.hear()?);
+        if let Some(why) = [&alone, &one, &other].into_iter().find_map(|step| step.error.clone()) {
+            return Ok(Seen::unanswered(format!("its kernel did not run: {why}")));
+        }
+        let (alone, both) = (alone.launches, one.launches + other.launches);
+        let seen = format!("one alone launched {alone} kernels, two at once {both}");
+        Ok(match both * 2 >= alone * 3 {
+            _ if alone == 0 => Seen::unanswered(seen),
+            true => Seen::new(Verdict::Yes, seen),
+            false => Seen::new(Verdict::No, seen),
         })
     }
 

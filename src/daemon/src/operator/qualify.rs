@@ -22,8 +22,8 @@ use crate::handover::{Told, in_use, not_written};
 use crate::line::Line;
 use crate::{DaemonError, qualification, snapshot};
 
-/// For how long a card is kept: up to 11 s until no pod is sent to it, and 85 s for all questions.
-const KEPT: Duration = Duration::from_secs(100);
+/// For how long a card is kept: up to 11 s until no pod is sent to it, and 100 s for all questions.
+const KEPT: Duration = Duration::from_secs(115);
 
 /// Begins or ends asking a card.
 pub(crate) async fn qualify(

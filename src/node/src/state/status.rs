@@ -136,13 +136,15 @@ impl Node {
     pub(super) fn guarantee(&self, grant: &Grant) -> GuaranteeLevel {
         let card = grant.cards.first().and_then(|card| self.card(&card.uuid));
         let watched = card.is_some_and(|card| self.watches(card));
+        let unknown = Conclusion::default();
+        // Who asks finds out anew.
+        let asked = card.filter(|card| card.qualified.asking.is_none());
+        let concluded = asked.map_or(&unknown, |card| &card.qualified.conclusion);
         let now = match grant.guarantee {
-            _ if self.held.contains(&grant.key) => Guarantee::Cgroup,
+            _ if self.held.contains(&grant.key) && concluded.holds_cgroups() => Guarantee::Cgroup,
             Guarantee::Mps if watched => Guarantee::MpsWatchdog,
             recorded => recorded,
         };
-        let unknown = Conclusion::default();
-        let concluded = card.map_or(&unknown, |card| &card.qualified.conclusion);
         concluded.level(now, grant.has_door())
     }
 
