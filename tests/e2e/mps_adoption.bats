@@ -25,7 +25,13 @@ victim() {
 # What must not change over a restart.
 grants_now() { status_json | jq -cS '[.grants[] | {container_id, instance, card, memory_mib, pid, state}] | sort_by(.container_id)'; }
 
+# What an upgrade must not change of what runs.
+terms_now() { status_json | jq -cS '{channel, overrides, grants: [.grants[] | {container_id, guarantee, proof, cap_mib}] | sort_by(.container_id)}'; }
+
 control_pids() { status_json | jq -c '[.cards[].mps.pid]'; }
+
+terms_are() { [[ $(terms_now) == "$1" ]]; }
+grants_are_watched() { [[ $(status_json | jq '[.grants[] | select(.state == "active") | .guarantee | startswith("mps+watchdog")] | all') == true ]]; }
 
 # upgrade: another build of mpsgated in place of the installed one, as a package does it.
 upgrade() {
@@ -46,10 +52,12 @@ reserve_slowly() {
 }
 
 @test "SIGTERM, kill -9 and an upgrade: control daemons, grants and reservations are found again" {
-  local pids control before how creator
+  local pids control before terms how creator
   granted a 2Gi
   granted b 3Gi --ann mpsgate.io/gpu=1
   reserve_slowly slow 1Gi
+  wait_for 10 "the watchdog has looked" grants_are_watched
+  terms=$(terms_now)
   pids=$(mps_pids) control=$(control_pids) before=$(grants_now)
   for how in TERM KILL upgrade; do
     case $how in
@@ -61,6 +69,7 @@ reserve_slowly() {
     wait_for 10 "the processes of MPS after $how" mps_pids_are "$pids"
     assert_equal "control daemons after $how" "$(control_pids)" "$control"
     assert_equal "grants after $how" "$(grants_now)" "$before"
+    wait_for 20 "channel, level and worst case after $how" terms_are "$terms"
   done
   # The reservation is as good as before, and the ends of containers are seen.
   touch "$MG/go"

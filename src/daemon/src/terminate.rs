@@ -144,7 +144,11 @@ async fn ask(daemon: &Daemon, uuid: &GpuUuid, doomed: Doomed) -> Result<Option<V
         if card.serverless {
             return Ok(None);
         }
-        if let Some(seen) = &card.qualified.conclusion.spares_clients {
+        let asked = &card.qualified;
+        // Who asks finds out anew.
+        if let Some(seen) =
+            asked.conclusion.no_terminate.as_ref().filter(|_| asked.asking.is_none())
+        {
             let why = format!("{} does not end one client alone: {seen}", card.label());
             return Err(Trouble::new(why, format!("mpsgate qualify {uuid} --full")));
         }

@@ -11,4 +11,5 @@ pub mod fd_store;
 pub mod file;
 pub mod format;
 pub mod process;
+pub mod random;
 pub mod socket;

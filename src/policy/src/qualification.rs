@@ -27,7 +27,7 @@ pub struct Conclusion {
     /// Why its clients have to be of one uid, although its control daemon serves several.
     pub one_uid: Option<String>,
     /// Why no client's GPU work is ended before its container is killed.
-    pub spares_clients: Option<String>,
+    pub no_terminate: Option<String>,
     /// What a client needs at `/dev/shm`; `None` where it was not answered.
     pub shared_memory: Option<SharedMemory>,
     /// What a container may use above its grant, in sum.
@@ -91,7 +91,7 @@ pub fn conclude(found: Option<&Qualification>, now: &Subject) -> Conclusion {
     };
     let refusal = no(Question::Attach).filter(|_| is_same_driver);
     let one_uid = no(Question::Users).filter(|_| is_same_driver);
-    let spares_clients = no(Question::Terminate).filter(|_| is_same_driver);
+    let no_terminate = no(Question::Terminate).filter(|_| is_same_driver);
     let failures = [
         (Question::Commands, "A container's door takes commands of the control daemon"),
         (Question::Limit, "The memory limit does not hold on this card"),
@@ -109,7 +109,7 @@ pub fn conclude(found: Option<&Qualification>, now: &Subject) -> Conclusion {
     Conclusion {
         refusal: refusal.map(|seen| format!("let no CUDA client attach: {seen}")),
         one_uid,
-        spares_clients,
+        no_terminate,
         shared_memory,
         tolerance: idle.map_or(TOLERANCE, |idle| Mib(idle.saturating_add(MARGIN.0))),
         failures: failures.collect(),
@@ -128,7 +128,7 @@ impl Default for Conclusion {
         Self {
             refusal: None,
             one_uid: None,
-            spares_clients: None,
+            no_terminate: None,
             shared_memory: None,
             tolerance: TOLERANCE,
             failures: Vec::new(),

@@ -75,7 +75,7 @@ fn text(conclusion: &Conclusion) -> String {
     for (what, sentence) in [
         ("refused", &conclusion.refusal),
         ("one uid", &conclusion.one_uid),
-        ("no client is ended first", &conclusion.spares_clients),
+        ("no client is ended first", &conclusion.no_terminate),
         ("due", &conclusion.due),
     ] {
         if let Some(sentence) = sentence {

@@ -1,7 +1,6 @@
 //! A request that the spec does not forbid becomes a grant: asked of the daemon, turned into edits,
 //! put on record for the hook and for `exec`.
 
-use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
@@ -102,14 +101,12 @@ fn reserve(
 }
 
 fn instance() -> Result<Instance, Refusal> {
-    let mut bytes = [0; 16];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes));
-    match read {
-        Ok(()) => Ok(Instance::from_bytes(bytes)),
+    match mpsgate_host::random::bytes() {
+        Ok(bytes) => Ok(Instance::from_bytes(bytes)),
         Err(error) => Err(Refusal::new(
             Code::Spec,
-            format!("/dev/urandom cannot be read: {error}"),
-            "check that /dev of the engine's mount namespace is complete",
+            format!("the kernel gives no random bytes: {error}"),
+            "start the container again when the node has booted",
         )),
     }
 }

@@ -7,12 +7,10 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use mpsgate_api::{Asking, CardStatus, GateStatus};
-use mpsgate_config::paths;
+use mpsgate_api::{Asking, Call, CardStatus, GateStatus, Removal, Terminate};
 use mpsgate_gpu::ComputeMode;
 use mpsgate_host::clock::now_ms;
-use mpsgate_model::{Answer, Guarantee, Question, Verdict};
-use mpsgate_mps::{ClientLinks, MpsDirectories, MpsInstance};
+use mpsgate_model::{Answer, ContainerId, GrantKey, Guarantee, Instance, Question, Verdict};
 
 use super::client::{Client, Node, Silent};
 use crate::container::{Container, Runs};
@@ -414,10 +412,7 @@ impl<'a> Asker<'a> {
                 return Ok(Seen::unanswered(format!("its client did not attach: {why}")));
             }
         }
-        let Some(terminated) = self.terminate_client_of(one.id(), deadline) else {
-            return Ok(Seen::unanswered("the control daemon cannot be asked"));
-        };
-        if let Err(why) = terminated {
+        if let Err(why) = self.terminate_clients_of(one.id()) {
             return Ok(Seen::new(Verdict::No, why));
         }
         let (hit, spared) = (one.step("take 1")?.error, other.step("take 1")?.error);
@@ -488,22 +483,24 @@ impl<'a> Asker<'a> {
         })
     }
 
-    /// Has the card's server end the GPU work of a container's client; `None` where it cannot be
-    /// asked.
-    fn terminate_client_of(&self, id: &str, deadline: Instant) -> Option<Result<(), String>> {
-        let status = daemon::status(self.socket).ok()?;
-        let pid = status.grants.iter().find(|grant| grant.container_id == id)?.pid;
-        let uuid = self.asking.subject.card.as_str();
-        let minor = status.cards.iter().find(|card| card.uuid == uuid)?.minor;
-        let links = ClientLinks::default();
-        let dirs = MpsDirectories::new(Path::new(paths::MPS_DIR), minor, links).ok()?;
-        let mps = MpsInstance::new(minor, uuid, &self.asking.control, dirs);
-        let doomed = |client: i32| u32::try_from(client) == Ok(pid);
-        Some(match mps.terminate_clients(doomed, deadline) {
-            Ok(pids) if pids.is_empty() => Err("the server knows no such client".to_owned()),
+    /// Has mpsgated end the GPU work of a container's clients, as before a kill; why not, else.
+    fn terminate_clients_of(&self, id: &str) -> Result<(), String> {
+        let status = daemon::status(self.socket).map_err(|error| error.to_string())?;
+        let grant = status.grants.into_iter().find(|grant| grant.container_id == id);
+        let key = grant.and_then(|grant| {
+            Some(GrantKey {
+                runtime_root: grant.runtime_root,
+                container_id: ContainerId::parse(&grant.container_id).ok()?,
+                instance: Instance::parse(&grant.instance).ok()?,
+            })
+        });
+        let key = key.ok_or("its grant has ended")?;
+        let call = Call::Terminate(Terminate { key, removal: Removal::No });
+        match daemon::change(self.socket, call) {
+            Ok(said) if said.is_empty() => Err("the MPS server knows no such client".to_owned()),
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
-        })
+        }
     }
 
     /// What mpsgated sees of a container's memory, once it is at least so much and stays.

@@ -44,15 +44,15 @@ async fn begin(
     told: &mut Told<'_>,
     gpu: &str,
 ) -> Result<ToCaller, DaemonError> {
-    let random = match daemon.blocking("make an id", |_| random_id()).await? {
-        Ok(random) => random,
+    let random = match mpsgate_host::random::bytes() {
+        Ok(random) => u64::from_ne_bytes(random),
         Err(error) => {
-            let why = format!("there are no random numbers: {error}");
-            let hint = "ls -l /dev/urandom";
+            let why = format!("the kernel gives no random bytes: {error}");
+            let hint = "ask again when the node has booted";
             return Ok(Err(Refusal::new(Code::GpuUnhealthy, why, hint)));
         }
     };
-    let id = format!("mpsgate-qualify-{random}");
+    let id = format!("mpsgate-qualify-{random:016x}");
     let until = rfc3339(SystemTime::now() + KEPT);
     // From here on nobody else is let in: what is looked at now stays so.
     let begun = {
@@ -171,11 +171,4 @@ fn over(daemon: &Daemon, id: &str) -> Option<Subject> {
         daemon.tell_change();
     }
     subject
-}
-
-/// 64 bits in hexadecimal.
-fn random_id() -> std::io::Result<String> {
-    let mut bytes = [0_u8; 8];
-    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
-    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
 }

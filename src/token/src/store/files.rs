@@ -33,15 +33,7 @@ pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Err
 
 /// Random bytes of the kernel's; `directory` stands in the error.
 pub(super) fn random<const N: usize>(directory: &Path) -> Result<[u8; N], StoreError> {
-    let mut bytes = [0; N];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        // Up to 256 bytes come whole (getrandom(2)).
-        Ok(length) if length == N => Ok(bytes),
-        Ok(_) => {
-            Err(io_error("get random bytes for", directory)(io::ErrorKind::Interrupted.into()))
-        }
-        Err(errno) => Err(io_error("get random bytes for", directory)(errno.into())),
-    }
+    mpsgate_host::random::bytes().map_err(io_error("get random bytes for", directory))
 }
 
 pub(super) fn new_key(directory: &Path, now_ms: u64) -> Result<Key, StoreError> {
