@@ -27,6 +27,7 @@ PAGES = [
     "README.md",
     "SECURITY.md",
     "SPECIFICATION.md",
+    "docs/dra.md",
     "docs/gate.md",
     "docs/glossary.md",
     "docs/inspect.md",
