@@ -34,14 +34,14 @@ schedule_is() { [[ $(status_json | jq -r .schedule) == "$1" ]]; }
 @test "the node shows its cards, their number, labels and a condition, and mpsgate how it stands" {
   wait_for 60 "the cards" node_shows '.metadata.annotations["mpsgate.io/cards"] | fromjson | .cards | length == 2'
   wait_for 60 "the condition" node_shows '.status.conditions[] | select(.type == "GPUMemorySharingReady" and .status == "True"
-    and (.message | startswith("2 of 2 cards take GPU memory requests; guarantee level mps")))'
+    and .message == "2 of 2 cards take GPU memory requests; guarantee level mps+watchdog, not proven on each of them")'
   node_shows '.metadata.annotations["mpsgate.io/cards"] | fromjson | .version == 1 and .cards[1].index == 1
     and .cards[1].memory_mib == 15360 and .cards[1].healthy and (.cards[1].uuid | startswith("GPU-"))'
   wait_for 60 "their level" node_shows '.metadata.annotations["mpsgate.io/cards"] | fromjson | .cards
     | map("\(.guarantee), \(.proof)") | all(. == "mps+watchdog, not tried on this card")'
   node_shows '.metadata.labels | .["aliyun.accelerator/nvidia_count"] == "2" and .["aliyun.accelerator/nvidia_mem"] == "15360MiB"
     and .["aliyun.accelerator/nvidia_name"] == "Simulated-T4" and .["mpsgate.io/shared"] == "true"
-    and (.["mpsgate.io/guarantee"] | test("^mps")) and .["mpsgate.io/proven"] == "false"'
+    and .["mpsgate.io/guarantee"] == "mps-watchdog" and .["mpsgate.io/proven"] == "false"'
   wait_for 60 "its cards as a resource" node_shows '.status.allocatable["aliyun.com/gpu-count"] == "2"'
   try mpsgate doctor
   assert_contains "doctor" "$stdout" "api-server" "node node1"
