@@ -7,15 +7,13 @@
 
 use std::collections::BTreeMap;
 
+use mpsgate_kubelet::MESSAGE_LIMIT;
 use mpsgate_model::{GpuUuid, Mib, Resource};
 use prost::Message;
 
 use crate::api::{Device, ListAndWatchResponse, NumaNode, TopologyInfo};
 use crate::{DeviceId, DevicesError};
 
-/// Of one message, in bytes: what grpc-go takes, which kubelet is built with, unless it is told
-/// otherwise.
-pub const MESSAGE_LIMIT: usize = 4 << 20;
 /// Of one device in a list: no less than that of a healthy one without NUMA node and with a number
 /// of one digit, no more than an unhealthy one has with both at their longest.
 const LEAST_BYTES: u64 = 55;

@@ -1,7 +1,8 @@
 //! What can go wrong between kubelet and us.
 
-use std::io;
 use std::path::PathBuf;
+
+use mpsgate_kubelet::SocketError;
 
 /// Why there is no list of devices.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,33 +37,9 @@ impl DevicesError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PluginError {
-    /// A file of kubelet's directory cannot be used.
-    #[error("cannot {action} {}", path.display())]
-    File {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// Others than root may change kubelet's directory, so nothing in it is what it seems.
-    #[error("{} is not a directory of root's alone (owner {owner}, mode {mode:04o})", path.display())]
-    NotRoots {
-        /// The directory.
-        path: PathBuf,
-        /// Its owner's uid.
-        owner: u32,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// The name is taken by what is no socket.
-    #[error("{} is not a socket", path.display())]
-    NotASocket {
-        /// The file.
-        path: PathBuf,
-    },
+    /// A socket of kubelet's directory, its own or ours, cannot be used.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
     /// Somebody else than root listens there.
     #[error("uid {uid} listens on {}, not kubelet", path.display())]
     Stranger {
@@ -103,15 +80,7 @@ impl PluginError {
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
-            Self::File { path, .. } => {
-                format!("ls -ld {}; journalctl -u kubelet -n 50", path.display())
-            }
-            Self::NotRoots { path, .. } => {
-                format!("chown root {0} && chmod go-w {0}", path.display())
-            }
-            Self::NotASocket { path } => {
-                format!("look who made it, and remove it: ls -l {}", path.display())
-            }
+            Self::Socket(error) => error.hint(),
             Self::Stranger { path, .. } => format!("ss -xlp | grep {}", path.display()),
             Self::Refused { .. } | Self::Http { .. } | Self::Silent { .. } => {
                 "journalctl -u kubelet -n 50".to_owned()

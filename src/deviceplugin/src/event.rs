@@ -5,20 +5,7 @@ use std::path::PathBuf;
 
 use mpsgate_model::printable::chain;
 
-use crate::{Allocation, Denied, DevicesError, PluginError};
-
-/// How much of an operator's attention an event wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Somebody must act.
-    Error,
-    /// Somebody may.
-    Warn,
-    /// A state changed.
-    Info,
-    /// Why.
-    Debug,
-}
+use crate::{Allocation, Denied, DevicesError, Level, PluginError};
 
 /// One thing that happened to one resource. A failure that repeats itself is told once.
 #[derive(Debug)]

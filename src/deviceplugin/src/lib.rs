@@ -25,7 +25,6 @@ pub mod api;
 
 mod allocate;
 mod devices;
-mod directory;
 mod error;
 mod event;
 mod host;
@@ -39,10 +38,11 @@ mod server;
 mod socket;
 
 pub use allocate::{Allocation, Denied};
-pub use devices::{Inventory, MESSAGE_LIMIT, Stock, list};
+pub use devices::{Inventory, Stock, list};
 pub use error::{DevicesError, PluginError};
-pub use event::{Event, Level};
+pub use event::Event;
 pub use host::{Host, Pending};
 pub use id::{BadId, DeviceId};
+pub use mpsgate_kubelet::{Level, MESSAGE_LIMIT};
 pub use plugin::{Pace, Place, serve};
 pub use preferred::prefer;

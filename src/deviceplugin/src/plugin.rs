@@ -15,16 +15,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mpsgate_kubelet::{Backoff, Changes, Socket, Stamp};
+use mpsgate_model::Resource;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use crate::directory::{self, Changes, Stamp};
 use crate::registration::register;
-use crate::server::{Readers, Server};
-use crate::socket::Socket;
-use mpsgate_model::Resource;
-
 use crate::resource::socket_name;
+use crate::server::{Readers, Server};
 use crate::{Event, Host, Inventory, PluginError};
 
 /// Kubelet's socket in its directory.
@@ -88,38 +86,10 @@ pub async fn serve(
     let names = [KUBELET.to_owned(), socket_name(resource)];
     let changes = Changes::new(place.directory.clone(), names);
     let server = Server::new(Arc::new(resource), inventory, host, place.pace.grant);
-    let backoff = Backoff { pace: place.pace, next: place.pace.first, told: None };
+    let backoff = Backoff::new(place.pace.first, place.pace.most);
     tokio::select! {
         () = Plugin { place, server, changes, backoff }.run() => {}
         () = stop => {}
-    }
-}
-
-/// Waits longer each time, and tells the same failure once.
-struct Backoff {
-    pace: Pace,
-    next: Duration,
-    told: Option<String>,
-}
-
-impl Backoff {
-    fn next(&mut self) -> Duration {
-        let now = self.next;
-        self.next = now.saturating_mul(2).min(self.pace.most);
-        now
-    }
-
-    fn reset(&mut self) {
-        self.next = self.pace.first;
-        self.told = None;
-    }
-
-    fn tell(&mut self, host: &dyn Host, event: Event) {
-        let text = event.to_string();
-        if self.told.as_ref() != Some(&text) {
-            self.told = Some(text);
-            host.tell(event);
-        }
     }
 }
 
@@ -153,14 +123,20 @@ impl Plugin {
                     }
                     self.server.host().tell(Event::SocketGone(socket.path().to_owned()));
                 }
-                Err(error) => self.failed(error).await,
+                Err(error) => self.failed(error.into()).await,
             }
         }
     }
 
+    fn tell_once(&mut self, event: Event) {
+        if self.backoff.is_news(event.to_string()) {
+            self.server.host().tell(event);
+        }
+    }
+
     async fn failed(&mut self, error: PluginError) {
-        self.backoff.tell(self.server.host(), Event::Failed(error));
-        let pause = self.backoff.next();
+        self.tell_once(Event::Failed(error));
+        let pause = self.backoff.pause();
         self.changes.wait(pause).await;
     }
 
@@ -168,16 +144,16 @@ impl Plugin {
     async fn keep_registered(&mut self, socket: &Socket) {
         let kubelet = self.place.directory.join(KUBELET);
         while socket.is_there() {
-            let stamp = match directory::socket(&kubelet) {
+            let stamp = match mpsgate_kubelet::socket(&kubelet) {
                 Ok(Some(stamp)) => stamp,
                 Ok(None) => {
-                    self.backoff.next = self.place.pace.first;
-                    self.backoff.tell(self.server.host(), Event::NoKubelet(kubelet.clone()));
+                    self.backoff.restart();
+                    self.tell_once(Event::NoKubelet(kubelet.clone()));
                     self.changes.wait(self.place.pace.poll).await;
                     continue;
                 }
                 Err(error) => {
-                    self.failed(error).await;
+                    self.failed(error.into()).await;
                     continue;
                 }
             };
@@ -197,14 +173,14 @@ impl Plugin {
                     if since.elapsed() >= self.place.pace.most {
                         self.backoff.reset();
                     }
-                    self.backoff.tell(self.server.host(), Event::Lost);
-                    let pause = self.backoff.next();
+                    self.tell_once(Event::Lost);
+                    let pause = self.backoff.pause();
                     self.changes.wait(pause).await;
                 }
                 End::NotWatched => {
                     let event = Event::NotWatched { seconds: answer.as_secs() };
-                    self.backoff.tell(self.server.host(), event);
-                    let pause = self.backoff.next();
+                    self.tell_once(event);
+                    let pause = self.backoff.pause();
                     self.changes.wait(pause).await;
                 }
             }
@@ -228,7 +204,7 @@ impl Plugin {
                 () = self.changes.wait(self.place.pace.poll) => {
                     // Without a kubelet.sock kubelet has not gone: somebody removed it. Who reads,
                     // reads on.
-                    let found = directory::socket(&kubelet).ok().flatten();
+                    let found = mpsgate_kubelet::socket(&kubelet).ok().flatten();
                     if !socket.is_there() || found.is_some_and(|found| found != stamp) {
                         return End::Changed;
                     }

@@ -9,6 +9,7 @@ use hyper::Uri;
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use mpsgate_kubelet::{SocketError, is_root};
 use tokio::net::UnixStream;
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
@@ -17,8 +18,8 @@ use crate::api::registration_client::RegistrationClient;
 use crate::api::{DevicePluginOptions, RegisterRequest};
 use mpsgate_model::Resource;
 
+use crate::PluginError;
 use crate::resource::socket_name;
-use crate::{PluginError, directory};
 
 const VERSION: &str = "v1beta1";
 /// gRPC wants an authority; a unix socket has none.
@@ -40,11 +41,11 @@ pub(crate) async fn register(
 
 async fn call(kubelet: &Path, resource: &Resource) -> Result<(), PluginError> {
     let failed =
-        |action| move |source| PluginError::File { action, path: kubelet.to_owned(), source };
+        |action| move |source| SocketError::File { action, path: kubelet.to_owned(), source };
     let http = |source| PluginError::Http { path: kubelet.to_owned(), source };
     let stream = UnixStream::connect(kubelet).await.map_err(failed("connect to"))?;
     let peer = stream.peer_cred().map_err(failed("see who listens on"))?;
-    if !directory::is_root(peer.uid()) {
+    if !is_root(peer.uid()) {
         return Err(PluginError::Stranger { path: kubelet.to_owned(), uid: peer.uid() });
     }
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))

@@ -1,4 +1,4 @@
-//! Kubelet's directory: whose it is, which sockets are in it, and when one of them changes.
+//! A directory of kubelet's: whose it is, which sockets are in it, and when one of them changes.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,28 +11,31 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::PluginError;
+use crate::SocketError;
 
 /// One socket, told from a later one of the same name: inode numbers come again, together with the
 /// time of creation they do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub struct Stamp {
     device: u64,
     inode: u64,
     changed: (i64, i64),
 }
 
 /// The socket of that name. `None` where there is none.
-pub(crate) fn socket(path: &Path) -> Result<Option<Stamp>, PluginError> {
+///
+/// # Errors
+/// Where it cannot be looked at, or is something else.
+pub fn socket(path: &Path) -> Result<Option<Stamp>, SocketError> {
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => {
-            return Err(PluginError::File { action: "look at", path: path.to_owned(), source });
+            return Err(SocketError::File { action: "look at", path: path.to_owned(), source });
         }
     };
     if !found.file_type().is_socket() {
-        return Err(PluginError::NotASocket { path: path.to_owned() });
+        return Err(SocketError::NotASocket { path: path.to_owned() });
     }
     let changed = (found.ctime(), found.ctime_nsec());
     Ok(Some(Stamp { device: found.dev(), inode: found.ino(), changed }))
@@ -40,22 +43,26 @@ pub(crate) fn socket(path: &Path) -> Result<Option<Stamp>, PluginError> {
 
 /// Whether root alone can put something there: then no link in it leads where somebody else wants.
 /// `/var/lib/kubelet` may be a link, which is root's word as well.
-pub(crate) fn check(directory: &Path) -> Result<(), PluginError> {
+///
+/// # Errors
+/// Where it is not.
+pub fn check(directory: &Path) -> Result<(), SocketError> {
     let failed =
-        |source| PluginError::File { action: "look at", path: directory.to_owned(), source };
+        |source| SocketError::File { action: "look at", path: directory.to_owned(), source };
     let found = std::fs::metadata(directory).map_err(failed)?;
     if !found.is_dir() {
         return Err(failed(io::ErrorKind::NotADirectory.into()));
     }
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
     if !is_root(owner) || mode & 0o022 != 0 {
-        return Err(PluginError::NotRoots { path: directory.to_owned(), owner, mode });
+        return Err(SocketError::NotRoots { path: directory.to_owned(), owner, mode });
     }
     Ok(())
 }
 
 /// Root, or whoever runs this: in tests.
-pub(crate) fn is_root(uid: u32) -> bool {
+#[must_use]
+pub fn is_root(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
@@ -71,22 +78,23 @@ fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 /// Tells when a file of the directory came or went. Where inotify fails, the caller's limit is the
 /// poll.
 #[derive(Debug)]
-pub(crate) struct Changes {
+pub struct Changes {
     directory: PathBuf,
-    names: [String; 2],
+    names: Vec<String>,
     inotify: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Changes {
-    /// For two names in the directory; kubelet writes other files there all the time.
-    pub(crate) fn new(directory: PathBuf, names: [String; 2]) -> Self {
+    /// For some names in the directory; others write files there all the time.
+    #[must_use]
+    pub fn new(directory: PathBuf, names: impl IntoIterator<Item = String>) -> Self {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok();
         let inotify = inotify.and_then(|fd| register(fd).ok());
-        Self { directory, names, inotify }
+        Self { directory, names: names.into_iter().collect(), inotify }
     }
 
     /// Follows the directory that is there now; kubelet may have made another one.
-    pub(crate) fn follow(&self) {
+    pub fn follow(&self) {
         if let Some(inotify) = &self.inotify {
             let flags = WatchFlags::CREATE
                 | WatchFlags::DELETE
@@ -100,7 +108,7 @@ impl Changes {
     }
 
     /// Waits for a change, or `limit`.
-    pub(crate) async fn wait(&mut self, limit: Duration) {
+    pub async fn wait(&mut self, limit: Duration) {
         let changed = async {
             match &self.inotify {
                 Some(inotify) => self.changed(inotify).await,
@@ -160,9 +168,9 @@ mod tests {
         };
         assert!(mode(0o750).is_ok() && mode(0o755).is_ok());
         for bad in [0o770, 0o757, 0o1777] {
-            assert!(matches!(mode(bad), Err(PluginError::NotRoots { .. })), "{bad:o}");
+            assert!(matches!(mode(bad), Err(SocketError::NotRoots { .. })), "{bad:o}");
         }
-        assert!(matches!(check(&dir.path().join("x")), Err(PluginError::File { .. })));
+        assert!(matches!(check(&dir.path().join("x")), Err(SocketError::File { .. })));
     }
 
     #[test]
@@ -176,7 +184,7 @@ mod tests {
         symlink(path("a"), path("link")).unwrap();
         std::fs::write(path("file"), "").unwrap();
         for no in ["link", "file"] {
-            assert!(matches!(socket(&path(no)), Err(PluginError::NotASocket { .. })), "{no}");
+            assert!(matches!(socket(&path(no)), Err(SocketError::NotASocket { .. })), "{no}");
         }
         drop(listener);
         std::fs::remove_file(path("a")).unwrap();
@@ -185,7 +193,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn only_changes_of_the_two_names_wake() {
+    async fn only_changes_of_the_names_wake() {
         let dir = tempfile::tempdir().unwrap();
         let names = ["kubelet.sock", "ours.sock"].map(ToOwned::to_owned);
         let mut changes = Changes::new(dir.path().to_owned(), names);

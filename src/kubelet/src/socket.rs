@@ -1,0 +1,183 @@
+//! A socket of ours in kubelet's directory: made, served, taken away. Root alone may connect; one
+//! connection that hangs or sends garbage costs the others nothing.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use mpsgate_host::crash::Steps;
+use mpsgate_host::file::beside;
+use mpsgate_host::socket::bind;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+
+use crate::SocketError;
+use crate::directory::{self, Stamp};
+
+/// Of one message, in bytes: what grpc-go takes, which kubelet is built with, unless it is told
+/// otherwise.
+pub const MESSAGE_LIMIT: usize = 4 << 20;
+/// Kubelet holds one. The next ones wait in the kernel's queue.
+const CONNECTIONS: usize = 16;
+/// Of all headers of a request, in bytes; kubelet's are some 300.
+const HEADERS: u32 = 16 * 1024;
+/// Waiting to be sent, for each call, in bytes.
+const UNSENT: usize = 64 * 1024;
+/// A peer that answers no ping has gone.
+const PING: Duration = Duration::from_secs(30);
+const PONG: Duration = Duration::from_secs(10);
+
+/// Who answers on a socket. Its clones are one.
+pub trait Talk: Clone + Send + 'static {
+    /// Answers one connection until its end: what goes wrong on it is its caller's.
+    fn answer(self, stream: UnixStream) -> impl Future<Output = ()> + Send;
+    /// Somebody else than root connected, and gets no answer.
+    fn stranger(&self, uid: u32);
+}
+
+/// A socket of ours; goes with the value, where it is still ours.
+#[derive(Debug)]
+pub struct Socket {
+    path: PathBuf,
+    stamp: Option<Stamp>,
+    listener: UnixListener,
+}
+
+impl Socket {
+    /// One that an earlier process left is replaced. Anything but a socket is left alone.
+    ///
+    /// # Errors
+    /// Where others than root may change the directory, or the socket cannot be made there.
+    pub fn bind(directory: &Path, name: &str) -> Result<Self, SocketError> {
+        directory::check(directory)?;
+        let path = directory.join(name);
+        directory::socket(&path)?;
+        directory::socket(&beside(&path))?;
+        let listener = bind(&path, Steps::NONE)
+            .and_then(UnixListener::from_std)
+            .map_err(|source| SocketError::File { action: "bind", path: path.clone(), source })?;
+        let stamp = directory::socket(&path)?;
+        Ok(Self { path, stamp, listener })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether kubelet can still find it.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.stamp.is_some()
+            && matches!(directory::socket(&self.path), Ok(found) if found == self.stamp)
+    }
+
+    /// Answers until it is dropped, and every connection ends with it.
+    pub async fn serve(&self, talk: &impl Talk) {
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut connections = JoinSet::new();
+        loop {
+            let place = tokio::select! {
+                place = Arc::clone(&places).acquire_owned() => place,
+                Some(_) = connections.join_next() => continue,
+            };
+            let stream = match self.listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(_) => {
+                    // Out of descriptors, or the caller has gone. Others wait in the queue.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let talk = talk.clone();
+            connections.spawn(async move {
+                let _place = place;
+                match stream.peer_cred() {
+                    Ok(peer) if directory::is_root(peer.uid()) => talk.answer(stream).await,
+                    Ok(peer) => talk.stranger(peer.uid()),
+                    Err(_) => {}
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// One connection in gRPC's HTTP/2, with at most `streams` calls at a time. What lies between, as
+/// what looks at each byte, is the caller's to put around the stream.
+///
+/// # Errors
+/// Where the connection could not be kept up.
+pub async fn converse<S, T>(stream: S, streams: u32, service: T) -> Result<(), hyper::Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    T: Service<http::Request<Incoming>, Response = http::Response<Body>, Error = Infallible>,
+    T: Clone + Send + 'static,
+    T::Future: Send + 'static,
+{
+    http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(streams)
+        .max_header_list_size(HEADERS)
+        .max_send_buf_size(UNSENT)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PONG)
+        .serve_connection(TokioIo::new(stream), service_fn(move |call| service.clone().call(call)))
+        .await
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn directory() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o750)).unwrap();
+        dir
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_stale_socket_is_replaced_and_the_successors_is_not_removed() {
+        let dir = directory();
+        let first = Socket::bind(dir.path(), "a.sock").unwrap();
+        let mode = std::fs::metadata(first.path()).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600);
+        let second = Socket::bind(dir.path(), "a.sock").unwrap();
+        assert!(!first.is_there() && second.is_there());
+        drop(first);
+        assert!(second.is_there());
+        drop(second);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_is_no_socket_is_left_alone() {
+        let dir = directory();
+        for name in ["a.sock", ".a.sock.new"] {
+            std::os::unix::fs::symlink("/nowhere", dir.path().join(name)).unwrap();
+            let error = Socket::bind(dir.path(), "a.sock").unwrap_err();
+            assert!(matches!(error, SocketError::NotASocket { .. }), "{error}");
+            std::fs::remove_file(dir.path().join(name)).unwrap();
+        }
+    }
+}
