@@ -35,3 +35,16 @@ pub struct ApiServerStatus {
     /// Events that were not written, because too many waited.
     pub events_dropped: u64,
 }
+
+/// How it stands with claims of Dynamic Resource Allocation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimsStatus {
+    /// Since when kubelet knows the driver, in milliseconds since 1970; absent while it does not.
+    pub registered_ms: Option<u64>,
+    /// Claims that are prepared for pods of this node.
+    pub prepared: u64,
+    /// What is wrong.
+    pub problem: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
+}

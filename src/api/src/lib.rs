@@ -28,7 +28,7 @@ pub use call::{
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
 pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot};
 pub use frame::{FrameError, MAX_FRAME, decode_length, encode};
-pub use kubernetes::{ApiServerStatus, ResourceStatus};
+pub use kubernetes::{ApiServerStatus, ClaimsStatus, ResourceStatus};
 pub use message::{
     Asking, ClientProcess, Envelope, NoStatus, Reply, ServerClients, VERSION, WireRefusal,
     WouldEnd, compatible, parse_envelope,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use mpsgate_model::Qualification;
 
-use crate::{ApiServerStatus, ResourceStatus};
+use crate::{ApiServerStatus, ClaimsStatus, ResourceStatus};
 
 /// Everything that the daemon knows. Times are milliseconds since 1970, memory is MiB.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -45,6 +45,9 @@ pub struct Status {
     pub metrics_error: Option<String>,
     /// What the device plugin has to do with kubelet; empty where it does not serve.
     pub device_plugin: Vec<ResourceStatus>,
+    /// How it stands with claims; absent where they are not served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<ClaimsStatus>,
     /// How it stands with the API server; `None` where the settings name none.
     pub api_server: Option<ApiServerStatus>,
     /// How the cards are shared: `mps` or `share`.

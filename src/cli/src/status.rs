@@ -9,7 +9,7 @@ mod ready;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use mpsgate_api::{Action, ApiServerStatus, CardStatus, GrantStatus, Status};
+use mpsgate_api::{Action, ApiServerStatus, CardStatus, ClaimsStatus, GrantStatus, Status};
 use mpsgate_edge::{EdgeError, ExitCode, print};
 use mpsgate_host::clock::now_ms;
 use mpsgate_model::Mib;
@@ -77,6 +77,9 @@ fn render_table(status: &Status, now_ms: u64, is_wide: bool) -> String {
             let _ =
                 write!(text, "pods have no {}: {problem}\nhint: mpsgate doctor\n", one.resource);
         }
+    }
+    if let Some(ClaimsStatus { problem: Some(problem), .. }) = &status.claims {
+        let _ = write!(text, "pods have no claims: {problem}\nhint: mpsgate doctor\n");
     }
     if let Some(ApiServerStatus { node, problem: Some(problem), .. }) = &status.api_server {
         let _ = write!(

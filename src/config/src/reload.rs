@@ -84,6 +84,7 @@ const RULES: &[Rule] = &[
     rule!(kubernetes.memory_units_mib, Taken::Now),
     rule!(kubernetes.slices_gib, Taken::Now),
     rule!(kubernetes.slices_uid, Taken::Now),
+    rule!(kubernetes.dra, RESTART),
     rule!(kubernetes.kubeconfig, RESTART),
     rule!(kubernetes.node_name, RESTART),
     rule!(metrics.listen, Taken::Now),
@@ -130,7 +131,7 @@ mod tests {
         trust = { local = "off", kubernetes_roots = [] }
         inject.mode = "cdi"
         nvml.library = "/lib/other.so"
-        kubernetes = { device_plugin = "off", memory_units_mib = [256], slices_gib = [10], slices_uid = 1000, kubeconfig = "off", node_name = "n" }
+        kubernetes = { device_plugin = "off", memory_units_mib = [256], slices_gib = [10], slices_uid = 1000, dra = "on", kubeconfig = "off", node_name = "n" }
         metrics.listen = "off"
         log.level = "trace"
         [policy]
@@ -170,6 +171,7 @@ mod tests {
                 "mps.multiuser",
                 "mps.supervisor",
                 "nvml.library",
+                "kubernetes.dra",
                 "kubernetes.kubeconfig",
                 "kubernetes.node_name"
             ]

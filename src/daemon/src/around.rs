@@ -1,6 +1,7 @@
 //! What is known of those around the node's state: kubelet, the engines, Prometheus. For status,
 //! metrics and the node's object; decides nothing about containers.
 
+pub(crate) mod claims;
 pub(crate) mod handlers;
 pub(crate) mod report;
 pub(crate) mod served;
@@ -11,6 +12,7 @@ use std::net::SocketAddr;
 use mpsgate_api::Status;
 use mpsgate_node::Node;
 
+use self::claims::Claims;
 use self::handlers::Handlers;
 use self::served::Served;
 
@@ -19,6 +21,8 @@ use self::served::Served;
 pub(crate) struct Around {
     /// Resources that are served to kubelet, by name.
     pub(crate) served: BTreeMap<String, Served>,
+    /// Claims; `None` where they are not served.
+    pub(crate) claims: Option<Claims>,
     /// Where the engine's handlers lead; `None` before the first look, and where no kubelet is.
     pub(crate) handlers: Option<Handlers>,
     /// Where the metrics are served.
@@ -42,6 +46,7 @@ impl Around {
         Status {
             metrics_listen: self.endpoint.at.map(|at| at.to_string()),
             metrics_error: self.endpoint.error.clone(),
+            claims: self.claims.as_ref().map(|claims| claims.status(node.ledger().claims().len())),
             device_plugin: self.served.iter().map(|(name, served)| served.status(name)).collect(),
             ..node.status()
         }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  tasks      socket ─► calls    cards (one task each)   inventory   pods   plugin   sharing   watchdog
-//!             cgroup_limits   handlers   tokens   metrics   reload   ends
+//!             cgroup_limits   claims   handlers   tokens   metrics   reload   ends
 //!                │ what one wants of another is an order, a notice or the state
 //!  services   handover   snapshot   enforce   kubelet
 //!                ▼
@@ -30,6 +30,7 @@ mod cards;
 mod cdi;
 mod cgroup;
 mod cgroup_limits;
+mod claims;
 mod counters;
 mod daemon;
 mod devices;

@@ -6,6 +6,8 @@ use mpsgate_config::paths;
 
 /// Where every distribution mounts it; the hook names cgroups below it.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// Gone after a reboot, as what is prepared.
+const CDI: &str = "/var/run/cdi";
 /// Kubelets make their socket here wherever they run; k3s and RKE2 keep the first path.
 const KUBELETS: [&str; 2] =
     ["/var/lib/kubelet/device-plugins", "/var/snap/microk8s/common/var/lib/kubelet/device-plugins"];
@@ -24,6 +26,8 @@ pub struct Paths {
     pub kubelets: Vec<PathBuf>,
     /// The program of a card's gate, where no unit names it.
     pub gate: PathBuf,
+    /// Where tools leave CDI specifications for the container engine.
+    pub cdi: PathBuf,
 }
 
 impl Default for Paths {
@@ -34,6 +38,7 @@ impl Default for Paths {
             cgroups: CGROUPS.into(),
             kubelets: KUBELETS.map(PathBuf::from).into(),
             gate: paths::GATE.into(),
+            cdi: CDI.into(),
         }
     }
 }
@@ -48,6 +53,7 @@ impl Paths {
             cgroups: CGROUPS.into(),
             kubelets: vec![root.join("kubelet/device-plugins")],
             gate: paths::GATE.into(),
+            cdi: root.join("cdi"),
         }
     }
 

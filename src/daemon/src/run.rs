@@ -28,9 +28,9 @@ use crate::daemon::{Daemon, START_LIMIT, Task};
 use crate::machine::ThisMachine;
 use crate::settings::Settings;
 use crate::{
-    DaemonError, Paths, cgroup_limits, directories, doors, ends, error, exec_record, handlers,
-    inventory, kubelet, managed, metrics, plugin, pods, reload, sharing, snapshot, socket, tokens,
-    usage, watchdog,
+    DaemonError, Paths, cgroup_limits, claims, directories, doors, ends, error, exec_record,
+    handlers, inventory, kubelet, managed, metrics, plugin, pods, reload, sharing, snapshot,
+    socket, tokens, usage, watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -192,6 +192,7 @@ fn start(
     daemon.spawn("serves kubelet", plugin::keep(Arc::clone(daemon), qualify_first));
     daemon.spawn("looks at the handlers", handlers::watch(Arc::clone(daemon)));
     pods::start(daemon);
+    claims::start(daemon);
     daemon.spawn("publishes changes", publish(Arc::clone(daemon)));
     daemon.spawn("writes the ledger", write(Arc::clone(daemon)));
     daemon.spawn("reloads", reload::on_hangup(Arc::clone(daemon), hangup));

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use mpsgate_model::{Code, Mib, Refusal};
-use mpsgate_token::{Bearer, Claims, News, Store, StoreError};
+use mpsgate_model::{ClaimShare, Code, Mib, Refusal};
+use mpsgate_token::{Bearer, Claims, News, Share, Store, StoreError};
 
 use crate::error::chain;
 use mpsgate_host::clock::now_ms;
@@ -53,6 +53,15 @@ impl Tokens {
         card: Option<String>,
     ) -> Result<String, StoreError> {
         self.with(|store| store.sign(memory.0, Some(resource), card))
+    }
+
+    /// A token for what a share of a claim gives, for that pod alone.
+    pub(crate) fn sign_share(
+        &self,
+        share: &ClaimShare,
+        claim: Share,
+    ) -> Result<String, StoreError> {
+        self.with(|store| store.sign_share(share.memory.0, share.card.to_string(), claim))
     }
 
     /// What a token says that counts for its bearer.
@@ -109,6 +118,7 @@ pub(crate) fn refusal(error: &StoreError) -> Refusal {
         StoreError::Token(_)
         | StoreError::Bound { .. }
         | StoreError::Spent
+        | StoreError::OtherPod
         | StoreError::Closed { .. } => {
             format!("its token (mpsgate.io/grant) does not count: {error}")
         }

@@ -10,11 +10,12 @@ use std::time::Duration;
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::SlicesUid;
 use mpsgate_model::{
-    Code, ComputeShare, GPU_MEMORY, GpuUuid, Handed, Mib, PodContainer, Refusal, Resource,
+    CLAIM, Code, ComputeShare, GPU_MEMORY, GpuUuid, Handed, Mib, PodContainer, Refusal, Resource,
+    ShareKey,
 };
-use mpsgate_node::Confirmed;
+use mpsgate_node::{Confirmed, not_prepared};
 use mpsgate_policy::{ListedLimits, schedule};
-use mpsgate_token::{Bearer, Claims};
+use mpsgate_token::{Bearer, Claims, Share};
 
 use crate::api_server::InApi;
 use crate::daemon::Daemon;
@@ -52,6 +53,9 @@ pub(crate) async fn confirm(
     let claims = match token {
         None => None,
         Some(token) => match claims(daemon, token, &pod).await? {
+            Ok(Claims { share: Some(share), .. }) => {
+                return Ok(of_claim(daemon, call, pod, share).map(Some));
+            }
             Ok(claims) => Some(read(claims)),
             Err(refusal) => return Ok(Err(refusal)),
         },
@@ -89,8 +93,34 @@ pub(crate) async fn confirm(
         compute,
         hints,
         placed,
-        handed: Handed { pod, resource },
+        handed: Handed { pod, resource, share: None },
     })))
+}
+
+/// What a share of a claim gives, as the ledger has it: kubelet may have taken it back since its
+/// token was signed.
+fn of_claim(
+    daemon: &Daemon,
+    call: &Reserve,
+    pod: PodContainer,
+    share: Share,
+) -> Result<Confirmed, Refusal> {
+    let key = ShareKey { claim_uid: share.claim, request: share.request };
+    let node = daemon.node();
+    let found = node.ledger().share(&key).filter(|(claim, _)| claim.pod_uid == pod.uid);
+    let Some((claim, given)) = found else { return Err(not_prepared()) };
+    log::info!(
+        container = call.key.container_id.as_str(), pod:% = pod, memory_mib = given.memory.0,
+        claim:% = claim.claim; "request confirmed"
+    );
+    Ok(Confirmed {
+        memory: given.memory,
+        cards: NonZeroU32::MIN,
+        compute: given.compute,
+        hints: vec![given.card.clone()],
+        placed: true,
+        handed: Handed { pod, resource: CLAIM.to_owned(), share: Some(key) },
+    })
 }
 
 /// The cards to prefer: those that a scheduler chose, else the one whose devices the token is of.

@@ -2,14 +2,14 @@
 //! time, and every failure says whether the request may have been carried out all the same.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
 use serde_json::{Value, json};
 
+use crate::requests::Requests;
 use crate::wire::WirePod;
 use crate::{Error, Pod, Settings};
 
@@ -74,28 +74,13 @@ impl From<Error> for WriteError {
 
 /// Writes pods.
 #[derive(Debug)]
-pub struct Binder {
-    settings: Settings,
-    /// Each request's.
-    patience: Duration,
-    /// Of the last request that worked.
-    client: Mutex<Option<Kept>>,
-}
-
-/// [`Client`] has no `Debug`.
-struct Kept(Client);
-
-impl std::fmt::Debug for Kept {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Client")
-    }
-}
+pub struct Binder(Requests);
 
 impl Binder {
     /// `patience` is what each request may take.
     #[must_use]
     pub fn new(settings: Settings, patience: Duration) -> Self {
-        Self { settings, patience, client: Mutex::new(None) }
+        Self(Requests::new(settings, patience))
     }
 
     /// The pod as the API server has it now, `None` where it has none.
@@ -107,7 +92,7 @@ impl Binder {
         let get = |client| async move {
             Api::<WirePod>::namespaced(client, namespace).get_opt(name).await
         };
-        let Some(wire) = self.ask(what, get).await? else { return Ok(None) };
+        let Some(wire) = self.0.ask(what, get).await? else { return Ok(None) };
         let version = wire.metadata.resource_version.clone().unwrap_or_default();
         Ok(Pod::reduce(wire).map(|pod| Fetched { pod, version }))
     }
@@ -160,7 +145,8 @@ impl Binder {
                 .create_subresource::<_, Value>("binding", name, &params, &binding)
                 .await
         };
-        let _status = self.ask(format!("bind pod {namespace}/{name} to node {node}"), post).await?;
+        let _status =
+            self.0.ask(format!("bind pod {namespace}/{name} to node {node}"), post).await?;
         Ok(())
     }
 
@@ -171,7 +157,7 @@ impl Binder {
     pub async fn lease_holder(&self, namespace: &str, name: &str) -> Result<Option<String>, Error> {
         let get =
             |client| async move { Api::<Lease>::namespaced(client, namespace).get_opt(name).await };
-        let lease = self.ask(format!("read lease {namespace}/{name}"), get).await?;
+        let lease = self.0.ask(format!("read lease {namespace}/{name}"), get).await?;
         Ok(lease.and_then(|lease| lease.spec?.holder_identity))
     }
 
@@ -188,37 +174,7 @@ impl Binder {
             let api = Api::<WirePod>::namespaced(client, namespace);
             api.patch(name, &params, &Patch::Merge(patch)).await
         };
-        let _pod = self.ask(what, send).await?;
+        let _pod = self.0.ask(what, send).await?;
         Ok(())
-    }
-
-    /// The client of the last request that worked, or a new one with the credentials as they are
-    /// now.
-    pub(crate) async fn ask<T, F: Future<Output = Result<T, kube::Error>>>(
-        &self,
-        what: String,
-        request: impl FnOnce(Client) -> F,
-    ) -> Result<T, Error> {
-        let kept =
-            self.client.lock().ok().and_then(|kept| kept.as_ref().map(|kept| kept.0.clone()));
-        let client = match kept {
-            Some(client) => client,
-            None => self.settings.connect().await?,
-        };
-        let answer = tokio::time::timeout(self.patience, request(client.clone())).await;
-        // An answer of the API server is one, whatever it says; but with 401 the credentials have
-        // changed.
-        let works = match &answer {
-            Ok(Ok(_)) => true,
-            Ok(Err(kube::Error::Api(status))) => status.code != 401,
-            _ => false,
-        };
-        if let Ok(mut kept) = self.client.lock() {
-            *kept = works.then_some(Kept(client));
-        }
-        match answer {
-            Ok(answer) => answer.map_err(|source| Error::Write { what, source: Box::new(source) }),
-            Err(_) => Err(Error::Late { what, seconds: self.patience.as_secs() }),
-        }
     }
 }

@@ -81,6 +81,21 @@ pub enum Error {
         /// The name that was asked for.
         node: String,
     },
+    /// The API server has no such group: it is older, or the group is switched off.
+    #[error("cannot {what}: the API server does not serve resource.k8s.io/v1")]
+    NotServed {
+        /// `watch the ResourceSlices of node gpu-1`.
+        what: String,
+    },
+    /// The ResourceClaim of that uid is there no more, and so nothing was written. Another one may
+    /// have its name.
+    #[error("the ResourceClaim {claim} with uid {uid} is not there any more")]
+    NoClaim {
+        /// `default/gpu-7gi`.
+        claim: String,
+        /// The uid that was written for.
+        uid: String,
+    },
 }
 
 impl Error {
@@ -108,6 +123,14 @@ impl Error {
                 "the node's name is what `kubectl get nodes` shows, often not the host's name; {node} is none \
                  of them"
             ),
+            Self::NotServed { .. } => {
+                "Kubernetes 1.34 or newer serves resource.k8s.io/v1, unless --runtime-config of its \
+                 kube-apiserver says otherwise; what is served: kubectl api-versions"
+                    .to_owned()
+            }
+            Self::NoClaim { .. } => {
+                "nothing is to be done: what is deleted needs no status".to_owned()
+            }
             Self::Late { .. }
             | Self::NoVersion { .. }
             | Self::Silent { .. }
@@ -124,6 +147,21 @@ impl Error {
                     "{program} goes on trying; look at the API server: kubectl get --raw /readyz"
                 ),
             },
+        }
+    }
+
+    /// The answer is that there is no such path, not that there is no such object: a
+    /// Kubernetes without the group says "404 page not found" without a word of details.
+    pub(crate) fn is_not_served(&self) -> bool {
+        let (Self::Write { source, .. } | Self::Watch { source, .. }) = self else { return false };
+        match source.as_ref() {
+            kube::Error::Api(status) => {
+                let names_one = |status: &kube::core::Status| {
+                    status.details.as_ref().is_some_and(|details| !details.name.is_empty())
+                };
+                status.code == 404 && !names_one(status)
+            }
+            _ => false,
         }
     }
 

@@ -91,6 +91,25 @@ pub(crate) async fn follow<K>(
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    let told = |told| {
+        tell(told);
+        None
+    };
+    follow_at(settings, lists, what, fields, api, told).await
+}
+
+/// As [`follow`]; where `tell` names a time, that is waited until the next attempt.
+pub(crate) async fn follow_at<K>(
+    settings: &Settings,
+    lists: Lists,
+    what: &str,
+    fields: &str,
+    api: impl Fn(Client) -> Api<K>,
+    mut tell: impl FnMut(Told<K>) -> Option<Duration>,
+) -> Infallible
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
     let mut pause = Pause::default();
     loop {
         let error = match settings.connect().await {
@@ -103,14 +122,16 @@ where
                     if matches!(event, Event::Apply(_) | Event::Delete(_)) {
                         pause.worked();
                     }
-                    tell(Told::Kube(event));
+                    let _none = tell(Told::Kube(event));
                 };
                 listener.listen(told).await
             }
         };
         log::debug!(what, error = error.line().as_str(); "lost the API server");
-        tell(Told::Lost(error));
-        pause.wait().await;
+        match tell(Told::Lost(error)) {
+            Some(time) => tokio::time::sleep(time).await,
+            None => pause.wait().await,
+        }
     }
 }
 

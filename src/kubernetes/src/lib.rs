@@ -8,12 +8,14 @@
 //!  pods() ──► watch::Receiver<Arc<Pods>> ──► bound_pods(): what bound pods may still take
 //!  node() ──► watch::Receiver<Arc<Node>>     ◄── watch::Sender<Option<NodeReport>>: what is written there
 //!  events() ◄── Recorder::report(…)
+//!  resource_slices() ──► watch::Receiver<Arc<Slices>>  ◄── watch::Sender<Wanted>: the cards as devices of DRA
 //! ```
 
 mod asked;
 mod bind;
 mod bound_pod;
 mod chosen;
+mod claims;
 mod classes;
 mod cluster;
 mod error;
@@ -30,14 +32,18 @@ mod pod;
 mod pods;
 mod rbac;
 mod removal;
+mod requests;
 mod seen;
 mod settings;
+mod slice_spec;
+mod slices;
 mod time;
 mod wire;
 
 pub use asked::{SliceSize, slices_asked};
 pub use bind::{Binder, Fetched, WriteError};
 pub use bound_pod::{BoundPod, bound_pods};
+pub use claims::Claims;
 pub use classes::runtime_classes;
 pub use cluster::{Change, ClusterNode, cluster_nodes, cluster_pods};
 pub use error::Error;
@@ -54,9 +60,11 @@ pub use placed::{Placed, WRITTEN};
 pub use pod::{Container, Lifecycle, LimitError, Limits, PLACEMENT, Pod, Pods, parse_limits};
 pub use pods::{pods, wait_for_pod};
 pub use rbac::{
-    REMOVAL_OWN_RULES, REMOVAL_RULES, RULES, Rule, SCHEDULER_LABEL_RULES, SCHEDULER_LEASE_RULES,
-    SCHEDULER_RULES,
+    DRA_RULES, REMOVAL_OWN_RULES, REMOVAL_RULES, RULES, Rule, SCHEDULER_LABEL_RULES,
+    SCHEDULER_LEASE_RULES, SCHEDULER_RULES,
 };
 pub use removal::{Remains, Remover, Which};
 pub use seen::{Access, Seen, SeenError, SeenNode, seen};
 pub use settings::{Patience, Settings, Source};
+pub use slices::{Slices, Wanted, resource_slices};
+pub use time::now;

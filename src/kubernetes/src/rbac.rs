@@ -54,6 +54,48 @@ pub const RULES: [Rule; 4] = [
     },
 ];
 
+/// What a driver for Dynamic Resource Allocation needs beside [`RULES`], in the same ClusterRole.
+///
+/// From a kubelet's own kubeconfig the node authorizer gives the slices of its node and the claims
+/// of its pods, and no status of a claim.
+pub const DRA_RULES: [Rule; 5] = [
+    Rule {
+        group: "",
+        resource: "nodes",
+        verbs: &["get"],
+        names: &[],
+        why: "the uid of its node, which owns the node's ResourceSlice",
+    },
+    Rule {
+        group: "resource.k8s.io",
+        resource: "resourceslices",
+        verbs: &["list", "watch", "create", "update", "delete"],
+        names: &[],
+        why: "the one ResourceSlice with the cards of this node; the API server knows no name when something is made",
+    },
+    Rule {
+        group: "resource.k8s.io",
+        resource: "resourceclaims",
+        verbs: &["get"],
+        names: &[],
+        why: "what of a card was allocated to a claim, and to which pod; kubelet names the claim",
+    },
+    Rule {
+        group: "resource.k8s.io",
+        resource: "resourceclaims/status",
+        verbs: &["patch"],
+        names: &[],
+        why: "in status.devices of a claim: the guarantee level, or why it was refused",
+    },
+    Rule {
+        group: "resource.k8s.io",
+        resource: "resourceclaims/driver",
+        verbs: &["associated-node:patch"],
+        names: &["mpsgate.io"],
+        why: "the same from Kubernetes 1.36 on: its own entries, of claims allocated on its own node",
+    },
+];
+
 /// All of mpsgate-scheduler's in the whole cluster: the ClusterRole `mpsgate-scheduler`. It changes
 /// no pod: a pod's cards travel in its Binding.
 pub const SCHEDULER_RULES: [Rule; 4] = [

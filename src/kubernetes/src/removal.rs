@@ -13,8 +13,9 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, ObjectList, Patch, PatchParams};
 use serde_json::json;
 
-use crate::bind::{Binder, MANAGER};
+use crate::bind::MANAGER;
 use crate::node::{ANNOTATIONS, CARDS, CONDITIONS, REMOVAL, SHARED, parse_cards};
+use crate::requests::Requests;
 use crate::wire::{WireNode, WirePod};
 use crate::{Error, Settings};
 
@@ -80,13 +81,13 @@ pub enum Which {
 
 /// Asks and writes what a removal needs.
 #[derive(Debug)]
-pub struct Remover(Binder);
+pub struct Remover(Requests);
 
 impl Remover {
     /// By that API server.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        Self(Binder::new(settings, PATIENCE))
+        Self(Requests::new(settings, PATIENCE))
     }
 
     /// What of mpsgate's stands on nodes now.

@@ -14,6 +14,7 @@ pub(crate) fn ms_of(text: &str) -> Option<u64> {
 }
 
 /// RFC 3339 in whole seconds: `2026-01-31T12:00:00Z`.
-pub(crate) fn now() -> String {
+#[must_use]
+pub fn now() -> String {
     Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -11,7 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
 use mpsgate_model::{Taint, Toleration};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 /// `null` where Go writes an empty list or map.
 fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
@@ -161,6 +162,21 @@ pub(crate) struct NodeSpec {
     #[serde(deserialize_with = "nullable")]
     pub(crate) taints: Vec<Taint>,
 }
+
+/// What its spec says is compared, and not read.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct WireSlice {
+    /// Absent in a list.
+    #[serde(default)]
+    pub(crate) api_version: String,
+    #[serde(default)]
+    pub(crate) kind: String,
+    pub(crate) metadata: ObjectMeta,
+    #[serde(default)]
+    pub(crate) spec: Value,
+}
+resource!(WireSlice, ClusterResourceScope, "resource.k8s.io", "ResourceSlice", "resourceslices");
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct WireRuntimeClass {

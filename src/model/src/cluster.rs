@@ -64,7 +64,7 @@ pub struct CardReport {
     /// Memory that may be granted in all.
     #[serde(rename = "memory_mib")]
     pub memory: Mib,
-    /// Of that what local containers hold: not for pods.
+    /// Of that what local containers and claims hold: not for pods that ask by their limits.
     #[serde(rename = "local_mib")]
     pub local: Mib,
     /// Whether it takes new grants.

@@ -15,11 +15,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{GpuUuid, Grant, GrantKey, Handed, Mib};
+use crate::{GpuUuid, Grant, GrantKey, Handed, Mib, PreparedClaim};
 
+mod claims;
 mod handed;
 mod promises;
 
+pub use self::claims::{PrepareError, Unprepared};
 pub use self::promises::Promise;
 pub use mpsgate_host::cgroup::CgroupId;
 pub use mpsgate_host::process::ProcessId;
@@ -151,6 +153,12 @@ pub enum LedgerError {
 pub struct Ledger {
     entries: Vec<Entry>,
     promises: Vec<Promise>,
+    /// Claims of Kubernetes that are prepared on this node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    claims: Vec<PreparedClaim>,
+    /// Claims whose preparation was taken back, and for which pod: the newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    unprepared: Vec<Unprepared>,
 }
 
 impl Ledger {

@@ -11,6 +11,7 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod card;
+mod claim;
 mod cluster;
 pub mod door;
 mod grant;
@@ -27,6 +28,7 @@ mod request;
 mod resource;
 
 pub use card::NodeCard;
+pub use claim::{CLAIM, ClaimName, ClaimShare, DRIVER, PreparedClaim, ShareKey};
 pub use cluster::{
     By, CardReport, GpuNode, HandlerReport, Kind, Layout, Placement, RuntimeClass, Taint,
     Toleration,
@@ -43,8 +45,8 @@ pub use qualification::{Answer, QUESTIONS, Qualification, Question, Subject, Ver
 pub use quantity::Mib;
 pub use refusal::{Code, Refusal};
 pub use request::{
-    Author, CARDS_ANNOTATION, ComputeShare, GpuSelector, MEMORY_ANNOTATIONS, Priority,
-    REQUEST_ENV_PREFIX, Request, RequestError, TOKEN_ANNOTATION, is_request_annotation,
-    is_request_env, parse_request,
+    Author, CARDS_ANNOTATION, CLAIM_ENV_PREFIX, ComputeShare, GpuSelector, MEMORY_ANNOTATIONS,
+    Priority, REQUEST_ENV_PREFIX, Request, RequestError, TOKEN_ANNOTATION, is_claim_env,
+    is_request_annotation, is_request_env, parse_request,
 };
 pub use resource::{GPU_CORE, GPU_COUNT, GPU_MEMORY, Resource};

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ShareKey;
+
 /// A container of a pod, as its engine names it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodContainer {
@@ -22,8 +24,12 @@ pub struct PodContainer {
 pub struct Handed {
     /// The container.
     pub pod: PodContainer,
-    /// Name of the resource, as kubelet counts it: `aliyun.com/gpu-mem`.
+    /// Name of the resource, as kubelet counts it: `aliyun.com/gpu-mem`. [`CLAIM`](crate::CLAIM)
+    /// where it was a claim.
     pub resource: String,
+    /// The share of a claim that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareKey>,
 }
 
 impl fmt::Display for PodContainer {

@@ -1,11 +1,11 @@
-//! GPU memory in MiB, and the two ways in which a user may write it.
+//! GPU memory in MiB, the two ways in which a user may write it, and Kubernetes' own.
 
 use std::fmt;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-use crate::number::{Number, QuantityError, is_exponent, unit};
+use crate::number::{Number, QuantityError, is_exponent, parse_count, unit};
 
 /// GPU memory in MiB (2^20 bytes), the only unit that the ledger and the MPS channel know.
 #[derive(
@@ -77,6 +77,29 @@ impl Mib {
         }
         let mib = u64::try_from(bytes / BYTES_PER_MIB).ok();
         mib.filter(|n| *n <= u64::MAX >> 20).map(Self).ok_or(QuantityError::TooLarge)
+    }
+
+    /// Parses a quantity of bytes as the API server writes them, where a bare number is bytes:
+    /// `7516192768`, `7340032Ki` and `7Gi` are the same.
+    ///
+    /// # Errors
+    /// Every text that is not exactly a positive whole number of MiB, and what is more than
+    /// 2^63-1 bytes, to which Kubernetes itself counts.
+    pub fn parse_bytes(text: &str) -> Result<Self, QuantityError> {
+        if text.is_empty() {
+            return Err(QuantityError::Empty);
+        }
+        let bytes = parse_count(text).map_err(|error| match error {
+            QuantityError::NotWhole => QuantityError::FractionOfMib,
+            other => other,
+        })?;
+        if bytes == 0 {
+            return Err(QuantityError::Zero);
+        }
+        if bytes.trailing_zeros() < 20 {
+            return Err(QuantityError::FractionOfMib);
+        }
+        Ok(Self(bytes >> 20))
     }
 
     /// Parses a whole number of GiB, the form of `aliyun.com/gpu-mem`.
@@ -156,6 +179,55 @@ mod tests {
             ("٧Gi", E::NotANumber),
         ] {
             assert_eq!(Mib::parse_quantity(text), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_bytes_as_the_api_server_writes_them() {
+        for (text, mib) in [
+            ("7516192768", 7168),
+            ("7Gi", 7168),
+            ("7168Mi", 7168),
+            ("7340032Ki", 7168),
+            ("7.5Gi", 7680),
+            ("1048576", 1),
+            ("1048576k", 1000),
+            ("1048576e3", 1000),
+            ("7516192768000m", 7168),
+            ("1Ti", 1_048_576),
+            ("9223372036853727232", (1 << 43) - 1),
+        ] {
+            assert_eq!(Mib::parse_bytes(text), Ok(Mib(mib)), "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_bytes_that_are_no_whole_mib() {
+        use QuantityError as E;
+        for (text, error) in [
+            ("", E::Empty),
+            ("0", E::Zero),
+            ("-0", E::Zero),
+            ("0Gi", E::Zero),
+            ("1", E::FractionOfMib),
+            ("7", E::FractionOfMib),
+            ("7G", E::FractionOfMib),
+            ("1048577", E::FractionOfMib),
+            ("1Ki", E::FractionOfMib),
+            ("1500m", E::FractionOfMib),
+            ("0.5", E::FractionOfMib),
+            ("-1", E::Negative),
+            ("-7Gi", E::Negative),
+            ("8Ei", E::TooLarge),
+            ("9223372036854775808", E::TooLarge),
+            ("99999999999999999999999999Gi", E::TooLarge),
+            ("7GB", E::NotAQuantity),
+            ("7gi", E::NotAQuantity),
+            ("7 Gi", E::NotAQuantity),
+            ("Gi", E::NotAQuantity),
+            ("٧Gi", E::NotAQuantity),
+        ] {
+            assert_eq!(Mib::parse_bytes(text), Err(error), "{text}");
         }
     }
 

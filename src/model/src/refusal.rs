@@ -46,6 +46,8 @@ codes! {
     Restore = "E_RESTORE",
     /// The request is not confirmed by anybody whom the daemon trusts.
     Unconfirmed = "E_UNCONFIRMED",
+    /// A ResourceClaim of Kubernetes gives nothing that a container could be held to.
+    Claim = "E_CLAIM",
     /// The request comes through a rootless engine, and mpsgated is root's.
     Rootless = "E_ROOTLESS",
     /// The request comes where only the hook is installed, which cannot change a container.

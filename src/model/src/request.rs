@@ -31,6 +31,11 @@ pub const CARDS_ANNOTATION: &str = GPU_COUNT;
 /// Environment names of the same values, for engines without annotations (Docker before 24).
 pub const REQUEST_ENV_PREFIX: &str = "MPSGATE_GPU_";
 
+/// The variables with a claim's token, one for each share: `MPSGATE_GRANT_<claim>.<request>`. CDI has
+/// no edit that makes an annotation, and its variables replace a pod's own of the same name
+/// (container-device-interface, `pkg/cdi/container-edits.go`).
+pub const CLAIM_ENV_PREFIX: &str = "MPSGATE_GRANT_";
+
 const KNOWN: [&str; 8] =
     [MEMORY, MEMORY_ACK, GPU, COMPUTE, PRIORITY, UID, TOKEN_ANNOTATION, CARDS_ANNOTATION];
 
@@ -108,6 +113,12 @@ pub fn is_request_annotation(name: &str) -> bool {
 #[must_use]
 pub fn is_request_env(name: &str) -> bool {
     name.starts_with(REQUEST_ENV_PREFIX) || name == "MPSGATE_GPU"
+}
+
+/// Whether an environment variable of this name holds a claim's token.
+#[must_use]
+pub fn is_claim_env(name: &str) -> bool {
+    name.starts_with(CLAIM_ENV_PREFIX)
 }
 
 #[derive(Default)]

@@ -28,4 +28,6 @@ pub use effect::{Effect, Why};
 pub use limits::{MpsLimits, ServerLimit};
 pub use machine::Machine;
 pub use state::sharing;
-pub use state::{AtDoor, Confirmed, Driver, Kills, NOT_YET, Node, Reserved, Resizing};
+pub use state::{
+    AtDoor, Confirmed, Driver, Kills, NOT_YET, Node, Reserved, Resizing, not_prepared,
+};

@@ -15,7 +15,9 @@
 //! What gives memory back counts at once: should the daemon restart before it is written, it finds
 //! the entry's process gone and releases it again.
 
+mod asker;
 mod cgroups;
+mod claims;
 mod grants;
 mod held;
 mod limits;
@@ -35,6 +37,7 @@ use mpsgate_model::ledger::Ledger;
 use mpsgate_model::{Code, GpuUuid, GrantKey, Refusal};
 use mpsgate_policy::Condition;
 
+pub use self::claims::not_prepared;
 pub use self::grants::Reserved;
 pub use self::limits::AtDoor;
 pub use self::resize::Resizing;

@@ -16,7 +16,9 @@ use crate::found::{Few, Note, NoteAction, Signal, one_of_each};
 use crate::input::{Action, Input};
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::reach::{is_card, is_privileged, nodes_away};
-use crate::{Caller, ipc, mounts, notes, pids, reach, refusal, schedule, signals, toolkit, users};
+use crate::{
+    Caller, claims, ipc, mounts, notes, pids, reach, refusal, schedule, signals, toolkit, users,
+};
 
 /// Decides about one container.
 #[must_use]
@@ -75,13 +77,15 @@ fn request(
     }
     // Kubelet gives every container that has devices of ours a token. A pod's annotations reach its
     // other containers as well, and whatever else is in them is its author's wish.
-    let has_token = view.annotation(TOKEN_ANNOTATION).is_some();
+    let claim = claims::token(view)?;
+    let has_token = view.annotation(TOKEN_ANNOTATION).is_some() || claim.is_some();
     if node.device_plugin && caller.is_kubernetes() && !has_token {
         return Ok(None);
     }
     let env = view.env().filter(|_| from_env);
     let author = if caller.is_kubernetes() { Author::Pod } else { Author::Operator };
-    parse_request(author, view.annotations(), env).map_err(|error| match error {
+    let claim = claim.map(|token| (TOKEN_ANNOTATION, token));
+    parse_request(author, view.annotations().chain(claim), env).map_err(|error| match error {
         // How they would be spread matters to nobody where there is one.
         RequestError::Indivisible { cards, .. } | RequestError::NamedCard { cards, .. }
             if node.schedule == Schedule::Mps =>
@@ -142,6 +146,7 @@ fn with_request(
     Verdict::Reserve(Box::new(Wanted {
         own_limit: own_limit(view),
         own_share: own_share(view),
+        claim_variables: claims::variables(view),
         request,
         uid,
         edits,

@@ -32,6 +32,8 @@ pub struct Wanted {
     pub own_limit: Option<Mib>,
     /// The container's own, lower share of the SMs.
     pub own_share: Option<ComputeShare>,
+    /// Names of the variables with a claim's token, which no process of it is to have.
+    pub claim_variables: Vec<String>,
     /// What takes every other way to a GPU away.
     pub edits: Vec<Edit>,
 }

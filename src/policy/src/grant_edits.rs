@@ -146,7 +146,8 @@ pub fn grant_env(
     // Under MPS these are set, which drops what was there.
     let without_mps = ["CUDA_MPS_PIPE_DIRECTORY", MPS_LIMIT];
     let also = without_mps.iter().filter(|_| !grant.uses_mps());
-    (drop.iter().chain(also).map(|name| (*name).to_owned()).collect(), set)
+    let fixed = drop.iter().chain(also).map(|name| (*name).to_owned());
+    (fixed.chain(wanted.claim_variables.iter().cloned()).collect(), set)
 }
 
 /// The variable by which a CUDA process is held to its memory (NVIDIA MPS documentation).

@@ -14,6 +14,7 @@
 #![deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod caller;
+mod claims;
 mod decide;
 mod decision;
 mod exempt;

@@ -13,7 +13,7 @@ use std::io::Read;
 
 use mpsgate_config::{Policy, Unallocated};
 use mpsgate_model::printable::chain;
-use mpsgate_model::{Code, Refusal, is_request_annotation, is_request_env};
+use mpsgate_model::{Code, Refusal, is_claim_env, is_request_annotation, is_request_env};
 use mpsgate_oci::spec::{self, Document, Mount, Seen, SpecError};
 
 use crate::{Decision, Held, MountFact, MountKind, Node, Note, NoteAction, ToolkitNames, Verdict};
@@ -41,6 +41,7 @@ pub struct Glimpse {
     found: Option<String>,
     asks_by_annotation: bool,
     asks_by_env: bool,
+    asks_by_claim: bool,
     binds: Vec<(String, String)>,
     size_of_binds: usize,
     denies_all: bool,
@@ -64,7 +65,10 @@ impl Glimpse {
         }
         match seen {
             Seen::Annotation(name) => self.asks_by_annotation |= is_request_annotation(name),
-            Seen::Variable(name) => self.asks_by_env |= is_request_env(name),
+            Seen::Variable(name) => {
+                self.asks_by_env |= is_request_env(name);
+                self.asks_by_claim |= is_claim_env(name);
+            }
             Seen::Rule(rule) => self.denies_all |= rule.denies_all(),
             Seen::OtherRules => self.has_other_rules = true,
             Seen::Mount(mount) if mount.is_bind => self.bind(mount.source, mount.destination),
@@ -187,7 +191,8 @@ impl Unclean {
     /// Whether it asks for GPU memory.
     #[must_use]
     pub fn asks(&self, from_env: bool) -> bool {
-        self.glimpse.asks_by_annotation || (from_env && self.glimpse.asks_by_env)
+        let Glimpse { asks_by_annotation, asks_by_env, asks_by_claim, .. } = self.glimpse;
+        asks_by_annotation || asks_by_claim || (from_env && asks_by_env)
     }
 
     /// Refuses one that asks: of an engine that is not root's nothing else is refused.

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use mpsgate_model::{Code, is_request_annotation, is_request_env, printable};
+use mpsgate_model::{Code, is_claim_env, is_request_annotation, is_request_env, printable};
 use mpsgate_oci::spec::{Edit, Seen, View};
 
 use crate::found::{Signal, Signals};
@@ -34,6 +34,7 @@ pub fn may_matter(seen: &Seen<'_>) -> bool {
             toolkit::may_read_variable(name)
                 || name.starts_with("CUDA_MPS_")
                 || is_request_env(name)
+                || is_claim_env(name)
         }
         Seen::Device(d) => {
             d.is_character()

@@ -69,6 +69,7 @@ fn wanted(own_limit: Option<u64>, own_share: Option<u8>) -> Wanted {
         uid: 0,
         own_limit: own_limit.map(Mib),
         own_share: own_share.map(ComputeShare),
+        claim_variables: Vec::new(),
         edits: Vec::new(),
     }
 }
@@ -215,6 +216,14 @@ fn without_mps_nothing_belongs_where_the_channel_would() {
     let binds =
         |edit: &mpsgate_oci::spec::Edit| matches!(edit, mpsgate_oci::spec::Edit::Bind { .. });
     assert!(!edits.unwrap().iter().any(binds));
+}
+
+#[test]
+fn no_process_of_a_container_has_its_claims_token() {
+    let name = "MPSGATE_GRANT_web.gpu".to_owned();
+    let wanted = Wanted { claim_variables: vec![name.clone()], ..wanted(None, None) };
+    let (drop, _) = mpsgate_policy::grant_env(&wanted, &shared(), &Injector::Devices);
+    assert!(drop.contains(&name), "{drop:?}");
 }
 
 #[test]

@@ -62,6 +62,9 @@ pub enum StoreError {
     /// The token was a container's whose pod is gone.
     #[error("it was first brought by a container whose pod is gone, and is nobody else's")]
     Spent,
+    /// The token stands for a claim that is reserved for another pod.
+    #[error("it stands for a claim that is another pod's")]
+    OtherPod,
     /// The token was not used while its key's record was open.
     #[error("it was first brought after the record of its key {key} was closed")]
     Closed {
@@ -106,6 +109,9 @@ impl StoreError {
                  them is damaged, and where hundreds of thousands of containers were started since"
                     .to_owned()
             }
+            Self::OtherPod => "give each pod a claim of its own, by a ResourceClaimTemplate, and remove \
+                               MPSGATE_GRANT_ variables from its containers' env"
+                .to_owned(),
             Self::Token(TokenError::Form | TokenError::Mac) | Self::Bound { .. } | Self::Spent => {
                 "remove mpsgate.io/grant from the pod's annotations: only the device plugin writes it, for a \
                  container that asks for GPU memory in resources.limits"

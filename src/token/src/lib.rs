@@ -32,5 +32,5 @@ pub use error::StoreError;
 pub use id::{Id, KeyId, TokenId};
 pub use keys::{Key, Keys, KeysError};
 pub use store::{News, ROTATE_AFTER_MS, ROTATE_FROM, Store, UNUSED_AFTER_MS};
-pub use text::{Claims, TokenError};
+pub use text::{Claims, Share, TokenError};
 pub use uses::{Bearer, Owner, Uses};

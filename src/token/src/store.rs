@@ -26,7 +26,7 @@ use self::files::{
     write_keys,
 };
 use crate::text::{read, write};
-use crate::{Bearer, Claims, KeyId, Keys, Owner, StoreError, TokenError, TokenId, Uses};
+use crate::{Bearer, Claims, KeyId, Keys, Owner, Share, StoreError, TokenError, TokenId, Uses};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// Age at which a key stops signing: 30 days.
@@ -140,9 +140,26 @@ impl Store {
         resource: Option<String>,
         card: Option<String>,
     ) -> Result<String, StoreError> {
+        self.write(|id| Claims { id, memory_mib, resource, card, share: None })
+    }
+
+    /// A token for what a share of a claim gives: `memory_mib` of `card`.
+    ///
+    /// # Errors
+    /// Where there are no random bytes.
+    pub fn sign_share(
+        &self,
+        memory_mib: u64,
+        card: String,
+        share: Share,
+    ) -> Result<String, StoreError> {
+        let (card, share) = (Some(card), Some(share));
+        self.write(|id| Claims { id, memory_mib, resource: None, card, share })
+    }
+
+    fn write(&self, claims: impl FnOnce(TokenId) -> Claims) -> Result<String, StoreError> {
         let id = TokenId::from_bytes(random(&self.directory)?);
-        write(self.keys.newest(), &Claims { id, memory_mib, resource, card })
-            .ok_or(StoreError::Token(TokenError::Claims))
+        write(self.keys.newest(), &claims(id)).ok_or(StoreError::Token(TokenError::Claims))
     }
 
     /// What a token says, where `bearer` may bring it: then it is, or has become, his alone, and
@@ -153,6 +170,11 @@ impl Store {
     /// recorded.
     pub fn confirm(&mut self, token: &str, bearer: &Bearer) -> Result<Claims, StoreError> {
         let (key, claims) = read(&self.keys, token)?;
+        if let Some(share) = &claims.share {
+            // The ledger says which container has it; a next one of the pod may follow.
+            let is_its = share.pod == bearer.pod;
+            return is_its.then_some(claims).ok_or(StoreError::OtherPod);
+        }
         self.sync()?;
         let uses = self.uses.entry(key).or_default();
         match uses.owner(claims.id) {

@@ -29,6 +29,21 @@ pub struct Claims {
     /// capacity. Absent where they are of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
+    /// The share of a claim that it stands for: then it is that pod's, and bound to no container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
+}
+
+/// Of which claim a token is, and for which pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    /// The claim's uid.
+    pub claim: String,
+    /// The request's name in it.
+    pub request: String,
+    /// The uid of the pod that the claim is reserved for.
+    pub pod: String,
 }
 
 /// Why a text is no token of this node.
@@ -103,7 +118,7 @@ mod tests {
 
     fn claims() -> Claims {
         let id = TokenId::from_bytes([0xab; 16]);
-        Claims { id, memory_mib: 7168, resource: None, card: None }
+        Claims { id, memory_mib: 7168, resource: None, card: None, share: None }
     }
 
     /// Made with python3's hmac and base64, not with this crate.

@@ -16,6 +16,7 @@ mod argv;
 mod cdi;
 mod configure;
 mod device;
+mod dra;
 mod kubernetes;
 mod ledger;
 mod mps;
@@ -39,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     ("chosen_cards", kubernetes::chosen_cards),
     ("config_json", spec::config_json),
     ("device_ids", device::device_ids),
+    ("dra_claim", dra::dra_claim),
     ("engine_settings", configure::engine_settings),
     ("exec_record", state::exec_record),
     ("extender", kubernetes::extender),

@@ -73,6 +73,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("enabled", own::enabled),
     ("tokens", own::tokens),
     ("device-plugin", own::device_plugin),
+    ("claims", own::claims),
     ("api-server", own::api_server),
     ("snapshot", own::snapshot),
     ("runtime-link", own::runtime_link),

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use mpsgate_api::{
-    ApiServerStatus, CardStatus, DescriptorStatus, FILES_FORMAT, GateStatus, MpsStatus,
-    NodeSnapshot, ResourceStatus, Status,
+    ApiServerStatus, CardStatus, ClaimsStatus, DescriptorStatus, FILES_FORMAT, GateStatus,
+    MpsStatus, NodeSnapshot, ResourceStatus, Status,
 };
 use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::{Card, ComputeMode, MigState};
@@ -91,6 +91,7 @@ fn status() -> Status {
         metrics_listen: Some("127.0.0.1:19400".to_owned()),
         metrics_error: None,
         device_plugin: Vec::new(),
+        claims: None,
         api_server: None,
         schedule: "mps".to_owned(),
         channel: "auto".to_owned(),
@@ -130,6 +131,16 @@ fn unread() -> ResourceStatus {
         allocations: 0,
         problem: Some("kubelet's request was refused as malformed HTTP/2".to_owned()),
         hint: Some("upgrade kubelet to 1.27 or newer".to_owned()),
+    }
+}
+
+/// As with a kubelet whose feature gate is off.
+fn unclaimed() -> ClaimsStatus {
+    ClaimsStatus {
+        registered_ms: None,
+        prepared: 0,
+        problem: Some("kubelet does not ask who serves claims".to_owned()),
+        hint: Some("journalctl -u kubelet -n 50".to_owned()),
     }
 }
 
@@ -321,6 +332,7 @@ const BROKEN: &[Broken] = &[
     ("metrics", |f| f.daemon.as_mut().unwrap().metrics_error = Some("Address already in use".into()), WARN, "not served at 127.0.0.1:19400: Address already in use", "ss -ltnp 'sport = :19400'"),
     ("device-plugin", |f| f.daemon.as_mut().unwrap().device_plugin = vec![unread()], WARN, "malformed HTTP/2", "upgrade kubelet to 1.27"),
     ("device-plugin", |f| f.daemon.as_mut().unwrap().kubelet = true, WARN, "nothing is served to it", "journalctl"),
+    ("claims", |f| f.daemon.as_mut().unwrap().claims = Some(unclaimed()), WARN, "kubelet does not ask", "journalctl -u kubelet"),
     ("api-server", |f| f.daemon.as_mut().unwrap().api_server = Some(followed(Some("connection refused"), 0)), WARN, "connection refused", "look there"),
     ("api-server", |f| f.daemon.as_mut().unwrap().api_server = Some(followed(None, 3)), WARN, "2 pods are known; 3 events were not written", "journalctl"),
     ("socket-paths", |f| f.sockets.push(format!("/{}", "x".repeat(107)).into()), FAIL, "has 108 bytes, a socket's path at most 107", "shorter"),

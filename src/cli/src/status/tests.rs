@@ -94,6 +94,7 @@ fn status(cards: Vec<CardStatus>) -> Status {
         metrics_listen: Some("127.0.0.1:19400".to_owned()),
         metrics_error: None,
         device_plugin: Vec::new(),
+        claims: None,
         api_server: None,
         schedule: "mps".to_owned(),
         channel: "auto".to_owned(),

@@ -16,6 +16,8 @@ pub struct Kubernetes {
     pub slices_gib: Vec<u32>,
     /// As whom a container with a slice must run.
     pub slices_uid: SlicesUid,
+    /// Whether claims of Dynamic Resource Allocation are served; `auto` is off.
+    pub dra: Switch,
     /// How the API server is reached.
     pub kubeconfig: Kubeconfig,
     /// The node's name in the cluster.
@@ -61,6 +63,7 @@ impl Default for Kubernetes {
             memory_units_mib: Vec::new(),
             slices_gib: Vec::new(),
             slices_uid: SlicesUid::Any,
+            dra: Switch::Auto,
             kubeconfig: Kubeconfig::Auto,
             node_name: NodeName::Auto,
         }

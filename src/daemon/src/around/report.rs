@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mpsgate_kubernetes::{ConditionReport, NodeReport, Pods};
 use mpsgate_model::printable::plain;
-use mpsgate_model::{CardReport, Guarantee, Mib};
+use mpsgate_model::{CLAIM, CardReport, Guarantee, Handed, Mib};
 use mpsgate_node::Node;
 use mpsgate_node::card::Card;
 use mpsgate_policy::GuaranteeLevel;
@@ -99,7 +99,7 @@ fn in_words(level: Option<(Guarantee, bool)>) -> String {
 
 /// Why no pod is to be sent to a card. Kubelet's devices of it may be well all the same: those that
 /// come wait.
-fn why_no_pod(node: &Node, card: &Card) -> Option<String> {
+pub(crate) fn why_no_pod(node: &Node, card: &Card) -> Option<String> {
     let asked = &card.qualified;
     let asking = asked.asking.as_ref().map(|asking| &asking.trouble);
     node.trouble(card)
@@ -116,11 +116,18 @@ fn not(reason: &str, message: String) -> ConditionReport {
 
 fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
     let on_card = || node.ledger().on_card(&card.uuid);
-    let local = on_card().filter(|entry| entry.handed.is_none()).map(|entry| entry.grant.memory.0);
+    // Of claims no pod's limits speak, so that a scheduler that counts limits has to leave them out.
+    let is_claimed = |handed: &Handed| handed.resource == CLAIM;
+    let others = on_card().filter(|entry| entry.handed.as_ref().is_none_or(is_claimed));
+    let local = others.map(|entry| entry.grant.memory.0);
+    let claimed = node.ledger().claimed(&card.uuid).0;
     let mut held = BTreeMap::<String, Mib>::new();
     for (memory, handed) in
         on_card().filter_map(|entry| Some((entry.grant.memory.0, entry.handed.as_ref()?)))
     {
+        if is_claimed(handed) {
+            continue;
+        }
         // A static pod's containers carry another uid than its mirror at the API server.
         let uid = pods.get(&handed.pod.uid).map_or(&handed.pod.uid, |pod| &pod.uid);
         let sum = held.entry(uid.clone()).or_default();
@@ -134,7 +141,7 @@ fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
         index: card.index,
         name: card.name.clone(),
         memory: card.memory,
-        local: Mib(local.fold(0, u64::saturating_add)),
+        local: Mib(local.fold(claimed, u64::saturating_add)),
         healthy: node.driver.trouble.is_none() && why_no_pod(node, card).is_none(),
         // A card without grants takes any.
         uid: serves.filter(|_| one_uid),

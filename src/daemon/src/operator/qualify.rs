@@ -106,7 +106,7 @@ async fn close(daemon: &Daemon, card: &GpuUuid) -> Option<Refusal> {
         let hint = "mpsgate status shows how it stands with the API server; ask again then";
         return Some(Refusal::new(Code::GpuNotReady, why, hint));
     }
-    let promised = daemon.node().ledger().promised(card);
+    let promised = daemon.node().ledger().held_back(card);
     (promised.0 > 0).then(|| {
         let why = format!("{promised} of GPU {card} were promised to pods meanwhile");
         Refusal::new(Code::GpuInUse, why, "ask again when it is free; mpsgate status")

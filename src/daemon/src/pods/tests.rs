@@ -58,7 +58,7 @@ fn confirmed(uid: &str, container: &str, gib: u64) -> Confirmed {
         pod: format!("name-of-{uid}"),
         container: container.to_owned(),
     };
-    let handed = Handed { pod, resource: "aliyun.com/gpu-mem".to_owned() };
+    let handed = Handed { pod, resource: "aliyun.com/gpu-mem".to_owned(), share: None };
     Confirmed {
         memory: Mib(gib * 1024),
         cards: std::num::NonZeroU32::MIN,

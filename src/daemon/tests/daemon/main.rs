@@ -12,6 +12,7 @@
 
 mod binary;
 mod cards;
+mod claims;
 mod gate;
 mod grants;
 mod harness;

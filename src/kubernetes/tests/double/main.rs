@@ -1,6 +1,7 @@
 //! What a real API server cannot be made to do: garbage, 410 Gone, 429, silence, a connection cut
 //! in the middle.
 
+mod resources;
 mod silence;
 
 use std::collections::BTreeMap;

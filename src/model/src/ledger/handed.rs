@@ -2,7 +2,7 @@
 //! out again.
 
 use super::{Entry, Ledger};
-use crate::{GpuUuid, GrantKey, Handed, Mib};
+use crate::{CLAIM, GpuUuid, GrantKey, Handed, Mib};
 
 impl Ledger {
     /// Notes that kubelet handed an entry's memory out. `false` where the key has no entry.
@@ -24,7 +24,9 @@ impl Ledger {
         let others = self
             .on_card(card)
             .filter(|e| e.handed.as_ref().is_none_or(|handed| handed.resource != resource));
-        let promised = self.promised_as_others(card, resource).0;
+        // Of claims kube-scheduler has counted what no container holds yet.
+        let claimed = if resource == CLAIM { Mib(0) } else { self.claimed(card) };
+        let promised = self.promised_as_others(card, resource).0.saturating_add(claimed.0);
         Mib(others.fold(promised, |sum, e| sum.saturating_add(e.grant.memory.0)))
     }
 }
@@ -43,6 +45,7 @@ mod tests {
         Handed {
             pod: PodContainer { uid, namespace, pod, container },
             resource: resource.to_owned(),
+            share: None,
         }
     }
 

@@ -117,7 +117,10 @@ mod tests {
             pod: "web".to_owned(),
             container: "a".to_owned(),
         };
-        ledger.set_handed(&grant(2, 1, 0, 0).key, Handed { pod, resource: "mem".to_owned() });
+        ledger.set_handed(
+            &grant(2, 1, 0, 0).key,
+            Handed { pod, resource: "mem".to_owned(), share: None },
+        );
         assert_eq!(ledger.promised(&card(0)), Mib(30), "that of its container is kept");
         assert_eq!(ledger.granted(&card(0)), Mib(70));
     }

@@ -4,6 +4,7 @@ use mpsgate_api::{Activate, Reserve};
 use mpsgate_model::ledger::{Capacity, CgroupId, Entry, LedgerError, ProcessId, State};
 use mpsgate_model::{Code, GpuUuid, Grant, GrantKey, Refusal};
 
+use super::asker::Asker;
 use super::cgroups::{Overlap, overlap};
 use super::status::BROKEN;
 use super::trust::Confirmed;
@@ -41,13 +42,17 @@ impl Node {
         if let Some(refusal) = self.waiting_refusal() {
             return Err(refusal);
         }
+        let asker = Asker::of(confirmed.map(|confirmed| &confirmed.handed));
+        if let Some(key) = asker.share() {
+            self.may_take(key)?;
+        }
         let layout = self.layout(call, confirmed, memory)?;
         let cards = self.place(call, confirmed, layout)?;
         let needs_server =
             self.under_mps() && !cards.iter().all(|card| card.has_server_for(call.uid));
         let capacities: Vec<Capacity> =
-            cards.iter().map(|card| self.capacity(card, confirmed.is_some())).collect();
-        let grant = self.grant(call, &cards, layout, machine);
+            cards.iter().map(|card| self.capacity(card, asker)).collect();
+        let grant = self.grant(call, confirmed, &cards, layout, machine);
         let reserved = self.ledger.reserve(grant.clone(), holder, &capacities, now_ms);
         reserved.map_err(|error| ledger_refusal(&error))?;
         if let Some(confirmed) = confirmed {
@@ -284,7 +289,7 @@ pub(super) fn no_reservation(why: &str) -> Refusal {
     )
 }
 
-fn ledger_refusal(error: &LedgerError) -> Refusal {
+pub(super) fn ledger_refusal(error: &LedgerError) -> Refusal {
     let code = match error {
         LedgerError::NoMemory { .. } | LedgerError::NoClient { .. } => Code::NoCapacity,
         _ => Code::Ledger,

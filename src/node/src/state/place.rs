@@ -6,10 +6,12 @@ use mpsgate_api::{Activate, Reserve};
 use mpsgate_config::Schedule;
 use mpsgate_model::ledger::{Capacity, Promise};
 use mpsgate_model::{
-    Code, ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib, Refusal,
+    Code, ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib, Priority,
+    Refusal,
 };
 use mpsgate_policy::{Candidate, Holder, Need, choose, choose_several, compute_share, schedule};
 
+use super::asker::Asker;
 use super::grants::no_reservation;
 use super::trust::Confirmed;
 use super::{Node, nvml_refusal};
@@ -65,6 +67,10 @@ impl Node {
         let kept = match confirmed {
             // The scheduler knows the uid of its limits' pod alone. Another one, which only an
             // annotation names, stays on the card that was counted, or nowhere.
+            // A claim is of one card, whoever counts it.
+            Some(Confirmed { hints, handed, .. }) if handed.share.is_some() => {
+                hints.first().cloned().map(GpuSelector::Uuid)
+            }
             Some(Confirmed { placed: true, hints, .. }) if call.request.uid.is_some() => {
                 hints.first().filter(|_| layout.cards.get() == 1).cloned().map(GpuSelector::Uuid)
             }
@@ -73,13 +79,16 @@ impl Node {
         let gpu = kept.as_ref().or(call.request.gpu.as_ref());
         let spread = self.spread;
         let need = Need { memory: layout.each, uid: call.uid, gpu, hints, spread };
-        let pod = confirmed.map(|confirmed| confirmed.handed.pod.uid.as_str());
+        let asker = Asker::of(confirmed.map(|confirmed| &confirmed.handed));
         let container = Some(call.key.container_id.as_str());
-        let mut candidates = self.candidates(pod, container);
+        let mut candidates = self.candidates(asker, container);
         let mut chosen = choose_several(&candidates, &need, layout.cards);
-        if chosen.is_err() && pod.is_some() {
-            // Other pods' promises only make another card the better one.
-            candidates.iter_mut().for_each(|card| card.promised = Mib(0));
+        if chosen.is_err() && confirmed.is_some() {
+            // Other pods' promises only make another card the better one; what claims hold back is
+            // theirs.
+            candidates.iter_mut().for_each(|card| {
+                card.promised = self.ledger.claimed_beside(card.uuid, asker.share());
+            });
             chosen = choose_several(&candidates, &need, layout.cards);
         }
         Ok(chosen?.into_iter().filter_map(|position| self.cards.get(position)).collect())
@@ -88,6 +97,7 @@ impl Node {
     pub(super) fn grant(
         &self,
         call: &Reserve,
+        confirmed: Option<&Confirmed>,
         cards: &[&Card],
         layout: Layout,
         machine: &dyn Machine,
@@ -108,6 +118,10 @@ impl Node {
             index: card.index,
             minor: card.minor,
         };
+        // The claim's author may lower it, and so may the pod's.
+        let share = Asker::of(confirmed.map(|confirmed| &confirmed.handed)).share();
+        let share = share.and_then(|key| self.ledger.share(key)).map(|(_, share)| share);
+        let low = share.map(|share| share.priority).filter(|its| *its == Priority::Low);
         let client_dir =
             cards.first().filter(|_| self.under_mps()).map(|card| card.ends.of(&call.key));
         Grant {
@@ -116,20 +130,25 @@ impl Node {
             memory: layout.each,
             uid: call.uid,
             compute: layout.compute,
-            priority: call.request.priority,
+            priority: low.unwrap_or(call.request.priority),
             client_dir: client_dir.unwrap_or_default(),
             devices: nodes,
             guarantee: if self.under_mps() { Guarantee::Mps } else { Guarantee::None },
         }
     }
 
-    /// What the ledger may give of a card. To a pod also what other pods were promised: kubelet has
-    /// counted them, and knows first which of them have ended.
-    pub(super) fn capacity(&self, card: &Card, pod: bool) -> Capacity {
-        let promised = if pod { Mib(0) } else { self.ledger.promised(&card.uuid) };
-        let memory = card.memory.saturating_sub(promised);
+    /// What the ledger may give of a card, without what claims hold back. To a pod also what other
+    /// pods were promised: kubelet has counted them, and knows first which of them have ended.
+    pub(super) fn capacity(&self, card: &Card, asker: Asker<'_>) -> Capacity {
+        let promised = match asker {
+            Asker::Local => self.ledger.promised(&card.uuid),
+            Asker::Pod { .. } => Mib(0),
+        };
+        let claimed = self.ledger.claimed_beside(&card.uuid, asker.share());
+        let memory = card.memory.saturating_sub(promised).saturating_sub(claimed);
+        let clients = self.ledger.claimed_clients(&card.uuid, asker.share());
         let max_clients = if self.under_mps() { card.max_clients } else { u32::MAX };
-        Capacity { memory, max_clients }
+        Capacity { memory, max_clients: max_clients.saturating_sub(clients) }
     }
 
     /// The capacities of the cards that an expired reservation named, if everything is as it was.
@@ -157,7 +176,7 @@ impl Node {
                 "its grant is from before the node's schedule was switched",
             ));
         }
-        let candidates = self.candidates(None, None);
+        let candidates = self.candidates(Asker::Local, None);
         let fits = |granted: &GrantedCard| {
             let gpu = GpuSelector::Uuid(granted.uuid.clone());
             let (memory, uid) = (grant.memory, grant.uid);
@@ -171,22 +190,26 @@ impl Node {
                     && (!grant.uses_mps() || card.ends.of(&grant.key) == grant.client_dir)
             };
             let card = self.cards.get(position).filter(as_it_was);
-            card.map(|card| self.capacity(card, false)).ok_or_else(|| {
+            card.map(|card| self.capacity(card, Asker::Local)).ok_or_else(|| {
                 no_reservation("its grant is from before the card was prepared anew")
             })
         };
         grant.cards.iter().map(fits).collect()
     }
 
-    fn candidates(&self, pod: Option<&str>, container: Option<&str>) -> Vec<Candidate<'_>> {
-        self.cards.iter().map(|card| self.candidate(card, pod, container)).collect()
+    pub(super) fn candidates(
+        &self,
+        asker: Asker<'_>,
+        container: Option<&str>,
+    ) -> Vec<Candidate<'_>> {
+        self.cards.iter().map(|card| self.candidate(card, asker, container)).collect()
     }
 
-    /// `pod` is the uid of the pod for which it is looked at, `container` the id of a new one.
+    /// `container` is the id of a new one.
     fn candidate<'a>(
         &'a self,
         card: &'a Card,
-        pod: Option<&str>,
+        asker: Asker<'_>,
         container: Option<&str>,
     ) -> Candidate<'a> {
         let holders = self.ledger.on_card(&card.uuid).map(|entry| Holder {
@@ -200,12 +223,16 @@ impl Node {
             managed: card.managed.is_some(),
             condition: self.condition_for(card, container),
             memory: card.memory,
-            promised: match pod {
-                None => self.ledger.promised(&card.uuid),
-                Some(pod) => self.ledger.promised_beside(&card.uuid, pod),
+            promised: {
+                let promised = match asker {
+                    Asker::Local => self.ledger.promised(&card.uuid),
+                    Asker::Pod { uid, .. } => self.ledger.promised_beside(&card.uuid, uid),
+                };
+                let claimed = self.ledger.claimed_beside(&card.uuid, asker.share());
+                Mib(promised.0.saturating_add(claimed.0))
             },
             holders: holders.collect(),
-            max_clients: self.capacity(card, false).max_clients,
+            max_clients: self.capacity(card, asker).max_clients,
             // Without a server none is in anybody's way.
             multiuser: card.serves_any_uid() || !self.under_mps(),
         }

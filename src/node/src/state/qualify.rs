@@ -125,7 +125,7 @@ impl Node {
             ));
         }
         let (grants, promised) =
-            (self.ledger.on_card(&card.uuid).count(), self.ledger.promised(&card.uuid));
+            (self.ledger.on_card(&card.uuid).count(), self.ledger.held_back(&card.uuid));
         if grants > 0 || promised.0 > 0 {
             let what = match grants {
                 0 => format!("{promised} of it are promised to pods"),
@@ -157,7 +157,7 @@ impl Node {
     /// Whether nobody has asked a card of which nobody has memory, and somebody can.
     pub fn is_unasked(&self, card: &Card) -> bool {
         let of_nobody = self.ledger.on_card(&card.uuid).next().is_none()
-            && self.ledger.promised(&card.uuid).0 == 0;
+            && self.ledger.held_back(&card.uuid).0 == 0;
         let can_be_asked = self.under_mps() && !self.driver.simulated;
         card.managed.is_some() && card.qualified.found.is_none() && of_nobody && can_be_asked
     }

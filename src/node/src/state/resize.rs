@@ -4,6 +4,7 @@ use mpsgate_model::ledger::{Capacity, Entry, State};
 use mpsgate_model::{Code, GrantKey, Mib, Refusal};
 use mpsgate_policy::{Resize, Resized, resize, resized};
 
+use super::asker::Asker;
 use super::{Node, nvml_refusal};
 use crate::card::Card;
 use crate::{Effect, Machine};
@@ -107,7 +108,8 @@ impl Node {
     }
 
     fn capacities(&self, entry: &Entry) -> Vec<Capacity> {
-        let of = |uuid| self.card(uuid).map(|card| self.capacity(card, entry.handed.is_some()));
+        let asker = Asker::of(entry.handed.as_ref());
+        let of = |uuid| self.card(uuid).map(|card| self.capacity(card, asker));
         entry.grant.cards.iter().map(|card| of(&card.uuid).unwrap_or_default()).collect()
     }
 

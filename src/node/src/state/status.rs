@@ -36,6 +36,7 @@ impl Node {
             metrics_error: None,
             api_server: None,
             device_plugin: Vec::new(),
+            claims: None,
             schedule: self.schedule.now().to_string(),
             channel: String::new(),
             overrides: Vec::new(),
@@ -45,7 +46,7 @@ impl Node {
     }
 
     fn card_status(&self, card: &Card) -> CardStatus {
-        let promised = self.ledger().promised(&card.uuid);
+        let promised = self.ledger().held_back(&card.uuid);
         let granted = self.ledger().granted(&card.uuid);
         let free = card.memory.saturating_sub(granted).saturating_sub(promised);
         let managed = card.managed.is_some();

@@ -173,6 +173,12 @@ pub(crate) fn env(entries: &[&str]) -> Value {
 }
 
 /// A spec with a request of 7 GiB, and whatever else.
+/// A container with the tokens of these claims' requests.
+fn claims(names: &[&str]) -> Value {
+    let of = |name: &&str| format!("MPSGATE_GRANT_{name}=token-of-{name}");
+    json!({"process": {"env": names.iter().map(of).collect::<Vec<_>>()}})
+}
+
 pub(crate) fn asking(mut spec: Value) -> Value {
     spec["annotations"]["aliyun.com/gpu-mem"] = json!("7");
     spec
@@ -603,6 +609,33 @@ pub(crate) fn cases() -> Vec<Case> {
             .by(Caller::Containerd)
             .with_plugin(),
         case("an operator's annotation beside the device plugin", asking(json!({}))).with_plugin(),
+        // claims
+        case("a claim's token beside the device plugin", claims(&["web.gpu"]))
+            .by(Caller::Containerd)
+            .with_plugin(),
+        case("a claim's token twice under one name", claims(&["web.gpu", "web.gpu"]))
+            .by(Caller::Containerd),
+        case("two claims in one container", claims(&["a.gpu", "b.gpu"])).by(Caller::Crio),
+        case("two requests of one claim", claims(&["web.one", "web.two\u{1b}[2J"]))
+            .by(Caller::Containerd),
+        case("six claims", claims(&["a.x", "b.x", "c.x", "d.x", "e.x", "f.x"])),
+        case(
+            "a claim and GPU memory in resources.limits",
+            json!({
+                "process": {"env": ["MPSGATE_GRANT_web.gpu=token-of-web.gpu"]},
+                "annotations": {"mpsgate.io/grant": "t"}
+            }),
+        )
+        .by(Caller::Containerd)
+        .with_plugin(),
+        case(
+            "a claim's token, and what the pod's author writes beside it",
+            json!({
+                "process": {"env": ["MPSGATE_GRANT_web.gpu=t", "NVIDIA_VISIBLE_DEVICES=all"]},
+                "annotations": {"mpsgate.io/gpu-mem": "80Gi", "mpsgate.io/gpu-priority": "low"}
+            }),
+        )
+        .by(Caller::Containerd),
         // mounts
         case("a mount of the MPS directory", json!({})).mount(
             "/run/mpsgate/mps/0/pipe",

@@ -53,6 +53,9 @@ fn render(case: &Case) -> String {
             if let Some(own) = wanted.own_share {
                 writeln!(text, "  own share {} %", own.0).unwrap();
             }
+            for name in &wanted.claim_variables {
+                writeln!(text, "  without {name}").unwrap();
+            }
             render_edits(&mut text, &wanted.edits);
         }
     }

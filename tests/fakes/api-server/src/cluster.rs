@@ -17,6 +17,10 @@ pub enum Fault {
     Cut,
     /// It is not done, and this is answered.
     Status(u16),
+    /// It is not done, and nothing is answered.
+    Silence,
+    /// It is not done, and the answer is no JSON.
+    Garbage,
 }
 
 #[derive(Default)]
@@ -230,7 +234,7 @@ impl World {
     }
 }
 
-fn selected(item: &Value, one: &str) -> bool {
+pub(crate) fn selected(item: &Value, one: &str) -> bool {
     let (field, wanted) = one.split_once('=').unwrap();
     let pointer = format!("/{}", field.trim_end_matches('!').replace('.', "/"));
     let equal = item.pointer(&pointer).and_then(Value::as_str).unwrap_or("") == wanted;
@@ -274,6 +278,8 @@ fn answer(shared: &Arc<(Mutex<World>, Condvar)>, request: &Request) -> Answer {
     let done = match fault {
         Some((_, Fault::Status(code))) => Err(code),
         Some((_, Fault::Cut)) => return Answer::Cut,
+        Some((_, Fault::Silence)) => return Answer::Silence,
+        Some((_, Fault::Garbage)) => return Answer::garbage(),
         _ => world.apply(request),
     };
     shared.1.notify_all();

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a part of tests")]
 
 mod cluster;
+mod resource;
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 pub use cluster::{Cluster, Fault, World};
+pub use resource::{Resources, Right, Store};
 
 /// What was asked; of the head the first line.
 #[derive(Debug, Clone)]
@@ -70,6 +72,10 @@ impl Answer {
         Self::Whole(code, status(code, message).to_string())
     }
 
+    pub fn garbage() -> Self {
+        Self::Whole(200, "<html>not you again</html>".to_owned())
+    }
+
     pub fn list(version: u64, items: &[Value]) -> Self {
         let metadata = json!({"resourceVersion": version.to_string()});
         let list =
@@ -83,6 +89,8 @@ pub fn status(code: u16, message: &str) -> Value {
         403 => "Forbidden",
         404 => "NotFound",
         409 => "Conflict",
+        410 => "Expired",
+        422 => "Invalid",
         _ => "ServiceUnavailable",
     };
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "reason": reason, "code": code})

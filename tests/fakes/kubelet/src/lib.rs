@@ -1,9 +1,12 @@
 //! A kubelet, as far as a device plugin can tell: it empties its directory of sockets when it
 //! starts, takes registrations, reads lists, hands out devices by the plugin's preference and keeps
-//! a checkpoint of its answers. It can also be what a real one cannot be made to be.
+//! a checkpoint of its answers. It can also be what a real one cannot be made to be. Its module
+//! [`dra`] is a kubelet as far as a DRA driver can tell.
 
 #![allow(missing_docs, missing_debug_implementations, reason = "a part of tests")]
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a part of tests")]
+
+pub mod dra;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -245,17 +248,25 @@ pub type Plugin = DevicePluginClient<Sender>;
 
 /// A client of the plugin on that socket.
 pub async fn connect(path: &Path) -> Plugin {
-    let stream = UnixStream::connect(path).await.unwrap();
+    let sender = dial(path).await.unwrap();
+    DevicePluginClient::with_origin(sender, http::Uri::from_static(ORIGIN))
+        .max_decoding_message_size(mpsgate_deviceplugin::MESSAGE_LIMIT)
+}
+
+/// What kubelet names as the authority of a unix socket.
+const ORIGIN: &str = "http://localhost";
+
+/// A connection, as grpc-go makes it.
+async fn dial(path: &Path) -> Result<Sender, Box<dyn std::error::Error + Send + Sync>> {
+    let stream = UnixStream::connect(path).await?;
     // grpc-go's windows.
     let mut client = http2::Builder::new(TokioExecutor::new());
     client.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
-    let (sender, connection) = client.handshake(TokioIo::new(stream)).await.unwrap();
+    let (sender, connection) = client.handshake(TokioIo::new(stream)).await?;
     let driver = tokio::spawn(async {
         let _ = connection.await;
     });
-    let sender = Sender { sender, _driver: Arc::new(Driver(driver)) };
-    DevicePluginClient::with_origin(sender, http::Uri::from_static("http://localhost"))
-        .max_decoding_message_size(mpsgate_deviceplugin::MESSAGE_LIMIT)
+    Ok(Sender { sender, _driver: Arc::new(Driver(driver)) })
 }
 
 /// The connection ends with its last caller, at once.

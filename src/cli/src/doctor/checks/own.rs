@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mpsgate_api::{ApiServerStatus, NodeSnapshot, ResourceStatus};
+use mpsgate_api::{ApiServerStatus, ClaimsStatus, NodeSnapshot, ResourceStatus};
 use mpsgate_config::{Manage, Switch};
 
 use super::{Finding, fail, failed, ok, skip, warn};
@@ -238,6 +238,18 @@ pub(super) fn device_plugin(facts: &Facts) -> Vec<Finding> {
         found.about(&one.resource)
     });
     told.collect()
+}
+
+/// Whether pods can have claims, where they are served.
+pub(super) fn claims(facts: &Facts) -> Vec<Finding> {
+    let Ok(status) = &facts.daemon else { return vec![skip("mpsgated cannot be asked")] };
+    let Some(ClaimsStatus { prepared, problem, hint, .. }) = &status.claims else {
+        return vec![ok("off (kubernetes.dra)")];
+    };
+    vec![match problem {
+        Some(problem) => warn(problem.clone(), hint.clone().unwrap_or_else(|| LOGS.to_owned())),
+        None => ok(format!("kubelet knows the driver, {prepared} claims are prepared")),
+    }]
 }
 
 /// What is known of the pods' limits. Without it their tokens are all that counts.

@@ -1,0 +1,250 @@
+//! The driver over every restart of kubelet, of its sockets and of ours.
+//!
+//! ```text
+//!   bind where it calls ─► bind where it looks ─► kubelet asks who is there, and calls
+//!    ▲                       ▲  │ no, or gone                  │
+//!    │                       └──┴── back off                   │
+//!    └─────── back off ◄── the socket where it calls has gone ◄┘
+//! ```
+//!
+//! Kubelet looks for sockets by itself, when it starts and whenever one comes: nobody registers
+//! twice. Instances of other names, as in a rolling update, have sockets of their own, and kubelet
+//! calls the one that came last.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_kubelet::{Backoff, Changes, Socket, SocketError, check};
+use mpsgate_model::DRIVER;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::claims::is_uid;
+use crate::health::Watch;
+use crate::registration::Registrar;
+use crate::server::Server;
+use crate::{DeviceHealth, DriverError, Event, Host};
+
+/// Where kubelet's directories are, and who we are there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Where kubelet looks for plugins.
+    pub registry: PathBuf,
+    /// Where plugins of kubelet have directories of their own.
+    pub plugins: PathBuf,
+    /// What tells us from other instances on the node: the pod's uid, or `node`.
+    pub instance: String,
+    /// How long things may take.
+    pub pace: Pace,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self {
+            registry: PathBuf::from("/var/lib/kubelet/plugins_registry"),
+            plugins: PathBuf::from("/var/lib/kubelet/plugins"),
+            instance: "node".to_owned(),
+            pace: Pace::default(),
+        }
+    }
+}
+
+impl Place {
+    /// Where kubelet calls us. A directory of ours, in the name of the driver.
+    fn home(&self) -> PathBuf {
+        self.plugins.join(DRIVER)
+    }
+
+    fn socket(&self) -> String {
+        format!("dra-{}.sock", self.instance)
+    }
+
+    /// Kubelet leaves names with a dot before them alone, and all others are taken for plugins.
+    fn registration(&self) -> String {
+        format!("{DRIVER}-{}-reg.sock", self.instance)
+    }
+}
+
+/// How long things may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Before what failed is tried for the second time; doubled with each further time.
+    pub first: Duration,
+    /// At most.
+    pub most: Duration,
+    /// Between two looks at the directories, where inotify saw nothing.
+    pub poll: Duration,
+    /// For kubelet to ask who we are, before somebody is told that it does not.
+    pub asked: Duration,
+    /// For the daemon's answer about a claim. Kubelet gives up a call after 45 s, and nobody then
+    /// reads why.
+    pub claim: Duration,
+    /// Between two lists of the devices' health. Kubelet takes what it has not heard of for 30 s
+    /// for unknown.
+    pub health: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(200),
+            most: Duration::from_secs(60),
+            poll: Duration::from_secs(10),
+            asked: Duration::from_secs(60),
+            claim: Duration::from_secs(20),
+            health: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Keeps the driver where kubelet finds it until `stop`. What fails is told to the host and tried
+/// again; at the end our sockets are removed, and kubelet forgets the driver.
+pub async fn serve(
+    place: Place,
+    health: watch::Receiver<Vec<DeviceHealth>>,
+    host: Arc<dyn Host>,
+    stop: impl Future<Output = ()>,
+) {
+    if !is_uid(&place.instance) {
+        let error = DriverError::Instance { instance: place.instance };
+        host.tell(Event::Failed(error));
+        return stop.await;
+    }
+    let pace = place.pace;
+    let changes = [
+        Changes::new(place.registry.clone(), [place.registration()]),
+        Changes::new(place.home(), [place.socket()]),
+    ];
+    let registrar = Registrar::new(&place.home().join(place.socket()), Arc::clone(&host));
+    let watch = Watch::new(health, Arc::clone(&host), pace.health);
+    let server = Server::new(Arc::clone(&host), watch, pace.claim);
+    let backoff = Backoff::new(pace.first, pace.most);
+    tokio::select! {
+        () = Driver { place, host, server, registrar, changes, backoff }.run() => {}
+        () = stop => {}
+    }
+}
+
+struct Driver {
+    place: Place,
+    host: Arc<dyn Host>,
+    server: Server,
+    registrar: Registrar,
+    changes: [Changes; 2],
+    backoff: Backoff,
+}
+
+impl Driver {
+    async fn run(mut self) {
+        loop {
+            match self.bind() {
+                Ok(socket) => {
+                    self.host.tell(Event::Listening(socket.path().to_owned()));
+                    let (server, since) = (self.server.clone(), Instant::now());
+                    tokio::select! {
+                        () = socket.serve(&server) => {}
+                        () = self.be_found(&socket) => {}
+                    }
+                    self.went(socket, since).await;
+                }
+                Err(error) => self.failed(error).await,
+            }
+        }
+    }
+
+    /// Where kubelet calls us.
+    fn bind(&self) -> Result<Socket, DriverError> {
+        let home = self.place.home();
+        make(&self.place.plugins, &home)?;
+        // Only now is there surely something to follow.
+        self.follow();
+        Ok(Socket::bind(&home, &self.place.socket())?)
+    }
+
+    /// Keeps the other socket, by which kubelet finds `socket`. Returns when it cannot find that
+    /// any more.
+    async fn be_found(&mut self, socket: &Socket) {
+        while socket.is_there() {
+            // What kubelet asked at an earlier one.
+            self.registrar.was_asked();
+            match Socket::bind(&self.place.registry, &self.place.registration()) {
+                Ok(registration) => {
+                    self.host.tell(Event::Listening(registration.path().to_owned()));
+                    let (registrar, since) = (self.registrar.clone(), Instant::now());
+                    tokio::select! {
+                        () = registration.serve(&registrar) => {}
+                        () = self.one_goes([&registration, socket]) => {}
+                    }
+                    if !registration.is_there() {
+                        self.went(registration, since).await;
+                    }
+                }
+                Err(error) => self.failed(error.into()).await,
+            }
+        }
+    }
+
+    /// Returns when kubelet cannot find one of the two any more.
+    async fn one_goes(&mut self, sockets: [&Socket; 2]) {
+        let Pace { poll, asked, .. } = self.place.pace;
+        let since = Instant::now();
+        let mut awaited = true;
+        while sockets.iter().all(|socket| socket.is_there()) {
+            awaited = awaited && !self.registrar.was_asked();
+            let left = asked.saturating_sub(since.elapsed());
+            if awaited && left.is_zero() {
+                awaited = false;
+                self.host.tell(Event::NotAsked { seconds: asked.as_secs() });
+            }
+            self.wait(if awaited { poll.min(left) } else { poll }).await;
+        }
+    }
+
+    /// Two who replace each other's sockets do not do so at full speed.
+    async fn went(&mut self, socket: Socket, since: Instant) {
+        self.host.tell(Event::SocketGone(socket.path().to_owned()));
+        drop(socket);
+        if since.elapsed() >= self.place.pace.most {
+            self.backoff.reset();
+        }
+        let pause = self.backoff.pause();
+        tokio::time::sleep(pause).await;
+    }
+
+    async fn failed(&mut self, error: DriverError) {
+        let event = Event::Failed(error);
+        if self.backoff.is_news(event.to_string()) {
+            self.host.tell(event);
+        }
+        let pause = self.backoff.pause();
+        self.wait(pause).await;
+    }
+
+    fn follow(&self) {
+        self.changes.iter().for_each(Changes::follow);
+    }
+
+    /// Waits for a change in one of the directories, or `limit`.
+    async fn wait(&mut self, limit: Duration) {
+        let [one, other] = &mut self.changes;
+        tokio::select! {
+            () = one.wait(limit) => {}
+            () = other.wait(limit) => {}
+        }
+        self.follow();
+    }
+}
+
+/// Makes our directory where it is missing, in one that is root's alone.
+fn make(plugins: &Path, home: &Path) -> Result<(), SocketError> {
+    check(plugins)?;
+    match std::fs::DirBuilder::new().mode(0o750).create(home) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+            Err(SocketError::File { action: "make", path: home.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,271 @@
+//! The services that kubelet calls: claims are prepared and unprepared, each for itself.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use mpsgate_kubelet::{MESSAGE_LIMIT, Talk, converse};
+use mpsgate_model::ClaimName;
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tonic::body::Body;
+use tonic::codegen::{BoxFuture, Service, async_trait, http};
+use tonic::{Request, Response, Status};
+
+use crate::api::dra::dra_plugin_server::{DraPlugin, DraPluginServer};
+use crate::api::dra::{
+    Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest,
+    NodePrepareResourcesResponse, NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest,
+    NodeUnprepareResourcesResponse,
+};
+use crate::api::health_v1::dra_resource_health_server as health_v1;
+use crate::api::health_v1alpha1::dra_resource_health_server as health_v1alpha1;
+use crate::claims::{MOST, Turns, sort};
+use crate::error::cut;
+use crate::health::Watch;
+use crate::{Event, Host, Pending, PreparedDevice};
+
+/// Calls at a time on one connection: kubelet makes one for each pod that starts or ends, of which
+/// a node has 110, and one for health.
+const STREAMS: u32 = 128;
+/// Of a request, in bytes: as many claims as we take, with names as long as they may be.
+const REQUEST: usize = 1 << 20;
+/// Claims at a time that the daemon is asked about.
+const AT_A_TIME: usize = 64;
+
+/// The service for claims; its clones are one.
+#[derive(Clone)]
+pub(crate) struct Server {
+    host: Arc<dyn Host>,
+    watch: Watch,
+    limit: Duration,
+    turns: Arc<Turns>,
+    places: Arc<Semaphore>,
+}
+
+/// One thing that the daemon does to one claim.
+type Act<T> = for<'a> fn(&'a dyn Host, ClaimName) -> Pending<'a, Result<T, String>>;
+
+/// How it went.
+enum Outcome<T> {
+    Done(T),
+    Refused(String),
+    TimedOut,
+    /// The call was, and is told of as a whole.
+    Unheard(String),
+}
+
+impl Server {
+    /// Each claim has its answer within `limit`.
+    pub(crate) fn new(host: Arc<dyn Host>, watch: Watch, limit: Duration) -> Self {
+        let places = Arc::new(Semaphore::new(AT_A_TIME));
+        Self { host, watch, limit, turns: Arc::default(), places }
+    }
+
+    /// All claims of a call at once: an answer for each uid, whatever becomes of the others.
+    async fn each<T: Send + 'static>(
+        &self,
+        claims: Vec<Claim>,
+        act: Act<T>,
+    ) -> Vec<(ClaimName, Outcome<T>)> {
+        if claims.len() > MOST {
+            self.host.tell(Event::TooMany { claims: claims.len() });
+            let sentence = format!(
+                "kubelet names {} claims at once, and mpsgate takes {MOST}: give the pod fewer",
+                claims.len()
+            );
+            let unheard = |Claim { namespace, uid, name }| {
+                (ClaimName { namespace, name, uid }, Outcome::Unheard(sentence.clone()))
+            };
+            return claims.into_iter().map(unheard).collect();
+        }
+        let asked = sort(claims);
+        let wrong = asked.wrong.into_iter().map(|(claim, error)| (claim, Outcome::Refused(error)));
+        let mut outcomes: Vec<_> = wrong.collect();
+        // For the call as a whole, as kubelet gives up the call as a whole.
+        let until = Instant::now() + self.limit;
+        let mut calls = JoinSet::new();
+        let mut left: BTreeMap<_, _> =
+            asked.whole.into_iter().map(|claim| (claim.uid.clone(), claim)).collect();
+        for claim in left.values().cloned() {
+            let server = self.clone();
+            calls.spawn(async move {
+                let uid = claim.uid.clone();
+                (uid, timeout_at(until, server.one(claim, act)).await)
+            });
+        }
+        while let Some(call) = calls.join_next().await {
+            let Ok((uid, answer)) = call else { continue };
+            let Some(claim) = left.remove(&uid) else { continue };
+            let outcome = match answer {
+                Ok(Ok(done)) => Outcome::Done(done),
+                Ok(Err(error)) => Outcome::Refused(error),
+                Err(_) => Outcome::TimedOut,
+            };
+            outcomes.push((claim, outcome));
+        }
+        // Where the daemon panics and lives on.
+        let broken = || "mpsgated broke off: journalctl -u mpsgated -n 50".to_owned();
+        outcomes.extend(left.into_values().map(|claim| (claim, Outcome::Refused(broken()))));
+        outcomes
+    }
+
+    async fn one<T>(&self, claim: ClaimName, act: Act<T>) -> Result<T, String> {
+        // Who waits for another one's end takes no place.
+        let _turn = self.turns.of(&claim.uid).await;
+        let _place = self.places.acquire().await;
+        act(&*self.host, claim).await
+    }
+
+    fn timed_out(&self, claim: ClaimName) -> String {
+        let seconds = self.limit.as_secs();
+        self.host.tell(Event::TimedOut { claim, seconds });
+        format!(
+            "mpsgated has not answered for {seconds} s, and kubelet asks again: run mpsgate status \
+             on the node"
+        )
+    }
+
+    fn prepared(
+        &self,
+        claim: ClaimName,
+        outcome: Outcome<Vec<PreparedDevice>>,
+    ) -> NodePrepareResourceResponse {
+        let error = match outcome {
+            Outcome::Done(devices) => {
+                self.host.tell(Event::Prepared { claim, devices: devices.len() });
+                let devices = devices.into_iter().map(device).collect();
+                return NodePrepareResourceResponse { devices, error: String::new() };
+            }
+            Outcome::Refused(error) => {
+                self.host.tell(Event::Refused { claim, error: error.clone() });
+                error
+            }
+            Outcome::TimedOut => self.timed_out(claim),
+            Outcome::Unheard(error) => error,
+        };
+        NodePrepareResourceResponse { devices: Vec::new(), error: said(&error) }
+    }
+
+    fn unprepared(&self, claim: ClaimName, outcome: Outcome<()>) -> NodeUnprepareResourceResponse {
+        let error = match outcome {
+            Outcome::Done(()) => {
+                self.host.tell(Event::Unprepared { claim });
+                return NodeUnprepareResourceResponse::default();
+            }
+            Outcome::Refused(error) => {
+                self.host.tell(Event::NotUnprepared { claim, error: error.clone() });
+                error
+            }
+            Outcome::TimedOut => self.timed_out(claim),
+            Outcome::Unheard(error) => error,
+        };
+        NodeUnprepareResourceResponse { error: said(&error) }
+    }
+}
+
+/// An error for kubelet, which takes an empty one for none.
+fn said(error: &str) -> String {
+    if error.is_empty() { "mpsgated gave no reason".to_owned() } else { cut(error) }
+}
+
+/// Containers name requests, never the alternatives of one: kubelet would find no such container.
+fn device(device: PreparedDevice) -> Device {
+    let request = device.request.split('/').next().unwrap_or_default();
+    Device {
+        request_names: vec![request.to_owned()],
+        pool_name: device.pool,
+        device_name: device.device,
+        cdi_device_ids: device.cdi_ids,
+        share_id: device.share_id,
+    }
+}
+
+#[async_trait]
+impl DraPlugin for Server {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<NodePrepareResourcesRequest>,
+    ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
+        let claims = request.into_inner().claims;
+        let outcomes = self.each(claims, |host, claim| host.prepare(claim)).await;
+        let answers = outcomes
+            .into_iter()
+            .map(|(claim, outcome)| (claim.uid.clone(), self.prepared(claim, outcome)));
+        Ok(Response::new(NodePrepareResourcesResponse { claims: answers.collect() }))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+        let claims = request.into_inner().claims;
+        let outcomes = self.each(claims, |host, claim| host.unprepare(claim)).await;
+        let answers = outcomes
+            .into_iter()
+            .map(|(claim, outcome)| (claim.uid.clone(), self.unprepared(claim, outcome)));
+        Ok(Response::new(NodeUnprepareResourcesResponse { claims: answers.collect() }))
+    }
+}
+
+impl Talk for Server {
+    async fn answer(self, stream: UnixStream) {
+        let host = Arc::clone(&self.host);
+        if let Err(error) = converse(stream, STREAMS, Services::new(self)).await {
+            host.tell(Event::Broken(error));
+        }
+    }
+
+    fn stranger(&self, uid: u32) {
+        self.host.tell(Event::Stranger { uid });
+    }
+}
+
+/// The services of one socket.
+#[derive(Clone)]
+struct Services {
+    claims: DraPluginServer<Server>,
+    health_v1: health_v1::DraResourceHealthServer<Watch>,
+    health_v1alpha1: health_v1alpha1::DraResourceHealthServer<Watch>,
+}
+
+impl Services {
+    fn new(server: Server) -> Self {
+        let watch = || server.watch.clone();
+        Self {
+            health_v1: health_v1::DraResourceHealthServer::new(watch())
+                .max_decoding_message_size(REQUEST)
+                .max_encoding_message_size(MESSAGE_LIMIT),
+            health_v1alpha1: health_v1alpha1::DraResourceHealthServer::new(watch())
+                .max_decoding_message_size(REQUEST)
+                .max_encoding_message_size(MESSAGE_LIMIT),
+            claims: DraPluginServer::new(server)
+                .max_decoding_message_size(REQUEST)
+                .max_encoding_message_size(MESSAGE_LIMIT),
+        }
+    }
+}
+
+impl Service<http::Request<Incoming>> for Services {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Incoming>) -> Self::Future {
+        match request.uri().path().split('/').nth(1) {
+            Some(health_v1::SERVICE_NAME) => self.health_v1.call(request),
+            Some(health_v1alpha1::SERVICE_NAME) => self.health_v1alpha1.call(request),
+            // Says of what it does not know that it is not implemented.
+            _ => self.claims.call(request),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What the node offers to kube-scheduler: one ResourceSlice with a device for each managed card.
+//!
+//! Field names and rules are those of k8s.io/api resource/v1 and of Kubernetes'
+//! pkg/apis/resource/validation (`validateDevice`, `validateRequestPolicyRange`), read at commit
+//! 009801d930e2. A slice that breaks one of them is refused as a whole, and the node offers
+//! nothing.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::resource::v1::{
+    CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity,
+    DeviceTaint, ResourcePool, ResourceSliceSpec,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use mpsgate_model::{DRIVER, GpuUuid, Mib};
+
+use crate::status::cut;
+
+/// The most devices of a slice in which any has a taint
+/// (`ResourceSliceMaxDevicesWithAdvancedFeatures`; without taints it were 128). Always kept to, so
+/// that a card does not come and go with another's trouble.
+pub const DEVICES_MAX: usize = 64;
+/// The key of the taint of a card that takes nothing new.
+pub const TROUBLE_TAINT: &str = "mpsgate.io/trouble";
+/// The most bytes of an attribute's text (`DeviceAttributeMaxValueLength`).
+const ATTRIBUTE_MAX: usize = 64;
+/// The most MiB that Kubernetes can count, in bytes of 63 bits.
+const MIB_MAX: u64 = (i64::MAX as u64) >> 20;
+
+/// One card as it is offered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// The card.
+    pub uuid: GpuUuid,
+    /// What NVIDIA calls it, as `Tesla V100-SXM2-16GB`.
+    pub model: String,
+    /// The version of NVIDIA's driver, as `580.159.04`.
+    pub driver_version: String,
+    /// What holds a container to its memory there, as `mps+watchdog`.
+    pub guarantee: String,
+    /// How that is known.
+    pub proof: String,
+    /// Whether it was shown on this node.
+    pub proven: bool,
+    /// Memory that claims may have in all: what local containers hold is taken off.
+    pub memory: Mib,
+    /// Processes that the MPS server takes.
+    pub clients: u32,
+    /// Compute that claims may have in all, in percent. Zero: it is not given in parts.
+    pub compute: u8,
+    /// Whether its MPS server serves every uid.
+    pub multiuser: bool,
+    /// The one uid that it serves now.
+    pub uid: Option<u32>,
+    /// Why it takes nothing new, in one sentence. It is told by the health of the device: a taint's
+    /// value is a word.
+    pub trouble: Option<String>,
+}
+
+/// The device's name: the card's UUID in lower case, `gpu-8d4ff3a6-0000-4000-8000-00000000beef`.
+///
+/// It is a DNS label of 40 characters, as the API wants one. Unlike an index it is the same card's
+/// after a reboot and when cards are added or taken out, and a claim keeps it for as long.
+#[must_use]
+pub fn device_name(uuid: &GpuUuid) -> String {
+    uuid.as_str().to_ascii_lowercase()
+}
+
+/// Why a card is not in the slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unoffered {
+    /// Nothing of its memory is left for claims.
+    #[error("none of its memory is left for claims")]
+    Memory,
+    /// Its MPS server takes no process.
+    #[error("its MPS server takes no process")]
+    Clients,
+    /// The slice is full.
+    #[error("a slice has at most {DEVICES_MAX} devices")]
+    Full,
+}
+
+/// A card without memory or clients is left out, although the API would take a capacity of zero
+/// with a taint. Zero has no policy that is valid (`min` plus `step` may not be more than the
+/// value). Without one, a claim without an amount consumes "the full value": nothing, any number of
+/// times, where it tolerates the taint or the cluster has taints switched off. A claim that has a
+/// share of the card keeps it: its allocation names the device, and nobody looks into the slice.
+fn sorted(offers: &[Offer]) -> (Vec<&Offer>, Vec<(&GpuUuid, Unoffered)>) {
+    let (mut offered, mut left_out) = (Vec::new(), Vec::new());
+    for offer in offers {
+        if offer.memory == Mib(0) {
+            left_out.push((&offer.uuid, Unoffered::Memory));
+        } else if offer.clients == 0 {
+            left_out.push((&offer.uuid, Unoffered::Clients));
+        } else if offered.len() == DEVICES_MAX {
+            left_out.push((&offer.uuid, Unoffered::Full));
+        } else {
+            offered.push(offer);
+        }
+    }
+    (offered, left_out)
+}
+
+/// The cards that [`spec`] leaves out, and why.
+#[must_use]
+pub fn left_out(offers: &[Offer]) -> Vec<(&GpuUuid, Unoffered)> {
+    sorted(offers).1
+}
+
+/// The slice of a node, in the order of `offers`. `None` where there are none.
+///
+/// Its pool has the generation 0, which whoever writes the slice has to count up with each change.
+/// See [`left_out`] for cards that it does not have.
+#[must_use]
+pub fn spec(node: &str, offers: &[Offer]) -> Option<ResourceSliceSpec> {
+    if offers.is_empty() {
+        return None;
+    }
+    Some(ResourceSliceSpec {
+        devices: Some(sorted(offers).0.into_iter().map(device).collect()),
+        driver: DRIVER.to_owned(),
+        node_name: Some(node.to_owned()),
+        pool: ResourcePool { name: node.to_owned(), generation: 0, resource_slice_count: 1 },
+        ..ResourceSliceSpec::default()
+    })
+}
+
+fn device(offer: &Offer) -> Device {
+    let taint = |_: &String| DeviceTaint {
+        // Never `NoExecute`: Kubernetes would delete pods that did no wrong.
+        effect: "NoSchedule".to_owned(),
+        key: TROUBLE_TAINT.to_owned(),
+        time_added: None,
+        value: None,
+    };
+    Device {
+        allow_multiple_allocations: Some(true),
+        attributes: Some(attributes(offer)),
+        capacity: Some(capacities(offer)),
+        name: device_name(&offer.uuid),
+        taints: offer.trouble.as_ref().map(taint).map(|taint| vec![taint]),
+        ..Device::default()
+    }
+}
+
+/// Names without a domain are in the driver's.
+fn attributes(offer: &Offer) -> BTreeMap<String, DeviceAttribute> {
+    let text = |value: &str| DeviceAttribute {
+        string: Some(cut(value, ATTRIBUTE_MAX).to_owned()),
+        ..DeviceAttribute::default()
+    };
+    let flag = |value| DeviceAttribute { bool: Some(value), ..DeviceAttribute::default() };
+    let uid = offer
+        .uid
+        .map(|uid| DeviceAttribute { int: Some(i64::from(uid)), ..DeviceAttribute::default() });
+    let version = semantic(&offer.driver_version)
+        .map(|version| DeviceAttribute { version: Some(version), ..DeviceAttribute::default() });
+    let all = [
+        ("uuid", Some(text(offer.uuid.as_str()))),
+        ("model", Some(text(&offer.model))),
+        ("driverVersion", version),
+        ("guarantee", Some(text(&offer.guarantee))),
+        ("proof", Some(text(&offer.proof))),
+        ("proven", Some(flag(offer.proven))),
+        ("multiuser", Some(flag(offer.multiuser))),
+        ("uid", uid),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+fn capacities(offer: &Offer) -> BTreeMap<String, DeviceCapacity> {
+    let memory = offer.memory.0.min(MIB_MAX);
+    // A claim without an amount gets the whole card, never "some".
+    let memory = capacity(memory, "Mi", 1, memory);
+    let clients = capacity(u64::from(offer.clients), "", 1, 1);
+    // Most claims say nothing of compute, and take nothing from those that do.
+    let compute =
+        (offer.compute > 0).then(|| capacity(u64::from(offer.compute.min(100)), "", 0, 0));
+    let all = [("memory", Some(memory)), ("clients", Some(clients)), ("compute", compute)];
+    all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+/// A capacity that claims take in whole units, from `least` up to all of it.
+fn capacity(all: u64, unit: &str, least: u64, default: u64) -> DeviceCapacity {
+    let amount = |number: u64| match number {
+        0 => Quantity("0".to_owned()),
+        number => Quantity(format!("{number}{unit}")),
+    };
+    // In a range one step above the least has to be there. Where the least is all, there is one
+    // value.
+    let policy = if all > least {
+        CapacityRequestPolicy {
+            default: Some(amount(default)),
+            valid_range: Some(CapacityRequestPolicyRange {
+                max: Some(amount(all)),
+                min: amount(least),
+                step: Some(amount(1)),
+            }),
+            valid_values: None,
+        }
+    } else {
+        CapacityRequestPolicy {
+            default: Some(amount(all)),
+            valid_range: None,
+            valid_values: Some(vec![amount(all)]),
+        }
+    };
+    DeviceCapacity { request_policy: Some(policy), value: amount(all) }
+}
+
+/// A version as semver.org has it, with three numbers and no zeros before them: `580.159.04` is
+/// `580.159.4`, `390.157` is `390.157.0`. `None` of what has other parts.
+fn semantic(version: &str) -> Option<String> {
+    let number = |part: &str| {
+        let digits = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        let trimmed = part.trim_start_matches('0');
+        digits.then(|| if trimmed.is_empty() { "0" } else { trimmed }.to_owned())
+    };
+    let mut parts = version.split('.').map(number).collect::<Option<Vec<_>>>()?;
+    if parts.len() > 3 {
+        return None;
+    }
+    parts.resize(3, "0".to_owned());
+    Some(parts.join(".")).filter(|version| version.len() <= ATTRIBUTE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_semantic_or_left_out() {
+        for (version, expected) in [
+            ("580.159.04", Some("580.159.4")),
+            ("535.261.03", Some("535.261.3")),
+            ("610.43.00", Some("610.43.0")),
+            ("390.157", Some("390.157.0")),
+            ("580", Some("580.0.0")),
+            ("", None),
+            ("580.", None),
+            ("580.1.2.3", None),
+            ("580.65-open", None),
+            ("580.٠.1", None),
+            (&"1".repeat(80), None),
+        ] {
+            assert_eq!(semantic(version).as_deref(), expected, "{version}");
+        }
+    }
+}

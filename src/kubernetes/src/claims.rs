@@ -1,0 +1,106 @@
+//! ResourceClaims (`resource.k8s.io/v1`): read when kubelet names one, and mpsgate's entries in
+//! their status.
+
+use std::time::Duration;
+
+use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use mpsgate_model::{ClaimName, DRIVER};
+use serde_json::json;
+
+use crate::requests::Requests;
+use crate::{Error, Settings};
+
+/// Reads claims, and writes their status.
+#[derive(Debug)]
+pub struct Claims(Requests);
+
+impl Claims {
+    /// `patience` is what each request may take: well below the 45 s that kubelet gives a driver
+    /// (`PluginClientTimeout`, kubernetes `pkg/kubelet/cm/dra/plugin`).
+    #[must_use]
+    pub fn new(settings: Settings, patience: Duration) -> Self {
+        Self(Requests::new(settings, patience))
+    }
+
+    /// The claim as the API server has it now, `None` where it has none. Never out of a cache: its
+    /// allocation was written a moment ago, and an older claim may have had its name.
+    ///
+    /// # Errors
+    /// Where the API server does not answer in time, or refuses; [`Error::NotServed`] where it has
+    /// no such group. That is never `None`: a claim that cannot be read is not deleted.
+    pub async fn get(&self, namespace: &str, name: &str) -> Result<Option<ResourceClaim>, Error> {
+        let what = format!("read ResourceClaim {namespace}/{name}");
+        let get = |client| async move {
+            Api::<ResourceClaim>::namespaced(client, namespace).get(name).await
+        };
+        match self.0.ask(what.clone(), get).await {
+            Ok(claim) => Ok(Some(claim)),
+            Err(error) if error.is_not_served() => Err(Error::NotServed { what }),
+            Err(error) if error.status() == Some(404) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes `devices` the entries of [`DRIVER`] in the claim's `status.devices`; none takes away
+    /// what there was. Those of another driver in `devices` are left out, and those in the claim
+    /// stay: the list is a map by driver, pool, device and share, and what is applied owns its
+    /// entries alone.
+    ///
+    /// The uid is part of what is applied. A claim that has another one is left as it is: a uid
+    /// cannot change, so the API server answers 422 with the cause `metadata.uid` (kubernetes
+    /// `rest.BeforeUpdate`). Its 409 "uid mismatch" is for what an apply would have to create
+    /// (`endpoints/handlers/patch.go`); a status of nothing is 404.
+    ///
+    /// # Errors
+    /// [`Error::NoClaim`] where the claim of that uid is gone; else where the API server does not
+    /// answer in time, or refuses, such as an entry of a device that is not allocated to it.
+    pub async fn write_status(
+        &self,
+        claim: &ClaimName,
+        devices: &[AllocatedDeviceStatus],
+    ) -> Result<(), Error> {
+        let ClaimName { namespace, name, uid } = claim;
+        let ours: Vec<_> = devices.iter().filter(|device| device.driver == DRIVER).collect();
+        // Nothing owned is said by leaving the list out.
+        let status = if ours.is_empty() { json!({}) } else { json!({"devices": ours}) };
+        let patch = json!({
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"namespace": namespace, "name": name, "uid": uid},
+            "status": status,
+        });
+        let apply = |client| async move {
+            let params = PatchParams::apply(DRIVER).force();
+            let api = Api::<ResourceClaim>::namespaced(client, namespace);
+            api.patch_status(name, &params, &Patch::Apply(patch)).await
+        };
+        let what = format!("write the status of ResourceClaim {claim}");
+        match self.0.ask(what.clone(), apply).await {
+            Ok(_claim) => Ok(()),
+            Err(error) if error.is_not_served() => Err(Error::NotServed { what }),
+            Err(error) if is_another(&error) => {
+                Err(Error::NoClaim { claim: claim.to_string(), uid: uid.clone() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// There is none under that name, or one with another uid.
+fn is_another(error: &Error) -> bool {
+    let Error::Write { source, .. } = error else { return false };
+    let kube::Error::Api(status) = source.as_ref() else { return false };
+    let of_uid = || {
+        let mut causes = status.details.iter().flat_map(|details| &details.causes);
+        causes.any(|cause| cause.field == "metadata.uid")
+    };
+    match status.code {
+        404 => true,
+        // Any other conflict is that somebody else wrote at the same time.
+        409 => status.message.contains("uid mismatch"),
+        422 => of_uid(),
+        _ => false,
+    }
+}

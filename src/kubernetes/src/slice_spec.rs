@@ -1,0 +1,304 @@
+//! Whether a ResourceSlice is as it was wanted, though the API server writes it in its own way; and
+//! its name. Pure; `slices` does it.
+//!
+//! An API server adds fields (`timeAdded` of a taint, defaults of a newer release), leaves out what
+//! is empty, and writes 1024Mi as 1Gi. None of that is another slice.
+
+use serde_json::Value;
+
+/// The longest name of an object (kubernetes `IsDNS1123Subdomain`).
+const LONGEST_NAME: usize = 253;
+/// Maps and lists that are ours as a whole: what is in them beside what is wanted is not a default
+/// of the API server's, but somebody else's.
+const WHOLE: [&str; 3] = ["attributes", "capacity", "taints"];
+
+/// The name of this node's slice: the same after each start, so that there never are two.
+pub(crate) fn name(node: &str, driver: &str) -> String {
+    let end = format!("-{driver}");
+    if node.len() + end.len() <= LONGEST_NAME {
+        return format!("{node}{end}");
+    }
+    // FNV-1a of 64 bits: the same in every release, and nobody chooses names of nodes to collide.
+    let hash = node.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let end = format!("-{hash:016x}{end}");
+    let kept: String = node.chars().take(LONGEST_NAME.saturating_sub(end.len())).collect();
+    // A part of a name between dots begins with no hyphen.
+    format!("{}{end}", kept.trim_end_matches(['.', '-']))
+}
+
+/// Where `shown` is not as `wanted`, as a path; `None` where it is.
+pub(crate) fn difference(shown: &Value, wanted: &Value) -> Option<String> {
+    differs(shown, wanted, "", false)
+}
+
+fn differs(shown: &Value, wanted: &Value, at: &str, quantities: bool) -> Option<String> {
+    let here = || Some(at.trim_start_matches('.').to_owned());
+    match wanted {
+        Value::Object(wanted) => {
+            let of = |key: &str| shown.get(key).unwrap_or(&Value::Null);
+            let whole = at.rsplit('.').next().is_some_and(|last| WHOLE.contains(&last));
+            let others = shown.as_object().into_iter().flatten();
+            let mut others = others.filter(|(key, value)| {
+                !wanted.contains_key(*key)
+                    && !is_empty(value)
+                    && (whole || WHOLE.contains(&key.as_str()))
+            });
+            if let Some((key, _)) = others.next() {
+                return Some(format!("{at}.{key}").trim_start_matches('.').to_owned());
+            }
+            let mut all = wanted.iter().filter(|(key, _)| !is_servers(at, key));
+            all.find_map(|(key, value)| {
+                let quantities = quantities || key == "capacity";
+                differs(of(key), value, &format!("{at}.{key}"), quantities)
+            })
+        }
+        Value::Array(wanted) => {
+            let shown = shown.as_array().map(Vec::as_slice).unwrap_or_default();
+            if shown.len() != wanted.len() {
+                return here();
+            }
+            let mut pairs = shown.iter().zip(wanted).enumerate();
+            pairs.find_map(|(index, (shown, wanted))| {
+                differs(shown, wanted, &format!("{at}.{index}"), quantities)
+            })
+        }
+        wanted if wanted == shown => None,
+        wanted => match (nanos(wanted), nanos(shown)) {
+            (Some(wanted), Some(shown)) if quantities && wanted == shown => None,
+            _ => here(),
+        },
+    }
+}
+
+/// The generation is set when it is written, and the time by the API server.
+fn is_servers(at: &str, key: &str) -> bool {
+    key == "timeAdded" || (at == ".pool" && key == "generation")
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(all) => all.is_empty(),
+        Value::Array(all) => all.is_empty(),
+        _ => false,
+    }
+}
+
+/// A quantity of Kubernetes in billionths, where it is one and is exactly so many.
+fn nanos(value: &Value) -> Option<i128> {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        _ => return None,
+    };
+    let digits = text.trim_start_matches(['+', '-']);
+    let split = digits.find(|one: char| !one.is_ascii_digit() && one != '.');
+    let (number, unit) = digits.split_at(split.unwrap_or(digits.len()));
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if part.len() > 9 || (whole.is_empty() && part.is_empty()) {
+        return None;
+    }
+    let billionths: i128 = format!("{whole}{part:0<9}").parse().ok()?;
+    let of_ten = |power: i32| {
+        let times = 10_i128.checked_pow(power.unsigned_abs())?;
+        if power < 0 {
+            (billionths % times == 0).then_some(billionths / times)
+        } else {
+            billionths.checked_mul(times)
+        }
+    };
+    let of_two = |power: u32| billionths.checked_mul(1_i128.checked_shl(power)?);
+    let size = match unit {
+        "" => Some(billionths),
+        "n" => of_ten(-9),
+        "u" => of_ten(-6),
+        "m" => of_ten(-3),
+        "k" => of_ten(3),
+        "M" => of_ten(6),
+        "G" => of_ten(9),
+        "T" => of_ten(12),
+        "P" => of_ten(15),
+        "E" => of_ten(18),
+        "Ki" => of_two(10),
+        "Mi" => of_two(20),
+        "Gi" => of_two(30),
+        "Ti" => of_two(40),
+        "Pi" => of_two(50),
+        "Ei" => of_two(60),
+        power => of_ten(power.strip_prefix(['e', 'E'])?.parse().ok()?),
+    }?;
+    Some(if text.starts_with('-') { -size } else { size })
+}
+
+/// `wanted` with the times of taints that stay, as kubelet's helper for drivers keeps them: else
+/// the API server would set the time anew with each write.
+pub(crate) fn keep_times(wanted: &mut Value, shown: &Value) {
+    let devices = |spec: &Value| spec["devices"].as_array().cloned().unwrap_or_default();
+    let before = devices(shown);
+    for device in wanted["devices"].as_array_mut().into_iter().flatten() {
+        let Some(before) = before.iter().find(|one| one["name"] == device["name"]) else {
+            continue;
+        };
+        for taint in device["taints"].as_array_mut().into_iter().flatten() {
+            let same =
+                |one: &&Value| ["key", "value", "effect"].iter().all(|key| one[key] == taint[key]);
+            let found = before["taints"].as_array().into_iter().flatten().find(same);
+            let time = found.and_then(|found| found.get("timeAdded"));
+            if let (Some(time), Some(taint)) = (time, taint.as_object_mut()) {
+                taint.entry("timeAdded").or_insert_with(|| time.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec() -> Value {
+        json!({
+            "driver": "mpsgate.io", "nodeName": "gpu-1",
+            "pool": {"name": "gpu-1", "generation": 0, "resourceSliceCount": 1},
+            "devices": [{
+                "name": "gpu-0", "allowMultipleAllocations": true,
+                "attributes": {"uuid": {"string": "GPU-1"}},
+                "capacity": {"memory": {"value": "15360Mi", "requestPolicy": {"default": "15360Mi", "validRange": {"min": "1Mi", "step": "1Mi"}}}},
+                "taints": [{"key": "mpsgate.io/sick", "effect": "NoSchedule"}],
+            }],
+        })
+    }
+
+    fn with(pointer: &str, value: Value) -> Value {
+        let mut spec = spec();
+        match pointer.rsplit_once('/') {
+            Some((parent, last)) => match spec.pointer_mut(parent).expect("there") {
+                Value::Array(all) => all.push(value),
+                parent => parent[last] = value,
+            },
+            None => panic!("{pointer}"),
+        }
+        spec
+    }
+
+    #[test]
+    fn what_an_api_server_writes_in_its_own_way_is_the_same_slice() {
+        let memory = "/devices/0/capacity/memory";
+        for same in [
+            with("/pool/generation", json!(7)),
+            with(&format!("{memory}/value"), json!("15Gi")),
+            with(&format!("{memory}/requestPolicy/default"), json!("16106127360")),
+            with(&format!("{memory}/requestPolicy/validRange/max"), json!("15Gi")),
+            with("/devices/0/taints/0/timeAdded", json!("2026-01-31T12:00:00Z")),
+            with("/devices/0/bindsToNode", json!(false)),
+            with("/perDeviceNodeSelection", json!(null)),
+        ] {
+            assert_eq!(difference(&same, &spec()), None, "{same}");
+        }
+        // What is empty is left out.
+        let mut bare = spec();
+        bare["devices"][0].as_object_mut().expect("a device").remove("taints");
+        assert_eq!(difference(&bare, &with("/devices/0/taints", json!([]))), None);
+    }
+
+    #[test]
+    fn every_other_difference_is_one_and_says_where() {
+        for (pointer, value, place) in [
+            (
+                "/devices/0/allowMultipleAllocations",
+                json!(null),
+                "devices.0.allowMultipleAllocations",
+            ),
+            ("/devices/0/capacity/memory/value", json!("16Gi"), "devices.0.capacity.memory.value"),
+            (
+                "/devices/0/capacity/memory/requestPolicy",
+                json!(null),
+                "devices.0.capacity.memory.requestPolicy",
+            ),
+            ("/devices/0/capacity/more", json!({"value": "1"}), "devices.0.capacity.more"),
+            ("/devices/0/attributes/mine", json!({"bool": true}), "devices.0.attributes.mine"),
+            (
+                "/devices/0/attributes/uuid",
+                json!({"string": "GPU-2"}),
+                "devices.0.attributes.uuid.string",
+            ),
+            ("/devices/0/taints", json!([]), "devices.0.taints"),
+            (
+                "/devices/0/taints/1",
+                json!({"key": "x", "effect": "NoSchedule"}),
+                "devices.0.taints",
+            ),
+            ("/devices/1", json!({"name": "gpu-9"}), "devices"),
+            ("/pool/resourceSliceCount", json!(2), "pool.resourceSliceCount"),
+        ] {
+            let found = difference(&with(pointer, value.clone()), &spec());
+            assert!(found.is_some_and(|at| at.starts_with(place)), "{pointer} {value}");
+        }
+        // A taint that nobody wants any more.
+        let mut healthy = spec();
+        healthy["devices"][0].as_object_mut().expect("a device").remove("taints");
+        assert_eq!(difference(&spec(), &healthy).as_deref(), Some("devices.0.taints"));
+    }
+
+    #[test]
+    fn quantities_are_numbers_and_attributes_are_not() {
+        let same =
+            |a: &str, b: &str| nanos(&json!(a)) == nanos(&json!(b)) && nanos(&json!(a)).is_some();
+        for (a, b) in [
+            ("1024Mi", "1Gi"),
+            ("1.5Gi", "1536Mi"),
+            ("1000m", "1"),
+            ("1e3", "1k"),
+            ("1E3", "1000"),
+            ("1E", "1000P"),
+            ("-1", "-1000m"),
+            ("0", "0Gi"),
+            ("+5", "5"),
+            ("0.5", "500m"),
+            (".5", "0.5"),
+        ] {
+            assert!(same(a, b), "{a} {b}");
+        }
+        for wrong in [
+            "",
+            "Gi",
+            "1Xi",
+            "1.2.3",
+            "one",
+            "1e",
+            "0.0000000001",
+            "999999999999999999999999Ei",
+            "1e99",
+        ] {
+            assert_eq!(nanos(&json!(wrong)), None, "{wrong}");
+        }
+        assert_eq!(nanos(&json!(5)), nanos(&json!("5")));
+        let of = |text: &str| json!({"attributes": {"x": {"string": text}}});
+        assert!(difference(&of("1Gi"), &of("1024Mi")).is_some());
+    }
+
+    #[test]
+    fn the_time_of_a_taint_that_stays_stays() {
+        let shown = with("/devices/0/taints/0/timeAdded", json!("2026-01-31T12:00:00Z"));
+        let mut wanted = with("/devices/0/taints/1", json!({"key": "new", "effect": "NoSchedule"}));
+        keep_times(&mut wanted, &shown);
+        let taints = &wanted["devices"][0]["taints"];
+        assert_eq!(taints[0]["timeAdded"], "2026-01-31T12:00:00Z");
+        assert_eq!(taints[1].get("timeAdded"), None);
+    }
+
+    #[test]
+    fn a_name_is_the_nodes_or_short_enough_and_its_own() {
+        assert_eq!(name("gpu-1", "mpsgate.io"), "gpu-1-mpsgate.io");
+        let longest = "n".repeat(242);
+        assert_eq!(name(&longest, "mpsgate.io"), format!("{longest}-mpsgate.io"));
+        let (a, b) = (format!("{longest}x"), format!("{longest}y"));
+        let (a, b) = (name(&a, "mpsgate.io"), name(&b, "mpsgate.io"));
+        assert!(a.len() == 253 && b.len() == 253 && a != b, "{a} {b}");
+        let dots = name(&format!("{}{}", "n".repeat(220), ".a".repeat(16)), "mpsgate.io");
+        assert!(!dots.contains(".-") && dots.len() <= 253, "{dots}");
+    }
+}
