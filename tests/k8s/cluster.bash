@@ -340,7 +340,8 @@ service_account_kubeconfig() { # NAME
 }
 # rules_of KIND NAME: of a role of the chart, as tests/chart renders it.
 rules_of() {
-  awk -v RS='---\n' -v kind="\nkind: $1\n" -v name="\n  name: $2\n" 'index($0, kind) && index($0, name)' "$MG_REPO/tests/chart/golden/cluster.yaml" |
+  awk -v RS='---\n' -v kind="\nkind: $1\n" -v name="\n  name: $2\n" 'index($0, kind) && index($0, name) { print; exit }' \
+    "$MG_REPO"/tests/chart/golden/{cluster,dra}.yaml |
     kubectl create --dry-run=client -o json -f - | jq -ce .rules
 }
 
