@@ -65,6 +65,7 @@ refuses() {
 
 @test "every object fits the strict schemas of Kubernetes 1.25 to 1.37, the samples too" {
   local version set failed=0
+  awk '/^```yaml$/ { shown = 1; print "---"; next } /^```$/ { shown = 0 } shown' "$top/docs/dra.md" >"$work/page.yaml"
   sed 's/<NODE_NAME>/node-1/' "$top/packaging/kubernetes/samples/mps-sample.yaml" >"$work/sample.yaml"
   for version in 1.25.0 1.28.0 1.31.0 1.34.0 1.37.0; do
     # As Helm renders it for that version: what it has not is not there.
@@ -73,10 +74,10 @@ refuses() {
       --set scheduler.tls.secretName=,scheduler.tls.caBundle=,scheduler.tls.clientSecretName=,scheduler.tls.clientCaBundle=
     python3 "$BATS_TEST_DIRNAME/validate.py" "$version" "$work"/of-{default,all,bare,cluster,generated}.yaml "$work/sample.yaml" "$top/packaging/kubernetes/samples/nos-mps-partitioning.yaml" || failed=1
   done
-  # Claims.
+  # Claims, and the objects that a page shows of them.
   for version in 1.34.0 1.36.0 1.37.0; do
     render of-dra --values "$BATS_TEST_DIRNAME/values/dra.yaml" --kube-version "$version"
-    python3 "$BATS_TEST_DIRNAME/validate.py" "$version" "$work/of-dra.yaml" || failed=1
+    python3 "$BATS_TEST_DIRNAME/validate.py" "$version" "$work/of-dra.yaml" "$work/page.yaml" || failed=1
   done
   ((failed == 0))
   # The check can fail.
