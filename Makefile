@@ -114,7 +114,7 @@ test-chart: ## packaging/kubernetes: the chart rendered, checked against the sch
 	@mkdir -p $(LOGS)
 	@bats --formatter tap tests/chart 2>&1 | tee $(LOGS)/chart.log
 
-chart-manifests: ## the chart's plain manifests into out/kubernetes/mpsgate.yaml (IMAGE=registry/repository, VALUES=file, KUBE_VERSION=1.29.0: of the cluster, where it is older than Helm)
+chart-manifests: ## the chart's plain manifests into out/kubernetes/mpsgate.yaml (IMAGE=registry/repository, VALUES=file, KUBE_VERSION=1.36.0: of the cluster)
 	@tests/env/install.sh chart
 	@mkdir -p out/kubernetes
 	@"$$(tests/env/install.sh chart-tools)/bin/helm" template mpsgate packaging/kubernetes/chart --namespace mpsgate-system \

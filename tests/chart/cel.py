@@ -1,7 +1,7 @@
 """What the chart's CEL says, evaluated by CEL's own C++ implementation, as an API server of Kubernetes would: a variable or an expression
 that fails is a refusal (failurePolicy Fail), a condition that fails counts as an error here.
 
-cel.py policies RENDERED.json             the ValidatingAdmissionPolicies, over the table below
+cel.py policies RENDERED.json POLICY...   these ValidatingAdmissionPolicies, over the tables below
 cel.py conditions RENDERED.json REVIEWS   the webhooks' matchConditions, over the reviews of src/scheduler/tests/golden/webhook.jsonl
 """
 import copy
@@ -110,6 +110,34 @@ THE_POD = {
     "spec": {"containers": [{"name": "scheduler", "image": "mpsgate"}]}, "status": {"phase": "Running"},
 }
 
+THE_SLICE = {
+    "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+    "metadata": {"name": "n1-mpsgate.io", "resourceVersion": "1", "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u", "controller": True}]},
+    "spec": {
+        "driver": "mpsgate.io", "nodeName": "n1", "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-8d4ff3a6-0000-0000-0000-000000000000", "allowMultipleAllocations": True,
+                     "capacity": {"memory": {"value": "15Gi", "requestPolicy": {"default": "15Gi", "validRange": {"min": "1Mi", "step": "1Mi"}}}}}],
+    },
+}
+
+ANOTHERS_DEVICE = {"driver": "nic.example.com", "pool": "n1", "device": "eth0", "networkData": {"ips": ["10.0.0.9/24"]}}
+OWN_DEVICE = {"driver": "mpsgate.io", "pool": "n1", "device": "gpu-8d4ff3a6-0000-0000-0000-000000000000", "shareID": "s-1", "data": {"guarantee": "mps+gate", "memoryMiB": 7168},
+              "conditions": [{"type": "Ready", "status": "True", "reason": "Prepared", "lastTransitionTime": "2026-01-31T12:00:00Z"}]}
+THE_CLAIM = {
+    "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+    "metadata": {"name": "gpu", "namespace": "default", "uid": "u-2", "resourceVersion": "1", "finalizers": ["resource.kubernetes.io/delete-protection"]},
+    "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "shared-gpu.mpsgate.io", "capacity": {"requests": {"memory": "7Gi"}}}}]}},
+    "status": {
+        "allocation": {
+            "devices": {"results": [{"request": "gpu", "driver": "mpsgate.io", "pool": "n1", "device": "gpu-8d4ff3a6-0000-0000-0000-000000000000",
+                                     "shareID": "s-1", "consumedCapacity": {"memory": "7Gi", "clients": "1"}}]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]},
+        },
+        "reservedFor": [{"resource": "pods", "name": "web", "uid": "u-1"}],
+        "devices": [ANOTHERS_DEVICE],
+    },
+}
+
 
 def change(of, path, value):
     """A copy with one value set; None takes it away."""
@@ -122,6 +150,13 @@ def change(of, path, value):
     else:
         at[path[-1]] = value
     return copied
+
+
+def request(operation="UPDATE", username=MPSGATED, **extra):
+    of = {"operation": operation, "userInfo": {"username": username}}
+    if extra:
+        of["userInfo"]["extra"] = {NODE if key == "node" else POD: [value] for key, value in extra.items()}
+    return of
 
 
 def labels(key, value):
@@ -177,14 +212,102 @@ def node_rows():
     yield "no status", False, ("status",), None
 
 
+def claim_rows():
+    """Slices and claims, as `table` has them."""
+    own, policy = request(node="n1"), "slices"
+    grown = change(THE_SLICE, ("spec", "pool", "generation"), 2)
+    other = change(change(change(THE_SLICE, ("spec", "nodeName"), "n2"), ("spec", "pool", "name"), "n2"), ("metadata", "name"), "n2-mpsgate.io")
+    create, delete = request("CREATE", node="n1"), request("DELETE", node="n1")
+    yield policy, "made", True, "resourceslices", create, THE_SLICE, None
+    yield policy, "changed", True, "resourceslices", own, grown, THE_SLICE
+    yield policy, "deleted", True, "resourceslices", delete, None, THE_SLICE
+    for what, path, value in (
+        ("of another driver", ("spec", "driver"), "gpu.example.com"),
+        ("of another node", ("spec", "nodeName"), "n2"),
+        ("of no node", ("spec", "nodeName"), None),
+        ("of all nodes", ("spec",), {**{key: value for key, value in THE_SLICE["spec"].items() if key != "nodeName"}, "allNodes": True}),
+    ):
+        wrong = change(THE_SLICE, path, value)
+        yield policy, f"one {what} made", False, "resourceslices", create, wrong, None
+        yield policy, f"one {what} deleted", False, "resourceslices", delete, None, wrong
+        yield policy, f"one {what} taken over", False, "resourceslices", own, THE_SLICE, wrong
+        yield policy, f"given away as one {what}", False, "resourceslices", own, wrong, THE_SLICE
+    for what, path, value in (
+        ("of another node's pool", ("spec", "pool", "name"), "n2"),
+        ("under another node's name", ("metadata", "name"), "n2-mpsgate.io"),
+        ("under a name of its own", ("metadata", "name"), "mpsgate.io"),
+    ):
+        wrong = change(THE_SLICE, path, value)
+        yield policy, f"one {what} made", False, "resourceslices", create, wrong, None
+        yield policy, f"one {what} changed", False, "resourceslices", own, wrong, wrong
+        yield policy, f"its own left-over {what} deleted", True, "resourceslices", delete, None, wrong
+    long = "n" * 253
+    cut = change(change(change(THE_SLICE, ("spec", "nodeName"), long), ("spec", "pool", "name"), long), ("metadata", "name"), "n" * 225 + "-0123456789abcdef-mpsgate.io")
+    yield policy, "a long node's made", True, "resourceslices", request("CREATE", node=long), cut, None
+    yield policy, "a long node's under a name of its own", False, "resourceslices", request("CREATE", node=long), change(cut, ("metadata", "name"), "n2-gpu.example.com"), None
+    yield policy, "another node's made", False, "resourceslices", create, other, None
+    yield policy, "another node's changed", False, "resourceslices", own, change(other, ("spec", "devices"), []), other
+    yield policy, "another node's deleted", False, "resourceslices", delete, None, other
+    for what, token in (("without a node", {}), ("of another node", {"node": "n2"})):
+        yield policy, f"made by a token {what}", False, "resourceslices", request("CREATE", **token), THE_SLICE, None
+        yield policy, f"changed by a token {what}", False, "resourceslices", request(**token), grown, THE_SLICE
+        yield policy, f"deleted by a token {what}", False, "resourceslices", request("DELETE", **token), None, THE_SLICE
+    nameless = change(THE_SLICE, ("spec", "nodeName"), "")
+    yield policy, "one with an empty node, by a token without a node", False, "resourceslices", request("CREATE"), nameless, None
+    for name in ("system:node:n1", "alice", SCHEDULER):
+        yield policy, f"another node's, by {name}", None, "resourceslices", request("CREATE", username=name, node="n1"), other, None
+
+    policy = "claims"
+    written = change(THE_CLAIM, ("status", "devices"), [ANOTHERS_DEVICE, OWN_DEVICE])
+    unready = copy.deepcopy(OWN_DEVICE)
+    unready["conditions"][0]["status"] = "False"
+    status = "resourceclaims/status"
+    yield policy, "its device comes", True, status, own, change(written, ("metadata", "managedFields"), [{}]), THE_CLAIM
+    yield policy, "its device changes", True, status, own, change(written, ("status", "devices", 1), unready), written
+    yield policy, "its device goes", True, status, own, THE_CLAIM, written
+    first = change(THE_CLAIM, ("status", "devices"), None)
+    yield policy, "the first device of any", True, status, own, change(first, ("status", "devices"), [OWN_DEVICE]), first
+    for what, path, value in (
+        ("another driver's device changes", ("status", "devices", 0, "networkData"), {"ips": ["10.0.0.1/24"]}),
+        ("another driver's device goes", ("status", "devices"), [OWN_DEVICE]),
+        ("another driver's device comes", ("status", "devices"), [ANOTHERS_DEVICE, OWN_DEVICE, {**ANOTHERS_DEVICE, "device": "eth1"}]),
+        ("another card", ("status", "allocation", "devices", "results", 0, "device"), "gpu-x"),
+        ("more memory", ("status", "allocation", "devices", "results", 0, "consumedCapacity", "memory"), "15Gi"),
+        ("another node", ("status", "allocation", "nodeSelector", "nodeSelectorTerms", 0, "matchFields", 0, "values"), ["n2"]),
+        ("the allocation goes", ("status", "allocation"), None),
+        ("another pod", ("status", "reservedFor", 0, "uid"), "u-9"),
+        ("nobody's any more", ("status", "reservedFor"), None),
+        ("all of it goes", ("status",), {}),
+        ("what is asked", ("spec", "devices", "requests", 0, "exactly", "capacity", "requests", "memory"), "15Gi"),
+        ("a label", ("metadata", "labels"), {"a": "b"}),
+        ("the finalizer goes", ("metadata", "finalizers"), []),
+    ):
+        yield policy, what, False, status, own, change(written, path, value), written
+    at = ("status", "allocation", "nodeSelector", "nodeSelectorTerms")
+    for what, path, value in (
+        ("of another node", (*at, 0, "matchFields", 0, "values"), ["n2"]),
+        ("of two nodes", (*at, 0, "matchFields", 0, "values"), ["n1", "n2"]),
+        ("of all nodes but this", (*at, 0, "matchFields", 0, "operator"), "NotIn"),
+        ("of nodes by another field", (*at, 0, "matchFields", 0, "key"), "metadata.namespace"),
+        ("of nodes by their labels", at, [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]}]),
+        ("of this node or any", at, [*THE_CLAIM["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"], {}]),
+        ("of all nodes", ("status", "allocation", "nodeSelector"), None),
+        ("that nothing was given to", ("status", "allocation"), None),
+        ("without a status", ("status",), None),
+    ):
+        then = change(THE_CLAIM, path, value)
+        devices = [*then.get("status", {}).get("devices", []), OWN_DEVICE]
+        yield policy, f"a claim {what}", False, status, own, change(then, ("status", "devices"), devices), then
+    yield policy, "by a token without a node", False, status, request(), written, THE_CLAIM
+    yield policy, "by a token of another node", False, status, request(node="n2"), written, THE_CLAIM
+    yield policy, "made", False, "resourceclaims", create, THE_CLAIM, None
+    yield policy, "deleted", False, "resourceclaims", delete, None, THE_CLAIM
+    for name in ("system:kube-scheduler", "alice", SCHEDULER):
+        yield policy, f"given another card by {name}", None, status, request(username=name, node="n2"), change(written, ("status", "allocation"), None), written
+
+
 def table():
     """(policy, what, allowed, resource, request, object, old object)"""
-    def request(operation="UPDATE", username=MPSGATED, **extra):
-        of = {"operation": operation, "userInfo": {"username": username}}
-        if extra:
-            of["userInfo"]["extra"] = {NODE if key == "node" else POD: [value] for key, value in extra.items()}
-        return of
-
     own = request(node="n1")
     bare = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "spec": {}, "status": {}}
     first = {"metadata": {"name": "n1", "labels": {"mpsgate.io/shared": "true"}, "annotations": {"mpsgate.io/cards": "{}"}},
@@ -259,15 +382,21 @@ def table():
     yield "scheduler", "it is deleted", False, "pods", request("DELETE", username=SCHEDULER, pod="mpsgate-scheduler-1"), None, THE_POD
     yield "scheduler", "one is made", False, "pods", request("CREATE", username=SCHEDULER, pod="mpsgate-scheduler-1"), THE_POD, None
     yield "scheduler", "another account", None, "pods", request(username=MPSGATED, pod="x"), active, THE_POD
+    yield from claim_rows()
 
 
-def policies(file):
+def policies(file, names):
     with open(file, encoding="utf-8") as stream:
         rendered = json.load(stream)
     found = {one["metadata"]["name"]: one for one in rendered if one["kind"] == "ValidatingAdmissionPolicy"}
     bound = {one["spec"]["policyName"] for one in rendered if one["kind"] == "ValidatingAdmissionPolicyBinding" and one["spec"]["validationActions"] == ["Deny"]}
     bad = rows = 0
+    unknown = set(names) - {row[0] for row in table()}
+    if unknown:
+        raise SystemExit(f"no row is about {', '.join(sorted(unknown))}")
     for name, what, allowed, resource, request, new, old in table():
+        if name not in names:
+            continue
         rows += 1
         policy = found.get(f"mpsgate-{name}")
         if policy is None or policy["metadata"]["name"] not in bound or policy["spec"]["failurePolicy"] != "Fail":
@@ -318,5 +447,5 @@ def conditions(file, reviews):
 
 
 if sys.argv[1] == "policies":
-    sys.exit(policies(sys.argv[2]))
+    sys.exit(policies(sys.argv[2], sys.argv[3:]))
 sys.exit(conditions(sys.argv[2], sys.argv[3]))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# packaging/kubernetes: the chart rendered by Helm for four sets of values, checked against
+# packaging/kubernetes: the chart rendered by Helm for five sets of values, checked against
 # Kubernetes' own schemas, and what the rendered objects promise. No cluster: what only one can show
 # is named in docs/kubernetes.md. MPSGATE_BLESS=1 writes golden/.
 
@@ -9,10 +9,8 @@ setup_file() {
   tools=$("$top/tests/env/install.sh" chart-tools 2>/dev/null) || skip "Helm and the schemas are not here: tests/env/install.sh chart (PyPI)"
   export PYTHONPATH=$tools HELM_CACHE_HOME=$work/helm HELM_CONFIG_HOME=$work/helm HELM_DATA_HOME=$work/helm
   export chart=$top/packaging/kubernetes/chart
-  local values
-  for values in "$BATS_TEST_DIRNAME"/values/*.yaml; do
-    render "$(basename "$values" .yaml)" --values "$values"
-  done
+  local set
+  for set in $(sets); do render_set "$set" "$set"; done
   # Helm's own certificate is another in each rendering, so never in golden/.
   render_own generated
 }
@@ -25,6 +23,13 @@ render() {
   shift
   helm template mpsgate "$chart" --namespace mpsgate-system "$@" >"$work/$name.yaml"
   python3 -c 'import json, sys, yaml; print(json.dumps([d for d in yaml.safe_load_all(sys.stdin) if d]))' <"$work/$name.yaml" >"$work/$name.json"
+}
+
+# render_set NAME SET ARGUMENT...: Helm's own version of Kubernetes has no claims.
+render_set() {
+  local version=()
+  [[ $2 != dra ]] || version=(--kube-version v1.36.2)
+  render "$1" --values "$BATS_TEST_DIRNAME/values/$2.yaml" "${version[@]}" "${@:3}"
 }
 
 # render_own NAME ARGUMENT...: as `cluster`, with Helm's own certificates.
@@ -53,20 +58,26 @@ refuses() {
 
 @test "helm lint finds nothing, and the chart's version is the workspace's" {
   local set version
-  for set in $(sets); do helm lint --strict "$chart" --values "$BATS_TEST_DIRNAME/values/$set.yaml" >"$work/lint" || { cat "$work/lint"; return 1; }; done
+  for set in $(sets); do helm lint --strict "$chart" --kube-version v1.36.2 --values "$BATS_TEST_DIRNAME/values/$set.yaml" >"$work/lint" || { cat "$work/lint"; return 1; }; done
   version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$top/Cargo.toml")
   is_equal "$(sed -n 's/^\(version\|appVersion\): //p' "$chart/Chart.yaml" | xargs)" "$version $version"
 }
 
 @test "every object fits the strict schemas of Kubernetes 1.25 to 1.37, the samples too" {
   local version set failed=0
+  awk '/^```yaml$/ { shown = 1; print "---"; next } /^```$/ { shown = 0 } shown' "$top/docs/dra.md" >"$work/page.yaml"
   sed 's/<NODE_NAME>/node-1/' "$top/packaging/kubernetes/samples/mps-sample.yaml" >"$work/sample.yaml"
   for version in 1.25.0 1.28.0 1.31.0 1.34.0 1.37.0; do
     # As Helm renders it for that version: what it has not is not there.
-    for set in $(sets); do render "of-$set" --values "$BATS_TEST_DIRNAME/values/$set.yaml" --kube-version "$version" --set admissionPolicies=auto; done
+    for set in all bare cluster default; do render "of-$set" --values "$BATS_TEST_DIRNAME/values/$set.yaml" --kube-version "$version" --set admissionPolicies=auto; done
     render of-generated --values "$BATS_TEST_DIRNAME/values/all.yaml" --kube-version "$version" --set admissionPolicies=auto \
       --set scheduler.tls.secretName=,scheduler.tls.caBundle=,scheduler.tls.clientSecretName=,scheduler.tls.clientCaBundle=
     python3 "$BATS_TEST_DIRNAME/validate.py" "$version" "$work"/of-{default,all,bare,cluster,generated}.yaml "$work/sample.yaml" "$top/packaging/kubernetes/samples/nos-mps-partitioning.yaml" || failed=1
+  done
+  # Claims, and the objects that a page shows of them.
+  for version in 1.34.0 1.36.0 1.37.0; do
+    render of-dra --values "$BATS_TEST_DIRNAME/values/dra.yaml" --kube-version "$version"
+    python3 "$BATS_TEST_DIRNAME/validate.py" "$version" "$work/of-dra.yaml" "$work/page.yaml" || failed=1
   done
   ((failed == 0))
   # The check can fail.
@@ -123,6 +134,10 @@ refuses() {
   refuses "timeoutSeconds" --set removal.timeoutSeconds=0
   refuses "removal" --set removal.enabled=yes
   refuses "runtimeClass.create without" --set runtimeClass.create=true,runtimeClass.name=
+  refuses "dra" --set dra.enabled=yes --kube-version v1.36.2
+  refuses "dra.enabled needs the API resource.k8s.io/v1" --set dra.enabled=true --kube-version v1.33.9
+  refuses "set dra.enabled alone" --set config.kubernetes.dra=on --kube-version v1.36.2
+  refuses "set dra.enabled alone" --set dra.enabled=true,config.kubernetes.dra=auto --kube-version v1.36.2
 }
 
 @test "the settings are read by mpsgate without a complaint, and say what the chart promises" {
@@ -235,6 +250,37 @@ refuses() {
   done
 }
 
+@test "claims are off unless they are switched on, and then bring their class, their rights and kubelet's directories, and nothing else" {
+  local set
+  for set in all bare cluster default; do
+    jq -e 'all(.[]; .kind != "DeviceClass") and (tostring | test("resource.k8s.io|POD_UID|kubelet/plugins") | not)' "$work/$set.json"
+    if settings "$set" | grep -q '^dra'; then return 1; fi
+    pod "$set" mpsgate | jq -e '.spec.containers[0].volumeMounts | any(. == {name: "run-cdi", mountPath: "/var/run/cdi", readOnly: true})'
+  done
+  # An API that is there is enough, whatever the version says; so are values of a release that did
+  # not know them.
+  render there --values "$BATS_TEST_DIRNAME/values/dra.yaml" --api-versions resource.k8s.io/v1
+  object there DeviceClass shared-gpu.mpsgate.io
+  render reused --values "$BATS_TEST_DIRNAME/values/default.yaml" --set dra=null
+  is_equal "$(cat "$work/reused.yaml")" "$(cat "$work/default.yaml")"
+
+  settings dra | grep -A1 -xF '[kubernetes]' | grep -qxF 'dra = "on"'
+  object dra DeviceClass shared-gpu.mpsgate.io | jq -e '.apiVersion == "resource.k8s.io/v1"
+    and .spec == {selectors: [{cel: {expression: "device.driver == \"mpsgate.io\" && device.allowMultipleAllocations == true"}}]}'
+  is_equal "$(object dra ClusterRole mpsgate-dra | jq -c '.rules[] | [.apiGroups[0], .resources[0], (.verbs | join(" ")), .resourceNames]')" \
+    '["","nodes","get",null]
+["resource.k8s.io","resourceslices","list watch create update delete",null]
+["resource.k8s.io","resourceclaims","get",null]
+["resource.k8s.io","resourceclaims/status","patch",null]
+["resource.k8s.io","resourceclaims/driver","associated-node:patch",["mpsgate.io"]]'
+  is_equal "$(object dra ClusterRoleBinding mpsgate-dra | jq -c '[.roleRef.name, .subjects]')" '["mpsgate-dra",[{"kind":"ServiceAccount","name":"mpsgate","namespace":"mpsgate-system"}]]'
+  pod dra mpsgate | jq -e '.spec.containers[0] | any(.env[]; . == {name: "POD_UID", valueFrom: {fieldRef: {fieldPath: "metadata.uid"}}})
+    and ([.volumeMounts[] | select(.mountPath | test("cdi|kubelet/plugins")) | "\(.mountPath) \(.readOnly // false)"] == ["/etc/cdi true", "/var/run/cdi false", "/var/lib/kubelet/plugins_registry false", "/var/lib/kubelet/plugins/mpsgate.io false"])'
+  # mpsgated alone has them, and the holder is the same pod as without.
+  pod dra mpsgate | jq -e '.spec | ((.initContainers // []) + .containers[1:]) | all(.[]; tostring | test("kubelet/plugins|run-cdi|POD_UID") | not)'
+  is_equal "$(daemon_set dra mpsgate-holder)" "$(daemon_set default mpsgate-holder)"
+}
+
 extenders() { object "$1" ConfigMap mpsgate-scheduler-extender | jq -r '.data["extenders.yaml"]' | python3 -c 'import json, sys, yaml; print(json.dumps(yaml.safe_load(sys.stdin)["extenders"]))'; } # SET
 deployment() { object "$1" Deployment "$2" | jq .spec.template.spec; } # SET DEPLOYMENT
 
@@ -341,14 +387,17 @@ $(object generated Secret mpsgate-scheduler-tls | jq -r '.data["ca.crt"]')"
 
 @test "a node's token is that node's alone, by policies that are evaluated here" {
   local set
-  for set in all cluster generated; do python3 "$BATS_TEST_DIRNAME/cel.py" policies "$work/$set.json"; done
+  for set in all cluster generated; do python3 "$BATS_TEST_DIRNAME/cel.py" policies "$work/$set.json" nodes events scheduler; done
+  python3 "$BATS_TEST_DIRNAME/cel.py" policies "$work/dra.json" nodes events slices claims
   # The check can fail: each rule is needed by a row of it.
   local policy rule count
-  for policy in nodes events scheduler; do
-    count=$(object cluster ValidatingAdmissionPolicy "mpsgate-$policy" | jq '.spec.validations | length')
+  for policy in nodes events scheduler slices claims; do
+    set=cluster
+    case $policy in slices | claims) set=dra ;; esac
+    count=$(object "$set" ValidatingAdmissionPolicy "mpsgate-$policy" | jq '.spec.validations | length')
     for ((rule = 0; rule < count; rule++)); do
-      jq --arg name "mpsgate-$policy" --argjson rule "$rule" 'map(if .kind == "ValidatingAdmissionPolicy" and .metadata.name == $name then del(.spec.validations[$rule]) else . end)' "$work/cluster.json" >"$work/spoilt.json"
-      if python3 "$BATS_TEST_DIRNAME/cel.py" policies "$work/spoilt.json"; then echo "$policy, rule $rule: no row needs it"; return 1; fi
+      jq --arg name "mpsgate-$policy" --argjson rule "$rule" 'map(if .kind == "ValidatingAdmissionPolicy" and .metadata.name == $name then del(.spec.validations[$rule]) else . end)' "$work/$set.json" >"$work/spoilt.json"
+      if python3 "$BATS_TEST_DIRNAME/cel.py" policies "$work/spoilt.json" "$policy"; then echo "$policy, rule $rule: no row needs it"; return 1; fi
     done
   done
   # They refuse, and are bound by their names; without the cluster's side there are two.
@@ -362,6 +411,7 @@ $(object generated Secret mpsgate-scheduler-tls | jq -r '.data["ca.crt"]')"
   is_equal "$(policies --kube-version v1.34.1-eks-1a2b3c)" 2
   is_equal "$(policies --kube-version v1.34.1 --set admissionPolicies=false)" 0
   is_equal "$(policies --kube-version v1.29.9 --set admissionPolicies=true)" 2
+  is_equal "$(policies --kube-version v1.36.2 --set dra.enabled=true)" 4
 }
 
 @test "the notes say what stays open: nodes before Kubernetes 1.30, an image by its tag, the extender without TLS" {
@@ -379,6 +429,10 @@ $(object generated Secret mpsgate-scheduler-tls | jq -r '.data["ca.crt"]')"
   if grep -qE 'image.digest|whoever is root on one' "$work/notes"; then cat "$work/notes"; return 1; fi
   grep -qF 'root on every GPU node' "$work/notes"
   notes --set removal.enabled=true | grep -qF 'is refused while containers have GPU memory'
+  notes --set dra.enabled=true --kube-version v1.36.2 >"$work/notes"
+  grep -qF 'kubectl get resourceslices' "$work/notes"
+  if grep -qF 'DRAConsumableCapacity' "$work/notes"; then cat "$work/notes"; return 1; fi
+  notes --set dra.enabled=true --kube-version v1.35.3 | grep -qF 'without the feature gate DRAConsumableCapacity'
   notes --set scheduler.enabled=true,scheduler.tls.enabled=false | grep -qF 'scheduler.tls.enabled is false'
 }
 

@@ -20,6 +20,23 @@
 {{- end }}
 {{- end }}
 
+{{- /* Not empty where nodes give GPU memory by claims. A cluster without them is told here; a version is enough for `helm template`, which
+       asks none. */}}
+{{- define "mpsgate.has-dra" -}}
+{{- /* Not there in a release of before, whose values --reuse-values takes. */}}
+{{- $enabled := dig "dra" "enabled" false (deepCopy .Values | toYaml | fromYaml) }}
+{{- $said := toString (dig "kubernetes" "dra" "" .Values.config) }}
+{{- if or (and $enabled $said (ne $said "on")) (and (not $enabled) (eq $said "on")) }}
+{{- fail (printf "config.kubernetes.dra is %s, but dra.enabled is %t: set dra.enabled alone, which brings mpsgated's rights and the DeviceClass along" $said $enabled) }}
+{{- end }}
+{{- if $enabled }}
+{{- if not (or (.Capabilities.APIVersions.Has "resource.k8s.io/v1") (semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version)) }}
+{{- fail (printf "dra.enabled needs the API resource.k8s.io/v1, of Kubernetes 1.34 and newer, and this is %s; `helm template` takes it from --kube-version" .Capabilities.KubeVersion.Version) }}
+{{- end -}}
+true
+{{- end }}
+{{- end }}
+
 {{- define "mpsgate.name" -}}
 {{- if contains "mpsgate" .Release.Name }}{{ .Release.Name | trunc 48 | trimSuffix "-" }}{{ else }}{{ printf "%s-mpsgate" .Release.Name | trunc 48 | trimSuffix "-" }}{{ end }}
 {{- end }}
@@ -74,6 +91,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- define "mpsgate.config" -}}
 {{- $added := dict "gpus" (dict "manage" "all") "mps" (dict "supervisor" "holder") }}
 {{- if .Values.metrics.enabled }}{{ $_ := set $added "metrics" (dict "listen" (printf "0.0.0.0:%d" (int .Values.metrics.port))) }}{{ end }}
+{{- if include "mpsgate.has-dra" . }}{{ $_ := set $added "kubernetes" (dict "dra" "on") }}{{ end }}
 {{- $config := merge (deepCopy .Values.config) $added }}
 {{- $own := list (include "mpsgate.mpsgated-image" .) (include "mpsgate.holder-image" .) | uniq }}
 {{- $exempt := dig "policy" "exempt" (list) .Values.config }}
