@@ -196,7 +196,7 @@ has_at_most() { (($(descriptors 0) <= $1)); } # DESCRIPTORS
       # The fake has nobody who reads its FIFO.
       [[ $stdout == open:* || -z ${MG_MPS_CONTROL:-} ]] || fail "the FIFO took no record: $stdout"
     done
-    try_oci 0 exec liar /escape-try record /run/mpsgate/mps/log 1 999 "Client {PID: $pid, Context ID: 0} caused a memory fault"
+    try_oci 0 exec liar /escape-try record /run/mpsgate/mps/log 1 999 "Client {PID: $pid, Context: 1} encountered a fatal GPU error."
   done
   for line in "Server encountered a fatal exception. Shutting down" "Server is handling a fatal GPU error."; do
     try_oci 0 exec liar /escape-try record /run/mpsgate/mps/log 1 "$victim" "$line"

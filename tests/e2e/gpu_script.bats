@@ -46,3 +46,13 @@ rows() { grep -E '^\| [a-z]+\.[a-z-]+ \|' "$1"; }
   assert_contains "broken off" "$(differences used "$BATS_TEST_TMPDIR/c" "$BATS_TEST_TMPDIR/b")" 'ps: "no answer", the fake "two"'
   assert_contains "nothing asked" "$(differences served "$BATS_TEST_TMPDIR/a" "$BATS_TEST_TMPDIR/b")" '0 answers, the fake 0'
 }
+
+@test "a test of the suite that skipped itself is not told as passed" {
+  # shellcheck source=tests/gpu/contract.bash
+  source "$GPU/contract.bash"
+  # Its two outputs may come in one line.
+  printf '%s\n' 'SKIPPED: contract::a: needs x' 'test b ... SKIPPED: contract::c: needs y' 'ok' \
+    'test d ... FAILED' 'test result: FAILED. 5 passed; 1 failed; 0 ignored' >"$BATS_TEST_TMPDIR/suite"
+  assert_equal "told" "$(of_suite "$BATS_TEST_TMPDIR/suite")" \
+    $'test d ... FAILED\ntest result: FAILED. 3 passed; 2 skipped; 1 failed; 0 ignored'
+}

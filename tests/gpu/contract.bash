@@ -97,6 +97,17 @@ differences() {
     END { if (!asked || asked > double) print asked + 0 " answers, the fake " double + 0 }' "$2" "$3"
 }
 
+# of_suite FILE: what is told of what the suite has printed. Its harness counts a test that skips
+# itself as passed.
+of_suite() {
+  awk '{ skipped += gsub(/SKIPPED: /, "&") }
+    /^test result/ && match($0, /[0-9]+ passed/) {
+      passed = substr($0, RSTART, RLENGTH) - skipped
+      sub(/[0-9]+ passed/, passed " passed; " skipped " skipped")
+    }
+    /\.\.\. FAILED|panicked|^test result|^called|^assertion/' "$1"
+}
+
 ask_contract() {
   local seen double=$MG/double/nvidia-cuda-mps-control program
   mkdir -p "$MG/contract" "$MG/double" "$MG/out"
@@ -115,8 +126,9 @@ ask_contract() {
   if [[ ${MG_GPU_DRY:-0} == 1 ]]; then
     unasked suite "it takes a program of NVIDIA's: make test asks it without a GPU"
   elif [[ -x ${program:-/nowhere} ]]; then
-    seen=$(MPSGATE_TEST_MPS_CONTROL=$(control_program) MPSGATE_TEST_GPU=$uuid MPSGATE_TEST_FAKES=$MG_PACK/fakes timeout 90 "$program" real_ 2>&1 | tee "$MG/out/suite" | grep -E '\.\.\. FAILED|panicked|^test result|^called|^assertion') || true
-    answer suite "$seen" grep -q 'test result: ok' <<<"$seen"
+    MPSGATE_TEST_MPS_CONTROL=$(control_program) MPSGATE_TEST_GPU=$uuid MPSGATE_TEST_FAKES=$MG_PACK/fakes timeout 90 "$program" real_ >"$MG/out/suite" 2>&1 || true
+    seen=$(of_suite "$MG/out/suite")
+    answer suite "$seen" grep -qE 'test result: ok\. [1-9]' <<<"$seen"
   else
     unasked suite "no out/gpu/bin/contract: make gpu-pack builds it"
   fi

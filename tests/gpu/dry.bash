@@ -36,5 +36,6 @@ as_seen() { # PID MIB...
 
 as_faulted() { # [PID]
   local steer=/run/mpsgate/mps/$gpu/log/fake-fault
-  if [[ -n ${1:-} ]]; then echo "$1" >"$steer"; else rm -f "$steer"; fi
+  # Renamed into place: the fake must not see the file before it says whom to blame.
+  if [[ -n ${1:-} ]]; then echo "$1" >"$MG/fault" && mv "$MG/fault" "$steer"; else rm -f "$steer"; fi
 }

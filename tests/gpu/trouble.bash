@@ -67,8 +67,10 @@ ask_trouble() {
   as_faulted "$bad"
   wait_for 20 "a fault" card_says FAULT || true
   answer fault "$(card "$gpu" .state)" card_says FAULT
+  # It asks the control daemon before it repeats the log's word.
+  wait_for 5 "the client is named" card_says "names container bad" || true
   recorded fault-who "$(card "$gpu" .state)"
-  recorded fault-log "client pid $bad"$'\n'"$(log_of_control | grep -avE 'Cmd:|\] [A-Z]+$' | grep -aiE 'fault|fatal|sticky|status of client' | tail -n 12)"
+  recorded fault-log "client pid $bad"$'\n'"$(log_of_control | grep -avE 'Cmd:|set_default|\] [A-Z]+$' | grep -aiE 'fault|fatal|torn down|sticky|status of client' | tail -n 16)"
   recorded fault-neighbour "$(last_of good)"
   delete bad
   delete good

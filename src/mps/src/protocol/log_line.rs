@@ -17,7 +17,7 @@ pub struct LogLine<'a> {
 }
 
 /// What a line tells us. Server lines are from NVIDIA's documentation; those of a start and of its
-/// region were seen on an H200 (580.159.04), those of a fault were not.
+/// region were seen on an H200, those of a fault on an H100 (both 580.159.04).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A server was forked for a uid.
@@ -49,13 +49,13 @@ pub enum Event {
         /// The client's pid.
         client: i32,
     },
-    /// A fatal GPU fault.
+    /// A fatal GPU fault, whoever caused it.
     ServerFault {
         /// The server's pid.
         server: i32,
     },
-    /// The client that caused a fatal memory fault, as the server names it (NVIDIA MPS
-    /// documentation, which does not show the line; unverified).
+    /// A fatal GPU fault, and the client that caused it, as the server names it in its first line
+    /// about a fault (seen with 580.159.04; of older drivers no such line is known).
     FaultCulprit {
         /// The server's pid.
         server: i32,
@@ -96,11 +96,11 @@ impl<'a> LogLine<'a> {
 
     fn server_event(&self) -> Option<Event> {
         let server = self.pid;
-        if self.text.contains("fatal GPU error") || self.text.contains("fatal exception") {
-            return Some(Event::ServerFault { server });
-        }
         if let Some(client) = culprit(self.text) {
             return Some(Event::FaultCulprit { server, client });
+        }
+        if self.text.contains("fatal GPU error") || self.text.contains("fatal exception") {
+            return Some(Event::ServerFault { server });
         }
         let region = self.text.strip_prefix("Created ").and_then(|text| text.split_once(' '));
         if let Some((kind @ ("named" | "anonymous"), rest)) = region
@@ -113,17 +113,15 @@ impl<'a> LogLine<'a> {
     }
 }
 
-/// The pid in a server's line about a fault: the first number after the word, as in `PID 7`,
-/// `pid: 7` and `{PID: 7, Context ID: 0}`.
+/// The pid in `Client {PID: 7, Context: 1} encountered a fatal GPU error.`, which may say `Context
+/// ID` as all other lines do. Of those none is the culprit's: also the ones of an "error trigging
+/// process" come for each client of the server.
 fn culprit(text: &str) -> Option<i32> {
-    let lower = text.to_ascii_lowercase();
-    if !lower.contains("fault") && !lower.contains("fatal") {
-        return None;
-    }
-    let (_, rest) = lower.split_once("pid")?;
-    let digits = rest.trim_start_matches([' ', ':', '=']);
-    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
-    digits.get(..end)?.parse().ok()
+    let client = text.strip_prefix("Client {PID: ")?;
+    let client = client.strip_suffix("} encountered a fatal GPU error.")?;
+    let (pid, context) = client.split_once(", Context")?;
+    context.strip_prefix(" ID").unwrap_or(context).strip_prefix(": ")?.parse::<u32>().ok()?;
+    pid.parse().ok()
 }
 
 fn control_event(text: &str) -> Option<Event> {
@@ -181,17 +179,51 @@ mod tests {
     }
 
     #[test]
-    fn names_the_client_that_a_server_blames_for_a_fault() {
-        for (text, client) in [
-            ("Fatal memory fault caused by client PID 77", Some(77)),
-            ("MPS client {PID: 77, Context ID: 1} caused a fault", Some(77)),
+    fn names_the_client_that_caused_a_fault_and_no_neighbour_of_it() {
+        let culprit = |client| Some(Event::FaultCulprit { server: 5874, client });
+        let fault = Some(Event::ServerFault { server: 5874 });
+        for (text, expected) in [
+            // All that 580.159.04 said on an H100: 6425 caused the fault, 6088 did nothing.
+            ("Client {PID: 6425, Context: 1} encountered a fatal GPU error.", culprit(6425)),
+            ("Server is handling a fatal GPU error.", fault.clone()),
+            ("Client {PID: 6088, Context ID: 1} on device 0 to be torn down", None),
+            ("Client {PID: 6425, Context ID: 1} on device 0 to be torn down", None),
+            ("All clients belonging to error trigging process 6088 will be torn down", None),
+            (
+                "Client {PID: 6088, Context ID: 1} on the error-trigging process 6088 to be torn down",
+                None,
+            ),
+            ("All clients belonging to error trigging process 6425 will be torn down", None),
+            (
+                "Client {PID: 6425, Context ID: 1} on the error-trigging process 6425 to be torn down",
+                None,
+            ),
+            ("The following devices will be reset:", None),
+            ("0", None),
+            ("The following client process have a sticky error set:", None),
+            ("6088", None),
+            ("6425", None),
+            (
+                "Client {PID: 6425, Context ID: 1} exiting. Number of active client contexts is 1.",
+                None,
+            ),
+            ("Client process 6425 disconnected", None),
+            // What other drivers say, or may say.
+            ("Client {PID: 77, Context ID: 1} encountered a fatal GPU error.", culprit(77)),
+            ("Volta MPS: Server is handling a fatal GPU error.", fault.clone()),
+            ("Server encountered a fatal exception. Shutting down", fault.clone()),
             ("Volta MPS: status of client {77, 1} is INACTIVE", None),
             ("Received new client request for {PID: 77, Context ID: 0}", None),
-            ("fault of pid x", None),
+            // A fault is one also where nobody can be read from it.
+            ("Client {PID: x, Context: 1} encountered a fatal GPU error.", fault.clone()),
+            ("Client {PID: 77} encountered a fatal GPU error.", fault.clone()),
+            ("Client {PID: 77, Context: } encountered a fatal GPU error.", fault.clone()),
+            ("x Client {PID: 77, Context: 1} encountered a fatal GPU error.", fault.clone()),
+            ("Client {PID: 77, Context: 1} encountered a fatal GPU error. x", fault),
+            ("Client {PID: 77, Context: 1} caused a memory fault", None),
         ] {
-            let line = format!("[2026-01-01 00:00:00.000 Server 8] {text}");
+            let line = format!("[2026-11-27 03:37:49.792 Server  5874] {text}");
             let event = LogLine::parse(&line).and_then(|line| line.event());
-            let expected = client.map(|client| Event::FaultCulprit { server: 8, client });
             assert_eq!(event, expected, "{text}");
         }
     }

@@ -265,6 +265,36 @@ impl Server {
         Ok(file.into())
     }
 
+    /// In the words of 580.159.04, seen on an H100: it blames one client, then speaks of all.
+    fn tell_fault(&mut self, culprit: &str) {
+        if !culprit.is_empty() {
+            self.say(&format!(
+                "Client {{PID: {culprit}, Context: 1}} encountered a fatal GPU error."
+            ));
+        }
+        self.say("Server is handling a fatal GPU error.");
+        let attached = self.clients.iter().filter(|client| client.is_attached());
+        let pids: Vec<i32> = attached.map(|client| client.pid).collect();
+        for pid in &pids {
+            self.say(&format!("Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down"));
+        }
+        for pid in &pids {
+            self.say(&format!(
+                "All clients belonging to error trigging process {pid} will be torn down"
+            ));
+            self.say(&format!(
+                "Client {{PID: {pid}, Context ID: 1}} on the error-trigging process {pid} to be torn \
+                 down"
+            ));
+        }
+        self.say("The following devices will be reset:");
+        self.say("0");
+        self.say("The following client process have a sticky error set:");
+        for pid in &pids {
+            self.say(&pid.to_string());
+        }
+    }
+
     /// Whom a fault concerns ends with it; until then the server serves nobody.
     fn look_for_faults(&mut self) {
         let fault = steered("fake-fault");
@@ -272,11 +302,7 @@ impl Server {
             && !self.faulted
         {
             self.faulted = true;
-            self.say("Volta MPS: Server is handling a fatal GPU error.");
-            // The documentation says that the culprit is named, not how.
-            if !culprit.trim().is_empty() {
-                self.say(&format!("Fatal memory fault caused by client PID {}", culprit.trim()));
-            }
+            self.tell_fault(culprit.trim());
         } else if fault.is_none() && self.faulted && self.clients.is_empty() {
             self.faulted = false;
             self.say("Creating server context on device 0 (FAKE)");
