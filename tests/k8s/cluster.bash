@@ -332,10 +332,10 @@ cluster_role() {
     kubectl create -f - >/dev/null
   kubectl create clusterrolebinding "$1" --clusterrole "$1" --serviceaccount "kube-system:$1" >/dev/null
 }
-service_account_kubeconfig() { # NAME
-  local token
+service_account_kubeconfig() { # NAME [SPEC of the TokenRequest]
+  local token spec=${2:-}
   token=$(kubectl create -f - --raw "/api/v1/namespaces/kube-system/serviceaccounts/$1/token" \
-    <<<'{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}' | jq -r .status.token)
+    <<<"{\"apiVersion\": \"authentication.k8s.io/v1\", \"kind\": \"TokenRequest\", \"spec\": ${spec:-null}}" | jq -r .status.token)
   sed "s|user: {token: .*}}|user: {token: $token}}|" "$KUBECONFIG"
 }
 # rules_of KIND NAME: of a role of the chart, as tests/chart renders it.

@@ -20,6 +20,9 @@ setup_file() {
   chart_object DeviceClass shared-gpu.mpsgate.io | kubectl create -f - >/dev/null
   mkdir -p /var/run/cdi
   cluster_api_access 'kubeconfig = "/etc/mpsgate/kubeconfig"' "node_name = \"$NODE_NAME\"" 'dra = "on"'
+  # A pod's token names its node, by which the API server lets it write to claims of that node.
+  (umask 077 && service_account_kubeconfig mpsgated "{\"boundObjectRef\": {\"apiVersion\": \"v1\", \"kind\": \"Node\", \"name\": \"$NODE_NAME\",
+    \"uid\": \"$(kubectl get node "$NODE_NAME" -o 'jsonpath={.metadata.uid}')\"}}" >/etc/mpsgate/kubeconfig)
   label ack.node.gpu.schedule=mps
   daemon_stop
   daemon_start

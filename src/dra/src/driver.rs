@@ -63,8 +63,14 @@ impl Place {
     }
 
     /// Kubelet leaves names with a dot before them alone, and all others are taken for plugins.
+    ///
+    /// The `@` is for kubelet's `:authority`. Its registration client dials the bare path, so that
+    /// grpc-go writes the path there, with each `/` as `%2F` (kubernetes
+    /// `pkg/kubelet/pluginmanager/operationexecutor`, grpc-go's `encodeAuthority`; seen with kubelet
+    /// 1.36.2). A `%` is malformed in a host, for which h2 resets the request, and is well-formed
+    /// in the user before an `@`. grpc-go leaves that one as it is.
     fn registration(&self) -> String {
-        format!("{DRIVER}-{}-reg.sock", self.instance)
+        format!("{DRIVER}@{}-reg.sock", self.instance)
     }
 }
 

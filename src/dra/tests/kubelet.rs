@@ -44,7 +44,7 @@ impl Node {
     }
 
     fn registration(&self, instance: &str) -> PathBuf {
-        self.registry().join(format!("mpsgate.io-{instance}-reg.sock"))
+        self.registry().join(format!("mpsgate.io@{instance}-reg.sock"))
     }
 
     fn socket(&self, instance: &str) -> PathBuf {

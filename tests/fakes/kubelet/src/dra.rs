@@ -214,7 +214,9 @@ async fn register(path: &Path, manner: Manner) -> Result<Known, String> {
         return Err("babbled".to_owned());
     }
     let sender = dial(path).await.map_err(|error| error.to_string())?;
-    let mut client = RegistrationClient::with_origin(sender, Uri::from_static(ORIGIN));
+    // What no HTTP/2 server of Rust takes: the stream is reset.
+    let origin = origin(path).map_err(|error| format!("PROTOCOL_ERROR: {error}"))?;
+    let mut client = RegistrationClient::with_origin(sender, origin);
     if matches!(manner, Manner::HangsUp) {
         let asks = client.get_info(InfoRequest {});
         let _ = tokio::time::timeout(Duration::from_micros(1), asks).await;
@@ -238,6 +240,18 @@ async fn register(path: &Path, manner: Manner) -> Result<Known, String> {
     let status = RegistrationStatus { plugin_registered, error };
     client.notify_registration_status(status).await.map_err(|status| status.to_string())?;
     known
+}
+
+/// As grpc-go makes an authority of a path that was dialled as it is (`encodeAuthority` of its
+/// clientconn.go).
+fn origin(path: &Path) -> Result<Uri, tonic::codegen::http::uri::InvalidUri> {
+    let is_kept = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:[]@".contains(&byte);
+    let path = path.as_os_str().as_encoded_bytes();
+    let written = path.iter().map(|byte| match byte {
+        byte if is_kept(*byte) => char::from(*byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    });
+    format!("http://{}", written.collect::<String>()).parse()
 }
 
 /// In kubelet's words.
