@@ -99,6 +99,15 @@ chart_object() { # KIND NAME
   assert_equal "grants" "$(granted_ids)" ""
 }
 
+@test "where the node has shown that its driver needs none, a claim runs without hostIPC" {
+  own_ipc_does
+  template seven 7Gi
+  claims alone seven '.spec.hostIPC = false'
+  wait_for 90 "it runs" pod_is Running alone
+  assert_contains "its environment" "$(pod_env alone)" CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
+  own_ipc_ends
+}
+
 @test "three claims fill one card to the MiB, and the fourth waits and says why, until one has ended" {
   local size
   for size in 5119 5120 5121 1; do

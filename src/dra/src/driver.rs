@@ -66,7 +66,7 @@ impl Place {
     ///
     /// The `@` is for kubelet's `:authority`. Its registration client dials the bare path, so that
     /// grpc-go writes the path there, with each `/` as `%2F` (kubernetes
-    /// `pkg/kubelet/pluginmanager/operationexecutor`, grpc-go's `encodeAuthority`; seen with kubelet
+    /// `pkg/kubelet/pluginmanager/operationexecutor`, grpc-go's `encodeAuthority`; seen of kubelet
     /// 1.36.2). A `%` is malformed in a host, for which h2 resets the request, and is well-formed
     /// in the user before an `@`. grpc-go leaves that one as it is.
     fn registration(&self) -> String {

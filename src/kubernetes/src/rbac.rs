@@ -54,7 +54,8 @@ pub const RULES: [Rule; 4] = [
     },
 ];
 
-/// What a driver for Dynamic Resource Allocation needs beside [`RULES`], in the same ClusterRole.
+/// What a driver for Dynamic Resource Allocation needs beside [`RULES`]: the ClusterRole
+/// `mpsgate-dra`.
 ///
 /// From a kubelet's own kubeconfig the node authorizer gives the slices of its node and the claims
 /// of its pods, and no status of a claim.
@@ -212,6 +213,12 @@ mod tests {
     fn the_charts_cluster_role_is_this_word_for_word() {
         let template = include_str!("../../../packaging/kubernetes/chart/templates/rbac.yaml");
         assert_eq!(rules_of(template), [text(&RULES)]);
+    }
+
+    #[test]
+    fn the_charts_role_for_claims_is_this_word_for_word() {
+        let template = include_str!("../../../packaging/kubernetes/chart/templates/dra.yaml");
+        assert_eq!(rules_of(template), [text(&DRA_RULES)]);
     }
 
     #[test]

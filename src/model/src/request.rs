@@ -31,8 +31,8 @@ pub const CARDS_ANNOTATION: &str = GPU_COUNT;
 /// Environment names of the same values, for engines without annotations (Docker before 24).
 pub const REQUEST_ENV_PREFIX: &str = "MPSGATE_GPU_";
 
-/// The variables with a claim's token, one for each share: `MPSGATE_GRANT_<claim>.<request>`. CDI has
-/// no edit that makes an annotation, and its variables replace a pod's own of the same name
+/// The variables with a claim's token, one for each share: `MPSGATE_GRANT_<claim>.<request>`. CDI
+/// has no edit that makes an annotation, and its variables replace a pod's own of the same name
 /// (container-device-interface, `pkg/cdi/container-edits.go`).
 pub const CLAIM_ENV_PREFIX: &str = "MPSGATE_GRANT_";
 

@@ -116,7 +116,7 @@ fn not(reason: &str, message: String) -> ConditionReport {
 
 fn card_of(node: &Node, card: &Card, pods: &Pods) -> CardReport {
     let on_card = || node.ledger().on_card(&card.uuid);
-    // Of claims no pod's limits speak, so that a scheduler that counts limits has to leave them out.
+    // No pod's limits speak of claims, so a scheduler that counts limits has to leave them out.
     let is_claimed = |handed: &Handed| handed.resource == CLAIM;
     let others = on_card().filter(|entry| entry.handed.as_ref().is_none_or(is_claimed));
     let local = others.map(|entry| entry.grant.memory.0);

@@ -1,4 +1,4 @@
-//! Claims, from kubelet's call to a container and back, on the doubles of kubelet and of an API
+//! Claims, from kubelet's call to a container and back, on fakes of kubelet and of an API
 //! server with `resource.k8s.io/v1`.
 
 use std::fs;

@@ -313,8 +313,7 @@ fn a_use_that_was_cut_off_never_happened_and_is_written_over() {
 fn a_shares_token_is_its_pods_and_no_containers() {
     let dir = directory();
     let mut store = Store::open(dir.path(), 0).unwrap();
-    let share =
-        Share { claim: "c1".to_owned(), request: "gpu".to_owned(), pod: "p1".to_owned() };
+    let share = Share { claim: "c1".to_owned(), request: "gpu".to_owned(), pod: "p1".to_owned() };
     let token = store.sign_share(7168, "GPU-1".to_owned(), share.clone()).unwrap();
     for container in ["init", "main", "init"] {
         let claims = store.confirm(&token, &bearer("p1", container)).unwrap();
