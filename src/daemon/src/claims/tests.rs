@@ -72,7 +72,9 @@ fn a_claim_takes_what_local_containers_and_devices_leave_and_keeps_it() {
     assert_eq!(offered(&node), 12, "a local container is taken off");
     let one = claim(1, "p", vec![share("a", 7)]);
     assert!(prepare(&mut node, &one).unwrap());
-    assert!(!prepare(&mut node, &one).unwrap(), "asked again");
+    node.cards[0].health = Health::Unhealthy(Trouble::new("is hot", "cool it"));
+    assert!(!prepare(&mut node, &one).unwrap(), "asked again, for a pod that may run");
+    node.cards[0].health = Health::Ready;
     assert_eq!(offered(&node), 12, "kube-scheduler has counted it");
     assert_eq!(node.ledger().withheld(&uuid(0), "aliyun.com/gpu-mem"), Mib(10 * 1024));
     let refused = prepare(&mut node, &claim(2, "q", vec![share("a", 6)])).unwrap_err();

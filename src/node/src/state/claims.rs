@@ -20,6 +20,10 @@ impl Node {
         claim: PreparedClaim,
         effects: &mut Vec<Effect>,
     ) -> Result<bool, Refusal> {
+        // kubelet asks again for pods that run, also while a card or NVML has trouble.
+        if self.ledger.is_prepared(&claim).map_err(|error| prepare_refusal(&error))? {
+            return Ok(false);
+        }
         if let Some(trouble) = &self.driver.trouble {
             return Err(nvml_refusal(trouble));
         }
@@ -35,16 +39,13 @@ impl Node {
                  ack.node.gpu.schedule=mps on the node",
             ));
         }
-        let is_known = self.ledger.is_prepared(&claim).map_err(|error| prepare_refusal(&error))?;
-        if !is_known {
-            let mut candidates = self.candidates(Asker::Local, None);
-            // For which user it is, its containers say.
-            candidates.iter_mut().for_each(|card| card.multiuser = true);
-            for share in &claim.shares {
-                let gpu = GpuSelector::Uuid(share.card.clone());
-                let (memory, gpu) = (share.memory, Some(&gpu));
-                choose(&candidates, &Need { memory, uid: 0, gpu, hints: &[], spread: false })?;
-            }
+        let mut candidates = self.candidates(Asker::Local, None);
+        // For which user it is, its containers say.
+        candidates.iter_mut().for_each(|card| card.multiuser = true);
+        for share in &claim.shares {
+            let gpu = GpuSelector::Uuid(share.card.clone());
+            let (memory, gpu) = (share.memory, Some(&gpu));
+            choose(&candidates, &Need { memory, uid: 0, gpu, hints: &[], spread: false })?;
         }
         let room: Vec<(GpuUuid, Capacity)> = self
             .cards
@@ -60,10 +61,8 @@ impl Node {
             found.map(|(_, capacity)| capacity.clone()).unwrap_or_default()
         };
         let is_news = self.ledger.prepare(claim, of).map_err(|error| prepare_refusal(&error))?;
-        if is_news {
-            self.changes += 1;
-            effects.extend([Effect::WriteLedger, Effect::Publish, Effect::TellChange]);
-        }
+        self.changes += 1;
+        effects.extend([Effect::WriteLedger, Effect::Publish, Effect::TellChange]);
         Ok(is_news)
     }
 
