@@ -144,6 +144,8 @@ chart_images() {
   rm -rf "$MG/podman"
   mkdir -p "$MG/kube-scheduler/usr/bin"
   cp "$(command -v kube-scheduler)" "$MG/kube-scheduler/usr/bin/"
+  # What a program needs that was not linked statically.
+  { ldd "$(command -v kube-scheduler)" || true; } 2>/dev/null | { grep -oE '/[^ ]+\.so[^ ]*' || true; } | xargs -r -I{} cp -L --parents {} "$MG/kube-scheduler"
   image "kube-scheduler:$(kube-scheduler --version | awk '{ print $2 }')" "$MG/kube-scheduler"
   rm -rf "$MG/kube-scheduler"
 }
