@@ -168,7 +168,7 @@ chart_object() { # KIND NAME
   claims one x '.spec.resourceClaims = [{name: "gpu", resourceClaimName: "shared"}]'
   wait_for 90 "it runs" pod_is Running one
   claims other x '.spec.resourceClaims = [{name: "gpu", resourceClaimName: "shared"}]'
-  wait_for 90 "the other is refused" pod_says other "mpsgate"
+  wait_for 90 "the other is refused" pod_refused other E_UNCONFIRMED
   assert_equal "grants" "$(memory_of_grants)" "[3072]"
   pod_is Running other && fail "it runs all the same"
   kubectl delete pod one other --wait=false >/dev/null
