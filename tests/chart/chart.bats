@@ -274,6 +274,7 @@ refuses() {
 ["resource.k8s.io","resourceclaims/status","patch",null]
 ["resource.k8s.io","resourceclaims/driver","associated-node:patch",["mpsgate.io"]]'
   is_equal "$(object dra ClusterRoleBinding mpsgate-dra | jq -c '[.roleRef.name, .subjects]')" '["mpsgate-dra",[{"kind":"ServiceAccount","name":"mpsgate","namespace":"mpsgate-system"}]]'
+  is_equal "$(object dra ClusterRoleBinding mpsgate-scheduler-dra | jq -c '[.roleRef.name, .subjects[].name]')" '["mpsgate-scheduler-dra","mpsgate-scheduler"]'
   pod dra mpsgate | jq -e '.spec.containers[0] | any(.env[]; . == {name: "POD_UID", valueFrom: {fieldRef: {fieldPath: "metadata.uid"}}})
     and ([.volumeMounts[] | select(.mountPath | test("cdi|kubelet/plugins")) | "\(.mountPath) \(.readOnly // false)"] == ["/etc/cdi true", "/var/run/cdi false", "/var/lib/kubelet/plugins_registry false", "/var/lib/kubelet/plugins/mpsgate.io false"])'
   # mpsgated alone has them, and the holder is the same pod as without.
@@ -316,6 +317,10 @@ deployment() { object "$1" Deployment "$2" | jq .spec.template.spec; } # SET DEP
   is_equal "$(extenders all | jq -c '.[0] | [.urlPrefix, .filterVerb, .prioritizeVerb, .preemptVerb, .bindVerb, .weight, .enableHTTPS, .tlsConfig.caData, .httpTimeout, .nodeCacheCapable, .ignorable]')" \
     '["https://10.96.0.53:19501/mpsgate","filter","prioritize","preempt","bind",7,true,"RVhURU5ERVI=","2s",true,false]'
   is_equal "$(extenders cluster | jq -r '.[0].urlPrefix')" https://mpsgate-scheduler.mpsgate-system.svc:39999/mpsgate
+  # For claims it is asked about all pods, how well nodes suit, and nothing else.
+  is_equal "$(extenders cluster | jq length) $(extenders dra | jq length)" "1 2"
+  is_equal "$(extenders dra | jq -Sc '.[1]')" "$(extenders dra | jq -Sc '.[0] | del(.filterVerb, .preemptVerb, .bindVerb, .managedResources)
+    + {prioritizeVerb: "prioritize-claims", ignorable: true}')"
 }
 
 volumes() { deployment "$1" "$2" | jq -c "$3"; } # SET DEPLOYMENT FILTER

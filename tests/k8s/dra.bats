@@ -70,9 +70,6 @@ on_card() { printf '.spec.spec.devices.requests[0].exactly.selectors = [{cel: {e
 claim_of() { kubectl get pod "$1" -o 'jsonpath={.status.resourceClaimStatuses[0].resourceClaimName}'; }
 says_ready() { kubectl get resourceclaim "$1" -o json | jq -e '.status.devices[0] | .conditions[0].status == "True" and .data.memoryMiB == 7168'; }
 waits_for_memory() { kubectl describe pod "$1" | grep -E "cannot allocate all claims|insufficient"; }
-chart_object() { # KIND NAME
-  awk -v RS='---\n' -v kind="\nkind: $1\n" -v name="\n  name: $2\n" 'index($0, kind) && index($0, name)' "$MG_REPO/tests/chart/golden/dra.yaml"
-}
 
 @test "a pod with a claim of 7 GiB runs with its limit, and nothing of the claim is left when it has gone" {
   wait_for 30 "the cluster sees the first card" sees_memory 0 15Gi

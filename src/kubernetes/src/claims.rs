@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::resource::v1::{AllocatedDeviceStatus, ResourceClaim};
+use k8s_openapi::api::resource::v1::{
+    AllocatedDeviceStatus, CapacityRequirements, DeviceRequest, ResourceClaim,
+};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use mpsgate_model::{ClaimName, DRIVER};
+use mpsgate_model::{ClaimName, DRIVER, Mib, parse_count};
 use serde_json::json;
 
 use crate::requests::Requests;
@@ -88,6 +90,33 @@ impl Claims {
     }
 }
 
+/// What each request of a claim asks of a card's memory, in the order of the claim. The scheduler
+/// gives that or more; of alternatives the first counts, which the scheduler tries first. A request
+/// that names no memory, or none that can be counted, is left out: what it gets is for each card's
+/// slice to say.
+#[must_use]
+pub fn memory_asked(claim: &ResourceClaim) -> Vec<Mib> {
+    let devices = claim.spec.devices.as_ref();
+    let requests = devices.and_then(|devices| devices.requests.as_deref()).unwrap_or_default();
+    requests.iter().filter_map(|request| memory(capacity(request)?)).collect()
+}
+
+fn capacity(request: &DeviceRequest) -> Option<&CapacityRequirements> {
+    match (&request.exactly, request.first_available.as_deref()) {
+        (Some(exactly), _) => exactly.capacity.as_ref(),
+        (None, Some([first, ..])) => first.capacity.as_ref(),
+        _ => None,
+    }
+}
+
+/// By its name, or with the driver's name before it.
+fn memory(asked: &CapacityRequirements) -> Option<Mib> {
+    const BYTES: u64 = 1 << 20;
+    let requests = asked.requests.as_ref()?;
+    let amount = requests.get("memory").or_else(|| requests.get(&format!("{DRIVER}/memory")))?;
+    parse_count(&amount.0).ok().filter(|bytes| *bytes > 0).map(|bytes| Mib(bytes.div_ceil(BYTES)))
+}
+
 /// There is none under that name, or one with another uid.
 fn is_another(error: &Error) -> bool {
     let Error::Write { source, .. } = error else { return false };
@@ -102,5 +131,53 @@ fn is_another(error: &Error) -> bool {
         409 => status.message.contains("uid mismatch"),
         422 => of_uid(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn what_a_claim_asks_of_a_cards_memory_is_read_request_by_request() {
+        let of = |amount: Value| json!({"exactly": {"deviceClassName": "c", "capacity": {"requests": amount}}});
+        let first = json!({"firstAvailable": [
+            {"capacity": {"requests": {"memory": "20Gi"}}}, {"capacity": {"requests": {"memory": "10Gi"}}},
+        ]});
+        for (requests, expected) in [
+            (json!(null), vec![]),
+            (json!([]), vec![]),
+            (json!([of(json!({"memory": "7Gi"}))]), vec![7168]),
+            (json!([of(json!({"mpsgate.io/memory": "7Gi"}))]), vec![7168]),
+            // In whole MiB there is no less than one.
+            (json!([of(json!({"memory": "1"}))]), vec![1]),
+            (
+                json!([of(json!({"memory": "1Gi"})), of(json!({"memory": 3_145_728}))]),
+                vec![1024, 3],
+            ),
+            (json!([first]), vec![20480]),
+            // The whole card, of whatever size it is.
+            (
+                json!([of(json!({"clients": "1"})), {"exactly": {"deviceClassName": "c"}}, {}]),
+                vec![],
+            ),
+            (json!([{"firstAvailable": []}]), vec![]),
+            (
+                json!([
+                    of(json!({"memory": "0"})),
+                    of(json!({"memory": "-1"})),
+                    of(json!({"memory": "x"}))
+                ]),
+                vec![],
+            ),
+        ] {
+            let claim = json!({"metadata": {}, "spec": {"devices": {"requests": requests}}});
+            let asked = memory_asked(&serde_json::from_value(claim).unwrap());
+            let expected: Vec<_> = expected.into_iter().map(Mib).collect();
+            assert_eq!(asked, expected, "{requests}");
+        }
     }
 }

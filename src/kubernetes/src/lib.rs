@@ -43,7 +43,7 @@ mod wire;
 pub use asked::{SliceSize, slices_asked};
 pub use bind::{Binder, Fetched, WriteError};
 pub use bound_pod::{BoundPod, bound_pods};
-pub use claims::Claims;
+pub use claims::{Claims, memory_asked};
 pub use classes::runtime_classes;
 pub use cluster::{Change, ClusterNode, cluster_nodes, cluster_pods};
 pub use error::Error;
@@ -60,8 +60,8 @@ pub use placed::{Placed, WRITTEN};
 pub use pod::{Container, Lifecycle, LimitError, Limits, PLACEMENT, Pod, Pods, parse_limits};
 pub use pods::{pods, wait_for_pod};
 pub use rbac::{
-    DRA_RULES, REMOVAL_OWN_RULES, REMOVAL_RULES, RULES, Rule, SCHEDULER_LABEL_RULES,
-    SCHEDULER_LEASE_RULES, SCHEDULER_RULES,
+    DRA_RULES, REMOVAL_OWN_RULES, REMOVAL_RULES, RULES, Rule, SCHEDULER_DRA_RULES,
+    SCHEDULER_LABEL_RULES, SCHEDULER_LEASE_RULES, SCHEDULER_RULES,
 };
 pub use removal::{Remains, Remover, Which};
 pub use seen::{Access, Seen, SeenError, SeenNode, seen};

@@ -108,6 +108,8 @@ pub struct Pod {
     pub annotations: BTreeMap<String, String>,
     /// In the order of its specification, init containers first.
     pub containers: Vec<Container>,
+    /// The names of its ResourceClaims that there are: a template's only once it was made.
+    pub claims: Vec<String>,
 }
 
 /// One container of a pod.
@@ -252,6 +254,7 @@ impl Pod {
                 kind,
             }
         };
+        let claims = pod.spec.resource_claims.into_iter().chain(pod.status.resource_claim_statuses);
         let containers = (pod.spec.init_containers.into_iter().map(|spec| container(spec, true)))
             .chain(pod.spec.containers.into_iter().map(|spec| container(spec, false)))
             .collect();
@@ -268,6 +271,7 @@ impl Pod {
             gpu_count: meta.labels.unwrap_or_default().remove(GPU_COUNT),
             annotations,
             containers,
+            claims: claims.filter_map(|claim| claim.resource_claim_name).collect(),
         }
     }
 }

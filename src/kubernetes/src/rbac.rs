@@ -130,6 +130,16 @@ pub const SCHEDULER_RULES: [Rule; 4] = [
     },
 ];
 
+/// What mpsgate-scheduler needs beside [`SCHEDULER_RULES`] to score nodes for pods with claims: the
+/// ClusterRole `mpsgate-scheduler-dra`.
+pub const SCHEDULER_DRA_RULES: [Rule; 1] = [Rule {
+    group: "resource.k8s.io",
+    resource: "resourceclaims",
+    verbs: &["get"],
+    names: &[],
+    why: "how much memory the claims of a pod ask for, whose nodes it scores",
+}];
+
 /// The Lease, in its own namespace: the Role `mpsgate-scheduler`.
 pub const SCHEDULER_LEASE_RULES: [Rule; 2] = [
     Rule {
@@ -216,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn the_charts_role_for_claims_is_this_word_for_word() {
+    fn the_charts_roles_for_claims_are_these_word_for_word() {
         let template = include_str!("../../../packaging/kubernetes/chart/templates/dra.yaml");
-        assert_eq!(rules_of(template), [text(&DRA_RULES)]);
+        assert_eq!(rules_of(template), [text(&DRA_RULES), text(&SCHEDULER_DRA_RULES)]);
     }
 
     #[test]

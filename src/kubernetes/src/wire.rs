@@ -75,6 +75,16 @@ pub(crate) struct PodSpec {
     pub(crate) containers: Vec<ContainerSpec>,
     #[serde(deserialize_with = "nullable")]
     pub(crate) init_containers: Vec<ContainerSpec>,
+    /// Kubernetes 1.34, and before it where a gate was on.
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) resource_claims: Vec<PodClaim>,
+}
+
+/// A claim that a pod names, or has of a template. The latter's name is in its status alone.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PodClaim {
+    pub(crate) resource_claim_name: Option<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -123,6 +133,9 @@ pub(crate) struct PodStatus {
     pub(crate) container_statuses: Vec<ContainerStatus>,
     #[serde(deserialize_with = "nullable")]
     pub(crate) init_container_statuses: Vec<ContainerStatus>,
+    /// Of those that a template made.
+    #[serde(deserialize_with = "nullable")]
+    pub(crate) resource_claim_statuses: Vec<PodClaim>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

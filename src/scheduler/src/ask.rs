@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use mpsgate_cluster as cluster;
 use mpsgate_kubernetes::{ClusterNode, Container, Pod};
-use mpsgate_model::{Layout, Mib, Refusal};
+use mpsgate_model::{Kind, Layout, Mib, Refusal};
 use mpsgate_policy::core_refusal;
 use mpsgate_policy::schedule::{self, Word};
 
@@ -33,6 +33,23 @@ pub(crate) fn request(pod: &Pod) -> Result<Option<cluster::PodRequest>, String> 
     let cards = pod.gpu_count.as_deref().map(schedule::gpu_count).transpose();
     let cards = cards.map_err(|refusal| said(&refusal))?.map_or(1, NonZeroU32::get);
     Ok(Some(cluster::PodRequest { containers, cards }))
+}
+
+/// What the claims of a pod ask for, as the ledger asks of a pod: each its part of one card. `None`
+/// where that is nothing.
+pub(crate) fn claimed(pod: &Pod, memory: Vec<Mib>) -> Option<cluster::PodRequest> {
+    let uid = pod.containers.iter().find_map(|container| container.uid);
+    let share = |(number, memory)| cluster::Container {
+        name: format!("claim-{number}"),
+        kind: Kind::Main,
+        memory,
+        unit: Mib(1),
+        core_percent: 0,
+        uid,
+    };
+    let containers: Vec<_> =
+        memory.into_iter().take(MOST_CONTAINERS).enumerate().map(share).collect();
+    (!containers.is_empty()).then_some(cluster::PodRequest { containers, cards: 1 })
 }
 
 /// In the node's words.

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use mpsgate_cluster::{self as cluster, Ledger, Reason, Snapshot, Suits};
 use mpsgate_kubernetes::Pod;
+use mpsgate_model::Mib;
 use serde_json::value::RawValue;
 
 use self::names::{is_name, is_namespace, is_uid, shown};
@@ -162,6 +163,42 @@ pub(crate) fn prioritize(
     let args: Args<'_> = read(body)?;
     let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
     let candidate = ask::request(&pod).ok().flatten().map(|request| ask::candidate(&pod, request));
+    scores(ledger, args, until, candidate.as_ref(), ranked)
+}
+
+/// How well each node suits the claims of a pod, 0 to 10. `memory` says what these ask for; it is
+/// not called for a pod without claims, nor for one that asks by its limits too, whose nodes
+/// [`prioritize`] scores.
+///
+/// # Errors
+/// Why it cannot be said.
+pub(crate) fn prioritize_claims(
+    ledger: &Snapshot,
+    body: &[u8],
+    until: Instant,
+    memory: impl FnOnce(&Pod) -> Result<Vec<Mib>, String>,
+) -> Result<Vec<HostPriority>, String> {
+    let args: Args<'_> = read(body)?;
+    let pod = Pod::parse(args.pod.get()).map_err(|error| unread(&error))?;
+    let asks = !pod.claims.is_empty() && matches!(ask::request(&pod), Ok(None));
+    if let Some(name) = pod.claims.iter().find(|name| !is_name(name)) {
+        return Err(format!("\"{}\" is no name of a claim", shown(name)));
+    }
+    if asks && !is_namespace(&pod.namespace) {
+        return Err(format!("\"{}\" is no name of a namespace", shown(&pod.namespace)));
+    }
+    let request = if asks { ask::claimed(&pod, memory(&pod)?) } else { None };
+    let candidate = request.map(|request| ask::candidate(&pod, request));
+    scores(ledger, args, until, candidate.as_ref(), None)
+}
+
+fn scores(
+    ledger: &Snapshot,
+    args: Args<'_>,
+    until: Instant,
+    candidate: Option<&cluster::Pod>,
+    ranked: Option<Ranked>,
+) -> Result<Vec<HostPriority>, String> {
     let most = most_nodes(ledger);
     let mut hosts = match args.node_names {
         Some(named) => distinct(list::read(named, most).map_err(|error| unread(&error))?)?,
@@ -170,14 +207,14 @@ pub(crate) fn prioritize(
     if let Some(nodes) = args.nodes {
         hosts.extend(whole_nodes(&nodes, most)?.into_iter().map(|(name, _)| name));
     }
-    let ranked = ranked.filter(|ranked| Some(&ranked.pod) == candidate.as_ref());
+    let ranked = ranked.filter(|ranked| Some(&ranked.pod) == candidate);
     let mut found = ranked.map(|ranked| ranked.nodes).unwrap_or_default().into_iter().peekable();
     let score = |host: String| {
         in_time(until)?;
         let found = found.next_if(|(name, _)| *name == host);
         let score = match found.and_then(|(_, suits)| ledger.still(&host, &suits)) {
             Some(score) => score,
-            None => candidate.as_ref().and_then(|candidate| ledger.score(&host, candidate)),
+            None => candidate.and_then(|candidate| ledger.score(&host, candidate)),
         };
         Ok(HostPriority { host, score: score.map_or(0, i64::from) })
     };
@@ -321,6 +358,10 @@ pub fn parse_any(body: &[u8]) {
         let _ = serde_json::to_vec(&filtered);
     }
     let _ = (prioritize(&ledger, body, until, ranked), preempt(&ledger, body, until));
+    let _ = prioritize_claims(&ledger, body, until, |pod| {
+        assert!(is_namespace(&pod.namespace) && pod.claims.iter().all(|name| is_name(name)));
+        Ok(pod.claims.iter().map(|claim| Mib(claim.len() as u64)).collect())
+    });
     if let Ok(asked) = binding(body) {
         let path = [&asked.pod_namespace, &asked.pod_name, &asked.node, &asked.pod_uid];
         assert!(path.iter().all(|part| !part.contains(['/', '?', '#', '%', '\\'])), "{asked:?}");

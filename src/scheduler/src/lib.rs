@@ -17,6 +17,7 @@
 mod arguments;
 mod ask;
 mod bind;
+mod claims;
 mod cluster;
 mod desk;
 mod error;

@@ -13,6 +13,7 @@ use axum::{Extension, Router};
 use mpsgate_cluster::Snapshot;
 use mpsgate_cluster::handlers::Known;
 use serde::Serialize;
+use tokio::runtime::Handle;
 
 use crate::desk::Desk;
 use crate::extender::{self, Bound};
@@ -20,7 +21,7 @@ use crate::http::Peer;
 use crate::metrics::Now;
 use crate::shared::Shared;
 use crate::webhook::{self, Mutation};
-use crate::{bind, inspect};
+use crate::{bind, claims, inspect};
 
 /// The body of a bind: four names.
 const BIND_BODY: usize = 1 << 14;
@@ -38,6 +39,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         Router::new()
             .route("/filter", post(filter))
             .route("/prioritize", post(prioritize))
+            .route("/prioritize-claims", post(prioritize_claims))
             .route("/preempt", post(preempt))
             .route("/bind", post(bind_pod))
             .route("/inspect", get(inspect_all))
@@ -115,6 +117,19 @@ async fn prioritize(State(shared): Shares, request: Request<Body>) -> Response<B
     });
     let result = result.await;
     shared.metrics.answered("prioritize", result.is_ok(), began.elapsed());
+    or_bad_request(&shared.desk, result)
+}
+
+async fn prioritize_claims(State(shared): Shares, request: Request<Body>) -> Response<Body> {
+    let began = Instant::now();
+    let (asker, own) = (Arc::clone(&shared), Handle::current());
+    let result = search(&shared, request, move |ledger, body, until| {
+        extender::prioritize_claims(ledger, body, until, |pod| {
+            own.block_on(claims::memory(&asker.claims, pod))
+        })
+    });
+    let result = result.await;
+    shared.metrics.answered("prioritize-claims", result.is_ok(), began.elapsed());
     or_bad_request(&shared.desk, result)
 }
 

@@ -6,10 +6,11 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use mpsgate_cluster::Snapshot;
-use mpsgate_kubernetes::{Binder, Lead, LeaseSettings, Settings};
+use mpsgate_kubernetes::{Binder, Claims, Lead, LeaseSettings, Settings};
 use mpsgate_model::Placement;
 use tokio::sync::{Semaphore, watch};
 
+use crate::claims;
 use crate::cluster::Cluster;
 use crate::desk::{Desk, Looks};
 use crate::extender::Ranked;
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     /// For the webhook. Another lock: reviews wait for no search of the ledger.
     seen: RwLock<Seen>,
     pub(crate) binder: Binder,
+    /// Read when kube-scheduler asks about a pod that has some.
+    pub(crate) claims: Claims,
     pub(crate) lead: watch::Receiver<Lead>,
     /// The lease that this is about.
     pub(crate) lease: LeaseSettings,
@@ -63,6 +66,7 @@ impl Shared {
         Self {
             cluster: RwLock::new(Cluster::new(placement)),
             seen: RwLock::default(),
+            claims: Claims::new(settings.clone(), claims::PATIENCE),
             binder: Binder::new(settings, PATIENCE),
             lead,
             lease,

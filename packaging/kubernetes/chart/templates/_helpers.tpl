@@ -270,35 +270,42 @@ generated
 {{ include "mpsgate.generated" (list . (include "mpsgate.extender-client-secret" .) "kube-scheduler") }}
 {{- end }}
 
-{{- /* The entry of `extenders`. Keys stay in their Secret: the files are where the chart's kube-scheduler has it mounted. */}}
-{{- define "mpsgate.extender" -}}
+{{- /* How kube-scheduler reaches mpsgate-scheduler, in each entry of `extenders`. Keys stay in their Secret: the files are where the
+       chart's kube-scheduler has it mounted. */}}
+{{- define "mpsgate.extender-reach" -}}
 {{- $s := .Values.scheduler }}
 {{- $from := include "mpsgate.extender-certificate" . }}
-{{- $tls := ne $from "none" }}
-- urlPrefix: {{ $s.extender.url | default (printf "%s://%s:%d/mpsgate" ($tls | ternary "https" "http") (include "mpsgate.scheduler-host" .) (int $s.port)) }}
+{{- $tls := ne $from "none" -}}
+urlPrefix: {{ $s.extender.url | default (printf "%s://%s:%d/mpsgate" ($tls | ternary "https" "http") (include "mpsgate.scheduler-host" .) (int $s.port)) }}
+enableHTTPS: {{ $tls }}
+{{- if $tls }}
+# Without a CA kube-scheduler would believe any certificate. Its own one is what it may bind pods by.
+tlsConfig:
+  {{- if eq $from "generated" }}
+  # The certificate is for this name, whatever address it is reached by.
+  serverName: {{ include "mpsgate.scheduler-host" . }}
+  caData: {{ get (include "mpsgate.extender-generated" . | fromJson) "ca.crt" }}
+  {{- else }}
+  caData: {{ $s.tls.caBundle }}
+  {{- end }}
+  certFile: {{ include "mpsgate.extender-client-path" . }}/tls.crt
+  keyFile: {{ include "mpsgate.extender-client-path" . }}/tls.key
+{{- end }}
+httpTimeout: {{ $s.extender.timeout }}
+# Names of nodes are enough: it knows their cards itself.
+nodeCacheCapable: true
+# Its score counts as much as that many plugins of weight 1.
+weight: {{ $s.extender.weight }}
+{{- end }}
+
+{{- /* The entries of `extenders`. */}}
+{{- define "mpsgate.extender" -}}
+{{- $s := .Values.scheduler -}}
+- {{ include "mpsgate.extender-reach" . | nindent 2 | trim }}
   filterVerb: filter
   prioritizeVerb: prioritize
   preemptVerb: preempt
   bindVerb: bind
-  # Its score counts as much as that many plugins of weight 1.
-  weight: {{ $s.extender.weight }}
-  enableHTTPS: {{ $tls }}
-  {{- if $tls }}
-  # Without a CA kube-scheduler would believe any certificate. Its own one is what it may bind pods by.
-  tlsConfig:
-    {{- if eq $from "generated" }}
-    # The certificate is for this name, whatever address it is reached by.
-    serverName: {{ include "mpsgate.scheduler-host" . }}
-    caData: {{ get (include "mpsgate.extender-generated" . | fromJson) "ca.crt" }}
-    {{- else }}
-    caData: {{ $s.tls.caBundle }}
-    {{- end }}
-    certFile: {{ include "mpsgate.extender-client-path" . }}/tls.crt
-    keyFile: {{ include "mpsgate.extender-client-path" . }}/tls.key
-  {{- end }}
-  httpTimeout: {{ $s.extender.timeout }}
-  # Names of nodes are enough: it knows their cards itself.
-  nodeCacheCapable: true
   # Without an answer no pod with GPU memory is placed: a guess would be refused on the node.
   ignorable: false
   # Pods that ask for one of these are its own to bind; others never wait for it.
@@ -312,6 +319,13 @@ generated
     {{- range $s.units }}
     - {name: mpsgate.io/gpu-mem-{{ int . }}mi, ignoredByScheduler: false}
     {{- end }}
+{{- if include "mpsgate.has-dra" . }}
+# It scores nodes for pods with claims, too. kube-scheduler knows no managedResources for claims, so it asks here about every pod.
+- {{ include "mpsgate.extender-reach" . | nindent 2 | trim }}
+  prioritizeVerb: prioritize-claims
+  # A pod is placed without the score, too: kube-scheduler itself counts what claims take.
+  ignorable: true
+{{- end }}
 {{- end }}
 
 {{- /* KubeSchedulerConfiguration's version for this cluster. */}}

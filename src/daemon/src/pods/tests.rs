@@ -48,6 +48,7 @@ pub(crate) fn pod(uid: &str, containers: &[(&str, Kind, u64)]) -> Pod {
         gpu_count: None,
         annotations: BTreeMap::new(),
         containers: containers.iter().map(container).collect(),
+        claims: Vec::new(),
     }
 }
 

@@ -252,3 +252,66 @@ fn a_pod_of_more_containers_than_any_has_is_refused() {
         "{many}"
     );
 }
+
+fn with_claims(gib: u64, claims: &[&str]) -> Value {
+    let mut pod = pod(gib, json!({}));
+    if gib == 0 {
+        pod["spec"]["containers"][0]["resources"] = json!({});
+    }
+    let made = |name: &&str| json!({"name": "gpu", "resourceClaimName": name});
+    pod["spec"]["resourceClaims"] =
+        json!([{"name": "gpu", "resourceClaimTemplateName": "template"}]);
+    pod["status"]["resourceClaimStatuses"] = claims.iter().map(made).collect();
+    pod
+}
+
+#[test]
+fn nodes_are_scored_for_claims_where_limits_ask_for_nothing() {
+    let scored = |pod: &Value, memory: Result<Vec<Mib>, &str>| {
+        let args = json!({"Pod": pod, "NodeNames": ["n1", "n2", "n3", "n4"]}).to_string();
+        let found = prioritize_claims(&ledger(), args.as_bytes(), later(), |pod| {
+            assert_eq!(pod.claims, ["web-gpu"], "what is read");
+            memory.map_err(str::to_owned)
+        });
+        found.map(|scores| scores.iter().map(|one| one.score).collect::<Vec<_>>())
+    };
+    let pod = with_claims(0, &["web-gpu"]);
+    // As a pod of the same memory is scored by its limits.
+    let limits = |gib: u64| {
+        let args = json!({"Pod": self::pod(gib, json!({})), "NodeNames": ["n1", "n2", "n3", "n4"]});
+        let scores = prioritize(&ledger(), args.to_string().as_bytes(), later(), None);
+        scores.expect("read").iter().map(|one| one.score).collect::<Vec<_>>()
+    };
+    for gib in [2, 4, 7, 15, 16] {
+        assert_eq!(scored(&pod, Ok(vec![Mib(gib << 10)])), Ok(limits(gib)), "{gib} GiB");
+    }
+    assert_ne!(limits(4), [0; 4]);
+    assert_eq!(scored(&pod, Ok(vec![Mib(9216), Mib(9216)])), Ok(vec![6, 0, 6, 0]), "on two cards");
+    for nothing in [vec![], vec![Mib(u64::MAX)], vec![Mib(1 << 20); 300]] {
+        assert_eq!(scored(&pod, Ok(nothing)), Ok(vec![0; 4]));
+    }
+    assert_eq!(scored(&pod, Err("no")), Err("no".to_owned()));
+}
+
+#[test]
+fn claims_are_read_of_pods_that_have_some_and_by_names_alone() {
+    let asked = |pod: &Value| {
+        let args = json!({"Pod": pod, "NodeNames": ["n1"]}).to_string();
+        let mut read = false;
+        let found = prioritize_claims(&ledger(), args.as_bytes(), later(), |_| {
+            read = true;
+            Ok(Vec::new())
+        });
+        found.map(|_| read)
+    };
+    assert_eq!(asked(&with_claims(0, &["web-gpu"])), Ok(true));
+    for none in [pod(7, json!({})), with_claims(0, &[]), with_claims(7, &["web-gpu"])] {
+        assert_eq!(asked(&none), Ok(false), "{none}");
+    }
+    let mut elsewhere = with_claims(0, &["web-gpu"]);
+    elsewhere["metadata"]["namespace"] = json!("../x");
+    let forged = with_claims(0, &["web-gpu", "../../../../api/v1/secrets"]);
+    for (pod, said) in [(elsewhere, "no name of a namespace"), (forged, "no name of a claim")] {
+        assert!(asked(&pod).is_err_and(|why| why.contains(said)), "{pod}");
+    }
+}

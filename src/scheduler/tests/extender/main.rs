@@ -135,6 +135,49 @@ fn world(pods: &[&str]) -> World {
     world
 }
 
+/// The scores of n1 and n2 for a pod's claims, or why not.
+async fn score_claims(scheduler: &Scheduler, pod: &Value) -> Result<Vec<i64>, String> {
+    let args = json!({"Pod": pod, "NodeNames": ["n1", "n2"]}).to_string();
+    let (code, body) = scheduler.ask("POST", "/mpsgate/prioritize-claims", &args).await;
+    if code != 200 {
+        return Err(body);
+    }
+    let scores: Value = serde_json::from_str(&body).unwrap();
+    Ok(scores.as_array().unwrap().iter().map(|one| one["Score"].as_i64().unwrap()).collect())
+}
+
+#[tokio::test]
+async fn nodes_are_scored_for_pods_with_claims_which_are_read_when_it_is_asked() {
+    const CLAIM: &str = "GET /apis/resource.k8s.io/v1/namespaces/default/resourceclaims/claims-gpu";
+    let mut world = world(&[]);
+    world.add_node("n2", &[32]);
+    world.add_pod_of("claims", json!({}), json!({}));
+    world.add_claim("claims", 12);
+    world.add_pod_of("none", json!({}), json!({}));
+    let scheduler = Scheduler::start(world, &[]).await;
+    scheduler.until("/readyz", 200).await;
+    let pod = |name: &str| scheduler.world(|world| world.get(&format!("pods/{name}")));
+    assert_eq!(score_claims(&scheduler, &pod("none")).await, Ok(vec![0, 0]));
+    assert_eq!(scheduler.asked(CLAIM), 0, "nothing is read for others");
+    let (claims, full) = (pod("claims"), Ok(vec![8, 4]));
+    assert_eq!(score_claims(&scheduler, &claims).await, full);
+    assert_eq!(scheduler.asked(CLAIM), 1);
+    for (fault, said) in [
+        (Fault::Status(403), "claims-gpu"),
+        (Fault::Status(500), "claims-gpu"),
+        (Fault::Garbage, "claims-gpu"),
+        (Fault::Silence, "in 1 s"),
+    ] {
+        scheduler.world(|world| world.faults.push_back(("GET resourceclaims/claims-gpu", fault)));
+        let refused = score_claims(&scheduler, &claims).await.unwrap_err();
+        assert!(refused.contains(said), "{fault:?}: {refused}");
+        assert_eq!(score_claims(&scheduler, &claims).await, full, "after {fault:?}");
+    }
+    scheduler.world(|world| world.remove("resourceclaims/claims-gpu"));
+    let older = score_claims(&scheduler, &claims).await.unwrap_err();
+    assert!(older.contains("does not serve resource.k8s.io/v1"), "{older}");
+}
+
 #[tokio::test]
 async fn a_pod_is_filtered_scored_and_bound_with_annotations_of_all_three_kinds() {
     let scheduler = Scheduler::active(world(&["a", "b", "c"])).await;

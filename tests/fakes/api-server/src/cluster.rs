@@ -138,6 +138,24 @@ impl World {
         self.put("nodes", node);
     }
 
+    /// A pod's claim of a template, which asks for so many GiB.
+    pub fn add_claim(&mut self, pod: &str, gib: u64) {
+        let name = format!("{pod}-gpu");
+        let exactly = json!({"deviceClassName": "shared-gpu.mpsgate.io", "capacity": {"requests": {"memory": format!("{gib}Gi")}}});
+        let claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}")},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+        });
+        self.put("resourceclaims", claim);
+        let mut owner = self.get(&format!("pods/{pod}"));
+        owner["spec"]["resourceClaims"] =
+            json!([{"name": "gpu", "resourceClaimTemplateName": "gpu"}]);
+        owner["status"] =
+            json!({"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": name}]});
+        self.put("pods", owner);
+    }
+
     pub fn set_lease(&mut self, holder: &str) {
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -172,7 +190,7 @@ impl World {
                 "GET",
                 ["api", "v1", plural @ ("pods" | "nodes")] | [.., "namespaces", _, plural @ "pods"],
             ) => Ok((200, self.list(plural, request))),
-            ("GET", [.., plural @ ("pods" | "nodes" | "leases"), name]) => {
+            ("GET", [.., plural @ ("pods" | "nodes" | "leases" | "resourceclaims"), name]) => {
                 Ok((200, there(self.get(&format!("{plural}/{name}")))?))
             }
             ("DELETE", [.., "leases", name]) => {
