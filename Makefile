@@ -21,7 +21,7 @@ LOGS := $(TARGET_DIR)/test-log
 AS_TESTS := --locked --workspace --examples
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help install-build install-release build man docs packages krew demo test test-unit test-e2e test-differential test-engines test-k8s test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
+.PHONY: help install-build install-release build man docs packages krew demo test test-unit test-e2e test-differential test-engines test-k8s test-hosts test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -82,6 +82,11 @@ test-engines: ## one suite on each engine and version (root; after build; MG_CEL
 	@tests/env/install.sh engines
 	@mkdir -p $(LOGS)
 	@tests/engines/run 2>&1 | tee $(LOGS)/engines.log
+
+test-hosts: ## hosts without Kubernetes: plain processes, Compose, JupyterHub, Slurm (root; after build; HOSTS=files)
+	@tests/env/install.sh hosts $(if $(HOSTS),,jupyterhub)
+	@mkdir -p $(LOGS)
+	@tests/hosts/run $(HOSTS) 2>&1 | tee $(LOGS)/hosts.log
 
 test-k8s: ## a real Kubernetes on this machine: $MPSGATE_K8S_BIN's, else 1.20, built once in ten minutes (root; after build)
 	@tests/env/install.sh k8s chart

@@ -188,9 +188,9 @@ inside() {
   for form in "--process $MG/process.json g" "--env PATH=/bin g env"; do
     # shellcheck disable=SC2086 # words
     try_oci exec $form
-    assert_contains "environment of exec" "$stdout" "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=9216M"
+    assert_contains "environment of exec" "$stdout" "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=9216M" MPSGATE_GPU_MEM_MIB=9216
   done
-  assert_equal "of what runs" "$(env_in g CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)" "0=7168M"
+  assert_equal "of what runs" "$(env_in g CUDA_MPS_PINNED_DEVICE_MEM_LIMIT) $(env_in g MPSGATE_GPU_MEM_MIB)" "0=7168M 7168"
   local wish
   for wish in "g 14Gi:1:4 GiB left" "g 99Gi:1:15 GiB in all" "g 1Gi:1:lowers none afterwards" \
     "nobody 1Gi:1:no container" "g 9:64:unit" "g 0Gi:64:0" "g -- -1Gi:64:negative"; do

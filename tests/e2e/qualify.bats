@@ -86,6 +86,13 @@ nothing_is_left() {
   assert_equal "its mode" "$(stat -c %a "/var/lib/mpsgate/qualification/$CARD.json")" 600
   granted web 2Gi
   wait_for 10 "its level" level_is web "mps+gate, proven here $(date -u +%F) (580.00.00, simulated)"
+  # A plain process reaches MPS past its door (docs/run.md, which needs v1 or systemd).
+  if [[ -d /sys/fs/cgroup/devices ]]; then
+    stranger mpsgate run --gpu-mem 1Gi --gpu 0 --name plain -- sleep 600
+    wait_for 10 "a process's level" level_is plain "mps+watchdog, proven here $(date -u +%F) (580.00.00, simulated)"
+    kill_listed "$MG/strangers"
+    wait_for 10 "its memory is free" not_granted plain
+  fi
   # They outlive mpsgated, and count for its driver.
   daemon_stop
   daemon_start

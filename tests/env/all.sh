@@ -56,6 +56,9 @@ target test-k8s
 MG_JOBS=${jobs:-1}
 target test-engines ${ci:+MG_CELLS=ci}
 for name in differential gpu; do target "test-$name"; done
+MG_JOBS=2
+target test-hosts ${ci:+HOSTS="tests/hosts/process.bats tests/hosts/compose.bats tests/hosts/slurm_facts.bats"}
+MG_JOBS=1
 # Then the machines, which are patient, and beside them what waits for nobody.
 {
   if [[ $ci == ci ]]; then
@@ -69,5 +72,5 @@ for name in chart image packages; do target "test-$name"; done
 wait
 echo "=== minutes per target"
 sort "$work/times"
-[[ -z $ci ]] || echo "left out: test-engines: other versions of each engine; test-vm: the other end-to-end files on crun and on cgroup v2, of
-  grants there what has no part of the runtime, others and crun under systemd, the crash points there, the engines' own tests in the machine, the machine of sid"
+[[ -z $ci ]] || echo "left out: test-engines: other versions of each engine; test-hosts: JupyterHub; test-vm: the other end-to-end files on crun and on cgroup v2, of
+  grants there what has no part of the runtime, plain processes, others and crun under systemd, the crash points there, the engines' own tests in the machine, the machine of sid"

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# install.sh [build|demo|test|engines|k8s|packages|chart|lint|docs|release]...: installs what these
-# steps need and this machine lacks, from Debian's packages, rustup and crates.io. Runs again
-# without harm. Without root it names what is missing and how to get it, and exits 1.
+# install.sh [build|demo|test|engines|hosts|k8s|packages|chart|jupyterhub|lint|docs|release]...:
+# installs what these steps need and this machine lacks, from Debian's packages, rustup, crates.io
+# and PyPI. Runs again without harm. Without root it names what is missing and how to get it, and
+# exits 1.
 #
 # `install.sh zig` prints the folder that has what packaging/build-tools.txt pins, once `release`
-# has put it there; `install.sh chart-tools` the one of tests/chart/tools.txt, after `chart`.
+# has put it there; `install.sh chart-tools` the one of tests/chart/tools.txt, after `chart`;
+# `install.sh jupyterhub-tools` the one of tests/hosts/jupyterhub-tools.txt, after `jupyterhub`.
 #
 # No service is started or enabled by it: the tests start their own dockerd.
 # MPSGATE_NO_INSTALL=1: only look.
@@ -15,9 +17,11 @@ declare -A packages=(
   [demo]="runc:runc pgrep:procps jq:jq busybox:busybox-static"
   [test]="runc:runc crun:crun pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io man:man-db mandoc:mandoc podman:podman curl:curl openssl:openssl promtool:prometheus strace:strace"
   [engines]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io containerd:containerd podman:podman conmon:conmon crun:crun curl:curl openssl:openssl protoc:protobuf-compiler"
+  [hosts]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io podman:podman conmon:conmon podman-compose:podman-compose /usr/lib/cni/bridge:containernetworking-plugins iptables:iptables slurmctld:slurmctld slurmd:slurmd munged:munge sbatch:slurm-client gcc:gcc /usr/include/slurm/spank.h:libslurm-dev"
   [k8s]="runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats containerd:containerd dockerd:docker.io openssl:openssl ip:iproute2 /usr/lib/cni/bridge:containernetworking-plugins haproxy:haproxy socat:socat curl:curl podman:podman dpkg-source:dpkg-dev gcc:gcc"
   [packages]="dpkg-deb:dpkg rpmbuild:rpm strip:binutils jq:jq bats:bats lintian:lintian rpmlint:rpmlint mmdebstrap:mmdebstrap"
   [chart]="pip3:python3-pip jq:jq bats:bats"
+  [jupyterhub]="pip3:python3-pip runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io curl:curl"
   [lint]="shellcheck:shellcheck python3:python3"
   [docs]="git:git"
   [release]="pip3:python3-pip readelf:binutils jq:jq git:git"
@@ -28,9 +32,11 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate
 root=$(cd "$(dirname "$0")/../.." && pwd)
 zig=$cache/zig-$(sha256sum "$root/packaging/build-tools.txt" | cut -c1-12)
 chart_tools=$cache/chart-tools-$(sha256sum "$root/tests/chart/tools.txt" | cut -c1-12)
+jupyterhub_tools=$cache/jupyterhub-tools-$(sha256sum "$root/tests/hosts/jupyterhub-tools.txt" | cut -c1-12)
 missing=0
 service_units=(docker.service docker.socket containerd.service podman.service podman.socket
-  podman-restart.service podman-auto-update.service podman-auto-update.timer prometheus.service haproxy.service)
+  podman-restart.service podman-auto-update.service podman-auto-update.timer prometheus.service haproxy.service
+  munge.service slurmctld.service slurmd.service)
 
 say() { echo "install: $*"; }
 may_install() { [[ $EUID == 0 && ${MPSGATE_NO_INSTALL:-0} != 1 ]]; }
@@ -57,7 +63,8 @@ apt_install() {
   for unit in "${service_units[@]}"; do
     [[ $before == *" $unit "* || ! -e /lib/systemd/system/$unit ]] && continue
     systemctl disable "$unit" >/dev/null 2>&1 || rm -f /etc/systemd/system/*.wants/"$unit"
-    [[ $unit != docker.service ]] || update-rc.d docker disable
+    # Those that come with a script for init, too.
+    case $unit in docker.service | munge.service | slurm*.service) update-rc.d "${unit%.service}" disable ;; esac
   done
   if ((own)); then rm -f "$policy"; trap - EXIT; fi
 }
@@ -66,6 +73,7 @@ want_packages() {
   local pair tool package list=()
   for pair in "$@"; do
     tool=${pair%%:*} package=${pair#*:}
+    [[ $tool != /*.h || ! -e $tool ]] || continue
     command -v "$tool" >/dev/null || PATH=$PATH:/usr/sbin:/sbin command -v "$tool" >/dev/null || list+=("$package")
   done
   # busybox has to be static: it is the whole root of the test containers.
@@ -184,13 +192,19 @@ if [[ ${steps[*]} == chart-tools ]]; then
   echo "$chart_tools"
   exit
 fi
+if [[ ${steps[*]} == jupyterhub-tools ]]; then
+  [[ -d $jupyterhub_tools ]] || { say "no $jupyterhub_tools: run tests/env/install.sh jupyterhub" >&2; exit 1; }
+  echo "$jupyterhub_tools"
+  exit
+fi
 for step in "${steps[@]}"; do
-  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|k8s|packages|chart|lint|docs|release]..., or install.sh zig, or install.sh chart-tools" >&2; exit 64; }
+  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|hosts|k8s|packages|chart|jupyterhub|lint|docs|release]..., or install.sh zig, chart-tools or jupyterhub-tools" >&2; exit 64; }
   # shellcheck disable=SC2086 # a list
   want_packages ${packages[$step]}
   case $step in
     build) want_musl ;;
     chart) want_pinned "$chart_tools" tests/chart/tools.txt "Helm and the schemas of Kubernetes" "80 MB" ;;
+    jupyterhub) want_pinned "$jupyterhub_tools" tests/hosts/jupyterhub-tools.txt "JupyterHub and DockerSpawner" "200 MB" ;;
     lint) want_cargo_deny ;;
     docs) want_mdbook ;;
     release)

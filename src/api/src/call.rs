@@ -1,7 +1,7 @@
 //! What a caller asks of the daemon.
 
 use mpsgate_model::ledger::CgroupId;
-use mpsgate_model::{Grant, GrantKey, Mib, PodContainer, Request};
+use mpsgate_model::{ContainerId, Grant, GrantKey, Mib, PodContainer, Request};
 use serde::{Deserialize, Serialize};
 
 /// Whose words a request is: told by root-owned facts, never by annotations.
@@ -12,6 +12,8 @@ pub enum Engine {
     Local,
     /// A kubelet's engine: pod authors write annotations.
     Kubernetes,
+    /// None: a user of `run.group` asks for a process of his own. Told by the socket.
+    User,
 }
 
 /// What a caller wants.
@@ -48,6 +50,9 @@ pub enum Call {
     Qualify(Qualify),
     /// Give a container that runs more or less of its cards.
     Resize(Resize),
+    /// Give the calling process a grant, and a cgroup of its own (`mpsgate run`). The answer is
+    /// that of [`Call::Reserve`]; what it becomes by `execve` has the grant.
+    Run(Box<Run>),
 }
 
 /// Hold memory for a container.
@@ -172,6 +177,17 @@ pub struct Resize {
     pub container: String,
     /// What it is to have, on all of its cards together.
     pub memory: Mib,
+}
+
+/// Give the calling process a grant.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Run {
+    /// Its name, which no other process with a grant has.
+    pub name: ContainerId,
+    /// What it asks for.
+    pub request: Request,
+    /// Whom its CUDA processes run as.
+    pub uid: u32,
 }
 
 /// What the shim did on its own.

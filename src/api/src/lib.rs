@@ -23,7 +23,7 @@ mod usage;
 
 pub use call::{
     Activate, Call, Engine, Mps, MpsAction, Qualify, Release, Removal, Report, Reserve, Resize,
-    Terminate,
+    Run, Terminate,
 };
 pub use client::{ApiError, Client, FIRST_BYTE_TIMEOUT};
 pub use files::{ExecRecord, FILES_FORMAT, NodeSnapshot};

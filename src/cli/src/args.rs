@@ -1,11 +1,12 @@
 //! The command line. Values are checked here; nothing is opened or asked.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use mpsgate_config::paths;
-use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_model::{ContainerId, GpuSelector, GpuUuid, Mib, QuantityError};
 
 mod configure;
 mod mps;
@@ -122,6 +123,27 @@ Examples:
   mpsgate resize 3f2a 7680Mi       # the beginning of an id, if it is one container's"
     )]
     Resize(ResizeArgs),
+    /// Run a command with GPU memory of its own, without a container
+    ///
+    /// The command gets a grant on a GPU and a cgroup of its own, in which it can open no other
+    /// GPU. It replaces mpsgate, so that signals, terminal and exit status are the command's. The
+    /// memory is free when the last process of the cgroup has ended. Users of the group run.group
+    /// of the settings may run their own processes so.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
+Examples:
+  mpsgate run --gpu-mem 7Gi -- python train.py
+  mpsgate run --gpu-mem 2Gi --gpu 0 --compute 30 --priority low --name notebook -- jupyter lab
+  sudo mpsgate run --gpu-mem 7Gi --user alice -- nvidia-smi
+
+Exit status:
+  125  the command was not started: refused, or an error
+  126  the command cannot be executed
+  127  the command was not found
+  else that of the command"
+    )]
+    Run(RunArgs),
     /// Stop managing a GPU
     ///
     /// mpsgated stops the GPU's MPS control daemon and restores its compute mode. The command is
@@ -333,10 +355,55 @@ pub(crate) struct ResizeArgs {
     /// The container's id, or the beginning of it
     pub(crate) container: String,
     /// GPU memory in all, with its unit
-    #[arg(value_name = "MEMORY", value_parser = Mib::parse_quantity)]
+    #[arg(value_name = "MEMORY", value_parser = memory)]
     pub(crate) memory: Mib,
     #[command(flatten)]
     pub(crate) daemon: SocketArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// GPU memory, with its unit
+    #[arg(long, value_name = "MEMORY", value_parser = memory)]
+    pub(crate) gpu_mem: Mib,
+    /// The GPU: index or UUID; default: the best fit
+    #[arg(long, value_parser = selector)]
+    pub(crate) gpu: Option<GpuSelector>,
+    /// The share of the GPU's SMs, in percent
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) compute: Option<u8>,
+    /// The priority on the GPU: normal or low
+    #[arg(
+        long,
+        value_name = "WORD",
+        value_enum,
+        default_value = "normal",
+        hide_possible_values = true
+    )]
+    pub(crate) priority: PriorityWord,
+    /// The name in mpsgate status; default: run- and some digits
+    #[arg(long, value_parser = ContainerId::parse)]
+    pub(crate) name: Option<ContainerId>,
+    /// As root: the user who runs the command, by name or uid
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// The socket of mpsgated; default: the one for root, or for users
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PriorityWord {
+    Normal,
+    Low,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -430,7 +497,7 @@ pub(crate) struct QualifyArgs {
 pub(crate) struct AskArgs {
     /// The CUDA driver library
     #[arg(long, value_name = "NAME", default_value = "libcuda.so.1")]
-    pub(crate) library: std::ffi::OsString,
+    pub(crate) library: OsString,
     /// The path of mpsgate-runtime
     #[arg(long, value_name = "FILE", default_value = paths::RUNTIME)]
     pub(crate) program: PathBuf,
@@ -493,7 +560,7 @@ pub(crate) struct ProbeArgs {
     pub(crate) steps: bool,
     /// The CUDA driver library
     #[arg(long, value_name = "NAME", default_value = "libcuda.so.1")]
-    pub(crate) library: std::ffi::OsString,
+    pub(crate) library: OsString,
     /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Output,
@@ -509,7 +576,7 @@ pub(crate) struct RunProbeArgs {
     pub(crate) gpu: Option<String>,
     /// The CUDA driver library
     #[arg(long, value_name = "NAME", default_value = "libcuda.so.1")]
-    pub(crate) library: std::ffi::OsString,
+    pub(crate) library: OsString,
     /// The path of mpsgate-runtime
     #[arg(long, value_name = "FILE", default_value = paths::RUNTIME)]
     pub(crate) program: PathBuf,
@@ -526,6 +593,21 @@ fn day(text: &str) -> Result<String, String> {
             _ => byte.is_ascii_digit(),
         });
     if is_day { Ok(text.to_owned()) } else { Err("a day looks like 2026-11-26".to_owned()) }
+}
+
+/// GPU memory, with its unit.
+fn memory(text: &str) -> Result<Mib, String> {
+    Mib::parse_quantity(text).map_err(|error| match error {
+        QuantityError::NoUnit => format!("{error}: write {text}Gi or {text}Mi"),
+        other => other.to_string(),
+    })
+}
+
+/// A GPU, for a request.
+fn selector(text: &str) -> Result<GpuSelector, String> {
+    let named = gpu(text)?;
+    let index = named.parse().map(GpuSelector::Index);
+    index.or_else(|_| GpuUuid::parse(&named).map(GpuSelector::Uuid)).map_err(|e| e.to_string())
 }
 
 /// An index or a UUID, in the spelling that the daemon compares with.

@@ -13,6 +13,7 @@ mod cuda;
 mod input;
 mod node_install;
 mod node_remove;
+mod run;
 mod run_probe;
 mod set_up;
 mod usage;
@@ -22,6 +23,7 @@ pub use cuda::CudaError;
 pub use input::InputError;
 pub use node_install::NodeInstallError;
 pub use node_remove::NodeRemoveError;
+pub use run::RunError;
 pub use run_probe::RunProbeError;
 pub use set_up::SetUpError;
 pub use usage::UsageError;
@@ -84,6 +86,9 @@ pub enum CliError {
     /// `top` has nowhere to draw.
     #[error("mpsgate top needs a terminal, and {0} is none")]
     NoTerminal(&'static str),
+    /// The command of `run` was not started.
+    #[error(transparent)]
+    Run(#[from] RunError),
     /// The terminal does not do what it is told.
     #[error("cannot draw on the terminal")]
     Terminal(#[source] io::Error),
@@ -109,6 +114,7 @@ impl Remedy for CliError {
             Self::NodeInstall(error) => Some(error.hint()),
             Self::NodeRemove(error) => Some(error.hint()),
             Self::Usage(error) => Some(error.hint()),
+            Self::Run(error) => error.hint(),
             Self::NoTerminal(_) => Some("mpsgate status, or mpsgate status -o json".to_owned()),
             Self::Terminal(_) => Some("mpsgate status; TERM says which terminal it is".to_owned()),
             Self::Edge(error) => error.hint(),
@@ -124,6 +130,7 @@ impl Remedy for CliError {
             Self::Refused(_) => ExitCode::No,
             Self::NoTerminal(_) => ExitCode::Usage,
             Self::Edge(error) => error.exit_code(),
+            Self::Run(error) => error.exit_code(),
             Self::NotRoot { .. }
             | Self::Input(_)
             | Self::Snapshot(_)

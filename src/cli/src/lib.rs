@@ -14,6 +14,7 @@
 //!      ├► configure ─► mpsgate-configure: text in, text out
 //!      ├► usage ─► mpsgated's files of each day
 //!      ├► doctor: gather ─► Facts ─► checks ─► report
+//!      ├► run ─► mpsgated, and then the command itself
 //!      ├► run-probe ─► mpsgate-runtime   (a container for probe)
 //!      └► probe ─► libcuda               (inside a container)
 //! ```
@@ -37,6 +38,7 @@ mod probe;
 mod qualify;
 mod reload;
 mod resize;
+mod run;
 mod run_probe;
 mod snapshot;
 mod status;
@@ -50,8 +52,8 @@ use mpsgate_edge::ExitCode;
 
 use crate::args::{Cli, Command};
 pub use crate::error::{
-    BundleError, CliError, CudaError, InputError, NodeInstallError, NodeRemoveError, RunProbeError,
-    SetUpError, UsageError,
+    BundleError, CliError, CudaError, InputError, NodeInstallError, NodeRemoveError, RunError,
+    RunProbeError, SetUpError, UsageError,
 };
 pub use crate::snapshot::SnapshotError;
 
@@ -79,6 +81,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Qualify(args) => qualify::run(&args),
         Command::Disable(args) => cards::disable(&args),
         Command::Resize(args) => resize::resize(&args),
+        Command::Run(args) => run::run(&args),
         Command::Mps { action } => mps::run(&action),
         Command::Reload(args) => reload::run(&args),
         Command::Configure(args) => configure::run(&args),

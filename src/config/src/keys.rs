@@ -20,7 +20,7 @@ mod value;
 pub(crate) use self::value::is_name_or_path;
 use self::value::{
     LIST_MOST, TOLERANCE_MOST, absolute_path, cards, directories, is_image, is_namespace,
-    kubeconfig, listen, name_or_path, node_name, number, numbers, slices_uid, tolerance,
+    kubeconfig, listen, name_or_path, node_name, number, numbers, run_group, slices_uid, tolerance,
 };
 
 /// One key.
@@ -59,6 +59,8 @@ pub(crate) enum Allowed {
     },
     Kubeconfig,
     NodeName,
+    /// `"off"` or a group.
+    RunGroup,
     Directories,
     Cards,
     Exemptions,
@@ -132,6 +134,9 @@ pub(crate) const KEYS: &[Key] = &[
     key!(mps.supervisor, Supervisor),
     key!(mps.orphan, Orphan),
     key!(nvml.library, Allowed::NameOrPath("libnvidia-ml.so.1"), name_or_path),
+    key!(run.group, Allowed::RunGroup, run_group),
+    key!(run.max_mib, "MiB", 0 to 16_777_216),
+    key!(run.max_grants, "grants", 0 to 65_536),
     key!(kubernetes.device_plugin, Switch),
     // 1024 is aliyun.com/gpu-mem, which is always there.
     key!(kubernetes.memory_units_mib, each "MiB", 1 to 1023),
@@ -192,6 +197,7 @@ impl fmt::Display for Allowed {
             Self::SlicesUid => f.write_str("\"any\" or a user's number"),
             Self::Kubeconfig => f.write_str("\"auto\", \"off\" or an absolute path"),
             Self::NodeName => f.write_str("\"auto\" or the name of a Kubernetes node"),
+            Self::RunGroup => f.write_str("\"off\" or the name of a group"),
             Self::Directories => f.write_str("a list of absolute paths"),
             Self::Cards => f.write_str(
                 "\"all\" or a list of GPU UUIDs as `nvidia-smi -L` prints them ([\"GPU-…\"])",

@@ -13,6 +13,10 @@ pub const RUN_DIR: &str = "/run/mpsgate";
 /// The daemon's socket. Root only; the peer is checked with `SO_PEERCRED` as well.
 pub const SOCKET: &str = "/run/mpsgate/mpsgated.sock";
 
+/// The daemon's second socket, for users of the group `run.group`, who are given a grant for their
+/// own processes there and nothing else.
+pub const RUN_SOCKET: &str = "/run/mpsgate/run.sock";
+
 /// The managed cards as the daemon last saw them. The shim reads it only when a spec shows a
 /// signal.
 pub const NODE_SNAPSHOT: &str = "/run/mpsgate/node.json";

@@ -80,6 +80,9 @@ const RULES: &[Rule] = &[
     rule!(mps.supervisor, RESTART_BOTH),
     rule!(mps.orphan, Taken::Now),
     rule!(nvml.library, RESTART),
+    rule!(run.group, RESTART),
+    rule!(run.max_mib, Taken::Now),
+    rule!(run.max_grants, Taken::Now),
     rule!(kubernetes.device_plugin, Taken::Now),
     rule!(kubernetes.memory_units_mib, Taken::Now),
     rule!(kubernetes.slices_gib, Taken::Now),
@@ -131,6 +134,7 @@ mod tests {
         trust = { local = "off", kubernetes_roots = [] }
         inject.mode = "cdi"
         nvml.library = "/lib/other.so"
+        run = { group = "gpu", max_mib = 1, max_grants = 1 }
         kubernetes = { device_plugin = "off", memory_units_mib = [256], slices_gib = [10], slices_uid = 1000, dra = "on", kubeconfig = "off", node_name = "n" }
         metrics.listen = "off"
         log.level = "trace"
@@ -171,6 +175,7 @@ mod tests {
                 "mps.multiuser",
                 "mps.supervisor",
                 "nvml.library",
+                "run.group",
                 "kubernetes.dra",
                 "kubernetes.kubeconfig",
                 "kubernetes.node_name"

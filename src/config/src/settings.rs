@@ -40,11 +40,13 @@ macro_rules! words {
 
 mod kubernetes;
 mod policy;
+mod run;
 
 pub use self::kubernetes::{Kubeconfig, Kubernetes, NodeName, SlicesUid};
 pub use self::policy::{
     Enforce, Exempt, HostPid, Ipc, Policy, Privileged, Tolerance, Unallocated, VisibleDevices,
 };
+pub use self::run::{Run, RunGroup};
 
 /// Everything that an operator can set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -66,6 +68,8 @@ pub struct Config {
     pub mps: Mps,
     /// The driver's management library.
     pub nvml: Nvml,
+    /// Plain processes.
+    pub run: Run,
     /// What a kubelet is told.
     pub kubernetes: Kubernetes,
     /// What Prometheus reads.

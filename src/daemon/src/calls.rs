@@ -3,12 +3,13 @@
 mod activate;
 mod door;
 mod reserve;
+mod run;
 
 use std::sync::Arc;
 
 use mpsgate_api::{Call, Release, Reply, Report};
 use mpsgate_host::crash_point;
-use mpsgate_model::{GrantKey, PodContainer, Refusal};
+use mpsgate_model::{Code, GrantKey, PodContainer, Refusal};
 use mpsgate_node::refusals::Telling;
 use tokio::time::Instant;
 
@@ -33,6 +34,9 @@ pub(crate) async fn handle(
     call: Call,
 ) -> Result<Reply, DaemonError> {
     let since = Instant::now();
+    if caller.user.is_some() && !matches!(call, Call::Run(_)) {
+        return Ok(Reply::Refused(for_root().into()));
+    }
     let answer = match call {
         Call::Reserve(call) => {
             let answer = reserve(daemon, line, &caller, &call).await?;
@@ -54,8 +58,18 @@ pub(crate) async fn handle(
         Call::Reload => reload::now(daemon, line).await?,
         Call::Qualify(call) => operator::qualify(daemon, line, &call).await?,
         Call::Resize(call) => operator::resize(daemon, line, &call).await?,
+        Call::Run(call) => run::run(daemon, line, caller, &call).await?,
     };
     Ok(answer.unwrap_or_else(|refusal| Reply::Refused(refusal.into())))
+}
+
+/// To whoever asks for anything but his own grant on the socket for users.
+fn for_root() -> Refusal {
+    Refusal::new(
+        Code::Unconfirmed,
+        "on this socket users ask for memory for their own processes, and for nothing else",
+        "mpsgate run --gpu-mem 7Gi -- COMMAND; everything else is root's",
+    )
 }
 
 type Answer = Result<Reply, Refusal>;

@@ -9,8 +9,9 @@ use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::{Entry, ProcessId, State};
 
 use crate::daemon::Daemon;
+use crate::hardware::Hardware;
 use crate::process::ended;
-use crate::{DaemonError, cgroup};
+use crate::{DaemonError, cgroup, runs};
 
 /// First and last pause between two looks at a cgroup whose init has ended: its processes mostly
 /// end together, and a grant is to be free 100 ms later.
@@ -51,18 +52,25 @@ async fn reservation(
 ) -> Result<(), DaemonError> {
     ended(&holder).await;
     crash_point!("daemon.expire.before");
-    daemon.change(|node, effects| {
-        if node.expire(&key, "reservation expired", effects).is_some() {
+    let expired = daemon.change(|node, effects| {
+        let expired = node.expire(&key, "reservation expired", effects).is_some();
+        if expired {
             crash_point!("daemon.expire.changed");
         }
+        expired
     });
+    if expired && key.is_run() {
+        let cgroups = daemon.paths.cgroups.clone();
+        let remove = move |_: &Hardware| runs::remove_of(&cgroups, &key.instance);
+        daemon.blocking("removes a cgroup", remove).await?;
+    }
     Ok(())
 }
 
 async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<(), DaemonError> {
     ended(&init).await;
     let mut pause = FIRST_LOOK;
-    loop {
+    let of_run = loop {
         let (cgroup, others) = {
             let node = daemon.node();
             let Some(entry) = node.ledger().get(&key) else { return Ok(()) };
@@ -71,12 +79,14 @@ async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<()
         };
         // A cgroup that cannot be read is looked at again: memory in use is never given away.
         let is_empty = |cgroup| cgroup::is_empty_but_for(&cgroup, &others).unwrap_or(false);
-        let empty = cgroup.is_none_or(is_empty);
-        if empty {
-            break;
+        if cgroup.clone().is_none_or(is_empty) {
+            break cgroup.filter(|_| key.is_run());
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LAST_LOOK);
+    };
+    if let Some(cgroup) = of_run {
+        runs::remove(&cgroup);
     }
     crash_point!("daemon.end.before");
     daemon.change(|node, effects| {

@@ -1,29 +1,24 @@
 //! What the node's CRI engine makes of its settings: containerd's own `config dump`, CRI-O's own
 //! `config`. Reads and asks; evaluates nothing.
 //!
-//! A program of the node is started here, and nowhere else in the daemon but for control daemons:
-//! the very file that the running containerd is of, by root's `/proc`, with an empty environment, a
-//! limit of time and one of what it prints. Only a process of root's in the mount namespace of the
+//! What is started for it (by [`program`](crate::program)) is the very file that the running
+//! containerd is of, by root's `/proc`. Only a process of root's in the mount namespace of the
 //! node's first process counts: a container can call a process of its own `containerd`.
 
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{self, Read as _};
-use std::os::fd::AsFd as _;
-use std::os::unix::process::CommandExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use mpsgate_config::paths;
-use mpsgate_configure::disk::LARGEST;
 use mpsgate_configure::{
     ConfigureError, Disk, Options, Report, Source, Version, containerd, crio, docker,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::chain;
 use crate::process;
+use crate::program::ask;
 
 /// An engine reads its settings within milliseconds; a node under load takes longer.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -147,13 +142,13 @@ pub(crate) fn read(engine: &Engine, options: &Options) -> Option<Reading> {
     let reading =
         |own, said| Reading { engine: engine.name, own, said, stale: stale(engine, &files) };
     let path = engine.settings();
-    let program = PathBuf::from(format!("/proc/{}/exe", engine.pid));
+    let exe = PathBuf::from(format!("/proc/{}/exe", engine.pid));
     if engine.kind() == Kind::Crio {
         let flags = engine.flags();
         let dump = crio::reading(&files, &path, &flags)
             .map_err(|error| chain(&error))
             .and_then(|arguments| {
-                ask(&program, engine.name, &arguments, LIMIT)
+                ask(&exe, engine.name, &arguments, LIMIT)
                     .map_err(|error| format!("crio config: {error}"))
             })
             .and_then(|text| {
@@ -167,7 +162,7 @@ pub(crate) fn read(engine: &Engine, options: &Options) -> Option<Reading> {
         return Some(reading(false, ours));
     }
     let arguments = ["--config", &path.to_string_lossy(), "config", "dump"].map(ToOwned::to_owned);
-    let text = match ask(&program, engine.name, &arguments, LIMIT) {
+    let text = match ask(&exe, engine.name, &arguments, LIMIT) {
         Ok(text) => text,
         Err(error) => {
             return Some(reading(true, Err(format!("containerd config dump: {error}"))));
@@ -184,8 +179,8 @@ pub(crate) fn read(engine: &Engine, options: &Options) -> Option<Reading> {
 
 /// The engine's version, by which its drop-ins are read.
 pub(crate) fn version(engine: &Engine) -> Option<Version> {
-    let program = PathBuf::from(format!("/proc/{}/exe", engine.pid));
-    let said = ask(&program, engine.name, &["--version".to_owned()], LIMIT).ok()?;
+    let exe = PathBuf::from(format!("/proc/{}/exe", engine.pid));
+    let said = ask(&exe, engine.name, &["--version".to_owned()], LIMIT).ok()?;
     Version::find(&said)
 }
 
@@ -255,79 +250,6 @@ impl Source for Files {
         // No path of its settings: another program there is no other setting.
         self.note(Path::new(&format!("program {program}")), &found);
         found
-    }
-}
-
-/// What a program prints that ends well in time.
-#[expect(
-    clippy::disallowed_types,
-    reason = "an engine's own reading of its settings is not in its files"
-)]
-fn ask(program: &Path, name: &str, arguments: &[String], limit: Duration) -> io::Result<String> {
-    let until = Instant::now() + limit;
-    let mut child = std::process::Command::new(program)
-        // k3s is many programs in one, by this name.
-        .arg0(name)
-        .args(arguments)
-        .env_clear()
-        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let read = child.stdout.take().map_or_else(|| Ok(Vec::new()), |out| read_until(out, until));
-    let status = read.and_then(|bytes| {
-        loop {
-            match child.try_wait()? {
-                Some(status) => break Ok((bytes, status)),
-                None if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
-                None => break Err(too_long()),
-            }
-        }
-    });
-    match status {
-        Ok((bytes, status)) if status.success() => {
-            String::from_utf8(bytes).map_err(|_| io::Error::other("what it printed is no UTF-8"))
-        }
-        Ok((_, status)) => Err(io::Error::other(format!("it failed ({status})"))),
-        Err(error) => {
-            // Fails only for one that has ended.
-            let _ = child.kill();
-            let _ = child.wait();
-            Err(error)
-        }
-    }
-}
-
-fn too_long() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "it did not end in time")
-}
-
-fn read_until(mut out: std::process::ChildStdout, until: Instant) -> io::Result<Vec<u8>> {
-    let (mut bytes, mut part) = (Vec::new(), [0; 16 << 10]);
-    loop {
-        let left = until.checked_duration_since(Instant::now()).ok_or_else(too_long)?;
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        let ready = {
-            let mut wait = [PollFd::from_borrowed_fd(out.as_fd(), PollFlags::IN)];
-            match poll(&mut wait, Some(&left)) {
-                Ok(ready) => ready,
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            }
-        };
-        if ready == 0 {
-            return Err(too_long());
-        }
-        let count = out.read(&mut part)?;
-        if count == 0 {
-            return Ok(bytes);
-        }
-        if u64::try_from(bytes.len() + count).is_ok_and(|length| length > LARGEST) {
-            return Err(io::Error::other("it prints more than settings are"));
-        }
-        bytes.extend_from_slice(part.get(..count).unwrap_or_default());
     }
 }
 

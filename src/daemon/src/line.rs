@@ -25,6 +25,8 @@ pub(crate) struct Caller {
     pub(crate) pid: Option<u32>,
     /// The descriptor that came with the call.
     pub(crate) fd: Option<OwnedFd>,
+    /// Who it is, where it called on the socket for users.
+    pub(crate) user: Option<u32>,
 }
 
 /// The way back to a caller.

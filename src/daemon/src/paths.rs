@@ -19,7 +19,8 @@ pub struct Paths {
     pub run: PathBuf,
     /// What must survive it: [`paths::STATE_DIR`].
     pub state: PathBuf,
-    /// The kernel's own tree of cgroups, which nothing is made in.
+    /// The kernel's own tree of cgroups. Plain processes with a grant get one below it, where no
+    /// systemd makes it.
     pub cgroups: PathBuf,
     /// Directories of device plugins that a kubelet may have, the usual one first. Kubelet's own,
     /// wherever the rest of it lies.
@@ -66,6 +67,12 @@ impl Paths {
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.in_run(paths::SOCKET)
+    }
+
+    /// The socket for users.
+    #[must_use]
+    pub fn run_socket(&self) -> PathBuf {
+        self.in_run(paths::RUN_SOCKET)
     }
 
     /// The node's facts for the shim.

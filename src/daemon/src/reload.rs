@@ -6,10 +6,11 @@ use std::sync::Arc;
 use mpsgate_api::Reply;
 use mpsgate_config::{Change, Config, Manage, Taken};
 use mpsgate_edge::logging;
-use mpsgate_model::{Code, GpuUuid, Refusal};
+use mpsgate_model::{Code, GpuUuid, Mib, Refusal};
 use mpsgate_node::Node;
 use mpsgate_node::card::{CardId, ManagedBy};
 use mpsgate_node::sharing::Want;
+use mpsgate_policy::Quota;
 use tokio::signal::unix::Signal;
 
 use crate::daemon::Daemon;
@@ -81,12 +82,18 @@ fn render(change: &Change) -> String {
     }
 }
 
+/// What each user may have.
+pub(crate) fn quota(config: &Config) -> Quota {
+    Quota { memory: Mib(config.run.max_mib), grants: config.run.max_grants }
+}
+
 /// Whatever holds a setting in another form gets it anew.
 async fn apply(daemon: &Arc<Daemon>, changes: &[Change]) -> Result<(), DaemonError> {
     let config = daemon.settings.now();
     for change in changes {
         match change.key {
             "log.level" => logging::set_level(config.log.level),
+            "run.max_mib" | "run.max_grants" => daemon.node().quota = quota(&config),
             "trust.local" => daemon.node().trust_local = config.trust.local,
             "gpus.schedule" => daemon.want_schedule(Want::Settings(config.gpus.schedule)),
             "runtime.path" => snapshot::link_runtime(daemon, &config.runtime.path),

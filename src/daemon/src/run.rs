@@ -26,10 +26,12 @@ use tokio::time::Instant;
 
 use crate::daemon::{Daemon, START_LIMIT, Task};
 use crate::machine::ThisMachine;
+use crate::reload::quota;
 use crate::settings::Settings;
+use crate::socket::Speaker;
 use crate::{
     DaemonError, Paths, cgroup_limits, claims, directories, doors, ends, error, exec_record,
-    handlers, inventory, kubelet, managed, metrics, plugin, pods, reload, sharing, snapshot,
+    handlers, inventory, kubelet, managed, metrics, plugin, pods, reload, runs, sharing, snapshot,
     socket, tokens, usage, watchdog,
 };
 
@@ -112,14 +114,17 @@ pub async fn serve(
 
     let mut node = Node::new(ledger);
     node.trust_local = config.trust.local;
+    node.quota = quota(&config);
     node.kubelet = kubelet::has_kubelet(&paths);
     let (tasks, todo) = mpsc::unbounded_channel();
     let (limits, orders) = mpsc::unbounded_channel();
     let settings = Settings::new(config, settings_file);
     let daemon = Arc::new(Daemon::new(paths, settings, node, file, tasks, limits));
+    let runs = runs::of(daemon.node().ledger());
     daemon.change(|node, effects| node.settle(&ThisMachine, effects));
     exec_record::remove_strays(&daemon.paths.grants(), daemon.node().ledger());
     doors::remove_strays(&daemon.paths, daemon.node().ledger());
+    runs::remove_strays(&daemon.paths.cgroups, &runs, daemon.node().ledger());
     crash_point!("daemon.start.settled");
     // Where it fails it is said, and tried again with the next change.
     let _ = daemon.write();
@@ -181,7 +186,8 @@ fn start(
         log::info!(grants = node.ledger().entries().len(); "ledger read");
     }
     daemon.spawn("looks at the cards", inventory::watch(Arc::clone(daemon)));
-    daemon.spawn("listens", socket::listen(Arc::clone(daemon), listener));
+    daemon.spawn("listens", socket::listen(Arc::clone(daemon), listener, Speaker::Root));
+    daemon.spawn("serves users", socket::serve_users(Arc::clone(daemon)));
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
     daemon.spawn("watches the memory", watchdog::watch(Arc::clone(daemon)));
     daemon.spawn("tells of sockets", doors::tell(Arc::clone(&daemon.sockets)));

@@ -3,13 +3,16 @@
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, parse_envelope};
+use mpsgate_config::RunGroup;
 use mpsgate_host::crash_steps;
 use mpsgate_model::{Code, Refusal};
+use nix::unistd::Group;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -22,6 +25,19 @@ use crate::{DaemonError, calls};
 
 /// Connections at a time; the next ones wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
+/// The same of the socket for users, so that they keep nobody else waiting.
+const USERS: usize = 64;
+/// Between two looks for a group that is not there.
+const GROUP: Duration = Duration::from_secs(30);
+
+/// Who speaks on a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    /// Root: engines' runtimes, hooks, operators.
+    Root,
+    /// Users of `run.group`: the kernel lets nobody else connect.
+    User,
+}
 
 /// Makes the socket. Another living daemon is kept out by the ledger's lock before this.
 pub(crate) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
@@ -31,9 +47,49 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
         .map_err(|source| DaemonError::Socket { action: "bind", path: path.to_owned(), source })
 }
 
+/// Serves users of `run.group`, where there is one.
+pub(crate) async fn serve_users(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
+    let path = daemon.paths.run_socket();
+    let RunGroup::Named(group) = daemon.settings.now().run.group.clone() else {
+        // One of settings before these.
+        let _ = std::fs::remove_file(&path);
+        return Ok(());
+    };
+    let mut told = false;
+    let gid = loop {
+        let name = group.clone();
+        match daemon.blocking("looks for a group", move |_| Group::from_name(&name)).await? {
+            Ok(Some(found)) => break found.gid,
+            found => {
+                if !told {
+                    let reason = found
+                        .err()
+                        .map_or_else(|| "there is no such group".to_owned(), |e| e.to_string());
+                    log::error!(group = group.as_str(), reason = reason.as_str(),
+                        hint = "groupadd --system NAME; run.group in /etc/mpsgate/config.toml";
+                        "users cannot run processes with GPU memory");
+                }
+                told = true;
+                tokio::time::sleep(GROUP).await;
+            }
+        }
+    };
+    let listener = bind(&path)?;
+    let open = |source| DaemonError::Socket { action: "open", path: path.clone(), source };
+    std::os::unix::fs::chown(&path, None, Some(gid.as_raw())).map_err(open)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).map_err(open)?;
+    log::info!(group = group.as_str(); "users of a group may run processes with GPU memory");
+    listen(daemon, listener, Speaker::User).await
+}
+
 /// Accepts for as long as the process lives.
-pub(crate) async fn listen(daemon: Arc<Daemon>, listener: UnixListener) -> Result<(), DaemonError> {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+pub(crate) async fn listen(
+    daemon: Arc<Daemon>,
+    listener: UnixListener,
+    speaker: Speaker,
+) -> Result<(), DaemonError> {
+    let most = if speaker == Speaker::Root { CONNECTIONS } else { USERS };
+    let places = Arc::new(Semaphore::new(most));
     loop {
         let place = Arc::clone(&places).acquire_owned().await.map_err(|error| {
             DaemonError::Task { task: "accepts connections".to_owned(), why: error.to_string() }
@@ -50,12 +106,16 @@ pub(crate) async fn listen(daemon: Arc<Daemon>, listener: UnixListener) -> Resul
         let shared = Arc::clone(&daemon);
         daemon.spawn("answers a caller", async move {
             let _place = place;
-            answer(shared, stream).await
+            answer(shared, stream, speaker).await
         });
     }
 }
 
-async fn answer(daemon: Arc<Daemon>, stream: UnixStream) -> Result<(), DaemonError> {
+async fn answer(
+    daemon: Arc<Daemon>,
+    stream: UnixStream,
+    speaker: Speaker,
+) -> Result<(), DaemonError> {
     let peer = match stream.peer_cred() {
         Ok(peer) => peer,
         Err(error) => {
@@ -64,7 +124,8 @@ async fn answer(daemon: Arc<Daemon>, stream: UnixStream) -> Result<(), DaemonErr
         }
     };
     // Root, or whoever this daemon runs as: in tests.
-    if peer.uid() != 0 && peer.uid() != rustix::process::geteuid().as_raw() {
+    let is_ours = peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw();
+    if speaker == Speaker::Root && !is_ours {
         log::warn!(uid = peer.uid(), pid = peer.pid(); "caller is not root");
         return Ok(());
     }
@@ -92,7 +153,8 @@ async fn answer(daemon: Arc<Daemon>, stream: UnixStream) -> Result<(), DaemonErr
         }
         Ok(Ok(envelope)) => {
             drop(bytes);
-            calls::handle(&daemon, &mut line, Caller { pid, fd }, envelope.call).await?
+            let user = (speaker == Speaker::User).then(|| peer.uid());
+            calls::handle(&daemon, &mut line, Caller { pid, fd, user }, envelope.call).await?
         }
     };
     line.send(&reply).await;

@@ -16,6 +16,12 @@ pub enum ExitCode {
     Unavailable = 69,
     /// The settings cannot be used (`EX_CONFIG`).
     BadConfig = 78,
+    /// A command was not started (`mpsgate run`, as `docker run` and env(1)).
+    NotStarted = 125,
+    /// A command cannot be executed.
+    NotExecutable = 126,
+    /// A command was not found.
+    NotFound = 127,
 }
 
 impl From<ExitCode> for std::process::ExitCode {

@@ -4,7 +4,7 @@ mod paths;
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::FsWord;
 use serde::{Deserialize, Serialize};
@@ -105,9 +105,52 @@ impl<'a> Membership<'a> {
     }
 }
 
+/// The directory by which the devices of a process are controlled, from the text of
+/// `/proc/PID/cgroup`: in v1's hierarchy `devices`, or the one of v2. `None` where it is in none,
+/// or outside our own cgroup namespace.
+#[must_use]
+pub fn of_devices(text: &str, unified: bool) -> Option<PathBuf> {
+    text.lines().filter_map(Membership::parse).find_map(|line| {
+        let mount = match unified {
+            true => line.controllers.is_empty().then(|| PathBuf::from(MOUNT)),
+            false => line.has("devices").then(|| Path::new(MOUNT).join("devices")),
+        };
+        Some(mount?.join(line.below()?))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finds_the_hierarchy_that_controls_devices() {
+        let directory = |text: &str, unified| {
+            of_devices(text, unified).map(|path| path.to_string_lossy().into_owned())
+        };
+        for (text, unified, expected) in [
+            (
+                "12:pids:/a\n5:devices:/docker/x:y\n0::/b\n",
+                false,
+                Some("/sys/fs/cgroup/devices/docker/x:y"),
+            ),
+            ("5:cpu,devices:/c\n", false, Some("/sys/fs/cgroup/devices/c")),
+            ("0::/s.slice/c.scope\n", true, Some("/sys/fs/cgroup/s.slice/c.scope")),
+            // podman 5.4.2 with crun 1.21 and systemd: the processes are in a child of the scope;
+            // captured.
+            (
+                "0::/machine.slice/libpod-0627c152.scope/container\n",
+                true,
+                Some("/sys/fs/cgroup/machine.slice/libpod-0627c152.scope/container"),
+            ),
+            ("0::/b\n", false, None),
+            ("garbage", true, None),
+            // Of another namespace.
+            ("0::/../../elsewhere\n", true, None),
+        ] {
+            assert_eq!(directory(text, unified).as_deref(), expected, "{text}");
+        }
+    }
 
     #[test]
     fn a_line_names_controllers_and_a_path_that_may_hold_colons() {

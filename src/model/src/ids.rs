@@ -145,10 +145,27 @@ pub struct GrantKey {
     pub instance: Instance,
 }
 
+/// No runtime's root, which is a path.
+const RUN: &str = "mpsgate run";
+
 /// Longest name of an exec record: `NAME_MAX` less room for a temporary suffix.
 const RECORD_NAME_MAX: usize = 240;
 
 impl GrantKey {
+    /// In the place of a runtime's root: the plain processes that root has started, or this user.
+    /// Names are each user's own.
+    #[must_use]
+    pub fn run_of(user: Option<u32>) -> String {
+        user.map_or_else(|| RUN.to_owned(), |uid| format!("{RUN}/{uid}"))
+    }
+
+    /// Whether it is a plain process's, and no container's.
+    #[must_use]
+    pub fn is_run(&self) -> bool {
+        let rest = self.runtime_root.strip_prefix(RUN);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
     /// Whether both keys are instances of the same container.
     #[must_use]
     pub fn same_container(&self, other: &Self) -> bool {
@@ -200,6 +217,21 @@ mod tests {
         );
         for bad in ["", "0", "MIG-00000000-aaaa-bbbb-cccc-0123456789ab", "GPU-1", "GPU-../../etc"] {
             assert!(GpuUuid::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn plain_processes_are_told_from_containers_and_those_of_users_from_each_other() {
+        let key = |runtime_root: String| GrantKey {
+            runtime_root,
+            container_id: ContainerId::parse("train").unwrap(),
+            instance: Instance::from_bytes([0; 16]),
+        };
+        let [root, alice, bob] = [None, Some(1000), Some(1001)].map(GrantKey::run_of).map(key);
+        assert!(root.is_run() && alice.is_run());
+        assert!(!root.same_container(&alice) && !alice.same_container(&bob));
+        for container in ["/run/runc", "mpsgate runs", ""] {
+            assert!(!key(container.to_owned()).is_run(), "{container}");
         }
     }
 

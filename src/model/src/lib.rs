@@ -45,8 +45,8 @@ pub use qualification::{Answer, QUESTIONS, Qualification, Question, Subject, Ver
 pub use quantity::Mib;
 pub use refusal::{Code, Refusal};
 pub use request::{
-    Author, CARDS_ANNOTATION, CLAIM_ENV_PREFIX, ComputeShare, GpuSelector, MEMORY_ANNOTATIONS,
-    Priority, REQUEST_ENV_PREFIX, Request, RequestError, TOKEN_ANNOTATION, is_claim_env,
-    is_request_annotation, is_request_env, parse_request,
+    Author, CARDS_ANNOTATION, CLAIM_ENV_PREFIX, ComputeShare, GRANTED_CARDS, GRANTED_MEMORY,
+    GpuSelector, MEMORY_ANNOTATIONS, Priority, REQUEST_ENV_PREFIX, Request, RequestError,
+    TOKEN_ANNOTATION, is_claim_env, is_request_annotation, is_request_env, parse_request,
 };
 pub use resource::{GPU_CORE, GPU_COUNT, GPU_MEMORY, Resource};

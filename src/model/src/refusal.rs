@@ -113,6 +113,9 @@ codes! {
     NoCapacity = "E_NO_CAPACITY",
     /// No card is so large.
     TooLarge = "E_TOO_LARGE",
+    /// A user may have no more GPU memory, or no more grants, at a time (`run.max_mib`,
+    /// `run.max_grants`).
+    Quota = "E_QUOTA",
     /// No such GPU.
     UnknownGpu = "E_UNKNOWN_GPU",
     /// A container that runs cannot have so much or so little (`mpsgate resize`).

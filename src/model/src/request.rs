@@ -31,6 +31,14 @@ pub const CARDS_ANNOTATION: &str = GPU_COUNT;
 /// Environment names of the same values, for engines without annotations (Docker before 24).
 pub const REQUEST_ENV_PREFIX: &str = "MPSGATE_GPU_";
 
+/// What a grant says to a container's programs: the MiB that it has on each card.
+pub const GRANTED_MEMORY: &str = "MPSGATE_GPU_MEM_MIB";
+/// – the UUIDs of its cards, with commas between.
+pub const GRANTED_CARDS: &str = "MPSGATE_GPU_UUID";
+/// They are below the prefix of requests, and never read: a container may have another one's, from
+/// an image or from the process that started it.
+const GRANTED: [&str; 2] = [GRANTED_MEMORY, GRANTED_CARDS];
+
 /// The variables with a claim's token, one for each share: `MPSGATE_GRANT_<claim>.<request>`. CDI
 /// has no edit that makes an annotation, and its variables replace a pod's own of the same name
 /// (container-device-interface, `pkg/cdi/container-edits.go`).
@@ -112,7 +120,7 @@ pub fn is_request_annotation(name: &str) -> bool {
 /// Whether an environment variable of this name belongs to a request.
 #[must_use]
 pub fn is_request_env(name: &str) -> bool {
-    name.starts_with(REQUEST_ENV_PREFIX) || name == "MPSGATE_GPU"
+    (name.starts_with(REQUEST_ENV_PREFIX) || name == "MPSGATE_GPU") && !GRANTED.contains(&name)
 }
 
 /// Whether an environment variable of this name holds a claim's token.

@@ -35,7 +35,7 @@ use mpsgate_api::Action;
 use mpsgate_config::Switch;
 use mpsgate_model::ledger::Ledger;
 use mpsgate_model::{Code, GpuUuid, GrantKey, Refusal};
-use mpsgate_policy::Condition;
+use mpsgate_policy::{Condition, Quota};
 
 pub use self::claims::not_prepared;
 pub use self::grants::Reserved;
@@ -67,6 +67,8 @@ pub struct Node {
     pub kubelet: bool,
     /// `trust.local`.
     pub trust_local: Switch,
+    /// `run.max_mib` and `run.max_grants`.
+    pub quota: Quota,
     /// What was done to containers and processes, oldest first; bounded.
     actions: VecDeque<Action>,
     /// Containers that were refused, or changed.
@@ -122,6 +124,7 @@ impl Node {
             driver: Driver::default(),
             kubelet: false,
             trust_local: Switch::Auto,
+            quota: Quota::default(),
             actions: VecDeque::new(),
             counts: CodeCounts::default(),
             heard: Heard::default(),

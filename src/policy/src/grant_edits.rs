@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use mpsgate_config::InjectMode;
-use mpsgate_model::{Cdi, CdiEdits, Code, DeviceNode, Grant, Mib, Priority, Refusal};
+use mpsgate_model::{
+    Cdi, CdiEdits, Code, DeviceNode, GRANTED_CARDS, GRANTED_MEMORY, Grant, Mib, Priority, Refusal,
+};
 use mpsgate_oci::spec::{Edit, HookStage, View};
 
 use crate::decision::Wanted;
@@ -134,6 +136,7 @@ pub fn grant_env(
     };
     let visible = if visible.is_empty() { "void".to_owned() } else { visible.join(",") };
     set.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), visible));
+    set.extend(told(grant));
     let drop = [
         "CUDA_VISIBLE_DEVICES",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
@@ -148,6 +151,16 @@ pub fn grant_env(
     let also = without_mps.iter().filter(|_| !grant.uses_mps());
     let fixed = drop.iter().chain(also).map(|name| (*name).to_owned());
     (fixed.chain(wanted.claim_variables.iter().cloned()).collect(), set)
+}
+
+/// What tells a program how much it has, and where: CUDA shows it the whole card as its total.
+#[must_use]
+pub fn told(grant: &Grant) -> [(String, String); 2] {
+    let cards: Vec<&str> = grant.cards.iter().map(|card| card.uuid.as_str()).collect();
+    [
+        (GRANTED_MEMORY.to_owned(), grant.memory.0.to_string()),
+        (GRANTED_CARDS.to_owned(), cards.join(",")),
+    ]
 }
 
 /// The variable by which a CUDA process is held to its memory (NVIDIA MPS documentation).

@@ -33,10 +33,12 @@ pub mod placement;
 mod pod;
 pub mod promise;
 mod qualification;
+mod quota;
 mod reach;
 mod reading;
 pub mod refusal;
 mod resize;
+mod run_env;
 pub mod schedule;
 mod settle;
 mod shm;
@@ -52,7 +54,7 @@ pub use exempt::{exempt_as, is_exempt};
 pub use found::{Note, NoteAction, Signal};
 pub use grant_edits::{
     CLIENT_DIRECTORY, Injector, MPS_LIMIT, edits_of_any_grant, grant_edits, grant_env, mps_limit,
-    mps_limit_of,
+    mps_limit_of, told,
 };
 pub use input::{Action, Input, Ipc, MountFact, MountKind, Reach};
 pub use ipc::{HOST_SHM, may_have_its_own, shared_memory};
@@ -66,12 +68,14 @@ pub use pids::{Pids, shares_pod};
 pub use placement::*;
 pub use promise::{Unplaced, expected_on};
 pub use qualification::{Conclusion, GuaranteeLevel, TOLERANCE, answered_on, conclude};
+pub use quota::Quota;
 pub use reach::is_privileged;
 pub use reading::{
     Bytes, DOCUMENT_MAX, Facts, Glimpse, ROOT, Reading, Unclean, decide_unclean, read,
 };
 pub use refusal::HOST_IPC;
 pub use resize::{Resize, Resized, resize, resized};
+pub use run_env::run_env;
 pub use settle::{Unsettled, settle};
 pub use shm::{SharedMemory, Shm, ShmMount};
 pub use signals::may_matter;

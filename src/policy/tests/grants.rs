@@ -103,7 +103,7 @@ fn applied(mut spec: Value, wanted: &Wanted, grant: &Grant, injector: &Injector)
 #[test]
 fn a_grant_changes_the_spec_as_recorded() {
     let normal = grant(None, Priority::Normal);
-    let spec = json!({ "process": { "env": ["PATH=/bin", "CUDA_VISIBLE_DEVICES=1", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=9G"] } });
+    let spec = json!({ "process": { "env": ["PATH=/bin", "CUDA_VISIBLE_DEVICES=1", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=9G", "MPSGATE_GPU_MEM_MIB=9216"] } });
     let cases = [
         ("device nodes", wanted(None, None), normal.clone(), Injector::Devices),
         ("NVIDIA's runtime below", wanted(None, None), normal.clone(), Injector::NvidiaRuntime),
@@ -216,6 +216,31 @@ fn without_mps_nothing_belongs_where_the_channel_would() {
     let binds =
         |edit: &mpsgate_oci::spec::Edit| matches!(edit, mpsgate_oci::spec::Edit::Bind { .. });
     assert!(!edits.unwrap().iter().any(binds));
+}
+
+/// Set, so that a container's own values are replaced; by `exec` too, which has the same variables.
+#[test]
+fn every_grant_tells_its_memory_on_each_card_and_its_cards() {
+    let one = "GPU-00000000-0000-4000-8000-000000000000";
+    let two = "GPU-00000000-0000-4000-8000-000000000000,GPU-00000001-0000-4000-8000-000000000000";
+    for (grant, wanted, memory, cards) in [
+        (grant(None, Priority::Normal), wanted(None, None), 7168, one),
+        // Its own lower limit is one of each process.
+        (grant(Some(30), Priority::Low), wanted(Some(2048), Some(10)), 7168, one),
+        (shared(), wanted(None, None), 7168, two),
+        (Grant { memory: Mib(1), ..shared() }, wanted(Some(9216), None), 1, two),
+    ] {
+        for injector in
+            [Injector::Devices, Injector::NvidiaRuntime, Injector::Present, Injector::Cdi(cdi())]
+        {
+            let (_, set) = mpsgate_policy::grant_env(&wanted, &grant, &injector);
+            let values = |name: &str| -> Vec<&str> {
+                set.iter().filter(|(n, _)| n == name).map(|(_, value)| value.as_str()).collect()
+            };
+            assert_eq!(values("MPSGATE_GPU_MEM_MIB"), [memory.to_string()], "{injector:?}");
+            assert_eq!(values("MPSGATE_GPU_UUID"), [cards], "{injector:?}");
+        }
+    }
 }
 
 #[test]

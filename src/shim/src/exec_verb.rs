@@ -7,10 +7,10 @@ use std::path::Path;
 
 use mpsgate_host::crash_point;
 use mpsgate_host::file::remove_leftovers;
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, GRANTED_CARDS, GRANTED_MEMORY, Refusal};
 use mpsgate_oci::argv::{Invocation, with_exec_env};
 use mpsgate_oci::process::rewrite_env;
-use mpsgate_policy::DOCUMENT_MAX;
+use mpsgate_policy::{DOCUMENT_MAX, told};
 
 use crate::record::{Found, find};
 use crate::replace::replace;
@@ -29,7 +29,7 @@ pub(crate) fn prepare(
     // Which runtime it is matters only where no --root says so.
     let runtime = if invocation.root.is_none() { exec::runtime_path() } else { None };
     let root = facts::runtime_root(invocation, runtime.as_deref());
-    let record = match find(&root, id) {
+    let mut record = match find(&root, id) {
         Found::None => return Ok(None),
         Found::Record(record) => record,
         Found::Unusable(why) => {
@@ -42,6 +42,9 @@ pub(crate) fn prepare(
         }
     };
     process::ensure_standard_descriptors();
+    // The grant is what a resize made of it; the variables may be those of its first amount.
+    record.set.retain(|(name, _)| name != GRANTED_MEMORY && name != GRANTED_CARDS);
+    record.set.extend(told(&record.grant));
     if let Some(file) = &invocation.process_file {
         rewrite(file, &record.drop, &record.set)?;
         crash_point!("shim.process_edited");

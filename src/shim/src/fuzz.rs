@@ -21,7 +21,7 @@ pub fn hook_arguments(argv: &[OsString]) -> Option<(String, String)> {
 /// The directory that controls devices, from the text of `/proc/<pid>/cgroup`.
 #[must_use]
 pub fn device_cgroup(text: &str, unified: bool) -> Option<PathBuf> {
-    crate::hook::cgroup::directory(text, unified)
+    mpsgate_host::cgroup::of_devices(text, unified)
 }
 
 /// How many lines of a `/proc/PID/mountinfo` say what is mounted where.

@@ -58,6 +58,8 @@ enum Need {
     MpsDeath,
     /// `mpsgate resize` of a container.
     Resize,
+    /// `mpsgate run`.
+    Run,
 }
 
 fn need(point: &str) -> Need {
@@ -84,6 +86,7 @@ fn need(point: &str) -> Need {
             _ => match point.split('.').nth(1).unwrap_or_default() {
                 "reserve" | "activate" | "terminate" | "expire" | "end" | "record" => Need::Churn,
                 "resize" => Need::Resize,
+                "run" => Need::Run,
                 _ => Need::Start,
             },
         },
@@ -270,6 +273,10 @@ impl Run<'_> {
             Need::EarlyRelease => self.release_early(),
             Need::Resize => {
                 let _ = resize();
+                Ok(())
+            }
+            Need::Run => {
+                let _ = node::run("/usr/bin/mpsgate", &["run", "--gpu-mem", "64Mi", "--", "true"]);
                 Ok(())
             }
             Need::MpsDeath => {

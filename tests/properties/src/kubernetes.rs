@@ -37,6 +37,7 @@ pub(crate) fn chosen_cards(data: &[u8]) {
             annotations.map(|(key, value)| (key.to_owned(), value.to_owned())),
         ),
         containers: vec![container("a"), container("b")],
+        claims: Vec::new(),
     };
     for name in ["a", "b", "absent"] {
         for card in pod.chosen_cards(name) {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::settings::{Kubeconfig, Listen, Manage, NodeName, SlicesUid, Tolerance};
+use crate::settings::{Kubeconfig, Listen, Manage, NodeName, RunGroup, SlicesUid, Tolerance};
 
 /// Numbers in a list: each is a resource, and kubelet keeps all devices of each.
 pub(super) const LIST_MOST: usize = 16;
@@ -55,6 +55,18 @@ pub(super) fn node_name(value: &DeValue<'_>) -> Option<NodeName> {
     match value.as_str()? {
         "auto" => Some(NodeName::Auto),
         text => is_node_name(text).then(|| NodeName::Named(text.to_owned())),
+    }
+}
+
+pub(super) fn run_group(value: &DeValue<'_>) -> Option<RunGroup> {
+    // What groupadd(8) takes at its strictest, and names of a domain.
+    let is_name = |text: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.@\\".contains(&byte);
+        (1..=256).contains(&text.len()) && text.bytes().all(plain)
+    };
+    match value.as_str()? {
+        "off" => Some(RunGroup::Off),
+        text => is_name(text).then(|| RunGroup::Named(text.to_owned())),
     }
 }
 

@@ -200,7 +200,7 @@ async fn grant(
     Ok(Reply::Reserved { grant: Box::new(grant), cdi })
 }
 
-fn give_up(daemon: &Daemon, key: &GrantKey) {
+pub(super) fn give_up(daemon: &Daemon, key: &GrantKey) {
     daemon.change(|node, effects| node.expire(key, "reservation given up", effects));
 }
 

@@ -26,6 +26,8 @@ pub const POINTS: &[&str] = &[
     // The daemon's answers.
     "daemon.reserve.changed",
     "daemon.reserve.stored",
+    "daemon.run.reserved",
+    "daemon.run.confined",
     "daemon.activate.changed",
     "daemon.activate.stored",
     "daemon.release.changed",

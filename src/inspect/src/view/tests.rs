@@ -31,6 +31,7 @@ fn pod(node: &str, uid: &str, gpu_mem: u64, annotations: serde_json::Value) -> P
         deleting: false,
         gpu_count: None,
         annotations: serde_json::from_value(annotations).unwrap(),
+        claims: Vec::new(),
         containers: vec![container("c", Kind::Main, gpu_mem, &[])],
     }
 }

@@ -194,6 +194,29 @@ fn a_mistyped_variable_names_the_right_one() {
 }
 
 #[test]
+fn what_a_grant_tells_its_container_is_never_a_request() {
+    let told = [("MPSGATE_GPU_MEM_MIB", "7168"), ("MPSGATE_GPU_UUID", "GPU-x,GPU-y")];
+    let memory = |env: Pairs<'_>| parse(&[], env).map(|request| request.and_then(|r| r.memory));
+    for (env, asked) in [
+        (&told[..], Ok(None)),
+        (&[told[0]], Ok(None)),
+        (&[told[1]], Ok(None)),
+        (&[told[0], ("MPSGATE_GPU_MEM", "2Gi"), told[1]], Ok(Some(Mib(2048)))),
+        (&[("MPSGATE_GPU_MEM_MIB", "much"), ("MPSGATE_GPU_UUID", "")], Ok(None)),
+    ] {
+        assert_eq!(memory(env), asked, "{env:?}");
+    }
+    for name in ["MPSGATE_GPU_MEM_MIB", "MPSGATE_GPU_UUID"] {
+        assert!(!is_request_env(name), "{name}");
+    }
+    // What is only like them is a mistyped request still, and as annotations they are unknown.
+    for near in ["MPSGATE_GPU_MEM_MIB_", "MPSGATE_GPU_MEM_MB", "MPSGATE_GPU_UUIDS"] {
+        assert!(is_request_env(near) && parse(&[], &[(near, "1")]).is_err(), "{near}");
+    }
+    assert!(parse(&[("mpsgate.io/gpu-uuid", "GPU-x")], &[]).is_err());
+}
+
+#[test]
 fn several_cards_have_equal_parts_in_the_unit_of_the_request() {
     for (name, amount, cards, each) in [
         ("aliyun.com/gpu-mem", "8", "2", Mib(4096)),

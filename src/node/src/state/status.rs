@@ -146,7 +146,8 @@ impl Node {
             Guarantee::Mps if watched => Guarantee::MpsWatchdog,
             recorded => recorded,
         };
-        concluded.level(now, grant.has_door())
+        // A process of the node reaches the control daemon past its door.
+        concluded.level(now, grant.has_door() && !grant.key.is_run())
     }
 
     /// One line for each of its cards.

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use mpsgate_api::{Engine, Reserve};
 use mpsgate_config::Switch;
-use mpsgate_model::{Code, ComputeShare, GpuUuid, Handed, Mib, Refusal};
+use mpsgate_model::{Code, ComputeShare, GpuUuid, GrantKey, Handed, Mib, Refusal};
 use mpsgate_policy::schedule;
 
 use super::Node;
@@ -48,6 +48,7 @@ impl Node {
         match (call.engine, confirmed, call.request.memory) {
             (Engine::Kubernetes, Some(confirmed), _) => Ok(confirmed.memory),
             (Engine::Local, _, Some(memory)) if local || self.asks(call) => Ok(memory),
+            (Engine::User, _, Some(memory)) if local => self.within_quota(&call.key, memory),
             // Without a kubelet nobody but root speaks CRI; that there will be none, root has to
             // say.
             (Engine::Kubernetes, None, Some(memory))
@@ -55,12 +56,12 @@ impl Node {
             {
                 Ok(memory)
             }
-            (Engine::Local, ..) if self.trust_local == Switch::Off => unconfirmed(
+            (Engine::Local | Engine::User, ..) if self.trust_local == Switch::Off => unconfirmed(
                 "requests of local engines are not trusted here (trust.local = \"off\")",
                 "set trust.local = \"on\" in /etc/mpsgate/config.toml and run: mpsgate reload, if everybody \
                  who can start containers on this node may have GPU memory",
             ),
-            (Engine::Local, ..) => unconfirmed(
+            (Engine::Local | Engine::User, ..) => unconfirmed(
                 "a kubelet runs on this node, so requests of local engines are not trusted",
                 "start it as a pod, or set trust.local = \"on\" in /etc/mpsgate/config.toml and run: \
                  mpsgate reload",
@@ -74,5 +75,18 @@ impl Node {
                  run: mpsgate reload",
             ),
         }
+    }
+
+    /// The memory, where the user may have that beside what he has.
+    fn within_quota(&self, key: &GrantKey, memory: Mib) -> Result<Mib, Refusal> {
+        let own = self.ledger.entries().iter().filter(|entry| {
+            entry.grant.key.runtime_root == key.runtime_root && !entry.grant.key.same_container(key)
+        });
+        let (mut grants, mut has) = (0_u32, Mib(0));
+        for entry in own {
+            grants += 1;
+            has = Mib(has.0.saturating_add(entry.grant.memory.0));
+        }
+        self.quota.check(grants, has, memory).map(|()| memory)
     }
 }

@@ -314,6 +314,15 @@ pub(crate) fn cases() -> Vec<Case> {
             from_env: false,
             ..case("a request from env where that is off", env(&["MPSGATE_GPU_MEM=7Gi"]))
         },
+        case(
+            "what another container was granted, and no request",
+            env(&["MPSGATE_GPU_MEM_MIB=7168", "MPSGATE_GPU_UUID=GPU-x"]),
+        ),
+        case(
+            "what another container was granted, with a request",
+            asking(env(&["MPSGATE_GPU_MEM_MIB=7168", "MPSGATE_GPU_UUID=GPU-x"])),
+        ),
+        case("a mistyped request from env", env(&["MPSGATE_GPU_MEM_MB=7168"])),
         case("a request that cannot be read", annotation("mpsgate.io/gpu-mem", "7GB")),
         case("a request for two cards", asking(annotation("aliyun.com/gpu-count", "2"))),
         Case { action: Action::Restore, ..case("a restore with a request", asking(json!({}))) },

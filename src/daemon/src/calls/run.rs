@@ -1,0 +1,131 @@
+//! `run`: a plain process gets a grant, and a cgroup of its own in which it goes on. It calls, is
+//! put there, and becomes its command by itself: nothing that a user names is opened or executed
+//! here.
+
+use std::sync::Arc;
+
+use mpsgate_api::{Activate, Engine, Reply, Reserve, Run};
+use mpsgate_host::crash_point;
+use mpsgate_model::{Code, Grant, GrantKey, Instance, Refusal};
+
+use super::activate::activate;
+use super::reserve::{give_up, reserve};
+use super::{Answer, refused};
+use crate::daemon::Daemon;
+use crate::line::{Caller, Line};
+use crate::{DaemonError, process, runs};
+
+pub(super) async fn run(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    caller: Caller,
+    call: &Run,
+) -> Result<Answer, DaemonError> {
+    let bytes = mpsgate_host::random::bytes()
+        .map_err(|source| DaemonError::System { action: "have random bytes", source })?;
+    if caller.user.is_some_and(|user| user != call.uid) {
+        return Ok(Err(Refusal::new(
+            Code::Unconfirmed,
+            "a user asks for another user's process",
+            "run it as that user, or as root with --user",
+        )));
+    }
+    let key = GrantKey {
+        runtime_root: GrantKey::run_of(caller.user),
+        container_id: call.name.clone(),
+        instance: Instance::from_bytes(bytes),
+    };
+    let wanted = Reserve {
+        key: key.clone(),
+        request: call.request.clone(),
+        uid: call.uid,
+        engine: if caller.user.is_some() { Engine::User } else { Engine::Local },
+        pod: None,
+        for_parent: false,
+    };
+    let reserved = match reserve(daemon, line, &caller, &wanted).await? {
+        Ok(reply) => reply,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let Reply::Reserved { grant, .. } = &reserved else { return Ok(Ok(reserved)) };
+    let active = match confine(daemon, line, &caller, grant).await? {
+        Ok(activate) => {
+            let active = self::activate(daemon, line, caller, &activate).await;
+            if active.is_err() {
+                remove_after(daemon, &activate);
+            }
+            active
+        }
+        Err(refusal) => {
+            refused(daemon, &key, None, &refusal);
+            Err(refusal)
+        }
+    };
+    Ok(match active {
+        Ok(_) => Ok(reserved),
+        Err(refusal) => {
+            give_up(daemon, &key);
+            Err(refusal)
+        }
+    })
+}
+
+/// Puts the caller into a cgroup of its own; what activates its reservation then.
+async fn confine(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    caller: &Caller,
+    grant: &Grant,
+) -> Result<Result<Activate, Refusal>, DaemonError> {
+    let Some(process) = caller.pid.and_then(process::identify) else { return Ok(Err(gone())) };
+    if let Err(refusal) = shares_our_namespaces(process.pid) {
+        return Ok(Err(refusal));
+    }
+    crash_point!("daemon.run.reserved");
+    let (cgroups, wanted) = (daemon.paths.cgroups.clone(), grant.clone());
+    let made =
+        daemon.blocking("makes a cgroup", move |_| runs::confine(&cgroups, &wanted, process));
+    let cgroup = match line.wait("the process gets a cgroup of its own", made).await? {
+        Ok(cgroup) => cgroup,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    crash_point!("daemon.run.confined");
+    // Its pid was its own until now, and so the one that was moved.
+    if !line.is_open() || process::identify(process.pid) != Some(process) {
+        runs::remove(&cgroup);
+        return Ok(Err(gone()));
+    }
+    let key = grant.key.clone();
+    Ok(Ok(Activate { key, pid: process.pid, cgroup: Some(cgroup), grant: None }))
+}
+
+/// The caller is in its cgroup until it ends.
+fn remove_after(daemon: &Arc<Daemon>, call: &Activate) {
+    let (Some(process), Some(cgroup)) = (process::identify(call.pid), call.cgroup.clone()) else {
+        return;
+    };
+    daemon.spawn(format!("removes the cgroup of {}", call.key), async move {
+        process::ended(&process).await;
+        runs::remove(&cgroup);
+        Ok(())
+    });
+}
+
+fn gone() -> Refusal {
+    let sentence = "the process that asks has ended, or is in another pid namespace";
+    Refusal::new(Code::Unconfirmed, sentence, "run it on the node itself, in no container")
+}
+
+/// A process of a container is not moved out of it.
+fn shares_our_namespaces(pid: u32) -> Result<(), Refusal> {
+    let user = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user")).ok();
+    let own = user("self");
+    if process::counts_as_we_do(pid) && own.is_some() && user(&pid.to_string()) == own {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Code::Unconfirmed,
+        "it asks from a pid or user namespace that is not the node's, as of a container",
+        "ask for GPU memory when the container is made (docs/compose.md), or run it on the node itself",
+    ))
+}

@@ -1,0 +1,217 @@
+#!/usr/bin/env bats
+# mpsgate run: plain processes with a grant, as root and as users of a group: on cgroup v1 without
+# systemd, and in a machine of tests/vm on v2 with it (hosts). NVIDIA's own client library and
+# control daemon; the server is the tests' own, whose code WORD nobody else says.
+
+load ../e2e/suite
+load ../e2e/gate
+
+SETTINGS=$GATE_SETTINGS
+USERS=/run/mpsgate/run.sock
+
+setup_file() {
+  [[ -d /run/systemd/system || $(stat -fc %T /sys/fs/cgroup) != cgroup2fs ]] ||
+    echo "cgroup v2 without systemd: mpsgate run is refused here, see docs/run.md" >"$MG/skip-all"
+  rootfs "$MG/rootfs"
+  gate_files
+  groupadd --system gpu
+  useradd --create-home --groups gpu alice
+  useradd --create-home --groups gpu bob
+  useradd --create-home carol
+  # as USER CMD...: with nothing of the caller's. run_as USER OPTION...: mpsgate run as a user.
+  # opens NODE: in a process with a grant on card 0.
+  program as 'user=$1; shift; exec setpriv --reuid "$user" --regid "$user" --init-groups --reset-env -- "$@"'
+  program run_as 'user=$1; shift; exec as "$user" mpsgate run "$@"'
+  program opens 'exec mpsgate run --gpu-mem 1Gi --gpu 0 -- sh -c "exec 2>&1; : <$1"'
+  install -m 4755 "$(command -v dash)" /usr/bin/setuid-shell
+  sim_cards "$CARDS"
+  settings
+  printf '[run]\ngroup = "gpu"\nmax_mib = 8192\nmax_grants = 2\n' >>/etc/mpsgate/config.toml
+  daemon_start
+  wait_for 10 "users are served" test -S "$USERS"
+}
+
+program() { printf '#!/bin/sh\n%s\n' "$2" >"/usr/bin/$1" && chmod +x "/usr/bin/$1"; } # NAME SCRIPT
+
+teardown_file() { node_stop; }
+
+setup() { [[ ! -f $MG/skip-all ]] || skip "$(<"$MG/skip-all")"; }
+
+teardown() {
+  explain_failure
+  status_json | jq -r '.grants[].pid' >>"$MG/strangers"
+  kill_listed "$MG/strangers"
+  node_reset
+  wait_for 10 "no cgroup is left" no_cgroups
+}
+
+no_cgroups() { [[ -z $(find /sys/fs/cgroup -type d -name 'mpsgate-run-*') ]]; }
+# running NAME [mpsgate run OPTION...] -- CMD...: in the background; its pid is $stranger.
+running() {
+  local name=$1
+  shift
+  stranger mpsgate run --name "$name" "$@"
+  wait_for 20 "$name has its grant" grant_is "$name" active
+}
+cgroup_of() { # PID
+  if [[ $(stat -fc %T /sys/fs/cgroup) == cgroup2fs ]]; then
+    sed -n 's|^0::|/sys/fs/cgroup|p' "/proc/$1/cgroup"
+  else
+    sed -n 's|^[0-9]*:[^:]*\bdevices\b[^:]*:|/sys/fs/cgroup/devices|p' "/proc/$1/cgroup"
+  fi
+}
+client() { find "$MG/rootfs/usr/bin" -name libcuda.so.1; }
+
+@test "a command has its grant's environment, its own exit status, and leaves nothing" {
+  try 7 mpsgate run --gpu-mem 2Gi --gpu 1 --compute 30 --priority low --name train -- sh -c 'env; cat /proc/self/cgroup; exit 7'
+  assert_contains "its environment" "$stdout" CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=2048M CUDA_MPS_PIPE_DIRECTORY=/run/mpsgate/mps/1/clients/ \
+    MPSGATE_GPU_MEM_MIB=2048 "MPSGATE_GPU_UUID=$(uuid 1)" CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30 CUDA_MPS_CLIENT_PRIORITY=1
+  assert_contains "its cgroup" "$stdout" /mpsgate-run-
+  try 0 env CUDA_VISIBLE_DEVICES=3 CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=80G mpsgate run --gpu-mem 1Gi -- env
+  assert_contains "its environment" "$stdout" CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M
+  refute_contains "its environment" "$stdout" CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES
+  # It is the command: killed by what it is sent, as any.
+  running victim --gpu-mem 1Gi -- sleep 600
+  assert_equal "the program" "$(cat "/proc/$stranger/comm")" sleep
+  assert_equal "status" "$(mpsgate status | grep -c victim)" 1
+  kill -TERM "$stranger"
+  wait_for 10 "its memory is free" not_granted victim
+}
+
+@test "a client attaches through the door, and nobody else's does" {
+  gate_needed
+  server_says_word
+  try any mpsgate run --gpu-mem 2Gi --gpu 0 -- "$MG_OUT/fakes/cuda-client" "$(client)"
+  assert_equal "cuInit" "${stdout##* }" "$WORD"
+  try any run_as alice --gpu-mem 2Gi --gpu 0 -- "$MG_OUT/fakes/cuda-client" "$(client)"
+  assert_equal "cuInit as a user" "${stdout##* }" "$WORD"
+  assert_contains "the gate's log" "$(grep 'client handed over' "$card/log/gate.log" | tail -n 1)" "container=run-"
+  try any mpsgate run --gpu-mem 2Gi --gpu 0 --user alice -- "$MG_OUT/fakes/cuda-client" "$(client)"
+  assert_equal "cuInit as root's for a user" "${stdout##* }" "$WORD"
+  running hers --gpu-mem 2Gi --gpu 0 --user alice -- sleep 600
+  local door
+  door=$(door_of hers)
+  # Neither another user nor she herself beside her grant's processes.
+  for user in bob alice; do
+    try any as "$user" env CUDA_MPS_PIPE_DIRECTORY="$door" "$MG_OUT/fakes/cuda-client" "$(client)"
+    assert_equal "cuInit of $user from elsewhere" "${stdout##* }" "$ENDED"
+  done
+  assert_contains "the gate's log" "$(<"$card/log/gate.log")" "client ended container=hers" "reason=elsewhere"
+}
+
+@test "open, as SECURITY.md says: a process of the node reaches the control daemon's own socket, past the gate" {
+  gate_needed
+  server_says_word
+  try any as carol env CUDA_MPS_PIPE_DIRECTORY="$card/pipe" "$MG_OUT/fakes/cuda-client" "$(client)"
+  assert_equal "cuInit without a grant" "${stdout##* }" "$WORD"
+  # Of another card not even so, with a grant: its node does not open.
+  try any run_as alice --gpu-mem 1Gi --gpu 1 -- sh -c 'exec 2>&1; : <"$0"' /dev/nvidia0
+  assert_contains "another card's node" "$stdout" "Operation not permitted"
+}
+
+@test "it opens its own card and no other one, whoever it is" {
+  try any opens /dev/nvidia1
+  assert_contains "another card" "$stdout" "Operation not permitted"
+  # A simulated card has no driver.
+  try any opens /dev/nvidia0
+  assert_contains "its own card" "$stdout" "No such device or address"
+  try 0 opens /dev/null
+  try any mpsgate run --gpu-mem 1Gi --gpu 0 -- sh -c 'exec 2>&1; mknod /tmp/node c 195 1; : </tmp/node'
+  rm -f /tmp/node
+  assert_contains "a node of its own" "$stdout" "Operation not permitted"
+}
+
+@test "users run their own processes, within their quota, and can do nothing else there" {
+  try 0 run_as alice --gpu-mem 2Gi -- id -un
+  assert_equal "who it is" "$stdout" alice
+  try 125 run_as carol --gpu-mem 2Gi -- id
+  assert_contains "who is not in the group" "$stderr" "only root may talk to mpsgated" run.group
+  try 125 run_as alice --gpu-mem 9Gi -- id
+  assert_contains "beyond the quota" "$stderr" "the user asks for 9 GiB, and may have 8 GiB at a time [E_QUOTA]" run.max_mib
+  stranger run_as alice --gpu-mem 7Gi --name big -- sleep 600
+  wait_for 20 "it has its grant" grant_is big active
+  try 125 run_as alice --gpu-mem 2Gi -- id
+  assert_contains "beside what she has" "$stderr" "asks for 2 GiB beside the 7 GiB that he has" E_QUOTA
+  # A name is its user's own, and her quota is not his.
+  try 0 run_as bob --gpu-mem 1Gi --name big -- id -un
+  try 125 run_as alice --gpu-mem 1Gi --name big -- id
+  assert_contains "two of one name" "$stderr" "of this name" E_LEDGER
+  stranger run_as alice --gpu-mem 1Gi --name small -- sleep 600
+  wait_for 20 "it has its grant" grant_is small active
+  try 125 run_as alice --gpu-mem 1Gi -- id
+  assert_contains "more grants" "$stderr" "grant number 3, and a user may have 2" E_QUOTA run.max_grants
+  # Root's are nobody's quota.
+  try 0 mpsgate run --gpu-mem 1Gi --user alice -- id -un
+  # Another's process, and everything else, are root's.
+  try 125 as alice mpsgate run --gpu-mem 1Gi --user bob --socket "$USERS" -- id
+  assert_contains "as another user" "$stderr" "another user's process" E_UNCONFIRMED
+  for command in status "resize big 1Gi" "disable 0" "mps stop 0 --yes"; do
+    # shellcheck disable=SC2086 # its words
+    try any as alice mpsgate $command --socket "$USERS"
+    assert_contains "$command" "$stderr" "for nothing else"
+  done
+  assert_equal "what alice has" "$(status_json | jq -c '[.grants[] | select(.uid == '"$(id -u alice)"') | .memory_mib] | sort')" "[1024,7168]"
+}
+
+@test "a user's process cannot leave its cgroup, as a set-user-ID program neither" {
+  stranger run_as alice --gpu-mem 1Gi --name locked -- sleep 600
+  wait_for 20 "it has its grant" grant_is locked active
+  local cgroup pid
+  pid=$(grant locked .pid) cgroup=$(cgroup_of "$pid")
+  assert_equal "whose cgroup it is" "$(stat -c '%U %a' "$cgroup/cgroup.procs")" "root 644"
+  try any as alice sh -c 'echo "$1" >"$0/cgroup.procs"' "${cgroup%/*}" "$pid"
+  assert_contains "into another one" "$stderr" "Permission denied"
+  assert_equal "where it is" "$(cgroup_of "$pid")" "$cgroup"
+  try any run_as alice --gpu-mem 1Gi --gpu 0 -- sh -c 'exec 2>&1; /usr/bin/setuid-shell -p -c ": </dev/nvidia1"'
+  assert_contains "another card, as root" "$stdout" "Operation not permitted"
+}
+
+@test "what cannot be started says why: no command, none that can be executed, no memory, no daemon" {
+  try 127 mpsgate run --gpu-mem 1Gi -- no-such-command
+  assert_contains "a command that is none" "$stderr" 'cannot execute "no-such-command"' "No such file"
+  try 126 mpsgate run --gpu-mem 1Gi -- /etc/passwd
+  assert_contains "a file" "$stderr" 'cannot execute "/etc/passwd"' "Permission denied"
+  try 64 mpsgate run --gpu-mem 7 -- true
+  assert_contains "without a unit" "$stderr" "--gpu-mem" "7Gi"
+  try 64 mpsgate run --gpu-mem 1Gi
+  try 125 mpsgate run --gpu-mem 15Gi --user nosuch -- true
+  assert_contains "no user" "$stderr" 'there is no user "nosuch"'
+  try 125 mpsgate run --gpu-mem 100Gi -- true
+  assert_contains "no card is so large" "$stderr" E_TOO_LARGE
+  running whole --gpu-mem 15Gi --gpu 0 -- sleep 600
+  try 125 mpsgate run --gpu-mem 1Gi --gpu 0 -- true
+  assert_contains "the card is full" "$stderr" E_NO_CAPACITY
+  try 125 mpsgate run --gpu-mem 1Gi --name whole -- true
+  assert_contains "two of one name" "$stderr" "a grant of 15 GiB already" "choose another name"
+  daemon_stop
+  try 125 mpsgate run --gpu-mem 1Gi --gpu 1 -- true
+  assert_contains "no daemon" "$stderr" "mpsgated is not running" "systemctl start mpsgated"
+  try 125 run_as alice --gpu-mem 1Gi -- true
+  daemon_start
+  assert_equal "the grant is kept" "$(grant whole .state)" active
+}
+
+@test "the memory is held until the last process has ended, over a restart of mpsgated, too" {
+  mpsgate run --gpu-mem 1Gi --name forks -- sh -c 'trap "" TERM; sleep 600 >/dev/null 2>&1 3>&- & echo $! >'"$MG/forked"
+  local left
+  left=$(<"$MG/forked")
+  echo "$left" >>"$MG/strangers"
+  assert_equal "the grant" "$(grant forks .memory_mib)" 1024
+  try 125 mpsgate run --gpu-mem 1Gi --name forks -- true
+  assert_contains "again" "$stderr" "processes left" "kill -KILL $left"
+  daemon_stop
+  kill -KILL "$left"
+  daemon_start
+  wait_for 10 "its memory is free" not_granted forks
+}
+
+@test "a process that takes more than its grant is ended, and its neighbour is not" {
+  running good --gpu-mem 1Gi --gpu 0 -- sleep 600
+  running bad --gpu-mem 1Gi --gpu 0 -- sh -c 'sleep 600 & sleep 600'
+  local pid=$stranger
+  uses "$pid" 4000 "$(grant good .pid)" 1024
+  wait_for 20 "it is ended" gone "$pid"
+  wait_for 10 "its memory is free" not_granted bad
+  assert_equal "actions" "$(actions)" "bad killed"
+  uses
+}
