@@ -131,7 +131,7 @@ client() { find "$MG/rootfs/usr/bin" -name libcuda.so.1; }
   stranger run_as alice --gpu-mem 7Gi --name big -- sleep 600
   wait_for 20 "it has its grant" grant_is big active
   try 125 run_as alice --gpu-mem 2Gi -- id
-  assert_contains "beside what she has" "$stderr" "asks for 2 GiB beside the 7 GiB that he has" E_QUOTA
+  assert_contains "beside what she has" "$stderr" "asks for 2 GiB beside the 7 GiB of other processes" E_QUOTA
   # A name is its user's own, and her quota is not his.
   try 0 run_as bob --gpu-mem 1Gi --name big -- id -un
   try 125 run_as alice --gpu-mem 1Gi --name big -- id
@@ -151,6 +151,12 @@ client() { find "$MG/rootfs/usr/bin" -name libcuda.so.1; }
     assert_contains "$command" "$stderr" "for nothing else"
   done
   assert_equal "what alice has" "$(status_json | jq -c '[.grants[] | select(.uid == '"$(id -u alice)"') | .memory_mib] | sort')" "[1024,7168]"
+}
+
+@test "a connection that its process has left behind moves nobody" {
+  try 0 as alice perl "$BATS_TEST_DIRNAME/borrowed.pl" "$USERS"
+  assert_contains "the answer" "$stdout" E_UNCONFIRMED
+  assert_equal "grants" "$(granted_ids)" ""
 }
 
 @test "a user's process cannot leave its cgroup, as a set-user-ID program neither" {

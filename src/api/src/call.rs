@@ -12,7 +12,7 @@ pub enum Engine {
     Local,
     /// A kubelet's engine: pod authors write annotations.
     Kubernetes,
-    /// None: a user of `run.group` asks for a process of his own. Told by the socket.
+    /// None: a user of `run.group` asks for a process of the user's. Told by the socket.
     User,
 }
 

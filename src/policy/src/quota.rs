@@ -1,4 +1,4 @@
-//! What one user may give his own processes (`mpsgate run`).
+//! What one user may give the own processes (`mpsgate run`).
 
 use mpsgate_model::{Code, Mib, Refusal};
 
@@ -15,7 +15,7 @@ impl Quota {
     /// Whether a user with so many grants of `has` in all may have another one of `asked`.
     ///
     /// # Errors
-    /// [`Code::Quota`], with what he has and may have.
+    /// [`Code::Quota`], with what the user has and may have.
     pub fn check(self, grants: u32, has: Mib, asked: Mib) -> Result<(), Refusal> {
         let hint = |key: &str| {
             format!(
@@ -32,8 +32,11 @@ impl Quota {
             return Err(Refusal::new(Code::Quota, sentence, hint("run.max_grants")));
         }
         if self.memory.0 > 0 && has.0.saturating_add(asked.0) > self.memory.0 {
-            let beside =
-                if has.0 > 0 { format!(" beside the {has} that he has") } else { String::new() };
+            let beside = if has.0 > 0 {
+                format!(" beside the {has} of other processes")
+            } else {
+                String::new()
+            };
             let sentence = format!(
                 "the user asks for {asked}{beside}, and may have {} at a time",
                 self.memory
@@ -56,7 +59,13 @@ mod tests {
             (quota(0, 0), 1000, u64::MAX, u64::MAX, None),
             (quota(7168, 0), 0, 0, 7168, None),
             (quota(7168, 0), 0, 0, 7169, Some("the user asks for 7169 MiB, and may have 7 GiB")),
-            (quota(7168, 0), 1, 7168, 1, Some("asks for 1 MiB beside the 7 GiB that he has")),
+            (
+                quota(7168, 0),
+                1,
+                7168,
+                1,
+                Some("asks for 1 MiB beside the 7 GiB of other processes"),
+            ),
             (quota(7168, 0), 1, u64::MAX, u64::MAX, Some("may have 7 GiB at a time")),
             (quota(0, 2), 1, 9, 9, None),
             (quota(0, 2), 2, 9, 9, Some("grant number 3, and a user may have 2 at a time")),

@@ -78,6 +78,9 @@ async fn confine(
     grant: &Grant,
 ) -> Result<Result<Activate, Refusal>, DaemonError> {
     let Some(process) = caller.pid.and_then(process::identify) else { return Ok(Err(gone())) };
+    if !is_whose(caller, process.pid) {
+        return Ok(Err(gone()));
+    }
     if let Err(refusal) = shares_our_namespaces(process.pid) {
         return Ok(Err(refusal));
     }
@@ -91,7 +94,8 @@ async fn confine(
     };
     crash_point!("daemon.run.confined");
     // Its pid was its own until now, and so the one that was moved.
-    if !line.is_open() || process::identify(process.pid) != Some(process) {
+    let is_same = process::identify(process.pid) == Some(process);
+    if !line.is_open() || !is_same || !is_whose(caller, process.pid) {
         runs::remove(&cgroup);
         return Ok(Err(gone()));
     }
@@ -109,6 +113,12 @@ fn remove_after(daemon: &Arc<Daemon>, call: &Activate) {
         runs::remove(&cgroup);
         Ok(())
     });
+}
+
+/// Whether a process is the user's who called. The pid is of the moment of the connection: a child
+/// that inherits it may call when another process, of whomever, has that pid.
+fn is_whose(caller: &Caller, pid: u32) -> bool {
+    caller.user.is_none_or(|user| process::uid(pid) == Some(user))
 }
 
 fn gone() -> Refusal {

@@ -77,7 +77,7 @@ impl Node {
         }
     }
 
-    /// The memory, where the user may have that beside what he has.
+    /// The memory, where the user may have that beside the other processes'.
     fn within_quota(&self, key: &GrantKey, memory: Mib) -> Result<Mib, Refusal> {
         let own = self.ledger.entries().iter().filter(|entry| {
             entry.grant.key.runtime_root == key.runtime_root && !entry.grant.key.same_container(key)
