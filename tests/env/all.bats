@@ -29,16 +29,16 @@ all() { # the long stages as CI has them; sets $output
   run -0 "$top/tests/env/all.sh" "$LOGS"
 }
 ran() { grep -oE '^[a-z0-9]+ begins' <<<"$output" | cut -d' ' -f1 | sort | paste -sd' '; }
-EVERY="chart differential engines gpu image k8s packages vm"
+EVERY="chart differential engines gpu hosts image k8s packages vm"
 
 @test "what has passed on the same inputs is named with its counts and not run again; other inputs run everything" {
   all
   [[ $(ran) == "$EVERY" ]]
   # In one piece each, however they overlap.
-  (($(grep -A1 ' begins$' <<<"$output" | grep -c ' ends$') == 8))
+  (($(grep -A1 ' begins$' <<<"$output" | grep -c ' ends$') == 9))
   all
   [[ -z $(ran) ]]
-  (($(grep -c "^not run again: .*: same inputs as on ....-..-.. (1 passed, 0 failed)$" <<<"$output") == 8))
+  (($(grep -c "^not run again: .*: same inputs as on ....-..-.. (1 passed, 0 failed)$" <<<"$output") == 9))
   [[ $(<"$LOGS/k8s.log") == "not run again: k8s: same inputs as on "* ]]
   MG_OTHER=yes all
   [[ $(ran) == "$EVERY" ]]
