@@ -95,6 +95,27 @@ runs_its_own() {
 
 gone() { [[ ! -e /proc/$1 ]]; } # PID
 
+# begin NAME CMD...: in the background; its pid in $BEGUN/NAME.pid, its words in
+# $BEGUN/log/NAME.log. A file that has such programs says where that is.
+begin() {
+  local name=$1
+  shift
+  mkdir -p "$BEGUN/log"
+  "$@" >>"$BEGUN/log/$name.log" 2>&1 </dev/null 3>&- &
+  echo $! >"$BEGUN/$name.pid"
+  disown # a shell reports the end of its children
+}
+
+# end NAME [SIGNAL]: until it is gone; by SIGKILL where it does not go.
+end() {
+  local pid
+  [[ -f $BEGUN/$1.pid ]] || return 0
+  pid=$(<"$BEGUN/$1.pid")
+  rm "$BEGUN/$1.pid"
+  kill "-${2:-TERM}" "$pid" 2>/dev/null || return 0
+  wait_for 30 "$1 ends" gone "$pid" || { kill -KILL "$pid"; return 1; }
+}
+
 # stranger CMD...: a process of the host, listed in $MG/strangers; its pid is $stranger.
 stranger() {
   "$@" >/dev/null 2>&1 </dev/null 3>&- &

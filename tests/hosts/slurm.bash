@@ -13,6 +13,7 @@
 # shellcheck shell=bash
 
 SLURM=$MG/slurm
+BEGUN=$SLURM
 export SLURM_CONF=$SLURM/slurm.conf
 SLURM_NODE=node1
 SLURM_ADDRESS=10.89.0.1
@@ -26,26 +27,6 @@ slurm_missing() {
   for program in munged slurmctld slurmd sbatch srun scontrol setpriv; do
     PATH=$PATH:/usr/sbin command -v "$program" >/dev/null || echo "$program"
   done
-}
-
-# slurm_begin NAME CMD...: in the background; its pid in $SLURM/NAME.pid, its words in
-# $SLURM/log/NAME.log.
-slurm_begin() {
-  local name=$1
-  shift
-  "$@" >>"$SLURM/log/$name.log" 2>&1 </dev/null 3>&- &
-  echo $! >"$SLURM/$name.pid"
-  disown # a shell reports the end of its children
-}
-
-# slurm_end NAME [SIGNAL]: until it is gone; by SIGKILL where it does not go.
-slurm_end() {
-  local pid
-  [[ -f $SLURM/$1.pid ]] || return 0
-  pid=$(<"$SLURM/$1.pid")
-  rm "$SLURM/$1.pid"
-  kill "-${2:-TERM}" "$pid" 2>/dev/null || return 0
-  wait_for 30 "$1 ends" gone "$pid" || { kill -KILL "$pid"; return 1; }
 }
 
 slurm_start() {
@@ -67,27 +48,27 @@ slurm_start() {
   dd if=/dev/urandom of="$SLURM/munge/key" bs=128 count=1 2>/dev/null
   chown munge:munge "$SLURM/munge/key"
   chmod 400 "$SLURM/munge/key"
-  slurm_begin munged setpriv --reuid munge --regid munge --clear-groups munged --foreground --key-file "$SLURM/munge/key" \
+  begin munged setpriv --reuid munge --regid munge --clear-groups munged --foreground --key-file "$SLURM/munge/key" \
     --socket "$SLURM/munge/socket" --pid-file "$SLURM/munge/pid" --seed-file "$SLURM/munge/seed"
   wait_for 10 "munged answers" munge -n -S "$SLURM/munge/socket" || { slurm_words; return 1; }
-  slurm_begin slurmctld slurmctld -D -f "$SLURM_CONF"
+  begin slurmctld slurmctld -D -f "$SLURM_CONF"
   wait_for 20 "slurmctld answers" scontrol ping || { slurm_words; return 1; }
   slurmd_start
 }
 
 slurmd_start() {
-  slurm_begin slurmd slurmd -D -N "$SLURM_NODE" -f "$SLURM_CONF"
+  begin slurmd slurmd -D -N "$SLURM_NODE" -f "$SLURM_CONF"
   wait_for 30 "$SLURM_NODE is there" slurm_node_is IDLE ALLOCATED MIXED || { slurm_words; return 1; }
 }
-slurmd_stop() { slurm_end slurmd "$@"; }
+slurmd_stop() { end slurmd "$@"; }
 
 slurm_stop() {
   local rc=0 hierarchy try
   [[ ! -f $SLURM/slurmctld.pid ]] || slurm_cancel
   [[ ! -f $SLURM/slurmd.pid ]] || wait_for 30 "no job is left" slurm_idle || rc=1
-  slurm_end slurmd || rc=1
-  slurm_end slurmctld || rc=1
-  slurm_end munged || rc=1
+  end slurmd || rc=1
+  end slurmctld || rc=1
+  end munged || rc=1
   [[ -d $SLURM/cgroup ]] || return "$rc"
   # What a job's user hid from Slurm, and a slurmstepd, which is nobody's child.
   for ((try = 0; try < 50; try++)); do

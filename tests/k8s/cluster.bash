@@ -14,6 +14,7 @@
 source "${BASH_SOURCE[0]%/*}/../e2e/mpsgate.bash"
 
 K8S=$MG/k8s
+BEGUN=$K8S
 NODE_NAME=node1
 NODE_IP=10.88.0.1
 REGISTRY=127.0.0.1:5000
@@ -32,26 +33,6 @@ offers() { kubectl get --raw "$1" 2>/dev/null | jq -e "${2:-.}" >/dev/null; }
 # has_field TYPE FIELD: whether objects of this type of the core group have it, by the API server's
 # own description.
 has_field() { offers /openapi/v2 ".definitions[\"io.k8s.api.core.v1.$1\"].properties | has(\"$2\")"; }
-
-# begin NAME CMD...: in the background; its pid in $K8S/NAME.pid, its words in $K8S/log/NAME.log.
-begin() {
-  local name=$1
-  shift
-  mkdir -p "$K8S/log"
-  "$@" >>"$K8S/log/$name.log" 2>&1 </dev/null 3>&- &
-  echo $! >"$K8S/$name.pid"
-  disown # a shell reports the end of its children
-}
-
-# end NAME [SIGNAL]: until it is gone; by SIGKILL where it does not go.
-end() {
-  local pid
-  [[ -f $K8S/$1.pid ]] || return 0
-  pid=$(<"$K8S/$1.pid")
-  rm "$K8S/$1.pid"
-  kill "-${2:-TERM}" "$pid" 2>/dev/null || return 0
-  wait_for 30 "$1 ends" gone "$pid" || { kill -KILL "$pid"; return 1; }
-}
 
 api_start() {
   mkdir -p "$K8S/log"

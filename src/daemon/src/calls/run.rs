@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mpsgate_api::{Activate, Engine, Reply, Reserve, Run};
 use mpsgate_host::crash_point;
-use mpsgate_model::{Code, Grant, GrantKey, Instance, Refusal};
+use mpsgate_model::{Code, Grant, GrantKey, Instance, Refusal, Request};
 
 use super::activate::activate;
 use super::reserve::{give_up, reserve};
@@ -29,6 +29,9 @@ pub(super) async fn run(
             "a user asks for another user's process",
             "run it as that user, or as root with --user",
         )));
+    }
+    if let Err(refusal) = is_right(&call.request) {
+        return Ok(Err(refusal));
     }
     let key = GrantKey {
         runtime_root: GrantKey::run_of(caller.user),
@@ -68,6 +71,21 @@ pub(super) async fn run(
             Err(refusal)
         }
     })
+}
+
+/// A user's words need not come from our command, which sends nothing else.
+fn is_right(request: &Request) -> Result<(), Refusal> {
+    let Request { memory, cards, compute, uid, token, .. } = request;
+    let has_memory = memory.is_some_and(|memory| memory.0 > 0);
+    let is_share = compute.is_none_or(|share| (1..=100).contains(&share.0));
+    if has_memory && cards.get() == 1 && is_share && uid.is_none() && token.is_none() {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Code::Request,
+        "it asks for no memory, for several GPUs, or for more than 100 percent of one",
+        "mpsgate run --gpu-mem 7Gi --compute 30 -- COMMAND",
+    ))
 }
 
 /// Puts the caller into a cgroup of its own; what activates its reservation then.
@@ -138,4 +156,39 @@ fn shares_our_namespaces(pid: u32) -> Result<(), Refusal> {
         "it asks from a pid or user namespace that is not the node's, as of a container",
         "ask for GPU memory when the container is made (docs/compose.md), or run it on the node itself",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::num::NonZeroU32;
+
+    use mpsgate_model::{ComputeShare, Mib, Priority};
+
+    use super::*;
+
+    #[test]
+    fn a_user_asks_for_some_memory_of_one_card_and_no_more_than_all_of_its_compute() {
+        let right = Request {
+            memory: Some(Mib(1)),
+            cards: NonZeroU32::MIN,
+            gpu: None,
+            compute: Some(ComputeShare(100)),
+            priority: Priority::Low,
+            uid: None,
+            token: None,
+        };
+        is_right(&right).unwrap();
+        for wrong in [
+            Request { memory: None, ..right.clone() },
+            Request { memory: Some(Mib(0)), ..right.clone() },
+            Request { cards: NonZeroU32::new(2).unwrap(), ..right.clone() },
+            Request { compute: Some(ComputeShare(0)), ..right.clone() },
+            Request { compute: Some(ComputeShare(101)), ..right.clone() },
+            Request { uid: Some(0), ..right.clone() },
+            Request { token: Some(String::new()), ..right.clone() },
+        ] {
+            assert_eq!(is_right(&wrong).unwrap_err().code, Code::Request, "{wrong:?}");
+        }
+    }
 }
