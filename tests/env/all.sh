@@ -57,7 +57,7 @@ MG_JOBS=${jobs:-1}
 target test-engines ${ci:+MG_CELLS=ci}
 for name in differential gpu; do target "test-$name"; done
 MG_JOBS=2
-target test-hosts ${ci:+HOSTS="tests/hosts/process.bats tests/hosts/compose.bats tests/hosts/slurm_facts.bats"}
+target test-hosts ${ci:+HOSTS="tests/hosts/process.bats tests/hosts/process_escape.bats tests/hosts/compose.bats tests/hosts/slurm.bats tests/hosts/slurm_facts.bats"}
 MG_JOBS=1
 # Then the machines, which are patient, and beside them what waits for nobody.
 {

@@ -43,6 +43,7 @@ PAGES = [
     "docs/resize.md",
     "docs/resource-policy.md",
     "docs/scheduler.md",
+    "docs/slurm.md",
     "docs/selinux.md",
     "src/README.md",
 ]

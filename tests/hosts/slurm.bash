@@ -9,6 +9,7 @@
 #   SLURM_SPANK     lines of plugstack.conf
 #   SLURM_SHARDS    shards of each card (default: 15, as of a card with 15 GiB)
 #   SLURM_SHARING   shard (default) or mps: what shares a card. Slurm has one of them on a card.
+#   SLURM_GRES      gres.conf, and with it SLURM_NODE_GRES, what the node has in slurm.conf
 # slurm.conf has Debian's defaults otherwise, cons_tres, and both of the sandbox's cards.
 # shellcheck shell=bash
 
@@ -19,7 +20,7 @@ SLURM_NODE=node1
 SLURM_ADDRESS=10.89.0.1
 SLURM_USERS=(alice bob)
 SLURM_LINES=${SLURM_LINES:-} SLURM_CGROUP=${SLURM_CGROUP:-} SLURM_SPANK=${SLURM_SPANK:-}
-SLURM_SHARDS=${SLURM_SHARDS:-15} SLURM_SHARING=${SLURM_SHARING:-shard}
+SLURM_SHARDS=${SLURM_SHARDS:-15} SLURM_SHARING=${SLURM_SHARING:-shard} SLURM_GRES=${SLURM_GRES:-} SLURM_NODE_GRES=${SLURM_NODE_GRES:-}
 
 # slurm_missing: the programs that this machine lacks.
 slurm_missing() {
@@ -139,7 +140,7 @@ InactiveLimit=0
 MpiDefault=none
 SlurmdDebug=verbose
 SlurmctldDebug=verbose
-NodeName=$SLURM_NODE NodeHostname=$(hostname -s) NodeAddr=$SLURM_ADDRESS CPUs=16 RealMemory=1024 Gres=gpu:$MG_GPUS,$SLURM_SHARING:$((SLURM_SHARDS * MG_GPUS)) State=UNKNOWN
+NodeName=$SLURM_NODE NodeHostname=$(hostname -s) NodeAddr=$SLURM_ADDRESS CPUs=16 RealMemory=1024 Gres=${SLURM_NODE_GRES:-gpu:$MG_GPUS,$SLURM_SHARING:$((SLURM_SHARDS * MG_GPUS))} State=UNKNOWN
 PartitionName=main Nodes=$SLURM_NODE Default=YES MaxTime=INFINITE State=UP
 $SLURM_LINES
 CONF
@@ -147,6 +148,7 @@ CONF
     echo "Name=gpu File=/dev/nvidia$card"
     echo "Name=$SLURM_SHARING Count=$SLURM_SHARDS File=/dev/nvidia$card"
   done >"$SLURM/gres.conf"
+  [[ -z $SLURM_GRES ]] || echo "$SLURM_GRES" >"$SLURM/gres.conf"
   printf '%s\n' CgroupPlugin=cgroup/v1 "CgroupMountpoint=$SLURM/cgroup" ConstrainDevices=yes "$SLURM_CGROUP" >"$SLURM/cgroup.conf"
   echo "$SLURM_SPANK" >"$SLURM/plugstack.conf"
 }

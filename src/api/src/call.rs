@@ -14,6 +14,8 @@ pub enum Engine {
     Kubernetes,
     /// None: a user of `run.group` asks for a process of the user's. Told by the socket.
     User,
+    /// Slurm: the memory is what its controller has told mpsgated.
+    Slurm,
 }
 
 /// What a caller wants.
@@ -53,6 +55,15 @@ pub enum Call {
     /// Give the calling process a grant, and a cgroup of its own (`mpsgate run`). The answer is
     /// that of [`Call::Reserve`]; what it becomes by `execve` has the grant.
     Run(Box<Run>),
+    /// The grant of the Slurm job that the calling process belongs to (TaskProlog); its first task
+    /// brings it about. The answer is that of [`Call::Reserve`], or `done` for a job without GPU
+    /// memory.
+    Job,
+    /// End what is left of a Slurm job (Epilog).
+    EndJob {
+        /// Slurm's number of it.
+        job: u32,
+    },
 }
 
 /// Hold memory for a container.

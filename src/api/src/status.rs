@@ -48,6 +48,10 @@ pub struct Status {
     /// How it stands with claims; absent where they are not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<ClaimsStatus>,
+    /// What does not fit between Slurm and the cards, a sentence each; absent where jobs get no
+    /// grants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slurm: Option<Vec<String>>,
     /// How it stands with the API server; `None` where the settings name none.
     pub api_server: Option<ApiServerStatus>,
     /// How the cards are shared: `mps` or `share`.

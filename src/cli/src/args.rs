@@ -144,6 +144,22 @@ Exit status:
   else that of the command"
     )]
     Run(RunArgs),
+    /// What Slurm calls for its jobs
+    ///
+    /// With slurm.jobs = true in the settings, a job that Slurm has given a part of a GPU
+    /// (--gres=shard:7) gets a grant of it. slurm.conf names the scripts that call this, which are
+    /// slurm-task-prolog (TaskProlog) and slurm-epilog (Epilog) in /usr/libexec/mpsgate.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
+Examples:
+  mpsgate slurm task-prolog              # in a job's TaskProlog
+  SLURM_JOB_ID=4711 mpsgate slurm epilog"
+    )]
+    Slurm {
+        #[command(subcommand)]
+        action: SlurmCommand,
+    },
     /// Stop managing a GPU
     ///
     /// mpsgated stops the GPU's MPS control daemon and restores its compute mode. The command is
@@ -398,6 +414,39 @@ pub(crate) struct RunArgs {
         value_name = "COMMAND"
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SlurmCommand {
+    /// Give a task the variables of its job's grant
+    ///
+    /// Slurm runs it before each task, as the user. It prints what slurmd is to do: set the
+    /// variables, or show why there is no grant. Exit status 1 fails the task and its job.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
+Example:
+  mpsgate slurm task-prolog"
+    )]
+    TaskProlog(SlurmArgs),
+    /// End what is left of a job
+    ///
+    /// Slurm runs it when a job has ended, as root. The job is the one that SLURM_JOB_ID names. A
+    /// user can hide a process from Slurm, which would keep the job's GPU memory.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
+Example:
+  SLURM_JOB_ID=4711 mpsgate slurm epilog"
+    )]
+    Epilog(SlurmArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SlurmArgs {
+    /// The socket of mpsgated; default: the one for jobs, or for root
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -16,6 +16,7 @@ mod node_remove;
 mod run;
 mod run_probe;
 mod set_up;
+mod slurm;
 mod usage;
 
 pub use bundle::BundleError;
@@ -26,6 +27,7 @@ pub use node_remove::NodeRemoveError;
 pub use run::RunError;
 pub use run_probe::RunProbeError;
 pub use set_up::SetUpError;
+pub use slurm::SlurmError;
 pub use usage::UsageError;
 
 pub(crate) use input::is_stdin;
@@ -89,6 +91,9 @@ pub enum CliError {
     /// The command of `run` was not started.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// Slurm is not told what it wants.
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
     /// The terminal does not do what it is told.
     #[error("cannot draw on the terminal")]
     Terminal(#[source] io::Error),
@@ -115,6 +120,7 @@ impl Remedy for CliError {
             Self::NodeRemove(error) => Some(error.hint()),
             Self::Usage(error) => Some(error.hint()),
             Self::Run(error) => error.hint(),
+            Self::Slurm(error) => Some(error.hint()),
             Self::NoTerminal(_) => Some("mpsgate status, or mpsgate status -o json".to_owned()),
             Self::Terminal(_) => Some("mpsgate status; TERM says which terminal it is".to_owned()),
             Self::Edge(error) => error.hint(),
@@ -140,6 +146,7 @@ impl Remedy for CliError {
             | Self::NodeInstall(_)
             | Self::NodeRemove(_)
             | Self::Usage(_)
+            | Self::Slurm(_)
             | Self::Terminal(_) => ExitCode::Failed,
         }
     }

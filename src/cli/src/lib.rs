@@ -15,6 +15,7 @@
 //!      ├► usage ─► mpsgated's files of each day
 //!      ├► doctor: gather ─► Facts ─► checks ─► report
 //!      ├► run ─► mpsgated, and then the command itself
+//!      ├► slurm ─► mpsgated, and what slurmd reads
 //!      ├► run-probe ─► mpsgate-runtime   (a container for probe)
 //!      └► probe ─► libcuda               (inside a container)
 //! ```
@@ -40,6 +41,7 @@ mod reload;
 mod resize;
 mod run;
 mod run_probe;
+mod slurm;
 mod snapshot;
 mod status;
 mod top;
@@ -53,7 +55,7 @@ use mpsgate_edge::ExitCode;
 use crate::args::{Cli, Command};
 pub use crate::error::{
     BundleError, CliError, CudaError, InputError, NodeInstallError, NodeRemoveError, RunError,
-    RunProbeError, SetUpError, UsageError,
+    RunProbeError, SetUpError, SlurmError, UsageError,
 };
 pub use crate::snapshot::SnapshotError;
 
@@ -82,6 +84,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Disable(args) => cards::disable(&args),
         Command::Resize(args) => resize::resize(&args),
         Command::Run(args) => run::run(&args),
+        Command::Slurm { action } => slurm::run(&action),
         Command::Mps { action } => mps::run(&action),
         Command::Reload(args) => reload::run(&args),
         Command::Configure(args) => configure::run(&args),

@@ -20,7 +20,8 @@ mod value;
 pub(crate) use self::value::is_name_or_path;
 use self::value::{
     LIST_MOST, TOLERANCE_MOST, absolute_path, cards, directories, is_image, is_namespace,
-    kubeconfig, listen, name_or_path, node_name, number, numbers, run_group, slices_uid, tolerance,
+    kubeconfig, listen, name_or_path, node_name, number, numbers, run_group, slices_uid,
+    slurm_conf, tolerance,
 };
 
 /// One key.
@@ -61,6 +62,8 @@ pub(crate) enum Allowed {
     NodeName,
     /// `"off"` or a group.
     RunGroup,
+    /// `"auto"` or a path.
+    SlurmConf,
     Directories,
     Cards,
     Exemptions,
@@ -137,6 +140,10 @@ pub(crate) const KEYS: &[Key] = &[
     key!(run.group, Allowed::RunGroup, run_group),
     key!(run.max_mib, "MiB", 0 to 16_777_216),
     key!(run.max_grants, "grants", 0 to 65_536),
+    key!(slurm.jobs, Allowed::Bool, |value: &DeValue<'_>| value.as_bool()),
+    key!(slurm.shard_mib, "MiB", 1 to 1_048_576),
+    key!(slurm.prefix, Allowed::AbsolutePath, absolute_path),
+    key!(slurm.conf, Allowed::SlurmConf, slurm_conf),
     key!(kubernetes.device_plugin, Switch),
     // 1024 is aliyun.com/gpu-mem, which is always there.
     key!(kubernetes.memory_units_mib, each "MiB", 1 to 1023),
@@ -198,6 +205,7 @@ impl fmt::Display for Allowed {
             Self::Kubeconfig => f.write_str("\"auto\", \"off\" or an absolute path"),
             Self::NodeName => f.write_str("\"auto\" or the name of a Kubernetes node"),
             Self::RunGroup => f.write_str("\"off\" or the name of a group"),
+            Self::SlurmConf => f.write_str("\"auto\" or an absolute path"),
             Self::Directories => f.write_str("a list of absolute paths"),
             Self::Cards => f.write_str(
                 "\"all\" or a list of GPU UUIDs as `nvidia-smi -L` prints them ([\"GPU-…\"])",

@@ -17,6 +17,10 @@ pub const SOCKET: &str = "/run/mpsgate/mpsgated.sock";
 /// own processes there and nothing else.
 pub const RUN_SOCKET: &str = "/run/mpsgate/run.sock";
 
+/// The daemon's third socket, for processes of Slurm jobs, which are given their job's grant there
+/// and nothing else.
+pub const SLURM_SOCKET: &str = "/run/mpsgate/slurm.sock";
+
 /// The managed cards as the daemon last saw them. The shim reads it only when a spec shows a
 /// signal.
 pub const NODE_SNAPSHOT: &str = "/run/mpsgate/node.json";

@@ -83,6 +83,10 @@ const RULES: &[Rule] = &[
     rule!(run.group, RESTART),
     rule!(run.max_mib, Taken::Now),
     rule!(run.max_grants, Taken::Now),
+    rule!(slurm.jobs, RESTART),
+    rule!(slurm.shard_mib, Taken::Now),
+    rule!(slurm.prefix, Taken::Now),
+    rule!(slurm.conf, Taken::Now),
     rule!(kubernetes.device_plugin, Taken::Now),
     rule!(kubernetes.memory_units_mib, Taken::Now),
     rule!(kubernetes.slices_gib, Taken::Now),
@@ -135,6 +139,7 @@ mod tests {
         inject.mode = "cdi"
         nvml.library = "/lib/other.so"
         run = { group = "gpu", max_mib = 1, max_grants = 1 }
+        slurm = { jobs = true, shard_mib = 1, prefix = "/opt/slurm", conf = "/opt/slurm.conf" }
         kubernetes = { device_plugin = "off", memory_units_mib = [256], slices_gib = [10], slices_uid = 1000, dra = "on", kubeconfig = "off", node_name = "n" }
         metrics.listen = "off"
         log.level = "trace"
@@ -176,6 +181,7 @@ mod tests {
                 "mps.supervisor",
                 "nvml.library",
                 "run.group",
+                "slurm.jobs",
                 "kubernetes.dra",
                 "kubernetes.kubeconfig",
                 "kubernetes.node_name"

@@ -41,12 +41,14 @@ macro_rules! words {
 mod kubernetes;
 mod policy;
 mod run;
+mod slurm;
 
 pub use self::kubernetes::{Kubeconfig, Kubernetes, NodeName, SlicesUid};
 pub use self::policy::{
     Enforce, Exempt, HostPid, Ipc, Policy, Privileged, Tolerance, Unallocated, VisibleDevices,
 };
 pub use self::run::{Run, RunGroup};
+pub use self::slurm::{Slurm, SlurmConf};
 
 /// Everything that an operator can set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -70,6 +72,8 @@ pub struct Config {
     pub nvml: Nvml,
     /// Plain processes.
     pub run: Run,
+    /// Jobs of Slurm.
+    pub slurm: Slurm,
     /// What a kubelet is told.
     pub kubernetes: Kubernetes,
     /// What Prometheus reads.

@@ -23,6 +23,9 @@ pub(crate) struct Around {
     pub(crate) served: BTreeMap<String, Served>,
     /// Claims; `None` where they are not served.
     pub(crate) claims: Option<Claims>,
+    /// What does not fit between Slurm and the cards; `None` where jobs get no grants, or before
+    /// the first look.
+    pub(crate) slurm: Option<Vec<String>>,
     /// Where the engine's handlers lead; `None` before the first look, and where no kubelet is.
     pub(crate) handlers: Option<Handlers>,
     /// Where the metrics are served.
@@ -47,6 +50,7 @@ impl Around {
             metrics_listen: self.endpoint.at.map(|at| at.to_string()),
             metrics_error: self.endpoint.error.clone(),
             claims: self.claims.as_ref().map(|claims| claims.status(node.ledger().claims().len())),
+            slurm: self.slurm.clone(),
             device_plugin: self.served.iter().map(|(name, served)| served.status(name)).collect(),
             ..node.status()
         }

@@ -2,6 +2,7 @@
 
 mod activate;
 mod door;
+mod job;
 mod reserve;
 mod run;
 
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use self::activate::activate;
 use self::reserve::reserve;
 use crate::daemon::Daemon;
-use crate::line::{Caller, Line};
+use crate::line::{Caller, Line, Speaker};
 use crate::machine::ThisMachine;
 use crate::{DaemonError, operator, reload, status, tell, terminate};
 
@@ -34,7 +35,12 @@ pub(crate) async fn handle(
     call: Call,
 ) -> Result<Reply, DaemonError> {
     let since = Instant::now();
-    if caller.user.is_some() && !matches!(call, Call::Run(_)) {
+    let is_right = match caller.speaker {
+        Speaker::Root => true,
+        Speaker::User => matches!(call, Call::Run(_)),
+        Speaker::Job => matches!(call, Call::Job),
+    };
+    if !is_right {
         return Ok(Reply::Refused(for_root().into()));
     }
     let answer = match call {
@@ -59,11 +65,13 @@ pub(crate) async fn handle(
         Call::Qualify(call) => operator::qualify(daemon, line, &call).await?,
         Call::Resize(call) => operator::resize(daemon, line, &call).await?,
         Call::Run(call) => run::run(daemon, line, caller, &call).await?,
+        Call::Job => job::job(daemon, line, caller).await?,
+        Call::EndJob { job } => job::end(daemon, line, job).await?,
     };
     Ok(answer.unwrap_or_else(|refusal| Reply::Refused(refusal.into())))
 }
 
-/// To whoever asks for anything but his own grant on the socket for users.
+/// To whoever asks for anything but his own grant on a socket for users.
 fn for_root() -> Refusal {
     Refusal::new(
         Code::Unconfirmed,

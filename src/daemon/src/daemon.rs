@@ -28,6 +28,7 @@ use crate::doors::{Door, Sockets};
 use crate::hardware::Hardware;
 use crate::orders::{LimitOrder, Order};
 use crate::settings::Settings;
+use crate::slurm::Slurm;
 use crate::token_store::Tokens;
 use crate::usage::Usage;
 use crate::{DaemonError, Paths, exec_record, record, tell};
@@ -88,6 +89,9 @@ pub(crate) struct Daemon {
     pub(crate) schedule_moved: Notify,
     /// Told when the engine's handlers should be looked at now.
     pub(crate) look_at_handlers: Notify,
+    pub(crate) slurm: Slurm,
+    /// Plain processes are put into their cgroups in turns.
+    pub(crate) confining: tokio::sync::Mutex<()>,
 }
 
 impl Daemon {
@@ -129,6 +133,8 @@ impl Daemon {
             metrics_moved: Notify::new(),
             schedule_moved: Notify::new(),
             look_at_handlers: Notify::new(),
+            slurm: Slurm::default(),
+            confining: tokio::sync::Mutex::default(),
         }
     }
 

@@ -17,6 +17,8 @@ use crate::{DaemonError, cgroup, runs};
 /// end together, and a grant is to be free 100 ms later.
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LAST_LOOK: Duration = Duration::from_millis(50);
+/// The same of a job: without `PrologFlags=Contain` none of its processes lives as long as it.
+const JOBS_LOOK: Duration = Duration::from_secs(1);
 
 /// How long a reservation may be unused that a hook of the engine's took for it. The engine may be
 /// a service that runs for ever, and its runtime may fail before a hook of ours is run. Creating
@@ -83,7 +85,7 @@ async fn grant(daemon: Arc<Daemon>, key: GrantKey, init: ProcessId) -> Result<()
             break cgroup.filter(|_| key.is_run());
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LAST_LOOK);
+        pause = (pause * 2).min(if key.is_job() { JOBS_LOOK } else { LAST_LOOK });
     };
     if let Some(cgroup) = of_run {
         runs::remove(&cgroup);

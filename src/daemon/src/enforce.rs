@@ -3,13 +3,21 @@
 //! A process belongs to the container in whose cgroup it is: to the innermost, where they lie in
 //! each other. Whoever belongs to none is reported and never touched: it is the operator's.
 
+use std::time::Duration;
+
 use mpsgate_config::Enforce;
 use mpsgate_model::GpuUuid;
 use mpsgate_model::ledger::State;
 
+use tokio::time::timeout;
+
+use crate::cgroup::kill::Meant;
 use crate::daemon::Daemon;
 use crate::owner::Culprit;
-use crate::{DaemonError, cgroup};
+use crate::{DaemonError, cgroup, jobs, slurm};
+
+/// How long a job lives on while its owner is told why it ends: its neighbours wait.
+const TELL: Duration = Duration::from_secs(1);
 
 /// Remembers and logs what a process did, where nothing is done about it.
 pub(crate) fn report(daemon: &Daemon, card: &GpuUuid, culprit: &Culprit, why: String) {
@@ -31,11 +39,18 @@ pub(crate) async fn enforce(
         report(daemon, card, culprit, why);
         return Ok(false);
     };
+    if let Some(job) = slurm::id_of(&entry.grant.key) {
+        // Slurm takes no comment on a job that has ended.
+        let text = format!("mpsgate ends it: {why}");
+        if let Ok(told) = timeout(TELL, jobs::comment(daemon, job, &text)).await {
+            told?;
+        }
+    }
     let container = entry.grant.key.container_id.clone();
     let state = entry.state.clone();
-    let others = daemon.node().nested(entry);
+    let meant = Meant::of(&entry.grant, daemon.node().nested(entry));
     let work = move |_: &_| match &state {
-        State::Active { init, cgroup: Some(cgroup) } => cgroup::kill::kill(cgroup, init, &others),
+        State::Active { init, cgroup: Some(cgroup) } => cgroup::kill::kill(cgroup, init, &meant),
         // With its init the rest of its pid namespace ends.
         State::Active { init, cgroup: None } => cgroup::kill::kill_process(init),
         State::Reserved { .. } => Ok(()),

@@ -18,14 +18,27 @@ pub(crate) const FRAME_LIMIT: Duration = Duration::from_secs(2);
 const FIRST_PROGRESS: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_secs(1);
 
+/// Who speaks on a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    /// Root: engines' runtimes, hooks, operators.
+    Root,
+    /// Users of `run.group`: the kernel lets nobody else connect.
+    User,
+    /// Processes of Slurm's jobs, and whoever else connects.
+    Job,
+}
+
 /// Who called.
 #[derive(Debug)]
 pub(crate) struct Caller {
+    /// On which socket.
+    pub(crate) speaker: Speaker,
     /// Its pid in our pid namespace; `None` where it is in one that we cannot see.
     pub(crate) pid: Option<u32>,
     /// The descriptor that came with the call.
     pub(crate) fd: Option<OwnedFd>,
-    /// Who it is, where it called on the socket for users.
+    /// Who it is, where it did not call on root's socket.
     pub(crate) user: Option<u32>,
 }
 

@@ -75,6 +75,12 @@ impl Paths {
         self.in_run(paths::RUN_SOCKET)
     }
 
+    /// The socket for jobs of Slurm.
+    #[must_use]
+    pub fn slurm_socket(&self) -> PathBuf {
+        self.in_run(paths::SLURM_SOCKET)
+    }
+
     /// The node's facts for the shim.
     #[must_use]
     pub fn snapshot(&self) -> PathBuf {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mpsgate_host::process::Process;
 pub(crate) use mpsgate_host::process::{
-    ProcessId, counts_as_we_do, identify, is_alive, parent, ticks_now, uid,
+    ProcessId, counts_as_we_do, identify, is_alive, parent, real_uid, ticks_now, uid,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;

@@ -25,14 +25,14 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::daemon::{Daemon, START_LIMIT, Task};
+use crate::line::Speaker;
 use crate::machine::ThisMachine;
 use crate::reload::quota;
 use crate::settings::Settings;
-use crate::socket::Speaker;
 use crate::{
     DaemonError, Paths, cgroup_limits, claims, directories, doors, ends, error, exec_record,
-    handlers, inventory, kubelet, managed, metrics, plugin, pods, reload, runs, sharing, snapshot,
-    socket, tokens, usage, watchdog,
+    handlers, inventory, jobs, kubelet, managed, metrics, plugin, pods, reload, runs, sharing,
+    snapshot, socket, tokens, usage, watchdog,
 };
 
 /// How long the end waits for calls to drivers that are under way.
@@ -188,6 +188,8 @@ fn start(
     daemon.spawn("looks at the cards", inventory::watch(Arc::clone(daemon)));
     daemon.spawn("listens", socket::listen(Arc::clone(daemon), listener, Speaker::Root));
     daemon.spawn("serves users", socket::serve_users(Arc::clone(daemon)));
+    daemon.spawn("serves jobs", socket::serve_jobs(Arc::clone(daemon)));
+    daemon.spawn("looks at Slurm", jobs::keep(Arc::clone(daemon)));
     daemon.spawn("reports readiness", report_ready(Arc::clone(daemon)));
     daemon.spawn("watches the memory", watchdog::watch(Arc::clone(daemon)));
     daemon.spawn("tells of sockets", doors::tell(Arc::clone(&daemon.sockets)));

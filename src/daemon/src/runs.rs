@@ -12,7 +12,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mpsgate_host::cgroup::{self, CgroupId};
@@ -147,7 +147,7 @@ fn remove_tree(directory: &Path) {
 fn directory(cgroups: &Path, grant: &Grant, pid: u32) -> Result<CgroupId, String> {
     let text = cgroup::text_of(pid).ok_or("the process has ended")?;
     let above = cgroup::of_devices(&text, false).ok_or("this kernel controls no devices (v1)")?;
-    let directory = below(cgroups, &above).join(name_of(grant));
+    let directory = cgroup::below(cgroups, &above).join(name_of(grant));
     let said = |what: &str, error: &io::Error| format!("cannot {what}: {error}");
     fs::create_dir(&directory)
         .map_err(|error| said(&format!("make {}", directory.display()), &error))?;
@@ -178,11 +178,6 @@ fn directory(cgroups: &Path, grant: &Grant, pid: u32) -> Result<CgroupId, String
     }
 }
 
-/// As we see a cgroup that is named below the usual mount.
-fn below(cgroups: &Path, path: &Path) -> PathBuf {
-    path.strip_prefix(cgroup::MOUNT).map_or_else(|_| path.to_owned(), |path| cgroups.join(path))
-}
-
 /// A file that is not there is not made.
 fn write_existing(path: &Path, text: &str) -> io::Result<()> {
     use std::io::Write as _;
@@ -201,14 +196,14 @@ fn rules(devices: &[DeviceNode]) -> Vec<String> {
 fn scope(cgroups: &Path, grant: &Grant, pid: u32) -> Result<CgroupId, String> {
     let name = format!("{}.scope", name_of(grant));
     let until = Instant::now() + LIMIT;
-    program::ask(Path::new(BUSCTL), "busctl", &call(&name, grant, pid), LIMIT)
+    program::ask_aloud(Path::new(BUSCTL), &call(&name, grant, pid), &[], LIMIT)
         .map_err(|error| format!("systemd makes no scope ({BUSCTL}): {error}"))?;
     // It has answered, and moves the process in a moment.
     loop {
         let text = cgroup::text_of(pid).ok_or("the process has ended")?;
         let found = cgroup::of_devices(&text, cgroup::is_unified());
         if let Some(found) = found.filter(|found| found.ends_with(&name)) {
-            return CgroupId::of(&below(cgroups, &found))
+            return CgroupId::of(&cgroup::below(cgroups, &found))
                 .ok_or_else(|| "it is gone at once".to_owned());
         }
         if Instant::now() >= until {

@@ -1,11 +1,12 @@
 //! The socket: who may speak, how much, and for how long. What is said is [`calls`](crate::calls)'.
 
+use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, parse_envelope};
@@ -20,24 +21,18 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::daemon::Daemon;
-use crate::line::{Caller, FRAME_LIMIT, Line};
+use crate::line::{Caller, FRAME_LIMIT, Line, Speaker};
 use crate::{DaemonError, calls};
 
 /// Connections at a time; the next ones wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
-/// The same of the socket for users, so that they keep nobody else waiting.
-const USERS: usize = 64;
+/// The same of the sockets for users, so that they keep nobody else waiting; and of each user, so
+/// that none keeps the others waiting. A job has up to some hundred tasks on a node, which ask
+/// together.
+const USERS: usize = 512;
+const EACH: u32 = 256;
 /// Between two looks for a group that is not there.
 const GROUP: Duration = Duration::from_secs(30);
-
-/// Who speaks on a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Speaker {
-    /// Root: engines' runtimes, hooks, operators.
-    Root,
-    /// Users of `run.group`: the kernel lets nobody else connect.
-    User,
-}
 
 /// Makes the socket. Another living daemon is kept out by the ledger's lock before this.
 pub(crate) fn bind(path: &Path) -> Result<UnixListener, DaemonError> {
@@ -82,6 +77,21 @@ pub(crate) async fn serve_users(daemon: Arc<Daemon>) -> Result<(), DaemonError> 
     listen(daemon, listener, Speaker::User).await
 }
 
+/// Serves processes of Slurm's jobs, where the settings say so.
+pub(crate) async fn serve_jobs(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
+    let path = daemon.paths.slurm_socket();
+    if !daemon.settings.now().slurm.jobs {
+        // One of settings before these.
+        let _ = std::fs::remove_file(&path);
+        return Ok(());
+    }
+    let listener = bind(&path)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))
+        .map_err(|source| DaemonError::Socket { action: "open", path: path.clone(), source })?;
+    log::info!("jobs of Slurm get what it has given them of a GPU");
+    listen(daemon, listener, Speaker::Job).await
+}
+
 /// Accepts for as long as the process lives.
 pub(crate) async fn listen(
     daemon: Arc<Daemon>,
@@ -90,6 +100,7 @@ pub(crate) async fn listen(
 ) -> Result<(), DaemonError> {
     let most = if speaker == Speaker::Root { CONNECTIONS } else { USERS };
     let places = Arc::new(Semaphore::new(most));
+    let users = Arc::new(Users::default());
     loop {
         let place = Arc::clone(&places).acquire_owned().await.map_err(|error| {
             DaemonError::Task { task: "accepts connections".to_owned(), why: error.to_string() }
@@ -103,11 +114,51 @@ pub(crate) async fn listen(
                 continue;
             }
         };
+        let user = stream.peer_cred().map(|peer| peer.uid()).unwrap_or_default();
+        let seat = if speaker == Speaker::Root { None } else { Some(Seat::take(&users, user)) };
+        if let Some(None) = seat {
+            log::warn!(uid = user; "a user has too many connections: one is closed");
+            continue;
+        }
         let shared = Arc::clone(&daemon);
         daemon.spawn("answers a caller", async move {
-            let _place = place;
+            let _places = (place, seat);
             answer(shared, stream, speaker).await
         });
+    }
+}
+
+/// How many connections each user has.
+type Users = Mutex<BTreeMap<u32, u32>>;
+
+/// One connection of a user.
+struct Seat {
+    users: Arc<Users>,
+    user: u32,
+}
+
+impl Seat {
+    /// `None` where the user has as many as any may.
+    fn take(users: &Arc<Users>, user: u32) -> Option<Self> {
+        let mut taken = users.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.entry(user).or_default();
+        if *count >= EACH {
+            return None;
+        }
+        *count += 1;
+        Some(Self { users: Arc::clone(users), user })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut taken = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = taken.get_mut(&self.user) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.user);
+            }
+        }
     }
 }
 
@@ -153,8 +204,9 @@ async fn answer(
         }
         Ok(Ok(envelope)) => {
             drop(bytes);
-            let user = (speaker == Speaker::User).then(|| peer.uid());
-            calls::handle(&daemon, &mut line, Caller { pid, fd, user }, envelope.call).await?
+            let user = (speaker != Speaker::Root).then(|| peer.uid());
+            let caller = Caller { speaker, pid, fd, user };
+            calls::handle(&daemon, &mut line, caller, envelope.call).await?
         }
     };
     line.send(&reply).await;

@@ -20,6 +20,7 @@ use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
 use tokio::time::{timeout, timeout_at};
 
+use crate::cgroup::kill::Meant;
 use crate::daemon::Daemon;
 use crate::line::Line;
 use crate::orders::{Doomed, LimitOrder, Order};
@@ -69,7 +70,8 @@ async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) -> Result<()
         if entry.cgroup_limit.is_none() || refuses {
             return Ok(());
         }
-        let kill = move |_: &_| cgroup::kill::kill(&cgroup, &init, &others);
+        let meant = Meant::of(&entry.grant, others);
+        let kill = move |_: &_| cgroup::kill::kill(&cgroup, &init, &meant);
         if let Err(error) = daemon.blocking("kill what is removed", kill).await? {
             let container = key.container_id.as_str();
             log::warn!(container, reason:% = error; "removed with the limit of its cgroup");

@@ -119,6 +119,13 @@ pub fn of_devices(text: &str, unified: bool) -> Option<PathBuf> {
     })
 }
 
+/// Where a cgroup that is named below the usual mount is, where the hierarchies are seen at
+/// `cgroups`.
+#[must_use]
+pub fn below(cgroups: &Path, path: &Path) -> PathBuf {
+    path.strip_prefix(MOUNT).map_or_else(|_| path.to_owned(), |path| cgroups.join(path))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -149,10 +149,19 @@ pub fn all() -> Vec<u32> {
 /// The effective uid of a process.
 #[must_use]
 pub fn uid(pid: u32) -> Option<u32> {
-    // Of proc_pid_status(5): real, effective, saved and of the file system.
+    uids(pid)?.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// The real uid of a process: its user's, whatever it executes.
+#[must_use]
+pub fn real_uid(pid: u32) -> Option<u32> {
+    uids(pid)?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Of proc_pid_status(5): real, effective, saved and of the file system.
+fn uids(pid: u32) -> Option<String> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    line.split_ascii_whitespace().nth(1)?.parse().ok()
+    status.lines().find_map(|line| line.strip_prefix("Uid:")).map(str::to_owned)
 }
 
 /// Whether a process is in our own pid namespace, so that its pids are ours.

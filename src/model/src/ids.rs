@@ -145,8 +145,9 @@ pub struct GrantKey {
     pub instance: Instance,
 }
 
-/// No runtime's root, which is a path.
+/// No runtimes' roots, which are paths.
 const RUN: &str = "mpsgate run";
+const SLURM: &str = "slurm";
 
 /// Longest name of an exec record: `NAME_MAX` less room for a temporary suffix.
 const RECORD_NAME_MAX: usize = 240;
@@ -164,6 +165,24 @@ impl GrantKey {
     pub fn is_run(&self) -> bool {
         let rest = self.runtime_root.strip_prefix(RUN);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// In the place of a runtime's root: Slurm's jobs.
+    #[must_use]
+    pub fn jobs() -> String {
+        SLURM.to_owned()
+    }
+
+    /// Whether it is a job of Slurm's.
+    #[must_use]
+    pub fn is_job(&self) -> bool {
+        self.runtime_root == SLURM
+    }
+
+    /// Whether it is a container's: those of plain processes and jobs are not.
+    #[must_use]
+    pub fn is_container(&self) -> bool {
+        !self.is_run() && !self.is_job()
     }
 
     /// Whether both keys are instances of the same container.
@@ -229,9 +248,12 @@ mod tests {
         };
         let [root, alice, bob] = [None, Some(1000), Some(1001)].map(GrantKey::run_of).map(key);
         assert!(root.is_run() && alice.is_run());
+        let job = key(GrantKey::jobs());
+        assert!(job.is_job() && !job.is_run() && !alice.is_job());
+        assert!(!job.is_container() && !root.is_container());
         assert!(!root.same_container(&alice) && !alice.same_container(&bob));
         for container in ["/run/runc", "mpsgate runs", ""] {
-            assert!(!key(container.to_owned()).is_run(), "{container}");
+            assert!(key(container.to_owned()).is_container(), "{container}");
         }
     }
 

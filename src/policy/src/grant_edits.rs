@@ -4,7 +4,8 @@ use std::collections::HashSet;
 
 use mpsgate_config::InjectMode;
 use mpsgate_model::{
-    Cdi, CdiEdits, Code, DeviceNode, GRANTED_CARDS, GRANTED_MEMORY, Grant, Mib, Priority, Refusal,
+    Cdi, CdiEdits, Code, ComputeShare, DeviceNode, GRANTED_CARDS, GRANTED_MEMORY, Grant, Mib,
+    Priority, Refusal,
 };
 use mpsgate_oci::spec::{Edit, HookStage, View};
 
@@ -128,7 +129,22 @@ pub fn grant_env(
     grant: &Grant,
     injector: &Injector,
 ) -> (Vec<String>, Vec<(String, String)>) {
-    let mut set = if grant.uses_mps() { mps_env(wanted, grant) } else { Vec::new() };
+    let (mut drop, set) = env_within(grant, wanted.own_limit, wanted.own_share, injector);
+    drop.extend(wanted.claim_variables.iter().cloned());
+    (drop, set)
+}
+
+/// The same, but for variables of the request's own; memory and compute at most these.
+pub(crate) fn env_within(
+    grant: &Grant,
+    own_limit: Option<Mib>,
+    own_share: Option<ComputeShare>,
+    injector: &Injector,
+) -> (Vec<String>, Vec<(String, String)>) {
+    let mut set = Vec::new();
+    if grant.uses_mps() {
+        set = mps_env(grant, own_limit, own_share);
+    }
     // What CDI brings or brought in, NVIDIA's runtime below must not bring in again.
     let visible = match injector {
         Injector::Cdi(_) | Injector::Present => Vec::new(),
@@ -149,8 +165,7 @@ pub fn grant_env(
     // Under MPS these are set, which drops what was there.
     let without_mps = ["CUDA_MPS_PIPE_DIRECTORY", MPS_LIMIT];
     let also = without_mps.iter().filter(|_| !grant.uses_mps());
-    let fixed = drop.iter().chain(also).map(|name| (*name).to_owned());
-    (fixed.chain(wanted.claim_variables.iter().cloned()).collect(), set)
+    (drop.iter().chain(also).map(|name| (*name).to_owned()).collect(), set)
 }
 
 /// What tells a program how much it has, and where: CUDA shows it the whole card as its total.
@@ -179,14 +194,18 @@ pub fn mps_limit_of(value: &str) -> Option<Mib> {
 }
 
 /// What makes a process a client of the card's MPS, within the grant.
-fn mps_env(wanted: &Wanted, grant: &Grant) -> Vec<(String, String)> {
-    let memory = wanted.own_limit.map_or(grant.memory, |own| own.min(grant.memory));
+fn mps_env(
+    grant: &Grant,
+    own_limit: Option<Mib>,
+    own_share: Option<ComputeShare>,
+) -> Vec<(String, String)> {
+    let memory = own_limit.map_or(grant.memory, |own| own.min(grant.memory));
     let mut set = vec![
         ("CUDA_MPS_PIPE_DIRECTORY".to_owned(), CLIENT_DIRECTORY.to_owned()),
         // The card is device 0 of its MPS server, and the only one that the container sees.
         (MPS_LIMIT.to_owned(), mps_limit(memory)),
     ];
-    let share = match (grant.compute, wanted.own_share) {
+    let share = match (grant.compute, own_share) {
         (Some(granted), Some(own)) => Some(granted.0.min(own.0)),
         (granted, own) => granted.or(own).map(|share| share.0),
     };

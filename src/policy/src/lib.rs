@@ -43,6 +43,7 @@ pub mod schedule;
 mod settle;
 mod shm;
 mod signals;
+pub mod slurm;
 mod toolkit;
 mod unruled;
 mod users;

@@ -74,6 +74,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("tokens", own::tokens),
     ("device-plugin", own::device_plugin),
     ("claims", own::claims),
+    ("slurm", own::slurm),
     ("api-server", own::api_server),
     ("snapshot", own::snapshot),
     ("runtime-link", own::runtime_link),

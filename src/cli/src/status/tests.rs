@@ -95,6 +95,7 @@ fn status(cards: Vec<CardStatus>) -> Status {
         metrics_error: None,
         device_plugin: Vec::new(),
         claims: None,
+        slurm: None,
         api_server: None,
         schedule: "mps".to_owned(),
         channel: "auto".to_owned(),

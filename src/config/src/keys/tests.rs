@@ -4,7 +4,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::settings::{Kubeconfig, Listen, Manage, NodeName, RunGroup, SlicesUid, Tolerance};
+use crate::settings::{
+    Kubeconfig, Listen, Manage, NodeName, RunGroup, SlicesUid, SlurmConf, Tolerance,
+};
 
 const SHIPPED: &str = include_str!("../../../../config/config.toml");
 
@@ -60,6 +62,15 @@ impl serde::Serialize for RunGroup {
         match self {
             Self::Off => to.serialize_str("off"),
             Self::Named(name) => to.serialize_str(name),
+        }
+    }
+}
+
+impl serde::Serialize for SlurmConf {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => to.serialize_str("auto"),
+            Self::File(path) => path.serialize(to),
         }
     }
 }
@@ -220,7 +231,7 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
     assert_eq!(fault("[log]\nfrobnicate = 1").1, "known here: level");
     assert_eq!(
         fault("x = 1").1,
-        "known here: [runtime], [gpus], [requests], [trust], [policy], [inject], [mps], [nvml], [run], [kubernetes], [metrics], [log]"
+        "known here: [runtime], [gpus], [requests], [trust], [policy], [inject], [mps], [nvml], [run], [slurm], [kubernetes], [metrics], [log]"
     );
 }
 
@@ -325,6 +336,10 @@ fn a_wrong_value_is_named_with_what_is_right() {
         (
             "[run]\ngroup = \"a b\"",
             "2: `run.group` is \"a b\", but must be \"off\" or the name of a group".to_owned(),
+        ),
+        (
+            "[slurm]\nconf = \"slurm.conf\"",
+            "2: `slurm.conf` is \"slurm.conf\", but must be \"auto\" or an absolute path".to_owned(),
         ),
         (
             "[kubernetes]\nnode_name = \"GPU_1\"",

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::settings::{Kubeconfig, Listen, Manage, NodeName, RunGroup, SlicesUid, Tolerance};
+use crate::settings::{
+    Kubeconfig, Listen, Manage, NodeName, RunGroup, SlicesUid, SlurmConf, Tolerance,
+};
 
 /// Numbers in a list: each is a resource, and kubelet keeps all devices of each.
 pub(super) const LIST_MOST: usize = 16;
@@ -67,6 +69,13 @@ pub(super) fn run_group(value: &DeValue<'_>) -> Option<RunGroup> {
     match value.as_str()? {
         "off" => Some(RunGroup::Off),
         text => is_name(text).then(|| RunGroup::Named(text.to_owned())),
+    }
+}
+
+pub(super) fn slurm_conf(value: &DeValue<'_>) -> Option<SlurmConf> {
+    match value.as_str()? {
+        "auto" => Some(SlurmConf::Auto),
+        _ => absolute_path(value).map(SlurmConf::File),
     }
 }
 

@@ -1,32 +1,67 @@
-//! Ends every process of a container's cgroup, and none outside it.
+//! Ends every process of a container's cgroup, and none outside it. Of a Slurm job's cgroup
+//! everything but Slurm's own, which sees its tasks end and ends the job.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mpsgate_host::cgroup::{self, CgroupId, MOUNT, Membership};
 use mpsgate_host::process::ProcessId;
+use mpsgate_model::Grant;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use super::{contains, is_empty_but_for, is_same, own_processes};
-use crate::process::{identify, is_alive};
+use super::{contains, is_same, own_processes};
+use crate::process::{self, identify, is_alive};
 
 /// Processes may fork faster than they are killed, and one in the driver dies late.
 const LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Kills all processes of `cgroup`, the cgroup of a container whose init is `init`, but for those
-/// in directories below it with the inodes `others`, and waits until they are gone. Blocks for at
-/// most 5 s.
+/// Which of a cgroup's processes are meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Meant {
+    /// None in directories below it with these inodes.
+    pub(crate) others: BTreeSet<u64>,
+    /// None of Slurm's own in a job of this user's.
+    pub(crate) job_of: Option<u32>,
+}
+
+impl Meant {
+    /// Of a grant with these keys and this user, below which others have these inodes.
+    pub(crate) fn of(grant: &Grant, others: BTreeSet<u64>) -> Self {
+        Self { others, job_of: grant.key.is_job().then_some(grant.uid) }
+    }
+
+    fn processes(&self, cgroup: &CgroupId) -> io::Result<BTreeSet<u32>> {
+        let mut found = own_processes(cgroup, &self.others)?;
+        if let Some(user) = self.job_of {
+            found.retain(|pid| !is_slurms(*pid, user));
+        }
+        Ok(found)
+    }
+}
+
+/// slurmstepd, and what it starts for itself, are root's. A process of the user's has the user's
+/// real uid, whatever it executes.
+fn is_slurms(pid: u32, user: u32) -> bool {
+    let name = || std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let is_slurmstepd = |path: PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("slurmstepd"))
+    };
+    process::real_uid(pid) == Some(0) && (user != 0 || name().is_some_and(is_slurmstepd))
+}
+
+/// Kills all processes of `cgroup` that are `meant`, the cgroup of a container whose init is
+/// `init`, and waits until they are gone. Blocks for at most 5 s.
 ///
 /// # Errors
 /// Where it holds more than a container (the first process of the node, or this one), is not the
 /// directory that it was, or is not empty in the end.
-pub(crate) fn kill(cgroup: &CgroupId, init: &ProcessId, others: &BTreeSet<u64>) -> io::Result<()> {
-    if is_empty_but_for(cgroup, others)? {
+pub(crate) fn kill(cgroup: &CgroupId, init: &ProcessId, meant: &Meant) -> io::Result<()> {
+    if meant.processes(cgroup)?.is_empty() {
         return Ok(());
     }
     for (pid, who) in [(1, "the first process of this node"), (std::process::id(), "mpsgated")] {
@@ -36,18 +71,18 @@ pub(crate) fn kill(cgroup: &CgroupId, init: &ProcessId, others: &BTreeSet<u64>) 
     }
     let path = Path::new(&cgroup.path);
     // Since kernel 5.14, v2 only: no process can fork its way out.
-    if others.is_empty() && is_same(cgroup)? {
+    if meant.others.is_empty() && meant.job_of.is_none() && is_same(cgroup)? {
         let _ = std::fs::write(path.join("cgroup.kill"), "1");
     }
     let until = Instant::now() + LIMIT;
     loop {
-        kill_once(cgroup, others)?;
+        kill_once(cgroup, meant)?;
         thaw(init);
-        if is_empty_but_for(cgroup, others)? {
+        let left = meant.processes(cgroup)?;
+        if left.is_empty() {
             return Ok(());
         }
         if Instant::now() >= until {
-            let left = own_processes(cgroup, others)?;
             let left: Vec<String> = left.iter().map(u32::to_string).collect();
             return Err(io::Error::other(format!("pid {} lives after SIGKILL", left.join(", "))));
         }
@@ -57,11 +92,11 @@ pub(crate) fn kill(cgroup: &CgroupId, init: &ProcessId, others: &BTreeSet<u64>) 
 
 /// One signal to whoever is in it. A process is named first and seen in the cgroup after that, so
 /// that one which has its pid later is not meant.
-fn kill_once(cgroup: &CgroupId, others: &BTreeSet<u64>) -> io::Result<()> {
-    let found = own_processes(cgroup, others)?;
+fn kill_once(cgroup: &CgroupId, meant: &Meant) -> io::Result<()> {
+    let found = meant.processes(cgroup)?;
     let named: Vec<(u32, Named)> =
         found.into_iter().filter_map(|pid| Some((pid, Named::of(pid)?))).collect();
-    let still = own_processes(cgroup, others)?;
+    let still = meant.processes(cgroup)?;
     named.iter().filter(|(pid, _)| still.contains(pid)).for_each(|(_, process)| process.kill());
     Ok(())
 }
@@ -139,7 +174,6 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
     #![allow(clippy::disallowed_types, reason = "the tests start processes to kill")]
     use std::os::unix::fs::MetadataExt;
-    use std::path::PathBuf;
 
     use mpsgate_testing::{Spawned, need};
 
@@ -189,6 +223,10 @@ mod tests {
         }
     }
 
+    fn all() -> Meant {
+        Meant { others: BTreeSet::new(), job_of: None }
+    }
+
     fn add(cgroup: &Path, pid: u32) {
         std::fs::write(cgroup.join("cgroup.procs"), pid.to_string()).unwrap();
     }
@@ -204,14 +242,32 @@ mod tests {
         let mut outside = Spawned::new();
         let _ = std::fs::write(cgroup.path.join("freezer.state"), "FROZEN");
         let _ = std::fs::write(cgroup.path.join("cgroup.freeze"), "1");
-        kill(&cgroup.id(), &id(&init), &BTreeSet::new()).unwrap();
+        kill(&cgroup.id(), &id(&init), &all()).unwrap();
         assert!(!init.lives() && !below.lives() && outside.lives());
-        kill(&cgroup.id(), &id(&outside), &BTreeSet::new()).unwrap();
+        kill(&cgroup.id(), &id(&outside), &all()).unwrap();
         assert!(outside.lives(), "an empty one has nothing to end");
         let other = CgroupId { inode: cgroup.id().inode + 1, ..cgroup.id() };
         let mut later = cgroup.sleeper("");
-        kill(&other, &id(&later), &BTreeSet::new()).unwrap();
+        kill(&other, &id(&later), &all()).unwrap();
         assert!(later.lives(), "a directory made anew is another container's");
+    }
+
+    #[test]
+    fn of_a_job_roots_own_processes_stay_and_roots_own_jobs_end() {
+        let cgroup = need!(Cgroup::new("job"));
+        let mut roots = cgroup.sleeper("");
+        let users = std::os::unix::process::CommandExt::uid(
+            std::process::Command::new("sleep").arg("1000"),
+            12_345,
+        )
+        .spawn();
+        let mut users = users.unwrap();
+        add(&cgroup.path, users.id());
+        let meant = |user| Meant { job_of: Some(user), ..all() };
+        kill(&cgroup.id(), &id(&roots), &meant(12_345)).unwrap();
+        assert!(roots.lives() && users.try_wait().unwrap().is_some());
+        kill(&cgroup.id(), &id(&roots), &meant(0)).unwrap();
+        assert!(!roots.lives(), "no slurmstepd");
     }
 
     #[test]
@@ -219,7 +275,7 @@ mod tests {
         let cgroup = need!(Cgroup::new("own"));
         let mut sleeper = cgroup.sleeper("");
         add(&cgroup.path, std::process::id());
-        let refused = kill(&cgroup.id(), &id(&sleeper), &BTreeSet::new());
+        let refused = kill(&cgroup.id(), &id(&sleeper), &all());
         add(Path::new(cgroup.root), std::process::id());
         assert!(refused.unwrap_err().to_string().contains("holds mpsgated too"));
         assert!(sleeper.lives());
@@ -228,7 +284,7 @@ mod tests {
         // Where the first process is in a cgroup of its own, as under systemd, mpsgated is not in
         // the root.
         if contains(&root, 1).unwrap() {
-            let refused = kill(&root, &id(&sleeper), &BTreeSet::new()).unwrap_err();
+            let refused = kill(&root, &id(&sleeper), &all()).unwrap_err();
             assert!(refused.to_string().contains("holds the first process"), "{refused}");
         }
     }

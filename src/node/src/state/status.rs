@@ -37,6 +37,7 @@ impl Node {
             api_server: None,
             device_plugin: Vec::new(),
             claims: None,
+            slurm: None,
             schedule: self.schedule.now().to_string(),
             channel: String::new(),
             overrides: Vec::new(),
@@ -147,7 +148,7 @@ impl Node {
             recorded => recorded,
         };
         // A process of the node reaches the control daemon past its door.
-        concluded.level(now, grant.has_door() && !grant.key.is_run())
+        concluded.level(now, grant.has_door() && grant.key.is_container())
     }
 
     /// One line for each of its cards.

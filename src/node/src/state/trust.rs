@@ -49,6 +49,8 @@ impl Node {
             (Engine::Kubernetes, Some(confirmed), _) => Ok(confirmed.memory),
             (Engine::Local, _, Some(memory)) if local || self.asks(call) => Ok(memory),
             (Engine::User, _, Some(memory)) if local => self.within_quota(&call.key, memory),
+            // Its controller has said so to mpsgated.
+            (Engine::Slurm, _, Some(memory)) => Ok(memory),
             // Without a kubelet nobody but root speaks CRI; that there will be none, root has to
             // say.
             (Engine::Kubernetes, None, Some(memory))
@@ -65,6 +67,10 @@ impl Node {
                 "a kubelet runs on this node, so requests of local engines are not trusted",
                 "start it as a pod, or set trust.local = \"on\" in /etc/mpsgate/config.toml and run: \
                  mpsgate reload",
+            ),
+            (Engine::Slurm, ..) => unconfirmed(
+                "Slurm has given the job no GPU memory",
+                "ask for shards: sbatch --gres=shard:7",
             ),
             (Engine::Kubernetes, ..) => unconfirmed(
                 "it was started by a kubelet, and a pod's annotations count only with a token of this node's \

@@ -147,6 +147,18 @@ pub(super) fn metrics(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
+pub(super) fn slurm(facts: &Facts) -> Vec<Finding> {
+    let Ok(status) = &facts.daemon else { return vec![skip("mpsgated cannot be asked")] };
+    match status.slurm.as_deref() {
+        None => vec![ok("off (slurm.jobs)")],
+        Some([]) => vec![ok("Slurm's counts are those of the cards")],
+        Some(found) => {
+            let hint = "docs/slurm.md says how slurm.conf and gres.conf should be; then: systemctl restart slurmd mpsgated";
+            found.iter().map(|what| warn(what.clone(), hint)).collect()
+        }
+    }
+}
+
 pub(super) fn socket_paths(facts: &Facts) -> Vec<Finding> {
     let length = |path: &std::path::PathBuf| path.as_os_str().len();
     let Some(longest) = facts.sockets.iter().max_by_key(|path| length(path)) else {

@@ -1,0 +1,204 @@
+//! `job`: a job of Slurm's gets the grant for what Slurm has given it; and its end.
+//!
+//! The first task of a job asks before its program starts (TaskProlog). Who asks is the user, so
+//! nothing of what it says counts: the job is told by the cgroup that Slurm has put the caller
+//! into, and how much it was given by Slurm's controller. The job's cgroup stays Slurm's.
+
+use std::sync::Arc;
+
+use mpsgate_api::{Activate, Engine, Reply, Reserve};
+use mpsgate_model::ledger::{Entry, State};
+use mpsgate_model::{
+    Cdi, Code, ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Refusal, Request,
+};
+use mpsgate_policy::slurm::{self as policy, Asked};
+use std::num::NonZeroU32;
+
+use super::activate::activate;
+use super::reserve::{give_up, reserve};
+use super::run::{gone, is_whose, shares_our_namespaces};
+use super::{Answer, refused};
+use crate::cgroup::kill::{self, Meant};
+use crate::daemon::Daemon;
+use crate::line::{Caller, Line};
+use crate::machine::ThisMachine;
+use crate::slurm::{self, Job};
+use crate::{DaemonError, jobs, process};
+
+/// The grant of the caller's job, with what is new of it.
+pub(super) async fn job(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    caller: Caller,
+) -> Result<Answer, DaemonError> {
+    let Some(process) = caller.pid.and_then(process::identify) else { return Ok(Err(gone())) };
+    if !is_whose(&caller, process.pid) {
+        return Ok(Err(gone()));
+    }
+    if let Err(refusal) = shares_our_namespaces(process.pid) {
+        return Ok(Err(refusal));
+    }
+    let Some(uid) = process::uid(process.pid) else { return Ok(Err(gone())) };
+    let cgroups = daemon.paths.cgroups.clone();
+    let find = move |_: &_| slurm::job_of(&cgroups, process.pid);
+    let Some(job) = daemon.blocking("looks for a job", find).await? else {
+        return Ok(Err(Refusal::new(
+            Code::Unconfirmed,
+            "the process that asks is in no cgroup of a Slurm job's devices",
+            "slurm.conf: ProctrackType=proctrack/cgroup, TaskPlugin=task/cgroup; cgroup.conf: \
+             ConstrainDevices=yes (docs/slurm.md)",
+        )));
+    };
+    // The caller may have gone while its pid was looked at, and somebody else have it.
+    if !line.is_open() || process::identify(process.pid) != Some(process) {
+        return Ok(Err(gone()));
+    }
+    let _turn = line.wait("another job's task is being answered", daemon.slurm.turn.lock()).await;
+    if let Some(grant) = granted(daemon, &job) {
+        return Ok(Ok(Reply::Reserved { grant: Box::new(grant), cdi: Box::new(Cdi::Absent) }));
+    }
+    let key = match name(job.id) {
+        Ok(key) => key,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let asked = match asked(daemon, line, &job).await? {
+        Ok(Some(asked)) => asked,
+        Ok(None) => return Ok(Ok(Reply::Done { text: String::new() })),
+        Err(refusal) => {
+            refused(daemon, &key, None, &refusal);
+            return Ok(Err(refusal));
+        }
+    };
+    let wanted = Reserve {
+        key: key.clone(),
+        request: request(daemon, asked),
+        uid,
+        engine: Engine::Slurm,
+        pod: None,
+        for_parent: false,
+    };
+    let reserved = match reserve(daemon, line, &caller, &wanted).await? {
+        Ok(reply) => reply,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let Some(init) = slurm::oldest(&job.cgroup) else {
+        give_up(daemon, &key);
+        return Ok(Err(gone()));
+    };
+    let call = Activate { key: key.clone(), pid: init.pid, cgroup: Some(job.cgroup), grant: None };
+    // Whom a descriptor of the user's refers to does not matter: the job's cgroup does.
+    let active = activate(daemon, line, Caller { fd: None, ..caller }, &call).await;
+    Ok(match active {
+        Ok(_) => Ok(reserved),
+        Err(refusal) => {
+            give_up(daemon, &key);
+            Err(refusal)
+        }
+    })
+}
+
+fn granted(daemon: &Daemon, job: &Job) -> Option<Grant> {
+    let node = daemon.node();
+    let is_jobs = |entry: &&Entry| match &entry.state {
+        State::Active { cgroup: Some(cgroup), .. } => {
+            entry.grant.key.is_job() && *cgroup == job.cgroup
+        }
+        _ => false,
+    };
+    node.ledger().entries().iter().find(is_jobs).map(|entry| entry.grant.clone())
+}
+
+fn name(job: u32) -> Result<GrantKey, Refusal> {
+    let failed = |why: String| {
+        let sentence = format!("a name for job {job} cannot be made: {why}");
+        Refusal::new(Code::Unconfirmed, sentence, "journalctl -u mpsgated -n 50")
+    };
+    let bytes = mpsgate_host::random::bytes().map_err(|error| failed(error.to_string()))?;
+    Ok(GrantKey {
+        runtime_root: GrantKey::jobs(),
+        container_id: ContainerId::parse(&slurm::name_of(job))
+            .map_err(|error| failed(error.to_string()))?,
+        instance: Instance::from_bytes(bytes),
+    })
+}
+
+/// What Slurm has given the job.
+async fn asked(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    job: &Job,
+) -> Result<Result<Option<Asked>, Refusal>, DaemonError> {
+    if daemon.is_starting() {
+        line.wait("mpsgated has just started and prepares the GPUs", daemon.started()).await;
+    }
+    let known = match line.wait("slurmd tells what this node has", daemon.slurm.known()).await {
+        Ok(known) => known,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let doing = format!("Slurm's controller tells what job {} was given", job.id);
+    let given = match line.wait(&doing, jobs::given(daemon, &known, job.id)).await? {
+        Ok(Some(given)) => given,
+        Ok(None) => return Ok(Ok(None)),
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let memory_of = |minor| card_of(daemon, minor).map(|(_, memory)| memory);
+    let shard = Mib(daemon.settings.now().slurm.shard_mib);
+    Ok(policy::ask(&given, &known.devices, memory_of, shard).map(Some))
+}
+
+/// A managed card and what of it may be granted.
+fn card_of(daemon: &Daemon, minor: u32) -> Option<(GpuSelector, Mib)> {
+    let node = daemon.node();
+    let card = node.cards.iter().find(|card| card.minor == minor && card.managed.is_some())?;
+    Some((GpuSelector::Uuid(card.uuid.clone()), card.memory))
+}
+
+fn request(daemon: &Daemon, asked: Asked) -> Request {
+    Request {
+        memory: Some(asked.memory),
+        cards: NonZeroU32::MIN,
+        gpu: card_of(daemon, asked.minor).map(|(gpu, _)| gpu),
+        compute: asked.compute,
+        priority: Priority::Normal,
+        uid: None,
+        token: None,
+    }
+}
+
+/// Ends what is left of a job when Slurm thinks that it has ended (Epilog): its user can hide a
+/// process from Slurm in a cgroup below the task's.
+pub(super) async fn end(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    job: u32,
+) -> Result<Answer, DaemonError> {
+    let entry = {
+        let node = daemon.node();
+        let name = slurm::name_of(job);
+        let mut entries = node.ledger().entries().iter();
+        let found = entries.find(|entry| {
+            entry.grant.key.is_job() && entry.grant.key.container_id.as_str() == name
+        });
+        found.map(|entry| (entry.clone(), Meant::of(&entry.grant, node.nested(entry))))
+    };
+    let Some((entry, meant)) = entry else { return Ok(Ok(Reply::Done { text: String::new() })) };
+    let key = entry.grant.key.clone();
+    if let State::Active { init, cgroup: Some(cgroup) } = entry.state {
+        let work = move |_: &_| kill::kill(&cgroup, &init, &meant);
+        let killed = daemon.blocking("ends what is left of a job", work);
+        if let Err(error) = line.wait("what is left of the job is ended", killed).await? {
+            return Ok(Err(Refusal::new(
+                Code::Ledger,
+                format!("what is left of job {job} lives: {error}"),
+                "mpsgate status; its memory is free when its last process has ended",
+            )));
+        }
+    }
+    daemon.change(|node, effects| {
+        // The memory is free as soon as none of the user's processes is there.
+        if node.remains(&key, &ThisMachine).is_none() {
+            node.release(&key, "job ended", effects);
+        }
+    });
+    Ok(Ok(Reply::Done { text: format!("{} released", entry.grant.memory) }))
+}

@@ -1,0 +1,90 @@
+//! Slurm's jobs: what Slurm has given them, and what it thinks this node has. Nothing that a job's
+//! owner writes counts.
+//!
+//! ```text
+//!  every 5 min: scontrol show aliases, slurmd -G ─► Known ─► compared with the cards, in the log
+//!  a task:      its cgroup ─► job_of ─► scontrol show job ─► policy::slurm
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mpsgate_model::{Code, Mib, Refusal};
+use mpsgate_policy::slurm::{self, Device, Given};
+
+use crate::DaemonError;
+use crate::daemon::Daemon;
+use crate::slurm::{Known, Programs};
+
+/// Between two looks at what Slurm thinks this node has, and between two that failed.
+const LOOK: Duration = Duration::from_secs(300);
+const RETRY: Duration = Duration::from_secs(30);
+
+/// Looks what Slurm thinks this node has, and says what does not fit, for as long as the process
+/// lives.
+pub(crate) async fn keep(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
+    if !daemon.settings.now().slurm.jobs {
+        return Ok(());
+    }
+    daemon.started().await;
+    let mut told = None;
+    loop {
+        let programs = Programs::of(&daemon.settings.now().slurm);
+        let known = daemon.blocking("asks slurmd", move |_| programs.known()).await?;
+        let known = known.map(Arc::new);
+        let found = match &known {
+            Ok(known) => differences(&daemon, &known.devices),
+            Err(why) => vec![format!("Slurm does not say what this node has: {why}")],
+        };
+        if told.as_ref() != Some(&found) {
+            for what in &found {
+                log::error!(what = what.as_str(), hint = "docs/slurm.md"; "Slurm and mpsgate differ");
+            }
+            if found.is_empty() {
+                log::info!("Slurm and mpsgate agree on this node's GPU memory");
+            }
+            told = Some(found.clone());
+        }
+        daemon.around().slurm = Some(found);
+        let pause = if known.is_ok() { LOOK } else { RETRY };
+        daemon.slurm.set(known);
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn differences(daemon: &Daemon, devices: &[Device]) -> Vec<String> {
+    let node = daemon.node();
+    let managed = node.cards.iter().filter(|card| card.managed.is_some() && card.lost.is_none());
+    let cards: Vec<(u32, Mib)> = managed.map(|card| (card.minor, card.memory)).collect();
+    slurm::differences(devices, &cards, Mib(daemon.settings.now().slurm.shard_mib))
+}
+
+/// What Slurm has given a job on this node.
+pub(crate) async fn given(
+    daemon: &Daemon,
+    known: &Known,
+    id: u32,
+) -> Result<Result<Option<Given>, Refusal>, DaemonError> {
+    let programs = Programs::of(&daemon.settings.now().slurm);
+    let said = daemon.blocking("asks Slurm's controller", move |_| programs.job(id)).await?;
+    Ok(match said {
+        Ok(said) => slurm::given(&said.out, id, &known.node),
+        Err(error) => Err(Refusal::new(
+            Code::Unconfirmed,
+            format!("Slurm does not say what job {id} was given: {error}"),
+            format!(
+                "scontrol show job -d {id}; slurm.prefix and slurm.conf in /etc/mpsgate/config.toml"
+            ),
+        )),
+    })
+}
+
+/// Leaves a sentence where the job's owner finds it: `scontrol show job`, `sacct -o admincomment`.
+pub(crate) async fn comment(daemon: &Daemon, id: u32, text: &str) -> Result<(), DaemonError> {
+    let (programs, text) = (Programs::of(&daemon.settings.now().slurm), text.to_owned());
+    let said = daemon.blocking("tells Slurm", move |_| programs.comment(id, &text)).await?;
+    if let Err(reason) = said {
+        log::warn!(job = id, reason:% = reason; "Slurm was not told why a job was ended");
+    }
+    Ok(())
+}
