@@ -23,8 +23,8 @@ of_stage() {
     packages) echo tests/packages tests/e2e SPECIFICATION.md CHANGELOG.md README.md docs ;;
     k8s) echo tests/k8s tests/e2e tests/engines README.md docs/kubernetes.md ;;
     engines) echo tests/engines tests/e2e tests/k8s README.md ;;
-    hosts) echo tests/hosts tests/engines tests/e2e README.md docs ;;
-    vm) echo tests packaging SPECIFICATION.md CHANGELOG.md docs ;;
+    hosts) echo tests/hosts tests/engines tests/e2e README.md SECURITY.md docs ;;
+    vm) echo tests packaging SPECIFICATION.md SECURITY.md CHANGELOG.md docs ;;
     *) echo "unchanged.sh: no inputs are known of the stage $1" >&2; return 64 ;;
   esac
 }

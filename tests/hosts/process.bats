@@ -3,64 +3,9 @@
 # systemd, and in a machine of tests/vm on v2 with it (hosts). NVIDIA's own client library and
 # control daemon; the server is the tests' own, whose code WORD nobody else says.
 
-load ../e2e/suite
-load ../e2e/gate
+load process
 
-SETTINGS=$GATE_SETTINGS
-USERS=/run/mpsgate/run.sock
-
-setup_file() {
-  [[ -d /run/systemd/system || $(stat -fc %T /sys/fs/cgroup) != cgroup2fs ]] ||
-    echo "cgroup v2 without systemd: mpsgate run is refused here, see docs/run.md" >"$MG/skip-all"
-  rootfs "$MG/rootfs"
-  gate_files
-  groupadd --system gpu
-  useradd --create-home --groups gpu alice
-  useradd --create-home --groups gpu bob
-  useradd --create-home carol
-  # as USER CMD...: with nothing of the caller's. run_as USER OPTION...: mpsgate run as a user.
-  # opens NODE: in a process with a grant on card 0.
-  program as 'user=$1; shift; exec setpriv --reuid "$user" --regid "$user" --init-groups --reset-env -- "$@"'
-  program run_as 'user=$1; shift; exec as "$user" mpsgate run "$@"'
-  program opens 'exec mpsgate run --gpu-mem 1Gi --gpu 0 -- sh -c "exec 2>&1; : <$1"'
-  install -m 4755 "$(command -v dash)" /usr/bin/setuid-shell
-  sim_cards "$CARDS"
-  settings
-  printf '[run]\ngroup = "gpu"\nmax_mib = 8192\nmax_grants = 2\n' >>/etc/mpsgate/config.toml
-  daemon_start
-  wait_for 10 "users are served" test -S "$USERS"
-}
-
-program() { printf '#!/bin/sh\n%s\n' "$2" >"/usr/bin/$1" && chmod +x "/usr/bin/$1"; } # NAME SCRIPT
-
-teardown_file() { node_stop; }
-
-setup() { [[ ! -f $MG/skip-all ]] || skip "$(<"$MG/skip-all")"; }
-
-teardown() {
-  explain_failure
-  status_json | jq -r '.grants[].pid' >>"$MG/strangers"
-  kill_listed "$MG/strangers"
-  node_reset
-  wait_for 10 "no cgroup is left" no_cgroups
-}
-
-no_cgroups() { [[ -z $(find /sys/fs/cgroup -type d -name 'mpsgate-run-*') ]]; }
-# running NAME [mpsgate run OPTION...] -- CMD...: in the background; its pid is $stranger.
-running() {
-  local name=$1
-  shift
-  stranger mpsgate run --name "$name" "$@"
-  wait_for 20 "$name has its grant" grant_is "$name" active
-}
-cgroup_of() { # PID
-  if [[ $(stat -fc %T /sys/fs/cgroup) == cgroup2fs ]]; then
-    sed -n 's|^0::|/sys/fs/cgroup|p' "/proc/$1/cgroup"
-  else
-    sed -n 's|^[0-9]*:[^:]*\bdevices\b[^:]*:|/sys/fs/cgroup/devices|p' "/proc/$1/cgroup"
-  fi
-}
-client() { find "$MG/rootfs/usr/bin" -name libcuda.so.1; }
+setup_file() { users_node 8192 2; }
 
 @test "a command has its grant's environment, its own exit status, and leaves nothing" {
   try 7 mpsgate run --gpu-mem 2Gi --gpu 1 --compute 30 --priority low --name train -- sh -c 'env; cat /proc/self/cgroup; exit 7'
@@ -86,7 +31,7 @@ client() { find "$MG/rootfs/usr/bin" -name libcuda.so.1; }
   try any run_as alice --gpu-mem 2Gi --gpu 0 -- "$MG_OUT/fakes/cuda-client" "$(client)"
   assert_equal "cuInit as a user" "${stdout##* }" "$WORD"
   assert_contains "the gate's log" "$(grep 'client handed over' "$card/log/gate.log" | tail -n 1)" "container=run-"
-  try any mpsgate run --gpu-mem 2Gi --gpu 0 --user alice -- "$MG_OUT/fakes/cuda-client" "$(client)"
+  try any setsid --wait mpsgate run --gpu-mem 2Gi --gpu 0 --user alice -- "$MG_OUT/fakes/cuda-client" "$(client)"
   assert_equal "cuInit as root's for a user" "${stdout##* }" "$WORD"
   running hers --gpu-mem 2Gi --gpu 0 --user alice -- sleep 600
   local door
@@ -141,7 +86,7 @@ client() { find "$MG/rootfs/usr/bin" -name libcuda.so.1; }
   try 125 run_as alice --gpu-mem 1Gi -- id
   assert_contains "more grants" "$stderr" "grant number 3, and a user may have 2" E_QUOTA run.max_grants
   # Root's are nobody's quota.
-  try 0 mpsgate run --gpu-mem 1Gi --user alice -- id -un
+  try 0 setsid --wait mpsgate run --gpu-mem 1Gi --user alice -- id -un
   # Another's process, and everything else, are root's.
   try 125 as alice mpsgate run --gpu-mem 1Gi --user bob --socket "$USERS" -- id
   assert_contains "as another user" "$stderr" "another user's process" E_UNCONFIRMED

@@ -41,14 +41,17 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         uid: None,
         token: None,
     };
+    if let Some(user) = user.as_ref().filter(|user| !user.uid.is_root() && may_be_typed_into()) {
+        return Err(RunError::Terminal(user.name.clone()).into());
+    }
     let uid = user.as_ref().map_or_else(geteuid, |user| user.uid).as_raw();
     let name = args.name.clone().map_or_else(made_up, Ok)?;
-    let call = Run { name, request: request.clone(), uid };
+    let call = Run { name, request, uid };
     let grant = ask(args, call).map_err(|error| RunError::NotGranted(Box::new(error)))?;
     if let Some(path) = open_beside(&grant.devices) {
         return Err(RunError::Open(path).into());
     }
-    let mut command = command(&args.command, &request, &grant);
+    let mut command = command(&args.command, &grant);
     if let Some(user) = &user {
         become_user(user, &mut command)
             .map_err(|source| RunError::User { user: user.name.clone(), source })?;
@@ -85,16 +88,25 @@ fn user(named: &str) -> Result<User, RunError> {
 }
 
 /// With all that this process was for, in its place.
-fn command(words: &[OsString], request: &Request, grant: &Grant) -> Command {
+fn command(words: &[OsString], grant: &Grant) -> Command {
     let (name, arguments) = words.split_first().map_or((None, words), |(n, rest)| (Some(n), rest));
     let mut command = Command::new(name.cloned().unwrap_or_default());
     command.args(arguments);
-    let (drop, set) = run_env(request, grant);
+    let (drop, set) = run_env(grant);
     for name in drop {
         command.env_remove(name);
     }
     command.envs(set);
     command
+}
+
+/// Whether this process has a terminal into which whoever shares it can type, as if it were its
+/// owner (TIOCSTI, tty_ioctl(4)). Since Linux 6.2 `dev.tty.legacy_tiocsti` forbids it.
+fn may_be_typed_into() -> bool {
+    let forbidden = std::fs::read_to_string("/proc/sys/dev/tty/legacy_tiocsti");
+    // Fails where there is no controlling terminal (tty(4)).
+    let has_terminal = OpenOptions::new().read(true).open("/dev/tty").is_ok();
+    has_terminal && forbidden.map_or(true, |text| text.trim() != "0")
 }
 
 fn become_user(user: &User, command: &mut Command) -> io::Result<()> {
@@ -108,7 +120,7 @@ fn become_user(user: &User, command: &mut Command) -> io::Result<()> {
 }
 
 /// A GPU's node that can be opened though it is none of the grant's.
-fn open_beside(granted: &[DeviceNode]) -> Option<PathBuf> {
+pub(crate) fn open_beside(granted: &[DeviceNode]) -> Option<PathBuf> {
     let found = std::fs::read_dir("/dev").into_iter().flatten().flatten();
     let is_card = |name: &str| {
         let minor = name.strip_prefix("nvidia").unwrap_or_default();

@@ -13,7 +13,7 @@ use super::reserve::{give_up, reserve};
 use super::{Answer, refused};
 use crate::daemon::Daemon;
 use crate::line::{Caller, Line};
-use crate::{DaemonError, process, runs};
+use crate::{DaemonError, owner, process, runs};
 
 pub(super) async fn run(
     daemon: &Arc<Daemon>,
@@ -51,6 +51,10 @@ pub(super) async fn run(
         Err(refusal) => return Ok(Err(refusal)),
     };
     let Reply::Reserved { grant, .. } = &reserved else { return Ok(Ok(reserved)) };
+    // A process gets one grant, however often it asks at once: in its turn it is seen in the cgroup
+    // of its first.
+    let doing = "another process gets a cgroup of its own";
+    let _turn = line.wait(doing, daemon.confining.lock()).await;
     let active = match confine(daemon, line, &caller, grant).await? {
         Ok(activate) => {
             let active = self::activate(daemon, line, caller, &activate).await;
@@ -102,6 +106,15 @@ async fn confine(
     if let Err(refusal) = shares_our_namespaces(process.pid) {
         return Ok(Err(refusal));
     }
+    let entries = daemon.node().entries();
+    let owner = move |_: &_| owner::of(process.pid, &entries).map(|entry| entry.grant.key.clone());
+    if let Some(other) = daemon.blocking("finds whose a process is", owner).await? {
+        return Ok(Err(Refusal::new(
+            Code::Cgroup,
+            format!("the process that asks is one of {}, which has a grant", other.container_id),
+            "ask for all of it at once, or from a process beside it",
+        )));
+    }
     crash_point!("daemon.run.reserved");
     let (cgroups, wanted) = (daemon.paths.cgroups.clone(), grant.clone());
     let made =
@@ -135,17 +148,17 @@ fn remove_after(daemon: &Arc<Daemon>, call: &Activate) {
 
 /// Whether a process is the user's who called. The pid is of the moment of the connection: a child
 /// that inherits it may call when another process, of whomever, has that pid.
-fn is_whose(caller: &Caller, pid: u32) -> bool {
+pub(super) fn is_whose(caller: &Caller, pid: u32) -> bool {
     caller.user.is_none_or(|user| process::uid(pid) == Some(user))
 }
 
-fn gone() -> Refusal {
+pub(super) fn gone() -> Refusal {
     let sentence = "the process that asks has ended, or is in another pid namespace";
     Refusal::new(Code::Unconfirmed, sentence, "run it on the node itself, in no container")
 }
 
 /// A process of a container is not moved out of it.
-fn shares_our_namespaces(pid: u32) -> Result<(), Refusal> {
+pub(super) fn shares_our_namespaces(pid: u32) -> Result<(), Refusal> {
     let user = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user")).ok();
     let own = user("self");
     if process::counts_as_we_do(pid) && own.is_some() && user(&pid.to_string()) == own {
