@@ -6,6 +6,7 @@
 # MPSGATE_DEMO=real uses this machine's GPUs: they are switched to EXCLUSIVE_PROCESS for the length
 # of the demo, and back. MPSGATE_DEMO=simulated never asks.
 # MG_MPS_CONTROL=PATH runs this control daemon; empty: the stand-in of the tests.
+# The step with Compose needs a Docker (docker.sh), and says so where there is none.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -47,6 +48,7 @@ seen() {
 good() { printf '  %s✓%s %s\n' "$green" "$plain" "$1"; }
 
 cleanup() {
+  dockerd_end || true
   delete_all
   if ((MG_REAL_GPU)); then
     # Compute mode back, control daemons ended: the host's own PID namespace outlives us.
@@ -71,6 +73,9 @@ inside() {
   source "$here/../e2e/mpsgate.bash"
   # shellcheck source=tests/e2e/gate.bash
   source "$here/../e2e/gate.bash"
+  BEGUN=$MG/begun
+  # shellcheck source=tests/demo/compose.bash
+  source "$here/compose.bash"
   bold="" dim="" green="" plain="" bar="|"
   if [[ -t 1 && -z ${NO_COLOR:-} ]]; then
     bold=$'\e[1m' dim=$'\e[2m' green=$'\e[32m' plain=$'\e[0m' bar=$'\e[36m│\e[0m'
@@ -191,10 +196,13 @@ inside() {
     echo "  Not shown: here is cgroup v2, where mpsgate run needs systemd, which this sandbox does not have."
   fi
 
+  title "(i) Services of one compose.yaml, by Docker:"
+  compose_step
+
   local libcuda=libcuda.so.1 asked
   ((MG_REAL_GPU)) || libcuda=$(find "$MG/rootfs/usr/bin" -name libcuda.so.1)
   if ((MG_REAL_GPU || has_libcuda)); then
-    title "(i) What holds on this node? It is asked, with its own driver, before anything is promised:"
+    title "(j) What holds on this node? It is asked, with its own driver, before anything is promised:"
     ran "mpsgate qualify 0"
     asked=$(mpsgate qualify 0 --library "$libcuda" 2>&1) || true
     seen "$asked"

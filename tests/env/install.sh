@@ -159,6 +159,14 @@ want_pinned() { # FOLDER PINS WHAT SIZE
   mv -T "$work" "$folder" 2>/dev/null || { rm -rf "$work"; [[ -d $folder ]]; }
 }
 
+# For one step of the demo, which goes on without.
+want_docker() {
+  [[ ${MPSGATE_NO_INSTALL:-0} != 1 ]] || return 0
+  ! "$root/tests/demo/docker.sh" >/dev/null 2>&1 || return 0
+  say "Docker with Compose into $cache (100 MB, once, not installed)"
+  "$root/tests/demo/docker.sh" --unpack >/dev/null 2>&1 || say "it cannot be had within a minute: the demo leaves it out"
+}
+
 want_mdbook() {
   command -v mdbook >/dev/null || [[ -x $cache/bin/mdbook ]] && return
   if [[ ${MPSGATE_NO_INSTALL:-0} == 1 ]]; then
@@ -203,6 +211,7 @@ for step in "${steps[@]}"; do
   want_packages ${packages[$step]}
   case $step in
     build) want_musl ;;
+    demo) want_docker ;;
     chart) want_pinned "$chart_tools" tests/chart/tools.txt "Helm and the schemas of Kubernetes" "80 MB" ;;
     jupyterhub) want_pinned "$jupyterhub_tools" tests/hosts/jupyterhub-tools.txt "JupyterHub and DockerSpawner" "200 MB" ;;
     lint) want_cargo_deny ;;
