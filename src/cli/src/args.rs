@@ -153,8 +153,8 @@ Exit status:
         verbatim_doc_comment,
         after_long_help = "\
 Examples:
-  mpsgate slurm task-prolog              # in a job's TaskProlog
-  SLURM_JOB_ID=4711 mpsgate slurm epilog"
+  mpsgate slurm task-prolog              # in a TaskProlog
+  mpsgate slurm epilog                   # in an Epilog"
     )]
     Slurm {
         #[command(subcommand)]
@@ -437,7 +437,7 @@ Example:
         verbatim_doc_comment,
         after_long_help = "\
 Example:
-  SLURM_JOB_ID=4711 mpsgate slurm epilog"
+  mpsgate slurm epilog                   # in an Epilog"
     )]
     Epilog(SlurmArgs),
 }
