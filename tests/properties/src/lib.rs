@@ -24,6 +24,7 @@ mod proc_text;
 mod programs;
 mod request;
 mod settings;
+mod slurm;
 mod spec;
 mod state;
 mod token;
@@ -65,6 +66,7 @@ pub const TARGETS: &[Target] = &[
     ("quantity", request::quantity),
     ("request", request::request),
     ("settings", settings::settings),
+    ("slurm", slurm::slurm),
     ("token", token::token),
     ("token_keys", token::token_keys),
     ("token_uses", token::token_uses),
