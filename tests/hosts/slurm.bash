@@ -176,6 +176,18 @@ slurm_submit() {
   shift
   { echo '#!/bin/bash'; cat; } | slurm_as "$user" sbatch --parsable "$@"
 }
+# slurm_hidden USER: a job that ends, and leaves a process in a cgroup below its task's. Prints its
+# id.
+slurm_hidden() {
+  slurm_submit "$1" --gres=shard:7 <<'SH'
+sleep 600 &
+for h in devices freezer; do
+  d=/sys/fs/cgroup/$h$(sed -n "s/^[0-9]*:$h://p" /proc/self/cgroup)/mine
+  mkdir "$d"
+  echo $! >"$d/cgroup.procs"
+done
+SH
+}
 slurm_output() { cat "$SLURM"/home/*/"slurm-$1.out"; } # ID, or ARRAY_INDEX
 
 # slurm_of ID FIELD: of `scontrol show job`; nothing where it is not known any more.

@@ -215,22 +215,12 @@ SH
 
 @test "who hides in a cgroup below the task's is ended by the epilog; without one the memory is held for him" {
   local job left
-  hide() {
-    slurm_submit alice --gres=shard:7 <<'SH'
-sleep 600 &
-for h in devices freezer; do
-  d=/sys/fs/cgroup/$h$(sed -n "s/^[0-9]*:$h://p" /proc/self/cgroup)/mine
-  mkdir "$d"
-  echo $! >"$d/cgroup.procs"
-done
-SH
-  }
-  job=$(hide)
+  job=$(slurm_hidden alice)
   slurm_wait "$job"
   wait_for 10 "its memory is free" not_granted "job-$job"
   assert_equal "alice's processes" "$(pgrep -c -x sleep -u alice)" 0
   again "Epilog=/bin/true"
-  job=$(hide)
+  job=$(slurm_hidden alice)
   slurm_wait "$job"
   sleep 2
   grant_is "job-$job" active

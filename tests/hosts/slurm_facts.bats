@@ -177,15 +177,7 @@ slurm_has_dirs() {
 
 @test "who hides in a cgroup below the task's outlives the job, Epilog and all" {
   local job left
-  job=$(slurm_submit alice --gres=shard:7 <<'SH'
-sleep 600 &
-for h in devices freezer; do
-  d=/sys/fs/cgroup/$h$(sed -n "s/^[0-9]*:$h://p" /proc/self/cgroup)/mine
-  mkdir "$d"
-  echo $! >"$d/cgroup.procs"
-done
-SH
-  )
+  job=$(slurm_hidden alice)
   slurm_wait "$job"
   assert_equal "scripts" "$(names "$job")" "prolog taskprolog epilog"
   left=$(pgrep -x sleep -u alice)

@@ -4,6 +4,7 @@
 //! nothing of what it says counts: the job is told by the cgroup that Slurm has put the caller
 //! into, and how much it was given by Slurm's controller. The job's cgroup stays Slurm's.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use mpsgate_api::{Activate, Engine, Reply, Reserve};
@@ -12,7 +13,6 @@ use mpsgate_model::{
     Cdi, Code, ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Refusal, Request,
 };
 use mpsgate_policy::slurm::{self as policy, Asked};
-use std::num::NonZeroU32;
 
 use super::activate::activate;
 use super::reserve::{give_up, reserve};
@@ -25,7 +25,7 @@ use crate::machine::ThisMachine;
 use crate::slurm::{self, Job};
 use crate::{DaemonError, jobs, process};
 
-/// The grant of the caller's job, with what is new of it.
+/// The grant of the caller's job. The first of its tasks brings it about.
 pub(super) async fn job(
     daemon: &Arc<Daemon>,
     line: &mut Line,

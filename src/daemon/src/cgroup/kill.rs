@@ -30,7 +30,7 @@ pub(crate) struct Meant {
 }
 
 impl Meant {
-    /// Of a grant with these keys and this user, below which others have these inodes.
+    /// Those of a grant, below whose cgroup other grants' have these inodes.
     pub(crate) fn of(grant: &Grant, others: BTreeSet<u64>) -> Self {
         Self { others, job_of: grant.key.is_job().then_some(grant.uid) }
     }
