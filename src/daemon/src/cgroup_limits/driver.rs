@@ -266,6 +266,9 @@ fn take_away(limits: &MemoryLimits<'_>, target: &Target) -> bool {
     for card in &target.cards {
         let cleared = limits.clear(card.uuid.as_str(), Path::new(&target.cgroup.path));
         let Err(error) = cleared else { continue };
+        if error.is_no_limits() {
+            continue;
+        }
         // The runtime removes it at this very time.
         if cgroup::is_same(&target.cgroup).unwrap_or(false) {
             let (reason, container) =
