@@ -19,6 +19,7 @@
 # MG_SYSTEMD=1  the host's systemd makes the containers' cgroups: CMD sees it in /run, and has the
 #               host's network and PID namespace, because systemd is told pids. Needs cgroup v2,
 #               which ends what CMD leaves.
+# MG_UNIFIED=1  CMD sees cgroup v2 alone, without systemd, also where the host has both versions.
 set -euo pipefail
 umask 022
 
@@ -98,6 +99,7 @@ inner() {
       mount --rbind "/run/$dir" "$run/$dir"
     done
   fi
+  [[ ${MG_UNIFIED:-0} != 1 ]] || mount -t cgroup2 cgroup2 /sys/fs/cgroup
   mount --no-mtab --move "$run" /run # there is no /run/mount yet
   rmdir "$run"
   mkdir -p "$MG" /run/lock /run/.overlay

@@ -1,7 +1,9 @@
 #!/usr/bin/env bats
-# mpsgate run: plain processes with a grant, as root and as users of a group: on cgroup v1 without
-# systemd, and in a machine of tests/vm on v2 with it (hosts). NVIDIA's own client library and
-# control daemon; the server is the tests' own, whose code WORD nobody else says.
+# mpsgate run: plain processes with a grant, as root and as users of a group: without systemd, on
+# the cgroups of this machine and on v2 alone, and in a machine of tests/vm on v2 with systemd
+# (hosts). NVIDIA's own client library and control daemon; the server is the tests' own, whose code
+# WORD nobody else says.
+# also: MG_UNIFIED=1
 
 load process
 
@@ -64,6 +66,13 @@ setup_file() { users_node 8192 2; }
   try any mpsgate run --gpu-mem 1Gi --gpu 0 -- sh -c 'exec 2>&1; mknod /tmp/node c 195 1; : </tmp/node'
   rm -f /tmp/node
   assert_contains "a node of its own" "$stdout" "Operation not permitted"
+  # Also while mpsgated is away.
+  running alone --gpu-mem 1Gi --gpu 0 -- sh -c 'exec 2>"$0"; until test -e "$0.go"; do sleep 0.1; done; : </dev/nvidia1' "$MG/alone"
+  daemon_stop
+  touch "$MG/alone.go"
+  wait_for 10 "it has tried" gone "$stranger"
+  assert_contains "without mpsgated" "$(<"$MG/alone")" "Operation not permitted"
+  daemon_start
 }
 
 @test "users run their own processes, within their quota, and can do nothing else there" {
@@ -115,6 +124,27 @@ setup_file() { users_node 8192 2; }
   assert_equal "where it is" "$(cgroup_of "$pid")" "$cgroup"
   try any run_as alice --gpu-mem 1Gi --gpu 0 -- sh -c 'exec 2>&1; /usr/bin/setuid-shell -p -c ": </dev/nvidia1"'
   assert_contains "another card, as root" "$stdout" "Operation not permitted"
+}
+
+@test "a process in a cgroup that a user may change is refused, as it could leave; under systemd it gets one elsewhere" {
+  local given
+  given=$(cgroup_of self) given=${given%/}/mg-given
+  mkdir "$given"
+  program from 'echo $$ >"$1/cgroup.procs" && shift && exec "$@"'
+  for change in "chown alice $given" "chown alice $given/cgroup.procs" "chmod o+w $given/cgroup.procs"; do
+    $change
+    if [[ -d /run/systemd/system ]]; then
+      try 0 from "$given" run_as alice --gpu-mem 1Gi -- cat /proc/self/cgroup
+      assert_contains "its cgroup" "$stdout" "mpsgate.slice/mpsgate-run-"
+    else
+      try 125 from "$given" run_as alice --gpu-mem 1Gi -- true
+      assert_contains "$change" "$stderr" "mg-given" "is not root's alone, so the process could leave" "from a cgroup that is" E_CGROUP
+    fi
+    chown root "$given" "$given/cgroup.procs"
+    chmod o-w "$given/cgroup.procs"
+  done
+  try 0 from "$given" run_as alice --gpu-mem 1Gi -- true
+  wait_for 10 "it is empty" rmdir "$given"
 }
 
 @test "what cannot be started says why: no command, none that can be executed, no memory, no daemon" {
