@@ -45,7 +45,19 @@ teardown() {
   wait_for 10 "no cgroup is left" no_cgroups
 }
 
-no_cgroups() { [[ -z $(find /sys/fs/cgroup -type d -name 'mpsgate-run-*') ]]; }
+# cgroups: of this sandbox; the kernel shows processes of another pid namespace as 0. members: the
+# pids in them.
+cgroups() {
+  local directory
+  while read -r directory; do
+    grep -qx 0 "$directory/cgroup.procs" 2>/dev/null || echo "$directory"
+  done < <(find /sys/fs/cgroup -type d -name 'mpsgate-run-*')
+}
+members() {
+  local directory
+  while read -r directory; do find "$directory" -name cgroup.procs -exec cat {} + 2>/dev/null; done < <(cgroups) | sort -u
+}
+no_cgroups() { [[ -z $(cgroups) ]]; }
 # running NAME [mpsgate run OPTION...] -- CMD...: in the background; its pid is $stranger.
 running() {
   local name=$1

@@ -26,8 +26,9 @@ use mpsgate_model::{Code, Grant, Instance, Refusal};
 use crate::node_root;
 use crate::process::ProcessId;
 
-/// How the names of all of them begin.
+/// How the names of all of them begin, and the digits behind it.
 const NAME: &str = "mpsgate-run-";
+const DIGITS: usize = 16;
 /// Cgroups that a search looks at; see [`cgroup_limits`](crate::cgroup_limits).
 const MOST: usize = 32_768;
 /// A cgroup without processes that is younger may be one that is just being made.
@@ -44,7 +45,7 @@ pub(crate) fn confine(
     grant: &Grant,
     process: ProcessId,
 ) -> Result<CgroupId, Refusal> {
-    let name = name_of(grant);
+    let name = name_of(&grant.key.instance);
     let made = if Path::new(SYSTEMD).exists() {
         scope::make(cgroups, &name, grant, process.pid)
     } else if cgroup::is_unified()
@@ -67,43 +68,40 @@ pub(crate) fn confine(
 
 /// Takes away what is left of an ended grant; systemd does that itself.
 pub(crate) fn remove(cgroup: &CgroupId) {
-    if instance_of(Path::new(&cgroup.path)).is_some() && cgroup::is_same(cgroup).unwrap_or(false) {
+    if own_name(Path::new(&cgroup.path)).is_some() && cgroup::is_same(cgroup).unwrap_or(false) {
         remove_tree(Path::new(&cgroup.path));
     }
 }
 
-/// The instances of all grants and reservations.
-pub(crate) fn of(ledger: &Ledger) -> BTreeSet<Instance> {
+/// The names of all grants' and reservations' directories.
+pub(crate) fn of(ledger: &Ledger) -> BTreeSet<String> {
     let keys = ledger.entries().iter().map(|entry| &entry.grant.key);
-    keys.filter(|key| key.is_run()).map(|key| key.instance.clone()).collect()
+    keys.filter(|key| key.is_run()).map(|key| name_of(&key.instance)).collect()
 }
 
 /// Takes away what is left of grants that ended while mpsgated was away: of those `before`, and
 /// what an mpsgated has left that was killed at work. One with a process in it stays: the kernel
 /// says so.
-pub(crate) fn remove_strays(cgroups: &Path, before: &BTreeSet<Instance>, ledger: &Ledger) {
+pub(crate) fn remove_strays(cgroups: &Path, before: &BTreeSet<String>, ledger: &Ledger) {
     let granted = ledger.entries().iter().filter_map(cgroup_of);
     let granted: BTreeSet<u64> = granted.map(|cgroup| cgroup.inode).collect();
     let is_old = |path: &Path| {
         let made = path.metadata().and_then(|it| it.modified()).ok();
         made.and_then(|made| made.elapsed().ok()).is_some_and(|age| age >= SOON)
     };
-    remove_where(cgroups, &granted, &|path, instance| before.contains(instance) || is_old(path));
+    remove_where(cgroups, &granted, &|path, name| before.contains(name) || is_old(path));
 }
 
 /// Takes away what is left of a reservation that became no grant.
 pub(crate) fn remove_of(cgroups: &Path, instance: &Instance) {
-    remove_where(cgroups, &BTreeSet::new(), &|_, found| found == instance);
+    let name = name_of(instance);
+    remove_where(cgroups, &BTreeSet::new(), &|_, found| found == name);
 }
 
-fn remove_where(
-    cgroups: &Path,
-    granted: &BTreeSet<u64>,
-    wanted: &dyn Fn(&Path, &Instance) -> bool,
-) {
+fn remove_where(cgroups: &Path, granted: &BTreeSet<u64>, wanted: &dyn Fn(&Path, &str) -> bool) {
     let found = crate::cgroup::paths(&hierarchy(cgroups), granted, MOST);
     for path in found.ok().flatten().unwrap_or_default() {
-        if instance_of(&path).is_some_and(|instance| wanted(&path, &instance)) {
+        if own_name(&path).is_some_and(|name| wanted(&path, name)) {
             remove_tree(&path);
         }
     }
@@ -121,14 +119,15 @@ fn cgroup_of(entry: &Entry) -> Option<&CgroupId> {
     }
 }
 
-fn name_of(grant: &Grant) -> String {
-    format!("{NAME}{}", grant.key.instance)
+fn name_of(instance: &Instance) -> String {
+    format!("{NAME}{}", instance.public())
 }
 
-/// Whose a directory is that [`directory`] makes.
-fn instance_of(path: &Path) -> Option<Instance> {
+/// The name of a directory that [`directory`] makes; `None` for any other.
+fn own_name(path: &Path) -> Option<&str> {
     let name = path.file_name()?.to_str()?;
-    Instance::parse(name.strip_prefix(NAME)?).ok()
+    let digits = name.strip_prefix(NAME)?;
+    (digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(name)
 }
 
 /// A process as root may have made cgroups below.
@@ -176,7 +175,7 @@ mod tests {
             fs::create_dir_all(path.join("below")).unwrap();
             path
         };
-        let (left, other) = (made(&name_of(&grant())), made("mpsgate-run-x"));
+        let (left, other) = (made(&name_of(&grant().key.instance)), made("mpsgate-run-x"));
         remove(&CgroupId::of(&other).unwrap());
         remove(&CgroupId { inode: 1, ..CgroupId::of(&left).unwrap() });
         let none = BTreeSet::new();
@@ -193,10 +192,10 @@ mod tests {
         let ways: [&dyn Fn(&Path); 3] = [
             &|left| remove(&CgroupId::of(left).unwrap()),
             &|_| remove_of(root.path(), &instance),
-            &|_| remove_strays(root.path(), &[instance.clone()].into(), &Ledger::default()),
+            &|_| remove_strays(root.path(), &[name_of(&instance)].into(), &Ledger::default()),
         ];
         for way in ways {
-            let left = made(&name_of(&grant()));
+            let left = made(&name_of(&grant().key.instance));
             way(&left);
             assert!(!left.exists() && other.exists());
         }

@@ -95,6 +95,13 @@ impl Instance {
             && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
         if fine { Ok(Self(text.to_owned())) } else { Err(IdError::Instance(text.to_owned())) }
     }
+
+    /// What everybody may read of it, as in the name of a cgroup: the first 16 digits. The whole is
+    /// the name of the grant's door, and whoever knows that can keep its clients waiting.
+    #[must_use]
+    pub fn public(&self) -> &str {
+        self.0.get(..16).unwrap_or_default()
+    }
 }
 
 /// What identifiers have in common: each is read from its text and gives it back.
