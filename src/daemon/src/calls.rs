@@ -1,6 +1,7 @@
 //! What callers want: reserve, activate, release and report are here.
 
 mod activate;
+mod asker;
 mod door;
 mod job;
 mod reserve;

@@ -39,7 +39,7 @@ pub(crate) async fn enforce(
         report(daemon, card, culprit, why);
         return Ok(false);
     };
-    if let Some(job) = slurm::id_of(&entry.grant.key) {
+    if let Some(job) = slurm::job::id(&entry.grant.key) {
         // Slurm takes no comment on a job that has ended.
         let text = format!("mpsgate ends it: {why}");
         if let Ok(told) = timeout(TELL, jobs::comment(daemon, job, &text)).await {

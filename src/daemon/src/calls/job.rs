@@ -15,14 +15,14 @@ use mpsgate_model::{
 use mpsgate_policy::slurm::{self as policy, Asked};
 
 use super::activate::activate;
+use super::asker;
 use super::reserve::{give_up, reserve};
-use super::run::{gone, is_whose, shares_our_namespaces};
 use super::{Answer, refused};
 use crate::cgroup::kill::{self, Meant};
 use crate::daemon::Daemon;
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
-use crate::slurm::{self, Job};
+use crate::slurm::job::{self, Job};
 use crate::{DaemonError, jobs, process};
 
 /// The grant of the caller's job. The first of its tasks brings it about.
@@ -31,16 +31,13 @@ pub(super) async fn job(
     line: &mut Line,
     caller: Caller,
 ) -> Result<Answer, DaemonError> {
-    let Some(process) = caller.pid.and_then(process::identify) else { return Ok(Err(gone())) };
-    if !is_whose(&caller, process.pid) {
-        return Ok(Err(gone()));
-    }
-    if let Err(refusal) = shares_our_namespaces(process.pid) {
-        return Ok(Err(refusal));
-    }
-    let Some(uid) = process::uid(process.pid) else { return Ok(Err(gone())) };
+    let process = match asker::of(&caller) {
+        Ok(process) => process,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let Some(uid) = process::uid(process.pid) else { return Ok(Err(asker::gone())) };
     let cgroups = daemon.paths.cgroups.clone();
-    let find = move |_: &_| slurm::job_of(&cgroups, process.pid);
+    let find = move |_: &_| job::of(&cgroups, process.pid);
     let Some(job) = daemon.blocking("looks for a job", find).await? else {
         return Ok(Err(Refusal::new(
             Code::Unconfirmed,
@@ -50,8 +47,8 @@ pub(super) async fn job(
         )));
     };
     // The caller may have gone while its pid was looked at, and somebody else have it.
-    if !line.is_open() || process::identify(process.pid) != Some(process) {
-        return Ok(Err(gone()));
+    if !asker::waits(line, &caller, process) {
+        return Ok(Err(asker::gone()));
     }
     let _turn = line.wait("another job's task is being answered", daemon.slurm.turn.lock()).await;
     if let Some(grant) = granted(daemon, &job) {
@@ -81,9 +78,9 @@ pub(super) async fn job(
         Ok(reply) => reply,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    let Some(init) = slurm::oldest(&job.cgroup) else {
+    let Some(init) = job::oldest(&job.cgroup) else {
         give_up(daemon, &key);
-        return Ok(Err(gone()));
+        return Ok(Err(asker::gone()));
     };
     let call = Activate { key: key.clone(), pid: init.pid, cgroup: Some(job.cgroup), grant: None };
     // Whom a descriptor of the user's refers to does not matter: the job's cgroup does.
@@ -116,7 +113,7 @@ fn name(job: u32) -> Result<GrantKey, Refusal> {
     let bytes = mpsgate_host::random::bytes().map_err(|error| failed(error.to_string()))?;
     Ok(GrantKey {
         runtime_root: GrantKey::jobs(),
-        container_id: ContainerId::parse(&slurm::name_of(job))
+        container_id: ContainerId::parse(&job::name(job))
             .map_err(|error| failed(error.to_string()))?,
         instance: Instance::from_bytes(bytes),
     })
@@ -174,7 +171,7 @@ pub(super) async fn end(
 ) -> Result<Answer, DaemonError> {
     let entry = {
         let node = daemon.node();
-        let name = slurm::name_of(job);
+        let name = job::name(job);
         let mut entries = node.ledger().entries().iter();
         let found = entries.find(|entry| {
             entry.grant.key.is_job() && entry.grant.key.container_id.as_str() == name

@@ -9,6 +9,7 @@ use mpsgate_host::crash_point;
 use mpsgate_model::{Code, Grant, GrantKey, Instance, Refusal, Request};
 
 use super::activate::activate;
+use super::asker;
 use super::reserve::{give_up, reserve};
 use super::{Answer, refused};
 use crate::daemon::Daemon;
@@ -99,13 +100,10 @@ async fn confine(
     caller: &Caller,
     grant: &Grant,
 ) -> Result<Result<Activate, Refusal>, DaemonError> {
-    let Some(process) = caller.pid.and_then(process::identify) else { return Ok(Err(gone())) };
-    if !is_whose(caller, process.pid) {
-        return Ok(Err(gone()));
-    }
-    if let Err(refusal) = shares_our_namespaces(process.pid) {
-        return Ok(Err(refusal));
-    }
+    let process = match asker::of(caller) {
+        Ok(process) => process,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
     let entries = daemon.node().entries();
     let owner = move |_: &_| owner::of(process.pid, &entries).map(|entry| entry.grant.key.clone());
     if let Some(other) = daemon.blocking("finds whose a process is", owner).await? {
@@ -125,10 +123,9 @@ async fn confine(
     };
     crash_point!("daemon.run.confined");
     // Its pid was its own until now, and so the one that was moved.
-    let is_same = process::identify(process.pid) == Some(process);
-    if !line.is_open() || !is_same || !is_whose(caller, process.pid) {
+    if !asker::waits(line, caller, process) {
         runs::remove(&cgroup);
-        return Ok(Err(gone()));
+        return Ok(Err(asker::gone()));
     }
     let key = grant.key.clone();
     Ok(Ok(Activate { key, pid: process.pid, cgroup: Some(cgroup), grant: None }))
@@ -144,31 +141,6 @@ fn remove_after(daemon: &Arc<Daemon>, call: &Activate) {
         runs::remove(&cgroup);
         Ok(())
     });
-}
-
-/// Whether a process is the user's who called. The pid is of the moment of the connection: a child
-/// that inherits it may call when another process, of whomever, has that pid.
-pub(super) fn is_whose(caller: &Caller, pid: u32) -> bool {
-    caller.user.is_none_or(|user| process::uid(pid) == Some(user))
-}
-
-pub(super) fn gone() -> Refusal {
-    let sentence = "the process that asks has ended, or is in another pid namespace";
-    Refusal::new(Code::Unconfirmed, sentence, "run it on the node itself, in no container")
-}
-
-/// A process of a container is not moved out of it.
-pub(super) fn shares_our_namespaces(pid: u32) -> Result<(), Refusal> {
-    let user = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user")).ok();
-    let own = user("self");
-    if process::counts_as_we_do(pid) && own.is_some() && user(&pid.to_string()) == own {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        Code::Unconfirmed,
-        "it asks from a pid or user namespace that is not the node's, as of a container",
-        "ask for GPU memory when the container is made (docs/compose.md), or run it on the node itself",
-    ))
 }
 
 #[cfg(test)]
