@@ -73,4 +73,4 @@ wait
 echo "=== minutes per target"
 sort "$work/times"
 [[ -z $ci ]] || echo "left out: test-engines: other versions of each engine; test-hosts: JupyterHub; test-vm: the other end-to-end files on crun and on cgroup v2, of
-  grants there what has no part of the runtime, plain processes, others and crun under systemd, the crash points there, the engines' own tests in the machine, the machine of sid"
+  grants there what has no part of the runtime, plain processes, JupyterHub, others and crun under systemd, the crash points there, the engines' own tests in the machine, the machine of sid"

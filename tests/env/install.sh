@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# install.sh [build|demo|test|engines|hosts|k8s|packages|chart|jupyterhub|lint|docs|release]...:
-# installs what these steps need and this machine lacks, from Debian's packages, rustup, crates.io
-# and PyPI. Runs again without harm. Without root it names what is missing and how to get it, and
-# exits 1.
+# install.sh [build|demo|test|engines|hosts|k8s|packages|chart|jupyterhub|jupyterhub-machine|lint|
+# docs|release]...: installs what these steps need and this machine lacks, from Debian's packages,
+# rustup, crates.io and PyPI. Runs again without harm. Without root it names what is missing and how
+# to get it, and exits 1.
 #
 # `install.sh zig` prints the folder that has what packaging/build-tools.txt pins, once `release`
 # has put it there; `install.sh chart-tools` the one of tests/chart/tools.txt, after `chart`;
-# `install.sh jupyterhub-tools` the one of tests/hosts/jupyterhub-tools.txt, after `jupyterhub`.
+# `install.sh jupyterhub-tools` the one of tests/hosts/jupyterhub-tools.txt, after `jupyterhub`;
+# `install.sh jupyterhub-machine-tools` the same for the Python of tests/vm's machine, after
+# `jupyterhub-machine`.
 #
 # No service is started or enabled by it: the tests start their own dockerd.
 # MPSGATE_NO_INSTALL=1: only look.
@@ -22,6 +24,7 @@ declare -A packages=(
   [packages]="dpkg-deb:dpkg rpmbuild:rpm strip:binutils jq:jq bats:bats lintian:lintian rpmlint:rpmlint mmdebstrap:mmdebstrap"
   [chart]="pip3:python3-pip jq:jq bats:bats"
   [jupyterhub]="pip3:python3-pip runc:runc pgrep:procps jq:jq busybox:busybox-static bats:bats dockerd:docker.io curl:curl"
+  [jupyterhub-machine]="pip3:python3-pip"
   [lint]="shellcheck:shellcheck python3:python3"
   [docs]="git:git"
   [release]="pip3:python3-pip readelf:binutils jq:jq git:git"
@@ -33,6 +36,9 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 zig=$cache/zig-$(sha256sum "$root/packaging/build-tools.txt" | cut -c1-12)
 chart_tools=$cache/chart-tools-$(sha256sum "$root/tests/chart/tools.txt" | cut -c1-12)
 jupyterhub_tools=$cache/jupyterhub-tools-$(sha256sum "$root/tests/hosts/jupyterhub-tools.txt" | cut -c1-12)
+# Of Debian trixie.
+machine_python=3.13
+jupyterhub_machine_tools=$cache/jupyterhub-machine-$machine_python-${jupyterhub_tools##*-}
 missing=0
 service_units=(docker.service docker.socket containerd.service podman.service podman.socket
   podman-restart.service podman-auto-update.service podman-auto-update.timer prometheus.service haproxy.service
@@ -140,11 +146,12 @@ want_cargo_deny() {
 }
 
 # From PyPI, by their hashes; another list of pins is another folder.
-want_pinned() { # FOLDER PINS WHAT SIZE
+want_pinned() { # FOLDER PINS WHAT SIZE [PIP OPTION...]
   local folder=$1 pins=$2 what=$3 size=$4 work
+  shift 4
   [[ -d $folder ]] && return
   if [[ ${MPSGATE_NO_INSTALL:-0} == 1 ]]; then
-    say "missing: $what; python3 -m pip install --require-hashes --no-deps --target $folder -r $pins"
+    say "missing: $what; python3 -m pip install --require-hashes --no-deps --target $folder -r $pins${*:+ $*}"
     missing=1
     return
   fi
@@ -154,7 +161,7 @@ want_pinned() { # FOLDER PINS WHAT SIZE
   # shellcheck disable=SC2064 # its path is known now
   trap "rm -rf $work" EXIT
   python3 -m pip install -q --disable-pip-version-check --root-user-action=ignore --require-hashes --no-deps --only-binary :all: \
-    --target "$work" -r "$root/$pins" >&2 || { rm -rf "$work"; say "$what cannot be had from PyPI"; missing=1; return; }
+    --target "$work" -r "$root/$pins" "$@" >&2 || { rm -rf "$work"; say "$what cannot be had from PyPI"; missing=1; return; }
   chmod 755 "$work"
   mv -T "$work" "$folder" 2>/dev/null || { rm -rf "$work"; [[ -d $folder ]]; }
 }
@@ -205,15 +212,25 @@ if [[ ${steps[*]} == jupyterhub-tools ]]; then
   echo "$jupyterhub_tools"
   exit
 fi
+if [[ ${steps[*]} == jupyterhub-machine-tools ]]; then
+  [[ -d $jupyterhub_machine_tools ]] || { say "no $jupyterhub_machine_tools: run tests/env/install.sh jupyterhub-machine" >&2; exit 1; }
+  echo "$jupyterhub_machine_tools"
+  exit
+fi
 for step in "${steps[@]}"; do
-  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|hosts|k8s|packages|chart|jupyterhub|lint|docs|release]..., or install.sh zig, chart-tools or jupyterhub-tools" >&2; exit 64; }
+  [[ -v packages[$step] ]] || { echo "usage: install.sh [build|demo|test|engines|hosts|k8s|packages|chart|jupyterhub|jupyterhub-machine|lint|docs|release]..., or install.sh zig, chart-tools, jupyterhub-tools or jupyterhub-machine-tools" >&2; exit 64; }
   # shellcheck disable=SC2086 # a list
   want_packages ${packages[$step]}
   case $step in
     build) want_musl ;;
     demo) want_docker ;;
     chart) want_pinned "$chart_tools" tests/chart/tools.txt "Helm and the schemas of Kubernetes" "80 MB" ;;
-    jupyterhub) want_pinned "$jupyterhub_tools" tests/hosts/jupyterhub-tools.txt "JupyterHub and DockerSpawner" "200 MB" ;;
+    jupyterhub) want_pinned "$jupyterhub_tools" tests/hosts/jupyterhub-tools.txt "JupyterHub and its spawners" "200 MB" ;;
+    jupyterhub-machine)
+      # What this machine's Python would compile is of no use to another one.
+      want_pinned "$jupyterhub_machine_tools" tests/hosts/jupyterhub-tools.txt "JupyterHub for Python $machine_python" "160 MB" \
+        --python-version "$machine_python" --no-compile
+      ;;
     lint) want_cargo_deny ;;
     docs) want_mdbook ;;
     release)

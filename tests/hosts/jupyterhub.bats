@@ -6,12 +6,10 @@
 # needs: dockerd curl
 
 load ../e2e/mpsgate
+load jupyterhub
 
 CARDS=1 # with 15 GiB to grant
-PAGE=$MG_REPO/docs/jupyterhub.md
-HUB=http://127.0.0.1:8000
-TOKEN=a-token-of-this-test
-PYTHON=/usr/bin/python3
+HUB_ENVIRONMENT=(DOCKER_HOST="unix://$DOCKER_SOCK")
 
 setup_file() {
   local why
@@ -20,6 +18,7 @@ setup_file() {
     return
   fi
   export TOOLS PYTHONPATH=$TOOLS
+  # shellcheck disable=SC2153 # of jupyterhub.bash
   if ! why=$("$PYTHON" -c 'import jupyterhub.app, dockerspawner, jupyter_server.serverapp' 2>&1); then
     echo "JupyterHub does not load in $PYTHON: ${why##*$'\n'}" >"$MG/skip"
     return
@@ -77,88 +76,25 @@ notebook_image() {
 }
 
 # lines LANGUAGE [HEADING]: the page's code of that language below that heading.
-lines() { sed -n "/^### ${2:-The settings}\$/,/^##/p" "$PAGE" | sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/{//!p}"; }
+lines() { sed -n "/^### ${2:-The settings}\$/,/^##/p" "$PAGE" | code "$1"; }
 
 # hub HEADING [SED SCRIPT]: a hub with the page's settings and those below HEADING, changed by a sed
 # script; and with what this machine has in place of an authenticator and a registry.
 hub() {
   { lines python; lines python "$1"; } | sed "${2:-}" >"$MG/hub/jupyterhub_config.py"
-  cat >>"$MG/hub/jupyterhub_config.py" <<END
-c.JupyterHub.bind_url = "$HUB"
-c.ConfigurableHTTPProxy.command = ["$PYTHON", "$TOOLS/bin/configurable-http-proxy"]
-c.JupyterHub.authenticator_class = "dummy"
-c.Authenticator.allow_all = True
-c.JupyterHub.load_groups = {"research": {"users": ["alice"]}, "course": {"users": ["alice", "bob"]}, "guests": {"users": ["carol", "dave"]}}
-c.JupyterHub.services = [{"name": "test", "api_token": "$TOKEN"}]
-c.JupyterHub.load_roles = [{"name": "test", "services": ["test"], "scopes": ["admin:users", "admin:servers", "access:servers"]}]
+  {
+    hub_settings "$TOOLS"
+    cat <<END
 c.DockerSpawner.image = "notebook"
 c.DockerSpawner.volumes = {"$TOOLS": {"bind": "/opt/jupyter", "mode": "ro"}, "$MG/client": {"bind": "/mnt", "mode": "ro"}}
 END
+  } >>"$MG/hub/jupyterhub_config.py"
   hub_start
 }
-hub_start() {
-  (cd "$MG/hub" && PATH=$TOOLS/bin:$PATH DOCKER_HOST=unix://$DOCKER_SOCK exec "$PYTHON" -m jupyterhub -f jupyterhub_config.py) >>"$MG/log/hub.log" 2>&1 3>&- &
-  echo $! >"$MG/hub.pid"
-  MG_POLL=0.5 wait_for 60 "the hub answers" ask "$HUB/hub/api/users"
-}
-hub_stop() {
-  local pid
-  [[ -f $MG/hub.pid ]] || return 0
-  pid=$(<"$MG/hub.pid")
-  rm "$MG/hub.pid"
-  kill "$pid" || true
-  wait_for 30 "the hub ends" gone "$pid"
-}
 
-ask() { curl -sS --fail-with-body -H "Authorization: token $TOKEN" "$@"; }
-
-# up USER...: their servers at the same time, until each answers through the hub's proxy.
-up() {
-  local user asked=()
-  for user; do
-    ask -X POST "$HUB/hub/api/users/$user/server" 3>&- &
-    asked+=($!)
-  done
-  wait "${asked[@]}" # and not for the hub
-  for user; do MG_POLL=0.2 wait_for 60 "the server of $user answers" answers "$user"; done
-}
-# Until it does, the hub answers in its place.
-answers() { ask "$HUB/user/$1/api/status" | jq -se ".[0].started"; }
-# down USER: the server is stopped, and its container gone.
-down() {
-  ask -X DELETE "$HUB/hub/api/users/$1/server"
-  wait_for 30 "the container of $1 is gone" no_container "$1"
-}
-no_container() { [[ -z $(id_of "$1") ]]; }
-
-# denied STATUS USER [OPTIONS]: the server is not started; the API's answer is $stdout.
-denied() {
-  try 22 curl -sS --fail-with-body -H "Authorization: token $TOKEN" -X POST ${3:+-d "$3"} "$HUB/hub/api/users/$2/server"
-  assert_equal "status of the answer" "$(jq .status <<<"$stdout")" "$1"
-  wait_for 10 "no container of $2" no_container "$2"
-}
-
+nothing_of() { [[ -z $(id_of "$1") ]]; }
 id_of() { docker ps -aq --no-trunc --filter "name=^/jupyter-$1\$"; }
 memory_of() { grant "$(id_of "$1")" .memory_mib; }
-# terminal USER COMMAND: in a terminal of the user's notebook server, as in the browser.
-terminal() { try "$PYTHON" "$BATS_TEST_DIRNAME/terminal.py" "$HUB/user/$1" "$TOKEN" "$2"; }
-
-# browse USER PATH [FIELD...]: the page as text, in a browser that has logged in; FIELDs are sent.
-browse() {
-  local jar=$MG/hub/$1.cookies page=$HUB/hub/$2 field fields=()
-  if [[ ! -f $jar ]]; then
-    curl -sS -o /dev/null -c "$jar" "$HUB/hub/login"
-    curl -sS -o /dev/null -b "$jar" -c "$jar" -d "username=$1" -d password=x -d "_xsrf=$(xsrf "$jar")" "$HUB/hub/login"
-  fi
-  for field in "${@:3}"; do fields+=(-F "$field"); done
-  ((!${#fields[@]})) || page+="?_xsrf=$(xsrf "$jar")"
-  curl -sS -L -b "$jar" -c "$jar" "${fields[@]}" "$page" |
-    "$PYTHON" -c 'import sys, bs4; page = bs4.BeautifulSoup(sys.stdin, "html.parser"); [part.extract() for part in page(["script", "style"])]; print(" ".join(page.get_text(" ").split()))'
-}
-xsrf() { awk '$6 == "_xsrf" { print $7 }' "$1" | tail -n 1; }
-
-# names TEXT: without what differs from run to run.
-names() { sed -E 's/[0-9a-f]{64}/ID/g; s/GPU-[0-9a-f-]{36}/UUID/g' <<<"$1"; }
 
 @test "three users of one card: 7 GiB, 2 GiB, and one who reads why there is none; a fourth has no GPU" {
   hub "By user"
@@ -175,13 +111,13 @@ names() { sed -E 's/[0-9a-f]{64}/ID/g; s/GPU-[0-9a-f-]{36}/UUID/g' <<<"$1"; }
 
   # The page has what she reads; container ids and the card's name differ from run to run.
   local shown read
-  shown=$(names "$(sed -n '/^## What a user sees/,/^## /p' "$PAGE" | sed -n '/^```text$/,/^```$/{//!p}')")
+  shown=$(names "$(sed -n '/^## What a user sees/,/^## /p' "$PAGE" | code text)")
   denied 409 carol
-  assert_equal "the API's answer" "$(names "$(jq -r .message <<<"$stdout")" | xargs -d '\n')" "$(xargs -d '\n' <<<"$shown")"
+  assert_equal "the API's answer" "$(names "$(jq -r .message <<<"$stdout")" | one_line)" "$(one_line <<<"$shown")"
   assert_contains "the progress" "$(ask "$HUB/hub/api/users/carol/server/progress")" "Spawn failed: No GPU memory: it asks for 7 GiB" "[E_NO_CAPACITY]"
-  for page in spawn-pending/carol spawn; do
-    read=$(names "$(browse carol "$page")")
-    assert_contains "the browser at $page" "$read" "$(xargs -d '\n' <<<"$shown")"
+  for path in spawn-pending/carol spawn; do
+    read=$(names "$(browse carol "$path")")
+    assert_contains "the browser at $path" "$read" "$(one_line <<<"$shown")"
   done
   assert_contains "the hub's log" "$(<"$MG/log/hub.log")" "mpsgate: refused container" "[E_NO_CAPACITY]" "hint: "
   refute_contains "the hub's log" "$(<"$MG/log/hub.log")" "Unhandled error starting"

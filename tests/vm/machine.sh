@@ -23,7 +23,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate
 # What the machine is made of. The rest of the list: what the tests run there.
 packages=(
   systemd systemd-sysv dbus udev kmod procps iproute2 linux-image-cloud-amd64
-  runc crun podman docker.io docker-cli containerd curl protobuf-compiler bats jq busybox-static perl bpftool
+  runc crun podman docker.io docker-cli containerd curl protobuf-compiler python3 bats jq busybox-static perl bpftool
 )
 
 unavailable() { echo "machine: $1" >&2; exit 77; }
