@@ -19,6 +19,9 @@ setup_file() {
 }
 
 teardown_file() {
+  # When a container has ended its conmon starts a podman, which writes to the store.
+  local end=$((SECONDS + 20))
+  while pgrep -f -- "$work/storage" >/dev/null && ((SECONDS < end)); do sleep 0.1; done
   [[ ! -d $work/storage ]] || umount -q "$work/storage/overlay" || true
 }
 
