@@ -144,30 +144,11 @@ fn remove_tree(directory: &Path) {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-    use mpsgate_model::{ContainerId, GrantKey, Guarantee, Mib, Priority};
-
     use super::*;
-
-    fn grant() -> Grant {
-        Grant {
-            key: GrantKey {
-                runtime_root: GrantKey::run_of(None),
-                container_id: ContainerId::parse("train").unwrap(),
-                instance: Instance::from_bytes([7; 16]),
-            },
-            cards: Vec::new(),
-            memory: Mib(7168),
-            uid: 1000,
-            compute: None,
-            priority: Priority::Normal,
-            client_dir: String::new(),
-            devices: Vec::new(),
-            guarantee: Guarantee::Mps,
-        }
-    }
 
     #[test]
     fn what_is_left_is_removed_and_nothing_elsewhere() {
+        let instance = Instance::from_bytes([7; 16]);
         let root = tempfile::tempdir().unwrap();
         let devices = root.path().join("devices/user");
         let made = |name: &str| {
@@ -175,7 +156,7 @@ mod tests {
             fs::create_dir_all(path.join("below")).unwrap();
             path
         };
-        let (left, other) = (made(&name_of(&grant().key.instance)), made("mpsgate-run-x"));
+        let (left, other) = (made(&name_of(&instance)), made("mpsgate-run-x"));
         remove(&CgroupId::of(&other).unwrap());
         remove(&CgroupId { inode: 1, ..CgroupId::of(&left).unwrap() });
         let none = BTreeSet::new();
@@ -188,14 +169,13 @@ mod tests {
         fs::File::open(&left).unwrap().set_modified(old).unwrap();
         remove_strays(root.path(), &none, &Ledger::default());
         assert!(!left.exists() && devices.exists() && other.exists());
-        let instance = grant().key.instance;
         let ways: [&dyn Fn(&Path); 3] = [
             &|left| remove(&CgroupId::of(left).unwrap()),
             &|_| remove_of(root.path(), &instance),
             &|_| remove_strays(root.path(), &[name_of(&instance)].into(), &Ledger::default()),
         ];
         for way in ways {
-            let left = made(&name_of(&grant().key.instance));
+            let left = made(&name_of(&instance));
             way(&left);
             assert!(!left.exists() && other.exists());
         }
