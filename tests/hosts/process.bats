@@ -63,8 +63,7 @@ setup_file() { users_node 8192 2; }
   try any opens /dev/nvidia0
   assert_contains "its own card" "$stdout" "No such device or address"
   try 0 opens /dev/null
-  try any mpsgate run --gpu-mem 1Gi --gpu 0 -- sh -c 'exec 2>&1; mknod /tmp/node c 195 1; : </tmp/node'
-  rm -f /tmp/node
+  try any mpsgate run --gpu-mem 1Gi --gpu 0 -- sh -c 'exec 2>&1; mknod "$0" c 195 1; : <"$0"' "$MG/node"
   assert_contains "a node of its own" "$stdout" "Operation not permitted"
   # Also while mpsgated is away.
   running alone --gpu-mem 1Gi --gpu 0 -- sh -c 'exec 2>"$0"; until test -e "$0.go"; do sleep 0.1; done; : </dev/nvidia1' "$MG/alone"
