@@ -5,6 +5,7 @@
 //!                          └► --write: the engine reads it ─► record for undo ─► files, each renamed into place
 //! ```
 
+mod engines;
 pub(crate) mod files;
 mod loaded;
 pub(crate) mod programs;
@@ -19,8 +20,11 @@ use mpsgate_configure::{
     docker, podman,
 };
 use mpsgate_edge::{ExitCode, print};
+use mpsgate_host::engine::Engine as Running;
+use mpsgate_host::process::ProcessId;
 
 use self::files::{DISK, WithoutUs};
+use self::programs::Program;
 use self::record::Record;
 use crate::CliError;
 use crate::args::{ConfigureArgs, Engine};
@@ -49,12 +53,6 @@ impl Engine {
             Self::Crio => crio::PATH,
         }
     }
-
-    /// The file that is ours to write where nobody names one: among the drop-ins that the engine
-    /// reads.
-    fn settings(self, flags: &crio::Flags) -> PathBuf {
-        if self == Self::Crio { crio::path(flags) } else { self.usual_path().into() }
-    }
 }
 
 pub(crate) fn run(args: &ConfigureArgs) -> Result<ExitCode, CliError> {
@@ -66,28 +64,44 @@ pub(crate) fn run(args: &ConfigureArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Writes an engine's settings, and says how its daemon then stands to them.
-pub(crate) fn write(args: &ConfigureArgs) -> Result<Written, CliError> {
-    let call = Call::gather(args)?;
+pub(crate) fn write(args: ConfigureArgs) -> Result<Written, CliError> {
+    let call = Call::gather(&args)?;
     let changed = change(&call)?;
     let report = call.report()?;
     // A reload leaves the daemon as old as it was: what it has loaded is what was kept of it.
-    let stale = changed || loaded::stale(args.engine, &report).is_some();
-    Ok(Written { engine: args.engine, report, stale })
+    let stale = changed || loaded::stale(args.engine, call.process(), &report).is_some();
+    Ok(Written { args, report, stale })
 }
 
 /// Settings that were written.
 pub(crate) struct Written {
-    engine: Engine,
+    args: ConfigureArgs,
     report: Report,
     /// Whether the engine's daemon runs with others.
     pub(crate) stale: bool,
 }
 
 impl Written {
-    /// Keeps that the daemon has loaded them.
-    pub(crate) fn keep(&self) -> Result<(), SetUpError> {
-        loaded::keep(self.engine, &self.report)
+    /// Keeps that the engine's daemon, which may be another process by now, has loaded them.
+    pub(crate) fn keep(&self) -> Result<(), CliError> {
+        let config = self.args.config.as_deref().map(absolute).transpose()?;
+        match choose(&self.args, config.as_deref())?.0 {
+            Some(running) => Ok(loaded::keep(self.args.engine, running.process, &self.report)?),
+            None => Ok(()),
+        }
     }
+}
+
+/// The engine's process that a call is about, and why one may run that is not known.
+fn choose(
+    args: &ConfigureArgs,
+    config: Option<&Path>,
+) -> Result<(Option<Running>, Vec<String>), SetUpError> {
+    if let Some(pid) = args.engine_pid {
+        return Ok((Some(engines::of_pid(args.engine, pid)?), Vec::new()));
+    }
+    let found = engines::find(args.engine, Path::new("/"));
+    Ok((engines::one_of(found.engines, config)?, found.doubts))
 }
 
 /// What one call works with.
@@ -95,10 +109,15 @@ struct Call<'a> {
     args: &'a ConfigureArgs,
     path: PathBuf,
     options: Options,
+    /// The engine's process that reads these settings.
+    running: Option<Running>,
+    /// Why one may run that is not known.
+    doubts: Vec<String>,
     /// What the CRI-O that reads these settings was started with.
     flags: crio::Flags,
-    /// The engine's own program, where it is installed and its settings are those of this machine.
-    program: Option<PathBuf>,
+    /// The program that is asked: the one that runs, or the one that is installed, where these
+    /// settings are this machine's.
+    program: Option<Program>,
 }
 
 impl<'a> Call<'a> {
@@ -106,24 +125,31 @@ impl<'a> Call<'a> {
         if args.hooks_only && args.engine != Engine::Podman {
             return Err(SetUpError::HooksOnly { engine: args.engine.name() }.into());
         }
-        let mut flags = match args.engine {
-            Engine::Crio => programs::crio_flags(),
-            _ => crio::Flags::default(),
+        let config = args.config.as_deref().map(absolute).transpose()?;
+        let (running, doubts) = choose(args, config.as_deref())?;
+        let path = match (config, &running) {
+            (Some(path), _) => path,
+            (None, Some(running)) => {
+                engines::check_named(running, Path::new("/"))?;
+                engines::settings(running)
+            }
+            (None, None) => args.engine.usual_path().into(),
         };
-        let path = match &args.config {
-            Some(path) => absolute(path)?,
-            None => absolute(&args.engine.settings(&flags))?,
+        // Settings elsewhere are those of another CRI-O than the one that was named.
+        let reads = |running: &&Running| engines::settings(running).parent() == path.parent();
+        let flags = running.as_ref().filter(reads).map(engines::flags).unwrap_or_default();
+        let program = match &running {
+            // It is a template to containerd's settings, and none of containerd's.
+            _ if path.extension().is_some_and(|extension| extension == "tmpl") => None,
+            Some(running) => Some(Program::of(running)),
+            // k3s and RKE2 bring a containerd along, which another one says nothing about.
+            None if args.engine == Engine::Containerd && path.starts_with("/var/lib/rancher") => {
+                None
+            }
+            None => programs::find(args.engine.program()).map(Program::Installed),
         };
-        // Settings elsewhere are those of another CRI-O than the one that runs.
-        let read = flags.directory().or_else(|| Path::new(crio::PATH).parent());
-        if read != path.parent() {
-            flags = crio::Flags::default();
-        }
-        // k3s and RKE2 bring a containerd along, which another one says nothing about.
-        let bundled = args.engine == Engine::Containerd && path.starts_with("/var/lib/rancher");
-        let program = if bundled { None } else { programs::find(args.engine.program()) };
         let engine =
-            program.as_deref().and_then(programs::version).and_then(|text| Version::find(&text));
+            program.as_ref().and_then(programs::version).and_then(|text| Version::find(&text));
         let mut options = Options {
             name: args.name.clone(),
             shim: absolute(&args.program)?.to_string_lossy().into_owned(),
@@ -143,7 +169,11 @@ impl<'a> Call<'a> {
                 Engine::Podman | Engine::Crio => None,
             };
         }
-        Ok(Self { args, path, options, flags, program })
+        Ok(Self { args, path, options, running, doubts, flags, program })
+    }
+
+    fn process(&self) -> Option<ProcessId> {
+        self.running.as_ref().map(|running| running.process)
     }
 
     fn plan(&self) -> Result<Plan, ConfigureError> {
@@ -151,7 +181,8 @@ impl<'a> Call<'a> {
         match self.args.engine {
             Engine::Containerd => containerd::plan(&DISK, path, options),
             Engine::Docker => {
-                docker::plan(&DISK, path, options, &programs::command_line("dockerd"))
+                let line = self.running.as_ref().map(|running| running.command_line.as_slice());
+                docker::plan(&DISK, path, options, line.unwrap_or_default())
             }
             Engine::Podman => {
                 podman::plan(&DISK, path, options, self.args.hooks_only.then_some(HOOK))
@@ -161,13 +192,13 @@ impl<'a> Call<'a> {
     }
 
     fn report(&self) -> Result<Report, CliError> {
-        let program = self.program.as_deref();
+        let program = self.program.as_ref();
         report(self.args.engine, &DISK, &self.path, &self.options, &self.flags, program)
     }
 
     /// Whether the engine, which read what is to be written, would lead containers to mpsgate by
     /// it.
-    fn evaluate(&self, program: &Path, reading: &str) -> Result<(), CliError> {
+    fn evaluate(&self, program: &Program, reading: &str) -> Result<(), CliError> {
         let name = &self.options.name;
         let report = match self.args.engine {
             Engine::Crio => {
@@ -184,7 +215,7 @@ impl<'a> Call<'a> {
             _ => name,
         };
         let said = format!("read by it, {wrong} would not lead to mpsgate");
-        Err(SetUpError::Rejected { program: program.display().to_string(), said }.into())
+        Err(SetUpError::Rejected { program: program.path().display().to_string(), said }.into())
     }
 }
 
@@ -195,7 +226,7 @@ fn report(
     path: &Path,
     options: &Options,
     flags: &crio::Flags,
-    program: Option<&Path>,
+    program: Option<&Program>,
 ) -> Result<Report, CliError> {
     Ok(match engine {
         Engine::Containerd => match program.filter(|_| path.exists()) {
@@ -239,7 +270,7 @@ fn change(call: &Call<'_>) -> Result<bool, CliError> {
             0 => format!("Nothing to change: {engine} is set up.\n"),
             _ => "\nNothing was written. To write it: the same with --write\n".to_owned(),
         });
-        text.push_str(&notes(&plan));
+        text.push_str(&notes(call, &plan));
         print::answer(&text)?;
         return Ok(false);
     }
@@ -278,13 +309,13 @@ fn change(call: &Call<'_>) -> Result<bool, CliError> {
         "What was there is kept; to have it back: mpsgate configure {engine} --undo\n"
     ));
     text.push_str(&format!("For {engine} to use it: {}\n", plan.restart));
-    text.push_str(&notes(&plan));
+    text.push_str(&notes(call, &plan));
     print::answer(&text)?;
     Ok(true)
 }
 
-fn notes(plan: &Plan) -> String {
-    plan.notes.iter().map(|note| format!("note: {note}\n")).collect()
+fn notes(call: &Call<'_>, plan: &Plan) -> String {
+    call.doubts.iter().chain(&plan.notes).map(|note| format!("note: {note}\n")).collect()
 }
 
 /// Puts back what `--write` found, and says so; whether there was something.
@@ -339,12 +370,13 @@ fn check(call: &Call<'_>) -> Result<ExitCode, CliError> {
         text.push_str(&format!("FAIL   {error}: no container starts\n"));
     }
     if matches!(call.args.engine, Engine::Containerd | Engine::Crio)
-        && let Some(stale) = loaded::stale(call.args.engine, &report)
+        && let Some(stale) = loaded::stale(call.args.engine, call.process(), &report)
     {
         covered = false;
         let name = call.args.engine.name();
         text.push_str(&format!("FAIL   {name} (pid {}) was started before {} was last changed: systemctl restart {name}\n", stale.pid, stale.path.display()));
     }
+    text.extend(call.doubts.iter().map(|doubt| format!("note   {doubt}\n")));
     if !report.is_covered() {
         text.push_str(&what_would_change(call));
     }

@@ -106,7 +106,7 @@ fn forget_runtime() -> Result<(), CliError> {
 /// Whether the engine was started anew.
 fn configure(engine: Engine, args: &NodeInstallArgs) -> Result<bool, CliError> {
     let written =
-        crate::configure::write(&ConfigureArgs::write(engine, args.engine_config.clone()))?;
+        crate::configure::write(ConfigureArgs::write(engine, args.engine_config.clone()))?;
     let how = match engine {
         Engine::Docker => ["reload", "docker"],
         Engine::Podman => return Ok(false),

@@ -13,12 +13,13 @@ mod template;
 mod trial;
 mod view;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use self::handler::Handler;
 pub use self::report::{check, check_dump, serves_cri};
 pub use self::trial::trial;
 use self::view::View;
+use crate::command_line::file;
 use crate::overlay::Overlay;
 use crate::text::{check_name, read};
 use crate::{Before, Change, ConfigureError, Options, Plan, Source, Version};
@@ -38,6 +39,12 @@ const MERGES_FROM: Version = Version(2, 1);
 const FORMAT_THREE_FROM: Version = Version(2, 0);
 /// The type whose program is an OCI runtime.
 const RUNC_TYPE: &str = "io.containerd.runc.v2";
+
+/// The settings file that containerd's command line names.
+#[must_use]
+pub fn settings(command_line: &[String]) -> Option<PathBuf> {
+    file(command_line, &["config", "c"])
+}
 
 /// What to change.
 ///

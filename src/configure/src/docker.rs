@@ -1,9 +1,10 @@
 //! Docker: `daemon.json`, edited in place. JSON has no comments, and dockerd reads no drop-ins.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::command_line::file;
 use crate::json::{Object, Style, quote};
 use crate::text::{Frame, check_name, read};
 use crate::{Before, Change, ConfigureError, Options, Plan, Report, Source, Way, base};
@@ -12,16 +13,6 @@ use crate::{Before, Change, ConfigureError, Options, Plan, Report, Source, Way, 
 pub const PATH: &str = "/etc/docker/daemon.json";
 /// From which version `dockerd --validate` exists.
 pub const VALIDATES_FROM: crate::Version = crate::Version(23, 0);
-/// The end of the settings' path of the containerd that dockerd starts for itself, below dockerd's
-/// own `--exec-root` (seen with Docker 20.10 to 28).
-const OWN_CONTAINERD: &str = "/containerd/containerd.toml";
-
-/// Whether a containerd that was started with these words is dockerd's own. Its CRI is off: the
-/// node's containerd is another one.
-#[must_use]
-pub fn is_own_containerd(command_line: &[String]) -> bool {
-    command_line.iter().any(|word| word.ends_with(OWN_CONTAINERD))
-}
 /// Both settings are among those that dockerd takes at SIGHUP, by its documentation: no container
 /// ends.
 const RELOAD: &str = "systemctl reload docker";
@@ -32,6 +23,12 @@ const BEYOND: [&str; 3] = [
     "BuildKit runs runc from $PATH, whatever the default is: docker build bypasses mpsgate and gets no grant",
     "containers made before keep the runtime that they were made with: docker inspect -f '{{.HostConfig.Runtime}}' NAME",
 ];
+
+/// The settings file that dockerd's command line names.
+#[must_use]
+pub fn settings(command_line: &[String]) -> Option<PathBuf> {
+    file(command_line, &["config-file"])
+}
 
 /// What to change. `command_line` is that of the running dockerd, if any: a setting that stands
 /// there and in the file keeps it from starting.
@@ -366,24 +363,5 @@ fn kind(value: &Value) -> &'static str {
         Value::String(_) => "a text",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_containerd_of_dockerd_is_not_the_nodes() {
-        let of = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        for line in [
-            "containerd --config /var/run/docker/containerd/containerd.toml",
-            "containerd --config=/data/exec/containerd/containerd.toml --log-level warn",
-        ] {
-            assert!(is_own_containerd(&of(line)), "{line}");
-        }
-        for line in ["/usr/bin/containerd", "containerd -c /etc/containerd/config.toml", ""] {
-            assert!(!is_own_containerd(&of(line)), "{line}");
-        }
     }
 }

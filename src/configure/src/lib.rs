@@ -11,6 +11,7 @@
 //! is verified before it is returned: what would be written parses, and leads the handlers where it
 //! should.
 
+mod command_line;
 pub mod containerd;
 pub mod crio;
 pub mod disk;

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use mpsgate_config::paths;
 use mpsgate_configure::Options;
+use mpsgate_host::engine::{Engine, Kind, running};
 use mpsgate_model::printable;
 
 use crate::around::handlers::Handlers;
 use crate::daemon::Daemon;
-use crate::engine::{self, Engine, Reading};
+use crate::engine::{self, Reading};
 use crate::{DaemonError, node_root};
 
 /// Between two looks at the engine's files.
@@ -77,7 +78,14 @@ enum Look {
 }
 
 fn look(options: &Options, before: Option<&[u64]>) -> Look {
-    let engines = engine::running();
+    let found = running(Path::new("/")).unwrap_or_default();
+    // A kubelet uses no Docker.
+    let engines: Vec<Engine> =
+        found.engines.into_iter().filter(|engine| engine.kind != Kind::Dockerd).collect();
+    if let ([], [doubted, ..]) = (engines.as_slice(), found.doubted.as_slice()) {
+        let handlers = Box::new(Handlers::unknown(doubted.to_string()));
+        return Look::New { marks: None, handlers };
+    }
     let mark = |engine: &Engine| engine::fingerprint(engine, options);
     let marks: Option<Vec<u64>> = engines.iter().map(mark).collect();
     if marks.as_deref().is_some_and(|marks| !marks.is_empty() && Some(marks) == before) {

@@ -7,6 +7,8 @@
 pub mod cgroup;
 pub mod clock;
 pub mod crash;
+pub mod engine;
+pub mod exchange;
 pub mod fd_store;
 pub mod file;
 pub mod format;

@@ -149,19 +149,24 @@ pub fn all() -> Vec<u32> {
 /// The effective uid of a process.
 #[must_use]
 pub fn uid(pid: u32) -> Option<u32> {
-    uids(pid)?.split_ascii_whitespace().nth(1)?.parse().ok()
+    uids(pid).map(|[_, effective, ..]| effective)
 }
 
 /// The real uid of a process: its user's, whatever it executes.
 #[must_use]
 pub fn real_uid(pid: u32) -> Option<u32> {
-    uids(pid)?.split_ascii_whitespace().next()?.parse().ok()
+    uids(pid).map(|[real, ..]| real)
+}
+
+fn uids(pid: u32) -> Option<[u32; 4]> {
+    parse_uids(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
 /// Of proc_pid_status(5): real, effective, saved and of the file system.
-fn uids(pid: u32) -> Option<String> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Uid:")).map(str::to_owned)
+pub(crate) fn parse_uids(status: &str) -> Option<[u32; 4]> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut numbers = line.split_ascii_whitespace().map_while(|word| word.parse().ok());
+    Some([numbers.next()?, numbers.next()?, numbers.next()?, numbers.next()?])
 }
 
 /// Whether a process is in our own pid namespace, so that its pids are ours.

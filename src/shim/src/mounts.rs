@@ -3,18 +3,17 @@
 //! A container without a bind pays nothing, one with binds a handful of system calls for each of
 //! them.
 
-mod exchange;
 pub(crate) mod info;
 
 use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
 
 use mpsgate_config::paths;
+use mpsgate_host::exchange::Exchange;
 use mpsgate_oci::spec::{Mount, MountEntry, Namespace, ReadOnly, View};
 use mpsgate_policy::{MountFact, MountKind, ROOT, Reach};
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, statfs};
 
-use self::exchange::Exchange;
 use self::info::{Line, WRITABLE_CONTROLLERS};
 use crate::facts::{Inode, inode};
 

@@ -33,9 +33,12 @@ pub(crate) struct ConfigureArgs {
     /// Say which handlers bypass mpsgate; exit status 1 if one does
     #[arg(long, conflicts_with_all = ["write", "undo", "keep_default", "hooks_only"])]
     pub(crate) check: bool,
-    /// The settings file of the engine, if it is not at its usual place
+    /// The settings file of the engine; default: what the running one reads, else its usual one
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// The process of the engine, if several run; its settings are those that it reads
+    #[arg(long, value_name = "PID", conflicts_with = "undo")]
+    pub(crate) engine_pid: Option<u32>,
     /// The name of mpsgate's handler in the engine
     #[arg(long, default_value = NAME)]
     pub(crate) name: String,
@@ -68,6 +71,7 @@ impl ConfigureArgs {
             undo: false,
             check: false,
             config,
+            engine_pid: None,
             name: NAME.to_owned(),
             keep_default: false,
             all_handlers: false,

@@ -15,7 +15,6 @@ use mpsgate_host::process::{ProcessId, age};
 use serde::{Deserialize, Serialize};
 
 use super::files::replace_bytes;
-use super::programs::process_of;
 use crate::args::Engine;
 use crate::error::SetUpError;
 
@@ -55,19 +54,18 @@ fn kept(engine: Engine) -> PathBuf {
     Path::new(paths::ENGINES_DIR).join(engine.name()).with_extension("json")
 }
 
-/// The engine's daemon, where it has not loaded what its settings say now. An engine that does not
-/// run will load them, and one without a daemon has loaded them.
-pub(super) fn stale(engine: Engine, report: &Report) -> Option<Stale> {
-    let process = process_of(engine.program())?;
+/// The engine's daemon `process`, where it has not loaded what its settings say now. An engine that
+/// does not run will load them, and one without a daemon has loaded them.
+pub(super) fn stale(engine: Engine, process: Option<ProcessId>, report: &Report) -> Option<Stale> {
+    let process = process?;
     let path = changed_since(process, &report.files)?;
     let kept = fs::read(kept(engine)).ok();
     let known = kept.and_then(|bytes| serde_json::from_slice::<Loaded>(&bytes).ok());
     (known != Some(Loaded::of(process, report))).then_some(Stale { pid: process.pid, path })
 }
 
-/// Keeps that the engine's daemon has loaded what its settings say now.
-pub(super) fn keep(engine: Engine, report: &Report) -> Result<(), SetUpError> {
-    let Some(process) = process_of(engine.program()) else { return Ok(()) };
+/// Keeps that the engine's daemon `process` has loaded what its settings say now.
+pub(super) fn keep(engine: Engine, process: ProcessId, report: &Report) -> Result<(), SetUpError> {
     let loaded = Loaded::of(process, report);
     let bytes = serde_json::to_vec(&loaded).unwrap_or_default();
     if fs::read(kept(engine)).is_ok_and(|found| found == bytes) {

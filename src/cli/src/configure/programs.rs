@@ -1,14 +1,15 @@
-//! Engines' programs: their versions, what they make of settings, and since when they run.
+//! Engines' programs: their versions, and what they make of settings.
 
 use std::fs;
 use std::io::{self, Read, Seek};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mpsgate_config::paths;
 use mpsgate_configure::{Change, Version, containerd, crio, docker};
-use mpsgate_host::process::{ProcessId, identify};
+use mpsgate_host::engine;
 
 use crate::args::Engine;
 use crate::error::SetUpError;
@@ -17,6 +18,44 @@ use crate::error::SetUpError;
 const LIMIT: Duration = Duration::from_secs(10);
 /// The largest settings that were seen have 40 KiB.
 const LIMIT_MIB: u64 = 16;
+
+/// A program that can be asked.
+#[derive(Debug, Clone)]
+pub(super) enum Program {
+    /// One that is installed.
+    Installed(PathBuf),
+    /// The one that an engine runs.
+    Running(engine::Kind, engine::Program),
+}
+
+impl Program {
+    pub(super) fn of(engine: &engine::Engine) -> Self {
+        Self::Running(engine.kind, engine.program.clone())
+    }
+
+    /// Where it is, for people.
+    pub(super) fn path(&self) -> &Path {
+        match self {
+            Self::Installed(path) => path,
+            Self::Running(_, program) => program.path(),
+        }
+    }
+
+    fn command(&self) -> Command {
+        match self {
+            Self::Installed(path) => Command::new(path),
+            Self::Running(kind, program) => {
+                let mut command = Command::new(program.start_path());
+                command.arg0(kind.program());
+                command
+            }
+        }
+    }
+
+    fn shown(&self, arguments: &[&str]) -> String {
+        format!("{} {}", self.path().display(), arguments.join(" "))
+    }
+}
 
 /// Where a program is, by the directories that count for runtimes too.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
@@ -33,16 +72,16 @@ pub(super) fn find_below(root: &Path, name: &str) -> Option<PathBuf> {
 
 /// What a program prints, be its end good or bad.
 pub(crate) fn output(program: &Path, arguments: &[&str]) -> io::Result<String> {
-    attempt(program, arguments).map(|said| said.stdout)
+    attempt(Command::new(program), arguments).map(|said| said.stdout)
 }
 
 /// What it says of its version; `None` where it does not say.
-pub(super) fn version(program: &Path) -> Option<String> {
+pub(super) fn version(program: &Program) -> Option<String> {
     run(program, &["--version"]).ok().filter(|said| said.good).map(|said| said.stdout)
 }
 
 /// An engine's own reading of its settings: what it prints when it is asked so.
-pub(super) fn own_reading(program: &Path, arguments: &[&str]) -> Result<String, SetUpError> {
+pub(super) fn own_reading(program: &Program, arguments: &[&str]) -> Result<String, SetUpError> {
     let said = run(program, arguments)?;
     if said.good { Ok(said.stdout) } else { Err(said.rejected(program, arguments)) }
 }
@@ -51,7 +90,7 @@ pub(super) fn own_reading(program: &Path, arguments: &[&str]) -> Result<String, 
 /// that.
 pub(super) fn validate(
     engine: Engine,
-    program: &Path,
+    program: &Program,
     version: Option<Version>,
     main: &Path,
     flags: &crio::Flags,
@@ -86,7 +125,7 @@ pub(super) fn validate(
         ),
     };
     for (path, text) in files.map_err(|error| SetUpError::Rejected {
-        program: program.display().to_string(),
+        program: program.path().display().to_string(),
         said: error.to_string(),
     })? {
         super::files::replace_private(&path, &text)?;
@@ -96,44 +135,6 @@ pub(super) fn validate(
     Ok((engine != Engine::Docker).then_some(said))
 }
 
-/// The command line of the first process of this name.
-pub(super) fn command_line(name: &str) -> Vec<String> {
-    words_of(name, "cmdline")
-}
-
-/// What the CRI-O that runs was started with.
-pub(super) fn crio_flags() -> crio::Flags {
-    crio::Flags::of(&words_of("crio", "cmdline"), &words_of("crio", "environ"))
-}
-
-/// A file of a process that holds words, each ended by a NUL.
-fn words_of(name: &str, file: &str) -> Vec<String> {
-    let Some(pid) = pid_of(Path::new("/"), name) else { return Vec::new() };
-    words(&Path::new("/proc").join(pid.to_string()).join(file))
-}
-
-fn words(file: &Path) -> Vec<String> {
-    let bytes = fs::read(file).unwrap_or_default();
-    let words = bytes.strip_suffix(b"\0").unwrap_or(&bytes).split(|byte| *byte == 0);
-    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
-}
-
-/// The first running process of this name.
-pub(super) fn process_of(name: &str) -> Option<ProcessId> {
-    identify(pid_of(Path::new("/"), name)?)
-}
-
-/// The first process of this name on the node whose root is `root`. dockerd's own containerd is not
-/// looked at.
-pub(super) fn pid_of(root: &Path, name: &str) -> Option<u32> {
-    fs::read_dir(root.join("proc")).ok()?.flatten().find_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        let comm = fs::read_to_string(entry.path().join("comm")).ok()?;
-        let is_of_node = || !docker::is_own_containerd(&words(&entry.path().join("cmdline")));
-        (comm.trim_end() == name && is_of_node()).then_some(pid)
-    })
-}
-
 struct Said {
     good: bool,
     stdout: String,
@@ -141,31 +142,28 @@ struct Said {
 }
 
 impl Said {
-    fn rejected(self, program: &Path, arguments: &[&str]) -> SetUpError {
+    fn rejected(self, program: &Program, arguments: &[&str]) -> SetUpError {
         let text = if self.stderr.trim().is_empty() { self.stdout } else { self.stderr };
         let said = text.trim().lines().last().unwrap_or("nothing").to_owned();
-        SetUpError::Rejected {
-            program: format!("{} {}", program.display(), arguments.join(" ")),
-            said,
-        }
+        SetUpError::Rejected { program: program.shown(arguments), said }
     }
 }
 
-fn run(program: &Path, arguments: &[&str]) -> Result<Said, SetUpError> {
-    attempt(program, arguments).map_err(|source| SetUpError::Run {
-        program: format!("{} {}", program.display(), arguments.join(" ")),
-        source,
-    })
+fn run(program: &Program, arguments: &[&str]) -> Result<Said, SetUpError> {
+    let mut command = program.command();
+    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    attempt(command, arguments)
+        .map_err(|source| SetUpError::Run { program: program.shown(arguments), source })
 }
 
-fn attempt(program: &Path, arguments: &[&str]) -> io::Result<Said> {
-    attempt_within(LIMIT, program, arguments)
+fn attempt(command: Command, arguments: &[&str]) -> io::Result<Said> {
+    attempt_within(LIMIT, command, arguments)
 }
 
-fn attempt_within(limit: Duration, program: &Path, arguments: &[&str]) -> io::Result<Said> {
+fn attempt_within(limit: Duration, mut command: Command, arguments: &[&str]) -> io::Result<Said> {
     // Files, not pipes: nobody has to read while it writes.
     let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
-    let mut child = Command::new(program)
+    let mut child = command
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(out.try_clone()?)
@@ -208,7 +206,7 @@ mod tests {
     use super::*;
 
     fn shell(limit: Duration, script: &str) -> io::Result<Said> {
-        attempt_within(limit, Path::new("/bin/sh"), &["-c", script])
+        attempt_within(limit, Command::new("/bin/sh"), &["-c", script])
     }
 
     #[test]

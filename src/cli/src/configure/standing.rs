@@ -6,17 +6,19 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_config::paths;
 use mpsgate_configure::disk::below;
-use mpsgate_configure::{ConfigureError, Options, Report, Source, Version, Way, crio};
+use mpsgate_configure::{ConfigureError, Options, Report, Source, Version, Way};
+use mpsgate_host::engine::Engine as Running;
 
 use super::files::DISK;
-use super::{loaded, programs, report};
+use super::programs::Program;
+use super::{engines, loaded, programs, report};
 use crate::CliError;
 use crate::args::{Engine, NAME};
 
 /// Where kubelet keeps its state: only it uses the CRI of containerd and CRI-O.
 const KUBELET: &str = "var/lib/kubelet";
 
-/// One installed engine.
+/// One engine that runs or is installed.
 #[derive(Debug)]
 pub(crate) struct Standing {
     /// First line of what it says of its version.
@@ -38,15 +40,38 @@ pub(crate) struct Said {
     pub(crate) stale: Option<u32>,
 }
 
-/// `None`: it is not installed on the node whose root is `root`. `runtime`: as `runtime.path` has
-/// it.
-pub(crate) fn of(engine: Engine, root: &Path, runtime: &Path) -> Option<Standing> {
-    let program = programs::find_below(root, engine.program())?;
+/// One for each process of it that runs on the node whose root is `root`, or for the program that
+/// is installed there. `runtime`: as `runtime.path` has it.
+pub(crate) fn of(engine: Engine, root: &Path, runtime: &Path) -> Vec<Standing> {
+    let running = engines::find(engine, root).engines;
+    if running.is_empty() {
+        let installed = programs::find_below(root, engine.program()).map(Program::Installed);
+        let standing = |program| standing(engine, root, runtime, &program, None);
+        return installed.map(standing).into_iter().collect();
+    }
+    let mut found = Vec::new();
+    for one in &running {
+        let mut standing = standing(engine, root, runtime, &Program::of(one), Some(one));
+        if running.len() > 1 {
+            let version = standing.version.get_or_insert_with(|| engine.program().to_owned());
+            version.push_str(&format!(" (pid {})", one.process.pid));
+        }
+        found.push(standing);
+    }
+    found
+}
+
+fn standing(
+    engine: Engine,
+    root: &Path,
+    runtime: &Path,
+    program: &Program,
+    running: Option<&Running>,
+) -> Standing {
     let cri = matches!(engine, Engine::Containerd | Engine::Crio);
-    let runs = programs::pid_of(root, engine.program()).is_some();
     // Of another root nothing is started.
-    let here = root == Path::new("/");
-    let version = if here { programs::version(&program) } else { None };
+    let asked = Some(program).filter(|_| root == Path::new("/"));
+    let version = asked.and_then(programs::version);
     let options = Options {
         name: NAME.to_owned(),
         shim: paths::RUNTIME.to_owned(),
@@ -57,28 +82,25 @@ pub(crate) fn of(engine: Engine, root: &Path, runtime: &Path) -> Option<Standing
         engine: version.as_deref().and_then(Version::find),
         before: None,
     };
-    let flags = if here && engine == Engine::Crio {
-        programs::crio_flags()
-    } else {
-        crio::Flags::default()
-    };
-    let path = engine.settings(&flags);
-    let asked = here.then_some(program.as_path());
-    let found = report(engine, &Below(root), &path, &options, &flags, asked);
+    let flags = running.map(engines::flags).unwrap_or_default();
+    let path = running.map_or_else(|| engine.usual_path().into(), engines::settings);
+    let trusted = running.map_or(Ok(()), |running| engines::check_named(running, root));
+    let found = trusted
+        .map_err(CliError::from)
+        .and_then(|()| report(engine, &Below(root), &path, &options, &flags, asked));
     let sentences = |report: &Report, way: Way| -> Vec<String> {
         report.findings.iter().filter(|f| f.way == way).map(|f| f.sentence.clone()).collect()
     };
-    Some(Standing {
+    let process = running.map(|running| running.process).filter(|_| cri && asked.is_some());
+    Standing {
         version: version.and_then(|text| text.lines().next().map(str::to_owned)),
-        in_use: runs && (!cri || root.join(KUBELET).is_dir()),
+        in_use: running.is_some() && (!cri || root.join(KUBELET).is_dir()),
         said: found.map(|report| Said {
             round: sentences(&report, Way::Bypass),
             through: sentences(&report, Way::Through),
-            stale: (cri && here)
-                .then(|| loaded::stale(engine, &report).map(|stale| stale.pid))
-                .flatten(),
+            stale: loaded::stale(engine, process, &report).map(|stale| stale.pid),
         }),
-    })
+    }
 }
 
 /// The files of a node whose root is another directory, under the names that they have there.

@@ -3,6 +3,8 @@
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
+use mpsgate_host::engine::Stranger;
+
 /// Why `configure` did not do it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -107,6 +109,41 @@ pub enum SetUpError {
         #[source]
         source: io::Error,
     },
+    /// The process that was named is no engine.
+    #[error("--engine-pid names no engine")]
+    NoEngine {
+        /// Why not.
+        #[source]
+        source: Stranger,
+    },
+    /// The process that was named is another engine.
+    #[error("pid {pid} is {found}, and {engine} was named")]
+    OtherEngine {
+        /// The process.
+        pid: u32,
+        /// What it is.
+        found: &'static str,
+        /// The engine that was named.
+        engine: &'static str,
+    },
+    /// The engine runs more than once.
+    #[error("{} processes are {program}: {}", found.len(), found.join("; "))]
+    Several {
+        /// The engine's program.
+        program: &'static str,
+        /// Each with its pid, its program and its command line.
+        found: Vec<String>,
+    },
+    /// The settings that a running engine reads are not root's alone.
+    #[error("{program} (pid {pid}) reads what another user than root can change: {why}")]
+    Distrusted {
+        /// The engine's program.
+        program: &'static str,
+        /// The process.
+        pid: u32,
+        /// What, and how.
+        why: String,
+    },
     /// Only Podman can do with hooks.
     #[error("--hooks-only is for podman; {engine} needs the runtime")]
     HooksOnly {
@@ -146,6 +183,12 @@ impl SetUpError {
             Self::NoRuntime { .. } => "name the one that is installed, crun for one, as path below [runtime] in /etc/mpsgate/config.toml".to_owned(),
             Self::Rejected { .. } => "does the engine start with its settings as they are? If it does: mpsgate configure ENGINE shows what would change".to_owned(),
             Self::Run { program, .. } => format!("run it by hand: {program}"),
+            Self::NoEngine { .. } => "which run as root on the node itself: ps -eo pid,user,args | grep -E 'containerd|crio|dockerd'".to_owned(),
+            Self::OtherEngine { .. } => "name the engine that the process is, or another pid".to_owned(),
+            Self::Several { .. } => "say which: --engine-pid PID, or its settings: --config FILE".to_owned(),
+            Self::Distrusted { .. } => {
+                "make it and the directories above it root's alone (chown root, chmod go-w); or say what is to be changed: --config FILE".to_owned()
+            }
             Self::HooksOnly { .. } => "leave --hooks-only out".to_owned(),
         })
     }

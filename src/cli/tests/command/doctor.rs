@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::{mpsgate, text};
 
+const NODE_MOUNTS: &str = "4026531841";
 const EMPTY_LEDGER: &str = r#"{"format":1,"generation":1,"entries":[],"promises":[]}"#;
 
 /// A root directory with everything that can be made without a kernel's help.
@@ -32,6 +33,33 @@ impl Root {
         symlink("ipc:[4026531839]", root.at("/proc/self/ns/ipc")).unwrap();
         root.program("/usr/sbin/runc", "#!/bin/sh\necho runc version 1.1.5\necho spec: 1.0.2\n");
         root
+    }
+
+    /// A process as `/proc` shows it, in the first process's PID and user namespaces. Its program is
+    /// this machine's shell, which is root's.
+    fn process(&self, pid: u32, name: &str, uid: u32, mounts: &str) {
+        for (pid, name, mounts) in [(1, "init", NODE_MOUNTS), (pid, name, mounts)] {
+            let at = |file: &str| self.at(&format!("/proc/{pid}/{file}"));
+            if at("ns").exists() {
+                continue;
+            }
+            std::fs::create_dir_all(at("ns")).unwrap();
+            for (kind, number) in [("mnt", mounts), ("pid", "1"), ("user", "1")] {
+                symlink(format!("{kind}:[{number}]"), at("ns").join(kind)).unwrap();
+            }
+            symlink(std::fs::canonicalize("/bin/sh").unwrap(), at("exe")).unwrap();
+            let fields = "1 ".repeat(17);
+            let files = [
+                ("comm", format!("{name}\n")),
+                ("stat", format!("{pid} ({name}) S 1 {fields}4711 0\n")),
+                ("status", format!("Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")),
+                ("cmdline", format!("{name}\0")),
+                ("environ", String::new()),
+            ];
+            for (file, text) in files {
+                std::fs::write(at(file), text).unwrap();
+            }
+        }
     }
 
     pub(crate) fn at(&self, path: &str) -> PathBuf {
@@ -229,13 +257,20 @@ fn an_engine_is_evaluated_by_its_own_settings() {
     root.write("/etc/docker/daemon.json", "{");
     root.assert("engine", "fail", "/etc/docker/daemon.json");
     root.write("/etc/docker/daemon.json", "{}");
-    root.write("/proc/88/comm", "dockerd\n");
+    // A process of that name in a container, of a user, and of root's on the node.
+    root.process(88, "dockerd", 0, "4026532000");
+    root.assert("engine", "warn", "bypasses mpsgate");
+    root.process(89, "dockerd", 1000, NODE_MOUNTS);
     root.assert("engine", "warn", "bypasses mpsgate");
     root.write(
         "/etc/mpsgate/config.toml",
         "[nvml]\nlibrary = \"/lib/libnvidia-ml.so.1\"\n[gpus]\nmanage = \"all\"\n",
     );
+    root.assert("engine", "warn", "bypasses mpsgate");
+    root.process(90, "dockerd", 0, NODE_MOUNTS);
     root.assert("engine", "fail", "bypasses mpsgate");
+    root.process(91, "dockerd", 0, NODE_MOUNTS);
+    root.assert("engine", "fail", "dockerd (pid 90); default runtime runc: runs runc");
 }
 
 #[test]

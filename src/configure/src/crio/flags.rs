@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::handler::{Handler, Origin};
+use crate::command_line::values;
 
 /// Names of one setting: flags, then the variable of the environment.
 const CONFIG: (&[&str], &str) = (&["config", "c"], "CONTAINER_CONFIG");
@@ -56,7 +57,8 @@ impl Flags {
     }
 
     /// Its main file, if that was said; empty for none.
-    pub(super) fn main(&self) -> Option<&str> {
+    #[must_use]
+    pub fn main(&self) -> Option<&str> {
         self.config.as_deref()
     }
 
@@ -93,23 +95,6 @@ impl Flags {
         let runtimes = self.runtimes.iter().flat_map(|text| ["--runtimes", text]);
         default.chain(runtimes).map(str::to_owned).collect()
     }
-}
-
-/// Every value of a flag: `--name VALUE`, `--name=VALUE`, and the same with one dash.
-fn values(line: &[String], names: &[&str]) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut words = line.iter().skip(1);
-    while let Some(word) = words.next() {
-        let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
-            continue;
-        };
-        match flag.split_once('=') {
-            Some((name, value)) if names.contains(&name) => found.push(value.to_owned()),
-            None if names.contains(&flag) => found.extend(words.next().cloned()),
-            _ => {}
-        }
-    }
-    found
 }
 
 #[cfg(test)]

@@ -1,39 +1,41 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+use std::os::unix::fs::chown;
+
+use mpsgate_host::engine::Program;
+use mpsgate_testing::need;
+
 use super::*;
+use crate::process::ProcessId;
 
-fn engine(name: &'static str, words: &[&str]) -> Engine {
+/// An engine with these words, of this test's own process and program.
+fn engine(kind: Kind, words: &[&str]) -> Result<Engine, String> {
+    mpsgate_testing::root()?;
+    let process = process::identify(std::process::id()).unwrap();
+    let program = Program::of(Path::new("/"), process.pid).map_err(|error| error.to_string())?;
     let command_line = words.iter().map(ToString::to_string).collect();
-    let me = process::identify(std::process::id()).unwrap();
-    Engine { name, pid: me.pid, start_time: me.start_time, command_line, environment: Vec::new() }
+    Ok(Engine { kind, process, command_line, environment: Vec::new(), program })
 }
 
-#[test]
-fn settings_are_where_the_command_line_says() {
-    for (words, expected) in [
-        (&["/usr/bin/containerd"][..], "/etc/containerd/config.toml"),
-        (&["containerd", "-c", "/a/b.toml", "--root", "/x"], "/a/b.toml"),
-        (&["containerd", "--config=/c.toml"], "/c.toml"),
-        (&["containerd", "--config"], "/etc/containerd/config.toml"),
-    ] {
-        assert_eq!(engine("containerd", words).settings(), Path::new(expected));
-    }
+fn since(start_time: u64, engine: &Engine) -> Engine {
+    Engine { process: ProcessId { start_time, ..engine.process }, ..engine.clone() }
 }
 
-/// A CRI-O with its drop-ins in this folder, of this test's own process.
-fn crio_of(directory: &Path) -> Engine {
-    engine("crio", &["crio", "--config=", "--config-dir", &directory.to_string_lossy()])
+/// A CRI-O with its drop-ins in this folder.
+fn crio_of(directory: &Path) -> Result<Engine, String> {
+    engine(Kind::Crio, &["crio", "--config=", "--config-dir", &directory.to_string_lossy()])
 }
 
 #[test]
 fn crio_is_asked_itself_and_what_it_does_not_say_its_files_do_not() {
     let dir = tempfile::tempdir().unwrap();
     let options = super::super::handlers::options(Path::new("runc"));
+    let one = need!(crio_of(dir.path()));
     // The program of this process is this test, which knows no `--config=`.
-    let reading = read(&crio_of(dir.path()), &options).unwrap();
+    let reading = read(&one, &options).unwrap();
     assert!(reading.own);
     assert!(reading.said.unwrap_err().starts_with("crio config: it failed"));
     std::os::unix::fs::symlink("gone", dir.path().join("x.conf")).unwrap();
-    let said = read(&crio_of(dir.path()), &options).unwrap().said.unwrap_err();
+    let said = read(&one, &options).unwrap().said.unwrap_err();
     assert!(said.contains("is a link that leads nowhere"), "{said}");
 }
 
@@ -41,8 +43,8 @@ fn crio_is_asked_itself_and_what_it_does_not_say_its_files_do_not() {
 fn the_fingerprint_of_crio_changes_with_a_drop_in_of_a_sub_folder_and_with_a_flag() {
     let dir = tempfile::tempdir().unwrap();
     let options = super::super::handlers::options(Path::new("runc"));
-    let one = crio_of(dir.path());
-    assert_eq!(one.settings(), dir.path().join("zz-mpsgate.conf"));
+    let one = need!(crio_of(dir.path()));
+    assert_eq!(settings(&one), dir.path().join("zz-mpsgate.conf"));
     let first = fingerprint(&one, &options).unwrap();
     assert_eq!(fingerprint(&one, &options), Some(first));
     let environment = vec!["CONTAINER_DEFAULT_RUNTIME=crun".to_owned()];
@@ -59,11 +61,11 @@ fn a_file_that_is_younger_than_the_engine_makes_it_stale_and_an_older_one_does_n
     std::fs::write(&path, "").unwrap();
     let files = Files::default();
     files.read(&path).unwrap();
-    let me = engine("containerd", &[]);
-    assert!(stale(&Engine { start_time: 0, ..me.clone() }, &files));
+    let me = need!(engine(Kind::Containerd, &[]));
+    assert!(stale(&since(0, &me), &files));
     let later = process::ticks_now().unwrap();
-    assert!(!stale(&Engine { start_time: later, ..me.clone() }, &files));
-    assert!(!stale(&Engine { start_time: 0, ..me }, &Files::default()));
+    assert!(!stale(&since(later, &me), &files));
+    assert!(!stale(&since(0, &me), &Files::default()));
 }
 
 #[test]
@@ -75,12 +77,44 @@ fn the_fingerprint_changes_with_a_drop_in_and_with_the_engines_next_life() {
     std::fs::create_dir(dir.path().join("conf.d")).unwrap();
     let options = super::super::handlers::options(Path::new("runc"));
     let config = format!("--config={}", path.display());
-    let one = engine("containerd", &["containerd", &config]);
+    let one = need!(engine(Kind::Containerd, &["containerd", &config]));
     let first = fingerprint(&one, &options).unwrap();
     assert_eq!(fingerprint(&one, &options), Some(first));
-    assert_ne!(fingerprint(&Engine { start_time: 7, ..one.clone() }, &options), Some(first));
+    assert_ne!(fingerprint(&since(7, &one), &options), Some(first));
     std::fs::write(dir.path().join("conf.d/a.toml"), "version = 3\n").unwrap();
     assert_ne!(fingerprint(&one, &options), Some(first));
     std::fs::write(&path, "no = [toml").unwrap();
     assert_eq!(fingerprint(&one, &options), None);
+}
+
+#[test]
+fn settings_that_another_user_can_change_are_not_opened_and_the_engine_is_not_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let users = dir.path().join("home");
+    std::fs::create_dir(&users).unwrap();
+    let file = users.join("config.toml");
+    let importing = dir.path().join("importing.toml");
+    let import = format!("version = 3\nimports = [\"{}\"]\n", file.display());
+    std::fs::write(&importing, import).unwrap();
+    std::fs::write(&file, "no = [toml").unwrap();
+    let options = super::super::handlers::options(Path::new("runc"));
+    let (file, users, importing) =
+        (&*file.to_string_lossy(), &*users.to_string_lossy(), &*importing.to_string_lossy());
+    let lines = [
+        (Kind::Containerd, &["containerd", "--config", file][..]),
+        (Kind::Containerd, &["containerd", "-c", importing]),
+        (Kind::Containerd, &["containerd", "-c", "relative.toml"]),
+        (Kind::Crio, &["crio", "--config", file]),
+        (Kind::Crio, &["crio", "--config=", "--config-dir", users]),
+    ];
+    for (kind, line) in lines {
+        let one = need!(engine(kind, line));
+        chown(users, Some(1000), None).unwrap();
+        let reading = read(&one, &options).unwrap();
+        let said = reading.said.unwrap_err();
+        let name = kind.program();
+        assert!(said.starts_with(&format!("{name} reads ")), "{line:?}: {said}");
+        assert!(said.ends_with(", and mpsgated does not"), "{line:?}: {said}");
+        assert!(!reading.own && fingerprint(&one, &options).is_none(), "{line:?}");
+    }
 }

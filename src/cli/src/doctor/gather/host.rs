@@ -52,19 +52,19 @@ pub(super) fn mps_version(root: &Path) -> Option<String> {
 pub(super) fn engines(root: &Path, runtime: &Path) -> Vec<EngineFacts> {
     [Engine::Containerd, Engine::Docker, Engine::Podman, Engine::Crio]
         .into_iter()
-        .filter_map(|engine| {
-            let standing = standing::of(engine, root, runtime)?;
-            Some(EngineFacts {
-                name: engine.name(),
-                version: standing.version,
-                in_use: standing.in_use,
-                ways: match standing.said {
-                    Ok(said) => {
-                        Ok(Ways { round: said.round, through: said.through, stale: said.stale })
-                    }
-                    Err(error) => Err(trouble(&error, error.hint())),
-                },
-            })
+        .flat_map(|engine| {
+            standing::of(engine, root, runtime).into_iter().map(move |found| (engine, found))
+        })
+        .map(|(engine, standing)| EngineFacts {
+            name: engine.name(),
+            version: standing.version,
+            in_use: standing.in_use,
+            ways: match standing.said {
+                Ok(said) => {
+                    Ok(Ways { round: said.round, through: said.through, stale: said.stale })
+                }
+                Err(error) => Err(trouble(&error, error.hint())),
+            },
         })
         .collect()
 }

@@ -1,4 +1,6 @@
-//! Whether somebody other than root can make a path lead elsewhere before the runtime mounts it.
+//! Whether somebody other than root can make a path lead elsewhere, or change what a file holds.
+//! The shim asks before the runtime mounts a path; engines' programs and settings are asked about
+//! by [`engine`](crate::engine) and those who read them.
 //!
 //! A name is changed by who can write the directory that it stands in. In a sticky directory
 //! (`/tmp`) others' names are safe, and root's are others'. What the path leads to may be
@@ -6,10 +8,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use nix::sys::statfs::{FsType, statfs};
+use rustix::fs::{FsWord, NFS_SUPER_MAGIC, PROC_SUPER_MAGIC, statfs};
 
 /// As many links as the kernel follows.
 const LINKS_MAX: u32 = 40;
@@ -17,16 +20,10 @@ const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
 /// File systems whose server says what a name is: FUSE, NFS, SMB (two versions) and CIFS, of
 /// linux/magic.h. And proc, whose links lead to wherever a process has gone.
-const FOREIGN: [FsType; 6] = [
-    FsType(0x6573_5546),
-    FsType(0x6969),
-    FsType(0x517b),
-    FsType(0xfe53_4d42),
-    FsType(0xff53_4d42),
-    nix::sys::statfs::PROC_SUPER_MAGIC,
-];
+const FOREIGN: [FsWord; 6] =
+    [0x6573_5546, NFS_SUPER_MAGIC, 0x517b, 0xfe53_4d42, 0xff53_4d42, PROC_SUPER_MAGIC];
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Name {
     uid: u32,
     mode: u32,
@@ -36,15 +33,16 @@ struct Name {
 }
 
 /// What was found out about names.
-#[derive(Default)]
-pub(super) struct Exchange {
+#[derive(Debug, Default)]
+pub struct Exchange {
     names: HashMap<PathBuf, Option<Name>>,
     foreign: HashMap<u64, bool>,
 }
 
 impl Exchange {
     /// Whether a component of an absolute path can be exchanged.
-    pub(super) fn can(&mut self, path: &Path) -> bool {
+    #[must_use]
+    pub fn can(&mut self, path: &Path) -> bool {
         let mut left: VecDeque<OsString> = parts(path);
         let mut here = PathBuf::from("/");
         let mut links = 0;
@@ -85,6 +83,26 @@ impl Exchange {
         false
     }
 
+    /// Whether root alone can say what a file holds, or a directory lists, that may be missing.
+    ///
+    /// # Errors
+    /// Who else can, as a sentence about the path.
+    pub fn roots_alone(&mut self, path: &Path) -> Result<(), String> {
+        if !path.is_absolute() {
+            return Err(format!("{} is no whole path", path.display()));
+        }
+        if self.can(path) {
+            let why = "another user than root can put something else in its place";
+            return Err(format!("{}: {why}", path.display()));
+        }
+        match std::fs::metadata(path) {
+            Ok(found) => is_roots(found.uid(), found.mode())
+                .map_err(|why| format!("{} {why}", path.display())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(format!("cannot look at {}: {error}", path.display())),
+        }
+    }
+
     fn name(&mut self, path: &Path) -> Option<Name> {
         if let Some(known) = self.names.get(path) {
             return *known;
@@ -101,9 +119,19 @@ impl Exchange {
     }
 
     fn is_foreign(&mut self, device: u64, path: &Path) -> bool {
-        *self.foreign.entry(device).or_insert_with(|| {
-            statfs(path).map_or(true, |found| FOREIGN.contains(&found.filesystem_type()))
-        })
+        *self
+            .foreign
+            .entry(device)
+            .or_insert_with(|| statfs(path).map_or(true, |found| FOREIGN.contains(&found.f_type)))
+    }
+}
+
+/// Whether root alone can write what has this owner and these permission bits; why not.
+pub(crate) fn is_roots(uid: u32, mode: u32) -> Result<(), String> {
+    match (uid, mode & OTHERS_WRITE) {
+        (0, 0) => Ok(()),
+        (0, _) => Err(format!("can be written by others than root (mode {:04o})", mode & 0o7777)),
+        _ => Err(format!("belongs to the user {uid}, not to root")),
     }
 }
 
@@ -179,5 +207,28 @@ mod tests {
         assert!(can(&root.join("loop")));
         assert!(!can(Path::new("/no/such/path")));
         assert!(can(Path::new("/proc/1/root/etc")), "a process goes where it likes");
+    }
+    #[test]
+    fn a_file_is_roots_alone_where_nobody_else_can_write_or_replace_it() {
+        mpsgate_testing::need!(mpsgate_testing::root());
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let said = |path: &Path| Exchange::default().roots_alone(path);
+        let file = root.join("config.toml");
+        assert_eq!(said(&file), Ok(()), "only root can make it");
+        fs::write(&file, "").unwrap();
+        assert_eq!(said(&file), Ok(()));
+        let shown = file.display();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        let why = format!("{shown} can be written by others than root (mode 0666)");
+        assert_eq!(said(&file), Err(why));
+        chown(&file, Some(1000), None).unwrap();
+        assert_eq!(said(&file), Err(format!("{shown} belongs to the user 1000, not to root")));
+        fs::remove_file(&file).unwrap();
+        chown(&root, Some(1000), None).unwrap();
+        let why = "another user than root can put something else in its place";
+        assert_eq!(said(&file), Err(format!("{shown}: {why}")));
+        let relative = Path::new("etc/config.toml");
+        assert_eq!(said(relative), Err("etc/config.toml is no whole path".to_owned()));
     }
 }
