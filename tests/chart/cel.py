@@ -121,7 +121,7 @@ THE_SLICE = {
 }
 
 ANOTHERS_DEVICE = {"driver": "nic.example.com", "pool": "n1", "device": "eth0", "networkData": {"ips": ["10.0.0.9/24"]}}
-OWN_DEVICE = {"driver": "mpsgate.io", "pool": "n1", "device": "gpu-8d4ff3a6-0000-0000-0000-000000000000", "shareID": "s-1", "data": {"guarantee": "mps+gate", "memoryMiB": 7168},
+OWN_DEVICE = {"driver": "mpsgate.io", "pool": "n1", "device": "gpu-8d4ff3a6-0000-0000-0000-000000000000", "shareID": "s-1", "data": {"guarantee": "mps+watchdog", "memoryMiB": 7168},
               "conditions": [{"type": "Ready", "status": "True", "reason": "Prepared", "lastTransitionTime": "2026-01-31T12:00:00Z"}]}
 THE_CLAIM = {
     "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",

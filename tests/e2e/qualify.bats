@@ -85,8 +85,8 @@ nothing_is_left() {
   assert_equal "kept" "$(jq -r '.answers | length' "/var/lib/mpsgate/qualification/$CARD.json")" 7
   assert_equal "its mode" "$(stat -c %a "/var/lib/mpsgate/qualification/$CARD.json")" 600
   granted web 2Gi
-  wait_for 10 "its level" level_is web "mps+gate, proven here $(date -u +%F) (580.00.00, simulated)"
-  # A plain process reaches MPS past its door (docs/run.md, which needs v1 or systemd).
+  wait_for 10 "its level" level_is web "mps+watchdog, proven here $(date -u +%F) (580.00.00, simulated)"
+  # docs/run.md: it needs v1 or systemd.
   if [[ -d /sys/fs/cgroup/devices ]]; then
     stranger mpsgate run --gpu-mem 1Gi --gpu 0 --name plain -- sleep 600
     wait_for 10 "a process's level" level_is plain "mps+watchdog, proven here $(date -u +%F) (580.00.00, simulated)"
@@ -96,7 +96,7 @@ nothing_is_left() {
   # They outlive mpsgated, and count for its driver.
   daemon_stop
   daemon_start
-  wait_for 20 "its level after a restart" level_is web "mps+gate, proven here $(date -u +%F) (580.00.00, simulated)"
+  wait_for 20 "its level after a restart" level_is web "mps+watchdog, proven here $(date -u +%F) (580.00.00, simulated)"
   assert_equal "what clients need at /dev/shm" "$(jq -r .shared_memory /run/mpsgate/node.json)" anonymous
 }
 level_is() { [[ $(level_of "$1") == "$2" ]]; }
@@ -123,22 +123,28 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   refute_contains "its level" "$(level_of web)" "proven here" "limit not held"
 }
 
-@test "a client that can get past its limit leaves the level to the watchdog" {
+@test "a client that keeps to its variable alone, and to nothing without it, is told with its figures" {
   fake obedient
-  qualify 1 -o json
+  qualify any -o json
   assert_equal "limit and bypass" "$(answer limit) $(answer bypass)" "yes no"
+  assert_contains "evidence" "$(jq -r '.answers[] | select(.question == "bypass") | .evidence' <<<"$stdout")" "unset: 16384 MiB"
   granted web 2Gi
-  refute_contains "its level" "$(level_of web)" gate
+  refute_contains "its level" "$(level_of web)" "limit not held"
 }
 
-@test "a client that drops its limit with a value that nobody can read leaves the level to the watchdog" {
+@test "a client that drops its limit with a value that nobody can read is the watchdog's, and no failure of the card" {
   fake unreadable
-  qualify 1 -o json
+  seen_by_nvml 3>&- &
+  qualify 0 -o json
+  kill $!
   assert_equal "limit and bypass" "$(answer limit) $(answer bypass)" "yes no"
   assert_contains "evidence" "$(jq -r '.answers[] | select(.question == "bypass") | .evidence' <<<"$stdout")" \
     "unset: 2048 MiB" "naming a GPU that is not there: 16384 MiB" "unreadable: 16384 MiB"
+  assert_equal "what fails" "$(mpsgate status -o json | jq -c '[.cards[].failures[]]')" "[]"
+  try any mpsgate doctor
+  assert_equal "doctor" "$(grep -E '^fail +qualified' <<<"$stdout" || true)" ""
   granted web 2Gi
-  refute_contains "its level" "$(level_of web)" gate
+  wait_for 10 "its level" level_is web "mps+watchdog, proven here $(date -u +%F) (580.00.00, simulated)"
 }
 
 @test "--full asks for two users, one client's end, and two at work; what it found outlives the next asking" {

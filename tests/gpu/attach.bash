@@ -11,9 +11,10 @@ ask_qualify() {
     [[ $name != detour ]] || of_mode detour || continue
     verdict=$(jq -r --arg name "$name" '.answers[] | select(.question == $name) | .verdict' <<<"$stdout") || true
     seen=$(jq -r --arg name "$name" '.answers[] | select(.question == $name) | [.seen, .evidence] | map(select(. != "")) | join("; ")' <<<"$stdout") || true
-    case $verdict in
-      yes) note "qualify.$name" PASS "$seen" ;;
-      no) note "qualify.$name" FAIL "$seen" ;;
+    case $verdict-$(question "qualify.$name" 3) in
+      yes-evaluated) note "qualify.$name" PASS "$seen" ;;
+      no-evaluated) note "qualify.$name" FAIL "$seen" ;;
+      yes-recorded | no-recorded) recorded "$name" "$verdict: $seen" ;;
       *) unasked "$name" "${seen:-$stderr}" ;;
     esac
   done

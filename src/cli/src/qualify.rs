@@ -20,7 +20,7 @@ use std::time::Instant;
 
 use mpsgate_api::{ApiError, Asking, Call, CardStatus, Qualify, Reply};
 use mpsgate_edge::{ExitCode, print};
-use mpsgate_model::{Answer, Question, Verdict};
+use mpsgate_model::{Answer, Question};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use self::questions::{ALL, Asker, FULL};
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &QualifyArgs) -> Result<ExitCode, CliError> {
         Output::Json => report::json(&asking, &answers)?,
         Output::Text => report::text(&asking, &answers),
     })?;
-    let fails = answers.iter().any(|answer| answer.verdict == Verdict::No);
+    let fails = answers.iter().any(Answer::is_failure);
     Ok(if fails { ExitCode::No } else { ExitCode::Done })
 }
 

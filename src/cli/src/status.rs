@@ -316,18 +316,21 @@ fn grants(grants: &[GrantStatus], now_ms: u64, is_wide: bool) -> String {
 }
 
 /// What each level of `guarantee` holds.
-const GUARANTEES: [(&str, &str); 5] = [
+const GUARANTEES: [(&str, &str); 4] = [
     (
         "none",
         "memory is shared by agreement; nothing holds a container to its grant, more is reported",
     ),
-    ("mps", "MPS limits each process; a container with several may take more in sum"),
-    ("mps+watchdog", "MPS limits each process; a container that takes more in sum is ended"),
     (
-        "mps+gate",
-        "the server limits each process, whatever it does; a container that takes more in sum is ended",
+        "mps",
+        "each process's own CUDA library keeps to the limit, unless the process drops it; several may take \
+         more in sum",
     ),
-    ("cgroup", "the driver limits the container's cgroup, all its processes in sum"),
+    (
+        "mps+watchdog",
+        "each process's own CUDA library keeps to the limit; a container that has taken more in sum is ended",
+    ),
+    ("cgroup", "the driver limits the container's cgroup, all its processes in sum, beforehand"),
 ];
 
 fn hints(grants: &[GrantStatus]) -> String {

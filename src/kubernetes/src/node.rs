@@ -35,7 +35,8 @@ pub(crate) const CONDITIONS: [&str; 2] = [CONDITION, BYPASS];
 /// Kubernetes deletes a DaemonSet's pod when its node's labels fit no more, and with the holder's
 /// pod all CUDA work dies.
 pub const SHARED: &str = "mpsgate.io/shared";
-/// The guarantee level that a grant on each card has at least, as a label can say it: `mps-gate`.
+/// The guarantee level that a grant on each card has at least, as a label can say it:
+/// `mps-watchdog`.
 const GUARANTEE: &str = "mpsgate.io/guarantee";
 /// Whether each card of this node has shown that level: `true` or `false`.
 const PROVEN: &str = "mpsgate.io/proven";

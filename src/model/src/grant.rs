@@ -15,18 +15,15 @@ pub enum Guarantee {
     /// not know the word refuses what holds it, and must: it would bring MPS up under these
     /// containers.
     None,
-    /// The MPS limit alone: per process, by the client's environment and the server's cap.
+    /// The MPS limit alone, which the client's own library keeps: per process, the lower one of its
+    /// variable and of what the server says. A client can drop it.
     Mps,
     /// The same, and mpsgated ends a container whose processes take more in sum. Holds while the
     /// watchdog sees the memory of the card's processes, so it is told by the moment and never
-    /// recorded.
-    #[serde(rename = "mps+watchdog")]
+    /// recorded. `mps+gate` was a level above it, for a server that holds a client by itself. No
+    /// driver's does, so what an older mpsgate wrote under that word means this one.
+    #[serde(rename = "mps+watchdog", alias = "mps+gate")]
     MpsWatchdog,
-    /// The same, and the server itself holds each process to the grant, whatever it does with its
-    /// environment: it has the container's limit at each hand-over of a door. Told where the card
-    /// has shown that, and never recorded.
-    #[serde(rename = "mps+gate")]
-    MpsGate,
     /// The driver holds the container's cgroup to the grant, all its processes in sum, whatever
     /// they do with their environment (r615 and newer, cgroup v2). Told while it is seen to hold,
     /// and never recorded here: see [`Entry::cgroup_limit`](crate::ledger::Entry::cgroup_limit).
@@ -41,7 +38,6 @@ impl Guarantee {
             Self::None => "none",
             Self::Mps => "mps",
             Self::MpsWatchdog => "mps+watchdog",
-            Self::MpsGate => "mps+gate",
             Self::Cgroup => "cgroup",
         }
     }

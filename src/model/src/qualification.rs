@@ -30,7 +30,8 @@ pub enum Question {
     OwnShm,
     /// Does the limit hold?
     Limit,
-    /// Does it hold for a client that does all it can against it?
+    /// Does the server itself hold a client that has dropped its own limit? No driver's does: the
+    /// limit is kept by the client's library. Nothing follows from either answer.
     Bypass,
     /// Does NVML tell what each process uses?
     Processes,
@@ -84,16 +85,22 @@ impl Question {
         self.field(3)
     }
 
-    /// What is seen where all is well.
+    /// What is seen where all is well; empty where no answer is a failure.
     #[must_use]
     pub fn expected(self) -> &'static str {
         self.field(4)
     }
 
+    /// Whether *no* means that something does not hold which should.
+    #[must_use]
+    pub fn is_evaluated(self) -> bool {
+        self.field(2) == "evaluated"
+    }
+
     fn field(self, number: usize) -> &'static str {
-        let rows = LIST.lines().map(|line| line.splitn(5, " | "));
+        let rows = LIST.lines().map(|line| line.split('|').map(str::trim));
         let mut own = rows.filter(|row| row.clone().take(2).eq(["qualify", self.name()]));
-        own.next().and_then(|mut row| row.nth(number)).unwrap_or_default().trim()
+        own.next().and_then(|mut row| row.nth(number)).unwrap_or_default()
     }
 }
 
@@ -126,7 +133,7 @@ impl Verdict {
 pub struct Answer {
     /// Which.
     pub question: Question,
-    /// What is seen where all is well.
+    /// What is seen where all is well; empty where no answer is a failure.
     pub expected: String,
     /// What was seen, or why it was not asked.
     pub seen: String,
@@ -146,6 +153,12 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Whether it says that something does not hold which should.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        self.verdict == Verdict::No && self.question.is_evaluated()
+    }
+
     /// Its texts cut to a length that a status can carry.
     #[must_use]
     pub fn cut(mut self) -> Self {
@@ -270,8 +283,10 @@ mod tests {
         let all: Vec<Question> = Question::ALL.into_iter().chain(Question::FULL).collect();
         for question in &all {
             assert!(question.text().len() > 20, "{question:?}");
-            assert!(!question.expected().is_empty(), "{question:?}");
+            assert_eq!(question.expected().is_empty(), !question.is_evaluated(), "{question:?}");
         }
+        let recorded: Vec<&Question> = all.iter().filter(|one| !one.is_evaluated()).collect();
+        assert_eq!(recorded, [&Question::Bypass]);
         let rows = LIST.lines().filter_map(|line| line.strip_prefix("qualify | "));
         let names: Vec<&str> = rows.map(|row| row.split(" | ").next().unwrap()).collect();
         let own: Vec<&str> = all.iter().map(|question| question.name()).collect();

@@ -10,7 +10,8 @@ pub fn overrides(policy: &Policy, channel: Channel, cards: &[(u32, Mib)]) -> Vec
     let mut lines = Vec::new();
     if !channel.has_doors() {
         lines.push(format!(
-            "mps.channel = \"{}\": level mps+gate is shown by no card's answers",
+            "mps.channel = \"{}\": a process that has lost its variable gets the largest grant of its \
+             card, and not its container's",
             channel.as_str()
         ));
     }
@@ -53,7 +54,8 @@ mod tests {
         assert_eq!(
             overrides(&set, Channel::Control, &[(0, Mib(566)), (1, Mib(512)), (2, Mib(300))]),
             [
-                "mps.channel = \"control\": level mps+gate is shown by no card's answers",
+                "mps.channel = \"control\": a process that has lost its variable gets the largest grant of \
+                 its card, and not its container's",
                 "policy.enforce = \"report\": no container is ended that takes more than its grant, so level \
                  mps+watchdog is shown by no card's answers",
                 "policy.tolerance_mib = 512: \"auto\" would be 566 MiB on GPU 0, 300 MiB on GPU 2",

@@ -37,7 +37,6 @@ pub struct Conclusion {
     /// Why it should be asked (again).
     pub due: Option<String>,
     limit: Trial,
-    server: Trial,
     sum: Trial,
     cgroup: Trial,
     is_simulated: bool,
@@ -95,7 +94,6 @@ pub fn conclude(found: Option<&Qualification>, now: &Subject) -> Conclusion {
     let failures = [
         (Question::Commands, "A container's door takes commands of the control daemon"),
         (Question::Limit, "The memory limit does not hold on this card"),
-        (Question::Bypass, "A client gets past its limit on this card"),
         (Question::Processes, "NVML does not tell what a container uses of this card"),
         (Question::Detour, "A process past MPS gets this card, although it is EXCLUSIVE_PROCESS"),
         (Question::Users, "Clients of two users cannot use this card at once"),
@@ -115,7 +113,6 @@ pub fn conclude(found: Option<&Qualification>, now: &Subject) -> Conclusion {
         failures: failures.collect(),
         due: due(found, now),
         limit: trial(Question::Limit),
-        server: trial(Question::Bypass),
         sum: trial(Question::Processes),
         cgroup: trial(Question::Cgroup),
         is_simulated: found.is_some_and(|found| found.subject.simulated),
@@ -134,7 +131,6 @@ impl Default for Conclusion {
             failures: Vec::new(),
             due: Some(NEVER.to_owned()),
             limit: Trial::Untried,
-            server: Trial::Untried,
             sum: Trial::Untried,
             cgroup: Trial::Untried,
             is_simulated: false,
@@ -156,10 +152,11 @@ impl Conclusion {
         !matches!(self.cgroup, Trial::NotHeld(_))
     }
 
-    /// The level that a grant shows, and its proof, of what holds at the moment without any.
-    /// `has_door`: the server has the container's own limit at each hand-over.
+    /// The level that a grant shows, and its proof, of what holds at the moment without any. What
+    /// `bypass` answers gives none and takes none: a client that drops its own limit is the
+    /// watchdog's.
     #[must_use]
-    pub fn level(&self, moment: Guarantee, has_door: bool) -> GuaranteeLevel {
+    pub fn level(&self, moment: Guarantee) -> GuaranteeLevel {
         let held = |trials: &[&Trial]| {
             let proofs = trials.iter().map(|trial| match trial {
                 Trial::Held(by) => Some(by.as_str()),
@@ -181,9 +178,7 @@ impl Conclusion {
         match (moment, &self.limit, &self.sum) {
             (Guarantee::None, _, _) => unproven(moment, String::new()),
             // Who asks for it has heard that it does not hold: the next level below.
-            (Guarantee::Cgroup, _, _) if !self.holds_cgroups() => {
-                self.level(Guarantee::Mps, has_door)
-            }
+            (Guarantee::Cgroup, _, _) if !self.holds_cgroups() => self.level(Guarantee::Mps),
             (Guarantee::Cgroup, _, _) => match held(&[&self.cgroup]) {
                 Some(by) => shown(moment, Some(by)),
                 None => unproven(moment, format!("read back from the driver, {UNTRIED}")),
@@ -194,13 +189,7 @@ impl Conclusion {
             (Guarantee::MpsWatchdog, _, Trial::NotHeld(seen)) => {
                 unproven(Guarantee::Mps, format!("what it uses is not told on this card: {seen}"))
             }
-            (Guarantee::MpsWatchdog | Guarantee::MpsGate, _, _) => {
-                let by_server = held(&[&self.limit, &self.sum, &self.server]);
-                match by_server.filter(|_| has_door) {
-                    Some(by) => shown(Guarantee::MpsGate, Some(by)),
-                    None => shown(Guarantee::MpsWatchdog, held(&[&self.limit, &self.sum])),
-                }
-            }
+            (Guarantee::MpsWatchdog, _, _) => shown(moment, held(&[&self.limit, &self.sum])),
             _ => shown(Guarantee::Mps, held(&[&self.limit])),
         }
     }

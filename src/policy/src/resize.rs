@@ -98,7 +98,7 @@ pub fn resize(asked: &Resize<'_>) -> Result<Resized, Refusal> {
         Guarantee::None => {
             "nothing holds it to its memory (level none), so it could go on using what others get"
         }
-        Guarantee::Mps | Guarantee::MpsWatchdog | Guarantee::MpsGate => {
+        Guarantee::Mps | Guarantee::MpsWatchdog => {
             "MPS takes a process's limit when that attaches, and lowers none afterwards"
         }
         // A level of tomorrow is not known to hold it.

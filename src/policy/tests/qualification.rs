@@ -57,18 +57,11 @@ fn but(one: Question, verdict: Verdict) -> Vec<Answer> {
 
 fn text(conclusion: &Conclusion) -> String {
     let mut text = String::new();
-    for (moment, has_door) in [
-        (Guarantee::None, false),
-        (Guarantee::Mps, true),
-        (Guarantee::MpsWatchdog, false),
-        (Guarantee::MpsWatchdog, true),
-        (Guarantee::Cgroup, true),
-    ] {
-        let GuaranteeLevel { guarantee, proof, is_proven } = conclusion.level(moment, has_door);
-        let end = if has_door { "door" } else { "shared" };
+    for moment in [Guarantee::None, Guarantee::Mps, Guarantee::MpsWatchdog, Guarantee::Cgroup] {
+        let GuaranteeLevel { guarantee, proof, is_proven } = conclusion.level(moment);
         let level = guarantee.as_str();
         let mark = if is_proven { " [proven]" } else { "" };
-        let _ = writeln!(text, "  {:12} {end:6} → {level:12} {proof}{mark}", moment.as_str());
+        let _ = writeln!(text, "  {:12} → {level:12} {proof}{mark}", moment.as_str());
     }
     let shm = conclusion.shared_memory.map_or("as seen", |seen| seen.as_str());
     let _ = writeln!(text, "  /dev/shm {shm}, tolerance {}", conclusion.tolerance);

@@ -35,13 +35,7 @@ fn answer(golden: &mut String, title: &str, asked: &Resize<'_>) {
 #[test]
 fn each_level_and_direction() {
     let mut golden = String::new();
-    let levels = [
-        Guarantee::None,
-        Guarantee::Mps,
-        Guarantee::MpsWatchdog,
-        Guarantee::MpsGate,
-        Guarantee::Cgroup,
-    ];
+    let levels = [Guarantee::None, Guarantee::Mps, Guarantee::MpsWatchdog, Guarantee::Cgroup];
     for level in levels {
         for (word, wants) in [("more", 9 * GIB), ("as much", 7 * GIB), ("less", 5 * GIB)] {
             answer(&mut golden, &format!("{}, {word}", level.as_str()), &asked(level, wants));

@@ -271,7 +271,8 @@ impl<'a> Asker<'a> {
     }
 
     /// The worst of all that a client can do with its environment, beside a neighbour that has
-    /// more.
+    /// more. One that has lost its variable asks the server and keeps to what that says; one whose
+    /// variable cannot be read keeps to nothing, and only a server could hold it.
     fn bypass(&mut self, deadline: Instant) -> Result<Seen, Silent> {
         let raised = format!("{LIMIT_VARIABLE}=0=1024G");
         let invisible = format!("{LIMIT_VARIABLE}=0=1024G,9=1024G");

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use mpsgate_api::Asking;
 use mpsgate_edge::{EdgeError, print};
-use mpsgate_model::{Answer, Guarantee, Qualification, Verdict};
+use mpsgate_model::{Answer, Guarantee, Qualification};
 use mpsgate_policy::{GuaranteeLevel, conclude};
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ pub(super) fn text(asking: &Asking, answers: &[Answer]) -> String {
         let (name, verdict) = (answer.question.name(), answer.verdict.as_str());
         let seconds = seconds(answer);
         let _ = writeln!(text, "{name:10} {verdict:10} {seconds:>6}  {}", answer.seen);
-        if answer.verdict == Verdict::No {
+        if answer.is_failure() {
             let _ = writeln!(text, "{:30}expected: {}", "", answer.expected);
         }
         if !answer.evidence.is_empty() {
@@ -38,7 +38,7 @@ pub(super) fn text(asking: &Asking, answers: &[Answer]) -> String {
 fn conclusions(asking: &Asking, answers: &[Answer]) -> String {
     let found = Qualification::new(asking.subject.clone(), answers.to_vec());
     let concluded = conclude(Some(&found), &asking.subject);
-    let GuaranteeLevel { guarantee, proof, .. } = concluded.level(Guarantee::MpsWatchdog, true);
+    let GuaranteeLevel { guarantee, proof, .. } = concluded.level(Guarantee::MpsWatchdog);
     let mut text = format!("guarantee level of a grant: {}, {proof}\n", guarantee.as_str());
     let _ = writeln!(text, "tolerance above a grant: {}", concluded.tolerance);
     if let Some(refusal) = &concluded.refusal {

@@ -216,7 +216,7 @@ pub(super) const METRICS: &[Metric] = &[
     metric!("mpsgate_grant_info", Info, None,
         &["gpu", "uuid", "container", "runtime_root", "state", "guarantee"],
         "State of the grant (reserved, active, broken) and how firmly its limit holds now (none, \
-         mps, mps+watchdog, mps+gate, cgroup).",
+         mps, mps+watchdog, cgroup).",
         |s, mut to| s.status.grants.iter().try_for_each(|grant| {
             let gpu = grant.card_index.to_string();
             let [a, b, c, d] = grant_labels(grant, &gpu);

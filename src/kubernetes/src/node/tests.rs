@@ -20,12 +20,12 @@ fn report() -> NodeReport {
         one_uid: true,
         max_clients: Some(48),
         held: (index == 1).then(|| ("p1".to_owned(), Mib(7168))).into_iter().collect(),
-        guarantee: "mps+gate".to_owned(),
+        guarantee: "mps+watchdog".to_owned(),
         proof: if index == 1 { "proven here 2026-01-31 (580.65.06)" } else { "" }.to_owned(),
     };
     NodeReport {
         cards: Some(vec![card(0), card(1)]),
-        level: Some((Guarantee::MpsGate, false)),
+        level: Some((Guarantee::MpsWatchdog, false)),
         handlers: None,
         ready: Some(condition("Ready", "2 cards", Some(true))),
         bypass: None,
@@ -99,13 +99,13 @@ fn writes_the_cards_once_and_then_nothing() {
         json!({"metadata": {
             "annotations": {"mpsgate.io/cards": "{\"version\":1,\"cards\":[\
                 {\"uuid\":\"GPU-0\",\"index\":0,\"memory_mib\":15360,\"local_mib\":0,\"healthy\":true,\
-                \"one_uid\":true,\"max_clients\":48,\"guarantee\":\"mps+gate\"},\
+                \"one_uid\":true,\"max_clients\":48,\"guarantee\":\"mps+watchdog\"},\
                 {\"uuid\":\"GPU-1\",\"index\":1,\"memory_mib\":16384,\"local_mib\":0,\"healthy\":true,\"uid\":1000,\
                 \"one_uid\":true,\"max_clients\":48,\"held\":{\"p1\":7168},\
-                \"guarantee\":\"mps+gate\",\"proof\":\"proven here 2026-01-31 (580.65.06)\"}]}"},
+                \"guarantee\":\"mps+watchdog\",\"proof\":\"proven here 2026-01-31 (580.65.06)\"}]}"},
             "labels": {
                 "mpsgate.io/shared": "true",
-                "mpsgate.io/guarantee": "mps-gate",
+                "mpsgate.io/guarantee": "mps-watchdog",
                 "mpsgate.io/proven": "false",
                 "aliyun.accelerator/nvidia_count": "2",
                 "aliyun.accelerator/nvidia_name": "Tesla-T4--16-GB",
@@ -186,7 +186,7 @@ fn reads_back_what_it_wrote() {
         "metadata": {
             "annotations": {"mpsgate.io/cards": wanted.annotations[0]},
             "labels": {
-                "mpsgate.io/shared": "true", "mpsgate.io/guarantee": "mps-gate", "mpsgate.io/proven": "false",
+                "mpsgate.io/shared": "true", "mpsgate.io/guarantee": "mps-watchdog", "mpsgate.io/proven": "false",
                 "aliyun.accelerator/nvidia_count": "2", "aliyun.accelerator/nvidia_name": "Tesla-T4--16-GB",
                 "aliyun.accelerator/nvidia_mem": "15360MiB",
             },

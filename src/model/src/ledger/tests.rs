@@ -23,6 +23,16 @@ pub(crate) fn grant(id: u8, instance: u8, on: u8, mib: u64) -> Grant {
     }
 }
 
+#[test]
+fn a_level_that_is_no_more_is_read_as_the_one_below_it() {
+    let made = serde_json::to_string(&grant(1, 1, 0, 60)).unwrap();
+    let old = made.replace("\"guarantee\":\"mps\"", "\"guarantee\":\"mps+gate\"");
+    assert_ne!(old, made);
+    let read: Grant = serde_json::from_str(&old).unwrap();
+    assert_eq!(read, Grant { guarantee: Guarantee::MpsWatchdog, ..grant(1, 1, 0, 60) });
+    assert!(serde_json::to_string(&read).unwrap().contains("\"mps+watchdog\""));
+}
+
 const HOLDER: ProcessId = ProcessId { pid: 7, start_time: 1 };
 
 fn capacity() -> Capacity {

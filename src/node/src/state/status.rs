@@ -7,7 +7,7 @@ use mpsgate_model::{GpuUuid, Grant, GrantedCard, Guarantee, Mib};
 use mpsgate_policy::{Conclusion, GuaranteeLevel};
 
 use super::Node;
-use crate::card::{Card, Ends};
+use crate::card::Card;
 
 /// What a grant that lost its control daemon needs.
 pub(super) const BROKEN: &str = "its CUDA processes lost the GPU when its MPS daemon or server died: restart the \
@@ -112,8 +112,8 @@ impl Node {
     fn cap(&self, grant: &Grant) -> Option<u64> {
         let card = self.card(&grant.cards.first()?.uuid)?;
         let mps = card.mps.as_ref().filter(|_| card.managed.is_some())?;
-        // Behind a door the limit is the grant's own at the hand-over. That a server keeps a client
-        // to it is not proven: at worst it has a neighbour's.
+        // Behind a door it is told the grant's own at the hand-over. Whether each driver's client
+        // asks then is not known: at worst it has a neighbour's.
         let largest = self.ledger().on_card(&card.uuid).map(|entry| entry.grant.memory.0).max();
         mps.default_limit_mib.max(largest.filter(|_| mps.default_limit_mib.is_some()))
     }
@@ -126,7 +126,7 @@ impl Node {
             (true, false) => Guarantee::Mps,
             (true, true) => Guarantee::MpsWatchdog,
         };
-        card.qualified.conclusion.level(moment, matches!(card.ends, Ends::Doors(_)))
+        card.qualified.conclusion.level(moment)
     }
 
     /// Whether a container that takes more than its grant of the card is ended.
@@ -147,8 +147,7 @@ impl Node {
             Guarantee::Mps if watched => Guarantee::MpsWatchdog,
             recorded => recorded,
         };
-        // A process of the node reaches the control daemon past its door.
-        concluded.level(now, grant.has_door() && grant.key.is_container())
+        concluded.level(now)
     }
 
     /// One line for each of its cards.
