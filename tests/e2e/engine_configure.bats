@@ -134,6 +134,45 @@ TOML
   as_before
 }
 
+# bears_crios_name COMMAND... -- [WORD...]: a process that COMMAND starts and that waits under
+# CRI-O's name, with these words; its pid is in $named.
+bears_crios_name() {
+  local by=() program=$MG/names/crio
+  while [[ $1 != -- ]]; do by+=("$1"); shift; done
+  [[ -x $program ]] || install -D -m 755 "$(readlink -f /bin/sh)" "$program"
+  "${by[@]}" "$program" -c 'while :; do read x; done' "${@:2}" <>"$MG/names/wait" 3>&- &
+  named=$!
+  wait_for 10 "a process is called crio" is_crio "$named"
+}
+is_crio() { [[ $(cat "/proc/$1/comm") == crio ]]; }
+
+@test "who only bears an engine's name leads root nowhere, and of two engines one has to be named" {
+  mkdir -p "$MG/theirs" "$MG/names"
+  mkfifo "$MG/names/wait"
+  local pids=()
+  bears_crios_name setpriv --reuid 65534 --regid 65534 --clear-groups -- --config-dir "$MG/theirs"
+  pids+=("$named")
+  bears_crios_name unshare --mount -- --config-dir "$MG/theirs"
+  pids+=("$named")
+  try 0 mpsgate configure crio --write
+  assert_contains "what was written" "$stdout" "Written: /etc/crio/crio.conf.d/zz-mpsgate.conf"
+  assert_equal "the directory of others" "$(ls -A "$MG/theirs")" ""
+  try 0 mpsgate configure crio --undo
+  as_before
+  try 2 mpsgate configure crio --engine-pid "$named"
+  assert_contains "stderr" "$stderr" "has another mount namespace than the node's first process"
+
+  # Root's own, on the node: engines, as far as anybody can tell.
+  bears_crios_name env -- --config-dir "$MG/theirs"
+  pids+=("$named")
+  bears_crios_name env --
+  pids+=("$named")
+  try 2 mpsgate configure crio
+  assert_contains "stderr" "$stderr" "2 processes are crio: pid " "--config-dir $MG/theirs" "--engine-pid PID"
+  kill "${pids[@]}"
+  rm -r "$MG/theirs" "$MG/names"
+}
+
 @test "a settings file on a read-only file system: refused with the reason" {
   mkdir -p "$MG/ro" /etc/docker
   mount -t tmpfs tmpfs "$MG/ro"

@@ -127,14 +127,14 @@ impl<'a> Call<'a> {
         }
         let config = args.config.as_deref().map(absolute).transpose()?;
         let (running, doubts) = choose(args, config.as_deref())?;
-        let path = match (config, &running) {
-            (Some(path), _) => path,
-            (None, Some(running)) => {
-                engines::check_named(running, Path::new("/"))?;
-                engines::settings(running)
-            }
-            (None, None) => args.engine.usual_path().into(),
-        };
+        // Of CRI-O other files count beside the one that was named.
+        if let Some(running) = &running
+            && (config.is_none() || args.engine == Engine::Crio)
+        {
+            engines::check_named(running, Path::new("/"))?;
+        }
+        let usual = || args.engine.usual_path().into();
+        let path = config.unwrap_or_else(|| running.as_ref().map_or_else(usual, engines::settings));
         // Settings elsewhere are those of another CRI-O than the one that was named.
         let reads = |running: &&Running| engines::settings(running).parent() == path.parent();
         let flags = running.as_ref().filter(reads).map(engines::flags).unwrap_or_default();
@@ -390,7 +390,11 @@ fn what_would_change(call: &Call<'_>) -> String {
         // What each sentence says of its handler is all.
         Ok(plan) if plan.changes.is_empty() => String::new(),
         Ok(_) => {
-            format!("\nWhat would change that: mpsgate configure {}\n", call.args.engine.name())
+            let args = call.args;
+            let pid = args.engine_pid.map(|pid| format!(" --engine-pid {pid}"));
+            let config = args.config.as_ref().map(|path| format!(" --config {}", path.display()));
+            let words = [pid, config].map(Option::unwrap_or_default).concat();
+            format!("\nWhat would change that: mpsgate configure {}{words}\n", args.engine.name())
         }
         Err(error) => format!("\nWhat has to be done before: {error}\nhint: {}\n", error.hint()),
     }

@@ -35,8 +35,8 @@ impl Root {
         root
     }
 
-    /// A process as `/proc` shows it, in the first process's PID and user namespaces. Its program is
-    /// this machine's shell, which is root's.
+    /// A process as `/proc` shows it, in the first process's PID and user namespaces. Its program
+    /// is this machine's shell, which is root's.
     fn process(&self, pid: u32, name: &str, uid: u32, mounts: &str) {
         for (pid, name, mounts) in [(1, "init", NODE_MOUNTS), (pid, name, mounts)] {
             let at = |file: &str| self.at(&format!("/proc/{pid}/{file}"));
