@@ -33,10 +33,10 @@ pub(crate) struct ConfigureArgs {
     /// Say which handlers bypass mpsgate; exit status 1 if one does
     #[arg(long, conflicts_with_all = ["write", "undo", "keep_default", "hooks_only"])]
     pub(crate) check: bool,
-    /// The settings file of the engine; default: what the running one reads, else its usual one
+    /// The settings file of the engine; default: what the running one reads
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// The process of the engine, if several run; its settings are those that it reads
+    /// The process of the engine, if several run; its settings count
     #[arg(long, value_name = "PID", conflicts_with = "undo")]
     pub(crate) engine_pid: Option<u32>,
     /// The name of mpsgate's handler in the engine
