@@ -21,7 +21,7 @@ LOGS := $(TARGET_DIR)/test-log
 AS_TESTS := --locked --workspace --examples
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
-.PHONY: help install-build install-release build man docs packages krew demo test test-unit test-e2e test-differential test-engines test-k8s test-hosts test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
+.PHONY: help install-build install-release build man docs packages krew demo test test-unit test-e2e test-crun test-differential test-engines test-k8s test-hosts test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -84,7 +84,7 @@ test-engines: ## one suite on each engine and version (root; after build; MG_CEL
 	@tests/engines/run 2>&1 | tee $(LOGS)/engines.log
 
 test-hosts: ## hosts without Kubernetes: plain processes, Compose, JupyterHub, Slurm (root; after build; HOSTS=files)
-	@tests/env/install.sh hosts $(if $(HOSTS),,jupyterhub)
+	@tests/env/install.sh hosts $(if $(HOSTS)$(filter ci,$(MG_SELECT)),,jupyterhub)
 	@mkdir -p $(LOGS)
 	@tests/hosts/run $(HOSTS) 2>&1 | tee $(LOGS)/hosts.log
 
@@ -127,13 +127,18 @@ chart-manifests: ## the chart's plain manifests into out/kubernetes/mpsgate.yaml
 	@mv out/kubernetes/mpsgate.yaml.new out/kubernetes/mpsgate.yaml
 	@echo out/kubernetes/mpsgate.yaml
 
-test-all: build man ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part)
+test-all: build man ## after make test: the long ones, each with its minutes, and the sum of all (root; MG_SELECT=ci: a part, MG_SELECT=nightly: the rest)
 	@tests/env/all.sh $(LOGS)
 	@tests/env/tally.sh $(LOGS)
 
-test-differential: ## generated documents on real runc and through mpsgate: 5,000, with MG_SELECT=ci 300 besides those of make test (root; after build; MG_SEED=N repeats)
+test-crun: ## end to end on Debian's crun and cgroup v2 alone, on this machine as it is (root; after build)
+	@tests/env/install.sh test
 	@mkdir -p $(LOGS)
-	@MG_DOCUMENTS=$(or $(MG_DOCUMENTS),$(if $(filter ci,$(MG_SELECT)),300,5000)) BATS_TEST_TIMEOUT=3600 tests/e2e/run tests/e2e/differential.bats 2>&1 | tee $(LOGS)/differential.log
+	@tests/e2e/on-crun 2>&1 | tee $(LOGS)/crun.log
+
+test-differential: ## generated documents on real runc and through mpsgate: 5,000 (root; after build; MG_SEED=N repeats)
+	@mkdir -p $(LOGS)
+	@MG_DOCUMENTS=$(or $(MG_DOCUMENTS),5000) BATS_TEST_TIMEOUT=3600 tests/e2e/run tests/e2e/differential.bats 2>&1 | tee $(LOGS)/differential.log
 
 test-faults: ## kill the product at every crash point, restart it 100 times (root; after build; MG_SEED=N repeats)
 	@mkdir -p $(LOGS)

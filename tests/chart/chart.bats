@@ -211,7 +211,7 @@ refuses() {
   awk '/^ *(hostPID|hostIPC): true|^ *privileged: true/ { if (before !~ /#/) { print FILENAME ": no reason above: " $0; bad = 1 } } { before = $0 } END { exit bad }' "$work/default.yaml"
 }
 
-@test "the gates are a container of mpsgated's pod, whatever mps.channel says: no card, no account of the API server, no file but the doors" {
+@test "the gates are a container of mpsgated's pod: no card, no account of the API server, no file but the doors" {
   local set
   for set in $(sets); do
     pod "$set" mpsgate | jq -e '.spec.containers[] | select(.name == "gate")

@@ -139,14 +139,14 @@ inside() {
   title "(b) From inside, as root, on a's end of the MPS channel:"
   card=/run/mpsgate/mps/$(grant a .card_index)
   ran "echo get_default_active_thread_percentage | nvidia-cuda-mps-control    # on the node"
-  seen "$(mps_asks get_default_active_thread_percentage)"
-  assert_equal "the node's answer" "$(mps_asks get_default_active_thread_percentage)" 100.0
+  seen "$(mps_asks 0 get_default_active_thread_percentage)"
+  assert_equal "the node's answer" "$(mps_asks 0 get_default_active_thread_percentage)" 100.0
   local command
   for command in get_default_active_thread_percentage "set_default_active_thread_percentage 10" "set_default_device_pinned_mem_limit 0 15G" quit; do
     in_a "echo $command | timeout 10 nvidia-cuda-mps-control; true"
     refute_contains "an answer to $command" "$stdout" 100 15
   done
-  assert_equal "the node's answer" "$(mps_asks get_default_active_thread_percentage)" 100.0
+  assert_equal "the node's answer" "$(mps_asks 0 get_default_active_thread_percentage)" 100.0
   assert_equal "limit of the server" "$(card "$(grant a .card_index)" .mps.default_limit_mib)" 7168
   ran "grep -o 'client ended.*' $card/log/gate.log"
   seen "$(grep -o 'client ended.*' "$card/log/gate.log" | tail -n 1)"
@@ -207,18 +207,6 @@ inside() {
     good "what a node could not show, no grant on it claims: its level says \"not tried on this card\""
   fi
   printf '\nDone in %s s. Containers, daemons and mounts of this demo end with it.\n' "$SECONDS"
-}
-
-# mps_asks COMMAND: of the card's control daemon, as root on the node; again where it just served
-# mpsgated.
-mps_asks() {
-  local i control
-  control=$(sed -n 's/^control = "\(.*\)"/\1/p' /etc/mpsgate/config.toml)
-  for i in {1..5}; do
-    ! echo "$1" | CUDA_MPS_PIPE_DIRECTORY=$card/pipe "$control" || return 0
-    sleep 0.3
-  done
-  return 1
 }
 
 # in_a COMMAND: as root in container a; $stdout is what it printed, errors included.

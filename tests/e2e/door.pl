@@ -1,6 +1,7 @@
 #!/usr/bin/env perl
 # door.pl DIR words COUNT WORD   connects COUNT times to DIR/control and says WORD each time
 # door.pl DIR hold COUNT SECONDS holds COUNT connections and says nothing
+# door.pl DIR connect            connects once, or says why not
 # door.pl DIR visit FILE         connects and reads the hello again and again until FILE is there
 # Each prints what came of it. What NVIDIA's client takes for "no MPS here", and then goes on
 # without, counts as refused: nobody listens, or the connection ends before its hello.
@@ -38,6 +39,9 @@ if ($what eq 'words') {
         push @held, $socket;
     }
     sleep $seconds;
+} elsif ($what eq 'connect') {
+    socket(my $socket, AF_UNIX, SOCK_SEQPACKET, 0) or die "socket: $!\n";
+    connect($socket, $door) or die "connect: $!\n";
 } elsif ($what eq 'visit') {
     my ($seen, $refused) = (0, 0);
     until (-e $rest[0]) { greeted() ? $seen++ : $refused++ }

@@ -10,7 +10,10 @@ setup_file() {
   node_start
 }
 
-setup() { cp -a /etc "$MG/etc.before"; }
+setup() {
+  mkdir -p /etc/docker # dockerd makes it for its key where it is not there
+  cp -a /etc "$MG/etc.before"
+}
 
 teardown() {
   explain_failure

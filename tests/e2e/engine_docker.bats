@@ -49,21 +49,31 @@ docker_id() { docker inspect -f '{{.Id}}' "$1"; }
   refute_contains "environment" "$stdout" "0=15G"
 }
 
-@test "NVIDIA's own client library reaches the control daemon, as root and as another user, with the host's IPC namespace and its own" {
+@test "NVIDIA's own client library is served, as root and as another user, with the host's IPC namespace and its own" {
   rootfs_libcuda "$MG/client" 2>"$MG/why" || skip "$(tail -n 1 "$MG/why")"
-  local uid ipc
+  local uid ipc word=4711 words
+  mkdir -p "$MG/gated"
+  cp "$(control_program)" "$MG_OUT/fakes/nvidia-cuda-mps-server" "$MG/gated/"
+  daemon_stop
+  mps_kill
+  settings "s|^control = .*|control = \"$MG/gated/nvidia-cuda-mps-control\"\norphan = \"kill\"|"
+  daemon_start
+  echo "$word" >/run/mpsgate/mps/0/log/fake-server-status
   own_ipc_does
   for uid in 0 1000; do for ipc in host own; do
     words=("${WANT[@]}")
     [[ $ipc == host ]] || words+=(--ipc private)
     try_docker run --rm "${words[@]}" --env MPSGATE_GPU=0 --user "$uid" --volume "$MG/client:/mnt:ro" bb sh -c "$(libcuda_command /mnt)"
-    # There is no server without a card: the daemon's own log says who came.
-    assert_equal "cuInit" "${stdout##* }" 805
+    assert_equal "cuInit" "${stdout##* }" "$word"
     wait_for 10 "the daemon's log has the client" grep -q "NEW CLIENT [0-9]* from user $uid:" /run/mpsgate/mps/0/log/control.log
     assert_free
     client_row "docker-20.10 (runc)" "$uid" "$ipc"
   done; done
   own_ipc_ends
+  daemon_stop
+  mps_kill
+  settings
+  daemon_start
 }
 
 @test "docker restart, and stop and start: one grant each time, none in between" {

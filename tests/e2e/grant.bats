@@ -52,7 +52,7 @@ inside() {
   assert_contains "rm" "$stderr" "Read-only file system"
   inside g stat -c %i "$dir/control"
   local inode=$stdout
-  find "/run/mpsgate/mps/$index/clients" -inum "$inode" -name control | grep -q . || fail "control in the container is not its door"
+  find "/run/mpsgate/mps/$index/containers" -inum "$inode" -name control | grep -q . || fail "control in the container is not its door"
   [[ $(find "/run/mpsgate/mps/$index" -inum "$inode" | wc -l) == 1 ]] || fail "it is the daemon's, too"
 }
 

@@ -114,60 +114,6 @@ reserve_slowly() {
   assert_equal "state" "$(grant slow .state)" active
 }
 
-@test "a forged pid file misleads nobody: refused with a sentence, the named process left alone" {
-  local pipe=/run/mpsgate/mps/0/pipe file=/run/mpsgate/mps/0/pipe/nvidia-cuda-mps-control.pid
-  local kind content sentence size pid other victim
-  other=$(card 1 .mps.pid)
-  mkdir -p "$MG/forged"
-  cp "$(command -v sleep)" "$MG/forged/nvidia-cuda-mps-control"
-  for kind in sleep other-card other-uid nobody same-name symlink fifo huge text; do
-    pid=$(card 0 .mps.pid)
-    daemon_stop KILL
-    kill -KILL "$pid"
-    wait_for 10 "the control daemon ends" gone "$pid"
-    rm -f "$file"
-    content='' sentence="pid file $file is refused" victim=''
-    case $kind in
-      sleep) victim sleep 600; content=$victim ;;
-      other-card) content=$other ;;
-      other-uid) victim setpriv --reuid 65534 --clear-groups env CUDA_MPS_PIPE_DIRECTORY=$pipe sleep 600; content=$victim ;;
-      nobody) content=4194000 sentence='' ;;
-      same-name)
-        victim env CUDA_MPS_PIPE_DIRECTORY=$pipe "$MG/forged/nvidia-cuda-mps-control" 600
-        content=$victim
-        ;;
-      symlink) echo precious >"$MG/precious"; ln -s "$MG/precious" "$file" ;;
-      fifo) mkfifo "$file" ;;
-      huge) truncate -s 4G "$file"; sentence='' ;;
-      text) content='17; rm -rf /' sentence='' ;;
-    esac
-    [[ -z $content ]] || echo "$content" >"$file"
-    size=$(log_size)
-    daemon_start
-    assert_equal "card 0 after a pid file: $kind" "$(card 0 .state)" ready
-    [[ -z $sentence ]] || assert_contains "log after a pid file: $kind" "$(log_since "$size")" "$sentence"
-    [[ $(card 0 .mps.pid) != "$content" ]] || fail "adopted: $kind"
-    assert_equal "program of card 0's control daemon" "$(readlink "/proc/$(card 0 .mps.pid)/exe")" "$(readlink -f "$(control_program)")"
-    [[ -z $victim || -d /proc/$victim ]] || fail "the named process was ended: $kind"
-    assert_equal "card 1's control daemon" "$(card 1 .mps.pid)" "$other"
-    refute_contains "log" "$(log_since "$size")" panicked
-  done
-  assert_equal "what the link led to" "$(<"$MG/precious")" precious
-}
-
-@test "a pid file that is overwritten beside a living control daemon: the living one is adopted" {
-  local file=/run/mpsgate/mps/0/pipe/nvidia-cuda-mps-control.pid pid size victim
-  pid=$(card 0 .mps.pid)
-  victim sleep 600
-  daemon_stop KILL
-  echo "$victim" >"$file"
-  size=$(log_size)
-  daemon_start
-  assert_equal "control daemon" "$(card 0 .mps.pid)" "$pid"
-  assert_contains "log" "$(log_since "$size")" "pid file names another process, ignored"
-  [[ -d /proc/$victim ]] || fail "the named process was ended"
-}
-
 @test "a control daemon in another directory is nobody's: neither adopted nor ended" {
   local dir=$MG/own pids victim
   mkdir -p "$dir/pipe" "$dir/log"
@@ -181,13 +127,13 @@ reserve_slowly() {
   [[ -d /proc/$victim ]] || fail "it was ended"
 }
 
-# lock_holder PROGRAM: in the place of card 0's control daemon, with its environment and its lock.
-# struct flock: F_WRLCK, SEEK_SET, the whole file. F_SETLK is 6.
+# lock_holder PROGRAM: root's, in the place of card 0's control daemon, with its environment and its
+# lock. struct flock: F_WRLCK, SEEK_SET, the whole file. F_SETLK is 6.
 lock_holder() {
   # shellcheck disable=SC2016
   exec env CUDA_MPS_PIPE_DIRECTORY=/run/mpsgate/mps/0/pipe "$1" -e \
     'open F, "+<", $ARGV[0] or die; my $l = pack "s s x4 q q l x4", 1, 0, 0, 0, 0; fcntl(F, 6, $l) or die; sleep 600' \
-    /run/mpsgate/mps/0/pipe/control_lock
+    /run/mpsgate/mps/0/daemon.lock
 }
 # With a path of its own that reads like the control program's, as a container can have it.
 lock_holder_by_name() {

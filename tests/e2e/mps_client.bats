@@ -6,7 +6,7 @@
 load suite
 load gate
 
-SETTINGS="s|^control = .*|control = \"$MG/control/nvidia-cuda-mps-control\"\\nchannel = \"control\"|"
+SETTINGS=$GATE_SETTINGS
 
 setup_file() {
   gate_files
@@ -37,7 +37,7 @@ clients() {
   grep -c 'NEW CLIENT' "$log/control.log" || true
 }
 
-asked() { echo get_server_list | CUDA_MPS_PIPE_DIRECTORY=/run/mpsgate/mps/0/pipe "$MG/control/nvidia-cuda-mps-control"; }
+asked() { mps_asks 0 get_server_list; }
 
 # attaches ID [EXEC OPTION...]: the library in an exec'd process is served, and the daemon has seen
 # one more.
@@ -62,7 +62,7 @@ client_of() {
 served() { grep -q " $WORD\$" "$MG/out/$1"; } # ID
 
 # bats test_tags=runtime
-@test "a granted container's client is served, and the control daemon knows its true pid and uid" {
+@test "a granted container's client is served, and the gate knows its true pid, and the control daemon its uid" {
   local uid ipc pid
   for uid in 0 1000; do for ipc in host own; do
     own=()
@@ -70,7 +70,8 @@ served() { grep -q " $WORD\$" "$MG/out/$1"; } # ID
     client_of "as$uid" "${own[@]}" --jq ".process.user = {uid: $uid, gid: $uid}"
     wait_for 20 "it is served" served "as$uid"
     clients >/dev/null
-    read -r pid < <(sed -n "s/.*NEW CLIENT \([0-9]*\) from user $uid:.*/\1/p" "$log/control.log" | tail -n 1)
+    assert_contains "the daemon's line" "$(grep 'NEW CLIENT' "$log/control.log" | tail -n 1)" "NEW CLIENT $(gate_pid) from user $uid:"
+    pid=$(grep "client handed over container=as$uid " "$log/gate.log" | tail -n 1 | sed 's/.* pid=\([0-9]*\) .*/\1/')
     assert_equal "its program" "$(cat "/proc/$pid/comm")" cuda-client
     assert_equal "its cgroups" "$(cat "/proc/$pid/cgroup")" "$(cat "/proc/$(pid_of "as$uid")/cgroup")"
     client_row "$(basename "$REAL")" "$uid" "$ipc"
@@ -80,15 +81,15 @@ served() { grep -q " $WORD\$" "$MG/out/$1"; } # ID
   done; done
 }
 
-@test "an exec'd process is served too, after mpsgated's restart and death, and as before" {
+@test "an exec'd process is served too, after mpsgated's restart and after its death" {
   granted c 2Gi --ann mpsgate.io/gpu=0
   attaches c
   daemon_stop
   daemon_start
   attaches c
   daemon_stop KILL
-  attaches c
   daemon_start
+  attaches c
 }
 
 @test "without a grant it reaches no control daemon, and cuInit is 100" {
@@ -99,7 +100,7 @@ served() { grep -q " $WORD\$" "$MG/out/$1"; } # ID
   start plain
   try_oci 0 exec plain cuda-client "$LIBCUDA"
   assert_equal "cuInit" "${stdout##* }" 100
-  try_oci 0 exec --env CUDA_MPS_PIPE_DIRECTORY=/run/mpsgate/mps plain cuda-client "$LIBCUDA"
+  try_oci 0 exec --env PATH=/usr/bin --env CUDA_MPS_PIPE_DIRECTORY=/run/mpsgate/mps plain cuda-client "$LIBCUDA"
   assert_equal "cuInit" "${stdout##* }" 100
   assert_equal "clients" "$(clients)" "$before"
 }
@@ -164,7 +165,7 @@ served() { grep -q " $WORD\$" "$MG/out/$1"; } # ID
   bundle plain
   create plain
   start plain
-  try_oci 0 exec --env CUDA_MPS_PIPE_DIRECTORY=/run/mpsgate/mps plain cuda-client "$LIBCUDA"
+  try_oci 0 exec --env PATH=/usr/bin --env CUDA_MPS_PIPE_DIRECTORY=/run/mpsgate/mps plain cuda-client "$LIBCUDA"
   assert_equal "cuInit" "${stdout##* }" 100
   try mpsgate enable 0
   wait_for 20 "the card is ready" card_is ready 0

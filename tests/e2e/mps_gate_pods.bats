@@ -8,7 +8,7 @@ load suite
 load gate
 load pod
 
-SETTINGS="$GATE_SETTINGS; s/^supervisor = .*/supervisor = \"holder\"/"
+SETTINGS="$GATE_SETTINGS; s/^control = .*/&\nsupervisor = \"holder\"/"
 
 setup_file() {
   gate_files

@@ -8,7 +8,8 @@
 load mpsgate
 load pod
 
-SETTINGS='s/^supervisor = .*/supervisor = "holder"/'
+HELD='s/^control = .*/&\nsupervisor = "holder"/'
+SETTINGS=$HELD
 
 setup_file() {
   pod_make
@@ -146,17 +147,88 @@ another_daemon() { card_is ready 0 && [[ $(card 0 .mps.pid) != "$1" ]]; } # PID
   daemon_stop
   pod_kill
   rm -rf /run/mpsgate
-  settings 's/^supervisor = .*/supervisor = "auto"/'
+  settings ''
   pod_start
   daemon_start
   assert_equal "parents of the control daemons" "$(parents)" "$(<"$MG/hold.pid")"
+}
+
+# --- the default: mpsgated starts the holder itself -----------------------------------------------
+
+another_holder() { local now; now=$(holder_pid); [[ -n $now && $now != "$1" ]]; } # THAN
+gate_of() { pgrep -f "^/usr/bin/mpsgate-gate --card $1 "; } # CARD
+another_gate() { local now; now=$(gate_of 0) && [[ $now != "$1" ]]; } # THAN
+ready_with() { [[ $(control_pids) == "$1" ]] && card_is ready 0 && card_is ready 1; } # PIDS
+
+@test "by default mpsgated starts a holder; SIGKILL of it, of mpsgated and of both ends no control daemon and no grant" {
+  local control before holder gate how
+  daemon_stop
+  gates_stop
+  pod_kill
+  rm -rf /run/mpsgate
+  settings ''
+  daemon_start
+  holder=$(holder_pid)
+  assert_equal "parents of the control daemons" "$(parents)" "$holder"
+  assert_equal "parent of the gate" "$(awk '/^PPid:/ { print $2 }' "/proc/$(gate_of 0)/status")" "$holder"
+  assert_equal "its session" "$(ps -o sid= -p "$holder" | tr -d ' ')" "$holder"
+  assert_contains "its log" "$(</run/mpsgate/hold/hold.log)" "ready at /run/mpsgate/hold/hold.sock"
+  granted a 2Gi --ann mpsgate.io/gpu=0
+  control=$(control_pids) before=$(grants_now)
+  for how in mpsgated both holder; do
+    holder=$(holder_pid) gate=$(gate_of 0)
+    [[ $how == mpsgated ]] || kill -KILL "$holder"
+    [[ $how == mpsgated ]] || wait_for 10 "the holder ends" gone "$holder"
+    [[ $how == holder ]] || daemon_stop KILL
+    [[ $how == holder ]] || daemon_start
+    wait_for 20 "the same control daemons after SIGKILL of $how" ready_with "$control"
+    assert_equal "grants after SIGKILL of $how" "$(grants_now)" "$before"
+    assert_equal "the gate after SIGKILL of $how" "$(gate_of 0)" "$gate"
+    [[ $how != mpsgated ]] || { assert_equal "the holder after SIGKILL of mpsgated" "$(holder_pid)" "$holder"; continue; }
+    # Who needs a holder starts another one: the next gate, and the next control daemon.
+    kill -KILL "$gate"
+    wait_for 20 "another gate" another_gate "$gate"
+    wait_for 10 "another holder" another_holder "$holder"
+    holder=$(holder_pid)
+    assert_equal "parent of the gate" "$(awk '/^PPid:/ { print $2 }' "/proc/$(gate_of 0)/status")" "$holder"
+  done
+  granted b 1Gi --ann mpsgate.io/gpu=1
+  try mpsgate mps restart 0 --yes
+  wait_for 60 "card 0 is ready" card_is ready 0
+  assert_equal "parent of the new control daemon" "$(awk '/^PPid:/ { print $2 }' "/proc/$(card 0 .mps.pid)/status")" "$holder"
+  delete_all
+  daemon_stop
+  mps_kill
+}
+
+@test "where mps.control changed, a holder that mpsgated started before starts the new program" {
+  local other=$MG/other/nvidia-cuda-mps-control
+  daemon_stop
+  gates_stop
+  pod_kill
+  rm -rf /run/mpsgate
+  settings ''
+  daemon_start
+  mkdir -p "$MG/other"
+  cp "$(control_program)" "$other"
+  for card in 0 1; do try mpsgate mps stop "$card" --yes; done
+  daemon_stop
+  settings "s|^control = .*|control = \"$other\"|"
+  daemon_start
+  for card in 0 1; do
+    try mpsgate mps restart "$card" --yes
+    wait_for 60 "card $card is ready" card_is ready "$card"
+    assert_equal "its program" "$(readlink "/proc/$(card "$card" .mps.pid)/exe")" "$other"
+  done
+  daemon_stop
+  mps_kill
 }
 
 # --- mpsgated in the pod, too ---------------------------------------------------------------------
 
 @test "mpsgated of an image without a runtime links the node's, and reads the node's settings of NVIDIA's toolkit" {
   daemon_stop
-  settings 's|^path = .*|path = "runc"|; s/^supervisor = .*/supervisor = "holder"/'
+  settings 's|^path = .*|path = "runc"|;'"$HELD"
   mkdir -p /etc/nvidia-container-runtime
   printf '%s\n' 'swarm-resource = "DOCKER_RESOURCE_GPU"' '[nvidia-container-runtime.modes.cdi]' \
     'annotation-prefixes = ["cdi.k8s.io/", "example.com/"]' >/etc/nvidia-container-runtime/config.toml
@@ -179,7 +251,7 @@ another_daemon() { card_is ready 0 && [[ $(card 0 .mps.pid) != "$1" ]]; } # PID
   local server double=$MG_OUT/fakes/nvidia-cuda-mps-control
   daemon_stop
   pod_kill
-  settings "s|^control = .*|control = \"$double\"|; s/^supervisor = .*/supervisor = \"holder\"/"
+  settings "s|^control = .*|control = \"$double\"|; $HELD"
   pod_start --control "$double"
   daemon_start
   granted g 1Gi --ann mpsgate.io/gpu=0

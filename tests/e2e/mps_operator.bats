@@ -253,10 +253,10 @@ changed() {
 @test "reload takes what it can and says what waits for what" {
   try mpsgate reload
   assert_equal "answer" "$stdout" "no setting has changed"
-  changed 's/^\[mps\]$/[log]\nlevel = "debug"\n[trust]\nlocal = "off"\n[mps]\nchannel = "full"/'
+  changed 's/^\[mps\]$/[log]\nlevel = "debug"\n[trust]\nlocal = "off"\n[run]\ngroup = "root"\n[mps]/'
   try mpsgate reload
   assert_equal "answer" "$stdout" \
-    $'trust.local: taken\nmps.channel: takes effect after: systemctl restart mpsgated\nlog.level: taken'
+    $'trust.local: taken\nrun.group: takes effect after: systemctl restart mpsgated\nlog.level: taken'
   refused r E_UNCONFIRMED --ann mpsgate.io/gpu-mem=1Gi
   changed ''
   try mpsgate reload

@@ -68,14 +68,25 @@ client_row() {
   echo "# client: branch $branch, $1, uid $2, $3 IPC: attached" >&3
 }
 
-# One command ($1) to the control daemon, for a shell. NVIDIA's front-end gives up where the daemon
-# serves another one at that moment, as mpsgated's (of 1,200 commands from three loops 240 did).
-MPS_ASKS='i=0
-while said=$(echo "$1" | nvidia-cuda-mps-control 2>&1); rc=$?; [ $i -lt 10 ]; do
-  case $said in "Cannot send command"*) i=$((i + 1)); sleep 0.2 ;; *) break ;; esac
-done
-[ -z "$said" ] || printf "%s\n" "$said"
-exit $rc'
+# pipe_of CARD: its control daemon's directory. On the node it is empty: the daemon has a mount
+# namespace of its own, and root alone looks into it.
+pipe_of() { echo "/proc/$(card "$1" .mps.pid)/root/run/mpsgate/mps/$1/pipe"; }
+
+# mps_asks CARD COMMAND: of its control daemon, as root on the node. NVIDIA's front-end gives up
+# where the daemon serves another one at that moment, as mpsgated's.
+mps_asks() {
+  local i control said
+  control=$(sed -n 's/^control = "\(.*\)"/\1/p' /etc/mpsgate/config.toml)
+  for i in {1..5}; do
+    if said=$(echo "$2" | CUDA_MPS_PIPE_DIRECTORY=$(pipe_of "$1") "$control") && [[ $said != "Cannot "* ]]; then
+      [[ -z $said ]] || echo "$said"
+      return 0
+    fi
+    sleep 0.3
+  done
+  echo "$said" >&2
+  return 1
+}
 
 # answered QUESTION VERDICT [DRIVER]: the only answer of each managed card, with its driver or
 # another.
@@ -135,7 +146,6 @@ manage = "all"
 mode = "devices"
 [mps]
 control = "$(control_program)"
-supervisor = "fork"
 [nvml]
 library = "$NVML/libnvidia-ml.so.1"
 EOF
@@ -228,15 +238,17 @@ node_reset() {
   assert_free "$CARDS"
 }
 
-# What outlives mpsgated by design: the control daemons, and the gates.
+# What outlives mpsgated by design: the holder that it started, the control daemons, and the gates.
 mps_pids() { pgrep -x nvidia-cuda-mps || true; } # the kernel keeps 15 letters of a name
 # mps_pids_are PIDS: to be waited for, as mpsgated's own commands have the same name for a moment.
 mps_pids_are() { [[ $(mps_pids) == "$1" ]]; }
+holder_pid() { pgrep -f '^mpsgated hold ' || true; }
 mps_kill() {
   local pid
-  for pid in $(pgrep -x mpsgate-gate) $(mps_pids); do
+  # The holder first: it starts what it is asked for.
+  for pid in $(holder_pid) $(pgrep -x mpsgate-gate) $(mps_pids); do
     kill -KILL "$pid" 2>/dev/null || true
-    wait_for 10 "gate or control daemon $pid ends" gone "$pid"
+    wait_for 10 "holder, gate or control daemon $pid ends" gone "$pid"
   done
 }
 

@@ -25,7 +25,9 @@ exposure() {
   sed 's|^ExecStart=/usr/bin/mpsgate-scheduler|ExecStart=/bin/true|' "$units/mpsgate-scheduler.service" >"$BATS_TEST_TMPDIR/units/mpsgate-scheduler.service"
   sed 's|^ExecStart=/usr/bin/mpsgate-gate|ExecStart=/bin/true|' "$units/mpsgate-gate@.service" >"$BATS_TEST_TMPDIR/units/mpsgate-gate@.service"
   sed 's|^ExecStart=/usr/bin/mpsgate |ExecStart=/bin/true |' "$units/mpsgate-qualify.service" >"$BATS_TEST_TMPDIR/units/mpsgate-qualify.service"
-  cp "$units/mpsgate-mps@.service" "$units/mpsgate-qualify.timer" "$BATS_TEST_TMPDIR/units/"
+  sed 's|^ExecStart=/usr/bin/mpsgated|ExecStart=/bin/true|' "$units/mpsgate-mps@.service" >"$BATS_TEST_TMPDIR/units/mpsgate-mps@.service"
+  sed 's|^ExecStart=/usr/bin/mpsgated|ExecStart=/bin/true|' "$units/mpsgate-hold.service" >"$BATS_TEST_TMPDIR/units/mpsgate-hold.service"
+  cp "$units/mpsgate-qualify.timer" "$BATS_TEST_TMPDIR/units/"
   try systemd-analyze verify --man=no "$BATS_TEST_TMPDIR"/units/*.{service,timer}
   assert_equal "output" "$stdout$stderr" ""
 }

@@ -4,6 +4,7 @@
 # the shim, the hook, runc, mpsgated, the control daemons.
 #
 # under: old-kernel.pl
+# nightly: a lifecycle that plain and grant try each time, on the fallbacks
 
 # shellcheck disable=SC2030,SC2031 # a test is a subshell, and sets what it reads itself
 load suite

@@ -124,16 +124,17 @@ control_anew() {
   daemon_start
 }
 
-# engine_client NAME UID: NVIDIA's client library in it is seen by its card's control daemon. There
-# is no server without a card: the daemon's own log says who came. Once of some thousand clients was
+# engine_client NAME UID: NVIDIA's client library in it is served with $WORD by the tests' own
+# server, and its card's control daemon has seen it. Once of some thousand clients was
 # not in it, and nobody knows why: one that is not is tried again, and the daemon's log shown.
+WORD=4711
 engine_client() {
   local log before try
   log=/run/mpsgate/mps/$(grant "$(engine_id "$1")" .card_index)/log/control.log
   for try in 1 2 3; do
     before=$(clients_of "$log" "$2")
     engine_exec any "$1" sh -c "export CUDA_MPS_PIPE_DIRECTORY=$(init_env "$1" CUDA_MPS_PIPE_DIRECTORY); $(libcuda_command /mnt) </dev/null"
-    assert_equal "cuInit" "${stdout##* }" 805
+    assert_equal "cuInit" "${stdout##* }" "$WORD"
     wait_for 10 "the daemon's log has the client" more_clients "$log" "$2" "$before" && return
     { echo "client $try of user $2 is not in $log:"; tail -n 30 "$log"; } | sed "s/^/# /" >&3
   done

@@ -57,11 +57,13 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
 }
 
 # bats test_tags=machine
-@test "NVIDIA's own client library reaches the card's control daemon, as whom and what it is, with the host's IPC namespace and its own" {
+@test "NVIDIA's own client is served through its container's door, as whom it is, with the host's IPC namespace and its own" {
   rootfs_libcuda "$MG/client" 2>"$MG/why" || skip "$(tail -n 1 "$MG/why")"
-  local uid ipc words
-  # Through a door nobody is handed over without a server, and that needs a card.
-  control_anew "$SETTINGS"$'\n''s/^control = .*/&\nchannel = "control"/'
+  local uid ipc words dir
+  mkdir -p "$MG/gated"
+  cp "$(control_program)" "$MG_OUT/fakes/nvidia-cuda-mps-server" "$MG/gated/"
+  control_anew "$SETTINGS"$'\n'"s|^control = .*|control = \"$MG/gated/nvidia-cuda-mps-control\"\norphan = \"kill\"|"
+  for dir in /run/mpsgate/mps/[0-9]*; do echo "$WORD" >"$dir/log/fake-server-status"; done
   own_ipc_does
   for uid in 0 1000; do
     for ipc in host own; do
@@ -72,32 +74,16 @@ LIMIT_SEEN=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=7168M
       fi
       [[ $ipc == own ]] || words+=(--ipc)
       engine_up got "${words[@]}" -- sleep 600
+      engine_exec got ls -A "$(init_env got CUDA_MPS_PIPE_DIRECTORY)"
+      assert_equal "its directory" "$stdout" control
       engine_client got "$uid"
       client_row "$MG_CELL" "$uid" "$ipc"
       engine_remove got
       assert_free
     done
   done
-  own_ipc_ends
-  control_anew "$SETTINGS"
-}
-
-@test "NVIDIA's own client is served through a door of its container's own" {
-  rootfs_libcuda "$MG/client" 2>"$MG/why" || skip "$(tail -n 1 "$MG/why")"
-  local word=4711 dir
-  mkdir -p "$MG/gated"
-  cp "$(control_program)" "$MG_OUT/fakes/nvidia-cuda-mps-server" "$MG/gated/"
-  control_anew "$SETTINGS"$'\n'"s|^control = .*|control = \"$MG/gated/nvidia-cuda-mps-control\"|"
-  for dir in /run/mpsgate/mps/[0-9]*; do echo "$word" >"$dir/log/fake-server-status"; done
-  engine_up got --ipc --gpu 7Gi --mount "$MG/client" -- sleep 600
-  dir=$(init_env got CUDA_MPS_PIPE_DIRECTORY)
-  engine_exec got ls -A "$dir"
-  assert_equal "its directory" "$stdout" control
-  engine_exec any got sh -c "export CUDA_MPS_PIPE_DIRECTORY=$dir; $(libcuda_command /mnt) </dev/null"
-  assert_equal "cuInit" "${stdout##* }" "$word"
-  engine_remove got
-  assert_free
   wait_for 10 "its door is closed" bash -c '[[ -z $(ls -A /run/mpsgate/mps/*/clients/ | grep json) ]]'
+  own_ipc_ends
   control_anew "$SETTINGS"
 }
 

@@ -29,7 +29,7 @@ all() { # the long stages as CI has them; sets $output
   run -0 "$top/tests/env/all.sh" "$LOGS"
 }
 ran() { grep -oE '^[a-z0-9]+ begins' <<<"$output" | cut -d' ' -f1 | sort | paste -sd' '; }
-EVERY="chart differential engines gpu hosts image k8s packages vm"
+EVERY="chart crun engines gpu hosts image k8s packages vm"
 
 @test "what has passed on the same inputs is named with its counts and not run again; other inputs run everything" {
   all
@@ -50,6 +50,31 @@ EVERY="chart differential engines gpu hosts image k8s packages vm"
   [[ $(ran) == "$EVERY" ]]
   MG_UNCHANGED='' all
   [[ $(ran) == "$EVERY" ]]
+}
+
+@test "CI names what it leaves to the night, and the night has it: together they are everything" {
+  all
+  local by_day by_night
+  by_day=$(ran)
+  [[ $output == *"left out: MG_SELECT=nightly has it"*"tests/e2e/old_kernel.bats: "*"tests/k8s/restarts.bats: "* ]]
+  [[ $(<"$LOGS/left-out") == *"test-engines: "*"docker-28"* ]]
+  MG_SELECT=nightly MG_UNCHANGED='' all
+  by_night=$(ran)
+  [[ $by_night == "differential e2e engines faults hosts k8s vm vm" && $output != *"left out"* ]]
+  MG_SELECT='' MG_UNCHANGED='' all
+  # The first two are of make test otherwise.
+  # shellcheck disable=SC2086 # words
+  [[ $(printf '%s\n' $by_day $by_night | grep -vxE 'e2e|faults' | sort -u) == "$(ran | tr ' ' '\n' | sort -u)" ]]
+}
+
+@test "each file of a suite is run by day or by night" {
+  local folder day night
+  # shellcheck source=tests/env/side_by_side.bash
+  source "$top/tests/env/side_by_side.bash"
+  for folder in e2e hosts k8s; do
+    day=$(MG_SELECT=ci selected "$top/tests/$folder"/*.bats) night=$(MG_SELECT=nightly selected "$top/tests/$folder"/*.bats)
+    [[ -n $day && -n $night && $(sort <<<"$day"$'\n'"$night") == "$(MG_SELECT='' selected "$top/tests/$folder"/*.bats | sort)" ]]
+  done
 }
 
 @test "a stage that failed, or had a skip that nobody expects, runs again" {

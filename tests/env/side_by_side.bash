@@ -36,6 +36,19 @@ side_by_side() {
   return "$any_failed"
 }
 
+# selected FILE...: those that $MG_SELECT takes, one a line: `ci` all but those with a line
+# "# nightly: WHY", `nightly` these alone, else all.
+selected() {
+  local file
+  for file; do
+    case ${MG_SELECT:-} in
+      ci) marked nightly "$file" || echo "$file" ;;
+      nightly) ! marked nightly "$file" || echo "$file" ;;
+      *) echo "$file" ;;
+    esac
+  done
+}
+
 # Parts of it, which see its variables.
 marked() { [[ -f $2 ]] && grep -q "^# $1: " "$2"; } # MARK NAME
 timed() { # NAME

@@ -13,7 +13,7 @@ for major in 550 535; do
 done
 # Once for all tests: each is a process of its own below, and would ask cargo for them.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-cargo build -q --locked --workspace --examples --bin nvidia-cuda-mps-control --bin nvidia-cuda-mps-server --bin cuda-client --bin mpsgate-gate
+cargo build -q --locked --workspace --examples --bin nvidia-cuda-mps-control --bin nvidia-cuda-mps-server --bin cuda-client --bin mpsgate-gate --bin mpsgated
 export MPSGATE_TEST_FAKES=$target/debug
 if cargo nextest --version >/dev/null 2>&1; then
   # More than there are processors: most of their time they wait for each other's programs.

@@ -4,6 +4,7 @@
 # jupyterhub-singleuser, each in a container of Debian's Docker, on a bridge of their own.
 # sandbox: MG_GPUS=1
 # needs: dockerd curl
+# nightly: 200 MB of PyPI, and what it asks of mpsgate compose and Docker ask each time
 
 load ../e2e/mpsgate
 load jupyterhub

@@ -46,11 +46,29 @@ setup_file() { users_node 8192 2; }
   assert_contains "the gate's log" "$(<"$card/log/gate.log")" "client ended container=hers" "reason=elsewhere"
 }
 
-@test "open, as SECURITY.md says: a process of the node reaches the control daemon's own socket, past the gate" {
+@test "whoever knows a process's door and says nothing there keeps its owner from nothing" {
+  gate_needed
+  server_says_word
+  local n
+  running hers --gpu-mem 2Gi --gpu 0 --user alice -- sleep 600
+  # By no list of names: carol was told it.
+  try fail as carol ls "$card/clients"
+  assert_contains "ls" "$stderr" "Permission denied"
+  silent "$(door_of hers)" as carol
+  for n in 1 2 3; do
+    LIMIT=10 try any beside hers as alice env CUDA_MPS_PIPE_DIRECTORY="$(door_of hers)" "$MG_OUT/fakes/cuda-client" "$(client)"
+    assert_equal "cuInit, time $n" "${stdout##* }" "$WORD"
+  done
+  assert_contains "the gate's log" "$(<"$card/log/gate.log")" "client ended container=hers" "reason=elsewhere"
+  refute_contains "the gate's log" "$(<"$card/log/gate.log")" reason=silent
+}
+
+@test "a process of the node without a grant reaches no control daemon" {
   gate_needed
   server_says_word
   try any as carol env CUDA_MPS_PIPE_DIRECTORY="$card/pipe" "$MG_OUT/fakes/cuda-client" "$(client)"
-  assert_equal "cuInit without a grant" "${stdout##* }" "$WORD"
+  refute_contains "cuInit without a grant" "$stdout" "$WORD"
+  refute_contains "the daemon's log" "$(<"$card/log/control.log")" "from user $(id -u carol):"
   # Of another card not even so, with a grant: its node does not open.
   try any run_as alice --gpu-mem 1Gi --gpu 1 -- sh -c 'exec 2>&1; : <"$0"' /dev/nvidia0
   assert_contains "another card's node" "$stdout" "Operation not permitted"

@@ -32,29 +32,6 @@ refused_pod() {
   refute_contains "its environment" "$env" 0=80G
 }
 
-@test "NVIDIA's own client library in a pod reaches the card's control daemon, as a process of that pod" {
-  rootfs_libcuda "$MG/client" 2>"$MG/why" || skip "$(tail -n 1 "$MG/why")"
-  # Through a door nobody is handed over without a server: chart_gate.bats has one.
-  sed -i 's/^control = .*/&\nchannel = "control"/' /etc/mpsgate/config.toml
-  daemon_stop
-  daemon_start
-  wait_for 60 "the kubelet has the devices" has_devices
-  # The client stays until its standard input ends.
-  asks client 7 '.spec.volumes = [{name: "client", hostPath: {path: $ARGS.positional[0]}}]
-    | .spec.containers[0] += {volumeMounts: [{name: "client", mountPath: "/mnt", readOnly: true}], command: ["sh", "-c", $ARGS.positional[1]]}' \
-    "$MG/client" "sleep 600 | $(libcuda_command /mnt)"
-  wait_for 60 "it has called cuInit" client_called
-  # There is no server without a card: the daemon's own log says who came.
-  assert_equal "cuInit" "$(kubectl logs client | sed 's/.* //')" 805
-  local pid
-  pid=$(sed -n 's/.*NEW CLIENT \([0-9]*\) from user 0:.*/\1/p' /run/mpsgate/mps/*/log/control.log | tail -n 1)
-  assert_equal "its cgroups" "$(cat "/proc/$pid/cgroup")" "$(cat "/proc/$(the_init)/cgroup")"
-  sed -i '/^channel = /d' /etc/mpsgate/config.toml
-  daemon_stop
-  daemon_start
-}
-client_called() { [[ -n $(kubectl logs client 2>/dev/null) ]]; }
-
 @test "another pod's real token gives nothing: not to who has no limits, and no more than theirs to who has" {
   asks owner 7
   wait_for 60 "it runs" pod_is Running owner

@@ -2,6 +2,8 @@
 # What a pod has survives what happens to containers, kubelet, mpsgated, the node and the API
 # server; it is free when its container is really gone, and not before; what a local engine has is
 # gone from the node.
+#
+# nightly: minutes without an API server and of draining; the e2e files restart mpsgated each time
 
 load cluster
 

@@ -35,8 +35,8 @@ simulated() {
   sim_cards
   mkdir -p "$MG/mps"
   cp "$MG_OUT"/fakes/nvidia-cuda-mps-* "$MG/mps/"
-  sed -i '/^ *\(library\|control\|supervisor\|mode\) *=/d' "$ROOT/etc/mpsgate/config.toml"
-  sed -i -e "/^\[mps\]/a control = \"$MG/mps/nvidia-cuda-mps-control\"\nsupervisor = \"fork\"" \
+  sed -i '/^ *\(library\|control\|mode\) *=/d' "$ROOT/etc/mpsgate/config.toml"
+  sed -i -e "/^\[mps\]/a control = \"$MG/mps/nvidia-cuda-mps-control\"" \
     -e "/^\[inject\]/a mode = \"devices\"" -e "/^\[nvml\]/a library = \"$NVML/libnvidia-ml.so.1\"" "$ROOT/etc/mpsgate/config.toml"
 }
 

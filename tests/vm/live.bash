@@ -41,7 +41,7 @@ live_install() {
   for file in mpsgate mpsgated mpsgate-runtime mpsgate-hook mpsgate-gate; do install -m 755 "$MG_OUT/$file" /usr/bin/; done
   install -m 644 /task/packaging/systemd/*.service /etc/systemd/system/
   simulated_driver
-  settings 's/^supervisor.*/supervisor = "auto"/; s/^manage.*/manage = []/'
+  settings 's/^manage.*/manage = []/'
   # The watchdog of 30 s would make a test of a minute.
   mkdir -p /etc/systemd/system/mpsgated.service.d
   printf '[Service]\nWatchdogSec=10\n' >/etc/systemd/system/mpsgated.service.d/test.conf

@@ -33,7 +33,7 @@ same_node() {
 }
 
 @test "systemd-analyze finds no fault in the units" {
-  try systemd-analyze verify --man=no /etc/systemd/system/mpsgated.service /etc/systemd/system/mpsgate-mps@.service
+  try systemd-analyze verify --man=no /etc/systemd/system/mpsgated.service /etc/systemd/system/mpsgate-mps@.service /etc/systemd/system/mpsgate-hold.service
   assert_equal "output" "$stdout$stderr" ""
 }
 
@@ -60,6 +60,11 @@ same_node() {
     assert_equal "control daemon of card $n" "$pid" "$(card "$n" .mps.pid)"
     assert_contains "limits" "$(grep 'open files' "/proc/$pid/limits")" " 16384 "
     assert_contains "cgroup" "$(<"/proc/$pid/cgroup")" "mpsgate-mps@$n.service"
+    # The launcher has become the control daemon, in a mount namespace of its own.
+    assert_equal "program" "$(readlink "/proc/$pid/exe")" "$(readlink -f "$(control_program)")"
+    [[ $(readlink "/proc/$pid/ns/mnt") != "$(readlink /proc/1/ns/mnt)" ]] || fail "it is in the node's mount namespace"
+    assert_equal "its sockets on the node" "$(ls -A "/run/mpsgate/mps/$n/pipe")" ""
+    [[ -S $(pipe_of "$n")/control ]] || fail "no socket where it has its own"
     assert_equal "card" "$(tr '\0' '\n' <"/proc/$pid/environ" | sed -n 's/^CUDA_VISIBLE_DEVICES=//p')" "$(uuid "$n")"
     [[ -s /run/mpsgate/mps/$n/log/control.log ]] || fail "an empty control.log"
   done
@@ -177,12 +182,12 @@ another_control() { [[ $(card 0 .mps.pid) =~ ^[0-9]+$ && $(card 0 .mps.pid) != "
 # --- the gate ---
 
 gate_serves() { unit_is "mpsgate-gate@$1" ActiveState active && unit_is "mpsgate-gate@$1" SubState running; } # CARD
-doors_of() { find "/run/mpsgate/mps/$1/clients" -mindepth 1 -maxdepth 1 -type d; } # CARD
+doors_of() { find "/run/mpsgate/mps/$1/containers" -mindepth 1 -maxdepth 1 -type d; } # CARD
 another_gate() { local pid; pid=$(unit_of mpsgate-gate@0 MainPID); [[ $pid != 0 && $pid != "$1" ]] && gate_serves 0; } # THAN
 
 @test "each card has a gate, a unit of its own, with two capabilities and a filter of system calls" {
   local pid status
-  settings 's/^supervisor.*/supervisor = "auto"/; s/^manage.*/manage = []/'
+  settings 's/^manage.*/manage = []/'
   systemctl restart mpsgated
   wait_for 60 "mpsgated answers" settled
   wait_for 30 "the gate serves" gate_serves 0
@@ -229,12 +234,14 @@ another_gate() { local pid; pid=$(unit_of mpsgate-gate@0 MainPID); [[ $pid != 0 
   systemctl kill -s KILL mpsgate-gate@0
   wait_for 30 "another gate" another_gate "$pid"
   assert_equal "the socket" "$(stat -c %i "$door/control")" "$before"
-  try timeout 20 perl "$BATS_TEST_DIRNAME/../e2e/door.pl" "$door" words 3 255
+  # In the container's cgroup: who is outside is ended before a word.
+  try timeout 20 sh -c 'echo $$ >"$0/cgroup.procs" && exec perl "$@"' "$(jq -r .container.cgroup.path "/run/mpsgate/mps/0/clients/$(basename "$door").json")" \
+    "$BATS_TEST_DIRNAME/../e2e/door.pl" "$door" words 3 255
   assert_equal "words" "$stdout" "said 3"
   # From within the unit's sandbox it reaches mpsgated.
   wait_for 30 "mpsgated knows what became of them" bash -c '[[ $(mpsgate status -o json | jq ".cards[0].gate.ended.word") == 3 ]]'
   delete g
-  wait_for 10 "its door is closed" bash -c '[[ -z $(ls /run/mpsgate/mps/0/clients) ]]'
+  wait_for 10 "its door is closed" bash -c '[[ -z $(ls -A /run/mpsgate/mps/0/clients /run/mpsgate/mps/0/containers | grep -v :) ]]'
   assert_equal "descriptors in the store" "$(unit_of mpsgate-gate@0 NFileDescriptorStore)" 0
 }
 
@@ -244,7 +251,7 @@ another_gate() { local pid; pid=$(unit_of mpsgate-gate@0 MainPID); [[ $pid != 0 
   try mpsgate enable 1
   wait_for 60 "card 1 is ready" card_is ready 1
   gate_serves 1
-  settings 's/^supervisor.*/supervisor = "auto"/; s/^manage.*/manage = []/'
+  settings 's/^manage.*/manage = []/'
   systemctl restart mpsgated
   wait_for 60 "mpsgated answers" settled
 }

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# A whole Debian machine for tests: kernel, systemd, cgroup v2 only, every capability; under qemu's
-# software emulation, so that it needs no KVM. It has no network and is thrown away afterwards.
+# A whole Debian machine for tests: kernel, systemd, cgroup v2 only, every capability; under KVM
+# where a kernel starts there, else under qemu's software emulation. It has no network and is thrown
+# away afterwards.
 #
 #   machine.sh image [SUITE]           makes the image of a Debian suite (default trixie), or finds
 #                                      it in
 #                                      ~/.cache/mpsgate, and prints its folder. Once: a minute.
+#   machine.sh accel IMAGE             prints kvm where the image's kernel starts there, else tcg.
 #   machine.sh run IMAGE OUT FILE...   boots a copy with FILEs in /task and runs /task/task there as
 #                                      root. Its output is shown here; what it leaves in /task/out
 #                                      comes back into OUT, with the console's text. Ends with the
@@ -15,7 +17,7 @@
 # Exits 77 with the reason where there can be no machine. Installs qemu and mmdebstrap from Debian's
 # packages where they are missing (MPSGATE_NO_INSTALL=1: does not).
 # MG_VM_LIMIT=SECONDS (600)  MG_VM_MEMORY=MIB (2048)
-# MG_VM_ACCEL=kvm  where that works: ten times as fast
+# MG_VM_ACCEL=kvm|tcg  KVM (ten times as fast) or emulation, without trying what works.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/mpsgate
@@ -140,6 +142,7 @@ run() {
   cp --sparse=always "$image/disk.img" "$work/disk.img"
   mkdir -p "$out"
   : >"$out/console.log"
+  accel=${MG_VM_ACCEL:-$(accel "$image")}
   while [[ $status == reboot ]]; do
     # Room for what comes back.
     rm -f "$work/out.tar" "$out/status"
@@ -159,15 +162,41 @@ run() {
   exit "$status"
 }
 
+cpu=${MG_VM_CPU:-max,-cx16,-la57}
+
+# accel IMAGE: kvm where its kernel starts there, else tcg.
+accel() {
+  need qemu-system-x86_64 qemu-system-x86
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  if [[ -w /dev/kvm ]] && starts "$1" kvm; then echo kvm; else echo tcg; fi
+}
+
+# starts IMAGE ACCEL: whether its kernel gets as far as to miss its disk. /dev/kvm opens also where
+# no kernel can start, as under a KVM without the processor's help: qemu then says so at once, and
+# waits.
+starts() {
+  local pid end=$((SECONDS + 30)) rc=0
+  qemu-system-x86_64 -accel "$2" -cpu "$cpu" -m 512 -display none -nic none -no-reboot -serial "file:$work/trial.log" \
+    -kernel "$1/vmlinuz" -append "console=ttyS0 panic=-1" </dev/null >"$work/trial.err" 2>&1 &
+  pid=$!
+  while kill -0 "$pid" 2>/dev/null; do
+    if ((SECONDS >= end)) || grep -q 'KVM internal error' "$work/trial.err"; then kill "$pid" 2>/dev/null || true; fi
+    sleep 0.2
+  done
+  wait "$pid" 2>/dev/null || rc=$?
+  [[ $rc == 0 ]] && grep -q 'Kernel panic' "$work/trial.log"
+}
+
 # boot IMAGE SECONDS: until it powers off, reboots or panics.
 boot() {
-  local accel=${MG_VM_ACCEL:-tcg}
+  local accel=$accel
   # Seen with qemu 7.2: with a thread for each processor, an int3 that the kernel had just patched
   # away for a static branch was still hit (panic in get_page_from_freelist); and cmpxchg16b, which
   # the allocator uses where it is there, came back with broken flags (double fault in kmalloc). Two
   # machines side by side fill two cores as well. Without 5-level page tables: slower.
   [[ $accel != tcg ]] || accel=tcg,thread=single
-  timeout --foreground "$2" qemu-system-x86_64 -accel "$accel" -cpu "${MG_VM_CPU:-max,-cx16,-la57}" -smp 2 -m "${MG_VM_MEMORY:-2048}" \
+  timeout --foreground "$2" qemu-system-x86_64 -accel "$accel" -cpu "$cpu" -smp 2 -m "${MG_VM_MEMORY:-2048}" \
     -display none -nic none -no-reboot -serial "file:$work/console.log" -serial stdio -kernel "$1/vmlinuz" -initrd "$1/initrd" \
     -append "root=/dev/vda rw console=ttyS0 quiet panic=-1 mitigations=off nokaslr audit=0 systemd.show_status=1 ${MG_VM_APPEND:-}" \
     -drive "file=$work/disk.img,if=virtio,format=raw,cache=unsafe" \
@@ -177,6 +206,7 @@ boot() {
 
 case ${1:-} in
   image) shift; image "$@" ;;
+  accel) accel "$2" ;;
   run) (($# >= 4)) || { echo "usage: machine.sh run IMAGE OUT FILE..." >&2; exit 64; }; shift; run "$@" ;;
   *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 64 ;;
 esac

@@ -56,10 +56,6 @@ pub struct Status {
     pub api_server: Option<ApiServerStatus>,
     /// How the cards are shared: `mps` or `share`.
     pub schedule: String,
-    /// How new containers reach the control daemon of their card: `mps.channel`. An older daemon
-    /// tells nothing.
-    #[serde(default)]
-    pub channel: String,
     /// Settings that stand in the place of what cards have answered, a line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<String>,
@@ -194,20 +190,6 @@ pub struct MpsStatus {
     pub default_limit_mib: Option<u64>,
     /// Its servers: none before the first client, and none where the GPU is simulated.
     pub servers: Vec<ServerStatus>,
-    /// What it has open, as last counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub descriptors: Option<DescriptorStatus>,
-}
-
-/// The descriptors of a control daemon.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DescriptorStatus {
-    /// How many it has open.
-    pub used: u64,
-    /// How many it may have.
-    pub limit: u64,
-    /// So many that it must be restarted before they end.
-    pub restart_needed: bool,
 }
 
 /// What became of the clients at a card's doors since its gate began, as it said last.

@@ -91,7 +91,6 @@ fn render_table(status: &Status, now_ms: u64, is_wide: bool) -> String {
     text.push_str(&cards(&status.cards, status.kubelet, is_wide));
     text.push_str(&mps(&status.cards));
     text.push_str(&gates(&status.cards));
-    text.push_str(&shared_sockets(status));
     text.push_str(&grants(&status.grants, now_ms, is_wide));
     text.push_str(&proofs(status));
     for line in &status.overrides {
@@ -102,7 +101,6 @@ fn render_table(status: &Status, now_ms: u64, is_wide: bool) -> String {
     if is_wide {
         text.push_str(&unlimited(&status.cards));
     }
-    text.push_str(&descriptors(&status.cards));
     text.push_str(&actions(&status.actions, now_ms));
     for (title, counts) in
         [("REFUSALS", &status.refusals), ("STRIPPED or let through, and started,", &status.notes)]
@@ -240,20 +238,6 @@ fn mps(cards: &[CardStatus]) -> String {
     } else {
         format!("\nMPS, as the control daemons answer\n{}", table.render())
     }
-}
-
-/// What an operator has chosen with a direct channel.
-fn shared_sockets(status: &Status) -> String {
-    let has_doors = matches!(status.channel.as_str(), "" | "auto" | "gate");
-    if has_doors || status.schedule == SHARE || !status.cards.iter().any(|card| card.managed) {
-        return String::new();
-    }
-    format!(
-        "mps.channel = \"{}\": containers share the socket of their GPU's control daemon, and any of \
-         them can end MPS for all of that GPU\nhint: mps.channel = \"auto\" in \
-         /etc/mpsgate/config.toml; SECURITY.md, row 21\n",
-        status.channel
-    )
 }
 
 /// What became of clients at the containers' doors.
@@ -428,23 +412,6 @@ fn unlimited(cards: &[CardStatus]) -> String {
     for card in cards {
         if let Some(why) = &card.unlimited {
             let _ = writeln!(text, "GPU {}: no guarantee cgroup: {why}", card.index);
-        }
-    }
-    text
-}
-
-/// Control daemons that lose their descriptors.
-fn descriptors(cards: &[CardStatus]) -> String {
-    let mut text = String::new();
-    for card in cards {
-        let of = card.mps.as_ref().and_then(|mps| mps.descriptors);
-        if let Some(of) = of.filter(|of| of.restart_needed) {
-            let _ = writeln!(
-                text,
-                "GPU {0}: restart needed: its MPS control daemon has {1} of {2} descriptors open\nhint: once \
-                 its containers have ended: mpsgate mps restart {0}",
-                card.index, of.used, of.limit
-            );
         }
     }
     text

@@ -74,6 +74,18 @@ pub enum ConfigError {
         /// What there is in that table.
         allowed: String,
     },
+    /// A key that an older version had.
+    #[error("{}:{line}: there is no `{key}` any more: {why}", file.display())]
+    GoneKey {
+        /// The file.
+        file: PathBuf,
+        /// Where the key is.
+        line: usize,
+        /// Its full name, `table.key`.
+        key: String,
+        /// What is so instead.
+        why: &'static str,
+    },
     /// A key with a value of the wrong type or out of range.
     #[error("{}:{line}: `{key}` is {value}, but must be {allowed}", file.display())]
     BadValue {
@@ -124,6 +136,7 @@ impl ConfigError {
                                     numbers without, one key a line"
                 .to_owned(),
             Self::UnknownKey { allowed, .. } => format!("known here: {allowed}"),
+            Self::GoneKey { .. } => "remove the line".to_owned(),
             Self::BadValue { key, allowed, .. } => format!("set {key} to {allowed}"),
             Self::MissingKey { key, .. } => format!("add {key}, or remove the entry"),
         }

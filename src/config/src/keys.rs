@@ -11,8 +11,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::ConfigError;
 use crate::settings::{
-    Channel, Config, Enforce, Exempt, HostPid, InjectMode, Ipc, LogLevel, Orphan, Privileged,
-    Processes, Schedule, Supervisor, Switch, Unallocated, VisibleDevices,
+    Config, Enforce, Exempt, HostPid, InjectMode, Ipc, LogLevel, Orphan, Privileged, Processes,
+    Schedule, Supervisor, Switch, Unallocated, VisibleDevices,
 };
 
 mod value;
@@ -128,7 +128,6 @@ pub(crate) const KEYS: &[Key] = &[
     key!(policy.exempt, Allowed::Exemptions, |_: &DeValue<'_>| None),
     key!(inject.mode, InjectMode),
     key!(mps.control, Allowed::AbsolutePath, absolute_path),
-    key!(mps.channel, Channel),
     key!(mps.processes, Processes),
     key!(mps.debug, Allowed::Bool, |value: &DeValue<'_>| value.as_bool()),
     key!(mps.start_timeout_s, "seconds", 1 to 600),
@@ -313,10 +312,15 @@ impl Place<'_> {
             let keys = KEYS.iter().filter(|key| key.table == table);
             keys.map(|key| key.name.to_owned()).collect()
         };
+        let (file, key) = (self.file.to_owned(), join(table, name));
+        let line = line_at(self.text.as_bytes(), span.start);
+        if let Some((.., why)) = GONE.iter().find(|(of, gone, _)| (*of, *gone) == (table, name)) {
+            return ConfigError::GoneKey { file, line, key, why };
+        }
         ConfigError::UnknownKey {
-            file: self.file.to_owned(),
-            line: line_at(self.text.as_bytes(), span.start),
-            key: join(table, name),
+            file,
+            line,
+            key,
             nearest: nearest(table, name),
             allowed: names.join(", "),
         }
@@ -348,15 +352,12 @@ fn tables() -> impl Iterator<Item = &'static str> {
     (0..KEYS.len()).filter(move |at| is_first(*at)).map(|at| KEYS[at].table)
 }
 
-/// Keys that had another name before 0.1.0, and what they are called now.
-const RENAMED: [(&str, &str, &str); 1] = [("mps", "client_dir", "mps.channel")];
+/// Keys that there were, and why there are none any more.
+const GONE: [(&str, &str, &str); 1] =
+    [("mps", "channel", "each container has a door of its own to MPS, and there is no other way")];
 
 /// The known key that is most like an unknown one: first in its own table, then elsewhere.
 fn nearest(table: &str, name: &str) -> Option<String> {
-    let renamed = |(of, old, _): &&(&str, &str, &str)| *of == table && distance(old, name) == 0;
-    if let Some((.., new)) = RENAMED.iter().find(renamed) {
-        return Some((*new).to_owned());
-    }
     // A third of the letters may be wrong; more would suggest keys that only look alike by chance.
     let allowed = 1.max(name.len() / 3);
     let of_tables = tables().filter(|_| table.is_empty()).map(|known| ("", known));

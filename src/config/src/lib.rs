@@ -22,8 +22,8 @@ pub use file::{Origin, runs_as_root};
 pub use reload::{Change, Taken};
 pub use runtime::{find_runtime, runtime_for_pass_through, runtime_path_hint};
 pub use settings::{
-    Channel, Config, Enforce, Exempt, Gpus, HostPid, Inject, InjectMode, Ipc, Kubeconfig,
-    Kubernetes, Listen, Log, LogLevel, Manage, Metrics, Mps, NodeName, Nvml, Orphan, Policy,
-    Privileged, Processes, Requests, Run, RunGroup, Runtime, Schedule, SlicesUid, Slurm, SlurmConf,
-    Supervisor, Switch, Tolerance, Trust, Unallocated, VisibleDevices,
+    Config, Enforce, Exempt, Gpus, HostPid, Inject, InjectMode, Ipc, Kubeconfig, Kubernetes,
+    Listen, Log, LogLevel, Manage, Metrics, Mps, NodeName, Nvml, Orphan, Policy, Privileged,
+    Processes, Requests, Run, RunGroup, Runtime, Schedule, SlicesUid, Slurm, SlurmConf, Supervisor,
+    Switch, Tolerance, Trust, Unallocated, VisibleDevices,
 };

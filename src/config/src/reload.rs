@@ -71,7 +71,6 @@ const RULES: &[Rule] = &[
     rule!(policy.exempt, Taken::NextContainer),
     rule!(inject.mode, Taken::Now),
     rule!(mps.control, BETWEEN_STOP_AND_START),
-    rule!(mps.channel, RESTART),
     rule!(mps.processes, Taken::Now),
     rule!(mps.debug, Taken::Now),
     rule!(mps.start_timeout_s, Taken::Now),
@@ -154,13 +153,12 @@ mod tests {
         exempt = [{ namespace = "a", image = "b" }]
         [mps]
         control = "/usr/bin/other"
-        channel = "full"
         processes = "split"
         debug = true
         start_timeout_s = 1
         multiuser = "on"
         max_clients = 1
-        supervisor = "fork"
+        supervisor = "holder"
         orphan = "kill"
     "#;
 
@@ -176,7 +174,6 @@ mod tests {
             waiting,
             [
                 "mps.control",
-                "mps.channel",
                 "mps.multiuser",
                 "mps.supervisor",
                 "nvml.library",

@@ -235,8 +235,6 @@ words! {
 pub struct Mps {
     /// NVIDIA's MPS control daemon, an absolute path.
     pub control: PathBuf,
-    /// How containers reach it.
-    pub channel: Channel,
     /// What each process of a container with a door may have.
     pub processes: Processes,
     /// Whether clients under a debugger attach through a door.
@@ -257,7 +255,6 @@ impl Default for Mps {
     fn default() -> Self {
         Self {
             control: "/usr/bin/nvidia-cuda-mps-control".into(),
-            channel: Channel::Auto,
             processes: Processes::Each,
             debug: false,
             start_timeout_s: 60,
@@ -280,41 +277,14 @@ words! {
 }
 
 words! {
-    /// How a container reaches the MPS control daemon of its card.
-    Channel {
-        /// As [`Self::Gate`]; where that cannot serve, a grant is refused, and none goes another
-        /// way.
-        Auto = "auto",
-        /// Through a door of its own, behind which mpsgate's gate speaks with the daemon.
-        Gate = "gate",
-        /// Through a hard link to the daemon's `control`: nobody can write to the log.
-        Control = "control",
-        /// Through hard links to `control` and `log`; administering is impossible through them.
-        Linked = "linked",
-        /// Through the daemon's whole directory: for a driver whose clients cannot attach through
-        /// links.
-        Full = "full",
-    }
-}
-
-impl Channel {
-    /// Whether a new container has a door of its own.
-    #[must_use]
-    pub fn has_doors(self) -> bool {
-        matches!(self, Self::Auto | Self::Gate)
-    }
-}
-
-words! {
     /// What starts the MPS control daemons and keeps them apart from mpsgated.
     Supervisor {
-        /// The holder where one answers, systemd where it runs, else fork.
+        /// The holder where one answers, systemd where it runs and is 240 or newer, else a holder that
+        /// mpsgated starts.
         Auto = "auto",
         /// A unit for each card.
         Systemd = "systemd",
-        /// Two forks.
-        Fork = "fork",
-        /// `mpsgated hold`, in a pod of its own.
+        /// `mpsgated hold`, which something else starts: a pod of its own.
         Holder = "holder",
     }
 }

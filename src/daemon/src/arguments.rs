@@ -1,5 +1,6 @@
 //! The command line of `mpsgated`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -52,13 +53,13 @@ pub struct Arguments {
 /// What the program does instead.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Supervise MPS control daemons for an mpsgated in another pod
+    /// Supervise MPS control daemons where no systemd has a unit for each
     ///
-    /// For nodes where systemd cannot be reached (mps.supervisor = "holder"). The supervisor starts
-    /// the control daemon of a GPU when mpsgated requests it, and is its parent, so mpsgated can be
-    /// replaced without ending CUDA processes. When the supervisor ends, it ends its control
-    /// daemons: on SIGTERM it sends quit to each. It needs root, /run/mpsgate, and the pid and IPC
-    /// namespaces of the host.
+    /// For pods (mps.supervisor = "holder"), and for hosts without systemd or with one before 240,
+    /// where mpsgated starts it. The supervisor starts the control daemon of a GPU when mpsgated
+    /// requests it, and is its parent, so mpsgated can be replaced without ending CUDA processes.
+    /// When the supervisor ends, it ends its control daemons: on SIGTERM it sends quit to each. It
+    /// needs root, /run/mpsgate, and the pid and IPC namespaces of the host.
     #[command(
         verbatim_doc_comment,
         after_long_help = "\
@@ -83,9 +84,46 @@ Exit status:
             default_value = "/usr/bin/nvidia-cuda-mps-control"
         )]
         control: PathBuf,
+        /// The gates' program, which is started for each GPU that mpsgated asks for
+        ///
+        /// On a host. In a pod gates are another container.
+        #[arg(long, verbatim_doc_comment, value_name = "FILE")]
+        gate: Option<PathBuf>,
+        /// The directory of the supervisor's socket
+        #[arg(long, hide = true, value_name = "DIR", default_value = paths::HOLD_DIR)]
+        dir: PathBuf,
+        /// The directory of all GPUs' MPS directories
+        #[arg(long, hide = true, value_name = "DIR", default_value = paths::MPS_DIR)]
+        mps: PathBuf,
         /// Only say whether a supervisor answers, and how many control daemons it has
         #[arg(long)]
         check: bool,
+    },
+    /// Become the MPS control daemon of a GPU, in a mount namespace of its own
+    ///
+    /// The units and the supervisor start it. It takes the GPU's daemon.lock, leaves the mount
+    /// namespace of the node, and mounts a tmpfs where the control daemon keeps its sockets, so
+    /// that no user of the node reaches them. If a step fails, nothing is started.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
+Example:
+  mpsgated launch --card 0 -- /usr/bin/nvidia-cuda-mps-control -f
+
+Exit status:
+  2   an error: no control daemon was started
+  64  wrong arguments"
+    )]
+    Launch {
+        /// The number of the GPU, as nvidia-smi shows it
+        #[arg(long, value_name = "N")]
+        card: u32,
+        /// The directory of all GPUs' MPS directories
+        #[arg(long, hide = true, value_name = "DIR", default_value = paths::MPS_DIR)]
+        mps: PathBuf,
+        /// The control program, by its path, and its arguments
+        #[arg(last = true, required = true, value_name = "PROGRAM")]
+        command: Vec<OsString>,
     },
 }
 

@@ -1,5 +1,4 @@
-//! What a card's task is asked for before a container's program may run: a server, and room enough
-//! in the limit.
+//! What a card's task is asked for before a container's program may run: a server.
 
 use std::time::Duration;
 
@@ -12,8 +11,6 @@ use crate::orders::Order;
 
 /// Beyond `mps.start_timeout` for orders that were there before ours.
 const SERVER_SLACK: Duration = Duration::from_secs(10);
-/// For one limit: some commands of at most 3 s, after those of others.
-const CAP_LIMIT: Duration = Duration::from_secs(20);
 
 /// Waits until the card's server takes clients of `uid`.
 pub(crate) async fn server(daemon: &Daemon, card: &GpuUuid, uid: u32) -> Result<(), Refusal> {
@@ -31,22 +28,6 @@ pub(crate) async fn server(daemon: &Daemon, card: &GpuUuid, uid: u32) -> Result<
             ))
         },
     )
-}
-
-/// Waits until MPS allows the card's clients as much as its largest grant: a client can lower that
-/// limit, never raise it.
-pub(crate) async fn limit(daemon: &Daemon, card: &GpuUuid) -> Result<(), Refusal> {
-    let asked = ask_card_task(daemon, card, CAP_LIMIT, |reply| Order::Cap { reply: Some(reply) });
-    asked.await.unwrap_or_else(|| {
-        Err(Refusal::new(
-            Code::GpuUnhealthy,
-            format!(
-                "the MPS control daemon of {card} did not take the limit in {} s",
-                CAP_LIMIT.as_secs()
-            ),
-            "mpsgate status; journalctl -u mpsgated -n 50",
-        ))
-    })
 }
 
 /// `None` where the answer does not come in time.

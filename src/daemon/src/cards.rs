@@ -8,16 +8,15 @@
 //!      │  ▲        │  └── looks: wedged? files? fault?                    (watch)
 //!      │  │        └───── orders: server for a uid, limits, stop          (order)
 //!      │  └─ answers
-//!      └──► wedged already: who holds it?
+//!      └──► wedged already: why?
 //! ```
 //!
 //! A control daemon that dies takes the CUDA clients of its card with it. Their grants are marked
-//! broken and count until their containers end; a new daemon is started beside them, and takes no
-//! client before its limits are set and the containers' links lead to it.
+//! broken and count until their containers end; a new daemon is started beside them, and the gate
+//! hands nobody over to it before its limits are set.
 
 mod backoff;
 mod clients;
-mod descriptors;
 mod events;
 mod health;
 mod limits;
@@ -37,7 +36,7 @@ use mpsgate_config::Schedule;
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{GpuUuid, Instance};
-use mpsgate_mps::{ControlDaemon, Glance, MpsInstance};
+use mpsgate_mps::{ControlDaemon, MpsInstance};
 use mpsgate_node::card::{CardId, Health, Trouble};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -106,7 +105,7 @@ impl CardTask {
                 Ok(_) if self.daemon.node().schedule.now() != Schedule::Mps => Next::BringUp,
                 Ok(ready) => {
                     self.watch = Watch::of(&ready.mps);
-                    self.set_ready(&ready, card.limits.default);
+                    self.set_ready(&ready, card.default_limit);
                     self.in_force = InForce::default();
                     self.serve(&card, ready).await?
                 }
@@ -141,9 +140,8 @@ impl CardTask {
         let Some(daemon) = process::identify(ready.pid) else {
             return self.died(card, since.elapsed()).await;
         };
-        let _guard = descriptors::guard(&self.daemon, &self.uuid, &ready.mps, &ready.daemon);
         let socket = ready.mps.dirs().gate_socket();
-        let _answering = match questions::answer(&self.daemon, &self.uuid, &socket) {
+        let _answering = match questions::answer(&self.daemon, &self.uuid, &socket, &ready.pipe) {
             Ok(answering) => answering,
             Err(error) => {
                 let why = format!("is not ready: cannot bind {}: {error}", socket.display());
@@ -192,7 +190,6 @@ impl CardTask {
         self.watch = Watch::of(mps);
         self.set_wedged(pid);
         let daemon = ProcessId { pid, start_time: running.process.start_ticks() };
-        let _guard = descriptors::guard(&self.daemon, &self.uuid, mps, running);
         let mut ended = pin!(process::ended(&daemon));
         let mut look = Instant::now();
         loop {
@@ -200,7 +197,7 @@ impl CardTask {
                 order = self.orders.recv() => order,
                 () = &mut ended => return self.died(card, since.elapsed()).await,
                 () = sleep_until(look) => {
-                    self.look_at_wedge(mps, running, Glance::Busy).await?;
+                    self.look_at_wedge(mps, running, false).await?;
                     if !self.is_wedged() {
                         return Ok(Next::BringUp);
                     }

@@ -173,7 +173,7 @@ impl Daemon {
                 }
             }
             Effect::Cap(card) => {
-                self.order(&card, Order::Cap { reply: None });
+                self.order(&card, Order::Cap);
             }
             Effect::Count(what) => self.events.acted(what),
             Effect::TellPod(pod, why, sentence) => {
@@ -208,12 +208,11 @@ impl Daemon {
         let api_server = self.api_server.get().map(ApiServer::status);
         let node = self.node();
         let settings = self.settings.now();
-        let channel = settings.mps.channel.as_str().to_owned();
         let managed = node.cards.iter().filter(|card| card.managed.is_some() && node.under_mps());
         let answered: Vec<_> =
             managed.map(|card| (card.index, card.qualified.conclusion.tolerance)).collect();
-        let overrides = overrides(&settings.policy, settings.mps.channel, &answered);
-        Status { api_server, channel, overrides, ..self.around().status(&node) }
+        let overrides = overrides(&settings.policy, &answered);
+        Status { api_server, overrides, ..self.around().status(&node) }
     }
 
     /// The node's CDI specifications.

@@ -12,10 +12,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mpsgate_host::door::Kind;
 use mpsgate_model::Grant;
 use mpsgate_model::door::Container;
 use mpsgate_model::ledger::Ledger;
-use mpsgate_mps::{ClientLinks, MpsDirectories};
+use mpsgate_mps::MpsDirectories;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
@@ -32,14 +33,16 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Door<'a> {
     dirs: MpsDirectories,
+    kind: Kind,
     name: &'a str,
 }
 
 impl<'a> Door<'a> {
     /// `None` where the grant has none.
     pub(crate) fn of(paths: &Paths, grant: &'a Grant) -> Option<Self> {
-        let card = grant.cards.first().filter(|_| grant.has_door())?;
-        Some(Self { dirs: directories(paths, card.minor)?, name: grant.key.instance.as_str() })
+        let (kind, card) = (grant.door()?, grant.cards.first()?);
+        let dirs = directories(paths, card.minor)?;
+        Some(Self { dirs, kind, name: grant.key.instance.as_str() })
     }
 
     /// Tells the gate of the container.
@@ -48,13 +51,13 @@ impl<'a> Door<'a> {
     /// Why it cannot be told.
     pub(crate) fn tell(&self, container: &Container) -> Result<(), String> {
         let bytes = container.write().map_err(|error| error.to_string())?;
-        self.dirs.put_door(self.name, &bytes).map_err(|error| chain(&error))
+        self.dirs.put_door(self.kind, self.name, &bytes).map_err(|error| chain(&error))
     }
 
     /// Returns once clients can connect.
     pub(crate) async fn opened(&self, sockets: &Sockets) {
-        let mut seen = sockets.watch(&self.dirs.door_dir(self.name));
-        while !self.dirs.is_open_door(self.name) {
+        let mut seen = sockets.watch(&self.dirs.door_dir(self.kind, self.name));
+        while !self.dirs.is_open_door(self.kind, self.name) {
             match &mut seen {
                 Some(seen) => drop(timeout(LOOK_AGAIN, seen.changed()).await),
                 None => tokio::time::sleep(LOOK).await,
@@ -64,10 +67,14 @@ impl<'a> Door<'a> {
 
     /// One that cannot be closed now is at the next start.
     pub(crate) fn close(&self) {
-        if let Err(error) = self.dirs.remove_door(self.name) {
-            let reason = chain(&error);
-            log::warn!(instance = self.name, reason = reason.as_str(); "a door cannot be removed");
-        }
+        close(&self.dirs, self.name);
+    }
+}
+
+fn close(dirs: &MpsDirectories, name: &str) {
+    if let Err(error) = dirs.remove_door(name) {
+        let reason = chain(&error);
+        log::warn!(instance = name, reason = reason.as_str(); "a door cannot be removed");
     }
 }
 
@@ -86,11 +93,14 @@ pub(crate) fn remove_strays(paths: &Paths, ledger: &Ledger) {
     let cards = cards.flatten().filter_map(|card| card.file_name().to_str()?.parse().ok());
     for dirs in cards.filter_map(|card| directories(paths, card)) {
         for name in dirs.doors().unwrap_or_default() {
-            let path = dirs.door_dir(&name);
-            let is_its = |grant: &Grant| grant.has_door() && path == Path::new(&grant.client_dir);
+            let is_its = |grant: &Grant| {
+                grant
+                    .door()
+                    .is_some_and(|kind| dirs.door_dir(kind, &name) == Path::new(&grant.client_dir))
+            };
             if !ledger.entries().iter().any(|entry| is_its(&entry.grant)) {
                 log::info!(instance = name.as_str(); "door without a grant is removed");
-                Door { dirs: dirs.clone(), name: &name }.close();
+                close(&dirs, &name);
             }
         }
     }
@@ -140,5 +150,5 @@ pub(crate) async fn tell(sockets: Arc<Sockets>) -> Result<(), DaemonError> {
 }
 
 fn directories(paths: &Paths, minor: u32) -> Option<MpsDirectories> {
-    MpsDirectories::new(&paths.mps(), minor, ClientLinks::ControlOnly).ok()
+    MpsDirectories::new(&paths.mps(), minor).ok()
 }

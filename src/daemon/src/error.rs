@@ -7,6 +7,7 @@ use mpsgate_config::ConfigError;
 use mpsgate_edge::{EdgeError, ExitCode, Remedy};
 use mpsgate_model::ledger_file::LedgerFileError;
 pub(crate) use mpsgate_model::printable::chain;
+use mpsgate_mps::LaunchError;
 use mpsgate_mps::supervisor::HoldError;
 
 /// What ends the process.
@@ -22,6 +23,9 @@ pub enum DaemonError {
     /// `mpsgated hold` ended.
     #[error(transparent)]
     Hold(HoldError),
+    /// `mpsgated launch` has started no control daemon.
+    #[error(transparent)]
+    Launch(LaunchError),
     /// One of our directories cannot be made.
     #[error("cannot {action} {}", path.display())]
     Directory {
@@ -89,6 +93,7 @@ impl Remedy for DaemonError {
             Self::Config(error) => error.hint(),
             Self::Edge(error) => return error.hint(),
             Self::Hold(error) => error.hint(),
+            Self::Launch(error) => error.hint(),
             Self::Directory { path, .. } => {
                 format!(
                     "mpsgated needs root and a writable parent: ls -ld {0}; df {0}",

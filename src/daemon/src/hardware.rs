@@ -6,21 +6,21 @@
 //!
 //! ```text
 //! fit? ─► compute mode: lease, EXCLUSIVE_PROCESS ─► control daemon: adopt or start
-//!      ─► default limit set and read back ─► clients' links ─► gate ─► ready ─► (server: at the first reserve)
+//!      ─► default limit set and read back ─► gate ─► ready ─► (server: at the first reserve)
 //! ```
 
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mpsgate_config::paths::GATE_ORDERS;
-use mpsgate_config::{Channel, Orphan, Schedule, Supervisor, Switch};
+use mpsgate_config::{Orphan, Schedule, Supervisor, Switch};
 use mpsgate_gpu::{GpuError, Nvml, ProcessKind, ProcessList};
 use mpsgate_host::crash_point;
 use mpsgate_model::Mib;
 use mpsgate_mps::{
-    Capabilities, ClientLinks, ControlDaemon, ForkSpawner, HoldSpawner, MpsDirectories, MpsError,
-    MpsInstance, Origin, Spawner, UnitSpawner, choose_spawner,
+    Capabilities, ControlDaemon, HoldSpawner, MpsDirectories, MpsError, MpsInstance, Origin,
+    OwnHolder, Spawner, UnitSpawner, choose_spawner,
 };
 use mpsgate_node::card::{CardId, Ends, Trouble};
 
@@ -28,7 +28,7 @@ mod compute_mode;
 pub(crate) mod control;
 mod share;
 
-use self::control::{InForce, View, limit_default, limit_servers, mps_trouble, view};
+use self::control::{View, limit_default, mps_trouble, view};
 use crate::error::chain;
 use crate::settings::Settings;
 use crate::{Paths, qualification};
@@ -67,6 +67,8 @@ pub(crate) struct Inventory {
 pub(crate) struct Ready {
     pub(crate) mps: Arc<MpsInstance>,
     pub(crate) daemon: Arc<ControlDaemon>,
+    /// The control daemon's directory, for the gate.
+    pub(crate) pipe: Arc<OwnedFd>,
     pub(crate) pid: u32,
     pub(crate) multiuser: bool,
     pub(crate) max_clients: u32,
@@ -92,8 +94,6 @@ pub(crate) enum Fault {
 /// A card's gate, as it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gate {
-    /// No container is to have a door.
-    None,
     /// It was there.
     Serves,
     /// It was not, and was started.
@@ -105,9 +105,18 @@ impl Hardware {
         let unit = UnitSpawner::new(SYSTEMCTL, paths.mps());
         let holder = HoldSpawner::new(paths.hold(), paths.mps().join(GATE_ORDERS));
         let spawner: Box<dyn Spawner> = match settings.now().mps.supervisor {
-            Supervisor::Auto => choose_spawner(holder, unit),
+            Supervisor::Auto => {
+                let own = OwnHolder {
+                    program: paths.program.clone(),
+                    control: settings.now().mps.control.clone(),
+                    gate: paths.gate.clone(),
+                    mps: paths.mps(),
+                    unit: UnitSpawner::has_systemd().then(|| unit.clone()),
+                    started: Mutex::default(),
+                };
+                choose_spawner(holder, unit, own)
+            }
             Supervisor::Systemd => Box::new(unit),
-            Supervisor::Fork => Box::new(ForkSpawner),
             Supervisor::Holder => Box::new(holder),
         };
         Self { settings, paths, nvml: Mutex::new(None), spawner, capabilities: Mutex::default() }
@@ -174,24 +183,16 @@ impl Hardware {
         }
         let failed = |error: MpsError| Fault::Failed(mps_trouble(&error));
         crash_point!("mps.answers");
-        limit_default(&mps, card.limits.default).map_err(failed)?;
-        // Where doors are, somebody may be being handed over: their limit stays.
-        if !card.has_doors {
-            let nothing = InForce::default();
-            limit_servers(&mps, card.limits.servers, &nothing).map_err(failed)?;
-        }
+        // Not a running server's: somebody may be being handed over.
+        limit_default(&mps, card.default_limit).map_err(failed)?;
         crash_point!("mps.capped");
-        mps.dirs().renew_links().map_err(failed)?;
-        crash_point!("mps.linked");
-        self.keep_gate(&mps, card.has_doors).map_err(failed)?;
-        let text = |path: PathBuf| path.display().to_string();
-        let ends = match self.settings.now().mps.channel {
-            Channel::Auto | Channel::Gate => Ends::Doors(text(mps.dirs().clients_dir())),
-            Channel::Control | Channel::Linked => Ends::Shared(text(mps.dirs().client_dir())),
-            Channel::Full => Ends::Shared(text(mps.dirs().pipe_dir())),
-        };
+        self.keep_gate(&mps).map_err(failed)?;
+        let ends = Ends::Doors(self.paths.mps().join(card.minor.to_string()).display().to_string());
+        let pipe_dir = mps.dirs().pipe_dir();
+        let pipe = mps.pipe().and_then(|pipe| pipe.ok_or(MpsError::NotRunning { pipe_dir }));
         let view = view(&mps);
         Ok(Ready {
+            pipe: Arc::new(pipe.map_err(failed)?),
             pid: u32::try_from(daemon.process.pid()).unwrap_or_default(),
             multiuser,
             max_clients: self.max_clients(&nvml),
@@ -204,22 +205,13 @@ impl Hardware {
         })
     }
 
-    /// Starts the card's gate where new containers are to have doors, or one `has_doors`, and none
-    /// serves; ends it where neither is so. Safe to repeat.
-    pub(crate) fn keep_gate(&self, mps: &MpsInstance, has_doors: bool) -> Result<Gate, MpsError> {
-        let spawner = self.spawner.as_ref();
-        if has_doors || self.settings.now().mps.channel.has_doors() {
-            let started = mps.ensure_gate(spawner, &self.paths.gate)?;
-            if started {
-                log::info!(uuid = mps.uuid(); "gate started");
-            }
-            return Ok(if started { Gate::Started } else { Gate::Serves });
+    /// Starts the card's gate where none serves. Safe to repeat.
+    pub(crate) fn keep_gate(&self, mps: &MpsInstance) -> Result<Gate, MpsError> {
+        let started = mps.ensure_gate(self.spawner.as_ref())?;
+        if started {
+            log::info!(uuid = mps.uuid(); "gate started");
         }
-        if mps.gate()?.is_some() {
-            mps.end_gate(spawner)?;
-            log::info!(uuid = mps.uuid(); "gate ended: no container has a door, and none is to");
-        }
-        Ok(Gate::None)
+        Ok(if started { Gate::Started } else { Gate::Serves })
     }
 
     /// Whether one server takes clients of all uids.
@@ -251,7 +243,7 @@ impl Hardware {
     /// Whether no control daemon of the card lives: its clients, if it had any, have lost it.
     pub(crate) fn is_dead(&self, card: &CardId) -> bool {
         let found = self.instance_of(card, false).map(|mps| mps.find_running());
-        matches!(found, Ok(Ok(None) | Err(MpsError::PidFileRefused { .. })))
+        matches!(found, Ok(Ok(None)))
     }
 
     /// Ends the card's control daemon, removes its files and restores its compute mode. Goes on
@@ -319,11 +311,7 @@ impl Hardware {
 
     /// The control daemon of a card. Makes nothing.
     fn instance_of(&self, card: &CardId, multiuser: bool) -> Result<MpsInstance, MpsError> {
-        let links = match self.settings.now().mps.channel {
-            Channel::Auto | Channel::Gate | Channel::Control => ClientLinks::ControlOnly,
-            Channel::Linked | Channel::Full => ClientLinks::ControlAndLog,
-        };
-        let dirs = MpsDirectories::new(&self.paths.mps(), card.minor, links)?;
+        let dirs = MpsDirectories::new(&self.paths.mps(), card.minor)?;
         let control = self.settings.now().mps.control.clone();
         Ok(MpsInstance::new(card.minor, card.uuid.as_str(), control, dirs)
             .with_multiuser(multiuser)
@@ -340,15 +328,8 @@ impl Hardware {
         let control = &self.settings.now().mps.control;
         let found = Capabilities::probe(control, &self.paths.mps()).map_err(|e| mps_trouble(&e))?;
         log::info!(
-            control:% = control.display(), multiuser = found.multiuser,
-            settings_protected = found.settings_protected; "control program probed"
+            control:% = control.display(), multiuser = found.multiuser; "control program probed"
         );
-        if !found.settings_protected {
-            log::warn!(
-                control:% = control.display();
-                "this control program lets containers change the default limit of their card"
-            );
-        }
         Ok(*slot.insert(found))
     }
 

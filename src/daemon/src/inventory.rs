@@ -10,7 +10,7 @@ use mpsgate_config::Schedule;
 use mpsgate_gpu::ComputeMode;
 use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_node::card::{Card, CardId, Ends, Health, ManagedBy, Qualified, Trouble, Watched};
-use mpsgate_node::{MpsLimits, NOT_YET, Node, ServerLimit};
+use mpsgate_node::{NOT_YET, Node};
 
 use crate::daemon::Daemon;
 use crate::hardware::{Hardware, Inventory};
@@ -294,8 +294,7 @@ async fn give_back_strangers(daemon: &Arc<Daemon>) -> Result<bool, DaemonError> 
                     uuid: card.uuid.clone(),
                     minor: card.minor,
                     memory: card.memory,
-                    limits: MpsLimits { default: card.memory, servers: ServerLimit::Any },
-                    has_doors: false,
+                    default_limit: card.memory,
                 },
                 None => {
                     log::warn!(uuid = uuid.as_str(); "a lease of a card that is not there is kept");

@@ -16,8 +16,8 @@ use crate::{cgroup, process};
 pub(crate) enum Order {
     /// A server for this uid must take clients.
     Server { uid: u32, reply: oneshot::Sender<Result<(), Refusal>> },
-    /// The largest grant of the card may have changed: let MPS know, and say when it does.
-    Cap { reply: Option<oneshot::Sender<Result<(), Refusal>>> },
+    /// The smallest grant of the card may have changed: let MPS know.
+    Cap,
     /// A client of this container is to be handed over: its server must have the container's limit.
     /// Void where whoever asked does not wait any more.
     Prepare { instance: Instance, reply: oneshot::Sender<Prepared> },

@@ -18,7 +18,6 @@ use crate::process;
 /// A process that does harm.
 #[derive(Debug, Clone)]
 pub(crate) struct Culprit {
-    pub(crate) process: ProcessId,
     /// `pid 77 (sh -c …)`.
     pub(crate) words: String,
     /// The grant of the container that it is in.
@@ -32,7 +31,7 @@ impl Culprit {
         let words = process::describe(process.pid);
         let entry = of(process.pid, entries).cloned();
         // Still the same after all was read, so all that was read is its own.
-        process::is_alive(&process).then_some(Self { process, words, entry })
+        process::is_alive(&process).then_some(Self { words, entry })
     }
 
     /// For sentences: `container web, pid 77 (sh)`.

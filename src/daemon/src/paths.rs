@@ -6,6 +6,8 @@ use mpsgate_config::paths;
 
 /// Where every distribution mounts it; the hook names cgroups below it.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// The file of this very process, even where it was replaced since.
+const PROGRAM: &str = "/proc/self/exe";
 /// Gone after a reboot, as what is prepared.
 const CDI: &str = "/var/run/cdi";
 /// Kubelets make their socket here wherever they run; k3s and RKE2 keep the first path.
@@ -27,8 +29,18 @@ pub struct Paths {
     pub kubelets: Vec<PathBuf>,
     /// The program of a card's gate, where no unit names it.
     pub gate: PathBuf,
+    /// This program, as the holder that mpsgated starts.
+    pub program: PathBuf,
     /// Where tools leave CDI specifications for the container engine.
     pub cdi: PathBuf,
+}
+
+/// Another program of ours: where this one is, it is installed together with this one.
+fn beside_us(installed: &str) -> PathBuf {
+    let installed = PathBuf::from(installed);
+    let own = std::env::current_exe().ok();
+    let beside = own.and_then(|own| Some(own.parent()?.join(installed.file_name()?)));
+    beside.filter(|path| path.is_file()).unwrap_or(installed)
 }
 
 impl Default for Paths {
@@ -38,7 +50,8 @@ impl Default for Paths {
             state: paths::STATE_DIR.into(),
             cgroups: CGROUPS.into(),
             kubelets: KUBELETS.map(PathBuf::from).into(),
-            gate: paths::GATE.into(),
+            gate: beside_us(paths::GATE),
+            program: PROGRAM.into(),
             cdi: CDI.into(),
         }
     }
@@ -54,6 +67,7 @@ impl Paths {
             cgroups: CGROUPS.into(),
             kubelets: vec![root.join("kubelet/device-plugins")],
             gate: paths::GATE.into(),
+            program: PROGRAM.into(),
             cdi: root.join("cdi"),
         }
     }

@@ -22,7 +22,6 @@ use mpsgate_model::ledger::{Entry, Ledger, State};
 use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_node::card::{Card, CardId, Trouble, Watched};
 use mpsgate_node::watchdog::{Limit, Look, Rules, Seen, decide};
-use mpsgate_node::{MpsLimits, ServerLimit};
 use mpsgate_policy::{Conclusion, TOLERANCE};
 use tokio::time::Instant;
 
@@ -141,8 +140,7 @@ fn due(cards: &[Card], ledger: &Ledger, schedule: Schedule, memory: &mut Memory)
             continue;
         }
         let (uuid, minor, memory) = (card.uuid.clone(), card.minor, card.memory);
-        let told = MpsLimits { default: card.cap, servers: ServerLimit::Any };
-        let card = CardId { uuid, minor, memory, limits: told, has_doors: false };
+        let card = CardId { uuid, minor, memory, default_limit: card.cap };
         due.push(Due { card, limits, schedule });
     }
     due

@@ -1,7 +1,6 @@
 //! The one conversation at a time with the control daemon.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::effect::Failure;
@@ -34,8 +33,12 @@ pub(crate) enum Step {
 
 impl Call {
     /// Connects; `None` where nobody takes the connection.
-    pub(crate) fn dial(path: &Path, words: Option<(Sender, Word)>, now: Instant) -> Option<Self> {
-        let daemon = sockets::dial(path).ok()?;
+    pub(crate) fn dial(
+        pipe: BorrowedFd<'_>,
+        words: Option<(Sender, Word)>,
+        now: Instant,
+    ) -> Option<Self> {
+        let daemon = sockets::dial(pipe).ok()?;
         Some(Self { daemon, words, is_greeted: false, until: now + LIMIT })
     }
 

@@ -1,13 +1,15 @@
-//! The directory with the containers' own ones and their files: which containers there are.
+//! The directories with the containers' doors, and the one with their files: which containers there
+//! are.
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use mpsgate_host::door::{FILES, Kind};
 use mpsgate_model::Instance;
 use mpsgate_model::door::{self, Container, LONGEST};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
@@ -19,9 +21,10 @@ use crate::error::GateError;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The directory, and what happens in it.
+/// A card's directory, that of the files below it, and what happens there.
 #[derive(Debug)]
 pub(crate) struct Directory {
+    card: PathBuf,
     path: PathBuf,
     fd: OwnedFd,
     watch: OwnedFd,
@@ -36,11 +39,12 @@ pub(crate) enum Changed {
 }
 
 impl Directory {
-    /// Opens and watches it.
-    pub(crate) fn open(path: &Path) -> Result<Self, GateError> {
+    /// Opens and watches that of a card's files.
+    pub(crate) fn open(card: &Path) -> Result<Self, GateError> {
+        let path = card.join(FILES);
         let fd =
-            openat(CWD, path, DIRECTORY, Mode::empty()).map_err(GateError::fs("open", path))?;
-        check_own(fd.as_fd(), path)?;
+            openat(CWD, &path, DIRECTORY, Mode::empty()).map_err(GateError::fs("open", &path))?;
+        check_own(fd.as_fd(), &path)?;
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map_err(GateError::system("watch files"))?;
         let wanted = WatchFlags::MOVED_TO
@@ -49,8 +53,8 @@ impl Directory {
             | WatchFlags::DELETE
             | WatchFlags::MOVED_FROM
             | WatchFlags::ONLYDIR;
-        inotify::add_watch(&watch, path, wanted).map_err(GateError::fs("watch", path))?;
-        Ok(Self { path: path.into(), fd, watch })
+        inotify::add_watch(&watch, &path, wanted).map_err(GateError::fs("watch", &path))?;
+        Ok(Self { card: card.into(), path, fd, watch })
     }
 
     /// Readable when something has happened.
@@ -115,18 +119,26 @@ impl Directory {
         Container::read(&bytes).map(Some).map_err(|error| wrong(&error.to_string()))
     }
 
-    /// A container's own directory.
-    pub(crate) fn of(&self, name: &Instance) -> Result<OwnedFd, GateError> {
-        let path = self.path.join(name.as_str());
-        let fd = openat(&self.fd, name.as_str(), DIRECTORY, Mode::empty())
-            .map_err(GateError::fs("open", &path))?;
-        check_own(fd.as_fd(), &path)?;
-        Ok(fd)
+    /// A container's door, of whichever kind it is, and its path.
+    pub(crate) fn of(&self, name: &Instance) -> Result<(OwnedFd, PathBuf), GateError> {
+        match self.door(Kind::Container, name) {
+            Err(GateError::Fs { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                self.door(Kind::Process, name)
+            }
+            found => found,
+        }
     }
 
-    /// Its path, for a message.
-    pub(crate) fn path_of(&self, name: &Instance) -> PathBuf {
-        self.path.join(name.as_str())
+    fn door(&self, kind: Kind, name: &Instance) -> Result<(OwnedFd, PathBuf), GateError> {
+        let mut path = self.card.join(kind.directory());
+        let doors =
+            openat(CWD, &path, DIRECTORY, Mode::empty()).map_err(GateError::fs("open", &path))?;
+        check_own(doors.as_fd(), &path)?;
+        path.push(name.as_str());
+        let door = openat(&doors, name.as_str(), DIRECTORY, Mode::empty())
+            .map_err(GateError::fs("open", &path))?;
+        check_own(door.as_fd(), &path)?;
+        Ok((door, path))
     }
 }
 

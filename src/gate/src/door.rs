@@ -15,16 +15,19 @@ pub(crate) struct ClientId(pub u64);
 /// after its word.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Connections whose word has not come. Beyond it nobody is accepted: they wait in the socket's
-    /// backlog.
+    /// Connections of its own whose word has not come. Beyond it nobody is accepted: they wait in
+    /// the socket's backlog.
     pub greeted: usize,
+    /// The same of processes that the kernel does not show. Beyond it the oldest is ended: nobody
+    /// waits for them.
+    pub unreadable: usize,
     /// Clients that wait for their turn. MPS serves 60 of a card (NVIDIA's documentation, Volta and
     /// later).
     pub waiting: usize,
     /// Clients that have their descriptor and have not acknowledged it. Beyond it the oldest
     /// connection is closed.
     pub handed: usize,
-    /// Connections at once, and one more each `every`.
+    /// Connections of its own at once, and one more each `every`.
     pub burst: u32,
     /// See `burst`. A client connects twice.
     pub every: Duration,
@@ -40,6 +43,7 @@ impl Bounds {
     /// The product's.
     pub const DEFAULT: Self = Self {
         greeted: 64,
+        unreadable: 16,
         waiting: 64,
         handed: 64,
         burst: 256,
@@ -54,8 +58,10 @@ impl Bounds {
 #[derive(Debug)]
 pub(crate) struct Door {
     pub(crate) container: Container,
-    /// How many of its connections have not said their word.
+    /// How many of its own connections have not said their word.
     pub(crate) greeted: usize,
+    /// Those of unreadable processes that have not, in their order.
+    pub(crate) unreadable: VecDeque<ClientId>,
     /// In the order in which their words came.
     pub(crate) waiting: VecDeque<ClientId>,
     /// In the order in which they got their descriptor.
@@ -64,7 +70,9 @@ pub(crate) struct Door {
     pub(crate) rest: Option<Instant>,
     /// Whether its listening socket is left alone for now.
     pub(crate) is_paused: bool,
-    /// What was done to its clients, by reason.
+    /// How many of its clients were handed over.
+    pub(crate) handed_over: u64,
+    /// What was done to others, by reason.
     pub(crate) ended: BTreeMap<Reason, u64>,
     /// Up to when its connections are paid for, one each `every`.
     paid: Option<Instant>,
@@ -75,16 +83,18 @@ impl Door {
         Self {
             container,
             greeted: 0,
+            unreadable: VecDeque::new(),
             waiting: VecDeque::new(),
             handed: VecDeque::new(),
             rest: None,
             is_paused: false,
+            handed_over: 0,
             ended: BTreeMap::new(),
             paid: None,
         }
     }
 
-    /// One connection more.
+    /// One connection of its own more.
     pub(crate) fn accept(&mut self, bounds: &Bounds, now: Instant) {
         self.greeted += 1;
         let from = self.paid.map_or(now, |paid| paid.max(now));

@@ -3,10 +3,14 @@
 //!
 //! ```text
 //!  accepted ─► talking ── word ──► waiting ── turn ──► handing ── answered ──► handed
-//!                 │                   │                   │ failed: waiting         │ acknowledged
-//!                 ▼                   ▼                   ▼                         ▼
-//!               ended               ended               ended                    closed
+//!     │           │                   │                   │ failed: waiting         │ acknowledged
+//!     ▼           ▼                   ▼                   ▼                         ▼
+//!   ended       ended               ended               ended                    closed
 //! ```
+//!
+//! Whose process it is that connects is the first thing that is asked. Another's is ended at once
+//! and takes nothing of what the container may have: who can reach a door can keep nobody waiting
+//! there.
 //!
 //! Handing is two steps: mpsgated prepares the server for the container, then the control daemon is
 //! called. Nothing is prepared for anybody else until that call is over.
@@ -36,12 +40,37 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(crate) trait Kernel {
     /// When a living process was started, in ticks since boot.
     fn start_time(&self, pid: u32) -> Option<u64>;
-    /// Of several cgroups the innermost that the process is in, by its position.
-    fn innermost(&self, pid: u32, cgroups: &[&CgroupId]) -> Option<usize>;
+    /// Where a living process is, of several cgroups, by its position.
+    fn place(&self, pid: u32, cgroups: &[&CgroupId]) -> Place<usize>;
+}
+
+/// Where a process is, of several cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place<T> {
+    /// In this one, and in none of them that is nearer.
+    In(T),
+    /// In none of them.
+    Elsewhere,
+    /// The kernel does not say: it has ended, is not to be seen from here, or its cgroup's path is
+    /// too long.
+    Unreadable,
+}
+
+/// Whose process it is that has connected at a door.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The container's; or anybody's, before the container's cgroup is known.
+    Ours,
+    /// Surely somebody else's.
+    Anothers,
+    /// See [`Place::Unreadable`].
+    Unreadable,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
+    /// Talking, and nobody knows whose it is.
+    Unreadable,
     Talking,
     Waiting,
     Handing,
@@ -134,15 +163,25 @@ impl Doors {
         self.turns.retain(|turn| turn != name);
     }
 
-    /// A client connected and has its hello.
+    /// A client connected and has its hello. `None`: it is ended, without a place.
     pub(crate) fn accepted(
         &mut self,
         name: &Instance,
         peer: Peer,
+        whose: Whose,
         now: Instant,
         kernel: &impl Kernel,
         effects: &mut Vec<Effect>,
-    ) -> ClientId {
+    ) -> Option<ClientId> {
+        let stage = match whose {
+            Whose::Ours => Stage::Talking,
+            Whose::Unreadable => Stage::Unreadable,
+            Whose::Anothers => {
+                let count = self.count(name, Reason::Elsewhere);
+                effects.push(Effect::Ended(name.clone(), peer, Reason::Elsewhere, count));
+                return None;
+            }
+        };
         self.last += 1;
         let id = ClientId(self.last);
         let deadline = now + self.bounds.words;
@@ -151,16 +190,26 @@ impl Doors {
             peer,
             start_time: kernel.start_time(peer.pid),
             words: Words::Greeted,
-            stage: Stage::Talking,
+            stage,
             deadline,
         };
         self.clients.insert(id, client);
         self.deadlines.insert((deadline, id));
+        let mut oldest = None;
         if let Some(door) = self.doors.get_mut(name) {
-            door.accept(&self.bounds, now);
+            if stage == Stage::Talking {
+                door.accept(&self.bounds, now);
+            } else {
+                door.unreadable.push_back(id);
+                let is_full = door.unreadable.len() > self.bounds.unreadable;
+                oldest = is_full.then(|| door.unreadable.pop_front()).flatten();
+            }
+        }
+        if let Some(oldest) = oldest {
+            self.end(oldest, Reason::Elsewhere, effects);
         }
         self.regulate(name, now, effects);
-        id
+        Some(id)
     }
 
     /// A client said something.
@@ -175,7 +224,7 @@ impl Doors {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let name = client.door.clone();
         match client.stage {
-            Stage::Talking => match client.words.hear(client.peer, message) {
+            Stage::Unreadable | Stage::Talking => match client.words.hear(client.peer, message) {
                 Heard::Listen => {}
                 Heard::End(reason) => self.end(id, reason, effects),
                 Heard::All(sender, word) => match self.refusal(id, sender, word, kernel) {
@@ -216,8 +265,8 @@ impl Doors {
         // Looked at again: it may have ended meanwhile, and its pid may be another's.
         match self.known(id, kernel) {
             Some(known) => {
-                self.hand_over(id, now, effects);
-                effects.push(Effect::HandOver(id, known));
+                let count = self.hand_over(id, now, effects);
+                effects.push(Effect::HandOver(id, known, count));
             }
             None => self.end(id, Reason::Elsewhere, effects),
         }
@@ -263,7 +312,7 @@ impl Doors {
             && deadline <= now
         {
             match self.clients.get(&id).map(|client| client.stage) {
-                Some(Stage::Talking) => self.end(id, Reason::Silent, effects),
+                Some(Stage::Unreadable | Stage::Talking) => self.end(id, Reason::Silent, effects),
                 Some(Stage::Waiting | Stage::Handing) => self.end(id, Reason::Waited, effects),
                 Some(Stage::Handed) => self.close(id, effects),
                 None => {
@@ -323,27 +372,31 @@ impl Doors {
 
     fn wait(&mut self, id: ClientId, now: Instant) {
         let Some(client) = self.clients.get_mut(&id) else { return };
-        client.stage = Stage::Waiting;
+        let stage = std::mem::replace(&mut client.stage, Stage::Waiting);
         let name = client.door.clone();
         if let Some(door) = self.doors.get_mut(&name) {
-            door.greeted = door.greeted.saturating_sub(1);
+            door.leave(stage, id);
             door.waiting.push_back(id);
         }
         self.set_deadline(id, now + self.bounds.wait);
         self.queue_up(&name);
     }
 
-    fn hand_over(&mut self, id: ClientId, now: Instant, effects: &mut Vec<Effect>) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
+    /// How many of its container were, with it.
+    fn hand_over(&mut self, id: ClientId, now: Instant, effects: &mut Vec<Effect>) -> u64 {
+        let Some(client) = self.clients.get_mut(&id) else { return 0 };
         client.stage = Stage::Handed;
         self.handed_over += 1;
-        let Some(door) = self.doors.get_mut(&client.door) else { return };
+        let Some(door) = self.doors.get_mut(&client.door) else { return 0 };
+        door.handed_over += 1;
+        let count = door.handed_over;
         let oldest = (door.handed.len() >= self.bounds.handed).then(|| door.handed.pop_front());
         door.handed.push_back(id);
         self.set_deadline(id, now + self.bounds.linger);
         if let Some(oldest) = oldest.flatten() {
             self.close(oldest, effects);
         }
+        count
     }
 
     fn set_deadline(&mut self, id: ClientId, deadline: Instant) {
@@ -356,26 +409,25 @@ impl Doors {
     fn end(&mut self, id: ClientId, reason: Reason, effects: &mut Vec<Effect>) {
         let Some(client) = self.clients.get(&id) else { return };
         let (name, peer) = (client.door.clone(), client.peer);
-        *self.ended.entry(reason).or_default() += 1;
-        let mut count = 1;
-        if let Some(door) = self.doors.get_mut(&name) {
-            let counted = door.ended.entry(reason).or_default();
-            *counted += 1;
-            count = *counted;
-        }
+        let count = self.count(&name, reason);
         effects.push(Effect::Ended(name, peer, reason, count));
         self.close(id, effects);
+    }
+
+    /// How many of its container were ended for this reason, with this one.
+    fn count(&mut self, name: &Instance, reason: Reason) -> u64 {
+        *self.ended.entry(reason).or_default() += 1;
+        let Some(door) = self.doors.get_mut(name) else { return 1 };
+        let counted = door.ended.entry(reason).or_default();
+        *counted += 1;
+        *counted
     }
 
     fn close(&mut self, id: ClientId, effects: &mut Vec<Effect>) {
         let Some(client) = self.clients.remove(&id) else { return };
         self.deadlines.remove(&(client.deadline, id));
         if let Some(door) = self.doors.get_mut(&client.door) {
-            match client.stage {
-                Stage::Talking => door.greeted = door.greeted.saturating_sub(1),
-                Stage::Waiting | Stage::Handing => door.waiting.retain(|other| *other != id),
-                Stage::Handed => door.handed.retain(|other| *other != id),
-            }
+            door.leave(client.stage, id);
             if door.waiting.is_empty() {
                 self.turns.retain(|turn| *turn != client.door);
             }
@@ -398,6 +450,18 @@ impl Doors {
             door.is_paused = !accepts;
             let effect = if accepts { Effect::Resume } else { Effect::Pause };
             effects.push(effect(name.clone()));
+        }
+    }
+}
+
+impl Door {
+    /// One of its clients is not at this stage any more.
+    fn leave(&mut self, stage: Stage, id: ClientId) {
+        match stage {
+            Stage::Unreadable => self.unreadable.retain(|other| *other != id),
+            Stage::Talking => self.greeted = self.greeted.saturating_sub(1),
+            Stage::Waiting | Stage::Handing => self.waiting.retain(|other| *other != id),
+            Stage::Handed => self.handed.retain(|other| *other != id),
         }
     }
 }

@@ -35,8 +35,8 @@ pub(crate) enum Effect {
     Call(ClientId, Sender, Word),
     /// Close the connections to mpsgated and to the control daemon, with what they answered.
     HangUp,
-    /// Give the client the descriptor that the control daemon answered with.
-    HandOver(ClientId, Known),
+    /// Give the client the descriptor that the control daemon answered with: the container's n-th.
+    HandOver(ClientId, Known, u64),
     /// A client was ended, which is the container's n-th for this reason.
     Ended(Instance, Peer, Reason, u64),
 }

@@ -28,13 +28,8 @@ fn main() -> ExitCode {
 
 fn gate(mps: &Path, number: u32) -> Result<(), GateError> {
     let card = mps.join(number.to_string());
-    let options = Options {
-        clients: card.join("clients"),
-        // Not the daemon's own: the link is there once its memory limits are.
-        control: card.join("client/control"),
-        mpsgated: card.join(QUESTIONS),
-        bounds: Bounds::DEFAULT,
-    };
+    let options =
+        Options { card: card.clone(), mpsgated: card.join(QUESTIONS), bounds: Bounds::DEFAULT };
     let _lock = lock(&card.join("gate.lock"))?;
     let (store, kept) = Store::find(mps, number)?;
     confine::raise_nofile()?;

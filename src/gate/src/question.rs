@@ -14,15 +14,30 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// A question that was asked.
 pub(crate) struct Asked {
     mpsgated: OwnedFd,
+    is_for_client: bool,
     line: Vec<u8>,
+    pipe: Option<OwnedFd>,
     until: Instant,
+}
+
+/// What mpsgated has answered.
+pub(crate) struct Answered {
+    pub(crate) prepared: Prepared,
+    /// The control daemon's directory.
+    pub(crate) pipe: Option<OwnedFd>,
 }
 
 impl Asked {
     /// Asks; `None` where nobody takes the question.
     pub(crate) fn ask(path: &Path, question: &Question, now: Instant) -> Option<Self> {
         let mpsgated = sockets::say(path, &question.line()).ok()?;
-        Some(Self { mpsgated, line: Vec::new(), until: now + LIMIT })
+        let is_for_client = matches!(question, Question::Prepare { .. });
+        Some(Self { mpsgated, is_for_client, line: Vec::new(), pipe: None, until: now + LIMIT })
+    }
+
+    /// Whether a client waits for the answer.
+    pub(crate) fn is_for_client(&self) -> bool {
+        self.is_for_client
     }
 
     /// What the answer is waited for on.
@@ -36,18 +51,20 @@ impl Asked {
     }
 
     /// The answer, where it is there; `Gone` where there will be none.
-    pub(crate) fn answer(&mut self) -> Heard<Prepared> {
+    pub(crate) fn answer(&mut self) -> Heard<Answered> {
         loop {
             let mut bytes = [0; LONGEST_LINE];
             match sockets::read(self.fd(), &mut bytes) {
-                Heard::Said(length) => {
+                Heard::Said((length, pipe)) => {
                     self.line.extend(bytes.get(..length).unwrap_or_default());
+                    self.pipe = pipe.or_else(|| self.pipe.take());
                 }
                 Heard::Nothing => return Heard::Nothing,
                 Heard::Gone => return Heard::Gone,
             }
             if self.line.ends_with(b"\n") {
-                return Prepared::read(&self.line).map_or(Heard::Gone, Heard::Said);
+                let Ok(prepared) = Prepared::read(&self.line) else { return Heard::Gone };
+                return Heard::Said(Answered { prepared, pipe: self.pipe.take() });
             }
             if self.line.len() >= LONGEST_LINE {
                 return Heard::Gone;

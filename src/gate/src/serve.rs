@@ -18,13 +18,13 @@ use crate::call::Call;
 use crate::client::{Peer, Reason};
 use crate::directory::{Changed, Directory};
 use crate::door::{Bounds, ClientId};
-use crate::doors::Doors;
+use crate::doors::{Doors, Whose};
 use crate::effect::{Effect, Known};
 use crate::error::GateError;
 use crate::kernel::ThisKernel;
 use crate::question::Asked;
 use crate::signals::receive;
-use crate::sockets::{self, Accepted, Answer, Heard};
+use crate::sockets::{self, Answer, Heard};
 use crate::store::Store;
 use crate::wire::HELLO;
 
@@ -49,10 +49,8 @@ const ASKED: u64 = 5 << KINDS;
 /// Where it works.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The directory with the containers' directories and files. mpsgated's.
-    pub clients: PathBuf,
-    /// The control daemon's socket.
-    pub control: PathBuf,
+    /// The card's directory, with the containers' doors and files. mpsgated's.
+    pub card: PathBuf,
     /// mpsgated's socket for questions.
     pub mpsgated: PathBuf,
     /// What one container may ask for at a time.
@@ -75,7 +73,7 @@ pub fn serve(
     gate.look(None);
     gate.forget_kept();
     gate.store.ready();
-    log::info!(containers = gate.listeners.len(), clients:% = options.clients.display(); "serving");
+    log::info!(containers = gate.listeners.len(), card:% = options.card.display(); "serving");
     let mut ends = None;
     while ends.is_none_or(|ends| gate.doors.pending() > 0 && Instant::now() < ends) {
         for event in gate.wait(ends)? {
@@ -105,7 +103,8 @@ pub fn serve(
 }
 
 struct Gate {
-    control: PathBuf,
+    /// The control daemon's directory, as mpsgated gave it last.
+    pipe: Option<OwnedFd>,
     directory: Directory,
     store: Store,
     /// Sockets that an earlier gate served, by the name under which they were kept.
@@ -126,8 +125,8 @@ struct Gate {
     said: Option<String>,
     /// Nobody is accepted, and no hello is asked for, before this.
     rest: Option<Instant>,
-    /// The last connection could not be accepted.
-    is_short: bool,
+    /// How often a connection could not be accepted.
+    short: u64,
     looked: Instant,
     last: u64,
     /// Nobody is accepted any more, at new doors either.
@@ -140,11 +139,11 @@ impl Gate {
         store: Store,
         kept: Vec<(String, OwnedFd)>,
     ) -> Result<Self, GateError> {
-        let directory = Directory::open(&options.clients)?;
+        let directory = Directory::open(&options.card)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(GateError::system("wait for events"))?;
         let gate = Self {
-            control: options.control.clone(),
+            pipe: None,
             directory,
             store,
             kept: kept.into_iter().collect(),
@@ -161,7 +160,7 @@ impl Gate {
             hello: None,
             said: None,
             rest: None,
-            is_short: false,
+            short: 0,
             looked: Instant::now(),
             last: 0,
             is_ending: false,
@@ -207,36 +206,40 @@ impl Gate {
                 return;
             }
             match sockets::accept(listener.as_fd(), &hello) {
-                Ok(Accepted::Client(client, peer)) => {
-                    self.is_short = false;
-                    let mut effects = Vec::new();
-                    let now = Instant::now();
-                    let id = self.doors.accepted(&name, peer, now, &ThisKernel, &mut effects);
-                    if self.watch(&client, CLIENT | id.0, EventFlags::IN).is_ok() {
-                        self.clients.insert(id, client);
-                    } else {
-                        self.doors.left(id, now, &ThisKernel, &mut effects);
+                Ok(Some((client, peer))) => {
+                    let (mut effects, now) = (Vec::new(), Instant::now());
+                    let whose = self.whose(&name, peer, &client);
+                    let id =
+                        self.doors.accepted(&name, peer, whose, now, &ThisKernel, &mut effects);
+                    if let Some(id) = id {
+                        if self.watch(&client, CLIENT | id.0, EventFlags::IN).is_ok() {
+                            self.clients.insert(id, client);
+                        } else {
+                            self.doors.left(id, now, &ThisKernel, &mut effects);
+                        }
                     }
                     self.perform(effects);
                 }
-                // Counts like any other.
-                Ok(Accepted::Gone) => {
-                    let (mut effects, now) = (Vec::new(), Instant::now());
-                    let peer = Peer { pid: 0 };
-                    let id = self.doors.accepted(&name, peer, now, &ThisKernel, &mut effects);
-                    self.doors.left(id, now, &ThisKernel, &mut effects);
-                    self.perform(effects);
-                }
-                Ok(Accepted::Nobody) => return,
+                Ok(None) => return,
                 Err(error) => {
-                    // Tried again ten times a second, and said once.
-                    if !std::mem::replace(&mut self.is_short, true) {
-                        log::error!(error:%; "no connection can be accepted, for now");
+                    // Tried again ten times a second.
+                    self.short += 1;
+                    if self.short.is_power_of_two() {
+                        let count = self.short;
+                        log::error!(error:%, count; "no connection can be accepted, for now");
                     }
                     self.rest = Some(Instant::now() + RETRY);
                     return self.listen_everywhere();
                 }
             }
+        }
+    }
+
+    /// Looked up before the connection counts for anything.
+    fn whose(&self, name: &Instance, peer: Peer, client: &OwnedFd) -> Whose {
+        match self.doors.whose(name, peer.pid, &ThisKernel) {
+            Whose::Ours if !sockets::lives(client.as_fd()) => Whose::Unreadable,
+            whose => whose,
         }
     }
 
@@ -298,8 +301,8 @@ impl Gate {
                     self.call = None;
                     self.answer = None;
                 }
-                Effect::HandOver(id, known) => {
-                    if !self.hand_over(id, &known) {
+                Effect::HandOver(id, known, count) => {
+                    if !self.hand_over(id, &known, count) {
                         self.doors.left(id, Instant::now(), &ThisKernel, &mut more);
                     }
                 }
@@ -312,16 +315,17 @@ impl Gate {
         }
     }
 
-    /// Whether the client took it.
-    fn hand_over(&self, id: ClientId, known: &Known) -> bool {
+    /// Whether the client took it. A container attaches and ends hundreds of times a second if it
+    /// likes: told as those are that are ended.
+    fn hand_over(&self, id: ClientId, known: &Known, count: u64) -> bool {
         let (Some(client), Some(answer)) = (self.clients.get(&id), &self.answer) else {
             return false;
         };
         let handed = sockets::hand_over(client.as_fd(), answer).is_ok();
-        if handed {
+        if handed && count.is_power_of_two() {
             log::info!(
                 container = self.id_of(&known.door), instance = known.door.as_str(),
-                pid = known.pid, start_time = known.start_time, uid = known.uid;
+                pid = known.pid, start_time = known.start_time, uid = known.uid, count;
                 "client handed over"
             );
         }

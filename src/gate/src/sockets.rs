@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use mpsgate_model::door::SOCKET;
 use nix::cmsg_space;
 use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, UnixCredentials, getsockopt, recvmsg, sockopt::PeerCredentials,
+    ControlMessageOwned, MsgFlags, UnixCredentials, getsockopt, recvmsg,
+    sockopt::{PeerCredentials, PeerPidfd},
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, renameat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{
@@ -29,6 +31,7 @@ const BESIDE: &str = ".control.new";
 /// Connections that wait to be accepted. The kernel may allow fewer (`net.core.somaxconn`).
 const BACKLOG: i32 = 4096;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 const NOW: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 /// A listening socket in `directory`, not to be seen yet: see [`show`].
@@ -54,29 +57,31 @@ pub(crate) fn show(directory: BorrowedFd<'_>) -> io::Result<()> {
     Ok(renameat(directory, BESIDE, directory, SOCKET)?)
 }
 
-/// What came of accepting.
-pub(crate) enum Accepted {
-    /// A client that has its hello.
-    Client(OwnedFd, Peer),
-    /// One that has gone already.
-    Gone,
-    /// Nobody waits.
-    Nobody,
-}
-
-/// Accepts one connection and says hello: nothing is between the two that can be waited for.
-pub(crate) fn accept(listener: BorrowedFd<'_>, hello: &[u8]) -> io::Result<Accepted> {
+/// Accepts one connection, where one waits, and says hello: nothing is between the two that can be
+/// waited for, and who is closed after it does not go on without MPS. One that has gone already is
+/// heard of next.
+pub(crate) fn accept(
+    listener: BorrowedFd<'_>,
+    hello: &[u8],
+) -> io::Result<Option<(OwnedFd, Peer)>> {
     let client = match accept_with(listener, FLAGS) {
         Ok(client) => client,
-        Err(Errno::AGAIN) => return Ok(Accepted::Nobody),
-        Err(Errno::INTR | Errno::CONNABORTED) => return Ok(Accepted::Gone),
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     };
-    if send(&client, hello, NOW).is_err() {
-        return Ok(Accepted::Gone);
-    }
+    let _ = send(&client, hello, NOW);
     let pid = getsockopt(&client, PeerCredentials).map_or(0, |peer| peer.pid());
-    Ok(Accepted::Client(client, Peer { pid: u32::try_from(pid).unwrap_or(0) }))
+    Ok(Some((client, Peer { pid: u32::try_from(pid).unwrap_or(0) })))
+}
+
+/// Whether the process that connected lives: what was read of its pid before was of it then, and of
+/// none that has the number now. Linux 6.5 and newer say so; on an older one it is taken to live.
+pub(crate) fn lives(client: BorrowedFd<'_>) -> bool {
+    match getsockopt(&client, PeerPidfd) {
+        Ok(pidfd) => poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&NO_TIME)) == Ok(0),
+        Err(nix::errno::Errno::ENOPROTOOPT) => true,
+        Err(_) => false,
+    }
 }
 
 /// What came of listening to a client.
@@ -135,11 +140,12 @@ pub(crate) struct Answer {
     descriptor: OwnedFd,
 }
 
-/// Connects to the control daemon at `path`.
-pub(crate) fn dial(path: &Path) -> io::Result<OwnedFd> {
+/// Connects to the control daemon whose directory `pipe` is.
+pub(crate) fn dial(pipe: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", pipe.as_raw_fd()));
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
     sockopt::set_socket_passcred(&socket, true)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    connect(&socket, &SocketAddrUnix::new(&path)?)?;
     Ok(socket)
 }
 
@@ -152,14 +158,29 @@ pub(crate) fn say(path: &Path, line: &[u8]) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// What mpsgated has said since; how many bytes.
-pub(crate) fn read(mpsgated: BorrowedFd<'_>, bytes: &mut [u8]) -> Heard<usize> {
-    match rustix::net::recv(mpsgated, bytes, RecvFlags::DONTWAIT) {
-        Ok((_, 0)) => Heard::Gone,
-        Ok((length, _)) => Heard::Said(length),
+/// What mpsgated has said since: how many bytes, and a descriptor that came with them.
+pub(crate) fn read(mpsgated: BorrowedFd<'_>, bytes: &mut [u8]) -> Heard<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message =
+        rustix::net::recvmsg(mpsgated, &mut [IoSliceMut::new(bytes)], &mut control, flags);
+    match message {
+        Ok(message) if message.bytes == 0 => Heard::Gone,
+        Ok(message) => Heard::Said((message.bytes, descriptors(&mut control).pop())),
         Err(Errno::AGAIN | Errno::INTR) => Heard::Nothing,
         Err(_) => Heard::Gone,
     }
+}
+
+fn descriptors(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            descriptors.extend(rights);
+        }
+    }
+    descriptors
 }
 
 /// The control daemon's hello; the error says what came in its place.
@@ -208,12 +229,7 @@ pub(crate) fn answer(daemon: BorrowedFd<'_>) -> io::Result<Heard<Answer>> {
         Err(Errno::AGAIN | Errno::INTR) => return Ok(Heard::Nothing),
         Err(_) => return Ok(Heard::Gone),
     };
-    let mut descriptors = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = part {
-            descriptors.extend(rights);
-        }
-    }
+    let mut descriptors = descriptors(&mut control);
     if length == 0 && descriptors.is_empty() {
         return Ok(Heard::Gone);
     }

@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Write};
+use std::io::{BufRead, BufReader, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex};
 
 use mpsgate_gate::Container;
 use mpsgate_host::cgroup::{self, CgroupId, Membership};
+use mpsgate_host::door;
 use mpsgate_model::Instance;
 use mpsgate_model::door::Question;
 use mpsgate_mps::{ControlDaemon, MpsInstance, Signal};
@@ -60,6 +61,8 @@ struct Stage {
 struct Mpsgated {
     mood: Mutex<Mood>,
     asked: Mutex<Vec<Question>>,
+    /// The directory of the control daemon, which it hands out.
+    pipe: Mutex<OwnedFd>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,20 +78,26 @@ impl Mpsgated {
     /// It goes with the test's process.
     fn start(card: &MpsInstance) -> Arc<Self> {
         let listener = UnixListener::bind(card.dirs().gate_socket()).unwrap();
-        let this = Arc::new(Self { mood: Mutex::new(READY), asked: Mutex::default() });
+        let pipe = Mutex::new(card.pipe().unwrap().unwrap());
+        let this = Arc::new(Self { mood: Mutex::new(READY), asked: Mutex::default(), pipe });
         let shared = Arc::clone(&this);
         std::thread::spawn(move || {
             let mut held = Vec::new();
-            for mut stream in listener.incoming().flatten() {
+            for stream in listener.incoming().flatten() {
                 let mut line = Vec::new();
                 BufReader::new(&stream).read_until(b'\n', &mut line).unwrap();
                 // A gate may be killed before it has asked.
                 if line.is_empty() {
                     continue;
                 }
-                shared.asked.lock().unwrap().push(Question::read(&line).unwrap());
-                match *shared.mood.lock().unwrap() {
-                    Mood::Says(line) => drop(stream.write_all(line)),
+                let question = Question::read(&line).unwrap();
+                let mood = match question {
+                    Question::Daemon => READY,
+                    _ => *shared.mood.lock().unwrap(),
+                };
+                shared.asked.lock().unwrap().push(question);
+                match mood {
+                    Mood::Says(line) => shared.say(&stream, line),
                     Mood::Silent => held.push(stream),
                 }
             }
@@ -96,14 +105,29 @@ impl Mpsgated {
         this
     }
 
+    fn say(&self, stream: &UnixStream, line: &[u8]) {
+        let pipe = self.pipe.lock().unwrap();
+        let pipe = [pipe.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        assert!(rights.push(SendAncillaryMessage::ScmRights(&pipe)));
+        // A gate may be killed before it has heard.
+        let _ = sendmsg(stream, &[IoSlice::new(line)], &mut rights, SendFlags::NOSIGNAL);
+    }
+
+    /// The control daemon is another one.
+    fn hands_out(&self, pipe: OwnedFd) {
+        *self.pipe.lock().unwrap() = pipe;
+    }
+
     fn is(&self, mood: Mood) {
         *self.mood.lock().unwrap() = mood;
     }
 
-    /// But for the counts, which it says every 5 s.
+    /// But for the counts, which it says every 5 s, and for the control daemon.
     fn asked(&self) -> Vec<Question> {
         let mut asked = std::mem::take(&mut *self.asked.lock().unwrap());
-        asked.retain(|question| !matches!(question, Question::Counts(_)));
+        asked.retain(|question| !matches!(question, Question::Counts(_) | Question::Daemon));
         asked
     }
 }
@@ -117,8 +141,6 @@ impl Stage {
         let (card, daemon) = bench.started();
         let status = card.dirs().log_dir().join("fake-server-status");
         fs::write(status, SERVERS_WORD.to_string()).unwrap();
-        // As mpsgated does once the daemon's memory limits are set.
-        card.dirs().renew_links().unwrap();
         let program = bench.cuda_client();
         let mpsgated = Mpsgated::start(&card);
         let gate = start(&bench);
@@ -130,13 +152,13 @@ impl Stage {
     }
 
     fn directory(&self, name: &str) -> PathBuf {
-        self.card.dirs().door_dir(name)
+        self.card.dirs().door_dir(kind_of(name), name)
     }
 
     /// As mpsgated does at reserve and activate.
     fn tell(&self, name: &str, uid: u32, cgroup: Option<CgroupId>) {
         let container = Container { id: "c".into(), uid, any_uid: false, debug: false, cgroup };
-        self.card.dirs().put_door(name, &container.write().unwrap()).unwrap();
+        self.card.dirs().put_door(kind_of(name), name, &container.write().unwrap()).unwrap();
     }
 
     /// As mpsgated does at the container's end.
@@ -146,7 +168,7 @@ impl Stage {
 
     fn reserve(&self, name: &str) {
         self.tell(name, 0, None);
-        wait_for("the gate serves it", || self.card.dirs().is_open_door(name));
+        wait_for("the gate serves it", || self.card.dirs().is_open_door(kind_of(name), name));
         let meta = self.directory(name).join("control").symlink_metadata().unwrap();
         assert!(meta.file_type().is_socket());
         assert_eq!(meta.permissions().mode() & 0o7777, 0o666);
@@ -179,6 +201,11 @@ impl Stage {
         });
         numbers.collect()
     }
+}
+
+/// One door of each kind.
+fn kind_of(name: &str) -> door::Kind {
+    if name == OTHER { door::Kind::Process } else { door::Kind::Container }
 }
 
 fn start(bench: &Bench) -> u32 {
@@ -218,8 +245,12 @@ fn attaches_through_its_door(kind: Kind, version: u32) {
     stage.tell(MINE, 0, Some(own_cgroup()));
     assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
     assert_eq!(stage.attach(MINE, &["unshare", "--user", "--map-root-user"]), SERVERS_WORD);
+    // At a plain process's: it walks to no container's.
+    stage.release(MINE);
+    stage.reserve(OTHER);
+    stage.tell(OTHER, 0, Some(own_cgroup()));
     let as_1000 = ["setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups"];
-    assert_eq!(stage.attach(MINE, &as_1000), CONNECTION_FAILED, "its grant is uid 0's");
+    assert_eq!(stage.attach(OTHER, &as_1000), CONNECTION_FAILED, "its grant is uid 0's");
     // The daemon knows the gate's pid and the client's uid.
     assert_eq!(stage.seen(), [(stage.gate, 0), (stage.gate, 0)]);
 }
@@ -665,7 +696,7 @@ fn serves_a_card_alone(kind: Kind, version: u32) {
     assert_eq!(u32::try_from(gate.pid()).unwrap(), stage.gate);
     let other = start_again(&stage.bench);
     assert_eq!(stage.bench.status_of(other), Some(2));
-    assert!(stage.card.dirs().is_open_door(MINE));
+    assert!(stage.card.dirs().is_open_door(kind_of(MINE), MINE));
     end(&stage.bench, stage.gate);
     assert!(stage.card.gate().unwrap().is_none());
 }
@@ -688,7 +719,7 @@ fn does_not_begin_without_its_capabilities(kind: Kind, version: u32) {
 }
 
 /// Clients wait for a control daemon that is stopped, and are served when it goes on; those of a
-/// dead one wait for the next, which the gate finds at the same place.
+/// dead one wait for the next, whose directory comes with mpsgated's next answer.
 fn a_daemon_that_hangs_or_dies_is_waited_for(kind: Kind, version: u32) {
     let stage = need!(Stage::new(kind, version));
     stage.reserve(MINE);
@@ -710,10 +741,8 @@ fn a_daemon_that_hangs_or_dies_is_waited_for(kind: Kind, version: u32) {
     assert!(waiting.try_wait().unwrap().is_none());
     wait_for("servers are gone", || stage.card.servers_alive().is_empty());
     let limit = std::time::Duration::from_secs(10);
-    stage.card.ensure_running(&mpsgate_mps::ForkSpawner, limit).unwrap();
-    let status = stage.card.dirs().log_dir().join("fake-server-status");
-    fs::write(status, SERVERS_WORD.to_string()).unwrap();
-    stage.card.dirs().renew_links().unwrap();
+    stage.card.ensure_running(&stage.bench.spawner(), limit).unwrap();
+    stage.mpsgated.hands_out(stage.card.pipe().unwrap().unwrap());
     assert_eq!(said(&mut waiting), SERVERS_WORD);
 }
 
@@ -772,7 +801,7 @@ fn a_directory_that_is_a_link_is_not_served(kind: Kind, version: u32) {
     std::os::unix::fs::symlink(&elsewhere, stage.directory(OTHER)).unwrap();
     let container =
         Container { id: "c".into(), uid: 0, any_uid: false, debug: false, cgroup: None };
-    let file = stage.card.dirs().clients_dir().join(format!("{OTHER}.json"));
+    let file = stage.card.dirs().door_file(OTHER);
     fs::write(&file, container.write().unwrap()).unwrap();
     stage.reserve(MINE);
     stage.tell(MINE, 0, Some(own_cgroup()));
@@ -800,11 +829,13 @@ fn without_descriptors_clients_wait(kind: Kind, version: u32) {
 fn a_hello_of_another_length_is_not_passed_on() {
     let stage = need!(Stage::new(Kind::Fake, 550));
     end(&stage.bench, stage.gate);
-    let link = stage.card.dirs().client_dir().join("control");
-    fs::remove_file(&link).unwrap();
+    let elsewhere = stage.bench.dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let control = elsewhere.join("control");
+    stage.mpsgated.hands_out(fs::File::open(&elsewhere).unwrap().into());
     let other = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let other = other.unwrap();
-    rustix::net::bind(&other, &SocketAddrUnix::new(&link).unwrap()).unwrap();
+    rustix::net::bind(&other, &SocketAddrUnix::new(&control).unwrap()).unwrap();
     rustix::net::listen(&other, 8).unwrap();
     let log = stage.bench.dir.path().join("gate.log");
     let mut command = Command::new(stage.bench.dir.path().join("mpsgate-gate"));

@@ -7,6 +7,7 @@
 pub mod cgroup;
 pub mod clock;
 pub mod crash;
+pub mod door;
 pub mod engine;
 pub mod exchange;
 pub mod fd_store;

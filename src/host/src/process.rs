@@ -22,7 +22,7 @@ pub struct ProcessId {
     pub start_time: u64,
 }
 
-/// The living process `pid`; `None` where there is none, or a zombie.
+/// The living process `pid`; `None` where there is none, or all of its threads have ended.
 #[must_use]
 pub fn identify(pid: u32) -> Option<ProcessId> {
     let stat = Stat::of(pid).filter(|stat| !stat.has_ended())?;
@@ -55,9 +55,16 @@ pub struct Stat {
     pub state: char,
     /// Its parent's pid; 0 for one that we cannot see.
     pub parent: u32,
+    /// Its flags, or those of its first thread.
+    pub flags: u64,
+    /// How many threads it has, the first one included when that has ended before others.
+    pub threads: u32,
     /// See [`ProcessId::start_time`].
     pub start_time: u64,
 }
+
+/// `PF_EXITING` of linux/sched.h: a thread has it from the first step of its end on.
+const EXITING: u64 = 4;
 
 impl Stat {
     /// Of a process, which may be a zombie.
@@ -73,14 +80,23 @@ impl Stat {
         let mut fields = rest.split_ascii_whitespace();
         let state = fields.next()?.chars().next()?;
         let parent = fields.next()?.parse().ok()?;
-        // Field 22; the parent is field 4.
-        Some(Self { state, parent, start_time: fields.nth(17)?.parse().ok()? })
+        // The parent is field 4.
+        let flags = fields.nth(9 - 5)?.parse().ok()?;
+        let threads = fields.nth(20 - 10)?.parse().ok()?;
+        Some(Self { state, parent, flags, threads, start_time: fields.nth(22 - 21)?.parse().ok()? })
     }
 
-    /// Whether the process has ended and only its parent has not asked yet.
+    /// Whether the process has ended and only its parent has not asked yet. A process lives until
+    /// the last of its threads has ended; the first one is a zombie until then.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        matches!(self.state, 'Z' | 'X' | 'x')
+        matches!(self.state, 'Z' | 'X' | 'x') && self.threads <= 1
+    }
+
+    /// Whether this thread, or the first one of this process, is ending or has ended.
+    #[must_use]
+    pub fn is_exiting(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x') || self.flags & EXITING != 0
     }
 }
 
@@ -217,11 +233,23 @@ mod tests {
 
     #[test]
     fn reads_the_start_time_behind_any_name_and_knows_a_zombie() {
-        let fields = "2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 4711 20";
-        let stat = Stat::parse(&format!("7 (a) b (c)) S {fields}")).unwrap();
-        assert_eq!(stat, Stat { state: 'S', parent: 2, start_time: 4711 });
-        assert!(!stat.has_ended());
-        assert!(Stat::parse(&format!("7 (a) Z {fields}")).unwrap().has_ended());
+        let fields = |flags: u64, threads: u32| {
+            format!("2 3 4 5 6 {flags} 8 9 10 11 12 13 14 15 16 17 {threads} 19 4711 20")
+        };
+        let stat = Stat::parse(&format!("7 (a) b (c)) S {}", fields(7 << 8, 18))).unwrap();
+        let expected = Stat { state: 'S', parent: 2, flags: 7 << 8, threads: 18, start_time: 4711 };
+        assert_eq!(stat, expected);
+        for (state, flags, threads, has_ended, is_exiting) in [
+            ('S', 0, 1, false, false),
+            ('R', EXITING, 1, false, true),
+            ('Z', EXITING, 1, true, true),
+            ('Z', EXITING, 0, true, true),
+            // The first thread has ended before another one.
+            ('Z', EXITING, 2, false, true),
+        ] {
+            let stat = Stat::parse(&format!("7 (a) {state} {}", fields(flags, threads))).unwrap();
+            assert_eq!((stat.has_ended(), stat.is_exiting()), (has_ended, is_exiting), "{stat:?}");
+        }
         assert_eq!(Stat::parse("7 (a) S 1"), None);
         assert_eq!(Stat::parse(""), None);
     }

@@ -1,6 +1,6 @@
-//! A container's door to MPS, as mpsgated tells the gate of it: the file `<instance>.json` beside
-//! the container's directory `<instance>`, which is all that the container sees. It is replaced by
-//! a rename, so that a reader sees all of one state.
+//! A container's door to MPS, as mpsgated tells the gate of it: a file `<instance>.json`, while the
+//! directory `<instance>` is all that the container sees. The file is replaced by a rename, so that
+//! a reader sees all of one state.
 
 use std::collections::BTreeMap;
 
@@ -41,8 +41,8 @@ pub struct Container {
     pub cgroup: Option<CgroupId>,
 }
 
-/// Why a client is ended. Never before its word or its time is over: a client that is closed too
-/// early goes on without MPS.
+/// Why a client is ended. Never before its hello: a client that is closed before it goes on without
+/// MPS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -56,7 +56,8 @@ pub enum Reason {
     Debugger,
     /// Another process than the one that connected spoke.
     Sender,
-    /// It has ended, or is in another container.
+    /// It is in another container or in none, which ends it at once; or it has ended, or the kernel
+    /// does not say where it is.
     Elsewhere,
     /// Its uid is not its grant's, and the card's server serves one uid.
     Uid,
@@ -109,6 +110,9 @@ pub struct Counts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Question {
+    /// Where the control daemon is. Asked at the gate's start, and where the control daemon that it
+    /// knows has ended.
+    Daemon,
     /// The next client that it hands over is this container's: the server's memory limit has to be
     /// the container's by then.
     Prepare {
@@ -124,11 +128,13 @@ pub enum Question {
     Counts(Counts),
 }
 
-/// What mpsgated answers to [`Question::Prepare`].
+/// What mpsgated answers to [`Question::Prepare`] and [`Question::Daemon`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Prepared {
-    /// Hand the client over, before anything else is asked.
+    /// Hand the client over, before anything else is asked. With it comes a descriptor of the
+    /// directory in which the control daemon has its sockets: no path leads there, because it is
+    /// in the mount namespace of the control daemon.
     Ready,
     /// It cannot be prepared now.
     Later,

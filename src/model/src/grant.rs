@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use mpsgate_host::door::Kind;
 use serde::{Deserialize, Serialize};
 
 use crate::{ComputeShare, GpuUuid, GrantKey, Mib, Priority};
@@ -161,11 +162,19 @@ impl Grant {
         self.guarantee != Guarantee::None
     }
 
-    /// Whether its end of the channel is a door of its own, which the gate serves.
+    /// The kind of its door, where its end of the channel is one, which the gate serves.
+    #[must_use]
+    pub fn door(&self) -> Option<Kind> {
+        let door = Path::new(&self.client_dir);
+        let above = door.parent()?.file_name()?;
+        let is_its_own = door.file_name()? == self.key.instance.as_str();
+        Kind::ALL.into_iter().find(|kind| is_its_own && above == kind.directory())
+    }
+
+    /// Whether it has one.
     #[must_use]
     pub fn has_door(&self) -> bool {
-        let name = Path::new(&self.client_dir).file_name();
-        name.is_some_and(|name| name == self.key.instance.as_str())
+        self.door().is_some()
     }
 }
 
@@ -184,5 +193,30 @@ impl CdiEdits {
         add(&mut self.mounts, other.mounts);
         add(&mut self.hooks, other.hooks);
         add(&mut self.gids, other.gids);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::tests::grant;
+
+    #[test]
+    fn a_door_is_known_by_where_it_lies() {
+        let mut grant = grant(1, 1, 0, 1);
+        let (name, other) = (grant.key.instance.to_string(), "2".repeat(32));
+        for (path, door) in [
+            (format!("/run/mpsgate/mps/0/containers/{name}"), Some(Kind::Container)),
+            // A plain process's, or a container's of an older version.
+            (format!("/run/mpsgate/mps/0/clients/{name}"), Some(Kind::Process)),
+            (format!("/run/mpsgate/mps/0/clients/{other}"), None),
+            (format!("/run/mpsgate/mps/0/elsewhere/{name}"), None),
+            ("/run/mpsgate/mps/0/client".to_owned(), None),
+            (name.clone(), None),
+            (String::new(), None),
+        ] {
+            grant.client_dir.clone_from(&path);
+            assert_eq!((grant.door(), grant.has_door()), (door, door.is_some()), "{path}");
+        }
     }
 }

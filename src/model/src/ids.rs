@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use mpsgate_host::door::Kind;
 use serde::{Deserialize, Serialize};
 
 /// Why a text is no identifier.
@@ -192,6 +193,12 @@ impl GrantKey {
         !self.is_run() && !self.is_job()
     }
 
+    /// What kind of door its grant gets.
+    #[must_use]
+    pub fn door(&self) -> Kind {
+        if self.is_container() { Kind::Container } else { Kind::Process }
+    }
+
     /// Whether both keys are instances of the same container.
     #[must_use]
     pub fn same_container(&self, other: &Self) -> bool {
@@ -258,9 +265,11 @@ mod tests {
         let job = key(GrantKey::jobs());
         assert!(job.is_job() && !job.is_run() && !alice.is_job());
         assert!(!job.is_container() && !root.is_container());
+        assert_eq!([job.door(), root.door()], [Kind::Process; 2]);
         assert!(!root.same_container(&alice) && !alice.same_container(&bob));
         for container in ["/run/runc", "mpsgate runs", ""] {
             assert!(key(container.to_owned()).is_container(), "{container}");
+            assert_eq!(key(container.to_owned()).door(), Kind::Container);
         }
     }
 

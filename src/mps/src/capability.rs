@@ -6,12 +6,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::channel::Channel;
 use crate::error::MpsError;
 use crate::instance::MpsInstance;
-use crate::layout::{ClientLinks, MpsDirectories};
+use crate::layout::MpsDirectories;
 use crate::process::POLL;
-use crate::protocol::{Command as Mps, Percent};
+use crate::protocol::Command as Mps;
 
 /// It answers or ends within milliseconds; from 580 on it looks at every card first (110 ms for one
 /// H200, seconds for eight that no persistence mode keeps awake).
@@ -22,9 +21,6 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub struct Capabilities {
     /// Accepts `-multiuser-server`: one server for all uids (not 535, 550).
     pub multiuser: bool,
-    /// Refuses settings through the containers' socket. 535 does not: there any container, as any
-    /// uid, can change the default limit and share of its card (measured).
-    pub settings_protected: bool,
     /// Knows `get_server_status` (not 535).
     pub server_status: bool,
 }
@@ -63,7 +59,7 @@ impl Capabilities {
             probe.card.channel().ask(&Mps::GetServerStatus(1)),
             Err(MpsError::UnknownCommand { .. })
         );
-        Ok(Self { multiuser, settings_protected: probe.settings_protected()?, server_status })
+        Ok(Self { multiuser, server_status })
     }
 }
 
@@ -79,9 +75,11 @@ impl Probe {
     /// `None` when the program ends instead of serving: its words for an unknown option are those
     /// for a missing daemon.
     fn start(binary: &Path, scratch: &Path, multiuser: bool) -> Result<Option<Self>, MpsError> {
-        let dirs = MpsDirectories::named(scratch, &own_name(), ClientLinks::ControlOnly)?;
-        let card = MpsInstance::new(0, "", binary, dirs).with_multiuser(multiuser);
+        let dirs = MpsDirectories::named(scratch, &own_name())?;
+        let card = MpsInstance::new(0, "", binary, dirs).with_multiuser(multiuser).in_plain_sight();
         card.dirs().create()?;
+        // It has no mount namespace of its own, and makes files that any user may write.
+        card.dirs().shut()?;
         let child = Command::new(binary)
             .args(card.arguments())
             .env_clear()
@@ -111,17 +109,6 @@ impl Probe {
                 Err(error) if Instant::now() >= deadline => return Err(error),
                 Err(_) => std::thread::sleep(POLL),
             }
-        }
-    }
-
-    fn settings_protected(&self) -> Result<bool, MpsError> {
-        self.card.dirs().renew_links()?;
-        let client = Channel::as_client(self.card.binary(), self.card.dirs());
-        let half = Percent::new(50).expect("50 is between 1 and 100");
-        match client.ask(&Mps::SetDefaultActiveThreadPercentage(half)) {
-            Err(MpsError::NotPermitted { .. }) => Ok(true),
-            Ok(_) => Ok(false),
-            Err(error) => Err(error),
         }
     }
 }

@@ -2,11 +2,12 @@
 //! limit. The socket's own protocol is unpublished and stays unused.
 //!
 //! Serialised by a mutex here and by `flock` between processes: of two concurrent front-ends 7 %
-//! fail, of eight 72 % (measured). A tenant's front-end cannot be locked out; its collisions show
-//! as [`MpsError::ChannelBroken`] or [`MpsError::EmptyAnswer`] after one retry.
+//! fail, of eight 72 % (measured). An operator's front-end cannot be locked out; its collisions
+//! show as [`MpsError::ChannelBroken`] or [`MpsError::EmptyAnswer`] after one retry.
 
 use std::fs::{File, OpenOptions};
 use std::num::NonZeroU32;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, TryLockError};
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::MpsError;
+use crate::find::open_pipe;
 use crate::layout::MpsDirectories;
 use crate::process::POLL;
 use crate::protocol::{
@@ -25,13 +27,21 @@ use crate::run::{Failure, OUTPUT_CAP, run};
 /// After this a control daemon counts as wedged; it answers within 5 ms (measured).
 const TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Where a daemon's sockets are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In its own mount namespace.
+    Private,
+    /// In ours.
+    PlainSight,
+}
+
 /// The control channel of one card.
 #[derive(Debug)]
 pub struct Channel {
     binary: PathBuf,
-    pipe_dir: PathBuf,
-    log_dir: PathBuf,
-    lock: PathBuf,
+    dirs: MpsDirectories,
+    place: Place,
     timeout: Duration,
     turn: Mutex<()>,
 }
@@ -40,24 +50,19 @@ impl Channel {
     /// The channel of `dirs`, spoken through the front-end `binary`.
     #[must_use]
     pub fn new(binary: &Path, dirs: &MpsDirectories) -> Self {
-        Self::at(binary, dirs, dirs.pipe_dir())
-    }
-
-    /// The same daemon through another directory, as a container sees it.
-    #[must_use]
-    pub fn as_client(binary: &Path, dirs: &MpsDirectories) -> Self {
-        Self::at(binary, dirs, dirs.client_dir())
-    }
-
-    fn at(binary: &Path, dirs: &MpsDirectories, pipe_dir: PathBuf) -> Self {
         Self {
             binary: binary.into(),
-            pipe_dir,
-            log_dir: dirs.log_dir(),
-            lock: dirs.lock_path(),
+            dirs: dirs.clone(),
+            place: Place::Private,
             timeout: TIMEOUT,
             turn: Mutex::new(()),
         }
+    }
+
+    /// Of a daemon that no launcher started: its directory is the one that we see.
+    pub(crate) fn in_plain_sight(mut self) -> Self {
+        self.place = Place::PlainSight;
+        self
     }
 
     /// Changes the time limit from its 3 s.
@@ -75,7 +80,7 @@ impl Channel {
     /// That no command was answered.
     pub(crate) fn wedged(&self) -> MpsError {
         MpsError::Wedged {
-            pipe_dir: self.pipe_dir.clone(),
+            pipe_dir: self.dirs.pipe_dir(),
             command: Command::GetServerList.to_string(),
             after_ms: self.timeout.as_millis(),
         }
@@ -208,16 +213,29 @@ impl Channel {
         let with_sentinel = !matches!(command, Command::Quit { .. });
         let stdin =
             if with_sentinel { format!("{command}\n{SENTINEL}\n") } else { format!("{command}\n") };
+        let pipe_dir = self.dirs.pipe_dir();
+        let not_running = || MpsError::NotRunning { pipe_dir: pipe_dir.clone() };
+        // Held until the front-end has ended, which reaches it by our own /proc: a pid would be
+        // another process's once the daemon has ended.
+        let pipe = match self.place {
+            Place::Private => Some(open_pipe(&self.dirs)?.ok_or_else(not_running)?),
+            Place::PlainSight => None,
+        };
+        let reached = pipe.as_ref().map_or_else(
+            || pipe_dir.clone(),
+            |pipe| PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), pipe.as_raw_fd())),
+        );
+        let log_dir = self.dirs.log_dir();
         let environment = [
-            ("CUDA_MPS_PIPE_DIRECTORY", self.pipe_dir.as_path()),
-            ("CUDA_MPS_LOG_DIRECTORY", self.log_dir.as_path()),
+            ("CUDA_MPS_PIPE_DIRECTORY", reached.as_path()),
+            ("CUDA_MPS_LOG_DIRECTORY", log_dir.as_path()),
         ];
         let named = || command.to_string();
         let finished = run(&self.binary, &[], &environment, &stdin, timeout).map_err(
             |failure| match failure {
                 Failure::Io(source) => MpsError::Run { program: self.binary.clone(), source },
                 Failure::TimedOut => MpsError::Wedged {
-                    pipe_dir: self.pipe_dir.clone(),
+                    pipe_dir: pipe_dir.clone(),
                     command: named(),
                     after_ms: timeout.as_millis(),
                 },
@@ -225,7 +243,7 @@ impl Channel {
             },
         )?;
         if finished.stderr.contains("Cannot find MPS control daemon process") {
-            return Err(MpsError::NotRunning { pipe_dir: self.pipe_dir.clone() });
+            return Err(not_running());
         }
         if !finished.status.success() {
             return Err(MpsError::ChannelBroken { command: named(), detail: finished.detail() });
@@ -257,8 +275,8 @@ impl Channel {
         patience: Duration,
     ) -> Result<(std::sync::MutexGuard<'_, ()>, Flock<File>), MpsError> {
         let deadline = Instant::now() + patience;
-        let busy =
-            || MpsError::ChannelBusy { lock: self.lock.clone(), after_ms: patience.as_millis() };
+        let lock = self.dirs.lock_path();
+        let busy = || MpsError::ChannelBusy { lock: lock.clone(), after_ms: patience.as_millis() };
         let turn = loop {
             match self.turn.try_lock() {
                 Ok(turn) => break turn,
@@ -276,13 +294,13 @@ impl Channel {
                 .truncate(false)
                 .mode(0o600)
                 .custom_flags(nix::libc::O_NOFOLLOW)
-                .open(&self.lock)
+                .open(&lock)
                 .map_err(|source| self.no_lock_file(source))?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 // Removed by a stop while we waited: a lock on it keeps nobody out.
-                Ok(lock) if is_at(&lock, &self.lock) => return Ok((turn, lock)),
+                Ok(held) if is_at(&held, &lock) => return Ok((turn, held)),
                 Ok(_) | Err((_, nix::errno::Errno::EWOULDBLOCK | nix::errno::Errno::EINTR)) => {}
-                Err((_, errno)) => return Err(MpsError::fs("lock", &self.lock, errno)),
+                Err((_, errno)) => return Err(MpsError::fs("lock", &lock, errno)),
             }
             if Instant::now() >= deadline {
                 return Err(busy());
@@ -294,9 +312,9 @@ impl Channel {
     /// Without the card's directory there is no daemon either.
     fn no_lock_file(&self, source: std::io::Error) -> MpsError {
         if source.kind() == std::io::ErrorKind::NotFound {
-            return MpsError::NotRunning { pipe_dir: self.pipe_dir.clone() };
+            return MpsError::NotRunning { pipe_dir: self.dirs.pipe_dir() };
         }
-        MpsError::fs("open lock", &self.lock, source)
+        MpsError::fs("open lock", self.dirs.lock_path(), source)
     }
 }
 

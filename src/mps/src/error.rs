@@ -79,20 +79,6 @@ pub enum MpsError {
         /// `missing`, or what is there.
         found: &'static str,
     },
-    /// Something has the place of a link to the control daemon and cannot be taken away.
-    #[error("{} is {found}, where mpsgate keeps the containers' link to the control daemon", path.display())]
-    InTheWay {
-        /// Where it stands.
-        path: PathBuf,
-        /// What it is.
-        found: &'static str,
-    },
-    /// The control daemon has not made this file, so there is nothing to link.
-    #[error("the control daemon's {} is missing", path.display())]
-    NothingToLink {
-        /// The missing socket or FIFO.
-        path: PathBuf,
-    },
     /// Removal left something behind.
     #[error("left behind: {}", paths.join(", "))]
     LeftBehind {
@@ -215,15 +201,15 @@ pub enum MpsError {
         /// The check that failed.
         why: String,
     },
-    /// The pid file names a living process that is not our control daemon, or is no file.
-    #[error("the pid file {} is refused: {why}", path.display())]
-    PidFileRefused {
-        /// The pid file; anybody may write it.
-        path: PathBuf,
-        /// The pid in it.
-        pid: Option<i32>,
-        /// The check that failed.
-        why: String,
+    /// A control daemon of the card lives that no launcher started, or whose lock is gone.
+    #[error(
+        "pid {pid} is a control daemon of card {card} without its lock: an older mpsgate started it"
+    )]
+    Unlocked {
+        /// The card's number.
+        card: u32,
+        /// The control daemon.
+        pid: i32,
     },
     /// The process survived SIGKILL for as long as we waited.
     #[error("pid {pid} is still there after SIGKILL")]

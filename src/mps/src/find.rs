@@ -1,55 +1,50 @@
 //! Recognising the processes of a card.
 //!
-//! A daemon is known by the POSIX lock that it holds on `control_lock` for as long as it lives: the
-//! kernel names the holder, so neither a stale nor a forged pid file can mislead us. 535 writes no
-//! pid file at all (measured).
+//! A daemon is known by the POSIX lock that it holds on `daemon.lock` for as long as it lives: the
+//! kernel names the holder. The launcher took it, root alone can open the file, and neither the
+//! daemon's own lock nor its pid file, which others can write, is looked at.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use nix::fcntl::{FcntlArg, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::libc;
+use nix::sys::stat::Mode;
 
 use crate::error::MpsError;
 use crate::instance::{ControlDaemon, MpsInstance};
-use crate::process::{Process, all_pids};
+use crate::layout::MpsDirectories;
+use crate::process::{Process, all_pids, seen_by};
 
 /// File name of the server program.
 const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
-/// A pid and a line's end fit into it. Anybody on the node can write the pid file (mode 0666,
-/// measured on 550), so no more of it is read.
-const PID_FILE_BYTES: u64 = 32;
 
 impl MpsInstance {
     /// The daemon that runs in our directory, if any. Does not ask the channel: a wedged daemon is
     /// found too.
     ///
     /// # Errors
-    /// [`MpsError::Stranger`] when the lock's holder is not our daemon;
-    /// [`MpsError::PidFileRefused`] when nobody holds the lock, yet the pid file names a living
-    /// process or is no file; [`MpsError::Fs`].
+    /// [`MpsError::Stranger`] when the lock's holder is not our daemon; [`MpsError::Unlocked`] when
+    /// a daemon of the card lives without the lock; [`MpsError::Fs`].
     pub fn find_running(&self) -> Result<Option<ControlDaemon>, MpsError> {
-        match self.find_locked() {
-            // One whose lock was taken away serves its clients as before.
-            nobody @ (Ok(None) | Err(MpsError::PidFileRefused { .. })) => {
-                let Some(process) = self.unlocked_daemon() else { return nobody };
-                let replaced = !process.runs_file(self.binary());
-                Ok(Some(ControlDaemon { process, replaced }))
-            }
-            other => other,
+        let found = self.find_locked()?;
+        if found.is_none()
+            && let Some(daemon) = self.unlocked_daemon()
+        {
+            return Err(MpsError::Unlocked { card: self.card(), pid: daemon.pid() });
         }
+        Ok(found)
     }
 
     /// The daemon that holds the lock at its place. Cheap: for a loop that waits for one.
     pub(crate) fn find_locked(&self) -> Result<Option<ControlDaemon>, MpsError> {
-        let lock = self.dirs().control_lock();
-        let Some(pid) =
-            lock_holder(&lock).map_err(|source| MpsError::fs("look at lock", &lock, source))?
-        else {
-            return self.refuse_pid_file().map(|()| None);
-        };
+        let lock = self.dirs().daemon_lock();
+        let holder =
+            lock_holder(&lock).map_err(|source| MpsError::fs("look at lock", &lock, source))?;
+        let Some(pid) = holder else { return Ok(None) };
         let Some(process) = Process::open(pid) else {
             // Ended since, or lives in a pid namespace that we cannot see (the kernel says 0).
             if pid > 0 {
@@ -64,34 +59,8 @@ impl MpsInstance {
             }
             return Err(MpsError::Stranger { lock, pid, why });
         }
-        match read_pid_file(&self.dirs().pid_file()) {
-            Ok(Some(claimed)) if claimed != pid => {
-                log::warn!(card = self.card(), pid, claimed; "pid file names another process, ignored");
-            }
-            Err(why) => {
-                log::warn!(card = self.card(), pid, reason = why.as_str(); "pid file ignored");
-            }
-            Ok(_) => {}
-        }
         let replaced = !process.runs_file(self.binary());
         Ok(Some(ControlDaemon { process, replaced }))
-    }
-
-    /// Nobody holds the lock, so whatever the pid file names is not our daemon.
-    fn refuse_pid_file(&self) -> Result<(), MpsError> {
-        let path = self.dirs().pid_file();
-        let process = match read_pid_file(&path) {
-            Err(why) => return Err(MpsError::PidFileRefused { path, pid: None, why }),
-            Ok(pid) => pid.and_then(Process::open),
-        };
-        let Some(process) = process else { return Ok(()) };
-        let why = match self.check_identity(&process) {
-            Err(why) => why,
-            Ok(()) => "it does not hold control_lock".into(),
-        };
-        let pid = process.pid();
-        let why = format!("it names pid {pid}, which is not our control daemon: {why}");
-        Err(MpsError::PidFileRefused { path, pid: Some(pid), why })
     }
 
     pub(crate) fn check_identity(&self, process: &Process) -> Result<(), String> {
@@ -114,46 +83,59 @@ impl MpsInstance {
         Ok(())
     }
 
-    /// Server processes of this card, whether or not their control daemon lives: by program name
-    /// and environment, outside every container, where anybody can dress up as one.
+    /// Server processes of this card, whether or not their control daemon lives: those in the mount
+    /// namespace of a control daemon of ours. Only root makes a namespace like that: it belongs to
+    /// the node's user namespace, has the node's `/`, and has a tmpfs on the card's directory. No
+    /// user can make one or enter one, and the servers keep theirs when their control daemon ends.
     #[must_use]
     pub fn servers_alive(&self) -> Vec<Process> {
+        self.with_its_tmpfs(|process| {
+            process.exe().is_some_and(|exe| exe.ends_with(SERVER_PROGRAM))
+        })
+    }
+
+    /// Whoever is in the mount namespace of a control daemon of ours, of those that are wanted.
+    pub(crate) fn with_its_tmpfs(&self, is_wanted: impl Fn(&Process) -> bool) -> Vec<Process> {
         let (pipe_dir, roots) = (self.dirs().pipe_dir(), self.trusted_roots());
         all_pids()
             .into_iter()
             .filter_map(Process::open)
-            .filter(|process| process.exe().is_some_and(|exe| exe.ends_with(SERVER_PROGRAM)))
-            .filter(|process| process.has_root_of(&roots))
-            .filter(|process| {
-                process
-                    .env("CUDA_MPS_PIPE_DIRECTORY")
-                    .is_some_and(|dir| dir == pipe_dir.as_os_str())
-            })
+            .filter(is_wanted)
+            .filter(|process| process.has_root_of(&roots) && process.is_of_our_users())
+            .filter(|process| process.has_tmpfs_at(&pipe_dir))
             .collect()
     }
 }
 
-/// The pid in the file; `None` where there is none. Never waits, and reads next to nothing.
+/// The directory in which the process that holds the card's lock has its sockets: a descriptor of
+/// the tmpfs in its mount namespace. `None` where nobody holds the lock.
 ///
 /// # Errors
-/// What is wrong with the file, as the end of a sentence.
-fn read_pid_file(path: &Path) -> Result<Option<i32>, String> {
-    let file =
-        File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
-    let file = match file {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
-            return Err("it is a symbolic link".into());
-        }
-        Err(error) => return Err(error.to_string()),
-    };
-    if !file.metadata().map_err(|error| error.to_string())?.is_file() {
-        return Err("it is not a regular file".into());
+/// [`MpsError::Lost`] where the tmpfs is not there any more; [`MpsError::Fs`].
+pub(crate) fn open_pipe(dirs: &MpsDirectories) -> Result<Option<OwnedFd>, MpsError> {
+    let lock = dirs.daemon_lock();
+    let holder =
+        lock_holder(&lock).map_err(|source| MpsError::fs("look at lock", &lock, source))?;
+    // Opened before it is looked at: what is seen by its pid is its own while it lives.
+    let Some(process) = holder.and_then(Process::open) else { return Ok(None) };
+    let path = dirs.pipe_dir();
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let opened = open(&seen_by(process.pid(), &path), flags, Mode::empty());
+    if !process.is_alive() {
+        return Ok(None);
     }
-    let mut text = Vec::new();
-    file.take(PID_FILE_BYTES).read_to_end(&mut text).map_err(|error| error.to_string())?;
-    Ok(std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()))
+    let pipe = match opened {
+        Ok(pipe) => File::from(pipe),
+        Err(nix::errno::Errno::ENOENT) => return Err(MpsError::Lost { path, found: "missing" }),
+        Err(errno) => return Err(MpsError::fs("open", &path, errno)),
+    };
+    let device = |found: io::Result<fs::Metadata>| {
+        found.map(|found| found.dev()).map_err(|source| MpsError::fs("look at", &path, source))
+    };
+    if device(pipe.metadata())? == device(fs::symlink_metadata(dirs.base()))? {
+        return Err(MpsError::Lost { path, found: "gone: what is there is the node's" });
+    }
+    Ok(Some(pipe.into()))
 }
 
 /// Who holds a POSIX lock; `None` when nobody does or there is no file.
@@ -165,13 +147,18 @@ pub(crate) fn lock_holder(path: &Path) -> io::Result<Option<i32>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let mut lock = libc::flock {
+    let mut lock = write_lock();
+    fcntl(&file, FcntlArg::F_GETLK(&mut lock))?;
+    Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
+}
+
+/// A lock on a whole file that admits nobody else.
+pub(crate) fn write_lock() -> libc::flock {
+    libc::flock {
         l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap_or_default(),
         l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or_default(),
         l_start: 0,
         l_len: 0,
         l_pid: 0,
-    };
-    fcntl(&file, FcntlArg::F_GETLK(&mut lock))?;
-    Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
+    }
 }

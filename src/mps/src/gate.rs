@@ -1,8 +1,6 @@
 //! The card's gate: another program of ours, which serves the containers' own sockets. It is known
 //! by the lock that it holds for as long as it lives: the kernel names the holder.
 
-use std::path::Path;
-
 use mpsgate_host::crash_point;
 
 use crate::error::MpsError;
@@ -35,11 +33,12 @@ impl MpsInstance {
     ///
     /// # Errors
     /// As [`Self::gate`], and what the spawner says.
-    pub fn ensure_gate(&self, spawner: &dyn Spawner, program: &Path) -> Result<bool, MpsError> {
+    pub fn ensure_gate(&self, spawner: &dyn Spawner) -> Result<bool, MpsError> {
+        spawner.tend();
         if self.gate()?.is_some() {
             return Ok(false);
         }
-        spawner.start_gate(self, program)?;
+        spawner.start_gate(self)?;
         crash_point!("mps.gate_started");
         Ok(true)
     }

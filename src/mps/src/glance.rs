@@ -1,18 +1,18 @@
-//! Whether a control daemon is at rest, and what keeps one from answering. Its channel can be held
-//! in two ways (measured on 535 and 550):
+//! Whether a control daemon is at rest, and what keeps one from answering. No container has a
+//! connection to it. Whoever else has one can hold it up in two ways (measured on 535 and 550):
 //!
 //! - A connection that says nothing: the daemon waits for its greeting without a limit, and serves
-//!   nobody meanwhile. It is seen to wait for that one descriptor.
+//!   nobody meanwhile. The gate and mpsgate's front-ends give up after some seconds.
 //! - A front-end that stays (`sleep 1000 | nvidia-cuda-mps-control`): the daemon serves one at a
 //!   time and turns all others away, with exit status 1 (550) or without a word (535). It is seen
-//!   to rest: only a connection more than there was when the channel was last well tells which.
+//!   to rest.
 
 use std::fs;
 
 use nix::libc;
 
-use crate::connection::{Connection, Connections};
 use crate::instance::{ControlDaemon, MpsInstance};
+use crate::process::Process;
 
 /// Why a living control daemon does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,15 +23,12 @@ pub enum WedgeCause {
     /// for good, and after some hundred lines the daemon blocks in its own log (measured).
     /// [`crate::MpsInstance::drain_log`] gets it going again.
     LogBlocked,
-    /// It waits for an answer of the card's server, which does not come.
-    ServerSilent {
+    /// Somebody stopped the card's server, which the daemon waits for.
+    ServerStopped {
         /// The server's pid.
         server: i32,
     },
-    /// One of these connections, none of a server's: the one that it waits for; or, where it rests
-    /// and turns front-ends away, those that came since it was last well.
-    Held(Vec<Connection>),
-    /// Nothing could be found out.
+    /// Nothing could be found out: it waits for somebody, or works.
     Unknown,
 }
 
@@ -53,30 +50,22 @@ pub enum Glance {
 
 impl MpsInstance {
     /// Why a daemon that does not answer does not; the cause may have passed a moment later. Says
-    /// nothing about one that does. `known` are the connections that were there when it answered
-    /// last.
+    /// nothing about one that does.
     #[must_use]
-    pub fn wedge_cause(&self, daemon: &ControlDaemon, known: &Connections) -> WedgeCause {
+    pub fn wedge_cause(&self, daemon: &ControlDaemon) -> WedgeCause {
         let process = &daemon.process;
         if process.is_stopped() {
             return WedgeCause::Stopped;
         }
-        let waits_for = match system_call(process.pid()) {
-            Some(Call::Sleeping { number, .. }) if WAITS_FOR_ANYBODY.contains(&number) => None,
-            Some(Call::Sleeping { first: Some(fd), .. }) => Some(fd),
-            _ => return WedgeCause::Unknown,
-        };
-        if let Some(fd) = waits_for {
+        if let Some(Call::Sleeping { first: Some(fd), .. }) = system_call(process.pid()) {
             let target = fs::read_link(format!("/proc/{}/fd/{fd}", process.pid())).ok();
             if target == Some(self.dirs().log_fifo()) {
                 return WedgeCause::LogBlocked;
             }
         }
-        let (servers, others) = self.suspects(daemon, waits_for, known);
-        match servers.first() {
-            Some(server) if waits_for.is_some() => WedgeCause::ServerSilent { server: *server },
-            _ if others.is_empty() => WedgeCause::Unknown,
-            _ => WedgeCause::Held(others),
+        match self.servers_alive().into_iter().find(Process::is_stopped) {
+            Some(server) => WedgeCause::ServerStopped { server: server.pid() },
+            None => WedgeCause::Unknown,
         }
     }
 

@@ -1,31 +1,85 @@
 //! Control daemons that another program of ours keeps, [`crate::supervisor`]: for pods, which take
-//! along all that runs in them.
+//! along all that runs in them, and for hosts on which no systemd keeps a unit for each card.
 
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use mpsgate_host::fd_store;
 use mpsgate_host::file::{self, Durability, New};
 
 use crate::error::MpsError;
 use crate::instance::MpsInstance;
-use crate::process::Process;
-use crate::spawner::{ForkSpawner, Spawner, Started, UnitSpawner};
-use crate::supervisor::{Answer, HoldError, Request, Start, ask};
+use crate::process::{POLL, Process};
+use crate::spawner::{Spawner, Started, UnitSpawner};
+use crate::supervisor::{Answer, HoldError, Request, Start, ask, open_log};
+
+/// How long a holder that was just started may take until it answers.
+const STARTS: Duration = Duration::from_secs(10);
+/// A holder's log that is longer begins anew with the next holder.
+const LONGEST_LOG: u64 = 1 << 20;
 
 /// Asks the holder whose directory this is.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct HoldSpawner {
     dir: PathBuf,
     orders: PathBuf,
+    own: Option<OwnHolder>,
+}
+
+/// How a holder is started where none answers: as the unit `mpsgate-hold.service` where systemd
+/// runs, else as a process that outlives us. Never as our child below systemd: our unit's filter of
+/// namespaces would forbid the launcher to leave the node's.
+#[derive(Debug)]
+pub struct OwnHolder {
+    /// `mpsgated`.
+    pub program: PathBuf,
+    /// The control program.
+    pub control: PathBuf,
+    /// The gates' program.
+    pub gate: PathBuf,
+    /// The cards' directories.
+    pub mps: PathBuf,
+    /// Starts the unit; `None` where no systemd runs.
+    pub unit: Option<UnitSpawner>,
+    /// The one that we started as a process: to be waited for, that it does not stay a zombie.
+    pub started: Mutex<Option<Child>>,
 }
 
 impl HoldSpawner {
     /// `orders`: the directory in which the gates' parent finds which are to run. Touches nothing.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>, orders: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), orders: orders.into() }
+        Self { dir: dir.into(), orders: orders.into(), own: None }
+    }
+
+    /// Starts a holder itself where none answers.
+    #[must_use]
+    pub fn with_own(mut self, own: OwnHolder) -> Self {
+        self.own = Some(own);
+        self
+    }
+
+    /// Asks; where nobody answers a holder is started, once, if that is ours to do.
+    fn ask(&self, request: &Request) -> Result<Answer, MpsError> {
+        let answer = ask(&self.dir, request);
+        let (Err(HoldError::Away { .. }), Some(own)) = (&answer, &self.own) else {
+            return answer.map_err(MpsError::Hold);
+        };
+        own.start(&self.dir)?;
+        let deadline = Instant::now() + STARTS;
+        loop {
+            match ask(&self.dir, request) {
+                Err(HoldError::Away { .. }) if Instant::now() < deadline => {
+                    std::thread::sleep(POLL);
+                }
+                other => return other.map_err(MpsError::Hold),
+            }
+        }
     }
 
     fn order(&self, mps: &MpsInstance) -> PathBuf {
@@ -47,6 +101,14 @@ impl HoldSpawner {
 }
 
 impl Spawner for HoldSpawner {
+    /// A holder that we started and that has ended is no zombie for long.
+    fn tend(&self) {
+        if let Some(own) = &self.own {
+            let mut started = own.started.lock().unwrap_or_else(PoisonError::into_inner);
+            started.take_if(|child| !matches!(child.try_wait(), Ok(None)));
+        }
+    }
+
     fn start(&self, mps: &MpsInstance) -> Result<Started, MpsError> {
         let text = |value: std::ffi::OsString| {
             value.into_string().map_err(|value| MpsError::NotPlainPath { path: value.into() })
@@ -64,17 +126,19 @@ impl Spawner for HoldSpawner {
             arguments: mps.arguments().iter().map(|word| (*word).to_owned()).collect(),
             variables,
         });
-        match ask(&self.dir, &request).map_err(MpsError::Hold)? {
+        match self.ask(&request)? {
             Answer::Started(pid) if pid > 0 => Ok(Started::Process(Process::open(pid))),
-            other => {
-                let why = format!("{other:?} is no answer to a start");
-                Err(MpsError::Hold(HoldError::Message { why }))
-            }
+            other => Err(no_answer(&other)),
         }
     }
 
-    /// The gates' parent is in another container: a file is its order.
-    fn start_gate(&self, mps: &MpsInstance, _program: &Path) -> Result<(), MpsError> {
+    /// In a pod the gates' parent is another container: a file is its order.
+    fn start_gate(&self, mps: &MpsInstance) -> Result<(), MpsError> {
+        match self.ask(&Request::StartGate(mps.card()))? {
+            Answer::Started(_) => return Ok(()),
+            Answer::GatesByOrder => {}
+            other => return Err(no_answer(&other)),
+        }
         file::make_directory(&self.orders, 0o700)
             .map_err(|source| MpsError::fs("create directory", &self.orders, source))?;
         let order = self.order(mps);
@@ -102,12 +166,63 @@ impl Spawner for HoldSpawner {
     }
 }
 
-/// `auto`: the holder where one answers, the unit where this machine has systemd and our unit file,
-/// else the two forks.
-#[must_use]
-pub fn choose_spawner(holder: HoldSpawner, unit: UnitSpawner) -> Box<dyn Spawner> {
-    if holder.is_available() {
-        return Box::new(holder);
+fn no_answer(answer: &Answer) -> MpsError {
+    let why = format!("{answer:?} is no answer to a start");
+    MpsError::Hold(HoldError::Message { why })
+}
+
+impl OwnHolder {
+    fn start(&self, dir: &Path) -> Result<(), MpsError> {
+        if let Some(unit) = &self.unit {
+            return unit.start_holder(&self.control, &self.gate);
+        }
+        let failed = |source| MpsError::Run { program: self.program.clone(), source };
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(child) = started.as_mut()
+            && child.try_wait().map_err(failed)?.is_none()
+        {
+            // It is on its way, or hangs: the caller waits for its answer.
+            return Ok(());
+        }
+        file::make_directory(dir, 0o700)
+            .map_err(|source| MpsError::fs("create directory", dir, source))?;
+        let path = dir.join("hold.log");
+        let log = open_log(&path).map_err(|source| MpsError::fs("open log", &path, source))?;
+        if log.metadata().is_ok_and(|found| found.len() > LONGEST_LOG) {
+            log.set_len(0).map_err(|source| MpsError::fs("trim log", &path, source))?;
+        }
+        let errors = log.try_clone().map_err(|source| MpsError::fs("open log", &path, source))?;
+        // It makes a session of its own, and is init's as soon as we end.
+        let child = Command::new(&self.program)
+            .arg0("mpsgated")
+            .args(["hold", "--dir"])
+            .arg(dir)
+            .arg("--mps")
+            .arg(&self.mps)
+            .arg("--control")
+            .arg(&self.control)
+            .arg("--gate")
+            .arg(&self.gate)
+            .env_clear()
+            .env("PATH", crate::run::FIXED_PATH)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .map_err(failed)?;
+        log::info!(pid = child.id(), log:% = path.display(); "a holder of control daemons was started");
+        *started = Some(child);
+        Ok(())
     }
-    if unit.is_available() { Box::new(unit) } else { Box::new(ForkSpawner) }
+}
+
+/// `auto`: the holder where one answers, the units where this machine has a systemd and our unit
+/// files that they are for, else a holder that we start.
+#[must_use]
+pub fn choose_spawner(holder: HoldSpawner, unit: UnitSpawner, own: OwnHolder) -> Box<dyn Spawner> {
+    if !holder.is_available() && unit.is_available() {
+        return Box::new(unit);
+    }
+    Box::new(holder.with_own(own))
 }

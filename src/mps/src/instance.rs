@@ -2,10 +2,13 @@
 //!
 //! It is found in `find.rs`, started in `start.rs`, and `state.rs` says how it is.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::channel::Channel;
+use crate::error::MpsError;
+use crate::find::open_pipe;
 use crate::layout::MpsDirectories;
 use crate::process::Process;
 use crate::supervisor::Root;
@@ -66,6 +69,12 @@ impl MpsInstance {
         Root::of("self").into_iter().chain(holders).collect()
     }
 
+    /// Is one that no launcher starts, for a moment.
+    pub(crate) fn in_plain_sight(mut self) -> Self {
+        self.channel = self.channel.in_plain_sight();
+        self
+    }
+
     /// Changes the channel's time limit from its 3 s.
     #[must_use]
     pub fn with_channel_timeout(mut self, timeout: Duration) -> Self {
@@ -107,6 +116,15 @@ impl MpsInstance {
     #[must_use]
     pub fn channel(&self) -> &Channel {
         &self.channel
+    }
+
+    /// The directory in which the control daemon that lives has its sockets, as a descriptor: no
+    /// path leads there. `None` where none lives.
+    ///
+    /// # Errors
+    /// [`MpsError::Lost`], [`MpsError::Fs`].
+    pub fn pipe(&self) -> Result<Option<OwnedFd>, MpsError> {
+        open_pipe(&self.dirs)
     }
 
     /// What the daemon is started with.

@@ -2,77 +2,67 @@
 //!
 //! ```text
 //! <root>/<n>/              0711  traversed by the server, which runs as the clients' uid
-//! <root>/<n>/pipe/         0711  private: the control daemon's own; never mounted anywhere. 0700
-//!                                would send the server into a restart loop (seen on Bottlerocket)
-//! <root>/<n>/client/       0755  what containers get, read-only: a hard link to `control`
+//! <root>/<n>/pipe/         0700  empty. In the control daemon's mount namespace a tmpfs of mode 0711
+//!                                lies on it: 0700 would send the server, which has the clients'
+//!                                uid, into a restart loop (seen on Bottlerocket)
+//! <root>/<n>/daemon.lock   0600  held by the control daemon as long as it lives
 //! <root>/<n>/log/          0711  control.log, root's; traversable, because the server is started
 //!                                with this path and only a GPU can show whether it opens it
 //! <root>/<n>/channel.lock  0600  one command at a time, across processes
-//! <root>/<n>/clients/      0711  the containers' own directories, which the gate serves
+//! <root>/<n>/containers/   0700  the containers' doors, which the gate serves
+//! <root>/<n>/clients/      0711  those of plain processes, and the files that tell the gate of all
 //! <root>/<n>/gate.lock     0600  held by the gate as long as it lives
 //! <root>/<n>/gate.sock     0600  mpsgated's, for the gate's questions
 //! <root>/store.sock        0600  the supervisor's, which keeps the gates' sockets
 //! ```
 //!
-//! Through `client` even uid 0 can ask but neither set nor quit (measured on 550; 535 does not
-//! protect its settings at all, see [`crate::Capabilities`]). Everything goes through directory
-//! descriptors without following links: a path checked and then used by name could be swapped.
+//! Everything goes through directory descriptors without following links: a path checked and then
+//! used by name could be swapped.
 
 mod doors;
 mod repair;
 mod walk;
 
+use std::ffi::OsStr;
+use std::fs::Permissions;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use mpsgate_host::{crash_point, file};
+use mpsgate_host::door::Kind;
+use mpsgate_host::file;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, open, renameat};
-use nix::sys::stat::{Mode, SFlag};
-use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
+use nix::fcntl::open;
+use nix::sys::stat::Mode;
 
 pub use repair::Repair;
 
 use self::walk::{
-    DIRECTORY, Missing, check_own, entries, kind, lstat, make_own, open_child, open_trusted, unlink,
+    DIRECTORY, Missing, check_own, entries, make_own, open_child, open_trusted, unlink,
 };
 use crate::error::MpsError;
+use crate::find::lock_holder;
 use crate::log_file::LogFile;
 
 /// `sockaddr_un.sun_path` without its final zero.
 const SUN_PATH_MAX: usize = 107;
 
 /// The directories of a card and their modes.
-const PARTS: [(&str, u32); 4] =
-    [("pipe", 0o711), ("client", 0o755), ("log", 0o711), (doors::CLIENTS, 0o711)];
+const PARTS: [(&str, u32); 4] = [
+    ("pipe", 0o700),
+    ("log", 0o711),
+    (Kind::Container.directory(), Kind::Container.mode()),
+    (Kind::Process.directory(), Kind::Process.mode()),
+];
 
-/// What the containers' directory holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ClientLinks {
-    /// `control` and the FIFO `log`. Whoever can open the FIFO (a read-only mount does not hinder
-    /// that) writes lines of whatever process into the daemon's log, ends its logging with one
-    /// malformed record, and fills it until the daemon blocks (measured, see
-    /// [`crate::WedgeCause::LogBlocked`]).
-    ControlAndLog,
-    /// `control` alone: a CUDA client finds its control daemon with it (libcuda 550, measured).
-    #[default]
-    ControlOnly,
-}
-
-impl ClientLinks {
-    fn names(self) -> &'static [&'static str] {
-        match self {
-            Self::ControlAndLog => &["control", "log"],
-            Self::ControlOnly => &["control"],
-        }
-    }
-}
+/// Where an mpsgate before doors kept a link to the control daemon's socket, for all containers.
+const BEFORE_DOORS: &str = "client";
 
 /// The directories of one card. Making the value touches nothing.
 #[derive(Debug, Clone)]
 pub struct MpsDirectories {
     base: PathBuf,
-    links: ClientLinks,
 }
 
 impl MpsDirectories {
@@ -81,27 +71,29 @@ impl MpsDirectories {
     /// # Errors
     /// [`MpsError::NotPlainPath`] and [`MpsError::SocketPathTooLong`]: the control daemon exits
     /// without a word when a socket path does not fit (measured).
-    pub fn new(root: &Path, card: u32, links: ClientLinks) -> Result<Self, MpsError> {
-        Self::named(root, &card.to_string(), links)
+    pub fn new(root: &Path, card: u32) -> Result<Self, MpsError> {
+        Self::named(root, &card.to_string())
     }
 
     /// The same for directories that belong to no card; `name` is no number.
-    pub(crate) fn named(root: &Path, name: &str, links: ClientLinks) -> Result<Self, MpsError> {
+    pub(crate) fn named(root: &Path, name: &str) -> Result<Self, MpsError> {
         let plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
         if !root.is_absolute() || !root.components().all(plain) {
             return Err(MpsError::NotPlainPath { path: root.to_path_buf() });
         }
-        let dirs = Self { base: root.join(name), links };
+        let dirs = Self { base: root.join(name) };
         // Not of a door: the gate binds it by its directory's descriptor.
-        let longest =
-            [dirs.pipe_dir().join("control_privileged"), dirs.client_dir().join("control")];
-        for path in longest {
-            let length = path.as_os_str().len();
-            if length > SUN_PATH_MAX {
-                return Err(MpsError::SocketPathTooLong { path, length });
-            }
+        let path = dirs.pipe_dir().join("control_privileged");
+        let length = path.as_os_str().len();
+        if length > SUN_PATH_MAX {
+            return Err(MpsError::SocketPathTooLong { path, length });
         }
         Ok(dirs)
+    }
+
+    /// The card's directory.
+    pub(crate) fn base(&self) -> &Path {
+        &self.base
     }
 
     /// The directory of all cards'.
@@ -113,12 +105,6 @@ impl MpsDirectories {
     #[must_use]
     pub fn pipe_dir(&self) -> PathBuf {
         self.base.join("pipe")
-    }
-
-    /// The directory that containers get, read-only.
-    #[must_use]
-    pub fn client_dir(&self) -> PathBuf {
-        self.base.join("client")
     }
 
     /// `CUDA_MPS_LOG_DIRECTORY` of the control daemon.
@@ -139,9 +125,10 @@ impl MpsDirectories {
         self.base.join("channel.lock")
     }
 
-    /// Locked by the control daemon for as long as it lives (POSIX lock, measured).
-    pub(crate) fn control_lock(&self) -> PathBuf {
-        self.pipe_dir().join("control_lock")
+    /// Locked by the control daemon for as long as it lives (POSIX lock). The launcher takes it, and
+    /// what it becomes keeps it.
+    pub(crate) fn daemon_lock(&self) -> PathBuf {
+        self.base.join("daemon.lock")
     }
 
     /// Servers and the daemon write their log records into it.
@@ -149,77 +136,48 @@ impl MpsDirectories {
         self.pipe_dir().join("log")
     }
 
-    /// Written by 550, not by 535; anybody may overwrite it (measured).
-    pub(crate) fn pid_file(&self) -> PathBuf {
-        self.pipe_dir().join("nvidia-cuda-mps-control.pid")
-    }
-
-    /// Makes what is missing and checks what is there.
+    /// Makes what is missing, checks what is there, and removes what an older mpsgate gave to all
+    /// containers.
     ///
     /// # Errors
     /// [`MpsError::Planted`], [`MpsError::ForeignOwner`], [`MpsError::WritableByOthers`] or
-    /// [`MpsError::Fs`], each naming the directory.
+    /// [`MpsError::Fs`], each naming the directory; [`MpsError::LeftBehind`].
     pub fn create(&self) -> Result<(), MpsError> {
         let base = open_trusted(&self.base, Missing::Make)?;
         for (name, mode) in PARTS {
             make_own(&base, &self.base.join(name), name.as_ref(), mode)?;
         }
-        Ok(())
+        let mut left = Vec::new();
+        self.remove_dir(BEFORE_DOORS, &mut left);
+        none_left(left)
     }
 
-    /// Whether the containers' links lead to the running control daemon.
+    /// What lies in the node's `pipe`, where nothing may; `None` where it is empty.
     ///
     /// # Errors
     /// [`MpsError::Fs`] and what the directories' checks say.
-    pub fn links_current(&self) -> Result<bool, MpsError> {
-        let (pipe, client) = (self.open_dir("pipe")?, self.open_dir("client")?);
-        for name in self.links.names() {
-            let own = lstat(&pipe, name)
-                .map_err(|errno| MpsError::fs("look at", self.pipe_dir().join(name), errno))?;
-            let given = lstat(&client, name)
-                .map_err(|errno| MpsError::fs("look at", self.client_dir().join(name), errno))?;
-            let (Some(own), Some(given)) = (own, given) else { return Ok(false) };
-            if (own.st_dev, own.st_ino) != (given.st_dev, given.st_ino) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    pub(crate) fn lies_in_pipe(&self) -> Result<Option<PathBuf>, MpsError> {
+        let (pipe, path) = (self.open_dir("pipe")?, self.pipe_dir());
+        let names = entries(&pipe, &path)?;
+        Ok(names.first().map(|name| path.join(OsStr::from_bytes(name.to_bytes()))))
     }
 
-    /// Points the containers' links at the present control daemon, each by one rename, and removes
-    /// what does not belong there. Call it when limits and server are in place: from here on
-    /// containers that still have the directory mounted can attach.
+    /// Removes what an older mpsgate's control daemon has left in `pipe`. Only where none lives.
     ///
     /// # Errors
-    /// [`MpsError::NothingToLink`], [`MpsError::Fs`] and what the directories' checks say.
-    pub fn renew_links(&self) -> Result<(), MpsError> {
-        let (pipe, client) = (self.open_dir("pipe")?, self.open_dir("client")?);
-        for name in self.links.names() {
-            renew_link(
-                &pipe,
-                &client,
-                name,
-                &self.pipe_dir().join(name),
-                &self.client_dir().join(name),
-            )?;
-        }
-        for name in entries(&client, &self.client_dir())? {
-            if !self.links.names().iter().any(|link| link.as_bytes() == name.as_bytes()) {
-                unlink(&client, &name, &self.client_dir())?;
-            }
-        }
-        Ok(())
+    /// [`MpsError::LeftBehind`], and what the directories' checks say.
+    pub(crate) fn clear_pipe(&self) -> Result<(), MpsError> {
+        let (pipe, path) = (self.open_dir("pipe")?, self.pipe_dir());
+        entries(&pipe, &path)?.iter().try_for_each(|name| unlink(&pipe, name, &path))
     }
 
-    /// Takes the links away, so that no container can attach until [`Self::renew_links`].
+    /// Lets nobody but root into the card's directory.
     ///
     /// # Errors
-    /// [`MpsError::Fs`] and what the directories' checks say.
-    pub fn remove_links(&self) -> Result<(), MpsError> {
-        let client = self.open_dir("client")?;
-        entries(&client, &self.client_dir())?
-            .iter()
-            .try_for_each(|name| unlink(&client, name, &self.client_dir()))
+    /// [`MpsError::Fs`].
+    pub(crate) fn shut(&self) -> Result<(), MpsError> {
+        std::fs::set_permissions(&self.base, Permissions::from_mode(0o700))
+            .map_err(|source| MpsError::fs("set mode of", &self.base, source))
     }
 
     /// Removes everything below and including the card's directory. Clean-up: goes on after a
@@ -229,12 +187,17 @@ impl MpsDirectories {
     /// [`MpsError::LeftBehind`].
     pub fn remove(&self) -> Result<(), MpsError> {
         let mut left = Vec::new();
+        // Where it is a mount point elsewhere, its removal would end that mount (measured).
+        let lock = self.daemon_lock();
+        if let Some(pid) = lock_holder(&lock).ok().flatten() {
+            return none_left(vec![format!("{} (locked by pid {pid})", lock.display())]);
+        }
         self.remove_doors(&mut left);
-        for name in ["client", "pipe", "log", doors::CLIENTS] {
+        for name in PARTS.map(|(name, _)| name).into_iter().chain([BEFORE_DOORS]) {
             self.remove_dir(name, &mut left);
         }
         let socket = self.gate_socket();
-        for path in [self.lock_path(), self.gate_lock(), file::beside(&socket), socket] {
+        for path in [lock, self.lock_path(), self.gate_lock(), file::beside(&socket), socket] {
             if let Err(error) = std::fs::remove_file(&path) {
                 note(&mut left, &path, &error);
             }
@@ -242,7 +205,7 @@ impl MpsDirectories {
         if let Err(error) = std::fs::remove_dir(&self.base) {
             note(&mut left, &self.base, &error);
         }
-        if left.is_empty() { Ok(()) } else { Err(MpsError::LeftBehind { paths: left }) }
+        none_left(left)
     }
 
     fn remove_dir(&self, name: &str, left: &mut Vec<String>) {
@@ -276,39 +239,12 @@ impl MpsDirectories {
     }
 }
 
+fn none_left(left: Vec<String>) -> Result<(), MpsError> {
+    if left.is_empty() { Ok(()) } else { Err(MpsError::LeftBehind { paths: left }) }
+}
+
 fn note(left: &mut Vec<String>, path: &Path, error: &std::io::Error) {
     if error.kind() != std::io::ErrorKind::NotFound {
         left.push(format!("{} ({error})", path.display()));
     }
-}
-
-fn renew_link(
-    pipe: &OwnedFd,
-    client: &OwnedFd,
-    name: &str,
-    own: &Path,
-    given: &Path,
-) -> Result<(), MpsError> {
-    let source = lstat(pipe, name)
-        .map_err(|errno| MpsError::fs("look at", own, errno))?
-        .filter(|stat| matches!(kind(stat), SFlag::S_IFSOCK | SFlag::S_IFIFO))
-        .ok_or_else(|| MpsError::NothingToLink { path: own.into() })?;
-    let present = lstat(client, name).map_err(|errno| MpsError::fs("look at", given, errno))?;
-    // rename(2) between two links to one inode does nothing and would leave the temporary name.
-    if present.is_some_and(|stat| (stat.st_dev, stat.st_ino) == (source.st_dev, source.st_ino)) {
-        return Ok(());
-    }
-    let temporary = format!(".{name}.new");
-    match unlinkat(client, temporary.as_str(), UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => {}
-        Err(errno) => return Err(MpsError::fs("remove", given.with_file_name(&temporary), errno)),
-    }
-    linkat(pipe, name, client, temporary.as_str(), AtFlags::empty())
-        .and_then(|()| {
-            crash_point!("mps.links.temporary");
-            renameat(client, temporary.as_str(), client, name)
-        })
-        .map_err(|errno| MpsError::fs("link", given, errno))?;
-    crash_point!("mps.links.renamed");
-    Ok(())
 }

@@ -1,8 +1,8 @@
 //! One NVIDIA MPS control daemon per card: its directories, its process, its control channel.
 //!
 //! ```text
-//!  ensure_running ──► channel.set_default_limit ──► ensure_server ──► dirs.renew_links ──► grants
-//!        │ adopt or start          read back            ACTIVE?         containers may attach
+//!  ensure_running ──► channel.set_default_limit ──► ensure_gate ──► ensure_server ──► grants
+//!        │ adopt or start          read back            doors           ACTIVE?
 //!        ▼
 //!      stop: quit ──► SIGTERM ──► SIGKILL ──► files and directories removed
 //! ```
@@ -24,6 +24,7 @@ mod gate;
 mod glance;
 mod hold_spawner;
 mod instance;
+mod launch;
 mod layout;
 mod lease;
 mod log_file;
@@ -41,18 +42,19 @@ mod sys;
 
 pub use capability::Capabilities;
 pub use channel::Channel;
-pub use connection::{Connection, Connections, Descriptors, Maker};
+pub use connection::Connections;
 pub use error::MpsError;
 pub use glance::{Glance, WedgeCause};
-pub use hold_spawner::{HoldSpawner, choose_spawner};
+pub use hold_spawner::{HoldSpawner, OwnHolder, choose_spawner};
 pub use instance::{ControlDaemon, MpsInstance};
-pub use layout::{ClientLinks, MpsDirectories, Repair};
+pub use launch::{LaunchError, launch};
+pub use layout::{MpsDirectories, Repair};
 pub use lease::{ComputeMode, Lease, LeaseDir, Taken};
 pub use log_file::LogFile;
 pub use mpsgate_host::process::Signal;
 pub use process::Process;
 pub use server::ServerOutcome;
-pub use spawner::{ForkSpawner, Spawner, Started, UnitSpawner};
+pub use spawner::{Spawner, Started, UnitSpawner};
 pub use start::Origin;
 pub use state::{MpsState, Server};
 pub use stop::{StopReport, StoppedBy};

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use crate::error::MpsError;
 use crate::protocol::LogLine;
-use crate::supervisor;
 
 /// More than this is never read at once.
 const READ_CAP: u64 = 256 * 1024;
@@ -27,13 +26,6 @@ impl LogFile {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Opens it for the daemon. Appending, so that [`Self::trim`] cannot leave a hole before the
-    /// next line.
-    pub(crate) fn open_for_daemon(&self) -> Result<File, MpsError> {
-        supervisor::open_log(&self.path)
-            .map_err(|source| MpsError::fs("open log", &self.path, source))
     }
 
     /// Present length in bytes: a mark for [`Self::since`]. 0 where there is no log.
@@ -110,7 +102,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = LogFile::new(dir.path().join("control.log"));
         assert_eq!((log.mark(), log.since(7).unwrap().as_str()), (0, ""));
-        let mut daemon = log.open_for_daemon().unwrap();
+        let mut daemon = crate::supervisor::open_log(log.path()).unwrap();
         daemon.write_all(b"one\n").unwrap();
         let mark = log.mark();
         daemon.write_all(b"two\n").unwrap();

@@ -1,5 +1,5 @@
 //! Processes that outlive what they belong to: servers without their control daemon, and a control
-//! daemon whose lock file was taken away.
+//! daemon without its lock.
 
 use std::fs;
 use std::time::Duration;
@@ -27,9 +27,23 @@ impl MpsInstance {
         Ok(ended)
     }
 
-    /// A control daemon of this card that does not hold the `control_lock` which lies there now:
-    /// the file was taken away or replaced. It serves its clients as before, and a second one could
-    /// start beside it (measured). Only where nobody holds the lock.
+    /// Ends what a start that failed has left in its mount namespace: a program that went into the
+    /// background. Who has such a namespace took the lock first. So where nobody has it afterwards,
+    /// none of those that were seen is somebody else's control daemon.
+    ///
+    /// # Errors
+    /// [`MpsError::StillRunning`], [`MpsError::Fs`].
+    pub(crate) fn end_remains(&self) -> Result<(), MpsError> {
+        let remains = self.with_its_tmpfs(|_| true);
+        if !matches!(self.find_locked(), Ok(None)) {
+            return Ok(());
+        }
+        remains.iter().try_for_each(|process| end(process).map(drop))
+    }
+
+    /// A control daemon of this card that does not hold the `daemon.lock` which lies there now: one
+    /// that an older mpsgate started, or whose lock root has taken away. Only where nobody holds the
+    /// lock.
     pub(crate) fn unlocked_daemon(&self) -> Option<Process> {
         let (program, roots) = (self.binary().file_name()?, self.trusted_roots());
         all_pids()

@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -104,6 +103,20 @@ impl Process {
         self.counts_as_we_do() && root.is_some_and(|root| trusted.contains(&root))
     }
 
+    /// Whether it is in our own user namespace, in which no user is root.
+    pub(crate) fn is_of_our_users(&self) -> bool {
+        let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
+        let own = namespace("self");
+        own.is_some() && namespace(&self.pid.to_string()) == own
+    }
+
+    /// Whether a tmpfs is mounted on that directory, as the process sees it. Asks the kernel's list
+    /// and walks to no place of the process's.
+    pub(crate) fn has_tmpfs_at(&self, directory: &Path) -> bool {
+        let mounts = fs::read(format!("/proc/{}/mountinfo", self.pid)).unwrap_or_default();
+        has_tmpfs_at(&mounts, directory.as_os_str().as_bytes())
+    }
+
     /// Whether it is in our own pid namespace, where no container of ours is.
     fn counts_as_we_do(&self) -> bool {
         process::counts_as_we_do(self.handle.id().pid)
@@ -149,10 +162,23 @@ impl Process {
     pub(crate) fn is_stopped(&self) -> bool {
         Stat::of(self.handle.id().pid).is_some_and(|stat| stat.state == 'T')
     }
+}
 
-    pub(crate) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.handle.pidfd()
-    }
+/// Of proc_pid_mountinfo(5): the last mount on a directory is the one that is seen. The directory has
+/// none of the characters that the kernel escapes.
+fn has_tmpfs_at(mounts: &[u8], directory: &[u8]) -> bool {
+    let at = |line: &&[u8]| line.split(|byte| *byte == b' ').nth(4) == Some(directory);
+    let last = mounts.split(|byte| *byte == b'\n').rfind(at);
+    let kind = last.and_then(|line| {
+        let mut fields = line.split(|byte| *byte == b' ').skip_while(|field| *field != b"-");
+        fields.nth(1)
+    });
+    kind == Some(b"tmpfs")
+}
+
+/// A path as that process sees it.
+pub(crate) fn seen_by(pid: i32, path: &Path) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/root")).join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// Pids of all processes that can be seen.
@@ -165,6 +191,33 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     #![allow(clippy::disallowed_methods, reason = "tests make what they look at")]
     use super::*;
+
+    #[test]
+    fn a_tmpfs_counts_where_it_is_the_last_mount_on_the_very_directory() {
+        let line = |at: &str, kind: &str| {
+            format!("36 35 0:52 / {at} rw,nosuid shared:7 master:1 - {kind} mpsgate rw\n")
+        };
+        let pipe = "/run/mpsgate/mps/0/pipe";
+        let table = |mounts: &[(&str, &str)]| {
+            mounts.iter().map(|(at, kind)| line(at, kind)).collect::<String>()
+        };
+        for (mounts, is_there) in [
+            (table(&[("/", "ext4"), (pipe, "tmpfs")]), true),
+            (table(&[(pipe, "tmpfs"), (pipe, "fuse")]), false),
+            (table(&[(pipe, "fuse"), (pipe, "tmpfs")]), true),
+            (
+                table(&[("/run/mpsgate/mps/1/pipe", "tmpfs"), ("/run/mpsgate/mps/0", "tmpfs")]),
+                false,
+            ),
+            (table(&[("/run/mpsgate/mps/0/pipe2", "tmpfs")]), false),
+            (String::new(), false),
+            ("36 35 0:52 / /run/mpsgate/mps/0/pipe".to_owned(), false),
+        ] {
+            assert_eq!(has_tmpfs_at(mounts.as_bytes(), pipe.as_bytes()), is_there, "{mounts}");
+        }
+        let many: String = (0..5000).map(|n| line(&format!("/mnt/{n}"), "tmpfs")).collect();
+        assert!(has_tmpfs_at((many + &line(pipe, "tmpfs")).as_bytes(), pipe.as_bytes()));
+    }
 
     #[test]
     fn knows_its_own_program_and_environment() {

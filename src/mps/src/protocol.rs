@@ -67,9 +67,7 @@ pub enum Command {
         /// Ordinal as the daemon sees it.
         device: u32,
     },
-    /// Share of the multiprocessors, 1 to 100, for the next server.
-    SetDefaultActiveThreadPercentage(Percent),
-    /// Reads that share.
+    /// Reads the share of the multiprocessors that the next server has.
     GetDefaultActiveThreadPercentage,
     /// Ends a client's GPU work, so that it can be killed without hurting its neighbours.
     TerminateClient {
@@ -85,24 +83,6 @@ pub enum Command {
         /// Seconds that clients get.
         timeout_s: u32,
     },
-}
-
-/// A share from 1 to 100; the daemon turns anything else into 100 (measured).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Percent(u8);
-
-impl Percent {
-    /// `None` outside 1..=100.
-    #[must_use]
-    pub fn new(value: u8) -> Option<Self> {
-        (1..=100).contains(&value).then_some(Self(value))
-    }
-
-    /// The number, 1 to 100.
-    #[must_use]
-    pub fn get(self) -> u8 {
-        self.0
-    }
 }
 
 impl Command {
@@ -143,9 +123,6 @@ impl fmt::Display for Command {
             Self::GetPinnedMemLimit { server, device } => {
                 write!(f, "get_device_pinned_mem_limit {server} {device}")
             }
-            Self::SetDefaultActiveThreadPercentage(Percent(share)) => {
-                write!(f, "set_default_active_thread_percentage {share}")
-            }
             Self::GetDefaultActiveThreadPercentage => f.write_str(SENTINEL),
             Self::TerminateClient { server, client } => {
                 write!(f, "terminate_client {server} {client}")
@@ -173,11 +150,5 @@ mod tests {
     #[test]
     fn quit_always_has_a_timeout() {
         assert_eq!(Command::Quit { timeout_s: 5 }.to_string(), "quit -t 5");
-    }
-
-    #[test]
-    fn refuses_shares_that_the_daemon_would_turn_into_100() {
-        assert!(Percent::new(0).is_none() && Percent::new(101).is_none());
-        assert_eq!(Percent::new(100).map(Percent::get), Some(100));
     }
 }

@@ -1,29 +1,25 @@
-//! Ways to start a control daemon that outlives us: as a systemd unit, detached by two forks, or by
-//! the holder ([`HoldSpawner`]). All run it in the foreground (`-f`), so that the process started
-//! *is* the daemon.
+//! Ways to start a control daemon that outlives us: as a systemd unit, or by the holder
+//! ([`HoldSpawner`](crate::HoldSpawner)). Both start the launcher, which becomes the daemon, in the
+//! foreground (`-f`): so the process started *is* the daemon.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use mpsgate_host::file::{self, Durability, New};
 use mpsgate_host::process::Signal;
-use nix::sys::resource::{Resource, getrlimit};
 
 use crate::error::MpsError;
 use crate::instance::MpsInstance;
-use crate::log_file::LogFile;
 use crate::process::Process;
 use crate::run::{Failure, run};
-use crate::supervisor::NOFILE;
-use crate::sys;
 
 /// systemd that knows `StandardOutput=append:`.
 const APPEND_SINCE: u32 = 240;
+/// The holder's unit.
+const HOLD_UNIT: &str = "mpsgate-hold.service";
 /// `systemctl` waits for the unit; a unit of `Type=exec` is up as soon as it runs.
 const SYSTEMCTL_LIMIT: Duration = Duration::from_secs(30);
 /// After SIGKILL a process is gone at once, unless it hangs in the driver.
@@ -66,11 +62,14 @@ pub trait Spawner: fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// Takes note of what it has started and has ended. To be called now and then.
+    fn tend(&self) {}
+
     /// Starts the card's gate; returns before it serves.
     ///
     /// # Errors
     /// When it could not even be executed.
-    fn start_gate(&self, mps: &MpsInstance, program: &Path) -> Result<(), MpsError>;
+    fn start_gate(&self, mps: &MpsInstance) -> Result<(), MpsError>;
 
     /// Ends the gate where the supervisor would start it again, and gives up its sockets.
     ///
@@ -103,55 +102,10 @@ impl Started {
     }
 }
 
-/// Detaches the daemon: own session, not our child, clean environment, stdout in its log. It stays
-/// in our cgroup, so a supervisor that kills by cgroup ends it with us; that is what
-/// [`UnitSpawner`] is for.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ForkSpawner;
-
-impl Spawner for ForkSpawner {
-    fn start(&self, mps: &MpsInstance) -> Result<Started, MpsError> {
-        let mut command = Command::new(mps.binary());
-        command.args(mps.arguments()).env_clear().envs(mps.environment());
-        detach(command, mps.binary(), &mps.dirs().log_file()).map(Started::Process)
-    }
-
-    fn start_gate(&self, mps: &MpsInstance, program: &Path) -> Result<(), MpsError> {
-        let mut command = Command::new(program);
-        let card = mps.card().to_string();
-        command.args(["--card", &card, "--mps"]).arg(mps.dirs().root()).env_clear();
-        detach(command, program, &mps.dirs().gate_log()).map(|_| ())
-    }
-}
-
-/// Runs `command` by two forks: own session, not our child, its output in `log`.
-fn detach(
-    mut command: Command,
-    program: &Path,
-    log: &LogFile,
-) -> Result<Option<Process>, MpsError> {
-    let failed = |source| MpsError::Run { program: program.to_path_buf(), source };
-    let log = log.open_for_daemon()?;
-    let errors = log.try_clone().map_err(failed)?;
-    let (mut report, reporter) = std::io::pipe().map_err(failed)?;
-    command.current_dir("/").stdin(Stdio::null()).stdout(log).stderr(errors);
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|errno| failed(errno.into()))?;
-    let wanted = (hard.max(NOFILE), hard.max(NOFILE));
-    // Raising the hard limit takes CAP_SYS_RESOURCE; else the most that we may have.
-    sys::daemonise(&mut command, OwnedFd::from(reporter), [wanted, (hard.max(soft), hard)]);
-    let mut intermediate = command.spawn().map_err(failed)?;
-    // Closes our copy of the report pipe, so that reading it ends.
-    drop(command);
-    intermediate.wait().map_err(failed)?;
-    let mut pid = [0; 4];
-    report.read_exact(&mut pid).map_err(failed)?;
-    Ok(Process::open(i32::from_ne_bytes(pid)))
-}
-
 /// Runs the daemon as `mpsgate-mps@<n>.service`. The unit must not restart by itself
 /// (`Restart=no`: a restart without limits would serve clients without limits) and needs
-/// `EnvironmentFile=<environment_dir>/mps-%i.env`, an `ExecStart=` that becomes
-/// `$MPSGATE_MPS_CONTROL -f $MPSGATE_MPS_FLAGS` and
+/// `EnvironmentFile=<environment_dir>/mps-%i.env`, an `ExecStart=` of
+/// `mpsgated launch --card %i -- $MPSGATE_MPS_CONTROL -f $MPSGATE_MPS_FLAGS` and
 /// `StandardOutput=append:<log directory>/control.log`: `packaging/systemd/mpsgate-mps@.service`.
 #[derive(Debug, Clone)]
 pub struct UnitSpawner {
@@ -166,10 +120,16 @@ impl UnitSpawner {
         Self { systemctl: systemctl.into(), environment_dir: environment_dir.into() }
     }
 
+    /// Whether this machine runs systemd.
+    #[must_use]
+    pub fn has_systemd() -> bool {
+        Path::new("/run/systemd/system").is_dir()
+    }
+
     /// Whether this machine runs systemd, one that our unit is for, and has it.
     #[must_use]
     pub fn is_available(&self) -> bool {
-        Path::new("/run/systemd/system").is_dir()
+        Self::has_systemd()
             && self.has_a_log()
             && self.systemctl(&["cat", "mpsgate-mps@.service"]).is_ok()
     }
@@ -201,29 +161,45 @@ impl UnitSpawner {
         }
     }
 
-    /// systemd's quoting: every value in double quotes, with the four characters that it knows
-    /// escaped.
+    /// Has `mpsgate-hold.service` started: a holder where systemd runs and is older than what a
+    /// unit for each card takes.
+    pub(crate) fn start_holder(&self, control: &Path, gate: &Path) -> Result<(), MpsError> {
+        let variables = [
+            ("MPSGATE_MPS_CONTROL", control.as_os_str().to_owned()),
+            ("MPSGATE_GATE", gate.as_os_str().to_owned()),
+        ];
+        write_environment(&self.environment_dir.join("hold.env"), variables)?;
+        self.systemctl(&["start", HOLD_UNIT])
+    }
+
     fn write_environment(&self, mps: &MpsInstance) -> Result<(), MpsError> {
-        let path = self.environment_file(mps);
-        let mut text = String::new();
         let flags = mps.arguments()[1..].join(" ");
         let unit = [
             ("MPSGATE_MPS_CONTROL", mps.binary().as_os_str().to_owned()),
             ("MPSGATE_MPS_FLAGS", flags.into()),
         ];
-        for (name, value) in mps.environment().into_iter().chain(unit) {
-            let mut quoted = String::new();
-            for character in value.to_string_lossy().chars() {
-                if matches!(character, '"' | '\\' | '$' | '`') {
-                    quoted.push('\\');
-                }
-                quoted.push(character);
-            }
-            text.push_str(&format!("{name}=\"{quoted}\"\n"));
-        }
-        file::replace(&path, text.as_bytes(), &New::of(0o600, Durability::Atomic))
-            .map_err(|source| MpsError::fs("write", &path, source))
+        write_environment(&self.environment_file(mps), mps.environment().into_iter().chain(unit))
     }
+}
+
+/// systemd's quoting: every value in double quotes, with the four characters that it knows escaped.
+fn write_environment(
+    path: &Path,
+    variables: impl IntoIterator<Item = (&'static str, OsString)>,
+) -> Result<(), MpsError> {
+    let mut text = String::new();
+    for (name, value) in variables {
+        let mut quoted = String::new();
+        for character in value.to_string_lossy().chars() {
+            if matches!(character, '"' | '\\' | '$' | '`') {
+                quoted.push('\\');
+            }
+            quoted.push(character);
+        }
+        text.push_str(&format!("{name}=\"{quoted}\"\n"));
+    }
+    file::replace(path, text.as_bytes(), &New::of(0o600, Durability::Atomic))
+        .map_err(|source| MpsError::fs("write", path, source))
 }
 
 fn unit(mps: &MpsInstance) -> String {
@@ -267,8 +243,7 @@ impl Spawner for UnitSpawner {
         }
     }
 
-    /// Its unit names its program.
-    fn start_gate(&self, mps: &MpsInstance, _program: &Path) -> Result<(), MpsError> {
+    fn start_gate(&self, mps: &MpsInstance) -> Result<(), MpsError> {
         self.systemctl(&["start", &gate_unit(mps)])
     }
 

@@ -8,13 +8,10 @@ use crate::error::MpsError;
 use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::{POLL, Process};
 use crate::spawner::{Spawner, Started};
+use crate::supervisor::HoldError;
 
-/// What a control daemon says that ends because of another (535 and 550).
-const ALREADY_RUNNING: &str = "An instance of this daemon is already running";
-/// Two that start in the same moment may both end because of the other (550, seen under load).
-const TRIES: usize = 3;
-/// How long one that ended because another was quicker is given until that one can be seen: 535
-/// refuses a second daemon before the first has its lock (seen once on a busy machine).
+/// How long one that ended because another was quicker is given until that one can be seen: the
+/// launcher has the lock before it is the control daemon.
 const QUICKER: Duration = Duration::from_millis(500);
 
 /// Where a running daemon came from.
@@ -27,11 +24,11 @@ pub enum Origin {
 }
 
 impl MpsInstance {
-    /// Adopts the running daemon or starts one, and waits until it answers. Containers cannot reach
-    /// a new one before [`MpsDirectories::renew_links`].
+    /// Adopts the running daemon or starts one, and waits until it answers.
     ///
     /// # Errors
     /// [`MpsError::Wedged`] when one runs and does not answer: a second one is never started.
+    /// [`MpsError::Unlocked`] when one runs that an older version started, which is left alone.
     /// [`MpsError::Orphans`] while servers of a dead one live.
     /// [`MpsError::StartFailed`] with the end of the log, and what directories and spawner say.
     pub fn ensure_running(
@@ -39,50 +36,49 @@ impl MpsInstance {
         spawner: &dyn Spawner,
         limit: Duration,
     ) -> Result<(ControlDaemon, Origin), MpsError> {
+        // Before anything is touched: an older version's daemon needs its directories as they are.
+        if self.find_running()?.is_some() {
+            return self.adopt();
+        }
+        self.refuse_orphans()?;
         self.dirs().create()?;
         crash_point!("mps.directories_made");
-        match self.find_running() {
-            Ok(Some(daemon)) => {
-                self.channel().server_list()?;
+        self.dirs().clear_pipe()?;
+        let deadline = Instant::now() + limit;
+        let mark = self.dirs().log_file().mark();
+        let started = match spawner.start(self) {
+            // The holder has one for the card already, of somebody who was quicker.
+            Err(error @ MpsError::Hold(HoldError::Refused { .. })) => {
+                let theirs = self.wait_until_it_answers(spawner, &Started::Process(None), deadline);
+                return theirs.map(|daemon| (daemon, Origin::Adopted)).map_err(|_| error);
+            }
+            other => other?,
+        };
+        crash_point!("mps.spawned");
+        let reason = match self.wait_until_it_answers(spawner, &started, deadline) {
+            Ok(daemon) if started.is(daemon.process.pid()) => {
+                return Ok((daemon, Origin::Started));
+            }
+            // Somebody was quicker, and has the lock: ours ends by itself.
+            Ok(daemon) => {
+                spawner.abort(self, &started)?;
                 return Ok((daemon, Origin::Adopted));
             }
-            Ok(None) => self.refuse_orphans()?,
-            Err(error @ MpsError::PidFileRefused { .. }) => {
-                self.refuse_orphans()?;
-                log::warn!(card = self.card(), error:% = error; "stale or forged pid file removed");
-                let path = self.dirs().pid_file();
-                std::fs::remove_file(&path)
-                    .map_err(|source| MpsError::fs("remove", path, source))?;
-            }
-            Err(error) => return Err(error),
+            Err(reason) => reason,
+        };
+        if let Err(error) = spawner.abort(self, &started).and_then(|()| self.end_remains()) {
+            log::warn!(card = self.card(), error:% = error; "cannot end the daemon that failed to start");
         }
-        let deadline = Instant::now() + limit;
-        let mut tries = TRIES;
-        loop {
-            let mark = self.dirs().log_file().mark();
-            let started = spawner.start(self)?;
-            crash_point!("mps.spawned");
-            let failed = match self.wait_until_it_answers(spawner, &started, deadline) {
-                Ok(daemon) => {
-                    if started.is(daemon.process.pid()) {
-                        return Ok((daemon, Origin::Started));
-                    }
-                    // Somebody was quicker. Ours may not have noticed yet, and would take the lock
-                    // the moment that the other one ends, without limits.
-                    spawner.abort(self, &started)?;
-                    return Ok((daemon, Origin::Adopted));
-                }
-                Err(reason) => reason,
-            };
-            if let Err(error) = spawner.abort(self, &started) {
-                log::warn!(card = self.card(), error:% = error; "cannot end the daemon that failed to start");
-            }
-            let tail = self.dirs().log_file().tail(mark);
-            tries -= 1;
-            if tries == 0 || Instant::now() >= deadline || !tail.contains(ALREADY_RUNNING) {
-                return Err(MpsError::StartFailed { card: self.card(), reason: failed, tail });
-            }
-        }
+        let tail = self.dirs().log_file().tail(mark);
+        Err(MpsError::StartFailed { card: self.card(), reason, tail })
+    }
+
+    fn adopt(&self) -> Result<(ControlDaemon, Origin), MpsError> {
+        self.dirs().create()?;
+        self.channel().server_list()?;
+        let pipe_dir = self.dirs().pipe_dir();
+        let daemon = self.find_running()?.ok_or(MpsError::NotRunning { pipe_dir })?;
+        Ok((daemon, Origin::Adopted))
     }
 
     /// Servers without a control daemon hold the card: another daemon's could not have it.
@@ -103,8 +99,8 @@ impl MpsInstance {
             let ended = spawner.has_ended(self, started).map_err(|error| error.to_string())?;
             // Asked after that: an end of ours because another was quicker is no failure.
             let running = match self.find_locked() {
-                // It has written its pid file, and takes the lock next.
-                Err(MpsError::PidFileRefused { .. }) => None,
+                // The launcher has the lock, and is not the control daemon yet.
+                Err(MpsError::Stranger { .. }) => None,
                 other => other.map_err(|error| error.to_string())?,
             };
             if let Some(daemon) = running {

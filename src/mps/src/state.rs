@@ -11,10 +11,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-use nix::libc;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
 
-use crate::connection::Connections;
 use crate::error::MpsError;
+use crate::find::open_pipe;
 use crate::glance::WedgeCause;
 use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::Process;
@@ -74,7 +75,7 @@ impl MpsInstance {
     pub fn state(&self) -> Result<MpsState, MpsError> {
         let daemon = match self.find_running() {
             Ok(Some(daemon)) => daemon,
-            Ok(None) | Err(MpsError::PidFileRefused { .. }) => return Ok(self.dead()),
+            Ok(None) => return Ok(self.dead()),
             Err(error) => return Err(error),
         };
         let pid = daemon.process.pid();
@@ -84,23 +85,11 @@ impl MpsInstance {
             }
             Ok(servers) => Ok(MpsState::Running { pid, servers }),
             Err(MpsError::Wedged { .. }) => {
-                // With our turn taken, no front-end of ours can be mistaken for the holder.
-                let turn = self.channel().take_turn();
-                let cause = turn.map_or(WedgeCause::Unknown, |_turn| {
-                    self.wedge_cause(&daemon, &Connections::default())
-                });
-                Ok(MpsState::Wedged { pid, cause })
+                Ok(MpsState::Wedged { pid, cause: self.wedge_cause(&daemon) })
             }
             Err(_) if !daemon.process.is_alive() => Ok(self.dead()),
             Err(error) => Err(error),
         }
-    }
-
-    /// The turn on the channel, until it is dropped: no front-end of ours speaks meanwhile. `None`
-    /// where it cannot be had.
-    #[must_use]
-    pub fn turn(&self) -> Option<impl Sized> {
-        self.channel().take_turn().ok()
     }
 
     /// A channel that glitches is asked again for as long as an answer may take: with a flood of
@@ -156,14 +145,13 @@ impl MpsInstance {
     /// # Errors
     /// [`MpsError::Fs`].
     pub fn drain_log(&self) -> Result<(), MpsError> {
-        use std::os::unix::fs::OpenOptionsExt;
         let path = self.dirs().log_fifo();
-        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
-        let mut fifo = File::options()
-            .read(true)
-            .custom_flags(flags)
-            .open(&path)
-            .map_err(|source| MpsError::fs("open", &path, source))?;
+        let pipe = open_pipe(self.dirs())?
+            .ok_or_else(|| MpsError::NotRunning { pipe_dir: self.dirs().pipe_dir() })?;
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fifo = openat(pipe, "log", flags, Mode::empty())
+            .map_err(|errno| MpsError::fs("open", &path, errno))?;
+        let mut fifo = File::from(fifo);
         let mut chunk = [0; 4096];
         loop {
             match fifo.read(&mut chunk) {

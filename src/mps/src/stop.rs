@@ -44,14 +44,10 @@ impl MpsInstance {
     /// [`MpsError::Stranger`] before anything is touched; [`MpsError::StillRunning`];
     /// [`MpsError::LeftBehind`]; what the spawner says.
     pub fn stop(&self, spawner: &dyn Spawner, grace: Duration) -> Result<StopReport, MpsError> {
-        let running = match self.find_running() {
-            // A forged pid file names somebody else, who is none of our business.
-            Err(MpsError::PidFileRefused { .. }) => None,
-            other => other?,
-        };
-        let daemon = match running {
+        let daemon = match self.find_locked()? {
             Some(daemon) => self.end_daemon(&daemon, grace)?,
-            None => StoppedBy::NotRunning,
+            // An older version's, whose channel is not where ours would be.
+            None => self.unlocked_daemon().map_or(Ok(StoppedBy::NotRunning), |old| end(&old))?,
         };
         self.end_gate(spawner)?;
         let mut servers_killed = Vec::new();

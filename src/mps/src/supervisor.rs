@@ -1,9 +1,10 @@
-//! Keeps MPS control daemons alive while mpsgated comes and goes, where no systemd does: as a pod
-//! of its own, `mpsgated hold`.
+//! Keeps MPS control daemons alive while mpsgated comes and goes, where no systemd keeps a unit for
+//! each card: as a pod, a unit or a process of its own, `mpsgated hold`. On a host it starts the
+//! cards' gates, too.
 //!
 //! ```text
 //!  mpsgated ── start card 0 … ──► <run>/hold/hold.sock (root's, 0600, in a directory 0700)
-//!           ◄── started PID ──── mpsgated hold ──► nvidia-cuda-mps-control -f   (its child, in its cgroup)
+//!           ◄── started PID ──── mpsgated hold ──► launch ──► nvidia-cuda-mps-control -f   (its child)
 //!  gates ── keep, take ────► <run>/mps/store.sock (root's): their sockets, and nothing else
 //!  SIGTERM (the pod is deleted) ──► quit ──► SIGTERM ──► SIGKILL to all of them
 //! ```
@@ -22,7 +23,7 @@ mod store;
 pub use client::ask;
 pub use error::HoldError;
 pub use message::{Answer, MAX_BYTES, Request, Start, decode, encode};
-pub(crate) use server::{NOFILE, open_log};
+pub(crate) use server::open_log;
 pub use server::{Options, serve};
 
 use std::fs;

@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use mpsgate_mps::{ClientLinks, MpsDirectories, MpsError};
+use mpsgate_mps::{MpsDirectories, MpsError};
 
 fn dirs(root: &Path) -> MpsDirectories {
-    MpsDirectories::new(root, 3, ClientLinks::default()).unwrap()
+    MpsDirectories::new(root, 3).unwrap()
 }
 
 fn mode(path: &Path) -> u32 {
@@ -21,19 +21,24 @@ fn makes_each_directory_with_its_mode_whatever_the_umask() {
     let root = temp.path().join("run/mps");
     dirs(&root).create().unwrap();
     dirs(&root).create().unwrap();
-    for (name, expected) in
-        [("", 0o711), ("3", 0o711), ("3/pipe", 0o711), ("3/client", 0o755), ("3/clients", 0o711)]
-    {
+    for (name, expected) in [
+        ("", 0o711),
+        ("3", 0o711),
+        ("3/pipe", 0o700),
+        ("3/log", 0o711),
+        ("3/containers", 0o700),
+        ("3/clients", 0o711),
+    ] {
         assert_eq!(mode(&root.join(name)), expected, "{name}");
     }
-    fs::set_permissions(root.join("3/pipe"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(root.join("3/pipe"), fs::Permissions::from_mode(0o711)).unwrap();
     dirs(&root).create().unwrap();
-    assert_eq!(mode(&root.join("3/pipe")), 0o711);
+    assert_eq!(mode(&root.join("3/pipe")), 0o700);
 }
 
 #[test]
 fn refuses_a_planted_link_or_file_at_every_level_and_names_it() {
-    for planted in ["mps", "mps/3", "mps/3/pipe", "mps/3/client", "mps/3/log"] {
+    for planted in ["mps", "mps/3", "mps/3/pipe", "mps/3/clients", "mps/3/log"] {
         let temp = tempfile::tempdir().unwrap();
         let target = temp.path().join("elsewhere");
         fs::create_dir(&target).unwrap();
@@ -58,7 +63,7 @@ fn refuses_a_planted_link_or_file_at_every_level_and_names_it() {
 
 #[test]
 fn refuses_directories_that_others_may_write() {
-    for open in ["mps", "mps/3", "mps/3/pipe", "mps/3/client", "mps/3/log"] {
+    for open in ["mps", "mps/3", "mps/3/pipe", "mps/3/clients", "mps/3/log"] {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join(open);
         fs::create_dir_all(&path).unwrap();
@@ -74,7 +79,7 @@ fn refuses_directories_that_others_may_write() {
 #[test]
 fn refuses_directories_of_another_owner() {
     mpsgate_testing::need!(mpsgate_testing::root());
-    for foreign in ["mps", "mps/3", "mps/3/pipe", "mps/3/client", "mps/3/log"] {
+    for foreign in ["mps", "mps/3", "mps/3/pipe", "mps/3/clients", "mps/3/log"] {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join(foreign);
         fs::create_dir_all(&path).unwrap();
@@ -90,42 +95,29 @@ fn refuses_directories_of_another_owner() {
 #[test]
 fn refuses_paths_that_no_socket_address_can_hold() {
     let longest = format!("/{}", "r".repeat(107 - "//3/pipe/control_privileged".len()));
-    assert!(MpsDirectories::new(Path::new(&longest), 3, ClientLinks::default()).is_ok());
-    let error = MpsDirectories::new(Path::new(&format!("{longest}r")), 3, ClientLinks::default())
-        .unwrap_err();
+    assert!(MpsDirectories::new(Path::new(&longest), 3).is_ok());
+    let error = MpsDirectories::new(Path::new(&format!("{longest}r")), 3).unwrap_err();
     assert!(matches!(error, MpsError::SocketPathTooLong { length: 108, .. }), "{error}");
     for path in ["run/mps", "/run/../mps"] {
-        let error = MpsDirectories::new(Path::new(path), 3, ClientLinks::default()).unwrap_err();
+        let error = MpsDirectories::new(Path::new(path), 3).unwrap_err();
         assert!(matches!(error, MpsError::NotPlainPath { .. }), "{error}");
     }
 }
 
+/// A container that has it from before finds no control daemon in it any more.
 #[test]
-fn links_nothing_but_sockets_and_fifos() {
-    let temp = tempfile::tempdir().unwrap();
-    let dirs = dirs(&temp.path().join("mps"));
-    dirs.create().unwrap();
-    assert!(matches!(dirs.renew_links(), Err(MpsError::NothingToLink { .. })));
-    symlink("/etc/passwd", dirs.pipe_dir().join("control")).unwrap();
-    assert!(matches!(dirs.renew_links(), Err(MpsError::NothingToLink { .. })));
-    assert_eq!(fs::read_dir(dirs.client_dir()).unwrap().count(), 0);
-}
-
-#[test]
-fn control_only_leaves_the_log_fifo_out_and_clears_what_was_there() {
+fn what_an_older_mpsgate_gave_to_all_containers_is_removed() {
     let temp = tempfile::tempdir().unwrap();
     let root = temp.path().join("mps");
-    let both = MpsDirectories::new(&root, 3, ClientLinks::ControlAndLog).unwrap();
-    both.create().unwrap();
-    for name in ["control", "log"] {
-        nix::unistd::mkfifo(&both.pipe_dir().join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    }
-    both.renew_links().unwrap();
-    assert!(both.links_current().unwrap());
-    let control_only = MpsDirectories::new(&root, 3, ClientLinks::ControlOnly).unwrap();
-    control_only.renew_links().unwrap();
-    assert!(control_only.links_current().unwrap() && !both.links_current().unwrap());
-    assert_eq!(fs::read_dir(both.client_dir()).unwrap().count(), 1);
+    let dirs = dirs(&root);
+    dirs.create().unwrap();
+    let older = root.join("3/client");
+    fs::create_dir(&older).unwrap();
+    let socket = dirs.pipe_dir().join("control");
+    let _listens = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    fs::hard_link(&socket, older.join("control")).unwrap();
+    dirs.create().unwrap();
+    assert!(!older.exists() && socket.exists());
 }
 
 #[test]
@@ -142,5 +134,5 @@ fn removal_leaves_nothing_and_names_what_it_cannot_remove() {
     fs::create_dir(dirs.pipe_dir().join("surprise")).unwrap();
     let error = dirs.remove().unwrap_err();
     assert!(error.to_string().contains("/mps/3/pipe"), "{error}");
-    assert!(!dirs.client_dir().exists());
+    assert!(!dirs.doors_dir(mpsgate_host::door::Kind::Process).exists());
 }

@@ -1,11 +1,12 @@
-//! One supervisor with children that stand for control daemons. A program of its own, with one
-//! test: the supervisor waits for every child of its process.
+//! One supervisor with children that stand for control daemons and gates. A program of its own, with
+//! one test: the supervisor waits for every child of its process.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "tests make what they look at")]
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc;
@@ -49,7 +50,15 @@ fn refused(dir: &Path, request: &Request) -> String {
 fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     let root = tempfile::tempdir().unwrap();
     let (dir, mps) = (root.path().join("hold"), root.path().join("mps"));
-    let options = Options { dir, mps, control: PROGRAM.into() };
+    // `launch --card 0 --mps DIR -- PROGRAM …`: the program, and nothing before.
+    let launcher = root.path().join("launcher");
+    fs::write(&launcher, "#!/bin/sh\nshift 6\nexec env -u PWD \"$@\"\n").unwrap();
+    fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755)).unwrap();
+    // A gate's arguments are none of its own: it prints its name, and goes on.
+    let gate = root.path().join("gate");
+    fs::write(&gate, "#!/bin/sh\necho \"$@\"\nexec sleep 1000\n").unwrap();
+    fs::set_permissions(&gate, fs::Permissions::from_mode(0o755)).unwrap();
+    let options = Options { dir, mps, control: PROGRAM.into(), gate: Some(gate), launcher };
     fs::create_dir_all(options.mps.join("0/log")).unwrap();
     let (sender, thread) = mpsc::channel();
     let serving = thread::spawn({
@@ -67,7 +76,10 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     let request = Request::Start(wanted.clone());
     let Answer::Started(first) = ask(dir, &request).unwrap() else { panic!() };
     let environment = || fs::read_to_string(format!("/proc/{first}/environ")).unwrap();
-    wait_for("exec is over", || !environment().is_empty());
+    let is = |name: &str| {
+        fs::read_link(format!("/proc/{first}/exe")).is_ok_and(|exe| exe.ends_with(name))
+    };
+    wait_for("exec is over", || is("tail") && !environment().is_empty());
     let environment = environment();
     let mut found: Vec<&str> = environment.split_terminator('\0').collect();
     let wished: Vec<String> = wanted.variables.iter().map(|(n, v)| format!("{n}={v}")).collect();
@@ -98,6 +110,11 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     let other = Start { program: "/bin/sh".into(), ..wanted };
     assert!(refused(dir, &Request::Start(other)).contains("--control /usr/bin/tail"));
 
+    let Answer::Started(gate) = ask(dir, &Request::StartGate(0)).unwrap() else { panic!() };
+    assert!(refused(dir, &Request::StartGate(0)).contains(&format!("lives, pid {gate}")));
+    let said = || fs::read_to_string(options.mps.join("0/log/gate.log")).unwrap();
+    wait_for("the gate runs", || said() == format!("--card 0 --mps {}\n", options.mps.display()));
+
     kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
     let mut second = None;
     wait_for("another is started", || {
@@ -112,5 +129,6 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     pthread_kill(thread.recv().unwrap(), Signal::SIGTERM).unwrap();
     serving.join().unwrap().unwrap();
     assert!(!Path::new(&format!("/proc/{second}")).exists());
+    wait_for("the gate is told to end", || !Path::new(&format!("/proc/{gate}")).exists());
     assert!(matches!(ask(dir, &Request::Check), Err(HoldError::Away { .. })));
 }

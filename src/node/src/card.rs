@@ -7,8 +7,6 @@ use mpsgate_model::door::Counts;
 use mpsgate_model::{GpuUuid, GrantKey, Mib, Qualification, Subject};
 use mpsgate_policy::{Conclusion, Condition, SharedMemory};
 
-use crate::limits::MpsLimits;
-
 /// One card of the node.
 #[derive(Debug, Clone)]
 pub struct Card {
@@ -65,25 +63,22 @@ pub struct Card {
     pub qualified: Qualified,
 }
 
-/// The containers' ends of a card's channel.
+/// The containers' ways to a card's MPS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Ends {
     /// None: it has no MPS.
     #[default]
     None,
-    /// One directory for all.
-    Shared(String),
-    /// A door for each, a directory below this one.
+    /// A door for each, in the directory of its kind below the card's own.
     Doors(String),
 }
 
 impl Ends {
-    /// The directory of the container whose grant has this key.
+    /// The directory of the container or process whose grant has this key.
     pub fn of(&self, key: &GrantKey) -> String {
         match self {
             Self::None => String::new(),
-            Self::Shared(directory) => directory.clone(),
-            Self::Doors(above) => format!("{above}/{}", key.instance),
+            Self::Doors(card) => format!("{card}/{}/{}", key.door().directory(), key.instance),
         }
     }
 }
@@ -97,10 +92,8 @@ pub struct CardId {
     pub minor: u32,
     /// Memory that may be granted.
     pub memory: Mib,
-    /// What its MPS is to be told.
-    pub limits: MpsLimits,
-    /// A container has a door to it.
-    pub has_doors: bool,
+    /// What its MPS is to be told for clients without a limit of their own.
+    pub default_limit: Mib,
 }
 
 /// What a card was asked.

@@ -12,10 +12,8 @@
 //! ```
 
 pub mod card;
-pub mod channel;
 mod devices;
 mod effect;
-mod limits;
 mod machine;
 pub mod memory;
 pub mod refusals;
@@ -25,7 +23,6 @@ pub mod usage;
 pub mod watchdog;
 
 pub use effect::{Effect, Why};
-pub use limits::{MpsLimits, ServerLimit};
 pub use machine::Machine;
 pub use state::sharing;
 pub use state::{

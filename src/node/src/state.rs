@@ -198,8 +198,7 @@ impl Node {
             uuid: card.uuid.clone(),
             minor: card.minor,
             memory: card.memory,
-            limits: self.mps_limits(&card.uuid),
-            has_doors: self.ledger.on_card(&card.uuid).any(|entry| entry.grant.has_door()),
+            default_limit: self.default_limit(&card.uuid),
         }
     }
 

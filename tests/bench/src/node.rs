@@ -57,7 +57,7 @@ fn prepare_with(at: &Workplace, count: usize, control: &Path) -> Result<(), Fail
     writeln!(settings, "[gpus]\nmanage = \"all\"")?;
     writeln!(settings, "[inject]\nmode = \"devices\"")?;
     // 60 clients a card, as CUDA 13.1 has, or 400 grants would not fit on eight cards.
-    writeln!(settings, "[mps]\nsupervisor = \"fork\"\nmax_clients = 60\ncontrol = {control:?}")?;
+    writeln!(settings, "[mps]\nmax_clients = 60\ncontrol = {control:?}")?;
     writeln!(settings, "[nvml]\nlibrary = {library:?}")?;
     Ok(std::fs::write(paths::CONFIG_FILE, settings)?)
 }

@@ -1,19 +1,17 @@
-//! What a client can do to its control daemon: write to its log, hold its channel where nobody
-//! looks, and say words that it does not know.
+//! What a client tries on its control daemon: to write to its log, and to say words that it does
+//! not know.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::io::{IoSlice, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use nix::libc;
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, UnixCredentials,
-    connect, recv, sendmsg, setsockopt, socket, socketpair, sockopt,
+    connect, recv, sendmsg, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
@@ -45,79 +43,6 @@ fn connected(path: &str) -> Result<OwnedFd, String> {
         .map_err(failed("socket"))?;
     connect(fd.as_raw_fd(), &address).map_err(failed("connect"))?;
     Ok(fd)
-}
-
-/// Holds an idle connection for some seconds, where `how` says: in a descriptor, in flight between
-/// two sockets, in the table of a thread, or made by a process that has ended.
-pub(crate) fn hide(path: &str, how: &str, seconds: u64) -> Outcome {
-    let held = Duration::from_secs(seconds);
-    match how {
-        "plain" => {
-            let _connection = connected(path)?;
-            tell_and_wait(held);
-        }
-        "flight" => {
-            let _pair = in_flight(path)?;
-            tell_and_wait(held);
-        }
-        "thread" => {
-            let path = path.to_owned();
-            let thread = std::thread::spawn(move || -> Result<(), String> {
-                unshare(CloneFlags::CLONE_FILES).map_err(failed("unshare"))?;
-                let _connection = connected(&path)?;
-                tell_and_wait(held);
-                Ok(())
-            });
-            thread.join().map_err(|_| "the thread panicked".to_owned())??;
-        }
-        // Of a process that has ended: it connected, and gave the connection away.
-        "orphan" => {
-            let pair = socket_pair()?;
-            let given = pair.0.try_clone().map_err(|error| io_failed("dup", &error))?;
-            let made = Command::new("/proc/self/exe").args(["give", path]).stdin(given).status();
-            made.map_err(|error| io_failed("spawn", &error))?;
-            tell_and_wait(held);
-        }
-        _ => return Err(format!("no such place: {how}")),
-    }
-    Ok(format!("an idle connection was held ({how}) for {seconds} s"))
-}
-
-fn tell_and_wait(held: Duration) {
-    println!("held");
-    let _ = io::stdout().flush();
-    std::thread::sleep(held);
-}
-
-fn socket_pair() -> Result<(OwnedFd, OwnedFd), String> {
-    socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)
-        .map_err(failed("socketpair"))
-}
-
-/// A connection that no process has open: it lies in a socket's queue.
-fn in_flight(path: &str) -> Result<(OwnedFd, OwnedFd), String> {
-    let pair = socket_pair()?;
-    give(path, pair.0.as_raw_fd())?;
-    Ok(pair)
-}
-
-/// Connects, and sends the connection over our standard input.
-pub(crate) fn give_to_stdin(path: &str) -> Outcome {
-    give(path, 0)?;
-    Ok("a connection was given away".to_owned())
-}
-
-fn give(path: &str, over: RawFd) -> Result<(), String> {
-    let connection = connected(path)?;
-    sendmsg::<UnixAddr>(
-        over,
-        &[IoSlice::new(b"1")],
-        &[ControlMessage::ScmRights(&[connection.as_raw_fd()])],
-        MsgFlags::empty(),
-        None,
-    )
-    .map_err(failed("sendmsg"))?;
-    Ok(())
 }
 
 /// Says a word that the daemon may not know, as often as it is told to, and leaves each time.

@@ -19,9 +19,9 @@ use nix::errno::Errno;
 type Outcome = Result<String, String>;
 
 const USAGE: &str = "usage: escape-try open r|w|rw PATH | device DIR MAJOR MINOR | connect PATH | bind PATH
-       | hold PATH SECONDS | hide PATH plain|flight|thread|orphan SECONDS | give PATH | record FIFO COMPONENT PID TEXT
-       | words PATH WORD TIMES [each] | abstract | kill PID | ptrace PID | pidfd PID | descriptors | roots | exe SECONDS
-       | overwrite-self | sysv KEY | queue NAME | handle PATH | module | remount PATH [FILE] | mount TYPE TARGET [DATA]
+       | hold PATH SECONDS | record FIFO COMPONENT PID TEXT | words PATH WORD TIMES [each] | abstract | kill PID
+       | ptrace PID | pidfd PID | descriptors | roots | exe SECONDS | overwrite-self | sysv KEY | queue NAME
+       | handle PATH | module | remount PATH [FILE] | mount TYPE TARGET [DATA]
        | userns VERB ARG...";
 
 fn main() -> ExitCode {
@@ -47,8 +47,6 @@ fn attempt(words: &[&str]) -> Option<Outcome> {
         ["connect", path] => sockets::connect_any(path),
         ["bind", path] => sockets::bind_at(Path::new(path)),
         ["hold", path, seconds] => sockets::hold(path, seconds.parse().ok()?),
-        ["hide", path, how, seconds] => channel::hide(path, how, seconds.parse().ok()?),
-        ["give", path] => channel::give_to_stdin(path),
         ["record", fifo, component, pid, text] => {
             channel::record(Path::new(fifo), component.parse().ok()?, pid.parse().ok()?, text)
         }

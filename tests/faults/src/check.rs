@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use mpsgate_api::Status;
 use mpsgate_config::paths;
+use mpsgate_host::door::Kind;
 use serde_json::Value;
 
 use crate::churn::{Churn, Live};
@@ -266,10 +267,10 @@ fn leftovers() -> Result<Vec<String>, Failure> {
         look(&client, &|name| !matches!(name, "control" | "log"))?;
     }
     let mut doors = 0;
-    for card in 0..16 {
-        let clients = Path::new(paths::MPS_DIR).join(card.to_string()).join("clients");
-        look(&clients, &hidden)?;
-        doors += std::fs::read_dir(clients).map(Iterator::count).unwrap_or_default();
+    for (card, kind) in (0..16).flat_map(|card| Kind::ALL.map(|kind| (card, kind))) {
+        let above = Path::new(paths::MPS_DIR).join(card.to_string()).join(kind.directory());
+        look(&above, &hidden)?;
+        doors += std::fs::read_dir(above).map(Iterator::count).unwrap_or_default();
     }
     let granted = status().map(|status| status.grants.len()).unwrap_or_default();
     let records = std::fs::read_dir(paths::GRANTS_DIR).map(Iterator::count).unwrap_or_default();

@@ -40,8 +40,7 @@ pub(crate) fn prepare(at: &Workplace, from: &Path) -> Result<(), Failure> {
     writeln!(settings, "[runtime]\npath = {:?}", at.runtime)?;
     writeln!(settings, "[gpus]\nmanage = {managed:?}")?;
     writeln!(settings, "[inject]\nmode = \"devices\"")?;
-    writeln!(settings, "[mps]\nsupervisor = \"fork\"\nchannel = \"gate\"")?;
-    writeln!(settings, "control = {:?}", at.control)?;
+    writeln!(settings, "[mps]\ncontrol = {:?}", at.control)?;
     writeln!(settings, "[nvml]\nlibrary = {library:?}")?;
     std::fs::write(paths::CONFIG_FILE, settings)?;
     // Without a node of the third card the hook makes one to test it with.

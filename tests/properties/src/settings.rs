@@ -29,6 +29,7 @@ pub(crate) fn settings(data: &[u8]) {
             let line = match error {
                 ConfigError::Syntax { line, .. }
                 | ConfigError::UnknownKey { line, .. }
+                | ConfigError::GoneKey { line, .. }
                 | ConfigError::BadValue { line, .. }
                 | ConfigError::MissingKey { line, .. } => line,
                 other => panic!("{other} from text"),

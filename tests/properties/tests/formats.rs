@@ -14,7 +14,7 @@ use mpsgate_api::{Call, Envelope, ExecRecord, NodeSnapshot, Reply, WouldEnd, par
 use mpsgate_config::Config;
 use mpsgate_edge::ExitCode;
 use mpsgate_model::{Code, Mib, Refusal, ledger_file};
-use mpsgate_mps::{ClientLinks, ComputeMode, LeaseDir, MpsDirectories};
+use mpsgate_mps::{ComputeMode, LeaseDir, MpsDirectories};
 use mpsgate_token::{Bearer, Keys, Store, StoreError, Uses};
 use serde::Serialize;
 use serde_json::Value;
@@ -216,8 +216,7 @@ fn the_unit_for_control_daemons_runs_with_the_environment_that_each_release_wrot
             assert!(text.lines().any(|line| line.starts_with(&format!("{name}=\""))), "{name}");
         }
         // Where the next mpsgated looks for the control daemon of the one before.
-        let dirs =
-            MpsDirectories::new(Path::new("/run/mpsgate/mps"), 0, ClientLinks::default()).unwrap();
+        let dirs = MpsDirectories::new(Path::new("/run/mpsgate/mps"), 0).unwrap();
         assert!(text.contains(dirs.pipe_dir().to_str().unwrap()));
         assert!(text.contains(dirs.log_dir().to_str().unwrap()));
     });

@@ -48,7 +48,8 @@ pub(super) struct Facts {
     /// Inode of our own IPC namespace.
     pub(super) ipc_inode: Known<u64>,
     /// The control daemons by number of their directory below `/run/mpsgate/mps`.
-    pub(super) channels: Known<BTreeMap<u32, ChannelFacts>>,
+    /// By the number of the card.
+    pub(super) mps_states: Known<BTreeMap<u32, Known<MpsState>>>,
     pub(super) leases: Known<Vec<Known<LeaseFacts>>>,
     /// Every socket that we or MPS bind, at its longest.
     pub(super) sockets: Vec<PathBuf>,
@@ -176,12 +177,6 @@ pub(super) enum Cgroup {
     Hybrid,
     V1,
     None,
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct ChannelFacts {
-    pub(super) state: Known<MpsState>,
-    pub(super) links_current: Known<bool>,
 }
 
 #[derive(Debug, Clone)]

@@ -12,14 +12,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mpsgate_api::NodeSnapshot;
-use mpsgate_config::{Channel, Config, ConfigError, Origin, paths};
+use mpsgate_config::{Config, ConfigError, Origin, paths};
 use mpsgate_edge::Remedy as _;
 use mpsgate_gpu::{Card, GpuError, Nvml};
 use mpsgate_host::format::{self, FormatError};
 use mpsgate_model::printable;
-use mpsgate_mps::{ClientLinks, LeaseDir, MpsDirectories, MpsError, MpsInstance};
+use mpsgate_mps::{LeaseDir, MpsDirectories, MpsError, MpsInstance, MpsState};
 
-use super::facts::{ChannelFacts, Facts, Known, LeaseFacts, NvmlFacts, Settings, Trouble};
+use super::facts::{Facts, Known, LeaseFacts, NvmlFacts, Settings, Trouble};
 use crate::daemon;
 use crate::snapshot::{self, SnapshotError};
 
@@ -39,10 +39,6 @@ const LARGEST_CARD: u32 = 999;
 pub(super) fn gather(root: &Path) -> Facts {
     let config = settings(root);
     let or_default = config.as_ref().map(|s| s.config.clone()).unwrap_or_default();
-    let links = match or_default.mps.channel {
-        Channel::Auto | Channel::Gate | Channel::Control => ClientLinks::ControlOnly,
-        Channel::Linked | Channel::Full => ClientLinks::ControlAndLog,
-    };
     let own_programs = programs::own(root);
     let control = programs::program(&below(root, &or_default.mps.control));
     let runtime = programs::runtime(root, &or_default.runtime.path, &own_programs);
@@ -62,7 +58,7 @@ pub(super) fn gather(root: &Path) -> Facts {
         pidfd: node::pidfd(),
         kernel: node::kernel(root),
         ipc_inode: node::ipc_inode(root),
-        channels: channels(root, &control.path, links),
+        mps_states: mps_states(root, &control.path),
         leases: leases(root),
         sockets: sockets(root),
         open_files: node::open_files(root),
@@ -198,7 +194,7 @@ fn runtime_link(root: &Path) -> Known<Option<PathBuf>> {
     }
 }
 
-fn channels(root: &Path, control: &Path, links: ClientLinks) -> Known<BTreeMap<u32, ChannelFacts>> {
+fn mps_states(root: &Path, control: &Path) -> Known<BTreeMap<u32, Known<MpsState>>> {
     let directory = below(root, paths::MPS_DIR);
     let entries = match std::fs::read_dir(&directory) {
         Ok(entries) => entries,
@@ -206,23 +202,14 @@ fn channels(root: &Path, control: &Path, links: ClientLinks) -> Known<BTreeMap<u
         Err(error) => return Err(io_trouble("read", &directory, &error)),
     };
     let numbers = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    Ok(numbers.map(|card| (card, channel(&directory, card, control, links))).collect())
+    Ok(numbers.map(|card| (card, mps_state(&directory, card, control))).collect())
 }
 
-fn channel(directory: &Path, card: u32, control: &Path, links: ClientLinks) -> ChannelFacts {
-    let failed = |e: &MpsError| trouble(e, e.hint());
-    let dirs = match MpsDirectories::new(directory, card, links) {
-        Ok(dirs) => dirs,
-        Err(error) => {
-            let trouble = failed(&error);
-            return ChannelFacts { state: Err(trouble.clone()), links_current: Err(trouble) };
-        }
-    };
-    ChannelFacts {
-        links_current: dirs.links_current().map_err(|e| failed(&e)),
-        // The UUID only matters to a daemon that is started, and none is.
-        state: MpsInstance::new(card, "", control, dirs).state().map_err(|e| failed(&e)),
-    }
+fn mps_state(directory: &Path, card: u32, control: &Path) -> Known<MpsState> {
+    // The UUID only matters to a daemon that is started, and none is.
+    let state = MpsDirectories::new(directory, card)
+        .and_then(|dirs| MpsInstance::new(card, "", control, dirs).state());
+    state.map_err(|error| trouble(&error, error.hint()))
 }
 
 fn leases(root: &Path) -> Known<Vec<Known<LeaseFacts>>> {

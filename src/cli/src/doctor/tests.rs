@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use mpsgate_api::{
-    ApiServerStatus, CardStatus, ClaimsStatus, DescriptorStatus, FILES_FORMAT, GateStatus,
-    MpsStatus, NodeSnapshot, ResourceStatus, Status,
+    ApiServerStatus, CardStatus, ClaimsStatus, FILES_FORMAT, GateStatus, MpsStatus, NodeSnapshot,
+    ResourceStatus, Status,
 };
 use mpsgate_config::{Config, Manage};
 use mpsgate_gpu::{Card, ComputeMode, MigState};
 use mpsgate_model::{GpuUuid, NodeCard, QUESTIONS, Qualification, Subject};
-use mpsgate_mps::{Capabilities, Connection, Maker, MpsState, WedgeCause};
+use mpsgate_mps::{Capabilities, MpsState, WedgeCause};
 
 use super::checks::{self, CHECKS, Finding, Outcome};
 use super::facts::*;
@@ -64,7 +64,7 @@ fn status() -> Status {
             max_clients: 48,
             state: "ready".to_owned(),
             hint: None,
-            mps: Some(mps(20, false)),
+            mps: Some(mps()),
             memory: None,
             unwatched: None,
             unlimited: None,
@@ -95,20 +95,18 @@ fn status() -> Status {
         slurm: None,
         api_server: None,
         schedule: "mps".to_owned(),
-        channel: "auto".to_owned(),
         overrides: Vec::new(),
         schedule_wanted: None,
         schedule_waits_for: Vec::new(),
     }
 }
 
-fn mps(used: u64, restart_needed: bool) -> MpsStatus {
+fn mps() -> MpsStatus {
     MpsStatus {
         state: "running".to_owned(),
         pid: Some(7),
         default_limit_mib: Some(1024),
         servers: Vec::new(),
-        descriptors: Some(DescriptorStatus { used, limit: 16384, restart_needed }),
     }
 }
 
@@ -190,11 +188,7 @@ fn healthy() -> Facts {
         ]
         .into(),
         control: program("/usr/bin/nvidia-cuda-mps-control"),
-        capabilities: Some(Ok(Capabilities {
-            multiuser: false,
-            settings_protected: true,
-            server_status: true,
-        })),
+        capabilities: Some(Ok(Capabilities { multiuser: false, server_status: true })),
         runtime: RuntimeFacts {
             name: "runc".into(),
             path: Some("/usr/sbin/runc".into()),
@@ -211,7 +205,7 @@ fn healthy() -> Facts {
         pidfd: Ok(()),
         kernel: Ok("6.1.0-28-amd64".to_owned()),
         ipc_inode: Ok(IPC),
-        channels: Ok([(0, channel(MpsState::Running { pid: 7, servers: Vec::new() }))].into()),
+        mps_states: Ok([(0, Ok(MpsState::Running { pid: 7, servers: Vec::new() }))].into()),
         leases: Ok(vec![Ok(LeaseFacts { uuid: UUID.to_owned(), previous: "DEFAULT" })]),
         sockets: vec![PathBuf::from("/run/mpsgate/mpsgated.sock")],
         open_files: vec![OpenFiles {
@@ -236,13 +230,9 @@ fn engine(name: &'static str, through: &[&str], round: &[&str]) -> EngineFacts {
 }
 
 fn selinux(facts: &mut Facts, label: Option<&str>) {
-    let client = PathBuf::from("/run/mpsgate/mps/0/client");
+    let client = PathBuf::from("/run/mpsgate/mps/0/clients");
     facts.security.selinux = Some(true);
     facts.security.client_types = [(client, label.map(str::to_owned))].into();
-}
-
-fn channel(state: MpsState) -> ChannelFacts {
-    ChannelFacts { state: Ok(state), links_current: Ok(true) }
 }
 
 fn with_cards(facts: &mut Facts, cards: Vec<Known<Card>>) {
@@ -260,12 +250,8 @@ fn file(facts: &mut Facts) -> &mut ProgramFile {
     hook.file.as_mut().unwrap().as_mut().unwrap()
 }
 
-fn made_by(pid: i32) -> Connection {
-    Connection { inode: 1, maker: Some(Maker { pid, uid: 1000 }), network: None, over: false }
-}
-
 fn state(facts: &mut Facts, state: MpsState) {
-    facts.channels = Ok([(3, channel(state))].into());
+    facts.mps_states = Ok([(3, Ok(state))].into());
 }
 
 /// Name of the check, what is broken, and what the finding then says: result, evidence, hint.
@@ -358,28 +344,19 @@ const BROKEN: &[Broken] = &[
     ("mps-control", |f| f.control.file.as_mut().unwrap().as_mut().unwrap().mode = 0o644, FAIL, "mode 0644", "chmod 755"),
     ("mps-control", |f| f.control.file.as_mut().unwrap().as_mut().unwrap().uid = 7, FAIL, "uid 7", "reinstall"),
     ("mps-control", |f| f.capabilities = Some(trouble("ended at once")), FAIL, "ended at once", "nvidia-cuda-mps"),
-    ("mps-control", |f| f.capabilities = Some(Ok(Capabilities { multiuser: false, settings_protected: false, server_status: false })), WARN, "can change a card's default limit", "550"),
     ("mps-state", |f| state(f, MpsState::Dead { orphans: Vec::new() }), FAIL, "no control daemon runs", "mpsgate-mps@3"),
     ("mps-state", |f| state(f, MpsState::Dead { orphans: vec![9] }), FAIL, "[9] still hold the card", "mpsgate status"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Stopped }), FAIL, "somebody stopped it", "kill -CONT 7"),
-    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::ServerSilent { server: 9 } }), FAIL, "its server, pid 9, does not answer", "kill -CONT 9"),
+    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::ServerStopped { server: 9 } }), FAIL, "somebody stopped its server, pid 9", "kill -CONT 9"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::LogBlocked }), FAIL, "log is full", "systemctl restart mpsgated"),
-    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Held(vec![made_by(42), made_by(43)]) }), FAIL, "held by one of pid 42 (uid 1000), pid 43 (uid 1000)", "mpsgate status"),
     ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Unknown }), FAIL, "does not answer", "/proc/7/stack"),
-    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Held(vec![made_by(42)]) }), FAIL, "held by pid 42 (uid 1000)", "/proc/42/cgroup"),
-    ("mps-state", |f| state(f, MpsState::Wedged { pid: 7, cause: WedgeCause::Held(vec![Connection { maker: None, ..made_by(42) }]) }), FAIL, "whose maker has ended", "mpsgate status"),
     ("mps-state", |f| state(f, MpsState::Fault { pid: 7, servers: Vec::new() }), FAIL, "fatal GPU error", "Xid"),
-    ("mps-state", |f| f.channels = Ok(BTreeMap::new()), FAIL, "1 cards are managed, 0 have", "systemctl restart mpsgated"),
-    ("mps-state", |f| f.channels = trouble("denied"), FAIL, "denied", "journalctl"),
-    ("mps-state", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().state = trouble("locked by pid 8"), FAIL, "locked by pid 8", "journalctl"),
+    ("mps-state", |f| f.mps_states = Ok(BTreeMap::new()), FAIL, "1 cards are managed, 0 have", "systemctl restart mpsgated"),
+    ("mps-state", |f| f.mps_states = trouble("denied"), FAIL, "denied", "journalctl"),
+    ("mps-state", |f| *f.mps_states.as_mut().unwrap().get_mut(&0).unwrap() = trouble("locked by pid 8"), FAIL, "locked by pid 8", "journalctl"),
     ("mps-gate", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().gate = Some(GateStatus { ended: [("uid".to_owned(), 2)].into(), ..GateStatus::default() }), WARN, "clients handed over 0, waiting 0, ended: uid 2", "journalctl -u mpsgate-gate@"),
     ("qualified", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().failures = vec!["The memory limit does not hold on this card: a client with 1024 MiB got 4096".to_owned()], FAIL, "got 4096", "mpsgate qualify 0"),
     ("qualified", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().qualify = Some("it was never asked".to_owned()), WARN, "not proven: it was never asked", "mpsgate qualify 0"),
-    ("mps-descriptors", |f| f.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().mps = Some(mps(8192, true)), WARN, "restart needed: 8192 of 16384 descriptors are open", "mpsgate mps restart 0"),
-    ("mps-gate", |f| { let daemon = f.daemon.as_mut().unwrap(); daemon.channel = "full".to_owned(); daemon.cards.get_mut(0).unwrap().gate = Some(GateStatus::default()) }, WARN, "mps.channel = \"full\"", "set mps.channel"),
-    ("mps-gate", |f| f.daemon.as_mut().unwrap().channel = "control".to_owned(), WARN, "any of them can end MPS for all of that GPU", "set mps.channel = \"auto\""),
-    ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = Ok(false), FAIL, "is gone", "systemctl restart mpsgated"),
-    ("mps-links", |f| f.channels.as_mut().unwrap().get_mut(&0).unwrap().links_current = trouble("planted"), FAIL, "planted", "journalctl"),
     ("compute-mode", |f| with_card(f, |c| c.compute_mode = ComputeMode::Default), FAIL, "DEFAULT: a process that bypasses MPS", "systemctl restart mpsgated"),
     ("lease", |f| f.leases = Ok(vec![Ok(LeaseFacts { uuid: OTHER.into(), previous: "DEFAULT" })]), WARN, "not given back its mode DEFAULT", "nvidia-smi -i GPU-11111111-1111-1111-1111-111111111111 -c DEFAULT"),
     ("lease", |f| f.leases = Ok(vec![trouble("the lease cannot be read")]), FAIL, "cannot be read", "journalctl"),
@@ -483,7 +460,7 @@ fn nothing_is_managed_after_installation_and_that_is_no_failure() {
     let mut facts = healthy();
     facts.daemon.as_mut().unwrap().cards.get_mut(0).unwrap().managed = false;
     facts.snapshot.as_mut().unwrap().as_mut().unwrap().cards.get_mut(0).unwrap().managed = false;
-    facts.channels = Ok(BTreeMap::new());
+    facts.mps_states = Ok(BTreeMap::new());
     facts.leases = Ok(Vec::new());
     with_card(&mut facts, |c| c.compute_mode = ComputeMode::Default);
     let findings = checks::all(&facts);

@@ -32,7 +32,6 @@ fn card(index: u32) -> CardStatus {
             pid: Some(4000 + index),
             default_limit_mib: Some(15360),
             servers: Vec::new(),
-            descriptors: None,
         }),
         memory: None,
         unwatched: None,
@@ -98,7 +97,6 @@ fn status(cards: Vec<CardStatus>) -> Status {
         slurm: None,
         api_server: None,
         schedule: "mps".to_owned(),
-        channel: "auto".to_owned(),
         overrides: vec![
             "policy.tolerance_mib = 512: \"auto\" would be 566 MiB on GPU 0".to_owned(),
         ],
@@ -151,7 +149,6 @@ fn busy() -> Status {
         pid: None,
         default_limit_mib: None,
         servers: Vec::new(),
-        descriptors: None,
     });
     let mut reserved = grant(&"0123456789abcdef".repeat(4), 1500, 3_000);
     reserved.state = "reserved".to_owned();
@@ -284,20 +281,6 @@ fn cards_without_mps_and_a_switch_that_waits_are_said() {
     );
     status.schedule_wanted = Some("off".to_owned());
     assert!(render_table(&status, NOW, false).contains("another system's"));
-}
-
-#[test]
-fn who_has_chosen_that_containers_share_a_socket_is_told_what_that_costs() {
-    let mut status = status(vec![card(0)]);
-    assert!(!render_table(&status, NOW, false).contains("mps.channel"));
-    status.channel = "control".to_owned();
-    let text = render_table(&status, NOW, false);
-    assert!(
-        text.contains("any of them can end MPS for all of that GPU\nhint: mps.channel = \"auto\""),
-        "{text}"
-    );
-    status.schedule = "share".to_owned();
-    assert!(!render_table(&status, NOW, false).contains("mps.channel"));
 }
 
 #[test]

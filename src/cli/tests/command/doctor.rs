@@ -137,10 +137,8 @@ fn a_node_without_a_daemon_gets_a_whole_report() {
         ("open-files", "skip", "neither"),
         ("mps-control", "fail", "nvidia-cuda-mps-control is missing"),
         ("mps-state", "skip", "no card is managed"),
-        ("mps-descriptors", "skip", "does not tell"),
         ("mps-gate", "skip", "does not tell"),
         ("qualified", "skip", "does not tell"),
-        ("mps-links", "skip", "no control daemon"),
         ("compute-mode", "skip", "no managed card"),
         ("lease", "ok", "0 held"),
         ("default-mps", "ok", "no MPS daemon"),
@@ -229,8 +227,8 @@ fn what_stands_round_it_is_found_where_it_is() {
     root.write("/sys/module/apparmor/parameters/enabled", "Y\n");
     root.assert("security-module", "ok", "AppArmor on");
     root.write("/sys/fs/selinux/enforce", "1");
-    std::fs::create_dir_all(root.at("/run/mpsgate/mps/0/client")).unwrap();
-    root.assert("security-module", "warn", "client has the type unknown");
+    std::fs::create_dir_all(root.at("/run/mpsgate/mps/0/clients")).unwrap();
+    root.assert("security-module", "warn", "clients has the type unknown");
     root.write("/sys/fs/selinux/enforce", "0");
     root.assert("security-module", "ok", "permissive");
     root.write("/run/mpsgate/ledger/ledger.json", EMPTY_LEDGER);

@@ -204,11 +204,6 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
           `policy.unallocated`?",
         ),
         (
-            "[mps]\nclient-dir = \"full\"",
-            "2: unknown key `mps.client-dir`; did you mean \
-          `mps.channel`?",
-        ),
-        (
             "[mps]\nstart_timeout = 5",
             "2: unknown key `mps.start_timeout`; did you mean \
           `mps.start_timeout_s`?",
@@ -233,6 +228,19 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
         fault("x = 1").1,
         "known here: [runtime], [gpus], [requests], [trust], [policy], [inject], [mps], [nvml], [run], [slurm], [kubernetes], [metrics], [log]"
     );
+}
+
+#[test]
+fn a_key_of_an_older_version_is_answered_with_what_is_so_instead() {
+    for value in ["auto", "control"] {
+        let (what, hint) = fault(&format!("[mps]\nchannel = \"{value}\""));
+        assert_eq!(
+            what,
+            "2: there is no `mps.channel` any more: each container has a door of its own to MPS, \
+             and there is no other way"
+        );
+        assert_eq!(hint, "remove the line");
+    }
 }
 
 #[test]

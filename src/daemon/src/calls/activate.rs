@@ -5,12 +5,11 @@ use std::sync::Arc;
 use mpsgate_api::{Activate, Reply};
 use mpsgate_host::crash_point;
 use mpsgate_model::ledger::{Entry, ProcessId};
-use mpsgate_model::{Code, GpuUuid, Refusal};
-use mpsgate_node::ServerLimit;
+use mpsgate_model::{Code, Refusal};
 use mpsgate_node::card::Card;
 
 use super::{Answer, door, refused};
-use crate::card_orders::{limit, server};
+use crate::card_orders::server;
 use crate::daemon::{Daemon, card_names};
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
@@ -47,8 +46,7 @@ pub(super) async fn activate(
                 cgroup = call.cgroup.as_ref().map(|cgroup| cgroup.path.as_str());
                 "grant active"
             );
-            // The container's program starts when this is answered. Reserve has asked for the
-            // limit, so mostly it is there.
+            // The container's program starts when this is answered.
             if daemon.is_starting() {
                 line.wait("mpsgated has just started and prepares the GPUs", daemon.started())
                     .await;
@@ -92,27 +90,13 @@ async fn prepared(daemon: &Daemon, line: &mut Line, entry: &Entry) -> Result<(),
         let mut of_mps = cards().filter(|_| entry.grant.uses_mps());
         of_mps.find(unserved).map(|card| card.uuid.clone())
     };
-    if let Some(granted) = needs_server {
-        let doing = format!("the MPS server of {granted} is being started");
-        line.wait(&doing, server(daemon, &granted, entry.grant.uid)).await?;
-    }
-    match capped_card(daemon, entry) {
-        Some(card) => line.wait("the card's memory limit is being set", limit(daemon, &card)).await,
+    match needs_server {
+        Some(granted) => {
+            let doing = format!("the MPS server of {granted} is being started");
+            line.wait(&doing, server(daemon, &granted, entry.grant.uid)).await
+        }
         None => Ok(()),
     }
-}
-
-/// The entry's card, where MPS may allow its clients less than this grant. For a client at a door
-/// the limit is set when it is handed over.
-fn capped_card(daemon: &Daemon, entry: &Entry) -> Option<GpuUuid> {
-    if !entry.grant.uses_mps() || entry.grant.has_door() {
-        return None;
-    }
-    let node = daemon.node();
-    let card = node.card(&entry.grant.cards.first()?.uuid)?;
-    // Beside doors the server's limit may be another one than the default.
-    let is_unsure = matches!(node.mps_limits(&card.uuid).servers, ServerLimit::AtLeast(_));
-    (card.cap < entry.grant.memory || is_unsure).then(|| card.uuid.clone())
 }
 
 /// The container's init in our pid namespace: what the pidfd refers to, whatever the hook's own

@@ -38,8 +38,7 @@ pub(super) fn admit(
         Refusal::new(
             Code::Cgroup,
             "it has no cgroup of its own, by which the gate would know its processes",
-            "let the engine give it one; or set mps.channel = \"control\" in \
-             /etc/mpsgate/config.toml (docs/gate.md)",
+            "let the engine give it one: --cgroups=disabled and the like leave it none (docs/gate.md)",
         )
     })?;
     tell(daemon, grant, &door, Some(cgroup))

@@ -180,7 +180,7 @@ async fn grant(
         pid = holder.pid; "reserved"
     );
     if let Some(card) = &card {
-        daemon.order(card, Order::Cap { reply: None });
+        daemon.order(card, Order::Cap);
     }
     if let (true, Some(card)) = (reserved.needs_server, card) {
         let doing = format!("the MPS server of {card} for uid {} is being started", call.uid);

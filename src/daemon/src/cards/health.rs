@@ -9,6 +9,7 @@ use mpsgate_mps::{MpsError, MpsInstance};
 use mpsgate_node::card::{Card, Health, Trouble};
 
 use super::CardTask;
+use super::wedge::wedge_trouble;
 use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::hardware::Ready;
@@ -25,8 +26,8 @@ impl CardTask {
         Ok(())
     }
 
-    /// After a command that failed. One that was not answered is not followed by another: who holds
-    /// the channel is for the next look.
+    /// After a command that failed. One that was not answered is not followed by another: why is for
+    /// the next look.
     pub(super) async fn refresh_after(
         &self,
         mps: &Arc<MpsInstance>,
@@ -51,7 +52,6 @@ impl CardTask {
             pid: Some(ready.pid),
             default_limit_mib: Some(cap.0),
             servers: Vec::new(),
-            descriptors: None,
         });
         card.cap = cap;
         card.shared_memory = None;
@@ -71,7 +71,6 @@ impl CardTask {
                 pid: Some(pid),
                 default_limit_mib: None,
                 servers: Vec::new(),
-                descriptors: None,
             });
         }
         self.set_view(View::wedged());
@@ -124,7 +123,7 @@ impl CardTask {
         let (state, pid) = card.mps.as_ref().map_or(("dead", None), |m| (m.state.as_str(), m.pid));
         let trouble = match state {
             "wedged" => Some(unasked.map_or_else(
-                || self.watch.wedge.trouble(pid, self.daemon.settings.now().policy.enforce),
+                || wedge_trouble(self.watch.wedge.as_ref(), pid),
                 |Trouble { why, hint }| Trouble::new(format!("cannot be asked: {why}"), hint),
             )),
             "fault" => Some(self.fault()),
@@ -166,7 +165,6 @@ impl CardTask {
             pid: None,
             default_limit_mib: None,
             servers: Vec::new(),
-            descriptors: None,
         });
         log_health(card, &health);
         card.health = health;

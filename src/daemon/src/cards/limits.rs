@@ -7,8 +7,8 @@ use mpsgate_model::door::Prepared;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{Code, Instance, Mib, Refusal};
 use mpsgate_mps::{MpsError, MpsInstance};
+use mpsgate_node::AtDoor;
 use mpsgate_node::card::{Health, Trouble};
-use mpsgate_node::{AtDoor, ServerLimit};
 
 use super::CardTask;
 use super::health::{EXCLUSIVE, drop_and_tell, log_health};
@@ -65,38 +65,30 @@ impl CardTask {
         Ok(result)
     }
 
-    /// Brings the limits of clients without one of their own in line with the card's grants.
+    /// Brings the default limit, which the next server takes, in line with the card's grants.
     pub(super) async fn cap(
         &mut self,
         mps: &Arc<MpsInstance>,
     ) -> Result<Result<(), Refusal>, DaemonError> {
-        let (limits, default) = {
+        let default = {
             let node = self.daemon.node();
-            let limits = node.mps_limits(&self.uuid);
-            let Some(card) = node.card(&self.uuid) else { return Ok(Ok(())) };
-            (limits, (card.cap != limits.default).then_some(limits.default))
-        };
-        if default.is_none() && self.servers().iter().all(|s| self.is_in_force(limits.servers, s)) {
-            return Ok(Ok(()));
-        }
-        let (asked, has) = (Arc::clone(mps), self.in_force.clone());
-        let work = move |_: &Hardware| {
-            default.map_or(Ok(()), |default| limit_default(&asked, default))?;
-            limit_servers(&asked, limits.servers, &has)
-        };
-        let set = match self.daemon.blocking("set a limit", work).await? {
-            Ok(set) => set,
-            Err(error) => {
-                let Trouble { why, hint } = self.limit_not_set(mps, limits.default, &error).await?;
-                return Ok(Err(Refusal::new(Code::GpuUnhealthy, why, hint)));
+            let default = node.default_limit(&self.uuid);
+            if node.card(&self.uuid).is_none_or(|card| card.cap == default) {
+                return Ok(Ok(()));
             }
+            default
         };
-        log::debug!(uuid = self.uuid.as_str(), limit_mib = limits.default.0; "limit set");
-        self.in_force.update(set);
+        let asked = Arc::clone(mps);
+        let work = move |_: &Hardware| limit_default(&asked, default);
+        if let Err(error) = self.daemon.blocking("set a limit", work).await? {
+            let Trouble { why, hint } = self.limit_not_set(mps, default, &error).await?;
+            return Ok(Err(Refusal::new(Code::GpuUnhealthy, why, hint)));
+        }
+        log::debug!(uuid = self.uuid.as_str(), limit_mib = default.0; "limit set");
         if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
-            card.cap = limits.default;
+            card.cap = default;
             if let Some(mps) = &mut card.mps {
-                mps.default_limit_mib = Some(limits.default.0);
+                mps.default_limit_mib = Some(default.0);
             }
         }
         Ok(Ok(()))
@@ -144,13 +136,11 @@ impl CardTask {
         if self.daemon.node().card(&self.uuid).is_some_and(|card| card.serverless) {
             return Ok(true);
         }
-        let wanted = ServerLimit::Exactly(limit);
-        let servers = self.servers();
-        if !servers.is_empty() && servers.iter().all(|s| self.is_in_force(wanted, s)) {
+        if self.is_in_force(limit) {
             return Ok(true);
         }
         let (asked, has) = (Arc::clone(&ready.mps), self.in_force.clone());
-        let work = move |_: &Hardware| limit_servers(&asked, wanted, &has);
+        let work = move |_: &Hardware| limit_servers(&asked, limit, &has);
         match self.daemon.blocking("set a limit", work).await? {
             Ok(set) => self.in_force.update(set),
             Err(error) => {
@@ -159,8 +149,7 @@ impl CardTask {
             }
         }
         // The server that was known has ended, or there is another one.
-        let servers = self.servers();
-        if servers.is_empty() || !servers.iter().all(|s| self.is_in_force(wanted, s)) {
+        if !self.is_in_force(limit) {
             self.refresh(&ready.mps).await?;
             return Ok(false);
         }
@@ -181,13 +170,12 @@ impl CardTask {
         Ok(trouble)
     }
 
-    /// The servers that the control daemon named last, as far as they live.
-    fn servers(&self) -> Vec<ProcessId> {
-        self.server_pids().into_iter().filter_map(process::identify).collect()
-    }
-
-    fn is_in_force(&self, wanted: ServerLimit, server: &ProcessId) -> bool {
-        wanted.change(self.in_force.of(server)).is_none()
+    /// Whether there is a server, and each that the control daemon named last and that lives is
+    /// known to have this limit.
+    fn is_in_force(&self, limit: Mib) -> bool {
+        let servers: Vec<ProcessId> =
+            self.server_pids().into_iter().filter_map(process::identify).collect();
+        !servers.is_empty() && servers.iter().all(|one| self.in_force.of(one) == Some(limit))
     }
 
     pub(super) async fn retake_compute_mode(

@@ -23,12 +23,8 @@ impl CardTask {
                 // Who asked may have gone; the server is wanted all the same.
                 let _ = reply.send(self.server(ready, uid).await?);
             }
-            Order::Cap { reply } => {
-                let result = self.cap(&ready.mps).await?;
-                if let Some(reply) = reply {
-                    let _ = reply.send(result);
-                }
-            }
+            // A failure is logged; before the next server starts it is tried again.
+            Order::Cap => drop(self.cap(&ready.mps).await?),
             Order::Prepare { instance, reply } => {
                 // It would change the limit under somebody else's hand-over.
                 if !reply.is_closed() {
@@ -64,10 +60,10 @@ impl CardTask {
         order: Order,
     ) -> Result<Option<Next>, DaemonError> {
         match order {
-            Order::Server { reply, .. } | Order::Cap { reply: Some(reply) } => {
+            Order::Server { reply, .. } => {
                 let _ = reply.send(Err(self.not_ready()));
             }
-            Order::Cap { reply: None } | Order::ComputeMode => {}
+            Order::Cap | Order::ComputeMode => {}
             Order::View { reply } => {
                 let _ = reply.send(());
             }

@@ -4,7 +4,9 @@
 //! The gate reads what containers send: what it says is bounded, and asks for nothing but what any
 //! container of the card may have.
 
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +14,8 @@ use std::time::Duration;
 use mpsgate_host::crash_steps;
 use mpsgate_model::GpuUuid;
 use mpsgate_model::door::{LONGEST_LINE, Prepared, Question};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -34,25 +37,30 @@ pub(super) struct Answering {
 ///
 /// # Errors
 /// Where there can be no socket.
-pub(super) fn answer(daemon: &Arc<Daemon>, uuid: &GpuUuid, path: &Path) -> io::Result<Answering> {
+pub(super) fn answer(
+    daemon: &Arc<Daemon>,
+    uuid: &GpuUuid,
+    path: &Path,
+    pipe: &Arc<OwnedFd>,
+) -> io::Result<Answering> {
     let steps = crash_steps!("daemon.gate_socket": "bound", "named");
     let listener = mpsgate_host::socket::bind(path, steps).and_then(UnixListener::from_std)?;
     let (ends, mut ended) = oneshot::channel();
-    let (shared, card) = (Arc::clone(daemon), uuid.clone());
+    let (shared, card, pipe) = (Arc::clone(daemon), uuid.clone(), Arc::clone(pipe));
     daemon.spawn(format!("answers the gate of {uuid}"), async move {
         tokio::select! {
             // Dropped: its card task has done with this control daemon.
             _ = &mut ended => Ok(()),
-            () = answer_all(&shared, &card, &listener) => Ok(()),
+            () = answer_all(&shared, &card, &listener, &pipe) => Ok(()),
         }
     });
     Ok(Answering { _ends: ends })
 }
 
-async fn answer_all(daemon: &Daemon, card: &GpuUuid, listener: &UnixListener) {
+async fn answer_all(daemon: &Daemon, card: &GpuUuid, listener: &UnixListener, pipe: &OwnedFd) {
     loop {
         let answered = match listener.accept().await {
-            Ok((stream, _)) => answer_one(daemon, card, stream).await,
+            Ok((stream, _)) => answer_one(daemon, card, stream, pipe).await,
             Err(error) => Err(error),
         };
         if let Err(error) = answered {
@@ -62,7 +70,12 @@ async fn answer_all(daemon: &Daemon, card: &GpuUuid, listener: &UnixListener) {
     }
 }
 
-async fn answer_one(daemon: &Daemon, card: &GpuUuid, mut stream: UnixStream) -> io::Result<()> {
+async fn answer_one(
+    daemon: &Daemon,
+    card: &GpuUuid,
+    mut stream: UnixStream,
+    pipe: &OwnedFd,
+) -> io::Result<()> {
     // The socket is its owner's alone; who was given a descriptor of it asks nothing.
     let peer = stream.peer_cred()?;
     if peer.uid() != 0 && peer.uid() != rustix::process::geteuid().as_raw() {
@@ -73,6 +86,7 @@ async fn answer_one(daemon: &Daemon, card: &GpuUuid, mut stream: UnixStream) -> 
     let mut reader = BufReader::new((&mut stream).take(longest));
     timeout(LIMIT, reader.read_until(b'\n', &mut line)).await??;
     match Question::read(&line)? {
+        Question::Daemon => say(&stream, Prepared::Ready, pipe).await,
         Question::Prepare { instance } => {
             let (reply, mut answer) = oneshot::channel();
             if !daemon.order(card, Order::Prepare { instance, reply }) {
@@ -84,7 +98,7 @@ async fn answer_one(daemon: &Daemon, card: &GpuUuid, mut stream: UnixStream) -> 
                 // It does not wait any more; what it wanted is dropped with the channel.
                 _ = stream.read(&mut more) => return Ok(()),
             };
-            stream.write_all(&prepared.line()).await
+            say(&stream, prepared, pipe).await
         }
         Question::Unserved { why } => {
             daemon.order(card, Order::Unserved { why });
@@ -95,4 +109,20 @@ async fn answer_one(daemon: &Daemon, card: &GpuUuid, mut stream: UnixStream) -> 
             Ok(())
         }
     }
+}
+
+/// With the control daemon's directory where it is to be called.
+async fn say(stream: &UnixStream, prepared: Prepared, pipe: &OwnedFd) -> io::Result<()> {
+    let line = prepared.line();
+    let descriptor = [pipe.as_fd()];
+    let send = || {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        if prepared == Prepared::Ready {
+            rights.push(SendAncillaryMessage::ScmRights(&descriptor));
+        }
+        // A line fits into the buffer of a new connection.
+        Ok(sendmsg(stream, &[IoSlice::new(&line)], &mut rights, SendFlags::NOSIGNAL)?)
+    };
+    stream.async_io(Interest::WRITABLE, send).await.map(|_| ())
 }

@@ -37,10 +37,10 @@ impl CardTask {
             let Some(order) = self.orders.recv().await else { return Ok(Next::End) };
             match order {
                 // There is none to start, and none to tell.
-                Order::Server { reply, .. } | Order::Cap { reply: Some(reply) } => {
+                Order::Server { reply, .. } => {
                     let _ = reply.send(Ok(()));
                 }
-                Order::Cap { reply: None } => {}
+                Order::Cap => {}
                 Order::ComputeMode => self.set_shared_as_seen(),
                 Order::Restart { reply } => {
                     let _ = reply.send(Err(Trouble::new("it has no MPS", "mpsgate status")));

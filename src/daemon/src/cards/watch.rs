@@ -9,15 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_model::door::Counts;
-use mpsgate_mps::{Connections, ControlDaemon, Glance, MpsError, MpsInstance};
+use mpsgate_mps::{Connections, ControlDaemon, Glance, MpsError, MpsInstance, WedgeCause};
 use mpsgate_node::card::{Health, Trouble};
 use tokio::time::Instant;
 
 use super::CardTask;
 use super::servers::Servers;
-use super::wedge::WedgeWatch;
 use crate::doors::where_to_look;
-use crate::hardware::control::{Makers, Sight, look, mps_trouble, served, view};
+use crate::hardware::control::{Sight, look, mps_trouble, served, view};
 use crate::hardware::{Gate, Hardware};
 use crate::{DaemonError, process};
 
@@ -40,7 +39,7 @@ pub(super) struct Watch {
     /// When the last command was asked.
     asked: Instant,
     /// Connections that were there while it answered: none of them holds it up.
-    pub(super) known: Connections,
+    known: Connections,
     /// Those of the last look.
     seen: Connections,
     /// Where the daemon's log was read to.
@@ -53,15 +52,14 @@ pub(super) struct Watch {
     gate_starts: u32,
     /// Why the gate said that it cannot serve, and when it said so last.
     unserved: Option<(String, Instant)>,
-    pub(super) wedge: WedgeWatch,
+    /// Why the control daemon does not answer, as last seen.
+    pub(super) wedge: Option<WedgeCause>,
     pub(super) servers: Servers,
     /// The client that its server's log names as the one that caused a fatal fault, where there is
     /// one.
     pub(super) fault: Option<String>,
     /// The pid that a line of the log accuses of it.
     pub(super) accused: Option<i32>,
-    /// Who made each connection, as it was first seen: its pid may be another process's later.
-    pub(super) makers: Makers,
 }
 
 impl Watch {
@@ -82,11 +80,10 @@ impl Default for Watch {
             gate: None,
             gate_starts: 0,
             unserved: None,
-            wedge: WedgeWatch::default(),
+            wedge: None,
             servers: Servers::default(),
             fault: None,
             accused: None,
-            makers: Makers::new(),
         }
     }
 }
@@ -107,17 +104,14 @@ impl CardTask {
         daemon: &Arc<ControlDaemon>,
     ) -> Result<(), DaemonError> {
         let (seen_mps, seen_daemon, mark) = (Arc::clone(mps), Arc::clone(daemon), self.watch.mark);
-        let makers = std::mem::take(&mut self.watch.makers);
-        let has_doors = self.card_id().is_some_and(|card| card.has_doors);
         let work = move |hardware: &Hardware| {
-            let gate = hardware.keep_gate(&seen_mps, has_doors);
-            (gate, look(&seen_mps, &seen_daemon, mark, makers))
+            let gate = hardware.keep_gate(&seen_mps);
+            (gate, look(&seen_mps, &seen_daemon, mark))
         };
         let (gate, sight) = self.daemon.blocking("look at a control daemon", work).await?;
         self.watch.mark = sight.mark;
         self.note_files(&sight, gate);
         let hinted = self.read_events(&sight.events);
-        self.watch.makers = sight.makers;
         self.evaluate_servers().await;
         // A client's connection is there for a moment, a front-end's that stays at the next look,
         // too.
@@ -125,7 +119,8 @@ impl CardTask {
         let stays = self.watch.seen.in_both(&seen).has_more_than(&self.watch.known);
         if self.is_wedged() || stays || matches!(sight.glance, Glance::Busy | Glance::Stopped) {
             // The end of its process is seen by whoever waits for that.
-            return self.look_at_wedge(mps, daemon, sight.glance).await;
+            let is_free = !stays && !matches!(sight.glance, Glance::Busy | Glance::Stopped);
+            return self.look_at_wedge(mps, daemon, is_free).await;
         }
         if hinted || self.is_worth_asking(sight.glance) {
             self.ask(mps, daemon).await?;
@@ -155,7 +150,7 @@ impl CardTask {
             return Ok(());
         }
         self.watch.known = known;
-        self.watch.wedge.is_well();
+        self.watch.wedge = None;
         if was_wedged {
             // Limits that could not be set meanwhile.
             self.cap(mps).await?.ok();
@@ -217,8 +212,7 @@ impl CardTask {
 
     fn unserved(&self) -> Option<Trouble> {
         let (why, since) = self.watch.unserved.as_ref()?;
-        let hint = "install a driver whose MPS this version of mpsgate knows (docs/gate.md); or set \
-                    mps.channel = \"control\" in /etc/mpsgate/config.toml";
+        let hint = "install a driver whose MPS this version of mpsgate knows (docs/gate.md)";
         (since.elapsed() < UNSERVED).then(|| {
             Trouble::new(
                 format!("has a gate that cannot serve its MPS control daemon: {why}"),
@@ -234,7 +228,7 @@ impl CardTask {
                 let Trouble { why, hint } = mps_trouble(&error);
                 Some(Trouble::new(format!("has no gate: {why}"), hint))
             }
-            Ok(Gate::None | Gate::Serves) => {
+            Ok(Gate::Serves) => {
                 self.watch.gate_starts = 0;
                 self.unserved()
             }

@@ -1,124 +1,52 @@
-//! A control daemon that does not answer: who holds it up, for how long, and what is done.
+//! A control daemon that does not answer: why, and when it is asked again.
 //!
 //! ```text
-//!  busy at a look ──► command ──► no answer in 3 s: wedged ──► holder's container to blame for 5 s ──► act
-//!        ▲                │                 │  each second: who holds it now?                            │
-//!        └── at rest ◄────┴── answers ◄─────┴────────────────────────────────────────────────────────────┘
+//!  busy at a look ──► command ──► no answer in 3 s: wedged ──► each second: why? may it answer?
+//!        ▲                │                                        │ then, and every 4 s
+//!        └── at rest ◄────┴── answers ◄── command ◄────────────────┘
 //! ```
 //!
-//! What holds the daemon up is cut at the daemon's own end after 5 s, whoever has the other one and
-//! whether or not anybody can be named: the card goes on.
-//!
-//! Blame is kept per container and lasts until the channel has been well for a minute: a flood of
-//! connections, or one that lets go for a moment now and then, adds up.
+//! No container can hold it up: the gate speaks for all of them. It is not ended unasked, because
+//! its clients would end with it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mpsgate_config::Enforce;
-use mpsgate_model::GrantKey;
-use mpsgate_mps::{ControlDaemon, Glance, MpsInstance};
+use mpsgate_mps::{ControlDaemon, MpsInstance, WedgeCause};
 use mpsgate_node::card::Trouble;
-use tokio::time::Instant;
 
 use super::CardTask;
 use crate::DaemonError;
-use crate::enforce::{enforce, report};
-use crate::hardware::control::{View, Wedge, free, wedge};
-use crate::owner::Culprit;
+use crate::hardware::control::{View, wedge};
 
-/// How long a container may hold the channel, so that nobody else can use it.
-const LIMIT: Duration = Duration::from_secs(5);
-/// For how long the channel must have been well for all blame to be forgotten.
-const FORGET: Duration = Duration::from_secs(60);
-/// While it is wedged and still busy: between two commands that may find it well again.
+/// While it is wedged and nothing says that it may answer: between two commands.
 const ASK: Duration = Duration::from_secs(4);
 
-/// What is known of a wedge.
-#[derive(Debug, Default)]
-pub(super) struct WedgeWatch {
-    /// Why it does not answer, as last seen.
-    cause: Option<Wedge>,
-    /// Since when somebody is watched, and the last time that blame was given.
-    last: Option<Instant>,
-    blame: BTreeMap<GrantKey, Duration>,
-    /// For how long the channel was held, by whomever.
-    held: Duration,
-    /// Who was reported in this episode: once is enough.
-    reported: Vec<String>,
-    /// When it answered last.
-    well: Option<Instant>,
-}
-
-impl WedgeWatch {
-    /// It answers.
-    pub(super) fn is_well(&mut self) {
-        self.cause = None;
-        self.last = None;
-        let well = *self.well.get_or_insert_with(Instant::now);
-        if well.elapsed() >= FORGET {
-            self.held = Duration::ZERO;
-            self.blame.clear();
-            self.reported.clear();
+/// What is wrong with a control daemon of this pid, for people.
+pub(super) fn wedge_trouble(cause: Option<&WedgeCause>, pid: Option<u32>) -> Trouble {
+    let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
+    let (why, hint) = match cause {
+        Some(WedgeCause::Stopped) => {
+            (format!(": somebody stopped it, pid {pid}"), format!("let it go on: kill -CONT {pid}"))
         }
-    }
-
-    /// What is wrong, for people.
-    pub(super) fn trouble(&self, pid: Option<u32>, enforce: Enforce) -> Trouble {
-        let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
-        let (why, hint) = match &self.cause {
-            Some(Wedge::Stopped) => (
-                format!(": somebody stopped it, pid {pid}"),
-                format!("let it go on: kill -CONT {pid}"),
-            ),
-            Some(Wedge::Server(server)) => (
-                format!(": its MPS server, pid {server}, does not answer it"),
-                format!(
-                    "where somebody stopped it (T in: ps -o stat= -p {server}): kill -CONT {server}; \
-                     else, once its containers have ended: mpsgate mps restart GPU"
-                ),
-            ),
-            Some(Wedge::LogBlocked) => (
-                ": its log was full".to_owned(),
-                "once its containers have ended: mpsgate mps restart GPU".to_owned(),
-            ),
-            Some(held @ Wedge::Held(culprits)) => match (held.makers().first(), &culprits[..]) {
-                (Some(culprit), _) => (
-                    format!(": its channel is held by {}", culprit.label()),
-                    hint(culprit, enforce),
-                ),
-                (None, []) => (
-                    ": its channel is held by a process that cannot be named".to_owned(),
-                    format!("the connection is cut after {} s", LIMIT.as_secs()),
-                ),
-                (None, _) => {
-                    let labels: Vec<String> = culprits.iter().map(Culprit::label).collect();
-                    (
-                        format!(": its channel is held by one of: {}", labels.join("; ")),
-                        "end them one by one, until mpsgate status shows the card ready".to_owned(),
-                    )
-                }
-            },
-            Some(Wedge::Unknown) | None => {
-                (String::new(), format!("look at what it does: cat /proc/{pid}/stack"))
-            }
-        };
-        Trouble::new(format!("has an MPS control daemon that does not answer{why}"), hint)
-    }
-}
-
-fn hint(culprit: &Culprit, enforce: Enforce) -> String {
-    match (&culprit.entry, enforce) {
-        (Some(_), Enforce::Kill) => {
-            format!("that container is killed after {} s (policy.enforce)", LIMIT.as_secs())
-        }
-        (Some(entry), Enforce::Report) => format!(
-            "end container {}: policy.enforce = \"report\" leaves that to you",
-            entry.grant.key.container_id
+        Some(WedgeCause::ServerStopped { server }) => (
+            format!(": somebody stopped its MPS server, pid {server}"),
+            format!("let it go on: kill -CONT {server}"),
         ),
-        (None, _) => format!("end it: kill {}", culprit.process.pid),
-    }
+        Some(WedgeCause::LogBlocked) => (
+            ": its log was full".to_owned(),
+            "once its containers have ended: mpsgate mps restart GPU".to_owned(),
+        ),
+        Some(WedgeCause::Unknown) | None => (
+            String::new(),
+            format!(
+                "end what else on this node speaks with it, such as nvidia-cuda-mps-control in a \
+                 terminal; see what it does: cat /proc/{pid}/stack; once its containers have \
+                 ended: mpsgate mps restart GPU"
+            ),
+        ),
+    };
+    Trouble::new(format!("has an MPS control daemon that does not answer{why}"), hint)
 }
 
 impl CardTask {
@@ -128,172 +56,63 @@ impl CardTask {
         mps.is_some_and(|mps| mps.state == "wedged")
     }
 
-    /// Looks at a daemon that is busy, or known not to answer.
+    /// Looks at a daemon that is busy, or known not to answer. `is_free`: nothing is seen to keep
+    /// it from answering.
     pub(super) async fn look_at_wedge(
         &mut self,
         mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
-        glance: Glance,
+        is_free: bool,
     ) -> Result<(), DaemonError> {
-        let before = self.cause(mps, daemon).await?;
-        let asks = !self.is_wedged()
-            || self.unasked_for() >= ASK
-            || match &before {
-                // Still there: no command would be answered.
-                Wedge::Stopped | Wedge::Server(_) | Wedge::Held(_) => false,
-                Wedge::LogBlocked => true,
-                Wedge::Unknown => glance != Glance::Busy,
-            };
-        let from = *self.watch.wedge.last.get_or_insert_with(Instant::now);
-        self.watch.wedge.cause = Some(before.clone());
-        let now = if asks {
+        let cause = self.cause(mps, daemon).await?;
+        let may_answer = match cause {
+            WedgeCause::Stopped | WedgeCause::ServerStopped { .. } => false,
+            WedgeCause::LogBlocked => true,
+            WedgeCause::Unknown => is_free,
+        };
+        self.watch.wedge = Some(cause);
+        if !self.is_wedged() || self.unasked_for() >= ASK || may_answer {
             self.ask(mps, daemon).await?;
             if !self.is_wedged() {
                 return Ok(());
             }
-            self.cause(mps, daemon).await?
-        } else {
-            before.clone()
-        };
-        self.watch.wedge.well = None;
-        self.watch.wedge.last = Some(Instant::now());
-        self.watch.wedge.cause = Some(now.clone());
-        self.set_view(View::wedged());
-        let held = from.elapsed();
-        if !self.blame(mps, daemon, &before, &now, held).await? && self.is_wedged() {
-            self.watch.wedge.held += held;
-            self.free(mps, daemon, &now).await?;
+            self.watch.wedge = Some(self.cause(mps, daemon).await?);
         }
+        self.set_view(View::wedged());
         Ok(())
     }
 
-    /// Ends the connections that hold the daemon up, once that has taken too long.
-    async fn free(
-        &mut self,
-        mps: &Arc<MpsInstance>,
-        daemon: &Arc<ControlDaemon>,
-        now: &Wedge,
-    ) -> Result<(), DaemonError> {
-        // A container that is ended for it lets go by that; its turn comes a look later.
-        let kills = self.daemon.settings.now().policy.enforce == Enforce::Kill;
-        let is_ended = kills && now.makers().iter().any(|one| one.entry.is_some());
-        let limit = if is_ended { LIMIT * 3 } else { LIMIT };
-        // None of these is a connection that could be cut: a server's are its clients' lives.
-        let is_no_holder = matches!(now, Wedge::Stopped | Wedge::Server(_) | Wedge::LogBlocked);
-        if self.watch.wedge.held < limit || is_no_holder {
-            return Ok(());
-        }
-        let (of, running) = (Arc::clone(mps), Arc::clone(daemon));
-        let known = self.watch.known.clone();
-        let cut = self
-            .daemon
-            .blocking("free a control daemon", move |_| free(&of, &running, &known))
-            .await?;
-        if cut == 0 {
-            return Ok(());
-        }
-        log::warn!(uuid = self.uuid.as_str(), connections = cut; "cut what held up the control daemon");
-        if matches!(now, Wedge::Held(culprits) if culprits.is_empty()) {
-            let why = format!(
-                "a connection whose maker has ended held the MPS channel of the card for {} s: it was cut",
-                LIMIT.as_secs()
-            );
-            if !self.watch.wedge.reported.contains(&why) {
-                self.daemon.note(&self.uuid, None, "reported", why.clone());
-                self.watch.wedge.reported.push(why);
-            }
-        }
-        self.ask(mps, daemon).await
-    }
-
     async fn cause(
-        &mut self,
+        &self,
         mps: &Arc<MpsInstance>,
         daemon: &Arc<ControlDaemon>,
-    ) -> Result<Wedge, DaemonError> {
+    ) -> Result<WedgeCause, DaemonError> {
         let (mps, daemon) = (Arc::clone(mps), Arc::clone(daemon));
-        let (entries, known) = (self.entries_of_card(), self.watch.known.clone());
-        let mut makers = std::mem::take(&mut self.watch.makers);
-        let work = move |_: &_| {
-            let cause = wedge(&mps, &daemon, &entries, &known, &mut makers);
-            (cause, makers)
-        };
-        let (cause, makers) = self.daemon.blocking("find out who holds a channel", work).await?;
-        self.watch.makers = makers;
-        Ok(cause)
-    }
-
-    /// Adds `held` to the blame of whoever held the channel at both ends of it. Whether somebody
-    /// was ended.
-    async fn blame(
-        &mut self,
-        mps: &Arc<MpsInstance>,
-        daemon: &Arc<ControlDaemon>,
-        before: &Wedge,
-        now: &Wedge,
-        held: Duration,
-    ) -> Result<bool, DaemonError> {
-        if let Wedge::Held(culprits) = now
-            && now.makers().is_empty()
-        {
-            for culprit in culprits {
-                let why = format!(
-                    "{} is one of {} that may hold the MPS channel of the card",
-                    culprit.words,
-                    culprits.len()
-                );
-                self.report_once(culprit, why);
-            }
-        }
-        let mut ended = false;
-        for culprit in now.makers() {
-            let Some(entry) = &culprit.entry else {
-                self.report_once(culprit, sentence(culprit));
-                continue;
-            };
-            let key = &entry.grant.key;
-            let same =
-                |other: &Culprit| other.entry.as_ref().is_some_and(|entry| entry.grant.key == *key);
-            let blame = self.watch.wedge.blame.entry(key.clone()).or_default();
-            if before.makers().iter().any(same) {
-                *blame += held;
-            }
-            if *blame < LIMIT {
-                continue;
-            }
-            *blame = Duration::ZERO;
-            if self.daemon.settings.now().policy.enforce == Enforce::Report {
-                self.report_once(culprit, sentence(culprit));
-                continue;
-            }
-            ended |= enforce(&self.daemon, &self.uuid, culprit, sentence(culprit)).await?;
-        }
-        if ended {
-            self.watch.wedge.held = Duration::ZERO;
-            self.ask(mps, daemon).await?;
-        }
-        Ok(ended)
-    }
-
-    fn report_once(&mut self, culprit: &Culprit, why: String) {
-        let label = culprit.label();
-        if !self.watch.wedge.reported.contains(&label) {
-            report(&self.daemon, &self.uuid, culprit, why);
-            self.watch.wedge.reported.push(label);
-        }
+        let work = move |_: &_| wedge(&mps, &daemon);
+        self.daemon.blocking("find out why a control daemon is silent", work).await
     }
 }
 
-fn sentence(culprit: &Culprit) -> String {
-    let words = &culprit.words;
-    match culprit.entry {
-        Some(_) => format!(
-            "its {words} held the MPS channel of the card for {} s, so that no other container \
-             could use it",
-            LIMIT.as_secs()
-        ),
-        None => {
-            format!("{words} holds the MPS channel of the card; it is in no container with a grant")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_is_told_with_what_to_do() {
+        for (cause, expected, command) in [
+            (WedgeCause::Stopped, ": somebody stopped it, pid 7", "kill -CONT 7"),
+            (
+                WedgeCause::ServerStopped { server: 8 },
+                ": somebody stopped its MPS server, pid 8",
+                "kill -CONT 8",
+            ),
+            (WedgeCause::LogBlocked, ": its log was full", "mpsgate mps restart GPU"),
+            (WedgeCause::Unknown, "", "cat /proc/7/stack"),
+        ] {
+            let Trouble { why, hint } = wedge_trouble(Some(&cause), Some(7));
+            let told = format!("has an MPS control daemon that does not answer{expected}");
+            assert_eq!(why, told);
+            assert!(hint.contains(command), "{hint}");
         }
     }
 }

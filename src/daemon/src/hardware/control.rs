@@ -1,23 +1,19 @@
 //! What is asked of a running control daemon: how it is, its limits, a server. Blocks; called as
 //! [`hardware`](crate::hardware) is.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use mpsgate_model::Mib;
-use mpsgate_model::ledger::{Entry, ProcessId};
+use mpsgate_model::ledger::ProcessId;
 use mpsgate_mps::protocol::{Command, Event, parse_log};
 use mpsgate_mps::{
-    Connection, Connections, ControlDaemon, Glance, MpsError, MpsInstance, MpsState, Repair,
-    WedgeCause,
+    Connections, ControlDaemon, Glance, MpsError, MpsInstance, MpsState, Repair, WedgeCause,
 };
-use mpsgate_node::ServerLimit;
 use mpsgate_node::card::Trouble;
 use mpsgate_policy::SharedMemory;
 
 use crate::error::chain;
-use crate::owner::Culprit;
 use crate::process;
 
 /// How long an idle server of another uid may take to end, and how often it is looked for.
@@ -108,20 +104,10 @@ pub(crate) struct Sight {
     /// Where the next look begins in the log.
     pub(crate) mark: u64,
     pub(crate) connections: Connections,
-    pub(crate) makers: Makers,
 }
 
-/// Who made each connection of a control daemon, as it was first seen, by the inode of its end.
-pub(crate) type Makers = BTreeMap<u64, Option<ProcessId>>;
-
 /// Looks at a control daemon, its files and its log from `mark` on; keeps the log short.
-pub(crate) fn look(
-    mps: &MpsInstance,
-    daemon: &ControlDaemon,
-    mark: u64,
-    mut makers: Makers,
-) -> Sight {
-    note_makers(mps, daemon, &mut makers);
+pub(crate) fn look(mps: &MpsInstance, daemon: &ControlDaemon, mark: u64) -> Sight {
     let log = mps.dirs().log_file();
     let end = log.mark();
     let written = if end == mark { Ok(String::new()) } else { log.since(mark) };
@@ -139,18 +125,7 @@ pub(crate) fn look(
     }
     let files = mps.dirs().repair().map_err(|error| mps_trouble(&error));
     let connections = mps.connections(daemon);
-    Sight { glance: mps.glance(daemon), files, events, mark, connections, makers }
-}
-
-fn note_makers(mps: &MpsInstance, daemon: &ControlDaemon, makers: &mut Makers) {
-    let known: BTreeSet<u64> = makers.keys().copied().collect();
-    // A daemon that has ended has no connections.
-    let Ok(found) = mps.descriptors(daemon, &known) else { return };
-    makers.retain(|inode, _| found.sockets.contains(inode));
-    makers.extend(found.connections.iter().map(|one| {
-        let pid = one.maker.and_then(|maker| u32::try_from(maker.pid).ok());
-        (one.inode, pid.and_then(process::identify))
-    }));
+    Sight { glance: mps.glance(daemon), files, events, mark, connections }
 }
 
 /// Server and client of each client, as the control daemon names them, while both live.
@@ -166,108 +141,15 @@ pub(crate) fn served(mps: &MpsInstance) -> Vec<(u32, ProcessId)> {
         .collect()
 }
 
-/// Why a control daemon does not answer, with names.
-#[derive(Debug, Clone)]
-pub(crate) enum Wedge {
-    /// Somebody stopped it.
-    Stopped,
-    /// It waits for the card's server, of this pid.
-    Server(i32),
-    /// It waited for its log, which was emptied.
-    LogBlocked,
-    /// Who made the connections that may hold it up: one process, or processes of one container,
-    /// and it is theirs; else it cannot be told which. Nobody that can be named where empty.
-    Held(Vec<Culprit>),
-    /// Nothing can be seen.
-    Unknown,
-}
-
-impl Wedge {
-    /// Whose connection it is; empty where it cannot be told.
-    pub(crate) fn makers(&self) -> &[Culprit] {
-        match self {
-            Self::Held(culprits) if is_of_one(culprits) => culprits,
-            _ => &[],
-        }
-    }
-}
-
-/// Whether these are one process, or all of one container.
-fn is_of_one(culprits: &[Culprit]) -> bool {
-    let container = |culprit: &Culprit| culprit.entry.as_ref().map(|entry| entry.grant.key.clone());
-    let first = culprits.first().and_then(container);
-    culprits.len() == 1
-        || first.is_some() && culprits.iter().all(|culprit| container(culprit) == first)
-}
-
 /// Finds out why a control daemon does not answer, and helps where no harm can come of it.
-pub(crate) fn wedge(
-    mps: &MpsInstance,
-    daemon: &ControlDaemon,
-    entries: &[Entry],
-    known: &Connections,
-    makers: &mut Makers,
-) -> Wedge {
-    note_makers(mps, daemon, makers);
-    match mps.wedge_cause(daemon, known) {
-        WedgeCause::Stopped => Wedge::Stopped,
-        WedgeCause::ServerSilent { server } => Wedge::Server(server),
-        WedgeCause::Unknown => Wedge::Unknown,
-        WedgeCause::LogBlocked => {
-            if let Err(error) = mps.drain_log() {
-                log::warn!(card = mps.card(), reason = chain(&error); "log FIFO not emptied");
-            }
-            Wedge::LogBlocked
-        }
-        WedgeCause::Held(connections) => {
-            // The very process that was seen when the connection was, as long as it lives.
-            let culprit = |one: &Connection| {
-                let process = (*makers.get(&one.inode)?)?;
-                let pid = u32::try_from(one.maker?.pid).ok()?;
-                Culprit::find(process, entries).filter(|_| process.pid == pid)
-            };
-            // With one that cannot be named, nobody else can be blamed either.
-            let named: Option<Vec<_>> = connections.iter().map(culprit).collect();
-            Wedge::Held(named.unwrap_or_default())
-        }
+pub(crate) fn wedge(mps: &MpsInstance, daemon: &ControlDaemon) -> WedgeCause {
+    let cause = mps.wedge_cause(daemon);
+    if cause == WedgeCause::LogBlocked
+        && let Err(error) = mps.drain_log()
+    {
+        log::warn!(card = mps.card(), reason = chain(&error); "log FIFO not emptied");
     }
-}
-
-/// Connections that may hold a control daemon up.
-fn suspects(mps: &MpsInstance, daemon: &ControlDaemon, known: &Connections) -> Vec<Connection> {
-    match mps.wedge_cause(daemon, known) {
-        WedgeCause::Held(connections) => connections,
-        _ => Vec::new(),
-    }
-}
-
-/// For how long connections are cut in one go, how long each must be seen to hold the daemon up,
-/// and how long the daemon takes to notice.
-const CUTTING: Duration = Duration::from_secs(2);
-const HOLDS: Duration = Duration::from_millis(100);
-
-/// Frees a control daemon by ending, at its own end, the connections that hold it up, whoever has
-/// the other ends. Where it rests and turns front-ends away, one alone: whether that was it is to
-/// be asked. How many were cut.
-pub(crate) fn free(mps: &MpsInstance, daemon: &ControlDaemon, known: &Connections) -> usize {
-    // With our turn taken, no front-end of ours is among them.
-    let Some(_turn) = mps.turn() else { return 0 };
-    let until = Instant::now() + CUTTING;
-    let mut cut = 0;
-    while Instant::now() < until {
-        let before = suspects(mps, daemon, known);
-        std::thread::sleep(HOLDS);
-        let now = suspects(mps, daemon, known);
-        let mut stays = now.iter().filter(|one| before.iter().any(|b| b.inode == one.inode));
-        let Some(one) = stays.next() else { return cut };
-        if mps.cut(daemon, one.inode) {
-            cut += 1;
-        }
-        if mps.glance(daemon) == Glance::AtRest {
-            return cut;
-        }
-    }
-    cut
+    cause
 }
 
 fn server_word(status: &mpsgate_mps::protocol::ServerStatus) -> Option<String> {
@@ -291,19 +173,18 @@ pub(crate) fn limit_default(mps: &MpsInstance, memory: Mib) -> Result<(), MpsErr
 /// Clients that are there keep what they had. The servers whose limit was set, with it.
 pub(crate) fn limit_servers(
     mps: &MpsInstance,
-    wanted: ServerLimit,
+    wanted: Mib,
     has: &InForce,
 ) -> Result<InForce, MpsError> {
     let mut set = InForce::default();
-    if wanted == ServerLimit::Any {
-        return Ok(set);
-    }
     for pid in mps.channel().server_list()? {
         let server = u32::try_from(pid).ok().and_then(process::identify);
         let Some(server) = server else { continue };
-        let Some(memory) = wanted.change(has.of(&server)) else { continue };
-        match mps.channel().set_server_limit(pid, mib_of(memory)) {
-            Ok(()) => set.note(server, memory),
+        if has.of(&server) == Some(wanted) {
+            continue;
+        }
+        match mps.channel().set_server_limit(pid, mib_of(wanted)) {
+            Ok(()) => set.note(server, wanted),
             // It has ended since; the next one takes the default.
             Err(MpsError::ServerNotFound { .. }) => {}
             Err(error) => return Err(error),

@@ -195,12 +195,6 @@ pub(super) const METRICS: &[Metric] = &[
         |s, to| cards(s, to, |card| {
             card.mps.as_ref().and_then(|mps| u64::try_from(mps.servers.len()).ok())
         })),
-    metric!("mpsgate_card_mps_descriptors", Gauge, None, CARD,
-        "Descriptors that the card's MPS control daemon has open; no sample before they were counted.",
-        |s, to| cards(s, to, |card| Some(card.mps.as_ref()?.descriptors?.used))),
-    metric!("mpsgate_card_mps_descriptors_max", Gauge, None, CARD,
-        "Descriptors that it may have open; at half of them it must be restarted.",
-        |s, to| cards(s, to, |card| Some(card.mps.as_ref()?.descriptors?.limit))),
     metric!("mpsgate_gate_clients_total", Counter, None, &["gpu", "uuid", "outcome"],
         "CUDA clients at the doors of the card's containers since its gate began: handed_over, or why they were \
          ended (docs/gate.md); no sample without a gate.",

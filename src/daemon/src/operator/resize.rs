@@ -1,22 +1,20 @@
 //! `mpsgate resize`: a container that runs gets more or less of its cards.
 //!
 //! ```text
-//!   decided ─► more: ledger, driver's limit of the cgroup │ less: limit, ledger ─► exec record
-//!                └─► a shared channel's MPS limit, where it is lower ─► answered
+//!   decided ─► more: ledger, driver's limit of the cgroup │ less: limit, ledger ─► exec record ─► answered
 //! ```
 
 use std::sync::Arc;
 
 use mpsgate_api::{Reply, Resize};
 use mpsgate_host::crash_point;
-use mpsgate_model::{Code, Grant, GrantKey, Mib, Refusal};
+use mpsgate_model::{Code, GrantKey, Mib, Refusal};
 use mpsgate_node::Resizing;
 use mpsgate_policy::Resized;
 use tokio::sync::oneshot;
 
 use super::Answer;
 use crate::DaemonError;
-use crate::card_orders::limit;
 use crate::daemon::Daemon;
 use crate::handover::Told;
 use crate::line::Line;
@@ -44,14 +42,6 @@ pub(crate) async fn resize(
     if let Err(refusal) = told.wait(doing, change(daemon, key, each, what == Resized::Down)).await {
         return Ok(Err(refusal));
     }
-    if what == Resized::Up
-        && let Err(refusal) =
-            told.wait("the card's memory limit is being set", allow(daemon, grant)).await
-    {
-        // Nobody has been told of it.
-        let _ = change(daemon, key, grant.memory, false).await;
-        return Ok(Err(refusal));
-    }
     if let Err(refusal) = daemon.recorded().await {
         // A restart would not know of it.
         let _ = change(daemon, key, grant.memory, false).await;
@@ -71,13 +61,4 @@ async fn change(daemon: &Daemon, key: &GrantKey, each: Mib, held: bool) -> Resul
     let order = LimitOrder::Resize { key: key.clone(), each, held, reply };
     daemon.limits.send(order).map_err(|_| ends())?;
     answer.await.unwrap_or_else(|_| Err(ends()))
-}
-
-/// A client with a direct channel gets no more than its server allows. One at a door has its limit
-/// at the hand-over.
-async fn allow(daemon: &Daemon, grant: &Grant) -> Result<(), Refusal> {
-    match grant.cards.first() {
-        Some(card) if grant.uses_mps() && !grant.has_door() => limit(daemon, &card.uuid).await,
-        _ => Ok(()),
-    }
 }

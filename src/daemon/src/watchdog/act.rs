@@ -58,7 +58,7 @@ pub(super) fn start(daemon: &Arc<Daemon>, card: &GpuUuid, action: Action, entrie
         }
         Action::NoClient { process, key } => {
             let words = process::describe(process.pid);
-            let culprit = Culprit { process, words, entry: entry(&key) };
+            let culprit = Culprit { words, entry: entry(&key) };
             let why =
                 format!("{} uses the card past MPS, whose limit does not hold it", culprit.label());
             report(daemon, &card, &culprit, why);
@@ -68,7 +68,7 @@ pub(super) fn start(daemon: &Arc<Daemon>, card: &GpuUuid, action: Action, entrie
 
 fn culprit(over: &Overrun, entry: Option<Entry>) -> Option<Culprit> {
     let (process, _) = *over.processes.first()?;
-    Some(Culprit { process, words: process::describe(process.pid), entry })
+    Some(Culprit { words: process::describe(process.pid), entry })
 }
 
 /// Ends the GPU work of the container's clients, and then the container; what its neighbours had

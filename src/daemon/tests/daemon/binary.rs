@@ -112,26 +112,33 @@ impl Drop for Program {
             .filter(|n| Some(n) != namespace("self").as_ref());
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // Control daemons and their servers outlive mpsgated. They are known by its mount
-        // namespace, where it has one of its own, else by its directory in their environment.
-        let ours = self.run.to_string_lossy().into_owned();
-        for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let environment = fs::read(process.path().join("environ")).unwrap_or_default();
-            let names_ours = environment.windows(ours.len()).any(|part| part == ours.as_bytes());
-            let Ok(pid) = process.file_name().into_string() else { continue };
-            let lives_there = theirs.is_some() && namespace(&pid) == theirs;
-            if lives_there || (theirs.is_none() && names_ours) {
-                let _ = Command::new("kill").args(["-9", &pid]).status();
+        // The holder and all that it has started outlive mpsgated: they are in its mount namespace,
+        // or children of what is.
+        let Some(theirs) = theirs else { return };
+        let stat = |pid: &u32| mpsgate_host::process::Stat::of(*pid).map(|stat| stat.parent);
+        let mut doomed: Vec<u32> = Vec::new();
+        loop {
+            let all = mpsgate_host::process::all();
+            let is_new = |pid: &u32| {
+                !doomed.contains(pid)
+                    && (namespace(&pid.to_string()).as_ref() == Some(&theirs)
+                        || stat(pid).is_some_and(|parent| doomed.contains(&parent)))
+            };
+            let more: Vec<u32> = all.into_iter().filter(is_new).collect();
+            if more.is_empty() {
+                break;
             }
+            doomed.extend(more);
         }
+        let pids: Vec<String> = doomed.iter().map(u32::to_string).collect();
+        let _ = Command::new("kill").arg("-9").args(pids).status();
     }
 }
 
 fn write_config(node: &Node) -> PathBuf {
     let file = node.dir.path().join("config.toml");
     let text = format!(
-        "[nvml]\nlibrary = \"{}\"\n[mps]\ncontrol = \"{}\"\nsupervisor = \"fork\"\n\
-         channel = \"control\"\n[metrics]\nlisten = \"off\"\n",
+        "[nvml]\nlibrary = \"{}\"\n[mps]\ncontrol = \"{}\"\n[metrics]\nlisten = \"off\"\n",
         node.config.nvml.library.display(),
         node.config.mps.control.display(),
     );
@@ -186,7 +193,7 @@ fn hangup_takes_what_it_can_names_what_it_cannot_and_survives_bad_settings() {
     let file = node.dir.path().join("config.toml");
     let good = fs::read_to_string(&file).unwrap();
     let add = |text: &str| fs::write(&file, format!("{good}{text}")).unwrap();
-    let changed = good.replacen("channel = \"control\"", "channel = \"full\"", 1);
+    let changed = good.replacen("[mps]\n", "[mps]\nsupervisor = \"holder\"\n", 1);
     assert_ne!(changed, good);
     fs::write(
         &file,
@@ -202,7 +209,7 @@ fn hangup_takes_what_it_can_names_what_it_cannot_and_survives_bad_settings() {
         "runtime.path: taken",
         "log.level: taken",
         "is managed now: 15 GiB to give",
-        "mps.channel: takes effect after: systemctl restart mpsgated",
+        "mps.supervisor: takes effect after: systemctl restart mpsgated",
     ] {
         let said = || program.errors();
         let until = std::time::Instant::now() + std::time::Duration::from_secs(5);

@@ -336,6 +336,8 @@ fn of_a_thousand_claims_as_many_are_prepared_as_the_card_has_room_for() {
     let answers = cluster.prepare(&ids);
     assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 15);
     let refused = answers.iter().filter_map(|answer| answer.as_ref().err());
-    assert!(refused.clone().all(|error| error.contains("E_NO_CAPACITY")));
+    for error in refused {
+        assert!(error.contains("E_NO_CAPACITY"), "{error}");
+    }
     assert_eq!((left(&node), prepared(&daemon), daemon.card(0).promised_mib), (15, 15, 15 * 1024));
 }

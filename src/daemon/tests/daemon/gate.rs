@@ -1,4 +1,4 @@
-//! Grants whose containers have a door of their own (`mps.channel = "gate"`).
+//! The doors of containers with a grant, and what the gate asks.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -6,7 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use mpsgate_api::{Activate, Call, Mps, MpsAction, Reserve};
-use mpsgate_config::{Channel, Processes};
+use mpsgate_config::Processes;
+use mpsgate_host::door::Kind;
 use mpsgate_model::door::{self, Container as Told, Counts, Prepared, Question, Reason};
 use mpsgate_model::{Code, Grant, Mib};
 use mpsgate_mps::protocol::{Answer, Command};
@@ -20,12 +21,6 @@ use crate::harness::{
 };
 use crate::metrics::{OF_A_GATE, scrape, serving};
 use crate::watchdog::{mps, uses};
-
-fn gated() -> Node {
-    let mut node = Node::new(1);
-    node.config.mps.channel = Channel::Gate;
-    node
-}
 
 /// Bytes of the hello at a grant's door.
 fn hello(grant: &Grant) -> usize {
@@ -42,18 +37,19 @@ fn try_hello(grant: &Grant) -> rustix::io::Result<usize> {
 
 /// What the gate is told.
 fn told(node: &Node, grant: &Grant) -> Told {
-    let file = node.mps(0).dirs().clients_dir().join(door::file_name(&grant.key.instance));
+    let file = node.mps(0).dirs().door_file(grant.key.instance.as_str());
     Told::read(&fs::read(file).unwrap()).unwrap()
 }
 
+/// Directories and files.
 fn doors(node: &Node) -> Vec<std::path::PathBuf> {
-    files(&node.mps(0).dirs().clients_dir())
+    Kind::ALL.iter().flat_map(|kind| files(&node.mps(0).dirs().doors_dir(*kind))).collect()
 }
 
 #[test]
 fn a_grant_has_a_door_from_its_reservation_to_its_end() {
     need!(root());
-    let node = gated();
+    let node = Node::new(1);
     let daemon = node.start();
     let one = daemon.reserve(request("one", 2)).unwrap();
     let mut call = request("other", 3);
@@ -83,11 +79,17 @@ fn a_grant_has_a_door_from_its_reservation_to_its_end() {
 #[test]
 fn a_container_without_a_cgroup_is_not_admitted() {
     need!(root());
-    let node = gated();
+    let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 2)).unwrap();
     let init = Container::new();
-    let refusal = daemon.activate(&grant, &init, None).unwrap_err();
+    let call = Activate {
+        key: grant.key.clone(),
+        pid: init.pid(),
+        cgroup: None,
+        grant: Some(Box::new(grant.clone())),
+    };
+    let refusal = daemon.activate_with(call, init.pid()).unwrap_err();
     assert_eq!(refusal.code, Code::Cgroup.as_str());
     assert!(refusal.sentence.contains("no cgroup of its own"), "{refusal:?}");
 }
@@ -95,7 +97,7 @@ fn a_container_without_a_cgroup_is_not_admitted() {
 #[test]
 fn a_restart_of_either_closes_no_door_and_what_ended_meanwhile_has_none() {
     need!(root());
-    let node = gated();
+    let node = Node::new(1);
     let daemon = node.start();
     let stays = daemon.reserve(request("stays", 2)).unwrap();
     let mut call = request("ends", 2);
@@ -128,7 +130,7 @@ fn a_restart_of_either_closes_no_door_and_what_ended_meanwhile_has_none() {
 #[test]
 fn without_a_gate_nothing_is_granted_and_the_refusal_says_where_to_look() {
     need!(root());
-    let mut node = gated();
+    let mut node = Node::new(1);
     node.paths.gate = "/usr/bin/true".into();
     let daemon = node.start();
     let refusal = daemon.reserve(request("web", 2)).unwrap_err();
@@ -147,7 +149,7 @@ fn without_a_gate_nothing_is_granted_and_the_refusal_says_where_to_look() {
 #[test]
 fn an_expired_reservation_is_not_taken_again_because_its_door_is_gone() {
     need!(root());
-    let node = gated();
+    let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 2)).unwrap();
     daemon.release(&grant.key);
@@ -167,40 +169,19 @@ fn an_expired_reservation_is_not_taken_again_because_its_door_is_gone() {
 #[test]
 fn taking_the_card_back_ends_its_gate_and_leaves_nothing() {
     need!(root());
-    let node = gated();
+    let node = Node::new(1);
     let daemon = node.start();
     let gate = node.mps(0).gate().unwrap().unwrap();
     let stop = Mps { gpu: "0".to_owned(), action: MpsAction::Stop, confirmed: true };
     daemon.done(Call::Mps(stop)).unwrap();
     assert!(!gate.is_alive());
-    assert!(!node.mps(0).dirs().clients_dir().exists());
-}
-
-#[test]
-fn another_channel_concerns_new_grants_alone_and_the_gate_goes_with_the_last_door() {
-    need!(root());
-    let mut node = gated();
-    let daemon = node.start();
-    let old = daemon.reserve(request("old", 2)).unwrap();
-    daemon.stop().unwrap();
-    node.mps(0).gate().unwrap().unwrap().signal(mpsgate_mps::Signal::KILL).unwrap();
-    node.config.mps.channel = Channel::Control;
-    let daemon = node.start();
-    wait_for("the gate is started again for it", || matches!(node.mps(0).gate(), Ok(Some(_))));
-    let mut call = request("new", 2);
-    call.key = key("new", 2);
-    let new = daemon.reserve(call).unwrap();
-    assert!(old.has_door() && !new.has_door());
-    assert_eq!(hello(&old), 9);
-    daemon.release(&old.key);
-    wait_for("the gate ends", || matches!(node.mps(0).gate(), Ok(None)));
-    assert!(doors(&node).is_empty());
+    assert!(Kind::ALL.iter().all(|kind| !node.mps(0).dirs().doors_dir(*kind).exists()));
 }
 
 #[test]
 fn debuggers_are_let_through_where_the_settings_say_so() {
     need!(root());
-    let mut node = gated();
+    let mut node = Node::new(1);
     node.config.mps.debug = true;
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 2)).unwrap();
@@ -249,7 +230,7 @@ fn of_servers_uid(name: &str, gib: u64) -> Reserve {
 fn at_each_hand_over_the_server_has_the_limit_of_that_container() {
     need!(root());
     need!(servers());
-    let node = gated();
+    let node = Node::new(1);
     let daemon = node.start();
     let small = &daemon.reserve(of_servers_uid("small", 1)).unwrap();
     let large = &daemon.reserve(of_servers_uid("large", 4)).unwrap();
@@ -282,7 +263,7 @@ fn at_each_hand_over_the_server_has_the_limit_of_that_container() {
 fn a_later_process_gets_what_the_others_leave_where_it_is_split() {
     need!(root());
     need!(servers());
-    let mut node = gated();
+    let mut node = Node::new(1);
     node.config.mps.processes = Processes::Split;
     let daemon = node.start();
     let grant = daemon.reserve(of_servers_uid("c", 4)).unwrap();
@@ -302,39 +283,9 @@ fn a_later_process_gets_what_the_others_leave_where_it_is_split() {
 }
 
 #[test]
-fn while_a_direct_channel_lives_no_limit_is_below_what_its_container_may_have() {
-    need!(root());
-    need!(servers());
-    let mut node = gated();
-    node.config.mps.channel = Channel::Control;
-    let daemon = node.start();
-    let direct = daemon.reserve(of_servers_uid("direct", 8)).unwrap();
-    daemon.stop().unwrap();
-    node.config.mps.channel = Channel::Gate;
-    let daemon = node.start();
-    let door = daemon.reserve(of_servers_uid("door", 1)).unwrap();
-    assert!(door.has_door() && !direct.has_door());
-    assert_eq!(default_limit(&node), "8G");
-    assert_eq!(prepare(&node, &door), Prepared::Ready);
-    assert_eq!(server_limits(&node), ["8G"]);
-    daemon.release(&direct.key);
-    wait_for("the default is the door's", || default_limit(&node) == "1G");
-    assert_eq!(prepare(&node, &door), Prepared::Ready);
-    assert_eq!(server_limits(&node), ["1G"]);
-    // And a new one gets it before its program runs, whatever was set for a door.
-    daemon.stop().unwrap();
-    node.config.mps.channel = Channel::Control;
-    let daemon = node.start();
-    let direct = daemon.reserve(of_servers_uid("direct", 8)).unwrap();
-    let init = Container::new();
-    daemon.activate(&direct, &init, None).unwrap();
-    assert_eq!((server_limits(&node), default_limit(&node)), (vec!["8G".to_owned()], "8G".into()));
-}
-
-#[test]
 fn where_the_gate_cannot_serve_new_grants_are_refused_with_the_reason() {
     need!(root());
-    let node = gated();
+    let node = Node::new(1);
     let daemon = node.start();
     let old = daemon.reserve(request("old", 2)).unwrap();
     let why = "its hello has 12 bytes, and 9 are known".to_owned();
@@ -345,7 +296,7 @@ fn where_the_gate_cannot_serve_new_grants_are_refused_with_the_reason() {
     let refusal = daemon.reserve(call.clone()).unwrap_err();
     assert_eq!(refusal.code, Code::GpuUnhealthy.as_str());
     assert!(refusal.sentence.contains(&why), "{refusal:?}");
-    assert!(refusal.hint.contains("mps.channel = \"control\""), "{refusal:?}");
+    assert!(refusal.hint.contains("docs/gate.md"), "{refusal:?}");
     assert_eq!(hello(&old), 9);
     // It is a while since the gate said so.
     wait_for("the card is ready again", || daemon.reserve(call.clone()).is_ok());
@@ -354,8 +305,7 @@ fn where_the_gate_cannot_serve_new_grants_are_refused_with_the_reason() {
 #[test]
 fn status_and_metrics_have_what_the_gate_counts() {
     need!(root());
-    let mut node = serving(1);
-    node.config.mps.channel = Channel::Gate;
+    let node = serving(1);
     let daemon = node.start();
     let ended = [(Reason::Uid, 2), (Reason::Waited, 1)].into();
     let counts = Question::Counts(Counts { handed_over: 12, waiting: 3, ended });
@@ -382,7 +332,7 @@ fn status_and_metrics_have_what_the_gate_counts() {
 #[test]
 fn what_is_no_question_is_not_answered_and_holds_nobody_up() {
     need!(root());
-    let node = gated();
+    let node = Node::new(1);
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 2)).unwrap();
     let _silent = say(&node, b"{").unwrap();

@@ -16,7 +16,8 @@ fn a_grant_names_all_that_the_container_needs() {
     assert_eq!(grant.memory, Mib(7168));
     let card = &grant.cards[0];
     assert_eq!((card.uuid.as_str(), card.index, card.minor), (uuid(1).as_str(), 1, 1));
-    assert_eq!(grant.client_dir, node.paths.mps().join("1/client").display().to_string());
+    let door = format!("1/containers/{}", grant.key.instance);
+    assert_eq!(grant.client_dir, node.paths.mps().join(door).display().to_string());
     assert!(std::path::Path::new(&grant.client_dir).join("control").exists());
     let status = daemon.status();
     assert_eq!(status.grants.len(), 1);
@@ -195,21 +196,10 @@ fn a_request_below_a_kubelet_is_not_trusted() {
 }
 
 #[test]
-fn an_expired_reservation_is_taken_anew_where_it_fits_and_refused_where_not() {
+fn who_was_never_reserved_for_gets_nothing() {
     let node = Node::new(1);
     let daemon = node.start();
-    let grant = daemon.reserve(request("slow", 7)).unwrap();
-    daemon.release(&grant.key);
     let init = Container::new();
-    daemon.activate(&grant, &init, None).unwrap();
-    assert_eq!(daemon.granted_mib(), 7168);
-    daemon.release(&grant.key);
-
-    daemon.reserve(request("quick", 9)).unwrap();
-    let refusal = daemon.activate(&grant, &init, None).unwrap_err();
-    assert_eq!(refusal.code, "E_NO_RESERVATION");
-    assert!(refusal.sentence.contains("quick holds 9 GiB"), "{refusal:?}");
-
     let bare = Activate { key: key("nobody", 1), pid: init.pid(), cgroup: None, grant: None };
     assert_eq!(daemon.activate_with(bare, init.pid()).unwrap_err().code, "E_NO_RESERVATION");
 }
@@ -248,7 +238,8 @@ fn the_pidfd_must_be_the_named_process() {
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();
     let (named, sent) = (Container::new(), Container::new());
-    let call = Activate { key: grant.key.clone(), pid: named.pid(), cgroup: None, grant: None };
+    let cgroup = Some(daemon.own_cgroup(named.pid()));
+    let call = Activate { key: grant.key.clone(), pid: named.pid(), cgroup, grant: None };
     let refusal = daemon.activate_with(call.clone(), sent.pid()).unwrap_err();
     assert_eq!(refusal.code, "E_HOOK_STATE");
     assert!(refusal.sentence.contains(&format!("pid {}", sent.pid())), "{refusal:?}");
@@ -518,7 +509,8 @@ fn a_hook_without_pidfds_names_its_init_by_pid() {
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 7)).unwrap();
     let mut init = Container::new();
-    let call = Activate { key: grant.key.clone(), pid: init.pid(), cgroup: None, grant: None };
+    let cgroup = Some(daemon.own_cgroup(init.pid()));
+    let call = Activate { key: grant.key.clone(), pid: init.pid(), cgroup, grant: None };
     daemon.done(Call::Activate(call.clone())).unwrap();
     assert_eq!(daemon.done(Call::Activate(call)).unwrap(), "", "asked again for the same init");
     init.kill();

@@ -2,6 +2,7 @@
 //! in a thread.
 
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{env, fs};
@@ -10,17 +11,23 @@ use mpsgate_api::{
     Activate, ApiError, Call, CardStatus, Client, Engine, Release, Reply, Reserve, Status,
     WireRefusal,
 };
-use mpsgate_config::{Channel, Config, Listen, Manage, Supervisor};
+use mpsgate_config::paths::GATE_ORDERS;
+use mpsgate_config::{Config, Listen, Manage};
 use mpsgate_daemon::{DaemonError, Paths, serve};
 use mpsgate_model::ledger::CgroupId;
 use mpsgate_model::{ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Request};
-use mpsgate_mps::{ClientLinks, ForkSpawner, MpsDirectories, MpsInstance};
+use mpsgate_mps::{HoldSpawner, MpsDirectories, MpsInstance};
 /// In the place of a container's init.
 pub(crate) use mpsgate_testing::Spawned as Container;
-use mpsgate_testing::programs::{fake_mps_control, mpsgate_gate};
+use mpsgate_testing::programs::{Holder, fake_mps_control, mpsgate_gate, mpsgated};
 pub(crate) use mpsgate_testing::{LIMIT, need, root, wait_for};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+
+use crate::grants::Cgroup;
+
+/// Those that [`Running::activate`] has made, by the socket of their node: they go with it.
+static CGROUPS: Mutex<Vec<(PathBuf, Cgroup)>> = Mutex::new(Vec::new());
 
 /// A node with simulated cards of 15 GiB to give.
 pub(crate) struct Node {
@@ -30,6 +37,8 @@ pub(crate) struct Node {
     /// For how long kubelet is not told of a card that was never asked.
     pub(crate) qualify_first: Duration,
     cards: u32,
+    /// As mpsgated starts one where no systemd runs. Of the test's, so that it ends with it.
+    holder: Mutex<Option<Holder>>,
 }
 
 /// The daemon of a node, in a thread. Dropping it is a crash: nothing is tidied up.
@@ -47,7 +56,8 @@ impl Node {
     /// All cards managed by the settings.
     pub(crate) fn new(cards: u32) -> Self {
         let dir = tempfile::Builder::new().prefix("mgd").tempdir().unwrap();
-        let paths = Paths { gate: mpsgate_gate(), ..Paths::below(dir.path()) };
+        let (gate, program) = (mpsgate_gate(), mpsgated());
+        let paths = Paths { gate, program, ..Paths::below(dir.path()) };
         let state = json!({
             "driver_version": "550.163.01",
             "cuda_driver_version": "12.4",
@@ -58,13 +68,11 @@ impl Node {
         config.nvml.library = library;
         config.gpus.manage = Manage::All;
         config.mps.control = control();
-        config.mps.supervisor = Supervisor::Fork;
-        // Doors are the tests' of gate.rs.
-        config.mps.channel = Channel::Control;
         config.mps.start_timeout_s = 10;
         // Tests run side by side.
         config.metrics.listen = Listen::Off;
-        Self { dir, paths, config, cards, qualify_first: Duration::ZERO }
+        let holder = Mutex::default();
+        Self { dir, paths, config, cards, qualify_first: Duration::ZERO, holder }
     }
 
     /// No card managed yet.
@@ -131,6 +139,7 @@ impl Node {
 
     fn run(&self, settings: Option<PathBuf>) -> Running {
         init_log();
+        self.hold();
         let (paths, config) = (self.paths.clone(), self.config.clone());
         let qualify_first = self.qualify_first;
         let (stop, stopped) = oneshot::channel();
@@ -147,10 +156,33 @@ impl Node {
         Running { socket: self.paths.socket(), stop: Some(stop), thread: Some(thread) }
     }
 
+    /// Starts the node's holder, where there is none yet.
+    fn hold(&self) {
+        let mut holder = self.holder.lock().unwrap();
+        if holder.is_none() {
+            let (control, gate) = (&self.config.mps.control, &self.paths.gate);
+            *holder =
+                Some(Holder::start(&self.paths.hold(), &self.paths.mps(), control, Some(gate)));
+        }
+    }
+
+    /// Asks the node's holder.
+    pub(crate) fn spawner(&self) -> HoldSpawner {
+        HoldSpawner::new(self.paths.hold(), self.paths.mps().join(GATE_ORDERS))
+    }
+
     /// A card's control daemon, looked at from outside.
     pub(crate) fn mps(&self, card: u32) -> MpsInstance {
-        let dirs = MpsDirectories::new(&self.paths.mps(), card, ClientLinks::default()).unwrap();
+        let dirs = MpsDirectories::new(&self.paths.mps(), card).unwrap();
         MpsInstance::new(card, uuid(card), &self.config.mps.control, dirs)
+            .with_holder(self.paths.hold())
+    }
+
+    /// The directory of a card's control daemon, as root sees it: the daemon's own.
+    pub(crate) fn pipe(&self, card: u32) -> PathBuf {
+        let pid = self.control_pid(card).unwrap();
+        let path = self.mps(card).dirs().pipe_dir();
+        PathBuf::from(format!("/proc/{pid}/root{}", path.display()))
     }
 
     pub(crate) fn control_pid(&self, card: u32) -> Option<i32> {
@@ -162,8 +194,11 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         for card in 0..self.cards {
-            let _ = self.mps(card).stop(&ForkSpawner, Duration::ZERO);
+            let _ = self.mps(card).stop(&self.spawner(), Duration::ZERO);
         }
+        let socket = self.paths.socket();
+        let mut cgroups = CGROUPS.lock().unwrap();
+        cgroups.retain(|(its, _)| *its != socket);
     }
 }
 
@@ -227,13 +262,24 @@ impl Running {
         }
     }
 
-    /// As the hook does, with a pidfd.
+    /// Puts a process into a cgroup of its own, which goes with the node.
+    pub(crate) fn own_cgroup(&self, pid: u32) -> CgroupId {
+        let own = Cgroup::new(&format!("init-{pid}")).unwrap();
+        own.add_pid(pid);
+        let id = own.id();
+        CGROUPS.lock().unwrap().push((self.socket.clone(), own));
+        id
+    }
+
+    /// As the hook does, with a pidfd. `cgroup`: one that the test looks at; else init gets one, as
+    /// every container has.
     pub(crate) fn activate(
         &self,
         grant: &Grant,
         init: &Container,
         cgroup: Option<CgroupId>,
     ) -> Result<String, WireRefusal> {
+        let cgroup = cgroup.or_else(|| Some(self.own_cgroup(init.pid())));
         let call = Activate {
             key: grant.key.clone(),
             pid: init.pid(),

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use mpsgate_api::Call;
 use mpsgate_config::Manage;
-use mpsgate_mps::ForkSpawner;
 use serde_json::json;
 
 use crate::harness::{Node, Running, on_card, request, uuid, wait_for};
@@ -54,7 +53,7 @@ impl Node {
     /// own.
     fn reboot(&self, cards: u32) {
         for card in 0..cards {
-            self.mps(card).stop(&ForkSpawner, Duration::ZERO).unwrap();
+            self.mps(card).stop(&self.spawner(), Duration::ZERO).unwrap();
             self.set_mode(card as usize, "DEFAULT");
         }
         fs::remove_dir_all(&self.paths.run).unwrap();

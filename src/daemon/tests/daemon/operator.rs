@@ -38,10 +38,9 @@ pub(crate) fn settings(node: &Node, more: &str) -> PathBuf {
         Listen::Off => "off".to_owned(),
         Listen::At(at) => at.to_string(),
     };
-    let channel = if more.contains("mps.channel") { "" } else { "mps.channel = \"control\"\n" };
     let text = format!(
-        "gpus.manage = {manage}\nnvml.library = {:?}\nmps.control = {:?}\nmps.supervisor = \"fork\"\n\
-         mps.start_timeout_s = 10\nmetrics.listen = \"{listen}\"\n{more}\n{channel}",
+        "gpus.manage = {manage}\nnvml.library = {:?}\nmps.control = {:?}\n\
+         mps.start_timeout_s = 10\nmetrics.listen = \"{listen}\"\n{more}\n",
         node.config.nvml.library, node.config.mps.control
     );
     let path = node.dir.path().join("config.toml");
@@ -175,7 +174,6 @@ fn restart_starts_another_control_daemon_with_limits_and_breaks_the_grants() {
     let new = node.control_pid(0).unwrap();
     assert_ne!(new, old);
     assert_eq!(node.compute_mode(0), "EXCLUSIVE_PROCESS");
-    assert!(node.paths.mps().join("0/client/control").exists());
     assert_eq!(node.mps(0).channel().default_limit().unwrap().as_deref(), Some("7G"));
     assert!(daemon.status().grants[0].broken_ms.is_some());
     // Others get memory; what the broken grant holds is not given twice.
@@ -225,6 +223,9 @@ fn a_wedged_control_daemon_is_listed_as_far_as_it_can_be_and_can_be_restarted() 
     assert_eq!(daemon.card(0).state, "ready");
 }
 
+const WAITS: &str = "mps.supervisor: takes effect after: systemctl restart mpsgated; then, for each \
+                     managed card: mpsgate mps restart GPU";
+
 #[test]
 fn a_reload_takes_what_can_be_taken_and_names_what_waits_and_for_what() {
     let node = Node::new(1);
@@ -233,7 +234,7 @@ fn a_reload_takes_what_can_be_taken_and_names_what_waits_and_for_what() {
     assert_eq!(reload(&daemon).unwrap(), Vec::<String>::new());
     settings(
         &node,
-        "gpus.reserve_mib = 4096\nmps.max_clients = 5\nmps.channel = \"full\"\npolicy.ipc = \"any\"\n\
+        "gpus.reserve_mib = 4096\nmps.max_clients = 5\nmps.supervisor = \"holder\"\npolicy.ipc = \"any\"\n\
          trust.local = \"off\"",
     );
     let lines = reload(&daemon).unwrap();
@@ -243,15 +244,14 @@ fn a_reload_takes_what_can_be_taken_and_names_what_waits_and_for_what() {
             "gpus.reserve_mib: taken",
             "trust.local: taken",
             "policy.ipc: taken, from the next container on",
-            "mps.channel: takes effect after: systemctl restart mpsgated",
             "mps.max_clients: taken",
+            WAITS,
         ]
     );
     wait_for("the card is smaller", || daemon.card(0).memory_mib == 12 * 1024);
     assert_eq!(daemon.card(0).max_clients, 5);
     assert_eq!(daemon.reserve(request("web", 1)).unwrap_err().code, "E_UNCONFIRMED");
-    let waits = ["mps.channel: takes effect after: systemctl restart mpsgated"];
-    assert_eq!(reload(&daemon).unwrap(), waits, "it is not forgotten");
+    assert_eq!(reload(&daemon).unwrap(), [WAITS], "it is not forgotten");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn a_mistake_in_the_file_is_named_with_its_line_and_changes_nothing() {
     settings(&node, "trust.local = \"off\"\nlog.levle = \"debug\"");
     let refusal = reload(&daemon).unwrap_err();
     assert_eq!(refusal.code, "E_CONFIG");
-    for part in ["config.toml:8: ", "log.levle", "goes on with the settings that it has"] {
+    for part in ["config.toml:7: ", "log.levle", "goes on with the settings that it has"] {
         assert!(refusal.sentence.contains(part), "no {part}: {refusal:?}");
     }
     assert!(!refusal.hint.is_empty());

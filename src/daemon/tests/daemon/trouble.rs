@@ -45,10 +45,9 @@ fn grants_on_a_dead_control_daemon_are_broken_and_the_card_serves_new_ones() {
     let grant = &daemon.status().grants[0];
     assert!(grant.broken_ms.is_some_and(|at| at >= grant.since_ms));
     assert!(grant.hint.as_deref().is_some_and(|hint| hint.contains("restart the container")));
-    // The limits of what still counts, and links that lead to the new one.
+    // The limits of what still counts.
     assert_eq!(daemon.card(0).mps.unwrap().default_limit_mib, Some(7168));
     assert_eq!(node.mps(0).channel().default_limit().unwrap().as_deref(), Some("7G"));
-    assert!(node.mps(0).dirs().links_current().unwrap());
     assert_eq!(daemon.granted_mib(), 7168, "it counts until its container ends");
     assert_eq!(daemon.reserve(request("big", 9)).unwrap_err().code, "E_NO_CAPACITY");
     let (_db, _other) = activated(&daemon, "db", 8);
@@ -186,29 +185,20 @@ fn a_server_that_crashes_breaks_the_grants_that_it_served() {
 }
 
 #[test]
-fn the_containers_links_are_made_again_and_a_lost_file_of_the_daemons_closes_the_card() {
+fn a_lost_file_of_the_control_daemons_closes_the_card() {
     let node = Node::new(1);
     let daemon = node.start();
     let (_web, _init) = activated(&daemon, "web", 1);
-    let dirs = node.mps(0);
-    let (client, pipe) = (dirs.dirs().client_dir(), dirs.dirs().pipe_dir());
-    let elsewhere = node.dir.path().join("elsewhere");
-    fs::write(&elsewhere, "mine").unwrap();
-    fs::remove_file(client.join("control")).unwrap();
-    symlink(&elsewhere, client.join("control")).unwrap();
-    wait_for("the link is made again", || dirs.dirs().links_current().unwrap_or(false));
-    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "mine");
-    assert_eq!(daemon.card(0).state, "ready");
-
-    let (socket, away) = (pipe.join("control_privileged"), node.dir.path().join("away"));
+    let (pipe, named) = (node.pipe(0), node.mps(0).dirs().pipe_dir());
+    let (socket, away) = (pipe.join("control_privileged"), pipe.join("away"));
     fs::rename(&socket, &away).unwrap();
-    let expected = format!("{} is missing", socket.display());
+    let expected = format!("{} is missing", named.join("control_privileged").display());
     wait_for("the card is fenced by name", || daemon.card(0).state.contains(&expected));
     assert_eq!(daemon.reserve(request("db", 1)).unwrap_err().code, "E_GPU_UNHEALTHY");
     fs::rename(&away, &socket).unwrap();
     wait_for("the card is ready again", || daemon.card(0).state == "ready");
 
-    let base = client.parent().unwrap().to_path_buf();
+    let base = named.parent().unwrap().to_path_buf();
     let moved = node.dir.path().join("moved");
     fs::rename(&base, &moved).unwrap();
     symlink(&moved, &base).unwrap();

@@ -1,6 +1,8 @@
-//! Whether a client may have what it asks for.
+//! Whose a client is, and whether it may have what it asks for.
 
-use super::{Doors, Kernel};
+use mpsgate_model::Instance;
+
+use super::{Doors, Kernel, Place, Whose};
 use crate::client::{Reason, Words};
 use crate::door::ClientId;
 use crate::effect::Known;
@@ -33,8 +35,7 @@ impl Doors {
         (door.waiting.len() >= self.bounds.waiting).then_some(Reason::Queue)
     }
 
-    /// The client, where its process lives and is in its container: not only below its cgroup, but
-    /// below no other container's that is nearer.
+    /// The client, where its process lives and is in its container.
     pub(super) fn known(&self, id: ClientId, kernel: &impl Kernel) -> Option<Known> {
         let client = self.clients.get(&id)?;
         let Words::Said(sender, _) = client.words else { return None };
@@ -42,6 +43,29 @@ impl Doors {
         if kernel.start_time(client.peer.pid) != Some(start_time) {
             return None;
         }
+        let is_its_own = self.place(client.peer.pid, kernel) == Place::In(&client.door);
+        is_its_own.then(|| Known {
+            door: client.door.clone(),
+            pid: client.peer.pid,
+            start_time,
+            uid: sender.uid,
+        })
+    }
+
+    /// Whose process it is that has connected at a door.
+    pub(crate) fn whose(&self, name: &Instance, pid: u32, kernel: &impl Kernel) -> Whose {
+        match self.place(pid, kernel) {
+            Place::Unreadable => Whose::Unreadable,
+            Place::In(door) if door == name => Whose::Ours,
+            // Its own may be quicker than the file that says where they are.
+            _ if self.container(name).is_none_or(|its| its.cgroup.is_none()) => Whose::Ours,
+            Place::In(_) | Place::Elsewhere => Whose::Anothers,
+        }
+    }
+
+    /// Whose a process is: not only below a container's cgroup, but below no other container's that
+    /// is nearer.
+    fn place(&self, pid: u32, kernel: &impl Kernel) -> Place<&Instance> {
         let mut names = Vec::new();
         let mut cgroups = Vec::new();
         for (name, door) in &self.doors {
@@ -50,13 +74,10 @@ impl Doors {
                 cgroups.push(cgroup);
             }
         }
-        let innermost = kernel.innermost(client.peer.pid, &cgroups)?;
-        let is_its_own = names.get(innermost).is_some_and(|name| **name == client.door);
-        is_its_own.then(|| Known {
-            door: client.door.clone(),
-            pid: client.peer.pid,
-            start_time,
-            uid: sender.uid,
-        })
+        match kernel.place(pid, &cgroups) {
+            Place::In(at) => names.get(at).map_or(Place::Elsewhere, |name| Place::In(name)),
+            Place::Elsewhere => Place::Elsewhere,
+            Place::Unreadable => Place::Unreadable,
+        }
     }
 }

@@ -9,24 +9,33 @@ use super::*;
 use crate::effect::Known;
 use crate::wire::{Sender, Word};
 
-/// Processes 1 to 9 are in container `pid % 3`; those in `dead` have ended.
+/// Processes 1 to 9 are in container `pid % 3`, and others in none; those in `dead` have ended, and
+/// those in `hidden` are not to be seen.
 #[derive(Debug, Default)]
 struct Fake {
     dead: BTreeSet<u32>,
+    hidden: BTreeSet<u32>,
 }
+
+const OUTSIDE: u32 = 10;
 
 impl Kernel for Fake {
     fn start_time(&self, pid: u32) -> Option<u64> {
         (pid > 0 && !self.dead.contains(&pid)).then_some(u64::from(pid) * 100)
     }
 
-    fn innermost(&self, pid: u32, cgroups: &[&CgroupId]) -> Option<usize> {
-        cgroups.iter().position(|cgroup| cgroup.inode == u64::from(pid % 3))
+    fn place(&self, pid: u32, cgroups: &[&CgroupId]) -> Place<usize> {
+        if pid == 0 || self.dead.contains(&pid) || self.hidden.contains(&pid) {
+            return Place::Unreadable;
+        }
+        let is_its = |cgroup: &&CgroupId| pid < OUTSIDE && cgroup.inode == u64::from(pid % 3);
+        cgroups.iter().position(is_its).map_or(Place::Elsewhere, Place::In)
     }
 }
 
 const BOUNDS: Bounds = Bounds {
     greeted: 3,
+    unreadable: 2,
     waiting: 2,
     handed: 2,
     burst: 1000,
@@ -63,9 +72,15 @@ impl Bench {
         Self { doors, kernel: Fake::default(), now: Instant::now(), effects: Vec::new() }
     }
 
+    /// At its own door.
     fn accept(&mut self, pid: u32) -> ClientId {
-        let (door, peer) = (name(pid % 3), Peer { pid });
-        self.doors.accepted(&door, peer, self.now, &self.kernel, &mut self.effects)
+        self.accept_at(pid % 3, pid).unwrap()
+    }
+
+    fn accept_at(&mut self, door: u32, pid: u32) -> Option<ClientId> {
+        let (door, peer) = (name(door), Peer { pid });
+        let whose = self.doors.whose(&door, pid, &self.kernel);
+        self.doors.accepted(&door, peer, whose, self.now, &self.kernel, &mut self.effects)
     }
 
     fn say(&mut self, id: ClientId, bytes: &[u8], pid: u32, uid: u32) {
@@ -168,7 +183,7 @@ fn who_has_ended_meanwhile_gets_nothing() {
     assert!(matches!(
         &bench.take()[..],
         [
-            Effect::HandOver(_, Known { pid: 4, start_time: 400, uid: 1000, .. }),
+            Effect::HandOver(_, Known { pid: 4, start_time: 400, uid: 1000, .. }, 1),
             Effect::HangUp,
             Effect::Ended(_, Peer { pid: 7 }, Reason::Elsewhere, 2),
             Effect::Close(_),
@@ -192,13 +207,61 @@ fn what_a_client_may_not_ask_for_is_refused_after_its_word() {
         bench.say(id, &word.bytes(), pid, uid);
         assert_eq!(bench.ended(), [reason]);
     }
-    // Of container 2, but at the door of container 1.
-    let id =
-        bench.doors.accepted(&name(1), Peer { pid: 2 }, bench.now, &bench.kernel, &mut Vec::new());
-    bench.say(id, crate::wire::CREDENTIALS, 2, 1000);
-    bench.say(id, &Word::Client.bytes(), 2, 1000);
-    assert_eq!(bench.ended(), [Reason::Elsewhere]);
     assert_eq!(bench.doors.clients.len(), 0);
+}
+
+#[test]
+fn whose_a_process_is_follows_from_where_it_is() {
+    let mut bench = Bench::new(&[0, 1]);
+    bench.kernel.hidden.insert(7);
+    for (door, pid, whose) in [
+        (1, 1, Whose::Ours),
+        (1, 3, Whose::Anothers),
+        (1, OUTSIDE, Whose::Anothers),
+        (1, 7, Whose::Unreadable),
+        (1, 0, Whose::Unreadable),
+        // Container 2 is a reservation: where its processes are is not known.
+        (2, 2, Whose::Ours),
+        (2, OUTSIDE, Whose::Ours),
+        (2, 3, Whose::Ours),
+        (2, 7, Whose::Unreadable),
+        (1, 2, Whose::Anothers),
+    ] {
+        assert_eq!(bench.doors.whose(&name(door), pid, &bench.kernel), whose, "{pid} at {door}");
+    }
+}
+
+#[test]
+fn whoever_connects_from_elsewhere_takes_nothing_of_what_the_container_may_have() {
+    let mut bench = Bench::new(&[1, 2]);
+    bench.kernel.hidden.insert(7);
+    // Another container's, and one that is in none: ended before they can say a word.
+    for (count, stranger) in (1..).zip([2, OUTSIDE].repeat(1000)) {
+        assert_eq!(bench.accept_at(1, stranger), None);
+        let ended = Effect::Ended(name(1), Peer { pid: stranger }, Reason::Elsewhere, count);
+        assert_eq!(bench.take(), [ended]);
+    }
+    // Those that cannot be looked at have their own places, and end each other.
+    let first = [bench.accept(7), bench.accept(7)];
+    assert_eq!(bench.take(), []);
+    let third = bench.accept(7);
+    let ended = Effect::Ended(name(1), Peer { pid: 7 }, Reason::Elsewhere, 2001);
+    assert_eq!(bench.take(), [ended, Effect::Close(first[0])]);
+    // After its word it is ended all the same, unless it can be looked at by then.
+    bench.say(first[1], crate::wire::CREDENTIALS, 7, 1000);
+    bench.say(first[1], &Word::Client.bytes(), 7, 1000);
+    assert_eq!(bench.ended(), [Reason::Elsewhere]);
+    bench.kernel.hidden.clear();
+    bench.say(third, crate::wire::CREDENTIALS, 7, 1000);
+    bench.say(third, &Word::Client.bytes(), 7, 1000);
+    assert_eq!(bench.called(), [third]);
+    // The container's own have all their places, and as many connections at once as ever.
+    for _ in 1..BOUNDS.greeted {
+        bench.accept(1);
+        assert_eq!(bench.take(), []);
+    }
+    bench.accept(1);
+    assert_eq!(bench.take(), [Effect::Pause(name(1))]);
 }
 
 #[test]
@@ -292,7 +355,7 @@ fn at_the_end_nobody_is_accepted_and_who_waits_is_served() {
 
 #[derive(Debug, Clone)]
 enum Event {
-    Accept(u32),
+    Accept(u32, u32),
     Say(usize, u8, u32),
     Leave(usize),
     Prepared,
@@ -301,13 +364,15 @@ enum Event {
     Fail(Failure),
     Pass(u64),
     Die(u32),
+    Hide(u32),
     Set(u32, bool),
     Remove(u32),
 }
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        4 => (1..10_u32).prop_map(Event::Accept),
+        4 => (1..10_u32).prop_map(|pid| Event::Accept(pid % 3, pid)),
+        2 => ((0..3_u32), 0..=OUTSIDE).prop_map(|(door, pid)| Event::Accept(door, pid)),
         8 => (0..12_usize, 0..6_u8, 1..10_u32).prop_map(|(at, what, pid)| Event::Say(at, what, pid)),
         1 => (0..12_usize).prop_map(Event::Leave),
         3 => Just(Event::Prepared),
@@ -317,6 +382,7 @@ fn event() -> impl Strategy<Value = Event> {
             .prop_map(Event::Fail),
         2 => (0..40_000_u64).prop_map(Event::Pass),
         1 => (1..10_u32).prop_map(Event::Die),
+        1 => (1..10_u32).prop_map(Event::Hide),
         2 => ((0..3_u32), any::<bool>()).prop_map(|(number, active)| Event::Set(number, active)),
         1 => (0..3_u32).prop_map(Event::Remove),
     ]
@@ -328,17 +394,29 @@ proptest! {
     fn whatever_happens(events in prop::collection::vec(event(), 1..120)) {
         let mut bench = Bench::new(&[0, 1]);
         let mut open: BTreeMap<ClientId, u32> = BTreeMap::new();
+        let mut handed: BTreeMap<Instance, u64> = BTreeMap::new();
         let mut said: BTreeMap<ClientId, Vec<(u8, u32)>> = BTreeMap::new();
         let mut called: Option<ClientId> = None;
         let mut prepared: Option<Instance> = None;
         for event in events {
             let pick = |at: usize| open.keys().nth(at % open.len().max(1)).copied();
             match event {
-                Event::Accept(pid) if bench.doors.container(&name(pid % 3)).is_some() => {
-                    let id = bench.accept(pid);
-                    open.insert(id, pid);
+                Event::Accept(door, pid) => {
+                    let at = name(door);
+                    let Some(before) = bench.doors.doors.get(&at) else { continue };
+                    let from = before.accepts_from(&BOUNDS, bench.now);
+                    let is_its = pid > 0 && pid < OUTSIDE && pid % 3 == door
+                        && !bench.kernel.dead.contains(&pid) && !bench.kernel.hidden.contains(&pid);
+                    let is_active = before.container.cgroup.is_some();
+                    match bench.accept_at(door, pid) {
+                        Some(id) => { open.insert(id, pid); }
+                        None => prop_assert!(!is_its),
+                    }
+                    if is_active && !is_its {
+                        let now = bench.doors.doors[&at].accepts_from(&BOUNDS, bench.now);
+                        prop_assert_eq!(from, now, "it took what is the container's");
+                    }
                 }
-                Event::Accept(_) => {}
                 Event::Say(at, what, pid) => {
                     if let Some(id) = pick(at) {
                         // Mostly the one that connected speaks.
@@ -370,10 +448,18 @@ proptest! {
                 Event::Prepared | Event::Refused | Event::Answer | Event::Fail(_) => {}
                 Event::Pass(ms) => bench.pass(Duration::from_millis(ms)),
                 Event::Die(pid) => { bench.kernel.dead.insert(pid); }
+                Event::Hide(pid) => {
+                    if !bench.kernel.hidden.remove(&pid) {
+                        bench.kernel.hidden.insert(pid);
+                    }
+                }
                 Event::Set(number, active) => {
                     bench.doors.set(&name(number), container(number, active));
                 }
-                Event::Remove(number) => bench.doors.remove(&name(number), &mut bench.effects),
+                Event::Remove(number) => {
+                    handed.remove(&name(number));
+                    bench.doors.remove(&name(number), &mut bench.effects);
+                }
             }
             for effect in bench.take() {
                 match effect {
@@ -388,13 +474,17 @@ proptest! {
                         prop_assert_eq!((sender.pid, word), (open[&id], Word::Client));
                     }
                     Effect::HangUp => (called, prepared) = (None, None),
-                    Effect::HandOver(id, known) => {
+                    Effect::HandOver(id, known, count) => {
                         prop_assert_eq!(called, Some(id));
+                        let handed = handed.entry(known.door.clone()).or_default();
+                        *handed += 1;
+                        prop_assert_eq!(count, *handed);
                         // It said these two things, itself, and nothing else; it lives, and its
                         // container has a grant.
                         let pid = open[&id];
                         prop_assert_eq!(&said[&id], &[(0, pid), (1, pid)]);
                         prop_assert!(!bench.kernel.dead.contains(&pid));
+                        prop_assert!(!bench.kernel.hidden.contains(&pid));
                         let door = bench.doors.container(&known.door);
                         prop_assert!(door.is_some_and(|door| door.cgroup.is_some()));
                         prop_assert_eq!(&known.door, &name(pid % 3));
@@ -406,7 +496,13 @@ proptest! {
             for door in bench.doors.doors.values() {
                 prop_assert!(door.waiting.len() <= BOUNDS.waiting + 1);
                 prop_assert!(door.handed.len() <= BOUNDS.handed);
+                prop_assert!(door.unreadable.len() <= BOUNDS.unreadable);
             }
+            let at = |stage| bench.doors.clients.values().filter(|it| it.stage == stage).count();
+            let doors = || bench.doors.doors.values();
+            prop_assert_eq!(at(Stage::Talking), doors().map(|door| door.greeted).sum::<usize>());
+            let unreadable = doors().map(|door| door.unreadable.len()).sum::<usize>();
+            prop_assert_eq!(at(Stage::Unreadable), unreadable);
         }
         // Nobody stays for ever.
         for _ in 0..4 {

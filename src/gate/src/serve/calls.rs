@@ -1,5 +1,6 @@
 //! What is asked of mpsgated and of the control daemon, and what they answer.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use mpsgate_model::Instance;
@@ -28,7 +29,8 @@ impl Gate {
     /// Calls the control daemon for a client.
     pub(super) fn call(&mut self, sender: Sender, word: Word, effects: &mut Vec<Effect>) {
         let now = Instant::now();
-        let call = Call::dial(&self.control, Some((sender, word)), now);
+        let pipe = self.pipe.as_ref().map(OwnedFd::as_fd);
+        let call = pipe.and_then(|pipe| Call::dial(pipe, Some((sender, word)), now));
         self.call = call.filter(|call| self.watch(call.fd(), CALL, EventFlags::IN).is_ok());
         if self.call.is_none() {
             self.doors.failed(Failure::Unreachable, now, &ThisKernel, effects);
@@ -37,17 +39,28 @@ impl Gate {
 
     /// Calls the control daemon for its hello, where it is not known.
     pub(super) fn learn_hello(&mut self, now: Instant) {
-        if self.hello.is_some() || self.call.is_some() || self.rest.is_some() {
+        if self.hello.is_some()
+            || self.call.is_some()
+            || self.asked.is_some()
+            || self.rest.is_some()
+        {
             return;
         }
-        self.call = Call::dial(&self.control, None, now);
-        match &self.call {
-            Some(call) => {
-                if self.watch(call.fd(), CALL, EventFlags::IN).is_err() {
-                    self.call = None;
-                }
+        let Some(pipe) = &self.pipe else {
+            let asked = Asked::ask(&self.mpsgated, &Question::Daemon, now);
+            self.asked =
+                asked.filter(|asked| self.watch(asked.fd(), ASKED, EventFlags::IN).is_ok());
+            if self.asked.is_none() {
+                self.rest = Some(now + RETRY);
             }
-            None => self.rest = Some(now + RETRY),
+            return;
+        };
+        let call = Call::dial(pipe.as_fd(), None, now);
+        self.call = call.filter(|call| self.watch(call.fd(), CALL, EventFlags::IN).is_ok());
+        if self.call.is_none() {
+            // It is a dead one's, perhaps.
+            self.pipe = None;
+            self.rest = Some(now + RETRY);
         }
     }
 
@@ -56,7 +69,9 @@ impl Gate {
         if self.call.as_ref().is_some_and(|call| call.until() <= now) {
             self.doors.failed(Failure::NoAnswer, now, &ThisKernel, effects);
         }
-        if self.asked.as_ref().is_some_and(|asked| asked.until() <= now) {
+        if let Some(asked) = self.asked.take_if(|asked| asked.until() <= now)
+            && asked.is_for_client()
+        {
             self.doors.failed(Failure::Later, now, &ThisKernel, effects);
         }
     }
@@ -66,16 +81,30 @@ impl Gate {
         let Some(asked) = &mut self.asked else { return };
         let (mut effects, now) = (Vec::new(), Instant::now());
         let answer = asked.answer();
-        let failed = match answer {
-            Heard::Nothing => return,
-            Heard::Said(Prepared::Later) => Failure::Later,
-            _ => Failure::Unreachable,
-        };
+        let is_for_client = asked.is_for_client();
+        if matches!(answer, Heard::Nothing) {
+            return;
+        }
         self.asked = None;
-        match answer {
-            Heard::Said(Prepared::Ready) => self.doors.prepared(&mut effects),
-            Heard::Said(Prepared::Full) => self.doors.refused(now, &ThisKernel, &mut effects),
-            _ => self.doors.failed(failed, now, &ThisKernel, &mut effects),
+        let (prepared, pipe) = match answer {
+            Heard::Said(answered) => (Some(answered.prepared), answered.pipe),
+            Heard::Nothing | Heard::Gone => (None, None),
+        };
+        let is_found = pipe.is_some();
+        self.pipe = pipe.or_else(|| self.pipe.take());
+        if !is_for_client {
+            if !is_found {
+                self.rest = Some(now + RETRY);
+            }
+            return;
+        }
+        match prepared {
+            Some(Prepared::Ready) => self.doors.prepared(&mut effects),
+            Some(Prepared::Full) => self.doors.refused(now, &ThisKernel, &mut effects),
+            Some(Prepared::Later) => {
+                self.doors.failed(Failure::Later, now, &ThisKernel, &mut effects);
+            }
+            None => self.doors.failed(Failure::Unreachable, now, &ThisKernel, &mut effects),
         }
         self.perform(effects);
     }
@@ -91,12 +120,12 @@ impl Gate {
                     if call.is_for_hello() {
                         self.call = None;
                     }
-                    self.said = None;
                     if self.hello.replace(hello).is_none() {
                         self.listen_everywhere();
                     }
                 }
                 Step::Answer(answer) => {
+                    self.said = None;
                     self.answer = Some(answer);
                     self.doors.answered(now, &ThisKernel, &mut effects);
                     break;
@@ -116,12 +145,12 @@ impl Gate {
         self.perform(effects);
     }
 
-    /// Once for each thing that it says.
+    /// Once for each thing that it says, however often clients have it say that.
     fn complain_of_daemon(&mut self, why: Option<String>) {
         if let Some(why) = why
             && self.said.as_ref() != Some(&why)
         {
-            log::error!(control:% = self.control.display(); "the control daemon cannot be served: {why}");
+            log::error!(mpsgated:% = self.mpsgated.display(); "the control daemon cannot be served: {why}");
             self.said = Some(why);
             self.complain_to_mpsgated();
         }

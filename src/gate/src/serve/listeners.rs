@@ -45,19 +45,18 @@ impl Gate {
 
     /// Serves a container from now on: at the socket that an earlier gate had, else at a new one.
     fn open(&mut self, name: &Instance) -> Result<(), GateError> {
-        let directory = self.directory.of(name)?;
+        let (directory, path) = self.directory.of(name)?;
         let there = statat(&directory, SOCKET, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         let listener = match self.kept.remove(name.as_str()) {
             Some(kept) if there => kept,
             _ => {
-                let path = || self.directory.path_of(name).join(SOCKET);
+                let path = path.join(SOCKET);
                 self.store.remove(name);
-                let listener = sockets::prepare(directory.as_fd())
-                    .map_err(|error| GateError::fs("bind", path())(error))?;
+                let listener =
+                    sockets::prepare(directory.as_fd()).map_err(GateError::fs("bind", &path))?;
                 // Kept before a client can see it: one that connects is never refused.
                 self.store.keep(name, listener.as_fd());
-                sockets::show(directory.as_fd())
-                    .map_err(|error| GateError::fs("bind", path())(error))?;
+                sockets::show(directory.as_fd()).map_err(GateError::fs("bind", path))?;
                 listener
             }
         };

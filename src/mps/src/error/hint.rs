@@ -23,18 +23,15 @@ impl MpsError {
                 path.display()
             ),
             Self::Planted { path, .. }
-            | Self::InTheWay { path, .. }
             | Self::ForeignOwner { path, .. }
             | Self::WritableByOthers { path, .. } => {
                 format!("find out who made it, then move it away: ls -ld {}", path.display())
             }
             Self::LeftBehind { .. } => "remove the named paths after looking at them".into(),
-            Self::NotRunning { .. } | Self::NothingToLink { .. } => {
+            Self::NotRunning { .. } => {
                 "mpsgate doctor; mpsgated starts the control daemon again by itself".into()
             }
-            Self::Wedged { .. } => {
-                "mpsgate status names the process that holds the channel; end that container".into()
-            }
+            Self::Wedged { .. } => "mpsgate status says why, where that can be seen".into(),
             Self::ChannelBusy { lock, .. } => {
                 format!("see who holds it: fuser -v {}", lock.display())
             }
@@ -42,19 +39,15 @@ impl MpsError {
                 "another front-end may be talking to the same control daemon; try again".into()
             }
             Self::UnknownCommand { .. } => "a newer NVIDIA driver knows this command".into(),
-            Self::NotPermitted { .. } => {
-                "run as root and through the private pipe directory, not the containers' one".into()
-            }
+            Self::NotPermitted { .. } => "run as root".into(),
             Self::LimitNotApplied { .. } => {
                 "mpsgate mps restart re-applies it; grants are refused until it reads back".into()
             }
             Self::StartFailed { .. } => "look at the log lines above and at nvidia-smi".into(),
-            Self::Stranger { pid, .. } | Self::PidFileRefused { pid: Some(pid), .. } => {
-                format!("look at it: ps -fp {pid}")
-            }
-            Self::PidFileRefused { path, pid: None, .. } => {
-                format!("look at it: ls -l {}", path.display())
-            }
+            Self::Stranger { pid, .. } => format!("look at it: ps -fp {pid}"),
+            Self::Unlocked { card, .. } => format!(
+                "end the containers that have this GPU (mpsgate status), then: mpsgate mps restart {card} --yes"
+            ),
             Self::Orphans { pids, .. } => {
                 format!(
                     "end the containers that were on this card, or the server itself: kill {}; \

@@ -1,8 +1,9 @@
-//! The containers' own directories, and the file beside each that tells the gate of its container:
+//! The doors, a directory each, and the file that tells the gate of it:
 //!
 //! ```text
-//! <root>/<n>/clients/<name>/      0755  all that a container gets: `control`, which the gate makes
-//! <root>/<n>/clients/<name>.json  0600  for the gate alone, replaced by a rename
+//! <root>/<n>/containers/<name>/   0755  all that a container gets: `control`, which the gate makes
+//! <root>/<n>/clients/<name>/      0755  the same of a plain process; an older version had all here
+//! <root>/<n>/clients/<name>.json  0600  of either, for the gate alone, replaced by a rename
 //! ```
 //!
 //! A file comes after its directory and goes before it, so that whoever finds a file finds both.
@@ -14,6 +15,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use mpsgate_host::crash_point;
+use mpsgate_host::door::{FILES, Kind};
 use mpsgate_host::file::{self, Durability, New};
 use nix::errno::Errno;
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -24,20 +26,23 @@ use crate::door_name::is_door;
 use crate::error::MpsError;
 use crate::log_file::LogFile;
 
-/// Where they lie.
-pub(super) const CLIENTS: &str = "clients";
-
 impl MpsDirectories {
-    /// Where the containers' own directories are.
+    /// Where doors of a kind are.
     #[must_use]
-    pub fn clients_dir(&self) -> PathBuf {
-        self.base.join(CLIENTS)
+    pub fn doors_dir(&self, kind: Kind) -> PathBuf {
+        self.base.join(kind.directory())
     }
 
-    /// A container's own directory, which it gets read-only.
+    /// A door, which a container gets read-only.
     #[must_use]
-    pub fn door_dir(&self, name: &str) -> PathBuf {
-        self.clients_dir().join(name)
+    pub fn door_dir(&self, kind: Kind, name: &str) -> PathBuf {
+        self.doors_dir(kind).join(name)
+    }
+
+    /// The file that tells the gate of a door.
+    #[must_use]
+    pub fn door_file(&self, name: &str) -> PathBuf {
+        self.base.join(FILES).join(file_of(name))
     }
 
     /// Locked by the card's gate for as long as it lives (POSIX lock).
@@ -58,63 +63,68 @@ impl MpsDirectories {
         LogFile::new(self.log_dir().join("gate.log"))
     }
 
-    /// Makes a container's directory where there is none, and writes its file.
+    /// Makes a door where there is none, and writes its file.
     ///
     /// # Errors
     /// [`MpsError::NotPlainPath`] for a name that is none, [`MpsError::Fs`], and what the
     /// directories' checks say.
-    pub fn put_door(&self, name: &str, file: &[u8]) -> Result<(), MpsError> {
-        let path = self.door_dir(name);
+    pub fn put_door(&self, kind: Kind, name: &str, file: &[u8]) -> Result<(), MpsError> {
+        let path = self.door_dir(kind, name);
         if !is_door(name) {
             return Err(MpsError::NotPlainPath { path });
         }
-        let clients = self.open_dir(CLIENTS)?;
-        make_own(&clients, &path, name.as_ref(), 0o755)?;
+        let doors = self.open_dir(kind.directory())?;
+        make_own(&doors, &path, name.as_ref(), 0o755)?;
         crash_point!("mps.door.made");
-        let own = file_of(name);
+        let (files, own) = (self.open_dir(FILES)?, file_of(name));
         let new = New::of(0o600, Durability::Atomic);
-        file::replace_at(clients.as_fd(), OsStr::new(&own), file, &new)
-            .map_err(|source| MpsError::fs("write", self.door_dir(&own), source))?;
+        file::replace_at(files.as_fd(), OsStr::new(&own), file, &new)
+            .map_err(|source| MpsError::fs("write", self.door_file(name), source))?;
         crash_point!("mps.door.written");
         Ok(())
     }
 
-    /// Whether the gate has made a container's socket.
+    /// Whether the gate has made a door's socket.
     #[must_use]
-    pub fn is_open_door(&self, name: &str) -> bool {
-        fs::symlink_metadata(self.door_dir(name).join("control")).is_ok()
+    pub fn is_open_door(&self, kind: Kind, name: &str) -> bool {
+        fs::symlink_metadata(self.door_dir(kind, name).join("control")).is_ok()
     }
 
-    /// Removes a container's file and directory; nothing there is success.
+    /// Removes a door of either kind with its file; nothing there is success.
     ///
     /// # Errors
     /// [`MpsError::NotPlainPath`] for a name that is none, [`MpsError::Fs`], and what the
     /// directories' checks say.
     pub fn remove_door(&self, name: &str) -> Result<(), MpsError> {
-        let path = self.door_dir(name);
         if !is_door(name) {
-            return Err(MpsError::NotPlainPath { path });
+            return Err(MpsError::NotPlainPath { path: self.door_dir(Kind::Process, name) });
         }
-        let clients = self.open_dir(CLIENTS)?;
+        let files = self.open_dir(FILES)?;
         for file in [file_of(name), format!(".{}.new", file_of(name))] {
-            match unlinkat(&clients, file.as_str(), UnlinkatFlags::NoRemoveDir) {
+            match unlinkat(&files, file.as_str(), UnlinkatFlags::NoRemoveDir) {
                 Ok(()) | Err(Errno::ENOENT) => {}
-                Err(errno) => return Err(MpsError::fs("remove", self.door_dir(&file), errno)),
+                Err(errno) => return Err(MpsError::fs("remove", self.door_file(name), errno)),
             }
         }
         crash_point!("mps.door.file_removed");
-        let dir = match open_child(&clients, &path, name.as_ref()) {
-            Ok(dir) => dir,
-            Err(error) if error.is_missing() => return Ok(()),
-            Err(error) => return Err(error),
-        };
+        for kind in Kind::ALL {
+            match self.remove_door_dir(kind, name) {
+                Err(error) if !error.is_missing() => return Err(error),
+                _ => {}
+            }
+        }
+        crash_point!("mps.door.removed");
+        Ok(())
+    }
+
+    fn remove_door_dir(&self, kind: Kind, name: &str) -> Result<(), MpsError> {
+        let (doors, path) = (self.open_dir(kind.directory())?, self.door_dir(kind, name));
+        let dir = open_child(&doors, &path, name.as_ref())?;
         for entry in entries(&dir, &path)? {
             unlink(&dir, &entry, &path)?;
         }
-        unlinkat(&clients, name, UnlinkatFlags::RemoveDir)
-            .map_err(|errno| MpsError::fs("remove", path, errno))?;
-        crash_point!("mps.door.removed");
-        Ok(())
+        unlinkat(&doors, name, UnlinkatFlags::RemoveDir)
+            .map_err(|errno| MpsError::fs("remove", path, errno))
     }
 
     /// The names of which there is a directory or a file.
@@ -122,9 +132,19 @@ impl MpsDirectories {
     /// # Errors
     /// [`MpsError::Fs`] and what the directories' checks say.
     pub fn doors(&self) -> Result<BTreeSet<String>, MpsError> {
-        let clients = self.open_dir(CLIENTS)?;
-        let found = entries(&clients, &self.clients_dir())?;
-        Ok(found.iter().filter_map(name_in).collect())
+        let mut names = BTreeSet::new();
+        for kind in Kind::ALL {
+            match self.open_dir(kind.directory()) {
+                Ok(doors) => {
+                    let found = entries(&doors, &self.doors_dir(kind))?;
+                    names.extend(found.iter().filter_map(name_in));
+                }
+                // An older version had one directory.
+                Err(error) if error.is_missing() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(names)
     }
 
     /// Clean-up, as [`Self::remove`].
@@ -137,8 +157,7 @@ impl MpsDirectories {
                     }
                 }
             }
-            Err(error) if error.is_missing() => {}
-            Err(error) => note(left, &self.clients_dir(), &std::io::Error::other(error)),
+            Err(error) => note(left, &self.base, &std::io::Error::other(error)),
         }
     }
 }
@@ -161,68 +180,92 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::ClientLinks;
 
     const NAMES: [&str; 2] =
         ["0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"];
 
     fn made() -> (tempfile::TempDir, MpsDirectories) {
         let temp = tempfile::tempdir().unwrap();
-        let dirs = MpsDirectories::new(&temp.path().join("mps"), 0, ClientLinks::default());
-        let dirs = dirs.unwrap();
+        let dirs = MpsDirectories::new(&temp.path().join("mps"), 0).unwrap();
         dirs.create().unwrap();
         (temp, dirs)
     }
 
     #[test]
-    fn a_door_is_a_directory_and_a_file_beside_it_and_both_go() {
+    fn a_door_is_a_directory_and_a_file_and_both_go() {
         let (_temp, dirs) = made();
         let [one, other] = NAMES;
-        dirs.put_door(one, b"first").unwrap();
-        dirs.put_door(one, b"second").unwrap();
-        dirs.put_door(other, b"other").unwrap();
-        let file = dirs.clients_dir().join(format!("{one}.json"));
         let mode = |path: &PathBuf| path.metadata().unwrap().permissions().mode() & 0o7777;
-        assert_eq!(fs::read(&file).unwrap(), b"second");
-        assert_eq!((mode(&file), mode(&dirs.door_dir(one))), (0o600, 0o755));
-        assert!(!dirs.is_open_door(one));
-        fs::write(dirs.door_dir(one).join("control"), "").unwrap();
-        assert!(dirs.is_open_door(one));
-        assert_eq!(dirs.doors().unwrap(), NAMES.map(str::to_owned).into());
-        dirs.remove_door(one).unwrap();
-        dirs.remove_door(one).unwrap();
-        assert_eq!(dirs.doors().unwrap(), [other.to_owned()].into());
+        for kind in Kind::ALL {
+            assert_eq!(mode(&dirs.doors_dir(kind)), kind.mode());
+            dirs.put_door(kind, one, b"first").unwrap();
+            dirs.put_door(kind, one, b"second").unwrap();
+            dirs.put_door(Kind::Process, other, b"other").unwrap();
+            assert_eq!(fs::read(dirs.door_file(one)).unwrap(), b"second");
+            let modes = (mode(&dirs.door_file(one)), mode(&dirs.door_dir(kind, one)));
+            assert_eq!(modes, (0o600, 0o755));
+            assert!(!dirs.is_open_door(kind, one));
+            fs::write(dirs.door_dir(kind, one).join("control"), "").unwrap();
+            assert!(dirs.is_open_door(kind, one));
+            assert_eq!(dirs.doors().unwrap(), NAMES.map(str::to_owned).into());
+            dirs.remove_door(one).unwrap();
+            dirs.remove_door(one).unwrap();
+            assert_eq!(dirs.doors().unwrap(), [other.to_owned()].into());
+        }
     }
 
     #[test]
     fn what_was_left_half_is_found_and_removed() {
         let (temp, dirs) = made();
         let [one, other] = NAMES;
-        fs::create_dir(dirs.door_dir(one)).unwrap();
-        fs::write(dirs.clients_dir().join(format!(".{other}.json.new")), "").unwrap();
+        fs::create_dir(dirs.door_dir(Kind::Container, one)).unwrap();
+        let files = dirs.doors_dir(Kind::Process);
+        fs::write(files.join(format!(".{other}.json.new")), "").unwrap();
         assert_eq!(dirs.doors().unwrap().len(), 2);
         for name in NAMES {
             dirs.remove_door(name).unwrap();
         }
-        assert_eq!(fs::read_dir(dirs.clients_dir()).unwrap().count(), 0);
-        dirs.put_door(one, b"").unwrap();
+        let left = Kind::ALL.map(|kind| fs::read_dir(dirs.doors_dir(kind)).unwrap().count());
+        assert_eq!(left, [0, 0]);
+        for kind in Kind::ALL {
+            dirs.put_door(kind, one, b"").unwrap();
+        }
         fs::write(dirs.gate_lock(), "").unwrap();
         dirs.remove().unwrap();
         assert_eq!(fs::read_dir(temp.path().join("mps")).unwrap().count(), 0);
     }
 
+    /// Each had all of them in the directory of plain processes' doors, and no other.
+    #[test]
+    fn doors_of_an_older_version_are_found_and_removed() {
+        let (_temp, dirs) = made();
+        let [one, other] = NAMES;
+        fs::remove_dir(dirs.doors_dir(Kind::Container)).unwrap();
+        dirs.put_door(Kind::Process, one, b"").unwrap();
+        assert_eq!(dirs.doors().unwrap(), [one.to_owned()].into());
+        dirs.remove_door(one).unwrap();
+        assert!(dirs.doors().unwrap().is_empty());
+        dirs.create().unwrap();
+        dirs.put_door(Kind::Container, other, b"").unwrap();
+        assert_eq!(dirs.doors().unwrap(), [other.to_owned()].into());
+    }
+
     #[test]
     fn nothing_but_a_name_leads_anywhere() {
         let (_temp, dirs) = made();
-        for name in ["", "..", "x", "../0123456789abcdef0123456789abc", &NAMES[0].to_uppercase()] {
-            assert!(
-                matches!(dirs.put_door(name, b""), Err(MpsError::NotPlainPath { .. })),
-                "{name}"
-            );
-            assert!(matches!(dirs.remove_door(name), Err(MpsError::NotPlainPath { .. })), "{name}");
+        for kind in Kind::ALL {
+            for name in
+                ["", "..", "x", "../0123456789abcdef0123456789abc", &NAMES[0].to_uppercase()]
+            {
+                let put = dirs.put_door(kind, name, b"");
+                assert!(matches!(put, Err(MpsError::NotPlainPath { .. })), "{name}");
+                let removed = dirs.remove_door(name);
+                assert!(matches!(removed, Err(MpsError::NotPlainPath { .. })), "{name}");
+            }
+            std::os::unix::fs::symlink("/etc", dirs.door_dir(kind, NAMES[0])).unwrap();
+            let put = dirs.put_door(kind, NAMES[0], b"");
+            assert!(matches!(put, Err(MpsError::Planted { .. })));
+            assert!(matches!(dirs.remove_door(NAMES[0]), Err(MpsError::Planted { .. })));
         }
-        std::os::unix::fs::symlink("/etc", dirs.door_dir(NAMES[0])).unwrap();
-        assert!(matches!(dirs.put_door(NAMES[0], b""), Err(MpsError::Planted { .. })));
-        assert!(matches!(dirs.remove_door(NAMES[0]), Err(MpsError::Planted { .. })));
     }
 }

@@ -102,8 +102,7 @@ impl Answer {
                     _ => Err(unparsable()),
                 }
             }
-            Command::GetDefaultActiveThreadPercentage
-            | Command::SetDefaultActiveThreadPercentage(_) => match lines.as_slice() {
+            Command::GetDefaultActiveThreadPercentage => match lines.as_slice() {
                 [share] if is_percentage(share) => Ok(Self::Percentage((*share).to_owned())),
                 _ => Err(unparsable()),
             },

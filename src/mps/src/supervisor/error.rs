@@ -88,7 +88,7 @@ impl HoldError {
                 "one holder is enough for a node: kubectl get po -A -o wide -l app.aliyun.com/name=mps-control-daemon".into()
             }
             Self::Away { .. } => {
-                "kubectl get po -A -o wide -l app.aliyun.com/name=mps-control-daemon; without one set mps.supervisor to \"auto\"".into()
+                "kubectl get po -A -o wide -l app.aliyun.com/name=mps-control-daemon; on a host: cat /run/mpsgate/hold/hold.log; without one set mps.supervisor to \"auto\"".into()
             }
             Self::Stranger { .. } => {
                 "both pods need hostPID: true and hostIPC: true, and root: kubectl get ds -A -o yaml".into()
@@ -96,7 +96,9 @@ impl HoldError {
             Self::Message { .. } => {
                 "run the holder and mpsgated from the same version; before its pod is replaced: docs/kubernetes.md, Upgrading".into()
             }
-            Self::Refused { .. } => "kubectl logs of the holder's pod; mpsgated hold --check".into(),
+            Self::Refused { .. } => {
+                "cat /run/mpsgate/hold/hold.log, or kubectl logs of the holder's pod".into()
+            }
         }
     }
 

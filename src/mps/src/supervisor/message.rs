@@ -1,7 +1,7 @@
 //! What is said: one JSON document each way, which ends where its side of the connection does.
 //!
 //! ```text
-//! {"format":1,"message":{"start":{"card":0,"uuid":"GPU-…", …}}}        {"format":1,"message":{"started":4711}}
+//! {"format":2,"message":{"start":{"card":0,"uuid":"GPU-…", …}}}        {"format":2,"message":{"started":4711}}
 //! ```
 //!
 //! Nothing unknown is read past: a supervisor that is older than its mpsgated must not start half
@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::HoldError;
 
-/// Of these messages.
-const FORMAT: u32 = 1;
+/// Of these messages. 2: control daemons start by the launcher, and gates can be asked for.
+const FORMAT: u32 = 2;
 /// Longer than any message.
 pub const MAX_BYTES: usize = 8192;
 
@@ -29,6 +29,8 @@ pub enum Request {
     Check,
     /// To start one.
     Start(Start),
+    /// To start the gate of the card with that number.
+    StartGate(u32),
 }
 
 /// A control daemon to be started.
@@ -57,6 +59,8 @@ pub enum Answer {
     Ready(usize),
     /// With this pid.
     Started(i32),
+    /// Gates are another process's to start, which finds its orders in a directory.
+    GatesByOrder,
     /// Not done, for this reason.
     Refused(String),
 }
@@ -109,10 +113,15 @@ mod tests {
 
     #[test]
     fn requests_and_answers_come_back_as_they_were() {
-        for request in [Request::Check, Request::Start(start())] {
+        for request in [Request::Check, Request::Start(start()), Request::StartGate(3)] {
             assert_eq!(decode::<Request>(&encode(&request).unwrap()).unwrap(), request);
         }
-        for answer in [Answer::Ready(0), Answer::Started(4711), Answer::Refused("no room".into())] {
+        for answer in [
+            Answer::Ready(0),
+            Answer::Started(4711),
+            Answer::GatesByOrder,
+            Answer::Refused("no room".into()),
+        ] {
             assert_eq!(decode::<Answer>(&encode(&answer).unwrap()).unwrap(), answer);
         }
     }
@@ -129,8 +138,8 @@ mod tests {
     fn nothing_unknown_doubled_or_too_long_is_read_past() {
         let whole = String::from_utf8(encode(&Request::Start(start())).unwrap()).unwrap();
         for (from, to) in [
-            (r#""format":1,"#, ""),
-            (r#""format":1,"#, r#""format":1,"more":1,"#),
+            (r#""format":2,"#, ""),
+            (r#""format":2,"#, r#""format":2,"more":1,"#),
             (r#""start":"#, r#""stop":"#),
             (r#""card":3"#, r#""card":-3"#),
             (r#""card":3"#, r#""card":"3""#),
@@ -147,14 +156,14 @@ mod tests {
             assert!(decode::<Request>(text.as_bytes()).is_err(), "{text}");
         }
         for text in [r#""ready""#, r#"{"started":"1"}"#, r#"{"gone":1}"#, r#"{"refused":null}"#] {
-            let text = format!(r#"{{"format":1,"message":{text}}}"#);
+            let text = format!(r#"{{"format":2,"message":{text}}}"#);
             assert!(decode::<Answer>(text.as_bytes()).is_err(), "{text}");
         }
     }
 
     #[test]
     fn another_format_is_named_whatever_it_says() {
-        let error = decode::<Request>(br#"{"format":2,"elsewhere":true}"#).unwrap_err();
-        assert!(error.to_string().contains("has format 2, this version knows 1"), "{error}");
+        let error = decode::<Request>(br#"{"format":3,"elsewhere":true}"#).unwrap_err();
+        assert!(error.to_string().contains("has format 3, this version knows 2"), "{error}");
     }
 }

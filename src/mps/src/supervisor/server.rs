@@ -27,10 +27,11 @@ use nix::unistd::{Pid, geteuid};
 
 use super::store::Store;
 use super::{Answer, HoldError, MAX_BYTES, Request, Root, Start, decode, encode, rules, socket};
+use crate::process::seen_by;
 use crate::sys;
 
 /// NVIDIA's documentation asks for this many descriptors.
-pub(crate) const NOFILE: u64 = 16_384;
+const NOFILE: u64 = 16_384;
 /// What no control daemon needs: its unit leaves them out, too. A pod that is privileged has them
 /// all.
 const UNNEEDED: [Capability; 13] = [
@@ -64,8 +65,12 @@ pub struct Options {
     pub dir: PathBuf,
     /// The cards' directories.
     pub mps: PathBuf,
-    /// The only program that it starts.
+    /// The only control program that it starts; with a gate, the one that is told to quit.
     pub control: PathBuf,
+    /// The gates' program; `None` where another process starts gates, as a container of the pod.
+    pub gate: Option<PathBuf>,
+    /// What becomes a control daemon: `mpsgated`, whose `launch` is [`crate::launch`].
+    pub launcher: PathBuf,
 }
 
 /// Holds control daemons until SIGTERM or SIGINT, and ends them then. The calling thread must be
@@ -169,6 +174,8 @@ struct Holder {
     _lock: File,
     /// Control daemons by their card.
     held: BTreeMap<u32, Pid>,
+    /// Gates by their card.
+    gates: BTreeMap<u32, Pid>,
     store: Store,
 }
 
@@ -202,7 +209,8 @@ impl Holder {
             .map_err(HoldError::fs("bind", &socket))?;
         let store = Store::bind(mps).map_err(HoldError::fs("bind", fd_store::socket(mps)))?;
         let options = options.clone();
-        Ok(Self { options, socket, listener, _lock: lock, held: BTreeMap::new(), store })
+        let (held, gates) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { options, socket, listener, _lock: lock, held, gates, store })
     }
 
     /// A question that cannot be read or answered is told and is over.
@@ -233,20 +241,48 @@ impl Holder {
     fn decide(&mut self, question: &[u8]) -> Result<Answer, HoldError> {
         let start = match decode(question)? {
             Request::Check => return Ok(Answer::Ready(self.held.len())),
+            Request::StartGate(card) => return self.start_gate(card),
             Request::Start(start) => start,
         };
-        if let Some(why) = rules::objection(&start, &self.options.control, &self.options.mps) {
+        // A pod's manifest says which program it is; on a host mpsgated's settings do, and change.
+        let own = self.options.gate.is_some();
+        let control = if own { &start.program } else { &self.options.control };
+        if let Some(why) = rules::objection(&start, control, &self.options.mps) {
             return Ok(Answer::Refused(why));
         }
         if let Some(pid) = self.held.get(&start.card) {
             let why = format!("the control daemon of card {} lives, pid {pid}", start.card);
             return Ok(Answer::Refused(why));
         }
-        let child = spawn(&start)?;
-        let pid = i32::try_from(child.id()).unwrap_or_default();
+        let pid = spawn(self.launcher(&start), &start.log)?;
         say(&format!("card {} ({}): control daemon {pid} started", start.card, start.uuid));
-        self.held.insert(start.card, Pid::from_raw(pid));
-        Ok(Answer::Started(pid))
+        self.held.insert(start.card, pid);
+        Ok(Answer::Started(pid.as_raw()))
+    }
+
+    /// The launcher becomes the control daemon: the pid is the same.
+    fn launcher(&self, start: &Start) -> Command {
+        let mut command = Command::new(&self.options.launcher);
+        command.args(["launch", "--card", &start.card.to_string(), "--mps"]);
+        command.arg(&self.options.mps).arg("--").arg(&start.program).args(&start.arguments);
+        command.env_clear().envs(start.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// A second one would end at once, because the first has the lock: an orphan of an earlier
+    /// holder's, too.
+    fn start_gate(&mut self, card: u32) -> Result<Answer, HoldError> {
+        let Some(program) = &self.options.gate else { return Ok(Answer::GatesByOrder) };
+        if let Some(pid) = self.gates.get(&card) {
+            return Ok(Answer::Refused(format!("the gate of card {card} lives, pid {pid}")));
+        }
+        let mut command = Command::new(program);
+        command.args(["--card", &card.to_string(), "--mps"]).arg(&self.options.mps).env_clear();
+        let log = self.options.mps.join(card.to_string()).join("log/gate.log");
+        let pid = spawn(command, &log)?;
+        say(&format!("card {card}: gate {pid} started"));
+        self.gates.insert(card, pid);
+        Ok(Answer::Started(pid.as_raw()))
     }
 
     /// Every child that has ended, servers without their control daemon among them.
@@ -263,10 +299,13 @@ impl Holder {
                 WaitStatus::Signaled(_, signal, _) => format!("{signal}"),
                 _ => continue,
             };
-            let card = self.held.iter().find(|(_, pid)| Some(**pid) == status.pid());
-            let Some((card, pid)) = card.map(|(card, pid)| (*card, *pid)) else { continue };
-            self.held.remove(&card);
-            say(&format!("card {card}: control daemon {pid} ended, {how}"));
+            for (what, children) in [("control daemon", &mut self.held), ("gate", &mut self.gates)]
+            {
+                let card = children.iter().find(|(_, pid)| Some(**pid) == status.pid());
+                let Some((card, pid)) = card.map(|(card, pid)| (*card, *pid)) else { continue };
+                children.remove(&card);
+                say(&format!("card {card}: {what} {pid} ended, {how}"));
+            }
         }
     }
 
@@ -277,9 +316,12 @@ impl Holder {
         let _ = fs::remove_file(fd_store::socket(&self.options.mps));
         self.reap();
         say(&format!("ends, and {} control daemons with it", self.held.len()));
+        for pid in self.gates.values() {
+            let _ = kill(*pid, Signal::SIGTERM);
+        }
         let mut quits: Vec<Child> = Vec::new();
-        for card in self.held.keys() {
-            match self.quit(*card) {
+        for (card, pid) in &self.held {
+            match self.quit(*card, *pid) {
                 Ok(child) => quits.push(child),
                 Err(error) => say(&format!("card {card}: cannot say quit: {error}")),
             }
@@ -307,15 +349,17 @@ impl Holder {
         }
     }
 
-    /// The front-end is the same program without arguments.
-    fn quit(&self, card: u32) -> io::Result<Child> {
+    /// The front-end is the same program without arguments. The daemon, our child, is alone in its
+    /// mount namespace with its directory.
+    fn quit(&self, card: u32, daemon: Pid) -> io::Result<Child> {
         let base = self.options.mps.join(card.to_string());
+        let pipe = seen_by(daemon.as_raw(), &base.join("pipe"));
         let mut command = Command::new(&self.options.control);
         sys::unblock_signals(&mut command);
         let mut child = command
             .env_clear()
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-            .env("CUDA_MPS_PIPE_DIRECTORY", base.join("pipe"))
+            .env("CUDA_MPS_PIPE_DIRECTORY", pipe)
             .env("CUDA_MPS_LOG_DIRECTORY", base.join("log"))
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -357,23 +401,22 @@ fn read(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// In a process group of its own, with no descriptor of ours and nothing of our environment.
-fn spawn(start: &Start) -> Result<Child, HoldError> {
-    let log = open_log(&start.log).map_err(HoldError::fs("open", &start.log))?;
-    let errors = log.try_clone().map_err(HoldError::fs("open", &start.log))?;
-    let mut command = Command::new(&start.program);
+/// In a process group of its own, with no descriptor of ours; `command` has its whole environment.
+/// It is reaped with all others.
+fn spawn(mut command: Command, log: &Path) -> Result<Pid, HoldError> {
+    let errors = open_log(log).map_err(HoldError::fs("open", log))?;
+    let out = errors.try_clone().map_err(HoldError::fs("open", log))?;
     sys::unblock_signals(&mut command);
-    command
-        .args(&start.arguments)
-        .env_clear()
-        .envs(start.variables.iter().map(|(name, value)| (name, value)))
+    let program = PathBuf::from(command.get_program());
+    let child = command
         .current_dir("/")
         .stdin(Stdio::null())
-        .stdout(log)
+        .stdout(out)
         .stderr(errors)
         .process_group(0)
         .spawn()
-        .map_err(HoldError::fs("run", &start.program))
+        .map_err(HoldError::fs("run", program))?;
+    Ok(Pid::from_raw(i32::try_from(child.id()).unwrap_or_default()))
 }
 
 /// Appending: mpsgated trims it.

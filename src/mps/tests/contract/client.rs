@@ -44,7 +44,6 @@ fn stage(bench: &Bench) -> Result<Stage, String> {
     let library = bench.readable(&libcuda(bench.version)?.canonicalize().unwrap());
     bench.with_server()?;
     let (card, daemon) = bench.started();
-    card.dirs().renew_links().unwrap();
     let stage = Stage { card, _daemon: daemon, program: bench.cuda_client(), library };
     stage.steer("fake-server-status", &SERVERS_WORD.to_string());
     Ok(stage)
@@ -98,9 +97,7 @@ const AS_1000: [&str; 6] = ["setpriv", "--reuid", "1000", "--regid", "1000", "--
 
 pub(crate) fn the_real_client_attaches_through_control_alone(bench: &Bench) {
     let stage = need!(stage(bench));
-    let dir = bench.dir.path().join("alone");
-    fs::create_dir(&dir).unwrap();
-    fs::hard_link(stage.card.dirs().pipe_dir().join("control"), dir.join("control")).unwrap();
+    let dir = bench.control_alone();
     assert_eq!(stage.attach(&dir, &[]), ATTACHED);
     // A server that is there already is told of the second one.
     assert_eq!(stage.attach(&dir, &[]), ATTACHED);
@@ -119,7 +116,7 @@ pub(crate) fn a_library_of_another_branch_attaches_all_the_same(bench: &Bench) {
     }
     for library in fetched.into_iter().chain(given) {
         stage.library = bench.readable(&library.canonicalize().unwrap());
-        assert_eq!(stage.attach(&stage.card.dirs().client_dir(), &[]), ATTACHED);
+        assert_eq!(stage.attach(&bench.control_alone(), &[]), ATTACHED);
     }
 }
 
@@ -148,7 +145,7 @@ pub(crate) fn what_is_no_library_or_has_no_cuinit_is_named(bench: &Bench) {
 /// Whatever a container has of its own, the daemon sees the true pid and uid.
 pub(crate) fn the_real_client_attaches_from_any_namespace_and_as_any_uid(bench: &Bench) {
     let stage = need!(stage(bench));
-    let dir = stage.card.dirs().client_dir();
+    let dir = bench.control_alone();
     for namespace in ["--ipc", "--net", "--uts", "--mount"] {
         assert_eq!(stage.attach(&dir, &["unshare", namespace]), ATTACHED, "{namespace}");
     }
@@ -212,7 +209,7 @@ pub(crate) fn the_code_alone_does_not_tell_whom_the_real_client_reached(bench: &
     });
     assert_eq!(seen, Attached { code: CONNECTION_FAILED, logged: None });
     fs::write(stage.card.dirs().log_dir().join("fake-server-dies"), "").unwrap();
-    let seen = stage.attach(&stage.card.dirs().client_dir(), &[]);
+    let seen = stage.attach(&bench.control_alone(), &[]);
     assert_eq!(seen, Attached { code: CONNECTION_FAILED, logged: Some(0) });
 }
 
@@ -222,7 +219,7 @@ pub(crate) fn the_real_client_looks_for_the_servers_region_in_dev_shm(bench: &Be
     let stage = need!(stage(bench));
     stage.steer("fake-server-status", "0");
     stage.steer("fake-server-region", "named");
-    let dir = stage.card.dirs().client_dir();
+    let dir = bench.control_alone();
     // Found, and only the card is missing.
     let found = Attached { code: NO_DEVICE, logged: Some(0) };
     assert_eq!(stage.attach(&dir, &[]), found);

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use std::{env, fs};
 
-use mpsgate_mps::{ClientLinks, ControlDaemon, ForkSpawner, MpsDirectories, MpsInstance, Origin};
-use mpsgate_testing::programs::{cache, fake_mps_control};
+use mpsgate_mps::{ControlDaemon, HoldSpawner, MpsDirectories, MpsInstance, Origin};
+use mpsgate_testing::programs::{Holder, cache, fake_mps_control, mpsgate_gate};
 pub(crate) use mpsgate_testing::{LIMIT, need, root, wait_for};
 
 /// Any uid that is neither root nor ours.
@@ -28,8 +29,10 @@ pub(crate) struct Bench {
     pub(crate) kind: Kind,
     pub(crate) version: u32,
     pub(crate) binary: PathBuf,
-    pub(crate) dir: tempfile::TempDir,
     children: Mutex<Vec<Child>>,
+    /// Ends before its directory.
+    holder: Mutex<Option<Holder>>,
+    pub(crate) dir: tempfile::TempDir,
 }
 
 /// Fails, with the reason, where this machine has no such program.
@@ -51,7 +54,7 @@ pub(crate) fn bench(kind: Kind, version: u32) -> Result<Bench, String> {
         // be another program, so the version is told by a file beside it.
         fs::write(dir.path().join("bin/fake-mps-version"), version.to_string()).unwrap();
     }
-    Ok(Bench { kind, version, binary, dir, children: Mutex::new(Vec::new()) })
+    Ok(Bench { kind, version, binary, children: Mutex::default(), holder: Mutex::default(), dir })
 }
 
 /// By another process: a descriptor of ours, open for writing, could be inherited by what another
@@ -151,11 +154,66 @@ impl Bench {
     }
 
     pub(crate) fn dirs(&self, card: u32) -> MpsDirectories {
-        MpsDirectories::new(&self.dir.path().join("mps"), card, ClientLinks::ControlAndLog).unwrap()
+        MpsDirectories::new(&self.dir.path().join("mps"), card).unwrap()
+    }
+
+    fn hold_dir(&self) -> PathBuf {
+        self.dir.path().join("hold")
+    }
+
+    /// The holder of this bench, which is started where none is there.
+    pub(crate) fn holder(&self) -> MutexGuard<'_, Option<Holder>> {
+        let mut holder = self.holder.lock().unwrap();
+        holder.get_or_insert_with(|| {
+            let (mps, gate) = (self.dir.path().join("mps"), mpsgate_gate());
+            Holder::start(&self.hold_dir(), &mps, &self.binary, Some(&gate))
+        });
+        holder
+    }
+
+    /// Asks that holder.
+    pub(crate) fn spawner(&self) -> HoldSpawner {
+        drop(self.holder());
+        HoldSpawner::new(self.hold_dir(), self.dir.path().join("mps/gates"))
+    }
+
+    /// Where root finds the sockets of that daemon.
+    pub(crate) fn pipe_of(&self, daemon: &ControlDaemon) -> PathBuf {
+        let pipe = self.dirs(0).pipe_dir();
+        let root = format!("/proc/{}/root", daemon.process.pid());
+        Path::new(&root).join(pipe.strip_prefix("/").unwrap())
+    }
+
+    /// A directory with the running daemon's `control` alone, as a client has one. The way there is
+    /// a descriptor that every client has from us: as another user, or in another user namespace,
+    /// none passes the daemon's `/proc/PID/root`.
+    pub(crate) fn control_alone(&self) -> PathBuf {
+        let pipe = self.card().pipe().unwrap().unwrap();
+        let inherited = nix::unistd::dup(&pipe).unwrap();
+        let control = format!("/proc/self/fd/{}/control", inherited.as_raw_fd());
+        // As long as this process: its clients come and go.
+        std::mem::forget(inherited);
+        self.alone(Path::new(&control))
+    }
+
+    /// A directory with nothing but a link to that socket.
+    pub(crate) fn alone(&self, socket: &Path) -> PathBuf {
+        let dir = self.dir.path().join("alone");
+        fs::create_dir_all(&dir).unwrap();
+        let control = dir.join("control");
+        let _ = fs::remove_file(&control);
+        symlink(socket, control).unwrap();
+        dir
+    }
+
+    /// What lies in the directory of the cards' directories, but for the holder's socket.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let names = listing(&self.dir.path().join("mps")).into_keys();
+        names.filter(|name| name != "store.sock").collect()
     }
 
     pub(crate) fn card(&self) -> MpsInstance {
-        MpsInstance::new(0, uuid(), &self.binary, self.dirs(0))
+        MpsInstance::new(0, uuid(), &self.binary, self.dirs(0)).with_holder(self.hold_dir())
     }
 
     /// A card whose wedge shows soon: the tests wait for the limit to pass.
@@ -165,7 +223,7 @@ impl Bench {
 
     pub(crate) fn started(&self) -> (MpsInstance, ControlDaemon) {
         let card = self.card();
-        let (daemon, origin) = card.ensure_running(&ForkSpawner, LIMIT).unwrap();
+        let (daemon, origin) = card.ensure_running(&self.spawner(), LIMIT).unwrap();
         assert_eq!(origin, Origin::Started);
         (card, daemon)
     }

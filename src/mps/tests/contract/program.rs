@@ -1,6 +1,7 @@
 //! The bare program, run by hand.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -153,16 +154,16 @@ fn assert_tenant(bench: &Bench, pipe: &std::path::Path, uid: Option<u32>) {
     assert_eq!(bench.ask(pipe, uid, "get_server_list\n"), (Some(0), String::new()));
 }
 
-pub(crate) fn what_the_containers_directory_lets_root_do(bench: &Bench) {
-    let _ = daemon(bench);
-    let dirs = bench.dirs(0);
-    dirs.renew_links().unwrap();
-    assert_tenant(bench, &dirs.client_dir(), None);
+pub(crate) fn what_control_alone_lets_root_do(bench: &Bench) {
+    let (pipe, _) = daemon(bench);
+    assert_tenant(bench, &bench.alone(&pipe.join("control")), None);
 }
 
 pub(crate) fn what_another_uid_may_do(bench: &Bench) {
     need!(root());
     let (pipe, _) = daemon(bench);
+    // As the launcher's tmpfs is, which nobody but the daemon and its servers reaches.
+    fs::set_permissions(&pipe, fs::Permissions::from_mode(0o711)).unwrap();
     assert_tenant(bench, &pipe, Some(NOBODY));
     let (status, printed) = bench.ask(&pipe, Some(NOBODY), "start_server -uid 0\n");
     assert_eq!(status, Some(0));
@@ -224,15 +225,14 @@ pub(crate) fn ends_without_a_word_when_a_socket_path_is_too_long(bench: &Bench) 
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Garbage in the log FIFO, which the containers' directory may hold, ends the daemon's logging and
-/// then blocks the daemon. Only the real program has that FIFO's reader.
+/// Garbage in the log FIFO ends the daemon's logging and then blocks the daemon. Only the real
+/// program has that FIFO's reader.
 pub(crate) fn garbage_in_the_log_fifo_blocks_a_real_daemon_until_drained(bench: &Bench) {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let card = bench.impatient_card();
-    card.ensure_running(&mpsgate_mps::ForkSpawner, crate::harness::LIMIT).unwrap();
-    card.dirs().renew_links().unwrap();
-    let fifo = card.dirs().client_dir().join("log");
+    let (daemon, _) = card.ensure_running(&bench.spawner(), crate::harness::LIMIT).unwrap();
+    let fifo = bench.pipe_of(&daemon).join("log");
     let mut fifo =
         fs::File::options().write(true).custom_flags(nix::libc::O_NONBLOCK).open(fifo).unwrap();
     // The first write ends the reader; the later ones fill the FIFO.
@@ -245,7 +245,7 @@ pub(crate) fn garbage_in_the_log_fifo_blocks_a_real_daemon_until_drained(bench: 
     });
     card.drain_log().unwrap();
     wait_for("it answers again", || card.channel().server_list().is_ok());
-    card.stop(&mpsgate_mps::ForkSpawner, std::time::Duration::ZERO).unwrap();
+    card.stop(&bench.spawner(), std::time::Duration::ZERO).unwrap();
 }
 
 /// The script that fetches the real program says where it is, and that it is NVIDIA's.

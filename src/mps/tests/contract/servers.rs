@@ -9,28 +9,25 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use mpsgate_mps::protocol::{Command, ServerStatus};
-use mpsgate_mps::{ForkSpawner, MpsError, MpsInstance, MpsState, Origin, Signal, StoppedBy};
+use mpsgate_mps::{MpsError, MpsInstance, MpsState, Origin, Signal, StoppedBy};
 
-use crate::harness::{
-    Bench, Kind, LIMIT, NOBODY, bench, feed, listing, need, root, uuid, wait_for,
-};
+use crate::harness::{Bench, Kind, LIMIT, NOBODY, bench, feed, need, root, uuid, wait_for};
 
 fn own_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// A card with 7 GiB, a server for us and links for its clients.
+/// A card with 7 GiB and a server for us.
 fn serving(bench: &Bench) -> (MpsInstance, i32) {
     let (card, _) = bench.started();
     card.channel().set_default_limit(NonZeroU32::new(7168).unwrap()).unwrap();
     let server = card.ensure_server(own_uid(), LIMIT).unwrap();
-    card.dirs().renew_links().unwrap();
     (card, server.pid)
 }
 
-/// A client in the background, attached through the containers' directory.
-fn client(bench: &Bench, card: &MpsInstance) -> u32 {
-    let mut command = bench.client(&card.dirs().client_dir());
+/// A client in the background, attached through the daemon's `control` alone.
+fn client(bench: &Bench) -> u32 {
+    let mut command = bench.client(&bench.control_alone());
     command.stdin(Stdio::null()).stdout(Stdio::null());
     bench.keep(command)
 }
@@ -55,9 +52,9 @@ pub(crate) fn a_server_starts_and_is_found_again(bench: &Bench) {
     let status = if bench.version > 535 { ServerStatus::Active } else { ServerStatus::Unreported };
     assert_eq!((servers.len(), servers[0].uid, &servers[0].status), (1, Some(own_uid()), &status));
     card.channel().set_server_limit(server.pid, NonZeroU32::new(512).unwrap()).unwrap();
-    assert_eq!(card.stop(&ForkSpawner, Duration::ZERO).unwrap().daemon, StoppedBy::Quit);
+    assert_eq!(card.stop(&bench.spawner(), Duration::ZERO).unwrap().daemon, StoppedBy::Quit);
     assert!(card.servers_alive().is_empty());
-    assert!(listing(&bench.dir.path().join("mps")).is_empty());
+    assert!(bench.left().is_empty(), "{:?}", bench.left());
 }
 
 pub(crate) fn a_server_that_stays_initializing_is_not_ready(bench: &Bench) {
@@ -89,11 +86,10 @@ fn one_server_serves_all_uids_in_multiuser_mode() {
     need!(root());
     let bench = bench(Kind::Fake, 580).expect("the fake is always there");
     let card = bench.card().with_multiuser(true);
-    card.ensure_running(&ForkSpawner, LIMIT).unwrap();
+    card.ensure_running(&bench.spawner(), LIMIT).unwrap();
     let server = card.ensure_server(NOBODY, LIMIT).unwrap();
     assert_eq!(card.ensure_server(1000, LIMIT).unwrap().pid, server.pid);
-    card.dirs().renew_links().unwrap();
-    let mut command = bench.client(&card.dirs().client_dir());
+    let mut command = bench.client(&bench.control_alone());
     command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::null());
     let client = bench.keep(command);
     attached(&card, server.pid, client);
@@ -104,9 +100,9 @@ fn one_server_serves_all_uids_in_multiuser_mode() {
 fn the_fake_of_580_answers_as_a_real_one_on_a_gpu() {
     let bench = bench(Kind::Fake, 580).expect("the fake is always there");
     let (card, server) = serving(&bench);
-    let pid = client(&bench, &card);
+    let pid = client(&bench);
     attached(&card, server, pid);
-    let dir = card.dirs().pipe_dir();
+    let dir = bench.pipe_of(&card.find_running().unwrap().unwrap());
     let ask = |words: &str| bench.ask(&dir, None, words).1;
     assert_eq!(ask("get_device_client_list\n"), format!("[0] 00:00.0, FAKE\n  {pid}.1\n"));
     let ps = ask("ps\n");
@@ -124,13 +120,13 @@ fn the_fake_of_580_answers_as_a_real_one_on_a_gpu() {
 
 pub(crate) fn a_client_attaches_through_control_alone_and_gets_the_lower_limit(bench: &Bench) {
     need!(bench.with_server());
-    let (card, server) = serving(bench);
+    let (_card, server) = serving(bench);
     for (own, alloc, expected) in [
         (None, "7169", "limit_mib=7168\nCUDA_ERROR_OUT_OF_MEMORY\n"),
         (Some("0=1000M"), "1001", "limit_mib=1000\nCUDA_ERROR_OUT_OF_MEMORY\n"),
         (Some("0=9000M"), "7169", "limit_mib=7168\nCUDA_ERROR_OUT_OF_MEMORY\n"),
     ] {
-        let mut command = bench.client(&card.dirs().client_dir());
+        let mut command = bench.client(&bench.control_alone());
         command.args(["--alloc", alloc]);
         command.envs(own.map(|own| ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", own)));
         let output = feed(command, "");
@@ -145,9 +141,9 @@ pub(crate) fn a_client_attaches_through_control_alone_and_gets_the_lower_limit(b
 pub(crate) fn terminate_client_ends_exactly_that_client(bench: &Bench) {
     need!(bench.with_server());
     let (card, server) = serving(bench);
-    let first = client(bench, &card);
+    let first = client(bench);
     attached(&card, server, first);
-    let second = client(bench, &card);
+    let second = client(bench);
     wait_for("both attach", || card.channel().client_list(server).unwrap().len() == 2);
     card.channel().ask(&Command::TerminateClient { server, client: first.cast_signed() }).unwrap();
     assert_eq!(bench.status_of(first), Some(10));
@@ -161,9 +157,9 @@ pub(crate) fn the_doomed_clients_of_a_card_are_terminated_and_no_others(bench: &
     let (card, server) = serving(bench);
     let soon = || Instant::now() + Duration::from_secs(20);
     assert_eq!(card.terminate_clients(|_| true, soon()).unwrap(), Vec::<i32>::new());
-    let doomed = client(bench, &card);
+    let doomed = client(bench);
     attached(&card, server, doomed);
-    let spared = client(bench, &card);
+    let spared = client(bench);
     wait_for("both attach", || card.channel().client_list(server).unwrap().len() == 2);
     let pid = doomed.cast_signed();
     assert_eq!(card.terminate_clients(|client| client == pid, soon()).unwrap(), [pid]);
@@ -199,7 +195,7 @@ pub(crate) fn a_faulted_server_is_reported_until_its_contexts_are_made_again(ben
     {
         need!(bench.with_server());
         let (card, server) = serving(bench);
-        let affected = client(bench, &card);
+        let affected = client(bench);
         attached(&card, server, affected);
         let fault = card.dirs().log_dir().join("fake-fault");
         fs::write(&fault, "").unwrap();
@@ -256,13 +252,13 @@ pub(crate) fn an_orphan_server_is_found_and_ended_by_stop(bench: &Bench) {
     need!(bench.with_server());
     let (card, server) = serving(bench);
     let daemon = card.find_running().unwrap().unwrap();
-    let lost = client(bench, &card);
+    let lost = client(bench);
     attached(&card, server, lost);
     daemon.process.signal(Signal::KILL).unwrap();
     assert!(daemon.process.wait_gone(LIMIT));
     assert_eq!(bench.status_of(lost), Some(4));
     assert_eq!(card.state().unwrap(), MpsState::Dead { orphans: vec![server] });
-    let report = card.stop(&ForkSpawner, Duration::ZERO).unwrap();
+    let report = card.stop(&bench.spawner(), Duration::ZERO).unwrap();
     assert_eq!((report.daemon, report.servers_killed), (StoppedBy::NotRunning, vec![server]));
     assert_eq!(card.state().unwrap(), MpsState::Dead { orphans: vec![] });
 }
@@ -274,28 +270,30 @@ pub(crate) fn no_control_daemon_is_started_beside_an_orphan_server(bench: &Bench
     let daemon = card.find_running().unwrap().unwrap();
     daemon.process.signal(Signal::KILL).unwrap();
     assert!(daemon.process.wait_gone(LIMIT));
-    let refused = card.ensure_running(&ForkSpawner, LIMIT).unwrap_err();
+    let refused = card.ensure_running(&bench.spawner(), LIMIT).unwrap_err();
     let named = matches!(&refused, MpsError::Orphans { pids, .. } if *pids == [server]);
     assert!(named && refused.hint().unwrap().contains(&format!("kill {server};")), "{refused}");
     assert_eq!(card.end_orphans().unwrap(), [server]);
-    assert_eq!(card.ensure_running(&ForkSpawner, LIMIT).unwrap().1, Origin::Started);
+    assert_eq!(card.ensure_running(&bench.spawner(), LIMIT).unwrap().1, Origin::Started);
     assert_eq!(card.end_orphans().unwrap(), [] as [i32; 0]);
 }
 
-/// A container has the server program (CDI brings it) and can set any environment.
-pub(crate) fn a_process_in_a_container_that_dresses_up_as_a_server_is_none(bench: &Bench) {
+/// Every user has the server program (CDI brings it into containers, too) and can set any
+/// environment. None has the mount namespace of a control daemon.
+pub(crate) fn a_process_that_dresses_up_as_a_server_is_none(bench: &Bench) {
     need!(root());
     need!(bench.with_server());
     let (card, server) = serving(bench);
     let program = bench.binary.with_file_name("nvidia-cuda-mps-server");
+    let pipe = card.dirs().pipe_dir();
     // It must not speak to the daemon, which would send it away.
     let log = bench.dir.path().join("another");
     fs::create_dir(&log).unwrap();
     fs::write(log.join("fake-server-slow"), "").unwrap();
-    let dressed_up = |unshare: &[&str]| {
-        let mut command = std::process::Command::new("unshare");
-        command.args(unshare).arg(&program).env_clear().env("PATH", "/usr/sbin:/usr/bin:/bin");
-        command.env("CUDA_MPS_PIPE_DIRECTORY", card.dirs().pipe_dir());
+    let dressed_up = |around: &[&str]| {
+        let mut command = std::process::Command::new("env");
+        command.args(around).arg(&program).env_clear().env("PATH", "/usr/sbin:/usr/bin:/bin");
+        command.env("CUDA_MPS_PIPE_DIRECTORY", &pipe);
         command.env("CUDA_MPS_LOG_DIRECTORY", &log);
         let parent = bench.keep(command);
         wait_for("it runs", || {
@@ -308,14 +306,22 @@ pub(crate) fn a_process_in_a_container_that_dresses_up_as_a_server_is_none(bench
             runs(child.trim()) || runs(&parent.to_string())
         });
     };
-    dressed_up(&["--pid", "--fork", "--kill-child"]);
+    dressed_up(&[]);
+    let tmpfs = format!("mount -t tmpfs tmpfs {}; exec \"$@\"", pipe.display());
+    let with_tmpfs = ["sh", "-ec", &tmpfs, "sh"];
+    // Root of a user namespace may mount a tmpfs there.
+    dressed_up(&[&["unshare", "--user", "--map-root-user", "--mount"], &with_tmpfs[..]].concat());
+    let own_pids = ["unshare", "--pid", "--fork", "--kill-child", "--mount"];
+    dressed_up(&[&own_pids, &with_tmpfs[..]].concat());
     // With the node's pids and a root of its own, as `docker run --pid=host`.
     let root = tempfile::tempdir().unwrap();
     let own_root = format!(
-        "for d in bin lib lib64 usr tmp; do mkdir {0}/$d; mount --bind /$d {0}/$d; done; exec chroot {0} \"$@\"",
-        root.path().display()
+        "for d in bin lib lib64 usr tmp; do mkdir {0}/$d; mount --bind /$d {0}/$d; done; \
+         mount -t tmpfs tmpfs {0}{1}; exec chroot {0} \"$@\"",
+        root.path().display(),
+        pipe.display()
     );
-    dressed_up(&["--mount", "sh", "-c", &own_root, "sh"]);
+    dressed_up(&["unshare", "--mount", "sh", "-ec", &own_root, "sh"]);
     let alive: Vec<i32> = card.servers_alive().iter().map(mpsgate_mps::Process::pid).collect();
     assert_eq!(alive, [server]);
 }
@@ -324,7 +330,7 @@ pub(crate) fn a_client_of_a_wrong_uid_shows_as_pending_in_the_log(bench: &Bench)
     need!(root());
     need!(bench.with_server());
     let (card, _server) = serving(bench);
-    let mut command = bench.client(&card.dirs().client_dir());
+    let mut command = bench.client(&bench.control_alone());
     command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::null());
     let wrong = bench.keep(command).cast_signed();
     wait_for("the client is pushed to the pending list", || {
@@ -339,8 +345,11 @@ pub(crate) fn a_client_of_a_wrong_uid_shows_as_pending_in_the_log(bench: &Bench)
 pub(crate) fn quit_gives_clients_their_grace_and_no_more(bench: &Bench) {
     need!(bench.with_server());
     let (card, server) = serving(bench);
-    let held = client(bench, &card);
+    let held = client(bench);
     attached(&card, server, held);
-    assert_eq!(card.stop(&ForkSpawner, Duration::from_secs(1)).unwrap().daemon, StoppedBy::Quit);
+    assert_eq!(
+        card.stop(&bench.spawner(), Duration::from_secs(1)).unwrap().daemon,
+        StoppedBy::Quit
+    );
     assert_eq!(bench.status_of(held), Some(4));
 }

@@ -3,24 +3,25 @@
 use std::fs;
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::time::Duration;
 
-use mpsgate_mps::protocol::{Command, Percent};
 use mpsgate_mps::{
-    Capabilities, Channel, ClientLinks, ForkSpawner, MpsDirectories, MpsError, MpsInstance,
-    MpsState, Origin, Signal, Spawner, StoppedBy, UnitSpawner, WedgeCause,
+    Capabilities, Channel, HoldSpawner, MpsDirectories, MpsError, MpsInstance, MpsState, Origin,
+    Signal, Spawner, StoppedBy, UnitSpawner, WedgeCause,
 };
+use mpsgate_testing::programs::Holder;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
-use crate::harness::{Bench, Kind, LIMIT, listing, on_a_gpu, script, uuid, wait_for};
+use crate::harness::{Bench, Kind, LIMIT, listing, need, on_a_gpu, root, script, uuid, wait_for};
 
 fn mib(value: u32) -> NonZeroU32 {
     NonZeroU32::new(value).unwrap()
 }
 
-/// A tenant's idle connection to `control`.
+/// An idle connection to `control`.
 fn idle_connection(control: &Path) -> OwnedFd {
     let fd =
         socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
@@ -74,6 +75,7 @@ pub(crate) fn starts_detached_with_a_clean_environment(bench: &Bench) {
         let Ok(target) = fs::read_link(fd.path()) else { continue };
         let known = target.starts_with(card.dirs().pipe_dir())
             || target == card.dirs().log_file().path()
+            || target == card.dirs().pipe_dir().with_file_name("daemon.lock")
             || target == Path::new("/dev/null")
             // From 580 on it looks at the cards.
             || on_a_gpu() && target.to_string_lossy().starts_with("/dev/nvidia")
@@ -90,7 +92,7 @@ pub(crate) fn adopts_what_runs_and_stops_without_a_trace(bench: &Bench) {
     card.channel().set_default_limit(mib(7168)).unwrap();
     // Another mpsgated, which knows nothing of the first.
     let again = bench.card();
-    let (adopted, origin) = again.ensure_running(&ForkSpawner, LIMIT).unwrap();
+    let (adopted, origin) = again.ensure_running(&bench.spawner(), LIMIT).unwrap();
     assert_eq!((origin, adopted.process.pid()), (Origin::Adopted, daemon.process.pid()));
     assert_eq!(adopted.process.start_ticks(), daemon.process.start_ticks());
     assert_eq!(again.channel().default_limit().unwrap().as_deref(), Some("7G"));
@@ -98,17 +100,17 @@ pub(crate) fn adopts_what_runs_and_stops_without_a_trace(bench: &Bench) {
         again.state().unwrap(),
         MpsState::Running { pid: daemon.process.pid(), servers: vec![] }
     );
-    card.dirs().renew_links().unwrap();
-    let report = again.stop(&ForkSpawner, Duration::from_secs(1)).unwrap();
+    let report = again.stop(&bench.spawner(), Duration::from_secs(1)).unwrap();
     assert_eq!((report.daemon, report.servers_killed), (StoppedBy::Quit, vec![]));
     assert!(!daemon.process.is_alive());
-    assert!(listing(&bench.dir.path().join("mps")).is_empty());
+    assert!(bench.left().is_empty(), "{:?}", bench.left());
     assert_eq!(again.state().unwrap(), MpsState::Dead { orphans: vec![] });
-    assert_eq!(again.stop(&ForkSpawner, Duration::ZERO).unwrap().daemon, StoppedBy::NotRunning);
+    assert_eq!(again.stop(&bench.spawner(), Duration::ZERO).unwrap().daemon, StoppedBy::NotRunning);
 }
 
 pub(crate) fn two_starters_make_one_daemon(bench: &Bench) {
-    let start = || bench.card().ensure_running(&ForkSpawner, LIMIT).unwrap();
+    let spawner = bench.spawner();
+    let start = || bench.card().ensure_running(&spawner, LIMIT).unwrap();
     for _ in 0..10 {
         let (one, other) = std::thread::scope(|scope| {
             let (one, other) = (scope.spawn(start), scope.spawn(start));
@@ -127,39 +129,24 @@ pub(crate) fn two_starters_make_one_daemon(bench: &Bench) {
     }
 }
 
-pub(crate) fn an_idle_connection_is_a_wedge_with_a_name(bench: &Bench) {
-    bench.started();
+pub(crate) fn an_idle_connection_is_a_wedge_until_it_ends(bench: &Bench) {
+    let (_, daemon) = bench.started();
     let card = bench.impatient_card();
-    card.dirs().renew_links().unwrap();
-    // As from a container: in a network namespace of its own, where allowed.
-    let control = card.dirs().client_dir().join("control");
-    let tenant = std::thread::spawn(move || {
-        if nix::unistd::geteuid().is_root() {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-        }
-        idle_connection(&control)
-    });
-    let held = tenant.join().unwrap();
-    wait_for("the connection is served", || {
-        matches!(card.channel().server_list(), Err(MpsError::Wedged { .. }))
-    });
-    let MpsState::Wedged { cause: WedgeCause::Held(connections), .. } = card.state().unwrap()
-    else {
-        panic!("not held by anybody: {:?}", card.state());
-    };
-    let makers: Vec<_> = connections.iter().map(|one| one.maker.map(|maker| maker.pid)).collect();
-    assert_eq!(makers, [Some(std::process::id().cast_signed())]);
+    let control = bench.pipe_of(&daemon).join("control");
+    let is_wedged = || matches!(card.channel().server_list(), Err(MpsError::Wedged { .. }));
+    let held = idle_connection(&control);
+    wait_for("the connection is served", is_wedged);
+    let wedged = matches!(card.state(), Ok(MpsState::Wedged { cause: WedgeCause::Unknown, .. }));
+    assert!(wedged, "{:?}", card.state());
     // A wedged daemon is never doubled.
-    let doubled = card.ensure_running(&ForkSpawner, LIMIT);
+    let doubled = card.ensure_running(&bench.spawner(), LIMIT);
     assert!(matches!(doubled, Err(MpsError::Wedged { .. })), "{doubled:?}");
     drop(held);
     wait_for("it answers again", || matches!(card.state(), Ok(MpsState::Running { .. })));
-    let _held = idle_connection(&card.dirs().client_dir().join("control"));
-    wait_for("wedged again", || {
-        matches!(card.channel().server_list(), Err(MpsError::Wedged { .. }))
-    });
-    assert_eq!(card.stop(&ForkSpawner, Duration::ZERO).unwrap().daemon, StoppedBy::Terminate);
-    assert!(listing(&bench.dir.path().join("mps")).is_empty());
+    let _held = idle_connection(&control);
+    wait_for("wedged again", is_wedged);
+    assert_eq!(card.stop(&bench.spawner(), Duration::ZERO).unwrap().daemon, StoppedBy::Terminate);
+    assert!(bench.left().is_empty(), "{:?}", bench.left());
 }
 
 pub(crate) fn a_stopped_daemon_is_wedged_and_still_ended(bench: &Bench) {
@@ -170,30 +157,50 @@ pub(crate) fn a_stopped_daemon_is_wedged_and_still_ended(bench: &Bench) {
     wait_for("it stops", || {
         card.state().unwrap() == MpsState::Wedged { pid, cause: WedgeCause::Stopped }
     });
-    assert_eq!(card.stop(&ForkSpawner, Duration::ZERO).unwrap().daemon, StoppedBy::Kill);
-    assert!(listing(&bench.dir.path().join("mps")).is_empty());
+    assert_eq!(card.stop(&bench.spawner(), Duration::ZERO).unwrap().daemon, StoppedBy::Kill);
+    assert!(bench.left().is_empty(), "{:?}", bench.left());
 }
 
-pub(crate) fn a_forged_pid_file_misleads_nobody(bench: &Bench) {
-    let mut sleep = Process::new("sleep");
-    sleep.arg("1000");
-    let victim = bench.keep(sleep);
-    let card = bench.card();
-    card.dirs().create().unwrap();
-    let pid_file = card.dirs().pipe_dir().join("nvidia-cuda-mps-control.pid");
-    fs::write(&pid_file, victim.to_string()).unwrap();
-    let refused = card.find_running();
-    let named = matches!(&refused, Err(MpsError::PidFileRefused { pid, why, .. })
-        if *pid == Some(victim.cast_signed()) && why.contains("it runs "));
-    assert!(named, "{refused:?}");
-    assert_eq!(card.state().unwrap(), MpsState::Dead { orphans: vec![] });
-    // It does not keep us from starting, nor from finding what we started.
-    let (daemon, origin) = card.ensure_running(&ForkSpawner, LIMIT).unwrap();
-    assert_eq!(origin, Origin::Started);
-    fs::write(&pid_file, victim.to_string()).unwrap();
-    assert_eq!(card.find_running().unwrap().unwrap().process.pid(), daemon.process.pid());
-    assert_eq!(card.stop(&ForkSpawner, Duration::ZERO).unwrap().daemon, StoppedBy::Quit);
-    assert!(fs::metadata(format!("/proc/{victim}")).is_ok(), "the forged pid was killed");
+/// The daemon makes files that every user may write, in a directory that no user reaches.
+pub(crate) fn its_files_are_out_of_every_users_reach(bench: &Bench) {
+    need!(root());
+    let (card, daemon) = bench.started();
+    let (pipe, there) = (card.dirs().pipe_dir(), bench.pipe_of(&daemon));
+    assert_eq!(listing(&there)["control"], "s0666");
+    assert_eq!(fs::metadata(&there).unwrap().mode() & 0o7777, 0o711);
+    let found = fs::symlink_metadata(&pipe).unwrap();
+    assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o700));
+    assert!(listing(&pipe).is_empty());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(pipe.to_str().unwrap()), "{mounts}");
+    for place in [pipe.join("."), there.join("control")] {
+        let mut look = Process::new("setpriv");
+        look.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "ls"]).arg(&place);
+        let output = look.env("LC_ALL", "C").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("Permission denied"), "{}: {said}", place.display());
+    }
+    let lock = pipe.with_file_name("daemon.lock");
+    assert_eq!(fs::symlink_metadata(lock).unwrap().mode() & 0o7777, 0o600);
+}
+
+/// A holder that dies takes nothing along, and the next one serves the same cards.
+pub(crate) fn a_daemon_outlives_its_holder_and_is_adopted_with_the_next(bench: &Bench) {
+    need!(root());
+    let (_, daemon) = bench.started();
+    let holder = bench.holder().take().unwrap();
+    let pid = nix::unistd::Pid::from_raw(holder.pid().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+    drop(holder);
+    assert!(daemon.process.is_alive());
+    let (card, next) = (bench.card(), bench.spawner());
+    let (adopted, origin) = card.ensure_running(&next, LIMIT).unwrap();
+    assert_eq!((origin, adopted.process.pid()), (Origin::Adopted, daemon.process.pid()));
+    assert!(card.ensure_gate(&next).unwrap());
+    wait_for("the gate serves the card", || card.gate().unwrap().is_some());
+    assert_eq!(card.stop(&next, Duration::from_secs(1)).unwrap().daemon, StoppedBy::Quit);
+    assert!(card.gate().unwrap().is_none());
+    assert!(bench.left().is_empty(), "{:?}", bench.left());
 }
 
 pub(crate) fn a_strangers_lock_is_named(bench: &Bench) {
@@ -202,48 +209,14 @@ pub(crate) fn a_strangers_lock_is_named(bench: &Bench) {
     let other = MpsInstance::new(0, card.uuid(), "/bin/sh", bench.dirs(0));
     for error in [
         other.find_running().unwrap_err(),
-        other.ensure_running(&ForkSpawner, LIMIT).unwrap_err(),
-        other.stop(&ForkSpawner, Duration::ZERO).unwrap_err(),
+        other.ensure_running(&bench.spawner(), LIMIT).unwrap_err(),
+        other.stop(&bench.spawner(), Duration::ZERO).unwrap_err(),
     ] {
         let named = matches!(&error, MpsError::Stranger { pid, why, .. }
             if *pid == daemon.process.pid() && why.contains("not /bin/sh"));
         assert!(named, "{error}");
     }
     assert!(daemon.process.is_alive());
-}
-
-pub(crate) fn links_follow_a_restarted_daemon(bench: &Bench) {
-    let (card, daemon) = bench.started();
-    let client = Channel::as_client(card.binary(), card.dirs());
-    assert!(!card.dirs().links_current().unwrap());
-    assert!(matches!(client.server_list(), Err(MpsError::NotRunning { .. })));
-    card.dirs().renew_links().unwrap();
-    card.dirs().renew_links().unwrap();
-    assert!(card.dirs().links_current().unwrap());
-    assert_eq!(
-        listing(&card.dirs().client_dir()).into_keys().collect::<Vec<_>>(),
-        ["control", "log"]
-    );
-    assert_eq!(listing(card.dirs().client_dir().parent().unwrap())["client"], "d0755");
-    client.server_list().unwrap();
-    // Killed, as a crash would: the new one makes new sockets.
-    daemon.process.signal(Signal::KILL).unwrap();
-    assert!(daemon.process.wait_gone(LIMIT));
-    let (_, origin) = card.ensure_running(&ForkSpawner, LIMIT).unwrap();
-    assert_eq!(origin, Origin::Started);
-    assert!(!card.dirs().links_current().unwrap());
-    assert!(matches!(client.server_list(), Err(MpsError::NotRunning { .. })));
-    card.dirs().renew_links().unwrap();
-    client.server_list().unwrap();
-    let protected =
-        client.ask(&Command::SetDefaultActiveThreadPercentage(Percent::new(10).unwrap()));
-    assert_eq!(
-        matches!(protected, Err(MpsError::NotPermitted { .. })),
-        bench.version > 535,
-        "{protected:?}"
-    );
-    card.dirs().remove_links().unwrap();
-    assert!(listing(&card.dirs().client_dir()).is_empty());
 }
 
 pub(crate) fn many_threads_share_the_channel(bench: &Bench) {
@@ -266,6 +239,7 @@ pub(crate) fn a_missing_daemon_is_told_from_a_wedged_one(bench: &Bench) {
     assert!(matches!(card.channel().server_list(), Err(MpsError::NotRunning { .. })));
     card.dirs().create().unwrap();
     assert!(matches!(card.channel().server_list(), Err(MpsError::NotRunning { .. })));
+    let (card, _daemon) = bench.started();
     let absent = Channel::new(Path::new("/nonexistent/control"), card.dirs());
     assert!(matches!(absent.server_list(), Err(MpsError::Run { .. })));
 }
@@ -273,12 +247,8 @@ pub(crate) fn a_missing_daemon_is_told_from_a_wedged_one(bench: &Bench) {
 pub(crate) fn capabilities_are_probed_without_a_trace(bench: &Bench) {
     let scratch = bench.dir.path().join("scratch");
     fs::create_dir(&scratch).unwrap();
-    let newer = bench.version > 535;
-    let expected = Capabilities {
-        multiuser: bench.is_multiuser(),
-        settings_protected: newer,
-        server_status: newer,
-    };
+    let expected =
+        Capabilities { multiuser: bench.is_multiuser(), server_status: bench.version > 535 };
     assert_eq!(Capabilities::probe(&bench.binary, &scratch).unwrap(), expected);
     assert!(listing(&scratch).is_empty());
     if bench.kind == Kind::Fake {
@@ -296,9 +266,8 @@ pub(crate) fn capabilities_are_probed_without_a_trace(bench: &Bench) {
 pub(crate) fn probes_at_once_do_not_answer_for_each_other(bench: &Bench) {
     let scratch = bench.dir.path().join("scratch");
     fs::create_dir(&scratch).unwrap();
-    let dirs = MpsDirectories::new(&scratch, std::process::id(), ClientLinks::default()).unwrap();
-    let card = MpsInstance::new(0, "", bench.binary.clone(), dirs);
-    card.ensure_running(&ForkSpawner, LIMIT).unwrap();
+    let (_, daemon) = bench.started();
+    let card = bench.card();
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -307,8 +276,7 @@ pub(crate) fn probes_at_once_do_not_answer_for_each_other(bench: &Bench) {
             });
         }
     });
-    assert!(card.channel().server_list().unwrap().is_empty());
-    card.stop(&ForkSpawner, LIMIT).unwrap();
+    assert!(card.channel().server_list().unwrap().is_empty() && daemon.process.is_alive());
     assert!(listing(&scratch).is_empty());
 }
 
@@ -329,55 +297,93 @@ pub(crate) fn a_server_that_dies_is_an_error(bench: &Bench) {
     assert!(card.channel().server_list().unwrap().is_empty());
 }
 
-/// A card whose control program is a shell script.
-fn scripted(dir: &Path, body: &str) -> MpsInstance {
+/// A card whose control program is another one, and a holder that starts it.
+struct Other {
+    card: MpsInstance,
+    spawner: HoldSpawner,
+    _holder: Holder,
+    _dir: tempfile::TempDir,
+}
+
+impl Other {
+    fn new(program: impl FnOnce(&Path) -> PathBuf) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, hold) = (program(dir.path()), dir.path().join("hold"));
+        let mps = dir.path().join("mps");
+        let holder = Holder::start(&hold, &mps, &program, None);
+        let card = MpsInstance::new(0, "GPU-x", program, MpsDirectories::new(&mps, 0).unwrap());
+        Self {
+            card,
+            spawner: HoldSpawner::new(hold, mps.join("gates")),
+            _holder: holder,
+            _dir: dir,
+        }
+    }
+
+    fn scripted(body: &str) -> Self {
+        Self::new(|dir| scripted(dir, body))
+    }
+
+    /// Why it does not start, and the end of its log. The lock is free afterwards.
+    fn fails(&self, limit: Duration) -> (String, String) {
+        let error = self.card.ensure_running(&self.spawner, limit).unwrap_err();
+        let MpsError::StartFailed { reason, tail, .. } = error else { panic!("{error}") };
+        assert!(self.card.find_running().unwrap().is_none());
+        (reason, tail)
+    }
+}
+
+fn scripted(dir: &Path, body: &str) -> PathBuf {
     let program = dir.join("control");
     script(&program, body);
-    let dirs = MpsDirectories::new(&dir.join("mps"), 0, ClientLinks::default()).unwrap();
-    MpsInstance::new(0, "GPU-x", program, dirs)
+    program
 }
 
 #[test]
 fn a_start_that_ends_at_once_shows_the_end_of_its_log() {
+    need!(root());
     for status in [0, 1] {
-        let dir = tempfile::tempdir().unwrap();
-        let card = scripted(dir.path(), &format!("echo boom; exit {status}"));
-        let error = card.ensure_running(&ForkSpawner, LIMIT).unwrap_err();
-        let told = matches!(&error, MpsError::StartFailed { reason, tail, .. }
-            if reason == "it ended at once" && tail == "boom");
-        assert!(told, "{error}");
+        let other = Other::scripted(&format!("echo boom; exit {status}"));
+        let told = other.fails(LIMIT);
+        assert_eq!(told, ("it ended at once".to_owned(), "boom".to_owned()));
     }
 }
 
+/// The holder is asked for the control program that it was started for; the launcher finds none.
 #[test]
 fn a_program_that_cannot_be_executed_is_an_error_of_the_start() {
-    let dir = tempfile::tempdir().unwrap();
-    let dirs = MpsDirectories::new(&dir.path().join("mps"), 0, ClientLinks::default()).unwrap();
-    let card = MpsInstance::new(0, "GPU-x", "/nonexistent", dirs);
-    let error = card.ensure_running(&ForkSpawner, LIMIT).unwrap_err();
-    assert!(
-        matches!(&error, MpsError::Run { program, .. } if program == Path::new("/nonexistent")),
-        "{error}"
-    );
+    need!(root());
+    let other = Other::new(|_| "/nonexistent".into());
+    let (reason, tail) = other.fails(LIMIT);
+    assert_eq!(reason, "it ended at once");
+    assert!(tail.contains("cannot run /nonexistent"), "{tail}");
 }
 
 #[test]
 fn a_start_that_never_answers_is_ended() {
-    let dir = tempfile::tempdir().unwrap();
-    let pid_file = dir.path().join("pid");
-    let card = scripted(dir.path(), &format!("echo $$ >{}; exec sleep 1000", pid_file.display()));
-    let error = card.ensure_running(&ForkSpawner, Duration::from_secs(2)).unwrap_err();
-    let told = matches!(&error, MpsError::StartFailed { reason, .. } if reason.contains("does not answer"));
-    assert!(told, "{error}");
-    let pid: i32 = fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
-    assert!(mpsgate_mps::Process::open(pid).is_none());
+    need!(root());
+    let other = Other::scripted("echo $$; exec sleep 1000");
+    let (reason, tail) = other.fails(Duration::from_secs(2));
+    assert!(reason.contains("does not answer"), "{reason}");
+    assert!(mpsgate_mps::Process::open(tail.trim().parse().unwrap()).is_none(), "{tail}");
+}
+
+/// What goes into the background has no lock and is no control daemon.
+#[test]
+fn a_program_that_leaves_its_place_has_not_started() {
+    need!(root());
+    let other = Other::scripted("sleep 1000 & echo $!");
+    let (reason, tail) = other.fails(LIMIT);
+    assert_eq!(reason, "it ended at once");
+    assert!(mpsgate_mps::Process::open(tail.trim().parse().unwrap()).is_none(), "{tail}");
 }
 
 /// `systemctl` itself is a script here; units run for real on machines with systemd.
 #[test]
 fn a_unit_is_started_with_its_environment_and_forgotten_after_the_stop() {
     let dir = tempfile::tempdir().unwrap();
-    let card = scripted(dir.path(), "exit 1");
+    let dirs = MpsDirectories::new(&dir.path().join("mps"), 0).unwrap();
+    let card = MpsInstance::new(0, "GPU-x", scripted(dir.path(), "exit 1"), dirs);
     let (systemctl, calls) = (dir.path().join("systemctl"), dir.path().join("calls"));
     script(&systemctl, &format!("echo \"$@\" >>{}; [ \"$1\" != is-active ]", calls.display()));
     let spawner = UnitSpawner::new(&systemctl, dir.path());

@@ -1,16 +1,11 @@
-//! The memory limits that a card's MPS should have: the default, which the next server takes, and a
-//! running server's, which its next clients get.
-//!
-//! A container with a door gets its limit when its client is handed over, so nobody else needs more
-//! than the smallest grant. A container with a direct channel may connect at any time: as long as
-//! one lives, no limit may be below the largest of theirs, and that of a door may be above its
-//! grant.
+//! The memory limits that a card's MPS should have: the default, which the next server takes, and
+//! the running server's at each hand-over, which is the container's own. So nobody else needs more
+//! than the smallest grant.
 
 use mpsgate_config::Processes;
 use mpsgate_model::{GpuUuid, Instance, Mib};
 
 use super::Node;
-use crate::limits::{MpsLimits, ServerLimit};
 
 /// What a client gets that is to be handed over at a door.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,17 +26,12 @@ pub enum AtDoor {
 }
 
 impl Node {
-    /// What the card's MPS should be told.
-    pub fn mps_limits(&self, uuid: &GpuUuid) -> MpsLimits {
-        let (direct, doors) = (self.largest_direct(uuid), self.smallest_door(uuid));
+    /// The limit of the next server's clients that come past the doors: the smallest grant; all of
+    /// the card where there is none.
+    pub fn default_limit(&self, uuid: &GpuUuid) -> Mib {
+        let smallest = self.ledger().on_card(uuid).map(|entry| entry.grant.memory).min();
         let all = || self.card(uuid).map(|card| card.memory).unwrap_or_default();
-        let default = direct.or(doors).unwrap_or_else(all);
-        let servers = match (direct, doors) {
-            (None, Some(_)) => ServerLimit::Any,
-            (Some(_), Some(_)) => ServerLimit::AtLeast(default),
-            (_, None) => ServerLimit::Exactly(default),
-        };
-        MpsLimits { default, servers }
+        smallest.unwrap_or_else(all)
     }
 
     /// What the next client at this container's door gets. `since`: the watchdog's looks when one
@@ -72,17 +62,6 @@ impl Node {
             }
             left = Mib(grant.memory.0 - used.0);
         }
-        let limit = left.max(self.largest_direct(uuid).unwrap_or_default());
-        AtDoor::Open { limit, uid: grant.uid }
-    }
-
-    fn largest_direct(&self, uuid: &GpuUuid) -> Option<Mib> {
-        let direct = self.ledger().on_card(uuid).filter(|entry| !entry.grant.has_door());
-        direct.map(|entry| entry.grant.memory).max()
-    }
-
-    fn smallest_door(&self, uuid: &GpuUuid) -> Option<Mib> {
-        let doors = self.ledger().on_card(uuid).filter(|entry| entry.grant.has_door());
-        doors.map(|entry| entry.grant.memory).min()
+        AtDoor::Open { limit: left, uid: grant.uid }
     }
 }

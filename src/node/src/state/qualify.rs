@@ -33,7 +33,7 @@ impl Node {
             let index = card.index;
             let refusal = conclusion.refusal.clone().map(|why| {
                 let hint = format!(
-                    "ask again, and after a change of mps.channel or of the driver, too: mpsgate qualify {index}"
+                    "ask again, and after a change of the driver, too: mpsgate qualify {index}"
                 );
                 Trouble::new(why, hint)
             });

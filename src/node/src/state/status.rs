@@ -39,7 +39,6 @@ impl Node {
             claims: None,
             slurm: None,
             schedule: self.schedule.now().to_string(),
-            channel: String::new(),
             overrides: Vec::new(),
             schedule_wanted: self.schedule.wanted().map(|word| word.as_str().to_owned()),
             schedule_waits_for: self.waits_for(),

@@ -67,7 +67,7 @@ pub(crate) fn node() -> Node {
         health: Health::Ready,
         lost: None,
         closed: None,
-        ends: Ends::Shared("/run/mpsgate/mps/3/client".to_owned()),
+        ends: Ends::Doors("/run/mpsgate/mps/3/clients".to_owned()),
         max_clients: 48,
         multiuser: false,
         server_uid: None,

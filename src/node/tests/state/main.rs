@@ -7,8 +7,8 @@ use mpsgate_api::{Activate, Engine, Reserve};
 use mpsgate_config::{Processes, Switch};
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::{Code, GrantKey, Instance, Mib, Refusal};
-use mpsgate_node::card::{Ends, Watched};
-use mpsgate_node::{AtDoor, Effect, Node, Reserved, ServerLimit};
+use mpsgate_node::card::Watched;
+use mpsgate_node::{AtDoor, Effect, Node, Reserved};
 
 use self::fixture::{ALL, HOLDER, INIT, Living, call, node, uuid};
 
@@ -68,58 +68,38 @@ fn local_requests_are_trusted_as_the_settings_and_a_kubelet_say() {
     }
 }
 
-/// A grant of so many GiB, with a door of its own or a direct channel.
-fn on_channel(node: &mut Node, name: &str, gib: u64, door: bool) -> GrantKey {
-    let directory = "/run/mpsgate/mps/0".to_owned();
-    let ends = if door { Ends::Doors(directory + "/clients") } else { Ends::Shared(directory) };
-    node.cards[0].ends = ends;
+/// The grant of a container.
+fn granted(node: &mut Node, name: &str, gib: u64) -> GrantKey {
     let mut call = call(name, gib);
     call.key.instance = Instance::from_bytes([u8::try_from(gib).unwrap(); 16]);
     reserve(node, &call).unwrap().grant.key
 }
 
 #[test]
-fn limits_follow_the_grants_and_their_channels() {
+fn each_has_its_own_limit_at_its_door_and_whoever_comes_past_it_the_smallest() {
     let mut node = node();
     let gib = |gib: u64| Mib(gib * 1024);
-    let limits = |node: &Node| {
-        let limits = node.mps_limits(&uuid(0));
-        (limits.default, limits.servers)
-    };
-    assert_eq!(limits(&node), (gib(15), ServerLimit::Exactly(gib(15))), "nobody has a grant");
-    let large = on_channel(&mut node, "large", 5, false);
-    let small = on_channel(&mut node, "small", 2, false);
-    assert_eq!(limits(&node), (gib(5), ServerLimit::Exactly(gib(5))), "the largest");
+    let default = |node: &Node| node.default_limit(&uuid(0));
+    assert_eq!(default(&node), gib(15), "nobody has a grant");
+    let one = granted(&mut node, "one", 1);
+    let six = granted(&mut node, "six", 6);
     let each = |node: &Node, card, key: &GrantKey| {
         node.at_door(&uuid(card), &key.instance, Processes::Each, 0)
     };
-    assert_eq!(each(&node, 0, &small), AtDoor::NoGrant);
-    // Beside doors a direct channel keeps what it needs, and doors get no less than their own.
-    let one = on_channel(&mut node, "one", 1, true);
-    let six = on_channel(&mut node, "six", 6, true);
-    let at = |node: &Node, key: &GrantKey| match each(node, 0, key) {
-        AtDoor::Open { limit, uid: 0 } => limit,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(limits(&node), (gib(5), ServerLimit::AtLeast(gib(5))));
-    assert_eq!((at(&node, &one), at(&node, &six)), (gib(5), gib(6)));
-    release(&mut node, &large);
-    assert_eq!(limits(&node), (gib(2), ServerLimit::AtLeast(gib(2))));
-    assert_eq!((at(&node, &one), at(&node, &six)), (gib(2), gib(6)));
-    // Doors alone: each its own, and the smallest for whoever comes past them.
-    release(&mut node, &small);
-    assert_eq!(limits(&node), (gib(1), ServerLimit::Any));
-    assert_eq!((at(&node, &one), at(&node, &six)), (gib(1), gib(6)));
+    let open = |limit| AtDoor::Open { limit: gib(limit), uid: 0 };
+    assert_eq!(default(&node), gib(1));
+    assert_eq!((each(&node, 0, &one), each(&node, 0, &six)), (open(1), open(6)));
     assert_eq!(each(&node, 1, &one), AtDoor::NoGrant, "of another card");
     release(&mut node, &one);
-    assert_eq!(limits(&node), (gib(6), ServerLimit::Any));
+    assert_eq!(default(&node), gib(6));
+    assert_eq!(each(&node, 0, &one), AtDoor::NoGrant, "it has ended");
 }
 
 #[test]
 fn a_later_process_gets_what_is_left_where_it_is_split() {
     let mut node = node();
-    let key = on_channel(&mut node, "c", 4, true);
-    let direct = on_channel(&mut node, "direct", 1, false);
+    let key = granted(&mut node, "c", 4);
+    let other = granted(&mut node, "other", 1);
     let gib = |gib: u64| Mib(gib * 1024);
     let open = |limit| AtDoor::Open { limit: gib(limit), uid: 0 };
     for (used, looks, since, blind, expected) in [
@@ -133,31 +113,13 @@ fn a_later_process_gets_what_is_left_where_it_is_split() {
         // Nobody can say what is left.
         (0, 9, 9, true, open(4)),
     ] {
-        let used = [(key.clone(), gib(used)), (direct.clone(), gib(1))].into();
+        let used = [(key.clone(), gib(used)), (other.clone(), gib(1))].into();
         let blind = blind.then(|| "no memory by process".to_owned());
         node.cards[0].watched = Watched { looks, blind, used, ..Watched::default() };
         let at_door = node.at_door(&uuid(0), &key.instance, Processes::Split, since);
         assert_eq!(at_door, expected, "{used:?} {looks} {since}", used = node.cards[0].watched);
         let each = node.at_door(&uuid(0), &key.instance, Processes::Each, since);
         assert_eq!(each, open(4));
-    }
-}
-
-#[test]
-fn a_servers_limit_is_changed_where_it_has_to_be() {
-    let (one, two) = (Mib(1), Mib(2));
-    for (limit, has, change) in [
-        (ServerLimit::Any, None, None),
-        (ServerLimit::Any, Some(one), None),
-        (ServerLimit::AtLeast(one), None, Some(one)),
-        (ServerLimit::AtLeast(two), Some(one), Some(two)),
-        (ServerLimit::AtLeast(one), Some(one), None),
-        (ServerLimit::AtLeast(one), Some(two), None),
-        (ServerLimit::Exactly(one), None, Some(one)),
-        (ServerLimit::Exactly(one), Some(two), Some(one)),
-        (ServerLimit::Exactly(one), Some(one), None),
-    ] {
-        assert_eq!(limit.change(has), change, "{limit:?} {has:?}");
     }
 }
 

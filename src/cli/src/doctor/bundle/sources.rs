@@ -22,7 +22,8 @@ const LOG_TAIL: u64 = 256 << 10;
 const FILE_LIMIT: u64 = 4 << 20;
 /// Lines of the journal, and the bytes of them that are kept.
 const JOURNAL_LINES: &str = "--lines=4000";
-const UNITS: [&str; 3] = ["mpsgated.service", "mpsgate-mps@.service", "mpsgate-gate@.service"];
+const UNITS: [&str; 4] =
+    ["mpsgated.service", "mpsgate-mps@.service", "mpsgate-hold.service", "mpsgate-gate@.service"];
 /// Where units and what operators add to them lie (systemd.unit(5)), the one that counts first.
 const UNIT_DIRS: [&str; 4] = [
     "/etc/systemd/system",
@@ -122,6 +123,7 @@ fn journal(found: &mut Collected, root: &Path) {
         JOURNAL_LINES,
         "--unit=mpsgated.service",
         "--unit=mpsgate-mps@*.service",
+        "--unit=mpsgate-hold.service",
         "--unit=mpsgate-gate@*.service",
     ];
     match programs::output(&program, &arguments) {

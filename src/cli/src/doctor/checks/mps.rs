@@ -3,7 +3,7 @@
 use mpsgate_api::CardStatus;
 use mpsgate_gpu::ComputeMode;
 use mpsgate_model::Verdict;
-use mpsgate_mps::{Maker, MpsState, Server, WedgeCause};
+use mpsgate_mps::{MpsState, Server, WedgeCause};
 
 use super::{Finding, fail, failed, ok, skip, warn};
 use crate::doctor::facts::{Facts, Known};
@@ -46,50 +46,39 @@ pub(super) fn control(facts: &Facts) -> Vec<Finding> {
     };
     let multiuser =
         if capabilities.multiuser { "one server for all uids" } else { "one server per uid" };
-    vec![if capabilities.settings_protected {
-        let version = facts.mps_version.as_ref().map(|v| format!(", version {v}"));
-        ok(format!("{path}: {multiuser}{}", version.unwrap_or_default()))
-    } else {
-        warn(
-            format!("{path}: {multiuser}; its containers can change a card's default limit"),
-            "use MPS of driver 550 or newer",
-        )
-    }]
+    let version = facts.mps_version.as_ref().map(|v| format!(", version {v}"));
+    vec![ok(format!("{path}: {multiuser}{}", version.unwrap_or_default()))]
 }
 
 /// What the control daemons answer to us, and which managed cards mpsgated finds without one.
 pub(super) fn state(facts: &Facts) -> Vec<Finding> {
-    let channels = match &facts.channels {
-        Ok(channels) => channels,
+    let states = match &facts.mps_states {
+        Ok(states) => states,
         Err(trouble) => return vec![failed(trouble, LOGS)],
     };
     if facts.shares() {
         let runs = |state: &Known<MpsState>| !matches!(state, Ok(MpsState::Dead { orphans }) if orphans.is_empty());
-        let left = channels.iter().filter(|(_, channel)| runs(&channel.state));
+        let left = states.iter().filter(|(_, state)| runs(state));
         let left: Vec<Finding> = left.map(|(card, _)| left_over().about(card)).collect();
         return if left.is_empty() { vec![skip(WITHOUT)] } else { left };
     }
     let managed = facts.managed();
-    if channels.is_empty() && managed.is_empty() {
+    if states.is_empty() && managed.is_empty() {
         return vec![skip("no card is managed: mpsgate enable GPU")];
     }
-    let mut findings: Vec<_> = channels
+    let mut findings: Vec<_> = states
         .iter()
-        .map(|(card, channel)| {
-            let finding = match &channel.state {
+        .map(|(card, state)| {
+            let finding = match state {
                 Ok(state) => evaluate(state, *card),
                 Err(trouble) => failed(trouble, LOGS),
             };
             finding.about(card)
         })
         .collect();
-    if channels.len() < managed.len() {
+    if states.len() < managed.len() {
         findings.push(fail(
-            format!(
-                "{} cards are managed, {} have a control daemon",
-                managed.len(),
-                channels.len()
-            ),
+            format!("{} cards are managed, {} have a control daemon", managed.len(), states.len()),
             format!("systemctl restart mpsgated; {LOGS}"),
         ));
     }
@@ -133,39 +122,18 @@ fn wedged(pid: i32, cause: &WedgeCause) -> Finding {
         WedgeCause::Stopped => {
             fail(format!("{evidence}: somebody stopped it"), format!("kill -CONT {pid}"))
         }
-        WedgeCause::ServerSilent { server } => fail(
-            format!("{evidence}: its server, pid {server}, does not answer it"),
-            format!(
-                "where somebody stopped it (T in: ps -o stat= -p {server}): kill -CONT {server}; \
-                 {LOGS}"
-            ),
+        WedgeCause::ServerStopped { server } => fail(
+            format!("{evidence}: somebody stopped its server, pid {server}"),
+            format!("kill -CONT {server}"),
         ),
         WedgeCause::LogBlocked => fail(
             format!("{evidence}: its log is full and nobody reads it"),
             format!("systemctl restart mpsgated reads it; {LOGS}"),
         ),
-        WedgeCause::Held(connections) => {
-            let makers: Vec<Maker> = connections.iter().filter_map(|one| one.maker).collect();
-            let of = |maker: &Maker| format!("pid {} (uid {})", maker.pid, maker.uid);
-            let names = makers.iter().map(of).collect::<Vec<_>>().join(", ");
-            match &makers[..] {
-                [] => fail(
-                    format!("{evidence}: held by a connection whose maker has ended"),
-                    "mpsgated cuts it within seconds: mpsgate status".to_owned(),
-                ),
-                [one] => fail(
-                    format!("{evidence}: held by {names}"),
-                    format!("end its container, which this names: cat /proc/{}/cgroup", one.pid),
-                ),
-                _ => fail(
-                    format!("{evidence}: held by one of {names}"),
-                    "mpsgate status names their containers; end them one by one".to_owned(),
-                ),
-            }
-        }
-        WedgeCause::Unknown => {
-            fail(evidence, format!("see what it does: cat /proc/{pid}/stack; {LOGS}"))
-        }
+        WedgeCause::Unknown => fail(
+            evidence,
+            format!("mpsgate status; see what it does: cat /proc/{pid}/stack; {LOGS}"),
+        ),
     }
 }
 
@@ -178,26 +146,6 @@ fn list(servers: &[Server]) -> String {
         None => format!("server {}: {:?}", server.pid, server.status),
     };
     servers.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
-/// A control daemon without descriptors answers nobody, and only a new one helps.
-pub(super) fn descriptors(facts: &Facts) -> Vec<Finding> {
-    let Ok(status) = &facts.daemon else { return vec![skip("mpsgated does not tell")] };
-    let counted = status.cards.iter().filter_map(|card| {
-        let of = card.mps.as_ref()?.descriptors?;
-        let seen = format!("{} of {} descriptors are open", of.used, of.limit);
-        let finding = if of.restart_needed {
-            warn(
-                format!("restart needed: {seen}"),
-                format!("once its containers have ended: mpsgate mps restart {}", card.index),
-            )
-        } else {
-            ok(seen)
-        };
-        Some(finding.about(card.index))
-    });
-    let findings: Vec<Finding> = counted.collect();
-    if findings.is_empty() { vec![skip("no control daemon was counted")] } else { findings }
 }
 
 /// Clients that were ended at their containers' doors get no more than error 805.
@@ -219,18 +167,7 @@ pub(super) fn gate(facts: &Facts) -> Vec<Finding> {
         };
         Some(finding.about(card.index))
     });
-    let mut findings: Vec<Finding> = gates.collect();
-    if let direct @ ("control" | "linked" | "full") = status.channel.as_str()
-        && !facts.shares()
-    {
-        findings.push(warn(
-            format!(
-                "mps.channel = \"{direct}\": containers share the socket of their GPU's control \
-                 daemon, and any of them can end MPS for all of that GPU"
-            ),
-            "set mps.channel = \"auto\" in /etc/mpsgate/config.toml; SECURITY.md, row 21",
-        ));
-    }
+    let findings: Vec<Finding> = gates.collect();
     if findings.is_empty() { vec![ok("no card has a gate yet")] } else { findings }
 }
 
@@ -284,27 +221,6 @@ fn answers(card: &CardStatus, is_simulated: bool) -> Vec<Finding> {
         None => {}
     }
     findings.into_iter().map(|finding| finding.about(card.index)).collect()
-}
-
-pub(super) fn links(facts: &Facts) -> Vec<Finding> {
-    let Ok(channels) = &facts.channels else { return vec![skip("see mps-state")] };
-    if channels.is_empty() {
-        return vec![skip("no control daemon has a directory")];
-    }
-    channels
-        .iter()
-        .map(|(card, channel)| {
-            let finding = match &channel.links_current {
-                Ok(true) => ok("containers reach this control daemon"),
-                Ok(false) => fail(
-                    "the containers' links lead to a control daemon that is gone",
-                    format!("systemctl restart mpsgated; {LOGS}"),
-                ),
-                Err(trouble) => failed(trouble, LOGS),
-            };
-            finding.about(card)
-        })
-        .collect()
 }
 
 pub(super) fn compute_mode(facts: &Facts) -> Vec<Finding> {

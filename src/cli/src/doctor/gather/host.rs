@@ -90,7 +90,7 @@ pub(super) fn security(root: &Path) -> Security {
     let mut client_types = BTreeMap::new();
     if selinux.is_some() {
         let cards = std::fs::read_dir(below(root, paths::MPS_DIR)).into_iter().flatten().flatten();
-        let clients = cards.map(|card| card.path().join("client")).filter(|path| path.is_dir());
+        let clients = cards.map(|card| card.path().join("clients")).filter(|path| path.is_dir());
         client_types.extend(clients.map(|path| (path.clone(), selinux_type(&path))));
     }
     Security {

@@ -9,7 +9,8 @@ use crate::supervisor::ask;
 fn its_socket_is_roots_alone_and_there_is_one_for_a_directory() {
     let root = tempfile::tempdir().unwrap();
     let (dir, mps) = (root.path().join("hold"), root.path().join("mps"));
-    let options = Options { dir, mps, control: "/usr/bin/tail".into() };
+    let (control, launcher) = ("/usr/bin/tail".into(), "/proc/self/exe".into());
+    let options = Options { dir, mps, control, gate: None, launcher };
     let holder = Holder::bind(&options).unwrap();
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o7777;
     assert_eq!((mode(&options.dir), mode(&holder.socket)), (0o700, 0o600));

@@ -1,0 +1,159 @@
+//! The launcher, `mpsgated launch`: what keeps it from starting anything, and what it says then.
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![allow(clippy::disallowed_methods, reason = "tests make what they look at")]
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use mpsgate_mps::MpsDirectories;
+use mpsgate_testing::programs::mpsgated;
+use mpsgate_testing::{need, root, wait_for};
+
+/// The directories of card 0, in a directory of their own.
+struct Stage {
+    dir: tempfile::TempDir,
+    dirs: MpsDirectories,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = MpsDirectories::new(&dir.path().join("mps"), 0).unwrap();
+        dirs.create().unwrap();
+        Self { dir, dirs }
+    }
+
+    fn lock(&self) -> PathBuf {
+        self.dirs.pipe_dir().with_file_name("daemon.lock")
+    }
+
+    /// The launcher for that program, below `around`.
+    fn launch(&self, around: &[&str], program: &[&str]) -> Command {
+        let mut command = Command::new("env");
+        command.args(around).arg(mpsgated()).args(["launch", "--card", "0", "--mps"]);
+        command.arg(self.dir.path().join("mps")).arg("--").args(program);
+        command
+    }
+
+    /// What it says where it starts nothing.
+    fn refused(&self, around: &[&str]) -> String {
+        let mark = self.dir.path().join("mark");
+        let output = self.launch(around, &["/usr/bin/touch", mark.to_str().unwrap()]).output();
+        let output = output.unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(!mark.exists(), "{said}");
+        said
+    }
+}
+
+/// Ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_second_one_is_turned_away_until_the_first_has_ended() {
+    need!(root());
+    let stage = Stage::new();
+    let first = stage.launch(&[], &["/usr/bin/sleep", "1000"]).stdin(Stdio::null()).spawn();
+    let first = Running(first.unwrap());
+    wait_for("the first has become its program", || {
+        let exe = fs::read_link(format!("/proc/{}/exe", first.0.id()));
+        exe.is_ok_and(|exe| exe.ends_with("sleep") || exe.ends_with("coreutils"))
+    });
+    let said = stage.refused(&[]);
+    let why = format!("{}: pid {}", stage.lock().display(), first.0.id());
+    assert!(
+        said.contains("another control daemon of card 0 has ") && said.contains(&why),
+        "{said}"
+    );
+    drop(first);
+    assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
+}
+
+#[test]
+fn a_lock_that_is_not_roots_own_file_is_named() {
+    need!(root());
+    type Spoil = fn(&Stage);
+    let cases: [(&str, Spoil); 6] = [
+        ("is a symbolic link", |s| symlink("/etc/hostname", s.lock()).unwrap()),
+        ("is a directory", |s| fs::create_dir(s.lock()).unwrap()),
+        ("is no regular file", |s| {
+            let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
+            nix::unistd::mkfifo(&s.lock(), mode).unwrap();
+        }),
+        ("belongs to uid 65534", |s| chown(s.lock(), Some(65_534), None).unwrap()),
+        ("with mode 0644", |s| {
+            fs::set_permissions(s.lock(), fs::Permissions::from_mode(0o644)).unwrap();
+        }),
+        ("2 names", |s| fs::hard_link(s.lock(), s.dir.path().join("second")).unwrap()),
+    ];
+    for (why, spoil) in cases {
+        let stage = Stage::new();
+        let makes = ["is a ", "is no "].iter().any(|start| why.starts_with(start));
+        if !makes {
+            assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
+        }
+        spoil(&stage);
+        let said = stage.refused(&[]);
+        assert!(said.contains(&stage.lock().display().to_string()) && said.contains(why), "{said}");
+        assert!(said.contains("hint: rm "), "{said}");
+    }
+}
+
+#[test]
+fn what_lies_in_the_nodes_directory_is_named() {
+    need!(root());
+    let stage = Stage::new();
+    let file = stage.dirs.pipe_dir().join("control");
+    fs::write(&file, "").unwrap();
+    let said = stage.refused(&[]);
+    assert!(said.contains(&format!("{} lies where nothing may", file.display())), "{said}");
+}
+
+#[test]
+fn without_a_mount_namespace_of_its_own_nothing_is_started() {
+    need!(root());
+    let stage = Stage::new();
+    let said = stage.refused(&["setpriv", "--bounding-set", "-sys_admin", "--"]);
+    assert!(said.contains("cannot leave the node's mount namespace"), "{said}");
+    assert!(said.contains("CAP_SYS_ADMIN"), "{said}");
+}
+
+#[test]
+fn a_program_that_cannot_be_executed_is_named_and_leaves_the_lock_free() {
+    need!(root());
+    let stage = Stage::new();
+    let output = stage.launch(&[], &["/nonexistent"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot run /nonexistent"), "{said}");
+    assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
+}
+
+/// Its tmpfs is its own: what it mounts reaches nobody, and what it writes lies nowhere else.
+#[test]
+fn its_tmpfs_is_seen_by_nobody_else() {
+    need!(root());
+    let stage = Stage::new();
+    let pipe = stage.dirs.pipe_dir();
+    let look = format!("grep ' {0} ' /proc/self/mountinfo; touch {0}/file", pipe.display());
+    let output = stage.launch(&[], &["/bin/sh", "-ec", &look]).output().unwrap();
+    let seen = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && seen.contains(" - tmpfs mpsgate "), "{seen}");
+    for option in ["nosuid", "nodev", "noexec", "size=4096k", "mode=711"] {
+        assert!(seen.contains(option), "{option}: {seen}");
+    }
+    assert!(!seen.contains(" shared:"), "{seen}");
+    assert_eq!(fs::read_dir(&pipe).unwrap().count(), 0);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(pipe.to_str().unwrap()), "{mounts}");
+}
