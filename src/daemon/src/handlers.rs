@@ -15,6 +15,7 @@ use mpsgate_model::printable;
 use crate::around::handlers::Handlers;
 use crate::daemon::Daemon;
 use crate::engine::{self, Reading};
+use crate::error::chain;
 use crate::{DaemonError, node_root};
 
 /// Between two looks at the engine's files.
@@ -78,13 +79,16 @@ enum Look {
 }
 
 fn look(options: &Options, before: Option<&[u64]>) -> Look {
-    let found = running(Path::new("/")).unwrap_or_default();
+    let unknown = |why| Look::New { marks: None, handlers: Box::new(Handlers::unknown(why)) };
+    let found = match running(Path::new("/")) {
+        Ok(found) => found,
+        Err(error) => return unknown(chain(&error)),
+    };
     // A kubelet uses no Docker.
     let engines: Vec<Engine> =
         found.engines.into_iter().filter(|engine| engine.kind != Kind::Dockerd).collect();
     if let ([], [doubted, ..]) = (engines.as_slice(), found.doubted.as_slice()) {
-        let handlers = Box::new(Handlers::unknown(doubted.to_string()));
-        return Look::New { marks: None, handlers };
+        return unknown(chain(doubted));
     }
     let mark = |engine: &Engine| engine::fingerprint(engine, options);
     let marks: Option<Vec<u64>> = engines.iter().map(mark).collect();

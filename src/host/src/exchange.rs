@@ -208,6 +208,7 @@ mod tests {
         assert!(!can(Path::new("/no/such/path")));
         assert!(can(Path::new("/proc/1/root/etc")), "a process goes where it likes");
     }
+
     #[test]
     fn a_file_is_roots_alone_where_nobody_else_can_write_or_replace_it() {
         mpsgate_testing::need!(mpsgate_testing::root());
