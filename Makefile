@@ -16,9 +16,10 @@ shim_target = $(or $(SHIM_TARGET),$(shell [ -d "$$(rustc --print sysroot)/lib/ru
 # Naming the target keeps the flags away from build scripts and procedural macros.
 shim_env = RUSTFLAGS="$(RUSTFLAGS) $$(packaging/shim-flags $(shim_target))"
 LOGS := $(TARGET_DIR)/test-log
-# One build of each dependency for all that is built in the profile of tests: features are those of the whole workspace, and,
-# by --examples (there are none), of its tests.
-AS_TESTS := --locked --workspace --examples
+# One build of each crate for all that is built in the profile of tests: features are those of the
+# whole workspace, by --examples (there are none) those of its tests, and the crash points, which
+# tests/faults wants and which do nothing where no file of root's names one.
+AS_TESTS := --locked --workspace --examples --features mpsgate-shim/crash-points,mpsgate-daemon/crash-points
 CARGO_DENY := $(or $(shell command -v cargo-deny),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mpsgate/bin/cargo-deny)
 
 .PHONY: help install-build install-release build man docs packages krew demo test test-unit test-e2e test-crun test-differential test-engines test-k8s test-hosts test-vm test-packages test-gpu test-release test-image test-chart chart-manifests test-all test-faults gpu-pack soak fuzz bench bench-scheduler dist release lint fmt clippy deny shellcheck prose clean
@@ -176,8 +177,7 @@ fmt: ## is everything formatted?
 	@cargo fmt --all --check
 
 clippy: install-build ## lints, warnings denied; the shim also for its own target
-	@cargo clippy -q --locked --workspace --all-targets -- -D warnings
-	@cargo clippy -q $(AS_TESTS) --bin mpsgate-runtime --bin mpsgated --features mpsgate-shim/crash-points,mpsgate-daemon/crash-points -- -D warnings
+	@cargo clippy -q $(AS_TESTS) --all-targets -- -D warnings
 	@cargo clippy -q --locked -p mpsgate-shim --target $(shim_target) -- -D warnings
 
 deny: ## licences, sources, advisories, and who may use what (deny.toml)
@@ -188,10 +188,12 @@ shellcheck: ## the shell scripts and the .bats files
 	@tests/env/install.sh lint
 	@grep -rlE --exclude-dir=target --exclude-dir=.git '^#!.*[/ ](ba)?(sh|ts)$$|shellcheck shell=' $(wildcard .ci deb packaging rpm tests) | xargs -n 16 -P "$$(nproc)" shellcheck
 
-prose: ## the width of comments, and the words of docs/glossary.md
+prose: ## the width of comments, the words of docs/glossary.md, and which tests have other settings than shipped
 	@tests/env/install.sh lint
 	@tests/env/prose.py --self-test
 	@tests/env/prose.py
+	@tests/env/settings.py --self-test
+	@tests/env/settings.py >/dev/null || { tests/env/settings.py | grep ^settings: >&2; false; }
 
 clean: ## remove what was built
 	@cargo clean -q
