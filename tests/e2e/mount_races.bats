@@ -95,8 +95,8 @@ vetoed() {
   vetoed flipped E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind "$MG/home/u/data")"
   rm -rf "$MG/home/u/data" "$MG/home/u/other"
   mkdir -p "$MG/home/u/data"
-  # Its own end of the channel is the runtime's to mount, once and where it belongs.
-  exchanged /run/mpsgate/mps/0/client
+  # Its own door is the runtime's to mount, once and where it belongs.
+  exchanged /run/mpsgate/mps/0/containers
   vetoed own E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=0 --jq "$(bind "$MG/home/u/data")"
 }
 

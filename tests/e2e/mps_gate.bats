@@ -263,6 +263,35 @@ default_is() { [[ $(control "get_default_device_pinned_mem_limit 0") == "$1" ]];
   echo "# served over $n restarts: $(wc -l <"$MG/out/c")" >&3
 }
 
+another_holder() { local now; now=$(holder_pid) && [[ -n $now && $now != "$1" ]]; } # THAN
+
+@test "the gate is replaced and the holder killed under clients that attach all the time: each is served" {
+  local n pid
+  granted c 2Gi --ann mpsgate.io/gpu=0 --args sh -c "while :; do cuda-client $LIBCUDA </dev/null; done"
+  wait_for 20 "one is served" grep -q " $WORD\$" "$MG/out/c"
+  for ((n = 0; n < ${MG_RESTARTS:-4}; n++)); do
+    pid=$(gate_pid)
+    sleep "0.$((RANDOM % 10))"
+    kill -TERM "$pid"
+    wait_for 20 "another gate" another_gate "$pid"
+  done
+  for ((n = 0; n < ${MG_RESTARTS:-1}; n++)); do
+    pid=$(holder_pid)
+    sleep "0.$((RANDOM % 10))"
+    kill -KILL "$pid"
+    wait_for 30 "another holder" another_holder "$pid"
+  done
+  # The gate has brought its sockets to the new one by then, and is replaced once more.
+  sleep 7
+  pid=$(gate_pid)
+  kill -TERM "$pid"
+  wait_for 20 "another gate" another_gate "$pid"
+  sleep 1
+  delete c
+  assert_equal "what cuInit said, each time" "$(awk '{ print $NF }' "$MG/out/c" | sort -u)" "$WORD"
+  echo "# served meanwhile: $(wc -l <"$MG/out/c")" >&3
+}
+
 attaches_again() { oci exec "$1" cuda-client "$LIBCUDA" 2>/dev/null | grep -q " $WORD\$"; } # ID
 
 @test "below a new control daemon a container that was there attaches again, and only when its limits are set" {

@@ -34,7 +34,7 @@ exposure() {
 
 @test "the units are exposed no more than SPECIFICATION.md says" {
   local unit limit found
-  for unit in mpsgated.service mpsgate-mps@.service mpsgate-gate@.service mpsgate-scheduler.service; do
+  for unit in mpsgated.service mpsgate-mps@.service mpsgate-gate@.service mpsgate-hold.service mpsgate-scheduler.service; do
     limit=$(sed -n "s/^| exposure of \`$unit\`[^|]*| ≤ \([0-9]*\)\.\([0-9]\) .*/\1\2/p" "$BATS_TEST_DIRNAME/../../SPECIFICATION.md")
     [[ -n $limit ]] || fail "SPECIFICATION.md has no number for $unit"
     found=$(exposure "$unit")

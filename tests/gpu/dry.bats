@@ -17,7 +17,7 @@ rows() { grep -E '^\| [a-z]+\.[a-z-]+ \|' "$1"; }
 
 clean() {
   assert_equal "compute mode" "$(jq -r '.cards[0].compute_mode' "$MG/nvml/nvml.json")" DEFAULT
-  assert_equal "processes" "$(pgrep -a 'nvidia-cuda-mps|mpsgated|cuda-client' || true)" ""
+  assert_equal "processes" "$(pgrep -a 'nvidia-cuda-mps|mpsgate|cuda-client' || true)" ""
 }
 
 @test "the script runs to its end, and every question has an answer" {

@@ -84,10 +84,11 @@ now_ms() { echo $(($(date +%s%N) / 1000000)); }
 # busy: the last probe could not have the card, and CUDA said that it is unavailable (46, cuda.h).
 busy() { [[ $status != 0 && $stderr == *"cu"*"failed"*"(46)"* ]]; }
 
-# A container with the channel and an IPC namespace of its own: past mpsgate, by runc alone.
+# A client at a's door, in a cgroup below a's, with an IPC namespace of its own: past mpsgate, by
+# runc alone.
 private_ipc() {
   mkdir -p "$MG/b/p"
-  jq --arg cgroup "$(cgroup_of p)" '.linux.namespaces += [{"type": "ipc"}] | del(.hooks) | .linux.cgroupsPath = $cgroup
+  jq --arg cgroup "$(cgroup_of a)/p" '.linux.namespaces += [{"type": "ipc"}] | del(.hooks) | .linux.cgroupsPath = $cgroup
     | .process.args = ["/usr/bin/mpsgate", "probe"]' "$MG/b/a/config.json" >"$MG/b/p/config.json"
   cp -al "$MG/rootfs" "$MG/b/p/rootfs"
   timeout 40 "$REAL" --root "$MG/private" run --bundle "$MG/b/p" p </dev/null

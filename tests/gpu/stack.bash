@@ -3,15 +3,16 @@
 # shellcheck shell=bash
 
 # The programs of mpsgate's that a stage may leave behind when it breaks off: in this mount
-# namespace alone, because a real card needs the host's pids, and there may be other control daemons
-# among them.
-readonly OURS='^(mpsgated|mpsgate|mpsgate-runtime|nvidia-cuda-mps-(control|server)|cuda-client)$'
+# namespace, or in one that a launcher made from it, and nowhere else, because a real card needs the
+# host's pids, and there may be other control daemons among them. The holder comes first.
+readonly OURS='^(mpsgated|mpsgate|mpsgate-runtime|mpsgate-gate|nvidia-cuda-mps-(control|server)|cuda-client)$'
 
 own_pids() {
   local dir own
   own=$(readlink /proc/self/ns/mnt)
   for dir in /proc/[0-9]*; do
-    [[ $(readlink "$dir/ns/mnt") == "$own" && $(basename "$(readlink "$dir/exe")" ' (deleted)') =~ $OURS ]] || continue
+    [[ $(readlink "$dir/ns/mnt") == "$own" || $dir/root/run/mpsgate/mps -ef /run/mpsgate/mps ]] || continue
+    [[ $(basename "$(readlink "$dir/exe")" ' (deleted)') =~ $OURS ]] || continue
     # Without a sandbox it is everybody's namespace: then those with our directories.
     [[ -z ${MG_NO_CONTAINERS:-} ]] || grep -qF "=$MG/" "$dir/environ" || continue
     echo "${dir#/proc/}"
@@ -20,7 +21,7 @@ own_pids() {
 
 # sweep: ends them, and what containers still hold.
 sweep() {
-  local pid kept
+  local pid kept ours
   if [[ -n ${MG_GPU_KEEP:-} && -d $MG/log ]]; then
     kept=$MG_GPU_KEEP/$(date +%H-%M-%S-%N)
     mkdir -p "$kept"
@@ -28,7 +29,8 @@ sweep() {
     cp -r "/run/mpsgate/mps/$gpu/log" "$kept/mps" 2>/dev/null || true
   fi
   [[ -n ${MG_NO_CONTAINERS:-} ]] || delete_all 2>/dev/null || true
-  for pid in $(own_pids); do kill -KILL "$pid" 2>/dev/null || true; done
+  ours=$(own_pids)
+  for pid in $(pgrep -f '^mpsgated hold ' | grep -Fxf <(echo "$ours") || true) $ours; do kill -KILL "$pid" 2>/dev/null || true; done
   [[ -z ${MG_NO_CONTAINERS:-} ]] || return 0 # those paths are the machine's own
   while read -r pid; do
     kill -KILL "$pid" 2>/dev/null || true

@@ -322,14 +322,15 @@ nobody_asks() { ! pgrep -x mpsgate >/dev/null; }
     wait_for 5 "the gate's log" gate_says "$id" "$reason"
     closed_as "$attempt" "" "blocked: cuInit says $ENDED, the gate: reason=$reason"
   }
-  comes "another user's door, from a grant" "$bobs" uid bobs hers
+  comes "another user's door, from a grant" "$bobs" elsewhere bobs hers
   comes "her other grant's door, from a grant" "$door" elsewhere one hers
   comes "her own grant's door, from outside" "$door" elsewhere one as alice
   try any as alice process_escape.pl hand mpsgate run --gpu-mem 1Gi --gpu 0 --name hands --
   assert_equal "what was heard" "$stdout" "heard"
   wait_for 5 "the gate's log" gate_says hands sender
   closed_as "a connection at its door, handed to a process outside" "" "blocked: the connection is ended, the gate: reason=sender"
-  closed "the names of doors" "Permission denied" hers outcome ls "$card/clients"
+  closed "the names of processes' doors" "Permission denied" hers outcome ls "$card/clients"
+  closed "the names of containers' doors" "Permission denied" hers outcome ls "$card/containers"
   closed "what a door is for" "Permission denied" hers escape-try open r "$door.json"
   closed "a socket of its own in a door" "Permission denied" hers escape-try bind "$door/mine"
   closed "remove a door" "Permission denied" hers outcome rm -f "$door/control"
@@ -337,7 +338,7 @@ nobody_asks() { ! pgrep -x mpsgate >/dev/null; }
   control alice "$door" get_default_active_thread_percentage
   refute_contains "an answer" "$stdout" 100
   closed_as "a command of MPS through a door" "" "blocked: ${stdout:-no answer}"
-  # Whoever knows its name could keep its clients waiting. Everybody reads half of it.
+  # Whoever knows its name can connect there, and is ended. Everybody reads half of it.
   local pid
   pid=$(grant one .pid)
   assert_contains "what carol reads" "$(as carol cat "/proc/$pid/cgroup")" "mpsgate-run-$(basename "$door" | cut -c1-16)"
@@ -416,7 +417,10 @@ server_limit_is() {
   closed "the environment of bob's process" "Permission denied" hers escape-try open r "/proc/$(grant bobs .pid)/environ"
   closed "trace the MPS server of her uid" "Operation not permitted" hers escape-try ptrace "$server"
   closed "signal it, as another user" "Operation not permitted" as bob escape-try kill "$server"
-  open "signal it, as its user" "It signals the MPS server that runs as its user" hers escape-try kill "$server"
+  closed "the control daemon's socket through the server, as its user" "Permission denied" as alice escape-try connect "/proc/$server/root$card/pipe/control"
+  open "the same, as its user with gid 0" "through \`/proc\` it walks to the control daemon's sockets" \
+    setpriv --reuid alice --regid 0 --clear-groups escape-try connect "/proc/$server/root$card/pipe/control"
+  open "signal it, as its user" "It signals the server, and ends its own user's clients with it" hers escape-try kill "$server"
 }
 
 @test "what root starts for a user has nothing of root's" {

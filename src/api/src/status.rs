@@ -256,9 +256,9 @@ pub struct GrantStatus {
     pub cgroup: Option<String>,
     /// What its processes use on the card in sum (device view); absent where that is not seen.
     pub used_mib: Option<u64>,
-    /// The worst case: what a process of it gets that unsets its own limit. The MPS server's cap,
-    /// which follows the card's largest live grant (server view); absent where the control daemon
-    /// has not told it.
+    /// The worst case: what a process of it gets that unsets its own limit and is taken for a
+    /// neighbour's. The card's largest live grant; absent where the control daemon has told of no
+    /// limit.
     pub cap_mib: Option<u64>,
     /// How firmly the limit holds.
     pub guarantee: String,

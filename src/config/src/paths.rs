@@ -39,8 +39,8 @@ pub const GRANTS_DIR: &str = "/run/mpsgate/grants";
 /// The daemon's ledger of grants and promises.
 pub const LEDGER_DIR: &str = "/run/mpsgate/ledger";
 
-/// One directory per managed card below it: pipe, log and client directories of MPS. Short, because
-/// the sockets' full paths must fit `sun_path` (107 bytes).
+/// One directory per managed card below it: pipe and log of MPS, and the doors (`containers`,
+/// `clients`). Short, because the sockets' full paths must fit `sun_path` (107 bytes).
 pub const MPS_DIR: &str = "/run/mpsgate/mps";
 
 /// The socket and the lock of `mpsgated hold`, which keeps control daemons where no systemd does;

@@ -279,8 +279,8 @@ words! {
 words! {
     /// What starts the MPS control daemons and keeps them apart from mpsgated.
     Supervisor {
-        /// The holder where one answers, systemd where it runs and is 240 or newer, else a holder that
-        /// mpsgated starts.
+        /// The holder where one answers, systemd where it runs and is 240 or newer, else a holder
+        /// that mpsgated starts.
         Auto = "auto",
         /// A unit for each card.
         Systemd = "systemd",

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use log::Level;
 use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, parse_envelope};
 use mpsgate_config::RunGroup;
 use mpsgate_host::crash_steps;
@@ -101,6 +102,9 @@ pub(crate) async fn listen(
     let most = if speaker == Speaker::Root { CONNECTIONS } else { USERS };
     let places = Arc::new(Semaphore::new(most));
     let users = Arc::new(Users::default());
+    // What users bring about is told the 1st, 2nd, 4th, 8th time and so on: they can do it as often
+    // as they like.
+    let mut closed: u64 = 0;
     loop {
         let place = Arc::clone(&places).acquire_owned().await.map_err(|error| {
             DaemonError::Task { task: "accepts connections".to_owned(), why: error.to_string() }
@@ -117,7 +121,10 @@ pub(crate) async fn listen(
         let user = stream.peer_cred().map(|peer| peer.uid()).unwrap_or_default();
         let seat = if speaker == Speaker::Root { None } else { Some(Seat::take(&users, user)) };
         if let Some(None) = seat {
-            log::warn!(uid = user; "a user has too many connections: one is closed");
+            closed += 1;
+            if closed.is_power_of_two() {
+                log::warn!(uid = user, count = closed; "a user has too many connections: one is closed");
+            }
             continue;
         }
         let shared = Arc::clone(&daemon);
@@ -199,7 +206,8 @@ async fn answer(
     let reply = match parse_envelope(&bytes) {
         Err(error) => garbage(&error.to_string()),
         Ok(Err(version)) => {
-            log::warn!(pid, version; "caller of another version");
+            let level = if speaker == Speaker::Root { Level::Warn } else { Level::Debug };
+            log::log!(level, pid, version; "caller of another version");
             Reply::Version { daemon: VERSION }
         }
         Ok(Ok(envelope)) => {

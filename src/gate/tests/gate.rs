@@ -21,9 +21,9 @@ use std::sync::{Arc, Mutex};
 
 use mpsgate_gate::Container;
 use mpsgate_host::cgroup::{self, CgroupId, Membership};
-use mpsgate_host::door;
+use mpsgate_host::door::Kind as DoorKind;
 use mpsgate_model::Instance;
-use mpsgate_model::door::Question;
+use mpsgate_model::door::{Counts, Question, Reason};
 use mpsgate_mps::{ControlDaemon, MpsInstance, Signal};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -124,6 +124,16 @@ impl Mpsgated {
         *self.mood.lock().unwrap() = mood;
     }
 
+    /// What the gate has counted, each time that it said so.
+    fn counts(&self) -> Vec<Counts> {
+        let asked = self.asked.lock().unwrap();
+        let of = |question: &Question| match question {
+            Question::Counts(counts) => Some(counts.clone()),
+            _ => None,
+        };
+        asked.iter().filter_map(of).collect()
+    }
+
     /// But for the counts, which it says every 5 s, and for the control daemon.
     fn asked(&self) -> Vec<Question> {
         let mut asked = std::mem::take(&mut *self.asked.lock().unwrap());
@@ -152,13 +162,13 @@ impl Stage {
     }
 
     fn directory(&self, name: &str) -> PathBuf {
-        self.card.dirs().door_dir(kind_of(name), name)
+        self.card.dirs().door_dir(DoorKind::Process, name)
     }
 
-    /// As mpsgated does at reserve and activate.
+    /// As mpsgated does at reserve and activate. A plain process's door, which its path leads to.
     fn tell(&self, name: &str, uid: u32, cgroup: Option<CgroupId>) {
         let container = Container { id: "c".into(), uid, any_uid: false, debug: false, cgroup };
-        self.card.dirs().put_door(kind_of(name), name, &container.write().unwrap()).unwrap();
+        self.card.dirs().put_door(DoorKind::Process, name, &container.write().unwrap()).unwrap();
     }
 
     /// As mpsgated does at the container's end.
@@ -168,7 +178,7 @@ impl Stage {
 
     fn reserve(&self, name: &str) {
         self.tell(name, 0, None);
-        wait_for("the gate serves it", || self.card.dirs().is_open_door(kind_of(name), name));
+        wait_for("the gate serves it", || self.card.dirs().is_open_door(DoorKind::Process, name));
         let meta = self.directory(name).join("control").symlink_metadata().unwrap();
         assert!(meta.file_type().is_socket());
         assert_eq!(meta.permissions().mode() & 0o7777, 0o666);
@@ -181,12 +191,16 @@ impl Stage {
     }
 
     fn client(&self, name: &str, around: &[&str]) -> std::process::Child {
+        self.client_at(&self.directory(name), around, &[])
+    }
+
+    fn client_at(&self, door: &Path, around: &[&str], more: &[&str]) -> std::process::Child {
         let mut line: Vec<&str> = around.to_vec();
         line.extend(["setpriv", "--bounding-set", "-mknod", "--"]);
         let mut command = Command::new(line[0]);
-        command.args(&line[1..]).arg(&self.program).arg(&self.library);
+        command.args(&line[1..]).arg(&self.program).arg(&self.library).args(more);
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").current_dir("/");
-        command.env("CUDA_MPS_PIPE_DIRECTORY", self.directory(name));
+        command.env("CUDA_MPS_PIPE_DIRECTORY", door);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
     }
 
@@ -201,11 +215,6 @@ impl Stage {
         });
         numbers.collect()
     }
-}
-
-/// One door of each kind.
-fn kind_of(name: &str) -> door::Kind {
-    if name == OTHER { door::Kind::Process } else { door::Kind::Container }
 }
 
 fn start(bench: &Bench) -> u32 {
@@ -245,12 +254,8 @@ fn attaches_through_its_door(kind: Kind, version: u32) {
     stage.tell(MINE, 0, Some(own_cgroup()));
     assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
     assert_eq!(stage.attach(MINE, &["unshare", "--user", "--map-root-user"]), SERVERS_WORD);
-    // At a plain process's: it walks to no container's.
-    stage.release(MINE);
-    stage.reserve(OTHER);
-    stage.tell(OTHER, 0, Some(own_cgroup()));
     let as_1000 = ["setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups"];
-    assert_eq!(stage.attach(OTHER, &as_1000), CONNECTION_FAILED, "its grant is uid 0's");
+    assert_eq!(stage.attach(MINE, &as_1000), CONNECTION_FAILED, "its grant is uid 0's");
     // The daemon knows the gate's pid and the client's uid.
     assert_eq!(stage.seen(), [(stage.gate, 0), (stage.gate, 0)]);
 }
@@ -273,6 +278,92 @@ fn a_client_waits_for_its_grant_and_no_other_container_is_served(kind: Kind, ver
     drop(dial(&stage.directory(OTHER)).unwrap());
     stage.release(OTHER);
     wait_for("the door is closed", || dial(&stage.directory(OTHER)).is_err());
+}
+
+/// A container's door is where only root gets to. It serves whoever it is bound for, and whoever
+/// has its name finds nothing.
+fn a_containers_door_is_bound_and_no_path_leads_to_it(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    let container = Container {
+        id: "c".into(),
+        uid: 1000,
+        any_uid: false,
+        debug: false,
+        cgroup: Some(own_cgroup()),
+    };
+    let dirs = stage.card.dirs();
+    dirs.put_door(DoorKind::Container, MINE, &container.write().unwrap()).unwrap();
+    wait_for("the gate serves it", || dirs.is_open_door(DoorKind::Container, MINE));
+    let door = dirs.door_dir(DoorKind::Container, MINE);
+    let bind = "mount --bind \"$CUDA_MPS_PIPE_DIRECTORY\" /mnt && \
+                CUDA_MPS_PIPE_DIRECTORY=/mnt exec \"$@\"";
+    let as_1000 = ["setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups"];
+    let bound = [&["unshare", "--mount", "sh", "-c", bind, "sh"], as_1000.as_slice()].concat();
+    assert_eq!(said(&mut stage.client_at(&door, &bound, &[])), SERVERS_WORD);
+    assert_eq!(said(&mut stage.client_at(&door, &as_1000, &[])), WITHOUT_MPS, "by its name");
+    let mut walk = Command::new(as_1000[0]);
+    walk.args(&as_1000[1..]).arg("stat").arg(door.join("control")).env("LC_ALL", "C");
+    let seen = walk.output().unwrap();
+    let why = String::from_utf8_lossy(&seen.stderr).into_owned();
+    assert!(!seen.status.success() && why.contains("Permission denied"), "{why}");
+}
+
+/// A process lives until its last thread has ended. Of a first one that has, the kernel says that
+/// it is a zombie, and under v1 that it is in no cgroup.
+fn a_process_whose_first_thread_has_ended_is_served(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    stage.reserve(MINE);
+    let below = Below::new("mpsgate-leaderless");
+    stage.tell(MINE, 0, Some(below.0.clone()));
+    let enter = below.enter();
+    let enter: Vec<&str> = enter.iter().map(String::as_str).collect();
+    let mut client = stage.client_at(&stage.directory(MINE), &enter, &["leaderless"]);
+    assert_eq!(said(&mut client), SERVERS_WORD);
+}
+
+/// Who reaches a plain process's door and is not of it: ended at once, however often and however
+/// many come, silent or not, before any of the door's own has to wait.
+fn strangers_take_nothing_of_a_door(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    stage.reserve(MINE);
+    let own = Below::new("mpsgate-own");
+    stage.tell(MINE, 0, Some(own.0.clone()));
+    let enter = own.enter();
+    let enter: Vec<&str> = enter.iter().map(String::as_str).collect();
+    assert_eq!(stage.attach(MINE, &enter), SERVERS_WORD);
+    let door = stage.directory(MINE);
+    let over = Arc::new(AtomicBool::new(false));
+    let ended = Arc::new(AtomicUsize::new(0));
+    let strangers: Vec<_> = (0..5)
+        .map(|_| {
+            let (door, over, ended) = (door.clone(), Arc::clone(&over), Arc::clone(&ended));
+            std::thread::spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    // More than wait for their word, and than a burst has.
+                    let held: Vec<OwnedFd> = (0..200).map(|_| dial(&door).unwrap()).collect();
+                    for socket in held {
+                        // It has its hello, and then nothing: a client would end with 805.
+                        assert_eq!([heard(&socket), heard(&socket)], [9, 0]);
+                        ended.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            })
+        })
+        .collect();
+    let before = |count| wait_for("strangers", || ended.load(Ordering::Relaxed) >= count);
+    for round in 1..=3 {
+        before(round * 1000);
+        assert_eq!(stage.attach(MINE, &enter), SERVERS_WORD, "beside them");
+    }
+    over.store(true, Ordering::Relaxed);
+    strangers.into_iter().for_each(|stranger| stranger.join().unwrap());
+    let all = u64::try_from(ended.load(Ordering::Relaxed)).unwrap();
+    let is_last = |counts: &Counts| counts.ended.get(&Reason::Elsewhere) == Some(&all);
+    wait_for("the gate tells", || stage.mpsgated.counts().iter().any(is_last));
+    let counts = stage.mpsgated.counts().into_iter().find(is_last).unwrap();
+    // None was given two seconds for its word, and none was in the queue.
+    assert_eq!(counts.ended.keys().collect::<Vec<_>>(), [&Reason::Elsewhere]);
+    assert_eq!(counts.handed_over, 4);
 }
 
 /// A client that says what it likes, after its hello.
@@ -696,7 +787,7 @@ fn serves_a_card_alone(kind: Kind, version: u32) {
     assert_eq!(u32::try_from(gate.pid()).unwrap(), stage.gate);
     let other = start_again(&stage.bench);
     assert_eq!(stage.bench.status_of(other), Some(2));
-    assert!(stage.card.dirs().is_open_door(kind_of(MINE), MINE));
+    assert!(stage.card.dirs().is_open_door(DoorKind::Process, MINE));
     end(&stage.bench, stage.gate);
     assert!(stage.card.gate().unwrap().is_none());
 }
@@ -867,6 +958,9 @@ macro_rules! on_each {
 
 on_each! {
     attaches_through_its_door
+    a_containers_door_is_bound_and_no_path_leads_to_it
+    a_process_whose_first_thread_has_ended_is_served
+    strangers_take_nothing_of_a_door
     a_client_waits_for_its_grant_and_no_other_container_is_served
     what_one_container_sends_hurts_no_other
     a_restart_is_a_wait

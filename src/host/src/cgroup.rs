@@ -67,9 +67,12 @@ fn filesystem(path: &Path) -> io::Result<FsWord> {
     Ok(rustix::fs::statfs(path)?.f_type)
 }
 
+/// Threads of one process that are looked at: a tenant can have thousands that have ended.
+const THREADS: usize = 32;
+
 /// `/proc/PID/cgroup` of a process that lives, by the first of its threads that does: of one that
 /// is ending v1 shows `/`. `None` where it cannot be read, as of a process whose path is longer
-/// than a page.
+/// than a page, or whose first 32 threads have all ended.
 #[must_use]
 pub fn text_of(pid: u32) -> Option<String> {
     let of = |thread: &Path| {
@@ -81,7 +84,7 @@ pub fn text_of(pid: u32) -> Option<String> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     of(&process).or_else(|| {
         let threads = std::fs::read_dir(process.join("task")).ok()?;
-        threads.flatten().find_map(|thread| of(&thread.path()))
+        threads.flatten().take(THREADS).find_map(|thread| of(&thread.path()))
     })
 }
 

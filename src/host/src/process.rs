@@ -168,6 +168,13 @@ pub fn uid(pid: u32) -> Option<u32> {
     uids(pid).map(|[_, effective, ..]| effective)
 }
 
+/// Whether all four user ids of a process are this one: a set-user-ID program has its caller's,
+/// too.
+#[must_use]
+pub fn is_of(pid: u32, uid: u32) -> bool {
+    uids(pid) == Some([uid; 4])
+}
+
 /// The real uid of a process: its user's, whatever it executes.
 #[must_use]
 pub fn real_uid(pid: u32) -> Option<u32> {

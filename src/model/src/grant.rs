@@ -147,7 +147,7 @@ pub struct Grant {
     pub compute: Option<ComputeShare>,
     /// Scheduling priority among the card's clients.
     pub priority: Priority,
-    /// Host directory that holds the client's end of the MPS channel; empty without MPS.
+    /// Host directory that holds its door; empty without MPS.
     pub client_dir: String,
     /// Device nodes: the cards', and the driver's shared ones.
     pub devices: Vec<DeviceNode>,

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::MpsError;
-use crate::find::open_pipe;
 use crate::layout::MpsDirectories;
 use crate::process::POLL;
 use crate::protocol::{
@@ -92,12 +91,20 @@ impl Channel {
     /// [`MpsError::NotRunning`], [`MpsError::Wedged`], [`MpsError::ChannelBusy`], and one variant
     /// for each way in which the control daemon can refuse.
     pub fn ask(&self, command: &Command) -> Result<Answer, MpsError> {
+        answer_of(command, &self.ask_for_text(command)?)
+    }
+
+    /// The same, but for what the answer says: as NVIDIA's program prints it.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], but for what an answer may refuse.
+    pub fn ask_for_text(&self, command: &Command) -> Result<String, MpsError> {
         let (_turn, _lock) = self.take_turn()?;
-        match self.ask_once(command, self.timeout) {
+        match self.text_of(command, self.timeout) {
             Err(MpsError::EmptyAnswer { .. } | MpsError::ChannelBroken { .. })
                 if command.is_repeatable() =>
             {
-                self.ask_once(command, self.timeout)
+                self.text_of(command, self.timeout)
             }
             other => other,
         }
@@ -112,7 +119,7 @@ impl Channel {
     pub fn ask_until(&self, command: &Command, deadline: Instant) -> Result<Answer, MpsError> {
         let left = || deadline.saturating_duration_since(Instant::now());
         let (_turn, _lock) = self.take_turn_within(left())?;
-        self.ask_once(command, left())
+        answer_of(command, &self.text_of(command, left())?)
     }
 
     /// Pids of the card's servers; MPS runs at most one.
@@ -202,14 +209,14 @@ impl Channel {
     pub fn quit(&self, grace: Duration) -> Result<(), MpsError> {
         let timeout_s = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
         let (_turn, _lock) = self.take_turn()?;
-        match self.ask_once(&Command::Quit { timeout_s }, self.timeout.saturating_add(grace)) {
+        match self.text_of(&Command::Quit { timeout_s }, self.timeout.saturating_add(grace)) {
             // It closed the connection and ended: what was asked for.
             Ok(_) | Err(MpsError::ChannelBroken { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    fn ask_once(&self, command: &Command, timeout: Duration) -> Result<Answer, MpsError> {
+    fn text_of(&self, command: &Command, timeout: Duration) -> Result<String, MpsError> {
         let with_sentinel = !matches!(command, Command::Quit { .. });
         let stdin =
             if with_sentinel { format!("{command}\n{SENTINEL}\n") } else { format!("{command}\n") };
@@ -218,7 +225,7 @@ impl Channel {
         // Held until the front-end has ended, which reaches it by our own /proc: a pid would be
         // another process's once the daemon has ended.
         let pipe = match self.place {
-            Place::Private => Some(open_pipe(&self.dirs)?.ok_or_else(not_running)?),
+            Place::Private => Some(self.dirs.open_pipe()?.ok_or_else(not_running)?),
             Place::PlainSight => None,
         };
         let reached = pipe.as_ref().map_or_else(
@@ -248,18 +255,11 @@ impl Channel {
         if !finished.status.success() {
             return Err(MpsError::ChannelBroken { command: named(), detail: finished.detail() });
         }
-        let printed = if with_sentinel {
-            split_sentinel(&finished.stdout)
-                .ok_or_else(|| MpsError::EmptyAnswer { command: named() })?
-        } else {
-            finished.stdout.as_str()
-        };
-        Answer::parse(command, printed).map_err(|rejection| match rejection {
-            Rejection::UnknownCommand => MpsError::UnknownCommand { command: named() },
-            Rejection::ServerNotFound => MpsError::ServerNotFound { server: server_of(command) },
-            Rejection::NotPermitted(answer) => MpsError::NotPermitted { command: named(), answer },
-            Rejection::Unparsable(answer) => MpsError::Unparsable { command: named(), answer },
-        })
+        if !with_sentinel {
+            return Ok(finished.stdout);
+        }
+        let printed = split_sentinel(&finished.stdout);
+        printed.map(str::to_owned).ok_or_else(|| MpsError::EmptyAnswer { command: named() })
     }
 
     /// Waits for our turn in this process, then among all processes; at most twice the time that
@@ -316,6 +316,16 @@ impl Channel {
         }
         MpsError::fs("open lock", self.dirs.lock_path(), source)
     }
+}
+
+fn answer_of(command: &Command, printed: &str) -> Result<Answer, MpsError> {
+    let named = || command.to_string();
+    Answer::parse(command, printed).map_err(|rejection| match rejection {
+        Rejection::UnknownCommand => MpsError::UnknownCommand { command: named() },
+        Rejection::ServerNotFound => MpsError::ServerNotFound { server: server_of(command) },
+        Rejection::NotPermitted(answer) => MpsError::NotPermitted { command: named(), answer },
+        Rejection::Unparsable(answer) => MpsError::Unparsable { command: named(), answer },
+    })
 }
 
 fn is_at(file: &File, path: &Path) -> bool {

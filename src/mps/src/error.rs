@@ -208,6 +208,8 @@ pub enum MpsError {
     Unlocked {
         /// The card's number.
         card: u32,
+        /// Its UUID; empty where that is not known.
+        uuid: String,
         /// The control daemon.
         pid: i32,
     },

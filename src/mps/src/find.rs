@@ -4,20 +4,10 @@
 //! kernel names the holder. The launcher took it, root alone can open the file, and neither the
 //! daemon's own lock nor its pid file, which others can write, is looked at.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
-
-use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
-use nix::libc;
-use nix::sys::stat::Mode;
-
 use crate::error::MpsError;
 use crate::instance::{ControlDaemon, MpsInstance};
-use crate::layout::MpsDirectories;
-use crate::process::{Process, all_pids, seen_by};
+use crate::lock::lock_holder;
+use crate::process::{Process, all_pids};
 
 /// File name of the server program.
 const SERVER_PROGRAM: &str = "nvidia-cuda-mps-server";
@@ -34,7 +24,8 @@ impl MpsInstance {
         if found.is_none()
             && let Some(daemon) = self.unlocked_daemon()
         {
-            return Err(MpsError::Unlocked { card: self.card(), pid: daemon.pid() });
+            let (card, uuid) = (self.card(), self.uuid().to_owned());
+            return Err(MpsError::Unlocked { card, uuid, pid: daemon.pid() });
         }
         Ok(found)
     }
@@ -65,9 +56,9 @@ impl MpsInstance {
 
     pub(crate) fn check_identity(&self, process: &Process) -> Result<(), String> {
         let own = nix::unistd::geteuid().as_raw();
-        if process.uid() != Some(own) {
+        if !process.is_of(own) {
             return Err(format!(
-                "it runs as uid {}, not {own}",
+                "it runs as uid {}, not as {own} alone",
                 process.uid().map_or_else(String::new, |uid| uid.to_string())
             ));
         }
@@ -104,61 +95,5 @@ impl MpsInstance {
             .filter(|process| process.has_root_of(&roots) && process.is_of_our_users())
             .filter(|process| process.has_tmpfs_at(&pipe_dir))
             .collect()
-    }
-}
-
-/// The directory in which the process that holds the card's lock has its sockets: a descriptor of
-/// the tmpfs in its mount namespace. `None` where nobody holds the lock.
-///
-/// # Errors
-/// [`MpsError::Lost`] where the tmpfs is not there any more; [`MpsError::Fs`].
-pub(crate) fn open_pipe(dirs: &MpsDirectories) -> Result<Option<OwnedFd>, MpsError> {
-    let lock = dirs.daemon_lock();
-    let holder =
-        lock_holder(&lock).map_err(|source| MpsError::fs("look at lock", &lock, source))?;
-    // Opened before it is looked at: what is seen by its pid is its own while it lives.
-    let Some(process) = holder.and_then(Process::open) else { return Ok(None) };
-    let path = dirs.pipe_dir();
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let opened = open(&seen_by(process.pid(), &path), flags, Mode::empty());
-    if !process.is_alive() {
-        return Ok(None);
-    }
-    let pipe = match opened {
-        Ok(pipe) => File::from(pipe),
-        Err(nix::errno::Errno::ENOENT) => return Err(MpsError::Lost { path, found: "missing" }),
-        Err(errno) => return Err(MpsError::fs("open", &path, errno)),
-    };
-    let device = |found: io::Result<fs::Metadata>| {
-        found.map(|found| found.dev()).map_err(|source| MpsError::fs("look at", &path, source))
-    };
-    if device(pipe.metadata())? == device(fs::symlink_metadata(dirs.base()))? {
-        return Err(MpsError::Lost { path, found: "gone: what is there is the node's" });
-    }
-    Ok(Some(pipe.into()))
-}
-
-/// Who holds a POSIX lock; `None` when nobody does or there is no file.
-pub(crate) fn lock_holder(path: &Path) -> io::Result<Option<i32>> {
-    let file =
-        File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
-    let file = match file {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut lock = write_lock();
-    fcntl(&file, FcntlArg::F_GETLK(&mut lock))?;
-    Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
-}
-
-/// A lock on a whole file that admits nobody else.
-pub(crate) fn write_lock() -> libc::flock {
-    libc::flock {
-        l_type: libc::c_short::try_from(libc::F_WRLCK).unwrap_or_default(),
-        l_whence: libc::c_short::try_from(libc::SEEK_SET).unwrap_or_default(),
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
     }
 }

@@ -4,8 +4,8 @@
 use mpsgate_host::crash_point;
 
 use crate::error::MpsError;
-use crate::find::lock_holder;
 use crate::instance::MpsInstance;
+use crate::lock::lock_holder;
 use crate::process::Process;
 use crate::spawner::Spawner;
 use crate::stop::end;

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mpsgate_host::fd_store;
@@ -29,6 +29,8 @@ pub struct HoldSpawner {
     dir: PathBuf,
     orders: PathBuf,
     own: Option<OwnHolder>,
+    /// When was asked the last time whether it is there.
+    asked: Mutex<Option<Instant>>,
 }
 
 /// How a holder is started where none answers: as the unit `mpsgate-hold.service` where systemd
@@ -54,7 +56,7 @@ impl HoldSpawner {
     /// `orders`: the directory in which the gates' parent finds which are to run. Touches nothing.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>, orders: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), orders: orders.into(), own: None }
+        Self { dir: dir.into(), orders: orders.into(), own: None, asked: Mutex::new(None) }
     }
 
     /// Starts a holder itself where none answers.
@@ -101,11 +103,27 @@ impl HoldSpawner {
 }
 
 impl Spawner for HoldSpawner {
-    /// A holder that we started and that has ended is no zombie for long.
+    /// A holder that has ended is no zombie for long, and has a successor within 10 s: the gates'
+    /// sockets lie there while a gate is replaced, and a gate brings them within 5 s more.
     fn tend(&self) {
-        if let Some(own) = &self.own {
-            let mut started = own.started.lock().unwrap_or_else(PoisonError::into_inner);
-            started.take_if(|child| !matches!(child.try_wait(), Ok(None)));
+        let Some(own) = &self.own else { return };
+        own.lock().take_if(|child| !matches!(child.try_wait(), Ok(None)));
+        {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            if asked.is_some_and(|asked| asked.elapsed() < STARTS) {
+                return;
+            }
+            *asked = Some(Instant::now());
+        }
+        // One that hangs is there: only who is refused by the kernel knows that none is.
+        let is_none = |source: &io::Error| {
+            matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+        };
+        if let Err(HoldError::Away { source, .. }) = ask(&self.dir, &Request::Check)
+            && is_none(&source)
+            && let Err(error) = own.start(&self.dir)
+        {
+            log::warn!(reason:% = error; "no holder of control daemons");
         }
     }
 
@@ -172,12 +190,19 @@ fn no_answer(answer: &Answer) -> MpsError {
 }
 
 impl OwnHolder {
+    fn lock(&self) -> MutexGuard<'_, Option<Child>> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn start(&self, dir: &Path) -> Result<(), MpsError> {
-        if let Some(unit) = &self.unit {
+        // Who runs without our unit files is not in our unit either.
+        if let Some(unit) = &self.unit
+            && unit.has_holder()
+        {
             return unit.start_holder(&self.control, &self.gate);
         }
         let failed = |source| MpsError::Run { program: self.program.clone(), source };
-        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut started = self.lock();
         if let Some(child) = started.as_mut()
             && child.try_wait().map_err(failed)?.is_none()
         {

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use crate::channel::Channel;
 use crate::error::MpsError;
-use crate::find::open_pipe;
 use crate::layout::MpsDirectories;
 use crate::process::Process;
-use crate::supervisor::Root;
+use crate::root::Root;
 
 /// The control daemon of one card, running or not.
 #[derive(Debug)]
@@ -124,7 +123,7 @@ impl MpsInstance {
     /// # Errors
     /// [`MpsError::Lost`], [`MpsError::Fs`].
     pub fn pipe(&self) -> Result<Option<OwnedFd>, MpsError> {
-        open_pipe(&self.dirs)
+        self.dirs.open_pipe()
     }
 
     /// What the daemon is started with.

@@ -17,6 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use mpsgate_host::crash_point;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
@@ -26,8 +27,8 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::geteuid;
 
 use crate::error::MpsError;
-use crate::find::{lock_holder, write_lock};
 use crate::layout::MpsDirectories;
+use crate::lock::{lock_holder, write_lock};
 
 /// What the daemon and its servers keep there are sockets, a FIFO and a few bytes. Who has the
 /// server's uid can write to some of it: so it has an end.
@@ -117,12 +118,14 @@ pub fn launch(root: &Path, card: u32, command: &[OsString]) -> LaunchError {
 fn prepare(root: &Path, card: u32) -> Result<File, LaunchError> {
     let dirs = MpsDirectories::new(root, card).map_err(LaunchError::Directories)?;
     let lock = take_lock(&dirs, card)?;
+    crash_point!("launch.locked");
     unshare(CloneFlags::CLONE_NEWNS)
         .map_err(LaunchError::system("leave the node's mount namespace"))?;
     // Slave: what the node mounts and unmounts later arrives here, so that nothing is kept mounted.
     // Nothing of ours leaves: the tmpfs would appear on the node.
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
         .map_err(LaunchError::system("part the mounts from the node's"))?;
+    crash_point!("launch.parted");
     // Opened only now: a descriptor from before belongs to the node's namespace.
     let pipe = dirs.pipe_dir();
     if let Some(path) = dirs.lies_in_pipe().map_err(LaunchError::Directories)? {
@@ -132,6 +135,7 @@ fn prepare(root: &Path, card: u32) -> Result<File, LaunchError> {
     let action = format!("mount a tmpfs at {}", pipe.display());
     mount(Some("mpsgate"), &pipe, Some("tmpfs"), flags, Some(TMPFS))
         .map_err(LaunchError::system(action))?;
+    crash_point!("launch.mounted");
     umask(Mode::from_bits_truncate(0o022));
     Ok(lock)
 }

@@ -20,6 +20,7 @@
 //! used by name could be swapped.
 
 mod doors;
+mod pipe;
 mod repair;
 mod walk;
 
@@ -42,7 +43,7 @@ use self::walk::{
     DIRECTORY, Missing, check_own, entries, make_own, open_child, open_trusted, unlink,
 };
 use crate::error::MpsError;
-use crate::find::lock_holder;
+use crate::lock::lock_holder;
 use crate::log_file::LogFile;
 
 /// `sockaddr_un.sun_path` without its final zero.
@@ -125,8 +126,8 @@ impl MpsDirectories {
         self.base.join("channel.lock")
     }
 
-    /// Locked by the control daemon for as long as it lives (POSIX lock). The launcher takes it, and
-    /// what it becomes keeps it.
+    /// Locked by the control daemon for as long as it lives (POSIX lock). The launcher takes it,
+    /// and what it becomes keeps it.
     pub(crate) fn daemon_lock(&self) -> PathBuf {
         self.base.join("daemon.lock")
     }

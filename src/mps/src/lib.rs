@@ -7,11 +7,11 @@
 //!      stop: quit ──► SIGTERM ──► SIGKILL ──► files and directories removed
 //! ```
 //!
-//! Blocking; no async, no NVML, no policy. It runs three programs only: the control program (as
-//! daemon and as front-end) and `systemctl`. Where a holder of control daemons keeps them, that one
-//! runs the first. Facts marked "measured" were seen on `nvidia-cuda-mps` 535.261.03 and 550.163.01
-//! without a GPU; `tests/contract.rs` repeats them. What a server or a client does needs a GPU and
-//! is marked "unverified".
+//! Blocking; no async, no NVML, no policy. It runs these programs only: the control program (as
+//! front-end, and by the launcher as daemon), `mpsgated` as launcher and holder, `mpsgate-gate`,
+//! and `systemctl`. Facts marked "measured" were seen on `nvidia-cuda-mps` 535.261.03 and
+//! 550.163.01 without a GPU; `tests/contract.rs` repeats them. What a server or a client does needs
+//! a GPU and is marked "unverified".
 
 mod capability;
 mod channel;
@@ -27,10 +27,12 @@ mod instance;
 mod launch;
 mod layout;
 mod lease;
+mod lock;
 mod log_file;
 mod orphan;
 mod process;
 pub mod protocol;
+mod root;
 mod run;
 mod server;
 mod spawner;
@@ -53,6 +55,7 @@ pub use lease::{ComputeMode, Lease, LeaseDir, Taken};
 pub use log_file::LogFile;
 pub use mpsgate_host::process::Signal;
 pub use process::Process;
+pub use root::Root;
 pub use server::ServerOutcome;
 pub use spawner::{Spawner, Started, UnitSpawner};
 pub use start::Origin;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::error::MpsError;
 use crate::instance::MpsInstance;
+use crate::lock::lock_holder;
 use crate::process::{Process, all_pids};
 use crate::stop::end;
 
@@ -42,16 +43,22 @@ impl MpsInstance {
     }
 
     /// A control daemon of this card that does not hold the `daemon.lock` which lies there now: one
-    /// that an older mpsgate started, or whose lock root has taken away. Only where nobody holds the
-    /// lock.
+    /// that an older mpsgate started, or whose lock root has taken away. Only where nobody holds
+    /// the lock.
     pub(crate) fn unlocked_daemon(&self) -> Option<Process> {
+        // Its own lock, on the node: of one that another program than ours was started for, too.
+        // Nobody but root gets there.
+        let own = lock_holder(&self.dirs().pipe_dir().join("control_lock"));
+        if let Some(process) = own.ok().flatten().and_then(Process::open) {
+            return Some(process);
+        }
         let (program, roots) = (self.binary().file_name()?, self.trusted_roots());
         all_pids()
             .into_iter()
             .filter_map(Process::open)
             .filter(|process| process.exe().is_some_and(|exe| exe.file_name() == Some(program)))
             .filter(|process| is_daemon(process) && process.age() >= Some(GROWN))
-            .filter(|process| process.has_root_of(&roots))
+            .filter(|process| process.has_root_of(&roots) && process.is_of_our_users())
             .find(|process| self.check_identity(process).is_ok())
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use mpsgate_host::process::{self, Signal, Stat};
 
-use crate::supervisor::Root;
+use crate::root::Root;
 
 /// How often a wait looks again.
 pub(crate) const POLL: Duration = Duration::from_millis(5);
@@ -153,6 +153,11 @@ impl Process {
         process::all().into_iter().filter_map(Stat::of).any(is_child)
     }
 
+    /// Whether all its user ids are this one.
+    pub(crate) fn is_of(&self, uid: u32) -> bool {
+        process::is_of(self.handle.id().pid, uid)
+    }
+
     /// Effective uid.
     pub(crate) fn uid(&self) -> Option<u32> {
         process::uid(self.handle.id().pid)
@@ -164,8 +169,8 @@ impl Process {
     }
 }
 
-/// Of proc_pid_mountinfo(5): the last mount on a directory is the one that is seen. The directory has
-/// none of the characters that the kernel escapes.
+/// Of proc_pid_mountinfo(5): the last mount on a directory is the one that is seen. The directory
+/// has none of the characters that the kernel escapes.
 fn has_tmpfs_at(mounts: &[u8], directory: &[u8]) -> bool {
     let at = |line: &&[u8]| line.split(|byte| *byte == b' ').nth(4) == Some(directory);
     let last = mounts.split(|byte| *byte == b'\n').rfind(at);

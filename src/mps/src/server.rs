@@ -34,24 +34,15 @@ impl MpsInstance {
         let deadline = Instant::now() + limit;
         let log = self.dirs().log_file();
         let mark = log.mark();
-        let was_running = match self.servers()?.first() {
+        let (was_running, mut was_heard) = match self.servers()?.first() {
             Some(server) => {
                 self.check_uid(server, uid)?;
-                true
+                (true, true)
             }
-            None => {
-                // Says nothing even when the server dies at once; then it also closes the
-                // connection, in one of ten cases before the front-end has its answer (measured on
-                // 550). The list and the log decide.
-                match self.channel().ask(&Command::StartServer { uid }) {
-                    Ok(_) | Err(MpsError::ChannelBroken { .. } | MpsError::EmptyAnswer { .. }) => {}
-                    Err(error) => return Err(error),
-                }
-                false
-            }
+            None => (false, self.start_server(uid)?),
         };
         let mut status = "it is not in the list of servers".to_owned();
-        let mut childless = None;
+        let (mut childless, mut has_ended) = (None, false);
         loop {
             let servers = match self.servers() {
                 // A server that dies closes whatever connection there is, now and then two in a row
@@ -73,9 +64,17 @@ impl MpsInstance {
                     return Ok(ServerOutcome { pid: server.pid, was_running });
                 }
                 status = format!("server {} is {:?}", server.pid, server.status);
-            } else if was_running || server_ended(&written) && self.has_had_no_child(&mut childless)
-            {
-                return Err(MpsError::ServerDied { card: self.card(), uid, tail: log.tail(mark) });
+            } else {
+                // What is read of the log has an end: a line may not be in it the next time.
+                has_ended |= server_ended(&written);
+                if was_running || has_ended && self.has_had_no_child(&mut childless) {
+                    let tail = log.tail(mark);
+                    return Err(MpsError::ServerDied { card: self.card(), uid, tail });
+                }
+                if !was_heard && !has_ended && self.has_had_no_child(&mut childless) {
+                    was_heard = self.start_server(uid)?;
+                    childless = None;
+                }
             }
             if Instant::now() >= deadline {
                 return Err(MpsError::ServerNotReady {
@@ -86,6 +85,18 @@ impl MpsInstance {
                 });
             }
             std::thread::sleep(POLL);
+        }
+    }
+
+    /// Has a server started. Whether the control daemon is sure to have heard of it: it says
+    /// nothing even when the server dies at once; then it also closes the connection, in one of ten
+    /// cases before the front-end has its answer (measured on 550). It does the same where another
+    /// front-end is connected, as that of an mpsgated that was killed. The list and the log decide.
+    fn start_server(&self, uid: u32) -> Result<bool, MpsError> {
+        match self.channel().ask(&Command::StartServer { uid }) {
+            Ok(_) => Ok(true),
+            Err(MpsError::ChannelBroken { .. } | MpsError::EmptyAnswer { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

@@ -161,6 +161,11 @@ impl UnitSpawner {
         }
     }
 
+    /// Whether the holder's unit file is there.
+    pub(crate) fn has_holder(&self) -> bool {
+        self.systemctl(&["cat", HOLD_UNIT]).is_ok()
+    }
+
     /// Has `mpsgate-hold.service` started: a holder where systemd runs and is older than what a
     /// unit for each card takes.
     pub(crate) fn start_holder(&self, control: &Path, gate: &Path) -> Result<(), MpsError> {

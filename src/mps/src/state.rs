@@ -15,7 +15,6 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
 use crate::error::MpsError;
-use crate::find::open_pipe;
 use crate::glance::WedgeCause;
 use crate::instance::{ControlDaemon, MpsInstance};
 use crate::process::Process;
@@ -146,7 +145,9 @@ impl MpsInstance {
     /// [`MpsError::Fs`].
     pub fn drain_log(&self) -> Result<(), MpsError> {
         let path = self.dirs().log_fifo();
-        let pipe = open_pipe(self.dirs())?
+        let pipe = self
+            .dirs()
+            .open_pipe()?
             .ok_or_else(|| MpsError::NotRunning { pipe_dir: self.dirs().pipe_dir() })?;
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fifo = openat(pipe, "log", flags, Mode::empty())

@@ -1,6 +1,7 @@
-//! The system call that neither std nor nix offers safely. The only `unsafe` of this crate.
+//! The system calls that neither std nor nix offers safely. The only `unsafe` of this crate.
 //!
-//! JUSTIFICATION: what a holder starts must begin with another signal mask than the holder's.
+//! JUSTIFICATION: what a holder starts must begin with another signal mask than the holder's, and
+//! with no descriptor that somebody else has left open.
 #![allow(unsafe_code, reason = "see JUSTIFICATION above; each block has its SAFETY note")]
 
 use std::os::unix::process::CommandExt;
@@ -14,4 +15,15 @@ pub(crate) fn unblock_signals(command: &mut Command) {
     let between_fork_and_exec = || Ok(SigSet::empty().thread_set_mask()?);
     // SAFETY: one system call on a value of its own: no allocation, no locks, no panics.
     unsafe { command.pre_exec(between_fork_and_exec) };
+}
+
+/// Keeps descriptors that we were started with from what we start: an init script's lock would be
+/// held for as long as a control daemon lives. Opened later they are close-on-exec anyway.
+pub(crate) fn hand_on_no_descriptors() {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for number in numbers.filter(|number: &i32| *number > 2) {
+        // SAFETY: a number and a flag: nothing is closed, and one that is not open is an error.
+        unsafe { nix::libc::fcntl(number, nix::libc::F_SETFD, nix::libc::FD_CLOEXEC) };
+    }
 }

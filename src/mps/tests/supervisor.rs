@@ -1,5 +1,5 @@
-//! One supervisor with children that stand for control daemons and gates. A program of its own, with
-//! one test: the supervisor waits for every child of its process.
+//! One supervisor with children that stand for control daemons and gates. A program of its own,
+//! with one test: the supervisor waits for every child of its process.
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "tests make what they look at")]
 
@@ -107,9 +107,6 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.contains("refused") && answer.contains(why), "{said:?}: {answer:?}");
     }
-    let other = Start { program: "/bin/sh".into(), ..wanted };
-    assert!(refused(dir, &Request::Start(other)).contains("--control /usr/bin/tail"));
-
     let Answer::Started(gate) = ask(dir, &Request::StartGate(0)).unwrap() else { panic!() };
     assert!(refused(dir, &Request::StartGate(0)).contains(&format!("lives, pid {gate}")));
     let said = || fs::read_to_string(options.mps.join("0/log/gate.log")).unwrap();

@@ -28,7 +28,7 @@ pub enum Effect {
     ClearLimit(Box<Entry>),
     /// Close an ended grant's door.
     CloseDoor(Box<Grant>),
-    /// The largest grant of the card may have changed.
+    /// The smallest grant of the card may have changed.
     Cap(GpuUuid),
     /// Count what was done to a container or process.
     Count(&'static str),

@@ -14,7 +14,7 @@ use crate::node::{CTL_MINOR, NVIDIA_MAJOR};
 use crate::path::inside;
 use crate::reach::{is_card, nodes_away};
 
-/// Where a granted container finds its end of the MPS channel.
+/// Where a granted container finds its door.
 pub const CLIENT_DIRECTORY: &str = "/run/mpsgate/mps";
 /// Seconds for the hook: its own checks and mpsgated's answer take milliseconds, but an MPS server
 /// that has to be started once more takes seconds. Below kubelet's limit for a request to the
@@ -274,7 +274,7 @@ pub fn grant_edits(
     Ok(edits)
 }
 
-/// The mount of the client's end of the MPS channel.
+/// The mount of its door.
 fn client_mount(view: View<'_>, grant: &Grant, edits: &[Edit]) -> Result<Edit, Refusal> {
     let removed: HashSet<&str> = edits
         .iter()

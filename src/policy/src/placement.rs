@@ -4,8 +4,8 @@
 //! MPS client, and serve the uid: an MPS server serves one uid at a time, so a card with clients of
 //! another uid would make ours wait without end. Among the cards that remain, the one that kubelet
 //! chose is taken first (its own count per card then stays near the truth), then one whose grants
-//! have the same size (equal sizes leave no odd rests, and the server's cap is then exact for all
-//! of them), then the one with the least left, then the lowest index. Where the node spreads, size
+//! have the same size (equal sizes leave no odd rests, and the largest grant is then each one's
+//! own), then the one with the least left, then the lowest index. Where the node spreads, size
 //! counts for nothing and the one with the most left is taken.
 
 use std::cmp::Reverse;

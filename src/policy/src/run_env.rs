@@ -7,7 +7,7 @@ use crate::toolkit::VISIBLE;
 
 /// Names that a process with a grant must not have, and variables that it must: those of a
 /// container ([`grant_env`](crate::grant_env)), but for what only a container's runtime reads. Its
-/// end of the MPS channel is where it lies on the node.
+/// door is where it lies on the node.
 #[must_use]
 pub fn run_env(grant: &Grant) -> (Vec<String>, Vec<(String, String)>) {
     // The node has the driver's files.

@@ -79,7 +79,7 @@ fn need(point: &str) -> Need {
         | "mps.directories_removed" => Need::Disable,
         _ if point.starts_with("mps.door.") => Need::Churn,
         _ => match point.split('.').next().unwrap_or_default() {
-            "enable" | "lease" | "compute_mode" | "mps" => Need::Enable,
+            "enable" | "lease" | "compute_mode" | "mps" | "launch" | "hold" => Need::Enable,
             "shim" | "hook" | "ledger" => Need::Churn,
             "mps_stop" => Need::MpsStop,
             "grants" => Need::MpsDeath,
@@ -243,7 +243,8 @@ impl Run<'_> {
         let _ = std::fs::remove_file(ARMED);
         died?;
         // As systemd would: the supervisor starts it again.
-        let killed_daemon = !point.starts_with("shim.") && !point.starts_with("hook.");
+        let others = ["shim.", "hook.", "launch.", "hold."];
+        let killed_daemon = !others.iter().any(|of| point.starts_with(of));
         self.daemon.wait_started(starts + u32::from(killed_daemon))?;
         if let Some(container) = &on_third {
             wait_for("a grant on a dead MPS to be broken", || is_broken(&container.id))?;

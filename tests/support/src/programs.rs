@@ -28,7 +28,8 @@ pub fn mpsgate_gate() -> PathBuf {
     built().join("mpsgate-gate")
 }
 
-/// mpsgate's own `mpsgated`: as the holder of control daemons, and as the launcher that becomes one.
+/// mpsgate's own `mpsgated`: as the holder of control daemons, and as the launcher that becomes
+/// one.
 ///
 /// # Panics
 /// Where it does not build.

@@ -53,7 +53,8 @@ pub(super) async fn activate(
             }
             let prepared = prepared(daemon, line, &entry)
                 .await
-                .and_then(|()| door::admit(daemon, &entry.grant, call.cgroup.as_ref()));
+                .and_then(|()| door::admit(daemon, &entry.grant, call.cgroup.as_ref()))
+                .and_then(|()| door::close_if_ended(daemon, &entry.grant));
             if prepared.is_ok() {
                 // The hook gives up a daemon that says nothing for two seconds.
                 line.wait("the driver is to limit the container's cgroup", daemon.limit(&entry))

@@ -27,6 +27,21 @@ pub(super) async fn open(daemon: &Daemon, grant: &Grant) -> Result<(), Refusal> 
     })
 }
 
+/// Closes it again where its grant has ended meanwhile: nobody else would, before the next start.
+pub(super) fn close_if_ended(daemon: &Daemon, grant: &Grant) -> Result<(), Refusal> {
+    if daemon.node().ledger().get(&grant.key).is_some() {
+        return Ok(());
+    }
+    if let Some(door) = Door::of(&daemon.paths, grant) {
+        door.close();
+    }
+    Err(Refusal::new(
+        Code::NoReservation,
+        "it has ended while its door to MPS was opened",
+        "create the container again",
+    ))
+}
+
 /// Tells the gate whose processes are this grant's; from now on they are served.
 pub(super) fn admit(
     daemon: &Daemon,

@@ -168,15 +168,35 @@ async fn grant(
     let reserved = take(daemon, line, call, holder, confirmed).await?;
     crash_point!("daemon.reserve.changed");
     daemon.tell_ledger_change();
-    if let Err(refusal) = daemon.recorded().await {
-        give_up(daemon, &call.key);
+    if let Err(refusal) = made_ready(daemon, line, &reserved, call, holder).await {
+        // Who waits no more has asked again and has this reservation, or has ended, which ends it.
+        if line.is_open() {
+            give_up(daemon, &call.key);
+        }
+        let _ = door::close_if_ended(daemon, &reserved.grant);
         return Err(refusal);
     }
     let grant = reserved.grant;
+    door::close_if_ended(daemon, &grant)?;
+    let cdi = Box::new(cdi_edits(daemon, &grant));
+    crash_point!("daemon.reserve.stored");
+    Ok(Reply::Reserved { grant: Box::new(grant), cdi })
+}
+
+/// Records the reservation; its server runs and its door is open afterwards.
+async fn made_ready(
+    daemon: &Arc<Daemon>,
+    line: &mut Line,
+    reserved: &Reserved,
+    call: &Reserve,
+    holder: ProcessId,
+) -> Result<(), Refusal> {
+    daemon.recorded().await?;
+    let grant = &reserved.grant;
     let card = grant.cards.first().filter(|_| grant.uses_mps()).map(|card| card.uuid.clone());
     log::info!(
         container = call.key.container_id.as_str(), instance = call.key.instance.as_str(),
-        uuid = card_names(&grant).as_str(), memory_mib = grant.memory.0, uid = grant.uid,
+        uuid = card_names(grant).as_str(), memory_mib = grant.memory.0, uid = grant.uid,
         pid = holder.pid; "reserved"
     );
     if let Some(card) = &card {
@@ -184,20 +204,9 @@ async fn grant(
     }
     if let (true, Some(card)) = (reserved.needs_server, card) {
         let doing = format!("the MPS server of {card} for uid {} is being started", call.uid);
-        if let Err(refusal) = line.wait(&doing, server(daemon, &card, call.uid)).await {
-            give_up(daemon, &call.key);
-            return Err(refusal);
-        }
+        line.wait(&doing, server(daemon, &card, call.uid)).await?;
     }
-    if let Err(refusal) =
-        line.wait("the container's door to MPS is being opened", door::open(daemon, &grant)).await
-    {
-        give_up(daemon, &call.key);
-        return Err(refusal);
-    }
-    let cdi = Box::new(cdi_edits(daemon, &grant));
-    crash_point!("daemon.reserve.stored");
-    Ok(Reply::Reserved { grant: Box::new(grant), cdi })
+    line.wait("the container's door to MPS is being opened", door::open(daemon, grant)).await
 }
 
 pub(super) fn give_up(daemon: &Daemon, key: &GrantKey) {

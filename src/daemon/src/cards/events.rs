@@ -1,8 +1,9 @@
 //! What the control daemon's log hints at.
 //!
-//! **A line of the log is a hint.** A container may be able to write there, so nobody is blamed,
-//! killed or waited for because of one alone: the kernel says whose cgroup a process is in; the
-//! control daemon says whom its server serves and how it is.
+//! **A line of the log is a hint.** Who is in a server's place may be able to write there
+//! (SECURITY.md, row 21), so nobody is blamed, killed or waited for because of one alone: the
+//! kernel says whose cgroup a process is in; the control daemon says whom its server serves and how
+//! it is.
 
 use std::sync::Arc;
 

@@ -26,8 +26,8 @@ impl CardTask {
         Ok(())
     }
 
-    /// After a command that failed. One that was not answered is not followed by another: why is for
-    /// the next look.
+    /// After a command that failed. One that was not answered is not followed by another: why is
+    /// for the next look.
     pub(super) async fn refresh_after(
         &self,
         mps: &Arc<MpsInstance>,
@@ -134,7 +134,8 @@ impl CardTask {
             Some(Trouble::new(format!("is not safe to use: {why}"), hint))
         };
         let gate = || self.watch.gate.clone();
-        let health = match trouble.or_else(files).or_else(gate) {
+        // Who cannot be asked or ended may have lost its files: they say why.
+        let health = match files().or(trouble).or_else(gate) {
             Some(trouble) => Health::Unhealthy(trouble),
             // A container could bypass MPS: `ComputeMode` decides.
             None if card.compute_mode != EXCLUSIVE => card.health.clone(),

@@ -98,7 +98,9 @@ async fn answer_one(
                 // It does not wait any more; what it wanted is dropped with the channel.
                 _ = stream.read(&mut more) => return Ok(()),
             };
-            say(&stream, prepared, pipe).await
+            // Its client may have left just now: as often as a container likes.
+            let _ = say(&stream, prepared, pipe).await;
+            Ok(())
         }
         Question::Unserved { why } => {
             daemon.order(card, Order::Unserved { why });

@@ -4,13 +4,15 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
-use mpsgate_api::{Activate, Call, Mps, MpsAction, Reserve};
+use mpsgate_api::{Activate, Call, Envelope, Mps, MpsAction, Reserve, VERSION, encode};
 use mpsgate_config::Processes;
 use mpsgate_host::door::Kind;
 use mpsgate_model::door::{self, Container as Told, Counts, Prepared, Question, Reason};
 use mpsgate_model::{Code, Grant, Mib};
 use mpsgate_mps::protocol::{Answer, Command};
+use nix::sys::signal::{Signal, kill};
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with,
 };
@@ -144,6 +146,35 @@ fn without_a_gate_nothing_is_granted_and_the_refusal_says_where_to_look() {
     });
     let refusal = daemon.reserve(request("web", 2)).unwrap_err();
     assert!(refusal.sentence.contains("has a gate that ends again and again"), "{refusal:?}");
+}
+
+/// A shim whose call is not answered within 2 s hangs up and asks once more.
+#[test]
+fn who_asks_again_keeps_the_reservation_although_the_first_call_comes_to_nothing() {
+    need!(root());
+    let node = Node::new(1);
+    let daemon = node.start();
+    let gate = node.mps(0).gate().unwrap().expect("the gate runs");
+    let gate = nix::unistd::Pid::from_raw(gate.pid());
+    kill(gate, Signal::SIGSTOP).unwrap();
+    let call = request("web", 2);
+    let mut first = UnixStream::connect(&daemon.socket).unwrap();
+    let envelope = Envelope { version: VERSION, call: Call::Reserve(call.clone()) };
+    first.write_all(&encode(&envelope).unwrap()).unwrap();
+    wait_for("it is reserved", || daemon.granted_mib() == 2048);
+    std::thread::sleep(Duration::from_secs(3));
+    drop(first);
+    let grant = std::thread::scope(|scope| {
+        let again = scope.spawn(|| daemon.reserve(call));
+        // The first call has waited for its door long enough by then, the second one has not.
+        std::thread::sleep(Duration::from_secs(3));
+        kill(gate, Signal::SIGCONT).unwrap();
+        again.join().unwrap().unwrap()
+    });
+    assert_eq!((daemon.granted_mib(), doors(&node).len()), (2048, 2));
+    assert_eq!(hello(&grant), 9);
+    daemon.release(&grant.key);
+    assert_eq!((daemon.granted_mib(), doors(&node)), (0, Vec::new()));
 }
 
 #[test]

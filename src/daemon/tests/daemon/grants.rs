@@ -205,34 +205,6 @@ fn who_was_never_reserved_for_gets_nothing() {
 }
 
 #[test]
-fn a_grant_that_the_hook_made_up_is_refused() {
-    let node = Node::new(1);
-    let daemon = node.start();
-    let grant = daemon.reserve(request("web", 7)).unwrap();
-    daemon.release(&grant.key);
-    let init = Container::new();
-    for forge in [
-        |grant: &mut mpsgate_model::Grant| grant.client_dir = "/tmp".to_owned(),
-        |grant: &mut mpsgate_model::Grant| grant.cards[0].minor = 5,
-        |grant: &mut mpsgate_model::Grant| grant.cards.clear(),
-        |grant: &mut mpsgate_model::Grant| grant.memory = Mib(u64::MAX),
-        |grant: &mut mpsgate_model::Grant| grant.key.instance = Instance::from_bytes([9; 16]),
-    ] {
-        let mut forged = grant.clone();
-        forge(&mut forged);
-        let call = Activate {
-            key: grant.key.clone(),
-            pid: init.pid(),
-            cgroup: None,
-            grant: Some(Box::new(forged)),
-        };
-        let refusal = daemon.activate_with(call, init.pid()).unwrap_err();
-        assert_eq!(refusal.code, "E_NO_RESERVATION", "{refusal:?}");
-    }
-    assert_eq!(daemon.granted_mib(), 0);
-}
-
-#[test]
 fn the_pidfd_must_be_the_named_process() {
     let node = Node::new(1);
     let daemon = node.start();

@@ -1,6 +1,7 @@
 //! A node of its own for each test: directories, simulated cards, control daemons, and the daemon
 //! in a thread.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread::JoinHandle;
@@ -196,6 +197,17 @@ impl Drop for Node {
         for card in 0..self.cards {
             let _ = self.mps(card).stop(&self.spawner(), Duration::ZERO);
         }
+        // One that mpsgated has started itself outlives it.
+        let (hold, ours) =
+            (self.paths.hold(), self.holder.lock().unwrap().as_ref().map(Holder::pid));
+        for pid in mpsgate_host::process::all().into_iter().filter(|pid| Some(*pid) != ours) {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let mut words = line.split(|byte| *byte == 0);
+            if words.any(|word| word == hold.as_os_str().as_bytes()) {
+                let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
+                let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+            }
+        }
         let socket = self.paths.socket();
         let mut cgroups = CGROUPS.lock().unwrap();
         cgroups.retain(|(its, _)| *its != socket);
@@ -321,10 +333,13 @@ impl Drop for Running {
 }
 
 pub(crate) fn key(container: &str, instance: u8) -> GrantKey {
+    // Nobody else's: a door is named by it.
+    let mut bytes = [instance; 16];
+    bytes.iter_mut().skip(1).zip(container.bytes()).for_each(|(byte, of)| *byte = of);
     GrantKey {
         runtime_root: "/run/runc".to_owned(),
         container_id: ContainerId::parse(container).unwrap(),
-        instance: Instance::from_bytes([instance; 16]),
+        instance: Instance::from_bytes(bytes),
     }
 }
 

@@ -10,8 +10,8 @@ use mpsgate_testing::Spawned;
 use crate::grants::Cgroup;
 use crate::harness::{Container, Node, Running, key, need, request, servers, wait_for};
 
-/// A CUDA process: the fake's own, attached past the gate, which root alone can. Doors are the tests'
-/// of gate.rs.
+/// A CUDA process: the fake's own, attached past the gate, which root alone can. Doors are the
+/// tests' of gate.rs.
 pub(crate) struct Client(Spawned);
 
 impl Client {

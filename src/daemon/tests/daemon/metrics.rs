@@ -118,7 +118,8 @@ fn sum(found: &[Sample], name: &str, kind: &str) -> f64 {
 
 /// Makes `pid` the container's init.
 fn activate(daemon: &Running, grant: &mpsgate_model::Grant, pid: u32) {
-    let call = Activate { key: grant.key.clone(), pid, cgroup: None, grant: None };
+    let cgroup = Some(daemon.own_cgroup(pid));
+    let call = Activate { key: grant.key.clone(), pid, cgroup, grant: None };
     daemon.activate_with(call, pid).unwrap();
 }
 

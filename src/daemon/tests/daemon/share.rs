@@ -4,9 +4,9 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use mpsgate_api::{Call, Mps, MpsAction, NodeSnapshot, Reply, Reserve};
+use mpsgate_api::{Activate, Call, Mps, MpsAction, NodeSnapshot, Reply, Reserve};
 use mpsgate_config::Schedule;
-use mpsgate_model::Guarantee;
+use mpsgate_model::{Grant, Guarantee, Instance, Mib};
 use serde_json::json;
 
 use crate::harness::{Container, Node, Running, key, on_card, request, uuid, wait_for};
@@ -103,6 +103,52 @@ fn without_mps_a_container_gets_several_cards_and_no_control_daemon_runs() {
     daemon.release(&two.key);
     assert_eq!(daemon.granted_mib(), 9 * 1024);
     assert_eq!(node.control_pid(0), None);
+}
+
+#[test]
+fn an_expired_reservation_is_taken_anew_where_it_fits_and_refused_where_not() {
+    let node = sharing(1);
+    let daemon = node.start();
+    let grant = daemon.reserve(request("slow", 7)).unwrap();
+    daemon.release(&grant.key);
+    let init = Container::new();
+    daemon.activate(&grant, &init, None).unwrap();
+    assert_eq!(daemon.granted_mib(), 7168);
+    daemon.release(&grant.key);
+
+    daemon.reserve(request("quick", 9)).unwrap();
+    let refusal = daemon.activate(&grant, &init, None).unwrap_err();
+    assert_eq!(refusal.code, "E_NO_RESERVATION");
+    assert!(refusal.sentence.contains("quick holds 9 GiB"), "{refusal:?}");
+}
+
+#[test]
+fn a_grant_that_the_hook_made_up_is_refused() {
+    let node = sharing(1);
+    let daemon = node.start();
+    let grant = daemon.reserve(request("web", 7)).unwrap();
+    daemon.release(&grant.key);
+    let init = Container::new();
+    for forge in [
+        |grant: &mut Grant| grant.client_dir = "/tmp".to_owned(),
+        |grant: &mut Grant| grant.guarantee = Guarantee::Cgroup,
+        |grant: &mut Grant| grant.cards[0].minor = 5,
+        |grant: &mut Grant| grant.cards.clear(),
+        |grant: &mut Grant| grant.memory = Mib(u64::MAX),
+        |grant: &mut Grant| grant.key.instance = Instance::from_bytes([9; 16]),
+    ] {
+        let mut forged = grant.clone();
+        forge(&mut forged);
+        let call = Activate {
+            key: grant.key.clone(),
+            pid: init.pid(),
+            cgroup: None,
+            grant: Some(Box::new(forged)),
+        };
+        let refusal = daemon.activate_with(call, init.pid()).unwrap_err();
+        assert_eq!(refusal.code, "E_NO_RESERVATION", "{refusal:?}");
+    }
+    assert_eq!(daemon.granted_mib(), 0);
 }
 
 #[test]

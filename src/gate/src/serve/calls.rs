@@ -135,6 +135,9 @@ impl Gate {
                     if why.is_some() && !call.is_greeted() {
                         self.hello = None;
                     }
+                    if call.is_for_hello() {
+                        self.rest = Some(now + RETRY);
+                    }
                     self.call = None;
                     self.complain_of_daemon(why);
                     self.doors.failed(failure, now, &ThisKernel, &mut effects);

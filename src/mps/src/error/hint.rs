@@ -45,9 +45,12 @@ impl MpsError {
             }
             Self::StartFailed { .. } => "look at the log lines above and at nvidia-smi".into(),
             Self::Stranger { pid, .. } => format!("look at it: ps -fp {pid}"),
-            Self::Unlocked { card, .. } => format!(
-                "end the containers that have this GPU (mpsgate status), then: mpsgate mps restart {card} --yes"
-            ),
+            Self::Unlocked { uuid, .. } => {
+                let gpu = if uuid.is_empty() { "GPU" } else { uuid };
+                format!(
+                    "end the containers that have this GPU (mpsgate status), then: mpsgate mps restart {gpu} --yes"
+                )
+            }
             Self::Orphans { pids, .. } => {
                 format!(
                     "end the containers that were on this card, or the server itself: kill {}; \
@@ -59,7 +62,7 @@ impl MpsError {
                 format!("it hangs in the driver: cat /proc/{pid}/stack; only a reboot may help")
             }
             Self::Hold(error) => error.hint(),
-            Self::Systemctl { .. } => "systemctl status 'mpsgate-mps@*'".into(),
+            Self::Systemctl { .. } => "systemctl status 'mpsgate-mps@*' mpsgate-hold".into(),
             Self::ServerOfOtherUid { serves, .. } => format!(
                 "run the container as uid {serves}, choose another card, or use a driver with multi-user MPS"
             ),

@@ -9,10 +9,9 @@ use nix::sys::stat::{Mode, SFlag, fchmod};
 use super::walk::{kind, lstat, words};
 use super::{MpsDirectories, PARTS};
 use crate::error::MpsError;
-use crate::find::open_pipe;
 
-/// What the control daemon keeps in its directory for as long as it lives. The FIFO of its log has no
-/// use to anybody, and 535 has no pid file.
+/// What the control daemon keeps in its directory for as long as it lives. The FIFO of its log has
+/// no use to anybody, and 535 has no pid file.
 const PIPE_FILES: [(&str, SFlag); 3] = [
     ("control", SFlag::S_IFSOCK),
     ("control_privileged", SFlag::S_IFSOCK),
@@ -54,7 +53,7 @@ impl MpsDirectories {
             }
         }
         // What does not lie in the daemon's own tmpfs is reached by nobody.
-        let Some(pipe) = open_pipe(self)? else { return Ok(repairs) };
+        let Some(pipe) = self.open_pipe()? else { return Ok(repairs) };
         for (name, wanted) in PIPE_FILES {
             let path = self.pipe_dir().join(name);
             let found =

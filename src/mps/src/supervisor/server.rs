@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use caps::{CapSet, Capability};
 use mpsgate_host::crash::Steps;
-use mpsgate_host::{fd_store, file};
+use mpsgate_host::{crash_point, fd_store, file};
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -26,8 +26,9 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, geteuid};
 
 use super::store::Store;
-use super::{Answer, HoldError, MAX_BYTES, Request, Root, Start, decode, encode, rules, socket};
+use super::{Answer, HoldError, MAX_BYTES, Request, Start, decode, encode, rules, socket};
 use crate::process::seen_by;
+use crate::root::Root;
 use crate::sys;
 
 /// NVIDIA's documentation asks for this many descriptors.
@@ -65,7 +66,7 @@ pub struct Options {
     pub dir: PathBuf,
     /// The cards' directories.
     pub mps: PathBuf,
-    /// The only control program that it starts; with a gate, the one that is told to quit.
+    /// The only control program that it starts; with a gate, each that it is asked for.
     pub control: PathBuf,
     /// The gates' program; `None` where another process starts gates, as a container of the pod.
     pub gate: Option<PathBuf>,
@@ -80,6 +81,7 @@ pub struct Options {
 /// When it cannot begin: [`HoldError::Locked`], [`HoldError::Unsafe`], [`HoldError::Fs`],
 /// [`HoldError::System`].
 pub fn serve(options: &Options) -> Result<(), HoldError> {
+    sys::hand_on_no_descriptors();
     let system = |action| move |errno: Errno| HoldError::System { action, source: errno.into() };
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGCHLD] {
@@ -174,6 +176,9 @@ struct Holder {
     _lock: File,
     /// Control daemons by their card.
     held: BTreeMap<u32, Pid>,
+    /// What they run: their front-end is the same program. On a host the settings may name another
+    /// by now.
+    programs: BTreeMap<u32, PathBuf>,
     /// Gates by their card.
     gates: BTreeMap<u32, Pid>,
     store: Store,
@@ -210,7 +215,16 @@ impl Holder {
         let store = Store::bind(mps).map_err(HoldError::fs("bind", fd_store::socket(mps)))?;
         let options = options.clone();
         let (held, gates) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { options, socket, listener, _lock: lock, held, gates, store })
+        Ok(Self {
+            options,
+            socket,
+            listener,
+            _lock: lock,
+            held,
+            programs: BTreeMap::new(),
+            gates,
+            store,
+        })
     }
 
     /// A question that cannot be read or answered is told and is over.
@@ -255,8 +269,10 @@ impl Holder {
             return Ok(Answer::Refused(why));
         }
         let pid = spawn(self.launcher(&start), &start.log)?;
+        crash_point!("hold.control_started");
         say(&format!("card {} ({}): control daemon {pid} started", start.card, start.uuid));
         self.held.insert(start.card, pid);
+        self.programs.insert(start.card, start.program);
         Ok(Answer::Started(pid.as_raw()))
     }
 
@@ -280,6 +296,7 @@ impl Holder {
         command.args(["--card", &card.to_string(), "--mps"]).arg(&self.options.mps).env_clear();
         let log = self.options.mps.join(card.to_string()).join("log/gate.log");
         let pid = spawn(command, &log)?;
+        crash_point!("hold.gate_started");
         say(&format!("card {card}: gate {pid} started"));
         self.gates.insert(card, pid);
         Ok(Answer::Started(pid.as_raw()))
@@ -354,7 +371,8 @@ impl Holder {
     fn quit(&self, card: u32, daemon: Pid) -> io::Result<Child> {
         let base = self.options.mps.join(card.to_string());
         let pipe = seen_by(daemon.as_raw(), &base.join("pipe"));
-        let mut command = Command::new(&self.options.control);
+        let program = self.programs.get(&card).unwrap_or(&self.options.control);
+        let mut command = Command::new(program);
         sys::unblock_signals(&mut command);
         let mut child = command
             .env_clear()

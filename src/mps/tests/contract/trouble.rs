@@ -179,10 +179,16 @@ pub(crate) fn a_daemon_without_the_lock_is_left_alone_until_it_is_stopped(bench:
     old.arg("-f").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let old = bench.keep(old).cast_signed();
     wait_for("it is found", || card.find_running().is_err());
-    let files = listing(&card.dirs().pipe_dir());
+    // It has its lock before it has its sockets.
+    let mut files = listing(&card.dirs().pipe_dir());
+    wait_for("it has made its files", || {
+        std::thread::sleep(Duration::from_millis(200));
+        let before = std::mem::replace(&mut files, listing(&card.dirs().pipe_dir()));
+        files.contains_key("control") && files == before
+    });
     let refused = card.ensure_running(&bench.spawner(), LIMIT).unwrap_err();
-    let named = matches!(&refused, MpsError::Unlocked { card: 0, pid } if *pid == old);
-    assert!(named && refused.hint().unwrap().contains("mpsgate mps restart 0"), "{refused}");
+    let named = matches!(&refused, MpsError::Unlocked { card: 0, pid, .. } if *pid == old);
+    assert!(named && refused.hint().unwrap().contains("mpsgate mps restart "), "{refused}");
     assert!(matches!(card.state(), Err(MpsError::Unlocked { .. })));
     assert!(files.contains_key("control") && listing(&card.dirs().pipe_dir()) == files);
     assert_eq!(card.stop(&bench.spawner(), Duration::ZERO).unwrap().daemon, StoppedBy::Terminate);

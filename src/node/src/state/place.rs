@@ -160,21 +160,24 @@ impl Node {
         if let Some(trouble) = &self.driver.trouble {
             return Err(nvml_refusal(trouble));
         }
-        if grant.cards.is_empty() || (grant.uses_mps() && grant.cards.len() > 1) {
-            return Err(no_reservation("its grant names no card, or several"));
+        if grant.cards.is_empty() {
+            return Err(no_reservation("its grant names no card"));
         }
         if grant.key != call.key {
             return Err(no_reservation("its grant is another container's"));
         }
-        if grant.has_door() {
+        if grant.uses_mps() {
             return Err(no_reservation(
                 "its reservation has expired, and its door to MPS was closed with it",
             ));
         }
-        if grant.uses_mps() != self.under_mps() {
+        if self.under_mps() {
             return Err(no_reservation(
                 "its grant is from before the node's schedule was switched",
             ));
+        }
+        if !grant.client_dir.is_empty() {
+            return Err(no_reservation("its grant has a door to MPS, and needs none"));
         }
         let candidates = self.candidates(Asker::Local, None);
         let fits = |granted: &GrantedCard| {
@@ -185,11 +188,7 @@ impl Node {
                 let why = format!("its reservation has expired, and now {}", refusal.sentence);
                 Refusal::new(Code::NoReservation, why, refusal.hint)
             })?;
-            let as_it_was = |card: &&Card| {
-                card.minor == granted.minor
-                    && (!grant.uses_mps() || card.ends.of(&grant.key) == grant.client_dir)
-            };
-            let card = self.cards.get(position).filter(as_it_was);
+            let card = self.cards.get(position).filter(|card| card.minor == granted.minor);
             card.map(|card| self.capacity(card, Asker::Local)).ok_or_else(|| {
                 no_reservation("its grant is from before the card was prepared anew")
             })

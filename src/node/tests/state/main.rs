@@ -135,10 +135,11 @@ fn after_a_start_what_ended_is_released_and_the_rest_stays() {
     node.settle(&Living(&[INIT]), &mut effects);
     let expected = [
         Effect::RemoveRecord(ended),
-        Effect::TellEnd(entry, "ended while mpsgated was away"),
+        Effect::TellEnd(entry.clone(), "ended while mpsgated was away"),
         Effect::WriteLedger,
         Effect::Publish,
         Effect::AdvanceSchedule,
+        Effect::CloseDoor(Box::new(entry.grant.clone())),
         Effect::Cap(uuid(0)),
     ];
     assert_eq!(effects, expected);

@@ -657,7 +657,7 @@ pub(crate) fn cases() -> Vec<Case> {
             MountKind::Ours,
         ),
         case("the mount of a bundle's last grant", asking(json!({}))).mount(
-            "/run/mpsgate/mps/0/client",
+            "/run/mpsgate/mps/0/containers/0123456789abcdef0123456789abcdef",
             "/run/mpsgate/mps",
             MountKind::Ours,
         ),

@@ -65,7 +65,7 @@ impl Mounts {
         }
     }
 
-    /// A container with a grant: nothing of ours but its own end of the MPS channel, and no cgroups
+    /// A container with a grant: nothing of ours but its own door, and no cgroups
     /// but its own.
     pub(super) fn check_granted(
         &self,

@@ -1,0 +1,49 @@
+//! The way to the control daemon's sockets, which are in its own mount namespace.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+
+use super::MpsDirectories;
+use crate::error::MpsError;
+use crate::lock::lock_holder;
+use crate::process::{Process, seen_by};
+
+impl MpsDirectories {
+    /// The directory in which the process that holds the card's lock has its sockets: a descriptor
+    /// of the tmpfs in its mount namespace. `None` where nobody holds the lock.
+    ///
+    /// # Errors
+    /// [`MpsError::Lost`] where the tmpfs is not there any more; [`MpsError::Fs`].
+    pub(crate) fn open_pipe(&self) -> Result<Option<OwnedFd>, MpsError> {
+        let lock = self.daemon_lock();
+        let holder =
+            lock_holder(&lock).map_err(|source| MpsError::fs("look at lock", &lock, source))?;
+        // Opened before it is looked at: what is seen by its pid is its own while it lives.
+        let Some(process) = holder.and_then(Process::open) else { return Ok(None) };
+        let path = self.pipe_dir();
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let opened = open(&seen_by(process.pid(), &path), flags, Mode::empty());
+        if !process.is_alive() {
+            return Ok(None);
+        }
+        let pipe = match opened {
+            Ok(pipe) => File::from(pipe),
+            Err(nix::errno::Errno::ENOENT) => {
+                return Err(MpsError::Lost { path, found: "missing" });
+            }
+            Err(errno) => return Err(MpsError::fs("open", &path, errno)),
+        };
+        let device = |found: io::Result<fs::Metadata>| {
+            found.map(|found| found.dev()).map_err(|source| MpsError::fs("look at", &path, source))
+        };
+        if device(pipe.metadata())? == device(fs::symlink_metadata(self.base()))? {
+            return Err(MpsError::Lost { path, found: "gone: what is there is the node's" });
+        }
+        Ok(Some(pipe.into()))
+    }
+}
