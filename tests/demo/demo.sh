@@ -56,6 +56,7 @@ cleanup() {
     for index in $(status_json | jq -r '.cards[] | select(.managed) | .index'); do mpsgate disable "$index" >/dev/null || true; done
   fi
   daemon_stop || true
+  mps_kill || true
 }
 
 on_error() {
@@ -136,11 +137,11 @@ inside() {
     good "NVIDIA's own client library attaches through a's own socket: $WORD is a code that the (stand-in) server alone says"
   fi
 
-  title "(b) From inside, as root, on a's end of the MPS channel:"
+  title "(b) From inside, as root, at a's door:"
   card=/run/mpsgate/mps/$(grant a .card_index)
-  ran "echo get_default_active_thread_percentage | nvidia-cuda-mps-control    # on the node"
-  seen "$(mps_asks 0 get_default_active_thread_percentage)"
-  assert_equal "the node's answer" "$(mps_asks 0 get_default_active_thread_percentage)" 100.0
+  ran "mpsgate mps ask 0 get_default_active_thread_percentage    # on the node, as root"
+  seen "$(mpsgate mps ask 0 get_default_active_thread_percentage)"
+  assert_equal "the node's answer" "$(mpsgate mps ask 0 get_default_active_thread_percentage)" 100.0
   local command
   for command in get_default_active_thread_percentage "set_default_active_thread_percentage 10" "set_default_device_pinned_mem_limit 0 15G" quit; do
     in_a "echo $command | timeout 10 nvidia-cuda-mps-control; true"

@@ -78,6 +78,21 @@ another_daemon() { card_is ready 0 && [[ $(card 0 .mps.pid) != "$1" ]]; } # THAN
   granted g 1Gi --ann mpsgate.io/gpu=0
 }
 
+@test "its full tmpfs keeps nobody out, fills nothing of the node's, and goes with its control daemon" {
+  local pid before
+  pid=$(card 0 .mps.pid) before=$(df --output=used /run | tail -n 1)
+  try fail dd if=/dev/zero of="$(pipe_of 0)/fill" bs=1M count=8
+  assert_contains "what keeps it small" "$stderr" "No space left on device"
+  (($(df --output=used /run | tail -n 1) - before < 1024)) || fail "it lies in /run"
+  granted g 1Gi --ann mpsgate.io/gpu=0
+  try mpsgate mps ask 0 get_default_active_thread_percentage
+  delete g
+  try mpsgate mps restart 0 --yes
+  wait_for 60 "another control daemon" another_daemon "$pid"
+  [[ ! -e $(pipe_of 0)/fill ]] || fail "what filled it is there"
+  granted g 1Gi --ann mpsgate.io/gpu=0
+}
+
 @test "a user's process that is called like the server keeps no card closed" {
   local pid
   mkdir -m 777 "$MG/carol"
@@ -101,7 +116,7 @@ another_daemon() { card_is ready 0 && [[ $(card 0 .mps.pid) != "$1" ]]; } # THAN
   sleep 3 # it is no start of this moment
   daemon_start
   wait_for 30 "it is named" says 0 "pid $stranger is a control daemon of card 0 without its lock"
-  assert_contains "what to do" "$(card 0 .hint)" "mpsgate mps restart 0 --yes"
+  assert_contains "what to do" "$(card 0 .hint)" "mpsgate mps restart $(card 0 .uuid) --yes"
   refused x E_GPU_UNHEALTHY --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=0
   [[ -d /proc/$stranger && -S $PIPE/control ]] || fail "it was touched"
   granted other 1Gi --ann mpsgate.io/gpu=1
@@ -110,6 +125,30 @@ another_daemon() { card_is ready 0 && [[ $(card 0 .mps.pid) != "$1" ]]; } # THAN
   wait_for 10 "the old one has ended" gone "$stranger"
   assert_equal "the place on the node" "$(ls -A "$PIPE")" ""
   granted g 1Gi --ann mpsgate.io/gpu=0
+}
+
+@test "mps ask passes on what reads and nothing else, for root alone, also with mpsgated down" {
+  local words
+  granted g 1Gi --ann mpsgate.io/gpu=0
+  try mpsgate mps ask 0 get_server_list
+  assert_equal "servers" "$stdout" "$(mps_asks 0 get_server_list)"
+  try mpsgate mps ask "$(card 0 .uuid)" get_default_active_thread_percentage
+  assert_equal "percentage" "$stdout" "100.0"
+  for words in quit "quit -t 5" "start_server -uid 0" "set_default_active_thread_percentage 1"; do
+    # shellcheck disable=SC2086  # words of a command
+    try 64 mpsgate mps ask 0 $words
+    assert_contains "$words" "$stderr" "is no command that only reads" "get_server_list"
+  done
+  try 64 mpsgate mps ask 0 $'get_server_list\nquit'
+  try any setpriv --reuid 1001 --regid 1001 --clear-groups mpsgate mps ask 0 get_server_list
+  assert_contains "another user" "$stderr" "Permission denied"
+  try any mpsgate mps ask 7 get_server_list
+  assert_contains "no such GPU" "$stderr" "this node has no GPU 7"
+  daemon_stop
+  try mpsgate mps ask 0 get_default_active_thread_percentage
+  assert_equal "percentage, without mpsgated" "$stdout" "100.0"
+  daemon_start
+  delete g
 }
 
 @test "with mpsgated down the doctor says whether the control daemons live" {

@@ -12,7 +12,7 @@ mod configure;
 mod mps;
 
 pub(crate) use self::configure::{ConfigureArgs, Engine, NAME, NodeInstallArgs, NodeRemoveArgs};
-pub(crate) use self::mps::{MpsCommand, PreflightArgs};
+pub(crate) use self::mps::{MpsAskArgs, MpsCommand, PreflightArgs};
 
 /// Share NVIDIA GPUs between containers, each with its own GPU memory limit
 #[derive(Debug, Parser)]

@@ -8,6 +8,7 @@ use mpsgate_edge::{EdgeError, ExitCode, Remedy};
 
 use mpsgate_configure::ConfigureError;
 
+mod ask;
 mod bundle;
 mod cuda;
 mod input;
@@ -19,6 +20,7 @@ mod set_up;
 mod slurm;
 mod usage;
 
+pub use ask::AskError;
 pub use bundle::BundleError;
 pub use cuda::CudaError;
 pub use input::InputError;
@@ -55,6 +57,9 @@ pub enum CliError {
     /// The daemon said no.
     #[error("{} [{}]", .0.sentence, .0.code)]
     Refused(WireRefusal),
+    /// A control daemon was not asked, or did not answer.
+    #[error(transparent)]
+    Ask(#[from] AskError),
     /// What is to be explained cannot be read.
     #[error(transparent)]
     Input(#[from] InputError),
@@ -109,6 +114,7 @@ impl Remedy for CliError {
             Self::Daemon(error) => Some(error.hint().to_owned()),
             Self::NotRoot { .. } => Some("run it with sudo, or as root".to_owned()),
             Self::Refused(refusal) => Some(refusal.hint.clone()).filter(|hint| !hint.is_empty()),
+            Self::Ask(error) => error.hint(),
             Self::Input(error) => Some(error.hint()),
             Self::Snapshot(error) => Some(error.hint()),
             Self::Configure(error) => Some(error.hint()),
@@ -131,7 +137,10 @@ impl Remedy for CliError {
         match self {
             Self::Config(_) | Self::Configure(_) => ExitCode::BadConfig,
             Self::SetUp(SetUpError::ChangedSince { .. }) => ExitCode::No,
-            Self::Input(InputError::Code { .. }) => ExitCode::Usage,
+            Self::Input(InputError::Code { .. }) | Self::Ask(AskError::NotReading { .. }) => {
+                ExitCode::Usage
+            }
+            Self::Ask(_) => ExitCode::Unavailable,
             Self::Daemon(_) | Self::Cuda(_) => ExitCode::Unavailable,
             Self::Refused(_) => ExitCode::No,
             Self::NoTerminal(_) => ExitCode::Usage,

@@ -54,8 +54,8 @@ use mpsgate_edge::ExitCode;
 
 use crate::args::{Cli, Command};
 pub use crate::error::{
-    BundleError, CliError, CudaError, InputError, NodeInstallError, NodeRemoveError, RunError,
-    RunProbeError, SetUpError, SlurmError, UsageError,
+    AskError, BundleError, CliError, CudaError, InputError, NodeInstallError, NodeRemoveError,
+    RunError, RunProbeError, SetUpError, SlurmError, UsageError,
 };
 pub use crate::snapshot::SnapshotError;
 

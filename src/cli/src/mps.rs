@@ -1,6 +1,7 @@
 //! `mpsgate mps stop` and `mpsgate mps restart`: lists the processes that would be terminated, and
-//! acts with `--yes` alone. `preflight` is the first for all cards.
+//! acts with `--yes` alone. `preflight` is the first for all cards. `ask` reads.
 
+mod ask;
 mod preflight;
 
 use std::fmt::Write as _;
@@ -23,6 +24,7 @@ pub(crate) fn run(command: &MpsCommand) -> Result<ExitCode, CliError> {
         MpsCommand::Stop(args) => (MpsAction::Stop, args),
         MpsCommand::Restart(args) => (MpsAction::Restart, args),
         MpsCommand::Preflight(args) => return preflight::run(args),
+        MpsCommand::Ask(args) => return ask::run(args),
     };
     if args.yes {
         let doing = if action == MpsAction::Stop { "stopping" } else { "restarting" };

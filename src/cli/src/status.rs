@@ -332,7 +332,7 @@ fn meanings(grants: &[GrantStatus]) -> String {
     let mut text = String::new();
     if grants.iter().any(|grant| grant.cap_mib > Some(grant.memory_mib)) {
         text.push_str(
-            "CAP: a process that unsets its own limit gets so much, the card's largest grant, until the watchdog looks\n",
+            "CAP: at worst a process that unsets its own limit gets so much, the card's largest grant, until the watchdog looks\n",
         );
     }
     for (guarantee, meaning) in GUARANTEES {

@@ -86,6 +86,38 @@ pub enum Command {
 }
 
 impl Command {
+    /// The names of the commands that only read, as NVIDIA's front-end takes them.
+    pub const READING: [&str; 7] = [
+        "get_server_list",
+        "get_server_status SERVER",
+        "get_client_list SERVER",
+        "get_default_device_pinned_mem_limit DEVICE",
+        "get_device_pinned_mem_limit SERVER DEVICE",
+        SENTINEL,
+        "ps",
+    ];
+
+    /// A command that only reads, word by word as NVIDIA's front-end takes it. `None` for every
+    /// other, and for one with other words behind it.
+    #[must_use]
+    pub fn reading(words: &[&str]) -> Option<Self> {
+        Some(match *words {
+            ["get_server_list"] => Self::GetServerList,
+            ["get_server_status", server] => Self::GetServerStatus(server.parse().ok()?),
+            ["get_client_list", server] => Self::GetClientList(server.parse().ok()?),
+            ["get_default_device_pinned_mem_limit", device] => {
+                Self::GetDefaultPinnedMemLimit { device: device.parse().ok()? }
+            }
+            ["get_device_pinned_mem_limit", server, device] => Self::GetPinnedMemLimit {
+                server: server.parse().ok()?,
+                device: device.parse().ok()?,
+            },
+            [SENTINEL] => Self::GetDefaultActiveThreadPercentage,
+            ["ps"] => Self::Ps,
+            _ => return None,
+        })
+    }
+
     /// Whether sending it twice equals sending it once.
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
@@ -145,6 +177,33 @@ mod tests {
         assert_eq!(set.to_string(), "set_default_device_pinned_mem_limit 0 7168M");
         let set = Command::SetPinnedMemLimit { server: 41, device: 0, mib };
         assert_eq!(set.to_string(), "set_device_pinned_mem_limit 41 0 7168M");
+    }
+
+    #[test]
+    fn only_what_reads_is_passed_on_word_by_word() {
+        for name in Command::READING {
+            let written = name.replace("SERVER", "4711").replace("DEVICE", "0");
+            let words: Vec<&str> = written.split(' ').collect();
+            assert_eq!(Command::reading(&words).unwrap().to_string(), written);
+        }
+        for written in [
+            "",
+            "quit",
+            "quit -t 5",
+            "ps -p 4711",
+            "get_client_list",
+            "get_client_list 4711 quit",
+            "get_client_list 4711\nquit",
+            "get_server_list\nquit",
+            "start_server -uid 0",
+            "shutdown_server 4711 -f",
+            "terminate_client 4711 4712",
+            "set_default_device_pinned_mem_limit 0 1G",
+            "set_default_active_thread_percentage 1",
+        ] {
+            let words: Vec<&str> = written.split(' ').collect();
+            assert_eq!(Command::reading(&words), None, "{written}");
+        }
     }
 
     #[test]

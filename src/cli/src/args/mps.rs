@@ -47,6 +47,19 @@ Examples:
   mpsgate mps preflight -o json | jq '.cards[].grants[].container_id'"
     )]
     Preflight(PreflightArgs),
+    /// Ask the MPS control daemon of a GPU
+    ///
+    /// Passes one command on to NVIDIA's front-end, nvidia-cuda-mps-control, and prints its answer
+    /// as it stands. Only commands that read are passed on. mpsgated need not run. Only root may.
+    #[command(
+        verbatim_doc_comment,
+        after_long_help = "\
+Examples:
+  mpsgate mps ask 0 get_server_list
+  mpsgate mps ask 0 get_client_list 4711
+  mpsgate mps ask 0 ps"
+    )]
+    Ask(MpsAskArgs),
 }
 
 #[derive(Debug, Args)]
@@ -71,4 +84,14 @@ pub(crate) struct PreflightArgs {
     pub(crate) output: Output,
     #[command(flatten)]
     pub(crate) daemon: SocketArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MpsAskArgs {
+    /// The GPU: index or UUID, as nvidia-smi -L prints them
+    #[arg(value_parser = gpu)]
+    pub(crate) gpu: String,
+    /// The command and its arguments, as NVIDIA's front-end takes them
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) command: Vec<String>,
 }

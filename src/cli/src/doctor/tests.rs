@@ -230,7 +230,7 @@ fn engine(name: &'static str, through: &[&str], round: &[&str]) -> EngineFacts {
 }
 
 fn selinux(facts: &mut Facts, label: Option<&str>) {
-    let client = PathBuf::from("/run/mpsgate/mps/0/clients");
+    let client = PathBuf::from("/run/mpsgate/mps/0/containers");
     facts.security.selinux = Some(true);
     facts.security.client_types = [(client, label.map(str::to_owned))].into();
 }
@@ -283,7 +283,7 @@ const BROKEN: &[Broken] = &[
     ("card", |f| f.nvml.as_mut().unwrap().cards = trouble("cannot count the cards"), FAIL, "cannot count", "nvidia-smi -L"),
     ("clock", |f| f.clock.now = 86_400, WARN, "86400 s since 1970", "timedatectl"),
     ("clock", |f| f.clock.newest = Some(("/run/l".into(), 1_800_000_100)), WARN, "/run/l was written 100 s from now", "chronyc makestep"),
-    ("security-module", |f| selinux(f, Some("var_run_t")), WARN, "client has the type var_run_t", "docs/selinux.md"),
+    ("security-module", |f| selinux(f, Some("var_run_t")), WARN, "containers has the type var_run_t", "docs/selinux.md"),
     ("security-module", |f| selinux(f, None), WARN, "type unknown", "restorecon"),
     ("driver", |f| f.module = Ok(None), FAIL, "not loaded", "modprobe nvidia"),
     ("driver", |f| f.module = trouble("names no version"), FAIL, "names no version", "NVIDIA driver"),

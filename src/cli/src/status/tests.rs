@@ -166,12 +166,13 @@ fn busy() -> Status {
         card: card(0).uuid,
         card_index: 0,
         what: "killed".to_owned(),
-        why: "its pid 77 (sh) held the MPS channel for 5 s".to_owned(),
+        why: "it used 8200 MiB of the card, 7168 MiB were granted".to_owned(),
     };
     let reported = Action {
         container_id: None,
         what: "reported".to_owned(),
-        why: "pid 78 (perl) holds the MPS channel".to_owned(),
+        why: "pid 78 (perl) uses 300 MiB of the card and is in no container with a grant"
+            .to_owned(),
         ..killed.clone()
     };
     let mut web = grant("web", 7168, 2 * 86_400_000);

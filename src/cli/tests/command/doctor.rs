@@ -154,7 +154,7 @@ fn an_empty_root_breaks_no_check() {
     for root in [dir.path(), Path::new("/nonexistent")] {
         let found = findings(root);
         assert_eq!(found.get("cgroup").unwrap().0, "fail");
-        assert_eq!(found.len(), 39);
+        assert_eq!(found.len(), 37);
     }
 }
 
@@ -227,8 +227,8 @@ fn what_stands_round_it_is_found_where_it_is() {
     root.write("/sys/module/apparmor/parameters/enabled", "Y\n");
     root.assert("security-module", "ok", "AppArmor on");
     root.write("/sys/fs/selinux/enforce", "1");
-    std::fs::create_dir_all(root.at("/run/mpsgate/mps/0/clients")).unwrap();
-    root.assert("security-module", "warn", "clients has the type unknown");
+    std::fs::create_dir_all(root.at("/run/mpsgate/mps/0/containers")).unwrap();
+    root.assert("security-module", "warn", "containers has the type unknown");
     root.write("/sys/fs/selinux/enforce", "0");
     root.assert("security-module", "ok", "permissive");
     root.write("/run/mpsgate/ledger/ledger.json", EMPTY_LEDGER);

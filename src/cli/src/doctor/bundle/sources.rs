@@ -109,7 +109,8 @@ fn units(found: &mut Collected, root: &Path) {
 
 /// This machine's journal, not that of a root somewhere else.
 fn journal(found: &mut Collected, root: &Path) {
-    const WHAT: &str = "journalctl -u mpsgated -u 'mpsgate-mps@*' -u 'mpsgate-gate@*'";
+    const WHAT: &str =
+        "journalctl -u mpsgated -u mpsgate-hold -u 'mpsgate-mps@*' -u 'mpsgate-gate@*'";
     if root != Path::new("/") {
         return found.leave_out(WHAT, "--root names another machine's files");
     }

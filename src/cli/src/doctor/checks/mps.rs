@@ -94,7 +94,9 @@ fn left_over() -> Finding {
 }
 
 fn evaluate(state: &MpsState, card: u32) -> Finding {
-    let unit = format!("journalctl -u mpsgate-mps@{card} -n 50");
+    let unit = format!(
+        "journalctl -u mpsgate-mps@{card} -u mpsgate-hold -n 50; without systemd /run/mpsgate/hold/hold.log"
+    );
     match state {
         MpsState::Running { pid, servers } => {
             ok(format!("control daemon {pid} answers, {}", list(servers)))

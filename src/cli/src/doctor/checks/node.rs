@@ -200,7 +200,7 @@ pub(super) fn ipc(facts: &Facts) -> Vec<Finding> {
         fail(
             format!("here ipc:[{own}], the MPS servers are in ipc:[{}]", snapshot.ipc_inode),
             "run the doctor on the host itself; if this is the host, remove PrivateIPC= from the \
-             units: systemctl cat mpsgated 'mpsgate-mps@*'",
+             units: systemctl cat mpsgated 'mpsgate-mps@*' mpsgate-hold",
         )
     }]
 }
@@ -215,7 +215,7 @@ pub(super) fn open_files(facts: &Facts) -> Vec<Finding> {
             Ok(Some(hard)) if *hard >= OPEN_FILES => ok(format!("hard limit {hard}")),
             Ok(Some(hard)) => fail(
                 format!("hard limit {hard}, MPS needs {OPEN_FILES}"),
-                "set LimitNOFILE=16384 in its unit: systemctl edit mpsgated 'mpsgate-mps@.service'",
+                "set LimitNOFILE=16384 in its unit: systemctl edit mpsgated 'mpsgate-mps@.service' mpsgate-hold",
             ),
             Err(trouble) => failed(trouble, "run it with sudo, or as root"),
         };

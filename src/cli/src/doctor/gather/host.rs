@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpsgate_config::paths;
 use mpsgate_edge::Remedy as _;
+use mpsgate_host::door::Kind;
 
 use super::{ENABLED, LEDGER, below, io_trouble, read, trouble};
 use crate::args::Engine;
@@ -90,7 +91,9 @@ pub(super) fn security(root: &Path) -> Security {
     let mut client_types = BTreeMap::new();
     if selinux.is_some() {
         let cards = std::fs::read_dir(below(root, paths::MPS_DIR)).into_iter().flatten().flatten();
-        let clients = cards.map(|card| card.path().join("clients")).filter(|path| path.is_dir());
+        let clients = cards
+            .map(|card| card.path().join(Kind::Container.directory()))
+            .filter(|path| path.is_dir());
         client_types.extend(clients.map(|path| (path.clone(), selinux_type(&path))));
     }
     Security {
