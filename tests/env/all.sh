@@ -67,7 +67,7 @@ MG_JOBS=1
 {
   if [[ $select == ci ]]; then
     # Documents are not on crun without a machine (tests/e2e/on-crun says why).
-    target test-vm VM="crun-differential runc-systemd-limits_memory scheduler live reboot packages"
+    target test-vm VM="crun-differential scheduler live reboot packages"
   else
     target test-vm
     target test-vm MG_VM_SUITE=sid VM="scheduler live engines packages"
