@@ -115,7 +115,7 @@ Exit status:
   64  wrong arguments"
     )]
     Launch {
-        /// The number of the GPU, as nvidia-smi shows it
+        /// The number of the GPU's device node, /dev/nvidiaN
         #[arg(long, value_name = "N")]
         card: u32,
         /// The directory of all GPUs' MPS directories

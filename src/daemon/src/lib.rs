@@ -86,5 +86,5 @@ mod watchdog;
 
 pub use arguments::{Arguments, Command, command};
 pub use error::DaemonError;
-pub use paths::Paths;
+pub use paths::{PROGRAM, Paths};
 pub use run::{Options, run, serve};

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mpsgate_daemon::{Arguments, Command, DaemonError, Options, run};
+use mpsgate_daemon::{Arguments, Command, DaemonError, Options, PROGRAM, run};
 use mpsgate_edge::print;
 use mpsgate_mps::launch;
 use mpsgate_mps::supervisor::{Answer, Options as HoldOptions, Request, ask, serve};
@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     mpsgate_edge::run(std::env::args_os(), |arguments: Arguments| {
         match arguments.command {
             Some(Command::Hold { control, gate, dir, mps, check }) => {
-                hold(HoldOptions { dir, mps, control, gate, launcher: LAUNCHER.into() }, check)?;
+                hold(HoldOptions { dir, mps, control, gate, launcher: PROGRAM.into() }, check)?;
             }
             Some(Command::Launch { card, mps, command }) => {
                 return Err(DaemonError::Launch(launch(&mps, card, &command)));
@@ -26,9 +26,6 @@ fn main() -> ExitCode {
     })
     .into()
 }
-
-/// This very file, even where it was replaced since.
-const LAUNCHER: &str = "/proc/self/exe";
 
 /// Nothing of the daemon runs: no settings, no log but standard error, no second thread.
 fn hold(options: HoldOptions, check: bool) -> Result<(), DaemonError> {

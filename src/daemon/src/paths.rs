@@ -7,7 +7,7 @@ use mpsgate_config::paths;
 /// Where every distribution mounts it; the hook names cgroups below it.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// The file of this very process, even where it was replaced since.
-const PROGRAM: &str = "/proc/self/exe";
+pub const PROGRAM: &str = "/proc/self/exe";
 /// Gone after a reboot, as what is prepared.
 const CDI: &str = "/var/run/cdi";
 /// Kubelets make their socket here wherever they run; k3s and RKE2 keep the first path.

@@ -5,10 +5,10 @@
 //! fail, of eight 72 % (measured). An operator's front-end cannot be locked out; its collisions
 //! show as [`MpsError::ChannelBroken`] or [`MpsError::EmptyAnswer`] after one retry.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::num::NonZeroU32;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, TryLockError};
 use std::time::{Duration, Instant};
@@ -17,6 +17,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::MpsError;
 use crate::layout::MpsDirectories;
+use crate::lock;
 use crate::process::POLL;
 use crate::protocol::{
     Answer, Command, Rejection, SENTINEL, ServerStatus, limit_matches, split_sentinel,
@@ -275,8 +276,8 @@ impl Channel {
         patience: Duration,
     ) -> Result<(std::sync::MutexGuard<'_, ()>, Flock<File>), MpsError> {
         let deadline = Instant::now() + patience;
-        let lock = self.dirs.lock_path();
-        let busy = || MpsError::ChannelBusy { lock: lock.clone(), after_ms: patience.as_millis() };
+        let path = self.dirs.lock_path();
+        let busy = || MpsError::ChannelBusy { lock: path.clone(), after_ms: patience.as_millis() };
         let turn = loop {
             match self.turn.try_lock() {
                 Ok(turn) => break turn,
@@ -287,20 +288,12 @@ impl Channel {
             }
         };
         loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(nix::libc::O_NOFOLLOW)
-                .open(&lock)
-                .map_err(|source| self.no_lock_file(source))?;
+            let file = lock::open(&path).map_err(|source| self.no_lock_file(source))?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 // Removed by a stop while we waited: a lock on it keeps nobody out.
-                Ok(held) if is_at(&held, &lock) => return Ok((turn, held)),
+                Ok(held) if is_at(&held, &path) => return Ok((turn, held)),
                 Ok(_) | Err((_, nix::errno::Errno::EWOULDBLOCK | nix::errno::Errno::EINTR)) => {}
-                Err((_, errno)) => return Err(MpsError::fs("lock", &lock, errno)),
+                Err((_, errno)) => return Err(MpsError::fs("lock", &path, errno)),
             }
             if Instant::now() >= deadline {
                 return Err(busy());

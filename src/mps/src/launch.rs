@@ -10,9 +10,9 @@
 //! `pipe` is empty, and root's alone. Any step that fails starts nothing.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +28,7 @@ use nix::unistd::geteuid;
 
 use crate::error::MpsError;
 use crate::layout::MpsDirectories;
-use crate::lock::{lock_holder, write_lock};
+use crate::lock::{self, lock_holder, write_lock};
 
 /// What the daemon and its servers keep there are sockets, a FIFO and a few bytes. Who has the
 /// server's uid can write to some of it: so it has an end.
@@ -145,21 +145,13 @@ fn prepare(root: &Path, card: u32) -> Result<File, LaunchError> {
 fn take_lock(dirs: &MpsDirectories, card: u32) -> Result<File, LaunchError> {
     let lock = dirs.daemon_lock();
     let wrong = |found: String| LaunchError::Lock { lock: lock.clone(), found };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(&lock)
-        .map_err(|error| {
-            wrong(match error.raw_os_error() {
-                Some(libc::ELOOP) => "is a symbolic link".into(),
-                Some(libc::EISDIR) => "is a directory".into(),
-                _ => format!("cannot be opened: {error}"),
-            })
-        })?;
+    let file = lock::open(&lock).map_err(|error| {
+        wrong(match error.raw_os_error() {
+            Some(libc::ELOOP) => "is a symbolic link".into(),
+            Some(libc::EISDIR) => "is a directory".into(),
+            _ => format!("cannot be opened: {error}"),
+        })
+    })?;
     let found = file.metadata().map_err(|error| wrong(format!("cannot be looked at: {error}")))?;
     let own = geteuid().as_raw();
     if !found.is_file() {

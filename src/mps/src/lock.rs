@@ -9,6 +9,18 @@ use std::path::Path;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
+/// Opens a lock file of root's, or makes it. No link is followed, and a FIFO is not waited for.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)
+}
+
 /// Who holds a POSIX lock; `None` when nobody does or there is no file.
 pub(crate) fn lock_holder(path: &Path) -> io::Result<Option<i32>> {
     let file =

@@ -48,7 +48,6 @@ pub(super) struct Facts {
     /// Inode of our own IPC namespace.
     pub(super) ipc_inode: Known<u64>,
     /// The control daemons by number of their directory below `/run/mpsgate/mps`.
-    /// By the number of the card.
     pub(super) mps_states: Known<BTreeMap<u32, Known<MpsState>>>,
     pub(super) leases: Known<Vec<Known<LeaseFacts>>>,
     /// Every socket that we or MPS bind, at its longest.

@@ -6,7 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use mpsgate_api::{Activate, Call, Envelope, Mps, MpsAction, Reserve, VERSION, encode};
+use mpsgate_api::{
+    Activate, Call, Envelope, Mps, MpsAction, Reserve, VERSION, WireRefusal, encode,
+};
 use mpsgate_config::Processes;
 use mpsgate_host::door::Kind;
 use mpsgate_model::door::{self, Container as Told, Counts, Prepared, Question, Reason};
@@ -19,7 +21,7 @@ use rustix::net::{
 
 use crate::grants::Cgroup;
 use crate::harness::{
-    Container, Node, files, key, need, request, root, server_uid, servers, wait_for,
+    Container, Node, Running, files, key, need, request, root, server_uid, servers, wait_for,
 };
 use crate::metrics::{OF_A_GATE, scrape, serving};
 use crate::watchdog::{mps, uses};
@@ -78,6 +80,13 @@ fn a_grant_has_a_door_from_its_reservation_to_its_end() {
     wait_for("the other one is closed", || doors(&node).is_empty());
 }
 
+/// Why not.
+fn activated_without_cgroup(daemon: &Running, grant: &Grant, init: &Container) -> WireRefusal {
+    let (key, pid) = (grant.key.clone(), init.pid());
+    let call = Activate { key, pid, cgroup: None, grant: Some(Box::new(grant.clone())) };
+    daemon.activate_with(call, pid).unwrap_err()
+}
+
 #[test]
 fn a_container_without_a_cgroup_is_not_admitted() {
     need!(root());
@@ -85,13 +94,7 @@ fn a_container_without_a_cgroup_is_not_admitted() {
     let daemon = node.start();
     let grant = daemon.reserve(request("web", 2)).unwrap();
     let init = Container::new();
-    let call = Activate {
-        key: grant.key.clone(),
-        pid: init.pid(),
-        cgroup: None,
-        grant: Some(Box::new(grant.clone())),
-    };
-    let refusal = daemon.activate_with(call, init.pid()).unwrap_err();
+    let refusal = activated_without_cgroup(&daemon, &grant, &init);
     assert_eq!(refusal.code, Code::Cgroup.as_str());
     assert!(refusal.sentence.contains("no cgroup of its own"), "{refusal:?}");
 }
@@ -185,13 +188,7 @@ fn an_expired_reservation_is_not_taken_again_because_its_door_is_gone() {
     let grant = daemon.reserve(request("web", 2)).unwrap();
     daemon.release(&grant.key);
     let init = Container::new();
-    let call = Activate {
-        key: grant.key.clone(),
-        pid: init.pid(),
-        cgroup: None,
-        grant: Some(Box::new(grant.clone())),
-    };
-    let refusal = daemon.activate_with(call, init.pid()).unwrap_err();
+    let refusal = activated_without_cgroup(&daemon, &grant, &init);
     assert_eq!(refusal.code, Code::NoReservation.as_str());
     assert!(refusal.sentence.contains("its door to MPS was closed"), "{refusal:?}");
     assert_eq!(grant.memory, Mib(2048));

@@ -27,6 +27,7 @@ use nix::unistd::{Pid, geteuid};
 
 use super::store::Store;
 use super::{Answer, HoldError, MAX_BYTES, Request, Start, decode, encode, rules, socket};
+use crate::lock;
 use crate::process::seen_by;
 use crate::root::Root;
 use crate::sys;
@@ -199,9 +200,7 @@ impl Holder {
             return Err(HoldError::Unsafe { path: dir.clone(), uid, mode });
         }
         let path = dir.join("lock");
-        let mut open = OpenOptions::new();
-        open.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let lock = open.open(&path).map_err(HoldError::fs("open", &path))?;
+        let lock = lock::open(&path).map_err(HoldError::fs("open", &path))?;
         if lock.try_lock().is_err() {
             return Err(HoldError::Locked { path });
         }

@@ -65,8 +65,7 @@ impl Mounts {
         }
     }
 
-    /// A container with a grant: nothing of ours but its own door, and no cgroups
-    /// but its own.
+    /// A container with a grant: nothing of ours but its own door, and no cgroups but its own.
     pub(super) fn check_granted(
         &self,
         state: &HookState,

@@ -114,7 +114,7 @@ pub(super) fn security(facts: &Facts) -> Vec<Finding> {
                 label.as_deref().unwrap_or("unknown")
             ),
             "Docker and Podman with --ipc=host are not confined; for Kubernetes see docs/selinux.md: semanage fcontext -a \
-             -t container_file_t '/run/mpsgate/mps/[0-9]+/clients(/.*)?', then restorecon -R /run/mpsgate/mps",
+             -t container_file_t '/run/mpsgate/mps/[0-9]+/containers(/.*)?', then restorecon -R /run/mpsgate/mps",
         ),
         _ if enforcing => ok("SELinux enforces; the directories for containers have their type"),
         _ => ok("SELinux is permissive"),
