@@ -4,7 +4,8 @@
 # door.pl DIR connect            connects once, or says why not
 # door.pl DIR visit FILE         connects and reads the hello again and again until FILE is there
 # Each prints what came of it. What NVIDIA's client takes for "no MPS here", and then goes on
-# without, counts as refused: nobody listens, or the connection ends before its hello.
+# without, counts as refused: nobody listens, or the connection ends before its hello. Which of them
+# it was the first time is printed behind.
 use strict;
 use warnings;
 use Socket;
@@ -12,13 +13,17 @@ use Socket;
 my ($dir, $what, @rest) = @ARGV;
 my $door = pack_sockaddr_un("$dir/control");
 
+my $why = '';
+
 # A connection whose hello has come; undef where there was none.
 sub greeted {
     socket(my $socket, AF_UNIX, SOCK_SEQPACKET, 0) or die "socket: $!\n";
-    connect($socket, $door) or return;
-    defined(recv($socket, my $hello, 64, 0)) or return;
-    return length $hello == 9 ? $socket : undef;
+    connect($socket, $door) or return refused("connect: $!");
+    defined(recv($socket, my $hello, 64, 0)) or return refused("recv: $!");
+    return length $hello == 9 ? $socket : refused('a hello of ' . length($hello) . ' bytes');
 }
+
+sub refused { $why ||= ": $_[0]"; return }
 
 if ($what eq 'words') {
     my ($count, $word) = @rest;
@@ -44,8 +49,9 @@ if ($what eq 'words') {
     connect($socket, $door) or die "connect: $!\n";
 } elsif ($what eq 'visit') {
     my ($seen, $refused) = (0, 0);
-    until (-e $rest[0]) { greeted() ? $seen++ : $refused++ }
-    print "greeted $seen refused $refused\n";
+    # With a rest: a machine that is emulated has other things to do.
+    until (-e $rest[0]) { greeted() ? $seen++ : $refused++; select(undef, undef, undef, 0.02) }
+    print "greeted $seen refused $refused$why\n";
 } else {
     die "unknown: $what\n";
 }

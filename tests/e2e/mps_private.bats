@@ -163,3 +163,14 @@ another_daemon() { card_is ready 0 && [[ $(card 0 .mps.pid) != "$1" ]]; } # THAN
   assert_contains "without" "$stdout" "no control daemon runs"
   daemon_start
 }
+
+@test "where systemd runs and has none of mpsgate's units, a process of its own holds the control daemons" {
+  daemon_stop
+  mps_kill
+  mkdir -p /run/systemd/system
+  daemon_start
+  wait_for 30 "card 0 is ready" card_is ready 0
+  rmdir -p /run/systemd/system 2>/dev/null || true
+  [[ -n $(holder_pid) ]] || fail "no holder"
+  granted g 1Gi --ann mpsgate.io/gpu=0
+}

@@ -66,8 +66,8 @@ MG_JOBS=1
 # Then the machines, which are patient, and beside them what waits for nobody.
 {
   if [[ $select == ci ]]; then
-    # Documents are not on crun without a machine (tests/e2e/on-crun says why).
-    target test-vm VM="crun-differential scheduler live reboot packages"
+    # What systemd has a part in, and no more.
+    target test-vm VM="live packages-before"
   else
     target test-vm
     target test-vm MG_VM_SUITE=sid VM="scheduler live engines packages"
@@ -83,7 +83,7 @@ if [[ $select == ci ]]; then
     echo "test-faults: 80 of 100 restarts"
     echo "test-differential: 5,000 documents besides those of make test"
     echo "test-engines: $("$here/../engines/run" --list nightly | paste -sd' ')"
-    echo "test-vm: the other end-to-end files on its crun and runc, plain processes, JupyterHub, the crash points, the engines' own tests in the machine, the machine of sid"
+    echo "test-vm: what is tagged nightly, its reboots, the end-to-end files and generated documents on its crun and runc, plain processes, JupyterHub, the scheduler's unit, the crash points, the engines' own tests in the machine, the machine of sid"
   } >"$logs/left-out"
   echo "=== left out: MG_SELECT=nightly has it"
   cat "$logs/left-out"

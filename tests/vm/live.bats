@@ -132,6 +132,7 @@ before_ours() {
   same_node "$pids" "$grants"
 }
 
+# bats test_tags=nightly
 @test "mpsgated stopped: control daemons, container and grant go on" {
   granted g 7Gi
   local pids grants
@@ -160,6 +161,7 @@ another_control() { [[ $(card 0 .mps.pid) =~ ^[0-9]+$ && $(card 0 .mps.pid) != "
   done
 }
 
+# bats test_tags=nightly
 @test "mpsgate mps restart: the unit has another process" {
   local pid
   pid=$(card 0 .mps.pid)
@@ -169,6 +171,7 @@ another_control() { [[ $(card 0 .mps.pid) =~ ^[0-9]+$ && $(card 0 .mps.pid) != "
   assert_equal "main process" "$(unit_of mpsgate-mps@0 MainPID)" "$(card 0 .mps.pid)"
 }
 
+# bats test_tags=nightly
 @test "disable ends the unit and leaves nothing of it; enable starts it" {
   try mpsgate disable 1
   assert_equal "unit" "$(unit_of mpsgate-mps@1 ActiveState) $(unit_of mpsgate-mps@1 Result)" "inactive success"
@@ -204,7 +207,7 @@ another_gate() { local pid; pid=$(unit_of mpsgate-gate@0 MainPID); [[ $pid != 0 
   assert_contains "its log" "$(journalctl --no-pager -u mpsgate-gate@0)" "serving"
 }
 
-@test "20 restarts of the gate's unit, and of mpsgated, under clients that come all the time: none is refused, and no socket is another" {
+@test "restarts of the gate's unit, and of mpsgated, under clients that come all the time: none is refused, and no socket is another" {
   local before n visitor door
   granted g 1Gi --ann mpsgate.io/gpu=0
   door=$(doors_of 0)
@@ -245,6 +248,7 @@ another_gate() { local pid; pid=$(unit_of mpsgate-gate@0 MainPID); [[ $pid != 0 
   assert_equal "descriptors in the store" "$(unit_of mpsgate-gate@0 NFileDescriptorStore)" 0
 }
 
+# bats test_tags=nightly
 @test "disable ends the gate's unit" {
   try mpsgate disable 1
   assert_equal "unit" "$(unit_of mpsgate-gate@1 ActiveState)" inactive
@@ -254,4 +258,71 @@ another_gate() { local pid; pid=$(unit_of mpsgate-gate@0 MainPID); [[ $pid != 0 
   settings 's/^manage.*/manage = []/'
   systemctl restart mpsgated
   wait_for 60 "mpsgated answers" settled
+}
+
+# --- a systemd before 240: RHEL 8, Alibaba Cloud Linux 2 and 3 ---
+
+parent_of() { sed -n 's/^PPid:\t//p' "/proc/$1/status"; } # PID
+gate_pids() { pgrep -x mpsgate-gate | sort -n; }
+another_hold() { local pid; pid=$(unit_of mpsgate-hold MainPID); [[ $pid != 0 && $pid != "$1" ]]; } # THAN
+
+# systemd_says VERSION: all that mpsgated asks of it but its version is answered by the real one.
+systemd_says() {
+  cp /usr/bin/systemctl /usr/local/sbin/systemctl-itself
+  printf '#!/bin/sh\n[ "$1" != --version ] || { echo "systemd %s (%s-45.el8)"; exit; }\nexec /usr/local/sbin/systemctl-itself "$@"\n' "$1" "$1" >/usr/local/sbin/systemctl-older
+  chmod 755 /usr/local/sbin/systemctl-older
+  mount --bind /usr/local/sbin/systemctl-older /usr/bin/systemctl
+}
+
+@test "a systemd before 240: one unit holds control daemons and gates; restarts and SIGKILL of it and of mpsgated cost nobody anything" {
+  local n pid pids grants hold gates visitor door
+  for n in 0 1; do try mpsgate disable "$n"; done
+  systemctl stop mpsgated
+  systemd_says 239
+  systemctl start mpsgated
+  wait_for 60 "mpsgated answers" settled
+  for n in 0 1; do try mpsgate enable "$n"; wait_for 60 "card $n is ready" card_is ready "$n"; done
+  assert_equal "the unit of the holder" "$(unit_of mpsgate-hold ActiveState)" active
+  hold=$(unit_of mpsgate-hold MainPID)
+  for n in 0 1; do
+    assert_equal "units of a card" "$(unit_of "mpsgate-mps@$n" ActiveState) $(unit_of "mpsgate-gate@$n" ActiveState)" "inactive inactive"
+    pid=$(card "$n" .mps.pid)
+    assert_equal "who started it" "$(parent_of "$pid")" "$hold"
+    assert_contains "cgroup" "$(<"/proc/$pid/cgroup")" mpsgate-hold.service
+    assert_equal "its sockets on the node" "$(ls -A "/run/mpsgate/mps/$n/pipe")" ""
+    [[ -s /run/mpsgate/mps/$n/log/control.log ]] || fail "an empty control.log"
+  done
+  # mpsgated's unit filters namespaces; what the holder's unit starts does not inherit that.
+  [[ $(readlink "/proc/$(card 0 .mps.pid)/ns/mnt") != "$(readlink /proc/1/ns/mnt)" ]] || fail "it is in the node's mount namespace"
+  granted g 1Gi --ann mpsgate.io/gpu=0
+  door=$(doors_of 0)
+  pids="$(card 0 .mps.pid) $(card 1 .mps.pid)" grants=$(recorded_grants) gates=$(gate_pids)
+  perl "$BATS_TEST_DIRNAME/../e2e/door.pl" "$door" visit "$BATS_TEST_TMPDIR/enough" >"$BATS_TEST_TMPDIR/visits" 3>&- &
+  visitor=$!
+  systemctl restart mpsgated
+  wait_for 30 "mpsgated answers" settled
+  systemctl kill -s KILL --kill-who=main mpsgate-hold
+  wait_for 30 "another holder" another_hold "$hold"
+  hold=$(unit_of mpsgate-hold MainPID)
+  systemctl restart mpsgate-hold
+  wait_for 30 "another holder" another_hold "$hold"
+  systemctl restart mpsgated
+  wait_for 30 "mpsgated answers" settled
+  touch "$BATS_TEST_TMPDIR/enough"
+  wait "$visitor"
+  echo "# $(<"$BATS_TEST_TMPDIR/visits")" >&3
+  assert_contains "visits" "$(<"$BATS_TEST_TMPDIR/visits")" " refused 0"
+  assert_equal "control daemons" "$(card 0 .mps.pid) $(card 1 .mps.pid)" "$pids"
+  assert_equal "gates" "$(gate_pids)" "$gates"
+  assert_equal "grants" "$(recorded_grants)" "$grants"
+  try_oci exec g true
+  delete g
+  for n in 0 1; do try mpsgate disable "$n"; done
+  wait_for 30 "nothing of it runs" bash -c '! pgrep -x mpsgate-gate && ! pgrep -x nvidia-cuda-mps'
+  systemctl stop mpsgated mpsgate-hold
+  umount /usr/bin/systemctl
+  systemctl start mpsgated
+  wait_for 60 "mpsgated answers" settled
+  for n in 0 1; do try mpsgate enable "$n"; wait_for 60 "card $n is ready" card_is ready "$n"; done
+  assert_equal "a unit for each card again" "$(unit_of mpsgate-mps@0 ActiveState)" active
 }

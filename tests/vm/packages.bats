@@ -120,17 +120,22 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
 }
 
 # bats test_tags=before
-@test "systemctl restart, kill -s KILL, stop and start, and the watchdog: containers of Docker and Podman, grants and control daemons stay" {
+@test "systemctl restart: containers of Docker and Podman, grants and control daemons stay" {
   mpsgate enable 1
   wait_for 30 "card 1 is ready" card_is ready 1
   try_docker run -d --name dock --restart always --ipc=host -e MPSGATE_GPU_MEM=7Gi bb sleep 86400
   try podman run -d --name pod --restart always --network none --ipc=host --annotation aliyun.com/gpu-mem=6 bb sleep 86400
-  local before main
+  local before
   before=$(lifecycle)
   assert_contains "grants" "$before" '"memory_mib":7168' '"memory_mib":6144'
   systemctl restart mpsgated
   lives_on "$before"
-  main=$(main_pid)
+}
+
+# bats test_tags=before,nightly
+@test "kill -s KILL, stop and start, and the watchdog: containers of Docker and Podman, grants and control daemons stay" {
+  local before main
+  before=$(lifecycle) main=$(main_pid)
   systemctl kill -s KILL mpsgated
   wait_for 30 "another mpsgated" another_pid "$main"
   lives_on "$before"
@@ -200,7 +205,7 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
   wait_for 10 "only the two grants" bash -c '[[ $(mpsgate status -o json | jq ".grants | length") == 2 ]]'
 }
 
-# bats test_tags=before
+# bats test_tags=before,nightly
 @test "an mpsgated that the operator stopped stays down over a downgrade, and settings of theirs stay" {
   local before
   before=$(lifecycle)
@@ -225,7 +230,7 @@ readme() { sed -n '/^```sh$/,/^```$/p' /task/debs/install.md | sed "$((1 + $1))q
   lives_on "$before"
 }
 
-# bats test_tags=before
+# bats test_tags=before,nightly
 @test "before the reboot: a lease that remembers the card's mode" {
   systemctl enable --quiet podman-restart.service
   assert_contains "the lease" "$(<"/var/lib/mpsgate/compute-mode/$(uuid 0)")" '"default"'

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use mpsgate_gate::Container;
 use mpsgate_host::cgroup::{self, CgroupId, Membership};
@@ -598,7 +599,7 @@ impl Manager<'_> {
                 wait_for("a client is served", || served.load(Ordering::Relaxed) > before);
                 // Another moment of the next one's time.
                 let moment = u64::try_from(time * 7919 % 20_000).unwrap();
-                std::thread::sleep(std::time::Duration::from_micros(moment));
+                std::thread::sleep(Duration::from_micros(moment));
                 end(&stage.bench, gate);
                 gate = self.start();
             }
@@ -820,7 +821,7 @@ fn a_daemon_that_hangs_or_dies_is_waited_for(kind: Kind, version: u32) {
     signal(Signal::STOP);
     let mut waiting = stage.client(MINE, &[]);
     // Longer than the gate waits for one answer.
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    std::thread::sleep(Duration::from_millis(1500));
     assert!(waiting.try_wait().unwrap().is_none());
     signal(Signal::CONT);
     assert_eq!(said(&mut waiting), SERVERS_WORD);
@@ -828,10 +829,10 @@ fn a_daemon_that_hangs_or_dies_is_waited_for(kind: Kind, version: u32) {
     signal(Signal::KILL);
     stage.card.servers_alive().iter().for_each(|server| server.signal(Signal::KILL).unwrap());
     let mut waiting = stage.client(MINE, &[]);
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     assert!(waiting.try_wait().unwrap().is_none());
     wait_for("servers are gone", || stage.card.servers_alive().is_empty());
-    let limit = std::time::Duration::from_secs(10);
+    let limit = Duration::from_secs(10);
     stage.card.ensure_running(&stage.bench.spawner(), limit).unwrap();
     stage.mpsgated.hands_out(stage.card.pipe().unwrap().unwrap());
     assert_eq!(said(&mut waiting), SERVERS_WORD);
@@ -856,7 +857,7 @@ fn nobody_is_handed_over_unprepared(kind: Kind, version: u32) {
         }
         let seen = stage.seen().len();
         let mut waiting = stage.client(MINE, &[]);
-        std::thread::sleep(std::time::Duration::from_millis(400));
+        std::thread::sleep(Duration::from_millis(400));
         assert!(waiting.try_wait().unwrap().is_none(), "{mood:?}");
         assert_eq!(stage.seen().len(), seen, "{mood:?}: handed over");
         if mood.is_none() {
@@ -918,6 +919,9 @@ fn without_descriptors_clients_wait(kind: Kind, version: u32) {
 /// A control daemon that speaks otherwise is not served: clients wait, and none goes on without it.
 #[test]
 fn a_hello_of_another_length_is_not_passed_on() {
+    /// How often it is asked for, and the gate's rest between two times.
+    const TIMES: u32 = 5;
+    const RETRY: Duration = Duration::from_millis(100);
     let stage = need!(Stage::new(Kind::Fake, 550));
     end(&stage.bench, stage.gate);
     let elsewhere = stage.bench.dir.path().join("elsewhere");
@@ -946,6 +950,15 @@ fn a_hello_of_another_length_is_not_passed_on() {
     });
     let nothing = recv(&client, &mut [0_u8; 64], RecvFlags::DONTWAIT);
     assert_eq!(nothing.unwrap_err(), rustix::io::Errno::AGAIN, "no hello, and not closed");
+    // It asks again, and rests between two questions.
+    let began = Instant::now();
+    for _ in 0..TIMES {
+        let asked = rustix::net::accept(&other).unwrap();
+        send(&asked, b"ten bytes.", SendFlags::NOSIGNAL).unwrap();
+    }
+    // One may have waited already.
+    let rests = RETRY * (TIMES - 2);
+    assert!(began.elapsed() >= rests, "{TIMES} times in {:?}", began.elapsed());
 }
 
 macro_rules! on_each {

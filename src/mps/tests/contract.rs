@@ -79,6 +79,7 @@ tests_of! { real_535 Real 535, real_550 Real 550, fake_535 Fake 535, fake_550 Fa
     client::the_code_alone_does_not_tell_whom_the_real_client_reached,
     client::the_real_client_looks_for_the_servers_region_in_dev_shm,
     servers::a_server_starts_and_is_found_again,
+    servers::a_server_comes_also_where_another_front_end_is_connected,
     servers::a_server_of_another_uid_is_named,
     servers::a_client_attaches_through_control_alone_and_gets_the_lower_limit,
     servers::terminate_client_ends_exactly_that_client,

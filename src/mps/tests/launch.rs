@@ -157,3 +157,26 @@ fn its_tmpfs_is_seen_by_nobody_else() {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(pipe.to_str().unwrap()), "{mounts}");
 }
+
+/// A busy node: each round binds all that is mounted so far once more.
+#[test]
+fn thousands_of_mounts_are_no_hindrance() {
+    need!(root());
+    let stage = Stage::new();
+    let tree = stage.dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let many = r#"mount -t tmpfs tmpfs "$0"
+        for n in $(seq 13); do mkdir "$0/$n"; done
+        for n in $(seq 13); do mount --rbind "$0" "$0/$n"; done
+        exec "$@""#;
+    let around = ["unshare", "-m", "sh", "-ec", many, tree.to_str().unwrap()];
+    let look = format!(
+        "wc -l </proc/self/mountinfo; grep ' {} ' /proc/self/mountinfo",
+        stage.dirs.pipe_dir().display()
+    );
+    let output = stage.launch(&around, &["/bin/sh", "-ec", &look]).output().unwrap();
+    let seen = String::from_utf8(output.stdout).unwrap();
+    let (mounts, own) = seen.split_once('\n').unwrap_or_default();
+    assert!(mounts.parse::<u32>().is_ok_and(|mounts| mounts > 5000), "{seen}");
+    assert!(output.status.success() && own.contains(" - tmpfs mpsgate "), "{seen}");
+}

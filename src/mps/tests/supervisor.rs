@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "tests make what they look at")]
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
@@ -14,6 +14,7 @@ use std::thread;
 
 use mpsgate_mps::supervisor::{Answer, HoldError, Options, Request, Start, ask, serve, socket};
 use mpsgate_testing::wait_for;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::pthread::{pthread_kill, pthread_self};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -46,6 +47,15 @@ fn refused(dir: &Path, request: &Request) -> String {
     }
 }
 
+/// Of a child; a shell's own go with its exec.
+fn descriptors(pid: i32) -> Vec<String> {
+    let names = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let mut names: Vec<String> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
+}
+
 #[test]
 fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     let root = tempfile::tempdir().unwrap();
@@ -60,6 +70,9 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     fs::set_permissions(&gate, fs::Permissions::from_mode(0o755)).unwrap();
     let options = Options { dir, mps, control: PROGRAM.into(), gate: Some(gate), launcher };
     fs::create_dir_all(options.mps.join("0/log")).unwrap();
+    // As whoever starts a holder may leave one open.
+    let inherited = File::open("/dev/zero").unwrap();
+    fcntl(&inherited, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     let (sender, thread) = mpsc::channel();
     let serving = thread::spawn({
         let options = options.clone();
@@ -93,6 +106,7 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
         let left = caps::read(Some(first), caps::CapSet::Permitted).unwrap();
         assert!(!left.contains(&caps::Capability::CAP_SYS_TIME), "{left:?}");
     }
+    assert_eq!(descriptors(first), ["0", "1", "2"]);
     assert!(status.contains("\nSigBlk:\t0000000000000000\n"), "{status}");
     assert!(refused(dir, &request).contains(&format!("lives, pid {first}")));
     assert_eq!(ask(dir, &Request::Check).unwrap(), Answer::Ready(1));
@@ -111,6 +125,8 @@ fn it_starts_one_for_a_card_says_no_to_a_second_and_starts_anew_after_an_end() {
     assert!(refused(dir, &Request::StartGate(0)).contains(&format!("lives, pid {gate}")));
     let said = || fs::read_to_string(options.mps.join("0/log/gate.log")).unwrap();
     wait_for("the gate runs", || said() == format!("--card 0 --mps {}\n", options.mps.display()));
+
+    assert_eq!(descriptors(gate), ["0", "1", "2"]);
 
     kill(Pid::from_raw(first), Signal::SIGKILL).unwrap();
     let mut second = None;

@@ -12,6 +12,7 @@ use mpsgate_mps::protocol::{Command, ServerStatus};
 use mpsgate_mps::{MpsError, MpsInstance, MpsState, Origin, Signal, StoppedBy};
 
 use crate::harness::{Bench, Kind, LIMIT, NOBODY, bench, feed, need, root, uuid, wait_for};
+use crate::supervision::idle_connection;
 
 fn own_uid() -> u32 {
     nix::unistd::geteuid().as_raw()
@@ -55,6 +56,20 @@ pub(crate) fn a_server_starts_and_is_found_again(bench: &Bench) {
     assert_eq!(card.stop(&bench.spawner(), Duration::ZERO).unwrap().daemon, StoppedBy::Quit);
     assert!(card.servers_alive().is_empty());
     assert!(bench.left().is_empty(), "{:?}", bench.left());
+}
+
+/// As that of an mpsgated that was killed: its front-end lives a moment longer.
+pub(crate) fn a_server_comes_also_where_another_front_end_is_connected(bench: &Bench) {
+    need!(bench.with_server());
+    let (card, daemon) = bench.started();
+    card.channel().set_default_limit(NonZeroU32::new(7000).unwrap()).unwrap();
+    let held = idle_connection(&bench.pipe_of(&daemon).join("control"));
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(held);
+    });
+    assert!(!card.ensure_server(own_uid(), LIMIT).unwrap().was_running);
+    ends.join().unwrap();
 }
 
 pub(crate) fn a_server_that_stays_initializing_is_not_ready(bench: &Bench) {

@@ -22,7 +22,7 @@ fn mib(value: u32) -> NonZeroU32 {
 }
 
 /// An idle connection to `control`.
-fn idle_connection(control: &Path) -> OwnedFd {
+pub(crate) fn idle_connection(control: &Path) -> OwnedFd {
     let fd =
         socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
     connect(fd.as_raw_fd(), &UnixAddr::new(control).unwrap()).unwrap();
