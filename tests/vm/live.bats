@@ -221,9 +221,9 @@ another_gate() { local pid; pid=$(unit_of mpsgate-gate@0 MainPID); [[ $pid != 0 
   touch "$BATS_TEST_TMPDIR/enough"
   wait "$visitor"
   echo "# $(<"$BATS_TEST_TMPDIR/visits")" >&3
+  assert_equal "the socket" "$(stat -c %i "$door/control")" "$before"
   assert_contains "visits" "$(<"$BATS_TEST_TMPDIR/visits")" " refused 0"
   (($(sed 's/greeted \([0-9]*\) .*/\1/' "$BATS_TEST_TMPDIR/visits") > 20)) || fail "too few visits to mean anything"
-  assert_equal "the socket" "$(stat -c %i "$door/control")" "$before"
   wait_for 30 "mpsgated answers" settled
   try_oci exec g sh -c 'ls "$CUDA_MPS_PIPE_DIRECTORY"'
   assert_equal "its directory" "$stdout" control
