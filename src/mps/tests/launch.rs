@@ -180,3 +180,35 @@ fn thousands_of_mounts_are_no_hindrance() {
     assert!(mounts.parse::<u32>().is_ok_and(|mounts| mounts > 5000), "{seen}");
     assert!(output.status.success() && own.contains(" - tmpfs mpsgate "), "{seen}");
 }
+
+/// Its lock ends with it, and what it has left in the node's namespace sees none of its sockets.
+#[test]
+fn a_child_that_has_left_the_namespace_keeps_no_successor_out() {
+    need!(root());
+    let stage = Stage::new();
+    let pid = stage.dir.path().join("pid");
+    let program = format!(
+        "nsenter --mount=/proc/{}/ns/mnt sleep 1000 & echo $! >{}; exec sleep 1000",
+        std::process::id(),
+        pid.display()
+    );
+    let first = stage.launch(&[], &["/bin/sh", "-c", &program]).stdin(Stdio::null()).spawn();
+    let first = Running(first.unwrap());
+    let own = fs::read_link("/proc/self/ns/mnt").unwrap();
+    let left = || {
+        let left = fs::read_to_string(&pid).ok()?.trim().parse::<u32>().ok()?;
+        let is_there = fs::read_link(format!("/proc/{left}/ns/mnt")).is_ok_and(|its| its == own);
+        is_there.then_some(left)
+    };
+    wait_for("the child has left", || left().is_some());
+    let left = left().unwrap();
+    drop(first);
+    assert!(stage.launch(&[], &["/usr/bin/true"]).status().unwrap().success());
+    let seen = fs::read_dir(format!("/proc/{left}/root{}", stage.dirs.pipe_dir().display()));
+    assert_eq!(seen.unwrap().count(), 0);
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(left.cast_signed()),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
+}
