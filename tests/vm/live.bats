@@ -207,7 +207,7 @@ another_gate() { local pid; pid=$(unit_of mpsgate-gate@0 MainPID); [[ $pid != 0 
   assert_contains "its log" "$(journalctl --no-pager -u mpsgate-gate@0)" "serving"
 }
 
-@test "restarts of the gate's unit, and of mpsgated, under clients that come all the time: none is refused, and no socket is another" {
+@test "20 restarts of the gate's unit, and of mpsgated, under clients that come all the time: none is refused, and no socket is another" {
   local before n visitor door
   granted g 1Gi --ann mpsgate.io/gpu=0
   door=$(doors_of 0)
