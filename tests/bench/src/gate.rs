@@ -20,7 +20,7 @@ use rustix::net::{
 };
 use rustix::process::{getgid, getpid, getuid};
 
-use crate::node::{Node, ask, wait_for};
+use crate::node::{Node, ask, status, wait_for};
 use crate::{Failure, Workplace};
 
 /// Attaches of a round: each connects twice, and the gate lets 256 connections come at once.
@@ -85,12 +85,17 @@ pub(crate) fn measure(at: &Workplace) -> Result<Figures, Failure> {
     let other_door = Path::new(&other_grant.client_dir).join("control");
     let minor = grant.cards.first().ok_or("a grant without a card")?.minor;
     let card = Path::new(paths::MPS_DIR).join(minor.to_string());
-    let own = card.join("client/control");
+    let status = status()?;
+    let mps = status.cards.first().and_then(|card| card.mps.as_ref()?.pid);
+    // Its directory is a mount that only its own mount namespace has.
+    let private = format!("/proc/{}/root", mps.ok_or("no control daemon")?);
+    let own = format!("{private}{}/pipe/control", card.display());
+    let own = Path::new(&own);
     let (mut direct, mut gated, mut limited) = (Vec::new(), Vec::new(), Vec::new());
     eprintln!("measuring: attaches");
     for _ in 0..ROUNDS {
         for _ in 0..ROUND {
-            direct.push(attach(&own, true)?.0);
+            direct.push(attach(own, true)?.0);
             gated.push(attach(&door, false)?.0);
         }
         std::thread::sleep(PAUSE);
