@@ -10,7 +10,7 @@ use rustix::fs::FsWord;
 use serde::{Deserialize, Serialize};
 
 pub use self::paths::Paths;
-use crate::process::Stat;
+use crate::process::shown;
 
 /// Where the hierarchies are mounted.
 pub const MOUNT: &str = "/sys/fs/cgroup";
@@ -67,25 +67,11 @@ fn filesystem(path: &Path) -> io::Result<FsWord> {
     Ok(rustix::fs::statfs(path)?.f_type)
 }
 
-/// Threads of one process that are looked at: a tenant can have thousands that have ended.
-const THREADS: usize = 32;
-
-/// `/proc/PID/cgroup` of a process that lives, by the first of its threads that does: of one that
-/// is ending v1 shows `/`. `None` where it cannot be read, as of a process whose path is longer
-/// than a page, or whose first 32 threads have all ended.
+/// `/proc/PID/cgroup` of a process that lives, by the first of its threads that does: see
+/// [`shown`]. `None` where it cannot be read, as of a process whose path is longer than a page.
 #[must_use]
 pub fn text_of(pid: u32) -> Option<String> {
-    let of = |thread: &Path| {
-        let text = std::fs::read_to_string(thread.join("cgroup")).ok()?;
-        // Afterwards: what does not end now did not then.
-        let stat = Stat::parse(&std::fs::read_to_string(thread.join("stat")).ok()?)?;
-        (!stat.is_exiting()).then_some(text)
-    };
-    let process = PathBuf::from(format!("/proc/{pid}"));
-    of(&process).or_else(|| {
-        let threads = std::fs::read_dir(process.join("task")).ok()?;
-        threads.flatten().take(THREADS).find_map(|thread| of(&thread.path()))
-    })
+    shown(pid, |thread| std::fs::read_to_string(thread.join("cgroup")).ok())
 }
 
 /// One line of it (cgroups(7)): `hierarchy:controllers:path`.

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -33,6 +34,30 @@ pub fn identify(pid: u32) -> Option<ProcessId> {
 #[must_use]
 pub fn is_alive(process: &ProcessId) -> bool {
     identify(process.pid).is_some_and(|now| now == *process)
+}
+
+/// Threads of one process that are looked at: a tenant can have thousands that have ended.
+const THREADS: usize = 32;
+
+/// What `look` finds in the directory of `/proc` of a process that lives: in its own, or where its
+/// first thread is ending or has ended, in that of one which lives. Of an ended thread the kernel
+/// shows no program, root, environment, mounts and descriptors, some namespaces, the user ids that
+/// it had, and under v1 `/` for its cgroup. `None` where nothing is found, and where the first 32
+/// threads have all ended.
+#[must_use]
+pub fn shown<T>(pid: u32, look: impl Fn(&Path) -> Option<T>) -> Option<T> {
+    let living = |thread: &Path| {
+        let found = look(thread);
+        // Afterwards: what does not end now did not then.
+        let stat = Stat::parse(&std::fs::read_to_string(thread.join("stat")).ok()?)?;
+        (!stat.is_exiting()).then_some(found)
+    };
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let of_another = || {
+        let threads = std::fs::read_dir(process.join("task")).ok()?;
+        threads.flatten().take(THREADS).find_map(|thread| living(&thread.path()))
+    };
+    living(&process).or_else(of_another)?
 }
 
 /// How long ago it was started.
@@ -182,7 +207,9 @@ pub fn real_uid(pid: u32) -> Option<u32> {
 }
 
 fn uids(pid: u32) -> Option<[u32; 4]> {
-    parse_uids(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+    let look = |thread: &Path| parse_uids(&std::fs::read_to_string(thread.join("status")).ok()?);
+    // Of one that is ending those that it had.
+    shown(pid, look).or_else(|| look(&PathBuf::from(format!("/proc/{pid}"))))
 }
 
 /// Of proc_pid_status(5): real, effective, saved and of the file system.
@@ -192,7 +219,8 @@ pub(crate) fn parse_uids(status: &str) -> Option<[u32; 4]> {
     Some([numbers.next()?, numbers.next()?, numbers.next()?, numbers.next()?])
 }
 
-/// Whether a process is in our own pid namespace, so that its pids are ours.
+/// Whether a process is in our own pid namespace, so that its pids are ours. The kernel shows this
+/// namespace of an ended thread, too.
 #[must_use]
 pub fn counts_as_we_do(pid: u32) -> bool {
     let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/pid")).ok();
@@ -282,6 +310,28 @@ mod tests {
         assert!(gone() && Process::open(id.pid).is_none());
         drop(child);
         process.signal(Signal::KILL).unwrap();
+    }
+
+    /// The kernel's own answers about one: what this module is built on.
+    #[test]
+    fn a_process_lives_on_when_its_first_thread_has_ended() {
+        let mut child = Spawned::leaderless();
+        let pid = child.pid();
+        let stat = Stat::of(pid).unwrap();
+        assert!(stat.state == 'Z' && stat.threads == 2 && stat.is_exiting(), "{stat:?}");
+        let id = identify(pid).unwrap();
+        let process = Process::open(pid).unwrap();
+        assert!(is_alive(&id) && process.id() == id && process.pidfd().is_some());
+        let link = |thread: &Path| std::fs::read_link(thread.join("exe")).ok();
+        assert_eq!(link(Path::new(&format!("/proc/{pid}"))), None, "what a leader shows");
+        assert!(shown(pid, link).unwrap().ends_with("cuda-client"));
+        let own = crate::cgroup::text_of(std::process::id()).unwrap();
+        assert_eq!(crate::cgroup::text_of(pid), Some(own));
+        assert_eq!(uid(pid), uid(std::process::id()));
+        assert!(counts_as_we_do(pid));
+        process.signal(Signal::KILL).unwrap();
+        child.0.wait().unwrap();
+        assert!(!is_alive(&id) && shown(pid, link).is_none());
     }
 
     #[test]

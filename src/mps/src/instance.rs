@@ -65,7 +65,7 @@ impl MpsInstance {
     /// Whose `/` a control daemon or server of ours can have: ours, or the holder's.
     pub(crate) fn trusted_roots(&self) -> Vec<Root> {
         let holders = self.hold_dir.as_deref().and_then(Root::of_holder);
-        Root::of("self").into_iter().chain(holders).collect()
+        Root::of(Path::new("/proc/self")).into_iter().chain(holders).collect()
     }
 
     /// Is one that no launcher starts, for a moment.

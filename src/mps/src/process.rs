@@ -74,9 +74,16 @@ impl Process {
         self.program().map(|(path, _)| path)
     }
 
+    /// What is found in its directory of `/proc`, or of a first thread that has ended, in another
+    /// thread's: one that hangs in the driver outlives the others, and holds the card.
+    fn shown<T>(&self, look: impl Fn(&Path) -> Option<T>) -> Option<T> {
+        let pid = self.handle.id().pid;
+        look(&PathBuf::from(format!("/proc/{pid}"))).or_else(|| process::shown(pid, look))
+    }
+
     /// The program it runs, and whether its file is no longer there.
     fn program(&self) -> Option<(PathBuf, bool)> {
-        let target = fs::read_link(format!("/proc/{}/exe", self.pid)).ok()?;
+        let target = self.shown(|thread| fs::read_link(thread.join("exe")).ok())?;
         let text = target.into_os_string().into_string().ok()?;
         Some(match text.strip_suffix(" (deleted)") {
             Some(path) => (PathBuf::from(path), true),
@@ -99,7 +106,7 @@ impl Process {
     /// Whether it sees one of these as its `/`: a container has another one, unless it holds the
     /// host's.
     pub(crate) fn has_root_of(&self, trusted: &[Root]) -> bool {
-        let root = Root::of(&self.pid.to_string());
+        let root = self.shown(Root::of);
         self.counts_as_we_do() && root.is_some_and(|root| trusted.contains(&root))
     }
 
@@ -113,7 +120,8 @@ impl Process {
     /// Whether a tmpfs is mounted on that directory, as the process sees it. Asks the kernel's list
     /// and walks to no place of the process's.
     pub(crate) fn has_tmpfs_at(&self, directory: &Path) -> bool {
-        let mounts = fs::read(format!("/proc/{}/mountinfo", self.pid)).unwrap_or_default();
+        let mounts = self.shown(|thread| fs::read(thread.join("mountinfo")).ok());
+        let mounts = mounts.unwrap_or_default();
         has_tmpfs_at(&mounts, directory.as_os_str().as_bytes())
     }
 
@@ -124,21 +132,21 @@ impl Process {
 
     /// Whether it runs the very file that `binary` names now.
     pub(crate) fn runs_file(&self, binary: &Path) -> bool {
-        let running = fs::metadata(format!("/proc/{}/exe", self.pid));
-        let Ok((running, wanted)) = running.and_then(|r| Ok((r, fs::metadata(binary)?))) else {
-            return false;
-        };
-        (running.dev(), running.ino()) == (wanted.dev(), wanted.ino())
+        let file = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+        let running = self.shown(|thread| file(&thread.join("exe")));
+        running.is_some() && running == file(binary)
     }
 
     /// A variable of the environment it was started with.
     pub(crate) fn env(&self, name: &str) -> Option<OsString> {
-        let environ = fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
         let prefix = [name.as_bytes(), b"="].concat();
-        let value = environ
-            .split(|byte| *byte == 0)
-            .find_map(|entry| entry.strip_prefix(prefix.as_slice()))?;
-        Some(OsString::from_vec(value.to_vec()))
+        self.shown(|thread| {
+            let environ = fs::read(thread.join("environ")).ok()?;
+            let value = environ
+                .split(|byte| *byte == 0)
+                .find_map(|entry| entry.strip_prefix(prefix.as_slice()))?;
+            Some(OsString::from_vec(value.to_vec()))
+        })
     }
 
     /// How long ago it was started.
@@ -222,6 +230,17 @@ mod tests {
         }
         let many: String = (0..5000).map(|n| line(&format!("/mnt/{n}"), "tmpfs")).collect();
         assert!(has_tmpfs_at((many + &line(pipe, "tmpfs")).as_bytes(), pipe.as_bytes()));
+    }
+
+    #[test]
+    fn what_a_process_is_outlives_its_first_thread() {
+        let child = mpsgate_testing::Spawned::leaderless();
+        let process = Process::open(child.pid().cast_signed()).unwrap();
+        assert!(process.exe().unwrap().ends_with("cuda-client"));
+        assert!(process.runs(&process.exe().unwrap()) && !process.runs(Path::new("/bin/sh")));
+        assert!(process.has_root_of(&[Root::of(Path::new("/proc/self")).unwrap()]));
+        assert!(process.is_of_our_users() && !process.has_tmpfs_at(Path::new("/no/such")));
+        assert_eq!(process.env("PATH"), std::env::var_os("PATH"));
     }
 
     #[test]

@@ -14,10 +14,10 @@ pub struct Root {
 }
 
 impl Root {
-    /// Of a process, by its pid or `self`; `None` where it cannot be seen.
+    /// Of a process or thread, by its directory of `/proc`; `None` where it cannot be seen.
     #[must_use]
-    pub fn of(process: &str) -> Option<Self> {
-        let found = fs::metadata(format!("/proc/{process}/root/")).ok()?;
+    pub fn of(process: &Path) -> Option<Self> {
+        let found = fs::metadata(process.join("root/")).ok()?;
         Some(Self { dev: found.dev(), ino: found.ino() })
     }
 

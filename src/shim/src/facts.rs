@@ -68,7 +68,7 @@ pub(crate) fn pids(view: View<'_>, caller: Caller) -> Pids {
         .strip_prefix("/proc/")
         .and_then(|rest| rest.strip_suffix("/ns/pid"))
         .and_then(|pid| pid.parse::<u32>().ok())
-        .and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok());
+        .and_then(mpsgate_host::cgroup::text_of);
     match cgroups {
         Some(cgroups) if found.is_some() && shares_pod(view, caller, &cgroups) => Pids::Pod,
         _ => Pids::Other(path.to_owned()),

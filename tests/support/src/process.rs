@@ -1,9 +1,12 @@
 //! A process that a test starts and looks at.
 
-use std::process::{Child, Command};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
+
+use crate::programs;
 
 /// Ended when it is dropped; until then a zombie where it has ended.
 #[derive(Debug)]
@@ -23,6 +26,38 @@ impl Spawned {
     #[must_use]
     pub fn new() -> Self {
         Self(Command::new("sleep").arg("1000").spawn().expect("sleep is there"))
+    }
+
+    /// One whose first thread has ended, while another sleeps.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    #[must_use]
+    pub fn leaderless() -> Self {
+        Self::that_says(Command::new(programs::cuda_client()).args(["-", "leaderless"])).0
+    }
+
+    /// One that sleeps and has started another with this pid, which ends when this one does.
+    ///
+    /// # Errors
+    /// As words for [`skip!`](crate::skip), where the kernel gives no process that pid.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn with_child(pid: u32) -> Result<Self, String> {
+        let pid = pid.to_string();
+        let program = programs::cuda_client();
+        let (parent, said) = Self::that_says(Command::new(program).args(["-", "numbered", &pid]));
+        if said == pid { Ok(parent) } else { Err(format!("no process gets the pid {pid}: {said}")) }
+    }
+
+    /// With its first line.
+    fn that_says(command: &mut Command) -> (Self, String) {
+        let mut spawned = Self(command.stdout(Stdio::piped()).spawn().expect("it starts"));
+        let mut said = String::new();
+        let stdout = spawned.0.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut said).expect("it says something");
+        (spawned, said.trim().to_owned())
     }
 
     /// Its pid.

@@ -9,14 +9,22 @@ use std::sync::OnceLock;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The fake `nvidia-cuda-mps-control`. Its server and the client that loads a libcuda,
-/// `cuda-client`, lie beside it.
+/// The fake `nvidia-cuda-mps-control`. Its server lies beside it.
 ///
 /// # Panics
 /// Where it does not build.
 #[must_use]
 pub fn fake_mps_control() -> PathBuf {
     built().join("nvidia-cuda-mps-control")
+}
+
+/// The client that loads a libcuda, and without one is any process that a test needs.
+///
+/// # Panics
+/// Where it does not build.
+#[must_use]
+pub fn cuda_client() -> PathBuf {
+    built().join("cuda-client")
 }
 
 /// mpsgate's own `mpsgate-gate`.

@@ -5,9 +5,11 @@
 //! elsewhere would have its next containers started as before: mpsgated without a driver. Kubelet
 //! makes a pod's sandbox anew when the one that is there has ended.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::Path;
 
+use mpsgate_host::cgroup::text_of;
+use mpsgate_host::process;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -21,13 +23,11 @@ pub(super) fn end() -> bool {
     if setns(node, CloneFlags::CLONE_NEWCGROUP).is_err() {
         return false;
     }
-    let Ok(own) = fs::read_to_string("/proc/self/cgroup") else { return false };
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let Some(own) = text_of(std::process::id()) else { return false };
     let mut ended = false;
-    for pid in all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
-        let of_it = fs::read_to_string(format!("/proc/{pid}/cgroup"));
-        if of_it.is_ok_and(|of_it| is_beside(&own, &of_it)) {
-            ended |= kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok();
+    for pid in process::all() {
+        if text_of(pid).is_some_and(|of_it| is_beside(&own, &of_it)) {
+            ended |= kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).is_ok();
         }
     }
     ended

@@ -204,7 +204,7 @@ impl Holder {
         if lock.try_lock().is_err() {
             return Err(HoldError::Locked { path });
         }
-        if let Some(Root { dev, ino }) = Root::of("self") {
+        if let Some(Root { dev, ino }) = Root::of(Path::new("/proc/self")) {
             let path = Root::file(dir);
             fs::write(&path, format!("{dev} {ino}\n")).map_err(HoldError::fs("write", path))?;
         }

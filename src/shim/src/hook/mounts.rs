@@ -86,7 +86,7 @@ impl Mounts {
         if writable.is_empty() {
             return Ok(());
         }
-        let own = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let own = mpsgate_host::cgroup::text_of(pid).unwrap_or_default();
         match writable
             .into_iter()
             .find(|line| !is_own(line, &own) && !becomes_read_only(line, state))
