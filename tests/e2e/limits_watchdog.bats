@@ -4,6 +4,11 @@
 
 load mpsgate
 
+setup_file() {
+  rootfs "$MG/rootfs"
+  rootfs_program "$MG/rootfs" "$MG_OUT/fakes/cuda-client"
+}
+
 setup() { node_anew; }
 
 teardown_file() { node_stop; }
@@ -11,15 +16,35 @@ teardown_file() { node_stop; }
 teardown() {
   explain_failure
   kill_listed "$MG/stranger"
+  kill_listed "$MG/strangers"
   node_stop
 }
 
+reads_actions() { [[ $(actions) == "$1" ]]; }
 used_is() { [[ $(grant "$1" .used_mib) == "$2" ]]; } # ID MIB
 
 # second_process ID: another process of the container, started as `exec` does; its pid is $second.
 second_process() {
   "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/second" "$1" sleep 600 3>&-
   second=$(<"$MG/second")
+}
+
+# Its first thread has ended, and another one lives.
+leaderless() { grep -q ') Z ' "/proc/$1/stat" && grep -q '^Threads:[[:space:]]*[2-9]' "/proc/$1/status"; } # PID
+
+# numbered ID PID: another process of the container, with this pid in the node's namespace. It ends
+# with a process in $MG/stranger.
+numbered() {
+  local of
+  "$MG_OUT/fakes/cuda-client" - numbered "$2" >"$BATS_TEST_TMPDIR/numbered" 3>&- &
+  echo $! >"$MG/stranger"
+  wait_for 10 "a process with pid $2" grep -qx "$2" "$BATS_TEST_TMPDIR/numbered"
+  if [[ -d /sys/fs/cgroup/devices ]]; then
+    of=/sys/fs/cgroup/devices$(sed -n 's/^[0-9]*:devices://p' "/proc/$(pid_of "$1")/cgroup")
+  else
+    of=/sys/fs/cgroup$(sed -n 's/^0:://p' "/proc/$(pid_of "$1")/cgroup")
+  fi
+  echo "$2" >"$of/cgroup.procs"
 }
 
 # bats test_tags=runtime
@@ -54,6 +79,83 @@ second_process() {
   assert_equal "web" "$(state_of web)" running
 }
 
+# bats test_tags=runtime
+@test "a process whose main thread has ended counts: as init, as one that exec started, and its neighbour's is left alone" {
+  local init id pid
+  # shellcheck disable=SC2016 # for the container's shell
+  granted init 1Gi --ann mpsgate.io/gpu=0 --args sh -c 'until [ -e /go ]; do sleep 0.1; done; exec cuda-client - leaderless'
+  granted bad 1Gi --ann mpsgate.io/gpu=0
+  granted good 1Gi --ann mpsgate.io/gpu=0
+  init=$(pid_of init)
+  touch "$MG/b/init/rootfs/go"
+  for id in bad good; do
+    "$RUNTIME" --root "$RUNC_ROOT" exec -d --pid-file "$MG/second.$id" "$id" cuda-client - leaderless 3>&-
+  done
+  for pid in "$init" "$(<"$MG/second.bad")" "$(<"$MG/second.good")"; do
+    wait_for 10 "the main thread of $pid ends" leaderless "$pid"
+  done
+  uses "$init" 2000 "$(<"$MG/second.bad")" 2000 "$(<"$MG/second.good")" 1024
+  wait_for 20 "bad is ended" stopped bad
+  # runc takes a container whose init's main thread has ended for stopped.
+  wait_for 20 "init is ended" gone "$init"
+  wait_for 20 "the second process of bad is ended" gone "$(<"$MG/second.bad")"
+  wait_for 10 "their memory is free" not_granted init
+  wait_for 10 "their memory is free" not_granted bad
+  assert_equal "actions" "$(actions | tr -d ' ' | tr ',' '\n' | sort | xargs)" "badkilled initkilled"
+  assert_equal "good" "$(state_of good)" running
+  leaderless "$(<"$MG/second.good")" || fail "its second process was ended"
+  wait_for 10 "what good uses" used_is good 1024
+}
+
+@test "a process of mpsgate run whose main thread has ended counts for its grant" {
+  # docs/run.md: it needs v1 or systemd.
+  [[ -d /sys/fs/cgroup/devices ]] || skip "this node has cgroup v2 alone, and no systemd"
+  stranger mpsgate run --gpu-mem 1Gi --gpu 0 --name bad -- "$MG_OUT/fakes/cuda-client" - leaderless
+  wait_for 20 "it has its grant" grant_is bad active
+  wait_for 10 "its main thread ends" leaderless "$stranger"
+  uses "$stranger" 1024
+  wait_for 10 "it is seen" used_is bad 1024
+  assert_equal "actions" "$(actions)" ""
+  uses "$stranger" 2000
+  wait_for 20 "its grant ends" not_granted bad
+  assert_equal "actions" "$(actions)" "bad killed"
+}
+
+# bats test_tags=runtime
+@test "memory that a process leaves behind is its container's, and who has its pid by then is left alone" {
+  local pid=$((20000 + BASHPID % 10000))
+  granted bad 1Gi --ann mpsgate.io/gpu=0
+  granted good 1Gi --ann mpsgate.io/gpu=0
+  numbered bad "$pid"
+  uses "$pid" 900
+  wait_for 10 "it is seen" used_is bad 900
+  kill_listed "$MG/stranger"
+  wait_for 10 "it has ended" gone "$pid"
+  # As a driver does while a child holds what it had opened.
+  uses "$pid" 901
+  wait_for 10 "it counts all the same" used_is bad 901
+  numbered good "$pid"
+  # Nor is mpsgated to forget it.
+  daemon_stop
+  daemon_start
+  uses "$pid" 902
+  wait_for 10 "it counts all the same" used_is bad 902
+  assert_equal "what good uses" "$(grant good .used_mib)" 0
+  uses "$pid" 14000
+  wait_for 20 "bad is ended" stopped bad
+  wait_for 20 "what is left is nobody's" reads_actions "bad killed, null reported"
+  assert_contains "why" "$(status_json | jq -r '.actions[].why')" "pid $pid 14000 MiB" \
+    "14000 MiB of the card are listed under pid $pid, whose process has ended or cannot be seen"
+  assert_equal "good" "$(state_of good)" running
+  kill -0 "$pid" || fail "the process with its pid was ended"
+  # Not listed any more: the next one with that pid is a client as others are.
+  uses "$(pid_of good)" 10
+  wait_for 10 "it is seen" used_is good 10
+  uses "$pid" 100
+  wait_for 10 "it is its own" used_is good 100
+  assert_equal "actions" "$(actions)" "bad killed, null reported"
+}
+
 @test "policy.enforce = report: the overrun is named once, and the container lives" {
   node_anew '/^\[mps\]/i [policy]\nenforce = "report"'
   granted bad 1Gi --ann mpsgate.io/gpu=0
@@ -86,7 +188,7 @@ second_process() {
   jq --argjson pid "$(pid_of web)" '.cards[0] += {memory_used_mib: 4096, processes: [{pid: $pid, used_mib: 1024, kind: "mps"}]}' \
     "$NVML/nvml.json" >"$NVML/nvml.json.next"
   mv "$NVML/nvml.json.next" "$NVML/nvml.json"
-  named() { mpsgate status | grep -q "^GPU 0: 3 GiB in use are of no process that NVML lists"; }
+  named() { mpsgate status | grep -q "^GPU 0: 3 GiB in use are of no process that can be named"; }
   wait_for 10 "status names it" named
   used_of_day() { mpsgate usage --by gpu -o json | jq '.rows[] | select(.gpu == 0) | .used_gib_seconds'; }
   # Two looks more: each stands for the time since the one before it.

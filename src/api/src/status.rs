@@ -159,7 +159,7 @@ pub struct CardMemory {
     pub servers: u64,
     /// Of processes in no container with a grant.
     pub others: u64,
-    /// Of no process that NVML lists.
+    /// Of no process that NVML lists, or of one that has ended and that nobody can name.
     pub nobody: u64,
     /// By how much the processes' memory is more than what is in use: memory that one imports from
     /// another stands with both.

@@ -385,7 +385,7 @@ fn of_nobody(cards: &[CardStatus]) -> String {
             let gpu = card.index;
             let _ = writeln!(
                 text,
-                "GPU {gpu}: {memory} in use are of no process that NVML lists: managed memory, or what a process left \
+                "GPU {gpu}: {memory} in use are of no process that can be named: managed memory, or what a process left \
                  that has ended\n\
                  hint: end the containers on it one by one and look again; for what stays with none left: mpsgate mps \
                  stop {gpu}, then nvidia-smi --gpu-reset -i {gpu}, or a reboot"

@@ -39,6 +39,9 @@ pub const GRANTS_DIR: &str = "/run/mpsgate/grants";
 /// The daemon's ledger of grants and promises.
 pub const LEDGER_DIR: &str = "/run/mpsgate/ledger";
 
+/// Whose the pids are that NVML lists, as the daemon's watchdog has seen.
+pub const HOLDERS: &str = "/run/mpsgate/holders.json";
+
 /// One directory per managed card below it: pipe and log of MPS, and the doors (`containers`,
 /// `clients`). Short, because the sockets' full paths must fit `sun_path` (107 bytes).
 pub const MPS_DIR: &str = "/run/mpsgate/mps";

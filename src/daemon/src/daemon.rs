@@ -26,7 +26,7 @@ use crate::cdi;
 use crate::counters::Events;
 use crate::doors::{Door, Sockets};
 use crate::hardware::Hardware;
-use crate::orders::{LimitOrder, Order};
+use crate::orders::{HandedOver, LimitOrder, Order};
 use crate::settings::Settings;
 use crate::slurm::Slurm;
 use crate::token_store::Tokens;
@@ -92,6 +92,8 @@ pub(crate) struct Daemon {
     pub(crate) slurm: Slurm,
     /// Plain processes are put into their cgroups in turns.
     pub(crate) confining: tokio::sync::Mutex<()>,
+    /// Since the watchdog last looked.
+    handed_over: Mutex<Vec<HandedOver>>,
 }
 
 impl Daemon {
@@ -135,6 +137,7 @@ impl Daemon {
             look_at_handlers: Notify::new(),
             slurm: Slurm::default(),
             confining: tokio::sync::Mutex::default(),
+            handed_over: Mutex::default(),
         }
     }
 
@@ -213,6 +216,11 @@ impl Daemon {
             managed.map(|card| (card.index, card.qualified.conclusion.tolerance)).collect();
         let overrides = overrides(&settings.policy, &answered);
         Status { api_server, overrides, ..self.around().status(&node) }
+    }
+
+    /// Clients that came to doors since the watchdog last took them.
+    pub(crate) fn handed_over(&self) -> MutexGuard<'_, Vec<HandedOver>> {
+        self.handed_over.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The node's CDI specifications.

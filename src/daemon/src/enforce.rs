@@ -7,38 +7,36 @@ use std::time::Duration;
 
 use mpsgate_config::Enforce;
 use mpsgate_model::GpuUuid;
-use mpsgate_model::ledger::State;
+use mpsgate_model::ledger::{Entry, State};
 
 use tokio::time::timeout;
 
 use crate::cgroup::kill::Meant;
 use crate::daemon::Daemon;
-use crate::owner::Culprit;
 use crate::{DaemonError, cgroup, jobs, slurm};
 
 /// How long a job lives on while its owner is told why it ends: its neighbours wait.
 const TELL: Duration = Duration::from_secs(1);
 
 /// Remembers and logs what a process did, where nothing is done about it.
-pub(crate) fn report(daemon: &Daemon, card: &GpuUuid, culprit: &Culprit, why: String) {
-    let container = culprit.entry.as_ref().map(|entry| entry.grant.key.container_id.as_str());
+pub(crate) fn report(daemon: &Daemon, card: &GpuUuid, entry: Option<&Entry>, why: String) {
+    let container = entry.map(|entry| entry.grant.key.container_id.as_str());
     log::warn!(uuid = card.as_str(), container, reason = why.as_str(); "reported, nothing is done");
     daemon.note(card, container, "reported", why);
 }
 
-/// Does what `policy.enforce` says about a process that was found to do harm: ends its container.
-/// `true` where one was ended.
+/// Does what `policy.enforce` says about a container that was found to do harm: ends it. `true`
+/// where it was ended.
 pub(crate) async fn enforce(
     daemon: &Daemon,
     card: &GpuUuid,
-    culprit: &Culprit,
+    entry: &Entry,
     why: String,
 ) -> Result<bool, DaemonError> {
-    let (Some(entry), Enforce::Kill) = (&culprit.entry, daemon.settings.now().policy.enforce)
-    else {
-        report(daemon, card, culprit, why);
+    if daemon.settings.now().policy.enforce != Enforce::Kill {
+        report(daemon, card, Some(entry), why);
         return Ok(false);
-    };
+    }
     if let Some(job) = slurm::job::id(&entry.grant.key) {
         // Slurm takes no comment on a job that has ended.
         let text = format!("mpsgate ends it: {why}");

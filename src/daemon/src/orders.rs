@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use mpsgate_model::door::{Counts, Prepared};
 use mpsgate_model::ledger::{CgroupId, Entry, ProcessId};
-use mpsgate_model::{GrantKey, Instance, Mib, Refusal};
+use mpsgate_model::{GpuUuid, GrantKey, Instance, Mib, Refusal};
 use mpsgate_mps::Server;
 use mpsgate_node::card::Trouble;
 use tokio::sync::oneshot;
@@ -20,7 +20,7 @@ pub(crate) enum Order {
     Cap,
     /// A client of this container is to be handed over: its server must have the container's limit.
     /// Void where whoever asked does not wait any more.
-    Prepare { instance: Instance, reply: oneshot::Sender<Prepared> },
+    Prepare { instance: Instance, client: Option<ProcessId>, reply: oneshot::Sender<Prepared> },
     /// The card's gate cannot serve anybody, and why.
     Unserved { why: String },
     /// What became of the clients at the card's doors.
@@ -69,6 +69,14 @@ impl Doomed {
             }
         }
     }
+}
+
+/// A client that came to a door, for the watchdog's next look. The kernel has said whose it is.
+#[derive(Debug)]
+pub(crate) struct HandedOver {
+    pub(crate) card: GpuUuid,
+    pub(crate) client: ProcessId,
+    pub(crate) grant: GrantKey,
 }
 
 /// What the task that has the driver limit cgroups is asked to do.

@@ -125,6 +125,12 @@ impl Paths {
         self.in_run(paths::LEDGER_DIR)
     }
 
+    /// Whose the pids on the cards are.
+    #[must_use]
+    pub fn holders(&self) -> PathBuf {
+        self.in_run(paths::HOLDERS)
+    }
+
     /// The control daemons' directories.
     #[must_use]
     pub fn mps(&self) -> PathBuf {
@@ -182,6 +188,7 @@ mod tests {
             (paths.runtime_link(), paths::RUNTIME_LINK),
             (paths.grants(), paths::GRANTS_DIR),
             (paths.ledger(), paths::LEDGER_DIR),
+            (paths.holders(), paths::HOLDERS),
             (paths.mps(), paths::MPS_DIR),
             (paths.hold(), paths::HOLD_DIR),
             (paths.usage(), paths::USAGE_DIR),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mpsgate_host::process::Process;
 pub(crate) use mpsgate_host::process::{
-    ProcessId, counts_as_we_do, identify, is_alive, parent, real_uid, ticks_now, uid,
+    ProcessId, counts_as_we_do, identify, is_alive, parent, real_uid, shown, ticks_now, uid,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -16,11 +16,18 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Whether a process has mapped a file whose path begins so (proc_pid_maps(5)); `None` where that
 /// is not to be seen.
-pub(crate) fn maps_file(pid: i32, beginning: &str) -> Option<bool> {
-    let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+pub(crate) fn maps_file(pid: u32, beginning: &str) -> Option<bool> {
+    let maps = shown(pid, |thread| std::fs::read(thread.join("maps")).ok())?;
     let maps = String::from_utf8_lossy(&maps);
     let path = |line: &str| line.find('/').map(|at| line[at..].starts_with(beginning));
     Some(maps.lines().filter_map(path).any(|is_it| is_it))
+}
+
+/// A process for messages, which may have ended: what has its pid now is not named for it.
+pub(crate) fn describe_it(process: &ProcessId) -> String {
+    let words = describe(process.pid);
+    // Afterwards: what is alive now was so then.
+    if is_alive(process) { words } else { format!("pid {} (ended)", process.pid) }
 }
 
 /// The name of a process for messages: `pid 12 (sleep)`. Never its arguments: what is said here is

@@ -12,6 +12,7 @@
 
 mod act;
 mod owners;
+mod record;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use self::owners::Owners;
 use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::hardware::Hardware;
+use crate::orders::HandedOver;
 
 /// Between two looks at a card with grants.
 const BUSY: Duration = Duration::from_secs(1);
@@ -62,7 +64,7 @@ struct Due {
 
 /// Looks for as long as the process lives.
 pub(crate) async fn watch(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
-    let mut memory = Memory::default();
+    let mut memory = Memory { owners: Owners::open(daemon.paths.holders()), ..Memory::default() };
     let mut is_urgent = false;
     loop {
         tokio::time::sleep(if is_urgent { URGENT } else { BUSY }).await;
@@ -77,6 +79,10 @@ async fn round(
     memory: &mut Memory,
     at_once: bool,
 ) -> Result<bool, DaemonError> {
+    let handed_over = std::mem::take(&mut *daemon.handed_over());
+    for HandedOver { card, client, grant } in handed_over {
+        memory.owners.hand_over(card, client, grant);
+    }
     let (due, entries, changes) = {
         let node = daemon.node();
         let due = due(&node.cards, node.ledger(), node.schedule.now(), memory);
@@ -159,10 +165,11 @@ fn look(
     let list = hardware.users(card.uuid.as_str())?;
     let mut servers = None;
     let is_server = |pid| servers.get_or_insert_with(|| hardware.own_servers(card)).contains(&pid);
-    let users = owners.users(&list.processes, before, &limits, entries, is_server);
+    let users = owners.users(&card.uuid, &list.processes, before, &limits, entries, is_server);
     Ok(Look {
         limits,
-        users,
+        users: users.named,
+        unnamed: users.unnamed,
         tells_clients: list.tells_clients,
         used: list.used_bytes,
         at_once: false,

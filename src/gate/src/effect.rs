@@ -1,6 +1,7 @@
 //! What the doors want done, and what mpsgated or the control daemon may fail at. Values: the loop
 //! does them in their order, tests compare them.
 
+use mpsgate_host::process::ProcessId;
 use mpsgate_model::Instance;
 
 use crate::client::{Peer, Reason};
@@ -30,7 +31,7 @@ pub(crate) enum Effect {
     /// Close a client's connection.
     Close(ClientId),
     /// Ask mpsgated to prepare the server for a client of this container.
-    Prepare(Instance),
+    Prepare(Instance, ProcessId),
     /// Speak with the control daemon for a client.
     Call(ClientId, Sender, Word),
     /// Close the connections to mpsgated and to the control daemon, with what they answered.

@@ -294,7 +294,7 @@ impl Gate {
                     // The kernel takes it out of epoll's set.
                     self.clients.remove(&id);
                 }
-                Effect::Prepare(instance) => self.prepare(instance, &mut more),
+                Effect::Prepare(instance, client) => self.prepare(instance, client, &mut more),
                 Effect::Call(_, sender, word) => self.call(sender, word, &mut more),
                 Effect::HangUp => {
                     self.asked = None;

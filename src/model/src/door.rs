@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use mpsgate_host::cgroup::CgroupId;
 use mpsgate_host::format::{self, FormatError};
+use mpsgate_host::process::ProcessId;
 use serde::{Deserialize, Serialize};
 
 use crate::Instance;
@@ -118,6 +119,9 @@ pub enum Question {
     Prepare {
         /// Whose.
         instance: Instance,
+        /// The client's process. A gate that was started before an upgrade does not say it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        client: Option<ProcessId>,
     },
     /// No client can be served. Said again and again while it is so; not answered.
     Unserved {
@@ -254,10 +258,15 @@ mod tests {
     #[test]
     fn a_question_and_its_answer_are_lines() {
         let instance = Instance::from_bytes([7; 16]);
-        let prepare = Question::Prepare { instance };
-        let line = format!("{{\"prepare\":{{\"instance\":\"{}\"}}}}\n", "07".repeat(16));
-        assert_eq!(String::from_utf8(prepare.line()).unwrap(), line);
-        assert_eq!(Question::read(&prepare.line()).unwrap(), prepare);
+        let client = ProcessId { pid: 7, start_time: 70 };
+        for (client, said) in
+            [(None, ""), (Some(client), ",\"client\":{\"pid\":7,\"start_time\":70}")]
+        {
+            let prepare = Question::Prepare { instance: instance.clone(), client };
+            let line = format!("{{\"prepare\":{{\"instance\":\"{}\"{said}}}}}\n", "07".repeat(16));
+            assert_eq!(String::from_utf8(prepare.line()).unwrap(), line);
+            assert_eq!(Question::read(&prepare.line()).unwrap(), prepare);
+        }
         for character in ["x", "\u{1}", "\u{10ffff}"] {
             let line = Question::Unserved { why: character.repeat(5000) }.line();
             assert!(line.len() <= LONGEST_LINE, "{}", line.len());

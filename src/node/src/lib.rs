@@ -14,6 +14,7 @@
 pub mod card;
 mod devices;
 mod effect;
+pub mod holders;
 mod machine;
 pub mod memory;
 pub mod refusals;

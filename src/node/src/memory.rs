@@ -1,8 +1,9 @@
 //! What the memory in use on a card is made of: the part of each owner, and what is left over.
 //!
-//! Some memory is no process's by NVML's lists: managed memory (nvtop issue 213, pynvml issue 63),
-//! and what the driver still holds of a process that has ended. Imported memory (CUDA IPC) stands
-//! with its owner and with whoever imported it, so the parts may be more than the whole.
+//! Some memory is nobody's: managed memory, which is no process's by NVML's lists (nvtop issue 213,
+//! pynvml issue 63), and what is listed under a pid that nobody can name. Imported memory (CUDA
+//! IPC) stands with its owner and with whoever imported it, so the parts may be more than the
+//! whole.
 
 use mpsgate_api::CardMemory;
 

@@ -8,6 +8,7 @@
 //!  over (grant + tolerance)?  look 1: nothing ─► look 2: end it, or report it once ─► 30 looks later: again
 //!  over twice that?           look 2 comes at once
 //!  of no grant, or past MPS?  look 1: nothing ─► look 2: report it once
+//!  listed, and nobody's pid?  look 1: nothing ─► look 2: report it once
 //! ```
 //!
 //! One look proves nothing: memory of a process that is just ending, and a process that is just
@@ -39,7 +40,7 @@ pub struct Limit {
 /// Whose a process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Whose {
-    /// In the cgroup of the container with this grant.
+    /// Of the container with this grant, in whose cgroup it is or was.
     Grant(GrantKey),
     /// An MPS server of the card: what it holds is nobody's.
     Server,
@@ -58,7 +59,7 @@ pub enum Kind {
     Client,
 }
 
-/// A process with a context on the card.
+/// A process with a context on the card. It may have ended: see [`holders`](crate::holders).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// Pid and start time: another process with its pid later is another one.
@@ -71,6 +72,18 @@ pub struct User {
     pub whose: Whose,
 }
 
+/// What NVML lists under a pid that nobody can name: its process has ended or cannot be seen, and
+/// no door and no earlier look of a living grant has seen it. It is nobody's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unnamed {
+    /// Another process may have it now, which has no part in this.
+    pub pid: u32,
+    /// See [`User::used`].
+    pub used: Option<u64>,
+    /// See [`User::kind`].
+    pub kind: Kind,
+}
+
 /// A card at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Look {
@@ -78,6 +91,8 @@ pub struct Look {
     pub limits: Vec<Limit>,
     /// Its processes.
     pub users: Vec<User>,
+    /// What is listed beside them.
+    pub unnamed: Vec<Unnamed>,
     /// Whether the driver tells MPS clients from other processes.
     pub tells_clients: bool,
     /// Bytes in use on the card, whoever uses them; `None` where the driver does not tell.
@@ -107,6 +122,8 @@ pub struct Seen {
     told: BTreeSet<GrantKey>,
     /// Looks in which a process was where it should not be.
     strange: BTreeMap<ProcessId, u32>,
+    /// Looks in a row in which nobody could name a pid.
+    unnamed: BTreeMap<u32, u32>,
     /// Memory of a client was shown once.
     counts_clients: bool,
     /// Looks in a row in which clients were shown, and no memory of any.
@@ -141,6 +158,13 @@ pub enum Action {
         /// The process.
         process: ProcessId,
         /// What it uses, where the driver tells.
+        used: Option<Mib>,
+    },
+    /// Memory is listed under a pid that nobody can name.
+    Unnamed {
+        /// The pid.
+        pid: u32,
+        /// How much, where the driver tells.
         used: Option<Mib>,
     },
     /// A process of a container with a grant bypassed MPS, so that no limit holds it.
@@ -231,6 +255,12 @@ pub fn decide(before: &Seen, look: &Look, rules: Rules) -> Outcome {
     for user in &look.users {
         look_for_strangers(before, look, user, &mut out);
     }
+    for listed in look.unnamed.iter().filter(|listed| listed.kind != Kind::Graphics) {
+        let pid = listed.pid;
+        if count(&before.unnamed, &mut out.seen.unnamed, pid, look.at_once) {
+            out.actions.push(Action::Unnamed { pid, used: listed.used.map(mib) });
+        }
+    }
     out
 }
 
@@ -297,12 +327,22 @@ fn look_for_strangers(before: &Seen, look: &Look, user: &User, out: &mut Outcome
             Action::NoClient { process: user.process, key: key.clone() }
         }
     };
-    let seen = before.strange.get(&user.process).copied().unwrap_or(0);
-    let looks = seen.saturating_add(u32::from(!look.at_once));
-    out.seen.strange.insert(user.process, looks);
-    if looks == LOOKS && looks > seen {
+    if count(&before.strange, &mut out.seen.strange, user.process, look.at_once) {
         out.actions.push(action);
     }
+}
+
+/// Counts one look more at something strange; whether it is the one at which that is said.
+fn count<K: Ord>(
+    before: &BTreeMap<K, u32>,
+    now: &mut BTreeMap<K, u32>,
+    of: K,
+    at_once: bool,
+) -> bool {
+    let seen = before.get(&of).copied().unwrap_or(0);
+    let looks = seen.saturating_add(u32::from(!at_once));
+    // A list may have it twice.
+    now.insert(of, looks).is_none() && looks == LOOKS && looks > seen
 }
 
 fn blind(before: &Seen, look: &Look, rules: Rules, seen: &mut Seen) -> Option<Blind> {

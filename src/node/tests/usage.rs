@@ -94,7 +94,7 @@ proptest! {
             let sum: u64 =
                 grants.iter().map(|(_, used)| used).sum::<u64>() + server + other + nobody;
             let look =
-                Look { limits: Vec::new(), users, tells_clients: true, used: Some(sum * MIB), at_once: false };
+                Look { limits: Vec::new(), unnamed: Vec::new(), users, tells_clients: true, used: Some(sum * MIB), at_once: false };
             add(&mut day, ("GPU-0", 0), *ms, &look, &entries);
             looked += ms;
             granted += grants.iter().map(|(memory, _)| memory * 1024 * ms).sum::<u64>();
@@ -117,6 +117,7 @@ proptest! {
 fn a_day_of_very_many_containers_stays_small_and_still_adds_up() {
     let mut day = UsageDay::new("2026-11-26".to_owned());
     let look = Look {
+        unnamed: Vec::new(),
         limits: Vec::new(),
         users: Vec::new(),
         tells_clients: true,

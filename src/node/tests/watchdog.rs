@@ -8,7 +8,9 @@ use std::fmt::Write;
 use mpsgate_config::Enforce;
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{ContainerId, GrantKey, Instance, Mib};
-use mpsgate_node::watchdog::{Action, Kind, Limit, Look, Rules, Seen, User, Whose, decide};
+use mpsgate_node::watchdog::{
+    Action, Kind, Limit, Look, Rules, Seen, Unnamed, User, Whose, decide,
+};
 use mpsgate_testing::golden;
 use proptest::prelude::*;
 
@@ -40,7 +42,8 @@ fn nobodys(pid: u32, kind: Kind) -> User {
 fn look(users: Vec<User>) -> Look {
     let limit = |name| Limit { key: key(name), memory: Mib(4096) };
     let limits = vec![limit("web"), limit("db")];
-    Look { limits, users, tells_clients: true, used: None, at_once: false }
+    let unnamed = Vec::new();
+    Look { limits, users, unnamed, tells_clients: true, used: None, at_once: false }
 }
 
 const KILL: Rules = Rules { tolerance: Mib(512), enforce: Enforce::Kill, counts_clients: false };
@@ -53,6 +56,9 @@ fn words(action: &Action) -> String {
         Action::Report(over) => format!("REPORT {}: {over}", of(&over.key)),
         Action::Outsider { process, used } => {
             format!("OUTSIDER pid {} uses {}", process.pid, used.unwrap_or_default())
+        }
+        Action::Unnamed { pid, used } => {
+            format!("UNNAMED pid {pid} has {}", used.unwrap_or_default())
         }
         Action::NoClient { process, key } => {
             format!("NO CLIENT pid {} of {}", process.pid, of(key))
@@ -161,6 +167,27 @@ fn every_case_reads_as_the_golden_text() {
             ),
         ],
     );
+    let unnamed = |pid, kind| Unnamed { pid, used: Some(14_000 * MIB), kind };
+    let of_nobody = |unnamed| Look { unnamed, ..look(vec![client(1, "web", 4096)]) };
+    add(
+        "a pid that nobody can name: reported once, and nobody is ended",
+        &same(
+            of_nobody(vec![
+                unnamed(9, Kind::Client),
+                Unnamed { used: None, ..unnamed(10, Kind::Compute) },
+            ]),
+            KILL,
+            4,
+        ),
+    );
+    add(
+        "one that is there in a single look, and a display's: not reported",
+        &[
+            (of_nobody(vec![unnamed(9, Kind::Client), unnamed(10, Kind::Graphics)]), KILL),
+            (of_nobody(vec![unnamed(10, Kind::Graphics)]), KILL),
+            (of_nobody(vec![unnamed(9, Kind::Client)]), KILL),
+        ],
+    );
     let past = || look(vec![User { kind: Kind::Compute, ..client(1, "web", 300) }]);
     add("a container's process that is no MPS client: reported once", &same(past(), KILL, 3));
     add(
@@ -265,7 +292,9 @@ fn the_parts_of_a_cards_memory_add_up() {
         (1, vec![server], Some([0, 1, 0, 0, 0])),
     ];
     for (used, users, expected) in cases {
-        let look = Look { used: Some(used << 30), ..look(users) };
+        // Whose it is nobody knows: a part of what is nobody's, as far as it is in use.
+        let unnamed = vec![Unnamed { pid: 6, used: Some(1 << 30), kind: Kind::Client }];
+        let look = Look { used: Some(used << 30), unnamed, ..look(users) };
         let parts = mpsgate_node::memory::parts(&look).map(|parts| {
             assert_eq!(parts.used, used << 30);
             [parts.containers, parts.servers, parts.others, parts.nobody, parts.counted_twice]

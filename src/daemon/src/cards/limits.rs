@@ -14,7 +14,12 @@ use super::CardTask;
 use super::health::{EXCLUSIVE, drop_and_tell, log_health};
 use crate::hardware::control::{InForce, ensure_server, limit_default, limit_servers, mps_trouble};
 use crate::hardware::{Hardware, Ready};
+use crate::orders::HandedOver;
+use crate::owner::Culprit;
 use crate::{DaemonError, process};
+
+/// Clients that wait for the watchdog's next look: more than come to all doors in a minute.
+const MOST_CLIENTS: usize = 16_384;
 
 impl CardTask {
     pub(super) async fn server(
@@ -100,6 +105,7 @@ impl CardTask {
         &mut self,
         ready: &Ready,
         instance: &Instance,
+        client: Option<ProcessId>,
     ) -> Result<Prepared, DaemonError> {
         let (limit, uid) = match self.at_door(instance) {
             // The end of a grant is told to the gate, too.
@@ -111,7 +117,25 @@ impl CardTask {
             return Ok(Prepared::Later);
         }
         self.note_hand_over(instance);
+        if let Some(client) = client {
+            self.note_client(instance, client).await?;
+        }
         Ok(Prepared::Ready)
+    }
+
+    /// For the watchdog: it may have ended before the next look. The gate names it, and the kernel
+    /// says whose it is.
+    async fn note_client(&self, instance: &Instance, client: ProcessId) -> Result<(), DaemonError> {
+        let entries = self.daemon.node().entries();
+        let find = move |_: &_| Culprit::find(client, &entries).and_then(|found| found.entry);
+        let found = self.daemon.blocking("find out whose a client is", find).await?;
+        let grant = found.map(|entry| entry.grant.key).filter(|key| key.instance == *instance);
+        let mut handed_over = self.daemon.handed_over();
+        // The watchdog takes them each second, but where NVML hangs.
+        if let Some(grant) = grant.filter(|_| handed_over.len() < MOST_CLIENTS) {
+            handed_over.push(HandedOver { card: self.uuid.clone(), client, grant });
+        }
+        Ok(())
     }
 
     /// What is left for the next client at this container's door.

@@ -25,10 +25,10 @@ impl CardTask {
             }
             // A failure is logged; before the next server starts it is tried again.
             Order::Cap => drop(self.cap(&ready.mps).await?),
-            Order::Prepare { instance, reply } => {
+            Order::Prepare { instance, client, reply } => {
                 // It would change the limit under somebody else's hand-over.
                 if !reply.is_closed() {
-                    let _ = reply.send(self.prepare(ready, &instance).await?);
+                    let _ = reply.send(self.prepare(ready, &instance, client).await?);
                 }
             }
             Order::Unserved { why } => self.note_unserved(why),

@@ -87,9 +87,9 @@ async fn answer_one(
     timeout(LIMIT, reader.read_until(b'\n', &mut line)).await??;
     match Question::read(&line)? {
         Question::Daemon => say(&stream, Prepared::Ready, pipe).await,
-        Question::Prepare { instance } => {
+        Question::Prepare { instance, client } => {
             let (reply, mut answer) = oneshot::channel();
-            if !daemon.order(card, Order::Prepare { instance, reply }) {
+            if !daemon.order(card, Order::Prepare { instance, client, reply }) {
                 return Ok(());
             }
             let mut more = [0];

@@ -47,7 +47,7 @@ impl Meant {
 /// slurmstepd, and what it starts for itself, are root's. A process of the user's has the user's
 /// real uid, whatever it executes.
 fn is_slurms(pid: u32, user: u32) -> bool {
-    let name = || std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let name = || process::shown(pid, |thread| std::fs::read_link(thread.join("exe")).ok());
     let is_slurmstepd = |path: PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("slurmstepd"))
     };

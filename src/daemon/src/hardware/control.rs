@@ -87,7 +87,8 @@ fn shared_memory(mps: &MpsInstance, servers: &[mpsgate_mps::Server]) -> Option<S
         .collect();
     let of_one = |server: &mpsgate_mps::Server| {
         let words = said.iter().filter(|(pid, _)| *pid == server.pid).map(|(_, named)| *named);
-        SharedMemory::of_server(words, process::maps_file(server.pid, REGION_NAME)?)
+        let pid = u32::try_from(server.pid).ok()?;
+        SharedMemory::of_server(words, process::maps_file(pid, REGION_NAME)?)
     };
     let seen: Vec<SharedMemory> = servers.iter().filter_map(of_one).collect();
     (!seen.is_empty()).then(|| SharedMemory::of_all(seen))

@@ -162,7 +162,7 @@ pub(super) const METRICS: &[Metric] = &[
         |s, to| cards(s, to, |card| card.used_mib.filter(|_| s.status.nvml_error.is_none()).map(bytes))),
     metric!("mpsgate_card_memory_part_bytes", Gauge, Bytes, &["gpu", "uuid", "whose"],
         "What the memory in use on a managed card is made of: of containers, the MPS servers, others (in no \
-         container with a grant), and nobody (no process that NVML lists); no sample where NVML does not tell \
+         container with a grant), and nobody (no process that can be named); no sample where NVML does not tell \
          all of it.",
         |s, to| memory_parts(s, to)),
     metric!("mpsgate_card_memory_counted_twice_bytes", Gauge, Bytes, CARD,

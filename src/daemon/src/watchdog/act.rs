@@ -32,8 +32,7 @@ pub(super) fn start(daemon: &Arc<Daemon>, card: &GpuUuid, action: Action, entrie
             daemon.spawn(name, async move { end(&own, &card, entry, &over).await });
         }
         Action::Report(over) => {
-            let Some(culprit) = culprit(&over, entry(&over.key)) else { return };
-            report(daemon, &card, &culprit, over.to_string());
+            report(daemon, &card, entry(&over.key).as_ref(), over.to_string());
         }
         Action::Outsider { process, used } => {
             let entries = entries.to_vec();
@@ -52,23 +51,26 @@ pub(super) fn start(daemon: &Arc<Daemon>, card: &GpuUuid, action: Action, entrie
                     None => "and is in no container with a grant",
                 };
                 let why = format!("{} uses {used} of the card {but}", culprit.label());
-                report(&own, &card, &culprit, why);
+                report(&own, &card, culprit.entry.as_ref(), why);
                 Ok(())
             });
         }
+        Action::Unnamed { pid, used } => {
+            let used = used.map_or_else(|| "memory".to_owned(), |mib| format!("{} MiB", mib.0));
+            let why = format!(
+                "{used} of the card are listed under pid {pid}, whose process has ended or cannot be \
+                 seen, and was seen in no container that is there: nobody's memory"
+            );
+            report(daemon, &card, None, why);
+        }
         Action::NoClient { process, key } => {
-            let words = process::describe(process.pid);
+            let words = process::describe_it(&process);
             let culprit = Culprit { words, entry: entry(&key) };
             let why =
                 format!("{} uses the card past MPS, whose limit does not hold it", culprit.label());
-            report(daemon, &card, &culprit, why);
+            report(daemon, &card, culprit.entry.as_ref(), why);
         }
     }
-}
-
-fn culprit(over: &Overrun, entry: Option<Entry>) -> Option<Culprit> {
-    let (process, _) = *over.processes.first()?;
-    Some(Culprit { words: process::describe(process.pid), entry })
 }
 
 /// Ends the GPU work of the container's clients, and then the container; what its neighbours had
@@ -91,8 +93,7 @@ async fn end(
         Ok(_) => "its clients were asked to end".to_owned(),
         Err(refusal) => format!("its GPU work was not ended first: {}", refusal.sentence),
     };
-    let Some(culprit) = culprit(over, Some(entry.clone())) else { return Ok(()) };
-    enforce(daemon, card, &culprit, format!("{over}; {first}")).await?;
+    enforce(daemon, card, &entry, format!("{over}; {first}")).await?;
     let after = neighbours(daemon, card, &entry).await?;
     let container = over.key.container_id.as_str();
     log::info!(

@@ -2,16 +2,20 @@
 //!
 //! NVML names pids alone. A pid is bound to its start time, and one that started after NVML was
 //! asked is not the one that it meant. What was found out once holds while /proc/PID/cgroup says
-//! the same and no grant has come or gone.
+//! the same and no grant has come or gone. Of pids whose process has ended see
+//! [`mpsgate_node::holders`].
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
 
 use mpsgate_gpu::{GpuProcess, ProcessKind};
 use mpsgate_host::cgroup::text_of;
-use mpsgate_model::GrantKey;
 use mpsgate_model::ledger::{Entry, ProcessId};
-use mpsgate_node::watchdog::{Kind, Limit, User, Whose};
+use mpsgate_model::{GpuUuid, GrantKey};
+use mpsgate_node::holders::Holders;
+use mpsgate_node::watchdog::{Kind, Limit, Unnamed, User, Whose};
 
+use super::record::Record;
 use crate::owner::Trees;
 use crate::process;
 
@@ -19,6 +23,9 @@ use crate::process;
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     known: HashMap<ProcessId, Known>,
+    /// By card.
+    holders: BTreeMap<GpuUuid, Holders>,
+    record: Record,
     /// Read when the first process of a round asks for them.
     trees: Trees,
     /// Changes of the ledger when it was found out.
@@ -43,7 +50,25 @@ enum Owner {
     Server,
 }
 
+/// The processes of a card, and what is listed beside them.
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    pub(super) named: Vec<User>,
+    pub(super) unnamed: Vec<Unnamed>,
+}
+
 impl Owners {
+    /// With what an mpsgated before this one knew.
+    pub(super) fn open(record: PathBuf) -> Self {
+        let (record, holders) = Record::open(record);
+        Self { holders, record, ..Self::default() }
+    }
+
+    /// A client is handed over at a door of this card.
+    pub(super) fn hand_over(&mut self, card: GpuUuid, client: ProcessId, grant: GrantKey) {
+        self.holders.entry(card).or_default().hand_over(client, grant);
+    }
+
     /// Before the cards of a round.
     pub(super) fn begin(&mut self, changes: u64) {
         if self.changes != changes {
@@ -56,42 +81,50 @@ impl Owners {
 
     /// After them: forgets who is on no card any more.
     pub(super) fn end(&mut self) {
+        self.record.keep(&self.holders);
         let round = self.round;
         self.known.retain(|_, known| known.round == round);
     }
 
-    /// The processes of one card that still live, with their owners. `before`: the moment in ticks
-    /// before NVML was asked.
+    /// The processes of one card, with their owners. `before`: the moment in ticks before NVML was
+    /// asked.
     pub(super) fn users(
         &mut self,
+        card: &GpuUuid,
         listed: &[GpuProcess],
         before: Option<u64>,
         limits: &[Limit],
         entries: &[Entry],
         mut is_server: impl FnMut(u32) -> bool,
-    ) -> Vec<User> {
-        let mut users = Vec::new();
+    ) -> Users {
+        let mut holders = self.holders.remove(card).unwrap_or_default();
+        let lives = |key: &GrantKey| limits.iter().any(|limit| limit.key == *key);
+        let mut users = Users::default();
         for listed in listed {
-            let Some(process) = process::identify(listed.pid) else { continue };
-            if before.is_some_and(|before| process.start_time > before) {
-                continue;
-            }
             let kind = match listed.kind {
                 ProcessKind::Graphics => Kind::Graphics,
                 ProcessKind::Compute => Kind::Compute,
                 ProcessKind::Mps => Kind::Client,
             };
             let mut is_server = |pid| kind == Kind::Compute && is_server(pid);
-            let whose = match self.owner(process, entries, &mut is_server) {
-                Some(Owner::Server) => Whose::Server,
-                // A grant on another card is none on this one.
-                Some(Owner::Container(key)) if limits.iter().any(|limit| limit.key == key) => {
-                    Whose::Grant(key)
-                }
-                Some(Owner::Container(_)) | None => Whose::Nobody,
-            };
-            users.push(User { process, used: listed.used_bytes, kind, whose });
+            let (pid, used) = (listed.pid, listed.used_bytes);
+            let now = process::identify(pid).map(|process| {
+                let whose = match self.owner(process, entries, &mut is_server) {
+                    Some(Owner::Server) => Whose::Server,
+                    // A grant on another card is none on this one.
+                    Some(Owner::Container(key)) if lives(&key) => Whose::Grant(key),
+                    Some(Owner::Container(_)) | None => Whose::Nobody,
+                };
+                (process, whose)
+            });
+            match holders.name(pid, now, before, lives) {
+                Some((process, whose)) => users.named.push(User { process, used, kind, whose }),
+                None => users.unnamed.push(Unnamed { pid, used, kind }),
+            }
         }
+        let pids: BTreeSet<u32> = listed.iter().map(|listed| listed.pid).collect();
+        holders.keep(|pid| pids.contains(&pid), process::is_alive, lives);
+        self.holders.insert(card.clone(), holders);
         users
     }
 

@@ -11,6 +11,7 @@ use mpsgate_api::{
 };
 use mpsgate_config::Processes;
 use mpsgate_host::door::Kind;
+use mpsgate_host::process::{ProcessId, identify};
 use mpsgate_model::door::{self, Container as Told, Counts, Prepared, Question, Reason};
 use mpsgate_model::{Code, Grant, Mib};
 use mpsgate_mps::protocol::{Answer, Command};
@@ -218,8 +219,12 @@ fn debuggers_are_let_through_where_the_settings_say_so() {
 
 /// What mpsgated answers to the gate's question about a grant's next client.
 fn prepare(node: &Node, grant: &Grant) -> Prepared {
-    let instance = grant.key.instance.clone();
-    let mut stream = say(node, &Question::Prepare { instance }.line()).unwrap();
+    prepare_for(node, grant, None)
+}
+
+fn prepare_for(node: &Node, grant: &Grant, client: Option<ProcessId>) -> Prepared {
+    let question = Question::Prepare { instance: grant.key.instance.clone(), client };
+    let mut stream = say(node, &question.line()).unwrap();
     let mut line = Vec::new();
     stream.read_to_end(&mut line).unwrap();
     Prepared::read(&line).unwrap()
@@ -310,6 +315,46 @@ fn a_later_process_gets_what_the_others_leave_where_it_is_split() {
     assert_eq!(daemon.status().grants[0].cap_mib, Some(4096));
 }
 
+/// NVML may list its pid when it has ended. The gate reads what containers send, so the kernel is
+/// asked whose the client is.
+#[test]
+fn a_client_that_came_to_a_door_and_ended_is_its_containers() {
+    need!(root());
+    need!(servers());
+    let node = Node::new(1);
+    let daemon = node.start();
+    let mut containers = Vec::new();
+    for name in ["bad", "good"] {
+        let cgroup = need!(Cgroup::new(&format!("at-door-{name}")));
+        let grant = daemon.reserve(of_servers_uid(name, 1)).unwrap();
+        let (init, client) = (Container::new(), Container::new());
+        cgroup.add(&init);
+        cgroup.add(&client);
+        daemon.activate(&grant, &init, Some(cgroup.id())).unwrap();
+        containers.push((grant, init, client, cgroup));
+    }
+    let [(bad, bads, first, _kept), (_, goods, second, _other)] = &mut containers[..] else {
+        panic!("two");
+    };
+    for client in [&*first, &*second] {
+        let client = identify(client.pid());
+        assert!(client.is_some());
+        assert_eq!(prepare_for(&node, bad, client), Prepared::Ready);
+    }
+    for client in [&mut *first, &mut *second] {
+        client.kill();
+    }
+    uses(&node, &[mps(first.pid(), 2000), mps(second.pid(), 3000)]);
+    wait_for("it is ended", || !bads.lives());
+    wait_for("the rest is said", || daemon.status().actions.len() > 1);
+    let said: Vec<_> = daemon.status().actions.into_iter().map(|a| (a.what, a.why)).collect();
+    let has =
+        |what: &str, part: String| said.iter().any(|(w, why)| w == what && why.contains(&part));
+    assert!(has("killed", "it used 2000 MiB".to_owned()), "{said:?}");
+    assert!(has("reported", format!("listed under pid {}", second.pid())), "{said:?}");
+    assert!(goods.lives());
+}
+
 #[test]
 fn where_the_gate_cannot_serve_new_grants_are_refused_with_the_reason() {
     need!(root());
@@ -372,7 +417,7 @@ fn what_is_no_question_is_not_answered_and_holds_nobody_up() {
         assert_eq!(answer, b"", "{}", String::from_utf8_lossy(line));
     }
     // It asked, and does not wait.
-    let instance = grant.key.instance.clone();
-    drop(say(&node, &Question::Prepare { instance }.line()).unwrap());
+    let question = Question::Prepare { instance: grant.key.instance.clone(), client: None };
+    drop(say(&node, &question.line()).unwrap());
     wait_for("the next one is prepared", || prepare(&node, &grant) == Prepared::Ready);
 }

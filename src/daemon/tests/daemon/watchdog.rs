@@ -18,9 +18,12 @@ struct Granted {
 }
 
 fn granted(daemon: &Running, name: &str) -> Result<Granted, &'static str> {
+    granted_to(daemon, name, Container::new())
+}
+
+fn granted_to(daemon: &Running, name: &str, init: Container) -> Result<Granted, &'static str> {
     let cgroup = Cgroup::new(name)?;
     let grant = daemon.reserve(on_card(request(name, 1), 0)).unwrap();
-    let init = Container::new();
     cgroup.add(&init);
     daemon.activate(&grant, &init, Some(cgroup.id())).unwrap();
     Ok(Granted { init, cgroup, grant })
@@ -129,6 +132,97 @@ fn a_process_whose_path_the_kernel_does_not_show_counts_for_its_container() {
     assert_eq!(done(&daemon), [(Some("bad".to_owned()), "killed".to_owned())]);
     assert!(good.init.lives());
     drop(tree);
+}
+
+/// The kernel shows a first thread that has ended as a zombie, and under v1 in no cgroup.
+#[test]
+fn a_process_whose_first_thread_has_ended_counts_for_its_container() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    let mut bad = need!(granted(&daemon, "bad"));
+    let mut good = need!(granted(&daemon, "good"));
+    let mut init = need!(granted_to(&daemon, "init", Container::leaderless()));
+    let (mut second, mut within) = (Container::leaderless(), Container::leaderless());
+    bad.cgroup.add(&second);
+    good.cgroup.add(&within);
+    let processes = [(&bad.init, 500), (&second, 1500), (&within, 1000), (&init.init, 2000)];
+    uses(&node, &processes.map(|(process, used)| mps(process.pid(), used)));
+    wait_for("both are ended", || !bad.init.lives() && !second.lives() && !init.init.lives());
+    wait_for("their memory is free", || daemon.granted_mib() == 1024);
+    let mut done = done(&daemon);
+    done.sort();
+    let killed = |name: &str| (Some(name.to_owned()), "killed".to_owned());
+    assert_eq!(done, [killed("bad"), killed("init")]);
+    assert!(good.init.lives() && within.lives());
+    assert_eq!(grant(&daemon, "good").used_mib, Some(1000));
+}
+
+/// Drivers list the pid of a process that has ended while a child holds what it had opened.
+#[test]
+fn memory_of_a_process_that_has_ended_is_its_containers_and_never_who_has_its_pid() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    let mut bad = need!(granted(&daemon, "bad"));
+    let mut good = need!(granted(&daemon, "good"));
+    let pid = 20_000 + std::process::id() % 10_000;
+    let maker = need!(Container::with_child(pid));
+    bad.cgroup.add_pid(pid);
+    uses(&node, &[mps(pid, 900)]);
+    wait_for("it is seen", || grant(&daemon, "bad").used_mib == Some(900));
+    // The child ends with its maker, and another has its pid by now.
+    drop(maker);
+    let gone = || !std::path::Path::new(&format!("/proc/{pid}")).exists();
+    wait_for("it has ended", gone);
+    uses(&node, &[mps(pid, 901)]);
+    wait_for("it counts all the same", || grant(&daemon, "bad").used_mib == Some(901));
+    let _maker = need!(Container::with_child(pid));
+    good.cgroup.add_pid(pid);
+    // Nor for an mpsgated that was away meanwhile.
+    daemon.stop().unwrap();
+    let daemon = node.start();
+    uses(&node, &[mps(pid, 902)]);
+    wait_for("it is not its", || grant(&daemon, "bad").used_mib == Some(902));
+    assert_eq!(grant(&daemon, "good").used_mib, Some(0));
+    uses(&node, &[mps(pid, 14_000)]);
+    wait_for("its container is ended", || !bad.init.lives());
+    wait_for("what is left is nobody's", || actions(&daemon).len() == 2);
+    assert_eq!(
+        done(&daemon),
+        [(Some("bad".to_owned()), "killed".to_owned()), (None, "reported".to_owned())]
+    );
+    let whys: Vec<String> = actions(&daemon).into_iter().map(|action| action.why).collect();
+    assert!(whys[0].contains(&format!("pid {pid} 14000 MiB")), "{whys:?}");
+    assert!(whys[1].starts_with(&format!("14000 MiB of the card are listed under pid {pid}, ")));
+    assert!(good.init.lives() && !gone());
+    // Not listed any more: the next one with that pid is a client like others.
+    looks(&node, &daemon, "good", good.init.pid(), 1);
+    uses(&node, &[mps(pid, 100)]);
+    wait_for("it is its own", || grant(&daemon, "good").used_mib == Some(100));
+}
+
+#[test]
+fn memory_under_a_pid_that_nobody_can_name_is_nobodys_and_said_once() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    let mut good = need!(granted(&daemon, "good"));
+    let mut ended = Container::new();
+    ended.kill();
+    node.nvml(|state| {
+        let listed = [mps(good.init.pid(), 700), mps(ended.pid(), 9000)];
+        state["cards"][0]["processes"] = listed.as_slice().into();
+        state["cards"][0]["memory_used_mib"] = 9800.into();
+    });
+    wait_for("it is said", || !actions(&daemon).is_empty());
+    wait_for("it is seen", || daemon.card(0).memory.is_some());
+    let memory = daemon.card(0).memory.unwrap();
+    let mib = [memory.used, memory.containers, memory.servers, memory.others, memory.nobody];
+    assert_eq!(mib.map(|bytes| bytes >> 20), [9800, 700, 0, 0, 9100]);
+    for used in [701, 702, 703] {
+        uses(&node, &[mps(good.init.pid(), used), mps(ended.pid(), 9000)]);
+        wait_for("a look", || grant(&daemon, "good").used_mib == Some(used));
+    }
+    assert_eq!(done(&daemon), [(None, "reported".to_owned())]);
+    assert!(good.init.lives());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
+use mpsgate_host::process::ProcessId;
 use proptest::prelude::*;
 
 use super::*;
@@ -47,6 +48,11 @@ const BOUNDS: Bounds = Bounds {
 
 fn name(number: u32) -> Instance {
     Instance::parse(&format!("{number:032x}")).unwrap()
+}
+
+/// For the client with this pid.
+fn prepare(pid: u32) -> Effect {
+    Effect::Prepare(name(pid % 3), ProcessId { pid, start_time: u64::from(pid) * 100 })
 }
 
 fn container(number: u32, active: bool) -> Container {
@@ -112,7 +118,7 @@ impl Bench {
 
     /// mpsgated has prepared what it was asked for.
     fn prepare(&mut self) {
-        if self.effects.iter().any(|effect| matches!(effect, Effect::Prepare(_))) {
+        if self.effects.iter().any(|effect| matches!(effect, Effect::Prepare(..))) {
             self.doors.prepared(&mut self.effects);
         }
     }
@@ -306,25 +312,25 @@ fn a_control_daemon_that_is_away_is_called_again_and_one_without_a_server_serves
 fn the_server_is_prepared_for_a_client_before_its_call_and_for_nobody_else_until_it_is_over() {
     let mut bench = Bench::new(&[1, 2]);
     let (one, two) = (bench.client(1), bench.client(2));
-    assert_eq!(bench.take(), [Effect::Prepare(name(1))]);
+    assert_eq!(bench.take(), [prepare(1)]);
     // Not for its container now: for the other one, which does not wait.
     bench.fail(Failure::Later);
-    assert_eq!(bench.take(), [Effect::HangUp, Effect::Prepare(name(2))]);
+    assert_eq!(bench.take(), [Effect::HangUp, prepare(2)]);
     bench.doors.left(two, bench.now, &bench.kernel, &mut bench.effects);
     assert_eq!(bench.take(), [Effect::HangUp, Effect::Close(two)]);
     let three = bench.client(2);
-    assert_eq!(bench.take(), [Effect::Prepare(name(2))]);
+    assert_eq!(bench.take(), [prepare(2)]);
     // Its container has no memory left: ended after its word, and counted.
     bench.doors.refused(bench.now, &bench.kernel, &mut bench.effects);
     let ended = Effect::Ended(name(2), Peer { pid: 2 }, Reason::Full, 1);
     assert_eq!(bench.take(), [ended, Effect::HangUp, Effect::Close(three)]);
     assert_eq!(bench.doors.next(bench.now), Some(bench.now + RETRY));
     bench.pass(RETRY);
-    assert_eq!(bench.take(), [Effect::Prepare(name(1))]);
+    assert_eq!(bench.take(), [prepare(1)]);
     // While mpsgated is away nobody is handed over, and who has waited long enough is ended.
     bench.fail(Failure::Unreachable);
     bench.pass(RETRY);
-    assert_eq!(bench.take(), [Effect::HangUp, Effect::Prepare(name(1))]);
+    assert_eq!(bench.take(), [Effect::HangUp, prepare(1)]);
     bench.pass(BOUNDS.wait);
     assert_eq!(bench.ended(), [Reason::Waited]);
     let ended = [(Reason::Waited, 1), (Reason::Full, 1)].into();
@@ -464,7 +470,7 @@ proptest! {
             for effect in bench.take() {
                 match effect {
                     Effect::Close(id) => prop_assert!(open.remove(&id).is_some(), "closed twice"),
-                    Effect::Prepare(door) => {
+                    Effect::Prepare(door, _) => {
                         prop_assert_eq!(prepared.replace(door), None, "two at a time");
                     }
                     Effect::Call(id, sender, word) => {

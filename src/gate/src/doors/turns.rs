@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
+use mpsgate_host::process::ProcessId;
 use mpsgate_model::Instance;
 
 use super::{Doors, Kernel, Stage};
 use crate::client::{Reason, Words};
 use crate::door::Door;
-use crate::effect::Effect;
+use crate::effect::{Effect, Known};
 
 impl Doors {
     /// Gives an active door its turn where somebody waits there.
@@ -40,12 +41,12 @@ impl Doors {
             }
             let Some(id) = door.waiting.pop_front() else { continue };
             self.queue_up(&name);
-            let known = self.known(id, kernel).is_some();
+            let known = self.known(id, kernel);
             let Some(client) = self.clients.get_mut(&id) else { continue };
             client.stage = Stage::Handing;
-            if known {
+            if let Some(Known { pid, start_time, .. }) = known {
                 self.handing = Some(id);
-                effects.push(Effect::Prepare(name));
+                effects.push(Effect::Prepare(name, ProcessId { pid, start_time }));
             } else {
                 self.end(id, Reason::Elsewhere, effects);
             }

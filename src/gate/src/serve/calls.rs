@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
+use mpsgate_host::process::ProcessId;
 use mpsgate_model::Instance;
 use mpsgate_model::door::{Prepared, Question};
 use rustix::event::epoll::EventFlags;
@@ -17,8 +18,14 @@ use crate::wire::{Sender, Word};
 
 impl Gate {
     /// Has mpsgated prepare the server for a client of this container.
-    pub(super) fn prepare(&mut self, instance: Instance, effects: &mut Vec<Effect>) {
-        let (now, question) = (Instant::now(), Question::Prepare { instance });
+    pub(super) fn prepare(
+        &mut self,
+        instance: Instance,
+        client: ProcessId,
+        effects: &mut Vec<Effect>,
+    ) {
+        let now = Instant::now();
+        let question = Question::Prepare { instance, client: Some(client) };
         let asked = Asked::ask(&self.mpsgated, &question, now);
         self.asked = asked.filter(|asked| self.watch(asked.fd(), ASKED, EventFlags::IN).is_ok());
         if self.asked.is_none() {

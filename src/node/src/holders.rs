@@ -1,0 +1,142 @@
+//! Whose the memory is that NVML lists under a pid, also when its process has ended or cannot be
+//! seen, and when another process has the pid by then.
+//!
+//! A driver goes on listing the pid of a process that has ended while a child of it holds the
+//! descriptors that it inherited. So of each pid that a card's list has it is kept whose it was:
+//!
+//! ```text
+//!  handed over at a door ──┐
+//!  first seen by a look ───┴─► holder (pid, start time, grant)
+//!                                 │ listed, its grant lives: the grant's, whoever has the pid now
+//!                                 │ listed, its grant has ended: nobody's, unless the process that
+//!                                 │ has the pid now is a client of its own (it came to a door)
+//!                                 └ listed no more, and no living client: forgotten
+//! ```
+
+use std::collections::BTreeMap;
+
+use mpsgate_model::GrantKey;
+use mpsgate_model::ledger::ProcessId;
+use serde::{Deserialize, Serialize};
+
+use crate::watchdog::Whose;
+
+/// What is known of the pids on one card. Kept over a restart of mpsgated.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holders(BTreeMap<u32, Vec<Holder>>);
+
+/// A process that had memory of the card, or may have some.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Holder {
+    /// See [`ProcessId::start_time`].
+    pub start_time: u64,
+    /// Whose container it was in.
+    pub grant: Option<GrantKey>,
+    /// It came to the container's door, so it is a client, whatever had its pid before.
+    pub at_door: bool,
+}
+
+/// When a process was started that nobody has seen: before everybody who has its pid later.
+const UNKNOWN: u64 = 0;
+
+/// More living clients than any card has. They come as they like while NVML does not answer, and
+/// what has ended is forgotten at the next look.
+const MOST_PIDS: usize = 4096;
+const MOST_OF_A_PID: usize = 8;
+
+impl Holders {
+    /// A client is handed over to MPS at the door of this grant.
+    pub fn hand_over(&mut self, client: ProcessId, grant: GrantKey) {
+        let is_full = match self.0.get(&client.pid) {
+            Some(holders) => holders.len() >= MOST_OF_A_PID,
+            None => self.0.len() >= MOST_PIDS,
+        };
+        if is_full {
+            return;
+        }
+        let holder = self.holder(client);
+        holder.grant = Some(grant);
+        holder.at_door = true;
+    }
+
+    /// The process that the memory under a listed pid counts for, and whose that is; `None` where
+    /// nobody can name one. `now`: the process that has the pid now, and whose it is. `before`: the
+    /// moment in ticks before NVML was asked; who started later is not meant.
+    pub fn name(
+        &mut self,
+        pid: u32,
+        now: Option<(ProcessId, Whose)>,
+        before: Option<u64>,
+        lives: impl Fn(&GrantKey) -> bool,
+    ) -> Option<(ProcessId, Whose)> {
+        if now.is_none() {
+            self.0.entry(pid).or_insert_with(|| vec![Holder::new(UNKNOWN)]);
+        }
+        let is_meant = |start_time: u64| before.is_none_or(|before| start_time <= before);
+        let now = now.filter(|(process, _)| is_meant(process.start_time));
+        if let Some((process, whose)) = &now {
+            self.see(*process, whose);
+        }
+        self.0.get(&pid)?.iter().filter(|holder| is_meant(holder.start_time)).find_map(|holder| {
+            let process = ProcessId { pid, start_time: holder.start_time };
+            match &holder.grant {
+                Some(key) if lives(key) => Some((process, Whose::Grant(key.clone()))),
+                // A server's or a stranger's, while it lives.
+                _ => now.clone().filter(|(living, _)| *living == process),
+            }
+        })
+    }
+
+    /// Forgets who is not on the card any more, after a look at all of it.
+    pub fn keep(
+        &mut self,
+        is_listed: impl Fn(u32) -> bool,
+        is_alive: impl Fn(&ProcessId) -> bool,
+        lives: impl Fn(&GrantKey) -> bool,
+    ) {
+        self.0.retain(|pid, holders| {
+            let is_listed = is_listed(*pid);
+            // The oldest stays: who has the pid after it is another.
+            let oldest = holders.first().map(|holder| holder.start_time).filter(|_| is_listed);
+            holders.retain(|holder| {
+                let process = ProcessId { pid: *pid, start_time: holder.start_time };
+                let counts = holder.grant.as_ref().is_some_and(&lives);
+                Some(holder.start_time) == oldest
+                    || counts && (is_listed || holder.at_door && is_alive(&process))
+            });
+            !holders.is_empty()
+        });
+    }
+
+    fn see(&mut self, process: ProcessId, whose: &Whose) {
+        let is_known = |holder: &Holder| holder.start_time == process.start_time;
+        let is_another =
+            self.0.get(&process.pid).is_some_and(|holders| !holders.iter().any(is_known));
+        if is_another {
+            return;
+        }
+        let holder = self.holder(process);
+        // Who has left its container's cgroup is still of that container.
+        if let Whose::Grant(key) = whose {
+            holder.grant = Some(key.clone());
+        }
+    }
+
+    /// By start time, the oldest first.
+    fn holder(&mut self, process: ProcessId) -> &mut Holder {
+        let holders = self.0.entry(process.pid).or_default();
+        let start_time = process.start_time;
+        let at = holders.partition_point(|holder| holder.start_time < start_time);
+        if holders.get(at).is_none_or(|holder| holder.start_time != start_time) {
+            holders.insert(at, Holder::new(start_time));
+        }
+        &mut holders[at]
+    }
+}
+
+impl Holder {
+    fn new(start_time: u64) -> Self {
+        Self { start_time, grant: None, at_door: false }
+    }
+}

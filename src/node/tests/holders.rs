@@ -1,0 +1,205 @@
+//! Whose memory under a pid is, look by look.
+
+#![allow(clippy::unwrap_used, reason = "test code fails by panicking")]
+
+use mpsgate_model::ledger::ProcessId;
+use mpsgate_model::{ContainerId, GrantKey, Instance};
+use mpsgate_node::holders::Holders;
+use mpsgate_node::watchdog::Whose;
+
+fn key(container: &str) -> GrantKey {
+    GrantKey {
+        runtime_root: "/run/runc".to_owned(),
+        container_id: ContainerId::parse(container).unwrap(),
+        instance: Instance::from_bytes([7; 16]),
+    }
+}
+
+fn id(start_time: u64) -> ProcessId {
+    ProcessId { pid: 9, start_time }
+}
+
+/// What happens between two looks, or what one sees. NVML is asked at tick 100.
+enum Step {
+    /// A client with this start time comes to the door of a container.
+    Door(u64, &'static str),
+    /// NVML lists pid 9, and a process with this start time has it, of that container, of a server
+    /// (`server`) or of nobody (empty).
+    Has(u64, &'static str),
+    /// NVML lists pid 9, and no process has it.
+    Ended,
+    /// NVML does not list it; the process with this start time, if any, lives.
+    Unlisted(Option<u64>),
+    /// From now on the grants of these live.
+    Live(&'static [&'static str]),
+}
+
+use Step::{Door, Ended, Has, Live, Unlisted};
+
+/// What each look at pid 9 has named, as `START CONTAINER`.
+fn story(steps: &[Step]) -> Vec<String> {
+    let mut holders = Holders::default();
+    let mut live = vec![key("bad"), key("good")];
+    let mut named = Vec::new();
+    for step in steps {
+        let (is_listed, now) = match step {
+            Door(start_time, container) => {
+                holders.hand_over(id(*start_time), key(container));
+                continue;
+            }
+            Live(containers) => {
+                live = containers.iter().map(|container| key(container)).collect();
+                continue;
+            }
+            Has(start_time, whose) => (true, Some((*start_time, *whose))),
+            Ended => (true, None),
+            Unlisted(start_time) => (false, start_time.map(|start_time| (start_time, ""))),
+        };
+        let alive = now.map(|(start_time, _)| id(start_time));
+        if is_listed {
+            let now = now.map(|(start_time, whose)| {
+                let whose = match whose {
+                    "" => Whose::Nobody,
+                    "server" => Whose::Server,
+                    container => Whose::Grant(key(container)),
+                };
+                (id(start_time), whose)
+            });
+            named.push(match holders.name(9, now, Some(100), |key| live.contains(key)) {
+                Some((process, Whose::Grant(key))) => {
+                    format!("{} {}", process.start_time, key.container_id)
+                }
+                Some((process, whose)) => format!("{} {whose:?}", process.start_time),
+                None => "nobody can".to_owned(),
+            });
+        }
+        holders.keep(
+            |pid| is_listed && pid == 9,
+            |process| alive == Some(*process),
+            |key| live.contains(key),
+        );
+    }
+    named.push(format!("{} kept", usize::from(holders != Holders::default())));
+    named
+}
+
+/// While NVML does not answer nobody is forgotten.
+#[test]
+fn there_is_an_end_to_the_clients_that_are_remembered() {
+    let mut holders = Holders::default();
+    let pids = (1..10_000).map(|pid| (pid, 1));
+    for (pid, start_time) in pids.chain((1..100).map(|start_time| (1, start_time))) {
+        holders.hand_over(ProcessId { pid, start_time }, key("bad"));
+    }
+    let mut is_known = |pid| holders.name(pid, None, None, |_| true).is_some();
+    assert!(is_known(1) && is_known(4096) && !is_known(4097));
+    assert!(format!("{holders:?}").matches("bad").count() <= 4096 + 8);
+    holders.keep(|_| false, |process| *process == ProcessId { pid: 1, start_time: 1 }, |_| true);
+    assert_eq!(format!("{holders:?}").matches("bad").count(), 1);
+}
+
+#[test]
+fn memory_under_a_pid_is_whose_it_was_when_it_was_first_seen() {
+    let cases: &[(&str, &[Step], &[&str])] = &[
+        ("a process that lives", &[Has(1, "bad"), Has(1, "bad")], &["1 bad", "1 bad", "1 kept"]),
+        (
+            "one that has ended",
+            &[Has(1, "bad"), Ended, Ended],
+            &["1 bad", "1 bad", "1 bad", "1 kept"],
+        ),
+        (
+            "another has its pid: that is not it",
+            &[Has(1, "bad"), Ended, Has(2, "good"), Has(2, "good")],
+            &["1 bad", "1 bad", "1 bad", "1 bad", "1 kept"],
+        ),
+        (
+            "another has it at once, of no container",
+            &[Has(1, "bad"), Has(2, "")],
+            &["1 bad", "1 bad", "1 kept"],
+        ),
+        (
+            "its grant has ended: nobody's, and never the other's",
+            &[Has(1, "bad"), Live(&["good"]), Ended, Has(2, "good"), Has(2, "good")],
+            &["1 bad", "nobody can", "nobody can", "nobody can", "1 kept"],
+        ),
+        (
+            "a stranger's, whose pid a container's process has then",
+            &[Has(1, ""), Ended, Has(2, "good")],
+            &["1 Nobody", "nobody can", "nobody can", "1 kept"],
+        ),
+        (
+            "a server's, whose pid a container's process has then",
+            &[Has(1, "server"), Has(1, "server"), Has(2, "good")],
+            &["1 Server", "1 Server", "nobody can", "1 kept"],
+        ),
+        (
+            "not listed any more: the next one with that pid is a new one",
+            &[Has(1, "bad"), Unlisted(None), Has(2, "good")],
+            &["1 bad", "2 good", "1 kept"],
+        ),
+        (
+            "not listed any more: forgotten",
+            &[Has(1, "bad"), Unlisted(Some(1))],
+            &["1 bad", "0 kept"],
+        ),
+        (
+            "never seen alive: whoever has its pid then is another",
+            &[Ended, Has(2, "good"), Unlisted(Some(2)), Has(2, "good")],
+            &["nobody can", "nobody can", "2 good", "1 kept"],
+        ),
+        (
+            "never seen alive, and a client has its pid then",
+            &[Ended, Door(2, "good"), Has(2, "good")],
+            &["nobody can", "2 good", "1 kept"],
+        ),
+        (
+            "never seen alive, but at a door",
+            &[Door(1, "bad"), Ended, Has(2, "good")],
+            &["1 bad", "1 bad", "1 kept"],
+        ),
+        (
+            "at a door, and without a context for a while",
+            &[Door(1, "bad"), Unlisted(Some(1)), Unlisted(Some(1)), Ended],
+            &["1 bad", "1 kept"],
+        ),
+        ("at a door, and ended without one", &[Door(1, "bad"), Unlisted(None)], &["0 kept"]),
+        (
+            "at a door, and its grant has ended",
+            &[Door(1, "bad"), Live(&["good"]), Unlisted(Some(1))],
+            &["0 kept"],
+        ),
+        (
+            "whoever leaves memory behind is to blame while its grant lives, not the next client",
+            &[Has(1, "bad"), Ended, Door(2, "good"), Has(2, "good")],
+            &["1 bad", "1 bad", "1 bad", "1 kept"],
+        ),
+        (
+            "after that the next client is one, and does not hide behind it",
+            &[Has(1, "bad"), Ended, Door(2, "good"), Live(&["good"]), Has(2, "good"), Ended],
+            &["1 bad", "1 bad", "2 good", "2 good", "1 kept"],
+        ),
+        (
+            "it is moved into its container's cgroup after the first look",
+            &[Has(1, ""), Has(1, "bad"), Ended],
+            &["1 Nobody", "1 bad", "1 bad", "1 kept"],
+        ),
+        (
+            "it leaves its container's cgroup",
+            &[Has(1, "bad"), Has(1, ""), Ended],
+            &["1 bad", "1 bad", "1 bad", "1 kept"],
+        ),
+        (
+            "a grant of an inner container came later",
+            &[Has(1, "bad"), Has(1, "good"), Ended],
+            &["1 bad", "1 good", "1 good", "1 kept"],
+        ),
+        (
+            "a process that started after NVML was asked is not meant",
+            &[Has(101, "good"), Door(102, "good"), Has(102, "good")],
+            &["nobody can", "nobody can", "1 kept"],
+        ),
+    ];
+    for (title, steps, expected) in cases {
+        assert_eq!(story(steps), *expected, "{title}");
+    }
+}
