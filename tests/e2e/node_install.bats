@@ -206,6 +206,31 @@ TOML
   assert_equal "docker's settings" "$(</etc/docker/daemon.json)" "{}"
 }
 
+@test "a link where the settings are to be is not followed, and nothing is written where they cannot be" {
+  local link before
+  before=$(files_now)
+  for link in /etc/mpsgate /etc/mpsgate/config.toml; do
+    mkdir -p "$MG/elsewhere" /etc/mpsgate
+    if [[ $link == /etc/mpsgate ]]; then rmdir "$link"; fi
+    ln -s "$MG/elsewhere" "$link"
+    # The pod's own /etc/mpsgate would hide a link there.
+    try 2 unshare --mount --propagation private sh -c 'mount --bind "$image" /opt && exec /opt/mpsgate node-install --from /opt --settings /opt/config.toml --engine docker'
+    assert_contains "error" "$stderr" "error: $link is a link to $MG/elsewhere, and is not followed" "hint: " "mv $link $link.before"
+    assert_equal "what is there" "$(ls -A "$MG/elsewhere")" ""
+    rm "$link"
+    mkdir -p /etc/mpsgate
+    assert_equal "the node's files" "$(files_now)" "$before"
+  done
+  mount -t tmpfs -o ro none /etc/mpsgate
+  try 2 pod --settings /opt/config.toml --engine docker
+  umount /etc/mpsgate
+  assert_contains "error" "$stderr" "error: cannot write /etc/mpsgate/config.toml" "Read-only file system"
+  assert_equal "the node's files" "$(files_now)" "$before"
+  # Programs alone need no settings, and settings in a directory of root's are written.
+  try pod --settings /opt/config.toml
+  cmp "$image/mpsgate-hook" /usr/bin/mpsgate-hook
+}
+
 @test "what cannot be is said: on the node itself, without a program, with settings that cannot be used" {
   try 2 "$image/mpsgate" node-install --from "$image"
   assert_contains "error" "$stderr" "error: this is the node's own mount namespace" "hint: mpsgate configure ENGINE --write"
@@ -216,6 +241,7 @@ TOML
   echo 'nonsense' >"$image/config.toml"
   try 78 pod --settings /opt/config.toml --engine docker
   assert_contains "error" "$stderr" "error: /etc/mpsgate/config.toml:2: key with no value" "hint: "
+  [[ ! -e /usr/bin/mpsgate-runtime ]] || fail "programs were written"
 }
 
 # Every file that node-install, configure or mpsgated could leave.

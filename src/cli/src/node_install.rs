@@ -10,7 +10,7 @@ mod runtime;
 mod sandbox;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -41,21 +41,25 @@ pub(crate) fn run(args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
     if Path::new(PACKAGED).exists() {
         return Err(NodeInstallError::Packaged.into());
     }
-    // Evaluated before anything is written.
+    // Evaluated before anything is written: programs without their settings, or of another version
+    // than these, would decide on containers by settings that nobody meant.
     let file = Path::new(paths::CONFIG_FILE);
     if settings.is_some() && fs::read(file).is_ok_and(|found| !found.starts_with(MARK.as_bytes())) {
         return Err(NodeInstallError::ForeignSettings { path: file.to_owned() }.into());
     }
-    for (name, bytes) in &programs {
-        put(&Path::new(PROGRAMS_DIR).join(name), bytes, 0o755)?;
+    let programs: Vec<(PathBuf, &[u8])> = programs
+        .iter()
+        .map(|(name, bytes)| (Path::new(PROGRAMS_DIR).join(name), bytes.as_slice()))
+        .collect();
+    let settings = settings.map(|text| marked(text, args)).transpose()?;
+    let targets = programs.iter().map(|(path, _)| path.as_path());
+    targets.chain(settings.is_some().then_some(file)).try_for_each(files::check_place)?;
+    for (path, bytes) in &programs {
+        put(path, bytes, 0o755)?;
     }
     let runtime = || Config::load(file).ok().map(|config| config.runtime.path);
     let before = runtime().filter(|_| file.exists());
-    if let Some(mut text) = settings {
-        if args.choose_runtime {
-            text = choose_runtime(text, args)?;
-        }
-        let text = [MARK.as_bytes(), b" Change the chart's values instead.\n", &text].concat();
+    if let Some(text) = settings {
         if fs::read(file).ok().as_ref() != Some(&text) {
             forget_runtime()?;
         }
@@ -70,6 +74,16 @@ pub(crate) fn run(args: &NodeInstallArgs) -> Result<ExitCode, CliError> {
         std::thread::sleep(SANDBOX_ENDS);
     }
     Ok(ExitCode::Done)
+}
+
+/// The settings as they are written, which can be used.
+fn marked(mut text: Vec<u8>, args: &NodeInstallArgs) -> Result<Vec<u8>, CliError> {
+    if args.choose_runtime {
+        text = choose_runtime(text, args)?;
+    }
+    let text = [MARK.as_bytes(), b" Change the chart's values instead.\n", &text].concat();
+    Config::parse(&String::from_utf8_lossy(&text), Path::new(paths::CONFIG_FILE))?;
+    Ok(text)
 }
 
 fn choose_runtime(text: Vec<u8>, args: &NodeInstallArgs) -> Result<Vec<u8>, CliError> {

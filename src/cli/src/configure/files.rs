@@ -172,18 +172,40 @@ pub(super) fn replace_private(path: &Path, text: &str) -> Result<(), SetUpError>
     written.map_err(|source| SetUpError::Write { path: path.to_owned(), source })
 }
 
-/// Replaces a file of ours whole, whoever's it was and whatever its mode; makes its directory.
+/// Replaces a file of ours whole, whoever's it was and whatever its mode; makes its directory. No
+/// part of the path may be a link.
 pub(crate) fn replace_bytes(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SetUpError> {
     let failed = |source| SetUpError::Write { path: path.to_owned(), source };
     let write = || -> io::Result<()> {
-        let path = resolved(path)?;
         Directory::make(path.parent().unwrap_or_else(|| Path::new("/")))?.replace(
-            name_of(&path)?,
+            name_of(path)?,
             bytes,
             |_| (None, mode),
         )
     };
     write().map_err(failed)
+}
+
+/// Looks whether [`replace_bytes`] can do it, before anything is written. A file that may not be
+/// changed (chattr(1)) or is a mount of its own shows only when it is replaced.
+pub(crate) fn check_place(path: &Path) -> Result<(), SetUpError> {
+    let failed = |source| SetUpError::Write { path: path.to_owned(), source };
+    let mut nearest = Path::new("/");
+    let ancestors: Vec<&Path> = path.ancestors().collect();
+    for at in ancestors.into_iter().rev() {
+        match fs::symlink_metadata(at) {
+            Ok(found) if found.is_symlink() => {
+                let target = fs::read_link(at).map_err(failed)?;
+                return Err(SetUpError::Link { path: at.to_owned(), target });
+            }
+            Ok(found) if at != path && found.is_dir() => nearest = at,
+            Ok(found) if at == path && found.is_file() => {}
+            Ok(_) => return Err(SetUpError::Place { path: at.to_owned() }),
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            Err(source) => return Err(failed(source)),
+        }
+    }
+    tempfile::tempfile_in(nearest).map(drop).map_err(failed)
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {

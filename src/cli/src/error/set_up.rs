@@ -27,6 +27,20 @@ pub enum SetUpError {
         #[source]
         source: io::Error,
     },
+    /// A link where a file of ours, or its directory, is to be.
+    #[error("{} is a link to {}, and is not followed", path.display(), target.display())]
+    Link {
+        /// The link.
+        path: PathBuf,
+        /// What it says.
+        target: PathBuf,
+    },
+    /// Something else where a file of ours, or its directory, is to be.
+    #[error("{} is neither a file nor a directory that mpsgate could use", path.display())]
+    Place {
+        /// What is in the way.
+        path: PathBuf,
+    },
     /// Somebody made the file read-only.
     #[error("{} is read-only (mode {mode:04o}): somebody does not want it changed", path.display())]
     ReadOnly {
@@ -166,6 +180,9 @@ impl SetUpError {
                 ErrorKind::StorageFull => "df -h".to_owned(),
                 _ => format!("ls -ld {}", path.display()),
             },
+            Self::Link { path, .. } | Self::Place { path } => {
+                format!("move it away, then this again: mv {0} {0}.before", path.display())
+            }
             Self::ReadOnly { path, .. } => format!("chmod u+w {}, then this again", path.display()),
             Self::Raced { .. } => "this again".to_owned(),
             Self::ChangedSince { kept, engine, .. } => format!(

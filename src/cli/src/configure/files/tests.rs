@@ -91,3 +91,37 @@ fn a_link_in_the_files_place_is_no_file() {
     assert_eq!(fs::read_to_string(&secret).unwrap(), "old");
     assert!(file.is_symlink());
 }
+
+#[test]
+fn a_place_of_ours_is_looked_at_before_it_is_written_and_reached_through_no_link() {
+    let (dir, users, roots) = places();
+    let ours = users.join("etc/mpsgate/config.toml");
+    check_place(&ours).unwrap();
+    assert!(!users.join("etc/mpsgate").exists(), "nothing was made");
+    replace_bytes(&ours, b"old", 0o644).unwrap();
+    check_place(&ours).unwrap();
+    replace_bytes(&ours, b"new", 0o644).unwrap();
+    assert_eq!(fs::read_to_string(&ours).unwrap(), "new");
+
+    let link = users.join("link");
+    symlink(&roots, &link).unwrap();
+    let nowhere = users.join("nowhere");
+    symlink(dir.path().join("none"), &nowhere).unwrap();
+    let to_file = users.join("config.toml");
+    symlink(&ours, &to_file).unwrap();
+    for (place, said) in [
+        (link.join("config.toml"), format!("{} is a link to {}", link.display(), roots.display())),
+        (link.join("a/config.toml"), "users/link is a link".to_owned()),
+        (nowhere.join("config.toml"), "users/nowhere is a link".to_owned()),
+        (to_file, "users/config.toml is a link".to_owned()),
+        (ours.join("config.toml"), "config.toml is neither a file nor a directory".to_owned()),
+        (users.join("etc"), "users/etc is neither a file nor a directory".to_owned()),
+    ] {
+        let error = check_place(&place).unwrap_err();
+        assert!(error.to_string().contains(&said), "{error}");
+        assert!(error.hint().unwrap().contains("mv "), "{error}");
+        replace_bytes(&place, b"x", 0o644).unwrap_err();
+    }
+    assert_eq!(fs::read_dir(&roots).unwrap().count(), 0);
+    assert_eq!(fs::read_to_string(&ours).unwrap(), "new");
+}
