@@ -140,6 +140,22 @@ background() { terminal "$1" "setsid --fork sleep 600 </dev/null >/dev/null 2>&1
   refute_contains "the hub's log" "$(<"$MG/log/hub.log")" "Unhandled error starting" "Failed to cleanup"
 }
 
+# The page's own line, told what the kernel shows of processes.
+@test "a scope is a server's by its whole path, whatever a user calls one of the user's own" {
+  local digits=0123456789abcdef python
+  python=$(recipe python | grep '^SCOPE = ')
+  is_scope() { "$PYTHON" -c "import re, sys; $python; found = SCOPE.fullmatch(sys.argv[1]); print(found and found[1])" "$1"; }
+  assert_equal "mpsgate's" "$(is_scope "0::/mpsgate.slice/mpsgate-run-$digits.scope")" "mpsgate-run-$digits.scope"
+  local path
+  for path in "/user.slice/user-1000.slice/user@1000.service/app.slice/mpsgate-run-$digits.scope" \
+    "/user.slice/user-1000.slice/user@1000.service/mpsgate.slice/mpsgate-run-$digits.scope" \
+    "/mpsgate.slice/mpsgate-run-$digits.scope/mpsgate-run-$digits.scope" "/mpsgate.slice/mpsgate-run-${digits}0.scope" \
+    "/mpsgate.slice/-Hmpsgate-run-$digits.scope" "/mpsgate.slice/mpsgate-run-$digits.service" "/mpsgate.slice/mpsgate-run-*.scope" \
+    "/mpsgate.slice/mpsgate-run-$digits.scope"$'\n'"0::/x" "/mpsgate-run-$digits.scope" "/mpsgateXslice/mpsgate-run-$digits.scope"; do
+    assert_equal "$path" "$(is_scope "0::$path")" None
+  done
+}
+
 @test "stopped, killed and started again: nothing is left, and it is another grant; a restart of the hub keeps servers and grants" {
   hub
   up alice bob
