@@ -87,6 +87,47 @@ needs_promtool() { command -v promtool >/dev/null || skip "needs promtool (Debia
   wait_for 60 "Prometheus has it" has_it
 }
 
+# crowd TEXT: more connections than there are seats, as any user of the node makes them; each says
+# that much, reads a byte now and then, and is made anew when it is ended.
+crowd() {
+  rm -f "$MG/crowded"
+  perl -MIO::Socket::INET -MIO::Select -e '
+    my ($port, $text, $ready) = @ARGV;
+    my $all = IO::Select->new;
+    $SIG{PIPE} = "IGNORE";
+    sub one {
+      my $one = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => $port) or return;
+      syswrite $one, $text;
+      $all->add($one);
+    }
+    one() for 1 .. 100;
+    open my $file, ">", $ready;
+    close $file;
+    while (1) {
+      for my $one ($all->can_read(1)) {
+        next if sysread $one, my $byte, 1;
+        $all->remove($one);
+        close $one;
+        one();
+      }
+      one() while $all->count < 100;
+    }' "$MG_METRICS_PORT" "$1" "$MG/crowded" 3>&- &
+  echo $! >"$MG/taker"
+  wait_for 10 "they are there" test -e "$MG/crowded"
+}
+
+@test "whoever connects and says nothing, half a request, or all of it without reading the answer keeps no scraper out" {
+  local text
+  for text in "" $'GET /metrics HTTP/1.1\r\nHost: ' $'POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx' \
+    $'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n'; do
+    crowd "$text"
+    for _ in 1 2 3; do
+      assert_contains "a scrape beside those who say ${text:-nothing}" "$(scrape)" mpsgate_build_info
+    done
+    kill_listed "$MG/taker"
+  done
+}
+
 @test "a port that is taken stops nothing, status and doctor say so, and it is got when it is free" {
   daemon_stop
   perl -MIO::Socket::INET -e '

@@ -124,6 +124,32 @@ setup_file() { users_node 8192 2; }
   assert_equal "what alice has" "$(status_json | jq -c '[.grants[] | select(.uid == '"$(id -u alice)"') | .memory_mib] | sort')" "[1024,7168]"
 }
 
+@test "who is nobody to the user database, or not in the group there, gets nothing, whatever uid and groups a process has" {
+  local id
+  # As a user makes one for each of the own subordinate uids, in a user namespace. It is executed
+  # outside, with the group of whoever executes it.
+  install -m 4755 -o 100004 "$(command -v dash)" /usr/bin/subordinate-shell
+  try 0 as alice subordinate-shell -p -c 'id -u; id -nG'
+  assert_contains "the process" "$stdout" 100004 gpu
+  try 125 as alice subordinate-shell -p -c 'exec mpsgate run --gpu-mem 1Gi -- true'
+  assert_contains "a subordinate uid" "$stderr" "uid 100004 is no user of this node" E_UNCONFIRMED "getent passwd 100004"
+  # A group that a process was started with is not its user's.
+  id=$(getent group gpu | cut -d: -f3)
+  try 125 setpriv --reuid carol --regid carol --groups "$id" --reset-env -- mpsgate run --gpu-mem 1Gi -- true
+  assert_contains "a group of the process alone" "$stderr" "carol (uid $(id -u carol)) is not in the group gpu" E_UNCONFIRMED "usermod -aG gpu carol"
+  assert_equal "grants" "$(granted_ids)" ""
+  # A user's first group counts as any other.
+  useradd --create-home --gid gpu dora
+  try 0 setpriv --reuid dora --regid gpu --clear-groups --reset-env -- mpsgate run --gpu-mem 1Gi -- id -un
+  assert_equal "who it is" "$stdout" dora
+  # What is taken back counts at once, also for who is logged in.
+  gpasswd --delete bob gpu
+  try 125 setpriv --reuid bob --regid bob --groups "$id" --reset-env -- mpsgate run --gpu-mem 1Gi -- true
+  gpasswd --add bob gpu
+  assert_contains "who was in the group" "$stderr" "bob (uid $(id -u bob)) is not in the group gpu"
+  try 0 run_as bob --gpu-mem 1Gi -- true
+}
+
 @test "a connection that its process has left behind moves nobody" {
   try 0 as alice perl "$BATS_TEST_DIRNAME/borrowed.pl" "$USERS"
   assert_contains "the answer" "$stdout" E_UNCONFIRMED

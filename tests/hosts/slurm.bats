@@ -277,6 +277,76 @@ SH
   mpsgate reload
 }
 
+# Slurm's programs by another way, which counts the questions about each job, and of a controller
+# that never answers those about the job in $MG/hangs.
+counted() {
+  mkdir -p "$MG/prefix/bin" "$MG/prefix/sbin"
+  printf '#!/bin/sh\nexec slurmd "$@"\n' >"$MG/prefix/sbin/slurmd"
+  cat >"$MG/prefix/bin/scontrol" <<SH
+#!/bin/sh
+echo "\$*" >>"$MG/questions"
+[ -z "\$5" ] || [ "\$5" != "\$(cat "$MG/hangs")" ] || exec sleep 600
+exec scontrol "\$@"
+SH
+  chmod 755 "$MG/prefix"/*/*
+  : >"$MG/questions"
+  : >"$MG/hangs"
+  sed -i "s|^jobs = .*|&\nprefix = \"$MG/prefix\"|" /etc/mpsgate/config.toml
+  mpsgate reload
+}
+questions() { grep -c -- "^show job .* $1\$" "$MG/questions"; } # ID
+asked() { (($(questions "$1"))); }
+# asking USER TIMES: a job without shards whose processes ask all the same, once $SLURM/go is there.
+asking() {
+  slurm_submit "$1" <<SH
+until test -e "$SLURM/go"; do sleep 0.1; done
+for n in \$(seq $2); do SLURM_SHARDS_ON_NODE=1 mpsgate slurm task-prolog & done
+wait
+echo all have asked
+SH
+}
+
+@test "a job that has nothing and asks without end has Slurm's controller asked now and then, and keeps no other job waiting" {
+  local idle job
+  counted
+  idle=$(asking alice 200)
+  touch "$SLURM/go"
+  wait_for 30 "its controller is asked" asked "$idle"
+  job=$(slurm_submit bob --gres=shard:2 <<<'echo "$MPSGATE_GPU_MEM_MIB"; sleep 600')
+  runs "$job"
+  slurm_wait "$idle" 60
+  rm "$SLURM/go"
+  assert_contains "what it says" "$(slurm_output "$idle")" "all have asked"
+  (($(questions "$idle") < 50)) || fail "200 tasks that asked were $(questions "$idle") questions"
+  settings
+  mpsgate reload
+}
+
+@test "a controller that does not answer for one user's job costs other users nothing" {
+  local hung first job
+  counted
+  # One that has its grant already: its next tasks need nobody's answer.
+  first=$(slurm_submit bob --gres=shard:2 <<SH
+until test -e "$SLURM/next"; do sleep 0.1; done
+srun --gres=shard:1 sh -c 'echo "\$MPSGATE_GPU_MEM_MIB"'
+sleep 600
+SH
+  )
+  runs "$first"
+  hung=$(asking alice 100)
+  echo "$hung" >"$MG/hangs"
+  touch "$SLURM/go"
+  wait_for 30 "its controller is asked" asked "$hung"
+  touch "$SLURM/next"
+  wait_for 30 "the step of a job with a grant runs" grep -qx 2048 "$SLURM/home/bob/slurm-$first.out"
+  job=$(slurm_submit bob --gres=shard:2 <<<'sleep 600')
+  runs "$job"
+  rm "$SLURM/go" "$SLURM/next"
+  : >"$MG/hangs"
+  settings
+  mpsgate reload
+}
+
 @test "gres/gpu is the whole card, gres/mps a share of memory and compute; several GPUs are refused" {
   local job
   job=$(slurm_submit alice --gres=gpu:1 <<<'echo "$MPSGATE_GPU_MEM_MIB ${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE-all}"')

@@ -15,6 +15,7 @@ use mpsgate_policy::slurm::{self, Device, Given};
 use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::slurm::{Known, Programs};
+use crate::turns::Turn;
 
 /// Between two looks at what Slurm thinks this node has, and between two that failed.
 const LOOK: Duration = Duration::from_secs(300);
@@ -59,14 +60,20 @@ fn differences(daemon: &Daemon, devices: &[Device]) -> Vec<String> {
     slurm::differences(devices, &cards, Mib(daemon.settings.now().slurm.shard_mib))
 }
 
-/// What Slurm has given a job on this node.
+/// What Slurm has given a job on this node. The turn is over when its controller has answered, or
+/// is not waited for any more.
 pub(crate) async fn given(
     daemon: &Daemon,
     known: &Known,
     id: u32,
+    turn: Option<Turn>,
 ) -> Result<Result<Option<Given>, Refusal>, DaemonError> {
     let programs = Programs::of(&daemon.settings.now().slurm);
-    let said = daemon.blocking("asks Slurm's controller", move |_| programs.job(id)).await?;
+    let ask = move |_: &_| {
+        let _turn = turn;
+        programs.job(id)
+    };
+    let said = daemon.blocking("asks Slurm's controller", ask).await?;
     Ok(match said {
         Ok(said) => slurm::given(&said.out, id, &known.node),
         Err(error) => Err(Refusal::new(

@@ -81,7 +81,9 @@ mod tell;
 mod terminate;
 mod token_store;
 mod tokens;
+mod turns;
 mod usage;
+mod users;
 mod watchdog;
 
 pub use arguments::{Arguments, Command, command};

@@ -25,7 +25,6 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::daemon::{Daemon, START_LIMIT, Task};
-use crate::line::Speaker;
 use crate::machine::ThisMachine;
 use crate::reload::quota;
 use crate::settings::Settings;
@@ -186,7 +185,7 @@ fn start(
         log::info!(grants = node.ledger().entries().len(); "ledger read");
     }
     daemon.spawn("looks at the cards", inventory::watch(Arc::clone(daemon)));
-    daemon.spawn("listens", socket::listen(Arc::clone(daemon), listener, Speaker::Root));
+    daemon.spawn("listens", socket::listen(Arc::clone(daemon), listener));
     daemon.spawn("serves users", socket::serve_users(Arc::clone(daemon)));
     daemon.spawn("serves jobs", socket::serve_jobs(Arc::clone(daemon)));
     daemon.spawn("looks at Slurm", jobs::keep(Arc::clone(daemon)));

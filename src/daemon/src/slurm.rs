@@ -2,6 +2,7 @@
 //! [`jobs`](crate::jobs)'.
 
 pub(crate) mod job;
+pub(crate) mod kept;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,9 @@ use mpsgate_model::{Code, Refusal};
 use mpsgate_policy::slurm::{self, Device};
 use tokio::time::timeout;
 
+use self::kept::Jobs;
 use crate::program::{self, Said};
+use crate::turns::Turns;
 
 /// For Slurm's programs. Its controller may be busy; Slurm itself gives it 10 s (MessageTimeout).
 const LIMIT: Duration = Duration::from_secs(15);
@@ -24,8 +27,10 @@ const FIRST_LOOK: Duration = Duration::from_secs(20);
 pub(crate) struct Slurm {
     known: Mutex<Option<Result<Arc<Known>, String>>>,
     looked: tokio::sync::Notify,
-    /// Tasks of jobs take turns: of a job's tasks the first brings its grant about.
-    pub(crate) turn: tokio::sync::Mutex<()>,
+    /// The tasks of a job take turns: the first of them brings its grant about.
+    pub(crate) jobs: Jobs,
+    /// To ask the controller.
+    pub(crate) turns: Turns,
 }
 
 /// What Slurm thinks this node has.

@@ -1,37 +1,38 @@
 //! The socket: who may speak, how much, and for how long. What is said is [`calls`](crate::calls)'.
 
-use std::collections::BTreeMap;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use log::Level;
 use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, parse_envelope};
 use mpsgate_config::RunGroup;
 use mpsgate_host::crash_steps;
+use mpsgate_host::seats::{Seat, Seats};
 use mpsgate_model::{Code, Refusal};
 use nix::unistd::Group;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::daemon::Daemon;
 use crate::line::{Caller, FRAME_LIMIT, Line, Speaker};
+use crate::users::{self, Members};
 use crate::{DaemonError, calls};
 
-/// Connections at a time; the next ones wait in the kernel's queue.
+/// Connections of root's at a time; the next ones wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
-/// The same of the sockets for users, so that they keep nobody else waiting; and of each user, so
-/// that none keeps the others waiting. A job has up to some hundred tasks on a node, which ask
-/// together.
+/// Of each of the sockets for users, so that they keep nobody else waiting; and of each user. A job
+/// has up to some hundred tasks on a node, which ask together.
 const USERS: usize = 512;
-const EACH: u32 = 256;
+const EACH: usize = 256;
 /// Between two looks for a group that is not there.
 const GROUP: Duration = Duration::from_secs(30);
 
@@ -75,7 +76,8 @@ pub(crate) async fn serve_users(daemon: Arc<Daemon>) -> Result<(), DaemonError> 
     std::os::unix::fs::chown(&path, None, Some(gid.as_raw())).map_err(open)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).map_err(open)?;
     log::info!(group = group.as_str(); "users of a group may run processes with GPU memory");
-    listen(daemon, listener, Speaker::User).await
+    let members = Members { name: group, gid: gid.as_raw() };
+    listen_to_users(daemon, listener, Speaker::User, Some(members)).await
 }
 
 /// Serves processes of Slurm's jobs, where the settings say so.
@@ -90,89 +92,89 @@ pub(crate) async fn serve_jobs(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))
         .map_err(|source| DaemonError::Socket { action: "open", path: path.clone(), source })?;
     log::info!("jobs of Slurm get what it has given them of a GPU");
-    listen(daemon, listener, Speaker::Job).await
+    listen_to_users(daemon, listener, Speaker::Job, None).await
 }
 
-/// Accepts for as long as the process lives.
-pub(crate) async fn listen(
-    daemon: Arc<Daemon>,
-    listener: UnixListener,
-    speaker: Speaker,
-) -> Result<(), DaemonError> {
-    let most = if speaker == Speaker::Root { CONNECTIONS } else { USERS };
-    let places = Arc::new(Semaphore::new(most));
-    let users = Arc::new(Users::default());
-    // What users bring about is told the 1st, 2nd, 4th, 8th time and so on: they can do it as often
-    // as they like.
-    let mut closed: u64 = 0;
+/// Accepts root's for as long as the process lives.
+pub(crate) async fn listen(daemon: Arc<Daemon>, listener: UnixListener) -> Result<(), DaemonError> {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let place = Arc::clone(&places).acquire_owned().await.map_err(|error| {
             DaemonError::Task { task: "accepts connections".to_owned(), why: error.to_string() }
         })?;
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                // Out of descriptors, or the caller has gone. Others wait in the queue.
-                log::warn!(reason:% = error; "connection not accepted");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
+        let stream = accept(&listener).await;
+        let shared = Arc::clone(&daemon);
+        daemon.spawn("answers a caller", async move {
+            let _place = place;
+            answer(shared, stream, Speaker::Root, None).await
+        });
+    }
+}
+
+/// The same for users. One that says nothing gives its seat to who comes.
+async fn listen_to_users(
+    daemon: Arc<Daemon>,
+    listener: UnixListener,
+    speaker: Speaker,
+    members: Option<Members>,
+) -> Result<(), DaemonError> {
+    let seats = Seats::new(USERS);
+    let members = members.map(Arc::new);
+    // What users bring about is told the 1st, 2nd, 4th, 8th time and so on: they can do it as often
+    // as they like.
+    let mut closed: u64 = 0;
+    loop {
+        let stream = accept(&listener).await;
         let user = stream.peer_cred().map(|peer| peer.uid()).unwrap_or_default();
-        let seat = if speaker == Speaker::Root { None } else { Some(Seat::take(&users, user)) };
-        if let Some(None) = seat {
+        let (tell, gives_way) = oneshot::channel();
+        let ends = Box::new(move || {
+            let _ = tell.send(());
+        });
+        let Some(seat) = seats.take(user, EACH, ends) else {
             closed += 1;
             if closed.is_power_of_two() {
                 log::warn!(uid = user, count = closed; "a user has too many connections: one is closed");
             }
             continue;
-        }
-        let shared = Arc::clone(&daemon);
-        daemon.spawn("answers a caller", async move {
-            let _places = (place, seat);
-            answer(shared, stream, speaker).await
+        };
+        let visitor = Visitor { seat, members: members.clone() };
+        let answered = answer(Arc::clone(&daemon), stream, speaker, Some(visitor));
+        daemon.spawn("answers a user", async move {
+            tokio::select! {
+                answered = answered => answered,
+                Ok(()) = gives_way => Ok(()),
+            }
         });
+        // Who was accepted has its turn first, however many wait.
+        yield_now().await;
     }
 }
 
-/// How many connections each user has.
-type Users = Mutex<BTreeMap<u32, u32>>;
-
-/// One connection of a user.
-struct Seat {
-    users: Arc<Users>,
-    user: u32,
-}
-
-impl Seat {
-    /// `None` where the user has as many as any may.
-    fn take(users: &Arc<Users>, user: u32) -> Option<Self> {
-        let mut taken = users.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = taken.entry(user).or_default();
-        if *count >= EACH {
-            return None;
-        }
-        *count += 1;
-        Some(Self { users: Arc::clone(users), user })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut taken = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = taken.get_mut(&self.user) {
-            *count -= 1;
-            if *count == 0 {
-                taken.remove(&self.user);
+async fn accept(listener: &UnixListener) -> UnixStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => {
+                // Out of descriptors, or the caller has gone. Others wait in the queue.
+                log::warn!(reason:% = error; "connection not accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
+}
+
+/// Who comes to a socket for users.
+struct Visitor {
+    seat: Seat<u32>,
+    /// Of whom a caller has to be one.
+    members: Option<Arc<Members>>,
 }
 
 async fn answer(
     daemon: Arc<Daemon>,
     stream: UnixStream,
     speaker: Speaker,
+    visitor: Option<Visitor>,
 ) -> Result<(), DaemonError> {
     let peer = match stream.peer_cred() {
         Ok(peer) => peer,
@@ -212,7 +214,18 @@ async fn answer(
         }
         Ok(Ok(envelope)) => {
             drop(bytes);
-            let user = (speaker != Speaker::Root).then(|| peer.uid());
+            if let Some(visitor) = &visitor {
+                let group = visitor.members.as_deref();
+                if let Err(refusal) = users::check(&daemon, &mut line, peer.uid(), group).await? {
+                    line.send(&Reply::Refused(refusal.into())).await;
+                    return Ok(());
+                }
+                // Only now: until then who is nobody gives way to whoever comes.
+                if !visitor.seat.serve() {
+                    return Ok(());
+                }
+            }
+            let user = visitor.is_some().then(|| peer.uid());
             let caller = Caller { speaker, pid, fd, user };
             calls::handle(&daemon, &mut line, caller, envelope.call).await?
         }

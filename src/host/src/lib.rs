@@ -15,4 +15,5 @@ pub mod file;
 pub mod format;
 pub mod process;
 pub mod random;
+pub mod seats;
 pub mod socket;

@@ -8,12 +8,16 @@
 //! | the next one is, after an answer | 120 s |
 //! | an answer is read by the client | 10 s of waiting ([`patient`]) |
 //!
-//! Until it has shown a certificate, a connection counts among all strangers, and among those of
-//! its address ([`places`]).
+//! Until it has shown a certificate, a connection has a seat among those of all strangers, and of
+//! its address ([`addresses`]). Where there is none for who comes, one gives way that has not said
+//! all of a request, or was answered ([`mpsgate_host::seats`]).
 
+mod addresses;
 mod patient;
-mod places;
+mod whole;
 
+use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -25,16 +29,17 @@ use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use mpsgate_host::seats::{Seat, Seats};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::task::yield_now;
 
 use self::patient::Patient;
-use self::places::{Address, Addresses};
+use self::whole::Whole;
 use crate::tls::Certificate;
 
-/// Connections at a time of those that have shown no certificate; the next ones wait in the
-/// kernel's queue.
+/// Connections at a time of those that have shown no certificate.
 const STRANGERS: usize = 256;
 /// And of those that have.
 const KNOWN: usize = 256;
@@ -61,18 +66,13 @@ pub(crate) async fn listen(
     certificate: Option<Certificate>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let strangers = Arc::new(Semaphore::new(STRANGERS));
+    let seats = Seats::new(STRANGERS);
     let known = Arc::new(Semaphore::new(KNOWN));
-    let addresses = Addresses::default();
     loop {
-        let next = async {
-            let place = Arc::clone(&strangers).acquire_owned().await;
-            (listener.accept().await, place)
-        };
-        let (stream, peer, place) = tokio::select! {
-            (accepted, place) = next => match (accepted, place) {
-                (Ok((stream, peer)), place) => (stream, peer, place),
-                (Err(error), _) => {
+        let (stream, peer) = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
                     log::debug!(reason:% = error; "connection not accepted");
                     tokio::time::sleep(PAUSE).await;
                     continue;
@@ -80,16 +80,25 @@ pub(crate) async fn listen(
             },
             () = stopped(&mut stop) => return,
         };
-        let Some(address) = addresses.place(peer.ip()) else {
-            log::debug!(peer:% = peer; "connection not accepted: its address has too many");
+        let whose = addresses::whose(peer.ip());
+        let (tell, gives_way) = oneshot::channel();
+        let ends = Box::new(move || {
+            let _ = tell.send(());
+        });
+        let Some(seat) = seats.take(whose, addresses::each(whose), ends) else {
+            log::debug!(peer:% = peer; "connection not accepted: too many requests are answered");
             continue;
         };
         let (router, stop) = (router.clone(), stop.clone());
         let (certificate, known) = (certificate.clone(), Arc::clone(&known));
         tokio::spawn(async move {
-            let stranger = (place, address);
-            converse(stream, certificate, router, stop, known, stranger).await;
+            tokio::select! {
+                () = converse(stream, certificate, router, stop, known, seat) => {}
+                Ok(()) = gives_way => log::debug!(peer:% = peer; "connection gives way"),
+            }
         });
+        // Who was accepted has its turn first, however many wait.
+        yield_now().await;
     }
 }
 
@@ -97,27 +106,27 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
 
-async fn converse<P>(
+async fn converse(
     stream: TcpStream,
     certificate: Option<Certificate>,
     router: Router,
     stop: watch::Receiver<bool>,
     known: Arc<Semaphore>,
-    stranger: (P, Address),
+    seat: Seat<IpAddr>,
 ) {
     let _ = stream.set_nodelay(true);
     let Some(certificate) = certificate else {
-        return answer(stream, Peer::default(), router, stop).await;
+        return answer(stream, Peer::default(), router, stop, Some(seat)).await;
     };
     match tokio::time::timeout(HANDSHAKE_LIMIT, certificate.acceptor().accept(stream)).await {
         Ok(Ok(stream)) => {
             let peer = Peer { verified: stream.get_ref().1.peer_certificates().is_some() };
             if !peer.verified {
-                return answer(stream, peer, router, stop).await;
+                return answer(stream, peer, router, stop, Some(seat)).await;
             }
             let _place = known.acquire_owned().await;
-            drop(stranger);
-            answer(stream, peer, router, stop).await;
+            drop(seat);
+            answer(stream, peer, router, stop, None).await;
         }
         Ok(Err(error)) => log::debug!(reason:% = error; "TLS handshake failed"),
         Err(_) => log::debug!("TLS handshake took too long"),
@@ -129,10 +138,15 @@ async fn answer(
     peer: Peer,
     router: Router,
     mut stop: watch::Receiver<bool>,
+    seat: Option<Seat<IpAddr>>,
 ) {
     let asked = Arc::new(AtomicBool::new(false));
-    let service =
-        Introduced { router: TowerToHyperService::new(router), peer, asked: Arc::clone(&asked) };
+    let service = Introduced {
+        router: TowerToHyperService::new(router),
+        peer,
+        asked: Arc::clone(&asked),
+        seat: seat.map(Arc::new),
+    };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(NEXT_HEAD_LIMIT)
@@ -165,17 +179,33 @@ struct Introduced {
     router: TowerToHyperService<Router>,
     peer: Peer,
     asked: Arc<AtomicBool>,
+    /// A stranger's.
+    seat: Option<Arc<Seat<IpAddr>>>,
 }
 
+type Answered = <TowerToHyperService<Router> as Service<Request<Whole>>>::Future;
+type Response = <TowerToHyperService<Router> as Service<Request<Whole>>>::Response;
+type Unanswered = <TowerToHyperService<Router> as Service<Request<Whole>>>::Error;
+
 impl Service<Request<Incoming>> for Introduced {
-    type Response = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Response;
-    type Error = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Error;
-    type Future = <TowerToHyperService<Router> as Service<Request<Incoming>>>::Future;
+    type Response = Response;
+    type Error = Unanswered;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Unanswered>> + Send>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         self.asked.store(true, Ordering::Relaxed);
         request.extensions_mut().insert(self.peer);
-        self.router.call(request)
+        let seat = self.seat.clone();
+        let answered: Answered =
+            self.router.call(request.map(|body| Whole::new(body, seat.clone())));
+        Box::pin(async move {
+            let answer = answered.await;
+            // Whoever does not read it is not served any more.
+            if let Some(seat) = seat {
+                seat.waits();
+            }
+            answer
+        })
     }
 }
 

@@ -3,6 +3,9 @@
 //! The first task of a job asks before its program starts (TaskProlog). Who asks is the user, so
 //! nothing of what it says counts: the job is told by the cgroup that Slurm has put the caller
 //! into, and how much it was given by Slurm's controller. The job's cgroup stays Slurm's.
+//!
+//! A job's tasks wait for each other, and for no other job's: a controller that hangs, or a user
+//! who asks without end, costs nobody else.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -10,7 +13,7 @@ use std::sync::Arc;
 use mpsgate_api::{Activate, Engine, Reply, Reserve};
 use mpsgate_model::ledger::{Entry, State};
 use mpsgate_model::{
-    Cdi, Code, ContainerId, GpuSelector, Grant, GrantKey, Instance, Mib, Priority, Refusal, Request,
+    Cdi, Code, ContainerId, GpuSelector, GrantKey, Instance, Mib, Priority, Refusal, Request,
 };
 use mpsgate_policy::slurm::{self as policy, Asked};
 
@@ -23,6 +26,7 @@ use crate::daemon::Daemon;
 use crate::line::{Caller, Line};
 use crate::machine::ThisMachine;
 use crate::slurm::job::{self, Job};
+use crate::slurm::kept::Ungranted;
 use crate::{DaemonError, jobs, process};
 
 /// The grant of the caller's job. The first of its tasks brings it about.
@@ -50,19 +54,32 @@ pub(super) async fn job(
     if !asker::waits(line, &caller, process) {
         return Ok(Err(asker::gone()));
     }
-    let _turn = line.wait("another job's task is being answered", daemon.slurm.turn.lock()).await;
-    if let Some(grant) = granted(daemon, &job) {
-        return Ok(Ok(Reply::Reserved { grant: Box::new(grant), cdi: Box::new(Cdi::Absent) }));
+    if let Some(reply) = granted(daemon, &job) {
+        return Ok(Ok(reply));
+    }
+    let lock = daemon.slurm.jobs.of(&job);
+    let mut answer = line.wait("another task of the job is being answered", lock.lock()).await;
+    if let Some(reply) = granted(daemon, &job) {
+        return Ok(Ok(reply));
+    }
+    match answer.now() {
+        Some(Ungranted::Nothing) => return Ok(Ok(nothing())),
+        Some(Ungranted::Refused(refusal)) => return Ok(Err(refusal.clone())),
+        None => {}
     }
     let key = match name(job.id) {
         Ok(key) => key,
         Err(refusal) => return Ok(Err(refusal)),
     };
-    let asked = match asked(daemon, line, &job).await? {
+    let asked = match asked(daemon, line, &job, uid).await? {
         Ok(Some(asked)) => asked,
-        Ok(None) => return Ok(Ok(Reply::Done { text: String::new() })),
+        Ok(None) => {
+            answer.keep(Ungranted::Nothing);
+            return Ok(Ok(nothing()));
+        }
         Err(refusal) => {
             refused(daemon, &key, None, &refusal);
+            answer.keep(Ungranted::Refused(refusal.clone()));
             return Ok(Err(refusal));
         }
     };
@@ -76,7 +93,10 @@ pub(super) async fn job(
     };
     let reserved = match reserve(daemon, line, &caller, &wanted).await? {
         Ok(reply) => reply,
-        Err(refusal) => return Ok(Err(refusal)),
+        Err(refusal) => {
+            answer.keep(Ungranted::Refused(refusal.clone()));
+            return Ok(Err(refusal));
+        }
     };
     let Some(init) = job::oldest(&job.cgroup) else {
         give_up(daemon, &key);
@@ -94,7 +114,13 @@ pub(super) async fn job(
     })
 }
 
-fn granted(daemon: &Daemon, job: &Job) -> Option<Grant> {
+/// To a task of a job to which Slurm has given none of our memory.
+fn nothing() -> Reply {
+    Reply::Done { text: String::new() }
+}
+
+/// The grant that the job has.
+fn granted(daemon: &Daemon, job: &Job) -> Option<Reply> {
     let node = daemon.node();
     let is_jobs = |entry: &&Entry| match &entry.state {
         State::Active { cgroup: Some(cgroup), .. } => {
@@ -102,7 +128,9 @@ fn granted(daemon: &Daemon, job: &Job) -> Option<Grant> {
         }
         _ => false,
     };
-    node.ledger().entries().iter().find(is_jobs).map(|entry| entry.grant.clone())
+    let entry = node.ledger().entries().iter().find(is_jobs)?;
+    let grant = Box::new(entry.grant.clone());
+    Some(Reply::Reserved { grant, cdi: Box::new(Cdi::Absent) })
 }
 
 fn name(job: u32) -> Result<GrantKey, Refusal> {
@@ -119,11 +147,12 @@ fn name(job: u32) -> Result<GrantKey, Refusal> {
     })
 }
 
-/// What Slurm has given the job.
+/// What Slurm has given the job of a user.
 async fn asked(
     daemon: &Arc<Daemon>,
     line: &mut Line,
     job: &Job,
+    uid: u32,
 ) -> Result<Result<Option<Asked>, Refusal>, DaemonError> {
     if daemon.is_starting() {
         line.wait("mpsgated has just started and prepares the GPUs", daemon.started()).await;
@@ -132,8 +161,10 @@ async fn asked(
         Ok(known) => known,
         Err(refusal) => return Ok(Err(refusal)),
     };
+    let waits = "other questions to Slurm's controller are answered first";
+    let turn = line.wait(waits, daemon.slurm.turns.next(uid)).await;
     let doing = format!("Slurm's controller tells what job {} was given", job.id);
-    let given = match line.wait(&doing, jobs::given(daemon, &known, job.id)).await? {
+    let given = match line.wait(&doing, jobs::given(daemon, &known, job.id, turn)).await? {
         Ok(Some(given)) => given,
         Ok(None) => return Ok(Ok(None)),
         Err(refusal) => return Ok(Err(refusal)),
@@ -178,7 +209,7 @@ pub(super) async fn end(
         });
         found.map(|entry| (entry.clone(), Meant::of(&entry.grant, node.nested(entry))))
     };
-    let Some((entry, meant)) = entry else { return Ok(Ok(Reply::Done { text: String::new() })) };
+    let Some((entry, meant)) = entry else { return Ok(Ok(nothing())) };
     let key = entry.grant.key.clone();
     if let State::Active { init, cgroup: Some(cgroup) } = entry.state {
         let work = move |_: &_| kill::kill(&cgroup, &init, &meant);

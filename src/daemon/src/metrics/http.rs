@@ -1,33 +1,39 @@
 //! HTTP, as little as Prometheus needs: GET /metrics, one request a connection. Any user of the
-//! node can connect, and one thread does all the daemon's work: so connections are few, short, and
-//! not one after another without a pause. Who takes them all away keeps others from the metrics,
-//! and from nothing else.
+//! node can connect, and one thread does all the daemon's work. So nobody has a seat for sure:
+//! whoever comes when all are taken takes that of the connection that is there longest, whatever it
+//! does. A scraper's is over within some turns of the event loop, in each of which one connection
+//! is accepted. What is answered is made some times a second, however often it is asked for.
 
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use hyper::body::Incoming;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use mpsgate_host::seats::Seats;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::{scrape, text};
 use crate::DaemonError;
 use crate::daemon::Daemon;
 
-/// Connections at a time; the next ones wait in the kernel's queue.
-const CONNECTIONS: usize = 4;
+/// Connections at a time.
+const CONNECTIONS: usize = 64;
 /// For a whole connection.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Before the place of a connection is given to the next: at most 20 scrapes a second, some
-/// milliseconds of work each on a full node.
+/// After `accept` failed, such as without descriptors.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How long a text is answered: at most 20 are made a second, some milliseconds of work each on a
+/// full node.
+const FRESH: Duration = Duration::from_millis(50);
 /// Of a request; hyper takes no less.
 const HEAD_BYTES: usize = 8 * 1024;
 const HEADERS: usize = 32;
@@ -41,33 +47,41 @@ pub(super) async fn listen(
     daemon: &Arc<Daemon>,
     listener: &TcpListener,
 ) -> Result<(), DaemonError> {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let seats = Seats::new(CONNECTIONS);
+    let texts = Arc::new(Texts::default());
     loop {
-        let place = Arc::clone(&places).acquire_owned().await.map_err(|error| {
-            DaemonError::Task { task: "accepts scrapes".to_owned(), why: error.to_string() }
-        })?;
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, whose) = match listener.accept().await {
+            Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
                 log::debug!(reason:% = error; "scrape not accepted");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
         };
-        let shared = Arc::clone(daemon);
+        let (tell, gives_way) = oneshot::channel();
+        let ends = Box::new(move || {
+            let _ = tell.send(());
+        });
+        // There is one: nobody is served in it.
+        let seat = seats.take(whose, CONNECTIONS, ends);
+        let (shared, texts) = (Arc::clone(daemon), Arc::clone(&texts));
         daemon.spawn("answers a scrape", async move {
-            converse(&shared, stream).await;
-            tokio::time::sleep(PAUSE).await;
-            drop(place);
+            let _seat = seat;
+            tokio::select! {
+                () = converse(&shared, &texts, stream) => {}
+                Ok(()) = gives_way => log::debug!("scrape gives way"),
+            }
             Ok(())
         });
+        // Who was accepted has its turn first, however many wait.
+        yield_now().await;
     }
 }
 
 /// One connection: what goes wrong on it is its caller's.
-async fn converse(daemon: &Arc<Daemon>, stream: TcpStream) {
+async fn converse(daemon: &Arc<Daemon>, texts: &Texts, stream: TcpStream) {
     let service = service_fn(|request: Request<Incoming>| {
-        let answer = answer(daemon, &request);
+        let answer = answer(daemon, texts, &request);
         async { Ok::<_, Infallible>(answer) }
     });
     let connection = http1::Builder::new()
@@ -82,22 +96,50 @@ async fn converse(daemon: &Arc<Daemon>, stream: TcpStream) {
     }
 }
 
-fn answer<B>(daemon: &Daemon, request: &Request<B>) -> Response<String> {
+fn answer<B>(daemon: &Daemon, texts: &Texts, request: &Request<B>) -> Response<Full<Bytes>> {
     if request.uri().path() != "/metrics" {
-        return reply(StatusCode::NOT_FOUND, PLAIN, "there is only /metrics\n".to_owned());
+        return reply(StatusCode::NOT_FOUND, PLAIN, "there is only /metrics\n");
     }
     if request.method() != Method::GET {
-        let sentence = "only GET is answered\n".to_owned();
-        let mut refused = reply(StatusCode::METHOD_NOT_ALLOWED, PLAIN, sentence);
+        let mut refused = reply(StatusCode::METHOD_NOT_ALLOWED, PLAIN, "only GET is answered\n");
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return refused;
     }
-    let rendered = text::render(scrape::Scrape::of(daemon));
-    match rendered {
-        Ok(open) if wants_open_metrics(request) => reply(StatusCode::OK, OPEN_METRICS, open),
-        Ok(open) => reply(StatusCode::OK, CLASSIC, text::classic(&open)),
+    match texts.now(|| text::render(scrape::Scrape::of(daemon))) {
+        Ok(made) if wants_open_metrics(request) => reply(StatusCode::OK, OPEN_METRICS, made.open),
+        Ok(made) => reply(StatusCode::OK, CLASSIC, made.classic),
         // A `String` takes all that is written to it, so this is nobody's day.
         Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("{error}\n")),
+    }
+}
+
+/// The text that was made last. All who are answered with it share it: who does not read costs no
+/// memory of its own.
+#[derive(Default)]
+struct Texts(Mutex<Option<Made>>);
+
+#[derive(Clone)]
+struct Made {
+    at: Instant,
+    open: Bytes,
+    classic: Bytes,
+}
+
+impl Texts {
+    fn now(
+        &self,
+        render: impl FnOnce() -> Result<String, std::fmt::Error>,
+    ) -> Result<Made, std::fmt::Error> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = last.as_ref().filter(|made| made.at.elapsed() < FRESH) {
+            return Ok(made.clone());
+        }
+        let open = render()?;
+        let classic = text::classic(&open).into();
+        // From its end on: a text that takes long to make is not made all the time.
+        let made = Made { at: Instant::now(), open: open.into(), classic };
+        *last = Some(made.clone());
+        Ok(made)
     }
 }
 
@@ -107,8 +149,12 @@ fn wants_open_metrics<B>(request: &Request<B>) -> bool {
     accepted.any(|value| value.to_str().is_ok_and(|v| v.contains("application/openmetrics-text")))
 }
 
-fn reply(status: StatusCode, content: &'static str, body: String) -> Response<String> {
-    let mut response = Response::new(body);
+fn reply(
+    status: StatusCode,
+    content: &'static str,
+    body: impl Into<Bytes>,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content));
     response

@@ -300,14 +300,23 @@ fn whatever_else_is_asked_is_refused() {
 }
 
 #[test]
-fn whoever_connects_and_says_nothing_holds_up_neither_grants_nor_for_long_a_scrape() {
+fn whoever_says_nothing_or_half_a_request_or_reads_nothing_holds_up_neither_grants_nor_a_scrape() {
     let node = serving(1);
     let daemon = node.start();
     let at = address(&daemon);
-    let silent: Vec<TcpStream> = (0..6).map(|_| TcpStream::connect(at).unwrap()).collect();
+    let mut held = Vec::new();
+    for said in ["", "GET /metrics HTTP/1.1\r\nHo", OPEN] {
+        // More than there are seats.
+        for _ in 0..100 {
+            let mut stream = TcpStream::connect(at).unwrap();
+            // One that has given way already may say no more.
+            let _ = stream.write_all(said.as_bytes());
+            held.push(stream);
+        }
+        scrape(&daemon);
+    }
     daemon.reserve(request("web", 1)).unwrap();
-    scrape(&daemon);
-    drop(silent);
+    drop(held);
 }
 
 #[test]

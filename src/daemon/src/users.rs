@@ -1,0 +1,136 @@
+//! Who a caller on users' sockets is: whom the node's user database knows by its uid, and who there
+//! is in the group that the socket is for. The kernel's word alone is not enough: an ordinary user
+//! has some 65,536 subordinate uids (subuid(5)), and a process keeps a group that it was started
+//! with.
+
+use std::ffi::CString;
+use std::io;
+use std::time::Duration;
+
+use mpsgate_model::{Code, Refusal};
+use nix::unistd::{Uid, User, getgrouplist};
+use tokio::time::timeout;
+
+use crate::DaemonError;
+use crate::daemon::Daemon;
+use crate::line::Line;
+
+/// For an answer. The database may be a directory server's, and hang with it (nsswitch.conf(5)).
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// A group whose members are served.
+#[derive(Debug)]
+pub(crate) struct Members {
+    pub(crate) name: String,
+    pub(crate) gid: u32,
+}
+
+/// What the database says of a uid.
+enum Found {
+    Nobody,
+    /// With all groups, the first one too.
+    User {
+        name: String,
+        groups: Vec<u32>,
+    },
+}
+
+/// Whether a uid counts on a socket for users, or for members of a group. The database is asked
+/// once.
+pub(crate) async fn check(
+    daemon: &Daemon,
+    line: &mut Line,
+    uid: u32,
+    group: Option<&Members>,
+) -> Result<Result<(), Refusal>, DaemonError> {
+    let asked = async {
+        let turn = daemon.user_turns.next(uid).await;
+        let look = move |_: &_| {
+            let _turn = turn;
+            look(uid)
+        };
+        daemon.blocking("asks the user database", look).await
+    };
+    let found = line.wait("the user database says who you are", timeout(LIMIT, asked)).await;
+    let late = || Ok(Err(format!("it has not answered within {} s", LIMIT.as_secs())));
+    let found = found.unwrap_or_else(|_| late())?;
+    Ok(decide(uid, found, group))
+}
+
+fn look(uid: u32) -> Result<Found, String> {
+    let failed = |error: nix::Error| io::Error::from(error).to_string();
+    let Some(user) = User::from_uid(Uid::from_raw(uid)).map_err(failed)? else {
+        return Ok(Found::Nobody);
+    };
+    let name = CString::new(user.name.as_str()).map_err(|error| error.to_string())?;
+    let groups = getgrouplist(&name, user.gid).map_err(failed)?;
+    Ok(Found::User { name: user.name, groups: groups.iter().map(|gid| gid.as_raw()).collect() })
+}
+
+fn decide(uid: u32, found: Result<Found, String>, group: Option<&Members>) -> Result<(), Refusal> {
+    let refused = |sentence: String, hint: String| {
+        let hint = format!("{hint} (docs/run.md)");
+        Err(Refusal::new(Code::Unconfirmed, sentence, hint))
+    };
+    match (found, group) {
+        (Ok(Found::User { .. }), None) => Ok(()),
+        (Ok(Found::User { groups, .. }), Some(group)) if groups.contains(&group.gid) => Ok(()),
+        (Ok(Found::User { name, .. }), Some(Members { name: group, .. })) => refused(
+            format!("{name} (uid {uid}) is not in the group {group}, as the user database has it"),
+            format!("as root: usermod -aG {group} {name}"),
+        ),
+        (Ok(Found::Nobody), _) => refused(
+            format!("uid {uid} is no user of this node: its user database does not know it"),
+            format!("ask as the user whose subordinate uid it is; getent passwd {uid}"),
+        ),
+        (Err(why), _) => refused(
+            format!("the user database does not say who uid {uid} is: {why}"),
+            format!(
+                "again in a while; as root: getent passwd {uid}; /etc/nsswitch.conf names what is asked"
+            ),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+
+    #[test]
+    fn a_uid_counts_where_the_database_knows_it_with_the_sockets_group() {
+        let group = Members { name: "gpu".to_owned(), gid: 44 };
+        let user =
+            |groups: &[u32]| Ok(Found::User { name: "alice".to_owned(), groups: groups.to_vec() });
+        for (found, of_group, said) in [
+            (user(&[1000, 44]), true, None),
+            (user(&[44]), true, None),
+            (user(&[1000]), false, None),
+            (user(&[]), false, None),
+            (user(&[1000]), true, Some("alice (uid 7) is not in the group gpu")),
+            (Ok(Found::Nobody), true, Some("uid 7 is no user of this node")),
+            (Ok(Found::Nobody), false, Some("uid 7 is no user of this node")),
+            (Err("it hangs".to_owned()), true, Some("does not say who uid 7 is: it hangs")),
+            (Err("it hangs".to_owned()), false, Some("does not say who uid 7 is: it hangs")),
+        ] {
+            let decided = decide(7, found, of_group.then_some(&group));
+            match said {
+                None => decided.unwrap(),
+                Some(said) => {
+                    let refusal = decided.unwrap_err();
+                    assert_eq!(refusal.code, Code::Unconfirmed);
+                    assert!(refusal.sentence.contains(said), "{}", refusal.sentence);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_database_knows_root_and_not_every_uid() {
+        let Found::User { name, groups } = look(0).unwrap() else { panic!("no root") };
+        assert_eq!(name, "root");
+        assert!(groups.contains(&0));
+        // The first of the subordinate uids that no distribution gives to anybody.
+        assert!(matches!(look(0xffff_0000), Ok(Found::Nobody)));
+    }
+}

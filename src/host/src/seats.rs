@@ -1,0 +1,224 @@
+//! Seats at a socket where strangers come: how many there are, whose they are, and who gives way.
+//! Whoever has not said all of a request gives way to whoever comes, so silence keeps nobody out.
+//! Without clock and without I/O: the listener accepts, and ends the connection that gives way.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Tells a connection that it gives way.
+pub type Ends = Box<dyn FnOnce() + Send>;
+
+/// The seats of one socket. `K` says whose a connection is: a user, an address.
+pub struct Seats<K> {
+    most: usize,
+    taken: Mutex<Taken<K>>,
+}
+
+struct Taken<K> {
+    /// Counts what happens: who has waited longest has the lowest number.
+    count: u64,
+    seats: BTreeMap<u64, Sitter<K>>,
+}
+
+struct Sitter<K> {
+    whose: K,
+    /// Since when it waits to say a whole request; `None` while it is served.
+    since: Option<u64>,
+    ends: Ends,
+}
+
+/// One connection's seat. It is free when this is dropped.
+pub struct Seat<K: Copy + Ord> {
+    seats: Arc<Seats<K>>,
+    number: u64,
+}
+
+impl<K: Copy + Ord> Seats<K> {
+    /// So many in all.
+    #[must_use]
+    pub fn new(most: usize) -> Arc<Self> {
+        let taken = Mutex::new(Taken { count: 0, seats: BTreeMap::new() });
+        Arc::new(Self { most, taken })
+    }
+
+    /// A seat for one that comes, of whom at most `each` may have one. Where there is none, a
+    /// connection gives way that waits: of those of the same owner where that one has `each`, else
+    /// of those of the owner who has most; and of these the one that has waited longest.
+    ///
+    /// `None` where all of them are being served.
+    pub fn take(self: &Arc<Self>, whose: K, each: usize, ends: Ends) -> Option<Seat<K>> {
+        let mut taken = self.taken();
+        let own = taken.seats.values().filter(|sitter| sitter.whose == whose).count();
+        let gone = if own >= each {
+            Some(taken.waiting_longest(whose)?)
+        } else if taken.seats.len() >= self.most {
+            let most = taken.has_most_waiting()?;
+            Some(taken.waiting_longest(most)?)
+        } else {
+            None
+        };
+        let gone = gone.and_then(|number| taken.seats.remove(&number));
+        taken.count += 1;
+        let number = taken.count;
+        taken.seats.insert(number, Sitter { whose, since: Some(number), ends });
+        drop(taken);
+        if let Some(sitter) = gone {
+            (sitter.ends)();
+        }
+        Some(Seat { seats: Arc::clone(self), number })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken<K>> {
+        // Each change is one insertion or removal: a panic elsewhere leaves nothing half done.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Copy + Ord> Taken<K> {
+    fn waiting_longest(&self, whose: K) -> Option<u64> {
+        let own = self.seats.iter().filter(|(_, sitter)| sitter.whose == whose);
+        own.filter_map(|(number, sitter)| Some((sitter.since?, *number))).min().map(|(_, n)| n)
+    }
+
+    /// Among equals the one with a connection that has waited longest.
+    fn has_most_waiting(&self) -> Option<K> {
+        let mut waiting: BTreeMap<K, (usize, u64)> = BTreeMap::new();
+        for sitter in self.seats.values() {
+            let Some(since) = sitter.since else { continue };
+            let (count, longest) = waiting.entry(sitter.whose).or_insert((0, since));
+            *count += 1;
+            *longest = since.min(*longest);
+        }
+        let most = waiting
+            .into_iter()
+            .max_by_key(|(_, (count, longest))| (*count, std::cmp::Reverse(*longest)));
+        most.map(|(whose, _)| whose)
+    }
+}
+
+impl<K: Copy + Ord> Seat<K> {
+    /// Its request is whole: it gives way to nobody until it [`waits`](Self::waits) again. `false`
+    /// where it has given way already, and nothing is to be done for it.
+    #[must_use]
+    pub fn serve(&self) -> bool {
+        let mut taken = self.seats.taken();
+        let sitter = taken.seats.get_mut(&self.number);
+        sitter.map(|sitter| sitter.since = None).is_some()
+    }
+
+    /// It was answered and may say another request.
+    pub fn waits(&self) {
+        let mut taken = self.seats.taken();
+        taken.count += 1;
+        let now = taken.count;
+        if let Some(sitter) = taken.seats.get_mut(&self.number) {
+            sitter.since = Some(now);
+        }
+    }
+}
+
+impl<K: Copy + Ord> Drop for Seat<K> {
+    fn drop(&mut self) {
+        self.seats.taken().seats.remove(&self.number);
+    }
+}
+
+impl<K> fmt::Debug for Seats<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seats").field("most", &self.most).finish_non_exhaustive()
+    }
+}
+
+impl<K: Copy + Ord> fmt::Debug for Seat<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use super::*;
+
+    /// Seats, and the names of those that gave way.
+    struct Room {
+        seats: Arc<Seats<char>>,
+        gone: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Room {
+        fn new(most: usize) -> Self {
+            Self { seats: Seats::new(most), gone: Arc::default() }
+        }
+
+        fn take(&self, name: &str, each: usize) -> Option<Seat<char>> {
+            let (gone, said) = (Arc::clone(&self.gone), name.to_owned());
+            let ends = Box::new(move || gone.lock().unwrap().push(said));
+            self.seats.take(name.chars().next().unwrap(), each, ends)
+        }
+
+        fn gone(&self) -> String {
+            std::mem::take(&mut *self.gone.lock().unwrap()).join(" ")
+        }
+    }
+
+    #[test]
+    fn who_waits_longest_of_who_has_most_gives_way_and_who_is_served_does_not() {
+        let room = Room::new(4);
+        let carols: Vec<_> = (1..=3).map(|n| room.take(&format!("c{n}"), 9).unwrap()).collect();
+        let bob = room.take("b1", 9).unwrap();
+        assert_eq!(room.gone(), "");
+        // Carol has most, and her first has waited longest.
+        let alice = room.take("a1", 9).unwrap();
+        assert_eq!(room.gone(), "c1");
+        assert!(!carols[0].serve(), "it has given way");
+        // Served, the second is passed over; whoever was answered waits anew.
+        assert!(carols[1].serve());
+        let second = room.take("a2", 9).unwrap();
+        assert_eq!(room.gone(), "c3");
+        carols[1].waits();
+        assert!(bob.serve() && second.serve() && alice.serve());
+        let third = room.take("a3", 9).unwrap();
+        assert_eq!(room.gone(), "c2");
+        // Nobody waits: there is no seat, and nobody is ended.
+        assert!(third.serve());
+        assert!(room.take("d1", 9).is_none());
+        assert_eq!(room.gone(), "");
+        drop(bob);
+        assert!(room.take("d1", 9).is_some(), "one is free");
+    }
+
+    #[test]
+    fn an_owner_with_the_own_number_gives_way_to_the_own_and_to_nobody_elses_cost() {
+        let room = Room::new(9);
+        let bob = room.take("b1", 2).unwrap();
+        let carols = [room.take("c1", 2).unwrap(), room.take("c2", 2).unwrap()];
+        let third = room.take("c3", 2).unwrap();
+        assert_eq!(room.gone(), "c1");
+        assert!(carols[1].serve() && third.serve());
+        assert!(room.take("c4", 2).is_none());
+        assert_eq!(room.gone(), "");
+        drop((bob, third));
+        assert!(room.take("c4", 2).is_some());
+        drop(carols);
+        assert!(room.seats.taken().seats.is_empty());
+    }
+
+    #[test]
+    fn many_owners_of_one_each_give_way_in_the_order_in_which_they_came() {
+        let room = Room::new(3);
+        let mut all = Vec::new();
+        for name in ["a", "b", "c", "d", "e"] {
+            all.push(room.take(name, 9).unwrap());
+        }
+        assert_eq!(room.gone(), "a b");
+        assert!(all[4].serve() && all[2].serve());
+        all[2].waits();
+        all.push(room.take("f", 9).unwrap());
+        assert_eq!(room.gone(), "d");
+        // A seat that was given up twice, by its connection and by who came, is one seat.
+        drop(all);
+        assert!(room.seats.taken().seats.is_empty());
+    }
+}
