@@ -106,6 +106,8 @@ fn edit(edit: &Edit) -> String {
             drop.chain(set).collect::<Vec<_>>().join(", ")
         }
         Edit::Bind { source, destination, .. } => format!("mount {source} at {destination}"),
+        Edit::Proc { destination } => format!("mount a fresh procfs at {destination}"),
+        Edit::OwnPids => "give it a PID namespace of its own".to_owned(),
         Edit::RemoveMount { destination } => format!("remove the mount at {destination}"),
         Edit::AddDevice { path, major, minor, .. } => format!("add {path} ({major}:{minor})"),
         Edit::RemoveDevice { major, minor } => format!("remove the device {major}:{minor}"),

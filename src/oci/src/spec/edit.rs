@@ -84,6 +84,15 @@ pub enum Edit {
         /// Path inside the container.
         destination: String,
     },
+    /// Mounts the procfs of the container's own PID namespace. A mount at the same destination is
+    /// replaced.
+    Proc {
+        /// Path inside the container.
+        destination: String,
+    },
+    /// Gives the container a PID namespace of its own: whatever the document says of one is
+    /// replaced.
+    OwnPids,
     /// Adds a character device: its node and the rule that opens it.
     AddDevice {
         /// Path inside the container.
@@ -198,6 +207,7 @@ pub fn apply(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
             Part::Variables => variables(document, edits)?,
             Part::Annotations => annotations(document, edits),
             Part::Mounts => mounts(document, edits)?,
+            Part::Pids => own_pids(list(document, &["linux", "namespaces"])?),
             Part::Devices => devices::apply(document, edits)?,
             Part::Hooks => hooks(document, edits)?,
             Part::Groups => groups(document, edits)?,
@@ -213,6 +223,7 @@ enum Part {
     Variables,
     Annotations,
     Mounts,
+    Pids,
     Devices,
     Hooks,
     Groups,
@@ -222,7 +233,8 @@ impl Part {
     fn of(edit: &Edit) -> Self {
         match edit {
             Edit::Env { .. } => Self::Variables,
-            Edit::Bind { .. } | Edit::RemoveMount { .. } => Self::Mounts,
+            Edit::Bind { .. } | Edit::Proc { .. } | Edit::RemoveMount { .. } => Self::Mounts,
+            Edit::OwnPids => Self::Pids,
             Edit::AddDevice { .. }
             | Edit::RemoveDevice { .. }
             | Edit::RemoveRules { .. }
@@ -314,10 +326,27 @@ fn mounts(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {
                 }
                 put(list(document, &["mounts"])?, "destination", binds);
             }
+            Edit::Proc { destination } => {
+                // As every engine writes it.
+                let mount = json!({
+                    "destination": destination, "type": "proc", "source": "proc",
+                    "options": ["nosuid", "noexec", "nodev"]
+                });
+                let at = destination.as_str();
+                put(list(document, &["mounts"])?, "destination", vec![(at, mount)]);
+            }
             _ => {}
         }
     }
     Ok(())
+}
+
+/// Runtimes refuse two entries of a type, and take an entry without a path as a new namespace.
+fn own_pids(namespaces: &mut Vec<Value>) {
+    let is_pids = |entry: &Value| text(entry, "type") == Some("pid");
+    let at = namespaces.iter().position(is_pids).unwrap_or(namespaces.len());
+    namespaces.retain(|entry| !is_pids(entry));
+    namespaces.insert(at, json!({ "type": "pid" }));
 }
 
 fn hooks(document: &mut Value, edits: &[Edit]) -> Result<(), EditError> {

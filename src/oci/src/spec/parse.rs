@@ -23,7 +23,7 @@ const NUL: &str = "mpsgate: NUL";
 ///
 /// `linux.seccomp`, which is half of a usual one and which nothing here reads, stays text: it is
 /// neither parsed nor written anew.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Document {
     /// With null in the place of `linux.seccomp`.
     value: Value,

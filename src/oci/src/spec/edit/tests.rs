@@ -18,6 +18,8 @@ fn all_edits() -> Vec<Edit> {
             destination: "/d".into(),
             options: vec!["bind".into(), "ro".into()],
         },
+        Edit::Proc { destination: "/proc".into() },
+        Edit::OwnPids,
         Edit::RemoveDevice { major: 195, minor: 1 },
         Edit::RemoveRules { major: 195, minor: None },
         Edit::CloseAllowAll { except: vec![195] },
@@ -42,14 +44,36 @@ fn an_empty_spec_gets_every_part_that_an_edit_needs() {
         spec,
         json!({
             "process": {"env": ["B=2"], "user": {"additionalGids": [44]}},
-            "mounts": [{"destination": "/d", "type": "bind", "source": "/s", "options": ["bind", "ro"]}],
+            "mounts": [
+                {"destination": "/d", "type": "bind", "source": "/s", "options": ["bind", "ro"]},
+                {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]}
+            ],
             "linux": {
+                "namespaces": [{"type": "pid"}],
                 "devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "fileMode": 438, "uid": 0, "gid": 0}],
                 "resources": {"devices": [{"allow": true, "type": "c", "major": 195, "minor": 0, "access": "rw"}]}
             },
             "hooks": {"createRuntime": [{"path": "/h", "args": ["h", "i"], "env": ["PATH=/usr/bin"], "timeout": 10}]}
         })
     );
+}
+
+#[test]
+fn a_pid_namespace_of_its_own_takes_the_place_of_whatever_is_there() {
+    let (user, mount) = (json!({"type": "user"}), json!({"type": "mount", "path": "/m"}));
+    for (before, after) in [
+        (json!(null), json!([{"type": "pid"}])),
+        (json!([user, mount]), json!([user, mount, {"type": "pid"}])),
+        (
+            json!([user, {"type": "pid", "path": "/proc/7/ns/pid"}, mount]),
+            json!([user, {"type": "pid"}, mount]),
+        ),
+        (json!([{"type": "pid"}, {"type": "pid", "path": "/p"}, 7]), json!([{"type": "pid"}, 7])),
+    ] {
+        let spec = edited(json!({"linux": {"namespaces": before}}), &[Edit::OwnPids]);
+        assert_eq!(spec["linux"]["namespaces"], after, "{before}");
+        assert_eq!(edited(spec.clone(), &[Edit::OwnPids]), spec, "twice");
+    }
 }
 
 #[test]
@@ -280,7 +304,7 @@ proptest! {
         prop_assert_eq!(&once["process"]["x"], &spec["process"]["x"]);
         prop_assert_eq!(&once["process"]["noNewThing"], &spec["process"]["noNewThing"]);
         prop_assert_eq!(&once["linux"]["y"], &spec["linux"]["y"]);
-        prop_assert_eq!(&once["linux"]["namespaces"], &spec["linux"]["namespaces"]);
+        prop_assert_eq!(&once["linux"]["namespaces"][0], &spec["linux"]["namespaces"][0]);
         let keys = |v: &Value| v.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         let (before, after) = (keys(&spec), keys(&once));
         prop_assert_eq!(&before[..], &after[..before.len()], "the order of keys");
