@@ -43,10 +43,17 @@ ASKS=(--env MPSGATE_GPU_MEM=1Gi --network none --ipc host)
   refute_contains "another device" "$stderr" "not permitted"
 }
 
-@test "Docker: the host's PID namespace and another container's are refused with a request" {
+@test "Docker: with a request the host's PID namespace becomes one of its own; another container's and a mount of /proc are refused" {
   try_docker run -d --name victim --network none bb sleep 600
-  try_docker fail run --rm "${ASKS[@]}" --pid host bb true
-  assert_contains "the host's" "$stderr" E_HOST_PID
+  try_docker run --rm "${ASKS[@]}" --pid host bb sh -c 'echo I am $$; cat /proc/[0-9]*/comm'
+  assert_contains "its own" "$stdout" "I am 1"
+  refute_contains "what it sees" "$stdout" sleep dockerd
+  try_docker run -d --name own "${ASKS[@]}" --pid host bb sleep 600
+  try_docker exec own sh -c 'cat /proc/[0-9]*/comm'
+  refute_contains "what exec sees" "$stdout" dockerd
+  try_docker rm -f own
+  try_docker fail run --rm "${ASKS[@]}" -v /proc:/host/proc:ro bb true
+  assert_contains "a mount" "$stderr" E_HOST_PID
   try_docker fail run --rm "${ASKS[@]}" --user 1000 --cap-drop ALL --pid container:victim bb true
   assert_contains "another's" "$stderr" E_HOST_PID
   try_docker run --rm --network none --pid host bb true

@@ -89,7 +89,10 @@ red_team() {
   mapfile -t more < <(exec_caps "$3")
   shift 3
   granted neighbour 2Gi --ann mpsgate.io/gpu=0
+  # It asks for the node's processes as well, and gets its own.
   granted "$id" 1Gi --ann mpsgate.io/gpu=0 --jq ".process.capabilities |= map_values($caps)
+    | .linux.namespaces |= map(select(.type != \"pid\"))
+    | (.mounts[] | select(.destination == \"/proc\")) |= {destination: \"/proc\", type: \"bind\", source: \"/proc\", options: [\"rbind\"]}
     | (.mounts[] | select(.destination == \"/dev/shm\")) |= {destination: \"/dev/shm\", type: \"bind\", source: \"/dev/shm\", options: [\"rbind\", \"rw\"]}"
   key=$((RANDOM + 70000))
   segment=$(ipcmk -M 4096 -p 0600 | grep -oE '[0-9]+$')

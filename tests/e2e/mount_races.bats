@@ -73,6 +73,17 @@ vetoed() {
   done
 }
 
+# bats test_tags=runtime
+@test "a directory that becomes a link to the node's procfs is not mounted: with a grant" {
+  local target
+  for target in /proc /proc/1; do
+    rm -rf "$MG/home/u/data" "$MG/home/u/other"
+    mkdir -p "$MG/home/u/data"
+    exchanged "$target"
+    vetoed flipped E_HOST_PID --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind "$MG/home/u/data")"
+  done
+}
+
 @test "a name above the source that becomes a link is no way either" {
   ln -sfn /run "$MG/home/u/other"
   mkdir -p "$MG/home/u/data/mpsgate/mps/0"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # Whose processes and whose devices a container shares: the host's PID namespace, another
-# container's, its own pod's; no device cgroup at all; and a runtime that leaves open what no rule
-# closes.
+# container's, its own pod's; a procfs of the node; no device cgroup at all; and a runtime that
+# leaves open what no rule closes.
 
 load suite
 
@@ -11,13 +11,96 @@ PLAIN='.process.capabilities |= map_values([]) | .process.user = {uid: 1000, gid
 
 pids_of() { printf '(.linux.namespaces[] | select(.type == "pid")).path = "/proc/%s/ns/pid"' "$1"; } # PID
 
-@test "the host's PID namespace is refused with a request, for every uid, by absence and by path" {
+# bind SOURCE OPTION...: a filter for a mount at /host; PROC_BIND: of the node's procfs at /proc.
+bind() {
+  jq -nr --arg source "$1" '".mounts += [{destination: \"/host\", type: \"bind\", source: \($source | tojson), options: \($ARGS.positional | tojson)}]"' --args "${@:2}"
+}
+PROC_BIND='(.mounts[] | select(.destination == "/proc")) |= {destination: "/proc", type: "bind", source: "/proc", options: ["rbind", "nosuid", "noexec", "nodev"]}'
+
+# nodes_process: a process of the node, known by its name. sees ID: names of the processes that a
+# command in a container sees, as $stdout.
+nodes_process() {
+  cp "$(command -v sleep)" "$MG/of-the-node"
+  "$MG/of-the-node" 600 3>&- &
+  marker=$!
+}
+sees() {
+  try_oci exec "$1" sh -c 'cat /proc/[0-9]*/comm'
+  assert_contains "what $1 sees" "$stdout" sleep
+}
+namespace_of() { readlink "/proc/$1/ns/pid"; } # PID
+
+# bats test_tags=runtime
+@test "a request in the host's PID namespace gets one of its own, for every uid, by absence and by path, with exec" {
+  local filter pid
+  nodes_process
+  for filter in "$HOST_PIDS" "$HOST_PIDS | $PLAIN" "$(pids_of $$) | $PLAIN" "$HOST_PIDS | $PROC_BIND" "$PROC_BIND"; do
+    granted own 1Gi --jq "$filter"
+    pid=$(pid_of own)
+    [[ $(namespace_of "$pid") != "$(namespace_of self)" ]] || fail "it has the node's: $filter"
+    assert_equal "its number inside" "$(sed -n 's/^NSpid:.*\t//p' "/proc/$pid/status")" 1
+    assert_equal "the spec's namespace" "$(jq -c '[.linux.namespaces[] | select(.type == "pid")]' "$MG/b/own/config.json")" '[{"type":"pid"}]'
+    assert_equal "the spec's procfs" "$(jq -r '[.mounts[] | select(.destination == "/proc") | .type] | join(" ")' "$MG/b/own/config.json")" proc
+    sees own
+    refute_contains "what it sees with $filter" "$stdout" of-the-node
+    delete own
+  done
+  kill "$marker"
+  grep -q 'E_HOST_PID.*docker stop' "$MG/log/mpsgated.log" || fail "nothing was said"
+}
+
+# bats test_tags=runtime
+@test "without a request the host's PID namespace and its /proc stay as they are asked for" {
+  nodes_process
+  bundle y --jq "$HOST_PIDS | $PROC_BIND"
+  local before
+  before=$(sha256sum <"$MG/b/y/config.json")
+  create y
+  start y
+  assert_equal "config.json" "$(sha256sum <"$MG/b/y/config.json")" "$before"
+  sees y
+  assert_contains "what it sees" "$stdout" of-the-node
+  delete y
+  kill "$marker"
+  allowed z "${WANT[@]}" --jq "$PLAIN"
+}
+
+# bats test_tags=runtime
+@test "a mount that shows the node's processes is refused with a request, under every name, and its neighbour starts" {
+  local source
+  mkdir -p "$MG/deep/a/proc" "$MG/deep/b" "$MG/deep/c/d" "$MG/hidden" "$MG/beside/proc"
+  ln -sfn /proc "$MG/named-otherwise"
+  mount --bind /proc "$MG/deep/a/proc"
+  mount --rbind "$MG/deep/a" "$MG/deep/b"
+  mount --rbind "$MG/deep/b" "$MG/deep/c/d"
+  mount -t proc -o hidepid=2 proc "$MG/hidden"
+  for source in /proc /proc/1 /proc/self/root/proc "$MG/named-otherwise" "$MG/hidden" "$MG/deep/c/d/proc"; do
+    refused x E_HOST_PID "${WANT[@]}" --jq "$PLAIN" --jq "$(bind "$source" bind ro)"
+    assert_contains "which" "$stderr" "mount of $source" "policy.host_pid"
+  done
+  for source in / /proc/self/root "$MG/deep" "$MG/deep/c" "$MG/deep/c/d"; do
+    refused x E_HOST_PID "${WANT[@]}" --jq "$PLAIN" --jq "$(bind "$source" rbind rro)"
+  done
+  refused x E_HOST_PID "${WANT[@]}" --jq "$HOST_PIDS" --jq "$(bind /proc rbind)"
+  # What is above without the mounts below, and a directory of that name.
+  allowed y "${WANT[@]}" --jq "$PLAIN" --jq "$(bind "$MG/deep/c" bind)"
+  allowed y "${WANT[@]}" --jq "$PLAIN" --jq "$(bind "$MG/beside" rbind)"
+  allowed y --jq "$(bind /proc rbind ro)"
+  umount "$MG/hidden"
+  umount -R "$MG/deep/c/d" "$MG/deep/b"
+  umount "$MG/deep/a/proc"
+}
+
+@test "policy.host_pid = refuse refuses what is replaced by default" {
+  daemon_with '/^\[mps\]/i [policy]\nhost_pid = "refuse"'
   refused x E_HOST_PID "${WANT[@]}" --jq "$HOST_PIDS"
   assert_contains "what it could do" "$stderr" "MPS server" "policy.host_pid"
-  refused x E_HOST_PID "${WANT[@]}" --jq "$HOST_PIDS" --jq "$PLAIN"
   refused x E_HOST_PID "${WANT[@]}" --jq "$PLAIN" --jq "$(pids_of $$)"
+  refused x E_HOST_PID "${WANT[@]}" --jq "$PROC_BIND"
+  refused x E_CAPABILITY "${WANT[@]}" --jq "$HOST_PIDS" --jq '.process.capabilities |= map_values(. + ["CAP_SYS_PTRACE"])'
   allowed y --jq "$HOST_PIDS"
   allowed z "${WANT[@]}" --jq "$PLAIN"
+  daemon_with
 }
 
 @test "another container's PID namespace is refused with a request, and joined without" {
@@ -63,10 +146,11 @@ as_containerd() {
   daemon_with
 }
 
-@test "policy.host_pid = warn lets both through, and says so" {
+@test "policy.host_pid = warn lets all of it through, and says so" {
   daemon_with '/^\[mps\]/i [policy]\nhost_pid = "warn"'
-  granted x 1Gi --jq "$HOST_PIDS" --jq "$PLAIN"
+  granted x 1Gi --jq "$HOST_PIDS" --jq "$PLAIN" --jq "$(bind /proc rbind ro)"
   grep -q 'E_HOST_PID.*policy.host_pid' "$MG/log/mpsgated.log"
+  assert_equal "its PID namespace" "$(namespace_of "$(pid_of x)")" "$(namespace_of self)"
   refused y E_CAPABILITY "${WANT[@]}" --jq "$HOST_PIDS" --jq '.process.capabilities |= map_values(. + ["CAP_SYS_PTRACE"])'
   delete x
   daemon_with

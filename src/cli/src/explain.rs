@@ -13,7 +13,7 @@ use std::path::Path;
 use mpsgate_api::NodeSnapshot;
 use mpsgate_config::Config;
 use mpsgate_model::{Code, Refusal};
-use mpsgate_oci::spec::{Document, SpecError};
+use mpsgate_oci::spec::{Document, SpecError, View};
 use mpsgate_policy::{
     Action, Bytes, Caller, Decision, Facts, Input, Node, Reading, ToolkitNames, Unruled, Unsettled,
     Users, Verdict, decide, decide_unclean, edits_of_any_grant, is_nvidia_runtime, settle,
@@ -75,21 +75,26 @@ pub(crate) fn explained(
         }
         Reading::Clean(document) => {
             let view = document.view();
-            let mut decision = decide(&Input {
-                view,
-                node: &node,
-                policy: &config.policy,
-                requests_from_env,
-                mounts: &facts::mounts(view, bundle),
-                ipc: facts::ipc(view, &node, &mut assumed),
-                shm: facts::shm(view, &node, bundle),
-                users: Users::OfSpec,
-                pids: facts::pids(view, &mut assumed),
-                unruled,
-                caller: Caller::Unknown,
-                action: Action::Create,
-                runtime_is_nvidia: is_nvidia_runtime(&config.runtime.path),
-            });
+            let as_it_is = |view: View<'_>, assumed: &mut Vec<String>| {
+                decide(&Input {
+                    view,
+                    node: &node,
+                    policy: &config.policy,
+                    requests_from_env,
+                    mounts: &facts::mounts(view, bundle),
+                    ipc: facts::ipc(view, &node, assumed),
+                    shm: facts::shm(view, &node, bundle),
+                    users: Users::OfSpec,
+                    pids: facts::pids(view, assumed),
+                    unruled,
+                    caller: Caller::Unknown,
+                    action: Action::Create,
+                    runtime_is_nvidia: is_nvidia_runtime(&config.runtime.path),
+                })
+            };
+            // What is assumed of the changed one was said already.
+            let mut decision = as_it_is(view, &mut assumed)
+                .confirmed(&document, |edited| as_it_is(edited, &mut Vec::new()));
             if view.hooks().any(|hook| hook.path == mpsgate_config::paths::HOOK) {
                 assumed
                     .push("mpsgate's hooks in it are of no grant that counts any more".to_owned());

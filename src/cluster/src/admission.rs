@@ -14,8 +14,8 @@ use mpsgate_model::{Code, Mib, Refusal, Resource, printable};
 use crate::handlers::{Known, Way, Where};
 use mpsgate_policy::schedule::{self, Word};
 use mpsgate_policy::{
-    ASK_LIMITS, Signal, VISIBLE, core_refusal, inside, list, named, refusal, refusal_of,
-    uncountable, visible,
+    ASK_LIMITS, Signal, VISIBLE, by_mount, core_refusal, inside, list, named, of_mount, refusal,
+    refusal_of, uncountable, visible,
 };
 
 /// Nodes that a pod's own selectors leave.
@@ -71,6 +71,8 @@ pub struct Container {
     pub names_cards: bool,
     /// Device nodes of GPUs that it mounts from the host.
     pub device_mounts: Vec<String>,
+    /// A path of the host that it mounts and that shows the node's processes.
+    pub processes: Option<String>,
     /// What it mounts at `/dev/shm` that is not the host's.
     pub shm: Option<ShmVolume>,
     /// `policy.exempt` of the nodes lets it through: without a request it may have any card.
@@ -181,11 +183,14 @@ pub fn evaluate(pod: &Pod, known: &Known, ipc: Ipc) -> Evaluated {
             if container.privileged {
                 refuse(refusal::privileged());
             } else if !pod.own_users {
-                refusal::capability(|name| container.may_gain(name), pod.host_pids)
-                    .map(&mut refuse);
+                refusal::capability(|name| container.may_gain(name), false).map(&mut refuse);
             }
             if std::mem::take(&mut first) {
                 of_the_pod(pod, ipc, &mut refuse, &mut warn);
+            }
+            // Not refused here: of a node with policy.host_pid = "warn" the cluster knows nothing.
+            if let Some(source) = &container.processes {
+                warn(of_mount(&by_mount(source)));
             }
             if let Some(volume) = &container.shm
                 && pod.may_come_under_mps()
@@ -267,9 +272,19 @@ fn of_the_pod(
         refuse(refusal::own_ipc(pod.own_users));
     }
     if pod.host_pids {
-        // Not refused here: of a node with policy.host_pid = "warn" the cluster knows nothing.
-        warn(refusal::host_pid("has the host's PID namespace (hostPID: true)"));
+        warn(own_pids());
     }
+}
+
+/// Never refused here: what a node does, its `policy.host_pid` says.
+fn own_pids() -> Refusal {
+    Refusal::new(
+        Code::HostPid,
+        "it asks for GPU memory and for the host's PID namespace (hostPID: true): a node gives it one of its own, or \
+         refuses it (policy.host_pid)",
+        "leave hostPID out; a program that is pid 1 and has no handler for SIGTERM is stopped after \
+         terminationGracePeriodSeconds alone",
+    )
 }
 
 /// Never refused here: what the node's driver needs, the node alone knows.

@@ -21,6 +21,7 @@ fn container(name: &str, gib: u64, volume: Option<&str>) -> Container {
             .collect()),
         core_percentage: 0,
         device_mounts: Vec::new(),
+        processes: None,
         shm: volume.map(|kind| ShmVolume { name: "dshm".to_owned(), kind: kind.to_owned() }),
         exempt: false,
     }

@@ -89,8 +89,8 @@ codes! {
     /// A request with a way to the cgroups of others: a writable mount of the hierarchies that hold
     /// device rules, memory or freezing, or a cgroup that is, holds or lies in another grant's.
     Cgroup = "E_CGROUP",
-    /// A request in the host's PID namespace or another container's, where it can end or trace the
-    /// MPS server and its neighbours.
+    /// A request that sees the host's processes or another container's, by its PID namespace or by
+    /// a mount of a procfs: there it can end or trace the MPS server and its neighbours.
     HostPid = "E_HOST_PID",
     /// A mount of the MPS channel or of mpsgate's own directories.
     MpsMount = "E_MPS_MOUNT",

@@ -17,7 +17,8 @@ use crate::input::{Action, Input};
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::reach::{is_card, is_privileged, nodes_away};
 use crate::{
-    Caller, claims, ipc, mounts, notes, pids, reach, refusal, schedule, signals, toolkit, users,
+    Caller, claims, ipc, mounts, notes, processes, reach, refusal, schedule, signals, toolkit,
+    users,
 };
 
 /// Decides about one container.
@@ -116,19 +117,18 @@ fn with_request(
     if is_privileged(view) {
         return Verdict::Refuse(refusal::privileged());
     }
-    let pids = pids::evaluate(&input.pids, input.policy.host_pid);
-    if let Some(Ok(note)) = &pids {
-        notes.push(note.clone());
-    }
+    let pids = processes::namespace(&input.pids, input.policy.host_pid);
+    let procfs = processes::mounted(input);
     let shared = ipc::evaluate(input);
     if let Ok(Some(note)) = &shared {
         notes.push(note.clone());
     }
     let refused = capability_refusal(input)
-        .or_else(|| pids.and_then(Result::err))
+        .or_else(|| pids.as_ref()?.as_ref().err().cloned())
         .or_else(|| schedule::refuses(input.node.schedule, &request, request.cards))
         .or_else(|| shared.err())
-        .or_else(|| mounts::refuses_request(input));
+        .or_else(|| mounts::refuses_request(input))
+        .or_else(|| procfs.as_ref()?.as_ref().err().cloned());
     if let Some(refusal) = refused {
         return Verdict::Refuse(refusal);
     }
@@ -143,6 +143,8 @@ fn with_request(
     };
     let mut edits: Vec<Edit> = signals.iter_mut().flat_map(|s| take(&mut s.remove)).collect();
     edits.extend(only_granted(view));
+    edits.extend(processes::edits(input));
+    notes.extend([pids, procfs].into_iter().flatten().filter_map(Result::ok));
     Verdict::Reserve(Box::new(Wanted {
         own_limit: own_limit(view),
         own_share: own_share(view),
@@ -172,7 +174,7 @@ fn capability_refusal(input: &Input<'_>) -> Option<Refusal> {
     if users::host_uid(view, &input.users, 0) != Ok(0) {
         return None;
     }
-    refusal::capability(|name| view.may_gain(name), input.pids.may_trace_others())
+    refusal::capability(|name| view.may_gain(name), processes::sees_others(input))
 }
 
 fn without_request(input: &Input<'_>, signals: &mut [Signal], notes: &mut Vec<Note>) -> Verdict {

@@ -33,6 +33,9 @@ pub enum MountKind {
     Exchangeable,
     /// A way to write cgroups that are not the container's own.
     Cgroups(Reach),
+    /// A procfs of the node or a part of one, or a directory above that brings one along: a way to
+    /// the processes of the node.
+    Processes,
     /// A node of a managed card, or a directory that holds one. Looked for only where no device
     /// cgroup keeps it shut.
     Card,

@@ -1,12 +1,10 @@
-//! Whose processes a container sees. A process can signal and trace others of its uid, and no limit
-//! of ours holds one that is traced: with GPU memory it may see its own pod's alone.
+//! Whose PID namespace a container has. A process can signal and trace others of its uid, and no
+//! limit of ours holds one that is traced: with GPU memory it may see its own pod's alone
+//! (`processes.rs`).
 
-use mpsgate_config::HostPid;
-use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::spec::View;
 
-use crate::refusal;
-use crate::{Caller, Note, NoteAction};
+use crate::Caller;
 
 /// The PID namespace that a container will have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,13 +17,6 @@ pub enum Pids {
     Host,
     /// That of another container, or one that cannot be looked at, by this path.
     Other(String),
-}
-
-impl Pids {
-    /// Whether it is the host's, or may be.
-    pub(crate) fn may_trace_others(&self) -> bool {
-        matches!(self, Self::Host | Self::Other(_))
-    }
 }
 
 /// Containerd's annotation and CRI-O's with the id of a container's pause container.
@@ -57,28 +48,6 @@ pub fn shares_pod(view: View<'_>, caller: Caller, cgroups: &str) -> bool {
                         .is_some_and(|r| r.is_empty() || r.ends_with('-'))
                 })
         })
-    })
-}
-
-/// A request of a container that sees others' processes: why it is not granted, or what is to be
-/// said of it.
-pub(crate) fn evaluate(pids: &Pids, policy: HostPid) -> Option<Result<Note, Refusal>> {
-    let found = match pids {
-        Pids::Own | Pids::Pod => return None,
-        Pids::Host => "has the host's PID namespace".to_owned(),
-        Pids::Other(path) => {
-            format!(
-                "joins the PID namespace {}, which is not its own pod's",
-                printable::value(path)
-            )
-        }
-    };
-    Some(match policy {
-        HostPid::Refuse => Err(refusal::host_pid(&found)),
-        HostPid::Warn => {
-            let text = format!("it {found}; let through by policy.host_pid = \"warn\"");
-            Ok(Note::new(NoteAction::Warned, Code::HostPid, text))
-        }
     })
 }
 

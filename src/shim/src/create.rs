@@ -44,7 +44,8 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
     let evaluation = Evaluation::of(view, &directory, invocation.no_cgroup);
     let caller = facts::caller(invocation, &evaluation.settings.trust, evaluation.kubelet);
     let action = if invocation.verb == Verb::Restore { Action::Restore } else { Action::Create };
-    let Decision { verdict, notes, held, .. } = evaluation.decide(view, caller, action);
+    let Decision { verdict, notes, held, .. } =
+        evaluation.decide(&document, &directory, caller, action);
     let report = Report::of(invocation);
     tell(&report, &notes, caller, view);
     match verdict {
@@ -82,7 +83,8 @@ pub(crate) fn prepare(invocation: &Invocation) -> Result<(), Refused> {
 /// Tells an operator what was found, and a pod's author what he can change and is not stopped for.
 fn tell(report: &Report, notes: &[Note], caller: Caller, view: View<'_>) {
     for note in notes {
-        let pod = (note.code == Code::Shm).then(|| caller.pod(view)).flatten();
+        let told = matches!(note.code, Code::Shm | Code::HostPid);
+        let pod = told.then(|| caller.pod(view)).flatten();
         report.noted(note, pod);
     }
     if let Some(name) = caller.foreign_annotation(view) {

@@ -93,13 +93,34 @@ impl Evaluation {
         })
     }
 
-    pub(crate) fn decide(&self, view: View<'_>, caller: Caller, action: Action) -> Decision {
+    /// Decides, and where that changes whose processes the container sees, about the changed
+    /// document anew. Relative sources of mounts begin at `bundle`.
+    pub(crate) fn decide(
+        &self,
+        document: &Document,
+        bundle: &Path,
+        caller: Caller,
+        action: Action,
+    ) -> Decision {
+        let decision = self.decide_as_it_is(document.view(), &self.mounts, caller, action);
+        decision.confirmed(document, |edited| {
+            self.decide_as_it_is(edited, &mounts::facts(edited, bundle), caller, action)
+        })
+    }
+
+    fn decide_as_it_is(
+        &self,
+        view: View<'_>,
+        mounts: &[MountFact],
+        caller: Caller,
+        action: Action,
+    ) -> Decision {
         decide(&Input {
             view,
             node: &self.node,
             policy: &self.settings.policy,
             requests_from_env: self.env_may_ask(),
-            mounts: &self.mounts,
+            mounts,
             ipc: facts::ipc(view),
             shm: self.shm.clone(),
             users: facts::users(view),

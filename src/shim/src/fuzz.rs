@@ -44,7 +44,7 @@ pub fn decided(bytes: Bytes<'_>, node: Node, settings: Config) -> Option<Decisio
     Some(match evaluate::read(bytes, Path::new("/"), false).ok()? {
         Reading::Nothing => Decision::pass(),
         Reading::Clean(document) => {
-            evaluation.decide(document.view(), Caller::Unknown, Action::Create)
+            evaluation.decide(&document, Path::new("/"), Caller::Unknown, Action::Create)
         }
         Reading::Unclean(unclean) => evaluation.decide_unclean(&unclean),
     })

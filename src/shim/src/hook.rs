@@ -9,6 +9,7 @@ mod alone;
 pub(crate) mod cgroup;
 pub(crate) mod devices;
 mod mounts;
+mod processes;
 mod shared;
 pub(crate) mod veto;
 
@@ -104,6 +105,7 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
     if record.grant.uses_mps() {
         shared::check(state, pid, &mounts)?;
     }
+    processes::check(state, pid, &mounts)?;
     check_uid(pid, record.grant.uid)?;
     mounts.check_granted(state, pid, &record.grant.client_dir)?;
     let cgroup = cgroup::of(pid);

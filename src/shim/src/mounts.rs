@@ -69,6 +69,9 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
         if let Some(reach) = candidates.iter().find_map(|path| look.writable(path, &mount)) {
             add(MountKind::Cgroups(reach));
         }
+        if candidates.iter().any(|path| look.shows_processes(path, &mount)) {
+            add(MountKind::Processes);
+        }
         // A hook that is not there would stop the container.
         let exchangeable =
             candidates.iter().find_map(|path| look.can_exchange(path, mount.destination));
@@ -191,6 +194,15 @@ impl Look {
         }
     }
 
+    /// Whether a bind shows the node's processes.
+    fn shows_processes(&mut self, path: &Path, mount: &MountEntry<'_>) -> bool {
+        info::processes::are_shown(path, mount.is_recursive(), || self.mounted())
+    }
+
+    fn mounted(&mut self) -> &[Line] {
+        self.mounted.get_or_insert_with(|| info::of("self").unwrap_or_default())
+    }
+
     /// Whether a source is on a hierarchy of cgroups, or holds them. A named one of v1 (systemd's)
     /// counts here.
     fn cgroups(&mut self, path: &Path, source: Option<Inode>) -> Option<Reach> {
@@ -208,9 +220,9 @@ impl Look {
     /// Whether the hierarchy of a path has what decides about devices, memory or freezing. One that
     /// is not found does.
     fn controls(&mut self, path: &Path) -> bool {
-        let lines = self.mounted.get_or_insert_with(|| info::of("self").unwrap_or_default());
         let device = inode(path).map(|(dev, _)| dev);
-        let line = lines.iter().find(|line| line.is_cgroup() && Some(line.device) == device);
+        let line =
+            self.mounted().iter().find(|line| line.is_cgroup() && Some(line.device) == device);
         line.is_none_or(|line| line.fs_type == "cgroup2" || line.has_any(&WRITABLE_CONTROLLERS))
     }
 }

@@ -74,7 +74,7 @@ fn decide(bytes: &[u8], report: &mut Report) -> Result<Option<Vec<u8>>, Refused>
     let id = container_id(view).map(str::to_owned);
     report.name(id.as_deref().unwrap_or_default());
     let evaluation = Evaluation::of(view, bundle, has_no_cgroup(view));
-    let decision = evaluation.decide(view, Caller::Podman, Action::Create);
+    let decision = evaluation.decide(&document, bundle, Caller::Podman, Action::Create);
     decision.notes.iter().for_each(|note| report.noted(note, None));
     let edits = match decision.verdict {
         Verdict::Pass => return Ok(None),

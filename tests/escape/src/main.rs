@@ -20,7 +20,7 @@ type Outcome = Result<String, String>;
 
 const USAGE: &str = "usage: escape-try open r|w|rw PATH | device DIR MAJOR MINOR | connect PATH | bind PATH
        | hold PATH SECONDS | record FIFO COMPONENT PID TEXT | words PATH WORD TIMES [each] | abstract | kill PID
-       | ptrace PID | pidfd PID | descriptors | roots | exe SECONDS | overwrite-self | sysv KEY | queue NAME
+       | ptrace PID | pidfd PID | descriptors | roots | procfs | exe SECONDS | overwrite-self | sysv KEY | queue NAME
        | handle PATH | module | remount PATH [FILE] | mount TYPE TARGET [DATA]
        | userns VERB ARG...";
 
@@ -62,6 +62,7 @@ fn attempt(words: &[&str]) -> Option<Outcome> {
         ["pidfd", pid] => processes::pidfd(pid.parse().ok()?),
         ["descriptors"] => processes::descriptors(),
         ["roots"] => processes::roots(),
+        ["procfs"] => processes::procfs(),
         ["exe", seconds] => processes::foreign_programs(seconds.parse().ok()?),
         ["overwrite-self"] => processes::overwrite_own_parents(),
         ["sysv", key] => ipc::shared_memory(key.parse().ok()?),

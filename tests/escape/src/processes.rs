@@ -103,6 +103,32 @@ pub(crate) fn roots() -> Outcome {
     Err(format!("{seen} processes, all in this root"))
 }
 
+/// A procfs that is not this container's own: a mount of another device than that of `/proc`, or a
+/// `/proc` in which we have another number.
+pub(crate) fn procfs() -> Outcome {
+    let table = fs::read_to_string("/proc/self/mountinfo").map_err(|e| io_failed("open", &e))?;
+    let of_proc =
+        |line: &&str| line.split_once(" - ").is_some_and(|(_, fs)| fs.starts_with("proc "));
+    let mounts: Vec<(&str, &str)> = table
+        .lines()
+        .filter(of_proc)
+        .filter_map(|line| {
+            let mut fields = line.split(' ').skip(2);
+            Some((fields.next()?, fields.nth(1)?))
+        })
+        .collect();
+    let own = mounts.iter().find(|(_, point)| *point == "/proc").map(|(device, _)| *device);
+    if let Some((_, point)) = mounts.iter().find(|(device, _)| Some(*device) != own) {
+        return Ok(format!("{point} is a procfs of another"));
+    }
+    match fs::read_link("/proc/self") {
+        Ok(pid) if pid.as_os_str() == std::process::id().to_string().as_str() => {
+            Err(format!("{} mounts of a procfs, all of its own", mounts.len()))
+        }
+        found => Ok(format!("/proc shows another PID namespace: {found:?}")),
+    }
+}
+
 /// Watches for programs that come into this pid namespace from outside (a runtime's init before its
 /// exec), and tries to write to their files: CVE-2019-5736.
 pub(crate) fn foreign_programs(seconds: u64) -> Outcome {

@@ -7,7 +7,7 @@ use mpsgate_api::NodeSnapshot;
 use mpsgate_config::{Switch, Trust, find_runtime, paths};
 use mpsgate_oci::spec::{Mount, MountEntry, Namespace, ReadOnly, View};
 use mpsgate_policy::{
-    Caller, Ipc, MountFact, MountKind, Node, Pids, Reach, Shm, ShmMount, Unruled,
+    Caller, Ipc, MountFact, MountKind, Node, Pids, Reach, Shm, ShmMount, Unruled, names_processes,
 };
 
 /// Where the hierarchies of cgroups are mounted.
@@ -81,10 +81,14 @@ pub(super) fn mounts(view: View<'_>, bundle: Option<&Path>) -> Vec<MountFact> {
     for mount in view.mount_entries().filter(MountEntry::is_bind).chain(view.root()) {
         let Some(path) = source(mount.source, bundle) else { continue };
         let reach = cgroups(&path, &mount).map(MountKind::Cgroups);
-        facts.extend(touches(&path).into_iter().chain(reach).map(|kind| MountFact {
-            source: mount.source.to_owned(),
-            destination: mount.destination.to_owned(),
-            kind,
+        let shows = names_processes(&path.to_string_lossy(), mount.is_recursive());
+        let processes = shows.then_some(MountKind::Processes);
+        facts.extend(touches(&path).into_iter().chain(reach).chain(processes).map(|kind| {
+            MountFact {
+                source: mount.source.to_owned(),
+                destination: mount.destination.to_owned(),
+                kind,
+            }
         }));
     }
     facts

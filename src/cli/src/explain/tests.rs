@@ -107,6 +107,37 @@ fn mounts_are_told_apart_by_path() {
 }
 
 #[test]
+fn who_asks_for_the_nodes_processes_is_told_what_the_runtime_would_do() {
+    let text = |mount: Value, more: Value| {
+        let document = json!({
+            "annotations": {"mpsgate.io/gpu-mem": "7Gi"},
+            "mounts": [mount],
+            "linux": {"namespaces": more},
+        });
+        let bytes = document.to_string();
+        let (decision, assumed) =
+            explained(Bytes::Whole(bytes.as_bytes()), None, None, &Config::default()).unwrap();
+        report::render_text(&decision, &assumed)
+    };
+    let proc_at =
+        |place: &str| json!({"destination": place, "source": "/proc", "options": ["rbind"]});
+    let own = text(proc_at("/proc"), json!([]));
+    for part in [
+        "decision: ask mpsgated",
+        "  give it a PID namespace of its own\n",
+        "  mount a fresh procfs at /proc\n",
+        "  E_HOST_PID it asks for the host's PID namespace and gets one of its own",
+        "docker stop",
+    ] {
+        assert!(own.contains(part), "{part}: {own}");
+    }
+    let refused = text(proc_at("/host/proc"), json!([{"type": "pid"}]));
+    assert!(refused.starts_with("decision: refuse [E_HOST_PID]\n"), "{refused}");
+    let plain = text(json!({"destination": "/proc", "type": "proc"}), json!([{"type": "pid"}]));
+    assert!(!plain.contains("E_HOST_PID") && !plain.contains("changes"), "{plain}");
+}
+
+#[test]
 fn an_ipc_namespace_that_cannot_be_looked_at_is_an_assumption() {
     let document =
         json!({"linux": {"namespaces": [{"type": "ipc", "path": "/proc/1234567/ns/ipc"}]}});

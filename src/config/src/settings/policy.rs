@@ -39,7 +39,7 @@ impl Default for Policy {
             visible_devices: VisibleDevices::Refuse,
             privileged: Privileged::RemoveNodes,
             ipc: Ipc::RequireHost,
-            host_pid: HostPid::Refuse,
+            host_pid: HostPid::Own,
             enforce: Enforce::Kill,
             tolerance_mib: Tolerance::Auto,
             exempt: Vec::new(),
@@ -80,9 +80,11 @@ words! {
 }
 
 words! {
-    /// What happens to a container with a request in the host's PID namespace or another
+    /// What happens to a container with a request that sees the host's processes or another
     /// container's.
     HostPid {
+        /// Instead of the host's it gets one of its own; in another container's it does not start.
+        Own = "own",
         /// It does not start.
         Refuse = "refuse",
         /// It starts, and a warning is logged.

@@ -48,6 +48,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(closed());
     cases.extend(unruled());
     cases.extend(pids());
+    cases.extend(procfs());
     cases
 }
 
@@ -146,9 +147,17 @@ fn unruled() -> Vec<Case> {
 
 fn pids() -> Vec<Case> {
     let warn = |policy: &mut Policy| policy.host_pid = HostPid::Warn;
+    let refuse = |policy: &mut Policy| policy.host_pid = HostPid::Refuse;
+    let traces = |name, policy: fn(&mut Policy)| {
+        let spec = asking(bounding(&["CAP_SYS_PTRACE"]));
+        Case { pids: Pids::Host, ..case(name, spec) }.policy(policy)
+    };
     let other = || Pids::Other("/proc/77/ns/pid".to_owned());
     vec![
         seeing(Pids::Host, "the host's pids as another uid with a request"),
+        seeing(Pids::Host, "the host's pids with a request where that is refused").policy(refuse),
+        traces("tracing the host's processes with a request where that is refused", refuse),
+        traces("tracing the host's processes with a request where that is let through", warn),
         seeing(Pids::Host, "the host's pids with a request where that is let through").policy(warn),
         seeing(other(), "another container's pids with a request"),
         seeing(other(), "another container's pids with a request where that is let through")
@@ -164,5 +173,48 @@ fn pids() -> Vec<Case> {
         seeing(Pids::Own, "its own pids with a request"),
         Case { pids: Pids::Host, ..case("the host's pids without a request", json!({})) },
         Case { pids: other(), ..case("another container's pids without a request", json!({})) },
+    ]
+}
+
+/// A container with mounts that show the node's processes.
+fn showing(name: &'static str, spec: Value, mounts: &[(&str, &str)]) -> Case {
+    let case = case(name, spec);
+    mounts.iter().fold(case, |case, (from, at)| case.mount(from, at, MountKind::Processes))
+}
+
+fn procfs() -> Vec<Case> {
+    let warn = |policy: &mut Policy| policy.host_pid = HostPid::Warn;
+    let refuse = |policy: &mut Policy| policy.host_pid = HostPid::Refuse;
+    let plain = || asking(json!({}));
+    let elsewhere = [("/proc", "/host/proc")];
+    let at_proc = |name| {
+        let bind = |at: &str| json!({ "destination": at, "source": "/proc", "options": ["rbind"] });
+        let spec = json!({ "mounts": [bind("/proc/"), bind("/x"), bind("proc"), bind("/proc/")] });
+        showing(name, asking(spec), &[("/proc", "/proc/")])
+    };
+    vec![
+        showing("a mount of /proc with a request", plain(), &elsewhere),
+        showing(
+            "a mount of the root, read-only with all below, with a request",
+            plain(),
+            &[("/", "/host")],
+        ),
+        showing("a mount of /proc with a request where that is refused", plain(), &elsewhere)
+            .policy(refuse),
+        showing("a mount of /proc with a request where that is let through", plain(), &elsewhere)
+            .policy(warn),
+        showing(
+            "tracing and a mount of /proc with a request where that is let through",
+            asking(bounding(&["CAP_SYS_PTRACE"])),
+            &elsewhere,
+        )
+        .policy(warn),
+        showing("a mount of /proc without a request", json!({}), &elsewhere),
+        at_proc("mounts of /proc at /proc with a request"),
+        Case { pids: Pids::Host, ..at_proc("the same in the host's pids") },
+        Case { pids: Pids::Pod, ..at_proc("the same in its pod's pids") },
+        at_proc("the same where that is refused").policy(refuse),
+        at_proc("the same where that is let through").policy(warn),
+        at_proc("the same, and elsewhere").mount("/proc/1", "/x", MountKind::Processes),
     ]
 }

@@ -8,7 +8,7 @@ use mpsgate_kubernetes::parse_limits;
 use mpsgate_model::printable::chain;
 use mpsgate_model::{GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Toleration};
 use mpsgate_policy::schedule::{LABEL, Word};
-use mpsgate_policy::{clean, is_exempt, pod_mount, pod_variables};
+use mpsgate_policy::{clean, is_exempt, names_processes, pod_mount, pod_variables};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -254,6 +254,7 @@ fn container(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> 
     let variables: Vec<_> =
         objects(&container.env).map(|one| (one.name.as_str(), one.text())).collect();
     let visible = variables.iter().rfind(|(name, _)| *name == VISIBLE);
+    let volume = |mount: &wire::Mount| volumes.get(mount.name.as_str()).copied();
     let at_card = |mount: &wire::Mount| pod_mount(mount.mount_path.as_str());
     Container {
         name: container.name.as_str().to_owned(),
@@ -270,8 +271,10 @@ fn container(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> 
         core_percentage,
         exempt: false,
         device_mounts: mounts
-            .filter_map(|mount| device(volumes.get(mount.name.as_str())?, mount.sub_path.as_str()))
+            .filter_map(|mount| device(volume(mount)?, mount.sub_path.as_str()))
             .collect(),
+        processes: objects(&container.volume_mounts)
+            .find_map(|mount| processes(volume(mount)?, mount.sub_path.as_str())),
         shm: shm(container, volumes),
     }
 }
@@ -283,6 +286,14 @@ fn device(volume: &Volume, sub_path: &str) -> Option<String> {
     let path = clean(&path);
     // No longer than it takes to tell it: one path may stand in thousands of mounts.
     path.starts_with(DEVICES).then(|| path.chars().take(LONGEST_DEVICE).collect())
+}
+
+/// A path of the node that is mounted and shows its processes. The engine mounts what is below,
+/// too.
+fn processes(volume: &Volume, sub_path: &str) -> Option<String> {
+    let host = volume.host_path().filter(|path| path.len() <= LONGEST_PATH)?;
+    let path = format!("{host}/{sub_path}");
+    names_processes(&path, true).then(|| clean(&path).chars().take(LONGEST_DEVICE).collect())
 }
 
 /// Its volume at `/dev/shm`. Of several the last counts, as in the container.

@@ -44,6 +44,12 @@ fn with(mut pod: Value, pointer: &str, value: Value) -> Value {
     pod
 }
 
+fn host_path(pod: Value, path: &str) -> Value {
+    let volumes = json!([{"name": "host", "hostPath": {"path": path}}]);
+    let mounts = json!([{"name": "host", "mountPath": "/host"}]);
+    with(with(pod, "/spec/volumes", volumes), "/spec/containers/0/volumeMounts", mounts)
+}
+
 fn limits(resources: Value) -> Value {
     with(asking(), "/spec/containers/0/resources/limits", resources)
 }
@@ -218,6 +224,10 @@ fn spec() -> Vec<Case> {
         ),
         ("the host's pids", with(asking(), "/spec/hostPID", json!(true))),
         ("the host's pids, nothing asked", with(pod(json!({})), "/spec/hostPID", json!(true))),
+        ("the host's /proc", host_path(asking(), "/proc/")),
+        ("the host's root", host_path(asking(), "/")),
+        ("the driver's part of the host's /proc", host_path(asking(), "/proc/driver/nvidia")),
+        ("the host's /proc, nothing asked", host_path(pod(json!({})), "/proc")),
         ("all cards named", visible(asking(), "all")),
         ("void", visible(asking(), "void")),
         ("none", visible(asking(), "none")),

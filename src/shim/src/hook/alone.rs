@@ -65,7 +65,7 @@ pub(super) fn check(state: &HookState) -> Result<(), Refusal> {
             "let the engine use mpsgate-runtime: mpsgate configure containerd|docker|podman|crio --write",
         ));
     }
-    match evaluation.decide(view, caller, Action::Create).verdict {
+    match evaluation.decide(&document, &directory, caller, Action::Create).verdict {
         Verdict::Refuse(refusal) => Err(refusal),
         _ if evaluation.settings.policy.unallocated == Unallocated::Warn
             || is_privileged(view)

@@ -65,6 +65,12 @@ impl Mounts {
         }
     }
 
+    /// Where a procfs of the node is mounted.
+    pub(super) fn procfs_of_node(&self) -> Option<String> {
+        let line = info::processes::of_node(&self.new_ones(), &self.own)?;
+        Some(line.point.display().to_string())
+    }
+
     /// A container with a grant: nothing of ours but its own door, and no cgroups but its own.
     pub(super) fn check_granted(
         &self,

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::stat::makedev;
 
+pub(crate) mod processes;
+
 /// Controllers by which a container gets out of its device rules or its grant, or holds others up.
 pub(crate) const WRITABLE_CONTROLLERS: [&str; 3] = ["devices", "memory", "freezer"];
 
