@@ -108,6 +108,44 @@ logged() { grep -q "$1" "$MG/log/mpsgated.log"; }
   allowed driver --caps-all --jq "$(bind /sys/fs/cgroup rbind rw)"
 }
 
+# mover: a hook that puts the container's init into a child of its cgroup.
+mover() {
+  cat >"$MG/move" <<'SH'
+#!/bin/bash
+pid=$(jq .pid) dir=/sys/fs/cgroup
+path=$(sed -n 's/^0:://p' "/proc/$pid/cgroup")
+if [[ -d $dir/devices ]]; then
+  dir+=/devices
+  path=$(grep -E '^[0-9]+:([^:]*,)?devices[,:]' "/proc/$pid/cgroup" | cut -d: -f3-)
+fi
+mkdir "$dir$path/inner" && echo "$pid" >"$dir$path/inner/cgroup.procs"
+SH
+  chmod +x "$MG/move"
+}
+# before PROGRAM: a hook before mpsgate's, in a container with a cgroup namespace of its own.
+before() {
+  printf '.hooks.createRuntime = [{path: "%s", env: ["PATH=/usr/bin:/bin"]}]
+    | .linux.namespaces |= (map(select(.type != "cgroup")) + [{type: "cgroup"}])' "$1"
+}
+
+# bats test_tags=runtime
+@test "an init below the root of its cgroup namespace is refused with a grant, whoever has moved it" {
+  mover
+  bundle moved "${WANT[@]}" --jq "$(before "$MG/move")"
+  create fail moved
+  assert_contains "stderr" "$stderr" "[E_CGROUP]" "not at the root of its cgroup namespace"
+  try_oci any delete --force moved
+  remove_bundles "$MG/b/moved"
+  assert_free
+  # Without a request it is nobody's business.
+  allowed other --jq "$(before "$MG/move")"
+  granted still 1Gi --jq "$(before /bin/true)"
+  delete still
+  # The node's own namespace: mounts are looked at by themselves.
+  granted node 1Gi --jq '.linux.namespaces |= map(select(.type != "cgroup"))'
+  delete node
+}
+
 @test "a cgroup that is or lies in another grant's is refused, and the other's grant ends with its own" {
   on_v1
   granted v 1Gi --ann mpsgate.io/gpu=0

@@ -100,6 +100,40 @@ vetoed() {
   vetoed sticky E_MPS_MOUNT --jq "$(bind "$MG/home/tmp/data")"
 }
 
+# overlay: the user's directory as a layer, as `bind` has it.
+overlay() {
+  mkdir -p "$MG/low"
+  echo ".mounts += [{\"destination\": \"/m\", \"type\": \"overlay\", \"source\": \"overlay\", \"options\": [\"lowerdir=$MG/home/u/data:$MG/low\"]}]"
+}
+
+@test "a layer of an overlay that becomes a link to mpsgate's own is not mounted, also where it leads back afterwards" {
+  grep -qw overlay /proc/filesystems || skip "this kernel has no overlay"
+  local target
+  for target in /run/mpsgate/mps/0 /run/mpsgate; do
+    rm -rf "$MG/home/u/data" "$MG/home/u/other"
+    mkdir -p "$MG/home/u/data"
+    exchanged "$target"
+    vetoed flipped E_MPS_MOUNT --jq "$(overlay)"
+    rm -rf "$MG/home/u/data" "$MG/home/u/other"
+    mkdir -p "$MG/home/u/data"
+    exchanged "$target"
+    vetoed flipped E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(overlay)"
+  done
+  # A hook of the engine's before ours makes the link a directory again.
+  rm -rf "$MG/home/u/data" "$MG/home/u/other"
+  mkdir -p "$MG/home/u/data"
+  exchanged /run/mpsgate
+  vetoed back E_MPS_MOUNT --jq "$(overlay)" \
+    --jq ".hooks.createRuntime = [{\"path\": \"/bin/sh\", \"args\": [\"sh\", \"-c\", \"rm $MG/home/u/data && mkdir $MG/home/u/data\"], \"env\": [\"PATH=/usr/bin:/bin\"]}]"
+  echo mine >"$MG/home/u/data/file"
+  chown -R 1000:1000 "$MG/home/u"
+  see home --jq "$(overlay)" --args cat /m/file
+  assert_equal "allowed: the file" "$stdout" mine
+  granted got 1Gi --jq "$(overlay)"
+  try_oci exec got cat /m/file
+  assert_equal "allowed: the file with a grant" "$stdout" mine
+}
+
 # bats test_tags=runtime
 @test "a directory that becomes a link to mpsgate's own is not mounted: with a grant" {
   exchanged /run/mpsgate/mps/1

@@ -204,24 +204,54 @@ UNPRIVILEGED='.process.capabilities |= map_values([])'
     by_crun "$RUNTIME" x --cgroup-manager=disabled
     assert_contains "bind of $dev" "$stderr" E_DEVICE_RULE "cgroups=disabled"
   done
+  # crun's abbreviations of the option count as it does.
+  local word
+  for word in --c=disabled "--c disabled" --cgroup=disabled; do
+    bundle x --jq "$UNPRIVILEGED" --jq "$BIND" --args true
+    # shellcheck disable=SC2086 # one word or two
+    by_crun "$RUNTIME" x $word
+    assert_contains "a bind under $word" "$stderr" E_DEVICE_RULE
+  done
+  # So do the layers of an overlay, and what is not looked into.
+  local mount
+  for mount in '"overlay", source: "overlay", options: ["lowerdir=/dev:/tmp"]' \
+    '"overlay", source: "overlay", options: ["lowerdir=/tmp::'"$MG/nodes"'"]' '"ext4", source: "/dev/sda1"'; do
+    bundle x --jq "$UNPRIVILEGED" --jq ".mounts += [{destination: \"/x\", type: $mount}]" --args true
+    by_crun "$RUNTIME" x --cgroup-manager=disabled
+    assert_contains "$mount" "$stderr" E_DEVICE_RULE
+  done
   bundle x --jq '.process.capabilities |= map_values(["CAP_MKNOD"])' --args true
   by_crun "$RUNTIME" x --cgroup-manager disabled
   assert_contains "one that makes nodes" "$stderr" E_DEVICE_RULE CAP_MKNOD
+  bundle x --jq '.process.capabilities |= map_values(["27"])' --args true
+  by_crun "$RUNTIME" x --cgroup-manager disabled
+  assert_contains "one that makes nodes, by number" "$stderr" E_DEVICE_RULE CAP_MKNOD
   bundle x "${WANT[@]}" --jq "$UNPRIVILEGED" --args true
   by_crun "$RUNTIME" x --cgroup-manager=disabled
   assert_contains "one that asks" "$stderr" E_DEVICE_RULE
-  for arg in disabled cgroupfs; do
+  for arg in --cgroup-manager=disabled --c=disabled --cgroup-manager=cgroupfs; do
     bundle y --jq "$UNPRIVILEGED" --args echo here
-    by_crun crun y "--cgroup-manager=$arg"
+    by_crun crun y "$arg"
     local plain=$stdout
     bundle y --jq "$UNPRIVILEGED" --args echo here
-    by_crun "$RUNTIME" y "--cgroup-manager=$arg"
+    by_crun "$RUNTIME" y "$arg"
     assert_equal "a plain container, $arg" "$stdout" "$plain"
     refute_contains "a plain container, $arg" "$stderr" mpsgate
   done
   bundle y --jq "$BIND" --jq "$UNPRIVILEGED" --args true
   by_crun "$RUNTIME" y
   refute_contains "a bind that the rules keep shut" "$stderr" mpsgate
+  crun_off
+}
+
+@test "crun's delegated cgroup is refused with a request, and the runtime's own without" {
+  crun_on
+  bundle x "${WANT[@]}" --ann run.oci.delegate-cgroup=inner --args true
+  by_crun "$RUNTIME" x
+  assert_contains "with a request" "$stderr" E_ANNOTATION run.oci.delegate-cgroup
+  bundle y --ann run.oci.delegate-cgroup=inner --args true
+  by_crun "$RUNTIME" y
+  refute_contains "without" "$stderr" mpsgate
   crun_off
 }
 
@@ -247,6 +277,8 @@ EOF
   "$RUNTIME" update --resources "$file" c
   assert_equal "a file" "$(<"$MG/fake/got")" '{"cpu":{"shares":512}}'
   assert_equal "the file itself" "$(<"$file")" '{"cpu":{"shares":512},"devices":['"$rule"']}'
+  "$RUNTIME" update --res "$file" c
+  assert_equal "a file, by an abbreviation" "$(<"$MG/fake/got")" '{"cpu":{"shares":512}}'
   "$RUNTIME" update --resources - c <"$file"
   assert_equal "standard input" "$(<"$MG/fake/got")" '{"cpu":{"shares":512}}'
   printf '{ "cpu": {"shares": 512} }' >"$file"

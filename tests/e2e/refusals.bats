@@ -7,6 +7,10 @@ load suite
 node() { # PATH MINOR: a device entry as jq text
   printf '.linux.devices += [{path: "%s", type: "c", major: 195, minor: %d, fileMode: 438}]' "$1" "$2"
 }
+# overlay OPTION...: an overlay at /x as jq text.
+overlay() {
+  printf '.mounts += [{destination: "/x", type: "overlay", source: "overlay", options: %s}]' "$(json_list "$@")"
+}
 NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook", args: ["nvidia-container-runtime-hook", "prestart"], env: ["PATH=/bin"]}]'
 
 # bats test_tags=runtime
@@ -108,9 +112,48 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
 }
 
 # bats test_tags=runtime
+@test "our own directories as a layer of an overlay, however it is written; other layers are allowed" {
+  local dir=/run/mpsgate/mps low=$MG/low layers='' n
+  mkdir -p "$low"/{a,b,u,w,c:d}
+  echo below >"$low/a/file"
+  for layer in "lowerdir=$dir:$low/a" "lowerdir=$low/a:$dir" "lowerdir=$low/a::$dir" "lowerdir+=$dir" "datadir+=$dir" \
+    "lowerdir=$low/a,upperdir=$dir,workdir=$low/w" 'lowerdir=/run/mps\gate:/tmp' "lowerdir=../../../../../../../..$dir:/tmp"; do
+    refused x E_MPS_MOUNT --jq "$(overlay "$layer")"
+    refused x E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(overlay "$layer")"
+  done
+  ln -sfn "$dir" "$low/c:d/alias"
+  refused x E_MPS_MOUNT --jq "$(overlay "lowerdir=$low/c\\:d/alias:/tmp")"
+  for n in {1..499}; do layers+=$low/a:; done
+  refused x E_MPS_MOUNT --jq "$(overlay "lowerdir=$layers$dir")"
+  # A backslash takes the next option in, whatever it is.
+  refused x E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(overlay 'lowerdir=/tmp\' "/..$dir")"
+  grep -qw overlay /proc/filesystems || skip "this kernel has no overlay"
+  see y --jq "$(overlay "lowerdir=$low/a:$low/b")" --args cat /x/file
+  assert_equal "the layer" "$stdout" below
+  delete y
+  granted z 1Gi --jq "$(overlay "lowerdir=$low/a:$low/b")"
+  try_oci exec z cat /x/file
+  assert_equal "the layer with a grant" "$stdout" below
+}
+
+@test "a file system that is not looked into: refused with a request, noted without" {
+  local disk='.mounts += [{destination: "/x", type: "ext4", source: "/dev/no-such-disk", options: ["ro"]}]'
+  refused x E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$disk"
+  assert_contains "what, and what to do" "$stderr" /dev/no-such-disk ext4 "bind that directory"
+  # The runtime finds no such disk.
+  bundle y --jq "$disk"
+  create any y
+  refute_contains "without a request" "$stderr" "[E_"
+  noted() { grep -q "it mounts /dev/no-such-disk at /x with the type ext4" "$MG/log/mpsgated.log"; }
+  wait_for 10 "the note" noted
+  remove_bundles "$MG/b/y"
+}
+
+# bats test_tags=runtime
 @test "annotations that make the runtime open devices or files" {
   refused x E_ANNOTATION --ann "org.systemd.property.DeviceAllow=[('/dev/nvidia0', 'rw')]"
   refused x E_ANNOTATION --ann run.oci.hooks.stdout=/etc/shadow --ann mpsgate.io/gpu-mem=1Gi
+  refused x E_ANNOTATION --ann run.oci.delegate-cgroup=inner --ann mpsgate.io/gpu-mem=1Gi
   allowed y --ann com.example/property=x
 }
 

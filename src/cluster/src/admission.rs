@@ -119,11 +119,26 @@ impl Container {
     }
 
     fn may_gain(&self, capability: &str) -> bool {
-        self.capabilities.iter().any(|added| {
-            let added = added.to_ascii_uppercase();
-            added == "ALL" || added == capability || capability.strip_prefix("CAP_") == Some(&added)
-        })
+        self.capabilities.iter().any(|added| is_all(added) || is_it(added, capability))
     }
+
+    /// A capability that no kernel of today has.
+    fn unknown_capability(&self) -> Option<&str> {
+        let is_known = |added: &str| {
+            is_all(added) || refusal::CAPABILITIES.iter().any(|(known, ..)| is_it(added, known))
+        };
+        self.capabilities.iter().map(String::as_str).find(|added| !is_known(added))
+    }
+}
+
+fn is_all(added: &str) -> bool {
+    added.eq_ignore_ascii_case("ALL")
+}
+
+/// Kubernetes has the names with or without their beginning.
+fn is_it(added: &str, capability: &str) -> bool {
+    let short = capability.strip_prefix("CAP_").unwrap_or(capability);
+    added.eq_ignore_ascii_case(capability) || added.eq_ignore_ascii_case(short)
 }
 
 impl Pod {
@@ -183,7 +198,9 @@ pub fn evaluate(pod: &Pod, known: &Known, ipc: Ipc) -> Evaluated {
             if container.privileged {
                 refuse(refusal::privileged());
             } else if !pod.own_users {
-                refusal::capability(|name| container.may_gain(name), false).map(&mut refuse);
+                let unknown = container.unknown_capability();
+                refusal::capability(|name| container.may_gain(name), unknown, false)
+                    .map(&mut refuse);
             }
             if std::mem::take(&mut first) {
                 of_the_pod(pod, ipc, &mut refuse, &mut warn);

@@ -82,19 +82,23 @@ codes! {
     ImexChannel = "E_IMEX_CHANNEL",
     /// A privileged container: refused with a request; else it loses the nodes of managed cards.
     Privileged = "E_PRIVILEGED",
-    /// A request together with a capability by which no limit would hold: `CAP_SYS_ADMIN`,
-    /// `CAP_SYS_MODULE`, `CAP_SYS_RAWIO`, `CAP_DAC_READ_SEARCH`, or `CAP_SYS_PTRACE` and the pids
-    /// of the host or of another container.
+    /// A request together with a capability by which no limit would hold, as `CAP_SYS_ADMIN` or
+    /// `CAP_BPF`, or with `CAP_SYS_PTRACE` and the pids of the host or of another container.
+    /// SECURITY.md, row 23, has all.
     Capability = "E_CAPABILITY",
     /// A request with a way to the cgroups of others: a writable mount of the hierarchies that hold
-    /// device rules, memory or freezing, or a cgroup that is, holds or lies in another grant's.
+    /// device rules, memory or freezing, a cgroup that is, holds or lies in another grant's, or one
+    /// that is not the root of the container's cgroup namespace.
     Cgroup = "E_CGROUP",
     /// A request that sees the host's processes or another container's, by its PID namespace or by
     /// a mount of a procfs: there it can end or trace the MPS server and its neighbours.
     HostPid = "E_HOST_PID",
-    /// A mount of the MPS channel or of mpsgate's own directories.
+    /// A mount of the MPS channel or of mpsgate's own directories, as a layer of an overlay too; or
+    /// a request and a mount that is not looked into: a file system on a disk, of a process or of
+    /// another kind.
     MpsMount = "E_MPS_MOUNT",
-    /// An annotation that makes the runtime open devices or files.
+    /// An annotation that makes the runtime open devices or files, or that with a request lets the
+    /// container leave the cgroup in which its grant is counted.
     Annotation = "E_ANNOTATION",
     /// Variables of CUDA MPS without a grant: taken away, never refused.
     MpsVariables = "E_MPS_VARIABLES",

@@ -5,9 +5,10 @@
 //! ```
 //!
 //! Two grammars are read at once: Go's `flag` package (runc: one dash or two, `-name value`,
-//! `-name=value`) and glibc's argp (crun: short clusters, `-bDIR`, unique abbreviations). Where
-//! they differ, Go's reading comes first; the tables stand in `argv/table.rs`. Parsing never fails
-//! and never changes argv: what is not known here is for the real runtime to evaluate.
+//! `-name=value`) and glibc's argp (crun: short clusters, `-bDIR`, abbreviations that fit no other
+//! flag of crun's). Where they differ, a whole name comes first, then crun's abbreviation, then
+//! Go's letter; the tables stand in `argv/table.rs`. Parsing never fails and never changes argv:
+//! what is not known here is for the real runtime to evaluate.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -9,10 +9,12 @@
 //! Numbers keep their 64-bit value; OCI has no others. Text is written anew, so white space and the
 //! spelling of escapes may change; a document that needs no edit is never written.
 
+mod capability;
 mod device;
 mod edit;
 mod error;
 mod glance;
+mod layers;
 mod mounts;
 mod open;
 mod parse;
@@ -20,11 +22,13 @@ mod places;
 mod text;
 mod view;
 
+pub use capability::{CAPABILITIES, capability};
 pub use device::{Device, DeviceRule};
 pub use edit::{Edit, EditError, HookStage, REPLACED_MAX, apply};
 pub use error::SpecError;
 pub use glance::{Seen, glance};
-pub use mounts::{MountEntry, ReadOnly};
+pub use layers::Layers;
+pub use mounts::{MountEntry, ReadOnly, Shows};
 pub use open::OpenDevices;
 pub use parse::{Document, parse, parse_process, parse_resources};
 pub use view::{Hook, IdRange, Mount, Namespace, View};

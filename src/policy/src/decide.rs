@@ -8,7 +8,7 @@ use mpsgate_model::{
     Author, Code, ComputeShare, Mib, Refusal, Request, RequestError, TOKEN_ANNOTATION,
     parse_request, printable,
 };
-use mpsgate_oci::spec::{DeviceRule, Edit, View};
+use mpsgate_oci::spec::{DeviceRule, Edit, View, capability};
 
 use crate::decision::{Decision, Held, Verdict, Wanted};
 use crate::exempt::exempt_as;
@@ -32,6 +32,7 @@ pub fn decide(input: &Input<'_>) -> Decision {
         Ok(Some(request)) => {
             notes.extend(notes::late_hooks(input.view));
             signals.extend(signals::without_cgroup(input, true));
+            signals.extend(signals::delegated(input.view));
             with_request(input, request, &mut signals, &mut notes)
         }
         Ok(None) => {
@@ -174,7 +175,8 @@ fn capability_refusal(input: &Input<'_>) -> Option<Refusal> {
     if users::host_uid(view, &input.users, 0) != Ok(0) {
         return None;
     }
-    refusal::capability(|name| view.may_gain(name), processes::sees_others(input))
+    let unknown = view.capabilities().find(|text| capability(text).is_none());
+    refusal::capability(|name| view.may_gain(name), unknown, processes::sees_others(input))
 }
 
 fn without_request(input: &Input<'_>, signals: &mut [Signal], notes: &mut Vec<Note>) -> Verdict {

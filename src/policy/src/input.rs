@@ -9,7 +9,8 @@ use crate::shm::Shm;
 use crate::users::Users;
 use crate::{Caller, Unruled};
 
-/// A bind mount that touches mpsgate's directories, as the caller found by device and inode.
+/// A bind mount, or a layer of an overlay, that touches mpsgate's directories, as the caller found
+/// by device and inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountFact {
     /// Host path, as the spec has it.
@@ -85,7 +86,7 @@ pub struct Input<'a> {
     pub policy: &'a Policy,
     /// Whether `MPSGATE_…` variables are requests.
     pub requests_from_env: bool,
-    /// Bind mounts that touch our directories.
+    /// Mounts that touch our directories.
     pub mounts: &'a [MountFact],
     /// The container's IPC namespace.
     pub ipc: Ipc,

@@ -1,17 +1,22 @@
-//! What mounts open besides our own directories: the cgroups of the whole node, and paths that
-//! somebody can exchange between our look and the runtime's mount.
+//! What mounts open besides our own directories: the cgroups of the whole node, paths that somebody
+//! can exchange between our look and the runtime's mount, and file systems that are not looked
+//! into.
 //!
 //! ```text
 //!                    writable cgroups of the node        a path that others may exchange
 //!  with a request    E_CGROUP                            our hook looks again, as it is there anyway
 //!  without           noted; refused under "close"        our hook is added, to look again
+//!
+//!                    a file system that is not looked into
+//!  with a request    E_MPS_MOUNT
+//!  without           noted; E_DEVICE_RULE where no device cgroup keeps GPUs shut
 //! ```
 //! A container with CAP_SYS_ADMIN is not refused without a request: it mounts them by itself, and
 //! node agents have it.
 
 use mpsgate_config::{Privileged, Unallocated, paths};
 use mpsgate_model::{Code, Refusal, printable};
-use mpsgate_oci::spec::{Edit, HookStage};
+use mpsgate_oci::spec::{Edit, HookStage, MountEntry, Shows, View};
 
 use crate::found::{Few, Note};
 use crate::grant_edits::{HOOK_ENV, HOOK_TIMEOUT_S};
@@ -20,10 +25,33 @@ use crate::input::{Action, Input, MountFact, MountKind, Reach};
 /// Argument of our hook where it shall look at mounts alone.
 pub const HOOK_MOUNTS: &str = "--mounts";
 
-/// A request with the cgroups of the node in reach.
+/// A request with the cgroups of the node in reach, or with what may hold anything of the node's.
 pub(crate) fn refuses_request(input: &Input<'_>) -> Option<Refusal> {
-    let (mount, reach) = cgroups(input.mounts).next()?;
-    Some(refusal("it asks for GPU memory and ", mount, reach, ", so that no limit would hold"))
+    if let Some((mount, reach)) = cgroups(input.mounts).next() {
+        let end = ", so that no limit would hold";
+        return Some(refusal("it asks for GPU memory and ", mount, reach, end));
+    }
+    let mount = unknown(input.view).next()?;
+    Some(Refusal::new(
+        Code::MpsMount,
+        format!("it asks for GPU memory and {}", not_looked_into(&mount)),
+        "mount it on the node and bind that directory into the container (docker run -v), or leave the mount out",
+    ))
+}
+
+/// Mounts that show who knows what.
+pub(crate) fn unknown(view: View<'_>) -> impl Iterator<Item = MountEntry<'_>> {
+    view.mount_entries().filter(|mount| mount.shows() == Shows::Unknown)
+}
+
+/// The end of a sentence about one.
+pub(crate) fn not_looked_into(mount: &MountEntry<'_>) -> String {
+    format!(
+        "mounts {} at {} with the type {}, which mpsgate does not look into for its own directories and GPUs' nodes",
+        printable::value(mount.source),
+        printable::value(mount.destination),
+        printable::value(mount.kind)
+    )
 }
 
 /// What is to be said and done about a container that asks for nothing.
@@ -47,6 +75,11 @@ pub(crate) fn without_request(
         });
     }
     notes.extend(Note::of_few(Code::Cgroup, &told));
+    let mut told = Few::default();
+    for mount in unknown(input.view) {
+        told.add(|| format!("it {} (SECURITY.md, row 19)", not_looked_into(&mount)));
+    }
+    notes.extend(Note::of_few(Code::MpsMount, &told));
     let looks = input.policy.unallocated != Unallocated::Warn
         && input.action == Action::Create
         && input.mounts.iter().any(|mount| mount.kind == MountKind::Exchangeable);

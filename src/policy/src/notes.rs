@@ -49,7 +49,7 @@ pub(crate) fn of(input: &Input<'_>) -> Vec<Note> {
     }
     let view = input.view;
     let mut engines = Few::default();
-    for mount in view.mounts().filter(|m| m.is_bind && reaches_engine(m.source)) {
+    for mount in view.mounts().filter(|m| m.is_bind() && reaches_engine(m.source)) {
         engines.add(|| {
             format!(
                 "it mounts {}, by which containers can be started past mpsgate (SECURITY.md, row 22)",

@@ -14,7 +14,7 @@ use std::io::Read;
 use mpsgate_config::{Policy, Unallocated};
 use mpsgate_model::printable::chain;
 use mpsgate_model::{Code, Refusal, is_claim_env, is_request_annotation, is_request_env};
-use mpsgate_oci::spec::{self, Document, Mount, Seen, SpecError};
+use mpsgate_oci::spec::{self, Document, Mount, Seen, Shows, SpecError};
 
 use crate::{Decision, Held, MountFact, MountKind, Node, Note, NoteAction, ToolkitNames, Verdict};
 
@@ -71,7 +71,8 @@ impl Glimpse {
             }
             Seen::Rule(rule) => self.denies_all |= rule.denies_all(),
             Seen::OtherRules => self.has_other_rules = true,
-            Seen::Mount(mount) if mount.is_bind => self.bind(mount.source, mount.destination),
+            Seen::Mount(mount) if mount.is_bind() => self.bind(mount.source, mount.destination),
+            Seen::Layer { path, destination } => self.bind(path, destination),
             Seen::Root(path) => self.bind(path, ROOT),
             _ => {}
         }
@@ -96,10 +97,11 @@ impl Glimpse {
         self.denies_all && !self.has_other_rules
     }
 
-    /// Its bind mounts; that of its root has the destination [`ROOT`].
+    /// Its bind mounts, and each layer of an overlay as one; that of its root has the destination
+    /// [`ROOT`].
     pub fn binds(&self) -> impl Iterator<Item = Mount<'_>> {
         let binds = self.binds.iter();
-        binds.map(|(source, destination)| Mount { source, destination, is_bind: true })
+        binds.map(|(source, destination)| Mount { source, destination, shows: Shows::Source })
     }
 }
 
@@ -115,6 +117,7 @@ fn words(seen: &Seen<'_>) -> String {
             format!("the device rule {kind} {}:{}", or_all(r.major), or_all(r.minor))
         }
         Seen::Mount(m) => format!("the mount of {} at {}", m.source, m.destination),
+        Seen::Layer { path, destination } => format!("the layer {path} at {destination}"),
         Seen::Root(path) => format!("the root {path}"),
         Seen::Unclear | Seen::OtherRules => {
             "a device, rule or mount that runtimes read differently".to_owned()
@@ -146,7 +149,7 @@ pub enum Reading {
 /// What is known of the node about a document that was looked over.
 #[derive(Debug, Default)]
 pub struct Facts {
-    /// Its bind mounts that touch our directories.
+    /// Its mounts that touch our directories.
     pub mounts: Vec<MountFact>,
     /// The runtime leaves devices open to it that no rule is about, so that it matters whatever it
     /// shows.

@@ -1,6 +1,6 @@
 //! The refusals that several deciders have in common: one sentence and one hint for each.
 
-use mpsgate_model::{Code, Refusal};
+use mpsgate_model::{Code, Refusal, printable};
 
 /// A request in a privileged container.
 #[must_use]
@@ -13,30 +13,110 @@ pub fn privileged() -> Refusal {
     )
 }
 
-/// Capabilities with which a container changes what holds its limit and its neighbours'. Measured
-/// from inside (`tests/e2e/escape`, runc 1.1.5): the first makes the client directory writable, has
-/// the host run programs and opens devices on cgroup v1, the second loads modules, the last opens
-/// the host's files by handle. The third has the ports by which devices are programmed (ioperm(2)).
-const STRONG: [&str; 4] =
-    ["CAP_SYS_ADMIN", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_DAC_READ_SEARCH"];
+/// Whether a container with a request may have a capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum May {
+    /// No: no limit would hold, its own or its neighbours'.
+    Never,
+    /// Where it sees no processes of others.
+    Alone,
+    /// Yes.
+    Have,
+}
 
-/// A request in a container that may use a capability by which no limit would hold.
+impl May {
+    /// As SECURITY.md has it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Never => "refused",
+            Self::Alone => "refused with others' processes",
+            Self::Have => "allowed",
+        }
+    }
+}
+
+/// Every capability of today's kernels, with what it does to limits. What is not here is a newer
+/// one, and counts as [`May::Never`]. Measured from inside (`tests/e2e/escape`, runc 1.1.5):
+/// `CAP_SYS_ADMIN`, `CAP_SYS_MODULE` and `CAP_DAC_READ_SEARCH`; with Linux 6.18 `CAP_BPF` and
+/// `CAP_PERFMON`. The others: capabilities(7), and what the kernel asks each for. Docker's,
+/// containerd's, CRI-O's and Podman's usual ones are all allowed.
+pub const CAPABILITIES: [(&str, May, &str); 41] = [
+    ("CAP_SYS_ADMIN", May::Never, "mounts, and has the host run programs"),
+    ("CAP_SYS_MODULE", May::Never, "loads modules"),
+    ("CAP_SYS_RAWIO", May::Never, "opens the host's memory and ports (row 27)"),
+    ("CAP_DAC_READ_SEARCH", May::Never, "opens the host's files by handle"),
+    ("CAP_BPF", May::Never, "loads programs that run in the kernel"),
+    ("CAP_PERFMON", May::Never, "attaches them everywhere, and signals any process with one"),
+    ("CAP_SYS_BOOT", May::Never, "loads the kernel that the host starts next (kexec)"),
+    ("CAP_SYS_TIME", May::Never, "sets the node's clock, by which the keys of tokens age"),
+    ("CAP_CHECKPOINT_RESTORE", May::Never, "chooses its processes' numbers on the host"),
+    ("CAP_IPC_OWNER", May::Never, "opens all System V memory of the host's IPC namespace"),
+    ("CAP_MAC_ADMIN", May::Never, "changes AppArmor's and Smack's rules of the node"),
+    ("CAP_MAC_OVERRIDE", May::Never, "goes past Smack's rules"),
+    ("CAP_SYS_PTRACE", May::Alone, "traces, and joins, each process that it sees"),
+    ("CAP_KILL", May::Have, "signals those processes alone that it sees (row 23a)"),
+    ("CAP_MKNOD", May::Have, "makes nodes, which the device rules keep shut (row 14a)"),
+    ("CAP_CHOWN", May::Have, "files that it sees"),
+    ("CAP_DAC_OVERRIDE", May::Have, "files that it sees"),
+    ("CAP_FOWNER", May::Have, "files that it sees"),
+    ("CAP_FSETID", May::Have, "files that it sees"),
+    ("CAP_SETFCAP", May::Have, "files that it sees; gives nothing that it has not"),
+    ("CAP_LINUX_IMMUTABLE", May::Have, "files that it sees"),
+    ("CAP_LEASE", May::Have, "files that it sees"),
+    ("CAP_SETUID", May::Have, "its own processes; their door is the container's (row 21)"),
+    ("CAP_SETGID", May::Have, "its own processes; the server's gid helps nobody (row 23a)"),
+    ("CAP_SETPCAP", May::Have, "gives its processes nothing beyond this list"),
+    ("CAP_SYS_CHROOT", May::Have, "joins no mount namespace without CAP_SYS_ADMIN"),
+    ("CAP_NET_ADMIN", May::Have, "its network; doors are files"),
+    ("CAP_NET_RAW", May::Have, "its network"),
+    ("CAP_NET_BIND_SERVICE", May::Have, "its network"),
+    ("CAP_NET_BROADCAST", May::Have, "nothing: the kernel does not ask for it"),
+    ("CAP_IPC_LOCK", May::Have, "memory of the host, not of the GPU"),
+    ("CAP_SYS_RESOURCE", May::Have, "rlimits, disk quotas, who is killed first: no GPU memory"),
+    ("CAP_SYS_NICE", May::Have, "time on the CPUs, of processes that it sees"),
+    ("CAP_SYS_PACCT", May::Have, "accounts of its PID namespace"),
+    ("CAP_SYS_TTY_CONFIG", May::Have, "terminals, which the device rules keep shut"),
+    ("CAP_AUDIT_WRITE", May::Have, "lines of the audit log"),
+    ("CAP_AUDIT_CONTROL", May::Have, "nothing outside the host's PID namespace (row 23a)"),
+    ("CAP_AUDIT_READ", May::Have, "reads the audit log"),
+    ("CAP_SYSLOG", May::Have, "reads and clears the kernel's log, which decides nothing here"),
+    ("CAP_WAKE_ALARM", May::Have, "wakes the machine"),
+    ("CAP_BLOCK_SUSPEND", May::Have, "keeps the machine awake"),
+];
+
+/// A request in a container that may use a capability by which no limit would hold. `unknown`: one
+/// of its capabilities that no kernel of today has.
 #[must_use]
-pub fn capability(may_gain: impl Fn(&str) -> bool, others_pids: bool) -> Option<Refusal> {
-    let (found, hint) = match STRONG.into_iter().find(|name| may_gain(name)) {
-        Some(name) => (
-            format!("may use {name}"),
-            "drop the capability (securityContext.capabilities, docker run --cap-add), or do what needs it in \
-             a container without GPU memory",
-        ),
-        None if others_pids && may_gain("CAP_SYS_PTRACE") => (
-            "may trace every process that it sees (CAP_SYS_PTRACE with the host's PID namespace, or another \
-             container's)"
-                .to_owned(),
+pub fn capability(
+    may_gain: impl Fn(&str) -> bool,
+    unknown: Option<&str>,
+    others_pids: bool,
+) -> Option<Refusal> {
+    const DROP: &str = "drop the capability (securityContext.capabilities, docker run --cap-add), or do what needs it in \
+                        a container without GPU memory";
+    let gained = |what: May| {
+        let names = CAPABILITIES.iter().filter(move |(_, may, _)| *may == what);
+        names.map(|(name, ..)| name).find(|name| may_gain(name))
+    };
+    let (found, hint) = if let Some(name) = gained(May::Never) {
+        (format!("may use {name}"), DROP)
+    } else if let Some(text) = unknown {
+        let text = printable::value(text);
+        (
+            format!("may use the capability {text}, of which mpsgate does not know what it does"),
+            DROP,
+        )
+    } else if let Some(name) = gained(May::Alone).filter(|_| others_pids) {
+        (
+            format!(
+                "may trace every process that it sees ({name} with the host's PID namespace, or another container's)"
+            ),
             "drop SYS_PTRACE, or give it a PID namespace of its own (no hostPID: true, no docker run --pid=host or \
              --pid=container:X)",
-        ),
-        None => return None,
+        )
+    } else {
+        return None;
     };
     Some(Refusal::new(
         Code::Capability,
@@ -80,4 +160,45 @@ pub fn host_pid(found: &str) -> Refusal {
         "give it a PID namespace of its own (no hostPID: true, no docker or podman run --pid=host or \
          --pid=container:X), or set policy.host_pid = \"warn\" in /etc/mpsgate/config.toml",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use mpsgate_oci::spec;
+
+    use super::*;
+
+    #[test]
+    fn every_capability_of_the_kernel_is_decided_once() {
+        let decided: BTreeSet<&str> = CAPABILITIES.iter().map(|(name, ..)| *name).collect();
+        assert_eq!(decided, spec::CAPABILITIES.into_iter().collect());
+        assert!(CAPABILITIES.iter().all(|(.., why)| !why.is_empty()));
+    }
+
+    #[test]
+    fn what_engines_give_by_default_is_allowed_and_what_is_unknown_is_not() {
+        // Docker's and containerd's; CRI-O and Podman give fewer.
+        let usual = "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP \
+                     NET_BIND_SERVICE SYS_CHROOT KILL AUDIT_WRITE";
+        let usual: Vec<String> = usual.split(' ').map(|name| format!("CAP_{name}")).collect();
+        let found = |has: &[String], unknown, others_pids| {
+            capability(|name| has.iter().any(|one| one == name), unknown, others_pids)
+        };
+        assert_eq!(found(&usual, None, true), None);
+        assert!(
+            found(&usual, Some("CAP_NEW\n"), false).is_some_and(|r| r.sentence.contains("\\n"))
+        );
+        for (name, may, _) in CAPABILITIES {
+            let has = [name.to_owned()];
+            let refused = [false, true].map(|pids| found(&has, None, pids).is_some());
+            let expected = match may {
+                May::Never => [true, true],
+                May::Alone => [false, true],
+                May::Have => [false, false],
+            };
+            assert_eq!(refused, expected, "{name}");
+        }
+    }
 }

@@ -7,14 +7,14 @@
 use std::collections::HashSet;
 
 use mpsgate_model::{Code, is_claim_env, is_request_annotation, is_request_env, printable};
-use mpsgate_oci::spec::{Edit, Seen, View};
+use mpsgate_oci::spec::{Edit, Seen, Shows, View};
 
 use crate::found::{Signal, Signals};
 use crate::input::{Input, MountFact, MountKind};
 use crate::node::{NVIDIA_MAJOR, Node};
 use crate::path::inside;
 use crate::reach::is_privileged;
-use crate::{Unruled, notes, reach, toolkit, users};
+use crate::{Unruled, mounts, notes, reach, toolkit, users};
 
 /// The kernel hands out dynamic character majors from 234 up.
 const FIRST_DYNAMIC_MAJOR: u32 = 234;
@@ -54,11 +54,13 @@ pub fn may_matter(seen: &Seen<'_>) -> bool {
                     }))
         }
         Seen::Mount(m) => {
-            toolkit::may_read_mount(m.destination) || (m.is_bind && notes::reaches_engine(m.source))
+            toolkit::may_read_mount(m.destination)
+                || m.shows == Shows::Unknown
+                || (m.is_bind() && notes::reaches_engine(m.source))
         }
         Seen::Unclear => true,
         // What it leads to, the caller says.
-        Seen::OtherRules | Seen::Root(_) => false,
+        Seen::OtherRules | Seen::Layer { .. } | Seen::Root(_) => false,
     }
 }
 
@@ -114,6 +116,7 @@ pub(crate) fn without_cgroup(input: &Input<'_>, asks: bool) -> Option<Signal> {
         .into_iter()
         .find(|name| view.may_gain(name) && users::host_uid(view, &input.users, 0) == Ok(0));
     let mount = input.mounts.iter().find(|mount| mount.kind == MountKind::Card);
+    let unknown = mounts::unknown(view).next();
     let device = view.devices().find(|device| reach::managed(node, device).is_some());
     let how = match (mount, device, by_capability) {
         (Some(mount), ..) => {
@@ -123,12 +126,27 @@ pub(crate) fn without_cgroup(input: &Input<'_>, asks: bool) -> Option<Signal> {
             )
         }
         (_, Some(device), _) => format!("it has the device {}", printable::value(device.path)),
+        _ if unknown.is_some() => {
+            format!("it {}", unknown.as_ref().map(mounts::not_looked_into).unwrap_or_default())
+        }
         (_, _, Some(name)) => format!("it may use {name} to make the node of a GPU"),
         _ if asks => "it asks for GPU memory".to_owned(),
         _ => return None,
     };
     let found = format!("{how}, and no device cgroup keeps GPUs shut (--cgroups=disabled)");
     Some(Signal::fixed(Code::DeviceRule, found))
+}
+
+/// crun's annotation by which the container's init is put into a child of the cgroup that is its
+/// own to write: a grant would be counted in the child, and the container can leave that.
+pub(crate) fn delegated(view: View<'_>) -> Option<Signal> {
+    const NAME: &str = "run.oci.delegate-cgroup";
+    let found = || {
+        format!(
+            "it asks for GPU memory, and the annotation {NAME} lets it leave the cgroup in which its grant is counted"
+        )
+    };
+    view.annotation(NAME).map(|_| Signal::fixed(Code::Annotation, found()))
 }
 
 fn annotations(view: View<'_>, node: &Node, signals: &mut Signals) {

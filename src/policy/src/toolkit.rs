@@ -95,7 +95,8 @@ pub fn is_nvidia_runtime(runtime: &Path) -> bool {
 pub fn has_driver(view: View<'_>) -> bool {
     view.mounts().any(|mount| {
         let place = clean(mount.destination);
-        mount.is_bind && place.rsplit('/').next().is_some_and(|name| name.starts_with("libcuda.so"))
+        mount.is_bind()
+            && place.rsplit('/').next().is_some_and(|name| name.starts_with("libcuda.so"))
     })
 }
 

@@ -5,12 +5,12 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use mpsgate_oci::spec::View;
+use mpsgate_oci::spec::{MountEntry, Shows, View};
 use mpsgate_policy::{MountFact, MountKind, Node};
 use nix::sys::stat::{major, minor};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use crate::mounts::candidates;
+use crate::mounts::{candidates, layer_candidates};
 
 /// Entries of a mounted directory that are looked at. `/dev` has some hundred, a large image
 /// 200,000.
@@ -19,7 +19,8 @@ const ENTRIES_MAX: usize = 1 << 18;
 const DEV: &str = "/dev";
 const DEVTMPFS: &str = "devtmpfs";
 
-/// Binds of such a node, or of a directory that holds one, and mounts of the kernel's own `/dev`.
+/// Binds of such a node, or of a directory that holds one, overlays of such directories, and mounts
+/// of the kernel's own `/dev`.
 /// A root counts where its file system opens nodes: engines mount images so that none does.
 pub(crate) fn of(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
     let fact = |source: &str, destination: &str| MountFact {
@@ -27,12 +28,20 @@ pub(crate) fn of(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
         destination: destination.to_owned(),
         kind: MountKind::Card,
     };
-    let binds = view.mounts().filter(|mount| {
-        let holds = |path: &PathBuf| holds_card(path, node);
-        mount.is_bind
-            && !mount.source.is_empty()
-            && candidates(mount.source, bundle).iter().any(holds)
-    });
+    let holds = |path: &PathBuf| holds_card(path, node);
+    let root_path = view.root().map(|root| root.source);
+    let shows_card = |mount: &MountEntry<'_>| match mount.shows() {
+        Shows::Source => {
+            !mount.source.is_empty() && candidates(mount.source, bundle).iter().any(holds)
+        }
+        Shows::Layers => mount
+            .layers()
+            .iter()
+            .any(|layer| layer_candidates(layer, bundle, root_path).iter().any(holds)),
+        // Of the kernel's own one holds nodes, and is below. What is unknown shows in the spec.
+        Shows::Nothing | Shows::Unknown => false,
+    };
+    let shown = view.mount_entries().filter(shows_card);
     let opens_nodes =
         |path: &Path| statvfs(path).is_ok_and(|found| !found.flags().contains(FsFlags::ST_NODEV));
     let root = view.root().filter(|root| {
@@ -42,7 +51,7 @@ pub(crate) fn of(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
     });
     let root = root.map(|root| fact(root.source, root.destination));
     let own = view.mounts_of(DEVTMPFS).map(|destination| fact(DEVTMPFS, destination));
-    binds.map(|mount| fact(mount.source, mount.destination)).chain(own).chain(root).collect()
+    shown.map(|mount| fact(mount.source, mount.destination)).chain(own).chain(root).collect()
 }
 
 fn holds_card(source: &Path, node: &Node) -> bool {
@@ -115,14 +124,17 @@ mod tests {
         assert!(holds(&link), "a bind follows its source's link");
         assert!(!holds(dir.path()) && !holds(&plain) && !holds(Path::new("/dev/zero")));
         assert!(!holds(Path::new("/no/such")));
+        let none = format!("lowerdir={}", dir.path().display());
         let spec = json!({ "mounts": [
             { "destination": "/d", "type": "devtmpfs", "source": "devtmpfs" },
             { "destination": "/dev", "type": "tmpfs", "source": "tmpfs" },
-            { "destination": "/n", "type": "bind", "source": "/dev/null" }
+            { "destination": "/n", "type": "bind", "source": "/dev/null" },
+            { "destination": "/l", "type": "overlay", "source": "overlay", "options": ["lowerdir=/etc:/dev"] },
+            { "destination": "/m", "type": "overlay", "source": "overlay", "options": [none] }
         ] });
         let found = of(View::new(&spec), Path::new("/"), &node);
         let destinations: Vec<&str> = found.iter().map(|m| m.destination.as_str()).collect();
-        assert_eq!(destinations, ["/n", "/d"]);
+        assert_eq!(destinations, ["/n", "/l", "/d"]);
         let relative = json!({ "mounts": [
             { "destination": "/n", "type": "bind", "source": "../../dev/null" },
             { "destination": "/m", "type": "bind", "source": "a" }

@@ -108,6 +108,7 @@ fn create_runtime(state: &HookState, key: GrantKey) -> Result<(), Refusal> {
     processes::check(state, pid, &mounts)?;
     check_uid(pid, record.grant.uid)?;
     mounts.check_granted(state, pid, &record.grant.client_dir)?;
+    cgroup::check_root(pid)?;
     let cgroup = cgroup::of(pid);
     crash_point!("hook.before_probe");
     devices::check(cgroup.as_ref(), &record.grant.devices, &record.closed)?;

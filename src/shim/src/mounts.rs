@@ -1,4 +1,5 @@
-//! What the sources of bind mounts are, by device and inode: names can be aliases.
+//! What the sources of bind mounts and the layers of overlays are, by device and inode: names can
+//! be aliases.
 //!
 //! A container without a bind pays nothing, one with binds a handful of system calls for each of
 //! them.
@@ -6,6 +7,7 @@
 pub(crate) mod info;
 
 use std::collections::HashSet;
+use std::fs::{DirEntry, Metadata};
 use std::path::{Component, Path, PathBuf};
 
 use mpsgate_config::paths;
@@ -21,15 +23,17 @@ use crate::facts::{Inode, inode};
 pub(crate) const OURS: [&str; 3] = [paths::RUN_DIR, paths::STATE_DIR, "/etc/mpsgate"];
 /// Entries of ours that are looked at: 16 cards with 60 grants each have about 4,100, of which each
 /// door is three.
-const ENTRIES_MAX: usize = 16_384;
+pub(crate) const ENTRIES_MAX: usize = 16_384;
 /// Where the hierarchies of cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// The bind mounts that are worth a closer look, by their sources alone.
+/// The bind mounts and layers that are worth a closer look, by their sources alone.
 pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) -> Vec<MountFact> {
     let mut look = Look::new();
-    let mut fact = |mount: Mount<'_>| {
-        let kind = candidates(mount.source, bundle).iter().find_map(|path| {
+    let binds: Vec<Mount<'a>> = binds.collect();
+    let root = binds.iter().find(|mount| mount.destination == ROOT).map(|root| root.source);
+    let fact = |mount: &Mount<'_>| {
+        let kind = layer_candidates(mount.source, bundle, root).iter().find_map(|path| {
             let found = inode(path);
             look.of(path, found)
                 .or_else(|| look.cgroups(path, found).map(MountKind::Cgroups))
@@ -38,7 +42,7 @@ pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) ->
         let (source, destination) = (mount.source.to_owned(), mount.destination.to_owned());
         Some(MountFact { source, destination, kind })
     };
-    binds.filter(|mount| !mount.source.is_empty()).filter_map(&mut fact).collect()
+    binds.iter().filter(|mount| !mount.source.is_empty()).filter_map(fact).collect()
 }
 
 /// What the mounts of a container are to us.
@@ -46,16 +50,30 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
     let mut look = Look::new();
     let mut facts = Vec::new();
     for mount in view.mount_entries().chain(view.root()) {
-        let mut add = |kind| {
+        let mut add = |source: &str, kind| {
             facts.push(MountFact {
-                source: mount.source.to_owned(),
+                source: source.to_owned(),
                 destination: mount.destination.to_owned(),
                 kind,
             });
         };
         if !mount.is_bind() {
             if shows_all_cgroups(&mount, view) {
-                add(MountKind::Cgroups(Reach::Itself));
+                add(mount.source, MountKind::Cgroups(Reach::Itself));
+            }
+            // The kernel makes no writable layer of the file systems of cgroups.
+            let layers = mount.layers();
+            let root = view.root().map(|root| root.source);
+            let candidates = layers.iter().flat_map(|layer| layer_candidates(layer, bundle, root));
+            let candidates: Vec<PathBuf> = candidates.collect();
+            let found =
+                candidates.iter().filter_map(|path| Some((path, look.of(path, inode(path))?)));
+            // Of several layers what is ours counts.
+            if let Some((path, kind)) = found.max_by_key(|(_, kind)| *kind == MountKind::Ours) {
+                add(&path.to_string_lossy(), kind);
+            }
+            if let Some(kind) = look.exchangeable(&candidates, mount.destination) {
+                add(mount.source, kind);
             }
             continue;
         }
@@ -64,19 +82,16 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
         }
         let candidates = candidates(mount.source, bundle);
         if let Some(kind) = candidates.iter().find_map(|path| look.of(path, inode(path))) {
-            add(kind);
+            add(mount.source, kind);
         }
         if let Some(reach) = candidates.iter().find_map(|path| look.writable(path, &mount)) {
-            add(MountKind::Cgroups(reach));
+            add(mount.source, MountKind::Cgroups(reach));
         }
         if candidates.iter().any(|path| look.shows_processes(path, &mount)) {
-            add(MountKind::Processes);
+            add(mount.source, MountKind::Processes);
         }
-        // A hook that is not there would stop the container.
-        let exchangeable =
-            candidates.iter().find_map(|path| look.can_exchange(path, mount.destination));
-        if let Some(kind) = exchangeable.filter(|_| Path::new(paths::HOOK).exists()) {
-            add(kind);
+        if let Some(kind) = look.exchangeable(&candidates, mount.destination) {
+            add(mount.source, kind);
         }
     }
     facts
@@ -102,6 +117,16 @@ pub(crate) fn candidates(source: &str, bundle: &Path) -> Vec<PathBuf> {
         }
     }
     if cleaned == joined { vec![joined] } else { vec![joined, cleaned] }
+}
+
+/// The paths that a layer of an overlay may be. A relative one begins where the runtime mounts:
+/// runc does so in the root file system, crun in the bundle.
+pub(crate) fn layer_candidates(layer: &str, bundle: &Path, root: Option<&str>) -> Vec<PathBuf> {
+    let mut found = candidates(layer, bundle);
+    if let Some(root) = root.filter(|_| Path::new(layer).is_relative()) {
+        found.push(bundle.join(root).join(layer));
+    }
+    found
 }
 
 /// A file system of type cgroup, not bound: on v1 runtimes show the container its own part of it,
@@ -178,6 +203,12 @@ impl Look {
         can.then_some(MountKind::Exchangeable)
     }
 
+    /// The same of several paths. A hook that is not there would stop the container.
+    fn exchangeable(&mut self, sources: &[PathBuf], destination: &str) -> Option<MountKind> {
+        let kind = sources.iter().find_map(|path| self.can_exchange(path, destination));
+        kind.filter(|_| Path::new(paths::HOOK).exists())
+    }
+
     /// How a writable bind comes to the cgroups of others.
     fn writable(&mut self, path: &Path, mount: &MountEntry<'_>) -> Option<Reach> {
         match (self.cgroups(path, inode(path))?, mount.read_only()) {
@@ -237,23 +268,32 @@ fn is_hierarchy(path: &Path) -> bool {
 fn tree(root: &Path) -> HashSet<Inode> {
     use std::os::unix::fs::MetadataExt;
     let mut found = HashSet::new();
-    let mut open = vec![root.to_owned()];
+    walk(root, |_, meta| {
+        found.insert((meta.dev(), meta.ino()));
+    });
+    found
+}
+
+/// Tells `see` of everything below a directory of ours.
+pub(crate) fn walk(root: &Path, mut see: impl FnMut(&DirEntry, &Metadata)) {
+    let (mut open, mut seen) = (vec![root.to_owned()], 0);
     while let Some(directory) = open.pop() {
         let Ok(entries) = std::fs::read_dir(&directory) else { continue };
         for entry in entries.flatten() {
             let Ok(meta) = entry.metadata() else { continue };
-            found.insert((meta.dev(), meta.ino()));
-            if meta.is_dir() && found.len() < ENTRIES_MAX {
+            see(&entry, &meta);
+            seen += 1;
+            if meta.is_dir() && seen < ENTRIES_MAX {
                 open.push(entry.path());
             }
         }
     }
-    found
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use mpsgate_oci::spec::Shows;
     use serde_json::json;
 
     use super::*;
@@ -312,7 +352,7 @@ mod tests {
             let shown = roots.iter().map(|root| Mount {
                 destination: root.destination,
                 source: root.source,
-                is_bind: true,
+                shows: Shows::Source,
             });
             [seen(shown, &bundle), facts(view, &bundle)]
                 .map(|facts| facts.into_iter().map(|fact| fact.kind).collect())
@@ -331,6 +371,47 @@ mod tests {
             let [_, facts] = kinds(json!({ "path": path, "readonly": true }));
             assert_eq!(facts, [MountKind::Cgroups(Reach::BelowReadOnly)], "{path}");
         }
+    }
+
+    #[test]
+    fn the_layers_of_an_overlay_are_evaluated_as_binds_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let bundle = dir.path().canonicalize().unwrap().join("b");
+        std::fs::create_dir_all(bundle.join("rootfs/etc")).unwrap();
+        let kinds = |kind: &str, options: &[String]| -> Vec<MountKind> {
+            let mount =
+                json!({"destination": "/x", "type": kind, "source": "overlay", "options": options});
+            let spec = json!({ "root": { "path": "rootfs" }, "mounts": [mount] });
+            let kinds = facts(View::new(&spec), &bundle).into_iter().map(|fact| fact.kind);
+            kinds.filter(|kind| *kind != MountKind::Exchangeable).collect()
+        };
+        let overlay = |option: &str| kinds("overlay", &[option.to_owned()]);
+        let ours = vec![MountKind::Ours];
+        // What is not there is ours by its name.
+        for option in [
+            "lowerdir=/run/mpsgate/mps/99:/etc",
+            "lowerdir=/etc:/run/mpsgate/mps/99",
+            "lowerdir=/etc::/run/mpsgate/mps/99",
+            "lowerdir=/etc,upperdir=/run/mpsgate/mps/99,workdir=/w",
+            "lowerdir+=/run/mpsgate/mps/99",
+            "datadir+=/run/mpsgate/mps/99",
+            r"lowerdir=/etc:/run/mps\gate/mps/99",
+        ] {
+            assert_eq!(overlay(option), ours, "{option}");
+        }
+        let mut many: Vec<String> =
+            (0..499).map(|number| format!("lowerdir+=/etc/{number}")).collect();
+        many.push("lowerdir+=/run/mpsgate/mps/99".to_owned());
+        assert_eq!(kinds("overlay", &many), ours);
+        let below = |layer| layer_candidates(layer, Path::new("/b"), Some("rootfs"));
+        assert_eq!(below("x"), [PathBuf::from("/b/x"), PathBuf::from("/b/rootfs/x")]);
+        assert_eq!(below("/x"), [PathBuf::from("/x")]);
+        for option in
+            ["lowerdir=/usr:/usr/bin", "workdir=/run/mpsgate/mps/99", "lowerdir=/run/mpsgate2"]
+        {
+            assert_eq!(overlay(option), [], "{option}");
+        }
+        assert_eq!(kinds("tmpfs", &["lowerdir=/run/mpsgate/mps/99".to_owned()]), []);
     }
 
     #[test]

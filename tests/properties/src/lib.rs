@@ -59,6 +59,7 @@ pub const TARGETS: &[Target] = &[
     ("mps_answer", mps::answer),
     ("mps_log", mps::log),
     ("node_snapshot", state::node_snapshot),
+    ("overlay_options", spec::overlay_options),
     ("placement", kubernetes::placement),
     ("proc_text", proc_text::proc_text),
     ("process_document", spec::process_document),

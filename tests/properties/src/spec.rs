@@ -8,7 +8,7 @@ use mpsgate_model::{
 };
 use mpsgate_oci::hook_state::{HookState, MAX_BYTES};
 use mpsgate_oci::process::rewrite_env;
-use mpsgate_oci::spec::{Document, Edit, Mount, Seen, View, glance, parse};
+use mpsgate_oci::spec::{Document, Edit, Layers, Mount, Seen, View, glance, parse};
 use mpsgate_policy::{
     Action, Bytes, CLIENT_DIRECTORY, Cards, Decision, Held, Injector, Input, Ipc, Node,
     SharedMemory, Shm, Unruled, Verdict, Wanted, decide, grant_edits, grant_env, may_matter,
@@ -96,6 +96,12 @@ fn same(a: &Value, b: &Value) -> bool {
 }
 
 fn viewed(view: View<'_>) -> Vec<String> {
+    let layers: Vec<_> = view
+        .mount_entries()
+        .flat_map(|entry| entry.layers().into_iter().map(move |path| (path, entry.destination)))
+        .collect();
+    let layers =
+        layers.iter().map(|(path, destination)| Seen::Layer { path, destination });
     let mut viewed: Vec<String> = view
         .annotations()
         .map(|(name, _)| Seen::Annotation(name))
@@ -103,6 +109,7 @@ fn viewed(view: View<'_>) -> Vec<String> {
         .chain(view.devices().map(Seen::Device))
         .chain(view.device_rules().map(Seen::Rule))
         .chain(view.mounts().map(Seen::Mount))
+        .chain(layers)
         .chain(view.root().map(|root| Seen::Root(root.source)))
         .map(|seen| format!("{seen:?}"))
         .collect();
@@ -220,7 +227,7 @@ fn granted(data: &[u8], document: &Document, wanted: &Wanted, node: &Node) {
         let clients: Vec<Mount<'_>> =
             view.mounts().filter(|mount| mount.destination == CLIENT_DIRECTORY).collect();
         assert!(
-            matches!(clients[..], [mount] if mount.source == grant.client_dir && mount.is_bind)
+            matches!(clients[..], [mount] if mount.source == grant.client_dir && mount.is_bind())
         );
         assert_eq!(view.hooks().filter(|hook| hook.path == HOOK).count(), 2);
         let others = view.devices().filter(|device| {
@@ -261,6 +268,7 @@ fn grant() -> Grant {
         client_dir: "/run/mpsgate/mps/0/client".to_owned(),
         devices: vec![device("/dev/nvidia0", 195, 0), device("/dev/nvidiactl", 195, 255)],
         guarantee: Guarantee::Mps,
+        user: None,
     }
 }
 
@@ -322,6 +330,28 @@ pub(crate) fn process_document(data: &[u8]) {
     assert!(!rewrite_env(document.value_mut(), &drop, &set).unwrap(), "twice is not once");
 }
 
+/// The lines as paths, escaped as the kernel wants it, are each a layer of `lowerdir`, in whatever
+/// options; and the text as it stands is read without a panic.
+pub(crate) fn overlay_options(data: &[u8]) {
+    let Some(text) = crate::text(data) else { return };
+    let found = Layers::of(text);
+    assert!(found.paths.iter().all(|path| !path.is_empty()));
+    assert!(found.paths.len() <= 2 * text.len(), "more layers than letters");
+    let paths: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    let escaped = |path: &&str| -> String {
+        let letter = |c| if matches!(c, '\\' | ',' | ':') { vec!['\\', c] } else { vec![c] };
+        path.chars().flat_map(letter).collect()
+    };
+    let written: Vec<String> = paths.iter().map(escaped).collect();
+    for colons in [":", "::"] {
+        let option = format!("metacopy=on,lowerdir={},index=off", written.join(colons));
+        let found = Layers::of(&option);
+        assert!(!found.is_open);
+        let missing = paths.iter().find(|path| !found.paths.iter().any(|one| one == *path));
+        assert_eq!(missing, None, "of {option}");
+    }
+}
+
 /// A state has an id and a pid that a process can have, or its error says what is missing.
 pub(crate) fn hook_state(data: &[u8]) {
     match (HookState::parse(data), HookState::read(data)) {
@@ -372,10 +402,12 @@ pub(crate) fn unparsable(data: &[u8]) {
         for part in viewed(View::new(&tree)) {
             // A mount of a second list may be a bind by what Go takes from the first. What an entry
             // is in another spelling is said to be unclear, and what a rule denies opens nothing.
+            let bound = ["Layers", "Nothing", "Unknown"]
+                .map(|shows| part.replace(&format!("shows: {shows}"), "shows: Source"));
             let found = expected.contains(&part)
                 || expected.iter().any(|shown| shown == "Unclear")
                 || part.contains("allow: false")
-                || expected.contains(&part.replace("is_bind: false", "is_bind: true"));
+                || bound.iter().any(|part| expected.contains(part));
             assert!(found, "{part} was not shown: {expected:#?}");
         }
     }

@@ -74,10 +74,21 @@ pub(super) fn unruled(runtime: &Path) -> Unruled {
     Unruled::under(program.as_deref().unwrap_or(runtime), unified)
 }
 
-/// The bind mounts that touch mpsgate's directories, by path. The shim compares device and inode,
-/// which a file from elsewhere does not have here. A relative source begins at the bundle.
+/// The bind mounts and overlays that touch mpsgate's directories, by path. The shim compares device
+/// and inode, which a file from elsewhere does not have here. A relative source begins at the
+/// bundle.
 pub(super) fn mounts(view: View<'_>, bundle: Option<&Path>) -> Vec<MountFact> {
     let mut facts = Vec::new();
+    for mount in view.mount_entries() {
+        let layers = mount.layers();
+        let found = layers.iter().filter_map(|layer| {
+            let kind = touches(&source(layer, bundle)?)?;
+            let (source, destination) = (layer.clone(), mount.destination.to_owned());
+            Some(MountFact { source, destination, kind })
+        });
+        // Of several layers what is mpsgate's own counts.
+        facts.extend(found.max_by_key(|fact| fact.kind == MountKind::Ours));
+    }
     for mount in view.mount_entries().filter(MountEntry::is_bind).chain(view.root()) {
         let Some(path) = source(mount.source, bundle) else { continue };
         let reach = cgroups(&path, &mount).map(MountKind::Cgroups);

@@ -104,6 +104,19 @@ fn mounts_are_told_apart_by_path() {
     for source in ["/run/mpsgate2", "/home", "run/mpsgate"] {
         assert_eq!(kinds(source), None, "{source}");
     }
+    let overlay = |option: &str| {
+        let mount = json!({"destination": "/m", "type": "overlay", "source": "overlay", "options": [option]});
+        let document = json!({ "mounts": [mount] });
+        facts::mounts(View::new(&document), Some(Path::new("/b/x"))).first().map(|fact| fact.kind)
+    };
+    for (option, kind) in [
+        ("lowerdir=/run:/run/mpsgate", Some(MountKind::Ours)),
+        ("lowerdir=/a,upperdir=../../var/lib/mpsgate", Some(MountKind::Ours)),
+        ("lowerdir=/run:/a", Some(MountKind::Ancestor)),
+        ("lowerdir=/a:/b", None),
+    ] {
+        assert_eq!(overlay(option), kind, "{option}");
+    }
 }
 
 #[test]

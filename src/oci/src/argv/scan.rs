@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use super::ValueAt;
-use super::table::{Arguments, Flag, Meaning, Table, Takes, VERBS};
+use super::table::{ARGP, Arguments, Flag, Meaning, Table, Takes, VERBS};
 
 /// What the walk meets. Flags that no table knows are left out.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ pub(super) fn scan(
             }
             continue;
         }
-        index = match read_flag(bytes, index, table.flags, &mut found) {
+        index = match read_flag(bytes, index, table, &mut found) {
             Next::SameArgument => index + 1,
             Next::ValueFollows => index + 2,
             Next::Unknown => index + 1 + usize::from(is_value_of_unknown(args, index, table)),
@@ -68,16 +68,20 @@ enum Next {
     Unknown,
 }
 
-fn read_flag(arg: &[u8], index: usize, flags: &[Flag], found: &mut impl FnMut(Item)) -> Next {
+fn read_flag(arg: &[u8], index: usize, table: Table, found: &mut impl FnMut(Item)) -> Next {
     let dashes = if arg.starts_with(b"--") { 2 } else { 1 };
     let body = arg.get(dashes..).unwrap_or_default();
     let (name, attached) = match body.iter().position(|byte| *byte == b'=') {
         Some(at) => (body.get(..at).unwrap_or_default(), Some(dashes + at + 1)),
         None => (body, None),
     };
-    let Some(flag) = lookup(name, dashes, flags) else {
+    let Some(flag) = lookup(name, dashes, table) else {
         // argp's clusters have one dash: `-dt`, `-bDIR`, `-eNAME=VALUE`.
-        return if dashes == 1 { read_cluster(body, index, flags, found) } else { Next::Unknown };
+        return if dashes == 1 {
+            read_cluster(body, index, table.flags, found)
+        } else {
+            Next::Unknown
+        };
     };
     let meaning = flag.meaning;
     let attached_value = attached.map(|prefix| ValueAt { index, prefix });
@@ -102,21 +106,24 @@ fn read_flag(arg: &[u8], index: usize, flags: &[Flag], found: &mut impl FnMut(It
     }
 }
 
-/// Finds a flag by its full name, its letter, or (two dashes only, as in getopt) by an abbreviation
-/// that fits no other.
-fn lookup<'t>(name: &[u8], dashes: usize, flags: &'t [Flag]) -> Option<&'t Flag> {
+/// Finds a flag by its full name, by an abbreviation that fits no other flag of crun's (two dashes
+/// only, as in getopt), or by its letter, which Go takes with two dashes as well. What is left, as
+/// crun's `--log-l`, may abbreviate any name that fits alone.
+pub(super) fn lookup(name: &[u8], dashes: usize, table: Table) -> Option<&'static Flag> {
     if name.is_empty() {
         return None;
     }
-    let exact = |flag: &&Flag| flag.long.as_bytes() == name || [flag.short] == *name;
-    if let Some(flag) = flags.iter().find(exact) {
-        return Some(flag);
-    }
-    let mut candidates = flags.iter().filter(|flag| flag.long.as_bytes().starts_with(name));
-    match (dashes, candidates.next(), candidates.next()) {
-        (2, Some(only), None) => Some(only),
-        _ => None,
-    }
+    let flags = table.flags.iter();
+    let only = |names: &mut dyn Iterator<Item = &'static str>| {
+        let mut fitting = names.filter(|long| long.as_bytes().starts_with(name));
+        fitting.next().filter(|_| dashes == 2 && fitting.next().is_none())
+    };
+    let named = |long: &str| flags.clone().find(|flag| flag.long == long);
+    let exact = flags.clone().find(|flag| flag.long.as_bytes() == name);
+    exact
+        .or_else(|| named(only(&mut table.crun.iter().chain(&ARGP).copied())?))
+        .or_else(|| flags.clone().find(|flag| [flag.short] == *name))
+        .or_else(|| named(only(&mut flags.clone().map(|flag| flag.long))?))
 }
 
 /// Reads letters up to the first that takes a value. One unknown letter makes all of it unknown.

@@ -53,8 +53,15 @@ pub(super) struct Flag {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
     pub(super) flags: &'static [Flag],
+    /// Long names that crun has here besides [`ARGP`]. Of the runtimes crun alone takes
+    /// abbreviations, and counts no other runtime's flags among those that one could mean. Without
+    /// `log-level`, which crun has from 1.17 on: an older one takes `--log-` for `--log-format`.
+    pub(super) crun: &'static [&'static str],
     pub(super) arguments: Arguments,
 }
+
+/// What argp itself adds in each place, two of them hidden from `--help`.
+pub(super) const ARGP: [&str; 4] = ["help", "usage", "program-name", "HANG"];
 
 /// What stands among and behind the flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +100,8 @@ macro_rules! with_global_flags {
         flag("help", b'h', Meaning::Help),
         // argp's own.
         flag("usage", b'?', Meaning::Help),
+        value("program-name", 0, Nothing),
+        Flag { long: "HANG", short: 0, takes: Takes::Attached, meaning: Nothing },
     ] };
 }
 
@@ -105,39 +114,98 @@ pub(super) const GLOBAL: Table = Table {
         Flag { long: "", short: b'l', takes: Takes::Value, meaning: Meaning::Log },
         Flag { long: "", short: b's', takes: Takes::Nothing, meaning: Meaning::SystemdCgroup },
     ],
+    crun: &[
+        "cgroup-manager",
+        "debug",
+        "log",
+        "log-format",
+        "root",
+        "rootless",
+        "systemd-cgroup",
+        "version",
+    ],
     arguments: Arguments::Verb,
 };
 
 /// `create`, `run` and `restore` agree on every flag that they share.
-const START: Table = Table {
-    flags: with_global_flags![
-        value("bundle", b'b', Meaning::Bundle),
-        value("config", b'f', Meaning::Config),
-        value("pid-file", b'p', Meaning::PidFile),
-        value("console-socket", b'c', Nothing),
-        value("pidfd-socket", 0, Nothing),
-        value("preserve-fds", 0, Nothing),
-        flag("detach", b'd', Nothing),
-        flag("keep", 0, Nothing),
-        flag("no-pivot", 0, Nothing),
-        flag("no-new-keyring", 0, Nothing),
-        flag("no-subreaper", 0, Nothing),
-        value("image-path", 0, Nothing),
-        value("work-path", 0, Nothing),
-        value("manage-cgroups-mode", 0, Nothing),
-        value("empty-ns", 0, Nothing),
-        value("lsm-profile", 0, Nothing),
-        value("lsm-mount-context", 0, Nothing),
-        flag("network-lock", 0, Nothing),
-        flag("tcp-established", 0, Nothing),
-        flag("tcp-close", 0, Nothing),
-        flag("ext-unix-sk", 0, Nothing),
-        flag("shell-job", 0, Nothing),
-        flag("file-locks", 0, Nothing),
-        flag("auto-dedup", 0, Nothing),
-        flag("lazy-pages", 0, Nothing),
+const START: &[Flag] = with_global_flags![
+    value("bundle", b'b', Meaning::Bundle),
+    value("config", b'f', Meaning::Config),
+    value("pid-file", b'p', Meaning::PidFile),
+    value("console-socket", b'c', Nothing),
+    value("pidfd-socket", 0, Nothing),
+    value("preserve-fds", 0, Nothing),
+    flag("detach", b'd', Nothing),
+    flag("keep", 0, Nothing),
+    flag("no-pivot", 0, Nothing),
+    flag("no-new-keyring", 0, Nothing),
+    flag("no-subreaper", 0, Nothing),
+    value("image-path", 0, Nothing),
+    value("work-path", 0, Nothing),
+    value("manage-cgroups-mode", 0, Nothing),
+    value("empty-ns", 0, Nothing),
+    value("lsm-profile", 0, Nothing),
+    value("lsm-mount-context", 0, Nothing),
+    flag("network-lock", 0, Nothing),
+    flag("tcp-established", 0, Nothing),
+    flag("tcp-close", 0, Nothing),
+    flag("ext-unix-sk", 0, Nothing),
+    flag("shell-job", 0, Nothing),
+    flag("file-locks", 0, Nothing),
+    flag("auto-dedup", 0, Nothing),
+    flag("lazy-pages", 0, Nothing),
+];
+
+const CREATE: Table = Table {
+    flags: START,
+    crun: &[
+        "bundle",
+        "config",
+        "console-socket",
+        "no-new-keyring",
+        "no-pivot",
+        "no-subreaper",
+        "pid-file",
+        "preserve-fds",
     ],
     arguments: Arguments::AmongFlags,
+};
+
+const RUN: Table = Table {
+    crun: &[
+        "bundle",
+        "config",
+        "console-socket",
+        "detach",
+        "keep",
+        "no-new-keyring",
+        "no-pivot",
+        "no-subreaper",
+        "pid-file",
+        "preserve-fds",
+    ],
+    ..CREATE
+};
+
+const RESTORE: Table = Table {
+    crun: &[
+        "bundle",
+        "console-socket",
+        "detach",
+        "ext-unix-sk",
+        "file-locks",
+        "image-path",
+        "lsm-mount-context",
+        "lsm-profile",
+        "manage-cgroups-mode",
+        "network-lock",
+        "pid-file",
+        "shell-job",
+        "tcp-close",
+        "tcp-established",
+        "work-path",
+    ],
+    ..CREATE
 };
 
 const EXEC: Table = Table {
@@ -160,6 +228,22 @@ const EXEC: Table = Table {
         flag("no-new-privs", 0, Nothing),
         flag("ignore-paused", 0, Nothing),
     ],
+    crun: &[
+        "apparmor",
+        "cap",
+        "cgroup",
+        "console-socket",
+        "cwd",
+        "detach",
+        "env",
+        "no-new-privs",
+        "pid-file",
+        "preserve-fds",
+        "process",
+        "process-label",
+        "tty",
+        "user",
+    ],
     arguments: Arguments::EndFlags,
 };
 
@@ -168,6 +252,7 @@ const KILL: Table = Table {
         flag("all", b'a', Meaning::KillAll),
         flag("regex", b'r', Meaning::Regex),
     ],
+    crun: &["all", "regex"],
     arguments: Arguments::AmongFlags,
 };
 
@@ -176,6 +261,7 @@ const DELETE: Table = Table {
         flag("force", b'f', Meaning::Force),
         flag("regex", b'r', Meaning::Regex),
     ],
+    crun: &["force", "regex"],
     arguments: Arguments::AmongFlags,
 };
 
@@ -201,13 +287,34 @@ const UPDATE: Table = Table {
         value("l3-cache-schema", 0, Nothing),
         value("mem-bw-schema", 0, Nothing),
     ],
+    crun: &[
+        "blkio-weight",
+        "cpu-period",
+        "cpu-quota",
+        "cpu-rt-period",
+        "cpu-rt-runtime",
+        "cpu-share",
+        "cpuset-cpus",
+        "cpuset-mems",
+        "kernel-memory",
+        "kernel-memory-tcp",
+        "l3-cache-schema",
+        "mem-bw-schema",
+        "memory",
+        "memory-reservation",
+        "memory-swap",
+        "pids-limit",
+        "resources",
+    ],
     arguments: Arguments::AmongFlags,
 };
 
 /// The table of a verb; `None` where nothing behind the verb matters to us.
 pub(super) const fn of(verb: Verb) -> Option<Table> {
     match verb {
-        Verb::Create | Verb::Run | Verb::Restore => Some(START),
+        Verb::Create => Some(CREATE),
+        Verb::Run => Some(RUN),
+        Verb::Restore => Some(RESTORE),
         Verb::Exec => Some(EXEC),
         Verb::Kill => Some(KILL),
         Verb::Delete => Some(DELETE),

@@ -1,8 +1,11 @@
 //! Command lines of real engines, of both grammars, and of no sense at all.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed test is to panic")]
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
+use super::scan::lookup;
 use super::table::{Flag, Takes};
 use super::*;
 
@@ -186,6 +189,18 @@ fn command_lines_by_hand_are_understood() {
         ("run -dfspec.json -b/b c1", "Run bundle=/b config=spec.json id=c1"),
         ("create --bund /b --conf spec.json c1", "Create bundle=/b config=spec.json id=c1"),
         ("create --config=/c/config.json -b /b c1", "Create bundle=/b config=/c/config.json id=c1"),
+        // Of two names one is runc's alone, or another verb's: crun takes these.
+        ("--c=systemd --ro /x create --c spec.json c1", "Create id=c1 systemd"),
+        ("--cg systemd --s create c1", "Create id=c1 systemd"),
+        ("--log-=json run --b /b c1", "Run bundle=/b id=c1 json"),
+        ("update --r=f c1", "Update resources=f id=c1"),
+        ("kill --r web.* 9", "Kill Number(9)"),
+        ("restore --f --b /b c1", "Restore bundle=/b id=c1"),
+        // crun's answer to what could be either of two names is an error.
+        ("create --con spec.json c1", "Create id=c1"),
+        // argp's hidden ones: what follows the first is no verb.
+        ("--program-name state create c1", "Create id=c1"),
+        ("--HANG=0 create c1", "Create id=c1"),
         ("exec -dt c1 sh", "Exec id=c1"),
         ("exec -tfalse c1 sh", "Exec id=c1"),
         ("exec -dp /p c1", "Exec process=/p id=c1"),
@@ -378,8 +393,7 @@ fn the_tables_hold_every_flag_of_the_help_texts_with_and_without_value() {
         if line.starts_with('#') {
             continue;
         }
-        let verb = place.split_once(' ').map(|(_, verb)| Verb::from_arg(OsStr::new(verb)));
-        let flags = verb.map_or(table::GLOBAL.flags, |verb| table::of(verb).unwrap().flags);
+        let flags = table_of(place).flags;
         for (name, takes) in options(line) {
             let is_it = |flag: &&Flag| match name.strip_prefix("--") {
                 Some(long) => flag.long == long,
@@ -395,6 +409,65 @@ fn the_tables_hold_every_flag_of_the_help_texts_with_and_without_value() {
         }
     }
     assert!(seen > 100, "only {seen} options seen: is the fixture cut off?");
+}
+
+/// The flags of a place of the fixture; `crun create` is one.
+fn table_of(place: &str) -> table::Table {
+    let verb = place.split_once(' ').map(|(_, verb)| Verb::from_arg(OsStr::new(verb)));
+    verb.map_or(table::GLOBAL, |verb| table::of(verb).unwrap())
+}
+
+#[test]
+fn every_abbreviation_that_crun_takes_is_taken() {
+    let mut names: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut place = "";
+    for line in include_str!("../../tests/fixtures/help.txt").lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            place = name.trim_end_matches(']');
+        } else if place.starts_with("crun") {
+            let found = options(line)
+                .into_iter()
+                .filter_map(|(name, _)| Some(name.strip_prefix("--")?.to_owned()));
+            names.entry(place).or_default().extend(found);
+        }
+    }
+    let mut seen = 0;
+    for (place, mut names) in names {
+        names.extend(["program-name", "HANG"].map(str::to_owned));
+        for (long, length) in names.iter().flat_map(|long| (1..long.len()).map(move |n| (long, n)))
+        {
+            let part = &long[..length];
+            let is_alone = names.iter().filter(|other| other.starts_with(part)).count() == 1;
+            if !is_alone || names.iter().any(|other| other == part) {
+                continue;
+            }
+            let found = lookup(part.as_bytes(), 2, table_of(place)).map(|flag| flag.long);
+            assert_eq!(found, Some(&**long), "[{place}] --{part}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 200, "only {seen} abbreviations seen: is the fixture cut off?");
+}
+
+#[test]
+fn crun_s_names_are_flags_of_the_tables() {
+    let verbs = ["create", "run", "restore", "exec", "kill", "delete", "update"];
+    for place in verbs.iter().map(|verb| format!("crun {verb}")).chain(["crun".to_owned()]) {
+        let table = table_of(&place);
+        for long in table.crun.iter().chain(&table::ARGP) {
+            assert!(table.flags.iter().any(|flag| flag.long == *long), "[{place}] --{long}");
+        }
+    }
+}
+
+#[test]
+fn a_container_without_a_cgroup_is_known_by_every_name_of_that_option() {
+    for line in ["--c=disabled run c1", "--c disabled run c1", "--cgroup-m=disabled create c1"] {
+        assert!(parsed(line).no_cgroup, "{line}");
+    }
+    for line in ["--criu=disabled run c1", "--c=disabled --s run c1", "-c=disabled run c1"] {
+        assert!(!parsed(line).no_cgroup, "{line}");
+    }
 }
 
 #[test]

@@ -12,6 +12,8 @@ use std::io::Read;
 
 use super::device::{Device, DeviceRule, Number, device_of, rule_of};
 use super::error::SpecError;
+use super::layers::Layers;
+use super::mounts::Shows;
 use super::places::{Key, Place, is};
 use super::text::{Scalar, Text};
 use super::view::Mount;
@@ -32,6 +34,13 @@ pub enum Seen<'a> {
     Rule(DeviceRule<'a>),
     /// Entry of `mounts`.
     Mount(Mount<'a>),
+    /// A directory of the host that an overlay shows.
+    Layer {
+        /// The directory, as the options of the mount have it.
+        path: &'a str,
+        /// Path inside the container.
+        destination: &'a str,
+    },
     /// `root.path`, which runtimes bind with all mounts below it.
     Root(&'a str),
     /// A device, rule or mount in which runtimes may read different things.
@@ -181,6 +190,11 @@ impl Walk<'_, '_> {
             if let Some(seen) = entry.seen(place, again) {
                 (self.see)(seen);
             }
+            if place == Place::Mounts && (again || entry.shows() == Shows::Layers) {
+                let destination = entry.destination.as_deref().unwrap_or_default();
+                let paths = entry.options.iter().flat_map(|option| Layers::of(option).paths);
+                paths.for_each(|path| (self.see)(Seen::Layer { path: &path, destination }));
+            }
         }
         Ok(())
     }
@@ -199,6 +213,8 @@ struct Entry {
     minor: Number,
     allow: Option<bool>,
     bind: bool,
+    /// Those options of a mount that may name a layer.
+    options: Vec<String>,
     /// A field stands twice with different values, or holds what runtimes read differently.
     unclear: bool,
     /// A field is in another spelling.
@@ -233,7 +249,7 @@ impl Entry {
 
     fn field(&mut self, at: usize, again: bool, text: &mut Text<'_>) -> Result<(), SpecError> {
         match at {
-            3 => self.bind |= says_bind(text)?,
+            3 => self.options(text)?,
             4 => {
                 let allow = match text.scalar(0)? {
                     Scalar::Bool(allow) => Some(allow),
@@ -306,25 +322,37 @@ impl Entry {
             _ => Seen::Mount(Mount {
                 destination: self.destination.as_deref().unwrap_or_default(),
                 source: self.source.as_deref().unwrap_or_default(),
-                is_bind: self.bind || kind == Some("bind") || again,
+                shows: if again { Shows::Source } else { self.shows() },
             }),
         })
     }
-}
 
-/// Whether options of a mount say bind.
-fn says_bind(text: &mut Text<'_>) -> Result<bool, SpecError> {
-    if text.look()? != Some(b'[') {
-        return text.skip().map(|()| false);
+    /// What a mount shows.
+    fn shows(&self) -> Shows {
+        let is_open = self.options.iter().any(|option| Layers::of(option).is_open);
+        Shows::of(self.kind.as_deref().unwrap_or_default(), self.bind, is_open)
     }
-    text.expect(b'[')?;
-    let (mut first, mut bind) = (true, false);
-    while text.follows(b']', &mut first)? {
-        // Longer than either word, so that a longer option is none of them. crun's strings end at a
-        // NUL.
-        let is_text = text.scalar(NUMBER)? == Scalar::Text;
-        let option = text.kept().split('\0').next().unwrap_or_default();
-        bind |= is_text && matches!(option, "bind" | "rbind");
+
+    /// Reads what options of a mount say of its source and its layers.
+    fn options(&mut self, text: &mut Text<'_>) -> Result<(), SpecError> {
+        if text.look()? != Some(b'[') {
+            return text.skip();
+        }
+        text.expect(b'[')?;
+        let mut first = true;
+        while text.follows(b']', &mut first)? {
+            if text.scalar(TEXT)? != Scalar::Text {
+                continue;
+            }
+            self.unclear |= text.is_cut;
+            // crun's strings end at a NUL.
+            let option = text.kept().split('\0').next().unwrap_or_default();
+            self.bind |= matches!(option, "bind" | "rbind");
+            // Every name of a layer has it. A backslash at the end takes the next option in.
+            if option.contains("dir") || option.ends_with('\\') {
+                self.options.push(option.to_owned());
+            }
+        }
+        Ok(())
     }
-    Ok(bind)
 }

@@ -2,6 +2,64 @@
 
 use serde_json::Value;
 
+use super::layers::Layers;
+
+/// What a mount shows of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shows {
+    /// Its source.
+    Source,
+    /// The directories that its options name: an overlay.
+    Layers,
+    /// Nothing: a file system of the kernel's own, or another machine's.
+    Nothing,
+    /// Who knows: a disk with a file system, a file system of a process, whatever has another name.
+    Unknown,
+}
+
+/// File systems of the kernel's own, which read no source.
+const OF_THE_KERNEL: [&str; 20] = [
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "proc",
+    "pstore",
+    "ramfs",
+    "securityfs",
+    "selinuxfs",
+    "sysfs",
+    "tmpfs",
+    "tracefs",
+];
+const OF_OTHER_MACHINES: [&str; 6] = ["ceph", "cifs", "nfs", "nfs4", "smb3", "smbfs"];
+/// The second is the name of Ubuntu's older kernels.
+const OVERLAYS: [&str; 2] = ["overlay", "overlayfs"];
+
+impl Shows {
+    /// Of a mount by its type; `is_bind`: by its options, which come first; `is_open`: one of its
+    /// options is.
+    pub(super) fn of(kind: &str, is_bind: bool, is_open: bool) -> Self {
+        if is_bind || kind == "bind" {
+            Self::Source
+        } else if OVERLAYS.contains(&kind) && !is_open {
+            Self::Layers
+        } else if OF_THE_KERNEL.contains(&kind) || OF_OTHER_MACHINES.contains(&kind) {
+            Self::Nothing
+        } else {
+            Self::Unknown
+        }
+    }
+}
+
 /// One entry of `mounts`, whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry<'a> {
@@ -46,10 +104,26 @@ impl<'a> MountEntry<'a> {
         Some(Self { destination: "/", source, kind: "bind", options })
     }
 
-    /// Whether it shows a part of the host.
+    /// What it shows of the host.
+    #[must_use]
+    pub fn shows(&self) -> Shows {
+        let is_open = self.options.iter().any(|option| Layers::of(option).is_open);
+        Shows::of(self.kind, self.has("bind") || self.has("rbind"), is_open)
+    }
+
+    /// Whether it shows its source.
     #[must_use]
     pub fn is_bind(&self) -> bool {
-        self.kind == "bind" || self.has("bind") || self.has("rbind")
+        self.shows() == Shows::Source
+    }
+
+    /// The directories of the host that it shows, where it is an overlay.
+    #[must_use]
+    pub fn layers(&self) -> Vec<String> {
+        match self.shows() {
+            Shows::Layers => self.options.iter().flat_map(|one| Layers::of(one).paths).collect(),
+            _ => Vec::new(),
+        }
     }
 
     /// Whether a bind brings the mounts below its source. What does not say is taken to.
@@ -104,6 +178,18 @@ mod tests {
                 (recursive, read_only),
                 "{entry}"
             );
+        }
+        for (entry, shows) in [
+            (json!({"type": "overlay", "options": ["lowerdir=/a"]}), Shows::Layers),
+            (json!({"type": "overlay", "options": ["lowerdir=/a\\", "b"]}), Shows::Unknown),
+            (json!({"type": "overlay", "options": ["rbind"]}), Shows::Source),
+            (json!({"type": "tmpfs", "options": ["mode=755"]}), Shows::Nothing),
+            (json!({"type": "nfs", "source": "server:/x"}), Shows::Nothing),
+            (json!({"type": "ext4", "source": "/dev/sda1"}), Shows::Unknown),
+            (json!({"type": "fuse.x", "source": "x"}), Shows::Unknown),
+            (json!({}), Shows::Unknown),
+        ] {
+            assert_eq!(MountEntry::of(&entry).shows(), shows, "{entry}");
         }
         let cgroup = json!({"type": "cgroup", "options": ["nosuid", "ro"]});
         let cgroup = MountEntry::of(&cgroup);

@@ -3,8 +3,9 @@
 
 use serde_json::{Map, Value};
 
+use super::capability::capability;
 use super::device::{Device, DeviceRule, device, device_rule};
-use super::mounts::MountEntry;
+use super::mounts::{MountEntry, Shows};
 
 /// A read-only look at a parsed `config.json`.
 #[derive(Debug, Clone, Copy)]
@@ -19,8 +20,16 @@ pub struct Mount<'a> {
     pub destination: &'a str,
     /// Host path of a bind mount.
     pub source: &'a str,
-    /// `bind`, or by its options.
-    pub is_bind: bool,
+    /// What it shows of the host.
+    pub shows: Shows,
+}
+
+impl Mount<'_> {
+    /// Whether it shows its source.
+    #[must_use]
+    pub fn is_bind(&self) -> bool {
+        self.shows == Shows::Source
+    }
 }
 
 /// One hook.
@@ -148,15 +157,10 @@ impl<'a> View<'a> {
 
     /// `mounts`.
     pub fn mounts(&self) -> impl Iterator<Item = Mount<'a>> + use<'a> {
-        self.list(&["mounts"]).map(|mount| {
-            let text = |key| mount.get(key).and_then(Value::as_str).unwrap_or_default();
-            let options = mount.get("options").and_then(Value::as_array).into_iter().flatten();
-            let bind = options.filter_map(Value::as_str).any(|o| matches!(o, "bind" | "rbind"));
-            Mount {
-                destination: text("destination"),
-                source: text("source"),
-                is_bind: bind || text("type") == "bind",
-            }
+        self.mount_entries().map(|entry| Mount {
+            destination: entry.destination,
+            source: entry.source,
+            shows: entry.shows(),
         })
     }
 
@@ -193,11 +197,16 @@ impl<'a> View<'a> {
     /// inheritable or ambient one (capabilities(7), "Transformation of capabilities during
     /// execve").
     #[must_use]
-    pub fn may_gain(&self, capability: &str) -> bool {
-        ["bounding", "inheritable", "ambient"]
-            .into_iter()
-            .flat_map(|set| self.list(&["process", "capabilities", set]))
-            .any(|c| c.as_str().is_some_and(|c| c.eq_ignore_ascii_case(capability)))
+    pub fn may_gain(&self, name: &str) -> bool {
+        self.capabilities().any(|text| capability(text) == Some(name))
+    }
+
+    /// Every capability that a process of the container may come to, as it is written.
+    pub fn capabilities(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let view = *self;
+        let sets = ["bounding", "inheritable", "ambient"].into_iter();
+        sets.flat_map(move |set| view.list(&["process", "capabilities", set]))
+            .filter_map(Value::as_str)
     }
 
     /// The IPC namespace.

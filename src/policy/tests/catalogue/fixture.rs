@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mpsgate_config::Policy;
 use mpsgate_model::{DeviceNode, GpuUuid, NodeCard};
-use mpsgate_oci::spec::{Namespace, View};
+use mpsgate_oci::spec::{MountEntry, Namespace, View};
 use mpsgate_policy::{
     Action, Caller, Cards, Decision, Input, Ipc, Majors, MountFact, MountKind, Node, Pids, Shm,
     Unruled, Users, decide,
@@ -69,11 +69,14 @@ fn mounts(view: View<'_>) -> Vec<MountFact> {
         "/" | "/run" => Some(MountKind::Ancestor),
         _ => source.starts_with("/run/mpsgate").then_some(MountKind::Ours),
     };
-    let fact = |m: mpsgate_oci::spec::Mount<'_>| {
-        let kind = kind(m.source).filter(|_| m.is_bind)?;
-        Some(MountFact { source: m.source.to_owned(), destination: m.destination.to_owned(), kind })
+    let fact = |m: MountEntry<'_>| {
+        let mut shown = m.layers();
+        shown.extend(m.is_bind().then(|| m.source.to_owned()));
+        let (source, kind) =
+            shown.into_iter().find_map(|source| kind(&source).map(|kind| (source, kind)))?;
+        Some(MountFact { source, destination: m.destination.to_owned(), kind })
     };
-    view.mounts().filter_map(fact).collect()
+    view.mount_entries().filter_map(fact).collect()
 }
 
 fn node() -> Node {

@@ -17,6 +17,7 @@ use std::fmt::Write;
 
 use mpsgate_config::{Policy, Unallocated};
 use mpsgate_oci::spec::{apply, glance};
+use mpsgate_policy::refusal::CAPABILITIES;
 use mpsgate_policy::{Decision, NoteAction, Verdict, may_matter};
 use mpsgate_testing::golden;
 use serde_json::Value;
@@ -145,6 +146,17 @@ fn what_edits_leave_of_an_engines_document_is_a_valid_one() {
         }
     }
     assert!(edited > 20, "{edited}");
+}
+
+#[test]
+fn the_page_says_of_every_capability_what_the_code_decides() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../SECURITY.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let on_page: Vec<&str> = text.lines().filter(|line| line.starts_with("| CAP_")).collect();
+    let decided = CAPABILITIES
+        .iter()
+        .map(|(name, may, why)| format!("| {name} | {} | {why} |", may.as_str()));
+    assert_eq!(on_page, decided.collect::<Vec<_>>());
 }
 
 #[test]

@@ -247,6 +247,11 @@ fn in_user_namespace(root: u32, capabilities: &[&str]) -> Value {
     spec
 }
 
+pub(crate) fn of_type(kind: &str, source: &str, options: &[&str]) -> Value {
+    let mount = json!({ "destination": "/x", "type": kind, "source": source, "options": options });
+    json!({ "mounts": [mount] })
+}
+
 fn hook(entries: &[&str]) -> Value {
     json!({
         "process": { "env": entries },
@@ -532,6 +537,18 @@ pub(crate) fn cases() -> Vec<Case> {
                 json!({ "process": { "capabilities": { "bounding": [], "inheritable": ["CAP_SYS_MODULE"] } } }),
             ),
         ),
+        case(
+            "programs for the kernel with a request",
+            asking(bounding(&["CAP_CHOWN", "CAP_BPF"])),
+        ),
+        case("a capability by its number with a request", asking(bounding(&["0x15"]))),
+        case("a capability of a newer kernel with a request", asking(bounding(&["CAP_NEW\n"]))),
+        case("a capability of a newer kernel", bounding(&["CAP_NEW"])),
+        case(
+            "a capability of a newer kernel with a request in a user namespace",
+            asking(in_user_namespace(1000, &["CAP_NEW"])),
+        ),
+        case("a higher priority with a request", asking(bounding(&["CAP_SYS_NICE"]))),
         case("tracing with a request", asking(bounding(&["CAP_SYS_PTRACE"]))),
         Case {
             pids: Pids::Host,
@@ -712,6 +729,18 @@ pub(crate) fn cases() -> Vec<Case> {
             "/x",
             MountKind::Exchangeable,
         ),
+        // file systems that are no bind
+        case("a disk", of_type("ext4", "/dev/sda1", &["ro"])),
+        case("a disk with a request", asking(of_type("ext4", "/dev/sda1", &["ro"]))),
+        case("a process's file system with a request", asking(of_type("fuse.x", "x", &[]))),
+        case("another machine's files with a request", asking(of_type("nfs", "server:/x", &[]))),
+        case("an overlay with a request", asking(of_type("overlay", "overlay", &["lowerdir=/a:/b"]))),
+        case(
+            "an overlay whose options run into each other with a request",
+            asking(of_type("overlay", "overlay", &["lowerdir=/a\\", "x"])),
+        ),
+        case("an overlay of our directory", of_type("overlay", "overlay", &["lowerdir=/run/mpsgate"]))
+            .mount("/run/mpsgate", "/x", MountKind::Ours),
         // env
         case(
             "MPS variables without a request",
@@ -763,5 +792,10 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         case("another annotation of crun", annotation("run.oci.keep_original_groups", "1")),
         case("the bundle's name", annotation("bundle", "/x")),
+        case("a cgroup of its own to write by crun", annotation("run.oci.delegate-cgroup", "x")),
+        case(
+            "a cgroup of its own to write by crun with a request",
+            asking(annotation("run.oci.delegate-cgroup", "x")),
+        ),
     ]
 }

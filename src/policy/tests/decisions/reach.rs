@@ -5,7 +5,7 @@ use mpsgate_config::{HostPid, Policy, Privileged, Unallocated};
 use mpsgate_policy::{Caller, MountKind, Pids, Unruled};
 use serde_json::{Value, json};
 
-use crate::cases::{Case, asking, bounding, case, device, privileged, rules};
+use crate::cases::{Case, asking, bounding, case, device, of_type, privileged, rules};
 
 fn deny() -> Value {
     json!({ "allow": false, "access": "rwm" })
@@ -139,6 +139,12 @@ fn unruled() -> Vec<Case> {
             "/x",
             MountKind::Card,
         ),
+        disabled("no device cgroup, and a disk", of_type("ext4", "/dev/sda1", &[])),
+        disabled(
+            "no device cgroup, and an overlay without the card's node",
+            of_type("overlay", "overlay", &["lowerdir=/etc:/usr"]),
+        ),
+        disabled("no device cgroup, and the making of nodes by number", bounding(&["27"])),
         disabled("no device cgroup, and another card's node", device("/dev/nvidia1", 195, 1)),
         disabled("no device cgroup with a request", asking(bounding(&[]))),
         case("a mount of the card's node that its cgroup keeps shut", bounding(&["CAP_MKNOD"])),

@@ -1,7 +1,11 @@
 //! What was mounted is looked at again where the container stands: the path of a source may have
 //! been made to lead elsewhere since the runtime's spec was evaluated.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::hook_state::HookState;
@@ -9,14 +13,15 @@ use mpsgate_oci::spec::{self, ReadOnly};
 use mpsgate_policy::{CLIENT_DIRECTORY, Shm};
 
 use crate::facts::{Inode, inode};
-use crate::mounts::OURS;
 use crate::mounts::info::{self, Line, Located, WRITABLE_CONTROLLERS};
+use crate::mounts::{ENTRIES_MAX, OURS, walk};
 
 /// Where POSIX shared memory is.
 const SHM: &str = "/dev/shm";
 
 /// The mounts of a container's init that are not the node's own.
 pub(super) struct Mounts {
+    pid: u32,
     all: Vec<Line>,
     own: Vec<Line>,
     shares_ours: bool,
@@ -30,7 +35,7 @@ impl Mounts {
         let namespace = |of: &str| inode(Path::new(&format!("/proc/{of}/ns/mnt")));
         let shares_ours = namespace(&pid.to_string()) == namespace("self");
         let located = OURS.iter().filter_map(|dir| Located::of(Path::new(dir), &own)).collect();
-        Ok(Self { all, own, shares_ours, located })
+        Ok(Self { pid, all, own, shares_ours, located })
     }
 
     /// Those of a container that has a grant, and starts with all that can be checked.
@@ -71,6 +76,17 @@ impl Mounts {
         Some(line.point.display().to_string())
     }
 
+    /// Of the container's overlays one with a layer of ours. Its line names layers as their mount's
+    /// options did, and not what these led to then: so it is asked of what it shows.
+    fn overlay_of_ours<'a>(&self, new: &[&'a Line]) -> Option<&'a Line> {
+        let mut overlays = new.iter().filter(|line| line.fs_type.starts_with("overlay")).peekable();
+        overlays.peek()?;
+        let prints = Prints::of(OURS.iter().map(Path::new));
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        let at = |line: &Line| root.join(line.point.strip_prefix("/").unwrap_or(&line.point));
+        overlays.find(|line| prints.are_in(&at(line))).copied()
+    }
+
     /// A container with a grant: nothing of ours but its own door, and no cgroups but its own.
     pub(super) fn check_granted(
         &self,
@@ -85,7 +101,7 @@ impl Mounts {
             let own = ours.iter().position(|l| client.place.is_of(l) && l.point.ends_with(place));
             own.map(|at| ours.remove(at));
         }
-        if let Some(line) = ours.first() {
+        if let Some(line) = ours.first().copied().or_else(|| self.overlay_of_ours(&new)) {
             return Err(exchanged(line));
         }
         let writable: Vec<&Line> = new.into_iter().filter(|line| controls(line)).collect();
@@ -115,9 +131,48 @@ pub(super) fn check(pid: u32) -> Result<(), Refusal> {
     // What cannot be looked at stops nobody.
     let Ok(mounts) = Mounts::of(pid) else { return Ok(()) };
     let new = mounts.new_ones();
-    info::ours(&new, &mounts.all, &mounts.located)
-        .first()
-        .map_or(Ok(()), |line| Err(exchanged(line)))
+    let ours = info::ours(&new, &mounts.all, &mounts.located);
+    let found = ours.first().copied().or_else(|| mounts.overlay_of_ours(&new));
+    found.map_or(Ok(()), |line| Err(exchanged(line)))
+}
+
+/// What tells an entry of a directory from any other of its name. An overlay shows a layer's own;
+/// nobody can set the time of a change.
+#[derive(Debug, PartialEq, Eq)]
+struct Print {
+    changed: (i64, i64),
+    mode: u32,
+}
+
+impl Print {
+    fn of(meta: &Metadata) -> Self {
+        Self { changed: (meta.ctime(), meta.ctime_nsec()), mode: meta.mode() }
+    }
+}
+
+/// The entries of directories of ours, by their names.
+struct Prints(HashMap<OsString, Vec<Print>>);
+
+impl Prints {
+    fn of<'a>(directories: impl Iterator<Item = &'a Path>) -> Self {
+        let mut prints: HashMap<OsString, Vec<Print>> = HashMap::new();
+        for directory in directories {
+            walk(directory, |entry, meta| {
+                prints.entry(entry.file_name()).or_default().push(Print::of(meta));
+            });
+        }
+        Self(prints)
+    }
+
+    /// Whether one of them stands in a directory, too.
+    fn are_in(&self, directory: &Path) -> bool {
+        let Ok(entries) = std::fs::read_dir(directory) else { return false };
+        entries.flatten().take(ENTRIES_MAX).any(|entry| {
+            self.0.get(&entry.file_name()).is_some_and(|known| {
+                entry.metadata().is_ok_and(|meta| known.contains(&Print::of(&meta)))
+            })
+        })
+    }
 }
 
 fn exchanged(line: &Line) -> Refusal {
@@ -137,8 +192,8 @@ fn controls(line: &Line) -> bool {
         && (line.fs_type == "cgroup2" || line.has_any(&WRITABLE_CONTROLLERS))
 }
 
-/// Whether a mount shows the container's own cgroup, as its init's `/proc/PID/cgroup` has it. Under
-/// systemd crun puts the processes into a child of the container's scope.
+/// Whether a mount shows the container's own cgroup, as its init's `/proc/PID/cgroup` has it, and
+/// not one above, by which it would leave that.
 fn is_own(line: &Line, cgroups: &str) -> bool {
     cgroups.lines().any(|text| {
         let mut fields = text.splitn(3, ':');
@@ -153,10 +208,7 @@ fn is_own(line: &Line, cgroups: &str) -> bool {
             let all: Vec<&str> = controllers.split(',').collect();
             !controllers.is_empty() && line.has_any(&all)
         };
-        let scope = line.root.extension().is_some_and(|end| end == "scope");
-        of_it
-            && path != "/"
-            && (line.root.starts_with(path) || (scope && Path::new(path).starts_with(&line.root)))
+        of_it && path != "/" && line.root.starts_with(path)
     })
 }
 
@@ -185,6 +237,28 @@ mod tests {
     }
 
     #[test]
+    fn what_shows_an_entry_of_ours_is_known_and_a_copy_of_it_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ours, copy) = (dir.path().join("ours"), dir.path().join("copy"));
+        for place in [&ours, &copy] {
+            std::fs::create_dir_all(place.join("tokens")).unwrap();
+        }
+        std::fs::write(ours.join("tokens/key"), "k").unwrap();
+        let prints = Prints::of([ours.as_path()].into_iter());
+        let print = |path: PathBuf| Print::of(&std::fs::metadata(path).unwrap());
+        let is_same = |name: &str| print(copy.join(name)) == print(ours.join(name));
+        std::fs::write(copy.join("tokens/key"), "k").unwrap();
+        // Until the kernel's clock has gone on.
+        while is_same("tokens") || is_same("tokens/key") {
+            std::fs::remove_file(copy.join("tokens/key")).unwrap();
+            std::fs::write(copy.join("tokens/key"), "k").unwrap();
+        }
+        assert!(prints.are_in(&ours) && prints.are_in(&ours.join("tokens")));
+        assert!(!prints.are_in(&copy) && !prints.are_in(&copy.join("tokens")));
+        assert!(!prints.are_in(dir.path()) && !prints.are_in(Path::new("/no/such")));
+    }
+
+    #[test]
     fn a_container_may_write_its_own_cgroup_and_named_hierarchies() {
         let v1 = "9:memory:/docker/a\n5:devices:/docker/a\n1:name=systemd:/docker/a\n0::/b\n";
         let is_open = |line: &Line, cgroups: &str| controls(line) && !is_own(line, cgroups);
@@ -201,11 +275,12 @@ mod tests {
         ] {
             assert!(!is_open(&line(root, "cgroup", options), v1), "{root} {options}");
         }
+        // Under systemd crun puts the processes into a child of the container's scope.
         let v2 = "0::/m.slice/libpod-1.scope/container\n";
-        assert!(
-            is_open(&line("/", "cgroup2", ""), v2) && is_open(&line("/m.slice", "cgroup2", ""), v2)
-        );
-        for root in ["/m.slice/libpod-1.scope/container", "/m.slice/libpod-1.scope"] {
+        for root in ["/", "/m.slice", "/m.slice/libpod-1.scope"] {
+            assert!(is_open(&line(root, "cgroup2", ""), v2), "{root}");
+        }
+        for root in ["/m.slice/libpod-1.scope/container", "/m.slice/libpod-1.scope/container/x"] {
             assert!(!is_open(&line(root, "cgroup2", ""), v2), "{root}");
         }
         assert!(is_open(&line("/", "cgroup2", ""), "0::/\n"), "no cgroup of its own");

@@ -15,6 +15,12 @@ fn shown(text: &str) -> Vec<String> {
 /// What the view shows of the same document.
 fn viewed(spec: &Value) -> Vec<String> {
     let view = View::new(spec);
+    let layers: Vec<_> = view
+        .mount_entries()
+        .flat_map(|entry| entry.layers().into_iter().map(move |path| (path, entry.destination)))
+        .collect();
+    let layers =
+        layers.iter().map(|(path, destination)| Seen::Layer { path, destination });
     let mut viewed: Vec<String> = view
         .annotations()
         .map(|(name, _)| Seen::Annotation(name))
@@ -22,6 +28,7 @@ fn viewed(spec: &Value) -> Vec<String> {
         .chain(view.devices().map(Seen::Device))
         .chain(view.device_rules().map(Seen::Rule))
         .chain(view.mounts().map(Seen::Mount))
+        .chain(layers)
         .chain(view.root().map(|root| Seen::Root(root.source)))
         .map(|seen| format!("{seen:?}"))
         .collect();
@@ -55,6 +62,7 @@ proptest! {
         allow in part(json!(true)), access in part(json!("rwm")),
         source in part(json!("/run")), destination in part(json!("/x\\y")),
         options in part(json!(["ro", "rbind"])), mount_kind in part(json!("bind")),
+        layers in part(json!(["lowerdir=/a:/b\\:c", "upperdir=/u"])),
         rules in prop::option::of(part(json!([]))), root in part(json!("/r")),
     ) {
         let rule = json!([
@@ -72,7 +80,7 @@ proptest! {
             },
             "mounts": [
                 {"source": source, "destination": destination, "options": options, "type": mount_kind},
-                {"source": "/a"}
+                {"source": "/a", "type": "overlay", "destination": "/l", "options": layers}
             ]
         });
         prop_assert_eq!(shown(&spec.to_string()), viewed(&spec));
@@ -115,6 +123,28 @@ fn a_key_is_read_in_every_spelling_that_a_runtime_takes() {
     assert_eq!(shown(r#"{"PROCESS":{"Env":["A=1"]}}"#), [r#"Variable("A")"#]);
     let map = r#"{"annotations":{"Linux":"1"},"x":{"annotations":{"y":"1"}}}"#;
     assert_eq!(shown(map), [r#"Annotation("Linux")"#]);
+}
+
+#[test]
+fn the_layers_of_an_overlay_are_shown_wherever_its_type_stands() {
+    let layer = |path| format!("{:?}", Seen::Layer { path, destination: "/x" });
+    let options = r#""options":["ro","lowerdir=/run/mpsgate:/b","upperdir=/u\u0000v"]"#;
+    for text in [
+        format!(r#"{{"mounts":[{{"destination":"/x",{options},"type":"overlay"}}]}}"#),
+        format!(r#"{{"mounts":[{{"type":"overlay","destination":"/x",{options}}}]}}"#),
+        // Go reads the second list into what it has of the first, the type too.
+        format!(
+            r#"{{"mounts":[{{"type":"overlay"}}],"mounts":[{{"destination":"/x",{options}}}]}}"#
+        ),
+    ] {
+        let shown = shown(&text);
+        for path in ["/run/mpsgate", "/b", "/u"] {
+            assert!(shown.contains(&layer(path)), "{text}: {shown:?}");
+        }
+    }
+    let other =
+        shown(&format!(r#"{{"mounts":[{{"type":"tmpfs","destination":"/x",{options}}}]}}"#));
+    assert!(!other.iter().any(|seen| seen.contains("Layer")), "{other:?}");
 }
 
 #[test]
