@@ -261,7 +261,8 @@ card() { status_json | jq -r --argjson i "$1" ".cards[] | select(.index == \$i) 
 card_is() { [[ $(card "$2" .state) == "$1" ]]; } # STATE INDEX
 says() { [[ $(card "$1" .state) == *"$2"* ]]; } # INDEX PART
 card_is_not() { [[ $(card "$2" .state) != "$1" ]]; }
-grant() { status_json | jq -r --arg id "$1" ".grants[] | select(.container_id == \$id) | $2"; } # ID FIELD
+# grant ID FIELD: of a process its name alone will do, where it is one user's.
+grant() { status_json | jq -r --arg id "$1" ".grants[] | select(.container_id == \$id or (.container_id | endswith(\"/\" + \$id))) | $2"; }
 grant_is() { [[ $(grant "$1" .state) == "$2" ]]; } # ID STATE
 granted_ids() { status_json | jq -r '[.grants[].container_id] | sort | join(" ")'; }
 free_total() { status_json | jq '[.cards[] | select(.managed) | .free_mib] | add'; }

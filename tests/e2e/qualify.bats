@@ -219,6 +219,60 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   nothing_is_left "let no CUDA client attach"
 }
 
+@test "a no while the control daemon or the gate ends is none: nothing is refused, and it is asked again" {
+  local asks what
+  fake hang
+  for what in "control daemon" gate; do
+    mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" -o json >"$BATS_TEST_TMPDIR/asked" 2>"$BATS_TEST_TMPDIR/said" 3>&- &
+    asks=$!
+    wait_for 20 "its client is there" one_is_active
+    case $what in
+      gate) pkill -KILL -f "^/usr/bin/mpsgate-gate --card 0 " ;;
+      *) kill -KILL "$(card 0 .mps.pid)" ;;
+    esac
+    wait "$asks" || true
+    stdout=$(<"$BATS_TEST_TMPDIR/asked")
+    assert_equal "attach" "$(answer attach): $(seen attach)" "unanswered: no answer in time"
+    assert_contains "what was seen meanwhile" "$(jq -r '.answers[0].meanwhile' <<<"$stdout")" "its $what"
+    wait_for 20 "the card is ready" card_is ready 0
+    assert_contains "it is due" "$(card 0 .qualify)" "no answer counts to attach" "meanwhile"
+  done
+  # What hangs with nothing else about it is a no, as ever.
+  qualify 1 -o json
+  assert_equal "attach" "$(answer attach): $(seen attach)" "no: no answer in time"
+  assert_equal "it is due" "$(card 0 .qualify)" null
+}
+one_is_active() { [[ $(mpsgate status -o json | jq '[.grants[] | select(.state == "active")] | length') == 1 ]]; }
+
+@test "a no beside a process of nobody is none, and one of a process that is only drawn counts" {
+  fake boundless
+  stranger sleep 600
+  uses "$stranger" 9000
+  LIMIT=20 try fail mpsgate qualify 0
+  assert_contains "who uses it" "$stderr" "pid $stranger" E_GPU_IN_USE
+  uses
+  later_used() { wait_for 20 "the card is being asked" card_is qualifying 0 && uses "$stranger" 9000; }
+  later_used 3>&- &
+  qualify any -o json
+  assert_equal "limit" "$(answer limit)" unanswered
+  assert_contains "what was seen meanwhile" "$(jq -r '.answers[] | select(.question == "limit") | .meanwhile' <<<"$stdout")" \
+    "processes without a grant used it: pid $stranger"
+  uses
+  granted web 2Gi
+  refute_contains "its level" "$(level_of web)" "limit not held"
+}
+
+@test "a container of the same name below another runtime root asks nothing and waits" {
+  local id
+  mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" >"$BATS_TEST_TMPDIR/asked" 2>&1 3>&- &
+  wait_for 20 "its client is there" one_is_active
+  id=$(mpsgate status -o json | jq -r '.grants[0].container_id')
+  granted "${id%-*}x" 1Gi
+  assert_equal "when it came" "$(card 0 .state)" ready
+  wait $! || true
+  assert_contains "what was asked" "$(<"$BATS_TEST_TMPDIR/asked")" "attach     yes"
+}
+
 @test "a client past MPS is found out" {
   fake past
   qualify 1 -o json

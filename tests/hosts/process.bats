@@ -32,7 +32,7 @@ setup_file() { users_node 8192 2; }
   assert_equal "cuInit" "${stdout##* }" "$WORD"
   try any run_as alice --gpu-mem 2Gi --gpu 0 -- "$MG_OUT/fakes/cuda-client" "$(client)"
   assert_equal "cuInit as a user" "${stdout##* }" "$WORD"
-  assert_contains "the gate's log" "$(grep 'client handed over' "$card/log/gate.log" | tail -n 1)" "container=run-"
+  assert_contains "the gate's log" "$(grep 'client handed over' "$card/log/gate.log" | tail -n 1)" "container=alice/run-"
   try any setsid --wait mpsgate run --gpu-mem 2Gi --gpu 0 --user alice -- "$MG_OUT/fakes/cuda-client" "$(client)"
   assert_equal "cuInit as root's for a user" "${stdout##* }" "$WORD"
   running hers --gpu-mem 2Gi --gpu 0 --user alice -- sleep 600
@@ -43,7 +43,7 @@ setup_file() { users_node 8192 2; }
     try any as "$user" env CUDA_MPS_PIPE_DIRECTORY="$door" "$MG_OUT/fakes/cuda-client" "$(client)"
     assert_equal "cuInit of $user from elsewhere" "${stdout##* }" "$ENDED"
   done
-  assert_contains "the gate's log" "$(<"$card/log/gate.log")" "client ended container=hers" "reason=elsewhere"
+  assert_contains "the gate's log" "$(<"$card/log/gate.log")" "client ended container=root/hers" "reason=elsewhere"
 }
 
 @test "whoever knows a process's door and says nothing there keeps its owner from nothing" {
@@ -59,7 +59,7 @@ setup_file() { users_node 8192 2; }
     LIMIT=10 try any beside hers as alice env CUDA_MPS_PIPE_DIRECTORY="$(door_of hers)" "$MG_OUT/fakes/cuda-client" "$(client)"
     assert_equal "cuInit, time $n" "${stdout##* }" "$WORD"
   done
-  assert_contains "the gate's log" "$(<"$card/log/gate.log")" "client ended container=hers" "reason=elsewhere"
+  assert_contains "the gate's log" "$(<"$card/log/gate.log")" "client ended container=root/hers" "reason=elsewhere"
   refute_contains "the gate's log" "$(<"$card/log/gate.log")" reason=silent
 }
 
@@ -105,6 +105,9 @@ setup_file() { users_node 8192 2; }
   assert_contains "beside what she has" "$stderr" "asks for 2 GiB beside the 7 GiB of other processes" E_QUOTA
   # A name is its user's own, and her quota is not his.
   try 0 run_as bob --gpu-mem 1Gi --name big -- id -un
+  # What is mpsgate's own is nobody's.
+  try 125 run_as alice --gpu-mem 1Gi --name mpsgate-big -- id
+  assert_contains "a name of mpsgate's own" "$stderr" "mpsgate-big begins with mpsgate-" "--name big" E_REQUEST
   try 125 run_as alice --gpu-mem 1Gi --name big -- id
   assert_contains "two of one name" "$stderr" "of this name" E_LEDGER
   stranger run_as alice --gpu-mem 1Gi --name small -- sleep 600
@@ -148,6 +151,49 @@ setup_file() { users_node 8192 2; }
   gpasswd --add bob gpu
   assert_contains "who was in the group" "$stderr" "bob (uid $(id -u bob)) is not in the group gpu"
   try 0 run_as bob --gpu-mem 1Gi -- true
+}
+
+@test "a process is shown and taken as USER/NAME, and nobody takes a container's name by it" {
+  local id=3f2a9c01b2d34e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7 name
+  granted "$id" 1Gi --ann mpsgate.io/gpu=0
+  for name in "${id::12}" "$id"; do
+    stranger run_as alice --gpu-mem 1Gi --gpu 1 --name "$name" -- sleep 600
+    wait_for 20 "it has its grant" grant_is "alice/$name" active
+  done
+  assert_equal "who is who" "$(granted_ids)" "$id alice/${id::12} alice/$id"
+  assert_contains "status" "$(mpsgate status)" "alice/${id::12} "
+  # What the operator has from the engine is the container's.
+  for name in "${id::12}" "$id"; do
+    mpsgate resize "$name" 2Gi
+    mpsgate resize "$name" 3Gi
+    assert_equal "the container's" "$(status_json | jq --arg id "$id" '.grants[] | select(.container_id == $id) | .memory_mib')" 3072
+    assert_equal "hers" "$(grant "alice/$name" .memory_mib)" 1024
+  done
+  try 0 mpsgate resize "alice/${id::12}" 2Gi
+  assert_contains "hers" "$stdout" "container alice/${id::12} has 2 GiB"
+  # A user may have two.
+  kill_listed "$MG/strangers"
+  for name in "${id::12}" "$id"; do wait_for 10 "its memory is free" not_granted "alice/$name"; done
+  stranger run_as alice --gpu-mem 1Gi --gpu 0 --name train -- sleep 600
+  wait_for 20 "it has its grant" grant_is alice/train active
+  try any mpsgate resize train 2Gi
+  assert_contains "without her name" "$stderr" 'no container or process "train" has a grant' "mpsgate resize 'alice/train' 2048Mi" E_RESIZE
+  granted web2 1Gi --ann mpsgate.io/gpu=0
+  granted web 1Gi --ann mpsgate.io/gpu=0
+  try any mpsgate resize web 2Gi
+  assert_contains "one's whole id, another's beginning" "$stderr" "/web2" "/web" "mpsgate resize '$RUNC_ROOT/web' 2048Mi" E_RESIZE
+  try 0 mpsgate resize "$RUNC_ROOT/web" 2Gi
+  assert_equal "both" "$(grant web .memory_mib) $(grant web2 .memory_mib)" "2048 1024"
+  delete_all
+}
+
+@test "a process waits for one of its name that is ending" {
+  stranger run_as alice --gpu-mem 1Gi --gpu 0 --name train -- sh -c 'trap "sleep 1; exit" TERM; while :; do sleep 0.1; done'
+  wait_for 20 "it has its grant" grant_is alice/train active
+  # What was its end begins only now.
+  kill -TERM "$(grant alice/train .pid)"
+  try 0 run_as alice --gpu-mem 1Gi --gpu 0 --name train -- id -un
+  assert_equal "who it is" "$stdout" alice
 }
 
 @test "a connection that its process has left behind moves nobody" {
@@ -236,6 +282,6 @@ setup_file() { users_node 8192 2; }
   uses "$pid" 4000 "$(grant good .pid)" 1024
   wait_for 20 "it is ended" gone "$pid"
   wait_for 10 "its memory is free" not_granted bad
-  assert_equal "actions" "$(actions)" "bad killed"
+  assert_equal "actions" "$(actions)" "root/bad killed"
   uses
 }

@@ -135,7 +135,7 @@ request() { # NAME [JQ]: a run call of alice's
   jq -nc --arg name "$1" --argjson uid "$(id -u alice)" '{run: {$name, $uid,
     request: {memory: 1024, cards: 1, gpu: null, compute: null, priority: "normal", uid: null, token: null}}} | '"${2:-.}"
 }
-gate_says() { grep -qhE "client ended container=$1 .*reason=$2" /run/mpsgate/mps/*/log/gate.log; } # ID REASON
+gate_says() { grep -qhE "client ended container=[a-z]+/$1 .*reason=$2" /run/mpsgate/mps/*/log/gate.log; } # ID REASON
 nobody_has() { assert_equal "grants" "$(granted_ids)" "${*:-}"; }
 
 @test "no other card opens, whatever a process asks for, makes or is given" {
@@ -269,7 +269,7 @@ nobody_has() { assert_equal "grants" "$(granted_ids)" "${*:-}"; }
   install -m 700 /bin/true /usr/bin/roots-own
   ln -s /usr/bin/roots-own "$TRY/command-link"
   refused_as "a command that is a link to what only root may execute" "Permission denied" hers "$TRY/command-link"
-  nobody_has bobs
+  nobody_has bob/bobs
   assert_equal "bob's grant" "$(grant bobs '"\(.instance) \(.memory_mib)"')" "$bobs 1024"
 }
 

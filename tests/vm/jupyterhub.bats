@@ -170,7 +170,7 @@ background() { terminal "$1" "setsid --fork sleep 600 </dev/null >/dev/null 2>&1
   again=$(grant "$(unit alice)" .instance)
   background alice
   down alice
-  assert_equal "grants" "$(granted_ids)" "$(unit bob)"
+  assert_equal "grants" "$(granted_ids)" "bob/$(unit bob)"
   # Of which the hub before knew the scope.
   kill -KILL "$(main_of bob)"
   wait_for 30 "nothing is left of bob" nothing_of bob

@@ -82,6 +82,17 @@ pub struct Reserve {
     /// Hold it for the caller's parent: the caller ends before the container is made (Podman's
     /// `precreate` hook).
     pub for_parent: bool,
+    /// Who has started a plain process, as mpsgated has found: nobody sends it.
+    #[serde(skip)]
+    pub user: Option<String>,
+}
+
+impl Reserve {
+    /// How its grant is shown and taken.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.key.name(self.user.as_deref())
+    }
 }
 
 /// Turn a reservation into a grant. The container's pidfd goes with it.
@@ -171,20 +182,30 @@ pub enum Qualify {
         /// UUID or index.
         gpu: String,
     },
+    /// It has answered a question. The daemon says whether that counts: whatever it has seen since
+    /// the answer before may be the cause.
+    Answer {
+        /// As the answer to `Begin` said.
+        id: String,
+        /// An [`Answer`](mpsgate_model::Answer) as JSON. The shim writes calls, too, and would
+        /// carry the code for what it never sends.
+        answer: String,
+    },
     /// It was asked.
     End {
         /// As the answer to `Begin` said.
         id: String,
-        /// A list of [`Answer`](mpsgate_model::Answer)s as JSON; empty where it was broken off. The
-        /// shim writes calls, too, and would carry the code for what it never sends.
-        answers: String,
+        /// Whether its answers are to be kept: not where it was broken off.
+        #[serde(default)]
+        keep: bool,
     },
 }
 
 /// Give a container that runs more or less of its cards.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Resize {
-    /// Its id, or the beginning of that.
+    /// Its id, or the beginning of that; with a `/` a whole name: `alice/train` of a plain process,
+    /// `/run/runc/web` of a container.
     pub container: String,
     /// What it is to have, on all of its cards together.
     pub memory: Mib,
@@ -193,7 +214,7 @@ pub struct Resize {
 /// Give the calling process a grant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
-    /// Its name, which no other process with a grant has.
+    /// Its name, which no other process of the same user with a grant has.
     pub name: ContainerId,
     /// What it asks for.
     pub request: Request,

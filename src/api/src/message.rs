@@ -58,6 +58,12 @@ pub enum Reply<S = Status> {
         /// An [`Asking`] as JSON, for the same reason.
         asking: String,
     },
+    /// To `qualify`'s `answer`.
+    Answered {
+        /// An [`Answer`](mpsgate_model::Answer) as JSON: the one that was sent, or what is left of
+        /// it where it does not count.
+        answer: String,
+    },
     /// To `reload`: one line for each setting that changed; none where nothing did.
     Reloaded {
         /// What was taken, and what waits for what.
@@ -164,8 +170,8 @@ pub struct ServerClients {
 pub struct ClientProcess {
     /// Its pid, as the host counts.
     pub pid: u32,
-    /// The container whose grant it uses; `None` where it is in no container with a grant on the
-    /// card.
+    /// The container or plain process whose grant it uses, by its name; `None` where it is of
+    /// nobody with a grant on the card.
     pub container_id: Option<String>,
     /// Its command line, cut short.
     pub command: String,

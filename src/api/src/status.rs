@@ -74,7 +74,8 @@ pub const ACTIONS_KEPT: usize = 64;
 pub struct Action {
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
-    /// The container; absent where it was about a process of no container with a grant.
+    /// The container or plain process, by its name; absent where it was about a process without a
+    /// grant.
     pub container_id: Option<String>,
     /// The card's UUID.
     pub card: String,
@@ -229,7 +230,8 @@ pub struct ServerStatus {
 /// One reservation or grant, on one card: a container that has several is there once for each.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GrantStatus {
-    /// The container's id.
+    /// How it is shown and taken: the container's id, or of a plain process whose it is and its
+    /// name, `alice/train`.
     pub container_id: String,
     /// The runtime's root.
     pub runtime_root: String,

@@ -47,7 +47,7 @@ pub struct CardUsage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrantUsage {
-    /// The container; `(more)` for all beyond [`MOST_GRANTS`].
+    /// The container or plain process, by its name; `(more)` for all beyond [`MOST_GRANTS`].
     pub container_id: String,
     /// Its pod, where kubelet has handed the memory out.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -120,7 +120,8 @@ Examples:
         after_long_help = "\
 Examples:
   mpsgate resize web 9Gi
-  mpsgate resize 3f2a 7680Mi       # the beginning of an id, if it is one container's"
+  mpsgate resize 3f2a 7680Mi       # the beginning of an id, if it is one container's
+  mpsgate resize alice/train 9Gi   # a process of mpsgate run"
     )]
     Resize(ResizeArgs),
     /// Run a command with GPU memory of its own, without a container
@@ -368,7 +369,7 @@ pub(crate) struct TopArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ResizeArgs {
-    /// The container's id, or the beginning of it
+    /// The container's id or its beginning; a process's USER/NAME
     pub(crate) container: String,
     /// GPU memory in all, with its unit
     #[arg(value_name = "MEMORY", value_parser = memory)]

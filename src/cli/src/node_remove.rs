@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use mpsgate_config::{Config, find_runtime, paths};
 use mpsgate_edge::{ExitCode, print};
+use mpsgate_model::GrantKey;
+use serde::Deserialize;
 
 use crate::args::{Engine, NodeRemoveArgs};
 use crate::configure;
@@ -126,8 +128,11 @@ fn granted() -> Option<String> {
         return Some(format!("{} cannot be read", path.display()));
     };
     let name = |entry: &serde_json::Value| {
+        let user = entry.pointer("/grant/user").and_then(|user| user.as_str());
+        let key = entry.pointer("/grant/key").and_then(|key| GrantKey::deserialize(key).ok());
         let id = entry.pointer("/grant/key/container_id").and_then(|id| id.as_str());
-        id.unwrap_or("one without a name").to_owned()
+        let id = || id.unwrap_or("one without a name").to_owned();
+        key.map_or_else(id, |key| key.name(user))
     };
     let containers: Vec<String> = entries.iter().map(name).collect();
     (!containers.is_empty()).then(|| containers.join(", "))

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! mpsgated keeps the card free ─► containers through mpsgate-runtime, hook, gate and driver ─► answers
-//!          └── writes them, and draws the conclusions ◄────────────────────────────────────────┘
+//!    ├── says of each whether it counts: it has seen the card meanwhile ◄─────────────────────────┤
+//!    └── writes them, and draws the conclusions ◄─────────────────────────────────────────────────┘
 //! ```
 
 mod client;
@@ -126,16 +127,37 @@ fn ask(gpu: &str, how: &AskArgs, socket: &Path) -> Result<(Asking, Vec<Answer>),
             break;
         }
         print::progress(&format!("  {}", question.text()));
-        answers.push(asker.ask(question));
+        match counted(&asking, &asker.ask(question), socket) {
+            Ok(answer) => answers.push(answer),
+            Err(error @ CliError::Refused(_)) => {
+                // Whatever it was, the card is opened.
+                let _ = end(&asking, false, socket);
+                return Err(error);
+            }
+            // mpsgated is away. It says what it knows of this when it is back.
+            Err(_) => {}
+        }
     }
     // Whatever came of it, the card is opened; and half of the answers are none.
     let is_broken_off = ended.load(Ordering::Relaxed);
-    let kept = end(&asking, if is_broken_off { &[] } else { &answers }, socket);
+    let kept = end(&asking, !is_broken_off, socket);
     if is_broken_off {
         return Err(RunProbeError::Ended.into());
     }
     kept?;
     Ok((asking, answers))
+}
+
+/// What mpsgated says of an answer: it has seen the card meanwhile.
+fn counted(asking: &Asking, answer: &Answer, socket: &Path) -> Result<Answer, CliError> {
+    let answer = serde_json::to_string(answer).map_err(|_| ApiError::Unexpected)?;
+    let call = Call::Qualify(Qualify::Answer { id: asking.id.clone(), answer });
+    match daemon::ask(socket, call)? {
+        Reply::Answered { answer } => {
+            serde_json::from_str(&answer).map_err(|_| ApiError::Unexpected.into())
+        }
+        _ => Err(ApiError::Unexpected.into()),
+    }
 }
 
 /// One at a time: what is found at the beginning is then left over.
@@ -160,8 +182,7 @@ fn begin(gpu: &str, socket: &Path) -> Result<Asking, CliError> {
     }
 }
 
-fn end(asking: &Asking, answers: &[Answer], socket: &Path) -> Result<String, CliError> {
-    let answers = serde_json::to_string(answers).map_err(|_| ApiError::Unexpected)?;
-    let call = Call::Qualify(Qualify::End { id: asking.id.clone(), answers });
+fn end(asking: &Asking, keep: bool, socket: &Path) -> Result<String, CliError> {
+    let call = Call::Qualify(Qualify::End { id: asking.id.clone(), keep });
     daemon::change(socket, call)
 }

@@ -50,6 +50,9 @@ pub const MPS_DIR: &str = "/run/mpsgate/mps";
 /// root's alone.
 pub const HOLD_DIR: &str = "/run/mpsgate/hold";
 
+/// The runtime root of the containers that ask a card (`mpsgate qualify`), and of no others.
+pub const QUALIFY_ROOT: &str = "/run/mpsgate/qualify";
+
 /// In [`MPS_DIR`]: a file for each card whose gate is to run, by the card's number, for
 /// `mpsgate-gate --every-card`.
 pub const GATE_ORDERS: &str = "gates";

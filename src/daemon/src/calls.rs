@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use mpsgate_api::{Call, Release, Reply, Report};
 use mpsgate_host::crash_point;
-use mpsgate_model::{Code, GrantKey, PodContainer, Refusal};
+use mpsgate_model::{Code, PodContainer, Refusal};
 use mpsgate_node::refusals::Telling;
 use tokio::time::Instant;
 
@@ -114,8 +114,8 @@ fn report(daemon: &Daemon, call: &Report) -> Reply {
     Reply::Done { text: String::new() }
 }
 
-fn refused(daemon: &Daemon, key: &GrantKey, pod: Option<&PodContainer>, refusal: &Refusal) {
-    let (container, code) = (key.container_id.as_str(), refusal.code.as_str());
+fn refused(daemon: &Daemon, container: &str, pod: Option<&PodContainer>, refusal: &Refusal) {
+    let code = refusal.code.as_str();
     tell_once(daemon, container, REFUSED, code, &refusal.sentence);
     if let Some(pod) = pod {
         let pod = known(daemon, pod);

@@ -296,13 +296,15 @@ impl CardTask {
     /// The card's CUDA processes have lost it: their containers must be restarted.
     async fn break_grants(&self) {
         crash_point!("grants.before_breaking");
-        let broken =
-            self.daemon.change(|node, effects| node.mark_broken(&self.uuid, now_ms(), effects));
-        if broken.is_empty() {
+        let names: Vec<String> = self.daemon.change(|node, effects| {
+            let broken = node.mark_broken(&self.uuid, now_ms(), effects);
+            let entries = broken.iter().filter_map(|key| node.ledger().get(key));
+            entries.map(|entry| entry.grant.name()).collect()
+        });
+        if names.is_empty() {
             return;
         }
         crash_point!("grants.broken");
-        let names: Vec<&str> = broken.iter().map(|key| key.container_id.as_str()).collect();
         log::error!(
             uuid = self.uuid.as_str(), containers = names.join(","),
             hint = "restart these containers"; "grants broken: their MPS died"
@@ -316,14 +318,13 @@ impl CardTask {
     /// Containers with a grant on the card, for a sentence; empty where there are none.
     fn containers(&self) -> String {
         let node = self.daemon.node();
-        let all: Vec<&str> = node
-            .ledger()
-            .on_card(&self.uuid)
-            .map(|entry| entry.grant.key.container_id.as_str())
-            .collect();
-        let mut text = all.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
-        if all.len() > NAMED {
-            text.push_str(&format!(" and {} more", all.len() - NAMED));
+        let mut all: Vec<String> =
+            node.ledger().on_card(&self.uuid).map(|entry| entry.grant.name()).collect();
+        let more = all.len().saturating_sub(NAMED);
+        all.truncate(NAMED);
+        let mut text = all.join(", ");
+        if more > 0 {
+            text.push_str(&format!(" and {more} more"));
         }
         text
     }

@@ -47,6 +47,8 @@ const SEARCH_LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 struct Target {
     key: GrantKey,
+    /// How it is shown.
+    name: String,
     cgroup: CgroupId,
     /// Inodes of other grants' below it.
     others: BTreeSet<u64>,
@@ -131,7 +133,7 @@ async fn limit(
     };
     target.late = is_late();
     log::info!(
-        container = target.key.container_id.as_str(), cgroup = target.cgroup.path.as_str(),
+        container = target.name.as_str(), cgroup = target.cgroup.path.as_str(),
         hard_mib = hard.0, late = target.late; "cgroup limited by the driver"
     );
     if !daemon.node().record_limit(&target.key, hard, target.late) {
@@ -156,12 +158,13 @@ async fn resize(
     each: Mib,
     held: bool,
 ) -> Result<Result<(), Refusal>, DaemonError> {
-    let refuse = |why: &str, hint: &str| {
-        let why = format!("container {} stays as it is: {why}", key.container_id);
-        Ok(Err(Refusal::new(Code::Resize, why, hint.to_owned())))
-    };
     let Some(before) = daemon.node().ledger().get(key).cloned() else {
-        return refuse("it has ended", "mpsgate status lists those that run");
+        let why = format!("container {} has ended", key.name(None));
+        return Ok(Err(Refusal::new(Code::Resize, why, "mpsgate status lists those that run")));
+    };
+    let refuse = |why: &str, hint: &str| {
+        let why = format!("container {} stays as it is: {why}", before.grant.name());
+        Ok(Err(Refusal::new(Code::Resize, why, hint.to_owned())))
     };
     let has = before.grant.memory;
     let change = |each| daemon.change(|node, effects| node.resize(key, each, effects));
@@ -238,7 +241,7 @@ async fn audit(daemon: &Daemon, first: bool) -> Result<(), DaemonError> {
                     .and_then(|_| driver::held(hardware, &root, &target));
                 if held.is_ok() {
                     log::warn!(
-                        container = target.key.container_id.as_str(),
+                        container = target.name.as_str(),
                         cgroup = target.cgroup.path.as_str();
                         "the cgroup's limit had gone and was set again"
                     );
@@ -276,6 +279,7 @@ fn target(daemon: &Daemon, entry: &Entry) -> Option<Target> {
     };
     Some(Target {
         key: key.clone(),
+        name: entry.grant.name(),
         cgroup: cgroup.clone(),
         others: node.nested(entry),
         grant: entry.grant.memory,

@@ -14,7 +14,7 @@ use mpsgate_host::clock::now_ms;
 use mpsgate_kubernetes::Recorder;
 use mpsgate_model::ledger::Entry;
 use mpsgate_model::ledger_file::LedgerFile;
-use mpsgate_model::{GpuUuid, Grant, Refusal};
+use mpsgate_model::{GpuUuid, Grant, GrantKey, Refusal};
 use mpsgate_node::card::Health;
 use mpsgate_node::{Effect, NOT_YET, Node};
 use mpsgate_policy::overrides;
@@ -190,14 +190,8 @@ impl Daemon {
     }
 
     /// Remembers what was done to a container or process.
-    pub(crate) fn note(
-        &self,
-        card: &GpuUuid,
-        container: Option<&str>,
-        what: &'static str,
-        why: String,
-    ) {
-        self.change(|node, effects| node.note(card, container, what, why, now_ms(), effects));
+    pub(crate) fn note(&self, card: &GpuUuid, of: Option<&Entry>, what: &'static str, why: String) {
+        self.change(|node, effects| node.note(card, of, what, why, now_ms(), effects));
     }
 
     /// What is known of those around the node.
@@ -276,7 +270,7 @@ impl Daemon {
     }
 
     /// Returns once no card is being asked by others, or after [`START_LIMIT`].
-    pub(crate) async fn asked(&self, container: &str) {
+    pub(crate) async fn asked(&self, container: &GrantKey) {
         let mut changes = self.changes();
         let is_asked = || self.node().is_asked_by_others(container);
         let over = async { while is_asked() && changes.changed().await.is_ok() {} };
@@ -345,7 +339,7 @@ impl Daemon {
 /// One line per ended entry.
 fn log_ended(entry: &Entry, how: &'static str) {
     log::info!(
-        container = entry.grant.key.container_id.as_str(),
+        container = entry.grant.name().as_str(),
         instance = entry.grant.key.instance.as_str(),
         uuid = card_names(&entry.grant).as_str(),
         memory_mib = entry.grant.memory.0,

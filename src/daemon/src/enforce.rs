@@ -20,9 +20,9 @@ const TELL: Duration = Duration::from_secs(1);
 
 /// Remembers and logs what a process did, where nothing is done about it.
 pub(crate) fn report(daemon: &Daemon, card: &GpuUuid, entry: Option<&Entry>, why: String) {
-    let container = entry.map(|entry| entry.grant.key.container_id.as_str());
-    log::warn!(uuid = card.as_str(), container, reason = why.as_str(); "reported, nothing is done");
-    daemon.note(card, container, "reported", why);
+    let container = entry.map(|entry| entry.grant.name());
+    log::warn!(uuid = card.as_str(), container = container.as_deref(), reason = why.as_str(); "reported, nothing is done");
+    daemon.note(card, entry, "reported", why);
 }
 
 /// Does what `policy.enforce` says about a container that was found to do harm: ends it. `true`
@@ -44,7 +44,7 @@ pub(crate) async fn enforce(
             told?;
         }
     }
-    let container = entry.grant.key.container_id.clone();
+    let container = entry.grant.name();
     let state = entry.state.clone();
     let meant = Meant::of(&entry.grant, daemon.node().nested(entry));
     let work = move |_: &_| match &state {
@@ -58,13 +58,13 @@ pub(crate) async fn enforce(
     match killed {
         Ok(()) => {
             log::warn!(container, uuid, reason = why.as_str(); "killed");
-            daemon.note(card, Some(container), "killed", why);
+            daemon.note(card, Some(entry), "killed", why);
             Ok(true)
         }
         Err(error) => {
             log::error!(container, uuid, reason = why.as_str(), error:% = error; "not killed");
             let why = format!("{why}; it was to be killed, but {error}");
-            daemon.note(card, Some(container), "failed", why);
+            daemon.note(card, Some(entry), "failed", why);
             Ok(false)
         }
     }

@@ -113,7 +113,7 @@ pub(crate) async fn give_back(
         let holders: Vec<String> = node
             .ledger()
             .on_card(&card.uuid)
-            .map(|entry| format!("{} ({})", entry.grant.key.container_id, entry.grant.memory))
+            .map(|entry| format!("{} ({})", entry.grant.name(), entry.grant.memory))
             .collect();
         if !holders.is_empty() {
             let more = holders.len().saturating_sub(NAMED);

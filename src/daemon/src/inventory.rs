@@ -11,6 +11,7 @@ use mpsgate_gpu::ComputeMode;
 use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_node::card::{Card, CardId, Ends, Health, ManagedBy, Qualified, Trouble, Watched};
 use mpsgate_node::{NOT_YET, Node};
+use mpsgate_policy::Disturbance;
 
 use crate::daemon::Daemon;
 use crate::hardware::{Hardware, Inventory};
@@ -180,6 +181,7 @@ fn take(daemon: &Daemon, node: &mut Node, found: Inventory) {
         }
         if known.lost.take().is_some() {
             log::info!(uuid = uuid.as_str(); "card is back");
+            known.saw(Disturbance::NotReady, "NVML did not show it for a moment");
         }
     }
     lose(node, &seen, &found.failed);
@@ -259,6 +261,7 @@ fn new_card(uuid: &GpuUuid, managed: Option<ManagedBy>) -> Card {
         watched: Watched::default(),
         unlimited: None,
         gate: None,
+        gate_process: None,
         qualified: Qualified::default(),
     }
 }

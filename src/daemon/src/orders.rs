@@ -23,8 +23,8 @@ pub(crate) enum Order {
     Prepare { instance: Instance, client: Option<ProcessId>, reply: oneshot::Sender<Prepared> },
     /// The card's gate cannot serve anybody, and why.
     Unserved { why: String },
-    /// What became of the clients at the card's doors.
-    GateCounts(Counts),
+    /// What became of the clients at the card's doors, and which gate says so.
+    GateCounts(Counts, Option<ProcessId>),
     /// Somebody changed the card's compute mode: change it back.
     ComputeMode,
     /// Ask the control daemon how it is, for `status`.

@@ -37,7 +37,7 @@ impl Culprit {
     /// For sentences: `container web, pid 77 (sh)`.
     pub(crate) fn label(&self) -> String {
         match &self.entry {
-            Some(entry) => format!("container {}, {}", entry.grant.key.container_id, self.words),
+            Some(entry) => format!("container {}, {}", entry.grant.name(), self.words),
             None => self.words.clone(),
         }
     }

@@ -73,8 +73,8 @@ async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) -> Result<()
         let meant = Meant::of(&entry.grant, others);
         let kill = move |_: &_| cgroup::kill::kill(&cgroup, &init, &meant);
         if let Err(error) = daemon.blocking("kill what is removed", kill).await? {
-            let container = key.container_id.as_str();
-            log::warn!(container, reason:% = error; "removed with the limit of its cgroup");
+            let container = entry.grant.name();
+            log::warn!(container = container.as_str(), reason:% = error; "removed with the limit of its cgroup");
             return Ok(());
         }
         if timeout_at(deadline, process::ended(&init)).await.is_err() {
@@ -95,24 +95,28 @@ async fn unlimit(daemon: &Daemon, key: &GrantKey, removal: Removal) -> Result<()
 /// Ends the GPU work of the container's clients, as far as that is possible at once.
 pub(crate) async fn clients(daemon: &Daemon, key: &GrantKey) -> Result<Reply, Refusal> {
     let done = |text: String| Ok(Reply::Done { text });
-    let (card, doomed) = {
+    let (card, doomed, container) = {
         let node = daemon.node();
         let Some(entry) = node.ledger().get(key) else { return done(String::new()) };
         // Before it is active no program of the container has run.
         let State::Active { init, cgroup } = &entry.state else { return done(String::new()) };
         let mut cards = entry.grant.cards.iter().filter(|_| entry.grant.uses_mps());
         let Some(card) = cards.next() else { return done(String::new()) };
-        (card.uuid.clone(), {
-            let others = node.nested(entry);
-            Doomed { init: *init, cgroup: cgroup.clone(), others }
-        })
+        (
+            card.uuid.clone(),
+            {
+                let others = node.nested(entry);
+                Doomed { init: *init, cgroup: cgroup.clone(), others }
+            },
+            entry.grant.name(),
+        )
     };
     // What cannot be read is for the card task to find: there may be processes.
     if doomed.processes().is_ok_and(|processes| processes.is_empty()) {
         return done(String::new());
     }
     crash_point!("daemon.terminate.found");
-    let container = key.container_id.as_str();
+    let container = container.as_str();
     match ask(daemon, &card, doomed).await {
         Ok(None) => done(String::new()),
         Ok(Some(terminated)) => {

@@ -22,7 +22,7 @@ use mpsgate_config::{Enforce, Schedule, Tolerance};
 use mpsgate_model::ledger::{Entry, Ledger, State};
 use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_node::card::{Card, CardId, Trouble, Watched};
-use mpsgate_node::watchdog::{Limit, Look, Rules, Seen, decide};
+use mpsgate_node::watchdog::{Kind, Limit, Look, Rules, Seen, Whose, decide};
 use mpsgate_policy::{Conclusion, TOLERANCE};
 use tokio::time::Instant;
 
@@ -142,7 +142,8 @@ fn due(cards: &[Card], ledger: &Ledger, schedule: Schedule, memory: &mut Memory)
             .map(|entry| Limit { key: entry.grant.key.clone(), memory: entry.grant.memory })
             .collect();
         let looked = memory.cards.get(&card.uuid).and_then(|memory| memory.looked);
-        if limits.is_empty() && looked.is_some_and(|looked| looked.elapsed() < IDLE) {
+        let is_idle = limits.is_empty() && card.qualified.asking.is_none();
+        if is_idle && looked.is_some_and(|looked| looked.elapsed() < IDLE) {
             continue;
         }
         let (uuid, minor, memory) = (card.uuid.clone(), card.minor, card.memory);
@@ -192,6 +193,7 @@ fn take(
         Schedule::Share => Enforce::Report,
     };
     look.tells_clients &= schedule == Schedule::Mps;
+    note_others(daemon, uuid, &look);
     let rules = rules(daemon, uuid, policy.tolerance_mib, enforce);
     let outcome = decide(&memory.seen, &look, rules);
     memory.seen = outcome.seen;
@@ -207,6 +209,20 @@ fn take(
         act::start(daemon, uuid, action, entries);
     }
     outcome.is_urgent
+}
+
+/// Who uses a card without a grant, for whoever asks what holds on it. What is only drawn with it
+/// counts by its memory.
+fn note_others(daemon: &Daemon, uuid: &GpuUuid, look: &Look) {
+    let strangers = || look.users.iter().filter(|user| user.whose == Whose::Nobody);
+    let outsiders: Vec<u32> = strangers()
+        .filter(|user| user.kind != Kind::Graphics)
+        .map(|user| user.process.pid)
+        .collect();
+    let others = strangers().map(|user| user.used).sum();
+    if let Some(card) = daemon.node().card_mut(uuid) {
+        card.note_others(&outsiders, others);
+    }
 }
 
 /// What the operator has set, and what follows from the card's answers.

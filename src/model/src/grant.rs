@@ -153,9 +153,19 @@ pub struct Grant {
     pub devices: Vec<DeviceNode>,
     /// How firmly the limit holds.
     pub guarantee: Guarantee,
+    /// Of a plain process that a user has started: the user, as
+    /// [`user_shown`](crate::user_shown) shows him.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }
 
 impl Grant {
+    /// How it is shown and taken: `web`, `alice/train`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.key.name(self.user.as_deref())
+    }
+
     /// Whether its CUDA processes are clients of an MPS server.
     #[must_use]
     pub fn uses_mps(&self) -> bool {

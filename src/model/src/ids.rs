@@ -156,6 +156,23 @@ pub struct GrantKey {
 /// No runtimes' roots, which are paths.
 const RUN: &str = "mpsgate run";
 const SLURM: &str = "slurm";
+/// Whose processes are that root has started, whoever they run as.
+const ROOT: &str = "root";
+/// Characters of a user's name that is shown.
+const LONGEST_USER: usize = 64;
+
+/// How a user is shown: by the name that the user database has, or by uid where there is none, or
+/// one that could be taken for a uid, a path or a control sequence.
+#[must_use]
+pub fn user_shown(uid: u32, name: Option<&str>) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_.-$@+\\".contains(c);
+    let fits = |name: &&str| {
+        name.chars().count() <= LONGEST_USER
+            && name.chars().all(is_plain)
+            && !name.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    name.filter(fits).map_or_else(|| uid.to_string(), str::to_owned)
+}
 
 /// Longest name of an exec record: `NAME_MAX` less room for a temporary suffix.
 const RECORD_NAME_MAX: usize = 240;
@@ -191,6 +208,23 @@ impl GrantKey {
     #[must_use]
     pub fn is_container(&self) -> bool {
         !self.is_run() && !self.is_job()
+    }
+
+    /// How it is shown and taken: a container by its id, a plain process by whose it is and its
+    /// name. `user` is the name that was found for the user when it started.
+    #[must_use]
+    pub fn name(&self, user: Option<&str>) -> String {
+        let Some(uid) = self.runtime_root.strip_prefix(RUN).filter(|_| self.is_run()) else {
+            return self.container_id.to_string();
+        };
+        let uid = uid.strip_prefix('/').unwrap_or(ROOT);
+        format!("{}/{}", user.unwrap_or(uid), self.container_id)
+    }
+
+    /// Its name in full, which no other has: with the runtime's root, or what is in its place.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.runtime_root, self.container_id)
     }
 
     /// What kind of door its grant gets.
@@ -267,10 +301,31 @@ mod tests {
         assert!(!job.is_container() && !root.is_container());
         assert_eq!([job.door(), root.door()], [Kind::Process; 2]);
         assert!(!root.same_container(&alice) && !alice.same_container(&bob));
+        assert_eq!(root.name(None), "root/train");
+        assert_eq!(alice.name(None), "1000/train");
+        assert_eq!(alice.name(Some("alice")), "alice/train");
+        assert_eq!(job.name(None), "train");
+        assert_eq!(
+            [root.full_name(), bob.full_name()],
+            ["mpsgate run/train", "mpsgate run/1001/train"]
+        );
         for container in ["/run/runc", "mpsgate runs", ""] {
             assert!(key(container.to_owned()).is_container(), "{container}");
             assert_eq!(key(container.to_owned()).door(), Kind::Container);
+            assert_eq!(key(container.to_owned()).name(None), "train");
         }
+    }
+
+    #[test]
+    fn a_user_is_shown_by_a_name_that_can_be_nothing_else() {
+        for name in ["alice", "jürgen", "CORP\\alice", "alice@corp.example", "a1", "svc$"] {
+            assert_eq!(user_shown(1000, Some(name)), name);
+        }
+        let long = "a".repeat(65);
+        for name in ["", "1001", "a/b", "../etc", "a b", "a\u{1b}[2J", "a\n", &long] {
+            assert_eq!(user_shown(1000, Some(name)), "1000", "{name:?}");
+        }
+        assert_eq!(user_shown(1000, None), "1000");
     }
 
     #[test]

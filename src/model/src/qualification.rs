@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::GpuUuid;
 
-/// Rises when a question asks something else, so that it is asked anew.
-pub const QUESTIONS: u32 = 2;
+/// Rises when a question asks something else, or its answer means something else, so that it is
+/// asked anew.
+pub const QUESTIONS: u32 = 3;
 /// Of a card's file.
 const FORMAT: u32 = 1;
 /// Text of an answer: characters.
@@ -112,7 +113,7 @@ pub enum Verdict {
     Yes,
     /// Something else was seen, or the question hung.
     No,
-    /// It could not be asked.
+    /// It could not be asked, or what was seen may have had another cause.
     Unanswered,
 }
 
@@ -141,6 +142,10 @@ pub struct Answer {
     pub verdict: Verdict,
     /// What shows it: figures and messages.
     pub evidence: String,
+    /// What mpsgated saw meanwhile that may be the cause of a *no*, which does not count then;
+    /// empty where that is nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub meanwhile: String,
     /// The figure that others follow from, in MiB: what a client got (`limit`, `bypass`), or what
     /// NVML says of an idle one (`processes`).
     pub mib: Option<u64>,
@@ -162,7 +167,7 @@ impl Answer {
     /// Its texts cut to a length that a status can carry.
     #[must_use]
     pub fn cut(mut self) -> Self {
-        for text in [&mut self.expected, &mut self.seen, &mut self.evidence] {
+        for text in [&mut self.expected, &mut self.seen, &mut self.evidence, &mut self.meanwhile] {
             if let Some((at, _)) = text.char_indices().nth(LONGEST) {
                 text.truncate(at);
                 text.push('…');
@@ -220,8 +225,9 @@ impl Qualification {
         Ok(found)
     }
 
-    /// With the answers of `older` to what could not be asked now: what was seen stays so. `None`
-    /// where nothing could be asked and older answers are there.
+    /// With the answers of `older` to what could not be asked now: what was seen stays so, and is
+    /// due where something was seen meanwhile. `None` where nothing could be asked and older
+    /// answers are there.
     #[must_use]
     pub fn beside(mut self, older: Option<&Self>) -> Option<Self> {
         let Some(older) = older else { return Some(self) };
@@ -231,7 +237,11 @@ impl Qualification {
         }
         for answer in self.answers.iter_mut().filter(|answer| is_open(answer)) {
             if let Some(seen) = older.answer(answer.question) {
+                let meanwhile = std::mem::take(&mut answer.meanwhile);
                 answer.clone_from(seen);
+                if !meanwhile.is_empty() {
+                    answer.meanwhile = meanwhile;
+                }
             }
         }
         let asked = |answer: &Answer| self.answer(answer.question).is_some();
@@ -271,6 +281,7 @@ mod tests {
             seen: "x".repeat(2000),
             verdict: Verdict::Yes,
             evidence: String::new(),
+            meanwhile: String::new(),
             mib: Some(1024),
             granted_mib: Some(1024),
             took_ms: 7,
@@ -318,6 +329,19 @@ mod tests {
         assert_eq!(open.clone().beside(None), Some(open.clone()));
         assert_eq!(open.clone().beside(Some(&yes)), Some(yes.clone()));
         assert_eq!(of(Verdict::No, "550").beside(Some(&yes)), Some(of(Verdict::No, "550")));
+        // It stays where something else may have been the cause of a no, and is asked again.
+        let meanwhile = "its gate was started anew".to_owned();
+        let disturbed = |answer: &Answer| Answer { meanwhile: meanwhile.clone(), ..answer.clone() };
+        let mut disturbing = open.clone();
+        disturbing.answers = open.answers.iter().map(disturbed).collect();
+        let kept = disturbing.beside(Some(&yes)).unwrap();
+        let both: Vec<_> =
+            kept.answers.iter().map(|it| (it.verdict, it.meanwhile.as_str())).collect();
+        assert_eq!(both, [Verdict::Unanswered, Verdict::Yes].map(|it| (it, meanwhile.as_str())));
+        // Another one that could not be asked makes it no less due, and one that was asked does.
+        assert_eq!(open.clone().beside(Some(&kept)), Some(kept.clone()));
+        let asked = of(Verdict::No, "550").beside(Some(&kept)).unwrap();
+        assert_eq!(asked.answer(Question::Limit).unwrap().meanwhile, "");
         // What was not asked this time stays, too.
         let users = Answer { verdict: Verdict::Yes, ..answer(Question::Users) };
         let full = Qualification::new(subject(), vec![users]);

@@ -4,8 +4,14 @@ use std::collections::BTreeMap;
 
 use mpsgate_api::{CardMemory, MpsStatus};
 use mpsgate_model::door::Counts;
-use mpsgate_model::{GpuUuid, GrantKey, Mib, Qualification, Subject};
-use mpsgate_policy::{Conclusion, Condition, SharedMemory};
+use mpsgate_model::ledger::ProcessId;
+use mpsgate_model::{Answer, GpuUuid, GrantKey, Mib, Qualification, Subject};
+use mpsgate_policy::{Conclusion, Condition, Disturbance, SharedMemory, Sight};
+
+/// Processes that a sentence names.
+const NAMED: usize = 6;
+/// Of a card, what others may take of it while it is asked: a desktop does, as windows come and go.
+const MUCH: Mib = Mib(256);
 
 /// One card of the node.
 #[derive(Debug, Clone)]
@@ -55,6 +61,8 @@ pub struct Card {
     pub mps: Option<MpsStatus>,
     /// What became of clients at its containers' doors, as its gate said last.
     pub gate: Option<Counts>,
+    /// Which gate said so.
+    pub gate_process: Option<ProcessId>,
     /// What its processes use, as the watchdog last saw it.
     pub watched: Watched,
     /// Why the driver does not hold the cgroup of the last grant to it, where it does not.
@@ -116,12 +124,38 @@ pub struct Qualified {
 /// A card that is being asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asking {
-    /// How the ids of the containers begin that ask it. Random: nobody else has it.
+    /// How the ids of the containers begin that ask it.
     pub id: String,
     /// Of what it is asked.
     pub subject: Subject,
     /// What everybody else is told.
     pub trouble: Trouble,
+    /// What it has answered so far, as it counts.
+    pub answers: Vec<Answer>,
+    /// What else was seen of it so far, and what of that at the answer before.
+    pub sight: Sight,
+    /// See `sight`.
+    pub before: Sight,
+    /// How often its gate has told of its clients.
+    pub told: u64,
+    /// Bytes of it that processes without a grant had at the least.
+    pub others: Option<u64>,
+}
+
+impl Asking {
+    /// Of a card that has said nothing yet.
+    pub fn new(id: &str, subject: Subject, trouble: Trouble) -> Self {
+        Self {
+            id: id.to_owned(),
+            subject,
+            trouble,
+            answers: Vec::new(),
+            sight: Sight::default(),
+            before: Sight::default(),
+            told: 0,
+            others: None,
+        }
+    }
 }
 
 /// What the watchdog last saw of a card.
@@ -227,6 +261,59 @@ impl Card {
     /// For `status`, of a managed card.
     pub fn state(&self) -> &str {
         self.trouble().map_or_else(|| self.health.text(), |trouble| &trouble.why)
+    }
+
+    /// Takes what its card task thinks of it.
+    pub fn set_health(&mut self, health: Health) {
+        if let Condition::Unfit { why, .. } | Condition::Unhealthy { why, .. } = health.condition()
+        {
+            self.saw(Disturbance::NotReady, format!("it {why}"));
+        }
+        self.health = health;
+    }
+
+    /// Takes note of what may keep it from answering as its driver would, while it is asked.
+    pub fn saw(&mut self, what: Disturbance, words: impl Into<String>) {
+        if let Some(asking) = &mut self.qualified.asking {
+            asking.sight.saw(what, words);
+        }
+    }
+
+    /// Takes what its gate says of its clients.
+    pub fn count_clients(&mut self, counts: Counts, gate: Option<ProcessId>) {
+        let is_other = self.gate_process.is_some() && self.gate_process != gate;
+        let before = self.gate.take().filter(|_| !is_other).unwrap_or_default();
+        if is_other {
+            self.saw(Disturbance::Gate, "its gate was started anew");
+        }
+        for (reason, count) in &counts.ended {
+            let new = count.saturating_sub(before.ended.get(reason).copied().unwrap_or_default());
+            if new > 0 {
+                let words = format!("its gate ended clients ({} {new})", reason.as_str());
+                self.saw(Disturbance::Ended(*reason), words);
+            }
+        }
+        if let Some(asking) = &mut self.qualified.asking {
+            asking.told += 1;
+        }
+        (self.gate, self.gate_process) = (Some(counts), gate);
+    }
+
+    /// Takes who uses it without a grant, and how much they have where NVML tells all.
+    pub fn note_others(&mut self, outsiders: &[u32], others: Option<u64>) {
+        if !outsiders.is_empty() {
+            let pids: Vec<String> = outsiders.iter().take(NAMED).map(u32::to_string).collect();
+            let words = format!("processes without a grant used it: pid {}", pids.join(", "));
+            self.saw(Disturbance::Outsider, words);
+        }
+        let (Some(asking), Some(now)) = (&mut self.qualified.asking, others) else { return };
+        let least = asking.others.map_or(now, |least| least.min(now));
+        asking.others = Some(least);
+        let more = now.saturating_sub(least) >> 20;
+        if more > MUCH.0 {
+            let words = format!("processes without a grant took {} more of it", Mib(more));
+            self.saw(Disturbance::Memory, words);
+        }
     }
 
     /// Closes it until the operator starts its MPS again, or opens it.

@@ -21,6 +21,7 @@ mod claims;
 mod grants;
 mod held;
 mod limits;
+mod named;
 mod note;
 mod place;
 mod qualify;

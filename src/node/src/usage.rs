@@ -69,7 +69,7 @@ fn row<'a>(day: &'a mut UsageDay, uuid: &str, entry: &Entry) -> &'a mut GrantUsa
     let is_known = day.grants.contains_key(&key);
     let (key, container_id, pod) = if is_known || day.grants.len() < MOST_GRANTS {
         let pod = entry.handed.as_ref().map(|handed| handed.pod.clone());
-        (key, entry.grant.key.container_id.to_string(), pod)
+        (key, entry.grant.name(), pod)
     } else {
         (UsageDay::key(uuid, ""), "(more)".to_owned(), None)
     };

@@ -30,6 +30,7 @@ fn entry(at: u8, memory: u64) -> Entry {
             client_dir: String::new(),
             devices: Vec::new(),
             guarantee: Guarantee::Mps,
+            user: None,
         },
         state: State::Active { init, cgroup: None },
         since_ms: 0,

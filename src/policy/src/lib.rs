@@ -23,6 +23,7 @@ mod grant_edits;
 mod input;
 mod ipc;
 mod limits;
+mod meanwhile;
 mod mounts;
 mod node;
 mod notes;
@@ -61,6 +62,7 @@ pub use grant_edits::{
 pub use input::{Action, Input, Ipc, MountFact, MountKind, Reach};
 pub use ipc::{HOST_SHM, may_have_its_own, shared_memory};
 pub use limits::{ListedLimits, compute_share, confirmed, core_refusal, list, uncountable};
+pub use meanwhile::{Disturbance, Sight, judge};
 pub use mounts::{HOOK_MOUNTS, only_looks_again};
 pub use mpsgate_config::Schedule;
 pub use node::{CTL_MINOR, Cards, Majors, NVIDIA_MAJOR, Node};

@@ -37,7 +37,7 @@ pub struct Candidate<'a> {
     /// Memory promised to pods that do not run now.
     pub promised: Mib,
     /// Reservations and grants on it.
-    pub holders: Vec<Holder<'a>>,
+    pub holders: Vec<Holder>,
     /// Holders that it takes: the clients of its MPS server, and any number without MPS.
     pub max_clients: u32,
     /// One server for all uids, or none.
@@ -73,10 +73,10 @@ pub enum Condition<'a> {
 }
 
 /// A reservation or grant on a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holder<'a> {
-    /// The container's id.
-    pub container: &'a str,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The container, by its name.
+    pub container: String,
     /// What it holds.
     pub memory: Mib,
     /// Host uid of its CUDA processes.

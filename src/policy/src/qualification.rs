@@ -224,6 +224,16 @@ fn due(found: Option<&Qualification>, now: &Subject) -> Option<String> {
     if *questions != now.questions {
         return Some("the questions are others since".to_owned());
     }
+    let disturbed: Vec<&Answer> =
+        found.answers.iter().filter(|answer| !answer.meanwhile.is_empty()).collect();
+    if let Some(last) = disturbed.last() {
+        let names: Vec<&str> = disturbed.iter().map(|answer| answer.question.name()).collect();
+        return Some(format!(
+            "no answer counts to {}: meanwhile {}",
+            names.join(", "),
+            last.meanwhile
+        ));
+    }
     let open = |question: &Question| found.answer(*question).is_none();
     let open: Vec<&str> =
         Question::ALL.iter().filter(|question| open(question)).map(|one| one.name()).collect();

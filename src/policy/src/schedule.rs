@@ -12,7 +12,7 @@
 use std::num::NonZeroU32;
 
 use mpsgate_config::Schedule;
-use mpsgate_model::{CARDS_ANNOTATION, Code, GrantKey, Mib, Priority, Refusal, Request, Resource};
+use mpsgate_model::{CARDS_ANNOTATION, Code, Mib, Priority, Refusal, Request, Resource};
 
 /// The node label, which wins over the settings.
 pub const LABEL: &str = "ack.node.gpu.schedule";
@@ -101,10 +101,10 @@ impl Wants {
 }
 
 /// A reservation or grant, and how it was given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holding<'a> {
-    /// Whose it is.
-    pub key: &'a GrantKey,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    /// Whose it is, by name.
+    pub name: String,
     /// How it was given.
     pub schedule: Schedule,
 }
@@ -122,7 +122,7 @@ pub enum Step {
 
 /// What is to be done where `now` holds.
 #[must_use]
-pub fn next(now: Schedule, target: Target, held: &[Holding<'_>]) -> Step {
+pub fn next(now: Schedule, target: Target, held: &[Holding]) -> Step {
     if now == target.schedule {
         return Step::Stay;
     }
@@ -133,7 +133,7 @@ pub fn next(now: Schedule, target: Target, held: &[Holding<'_>]) -> Step {
 /// What holds after a start: as the containers were given their grants, and without any what is
 /// wanted.
 #[must_use]
-pub fn at_start(target: Target, held: &[Holding<'_>]) -> Schedule {
+pub fn at_start(target: Target, held: &[Holding]) -> Schedule {
     match (others(target, held).is_empty(), target.schedule) {
         (true, wanted) => wanted,
         (false, Schedule::Mps) => Schedule::Share,
@@ -141,9 +141,9 @@ pub fn at_start(target: Target, held: &[Holding<'_>]) -> Schedule {
     }
 }
 
-fn others(target: Target, held: &[Holding<'_>]) -> Vec<String> {
+fn others(target: Target, held: &[Holding]) -> Vec<String> {
     let other = held.iter().filter(|held| held.schedule != target.schedule);
-    other.map(|held| held.key.container_id.to_string()).collect()
+    other.map(|held| held.name.clone()).collect()
 }
 
 /// What is to be done about a card that the settings name.

@@ -37,6 +37,7 @@ fn grant(compute: Option<u8>, priority: Priority) -> Grant {
         client_dir: "/run/mpsgate/mps/0/containers/0123456789abcdef0123456789abcdef".to_owned(),
         devices: vec![device("/dev/nvidia0", 195, 0), device("/dev/nvidiactl", 195, 255)],
         guarantee: Guarantee::Mps,
+        user: None,
     }
 }
 

@@ -35,6 +35,7 @@ fn answer(question: Question, verdict: Verdict) -> Answer {
         seen,
         verdict,
         evidence: String::new(),
+        meanwhile: String::new(),
         mib,
         granted_mib: Some(1024),
         took_ms: 1000,
@@ -102,6 +103,14 @@ fn every_answer_has_its_consequence() {
             cases.push((title, Some(but(question, verdict))));
         }
     }
+    let disturbed = |question| {
+        let meanwhile = "it lost its MPS control daemon".to_owned();
+        Answer { meanwhile, ..answer(question, Verdict::Unanswered) }
+    };
+    let mut answers = but(Question::Attach, Verdict::Yes);
+    answers.retain(|answer| ![Question::Attach, Question::Limit].contains(&answer.question));
+    answers.extend([Question::Attach, Question::Limit].map(disturbed));
+    cases.push(("two while something else happened".to_owned(), Some(answers)));
     let mut golden = String::new();
     for (title, answers) in cases {
         let found = answers.map(|answers| Qualification::new(now.clone(), answers));

@@ -88,6 +88,7 @@ fn reserve(
         engine: if starting.caller.is_kubernetes() { Engine::Kubernetes } else { Engine::Local },
         pod: starting.caller.pod(view),
         for_parent: starting.for_parent,
+        user: None,
     });
     crash_point!("shim.before_reserve");
     match Client::ask::<NoStatus>(Path::new(paths::SOCKET), &call, None, RESERVE_LIMIT) {

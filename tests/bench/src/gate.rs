@@ -144,8 +144,8 @@ fn granted(gib: u8) -> Result<(PathBuf, Grant), Failure> {
         uid: None,
         token: None,
     };
-    let call =
-        Reserve { key, request, uid: 0, engine: Engine::Local, pod: None, for_parent: false };
+    let engine = Engine::Local;
+    let call = Reserve { key, request, uid: 0, engine, pod: None, for_parent: false, user: None };
     let Reply::Reserved { grant, .. } = ask(Call::Reserve(call))? else {
         return Err("not a reservation".into());
     };

@@ -124,6 +124,7 @@ fn reserve(id: &str) -> Result<bool, Failure> {
         engine: Engine::Local,
         pod: None,
         for_parent: false,
+        user: None,
     });
     let reply: Reply = Client::connect(Path::new(paths::SOCKET))?.call(call, None, FOR)?;
     match reply {

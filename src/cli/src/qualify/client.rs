@@ -13,8 +13,8 @@ use crate::container::{Bundle, Container};
 use crate::probe::Step;
 
 /// Where the containers of `qualify` are kept: nobody else's, so that what is found there at the
-/// beginning is left over.
-pub(super) const ROOT: &str = "/run/mpsgate/qualify";
+/// beginning is left over, and that mpsgated knows them by it.
+pub(super) const ROOT: &str = mpsgate_config::paths::QUALIFY_ROOT;
 /// Between two looks at a signal or a process.
 const POLL: Duration = Duration::from_millis(50);
 /// For a container to end by itself.

@@ -142,6 +142,7 @@ impl<'a> Asker<'a> {
             seen: seen.seen,
             verdict: seen.verdict,
             evidence: seen.evidence,
+            meanwhile: String::new(),
             mib: seen.mib,
             granted_mib: Some(granted(question)),
             took_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),

@@ -26,6 +26,9 @@ pub(super) fn text(asking: &Asking, answers: &[Answer]) -> String {
         if answer.is_failure() {
             let _ = writeln!(text, "{:30}expected: {}", "", answer.expected);
         }
+        if !answer.meanwhile.is_empty() {
+            let _ = writeln!(text, "{:30}does not count: meanwhile {}", "", answer.meanwhile);
+        }
         if !answer.evidence.is_empty() {
             let _ = writeln!(text, "{:30}{}", "", answer.evidence);
         }
@@ -82,13 +85,21 @@ pub(super) fn page(asking: &Asking, answers: &[Answer]) -> String {
             "| {} | {} | {} | {} | {}, {} |",
             answer.question.name(),
             cell(&answer.expected),
-            cell(&answer.seen),
+            cell(&seen(answer)),
             cell(&answer.evidence),
             answer.verdict.as_str(),
             seconds(answer)
         );
     }
     text
+}
+
+/// What was seen, and what else meanwhile.
+fn seen(answer: &Answer) -> String {
+    match answer.meanwhile.as_str() {
+        "" => answer.seen.clone(),
+        meanwhile => format!("{}; meanwhile {meanwhile}", answer.seen),
+    }
 }
 
 fn seconds(answer: &Answer) -> String {

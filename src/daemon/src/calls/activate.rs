@@ -40,7 +40,7 @@ pub(super) async fn activate(
             crash_point!("daemon.activate.stored");
             daemon.tell_ledger_change();
             log::info!(
-                container = call.key.container_id.as_str(), instance = call.key.instance.as_str(),
+                container = entry.grant.name().as_str(), instance = call.key.instance.as_str(),
                 uuid = card_names(&entry.grant).as_str(),
                 memory_mib = entry.grant.memory.0,
                 cgroup = call.cgroup.as_ref().map(|cgroup| cgroup.path.as_str());
@@ -67,9 +67,13 @@ pub(super) async fn activate(
     match answer {
         Ok(()) => Ok(Reply::Done { text: String::new() }),
         Err(refusal) => {
-            let handed =
-                daemon.node().ledger().get(&call.key).and_then(|entry| entry.handed.clone());
-            refused(daemon, &call.key, handed.as_ref().map(|handed| &handed.pod), &refusal);
+            let (name, handed) = {
+                let node = daemon.node();
+                let entry = node.ledger().get(&call.key);
+                let name = entry.map_or_else(|| call.key.name(None), |entry| entry.grant.name());
+                (name, entry.and_then(|entry| entry.handed.clone()))
+            };
+            refused(daemon, &name, handed.as_ref().map(|handed| &handed.pod), &refusal);
             Err(refusal)
         }
     }

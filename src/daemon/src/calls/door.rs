@@ -71,7 +71,7 @@ fn tell(
         card.is_some_and(Card::serves_any_uid)
     };
     let container = Container {
-        id: grant.key.container_id.to_string(),
+        id: grant.name(),
         uid: grant.uid,
         any_uid,
         debug: daemon.settings.now().mps.debug,

@@ -78,7 +78,7 @@ pub(super) async fn job(
             return Ok(Ok(nothing()));
         }
         Err(refusal) => {
-            refused(daemon, &key, None, &refusal);
+            refused(daemon, &key.name(None), None, &refusal);
             answer.keep(Ungranted::Refused(refusal.clone()));
             return Ok(Err(refusal));
         }
@@ -90,6 +90,7 @@ pub(super) async fn job(
         engine: Engine::Slurm,
         pod: None,
         for_parent: false,
+        user: None,
     };
     let reserved = match reserve(daemon, line, &caller, &wanted).await? {
         Ok(reply) => reply,

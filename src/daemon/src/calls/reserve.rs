@@ -21,8 +21,9 @@ use crate::orders::Order;
 use crate::{DaemonError, cdi, ends, process, tokens};
 use mpsgate_host::clock::now_ms;
 
-/// How long a container waits for the last processes of its previous instance, and how often they
-/// are looked at: an engine that creates it again has killed them just before.
+/// How long a container waits for the last processes of its previous instance, and a process for
+/// the one before of its name, and how often they are looked at: an engine that creates it again
+/// has killed them just before.
 const REMAINS_LIMIT: Duration = Duration::from_secs(2);
 /// How long it waits for those of its pod's earlier containers. Kubelet gives a container two
 /// minutes in all.
@@ -38,7 +39,7 @@ enum Cause {
     Start,
     /// A card is being asked what holds on it.
     Asking,
-    /// The last processes of the container's previous instance.
+    /// The last processes of the container's previous instance, or an earlier process of its name.
     PreviousInstance,
     /// Those of containers of its pod whose init has ended. Kubelet gives the devices of an init
     /// container to the next one, and a container's to its restart, as soon as the runtime has told
@@ -66,8 +67,8 @@ impl Cause {
         match self {
             Self::Switch => daemon.advance_schedule(),
             Self::Start => daemon.is_starting(),
-            Self::Asking => daemon.node().is_asked_by_others(key.container_id.as_str()),
-            Self::PreviousInstance => daemon.node().remains(key, &ThisMachine).is_some(),
+            Self::Asking => daemon.node().is_asked_by_others(key),
+            Self::PreviousInstance => daemon.node().is_ending(key, &ThisMachine),
             Self::Pod => pod.is_some_and(|pod| daemon.node().pod_is_ending(pod, &ThisMachine)),
         }
     }
@@ -83,7 +84,10 @@ impl Cause {
             }
             Self::Asking => {
                 let doing = "a GPU is being asked what holds on it (mpsgate qualify)";
-                return line.wait(doing, daemon.asked(key.container_id.as_str())).await;
+                return line.wait(doing, daemon.asked(key)).await;
+            }
+            Self::PreviousInstance if key.is_run() => {
+                ("an earlier process of its name is ending", REMAINS_LIMIT)
             }
             Self::PreviousInstance => {
                 ("the container's previous instance is ending", REMAINS_LIMIT)
@@ -120,7 +124,7 @@ pub(super) async fn reserve(
         Err(refusal) => Err(refusal),
     };
     if let Err(refusal) = &answer {
-        refused(daemon, &call.key, call.pod.as_ref(), refusal);
+        refused(daemon, &call.name(), call.pod.as_ref(), refusal);
     }
     Ok(answer)
 }
@@ -195,7 +199,7 @@ async fn made_ready(
     let grant = &reserved.grant;
     let card = grant.cards.first().filter(|_| grant.uses_mps()).map(|card| card.uuid.clone());
     log::info!(
-        container = call.key.container_id.as_str(), instance = call.key.instance.as_str(),
+        container = call.name().as_str(), instance = call.key.instance.as_str(),
         uuid = card_names(grant).as_str(), memory_mib = grant.memory.0, uid = grant.uid,
         pid = holder.pid; "reserved"
     );

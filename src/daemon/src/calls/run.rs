@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use mpsgate_api::{Activate, Engine, Reply, Reserve, Run};
 use mpsgate_host::crash_point;
-use mpsgate_model::{Code, Grant, GrantKey, Instance, Refusal, Request};
+use mpsgate_model::{Code, ContainerId, Grant, GrantKey, Instance, Refusal, Request, user_shown};
+use nix::unistd::{Uid, User};
 
 use super::activate::activate;
 use super::asker;
@@ -31,9 +32,13 @@ pub(super) async fn run(
             "run it as that user, or as root with --user",
         )));
     }
-    if let Err(refusal) = is_right(&call.request) {
+    if let Err(refusal) = is_right(&call.request).and_then(|()| may_be_called(&call.name)) {
         return Ok(Err(refusal));
     }
+    let user = match caller.user {
+        Some(uid) => Some(daemon.blocking("looks a user up", move |_| shown(uid)).await?),
+        None => None,
+    };
     let key = GrantKey {
         runtime_root: GrantKey::run_of(caller.user),
         container_id: call.name.clone(),
@@ -46,6 +51,7 @@ pub(super) async fn run(
         engine: if caller.user.is_some() { Engine::User } else { Engine::Local },
         pod: None,
         for_parent: false,
+        user,
     };
     let reserved = match reserve(daemon, line, &caller, &wanted).await? {
         Ok(reply) => reply,
@@ -65,7 +71,7 @@ pub(super) async fn run(
             active
         }
         Err(refusal) => {
-            refused(daemon, &key, None, &refusal);
+            refused(daemon, &grant.name(), None, &refusal);
             Err(refusal)
         }
     };
@@ -93,6 +99,25 @@ fn is_right(request: &Request) -> Result<(), Refusal> {
     ))
 }
 
+/// A user as names of processes show him. Blocks: the user database may be another machine's.
+fn shown(uid: u32) -> String {
+    let found = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    user_shown(uid, found.as_ref().map(|user| user.name.as_str()))
+}
+
+/// What begins so is mpsgate's own, such as the containers that ask a card.
+const OWN: &str = "mpsgate-";
+
+fn may_be_called(name: &ContainerId) -> Result<(), Refusal> {
+    let Some(rest) = name.as_str().strip_prefix(OWN) else { return Ok(()) };
+    let other = if rest.is_empty() { "train" } else { rest };
+    Err(Refusal::new(
+        Code::Request,
+        format!("the name {name} begins with {OWN}, as names of mpsgate's own do"),
+        format!("choose another name: mpsgate run --name {other} …"),
+    ))
+}
+
 /// Puts the caller into a cgroup of its own; what activates its reservation then.
 async fn confine(
     daemon: &Arc<Daemon>,
@@ -105,11 +130,11 @@ async fn confine(
         Err(refusal) => return Ok(Err(refusal)),
     };
     let entries = daemon.node().entries();
-    let owner = move |_: &_| owner::of(process.pid, &entries).map(|entry| entry.grant.key.clone());
+    let owner = move |_: &_| owner::of(process.pid, &entries).map(|entry| entry.grant.name());
     if let Some(other) = daemon.blocking("finds whose a process is", owner).await? {
         return Ok(Err(Refusal::new(
             Code::Cgroup,
-            format!("the process that asks is one of {}, which has a grant", other.container_id),
+            format!("the process that asks is one of {other}, which has a grant"),
             "ask for all of it at once, or from a process beside it",
         )));
     }
@@ -151,6 +176,23 @@ mod tests {
     use mpsgate_model::{ComputeShare, Mib, Priority};
 
     use super::*;
+
+    #[test]
+    fn what_begins_as_mpsgates_own_is_nobodys_name() {
+        let name = |text: &str| may_be_called(&ContainerId::parse(text).unwrap());
+        for fine in ["train", "mpsgate", "my-mpsgate-1", "Mpsgate-1", "mpsgate_1"] {
+            name(fine).unwrap();
+        }
+        for (own, other) in [
+            ("mpsgate-", "--name train"),
+            ("mpsgate-train", "--name train"),
+            ("mpsgate-qualify-0897a975fd16f0d8x", "--name qualify-0897a975fd16f0d8x"),
+        ] {
+            let refusal = name(own).unwrap_err();
+            assert_eq!(refusal.code, Code::Request);
+            assert!(refusal.sentence.contains(own) && refusal.hint.contains(other), "{refusal:?}");
+        }
+    }
 
     #[test]
     fn a_user_asks_for_some_memory_of_one_card_and_no_more_than_all_of_its_compute() {

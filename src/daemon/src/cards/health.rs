@@ -7,6 +7,7 @@ use mpsgate_config::Schedule;
 use mpsgate_model::Mib;
 use mpsgate_mps::{MpsError, MpsInstance};
 use mpsgate_node::card::{Card, Health, Trouble};
+use mpsgate_policy::Disturbance;
 
 use super::CardTask;
 use super::wedge::wedge_trouble;
@@ -55,6 +56,7 @@ impl CardTask {
         });
         card.cap = cap;
         card.shared_memory = None;
+        card.saw(Disturbance::Restarted, "its control daemon was started or found anew");
         log::info!(
             uuid = self.uuid.as_str(), gpu = card.index, control_pid = ready.pid,
             adopted = ready.adopted, memory_mib = card.memory.0; "control daemon answers"
@@ -143,7 +145,7 @@ impl CardTask {
             None => Health::Ready,
         };
         log_health(card, &health);
-        card.health = health;
+        card.set_health(health);
     }
 
     fn fault(&self) -> Trouble {
@@ -168,7 +170,7 @@ impl CardTask {
             servers: Vec::new(),
         });
         log_health(card, &health);
-        card.health = health;
+        card.set_health(health);
         drop_and_tell(node, &self.daemon);
     }
 }

@@ -9,6 +9,7 @@ use mpsgate_model::{Code, Instance, Mib, Refusal};
 use mpsgate_mps::{MpsError, MpsInstance};
 use mpsgate_node::AtDoor;
 use mpsgate_node::card::{Health, Trouble};
+use mpsgate_policy::Disturbance;
 
 use super::CardTask;
 use super::health::{EXCLUSIVE, drop_and_tell, log_health};
@@ -221,6 +222,9 @@ impl CardTask {
                 }
                 if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
                     EXCLUSIVE.clone_into(&mut card.compute_mode);
+                    if changed {
+                        card.saw(Disturbance::NotReady, "somebody changed its compute mode");
+                    }
                 }
                 self.refresh(mps).await
             }
@@ -230,7 +234,7 @@ impl CardTask {
                 if let Some(card) = node.card_mut(&self.uuid) {
                     let health = Health::Unhealthy(Trouble::new(why, trouble.hint));
                     log_health(card, &health);
-                    card.health = health;
+                    card.set_health(health);
                 }
                 drop_and_tell(node, &self.daemon);
                 Ok(())

@@ -32,7 +32,7 @@ impl CardTask {
                 }
             }
             Order::Unserved { why } => self.note_unserved(why),
-            Order::GateCounts(counts) => self.note_counts(counts),
+            Order::GateCounts(counts, gate) => self.note_counts(counts, gate),
             Order::ComputeMode => self.retake_compute_mode(&ready.mps).await?,
             Order::View { reply } => {
                 self.refresh(&ready.mps).await?;
@@ -69,7 +69,7 @@ impl CardTask {
             }
             // Their replies are dropped, which says as much.
             Order::Terminate { .. } | Order::Prepare { .. } | Order::Unserved { .. } => {}
-            Order::GateCounts(counts) => self.note_counts(counts),
+            Order::GateCounts(counts, gate) => self.note_counts(counts, gate),
             Order::Clients { reply } => {
                 let Refusal { sentence, hint, .. } = self.not_ready();
                 let _ = reply.send(Err(Trouble::new(sentence, hint)));

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use crate::daemon::Daemon;
 use crate::orders::Order;
+use crate::process;
 
 /// For a line, which the gate says as soon as it has connected.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -107,7 +108,8 @@ async fn answer_one(
             Ok(())
         }
         Question::Counts(counts) => {
-            daemon.order(card, Order::GateCounts(counts));
+            let gate = peer.pid().and_then(|pid| u32::try_from(pid).ok());
+            daemon.order(card, Order::GateCounts(counts, gate.and_then(process::identify)));
             Ok(())
         }
     }

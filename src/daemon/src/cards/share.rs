@@ -71,7 +71,7 @@ impl CardTask {
         }
         let health = health(&card.uuid);
         log_health(card, &health);
-        card.health = health;
+        card.set_health(health);
         drop_and_tell(node, &self.daemon);
     }
 

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mpsgate_model::door::Counts;
+use mpsgate_model::ledger::ProcessId;
 use mpsgate_mps::{Connections, ControlDaemon, Glance, MpsError, MpsInstance, WedgeCause};
 use mpsgate_node::card::{Health, Trouble};
+use mpsgate_policy::Disturbance;
 use tokio::time::Instant;
 
 use super::CardTask;
@@ -192,6 +194,7 @@ impl CardTask {
             && let Some(card) = self.daemon.node().card_mut(&self.uuid)
         {
             card.gate = None;
+            card.saw(Disturbance::Gate, "its gate had ended");
         }
         self.watch.gate = self.gate_trouble(gate);
         self.reassess();
@@ -204,9 +207,9 @@ impl CardTask {
         self.reassess();
     }
 
-    pub(super) fn note_counts(&self, counts: Counts) {
+    pub(super) fn note_counts(&self, counts: Counts, gate: Option<ProcessId>) {
         if let Some(card) = self.daemon.node().card_mut(&self.uuid) {
-            card.gate = Some(counts);
+            card.count_clients(counts, gate);
         }
     }
 

@@ -80,7 +80,7 @@ pub(super) fn change(
         let before = Target { grant: had, ..target.clone() };
         if let Err(lack) = set_on_all(&nvml, &limits, &before) {
             // The next look sets it, or names the container.
-            let container = target.key.container_id.as_str();
+            let container = target.name.as_str();
             log::warn!(container, reason = lack.trouble.why.as_str(); "the limit of before is not there again");
         }
     })
@@ -233,7 +233,7 @@ pub(super) fn clear(hardware: &Hardware, root: &Path, target: &Target) {
         clear_below(&limits, target);
     } else if target.recorded {
         log::warn!(
-            container = target.key.container_id.as_str(), cgroup = target.cgroup.path.as_str();
+            container = target.name.as_str(), cgroup = target.cgroup.path.as_str();
             "its cgroup had gone before the driver's limit of it was cleared: whichever cgroup the driver takes for it later is found and cleared"
         );
     }
@@ -271,8 +271,7 @@ fn take_away(limits: &MemoryLimits<'_>, target: &Target) -> bool {
         }
         // The runtime removes it at this very time.
         if cgroup::is_same(&target.cgroup).unwrap_or(false) {
-            let (reason, container) =
-                (crate::error::chain(&error), target.key.container_id.as_str());
+            let (reason, container) = (crate::error::chain(&error), target.name.as_str());
             log::warn!(container, uuid = card.uuid.as_str(), reason; "a limit could not be cleared");
         } else {
             in_time = false;
@@ -373,6 +372,7 @@ mod tests {
                 container_id: ContainerId::parse("web").unwrap(),
                 instance: Instance::from_bytes([1; 16]),
             },
+            name: "web".to_owned(),
             cgroup: CgroupId { path: "/sys/fs/cgroup/web".to_owned(), inode: 1 },
             others: BTreeSet::new(),
             grant: Mib(4000),

@@ -274,7 +274,7 @@ fn name(daemon: &Daemon, card: &CardId, clients: Clients) -> Vec<ServerClients> 
     let mut containers: BTreeMap<u32, String> = BTreeMap::new();
     for entry in daemon.node().ledger().on_card(&card.uuid) {
         let State::Active { init, cgroup } = &entry.state else { continue };
-        let id = entry.grant.key.container_id.to_string();
+        let id = entry.grant.name();
         // One that cannot be read leaves its processes without a name in the list.
         let pids = cgroup.as_ref().and_then(|cgroup| cgroup::processes(cgroup).ok());
         containers.extend(pids.into_iter().flatten().map(|pid| (pid, id.clone())));

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   begin: ready, no grants ─► others wait ─► no pod is sent, nobody else's processes
+//!                              ├─ answer: a no? ─► look anew ─► counts, or what was seen meanwhile
 //!                              ─► end: answers written ─► open
 //!                              └─ nobody came in time ──► open
 //! ```
@@ -13,17 +14,27 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use mpsgate_api::{Asking, Qualify, Reply};
-use mpsgate_model::{Answer, Code, GpuUuid, Qualification, Refusal, Subject};
+use mpsgate_model::{Answer, Code, GpuUuid, Qualification, Refusal, Verdict};
+use mpsgate_node::card::Asking as Asked;
 use mpsgate_oci::runtime_log::rfc3339;
+use mpsgate_policy::Disturbance;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::{Answer as ToCaller, done};
 use crate::daemon::Daemon;
 use crate::handover::{Told, in_use, not_written};
 use crate::line::Line;
+use crate::orders::Order;
 use crate::{DaemonError, qualification, snapshot};
 
-/// For how long a card is kept: up to 11 s until no pod is sent to it, and 100 s for all questions.
-const KEPT: Duration = Duration::from_secs(115);
+/// For how long a card is kept: up to 11 s until no pod is sent to it, 100 s for all questions, and
+/// [`FRESH`] after the last.
+const KEPT: Duration = Duration::from_secs(125);
+/// For everybody to tell once more of a card: a gate does every 5 s, and the watchdog each second.
+const FRESH: Duration = Duration::from_secs(8);
+/// Between two looks for that.
+const POLL: Duration = Duration::from_millis(100);
 
 /// Begins or ends asking a card.
 pub(crate) async fn qualify(
@@ -32,10 +43,15 @@ pub(crate) async fn qualify(
     call: &Qualify,
 ) -> Result<ToCaller, DaemonError> {
     let mut told = Told::Caller(line);
+    // Of a card that is kept: it changes nothing that another command could meet.
+    if let Qualify::Answer { id, answer } = call {
+        return self::answer(daemon, &mut told, id, answer).await;
+    }
     let _turn = told.turn(daemon).await;
     match call {
         Qualify::Begin { gpu } => begin(daemon, &mut told, gpu).await,
-        Qualify::End { id, answers } => end(daemon, id, answers).await,
+        Qualify::End { id, keep } => end(daemon, id, *keep).await,
+        Qualify::Answer { .. } => Ok(Err(not_asked())),
     }
 }
 
@@ -113,22 +129,80 @@ async fn close(daemon: &Daemon, card: &GpuUuid) -> Option<Refusal> {
     })
 }
 
-async fn end(daemon: &Arc<Daemon>, id: &str, answers: &str) -> Result<ToCaller, DaemonError> {
-    let refused = |why: &str, hint: &str| Ok(Err(Refusal::new(Code::GpuNotReady, why, hint)));
-    let Some(subject) = over(daemon, id) else {
-        return refused(
-            "no card is being asked by that name any more: mpsgated was restarted, or it took too long",
-            "mpsgate qualify asks again",
-        );
+/// To whoever comes with an id that is no card's.
+fn not_asked() -> Refusal {
+    Refusal::new(
+        Code::GpuNotReady,
+        "no card is being asked by that name any more: mpsgated was restarted, or it took too long",
+        "mpsgate qualify asks again",
+    )
+}
+
+/// Takes an answer, and says what of it counts.
+async fn answer(
+    daemon: &Arc<Daemon>,
+    told: &mut Told<'_>,
+    id: &str,
+    answer: &str,
+) -> Result<ToCaller, DaemonError> {
+    let answer: Answer = match serde_json::from_str(answer) {
+        Ok(answer) => answer,
+        Err(error) => return Ok(Err(unread(&error))),
     };
-    let answers: Vec<Answer> = match serde_json::from_str(answers) {
-        Ok(answers) => answers,
-        Err(error) => {
-            let why = format!("the answers cannot be read: {error}");
-            return refused(&why, "use the mpsgate of the same package as mpsgated");
+    let card = daemon.node().asked_card(id).map(|card| card.uuid.clone());
+    let Some(card) = card else { return Ok(Err(not_asked())) };
+    if answer.verdict == Verdict::No {
+        told.wait("looking for what else may be the cause", look_anew(daemon, &card)).await;
+    }
+    let Some(answer) = daemon.node().take_answer(id, answer) else { return Ok(Err(not_asked())) };
+    if !answer.meanwhile.is_empty() {
+        log::warn!(
+            uuid = card.as_str(), question = answer.question.name(), seen = answer.seen.as_str(),
+            meanwhile = answer.meanwhile.as_str(); "an answer does not count"
+        );
+    }
+    let reply = serde_json::to_string(&answer).map(|answer| Reply::Answered { answer });
+    Ok(reply.map_err(|error| unread(&error)))
+}
+
+fn unread(error: &serde_json::Error) -> Refusal {
+    let why = format!("the answer cannot be read or written: {error}");
+    Refusal::new(Code::DaemonVersion, why, "use the mpsgate of the same package as mpsgated")
+}
+
+/// Returns once control daemon, gate and NVML have told of a card after this moment, so that what
+/// has happened before is known. Who is silent for long disturbs it, too.
+async fn look_anew(daemon: &Daemon, card: &GpuUuid) {
+    let known = || {
+        let node = daemon.node();
+        let card = node.card(card)?;
+        Some((card.qualified.asking.as_ref()?.told, card.watched.looks))
+    };
+    let over = async {
+        let (reply, viewed) = oneshot::channel();
+        if daemon.order(card, Order::View { reply }) {
+            let _ = viewed.await;
+        }
+        // What the gate said before has arrived now, and a look may be on its way.
+        let Some((told, looks)) = known() else { return };
+        while known().is_some_and(|now| now.0 <= told || now.1 <= looks + 1) {
+            tokio::time::sleep(POLL).await;
         }
     };
-    if answers.is_empty() {
+    if timeout(FRESH, over).await.is_err()
+        && let Some(card) = daemon.node().card_mut(card)
+    {
+        let words = format!("its gate or NVML told nothing of it for {} s", FRESH.as_secs());
+        card.saw(Disturbance::Gate, words);
+    }
+}
+
+async fn end(daemon: &Arc<Daemon>, id: &str, keep: bool) -> Result<ToCaller, DaemonError> {
+    let refused = |why: &str, hint: &str| Ok(Err(Refusal::new(Code::GpuNotReady, why, hint)));
+    let Some(Asked { subject, answers, .. }) = over(daemon, id) else {
+        return Ok(Err(not_asked()));
+    };
+    if !keep || answers.is_empty() {
         return Ok(done(String::new()));
     }
     let now = {
@@ -163,12 +237,12 @@ async fn end(daemon: &Arc<Daemon>, id: &str, answers: &str) -> Result<ToCaller, 
     Ok(done(format!("the answers of {card} count from now on")))
 }
 
-/// Opens the card again; of what it was asked, where it still was.
-fn over(daemon: &Daemon, id: &str) -> Option<Subject> {
-    let subject = daemon.node().end_asking(id);
-    if subject.is_some() {
+/// Opens the card again; what it was asked and has answered, where it still was.
+fn over(daemon: &Daemon, id: &str) -> Option<Asked> {
+    let asked = daemon.node().end_asking(id);
+    if asked.is_some() {
         snapshot::publish(daemon);
         daemon.tell_change();
     }
-    subject
+    asked
 }

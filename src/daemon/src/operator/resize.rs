@@ -49,7 +49,7 @@ pub(crate) async fn resize(
     }
     crash_point!("daemon.resize.stored");
     log::info!(
-        container = key.container_id.as_str(), instance = key.instance.as_str(),
+        container = grant.name().as_str(), instance = key.instance.as_str(),
         memory_mib = each.0, had_mib = grant.memory.0; "grant resized"
     );
     Ok(Ok(Reply::Resized { lines }))

@@ -53,7 +53,7 @@ fn call(name: &str, grant: &Grant, pid: u32) -> Vec<String> {
         "org.freedesktop.systemd1.Manager",
         "StartTransientUnit",
     ];
-    let description = format!("mpsgate run: {}", grant.key.container_id);
+    let description = format!("mpsgate run: {}", grant.name());
     let pid = pid.to_string();
     let devices = grant.devices.iter();
     // Of nodes that are not there, too: by their numbers.
@@ -105,13 +105,14 @@ mod tests {
             client_dir: String::new(),
             devices: vec![node("/dev/nvidia1", 195, 1), node("/dev/nvidiactl", 195, 255)],
             guarantee: Guarantee::Mps,
+            user: None,
         };
         let text = call("mpsgate-run-7.scope", &grant, 4711).join(" ");
         assert_eq!(
             text,
             "call org.freedesktop.systemd1 /org/freedesktop/systemd1 \
              org.freedesktop.systemd1.Manager StartTransientUnit ssa(sv)a(sa(sv)) \
-             mpsgate-run-7.scope fail 7 Description s mpsgate run: train Slice s mpsgate.slice \
+             mpsgate-run-7.scope fail 7 Description s mpsgate run: root/train Slice s mpsgate.slice \
              CollectMode s inactive-or-failed TasksMax t 18446744073709551615 DevicePolicy s closed \
              PIDs au 1 4711 DeviceAllow a(ss) 2 /dev/char/195:1 rw /dev/char/195:255 rw 0"
         );

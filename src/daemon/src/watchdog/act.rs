@@ -28,7 +28,7 @@ pub(super) fn start(daemon: &Arc<Daemon>, card: &GpuUuid, action: Action, entrie
     match action {
         Action::End(over) => {
             let Some(entry) = entry(&over.key) else { return };
-            let name = format!("ends container {}", over.key.container_id);
+            let name = format!("ends container {}", entry.grant.name());
             daemon.spawn(name, async move { end(&own, &card, entry, &over).await });
         }
         Action::Report(over) => {
@@ -95,9 +95,8 @@ async fn end(
     };
     enforce(daemon, card, &entry, format!("{over}; {first}")).await?;
     let after = neighbours(daemon, card, &entry).await?;
-    let container = over.key.container_id.as_str();
     log::info!(
-        container, uuid = card.as_str(), before:? = before, after:? = after;
+        container = entry.grant.name().as_str(), uuid = card.as_str(), before:? = before, after:? = after;
         "clients of its neighbours before and after"
     );
     Ok(())

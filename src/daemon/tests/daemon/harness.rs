@@ -361,6 +361,7 @@ pub(crate) fn request(container: &str, gib: u64) -> Reserve {
         engine: Engine::Local,
         pod: None,
         for_parent: false,
+        user: None,
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fake_kubelet::{Checkpoint, Kubelet, Manner, allocate_request};
 use mpsgate_api::{Call, Engine, NodeSnapshot, Reply, Reserve, ResourceStatus};
 use mpsgate_config::Switch;
-use mpsgate_model::{Mib, PodContainer, Verdict};
+use mpsgate_model::{Mib, PodContainer};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -323,7 +323,7 @@ fn kubelet_is_told_of_a_card_once_it_was_asked() {
         status(&daemon, MEM).is_some_and(|one| one.registered_ms.is_some())
     });
     kubelet.until(MEM, 0, 0);
-    crate::qualify::qualified(&daemon, Verdict::Yes);
+    crate::qualify::qualified(&daemon);
     kubelet.until(MEM, 15, 15);
     // Asked by nobody, but 1 GiB of it is in use.
     daemon.reserve(on_card(request("local", 1), 1)).unwrap();

@@ -7,7 +7,6 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use mpsgate_api::{Activate, Call, Removal, Reply, Report, Terminate};
 use mpsgate_config::{Listen, Switch};
-use mpsgate_model::Verdict;
 use serde_json::json;
 
 use crate::grants::Cgroup;
@@ -140,7 +139,7 @@ fn every_listed_metric_is_set_by_a_node_at_work_and_no_other_is_served() {
     let kubelet = OnNode::start(&node);
     let daemon = node.start();
     kubelet.until(MEM, 45, 45);
-    qualified(&daemon, Verdict::Yes);
+    qualified(&daemon);
     kubelet.allocate(MEM, 0, 1);
     // Granted, refused, refused by the hook, started with a note.
     let cgroup = need!(Cgroup::new("metrics"));

@@ -115,21 +115,23 @@ fn a_container_that_is_not_there_or_not_the_only_one_is_named() {
     let daemon = node.start();
     assert_eq!(
         refusal(&daemon, "web", 1024),
-        "E_RESIZE: no container \"web\" has a grant on this node"
+        "E_RESIZE: no container or process \"web\" has a grant on this node"
     );
-    assert!(refusal(&daemon, "", 1024).contains("no container \"\""));
+    assert!(refusal(&daemon, "", 1024).contains("no container or process \"\""));
     let _reserved = daemon.reserve(request("made", 1)).unwrap();
     assert_eq!(refusal(&daemon, "made", 2048), "E_RESIZE: container made is being created");
     let (_a, init) = active(&daemon, "web-1", 1);
     let (_b, _init) = active(&daemon, "web-2", 1);
     assert_eq!(
         refusal(&daemon, "web", 2048),
-        "E_RESIZE: \"web\" may be any of: web-1 below /run/runc, web-2 below /run/runc"
+        "E_RESIZE: \"web\" may mean any of: /run/runc/web-1, /run/runc/web-2"
     );
     assert!(refusal(&daemon, "web-2", 0).starts_with("E_RESIZE: 0 MiB cannot be given"));
     // Its id is the beginning of another's.
     let (_c, _init) = active(&daemon, "web", 1);
-    resize(&daemon, "web", 2048).unwrap();
+    let said = refusal(&daemon, "web", 2048);
+    assert!(said.ends_with("any of: /run/runc/web-1, /run/runc/web-2, /run/runc/web"), "{said}");
+    resize(&daemon, "/run/runc/web", 2048).unwrap();
     drop(init);
     let gone = |why: &str| why.contains("has ended") || why.contains("no container");
     assert!(gone(&refusal(&daemon, "web-1", 2048)));

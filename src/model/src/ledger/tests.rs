@@ -20,6 +20,7 @@ pub(crate) fn grant(id: u8, instance: u8, on: u8, mib: u64) -> Grant {
         client_dir: "/run/mpsgate/mps/0/containers/0123456789abcdef0123456789abcdef".to_owned(),
         devices: Vec::new(),
         guarantee: Guarantee::Mps,
+        user: None,
     }
 }
 

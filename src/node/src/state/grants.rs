@@ -85,6 +85,18 @@ impl Node {
         }
     }
 
+    /// Whether what stands in the way of this name may be over in a moment. An engine has seen a
+    /// container's end before it creates it again; who starts a process again has seen its last
+    /// output, and the process may be on its way to its end.
+    pub fn is_ending(&self, key: &GrantKey, machine: &dyn Machine) -> bool {
+        let lives = |entry: &Entry| match &entry.state {
+            State::Reserved { holder } => machine.is_alive(holder),
+            State::Active { init, .. } => machine.is_alive(init),
+        };
+        self.remains(key, machine).is_some()
+            || (key.is_run() && self.ledger.of_container(key).is_some_and(lives))
+    }
+
     /// Whether a container of this pod has a grant that is just ending.
     pub fn pod_is_ending(&self, uid: &str, machine: &dyn Machine) -> bool {
         self.ledger.of_pod(uid).any(|entry| match &entry.state {
@@ -138,7 +150,7 @@ impl Node {
             _ => None,
         });
         let Some((entry, cgroup, overlap)) = found else { return Ok(()) };
-        let (container, own, other) = (&entry.grant.key.container_id, &own.path, &cgroup.path);
+        let (container, own, other) = (entry.grant.name(), &own.path, &cgroup.path);
         let what = match overlap {
             Overlap::Is => format!("its cgroup {own} is that of container {container}"),
             Overlap::LiesIn => format!("its cgroup {own} lies in {other} of container {container}"),
@@ -244,15 +256,19 @@ impl Node {
             State::Active { init, .. } => (*init, "a grant"),
         };
         if machine.is_alive(&process) {
+            let who = if key.is_run() {
+                format!("a process of this name, {},", old.grant.name())
+            } else {
+                format!("a container of this name below {}", key.runtime_root)
+            };
             return Err(Refusal::new(
                 Code::Ledger,
                 format!(
-                    "a container of this name below {} has {what} of {} already, and its {} lives",
-                    key.runtime_root,
+                    "{who} has {what} of {} already, and its {} lives",
                     old.grant.memory,
                     machine.describe(process.pid),
                 ),
-                "end that container first, or choose another name",
+                "end that one first, or choose another name",
             ));
         }
         if let Some(cgroup) = self.remains(key, machine) {

@@ -15,7 +15,7 @@ impl Node {
     pub fn note(
         &mut self,
         card: &GpuUuid,
-        container: Option<&str>,
+        of: Option<&Entry>,
         what: &'static str,
         why: String,
         at_ms: u64,
@@ -23,17 +23,15 @@ impl Node {
     ) {
         let action = Action {
             at_ms,
-            container_id: container.map(str::to_owned),
+            container_id: of.map(|entry| entry.grant.name()),
             card: card.to_string(),
             card_index: self.card(card).map(|card| card.index).unwrap_or_default(),
             what: what.to_owned(),
             why,
         };
         effects.push(Effect::Count(what));
-        let entries = self.ledger.entries().iter();
-        let of_container = entries.filter(|e| Some(e.grant.key.container_id.as_str()) == container);
-        let pods = of_container.filter_map(|entry| Some(entry.handed.as_ref()?.pod.clone()));
-        effects.extend(pods.map(|pod| Effect::TellPod(pod, Why::Watchdog, action.why.clone())));
+        let pod = of.and_then(|entry| Some(entry.handed.as_ref()?.pod.clone()));
+        effects.extend(pod.map(|pod| Effect::TellPod(pod, Why::Watchdog, action.why.clone())));
         if self.actions.len() >= ACTIONS_KEPT {
             self.actions.pop_front();
         }

@@ -6,8 +6,8 @@ use mpsgate_api::{Activate, Reserve};
 use mpsgate_config::Schedule;
 use mpsgate_model::ledger::{Capacity, Promise};
 use mpsgate_model::{
-    Code, ComputeShare, DeviceNode, GpuSelector, Grant, GrantedCard, Guarantee, Mib, Priority,
-    Refusal,
+    Code, ComputeShare, DeviceNode, GpuSelector, Grant, GrantKey, GrantedCard, Guarantee, Mib,
+    Priority, Refusal,
 };
 use mpsgate_policy::{Candidate, Holder, Need, choose, choose_several, compute_share, schedule};
 
@@ -80,7 +80,7 @@ impl Node {
         let spread = self.spread;
         let need = Need { memory: layout.each, uid: call.uid, gpu, hints, spread };
         let asker = Asker::of(confirmed.map(|confirmed| &confirmed.handed));
-        let container = Some(call.key.container_id.as_str());
+        let container = Some(&call.key);
         let mut candidates = self.candidates(asker, container);
         let mut chosen = choose_several(&candidates, &need, layout.cards);
         if chosen.is_err() && confirmed.is_some() {
@@ -134,6 +134,7 @@ impl Node {
             client_dir: client_dir.unwrap_or_default(),
             devices: nodes,
             guarantee: if self.under_mps() { Guarantee::Mps } else { Guarantee::None },
+            user: call.user.clone(),
         }
     }
 
@@ -199,20 +200,20 @@ impl Node {
     pub(super) fn candidates(
         &self,
         asker: Asker<'_>,
-        container: Option<&str>,
+        container: Option<&GrantKey>,
     ) -> Vec<Candidate<'_>> {
         self.cards.iter().map(|card| self.candidate(card, asker, container)).collect()
     }
 
-    /// `container` is the id of a new one.
+    /// `container` is a new one.
     fn candidate<'a>(
         &'a self,
         card: &'a Card,
         asker: Asker<'_>,
-        container: Option<&str>,
+        container: Option<&GrantKey>,
     ) -> Candidate<'a> {
         let holders = self.ledger.on_card(&card.uuid).map(|entry| Holder {
-            container: entry.grant.key.container_id.as_str(),
+            container: entry.grant.name(),
             memory: entry.grant.memory,
             uid: entry.grant.uid,
         });

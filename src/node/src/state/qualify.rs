@@ -3,12 +3,24 @@
 
 use std::collections::BTreeSet;
 
-use mpsgate_api::Reserve;
-use mpsgate_model::{Code, GpuSelector, GpuUuid, QUESTIONS, Qualification, Refusal, Subject};
-use mpsgate_policy::{Condition, SharedMemory, conclude};
+use mpsgate_api::{Engine, Reserve};
+use mpsgate_config::paths;
+use mpsgate_model::{
+    Answer, Code, GpuSelector, GpuUuid, GrantKey, QUESTIONS, Qualification, Refusal, Subject,
+};
+use mpsgate_policy::{Condition, Disturbance, SharedMemory, conclude, judge};
 
 use super::Node;
 use crate::card::{Asking, Card, Trouble};
+
+impl Asking {
+    /// Whether a container is one of those that ask: started by the command, which alone uses this
+    /// runtime root. Its name proves nothing: a user names processes as he likes, and reads its
+    /// beginning in the names of cgroups.
+    fn is_of(&self, key: &GrantKey) -> bool {
+        key.runtime_root == paths::QUALIFY_ROOT && key.container_id.as_str().starts_with(&self.id)
+    }
+}
 
 impl Node {
     /// Of what a card would be asked today.
@@ -46,11 +58,11 @@ impl Node {
     pub(super) fn condition_for<'a>(
         &'a self,
         card: &'a Card,
-        container: Option<&str>,
+        container: Option<&GrantKey>,
     ) -> Condition<'a> {
         let condition = self.condition(card);
         let Some(asking) = &card.qualified.asking else { return condition };
-        let asks = container.is_some_and(|id| id.starts_with(&asking.id));
+        let asks = container.is_some_and(|key| asking.is_of(key));
         match condition {
             // What it answered before stands in nobody's way who asks it anew.
             Condition::Unhealthy { .. } if asks && card.qualified.refusal.is_some() => {
@@ -65,22 +77,58 @@ impl Node {
     }
 
     /// Whether a card is being asked, and not by this container.
-    pub fn is_asked_by_others(&self, container: &str) -> bool {
+    pub fn is_asked_by_others(&self, container: &GrantKey) -> bool {
         let managed = self.cards.iter().filter(|card| card.managed.is_some());
         let mut asking = managed.filter_map(|card| card.qualified.asking.as_ref());
-        asking.any(|asking| !container.starts_with(&asking.id))
+        asking.any(|asking| !asking.is_of(container))
     }
 
-    /// Whether a container is one of those that ask the card which it wants memory of. Its id is
-    /// random, and only who may talk to mpsgated has it: that is root's word, on a node with a
-    /// kubelet, too.
+    /// Whether a container is one of those that ask the card which it wants memory of. That is
+    /// root's word, on a node with a kubelet, too.
     pub(super) fn asks(&self, call: &Reserve) -> bool {
         let wanted = |card: &&Card| match &call.request.gpu {
             Some(GpuSelector::Uuid(uuid)) => *uuid == card.uuid,
             _ => false,
         };
         let asking = self.cards.iter().find(wanted).and_then(|card| card.qualified.asking.as_ref());
-        asking.is_some_and(|asking| call.key.container_id.as_str().starts_with(&asking.id))
+        call.engine == Engine::Local && asking.is_some_and(|asking| asking.is_of(&call.key))
+    }
+
+    /// The card that is being asked by this id.
+    pub fn asked_card(&self, id: &str) -> Option<&Card> {
+        self.cards
+            .iter()
+            .find(|card| card.qualified.asking.as_ref().is_some_and(|asking| asking.id == id))
+    }
+
+    /// Takes an answer, as far as it counts: what was seen of the card since the answer before may
+    /// be the cause of a *no*. `None` where no card is being asked by this id.
+    pub fn take_answer(&mut self, id: &str, answer: Answer) -> Option<Answer> {
+        let card = self.asked_card(id)?;
+        let (uuid, trouble) = (card.uuid.clone(), self.trouble_of_asked(card));
+        let card = self.card_mut(&uuid)?;
+        if let Some(why) = trouble {
+            card.saw(Disturbance::NotReady, why);
+        }
+        let asking = card.qualified.asking.as_mut()?;
+        let answer = judge(answer, &asking.before, &asking.sight);
+        asking.before = asking.sight.clone();
+        asking.answers.retain(|before| before.question != answer.question);
+        asking.answers.push(answer.clone());
+        Some(answer)
+    }
+
+    /// Why a card that is being asked cannot serve now.
+    fn trouble_of_asked(&self, card: &Card) -> Option<String> {
+        match (&self.driver.trouble, card.condition()) {
+            (Some(trouble), _) => {
+                Some(format!("the NVIDIA driver does not answer: {}", trouble.why))
+            }
+            _ if !self.under_mps() => Some("it is shared without MPS".to_owned()),
+            (None, Condition::Ready) => None,
+            (None, Condition::Unfit { why, .. } | Condition::Unhealthy { why, .. })
+            | (None, Condition::NotReady { why, .. }) => Some(format!("it {why}")),
+        }
     }
 
     /// How the servers of the managed cards share memory: what a card has shown counts before what
@@ -140,14 +188,11 @@ impl Node {
         }
         let subject = self.subject(card);
         let uuid = card.uuid.clone();
-        let asking = Asking {
-            id: id.to_owned(),
-            subject: subject.clone(),
-            trouble: Trouble::new(
-                format!("is being asked what holds on it, until {until} at the latest"),
-                "try again then; mpsgate status shows when it is ready",
-            ),
-        };
+        let trouble = Trouble::new(
+            format!("is being asked what holds on it, until {until} at the latest"),
+            "try again then; mpsgate status shows when it is ready",
+        );
+        let asking = Asking::new(id, subject.clone(), trouble);
         if let Some(card) = self.card_mut(&uuid) {
             card.qualified.asking = Some(asking);
         }
@@ -173,14 +218,10 @@ impl Node {
         is_news
     }
 
-    /// Ends the asking that has this id; what it was asked of, if it was still going on.
-    pub fn end_asking(&mut self, id: &str) -> Option<Subject> {
-        let mut cards = self.cards.iter_mut();
-        let asking = cards.find_map(|card| {
-            let is_it = card.qualified.asking.as_ref().is_some_and(|asking| asking.id == id);
-            if is_it { card.qualified.asking.take() } else { None }
-        });
-        Some(asking?.subject)
+    /// Ends the asking that has this id, if it was still going on.
+    pub fn end_asking(&mut self, id: &str) -> Option<Asking> {
+        let uuid = self.asked_card(id)?.uuid.clone();
+        self.card_mut(&uuid)?.qualified.asking.take()
     }
 
     /// What a card has answered counts from now on, or that it cannot be read. Whether that is

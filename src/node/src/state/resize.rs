@@ -5,7 +5,7 @@ use mpsgate_model::{Code, GrantKey, Mib, Refusal};
 use mpsgate_policy::{Resize, Resized, resize, resized};
 
 use super::asker::Asker;
-use super::{Node, nvml_refusal};
+use super::{Node, named, nvml_refusal};
 use crate::card::Card;
 use crate::{Effect, Machine};
 
@@ -24,7 +24,7 @@ pub struct Resizing {
 
 impl Node {
     /// Decides whether a container's grant may become `memory`, which is in all: on several cards
-    /// each has an equal part. `container` is an id, or the beginning of one alone.
+    /// each has an equal part. `container` is a whole name, or the beginning of one id alone.
     pub fn resizing(
         &self,
         container: &str,
@@ -34,9 +34,9 @@ impl Node {
         if let Some(trouble) = &self.driver.trouble {
             return Err(nvml_refusal(trouble));
         }
-        let entry = self.find_grant(container, machine)?;
+        let entry = self.find_grant(container, memory, machine)?;
         let grant = &entry.grant;
-        let id = grant.key.container_id.as_str();
+        let id = grant.name();
         let cards: Vec<&Card> = grant.cards.iter().filter_map(|it| self.card(&it.uuid)).collect();
         let refuse = |why: String, hint: String| Err(Refusal::new(Code::Resize, why, hint));
         if entry.broken_ms.is_some() || cards.len() != grant.cards.len() {
@@ -70,7 +70,7 @@ impl Node {
             capacity.memory.saturating_sub(others)
         });
         let asked = Resize {
-            container: id,
+            container: &id,
             cards: &label,
             level: self.guarantee(grant).guarantee,
             uses_mps: grant.uses_mps(),
@@ -113,49 +113,24 @@ impl Node {
         entry.grant.cards.iter().map(|card| of(&card.uuid).unwrap_or_default()).collect()
     }
 
-    /// The one container that is meant, which runs.
-    fn find_grant(&self, container: &str, machine: &dyn Machine) -> Result<&Entry, Refusal> {
-        let refuse = |code, why, hint: &str| Err(Refusal::new(code, why, hint));
-        let entries = self.ledger.entries();
-        let mut found: Vec<&Entry> = entries.iter().filter(|it| id(it) == container).collect();
-        if found.is_empty() && !container.is_empty() {
-            found = entries.iter().filter(|it| id(it).starts_with(container)).collect();
-        }
-        let entry = match found.as_slice() {
-            [entry] => *entry,
-            [] => {
-                let why = format!("no container {container:?} has a grant on this node");
-                return refuse(Code::Resize, why, "mpsgate status lists those that have");
-            }
-            several => {
-                let names: Vec<String> = several
-                    .iter()
-                    .take(NAMED)
-                    .map(|it| format!("{} below {}", id(it), it.grant.key.runtime_root))
-                    .collect();
-                let why = format!("{container:?} may be any of: {}", names.join(", "));
-                return refuse(Code::Resize, why, "name one by its whole id");
-            }
-        };
+    /// The one that is meant, which runs.
+    fn find_grant(
+        &self,
+        container: &str,
+        memory: Mib,
+        machine: &dyn Machine,
+    ) -> Result<&Entry, Refusal> {
+        let entry = named::find(container, memory, self.ledger.entries())?;
+        let name = entry.grant.name();
+        let refuse = |why, hint: &str| Err(Refusal::new(Code::Resize, why, hint));
         match &entry.state {
-            State::Reserved { .. } => refuse(
-                Code::Resize,
-                format!("container {} is being created", id(entry)),
-                "try again when it runs",
-            ),
-            State::Active { init, .. } if !machine.is_alive(init) => refuse(
-                Code::Resize,
-                format!("container {} has ended", id(entry)),
-                "mpsgate status lists those that run",
-            ),
+            State::Reserved { .. } => {
+                refuse(format!("container {name} is being created"), "try again when it runs")
+            }
+            State::Active { init, .. } if !machine.is_alive(init) => {
+                refuse(format!("container {name} has ended"), "mpsgate status lists those that run")
+            }
             State::Active { .. } => Ok(entry),
         }
     }
 }
-
-fn id(entry: &Entry) -> &str {
-    entry.grant.key.container_id.as_str()
-}
-
-/// Containers that a sentence names.
-const NAMED: usize = 5;

@@ -139,10 +139,11 @@ impl Scheduling {
     }
 }
 
-fn held(entries: &[Entry]) -> Vec<Holding<'_>> {
+fn held(entries: &[Entry]) -> Vec<Holding> {
     let one =
         |entry: &'_ Entry| if entry.grant.uses_mps() { Schedule::Mps } else { Schedule::Share };
-    entries.iter().map(|entry| Holding { key: &entry.grant.key, schedule: one(entry) }).collect()
+    let holding = |entry: &Entry| Holding { name: entry.grant.name(), schedule: one(entry) };
+    entries.iter().map(holding).collect()
 }
 
 impl Node {
@@ -201,8 +202,7 @@ impl Node {
                 of_settings.iter().any(on)
             };
             let entries = self.ledger().entries().iter().filter(on);
-            let containers =
-                entries.map(|entry| entry.grant.key.container_id.to_string()).collect();
+            let containers = entries.map(|entry| entry.grant.name()).collect();
             events.push(Event::Yields { containers });
         }
     }

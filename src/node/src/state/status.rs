@@ -165,7 +165,7 @@ impl Node {
             }
         };
         GrantStatus {
-            container_id: grant.key.container_id.to_string(),
+            container_id: grant.name(),
             runtime_root: grant.key.runtime_root.clone(),
             instance: grant.key.instance.as_str().to_owned(),
             state: state.to_owned(),

@@ -77,6 +77,7 @@ pub(crate) fn node() -> Node {
         unlimited: None,
         qualified: Default::default(),
         gate: None,
+        gate_process: None,
         cap: Mib(0),
         mps: None,
     });
@@ -103,5 +104,6 @@ pub(crate) fn call(container: &str, gib: u64) -> Reserve {
         engine: Engine::Local,
         pod: None,
         for_parent: false,
+        user: None,
     }
 }

@@ -1,7 +1,9 @@
 //! What the state makes of calls, and which effects follow.
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
 
+mod asked;
 mod fixture;
+mod names;
 
 use mpsgate_api::{Activate, Engine, Reserve};
 use mpsgate_config::{Processes, Switch};

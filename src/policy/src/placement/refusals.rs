@@ -192,14 +192,14 @@ fn describe_uids(card: &Candidate<'_>) -> String {
     uids.sort_unstable();
     uids.dedup();
     let uids = list(uids.iter().map(u32::to_string), uids.len(), " and ");
-    let names = holders(card, |h| h.container.to_owned()).join(", ");
+    let names = holders(card, |h| h.container.clone()).join(", ");
     format!("{} serves uid {uids} for {names}", card.name())
 }
 
 /// The largest holders, each rendered, and how many are left out.
-fn holders(card: &Candidate<'_>, render: impl Fn(&Holder<'_>) -> String) -> Vec<String> {
-    let mut sorted: Vec<&Holder<'_>> = card.holders.iter().collect();
-    sorted.sort_by_key(|holder| (Reverse(holder.memory), holder.container));
+fn holders(card: &Candidate<'_>, render: impl Fn(&Holder) -> String) -> Vec<String> {
+    let mut sorted: Vec<&Holder> = card.holders.iter().collect();
+    sorted.sort_by_key(|holder| (Reverse(holder.memory), &holder.container));
     let mut parts: Vec<String> = sorted.iter().take(NAMED_HOLDERS).map(|h| render(h)).collect();
     let rest = sorted.get(NAMED_HOLDERS..).unwrap_or_default();
     if !rest.is_empty() {

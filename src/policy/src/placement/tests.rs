@@ -7,6 +7,10 @@ use mpsgate_model::{Code, example_gpu as uuid};
 
 use super::*;
 
+fn holder(container: &str, gib: u64, uid: u32) -> Holder {
+    Holder { container: container.to_owned(), memory: Mib(gib * 1024), uid }
+}
+
 /// A ready card of 15 GiB.
 fn card<'a>(uuid: &'a GpuUuid, index: u32, holders: &[(&'a str, u64, u32)]) -> Candidate<'a> {
     Candidate {
@@ -16,10 +20,7 @@ fn card<'a>(uuid: &'a GpuUuid, index: u32, holders: &[(&'a str, u64, u32)]) -> C
         condition: Condition::Ready,
         memory: Mib(15 * 1024),
         promised: Mib(0),
-        holders: holders
-            .iter()
-            .map(|&(container, gib, uid)| Holder { container, memory: Mib(gib * 1024), uid })
-            .collect(),
+        holders: holders.iter().map(|&(container, gib, uid)| holder(container, gib, uid)).collect(),
         max_clients: 48,
         multiuser: false,
     }
@@ -64,7 +65,7 @@ fn takes_the_card_that_kubelet_chose_where_it_serves_and_else_the_best() {
     assert_eq!(choose(&cards, &hinted(&ids[2..])), Ok(2), "before equal size");
     let elsewhere = [uuid(9)];
     assert_eq!(choose(&cards, &hinted(&elsewhere)), Ok(0), "a card that is not here");
-    cards[2].holders = vec![Holder { container: "c", memory: Mib(11 * 1024), uid: 0 }];
+    cards[2].holders = vec![holder("c", 11, 0)];
     assert_eq!(choose(&cards, &hinted(&ids[2..])), Ok(0), "it is full");
     let named = GpuSelector::Uuid(uuid(1));
     let both = Need { gpu: Some(&named), ..hinted(&ids[..1]) };

@@ -1,18 +1,10 @@
 #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
-use mpsgate_model::{ComputeShare, ContainerId, Instance};
+use mpsgate_model::ComputeShare;
 
 use super::*;
 
 const MPS: Schedule = Schedule::Mps;
 const SHARE: Schedule = Schedule::Share;
-
-fn key(name: &str) -> GrantKey {
-    GrantKey {
-        runtime_root: "/run/runc".to_owned(),
-        container_id: ContainerId::parse(name).unwrap(),
-        instance: Instance::from_bytes([1; 16]),
-    }
-}
 
 fn target(settings: Schedule, label: Option<Word>) -> Target {
     Wants { settings, label }.target()
@@ -55,18 +47,18 @@ fn every_other_word_of_the_label_is_another_systems() {
 
 #[test]
 fn a_switch_waits_for_the_containers_of_the_other_kind_alone() {
-    let (web, db) = (key("web"), key("db"));
-    let held = |key, schedule| Holding { key, schedule };
+    let (web, db) = ("web", "alice/db");
+    let held = |name: &str, schedule| Holding { name: name.to_owned(), schedule };
     let waits = |names: &[&str]| Step::Wait(names.iter().map(|n| (*n).to_owned()).collect());
     for (now, wanted, held, step, started) in [
         (MPS, MPS, vec![], Step::Stay, MPS),
-        (MPS, MPS, vec![held(&web, MPS)], Step::Stay, MPS),
+        (MPS, MPS, vec![held(web, MPS)], Step::Stay, MPS),
         (MPS, SHARE, vec![], Step::Switch, SHARE),
-        (MPS, SHARE, vec![held(&web, MPS), held(&db, MPS)], waits(&["web", "db"]), MPS),
-        (SHARE, MPS, vec![held(&web, SHARE)], waits(&["web"]), SHARE),
+        (MPS, SHARE, vec![held(web, MPS), held(db, MPS)], waits(&["web", "alice/db"]), MPS),
+        (SHARE, MPS, vec![held(web, SHARE)], waits(&["web"]), SHARE),
         (SHARE, MPS, vec![], Step::Switch, MPS),
         // No version of ours leaves both; should it be so, nothing is switched under a container.
-        (SHARE, MPS, vec![held(&web, MPS), held(&db, SHARE)], waits(&["db"]), SHARE),
+        (SHARE, MPS, vec![held(web, MPS), held(db, SHARE)], waits(&["alice/db"]), SHARE),
     ] {
         let target = target(wanted, None);
         assert_eq!(next(now, target, &held), step, "{now} to {wanted}");
