@@ -40,6 +40,8 @@ pub(crate) struct Caller {
     pub(crate) fd: Option<OwnedFd>,
     /// Who it is, where it did not call on root's socket.
     pub(crate) user: Option<u32>,
+    /// Its name in the user database, on the users' socket.
+    pub(crate) name: Option<String>,
 }
 
 /// The way back to a caller.

@@ -214,19 +214,33 @@ async fn answer(
         }
         Ok(Ok(envelope)) => {
             drop(bytes);
-            if let Some(visitor) = &visitor {
-                let group = visitor.members.as_deref();
-                if let Err(refusal) = users::check(&daemon, &mut line, peer.uid(), group).await? {
-                    line.send(&Reply::Refused(refusal.into())).await;
+            let mut name = None;
+            if let Some(Visitor { seat, members }) = &visitor {
+                // Of a job the kernel says whose it is: by its cgroup, which root has made.
+                let (uid, members) = (peer.uid(), members.as_deref());
+                let turn = match members {
+                    Some(_) => {
+                        let next = daemon.user_turns.next(uid);
+                        line.wait("other users are looked up first", next).await
+                    }
+                    None => None,
+                };
+                // Only now: until then it gives way to whoever comes.
+                if !seat.serve() {
                     return Ok(());
                 }
-                // Only now: until then who is nobody gives way to whoever comes.
-                if !visitor.seat.serve() {
-                    return Ok(());
+                if let Some(members) = members {
+                    match users::check(&daemon, &mut line, uid, members, turn).await? {
+                        Ok(known) => name = Some(known),
+                        Err(refusal) => {
+                            line.send(&Reply::Refused(refusal.into())).await;
+                            return Ok(());
+                        }
+                    }
                 }
             }
             let user = visitor.is_some().then(|| peer.uid());
-            let caller = Caller { speaker, pid, fd, user };
+            let caller = Caller { speaker, pid, fd, user, name };
             calls::handle(&daemon, &mut line, caller, envelope.call).await?
         }
     };

@@ -1,5 +1,5 @@
-//! Who a caller on users' sockets is: whom the node's user database knows by its uid, and who there
-//! is in the group that the socket is for. The kernel's word alone is not enough: an ordinary user
+//! Who a caller on the users' socket is: whom the node's user database knows by its uid, and who
+//! there is in the group that the socket is for. The kernel's word alone is not enough: an ordinary user
 //! has some 65,536 subordinate uids (subuid(5)), and a process keeps a group that it was started
 //! with.
 
@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::line::Line;
+use crate::turns::Turn;
 
 /// For an answer. The database may be a directory server's, and hang with it (nsswitch.conf(5)).
 const LIMIT: Duration = Duration::from_secs(5);
@@ -35,23 +36,21 @@ enum Found {
     },
 }
 
-/// Whether a uid counts on a socket for users, or for members of a group. The database is asked
-/// once.
+/// Whether a uid counts on a socket for members of a group, and its name. The database is asked
+/// once, in this turn.
 pub(crate) async fn check(
     daemon: &Daemon,
     line: &mut Line,
     uid: u32,
-    group: Option<&Members>,
-) -> Result<Result<(), Refusal>, DaemonError> {
-    let asked = async {
-        let turn = daemon.user_turns.next(uid).await;
-        let look = move |_: &_| {
-            let _turn = turn;
-            look(uid)
-        };
-        daemon.blocking("asks the user database", look).await
+    group: &Members,
+    turn: Option<Turn>,
+) -> Result<Result<String, Refusal>, DaemonError> {
+    let look = move |_: &_| {
+        let _turn = turn;
+        look(uid)
     };
-    let found = line.wait("the user database says who you are", timeout(LIMIT, asked)).await;
+    let asked = timeout(LIMIT, daemon.blocking("asks the user database", look));
+    let found = line.wait("the user database says who you are", asked).await;
     let late = || Ok(Err(format!("it has not answered within {} s", LIMIT.as_secs())));
     let found = found.unwrap_or_else(|_| late())?;
     Ok(decide(uid, found, group))
@@ -67,29 +66,29 @@ fn look(uid: u32) -> Result<Found, String> {
     Ok(Found::User { name: user.name, groups: groups.iter().map(|gid| gid.as_raw()).collect() })
 }
 
-fn decide(uid: u32, found: Result<Found, String>, group: Option<&Members>) -> Result<(), Refusal> {
-    let refused = |sentence: String, hint: String| {
-        let hint = format!("{hint} (docs/run.md)");
-        Err(Refusal::new(Code::Unconfirmed, sentence, hint))
-    };
-    match (found, group) {
-        (Ok(Found::User { .. }), None) => Ok(()),
-        (Ok(Found::User { groups, .. }), Some(group)) if groups.contains(&group.gid) => Ok(()),
-        (Ok(Found::User { name, .. }), Some(Members { name: group, .. })) => refused(
+fn decide(
+    uid: u32,
+    found: Result<Found, String>,
+    Members { name: group, gid }: &Members,
+) -> Result<String, Refusal> {
+    let (sentence, hint) = match found {
+        Ok(Found::User { name, groups }) if groups.contains(gid) => return Ok(name),
+        Ok(Found::User { name, .. }) => (
             format!("{name} (uid {uid}) is not in the group {group}, as the user database has it"),
             format!("as root: usermod -aG {group} {name}"),
         ),
-        (Ok(Found::Nobody), _) => refused(
+        Ok(Found::Nobody) => (
             format!("uid {uid} is no user of this node: its user database does not know it"),
             format!("ask as the user whose subordinate uid it is; getent passwd {uid}"),
         ),
-        (Err(why), _) => refused(
+        Err(why) => (
             format!("the user database does not say who uid {uid} is: {why}"),
             format!(
                 "again in a while; as root: getent passwd {uid}; /etc/nsswitch.conf names what is asked"
             ),
         ),
-    }
+    };
+    Err(Refusal::new(Code::Unconfirmed, sentence, format!("{hint} (docs/run.md)")))
 }
 
 #[cfg(test)]
@@ -102,20 +101,17 @@ mod tests {
         let group = Members { name: "gpu".to_owned(), gid: 44 };
         let user =
             |groups: &[u32]| Ok(Found::User { name: "alice".to_owned(), groups: groups.to_vec() });
-        for (found, of_group, said) in [
-            (user(&[1000, 44]), true, None),
-            (user(&[44]), true, None),
-            (user(&[1000]), false, None),
-            (user(&[]), false, None),
-            (user(&[1000]), true, Some("alice (uid 7) is not in the group gpu")),
-            (Ok(Found::Nobody), true, Some("uid 7 is no user of this node")),
-            (Ok(Found::Nobody), false, Some("uid 7 is no user of this node")),
-            (Err("it hangs".to_owned()), true, Some("does not say who uid 7 is: it hangs")),
-            (Err("it hangs".to_owned()), false, Some("does not say who uid 7 is: it hangs")),
+        for (found, said) in [
+            (user(&[1000, 44]), None),
+            (user(&[44]), None),
+            (user(&[1000]), Some("alice (uid 7) is not in the group gpu")),
+            (user(&[]), Some("alice (uid 7) is not in the group gpu")),
+            (Ok(Found::Nobody), Some("uid 7 is no user of this node")),
+            (Err("it hangs".to_owned()), Some("does not say who uid 7 is: it hangs")),
         ] {
-            let decided = decide(7, found, of_group.then_some(&group));
+            let decided = decide(7, found, &group);
             match said {
-                None => decided.unwrap(),
+                None => assert_eq!(decided.unwrap(), "alice"),
                 Some(said) => {
                     let refusal = decided.unwrap_err();
                     assert_eq!(refusal.code, Code::Unconfirmed);

@@ -23,7 +23,7 @@ use mpsgate_model::ledger::{Entry, Ledger, State};
 use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_node::card::{Card, CardId, Trouble, Watched};
 use mpsgate_node::watchdog::{Kind, Limit, Look, Rules, Seen, Whose, decide};
-use mpsgate_policy::{Conclusion, TOLERANCE};
+use mpsgate_policy::{Conclusion, Disturbance, TOLERANCE};
 use tokio::time::Instant;
 
 use self::owners::Owners;
@@ -122,7 +122,12 @@ async fn round(
                 daemon.usage.add((uuid.as_str(), index), since, &look, &granted);
                 is_urgent |= take(daemon, &uuid, schedule, card, look, &entries);
             }
-            Err(Trouble { why, .. }) => publish(daemon, &uuid, card, unseen(why)),
+            Err(Trouble { why, .. }) => {
+                if let Some(card) = daemon.node().card_mut(&uuid) {
+                    card.saw(Disturbance::NotReady, format!("it was not looked at: {why}"));
+                }
+                publish(daemon, &uuid, card, unseen(why));
+            }
         }
     }
     Ok(is_urgent)
@@ -219,7 +224,9 @@ fn note_others(daemon: &Daemon, uuid: &GpuUuid, look: &Look) {
         .filter(|user| user.kind != Kind::Graphics)
         .map(|user| user.process.pid)
         .collect();
-    let others = strangers().map(|user| user.used).sum();
+    // Those of a container that has ended may be the asking's own.
+    let unnamed = || look.unnamed.iter().filter(|listed| !listed.was_granted);
+    let others = strangers().map(|user| user.used).chain(unnamed().map(|one| one.used)).sum();
     if let Some(card) = daemon.node().card_mut(uuid) {
         card.note_others(&outsiders, others);
     }

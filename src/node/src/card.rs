@@ -282,7 +282,12 @@ impl Card {
     /// Takes what its gate says of its clients.
     pub fn count_clients(&mut self, counts: Counts, gate: Option<ProcessId>) {
         let is_other = self.gate_process.is_some() && self.gate_process != gate;
-        let before = self.gate.take().filter(|_| !is_other).unwrap_or_default();
+        // What the first gate of this mpsgated tells is of before.
+        let before = match self.gate.take() {
+            Some(before) if !is_other => before,
+            Some(_) => Counts::default(),
+            None => counts.clone(),
+        };
         if is_other {
             self.saw(Disturbance::Gate, "its gate was started anew");
         }

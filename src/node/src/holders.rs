@@ -12,6 +12,8 @@
 //!                                 │ has the pid now is a client of its own (it came to a door)
 //!                                 └ listed no more, and no living client: forgotten
 //! ```
+//! A process that has ended takes no more. So what is more than it had, when another has its pid, is
+//! not its own: it is the other's, if that came to a door, and else nobody's.
 
 use std::collections::BTreeMap;
 
@@ -35,6 +37,20 @@ pub struct Holder {
     pub grant: Option<GrantKey>,
     /// It came to the container's door, so it is a client, whatever had its pid before.
     pub at_door: bool,
+    /// What it had when it was last looked at, in bytes. Not kept: it changes with each look.
+    #[serde(skip)]
+    pub used: u64,
+}
+
+/// A part of the memory under a pid.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    /// The process, and whose it is; `None` where nobody can name one.
+    pub of: Option<(ProcessId, Whose)>,
+    /// In bytes, where the driver tells.
+    pub used: Option<u64>,
+    /// A container with a grant once had a process with this pid.
+    pub was_granted: bool,
 }
 
 /// When a process was started that nobody has seen: before everybody who has its pid later.
@@ -60,16 +76,17 @@ impl Holders {
         holder.at_door = true;
     }
 
-    /// The process that the memory under a listed pid counts for, and whose that is; `None` where
-    /// nobody can name one. `now`: the process that has the pid now, and whose it is. `before`: the
-    /// moment in ticks before NVML was asked; who started later is not meant.
-    pub fn name(
+    /// Whom the memory under a listed pid counts for. `used`: how much it is, in bytes, where the
+    /// driver tells. `now`: the process that has the pid now, and whose it is. `before`: the moment
+    /// in ticks before NVML was asked; who started later is not meant.
+    pub fn share(
         &mut self,
         pid: u32,
+        used: Option<u64>,
         now: Option<(ProcessId, Whose)>,
         before: Option<u64>,
         lives: impl Fn(&GrantKey) -> bool,
-    ) -> Option<(ProcessId, Whose)> {
+    ) -> Vec<Share> {
         if now.is_none() {
             self.0.entry(pid).or_insert_with(|| vec![Holder::new(UNKNOWN)]);
         }
@@ -78,14 +95,42 @@ impl Holders {
         if let Some((process, whose)) = &now {
             self.see(*process, whose);
         }
-        self.0.get(&pid)?.iter().filter(|holder| is_meant(holder.start_time)).find_map(|holder| {
+        let lives = |holder: &Holder| holder.grant.as_ref().is_some_and(&lives);
+        let mut known = self.0.get_mut(&pid).map(Vec::as_mut_slice).unwrap_or_default();
+        let was_granted = known.iter().any(|holder| holder.grant.is_some());
+        let (mut shares, mut rest) = (Vec::new(), used);
+        while let Some((holder, later)) = known.split_first_mut() {
+            known = later;
             let process = ProcessId { pid, start_time: holder.start_time };
-            match &holder.grant {
-                Some(key) if lives(key) => Some((process, Whose::Grant(key.clone()))),
+            let living = now.as_ref().filter(|(living, _)| *living == process);
+            let whose = match (&holder.grant, living) {
+                (Some(key), _) if lives(holder) => Whose::Grant(key.clone()),
                 // A server's or a stranger's, while it lives.
-                _ => now.clone().filter(|(living, _)| *living == process),
+                (_, Some((_, whose))) => whose.clone(),
+                (_, None) => continue,
+            };
+            if !is_meant(holder.start_time) {
+                continue;
             }
-        })
+            let is_followed =
+                now.as_ref().is_some_and(|(now, _)| now.start_time > holder.start_time)
+                    || known
+                        .iter()
+                        .any(|next| next.at_door && lives(next) && is_meant(next.start_time));
+            let its = if is_followed { rest.map(|rest| rest.min(holder.used)) } else { rest };
+            holder.used = its.unwrap_or(0);
+            if its != Some(0) || !is_followed {
+                shares.push(Share { of: Some((process, whose)), used: its, was_granted });
+            }
+            rest = rest.zip(its).map(|(rest, its)| rest - its);
+            if rest.is_none_or(|rest| rest == 0) {
+                break;
+            }
+        }
+        if shares.is_empty() || rest.is_some_and(|rest| rest > 0) {
+            shares.push(Share { of: None, used: rest, was_granted });
+        }
+        shares
     }
 
     /// Forgets who is not on the card any more, after a look at all of it.
@@ -137,6 +182,6 @@ impl Holders {
 
 impl Holder {
     fn new(start_time: u64) -> Self {
-        Self { start_time, grant: None, at_door: false }
+        Self { start_time, grant: None, at_door: false, used: 0 }
     }
 }

@@ -82,6 +82,8 @@ pub struct Unnamed {
     pub used: Option<u64>,
     /// See [`User::kind`].
     pub kind: Kind,
+    /// A container with a grant once had a process with this pid.
+    pub was_granted: bool,
 }
 
 /// A card at one moment.

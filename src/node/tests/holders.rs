@@ -4,7 +4,7 @@
 
 use mpsgate_model::ledger::ProcessId;
 use mpsgate_model::{ContainerId, GrantKey, Instance};
-use mpsgate_node::holders::Holders;
+use mpsgate_node::holders::{Holders, Share};
 use mpsgate_node::watchdog::Whose;
 
 fn key(container: &str) -> GrantKey {
@@ -32,15 +32,32 @@ enum Step {
     Unlisted(Option<u64>),
     /// From now on the grants of these live.
     Live(&'static [&'static str]),
+    /// From now on NVML lists so many bytes; before, ten.
+    Uses(u64),
 }
 
-use Step::{Door, Ended, Has, Live, Unlisted};
+use Step::{Door, Ended, Has, Live, Unlisted, Uses};
+
+/// `START CONTAINER`, with the bytes where there are several.
+fn words(shares: &[Share]) -> String {
+    let one = |share: &Share| {
+        let of = match &share.of {
+            Some((process, Whose::Grant(key))) => {
+                format!("{} {}", process.start_time, key.container_id)
+            }
+            Some((process, whose)) => format!("{} {whose:?}", process.start_time),
+            None => "nobody can".to_owned(),
+        };
+        if shares.len() == 1 { of } else { format!("{of}: {}", share.used.unwrap_or_default()) }
+    };
+    shares.iter().map(one).collect::<Vec<_>>().join(", ")
+}
 
 /// What each look at pid 9 has named, as `START CONTAINER`.
 fn story(steps: &[Step]) -> Vec<String> {
     let mut holders = Holders::default();
     let mut live = vec![key("bad"), key("good")];
-    let mut named = Vec::new();
+    let (mut named, mut used) = (Vec::new(), 10);
     for step in steps {
         let (is_listed, now) = match step {
             Door(start_time, container) => {
@@ -49,6 +66,10 @@ fn story(steps: &[Step]) -> Vec<String> {
             }
             Live(containers) => {
                 live = containers.iter().map(|container| key(container)).collect();
+                continue;
+            }
+            Uses(bytes) => {
+                used = *bytes;
                 continue;
             }
             Has(start_time, whose) => (true, Some((*start_time, *whose))),
@@ -65,13 +86,9 @@ fn story(steps: &[Step]) -> Vec<String> {
                 };
                 (id(start_time), whose)
             });
-            named.push(match holders.name(9, now, Some(100), |key| live.contains(key)) {
-                Some((process, Whose::Grant(key))) => {
-                    format!("{} {}", process.start_time, key.container_id)
-                }
-                Some((process, whose)) => format!("{} {whose:?}", process.start_time),
-                None => "nobody can".to_owned(),
-            });
+            let shares = holders.share(9, Some(used), now, Some(100), |key| live.contains(key));
+            assert_eq!(shares.iter().filter_map(|share| share.used).sum::<u64>(), used);
+            named.push(words(&shares));
         }
         holders.keep(
             |pid| is_listed && pid == 9,
@@ -91,7 +108,10 @@ fn there_is_an_end_to_the_clients_that_are_remembered() {
     for (pid, start_time) in pids.chain((1..100).map(|start_time| (1, start_time))) {
         holders.hand_over(ProcessId { pid, start_time }, key("bad"));
     }
-    let mut is_known = |pid| holders.name(pid, None, None, |_| true).is_some();
+    let mut is_known = |pid| {
+        let shares = holders.share(pid, None, None, None, |_| true);
+        shares.iter().all(|share| share.of.is_some())
+    };
     assert!(is_known(1) && is_known(4096) && !is_known(4097));
     assert!(format!("{holders:?}").matches("bad").count() <= 4096 + 8);
     holders.keep(|_| false, |process| *process == ProcessId { pid: 1, start_time: 1 }, |_| true);
@@ -177,6 +197,26 @@ fn memory_under_a_pid_is_whose_it_was_when_it_was_first_seen() {
             "after that the next client is one, and does not hide behind it",
             &[Has(1, "bad"), Ended, Door(2, "good"), Live(&["good"]), Has(2, "good"), Ended],
             &["1 bad", "1 bad", "2 good", "2 good", "1 kept"],
+        ),
+        (
+            "an ended process takes no more: what is more is the next client's",
+            &[Has(1, "bad"), Door(2, "good"), Uses(15), Has(2, "good"), Ended],
+            &["1 bad", "1 bad: 10, 2 good: 5", "1 bad: 10, 2 good: 5", "1 kept"],
+        ),
+        (
+            "of a process that came to no door what is more is nobody's",
+            &[Has(1, "bad"), Uses(15), Has(2, "good")],
+            &["1 bad", "1 bad: 10, nobody can: 5", "1 kept"],
+        ),
+        (
+            "what it left behind is less than it had: the next client has no part in it",
+            &[Has(1, "bad"), Uses(4), Door(2, "good"), Has(2, "good"), Uses(9), Has(2, "good")],
+            &["1 bad", "1 bad", "1 bad: 4, 2 good: 5", "1 kept"],
+        ),
+        (
+            "it had none when it ended, and another has the pid before the next look",
+            &[Door(1, "bad"), Door(2, "good"), Has(2, "good")],
+            &["2 good", "1 kept"],
         ),
         (
             "it is moved into its container's cgroup after the first look",

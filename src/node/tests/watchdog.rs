@@ -167,7 +167,7 @@ fn every_case_reads_as_the_golden_text() {
             ),
         ],
     );
-    let unnamed = |pid, kind| Unnamed { pid, used: Some(14_000 * MIB), kind };
+    let unnamed = |pid, kind| Unnamed { pid, used: Some(14_000 * MIB), kind, was_granted: false };
     let of_nobody = |unnamed| Look { unnamed, ..look(vec![client(1, "web", 4096)]) };
     add(
         "a pid that nobody can name: reported once, and nobody is ended",
@@ -293,7 +293,8 @@ fn the_parts_of_a_cards_memory_add_up() {
     ];
     for (used, users, expected) in cases {
         // Whose it is nobody knows: a part of what is nobody's, as far as it is in use.
-        let unnamed = vec![Unnamed { pid: 6, used: Some(1 << 30), kind: Kind::Client }];
+        let unnamed =
+            vec![Unnamed { pid: 6, used: Some(1 << 30), kind: Kind::Client, was_granted: true }];
         let look = Look { used: Some(used << 30), unnamed, ..look(users) };
         let parts = mpsgate_node::memory::parts(&look).map(|parts| {
             assert_eq!(parts.used, used << 30);

@@ -124,12 +124,12 @@ fn with_request(
     if let Ok(Some(note)) = &shared {
         notes.push(note.clone());
     }
-    let refused = capability_refusal(input)
+    let refused = (procfs.as_ref().and_then(|found| found.as_ref().err()).cloned())
+        .or_else(|| capability_refusal(input))
         .or_else(|| pids.as_ref()?.as_ref().err().cloned())
         .or_else(|| schedule::refuses(input.node.schedule, &request, request.cards))
         .or_else(|| shared.err())
-        .or_else(|| mounts::refuses_request(input))
-        .or_else(|| procfs.as_ref()?.as_ref().err().cloned());
+        .or_else(|| mounts::refuses_request(input));
     if let Some(refusal) = refused {
         return Verdict::Refuse(refusal);
     }

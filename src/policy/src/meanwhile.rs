@@ -30,10 +30,17 @@ impl Disturbance {
     /// Whether a question brings it about by itself.
     fn is_of(self, question: Question) -> bool {
         match self {
-            // It says a word that no client says.
-            Self::Ended(Reason::Word) => question == Question::Commands,
-            // Its client is ended when it has not answered in time.
-            Self::Ended(Reason::Ended) => true,
+            // What the client itself says or is: nobody else has a door to the card. And it is ended
+            // when it has not answered in time.
+            Self::Ended(
+                Reason::Words
+                | Reason::Word
+                | Reason::Debugger
+                | Reason::Sender
+                | Reason::Uid
+                | Reason::Talks
+                | Reason::Ended,
+            ) => true,
             // It tries the card from outside.
             Self::Outsider | Self::Memory => question == Question::Detour,
             Self::NotReady | Self::Restarted | Self::Gate | Self::Ended(_) => false,
@@ -67,8 +74,9 @@ impl Sight {
 #[must_use]
 pub fn judge(answer: Answer, before: &Sight, after: &Sight) -> Answer {
     let meanwhile = match answer.verdict {
-        Verdict::No => after.since(before, answer.question),
-        Verdict::Yes | Verdict::Unanswered => String::new(),
+        // Where nothing follows from an answer a wrong one does no harm.
+        Verdict::No if answer.question.is_evaluated() => after.since(before, answer.question),
+        Verdict::No | Verdict::Yes | Verdict::Unanswered => String::new(),
     };
     let verdict = if meanwhile.is_empty() { answer.verdict } else { Verdict::Unanswered };
     Answer { verdict, meanwhile, ..answer }
@@ -110,7 +118,7 @@ mod tests {
             (Question::Attach, vec![], vec![Restarted], "Restarted"),
             (Question::Attach, vec![], vec![Gate], "Gate"),
             (Question::Attach, vec![], vec![silent], "Ended(Silent)"),
-            (Question::Attach, vec![], vec![Ended(Reason::Word)], "Ended(Word)"),
+            (Question::Attach, vec![], vec![Ended(Reason::Elsewhere)], "Ended(Elsewhere)"),
             (Question::Attach, vec![], vec![Outsider], "Outsider"),
             (Question::Limit, vec![], vec![Memory], "Memory"),
             (Question::Limit, vec![], vec![Memory, NotReady], "NotReady; Memory"),
@@ -119,6 +127,8 @@ mod tests {
             (Question::Limit, vec![NotReady], vec![NotReady, NotReady], "NotReady"),
             // A question's own doing, and what is beside it.
             (Question::Attach, vec![], vec![Ended(Reason::Ended)], ""),
+            (Question::Attach, vec![], vec![Ended(Reason::Words)], ""),
+            (Question::Bypass, vec![], vec![NotReady], ""),
             (Question::Commands, vec![], vec![Ended(Reason::Word)], ""),
             (Question::Commands, vec![], vec![Ended(Reason::Word), silent], "Ended(Silent)"),
             (Question::Detour, vec![], vec![Outsider, Memory], ""),

@@ -7,9 +7,11 @@
 //!  with a request    E_CGROUP                            our hook looks again, as it is there anyway
 //!  without           noted; refused under "close"        our hook is added, to look again
 //!
-//!                    a file system that is not looked into
-//!  with a request    E_MPS_MOUNT
-//!  without           noted; E_DEVICE_RULE where no device cgroup keeps GPUs shut
+//!                    a file system that is not looked    a directory that holds our own
+//!                    into
+//!  with a request    E_MPS_MOUNT                         E_MPS_MOUNT
+//!  without           noted; E_DEVICE_RULE where no       noted
+//!                    device cgroup keeps GPUs shut
 //! ```
 //! A container with CAP_SYS_ADMIN is not refused without a request: it mounts them by itself, and
 //! node agents have it.
@@ -30,6 +32,14 @@ pub(crate) fn refuses_request(input: &Input<'_>) -> Option<Refusal> {
     if let Some((mount, reach)) = cgroups(input.mounts).next() {
         let end = ", so that no limit would hold";
         return Some(refusal("it asks for GPU memory and ", mount, reach, end));
+    }
+    if let Some(mount) = input.mounts.iter().find(|mount| mount.kind == MountKind::Ancestor) {
+        let found = format!(
+            "it asks for GPU memory and mounts {}, which holds mpsgate's directories and their keys",
+            printable::value(&mount.source)
+        );
+        let hint = "mount what it needs of that directory (docker run -v /run/dbus:/run/dbus; hostPath: /var/log)";
+        return Some(Refusal::new(Code::MpsMount, found, hint));
     }
     let mount = unknown(input.view).next()?;
     Some(Refusal::new(

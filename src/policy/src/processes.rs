@@ -157,9 +157,8 @@ pub fn of_mount(found: &str) -> Refusal {
         format!(
             "it asks for GPU memory and {found}, by which it reaches the MPS server and other containers"
         ),
-        "leave the mount out (hostPath: /proc, docker run -v /proc:…), or bind what is needed without the mounts below \
-         (docker run --mount type=bind,…,bind-recursive=disabled); or set policy.host_pid = \"warn\" in \
-         /etc/mpsgate/config.toml",
+        "leave the mount out (hostPath: /proc, docker run -v /proc:…); of a directory above it mount what is needed \
+         (hostPath: /var/log); or set policy.host_pid = \"warn\" in /etc/mpsgate/config.toml",
     )
 }
 
@@ -177,8 +176,9 @@ impl Decision {
             return self;
         }
         let mut edited = document.clone();
-        // What cannot be edited is refused where the edits are made.
         if edited.apply(&wanted.edits).is_err() {
+            let found = "has a document that cannot be changed to give it its own processes";
+            self.verdict = Verdict::Refuse(refusal::host_pid(found));
             return self;
         }
         match anew(edited.view()).verdict {

@@ -158,7 +158,8 @@ pub fn host_pid(found: &str) -> Refusal {
             "it asks for GPU memory and {found}, where it can end or trace the MPS server and other containers"
         ),
         "give it a PID namespace of its own (no hostPID: true, no docker or podman run --pid=host or \
-         --pid=container:X), or set policy.host_pid = \"warn\" in /etc/mpsgate/config.toml",
+         --pid=container:X), or set policy.host_pid in /etc/mpsgate/config.toml: \"own\" gives it one in the place of \
+         the host's, \"warn\" lets it through",
     )
 }
 

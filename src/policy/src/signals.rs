@@ -146,7 +146,9 @@ pub(crate) fn delegated(view: View<'_>) -> Option<Signal> {
             "it asks for GPU memory, and the annotation {NAME} lets it leave the cgroup in which its grant is counted"
         )
     };
-    view.annotation(NAME).map(|_| Signal::fixed(Code::Annotation, found()))
+    // crun takes an empty one for none.
+    let names_one = view.annotation(NAME).filter(|cgroup| !cgroup.is_empty());
+    names_one.map(|_| Signal::fixed(Code::Annotation, found()))
 }
 
 fn annotations(view: View<'_>, node: &Node, signals: &mut Signals) {

@@ -67,6 +67,10 @@ pub(super) async fn job(
         Some(Ungranted::Refused(refusal)) => return Ok(Err(refusal.clone())),
         None => {}
     }
+    // It may have ended in the queue: what is said of it then is no answer for the others.
+    if !asker::waits(line, &caller, process) {
+        return Ok(Err(asker::gone()));
+    }
     let key = match name(job.id) {
         Ok(key) => key,
         Err(refusal) => return Ok(Err(refusal)),
@@ -94,10 +98,7 @@ pub(super) async fn job(
     };
     let reserved = match reserve(daemon, line, &caller, &wanted).await? {
         Ok(reply) => reply,
-        Err(refusal) => {
-            answer.keep(Ungranted::Refused(refusal.clone()));
-            return Ok(Err(refusal));
-        }
+        Err(refusal) => return Ok(Err(refusal)),
     };
     let Some(init) = job::oldest(&job.cgroup) else {
         give_up(daemon, &key);

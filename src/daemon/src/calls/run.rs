@@ -7,7 +7,6 @@ use std::sync::Arc;
 use mpsgate_api::{Activate, Engine, Reply, Reserve, Run};
 use mpsgate_host::crash_point;
 use mpsgate_model::{Code, ContainerId, Grant, GrantKey, Instance, Refusal, Request, user_shown};
-use nix::unistd::{Uid, User};
 
 use super::activate::activate;
 use super::asker;
@@ -35,10 +34,7 @@ pub(super) async fn run(
     if let Err(refusal) = is_right(&call.request).and_then(|()| may_be_called(&call.name)) {
         return Ok(Err(refusal));
     }
-    let user = match caller.user {
-        Some(uid) => Some(daemon.blocking("looks a user up", move |_| shown(uid)).await?),
-        None => None,
-    };
+    let user = caller.user.map(|uid| user_shown(uid, caller.name.as_deref()));
     let key = GrantKey {
         runtime_root: GrantKey::run_of(caller.user),
         container_id: call.name.clone(),
@@ -97,12 +93,6 @@ fn is_right(request: &Request) -> Result<(), Refusal> {
         "it asks for no memory, for several GPUs, or for more than 100 percent of one",
         "mpsgate run --gpu-mem 7Gi --compute 30 -- COMMAND",
     ))
-}
-
-/// A user as names of processes show him. Blocks: the user database may be another machine's.
-fn shown(uid: u32) -> String {
-    let found = User::from_uid(Uid::from_raw(uid)).ok().flatten();
-    user_shown(uid, found.as_ref().map(|user| user.name.as_str()))
 }
 
 /// What begins so is mpsgate's own, such as the containers that ask a card.

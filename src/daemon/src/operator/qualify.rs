@@ -151,7 +151,7 @@ async fn answer(
     };
     let card = daemon.node().asked_card(id).map(|card| card.uuid.clone());
     let Some(card) = card else { return Ok(Err(not_asked())) };
-    if answer.verdict == Verdict::No {
+    if answer.verdict == Verdict::No && answer.question.is_evaluated() {
         told.wait("looking for what else may be the cause", look_anew(daemon, &card)).await;
     }
     let Some(answer) = daemon.node().take_answer(id, answer) else { return Ok(Err(not_asked())) };

@@ -12,7 +12,7 @@ use mpsgate_gpu::{GpuProcess, ProcessKind};
 use mpsgate_host::cgroup::text_of;
 use mpsgate_model::ledger::{Entry, ProcessId};
 use mpsgate_model::{GpuUuid, GrantKey};
-use mpsgate_node::holders::Holders;
+use mpsgate_node::holders::{Holders, Share};
 use mpsgate_node::watchdog::{Kind, Limit, Unnamed, User, Whose};
 
 use super::record::Record;
@@ -117,9 +117,11 @@ impl Owners {
                 };
                 (process, whose)
             });
-            match holders.name(pid, now, before, lives) {
-                Some((process, whose)) => users.named.push(User { process, used, kind, whose }),
-                None => users.unnamed.push(Unnamed { pid, used, kind }),
+            for Share { of, used, was_granted } in holders.share(pid, used, now, before, lives) {
+                match of {
+                    Some((process, whose)) => users.named.push(User { process, used, kind, whose }),
+                    None => users.unnamed.push(Unnamed { pid, used, kind, was_granted }),
+                }
             }
         }
         let pids: BTreeSet<u32> = listed.iter().map(|listed| listed.pid).collect();

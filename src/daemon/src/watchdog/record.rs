@@ -27,7 +27,7 @@ struct File {
 #[derive(Debug, Default)]
 pub(super) struct Record {
     path: PathBuf,
-    written: BTreeMap<GpuUuid, Holders>,
+    written: Vec<u8>,
     /// It has been said that it cannot be written.
     told: bool,
 }
@@ -35,36 +35,45 @@ pub(super) struct Record {
 impl Record {
     /// And what is in it: nothing where it cannot be read.
     pub(super) fn open(path: PathBuf) -> (Self, BTreeMap<GpuUuid, Holders>) {
-        let read = match std::fs::read(&path) {
-            Ok(bytes) => format::read::<File>(&bytes, FORMAT).map_err(|error| chain(&error)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(File { format: FORMAT, cards: BTreeMap::new() })
-            }
-            Err(error) => Err(error.to_string()),
+        let written = match std::fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::new(path),
+            read => read,
         };
-        let cards = read.map(|file| file.cards).unwrap_or_else(|reason| {
-            log::warn!(path:% = path.display(), reason; "whose the pids on the cards are is found out anew");
-            BTreeMap::new()
+        let read = written.map_err(|error| error.to_string()).and_then(|bytes| {
+            let file = format::read::<File>(&bytes, FORMAT).map_err(|error| chain(&error))?;
+            Ok((bytes, file.cards))
         });
-        (Self { path, written: cards.clone(), told: false }, cards)
+        match read {
+            Ok((written, cards)) => (Self { path, written, told: false }, cards),
+            Err(reason) => {
+                log::warn!(path:% = path.display(), reason; "whose the pids on the cards are is found out anew");
+                Self::new(path)
+            }
+        }
+    }
+
+    fn new(path: PathBuf) -> (Self, BTreeMap<GpuUuid, Holders>) {
+        (Self { path, ..Self::default() }, BTreeMap::new())
     }
 
     /// Writes what has changed. Blocks.
     pub(super) fn keep(&mut self, cards: &BTreeMap<GpuUuid, Holders>) {
-        if self.written == *cards {
+        if self.written.is_empty() && cards.is_empty() {
             return;
         }
         let file = File { format: FORMAT, cards: cards.clone() };
-        let written = serde_json::to_vec(&file)
-            .map_err(io::Error::from)
-            .and_then(|text| write_file(&self.path, &text, 0o600, Durability::Atomic));
-        let was_told = std::mem::replace(&mut self.told, written.is_err());
-        match written {
-            Ok(()) => self.written = file.cards,
-            Err(error) if !was_told => {
-                log::warn!(path:% = self.path.display(), reason:% = error; "whose the pids on the cards are is not kept over a restart");
+        let written = serde_json::to_vec(&file).map_err(io::Error::from).and_then(|text| {
+            if text != self.written {
+                write_file(&self.path, &text, 0o600, Durability::Atomic)?;
+                self.written = text;
             }
-            Err(_) => {}
+            Ok(())
+        });
+        let was_told = std::mem::replace(&mut self.told, written.is_err());
+        if let Err(error) = written
+            && !was_told
+        {
+            log::warn!(path:% = self.path.display(), reason:% = error; "whose the pids on the cards are is not kept over a restart");
         }
     }
 }
@@ -88,7 +97,7 @@ mod tests {
         assert!(!path.exists(), "nothing has changed");
         let mut holders = Holders::default();
         let process = ProcessId { pid: 7, start_time: 70 };
-        holders.name(7, Some((process, Whose::Nobody)), None, |_| true);
+        holders.share(7, None, Some((process, Whose::Nobody)), None, |_| true);
         cards.insert(example_gpu(0), holders);
         record.keep(&cards);
         assert_eq!(Record::open(path.clone()).1, cards);

@@ -233,15 +233,17 @@ impl<'a> View<'a> {
         self.namespace("cgroup")
     }
 
+    /// Of several entries of a kind, which runc refuses, crun joins what has a path, the last one
+    /// last.
     fn namespace(self, kind: &str) -> Namespace<'a> {
-        let entry = self
-            .list(&["linux", "namespaces"])
-            .find(|n| n.get("type").and_then(Value::as_str) == Some(kind));
-        match entry.map(|e| e.get("path").and_then(Value::as_str).unwrap_or_default()) {
-            None => Namespace::Callers,
-            Some("") => Namespace::New,
-            Some(path) => Namespace::At(path),
-        }
+        let entries = self.list(&["linux", "namespaces"]);
+        let entries = entries.filter(|n| n.get("type").and_then(Value::as_str) == Some(kind));
+        let paths = entries.map(|n| n.get("path").and_then(Value::as_str).unwrap_or_default());
+        paths.fold(Namespace::Callers, |before, path| match (before, path) {
+            (Namespace::At(path), "") => Namespace::At(path),
+            (_, "") => Namespace::New,
+            (_, path) => Namespace::At(path),
+        })
     }
 
     /// `process.user.uid`, zero where it is absent.

@@ -16,8 +16,8 @@ use crate::report::Report;
 pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), Refusal> {
     let namespace = |of: &str| inode(Path::new(&format!("/proc/{of}/ns/pid")));
     let procfs = mounts.procfs_of_node();
-    // Where neither can be looked at, its mounts could not be either.
-    if procfs.is_none() && namespace(&pid.to_string()) != namespace("self") {
+    let (own, its) = (namespace("self"), namespace(&pid.to_string()));
+    if procfs.is_none() && own.is_some() && its.is_some() && own != its {
         return Ok(());
     }
     // A configuration that cannot be read is the strictest.

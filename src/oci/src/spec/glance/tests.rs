@@ -19,8 +19,7 @@ fn viewed(spec: &Value) -> Vec<String> {
         .mount_entries()
         .flat_map(|entry| entry.layers().into_iter().map(move |path| (path, entry.destination)))
         .collect();
-    let layers =
-        layers.iter().map(|(path, destination)| Seen::Layer { path, destination });
+    let layers = layers.iter().map(|(path, destination)| Seen::Layer { path, destination });
     let mut viewed: Vec<String> = view
         .annotations()
         .map(|(name, _)| Seen::Annotation(name))
