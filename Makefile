@@ -188,12 +188,14 @@ shellcheck: ## the shell scripts and the .bats files
 	@tests/env/install.sh lint
 	@grep -rlE --exclude-dir=target --exclude-dir=.git '^#!.*[/ ](ba)?(sh|ts)$$|shellcheck shell=' $(wildcard .ci deb packaging rpm tests) | xargs -n 16 -P "$$(nproc)" shellcheck
 
-prose: ## the width of comments, the words of docs/glossary.md, and which tests have other settings than shipped
+prose: ## the width of comments, the words of docs/glossary.md, which tests have other settings than shipped, and whether docs/rights.md is true
 	@tests/env/install.sh lint
 	@tests/env/prose.py --self-test
 	@tests/env/prose.py
 	@tests/env/settings.py --self-test
 	@tests/env/settings.py >/dev/null || { tests/env/settings.py | grep ^settings: >&2; false; }
+	@tests/env/rights.py --self-test
+	@tests/env/rights.py --check
 
 clean: ## remove what was built
 	@cargo clean -q

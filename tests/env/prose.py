@@ -42,6 +42,7 @@ PAGES = [
     "docs/qualify.md",
     "docs/resize.md",
     "docs/resource-policy.md",
+    "docs/rights.md",
     "docs/scheduler.md",
     "docs/slurm.md",
     "docs/selinux.md",

@@ -65,7 +65,7 @@ key() { # STAGE
     git ls-files --cached --others --exclude-standard -- ':!tests' ':!docs' ':!*.md' ':!.github' ':!.ci' ':!deny.toml' ':!rustfmt.toml' ':!.editorconfig' \
       ':(exclude,glob)src/*/tests/**' $(printf ':!%s ' $others)
     git ls-files --cached --others --exclude-standard -- tests/env tests/fakes $(crates "$1" linked | grep '^tests/' || true) \
-      ':!tests/env/*.bats' ':!tests/env/prose.py' ':!tests/env/deny.sh' ':!tests/env/unit.sh' ':!tests/env/test.sh' ':!tests/env/nextest.toml' \
+      ':!tests/env/*.bats' ':!tests/env/prose.py' ':!tests/env/rights.py' ':!tests/env/deny.sh' ':!tests/env/unit.sh' ':!tests/env/test.sh' ':!tests/env/nextest.toml' \
       $(printf ':!%s ' $others)
     git ls-files --cached --others --exclude-standard -- $own
     # Programs are built together: what one of them asks of a dependency the others get too.
