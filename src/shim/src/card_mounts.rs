@@ -1,6 +1,7 @@
 //! Mounts that bring the node of a managed card into a container: looked for only where no device
 //! cgroup keeps it shut, which hardly ever is the case.
 
+use std::cell::Cell;
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -12,9 +13,9 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::mounts::{candidates, layer_candidates};
 
-/// Entries of a mounted directory that are looked at. `/dev` has some hundred, a large image
-/// 200,000.
-const ENTRIES_MAX: usize = 1 << 18;
+/// Entries that are looked at, of all mounts of a container together. `/dev` has some hundred, a large
+/// image 200,000.
+const ENTRIES_MAX: usize = 1 << 20;
 /// Where the kernel makes nodes by itself: each of its mounts shows the same tree.
 const DEV: &str = "/dev";
 const DEVTMPFS: &str = "devtmpfs";
@@ -28,7 +29,8 @@ pub(crate) fn of(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
         destination: destination.to_owned(),
         kind: MountKind::Card,
     };
-    let holds = |path: &PathBuf| holds_card(path, node);
+    let left = Cell::new(ENTRIES_MAX);
+    let holds = |path: &PathBuf| holds_card(path, node, &left);
     let root_path = view.root().map(|root| root.source);
     let shows_card = |mount: &MountEntry<'_>| match mount.shows() {
         Shows::Source => {
@@ -45,16 +47,14 @@ pub(crate) fn of(view: View<'_>, bundle: &Path, node: &Node) -> Vec<MountFact> {
     let opens_nodes =
         |path: &Path| statvfs(path).is_ok_and(|found| !found.flags().contains(FsFlags::ST_NODEV));
     let root = view.root().filter(|root| {
-        candidates(root.source, bundle)
-            .iter()
-            .any(|path| opens_nodes(path) && holds_card(path, node))
+        candidates(root.source, bundle).iter().any(|path| opens_nodes(path) && holds(path))
     });
     let root = root.map(|root| fact(root.source, root.destination));
     let own = view.mounts_of(DEVTMPFS).map(|destination| fact(DEVTMPFS, destination));
     shown.map(|mount| fact(mount.source, mount.destination)).chain(own).chain(root).collect()
 }
 
-fn holds_card(source: &Path, node: &Node) -> bool {
+fn holds_card(source: &Path, node: &Node, left: &Cell<usize>) -> bool {
     let Ok(meta) = std::fs::metadata(source) else { return false };
     if !meta.is_dir() {
         return is_card(&meta, node);
@@ -64,17 +64,17 @@ fn holds_card(source: &Path, node: &Node) -> bool {
         std::fs::metadata(directory)
             .is_ok_and(|above| (above.dev(), above.ino()) == (meta.dev(), meta.ino()))
     };
-    Path::new(DEV).ancestors().any(is_above) || may_have_node(source, node, ENTRIES_MAX)
+    Path::new(DEV).ancestors().any(is_above) || may_have_node(source, node, left)
 }
 
 /// Whether a node lies below, or more than can be looked at.
-fn may_have_node(root: &Path, node: &Node, mut left: usize) -> bool {
+fn may_have_node(root: &Path, node: &Node, left: &Cell<usize>) -> bool {
     let mut open: Vec<PathBuf> = vec![root.to_owned()];
     while let Some(directory) = open.pop() {
         let Ok(entries) = std::fs::read_dir(&directory) else { continue };
         for entry in entries.flatten() {
-            let Some(less) = left.checked_sub(1) else { return true };
-            left = less;
+            let Some(less) = left.get().checked_sub(1) else { return true };
+            left.set(less);
             // Of a link the target counts only where it is in the mount, too: then it is found
             // there.
             match entry.file_type() {
@@ -119,7 +119,7 @@ mod tests {
         std::fs::write(&plain, "").unwrap();
         let link = dir.path().join("link");
         std::os::unix::fs::symlink("/dev/null", &link).unwrap();
-        let holds = |path: &Path| holds_card(path, &node);
+        let holds = |path: &Path| holds_card(path, &node, &Cell::new(ENTRIES_MAX));
         assert!(holds(Path::new("/dev/null")) && holds(Path::new("/dev")) && holds(Path::new("/")));
         assert!(holds(&link), "a bind follows its source's link");
         assert!(!holds(dir.path()) && !holds(&plain) && !holds(Path::new("/dev/zero")));
@@ -143,7 +143,8 @@ mod tests {
         let destinations: Vec<&str> = found.iter().map(|m| m.destination.as_str()).collect();
         assert_eq!(destinations, ["/n"], "a relative source begins at the bundle");
         // Of its four entries two are not enough to say so.
-        assert!(!may_have_node(dir.path(), &node, 4) && may_have_node(dir.path(), &node, 2));
+        let may = |left| may_have_node(dir.path(), &node, &Cell::new(left));
+        assert!(!may(4) && may(2));
         let roots = |path: &str| {
             let spec = json!({ "root": { "path": path } });
             of(View::new(&spec), dir.path(), &node).len()
