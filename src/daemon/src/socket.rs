@@ -12,7 +12,7 @@ use log::Level;
 use mpsgate_api::{Reply, VERSION, WireRefusal, decode_length, parse_envelope};
 use mpsgate_config::RunGroup;
 use mpsgate_host::crash_steps;
-use mpsgate_host::seats::{Seat, Seats};
+use mpsgate_host::seats::{Full, Seat, Seats};
 use mpsgate_model::{Code, Refusal};
 use nix::unistd::Group;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -33,6 +33,8 @@ const CONNECTIONS: usize = 1024;
 /// has up to some hundred tasks on a node, which ask together.
 const USERS: usize = 512;
 const EACH: usize = 256;
+/// Between two looks for a seat where all are served.
+const FULL: Duration = Duration::from_millis(50);
 /// Between two looks for a group that is not there.
 const GROUP: Duration = Duration::from_secs(30);
 
@@ -126,11 +128,19 @@ async fn listen_to_users(
     loop {
         let stream = accept(&listener).await;
         let user = stream.peer_cred().map(|peer| peer.uid()).unwrap_or_default();
-        let (tell, gives_way) = oneshot::channel();
-        let ends = Box::new(move || {
-            let _ = tell.send(());
-        });
-        let Some(seat) = seats.take(user, EACH, ends) else {
+        let taken = loop {
+            let (tell, gives_way) = oneshot::channel();
+            let ends = Box::new(move || {
+                let _ = tell.send(());
+            });
+            match seats.take(user, EACH, ends) {
+                Ok(seat) => break Some((seat, gives_way)),
+                Err(Full::Own) => break None,
+                // Of others: who has come now, and who comes later, waits.
+                Err(Full::All) => tokio::time::sleep(FULL).await,
+            }
+        };
+        let Some((seat, gives_way)) = taken else {
             closed += 1;
             if closed.is_power_of_two() {
                 log::warn!(uid = user, count = closed; "a user has too many connections: one is closed");

@@ -28,6 +28,15 @@ struct Sitter<K> {
     ends: Ends,
 }
 
+/// Why there is no seat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    /// Whoever comes has as many as one may have, and all of them are served.
+    Own,
+    /// All are served.
+    All,
+}
+
 /// One connection's seat. It is free when this is dropped.
 pub struct Seat<K: Copy + Ord> {
     seats: Arc<Seats<K>>,
@@ -46,15 +55,16 @@ impl<K: Copy + Ord> Seats<K> {
     /// connection gives way that waits: of those of the same owner where that one has `each`, else
     /// of those of the owner who has most; and of these the one that has waited longest.
     ///
-    /// `None` where all of them are being served.
-    pub fn take(self: &Arc<Self>, whose: K, each: usize, ends: Ends) -> Option<Seat<K>> {
+    /// # Errors
+    /// Where all of them are being served.
+    pub fn take(self: &Arc<Self>, whose: K, each: usize, ends: Ends) -> Result<Seat<K>, Full> {
         let mut taken = self.taken();
         let own = taken.seats.values().filter(|sitter| sitter.whose == whose).count();
         let gone = if own >= each {
-            Some(taken.waiting_longest(whose)?)
+            Some(taken.waiting_longest(whose).ok_or(Full::Own)?)
         } else if taken.seats.len() >= self.most {
-            let most = taken.has_most_waiting()?;
-            Some(taken.waiting_longest(most)?)
+            let most = taken.has_most_waiting().and_then(|most| taken.waiting_longest(most));
+            Some(most.ok_or(Full::All)?)
         } else {
             None
         };
@@ -66,7 +76,7 @@ impl<K: Copy + Ord> Seats<K> {
         if let Some(sitter) = gone {
             (sitter.ends)();
         }
-        Some(Seat { seats: Arc::clone(self), number })
+        Ok(Seat { seats: Arc::clone(self), number })
     }
 
     fn taken(&self) -> MutexGuard<'_, Taken<K>> {
@@ -152,7 +162,7 @@ mod tests {
             Self { seats: Seats::new(most), gone: Arc::default() }
         }
 
-        fn take(&self, name: &str, each: usize) -> Option<Seat<char>> {
+        fn take(&self, name: &str, each: usize) -> Result<Seat<char>, Full> {
             let (gone, said) = (Arc::clone(&self.gone), name.to_owned());
             let ends = Box::new(move || gone.lock().unwrap().push(said));
             self.seats.take(name.chars().next().unwrap(), each, ends)
@@ -183,10 +193,10 @@ mod tests {
         assert_eq!(room.gone(), "c2");
         // Nobody waits: there is no seat, and nobody is ended.
         assert!(third.serve());
-        assert!(room.take("d1", 9).is_none());
+        assert_eq!(room.take("d1", 9).unwrap_err(), Full::All);
         assert_eq!(room.gone(), "");
         drop(bob);
-        assert!(room.take("d1", 9).is_some(), "one is free");
+        assert!(room.take("d1", 9).is_ok(), "one is free");
     }
 
     #[test]
@@ -197,10 +207,10 @@ mod tests {
         let third = room.take("c3", 2).unwrap();
         assert_eq!(room.gone(), "c1");
         assert!(carols[1].serve() && third.serve());
-        assert!(room.take("c4", 2).is_none());
+        assert_eq!(room.take("c4", 2).unwrap_err(), Full::Own);
         assert_eq!(room.gone(), "");
         drop((bob, third));
-        assert!(room.take("c4", 2).is_some());
+        assert!(room.take("c4", 2).is_ok());
         drop(carols);
         assert!(room.seats.taken().seats.is_empty());
     }

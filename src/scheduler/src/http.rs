@@ -85,7 +85,7 @@ pub(crate) async fn listen(
         let ends = Box::new(move || {
             let _ = tell.send(());
         });
-        let Some(seat) = seats.take(whose, addresses::each(whose), ends) else {
+        let Ok(seat) = seats.take(whose, addresses::each(whose), ends) else {
             log::debug!(peer:% = peer; "connection not accepted: too many requests are answered");
             continue;
         };
