@@ -1,7 +1,7 @@
 //! Who a caller on the users' socket is: whom the node's user database knows by its uid, and who
-//! there is in the group that the socket is for. The kernel's word alone is not enough: an ordinary user
-//! has some 65,536 subordinate uids (subuid(5)), and a process keeps a group that it was started
-//! with.
+//! there is in the group that the socket is for. The kernel's word alone is not enough: an ordinary
+//! user has some 65,536 subordinate uids (subuid(5)), and a process keeps a group that it was
+//! started with.
 
 use std::ffi::CString;
 use std::io;

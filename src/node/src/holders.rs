@@ -12,8 +12,8 @@
 //!                                 │ has the pid now is a client of its own (it came to a door)
 //!                                 └ listed no more, and no living client: forgotten
 //! ```
-//! A process that has ended takes no more. So what is more than it had, when another has its pid, is
-//! not its own: it is the other's, if that came to a door, and else nobody's.
+//! A process that has ended takes no more. So what is more than it had, when another has its pid,
+//! is not its own: it is the other's, if that came to a door, and else nobody's.
 
 use std::collections::BTreeMap;
 

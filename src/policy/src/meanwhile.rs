@@ -30,8 +30,8 @@ impl Disturbance {
     /// Whether a question brings it about by itself.
     fn is_of(self, question: Question) -> bool {
         match self {
-            // What the client itself says or is: nobody else has a door to the card. And it is ended
-            // when it has not answered in time.
+            // What the client itself says or is: nobody else has a door to the card. And it is
+            // ended when it has not answered in time.
             Self::Ended(
                 Reason::Words
                 | Reason::Word

@@ -13,8 +13,8 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::mounts::{candidates, layer_candidates};
 
-/// Entries that are looked at, of all mounts of a container together. `/dev` has some hundred, a large
-/// image 200,000.
+/// Entries that are looked at, of all mounts of a container together. `/dev` has some hundred, a
+/// large image 200,000.
 const ENTRIES_MAX: usize = 1 << 20;
 /// Where the kernel makes nodes by itself: each of its mounts shows the same tree.
 const DEV: &str = "/dev";
