@@ -37,9 +37,10 @@ pub struct Holder {
     pub grant: Option<GrantKey>,
     /// It came to the container's door, so it is a client, whatever had its pid before.
     pub at_door: bool,
-    /// What it had when it was last looked at, in bytes. Not kept: it changes with each look.
+    /// What it had when it was last looked at, in bytes; `None` where that was before a restart of
+    /// mpsgated: it changes with each look, and is not kept.
     #[serde(skip)]
-    pub used: u64,
+    pub used: Option<u64>,
 }
 
 /// A part of the memory under a pid.
@@ -117,8 +118,11 @@ impl Holders {
                     || known
                         .iter()
                         .any(|next| next.at_door && lives(next) && is_meant(next.start_time));
-            let its = if is_followed { rest.map(|rest| rest.min(holder.used)) } else { rest };
-            holder.used = its.unwrap_or(0);
+            let its = match holder.used.filter(|_| is_followed) {
+                Some(had) => rest.map(|rest| rest.min(had)),
+                None => rest,
+            };
+            holder.used = Some(its.unwrap_or(0));
             if its != Some(0) || !is_followed {
                 shares.push(Share { of: Some((process, whose)), used: its, was_granted });
             }
@@ -182,6 +186,6 @@ impl Holders {
 
 impl Holder {
     fn new(start_time: u64) -> Self {
-        Self { start_time, grant: None, at_door: false, used: 0 }
+        Self { start_time, grant: None, at_door: false, used: Some(0) }
     }
 }
