@@ -100,7 +100,9 @@ mod tests {
         holders.share(7, None, Some((process, Whose::Nobody)), None, |_| true);
         cards.insert(example_gpu(0), holders);
         record.keep(&cards);
-        assert_eq!(Record::open(path.clone()).1, cards);
+        // Without what each had, which changes with each look.
+        let kept = |cards: &BTreeMap<_, Holders>| serde_json::to_string(cards).unwrap();
+        assert_eq!(kept(&Record::open(path.clone()).1), kept(&cards));
         let text = std::fs::read_to_string(&path).unwrap();
         for other in [text.replace("\"format\":1", "\"format\":2"), "{".to_owned(), String::new()] {
             std::fs::write(&path, other).unwrap();
