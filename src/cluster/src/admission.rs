@@ -14,8 +14,8 @@ use mpsgate_model::{Code, Mib, Refusal, Resource, printable};
 use crate::handlers::{Known, Way, Where};
 use mpsgate_policy::schedule::{self, Word};
 use mpsgate_policy::{
-    ASK_LIMITS, Signal, VISIBLE, by_mount, core_refusal, inside, list, named, of_mount, refusal,
-    refusal_of, uncountable, visible,
+    ASK_LIMITS, MountKind, PROC, Signal, VISIBLE, by_mount, core_refusal, holds_ours, inside, list,
+    mounts_ours, named, of_mount, refusal, refusal_of, touches, uncountable, visible,
 };
 
 /// Nodes that a pod's own selectors leave.
@@ -70,13 +70,33 @@ pub struct Container {
     /// A variable or mount by which NVIDIA's toolkit would give it a card.
     pub names_cards: bool,
     /// Device nodes of GPUs that it mounts from the host.
-    pub device_mounts: Vec<String>,
-    /// A path of the host that it mounts and that shows the node's processes.
-    pub processes: Option<String>,
+    pub device_mounts: Vec<DeviceMount>,
+    /// What it mounts of the host that shows the node's processes.
+    pub processes: Option<Processes>,
+    /// A path of the host that it mounts and that is mpsgate's own, or holds it.
+    pub ours: Option<String>,
     /// What it mounts at `/dev/shm` that is not the host's.
     pub shm: Option<ShmVolume>,
     /// `policy.exempt` of the nodes lets it through: without a request it may have any card.
     pub exempt: bool,
+}
+
+/// A path of the host at which GPUs' device nodes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceMount {
+    /// It.
+    pub path: String,
+    /// What is mounted is a GPU's. Else it is whatever a variable names below the path.
+    pub is_known: bool,
+}
+
+/// A path of the host that shows the node's processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Processes {
+    /// It.
+    pub source: String,
+    /// It is mounted at `/proc`, where a node puts a procfs of the container's own in its place.
+    pub at_proc: bool,
 }
 
 /// A volume of a pod that a container mounts at `/dev/shm`.
@@ -205,10 +225,8 @@ pub fn evaluate(pod: &Pod, known: &Known, ipc: Ipc) -> Evaluated {
             if std::mem::take(&mut first) {
                 of_the_pod(pod, ipc, &mut refuse, &mut warn);
             }
-            // Not refused here: of a node with policy.host_pid = "warn" the cluster knows nothing.
-            if let Some(source) = &container.processes {
-                warn(of_mount(&by_mount(source)));
-            }
+            container.processes.as_ref().map(of_processes).map(&mut warn);
+            container.ours.as_deref().map(of_ours).map(&mut warn);
             if let Some(volume) = &container.shm
                 && pod.may_come_under_mps()
             {
@@ -230,8 +248,12 @@ pub fn evaluate(pod: &Pod, known: &Known, ipc: Ipc) -> Evaluated {
             let refusal = refusal_of(&signal, false, ASK_LIMITS);
             if pod_asks { refuse(refusal) } else { warn(refusal) }
         }
-        for path in &container.device_mounts {
-            let found = format!("it mounts {path}, which is a GPU's");
+        for DeviceMount { path, is_known } in &container.device_mounts {
+            let found = if *is_known {
+                format!("it mounts {path}, which is a GPU's")
+            } else {
+                format!("it mounts by subPathExpr something below {path}, which may be a GPU's")
+            };
             let signal = Signal::fixed(Code::DeviceNode, found);
             warn(refusal_of(&signal, false, ASK_LIMITS));
         }
@@ -302,6 +324,30 @@ fn own_pids() -> Refusal {
         "leave hostPID out; a program that is pid 1 and has no handler for SIGTERM is stopped after \
          terminationGracePeriodSeconds alone",
     )
+}
+
+/// Never refused here: of a node with `policy.host_pid = "warn"` the cluster knows nothing.
+fn of_processes(shown: &Processes) -> Refusal {
+    if !shown.at_proc {
+        return of_mount(&by_mount(&shown.source));
+    }
+    let found = format!(
+        "it asks for GPU memory and mounts {} at {PROC}: a node puts a procfs of its own in its place, or refuses it \
+         (policy.host_pid)",
+        printable::value(&shown.source)
+    );
+    Refusal::new(Code::HostPid, found, "leave the mount out: every container has a /proc")
+}
+
+/// Never refused here: a node knows these directories by what they are, and not by their names.
+fn of_ours(source: &str) -> Refusal {
+    match touches(source) {
+        Some(MountKind::Ours) => {
+            let signal = Signal::fixed(Code::MpsMount, mounts_ours(source));
+            refusal_of(&signal, true, ASK_LIMITS)
+        }
+        _ => holds_ours(source),
+    }
 }
 
 /// Never refused here: what the node's driver needs, the node alone knows.

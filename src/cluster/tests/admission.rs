@@ -22,6 +22,7 @@ fn container(name: &str, gib: u64, volume: Option<&str>) -> Container {
         core_percentage: 0,
         device_mounts: Vec::new(),
         processes: None,
+        ours: None,
         shm: volume.map(|kind| ShmVolume { name: "dshm".to_owned(), kind: kind.to_owned() }),
         exempt: false,
     }

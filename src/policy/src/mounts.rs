@@ -16,6 +16,8 @@
 //! A container with CAP_SYS_ADMIN is not refused without a request: it mounts them by itself, and
 //! node agents have it.
 
+use std::path::{Path, PathBuf};
+
 use mpsgate_config::{Privileged, Unallocated, paths};
 use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::spec::{Edit, HookStage, MountEntry, Shows, View};
@@ -23,6 +25,7 @@ use mpsgate_oci::spec::{Edit, HookStage, MountEntry, Shows, View};
 use crate::found::{Few, Note};
 use crate::grant_edits::{HOOK_ENV, HOOK_TIMEOUT_S};
 use crate::input::{Action, Input, MountFact, MountKind, Reach};
+use crate::path::clean;
 
 /// Argument of our hook where it shall look at mounts alone.
 pub const HOOK_MOUNTS: &str = "--mounts";
@@ -34,12 +37,7 @@ pub(crate) fn refuses_request(input: &Input<'_>) -> Option<Refusal> {
         return Some(refusal("it asks for GPU memory and ", mount, reach, end));
     }
     if let Some(mount) = input.mounts.iter().find(|mount| mount.kind == MountKind::Ancestor) {
-        let found = format!(
-            "it asks for GPU memory and mounts {}, which holds mpsgate's directories and their keys",
-            printable::value(&mount.source)
-        );
-        let hint = "mount what it needs of that directory (docker run -v /run/dbus:/run/dbus; hostPath: /var/log)";
-        return Some(Refusal::new(Code::MpsMount, found, hint));
+        return Some(holds_ours(&mount.source));
     }
     let mount = unknown(input.view).next()?;
     Some(Refusal::new(
@@ -47,6 +45,43 @@ pub(crate) fn refuses_request(input: &Input<'_>) -> Option<Refusal> {
         format!("it asks for GPU memory and {}", not_looked_into(&mount)),
         "mount it on the node and bind that directory into the container (docker run -v), or leave the mount out",
     ))
+}
+
+/// What a path of the node is to mpsgate's own directories, by its name alone: one of them
+/// ([`MountKind::Ours`]), or a directory above ([`MountKind::Ancestor`]). Every distribution has a
+/// link at `/var/run`.
+#[must_use]
+pub fn touches(path: &str) -> Option<MountKind> {
+    let path = clean(path);
+    let linked = Path::new(&*path).strip_prefix("/var/run").ok();
+    let path = linked.map_or_else(|| PathBuf::from(&*path), |rest| Path::new("/run").join(rest));
+    let config = Path::new(paths::CONFIG_FILE).parent();
+    let own = [Some(Path::new(paths::RUN_DIR)), Some(Path::new(paths::STATE_DIR)), config];
+    let mut own = own.into_iter().flatten();
+    if own.clone().any(|own| path.starts_with(own)) {
+        Some(MountKind::Ours)
+    } else if own.any(|own| own.starts_with(&path)) {
+        Some(MountKind::Ancestor)
+    } else {
+        None
+    }
+}
+
+/// A mount of mpsgate's own, as a sentence.
+#[must_use]
+pub fn mounts_ours(source: &str) -> String {
+    format!("it mounts {}, which is mpsgate's own", printable::value(source))
+}
+
+/// A request with a mount of a directory above mpsgate's own.
+#[must_use]
+pub fn holds_ours(source: &str) -> Refusal {
+    let found = format!(
+        "it asks for GPU memory and mounts {}, which holds mpsgate's directories and their keys",
+        printable::value(source)
+    );
+    let hint = "mount what it needs of that directory (docker run -v /run/dbus:/run/dbus; hostPath: /var/log)";
+    Refusal::new(Code::MpsMount, found, hint)
 }
 
 /// Mounts that show who knows what.
@@ -143,5 +178,33 @@ fn look_again() -> Edit {
         args: ["mpsgate-hook", "createRuntime", HOOK_MOUNTS].map(str::to_owned).to_vec(),
         env: vec![HOOK_ENV.to_owned()],
         timeout_s: Some(HOOK_TIMEOUT_S),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mpsgates_directories_are_known_by_name_with_what_is_above_them() {
+        for (path, kind) in [
+            ("/run/mpsgate", Some(MountKind::Ours)),
+            ("//run/./mpsgate/mps/", Some(MountKind::Ours)),
+            ("/var/run/mpsgate", Some(MountKind::Ours)),
+            ("/var/lib/mpsgate/tokens", Some(MountKind::Ours)),
+            ("/etc/mpsgate/config.toml", Some(MountKind::Ours)),
+            ("/", Some(MountKind::Ancestor)),
+            ("/run", Some(MountKind::Ancestor)),
+            ("/var/run/", Some(MountKind::Ancestor)),
+            ("/var", Some(MountKind::Ancestor)),
+            ("/etc", Some(MountKind::Ancestor)),
+            ("/run/mpsgate2", None),
+            ("/var/running", None),
+            ("/run/dbus", None),
+            ("/var/log", None),
+            ("run/mpsgate", None),
+        ] {
+            assert_eq!(touches(path), kind, "{path}");
+        }
     }
 }

@@ -23,7 +23,7 @@ use crate::pids::Pids;
 use crate::refusal;
 
 /// Where a container has its own procfs.
-const PROC: &str = "/proc";
+pub const PROC: &str = "/proc";
 /// The part of a procfs that shows no process and is bound by NVIDIA's injection
 /// (libnvidia-container, `mount_procfs_gpu`).
 pub const DRIVER: &str = "/driver/nvidia";

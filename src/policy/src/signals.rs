@@ -91,8 +91,7 @@ pub(crate) fn find(
         rules(view, node, unruled, &mut signals);
     }
     for mount in mounts.iter().filter(|m| m.kind == MountKind::Ours) {
-        let tell =
-            || format!("it mounts {}, which is mpsgate's own", printable::value(&mount.source));
+        let tell = || mounts::mounts_ours(&mount.source);
         // A bundle that is created again still holds the mount of its last grant.
         let again = inside(&mount.destination) == crate::CLIENT_DIRECTORY;
         let remove = Edit::RemoveMount { destination: mount.destination.clone() };

@@ -411,7 +411,7 @@ namespaceSelector:
       (has(c.env) && c.env != null && c.env.exists(e, has(e.name) && (e.name.startsWith('DOCKER_RESOURCE_') ||
         e.name in ['NVIDIA_VISIBLE_DEVICES', 'CUDA_VERSION', 'NVIDIA_MIG_CONFIG_DEVICES', 'NVIDIA_MIG_MONITOR_DEVICES', 'NVIDIA_IMEX_CHANNELS']))) ||
       (has(c.volumeMounts) && c.volumeMounts != null && c.volumeMounts.exists(m,
-        (has(m.mountPath) && m.mountPath.contains('nvidia-container-devices')) || (has(m.subPath) && m.subPath.contains('nvidia')))) ||
+        (has(m.mountPath) && m.mountPath.contains('nvidia-container-devices')) || (has(m.subPath) && m.subPath.contains('nvidia')) || has(m.subPathExpr))) ||
       (has(c.resources) && c.resources != null && (
         (has(c.resources.limits) && c.resources.limits != null && c.resources.limits.exists(r,
           r.startsWith('aliyun.com/') || r.startsWith('nvidia.com/') || r.startsWith('mpsgate.io/'))) ||

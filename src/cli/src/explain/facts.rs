@@ -4,10 +4,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use mpsgate_api::NodeSnapshot;
-use mpsgate_config::{Switch, Trust, find_runtime, paths};
+use mpsgate_config::{Switch, Trust, find_runtime};
 use mpsgate_oci::spec::{Mount, MountEntry, Namespace, ReadOnly, View};
 use mpsgate_policy::{
     Caller, Ipc, MountFact, MountKind, Node, Pids, Reach, Shm, ShmMount, Unruled, names_processes,
+    touches,
 };
 
 /// Where the hierarchies of cgroups are mounted.
@@ -82,7 +83,7 @@ pub(super) fn mounts(view: View<'_>, bundle: Option<&Path>) -> Vec<MountFact> {
     for mount in view.mount_entries() {
         let layers = mount.layers();
         let found = layers.iter().filter_map(|layer| {
-            let kind = touches(&source(layer, bundle)?)?;
+            let kind = touches(&source(layer, bundle)?.to_string_lossy())?;
             let (source, destination) = (layer.clone(), mount.destination.to_owned());
             Some(MountFact { source, destination, kind })
         });
@@ -92,9 +93,10 @@ pub(super) fn mounts(view: View<'_>, bundle: Option<&Path>) -> Vec<MountFact> {
     for mount in view.mount_entries().filter(MountEntry::is_bind).chain(view.root()) {
         let Some(path) = source(mount.source, bundle) else { continue };
         let reach = cgroups(&path, &mount).map(MountKind::Cgroups);
-        let shows = names_processes(&path.to_string_lossy(), mount.is_recursive());
+        let name = path.to_string_lossy();
+        let shows = names_processes(&name, mount.is_recursive());
         let processes = shows.then_some(MountKind::Processes);
-        facts.extend(touches(&path).into_iter().chain(reach).chain(processes).map(|kind| {
+        facts.extend(touches(&name).into_iter().chain(reach).chain(processes).map(|kind| {
             MountFact {
                 source: mount.source.to_owned(),
                 destination: mount.destination.to_owned(),
@@ -114,24 +116,12 @@ pub(super) fn seen<'a>(
         let path = source(mount.source, bundle)?;
         let all = Path::new(CGROUPS);
         let holds = path.starts_with(all) || all.starts_with(&path);
-        let kind = touches(&path).or_else(|| holds.then_some(MountKind::Cgroups(Reach::Itself)))?;
+        let kind = touches(&path.to_string_lossy())
+            .or_else(|| holds.then_some(MountKind::Cgroups(Reach::Itself)))?;
         let (source, destination) = (mount.source.to_owned(), mount.destination.to_owned());
         Some(MountFact { source, destination, kind })
     };
     binds.filter_map(fact).collect()
-}
-
-fn touches(path: &Path) -> Option<MountKind> {
-    let config = Path::new(paths::CONFIG_FILE).parent();
-    let own = [Some(Path::new(paths::RUN_DIR)), Some(Path::new(paths::STATE_DIR)), config];
-    let mut own = own.into_iter().flatten();
-    if own.clone().any(|own| path.starts_with(own)) {
-        Some(MountKind::Ours)
-    } else if own.any(|own| own.starts_with(path)) {
-        Some(MountKind::Ancestor)
-    } else {
-        None
-    }
 }
 
 /// Where a source leads; `None` where that is not known.

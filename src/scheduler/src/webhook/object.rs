@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use mpsgate_cluster::admission::{self, Container, Nodes, Pod, Said, ShmVolume};
+use mpsgate_cluster::admission::{
+    self, Container, DeviceMount, Nodes, Pod, Processes, Said, ShmVolume,
+};
 use mpsgate_cluster::handlers::{Expression, Term, Where};
 use mpsgate_kubernetes::parse_limits;
 use mpsgate_model::printable::chain;
 use mpsgate_model::{GPU_COUNT, MEMORY_ANNOTATIONS, Mib, Toleration};
 use mpsgate_policy::schedule::{LABEL, Word};
-use mpsgate_policy::{clean, is_exempt, names_processes, pod_mount, pod_variables};
+use mpsgate_policy::{
+    PROC, clean, inside, is_exempt, names_processes, pod_mount, pod_variables, touches,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -254,7 +258,7 @@ fn container(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> 
     let variables: Vec<_> =
         objects(&container.env).map(|one| (one.name.as_str(), one.text())).collect();
     let visible = variables.iter().rfind(|(name, _)| *name == VISIBLE);
-    let volume = |mount: &wire::Mount| volumes.get(mount.name.as_str()).copied();
+    let source = |mount: &wire::Mount| Source::of(volumes.get(mount.name.as_str())?, mount);
     let at_card = |mount: &wire::Mount| pod_mount(mount.mount_path.as_str());
     Container {
         name: container.name.as_str().to_owned(),
@@ -270,30 +274,62 @@ fn container(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> 
         limits,
         core_percentage,
         exempt: false,
-        device_mounts: mounts
-            .filter_map(|mount| device(volume(mount)?, mount.sub_path.as_str()))
-            .collect(),
+        device_mounts: mounts.filter_map(|mount| device(&source(mount)?)).collect(),
+        // One that no node replaces counts first.
         processes: objects(&container.volume_mounts)
-            .find_map(|mount| processes(volume(mount)?, mount.sub_path.as_str())),
+            .filter_map(|mount| processes(&source(mount)?, mount.mount_path.as_str()))
+            .min_by_key(|shown| shown.at_proc),
+        ours: objects(&container.volume_mounts).find_map(|mount| ours(&source(mount)?)),
         shm: shm(container, volumes),
     }
 }
 
-/// A GPU's device file of the node that is mounted.
-fn device(volume: &Volume, sub_path: &str) -> Option<String> {
-    let host = volume.host_path().filter(|path| path.len() <= LONGEST_PATH)?;
-    let path = format!("{host}/{sub_path}");
-    let path = clean(&path);
-    // No longer than it takes to tell it: one path may stand in thousands of mounts.
-    path.starts_with(DEVICES).then(|| path.chars().take(LONGEST_DEVICE).collect())
+/// Where on the node a mount begins.
+struct Source {
+    /// Cleaned.
+    path: String,
+    /// What is mounted is somewhere below: a variable of the container says where.
+    is_below: bool,
+}
+
+impl Source {
+    /// Kubernetes takes no `..` in what is below a volume, nor in what a variable brings there.
+    fn of(volume: &Volume, mount: &wire::Mount) -> Option<Self> {
+        let host = volume.host_path().filter(|path| path.len() <= LONGEST_PATH)?;
+        let expression = mount.sub_path_expr.as_str();
+        let known = expression.split_once("$(").map(|(known, _)| known);
+        let below = match known {
+            Some(known) => known.rsplit_once('/').map_or("", |(directory, _)| directory),
+            None if expression.is_empty() => mount.sub_path.as_str(),
+            None => expression,
+        };
+        let path = clean(&format!("{host}/{below}")).into_owned();
+        Some(Self { path, is_below: known.is_some() })
+    }
+
+    /// No longer than it takes to tell it: one path may stand in thousands of mounts.
+    fn short(&self) -> String {
+        self.path.chars().take(LONGEST_DEVICE).collect()
+    }
+}
+
+/// A GPU's device file of the node that is mounted, or may be.
+fn device(source: &Source) -> Option<DeviceMount> {
+    let is_known = source.path.starts_with(DEVICES);
+    let may_be = source.is_below && matches!(source.path.as_str(), "/" | "/dev");
+    (is_known || may_be).then(|| DeviceMount { path: source.short(), is_known })
 }
 
 /// A path of the node that is mounted and shows its processes. The engine mounts what is below,
 /// too.
-fn processes(volume: &Volume, sub_path: &str) -> Option<String> {
-    let host = volume.host_path().filter(|path| path.len() <= LONGEST_PATH)?;
-    let path = format!("{host}/{sub_path}");
-    names_processes(&path, true).then(|| clean(&path).chars().take(LONGEST_DEVICE).collect())
+fn processes(source: &Source, mount_path: &str) -> Option<Processes> {
+    let shown = || Processes { source: source.short(), at_proc: inside(mount_path) == PROC };
+    names_processes(&source.path, true).then(shown)
+}
+
+/// A path of the node that is mounted and is mpsgate's own, or holds it.
+fn ours(source: &Source) -> Option<String> {
+    touches(&source.path).map(|_| source.short())
 }
 
 /// Its volume at `/dev/shm`. Of several the last counts, as in the container.
@@ -301,13 +337,12 @@ fn shm(container: &wire::Container, volumes: &BTreeMap<&str, &Volume>) -> Option
     let at_shm = |mount: &&wire::Mount| admission::is_shm(mount.mount_path.as_str());
     let mount = objects(&container.volume_mounts).filter(at_shm).last()?;
     let volume = volumes.get(mount.name.as_str())?;
-    // One volume may be mounted by thousands of containers, and what each looks at and is told
-    // shall cost little.
-    let host = volume.host_path().filter(|path| path.len() <= LONGEST_PATH);
-    let host = host.map(|path| format!("{path}/{}", mount.sub_path.as_str()));
-    if host.is_some_and(|path| admission::is_shm(&path)) {
+    let source = Source::of(volume, mount);
+    if source.is_some_and(|source| !source.is_below && admission::is_shm(&source.path)) {
         return None;
     }
+    // One volume may be mounted by thousands of containers, and what each is told shall cost
+    // little.
     let short = |text: &str| text.chars().take(LONGEST_NAME).collect();
     Some(ShmVolume { name: short(volume.name.as_str()), kind: short(volume.kind()) })
 }

@@ -165,6 +165,8 @@ pub(super) struct Mount {
     pub(super) name: Text,
     pub(super) mount_path: Text,
     pub(super) sub_path: Text,
+    /// The same with references to the container's variables.
+    pub(super) sub_path_expr: Text,
 }
 
 impl Element<'_> for Mount {

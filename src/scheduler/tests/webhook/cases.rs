@@ -50,6 +50,16 @@ fn host_path(pod: Value, path: &str) -> Value {
     with(with(pod, "/spec/volumes", volumes), "/spec/containers/0/volumeMounts", mounts)
 }
 
+/// A path below a directory of the host, by this key of the mount.
+fn below(pod: Value, path: &str, key: &str, sub_path: &str) -> Value {
+    with(host_path(pod, path), &format!("/spec/containers/0/volumeMounts/0/{key}"), json!(sub_path))
+}
+
+/// A directory of the host at a path of the container.
+fn host_path_at(pod: Value, path: &str, place: &str) -> Value {
+    with(host_path(pod, path), "/spec/containers/0/volumeMounts/0/mountPath", json!(place))
+}
+
 fn limits(resources: Value) -> Value {
     with(asking(), "/spec/containers/0/resources/limits", resources)
 }
@@ -185,6 +195,10 @@ fn spec() -> Vec<Case> {
             json!([{"name": "gpu", "mountPath": "/dev/nvidia0"}]),
         )
     };
+    let mut proc_twice = host_path_at(asking(), "/proc", "/proc");
+    let elsewhere = json!({"name": "host", "mountPath": "/host"});
+    let mounts = proc_twice.pointer_mut("/spec/containers/0/volumeMounts").unwrap();
+    mounts.as_array_mut().unwrap().push(elsewhere);
     let pods = [
         ("privileged", security(asking(), json!({"privileged": true}))),
         ("privileged without GPU memory", security(pod(json!({})), json!({"privileged": true}))),
@@ -228,6 +242,25 @@ fn spec() -> Vec<Case> {
         ("the host's root", host_path(asking(), "/")),
         ("the driver's part of the host's /proc", host_path(asking(), "/proc/driver/nvidia")),
         ("the host's /proc, nothing asked", host_path(pod(json!({})), "/proc")),
+        ("the host's /proc at /proc", host_path_at(asking(), "/proc", "/proc/")),
+        ("the host's root at /proc", host_path_at(asking(), "/", "proc")),
+        ("the host's /proc at /proc and elsewhere", proc_twice),
+        ("the host's /proc, below its root", below(asking(), "/", "subPath", "proc")),
+        ("the same by an expression", below(asking(), "/", "subPathExpr", "proc")),
+        ("the same with a variable in it", below(asking(), "/", "subPathExpr", "proc/$(NUMBER)")),
+        (
+            "what a variable names below the host's root",
+            below(asking(), "/", "subPathExpr", "$(WHERE)"),
+        ),
+        ("the same below /var/log", below(asking(), "/", "subPathExpr", "var/log/$(WHERE)")),
+        (
+            "the same below the driver's part of /proc",
+            below(asking(), "/proc", "subPathExpr", "driver/nvidia/$(WHERE)"),
+        ),
+        ("the host's /run", host_path(asking(), "/run/")),
+        ("what a variable names below it", below(asking(), "/run", "subPathExpr", "mps$(WHERE)")),
+        ("mpsgate's own directory", host_path(asking(), "/var/run/mpsgate/mps")),
+        ("another directory of /run", host_path(asking(), "/run/dbus")),
         ("all cards named", visible(asking(), "all")),
         ("void", visible(asking(), "void")),
         ("none", visible(asking(), "none")),
@@ -243,6 +276,14 @@ fn spec() -> Vec<Case> {
         ),
         ("a GPU's device node", device(pod(json!({})))),
         ("a GPU's device node, with a request", device(asking())),
+        (
+            "a device that a variable names",
+            below(pod(json!({})), "/dev", "subPathExpr", "nvidia$(NUMBER)"),
+        ),
+        (
+            "the same in another directory",
+            below(pod(json!({})), "/dev", "subPathExpr", "snd/$(NUMBER)"),
+        ),
         (
             "everything at once",
             visible(
@@ -314,6 +355,18 @@ fn shared_memory() -> Vec<Case> {
         (
             "the host's, below its /dev",
             mounted(asking(), host("/dev"), json!({"mountPath": "/dev/shm", "subPath": "shm"})),
+        ),
+        (
+            "the same by an expression",
+            mounted(asking(), host("/dev"), json!({"mountPath": "/dev/shm", "subPathExpr": "shm"})),
+        ),
+        (
+            "the same with a variable in it",
+            mounted(
+                asking(),
+                host("/dev"),
+                json!({"mountPath": "/dev/shm", "subPathExpr": "shm/$(WHERE)"}),
+            ),
         ),
         ("another path of the host", mounted(asking(), host("/var/shm"), at("/dev/shm"))),
         (

@@ -8,7 +8,7 @@ use mpsgate_config::Exempt;
 use mpsgate_model::{GpuNode, HandlerReport, RuntimeClass};
 use serde_json::{Value, json};
 
-use super::{Case, asking, of_pod, pod, review, template, visible, with};
+use super::{Case, asking, below, of_pod, pod, review, template, visible, with};
 
 /// One of the GPU operator's.
 const OPERAND: &str = "nvcr.io/nvidia/k8s/dcgm-exporter";
@@ -125,6 +125,14 @@ fn ways() -> Vec<Case> {
         ("round: a device otherwise written", mounted("//dev/./nvidia0", "", "/x")),
         ("round: a device by its directory", mounted("/dev/", "nvidia0", "/x")),
         ("round: another device", mounted("/dev/", "null", "/x")),
+        (
+            "round: a device that a variable names",
+            below(round(), "/", "subPathExpr", "dev/$(WHERE)"),
+        ),
+        (
+            "round: the same in another directory",
+            below(round(), "/", "subPathExpr", "dev/snd/$(WHERE)"),
+        ),
     ];
     let mut all: Vec<Case> = pods.into_iter().map(|(name, pod)| (name, of_pod(&pod))).collect();
     let led = pool(env(&[cuda]), "led");
