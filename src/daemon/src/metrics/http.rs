@@ -1,8 +1,9 @@
 //! HTTP, as little as Prometheus needs: GET /metrics, one request a connection. Any user of the
 //! node can connect, and one thread does all the daemon's work. So nobody has a seat for sure:
-//! whoever comes when all are taken takes that of the connection that is there longest, whatever it
-//! does. A scraper's is over within some turns of the event loop, in each of which one connection
-//! is accepted. What is answered is made some times a second, however often it is asked for.
+//! whoever comes when all are taken takes one of the address that has the most: that of the
+//! connection that is there longest, whatever it does. A scraper's is over within some turns of the
+//! event loop, in each of which one connection is accepted. What is answered is made some times a
+//! second, however often it is asked for.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
