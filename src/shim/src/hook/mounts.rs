@@ -19,12 +19,13 @@ use crate::mounts::{ENTRIES_MAX, OURS, walk};
 /// Where POSIX shared memory is.
 const SHM: &str = "/dev/shm";
 
-/// The mounts of a container's init that are not the node's own.
+/// The mounts of a container's init.
 pub(super) struct Mounts {
     pid: u32,
     all: Vec<Line>,
     own: Vec<Line>,
-    shares_ours: bool,
+    /// Those that are not the node's own.
+    new: Vec<Line>,
     located: Vec<Located>,
 }
 
@@ -34,8 +35,10 @@ impl Mounts {
         let own = info::of("self")?;
         let namespace = |of: &str| inode(Path::new(&format!("/proc/{of}/ns/mnt")));
         let shares_ours = namespace(&pid.to_string()) == namespace("self");
-        let located = OURS.iter().filter_map(|dir| Located::of(Path::new(dir), &own)).collect();
-        Ok(Self { pid, all, own, shares_ours, located })
+        let located: Vec<Located> =
+            OURS.iter().filter_map(|dir| Located::of(Path::new(dir), &own)).collect();
+        let new = info::new_ones(&all, &own, shares_ours, &located).into_iter().cloned().collect();
+        Ok(Self { pid, all, own, new, located })
     }
 
     /// Those of a container that has a grant, and starts with all that can be checked.
@@ -46,10 +49,6 @@ impl Mounts {
         })
     }
 
-    fn new_ones(&self) -> Vec<&Line> {
-        info::new_ones(&self.all, &self.own, self.shares_ours, &self.located)
-    }
-
     /// What stands at the container's `/dev/shm`, before the runtime makes its root the root: the
     /// last mount there. `servers`: device and inode of what the MPS servers have at theirs, which
     /// is ours, too.
@@ -57,13 +56,12 @@ impl Mounts {
         let place = Path::new(SHM);
         let ours = Located::of(place, &self.own).filter(|_| inode(place) == servers);
         let Some(ours) = ours else { return Shm::Unknown };
-        let new = self.new_ones();
-        let there = |line: &&&Line| line.point.ends_with(SHM.trim_start_matches('/'));
+        let there = |line: &&Line| line.point.ends_with(SHM.trim_start_matches('/'));
         // One at another place has come there by a link of the image.
-        let is_there = new.iter().rev().find(there).map(|line| ours.place.is_of(line));
-        match is_there.unwrap_or_else(|| new.iter().any(|line| ours.place.is_of(line))) {
+        let is_there = self.new.iter().rev().find(there).map(|line| ours.place.is_of(line));
+        match is_there.unwrap_or_else(|| self.new.iter().any(|line| ours.place.is_of(line))) {
             true => Shm::Servers,
-            false => Shm::Other(new.iter().rev().find(there).map_or_else(
+            false => Shm::Other(self.new.iter().rev().find(there).map_or_else(
                 || "no mount".to_owned(),
                 |line| format!("a {} of its own", printable::value(&line.fs_type)),
             )),
@@ -72,19 +70,20 @@ impl Mounts {
 
     /// Where a procfs of the node is mounted.
     pub(super) fn procfs_of_node(&self) -> Option<String> {
-        let line = info::processes::of_node(&self.new_ones(), &self.own)?;
+        let line = info::processes::of_node(&self.new, &self.own)?;
         Some(line.point.display().to_string())
     }
 
     /// Of the container's overlays one with a layer of ours. Its line names layers as their mount's
     /// options did, and not what these led to then: so it is asked of what it shows.
-    fn overlay_of_ours<'a>(&self, new: &[&'a Line]) -> Option<&'a Line> {
-        let mut overlays = new.iter().filter(|line| line.fs_type.starts_with("overlay")).peekable();
+    fn overlay_of_ours(&self) -> Option<&Line> {
+        let mut overlays =
+            self.new.iter().filter(|line| line.fs_type.starts_with("overlay")).peekable();
         overlays.peek()?;
         let prints = Prints::of(OURS.iter().map(Path::new));
         let root = PathBuf::from(format!("/proc/{}/root", self.pid));
         let at = |line: &Line| root.join(line.point.strip_prefix("/").unwrap_or(&line.point));
-        overlays.find(|line| prints.are_in(&at(line))).copied()
+        overlays.find(|line| prints.are_in(&at(line)))
     }
 
     /// A container with a grant: nothing of ours but its own door, and no cgroups but its own.
@@ -94,17 +93,16 @@ impl Mounts {
         pid: u32,
         client_dir: &str,
     ) -> Result<(), Refusal> {
-        let new = self.new_ones();
-        let mut ours = info::ours(&new, &self.all, &self.located);
+        let mut ours = info::ours(&self.new, &self.all, &self.located);
         if let Some(client) = Located::of(Path::new(client_dir), &self.own) {
             let place = CLIENT_DIRECTORY.trim_start_matches('/');
             let own = ours.iter().position(|l| client.place.is_of(l) && l.point.ends_with(place));
             own.map(|at| ours.remove(at));
         }
-        if let Some(line) = ours.first().copied().or_else(|| self.overlay_of_ours(&new)) {
+        if let Some(line) = ours.first().copied().or_else(|| self.overlay_of_ours()) {
             return Err(exchanged(line));
         }
-        let writable: Vec<&Line> = new.into_iter().filter(|line| controls(line)).collect();
+        let writable: Vec<&Line> = self.new.iter().filter(|line| controls(line)).collect();
         if writable.is_empty() {
             return Ok(());
         }
@@ -130,9 +128,8 @@ impl Mounts {
 pub(super) fn check(pid: u32) -> Result<(), Refusal> {
     // What cannot be looked at stops nobody.
     let Ok(mounts) = Mounts::of(pid) else { return Ok(()) };
-    let new = mounts.new_ones();
-    let ours = info::ours(&new, &mounts.all, &mounts.located);
-    let found = ours.first().copied().or_else(|| mounts.overlay_of_ours(&new));
+    let ours = info::ours(&mounts.new, &mounts.all, &mounts.located);
+    let found = ours.first().copied().or_else(|| mounts.overlay_of_ours());
     found.map_or(Ok(()), |line| Err(exchanged(line)))
 }
 

@@ -190,14 +190,13 @@ pub(crate) fn new_ones<'a>(
         .collect()
 }
 
-/// Of a container's mounts those that show something of ours, but for what a bind of a directory
-/// above brought.
-pub(crate) fn ours<'a>(new: &[&'a Line], all: &[Line], located: &[Located]) -> Vec<&'a Line> {
+/// Of a container's new mounts those that show something of ours, but for what a bind of a
+/// directory above brought.
+pub(crate) fn ours<'a>(new: &'a [Line], all: &[Line], located: &[Located]) -> Vec<&'a Line> {
     new.iter()
         .filter(|line| {
             located.iter().any(|ours| ours.place.holds(line) && !ours.came_along(line, all))
         })
-        .copied()
         .collect()
 }
 
@@ -245,11 +244,10 @@ mod tests {
         ]
         .map(line)
         .into();
-        let new: Vec<&Line> = all.iter().collect();
         let points = |found: Vec<&Line>| -> Vec<String> {
             found.iter().map(|line| line.point.display().to_string()).collect()
         };
-        assert_eq!(points(ours(&new, &all, &ours_at)), ["/b/rootfs/m", "/b/rootfs/n"]);
+        assert_eq!(points(ours(&all, &all, &ours_at)), ["/b/rootfs/m", "/b/rootfs/n"]);
         // Those that we have too are not the container's.
         let new = new_ones(&all, all.get(1..).unwrap(), false, &ours_at);
         assert_eq!(points(new), ["/b/rootfs/m"]);
@@ -262,9 +260,9 @@ mod tests {
         ours_at.mounted_at = Some(Place { device: root, path: "/var/lib/mpsgate".into() });
         let brought = line("9 8 0:30 / /b/rootfs/host/var/lib/mpsgate rw - ext4 d rw");
         let all = [line("8 7 8:1 / /b/rootfs/host rw - ext4 d rw"), brought.clone()];
-        assert!(ours(&[&brought], &all, &[ours_at.clone()]).is_empty());
+        assert!(ours(&[brought], &all, &[ours_at.clone()]).is_empty());
         let direct = line("9 8 0:30 / /b/rootfs/x rw - ext4 d rw");
-        assert_eq!(ours(&[&direct], &all, &[ours_at]).len(), 1);
+        assert_eq!(ours(&[direct], &all, &[ours_at]).len(), 1);
     }
 
     #[test]

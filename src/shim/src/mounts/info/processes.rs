@@ -54,9 +54,9 @@ fn is_drivers(place: &Path, own: &[Line]) -> bool {
 }
 
 /// Of a container's new mounts one that shows a procfs of ours, but for the driver's part.
-pub(crate) fn of_node<'a>(new: &[&'a Line], own: &[Line]) -> Option<&'a Line> {
+pub(crate) fn of_node<'a>(new: &'a [Line], own: &[Line]) -> Option<&'a Line> {
     let devices: HashSet<u64> = own.iter().filter(is_procfs).map(|line| line.device).collect();
-    new.iter().copied().find(|line| {
+    new.iter().find(|line| {
         is_procfs(line) && devices.contains(&line.device) && !line.root.starts_with(DRIVER)
     })
 }
@@ -142,8 +142,7 @@ mod tests {
         let own =
             lines(&["1 0 0:5 / /proc rw - proc proc rw", "2 0 0:6 / /sys rw - sysfs sysfs rw"]);
         let found = |texts: &[&str]| {
-            let its = lines(texts);
-            let new: Vec<&Line> = its.iter().collect();
+            let new = lines(texts);
             of_node(&new, &own).map(|line| line.point.display().to_string())
         };
         let fresh = "9 8 0:77 / /b/rootfs/proc rw - proc proc rw";
