@@ -1,6 +1,7 @@
 //! `/proc/PID/mountinfo`, and where directories are by it: a device and a path on it, whatever is
 //! mounted where.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
@@ -65,7 +66,7 @@ impl Line {
         Place { device: self.device, path: self.root.clone() }
     }
 
-    /// The same thing at the same place, in another mount namespace.
+    /// The same thing at the same place, in another mount namespace or on top of the other.
     fn is_copy_of(&self, other: &Self) -> bool {
         self.device == other.device && self.root == other.root && self.point == other.point
     }
@@ -167,27 +168,44 @@ impl Located {
     }
 }
 
-/// Mounts that a process has and we do not; all of them, but for those at directories of ours,
-/// where it has no mount namespace of its own.
+/// Mounts that a process has and we do not, with all that stands on them; all of its mounts, but
+/// for those at directories of ours, where it has no mount namespace of its own.
 pub(crate) fn new_ones<'a>(
     its: &'a [Line],
     own: &[Line],
     shares_ours: bool,
     located: &[Located],
 ) -> Vec<&'a Line> {
-    let mut known: std::collections::HashMap<&Path, Vec<&Line>> = std::collections::HashMap::new();
-    for line in own {
-        known.entry(&line.point).or_default().push(line);
+    if shares_ours {
+        let at_ours =
+            |line: &Line| located.iter().any(|ours| line.point.starts_with(&ours.canonical));
+        return its.iter().filter(|line| !at_ours(line)).collect();
     }
-    its.iter()
-        .filter(|line| {
-            if shares_ours {
-                !located.iter().any(|ours| line.point.starts_with(&ours.canonical))
-            } else {
-                !known.get(&*line.point).is_some_and(|at| at.iter().any(|own| own.is_copy_of(line)))
-            }
-        })
-        .collect()
+    let mut left: HashMap<&Path, Vec<&Line>> = HashMap::new();
+    for line in own {
+        left.entry(&line.point).or_default().push(line);
+    }
+    // A namespace begins with one copy of each mount. Another copy is the container's: runtimes
+    // bind a root on itself, with all that is mounted below it.
+    let mut is_copy = |line: &Line| {
+        let Some(at) = left.get_mut(&*line.point) else { return false };
+        let found = at.iter().position(|own| own.is_copy_of(line));
+        found.map(|found| at.swap_remove(found)).is_some()
+    };
+    let mut new: HashSet<u64> =
+        its.iter().filter(|line| !is_copy(line)).map(|line| line.id).collect();
+    // What stands on a new mount is new, also where shared propagation has brought it to us, at the
+    // same place. The root itself comes to nobody: pivot_root(2) refuses a root whose parent is
+    // shared. In several rounds, as a mount that was moved may stand before the one below it.
+    loop {
+        let on_new = |line: &&Line| new.contains(&line.parent) && !new.contains(&line.id);
+        let more: Vec<u64> = its.iter().filter(on_new).map(|line| line.id).collect();
+        if more.is_empty() {
+            break;
+        }
+        new.extend(more);
+    }
+    its.iter().filter(|line| new.contains(&line.id)).collect()
 }
 
 /// Of a container's new mounts those that show something of ours, but for what a bind of a
@@ -251,6 +269,46 @@ mod tests {
         // Those that we have too are not the container's.
         let new = new_ones(&all, all.get(1..).unwrap(), false, &ours_at);
         assert_eq!(points(new), ["/b/rootfs/m"]);
+    }
+
+    #[test]
+    fn what_stands_in_a_containers_root_is_new_also_where_the_node_has_the_same() {
+        let lines = |texts: &[&str]| -> Vec<Line> { texts.iter().map(|text| line(text)).collect() };
+        let node = [
+            "1 0 8:1 / / rw shared:1 - ext4 d rw",
+            "2 1 0:24 / /run rw shared:2 - tmpfs t rw",
+            "3 1 0:24 /x /n rw shared:3 - tmpfs t rw",
+            "4 1 0:50 / /b/rootfs rw shared:4 - overlay o rw",
+        ];
+        // As its namespace begins, with propagation like this or less.
+        let begun = [
+            "21 20 8:1 / / rw shared:1 - ext4 d rw",
+            "22 21 0:24 / /run rw master:2 - tmpfs t rw",
+            "23 21 0:24 /x /n rw - tmpfs t rw",
+            "24 21 0:50 / /b/rootfs rw - overlay o rw",
+        ];
+        let root = "31 24 0:50 / /b/rootfs rw shared:4 - overlay o rw";
+        let of_ours = "0:24 /mpsgate /b/rootfs/m rw shared:9 - tmpfs t rw";
+        let new = |on_node: &[String], its: &[String]| -> Vec<u64> {
+            let own = lines(&node);
+            let mut all = lines(&begun);
+            let more = |texts: &[String]| texts.iter().map(|text| line(text)).collect::<Vec<_>>();
+            all.extend(more(its));
+            let own = [own, more(on_node)].concat();
+            new_ones(&all, &own, false, &[]).iter().map(|line| line.id).collect()
+        };
+        assert!(new(&[], &[]).is_empty(), "the node's alone");
+        assert_eq!(new(&[], &[root.to_owned()]), [31], "a root that is bound on itself");
+        let propagated = format!("9 4 {of_ours}");
+        let mounted = [root.to_owned(), format!("32 31 {of_ours}")];
+        assert_eq!(new(&[propagated.clone()], &mounted), [31, 32], "shared with the node");
+        let moved = [format!("30 31 {of_ours}"), root.to_owned()];
+        assert_eq!(new(&[propagated.clone()], &moved), [30, 31], "made before what it stands on");
+        // The bind of the root brings what the node has mounted below.
+        let brought = [format!("25 24 {of_ours}"), root.to_owned(), format!("32 31 {of_ours}")];
+        assert_eq!(new(&[propagated.clone()], &brought), [31, 32]);
+        let of_node = [format!("25 24 {of_ours}")];
+        assert!(new(&[propagated], &of_node).is_empty(), "the node's, outside of its root");
     }
 
     #[test]
