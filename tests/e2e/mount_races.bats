@@ -145,6 +145,33 @@ overlay() {
   vetoed own E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --ann mpsgate.io/gpu=0 --jq "$(bind "$MG/home/u/data")"
 }
 
+@test "what the runtime mounts is seen where the propagation of the root is shared" {
+  local shared='.linux.rootfsPropagation = "rshared"'
+  exchanged /run/mpsgate/mps/1
+  bundle shared --ann mpsgate.io/gpu-mem=1Gi --jq "$shared" --jq "$(bind "$MG/home/u/data")"
+  create fail shared
+  assert_contains "stderr" "$stderr" "[E_MPS_MOUNT]"
+  remove_bundles "$MG/b/shared"
+  rm -rf "$MG/home/u/data" "$MG/home/u/other"
+  mkdir -p "$MG/home/u/data"
+  granted got 1Gi --jq "$shared" --jq "$(bind "$MG/home/u/data")"
+}
+
+@test "what the node has mounted below a root is the container's, too: with a grant" {
+  bundle within --ann mpsgate.io/gpu-mem=1Gi
+  local below=$MG/b/within/rootfs/mnt
+  mkdir -p "$below"
+  mount --bind /run/mpsgate/mps "$below"
+  create fail within
+  assert_contains "stderr" "$stderr" "[E_MPS_MOUNT]"
+  umount "$below"
+  mount --bind "$MG/home/u/data" "$below"
+  create within
+  start within
+  try_oci exec within cat /mnt/file
+  assert_equal "allowed: another directory" "$stdout" mine
+}
+
 @test "a directory that becomes a link to the cgroups is not mounted with a grant" {
   exchanged /sys/fs/cgroup
   vetoed flipped E_CGROUP --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind "$MG/home/u/data")"
