@@ -4,6 +4,13 @@
 
 load suite
 
+teardown() {
+  explain_failure
+  node_reset
+  # With what `on_node` has mounted there.
+  remove_bundles "${MG:?}/on"
+}
+
 node() { # PATH MINOR: a device entry as jq text
   printf '.linux.devices += [{path: "%s", type: "c", major: 195, minor: %d, fileMode: 438}]' "$1" "$2"
 }
@@ -134,6 +141,47 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   granted z 1Gi --jq "$(overlay "lowerdir=$low/a:$low/b")"
   try_oci exec z cat /x/file
   assert_equal "the layer with a grant" "$stdout" below
+}
+
+# on_node NAME OPTIONS: an overlay of the node's at $MG/on/NAME.
+on_node() {
+  mkdir -p "$MG/on/$1"
+  mount -t overlay -o "$2" overlay "$MG/on/$1"
+}
+bound() { printf '.mounts += [{destination: "/x", type: "bind", source: "%s", options: ["rbind"]}]' "$1"; } # SOURCE
+
+@test "an overlay that the node has mounted counts by its layers, also below another; other overlays are allowed" {
+  grep -qw overlay /proc/filesystems || skip "this kernel has no overlay"
+  local low=$MG/low on=$MG/on source
+  mkdir -p "$low"/{a,b}
+  echo below >"$low/a/file"
+  on_node ours "lowerdir=/run/mpsgate:$low/a"
+  on_node run "lowerdir=/run:/usr/lib"
+  on_node plain "lowerdir=$low/a:$low/b"
+  for source in "$on/ours" "$on/ours/mps" "$on/run/mpsgate" "$on/run/mpsgate/mps"; do
+    refused x E_MPS_MOUNT --jq "$(bound "$source")"
+    refused x E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(bound "$source")"
+  done
+  refused x E_MPS_MOUNT --jq "$(overlay "lowerdir=$on/ours:$low/b")"
+  refused x E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(overlay "lowerdir=$on/ours:$low/b")"
+  # What holds ours is refused with a request alone.
+  refused x E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(bound "$on/run")"
+  allowed y --jq "$(bound "$on/run")"
+  see y --jq "$(bound "$on/plain")" --args cat /x/file
+  assert_equal "the layer" "$stdout" below
+  delete y
+  granted z 1Gi --jq "$(bound "$on/plain")"
+  try_oci exec z cat /x/file
+  assert_equal "the layer with a grant" "$stdout" below
+  delete z
+  # Where the sandbox itself is no overlay, as the kernel takes two.
+  on_node nested "lowerdir=$on/ours:$low/b" || skip "overlays lie too deep here"
+  for source in "$on/nested" "$on/nested/mps"; do
+    refused x E_MPS_MOUNT --jq "$(bound "$source")"
+    refused x E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(bound "$source")"
+  done
+  on_node beside "lowerdir=$on/plain:$low/b"
+  allowed y --jq "$(bound "$on/beside")"
 }
 
 @test "a file system that is not looked into: refused with a request, noted without" {

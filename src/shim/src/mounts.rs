@@ -14,9 +14,11 @@ use mpsgate_config::paths;
 use mpsgate_host::exchange::Exchange;
 use mpsgate_oci::spec::{Mount, MountEntry, Namespace, ReadOnly, View};
 use mpsgate_policy::{MountFact, MountKind, ROOT, Reach};
-use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, statfs};
+use nix::sys::statfs::{
+    CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, statfs,
+};
 
-use self::info::{Line, WRITABLE_CONTROLLERS};
+use self::info::{Layer, Line, WRITABLE_CONTROLLERS};
 use crate::facts::{Inode, inode};
 
 /// Directories of ours that no container may mount, with everything below them.
@@ -26,16 +28,21 @@ pub(crate) const OURS: [&str; 3] = [paths::RUN_DIR, paths::STATE_DIR, "/etc/mpsg
 pub(crate) const ENTRIES_MAX: usize = 16_384;
 /// Where the hierarchies of cgroups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// As many overlays as the kernel lets lie on each other. Each has at most 500 layers.
+const STACKED_MAX: usize = 2;
 
 /// The bind mounts and layers that are worth a closer look, by their sources alone.
 pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) -> Vec<MountFact> {
     let mut look = Look::new();
     let binds: Vec<Mount<'a>> = binds.collect();
-    let root = binds.iter().find(|mount| mount.destination == ROOT).map(|root| root.source);
+    let at_root = || binds.iter().filter(|mount| mount.destination == ROOT);
+    let root = at_root().next().map(|root| root.source);
+    let is_alone = at_root().count() == 1;
     let fact = |mount: &Mount<'_>| {
+        let is_root = is_alone && mount.destination == ROOT;
         let kind = layer_candidates(mount.source, bundle, root).iter().find_map(|path| {
             let found = inode(path);
-            look.of(path, found)
+            look.of_source(path, found, is_root)
                 .or_else(|| look.cgroups(path, found).map(MountKind::Cgroups))
                 .or_else(|| look.can_exchange(path, mount.destination))
         })?;
@@ -49,7 +56,8 @@ pub(crate) fn seen<'a>(binds: impl Iterator<Item = Mount<'a>>, bundle: &Path) ->
 pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
     let mut look = Look::new();
     let mut facts = Vec::new();
-    for mount in view.mount_entries().chain(view.root()) {
+    let mounts = view.mount_entries().map(|mount| (mount, false));
+    for (mount, is_root) in mounts.chain(view.root().map(|root| (root, true))) {
         let mut add = |source: &str, kind| {
             facts.push(MountFact {
                 source: source.to_owned(),
@@ -66,8 +74,9 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
             let root = view.root().map(|root| root.source);
             let candidates = layers.iter().flat_map(|layer| layer_candidates(layer, bundle, root));
             let candidates: Vec<PathBuf> = candidates.collect();
-            let found =
-                candidates.iter().filter_map(|path| Some((path, look.of(path, inode(path))?)));
+            let found = candidates
+                .iter()
+                .filter_map(|path| Some((path, look.of_source(path, inode(path), is_root)?)));
             // Of several layers what is ours counts.
             if let Some((path, kind)) = found.max_by_key(|(_, kind)| *kind == MountKind::Ours) {
                 add(&path.to_string_lossy(), kind);
@@ -81,7 +90,8 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
             continue;
         }
         let candidates = candidates(mount.source, bundle);
-        if let Some(kind) = candidates.iter().find_map(|path| look.of(path, inode(path))) {
+        let found = candidates.iter().find_map(|path| look.of_source(path, inode(path), is_root));
+        if let Some(kind) = found {
             add(mount.source, kind);
         }
         if let Some(reach) = candidates.iter().find_map(|path| look.writable(path, &mount)) {
@@ -95,6 +105,18 @@ pub(crate) fn facts(view: View<'_>, bundle: &Path) -> Vec<MountFact> {
         }
     }
     facts
+}
+
+/// Of overlays in a container the first with a layer that counts, as their lines name the layers.
+/// What is gone or not named whole counts for nothing, with a request, too: on a node that is a
+/// container itself no layer of `/` is found. What an overlay shows is asked besides.
+pub(crate) fn with_layer<'a>(
+    overlays: &[&'a Line],
+    counts: impl Fn(MountKind) -> bool,
+) -> Option<&'a Line> {
+    let mut look = Look::new();
+    let mut has = |line: &Line| look.of_layers(line.layers(Path::new(""))).is_some_and(&counts);
+    overlays.iter().copied().find(|line| has(line))
 }
 
 /// The paths that runtimes mount for a source. An absolute one is the kernel's; a relative one
@@ -168,6 +190,59 @@ impl Look {
             cgroups: None,
             mounted: None,
             exchange: Exchange::default(),
+        }
+    }
+
+    /// What a source is, and what lies behind it where the node has an overlay there: a volume's
+    /// driver mounts one, too. Not asked of a root: nearly every one is an overlay of its engine's,
+    /// and each container would pay for the node's table of mounts. Our hook asks, which has it.
+    fn of_source(
+        &mut self,
+        path: &Path,
+        source: Option<Inode>,
+        is_root: bool,
+    ) -> Option<MountKind> {
+        let found = self.of(path, source);
+        if found.is_some() || is_root {
+            return found;
+        }
+        let layers = self.layers_at(path);
+        self.of_layers(layers)
+    }
+
+    /// What the layers of an overlay are, and where these lie on an overlay those of that. Ours
+    /// counts before a directory above.
+    fn of_layers(&mut self, mut layers: Vec<Layer>) -> Option<MountKind> {
+        let mut found = None;
+        for _ in 0..STACKED_MAX {
+            let mut below = Vec::new();
+            for layer in layers {
+                match self.of_layer(&layer) {
+                    Some(MountKind::Ours) => return Some(MountKind::Ours),
+                    kind => found = found.or(kind),
+                }
+                below.extend(self.layers_at(&layer.shown()));
+            }
+            layers = below;
+        }
+        found
+    }
+
+    fn of_layer(&mut self, layer: &Layer) -> Option<MountKind> {
+        let top = self.of(&layer.top, inode(&layer.top));
+        // All that is shown of ours is ours. Of a directory above it matters what is shown.
+        if top == Some(MountKind::Ours) || layer.rest.as_os_str().is_empty() {
+            return top;
+        }
+        let shown = layer.shown();
+        self.of(&shown, inode(&shown)).filter(|_| layer.is_in_place())
+    }
+
+    /// What lies behind a path. The table of mounts is read only where it is on an overlay.
+    fn layers_at(&mut self, path: &Path) -> Vec<Layer> {
+        match is_on(path, OVERLAYFS_SUPER_MAGIC) {
+            true => info::layers_at(path, self.mounted()),
+            false => Vec::new(),
         }
     }
 
@@ -412,6 +487,42 @@ mod tests {
             assert_eq!(overlay(option), [], "{option}");
         }
         assert_eq!(kinds("tmpfs", &["lowerdir=/run/mpsgate/mps/99".to_owned()]), []);
+    }
+
+    #[test]
+    fn an_overlay_in_a_container_is_what_its_layers_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let low = dir.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink("/run", low.join("link")).unwrap();
+        let of = |root: &str, options: &str| {
+            let text = format!("9 8 0:90 {root} /b/rootfs/x rw - overlay overlay rw,{options}");
+            let mut look = Look::new();
+            look.ours = vec![(paths::RUN_DIR, (0, 0))];
+            look.below = vec![None];
+            look.of_layers(Line::parse(&text).unwrap().layers(Path::new("")))
+        };
+        let linked = format!("lowerdir={}", low.display());
+        let (ours, above) = (Some(MountKind::Ours), Some(MountKind::Ancestor));
+        for (root, options, expected) in [
+            // What is not there is ours by its name.
+            ("/", "lowerdir=/usr:/run/mpsgate/mps/99", ours),
+            ("/", "lowerdir=/usr,upperdir=/run/mpsgate/mps/99,workdir=/w", ours),
+            ("/", "lowerdir=/run:/run/mpsgate/mps/99", ours),
+            ("/mpsgate/mps/99", "lowerdir=/usr:/run", ours),
+            ("/mps/99", "lowerdir=/run/mpsgate", ours),
+            ("/", "lowerdir=/usr:/run", above),
+            ("/run", "lowerdir=/", above),
+            // Another part of a directory above, and what a link in a layer leads to.
+            ("/no-such", "lowerdir=/run", None),
+            ("/link", linked.as_str(), None),
+            ("/", "lowerdir=/usr:/usr/bin,workdir=/run/mpsgate/mps/99", None),
+            ("/", "lowerdir=/usr,upperdir=/run/mpsgate2", None),
+            // An engine's, without a place, gone, or cut off.
+            ("/", "lowerdir=l/AB:l/CD,upperdir=x/diff", None),
+            ("/", "lowerdir=/no/such/1/fs:/no/such/2/f", None),
+        ] {
+            assert_eq!(of(root, options), expected, "{root} {options}");
+        }
     }
 
     #[test]

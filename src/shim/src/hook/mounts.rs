@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::hook_state::HookState;
 use mpsgate_oci::spec::{self, ReadOnly};
-use mpsgate_policy::{CLIENT_DIRECTORY, Shm};
+use mpsgate_policy::{CLIENT_DIRECTORY, MountKind, Shm};
 
 use crate::facts::{Inode, inode};
 use crate::mounts::info::{self, Line, Located, WRITABLE_CONTROLLERS};
-use crate::mounts::{ENTRIES_MAX, OURS, walk};
+use crate::mounts::{ENTRIES_MAX, OURS, walk, with_layer};
 
 /// Where POSIX shared memory is.
 const SHM: &str = "/dev/shm";
@@ -74,16 +74,29 @@ impl Mounts {
         Some(line.point.display().to_string())
     }
 
+    /// Refuses an overlay with a layer that counts, whoever mounted it: in the container, or on the
+    /// node before.
+    fn check_overlays(&self, counts: impl Fn(MountKind) -> bool) -> Result<(), Refusal> {
+        let overlays: Vec<&Line> = self.new.iter().filter(|line| line.is_overlay()).collect();
+        if overlays.is_empty() {
+            return Ok(());
+        }
+        if let Some(line) = with_layer(&overlays, counts) {
+            return Err(layered(line));
+        }
+        self.overlay_of_ours(&overlays).map_or(Ok(()), |line| Err(exchanged(line)))
+    }
+
     /// Of the container's overlays one with a layer of ours. Its line names layers as their mount's
-    /// options did, and not what these led to then: so it is asked of what it shows.
-    fn overlay_of_ours(&self) -> Option<&Line> {
-        let mut overlays =
-            self.new.iter().filter(|line| line.fs_type.starts_with("overlay")).peekable();
+    /// options did, and not what these led to then: so it is asked of what it shows. Not the root,
+    /// whose layers its engine has named: our directories would be read for each container.
+    fn overlay_of_ours<'a>(&self, overlays: &[&'a Line]) -> Option<&'a Line> {
+        let mut overlays = overlays.iter().filter(|line| !line.is_on_itself(&self.all)).peekable();
         overlays.peek()?;
         let prints = Prints::of(OURS.iter().map(Path::new));
         let root = PathBuf::from(format!("/proc/{}/root", self.pid));
         let at = |line: &Line| root.join(line.point.strip_prefix("/").unwrap_or(&line.point));
-        overlays.find(|line| prints.are_in(&at(line)))
+        overlays.find(|line| prints.are_in(&at(line))).copied()
     }
 
     /// A container with a grant: nothing of ours but its own door, and no cgroups but its own.
@@ -99,9 +112,11 @@ impl Mounts {
             let own = ours.iter().position(|l| client.place.is_of(l) && l.point.ends_with(place));
             own.map(|at| ours.remove(at));
         }
-        if let Some(line) = ours.first().copied().or_else(|| self.overlay_of_ours()) {
+        if let Some(line) = ours.first() {
             return Err(exchanged(line));
         }
+        // Ours, and what holds them.
+        self.check_overlays(|_| true)?;
         let writable: Vec<&Line> = self.new.iter().filter(|line| controls(line)).collect();
         if writable.is_empty() {
             return Ok(());
@@ -129,8 +144,10 @@ pub(super) fn check(pid: u32) -> Result<(), Refusal> {
     // What cannot be looked at stops nobody.
     let Ok(mounts) = Mounts::of(pid) else { return Ok(()) };
     let ours = info::ours(&mounts.new, &mounts.all, &mounts.located);
-    let found = ours.first().copied().or_else(|| mounts.overlay_of_ours());
-    found.map_or(Ok(()), |line| Err(exchanged(line)))
+    if let Some(line) = ours.first() {
+        return Err(exchanged(line));
+    }
+    mounts.check_overlays(|kind| kind == MountKind::Ours)
 }
 
 /// What tells an entry of a directory from any other of its name. An overlay shows a layer's own;
@@ -180,6 +197,17 @@ fn exchanged(line: &Line) -> Refusal {
             line.point.display()
         ),
         "mount from a path that only root can change; whoever can write a directory of it has led it elsewhere",
+    )
+}
+
+fn layered(line: &Line) -> Refusal {
+    Refusal::new(
+        Code::MpsMount,
+        format!(
+            "the overlay at {} has a layer that is mpsgate's own, or holds it",
+            line.point.display()
+        ),
+        "leave that layer out, also where the overlay was mounted on the node before",
     )
 }
 
@@ -253,6 +281,36 @@ mod tests {
         assert!(prints.are_in(&ours) && prints.are_in(&ours.join("tokens")));
         assert!(!prints.are_in(&copy) && !prints.are_in(&copy.join("tokens")));
         assert!(!prints.are_in(dir.path()) && !prints.are_in(Path::new("/no/such")));
+    }
+
+    #[test]
+    fn an_overlay_is_refused_for_its_layers_and_any_other_is_not() {
+        let check = |text: &str, counts: fn(MountKind) -> bool| {
+            let new = vec![Line::parse(text).unwrap()];
+            let (all, own, located) = (new.clone(), Vec::new(), Vec::new());
+            let mounts = Mounts { pid: 0, all, own, new, located };
+            mounts.check_overlays(counts).map_err(|refusal| refusal.code)
+        };
+        let of_ours: fn(MountKind) -> bool = |kind| kind == MountKind::Ours;
+        // What is not there is ours by its name.
+        for (root, options) in [
+            ("/", "lowerdir=/usr:/run/mpsgate/mps/99"),
+            ("/", "lowerdir=/usr,upperdir=/run/mpsgate/mps/99,workdir=/w"),
+            ("/mpsgate/mps/99", "lowerdir=/run"),
+        ] {
+            let text = format!("9 8 0:90 {root} /no/such/x rw - overlay o rw,{options}");
+            assert_eq!(check(&text, of_ours), Err(Code::MpsMount), "{root} {options}");
+            assert_eq!(check(&text, |_| true), Err(Code::MpsMount), "{root} {options}");
+        }
+        for (fs_type, options) in [
+            ("overlay", "lowerdir=/usr:/usr/bin"),
+            ("overlay", "lowerdir=l/AB:l/CD,upperdir=x/diff,workdir=x/work"),
+            ("overlay", "lowerdir=/no/such/1/fs:/no/such/2/f"),
+            ("tmpfs", "lowerdir=/run/mpsgate/mps/99"),
+        ] {
+            let text = format!("9 8 0:90 / /no/such/x rw - {fs_type} o rw,{options}");
+            assert_eq!(check(&text, |_| true), Ok(()), "{fs_type} {options}");
+        }
     }
 
     #[test]

@@ -2,11 +2,15 @@
 //! mounted where.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use mpsgate_oci::spec::Layers;
+use nix::fcntl::OFlag;
 use nix::sys::stat::makedev;
 
 pub(crate) mod processes;
@@ -62,6 +66,28 @@ impl Line {
         self.options.split(',').any(|option| controllers.contains(&option))
     }
 
+    /// The second is the name of Ubuntu's older kernels.
+    pub(crate) fn is_overlay(&self) -> bool {
+        matches!(self.fs_type.as_str(), "overlay" | "overlayfs")
+    }
+
+    /// Of an overlay what lies behind what it shows, or behind a path below that. Relative names
+    /// are left out: nobody tells where they begin, and engines write those of their images so.
+    pub(crate) fn layers(&self, below: &Path) -> Vec<Layer> {
+        if !self.is_overlay() {
+            return Vec::new();
+        }
+        let shown = joined(&self.root, below);
+        let rest = shown.strip_prefix("/").unwrap_or(&shown);
+        let named = self.options.split(',').flat_map(named).filter(|top| top.is_absolute());
+        named.map(|top| Layer { top, rest: rest.to_owned() }).collect()
+    }
+
+    /// Whether it shows the same as the mount that it stands on: a root that was one before.
+    pub(crate) fn is_on_itself(&self, all: &[Self]) -> bool {
+        all.iter().any(|below| below.id == self.parent && below.is_copy_of(self))
+    }
+
     fn place(&self) -> Place {
         Place { device: self.device, path: self.root.clone() }
     }
@@ -92,6 +118,44 @@ fn path(text: &str) -> PathBuf {
     std::ffi::OsString::from_vec(bytes).into()
 }
 
+/// The layers that an option of an overlay names. Kernels escape what they show as a whole, or each
+/// name of a list: both readings count, as a wrong one leads nowhere.
+fn named(option: &str) -> Vec<PathBuf> {
+    let mut named: Vec<PathBuf> =
+        Layers::of(&path(option).to_string_lossy()).paths.into_iter().map(PathBuf::from).collect();
+    if option.contains('\\') {
+        named.extend(Layers::of(option).paths.iter().map(|name| path(name)));
+    }
+    named
+}
+
+/// Without the slash that joining nothing leaves.
+fn joined(path: &Path, rest: &Path) -> PathBuf {
+    if rest.as_os_str().is_empty() { path.to_owned() } else { path.join(rest) }
+}
+
+/// What an overlay shows of one of its layers.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    /// The layer's directory.
+    pub(crate) top: PathBuf,
+    /// What of it.
+    pub(crate) rest: PathBuf,
+}
+
+impl Layer {
+    pub(crate) fn shown(&self) -> PathBuf {
+        joined(&self.top, &self.rest)
+    }
+
+    /// Whether no link leads from what it shows to elsewhere: an overlay follows none.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let real = |path: &Path| std::fs::canonicalize(path).ok();
+        let found = real(&self.top).zip(real(&self.shown()));
+        found.is_none_or(|(top, shown)| shown == joined(&top, &self.rest))
+    }
+}
+
 /// The mounts that a process sees: a pid or `self`.
 pub(crate) fn of(process: &str) -> io::Result<Vec<Line>> {
     let bytes = std::fs::read(format!("/proc/{process}/mountinfo"))?;
@@ -117,6 +181,31 @@ impl Place {
     }
 }
 
+/// Where an open file is, without links.
+fn place(file: &File) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+}
+
+/// The mount of ours that a path is on, and the path without links.
+fn mount_of<'a>(path: &Path, own: &'a [Line]) -> Option<(&'a Line, PathBuf)> {
+    // Neither read nor waited for, whatever it is.
+    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path).ok()?;
+    // Names do not tell which of two mounts at one place is seen.
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+    let id = id.trim().parse::<u64>().ok()?;
+    Some((own.iter().find(|line| line.id == id)?, place(&file)?))
+}
+
+/// What lies behind a path of the node that is on an overlay.
+pub(crate) fn layers_at(path: &Path, own: &[Line]) -> Vec<Layer> {
+    let found = mount_of(path, own);
+    let layers = found.and_then(|(line, place)| {
+        place.strip_prefix(&line.point).ok().map(|below| line.layers(below))
+    });
+    layers.unwrap_or_default()
+}
+
 /// Where a directory of the node is, among our own mounts.
 #[derive(Debug, Clone)]
 pub(crate) struct Located {
@@ -129,24 +218,10 @@ pub(crate) struct Located {
 impl Located {
     /// `None` where there is no such directory.
     pub(crate) fn of(path: &Path, own: &[Line]) -> Option<Self> {
-        let canonical = std::fs::canonicalize(path).ok()?;
-        let directory = std::fs::File::open(&canonical).ok()?;
-        // Names do not tell which of two mounts at one place is seen.
-        let text =
-            std::fs::read_to_string(format!("/proc/self/fdinfo/{}", directory.as_raw_fd())).ok()?;
-        let id = text
-            .lines()
-            .find_map(|line| line.strip_prefix("mnt_id:"))?
-            .trim()
-            .parse::<u64>()
-            .ok()?;
-        let line = own.iter().find(|line| line.id == id)?;
+        let (line, canonical) = mount_of(path, own)?;
         let below = |line: &Line, path: &Path| {
             let rest = path.strip_prefix(&line.point).ok()?;
-            // Without the slash that joining nothing leaves.
-            let path =
-                if rest.as_os_str().is_empty() { line.root.clone() } else { line.root.join(rest) };
-            Some(Place { device: line.device, path })
+            Some(Place { device: line.device, path: joined(&line.root, rest) })
         };
         let above = own.iter().find(|above| above.id == line.parent && above.id != line.id);
         let mounted_at = above.filter(|_| line.point == canonical);
@@ -272,6 +347,65 @@ mod tests {
     }
 
     #[test]
+    fn the_layers_of_an_overlay_are_found_however_the_kernel_shows_them() {
+        let shown = |root: &str, fs_type: &str, options: &str, below: &str| -> Vec<PathBuf> {
+            let text = format!("9 8 0:90 {root} /b/rootfs/x rw - {fs_type} o rw,{options}");
+            line(&text).layers(Path::new(below)).iter().map(Layer::shown).collect()
+        };
+        for (root, below, options, expected) in [
+            ("/", "", "lowerdir=/a:/b,upperdir=/u,workdir=/w", &["/a", "/b", "/u"][..]),
+            ("/", "", "lowerdir+=/a,lowerdir+=/b,datadir+=/d", &["/a", "/b", "/d"]),
+            ("/", "", "lowerdir=/a::/d", &["/a", "/d"]),
+            ("/sub", "", "lowerdir=/a:/b", &["/a/sub", "/b/sub"]),
+            ("/sub", "x/y", "lowerdir=/a", &["/a/sub/x/y"]),
+            ("/", "x", "lowerdir=/a\\040b", &["/a b/x"]),
+            // As their author escaped them, and as some kernels do.
+            ("/", "", r"lowerdir=/a\134:b:/c", &["/a:b", "/c"]),
+            ("/", "", r"lowerdir=/a\072b:/c", &["/a:b", "/c"]),
+            ("/", "", r"lowerdir+=/a\054b", &["/a,b"]),
+            ("/", "", r"upperdir=/a\134\054b", &["/a,b"]),
+        ] {
+            let found = shown(root, "overlay", options, below);
+            let is_found = |path: &&str| found.iter().any(|one| one == Path::new(path));
+            assert!(expected.iter().all(is_found), "{options}: {found:?}");
+        }
+        // An image's, as Docker and containerd mount it.
+        assert!(shown("/", "overlay", "lowerdir=l/AB:l/CD,upperdir=x/diff", "").is_empty());
+        assert!(shown("/", "overlay", "workdir=/w,metacopy=on", "").is_empty());
+        assert!(shown("/", "tmpfs", "lowerdir=/a", "").is_empty());
+    }
+
+    #[test]
+    fn what_lies_behind_a_path_is_asked_of_the_mount_that_it_is_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(here.join("a")).unwrap();
+        std::os::unix::fs::symlink("a", here.join("link")).unwrap();
+        let own = of("self").unwrap();
+        let (line, place) = mount_of(&here, &own).unwrap();
+        assert_eq!(place, here);
+        // As if an overlay were mounted there, of which `/sub` is shown.
+        let overlay = Line {
+            root: "/sub".into(),
+            point: here.clone(),
+            fs_type: "overlay".to_owned(),
+            options: "rw,lowerdir=/l,upperdir=/u".to_owned(),
+            ..line.clone()
+        };
+        let behind = |name: &str, line: &Line| -> Vec<PathBuf> {
+            let layers = layers_at(&here.join(name), std::slice::from_ref(line));
+            layers.iter().map(Layer::shown).collect()
+        };
+        for name in ["a", "link", "a/../a"] {
+            let expected = [PathBuf::from("/l/sub/a"), PathBuf::from("/u/sub/a")];
+            assert_eq!(behind(name, &overlay), expected, "{name}");
+        }
+        assert!(behind("none", &overlay).is_empty());
+        let disk = Line { fs_type: "ext4".to_owned(), ..overlay };
+        assert!(behind("a", &disk).is_empty());
+    }
+
+    #[test]
     fn what_stands_in_a_containers_root_is_new_also_where_the_node_has_the_same() {
         let lines = |texts: &[&str]| -> Vec<Line> { texts.iter().map(|text| line(text)).collect() };
         let node = [
@@ -299,6 +433,8 @@ mod tests {
         };
         assert!(new(&[], &[]).is_empty(), "the node's alone");
         assert_eq!(new(&[], &[root.to_owned()]), [31], "a root that is bound on itself");
+        let is_on_itself = |text: &str| line(text).is_on_itself(&lines(&begun));
+        assert!(is_on_itself(root) && !is_on_itself("31 21 0:50 / /b/rootfs rw - overlay o rw"));
         let propagated = format!("9 4 {of_ours}");
         let mounted = [root.to_owned(), format!("32 31 {of_ours}")];
         assert_eq!(new(&[propagated.clone()], &mounted), [31, 32], "shared with the node");

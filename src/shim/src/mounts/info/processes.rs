@@ -2,16 +2,15 @@
 //! device of its own, and a container's is none that the node has mounted.
 
 use std::collections::HashSet;
-use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
+use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use mpsgate_policy::DRIVER;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
-use super::Line;
+use super::{Line, place};
 
 fn is_procfs(line: &&Line) -> bool {
     line.fs_type == "proc"
@@ -37,11 +36,6 @@ pub(crate) fn are_shown<'a>(
         Some(place) => own().iter().filter(is_procfs).any(|line| line.point.starts_with(&place)),
         None => is_one,
     }
-}
-
-/// Where an open file is, without links.
-fn place(file: &File) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
 fn is_drivers(place: &Path, own: &[Line]) -> bool {
