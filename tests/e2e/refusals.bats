@@ -134,6 +134,7 @@ NVIDIA_HOOK='.hooks.prestart = [{path: "/usr/bin/nvidia-container-runtime-hook",
   refused x E_MPS_MOUNT --jq "$(overlay "lowerdir=$layers$dir")"
   # A backslash takes the next option in, whatever it is.
   refused x E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(overlay 'lowerdir=/tmp\' "/..$dir")"
+  assert_contains "what, and what to do" "$stderr" "ends in a backslash" "lowerdir=/tmp\\" "take the backslash"
   grep -qw overlay /proc/filesystems || skip "this kernel has no overlay"
   see y --jq "$(overlay "lowerdir=$low/a:$low/b")" --args cat /x/file
   assert_equal "the layer" "$stdout" below

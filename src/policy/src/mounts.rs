@@ -40,11 +40,14 @@ pub(crate) fn refuses_request(input: &Input<'_>) -> Option<Refusal> {
         return Some(holds_ours(&mount.source));
     }
     let mount = unknown(input.view).next()?;
-    Some(Refusal::new(
-        Code::MpsMount,
-        format!("it asks for GPU memory and {}", not_looked_into(&mount)),
-        "mount it on the node and bind that directory into the container (docker run -v), or leave the mount out",
-    ))
+    let found = format!("it asks for GPU memory and {}", not_looked_into(&mount));
+    let hint = if mount.open_option().is_some() {
+        "take the backslash from the end of the option (before a comma or a colon of a path it belongs), or leave the \
+         mount out"
+    } else {
+        "mount it on the node and bind that directory into the container (docker run -v), or leave the mount out"
+    };
+    Some(Refusal::new(Code::MpsMount, found, hint))
 }
 
 /// What a path of the node is to mpsgate's own directories, by its name alone: one of them
@@ -91,12 +94,18 @@ pub(crate) fn unknown(view: View<'_>) -> impl Iterator<Item = MountEntry<'_>> {
 
 /// The end of a sentence about one.
 pub(crate) fn not_looked_into(mount: &MountEntry<'_>) -> String {
-    format!(
-        "mounts {} at {} with the type {}, which mpsgate does not look into for its own directories and GPUs' nodes",
-        printable::value(mount.source),
-        printable::value(mount.destination),
-        printable::value(mount.kind)
-    )
+    let [source, destination, kind] =
+        [mount.source, mount.destination, mount.kind].map(printable::value);
+    match mount.open_option() {
+        Some(option) => format!(
+            "mounts {source} at {destination} with an option that ends in a backslash and so takes in the next one: {}",
+            printable::value(option)
+        ),
+        None => format!(
+            "mounts {source} at {destination} with the type {kind}, which mpsgate does not look into for its own \
+             directories and GPUs' nodes"
+        ),
+    }
 }
 
 /// What is to be said and done about a container that asks for nothing.

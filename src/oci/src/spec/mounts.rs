@@ -107,8 +107,15 @@ impl<'a> MountEntry<'a> {
     /// What it shows of the host.
     #[must_use]
     pub fn shows(&self) -> Shows {
-        let is_open = self.options.iter().any(|option| Layers::of(option).is_open);
+        let is_open = self.open_option().is_some();
         Shows::of(self.kind, self.has("bind") || self.has("rbind"), is_open)
+    }
+
+    /// Of an overlay the option that ends in a backslash, so that it is not known what it shows.
+    #[must_use]
+    pub fn open_option(&self) -> Option<&'a str> {
+        let mut options = self.options.iter().copied().filter(|_| OVERLAYS.contains(&self.kind));
+        options.find(|option| Layers::of(option).is_open)
     }
 
     /// Whether it shows its source.
@@ -190,6 +197,14 @@ mod tests {
             (json!({}), Shows::Unknown),
         ] {
             assert_eq!(MountEntry::of(&entry).shows(), shows, "{entry}");
+        }
+        for (kind, option, found) in [
+            ("overlay", "lowerdir=/a\\", Some("lowerdir=/a\\")),
+            ("overlay", "lowerdir=/a\\\\", None),
+            ("ext4", "x\\", None),
+        ] {
+            let mount = json!({"type": kind, "options": ["ro", option]});
+            assert_eq!(MountEntry::of(&mount).open_option(), found, "{mount}");
         }
         let cgroup = json!({"type": "cgroup", "options": ["nosuid", "ro"]});
         let cgroup = MountEntry::of(&cgroup);

@@ -739,6 +739,10 @@ pub(crate) fn cases() -> Vec<Case> {
             "an overlay whose options run into each other with a request",
             asking(of_type("overlay", "overlay", &["lowerdir=/a\\", "x"])),
         ),
+        case(
+            "an overlay with a backslash before another one with a request",
+            asking(of_type("overlay", "overlay", &["lowerdir=/a\\\\", "x"])),
+        ),
         case("an overlay of our directory", of_type("overlay", "overlay", &["lowerdir=/run/mpsgate"]))
             .mount("/run/mpsgate", "/x", MountKind::Ours),
         // env
