@@ -219,6 +219,23 @@ level_is() { [[ $(level_of "$1") == "$2" ]]; }
   nothing_is_left "let no CUDA client attach"
 }
 
+@test "a client that somebody kills is asked a second time, and that answer counts" {
+  local asks
+  fake hang
+  mpsgate qualify 0 --library "$MG/fakes/libcuda.so.1" -o json >"$BATS_TEST_TMPDIR/asked" 2>"$BATS_TEST_TMPDIR/said" 3>&- &
+  asks=$!
+  wait_for 20 "its client is there" one_is_active
+  # It comes to the library a moment later.
+  sleep 2
+  kill -KILL "$(mpsgate status -o json | jq '.grants[0].pid')"
+  rm /usr/bin/fake-libcuda.word
+  wait "$asks" || true
+  stdout=$(<"$BATS_TEST_TMPDIR/asked")
+  assert_equal "attach" "$(answer attach)" yes
+  assert_contains "what was before" "$(jq -r '.answers[0].evidence' <<<"$stdout")" "asked a second time, because at first: the client ended: "
+  granted web 1Gi
+}
+
 @test "a no while the control daemon or the gate ends is none: nothing is refused, and it is asked again" {
   local asks what
   fake hang

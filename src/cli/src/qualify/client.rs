@@ -29,10 +29,20 @@ pub(super) enum Silent {
     NotStarted(String),
     /// It ended while it was asked.
     Ended(String),
+    /// A signal ended it while it was asked, or nobody knows what did.
+    Killed(String),
     /// It did not answer in time.
     Hung,
     /// A signal ended us.
     Signal,
+}
+
+impl Silent {
+    /// Whether it says nothing about the card by itself: on a loaded node a client hangs, or is
+    /// killed for its memory.
+    pub(super) fn may_be_chance(&self) -> bool {
+        matches!(self, Self::Killed(_) | Self::Hung)
+    }
 }
 
 /// What all clients have in common.
@@ -153,12 +163,12 @@ impl<'a> Client<'a> {
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    let how = self.wait(END).map(in_words).unwrap_or_default();
-                    let why = format!("{how}{}", self.said());
-                    return Err(if self.started {
-                        Silent::Ended(why)
-                    } else {
-                        Silent::NotStarted(why)
+                    let how = self.wait(END);
+                    let why = format!("{}{}", how.map(in_words).unwrap_or_default(), self.said());
+                    return Err(match how {
+                        _ if !self.started => Silent::NotStarted(why),
+                        Some(status) if is_its_own(status) => Silent::Ended(why),
+                        _ => Silent::Killed(why),
                     });
                 }
             }
@@ -172,7 +182,7 @@ impl<'a> Client<'a> {
         loop {
             match self.line() {
                 Ok(line) => text = format!("{text}{line}\n"),
-                Err(Silent::Ended(_) | Silent::NotStarted(_)) => break,
+                Err(Silent::Ended(_) | Silent::Killed(_) | Silent::NotStarted(_)) => break,
                 Err(silent) => return Err(silent),
             }
         }
@@ -232,6 +242,11 @@ impl Drop for Client<'_> {
     }
 }
 
+/// Whether no signal ended it. Runtimes exit with 128 and the signal of their container.
+fn is_its_own(status: ExitStatus) -> bool {
+    status.code().is_some_and(|code| code <= 128)
+}
+
 fn in_words(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(0), _) => String::new(),
@@ -261,5 +276,21 @@ pub(super) fn remove_leftovers(program: &Path) {
         if let Some(id) = entry.file_name().to_str() {
             delete(program, id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_a_signal_ended_did_not_end_by_itself() {
+        // As wait(2) has them: the exit status is the second byte.
+        for (raw, is_own) in
+            [(0, true), (1 << 8, true), (127 << 8, true), (137 << 8, false), (139 << 8, false)]
+        {
+            assert_eq!(is_its_own(ExitStatus::from_raw(raw)), is_own, "{raw}");
+        }
+        assert!(!is_its_own(ExitStatus::from_raw(9)), "the runtime itself");
     }
 }

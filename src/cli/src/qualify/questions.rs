@@ -119,7 +119,9 @@ impl From<Silent> for Seen {
     fn from(silent: Silent) -> Self {
         match silent {
             Silent::NotStarted(why) => Self::unanswered(format!("no container: {why}")),
-            Silent::Ended(why) => Self::new(Verdict::No, format!("the client ended: {why}")),
+            Silent::Ended(why) | Silent::Killed(why) => {
+                Self::new(Verdict::No, format!("the client ended: {why}"))
+            }
             Silent::Hung => Self::new(Verdict::No, "no answer in time"),
             Silent::Signal => Self::unanswered("it was broken off"),
         }
@@ -130,12 +132,7 @@ impl<'a> Asker<'a> {
     /// Asks one question.
     pub(super) fn ask(&mut self, question: Question) -> Answer {
         let begun = Instant::now();
-        let deadline = (begun + limit_of(question)).min(self.until);
-        let seen = if begun >= self.until {
-            Seen::unanswered("no time was left")
-        } else {
-            self.put(question, deadline).unwrap_or_else(Seen::from)
-        };
+        let seen = counted(question, || self.attempt(question));
         Answer {
             question,
             expected: question.expected().to_owned(),
@@ -147,6 +144,20 @@ impl<'a> Asker<'a> {
             granted_mib: Some(granted(question)),
             took_ms: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
             at_ms: now_ms(),
+        }
+    }
+
+    fn attempt(&mut self, question: Question) -> Result<Seen, Silent> {
+        let begun = Instant::now();
+        if begun >= self.until {
+            return Ok(Seen::unanswered("no time was left"));
+        }
+        match self.put(question, (begun + limit_of(question)).min(self.until)) {
+            // It has not had the time that the question may take.
+            Err(Silent::Hung) if begun + limit_of(question) > self.until => {
+                Ok(Seen::unanswered("no time was left"))
+            }
+            seen => seen,
         }
     }
 
@@ -580,7 +591,24 @@ fn granted(question: Question) -> u64 {
     }
 }
 
-/// What a question may take. Together they are done within [`ALL`].
+/// What was seen when a question was asked: a second time, where the first client's silence may
+/// have been chance and a *no* would count.
+fn counted(question: Question, mut attempt: impl FnMut() -> Result<Seen, Silent>) -> Seen {
+    let first = match attempt() {
+        Err(silent) if silent.may_be_chance() && question.is_evaluated() => Seen::from(silent).seen,
+        seen => return seen.unwrap_or_else(Seen::from),
+    };
+    let again = attempt().unwrap_or_else(Seen::from);
+    let before = format!("asked a second time, because at first: {first}");
+    let evidence = match again.evidence.as_str() {
+        "" => before,
+        evidence => format!("{before}; {evidence}"),
+    };
+    again.with(evidence)
+}
+
+/// What one attempt may take. Together all are done within [`ALL`]: what no time is left for is
+/// unanswered.
 fn limit_of(question: Question) -> Duration {
     Duration::from_secs(match question {
         // Eight clients.
@@ -621,4 +649,58 @@ fn said(step: &Step) -> String {
 
 fn mib_or_why(got: Result<u64, String>) -> String {
     got.map_or_else(|why| why, |mib| format!("{mib} MiB"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What counts where the attempts come to this, and how many there were.
+    fn asked(question: Question, attempts: Vec<Result<Seen, Silent>>) -> (Seen, usize) {
+        let (mut made, mut attempts) = (0, attempts.into_iter());
+        let attempt = || {
+            made += 1;
+            attempts.next().unwrap_or_else(|| panic!("asked {made} times"))
+        };
+        (counted(question, attempt), made)
+    }
+
+    #[test]
+    fn silence_counts_when_it_came_twice_and_a_refusal_at_once() {
+        let killed = || Err(Silent::Killed("exit status 137: ".to_owned()));
+        let ended = || Err(Silent::Ended("exit status 1: ".to_owned()));
+        let hung = || Err(Silent::Hung);
+        let no = || Ok(Seen::new(Verdict::No, "CUDA said no"));
+        let yes = || Ok(Seen::new(Verdict::Yes, "a context"));
+        let open = || Ok(Seen::unanswered("no time was left"));
+        let not_started = || Err(Silent::NotStarted("no".to_owned()));
+        let attach = Question::Attach;
+        for (question, attempts, verdict, made) in [
+            (attach, vec![yes()], Verdict::Yes, 1),
+            (attach, vec![no()], Verdict::No, 1),
+            (attach, vec![ended()], Verdict::No, 1),
+            (attach, vec![not_started()], Verdict::Unanswered, 1),
+            (attach, vec![Err(Silent::Signal)], Verdict::Unanswered, 1),
+            (attach, vec![hung(), yes()], Verdict::Yes, 2),
+            (attach, vec![killed(), yes()], Verdict::Yes, 2),
+            (attach, vec![hung(), no()], Verdict::No, 2),
+            (attach, vec![hung(), hung()], Verdict::No, 2),
+            (attach, vec![killed(), killed()], Verdict::No, 2),
+            (attach, vec![hung(), killed()], Verdict::No, 2),
+            (attach, vec![hung(), open()], Verdict::Unanswered, 2),
+            (attach, vec![killed(), not_started()], Verdict::Unanswered, 2),
+            (attach, vec![killed(), Err(Silent::Signal)], Verdict::Unanswered, 2),
+            (Question::Limit, vec![killed(), yes()], Verdict::Yes, 2),
+            // Nothing follows from its no.
+            (Question::Bypass, vec![hung()], Verdict::No, 1),
+        ] {
+            let case = format!("{question:?}: {}", attempts.len());
+            let (seen, times) = asked(question, attempts);
+            assert_eq!((seen.verdict, times), (verdict, made), "{case}: {}", seen.seen);
+        }
+        let more = Ok(Seen::new(Verdict::Yes, "a context").with("a figure"));
+        let (seen, _) = asked(attach, vec![hung(), more]);
+        let expected = "asked a second time, because at first: no answer in time; a figure";
+        assert_eq!((seen.seen.as_str(), seen.evidence.as_str()), ("a context", expected));
+    }
 }
