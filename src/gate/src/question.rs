@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 /// A question that was asked.
 pub(crate) struct Asked {
     mpsgated: OwnedFd,
-    is_for_client: bool,
+    question: Question,
     line: Vec<u8>,
     pipe: Option<OwnedFd>,
     until: Instant,
@@ -29,15 +29,20 @@ pub(crate) struct Answered {
 
 impl Asked {
     /// Asks; `None` where nobody takes the question.
-    pub(crate) fn ask(path: &Path, question: &Question, now: Instant) -> Option<Self> {
+    pub(crate) fn ask(path: &Path, question: Question, now: Instant) -> Option<Self> {
         let mpsgated = sockets::say(path, &question.line()).ok()?;
-        let is_for_client = matches!(question, Question::Prepare { .. });
-        Some(Self { mpsgated, is_for_client, line: Vec::new(), pipe: None, until: now + LIMIT })
+        Some(Self { mpsgated, question, line: Vec::new(), pipe: None, until: now + LIMIT })
+    }
+
+    /// What may be asked instead, where it has closed the connection without a word: so does one
+    /// that does not know what was said.
+    pub(crate) fn of_before(&self) -> Option<Question> {
+        self.question.of_before().filter(|_| self.line.is_empty())
     }
 
     /// Whether a client waits for the answer.
     pub(crate) fn is_for_client(&self) -> bool {
-        self.is_for_client
+        matches!(self.question, Question::Prepare { .. })
     }
 
     /// What the answer is waited for on.

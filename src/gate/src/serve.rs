@@ -33,6 +33,9 @@ const AT_ONCE: usize = 16;
 /// How often the control daemon is asked for its hello until it says one, and a lack of descriptors
 /// is waited out.
 const RETRY: Duration = Duration::from_millis(100);
+/// For how long an mpsgated that answered only a question of before is asked no other. It pauses
+/// after each that it does not know, and may be another one by then.
+const OLDER: Duration = Duration::from_secs(60);
 /// How often all files are looked at, whatever the kernel has reported.
 const LOOK: Duration = Duration::from_secs(5);
 /// What clients that are there get after SIGTERM. Meanwhile others wait: nobody is accepted.
@@ -117,6 +120,8 @@ struct Gate {
     clients: BTreeMap<ClientId, OwnedFd>,
     mpsgated: PathBuf,
     asked: Option<Asked>,
+    /// Until when mpsgated is taken for one of an older version: a downgrade leaves the gate.
+    older: Option<Instant>,
     call: Option<Call>,
     answer: Option<Answer>,
     /// The control daemon's. Nobody is accepted before it is known.
@@ -155,6 +160,7 @@ impl Gate {
             clients: BTreeMap::new(),
             mpsgated: options.mpsgated.clone(),
             asked: None,
+            older: None,
             call: None,
             answer: None,
             hello: None,

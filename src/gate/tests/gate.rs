@@ -70,6 +70,8 @@ struct Mpsgated {
 enum Mood {
     Says(&'static [u8]),
     Silent,
+    /// As one that was before clients were named: what it does not know it does not answer.
+    Older,
 }
 
 const READY: Mood = Mood::Says(b"\"ready\"\n");
@@ -96,10 +98,13 @@ impl Mpsgated {
                     Question::Daemon => READY,
                     _ => *shared.mood.lock().unwrap(),
                 };
+                let is_known = question.of_before().is_none();
                 shared.asked.lock().unwrap().push(question);
                 match mood {
                     Mood::Says(line) => shared.say(&stream, line),
                     Mood::Silent => held.push(stream),
+                    Mood::Older if is_known => shared.say(&stream, b"\"ready\"\n"),
+                    Mood::Older => {}
                 }
             }
         });
@@ -874,6 +879,31 @@ fn nobody_is_handed_over_unprepared(kind: Kind, version: u32) {
     }
 }
 
+/// A downgrade leaves the gate: the mpsgated of before prepares clients for it without their names,
+/// and does not have to be told of each that it does not know what is said.
+fn an_older_mpsgated_is_asked_as_it_understands(kind: Kind, version: u32) {
+    let stage = need!(Stage::new(kind, version));
+    stage.reserve(MINE);
+    stage.tell(MINE, 0, Some(own_cgroup()));
+    let named = || {
+        let asked = stage.mpsgated.asked();
+        asked.iter().map(|question| question.of_before().is_some()).collect::<Vec<_>>()
+    };
+    stage.mpsgated.is(Mood::Older);
+    assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
+    assert_eq!(named(), [true, false]);
+    assert_eq!(stage.attach(MINE, &[]), SERVERS_WORD);
+    assert_eq!(named(), [false]);
+    // What answers neither may be another one, which is told all.
+    stage.mpsgated.is(Mood::Says(b"\"maybe\"\n"));
+    let mut waiting = stage.client(MINE, &[]);
+    std::thread::sleep(Duration::from_millis(400));
+    stage.mpsgated.is(READY);
+    assert_eq!(said(&mut waiting), SERVERS_WORD);
+    let named = named();
+    assert_eq!((named.first(), named.last()), (Some(&false), Some(&true)), "{named:?}");
+}
+
 /// What cuInit says to a client that was started before.
 fn said(client: &mut std::process::Child) -> i32 {
     let code = first_word(client);
@@ -990,4 +1020,5 @@ on_each! {
     a_directory_that_is_a_link_is_not_served
     without_descriptors_clients_wait
     nobody_is_handed_over_unprepared
+    an_older_mpsgated_is_asked_as_it_understands
 }

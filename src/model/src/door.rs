@@ -119,7 +119,8 @@ pub enum Question {
     Prepare {
         /// Whose.
         instance: Instance,
-        /// The client's process. A gate that was started before an upgrade does not say it.
+        /// The client's process. A gate that was started before an upgrade does not say it, and one
+        /// that has gone on after a downgrade leaves it out ([`Question::of_before`]).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         client: Option<ProcessId>,
     },
@@ -153,6 +154,18 @@ impl Question {
     /// What is wrong with it.
     pub fn read(line: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(line)
+    }
+
+    /// The same as an mpsgated of before understands it, which does not answer what it does not
+    /// know; `None` where there is nothing to leave out.
+    #[must_use]
+    pub fn of_before(&self) -> Option<Self> {
+        match self {
+            Self::Prepare { instance, client: Some(_) } => {
+                Some(Self::Prepare { instance: instance.clone(), client: None })
+            }
+            _ => None,
+        }
     }
 
     /// Its line, cut to what one may have.
@@ -266,7 +279,10 @@ mod tests {
             let line = format!("{{\"prepare\":{{\"instance\":\"{}\"{said}}}}}\n", "07".repeat(16));
             assert_eq!(String::from_utf8(prepare.line()).unwrap(), line);
             assert_eq!(Question::read(&prepare.line()).unwrap(), prepare);
+            let before = Question::Prepare { instance: instance.clone(), client: None };
+            assert_eq!(prepare.of_before(), client.map(|_| before));
         }
+        assert_eq!(Question::Daemon.of_before(), None);
         for character in ["x", "\u{1}", "\u{10ffff}"] {
             let line = Question::Unserved { why: character.repeat(5000) }.line();
             assert!(line.len() <= LONGEST_LINE, "{}", line.len());

@@ -8,7 +8,7 @@ use mpsgate_model::Instance;
 use mpsgate_model::door::{Prepared, Question};
 use rustix::event::epoll::EventFlags;
 
-use super::{ASKED, CALL, Gate, RETRY};
+use super::{ASKED, CALL, Gate, OLDER, RETRY};
 use crate::call::{Call, Step};
 use crate::effect::{Effect, Failure};
 use crate::kernel::ThisKernel;
@@ -25,12 +25,18 @@ impl Gate {
         effects: &mut Vec<Effect>,
     ) {
         let now = Instant::now();
-        let question = Question::Prepare { instance, client: Some(client) };
-        let asked = Asked::ask(&self.mpsgated, &question, now);
-        self.asked = asked.filter(|asked| self.watch(asked.fd(), ASKED, EventFlags::IN).is_ok());
-        if self.asked.is_none() {
+        let is_older = self.older.is_some_and(|until| now < until);
+        let client = Some(client).filter(|_| !is_older);
+        if !self.ask(Question::Prepare { instance, client }, now) {
             self.doors.failed(Failure::Unreachable, now, &ThisKernel, effects);
         }
+    }
+
+    /// Whether mpsgated takes the question.
+    fn ask(&mut self, question: Question, now: Instant) -> bool {
+        let asked = Asked::ask(&self.mpsgated, question, now);
+        self.asked = asked.filter(|asked| self.watch(asked.fd(), ASKED, EventFlags::IN).is_ok());
+        self.asked.is_some()
     }
 
     /// Calls the control daemon for a client.
@@ -54,10 +60,7 @@ impl Gate {
             return;
         }
         let Some(pipe) = &self.pipe else {
-            let asked = Asked::ask(&self.mpsgated, &Question::Daemon, now);
-            self.asked =
-                asked.filter(|asked| self.watch(asked.fd(), ASKED, EventFlags::IN).is_ok());
-            if self.asked.is_none() {
+            if !self.ask(Question::Daemon, now) {
                 self.rest = Some(now + RETRY);
             }
             return;
@@ -88,10 +91,10 @@ impl Gate {
         let Some(asked) = &mut self.asked else { return };
         let (mut effects, now) = (Vec::new(), Instant::now());
         let answer = asked.answer();
-        let is_for_client = asked.is_for_client();
         if matches!(answer, Heard::Nothing) {
             return;
         }
+        let (is_for_client, of_before) = (asked.is_for_client(), asked.of_before());
         self.asked = None;
         let (prepared, pipe) = match answer {
             Heard::Said(answered) => (Some(answered.prepared), answered.pipe),
@@ -105,13 +108,24 @@ impl Gate {
             }
             return;
         }
+        // It has ended meanwhile, or is an older one: what it says to that tells.
+        if prepared.is_none()
+            && let Some(question) = of_before
+            && self.ask(question, now)
+        {
+            self.older = Some(now + OLDER);
+            return;
+        }
         match prepared {
             Some(Prepared::Ready) => self.doors.prepared(&mut effects),
             Some(Prepared::Full) => self.doors.refused(now, &ThisKernel, &mut effects),
             Some(Prepared::Later) => {
                 self.doors.failed(Failure::Later, now, &ThisKernel, &mut effects);
             }
-            None => self.doors.failed(Failure::Unreachable, now, &ThisKernel, &mut effects),
+            None => {
+                self.older = None;
+                self.doors.failed(Failure::Unreachable, now, &ThisKernel, &mut effects);
+            }
         }
         self.perform(effects);
     }
@@ -170,15 +184,15 @@ impl Gate {
     /// told later.
     pub(super) fn complain_to_mpsgated(&self) {
         if let (None, Some(why)) = (self.hello, &self.said) {
-            self.say(&Question::Unserved { why: why.clone() });
+            self.say(Question::Unserved { why: why.clone() });
         }
     }
 
     pub(super) fn report_counts(&self) {
-        self.say(&Question::Counts(self.doors.counts()));
+        self.say(Question::Counts(self.doors.counts()));
     }
 
-    fn say(&self, question: &Question) {
+    fn say(&self, question: Question) {
         drop(Asked::ask(&self.mpsgated, question, Instant::now()));
     }
 }
