@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
+use mpsgate_host::format::FormatError;
 use mpsgate_model::GpuUuid;
+use mpsgate_node::holders::Holders;
 
 pub use crate::cdi::{Cache as Specifications, KIND};
 
@@ -37,4 +39,12 @@ pub fn annotation_prefixes(text: &str) -> Vec<String> {
 /// `InvalidData` for what is no list of ours.
 pub fn managed(text: &[u8]) -> io::Result<BTreeSet<GpuUuid>> {
     crate::managed::parse(text).map(|found| found.cards)
+}
+
+/// Whose the pids on each card were, in `holders.json`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn holders(text: &[u8]) -> Result<BTreeMap<GpuUuid, Holders>, FormatError> {
+    crate::watchdog::record::parse(text)
 }

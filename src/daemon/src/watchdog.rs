@@ -12,7 +12,7 @@
 
 mod act;
 mod owners;
-mod record;
+pub(crate) mod record;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

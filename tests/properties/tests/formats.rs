@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use mpsgate_api::{Call, Envelope, ExecRecord, NodeSnapshot, Reply, WouldEnd, parse_envelope};
 use mpsgate_config::Config;
 use mpsgate_edge::ExitCode;
+use mpsgate_model::door::{Prepared, Question};
 use mpsgate_model::{Code, Mib, Refusal, ledger_file};
 use mpsgate_mps::{ComputeMode, LeaseDir, MpsDirectories};
 use mpsgate_token::{Bearer, Keys, Store, StoreError, Uses};
@@ -318,5 +319,36 @@ fn what_a_reservation_of_each_release_gives_is_understood() {
         let envelope = parse_envelope(data).unwrap().unwrap();
         let Call::Reserve(reserve) = envelope.call else { panic!("{envelope:?}") };
         assert_eq!(reserve.request.memory, Some(Mib(7168)));
+    });
+}
+
+#[test]
+fn what_each_releases_gate_and_mpsgated_say_to_each_other_is_understood() {
+    each_line("questions.jsonl", |line| {
+        let question = Question::read(line.as_bytes()).unwrap();
+        says_the_same(line.as_bytes(), &question);
+        // What the gate leaves out for an mpsgated of before, it says no more.
+        if let Some(before) = question.of_before() {
+            says_the_same(&before.line(), &question);
+            assert_eq!(before.of_before(), None);
+        }
+    });
+    each_line("prepared.jsonl", |line| {
+        says_the_same(line.as_bytes(), &Prepared::read(line.as_bytes()).unwrap());
+    });
+    for folder in releases() {
+        let lines = fs::read_to_string(folder.join("questions.jsonl")).unwrap();
+        let questions = lines.lines().map(|line| Question::read(line.as_bytes()).unwrap());
+        let mut words: Vec<String> = questions.map(|question| word(&question)).collect();
+        words.dedup();
+        assert_eq!(words, ["daemon", "prepare", "unserved", "counts"]);
+    }
+}
+
+#[test]
+fn whose_the_pids_on_the_cards_were_is_known_by_the_record_of_each_release() {
+    each("holders.json", |data| {
+        let cards = mpsgate_daemon::fuzz::holders(data).unwrap();
+        says_the_same(data, &serde_json::json!({ "format": 1, "cards": cards }));
     });
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_api::{Envelope, ExecRecord, NodeSnapshot, Reply, VERSION, parse_envelope};
 use mpsgate_edge::ExitCode;
+use mpsgate_model::door::Question;
 use mpsgate_model::ledger_file::LedgerFile;
 use mpsgate_model::printable::chain;
 use mpsgate_mps::{ComputeMode, LeaseDir};
@@ -189,4 +190,18 @@ fn a_neighbouring_version_is_understood_and_a_further_one_is_told_from_garbage()
     let new = format!(r#"{{"version":{},"call":{{"teleport":{{}}}}}}"#, VERSION + 1);
     assert!(parse_envelope(new.as_bytes()).unwrap_err().to_string().contains("no message"));
     assert!(serde_json::from_str::<Reply>(r#"{"teleported":{}}"#).is_err());
+}
+
+#[test]
+fn a_gates_question_with_what_is_not_known_is_none_and_without_it_is_one() {
+    for line in lines(&["questions.jsonl"]) {
+        let question: Value = serde_json::from_str(&line).unwrap();
+        let Some((word, _)) = question.as_object().and_then(|one| one.iter().next()) else {
+            continue;
+        };
+        let mut changed = question.clone();
+        changed[word]["of_tomorrow"] = json!(1);
+        assert!(Question::read(&serde_json::to_vec(&changed).unwrap()).is_err(), "{changed}");
+        assert!(Question::read(line.as_bytes()).is_ok(), "{line}");
+    }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 
 use mpsgate_host::file::Durability;
-use mpsgate_host::format;
+use mpsgate_host::format::{self, FormatError};
 use mpsgate_model::GpuUuid;
 use mpsgate_node::holders::Holders;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,11 @@ const FORMAT: u32 = 1;
 struct File {
     format: u32,
     cards: BTreeMap<GpuUuid, Holders>,
+}
+
+/// What is in the file.
+pub(crate) fn parse(bytes: &[u8]) -> Result<BTreeMap<GpuUuid, Holders>, FormatError> {
+    format::read::<File>(bytes, FORMAT).map(|file| file.cards)
 }
 
 /// Its file, gone after a reboot as the processes are.
@@ -40,8 +45,8 @@ impl Record {
             read => read,
         };
         let read = written.map_err(|error| error.to_string()).and_then(|bytes| {
-            let file = format::read::<File>(&bytes, FORMAT).map_err(|error| chain(&error))?;
-            Ok((bytes, file.cards))
+            let cards = parse(&bytes).map_err(|error| chain(&error))?;
+            Ok((bytes, cards))
         });
         match read {
             Ok((written, cards)) => (Self { path, written, told: false }, cards),
