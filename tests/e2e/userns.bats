@@ -39,6 +39,20 @@ userns() {
   assert_equal "config.json" "$(sha256sum <"$MG/b/g/config.json")" "$before"
 }
 
+@test "in a user namespace with the node's /proc: refused where that is covered in part, and without one it gets its own" {
+  daemon_with ''
+  # As the sandbox's is, and as it may be on a node: /proc/devices.
+  grep -q ' /proc/devices ' /proc/self/mountinfo || fail "the sandbox's /proc is whole"
+  userns x --ann mpsgate.io/gpu-mem=2Gi --ann mpsgate.io/gpu=0
+  create fail x
+  assert_refusal_text x E_HOST_PID
+  assert_contains "why, and what to do" "$stderr" "in a user namespace the kernel mounts none" "--userns=host" "findmnt -R /proc"
+  granted y 2Gi --jq '(.mounts[] | select(.destination == "/proc")) |= {destination: "/proc", type: "bind", source: "/proc", options: ["rbind"]}'
+  assert_equal "its procfs" "$(jq -r '.mounts[] | select(.destination == "/proc") | .type' "$MG/b/y/config.json")" proc
+  delete y
+  daemon_with
+}
+
 @test "in a user namespace: a uid that is not mapped, and a node that the host has not" {
   userns x --ann mpsgate.io/gpu-mem=2Gi --ann mpsgate.io/gpu-uid=70000
   create fail x

@@ -9,7 +9,8 @@
 //!  a procfs at /proc         a fresh one in its place    E_HOST_PID   started, said
 //!  a procfs elsewhere        E_HOST_PID                  E_HOST_PID   started, said
 //! ```
-//! What is changed is decided about anew ([`Decision::confirmed`]).
+//! What is changed is decided about anew ([`Decision::confirmed`]), and is E_HOST_PID where the
+//! kernel would not mount that procfs ([`Decision::with_procfs`]).
 
 use mpsgate_config::HostPid;
 use mpsgate_model::{Code, Refusal, printable};
@@ -162,6 +163,17 @@ pub fn of_mount(found: &str) -> Refusal {
     )
 }
 
+/// A request in a user namespace, for which the kernel mounts no procfs.
+fn without_procfs() -> Refusal {
+    Refusal::new(
+        Code::HostPid,
+        "it asks for GPU memory and has the node's processes by its mount of /proc, and no procfs of its own can take \
+         that place: in a user namespace the kernel mounts none while the node's is covered in part, or read-only",
+        "run it without a user namespace (docker or podman run --userns=host, hostUsers: true); or unmount what covers \
+         a part of the node's /proc (findmnt -R /proc); or set policy.host_pid = \"warn\" in /etc/mpsgate/config.toml",
+    )
+}
+
 fn changes(edit: &Edit) -> bool {
     matches!(edit, Edit::OwnPids | Edit::Proc { .. })
 }
@@ -188,6 +200,19 @@ impl Decision {
                 let found = "still sees the node's processes when it has been given its own";
                 self.verdict = Verdict::Refuse(refusal::host_pid(found));
             }
+        }
+        self
+    }
+
+    /// Where it gives a container a fresh procfs, the kernel has to mount it: `may_mount` says
+    /// whether it would. Runtimes say EPERM, and not of what.
+    #[must_use]
+    pub fn with_procfs(mut self, may_mount: impl FnOnce() -> bool) -> Self {
+        if let Verdict::Reserve(wanted) = &self.verdict
+            && wanted.edits.iter().any(|edit| matches!(edit, Edit::Proc { .. }))
+            && !may_mount()
+        {
+            self.verdict = Verdict::Refuse(without_procfs());
         }
         self
     }

@@ -202,3 +202,20 @@ fn an_edit_is_not_trusted() {
     let decision = decision.confirmed(&own, |_| panic!("asked"));
     assert!(matches!(decision.verdict, Verdict::Reserve(_)));
 }
+
+#[test]
+fn a_procfs_that_the_kernel_would_not_mount_is_no_bare_error_of_the_runtime() {
+    let users = || json!({ "type": "user" });
+    let bound = document(&[users()], &[podmans()]);
+    let decision = confirmed(&bound, Caller::Podman).with_procfs(|| false);
+    let Verdict::Refuse(refusal) = decision.verdict else { panic!("{decision:?}") };
+    assert_eq!(refusal.code, Code::HostPid);
+    assert!(refusal.sentence.contains("in a user namespace"), "{}", refusal.sentence);
+    assert!(refusal.hint.contains("--userns=host"), "{}", refusal.hint);
+    let decision = confirmed(&bound, Caller::Podman).with_procfs(|| true);
+    assert!(matches!(decision.verdict, Verdict::Reserve(_)), "{decision:?}");
+    // Nobody asks where the document has one already: it is the runtime's to mount.
+    let own = document(&[users(), json!({ "type": "pid" })], &[proc()]);
+    let decision = confirmed(&own, Caller::Podman).with_procfs(|| panic!("asked"));
+    assert!(matches!(decision.verdict, Verdict::Reserve(_)), "{decision:?}");
+}

@@ -94,7 +94,8 @@ impl Evaluation {
     }
 
     /// Decides, and where that changes whose processes the container sees, about the changed
-    /// document anew. Relative sources of mounts begin at `bundle`.
+    /// document anew, and whether the kernel will have the change. Relative sources of mounts begin
+    /// at `bundle`.
     pub(crate) fn decide(
         &self,
         document: &Document,
@@ -103,9 +104,10 @@ impl Evaluation {
         action: Action,
     ) -> Decision {
         let decision = self.decide_as_it_is(document.view(), &self.mounts, caller, action);
-        decision.confirmed(document, |edited| {
+        let decision = decision.confirmed(document, |edited| {
             self.decide_as_it_is(edited, &mounts::facts(edited, bundle), caller, action)
-        })
+        });
+        decision.with_procfs(|| mounts::info::processes::may_be_mounted(document.view()))
     }
 
     fn decide_as_it_is(

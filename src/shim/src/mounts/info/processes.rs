@@ -6,11 +6,16 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use mpsgate_oci::spec::View;
 use mpsgate_policy::DRIVER;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 use super::{Line, place};
+use crate::facts::inode;
+
+/// Directories of a procfs that the kernel keeps empty for other file systems.
+const EMPTY: [&str; 4] = ["fs/nfsd", "openprom", "sys/fs/binfmt_misc", "xen"];
 
 fn is_procfs(line: &&Line) -> bool {
     line.fs_type == "proc"
@@ -52,6 +57,31 @@ pub(crate) fn of_node<'a>(new: &'a [Line], own: &[Line]) -> Option<&'a Line> {
     let devices: HashSet<u64> = own.iter().filter(is_procfs).map(|line| line.device).collect();
     new.iter().find(|line| {
         is_procfs(line) && devices.contains(&line.device) && !line.root.starts_with(DRIVER)
+    })
+}
+
+/// Whether the kernel mounts a procfs for a container of this spec. Where our mounts cannot be read
+/// the runtime tells.
+pub(crate) fn may_be_mounted(view: View<'_>) -> bool {
+    let is_ours = |path: &str| {
+        let found = inode(Path::new(path));
+        found.is_some() && found == inode(Path::new("/proc/self/ns/user"))
+    };
+    view.user_namespace().is_callers(is_ours)
+        || super::of("self").map_or(true, |own| one_hides_nothing(&own))
+}
+
+/// Whether a user namespace may have a procfs of its own: nothing shows in it that is hidden in all
+/// of ours (`mnt_already_visible` in the kernel's fs/namespace.c).
+fn one_hides_nothing(own: &[Line]) -> bool {
+    let hides = |line: &Line, below: &Line| {
+        let place = below.point.strip_prefix(&line.point).ok();
+        below.parent == line.id
+            && !EMPTY.iter().any(|empty| place.is_some_and(|place| place == Path::new(empty)))
+    };
+    own.iter().filter(is_procfs).any(|line| {
+        let is_whole = line.root == Path::new("/") && !line.read_only;
+        is_whole && !own.iter().any(|below| hides(line, below))
     })
 }
 
@@ -148,6 +178,38 @@ mod tests {
         for root in ["/", "/1", "/1/task", "/sys", "/driver"] {
             let line = format!("10 9 0:5 {root} /b/rootfs/a/b/x ro,hidepid=2 - proc proc rw");
             assert_eq!(found(&[fresh, &line]).as_deref(), Some("/b/rootfs/a/b/x"), "{root}");
+        }
+    }
+
+    #[test]
+    fn a_user_namespace_gets_a_procfs_where_one_of_ours_hides_nothing() {
+        let whole = "1 0 0:5 / /proc rw - proc proc rw";
+        let empty = "2 1 0:8 / /proc/sys/fs/binfmt_misc rw - autofs systemd-1 rw";
+        let devices = "3 1 0:6 /null /proc/devices rw - devtmpfs d rw";
+        for (texts, may) in [
+            (&[whole][..], true),
+            (&[whole, empty, "4 2 0:9 / /proc/sys/fs/binfmt_misc rw - binfmt_misc b rw"], true),
+            (&[whole, "2 0 0:9 / /sys rw - sysfs s rw", "3 2 0:7 / /sys/x rw - tmpfs t rw"], true),
+            (&[], false),
+            (&[whole, devices], false),
+            (&[whole, empty, devices], false),
+            (&[whole, "2 1 0:5 /sys /proc/sys ro - proc proc rw"], false),
+            (&[whole, "2 1 0:7 / /proc rw - tmpfs t rw"], false),
+            (&["1 0 0:5 / /proc ro - proc proc rw"], false),
+            (&["1 0 0:5 /sys /x rw - proc proc rw"], false),
+            // Another one, wherever it is.
+            (&[whole, devices, "5 0 0:7 / /x rw - proc proc rw"], true),
+        ] {
+            assert_eq!(one_hides_nothing(&lines(texts)), may, "{texts:?}");
+        }
+        for spec in [
+            serde_json::json!({}),
+            serde_json::json!({"linux": {"namespaces": [{"type": "pid"}]}}),
+            serde_json::json!({"linux": {"namespaces": [
+                {"type": "user", "path": "/proc/self/ns/user"}
+            ]}}),
+        ] {
+            assert!(may_be_mounted(View::new(&spec)), "{spec}: its user namespace is ours");
         }
     }
 }
