@@ -190,11 +190,11 @@ fn what_happened_during_one_question_is_nothing_to_the_next() {
     assert_eq!(verdict(&mut node, Question::Limit), Verdict::No);
     // As long as it lasts it is.
     node.card_mut(&uuid(0)).unwrap().health = Health::Unhealthy(trouble());
-    assert_eq!(verdict(&mut node, Question::Bypass), Verdict::Unanswered);
+    assert_eq!(verdict(&mut node, Question::Commands), Verdict::Unanswered);
     assert_eq!(verdict(&mut node, Question::Processes), Verdict::Unanswered);
     // A question that is asked twice has one answer.
     assert_eq!(verdict(&mut node, Question::Attach), Verdict::Unanswered);
     let answers = node.end_asking(ID).unwrap().answers;
     let names: Vec<&str> = answers.iter().map(|answer| answer.question.name()).collect();
-    assert_eq!(names, ["limit", "bypass", "processes", "attach"]);
+    assert_eq!(names, ["limit", "commands", "processes", "attach"]);
 }

@@ -437,12 +437,20 @@ mod tests {
         assert!(is_on_itself(root) && !is_on_itself("31 21 0:50 / /b/rootfs rw - overlay o rw"));
         let propagated = format!("9 4 {of_ours}");
         let mounted = [root.to_owned(), format!("32 31 {of_ours}")];
-        assert_eq!(new(&[propagated.clone()], &mounted), [31, 32], "shared with the node");
+        assert_eq!(
+            new(std::slice::from_ref(&propagated), &mounted),
+            [31, 32],
+            "shared with the node"
+        );
         let moved = [format!("30 31 {of_ours}"), root.to_owned()];
-        assert_eq!(new(&[propagated.clone()], &moved), [30, 31], "made before what it stands on");
+        assert_eq!(
+            new(std::slice::from_ref(&propagated), &moved),
+            [30, 31],
+            "made before what it stands on"
+        );
         // The bind of the root brings what the node has mounted below.
         let brought = [format!("25 24 {of_ours}"), root.to_owned(), format!("32 31 {of_ours}")];
-        assert_eq!(new(&[propagated.clone()], &brought), [31, 32]);
+        assert_eq!(new(std::slice::from_ref(&propagated), &brought), [31, 32]);
         let of_node = [format!("25 24 {of_ours}")];
         assert!(new(&[propagated], &of_node).is_empty(), "the node's, outside of its root");
     }
