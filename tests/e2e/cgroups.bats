@@ -41,14 +41,16 @@ logged() { grep -q "$1" "$MG/log/mpsgated.log"; }
   local source
   mkdir -p "$MG/deep/er"
   ln -sfn /sys/fs/cgroup/devices "$MG/deep/er/link"
-  for source in /sys/fs/cgroup /sys/fs /sys / /sys/fs/cgroup/devices /sys/fs/cgroup/memory /sys/fs/cgroup/freezer \
+  for source in /sys/fs/cgroup /sys/fs /sys /sys/fs/cgroup/devices /sys/fs/cgroup/memory /sys/fs/cgroup/freezer \
     "/sys/fs/cgroup/devices$MG_CGROUP" "$MG/deep/er/link" /sys/fs/cgroup/devices/cgroup.procs /proc/1/root/sys/fs/cgroup; do
     [[ -e $source ]] || continue
     refused bad E_CGROUP "${WANT[@]}" --jq "$(bind "$source" rbind rw)"
   done
   # Read-only without what is mounted below it: that stays writable (mount(8)).
   refused bad E_CGROUP "${WANT[@]}" --jq "$(bind /sys/fs/cgroup rbind ro)"
-  refused bad E_CGROUP "${WANT[@]}" --jq "$(bind / rbind ro)"
+  # The node's processes are said first.
+  refused bad E_HOST_PID "${WANT[@]}" --jq "$(bind / rbind rw)"
+  refused bad E_HOST_PID "${WANT[@]}" --jq "$(bind / rbind ro)"
   refused bad E_CGROUP "${WANT[@]}" --jq "$(bind /sys/fs/cgroup/devices bind)"
 }
 

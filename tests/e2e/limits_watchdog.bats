@@ -118,7 +118,7 @@ numbered() {
   assert_equal "actions" "$(actions)" ""
   uses "$stranger" 2000
   wait_for 20 "its grant ends" not_granted bad
-  assert_equal "actions" "$(actions)" "bad killed"
+  assert_equal "actions" "$(actions)" "root/bad killed"
 }
 
 # bats test_tags=runtime
@@ -141,11 +141,12 @@ numbered() {
   uses "$pid" 902
   wait_for 10 "it counts all the same" used_is bad 902
   assert_equal "what good uses" "$(grant good .used_mib)" 0
+  # Who has ended takes no more, and the process with its pid is at no door.
   uses "$pid" 14000
-  wait_for 20 "bad is ended" stopped bad
-  wait_for 20 "what is left is nobody's" reads_actions "bad killed, null reported"
-  assert_contains "why" "$(status_json | jq -r '.actions[].why')" "pid $pid 14000 MiB" \
-    "14000 MiB of the card are listed under pid $pid, whose process has ended or cannot be seen"
+  wait_for 20 "what is more is nobody's" reads_actions "null reported"
+  assert_contains "why" "$(status_json | jq -r '.actions[].why')" \
+    "13098 MiB of the card are listed under pid $pid, whose process has ended or cannot be seen"
+  assert_equal "bad" "$(state_of bad) $(grant bad .used_mib)" "running 902"
   assert_equal "good" "$(state_of good)" running
   kill -0 "$pid" || fail "the process with its pid was ended"
   # Not listed any more: the next one with that pid is a client as others are.
@@ -153,7 +154,12 @@ numbered() {
   wait_for 10 "it is seen" used_is good 10
   uses "$pid" 100
   wait_for 10 "it is its own" used_is good 100
-  assert_equal "actions" "$(actions)" "bad killed, null reported"
+  # Where nobody has the pid, all is the container's who had it.
+  kill_listed "$MG/stranger"
+  wait_for 10 "it has ended" gone "$pid"
+  uses "$pid" 14000
+  wait_for 20 "good is ended" stopped good
+  assert_equal "bad" "$(state_of bad)" running
 }
 
 @test "policy.enforce = report: the overrun is named once, and the container lives" {
