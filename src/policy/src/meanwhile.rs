@@ -75,7 +75,9 @@ impl Sight {
 pub fn judge(answer: Answer, before: &Sight, after: &Sight) -> Answer {
     let meanwhile = match answer.verdict {
         // Where nothing follows from an answer a wrong one does no harm.
-        Verdict::No if answer.question.is_evaluated() => after.since(before, answer.question),
+        Verdict::No | Verdict::Unanswered if answer.question.is_evaluated() => {
+            after.since(before, answer.question)
+        }
         Verdict::No | Verdict::Yes | Verdict::Unanswered => String::new(),
     };
     let verdict = if meanwhile.is_empty() { answer.verdict } else { Verdict::Unanswered };
@@ -143,9 +145,10 @@ mod tests {
                 "{question:?}"
             );
             assert_eq!(judged.seen, "no answer in time");
-            for other in [Verdict::Yes, Verdict::Unanswered] {
+            // What was seen may have kept it from being asked again.
+            for (other, meanwhile) in [(Verdict::Yes, ""), (Verdict::Unanswered, meanwhile)] {
                 let judged = judge(answer(question, other), &before, &after);
-                assert_eq!((judged.verdict, judged.meanwhile.as_str()), (other, ""));
+                assert_eq!((judged.verdict, judged.meanwhile.as_str()), (other, meanwhile));
             }
         }
     }

@@ -595,11 +595,16 @@ fn granted(question: Question) -> u64 {
 /// have been chance and a *no* would count.
 fn counted(question: Question, mut attempt: impl FnMut() -> Result<Seen, Silent>) -> Seen {
     let first = match attempt() {
-        Err(silent) if silent.may_be_chance() && question.is_evaluated() => Seen::from(silent).seen,
+        Err(silent) if silent.may_be_chance() && question.is_evaluated() => Seen::from(silent),
         seen => return seen.unwrap_or_else(Seen::from),
     };
-    let again = attempt().unwrap_or_else(Seen::from);
-    let before = format!("asked a second time, because at first: {first}");
+    let again = match attempt() {
+        Err(Silent::NotStarted(why)) => {
+            return Seen::unanswered(first.seen).with(format!("not asked again: {why}"));
+        }
+        again => again.unwrap_or_else(Seen::from),
+    };
+    let before = format!("asked a second time, because at first: {}", first.seen);
     let evidence = match again.evidence.as_str() {
         "" => before,
         evidence => format!("{before}; {evidence}"),
