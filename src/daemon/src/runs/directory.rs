@@ -71,8 +71,9 @@ fn close_v2(directory: &Path, granted: &[DeviceNode]) -> Result<(), String> {
 /// one has been given.
 fn keeps_its_processes(cgroups: &Path, above: &Path) -> Result<(), String> {
     for directory in above.ancestors().take_while(|directory| directory.starts_with(cgroups)) {
-        let procs = directory.join("cgroup.procs");
-        let theirs = [directory, &procs]
+        // On v1 each of the two files takes processes, and each may have been given away alone.
+        let (procs, tasks) = (directory.join("cgroup.procs"), directory.join("tasks"));
+        let theirs = [directory, &procs, &tasks]
             .into_iter()
             .find(|path| path.metadata().is_ok_and(|found| is_anothers(found.uid(), found.mode())));
         if let Some(path) = theirs {
@@ -131,6 +132,7 @@ mod tests {
         let all = [cgroups.clone(), cgroups.join("a"), above.clone()];
         for directory in &all {
             fs::write(directory.join("cgroup.procs"), "").unwrap();
+            fs::write(directory.join("tasks"), "").unwrap();
         }
         let allow = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -140,9 +142,11 @@ mod tests {
         allow(root.path(), 0o777);
         assert_eq!(keeps_its_processes(&cgroups, &above).is_ok(), is_root);
         for directory in &all {
-            for (path, open, closed) in
-                [(directory.clone(), 0o777, 0o755), (directory.join("cgroup.procs"), 0o646, 0o644)]
-            {
+            for (path, open, closed) in [
+                (directory.clone(), 0o777, 0o755),
+                (directory.join("cgroup.procs"), 0o646, 0o644),
+                (directory.join("tasks"), 0o664, 0o644),
+            ] {
                 allow(&path, open);
                 let why = keeps_its_processes(&cgroups, &above).unwrap_err();
                 assert!(!is_root || why.starts_with(&path.display().to_string()), "{why}");
