@@ -387,6 +387,11 @@ SH
   assert_equal "one shard" "$(slurm_output "$job")" 1024
   try 1 "$SLURM/as" alice SLURM_SHARDS_ON_NODE=15 mpsgate slurm task-prolog
   assert_contains "from elsewhere" "$stdout" "print mpsgate: the process that asks is in no cgroup of a Slurm job's devices [E_UNCONFIRMED]"
+  # A subordinate uid of alice's is nobody (process.bats), also in alice's job.
+  install -m 4755 -o 100004 "$(command -v dash)" /usr/bin/subordinate-shell
+  job=$(slurm_submit alice --gres=shard:1 <<<'subordinate-shell -p -c "mpsgate slurm task-prolog"')
+  slurm_wait "$job"
+  assert_contains "a subordinate uid" "$(slurm_output "$job")" "uid 100004 is no user of this node" E_UNCONFIRMED "getent passwd 100004"
   # The socket for jobs gives nothing else.
   try fail "$SLURM/as" alice mpsgate run --socket "$SOCKET" --gpu-mem 1Gi -- true
   assert_contains "run" "$stderr" E_UNCONFIRMED

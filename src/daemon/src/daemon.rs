@@ -30,7 +30,6 @@ use crate::orders::{HandedOver, LimitOrder, Order};
 use crate::settings::Settings;
 use crate::slurm::Slurm;
 use crate::token_store::Tokens;
-use crate::turns::Turns;
 use crate::usage::Usage;
 use crate::{DaemonError, Paths, exec_record, record, tell};
 
@@ -91,8 +90,6 @@ pub(crate) struct Daemon {
     /// Told when the engine's handlers should be looked at now.
     pub(crate) look_at_handlers: Notify,
     pub(crate) slurm: Slurm,
-    /// To ask the node's user database.
-    pub(crate) user_turns: Turns,
     /// Plain processes are put into their cgroups in turns.
     pub(crate) confining: tokio::sync::Mutex<()>,
     /// Since the watchdog last looked.
@@ -139,7 +136,6 @@ impl Daemon {
             schedule_moved: Notify::new(),
             look_at_handlers: Notify::new(),
             slurm: Slurm::default(),
-            user_turns: Turns::default(),
             confining: tokio::sync::Mutex::default(),
             handed_over: Mutex::default(),
         }

@@ -40,7 +40,7 @@ pub(crate) struct Caller {
     pub(crate) fd: Option<OwnedFd>,
     /// Who it is, where it did not call on root's socket.
     pub(crate) user: Option<u32>,
-    /// Its name in the user database, on the users' socket.
+    /// Its name in the user database, where it did not call on root's socket.
     pub(crate) name: Option<String>,
 }
 

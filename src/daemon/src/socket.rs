@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::daemon::Daemon;
 use crate::line::{Caller, FRAME_LIMIT, Line, Speaker};
-use crate::users::{self, Members};
+use crate::users::{self, Members, Served};
 use crate::{DaemonError, calls};
 
 /// Connections of root's at a time; the next ones wait in the kernel's queue.
@@ -79,7 +79,7 @@ pub(crate) async fn serve_users(daemon: Arc<Daemon>) -> Result<(), DaemonError> 
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).map_err(open)?;
     log::info!(group = group.as_str(); "users of a group may run processes with GPU memory");
     let members = Members { name: group, gid: gid.as_raw() };
-    listen_to_users(daemon, listener, Speaker::User, Some(members)).await
+    listen_to_users(daemon, listener, Speaker::User, Served::of(Some(members))).await
 }
 
 /// Serves processes of Slurm's jobs, where the settings say so.
@@ -94,7 +94,7 @@ pub(crate) async fn serve_jobs(daemon: Arc<Daemon>) -> Result<(), DaemonError> {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666))
         .map_err(|source| DaemonError::Socket { action: "open", path: path.clone(), source })?;
     log::info!("jobs of Slurm get what it has given them of a GPU");
-    listen_to_users(daemon, listener, Speaker::Job, None).await
+    listen_to_users(daemon, listener, Speaker::Job, Served::of(None)).await
 }
 
 /// Accepts root's for as long as the process lives.
@@ -118,10 +118,10 @@ async fn listen_to_users(
     daemon: Arc<Daemon>,
     listener: UnixListener,
     speaker: Speaker,
-    members: Option<Members>,
+    served: Served,
 ) -> Result<(), DaemonError> {
     let seats = Seats::new(USERS);
-    let members = members.map(Arc::new);
+    let served = Arc::new(served);
     // What users bring about is told the 1st, 2nd, 4th, 8th time and so on: they can do it as often
     // as they like.
     let mut closed: u64 = 0;
@@ -147,7 +147,7 @@ async fn listen_to_users(
             }
             continue;
         };
-        let visitor = Visitor { seat, members: members.clone() };
+        let visitor = Visitor { seat, served: Arc::clone(&served) };
         let answered = answer(Arc::clone(&daemon), stream, speaker, Some(visitor));
         daemon.spawn("answers a user", async move {
             tokio::select! {
@@ -177,7 +177,7 @@ async fn accept(listener: &UnixListener) -> UnixStream {
 struct Visitor {
     seat: Seat<u32>,
     /// Of whom a caller has to be one.
-    members: Option<Arc<Members>>,
+    served: Arc<Served>,
 }
 
 async fn answer(
@@ -225,27 +225,21 @@ async fn answer(
         Ok(Ok(envelope)) => {
             drop(bytes);
             let mut name = None;
-            if let Some(Visitor { seat, members }) = &visitor {
-                // Of a job the kernel says whose it is: by its cgroup, which root has made.
-                let (uid, members) = (peer.uid(), members.as_deref());
-                let turn = match members {
-                    Some(_) => {
-                        let next = daemon.user_turns.next(uid);
-                        line.wait("other users are looked up first", next).await
-                    }
-                    None => None,
-                };
+            if let Some(Visitor { seat, served }) = &visitor {
+                // Of a job's task, too: by its cgroup the kernel says which job it is, and not that
+                // its uid is a user's.
+                let uid = peer.uid();
+                let next = served.turns.next(uid);
+                let turn = line.wait("other users are looked up first", next).await;
                 // Only now: until then it gives way to whoever comes.
                 if !seat.serve() {
                     return Ok(());
                 }
-                if let Some(members) = members {
-                    match users::check(&daemon, &mut line, uid, members, turn).await? {
-                        Ok(known) => name = Some(known),
-                        Err(refusal) => {
-                            line.send(&Reply::Refused(refusal.into())).await;
-                            return Ok(());
-                        }
+                match users::check(&daemon, &mut line, uid, served, turn).await? {
+                    Ok(known) => name = Some(known),
+                    Err(refusal) => {
+                        line.send(&Reply::Refused(refusal.into())).await;
+                        return Ok(());
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Turns at something of the node that may hang, such as its user database or Slurm's controller:
 //! so many at a time, and so few of one user that the others have theirs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -10,12 +10,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const ALL: usize = 32;
 /// Of these, those of one user.
 const EACH: usize = 2;
+/// Of all, those of uids that have not yet been known: a user has 65,536 subordinate ones, and who
+/// is known has turns beside them.
+const STRANGERS: usize = ALL / 2;
 
 /// Who waits is first in, first out, by user and then among all.
 #[derive(Debug)]
 pub(crate) struct Turns {
     all: Arc<Semaphore>,
     each: usize,
+    strangers: Arc<Semaphore>,
+    /// Who is no stranger. No more than there are users.
+    known: Mutex<BTreeSet<u32>>,
     /// Of the users who have a turn or wait for one.
     users: Mutex<BTreeMap<u32, Arc<Semaphore>>>,
 }
@@ -24,18 +30,39 @@ pub(crate) struct Turns {
 #[derive(Debug)]
 pub(crate) struct Turn {
     _own: OwnedSemaphorePermit,
+    _strangers: Option<OwnedSemaphorePermit>,
     _all: OwnedSemaphorePermit,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self::new(ALL, EACH)
+        Self::new(ALL, EACH, ALL)
     }
 }
 
 impl Turns {
-    fn new(all: usize, each: usize) -> Self {
-        Self { all: Arc::new(Semaphore::new(all)), each, users: Mutex::default() }
+    /// Where a uid may be nobody's.
+    pub(crate) fn of_uids() -> Self {
+        Self::new(ALL, EACH, STRANGERS)
+    }
+
+    fn new(all: usize, each: usize, strangers: usize) -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(all)),
+            each,
+            strangers: Arc::new(Semaphore::new(strangers)),
+            known: Mutex::default(),
+            users: Mutex::default(),
+        }
+    }
+
+    /// That a uid is a user's.
+    pub(crate) fn know(&self, user: u32) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(user);
+    }
+
+    fn knows(&self, user: u32) -> bool {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&user)
     }
 
     /// The user's next turn. `None` never: nobody closes them.
@@ -43,8 +70,12 @@ impl Turns {
         let own = self.own(user);
         // Before one of all, so that who waits for the own ones holds none of those.
         let own = own.acquire_owned().await.ok()?;
+        let strangers = match self.knows(user) {
+            true => None,
+            false => Some(Arc::clone(&self.strangers).acquire_owned().await.ok()?),
+        };
         let all = Arc::clone(&self.all).acquire_owned().await.ok()?;
-        Some(Turn { _own: own, _all: all })
+        Some(Turn { _own: own, _strangers: strangers, _all: all })
     }
 
     fn own(&self, user: u32) -> Arc<Semaphore> {
@@ -76,7 +107,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_user_has_so_many_at_a_time_and_others_have_theirs() {
-        let turns = Turns::new(3, 2);
+        let turns = Turns::new(3, 2, 3);
         let first = at_once(&turns, 1).await.unwrap();
         let _second = at_once(&turns, 1).await.unwrap();
         // A third one of alice's waits for her own, and takes none of his.
@@ -90,8 +121,21 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
+    async fn uids_that_were_never_known_leave_turns_to_who_was() {
+        let turns = Turns::new(3, 1, 2);
+        let first = at_once(&turns, 100_000).await.unwrap();
+        let _second = at_once(&turns, 100_001).await.unwrap();
+        assert!(at_once(&turns, 100_002).await.is_none(), "two are all of the strangers'");
+        assert!(at_once(&turns, 1).await.is_none(), "a user is one until known");
+        turns.know(1);
+        let _users = at_once(&turns, 1).await.unwrap();
+        drop(first);
+        assert!(at_once(&turns, 100_002).await.is_some());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
     async fn who_has_no_turn_any_more_is_forgotten() {
-        let turns = Turns::new(100, 1);
+        let turns = Turns::new(100, 1, 100);
         for user in 0..50 {
             drop(at_once(&turns, user).await.unwrap());
         }

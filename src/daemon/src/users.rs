@@ -1,7 +1,7 @@
-//! Who a caller on the users' socket is: whom the node's user database knows by its uid, and who
-//! there is in the group that the socket is for. The kernel's word alone is not enough: an ordinary
-//! user has some 65,536 subordinate uids (subuid(5)), and a process keeps a group that it was
-//! started with.
+//! Who a caller on a socket for users is: whom the node's user database knows by its uid, and who
+//! there is in the group that the socket is for, where it is for one. The kernel's word alone is
+//! not enough: an ordinary user has some 65,536 subordinate uids (subuid(5)), and a process keeps
+//! a group that it was started with.
 
 use std::ffi::CString;
 use std::io;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::DaemonError;
 use crate::daemon::Daemon;
 use crate::line::Line;
-use crate::turns::Turn;
+use crate::turns::{Turn, Turns};
 
 /// For an answer. The database may be a directory server's, and hang with it (nsswitch.conf(5)).
 const LIMIT: Duration = Duration::from_secs(5);
@@ -26,41 +26,62 @@ pub(crate) struct Members {
     pub(crate) gid: u32,
 }
 
+/// Whom a socket serves.
+#[derive(Debug)]
+pub(crate) struct Served {
+    /// Without a group everybody whom the database knows: Slurm says whose a job is.
+    group: Option<Members>,
+    /// To ask the database. Each socket has its own: every user may connect to that for jobs.
+    pub(crate) turns: Turns,
+}
+
+impl Served {
+    pub(crate) fn of(group: Option<Members>) -> Self {
+        Self { group, turns: Turns::of_uids() }
+    }
+}
+
 /// What the database says of a uid.
 enum Found {
     Nobody,
-    /// With all groups, the first one too.
+    /// With all groups, the first one too, where these are asked for.
     User {
         name: String,
         groups: Vec<u32>,
     },
 }
 
-/// Whether a uid counts on a socket for members of a group, and its name. The database is asked
-/// once, in this turn.
+/// Whether a uid counts on a socket, and its name. The database is asked once, in this turn.
 pub(crate) async fn check(
     daemon: &Daemon,
     line: &mut Line,
     uid: u32,
-    group: &Members,
+    served: &Served,
     turn: Option<Turn>,
 ) -> Result<Result<String, Refusal>, DaemonError> {
+    let with_groups = served.group.is_some();
     let look = move |_: &_| {
         let _turn = turn;
-        look(uid)
+        look(uid, with_groups)
     };
     let asked = timeout(LIMIT, daemon.blocking("asks the user database", look));
     let found = line.wait("the user database says who you are", asked).await;
     let late = || Ok(Err(format!("it has not answered within {} s", LIMIT.as_secs())));
     let found = found.unwrap_or_else(|_| late())?;
-    Ok(decide(uid, found, group))
+    if matches!(found, Ok(Found::User { .. })) {
+        served.turns.know(uid);
+    }
+    Ok(decide(uid, found, served.group.as_ref()))
 }
 
-fn look(uid: u32) -> Result<Found, String> {
+fn look(uid: u32, with_groups: bool) -> Result<Found, String> {
     let failed = |error: nix::Error| io::Error::from(error).to_string();
     let Some(user) = User::from_uid(Uid::from_raw(uid)).map_err(failed)? else {
         return Ok(Found::Nobody);
     };
+    if !with_groups {
+        return Ok(Found::User { name: user.name, groups: Vec::new() });
+    }
     let name = CString::new(user.name.as_str()).map_err(|error| error.to_string())?;
     let groups = getgrouplist(&name, user.gid).map_err(failed)?;
     Ok(Found::User { name: user.name, groups: groups.iter().map(|gid| gid.as_raw()).collect() })
@@ -69,26 +90,30 @@ fn look(uid: u32) -> Result<Found, String> {
 fn decide(
     uid: u32,
     found: Result<Found, String>,
-    Members { name: group, gid }: &Members,
+    group: Option<&Members>,
 ) -> Result<String, Refusal> {
-    let (sentence, hint) = match found {
-        Ok(Found::User { name, groups }) if groups.contains(gid) => return Ok(name),
-        Ok(Found::User { name, .. }) => (
+    let (sentence, hint) = match (found, group) {
+        (Ok(Found::User { name, .. }), None) => return Ok(name),
+        (Ok(Found::User { name, groups }), Some(group)) if groups.contains(&group.gid) => {
+            return Ok(name);
+        }
+        (Ok(Found::User { name, .. }), Some(Members { name: group, .. })) => (
             format!("{name} (uid {uid}) is not in the group {group}, as the user database has it"),
             format!("as root: usermod -aG {group} {name}"),
         ),
-        Ok(Found::Nobody) => (
+        (Ok(Found::Nobody), _) => (
             format!("uid {uid} is no user of this node: its user database does not know it"),
             format!("ask as the user whose subordinate uid it is; getent passwd {uid}"),
         ),
-        Err(why) => (
+        (Err(why), _) => (
             format!("the user database does not say who uid {uid} is: {why}"),
             format!(
                 "again in a while; as root: getent passwd {uid}; /etc/nsswitch.conf names what is asked"
             ),
         ),
     };
-    Err(Refusal::new(Code::Unconfirmed, sentence, format!("{hint} (docs/run.md)")))
+    let page = if group.is_some() { "docs/run.md" } else { "docs/slurm.md" };
+    Err(Refusal::new(Code::Unconfirmed, sentence, format!("{hint} ({page})")))
 }
 
 #[cfg(test)]
@@ -109,7 +134,7 @@ mod tests {
             (Ok(Found::Nobody), Some("uid 7 is no user of this node")),
             (Err("it hangs".to_owned()), Some("does not say who uid 7 is: it hangs")),
         ] {
-            let decided = decide(7, found, &group);
+            let decided = decide(7, found, Some(&group));
             match said {
                 None => assert_eq!(decided.unwrap(), "alice"),
                 Some(said) => {
@@ -122,11 +147,29 @@ mod tests {
     }
 
     #[test]
+    fn a_jobs_uid_counts_where_the_database_knows_it_in_whatever_group() {
+        let alice = Ok(Found::User { name: "alice".to_owned(), groups: Vec::new() });
+        assert_eq!(decide(7, alice, None).unwrap(), "alice");
+        for (found, said) in [
+            (Ok(Found::Nobody), "uid 7 is no user of this node"),
+            (Err("it hangs".to_owned()), "does not say who uid 7 is: it hangs"),
+        ] {
+            let refusal = decide(7, found, None).unwrap_err();
+            assert_eq!(refusal.code, Code::Unconfirmed);
+            assert!(refusal.sentence.contains(said), "{}", refusal.sentence);
+            assert!(refusal.hint.ends_with("(docs/slurm.md)"), "{}", refusal.hint);
+        }
+    }
+
+    #[test]
     fn the_database_knows_root_and_not_every_uid() {
-        let Found::User { name, groups } = look(0).unwrap() else { panic!("no root") };
+        let Found::User { name, groups } = look(0, true).unwrap() else { panic!("no root") };
         assert_eq!(name, "root");
         assert!(groups.contains(&0));
+        assert!(matches!(look(0, false), Ok(Found::User { .. })));
         // The first of the subordinate uids that no distribution gives to anybody.
-        assert!(matches!(look(0xffff_0000), Ok(Found::Nobody)));
+        for with_groups in [true, false] {
+            assert!(matches!(look(0xffff_0000, with_groups), Ok(Found::Nobody)));
+        }
     }
 }
