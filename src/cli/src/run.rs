@@ -103,7 +103,7 @@ fn command(words: &[OsString], grant: &Grant) -> Command {
 /// Whether this process has a terminal into which whoever shares it can type, as if it were its
 /// owner (TIOCSTI, tty_ioctl(4)). Since Linux 6.2 `dev.tty.legacy_tiocsti` forbids it.
 fn may_be_typed_into() -> bool {
-    let forbidden = std::fs::read_to_string("/proc/sys/dev/tty/legacy_tiocsti");
+    let forbidden = mpsgate_host::procfs::text("/proc/sys/dev/tty/legacy_tiocsti");
     // Fails where there is no controlling terminal (tty(4)).
     let has_terminal = OpenOptions::new().read(true).open("/dev/tty").is_ok();
     has_terminal && forbidden.map_or(true, |text| text.trim() != "0")

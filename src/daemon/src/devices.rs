@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
+use mpsgate_host::procfs;
 use mpsgate_model::DeviceNode;
 use mpsgate_policy::NVIDIA_MAJOR;
 
 /// NVIDIA's character majors by name, from `/proc/devices`; `nvidia` is there in any case, because
 /// it is assigned for good.
 pub(crate) fn majors() -> BTreeMap<String, u32> {
-    parse_majors(&std::fs::read_to_string("/proc/devices").unwrap_or_default())
+    parse_majors(&procfs::text("/proc/devices").unwrap_or_default())
 }
 
 pub(crate) fn parse_majors(text: &str) -> BTreeMap<String, u32> {

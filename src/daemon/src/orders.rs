@@ -64,9 +64,7 @@ impl Doomed {
     pub(crate) fn processes(&self) -> std::io::Result<BTreeSet<u32>> {
         match &self.cgroup {
             Some(cgroup) => cgroup::own_processes(cgroup, &self.others),
-            None => {
-                Ok(process::is_alive(&self.init).then_some(self.init.pid).into_iter().collect())
-            }
+            None => Ok(process::is_seen(&self.init).then_some(self.init.pid).into_iter().collect()),
         }
     }
 }

@@ -15,6 +15,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use mpsgate_host::procfs;
 use mpsgate_model::DeviceNode;
 
 /// The nodes of the cards with these minors, below `root` (`/`, but for tests), in the order of
@@ -22,7 +23,7 @@ use mpsgate_model::DeviceNode;
 pub(crate) fn find(root: &Path, minors: &[u32]) -> Vec<DeviceNode> {
     let mut nodes = Vec::new();
     for card in entries(&root.join("proc/driver/nvidia/gpus")) {
-        let information = fs::read_to_string(card.join("information")).unwrap_or_default();
+        let information = procfs::text(card.join("information")).unwrap_or_default();
         let managed = device_minor(&information).is_some_and(|minor| minors.contains(&minor));
         let Some(address) = card.file_name().filter(|_| managed) else { continue };
         let device = root.join("sys/bus/pci/devices").join(address);

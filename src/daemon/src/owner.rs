@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  /proc/PID/cgroup ─► below a grant's cgroup? ─► the innermost
-//!        │ not shown: too long a path, another cgroup namespace
+//!        │ not shown: too long a path, no text, another cgroup namespace
 //!        └─► cgroup.procs of every grant's tree ─► the innermost
 //! ```
 
@@ -31,7 +31,7 @@ impl Culprit {
         let words = process::describe(process.pid);
         let entry = of(process.pid, entries).cloned();
         // Still the same after all was read, so all that was read is its own.
-        process::is_alive(&process).then_some(Self { words, entry })
+        process::is_seen(&process).then_some(Self { words, entry })
     }
 
     /// For sentences: `container web, pid 77 (sh)`.
@@ -117,5 +117,5 @@ fn shares_its_own_pids(pid: u32, init: &ProcessId) -> bool {
     inits.is_some()
         && inits != namespace("self")
         && inits == namespace(&pid.to_string())
-        && process::is_alive(init)
+        && process::is_seen(init)
 }

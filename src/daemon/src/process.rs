@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use mpsgate_host::process::Process;
 pub(crate) use mpsgate_host::process::{
-    ProcessId, counts_as_we_do, identify, is_alive, parent, real_uid, shown, ticks_now, uid,
+    ProcessId, counts_as_we_do, identify, is_alive, is_seen, parent, real_uid, shown, ticks_now,
+    uid,
 };
+use mpsgate_host::procfs;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -17,8 +19,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// Whether a process has mapped a file whose path begins so (proc_pid_maps(5)); `None` where that
 /// is not to be seen.
 pub(crate) fn maps_file(pid: u32, beginning: &str) -> Option<bool> {
-    let maps = shown(pid, |thread| std::fs::read(thread.join("maps")).ok())?;
-    let maps = String::from_utf8_lossy(&maps);
+    let maps = shown(pid, |thread| procfs::text(thread.join("maps")).ok())?;
     let path = |line: &str| line.find('/').map(|at| line[at..].starts_with(beginning));
     Some(maps.lines().filter_map(path).any(|is_it| is_it))
 }
@@ -27,7 +28,7 @@ pub(crate) fn maps_file(pid: u32, beginning: &str) -> Option<bool> {
 pub(crate) fn describe_it(process: &ProcessId) -> String {
     let words = describe(process.pid);
     // Afterwards: what is alive now was so then.
-    if is_alive(process) { words } else { format!("pid {} (ended)", process.pid) }
+    if is_seen(process) { words } else { format!("pid {} (ended)", process.pid) }
 }
 
 /// The name of a process for messages: `pid 12 (sleep)`. Never its arguments: what is said here is
@@ -42,8 +43,8 @@ pub(crate) fn describe(pid: u32) -> String {
 /// Its short name (proc_pid_comm(5)), which it can choose: at most 15 bytes; empty where it has
 /// ended.
 pub(crate) fn command(pid: u32) -> String {
-    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    mpsgate_model::printable::plain(String::from_utf8_lossy(&name).trim_end_matches('\n'))
+    let name = procfs::text(format!("/proc/{pid}/comm")).unwrap_or_default();
+    mpsgate_model::printable::plain(name.trim_end_matches('\n'))
 }
 
 /// A process whose end can be waited for.
@@ -51,7 +52,7 @@ pub(crate) fn command(pid: u32) -> String {
 pub(crate) enum Watched {
     /// By descriptor.
     PidFd(OwnedFd),
-    /// By looking again and again: the kernel has given no pidfd.
+    /// By looking again and again: the kernel has given no pidfd, or does not show it now.
     Polled(ProcessId),
     /// It has ended already.
     Gone,
@@ -60,6 +61,8 @@ pub(crate) enum Watched {
 impl Watched {
     pub(crate) fn open(process: &ProcessId) -> Self {
         match Process::open(process.pid).filter(|opened| opened.id() == *process) {
+            // It cannot be read.
+            None if is_alive(process) => Self::Polled(*process),
             None => Self::Gone,
             Some(opened) => opened.into_pidfd().map_or(Self::Polled(*process), Self::PidFd),
         }
@@ -111,7 +114,7 @@ pub(crate) struct Referred {
 /// that our pid namespace cannot see.
 pub(crate) fn refers_to(fd: impl AsFd) -> Option<Referred> {
     let info = format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd());
-    parse_fdinfo(&std::fs::read_to_string(info).ok()?)
+    parse_fdinfo(&procfs::text(info).ok()?)
 }
 
 pub(crate) fn parse_fdinfo(text: &str) -> Option<Referred> {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::paths::Paths;
 use crate::process::shown;
+use crate::procfs;
 
 /// Where the hierarchies are mounted.
 pub const MOUNT: &str = "/sys/fs/cgroup";
@@ -71,7 +72,7 @@ fn filesystem(path: &Path) -> io::Result<FsWord> {
 /// [`shown`]. `None` where it cannot be read, as of a process whose path is longer than a page.
 #[must_use]
 pub fn text_of(pid: u32) -> Option<String> {
-    shown(pid, |thread| std::fs::read_to_string(thread.join("cgroup")).ok())
+    shown(pid, |thread| procfs::text(thread.join("cgroup")).ok())
 }
 
 /// One line of it (cgroups(7)): `hierarchy:controllers:path`.
@@ -98,11 +99,14 @@ impl<'a> Membership<'a> {
     }
 
     /// The path below the hierarchy's mount. `None` where the process is outside our own cgroup
-    /// namespace: the path begins with `/..` then, and cannot be reached.
+    /// namespace: the path begins with `/..` then, and cannot be reached. And where it is no text,
+    /// as that of a cgroup which a container has named so: another's could look like it.
     #[must_use]
     pub fn below(&self) -> Option<&'a Path> {
+        let is_text = !self.path.contains(char::REPLACEMENT_CHARACTER);
         let below = Path::new(self.path.trim_start_matches('/'));
-        below.components().all(|part| matches!(part, Component::Normal(_))).then_some(below)
+        let mut parts = below.components();
+        (is_text && parts.all(|part| matches!(part, Component::Normal(_)))).then_some(below)
     }
 }
 
@@ -155,6 +159,9 @@ mod tests {
             ("garbage", true, None),
             // Of another namespace.
             ("0::/../../elsewhere\n", true, None),
+            // What is no text.
+            ("0::/s.slice/\u{fffd}/c\n", true, None),
+            ("9:memory:/a/\u{fffd}\n5:devices:/a\n", false, Some("/sys/fs/cgroup/devices/a")),
         ] {
             assert_eq!(directory(text, unified).as_deref(), expected, "{text}");
         }

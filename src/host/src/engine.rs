@@ -18,6 +18,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 
 use crate::exchange::{Exchange, is_roots};
 use crate::process::{ProcessId, Stat, parse_uids};
+use crate::procfs;
 
 const SET_ID: u32 = 0o6000;
 /// What the kernel puts behind the path of a file that was replaced since.
@@ -326,8 +327,7 @@ fn hidden(pid: u32, source: io::Error) -> Stranger {
 }
 
 fn read(root: &Path, pid: u32, file: &str) -> Result<String, Stranger> {
-    let bytes = fs::read(directory(root, pid).join(file)).map_err(|error| hidden(pid, error))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    procfs::text(directory(root, pid).join(file)).map_err(|error| hidden(pid, error))
 }
 
 /// A file of a process that holds words, each ended by a NUL.

@@ -14,6 +14,7 @@ pub mod fd_store;
 pub mod file;
 pub mod format;
 pub mod process;
+pub mod procfs;
 pub mod random;
 pub mod seats;
 pub mod socket;

@@ -11,6 +11,8 @@ pub use rustix::process::Signal;
 use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
+use crate::procfs;
+
 /// USER_HZ is 100 on every architecture that has NVIDIA drivers.
 const MS_PER_TICK: u64 = 10;
 
@@ -23,17 +25,33 @@ pub struct ProcessId {
     pub start_time: u64,
 }
 
-/// The living process `pid`; `None` where there is none, or all of its threads have ended.
+/// The living process `pid`; `None` where there is none, all of its threads have ended, or it
+/// cannot be read.
 #[must_use]
 pub fn identify(pid: u32) -> Option<ProcessId> {
     let stat = Stat::of(pid).filter(|stat| !stat.has_ended())?;
     Some(ProcessId { pid, start_time: stat.start_time })
 }
 
-/// Whether exactly this process lives.
+/// Whether exactly this process lives. What cannot be read has not ended.
 #[must_use]
 pub fn is_alive(process: &ProcessId) -> bool {
-    identify(process.pid).is_some_and(|now| now == *process)
+    let stat = Stat::read(Path::new(&format!("/proc/{}", process.pid)));
+    may_live(process, stat)
+}
+
+fn may_live(process: &ProcessId, stat: io::Result<Stat>) -> bool {
+    match stat {
+        Ok(stat) => !stat.has_ended() && stat.start_time == process.start_time,
+        Err(error) => !procfs::is_gone(&error),
+    }
+}
+
+/// Whether exactly this process is seen to live: asked before it is signalled or blamed, which
+/// another with its pid must never be.
+#[must_use]
+pub fn is_seen(process: &ProcessId) -> bool {
+    identify(process.pid) == Some(*process)
 }
 
 /// Threads of one process that are looked at: a tenant can have thousands that have ended.
@@ -49,7 +67,7 @@ pub fn shown<T>(pid: u32, look: impl Fn(&Path) -> Option<T>) -> Option<T> {
     let living = |thread: &Path| {
         let found = look(thread);
         // Afterwards: what does not end now did not then.
-        let stat = Stat::parse(&std::fs::read_to_string(thread.join("stat")).ok()?)?;
+        let stat = Stat::read(thread).ok()?;
         (!stat.is_exiting()).then_some(found)
     };
     let process = PathBuf::from(format!("/proc/{pid}"));
@@ -95,7 +113,13 @@ impl Stat {
     /// Of a process, which may be a zombie.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
-        Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        Self::read(Path::new(&format!("/proc/{pid}"))).ok()
+    }
+
+    /// Of the process or thread with this directory of `/proc`.
+    fn read(directory: &Path) -> io::Result<Self> {
+        let text = procfs::text(directory.join("stat"))?;
+        Self::parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 
     /// The fields behind the name, which may itself hold spaces and brackets.
@@ -154,7 +178,7 @@ impl Process {
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
         let sent = match (&self.pidfd, raw(self.id.pid)) {
             (Some(fd), _) => pidfd_send_signal(fd, signal),
-            (None, Some(pid)) if is_alive(&self.id) => kill_process(pid, signal),
+            (None, Some(pid)) if is_seen(&self.id) => kill_process(pid, signal),
             (None, _) => Ok(()),
         };
         match sent {
@@ -207,7 +231,7 @@ pub fn real_uid(pid: u32) -> Option<u32> {
 }
 
 fn uids(pid: u32) -> Option<[u32; 4]> {
-    let look = |thread: &Path| parse_uids(&std::fs::read_to_string(thread.join("status")).ok()?);
+    let look = |thread: &Path| parse_uids(&procfs::text(thread.join("status")).ok()?);
     // Of one that is ending those that it had.
     shown(pid, look).or_else(|| look(&PathBuf::from(format!("/proc/{pid}"))))
 }
@@ -232,7 +256,7 @@ pub fn counts_as_we_do(pid: u32) -> bool {
 /// this one or a later one.
 #[must_use]
 pub fn ticks_now() -> Option<u64> {
-    ticks(&std::fs::read_to_string("/proc/uptime").ok()?)
+    ticks(&procfs::text("/proc/uptime").ok()?)
 }
 
 /// Of proc_uptime(5): seconds with two digits behind the point.
@@ -332,6 +356,39 @@ mod tests {
         process.signal(Signal::KILL).unwrap();
         child.0.wait().unwrap();
         assert!(!is_alive(&id) && shown(pid, link).is_none());
+    }
+
+    /// The kernel writes the name as it is, and it is the process's to choose.
+    #[test]
+    fn a_process_whose_name_is_no_text_is_a_process_like_others() {
+        let child = Spawned::renamed();
+        let pid = child.pid();
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap();
+        assert!(String::from_utf8(stat).is_err(), "what the kernel shows");
+        let id = identify(pid).unwrap();
+        assert!(is_alive(&id) && is_seen(&id) && Process::open(pid).unwrap().id() == id);
+        let own = std::process::id();
+        assert_eq!((uid(pid), parent(pid)), (uid(own), Some(own)));
+        assert_eq!(crate::cgroup::text_of(pid), crate::cgroup::text_of(own));
+        assert!(shown(pid, |thread| std::fs::read_link(thread.join("exe")).ok()).is_some());
+        // Any bytes, and what looks like the end of a name.
+        let raw = b"7 (\xff) Z 9 (\n) S 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 1 19 4711 20";
+        let stat = Stat::parse(&String::from_utf8_lossy(raw));
+        assert_eq!(stat.map(|stat| (stat.state, stat.start_time)), Some(('S', 4711)));
+    }
+
+    #[test]
+    fn what_cannot_be_read_has_not_ended_and_is_not_seen() {
+        let (_child, process) = sleeper();
+        let fails = |errno: Errno| Err(io::Error::from(errno));
+        for errno in [Errno::MFILE, Errno::NOMEM, Errno::ACCESS] {
+            assert!(may_live(&process, fails(errno)), "{errno}");
+        }
+        assert!(may_live(&process, Err(io::ErrorKind::InvalidData.into())), "a torn line");
+        for errno in [Errno::NOENT, Errno::SRCH] {
+            assert!(!may_live(&process, fails(errno)), "{errno}");
+        }
+        assert!(!is_seen(&ProcessId { start_time: process.start_time + 1, ..process }));
     }
 
     #[test]

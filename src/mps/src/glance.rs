@@ -9,6 +9,7 @@
 
 use std::fs;
 
+use mpsgate_host::procfs;
 use nix::libc;
 
 use crate::instance::{ControlDaemon, MpsInstance};
@@ -116,7 +117,7 @@ enum Call {
 }
 
 fn system_call(pid: i32) -> Option<Call> {
-    parse_call(&fs::read_to_string(format!("/proc/{pid}/syscall")).ok()?)
+    parse_call(&procfs::text(format!("/proc/{pid}/syscall")).ok()?)
 }
 
 fn parse_call(text: &str) -> Option<Call> {

@@ -90,7 +90,7 @@ pub(crate) fn node(config: &Config) -> (Node, bool) {
 /// then nothing may change for anybody; else every card counts as managed.
 fn without_daemon(config: &Config) -> Node {
     let mut majors = Majors::default();
-    for line in std::fs::read_to_string("/proc/devices").unwrap_or_default().lines() {
+    for line in mpsgate_host::procfs::text("/proc/devices").unwrap_or_default().lines() {
         if line.starts_with("Block") {
             break;
         }
@@ -158,7 +158,7 @@ pub(crate) fn users(view: View<'_>) -> Users {
     let Some(pid) = pid.filter(|pid| pid.bytes().all(|b| b.is_ascii_digit())) else {
         return Users::Unreadable("only /proc/PID/ns/user shows its map".to_owned());
     };
-    match std::fs::read_to_string(format!("/proc/{pid}/uid_map")) {
+    match mpsgate_host::procfs::text(format!("/proc/{pid}/uid_map")) {
         Ok(text) => Users::Joined(text.lines().filter_map(id_range).collect()),
         Err(error) => Users::Unreadable(format!("/proc/{pid}/uid_map cannot be read: {error}")),
     }
@@ -167,7 +167,9 @@ pub(crate) fn users(view: View<'_>) -> Users {
 /// Whether a process can have a uid of the host's in its user namespace. True where that cannot be
 /// read.
 pub(crate) fn can_have_uid(pid: u32, uid: u32) -> bool {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/uid_map")) else { return true };
+    let Ok(text) = mpsgate_host::procfs::text(format!("/proc/{pid}/uid_map")) else {
+        return true;
+    };
     text.lines().filter_map(id_range).any(|range| range.inside_of(uid).is_some())
 }
 

@@ -2,7 +2,9 @@
 //! `cuInit(0)` and prints its own pid and the code. It stays until its standard input ends.
 //! `leaderless`: its first thread has ended before, so that the kernel shows a zombie.
 //!
-//! `cuda-client - [leaderless]` loads nothing, prints its pid and stays until it is killed.
+//! `cuda-client - [leaderless | renamed]` loads nothing, prints its pid and stays until it is
+//! killed.
+//! `renamed`: its name is the byte ff, which is no text, and which the kernel shows as it is.
 //! `cuda-client - numbered PID` starts a process with this pid, prints it, and stays. That process
 //! ends when this one does; what the kernel says to it is printed where there is none.
 //!
@@ -21,6 +23,9 @@ fn main() -> ExitCode {
     let second = words.get(1).and_then(|word| word.to_str());
     if let (Some("numbered"), Some(pid)) = (second, words.get(2)) {
         return numbered(pid.to_str().and_then(|pid| pid.parse().ok()).unwrap_or_default());
+    }
+    if second == Some("renamed") {
+        std::fs::write("/proc/self/comm", b"\xff").expect("a process chooses its name");
     }
     if second == Some("leaderless") {
         std::thread::spawn(|| {

@@ -37,6 +37,15 @@ impl Spawned {
         Self::that_says(Command::new(programs::cuda_client()).args(["-", "leaderless"])).0
     }
 
+    /// One that sleeps, and whose name is no text.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    #[must_use]
+    pub fn renamed() -> Self {
+        Self::that_says(Command::new(programs::cuda_client()).args(["-", "renamed"])).0
+    }
+
     /// One that sleeps and has started another with this pid, which ends when this one does.
     ///
     /// # Errors

@@ -99,7 +99,7 @@ fn io_trouble(action: &str, path: &Path, error: &io::Error) -> Trouble {
 
 /// Reads a small file of `/proc`, `/sys` or `/run`; `None` where there is none.
 fn read(path: &Path) -> Known<Option<String>> {
-    match std::fs::read_to_string(path) {
+    match mpsgate_host::procfs::text(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(io_trouble("read", path, &error)),

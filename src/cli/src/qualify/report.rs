@@ -107,6 +107,6 @@ fn seconds(answer: &Answer) -> String {
 }
 
 fn kernel() -> String {
-    let read = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    let read = mpsgate_host::procfs::text("/proc/sys/kernel/osrelease");
     read.map_or_else(|error| error.to_string(), |text| text.trim().to_owned())
 }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::{contains, is_same, own_processes};
-use crate::process::{self, identify, is_alive};
+use crate::process::{self, identify, is_alive, is_seen};
 
 /// Processes may fork faster than they are killed, and one in the driver dies late.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -107,7 +107,7 @@ fn kill_once(cgroup: &CgroupId, meant: &Meant) -> io::Result<()> {
 /// Where it lives after 5 s.
 pub(crate) fn kill_process(process: &ProcessId) -> io::Result<()> {
     let named = Named::of(process.pid);
-    if let Some(named) = named.filter(|_| is_alive(process)) {
+    if let Some(named) = named.filter(|_| is_seen(process)) {
         named.kill();
     }
     let until = Instant::now() + LIMIT;
@@ -142,7 +142,7 @@ impl Named {
         let sent = match self {
             Self::PidFd(fd) => rustix::process::pidfd_send_signal(fd, Signal::KILL),
             Self::Id(process) => match process.pid.try_into().ok().and_then(Pid::from_raw) {
-                Some(pid) if is_alive(process) => rustix::process::kill_process(pid, Signal::KILL),
+                Some(pid) if is_seen(process) => rustix::process::kill_process(pid, Signal::KILL),
                 _ => Ok(()),
             },
         };
@@ -158,11 +158,11 @@ impl Named {
 fn thaw(init: &ProcessId) {
     let Some(text) = cgroup::text_of(init.pid) else { return };
     let mut lines = text.lines().filter_map(Membership::parse);
-    let freezer = lines.find(|line| line.has("freezer")).map(|line| line.path);
-    if let Some(path) = freezer
-        && is_alive(init)
+    let freezer = lines.find(|line| line.has("freezer")).and_then(|line| line.below());
+    if let Some(below) = freezer
+        && is_seen(init)
     {
-        let state = format!("{MOUNT}/freezer{path}/freezer.state");
+        let state = Path::new(MOUNT).join("freezer").join(below).join("freezer.state");
         if std::fs::read_to_string(&state).is_ok_and(|state| state.trim() != "THAWED") {
             let _ = std::fs::write(state, "THAWED");
         }

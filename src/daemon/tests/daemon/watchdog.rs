@@ -157,6 +157,29 @@ fn a_process_whose_first_thread_has_ended_counts_for_its_container() {
     assert_eq!(grant(&daemon, "good").used_mib, Some(1000));
 }
 
+/// A process chooses its name, and the kernel shows the bytes as they are.
+#[test]
+fn a_process_whose_name_is_no_text_counts_for_its_container() {
+    let node = Node::new(1);
+    let daemon = node.start();
+    let mut bad = need!(granted(&daemon, "bad"));
+    let mut good = need!(granted(&daemon, "good"));
+    let mut init = need!(granted_to(&daemon, "init", Container::renamed()));
+    let (mut second, mut within) = (Container::renamed(), Container::renamed());
+    bad.cgroup.add(&second);
+    good.cgroup.add(&within);
+    let processes = [(&bad.init, 500), (&second, 1500), (&within, 1000), (&init.init, 2000)];
+    uses(&node, &processes.map(|(process, used)| mps(process.pid(), used)));
+    wait_for("both are ended", || !bad.init.lives() && !second.lives() && !init.init.lives());
+    wait_for("their memory is free", || daemon.granted_mib() == 1024);
+    let mut done = done(&daemon);
+    done.sort();
+    let killed = |name: &str| (Some(name.to_owned()), "killed".to_owned());
+    assert_eq!(done, [killed("bad"), killed("init")]);
+    assert!(good.init.lives() && within.lives());
+    assert_eq!(grant(&daemon, "good").used_mib, Some(1000));
+}
+
 /// Drivers list the pid of a process that has ended while a child holds what it had opened.
 #[test]
 fn memory_of_a_process_that_has_ended_is_its_containers_and_never_who_has_its_pid() {

@@ -10,7 +10,7 @@ pub struct Paths(Vec<PathBuf>);
 
 impl Paths {
     /// `None` where `/proc` names none: the process has ended, its path is longer than the kernel
-    /// shows (ENAMETOOLONG), or it lies outside our own cgroup namespace.
+    /// shows (ENAMETOOLONG) or is no text, or it lies outside our own cgroup namespace.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
         Self::parse(text, is_unified())
@@ -61,7 +61,7 @@ mod tests {
         }
         assert!(!is_in(hybrid, false, "/sys/fs/cgroup/b"), "the unified tree is elsewhere");
         assert!(is_in("0::/s.slice/c.scope\n", true, "/sys/fs/cgroup/s.slice/c.scope"));
-        for nothing in ["", "garbage", "0::/../../elsewhere\n"] {
+        for nothing in ["", "garbage", "0::/../../elsewhere\n", "0::/s.slice/\u{fffd}\n"] {
             assert_eq!(Paths::parse(nothing, true), None, "{nothing}");
         }
     }
