@@ -2,8 +2,10 @@
 //! Kubernetes gives all devices and a writable /proc and /sys, or beside an mpsgated without
 //! systemd. Root without capabilities may still write what is root's.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -84,9 +86,14 @@ fn directory(path: &Path) -> Result<OwnedFd, GateError> {
 /// Read-only, with every mount below it: those of v1's hierarchies are mounts of their own.
 fn seal(place: &Path) -> Result<(), GateError> {
     const MOUNTS: &str = "/proc/self/mountinfo";
-    let mounts = fs::read_to_string(MOUNTS).map_err(GateError::fs("read", MOUNTS))?;
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    for point in points.map(Path::new).filter(|point| point.starts_with(place)) {
+    let mounts = fs::read(MOUNTS).map_err(GateError::fs("read", MOUNTS))?;
+    // As bytes: a path need not be text.
+    let lines = mounts.split(|byte| *byte == b'\n');
+    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    for point in points
+        .map(|point| Path::new(OsStr::from_bytes(point)))
+        .filter(|point| point.starts_with(place))
+    {
         let flags = SEALED | MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
         attach(None, point, flags)?;
     }

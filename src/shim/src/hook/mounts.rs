@@ -233,7 +233,8 @@ fn is_own(line: &Line, cgroups: &str) -> bool {
             let all: Vec<&str> = controllers.split(',').collect();
             !controllers.is_empty() && line.has_any(&all)
         };
-        of_it && path != "/" && line.root.starts_with(path)
+        let is_text = !path.contains(char::REPLACEMENT_CHARACTER);
+        of_it && is_text && path != "/" && line.root.starts_with(path)
     })
 }
 

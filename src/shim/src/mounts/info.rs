@@ -159,7 +159,18 @@ impl Layer {
 /// The mounts that a process sees: a pid or `self`.
 pub(crate) fn of(process: &str) -> io::Result<Vec<Line>> {
     let bytes = std::fs::read(format!("/proc/{process}/mountinfo"))?;
-    Ok(String::from_utf8_lossy(&bytes).lines().filter_map(Line::parse).collect())
+    Ok(text(&bytes).lines().filter_map(Line::parse).collect())
+}
+
+/// Bytes that are no text are written as the kernel writes blanks, so that no path looks like
+/// another.
+fn text(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\{byte:03o}")));
+    }
+    text
 }
 
 /// A path on a file system.
@@ -191,7 +202,8 @@ fn mount_of<'a>(path: &Path, own: &'a [Line]) -> Option<(&'a Line, PathBuf)> {
     // Neither read nor waited for, whatever it is.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path).ok()?;
     // Names do not tell which of two mounts at one place is seen.
-    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    let text =
+        mpsgate_host::procfs::text(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
     let id = id.trim().parse::<u64>().ok()?;
     Some((own.iter().find(|line| line.id == id)?, place(&file)?))
@@ -296,6 +308,8 @@ pub(crate) fn ours<'a>(new: &'a [Line], all: &[Line], located: &[Located]) -> Ve
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     fn line(text: &str) -> Line {
@@ -316,6 +330,12 @@ mod tests {
         );
         assert_eq!((found.root.to_str(), found.point.to_str()), (Some("/a b"), Some("/mnt/c\\d")));
         assert!(found.read_only && !found.is_cgroup());
+        let raw = line(&text(b"36 35 98:0 /a/\xff /b/\xc3\xa4\xfe rw - ext4 d rw"));
+        let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+        assert_eq!(
+            (bytes(&raw.root), bytes(&raw.point)),
+            (b"/a/\xff".to_vec(), b"/b/\xc3\xa4\xfe".to_vec())
+        );
         let cgroup = line("30 25 0:26 /x /y rw,nosuid - cgroup cgroup rw,cpu,memory");
         assert!(cgroup.is_cgroup() && !cgroup.read_only && cgroup.has_any(&WRITABLE_CONTROLLERS));
         let named = line("30 25 0:26 /x /y rw - cgroup systemd rw,xattr,name=systemd");
