@@ -22,7 +22,7 @@ use mpsgate_config::{Enforce, Schedule, Tolerance};
 use mpsgate_model::ledger::{Entry, Ledger, State};
 use mpsgate_model::{GpuUuid, Mib};
 use mpsgate_node::card::{Card, CardId, Trouble, Watched};
-use mpsgate_node::watchdog::{Kind, Limit, Look, Rules, Seen, Whose, decide};
+use mpsgate_node::watchdog::{Kind, Limit, Look, Rules, Seen, decide};
 use mpsgate_policy::{Conclusion, Disturbance, TOLERANCE};
 use tokio::time::Instant;
 
@@ -219,14 +219,9 @@ fn take(
 /// Who uses a card without a grant, for whoever asks what holds on it. What is only drawn with it
 /// counts by its memory.
 fn note_others(daemon: &Daemon, uuid: &GpuUuid, look: &Look) {
-    let strangers = || look.users.iter().filter(|user| user.whose == Whose::Nobody);
-    let outsiders: Vec<u32> = strangers()
-        .filter(|user| user.kind != Kind::Graphics)
-        .map(|user| user.process.pid)
-        .collect();
-    // Those of a container that has ended may be the asking's own.
-    let unnamed = || look.unnamed.iter().filter(|listed| !listed.was_granted);
-    let others = strangers().map(|user| user.used).chain(unnamed().map(|one| one.used)).sum();
+    let others = look.others().map(|other| other.used).sum();
+    let outsiders: Vec<u32> =
+        look.others().filter(|other| other.kind != Kind::Graphics).map(|other| other.pid).collect();
     if let Some(card) = daemon.node().card_mut(uuid) {
         card.note_others(&outsiders, others);
     }

@@ -104,6 +104,33 @@ pub struct Look {
     pub at_once: bool,
 }
 
+/// Something on a card that no grant has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Other {
+    /// As it is listed.
+    pub pid: u32,
+    /// See [`User::used`].
+    pub used: Option<u64>,
+    /// See [`User::kind`].
+    pub kind: Kind,
+}
+
+impl Look {
+    /// Processes without a grant, and what nobody can name. What once had a grant, and has ended,
+    /// is left out.
+    pub fn others(&self) -> impl Iterator<Item = Other> {
+        let strangers = self.users.iter().filter(|user| user.whose == Whose::Nobody);
+        let strangers =
+            strangers.map(|user| Other { pid: user.process.pid, used: user.used, kind: user.kind });
+        let unnamed = self.unnamed.iter().filter(|listed| !listed.was_granted);
+        strangers.chain(unnamed.map(|listed| Other {
+            pid: listed.pid,
+            used: listed.used,
+            kind: listed.kind,
+        }))
+    }
+}
+
 /// What the settings say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {

@@ -275,6 +275,16 @@ fn any_user() -> impl Strategy<Value = User> {
     })
 }
 
+#[test]
+fn others_are_who_has_no_grant_and_what_nobody_can_name() {
+    let server = User { whose: Whose::Server, ..client(2, "web", 1) };
+    let users = vec![client(1, "web", 1), server, nobodys(3, Kind::Compute)];
+    let unnamed = |pid, was_granted| Unnamed { pid, used: None, kind: Kind::Client, was_granted };
+    let look = Look { unnamed: vec![unnamed(4, false), unnamed(5, true)], ..look(users) };
+    let others: Vec<_> = look.others().map(|other| (other.pid, other.used, other.kind)).collect();
+    assert_eq!(others, [(3, Some(300 * MIB), Kind::Compute), (4, None, Kind::Client)]);
+}
+
 /// GiB in use, the processes, and what follows: containers, servers, others, nobody, counted twice.
 #[test]
 fn the_parts_of_a_cards_memory_add_up() {
