@@ -96,12 +96,14 @@ TOML
   assert_equal "events of the neighbour" "$(kubectl get events -o json | jq '[.items[] | select(.involvedObject.name == "large" and .source.component == "mpsgated")] | length')" 0
 }
 
-@test "a volume of its own at /dev/shm is warned of by name, and refused where the node has shown that no client attaches so" {
+@test "a volume of its own at /dev/shm is warned of by name, as is hostPID, and refused where the node has shown that no client attaches so" {
   dshm() { asks "$1" 2 '.spec.volumes = [{name: "dshm", emptyDir: {medium: "Memory"}}] | .spec.containers[0].volumeMounts = [{name: "dshm", mountPath: "/dev/shm"}]'; }
   dshm torch
   wait_for 60 "the warning" has_event Pod torch GPUMemoryWarned "kubernetes.io~empty-dir/dshm at /dev/shm"
   wait_for 60 "it runs all the same" pod_is Running torch
   assert_contains "status" "$(mpsgate status)" W_SHM
+  asks seeing 2 '.spec.hostPID = true'
+  wait_for 60 "so is one that gets a PID namespace of its own" has_event Pod seeing GPUMemoryWarned "[E_HOST_PID]"
   answered own-shm no
   wait_for 60 "the node's answer counts" grep -q '"shared_memory":"required"' /run/mpsgate/node.json
   dshm next
