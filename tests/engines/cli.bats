@@ -78,9 +78,9 @@ another_instance() { # ID INSTANCE
       [[ $source == / ]] && seen=/host/run/mpsgate || seen=/host/mpsgate
       engine_once "host-$how" -v "$source:/host:$how" -- ls -d "$seen"
       assert_equal "$source in $how" "$stdout" "$seen"
-      # With the root come the node's cgroups, which no limit survives.
+      # With the root come the processes of the node, which no limit survives.
       engine_once fail "no-$how" "${WANT[@]}" -v "$source:/host:$how" -- env
-      [[ $source == / ]] && code=E_CGROUP || code=E_MPS_MOUNT
+      [[ $source == / ]] && code=E_HOST_PID || code=E_MPS_MOUNT
       assert_contains "a request with $source in $how" "$stderr" "[$code]"
       assert_equal "mounts after $source in $how" "$(mounts)" "$before"
     done
