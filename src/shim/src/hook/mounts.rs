@@ -1,6 +1,8 @@
 //! What was mounted is looked at again where the container stands: the path of a source may have
 //! been made to lead elsewhere since the runtime's spec was evaluated.
 
+mod standing;
+
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -9,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 use mpsgate_model::{Code, Refusal, printable};
 use mpsgate_oci::hook_state::HookState;
-use mpsgate_oci::spec::{self, ReadOnly};
-use mpsgate_policy::{CLIENT_DIRECTORY, MountKind, Shm};
+use mpsgate_policy::{MountKind, Shm};
 
+use self::standing::Standing;
 use crate::facts::{Inode, inode};
 use crate::mounts::info::{self, Line, Located, WRITABLE_CONTROLLERS};
 use crate::mounts::{ENTRIES_MAX, OURS, walk, with_layer};
@@ -52,11 +54,13 @@ impl Mounts {
     /// What stands at the container's `/dev/shm`, before the runtime makes its root the root: the
     /// last mount there. `servers`: device and inode of what the MPS servers have at theirs, which
     /// is ours, too.
-    pub(super) fn shm(&self, servers: Option<Inode>) -> Shm {
+    pub(super) fn shm(&self, state: &HookState, servers: Option<Inode>) -> Shm {
         let place = Path::new(SHM);
         let ours = Located::of(place, &self.own).filter(|_| inode(place) == servers);
         let Some(ours) = ours else { return Shm::Unknown };
-        let there = |line: &&Line| line.point.ends_with(SHM.trim_start_matches('/'));
+        let standing = Standing::of(state, &self.all);
+        let at = |line: &Line| standing.as_ref().and_then(|standing| standing.place(line));
+        let there = |line: &&Line| at(line).is_some_and(|found| found == place);
         // One at another place has come there by a link of the image.
         let is_there = self.new.iter().rev().find(there).map(|line| ours.place.is_of(line));
         match is_there.unwrap_or_else(|| self.new.iter().any(|line| ours.place.is_of(line))) {
@@ -81,25 +85,28 @@ impl Mounts {
         if overlays.is_empty() {
             return Ok(());
         }
+        let with_above = counts(MountKind::Ancestor);
         if let Some(line) = with_layer(&overlays, counts) {
             return Err(layered(line));
         }
-        self.overlay_of_ours(&overlays).map_or(Ok(()), |line| Err(exchanged(line)))
+        self.overlay_of_ours(&overlays, with_above).map_or(Ok(()), |line| Err(exchanged(line)))
     }
 
-    /// Of the container's overlays one with a layer of ours. Its line names layers as their mount's
-    /// options did, and not what these led to then: so it is asked of what it shows. Not the root,
-    /// whose layers its engine has named: our directories would be read for each container.
-    fn overlay_of_ours<'a>(&self, overlays: &[&'a Line]) -> Option<&'a Line> {
+    /// Of the container's overlays one with a layer of ours, or `with_above` of a directory above.
+    /// Its line names layers as their mount's options did, and not what these led to then: so it is
+    /// asked of what it shows. Not the root, whose layers its engine has named: our directories
+    /// would be read for each container.
+    fn overlay_of_ours<'a>(&self, overlays: &[&'a Line], with_above: bool) -> Option<&'a Line> {
         let mut overlays = overlays.iter().filter(|line| !line.is_on_itself(&self.all)).peekable();
         overlays.peek()?;
-        let prints = Prints::of(OURS.iter().map(Path::new));
+        let prints = Prints::of(OURS.iter().map(Path::new), with_above);
         let root = PathBuf::from(format!("/proc/{}/root", self.pid));
         let at = |line: &Line| root.join(line.point.strip_prefix("/").unwrap_or(&line.point));
         overlays.find(|line| prints.are_in(&at(line))).copied()
     }
 
-    /// A container with a grant: nothing of ours but its own door, and no cgroups but its own.
+    /// A container with a grant: nothing of ours but its own door, nothing that holds ours, and no
+    /// cgroups but its own.
     pub(super) fn check_granted(
         &self,
         state: &HookState,
@@ -108,24 +115,43 @@ impl Mounts {
     ) -> Result<(), Refusal> {
         let mut ours = info::ours(&self.new, &self.all, &self.located);
         if let Some(client) = Located::of(Path::new(client_dir), &self.own) {
-            let place = CLIENT_DIRECTORY.trim_start_matches('/');
-            let own = ours.iter().position(|l| client.place.is_of(l) && l.point.ends_with(place));
+            // The runtime mounts it, once: wherever one more stands, a source was led to it.
+            let own = ours.iter().position(|line| client.place.is_of(line));
             own.map(|at| ours.remove(at));
         }
         if let Some(line) = ours.first() {
             return Err(exchanged(line));
         }
+        let above = info::above_ours(&self.new, &self.located);
+        if !above.is_empty() {
+            let standing = Standing::of(state, &self.all);
+            // What stands outside of the container's root is the node's.
+            let is_its =
+                |line: &Line| standing.as_ref().is_none_or(|found| found.place(line).is_some());
+            if let Some(line) = above.into_iter().find(|line| is_its(line)) {
+                return Err(exchanged(line));
+            }
+        }
         // Ours, and what holds them.
         self.check_overlays(|_| true)?;
-        let writable: Vec<&Line> = self.new.iter().filter(|line| controls(line)).collect();
+        self.check_cgroups(state, pid)
+    }
+
+    fn check_cgroups(&self, state: &HookState, pid: u32) -> Result<(), Refusal> {
+        let mut writable: Vec<&Line> = self.new.iter().filter(|line| controls(line)).collect();
         if writable.is_empty() {
             return Ok(());
         }
         let own = mpsgate_host::cgroup::text_of(pid).unwrap_or_default();
-        match writable
-            .into_iter()
-            .find(|line| !is_own(line, &own) && !becomes_read_only(line, state))
-        {
+        writable.retain(|line| !is_own(line, &own));
+        if writable.is_empty() {
+            return Ok(());
+        }
+        let standing = Standing::of(state, &self.all);
+        let becomes_read_only = |line: &Line| {
+            standing.as_ref().is_some_and(|found| found.makes_read_only(line, &self.all))
+        };
+        match writable.into_iter().find(|line| !becomes_read_only(line)) {
             None => Ok(()),
             Some(line) => Err(Refusal::new(
                 Code::Cgroup,
@@ -168,12 +194,19 @@ impl Print {
 struct Prints(HashMap<OsString, Vec<Print>>);
 
 impl Prints {
-    fn of<'a>(directories: impl Iterator<Item = &'a Path>) -> Self {
+    /// `with_above`: and their own, with those of the directories above.
+    fn of<'a>(directories: impl Iterator<Item = &'a Path>, with_above: bool) -> Self {
         let mut prints: HashMap<OsString, Vec<Print>> = HashMap::new();
+        let mut add = |name: OsString, meta: &Metadata| {
+            prints.entry(name).or_default().push(Print::of(meta));
+        };
         for directory in directories {
-            walk(directory, |entry, meta| {
-                prints.entry(entry.file_name()).or_default().push(Print::of(meta));
-            });
+            walk(directory, |entry, meta| add(entry.file_name(), meta));
+            for above in directory.ancestors().filter(|_| with_above) {
+                if let (Some(name), Ok(meta)) = (above.file_name(), above.symlink_metadata()) {
+                    add(name.to_owned(), &meta);
+                }
+            }
         }
         Self(prints)
     }
@@ -193,10 +226,11 @@ fn exchanged(line: &Line) -> Refusal {
     Refusal::new(
         Code::MpsMount,
         format!(
-            "what stands at {} is mpsgate's own: the path that it was mounted from has changed since it was looked at",
+            "what stands at {} is mpsgate's own, or holds it, which its source did not show when it was looked at",
             line.point.display()
         ),
-        "mount from a path that only root can change; whoever can write a directory of it has led it elsewhere",
+        "mount from a path that only root can change (whoever can write a directory of it may have led it elsewhere), \
+         or leave the mount out",
     )
 }
 
@@ -238,20 +272,6 @@ fn is_own(line: &Line, cgroups: &str) -> bool {
     })
 }
 
-/// Whether the spec has it read-only: crun makes it so after the hooks.
-fn becomes_read_only(line: &Line, state: &HookState) -> bool {
-    let named = state.bundle.as_deref().unwrap_or_else(|| Path::new("."));
-    let document = [named, Path::new(".")].into_iter().find_map(|directory| {
-        spec::parse(&std::fs::read(directory.join("config.json")).ok()?).ok()
-    });
-    document.is_some_and(|document| {
-        document.view().mount_entries().any(|mount| {
-            let place = mount.destination.trim_matches('/');
-            mount.read_only() != ReadOnly::No && !place.is_empty() && line.point.ends_with(place)
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
@@ -270,7 +290,7 @@ mod tests {
             std::fs::create_dir_all(place.join("tokens")).unwrap();
         }
         std::fs::write(ours.join("tokens/key"), "k").unwrap();
-        let prints = Prints::of([ours.as_path()].into_iter());
+        let prints = Prints::of([ours.as_path()].into_iter(), false);
         let print = |path: PathBuf| Print::of(&std::fs::metadata(path).unwrap());
         let is_same = |name: &str| print(copy.join(name)) == print(ours.join(name));
         std::fs::write(copy.join("tokens/key"), "k").unwrap();
@@ -282,6 +302,48 @@ mod tests {
         assert!(prints.are_in(&ours) && prints.are_in(&ours.join("tokens")));
         assert!(!prints.are_in(&copy) && !prints.are_in(&copy.join("tokens")));
         assert!(!prints.are_in(dir.path()) && !prints.are_in(Path::new("/no/such")));
+        // A directory above shows ours itself, or one above that.
+        let with_above = Prints::of([ours.as_path()].into_iter(), true);
+        assert!(with_above.are_in(dir.path()) && with_above.are_in(dir.path().parent().unwrap()));
+        assert!(with_above.are_in(&ours) && !with_above.are_in(&copy));
+    }
+
+    #[test]
+    fn what_holds_ours_is_refused_with_a_grant_where_it_stands_in_the_container() {
+        let bundle = tempfile::tempdir().unwrap();
+        let real = bundle.path().canonicalize().unwrap();
+        let root = real.join("rootfs");
+        std::fs::create_dir(&root).unwrap();
+        let spec = r#"{"root": {"path": "rootfs"}, "mounts": []}"#;
+        std::fs::write(real.join("config.json"), spec).unwrap();
+        let state = serde_json::json!({ "id": "a", "bundle": real }).to_string();
+        let state = HookState::parse(state.as_bytes()).unwrap();
+        // The mount of the test's own directory holds it, as if that were ours.
+        let own = info::of("self").unwrap();
+        let located = Located::of(&real, &own).unwrap();
+        let mut node = own.iter().find(|line| located.is_below(line)).unwrap().clone();
+        "ext4".clone_into(&mut node.fs_type);
+        let at = |point: PathBuf, shows: &str| {
+            let mut line = node.clone();
+            line.point = point;
+            if !shows.is_empty() {
+                line.root = shows.into();
+            }
+            line
+        };
+        let check = |lines: &[Line]| {
+            let (all, new, located) = (lines.to_vec(), lines.to_vec(), vec![located.clone()]);
+            let mounts = Mounts { pid: 0, all, own: own.clone(), new, located };
+            mounts.check_granted(&state, std::process::id(), "").map_err(|refusal| refusal.code)
+        };
+        let of_root = at(root.clone(), "/no/such/rootfs");
+        let holds = at(root.join("m"), "");
+        assert_eq!(check(&[of_root.clone(), holds.clone()]), Err(Code::MpsMount));
+        assert_eq!(check(&[of_root.clone(), node.clone()]), Ok(()), "the node's, outside");
+        assert_eq!(check(&[at(root.clone(), "")]), Err(Code::MpsMount), "the root itself");
+        assert_eq!(check(&[holds]), Err(Code::MpsMount), "no root is known");
+        let beside = at(root.join("m"), "/no/such/beside");
+        assert_eq!(check(&[of_root, beside]), Ok(()));
     }
 
     #[test]

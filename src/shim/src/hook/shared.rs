@@ -38,7 +38,7 @@ pub(super) fn check(state: &HookState, pid: u32, mounts: &Mounts) -> Result<(), 
     if found.is_none() && seen == SharedMemory::Anonymous {
         return Ok(());
     }
-    let shm = mounts.shm(node.and_then(|node| node.shm));
+    let shm = mounts.shm(state, node.and_then(|node| node.shm));
     if found.is_none() && !matches!(shm, Shm::Other(_)) {
         return Ok(());
     }

@@ -186,6 +186,11 @@ impl Place {
         line.device == self.device && line.root.starts_with(&self.path)
     }
 
+    /// Whether a mount shows this or a directory above.
+    fn is_below(&self, line: &Line) -> bool {
+        line.device == self.device && self.path.starts_with(&line.root)
+    }
+
     /// Whether a mount shows just this.
     pub(crate) fn is_of(&self, line: &Line) -> bool {
         *self == line.place()
@@ -242,6 +247,11 @@ impl Located {
             mounted_at: mounted_at.and_then(|above| below(above, &canonical)),
             canonical,
         })
+    }
+
+    /// Whether a mount shows a directory above, be it of the one that this one is mounted on.
+    pub(crate) fn is_below(&self, line: &Line) -> bool {
+        self.place.is_below(line) || self.mounted_at.as_ref().is_some_and(|at| at.is_below(line))
     }
 
     /// Whether a mount in a container came there with a bind of a directory above.
@@ -305,6 +315,12 @@ pub(crate) fn ours<'a>(new: &'a [Line], all: &[Line], located: &[Located]) -> Ve
         .collect()
 }
 
+/// Of a container's new mounts those that show ours or a directory above, as all of it or with what
+/// is mounted there.
+pub(crate) fn above_ours<'a>(new: &'a [Line], located: &[Located]) -> Vec<&'a Line> {
+    new.iter().filter(|line| located.iter().any(|ours| ours.is_below(line))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
@@ -361,6 +377,7 @@ mod tests {
             found.iter().map(|line| line.point.display().to_string()).collect()
         };
         assert_eq!(points(ours(&all, &all, &ours_at)), ["/b/rootfs/m", "/b/rootfs/n"]);
+        assert_eq!(points(above_ours(&all, &ours_at)), ["/b/rootfs/n", "/b/rootfs/p"]);
         // Those that we have too are not the container's.
         let new = new_ones(&all, all.get(1..).unwrap(), false, &ours_at);
         assert_eq!(points(new), ["/b/rootfs/m"]);
@@ -484,7 +501,15 @@ mod tests {
         let all = [line("8 7 8:1 / /b/rootfs/host rw - ext4 d rw"), brought.clone()];
         assert!(ours(&[brought], &all, &[ours_at.clone()]).is_empty());
         let direct = line("9 8 0:30 / /b/rootfs/x rw - ext4 d rw");
-        assert_eq!(ours(&[direct], &all, &[ours_at]).len(), 1);
+        assert_eq!(ours(&[direct], &all, &[ours_at.clone()]).len(), 1);
+        let above = |text: &str| !above_ours(&[line(text)], &[ours_at.clone()]).is_empty();
+        for root in ["/", "/var", "/var/lib", "/var/lib/mpsgate"] {
+            assert!(above(&format!("9 8 8:1 {root} /b/rootfs/x rw - ext4 d rw")), "{root}");
+        }
+        for root in ["/var/log", "/var/lib/mpsgate2", "/var/lib/m"] {
+            assert!(!above(&format!("9 8 8:1 {root} /b/rootfs/x rw - ext4 d rw")), "{root}");
+            assert!(!above(&format!("9 8 0:30 {root} /b/rootfs/x rw - ext4 d rw")), "{root}");
+        }
     }
 
     #[test]

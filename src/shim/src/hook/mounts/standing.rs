@@ -1,0 +1,123 @@
+//! Where in the container its mounts stand, and what its spec says of such a place. The runtime has
+//! not yet made the container's root the root: its mounts stand below where that is on the node.
+
+use std::path::{Path, PathBuf};
+
+use mpsgate_oci::hook_state::HookState;
+use mpsgate_oci::spec::{self, Document, ReadOnly};
+use mpsgate_policy::inside;
+
+use crate::mounts::info::Line;
+
+pub(super) struct Standing {
+    document: Document,
+    root: PathBuf,
+}
+
+impl Standing {
+    /// `None` where no spec is found, or nothing is mounted at the root that it names: runtimes
+    /// bind the root on itself.
+    pub(super) fn of(state: &HookState, all: &[Line]) -> Option<Self> {
+        let named = state.bundle.as_deref().unwrap_or_else(|| Path::new("."));
+        [named, Path::new(".")].into_iter().find_map(|bundle| {
+            let document = spec::parse(&std::fs::read(bundle.join("config.json")).ok()?).ok()?;
+            let root = bundle.join(document.view().root()?.source).canonicalize().ok()?;
+            let is_mounted = all.iter().any(|line| line.point == root);
+            is_mounted.then_some(Self { document, root })
+        })
+    }
+
+    /// Where a mount stands in the container, without links; `None` outside of it.
+    pub(super) fn place(&self, line: &Line) -> Option<PathBuf> {
+        line.point.strip_prefix(&self.root).ok().map(|rest| Path::new("/").join(rest))
+    }
+
+    /// Whether the spec has a mount read-only: crun makes it so after the hooks. The last one at
+    /// its place decides. Mounts below have places of their own. Where more stands there than the
+    /// spec names, a link of the image has led something there, and nobody tells which it is.
+    pub(super) fn makes_read_only(&self, line: &Line, all: &[Line]) -> bool {
+        let Some(place) = self.place(line) else { return false };
+        let (mut named, mut last) = (0, ReadOnly::No);
+        for mount in self.document.view().mount_entries() {
+            if place == Path::new(&*inside(mount.destination)) {
+                named += 1;
+                last = mount.read_only();
+            }
+        }
+        let standing = all.iter().filter(|other| other.point == line.point).count();
+        standing == named && last != ReadOnly::No
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing unwrap is the test's failure")]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn line(point: &str) -> Line {
+        Line::parse(&format!("9 8 0:26 / {point} rw - cgroup cgroup rw,devices")).unwrap()
+    }
+
+    fn standing(mounts: &Value) -> Standing {
+        let text = json!({ "root": { "path": "rootfs" }, "mounts": mounts }).to_string();
+        Standing { document: spec::parse(text.as_bytes()).unwrap(), root: "/b/rootfs".into() }
+    }
+
+    #[test]
+    fn a_mount_is_read_only_by_the_last_one_of_the_spec_at_its_whole_path() {
+        let bind = |at: &str, options: &[&str]| json!({"destination": at, "type": "bind", "source": "/s", "options": options});
+        let tmpfs = json!({"destination": "/m", "type": "tmpfs", "options": ["ro"]});
+        let (open, read_only) = (&["rbind"][..], &["rbind", "ro"][..]);
+        for (mounts, points, is) in [
+            (json!([bind("/x/m", read_only)]), &["/b/rootfs/x/m"][..], true),
+            (json!([bind("x//m/", &["rbind", "rro"])]), &["/b/rootfs/x/m"], true),
+            // Another one with the same last name.
+            (json!([bind("/x/m", open), tmpfs]), &["/b/rootfs/x/m", "/b/rootfs/m"], false),
+            (json!([bind("/x", open), tmpfs]), &["/b/rootfs/x/m", "/b/rootfs/m"], false),
+            // The last of two decides.
+            (
+                json!([bind("/m", read_only), bind("/m", open)]),
+                &["/b/rootfs/m", "/b/rootfs/m"],
+                false,
+            ),
+            (
+                json!([bind("/m", open), bind("/m", read_only)]),
+                &["/b/rootfs/m", "/b/rootfs/m"],
+                true,
+            ),
+            // `/x` is a link to `/` in the image.
+            (json!([tmpfs, bind("/x/m", open)]), &["/b/rootfs/m", "/b/rootfs/m"], false),
+            // What a bind brings stays writable.
+            (json!([bind("/x", read_only)]), &["/b/rootfs/x/m", "/b/rootfs/x"], false),
+            (json!([bind("/m", read_only)]), &["/b/rootfs2/m"], false),
+            (json!([bind("/m", read_only)]), &["/m"], false),
+        ] {
+            let all: Vec<Line> = points.iter().map(|point| line(point)).collect();
+            let found = standing(&mounts).makes_read_only(all.first().unwrap(), &all);
+            assert_eq!(found, is, "{mounts} {points:?}");
+        }
+    }
+
+    #[test]
+    fn the_root_is_known_where_the_spec_names_it_and_something_is_mounted_there() {
+        let bundle = tempfile::tempdir().unwrap();
+        let real = bundle.path().canonicalize().unwrap();
+        std::fs::create_dir_all(real.join("of/rootfs")).unwrap();
+        std::os::unix::fs::symlink("of", real.join("link")).unwrap();
+        let state = json!({ "id": "a", "bundle": real }).to_string();
+        let state = HookState::parse(state.as_bytes()).unwrap();
+        let root = line(real.join("of/rootfs").to_str().unwrap());
+        let below = line(real.join("of/rootfs/dev/shm").to_str().unwrap());
+        let all = [root.clone(), below.clone()];
+        assert!(Standing::of(&state, &all).is_none(), "no spec");
+        let spec = json!({ "root": { "path": "link/rootfs" } }).to_string();
+        std::fs::write(real.join("config.json"), spec).unwrap();
+        let found = Standing::of(&state, &all).unwrap();
+        assert_eq!(found.place(&root).as_deref(), Some(Path::new("/")));
+        assert_eq!(found.place(&below).as_deref(), Some(Path::new("/dev/shm")));
+        assert_eq!(found.place(&line("/dev/shm")), None);
+        assert!(Standing::of(&state, &[below]).is_none(), "nothing is mounted there");
+    }
+}
