@@ -177,6 +177,41 @@ overlay() {
   vetoed flipped E_CGROUP --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind "$MG/home/u/data")"
 }
 
+@test "a directory that becomes a link to one that holds mpsgate's own is not mounted with a grant" {
+  local target
+  for target in /run /var/lib; do
+    rm -rf "$MG/home/u/data" "$MG/home/u/other"
+    mkdir -p "$MG/home/u/data"
+    exchanged "$target"
+    vetoed flipped E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind "$MG/home/u/data")"
+  done
+  # As the shim decides it for such a source.
+  refused above E_MPS_MOUNT --ann mpsgate.io/gpu-mem=1Gi --jq "$(bind /run)"
+  rm -rf "$MG/home/u/data" "$MG/home/u/other"
+  mkdir -p "$MG/home/u/data" "$MG/home/u/elsewhere"
+  echo there >"$MG/home/u/elsewhere/file"
+  exchanged "$MG/home/u/elsewhere"
+  granted got 1Gi --jq "$(bind "$MG/home/u/data")"
+  [[ ! -f $MG/exchange ]] || fail "nothing was exchanged"
+  try_oci exec got cat /m/file
+  assert_equal "allowed: an unrelated directory" "$stdout" there
+}
+
+@test "a read-only mount of the same last name lets no cgroups through: with a grant" {
+  local cgroups=/sys/fs/cgroup two
+  [[ ! -d $cgroups/devices ]] || cgroups+=/devices
+  two="$(bind "$MG/home/u/data") | .mounts[-1].destination = \"/x/m\"
+    | .mounts += [{\"destination\": \"/m\", \"type\": \"tmpfs\", \"source\": \"tmpfs\", \"options\": [\"ro\"]}]"
+  exchanged "$cgroups"
+  vetoed flipped E_CGROUP --ann mpsgate.io/gpu-mem=1Gi --jq "$two"
+  rm -rf "$MG/home/u/data" "$MG/home/u/other"
+  mkdir -p "$MG/home/u/data"
+  echo mine >"$MG/home/u/data/file"
+  granted got 1Gi --jq "$two"
+  try_oci exec got cat /x/m/file
+  assert_equal "allowed: the same two mounts" "$stdout" mine
+}
+
 # bats test_tags=runtime
 @test "allowed: a home directory, with a grant and without; it is the hook alone that comes to it" {
   see home --jq "$(bind "$MG/home/u/data")" --args cat /m/file
