@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use mpsgate_config::{Enforce, Schedule, Tolerance};
 use mpsgate_model::ledger::{Entry, Ledger, State};
-use mpsgate_model::{GpuUuid, Mib};
+use mpsgate_model::{GpuUuid, GrantKey, Mib};
 use mpsgate_node::card::{Card, CardId, Trouble, Watched};
 use mpsgate_node::watchdog::{Kind, Limit, Look, Rules, Seen, decide};
 use mpsgate_policy::{Conclusion, Disturbance, TOLERANCE};
@@ -80,11 +80,12 @@ async fn round(
     at_once: bool,
 ) -> Result<bool, DaemonError> {
     let handed_over = std::mem::take(&mut *daemon.handed_over());
-    for HandedOver { card, client, grant } in handed_over {
-        memory.owners.hand_over(card, client, grant);
-    }
     let (due, entries, changes) = {
         let node = daemon.node();
+        let lives = |key: &GrantKey| node.ledger().get(key).is_some();
+        for HandedOver { card, client, grant } in handed_over {
+            memory.owners.hand_over(card, client, grant, lives);
+        }
         let due = due(&node.cards, node.ledger(), node.schedule.now(), memory);
         // Who is told of `driver.trouble` is told enough.
         if due.is_empty() || node.driver.trouble.is_some() {

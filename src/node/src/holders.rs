@@ -6,14 +6,17 @@
 //!
 //! ```text
 //!  handed over at a door ──┐
-//!  first seen by a look ───┴─► holder (pid, start time, grant)
+//!  first seen by a look ───┴─► holder (pid, start time, grant, what it had)
 //!                                 │ listed, its grant lives: the grant's, whoever has the pid now
-//!                                 │ listed, its grant has ended: nobody's, unless the process that
-//!                                 │ has the pid now is a client of its own (it came to a door)
+//!                                 │ listed, it lives without: a server's or a stranger's
+//!                                 │ listed, neither: nobody's
 //!                                 └ listed no more, and no living client: forgotten
 //! ```
 //! A process that has ended takes no more. So what is more than it had, when another has its pid,
-//! is not its own: it is the other's, if that came to a door, and else nobody's.
+//! is not its own: it is the other's, if that came to a door, and else nobody's. What is less by
+//! then may have been given back by either: it stays the ended one's, and what is more later is
+//! not. Where nobody knows what it had, all that is listed is nobody's: it may be anyone's.
+//! A process of the same living grant is no other, so that grant answers for all of it.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +40,8 @@ pub struct Holder {
     pub grant: Option<GrantKey>,
     /// It came to the container's door, so it is a client, whatever had its pid before.
     pub at_door: bool,
-    /// What it had when it was last looked at, in bytes; `None` where that was before a restart of
-    /// mpsgated: it changes with each look, and is not kept.
+    /// What it had when it was last looked at, in bytes; `None` where the driver did not tell, and
+    /// where that was before a restart of mpsgated: it is not kept.
     #[serde(skip)]
     pub used: Option<u64>,
 }
@@ -64,12 +67,15 @@ const MOST_OF_A_PID: usize = 8;
 
 impl Holders {
     /// A client is handed over to MPS at the door of this grant.
-    pub fn hand_over(&mut self, client: ProcessId, grant: GrantKey) {
-        let is_full = match self.0.get(&client.pid) {
-            Some(holders) => holders.len() >= MOST_OF_A_PID,
-            None => self.0.len() >= MOST_PIDS,
-        };
-        if is_full {
+    pub fn hand_over(
+        &mut self,
+        client: ProcessId,
+        grant: GrantKey,
+        lives: impl Fn(&GrantKey) -> bool,
+    ) {
+        if let Some(holders) = self.0.get_mut(&client.pid) {
+            make_room(holders, client.start_time, lives);
+        } else if self.0.len() >= MOST_PIDS {
             return;
         }
         let holder = self.holder(client);
@@ -96,43 +102,52 @@ impl Holders {
         if let Some((process, whose)) = &now {
             self.see(*process, whose);
         }
-        let lives = |holder: &Holder| holder.grant.as_ref().is_some_and(&lives);
         let mut known = self.0.get_mut(&pid).map(Vec::as_mut_slice).unwrap_or_default();
         let was_granted = known.iter().any(|holder| holder.grant.is_some());
-        let (mut shares, mut rest) = (Vec::new(), used);
+        let mut shares = Vec::new();
+        // What is left of it, and what is nobody's, in bytes.
+        let (mut rest, mut nobodys) = (used, 0_u64);
         while let Some((holder, later)) = known.split_first_mut() {
             known = later;
-            let process = ProcessId { pid, start_time: holder.start_time };
-            let living = now.as_ref().filter(|(living, _)| *living == process);
-            let whose = match (&holder.grant, living) {
-                (Some(key), _) if lives(holder) => Whose::Grant(key.clone()),
-                // A server's or a stranger's, while it lives.
-                (_, Some((_, whose))) => whose.clone(),
-                (_, None) => continue,
-            };
             if !is_meant(holder.start_time) {
                 continue;
             }
-            let is_followed =
-                now.as_ref().is_some_and(|(now, _)| now.start_time > holder.start_time)
-                    || known
-                        .iter()
-                        .any(|next| next.at_door && lives(next) && is_meant(next.start_time));
-            let its = match holder.used.filter(|_| is_followed) {
+            let process = ProcessId { pid, start_time: holder.start_time };
+            let grant = holder.grant.clone().filter(&lives);
+            let is_another = |of: Option<&GrantKey>| of.is_none() || of != grant.as_ref();
+            let is_followed = now.as_ref().is_some_and(|(now, whose)| {
+                now.start_time > process.start_time && is_another(whose.grant())
+            }) || known
+                .iter()
+                .any(|next| is_meant(next.start_time) && is_another(next.grant.as_ref()));
+            let had = holder.used;
+            let its = match had.filter(|_| is_followed) {
                 Some(had) => rest.map(|rest| rest.min(had)),
                 None => rest,
             };
-            holder.used = Some(its.unwrap_or(0));
-            if its != Some(0) || !is_followed {
-                shares.push(Share { of: Some((process, whose)), used: its, was_granted });
+            // What nobody knows of one that has ended is not found out any more.
+            if !is_followed || had.is_some() && its.is_some() {
+                holder.used = its;
             }
             rest = rest.zip(its).map(|(rest, its)| rest - its);
-            if rest.is_none_or(|rest| rest == 0) {
-                break;
+            let living = now.as_ref().filter(|(living, _)| *living == process);
+            let whose = grant
+                .map(Whose::Grant)
+                // A server's or a stranger's, while it lives.
+                .or_else(|| living.map(|(_, whose)| whose.clone()))
+                .filter(|_| !is_followed || had.is_some());
+            match (whose, its) {
+                (None, its) => nobodys += its.unwrap_or(0),
+                (Some(_), Some(0)) if is_followed || !shares.is_empty() || nobodys > 0 => {}
+                (Some(_), None) if !shares.is_empty() => {}
+                (Some(whose), its) => {
+                    shares.push(Share { of: Some((process, whose)), used: its, was_granted });
+                }
             }
         }
-        if shares.is_empty() || rest.is_some_and(|rest| rest > 0) {
-            shares.push(Share { of: None, used: rest, was_granted });
+        let nobodys = rest.map(|rest| nobodys + rest);
+        if shares.is_empty() || nobodys.is_some_and(|bytes| bytes > 0) {
+            shares.push(Share { of: None, used: nobodys, was_granted });
         }
         shares
     }
@@ -146,13 +161,17 @@ impl Holders {
     ) {
         self.0.retain(|pid, holders| {
             let is_listed = is_listed(*pid);
-            // The oldest stays: who has the pid after it is another.
-            let oldest = holders.first().map(|holder| holder.start_time).filter(|_| is_listed);
-            holders.retain(|holder| {
+            let oldest = holders.first().map(|holder| holder.start_time);
+            holders.retain_mut(|holder| {
                 let process = ProcessId { pid: *pid, start_time: holder.start_time };
                 let counts = holder.grant.as_ref().is_some_and(&lives);
-                Some(holder.start_time) == oldest
-                    || counts && (is_listed || holder.at_door && is_alive(&process))
+                if is_listed {
+                    // The oldest stays: who has the pid after it is another. And what others have
+                    // left is not the next one's.
+                    return Some(holder.start_time) == oldest || counts || holder.used != Some(0);
+                }
+                holder.used = Some(0);
+                counts && holder.at_door && is_alive(&process)
             });
             !holders.is_empty()
         });
@@ -188,4 +207,23 @@ impl Holder {
     fn new(start_time: u64) -> Self {
         Self { start_time, grant: None, at_door: false, used: Some(0) }
     }
+}
+
+/// Before one more comes. All of these have ended, as the new one has their pid. What two had that
+/// no living grant answers for is kept as one: dropped, it would count for the new one.
+fn make_room(holders: &mut Vec<Holder>, start_time: u64, lives: impl Fn(&GrantKey) -> bool) {
+    let is_known = holders.iter().any(|holder| holder.start_time == start_time);
+    if is_known || holders.len() < MOST_OF_A_PID {
+        return;
+    }
+    let is_nobodys = |holder: &Holder| !holder.grant.as_ref().is_some_and(&lives);
+    // Where all grants live, the oldest but the first become nobody's.
+    let kept = holders.iter().position(is_nobodys).unwrap_or(1);
+    let gone = (kept + 1..holders.len())
+        .find(|at| is_nobodys(&holders[*at]))
+        .unwrap_or(if kept == 1 { 2 } else { 1 });
+    let used = holders[kept].used.zip(holders[gone].used);
+    let used = used.map(|(one, other)| one.saturating_add(other));
+    holders[kept] = Holder { used, ..Holder::new(holders[kept].start_time) };
+    holders.remove(gone);
 }

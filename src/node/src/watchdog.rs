@@ -48,6 +48,17 @@ pub enum Whose {
     Nobody,
 }
 
+impl Whose {
+    /// The grant, where it is one's.
+    #[must_use]
+    pub fn grant(&self) -> Option<&GrantKey> {
+        match self {
+            Self::Grant(key) => Some(key),
+            Self::Server | Self::Nobody => None,
+        }
+    }
+}
+
 /// How it reached the card, as NVML lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

@@ -34,9 +34,11 @@ enum Step {
     Live(&'static [&'static str]),
     /// From now on NVML lists so many bytes; before, ten.
     Uses(u64),
+    /// From now on the driver does not tell how many.
+    Untold,
 }
 
-use Step::{Door, Ended, Has, Live, Unlisted, Uses};
+use Step::{Door, Ended, Has, Live, Unlisted, Untold, Uses};
 
 /// `START CONTAINER`, with the bytes where there are several.
 fn words(shares: &[Share]) -> String {
@@ -57,11 +59,11 @@ fn words(shares: &[Share]) -> String {
 fn story(steps: &[Step]) -> Vec<String> {
     let mut holders = Holders::default();
     let mut live = vec![key("bad"), key("good")];
-    let (mut named, mut used) = (Vec::new(), 10);
+    let (mut named, mut used) = (Vec::new(), Some(10));
     for step in steps {
         let (is_listed, now) = match step {
             Door(start_time, container) => {
-                holders.hand_over(id(*start_time), key(container));
+                holders.hand_over(id(*start_time), key(container), |key| live.contains(key));
                 continue;
             }
             Live(containers) => {
@@ -69,7 +71,11 @@ fn story(steps: &[Step]) -> Vec<String> {
                 continue;
             }
             Uses(bytes) => {
-                used = *bytes;
+                used = Some(*bytes);
+                continue;
+            }
+            Untold => {
+                used = None;
                 continue;
             }
             Has(start_time, whose) => (true, Some((*start_time, *whose))),
@@ -86,8 +92,10 @@ fn story(steps: &[Step]) -> Vec<String> {
                 };
                 (id(start_time), whose)
             });
-            let shares = holders.share(9, Some(used), now, Some(100), |key| live.contains(key));
-            assert_eq!(shares.iter().filter_map(|share| share.used).sum::<u64>(), used);
+            let shares = holders.share(9, used, now, Some(100), |key| live.contains(key));
+            assert!(shares.iter().all(|share| share.used.is_some() == used.is_some()));
+            let sum = shares.iter().filter_map(|share| share.used).sum::<u64>();
+            assert_eq!(sum, used.unwrap_or_default());
             named.push(words(&shares));
         }
         holders.keep(
@@ -106,7 +114,7 @@ fn there_is_an_end_to_the_clients_that_are_remembered() {
     let mut holders = Holders::default();
     let pids = (1..10_000).map(|pid| (pid, 1));
     for (pid, start_time) in pids.chain((1..100).map(|start_time| (1, start_time))) {
-        holders.hand_over(ProcessId { pid, start_time }, key("bad"));
+        holders.hand_over(ProcessId { pid, start_time }, key("bad"), |_| true);
     }
     let mut is_known = |pid| {
         let shares = holders.share(pid, None, None, None, |_| true);
@@ -168,8 +176,18 @@ fn memory_under_a_pid_is_whose_it_was_when_it_was_first_seen() {
             &["nobody can", "nobody can", "2 good", "1 kept"],
         ),
         (
-            "never seen alive, and a client has its pid then",
-            &[Ended, Door(2, "good"), Has(2, "good")],
+            "never seen alive, and a client has its pid then: what it left is not the client's",
+            &[Ended, Door(2, "good"), Has(2, "good"), Uses(15), Has(2, "good")],
+            &["nobody can", "nobody can", "2 good: 5, nobody can: 10", "1 kept"],
+        ),
+        (
+            "what nobody's process left becomes less: it stays nobody's, and no more",
+            &[Ended, Uses(4), Door(2, "good"), Has(2, "good"), Uses(9), Has(2, "good")],
+            &["nobody can", "nobody can", "2 good: 5, nobody can: 4", "1 kept"],
+        ),
+        (
+            "never seen alive, and not listed in between: all is the client's",
+            &[Ended, Unlisted(None), Door(2, "good"), Has(2, "good")],
             &["nobody can", "2 good", "1 kept"],
         ),
         (
@@ -194,9 +212,155 @@ fn memory_under_a_pid_is_whose_it_was_when_it_was_first_seen() {
             &["1 bad", "1 bad", "1 bad", "1 kept"],
         ),
         (
-            "after that the next client is one, and does not hide behind it",
-            &[Has(1, "bad"), Ended, Door(2, "good"), Live(&["good"]), Has(2, "good"), Ended],
-            &["1 bad", "1 bad", "2 good", "2 good", "1 kept"],
+            "after that it is nobody's, and the next client's is what is more",
+            &[
+                Has(1, "bad"),
+                Ended,
+                Live(&["good"]),
+                Door(2, "good"),
+                Has(2, "good"),
+                Uses(15),
+                Has(2, "good"),
+                Ended,
+            ],
+            &[
+                "1 bad",
+                "1 bad",
+                "nobody can",
+                "2 good: 5, nobody can: 10",
+                "2 good: 5, nobody can: 10",
+                "1 kept",
+            ],
+        ),
+        (
+            "its grant ends while another has its pid",
+            &[
+                Has(1, "bad"),
+                Door(2, "good"),
+                Uses(15),
+                Has(2, "good"),
+                Live(&["good"]),
+                Has(2, "good"),
+            ],
+            &["1 bad", "1 bad: 10, 2 good: 5", "2 good: 5, nobody can: 10", "1 kept"],
+        ),
+        (
+            "what two left: the part of one whose grant has ended is nobody's",
+            &[
+                Live(&["bad", "worse", "good"]),
+                Has(1, "bad"),
+                Door(2, "worse"),
+                Uses(30),
+                Has(2, "worse"),
+                Live(&["bad", "good"]),
+                Ended,
+                Door(3, "good"),
+                Uses(31),
+                Has(3, "good"),
+            ],
+            &[
+                "1 bad",
+                "1 bad: 10, 2 worse: 20",
+                "1 bad: 10, nobody can: 20",
+                "1 bad: 10, 3 good: 1, nobody can: 20",
+                "1 kept",
+            ],
+        ),
+        (
+            "the same, with the third one there before a look",
+            &[
+                Live(&["bad", "worse", "good"]),
+                Has(1, "bad"),
+                Door(2, "worse"),
+                Uses(30),
+                Has(2, "worse"),
+                Live(&["bad", "good"]),
+                Door(3, "good"),
+                Uses(31),
+                Has(3, "good"),
+                Uses(32),
+                Has(3, "good"),
+            ],
+            &[
+                "1 bad",
+                "1 bad: 10, 2 worse: 20",
+                "1 bad: 10, 3 good: 1, nobody can: 20",
+                "1 bad: 10, 3 good: 2, nobody can: 20",
+                "1 kept",
+            ],
+        ),
+        (
+            "a client that was not listed for a while left nothing",
+            &[Door(1, "bad"), Has(1, "bad"), Unlisted(Some(1)), Door(2, "good"), Has(2, "good")],
+            &["1 bad", "2 good", "1 kept"],
+        ),
+        (
+            "another process of the same grant, which came to no door",
+            &[Has(1, "bad"), Uses(15), Has(2, "bad"), Uses(20), Door(3, "good"), Has(3, "good")],
+            &["1 bad", "1 bad", "1 bad: 15, 3 good: 5", "1 kept"],
+        ),
+        (
+            "another process of the same grant, which came to its door",
+            &[Has(1, "bad"), Door(2, "bad"), Uses(15), Has(2, "bad"), Ended],
+            &["1 bad", "1 bad", "1 bad", "1 kept"],
+        ),
+        (
+            "another process of the same container, whose grant has ended",
+            &[Has(1, "bad"), Live(&["good"]), Uses(15), Has(2, "bad"), Door(3, "good"), Has(3, "")],
+            &["1 bad", "nobody can", "3 good: 5, nobody can: 10", "1 kept"],
+        ),
+        (
+            "the ninth process of one pid is known, too",
+            &[
+                Door(1, "bad"),
+                Door(2, "bad"),
+                Door(3, "bad"),
+                Door(4, "bad"),
+                Door(5, "bad"),
+                Door(6, "bad"),
+                Door(7, "bad"),
+                Door(8, "bad"),
+                Door(9, "good"),
+                Has(9, "good"),
+            ],
+            &["9 good", "1 kept"],
+        ),
+        (
+            "and what the first of them left is nobody's",
+            &[
+                Ended,
+                Door(2, "bad"),
+                Door(3, "bad"),
+                Door(4, "bad"),
+                Door(5, "bad"),
+                Door(6, "bad"),
+                Door(7, "bad"),
+                Door(8, "bad"),
+                Door(9, "good"),
+                Uses(15),
+                Has(9, "good"),
+            ],
+            &["nobody can", "9 good: 5, nobody can: 10", "1 kept"],
+        ),
+        (
+            "nobody knows what an ended one had: none of it is charged to anybody",
+            &[Untold, Has(1, "bad"), Ended, Door(2, "good"), Uses(30), Has(2, "good"), Ended],
+            &["1 bad", "1 bad", "nobody can", "nobody can", "1 kept"],
+        ),
+        (
+            "nobody knows it, and who has the pid is of the same grant",
+            &[Untold, Has(1, "bad"), Uses(30), Has(2, "bad"), Ended],
+            &["1 bad", "1 bad", "1 bad", "1 kept"],
+        ),
+        (
+            "what an ended one had is known, and not told for a while",
+            &[Has(1, "bad"), Door(2, "good"), Untold, Has(2, "good"), Uses(15), Has(2, "good")],
+            &["1 bad", "1 bad", "1 bad: 10, 2 good: 5", "1 kept"],
+        ),
+        (
+            "a client without memory is one, after another had none",
+            &[Door(1, "bad"), Door(2, "good"), Uses(0), Has(2, "good")],
+            &["2 good", "1 kept"],
         ),
         (
             "an ended process takes no more: what is more is the next client's",

@@ -65,8 +65,14 @@ impl Owners {
     }
 
     /// A client is handed over at a door of this card.
-    pub(super) fn hand_over(&mut self, card: GpuUuid, client: ProcessId, grant: GrantKey) {
-        self.holders.entry(card).or_default().hand_over(client, grant);
+    pub(super) fn hand_over(
+        &mut self,
+        card: GpuUuid,
+        client: ProcessId,
+        grant: GrantKey,
+        lives: impl Fn(&GrantKey) -> bool,
+    ) {
+        self.holders.entry(card).or_default().hand_over(client, grant, lives);
     }
 
     /// Before the cards of a round.
